@@ -1,14 +1,16 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The attribute library of the RELEASE report D3.5, section 3, as it is written there.
+%% @doc The attribute library of the RELEASE report D3.5, with the calls of its section 3.
 %%
-%% On each node `attr:start()', which starts the application `placement' if it does not run; then, on any of them:
+%% Call `attr:start()' on each node, which starts the application `placement' if it does not run yet. Then, on any of
+%% them:
 %% ```
 %% attr:request_attrs(Nodes, [cpu_speed, mem_free]).
 %% attr:choose_nodes(Nodes, [{vm_num_processors, ge, 8}, {loadavg5, lt, 0.5}]).
 %% '''
-%% Units are those of the report: MHz, kB, load averages as they are. Values are always asked for anew; {@link placement} has more words,
-%% caches and an account of what a choice was made from. A node that is listed twice is asked and returned once, in the place
-%% where it stands first. A node that does not answer within five seconds is left out; no other node waits for it.
+%% Units are those of the report: MHz and kB, and load averages are not divided by anything. Each call asks the nodes
+%% again; {@link placement} has more predicates, caches the values and can explain what a choice was based on. A node
+%% that is listed twice is asked and returned once, at its first position. A node that does not answer within five
+%% seconds is left out, and it does not delay the others.
 -module(attr).
 
 -export([start/0, start/1, start/2, stop/0, insert_attr/2, update_attr/2, delete_attr/1, request_attrs/2, choose_nodes/2]).
@@ -23,16 +25,18 @@
 -spec start() -> ok | {error, Text :: unicode:chardata()}.
 start() -> begin_with(true, none).
 
-%% @doc Serves the built-in attributes and those of a configuration file, which win; or, with `nobuiltins', none until some are inserted.
+%% @doc Serves the built-in attributes and those of a configuration file, which override built-in ones of the same
+%% name. With `nobuiltins' the node has no attributes until some are inserted.
 -spec start(nobuiltins | file:name_all()) -> ok | {error, Text :: unicode:chardata()}.
 start(nobuiltins) -> begin_with(false, none);
 start(File) -> begin_with(true, File).
 
-%% @doc Serves the attributes of a configuration file alone.
+%% @doc Serves only the attributes of a configuration file.
 -spec start(nobuiltins, file:name_all()) -> ok | {error, Text :: unicode:chardata()}.
 start(nobuiltins, File) -> begin_with(false, File).
 
-%% A file that cannot be read changes nothing; on a node that serves already, the configured attributes are replaced.
+%% If the file cannot be read, nothing changes. On a node that already serves attributes, the configured ones are
+%% replaced.
 begin_with(Builtins, File) ->
     case placement_config:read(File) of
         {ok, Entries} ->
@@ -43,13 +47,13 @@ begin_with(Builtins, File) ->
         {error, _} = Error -> Error
     end.
 
-%% @doc Ends the attribute server, with the application.
+%% @doc Stops the attribute server and the application.
 -spec stop() -> ok.
 stop() ->
     _ = application:stop(placement),
     ok.
 
-%% @doc Adds an attribute of this node, or takes the place of the one of that name. From any process.
+%% @doc Adds an attribute of this node, replacing any of the same name. Any process may call this.
 -spec insert_attr(placement_entry:name(), Value :: term()) -> ok | {error, Text :: unicode:chardata()}.
 insert_attr(Name, Value) -> placement_attr:insert(Name, Value).
 
@@ -61,7 +65,7 @@ update_attr(Name, Value) -> placement_attr:update(Name, Value).
 -spec delete_attr(placement_entry:name()) -> ok.
 delete_attr(Name) -> placement_attr:delete(Name).
 
-%% @doc The attributes of the nodes that answer, `undefined' where one is not known.
+%% @doc Returns the attributes of the nodes that answer, with `undefined' for each unknown value.
 -spec request_attrs([node()], [placement_entry:name()]) -> [{node(), [{placement_entry:name(), Value :: term()}]}].
 request_attrs(Nodes, Names) ->
     Distinct = placement_query:distinct(Nodes),
@@ -69,7 +73,7 @@ request_attrs(Nodes, Names) ->
     [{Node, [{Name, value(maps:get(Name, Attributes))} || Name <- Names]}
      || Node <- Distinct, #{status := ok, attributes := Attributes} <- [maps:get(Node, Views)]].
 
-%% Whoever only asks need not have called start.
+%% A caller that only asks does not have to call start first.
 ask(Nodes, Names) ->
     {ok, _} = case placement_cache:is_running() of
                   true -> {ok, []};
@@ -80,7 +84,8 @@ ask(Nodes, Names) ->
 value({ok, Value, _, _, _}) -> Value;
 value({unknown, _}) -> undefined.
 
-%% @doc The nodes for which all predicates are true, in the order of the list. What is `undefined' fulfils none.
+%% @doc Returns the nodes for which all predicates are true, in the order of the list. An `undefined' value fulfils no
+%% predicate.
 -spec choose_nodes([node()], [predicate()] | predicate()) -> [node()].
 choose_nodes(Nodes, Predicate) when is_tuple(Predicate) -> choose_nodes(Nodes, [Predicate]);
 choose_nodes(Nodes, Predicates) ->

@@ -1,14 +1,15 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Where to put processes: nodes by their attributes, their distances, their groups and their load.
+%% @doc Chooses where to put processes, by the attributes, distances, groups and load of the nodes.
 %%
 %% ```
 %% {ok, [Node], _} = placement:choose_nodes(all, #{require => [{mem_available, ge, {4, gib}}, {dist, near}], n => 1}).
 %% {ok, Pid, _} = placement:spawn(#{require => [{gpu, true}]}, {my_worker, start, []}).
 %% {ok, Reasons} = placement:why_not('b@host', [{loadavg5, lt, 0.5}]).
 %% '''
-%% A query is data ({@link placement_query:query()}, {@link placement_pred:predicate()}). Of several suitable nodes one is taken by a policy that asks two of them
-%% anew ({@link placement_policy}); the target itself decides who may come ({@link reserve/3}). The application must run here and on the nodes that are to be
-%% chosen; nodes without it are unknown. {@link attr} is the library of the RELEASE report with its own calls.
+%% A query is data ({@link placement_query:query()}, {@link placement_pred:predicate()}). If several nodes suit, a
+%% policy takes one of them after asking two of them again ({@link placement_policy}), and the target itself decides
+%% whether to accept the process ({@link reserve/3}). The application must run on this node and on the nodes to be
+%% chosen; nodes without it are unknown. {@link attr} offers the calls of the RELEASE report's library.
 -module(placement).
 
 -compile({no_auto_import, [spawn/2, spawn/3]}).
@@ -30,17 +31,18 @@
 -define(TRIES, 3).
 -define(SPAWN_MS, 5000).
 -define(DRAIN_MS, 60000).
-%% Logarithms that differ by less are one level.
+%% Logarithms that differ by less than this belong to the same level.
 -define(FLOOR, 0.15).
 -define(PROBE_BATCHES, 5).
 -define(PROBE_MESSAGES, 100).
 -define(PROBE_MS, 5000).
 
-%% @doc The nodes that a query asks for; all suitable ones, in the order of the list, unless it says how many.
+%% @doc Returns the nodes that a query asks for: all suitable ones, in the order of the list, unless the query limits
+%% their number.
 -spec choose_nodes(placement_choose:nodes_spec(), placement_query:query()) -> {ok, [node(), ...], placement_choose:meta()} | {error, placement_choose:error()}.
 choose_nodes(Nodes, Query) -> placement_choose:choose(Nodes, Query).
 
-%% @doc One node.
+%% @doc Chooses one node.
 -spec choose_node(placement_choose:nodes_spec(), placement_query:query()) -> {ok, node(), placement_choose:meta()} | {error, placement_choose:error()}.
 choose_node(Nodes, Query) ->
     case choose_nodes(Nodes, with(Query, #{n => 1})) of
@@ -51,7 +53,7 @@ choose_node(Nodes, Query) ->
 with(Query, More) when is_map(Query) -> maps:merge(Query, More);
 with(Predicate, More) -> More#{require => Predicate}.
 
-%% @doc Every constraint on every node, and what it was judged from.
+%% @doc Returns the verdict of every constraint on every node, and the values that it is based on.
 -spec explain(placement_choose:nodes_spec(), placement_query:query()) -> {ok, [placement_explain:report()]} | {error, placement_choose:error()}.
 explain(Nodes, Query) ->
     case {placement_query:compile(Query), placement_choose:candidates(Nodes)} of
@@ -61,11 +63,12 @@ explain(Nodes, Query) ->
         {{ok, Plan}, {ok, Found}} -> {ok, placement_explain:reports(Plan, placement_choose:snapshot(Found, Plan#{n := all}))}
     end.
 
-%% @doc Every constraint that keeps a node from being chosen among all connected nodes; none if it is suitable.
+%% @doc Returns every constraint that keeps the node from being chosen among all connected nodes, or an empty list if
+%% the node is suitable.
 -spec why_not(node(), placement_query:query()) -> {ok, [placement_explain:verdict()]} | {error, placement_choose:error()}.
 why_not(Node, Query) -> why_not(Node, Query, all).
 
-%% @doc The same among other nodes: words such as `low' compare nodes with each other.
+%% @doc Does the same among the given nodes, which matters because words such as `low' compare nodes with each other.
 -spec why_not(node(), placement_query:query(), placement_choose:nodes_spec()) -> {ok, [placement_explain:verdict()]} | {error, placement_choose:error()}.
 why_not(Node, Query, Among) ->
     case placement_choose:candidates(Among) of
@@ -77,7 +80,7 @@ why_not(Node, Query, Among) ->
             end
     end.
 
-%% @doc An error of a choice in words.
+%% @doc Describes an error of a choice for people.
 -spec format_error(placement_choose:error() | term()) -> unicode:chardata().
 format_error({unsatisfied, Conflict}) -> placement_explain:conflict_text(Conflict);
 format_error({Kind, Text}) when Kind =:= bad_query; Kind =:= bad_nodes -> Text;
@@ -90,12 +93,14 @@ format_error(no_nodes) -> placement_map:format_error(no_nodes);
 format_error(busy) -> io_lib:format("the ~b best nodes all refused", [?TRIES]);
 format_error(Reason) -> io_lib:format("~0tP", [Reason, 20]).
 
-%% @doc The nodes for a key, the best first, each with the same share of all keys ({@link placement_rendezvous}). The answer depends on the key and the nodes alone,
-%% so every node gives the same; a node more or less moves only the keys that it gets or had.
+%% @doc Returns the nodes for a key, the best first; each node is the first for the same share of all keys
+%% ({@link placement_rendezvous}). The answer depends only on the key and the nodes, so every node computes the same
+%% one, and when a node is added or removed, only the keys assigned to it move.
 -spec node_for(Key :: term(), [node()]) -> [node()].
 node_for(Key, Nodes) -> placement_rendezvous:ranked(Key, [{Node, 1} || Node <- placement_query:distinct(Nodes)]).
 
-%% @doc The same with shares in proportion to a number that nodes have, such as `mem_total'. Nodes of which it is not known are left out: use an attribute that does not change.
+%% @doc Does the same with shares in proportion to a numeric attribute, such as `mem_total'. Nodes whose value is
+%% unknown are left out, so use an attribute that does not change.
 -spec node_for(Key :: term(), [node()], Weight :: placement_entry:name()) -> [node()].
 node_for(Key, Nodes, Weight) ->
     Views = attributes(Nodes, [Weight]),
@@ -112,7 +117,8 @@ reserve(Node, Claims, Options) ->
         {error, Text} -> {error, {bad_query, unicode:characters_to_list(Text)}}
     end.
 
-%% @doc Asks several nodes at once, each for its claims: all leases or none ({@link placement_lease:reserve_all/3}). Options as of {@link reserve/3}.
+%% @doc Asks several nodes at once, each for its claims, and gets either all leases or none
+%% ({@link placement_lease:reserve_all/3}). The options are those of {@link reserve/3}.
 -spec reserve_all([{node(), placement_lease:claims()}], placement_pred:predicate(), #{ttl => pos_integer(), timeout => pos_integer()}) ->
           {ok, [lease()]} | {error, {bad_query, string()} | placement_lease:bad_claim()
                                     | [{node(), placement_lease:bad_claim() | {refused, placement_lease:refusal()} | nodedown | no_server | timeout}]}.
@@ -126,11 +132,12 @@ reserve_all(Wanted, Require, Options) ->
 -spec release(lease()) -> ok.
 release(Lease) -> placement_lease:release(Lease).
 
-%% @doc Lets a lease live for so many milliseconds from now. One that was handed over lives as long as its process, whatever this says.
+%% @doc Makes a lease expire in this many milliseconds, counted from now. A lease that was handed over lives as long
+%% as its process, so the time does not apply to it.
 -spec renew(lease(), pos_integer()) -> ok | {error, ended | nodedown | no_server | timeout}.
 renew(Lease, TtlMs) -> placement_lease:renew(Lease, TtlMs).
 
-%% @doc Hands a lease over to a process of its node, with which it ends.
+%% @doc Hands a lease over to a process on the lease's node. The lease ends when the process does.
 -spec hand_over(lease(), pid()) -> ok | {error, ended | nodedown | no_server | timeout}.
 hand_over(Lease, Pid) -> placement_lease:hand_over(Lease, Pid).
 
@@ -138,8 +145,10 @@ hand_over(Lease, Pid) -> placement_lease:hand_over(Lease, Pid).
 -spec spawn(placement_query:query(), {module(), atom(), [term()]}) -> {ok, pid(), #{node := node(), refused := [{node(), term()}]}} | {error, placement_choose:error() | placement_lease:bad_claim() | {busy, list()}}.
 spawn(Query, Call) -> spawn(Query, Call, #{}).
 
-%% @doc The same; options are `nodes' and `claims' ({@link placement_lease:claims()}). A node that refuses, because others came first, makes room for the next
-%% best, three in all; then the error names what each said. The process calls nothing before its lease was handed over to it; if that fails it is killed (`{no_lease, Why}').
+%% @doc Does the same with options: `nodes' and `claims' ({@link placement_lease:claims()}). If a node refuses because
+%% others came first, the next best is tried, up to three in all; after that the error lists each node's reason. The
+%% process runs the given function only after the lease was handed over to it, and it is killed if that fails
+%% (`{no_lease, Why}').
 -spec spawn(placement_query:query(), {module(), atom(), [term()]}, #{nodes => placement_choose:nodes_spec(), claims => placement_lease:claims()}) ->
           {ok, pid(), #{node := node(), refused := [{node(), term()}]}} | {error, placement_choose:error() | placement_lease:bad_claim() | {busy, [{node(), term()}]}}.
 spawn(Query, {_, _, _} = Call, Options) ->
@@ -152,7 +161,7 @@ spawn(Query, {_, _, _} = Call, Options) ->
 
 try_spawn([], _, _, _, Refused) -> {error, {busy, lists:reverse(Refused)}};
 try_spawn([Node | Rest], Call, Claims, #{require := Require} = Plan, Refused) ->
-    %% Others of this node may choose before that node has answered.
+    %% Counted now, because other processes on this node may choose before the target has answered.
     ok = placement_choose:placed([Node], Plan),
     case placement_lease:reserve(Node, Claims, placement_pred:at_target(Require), #{}) of
         {ok, Lease} ->
@@ -171,7 +180,8 @@ started(Node, Call, Lease) ->
             {error, Reason}
     end.
 
-%% A node that begins later than we wait makes a process that never hears `go': meanwhile another node may have begun.
+%% If the node starts the process only after our timeout, that process never receives `go', because another node may
+%% have started one meanwhile.
 begun_at(Node, {Module, Function, Arguments} = Call, Lease) ->
     try erpc:call(Node, ?MODULE, begun, [self(), Lease, Call], ?SPAWN_MS) of
         {ok, Pid} ->
@@ -179,7 +189,7 @@ begun_at(Node, {Module, Function, Arguments} = Call, Lease) ->
             {ok, Pid};
         {error, _} = Error -> Error
     catch
-        %% A node of 0.2.0 or before: what it begins too late stays.
+        %% The node runs release 0.2.0 or older, where a process that starts too late stays.
         error:{exception, undef, [{?MODULE, begun, _, _} | _]} -> with_lease(Lease, erpc:call(Node, erlang, spawn, [Module, Function, Arguments], ?SPAWN_MS))
     end.
 
@@ -187,7 +197,7 @@ begun_at(Node, {Module, Function, Arguments} = Call, Lease) ->
 -spec begun(Caller :: pid(), lease(), {module(), atom(), [term()]}) -> {ok, pid()} | {error, {no_lease, ended | nodedown | no_server | timeout}}.
 begun(Caller, Lease, Call) -> with_lease(Lease, erlang:spawn(fun() -> called(Caller, Call) end)).
 
-%% The caller waits for the process, so after twice that time it says nothing any more.
+%% The caller waits for the process, so after twice that time it cannot send anything any more.
 called(Caller, {Module, Function, Arguments}) ->
     Monitor = monitor(process, Caller),
     receive
@@ -202,7 +212,7 @@ with_lease(Lease, Pid) ->
     case hand_over(Lease, Pid) of
         ok -> {ok, Pid};
         {error, Reason} ->
-            %% Nothing would count it: it must not stay.
+            %% The process must not stay, because no lease would count it.
             true = exit(Pid, kill),
             ok = release(Lease),
             {error, {no_lease, Reason}}
@@ -210,40 +220,45 @@ with_lease(Lease, Pid) ->
 
 %%% Processes that exist once
 
-%% @doc Starts a process that exists once among some nodes ({@link placement_child}): where the query says, again on another node when its node goes, or when the node has not
-%% suited the query for the grace time and another does. The function returns `{ok, Pid}' as one of a supervisor does. Options: `name' (needed; `{via, placement, Name}' finds it on
-%% each of its nodes), `nodes' (by default all that are connected now, and those that come later), `grace' (ms, 5000), `voters' (5): more than half of so many of the nodes must be connected for it to run,
-%% `replace_after' and `settle' (ms, 30000 each): when a voter that is away loses its vote to another node, and how long both are asked then; `restart' (permanent) and `shutdown' (5000) as of a supervisor's child.
+%% @doc Starts a process that exists once among some nodes ({@link placement_child}). It runs where the query says,
+%% and starts again on another node when its node goes down, or when the node has not suited the query for the grace
+%% time and another one does. The function returns `{ok, Pid}', like the start function of a supervisor's child.
+%% Options: `name' (required; `{via, placement, Name}' finds the process on each of its nodes), `nodes' (by default
+%% all nodes that are connected now and those that join later), `grace' (ms, 5000), `voters' (5; the child runs only
+%% while more than half of that many nodes are connected), `replace_after' and `settle' (ms, 30000 each: when a voter
+%% that is away loses its vote to another node, and how long both are asked after that), `restart' (permanent) and
+%% `shutdown' (5000), both as in a supervisor's child specification.
 -spec child(placement_query:query(), {module(), atom(), [term()]}, placement_child:options()) ->
           {ok, pid()} | {error, {bad_option, atom(), term()} | {bad_query, string()} | {exists, pid()} | no_majority | not_started}.
 child(Query, Call, Options) -> placement_child:start(Query, Call, Options).
 
-%% @doc Starts such a process as a child of a scope, any term, with the specification and the results of a supervisor's child ({@link placement_scope:start_child/2}). Its name is `{Scope, Id}'.
+%% @doc Starts such a process as a child of a scope, which is any term. The specification and the results are those of
+%% a supervisor's child ({@link placement_scope:start_child/2}). The process's name is `{Scope, Id}'.
 -spec start_child(Scope :: term(), placement_scope:child_spec()) ->
           {ok, pid()} | {error, {already_started, pid()} | {missing, id | start} | {bad_option, atom(), term()} | {bad_query, string()} | no_majority | not_started}.
 start_child(Scope, Spec) -> placement_scope:start_child(Scope, Spec).
 
-%% @doc The children of a scope. Called on one of their nodes.
+%% @doc Returns the children of a scope. Call it on one of their nodes.
 -spec which_children(Scope :: term()) -> [{Id :: term(), pid() | restarting, worker | supervisor, [module()] | dynamic}].
 which_children(Scope) -> placement_scope:which_children(Scope).
 
-%% @doc How many children a scope has.
+%% @doc Counts the children of a scope, as `supervisor:count_children/1' does.
 -spec count_children(Scope :: term()) -> [{specs | active | supervisors | workers, non_neg_integer()}].
 count_children(Scope) -> placement_scope:count_children(Scope).
 
-%% @doc Ends a child of a scope for good. Called on one of its nodes.
+%% @doc Ends a child of a scope for good. Call it on one of the child's nodes.
 -spec terminate_child(Scope :: term(), Id :: term()) -> ok | {error, not_found | no_majority}.
 terminate_child(Scope, Id) -> placement_scope:terminate_child(Scope, Id).
 
-%% @doc Ends such a process for good. Called on one of its nodes.
+%% @doc Ends such a process for good. Call it on one of its nodes.
 -spec delete_child(placement_child:name()) -> ok | {error, no_such_child | no_majority}.
 delete_child(Name) -> placement_child:delete(Name).
 
-%% @doc The processes that this node may run, and where they run.
+%% @doc Returns the processes that this node may run, and where they run.
 -spec children() -> [{placement_child:name(), node() | none, pid() | none}].
 children() -> placement_child:children().
 
-%% @doc For `{via, placement, Name}': the process of that name.
+%% @doc Returns the process of that name, for `{via, placement, Name}'.
 -spec whereis_name(placement_child:name()) -> pid() | undefined.
 whereis_name(Name) -> placement_child:whereis_name(Name).
 
@@ -257,15 +272,16 @@ send(Name, Message) ->
             Pid
     end.
 
-%% @doc Names are those of {@link child/3} alone.
+%% @doc Always refuses, because only {@link child/3} creates names.
 -spec register_name(placement_child:name(), pid()) -> no.
 register_name(_, _) -> no.
 
-%% @doc Does nothing: a name ends with its process.
+%% @doc Does nothing, because a name ends with its process.
 -spec unregister_name(placement_child:name()) -> ok.
 unregister_name(_) -> ok.
 
-%% @doc The fencing number of a child that runs on this node ({@link placement_child:fence/1}): give it to what the child writes to, and let that refuse lower ones.
+%% @doc Returns the fencing number of a child that runs on this node ({@link placement_child:fence/1}). Pass it to the
+%% storage that the child writes to, and let the storage refuse lower numbers.
 -spec fence(placement_child:name()) -> {ok, integer()} | none.
 fence(Name) -> placement_child:fence(Name).
 
@@ -279,9 +295,11 @@ drain() -> placement_drain:run(#{}).
 -spec drain(node()) -> {ok, placement_drain:result()} | {error, already_draining | nodedown | no_placement | timeout | term()}.
 drain(Node) -> drain(Node, #{}).
 
-%% @doc Moves each willing process of a node to another one, with its state and the messages that wait for it ({@link placement_drain}): the children of {@link child/3}, and gen_servers and
-%% gen_statems that export `placement_handoff/3'. Nothing new comes to the node after ({@link undrain/0} there). Options: `at_once' (moves under way, 8), `timeout' (ms, 60000), after which what has
-%% not moved stays, and `tell', a pid that hears how far it is.
+%% @doc Moves each willing process of a node to another one, with its state and its queued messages
+%% ({@link placement_drain}). Willing are the children of {@link child/3}, and gen_servers and gen_statems that export
+%% `placement_handoff/3'. The node accepts no new processes until {@link undrain/0} is called there. Options:
+%% `at_once' (concurrent moves, 8), `timeout' (ms, 60000; processes that have not moved by then stay), and `tell', a
+%% pid that receives progress reports.
 -spec drain(node(), placement_drain:options()) -> {ok, placement_drain:result()} | {error, already_draining | nodedown | no_placement | timeout | {bad_option, atom(), term()} | term()}.
 drain(Node, Options) ->
     Timeout = maps:get(timeout, Options, ?DRAIN_MS),
@@ -293,29 +311,31 @@ drain(Node, Options) ->
         error:{exception, Reason, _} -> {error, Reason}
     end.
 
-%% @doc Lets processes come to this node again, after a drain.
+%% @doc Lets this node accept processes again after a drain.
 -spec undrain() -> ok.
 undrain() -> placement_drain:undo().
 
 %%% Attributes of this node
 
-%% @doc An attribute that counts its living owners, of which the caller is one from now on.
+%% @doc Makes the caller an owner of an attribute whose value is the number of its living owners.
 -spec own(placement_entry:name()) -> ok | {error, term()}.
 own(Name) -> placement_attr:own(Name, count, self()).
 
-%% @doc An attribute that vanishes with the calling process. Of several owners the newest living one's value counts.
+%% @doc Sets an attribute that vanishes with the calling process. If several processes own it, the value of the newest
+%% living owner counts.
 -spec own(placement_entry:name(), Value :: term()) -> ok | {error, term()}.
 own(Name, Value) -> placement_attr:own(Name, {value, Value}, self()).
 
-%% @doc Takes it back.
+%% @doc Gives up the caller's ownership of an attribute.
 -spec disown(placement_entry:name()) -> ok.
 disown(Name) -> placement_attr:disown(Name, self()).
 
-%% @doc Sets the taints of this node, any terms; none with `[]'. It refuses every choice and lease that does not tolerate them all (`{tolerates, Taints}').
+%% @doc Sets the taints of this node, which are any terms; `[]' removes them. The node refuses every choice and lease
+%% that does not tolerate all of them (`{tolerates, Taints}').
 -spec taint([Taint :: term()]) -> ok.
 taint(Taints) when is_list(Taints) -> ok = placement_attr:insert(taints, placement_builtin:taints(Taints)).
 
-%% @doc Adds an attribute; the entry is as in a configuration file ({@link placement_entry}).
+%% @doc Adds an attribute; the entry has the form of one in a configuration file ({@link placement_entry}).
 -spec insert(placement_entry:name(), Entry :: term()) -> ok | {error, unicode:chardata()}.
 insert(Name, Entry) -> placement_attr:insert(Name, Entry).
 
@@ -323,7 +343,7 @@ insert(Name, Entry) -> placement_attr:insert(Name, Entry).
 -spec insert(placement_entry:name(), Value :: term(), placement_entry:options()) -> ok | {error, unicode:chardata()}.
 insert(Name, Value, Options) -> placement_attr:insert(Name, {static, Value, Options}).
 
-%% @doc Changes an attribute that is there.
+%% @doc Changes an existing attribute.
 -spec update(placement_entry:name(), Entry :: term()) -> ok | {error, unicode:chardata()}.
 update(Name, Entry) -> placement_attr:update(Name, Entry).
 
@@ -331,34 +351,35 @@ update(Name, Entry) -> placement_attr:update(Name, Entry).
 -spec delete(placement_entry:name()) -> ok.
 delete(Name) -> placement_attr:delete(Name).
 
-%% @doc The names of this node's attributes.
+%% @doc Returns the names of this node's attributes.
 -spec attributes() -> [placement_entry:name()].
 attributes() -> placement_attr:names().
 
-%% @doc Attributes of nodes, with the age and the unit of each, or why it is unknown.
+%% @doc Returns attributes of nodes, with the age and the unit of each, or why it is unknown.
 -spec attributes([node()], [placement_entry:name()]) -> #{node() => placement_cache:view()}.
 attributes(Nodes, Names) -> placement_cache:fetch(placement_query:distinct(Nodes), Names, #{}).
 
-%% @doc Lets nodes tell of changes instead of asking them ({@link placement_cache:follow/3}).
+%% @doc Makes nodes report changes of their own accord, so that they need not be asked
+%% ({@link placement_cache:follow/3}).
 -spec follow([node()], [placement_entry:name()], EveryMs :: pos_integer()) -> ok.
 follow(Nodes, Names, EveryMs) -> placement_cache:follow(Nodes, Names, EveryMs).
 
-%% @doc Ends that.
+%% @doc Ends what {@link follow/3} began.
 -spec unfollow([node()]) -> ok.
 unfollow(Nodes) -> placement_cache:unfollow(Nodes).
 
 %%% Topology
 
-%% @doc The tree that this node chooses by.
+%% @doc Returns the tree that this node uses to choose.
 -spec topology() -> placement_tree:tree() | none.
 topology() -> placement_topology:tree().
 
-%% @doc Its number; 0 without one.
+%% @doc Returns the number of the tree in use, or 0 without one.
 -spec epoch() -> non_neg_integer().
 epoch() -> placement_topology:epoch().
 
-%% @doc The part of the tree in which a node is, of those into which the tree first divides; `undefined' for a node that it does not hold. As `{placement, site}' it is
-%% a value of the option `sites' of teleport's broadcasts.
+%% @doc Returns the node's part of the tree, of the parts into which the root divides it, or `undefined' if the node
+%% is not in the tree. As `{placement, site}' this is a value of the option `sites' of teleport's broadcasts.
 -spec site(node()) -> Site :: pos_integer() | undefined.
 site(Node) ->
     case placement_tree:branch(topology(), Node) of
@@ -366,20 +387,23 @@ site(Node) ->
         unknown -> undefined
     end.
 
-%% @doc Chooses by this tree from now on.
+%% @doc Makes this node choose by this tree from now on.
 -spec set_topology(placement_tree:tree()) -> {ok, Epoch :: pos_integer()}.
 set_topology(Tree) -> placement_topology:set(Tree).
 
-%% @doc The same on other nodes, too; those that did not take it, or have a newer one already, are named.
+%% @doc Sets the tree here and on other nodes. The result names those that did not take it or already have a newer
+%% one.
 -spec set_topology(placement_tree:tree(), [node()]) -> {ok, Epoch :: pos_integer(), Without :: [node()]}.
 set_topology(Tree, Nodes) -> placement_topology:publish(Tree, Nodes).
 
-%% @doc The tree of what the nodes themselves say of their places: their declared path, Slurm's, or region and zone ({@link placement_place}).
+%% @doc Builds a tree from the places that the nodes themselves report: their declared path, Slurm's, or region and
+%% zone ({@link placement_place}).
 -spec declared_topology([node(), ...]) -> {ok, placement_tree:tree()} | {error, {no_place, [node(), ...]} | placement_tree:error()}.
 declared_topology(Nodes) -> placement_place:tree(placement_query:distinct(Nodes)).
 
-%% @doc Adds a node to the tree, here and on all nodes of the tree that are connected, at its declared path; or, with `probe', where it belongs by what it measures on its way down from the root, which takes about a second for each
-%% group on that way.
+%% @doc Adds a node to the tree, on this node and on all connected nodes of the tree. It goes to its declared path or,
+%% with `probe', to the place that it finds by measuring on its way down from the root, which takes about a second for
+%% each group on that way.
 -spec join(node(), placement_tree:path() | probe) -> {ok, Epoch :: pos_integer()} | {error, placement_tree:error() | no_topology | not_measured | too_many_changes}.
 join(Node, probe) ->
     case topology() of
@@ -392,28 +416,29 @@ join(Node, probe) ->
     end;
 join(Node, Path) -> placement_topology:join(Node, Path).
 
-%% The shortest of some batches: what else runs there makes the others longer.
+%% Takes the shortest of some batches, because other work on the machine can only make a batch longer.
 measured(Node, Other) ->
     try erpc:call(Node, placement_probe_pair, run, [Other, ?PROBE_BATCHES, ?PROBE_MESSAGES, ?PROBE_MS, none], 2 * ?PROBE_MS) of
         Batches -> {ok, lists:min(Batches)}
     catch
-        %% A node that is down is not on the way.
+        %% A node that is down cannot be on the way.
         _:_ -> unknown
     end.
 
-%% @doc Removes a node from the tree, here and on all nodes of the tree that are connected.
+%% @doc Removes a node from the tree, on this node and on all connected nodes of the tree.
 -spec leave(node()) -> {ok, Epoch :: non_neg_integer()} | {error, too_many_changes}.
 leave(Node) -> placement_topology:leave(Node).
 
 %%% Measuring and planning
 
-%% @doc Measures the round-trip times of every pair of nodes ({@link placement_probe:measure/2}); {@link placement_cluster} makes a tree of them.
+%% @doc Measures the round-trip times between every pair of nodes ({@link placement_probe:measure/2}), from which
+%% {@link placement_cluster} makes a tree.
 -spec probe([node()], placement_probe:options()) ->
           {ok, placement_probe:measured()} | {error, {bad_option, atom(), term()} | no_pairs | {unreachable, [{node(), term()}]}}.
 probe(Nodes, Options) -> placement_probe:measure(Nodes, Options).
 
-%% @doc Master, submasters and workers shaped like the tree of nodes ({@link placement_plan:plan/2}). `workers' and `submasters' may be queries, too: then those
-%% nodes of the tree are taken that suit.
+%% @doc Plans a master, submasters and workers in the shape of the tree of nodes ({@link placement_plan:plan/2}).
+%% `workers' and `submasters' may also be queries, which take the suitable nodes of the tree.
 -spec plan(placement_tree:tree() | none, #{workers => [node()] | placement_query:query(), submasters => [node()] | placement_query:query(),
                                     fan_out => pos_integer() | infinity, least => pos_integer()}) ->
           {ok, placement_plan:process()} | {error, no_workers | no_submasters | {bad_option, atom(), term()} | placement_choose:error()}.
@@ -433,16 +458,19 @@ plan_option(Key, Value, Tree) when Key =:= workers; Key =:= submasters ->
     end;
 plan_option(_, Value, _) -> Value.
 
-%% @doc Which process goes to which node, given who talks to whom and how far the nodes are from each other ({@link placement_map:map/3}). It starts and moves nothing.
+%% @doc Assigns processes to nodes, given which processes talk to each other and how far apart the nodes are
+%% ({@link placement_map:map/3}). It starts and moves nothing.
 -spec map(placement_map:graph(), placement_tree:tree() | none, placement_map:options()) -> {ok, placement_map:mapping()} | {error, placement_map:error()}.
 map(Graph, Tree, Options) -> placement_map:map(Graph, Tree, Options).
 
-%% @doc Samples for so many milliseconds how many bytes these processes send to each other ({@link placement_observe}): a graph for {@link map/3} and {@link advise/2}, and which
-%% of them could not be traced. Nothing is traced before or after.
+%% @doc Samples for this many milliseconds how many bytes these processes send to each other
+%% ({@link placement_observe}). Returns a graph for {@link map/3} and {@link advise/2}, and names the processes that
+%% could not be traced. Tracing ends when the call returns.
 -spec observe([pid()], Ms :: pos_integer()) -> {ok, placement_map:graph(), placement_observe:seen()} | {error, {bad_pids | bad_ms, term()}}.
 observe(Pids, Ms) -> placement_observe:observe(Pids, Ms).
 
-%% @doc Which of the processes of a graph would better run on another node of the tree in use ({@link placement_moves}): what each move saves, and over which link. It moves nothing.
+%% @doc Returns which processes of a graph should rather run on another node of the tree in use
+%% ({@link placement_moves}), what each move saves, and over which link. It moves nothing.
 -spec advise(placement_map:graph(), placement_moves:options()) -> {ok, [placement_moves:move()]} | {error, no_topology | placement_map:error()}.
 advise(Graph, Options) ->
     case topology() of
@@ -450,7 +478,8 @@ advise(Graph, Options) ->
         Tree -> placement_moves:moves(Graph, Tree, Options)
     end.
 
-%% @doc Pairs of nodes that talk much and sit far apart ({@link placement_advise}), and the nodes of which that is not known.
+%% @doc Returns pairs of nodes that talk much although they are far apart ({@link placement_advise}), and the nodes
+%% whose traffic is unknown.
 -spec advise(placement_choose:nodes_spec()) -> {ok, [placement_advise:advice()], Without :: [node()]} | {error, no_topology | {bad_nodes, string()}}.
 advise(Nodes) ->
     case placement_choose:candidates(Nodes) of

@@ -1,7 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Names pairs of nodes that talk much and sit far apart. It moves nothing: where a process runs is its owner's decision.
+%% @doc Names pairs of nodes that talk much although they are far apart. It moves nothing, because the owner of a
+%% process decides where it runs.
 %%
-%% Which nodes talk is the attribute `link_bytes', which nodes have that use the Beamway carrier; where they sit is the tree in use. Called by {@link placement:advise/1}.
+%% The traffic comes from the attribute `link_bytes', which only nodes with the Beamway carrier have, and the
+%% distances from the tree in use. Called by {@link placement:advise/1}.
 -module(placement_advise).
 
 -export([advise/1, pairs/2]).
@@ -9,9 +11,9 @@
 -export_type([advice/0]).
 
 -type advice() :: #{pair := {node(), node()}, bytes := pos_integer(), share := float(), distance := float()}.
-%% `share': of all bytes between the nodes that were asked.
+%% `share' is relative to all bytes between the nodes that were asked.
 
-%% @doc The pairs, the one that would gain most first. `without' are nodes of which it is not known whom they talk to.
+%% @doc Returns the pairs, the one that would gain most first, and `Without', the nodes whose peers are unknown.
 -spec advise([node()]) -> {ok, [advice()], Without :: [node()]} | {error, no_topology}.
 advise(Nodes) ->
     case placement_topology:tree() of
@@ -22,7 +24,8 @@ advise(Nodes) ->
             {ok, pairs(Tree, Known), lists:sort(maps:keys(Views) -- [Node || {Node, _} <- Known])}
     end.
 
-%% @doc Pure: what each node says of its peers. A pair counts if it is further apart than half way to the root and moved more than the average pair.
+%% @doc Pure. Takes the traffic that each node reports per peer. A pair counts if it is further apart than half way to
+%% the root and moved more than the average pair.
 -spec pairs(placement_tree:tree(), [{node(), [{node(), Bytes :: non_neg_integer()}]}]) -> [advice()].
 pairs(Tree, Known) ->
     Talk = lists:foldl(fun({Pair, Bytes}, Acc) -> maps:update_with(Pair, fun(Before) -> max(Before, Bytes) end, Bytes, Acc) end, #{},
@@ -35,7 +38,7 @@ pairs(Tree, Known) ->
 
 is_far(Tree, A, B) ->
     {ok, Rank, Levels} = placement_tree:rank(Tree, A, B),
-    %% In a flat tree nobody sits nearer.
+    %% In a flat tree no place is nearer than another.
     Levels > 1 andalso Rank > (Levels + 1) div 2.
 
 -ifdef(TEST).

@@ -1,19 +1,19 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc The clustering of the RELEASE report D3.5, section 4.5, with its threshold alpha. Pure.
 %%
-%% Every node is a cluster. The two that are closest (complete linkage: the distance of two clusters is the
-%% largest of their nodes) become a cluster K; then every cluster x with `d(x, K) =< alpha * diam(K)' joins
-%% it, the nearest first, where the diameter is that of the current K; and so on until one is left.
-%% With alpha 1.0 this is the usual binary tree.
+%% At first every node is a cluster. The two closest clusters (by complete linkage: the distance of two clusters is
+%% the largest between their nodes) become a cluster K. Then every cluster x with `d(x, K) =< alpha * diam(K)' joins
+%% K, the nearest first, where the diameter is that of the current K. This repeats until one cluster is left. With
+%% alpha 1.0 the result is the usual binary tree.
 %%
-%% The multidendrograms of A. Fernandez and S. Gomez, "Solving non-uniqueness in agglomerative hierarchical
-%% clustering using multidendrograms", Journal of Classification 25, 2008, and the grouping of distances in hwloc are its
-%% relatives. One alpha does not suit all scales, which is why {@link placement_mdl} is the default.
+%% Related methods are the multidendrograms of A. Fernandez and S. Gomez, "Solving non-uniqueness in agglomerative
+%% hierarchical clustering using multidendrograms", Journal of Classification 25, 2008, and the grouping of distances
+%% in hwloc. One alpha does not suit all scales, which is why {@link placement_mdl} is the default.
 -module(placement_alpha).
 
 -export([cluster/2]).
 
-%% @doc The tree of a matrix for this alpha, from 1.0.
+%% @doc Returns the tree of a matrix for this alpha, which is at least 1.0.
 -spec cluster(placement_matrix:matrix(), Alpha :: number()) -> placement_tree:vertex().
 cluster(Matrix, Alpha) when Alpha >= 1 ->
     Names = placement_matrix:nodes(Matrix),
@@ -34,7 +34,7 @@ nearest_of_all(Distances) ->
 nearest(Row) ->
     maps:fold(fun(J, Distance, Best) -> min({Distance, J}, Best) end, {infinity, none}, Row).
 
-%% Each cluster has a number, its tree and its diameter; `Nearest' holds the closest other of each.
+%% Each cluster has a number, its tree and its diameter. `Nearest' maps each cluster to its closest other one.
 rounds(Clusters, _, _, _) when map_size(Clusters) =:= 1 ->
     [{_, {Vertex, _}}] = maps:to_list(Clusters),
     {done, Vertex};
@@ -46,7 +46,7 @@ rounds(Clusters, Distances, Nearest, Alpha) ->
     Left = (maps:without(Gone, Clusters))#{I := {{group, cluster, #{}, Parts}, Final}},
     rounds(Left, Distances2, renewed(I, Gone, Nearest, Distances2), Alpha).
 
-%% Complete linkage: I stands for both from now on.
+%% By complete linkage; I represents both clusters from now on.
 joined(I, J, Distances) ->
     {RowJ, Others} = maps:take(J, Distances),
     Row = maps:map(fun(K, Distance) -> max(Distance, maps:get(K, RowJ)) end, maps:remove(J, maps:get(I, Others))),
@@ -63,7 +63,8 @@ expanded(Parts, Diameter, I, Row, Distances, Clusters, Alpha, Gone) ->
         _ -> {Parts, Diameter, Distances, Gone}
     end.
 
-%% Distances to the new cluster have only grown: whose nearest was another has it still.
+%% Distances to the new cluster have only grown, so a cluster whose nearest was neither of the two merged ones keeps
+%% it.
 renewed(I, Gone, Nearest, Distances) ->
     Touched = [I | Gone],
     maps:map(fun(K, {_, J} = Best) ->
@@ -76,7 +77,7 @@ renewed(I, Gone, Nearest, Distances) ->
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
 
-%% Two racks of three, one node apart.
+%% Two racks of three nodes each, and one node apart.
 matrix() ->
     Racks = #{a => 1, b => 1, c => 1, d => 2, e => 2, f => 2, g => 3},
     Nodes = lists:sort(maps:keys(Racks)),
@@ -88,7 +89,7 @@ racks_test() ->
     {group, _, #{max_us := 100.0}, Children} = cluster(matrix(), 1.5),
     ?assertEqual([[a, b, c], [d, e, f], [g]], [placement_tree:members(Child) || Child <- Children]).
 
-%% 1.0 merges exact ties only; anything above ten levels out everything.
+%% Alpha 1.0 merges only exact ties; a large alpha puts everything into one level.
 extremes_test() ->
     {ok, Uneven} = placement_matrix:from_rows([a, b, c, d], [[0, 1, 4, 9], [1, 0, 5, 8], [4, 5, 0, 7], [9, 8, 7, 0]]),
     ?assertMatch({group, _, _, [{group, _, _, [{group, _, _, [_, _]}, _]}, _]}, cluster(Uneven, 1.0)),

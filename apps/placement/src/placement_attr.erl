@@ -1,15 +1,18 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The attribute server of a node, registered as `attr_server': it keeps the attributes and answers whoever asks.
+%% @doc The attribute server of a node, registered as `attr_server'. It keeps the attributes and answers questions
+%% about them.
 %%
-%% Its tables belong to {@link placement_sup}, so a server that is killed comes back with all attributes; owners of attributes are monitored
-%% again, and those that died meanwhile are dropped. It never evaluates anything itself and never waits for another node: a function runs in a
-%% process of its own ({@link placement_eval}), at most once at a time for each attribute however many ask, and at most 32 of them at once.
-%% It answers nobody before it is configured for the first time: an attribute that is not served yet is not missing.
+%% Its tables belong to {@link placement_sup}, so a server that was killed restarts with all attributes. It then
+%% monitors their owners again and drops those that died meanwhile. The server never evaluates anything itself and
+%% never waits for another node. Each function runs in a process of its own ({@link placement_eval}), at most once at
+%% a time per attribute however many callers ask, and at most 32 functions run at once. Before it is configured for
+%% the first time it answers nobody, because an attribute that is not served yet must not appear as missing.
 %%
 %% Other nodes send
-%% <ul><li>`{Pid, {report, Key, Names}}', the report's protocol: `Pid' gets `{report, Key, Node, [{Name, Value}]}', with `undefined' for what
-%% is not known;</li>
-%% <li>`{placement, ReplyTo, Reference, Names}', where `ReplyTo' is a pid or an alias: it gets `{placement, Reference, Version, [{Name, answer()}]}'.</li></ul>
+%% <ul><li>`{Pid, {report, Key, Names}}', the report's protocol: `Pid' gets `{report, Key, Node, [{Name, Value}]}',
+%% with `undefined' for unknown values;</li>
+%% <li>`{placement, ReplyTo, Reference, Names}', where `ReplyTo' is a pid or an alias, which gets
+%% `{placement, Reference, Version, [{Name, answer()}]}'.</li></ul>
 -module(placement_attr).
 -behaviour(gen_server).
 
@@ -22,15 +25,16 @@
 -type answer() :: {ok, Value :: term(), AgeMs :: non_neg_integer(), placement_unit:unit(), TtlMs :: non_neg_integer(), Tolerance :: number()}
                 | {stale, Value :: term(), AgeMs :: non_neg_integer(), placement_unit:unit(), Tolerance :: number(), reason()}
                 | {unknown, reason()}.
-%% `stale': the last evaluation failed; the value before it, and its age. Whoever asked knows how old it may be.
+%% `stale': the last evaluation failed, so this is the value before it, with its age. The caller knows how old a value
+%% may be.
 -type version() :: {Creation :: non_neg_integer(), Changes :: non_neg_integer()}.
-%% It changes with the node and with each static attribute.
+%% The version changes when the node restarts and with each change of a static attribute.
 
 -define(SERVER, attr_server).
 -define(DEFINITIONS, placement_definitions).   %% {Name, placement_entry:definition()}
 -define(VALUES, placement_values).             %% {Name, Value, AtMs, Failures} | {{samples, Name}, [{AtMs, Number}]} | {{kept, Key}, Term} | {?CHANGES, N} | {?CONFIGURED, true}
 -define(OWNED, placement_owned).               %% {{Name, Pid}, Value | '$count', Order}
-%% No atom: that would be the name of an attribute.
+%% Not an atom, because that could be the name of an attribute.
 -define(CHANGES, {server, changes}).
 -define(CONFIGURED, {server, configured}).
 -define(AT_ONCE, 32).
@@ -42,9 +46,9 @@
 
 -record(evaluation, {pid :: pid(), timer :: reference(), definition :: placement_entry:definition(), stopped = false :: boolean()}).
 -record(request, {reply :: fun(([{atom(), answer()}]) -> term()), names :: [atom()], open :: [atom()], answers :: #{atom() => answer()}}).
--record(state, {evaluations = #{} :: #{atom() => #evaluation{}},  %% what runs now
+-record(state, {evaluations = #{} :: #{atom() => #evaluation{}},  %% evaluations under way
                 by_monitor = #{} :: #{reference() => atom()},
-                waiting = [] :: [atom()],                          %% attributes whose turn has not come, the first first
+                waiting = [] :: [atom()],                          %% attributes that wait for their turn, in order
                 requests = #{} :: #{pos_integer() => #request{}},  %% not answered yet
                 next = 1 :: pos_integer(),
                 early = [] :: [{[atom()], fun(([{atom(), answer()}]) -> term())}],  %% asked before the attributes were configured, the last first
@@ -54,9 +58,10 @@
 -spec start_link() -> {ok, pid()} | {error, term()}.
 start_link() -> gen_server:start_link({local, ?SERVER}, ?MODULE, [], []).
 
-%% @doc Replaces the configured attributes by the built-in ones, if wanted, and these entries, which win. What was inserted at run time stays.
-%% Functions that do not exist, and automatic attributes that fail, are named in the result; all else is in use. An automatic attribute whose function takes too long
-%% now is evaluated when somebody asks for it, until it gives a value.
+%% @doc Replaces the configured attributes by these entries and, if wanted, the built-in ones, which the entries
+%% override. Attributes that were inserted at run time stay. The result names functions that do not exist and
+%% automatic attributes that fail; everything else is in use. An automatic attribute whose function takes too long now
+%% is evaluated again whenever it is asked for, until it gives a value.
 -spec configure(Builtins :: boolean(), [{placement_entry:name(), placement_entry:definition()}]) -> {ok, Troubles :: [{atom(), reason()}]}.
 configure(Builtins, Entries) ->
     {ok, Own} = placement_entry:parse(case Builtins of true -> placement_builtin:definitions(); false -> [] end),
@@ -74,7 +79,7 @@ as_static(Value, Definition) -> Definition#{kind := static, value => Value}.
 
 evaluated(#{call := Call, limit := Limit, type := Type}) -> typed(placement_eval:run(Call, Limit), Type).
 
-%% @doc Adds an attribute, or takes the place of the one of that name; the entry is as in a configuration file.
+%% @doc Adds an attribute, replacing any of the same name. The entry has the form of one in a configuration file.
 -spec insert(placement_entry:name(), Entry :: term()) -> ok | {error, Text :: unicode:chardata()}.
 insert(Name, Entry) when is_atom(Name) ->
     case placement_entry:definition(Name, Entry) of
@@ -88,7 +93,7 @@ insert(Name, Entry) when is_atom(Name) ->
     end;
 insert(Name, _) -> {error, io_lib:format("~0tP is no name of an attribute; expected an atom", [Name, 10])}.
 
-%% @doc Changes an attribute that is there. A plain value keeps the unit, the type, the ttl and the tolerance that the attribute has.
+%% @doc Changes an existing attribute. With a plain value the attribute keeps its unit, type, ttl and tolerance.
 -spec update(placement_entry:name(), Entry :: term()) -> ok | {error, Text :: unicode:chardata()}.
 update(Name, Entry) ->
     case {ets_lookup(?DEFINITIONS, Name), placement_entry:definition(Name, Entry)} of
@@ -99,7 +104,7 @@ update(Name, Entry) ->
         {_, {ok, _}} -> insert(Name, Entry)
     end.
 
-%% @doc Removes an attribute; one that is not there is removed already.
+%% @doc Removes an attribute. It is not an error if the attribute does not exist.
 -spec delete(placement_entry:name()) -> ok.
 delete(Name) -> gen_server:call(?SERVER, {delete, Name}, ?CALL_MS).
 
@@ -113,27 +118,27 @@ own(Name, What, Pid) when is_atom(Name), node(Pid) =:= node() ->
     end;
 own(_, _, Pid) -> {error, {not_local, Pid}}.
 
-%% @doc Takes an owned attribute back.
+%% @doc Gives up the ownership of an attribute.
 -spec disown(placement_entry:name(), pid()) -> ok.
 disown(Name, Pid) -> gen_server:call(?SERVER, {disown, Name, Pid}, ?CALL_MS).
 
-%% @doc The names of all attributes of this node.
+%% @doc Returns the names of all attributes of this node.
 -spec names() -> [placement_entry:name()].
 names() ->
     lists:usort([Name || {Name, _} <- ets:tab2list(?DEFINITIONS)] ++ [Name || {{Name, _}, _, _} <- ets:tab2list(?OWNED)]).
 
-%% @doc How often in a row each function has failed that gives the value of an attribute. Those of {@link placement_builtin} are left out: they fail wherever
-%% the system does not offer what they look for.
+%% @doc Returns for each attribute with a function how often in a row that function has failed. The attributes of
+%% {@link placement_builtin} are left out, because they fail wherever the system does not supply what they read.
 -spec failures() -> [{placement_entry:name(), non_neg_integer()}].
 failures() ->
     [{Name, failures(ets:lookup(?VALUES, Name))}
      || {Name, #{call := {Module, _, _}} = Definition} <- definitions(), Module =/= placement_builtin, not placement_entry:is_kept(Definition)].
 
-%% @doc All definitions of this node.
+%% @doc Returns all definitions of this node.
 -spec definitions() -> [{placement_entry:name(), placement_entry:definition()}].
 definitions() -> lists:sort(ets:tab2list(?DEFINITIONS)).
 
-%% @doc Whether a function gives the value of an attribute of this node, so that it may be another one each time.
+%% @doc Tells whether a function gives the value of an attribute of this node, so that the value may differ each time.
 -spec is_evaluated(placement_entry:name()) -> boolean().
 is_evaluated(Name) ->
     case ets_lookup(?DEFINITIONS, Name) of
@@ -141,7 +146,8 @@ is_evaluated(Name) ->
         [] -> false
     end.
 
-%% @doc What an owned attribute of this node would be without a process and those that it has started; `same' if none of them owns it.
+%% @doc Returns what an owned attribute of this node would be without a process and the processes that it has started,
+%% or `same' if none of them owns it.
 -spec without(placement_entry:name(), pid()) -> answer() | same.
 without(Name, Pid) ->
     Owners = case ets:member(?DEFINITIONS, Name) of true -> []; false -> owners(Name) end,
@@ -150,7 +156,7 @@ without(Name, Pid) ->
         Others -> owned(Others)
     end.
 
-%% @doc The attributes of this node, without going over a network.
+%% @doc Returns attributes of this node without using a network.
 -spec local([placement_entry:name()], TimeoutMs :: pos_integer()) -> {ok, [{placement_entry:name(), answer()}]} | {error, timeout | noproc}.
 local(Names, TimeoutMs) ->
     Monitor = monitor(process, ?SERVER, [{alias, reply_demonitor}]),
@@ -163,7 +169,8 @@ local(Names, TimeoutMs) ->
         receive {placement, Monitor, _, Answers} -> {ok, Answers} after 0 -> {error, timeout} end
     end.
 
-%% @doc For functions of attributes that need what they saw the last time: stores a term and gives the one before, or `First'.
+%% @doc Stores a term and returns the previous one, or `First'. For functions of attributes that need what they saw
+%% the last time.
 -spec exchange(Key :: atom(), First, New :: term()) -> First | term().
 exchange(Key, First, New) ->
     Before = stored({kept, Key}, First),
@@ -178,7 +185,7 @@ ets_lookup(Table, Key) ->
 %% @private
 -spec init(term()) -> {ok, #state{}}.
 init(_) ->
-    %% So that scheduler_utilization has something to differ from; it ends with this process.
+    %% Sets the reference point for scheduler_utilization. The setting ends with this process.
     _ = erlang:system_flag(scheduler_wall_time, true),
     Owners = [{monitor(process, Pid), {Name, Pid}} || {{Name, Pid}, _, _} <- ets:tab2list(?OWNED)],
     _ = [sample_after(Name, 0) || {Name, #{kind := sampled}} <- ets:tab2list(?DEFINITIONS)],
@@ -253,10 +260,10 @@ handle_info({sample, Name}, State) ->
         _ -> {noreply, State}
     end;
 handle_info(_, State) ->
-    %% Anybody may write to a registered name.
+    %% Any process may write to a registered name.
     {noreply, State}.
 
-%% A peer whose connection is busy does not hold up the others; it asks again.
+%% A peer with a busy connection must not delay the others, so its reply is dropped and it asks again.
 reply(To, Message) -> erlang:send(To, Message, [nosuspend, noconnect]).
 
 plain({ok, Value, _, _, _, _}) -> Value;
@@ -282,7 +289,7 @@ forget(Name) ->
     true = ets:delete(?VALUES, Name),
     true = ets:delete(?VALUES, {samples, Name}).
 
-%% One timer for each sampled attribute: the one of an attribute that was defined again is not renewed.
+%% One timer for each sampled attribute: if the attribute is defined again, the old timer is not renewed.
 sample_after(Name, Ms) ->
     case erlang:get({timer, Name}) of
         undefined -> ok;
@@ -320,7 +327,7 @@ request(Distinct, Names, Reply, #state{next = Next, requests = Requests} = State
 
 in_order(Names, Answers) -> [{Name, maps:get(Name, Answers, {unknown, missing})} || Name <- Names].
 
-%% What is known of an attribute without evaluating anything.
+%% Returns what is known of an attribute without evaluating anything.
 look(Name, Now) ->
     case ets:lookup(?DEFINITIONS, Name) of
         [{_, #{kind := static, value := Value} = Definition}] -> answer(Value, 0, Definition);
@@ -329,7 +336,7 @@ look(Name, Now) ->
         [] -> owned(owners(Name))
     end.
 
-%% A name such as '_' matches any in the pattern.
+%% Compares the name again, because a name such as '_' matches any other in the pattern.
 owners(Name) -> [Owner || {{Owned, _}, _, _} = Owner <- ets:match_object(?OWNED, {{Name, '_'}, '_', '_'}), Owned =:= Name].
 
 answer(Value, Age, #{unit := Unit, ttl := Ttl, tolerance := Tolerance}) -> {ok, Value, Age, Unit, Ttl, Tolerance}.
@@ -341,7 +348,7 @@ last_value(Name, #{min_interval := Interval} = Definition, Now) ->
         _ -> evaluate
     end.
 
-%% What failed three times in a row is not tried at every question.
+%% A function that failed three times in a row is not tried at every question.
 backed_off(Last, At, Failures, Definition, Now) ->
     case Now - At < min(?BACK_OFF_MAX_MS, ?BACK_OFF_MS bsl min(Failures - 3, 10)) of
         true -> old_or_unknown(Last, Definition, Now);
@@ -360,7 +367,7 @@ averaged(Name, #{every := Every} = Definition, Now) ->
         [{At, _} | _] = Samples ->
             Numbers = [Number || {_, Number} <- Samples],
             try answer(lists:sum(Numbers) / length(Numbers), max(0, Now - At - Every), Definition)
-            %% Beyond what a float holds.
+            %% The result is out of the range of a float.
             catch error:badarith -> {unknown, {raised, error, badarith}}
             end;
         [] -> {unknown, no_sample};
@@ -383,10 +390,10 @@ evaluating(Name, [{_, #{kind := Kind, call := Call, limit := Limit} = Definition
     State#state{evaluations = Evaluations#{Name => #evaluation{pid = Pid, timer = Timer, definition = Definition}},
                 by_monitor = ByMonitor#{Monitor => Name}};
 evaluating(Name, _, State) ->
-    %% Deleted, or static by now: nothing is evaluated.
+    %% The attribute has been deleted or made static, so nothing is evaluated.
     answered(Name, look(Name, erlang:monotonic_time(millisecond)), State).
 
-%% Whoever waits for an attribute that was defined anew need not wait for the old function.
+%% A request that waits for an attribute whose definition has changed need not wait for the old function.
 without_obsolete(#state{evaluations = Evaluations} = State) ->
     State#state{evaluations = maps:map(fun(Name, #evaluation{pid = Pid, definition = Definition} = Evaluation) ->
                                                case is_defined(Name, Definition) of
@@ -405,7 +412,7 @@ evaluation_ended(Name, Reason, #state{evaluations = Evaluations} = State) ->
     Left = State#state{evaluations = maps:remove(Name, Evaluations)},
     case is_defined(Name, Definition) of
         true -> next(answered(Name, learnt(Name, Definition, placement_eval:outcome(Reason, Stopped), erlang:monotonic_time(millisecond)), Left));
-        %% What the old function gave says nothing of the attribute that has its name now.
+        %% The result of the old function does not apply to the attribute that has its name now.
         false -> next(asked_anew(Name, Left))
     end.
 
@@ -415,7 +422,7 @@ asked_anew(Name, #state{requests = Requests} = State) ->
         false -> State
     end.
 
-%% One whose attribute was deleted or has got a value takes no turn.
+%% An attribute that has been deleted, or has got a value, gives up its turn.
 next(#state{waiting = [Name | Rest], evaluations = Evaluations} = State) when map_size(Evaluations) < ?AT_ONCE -> next(started(Name, State#state{waiting = Rest}));
 next(State) -> State.
 
@@ -443,7 +450,7 @@ learnt(Name, #{kind := Kind, type := Type} = Definition, Outcome, Now) ->
             old_or_unknown(Last, Definition, Now)
     end.
 
-%% The last good value, and since when it is that old; or why there is none.
+%% Returns the last good value and when it was taken, or why there is none.
 failed([{_, {ok, Value}, At, 0}], Reason) -> {old, Value, At, Reason};
 failed([{_, {old, Value, At, _}, _, _}], Reason) -> {old, Value, At, Reason};
 failed(_, Reason) -> {none, Reason}.

@@ -1,12 +1,11 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The attributes that every node has: those of the report's Tables 1 and 2, with its units, and more.
+%% @doc The attributes that every node has: those of the report's Tables 1 and 2, in its units, and some more.
 %%
-%% Each is a function here or in OTP, evaluated like any other attribute: what a system does not offer (no `/proc', no cgroup) makes
-%% the function fail, and the attribute unknown. Called by {@link placement_attr}.
+%% Each is a function here or in OTP and is evaluated like any other attribute. If the system does not supply the data
+%% (no `/proc', no cgroup), the function fails and the attribute is unknown. Called by {@link placement_attr}.
 -module(placement_builtin).
 
 -export([definitions/0, taints/1]).
-%% Functions of attributes.
 -export([os_type/0, os_version/0, otp_release/0, hostname/0, processors/0, mem_info/1, cpu_speed/0, load_average/1, load_per_core/1,
          kernel_entities/0, load/0, run_queue/0, scheduler_utilization/0, vm_memory/0, reductions_per_s/0, applications/0, crypto_version/0,
          gpu/0, cgroup_cpus/0, cgroup_memory/0, declared_path/0, environment/1, leases/0, link_bytes/0]).
@@ -14,12 +13,12 @@
 -define(CGROUPS, "/sys/fs/cgroup").
 -define(OWN_CGROUPS, "/proc/self/cgroup").
 
-%% @doc All built-in attributes as entries of a configuration file.
+%% @doc Returns all built-in attributes in the form of entries of a configuration file.
 -spec definitions() -> [{placement_entry:name(), term()}].
 definitions() ->
     report_static() ++ report_dynamic() ++ more_static() ++ more_dynamic().
 
-%% Table 1.
+%% Table 1 of the report.
 report_static() ->
     [{os_type, automatic(os_type, [], #{})},
      {os_version, automatic(os_version, [], #{})},
@@ -27,7 +26,7 @@ report_static() ->
      {vm_num_processors, automatic(processors, [], #{type => integer})},
      {mem_total, automatic(mem_info, ["MemTotal"], #{unit => kib, type => integer})}].
 
-%% Table 2; memory in kB, the clock in MHz and the loads as /proc has them, as in the report's session.
+%% Table 2 of the report. As in its session, memory is in kB, the clock in MHz and the loads are as in /proc.
 report_dynamic() ->
     [{cpu_speed, dynamic(cpu_speed, [], #{unit => mhz, type => number, tolerance => 1})},
      {mem_free, dynamic(mem_info, ["MemFree"], #{unit => kib, type => integer, tolerance => 1024})},
@@ -68,23 +67,24 @@ more_dynamic() ->
 automatic(Function, Arguments, Options) -> {automatic, {?MODULE, Function, Arguments}, Options}.
 dynamic(Function, Arguments, Options) -> {dynamic, {?MODULE, Function, Arguments}, Options}.
 
-%% @doc The entry of a node's taints. Others know of a change after five seconds, and each lease is judged by the node itself.
+%% @doc Returns the entry of a node's taints. Other nodes notice a change within five seconds, but the node itself
+%% checks each lease.
 -spec taints([term()]) -> Entry :: term().
 taints(Taints) -> {static, Taints, #{ttl => 5000}}.
 
-%% @doc Family and name of the operating system.
+%% @doc Returns the family and the name of the operating system.
 -spec os_type() -> {unix | win32, atom()}.
 os_type() -> os:type().
 
-%% @doc Version of the operating system.
+%% @doc Returns the version of the operating system.
 -spec os_version() -> string() | {non_neg_integer(), non_neg_integer(), non_neg_integer()}.
 os_version() -> os:version().
 
-%% @doc Release of OTP, as text.
+%% @doc Returns the OTP release as a string.
 -spec otp_release() -> string().
 otp_release() -> erlang:system_info(otp_release).
 
-%% @doc Processors that this VM may use; fails where the VM does not know.
+%% @doc Returns how many processors this VM may use. Fails if the VM does not know.
 -spec processors() -> pos_integer().
 processors() ->
     case erlang:system_info(logical_processors_available) of
@@ -92,45 +92,47 @@ processors() ->
         Number -> Number
     end.
 
-%% @doc Name of the host, without domain.
+%% @doc Returns the host name without the domain.
 -spec hostname() -> string().
 hostname() ->
     {ok, Name} = inet:gethostname(),
     Name.
 
-%% @doc A line of `/proc/meminfo', in kB.
+%% @doc Returns a line of `/proc/meminfo', in kB.
 -spec mem_info(Line :: string()) -> non_neg_integer().
 mem_info(Line) -> binary_to_integer(matched("/proc/meminfo", ["(?m)^", Line, ":\\s*([0-9]+) kB"])).
 
-%% @doc The clock of the first processor in MHz, now: that of an idle processor may be low.
+%% @doc Returns the current clock of the first processor in MHz, which may be low while the processor is idle.
 -spec cpu_speed() -> float().
 cpu_speed() -> binary_to_float(matched("/proc/cpuinfo", "(?m)^cpu MHz\\s*:\\s*([0-9]+\\.[0-9]+)")).
 
-%% @doc The system's load average over 1, 5 or 15 minutes, as it is: not divided by the processors.
+%% @doc Returns the system's load average over 1, 5 or 15 minutes, not divided by the number of processors.
 -spec load_average(1 | 5 | 15) -> float().
 load_average(1) -> binary_to_float(matched("/proc/loadavg", "^(\\S+)"));
 load_average(5) -> binary_to_float(matched("/proc/loadavg", "^\\S+ (\\S+)"));
 load_average(15) -> binary_to_float(matched("/proc/loadavg", "^\\S+ \\S+ (\\S+)")).
 
-%% @doc The same, for each processor.
+%% @doc Returns the load average per processor.
 -spec load_per_core(1 | 5 | 15) -> float().
 load_per_core(Minutes) -> load_average(Minutes) / processors().
 
-%% @doc Runnable and all threads of the system.
+%% @doc Returns the numbers of runnable threads and of all threads of the system.
 -spec kernel_entities() -> {Runnable :: non_neg_integer(), All :: non_neg_integer()}.
 kernel_entities() ->
     [Runnable, All] = binary:split(matched("/proc/loadavg", "([0-9]+/[0-9]+)"), <<"/">>),
     {binary_to_integer(Runnable), binary_to_integer(All)}.
 
-%% @doc What waits or is about to run on this VM for each scheduler: run queues and leases. The default measure of load.
+%% @doc Returns the work per scheduler on this VM: run queues plus leases, which represent work that is about to
+%% start. This is the default measure of load.
 -spec load() -> float().
 load() -> (run_queue() + leases()) / erlang:system_info(schedulers_online).
 
-%% @doc Processes and ports that are ready to run.
+%% @doc Returns the number of processes and ports that are ready to run.
 -spec run_queue() -> non_neg_integer().
 run_queue() -> erlang:statistics(total_run_queue_lengths).
 
-%% @doc The share of time for which schedulers worked since this was last evaluated, or since the server started.
+%% @doc Returns the share of time that the schedulers were busy since the last evaluation, or since the server
+%% started.
 -spec scheduler_utilization() -> float().
 scheduler_utilization() ->
     Now = lists:sort(erlang:statistics(scheduler_wall_time)),
@@ -140,7 +142,7 @@ scheduler_utilization() ->
 
 add_difference({{Id, Active0, Total0}, {Id, Active1, Total1}}, {Active, Total}) -> {Active + Active1 - Active0, Total + Total1 - Total0}.
 
-%% @doc Reductions a second since this was last evaluated.
+%% @doc Returns the reductions per second since the last evaluation.
 -spec reductions_per_s() -> float().
 reductions_per_s() ->
     {Reductions, _} = erlang:statistics(reductions),
@@ -148,25 +150,25 @@ reductions_per_s() ->
     {Before, Then} = placement_attr:exchange(reductions, {Reductions, Now - 1}, {Reductions, Now}),
     (Reductions - Before) * 1.0e6 / max(1, Now - Then).
 
-%% @doc Memory that the VM has allocated, in bytes.
+%% @doc Returns the memory that the VM has allocated, in bytes.
 -spec vm_memory() -> non_neg_integer().
 vm_memory() -> erlang:memory(total).
 
-%% @doc The applications that run.
+%% @doc Returns the running applications.
 -spec applications() -> [atom()].
 applications() -> lists:sort([Name || {Name, _, _} <- application:which_applications()]).
 
-%% @doc The version of OpenSSL that crypto uses; fails without a usable crypto.
+%% @doc Returns the version of OpenSSL that crypto uses. Fails if crypto is not usable.
 -spec crypto_version() -> binary().
 crypto_version() ->
     [{_, _, Text} | _] = apply(crypto, info_lib, []),
     Text.
 
-%% @doc Whether the host has a GPU for computing: an NVIDIA device, or a DRM render node.
+%% @doc Tells whether the host has a GPU for computing: an NVIDIA device or a DRM render node.
 -spec gpu() -> boolean().
 gpu() -> filelib:wildcard("/dev/nvidia[0-9]*") ++ filelib:wildcard("/dev/dri/renderD*") ++ filelib:wildcard("/dev/kfd") =/= [].
 
-%% @doc Processors that the control groups allow; fails where there is no limit.
+%% @doc Returns the number of processors that the control groups allow. Fails if they set none.
 -spec cgroup_cpus() -> float().
 cgroup_cpus() -> cgroup_cpus(?CGROUPS, ?OWN_CGROUPS).
 
@@ -179,19 +181,20 @@ cpus(Group) ->
         _ -> []
     end.
 
-%% @doc Bytes of memory that the control groups allow; fails where there is no limit.
+%% @doc Returns the bytes of memory that the control groups allow. Fails if they set none.
 -spec cgroup_memory() -> pos_integer().
 cgroup_memory() -> cgroup_memory(?CGROUPS, ?OWN_CGROUPS).
 
-%% Without a limit version 1 has the greatest number of pages.
+%% Version 1 expresses "no limit" as the greatest number of pages.
 cgroup_memory(Root, Own) ->
     least([Bytes || Group <- cgroups("memory", Root, Own), File <- ["memory.max", "memory.limit_in_bytes"], [Bytes] <- [numbers(Group, File)], Bytes < 1 bsl 60]).
 
 least([]) -> error(no_limit);
 least(Limits) -> lists:min(Limits).
 
-%% This process's group of a controller and all groups above it, each of which may have a lower limit. A container may see its own group as the root, although its path is that
-%% of the host: then only the root is there.
+%% Returns this process's group of a controller and all groups above it, because each may set a lower limit. A
+%% container may see its own group as the root although its path is the one on the host; in that case only the root
+%% exists.
 cgroups(Controller, Root, Own) ->
     Lines = [string:split(Line, ":", all) || Line <- string:lexemes(text(Own), "\n")],
     case [Path || [_, Controllers, Path] <- Lines, lists:member(Controller, string:lexemes(Controllers, ","))] of
@@ -203,7 +206,7 @@ upwards(Top, Path) ->
     Names = [Name || Name <- string:lexemes(Path, "/"), Name =/= ".."],
     [filename:join([Top | lists:sublist(Names, Depth)]) || Depth <- lists:seq(0, length(Names))].
 
-%% The numbers of a file; none if it is not there or says `max'.
+%% Returns the numbers in a file, or none if it does not exist or contains `max'.
 numbers(Group, File) ->
     try [list_to_integer(Word) || Word <- string:lexemes(text(filename:join(Group, File)), " \n")]
     catch error:_ -> []
@@ -213,34 +216,34 @@ text(File) ->
     {ok, Text} = file:read_file(File),
     unicode:characters_to_list(Text).
 
-%% @doc The node's place as it was declared: the application's environment `path', a list from the root down.
+%% @doc Returns the node's declared place: the application's environment `path', a list that begins at the root.
 -spec declared_path() -> [term()].
 declared_path() ->
     {ok, [_ | _] = Path} = application:get_env(placement, path),
     Path.
 
-%% @doc A variable of the environment; fails if it is not set.
+%% @doc Returns an environment variable. Fails if it is not set.
 -spec environment(string()) -> string().
 environment(Name) ->
     Value = os:getenv(Name),
     true = is_list(Value),
     Value.
 
-%% @doc How many leases this node has granted that still hold.
+%% @doc Returns how many leases granted by this node are still valid.
 -spec leases() -> non_neg_integer().
 leases() -> placement_lease:count().
 
-%% @doc Bytes that went to and came from each peer, where the Beamway carrier is there to count them.
+%% @doc Returns the bytes sent to plus received from each peer. Only the Beamway carrier counts them.
 -spec link_bytes() -> [{node(), non_neg_integer()}].
 link_bytes() ->
-    %% On another carrier nobody counts: not even that there is nothing.
+    %% No other carrier counts bytes, so the function fails rather than return an empty list.
     {ok, [["beamway" ++ _ | _] | _]} = init:get_argument(proto_dist),
     Links = apply(beamway, links, []),
     [{Node, maps:get(bytes_in, Info, 0) + maps:get(bytes_out, Info, 0)} || #{node := Node} <- Links, {ok, Info} <- [apply(beamway, info, [Node])]].
 
 matched(File, Pattern) ->
     {ok, Io} = file:open(File, [read, raw, binary]),
-    %% Files of /proc claim a size of 0.
+    %% Files in /proc report a size of 0.
     try
         {ok, Text} = file:read(Io, 65536),
         {match, [Found]} = re:run(Text, Pattern, [{capture, all_but_first, binary}]),
@@ -262,7 +265,7 @@ proc_test_() ->
     [?_assert(mem_info("MemTotal") > mem_info("MemFree")), ?_assert(load_average(1) >= 0.0), ?_assert(load_average(5) >= 0.0),
      ?_assert(load_average(15) >= 0.0), ?_assertMatch({R, A} when R >= 1 andalso A >= R, kernel_entities())].
 
-%% What a unit of systemd, a step of Slurm (both versions of control groups) and a container see.
+%% These are the groups seen by a systemd unit, a Slurm step (both versions of control groups) and a container.
 cgroups_test_() ->
     Max = "9223372036854771712\n",
     [{Own, fun() ->

@@ -1,17 +1,22 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc What this node knows of the attributes of others: asks them, all at once and under one deadline, and keeps what they said.
+%% @doc Knows the attributes of other nodes: asks the nodes, all at once and with one deadline, and keeps their
+%% answers.
 %%
-%% Called by {@link placement_choose} and {@link attr}. Whoever wants to know reads the table itself and asks this server only for what is missing or
-%% too old. The server has one question under way to a node for the same names ("single flight") and never waits: each question is a process of its own,
-%% so a node that does not answer holds up nobody but those who want to know of it, until their own deadline.
-%% A node that is down, or has no attribute server, is not asked again for a second, or until it comes up. Nor does anybody wait for a node that has left a
-%% question unanswered for as long as they would wait: while it is wanted it is asked anew once a second, beside them, until it answers.
-%% Who chooses often does not wait at all: what is young enough, but will soon be too old, is asked for beside the choice.
+%% Called by {@link placement_choose} and {@link attr}. Callers read the table themselves and ask this server only for
+%% values that are missing or too old. The server has at most one question for the same names under way to a node
+%% ("single flight") and never waits, because each question is a process of its own. So a node that does not answer
+%% delays only the callers that need its values, and them only until their own deadline.
+%% A node that is down, or has no attribute server, is not asked again for a second, or until it comes up. Callers
+%% also do not wait for a node that has already left a question unanswered for as long as they would wait. While such
+%% a node is wanted, it is asked again once a second in the background, until it answers.
+%% Frequent callers do not wait at all, because a value that is still fresh but will soon be too old is refreshed in
+%% the background.
 %%
-%% What nodes tell of their load anyway is not asked for ({@link placement_told}). So that the first choice need not ask either, each node tells a new peer what it says of
-%% these attributes itself.
+%% The load that nodes report anyway is not asked for ({@link placement_told}). Each node also sends its own values of
+%% these attributes to a new peer, so that the first choice need not ask either.
 %%
-%% With {@link follow/3} a node's own server tells of changes instead ({@link placement_push}); what it tells goes into the same table.
+%% With {@link follow/3} a node's own server reports changes instead ({@link placement_push}), which go into the same
+%% table.
 -module(placement_cache).
 -behaviour(gen_server).
 
@@ -23,19 +28,20 @@
 -type known() :: {ok, Value :: term(), AgeMs :: non_neg_integer(), placement_unit:unit(), Tolerance :: number()}
                | {unknown, placement_attr:reason() | {too_old, AgeMs :: non_neg_integer()} | status()}.
 -type status() :: ok | nodedown | no_server | timeout | unasked.
-%% `unasked': nothing was to be known of it.
+%% `unasked': there was no reason to ask the node.
 -type view() :: #{status := status(), attributes := #{placement_entry:name() => known()}, at_ms => integer(), rtt_us => non_neg_integer()}.
-%% `at_ms', in what {@link fetch/3} returns: when the values had their ages, by erlang:monotonic_time(millisecond). `rtt_us': the shortest time in which this node was answered so far.
--type options() :: #{deadline => pos_integer(),    %% ms after which fetch/3 returns, whoever has answered (placement_config:deadline_ms/0)
-                     max_age => non_neg_integer(), %% ms that a value may be old; without it, each attribute's own ttl
-                     live => boolean()}.           %% ask, whatever is known
+%% `at_ms' in the result of {@link fetch/3} is the erlang:monotonic_time(millisecond) that the values' ages refer to.
+%% `rtt_us' is the shortest time in which the node has answered this one so far.
+-type options() :: #{deadline => pos_integer(),    %% ms after which fetch/3 returns, even if nodes are missing (placement_config:deadline_ms/0)
+                     max_age => non_neg_integer(), %% greatest age of a value in ms; without it, each attribute's own ttl applies
+                     live => boolean()}.           %% ask even if the values are known
 
 -define(SERVER, ?MODULE).
 %% {{Node, Name}, answer(), AtMs, pull | {push, EveryMs}} | {{node, Node}, status(), AtMs, RttUs} | {{silent, Node}, [silence()]} | {{heard, Node}, AtMs} | {{follow, Node}, Names, EveryMs}
 -define(KNOWN, placement_known).
 -define(QUERY_MS, 5000).
 -define(NEGATIVE_MS, 1000).
-%% Whoever has less patience than this waits all the same: an answer may take that long.
+%% Callers with less patience than this wait nevertheless, because a normal answer may take that long.
 -define(PATIENCE_MS, 200).
 
 -type silence() :: {Names :: [atom()], SinceMs :: integer(), LastMs :: integer()}.
@@ -54,7 +60,8 @@ start_link() -> gen_server:start_link({local, ?SERVER}, ?MODULE, [], []).
 -spec is_running() -> boolean().
 is_running() -> ets:whereis(?KNOWN) =/= undefined.
 
-%% @doc The attributes of some nodes, each node once. It returns at the deadline at the latest, with the status of those that did not answer.
+%% @doc Returns the attributes of some nodes, each node once. It returns at the deadline at the latest, with the
+%% status of the nodes that did not answer.
 -spec fetch([node()], [placement_entry:name()], options()) -> #{node() => view()}.
 fetch(Nodes, Names, Options) ->
     _ = is_running() orelse error({not_running, "placement does not run on this node; call application:ensure_all_started(placement)"}),
@@ -71,11 +78,12 @@ fetch(Nodes, Names, Options) ->
     Answered = ask(Open, Now, Now + Deadline),
     Got = maps:merge(Answered, maps:from_list([{Node, timeout} || {Node, _, _} <- Silent])),
     After = erlang:monotonic_time(millisecond),
-    %% What was young enough when it was asked for, or has come since, is not too old because others took longer.
+    %% A value that was fresh when this call began, or has arrived since, does not become too old because other nodes
+    %% took longer.
     Waited = maps:map(fun(max_age, Max) -> Max + After - Now; (_, Value) -> Value end, Known),
     maps:from_list([{Node, view(Node, Distinct, Waited, After, maps:get(Node, Got, not_asked), maps:from_list(Open))} || Node <- Wanted]).
 
-%% @doc The number of questions that were sent to other nodes so far, for measurements.
+%% @doc Returns how many questions were sent to other nodes so far, for measurements.
 -spec asked() -> non_neg_integer().
 asked() ->
     case ets:lookup(?KNOWN, asked) of
@@ -90,7 +98,7 @@ missing(Node, Names, Options, Now) ->
         Missing -> unless_down(Node, Missing, Now, [nodedown, no_server])
     end.
 
-%% Only a live question finds out at once that a node has started its server meanwhile.
+%% Only a live question can find out at once that a node has started its server meanwhile.
 unless_down(Node, Names, Now, Statuses) ->
     case ets:lookup(?KNOWN, {node, Node}) of
         [{_, Status, At, _}] when Now - At < ?NEGATIVE_MS ->
@@ -101,7 +109,8 @@ unless_down(Node, Names, Now, Statuses) ->
         _ -> Names
     end.
 
-%% Questions that this node leaves unanswered for about as long as somebody would wait. Those that ask for more of it say nothing: it may be their function that is slow.
+%% Returns the questions that this node has left unanswered for about as long as the caller would wait. Questions for
+%% more names than these do not count, because the function of one of the others may be slow.
 silences(Node, Names, Now, Deadline) ->
     [Silence || {Asked, Since, Last} = Silence <- silences(Node), Now - Since >= max(Deadline * 9 div 10, ?PATIENCE_MS), is_lasting(Last, Now), Asked -- Names =:= []].
 
@@ -112,12 +121,13 @@ silences(Node) ->
         [] -> []
     end.
 
-%% As long as the question is under way, and until it would be time for the next.
+%% A silence lasts while the question is under way, and until the next one would be due.
 is_lasting(LastMs, Now) -> Now - LastMs < query_ms() + ?NEGATIVE_MS.
 
 query_ms() -> max(?QUERY_MS, placement_config:deadline_ms()).
 
-%% What the node has answered. What the carrier brought along takes its place before somebody would ask again; with `max_age' it is the younger of the two.
+%% Returns what the node has answered. A value that the carrier brought replaces it before the caller would ask again;
+%% with `max_age' the younger of the two counts.
 entry(Node, Name, Now, #{told := {At, Told}} = Options) ->
     case {Told, entry(Node, Name, Now)} of
         {#{{Node, Name} := {ok, _, ToldAge, _, ToldTtl, _} = Answer}, {{ok, _, Age, _, Ttl, _}, Elapsed}}
@@ -134,7 +144,7 @@ entry(Node, Name, Now) ->
         [] -> none
     end.
 
-%% What is followed is fresh as long as its node gives signs of life.
+%% A followed value is fresh as long as its node gives signs of life.
 lasting({ok, Value, Age, Unit, Ttl, Tolerance}, Ms) -> {ok, Value, Age, Unit, max(Ttl, Ms), Tolerance};
 lasting(Answer, _) -> Answer.
 
@@ -144,7 +154,7 @@ heard(Node) ->
         [] -> erlang:monotonic_time(millisecond) - (1 bsl 40)
     end.
 
-%% Not even what came within this millisecond.
+%% With max_age 0 a value is too old even if it came within this millisecond.
 is_fresh(_, #{max_age := 0}) -> false;
 is_fresh(Entry, Options) ->
     case age(Entry, Options) of
@@ -152,7 +162,8 @@ is_fresh(Entry, Options) ->
         none -> false
     end.
 
-%% Three quarters of its time are over. A node may give what is old already, so it is asked at most four times in that time.
+%% True when three quarters of a value's time are over. A node may answer with a value that is old already, so it is
+%% asked at most four times in that time.
 is_ageing(_, #{live := true}) -> false;
 is_ageing(Entry, Options) ->
     case age(Entry, Options) of
@@ -160,7 +171,7 @@ is_ageing(Entry, Options) ->
         _ -> false
     end.
 
-%% How old it is, how long this node has had it, and how old it may become.
+%% Returns how old a value is, how long this node has had it, and how old it may become.
 age({{unknown, missing}, Elapsed}, Options) -> {Elapsed, Elapsed, maps:get(max_age, Options, ?NEGATIVE_MS)};
 age({{ok, _, Age, _, Ttl, _}, Elapsed}, Options) -> {Age + Elapsed, Elapsed, maps:get(max_age, Options, Ttl)};
 age(_, _) -> none.
@@ -170,7 +181,7 @@ ask_ahead(Questions) ->
     _ = ?SERVER ! {ask_ahead, Questions},
     ok.
 
-%% Sends all questions, then waits for as long as there is time.
+%% Sends all questions, then waits until the deadline.
 ask([], _, _) -> #{};
 ask(Open, Now, End) ->
     Alias = alias(),
@@ -209,7 +220,7 @@ with_rtt(Node, View) ->
         none -> View
     end.
 
-%% What is too old is unknown, and why: the node may be silent, or the function may have failed.
+%% A value that is too old is unknown. The reason is that the node is silent or that the function failed.
 known(none, ok, _) -> {unknown, missing};
 known(none, Status, _) -> {unknown, Status};
 known({{unknown, Reason}, _}, ok, _) -> {unknown, Reason};
@@ -220,7 +231,7 @@ known({{stale, Value, Age, Unit, Tolerance, _}, Elapsed}, Status, #{max_age := M
 known({{stale, _, Age, _, _, Reason}, Elapsed}, ok, _) -> {unknown, case Reason of timeout -> {too_old, Age + Elapsed}; _ -> Reason end};
 known({{stale, _, _, _, _, _}, _}, Status, _) -> {unknown, Status}.
 
-%% An answer to the question itself is never too old, however small its ttl.
+%% The answer to the caller's own question is never too old, however small its ttl.
 slack(ok) -> ?QUERY_MS;
 slack(_) -> 0.
 
@@ -228,17 +239,18 @@ aged(Value, Age, Unit, Tolerance, Max, _) when Age =< Max -> {ok, Value, Age, Un
 aged(_, Age, _, _, _, ok) -> {unknown, {too_old, Age}};
 aged(_, _, _, _, _, Status) -> {unknown, Status}.
 
-%% @doc From now on the nodes tell of changes of these attributes by themselves, looking every so many milliseconds.
-%% Values are then at most about four times that old, without a question. Replaces what was followed of a node before.
+%% @doc Makes the nodes report changes of these attributes of their own accord, looking for them at this interval in
+%% milliseconds. Values are then at most about four times that old, without a question. Replaces what was followed on
+%% a node before.
 -spec follow([node()], [placement_entry:name()], EveryMs :: pos_integer()) -> ok.
 follow(Nodes, Names, EveryMs) when is_integer(EveryMs), EveryMs >= 10 ->
     gen_server:call(?SERVER, {follow, placement_query:distinct(Nodes), lists:usort(Names), EveryMs}).
 
-%% @doc Ends that.
+%% @doc Ends what {@link follow/3} began.
 -spec unfollow([node()]) -> ok.
 unfollow(Nodes) -> gen_server:call(?SERVER, {unfollow, placement_query:distinct(Nodes)}).
 
-%% @doc Forgets all that is known of a node.
+%% @doc Forgets everything that is known of a node.
 -spec forget(node()) -> ok.
 forget(Node) -> gen_server:call(?SERVER, {forget, Node}).
 
@@ -276,7 +288,7 @@ handle_info({ask_beside, Node, Names}, State) when is_atom(Node), is_list(Names)
     Now = erlang:monotonic_time(millisecond),
     case [Last || {Asked, _, Last} <- silences(Node), Asked =:= Names, Now - Last < ?NEGATIVE_MS] of
         [] -> {noreply, begin_query(Node, Names, [], Now, State)};
-        %% Another one who asks was earlier.
+        %% Another caller was earlier.
         _ -> {noreply, State}
     end;
 handle_info({ask_ahead, Questions}, State) ->
@@ -297,7 +309,7 @@ handle_info({'DOWN', Monitor, process, {placement_push, Node}, _}, #state{follow
 handle_info({timeout, Timer, {follow_again, Node}}, #state{follows = Follows} = State) ->
     case Follows of
         #{Node := {{lost, Timer}, Names, Every}} -> {noreply, following(Node, Names, Every, State)};
-        %% It had fired when follow/3 or unfollow/1 cancelled it.
+        %% The timer had fired when follow/3 or unfollow/1 cancelled it.
         _ -> {noreply, State}
     end;
 handle_info({placement_change, Reference, Node, Version, Answers}, #state{follows = Follows, versions = Versions} = State) ->
@@ -327,8 +339,8 @@ handle_info({nodedown, Node, _}, #state{versions = Versions} = State) ->
 handle_info(_, State) ->
     {noreply, State}.
 
-%% Tells the node this node's own values as soon as its attribute server has given them. Wants: the other one shall do the same, because it cannot have heard that
-%% this server has started.
+%% Sends this node's own values to the node as soon as its attribute server has given them. `Wants' asks the node to
+%% do the same, because it cannot have heard that this server has started.
 introduce(Node, Wants) ->
     _ = catch attr_server ! {placement, self(), {introduce, Node, Wants}, placement_told:names()},
     ok.
@@ -343,7 +355,7 @@ introduced(Node, Version, [_ | _] = Answers, #state{versions = Versions} = State
     end;
 introduced(_, _, _, State) -> State.
 
-%% A question that is under way and holds all that is asked for now.
+%% Returns a question under way that covers all of these names.
 under_way(Node, Names, #state{queries = Queries}) ->
     maps:fold(fun(Monitor, {N, Asked, _}, none) when N =:= Node ->
                       case Names -- Asked of [] -> Monitor; _ -> none end;
@@ -366,7 +378,7 @@ unanswered(Node, Names, At) ->
     true = ets:insert(?KNOWN, {{silent, Node}, lists:keystore(Names, 1, Lasting, {Names, Since, At})}),
     ok.
 
-%% What it has answered it was not silent about, nor about anything less.
+%% Its silence is over for every question that asked for no more than these names.
 answered(Node, Names) ->
     case [Silence || {Asked, _, _} = Silence <- silences(Node), Asked -- Names =/= []] of
         [] -> ets:delete(?KNOWN, {silent, Node});
@@ -374,7 +386,7 @@ answered(Node, Names) ->
     end,
     ok.
 
-%% The exit reason is how the result travels.
+%% The result is passed in the exit reason.
 -dialyzer({nowarn_function, sent/2}).
 sent(Node, Names) -> spawn_monitor(fun() -> exit({?MODULE, question(Node, Names)}) end).
 
@@ -382,7 +394,7 @@ question(Node, Names) ->
     try monitor(process, {attr_server, Node}, [{alias, reply_demonitor}]) of
         Monitor -> question(Node, Names, Monitor, erlang:monotonic_time(microsecond))
     catch
-        %% This VM is no node, or that is no name of one.
+        %% This VM is not a node, or the name is not a node name.
         error:badarg -> nodedown
     end.
 
@@ -416,7 +428,7 @@ finished(Monitor, Reason, #state{queries = Queries, waiters = Waiters, versions 
     _ = [Alias ! {Alias, Node, Status} || {Alias, _} <- maps:get(Monitor, Waiters)],
     New.
 
-%% The answer of a node that has gone down meanwhile may come after its nodedown, which drops what is known.
+%% If the node has gone down meanwhile, its answer may arrive after its nodedown, which has dropped what was known.
 is_up(Node) ->
     case ets:lookup(?KNOWN, {node, Node}) of
         [{_, nodedown, _, _}] -> lists:member(Node, [node() | nodes(connected)]);
@@ -435,7 +447,7 @@ rtt(Node) ->
         _ -> none
     end.
 
-%% Another version of the node: its static attributes may be others, too.
+%% The node's version has changed, so its static attributes may have changed as well.
 keep(Node, Version, Answers, How, #state{versions = Versions}) ->
     case Versions of
         #{Node := Version} -> ok;
@@ -461,7 +473,7 @@ following(Node, Names, Every, #state{follows = Follows} = State) ->
             _ = placement_push:subscribe(Node, self(), Monitor, Names, Every),
             State#state{follows = Follows#{Node => {Monitor, Names, Every}}}
     catch
-        %% This VM is no node now.
+        %% This VM is not a node now.
         error:badarg -> lost(Node, Names, Every, State)
     end.
 

@@ -1,18 +1,27 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Processes that exist once in the cluster: started where a query says, restarted elsewhere when their node goes or no longer fits.
+%% @doc Processes that exist once in the cluster. They start where a query says and restart elsewhere when their node
+%% goes down or no longer fits.
 %%
-%% A child may run on some nodes, its candidates. Three or five of them, chosen by {@link placement_rendezvous}, are its voters. Whoever runs it holds a lease of the majority of the voters ({@link placement_child_keeper}): a voter promises
-%% itself to one node for the child's grace time, and to no other before that time is over ({@link placement_voter}). The holder asks again four times in the grace time, and kills the child, with the
-%% processes below it, when 95 % of the grace time are over. So at no time do two nodes run it, unless their clocks differ in speed by more than that allows: under a partition
-%% only a side with more than half of the voters runs it. A voter that has lost its memory, because its node was restarted, promises nothing for a grace time.
+%% The nodes on which a child may run are its candidates. Three or five of them, chosen by
+%% {@link placement_rendezvous}, are its voters. The node that runs the child holds a lease from the majority of the
+%% voters ({@link placement_child_keeper}): a voter promises itself to one node for the child's grace time, and to no
+%% other node before that time is over ({@link placement_voter}). The holder asks again four times in the grace time.
+%% It kills the child, with the processes below it, when 95 % of the grace time are over. So two nodes never run the
+%% child at the same time, unless their clocks differ in speed by more than that margin, and under a partition only a
+%% side with more than half of the voters runs it. A voter that has lost its memory, because its node was restarted,
+%% promises nothing for one grace time.
 %%
-%% Each lease has a fencing number, which rises with every new holder. Voters refuse a question with a lower number than they have granted, so a node that comes back late
-%% cannot renew an old lease. The number of the last holder that really ran the child (`live') tells a node that tried to give the child away whether it may go on with it.
+%% Each lease has a fencing number, which rises with every new holder. Voters refuse a question with a lower number
+%% than they have granted, so a node that comes back late cannot renew an old lease. If a node has tried to give the
+%% child away, the number of the last holder that really ran the child (`live') decides whether that node may resume
+%% it.
 %%
-%% This server is the voter, and chooses the next node when nobody holds the lease: of the voters that are connected the first by name does it, or the next
-%% one if that hangs or has not heard of the child. It also knows the processes of children of which it is a candidate but no voter: their keepers tell all candidates.
+%% This server is the voter. It also chooses the next node when nobody holds the lease. Among the connected voters the
+%% first by name does that, or the next one if the first hangs or has not heard of the child. The server also knows
+%% the processes of children for which it is a candidate but not a voter, because their keepers inform all candidates.
 %%
-%% The tables belong to {@link placement_sup}, so promises survive this server. Its end ends the keepers, and with them their children.
+%% The tables belong to {@link placement_sup}, so promises survive this server. When the server ends, the keepers end,
+%% and so do their children.
 -module(placement_child).
 -behaviour(gen_server).
 
@@ -27,44 +36,53 @@
 -type shutdown() :: brutal_kill | timeout().
 -type options() :: #{name := name(), nodes => [node(), ...], grace => pos_integer(), voters => pos_integer(), replace_after => pos_integer(), settle => pos_integer(),
                      restart => restart(), shutdown => shutdown(), scope => placement_scope:member()}.
-%% `candidates': where it may run; with `follow' all nodes that run placement. `nodes': the voters, and `next' those that are to take their place ({@link placement_voter}); older releases know no other candidates.
+%% `candidates': where it may run; with `follow' these are all nodes that run placement. `nodes': the voters. `next':
+%% the voters that are to replace them ({@link placement_voter}). In older releases the voters are the only
+%% candidates.
 -type spec() :: #{name := name(), query := placement_query:query(), call := {module(), atom(), [term()]}, nodes := [node(), ...], grace := pos_integer(), version := version(),
                   candidates => [node(), ...], follow => boolean(), voters => pos_integer(), next => [node(), ...], term => non_neg_integer(), replace_after => pos_integer(), settle => pos_integer(),
                   restart => restart(), shutdown => shutdown(), scope => placement_scope:member(),
-                  %% Of the lease; of the last holder that ran the child, which node that was, and whether that run is over: what has no such end has lost its state.
+                  %% `fence': the number of the lease. `live' and `at': the number and the node of the last holder
+                  %% that ran the child. `over': `live' of the last run that ended in order; if it is lower than
+                  %% `live', the last run did not end in order and its state is lost.
                   fence => integer(), live => integer(), at => node(), over => integer(),
-                  %% In a question: of the holder that asks to go on with a child that it tried to give away; who has given the child to the one that asks; a number that is too low; how old the question is.
+                  %% In a question. `base': the number of a holder that asks to resume a child after trying to give it
+                  %% away. `passed': the node that gave the child to the asking one. `above': a number that voters
+                  %% refused as too low. `late': the age of the question.
                   base => integer(), passed => {node(), integer()}, above => integer(), late => non_neg_integer(),
-                  %% On a voter: when a holder last told it of the child.
+                  %% On a voter: when a holder last reported the child to it.
                   heard => integer()}.
 
 -define(SERVER, ?MODULE).
 %% {name(), spec() | {deleted, Version} | unknown, {Holder :: node() | nobody, pid() | none, UntilMs}}
 -define(CHILDREN, placement_children).
-%% {name(), pid() | none, spec(), reference() | EndedMs}: children whose keepers have told this node of them.
+%% {name(), pid() | none, spec(), reference() | EndedMs}: children that their keepers have announced to this node.
 -define(NAMES, placement_names).
-%% {node()}: the others on which placement runs, as far as they have said so.
+%% {node()}: the other nodes that have reported that placement runs on them.
 -define(PEERS, placement_peers).
-%% {{Scope, node()}, Count}: of the children of a scope in ?NAMES that have a process.
+%% {{Scope, node()}, Count}: how many children of a scope in ?NAMES have a process.
 -define(COUNTS, placement_counts).
 %% {name(), Keeper :: pid(), spec(), pid() | none}: children that run here, written by their keepers.
 -define(KEPT, placement_kept).
 -define(TICK_MS, 100).
 -define(CALL_MS, 5000).
 -define(START_TRIES, 3).
-%% A call looks here whether its child runs, and once in so many rounds asks the voters.
+%% A call looks here this often whether its child runs, and asks the voters once per ?ASK_ROUNDS looks.
 -define(RUNNING_MS, 20).
 -define(ASK_ROUNDS, 25).
 -define(GRACE_MS, 5000).
-%% What was deleted, and the voters of a child that runs nowhere.
+%% How long this node remembers deleted children and failed calls and, as a candidate, a child that runs nowhere, with
+%% its voters.
 -define(REMEMBERED_MS, 3600000).
 -define(REPLACE_MS, 30000).
 -define(SETTLE_MS, 30000).
 -define(VOTERS, 5).
 -define(FORGET_MS, 5000).
-%% So many nodes are chosen at once: each choice asks nodes, and a node that has gone may have run thousands of children.
+%% How many choices may run at once. Each choice asks nodes, and a node that went down may have run thousands of
+%% children.
 -define(CHOOSERS_MAX, 64).
-%% `made': ms since when the table remembers. `due': when each child is to be looked at, at the latest when its promise ends. `choosing': by whom, or until when there is to be no other choice.
+%% `made': since when (ms) the table remembers. `due': when to look at each child, at the latest when its promise
+%% ends. `choosing': the monitor of the chooser under way, or the time before which there must not be another choice.
 -record(state, {made :: integer(), keepers = #{} :: #{pid() => name()}, kept = #{} :: #{name() => pid()}, named = #{} :: #{reference() => name()},
                 due = placement_due:new() :: placement_due:due(),
                 choosers = #{} :: #{reference() => {name(), PauseMs :: non_neg_integer()}}, choosing = #{} :: #{name() => reference() | integer()}}).
@@ -73,7 +91,7 @@
 -spec start_link(MadeMs :: integer()) -> {ok, pid()} | {error, term()}.
 start_link(MadeMs) -> gen_server:start_link({local, ?SERVER}, ?MODULE, MadeMs, []).
 
-%% @doc Tells the voters of a child; returns when it runs.
+%% @doc Informs the voters of a child and returns when it runs.
 -spec start(placement_query:query(), {module(), atom(), [term()]}, options()) ->
           {ok, pid()} | {error, {bad_option, atom(), term()} | {bad_query, string()} | {exists, pid()} | no_majority | not_started}.
 start(Query, {Module, Function, Arguments} = Call, Options) when is_atom(Module), is_atom(Function), is_list(Arguments) ->
@@ -99,7 +117,8 @@ is_option(scope, _) -> true;
 is_option(follow, Is) -> is_boolean(Is);
 is_option(_, _) -> false.
 
-%% What this node knows of the name is older, whatever the clocks of other nodes say.
+%% A time that is not earlier than any version of the name that this node knows, so that the clocks of other nodes do
+%% not matter.
 known(Name) ->
     case ets:whereis(?CHILDREN) =/= undefined andalso {row(Name), ets:lookup(?NAMES, Name)} of
         false -> 0;
@@ -110,7 +129,7 @@ known(Name) ->
                                        end ++ lists:append([[Time, maps:get(fence, Spec, 0)] || {_, _, #{version := {Time, _}} = Spec, _} <- Names])])
     end.
 
-%% As a voter, which knows when the lease ends, or from the child's keeper.
+%% A voter knows from its own row when the lease ends; any other node knows the child from its keeper.
 -spec known_as(placement_voter:row(), [{name(), pid() | none, spec(), term()}]) -> {spec(), node() | none, pid() | none} | deleted | none.
 known_as({#{version := Version} = Spec, Promise}, Names) ->
     case Names of
@@ -134,7 +153,8 @@ told_of([{_, none, Spec, _}]) -> {Spec, none, none};
 told_of([{_, Pid, Spec, _}]) -> {Spec, node(Pid), Pid};
 told_of([]) -> none.
 
-%% More than half of the candidates must say what they know of the name: its voters may be others than at the first call.
+%% More than half of the candidates must report what they know of the name, because its voters may have changed since
+%% the first call.
 begun(#{name := Name, candidates := Candidates} = Given, Tries) ->
     {Looks, _} = gen_server:multi_call(Candidates, ?SERVER, {look, Name}, ?CALL_MS),
     Configs = lists:sort([{Term, Config} || {_, {known, _, #{term := Term} = Config}} <- Looks]),
@@ -154,18 +174,18 @@ told(#{name := Name, grace := Grace} = Spec, Given, Tries) ->
     Told = [Node || {Node, ok} <- Replies],
     case {[Pid || {_, {exists, Pid}} <- Replies], placement_voter:is_majority(Spec, Told), lists:keymember(config, 1, [Reply || {_, Reply} <- Replies, is_tuple(Reply)])} of
         {[Pid | _], _, _} -> withdrawn(Name, Spec, {exists, Pid});
-        %% Its voters have been replaced since they were looked at.
+        %% Its voters have been replaced since this call looked at them.
         {[], _, true} when Tries > 1 -> {error, _} = withdrawn(Name, Spec, no_majority), begun(Given, Tries - 1);
         {[], false, _} -> withdrawn(Name, Spec, no_majority);
         {[], true, _} -> running(Spec, 0, now_ms() + 2 * Grace + ?CALL_MS)
     end.
 
-%% A call that fails is to have no effect: those that heard of it forget it.
+%% A failed call must have no effect, so the voters that heard of it forget it.
 withdrawn(Name, Spec, Reason) ->
     abcast = gen_server:abcast(placement_voter:asked(Spec), ?SERVER, {withdraw, Name, Spec}),
     {error, Reason}.
 
-%% The keeper tells this node if it is a candidate; the voters are asked in case it is not.
+%% If this node is a candidate, the keeper informs it. The voters are asked in case it is not.
 running(#{name := Name} = Spec, Round, End) ->
     Own = case ets:whereis(?CHILDREN) of
               undefined -> undefined;
@@ -181,7 +201,7 @@ running(#{name := Name} = Spec, Round, End) ->
         {[], false} -> {error, not_started}
     end.
 
-%% @doc Ends a child for good; at least the majority of its voters must hear of it. Called on one of its candidates.
+%% @doc Ends a child for good. At least the majority of its voters must hear of it. Call it on one of the candidates.
 -spec delete(name()) -> ok | {error, no_such_child | no_majority}.
 delete(Name) ->
     case known_as(row(Name), ets:lookup(?NAMES, Name)) of
@@ -189,7 +209,7 @@ delete(Name) ->
         _ -> {error, no_such_child}
     end.
 
-%% @doc The same for one whose process has ended and is not to be started again.
+%% @doc Does the same for a child whose process has ended and must not be started again.
 -spec ended(spec()) -> ok | {error, no_majority}.
 ended(Spec) -> ended(Spec, ?START_TRIES).
 
@@ -209,12 +229,12 @@ ended(#{name := Name, version := Version} = Spec, Tries) ->
             {error, no_majority}
     end.
 
-%% @doc The nodes on which a child may run. Older releases made no difference between these and the voters.
+%% @doc Returns the nodes on which a child may run. Older releases did not distinguish these from the voters.
 -spec candidates(spec()) -> [node(), ...].
 candidates(#{candidates := Candidates}) -> Candidates;
 candidates(#{nodes := Nodes}) -> Nodes.
 
-%% @doc The process of a child, as far as this node knows; for `{via, placement, Name}'.
+%% @doc Returns the process of a child, as far as this node knows; for `{via, placement, Name}'.
 -spec whereis_name(name()) -> pid() | undefined.
 whereis_name(Name) ->
     case known_as(row(Name), ets:lookup(?NAMES, Name)) of
@@ -226,11 +246,11 @@ whereis_name(Name) ->
         _ -> undefined
     end.
 
-%% @doc The children that this node knows, where they run, and their processes.
+%% @doc Returns the children that this node knows, where they run, and their processes.
 -spec children() -> [{name(), node() | none, pid() | none}].
 children() -> [{Name, Holder, Pid} || {#{name := Name}, Holder, Pid} <- known()].
 
-%% @doc The same with all that is known of each.
+%% @doc Returns the same with each child's whole specification.
 -spec known() -> [{spec(), node() | none, pid() | none}].
 known() ->
     Rows = maps:from_list([{Name, {Spec, Promise}} || {Name, Spec, Promise} <- ets:tab2list(?CHILDREN)]),
@@ -238,15 +258,16 @@ known() ->
     All = lists:sort(maps:keys(maps:merge(Rows, Names))),
     [Known || Name <- All, {_, _, _} = Known <- [known_as(maps:get(Name, Rows, none), [Row || {ok, Row} <- [maps:find(Name, Names)]])]].
 
-%% @doc The nodes on which placement runs, as far as this one has heard of them.
+%% @doc Returns the nodes on which placement runs, as far as this one has heard of them.
 -spec here() -> [node(), ...].
 here() -> [node() | [Node || {Node} <- ets:tab2list(?PEERS)]].
 
-%% @doc How many children of a scope run on these nodes; those without one are left out.
+%% @doc Counts the children of a scope on each of these nodes. Nodes without any are left out.
 -spec count(Scope :: term(), [node()]) -> #{node() => pos_integer()}.
 count(Scope, Nodes) -> maps:from_list([{Node, Count} || Node <- Nodes, {_, Count} <- ets:lookup(?COUNTS, {Scope, Node}), Count > 0]).
 
-%% @doc The fencing number of a child that runs on this node: it rises with every new holder of the lease.
+%% @doc Returns the fencing number of a child that runs on this node. The number rises with every new holder of the
+%% lease.
 -spec fence(name()) -> {ok, integer()} | none.
 fence(Name) ->
     case ets:lookup(?KEPT, Name) of
@@ -254,23 +275,23 @@ fence(Name) ->
         _ -> none
     end.
 
-%% @doc The children that run on this node, with what keeps each.
+%% @doc Returns the children that run on this node, and the keeper of each.
 -spec kept() -> [{spec(), Keeper :: pid(), pid()}].
 kept() -> [{Spec, Keeper, Pid} || {_, Keeper, Spec, Pid} <- ets:tab2list(?KEPT), is_pid(Pid)].
 
-%% @doc A keeper writes down what it runs.
+%% @doc Records what a keeper runs.
 -spec keeps(spec(), pid() | none) -> ok.
 keeps(#{name := Name} = Spec, Pid) ->
     true = ets:insert(?KEPT, {Name, self(), Spec, Pid}),
     ok.
 
-%% @doc A keeper no longer runs its child. Another one may have the name by now.
+%% @doc Records that a keeper no longer runs its child. Another keeper may have the name by now.
 -spec keeps_no_more(name(), Keeper :: pid()) -> ok.
 keeps_no_more(Name, Keeper) ->
     _ = [ets:delete_object(?KEPT, Row) || {_, By, _, _} = Row <- ets:lookup(?KEPT, Name), By =:= Keeper],
     ok.
 
-%% @doc Tells all candidates of the process of a child that runs here.
+%% @doc Announces the process of a child that runs here to all candidates.
 -spec announce(spec(), pid()) -> ok.
 announce(Spec, Pid) ->
     abcast = gen_server:abcast(lists:usort(candidates(Spec) ++ placement_voter:asked(Spec)), ?SERVER, {named, Spec, Pid}),
@@ -278,18 +299,19 @@ announce(Spec, Pid) ->
 
 now_ms() -> erlang:monotonic_time(millisecond).
 
-%% @doc Gives a new fencing number to whoever asks for a lease that is not its own yet.
+%% @doc Gives a new fencing number to a node that asks for a lease which it does not hold yet.
 -spec numbered(spec()) -> spec().
 numbered(#{name := Name} = Spec) -> Spec#{fence => lists:max([erlang:system_time(), known(Name) + 1, maps:get(fence, Spec, 0) + 1, maps:get(above, Spec, 0) + 1])}.
 
-%% @doc Asks all voters to promise themselves to this node, for at most `Ms'. The time before the question is when the lease begins; `Both' says whether the voters that are to take the place of others agree, too.
-%% `fenced': another holder had a higher number; `stale': another holder has run the child since; `config': other voters decide.
+%% @doc Asks all voters to promise themselves to this node, waiting for at most `Ms'. The lease begins at `SinceMs',
+%% the time before the question. `Both' tells whether the voters that are to replace others agree as well. `fenced':
+%% another holder had a higher number. `stale': another holder has run the child since. `config': other voters decide.
 -spec ask(spec(), pid() | none, Ms :: non_neg_integer()) ->
           {granted, SinceMs :: integer(), Both :: boolean()} | refused | deleted | stale | {fenced, integer()} | {config, placement_voter:config()}.
 ask(#{name := Name, version := Version} = Spec, Pid, Ms) ->
     Since = now_ms(),
     Asked = maps:from_list([{alias(), Node} || Node <- placement_voter:asked(Spec)]),
-    %% The time is that of the system's clock: this message may wait long at a node that is suspended.
+    %% The age is computed from the system's clock, because this message may wait long at a node that is suspended.
     Sent = Spec#{late => erlang:system_time(millisecond)},
     _ = [gen_server:cast({?SERVER, Node}, {ask, Alias, Sent, node(), Pid}) || {Alias, Node} <- maps:to_list(Asked)],
     Got = gathered(Spec, Asked, #{}, Since + Ms),
@@ -299,10 +321,10 @@ ask(#{name := Name, version := Version} = Spec, Pid, Ms) ->
         {granted, Both, Gone} ->
             _ = [logger:warning("placement: child ~0tP starts on ~ts without its state: it was on ~ts, which is gone or cut off", [Name, 8, node(), hd(Gone)]) || Gone =/= []],
             {granted, Since, Both};
-        %% Its voters keep the older one: the newer one may be withdrawn.
+        %% Its voters keep the older version, because the newer one may be withdrawn.
         newer -> deleted;
         deleted ->
-            %% Some voter has not heard of it, or nobody would ask.
+            %% At least one voter has not heard of the deletion, because otherwise no node would ask.
             abcast = gen_server:abcast(placement_voter:asked(Spec), ?SERVER, {delete, Name, Version}),
             deleted;
         Denied -> Denied
@@ -317,7 +339,8 @@ gathered(open, Spec, Asked, Answers, End) ->
 gathered(denied, Spec, _, Answers, _) -> denied(Spec, maps:values(Answers));
 gathered(Granted, _, _, _, _) -> Granted.
 
-%% A voter may have heard of a deletion, or of a new child, of which the majority has not: a node that holds the lease finds out by its own question.
+%% A voter may have heard of a deletion or of a new child that the majority has not heard of. A node that holds the
+%% lease finds out with its own question.
 denied(Spec, Denials) ->
     Configs = lists:sort([{Term, Config} || {config, #{term := Term} = Config} <- Denials, Term > maps:get(term, Spec, 0)]),
     case {[Word || Word <- [deleted, newer], lists:member(Word, Denials)], [Node || {held, Node} <- Denials, Node =/= nobody], [Fence || {fenced, Fence} <- Denials]} of
@@ -339,7 +362,7 @@ release(#{name := Name} = Spec, Holder) ->
     abcast = gen_server:abcast(placement_voter:asked(Spec), ?SERVER, {release, Name, Holder}),
     ok.
 
-%% @doc Hands the promises on to another node, which asks next: until it does, nobody else can get them.
+%% @doc Hands the promises over to another node, which asks next. Until it does, no other node can get them.
 -spec pass(spec(), Holder :: node(), Next :: node()) -> ok.
 pass(#{name := Name} = Spec, Holder, Next) ->
     abcast = gen_server:abcast(placement_voter:asked(Spec), ?SERVER, {pass, Name, Holder, Next}),
@@ -352,7 +375,7 @@ init(Made) ->
     ok = later(tick, ?TICK_MS),
     ok = later(forget, ?FORGET_MS),
     ok = net_kernel:monitor_nodes(true, #{node_type => all}),
-    %% Those that were here before this server was restarted, and those that run elsewhere.
+    %% The children from before a restart of this server, and those that run elsewhere.
     Known = ets:select(?CHILDREN, [{{'$1', '$2', '_'}, [{is_map, '$2'}], ['$1']}]),
     Names = [{Spec, Pid} || {_, Pid, Spec, _} <- ets:tab2list(?NAMES), is_pid(Pid)],
     true = ets:delete_all_objects(?NAMES),
@@ -362,7 +385,7 @@ init(Made) ->
     abcast = gen_server:abcast(nodes(connected), ?SERVER, {here, node(), new}),
     {ok, lists:foldl(fun({Spec, Pid}, State) -> named(Spec, Pid, State) end, lists:foldl(fun noted/2, #state{made = Made}, Known), Names)}.
 
-%% A keeper has told of its child. An older message than the last one may come later.
+%% A keeper has announced its child. Messages may arrive out of order, so an older one is ignored.
 named(#{name := Name} = Spec, Pid, State) ->
     ok = changed(Name, fun(Row) -> placement_voter:told(Spec, Row) end),
     case ets:lookup(?NAMES, Name) of
@@ -379,7 +402,7 @@ named(#{name := Name} = Spec, Pid, State) ->
             After#state{named = Named#{Monitor => Name}}
     end.
 
-%% The process of a name is no longer that of the row.
+%% The row no longer describes the process of its name.
 ends({_, none, _, _}, State) -> State;
 ends({_, Pid, Spec, Monitor}, #state{named = Named} = State) ->
     true = demonitor(Monitor, [flush]),
@@ -404,7 +427,7 @@ changed(Name, Fun) ->
         {Spec, Promise} -> true = ets:insert(?CHILDREN, {Name, Spec, Promise}), ok
     end.
 
-%% The same for what has an answer, too.
+%% Does the same for functions that also return an answer.
 answered(Name, Fun) ->
     Row = row(Name),
     case Fun(Row) of
@@ -412,7 +435,7 @@ answered(Name, Fun) ->
         {Answer, {Spec, Promise}} -> true = ets:insert(?CHILDREN, {Name, Spec, Promise}), Answer
     end.
 
-%% To be called after each change of a child's row.
+%% Must be called after each change of a child's row.
 noted(Name, #state{due = Due} = State) ->
     case ets:lookup(?CHILDREN, Name) of
         [{_, #{}, {_, _, Until}}] -> State#state{due = placement_due:at(Name, Until, Due)};
@@ -436,7 +459,7 @@ handle_call({look, Name}, _, State) ->
     {reply, {known, whereis_name(Name), Config}, State};
 handle_call({delete, Name, Version}, _, State) ->
     case row(Name) of
-        %% Others have taken this voter's place.
+        %% This voter has been replaced.
         {#{term := _} = Spec, _} -> {reply, case lists:member(node(), placement_voter:asked(Spec)) of true -> deleted(Name, Version, State); false -> {config, placement_voter:config(Spec)} end, State};
         _ -> {reply, deleted(Name, Version, State), State}
     end;
@@ -481,13 +504,13 @@ handle_cast({forget, Name, Version}, State) ->
             {noreply, ends(Row, State)};
         _ -> {noreply, State}
     end;
-%% A node has come, or its server. It gets an answer if it may not know of this one.
+%% A node has come up, or its server has. It gets an answer if it may not know of this node.
 handle_cast({here, Node, Is}, State) when is_atom(Node) ->
     true = ets:insert(?PEERS, {Node}),
     _ = [gen_server:cast({?SERVER, Node}, {here, node(), old}) || Is =:= new],
     ok = tell(Node),
     {noreply, State};
-%% Somebody chose this node.
+%% Another node's chooser, or this one's, has chosen this node.
 handle_cast({try_start, #{name := Name} = Spec, Given}, #state{keepers = Keepers, kept = Kept} = State) ->
     Keeper = maps:get(Name, Kept, none),
     case is_pid(Keeper) andalso is_process_alive(Keeper) of
@@ -498,13 +521,13 @@ handle_cast({try_start, #{name := Name} = Spec, Given}, #state{keepers = Keepers
             ok = placement_child_keeper:give(Keeper, Spec, Given),
             {noreply, State}
     end;
-%% What it kept runs elsewhere: the name may come back while the process that forwards is still here.
+%% The child runs elsewhere now. The name may come back while the old process that forwards is still here.
 handle_cast({moved, Keeper}, State) -> {noreply, without(Keeper, State)};
 handle_cast(_, State) -> {noreply, State}.
 
 tell(Node) ->
     _ = [gen_server:cast({?SERVER, Node}, {named, Spec, Pid}) || {Spec, _, Pid} <- kept(), lists:member(Node, candidates(Spec)) orelse lists:member(Node, placement_voter:asked(Spec))],
-    %% It may have been away when a child was deleted.
+    %% The node may have been away when a child was deleted.
     _ = [gen_server:cast({?SERVER, Node}, {forget, Name, Version}) || [Name, Version] <- ets:select(?CHILDREN, [{{'$1', {deleted, '$2'}, '_'}, [], [['$1', '$2']]}])],
     ok.
 
@@ -560,7 +583,8 @@ rested(Name, Now, #state{choosing = Choosing} = State) ->
         #{} -> State
     end.
 
-%% One chooser for a name at a time; the turn goes on each half of a grace time. Two nodes that choose at once ask the same voters.
+%% Each voter runs at most one chooser per name, and the next voter takes its turn after half a grace time. Two nodes
+%% that choose at the same time do no harm, because both must ask the same voters.
 chosen(#{name := Name, grace := Grace} = Spec, SinceMs, Holder, Pid, #state{choosers = Choosers, choosing = Choosing, kept = Kept} = State) ->
     Here = [node() | nodes(connected)],
     Connected = [Node || Node <- placement_voter:asked(Spec), lists:member(Node, Here)],
@@ -570,12 +594,14 @@ chosen(#{name := Name, grace := Grace} = Spec, SinceMs, Holder, Pid, #state{choo
         true ->
             Candidates = [Node || Node <- candidates(Spec), lists:member(Node, Here)],
             {_, Monitor} = spawn_monitor(fun() -> choose(Spec, Candidates) end),
-            %% Time for the answer: another look before would choose once more. If no node suits, many voters are not to look for one all the time.
+            %% The pause gives the chosen node time to ask; looking earlier would choose once more. It grows with the
+            %% voter's position, so that not all voters keep looking when no node suits.
             State#state{choosers = Choosers#{Monitor => {Name, min(Grace div 4, 1000) * (Before + 1)}}, choosing = Choosing#{Name => Monitor}};
         false -> State
     end.
 
-%% A child was to move, and the node that was to get it is gone. The node that gave it has its state still.
+%% If a child was to move and its new node is gone, the node that tried to give it away still has its state, so it
+%% gets more time.
 for_the_giver(Holder, Pid, Grace) when is_pid(Pid), Holder =/= nobody, node(Pid) =/= Holder ->
     case lists:member(node(Pid), [node() | nodes(connected)]) of
         true -> Grace;

@@ -1,13 +1,18 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Runs one child of {@link placement_child} on this node, as long as the majority of its voters promise themselves to the node.
+%% @doc Runs one child of {@link placement_child} on this node, as long as the majority of its voters promise
+%% themselves to the node.
 %%
-%% The keeper starts the child by a function that returns `{ok, Pid}', which links itself to it as to a supervisor, and asks the voters anew four times in the grace time. It kills the child when its lease ends, and gives
-%% the lease back when the child ends, so that another start follows at once. When the node no longer suits the query for a grace time, and another one
-%% does, or when the node is drained, the child moves. With `placement_handoff/3' ({@link placement_move}) its state and its waiting messages go along, and the keeper stays for the old process, which forwards;
-%% with `placement_handoff/1' and `placement_handoff/2' its state goes along.
+%% The keeper starts the child with a function that returns `{ok, Pid}' and links the process to its caller, as in a
+%% supervisor. It asks the voters again four times in the grace time. It kills the child when its lease ends, and
+%% gives the lease back when the child ends, so that another start follows at once. The child moves when the node is
+%% drained, or when the node has not suited the query for a grace time and another one does. With
+%% `placement_handoff/3' ({@link placement_move}) its state and its queued messages move with it, and the keeper stays
+%% for the old process, which forwards. With `placement_handoff/1' and `placement_handoff/2' only its state moves with
+%% it.
 %%
-%% The next keeper shows the voters this one's number and so gets its promises, starts the new process, and asks once more, as the holder that runs the child, before that process may
-%% act. If it fails, this keeper asks for the promises back and lets the old process go on; the voters refuse that if the new one was allowed to act.
+%% The next keeper gets the voters' promises by showing them this keeper's number. It starts the new process and asks
+%% once more, now as the holder that runs the child, before that process may act. If this fails, the old keeper asks
+%% for the promises back and resumes the old process; the voters refuse that if the new process was allowed to act.
 -module(placement_child_keeper).
 
 -export([start_link/2, give/3, move/3]).
@@ -16,40 +21,42 @@
 
 -optional_callbacks([placement_handoff/1, placement_handoff/2]).
 
-%% The state that the process on the new node is to get. The process ends after it.
+%% Returns the state for the process on the new node. The old process ends afterwards.
 -callback placement_handoff(Old :: pid()) -> {ok, Given :: term()} | none.
-%% Gives it to the new process, before anybody can find that one by its name. If it fails, the process ends, and the state goes on to another node.
+%% Gives the state to the new process, before anybody can find that process by its name. If this fails, the new
+%% process ends, and the state is passed on to another node.
 -callback placement_handoff(New :: pid(), Given :: term()) -> ok.
 
 -define(STOP_MS, 5000).
-%% At most.
+%% The longest time for a handoff; it may be less if the lease ends sooner.
 -define(HANDOFF_MS, 5000).
 -define(RECLAIM_MS, 100).
 
 %% What another node hands over: nothing, a state, or a process that is held there, with the number of its lease.
 -type given() :: none | {ok, term()} | {held, placement_move:held(), Old :: pid(), Keeper :: pid(), Fence :: integer()}.
-%% `restarted': without what waited, and with its state only if it has `placement_handoff/1'.
+%% `restarted': without the queued messages, and with its state only if it has `placement_handoff/1'.
 -type outcome() :: {moved, New :: pid()} | {restarted, node()} | {refused, placement_move:reason() | term()} | {lost, term()}.
 
 -record(kept, {spec :: placement_child:spec(), pid :: pid(), server :: pid(), until :: integer(), timer :: timer:tref(), unfit_since = none :: none | integer(),
-               %% Which number and which voters the candidates have been told of.
+               %% The number, the term and the candidates that were announced last.
                announced = none :: none | {integer(), non_neg_integer(), [node()]},
                change = {#{}, none} :: placement_voter:change()}).
 
-%% @doc Starts the keeper of a child that was chosen for this node; `Given' is what another node handed over.
+%% @doc Starts the keeper of a child that was chosen for this node. `Given' is what another node handed over.
 -spec start_link(placement_child:spec(), given()) -> pid().
 start_link(Spec, Given) ->
     Server = self(),
     spawn_link(fun() -> begin_keeping(Spec, Given, Server) end).
 
-%% @doc Gives a keeper that runs already what another node handed over for its child.
+%% @doc Passes a running keeper what another node handed over for its child.
 -spec give(pid(), placement_child:spec(), given()) -> ok.
 give(_, _, none) -> ok;
 give(Keeper, Spec, Given) ->
     Keeper ! {?MODULE, Spec, Given},
     ok.
 
-%% @doc Moves the child of a keeper of this node to another one. The answer is sent to the caller as `{Tag, outcome()}'.
+%% @doc Moves the child of a keeper on this node to another node. The caller receives the answer as
+%% `{Tag, outcome()}'.
 -spec move(Keeper :: pid(), node(), Tag :: reference()) -> ok.
 move(Keeper, Node, Tag) ->
     Keeper ! {?MODULE, move, Node, {self(), Tag}},
@@ -64,15 +71,17 @@ numbered(Spec, _) -> placement_child:numbered(Spec).
 
 asked(#{grace := Grace} = Spec, Given, Server, End) ->
     case {placement_child:ask(Spec, none, Grace div 3), handed()} of
-        %% Promises that this node has got count at the next question, too.
+        %% Promises that this node has already got also count for the next question.
         {_, {Newer, Handed}} -> asked(numbered(Newer, Handed), Handed, Server, now_ms() + Grace);
         {{fenced, Fence}, none} -> asked(Spec#{fence := Fence + 1}, Given, Server, End);
-        %% A start that outlasts the lease ends with the keeper, to which the process under way is linked.
+        %% If the start outlasts the lease, the timer ends the keeper, and the process being started ends because it
+        %% is linked to the keeper.
         {{config, Config}, none} -> asked(placement_voter:configured(Config, Spec), Given, Server, End);
         {{granted, Since, _}, none} -> started(maps:without([passed, above], Spec), Given, Server, lease_end(Since, Grace), armed(self(), lease_end(Since, Grace)));
         {deleted, none} -> placement_child:release(Spec, node());
         {refused, none} ->
-            %% The node that gave the state has no lease any more when that time is over, whether or not its promises were passed on.
+            %% By the end of this time the node that gave the state no longer has a lease, even if its promises were
+            %% not passed on.
             case Given =/= none andalso now_ms() < End of
                 true ->
                     receive {'EXIT', Server, Reason} -> exit(Reason)
@@ -84,18 +93,18 @@ asked(#{grace := Grace} = Spec, Given, Server, End) ->
 
 handed() -> receive {?MODULE, Spec, Given} -> {Spec, Given} after 0 -> none end.
 
-%% Sooner than the voters forget their promise: while the system's clock is being corrected, the VM's clock runs up to 1 % faster or slower than those of the voters, and a tree of
-%% processes takes a moment to be killed.
+%% Ends before the voters forget their promise. While the system's clock is being corrected, the VM's clock may run up
+%% to 1 % faster or slower than those of the voters, and killing a tree of processes takes a moment.
 lease_end(Since, Grace) -> Since + Grace - Grace div 20.
 
-%% Whatever this process does meanwhile, the end of the lease ends that one and what runs below it.
+%% The timer kills the process and its descendants at the end of the lease, even if the keeper is busy.
 armed(Pid, Until) ->
     {ok, Timer} = timer:apply_after(max(0, Until - now_ms()), placement_family, kill, [Pid]),
     Timer.
 
 armed(Pid, Until, Before) ->
     Timer = armed(Pid, Until),
-    %% One that has been cancelled is unknown.
+    %% The result does not matter: the old timer may have been cancelled already.
     _ = timer:cancel(Before),
     Timer.
 
@@ -118,11 +127,11 @@ started(#{call := {Module, Function, Arguments}} = Spec, Given, Server, Until, T
         _:Reason -> not_started(Spec, Given, Timer, Reason)
     end.
 
-%% Its number as that of the holder that runs it.
+%% Makes this lease's number that of the holder that runs the child.
 lives(#{fence := Fence} = Spec) -> Spec#{live => Fence, at => node()}.
 
 not_started(#{name := Name} = Spec, Given, Timer, Reason) ->
-    %% Nothing is under way: another node may be chosen, however long that takes.
+    %% Nothing runs under the lease now, so choosing another node may take any time.
     {ok, cancel} = timer:cancel(Timer),
     logger:warning("placement: child ~0tP did not start: ~0tP", [Name, 8, Reason, 12]),
     case Given of
@@ -131,7 +140,7 @@ not_started(#{name := Name} = Spec, Given, Timer, Reason) ->
     end.
 
 passed_on(#{query := Query, grace := Grace} = Spec, Given) ->
-    %% The next start is not sooner than after this.
+    %% Limits how soon the next start can follow.
     receive after min(Grace div 4, 1000) -> ok end,
     case Given =/= none andalso placement_choose:ranked(connected(Spec), {Query, 1}) of
         {ok, [Node | _], Plan} ->
@@ -147,13 +156,14 @@ given_up(Spec, Given) ->
 
 lost(#{name := Name}) -> logger:warning("placement: the state of child ~0tP is lost: no node took it over", [Name, 8]).
 
-%% The old process, which still has its state, may go on.
+%% The old process still has its state, so it may resume.
 given_back(#{fence := Fence}, {held, _, Old, Keeper, _}, Reason) ->
     Keeper ! {?MODULE, failed, Old, {node(), Fence}, Reason},
     ok.
 
-%% The new process has its state and waits. Once the voters know that this node runs the child, the old one cannot go on any more. The name stays with the old process until that has forwarded what
-%% waited there, so that a caller's messages come in their order.
+%% The new process has its state and waits. Once the voters know that this node runs the child, the old process cannot
+%% resume any more. The old process keeps the name until it has forwarded its queued messages, so that each caller's
+%% messages arrive in order.
 arrived(Go, {held, Held, Old, _, _} = Given, #kept{spec = Spec, pid = Pid, server = Server, until = Until, timer = Timer} = Kept) ->
     #{grace := Grace} = Spec,
     case placement_child:ask(Spec, none, max(0, min(Grace div 3, Until - now_ms()))) of
@@ -168,7 +178,7 @@ arrived(Go, {held, Held, Old, _, _} = Given, #kept{spec = Spec, pid = Pid, serve
             after Grace div 4 -> ok
             end,
             true = demonitor(Monitor, [flush]),
-            %% The node has just been chosen.
+            %% The node has only just been chosen, so it is not judged again.
             renewed(Renewed, fun(Last) -> Last end);
         _ ->
             ok = stop(Spec, Pid),
@@ -176,7 +186,7 @@ arrived(Go, {held, Held, Old, _, _} = Given, #kept{spec = Spec, pid = Pid, serve
             given_back(Spec, Given, no_lease)
     end.
 
-%% Half of the lease is left to hand the state on.
+%% Uses at most half of the remaining lease, so that the other half is left to pass the state on.
 handed_over(_, _, none, _) -> ok;
 handed_over(_, Pid, {held, Held, Old, _, _}, Until) ->
     case placement_move:arrive(Pid, Held, Old, lease, min(?HANDOFF_MS, (Until - now_ms()) div 2)) of
@@ -187,7 +197,7 @@ handed_over(Module, Pid, {ok, Given}, Until) -> apart(fun() -> Module:placement_
 
 now_ms() -> erlang:monotonic_time(millisecond).
 
-%% The voters learn the pid by the first question.
+%% The first question gives the voters the pid.
 renewed(Kept) -> renewed(Kept, fun fits/1).
 
 renewed(#kept{spec = #{grace := Grace} = Spec, pid = Pid, until = Until, timer = Timer} = Kept, Judge) ->
@@ -204,7 +214,7 @@ renewed(#kept{spec = #{grace := Grace} = Spec, pid = Pid, until = Until, timer =
             end
     end.
 
-%% Each candidate knows the name, and who decides.
+%% Announces the child's name and its voters to every candidate.
 announced(#kept{spec = #{fence := Fence} = Spec, pid = Pid, announced = Before} = Kept) ->
     case {Fence, maps:get(term, Spec, 0), placement_child:candidates(Spec)} of
         Before -> Kept;
@@ -230,7 +240,7 @@ waiting({forwards, Spec, Pid, New, Server}) -> forwards(Spec, Pid, New, Server);
 waiting(#kept{spec = #{grace := Grace} = Spec, pid = Pid, server = Server, until = Until} = Kept) ->
     receive
         {'EXIT', Pid, Reason} ->
-            %% By the timer.
+            %% The timer at the end of the lease has killed it.
             case Reason =:= killed andalso now_ms() >= Until of
                 true -> lease_over(Spec);
                 false -> _ = [placement_child:ended(Spec) || not is_restarted(maps:get(restart, Spec, permanent), Reason)], ok
@@ -238,30 +248,30 @@ waiting(#kept{spec = #{grace := Grace} = Spec, pid = Pid, server = Server, until
             placement_child:release(Spec, node());
         {placement_child, delete} -> stopped(Spec, Pid);
         {?MODULE, move, Node, To} -> waiting(answered(To, move_to(Node, Kept)));
-        %% The child runs without it.
+        %% The child already runs without that state.
         {?MODULE, _, {held, _, Old, Keeper, _}} -> Keeper ! {?MODULE, failed, Old, {node(), 0}, exists}, waiting(Kept);
         {?MODULE, _, Given} when Given =/= none -> _ = lost(Spec), waiting(Kept);
-        %% The end of a move that was given up.
+        %% Belongs to a move that was given up.
         {?MODULE, failed, _, _, _} -> waiting(Kept);
         {placement_move, _, _} -> waiting(Kept);
         %% The server has ended.
         {'EXIT', Server, Reason} -> _ = stop(Spec, Pid), exit(Reason);
-        %% A process that the start function has linked, too.
+        %% Another process that the start function has linked.
         {'EXIT', _, _} -> waiting(Kept)
     after max(0, min(Grace div 4, Until - now_ms())) -> renewed(Kept)
     end.
 
-%% As a supervisor does.
+%% Decides as a supervisor does.
 is_restarted(permanent, _) -> true;
 is_restarted(temporary, _) -> false;
 is_restarted(transient, Reason) -> Reason =/= normal andalso Reason =/= shutdown andalso not (is_tuple(Reason) andalso element(1, Reason) =:= shutdown).
 
-%% A new child of this name waits for it.
+%% A new child of this name waits until this one has ended.
 stopped(Spec, Pid) ->
     ok = stop(Spec, Pid),
     placement_child:release(Spec, node()).
 
-%% Without a lease there is no time for its own end.
+%% Kills at once, because the lease is over and leaves no time for an orderly shutdown.
 killed(Pid) -> placement_family:kill(Pid).
 
 stop(#{shutdown := brutal_kill}, Pid) -> killed(Pid);
@@ -275,7 +285,7 @@ stop(Spec, Pid) ->
 
 fits(#kept{spec = #{grace := Grace} = Spec, unfit_since = Since} = Kept) ->
     Now = now_ms(),
-    %% With what is known of this node, without a question to it for each child at each renewal.
+    %% Judges by what this node knows of itself, so that a renewal does not cost a question for each child.
     case {ranked([node()], #{policy => random, prefer => [], spread => none}, Kept), Since} of
         {{ok, _, _}, _} -> Kept#kept{unfit_since = none};
         {_, none} -> Kept#kept{unfit_since = Now};
@@ -289,11 +299,12 @@ fits(#kept{spec = #{grace := Grace} = Spec, unfit_since = Since} = Kept) ->
             end
     end.
 
-%% In a third of the time that is left: the lease must be asked for anew, however long the query takes. What the child itself adds to its node is no reason to leave it.
+%% Takes at most a third of the remaining time, because the lease must be renewed however long the query takes. The
+%% load that the child itself adds to its node must not count against the node.
 ranked(Nodes, Others, #kept{spec = #{query := Query} = Spec, pid = Pid, until = Until}) ->
     apart(fun() -> placement_choose:ranked(Nodes, {Query, 1}, Others#{without => Pid, among => connected(Spec)}) end, (Until - now_ms()) div 3).
 
-%% The other nodes that could take over.
+%% Returns the other nodes that could take over.
 connected(Spec) -> [Node || Node <- placement_child:candidates(Spec), lists:member(Node, nodes(connected))].
 
 moved(Node, Spec, Kept) ->
@@ -305,7 +316,8 @@ answered({To, Tag}, {Outcome, After}) ->
     To ! {Tag, Outcome},
     After.
 
-%% What becomes of the child, and how the keeper goes on: `moved', `{forwards, Spec, Old, New, Server}', or with what it kept.
+%% Returns the outcome for the child and how the keeper continues: `moved', `{forwards, Spec, Old, New, Server}', or
+%% the `#kept{}' to continue with.
 move_to(Node, #kept{spec = #{call := {Module, _, _}} = Spec, pid = Pid} = Kept) ->
     case placement_move:is_willing(Pid) of
         true -> held(Node, Kept);
@@ -322,7 +334,8 @@ held(Node, #kept{pid = Pid, until = Until} = Kept) ->
         {refused, Reason} -> {{refused, Reason}, Kept}
     end.
 
-%% The old process waits, so it needs no lease from here on, and nothing kills it when that ends.
+%% From here on the old process is held and does not act, so it needs no lease, and nothing kills it when the lease
+%% ends.
 transferred(Held, Node, #kept{spec = #{grace := Grace, fence := Fence} = Spec, pid = Pid, timer = Timer} = Kept) ->
     _ = timer:cancel(Timer),
     Monitor = monitor(process, {placement_child, Node}),
@@ -355,12 +368,13 @@ forwards(Spec, Pid, New, Server) ->
     receive
         {'EXIT', Pid, _} -> ok;
         {'EXIT', Server, Reason} -> _ = stop(Spec, Pid), exit(Reason);
-        %% It has moved because the node, drained, no longer suited its query.
+        %% The child has already moved, because the drained node no longer suited its query.
         {?MODULE, move, _, {To, Tag}} -> To ! {Tag, {moved, New}}, forwards(Spec, Pid, New, Server);
         _ -> forwards(Spec, Pid, New, Server)
     end.
 
-%% Only whoever gets the promises goes on: not before those of the other node are over, and never if that one has run the child.
+%% Resumes the old process only if it gets the promises back: not before the other node's promises are over, and never
+%% if that node has run the child.
 reclaimed(Held, Other, Why, #kept{spec = #{grace := Grace, fence := Base} = Spec, pid = Pid, server = Server, timer = Timer} = Kept, End) ->
     Own = placement_child:numbered(Spec),
     case placement_child:ask(Own#{base => Base, passed => Other}, Pid, Grace div 3) of
@@ -378,14 +392,14 @@ reclaimed(Held, Other, Why, #kept{spec = #{grace := Grace, fence := Base} = Spec
                 {placement_move, gone, Pid, New} -> gone(New, Kept);
                 {'EXIT', Pid, _} -> {{lost, ended}, moved};
                 {'EXIT', Server, Reason} -> _ = stop(Spec, Pid), exit(Reason)
-            %% Sooner than another node is chosen: voters leave this one time for it.
+            %% Retries sooner than another node is chosen, because voters leave this node one grace time for it.
             after min(Grace div 4, ?RECLAIM_MS) ->
                 case now_ms() < End of
                     true -> reclaimed(Held, Other, Why, Kept#kept{spec = Above#{fence := Base}}, End);
                     false -> dropped(Spec, Pid, Why)
                 end
             end;
-        %% The new process runs, or another child of this name.
+        %% The new process runs, or another child of this name does.
         _ -> dropped(Spec, Pid, Why)
     end.
 
@@ -405,7 +419,8 @@ given(true, Module, Pid) ->
         _ -> none
     end.
 
-%% In a process of its own: the child may hang, and scores may raise. The exit reason is how the result travels.
+%% Runs in a process of its own, because the child may hang and scores may raise. The result is passed in the exit
+%% reason.
 -dialyzer({nowarn_function, apart/2}).
 apart(Fun, Ms) ->
     {Worker, Monitor} = spawn_monitor(fun() -> exit({?MODULE, Fun()}) end),

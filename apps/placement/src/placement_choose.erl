@@ -1,8 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Chooses nodes: asks for what a query needs, filters, lets what is dropable give way, and takes some of what is left by a policy.
+%% @doc Chooses nodes: collects the values that a query needs, filters the nodes, drops optional constraints if too
+%% few suit, and takes some of the remaining nodes by a policy.
 %%
-%% Called by {@link placement}. A choice works on one snapshot: the answers of the nodes and the tree of one epoch. All nodes are asked at once; the choice
-%% ends at its deadline with what has come by then, and nodes that did not answer are unknown, not unsuitable.
+%% Called by {@link placement}. A choice works on one snapshot: the answers of the nodes and the tree of one epoch.
+%% All nodes are asked at once. The choice ends at its deadline with the answers that have arrived by then, and nodes
+%% that did not answer are unknown, not unsuitable.
 -module(placement_choose).
 
 -export([choose/2, ranked/2, ranked/3, placed/2, snapshot/2, feasible/2, candidates/1]).
@@ -10,32 +12,35 @@
 -export_type([nodes_spec/0, meta/0, snapshot/0, error/0]).
 
 -type nodes_spec() :: [node()] | all | {group, term()} | {level, Level :: non_neg_integer(), From :: node()}.
-%% `all': this node and all that are connected, hidden ones too. `{level, L, From}': those that share `L' levels of the tree with a node.
+%% `all': this node and all connected nodes, including hidden ones. `{level, L, From}': the nodes that share `L'
+%% levels of the tree with a node.
 -type snapshot() :: #{contexts := [placement_pred:context()], running => #{node() => number()}, tree := placement_tree:tree() | none, epoch := non_neg_integer(), end_ms := integer()}.
 -type meta() :: #{epoch := non_neg_integer(), policy := placement_policy:policy(), candidates := non_neg_integer(), feasible := non_neg_integer(),
                   dropped := [placement_pred:predicate()], unreachable := [{node(), placement_cache:status()}], answered := non_neg_integer(),
                   oldest_ms := non_neg_integer(), took_us := non_neg_integer()}.
-%% `dropped': what of the order gave way. `oldest_ms': the age of the oldest value that was used.
+%% `dropped': the parts of the order that were dropped. `oldest_ms': the age of the oldest value that was used.
 -type error() :: {bad_query, Text :: string()} | {bad_nodes, Text :: string()} | {unsatisfied, placement_explain:conflict()}.
 
 -define(LIVE_ROUNDS, 3).
 
-%% @doc Chooses.
+%% @doc Chooses nodes for a query.
 -spec choose(nodes_spec(), placement_query:query()) -> {ok, [node(), ...], meta()} | {error, error()}.
 choose(Nodes, Query) -> with_plan(Nodes, Query, fun(Plan, Found, Began) -> decided(Plan, snapshot(Found, Plan), Began) end).
 
-%% @doc Up to `Count' nodes in the order in which they should be tried, for {@link placement:spawn/2}. Whoever starts something there tells {@link placed/2}.
+%% @doc Returns up to `Count' nodes in the order in which they should be tried, for {@link placement:spawn/2}. A
+%% caller that starts something on one calls {@link placed/2}.
 -spec ranked(nodes_spec(), {placement_query:query(), Count :: pos_integer()}) -> {ok, [node(), ...], placement_query:plan()} | {error, error()}.
 ranked(Nodes, Wanted) -> ranked(Nodes, Wanted, #{}).
 
-%% @doc The same for a process that may run already. `without': this node is judged as if the process, and those that it has started, did not run. `among': what the query
-%% wants to be near to may run on these nodes as well. Other keys take the place of the query's own.
+%% @doc Does the same for a process that may already run. `without': this node is judged as if the process, and those
+%% that it has started, did not run. `among': also consider these nodes as places of what the query wants to be near
+%% to. Other keys override the query's own.
 -spec ranked(nodes_spec(), {placement_query:query(), Count :: pos_integer()},
              #{without => pid(), among => [node()], max_age => non_neg_integer(), policy => placement_policy:policy(), prefer => [], spread => none}) ->
           {ok, [node(), ...], placement_query:plan()} | {error, error()}.
 ranked(Nodes, {Query, Count}, Running) ->
     with_plan(Nodes, Query, fun(Plan, Found, _) ->
-        %% One is wanted, however many the query says: what prefers one is asked for.
+        %% The caller wants one node whatever the query's `n' is, so the attributes in `prefer' are needed.
         One = maps:merge(Plan#{n := 1, min := 1}, Running),
         Snapshot = snapshot(Found, One),
         case feasible(One, Snapshot) of
@@ -60,7 +65,7 @@ with_plan(Spec, Query, Fun) ->
             end
     end.
 
-%% @doc The nodes that are meant, each once.
+%% @doc Returns the nodes that the specification denotes, each once.
 -spec candidates(nodes_spec()) -> {ok, [node()]} | {error, Text :: string()}.
 candidates(all) -> {ok, [node() | nodes(connected)]};
 candidates({group, Group}) ->
@@ -86,7 +91,7 @@ candidates(Nodes) ->
 
 text(Format, Arguments) -> lists:flatten(io_lib:format(Format, Arguments)).
 
-%% @doc Asks the nodes for what the plan needs.
+%% @doc Asks the nodes for the attributes that the plan needs.
 -spec snapshot([node()], placement_query:plan()) -> snapshot().
 snapshot(Nodes, #{from := From, deadline := Deadline} = Plan) ->
     End = erlang:monotonic_time(millisecond) + Deadline,
@@ -101,7 +106,7 @@ predicates(#{require := Require, order := Order, prefer := Prefer}) -> [Require 
 
 groups(Plan) -> lists:append([placement_pred:groups(P) || P <- predicates(Plan)]).
 
-%% Nodes that are no candidates, but may run what a candidate wants to be near to.
+%% Returns nodes that are not candidates but may run something that a candidate wants to be near to.
 neighbours(#{among := Among} = Plan) ->
     case lists:append([placement_pred:neighbours(P) || P <- predicates(Plan)]) of
         [] -> [];
@@ -121,7 +126,7 @@ without(same, Known) -> Known;
 without({ok, Value, Age, Unit, _, Tolerance}, _) -> {ok, Value, Age, Unit, Tolerance};
 without({unknown, _} = Unknown, _) -> Unknown.
 
-%% The nodes on which that runs.
+%% Returns the nodes on which processes of the group run, or whose attribute is `true' or above 0.
 hosts({group, Group}, _, Plan) ->
     case placement_group:members(Group) of
         {ok, _} -> {ok, nodes_but([Pid || Name <- placement_group:names(Group), Pid <- [placement_group:whereis_name(Group, Name)], is_pid(Pid)], Plan)};
@@ -135,11 +140,11 @@ hosts({pg, Scope, Group}, _, Plan) ->
 hosts(Name, Views, _) ->
     {ok, [Node || {Node, #{attributes := #{Name := {ok, Value, _, _, _}}}} <- maps:to_list(Views), Value =:= true orelse is_number(Value) andalso Value > 0]}.
 
-%% How many of what the spread counts each node runs already.
+%% Returns how many of the processes counted by the spread each node already runs.
 running(#{spread := none}, _) -> #{};
 running(#{count := {children, Scope}} = Plan, Views) ->
     Counts = placement_child:count(Scope, maps:keys(Views)),
-    %% One that is to move does not count where it is.
+    %% A child that is to move does not count at its current place.
     case Plan of
         #{without := Pid} ->
             case [x || {#{scope := {Of, _, _, _}}, _, Its} <- placement_child:known(), Its =:= Pid, Of =:= Scope] of
@@ -171,10 +176,11 @@ nodes_of_pids(Pids, _) -> [node(Pid) || Pid <- Pids].
 
 nodes_but(Pids, Plan) -> lists:usort(nodes_of_pids(Pids, Plan)).
 
-%% What only decides among suitable nodes is asked of those that are drawn. A node that nobody will ask later must say something now, for one that is down suits nobody.
+%% Attributes that only decide among suitable nodes are asked of the drawn nodes later. A node that will not be asked
+%% later must answer some question now, because a node that is down suits nobody.
 first_names(Plan) ->
     case {is_asked_later(Plan), placement_query:names(Plan#{n := all}), placement_query:names(Plan)} of
-        %% Where something runs is judged from all of them.
+        %% Whether a node is near something is judged from the answers of all nodes.
         {true, Names, _} -> Names ++ [Name || {_, truth, P} <- maps:get(prefer, Plan), Name <- placement_pred:affinities(P), is_atom(Name)];
         {false, _, []} -> [otp_release];
         {false, _, Names} -> Names
@@ -185,7 +191,7 @@ is_asked_later(#{policy := Policy}) -> placement_policy:is_live(Policy).
 
 %%% Filter
 
-%% @doc The suitable nodes, and what had to give way for it.
+%% @doc Returns the suitable nodes, and the parts of the order that had to be dropped.
 -spec feasible(placement_query:plan(), snapshot()) ->
           {ok, [placement_pred:context()], Dropped :: [placement_pred:predicate()]} | {error, {unsatisfied, placement_explain:conflict()}}.
 feasible(#{require := Require, tolerance := Tolerance, order := Order, min := Min, on_conflict := OnConflict} = Plan, #{contexts := Contexts} = Snapshot) ->
@@ -201,11 +207,12 @@ feasible(#{require := Require, tolerance := Tolerance, order := Order, min := Mi
 
 is_tolerated(Tolerance, Context) -> lists:all(fun(P) -> placement_pred:evaluate(P, Context) =:= true end, Tolerance).
 
-%% After each part of the order, from the first one on: who is left, and which parts are not applied yet.
+%% Returns, after each part of the order from the first one on, the remaining nodes and the parts that are not applied
+%% yet.
 steps([], Steps) -> lists:reverse(Steps);
 steps([P | Rest], [{Nodes, _} | _] = Steps) -> steps(Rest, [{fulfilling(P, Nodes), Rest} | Steps]).
 
-%% Words such as `low' compare those that pass everything else.
+%% Words such as `low' compare the nodes that pass everything else.
 fulfilling(Compiled, Contexts) ->
     {Relative, Absolute} = lists:partition(fun placement_pred:is_relative/1, placement_pred:conjuncts(Compiled)),
     Candidates = [Context || Context <- Contexts, lists:all(fun(P) -> placement_pred:evaluate(P, Context) =:= true end, Absolute)],
@@ -234,12 +241,12 @@ decided(#{policy := Policy} = Plan, #{contexts := Contexts, epoch := Epoch} = Sn
         {error, _} = Error -> Error
     end.
 
-%% Of nodes that were drawn and did not answer, the first question may have known nothing: now all are asked.
+%% The first question may have left the values of the drawn nodes unknown, so all nodes are asked now.
 why_none(Plan, #{contexts := Contexts}) ->
     Snapshot = snapshot(nodes_of(Contexts), Plan#{n := all}),
     maps:merge(placement_explain:conflict(Plan, Snapshot), too_narrow(Plan, Snapshot)).
 
-%% Enough nodes fit, but a hard spread does not let so many be taken.
+%% Enough nodes fit, but a hard spread does not allow that many to be taken.
 too_narrow(#{spread := {By, MaxSkew, hard}, n := Count} = Plan, Snapshot) ->
     case feasible(Plan, Snapshot) of
         {ok, Feasible, _} ->
@@ -256,7 +263,8 @@ named(Place, _) -> Place.
 oldest(Contexts) -> lists:max([0 | [Age || #{view := #{attributes := Attributes}} <- Contexts, {ok, _, Age, _, _} <- maps:values(Attributes)]]).
 
 taken(#{n := all, spread := none}, Feasible, _) -> [Node || #{node := Node} <- Feasible];
-%% Nobody was asked what prefers some of them.
+%% If a spread takes only some of all nodes, it takes them at random, because nobody was asked for the attributes in
+%% `prefer'.
 taken(#{n := all} = Plan, Feasible, Snapshot) -> taken(Plan#{n := length(Feasible), policy := random, prefer := []}, Feasible, Snapshot);
 taken(#{policy := {module, Module}, n := Count, source := Query} = Plan, Feasible, _) -> enough(Module:select(scored(Plan, Feasible), Count, Query), Plan);
 taken(Plan, Feasible, Snapshot) ->
@@ -272,7 +280,7 @@ taken(Plan, Feasible, Snapshot) ->
             end
     end.
 
-%% Of these places of all.
+%% Takes nodes in the open places; the spread counts all places.
 taken(Open, Places, Before, #{policy := Policy} = Plan, Snapshot) ->
     Spread = fun(Nodes, Unfit) -> spread(Plan, Nodes, place_of(Places, Unfit), Before) end,
     {Drawn, Unfit} = case placement_policy:is_live(Policy) of
@@ -290,12 +298,13 @@ enough(Chosen, #{n := Count, min := Min}) ->
 
 seed() -> rand:seed_s(exsss).
 
-%% Some places, if there are many, and in each of them as many nodes as the spread may need of it.
+%% Draws some places, if there are many, and in each of them as many nodes as the spread may need from it.
 drawn(#{policy := Policy, n := Count}, Places) ->
     {Chosen, _} = placement_policy:draw(Policy, Places, Count, seed()),
     lists:append([element(1, placement_policy:draw(Policy, Contexts, Wanted, seed())) || {_, Wanted, Contexts} <- Chosen]).
 
-%% Draws, asks the drawn ones anew, and draws again in the place of those that are no longer suitable; these are returned, too.
+%% Draws nodes and asks them again. If some are no longer suitable, it draws others in their place and also returns
+%% the unsuitable ones.
 live(_, [], _, _, _, Found) -> Found;
 live(_, _, _, _, 0, Found) -> Found;
 live(#{n := Count} = Plan, Places, #{end_ms := End} = Snapshot, Spread, Rounds, {Before, UnfitBefore}) ->
@@ -309,13 +318,13 @@ live(#{n := Count} = Plan, Places, #{end_ms := End} = Snapshot, Spread, Rounds, 
     Open = [{length(Undrawn) < length(Contexts), {Place, Missing, Undrawn}}
             || {Place, Wanted, Contexts} <- Places, Missing <- [Wanted - length([x || #{node := Node} <- Contexts, is_map_key(Node, Fit)])], Missing > 0,
                [_ | _] = Undrawn <- [[Context || #{node := Node} = Context <- Contexts, not is_map_key(Node, Views)]]],
-    %% A place that was drawn gives all that it has to give, or the spread would be as uneven as the draw.
+    %% A place that was drawn must give all of its share, because otherwise the spread would be as uneven as the draw.
     case not lists:keymember(true, 1, Open) andalso length(Spread(nodes_of(Found), Unfit)) >= Count of
         true -> {Found, Unfit};
         false -> live(Plan, [Place || {_, Place} <- Open], Snapshot, Spread, Rounds - 1, {Found, Unfit})
     end.
 
-%% A node that was asked anew also says whether something runs there now.
+%% A node that was asked again also reports whether something runs there now.
 renewed(#{node := Node, affine := Affine} = Context, View, Plan) ->
     Context#{view := View, affine := maps:map(fun(Name, Hosts) when is_atom(Name) ->
                                                       {ok, Now} = hosts(Name, #{Node => View}, Plan),
@@ -325,7 +334,7 @@ renewed(#{node := Node, affine := Affine} = Context, View, Plan) ->
 
 nodes_of(Contexts) -> [Node || #{node := Node} <- Contexts].
 
-%% What compares nodes with each other was judged before; the rest must still hold.
+%% Predicates that compare nodes with each other were judged before; the others must still hold.
 is_still(#{require := Require, tolerance := Tolerance}, Context) ->
     is_tolerated(Tolerance, Context) andalso
         lists:all(fun(P) -> placement_pred:is_relative(P) orelse placement_pred:evaluate(P, Context) =:= true end, placement_pred:conjuncts(Require)).
@@ -357,11 +366,12 @@ score(M, F, Node, Known) ->
     _ = Score =:= unknown orelse placement_unit:is_measure(Score) orelse error({bad_score, {M, F}, Score}),
     Score.
 
-%%% Own placements, for policies that do not ask anew
+%%% Own placements, for policies that do not ask again
 
 -define(OWN, placement_own). %% {Node, AtMs} for each placement by this node
 
-%% @doc Counts a placement on each of these nodes, for the choices of the next minute. A choice of all nodes is none.
+%% @doc Counts a placement on each of these nodes, for the choices of the next minute. A choice of all nodes does not
+%% count.
 -spec placed([node()], placement_query:plan()) -> ok.
 placed(_, #{n := all}) -> ok;
 placed(_, #{policy := {module, _}}) -> ok;
@@ -375,7 +385,8 @@ note(Nodes) ->
     _ = ets:select_delete(?OWN, [{{'_', '$1', '_'}, [{'<', '$1', Now - 60000}], [true]}]),
     ok.
 
-%% What was placed since a value was taken is added to it, however long this choice has been held up since it had that age.
+%% Adds the placements since a value was taken to the value. The time of the value counts, so it does not matter how
+%% long this choice was held up.
 charged(Contexts, #{charge := Charge}) ->
     [Context#{view := View#{attributes := maps:map(fun(Name, Known) -> charge(Known, maps:get(Name, Charge, 0), Node, Seen) end, Attributes)}}
      || #{node := Node, view := #{attributes := Attributes, at_ms := Seen} = View} = Context <- Contexts].
@@ -387,19 +398,20 @@ charge(Known, _, _, _) -> Known.
 
 %%% Spread
 
-%% The places of the suitable nodes, and how many of its nodes each may have to give. Without a spread all nodes are of one.
+%% Returns the places of the suitable nodes, and how many nodes each may have to provide. Without a spread all nodes
+%% are in one place.
 places(#{spread := none, n := Count}, Feasible, _) -> [{everywhere, Count, Feasible}];
 places(#{spread := {By, MaxSkew, _}, n := Count} = Plan, Feasible, #{tree := Tree}) ->
     Places = maps:to_list(maps:groups_from_list(fun(Context) -> place(By, Context, Tree) end, Feasible)),
     places(Plan, Places, Count, MaxSkew).
 
-%% Where much runs already, fewer are taken than elsewhere.
+%% Any place may have to provide all of them, because places that already run more get fewer.
 places(#{count := _}, Places, Count, _) -> [{Place, min(length(Contexts), Count), Contexts} || {Place, Contexts} <- Places];
 places(_, Places, Count, MaxSkew) ->
     Level = level(1, Count, [length(Contexts) || {_, Contexts} <- Places]),
     [{Place, min(length(Contexts), Level + MaxSkew - 1), Contexts} || {Place, Contexts} <- Places].
 
-%% What runs in each place already, also on nodes that no longer suit.
+%% Counts what each place already runs, including nodes that no longer suit.
 in_places(#{spread := {By, _, _}, count := _}, #{contexts := Contexts, running := Running, tree := Tree}) ->
     lists:foldl(fun(#{node := Node} = Context, Sums) ->
                         case Running of
@@ -409,21 +421,21 @@ in_places(#{spread := {By, _, _}, count := _}, #{contexts := Contexts, running :
                 end, #{}, Contexts);
 in_places(_, _) -> #{}.
 
-%% The places that may take one, so that no others are drawn.
+%% Returns the places that may take one more, so that only these are drawn.
 open_places(#{spread := {_, MaxSkew, _}, count := _, n := Count} = Plan, [_ | _] = Places, Before) ->
     Counts = maps:from_list([{Place, maps:get(Place, Before, 0)} || {Place, _, _} <- Places]),
     Most = least(Counts, Plan) + MaxSkew - 1 + Count - 1,
     [Open || {Place, _, _} = Open <- Places, map_get(Place, Counts) =< Most];
 open_places(_, Places, _) -> Places.
 
-%% The least used of all places; with too few places there is one that has nothing.
+%% Returns the count of the least used place. With fewer places than `min_domains' a missing place counts as empty.
 least(Counts, Plan) ->
     case map_size(Counts) < maps:get(min_domains, Plan, 1) of
         true -> 0;
         false -> lists:min(maps:values(Counts))
     end.
 
-%% So many nodes of each place are enough, as far as it has them.
+%% Returns how many nodes per place are enough; a place that has fewer gives all of its nodes.
 level(Level, Count, Sizes) ->
     case lists:sum([min(Size, Level) || Size <- Sizes]) >= Count orelse Level >= lists:max(Sizes) of
         true -> Level;
@@ -439,7 +451,7 @@ place(Level, #{node := Node}, Tree) ->
         unknown -> unknown
     end.
 
-%% A place counts if it has a node that suits, or that nobody has asked anew.
+%% A place counts if one of its nodes suits or was not asked again.
 place_of(Places, Unfit) -> maps:without(Unfit, maps:from_list([{Node, Place} || {Place, _, Contexts} <- Places, #{node := Node} <- Contexts])).
 
 spread(#{spread := none, n := Count}, Best, _, _) -> lists:sublist(Best, Count);
@@ -450,7 +462,8 @@ spread(#{n := Count} = Plan, Best, PlaceOf, Before) ->
 pick(_, 0, _, _, Chosen) -> lists:reverse(Chosen);
 pick([], _, _, _, Chosen) -> lists:reverse(Chosen);
 pick(Left, Count, Counts, #{spread := {_, MaxSkew, How}} = Plan, Chosen) ->
-    %% Hard: a place that can take no more still counts. Soft: places whose nodes are used up no longer hold the others back.
+    %% With a hard spread a place that can take no more still counts. With a soft one, places without remaining nodes
+    %% no longer hold the others back.
     Counting = case How of hard -> Counts; soft -> maps:with([Place || {Place, _} <- Left], Counts) end,
     Most = least(Counting, Plan) + MaxSkew - 1,
     case [Placed || {Place, _} = Placed <- Left, maps:get(Place, Counts) =< Most] of
@@ -463,7 +476,7 @@ counted(Place, Counts) -> maps:update_with(Place, fun(N) -> N + 1 end, Counts).
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
 
-%% A processor that was busy for five seconds between the look at the values and the choice.
+%% The processor was busy for five seconds between reading the values and choosing.
 held_up_test() ->
     ?OWN = ets:new(?OWN, [named_table, duplicate_bag]),
     Seen = erlang:monotonic_time(millisecond) - 5000,
@@ -473,14 +486,14 @@ held_up_test() ->
     true = ets:delete(?OWN),
     ?assertEqual(#{tasks => {ok, 10, 10, none, 0}, other => {ok, 7, 10, none, 0}}, Charged).
 
-%% Their differences and shares are beyond what a float holds: such values count as unknown.
+%% The differences and shares of these values are out of the range of a float, so they count as unknown.
 huge_values_test_() ->
     Contexts = fun(Values) -> [#{node => Node, view => #{attributes => #{size => {ok, Value, 0, none, 0}}}} || {Node, Value} <- Values] end,
     [?_assertEqual(Want, scored(#{prefer => [{2, Way, size}]}, Contexts(Values)))
      || {Want, Way, Values} <- [{[{a, 2.0}, {b, 0.0}, {c, 0.0}], min, [{a, 1}, {b, 2.5}, {c, 1 bsl 1024}]}, {[{a, 0.0}, {b, 2.0}, {c, 0.0}], max, [{a, 1}, {b, 2.5}, {c, 1 bsl 1024}]},
                                 {[{a, 0.0}, {b, 0.0}], min, [{a, 1.0e308}, {b, -1.0e308}]}]].
 
-%% A choice of all nodes, with a spread or without one, does not count as own placements.
+%% A choice of all nodes does not count as own placements, with a spread or without one.
 own_placements_test_() ->
     Contexts = [#{node => Node, view => #{status => ok, at_ms => 0, attributes => #{zone => {ok, Zone, 0, none, 0}}}} || {Node, Zone} <- [{a, x}, {b, x}, {c, x}, {d, y}]],
     [fun() ->
@@ -494,7 +507,7 @@ own_placements_test_() ->
      end || {Count, Query} <- [{4, #{}}, {4, #{spread => {{attribute, zone}, 1, soft}}}, {3, #{spread => {{attribute, zone}, 1, hard}}},
                                {1, #{n => 1, policy => least}}]].
 
-%% What runs already counts. X has two and its node b one that does not suit, y has one, z nothing.
+%% Processes that already run count. X has two, one of them on node b, which does not suit; y has one and z has none.
 spread_over_what_runs_test_() ->
     Context = fun(Node, Zone) -> #{node => Node, view => #{attributes => #{zone => {ok, Zone, 0, none, 0}}}} end,
     Suit = [Context(a, x), Context(c, y), Context(d, y), Context(e, z)],
@@ -504,14 +517,14 @@ spread_over_what_runs_test_() ->
              Before = in_places(Plan, Snapshot),
              Places = places(Plan, Suit, Snapshot),
              ?assertEqual({Spread, Want}, {Spread, spread(Plan, [a, c, d, e], place_of(Places, []), Before)}),
-             %% Whatever is drawn of these places, the choice is among them.
+             %% The choice is among the open places, whichever of their nodes are drawn.
              Open = [Place || {{value, Place}, _, _} <- open_places(Plan, Places, Before)],
              ?assertEqual([], [Node || Node <- Want, {N, Zone} <- [{a, x}, {c, y}, {d, y}, {e, z}], N =:= Node, not lists:member(Zone, Open)])
      end || {Count, Spread, Want} <- [{1, #{}, [e]}, {2, #{}, [e, c]}, {4, #{}, [e, c]}, {1, #{max_skew => 2}, [c]}, {3, #{max_skew => 2}, [c, e, a]}, {1, #{max_skew => 3}, [a]},
                                       {1, #{min_domains => 3}, [e]}, {1, #{min_domains => 4}, [e]}, {2, #{min_domains => 4}, [e]}, {1, #{min_domains => 4, max_skew => 2}, [c]},
                                       {4, #{how => soft}, [e, c, a, d]}]].
 
-%% Each node's place is looked up once: looked up at each step of the choice it takes a hundred times as long.
+%% Each node's place is looked up only once; looking it up at each step of the choice takes a hundred times as long.
 spread_over_many_places_test() ->
     Names = [list_to_atom("n" ++ integer_to_list(N)) || N <- lists:seq(1, 200)],
     {ok, Tree} = placement_tree:from_paths([{Name, [{rack, N rem 20}]} || {N, Name} <- lists:zip(lists:seq(1, 200), Names)]),

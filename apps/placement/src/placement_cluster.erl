@@ -1,11 +1,12 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Makes the tree of a network of measured times, says how well it fits and what to do about it. Pure.
+%% @doc Makes the tree of a network from measured times, and reports how well it fits and what to do about it. Pure.
 %%
-%% The default, `mdl', needs no parameter ({@link placement_mdl}); `{alpha, A}' is the report's own
-%% algorithm ({@link placement_alpha}). The fit is the share of the variance of the logarithms that the
-%% levels of the tree explain: from 0.8 the tree may be trusted, under 0.6 the network is no hierarchy (a
-%% torus has about 0.3, points on a plane 0.5) and the times themselves say more. A tree that explains much may still be too coarse inside its smallest
-%% groups: {@link placement_regret} looks for nearness there, {@link placement_refine} splits such groups, and from 1.5 on the tree is no longer called good.
+%% The default, `mdl', needs no parameter ({@link placement_mdl}); `{alpha, A}' is the report's own algorithm
+%% ({@link placement_alpha}). The fit is the share of the variance of the logarithms that the levels of the tree
+%% explain. From 0.8 the tree may be trusted. Under 0.6 the network is not a hierarchy (a torus has about 0.3, points
+%% on a plane 0.5) and the times themselves are more useful. A tree that explains much may still be too coarse inside
+%% its smallest groups: {@link placement_regret} looks for nearness there, {@link placement_refine} splits such
+%% groups, and from a regret of 1.5 the tree is no longer called good.
 -module(placement_cluster).
 
 -export([cluster/1, cluster/2, format_error/1]).
@@ -16,19 +17,19 @@
 -type verdict() :: one_cluster | good | fair | poor.
 -type result() :: #{tree := placement_tree:tree(), method := method(), explained := float(), regret := float(), verdict := verdict(),
                     advice := unicode:chardata(), slow := [{node(), Factor :: float()}]}.
-%% `slow' are nodes that exceed the level of their groups, and how many times; the slowest first.
+%% `slow': the nodes that exceed the level of their groups, and by what factor, the slowest first.
 
 -define(GOOD, 0.8).
 -define(FAIR, 0.6).
 -define(COARSE, 1.5).
 
-%% @doc The tree by the default algorithm.
+%% @doc Returns the tree by the default algorithm.
 -spec cluster(placement_matrix:matrix()) -> result().
 cluster(Matrix) ->
     {ok, Result} = cluster(Matrix, mdl),
     Result.
 
-%% @doc The tree by an algorithm.
+%% @doc Returns the tree by the given algorithm.
 -spec cluster(placement_matrix:matrix(), method()) -> {ok, result()} | {error, {bad_method, term()}}.
 cluster(Matrix, mdl) ->
     #{root := Root, slow := Slow, explained := Explained} = placement_mdl:cluster(Matrix),
@@ -70,7 +71,7 @@ advice(good) -> "The tree explains the times well: distances can be used.";
 advice(fair) -> "The tree explains most of the times. Measure again, longer and under load, and see whether the same groups come out.";
 advice(poor) -> "The network is hardly a hierarchy: do not rely on distances, use {latency, le, Micros} or measure again on a quieter network.".
 
-%% One minus the variance inside the groups over all of it.
+%% Returns one minus the variance inside the groups divided by the total variance.
 explained(Root, Matrix) ->
     {ok, Tree} = placement_tree:from_vertex(Root),
     Logs = [{lowest_common(Tree, A, B), math:log(Time)} || {A, B, Time} <- placement_matrix:pairs(Matrix)],
@@ -92,7 +93,7 @@ deviation(Values) ->
     Mean = lists:sum(Values) / length(Values),
     lists:sum([(Value - Mean) * (Value - Mean) || Value <- Values]).
 
-%% @doc An error in words.
+%% @doc Describes an error for people.
 -spec format_error({bad_method, term()}) -> unicode:chardata().
 format_error({bad_method, Method}) ->
     io_lib:format("~tp is no algorithm; expected mdl or {alpha, A} with A from 1.0, such as {alpha, 1.6}", [Method]).
@@ -133,7 +134,7 @@ a_slow_node_is_named_test() ->
     ?assertEqual({ok, 0.5}, placement_tree:distance(Tree, o, p)),
     ?assertNotEqual(nomatch, string:find(unicode:characters_to_list(Advice), "p (1.")).
 
-%% Points on a ring are no hierarchy.
+%% Points on a ring are not a hierarchy.
 a_ring_fits_badly_test() ->
     Nodes = [list_to_atom("n" ++ integer_to_list(N)) || N <- lists:seq(0, 23)],
     Apart = fun(I, J) -> 10 * min(abs(I - J), 24 - abs(I - J)) end,

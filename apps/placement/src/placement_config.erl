@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The application's environment: which attributes a node serves from its start.
+%% @doc Reads the application's environment: which attributes a node serves from its start, and its other options.
 %%
-%% Called by {@link placement_app} and {@link attr}; those that need them ask for the last three.
+%% Called by {@link placement_app} and {@link attr}; the last functions are called wherever their option is needed.
 -module(placement_config).
 
 -include_lib("kernel/include/logger.hrl").
@@ -9,11 +9,11 @@
 -export([from_environment/0, read/1, use/2, deadline_ms/0, limit_ms/0, group_memory_ms/0, drain_ms/0, table/0]).
 
 -define(DEADLINE_MS, 1000).
-%% Shorter than the deadline of a choice, so that one function does not make its whole node silent.
+%% Shorter than the deadline of a choice, so that one slow function does not make its whole node miss it.
 -define(LIMIT_MS, 500).
 -define(GROUP_MEMORY_MS, 3600000).
 
-%% @doc What the environment says: for {@link use/2}.
+%% @doc Returns the arguments for {@link use/2} that the environment gives.
 -spec from_environment() -> {ok, Builtins :: boolean(), [{placement_entry:name(), placement_entry:definition()}]} | {error, Text :: unicode:chardata()}.
 from_environment() ->
     Wrong = [io_lib:format("placement: ~tp = ~0tP is not valid; expected ~ts", [Name, Value, 10, Expected])
@@ -26,7 +26,8 @@ from_environment() ->
         {[], {error, _} = Error} -> Error
     end.
 
-%% Option, default, expected, when a change takes effect and what the option does, whether a value is good. Files and attributes are judged where they are read.
+%% Option, default, expected value, when a change takes effect, what the option does, and whether a value is valid.
+%% Files and attributes are checked when they are read.
 options() ->
     [{builtins, true, "true or false", {start, "Whether this node serves the built-in attributes."}, fun is_boolean/1},
      {attributes, none, "none or the name of a file", {start, "A file with attributes that this node serves."}, fun(_) -> true end},
@@ -36,7 +37,8 @@ options() ->
      {group_memory, ?GROUP_MEMORY_MS, "milliseconds, at most 2147483647", {time, "How long a node remembers a group that it has left, at least."}, fun is_ms/1},
      {drain_ms, 0, "milliseconds from 0, at most 2147483647", {start, "Time limit of the drain that moves processes to other nodes when `init:stop/0` or SIGTERM stops this one. 0 turns the drain off."}, fun(Value) -> Value =:= 0 orelse is_ms(Value) end}].
 
-%% @doc For the reference of all options (`scripts/options'): option, default, what is valid, when a change takes effect, effect.
+%% @doc Returns the table for the reference of all options (`scripts/options'): option, default, valid values, when a
+%% change takes effect, effect.
 -spec table() -> [{Option :: atom(), Default :: term(), Expected :: string(), TakesEffect :: string(), Effect :: string()}].
 table() ->
     [{Name, Default, Expected, takes_effect(When), Effect} || {Name, Default, Expected, {When, Effect}, _} <- options()].
@@ -50,29 +52,30 @@ value(Name) ->
     {Name, Default, _, _, _} = lists:keyfind(Name, 1, options()),
     application:get_env(placement, Name, Default).
 
-%% A process waits at most 2^32 - 1 ms, and a lease is judged for twice the deadline.
+%% A process can wait for at most 2^32 - 1 ms, and a lease is judged for twice the deadline.
 is_ms(Value) -> is_integer(Value) andalso Value > 0 andalso Value < 1 bsl 31.
 
-%% A text such as "/site/rack1" is also a path, as everywhere: placement_tree splits it.
+%% A string such as "/site/rack1" is also a valid path; placement_tree splits it.
 is_path(Value) -> Value =:= none orelse is_list(Value).
 
-%% @doc Milliseconds for a choice, or for a question about a lease, that does not say how long it may take.
+%% @doc Returns the milliseconds for a choice, or a question about a lease, without a time limit of its own.
 -spec deadline_ms() -> pos_integer().
 deadline_ms() -> value(deadline).
 
-%% @doc Milliseconds for the function of an attribute whose entry does not say how long it may take.
+%% @doc Returns the milliseconds for the function of an attribute whose entry sets no limit.
 -spec limit_ms() -> pos_integer().
 limit_ms() -> value(limit).
 
-%% @doc Milliseconds after which a member of a group looks for what it may forget ({@link placement_group}).
+%% @doc Returns the milliseconds after which a member of a group looks for what it may forget
+%% ({@link placement_group}).
 -spec group_memory_ms() -> pos_integer().
 group_memory_ms() -> value(group_memory).
 
-%% @doc Milliseconds for the drain before this node stops; 0: it is not drained.
+%% @doc Returns the milliseconds for the drain before this node stops; with 0 the node is not drained.
 -spec drain_ms() -> non_neg_integer().
 drain_ms() -> value(drain_ms).
 
-%% @doc The entries of a file; none without one.
+%% @doc Returns the entries of a file, or an empty list without a file.
 -spec read(none | file:name_all()) -> {ok, [{placement_entry:name(), placement_entry:definition()}]} | {error, Text :: unicode:chardata()}.
 read(none) -> {ok, []};
 read(File) ->
@@ -81,7 +84,8 @@ read(File) ->
         false -> {error, io_lib:format("~0tP is not the name of a file", [File, 10])}
     end.
 
-%% @doc Serves these attributes. A function that does not work is no error: its attribute is not known, and a warning says why.
+%% @doc Serves these attributes. A function that does not work is not an error: its attribute is unknown, and a
+%% warning gives the reason.
 -spec use(Builtins :: boolean(), [{placement_entry:name(), placement_entry:definition()}]) -> ok.
 use(Builtins, Entries) ->
     {ok, Troubles} = placement_attr:configure(Builtins, Entries),

@@ -1,11 +1,14 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Empties a node: each willing process moves to another one, many at once.
+%% @doc Empties a node: each willing process moves to another one, several at once.
 %%
-%% Willing are the children of {@link placement_child}, which are moved by their keepers under their leases, and each other gen_server or gen_statem with `placement_handoff/3' whose supervisor has a
-%% registered name: a supervisor of that name on another node starts it there. {@link placement_move} is the move itself. For a process without a lease the commit of the old process decides: until the new process has heard it, it
-%% does nothing, and if the nodes lose each other before, it is ended.
+%% Willing are the children of {@link placement_child}, which their keepers move under their leases, and every other
+%% gen_server or gen_statem with `placement_handoff/3' whose supervisor has a registered name; the supervisor of that
+%% name on another node starts the process there. {@link placement_move} does the move itself. For a process without a
+%% lease the commit of the old process decides. The new process does nothing until it has received the commit, and if
+%% the nodes lose each other earlier, the new process is ended.
 %%
-%% A drain is a process on the node that is drained, with one process for each move under way. The node has the taint `draining' from then on.
+%% A drain is a process on the node that is drained, with one more process for each move under way. From then on the
+%% node has the taint `draining'.
 -module(placement_drain).
 
 -include_lib("kernel/include/logger.hrl").
@@ -15,7 +18,7 @@
 
 -export_type([options/0, result/0, left/0]).
 
-%% `tell' gets `{placement_drain, node(), #{total, moved, left}}' a few times a second.
+%% `tell' receives `{placement_drain, node(), #{total, moved, left}}' a few times a second.
 -type options() :: #{at_once => pos_integer(), timeout => pos_integer(), tell => pid()}.
 -type left() :: #{process := {child, placement_child:name()} | {supervised, Supervisor :: atom(), Id :: term()}, pid := pid(), reason := term()}.
 -type result() :: #{node := node(), moved := non_neg_integer(), restarted := [left()], stayed := [left()], lost := [left()], ms := non_neg_integer()}.
@@ -23,25 +26,26 @@
 -define(AT_ONCE, 8).
 -define(TIMEOUT_MS, 60000).
 -define(TELL_MS, 250).
-%% Before what could not move is tried again.
+%% The pause before the next attempt to move what could not move.
 -define(AGAIN_MS, 100).
-%% What waiting seldom changes is tried again for so long.
+%% How long to retry after a refusal whose reason seldom changes.
 -define(PATIENCE_MS, 3000).
 -define(CALL_MS, 5000).
 -define(HOLD_MS, 5000).
-%% Questions to processes that have moved. They hold nobody up, unlike moves.
+%% Concurrent questions to processes that have moved. Unlike moves, they hold nobody up.
 -define(SETTLE_AT_ONCE, 100).
-%% Every other node is asked again so often which nodes suit the children of a query.
+%% How long an answer is kept about which nodes suit the children of a query, or have a supervisor.
 -define(SUITS_MS, 1000).
 
 -record(job, {process :: {child, term()} | {supervised, atom(), term()}, pid :: pid(), what :: {child, placement_child:spec(), Keeper :: pid()} | {supervised, map()},
-              %% When it was first refused for a reason that waiting seldom changes, unless it was refused for another one since.
+              %% When the process was first refused for a reason that seldom changes; a refusal for any other reason
+              %% resets it.
               waits_since = none :: none | integer()}).
 -record(state, {jobs = [] :: [#job{}], seen = #{} :: #{pid() => true}, later = [] :: [{#job{}, Reason :: term()}], open = #{} :: #{reference() => {#job{}, Mover :: pid()}}, total :: non_neg_integer(), moved = [] :: [pid()],
                 restarted = [] :: [left()], stayed = [] :: [left()], lost = [] :: [left()], suits = #{} :: #{term() => {integer(), [node()]}}, turn = 0 :: non_neg_integer(),
                 at_once :: pos_integer(), tell :: pid() | none, told :: integer(), until :: integer()}).
 
-%% @doc Empties this node. Returns when each willing process has moved, or cannot, or after the timeout.
+%% @doc Empties this node. Returns when each willing process has moved or cannot move, or after the timeout.
 -spec run(options()) -> {ok, result()} | {error, already_draining | {bad_option, atom(), term()}}.
 run(Options) ->
     case [{Key, Value} || {Key, Value} <- maps:to_list(Options), not is_option(Key, Value)] of
@@ -70,14 +74,15 @@ drained(Options) ->
     State = #state{jobs = Jobs, seen = seen(Jobs, #{}), total = length(Jobs), at_once = maps:get(at_once, Options, ?AT_ONCE), tell = maps:get(tell, Options, none), told = Begin,
                    until = Begin + maps:get(timeout, Options, ?TIMEOUT_MS)},
     #state{moved = Moved, restarted = Restarted, stayed = Stayed, lost = Lost} = Last = moving(State),
-    %% What waited at the old processes is handled: callers have their answers when this node stops.
+    %% Waits until the old processes' queued messages are handled, so that callers have their answers before this node
+    %% stops.
     ok = settled(Moved, Last),
     ok = told(Last),
     #{node => node(), moved => length(Moved), restarted => lists:reverse(Restarted), stayed => lists:reverse(Stayed), lost => lists:reverse(Lost), ms => now_ms() - Begin}.
 
 now_ms() -> erlang:monotonic_time(millisecond).
 
-%% @doc Takes the taint `draining' off this node: processes may come again.
+%% @doc Removes the taint `draining' from this node, which then accepts processes again.
 -spec undo() -> ok.
 undo() -> taint(fun(Taints) -> lists:delete(draining, Taints) end).
 
@@ -97,7 +102,7 @@ jobs() ->
     Others = [Pid || Pid <- processes(), not is_map_key(Pid, Known), placement_move:is_willing(Pid)],
     Children ++ supervised([{Pid, parent(Pid)} || Pid <- Others, not is_below(Pid, Known)], Names).
 
-%% Its supervisor moves, or stays, as a child.
+%% Its supervisor is a child, which moves or stays as a whole.
 is_below(Pid, Known) -> lists:any(fun(Ancestor) -> is_map_key(Ancestor, Known) end, ancestors(Pid)).
 
 ancestors(Pid) ->
@@ -119,7 +124,7 @@ parent(Pid) ->
 
 global_names() -> maps:from_list([{Pid, Name} || Name <- global:registered_names(), Pid <- [global:whereis_name(Name)], is_pid(Pid), node(Pid) =:= node()]).
 
-%% Each supervisor is asked once.
+%% Asks each supervisor once.
 supervised(Pids, Names) ->
     Supervisors = maps:from_list([{Supervisor, placement_supervisor:children(Supervisor)} || Supervisor <- lists:usort([Parent || {_, Parent} <- Pids]), Supervisor =/= none]),
     [#job{process = {supervised, Parent, id(Found)}, pid = Pid, what = {supervised, Found}}
@@ -134,7 +139,7 @@ supervised(_, _, _, {error, Reason}) -> #{refused => Reason};
 supervised(Pid, _, Parent, {ok, Children}) ->
     case Children of
         #{Pid := #{} = Child} -> Child#{supervisor => Parent};
-        %% It has ended, or does not belong to what has started it.
+        %% The process has ended, or its supervisor did not start it as a child.
         #{} ->
             case is_process_alive(Pid) of
                 true -> #{refused => no_supervisor};
@@ -145,7 +150,7 @@ supervised(Pid, _, Parent, {ok, Children}) ->
 %%% The moves
 
 moving(#state{jobs = [], later = [], open = Open, seen = Seen, total = Total} = State) when map_size(Open) =:= 0 ->
-    %% What has been started meanwhile.
+    %% Some processes may have been started meanwhile.
     case [Job || #job{pid = Pid} = Job <- jobs(), not is_map_key(Pid, Seen)] of
         [] -> State;
         New -> moving(State#state{jobs = New, seen = seen(New, Seen), total = Total + length(New)})
@@ -163,7 +168,7 @@ moving(#state{jobs = [Job | Jobs], open = Open, at_once = AtOnce, until = Until}
         false -> moving(lists:foldl(fun(One, After) -> stayed(One, timeout, After) end, State#state{jobs = []}, [Job | Jobs]))
     end;
 moving(#state{open = Open, until = Until} = State) ->
-    %% A callback may hang. Its process goes on when its mover has ended.
+    %% A callback may hang. Its process resumes when its mover has ended.
     _ = [exit(Mover, kill) || now_ms() > Until + ?HOLD_MS, {_, Mover} <- maps:values(Open)],
     receive
         {'DOWN', Monitor, process, _, Reason} when is_map_key(Monitor, Open) ->
@@ -179,9 +184,9 @@ moving(#state{open = Open, until = Until} = State) ->
 
 seen(Jobs, Seen) -> maps:merge(Seen, maps:from_list([{Pid, true} || #job{pid = Pid} <- Jobs])).
 
-%% The exit reason is how the result travels.
+%% The result is passed in the exit reason.
 -dialyzer({nowarn_function, begun/2}).
-%% gen marks aliases so.
+%% gen marks aliases with an improper list.
 -dialyzer({no_improper_lists, begun_asking/1}).
 begun(#job{what = {supervised, #{refused := Reason}}} = Job, State) -> stayed(Job, Reason, State);
 begun(Job, State) ->
@@ -220,7 +225,8 @@ waits_since(seldom, #job{waits_since = Since}, _) when is_integer(Since) -> Sinc
 waits_since(seldom, _, Now) -> Now;
 waits_since(_, _, _) -> none.
 
-%% Whether waiting helps. A process monitors others while it waits for answers, and another node may take what the first did not.
+%% Tells whether waiting helps. A process also has monitors while it waits for answers, and another node may accept
+%% what the first did not.
 changes({has, monitors, _}) -> seldom;
 changes({has, _, _}) -> never;
 changes({stays, _}) -> never;
@@ -248,12 +254,13 @@ told(#state{tell = Tell, total = Total, moved = Moved, restarted = Restarted, st
 
 %%% Where to
 
-%% All nodes that suit, each in its turn: they fill evenly, and the query is not judged for each child.
+%% Returns all nodes that suit. They take turns, so they fill evenly and the query is not evaluated for each child.
 nodes_for(#job{what = {child, #{query := Query} = Spec, _}}, State) ->
     Nodes = placement_child:candidates(Spec),
     cached({Query, Nodes}, fun() ->
         Connected = [Node || Node <- Nodes, Node =/= node(), lists:member(Node, nodes(connected))],
-        %% A node that has gone, or has been told to take nothing, may be the reason why this is asked again.
+        %% Does not use cached values, because the reason for this attempt may be that a node has gone down or stopped
+        %% accepting processes.
         case Connected =/= [] andalso placement_choose:ranked(accepting(Connected, placement_child), {Query, length(Connected)}, #{max_age => 0}) of
             {ok, Suitable, _} -> lists:sort(Suitable);
             _ -> []
@@ -274,7 +281,8 @@ cached(Key, Fun, #state{suits = Suits} = State) ->
 accepting([], _) -> [];
 accepting(Nodes, Registered) -> [Node || {Node, {ok, true}} <- lists:zip(Nodes, erpc:multicall(Nodes, ?MODULE, accepts, [Registered], ?CALL_MS))].
 
-%% @private Whether this node takes processes of that supervisor. A node with an older release has no such function.
+%% @private Tells whether this node accepts processes of that supervisor. A node with an older release does not have
+%% this function.
 -spec accepts(atom()) -> boolean().
 accepts(Registered) -> whereis(placement_child) =/= undefined andalso whereis(Registered) =/= undefined andalso whereis(?MODULE) =:= undefined.
 
@@ -296,7 +304,8 @@ one(#job{pid = Pid, what = {supervised, Child}}, Node) ->
             moved_to(Receiver, Monitor, Held, Pid, Node)
     end.
 
-%% The old process commits when the receiver tells it that the new one is ready, unless it hears of this process before that it may go on. So it alone decides.
+%% The old process commits when the receiver reports that the new one is ready, unless this process has told it before
+%% to resume. So the old process alone decides.
 moved_to(Receiver, Monitor, Held, Pid, Node) ->
     Old = monitor(process, Pid),
     receive
@@ -316,7 +325,7 @@ not_moved(Held, Reason, Receiver, Monitor, Old, Pid, Node) ->
         {'DOWN', Old, process, _, _} -> {refused, ended}
     end.
 
-%% The old process forwards, whatever happens to the other node.
+%% The old process forwards from now on, even if the other node goes down.
 committed(Receiver, Monitor, Old, Pid, Node) ->
     receive
         {Receiver, {live, New}} -> {moved, New};
@@ -332,7 +341,8 @@ supervisor_of(Pid) ->
         [] -> none
     end.
 
-%% @private On the other node: starts the process there and gives it its state. Ends it again if the old process may go on.
+%% @private Runs on the other node: starts the process there and gives it its state, and ends it again if the old
+%% process may resume.
 -spec receive_from(Mover :: pid(), placement_move:held(), Old :: pid(), map(), Ms :: non_neg_integer()) -> ok.
 receive_from(Mover, Held, Old, #{supervisor := Supervisor} = Child, Ms) ->
     Monitor = monitor(process, Mover),
@@ -365,7 +375,7 @@ received(Mover, Monitor, New, Supervisor) ->
             end
     end.
 
-%% @private Ends an old process that forwards to one that is gone, without its supervisor starting it again.
+%% @private Ends an old process whose new process is gone, in a way that its supervisor does not start it again.
 -spec retire(Supervisor :: pid() | atom(), pid()) -> ok.
 retire(Supervisor, Pid) ->
     case placement_supervisor:terminate(Supervisor, Pid) of
@@ -375,7 +385,8 @@ retire(Supervisor, Pid) ->
 
 %%% The end
 
-%% Each process that forwards passes a question of sys on: whoever is answered has handled what came before.
+%% Each process that forwards also forwards a question of sys, so an answer shows that everything before it was
+%% handled.
 settled(Pids, #state{until = Until}) -> settled(Pids, [], ?SETTLE_AT_ONCE, Until).
 
 settled([], [], _, _) -> ok;
@@ -391,7 +402,7 @@ settled(Pids, [{Alias, Monitor} | Open], AtOnce, Until) ->
     receive {[alias | Alias], _} -> ok after 0 -> ok end,
     settled(Pids, Open, AtOnce, Until).
 
-%% A question that sys does not know is answered, and has no effect.
+%% sys answers a question that it does not know, without any effect.
 begun_asking(Pid) ->
     Alias = alias(),
     Pid ! {system, {self(), [alias | Alias]}, ?MODULE},
@@ -399,14 +410,15 @@ begun_asking(Pid) ->
 
 %%% Texts
 
-%% @doc What became of a drain, for people: one line, and one for each process that is not on another node with its state.
+%% @doc Describes the result of a drain for people: one line, and one for each process that is not on another node
+%% with its state.
 -spec to_text(result()) -> unicode:chardata().
 to_text(#{node := Node, moved := Moved, restarted := Restarted, stayed := Stayed, lost := Lost, ms := Ms}) ->
     [io_lib:format("~ts: ~b moved, ~b restarted elsewhere, ~b stayed, ~b lost, in ~.2f s~n", [Node, Moved, length(Restarted), length(Stayed), length(Lost), Ms / 1000]),
      [io_lib:format("stayed: ~ts: ~ts~n", [process_text(Process), placement_move:reason_text(Reason)]) || #{process := Process, reason := Reason} <- Stayed],
      [io_lib:format("lost: ~ts: ~ts~n", [process_text(Process), placement_move:reason_text(Reason)]) || #{process := Process, reason := Reason} <- Lost]].
 
-%% @doc The name of a process, for people.
+%% @doc Returns the name of a process, for people.
 -spec process_text({child, term()} | {supervised, atom(), term()}) -> unicode:chardata().
 process_text({child, Name}) -> io_lib:format("child ~0tP", [Name, 8]);
 process_text({supervised, none, _}) -> "a process without a registered supervisor";

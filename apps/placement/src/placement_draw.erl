@@ -1,10 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Draws measured times: a heat map of all pairs and a dendrogram of the tree, as SVG; PNG by
-%% `rsvg-convert' (Debian's librsvg2-bin). The only module that draws.
+%% @doc Draws measured times as SVG: a heat map of all pairs and a dendrogram of the tree. `rsvg-convert' (Debian's
+%% librsvg2-bin) turns them into PNG. No other module draws.
 %%
-%% Both stay readable at 256 nodes: each node has a line of its own, at least 8 points high, with its name. Colours go by the
-%% logarithm, red for fast through yellow to white for slow, as in the report's figures. All of it is pure but for
-%% {@link to_png/2}.
+%% Both stay readable with 256 nodes, because each node has a line of its own, at least 8 points high, with its name.
+%% The colour depends on the logarithm, from red for fast through yellow to white for slow, as in the report's
+%% figures. All functions are pure except {@link to_png/2}.
 -module(placement_draw).
 
 -export([heat_map/2, dendrogram/2, beside/1, to_png/2, format_error/1]).
@@ -12,15 +12,15 @@
 -export_type([options/0, error/0]).
 
 -type options() :: #{title => unicode:chardata(),
-                     order => [node()],       %% of the heat map: neighbours side by side
-                     breaks => [pos_integer()]}. %% dotted lines after so many nodes
+                     order => [node()],       %% of the heat map: neighbours next to each other
+                     breaks => [pos_integer()]}. %% dotted lines after these numbers of nodes
 -type error() :: no_rsvg | {rsvg, unicode:chardata()} | {file, file:filename_all(), file:posix()}.
 
 -define(SHADES, 64).
 -define(PNG_MS, 120000).
 
-%% @doc The heat map of a matrix: rows and columns are the nodes, from top and left in the order of the
-%% option, else as in the matrix.
+%% @doc Draws the heat map of a matrix. Rows and columns are the nodes, from top and left in the order given in the
+%% options or, by default, in that of the matrix.
 -spec heat_map(placement_matrix:matrix(), options()) -> unicode:chardata().
 heat_map(Matrix, Options) ->
     Nodes = maps:get(order, Options, placement_matrix:nodes(Matrix)),
@@ -39,7 +39,7 @@ heat_map(Matrix, Options) ->
 longest(Names) ->
     min(30, lists:max([4 | [string:length(Name) || Name <- Names]])).
 
-%% The range of the logarithms, and whether there is one.
+%% Returns the least and the greatest logarithm, both 0.0 if there are no times.
 scale([]) -> {0.0, 0.0};
 scale(Times) -> {math:log(lists:min(Times)), math:log(lists:max(Times))}.
 
@@ -48,7 +48,7 @@ shade(Time, {Low, High}) when High - Low > 1.0e-9 ->
     min(?SHADES - 1, trunc((math:log(Time) - Low) / (High - Low) * ?SHADES));
 shade(_, _) -> 0.
 
-%% From red through orange and yellow to white.
+%% Returns the colour, from red through orange and yellow to white.
 colour(Shade) ->
     Share = Shade / (?SHADES - 1),
     {Green, Blue} = if Share < 0.7 -> {round(255 * Share / 0.7), 0};
@@ -56,7 +56,7 @@ colour(Shade) ->
                     end,
     io_lib:format("#ff~2.16.0b~2.16.0b", [Green, Blue]).
 
-%% Cells of one shade are one path; neighbours in a row are one rectangle of it.
+%% All cells of one shade form one path, and neighbours in a row form one rectangle of it.
 cells(Matrix, Count, Scale, #{left := Left, top := Top, cell := Cell, side := Side}) ->
     Runs = lists:foldl(fun(Row, Acc) -> runs(row_shades(Row, Count, Matrix, Scale), Row, Acc) end, #{}, lists:seq(1, Count)),
     [io_lib:format("<g transform=\"translate(~b ~b) scale(~b)\" shape-rendering=\"crispEdges\">\n", [Left, Top, Cell]),
@@ -109,8 +109,8 @@ legend({Low, High} = Scale, #{left := Left, top := Top, side := Side}) ->
 
 shown(Shade, {Low, High}) -> Shade =:= 0 orelse High - Low > 1.0e-9.
 
-%% @doc The dendrogram of a tree: the root at the left, a line for each node at the right. Groups stand at their median
-%% time where it is known, else at their level.
+%% @doc Draws the dendrogram of a tree, with the root at the left and a line for each node at the right. A group is
+%% drawn at its median time if that is known, and at its level if not.
 -spec dendrogram(placement_tree:tree(), options()) -> unicode:chardata().
 dendrogram(Tree, Options) ->
     Root = placement_tree:packed(Tree),
@@ -123,7 +123,7 @@ dendrogram(Tree, Options) ->
     page(60 + 640 + 40 + 8 * longest(maps:values(Names)), Bottom + 60,
          [title(maps:get(title, Options, "Groups of nodes by round-trip time")), ticks(Frame, Bottom), Lines]).
 
-%% @doc Several dendrograms side by side, each with its title.
+%% @doc Draws several dendrograms next to each other, each with its title.
 -spec beside([{Title :: unicode:chardata(), placement_tree:tree()}, ...]) -> unicode:chardata().
 beside(Titled) ->
     {Parts, {Width, Height}} =
@@ -138,13 +138,13 @@ size_of(Svg) ->
     {match, [Width, Height]} = re:run(Svg, "width=\"(\\d+)\" height=\"(\\d+)\"", [unicode, {capture, all_but_first, list}]),
     {list_to_integer(Width), list_to_integer(Height)}.
 
-%% What stands between the outermost tags, without the background.
+%% Returns the content between the outermost tags, without the background.
 inner(Svg) ->
     [_, Content] = string:split(Svg, "fill=\"white\"/>\n"),
     [Lines, _] = string:split(Content, "</svg>", trailing),
     Lines.
 
-%% From a group to the place on the axis: logarithms of medians, or levels.
+%% Returns the kind of the axis and its range: logarithms of medians, or levels if a median is unknown.
 axis(Root) ->
     Groups = groups(Root),
     case [Median || {group, _, #{median_us := Median}, _} <- Groups] of
@@ -164,7 +164,7 @@ place(Group, #{axis := {levels, _, Levels}} = Frame) -> x(1 - levels(Group) / ma
 
 x(Share, #{left := Left, wide := Wide}) -> Left + Share * Wide.
 
-%% The lines of a vertex from the line with this number on: where it stands, and the next free line.
+%% Draws the lines of a vertex from this line number on. Returns its position and the next free line.
 branch({leaf, Node}, Number, #{top := Top, line := Line, left := Left, wide := Wide, names := Names}) ->
     Y = Top + Number * Line + Line / 2,
     {text(Left + Wide + 6, Y + min(11, Line - 1) * 0.35, min(11, Line - 1), "start", maps:get(Node, Names)), {Left + Wide, Y}, Number + 1};
@@ -211,7 +211,7 @@ page(Width, Height, Content) ->
                    [Width, Height, Width, Height]),
      "<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n", Content, "</svg>\n"].
 
-%% @doc Writes an SVG text as a PNG file, by rsvg-convert.
+%% @doc Writes an SVG text to a PNG file, with rsvg-convert.
 -spec to_png(Svg :: unicode:chardata(), file:filename_all()) -> ok | {error, error()}.
 to_png(Svg, File) ->
     Source = unicode:characters_to_list([File, ".", os:getpid(), ".svg"]),
@@ -227,7 +227,7 @@ to_png(Svg, File) ->
             end
     end.
 
-%% @doc An error in words, with what to do.
+%% @doc Describes an error for people, with what to do.
 -spec format_error(error()) -> unicode:chardata().
 format_error(no_rsvg) -> "PNG needs the program rsvg-convert (Debian: apt-get install librsvg2-bin); SVG needs nothing";
 format_error({rsvg, Said}) -> ["rsvg-convert: ", string:trim(Said)];
@@ -255,7 +255,7 @@ dendrogram_test() ->
     ?assertNotEqual(nomatch, string:find(flat(dendrogram(Declared, #{})), "level of the tree")),
     ?assertNotEqual("", flat(dendrogram(placement_tree:empty(), #{}))).
 
-%% One node, and all times equal, are no special cases for the reader.
+%% One node, or equal times everywhere, must not surprise the reader.
 beside_test() ->
     {ok, Declared} = placement_tree:from_paths([{a, "/x/1"}, {b, "/x/1"}, {c, "/y"}]),
     Text = flat(beside([{"one", Declared}, {"other", Declared}])),

@@ -1,22 +1,23 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Names with the time at which each is to be looked at, so that a tick looks at what is due and not at everything. Pure. Called by {@link placement_child}.
+%% @doc Holds names with the time at which each is due, so that a tick looks only at what is due. Pure. Called by
+%% {@link placement_child}.
 -module(placement_due).
 
 -export([new/0, at/3, pop/2]).
 
 -export_type([due/0]).
 
-%% The number makes each key of the tree its own: `==' calls 1 and 1.0 the same name.
+%% The number makes each key of the tree unique, because `==' takes 1 and 1.0 for the same name.
 -record(due, {last = 0 :: non_neg_integer(), keys = #{} :: #{term() => {Ms :: integer(), non_neg_integer()}},
               tree = gb_trees:empty() :: gb_trees:tree({Ms :: integer(), non_neg_integer()}, term())}).
 
 -opaque due() :: #due{}.
 
-%% @doc No names.
+%% @doc Returns an empty set of names.
 -spec new() -> due().
 new() -> #due{}.
 
-%% @doc Looks at the name at this time, or when it was to be looked at anyway if that is sooner.
+%% @doc Makes the name due at this time, or earlier if it already was due earlier.
 -spec at(Name :: term(), Ms :: integer(), due()) -> due().
 at(Name, Ms, #due{last = Last, keys = Keys, tree = Tree} = Due) ->
     case Keys of
@@ -25,7 +26,7 @@ at(Name, Ms, #due{last = Last, keys = Keys, tree = Tree} = Due) ->
         #{} -> Due#due{last = Last + 1, keys = Keys#{Name => {Ms, Last}}, tree = gb_trees:insert({Ms, Last}, Name, Tree)}
     end.
 
-%% @doc Takes out the names that are due, the earliest first.
+%% @doc Removes and returns the names that are due, the earliest first.
 -spec pop(NowMs :: integer(), due()) -> {[Name :: term()], due()}.
 pop(Now, Due) -> pop(Now, Due, []).
 
@@ -43,6 +44,6 @@ due_test() ->
     {Names, Left} = pop(20, Due),
     ?assertEqual([a, b, c, 1, 1.0], Names),
     ?assertEqual({[], Left}, pop(20, Left)),
-    %% What was taken out may come again.
+    %% A name that was removed may be added again.
     ?assertMatch({[a, d], _}, pop(50, at(a, 1, Left))).
 -endif.

@@ -1,11 +1,12 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Entries of the attribute table: reads them from a configuration file and checks them. Called by {@link placement_attr}.
+%% @doc Reads entries of the attribute table from a configuration file and checks them. Called by
+%% {@link placement_attr}.
 %%
 %% A file holds one list of entries `{Name, Entry}' and a full stop. An entry is a plain value, or
 %% <ul><li>`{static, Value}', `{static, Value, Options}';</li>
 %% <li>`{dynamic, {M, F}}', `{dynamic, {M, F, Arguments}}', `{dynamic, {M, F, Arguments}, Options}': evaluated when it is asked for;</li>
 %% <li>`{automatic, {M, F, Arguments}}' (or `{M, F}', and `Options'): evaluated once, after the file was read;</li>
-%% <li>`{sampled, {M, F, Arguments}, Options}': a number that is evaluated every so many milliseconds; its value is the average.</li></ul>
+%% <li>`{sampled, {M, F, Arguments}, Options}': a number that is evaluated at an interval; the value is the average.</li></ul>
 %% Options are a map or a list of pairs, see {@link options()}.
 -module(placement_entry).
 
@@ -15,13 +16,13 @@
 
 -type name() :: atom().
 -type type() :: number | integer | atom | text | boolean | any.
-%% What the value must be; anything else counts as a failure of the function.
+%% `type': what the value must be; any other value counts as a failure of the function.
 -type options() :: #{unit => placement_unit:unit(),
                      type => type(),
                      ttl => non_neg_integer(),         %% ms for which another node may keep a value that it was given
-                     min_interval => non_neg_integer(), %% ms between two evaluations, however many ask
+                     min_interval => non_neg_integer(), %% ms between two evaluations, however many callers ask
                      limit => pos_integer(),           %% ms that one evaluation may take
-                     tolerance => number(),            %% values that differ by no more count as the same
+                     tolerance => number(),            %% values that differ by no more than this count as the same
                      every => pos_integer(),           %% sampled: ms between two evaluations
                      over => pos_integer()}.           %% sampled: ms whose average is the value
 -type definition() :: #{kind := static | dynamic | automatic | sampled, value => term(), call => placement_eval:call(),
@@ -30,10 +31,11 @@
 
 -define(STATIC_TTL_MS, 60000).
 -define(DYNAMIC_TTL_MS, 1000).
-%% Timers take no more than some centuries.
+%% Timers are limited to some centuries.
 -define(EVERY_MAX_MS, (1 bsl 40)).
 
-%% @doc The entries of a file, in its order. The text names the file, the place and what was expected.
+%% @doc Returns the entries of a file, in its order. The error text names the file, the position and what was
+%% expected.
 -spec read_file(file:name_all()) -> {ok, [{name(), definition()}]} | {error, Text :: unicode:chardata()}.
 read_file(File) ->
     case file:read_file(File) of
@@ -72,7 +74,7 @@ parsed({ok, Term}, Tokens) ->
     end;
 parsed({error, {Place, Module, What}}, _) -> {error, Place, Module:format_error(What)}.
 
-%% Where an element of the list begins.
+%% Returns where an element of the list begins.
 place_of(Number, [_ | Tokens]) -> place_of(Number, Tokens, 0).
 
 place_of(1, [Token | _], 0) -> erl_scan:location(Token);
@@ -84,7 +86,7 @@ place_of(Number, [Token | Tokens], Depth) ->
         _ -> place_of(Number, Tokens, Depth)
     end.
 
-%% @doc Checks a list of entries; the first that is wrong is named with its number.
+%% @doc Checks a list of entries. The error names the first wrong one with its number.
 -spec parse(term()) -> {ok, [{name(), definition()}]} | {error, Text :: unicode:chardata()}.
 parse(List) ->
     case entries(List) of
@@ -177,7 +179,7 @@ is_option({Name, Ms}) when Name =:= every; Name =:= over -> is_integer(Ms) andal
 is_option({tolerance, Number}) -> is_number(Number) andalso Number >= 0;
 is_option(_) -> false.
 
-%% @doc Whether the value itself stands in the table, not the function.
+%% @doc Tells whether the table holds the value itself rather than a function.
 -spec is_kept(definition()) -> boolean().
 is_kept(#{kind := Kind}) -> Kind =:= static.
 
@@ -196,18 +198,18 @@ kinds_test() ->
                    c := #{kind := automatic}, d := #{kind := static, value := {dynamic, {a, b}}}, e := #{unit := gib},
                    f := #{every := 100, over := 1000}, kernel_version := #{value := {3, 11, 0, 12}}}, maps:from_list(Entries)).
 
-%% The place of a mistake is its line and column.
+%% The position of a mistake is its line and column.
 syntax_test_() ->
     [?_assertMatch({error, Place, _}, text(Text))
      || {Place, Text} <- [{{1, 6}, "[{a, }]."}, {{2, 5}, "[{a, 1},\n {b 2}]."}, {{1, 9}, "[{a, 1}]"}, {{2, 1}, "[{a, 1}].\n[{b, 2}]."},
                           {{3, 1}, "[\n{a,1}\n"}]]
-        %% At the quote or behind it: newer OTPs, and late patches of OTP 27, say the latter.
+        %% At the quote or after it: newer OTPs, and late patches of OTP 27, report the latter.
         ++ [begin
                 {error, {1, Column}, _} = text(Text),
                 ?_assert(Column =:= 6 orelse Column =:= 7)
             end || Text <- ["[{a, \"open}].", "[{a, 'x]."]].
 
-%% So is that of a wrong entry, and what is said of it is one line.
+%% A wrong entry is reported with its line and column as well, in a message of one line.
 place_test_() ->
     [fun() ->
              {error, Got, Said} = text(Text),

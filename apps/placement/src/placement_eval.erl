@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Evaluates the function of an attribute in a process of its own, with limits of time, memory and size.
+%% @doc Evaluates the function of an attribute in a process of its own, with limits on time, memory and size.
 %%
-%% Called by {@link placement_attr}: a function that raises, never returns, fills the memory or returns 100 MB costs that process, not the server.
-%% The result comes as the exit reason of a monitored process, see {@link outcome/2}.
+%% Called by {@link placement_attr}. A function that raises, never returns, fills the memory or returns 100 MB costs
+%% that process, not the server. The result arrives as the exit reason of a monitored process, see {@link outcome/2}.
 -module(placement_eval).
 
 -export([start/1, stop/1, outcome/2, run/2, is_exported/1]).
@@ -15,22 +15,22 @@
 -type call() :: {module(), atom(), [term()]}.
 -type reason() :: no_such_function | {raised, Class :: error | exit | throw, Reason :: term()} | timeout | too_much_memory
                 | {too_large, Bytes :: non_neg_integer()} | {ended, Reason :: term()}.
-%% `too_large': a value may have 64 KiB in the external format, since it travels with each answer.
+%% `too_large': a value may take at most 64 KiB in the external format, because it is part of each answer.
 -type outcome() :: {ok, Value :: term()} | {error, reason()}.
 
 -define(VALUE_BYTES, 65536).
-%% 64 MiB: enough to read any file of /proc.
+%% 64 MiB, which is enough to read any file in /proc.
 -define(HEAP_WORDS, (64 bsl 20) div 8).
-%% Releases before 27 cannot count large binaries.
+%% Releases before 27 do not count large binaries in the heap limit.
 -if(?OTP_RELEASE >= 27).
 -define(LIMIT, #{size => ?HEAP_WORDS, kill => true, error_logger => false, include_shared_binaries => true}).
 -else.
 -define(LIMIT, #{size => ?HEAP_WORDS, kill => true, error_logger => false}).
 -endif.
 
-%% The exit reason is how the result travels.
+%% The result is passed in the exit reason.
 -dialyzer({nowarn_function, start/1}).
-%% @doc Begins an evaluation. The caller gets the `DOWN' message of the monitor, and keeps the limit of time.
+%% @doc Begins an evaluation. The caller receives the monitor's `DOWN' message and enforces the time limit.
 -spec start(call()) -> {pid(), Monitor :: reference()}.
 start({Module, Function, Arguments}) ->
     spawn_opt(fun() -> exit({?MODULE, guarded(Module, Function, Arguments)}) end, [monitor, {max_heap_size, ?LIMIT}]).
@@ -58,14 +58,14 @@ shortened(Reason) ->
 -spec stop(pid()) -> true.
 stop(Pid) -> exit(Pid, kill).
 
-%% @doc What the exit reason of an evaluation means; `Stopped' says whether {@link stop/1} was called before.
+%% @doc Translates the exit reason of an evaluation. `Stopped' tells whether {@link stop/1} was called before.
 -spec outcome(ExitReason :: term(), Stopped :: boolean()) -> outcome().
 outcome({?MODULE, Outcome}, _) -> Outcome;
 outcome(killed, true) -> {error, timeout};
 outcome(killed, false) -> {error, too_much_memory};
 outcome(Reason, _) -> {error, {ended, shortened(Reason)}}.
 
-%% @doc Evaluates and waits, at most so many milliseconds.
+%% @doc Evaluates a call, waiting at most `LimitMs' milliseconds.
 -spec run(call(), LimitMs :: pos_integer()) -> outcome().
 run(Call, LimitMs) ->
     {Pid, Monitor} = start(Call),
@@ -76,7 +76,7 @@ run(Call, LimitMs) ->
         receive {'DOWN', Monitor, process, Pid, Reason} -> outcome(Reason, true) end
     end.
 
-%% @doc Whether the function of a call exists now. A module is loaded for it if need be.
+%% @doc Tells whether the function of a call exists now, loading its module if necessary.
 -spec is_exported(call()) -> boolean().
 is_exported({Module, Function, Arguments}) ->
     _ = code:ensure_loaded(Module),
@@ -86,12 +86,12 @@ is_exported({Module, Function, Arguments}) ->
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
 
-%% So many binaries of a MiB, all kept.
+%% Makes this many binaries of 1 MiB and keeps them all.
 hoard(Count) ->
     Kept = [binary:copy(<<N>>, 1 bsl 20) || N <- lists:seq(1, Count)],
     length([Binary || Binary <- Kept, byte_size(Binary) =:= 1 bsl 20]).
 
-%% A busy machine takes its time; only what never returns is given little.
+%% Only the function that never returns gets a short limit, because a busy machine may need time for the others.
 run_test_() ->
     Patience = 60000,
     [{timeout, 120, Test}

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Says why: every constraint on every node, and what stands in the way when there are too few nodes. Called by {@link placement_choose}, {@link placement}
-%% and the command `beamway choose'.
+%% @doc Explains a choice: every constraint on every node and, if there are too few nodes, the reasons. Called by
+%% {@link placement_choose}, {@link placement} and the command `beamway choose'.
 -module(placement_explain).
 
 -export([reports/2, why_not/2, conflict/2, to_text/1, conflict_text/1, predicate_text/1]).
@@ -18,13 +18,15 @@
                       unreachable := [{node(), placement_cache:status()}], oldest_ms := non_neg_integer(), spread => spread()}.
 -type spread() :: #{by := non_neg_integer() | {attribute, placement_entry:name()}, max_skew := pos_integer(), most := non_neg_integer(),
                     places := [{{value, term()} | {with, node()} | unknown, Nodes :: pos_integer()}]}.
-%% `spread': enough nodes fulfil the constraints, but a hard spread over their places allows only `most' of them. `alone': how many nodes fulfil each constraint, and on how many it is unknown. `together': pairs that too few nodes fulfil although enough fulfil each. `largest': the most
-%% constraints that enough nodes fulfil at once. `relaxations': a constraint, a weaker one in its place, and the number of nodes that this would give.
+%% `spread': enough nodes fulfil the constraints, but a hard spread over their places allows only `most' of them.
+%% `alone': how many nodes fulfil each constraint, and on how many it is unknown. `together': pairs of constraints
+%% that too few nodes fulfil although enough fulfil each. `largest': the most constraints that enough nodes fulfil at
+%% once. `relaxations': a constraint, a weaker one to replace it, and the number of nodes that would then fit.
 
 -define(EXACT_MAX, 12).
 -define(SHOWN_PLACES, 8).
 
-%% @doc All constraints of a plan, on all nodes of a snapshot.
+%% @doc Judges all constraints of a plan on all nodes of a snapshot.
 -spec reports(placement_query:plan(), placement_choose:snapshot()) -> [report()].
 reports(#{require := Require, order := Order} = Plan, #{contexts := Contexts}) ->
     Parts = parts(Plan, Contexts),
@@ -32,7 +34,7 @@ reports(#{require := Require, order := Order} = Plan, #{contexts := Contexts}) -
     Thresholds = lists:foldl(fun(P, Acc) -> maps:merge(placement_pred:thresholds(P, Suitable), Acc) end, #{}, [Require | Order]),
     [report(Context#{thresholds => Thresholds}, Parts) || Context <- Contexts].
 
-%% That a node has no taints is worth a word where one has.
+%% The tolerance of taints is only reported if some node has taints.
 parts(#{require := Require, tolerance := Tolerance, order := Order}, Contexts) ->
     [{require, P} || P <- placement_pred:conjuncts(Require)]
         ++ [{require, P} || P <- Tolerance, lists:any(fun(#{view := #{status := Status}} = C) -> Status =:= ok andalso not all_true([P], C) end, Contexts)]
@@ -46,13 +48,13 @@ report(#{node := Node, view := #{status := Status}} = Context, Parts) ->
     #{node => Node, status => Status, constraints => Constraints,
       suitable => Status =:= ok andalso [] =:= [C || #{kind := require, truth := Truth} = C <- Constraints, Truth =/= true]}.
 
-%% @doc Every constraint that keeps a node from being chosen; those of the order, which only may, come last.
+%% @doc Returns every constraint that keeps a node from being chosen; the optional ones of the order come last.
 -spec why_not(node(), [report()]) -> [verdict()].
 why_not(Node, Reports) -> [Constraint || #{node := N, constraints := All} <- Reports, N =:= Node, #{truth := Truth} = Constraint <- All, Truth =/= true].
 
 %%% Too few nodes
 
-%% @doc What stands in the way.
+%% @doc Explains why too few nodes suit.
 -spec conflict(placement_query:plan(), placement_choose:snapshot()) -> conflict().
 conflict(#{require := Require, min := Min, on_conflict := OnConflict} = Plan, #{contexts := Contexts} = Snapshot) ->
     Reports = reports(Plan, Snapshot),
@@ -80,7 +82,7 @@ holding(Bits, Masks) -> length([Mask || Mask <- Masks, Mask band Bits =:= Bits])
 
 unknowns(P, Counted) -> length([C || Truths <- Counted, {C, unknown} <- Truths, C =:= P]).
 
-%% Exact up to 12 constraints; beyond, the constraints of the node that fulfils most.
+%% Exact up to 12 constraints. With more it takes the constraints of the node that fulfils most.
 largest(Count, Masks, Min) when Count =< ?EXACT_MAX ->
     {_, Best} = lists:max([{bits(Set), Set} || Set <- lists:seq(0, 1 bsl Count - 1), Set =:= 0 orelse holding(Set, Masks) >= Min]),
     Best;
@@ -91,7 +93,8 @@ largest(_, Masks, _) ->
 bits(0) -> 0;
 bits(N) -> (N band 1) + bits(N bsr 1).
 
-%% For each comparison of numbers: the mildest change of its constant that gives one node more, and enough nodes, if all else stays.
+%% For each comparison of numbers, returns the mildest changes of its constant that add one node, and enough nodes, if
+%% everything else stays.
 relaxations(Indexed, Answering, Min) ->
     All = 1 bsl length(Indexed) - 1,
     lists:append([relaxed(P, [Value || {Mask, #{constraints := Constraints}} <- Answering, Mask bor (1 bsl I) =:= All,
@@ -122,7 +125,7 @@ holds(ge, Value, Bound) -> Value >= Bound.
 
 %%% For readers
 
-%% @doc Reports in words, one node a paragraph.
+%% @doc Formats reports as text, one paragraph per node.
 -spec to_text([report()]) -> unicode:chardata().
 to_text(Reports) -> [report_text(Report) || Report <- Reports].
 
@@ -163,7 +166,7 @@ detail_text({distance, Distance}) -> io_lib:format("the distance is ~w", [Distan
 detail_text({latency_us, Us}) -> io_lib:format("a round trip takes ~w us", [Us]);
 detail_text(Other) -> io_lib:format("~0tP", [Other, 12]).
 
-%% @doc A predicate in words.
+%% @doc Formats a predicate as text.
 -spec predicate_text(placement_pred:predicate()) -> unicode:chardata().
 predicate_text({Name, Op, Constant}) when Op =:= eq; Op =:= ne; Op =:= lt; Op =:= le; Op =:= gt; Op =:= ge ->
     Sign = maps:get(Op, #{eq => "=", ne => "/=", lt => "<", le => "=<", gt => ">", ge => ">="}),
@@ -181,7 +184,7 @@ predicate_text(P) -> io_lib:format("~0tP", [P, 15]).
 constant_text({Number, Unit}) when is_number(Number), is_atom(Unit) -> io_lib:format("~w ~ts", [Number, Unit]);
 constant_text(Constant) -> io_lib:format("~0tP", [Constant, 12]).
 
-%% @doc A conflict in words.
+%% @doc Formats a conflict as text.
 -spec conflict_text(conflict()) -> unicode:chardata().
 conflict_text(#{wanted := Wanted, candidates := Candidates, feasible := Feasible, alone := Alone, together := Together, relaxations := Relaxations,
                 contradictions := Contradictions, unreachable := Unreachable} = Conflict) ->

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Writes the tree of a network for other programs: the report's network term, DOT for graphviz, Newick
-%% for programs of phylogeny, JSON, Slurm's `topology.conf'. Pure.
+%% @doc Writes the tree of a network for other programs: the report's network term, DOT for graphviz, Newick for
+%% phylogeny programs, JSON, and Slurm's `topology.conf'. Pure.
 -module(placement_export).
 
 -export([text/2, to_json/1, formats/0, short_names/1, name/1, micros/1]).
@@ -9,12 +9,12 @@
 
 -type format() :: term | dot | newick | json | conf | paths.
 
-%% @doc The formats and the endings of their files.
+%% @doc Returns the formats and the extensions of their files.
 -spec formats() -> [{format(), string()}].
 formats() ->
     [{term, ".term"}, {dot, ".dot"}, {newick, ".nwk"}, {json, ".json"}, {conf, ".conf"}, {paths, ".paths"}].
 
-%% @doc The tree as a text. JSON is made of {@link to_json/1} by whoever has an encoder.
+%% @doc Returns the tree as text. For JSON, a caller that has an encoder uses {@link to_json/1}.
 -spec text(format(), placement_tree:tree()) -> unicode:chardata().
 text(term, Tree) -> io_lib:format("~tp.~n", [placement_tree:to_network(Tree)]);
 text(dot, Tree) -> dot(Tree);
@@ -29,7 +29,7 @@ paths({leaf, Node}, Path) -> [atom_to_list(Node), " ", case Path of "" -> "/"; _
 paths({group, _, _, Children}, Path) ->
     [paths(Child, case Child of {leaf, _} -> Path; {group, Name, _, _} -> [Path, "/", name(Name)] end) || Child <- Children].
 
-%% @doc The name of a group as a text.
+%% @doc Returns the name of a group as text.
 -spec name(placement_tree:name()) -> string().
 name(Name) when is_list(Name); is_binary(Name) ->
     try unicode:characters_to_list(Name) of
@@ -41,8 +41,8 @@ name(Name) -> lists:flatten(io_lib:format("~tw", [Name])).
 
 %% ---- DOT ----
 
-%% As in the report's figures: an ellipse holds the members of a lowest cluster, its size and diameter,
-%% a box the diameter of a higher one.
+%% As in the report's figures, an ellipse holds the members of a lowest cluster, its size and diameter, and a box the
+%% diameter of a higher one.
 dot(Tree) ->
     Nodes = placement_tree:nodes(Tree),
     Names = maps:from_list(lists:zip(Nodes, short_names(Nodes))),
@@ -61,7 +61,7 @@ dot_vertex({group, _, Labels, Children} = Group, Number, Names) ->
 dot_vertex({leaf, Node}, Number, Names) ->
     {dot_node(Number, ellipse, members([Node], Names)), Number + 1}.
 
-%% Nodes beside groups hang from their group each alone: they are no cluster.
+%% Nodes next to groups are not a cluster, so each is attached to its group separately.
 dot_below({group, alone, _, Leaves}, Above, Number, Names) ->
     lists:mapfoldl(fun(Leaf, N) -> dot_below(Leaf, Above, N, Names) end, Number, Leaves);
 dot_below(Child, Above, Number, Names) ->
@@ -85,7 +85,7 @@ wrapped(Words, Line) -> [Line ++ "," | wrapped(Words, "")].
 diameter(#{max_us := Most}) -> [["diameter ", micros(Most)]];
 diameter(#{}) -> [].
 
-%% @doc Names for people: what all nodes have in common, before or after the `@', is left out.
+%% @doc Returns names for people, without the part before or after the `@' if all nodes have it in common.
 -spec short_names([node()]) -> [string()].
 short_names(Nodes) ->
     Parts = [string:split(atom_to_list(Node), "@") || Node <- Nodes],
@@ -98,7 +98,7 @@ short_parts(Parts, _, [_]) -> [Name || [Name, _] <- Parts];
 short_parts(Parts, [_], _) -> [Host || [_, Host] <- Parts];
 short_parts(Parts, _, _) -> [Name ++ "@" ++ Host || [Name, Host] <- Parts].
 
-%% @doc A time for people.
+%% @doc Formats a time for people.
 -spec micros(number()) -> unicode:chardata().
 micros(Us) when Us >= 1.0e6 -> io_lib:format("~.2f s", [Us / 1.0e6]);
 micros(Us) when Us >= 1.0e4 -> io_lib:format("~.1f ms", [Us / 1.0e3]);
@@ -107,8 +107,8 @@ micros(Us) -> io_lib:format("~.1f µs", [float(Us)]).
 
 %% ---- Newick ----
 
-%% The height of a group is half its median time, or its levels where nothing was measured, so that the
-%% way between two nodes is as long as their time.
+%% The height of a group is half its median time, or its level if nothing was measured, so that the path between two
+%% nodes is as long as their time.
 newick(Tree) ->
     Root = placement_tree:packed(Tree),
     [newick(Root, height(Root)), ";\n"].
@@ -129,7 +129,7 @@ quoted(Text) -> ["'", string:replace(Text, "'", "''", all), "'"].
 
 %% ---- JSON ----
 
-%% @doc The tree as a map for a JSON encoder: groups have name, size, labels and children, leaves a node.
+%% @doc Returns the tree as a map for a JSON encoder. Groups have name, size, labels and children; leaves have a node.
 -spec to_json(placement_tree:tree()) -> map().
 to_json(Tree) ->
     #{epoch => placement_tree:epoch(Tree), nodes => placement_tree:size(Tree), depth => placement_tree:depth(Tree),

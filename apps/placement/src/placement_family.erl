@@ -1,24 +1,26 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A process of this node and those that it has started, such as a supervisor and what runs below it. Called by {@link placement_attr}, {@link placement_choose}
-%% and {@link placement_child_keeper}.
+%% @doc Finds a process on this node together with the processes that it has started, such as a supervisor and
+%% everything below it. Called by {@link placement_attr}, {@link placement_choose} and {@link placement_child_keeper}.
 -module(placement_family).
 
 -export([is_in/2, kill/1]).
 
-%% Most families are read completely in this time, and then end parents first. It is less than the margin of the shortest lease (20 ms).
+%% Most families are read completely in this time and are then ended parents first. It is less than the margin of the
+%% shortest lease (20 ms).
 -define(FIRST_MS, 5).
 -define(ALL_MS, 60000).
-%% At once.
+%% The most processes that read at the same time.
 -define(READERS_MAX, 1000).
 
 -record(walk, {family = #{} :: #{pid() => true},
-               found = [] :: [pid()] | killed,                                    %% last first; later ones are killed at once
+               found = [] :: [pid()] | killed,                                    %% last first; later ones are killed as they are found
                todo = [] :: [[pid() | port()]],                                   %% links of members
                asked = #{} :: #{pid() => true},
-               open = 0 :: non_neg_integer(),                                     %% how many were asked and have not answered
+               open = 0 :: non_neg_integer(),                                     %% how many were asked and have not answered yet
                strangers = #{} :: #{pid() | undefined => [{pid(), [pid() | port()]}]}}).  %% by parent
 
-%% @doc Whether a process is the head of the family, or was started by a member of it. All on the way up must still run; processes of other nodes are never members.
+%% @doc Tells whether a process is the head of the family or was started by a member of it. All processes on the way
+%% up to the head must still run. Processes on other nodes are never members.
 -spec is_in(pid(), Head :: pid()) -> boolean().
 is_in(Head, Head) -> true;
 is_in(Pid, Head) when node(Pid) =:= node() ->
@@ -28,11 +30,13 @@ is_in(Pid, Head) when node(Pid) =:= node() ->
     end;
 is_in(_, _) -> false.
 
-%% @doc Kills a process, and with it those that it has started and that are linked to it or to each other, which would else end in their own time. Those that it has started
-%% without a link stay, and so do those that are linked to it but were started by others.
+%% @doc Kills a process, and with it those that it has started and that are linked to it or to each other, which would
+%% otherwise end at a time of their own. Processes that it has started without a link stay, and so do those that are
+%% linked to it but were started by others.
 %%
-%% Returns within a few milliseconds, when the head and all members found so far have been killed. The others, of a large family or behind a process that does not answer because it
-%% is in a native call, are killed in the background as they are found.
+%% Returns within a few milliseconds, when the head and all members found so far have been killed. The others are
+%% killed in the background as they are found: those of a large family, and those behind a process that does not
+%% answer because it is in a native call.
 -spec kill(Head :: pid()) -> ok.
 kill(Head) when node(Head) =:= node() ->
     Caller = self(),
@@ -42,17 +46,17 @@ kill(Head) when node(Head) =:= node() ->
         Tag -> _ = demonitor(Monitor, [flush]), ok;
         {'DOWN', Monitor, process, _, _} -> ok
     end;
-%% A head on another node, as a start function may give it, has no family here.
+%% A start function may return a process on another node, which has no family here.
 kill(Head) ->
     true = exit(Head, kill),
     ok.
 
 killing(Head, Tell) ->
     Found = try walked(#walk{family = #{Head => true}, found = [Head], todo = [[Head]]}, now_ms() + ?FIRST_MS)
-            %% Even if there is no room for another process.
+            %% The head must be killed even if the process limit is reached.
             catch error:system_limit -> #walk{found = [Head]}
             end,
-    %% Parents first, so that no supervisor starts a child again.
+    %% Parents first, so that no supervisor restarts a child.
     ok = lists:foreach(fun(Pid) -> true = exit(Pid, kill) end, lists:reverse(Found#walk.found)),
     _ = Tell(),
     _ = walked(Found#walk{found = killed}, now_ms() + ?ALL_MS),
@@ -72,7 +76,8 @@ step(#walk{open = Open} = Walk, Ms) ->
     after Ms -> Walk
     end.
 
-%% Each is read by a process of its own, because process_info waits until the process handles signals, which one in a native call does not.
+%% Each process is read by a process of its own, because process_info waits until the process handles signals, which
+%% does not happen during a native call.
 asked(Pid, #walk{asked = Asked, open = Open} = Walk) when is_pid(Pid), node(Pid) =:= node(), not is_map_key(Pid, Asked) ->
     Self = self(),
     _ = spawn_opt(fun() -> Self ! {?MODULE, Pid, process_info(Pid, [parent, links])} end, [{priority, high}]),
@@ -103,7 +108,8 @@ now_ms() -> erlang:monotonic_time(millisecond).
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
 
-%% A head starts a member that traps exits, which starts one with a link and one without. A stranger is linked to the member.
+%% The head starts a member that traps exits, which starts one process with a link and one without. A stranger is
+%% linked to the member.
 family_test() ->
     Self = self(),
     Waits = fun() -> _ = process_flag(trap_exit, true), receive stop -> ok end end,
@@ -131,7 +137,7 @@ family_test() ->
     _ = [exit(Pid, kill) || Pid <- [Unlinked, Stranger]],
     ?assertEqual(ok, kill(Head)).
 
-%% Sixteen times as many members take about sixteen times the work, flat or one below the other.
+%% Sixteen times as many members take about sixteen times the work, whether they are side by side or below each other.
 wide_and_deep_test_() -> {timeout, 120, fun wide_and_deep/0}.
 
 wide_and_deep() ->

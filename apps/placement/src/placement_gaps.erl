@@ -1,18 +1,19 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Estimates of the times between nodes that were not measured. Pure.
+%% @doc Estimates the times between nodes that were not measured. Pure.
 %%
-%% In a hierarchy the greater two of the three times between three nodes are equal. So a third node `k' that was measured with both says: the
-%% pair takes at most the greater of its two times, and just that where `k' is on one side of the pair's level and not below it with both. The least such bound is the
-%% level at which the two meet. Since times have noise, the estimate is the median of the bounds that are at most 16 % above the least (the step below
-%% which {@link placement_mdl} tells no levels apart). This is the three-point condition of an ultrametric (J.-P. Barthelemy and A. Guenoche,
-%% "Trees and Proximity Representations", 1991).
+%% In a hierarchy the greater two of the three times between three nodes are equal. So a third node `k' that was
+%% measured with both nodes of a pair gives an upper bound: the pair takes at most the greater of its two times to
+%% `k', and exactly that time if `k' is in the smallest group that holds both. The least such bound is the level at
+%% which the two meet. Because times have noise, the estimate is the median of the bounds that are at most 16 % above
+%% the least (the step below which {@link placement_mdl} does not distinguish levels). This is the three-point
+%% condition of an ultrametric (J.-P. Barthelemy and A. Guenoche, "Trees and Proximity Representations", 1991).
 -module(placement_gaps).
 
 -export([filled/1, refined/3]).
 
 -define(NEAR, 1.16).
 
-%% @doc The rows with an estimate in the place of each `undefined'.
+%% @doc Returns the rows with an estimate in place of each `undefined'.
 -spec filled(Rows :: tuple()) -> tuple().
 filled(Rows) ->
     Places = lists:seq(1, tuple_size(Rows)),
@@ -24,7 +25,7 @@ filled(Rows) ->
                                   Value -> Value
                               end || J <- Places]) || I <- Places]).
 
-%% What is missing below the diagonal stands above it.
+%% A missing value below the diagonal is taken from above it.
 symmetric(Above) ->
     Rows = list_to_tuple(Above),
     Places = lists:seq(1, tuple_size(Rows)),
@@ -33,7 +34,7 @@ symmetric(Above) ->
                                       Value -> Value
                                   end || J <- Places]) || I <- Places]).
 
-%% Two nodes that no third one was measured with are taken for far.
+%% If no third node was measured with both, the two count as far apart.
 estimate(I, J, Rows, Known, Most) ->
     case bounds(element(I, Known), element(J, Rows), infinity, []) of
         {infinity, []} -> Most;
@@ -42,7 +43,8 @@ estimate(I, J, Rows, Known, Most) ->
             lists:nth((length(Near) + 1) div 2, Near)
     end.
 
-%% A time of I that is far above the least bound ends the search: the bounds that follow are no smaller. `infinity' sorts after all numbers.
+%% The search ends at a time of I that is far above the least bound, because the bounds that follow are no smaller.
+%% `infinity' sorts after all numbers.
 bounds([{Value, _} | _], _, Least, Bounds) when is_float(Least), Value > ?NEAR * Least -> {Least, Bounds};
 bounds([{Value, K} | Known], RowJ, Least, Bounds) ->
     case element(K, RowJ) of
@@ -56,8 +58,9 @@ bounds([{Value, K} | Known], RowJ, Least, Bounds) ->
     end;
 bounds([], _, Least, Bounds) -> {Least, Bounds}.
 
-%% @doc Better estimates, from a binary tree that was made with the former ones: a pair without a value takes the median of the values that were measured between
-%% the two branches in which its nodes are; where nothing was measured between them it keeps the former one.
+%% @doc Improves the estimates with a binary tree that was made from the former ones. A pair without a value gets the
+%% median of the values that were measured between the two branches in which its nodes are. If nothing was measured
+%% between them, it keeps the former estimate.
 -spec refined(placement_linkage:binary_tree(), Former :: tuple(), Measured :: tuple()) -> tuple().
 refined(Tree, Former, Measured) ->
     Places = lists:seq(1, tuple_size(Measured)),
@@ -76,7 +79,8 @@ with_members({One, Other, _}) ->
     {{First, Second}, Left ++ Right};
 with_members(Leaf) -> {Leaf, [Leaf]}.
 
-%% For each node a row of the medians at which it meets the others. `Path' has what was found on the way down: places, and their median.
+%% Returns for each node a row of the medians at which it meets the others. `Path' holds what was found on the way
+%% down: places and their median.
 medians({{{_, Left} = One, {_, Right} = Other}, _}, Measured, Path, Rows) ->
     Median = case [Value || I <- Left, Row <- [element(I, Measured)], J <- Right, Value <- [element(J, Row)], is_integer(Value)] of
                  [] -> none;
@@ -89,7 +93,7 @@ medians({Leaf, _}, Measured, Path, Rows) ->
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
 
-%% Two racks of two: within 10, between them 100.
+%% Two racks of two nodes, with 10 inside a rack and 100 between them.
 a_level_is_found_test() ->
     Rows = {{0.0, undefined, 10.0, 101.0}, {undefined, 0.0, 104.0, 10.0}, {10.0, 104.0, 0.0, 100.0}, {101.0, 10.0, 100.0, 0.0}},
     Filled = filled(Rows),

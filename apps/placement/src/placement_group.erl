@@ -1,16 +1,19 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Groups of nodes like the s_groups of the RELEASE project, on stock OTP: a node may be in several, each has a name space of its own,
-%% and members come and go at run time.
+%% @doc Groups of nodes like the s_groups of the RELEASE project, on stock OTP. A node may be in several groups, each
+%% group has a name space of its own, and members come and leave at run time.
 %%
-%% Every member keeps the whole group; each entry carries a stamp, and of two the greater stamp holds, so members that were apart agree again when they meet
-%% (at nodeup they send each other the groups they share). Between them lies a moment in which two members may say different things: use a lease or a lock
-%% where that matters. A change is sent as what it changes; every ten seconds a member compares a digest of each group with one other, and where it differs
-%% both send all they have. A name goes with its process, which every member watches that is connected to its node, and with the node, when that leaves the group.
-%% A name that was taken from a living process is not remembered: the process's own node knows, and takes it from every member that still has it.
-%% A node remembers a group that it has left for one to two hours (`group_memory' in the environment). A member that was apart for longer brings the group back.
-%% Only members of a group talk about it: nodes in no common group are not connected by this server. For that to hold, start nodes with
-%% `-connect_all false', or hidden, and `-kernel prevent_overlapping_partitions false'; `pg' and `global' do not work on such nodes, since they want all
-%% visible nodes to be connected.
+%% Every member keeps the whole group. Each entry carries a stamp, and of two entries the one with the greater stamp
+%% counts, so members that were apart agree again when they meet (at nodeup they send each other the groups that they
+%% share). Until then two members may give different answers, so use a lease or a lock where that matters. A change is
+%% sent on its own. Every ten seconds a member compares a digest of each group with one other member, and if it
+%% differs, both send everything they have. A name ends with its process, which is watched by every member connected
+%% to the process's node. It also ends when that node leaves the group. A name that was taken from a living process is
+%% not remembered, because the process's own node knows and takes it from every member that still has it. A node
+%% remembers a group that it has left for one to two hours (`group_memory' in the environment). A member that was
+%% apart for longer brings the group back.
+%% Only members of a group talk about it: this server does not connect nodes that have no group in common. For that to
+%% hold, start nodes with `-connect_all false', or hidden, and with `-kernel prevent_overlapping_partitions false'.
+%% `pg' and `global' do not work on such nodes, since they need all visible nodes to be connected.
 -module(placement_group).
 -behaviour(gen_server).
 
@@ -23,7 +26,7 @@
 -type group() :: term().
 -type stamp() :: {Count :: non_neg_integer(), node()}.
 -type state_of_group() :: #{members := #{node() => {stamp(), in | out}}, names := #{term() => {stamp(), pid() | none}}}.
-%% A name has the process `none' in what members send: it was taken. It is kept nowhere, except by nodes of 0.2.0 and before.
+%% In messages between members, a name with the process `none' was taken. Only nodes of 0.2.0 and older store that.
 
 -define(SERVER, ?MODULE).
 -define(GROUPS, placement_groups). %% {group(), state_of_group()}; a group that this node left stays, with its stamps
@@ -33,17 +36,17 @@
 -define(BEGAN, {?MODULE, began}).
 
 -record(state, {clock :: non_neg_integer(),
-                began :: non_neg_integer(), %% this node knows all names that it has given later
+                began :: non_neg_integer(), %% this node knows all names that it has given since then
                 watched = #{} :: #{{group(), Name :: term()} => reference()},
                 monitors = #{} :: #{reference() => {group(), Name :: term()}},
-                buried = [] :: [buried()]}). %% what was to be forgotten when it was looked at last
+                buried = [] :: [buried()]}). %% what the last look found to be forgotten
 -type buried() :: {group(), state_of_group()}.
 
 %% @doc Starts the server.
 -spec start_link() -> {ok, pid()} | {error, term()}.
 start_link() -> gen_server:start_link({local, ?SERVER}, ?MODULE, [], []).
 
-%% @doc Makes a group of these nodes, of which this one must be one.
+%% @doc Makes a group of these nodes, which must include this one.
 -spec new_group(group(), [node()]) -> ok | {error, exists | not_a_member | {bad_nodes, string()}}.
 new_group(Group, Nodes) -> changed(Nodes, {new, Group, Nodes}).
 
@@ -61,19 +64,19 @@ changed(Nodes, Request) ->
         false -> {error, {bad_nodes, lists:flatten(io_lib:format("~0tP: expected a list of nodes", [Nodes, 12]))}}
     end.
 
-%% @doc Removes all members.
+%% @doc Removes all members, which deletes the group.
 -spec delete_group(group()) -> ok | {error, no_such_group}.
 delete_group(Group) -> gen_server:call(?SERVER, {delete, Group}).
 
-%% @doc The groups that this node is in.
+%% @doc Returns the groups that this node is in.
 -spec own_groups() -> [group()].
 own_groups() -> lists:sort([Group || {Group, State} <- ets:tab2list(?GROUPS), is_in(node(), State)]).
 
-%% @doc All members of all groups that this node is in.
+%% @doc Returns all members of all groups that this node is in.
 -spec own_nodes() -> [node()].
 own_nodes() -> lists:usort(lists:append([own_nodes(Group) || Group <- own_groups()])).
 
-%% @doc The members of a group that this node is in; none of another.
+%% @doc Returns the members of a group that this node is in, and an empty list for any other group.
 -spec own_nodes(group()) -> [node()].
 own_nodes(Group) ->
     case members(Group) of
@@ -81,7 +84,7 @@ own_nodes(Group) ->
         {error, no_such_group} -> []
     end.
 
-%% @doc The members of a group, whether they are up or not.
+%% @doc Returns the members of a group, whether they are up or not.
 -spec members(group()) -> {ok, [node()]} | {error, no_such_group}.
 members(Group) ->
     Known = known(Group),
@@ -90,12 +93,14 @@ members(Group) ->
         false -> {error, no_such_group}
     end.
 
-%% @doc Gives a process of this node a name in a group; `no' if a living process is known to have it, or this node is not in the group.
-%% Of two that get the same name on members that are apart, one loses it when they meet, and is sent `{placement_group, Group, name_lost, Name}'.
+%% @doc Gives a process on this node a name in a group. Returns `no' if a living process is known to have the name, or
+%% if this node is not in the group. If two processes get the same name on members that are apart, one of them loses
+%% it when the members meet, and receives `{placement_group, Group, name_lost, Name}'.
 -spec register_name(group(), Name :: term(), pid()) -> yes | no.
 register_name(Group, Name, Pid) when node(Pid) =:= node() -> gen_server:call(?SERVER, {register, Group, Name, Pid}).
 
-%% @doc Takes a name back. The node of the process is asked first; if it is connected and does not answer in five seconds, this exits as `gen_server:call/2' does.
+%% @doc Takes a name back. The node of the process is asked first; if it is connected and does not answer in five
+%% seconds, this exits as `gen_server:call/2' does.
 -spec unregister_name(group(), Name :: term()) -> ok.
 unregister_name(Group, Name) ->
     case whereis_name(Group, Name) of
@@ -106,13 +111,14 @@ unregister_name(Group, Name) ->
             gen_server:call(?SERVER, Request)
     end.
 
-%% Nodes of 0.2.0 and before do not know this request, and need not: they remember the names that were taken.
+%% Nodes of 0.2.0 and older do not know this request, and they do not need it because they remember the names that
+%% were taken.
 unregister_there(Node, Request) ->
     try gen_server:call({?SERVER, Node}, Request)
     catch exit:{{nodedown, _}, _} -> ok
     end.
 
-%% @doc The process that has a name in a group; a node that is not connected has none.
+%% @doc Returns the process that has a name in a group. A name on a node that is not connected counts as unregistered.
 -spec whereis_name(group(), Name :: term()) -> pid() | undefined.
 whereis_name(Group, Name) ->
     case known(Group) of
@@ -126,13 +132,13 @@ whereis_name(Group, Name) ->
 
 is_connected(Pid) -> node(Pid) =:= node() orelse lists:member(node(Pid), nodes(connected)).
 
-%% @doc All names of a group.
+%% @doc Returns all names of a group.
 -spec names(group()) -> [Name :: term()].
 names(Group) ->
     #{names := Names} = known(Group),
     lists:sort(maps:keys(Names)).
 
-%% @doc Sends to a name in a group.
+%% @doc Sends a message to a name in a group.
 -spec send(group(), Name :: term(), Message :: term()) -> pid() | {badarg, {group(), term()}}.
 send(Group, Name, Message) ->
     case whereis_name(Group, Name) of
@@ -150,7 +156,7 @@ known(Group) ->
 
 is_in(Node, #{members := Members}) -> said_of(Node, Members) =:= in.
 
-%% Of a node `in' or `out', of a name its process, `none' of what is not known.
+%% Returns `in' or `out' for a node, the process for a name, and `none' for what is not known.
 said_of(Key, Entries) ->
     case Entries of
         #{Key := {_, Said}} -> Said;
@@ -164,15 +170,16 @@ said_of(Key, Entries) ->
 init(_) ->
     ok = net_kernel:monitor_nodes(true, #{node_type => all}),
     All = ets:tab2list(?GROUPS),
-    %% What was said while there was no server went to nobody: the other members say it again.
+    %% Messages that arrived while there was no server are lost, so the other members are asked to send their state
+    %% again.
     _ = [send_to(Node, {sync, Group, State, node()}) || {Group, #{members := Members} = State} <- All, Node <- maps:keys(Members), Node =/= node()],
     _ = erlang:send_after(?CHECK_MS, self(), check),
     _ = erlang:send_after(placement_config:group_memory_ms(), self(), forget),
-    %% Later than all that this node has said before it was restarted, when it has no table any more.
+    %% Later than everything that this node sent before it was restarted and lost its table.
     Clock = lists:max([erlang:system_time(millisecond) | [Count || {_, State} <- All, {Count, _} <- stamps(State)]]),
     {ok, lists:foldl(fun({Group, State}, Acc) -> watching(Group, ?NOTHING, State, Acc) end, #state{clock = Clock, began = began(Clock)}, All)}.
 
-%% The clock of the first server that had the table of this supervisor.
+%% Returns the clock of the first server that used this supervisor's table.
 began(Clock) ->
     Owner = ets:info(?GROUPS, owner),
     case persistent_term:get(?BEGAN, none) of
@@ -241,7 +248,7 @@ handle_info({'DOWN', Monitor, process, Pid, Reason}, #state{monitors = Monitors,
         {{Group, Name} = Key, Rest} ->
             Left = State#state{monitors = Rest, watched = maps:remove(Key, Watched)},
             case Reason of
-                %% It may live. Its node may even be connected again by now.
+                %% The process may live, and its node may even be connected again by now.
                 noconnection -> {noreply, watched(Group, Name, Pid, Left)};
                 _ ->
                     ok = ended(Group, Name, Pid),
@@ -288,7 +295,7 @@ merged(Group, Other, #state{clock = Clock} = State) ->
     New = settled(merge(Mine, merge(Other, Taken))),
     _ = [tell(members_of(New), Group, Taken) || maps:get(names, Taken) =/= #{}],
     Heard = State#state{clock = lists:max([Clock | [Count || {Count, _} <- stamps(Other)]])},
-    %% Of a group that this node is not in, and has forgotten, there is nothing to keep.
+    %% This node is not in the group and has forgotten it, so there is nothing to keep.
     case Mine =:= ?NOTHING andalso not is_in(node(), New) of
         true -> Heard;
         false -> stored(Group, Mine, New, Heard)
@@ -307,12 +314,12 @@ merge(#{members := Members, names := Names}, #{members := OtherMembers, names :=
 
 latest(One, Other) -> maps:merge_with(fun(_, A, B) -> later(A, B) end, One, Other).
 
-%% With the stamp that it was given with, a name is taken by the node of its process.
+%% With equal stamps `none' counts, because it means that the node of the process has taken the name.
 later({Stamp, none} = A, {Stamp, _}) -> A;
 later({Stamp, _}, {Stamp, none} = B) -> B;
 later(A, B) -> max(A, B).
 
-%% Names that this node gave its processes and has taken back. Others still have them.
+%% Returns the names that this node gave its processes and has taken back, but that others still have.
 taken(#{names := Names}, #{names := Mine} = Known, #state{began = Began}) ->
     case is_in(node(), Known) of
         true -> maps:from_list([{Name, {Stamp, none}} || {Name, {{Count, _} = Stamp, Pid}} <- maps:to_list(Names),
@@ -323,7 +330,7 @@ taken(#{names := Names}, #{names := Mine} = Known, #state{began = Began}) ->
 is_older(none, _) -> true;
 is_older({Mine, _}, Stamp) -> Mine < Stamp.
 
-%% Without names that were taken, and of processes whose node has left; all of them, if this one has.
+%% Drops names that were taken and names of processes whose node has left; all names if this node has left.
 settled(#{members := Members, names := Names} = State) ->
     case is_in(node(), State) of
         true -> State#{names := maps:filter(fun(_, {_, Pid}) -> is_pid(Pid) andalso said_of(node(Pid), Members) =/= out end, Names)};
@@ -332,7 +339,8 @@ settled(#{members := Members, names := Names} = State) ->
 
 digest(#{members := Members, names := Names}) -> erlang:phash2({Members, Names}, 1 bsl 32).
 
-%% To a node that is not connected this connects; one whose connection is busy hears of it when digests are compared, or at nodeup.
+%% This connects to a node that is not connected. A node with a busy connection gets the change when digests are
+%% compared, or at nodeup.
 tell(Nodes, Group, Known) ->
     _ = [erlang:send({?SERVER, Node}, {'$gen_cast', {merge, Group, Known}}, [nosuspend]) || Node <- Nodes, Node =/= node()],
     ok.
@@ -341,7 +349,7 @@ send_to(Node, Request) -> erlang:send({?SERVER, Node}, {'$gen_cast', Request}, [
 
 %%% Processes
 
-%% Names that are there no longer are not watched, and those that have come are.
+%% Stops watching names that have gone and starts watching new ones.
 watching(Group, #{names := Before}, #{names := After}, State) ->
     Gone = [Name || {Name, {_, Pid}} <- maps:to_list(Before), is_pid(Pid), said_of(Name, After) =/= Pid],
     Come = [{Name, Pid} || {Name, {_, Pid}} <- maps:to_list(After), is_pid(Pid), said_of(Name, Before) =/= Pid],
@@ -350,7 +358,7 @@ watching(Group, #{names := Before}, #{names := After}, State) ->
 
 watched(Group, Name, Pid, #state{watched = Watched, monitors = Monitors} = State) ->
     Key = {Group, Name},
-    %% A monitor would connect.
+    %% A monitor would connect to the node.
     case not is_map_key(Key, Watched) andalso is_connected(Pid) of
         true ->
             Monitor = monitor(process, Pid),
@@ -366,7 +374,7 @@ unwatched(Group, Name, #state{watched = Watched, monitors = Monitors} = State) -
         error -> State
     end.
 
-%% All members notice it by themselves.
+%% All members notice the end of the process by themselves.
 ended(Group, Name, Pid) ->
     case known(Group) of
         #{names := #{Name := {_, Pid}} = Names} = Known ->
@@ -383,7 +391,7 @@ buried(All) -> [Left || {_, Known} = Left <- All, not is_in(node(), Known)].
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
 
-%% Whatever the order in which changes arrive, and however often, all members agree.
+%% All members agree, in whatever order changes arrive and however often.
 merge_test() ->
     A = #{members => #{a => {{1, a}, in}, b => {{1, a}, in}}, names => #{}},
     B = #{members => #{b => {{2, b}, out}}, names => #{n => {{3, b}, none}}},
@@ -392,7 +400,7 @@ merge_test() ->
     ?assertEqual(1, length(lists:usort(Orders))),
     ?assertMatch(#{members := #{a := {_, in}, b := {_, out}, c := {_, in}}, names := #{n := {_, none}}}, hd(Orders)).
 
-%% Names go with their nodes, and what was taken is not kept.
+%% Names go with their nodes, and names that were taken are not kept.
 settled_test() ->
     Here = node(),
     Group = #{members => #{Here => {{1, a}, in}, b => {{1, a}, in}}, names => #{n => {{2, a}, self()}}},
@@ -401,7 +409,8 @@ settled_test() ->
     ?assertMatch(#{names := Names} when map_size(Names) =:= 0, settled(merge(Group, #{members => #{Here => {{4, b}, out}}, names => #{}}))),
     ?assertNotEqual(digest(Group), digest(Group#{names := #{}})).
 
-%% A stale copy of a name is refused by the node that gave it: not one that it knows, nor one from before it had a table, nor another node's.
+%% The node that gave a name refuses a stale copy of it. It does not refuse a name that it knows, one from before it
+%% had a table, or another node's.
 taken_test() ->
     Here = node(),
     Group = fun(Names) -> #{members => #{Here => {{1, Here}, in}}, names => Names} end,
@@ -411,7 +420,7 @@ taken_test() ->
     ?assertEqual(#{n => {{5, Here}, none}}, Taken(#{n => Given(5)}, #{n => {{3, b}, self()}})),
     [?assertEqual(#{}, Taken(#{n => Theirs}, Mine)) || {Theirs, Mine} <- [{Given(5), #{n => Given(5)}}, {Given(5), #{n => Given(6)}}, {Given(4), #{}}, {{{5, b}, none}, #{}}]],
     ?assertEqual(#{}, taken(Group(#{n => Given(5)}), ?NOTHING, #state{clock = 9, began = 4})),
-    %% In whatever order the two arrive, the name is gone; one that was given later stays.
+    %% The name is gone in whatever order the two arrive, and one that was given later stays.
     [?assertEqual({{5, Here}, none}, later(A, B)) || {A, B} <- [{Given(5), {{5, Here}, none}}, {{{5, Here}, none}, Given(5)}]],
     ?assertEqual(Given(6), later(Given(6), {{5, Here}, none})).
 

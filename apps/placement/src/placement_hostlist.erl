@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Slurm's lists of hosts, as in `SLURM_JOB_NODELIST': `atcn[019-036,073],login1'. Pure.
+%% @doc Reads and writes Slurm's lists of hosts, as in `SLURM_JOB_NODELIST': `atcn[019-036,073],login1'. Pure.
 -module(placement_hostlist).
 
 -export([expand/1, compress/1, breaks/1, format_error/1]).
@@ -8,10 +8,10 @@
 
 -type error() :: {hostlist, Text :: string(), Why :: string()}.
 
-%% No cluster has more; a typing error in a range should not fill the memory.
+%% No cluster has more hosts, and a typing error in a range must not fill the memory.
 -define(MOST, 100000).
 
-%% @doc The hosts, in the order of the list.
+%% @doc Returns the hosts, in the order of the list.
 -spec expand(string() | binary()) -> {ok, [string()]} | {error, error()}.
 expand(Text) when is_binary(Text) ->
     expand(unicode:characters_to_list(Text));
@@ -20,7 +20,7 @@ expand(Text) ->
     catch throw:Why -> {error, {hostlist, Text, Why}}
     end.
 
-%% Commas between brackets do not part words.
+%% Commas between brackets do not separate entries.
 words(Text) -> words(Text, 0, [], []).
 
 words([], 0, Word, Words) -> [lists:reverse(W) || W <- lists:reverse([Word | Words]), W =/= []];
@@ -63,7 +63,7 @@ number(Text) ->
         false -> throw("'" ++ Text ++ "' is no number")
     end.
 
-%% @doc The list of some hosts: neighbours become ranges.
+%% @doc Returns the list of some hosts; consecutive numbers become ranges.
 -spec compress([string()]) -> string().
 compress(Hosts) ->
     Runs = runs([split(Host) || Host <- Hosts]),
@@ -87,7 +87,8 @@ runs([], First, Last, Runs) -> lists:reverse([{First, Last} | Runs]).
 run_text({{Prefix, Number}, {Prefix, Number}}) -> Prefix ++ Number;
 run_text({{Prefix, First}, {Prefix, Last}}) -> [Prefix, "[", First, "-", Last, "]"].
 
-%% @doc After which of the hosts an allocation has a break: the next one is not the next in number.
+%% @doc Returns the positions of the hosts after which an allocation has a gap, so that the next host does not have
+%% the next number.
 -spec breaks([string()]) -> [pos_integer()].
 breaks(Hosts) ->
     Lengths = [case {First, Last} of {{_, ""}, _} -> 1; {{_, A}, {_, B}} -> list_to_integer(B) - list_to_integer(A) + 1 end
@@ -95,7 +96,7 @@ breaks(Hosts) ->
     {Ends, _} = lists:mapfoldl(fun(Length, Sum) -> {Sum + Length, Sum + Length} end, 0, Lengths),
     lists:droplast([0 | Ends]) -- [0].
 
-%% @doc An error in words.
+%% @doc Describes an error for people.
 -spec format_error(error()) -> unicode:chardata().
 format_error({hostlist, Text, Why}) ->
     io_lib:format("the list of hosts '~ts': ~ts; expected something like node[01-16,20],login1", [Text, Why]).

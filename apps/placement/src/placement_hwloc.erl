@@ -1,10 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The inside of a machine, as hwloc's XML describes it (`lstopo-no-graphics --of xml', Debian's
-%% hwloc-nox, formats 1 and 2), as a tree of processing units. Pure.
+%% @doc Reads the inside of a machine from hwloc's XML (`lstopo-no-graphics --of xml', Debian's hwloc-nox, formats 1
+%% and 2), as a tree of processing units. Pure.
 %%
-%% Objects of processing (machine, package, die, group, cache, core) become groups, processing units become
-%% hosts called `pu0', `pu1' ... by the number that the operating system gives them. NUMA nodes of format 2 stand beside the
-%% tree; where they matter hwloc adds a group object. Devices are left out.
+%% Processing objects (machine, package, die, group, cache, core) become groups. Processing units become hosts called
+%% `pu0', `pu1' ... by the number that the operating system gives them. In format 2, NUMA nodes are not part of the
+%% tree; where they matter, hwloc adds a group object. Devices are left out.
 -module(placement_hwloc).
 
 -export([from_xml/1, path/2, format_error/1]).
@@ -16,7 +16,7 @@
 -define(GROUPS, ["Machine", "System", "Package", "Socket", "Die", "Group", "NUMANode", "Cache", "L1Cache", "L2Cache", "L3Cache",
                  "L4Cache", "L5Cache", "Core"]).
 
-%% @doc The tree of an XML file.
+%% @doc Returns the tree of an XML file.
 -spec from_xml(unicode:chardata()) -> {ok, placement_slurm:hosts()} | {error, error()}.
 from_xml(Text) ->
     Binary = unicode:characters_to_binary(Text),
@@ -49,7 +49,7 @@ built(Tags) ->
         Roots -> {ok, {group, "machine", Roots}}
     end.
 
-%% A stack of open objects, each with what it holds so far.
+%% Keeps a stack of open objects, each with its content so far.
 nested([], [{"top", _, Below}]) -> lists:reverse(Below);
 nested([], _) -> {error, {unbalanced, 0}};
 nested([{_, open, {Type, Index}} | Tags], Stack) -> nested(Tags, [{Type, Index, []} | Stack]);
@@ -67,8 +67,9 @@ vertices({Type, Index, Below}) ->
         false -> Below
     end.
 
-%% @doc The objects of the machine that hold all of these processing units, the outermost first; of objects that hold the same units the outermost stands for all. None if only the
-%% whole machine holds them. Caches have no number: they are called after their first unit.
+%% @doc Returns the objects of the machine that hold all of these processing units, the outermost first, or an empty
+%% list if only the whole machine holds them. If several objects hold the same units, only the outermost is returned.
+%% Caches have no number, so they are called after their first unit.
 -spec path(placement_slurm:hosts(), Units :: [non_neg_integer(), ...]) -> [string()].
 path(Machine, Units) -> path(Machine, units(Machine), ["pu" ++ integer_to_list(Unit) || Unit <- Units]).
 
@@ -89,7 +90,7 @@ numbered(Name, [First | _]) ->
         false -> Name ++ "-" ++ First
     end.
 
-%% @doc An error in words.
+%% @doc Describes an error for people.
 -spec format_error(error()) -> unicode:chardata().
 format_error(not_hwloc) -> "this is not hwloc's XML; make it with: lstopo-no-graphics --of xml";
 format_error({unbalanced, Offset}) -> io_lib:format("the XML is cut off or broken (an object at byte ~b does not match)", [Offset]);

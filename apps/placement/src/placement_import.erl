@@ -2,10 +2,10 @@
 %% @doc Reads the tree of a network from a file: Slurm's `topology.conf' and `topology.yaml', declared paths, the
 %% report's network term, hwloc's XML, or a list of hosts as in `SLURM_JOB_NODELIST'.
 %%
-%% Files name hosts, trees hold nodes. Which nodes run where is said by the options: `nodes' are those that
-%% there are, each goes to the host of its name; without it there is one node a host, called `Name@Host' with the
-%% option `name', or as the host itself. A host without a node and a node without a host are warnings: the
-%% former is left out, the latter is unknown to distances.
+%% Files name hosts, but trees hold nodes. The options tell which nodes run where: `nodes' lists the existing nodes,
+%% each of which goes to the host in its name. Without it there is one node per host, called `Name@Host' with the
+%% option `name', or like the host itself. A host without a node and a node without a host are warnings: the host is
+%% left out, and the node's distances are unknown.
 -module(placement_import).
 
 -export([file/2, text/3, kinds/0, format_error/1, format_warning/1]).
@@ -21,12 +21,12 @@
 
 -define(SHOWN, 8).
 
-%% @doc The kinds of files, with what they are recognised by.
+%% @doc Returns the kinds of files, and how each is recognised.
 -spec kinds() -> [{kind(), string()}].
 kinds() ->
     [{conf, ".conf"}, {yaml, ".yaml"}, {yaml, ".yml"}, {paths, ".paths"}, {term, ".term"}, {hwloc, ".xml"}, {hostlist, ".hosts"}].
 
-%% @doc The tree of a file. The kind goes by the ending of its name, unless it is given.
+%% @doc Returns the tree of a file. The kind depends on the file's extension, unless it is given.
 -spec file(file:filename_all(), options()) -> {ok, placement_tree:tree(), [warning()]} | {error, error()}.
 file(File, Options) ->
     Ending = unicode:characters_to_list(filename:extension(File)),
@@ -37,7 +37,7 @@ file(File, Options) ->
         {Kind, {ok, Bytes}} -> text(Kind, Bytes, Options)
     end.
 
-%% @doc The tree of a text.
+%% @doc Returns the tree of a text.
 -spec text(kind(), unicode:chardata(), options()) -> {ok, placement_tree:tree(), [warning()]} | {error, error()}.
 text(Kind, Text, Options) ->
     case unicode:characters_to_list(Text) of
@@ -74,7 +74,7 @@ of_tree({ok, Tree}) -> {ok, Tree, []};
 of_tree({error, Error}) when element(1, Error) =:= syntax; element(1, Error) =:= path_line -> {error, Error};
 of_tree({error, Error}) -> {error, {tree, Error}}.
 
-%% The nodes of each host, under its full name and the part before the first dot.
+%% Maps each host to its nodes, under its full name and under the part before the first dot.
 by_host(#{nodes := Nodes}) ->
     lists:foldl(fun(Node, Acc) ->
                         lists:foldl(fun(Host, A) -> maps:update_with(Host, fun(L) -> L ++ [Node] end, [Node], A) end,
@@ -86,7 +86,7 @@ host_names(Name) ->
     Host = lists:last(string:split(Name, "@")),
     lists:usort([Host, hd(string:split(Host, "."))]).
 
-%% Zero, one or several vertices for each part, the nodes that got a place, the hosts that have none.
+%% Returns no, one or several vertices for each part, the nodes that got a place, and the hosts without a node.
 attach({host, Host}, one_each, Options) ->
     {[{leaf, list_to_atom(case Options of #{name := Name} -> Name ++ "@" ++ Host; #{} -> Host end)}], [], []};
 attach({host, Host}, ByHost, _) ->
@@ -113,7 +113,7 @@ term(Text, Fun) ->
         {error, {Where, Module, What}, _} -> {error, {syntax, Where, Module:format_error(What)}}
     end.
 
-%% Lines of a node and its path; comments after `#'.
+%% Each line holds a node and its path; comments begin with `#'.
 paths([], _, Paths) -> placement_tree:from_paths(lists:reverse(Paths));
 paths([Line | Lines], Number, Paths) ->
     case string:lexemes(hd(string:split(Line, "#")), " \t\r") of
@@ -122,7 +122,7 @@ paths([Line | Lines], Number, Paths) ->
         _ -> {error, {path_line, Number, Line}}
     end.
 
-%% @doc An error in words, with what to do.
+%% @doc Describes an error for people, with what to do.
 -spec format_error(error()) -> unicode:chardata().
 format_error({file, File, Reason}) -> io_lib:format("cannot read ~ts: ~ts", [File, file:format_error(Reason)]);
 format_error({unknown_kind, File}) ->
@@ -136,7 +136,7 @@ format_error({slurm, Error}) -> placement_slurm:format_error(Error);
 format_error({hwloc, Error}) -> placement_hwloc:format_error(Error);
 format_error({tree, Error}) -> placement_tree:format_error(Error).
 
-%% @doc A warning in words.
+%% @doc Describes a warning for people.
 -spec format_warning(warning()) -> unicode:chardata().
 format_warning({slurm, Warning}) -> placement_slurm:format_warning(Warning);
 format_warning({hosts_without_node, Hosts}) ->
@@ -159,7 +159,7 @@ names_test() ->
     ?assertEqual({ok, 0.5}, placement_tree:distance(Named, vm1@n0, vm1@n1)),
     ?assertEqual({ok, 1.0}, placement_tree:distance(Named, vm1@n0, vm1@n2)).
 
-%% Several nodes of a host are nearer to each other than to its neighbour.
+%% Several nodes on a host are nearer to each other than to a node on the neighbouring host.
 nodes_test() ->
     Nodes = [a@n0, b@n0, 'c@n1.example', d@elsewhere],
     {ok, Tree, Warnings} = text(conf, conf(), #{nodes => Nodes}),
@@ -173,7 +173,7 @@ kinds_test_() ->
      || {Kind, Text} <- [{paths, "# all\na@h /x/1\nb@h /x/2\n"}, {term, "{network, n, [{node, a@h}, {node, b@h}]}."}, {hostlist, "a@h,b@h"},
                          {yaml, "- topology: t\n  tree:\n    switches:\n    - switch: s\n      nodes: a@h,b@h\n"}]].
 
-%% Ranges that overlap name a host twice, which Slurm takes for once.
+%% Ranges that overlap name a host twice, which Slurm takes as once.
 overlapping_hosts_test() ->
     {ok, Tree, []} = text(hostlist, "n[1-2],n[2-3],n1", #{}),
     ?assertEqual([n1, n2, n3], placement_tree:nodes(Tree)).
@@ -187,6 +187,6 @@ bad_input_test_() ->
          {{tree, {bad_network, x}}, text(term, "x.", #{})},
          {{hwloc, not_hwloc}, text(hwloc, "", #{})}, {{slurm, no_switch}, text(conf, "", #{})}]]
         ++ [?_assertEqual({syntax, {1, 9}}, fun({error, {syntax, Where, What}}) -> _ = format_error({syntax, Where, What}), {syntax, Where} end(text(term, "{network,", #{}))),
-            %% At the quote or behind it, depending on OTP.
+            %% At the quote or after it, depending on the OTP release.
             ?_assertMatch({error, {syntax, {1, Column}, _}} when Column =:= 1; Column =:= 2, text(term, "'a", #{}))].
 -endif.

@@ -1,7 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Makes the nodes of a job ready for placement: measures, clusters, and tells all of them the tree.
+%% @doc Makes the nodes of a job ready for placement: measures, clusters, and publishes the tree to all of them.
 %%
-%% Called on one node (`beamway node' does so on the first of a Slurm job), where placement runs as on all others.
+%% Called on one node (`beamway node' does so on the first node of a Slurm job). Placement must run on all nodes of
+%% the job.
 -module(placement_job).
 
 -export([prepare/2, await/2, summary/1]).
@@ -19,8 +20,8 @@
 -define(BATCHES, 5).
 -define(PUBLISH_TRIES, 10).
 
-%% @doc Measures these nodes in the modes that are named, makes the tree and publishes it. One node alone, or no mode, needs no measuring: then the tree is what
-%% each says of its own place ({@link placement_place}).
+%% @doc Measures these nodes in the given modes, makes the tree and publishes it. With a single node, or without a
+%% mode, nothing is measured, and the tree is made from the place that each node reports ({@link placement_place}).
 -spec prepare([node(), ...], [placement_probe:mode()]) -> {ok, prepared()} | {error, unicode:chardata()}.
 prepare(Nodes, Modes) when tl(Nodes) =:= []; Modes =:= [] ->
     case placement_place:tree(Nodes) of
@@ -34,7 +35,7 @@ prepare(Nodes, Modes) ->
         {error, Reason} -> {error, io_lib:format("measuring failed: ~0tP", [Reason, 12])}
     end.
 
-%% Pairs that were not measured are estimated, as long as measured ones join all nodes.
+%% Pairs that were not measured are estimated, provided that the measured ones connect all nodes.
 clustered(Nodes, #{seconds := Seconds, failed := Failed} = Measured) ->
     Mode = placement_measured:best_mode(Measured),
     case placement_measured:matrix(Measured, Mode, median_us) of
@@ -49,7 +50,7 @@ pair_text({_, A, B, Reason}) -> io_lib:format("~ts to ~ts: ~0tP", [A, B, Reason,
 
 published(Nodes, Prepared) -> published(Nodes, Prepared, ?PUBLISH_TRIES).
 
-%% A connection may be lost and made anew while the nodes of a job meet.
+%% Tries again, because a connection may be lost and reopened while the nodes of a job meet.
 published(Nodes, #{tree := Tree} = Prepared, Tries) ->
     case placement:set_topology(Tree, Nodes) of
         {ok, _, []} -> {ok, Prepared#{nodes => length(Nodes)}};
@@ -57,7 +58,8 @@ published(Nodes, #{tree := Tree} = Prepared, Tries) ->
         {ok, _, [Without | _]} -> {error, io_lib:format("node ~ts did not take the tree; does placement run there?", [Without])}
     end.
 
-%% @doc Waits until this node has a tree that holds it; `gone' says whether there is still somebody who may send one.
+%% @doc Waits until this node has a tree that contains it. `Gone' tells whether the nodes that could send one have
+%% gone.
 -spec await(Ms :: non_neg_integer(), Gone :: fun(() -> boolean())) -> ok | {error, timeout | gone}.
 await(Ms, Gone) -> awaited(erlang:monotonic_time(millisecond) + Ms, Gone).
 
@@ -78,7 +80,7 @@ has_tree() ->
         Tree -> placement_tree:is_member(Tree, node())
     end.
 
-%% @doc One line about what was found.
+%% @doc Summarises the result in one line.
 -spec summary(prepared()) -> unicode:chardata().
 summary(#{nodes := Nodes, tree := Tree, mode := none}) ->
     case placement_tree:depth(Tree) of

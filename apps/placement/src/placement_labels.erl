@@ -1,18 +1,18 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc What a clustering says about its groups: labels, names and order. Pure.
+%% @doc Describes the groups that a clustering has found: labels, names and order. Pure.
 -module(placement_labels).
 
 -export([of_values/1, of_logs/2, measured/2, ordered/1]).
 
-%% Logarithms as whole numbers: 1.0 is 65536.
+%% Logarithms are whole numbers in which 65536 means 1.0.
 -define(UNIT, 65536).
 
-%% @doc The labels of a group, from the times between its children in microseconds.
+%% @doc Returns the labels of a group, given the times between its children in microseconds.
 -spec of_values([float(), ...]) -> placement_tree:labels().
 of_values(Values) ->
     of_logs([round(math:log(Value) * ?UNIT) || Value <- Values], lists:max(Values)).
 
-%% @doc The same from their logarithms times 65536, and the largest time.
+%% @doc Returns the same, given the logarithms times 65536, and the largest time.
 -spec of_logs([integer(), ...], Most :: float()) -> placement_tree:labels().
 of_logs(Logs, Most) ->
     {Count, Sum, Squares, _, _} = Sums = placement_quantiles:sums(Logs),
@@ -20,7 +20,7 @@ of_logs(Logs, Most) ->
     #{median_us => min(Most, math:exp(Median / ?UNIT)), p95_us => min(Most, math:exp(P95 / ?UNIT)), max_us => Most, pairs => Count,
       spread => math:sqrt(Squares * Count - Sum * Sum) / Count / ?UNIT}.
 
-%% @doc The vertex with the labels that a matrix gives its groups.
+%% @doc Returns the vertex with the labels that a matrix gives its groups.
 -spec measured(placement_tree:vertex(), placement_matrix:matrix()) -> placement_tree:vertex().
 measured(Vertex, Matrix) ->
     Places = maps:from_list(lists:zip(placement_matrix:nodes(Matrix), lists:seq(1, placement_matrix:size(Matrix)))),
@@ -42,8 +42,8 @@ between([One | Others], Rows) ->
     [Value || I <- One, J <- lists:append(Others), Value <- [element(J, element(I, Rows))], is_float(Value)] ++ between(Others, Rows);
 between([], _) -> [].
 
-%% @doc A vertex whose children stand in an order that depends on nothing but the clusters: large groups
-%% first, then by name, nodes last; the groups are named by their place, such as `"c2.1"'.
+%% @doc Sorts the children of a vertex into an order that depends only on the clusters: large groups first, then by
+%% name, nodes last. Groups are named after their position, such as `"c2.1"'.
 -spec ordered(placement_tree:vertex()) -> placement_tree:vertex().
 ordered(Vertex) ->
     named(sorted(Vertex), "c", "network").

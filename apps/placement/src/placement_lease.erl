@@ -1,12 +1,15 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Leases: a node itself says who may come, so that many who chose it at the same moment do not all arrive.
+%% @doc Leases: each node itself decides what it accepts, so that many callers that chose it at the same moment do not
+%% all start something there.
 %%
-%% A lease is granted by its target, which checks the predicate once more against its own attributes, and that the claims fit: of a claim
-%% `#{slots => 1}' all leases together may have as much as the attribute `slots' says. It ends after its time to live (5 s), with its holder, or when it is
-%% released; handed over to a process of the target it lives as long as that process. The attribute `leases' counts them.
+%% The target grants a lease after it has checked the predicate once more against its own attributes, and checked that
+%% the claims fit. With a claim `#{slots => 1}', for example, all leases together may claim at most the value of the
+%% attribute `slots'. A lease ends after its time to live (5 s), with its holder, or when it is released. A lease that
+%% was handed over to a process on the target lives as long as that process. The attribute `leases' counts the leases.
 %% A node with taints refuses unless the predicate tolerates them (`{tolerates, Taints}').
-%% Checks run in processes of their own, at most 1000 at once. A lease that is granted meanwhile may change what they saw: a predicate over attributes that
-%% are evaluated is then checked again, one request at a time. The table belongs to {@link placement_sup}, so leases survive this server.
+%% Checks run in processes of their own, at most 1000 at once. A lease that is granted during a check may change what
+%% the check saw. If the predicate uses attributes that are evaluated, it is then checked again, one request at a
+%% time. The table belongs to {@link placement_sup}, so leases survive this server.
 -module(placement_lease).
 -behaviour(gen_server).
 
@@ -23,7 +26,7 @@
 -define(SERVER, ?MODULE).
 -define(LEASES, placement_leases). %% {Reference, Holder :: pid(), claims(), EndMs | attached}
 -define(CHECKS_MAX, 1000).
-%% Timers take no more than some centuries.
+%% Timers are limited to some centuries.
 -define(TTL_MAX_MS, (1 bsl 40)).
 
 -record(request, {from :: gen_server:from(), holder :: pid(), claims :: claims(), require :: [placement_pred:predicate()], ttl :: pos_integer()}).
@@ -35,15 +38,16 @@
                 monitors = #{} :: #{reference() => reference()},   %% lease to monitor
                 taken = #{} :: #{placement_entry:name() => taken()}}).
 
-%% What all leases together have claimed of an attribute: how many they are, the sum of whole numbers, and how many have claimed others. Sums of floats depend on the order, so they are made anew.
+%% What all leases together have claimed of an attribute: the number of leases, the sum of the whole numbers, and how
+%% many leases have claimed a float. Sums of floats depend on the order, so they are computed again each time.
 -type taken() :: {Leases :: pos_integer(), Sum :: integer(), Floats :: non_neg_integer()}.
 
 %% @doc Starts the server.
 -spec start_link() -> {ok, pid()} | {error, term()}.
 start_link() -> gen_server:start_link({local, ?SERVER}, ?MODULE, [], []).
 
-%% @doc Asks a node for a lease, for the calling process. Options: `ttl' (ms, 5000), `require' (a predicate that must hold there),
-%% `timeout' (ms, {@link placement_config:deadline_ms/0}).
+%% @doc Asks a node for a lease, for the calling process. Options: `ttl' (ms, 5000), `require' (a predicate that must
+%% hold on the node), `timeout' (ms, {@link placement_config:deadline_ms/0}).
 -spec reserve(node(), claims(), Require :: [placement_pred:predicate()], #{ttl => pos_integer(), timeout => pos_integer()}) ->
           {ok, lease()} | {error, bad_claim() | {refused, refusal()} | nodedown | no_server | timeout}.
 reserve(Node, Claims, Require, Options) ->
@@ -56,7 +60,8 @@ reserve(Node, Claims, Require, Options) ->
         Bad -> {error, Bad}
     end.
 
-%% @doc Asks several nodes at once, each for its claims, for the calling process: all leases or none. Where one refuses, the others are given back.
+%% @doc Asks several nodes at once, each for its claims, for the calling process. If one node refuses, the leases of
+%% the others are given back.
 -spec reserve_all([{node(), claims()}], Require :: [placement_pred:predicate()], #{ttl => pos_integer(), timeout => pos_integer()}) ->
           {ok, [lease()]} | {error, bad_claim() | [{node(), bad_claim() | {refused, refusal()} | nodedown | no_server | timeout}]}.
 reserve_all(Wanted, Require, Options) ->
@@ -73,11 +78,11 @@ reserve_all(Wanted, Require, Options) ->
         [Bad | _] -> {error, Bad}
     end.
 
-%% @doc The first claim that is not an amount of an attribute.
+%% @doc Returns the first claim that is not an amount of an attribute.
 -spec bad_claim(#{term() => term()}) -> none | bad_claim().
 bad_claim(Claims) -> hd([{bad_claim, Name, Amount} || {Name, Amount} <- maps:to_list(Claims), not is_claim(Name, Amount)] ++ [none]).
 
-%% Less than nothing would be room for others.
+%% A negative claim would give others more than there is.
 is_claim(Name, Amount) -> is_atom(Name) andalso is_number(Amount) andalso Amount >= 0.
 
 asked(Wanted, Require, Options) ->
@@ -90,8 +95,9 @@ asked(Wanted, Require, Options) ->
               end || {Node, Claims} <- Wanted],
     [{Node, answered(Alias, Asker, max(0, End - erlang:monotonic_time(millisecond)))} || {Node, Alias, Asker} <- Asking].
 
-%% A process of its own asks, because a node may grant a lease when the caller has given up: then it is given back at once, and does not hold its claims for its whole time.
-%% The request monitors the server, so this process does not outlive the connection to it.
+%% Another process asks, because a node may grant a lease after the caller has given up. The lease is then given back
+%% at once and does not hold its claims for its whole time. The request monitors the server, so this process does not
+%% outlive the connection to it.
 asking(Caller, Alias, Node, Request) ->
     Answer = case answer(gen_server:receive_response(gen_server:send_request({?SERVER, Node}, Request), infinity)) of
                  {ok, Reference} -> {ok, {placement_lease, Node, Reference}};
@@ -102,7 +108,7 @@ asking(Caller, Alias, Node, Request) ->
     receive
         taken -> ok;
         late -> _ = [release(Lease) || {ok, Lease} <- [Answer]];
-        %% The lease ends with its holder.
+        %% The lease ends with its holder, so there is nothing to give back.
         {'DOWN', Monitor, process, Caller, _} -> ok
     end.
 
@@ -123,23 +129,24 @@ answer({reply, Reply}) -> Reply;
 answer({error, {noconnection, _}}) -> {error, nodedown};
 answer({error, _}) -> {error, no_server}.
 
-%% @doc Gives a lease back. One that has ended is no error.
+%% @doc Gives a lease back. It is not an error if the lease has ended.
 -spec release(lease()) -> ok.
 release({placement_lease, Node, Reference}) -> gen_server:cast({?SERVER, Node}, {release, Reference}).
 
-%% @doc Lets a lease live for so many milliseconds from now. One that was handed over lives as long as its process, whatever this says.
+%% @doc Makes a lease expire in this many milliseconds, counted from now. A lease that was handed over lives as long
+%% as its process, so the time does not apply to it.
 -spec renew(lease(), TtlMs :: pos_integer()) -> ok | {error, ended | nodedown | no_server | timeout}.
 renew({placement_lease, Node, Reference}, TtlMs) -> call(Node, {renew, Reference, TtlMs}, placement_config:deadline_ms()).
 
-%% @doc Hands a lease over to a process of the target node, with which it ends.
+%% @doc Hands a lease over to a process on the target node. The lease ends when the process does.
 -spec hand_over(lease(), pid()) -> ok | {error, ended | nodedown | no_server | timeout}.
 hand_over({placement_lease, Node, Reference}, Pid) when node(Pid) =:= Node -> call(Node, {hand_over, Reference, Pid}, placement_config:deadline_ms()).
 
-%% @doc How many leases hold on this node.
+%% @doc Returns the number of valid leases on this node.
 -spec count() -> non_neg_integer().
 count() -> ets:info(?LEASES, size).
 
-%% @doc The leases of this node: holder, claims, and the milliseconds that are left.
+%% @doc Returns the leases of this node: holder, claims, and the milliseconds that remain.
 -spec list() -> [{Holder :: pid(), claims(), LeftMs :: non_neg_integer() | attached}].
 list() ->
     Now = erlang:monotonic_time(millisecond),
@@ -168,7 +175,7 @@ handle_call({reserve, Holder, Claims, Require, Ttl}, From, #state{checks = Check
     case {bad_claim(Claims), map_size(Checks) + queue:len(Again) < ?CHECKS_MAX} of
         {none, true} -> {noreply, element(2, checking(#request{from = From, holder = Holder, claims = Claims, require = Require, ttl = Ttl}, State))};
         {none, false} -> {reply, {error, {refused, too_many_requests}}, State};
-        %% A node of an earlier version asks without looking at them.
+        %% A node with an earlier version does not check its claims before it asks.
         {Bad, _} -> {reply, {error, Bad}, State}
     end;
 handle_call({renew, Reference, Ttl}, _, State) when is_integer(Ttl), Ttl > 0, Ttl =< ?TTL_MAX_MS ->
@@ -207,7 +214,7 @@ handle_info({time_is_over, Reference}, State) ->
     Now = erlang:monotonic_time(millisecond),
     case ets:lookup(?LEASES, Reference) of
         [{_, _, _, End}] when is_integer(End), End =< Now -> {noreply, ended(Reference, State)};
-        %% Renewed or handed over meanwhile.
+        %% The lease was renewed or handed over meanwhile.
         _ -> {noreply, State}
     end;
 handle_info(_, State) -> {noreply, State}.
@@ -216,7 +223,7 @@ checking(#request{claims = Claims, require = Require} = Request, #state{checks =
     {_, Monitor} = check(Claims, Require),
     {Monitor, State#state{checks = Checks#{Monitor => {Request, Granted}}}}.
 
-%% The next of those that must be checked again, when the one before is decided.
+%% Starts the next of the requests that must be checked again, once the previous one is decided.
 checked_again(Monitor, #state{checking_again = Current, again = Again} = State) when Current =:= none; Current =:= Monitor ->
     case queue:out(Again) of
         {{value, Request}, Rest} ->
@@ -226,11 +233,11 @@ checked_again(Monitor, #state{checking_again = Current, again = Again} = State) 
     end;
 checked_again(_, State) -> State.
 
-%% The exit reason is how the result travels.
+%% The result is passed in the exit reason.
 -dialyzer({nowarn_function, check/2}).
 check(Claims, Require) -> spawn_monitor(fun() -> exit({?MODULE, checked(Claims, Require)}) end).
 
-%% In a process of its own: waits for the node's own attributes.
+%% Runs in a process of its own, because it waits for the node's own attributes.
 checked(Claims, Require) ->
     {ok, Compiled} = placement_pred:compile(Require),
     Parts = placement_pred:conjuncts(Compiled) ++ placement_pred:tolerance(Compiled),
@@ -280,12 +287,12 @@ lacking([{Name, Amount} | Rest], Capacities, Known) ->
 taken(Name, Known) ->
     case Known of
         #{Name := {_, Sum, 0}} -> Sum;
-        %% A name such as '_' would match any in a pattern.
+        %% Uses a guard, because a name such as '_' would match any other in a pattern.
         #{Name := _} -> lists:sum(ets:select(?LEASES, [{{'_', '_', '$1', '_'}, [{is_map_key, {const, Name}, '$1'}], [{map_get, {const, Name}, '$1'}]}]));
         #{} -> 0
     end.
 
-%% Adds the claims of one lease, or takes them off (-1).
+%% Adds the claims of one lease, or subtracts them (-1).
 claimed(One, Claims, #state{taken = Taken} = State) -> State#state{taken = maps:fold(fun(Name, Amount, Acc) -> claimed(One, Name, Amount, Acc) end, Taken, Claims)}.
 
 claimed(One, Name, Amount, Taken) ->
@@ -320,7 +327,7 @@ unwatched(Reference, #state{holders = Holders, monitors = Monitors} = State) ->
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
 
-%% Ten times as many leases make neither a new one nor the end of one dearer.
+%% With ten times as many leases, neither a new lease nor the end of one costs more.
 work_does_not_grow_with_leases_test() -> ?assertMatch({Few, Many} when Many < 3 * Few, {work(300), work(3000)}).
 
 work(Count) ->
@@ -342,7 +349,7 @@ work(Count) ->
     true = ets:delete(?LEASES),
     After - Before.
 
-%% Of floats the sum is made anew, so what was given back leaves nothing behind.
+%% The sum of floats is computed again each time, so claims that were given back leave no rounding error.
 claims_of_floats_test() ->
     ?LEASES = ets:new(?LEASES, [named_table, public]),
     Lease = fun(Amount, State) ->

@@ -1,15 +1,16 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Hierarchical agglomerative clustering into a binary tree, by average or complete linkage.
 %%
-%% The nearest-neighbour chain (F. Murtagh, "A survey of recent advances in hierarchical clustering
-%% algorithms", The Computer Journal 26, 1983; Lance and Williams' update formula): from any cluster go
-%% to its nearest, from there to its nearest, until two are each other's nearest; these are merged,
-%% in whichever order the merges come the tree is the same. It takes n^2 steps and no search for the
+%% This is the nearest-neighbour chain (F. Murtagh, "A survey of recent advances in hierarchical clustering
+%% algorithms", The Computer Journal 26, 1983; Lance and Williams' update formula). From any cluster it goes to the
+%% nearest one, from there to the nearest of that, until two clusters are each other's nearest; these are merged. The
+%% tree is the same in whatever order the merges happen. The algorithm takes n^2 steps and never searches for the
 %% closest pair of all. `make test-scipy' compares heights and cophenetic distances with scipy's.
 %%
-%% Values are whole numbers ({@link scale/0} stands for 1.0), since they can be read from a tuple without memory for each; with 40 bits behind the
-%% point the rounding stays under 1.0e-9. A tuple cannot be changed in place: a new cluster gets a row of its own, and
-%% the distance of two clusters stands in the row of the one that was made later.
+%% Values are whole numbers ({@link scale/0} means 1.0), because reading them from a tuple does not allocate memory.
+%% With 40 bits after the binary point the rounding error stays under 1.0e-9. A tuple cannot be changed in place, so a
+%% new cluster gets a row of its own, and the distance between two clusters is in the row of the one that was made
+%% later.
 -module(placement_linkage).
 
 -export([link/3, scale/0, table/2, heights/1, cophenetic/2]).
@@ -18,22 +19,23 @@
 
 -type method() :: average | complete.
 -type table() :: tuple().
-%% A row for each node, a tuple of whole numbers.
+%% A tuple of whole numbers for each node.
 -type binary_tree() :: pos_integer() | {binary_tree(), binary_tree(), Height :: float()}.
-%% A leaf is the place of a node, counted from 1.
+%% A leaf is the position of a node, counted from 1.
 
 -define(SCALE, 1099511627776).
 
-%% @doc What stands for 1.0 in a table.
+%% @doc Returns the number that means 1.0 in a table.
 -spec scale() -> pos_integer().
 scale() -> ?SCALE.
 
-%% @doc A table of some function of the matrix's times, such as the logarithm: its values may go up to ten thousand on both sides of 0.
+%% @doc Returns a table of some function of the matrix's times, such as the logarithm. Its values may be between minus
+%% and plus ten thousand.
 -spec table(placement_matrix:matrix(), fun((float()) -> float())) -> table().
 table(Matrix, Fun) ->
     placement_matrix:mapped(fun(Value) -> round(Fun(Value) * ?SCALE) end, Matrix).
 
-%% @doc The tree of a table of `Count' nodes.
+%% @doc Returns the tree of a table of `Count' nodes.
 -spec link(method(), table(), Count :: pos_integer()) -> binary_tree().
 link(_, _, 1) -> 1;
 link(Method, Table, Count) ->
@@ -41,15 +43,17 @@ link(Method, Table, Count) ->
     Clusters = maps:from_list([{I, {I, 1, 0}} || {I, _} <- Active]),
     chain([], Active, Clusters, {Method, Count}).
 
-%% A cluster is its tree, its size and its height; it lives at the place of one of its members. `Active' has those that are left with their rows, the
-%% last made first. An element of the chain knows how far it is from the one below it.
+%% A cluster is its tree, its size and its height; its number is the position of one of its members. `Active' holds
+%% the remaining clusters with their rows, the last made first. Each element of the chain holds its distance from the
+%% one below it.
 chain(_, [{Last, _}], Clusters, _) ->
     {Tree, _, _} = maps:get(Last, Clusters),
     Tree;
 chain([], [{First, _} | _] = Active, Clusters, Setting) ->
     chain([{First, none, infinity}], Active, Clusters, Setting);
 chain([{I, From, Distance} | Before] = Chain, Active, Clusters, Setting) ->
-    %% On a tie the one that we came from wins, or the chain would go round in circles. `infinity' sorts after all numbers.
+    %% On a tie the previous cluster of the chain wins, because otherwise the chain could go round in circles.
+    %% `infinity' sorts after all numbers.
     case nearest(Active, I, From, Distance) of
         {From, Height} ->
             {Left, Merged} = merged(I, From, Height, Active, Clusters, Setting),
@@ -58,7 +62,7 @@ chain([{I, From, Distance} | Before] = Chain, Active, Clusters, Setting) ->
             chain([{J, I, Height} | Chain], Active, Clusters, Setting)
     end.
 
-%% Clusters that were made after I have the distance in their own rows, I has it to the others.
+%% Clusters that were made after I have the distance in their own rows; for the others it is in I's row.
 nearest([{I, Row} | Older], I, J, Least) -> nearest_older(Older, Row, J, Least);
 nearest([{K, Row} | Rest], I, J, Least) ->
     case element(I, Row) of
@@ -84,7 +88,8 @@ merged(I, J, Distance, Active, Clusters, {Method, Count}) ->
 joined(average, SizeI, SizeJ) -> Sum = SizeI + SizeJ, fun(I, J) -> (SizeI * I + SizeJ * J) div Sum end;
 joined(complete, _, _) -> fun erlang:max/2.
 
-%% The others, and how far each is from I and J together: first those that were made after both, then those between the two, then all before.
+%% Returns the remaining clusters and the distance of each from the merged I and J: first the clusters made after
+%% both, then those between the two, then those before both.
 newest([{I, Row} | Rest], I, J, Joined, Left, Far) -> between(Rest, Row, J, Joined, Left, Far);
 newest([{J, Row} | Rest], I, J, Joined, Left, Far) -> between(Rest, Row, I, fun(OfJ, OfI) -> Joined(OfI, OfJ) end, Left, Far);
 newest([{K, Row} = Other | Rest], I, J, Joined, Left, Far) ->
@@ -97,7 +102,7 @@ between([{K, Row} = Other | Rest], RowI, J, Joined, Left, Far) ->
 oldest(Rest, RowI, RowJ, Joined, Left, Far) ->
     {lists:reverse(Left, Rest), [{K, Joined(element(K, RowI), element(K, RowJ))} || {K, _} <- Rest] ++ Far}.
 
-%% @doc The heights of all merges, sorted.
+%% @doc Returns the heights of all merges, sorted.
 -spec heights(binary_tree()) -> [float()].
 heights(Tree) ->
     lists:sort(heights(Tree, [])).
@@ -105,8 +110,8 @@ heights(Tree) ->
 heights({One, Other, Height}, Rest) -> heights(One, heights(Other, [Height | Rest]));
 heights(_, Rest) -> Rest.
 
-%% @doc The cophenetic distances: of each pair of places `I < J' the height at which they meet, in
-%% the order of {@link placement_matrix:pairs/1}.
+%% @doc Returns the cophenetic distances: for each pair of positions `I < J' the height at which they meet, in the
+%% order of {@link placement_matrix:pairs/1}.
 -spec cophenetic(binary_tree(), Count :: pos_integer()) -> [float()].
 cophenetic(Tree, Count) ->
     {_, Pairs} = meets(Tree, []),

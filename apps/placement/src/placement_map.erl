@@ -1,10 +1,12 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Maps a graph of processes that talk to each other onto the nodes of a tree: which process goes to which node. Called by {@link placement:map/3}.
+%% @doc Maps a graph of processes that talk to each other onto the nodes of a tree. Called by {@link placement:map/3}.
 %%
-%% The cost is the sum of weight times distance over all pairs that talk. First comes recursive multisection down the tree: the graph is cut into parts for the
-%% children of the root, each part for the children below, as their capacities ask ({@link placement_map_bisect}). What two children of one group exchange costs the
-%% same wherever it lies inside them, so each cut can be made by itself. Then the whole mapping is refined by moves and swaps ({@link placement_map_refine}).
-%% `docs/guide/placement.md' names the sources. Pure but for its helper processes: the same seed gives the same mapping.
+%% The cost is the sum of weight times distance over all pairs that talk. First comes recursive multisection down the
+%% tree: the graph is cut into parts for the children of the root, and each part is cut further for the children
+%% below, in proportion to their capacities ({@link placement_map_bisect}). Traffic between two children of a group
+%% costs the same wherever in them it begins and ends, so each cut can be made independently. Then moves and swaps
+%% refine the whole mapping ({@link placement_map_refine}). `docs/guide/placement.md' names the sources. Pure except
+%% for its helper processes: the same seed gives the same mapping.
 -module(placement_map).
 
 -export([map/3, cost/4, distance/4, expected/3, pairs/1, format_error/1]).
@@ -12,30 +14,30 @@
 -export_type([graph/0, name/0, options/0, mapping/0, error/0]).
 
 -type name() :: term().
-%% A process: a pid, a registered name, any term.
+%% A process is named by a pid, a registered name or any other term.
 -type graph() :: [{name(), name(), Weight :: number()}] | #{{name(), name()} => Weight :: number()}.
-%% Pairs in either order; what is named twice adds up.
+%% Pairs may be in either order; the weights of a pair that is listed twice are added.
 -type options() :: #{processes => [name()] | #{name() => Load :: pos_integer()}, %% also those that talk to nobody; default: those of the graph, each of load 1
                      nodes => [node()],                  %% default: all of the tree
-                     capacity => #{node() => non_neg_integer()}, %% the most load of a node; default: equal shares and `imbalance'
+                     capacity => #{node() => non_neg_integer()}, %% the greatest load of a node; default: equal shares and `imbalance'
                      imbalance => number(),              %% by how much a node may exceed its equal share, 0.03
-                     distances => tree | latency | [number()], %% the report's distance; what was measured; or of each level, the root's first (tree)
+                     distances => tree | latency | [number()], %% the report's distance; measured times; or one number per level, root first (tree)
                      seed => integer(),                  %% 1
-                     tries => pos_integer()}.            %% how often the cuts between the root's children are made, of which the best is taken, 2
+                     tries => pos_integer()}.            %% how many times the cuts between the root's children are made before the best is taken, 2
 -type mapping() :: #{places := #{name() => node()}, cost := number(), loads := #{node() => non_neg_integer()}}.
 -type error() :: {bad_graph, term(), Expected :: string()} | {bad_option, {atom(), term()}, Expected :: string()} | no_nodes | {no_room, Load :: pos_integer(), Capacity :: non_neg_integer()} | {does_not_fit, name()}.
 
 -define(DEFAULTS, #{imbalance => 0.03, distances => tree, seed => 1, tries => 2}).
-%% Sums of weights times distances stay small integers.
+%% Keeps sums of weights times distances within small integers.
 -define(MOST_WEIGHT, (1 bsl 38)).
 -define(MOST_DISTANCE, (1 bsl 18)).
 -define(PASSES, 6).
 -define(SMALL, 300).
 -define(SMALL_TRIES, 6).
-%% More vertices are worth a second process.
+%% With more vertices than this a second process is worth its cost.
 -define(LARGE, 2000).
 
-%% @doc A mapping of low cost, with its cost and the load of each node.
+%% @doc Returns a mapping of low cost, with its cost and the load of each node.
 -spec map(graph(), placement_tree:tree() | none, options()) -> {ok, mapping()} | {error, error()}.
 map(Graph, none, Options) -> map(Graph, placement_tree:empty(), Options);
 map(Graph, Tree, Options) ->
@@ -60,7 +62,7 @@ checked(Options, Tree) when is_map(Options) ->
     Setting#{nodes => [Node || Node <- placement_tree:leaf_order(Tree), is_map_key(Node, Wanted)]};
 checked(Options, _) -> throw({bad_option, {options, Options}, "a map of options"}).
 
-%% @doc What an option should be; `ok' if it is so.
+%% @doc Returns `ok' if the value of an option is valid, and otherwise what was expected.
 -spec expected(Option :: term(), Value :: term(), placement_tree:tree()) -> ok | string().
 expected(processes, Value, _) when is_map(Value) ->
     when_all(fun(Load) -> is_integer(Load) andalso Load > 0 end, maps:values(Value), "loads that are whole numbers above 0");
@@ -88,7 +90,8 @@ when_all(Is, Values, Expected) ->
         false -> Expected
     end.
 
-%% @doc The pairs of a graph, sorted: both orders of a pair are one, and what is named twice adds up. Throws an error that {@link format_error/1} reads.
+%% @doc Returns the pairs of a graph, sorted. Both orders of a pair are the same pair, and the weights of repeated
+%% pairs are added. Throws an error that {@link format_error/1} understands.
 -spec pairs(graph()) -> [{name(), name(), Weight :: number()}].
 pairs(Graph) when is_map(Graph) -> pairs([edge(Key, Weight) || {Key, Weight} <- maps:to_list(Graph)]);
 pairs(Graph) when is_list(Graph), length(Graph) >= 0 -> summed(lists:sort([ordered(Edge) || Edge <- Graph]));
@@ -122,12 +125,13 @@ with(Process, Loads) ->
         #{} -> Loads#{Process => 1}
     end.
 
-%% In the order of the nodes.
+%% The capacities are in the order of the nodes.
 capacity(#{nodes := Nodes} = Setting, Load) ->
     Each = case Setting of
                #{capacity := Given} -> [maps:get(Node, Given, 0) || Node <- Nodes];
                #{imbalance := Imbalance} ->
-                   %% Rounded up; what is a whole number must stay one after the multiplication: 100 * 1.1 is more than 110.
+                   %% Rounded up. A product that is a whole number must not be rounded up, although 100 * 1.1 is more
+                   %% than 110 in floats.
                    Share = (Load + length(Nodes) - 1) div length(Nodes),
                    [ceil(Share * (1 + Imbalance) - 1.0e-6) || _ <- Nodes]
            end,
@@ -153,13 +157,13 @@ mapped(Weights, ProcessLoads, Capacity, Tree, #{nodes := Nodes, distances := Kin
     #{places => Places, cost => cost(Weights, Places, Tree, Kind),
       loads => maps:fold(fun(Name, Node, Acc) -> maps:update_with(Node, fun(Sum) -> Sum + maps:get(Name, ProcessLoads) end, Acc) end, Empty, Places)}.
 
-%% @doc The sum of weight times distance, of all pairs; both ends must have a place.
+%% @doc Returns the sum of weight times distance over all pairs; both processes of each pair must have a place.
 -spec cost(graph(), Places :: #{name() => node()}, placement_tree:tree(), tree | latency | [number()]) -> number().
 cost(Graph, Places, Tree, Kind) when is_map(Graph) -> cost([{A, B, Weight} || {{A, B}, Weight} <- maps:to_list(Graph)], Places, Tree, Kind);
 cost(Graph, Places, Tree, Kind) ->
     lists:sum([Weight * distance(Kind, Tree, maps:get(A, Places), maps:get(B, Places)) || {A, B, Weight} <- Graph]).
 
-%% @doc How far two nodes are from each other by these distances.
+%% @doc Returns the distance between two nodes of the given kind.
 -spec distance(tree | latency | [number()], placement_tree:tree(), node(), node()) -> number().
 distance(_, _, Node, Node) -> 0;
 distance(tree, Tree, One, Other) ->
@@ -174,7 +178,7 @@ distance(Levels, Tree, One, Other) ->
     {ok, Level} = placement_tree:shared(Tree, One, Other),
     lists:nth(Level + 1, Levels).
 
-%% Processes become numbers in the order of their names, weights whole numbers.
+%% Processes become numbers in the order of their names, and weights become whole numbers.
 numbered(Weights, Names, ProcessLoads) ->
     Numbers = maps:from_list(lists:zip(Names, lists:seq(1, length(Names)))),
     Scale = scale([Weight || {_, _, Weight} <- Weights], lists:sum([Weight || {_, _, Weight} <- Weights]), ?MOST_WEIGHT),
@@ -197,7 +201,7 @@ grouped(V, Count, Arcs) ->
 own(V, [{V, U, Weight} | Rest], Own) -> own(V, Rest, [U, Weight | Own]);
 own(_, Rest, Own) -> {Own, Rest}.
 
-%% 1 for whole numbers that are small enough.
+%% Returns 1 if the numbers are whole and small enough already.
 scale(Numbers, Largest, Most) ->
     case lists:all(fun erlang:is_integer/1, Numbers) andalso Largest =< Most of
         true -> 1;
@@ -205,7 +209,8 @@ scale(Numbers, Largest, Most) ->
         false -> 1
     end.
 
-%% A row of whole distances for each node. Nodes of one group are equally far from all others, so distances are looked up once for each pair of groups.
+%% Returns a row of whole distances for each node. Nodes of one group are equally far from all others, so distances
+%% are looked up only once for each pair of groups.
 rows(Tree, Nodes, Kind) ->
     Depth = placement_tree:depth(Tree),
     Groups = [case placement_tree:way(Tree, Node, Depth) of {ok, [_ | _] = Way} -> lists:droplast(Way); {ok, []} -> [] end || Node <- Nodes],
@@ -221,11 +226,11 @@ rows(Tree, Nodes, Kind) ->
                        setelement(Block, list_to_tuple([element(Group, Row) || Group <- ByNode]), 0)
                    end || {Block, Own} <- lists:zip(lists:seq(1, length(Nodes)), ByNode)]).
 
-%% Of two nodes of one group, or of one of each.
+%% Returns the distance between two nodes of a group, or between one node of each group.
 between(Kind, Tree, [One | _] = Group, Group) -> distance(Kind, Tree, One, lists:last(Group));
 between(Kind, Tree, [One | _], [Other | _]) -> distance(Kind, Tree, One, Other).
 
-%% The tree as numbers of blocks, without nodes that are not wanted.
+%% Returns the tree with numbers of blocks as leaves, without the nodes that are not wanted.
 parts({leaf, Node}, Numbers) ->
     case Numbers of
         #{Node := Number} -> Number;
@@ -238,7 +243,7 @@ parts({group, _, _, Children}, Numbers) ->
         Parts -> Parts
     end.
 
-%% The caller's random numbers and heap stay as they are.
+%% A process of its own leaves the caller's random numbers and heap as they are.
 in_own_process(Fun) ->
     {Pid, Monitor} = helper(Fun),
     receive
@@ -246,14 +251,14 @@ in_own_process(Fun) ->
         {'DOWN', Monitor, process, Pid, Reason} -> error(Reason)
     end.
 
-%% The exit reason is how the result travels.
+%% The result is passed in the exit reason.
 -dialyzer({nowarn_function, helper/1}).
 helper(Fun) ->
     {Pid, _} = Helper = spawn_opt(fun() -> exit({result, Fun()}) end, [monitor, {min_heap_size, 1 bsl 20}]),
     _ = guard(Pid),
     Helper.
 
-%% The mapping ends with its caller.
+%% Ends the mapping when its caller ends.
 guard(Pid) ->
     Caller = self(),
     spawn(fun() ->
@@ -265,7 +270,8 @@ guard(Pid) ->
                   end
           end).
 
-%% Small graphs take no time: many mappings are made, half of them with nodes filled one after the other, and the cheapest is taken.
+%% Small graphs take little time, so they are mapped many times and the cheapest mapping is taken. Half of the mappings
+%% fill the nodes one after the other.
 blocks({Arcs, _} = Graph, Parts, Most, Rows, #{seed := Seed, tries := Tries}) ->
     Ways = case tuple_size(Arcs) =< ?SMALL of
                true -> [{Fill, Number} || Number <- lists:seq(1, ?SMALL_TRIES), Fill <- [even, filled]];
@@ -283,8 +289,9 @@ once({Arcs, _} = Graph, Parts, Most, Rows, How) ->
     Found = [atomics:get(Blocks, V) || V <- lists:seq(1, Count)],
     {{misfit(Found, Graph, Most) =/= none, lists:sum([cost_at(element(V, Arcs), element(Block, Rows), Blocks, 0) || {V, Block} <- lists:zip(lists:seq(1, Count), Found)])}, Found}.
 
-%% Cuts in two until each part has one node. What the root's children exchange costs most: those cuts are made some times, and the best is taken. After the first cut
-%% both sides go on beside each other; their random numbers come from where they stand, so the result does not depend on which is faster.
+%% Cuts in two until each part has one node. Traffic between the root's children costs most, so those cuts are made
+%% several times, and the best is taken. After the first cut both sides continue concurrently. Their random numbers
+%% are seeded from their position in the tree, so the result does not depend on which side is faster.
 multisected(_, Vertices, Block, _, _, Blocks) when is_integer(Block) -> lists:foreach(fun(V) -> atomics:put(Blocks, V, Block) end, Vertices);
 multisected(Graph, Vertices, [Only], Most, {_, Fill, Seed}, Blocks) -> multisected(Graph, Vertices, Only, Most, {1, Fill, Seed}, Blocks);
 multisected({_, Loads} = Graph, Vertices, Part, Most, {Tries, Fill, Seed} = How, Blocks) ->
@@ -304,7 +311,7 @@ atomics_size(Atomics) ->
     #{size := Size} = atomics:info(Atomics),
     Size.
 
-%% The second one in a process of its own.
+%% Runs the second function in a process of its own.
 beside(Here, There) ->
     {Pid, Monitor} = helper(There),
     ok = Here(),
@@ -314,7 +321,7 @@ beside(Here, There) ->
 first([Part | _]) -> first(Part);
 first(Block) -> Block.
 
-%% Children in two groups of nearly the same capacity.
+%% Splits the children into two groups of nearly the same capacity.
 halves(Parts, Most) ->
     Half = capacity_of(Parts, Most) / 2,
     split(Parts, [], 0, Half, Most).
@@ -333,7 +340,7 @@ capacity_of(Block, Most) -> element(Block, Most).
 count(Parts) when is_list(Parts) -> lists:sum([count(Part) || Part <- Parts]);
 count(_) -> 1.
 
-%% Each cut may use a share of the room that is left over, so that the last ones have some, too.
+%% Each cut may use only a share of the spare capacity, so that some is left for the last cuts.
 bound(filled, Load, Own, _, _, Most) ->
     Capacity = capacity_of(Own, Most),
     {min(Load, Capacity), Capacity};
@@ -344,8 +351,8 @@ bound(even, Load, Own, Other, Part, Most) ->
     Slack = math:pow(max(1.0, All / max(1, Load)), 1 / math:ceil(math:log2(count(Part)))),
     {Target, min(Capacity, max(ceil(Target), trunc(Target * Slack)))}.
 
-%% Loads of several sizes may not fit after the cuts: what is too much goes where there is room, the cheapest place first; and if that is not enough, all are
-%% placed anew, the largest first.
+%% If loads have several sizes, they may not fit after the cuts. The excess is moved to nodes with room, each process
+%% to the cheapest one. If that does not suffice, all processes are placed from scratch, the largest first.
 fitted({Arcs, Loads} = Graph, Blocks, Most, Rows) ->
     Count = tuple_size(Arcs),
     Full = placement_map_refine:loads(Graph, Blocks, tuple_size(Most)),
@@ -359,7 +366,7 @@ fitted({Arcs, Loads} = Graph, Blocks, Most, Rows) ->
             ok
     end.
 
-%% The smallest go, until what stays fits.
+%% Takes out the smallest processes until the rest fits.
 taken_out([V | Rest], Loads, Blocks, Full, Most, Out) ->
     Block = atomics:get(Blocks, V),
     case atomics:get(Full, Block) > element(Block, Most) of
@@ -385,7 +392,7 @@ put_in([], _, _, _, _, _, _) -> ok.
 cost_at([U, Weight | Rest], Row, Blocks, Sum) -> cost_at(Rest, Row, Blocks, Sum + Weight * element(atomics:get(Blocks, U), Row));
 cost_at([], _, _, Sum) -> Sum.
 
-%% The first process of a block that holds too much.
+%% Returns the first process of a block whose load is too high.
 misfit(Blocks, {_, Loads}, Most) ->
     Full = lists:foldl(fun({Block, Load}, Acc) -> maps:update_with(Block, fun(Sum) -> Sum + Load end, Load, Acc) end, #{}, lists:zip(Blocks, tuple_to_list(Loads))),
     case [V || {V, Block} <- lists:zip(lists:seq(1, length(Blocks)), Blocks), maps:get(Block, Full) > element(Block, Most)] of
@@ -393,7 +400,7 @@ misfit(Blocks, {_, Loads}, Most) ->
         [V | _] -> V
     end.
 
-%% @doc An error in words.
+%% @doc Describes an error for people.
 -spec format_error(error()) -> unicode:chardata().
 format_error({bad_graph, Value, Expected}) -> io_lib:format("the graph has ~0tP; expected ~ts", [Value, 12, Expected]);
 format_error({bad_option, {Key, Value}, Expected}) -> io_lib:format("the option ~0tp is ~0tP; expected ~ts", [Key, Value, 12, Expected]);
@@ -407,7 +414,7 @@ format_error({does_not_fit, Name}) -> io_lib:format("no mapping was found in whi
 scale_test_() ->
     [?_assertEqual(1, scale([3, 4], 7, 10)), ?_assertEqual(2.0, scale([2.5, 2.5], 5.0, 10)), ?_assertEqual(0.5, scale([20], 20, 10)), ?_assertEqual(1, scale([0.0], 0.0, 10))].
 
-%% As looked up for each pair of nodes, but in far less work.
+%% The result equals a look-up for each pair of nodes, but takes far less work.
 rows_test_() ->
     Paths = [{list_to_atom("n" ++ integer_to_list(N)), [{a, N rem 3}, {b, N rem 7}] ++ [{c, x} || N rem 5 =:= 0]} || N <- lists:seq(1, 400)],
     {ok, Tree} = placement_tree:from_paths(Paths),

@@ -1,6 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Cuts a graph in two: two sides with bounded loads and few bytes between them. Multilevel: the graph is made coarser, its coarsest form is
-%% grown from single vertices some times, and the best of these is refined on the way back (Fiduccia and Mattheyses, with both sides' gains in queues).
+%% @doc Cuts a graph into two sides with bounded loads and little traffic between them. It works on several levels:
+%% the graph is made coarser, a side of its coarsest form is grown from single vertices in several tries, and the best
+%% try is refined on the way back (Fiduccia and Mattheyses, with both sides' gains in queues).
 %% Called by {@link placement_map}.
 -module(placement_map_bisect).
 
@@ -12,7 +13,8 @@
 
 -type bound() :: {Target :: number(), Most :: non_neg_integer()}.
 
-%% @doc The vertices of both sides, the best of so many tries. A side that is too full after all is one that no move could help.
+%% @doc Returns the vertices of both sides, from the best of `Tries' tries. A side stays too full only if no move
+%% could help.
 -spec sides(placement_map_graph:graph(), bound(), bound(), Tries :: pos_integer()) -> {[pos_integer()], [pos_integer()]}.
 sides({_, Loads} = Graph, {Target, Most0}, {_, Most1}, Tries) ->
     Total = lists:sum(tuple_to_list(Loads)),
@@ -36,7 +38,7 @@ each(V, Do) ->
 best_of(Tries, Graph, Bounds) ->
     hd(lists:keysort(1, [grown(Graph, Bounds) || _ <- lists:seq(1, Tries)])).
 
-%% One side grows from a vertex, the best neighbour first.
+%% Grows one side from a vertex, the best neighbour first.
 grown(Graph, {Target, _, _} = Bounds) ->
     Count = placement_map_graph:size(Graph),
     Sides = atomics:new(max(1, Count), []),
@@ -55,7 +57,7 @@ grow(Order, Heap, Load, Target, {Arcs, Loads} = Graph, Sides, Gains) when Load <
             end;
         {_, V, Rest} ->
             Size = element(V, Loads),
-            %% A vertex that would overshoot more than it fills stays.
+            %% A vertex whose load would overshoot the target by more than it fills is not added.
             case atomics:get(Sides, V) =:= 1 andalso 2 * (Load + Size - Target) =< Size of
                 true ->
                     ok = atomics:put(Sides, V, 0),
@@ -65,7 +67,7 @@ grow(Order, Heap, Load, Target, {Arcs, Loads} = Graph, Sides, Gains) when Load <
     end;
 grow(_, _, _, _, _, _, _) -> ok.
 
-%% A neighbour has left a side: those that stay there gain, those on the other side lose.
+%% After a neighbour has left a side, the vertices that stayed there gain and those on the other side lose.
 moved_away([U, Weight | Rest], From, Sides, Gains, Heap) ->
     case atomics:get(Sides, U) of
         From -> moved_away(Rest, From, Sides, Gains, placement_map_heap:push(atomics:add_get(Gains, U, 2 * Weight), U, Heap));
@@ -75,7 +77,8 @@ moved_away([U, Weight | Rest], From, Sides, Gains, Heap) ->
     end;
 moved_away([], _, _, _, Heap) -> Heap.
 
-%% The gain of each vertex if it changed sides, the vertices that have neighbours on the other side, and the weight that is cut.
+%% Returns the gain of each vertex if it changed sides, the vertices with neighbours on the other side, and the weight
+%% that is cut.
 gains({Arcs, _}, Sides) ->
     Count = tuple_size(Arcs),
     Gains = atomics:new(max(1, Count), []),
@@ -98,7 +101,7 @@ weights([U, Weight | Rest], Side, Sides, Inner, Outer) ->
     end;
 weights([], _, _, Inner, Outer) -> {Inner, Outer}.
 
-%% The answer is what a side holds too much, and the weight that is cut, by which tries are compared.
+%% Returns the excess load of the sides and the weight that is cut; tries are compared by these.
 refined({Arcs, Loads} = Graph, Sides, {_, Most0, Most1}) ->
     {Gains, Boundary, Cut} = gains(Graph, Sides),
     Count = tuple_size(Arcs),
@@ -107,10 +110,10 @@ refined({Arcs, Loads} = Graph, Sides, {_, Most0, Most1}) ->
     Context = {Arcs, Loads, Sides, Gains, none, Most0, Most1, Widest, 100 + Count div 20},
     passes(?PASSES, Boundary, Load0, Load1, {excess(Load0, Load1, Most0, Most1), Cut}, Context).
 
-%% Passes until one finds nothing.
+%% Makes passes until one finds nothing better.
 passes(0, _, _, _, Best, _) -> Best;
 passes(Left, Boundary, Load0, Load1, {Excess, Cut} = Start, {Arcs, Loads, Sides, Gains, _, _, _, _, _} = Context) ->
-    %% Inner vertices are moved only out of a side that is too full.
+    %% Inner vertices are moved only if a side is too full.
     Movable = case Excess of
                   0 -> Boundary;
                   _ -> lists:seq(1, tuple_size(Arcs))
@@ -126,7 +129,7 @@ passes(Left, Boundary, Load0, Load1, {Excess, Cut} = Start, {Arcs, Loads, Sides,
             passes(Left - 1, boundary(Boundary, Kept, Arcs, Sides), New0, New1, Best, Context)
     end.
 
-%% Those that stayed where they went.
+%% Returns the loads of the sides after the moves that were kept.
 loads_after([V | Rest], Loads, Sides, Load0, Load1) ->
     Load = element(V, Loads),
     case atomics:get(Sides, V) of
@@ -135,7 +138,7 @@ loads_after([V | Rest], Loads, Sides, Load0, Load1) ->
     end;
 loads_after([], _, _, Load0, Load1) -> {Load0, Load1}.
 
-%% Near what moved.
+%% Only vertices near the moved ones can have joined or left the boundary.
 boundary(Boundary, Moved, Arcs, Sides) ->
     Near = lists:foldl(fun(V, Acc) -> neighbours(element(V, Arcs), [V | Acc]) end, Boundary, Moved),
     [V || V <- lists:usort(Near), is_at_boundary(element(V, Arcs), atomics:get(Sides, V), Sides)].
@@ -179,7 +182,7 @@ moved_back([U, Weight | Rest], From, Sides, Gains) ->
     moved_back(Rest, From, Sides, Gains);
 moved_back([], _, _, _) -> ok.
 
-%% Moves the best vertex that may go, also at a loss, and remembers what came after the best state.
+%% Moves the best vertex that may move, even at a loss, and remembers the moves after the best state.
 pass(_, _, _, _, Best, Kept, Since, Count, {_, _, _, _, _, _, _, _, Patience}) when Count > Patience -> {Best, Kept, Since};
 pass({Heap0, Heap1}, Load0, Load1, Cut, Best, Kept, Since, Count, {_, Loads, Sides, Gains, Locked, Most0, Most1, Widest, _} = Context) ->
     Top0 = top(Heap0, 0, Sides, Gains, Locked),
@@ -190,7 +193,7 @@ pass({Heap0, Heap1}, Load0, Load1, Cut, Best, Kept, Since, Count, {_, Loads, Sid
     May1 = Top1 =/= empty andalso not Over0 andalso (Over1 orelse Load0 + element(element(2, Top1), Loads) =< Most0 + Widest),
     case {May0, May1} of
         {false, false} when Top0 =:= empty, Top1 =:= empty -> {Best, Kept, Since};
-        %% What stands first has no room; what comes after it may have some.
+        %% The first vertices of both queues do not fit, but later ones may.
         {false, false} -> pass({rest(Top0, Locked), rest(Top1, Locked)}, Load0, Load1, Cut, Best, Kept, Since, Count + 1, Context);
         {true, true} ->
             {Gain0, _, _} = Top0,
@@ -203,7 +206,7 @@ pass({Heap0, Heap1}, Load0, Load1, Cut, Best, Kept, Since, Count, {_, Loads, Sid
         {false, true} -> move(Top1, 1, back(Top0), Load0, Load1, Cut, Best, Kept, Since, Count, Context)
     end.
 
-%% The first entry that still holds.
+%% Returns the first entry that is still valid.
 top(Heap, Side, Sides, Gains, Locked) ->
     case placement_map_heap:pop(Heap) of
         empty -> empty;
@@ -214,7 +217,7 @@ top(Heap, Side, Sides, Gains, Locked) ->
                     case atomics:get(Gains, V) of
                         Gain -> Top;
                         Now when Now < Gain -> top(placement_map_heap:push(Now, V, Rest), Side, Sides, Gains, Locked);
-                        %% A later entry stands for it.
+                        %% The vertex has another entry with its current gain.
                         _ -> top(Rest, Side, Sides, Gains, Locked)
                     end
             end

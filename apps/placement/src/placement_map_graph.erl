@@ -1,8 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The graph that {@link placement_map} works on: vertices 1 to N, their neighbours with weights, their loads.
+%% @doc The graph that {@link placement_map} works on: vertices 1 to N with loads, and their neighbours with weights.
 %%
-%% Weights and loads are integers that fit into `atomics'. A coarser graph has one vertex for each matched pair of vertices: pairs are those that talk much and
-%% carry little. A vertex whose neighbours are all taken is matched with another that has the same first neighbour, so that stars shrink as well as meshes.
+%% Weights and loads are integers that fit into `atomics'. A coarser graph has one vertex for each matched pair of
+%% vertices; vertices that talk much and carry little are matched. If the neighbours of a vertex are all matched
+%% already, it is matched with another vertex that has the same first neighbour, so that stars shrink as well as
+%% meshes.
 -module(placement_map_graph).
 
 -export([size/1, coarser/2, levels/3, part/2, sorted_at_random/1]).
@@ -12,21 +14,22 @@
 -compile({no_auto_import, [size/1]}).
 
 -type arcs() :: [integer()].
-%% Neighbour, weight, neighbour, weight, ...: half the memory of pairs.
+%% Neighbour, weight, neighbour, weight, ...: this takes half the memory of pairs.
 -type graph() :: {Arcs :: tuple(), Loads :: tuple()}.
 -type level() :: {graph(), Coarse :: tuple()}.
-%% A graph, and the vertex of the next coarser graph that each of its vertices became.
+%% A graph, and for each of its vertices the vertex of the next coarser graph that it became part of.
 
-%% @doc How many vertices there are.
+%% @doc Returns the number of vertices.
 -spec size(graph()) -> non_neg_integer().
 size({Arcs, _}) -> tuple_size(Arcs).
 
-%% @doc The numbers 1 to N in the order of the process's random numbers.
+%% @doc Returns the numbers 1 to N in random order, using the random numbers of the process.
 -spec sorted_at_random(non_neg_integer()) -> [pos_integer()].
 sorted_at_random(Count) ->
     [V || {_, V} <- lists:sort([{rand:uniform(1 bsl 30), V} || V <- lists:seq(1, Count)])].
 
-%% @doc Coarser and coarser graphs until one has at most so many vertices, or they shrink no more. The coarsest one, and the levels from it to the finest.
+%% @doc Makes coarser and coarser graphs until one has at most `Most' vertices, or they no longer shrink. Returns the
+%% coarsest one, and the levels from it to the finest.
 -spec levels(graph(), Most :: pos_integer(), MaxLoad :: pos_integer()) -> {graph(), [level()]}.
 levels(Graph, Most, MaxLoad) -> levels(Graph, Most, MaxLoad, []).
 
@@ -37,7 +40,7 @@ levels(Graph, Most, MaxLoad, Levels) ->
         _ -> {Graph, Levels}
     end.
 
-%% @doc One step: the graph of pairs, and what each vertex became.
+%% @doc Makes one step: returns the graph of pairs, and what each vertex became.
 -spec coarser(graph(), MaxLoad :: pos_integer()) -> {graph(), Coarse :: tuple()}.
 coarser({Arcs, Loads} = Graph, MaxLoad) ->
     Count = size(Graph),
@@ -46,7 +49,7 @@ coarser({Arcs, Loads} = Graph, MaxLoad) ->
     ok = match_by_neighbour(Alone, Arcs, Loads, MaxLoad, Mates, #{}),
     Numbers = atomics:new(Count, []),
     Pairs = numbered(1, Count, 1, Mates, Numbers, []),
-    %% Each arc looks here: a tuple is read several times as fast.
+    %% Each arc is looked up here, and a tuple is several times as fast to read as atomics.
     Coarse = list_to_tuple([atomics:get(Numbers, V) || V <- lists:seq(1, Count)]),
     {{list_to_tuple([merged_arcs(Pair, Arcs, Coarse) || Pair <- Pairs]), list_to_tuple([lists:sum([element(V, Loads) || V <- Pair]) || Pair <- Pairs])}, Coarse}.
 
@@ -66,7 +69,7 @@ matched([V | Rest], Arcs, Loads, MaxLoad, Mates, Alone) ->
     end;
 matched([], _, _, _, _, Alone) -> Alone.
 
-%% Heavy edges between light vertices.
+%% Prefers heavy edges between light vertices.
 best_mate([U, Weight | Rest], Loads, Room, Mates, Best, Rating) ->
     Load = element(U, Loads),
     New = Weight / Load * Weight,
@@ -121,7 +124,7 @@ summed([{U, One}, {U, Other} | Rest]) -> summed([{U, One + Other} | Rest]);
 summed([{U, Weight} | Rest]) -> [U, Weight | summed(Rest)];
 summed([]) -> [].
 
-%% @doc The graph of some vertices, in the order of the list, and of the arcs between them.
+%% @doc Returns the graph of some vertices, in the order of the list, with the arcs between them.
 -spec part(graph(), [pos_integer()]) -> graph().
 part({Arcs, Loads} = Graph, Vertices) ->
     New = atomics:new(max(1, size(Graph)), []),

@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A queue of gains, the greatest first: a pairing heap. Pure.
+%% @doc A priority queue of gains, the greatest first, as a pairing heap. Pure.
 %%
-%% An entry is never changed. Who changes a gain pushes a second entry, and who pops one looks whether it still holds; {@link placement_map_bisect} and
-%% {@link placement_map_refine} do so.
+%% An entry is never changed. To change a gain, a caller pushes a second entry, so after each pop it must check
+%% whether the entry is still valid, as {@link placement_map_bisect} and {@link placement_map_refine} do.
 -module(placement_map_heap).
 
 -export([empty/0, push/3, pop/1]).
@@ -11,22 +11,22 @@
 
 -opaque heap() :: nil | {Gain :: number(), Value :: term(), [heap()]}.
 
-%% @doc The queue without an entry.
+%% @doc Returns the empty queue.
 -spec empty() -> heap().
 empty() -> nil.
 
-%% @doc The queue with one more entry.
+%% @doc Adds an entry to the queue.
 -spec push(Gain :: number(), Value :: term(), heap()) -> heap().
 push(Gain, Value, nil) -> {Gain, Value, []};
 push(Gain, Value, {Top, _, _} = Heap) when Gain >= Top -> {Gain, Value, [Heap]};
 push(Gain, Value, {Top, First, Below}) -> {Top, First, [{Gain, Value, []} | Below]}.
 
-%% @doc The entry of the greatest gain, and the rest.
+%% @doc Returns the entry with the greatest gain, and the rest.
 -spec pop(heap()) -> empty | {Gain :: number(), Value :: term(), heap()}.
 pop(nil) -> empty;
 pop({Gain, Value, Below}) -> {Gain, Value, paired(Below, nil)}.
 
-%% Neighbours are merged in pairs, then the pairs into one.
+%% Merges neighbours in pairs, then the pairs into one heap.
 paired([One, Other | Rest], Merged) -> paired(Rest, merge(merge(One, Other), Merged));
 paired([One], Merged) -> merge(One, Merged);
 paired([], Merged) -> Merged.

@@ -1,9 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Makes a mapping cheaper by moving vertices and by swapping them. Called by {@link placement_map}.
 %%
-%% A pass takes the vertex with the greatest gain from a queue, moves it to the block where its traffic costs least, and goes on at a loss for a while; what came
-%% after the best state is taken back. Where the better block is full, the vertex changes places with that one of the block's vertices which makes it cheapest.
-%% Each vertex moves once a pass.
+%% A pass takes the vertex with the greatest gain from a queue and moves it to the block where its traffic costs
+%% least. It continues at a loss for a while; the moves after the best state are then undone. If the better block is
+%% full, the vertex is swapped with the vertex of that block that makes the swap cheapest. Each vertex moves at most
+%% once per pass.
 -module(placement_map_refine).
 
 -export([refined/5, loads/3]).
@@ -11,7 +12,7 @@
 -record(context, {arcs :: tuple(), loads :: tuple(), blocks :: atomics:atomics_ref(), full :: atomics:atomics_ref(), most :: tuple(),
                   distances :: tuple(), locked :: atomics:atomics_ref(), patience :: pos_integer()}).
 
-%% @doc Changes the blocks. `Most' has the largest load of each block, `Distances' a row for each.
+%% @doc Changes the blocks. `Most' holds the greatest load of each block, `Distances' a row for each.
 -spec refined(placement_map_graph:graph(), Blocks :: atomics:atomics_ref(), Most :: tuple(), Distances :: tuple(), Passes :: pos_integer()) -> ok.
 refined({Arcs, Loads} = Graph, Blocks, Most, Distances, Passes) ->
     Count = tuple_size(Arcs),
@@ -25,7 +26,7 @@ refined({Arcs, Loads} = Graph, Blocks, Most, Distances, Passes) ->
         false -> ok
     end.
 
-%% @doc The load of each block.
+%% @doc Returns the load of each block.
 -spec loads(placement_map_graph:graph(), Blocks :: atomics:atomics_ref(), Count :: pos_integer()) -> atomics:atomics_ref().
 loads({_, Loads}, Blocks, Count) ->
     Full = atomics:new(Count, []),
@@ -46,7 +47,8 @@ pushed(V, How, Context, Heap) ->
         {Gain, _, _} -> placement_map_heap:push(Gain, {V, How}, Heap)
     end.
 
-%% The best move of a vertex: its gain, where to, and whether there is room. `room' looks at blocks with room alone.
+%% Returns the best move of a vertex: its gain, the target block, and whether there is room. With `room' only blocks
+%% with room are considered.
 best(V, How, #context{arcs = Arcs, blocks = Blocks} = Context) ->
     From = atomics:get(Blocks, V),
     case by_block(element(V, Arcs), Blocks, From, []) of
@@ -57,7 +59,7 @@ best(V, How, #context{arcs = Arcs, blocks = Blocks} = Context) ->
             best_of(Sums, Sums, cost(Sums, element(From, Distances), 0), From, element(V, Loads), How, Context, none)
     end.
 
-%% Neighbours by block; none if all are in the vertex's own.
+%% Groups the neighbours by block. The result is empty if all are in the vertex's own block.
 by_block([U, Weight | Rest], Blocks, From, Others) -> by_block(Rest, Blocks, From, [{atomics:get(Blocks, U), Weight} | Others]);
 by_block([], _, From, Others) ->
     case lists:all(fun({Block, _}) -> Block =:= From end, Others) of
@@ -96,7 +98,7 @@ pass(Heap, Members, Gained, Best, Since, Count, #context{locked = Locked} = Cont
                 {Gain, Block, true} -> moved(V, Block, Gain, Rest, Members, Gained, Best, Since, Count, Context);
                 {Gain, Block, false} when Gain > 0 -> swapped(V, Block, Gain, Rest, Members, Gained, Best, Since, Count, Context);
                 {Gain, _, false} -> pass(pushed(V, room, Context, Rest), Members, Gained, Best, Since, Count, Context);
-                %% Others have moved meanwhile.
+                %% Other vertices have moved meanwhile.
                 {Now, _, _} -> pass(placement_map_heap:push(Now, {V, How}, Rest), Members, Gained, Best, Since, Count, Context)
             end
     end.
@@ -127,7 +129,7 @@ neighbours([U, _ | Rest], #context{locked = Locked} = Context, Heap) ->
     end;
 neighbours([], _, Heap) -> Heap.
 
-%% The other one must gain, or lose less than the vertex gains.
+%% The other vertex must gain, or lose less than this one gains.
 swapped(V, Block, Gain, Heap, Members, Gained, Best, Since, Count, #context{blocks = Blocks, loads = Loads, full = Full, most = Most} = Context) ->
     From = atomics:get(Blocks, V),
     Load = element(V, Loads),
@@ -156,7 +158,8 @@ partner([U | Rest], V, From, Block, Least, Room, #context{loads = Loads, locked 
     end;
 partner([], _, _, _, _, _, _, Best, _) -> Best.
 
-%% Of a vertex that goes the other way: the two stay as far apart as they are, so what both gains counted as saved between them is not saved.
+%% V moves the other way, so the two vertices stay equally far apart. Both gains have counted their traffic as saved, so
+%% that part is subtracted.
 gain(U, Block, From, V, #context{arcs = Arcs, blocks = Blocks, distances = Distances}) ->
     Here = element(Block, Distances),
     There = element(From, Distances),

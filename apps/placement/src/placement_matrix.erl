@@ -1,10 +1,11 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A table of round-trip times between nodes, in microseconds, that has been checked: square,
-%% symmetric (of two directions the smaller counts), all times above 0, every node joined to every other by measured pairs. Pure.
+%% @doc A checked table of round-trip times between nodes, in microseconds. It is square and symmetric (the smaller of
+%% both directions counts), all times are above 0, and measured pairs connect every node to every other. Pure.
 %%
-%% Made of what {@link placement_probe} measured or a file holds; {@link placement_cluster} makes trees
-%% of it. A pair that was not measured is a gap (`undefined'), never infinitely far: {@link filled/1} estimates it from the others.
-%% {@link drop_gaps/2} leaves out the nodes that no measured pair joins to the rest.
+%% It is made from what {@link placement_probe} measured or from a file, and {@link placement_cluster} makes trees
+%% from it. A pair that was not measured is a gap (`undefined'), which does not mean that it is far apart:
+%% {@link filled/1} estimates it from the others. {@link drop_gaps/2} leaves out the nodes that no measured pair
+%% connects to the rest.
 -module(placement_matrix).
 
 -compile({no_auto_import, [nodes/1, size/1]}).
@@ -17,7 +18,8 @@
 -type value() :: number() | undefined | null.
 %% Microseconds; a gap is `undefined', or `null' as in JSON.
 -opaque matrix() :: #{nodes := tuple(), rows := tuple(), gaps := non_neg_integer()}.
-%% The names, and a tuple of a row for each: floats, and `undefined' for gaps; the diagonal is 0.0. `gaps' counts pairs.
+%% The names, and a tuple with a row for each, which holds floats, and `undefined' for gaps; the diagonal is 0.0.
+%% `gaps' is the number of pairs that are gaps.
 -type error() :: {not_square, Nodes :: non_neg_integer(), RowNumber :: non_neg_integer(), RowLength :: non_neg_integer() | term()}
                | {bad_node, term()} | {duplicate_node, node()} | no_nodes
                | {not_a_number, node(), node(), term()} | {not_positive, node(), node(), number()}
@@ -26,12 +28,12 @@
 
 -define(SHOWN_APART, 5).
 
-%% @doc The matrix of rows, one for each node in their order; what stands in the diagonal is not looked at.
+%% @doc Makes the matrix from rows, one for each node in their order. The values on the diagonal are ignored.
 -spec from_rows([node()], [[value()]]) -> {ok, matrix()} | {error, error()}.
 from_rows(Nodes, Rows) ->
     checked(fun() -> joined(raw(Nodes, Rows)) end).
 
-%% @doc The same of pairs; those that are not named are gaps.
+%% @doc Makes the matrix from pairs; pairs that are not listed are gaps.
 -spec from_pairs([{node(), node(), value()}]) -> {ok, matrix()} | {error, error()}.
 from_pairs(Pairs) ->
     checked(fun() ->
@@ -44,7 +46,7 @@ from_pairs(Pairs) ->
 check_pair({A, B, _}) when is_atom(A), is_atom(B) -> ok;
 check_pair(Other) -> throw({bad_pair, Other}).
 
-%% @doc The matrix of the largest set of nodes that measured pairs join, and the nodes outside of it.
+%% @doc Returns the matrix of the largest set of nodes that measured pairs connect, and the nodes outside of it.
 -spec drop_gaps([node()], [[value()]]) -> {ok, matrix(), Dropped :: [node()]} | {error, error()}.
 drop_gaps(Nodes, Rows) ->
     checked(fun() ->
@@ -59,7 +61,7 @@ checked(Make) ->
     catch throw:Reason -> {error, Reason}
     end.
 
-%% Names and symmetric rows, with gaps.
+%% Returns names and symmetric rows, with gaps.
 raw([], _) -> throw(no_nodes);
 raw(Nodes, Rows) ->
     Count = length(Nodes),
@@ -72,7 +74,8 @@ raw(Nodes, Rows) ->
 count(List) when is_list(List) -> length(List);
 count(Other) -> Other.
 
-%% Most rows hold nothing but floats: one walk checks them, and there is no new list. The diagonal becomes 0.0 in symmetric/1.
+%% Most rows hold only floats, so one pass checks them without building a new list. The diagonal becomes 0.0 in
+%% symmetric/1.
 checked_row(Row, I, Names) ->
     Count = tuple_size(Names),
     case are_times(Row, I, Count) of
@@ -94,7 +97,8 @@ checked_row([Value | _], I, J, Names) when is_number(Value) -> throw({not_positi
 checked_row([Value | _], I, J, Names) -> throw({not_a_number, element(I, Names), element(J, Names), Value});
 checked_row([], _, _, _) -> [].
 
-%% The direction that was measured, or the smaller time; a gap is an atom and sorts after all numbers.
+%% Takes the direction that was measured, or the smaller time if both were; a gap is an atom, which sorts after all
+%% numbers.
 symmetric(Rows) ->
     list_to_tuple([list_to_tuple(symmetric_row(tuple_to_list(element(I, Rows)), I, 1, Rows)) || I <- lists:seq(1, tuple_size(Rows))]).
 
@@ -123,7 +127,7 @@ count_gaps(_, 0, Gaps) -> Gaps;
 count_gaps(Row, J, Gaps) when element(J, Row) =:= undefined -> count_gaps(Row, J - 1, Gaps + 1);
 count_gaps(Row, J, Gaps) -> count_gaps(Row, J - 1, Gaps).
 
-%% The places of the largest set that measured pairs join; of sets of one size the first.
+%% Returns the positions of the largest set that measured pairs connect; if several have the same size, the first one.
 largest(Rows) -> largest(lists:seq(1, tuple_size(Rows)), Rows, []).
 
 largest([], _, Best) -> lists:sort(Best);
@@ -137,27 +141,28 @@ reached([I | Next], Others, Rows, Set) ->
     {Near, Far} = lists:partition(fun(J) -> element(J, Row) =/= undefined end, Others),
     reached(Near ++ Next, Far, Rows, [I | Set]).
 
-%% @doc The nodes, in the order of the rows.
+%% @doc Returns the nodes, in the order of the rows.
 -spec nodes(matrix()) -> [node()].
 nodes(#{nodes := Nodes}) ->
     tuple_to_list(Nodes).
 
-%% @doc How many nodes there are.
+%% @doc Returns the number of nodes.
 -spec size(matrix()) -> pos_integer().
 size(#{nodes := Nodes}) ->
     tuple_size(Nodes).
 
-%% @doc The time between the nodes at two places, counted from 1; `undefined' for a gap.
+%% @doc Returns the time between the nodes at two positions, counted from 1, or `undefined' for a gap.
 -spec value(matrix(), Place :: pos_integer(), Place :: pos_integer()) -> float() | undefined.
 value(#{rows := Rows}, I, J) ->
     element(J, element(I, Rows)).
 
-%% @doc The rows, a tuple of tuples.
+%% @doc Returns the rows as a tuple of tuples.
 -spec rows(matrix()) -> tuple().
 rows(#{rows := Rows}) ->
     Rows.
 
-%% @doc The rows of what a function makes of each time, with 0 in the diagonal; gaps stay. The function is called once for each pair.
+%% @doc Returns rows with a function applied to each time, and 0 on the diagonal; gaps stay. The function is called
+%% once for each pair.
 -spec mapped(fun((float()) -> integer()), matrix()) -> tuple().
 mapped(Fun, #{rows := Rows}) ->
     mapped(tuple_to_list(Rows), 1, Fun, []).
@@ -167,34 +172,35 @@ mapped([Row | Rows], I, Fun, Done) ->
     mapped(Rows, I + 1, Fun, [list_to_tuple(mirrored(Done, I, Right)) | Done]);
 mapped([], _, _, Done) -> list_to_tuple(lists:reverse(Done)).
 
-%% What stands left of the diagonal stands above it in the rows before, the last of which comes first.
+%% The values left of the diagonal are those above it in the previous rows, the last of which comes first.
 mirrored([Row | Rows], I, Values) -> mirrored(Rows, I, [element(I, Row) | Values]);
 mirrored([], _, Values) -> Values.
 
-%% @doc All pairs that were measured, each once.
+%% @doc Returns all pairs that were measured, each once.
 -spec pairs(matrix()) -> [{node(), node(), float()}].
 pairs(#{nodes := Nodes, rows := Rows}) ->
     Places = lists:seq(1, tuple_size(Nodes)),
     [{element(I, Nodes), element(J, Nodes), Value} || I <- Places, J <- Places, I < J, Value <- [element(J, element(I, Rows))], Value =/= undefined].
 
-%% @doc How many pairs are gaps.
+%% @doc Returns the number of pairs that are gaps.
 -spec gaps(matrix()) -> non_neg_integer().
 gaps(#{gaps := Gaps}) ->
     Gaps.
 
-%% @doc The matrix with an estimate in each gap ({@link placement_gaps}).
+%% @doc Returns the matrix with an estimate in each gap ({@link placement_gaps}).
 -spec filled(matrix()) -> matrix().
 filled(#{gaps := 0} = Matrix) -> Matrix;
 filled(#{rows := Rows} = Matrix) -> Matrix#{rows := placement_gaps:filled(Rows), gaps := 0}.
 
-%% @doc The matrix of some of the nodes, in the order given: as in a drawing that shows neighbours side by side.
+%% @doc Returns the matrix of some of the nodes, in the given order, for example for a drawing that shows neighbours
+%% next to each other.
 -spec sub(matrix(), [node()]) -> matrix().
 sub(#{nodes := Nodes, rows := Rows}, Some) ->
     Index = maps:from_list(lists:zip(tuple_to_list(Nodes), lists:seq(1, tuple_size(Nodes)))),
     Places = [maps:get(Node, Index) || Node <- Some],
     made(list_to_tuple(Some), list_to_tuple([list_to_tuple([element(J, element(I, Rows)) || J <- Places]) || I <- Places])).
 
-%% @doc An error in words, with what to do.
+%% @doc Describes an error for people, with what to do.
 -spec format_error(error()) -> unicode:chardata().
 format_error(no_nodes) ->
     "there is no node in the table; measure at least one";
@@ -266,8 +272,8 @@ drop_gaps_test() ->
     ?assertEqual({[a, b, d], 1}, {nodes(Matrix), gaps(Matrix)}),
     ?assertMatch({ok, _, []}, drop_gaps([a, b], [[0, 1], [1, 0]])).
 
-%% Square in the number of nodes, with a small constant: less than six steps for each value. The heap is so large that no garbage is collected, whose steps depend on load.
-%% Instrumented code takes more steps.
+%% The work is quadratic in the number of nodes with a small constant: less than six steps for each value. The heap is
+%% large enough to avoid garbage collection, whose steps depend on the load. Instrumented code takes more steps.
 many_nodes_test_() -> [fun many_nodes/0 || os:getenv("BEAMWAY_COVERAGE") =:= false].
 
 many_nodes() ->

@@ -1,29 +1,31 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Clustering without a threshold: the tree that describes the times in the fewest words. Pure.
+%% @doc Clusters without a threshold: finds the tree that describes the times most briefly. Pure.
 %%
-%% A binary tree is made of the logarithms of the times by average linkage ({@link placement_linkage}).
-%% Then a group is merged into the one above it wherever that makes the whole description shorter. The description
-%% of a group is the cost of the times between its children and the cost of saying which nodes are in which child:
+%% Average linkage ({@link placement_linkage}) makes a binary tree from the logarithms of the times. Then a group is
+%% merged into the one above it wherever that makes the whole description shorter. The description of a group has two
+%% costs, for the times between its children and for the nodes that each child contains:
 %%
 %% - the times: minus the logarithm of their marginal likelihood, if they are normal around a mean that
 %%   is drawn around the median of all times over their whole range, with a variance drawn from an
 %%   inverse gamma distribution around `floor^2' (the conjugate prior; K. P. Murphy, "Conjugate Bayesian
-%%   analysis of the Gaussian distribution", 2007). Pairs share nodes and so tell less than their number
-%%   says: m pairs count as `m^0.75'. Outliers are pulled to the median and three times the middle half.
-%% - the names: the logarithm of the number of ways to part its n nodes into s single ones and sets of the sizes of its
-%%   other children. Without it noise would be split.
+%%   analysis of the Gaussian distribution", 2007). Pairs share nodes and so carry less information than their number
+%%   suggests: m pairs count as `m^0.75'. Outliers are pulled in to within three times the
+%%   interquartile range of the median.
+%% - the names: the logarithm of the number of ways to divide its n nodes into s single ones and sets of the sizes
+%%   of its other children. Without this cost, noise would be split.
 %%
-%% J. Rissanen, "Modeling by shortest data description", Automatica 14, 1978, is the idea; C. Blundell and Y. W. Teh,
-%% "Bayesian hierarchical community discovery", NIPS 2013, its nearest relative for times between pairs.
+%% The idea is from J. Rissanen, "Modeling by shortest data description", Automatica 14, 1978. The closest method for
+%% times between pairs is C. Blundell and Y. W. Teh, "Bayesian hierarchical community discovery", NIPS 2013.
 %%
-%% Slow nodes would be torn out of their groups, so it is done twice: the first time coarsely (`m^0.5'),
-%% to see by how much each node exceeds the level of its pairs, the second time without that excess.
+%% Slow nodes would be separated from their groups, so all this is done twice: the first time coarsely (`m^0.5'), to
+%% see by how much each node exceeds the level of its pairs, and the second time without that excess.
 %%
-%% Pairs that were not measured tell nothing: the binary tree is made with estimates of them ({@link placement_gaps}), the description counts
-%% measured pairs alone. What no measured pair tells apart is one group.
+%% Pairs that were not measured carry no information. The binary tree is made with estimates of them
+%% ({@link placement_gaps}), but the description counts only measured pairs. Nodes that no measured pair distinguishes
+%% form one group.
 %%
-%% The one constant is `floor' = 0.15: levels closer than 16 % are one level. On planted trees 0.15 and 0.20 do
-%% the same, 0.10 splits noise and 0.25 loses levels of a ratio of 1.27.
+%% The only constant is `floor' = 0.15, which makes levels closer than 16 % one level. On planted trees 0.15 and 0.20
+%% give the same result, 0.10 splits noise, and 0.25 loses levels that differ by a factor of 1.27.
 -module(placement_mdl).
 
 -export([cluster/1]).
@@ -31,30 +33,30 @@
 -export_type([result/0]).
 
 -type result() :: #{root := placement_tree:vertex(), slow := [{node(), Factor :: float()}], explained := float()}.
-%% The tree with its labels; the nodes that are slower than their groups, the slowest first; the share
-%% of the logarithms' variance that the levels of the tree explain.
+%% The tree with its labels, the nodes that are slower than their groups, the slowest first, and the share of the
+%% logarithms' variance that the levels of the tree explain.
 
 -define(FLOOR, 0.15).
 -define(A0, 2.0).
-%% How often estimates of missing pairs are made better, at most.
+%% How many times the estimates of missing pairs are improved, at most.
 -define(REFINEMENTS, 4).
-%% Logarithms are whole numbers here: 1.0 is 65536.
+%% Logarithms are whole numbers here; 65536 means 1.0.
 -define(UNIT, 65536).
 
 -record(group, {parent :: none | pos_integer(),
                 children :: [pos_integer()],        % numbers of groups
                 leaves :: [pos_integer()],          % places of nodes
                 count :: pos_integer(),             % nodes below
-                sizes = #{} :: #{pos_integer() => pos_integer()}, % of the groups among the children: how many have so many nodes
-                %% of the times between its children, outliers pulled in:
+                sizes = #{} :: #{pos_integer() => pos_integer()}, % number of nodes to the number of groups of that size among the children
+                %% of the times between its children, with outliers pulled in:
                 pairs :: non_neg_integer(), mean :: float(), squares :: float(),
-                %% as they are, in units: sum, sum of squares, smallest, largest
+                %% without pulling in outliers, in units: sum, sum of squares, smallest, largest
                 raw :: none | {integer(), integer(), integer(), integer()},
-                %% the medians of the binary groups that it was made of, with the number of pairs of each
+                %% the medians of the binary groups that it was made of, with the number of pairs in each
                 medians :: [{integer(), pos_integer()}],
                 cost = 0.0 :: float()}).
 
-%% @doc The tree of a matrix.
+%% @doc Returns the tree of a matrix.
 -spec cluster(placement_matrix:matrix()) -> result().
 cluster(Matrix) ->
     Names = list_to_tuple(placement_matrix:nodes(Matrix)),
@@ -85,14 +87,14 @@ refined(Full, Logs, Count, Times) ->
         Better -> refined(Better, Logs, Count, Times - 1)
     end.
 
-%% Corrections of nodes none of which is slow would be noise.
+%% If none of the nodes is slow, correcting them would only add noise.
 without_excess([], _, Binary, _, _) -> Binary;
 without_excess(_, Excess, _, {Logs, Logs}, Count) -> Corrected = corrected(Logs, Excess), binary(Corrected, Corrected, Count);
 without_excess(_, Excess, _, {Full, Logs}, Count) -> binary(corrected(Full, Excess), corrected(Logs, Excess), Count).
 
 %% ---- the values ----
 
-%% The values of all measured pairs of two lists.
+%% Returns the values of all measured pairs between two lists.
 between(One, Other, Logs) -> between(One, Other, Logs, []).
 
 between([I | One], Other, Logs, Values) -> between(One, Other, Logs, of_row(Other, element(I, Logs), Values));
@@ -107,13 +109,13 @@ of_row([], _, Values) -> Values.
 
 %% ---- the binary tree ----
 
-%% A map of groups; the root has number 1.
+%% Returns a map of groups; the root has number 1.
 binary(Full, Logs, Count) ->
     {_, _, Groups, _} = groups(linked(Full, Count), none, #{}, 1, Logs),
     Groups.
 
 linked(Full, Count) ->
-    %% Finer by 16 bits, for what averages round.
+    %% Shifted by 16 bits, so that averages lose less by rounding.
     placement_linkage:link(average, list_to_tuple([list_to_tuple([Value bsl 16 || Value <- tuple_to_list(Row)]) || Row <- tuple_to_list(Full)]), Count).
 
 groups({One, Other, _}, Parent, Groups, Number, Logs) ->
@@ -137,7 +139,7 @@ moments(Values) ->
            medians = [{Median, Pairs}], mean = (Median + Off) / ?UNIT,
            squares = max(0.0, (Squares - Sum * Off) / ?UNIT / ?UNIT)}.
 
-%% The sum and the sum of squares of what the values are off the median, none by more than the reach.
+%% Returns the sum and the sum of squares of the differences from the median, each limited to the reach.
 clipped(_, Median, Reach, {Pairs, Sum, Squares, Least, Most}) when Median - Least =< Reach, Most - Median =< Reach ->
     {Sum - Pairs * Median, Squares - (2 * Sum - Pairs * Median) * Median};
 clipped(Values, Median, Reach, _) ->
@@ -171,7 +173,7 @@ added(Size, Times, Sizes) ->
 with_cost(Group, Weighing) ->
     Group#group{cost = times_cost(Group, Weighing) + names_cost(Group, Weighing)}.
 
-%% The logarithm of the number of partitions into sets of these sizes.
+%% Returns the logarithm of the number of partitions into sets of these sizes.
 names_cost(#group{count = Count, leaves = Leaves, sizes = Sizes}, Weighing) ->
     maps:fold(fun(Size, Times, Cost) -> Cost - Times * log_factorial(Size, Weighing) - log_factorial(Times, Weighing) end,
               log_factorial(Count, Weighing) - log_factorial(length(Leaves), Weighing), Sizes).
@@ -188,14 +190,14 @@ times_cost(#group{pairs = Pairs, mean = Mean, squares = Squares}, #{power := Pow
     -(log_gamma(An) - log_gamma(?A0) + ?A0 * math:log(B0) - An * math:log(Bn)
       + math:log(K0 / Kn) / 2 - Weight / 2 * math:log(2 * math:pi())).
 
-%% Stirling's series; below 8 by the recurrence.
+%% Uses Stirling's series, and the recurrence below 8.
 log_gamma(X) when X < 8 -> log_gamma(X + 1) - math:log(X);
 log_gamma(X) ->
     Square = X * X,
     (X - 0.5) * math:log(X) - X + 0.5 * math:log(2 * math:pi())
         + (1 / 12 - (1 / 360 - 1 / 1260 / Square) / Square) / X.
 
-%% Passes over all edges, those that gain most first, until none gains.
+%% Makes passes over all edges, those that gain most first, until none gains.
 collapse(Groups, Weighing) ->
     Edges = lists:sort([{Gain, Child} || {Child, #group{parent = Parent}} <- maps:to_list(Groups), Parent =/= none,
                                          {true, Gain, _} <- [gain(Child, Groups, Weighing)]]),
@@ -214,7 +216,8 @@ collapse_edge(Child, Groups, Weighing) ->
         false -> Groups
     end.
 
-%% Merging this group into the one above: does it shorten the whole, or are the two one level?
+%% Tells whether to merge this group into the one above, because the whole description gets shorter or the two are one
+%% level.
 gain(Child, Groups, Weighing) ->
     #{Child := #group{parent = Parent, pairs = Pairs, mean = Low, cost = ChildCost} = Group} = Groups,
     #{Parent := #group{pairs = PairsAbove, mean = High, cost = ParentCost} = Above} = Groups,
@@ -253,8 +256,8 @@ joined({Sum1, Squares1, Least1, Most1}, {Sum2, Squares2, Least2, Most2}) ->
 -define(STEPS, 512).
 -define(STEP_BITS, 9).
 
-%% By how much each node exceeds the medians of its groups (in units; the median over its pairs), beyond
-%% what nodes do on the whole.
+%% Returns by how much each node exceeds the medians of its groups (in units; the median over its pairs), beyond the
+%% usual excess of nodes.
 excess(Groups, Logs, Count) ->
     Steps = counters:new(Count * ?STEPS, []),
     _ = tally_group(1, Groups, Logs, Steps),
@@ -262,7 +265,7 @@ excess(Groups, Logs, Count) ->
     Usual = placement_quantiles:median(Medians),
     list_to_tuple([max(0, Median - Usual) || Median <- Medians]).
 
-%% With itself.
+%% Counts the node itself as measured.
 measured(Row) -> tuple_size(Row) - length([gap || undefined <- tuple_to_list(Row)]).
 
 tally_group(Number, Groups, Logs, Steps) ->
@@ -276,7 +279,7 @@ weighted_median([], _) -> 0;
 weighted_median([{Median, Weight} | _], Half) when Weight >= Half -> Median;
 weighted_median([{_, Weight} | Medians], Half) -> weighted_median(Medians, Half - Weight).
 
-%% The places below each child, and all of them.
+%% Returns the positions below each child, and all positions.
 parts(#group{children = Children, leaves = Leaves}, Below) ->
     Lists = [Below(Child) || Child <- Children] ++ [[Leaf] || Leaf <- Leaves],
     {Lists, lists:append(Lists)}.
@@ -326,7 +329,7 @@ explained(Groups) ->
         All -> max(0.0, min(1.0, 1 - Within / All))
     end.
 
-%% Labels are of what was measured, slow nodes included.
+%% Labels describe the measured values, including slow nodes.
 labelled(Groups, Names, Matrix, Logs) ->
     {Vertex, _} = vertex(1, Groups, Names, placement_matrix:rows(Matrix), Logs),
     placement_labels:ordered(Vertex).
@@ -345,7 +348,7 @@ vertex(Number, Groups, Names, Rows, Logs) ->
 pairs_of([_], _) -> [];
 pairs_of([One | Others], Rows) -> between(One, lists:append(Others), Rows, pairs_of(Others, Rows)).
 
-%% The largest value of the pairs of all lists.
+%% Returns the largest value of the pairs between all lists.
 most([_], _, Most) -> Most;
 most([One | Others], Rows, Most) ->
     Other = lists:append(Others),

@@ -1,5 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc What was measured, as a matrix and as the JSON object that `beamway topology measure' stores; and a matrix of a CSV file in its place. Pure.
+%% @doc Converts measured times: to a matrix, to and from the JSON object that `beamway topology measure' stores, and
+%% from a matrix in a CSV file. Pure.
 -module(placement_measured).
 
 -export([matrix/3, joined_matrix/3, best_mode/1, to_json/1, from_json/1, from_csv/1, format_error/1]).
@@ -11,12 +12,12 @@
 
 -define(MOST_NODES, 4096).
 
-%% @doc The matrix of one mode and one statistic; pairs that were not measured are gaps.
+%% @doc Returns the matrix of one mode and one statistic; pairs that were not measured are gaps.
 -spec matrix(placement_probe:measured(), placement_probe:mode(), statistic()) -> {ok, placement_matrix:matrix()} | {error, placement_matrix:error()}.
 matrix(#{nodes := Nodes} = Measured, Mode, Statistic) ->
     placement_matrix:from_rows(Nodes, rows(Measured, Mode, Statistic)).
 
-%% @doc The same without the nodes that no measured pair joins to the others, and these nodes.
+%% @doc Returns the matrix without the nodes that no measured pair connects to the others, and these nodes.
 -spec joined_matrix(placement_probe:measured(), placement_probe:mode(), statistic()) ->
           {ok, placement_matrix:matrix(), [node()]} | {error, placement_matrix:error()}.
 joined_matrix(#{nodes := Nodes} = Measured, Mode, Statistic) ->
@@ -28,7 +29,7 @@ rows(#{nodes := Nodes, pairs := Pairs}, Mode, Statistic) ->
           #{} -> undefined
       end || B <- Nodes] || A <- Nodes].
 
-%% @doc The mode that shows most: loaded if it was measured.
+%% @doc Returns the more informative mode: loaded, if it was measured.
 -spec best_mode(placement_probe:measured()) -> placement_probe:mode().
 best_mode(#{pairs := Pairs}) ->
     case [x || {loaded, _, _} <- maps:keys(Pairs)] of
@@ -36,7 +37,7 @@ best_mode(#{pairs := Pairs}) ->
         _ -> loaded
     end.
 
-%% @doc A map for a JSON encoder.
+%% @doc Returns a map for a JSON encoder.
 -spec to_json(placement_probe:measured()) -> map().
 to_json(#{nodes := Nodes, pairs := Pairs, failed := Failed, messages := Messages, seconds := Seconds}) ->
     #{what => <<"beamway topology">>, unit => <<"microseconds of one round trip">>, nodes => [atom_to_binary(Node) || Node <- Nodes],
@@ -45,7 +46,7 @@ to_json(#{nodes := Nodes, pairs := Pairs, failed := Failed, messages := Messages
       failed => [#{mode => Mode, from => atom_to_binary(A), to => atom_to_binary(B), reason => unicode:characters_to_binary(io_lib:format("~0tP", [Reason, 12]))}
                  || {Mode, A, B, Reason} <- Failed]}.
 
-%% @doc The measured times of a decoded object (maps with binary keys).
+%% @doc Returns the measured times of a decoded object (maps with binary keys).
 -spec from_json(term()) -> {ok, placement_probe:measured()} | {error, error()}.
 from_json(#{} = Object) ->
     try
@@ -71,7 +72,7 @@ field(Name, Object) ->
 name(Name) when is_binary(Name), byte_size(Name) < 256 -> binary_to_atom(Name);
 name(Other) -> throw({bad_node, Other}).
 
-%% Values are checked where they become a matrix.
+%% Values are checked when they become a matrix.
 pair(#{<<"mode">> := Mode, <<"from">> := From, <<"to">> := To, <<"min_us">> := Min, <<"median_us">> := Median, <<"p90_us">> := P90} = Pair, Known)
   when Mode =:= <<"quiet">>; Mode =:= <<"loaded">> ->
     case Known of
@@ -82,10 +83,11 @@ pair(#{<<"mode">> := Mode, <<"from">> := From, <<"to">> := To, <<"min_us">> := M
     end;
 pair(Other, _) -> throw({bad_pair, Other}).
 
-%% @doc A matrix of microseconds in CSV: a row and a column for each node, between commas, semicolons or tabs; a cell may be in double quotes. A
-%% decimal comma is understood as a point. With names in the first row and the first column, or
-%% with numbers alone (the nodes are then called n1, n2 and so on). Where the first cell is empty, and not the whole diagonal, names follow, even if they are numbers.
-%% Another empty cell, `-' or `nan' is a pair that was not measured.
+%% @doc Reads a matrix of microseconds from CSV, with a row and a column for each node, separated by commas,
+%% semicolons or tabs. A cell may be in double quotes. A decimal comma is read as a point. Names may be in the first
+%% row and the first column; if there are only numbers, the nodes are called n1, n2 and so on. If the first cell is
+%% empty, but the diagonal is not, names follow, even if they are numbers. Another empty cell, `-' or `nan' means that
+%% the pair was not measured.
 -spec from_csv(unicode:chardata()) -> {ok, placement_probe:measured()} | {error, error()}.
 from_csv(Text) ->
     case unicode:characters_to_list(Text) of
@@ -115,7 +117,7 @@ quoted([$" | Rest], Separator, Cell, Cells) -> cells(Rest, Separator, Cell, Cell
 quoted([Character | Rest], Separator, Cell, Cells) -> quoted(Rest, Separator, [Character | Cell], Cells);
 quoted([], Separator, Cell, Cells) -> cells([], Separator, Cell, Cells).
 
-%% The first of these that is outside of quotes.
+%% Returns the first of these separators that occurs outside of quotes.
 separator(Line) ->
     Bare = re:replace(Line, "\"[^\"]*\"", "", [global, unicode, {return, list}]),
     hd([Sign || Sign <- ";\t", lists:member(Sign, Bare)] ++ [$,]).
@@ -134,10 +136,10 @@ named([{Number, [Corner | Names] = First} | Lines] = All) ->
     Long =:= [] orelse throw({csv, Number, text("'~ts' is no name of a node", [hd(Long)])}),
     {[list_to_atom(Name) || Name <- Nodes], Rows}.
 
-%% No node is measured with itself.
+%% True if the diagonal is empty, because no node is measured with itself.
 has_empty_diagonal(Lines) -> lists:all(fun({Place, {_, Row}}) -> lists:sublist(Row, Place, 1) =:= [""] end, lists:zip(lists:seq(1, length(Lines)), Lines)).
 
-%% Rows stand in the order of the columns.
+%% Rows are in the order of the columns.
 row_of(N, Name, Row, Lines, Names) ->
     {_, Before} = lists:unzip(lists:takewhile(fun({Other, _}) -> Other < N end, Lines)),
     case lists:nthtail(min(length(Before), length(Names)), Names) of
@@ -150,7 +152,7 @@ is_value(Cell) -> value(Cell) =/= error.
 
 value(Gap) when Gap =:= ""; Gap =:= "-"; Gap =:= "nan"; Gap =:= "NaN" -> undefined;
 value(Cell) ->
-    %% A comma counts as a point.
+    %% A decimal comma is read as a point.
     case string:to_float(Cell) of
         {Float, ""} -> Float;
         _ ->
@@ -177,7 +179,7 @@ time(Number, Cell) ->
 
 text(Format, Arguments) -> lists:flatten(io_lib:format(Format, Arguments)).
 
-%% @doc An error in words.
+%% @doc Describes an error for people.
 -spec format_error(error()) -> unicode:chardata().
 format_error({csv, Line, Why}) -> io_lib:format("line ~b: ~ts", [Line, Why]);
 format_error(not_an_object) -> "this is no object; expected what `beamway topology measure' stores";
@@ -212,11 +214,11 @@ csv_test_() ->
              {ok, #{pairs := Pairs}} = from_csv(Text),
              ?assertEqual(Want, [{A, B, Us} || {{quiet, A, B}, #{median_us := Us, min_us := Us}} <- lists:sort(maps:to_list(Pairs))])
      end || Text <- ["node,a,b,c\na,0,3,\nb,2,0,4.5\nc,-,nan,0\n", ";a;b;c\r\na;0;2;\r\n\r\nb;;0;4.5\r\nc;;;0\r\n", "\"\"\ta\tb\tc\na\t0\t2\t\nb\t2\t0\t4.5\nc\t\t4.5\t",
-                    %% Commas in quotes part no cells, and are those of decimals.
+                    %% Commas in quotes do not separate cells; they are decimal commas.
                     "\"\",\"a\",b,\"c\"\n\"a\",0,\"2,5\",\nb,2,0,\"4,5\"\r\nc,,\"5,25\",0\n", ";a;b;c\na;0;2;\nb;2,5;0;4,5\nc;;4,5;0\n"]]
-        %% A name may hold a separator, and a quote that is written twice.
+        %% A name may contain a separator, or a quote that is written twice.
         ++ [?_assertMatch({ok, #{nodes := ['a,b', 'c;"d']}}, from_csv(",\"a,b\",\"c;\"\"d\"\n\"a,b\",0,1\n\"c;\"\"d\",1,0\n"))]
-        %% One inside of it is part of it.
+        %% A quote inside a name is part of the name.
         ++ [?_assertMatch({ok, #{nodes := ['5"', b]}}, from_csv(", 5\", \"b\"\n5\",0,1\nb,1,0\n"))]
         ++ [?_assertMatch({ok, #{nodes := [n1, n2], pairs := #{{quiet, n1, n2} := #{p90_us := 7}}}}, from_csv("0,7\n8,0\n")),
             ?_assertMatch({ok, #{nodes := [n1, n2, n3], pairs := #{{quiet, n1, n2} := #{p90_us := 3}}}}, from_csv(",3,4\n3,,5\n4,5,\n")),

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The figures of placement on this node as metrics of Prometheus. Reads tables only, and asks no process.
+%% @doc Returns metrics of placement on this node for Prometheus. Only reads tables and does not ask any process.
 -module(placement_metrics).
 
 -export([families/0]).
@@ -7,7 +7,7 @@
 
 -type family() :: {Name :: binary(), gauge, Help :: string(), [{[{Label :: atom(), atom()}], non_neg_integer()}]}.
 
-%% @doc The metrics, each with its samples: labels and value.
+%% @doc Returns the metrics, each with its samples: labels and value.
 -spec families() -> [family()].
 families() ->
     [{<<"placement_attributes">>, gauge, "Attributes of this node", [{[], length(placement_attr:names())}]},

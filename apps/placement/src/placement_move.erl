@@ -1,13 +1,16 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc How a gen_server or gen_statem moves to another node: what runs inside of the old and of the new process.
+%% @doc Moves a gen_server or gen_statem to another node: what runs inside the old and the new process.
 %%
-%% Both processes are entered by a system message of {@link sys} (`replace_state'), so between two callbacks, with their state. The old one then waits, and its messages wait
-%% with it; the new one, which its start function has made, asks it for the state. What decides is the old process' `commit': before it the old process can go on as if nothing had happened,
-%% after it, it only forwards. The new process handles no message before that, so of the two at most one acts. Whoever steers the move, {@link placement_child_keeper} or {@link placement_drain}, decides who may
-%% commit and when the old one may go on.
+%% A system message of {@link sys} (`replace_state') enters both processes, so each is between two callbacks and its
+%% state is available. The old process then waits, and so do its messages. The new one, which its start function has
+%% made, asks it for the state. The old process's `commit' decides: before it the old process can resume as if nothing
+%% had happened, and after it the old process only forwards. The new process handles no message before the commit, so
+%% at most one of the two acts. {@link placement_child_keeper} or {@link placement_drain} controls the move and
+%% decides who may commit and when the old process may resume.
 %%
-%% The steps: `hold' the old one; start the new one; `arrive' (state old to new, `placement_handoff/3' on both nodes); `ready' to the old one; the old one commits, says `go' to the new one, and
-%% forwards what waited, then each later message, until its node stops.
+%% The steps: `hold' the old one; start the new one; `arrive' (state from old to new, `placement_handoff/3' on both
+%% nodes); `ready' to the old one; the old one commits, sends `go' to the new one, and forwards the queued messages,
+%% then each later message, until its node stops.
 -module(placement_move).
 
 -export([is_willing/1, callback_module/1, hold/3, resume/1, arrive/5, ready/4, reason_text/1]).
@@ -17,34 +20,36 @@
 
 -optional_callbacks([placement_handoff/3]).
 
-%% In the old process, with its state as `sys:get_state/1' shows it: what the new one is to get. It must have no effect, because the process may have to stay.
-%% The third element names what the process has and the new one makes anew: `links', `monitors', `tables' or `ports'. Without it, a process that has any of these stays.
-%% In the new process, with what the old one gave: its state.
+%% `leave' runs in the old process, with its state as `sys:get_state/1' shows it, and returns what the new process
+%% gets. It must not have any effect, because the process may have to stay. The third element names things that the
+%% old process has and the new one creates again: `links', `monitors', `tables' or `ports'. A process that has any of
+%% these and does not name them stays. `arrive' runs in the new process, with what the old one gave, and returns the
+%% state.
 -callback placement_handoff(leave, State :: term(), #{to := node()}) -> {ok, Given :: term()} | {ok, Given :: term(), Handled :: [links | monitors | tables | ports]} | {stay, Reason :: term()};
                            (arrive, Given :: term(), #{from := node(), vsn := term(), state := Fresh :: term()}) -> {ok, State :: term()} | {error, Reason :: term()}.
 
-%% The old process while it waits: it hears only what is sent to this alias.
+%% A waiting old process, which only listens to this alias.
 -opaque held() :: {Alias :: reference(), pid()}.
 -type reason() :: {no_answer, Ms :: non_neg_integer()} | {has, links | monitors | tables | ports, [term()]} | {stays, term()} | {bad_handoff, node(), term()} | ended.
-%% Whether the new process may act although the old one is gone without a word: `lease' if a lease says so, `commit' if not.
+%% Whether the new process may act if the old one ends without a word: `lease' if a lease allows it, `commit' if not.
 -type policy() :: lease | commit.
 
-%% At most so long does the new process wait for the last word of the old one.
+%% How long the new process waits at most for the last message of the old one.
 -define(GO_MS, 5000).
-%% In the dictionary of a process that forwards.
+%% A key in the dictionary of a process that forwards.
 -define(FORWARDS, '$placement_forwards').
 
-%% @doc Whether the process has a callback module that exports `placement_handoff/3'.
+%% @doc Tells whether the process has a callback module that exports `placement_handoff/3'.
 -spec is_willing(pid()) -> boolean().
 is_willing(Pid) ->
     case dictionary(Pid) of
-        %% It has moved already.
+        %% The process has moved already.
         #{?FORWARDS := _} -> false;
         #{'$initial_call' := {Module, init, 1}} when is_atom(Module) -> erlang:function_exported(Module, placement_handoff, 3);
         #{} -> false
     end.
 
-%% @doc The callback module of a gen_server or gen_statem.
+%% @doc Returns the callback module of a gen_server or gen_statem.
 -spec callback_module(pid()) -> module() | none.
 callback_module(Pid) ->
     case dictionary(Pid) of
@@ -60,8 +65,9 @@ dictionary(Pid) ->
 
 %%% The old process
 
-%% @doc Enters a process of this node, which waits from now on. Its answer must be there in so many milliseconds; a process that is in a longer callback goes on untouched.
-%% The caller is monitored: if it ends, the process goes on.
+%% @doc Enters a process on this node, which waits from then on. If it does not answer within `Ms' milliseconds,
+%% because it is in a longer callback, it continues untouched. The process monitors the caller and resumes if the
+%% caller ends.
 -spec hold(pid(), To :: node(), Ms :: non_neg_integer()) -> {held, held()} | {refused, reason()}.
 hold(Pid, To, Ms) ->
     Entered = atomics:new(1, []),
@@ -69,7 +75,7 @@ hold(Pid, To, Ms) ->
     Answer = alias(),
     Monitor = monitor(process, Pid),
     system(Pid, fun(State) ->
-        %% Otherwise the caller no longer waits.
+        %% If this fails, the caller no longer waits.
         case atomics:compare_exchange(Entered, 1, 0, 1) of
             ok -> leaving(State, To, Caller, Answer);
             _ -> State
@@ -81,7 +87,7 @@ hold(Pid, To, Ms) ->
              after Ms ->
                  case atomics:compare_exchange(Entered, 1, 0, 2) of
                      ok -> {refused, {no_answer, Ms}};
-                     %% It is in its callback, and bound by it.
+                     %% The process is already in its callback and will answer.
                      _ ->
                          receive
                              {Answer, Said} -> Said;
@@ -93,17 +99,17 @@ hold(Pid, To, Ms) ->
     _ = unalias(Answer),
     Result.
 
-%% gen marks aliases so.
+%% gen marks aliases with an improper list.
 -dialyzer({no_improper_lists, system/2}).
-%% The answer of sys would be a copy of the whole state: it goes to an alias that nobody has.
+%% sys would answer with a copy of the whole state, so its answer goes to an inactive alias.
 system(Pid, Fun) ->
     Nobody = alias(),
     true = unalias(Nobody),
     Pid ! {system, {self(), [alias | Nobody]}, {replace_state, Fun}},
     ok.
 
-%% @doc Lets a process go on that is held. It tells the caller of {@link hold/3} `{placement_move, resumed, pid()}', or has told it `{placement_move, gone, pid(), New}' because
-%% it had committed before.
+%% @doc Lets a held process resume. The process sends `{placement_move, resumed, pid()}' to the caller of
+%% {@link hold/3}, unless it had committed before; then it has sent `{placement_move, gone, pid(), New}'.
 -spec resume(held()) -> ok.
 resume({Alias, _}) ->
     Alias ! {Alias, resume},
@@ -132,7 +138,7 @@ leaving(State, Given, Handled, Module, Caller, Answer) ->
             Monitor = monitor(process, Caller),
             Answer ! {Answer, {held, {Alias, self()}}},
             Result = held(Alias, Monitor, Given, version(Module), Caller),
-            %% What is sent to the alias later does not arrive.
+            %% Messages that are sent to the alias later are dropped.
             _ = unalias(Alias),
             ok = flush(Alias),
             true = demonitor(Monitor, [flush]),
@@ -161,7 +167,7 @@ held(Alias, Monitor, Given, Version, Caller) ->
         {'EXIT', Parent, Reason} -> {end_now, Reason}
     end.
 
-%% The process that has started it, as proc_lib knows it.
+%% Returns the process that has started this one, according to proc_lib.
 parent() ->
     case get('$ancestors') of
         [Pid | _] when is_pid(Pid) -> Pid;
@@ -178,7 +184,7 @@ belongings(Caller) ->
      {monitors, [Monitored || {_, Monitored} <- Monitors]},
      {tables, [ets:info(Table, name) || Table <- ets:all(), ets:info(Table, owner) =:= Self]}].
 
-%% sys catches what is raised in it, so the process ends outside of that.
+%% sys catches exceptions in the function, so the process must end outside of it.
 -spec ends(term()) -> no_return().
 ends(Reason) -> proc_lib:hibernate(?MODULE, ended, [Reason]).
 
@@ -186,7 +192,7 @@ ends(Reason) -> proc_lib:hibernate(?MODULE, ended, [Reason]).
 -spec ended(term()) -> no_return().
 ended(Reason) -> exit(Reason).
 
-%% From here on the process only forwards. Its stack is given up, and with it the state.
+%% From here on the process only forwards. Hibernating discards its stack, and with it the state.
 commit(New, Go, Watcher, Caller) ->
     _ = process_flag(trap_exit, true),
     Parent = parent(),
@@ -198,7 +204,7 @@ commit(New, Go, Watcher, Caller) ->
     self() ! {?MODULE, flushed, Monitor},
     proc_lib:hibernate(?MODULE, forwarding, [{New, Monitor, Parent, Caller, Watcher, is_statem(callback_module(self()))}]).
 
-%% What the callback module said that the new process makes anew ends as if the old one had ended.
+%% What the new process creates again, according to the callback module, ends as if the old process had ended.
 let_go(Belongings) ->
     Has = fun(What) -> proplists:get_value(What, Belongings, []) end,
     _ = [catch port_close(Port) || Port <- Has(ports)],
@@ -210,16 +216,17 @@ is_statem(Module) ->
     Attributes = Module:module_info(attributes),
     lists:member(gen_statem, lists:append([Value || {Key, Value} <- Attributes, Key =:= behaviour orelse Key =:= behavior])).
 
-%% @private The messages that waited come first: the mark stands behind them.
+%% @private Queued messages are forwarded first, because the mark comes after them.
 -spec forwarding({New :: pid(), Monitor :: reference(), Parent :: pid() | none, Caller :: pid(), Watcher :: pid(), IsStatem :: boolean()}) -> no_return().
 forwarding({New, Monitor, Parent, Caller, Watcher, IsStatem} = Stub) ->
     receive
         {?MODULE, flushed, Monitor} -> Watcher ! {?MODULE, flushed, New}, ok;
         {'EXIT', From, Reason} when From =:= Parent; From =:= Caller -> exit(Reason);
-        %% Those that wait for an answer must hear of it. But a supervisor would start the process again if it ended by itself.
+        %% Callers that wait for an answer must notice that the new process has ended. If this process ended by
+        %% itself, a supervisor would start it again.
         {'DOWN', Monitor, process, _, _} when is_pid(Parent), Parent =/= Caller -> _ = spawn(placement_drain, retire, [Parent, self()]), ok;
         {'DOWN', Monitor, process, _, Reason} -> exit(Reason);
-        %% A time-out of gen_statem's own, which its new process would take for a message.
+        %% This is a time-out of gen_statem itself, which the new process would take for a message.
         {timeout, Timer, _} when IsStatem, is_reference(Timer), node(Timer) =:= node() -> ok;
         Message -> New ! Message, ok
     end,
@@ -227,7 +234,8 @@ forwarding({New, Monitor, Parent, Caller, Watcher, IsStatem} = Stub) ->
 
 %%% The new process
 
-%% @doc Gives a process that has just been started on this node the state of a held one. It then waits; the next word is {@link ready/4}'s.
+%% @doc Gives the state of a held process to a process that has just been started on this node. The new process then
+%% waits for {@link ready/4}.
 -spec arrive(New :: pid(), held(), Watched :: pid(), policy(), Ms :: non_neg_integer()) -> {arrived, Go :: reference()} | {refused, reason()}.
 arrive(New, {OldAlias, Old}, Watched, Policy, Ms) ->
     Answer = alias(),
@@ -261,7 +269,7 @@ arriving(Fresh, OldAlias, Old, Watched, Policy, Caller, Answer) ->
             Caller ! {?MODULE, live, self()},
             State;
         {error, Reason} ->
-            %% Whoever steers it ends it.
+            %% The process that controls the move ends this one.
             Answer ! {Answer, {refused, {bad_handoff, node(), Reason}}},
             until_ended()
     end.
@@ -276,7 +284,7 @@ given(Given, Info) ->
         Class:Reason -> {error, {Class, Reason}}
     end.
 
-%% `lease': allowed by whoever steers it, which then knows that nobody else has the lease.
+%% With `lease' the process that controls the move sends `allowed' once it knows that nobody else has the lease.
 go(Alias, Monitor, Policy) ->
     Parent = parent(),
     receive
@@ -299,14 +307,15 @@ until_ended() ->
     Parent = parent(),
     receive {'EXIT', Parent, Reason} -> ends(Reason) end.
 
-%% @doc Tells the old process that the new one waits for its commit. With the policy `lease' the new one may act from now on even if the old one no longer says anything.
+%% @doc Tells the old process that the new one waits for its commit. With the policy `lease' the new process may act
+%% from now on even if the old one sends nothing more.
 -spec ready(held(), New :: pid(), Go :: reference(), policy()) -> ok.
 ready({OldAlias, _}, New, Go, Policy) ->
     _ = [Go ! {Go, allowed} || Policy =:= lease],
     OldAlias ! {OldAlias, {ready, New, Go, self()}},
     ok.
 
-%% @doc Why a process has not moved, for people.
+%% @doc Describes for people why a process has not moved.
 -spec reason_text(term()) -> unicode:chardata().
 reason_text({no_answer, Ms}) -> io_lib:format("it did not answer a system message in ~b ms; it is busy, or is no process of OTP", [Ms]);
 reason_text({has, ports, Ports}) -> io_lib:format("it has ~ts; let placement_handoff(leave, …) name ports as handled, if the new process opens its own", [items("port", Ports)]);

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Which processes would better run elsewhere: a plan of moves, the one that saves most first, each with what it saves over which link. Pure; it moves nothing. Called by
-%% {@link placement:advise/2}.
+%% @doc Plans which processes should rather run elsewhere: a list of moves, the one that saves most first, each with
+%% what it saves over which link. Pure; it moves nothing. Called by {@link placement:advise/2}.
 -module(placement_moves).
 
 -export([moves/3, to_text/1]).
@@ -8,14 +8,15 @@
 -export_type([move/0, options/0]).
 
 -type move() :: #{process := placement_map:name(), from := node(), to := node(), saves := number(), less := [{link(), number()}], more := [{link(), number()}]}.
-%% `saves': weight times distance. `less' and `more': the bytes that these pairs of nodes then exchange less and more.
+%% `saves': weight times distance. `less' and `more': pairs of nodes with the bytes by which their traffic falls or
+%% rises.
 -type link() :: {node(), node()}.
--type options() :: #{places => #{placement_map:name() => node()}, %% where the processes are; default for pids: their nodes
-                     most => pos_integer(),              %% the most of these processes on one node; default: as many as the fullest node has
+-type options() :: #{places => #{placement_map:name() => node()}, %% where the processes run; default for pids: their nodes
+                     most => pos_integer(),              %% the most of these processes on a node; default: as many as the fullest node has
                      moves => pos_integer(),             %% 10
                      distances => tree | latency | [number()]}.
 
-%% @doc The plan. Processes on nodes that the tree does not hold stay, and what they talk counts for nothing.
+%% @doc Returns the plan. Processes on nodes outside of the tree stay, and their traffic does not count.
 -spec moves(placement_map:graph(), placement_tree:tree(), options()) -> {ok, [move()]} | {error, placement_map:error()}.
 moves(Graph, Tree, Options) when is_map(Options) ->
     Setting = maps:merge(#{moves => 10, distances => tree, places => #{}}, Options),
@@ -38,7 +39,7 @@ expected(Key, Value, _) when Key =:= most; Key =:= moves -> case is_integer(Valu
 expected(distances, Value, Tree) -> placement_map:expected(distances, Value, Tree);
 expected(_, _, _) -> "one of places, most, moves, distances".
 
-%% Of each process whom it talks to.
+%% Maps each process to the processes that it talks to.
 talk(Pairs) ->
     Add = fun(A, B, Weight, Acc) -> maps:update_with(A, fun(Others) -> [{B, Weight} | Others] end, [{B, Weight}], Acc) end,
     lists:foldl(fun({A, A, _}, Acc) -> Acc; ({A, B, Weight}, Acc) -> Add(A, B, Weight, Add(B, A, Weight, Acc)) end, #{}, Pairs).
@@ -62,13 +63,13 @@ best(Left, Talk, Places, Full, Most, Nodes, Distance) ->
 saves(Others, From, To, Places, Distance) ->
     lists:sum([Weight * (Distance(From, Node) - Distance(To, Node)) || {Other, Weight} <- Others, {ok, Node} <- [maps:find(Other, Places)]]).
 
-%% The pairs of nodes with what the process sends over them, the most first.
+%% Returns the pairs of nodes with the process's traffic between them, the greatest first.
 links(Node, Talked) ->
     Sums = lists:foldl(fun({Peer, Weight}, Acc) -> maps:update_with({min(Node, Peer), max(Node, Peer)}, fun(Sum) -> Sum + Weight end, Weight, Acc) end, #{},
                        [Pair || {Peer, _} = Pair <- Talked, Peer =/= Node]),
     lists:reverse(lists:keysort(2, maps:to_list(Sums))).
 
-%% @doc The plan for readers.
+%% @doc Formats the plan as text.
 -spec to_text([move()]) -> unicode:chardata().
 to_text([]) -> "no move would save anything\n";
 to_text(Moves) ->
@@ -88,13 +89,13 @@ moves_test() ->
     Places = #{p => a, q => c, r => c, s => d},
     {ok, [#{process := p, from := a, to := To, saves := Saves, less := [{{a, c}, 100}], more := More}]} =
         moves([{p, q, 60}, {r, p, 40}, {q, r, 50}, {q, s, 7}], tree(), #{places => Places, most => 2}),
-    %% C is full.
+    %% Node c is full.
     ?assertEqual({d, 50.0, [{{c, d}, 100}]}, {To, Saves, More}),
     {ok, [#{to := c, saves := 100.0, more := []} | _]} = moves([{p, q, 60}, {r, p, 40}], tree(), #{places => Places, most => 3}),
     ?assertMatch({ok, []}, moves([{q, r, 60}], tree(), #{places => Places})),
     ?assertEqual({ok, []}, moves([{x, y, 60}], tree(), #{})).
 
-%% What a plan saves is what the cost falls by.
+%% The saving in the plan equals the decrease of the cost.
 saves_what_it_says_test() ->
     Graph = [{erlang:phash2({x, N}, 12), erlang:phash2({y, N}, 12), N} || N <- lists:seq(1, 60)],
     Before = maps:from_list([{N, lists:nth(1 + N rem 4, [a, b, c, d])} || N <- lists:seq(0, 11)]),

@@ -1,27 +1,29 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Who talks to whom, sampled: traces the sends of some processes in short windows and counts bytes per pair. Called by {@link placement:observe/2}; nothing traces
-%% unless it is called.
+%% @doc Samples who talks to whom: traces the sends of some processes in short windows and counts bytes per pair.
+%% Called by {@link placement:observe/2}. Nothing is traced outside of a call.
 %%
-%% On each node one process traces, one fifth of the time: it switches tracing on for a window, off for four, and ends a window early when it has seen a bounded number
-%% of messages. Bytes are those of the message in the external format, scaled to the whole time. If the caller's node goes, or the time is over, the tracer ends, and with it
-%% the tracing.
+%% On each node one process traces for one fifth of the time: it switches tracing on for a window and off for four. It
+%% ends a window early when it has seen a certain number of messages. The bytes of a message are those of its external
+%% format, scaled to the whole time. When the caller's node goes down, or the time is over, the tracer ends, and
+%% tracing ends with it.
 -module(placement_observe).
 
 -export([observe/2, busiest/2]).
-%% On the nodes.
 -export([local/2, local_busiest/1]).
 
 -export_type([seen/0]).
 
 -type seen() :: #{unseen := [{pid(), Reason :: term()}], messages := non_neg_integer()}.
-%% Processes that could not be traced: their node does not answer, they have ended, or another tracer has them. How many messages were counted.
+%% Processes that could not be traced, because their node does not answer, they have ended, or another tracer has
+%% them; and how many messages were counted.
 
 -define(WINDOW_MS, 20).
 -define(PAUSE_MS, 80).
 -define(MOST, 5000).
 -define(GRACE_MS, 5000).
 
-%% @doc The bytes that these processes sent to each other in so many milliseconds, as a graph for {@link placement:map/3} and {@link placement:advise/2}.
+%% @doc Returns the bytes that these processes sent to each other in `Ms' milliseconds, as a graph for
+%% {@link placement:map/3} and {@link placement:advise/2}.
 -spec observe([pid()], Ms :: pos_integer()) -> {ok, [{pid(), pid(), Bytes :: pos_integer()}], seen()} | {error, {bad_pids | bad_ms, term()}}.
 observe(Pids, Ms) when is_integer(Ms), Ms >= 1, Ms =< 3600000, is_list(Pids), length(Pids) >= 0 ->
     case [Other || Other <- Pids, not is_pid(Other)] of
@@ -37,7 +39,8 @@ observe(Pids, Ms) when is_integer(Ms), Ms >= 1, Ms =< 3600000, is_list(Pids), le
 observe(Pids, Ms) when is_list(Pids) -> {error, {bad_ms, Ms}};
 observe(Pids, _) -> {error, {bad_pids, Pids}}.
 
-%% @doc So many processes of each node, those that have done most so far; none of OTP's own and of this application. Nodes that do not answer give none.
+%% @doc Returns up to `Count' processes of each node, those with the most reductions so far, without the processes of
+%% OTP and of this application. Nodes that do not answer are left out.
 -spec busiest([node()], Count :: pos_integer()) -> [pid()].
 busiest(Nodes, Count) ->
     lists:append([Pids || {ok, Pids} <- erpc:multicall(Nodes, ?MODULE, local_busiest, [Count], ?GRACE_MS)]).
@@ -48,7 +51,7 @@ local_busiest(Count) ->
     Busy = lists:reverse(lists:sort([{Reductions, Pid} || Pid <- processes(), {reductions, Reductions} <- [process_info(Pid, reductions)]])),
     first(Count, [Pid || {_, Pid} <- Busy]).
 
-%% Which application a process belongs to takes time to find out: only of as many as it takes.
+%% Finding a process's application takes time, so this stops as soon as it has enough processes.
 first(0, _) -> [];
 first(_, []) -> [];
 first(Count, [Pid | Rest]) ->
@@ -65,7 +68,7 @@ answer(Own, Request, Ms) ->
         Class:Reason -> {#{}, [], [{Pid, {Class, Reason}} || Pid <- Own], 0}
     end.
 
-%% Names are those of the nodes on which they are registered; only what goes to another of the processes counts.
+%% A name belongs to the node on which it is registered. Only messages to another of the processes count.
 graph(Pids, Answers) ->
     Names = maps:from_list(lists:append([Named || {_, Named, _, _} <- Answers])),
     Wanted = maps:from_list([{Pid, true} || Pid <- Pids]),
@@ -79,7 +82,7 @@ graph(Pids, Answers) ->
     [{From, To, Bytes} || {{From, To}, Bytes} <- lists:sort(maps:to_list(Sums))].
 
 -dialyzer({nowarn_function, local/2}).
-%% @private Runs in a process of `erpc'. The tracer watches it, and it the tracer.
+%% @private Runs in a process of `erpc'. The tracer and this process watch each other.
 -spec local([pid()], Ms :: pos_integer()) -> {#{{pid(), term()} => pos_integer()}, [{{atom(), node()}, pid()}], [{pid(), term()}], non_neg_integer()}.
 local(Pids, Ms) ->
     Named = [{{Name, node()}, Pid} || Pid <- Pids, {registered_name, Name} <- [process_info(Pid, registered_name)], is_atom(Name)],
@@ -93,7 +96,7 @@ local(Pids, Ms) ->
         {#{}, Named, [{Pid, timeout} || Pid <- Pids], 0}
     end.
 
-%% The exit reason is how the result travels.
+%% The result is passed in the exit reason.
 -dialyzer({nowarn_function, tracer/3}).
 tracer(Pids, Ms, Caller) ->
     Monitor = monitor(process, Caller),
@@ -145,7 +148,7 @@ window(End, Monitor, Sent, Number) ->
 full_name(Name) when is_atom(Name) -> {Name, node()};
 full_name(To) -> To.
 
-%% What was sent before tracing was off.
+%% Collects what was sent before tracing was off.
 drained() ->
     receive Trace when element(1, Trace) =:= trace -> drained()
     after 0 -> ok

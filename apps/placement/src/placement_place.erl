@@ -1,9 +1,12 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Where a node says that it stands in the network, and the tree of what some nodes say. No measuring, no file of a tree.
+%% @doc Reports where a node is in the network, and makes a tree from the reports of some nodes, without measuring and
+%% without a topology file.
 %%
-%% The first of these that says something: the application's environment `path'; Slurm ({@link placement_slurm_job:path/1}); region and zone of the cloud. Those come from the variables
-%% `PLACEMENT_REGION', `PLACEMENT_ZONE' and `PLACEMENT_HOST', or from a file of labels as the downward API of Kubernetes writes it: `PLACEMENT_LABELS', by default `/etc/podinfo/labels'.
-%% Behind the last two stands the part of the machine that the node is bound to, by `taskset' or Slurm, if hwloc's lstopo-no-graphics is installed.
+%% The first source that has an answer counts: the application's environment `path'; Slurm
+%% ({@link placement_slurm_job:path/1}); region and zone in the cloud. The latter come from the variables
+%% `PLACEMENT_REGION', `PLACEMENT_ZONE' and `PLACEMENT_HOST', or from a file of labels in the format of Kubernetes'
+%% downward API: `PLACEMENT_LABELS', by default `/etc/podinfo/labels'. After the path from Slurm or the cloud comes
+%% the part of the machine to which `taskset' or Slurm binds the node, if hwloc's lstopo-no-graphics is installed.
 -module(placement_place).
 
 -export([own_path/0, allowed_units/0, region/0, zone/0, tree/1]).
@@ -18,7 +21,8 @@
 
 -define(LSTOPO_MS, 2000).
 
-%% @doc The groups above this node, from the root down: those above its host, its host, and the parts of the host to which the node is bound.
+%% @doc Returns the groups above this node, the root first: those above its host, its host, and the parts of the host
+%% to which the node is bound.
 -spec own_path() -> [term()].
 own_path() ->
     case application:get_env(placement, path) of
@@ -28,7 +32,7 @@ own_path() ->
             path(fun os:getenv/1, labels(), Host) ++ bound()
     end.
 
-%% A node that may run everywhere starts no program.
+%% If the node may run on all processors, no program is started.
 bound() ->
     case {allowed_units(), units("/sys/devices/system/cpu/online", "^(\\S+)")} of
         {[_ | _] = Allowed, Online} when Allowed =/= Online -> inside(os:find_executable("lstopo-no-graphics"), Allowed);
@@ -37,7 +41,7 @@ bound() ->
 
 inside(false, _) -> [];
 inside(Program, Units) ->
-    %% In a cgroup with some processors lstopo shows these alone, unless it is told otherwise: they would be the whole machine.
+    %% In a cgroup with some processors, lstopo would by default show only these, as if they were the whole machine.
     case placement_program:run(Program, ["--whole-system", "--of", "xml", "-"], ?LSTOPO_MS) of
         {ok, Xml} ->
             case placement_hwloc:from_xml(Xml) of
@@ -47,7 +51,7 @@ inside(Program, Units) ->
         {error, _} -> []
     end.
 
-%% @doc The processing units that this VM may use, by Linux's numbers; none where nothing says it.
+%% @doc Returns the processing units that this VM may use, by Linux's numbers, or an empty list if they are unknown.
 -spec allowed_units() -> [non_neg_integer()].
 allowed_units() -> units("/proc/self/status", "(?m)^Cpus_allowed_list:\\s*(\\S+)").
 
@@ -69,11 +73,11 @@ path(Getenv, Labels, Host) ->
         Path -> Path
     end.
 
-%% @doc The region of the cloud that this node is in. Fails where nothing says it.
+%% @doc Returns the cloud region of this node. Fails if it is unknown.
 -spec region() -> string().
 region() -> own(region).
 
-%% @doc The zone of the cloud that this node is in. Fails where nothing says it.
+%% @doc Returns the cloud zone of this node. Fails if it is unknown.
 -spec zone() -> string().
 zone() -> own(zone).
 
@@ -89,7 +93,8 @@ named(Variable, Getenv, Default) ->
         _ -> Default
     end.
 
-%% A line is `key="value"', escaped as Go does; a value of a label has letters, digits, dots, dashes and underscores alone.
+%% A line is `key="value"' with Go's escapes. The value of a label has only letters, digits, dots, dashes and
+%% underscores.
 labelled(Key, Labels) ->
     case re:run(Labels, ["(?m)^", Key, "=\"([A-Za-z0-9._-]+)\"$"], [{capture, all_but_first, list}]) of
         {match, [Value]} -> Value;
@@ -107,7 +112,8 @@ labels() ->
         {error, _} -> <<>>
     end.
 
-%% @doc The tree of what these nodes say. The error names those that did not answer within five seconds, or on which placement is not installed.
+%% @doc Makes the tree from what these nodes report. The error names the nodes that did not answer within five
+%% seconds, or on which placement is not installed.
 -spec tree([node(), ...]) -> {ok, placement_tree:tree()} | {error, {no_place, [node(), ...]} | placement_tree:error()}.
 tree(Nodes) -> declared(lists:zip(Nodes, erpc:multicall(Nodes, ?MODULE, own_path, [], ?ASK_MS))).
 

@@ -1,12 +1,15 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Plans a tree of processes, master, submasters and workers, that is shaped like the tree of nodes. Pure.
+%% @doc Plans a tree of processes (master, submasters and workers) in the shape of the tree of nodes. Pure.
 %%
-%% Each group of nodes gets a submaster of its own, on one of its nodes, and each worker hangs from the submaster of the smallest group
-%% around it; the master is in the largest group. A message from master to worker then crosses each level of the network at most
-%% once (the RELEASE report's Figure 28), which no assignment of a fixed tree by lists of nodes does.
+%% Each group of nodes gets a submaster of its own, on one of its nodes. Each worker is attached to the submaster of
+%% the smallest group around it, and the master is in the largest group. A message from master to worker then crosses
+%% each level of the network at most once (the RELEASE report's Figure 28), which cannot be said of a fixed tree that
+%% is assigned from lists of nodes.
 %%
-%% A limit of children (`fan_out') makes several submasters of one group, all on one node: were they apart, the way from the first to the second and on would cross the group's
-%% level twice. What the root has too many of hangs from further submasters on the master's own node, for the same reason. A group with fewer than `least' workers gets no submaster: its workers join the group around it.
+%% If the children are limited (`fan_out'), a group may get several submasters, all on one node. On different nodes,
+%% the path through the first and the second would cross the group's level twice. For the same reason, the root's
+%% excess children are attached to further submasters on the master's own node. A group with fewer than `least'
+%% workers gets no submaster, and its workers join the group around it.
 -module(placement_plan).
 
 -export([plan/2, to_list/1, paths/1, crossings/2]).
@@ -16,11 +19,11 @@
 -type role() :: master | submaster | worker.
 -type process() :: {role(), node(), [process()]}.
 -type options() :: #{workers => [node()],      %% where workers may run, one on each; default: all nodes of the tree
-                     submasters => [node()],   %% where master and submasters may run; default: all; those of the group are taken first
-                     fan_out => pos_integer() | infinity, %% the most children, at least 2
-                     least => pos_integer()}.  %% the fewest workers that get a submaster of their own, 2
+                     submasters => [node()],   %% where master and submasters may run; default: all; nodes in the group itself are preferred
+                     fan_out => pos_integer() | infinity, %% the greatest number of children, at least 2
+                     least => pos_integer()}.  %% the smallest number of workers that get a submaster of their own, 2
 
-%% @doc The plan of a tree of nodes. Nodes that the tree does not hold are left out.
+%% @doc Returns the plan for a tree of nodes. Nodes outside of the tree are left out.
 -spec plan(placement_tree:tree() | none, options()) -> {ok, process()} | {error, no_workers | no_submasters | {bad_option, atom(), term()}}.
 plan(none, Options) -> plan(placement_tree:empty(), Options);
 plan(Tree, Options) ->
@@ -50,12 +53,12 @@ planned(Tree, #{fan_out := FanOut} = Setting) ->
     Master = host(Units, Setting),
     {ok, {master, Master, narrowed(Units, FanOut, Master)}}.
 
-%% The largest group first: master and submasters live in the first of their parts.
+%% The largest group comes first, because master and submasters live in the first of their parts.
 largest_first(Children) ->
     [Child || {_, _, Child} <- lists:sort([{-length(placement_tree:members(Child)), N, Child}
                                            || {N, Child} <- lists:zip(lists:seq(1, length(Children)), Children)])].
 
-%% What hangs from the process above: workers and submasters.
+%% Returns the children of the process above: workers and submasters.
 units({leaf, Node}, #{workers := Workers}) ->
     [{worker, Node, []} || is_map_key(Node, Workers)];
 units({group, _, _, Children}, #{least := Least, fan_out := FanOut} = Setting) ->
@@ -67,7 +70,7 @@ units({group, _, _, Children}, #{least := Least, fan_out := FanOut} = Setting) -
             [{submaster, Host, Part} || Part <- parts(Units, FanOut)]
     end.
 
-%% Parts of nearly the same length, as few as possible.
+%% Splits into as few parts as possible, of nearly the same length.
 parts(Units, infinity) -> [Units];
 parts(Units, Most) ->
     Count = length(Units),
@@ -80,12 +83,12 @@ cut(Units, Count, Parts) ->
     {Part, Rest} = lists:split(Length, Units),
     [Part | cut(Rest, Count - Length, Parts - 1)].
 
-%% At the root there is nobody above who could take several submasters.
+%% The root has no process above it that could take several submasters.
 narrowed(Units, FanOut, _) when FanOut =:= infinity; length(Units) =< FanOut -> Units;
 narrowed(Units, FanOut, Master) ->
     narrowed([case Part of [Only] -> Only; _ -> {submaster, Master, Part} end || Part <- parts(Units, FanOut)], FanOut, Master).
 
-%% The first node below that may carry a submaster, else the one that is nearest to the first.
+%% Returns the first node below that may carry a submaster, or the one nearest to the first node.
 host(Units, #{submasters := Submasters, tree := Tree}) ->
     Below = lists:append([all_nodes(Unit) || Unit <- Units]),
     case [Node || Node <- Below, is_map_key(Node, Submasters)] of
@@ -101,17 +104,18 @@ distance(Tree, One, Other) ->
 
 all_nodes(Process) -> [Node || {_, Node} <- to_list(Process)].
 
-%% @doc All processes, from the root down: role and node.
+%% @doc Returns all processes, the root first, with role and node.
 -spec to_list(process()) -> [{role(), node()}].
 to_list({Role, Node, Children}) ->
     [{Role, Node} | lists:append([to_list(Child) || Child <- Children])].
 
-%% @doc The nodes on the way to each worker, the master's first.
+%% @doc Returns the nodes on the path to each worker, the master's first.
 -spec paths(process()) -> [[node()]].
 paths({worker, Node, []}) -> [[Node]];
 paths({_, Node, Children}) -> [[Node | Path] || Child <- Children, Path <- paths(Child)].
 
-%% @doc How often the way to each worker crosses each level of the network (the root is level 0); the largest count of all.
+%% @doc Counts how often the path to each worker crosses each level of the network (the root is level 0), and returns
+%% the largest count.
 -spec crossings(placement_tree:tree(), process()) -> non_neg_integer().
 crossings(Tree, Process) ->
     lists:max([0 | [most_often(levels(Tree, Path)) || Path <- paths(Process)]]).
@@ -140,7 +144,7 @@ shape_test() ->
                                {submaster, c1, [{worker, c1, []}, {worker, c2, []}]}, {worker, d1, []}]}, Plan),
     ?assertEqual(1, crossings(tree(), Plan)).
 
-%% Small nodes for submasters, as in the report; where a group has none, the nearest one.
+%% Submasters run on small nodes, as in the report; in a group without one, the nearest is taken.
 roles_test() ->
     {ok, Plan} = plan(tree(), #{workers => [a1, a2, b1, b2, c1, c2, gone], submasters => [a3, d1]}),
     ?assertEqual([a1, a2, b1, b2, c1, c2], lists:sort([Node || {worker, Node} <- to_list(Plan)])),

@@ -1,10 +1,12 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Pure: which of several suitable nodes is taken. Also what `bench placement' simulates with.
+%% @doc Pure: decides which of several suitable nodes is taken. `bench placement' also simulates with this module.
 %%
-%% A policy has two halves: {@link draw/4} takes some candidates at random, {@link best/4} the best of those by score. Nodes of equal score are taken
-%% at random: nothing here looks at the order of the list, for "the first of the best" sends every chooser of a cluster to the same node.
-%% `two_choices', the default, draws two for each node that is wanted and has their attributes asked for anew before it compares them. That is nearly as good
-%% as complete and fresh knowledge, while the best of all by knowledge that is some seconds old is worse than chance.
+%% A policy has two halves: {@link draw/4} takes some candidates at random, and {@link best/4} takes the best of those
+%% by score. Among nodes of equal score the choice is random: nothing here depends on the order of the list, because
+%% taking the first of the best would send every chooser of a cluster to the same node. The default, `two_choices',
+%% draws two for each node that is wanted and asks them for their attributes again before it compares them. That is
+%% nearly as good as complete and fresh knowledge, while the best of all by knowledge that is some seconds old is
+%% worse than chance.
 -module(placement_policy).
 
 -export([draw/4, best/4, is_live/1, is_policy/1, scores/1, charged/3, shuffle/2]).
@@ -12,30 +14,30 @@
 -export_type([policy/0, scored/1, term_values/0]).
 
 -type policy() :: two_choices | cached_two | {choices, pos_integer()} | sqrt_choices | random | {top, Fraction :: float()} | least | {module, module()}.
-%% `two_choices' and `{choices, K}': of so many for each wanted node, asked anew. The others go by what is known: `cached_two'; `sqrt_choices': of
-%% as many as the square root of the number of candidates; `{top, 0.2}': at random in the best fifth; `least': of all. `{module, M}' calls
-%% `M:select(Scored, Count, Query)'.
+%% `two_choices' and `{choices, K}' draw this many for each wanted node and ask them again. The others use the known
+%% values: `cached_two' draws two; `sqrt_choices' draws the square root of the number of candidates; `{top, 0.2}'
+%% chooses at random from the best fifth; `least' compares all. `{module, M}' calls `M:select(Scored, Count, Query)'.
 -type scored(Node) :: {Node, Score :: number()}.
 %% Higher is better.
 -type term_values() :: {Weight :: number(), min | max | truth, Tolerance :: number(), [unknown | number()]}.
-%% One term of a preference and its value for each candidate.
+%% A term of a preference and its value for each candidate.
 
 -callback select([scored(node())], Count :: pos_integer(), Query :: map()) -> [node()].
 
-%% @doc Whether a term is a policy.
+%% @doc Tells whether a term is a policy.
 -spec is_policy(term()) -> boolean().
 is_policy({choices, K}) -> is_integer(K) andalso K > 0;
 is_policy({top, Fraction}) -> is_number(Fraction) andalso Fraction > 0 andalso Fraction =< 1;
 is_policy({module, Module}) -> is_atom(Module);
 is_policy(Policy) -> lists:member(Policy, [two_choices, cached_two, sqrt_choices, random, least]).
 
-%% @doc Whether the drawn nodes' attributes are to be asked for anew.
+%% @doc Tells whether the attributes of the drawn nodes must be asked for again.
 -spec is_live(policy()) -> boolean().
 is_live(two_choices) -> true;
 is_live({choices, _}) -> true;
 is_live(_) -> false.
 
-%% @doc Takes the candidates that are to be compared, in random order.
+%% @doc Returns the candidates that are to be compared, in random order.
 -spec draw(policy(), [Node], Count :: pos_integer(), rand:state()) -> {[Node], rand:state()}.
 draw(Policy, Candidates, Count, Seed) ->
     {Shuffled, Next} = shuffle(Candidates, Seed),
@@ -48,7 +50,8 @@ drawn(sqrt_choices, All, Count) -> max(Count, ceil(math:sqrt(All)) * Count);
 drawn(random, _, Count) -> Count;
 drawn(_, All, _) -> All.
 
-%% @doc The best of the drawn ones, the best first; equal ones in random order, and so are those of the best fraction of `{top, Fraction}'.
+%% @doc Returns the best of the drawn candidates, the best first. Equal ones are in random order, and so is the best
+%% fraction of `{top, Fraction}'.
 -spec best(policy(), [scored(Node)], Count :: pos_integer(), rand:state()) -> {[Node], rand:state()}.
 best({top, Fraction}, Scored, Count, Seed) ->
     {Top, Rest} = lists:split(ceil(Fraction * length(Scored)), [Node || {Node, _} <- lists:reverse(lists:keysort(2, Scored))]),
@@ -59,14 +62,15 @@ best(_, Scored, Count, Seed) ->
     %% keysort is stable, so the shuffled order decides among equals.
     {[Node || {Node, _} <- lists:sublist(lists:keysort(2, [{Node, -Score} || {Node, Score} <- Shuffled]), Count)], Next}.
 
-%% @doc A list in random order.
+%% @doc Returns a list in random order.
 -spec shuffle([Element], rand:state()) -> {[Element], rand:state()}.
 shuffle(List, Seed) ->
     {Keyed, Next} = lists:mapfoldl(fun(Element, S) -> {Key, S1} = rand:uniform_s(S), {{Key, Element}, S1} end, Seed, List),
     {[Element || {_, Element} <- lists:sort(fun({A, _}, {B, _}) -> A =< B end, Keyed)], Next}.
 
-%% @doc The scores of all candidates: the sum of the weighted terms. Of a numeric term the best candidate gets the weight, the worst nothing;
-%% all get the weight if they differ by no more than the tolerance. What is unknown gets nothing.
+%% @doc Returns the scores of all candidates: the sum of the weighted terms. For a numeric term the best candidate
+%% gets the weight and the worst gets nothing; all get the weight if they differ by no more than the tolerance. An
+%% unknown value gets nothing.
 -spec scores([term_values()]) -> [float()].
 scores([]) -> [];
 scores(Terms) ->
@@ -85,12 +89,13 @@ share(_, _, Min, Max, Tolerance) when Max - Min =< Tolerance -> 1.0;
 share(min, Value, Min, Max, _) -> (Max - Value) / (Max - Min);
 share(max, Value, Min, Max, _) -> (Value - Min) / (Max - Min).
 
-%% @doc What is known of a node's load, and what we have put there since: knowledge that is not asked for anew must not forget that.
+%% @doc Adds what this node has placed there since to the known load of a node. A policy that does not ask again must
+%% take that into account.
 -spec charged(Value :: unknown | number(), OwnPlacements :: non_neg_integer(), Charge :: number()) -> unknown | number().
 charged(unknown, _, _) -> unknown;
 charged(Value, Own, Charge) ->
     try Value + Own * Charge
-    %% Beyond what a float holds.
+    %% The result is out of the range of a float.
     catch error:badarith -> Value
     end.
 
@@ -101,7 +106,7 @@ seed(N) -> rand:seed_s(exsss, N).
 
 policies() -> [two_choices, cached_two, {choices, 3}, sqrt_choices, random, {top, 0.2}, least].
 
-%% Whatever the policy, of equal candidates each is taken about as often: the first of a list is nothing special.
+%% With any policy, each of several equal candidates is taken about as often; the first of a list has no advantage.
 no_policy_takes_the_first_test_() ->
     [?_assert(is_fair(Policy)) || Policy <- policies()].
 
@@ -123,7 +128,7 @@ drawn_test_() ->
 best_test_() ->
     Scored = [{a, 0.1}, {b, 0.9}, {c, 0.5}],
     [?_assertMatch({[b, c], _}, best(least, Scored, 2, seed(1))), ?_assertMatch({[b], _}, best({top, 0.2}, Scored, 1, seed(1))),
-     %% All in order: those outside of the best fraction come after it.
+     %% All are returned: those outside of the best fraction come after it.
      ?_assertMatch({[b, c, a], _}, best({top, 0.2}, Scored, 3, seed(2))),
      ?_assertMatch({[b, c, a], _}, best(two_choices, Scored, 9, seed(1)))].
 

@@ -1,9 +1,13 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Pure: predicates over nodes. They are data, never funs, so that they can be checked, explained and sent to other nodes.
+%% @doc Pure: predicates over nodes. They are data, never funs, so that they can be checked, explained and sent to
+%% other nodes.
 %%
-%% Three values: `true', `false' and `unknown'. A missing attribute, one of another type than the constant, one that is too old or whose node does
-%% not answer make a predicate unknown, and so does a distance to a node that the tree does not hold; `not unknown' is unknown; only what is true is chosen.
-%% Called by {@link placement_choose}, {@link attr} and, to check a claim once more at its target, {@link placement_lease}.
+%% There are three values: `true', `false' and `unknown'. A predicate is unknown if its attribute is missing, has
+%% another type than the constant, is too old, or belongs to a node that does not answer; so is a distance to a node
+%% that is not in the tree. The negation of unknown is unknown, and only nodes for which the predicate is true are
+%% chosen.
+%% Called by {@link placement_choose}, {@link attr} and, to check a claim once more at its target,
+%% {@link placement_lease}.
 -module(placement_pred).
 
 -export([compile/1, attributes/1, evaluate/2, conjuncts/1, source/1, is_relative/1, thresholds/2, account/2, at_target/1, contradictions/1, groups/1, affinities/1, neighbours/1, tolerance/1]).
@@ -18,10 +22,12 @@
                    | {latency, operator(), Us :: number() | placement_unit:quantity()} | {group, Name :: term()}
                    | {affinity, affinity(), near | apart} | {tolerates, [Taint :: term()] | all}
                    | {'and', [predicate()]} | {'or', [predicate()]} | {'not', predicate()} | [predicate()].
-%% A list means `and'. A constant with a unit is `{4, gib}'. `tolerates': the node's attribute `taints' holds nothing else.
+%% A list means `and'. A constant with a unit is written `{4, gib}'. `tolerates' is true if the node's attribute
+%% `taints' holds no other taint.
 -type affinity() :: placement_entry:name() | {group, Name :: term()} | {pg, Scope :: atom(), Group :: term()}.
-%% Where something runs: on the candidates whose attribute is `true' or above 0 (`placement:own/1' counts processes); where the processes are that have names in a group of
-%% {@link placement_group}, or are in one of `pg'.
+%% Where something runs: on the candidates whose attribute is `true' or above 0 (`placement:own/1' counts processes),
+%% or on the nodes of the processes that have names in a group of {@link placement_group}, or are members of a `pg'
+%% group.
 -type truth() :: true | false | unknown.
 -type context() :: #{node := node(), view := placement_cache:view(), from => node(), tree => placement_tree:tree() | none,
                      groups => #{term() => [node()]}, thresholds => thresholds(),
@@ -37,7 +43,7 @@
 -define(OPERATORS, [eq, ne, lt, le, gt, ge]).
 -define(DEPTH_MAX, 50).
 
-%% @doc Checks a predicate and makes it ready. The text names what is wrong and what was expected.
+%% @doc Checks and prepares a predicate. The error text names what is wrong and what was expected.
 -spec compile(predicate()) -> {ok, compiled()} | {error, Text :: unicode:chardata()}.
 compile(Predicate) ->
     try {ok, compiled(Predicate, 0)}
@@ -112,11 +118,11 @@ regex(Regex, P) ->
     catch error:badarg -> bad(P)
     end.
 
-%% @doc The predicate that was compiled.
+%% @doc Returns the predicate that was compiled.
 -spec source(compiled()) -> predicate().
 source({_, P, _}) -> P.
 
-%% @doc The attributes that a predicate asks for.
+%% @doc Returns the attributes that a predicate needs.
 -spec attributes(compiled()) -> [placement_entry:name()].
 attributes(Compiled) ->
     lists:usort([element(2, Leaf) || Leaf <- leaves(Compiled), is_of_attribute(Leaf)] ++ [Name || Name <- affinities(Compiled), is_atom(Name)]).
@@ -127,19 +133,19 @@ leaves({leaf, _, Leaf}) -> [Leaf];
 leaves({'not', _, Inner}) -> leaves(Inner);
 leaves({_, _, List}) -> lists:append([leaves(Inner) || Inner <- List]).
 
-%% @doc The groups that a predicate asks for.
+%% @doc Returns the groups that a predicate needs.
 -spec groups(compiled()) -> [term()].
 groups(Compiled) -> lists:usort([Name || {group, Name} <- leaves(Compiled)]).
 
-%% @doc What a predicate wants to be near to or apart from.
+%% @doc Returns what a predicate wants to be near to or apart from.
 -spec affinities(compiled()) -> [affinity()].
 affinities(Compiled) -> lists:usort([What || {affinity, What, _} <- leaves(Compiled)]).
 
-%% @doc The attributes whose nodes it wants to be near to.
+%% @doc Returns the attributes whose nodes it wants to be near to.
 -spec neighbours(compiled()) -> [placement_entry:name()].
 neighbours(Compiled) -> lists:usort([Name || {affinity, Name, near} <- leaves(Compiled), is_atom(Name)]).
 
-%% @doc What holds in addition where a predicate does not say what it tolerates: the node has no taints.
+%% @doc Returns the additional condition for a predicate without `tolerates': the node has no taints.
 -spec tolerance(compiled()) -> [compiled()].
 tolerance(Compiled) ->
     case lists:any(fun(Leaf) -> element(1, Leaf) =:= tolerates end, leaves(Compiled)) of
@@ -147,24 +153,25 @@ tolerance(Compiled) ->
         false -> [compiled({tolerates, []}, 0)]
     end.
 
-%% @doc The parts that must all be true.
+%% @doc Returns the parts that must all be true.
 -spec conjuncts(compiled()) -> [compiled()].
 conjuncts({'and', _, List}) -> lists:append([conjuncts(Inner) || Inner <- List]);
 conjuncts(Other) -> [Other].
 
-%% @doc Whether it compares candidates with each other, so that it can only be judged when they are known.
+%% @doc Tells whether a predicate compares candidates with each other, so that it can only be judged when they are
+%% known.
 -spec is_relative(compiled()) -> boolean().
 is_relative(Compiled) -> lists:any(fun(Leaf) -> element(1, Leaf) =:= relative end, leaves(Compiled)).
 
-%% @doc What can be checked by the node itself, from its own attributes.
+%% @doc Returns the parts that the node itself can check with its own attributes.
 -spec at_target(compiled()) -> [predicate()].
 at_target(Compiled) -> lists:append([of_target(Part) || Part <- conjuncts(Compiled)]).
 
-%% In words that nodes of earlier versions judge by their own attributes, too.
+%% Expressed in a form that nodes of earlier versions can also judge by their own attributes.
 of_target({leaf, _, {affinity, Name, apart}}) when is_atom(Name) -> [{'or', [{Name, missing}, {Name, le, 0}, {Name, false}]}];
 of_target(Part) -> [source(Part) || lists:all(fun(Leaf) -> is_of_attribute(Leaf) andalso element(1, Leaf) =/= relative end, leaves(Part))].
 
-%% @doc Whether the predicate holds for the node of the context.
+%% @doc Evaluates the predicate for the node of the context.
 -spec evaluate(compiled(), context()) -> truth().
 evaluate({'and', _, List}, Context) -> all([evaluate(Inner, Context) || Inner <- List]);
 evaluate({'or', _, List}, Context) -> negated(all([negated(evaluate(Inner, Context)) || Inner <- List]));
@@ -182,7 +189,8 @@ negated(true) -> false;
 negated(false) -> true;
 negated(unknown) -> unknown.
 
-%% @doc Each leaf with its truth and what it was judged from: `{value, V, AgeMs}', `{unknown, Why}', `{distance, D}' …
+%% @doc Returns each leaf with its truth and the reason for it: `{value, V, AgeMs}', `{unknown, Why}', `{distance, D}'
+%% …
 -spec account(compiled(), context()) -> [{predicate(), truth(), Detail :: term()}].
 account({leaf, P, Leaf}, Context) ->
     {Truth, Detail} = judged(Leaf, Context),
@@ -222,7 +230,7 @@ judged(Leaf, #{view := #{attributes := Attributes}} = Context) ->
     Known = maps:get(element(2, Leaf), Attributes, {unknown, missing}),
     {of_attribute(Leaf, Known, Context), detail(Known)}.
 
-%% On the same node, or in the smallest group of the tree that holds one of them.
+%% True on the same node, or in the smallest group of the tree that holds one of them.
 is_near(Node, Hosts, Tree) ->
     Ranks = [placement_tree:rank(Tree, Host, Node) || Host <- Hosts],
     case {lists:member(Node, Hosts) orelse [near || {ok, Rank, _} <- Ranks, Rank =< 1] =/= [], lists:member(unknown, Ranks)} of
@@ -305,7 +313,8 @@ by_rank(Word, {ok, Rank, Levels}) ->
          very_far -> Rank > 0 andalso Rank =:= Levels
      end, {level, Rank, Levels}}.
 
-%% What was measured for the smallest group that holds both; else how fast the node answered us.
+%% Takes the time measured for the smallest group that holds both nodes; without one, the node's fastest answer to
+%% this node.
 latency(#{node := Node, view := View} = Context) ->
     case in_tree(latency, Context) of
         {ok, #{median_us := Us}} -> {ok, Us};
@@ -317,7 +326,7 @@ latency(#{node := Node, view := View} = Context) ->
             end
     end.
 
-%% @doc What `low', `highest', `top' … mean among these candidates. The order of the candidates does not matter.
+%% @doc Returns what `low', `highest', `top' … mean among these candidates, independent of their order.
 -spec thresholds(compiled(), [context()]) -> thresholds().
 thresholds(Compiled, Candidates) ->
     maps:from_list([{{Name, What}, threshold(What, [Known || #{view := #{attributes := #{Name := {ok, Value, _, _, _} = Known}}} <- Candidates, placement_unit:is_measure(Value)])}
@@ -340,7 +349,7 @@ bound(highest, Values, _, Tolerance) -> {ge, lists:last(Values) - Tolerance};
 bound({bottom, N}, Values, Count, _) -> {le, lists:nth(min(N, Count), Values)};
 bound({top, N}, Values, Count, _) -> {ge, lists:nth(max(1, Count + 1 - N), Values)}.
 
-%% @doc Pairs of parts that no value of an attribute can fulfil together.
+%% @doc Returns pairs of parts that no value of an attribute can fulfil together.
 -spec contradictions(compiled()) -> [{predicate(), predicate()}].
 contradictions(Compiled) ->
     Parts = [{P, Leaf} || {leaf, P, {compare, _, _, _} = Leaf} <- conjuncts(Compiled)],

@@ -1,14 +1,17 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Measures the round-trip times of every pair of some nodes.
+%% @doc Measures the round-trip times between every pair of some nodes.
 %%
-%% Quiet: in rounds of disjoint pairs (the circle method of tournaments), one round after the other, so that each node
-%% talks to one other. Loaded: all pairs at once, as the RELEASE report does in its second strategy, since a network often shows
-%% its structure under load only. With `pairs' only a share of the rounds is measured, so that each node has as many pairs, and the
-%% clustering estimates the others ({@link placement_gaps}). The unit is a batch of 100 round trips; of the batches of a pair the minimum, the median and
-%% the 90th percentile are kept, never the mean: one stall of the machine would move it by a third.
+%% In quiet mode it works in rounds of disjoint pairs (the circle method of tournaments), one round after the other,
+%% so that each node talks to one other node at a time. In loaded mode all pairs run at once, as in the RELEASE
+%% report's second strategy, because a network often shows its structure only under load. With `pairs' only a share of
+%% the rounds is measured, so that all nodes have the same number of pairs, and the clustering estimates the others
+%% ({@link placement_gaps}). The unit is a batch of 100 round trips. For each pair it keeps the minimum, the median
+%% and the 90th percentile of its batches, but not the mean, because a single stall of the machine would move that by
+%% a third.
 %%
-%% The nodes connect to each other for it. They need not run this application: {@link placement_probe_pair} is loaded into those
-%% that do not have it, and removed again. A pair that fails is missing in the result, with its reason.
+%% The nodes connect to each other for the measurement. They need not run this application:
+%% {@link placement_probe_pair} is loaded into nodes that do not have it, and removed again. A pair that fails is
+%% missing in the result, which gives the reason.
 -module(placement_probe).
 
 -export([measure/2, rounds/1, drawn_rounds/2, total_pairs/1]).
@@ -17,11 +20,11 @@
 
 -type mode() :: quiet | loaded.
 -type options() :: #{modes => [mode()],               %% [quiet, loaded]
-                     batches => pos_integer(),        %% of a pair, 20
-                     messages => pos_integer(),       %% of a batch, 100
-                     pairs => number(),               %% the share of all pairs that is measured, above 0, at most 1
-                     limit_ms => pos_integer(),       %% for a pair, 60000
-                     done => pairs(),                 %% what was measured before: is not measured again; pairs of other nodes are dropped
+                     batches => pos_integer(),        %% per pair, 20
+                     messages => pos_integer(),       %% per batch, 100
+                     pairs => number(),               %% the share of all pairs to measure, above 0, at most 1
+                     limit_ms => pos_integer(),       %% per pair, 60000
+                     done => pairs(),                 %% earlier results, which are not measured again; pairs of other nodes are dropped
                      progress => fun((progress()) -> ok)}.
 -type pairs() :: #{{mode(), node(), node()} => #{min_us := float(), median_us := float(), p90_us := float(), batches := pos_integer()}}.
 %% The first of the two nodes sorts before the second.
@@ -29,15 +32,16 @@
                       messages := pos_integer(), seconds := float()}.
 -type progress() :: #{mode := mode(), done := non_neg_integer(), total := non_neg_integer(), left_s := float() | unknown,
                       pairs := pairs()}.
-%% Before and after each step: how many pairs of how many, the seconds that are left by estimate, all there is so far.
+%% Called before and after each step with the pairs done, the total, the estimated seconds left, and all results so
+%% far.
 
 -define(LOAD_MS, 15000).
-%% For the gate, at most; a little less than the pairs themselves wait.
+%% The longest time to wait for the gate, a little less than the pairs themselves wait.
 -define(GATE_MS, 15000).
-%% More pairs at once would measure the coordinator.
+%% With more pairs at once the measurement would be limited by the coordinator.
 -define(AT_ONCE, 4096).
 
-%% @doc Measures. Ends with an error if a node cannot be reached at the start.
+%% @doc Measures. Returns an error if a node cannot be reached at the start.
 -spec measure([node()], options()) ->
           {ok, measured()} | {error, {bad_option, atom(), term()} | no_pairs | {unreachable, [{node(), term()}]}}.
 measure(Nodes, Options) ->
@@ -82,7 +86,8 @@ measure_checked(Nodes, #{modes := Modes, done := Done} = Options) ->
         Error -> Error
     end.
 
-%% @doc The rounds of the circle method: every pair once, in each round each node at most once.
+%% @doc Returns the rounds of the circle method: every pair occurs once, and in each round each node occurs at most
+%% once.
 -spec rounds([node()]) -> [[{node(), node()}]].
 rounds(Nodes) when length(Nodes) rem 2 =:= 1 ->
     [[Pair || {A, B} = Pair <- Round, A =/= none, B =/= none] || Round <- rounds(Nodes ++ [none])];
@@ -98,15 +103,16 @@ rotated(List, Turn) ->
     {Front, Back} = lists:split(Turn, List),
     Back ++ Front.
 
-%% @doc A share of the rounds, at least three, since fewer would hardly join all nodes. The nodes stand in the circle by a hash of their names, which have
-%% nothing to do with the network then; the same nodes have the same rounds each time.
+%% @doc Returns a share of the rounds, at least three, because fewer would hardly connect all nodes. The nodes are in
+%% the circle in the order of a hash of their names, so that the order does not depend on the network; the same nodes
+%% get the same rounds each time.
 -spec drawn_rounds([node()], Share :: number()) -> [[{node(), node()}]].
 drawn_rounds(Nodes, Share) when Share < 1 ->
     Hashed = [Node || {_, Node} <- lists:sort([{erlang:phash2(Node), Node} || Node <- Nodes])],
     lists:sublist(rounds(Hashed), max(3, ceil(Share * (length(Nodes) - 1))));
 drawn_rounds(Nodes, _) -> rounds(Nodes).
 
-%% @doc How many pairs there are.
+%% @doc Returns the number of pairs.
 -spec total_pairs([node()]) -> non_neg_integer().
 total_pairs(Nodes) ->
     length(Nodes) * (length(Nodes) - 1) div 2.
@@ -172,9 +178,10 @@ left_s(_, 0, _) -> unknown;
 left_s(Start, Measured, Left) ->
     (erlang:monotonic_time(millisecond) - Start) / 1000 / Measured * Left.
 
-%% All pairs of a step at once, each watched by a process of its own. The limit of a pair begins when all have begun; what is late is missing.
+%% Runs all pairs of a step at once, each watched by a process of its own. The time limit of a pair begins when all
+%% have begun, and late results are missing.
 step(Mode, Pairs, #{limit_ms := LimitMs} = Options) ->
-    %% An alias: what a stopped node says when it goes on, after its time, reaches nobody.
+    %% An alias, so that the late messages of a node that was stopped meanwhile are dropped.
     Gate = alias(),
     Watched = maps:from_list([watched(Mode, Pair, Gate, Options) || Pair <- Pairs]),
     {Begun, Early} = case Mode of
@@ -199,14 +206,14 @@ is_measured(_) -> false.
 why({?MODULE, {error, Reason}}) -> Reason;
 why(Reason) -> Reason.
 
-%% The exit reason is how the result travels.
+%% The result is passed in the exit reason.
 -dialyzer({nowarn_function, watched/4}).
 watched(Mode, {A, B} = Pair, Gate, #{batches := Batches, messages := Messages, limit_ms := LimitMs}) ->
     Entry = case Mode of quiet -> none; loaded -> {Gate, {Gate, Pair}} end,
     {Pid, Monitor} = spawn_monitor(fun() -> exit({?MODULE, called(A, [B, Batches, Messages, LimitMs, Entry], LimitMs)}) end),
     {Monitor, {Pid, Pair}}.
 
-%% Twice the limit, and the time at the gate, is more than the pair itself takes, unless its node is stopped.
+%% Twice the limit plus the time at the gate is longer than the pair itself takes, unless its node is stopped.
 called(Node, Arguments, LimitMs) ->
     try erpc:call(Node, placement_probe_pair, run, Arguments, 2 * LimitMs + ?GATE_MS) of
         Times -> {ok, Times}
@@ -216,7 +223,8 @@ called(Node, Arguments, LimitMs) ->
         _:Reason -> {error, Reason}
     end.
 
-%% All begin when the last is ready or has failed, or those that are ready when the time is over: who comes later would measure another load.
+%% All pairs begin when the last is ready or has failed. When the time is over, only those that are ready begin,
+%% because a late one would measure a different load.
 opened(Gate, Waiting, Ready, Ended, End) when map_size(Waiting) > map_size(Ready) ->
     receive
         {{Gate, Pair}, Pid} -> opened(Gate, Waiting, Ready#{Pair => Pid}, Ended, End);
@@ -231,7 +239,7 @@ opened(Gate, Waiting, Ready, Ended, _) ->
     _ = [Pid ! {{Gate, Pair}, go} || {Pair, Pid} <- maps:to_list(Ready)],
     {Waiting, Ended}.
 
-%% How each ended; those that have not when the time is over are ended.
+%% Returns how each pair ended. Pairs that have not ended when the time is over are ended.
 ended(Watched, Ended, End) when map_size(Watched) > 0 ->
     receive
         {'DOWN', Monitor, process, _, Reason} when is_map_key(Monitor, Watched) ->

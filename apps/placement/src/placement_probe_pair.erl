@@ -1,8 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc What measuring runs on the nodes themselves: one process sends, one on the other node replies.
+%% @doc The part of the measurement that runs on the nodes themselves: one process sends, and one on the other node
+%% replies.
 %%
-%% The module needs nothing but OTP and no other module of this application: {@link placement_probe} loads it into nodes that do not have
-%% it. Both processes end with the other one, and after a silent minute at the latest.
+%% The module depends only on OTP and on no other module of this application, because {@link placement_probe} loads it
+%% into nodes that do not have it. Each process ends with the other one, and after a minute of silence at the latest.
 -module(placement_probe_pair).
 
 -export([run/5, echo/1]).
@@ -10,10 +11,11 @@
 -define(SILENT_MS, 60000).
 -define(GATE_MS, 20000).
 
-%% @doc Times batches of round trips between this node and another: the microseconds of one round trip, a mean over each
-%% batch. A first batch, which also opens the connection, is not counted. At a gate it then says so and waits, so that many pairs begin
-%% together: those that came first would else measure a network without load. Raises `{probe, Reason}' if the
-%% node cannot be reached, or if the first batch or all others together take longer than the limit.
+%% @doc Times batches of round trips between this node and another. Returns for each batch the mean microseconds of
+%% one round trip. A first batch, which also opens the connection, is not counted. At a gate the process reports after
+%% that batch that it is ready and waits, so that many pairs begin together; otherwise the first ones would measure a
+%% network without load. Raises `{probe, Reason}' if the node cannot be reached, or if the first batch or all others
+%% together take longer than the limit.
 -spec run(node(), Batches :: pos_integer(), Messages :: pos_integer(), LimitMs :: pos_integer(), Gate :: none | {Keeper :: reference(), term()}) -> [float(), ...].
 run(Node, Batches, Messages, LimitMs, Gate) ->
     {Echo, Monitor} = started(Node, LimitMs),
@@ -27,7 +29,7 @@ run(Node, Batches, Messages, LimitMs, Gate) ->
         Echo ! stop
     end.
 
-%% A stopped node takes the request and says nothing.
+%% A stopped node accepts the request but does not answer.
 started(Node, LimitMs) ->
     Request = spawn_request(Node, ?MODULE, echo, [self()], [monitor]),
     receive
@@ -52,7 +54,7 @@ batch(Echo, Monitor, Messages, End) ->
     ok = round_trips(Messages, Echo, Monitor, Left),
     erlang:convert_time_unit(erlang:monotonic_time() - Start, native, nanosecond) / 1000 / Messages.
 
-%% The limit is of each round trip, and for the next batch it is less: the sum stays bounded.
+%% The limit applies to each round trip and is reduced for the next batch, so the sum stays bounded.
 round_trips(0, _, _, _) -> ok;
 round_trips(Count, Echo, Monitor, Left) ->
     Echo ! {self(), Count},

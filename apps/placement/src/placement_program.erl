@@ -1,11 +1,11 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Runs a program of the system and collects what it says.
+%% @doc Runs an external program and collects its output.
 -module(placement_program).
 
 -export([run/3]).
 
-%% @doc What the program wrote to standard output and standard error, once it has ended. With `timeout' it has not ended within so many milliseconds; its output is closed then,
-%% and it goes on alone.
+%% @doc Returns what the program wrote to standard output and standard error, once it has ended. With `timeout' it did
+%% not end in time; its output is then closed, and the program itself continues.
 -spec run(file:filename_all(), [string()], timeout()) -> {ok, Said :: binary()} | {error, {status, pos_integer(), Said :: binary()} | timeout}.
 run(Program, Arguments, TimeoutMs) ->
     Port = open_port({spawn_executable, Program}, [{args, Arguments}, exit_status, stderr_to_stdout, binary]),

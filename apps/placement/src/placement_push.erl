@@ -1,9 +1,11 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Tells subscribers of changes of this node's attributes, so that they need not ask.
+%% @doc Sends changes of this node's attributes to subscribers, so that they need not ask.
 %%
-%% A subscriber gets `{placement_change, Reference, Node, Version, [{Name, Answer}]}': all attributes at first and with each new version of the node, else those that
-%% changed by more than their tolerance, and an empty list now and then as a sign of life (every fourth look). Looks are made every so many milliseconds for each subscriber.
-%% A subscription ends with its subscriber. Called by {@link placement_cache:follow/3}, or by anybody with {@link subscribe/5}.
+%% A subscriber gets `{placement_change, Reference, Node, Version, [{Name, Answer}]}'. The list holds all attributes
+%% at first and with each new version of the node, and later those that changed by more than their tolerance. After
+%% three looks without a message the fourth sends an empty list as a sign of life. Each subscriber chooses the interval
+%% of the looks in milliseconds. A subscription ends with its subscriber. {@link placement_cache:follow/3} subscribes,
+%% and so can anybody with {@link subscribe/5}.
 -module(placement_push).
 -behaviour(gen_server).
 
@@ -13,7 +15,7 @@
 -define(SERVER, ?MODULE).
 -define(SUBSCRIPTIONS_MAX, 10000).
 -define(QUIET_LOOKS, 4).
-%% No timer takes any number.
+%% Timers do not accept numbers of any size.
 -define(EVERY_MAX_MS, 86400000).
 
 -record(subscription, {pid :: pid(), reference :: reference(), names :: [atom()], every :: pos_integer(), monitor :: reference(),
@@ -21,14 +23,15 @@
                        look = none :: none | reference()}).  %% the last one
 -record(state, {subscriptions = #{} :: #{{pid(), reference()} => #subscription{}},
                 monitors = #{} :: #{reference() => {pid(), reference()}},
-                looks = #{} :: #{reference() => {pid(), reference()}},  %% asked of the attribute server, not answered yet
+                looks = #{} :: #{reference() => {pid(), reference()}},  %% sent to the attribute server and not answered yet
                 sent = 0 :: non_neg_integer()}).
 
 %% @doc Starts the server.
 -spec start_link() -> {ok, pid()} | {error, term()}.
 start_link() -> gen_server:start_link({local, ?SERVER}, ?MODULE, [], []).
 
-%% @doc Subscribes a process to attributes of a node. Nothing tells whether the node has heard it: monitor `{placement_push, Node}'.
+%% @doc Subscribes a process to attributes of a node. Nothing confirms that the node has received it, so monitor
+%% `{placement_push, Node}'.
 -spec subscribe(node(), pid(), reference(), [placement_entry:name()], EveryMs :: pos_integer()) -> ok | noconnect | nosuspend.
 subscribe(Node, Pid, Reference, Names, EveryMs) when is_integer(EveryMs), EveryMs >= 10 ->
     erlang:send({?SERVER, Node}, {subscribe, Pid, Reference, Names, EveryMs}, [nosuspend]).
@@ -38,7 +41,7 @@ subscribe(Node, Pid, Reference, Names, EveryMs) when is_integer(EveryMs), EveryM
 unsubscribe(Node, Pid, Reference) ->
     erlang:send({?SERVER, Node}, {unsubscribe, Pid, Reference}, [nosuspend, noconnect]).
 
-%% @doc How many messages this node has sent to subscribers, for measurements.
+%% @doc Returns how many messages this node has sent to subscribers, for measurements.
 -spec sent() -> non_neg_integer().
 sent() -> gen_server:call(?SERVER, sent).
 
@@ -73,7 +76,7 @@ handle_info({unsubscribe, Pid, Reference}, State) ->
 handle_info({look, Id}, #state{subscriptions = All, looks = Looks} = State) ->
     case All of
         #{Id := #subscription{names = Names, every = Every, look = Before} = Subscription} ->
-            %% No answer is no sign of life: the next look is made all the same.
+            %% Without an answer no sign of life is sent, but the next look is still made.
             _ = erlang:send_after(min(Every, ?EVERY_MAX_MS), self(), {look, Id}),
             Look = make_ref(),
             _ = catch attr_server ! {placement, self(), Look, Names},
@@ -101,13 +104,13 @@ ended(Id, #state{subscriptions = All, monitors = Monitors, looks = Looks} = Stat
 
 seen(Id, Version, Answers, #state{subscriptions = All, sent = Sent} = State) ->
     #{Id := #subscription{pid = Pid, reference = Reference, version = Before, told = Told, quiet = Quiet} = Subscription} = All,
-    %% With a new version the subscriber forgets what it was told of the one before.
+    %% With a new version the subscriber forgets what it received for the previous one.
     Known = case Version of Before -> Told; _ -> #{} end,
     case [Pair || {Name, Answer} = Pair <- Answers, is_news(Answer, maps:get(Name, Known, none))] of
         [] when Quiet + 1 < ?QUIET_LOOKS ->
             State#state{subscriptions = All#{Id := Subscription#subscription{quiet = Quiet + 1}}};
         News ->
-            %% A subscriber that does not read loses changes; with the next one it gets the newest value again.
+            %% A subscriber that does not read loses changes; it gets the newest value with the next change.
             case erlang:send(Pid, {placement_change, Reference, node(), Version, News}, [nosuspend, noconnect]) of
                 ok ->
                     New = Subscription#subscription{version = Version, told = maps:merge(Known, maps:from_list(News)), quiet = 0},
@@ -117,7 +120,7 @@ seen(Id, Version, Answers, #state{subscriptions = All, sent = Sent} = State) ->
     end.
 
 is_news(_, none) -> true;
-%% The guard fails if no float holds the difference, and for other terms than numbers.
+%% The guard fails for terms that are not numbers, and if the difference is out of the range of a float.
 is_news({ok, New, _, _, _, Tolerance}, {ok, Old, _, _, _, _}) when abs(New - Old) =< Tolerance -> false;
 is_news({ok, New, _, _, _, _}, {ok, Old, _, _, _, _}) -> New =/= Old;
 is_news({stale, _, _, _, _, _}, {stale, _, _, _, _, _}) -> false;
@@ -126,7 +129,7 @@ is_news(New, Old) -> New =/= Old.
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
 
-%% Subscribers on a node that goes down all end at once: each takes the same time, however many there are.
+%% When a node goes down, all its subscribers end at once; each takes the same time, however many there are.
 many_end_at_once_test() ->
     Work = fun(Count) ->
         Pids = [spawn(fun() -> receive stop -> ok end end) || _ <- lists:seq(1, Count)],

@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Quantiles of whole numbers, fast. Pure.
 %%
-%% Short lists are sorted. Long ones are counted into 4096 steps of their range, and the middle of a step
-%% is the answer: sorting half a million values would take longer than clustering them, and a sample
-%% would make the answer depend on their order.
+%% Short lists are sorted. Long ones are counted into 4096 steps of their range, and the middle of a step is the
+%% answer, because sorting half a million values would take longer than clustering them, and a sample would make the
+%% answer depend on their order.
 -module(placement_quantiles).
 
 -export([quantiles/2, quantiles/3, median/1, sums/1]).
@@ -15,7 +15,7 @@
 -define(SORTED, 512).
 -define(STEPS, 4096).
 
-%% @doc Count, sum, sum of squares, smallest and largest of some values.
+%% @doc Returns count, sum, sum of squares, smallest and largest of some values.
 -spec sums([integer(), ...]) -> sums().
 sums([First | _] = Values) ->
     sums(Values, 0, 0, 0, First, First).
@@ -28,12 +28,12 @@ sums([Value | Values], Count, Sum, Squares, Least, Most) ->
     sums(Values, Count + 1, Sum + Value, Squares + Value * Value, Least, Most);
 sums([], Count, Sum, Squares, Least, Most) -> {Count, Sum, Squares, Least, Most}.
 
-%% @doc The values below which these shares of all lie; the shares in rising order.
+%% @doc Returns the values below which these shares of all values lie; the shares must be in rising order.
 -spec quantiles(Shares :: [float()], Values :: [integer(), ...]) -> [integer()].
 quantiles(Shares, Values) ->
     quantiles(Shares, Values, sums(Values)).
 
-%% @doc The same where the {@link sums/1} are known.
+%% @doc Returns the same if the {@link sums/1} are known already.
 -spec quantiles(Shares :: [float()], Values :: [integer(), ...], sums()) -> [integer()].
 quantiles(Shares, Values, {Length, _, _, _, _}) when Length =< ?SORTED ->
     Sorted = list_to_tuple(lists:sort(Values)),
@@ -57,7 +57,7 @@ read_off([], _, _, _, _) -> [];
 read_off(Places, Step, Sum, Steps, Scale) ->
     read_off(Places, Step + 1, Sum + counters:get(Steps, Step + 1), Steps, Scale).
 
-%% @doc The median.
+%% @doc Returns the median.
 -spec median([integer(), ...]) -> integer().
 median(Values) ->
     hd(quantiles([0.5], Values)).
@@ -69,7 +69,7 @@ short_test_() ->
     [?_assertEqual(3, median([5, 1, 3])), ?_assertEqual([1, 2, 4], quantiles([0.25, 0.5, 1.0], [4, 3, 2, 1])),
      ?_assertEqual(7, median([7]))].
 
-%% Within one step of the sorted answer, whatever the order.
+%% The answer is within one step of the one from sorting, whatever the order.
 long_test() ->
     Values = [N * N || N <- lists:seq(1, 3000)],
     Answer = quantiles([0.1, 0.5, 0.95], Values),

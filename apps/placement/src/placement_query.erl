@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Pure: checks a query once, at the boundary, and makes it ready. Called by {@link placement_choose}.
+%% @doc Pure: checks a query once, at the boundary, and prepares it. Called by {@link placement_choose}.
 -module(placement_query).
 
 -export([compile/1, distinct/1, names/1]).
@@ -7,24 +7,26 @@
 -export_type([query/0, plan/0, preference/0, spread/0, counted/0]).
 
 -type preference() :: {Weight :: number(), placement_pred:predicate() | {placement_entry:name(), min | max} | {score, {module(), atom()}, [placement_entry:name()]}}.
-%% `{score, {M, F}, Names}': a score of one's own. The caller runs `M:F(Node, #{Name => Value})' for each node that is compared. It holds what is known of the named attributes,
-%% and gives a number, the higher the better, or `unknown'.
+%% `{score, {M, F}, Names}': a user-defined score. The caller runs `M:F(Node, #{Name => Value})' for each node that is
+%% compared. The map holds the known values of the named attributes. The function returns a number, the higher the
+%% better, or `unknown'.
 -type query() :: #{require => placement_pred:predicate(),    %% what must hold
-                   order => [placement_pred:predicate()],    %% what should hold; gives way from the last one on
-                   prefer => [preference()],                 %% which of the suitable ones are better; [{1, {load, min}}]
-                   from => node(),                           %% where distances begin; the calling node
+                   order => [placement_pred:predicate()],    %% what should hold; dropped from the last one on if too few nodes suit
+                   prefer => [preference()],                 %% which suitable nodes are better; [{1, {load, min}}]
+                   from => node(),                           %% where distances are measured from; the calling node
                    n => pos_integer() | all,                 %% how many nodes; all
-                   min => pos_integer(),                     %% fewer are a conflict; n, or 1
+                   min => pos_integer(),                     %% fewer nodes are a conflict; n, or 1
                    on_conflict => error | relax,             %% relax if there is an order
                    spread => spread(),
                    policy => placement_policy:policy(),      %% two_choices
-                   charge => #{placement_entry:name() => number()}, %% what one placement of the last minute adds, where nodes are not asked anew
-                   max_age => non_neg_integer(),             %% ms that a value may be old
+                   charge => #{placement_entry:name() => number()}, %% what each placement in the last minute adds, if nodes are not asked again
+                   max_age => non_neg_integer(),             %% greatest age of a value in ms
                    deadline => pos_integer()}                %% ms for the whole choice; {@link placement_config:deadline_ms/0}
                | placement_pred:predicate().
 -type spread() :: none | {Level :: non_neg_integer() | {attribute, placement_entry:name()}, MaxSkew :: pos_integer(), soft | hard}
                 | #{by := non_neg_integer() | {attribute, placement_entry:name()}, max_skew => pos_integer(), how => soft | hard, min_domains => pos_integer(), count => counted()}.
-%% `max_skew' (1): no place gets more than that above the least used one. `how' (hard). `count': what runs already counts, too. `min_domains': with fewer places than that the least used one counts as empty.
+%% `max_skew' (1): no place gets more than this number above the least used one. `how' (hard). `count': what runs
+%% already also counts. `min_domains': if there are fewer places than this, the least used one counts as empty.
 -type counted() :: placement_entry:name() | {group, term()} | {pg, Scope :: atom(), term()} | {children, Scope :: term()}.
 -type plan() :: #{require := placement_pred:compiled(), tolerance := [placement_pred:compiled()], order := [placement_pred:compiled()],
                   prefer := [{number(), min | max, placement_entry:name()} | {number(), truth, placement_pred:compiled()} |
@@ -34,7 +36,7 @@
                   without => pid(), among => [node()]}.
 %% `without', `among': {@link placement_choose:ranked/3}.
 
-%% @doc Checks a query. The text names the key, the value and what was expected.
+%% @doc Checks a query. The error text names the key, the value and what was expected.
 -spec compile(query()) -> {ok, plan()} | {error, Text :: unicode:chardata()}.
 compile(Query) when is_map(Query) ->
     try
@@ -80,7 +82,7 @@ checked(Key, Is, Expected, Query, Default) ->
         _ -> Default
     end.
 
-%% The names of Kubernetes' topology spread constraints, as far as it has them.
+%% The names are those of Kubernetes' topology spread constraints, where it has them.
 spread(none) -> #{spread => none};
 spread({By, MaxSkew, How}) -> spread(#{by => By, max_skew => MaxSkew, how => How});
 spread(#{by := By} = Given) ->
@@ -130,7 +132,7 @@ preference({Weight, {score, {M, F}, Names}} = Term) when is_number(Weight), is_a
 preference({Weight, P}) when is_number(Weight) -> {Weight, truth, predicate(prefer, P)};
 preference(Other) -> bad("prefer: ~0tP: expected {Weight, Predicate}, {Weight, {Name, min}}, {Weight, {Name, max}} or {Weight, {score, {M, F}, Names}}", [Other, 12]).
 
-%% @doc The attributes that a plan needs of each node.
+%% @doc Returns the attributes that a plan needs from each node.
 -spec names(plan()) -> [placement_entry:name()].
 names(#{require := Require, tolerance := Tolerance, order := Order, prefer := Prefer, spread := Spread, n := Count} = Plan) ->
     Scored = case Count of all -> []; _ -> preferred(Prefer) end,
@@ -141,7 +143,7 @@ preferred(Prefer) -> lists:append([case Term of {_, truth, P} -> placement_pred:
 spread_by({{attribute, Name}, _, _}) -> [Name];
 spread_by(_) -> [].
 
-%% @doc The nodes of a list, each once, in its order. Anything but a list of atoms is an error of the caller.
+%% @doc Returns the nodes of a list, each once, in its order. Anything but a list of atoms is an error of the caller.
 -spec distinct([node()]) -> [node()].
 distinct(Nodes) ->
     case is_list(Nodes) andalso lists:all(fun is_atom/1, Nodes) of

@@ -1,22 +1,26 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Splits the smallest groups of a tree where some of their nodes are nearer to each other than the tree shows. Pure.
 %%
-%% The shortest description of the times ({@link placement_mdl}) sees levels. Cities inside a continent have none: any distance occurs, and the continent stays one group. A choice
-%% by this tree takes any city of the continent for near. So each group whose nodes {@link placement_regret} finds to give away nearness is cut: the average linkage of its times is
-%% followed down until the times have halved, and so on inside the parts.
+%% The shortest description of the times ({@link placement_mdl}) finds levels. Cities inside a continent do not form
+%% levels, because any distance occurs, so the continent stays one group. A choice with this tree would treat any city
+%% of the continent as near. So each group whose nodes give away nearness, according to {@link placement_regret}, is
+%% cut: the average linkage of its times is followed down until the times have halved, and the parts are treated the
+%% same way.
 %%
-%% Noise is no nearness, but the median of 18 noisy ratios is now and then as far from 1. So a group of the shortest description is cut only if far more than half of its nodes
-%% see nearness. This shows that its times are no level with noise, so the ratio alone judges its parts, which may be small.
+%% Noise must not count as nearness, but the median of 18 noisy ratios is sometimes as far from 1. So a group of the
+%% shortest description is cut only if far more than half of its nodes show nearness. That proves that its times are
+%% not a level with noise, so for its parts, which may be small, the ratio alone decides.
 -module(placement_refine).
 
 -export([refined/2]).
 
-%% From this ratio on a group is cut.
+%% A group is cut from this ratio on.
 -define(REGRET, 1.2).
-%% Fewer nodes are not judged.
+%% Groups with fewer nodes are not judged.
 -define(LEAST, 4).
 
-%% @doc The tree with such groups split, its groups named and labelled anew; the same tree if there are none.
+%% @doc Returns the tree with such groups split and its groups named and labelled again, or the same tree if there are
+%% none.
 -spec refined(placement_tree:vertex(), placement_matrix:matrix()) -> placement_tree:vertex().
 refined(Root, Matrix) ->
     case finer(Root, fun placement_regret:surely_of_group/1, Matrix, placement_matrix:filled(Matrix)) of
@@ -24,7 +28,7 @@ refined(Root, Matrix) ->
         Finer -> placement_labels:ordered(placement_labels:measured(Finer, Matrix))
     end.
 
-%% What was not measured tells nothing of nearness: estimates only fill the table of the linkage.
+%% Pairs that were not measured say nothing about nearness; estimates only fill the table of the linkage.
 finer({leaf, _} = Leaf, _, _, _) -> Leaf;
 finer({group, Name, Labels, Children}, Regret, Matrix, Filled) ->
     {Leaves, Groups} = lists:partition(fun(Child) -> element(1, Child) =:= leaf end, Children),
@@ -37,14 +41,14 @@ parts(Leaves, Regret, Matrix, Filled) ->
         true -> Leaves;
         false ->
             Own = placement_matrix:sub(Filled, Nodes),
-            %% Heights are never below 0.
+            %% Heights must not be below 0.
             Least = lists:min([Us || {_, _, Us} <- placement_matrix:pairs(Own)]),
             Tree = {_, _, Height} = placement_linkage:link(average, placement_linkage:table(Own, fun(Us) -> math:log(Us / Least) end), length(Nodes)),
             Names = list_to_tuple(Nodes),
             [finer(vertex([element(Place, Names) || Place <- Places]), fun placement_regret:of_group/1, Matrix, Filled) || Places <- cut(Tree, Height - math:log(2))]
     end.
 
-%% The two halves are cut in any case.
+%% The two halves are always separated.
 cut({One, Other, _}, Height) -> below(One, Height) ++ below(Other, Height).
 
 below({One, Other, Own}, Height) when Own > Height -> below(One, Height) ++ below(Other, Height);

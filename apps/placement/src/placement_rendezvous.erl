@@ -1,15 +1,17 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Keys to nodes with little movement: weighted rendezvous hashing. Pure.
+%% @doc Assigns keys to nodes so that few keys move when nodes change: weighted rendezvous hashing. Pure.
 %%
-%% Each node draws a number for the key, by a hash that all compute alike; the greatest wins. A node that joins takes only what it wins, a node that leaves gives
-%% only its own keys away, and the share of a node is its weight among all (D. G. Thaler and C. V. Ravishankar, "Using name-based mappings to increase hit rates",
-%% IEEE/ACM Transactions on Networking 6, 1998; with the logarithm as weight, J. Schindelhauer and G. Schomaker, "Weighted distributed hash tables", SPAA 2005).
+%% Each node gets a number for the key, by a hash that every node computes in the same way, and the greatest wins. A
+%% node that joins takes only the keys that it wins, a node that leaves gives up only its own keys, and the share of a
+%% node is its weight relative to all (D. G. Thaler and C. V. Ravishankar, "Using name-based mappings to increase hit
+%% rates", IEEE/ACM Transactions on Networking 6, 1998; with the logarithm as weight, J. Schindelhauer and G.
+%% Schomaker, "Weighted distributed hash tables", SPAA 2005).
 -module(placement_rendezvous).
 
 -export([ranked/2]).
 
-%% @doc The nodes for a key, the best first: the next ones are for copies, or for when the first is down. Nodes without a weight above 0 are left out,
-%% as are those whose weight is too large for floats.
+%% @doc Returns the nodes for a key, the best first; the next ones are for copies, or for when the first is down.
+%% Nodes without a weight above 0 are left out, as are those whose weight is too large for floats.
 -spec ranked(Key :: term(), [{node(), Weight :: number()}]) -> [node()].
 ranked(Key, Weighted) ->
     Scored = [{score(Key, Node, Weight), Node} || {Node, Weight} <- Weighted, Weight > 0, placement_unit:is_measure(Weight)],
@@ -19,8 +21,9 @@ score(Key, Node, Weight) ->
     <<Bits:52, _/bitstring>> = erlang:md5(bytes({Key, Node})),
     Weight / -math:log((Bits + 0.5) / (1 bsl 52)).
 
-%% The same on every node and release: the external format of a fixed minor version, the keys of maps in their order. From OTP 26 on the order in memory is that
-%% in which a node has made its atoms.
+%% The bytes are the same on every node and release: the external format with a fixed minor version, and the keys of
+%% maps in their order. From OTP 26 on, the order in memory depends on the order in which a node has created its
+%% atoms.
 bytes(Term) -> term_to_binary(Term, [{minor_version, 2}, deterministic]).
 
 -ifdef(TEST).
@@ -43,14 +46,14 @@ a_join_moves_to_the_new_node_only_test() ->
     ?assertEqual([d], lists:usort(Moved)),
     ?assert(abs(length(Moved) / map_size(After) - 0.25) < 0.02).
 
-%% What a node that leaves gives away goes to the second of each key.
+%% When a node leaves, each of its keys goes to the second node of that key.
 a_leave_test() ->
     [?assertEqual(tl(ranked(Key, [{a, 1}, {b, 3}, {c, 1}])), ranked(Key, lists:keydelete(hd(ranked(Key, [{a, 1}, {b, 3}, {c, 1}])), 1, [{a, 1}, {b, 3}, {c, 1}])))
      || Key <- lists:seq(1, 200)].
 
 left_out_test() -> ?assertEqual([c], ranked(key, [{a, 0}, {b, 1 bsl 1024}, {c, 1}])).
 
-%% The name that sorts last is made first.
+%% The name that sorts last is created first.
 atoms_in_another_order_test() ->
     Names = ["rendezvous_" ++ [C] || C <- "edcba"],
     Bytes = bytes(maps:from_list([{list_to_atom(Name), 1} || Name <- Names])),

@@ -1,7 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Children that exist once, as the children of a supervisor that spans nodes: they are started, listed, counted and ended with the return values of {@link //stdlib/supervisor}. Called by {@link placement}.
+%% @doc Children that exist once, in the form of the children of a supervisor that spans nodes: they are started,
+%% listed, counted and ended with the return values of {@link //stdlib/supervisor}. Called by {@link placement}.
 %%
-%% A scope is any term. The child `Id' of it has the name `{Scope, Id}' ({@link placement_child}), and no process stands between it and its voters.
+%% A scope is any term. Its child `Id' has the name `{Scope, Id}' ({@link placement_child}), and no other process runs
+%% between the child and its voters.
 -module(placement_scope).
 
 -export([start_child/2, which_children/1, count_children/1, terminate_child/2]).
@@ -14,7 +16,8 @@
                     | {Id :: term(), {module(), atom(), [term()]}, placement_child:restart(), placement_child:shutdown(), worker | supervisor, [module()] | dynamic}.
 -type member() :: {Scope :: term(), Id :: term(), worker | supervisor, [module()] | dynamic}.
 
-%% @doc Starts a child. `query' says where it may run; the other keys that a supervisor does not have are those of {@link placement:child/3}.
+%% @doc Starts a child. `query' tells where it may run. The other keys that a supervisor does not have are those of
+%% {@link placement:child/3}.
 -spec start_child(Scope :: term(), child_spec()) ->
           {ok, pid()} | {error, {already_started, pid()} | {missing, id | start} | {bad_option, atom(), term()} | {bad_query, string()} | no_majority | not_started}.
 start_child(Scope, {Id, Start, Restart, Shutdown, Type, Modules}) -> start_child(Scope, #{id => Id, start => Start, restart => Restart, shutdown => Shutdown, type => Type, modules => Modules});
@@ -33,19 +36,19 @@ start_child(_, #{id := _, start := Start}) -> {error, {bad_option, start, Start}
 start_child(_, #{id := _}) -> {error, {missing, start}};
 start_child(_, #{}) -> {error, {missing, id}}.
 
-%% @doc The children of which this node knows.
+%% @doc Returns the children that this node knows.
 -spec which_children(Scope :: term()) -> [{Id :: term(), pid() | restarting, worker | supervisor, [module()] | dynamic}].
 which_children(Scope) ->
     [{Id, case Pid of none -> restarting; _ -> Pid end, Type, Modules} || {#{scope := {Of, Id, Type, Modules}}, _, Pid} <- placement_child:known(), Of =:= Scope].
 
-%% @doc How many they are, and how many run.
+%% @doc Returns how many children there are, and how many run.
 -spec count_children(Scope :: term()) -> [{specs | active | supervisors | workers, non_neg_integer()}].
 count_children(Scope) ->
     Children = which_children(Scope),
     [{specs, length(Children)}, {active, length([Pid || {_, Pid, _, _} <- Children, is_pid(Pid)])},
      {supervisors, length([Id || {Id, _, supervisor, _} <- Children])}, {workers, length([Id || {Id, _, worker, _} <- Children])}].
 
-%% @doc Ends a child for good, as Elixir's DynamicSupervisor does. Called on one of its nodes.
+%% @doc Ends a child for good, as Elixir's DynamicSupervisor does. Call it on one of the child's nodes.
 -spec terminate_child(Scope :: term(), Id :: term()) -> ok | {error, not_found | no_majority}.
 terminate_child(Scope, Id) ->
     case placement_child:delete({Scope, Id}) of

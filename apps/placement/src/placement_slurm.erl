@@ -1,11 +1,13 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Slurm's description of a network, `topology.conf' and `topology.yaml', as a tree of hosts and back. Pure.
+%% @doc Converts Slurm's description of a network, `topology.conf' and `topology.yaml', to a tree of hosts and back.
+%% Pure.
 %%
-%% Written to the documents of Slurm 25.05: topology.conf(5) (`SwitchName= Switches= Nodes= LinkSpeed=',
-%% `BlockName= Nodes=', `BlockSizes='; names of parameters in any case, spaces around `=', quotes around values, comments after `#', a line goes on
-%% after `\') and topology.yaml(5). What Slurm itself takes with a warning is taken with one here: a host below two switches and a switch below two others, as in a
-%% network with two spines, stay below the first; what is named twice in one list counts once.
-%%  Of the topologies of a YAML file the one with `cluster_default: true' is taken, else the first.
+%% Written after the documents of Slurm 25.05: topology.conf(5) (`SwitchName= Switches= Nodes= LinkSpeed=',
+%% `BlockName= Nodes=', `BlockSizes='; names of parameters in any case, spaces around `=', quotes around values,
+%% comments after `#', lines that continue after `\') and topology.yaml(5). What Slurm itself accepts with a warning
+%% is accepted with a warning here. A host below two switches, or a switch below two others, as in a network with two
+%% spines, stays below the first. A name that occurs twice in a list counts once.
+%% If a YAML file has several topologies, the one with `cluster_default: true' is taken, or else the first.
 -module(placement_slurm).
 
 -export([from_conf/1, from_yaml/1, to_conf/1, format_error/1, format_warning/1]).
@@ -19,10 +21,10 @@
 
 -type warning() :: {two_parents, Name :: string(), Kept :: string(), Other :: string()} | {named_twice, Name :: string(), Switch :: string()}.
 
-%% A switch: its name and what is below it.
+%% A switch: its name, and the switches and hosts below it.
 -type switch() :: {Name :: string(), Switches :: [string()], Hosts :: [string()]}.
 
-%% @doc The tree of a `topology.conf'. Several switches without one above them get a root of their own.
+%% @doc Returns the tree of a `topology.conf'. If several switches have none above them, a root is added.
 -spec from_conf(unicode:chardata()) -> {ok, hosts(), [warning()]} | {error, error()}.
 from_conf(Text) ->
     guarded(fun() ->
@@ -38,7 +40,8 @@ guarded(Make) ->
 
 without_comment(Line) -> string:trim(hd(string:split(Line, "#")), trailing).
 
-%% A line that goes on has the number of its first part. The next part follows it at once, with its spaces.
+%% A continued line has the number of its first part. The next part follows that part directly, including its leading
+%% spaces.
 lines([]) -> [];
 lines([{Number, Line} | Lines]) ->
     case {lists:suffix("\\", Line), Lines} of
@@ -78,7 +81,7 @@ expanded(Text) ->
         {error, Error} -> throw(Error)
     end.
 
-%% @doc The tree of a `topology.yaml'.
+%% @doc Returns the tree of a `topology.yaml'.
 -spec from_yaml(unicode:chardata()) -> {ok, hosts(), [warning()]} | {error, error()}.
 from_yaml(Text) ->
     guarded(fun() ->
@@ -106,7 +109,7 @@ yaml_switch(Kind, #{} = Switch) ->
     end;
 yaml_switch(Kind, _) -> throw({not_a_topology, "expected `- " ++ Kind ++ ": name'"}).
 
-%% Every switch and host has one place, and all switches hang from roots.
+%% Gives every switch and host one place and connects all switches to roots.
 -spec tree([switch()]) -> {hosts(), [warning()]}.
 tree([]) -> throw(no_switch);
 tree(Switches) ->
@@ -122,7 +125,7 @@ tree(Switches) ->
         Roots ->
             Vertices = [vertex(Root, Known) || Root <- Roots],
             case maps:keys(Known) -- lists:append([names(Vertex) || Vertex <- Vertices]) of
-                %% A second spine has nothing of its own.
+                %% A second spine has nothing of its own below it.
                 [] -> {rooted(hd([[V || V <- Vertices, has_hosts(V)] || lists:any(fun has_hosts/1, Vertices)] ++ [Vertices])), FirstWarnings ++ Warnings};
                 [Lost | _] -> throw({cycle, cycle(Lost, Parents, [])})
             end
@@ -140,7 +143,7 @@ unique(Names) ->
         [Name | _] -> throw({twice, Name})
     end.
 
-%% The first switch above each, and what is said of the others.
+%% Returns the first switch above each, and the warnings about the others.
 parents(Pairs) ->
     {Parents, Warnings} = lists:foldl(fun({Child, Name}, {Acc, Said}) ->
                                               case Acc of
@@ -167,8 +170,8 @@ rooted(Roots) -> {group, "root", Roots}.
 names({group, Name, Children}) -> [Name | lists:append([names(Child) || Child <- Children])];
 names({host, _}) -> [].
 
-%% @doc The text of a `topology.conf'. Hosts and switches side by side get a switch of their own,
-%% since Slurm's switches hold either.
+%% @doc Returns the text of a `topology.conf'. If a group has both hosts and switches, the hosts get a switch of their
+%% own, because a switch in Slurm has only one of the two.
 -spec to_conf(hosts()) -> unicode:chardata().
 to_conf({host, _} = Host) -> to_conf({group, "root", [Host]});
 to_conf({group, Name, Children}) ->
@@ -182,7 +185,7 @@ to_conf({group, Name, Children}) ->
 above(Name, Groups) ->
     [["SwitchName=", Name, " Switches=", lists:join(",", [Group || {group, Group, _} <- Groups]), "\n"] | [to_conf(Group) || Group <- Groups]].
 
-%% @doc An error in words, with what to do.
+%% @doc Describes an error for people, with what to do.
 -spec format_error(error()) -> unicode:chardata().
 format_error({line, Number, Why}) -> io_lib:format("line ~b: ~ts", [Number, Why]);
 format_error({unknown_switch, Child, Parent}) ->
@@ -195,7 +198,7 @@ format_error({not_a_topology, Why}) -> Why;
 format_error({yaml, _, _} = Error) -> placement_yaml:format_error(Error);
 format_error({hostlist, _, _} = Error) -> placement_hostlist:format_error(Error).
 
-%% @doc A warning in words.
+%% @doc Describes a warning for people.
 -spec format_warning(warning()) -> unicode:chardata().
 format_warning({two_parents, Name, Kept, Other}) -> io_lib:format("~ts is below ~ts and below ~ts; the tree has it below ~ts", [Name, Kept, Other, Kept]);
 format_warning({named_twice, Name, Switch}) -> io_lib:format("~ts is named twice below ~ts", [Name, Switch]).
@@ -228,7 +231,7 @@ conf_comes_back_test() ->
     ?assertMatch({ok, {group, "r", [{group, "s", _}, {group, "r-hosts", [{host, "c"}]}]}, []},
                  from_conf(to_conf({group, "r", [{host, "c"}, {group, "s", [{host, "a"}, {host, "b"}]}]}))).
 
-%% What Slurm takes, with what it says about it.
+%% Slurm accepts these with the given warnings.
 taken_with_a_warning_test_() ->
     Leaves = "SwitchName=s0 Nodes=n[0-1]\nSwitchName=s1 Nodes=n2\n",
     [{unicode:characters_to_list(lists:join("; ", [format_warning(W) || W <- Warnings])), ?_assertEqual({ok, two_levels(), Warnings}, from_conf(Text))} || {Warnings, Text} <-

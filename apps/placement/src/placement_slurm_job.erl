@@ -1,9 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Which Erlang nodes a job step of Slurm has, by Slurm's own variables: what every task can work out alone. Pure.
+%% @doc Finds the Erlang nodes of a Slurm job step from Slurm's own variables, as every task can do on its own. Pure.
 %%
-%% Every task is a node. Its name holds job, step and a number: the tasks of the step counted host by host. That is what SLURM_PROCID is with the block
-%% distribution; with any other the number is worked out in the same way by all, from SLURM_STEP_NODELIST, SLURM_STEP_TASKS_PER_NODE, SLURMD_NODENAME and SLURM_LOCALID.
-%% The hosts are Slurm's names of its nodes: they must resolve.
+%% Every task is a node. Its name contains the job, the step and a number, which counts the tasks of the step host by
+%% host. With the block distribution that number is SLURM_PROCID. With any other distribution, all tasks compute it in
+%% the same way from SLURM_STEP_NODELIST, SLURM_STEP_TASKS_PER_NODE, SLURMD_NODENAME and SLURM_LOCALID.
+%% The hosts are Slurm's names for its nodes, which must resolve.
 -module(placement_slurm_job).
 
 -export([from_env/1, path/1, format_error/1]).
@@ -15,10 +16,10 @@
 -endif.
 
 -type job() :: #{job := string(), step := string(), index := non_neg_integer(), name := node(), nodes := [node(), ...]}.
-%% `nodes' holds all of the step, this one included, in the order of their numbers.
+%% `nodes' holds all nodes of the step, including this one, in the order of their numbers.
 -type error() :: {missing, Variable :: string()} | {bad_value, Variable :: string(), Value :: string(), Expected :: string()}.
 
-%% @doc The job that the variables describe; `none' outside of a step.
+%% @doc Returns the job that the variables describe, or `none' outside of a step.
 -spec from_env(fun((Variable :: string()) -> string() | false)) -> {ok, job()} | none | {error, error()}.
 from_env(Getenv) ->
     case {Getenv("SLURM_JOB_ID"), Getenv("SLURM_STEP_ID")} of
@@ -45,21 +46,21 @@ described(Job, Step, Getenv) ->
             #{job => Job, step => Step, index => Index, name => lists:nth(Index + 1, Nodes), nodes => Nodes}
     end.
 
-%% @doc The groups above the tasks of a host, from the root of the network down, as SLURM_TOPOLOGY_ADDR says: switches or blocks, and the host. Where Slurm's
-%% topology plugin says nothing it is the host alone.
+%% @doc Returns the groups above the tasks of a host, the root of the network first, according to SLURM_TOPOLOGY_ADDR:
+%% switches or blocks, and the host. If Slurm's topology plugin provides nothing, it is only the host.
 -spec path(fun((Variable :: string()) -> string() | false)) -> [string()].
 path(Getenv) ->
     Host = [Name || [_ | _] = Name <- [Getenv("SLURMD_NODENAME")]],
     case {Getenv("SLURM_TOPOLOGY_ADDR"), Getenv("SLURM_TOPOLOGY_ADDR_PATTERN")} of
         {[_ | _] = Address, [_ | _] = Pattern} ->
             {Names, Kinds} = {string:split(Address, ".", all), string:split(Pattern, ".", all)},
-            %% A host's name may have dots itself; Slurm puts it last.
+            %% A host name may contain dots itself, and Slurm puts the host last.
             Groups = lists:sublist(Names, length([Kind || Kind <- Kinds, Kind =/= "node"])),
             [Name || Name <- Groups, Name =/= ""] ++ Host;
         _ -> Host
     end.
 
-%% Also the number is in the name, since hosts of a test may share one epmd.
+%% The number is part of the name because the hosts of a test may share one epmd.
 node_name(Job, Step, Number, Host) -> list_to_atom(lists:flatten(io_lib:format("job~s-~s-~b@~s", [Job, Step, Number, Host]))).
 
 index(_, [], _) -> none;
@@ -81,7 +82,7 @@ hosts(Text) ->
         _ -> bad("SLURM_STEP_NODELIST", Text, "a list of hosts such as n[1-4]")
     end.
 
-%% 2(x3),1 is 2, 2, 2, 1.
+%% 2(x3),1 means 2, 2, 2, 1.
 counts(Text) -> lists:append([count(Word, Text) || Word <- string:lexemes(Text, ",")]).
 
 count(Word, Text) ->
@@ -98,7 +99,7 @@ number(Variable, Text) ->
     catch error:badarg -> bad(Variable, Text, "a number from 0")
     end.
 
-%% @doc The error in words.
+%% @doc Describes the error for people.
 -spec format_error(error()) -> unicode:chardata().
 format_error({missing, Variable}) -> ["Slurm's variable ", Variable, " is not set, although SLURM_JOB_ID and SLURM_STEP_ID are; was this started by srun?"];
 format_error({bad_value, Variable, Value, Expected}) -> io_lib:format("~ts is '~ts'; expected ~ts", [Variable, Value, Expected]).

@@ -1,8 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Drains this node before it stops, if the option `drain_ms' says so.
+%% @doc Drains this node before it stops, if the option `drain_ms' is set.
 %%
-%% `init:stop/0', and with it SIGTERM, stops applications in the order opposite to that of their start. So this module starts one more, without a file, when the
-%% node has booted: it is the first to be asked, while all others still run. Applications that are started later than that are stopped before.
+%% `init:stop/0', and therefore SIGTERM, stops applications in the reverse order of their start. So this module starts
+%% one more application, without a file, when the node has booted. It is the first to be stopped, while all others
+%% still run. Applications that are started later are stopped before it.
 -module(placement_stop).
 -behaviour(application).
 -behaviour(supervisor).
@@ -15,7 +16,7 @@
 -define(APPLICATION, placement_at_stop).
 -define(POLL_MS, 50).
 
-%% @doc Starts a process that starts the application when the node has booted, and ends then.
+%% @doc Starts a process that starts the application when the node has booted, and then ends.
 -spec start_link() -> {ok, pid()}.
 start_link() -> {ok, proc_lib:spawn_link(?MODULE, await_boot, [])}.
 
@@ -42,7 +43,7 @@ start(_, _) -> supervisor:start_link(?MODULE, []).
 -spec init([]) -> {ok, {supervisor:sup_flags(), []}}.
 init([]) -> {ok, {#{}, []}}.
 
-%% @private All other applications run still.
+%% @private Runs while all other applications still run.
 -spec prep_stop(State) -> State.
 prep_stop(State) ->
     Ms = placement_config:drain_ms(),

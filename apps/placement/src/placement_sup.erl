@@ -1,9 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc The supervisor of the application, and the owner of its tables.
 %%
-%% What must survive the end of a server stands in a table of {@link tables/0}: each is made here, so it lives as
-%% long as the application. Only the server that is named beside it writes to it; anybody may read.
-%% `one_for_one': each server can do without the others for a while, and finds its state in its table.
+%% State that must survive the end of a server is in a table of {@link tables/0}. All tables are made here, so they
+%% live as long as the application. Only the server that is named next to a table writes to it; any process may read
+%% it. The strategy is `one_for_one', because each server can do without the others for a while and finds its state in
+%% its table.
 -module(placement_sup).
 -behaviour(supervisor).
 
@@ -20,15 +21,15 @@ init(_) ->
     _ = [Table = ets:new(Table, Options) || {Table, Options} <- tables()],
     {ok, {#{strategy => one_for_one, intensity => 10, period => 10}, children()}}.
 
-%% Table and options; the comment names the writer.
+%% Each table with its options; the comment names the writer.
 -spec tables() -> [{atom(), [term()]}].
 tables() ->
     Shared = [named_table, public, {read_concurrency, true}],
     [{placement_definitions, Shared},                 %% placement_attr
-     {placement_values, Shared},                      %% placement_attr, and functions of attributes that keep something
+     {placement_values, Shared},                      %% placement_attr, and functions of attributes that keep a value
      {placement_owned, [ordered_set | Shared]},       %% placement_attr
      {placement_known, Shared},                       %% placement_cache
-     {placement_own, [duplicate_bag | Shared]},       %% placement_choose: whoever has chosen
+     {placement_own, [duplicate_bag | Shared]},       %% placement_choose: every process that has chosen
      {placement_leases, Shared},                      %% placement_lease
      {placement_groups, Shared},                      %% placement_group
      {placement_children, Shared},                    %% placement_child

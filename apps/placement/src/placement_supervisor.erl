@@ -1,20 +1,22 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The children of a supervisor, to start them on another node: OTP's `supervisor' and Elixir's `DynamicSupervisor'.
+%% @doc Reads the children of a supervisor and starts them on another node, for OTP's `supervisor' and Elixir's
+%% `DynamicSupervisor'.
 %%
-%% Arguments of `simple_one_for_one' and of DynamicSupervisor stand in the supervisor's state alone, of which this module knows the shape.
+%% The arguments of children of `simple_one_for_one' and of DynamicSupervisor are only in the supervisor's state, so
+%% this module depends on the format of that state.
 -module(placement_supervisor).
 
 -export([children/1, start_child/2, remove/2, terminate/2]).
 
 -export_type([child/0]).
 
-%% How to start it once more. `extra': the arguments of a child of `simple_one_for_one'.
+%% How to start the child again. `extra': the arguments of a child of `simple_one_for_one'.
 -type child() :: #{id := term(), spec | dynamic => supervisor:child_spec(), extra => [term()], refused => term(), atom() => term()}.
-%% It has one of the four.
+%% It has exactly one of the four.
 
 -define(CALL_MS, 5000).
 
-%% @doc The children that run, by pid.
+%% @doc Returns the running children, by pid.
 -spec children(atom()) -> {ok, #{pid() => child()}} | {error, term()}.
 children(Name) ->
     try sys:get_state(Name, ?CALL_MS) of
@@ -25,23 +27,23 @@ children(Name) ->
         State when element(1, State) =:= state, is_atom(element(3, State)) -> {error, {supervisor, Name, element(3, State)}};
         _ -> {error, no_supervisor}
     catch
-        %% It has ended, or a child has, meanwhile.
+        %% The supervisor has ended, or a child has ended meanwhile.
         _:_ -> {error, no_supervisor}
     end.
 
-%% A child that is being restarted has another key.
+%% A child that is being restarted does not have a pid as its key.
 pids(Children) -> maps:filter(fun(Pid, _) -> is_pid(Pid) end, Children).
 
 dynamic(Name, {{Module, Function, undefined}, _, _, _, _}) -> #{id => {Module, Function}, refused => {no_arguments, Name}};
 dynamic(_, {{Module, Function, Arguments}, Restart, Shutdown, Type, Modules}) ->
     #{id => {Module, Function}, dynamic => #{id => Module, start => {Module, Function, Arguments}, restart => Restart, shutdown => Shutdown, type => Type, modules => Modules}}.
 
-%% Of temporary children it knows that they are there.
+%% A supervisor keeps only the pids of its temporary children.
 simple(Name, {maps, Children}) -> maps:map(fun(Pid, Arguments) -> #{id => undefined, extra => lists:nthtail(common(Name, Pid), Arguments)} end, pids(Children));
 simple(Name, {mapsets, Children}) -> maps:from_list([{Pid, #{id => undefined, refused => {no_arguments, Name}}} || Pid <- maps:keys(Children)]);
 simple(_, _) -> #{}.
 
-%% How many of the arguments all children have.
+%% Returns how many of the arguments all children have in common.
 common(Name, Pid) ->
     {ok, #{start := {_, _, Arguments}}} = supervisor:get_childspec(Name, Pid),
     length(Arguments).
@@ -49,7 +51,8 @@ common(Name, Pid) ->
 ordinary(Name) ->
     maps:from_list([{Pid, #{id => Id, spec => Spec}} || {Id, Pid, _, _} <- supervisor:which_children(Name), is_pid(Pid), {ok, Spec} <- [supervisor:get_childspec(Name, Id)]]).
 
-%% @doc Starts it under the supervisor of the same name on this node. A child of that id that does not run makes way.
+%% @doc Starts the child under the supervisor of the same name on this node. A child with that id that does not run is
+%% replaced.
 -spec start_child(atom(), child()) -> {ok, pid()} | {error, term()}.
 start_child(Name, #{extra := Extra}) -> started(catch supervisor:start_child(Name, Extra));
 start_child(Name, #{dynamic := Spec}) -> started(catch (module_of(dynamic)):start_child(Name, Spec));
@@ -61,7 +64,7 @@ start_child(Name, #{id := Id, spec := Spec}) ->
         Result -> Result
     end.
 
-%% It is there where such a supervisor is.
+%% The module exists wherever such a supervisor runs.
 module_of(dynamic) -> list_to_atom("Elixir.DynamicSupervisor").
 
 started({ok, Pid}) when is_pid(Pid) -> {ok, Pid};
@@ -69,7 +72,7 @@ started({ok, Pid, _}) when is_pid(Pid) -> {ok, Pid};
 started({error, Reason}) -> {error, Reason};
 started(Other) -> {error, Other}.
 
-%% @doc Ends a child, which then is as if it had never been started.
+%% @doc Ends a child and removes its specification, as if it had never been started.
 -spec remove(atom(), pid()) -> ok.
 remove(Name, Pid) ->
     _ = case id(Name, Pid) of
@@ -79,7 +82,7 @@ remove(Name, Pid) ->
         end,
     ok.
 
-%% @doc Ends a child, so that the supervisor does not start it again.
+%% @doc Ends a child so that the supervisor does not start it again.
 -spec terminate(atom() | pid(), pid()) -> ok | {error, term()}.
 terminate(Name, Pid) ->
     case id(Name, Pid) of
@@ -87,7 +90,8 @@ terminate(Name, Pid) ->
         none -> {error, not_found}
     end.
 
-%% DynamicSupervisor and simple_one_for_one know their children by pid. The former answers the requests of supervisor.
+%% DynamicSupervisor and simple_one_for_one identify their children by pid. DynamicSupervisor answers the requests of
+%% supervisor.
 id(Name, Pid) ->
     try [Id || {Id, Child, _, _} <- supervisor:which_children(Name), Child =:= Pid] of
         [undefined] -> {ok, Pid};

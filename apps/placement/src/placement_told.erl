@@ -1,10 +1,11 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc What other nodes tell of their load anyway: the Beamway carrier brings it along with its ticks and acknowledgements ({@link //beamway/beamway:loads/0}).
-%% {@link placement_cache} uses it instead of a question where it is young enough.
+%% @doc Uses the load that other nodes report anyway: the Beamway carrier sends it with its ticks and acknowledgements
+%% ({@link //beamway/beamway:loads/0}). {@link placement_cache} uses it instead of a question if it is recent enough.
 %%
-%% A node may have defined an attribute of its own under the name of a built-in one, and the carrier knows nothing of that. So each node tells its peers its own
-%% values once, when they connect, and is asked once a minute later on. What the carrier says counts only while the node's last word has the unit, the ttl and the
-%% tolerance of the built-in attribute.
+%% A node may have defined an attribute of its own under the name of a built-in one, which the carrier does not know.
+%% So each node sends its peers its own values once, when they connect, and is asked once a minute after that. The
+%% carrier's values count only while the node's last answer has the unit, the ttl and the tolerance of the built-in
+%% attribute.
 -module(placement_told).
 
 -export([entries/3, names/0, valid/1]).
@@ -17,23 +18,24 @@
 -define(SAMPLE_MS, 1000).
 -define(ASK_MS, 60000).
 
-%% Name, what the carrier calls it, how to convert that, and what answers about the built-in attribute have.
+%% The attribute's name, what the carrier calls it, the conversion, and the properties in answers about the built-in
+%% attribute.
 attributes() ->
     [{loadavg1, loadavg1, fun(Average) -> Average end, {none, 1000, 0.05}},
      {mem_available, mem_available, fun(Bytes) -> Bytes div 1024 end, {kib, 1000, 1024}}].
 
-%% @doc The attributes that the carrier tells of.
+%% @doc Returns the attributes that the carrier reports.
 -spec names() -> [placement_entry:name()].
 names() -> [Name || {Name, _, _, _} <- attributes()].
 
-%% @doc What another node says of these attributes without having been asked, as far as it makes sense.
+%% @doc Returns the valid part of what another node sent about these attributes without having been asked.
 -spec valid(term()) -> [{placement_entry:name(), placement_attr:answer()}].
 valid(Answers) when length(Answers) >= 0 ->
     [{Name, Answer} || Name <- names(), {_, {ok, _, Age, _, Ttl, Tolerance} = Answer} <- [lists:keyfind(Name, 1, Answers)],
                        is_integer(Age), Age >= 0, is_integer(Ttl), Ttl >= 0, is_number(Tolerance)];
 valid(_) -> [].
 
-%% @doc Answers that may stand in for the nodes' own. `Own' gives what a node has answered, and how long ago.
+%% @doc Returns answers that can replace the nodes' own. `Own' returns what a node has answered, and how long ago.
 -spec entries([node()], [placement_entry:name()], Own :: fun((node(), placement_entry:name()) -> {placement_attr:answer(), ElapsedMs :: integer()} | none)) ->
           #{{node(), placement_entry:name()} => placement_attr:answer()}.
 entries(Nodes, Names, Own) ->
@@ -50,7 +52,7 @@ loads() ->
         undefined -> #{}; % another carrier
         _ ->
             try apply(beamway, loads, [])
-            catch error:undef -> #{} % an older one
+            catch error:undef -> #{} % an older carrier
             end
     end.
 
@@ -74,7 +76,8 @@ answer_test_() ->
     Old = {ok, 1.0, 900, none, 1000, 0.05},
     [?_assertEqual({ok, {ok, 2.5, 1500, none, 17000, 0.05}}, answer(Average, Load, {Old, 700})),
      ?_assertEqual({ok, {ok, 1 bsl 20, 1500, kib, 1000, 1024}}, answer(Memory, Load, {{ok, 7, 900, kib, 1000, 1024}, 700})),
-     %% The node's own answer is too old to say what the attribute is, is about another attribute, or there is none; the peer does not know its average.
+     %% The node's own answer is too old to describe the attribute, describes another attribute, or is missing; the
+     %% last peer does not know its average.
      ?_assertEqual(error, answer(Average, Load, {Old, 60000})),
      [?_assertEqual(error, answer(Average, Load, {Other, 5000}))
       || Other <- [{ok, 1.0, 900, none, 1000, 0}, {ok, 1.0, 900, none, 5000, 0.05}, {ok, 1.0, 900, ratio, 1000, 0.05}, {unknown, missing},

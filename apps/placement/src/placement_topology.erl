@@ -1,25 +1,27 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The tree that this node chooses by: one at a time, with the number of its epoch.
+%% @doc Holds the tree that this node uses to choose: one at a time, with the number of its epoch.
 %%
-%% A choice takes the tree once and uses it to its end, so it never sees half of a change. Nodes join by a declared path, or by measuring their way down from the
-%% root ({@link place/3}); a node that leaves takes nothing else with it. The other nodes of the tree are told of both. A new tree is published only when it is complete; of two the one of the higher
-%% epoch holds, and of two nodes that publish the same epoch at once the one whose name is greater: so all end with the same tree.
+%% A choice takes the tree once and uses it to its end, so it never sees half of a change. Nodes join at a declared
+%% path, or by measuring their way down from the root ({@link place/3}), and a node that leaves takes nothing else
+%% with it. The other nodes of the tree are informed of both. A new tree is published only when it is complete. The
+%% tree with the higher epoch replaces the other. If two nodes publish the same epoch at once, the tree of the node
+%% with the greater name is kept, so all nodes end with the same tree.
 -module(placement_topology).
 -behaviour(gen_server).
 
 -export([start_link/0, tree/0, epoch/0, current/0, set/1, publish/2, join/2, leave/1, place/3]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2]).
 
-%% The module's name in the version before, whose nodes publish to it.
+%% The module's name in the previous version, whose nodes publish to it.
 -define(SERVER, placement_epoch).
 -define(KEY, {?MODULE, tree}).
 -define(PUBLISH_MS, 5000).
 -define(PUBLISH_TRIES, 3).
-%% Each but the last is lost to a change that another node has made at the same time.
+%% Each try but the last may be lost to a change that another node makes at the same time.
 -define(CHANGE_TRIES, 100).
 -define(BACK_OFF_MS, 20).
 
-%% Changes are made one after the other; `changing' says whether one is under way.
+%% Changes are made one after the other; `changing' tells whether one is under way.
 -record(state, {changing = false :: boolean(), waiting = queue:new() :: queue:queue({gen_server:from(), change()})}).
 
 -type change() :: {join, node(), placement_tree:path()} | {leave, node()}.
@@ -29,15 +31,15 @@
 -spec start_link() -> {ok, pid()} | {error, term()}.
 start_link() -> gen_server:start_link({local, ?SERVER}, ?MODULE, [], []).
 
-%% @doc The tree in use. It stands in a persistent term: it changes seldom and is read at each choice.
+%% @doc Returns the tree in use. It is in a persistent term, because it seldom changes and is read at each choice.
 -spec tree() -> placement_tree:tree() | none.
 tree() -> element(2, current()).
 
-%% @doc The number of the tree in use; 0 without one.
+%% @doc Returns the number of the tree in use, or 0 without one.
 -spec epoch() -> non_neg_integer().
 epoch() -> element(1, current()).
 
-%% @doc Both, of one moment.
+%% @doc Returns both, from the same moment.
 -spec current() -> {Epoch :: non_neg_integer(), placement_tree:tree() | none}.
 current() ->
     {{Epoch, _}, Tree} = stamped(),
@@ -52,8 +54,8 @@ set(Tree) ->
     {Epoch, _} = gen_server:call(?SERVER, {set, Tree, 0}),
     {ok, Epoch}.
 
-%% @doc Uses a tree here and on other nodes. A node that has a newer tree already refuses: then it is published once more, as a newer one than that. Those that
-%% did not take it are named.
+%% @doc Uses a tree here and on other nodes. If a node refuses because it already has a newer tree, the tree is
+%% published once more with a higher epoch than that. The result names the nodes that did not take it.
 -spec publish(placement_tree:tree(), [node()]) -> {ok, Epoch :: pos_integer(), Without :: [node()]}.
 publish(Tree, Nodes) -> publish(Tree, placement_query:distinct(Nodes) -- [node()], 0, ?PUBLISH_TRIES).
 
@@ -65,7 +67,8 @@ publish(Tree, Others, After, Tries) ->
         _ -> {ok, Epoch, Others -- [Node || {Node, ok} <- Replies]}
     end.
 
-%% @doc Adds a node at its declared path, here and on all nodes of the tree that are connected. Where one of them has a newer tree, that one is changed instead.
+%% @doc Adds a node at its declared path, on this node and on all connected nodes of the tree. If one of them has a
+%% newer tree, that tree is changed instead.
 -spec join(node(), placement_tree:path()) -> {ok, Epoch :: pos_integer()} | {error, placement_tree:error() | too_many_changes}.
 join(Node, Path) -> gen_server:call(?SERVER, {join, Node, Path}, infinity).
 
@@ -73,7 +76,7 @@ join(Node, Path) -> gen_server:call(?SERVER, {join, Node, Path}, infinity).
 -spec leave(node()) -> {ok, Epoch :: non_neg_integer()} | {error, too_many_changes}.
 leave(Node) -> gen_server:call(?SERVER, {leave, Node}, infinity).
 
-%% In a process of its own, so that this node can take the trees of others meanwhile.
+%% Runs in a process of its own, so that this node can receive the trees of others meanwhile.
 changed(Change, After, Tries) ->
     case gen_server:call(?SERVER, {change, Change, After}) of
         {changed, {Epoch, _} = Stamp, Tree, Concerned} ->
@@ -90,7 +93,8 @@ changed(Change, After, Tries) ->
         Unchanged -> Unchanged
     end.
 
-%% A node of an earlier version does not give its tree: then that of this node is changed, and gets a higher number than both.
+%% A node of an earlier version does not send its tree. In that case this node's tree is changed and gets a higher
+%% number than both.
 take_from(Node) ->
     case gen_server:multi_call([Node], ?SERVER, stamped, ?PUBLISH_MS) of
         {[{Node, {{_, _} = Stamp, Tree}}], []} ->
@@ -99,9 +103,10 @@ take_from(Node) ->
         _ -> ok
     end.
 
-%% @doc The place of a node that declares none: from the root down, one node of each child is measured, and the way leads into the nearest child as long as the
-%% new node is as near as that child's own nodes are to each other. That costs a measurement for each child on the way. `Measure' gives microseconds to a
-%% node, or `unknown'; `Floor' is by how much logarithms may differ and still be one level (0.15).
+%% @doc Finds the place of a node that declares none. Starting at the root, it measures one node of each child and
+%% continues in the nearest child, as long as the new node is as near as that child's own nodes are to each other.
+%% That costs one measurement for each child on the way. `Measure' returns the microseconds to a node, or `unknown'.
+%% `Floor' is the largest difference of logarithms that counts as the same level (0.15).
 -spec place(placement_tree:tree(), fun((node()) -> {ok, Us :: number()} | unknown), Floor :: number()) -> {ok, placement_tree:path()} | unknown.
 place(Tree, Measure, Floor) ->
     case placement_tree:root(Tree) of
@@ -122,7 +127,7 @@ descend(Children, Measure, Floor, Way) ->
     end.
 
 is_inside(Us, #{median_us := Median}, _, Floor) -> math:log(max(Us, 0.001)) =< math:log(max(Median, 0.001)) + Floor;
-%% A group of one child has no latency of its own: what is measured is that of the child.
+%% A group of one child has no latency of its own, so the measurement applies to the child.
 is_inside(Us, _, [{group, _, Labels, Inner}], Floor) -> is_inside(Us, Labels, Inner, Floor);
 is_inside(_, _, _, _) -> false.
 

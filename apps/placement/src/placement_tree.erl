@@ -1,13 +1,13 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The tree of a network: its leaves are nodes, its groups are racks, switches, sites or measured
-%% clusters. Pure; all of placement asks it how far two nodes are from each other.
+%% @doc The tree of a network: its leaves are nodes, and its groups are racks, switches, sites or measured clusters.
+%% Pure. The rest of placement uses it for the distance between two nodes.
 %%
-%% The distance is that of the RELEASE report D3.5, section 4.2: 0 from a node to itself, else `2^-l',
-%% where `l' is the length of the path that the ways from the root to both nodes share. It is an
-%% ultrametric. A group with a single child says nothing about distances, so it is skipped when they
-%% are counted: two nodes of one machine are as close in a cluster of one switch as in one of ten.
-%% A node that the tree does not hold is `unknown', never far. In the place of a tree the questions take `none', what
-%% {@link placement:topology/0} says where there is none: it holds no node.
+%% The distance is that of the RELEASE report D3.5, section 4.2: 0 from a node to itself, else `2^-l', where `l' is
+%% the length of the path that both nodes share, seen from the root. It is an ultrametric. A group with a single child
+%% does not affect distances, so it is not counted: two nodes on one machine are as close in a cluster of one switch
+%% as in one of ten.
+%% The distance of a node outside of the tree is `unknown', never far. Where a tree is expected, the functions also
+%% accept `none', which {@link placement:topology/0} returns without a tree; it contains no node.
 %%
 %% Trees come from declared paths ({@link from_paths/1}), from the report's network terms
 %% ({@link from_network/1}), from files ({@link placement_import}) and from measured times
@@ -24,26 +24,25 @@
 -export_type([tree/0, vertex/0, labels/0, name/0, path/0, error/0]).
 
 -type name() :: term().
-%% The name of a group: a string, a binary or an atom in files; any term is kept.
+%% A group's name is a string, a binary or an atom in files; any other term is kept as it is.
 -type labels() :: #{median_us => float(), p95_us => float(), max_us => float(), pairs => pos_integer(),
                     spread => float(), atom() => term()}.
-%% What was measured between the children of a group, in microseconds of one round trip: the median,
-%% the 95th percentile, the largest (the diameter), of how many pairs, and the standard deviation of
-%% the logarithms.
+%% What was measured between the children of a group, in microseconds per round trip: the median, the 95th percentile,
+%% the largest value (the diameter), the number of pairs, and the standard deviation of the logarithms.
 -type vertex() :: {leaf, node()} | {group, name(), labels(), [vertex()]}.
 -type path() :: string() | binary() | [name()].
-%% The groups of a node from the root down: `"/site/rack/host"' or `[site, rack, host]'.
+%% The groups of a node, the root first: `"/site/rack/host"' or `[site, rack, host]'.
 -opaque tree() :: #{root := vertex(), packed := vertex(), places := #{node() => [pos_integer()]},
                     epoch := non_neg_integer()}.
-%% `packed' is the root without groups of one child, `places' the way from its root to each node.
+%% `packed' is the root without groups of one child, and `places' the path from its root to each node.
 -type error() :: {bad_path, term(), term()} | {bad_network, term()} | {duplicate_node, node()} | {bad_vertex, term()}.
 
-%% @doc The tree without a node.
+%% @doc Returns the tree without any node.
 -spec empty() -> tree().
 empty() ->
     build({group, root, #{}, []}, 0).
 
-%% @doc The tree of declared paths. A node may be named once.
+%% @doc Makes the tree of declared paths. A node may occur only once.
 -spec from_paths([{node(), path()}] | #{node() => path()}) -> {ok, tree()} | {error, error()}.
 from_paths(Paths) when is_map(Paths) ->
     from_paths(maps:to_list(Paths));
@@ -75,7 +74,7 @@ put_below(Step, Steps, Node, [Other | Rest]) ->
 put_below(Step, Steps, Node, []) ->
     [put_at(Steps, Node, {group, Step, #{}, []})].
 
-%% @doc The tree of the report's library: `{network, Name, [Network | {node, Node}]}'.
+%% @doc Makes the tree from the term of the report's library: `{network, Name, [Network | {node, Node}]}'.
 -spec from_network(term()) -> {ok, tree()} | {error, error()}.
 from_network(Network) ->
     checked(fun() -> as_group(network_vertex(Network)) end).
@@ -88,7 +87,7 @@ network_vertex(Other) -> throw({bad_network, Other}).
 as_group({group, _, _, _} = Group) -> Group;
 as_group({leaf, _} = Leaf) -> {group, root, #{}, [Leaf]}.
 
-%% @doc The report's network term of a tree; {@link from_network/1} reads it.
+%% @doc Returns the report's network term for a tree; {@link from_network/1} reads it.
 -spec to_network(tree()) -> {network, name(), list()}.
 to_network(#{root := Root}) ->
     network_term(Root).
@@ -96,7 +95,7 @@ to_network(#{root := Root}) ->
 network_term({leaf, Node}) -> {node, Node};
 network_term({group, Name, _, Children}) -> {network, Name, [network_term(Child) || Child <- Children]}.
 
-%% @doc The tree under a vertex, with its labels.
+%% @doc Makes the tree under a vertex, with its labels.
 -spec from_vertex(vertex()) -> {ok, tree()} | {error, error()}.
 from_vertex(Vertex) ->
     checked(fun() -> as_group(checked_vertex(Vertex)) end).
@@ -125,7 +124,7 @@ build(Root, Epoch) ->
     Packed = pack(Root),
     #{root => Root, packed => Packed, places => maps:from_list(places(Packed, [])), epoch => Epoch}.
 
-%% Groups of one child and empty ones are left out, but for the root of an empty tree.
+%% Groups of one child and empty groups are left out, except for the root of an empty tree.
 pack(Root) ->
     case pack_vertex(Root) of
         [Packed] -> Packed;
@@ -148,30 +147,30 @@ places({group, _, _, Children}, Way) ->
 numbered(List) ->
     lists:zip(lists:seq(1, length(List)), List).
 
-%% @doc All nodes, sorted.
+%% @doc Returns all nodes, sorted.
 -spec nodes(tree() | none) -> [node()].
 nodes(none) -> nodes(empty());
 nodes(#{places := Places}) ->
     lists:sort(maps:keys(Places)).
 
-%% @doc How many nodes there are.
+%% @doc Returns the number of nodes.
 -spec size(tree() | none) -> non_neg_integer().
 size(none) -> size(empty());
 size(#{places := Places}) ->
     map_size(Places).
 
-%% @doc Is this a node of the tree?
+%% @doc Tells whether the tree contains this node.
 -spec is_member(tree() | none, node()) -> boolean().
 is_member(none, Node) -> is_member(empty(), Node);
 is_member(#{places := Places}, Node) ->
     is_map_key(Node, Places).
 
-%% @doc The number of changes since the tree was made.
+%% @doc Returns the number of changes since the tree was made.
 -spec epoch(tree()) -> non_neg_integer().
 epoch(#{epoch := Epoch}) ->
     Epoch.
 
-%% @doc The distance of two nodes, from 0.0 to 1.0.
+%% @doc Returns the distance between two nodes, from 0.0 to 1.0.
 -spec distance(tree() | none, node(), node()) -> {ok, float()} | unknown.
 distance(Tree, One, Other) ->
     case shared(Tree, One, Other) of
@@ -180,7 +179,7 @@ distance(Tree, One, Other) ->
         unknown -> unknown
     end.
 
-%% @doc The exact form of the distance: the length of the path that two nodes share.
+%% @doc Returns the exact form of the distance: the length of the path that two nodes share.
 -spec shared(tree() | none, node(), node()) -> {ok, same | non_neg_integer()} | unknown.
 shared(none, One, Other) -> shared(empty(), One, Other);
 shared(#{places := Places}, One, Other) ->
@@ -193,7 +192,7 @@ shared(#{places := Places}, One, Other) ->
 common_length([Step | One], [Step | Other], Length) -> common_length(One, Other, Length + 1);
 common_length(_, _, Length) -> Length.
 
-%% @doc The closed disc: all nodes at most so far from the centre, sorted; the centre is one of them.
+%% @doc Returns the closed disc: all nodes within this distance from the centre, sorted, including the centre itself.
 -spec disc(tree() | none, Centre :: node(), Radius :: number()) -> {ok, [node()]} | unknown.
 disc(none, Centre, Radius) -> disc(empty(), Centre, Radius);
 disc(#{places := Places} = Tree, Centre, Radius) when is_number(Radius) ->
@@ -204,20 +203,20 @@ disc(#{places := Places} = Tree, Centre, Radius) when is_number(Radius) ->
 
 is_within({ok, Distance}, Radius) -> Distance =< Radius.
 
-%% @doc The largest distance between two of these nodes; those that the tree does not hold are left out.
+%% @doc Returns the largest distance between two of these nodes; nodes outside of the tree are left out.
 -spec diameter(tree() | none, [node()]) -> float().
 diameter(none, Nodes) -> diameter(empty(), Nodes);
 diameter(#{places := Places}, Nodes) ->
     case lists:usort([maps:get(Node, Places) || Node <- Nodes, is_map_key(Node, Places)]) of
         [] -> 0.0;
         [_] -> 0.0;
-        %% In lexical order the first and the last share least.
+        %% In lexical order the first and the last path share least.
         [First | Rest] -> math:pow(2, -common_length(First, lists:last(Rest), 0))
     end.
 
-%% @doc How many groups one has to go up from the first node until the second is in sight, and how
-%% many groups there are above the first. Words such as `near' are shares of this: a rank of 1 is as
-%% near as nodes get, a rank of `Levels' leads through the root. The rank of a node to itself is 0.
+%% @doc Returns how many groups one must go up from the first node to reach a group that contains the second, and how
+%% many groups there are above the first. Words such as `near' are shares of this: a rank of 1 is the nearest
+%% possible, and a rank of `Levels' leads through the root. The rank of a node to itself is 0.
 -spec rank(tree() | none, From :: node(), To :: node()) -> {ok, Rank :: non_neg_integer(), Levels :: non_neg_integer()} | unknown.
 rank(none, From, To) -> rank(empty(), From, To);
 rank(#{places := Places} = Tree, From, To) ->
@@ -229,7 +228,7 @@ rank(#{places := Places} = Tree, From, To) ->
         unknown -> unknown
     end.
 
-%% @doc What was measured in the smallest group that holds both nodes; empty where nothing was.
+%% @doc Returns what was measured in the smallest group that holds both nodes; the map is empty if nothing was.
 -spec latency(tree() | none, node(), node()) -> {ok, labels()} | unknown.
 latency(none, One, Other) -> latency(empty(), One, Other);
 latency(#{places := Places, packed := Packed} = Tree, One, Other) ->
@@ -244,8 +243,8 @@ latency(#{places := Places, packed := Packed} = Tree, One, Other) ->
 descend(Vertex, []) -> Vertex;
 descend({group, _, _, Children}, [Index | Way]) -> descend(lists:nth(Index, Children), Way).
 
-%% @doc One node for each group of that radius around the centre's disc of radius 1, with the group's
-%% size: whom to send to so that each passes on to its own neighbours. The centre stands for its group.
+%% @doc Covers the tree with discs of that radius and returns one node of each disc, with the disc's size: the nodes to
+%% send to if each passes the message on to its own neighbours. The centre represents its own disc.
 -spec basis(tree() | none, Centre :: node(), Radius :: number()) -> {ok, [{node(), Size :: pos_integer()}]} | unknown.
 basis(none, Centre, Radius) -> basis(empty(), Centre, Radius);
 basis(#{places := Places} = Tree, Centre, Radius) when is_number(Radius) ->
@@ -259,17 +258,18 @@ balls(Tree, [Node | Rest], Radius) ->
     {ok, Disc} = disc(Tree, Node, Radius),
     [{Node, length(Disc)} | balls(Tree, Rest -- Disc, Radius)].
 
-%% @doc The tree as it was declared.
+%% @doc Returns the tree as it was declared.
 -spec root(tree()) -> vertex().
 root(#{root := Root}) ->
     Root.
 
-%% @doc The tree as distances see it: without groups of one child.
+%% @doc Returns the tree as it is used for distances, without groups of one child.
 -spec packed(tree()) -> vertex().
 packed(#{packed := Packed}) ->
     Packed.
 
-%% @doc In which child of the root a node is, as distances see the tree: the first is 1. A node that is the whole tree is in none.
+%% @doc Returns the number of the root's child that contains a node, in the tree as it is used for distances; the
+%% first is 1. A node that is the whole tree is in none.
 -spec branch(tree() | none, node()) -> {ok, pos_integer()} | unknown.
 branch(none, Node) -> branch(empty(), Node);
 branch(#{places := Places}, Node) ->
@@ -278,7 +278,8 @@ branch(#{places := Places}, Node) ->
         #{} -> unknown
     end.
 
-%% @doc The first steps from the root to a node, at most so many. Two nodes share so many levels if these are equal.
+%% @doc Returns the first `Levels' steps from the root to a node, or fewer. Two nodes share that many levels if these
+%% are equal.
 -spec way(tree() | none, node(), Levels :: non_neg_integer()) -> {ok, [pos_integer()]} | unknown.
 way(none, Node, Levels) -> way(empty(), Node, Levels);
 way(#{places := Places}, Node, Levels) ->
@@ -287,7 +288,7 @@ way(#{places := Places}, Node, Levels) ->
         #{} -> unknown
     end.
 
-%% @doc The groups that hold a node, the smallest first.
+%% @doc Returns the groups that hold a node, the smallest first.
 -spec ancestors(tree() | none, node()) -> {ok, [vertex()]} | unknown.
 ancestors(none, Node) -> ancestors(empty(), Node);
 ancestors(#{places := Places, packed := Packed}, Node) ->
@@ -300,7 +301,7 @@ above({leaf, _}, [], Above) -> Above;
 above({group, _, _, Children} = Group, [Index | Way], Above) ->
     above(lists:nth(Index, Children), Way, [Group | Above]).
 
-%% @doc The nodes below a vertex, in the order of the tree.
+%% @doc Returns the nodes below a vertex, in the order of the tree.
 -spec members(vertex()) -> [node()].
 members(Vertex) ->
     members(Vertex, []).
@@ -308,18 +309,18 @@ members(Vertex) ->
 members({leaf, Node}, Rest) -> [Node | Rest];
 members({group, _, _, Children}, Rest) -> lists:foldr(fun members/2, Rest, Children).
 
-%% @doc All nodes in the order of the tree: neighbours stand side by side.
+%% @doc Returns all nodes in the order of the tree, in which neighbours are next to each other.
 -spec leaf_order(tree()) -> [node()].
 leaf_order(#{packed := Packed}) ->
     members(Packed).
 
-%% @doc How many levels of groups there are on the longest way to a node.
+%% @doc Returns the number of levels of groups on the longest path to a node.
 -spec depth(tree() | none) -> non_neg_integer().
 depth(none) -> depth(empty());
 depth(#{places := Places}) ->
     lists:max([0 | [length(Way) || Way <- maps:values(Places)]]).
 
-%% @doc The tree with one more node, at its declared path. A node that is there already moves.
+%% @doc Adds a node at its declared path. A node that is already in the tree moves.
 -spec insert(tree(), node(), path()) -> {ok, tree()} | {error, error()}.
 insert(#{epoch := Epoch} = Tree, Node, Path) ->
     #{root := Root} = remove(Tree, Node),
@@ -327,8 +328,7 @@ insert(#{epoch := Epoch} = Tree, Node, Path) ->
     catch throw:Reason -> {error, Reason}
     end.
 
-%% @doc The tree without the node and without groups that it leaves empty. A node that is not there
-%% changes nothing.
+%% @doc Removes a node and the groups that become empty. Nothing changes if the node is not in the tree.
 -spec remove(tree(), node()) -> tree().
 remove(#{root := {group, Name, Labels, _} = Root, epoch := Epoch} = Tree, Node) ->
     case {is_member(Tree, Node), without(Root, Node)} of
@@ -345,7 +345,7 @@ without({group, Name, Labels, Children}, Node) ->
         Left -> [{group, Name, Labels, Left}]
     end.
 
-%% @doc An error in words.
+%% @doc Describes an error for people.
 -spec format_error(error()) -> unicode:chardata().
 format_error({bad_path, Node, Path}) ->
     io_lib:format("the path of ~tp is ~tp; expected a text such as \"/site/rack/host\" or a list of names", [Node, Path]);
@@ -359,7 +359,7 @@ format_error({bad_vertex, Term}) ->
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
 
-%% The report's Figure 4 and 5: a tree of four levels.
+%% The report's Figures 4 and 5: a tree of four levels.
 figure() ->
     {ok, Tree} = from_network({network, top, [{network, left, [{network, deep, [{node, a}, {node, b}]}, {node, c}, {node, d}]},
                                               {network, right, [{node, j}, {node, k}]}]}),
@@ -378,7 +378,7 @@ disc_test_() ->
                            {{ok, [a, b, c, d, j, k]}, 1}]]
         ++ [?_assertEqual(unknown, disc(Tree, z, 1))].
 
-%% In the earlier library each network of one child halved the distances below it.
+%% In the earlier library each network with one child halved the distances below it.
 single_children_do_not_count_test() ->
     {ok, Long} = from_paths([{a, "/site/net/rack/host1"}, {b, "/site/net/rack/host1"}, {c, "/site/net/rack/host2"}]),
     {ok, Short} = from_paths([{a, [host1]}, {b, [host1]}, {c, [host2]}]),

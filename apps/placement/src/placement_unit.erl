@@ -1,10 +1,11 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Pure: units of attributes, and the comparison of values. Called by {@link placement_pred} and {@link placement_entry}.
+%% @doc Pure: units of attributes, and the comparison of values. Called by {@link placement_pred} and
+%% {@link placement_entry}.
 %%
-%% A value with a unit compares with a quantity `{4, gib}' after conversion, and with a bare number as a number of its own unit.
-%% Numbers compare with numbers only, text with text (a string or a binary), any other term only for equality with
-%% a term of its kind, tuples and lists with their like; everything else is `{error, _}', which is the third truth value. Erlang's
-%% own order would say that any atom is greater than any number.
+%% A value with a unit is compared with a quantity `{4, gib}' after conversion, and with a bare number as a number in
+%% its own unit. Numbers compare only with numbers, and text only with text (a string or a binary). Any other term
+%% compares only for equality with a term of its kind, tuples and lists with their like. Everything else is
+%% `{error, _}', which is the third truth value. In Erlang's own order any atom would be greater than any number.
 -module(placement_unit).
 
 -export([is_unit/1, is_quantity/1, is_measure/1, convert/2, compare/3, number_in/2, names/0]).
@@ -33,24 +34,25 @@ unit(percent) -> {ratio, 0.01};
 unit(none) -> {none, 1};
 unit(_) -> unknown.
 
-%% @doc All units, for messages.
+%% @doc Returns all units, for messages.
 -spec names() -> [unit()].
 names() -> [byte, kib, mib, gib, tib, hz, khz, mhz, ghz, us, ms, s, minute, ratio, percent, none].
 
-%% @doc Whether a term is the name of a unit.
+%% @doc Tells whether a term is the name of a unit.
 -spec is_unit(term()) -> boolean().
 is_unit(Unit) -> is_atom(Unit) andalso unit(Unit) =/= unknown.
 
-%% @doc Whether a term is a number with a unit, such as `{4, gib}'.
+%% @doc Tells whether a term is a number with a unit, such as `{4, gib}'.
 -spec is_quantity(term()) -> boolean().
 is_quantity({Number, Unit}) when is_number(Number) -> is_unit(Unit);
 is_quantity(_) -> false.
 
-%% @doc Whether a term is a number with which floats can calculate. No float holds 2^1024, or the difference of 1.0e308 and -1.0e308.
+%% @doc Tells whether a term is a number that is safe in float arithmetic. No float holds 2^1024, or the difference of
+%% 1.0e308 and -1.0e308.
 -spec is_measure(term()) -> boolean().
 is_measure(Term) -> is_number(Term) andalso abs(Term) =< 1.0e300.
 
-%% @doc The number of units `To' that a quantity is.
+%% @doc Converts a quantity to a number of units `To'.
 -spec convert(quantity(), To :: unit()) -> {ok, number()} | {error, reason()}.
 convert({Number, Unit}, Unit) -> {ok, Number};
 convert({Number, From}, To) ->
@@ -64,7 +66,7 @@ convert({Number, From}, To) ->
         false -> {error, {other_dimension, From, To}}
     end.
 
-%% @doc What a constant of a predicate is in the unit of an attribute: itself if it has none.
+%% @doc Converts a constant of a predicate to the unit of an attribute; a constant without a unit stays as it is.
 -spec number_in(Constant :: term(), unit()) -> {ok, term()} | {error, reason()}.
 number_in({Number, Unit} = Constant, To) when is_number(Number) ->
     case is_unit(Unit) of
@@ -84,7 +86,7 @@ compare(Value, Unit, Constant) ->
 ordered(A, B) ->
     case {kind(A), kind(B)} of
         {Kind, Kind} when Kind =/= other -> {ok, order(plain(Kind, A), plain(Kind, B))};
-        %% An empty list is a text, too.
+        %% An empty list is also a text.
         {text, list} when B =:= [] -> ordered(A, <<>>);
         {list, text} when A =:= [] -> ordered(<<>>, B);
         {other, other} when A =:= B -> {ok, equal};
@@ -131,7 +133,7 @@ compare_test_() ->
                                           {{error, {other_type, "8", 8}}, "8", none, 8},
                                           {{error, {other_dimension, gib, mhz}}, 5, mhz, {1, gib}}]].
 
-%% The defect of the earlier library: an atom sorts above all numbers.
+%% This was the defect of the earlier library: an atom sorts above all numbers.
 an_atom_is_not_greater_than_a_number_test() ->
     ?assertMatch({error, _}, compare(undefined, none, 5)),
     ?assert(undefined > 5).

@@ -1,13 +1,17 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc What one voter of a child remembers and answers, and when the answers of several are a majority. Pure; the time is an argument. Called by {@link placement_child}.
+%% @doc What one voter of a child remembers and answers, and when the answers of several are a majority. Pure; the
+%% time is an argument. Called by {@link placement_child}.
 %%
-%% The voters of a child are a configuration with a number, its `term': `nodes', and, while they are being replaced, `next'. Whoever wants the lease needs more than half of `nodes' and more than half of `next'.
-%% Whoever runs the child and renews its lease needs more than half of `nodes' only, because nobody else can have those, and it alone takes the next step: `{nodes, next}', then `next' as the
-%% new `nodes'. A voter that knows a later term than the one that asks answers with its configuration.
+%% The voters of a child are a configuration with a number, its `term': `nodes', and, while they are being replaced,
+%% `next'. A node that wants the lease needs more than half of `nodes' and more than half of `next'. A node that runs
+%% the child and renews its lease needs more than half of `nodes' only, because nobody else can have those. It alone
+%% takes the next step: to `{nodes, next}', then to `next' as the new `nodes'. A voter that knows a later term than
+%% the node that asks answers with its configuration.
 %%
-%% A voter that was restarted has forgotten both its promises and the configurations that it was told. It promises nothing until its table is older than the grace time. Because the majority that knew of a
-%% replacement may have forgotten it, votes without a memory count only together with one voter that heard from the holder less than the settle time ago, and the holder takes `next' as the new `nodes' only when it has told
-%% both for longer than that.
+%% A voter that was restarted has forgotten both its promises and the configurations that it received. It promises
+%% nothing until its table is older than the grace time. The majority that knew of a replacement may have forgotten
+%% it, so votes without a memory count only together with one voter that heard from the holder less than the settle
+%% time ago. The holder takes `next' as the new `nodes' only when it has informed both sets for longer than that.
 -module(placement_voter).
 
 -export([put/4, ask/5, release/3, pass/3, delete/3, withdraw/2, told/2]).
@@ -18,40 +22,41 @@
 -type row() :: none | {placement_child:spec() | {deleted, placement_child:version()} | unknown, promise()}.
 -type promise() :: {Holder :: node() | nobody, pid() | none, UntilMs :: integer()}.
 -type config() :: #{nodes := [node(), ...], next => [node(), ...], term => non_neg_integer()}.
-%% `granted': the node whose child has lost its state, and how long ago this voter heard from a holder; `none' if it has forgotten.
+%% `granted': the node on which the child has lost its state, and how long ago this voter heard from a holder, or
+%% `none' if it has forgotten.
 -type answer() :: granted | {granted, Gone :: node() | none, HeardMs :: non_neg_integer() | none} | {held, node() | nobody} | newer | deleted | stale | {fenced, integer()} | {config, config()}.
 
 -type change() :: {Away :: #{node() => SinceMs :: integer()}, ToldSinceMs :: integer() | none}.
-%% Voters that are not connected, and since when; since when `next' has been asked, too.
+%% The voters that are not connected, and since when; and since when `next' is asked as well.
 
-%% What changes while a child runs.
+%% These keys change while a child runs.
 -define(NUMBERS, [fence, live, at, over]).
-%% What is part of a question, or of this voter's memory.
+%% These keys belong to a question or to this voter's memory.
 -define(OWN, [base, passed, above, heard, late]).
 
-%% @doc Tells a voter of a call. `Running' is the process of that name as far as it knows.
+%% @doc Informs a voter of a call. `Running' is the process of that name, as far as the voter knows.
 -spec put(placement_child:spec(), {row(), Running :: pid() | undefined}, NowMs :: integer(), MadeMs :: integer()) ->
           {ok | {exists, pid()} | {config, config()}, row()}.
-%% The others were quicker: a node that was chosen has asked for its promise, and may even run the child.
+%% The node that was chosen was quicker: it has already asked for this voter's promise and may even run the child.
 put(#{version := Version}, {{#{version := Version}, _} = Row, _}, _, _) -> {ok, Row};
 put(_, {Row, Pid}, _, _) when is_pid(Pid) -> {{exists, Pid}, Row};
-%% Of two calls at once the later one holds, in whatever order a voter hears of them.
+%% Of two concurrent calls the later one counts, in whatever order a voter hears of them.
 put(#{version := Version}, {{#{version := Newer}, _} = Row, _}, _, _) when Newer > Version -> {ok, Row};
 put(#{grace := Grace} = Spec, {Row, _}, Now, Made) ->
     case Row =/= none andalso is_map(element(1, Row)) andalso config(element(1, Row)) of
-        %% The voters of the child that was there before decide, because they are bound by what they have promised for it.
+        %% The voters of the previous child decide, because they are bound by what they have promised for it.
         #{} = Config when map_get(term, Config) > 0 -> case config(Spec) of Config -> taken(Spec, Row, Now, Made, Grace); _ -> {{config, Config}, Row} end;
         _ -> taken(Spec, Row, Now, Made, Grace)
     end.
 
-%% It may have promised itself to another before its table was made.
+%% The voter may have promised itself to another node before its table was made.
 taken(Spec, Row, Now, Made, Grace) -> {ok, {(over(maps:merge(Spec, numbers(Row))))#{heard => Now}, promise(Row, Now, max(Now, Made + Grace))}}.
 
-%% @doc Who the voters are.
+%% @doc Returns the voters.
 -spec config(placement_child:spec()) -> config().
 config(#{} = Spec) -> maps:with([nodes, next, term], Spec).
 
-%% @doc A child with other voters.
+%% @doc Returns the child with other voters.
 -spec configured(config(), placement_child:spec()) -> placement_child:spec().
 configured(Config, Spec) -> maps:merge(maps:remove(next, Spec), Config).
 
@@ -60,11 +65,12 @@ term(#{} = Spec) -> maps:get(term, Spec, 0).
 numbers({#{} = Spec, _}) -> maps:with(?NUMBERS, Spec);
 numbers(_) -> #{}.
 
-%% What this voter has promised for the old child binds the new one. The old process has no name any more, but may still run.
+%% What this voter has promised for the old child also binds the new one. The old process no longer has a name but may
+%% still run.
 promise({_, {Holder, _, Until}}, Now, _) when Until > Now -> {Holder, none, Until};
 promise(_, _, Otherwise) -> {nobody, none, Otherwise}.
 
-%% @doc The answer to a node that asks for a promise.
+%% @doc Answers a node that asks for a promise.
 -spec ask(placement_child:spec(), {Holder :: node(), pid() | none}, row(), NowMs :: integer(), MadeMs :: integer()) -> {answer(), row()}.
 ask(#{grace := Grace, version := Version} = Spec, {Holder, Pid}, Row, Now, Made) ->
     case Row of
@@ -76,7 +82,8 @@ ask(#{grace := Grace, version := Version} = Spec, {Holder, Pid}, Row, Now, Made)
         {#{live := Live}, _} when Live > map_get(base, Spec) -> {stale, Row};
         {#{fence := Known}, {Other, _, Until}} when Until > Now, map_get(passed, Spec) =:= {Other, Known} -> granted(Spec, Holder, Pid, Row, Now);
         {_, {Other, _, Until}} when Other =/= Holder, Until > Now, Other =/= nobody orelse Pid =:= none -> {{held, Other}, Row};
-        %% This node may have promised itself to another before it was restarted. But whoever runs the child has the promise of a majority that knows.
+        %% This node may have promised itself to another one before it was restarted. A node that runs the child may
+        %% still be granted its promise, because it has the promises of a majority that remembers.
         none when Pid =:= none, Now < Made + Grace -> {{held, nobody}, {maps:without(?OWN, Spec), {nobody, none, Made + Grace}}};
         _ -> granted(Spec, Holder, Pid, Row, Now)
     end.
@@ -92,14 +99,14 @@ granted(#{grace := Grace} = Spec, Holder, Pid, Row, Now) ->
                {false, Ms} -> Known#{heard => Ms}
            end, {Holder, named(Pid, Holder, Spec, Row), Now + Grace}}}.
 
-%% Whether the one that asks holds the lease and runs the child.
+%% Tells whether the node that asks holds the lease and runs the child.
 is_run(#{fence := Fence, live := Live}) -> Fence =:= Live;
 is_run(_) -> false.
 
 heard({#{heard := Ms}, _}) -> Ms;
 heard(_) -> none.
 
-%% That holder had no time to say so.
+%% The last holder did not report the end of its run, so the child's state is lost.
 gone(Spec, none, {#{live := Live, at := Gone} = Known, _}) when not is_map_key(passed, Spec) ->
     case maps:get(over, Known, 0) < Live andalso maps:get(live, Spec, none) =/= maps:get(fence, Spec) of
         true -> Gone;
@@ -114,7 +121,7 @@ known_live(Spec, {#{live := Live} = Known, _}) ->
     end;
 known_live(Spec, _) -> Spec.
 
-%% While a child moves, the process that it had keeps the name.
+%% While a child moves, its old process keeps the name.
 named(none, Holder, Spec, {_, {Other, Old, _}}) ->
     case Other =:= Holder orelse element(1, maps:get(passed, Spec, {none, 0})) =:= Other of
         true -> Old;
@@ -122,36 +129,36 @@ named(none, Holder, Spec, {_, {Other, Old, _}}) ->
     end;
 named(Pid, _, _, _) -> Pid.
 
-%% @doc The holder gives its promise back.
+%% @doc Takes back the promise that a holder gives back.
 -spec release(node(), row(), NowMs :: integer()) -> row().
 release(Holder, {Spec, {Holder, _, _}}, Now) -> {over(Spec, Holder), {nobody, none, Now}};
 release(_, Row, _) -> Row.
 
-%% @doc The holder hands its promise on to the next one.
+%% @doc Passes the holder's promise to the next holder.
 -spec pass(node(), Next :: node(), row()) -> row().
 pass(Holder, Next, {Spec, {Holder, _, Until}}) -> {over(Spec, Holder), {Next, none, Until}};
 pass(_, _, Row) -> Row.
 
-%% A run of the child has ended in order, by a holder that says so.
+%% The run of the child ended in order, because its holder reported the end.
 over(#{at := Holder} = Spec, Holder) -> over(Spec);
 over(Spec, _) -> Spec.
 
 over(#{live := Live} = Spec) -> Spec#{over => Live};
 over(Spec) -> Spec.
 
-%% @doc The end of a child.
+%% @doc Deletes a child.
 -spec delete(placement_child:version(), row(), NowMs :: integer()) -> {ok | {newer, placement_child:spec()}, row()}.
 delete(Version, {#{version := Newer} = Spec, _} = Row, _) when Newer > Version -> {{newer, Spec}, Row};
 delete(Version, {{deleted, Newer}, _} = Row, _) when Newer >= Version -> {ok, Row};
 delete(Version, Row, Now) -> {ok, {{deleted, Version}, promise(Row, Now, Now)}}.
 
-%% @doc Forgets a call that has failed. It learns from the next holder what the majority knows.
+%% @doc Forgets a call that has failed. The voter then learns from the next holder what the majority knows.
 -spec withdraw(placement_child:spec() | {deleted, placement_child:version()}, row()) -> row().
 withdraw(#{version := Version}, {#{version := Version}, Promise}) -> {unknown, Promise};
 withdraw(Given, {Given, Promise}) -> {unknown, Promise};
 withdraw(_, Row) -> Row.
 
-%% @doc A holder has told this node who the voters are; it may have been one of them.
+%% @doc Records the voters that a holder has announced to this node, which may have been one of them.
 -spec told(placement_child:spec(), row()) -> row().
 told(#{version := Version} = Spec, {#{version := Version} = Known, Promise} = Row) ->
     case term(Spec) > term(Known) of
@@ -162,18 +169,19 @@ told(_, Row) -> Row.
 
 %%% Majorities
 
-%% @doc The nodes that are asked.
+%% @doc Returns the nodes that are asked.
 -spec asked(config() | placement_child:spec()) -> [node(), ...].
 asked(#{nodes := Nodes, next := Next}) -> lists:usort(Nodes ++ Next);
 asked(#{nodes := Nodes}) -> Nodes.
 
-%% @doc Whether these nodes are more than half of each set.
+%% @doc Tells whether these nodes are more than half of each set.
 -spec is_majority(config() | placement_child:spec(), [node()]) -> boolean().
 is_majority(#{nodes := Nodes} = Config, Some) -> more_than_half(Nodes, Some) andalso more_than_half(maps:get(next, Config, Nodes), Some).
 
 more_than_half(Nodes, Some) -> 2 * length([Node || Node <- Nodes, lists:member(Node, Some)]) > length(Nodes).
 
-%% @doc What the answers so far mean: the promises of a majority, with the nodes whose children have lost their state; a denial; or that more answers are needed, unless the time for them is over.
+%% @doc Evaluates the answers so far: the promises of a majority, with the nodes on which the child has lost its
+%% state; a denial; or that more answers are needed, unless the time for them is over.
 -spec counted(placement_child:spec(), #{node() => answer()}, IsOver :: boolean()) -> {granted, Both :: boolean(), Gone :: [node()]} | denied | open.
 counted(Spec, Answers, IsOver) ->
     Granted = [{Node, Answer} || {Node, Answer} <- maps:to_list(Answers), Answer =:= granted orelse element(1, Answer) =:= granted],
@@ -182,7 +190,7 @@ counted(Spec, Answers, IsOver) ->
         {Result, _} -> Result
     end.
 
-%% Who runs the child wants to know whether both sets agree, and can do without.
+%% A node that runs the child wants to know whether both sets agree, but it does not need that.
 counted(true, #{nodes := Nodes} = Spec, Granted, Answers) ->
     Yes = [Node || {Node, _} <- Granted],
     case {is_majority(Spec, Yes), undecided(Spec, Yes, Answers), more_than_half(Nodes, Yes)} of
@@ -195,7 +203,7 @@ counted(false, Spec, Granted, Answers) ->
     Yes = [Node || {Node, _} <- Granted],
     case is_majority(Spec, Yes) andalso is_remembered(Spec, Granted) of
         true -> {granted, true, [Gone || {_, {granted, Gone, _}} <- Granted, Gone =/= none]};
-        %% If it is a majority already, one that remembers may still answer.
+        %% Even with a majority, an answer from a voter that remembers may still arrive.
         false -> undecided(Spec, Yes, Answers)
     end.
 
@@ -215,16 +223,17 @@ undecided(Config, Yes, Answers) ->
 
 is_remembered(#{settle := Settle} = Spec, Granted) ->
     is_majority(Spec, [Node || {Node, Answer} <- Granted, heard_ago(Answer) =/= none]) orelse lists:any(fun({_, Answer}) -> heard_ago(Answer) < Settle end, Granted);
-%% Of an older release, under which voters are not replaced.
+%% The child was made by an older release, in which voters are not replaced.
 is_remembered(_, _) -> true.
 
-%% An atom is more than any number.
+%% An atom is greater than any number.
 heard_ago({granted, _, Ms}) -> Ms;
 heard_ago(granted) -> none.
 
 %%% Replacing voters
 
-%% @doc What the holder does after a renewal: whether it replaces voters, or has replaced them. `Since' is when it asked, `Both' whether both sets have agreed, `Here' the nodes that it is connected to.
+%% @doc Decides after a renewal whether the holder replaces voters, or has replaced them. `Since' is when it asked,
+%% `Both' whether both sets have agreed, `Here' the nodes to which it is connected.
 -spec revoted({SinceMs :: integer(), Both :: boolean()}, Here :: [node()], placement_child:spec(), change()) -> {placement_child:spec(), change()}.
 revoted({Since, _}, _, #{next := _} = Spec, {Away, none}) -> {Spec, {Away, Since}};
 revoted({Since, true}, _, #{next := Next, settle := Settle, grace := Grace} = Spec, {_, Told}) when Since - Told > Settle + Grace ->
@@ -233,10 +242,11 @@ revoted(_, _, #{next := _} = Spec, Change) -> {Spec, Change};
 revoted({Since, _}, Here, #{replace_after := After, nodes := Nodes} = Spec, {Before, _}) ->
     Away = maps:from_list([{Node, maps:get(Node, Before, Since)} || Node <- Nodes, not lists:member(Node, Here)]),
     {replaced(Spec, [Node || {Node, At} <- maps:to_list(Away), Since - At >= After], Here), {Away, none}};
-%% Of an older release.
+%% The child was made by an older release.
 revoted(_, _, Spec, Change) -> {Spec, Change}.
 
-%% At least as many voters as before: those that are gone stay if there are not enough others. More if the child was started when there were fewer nodes.
+%% Keeps at least as many voters as before: voters that are gone stay if there are not enough others. There are more
+%% if the child was started when there were fewer nodes.
 replaced(#{name := Name, nodes := Nodes, candidates := Candidates, voters := Most} = Spec, Gone, Here) ->
     Others = [Node || Node <- placement_rendezvous:ranked(Name, [{Node, 1} || Node <- Candidates -- Nodes]), lists:member(Node, Here)],
     Count = case how_many(Most, length(Nodes) + length(Others)) of
@@ -250,11 +260,12 @@ replaced(#{name := Name, nodes := Nodes, candidates := Candidates, voters := Mos
             configured(#{nodes => Nodes, next => lists:sort(Left ++ lists:sublist(Gone, max(0, Count - length(Left)))), term => term(Spec) + 1}, Spec)
     end.
 
-%% @doc The voters of a child that nobody has started before, the same wherever it is asked.
+%% @doc Returns the voters of a child that nobody has started before; every node computes the same ones.
 -spec first(placement_child:name(), Candidates :: [node(), ...], Most :: pos_integer()) -> [node(), ...].
 first(Name, Candidates, Most) -> lists:sort(lists:sublist(placement_rendezvous:ranked(Name, [{Node, 1} || Node <- Candidates]), how_many(Most, length(Candidates)))).
 
-%% An odd number, because one more adds messages but no node that may fail. Of two nodes both.
+%% The number is odd, because one more voter adds messages without allowing one more node to fail. If there are only
+%% two nodes, both vote.
 how_many(Most, There) ->
     case min(Most, There) of
         Even when Even > 2, Even rem 2 =:= 0 -> Even - 1;

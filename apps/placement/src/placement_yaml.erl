@@ -1,8 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc As much YAML as Slurm's `topology.yaml' is written in: maps and lists by indentation, plain and
-%% quoted texts, lists in brackets, comments. Pure.
+%% @doc Reads the subset of YAML that Slurm's `topology.yaml' uses: maps and lists by indentation, plain and quoted
+%% texts, lists in brackets, comments. Pure.
 %%
-%% Anchors, tags, maps in braces, texts of several lines and several documents are refused with the number of the line.
+%% Anchors, tags, maps in braces, texts of several lines and several documents are refused, and the error gives the
+%% number of the line.
 -module(placement_yaml).
 
 -export([decode/1, format_error/1]).
@@ -10,10 +11,10 @@
 -export_type([yaml/0, error/0]).
 
 -type yaml() :: string() | [yaml()] | #{string() => yaml()}.
-%% All scalars are texts; what is left empty is "".
+%% All scalars are texts; an empty value is "".
 -type error() :: {yaml, Line :: pos_integer(), Why :: string()}.
 
-%% @doc The value of a document.
+%% @doc Returns the value of a document.
 -spec decode(unicode:chardata()) -> {ok, yaml()} | {error, error()}.
 decode(Text) ->
     try
@@ -29,7 +30,7 @@ decode(Text) ->
         throw:{Number, Why} -> {error, {yaml, Number, Why}}
     end.
 
-%% Number, indentation and content of the lines that say something.
+%% Returns number, indentation and content of each line that has content.
 numbered([], _) -> [];
 numbered([Line | Lines], Number) ->
     Content = string:trim(without_comment(Line, none), trailing),
@@ -42,7 +43,7 @@ numbered([Line | Lines], Number) ->
         _ -> [{Number, length(Spaces), Words} | numbered(Lines, Number + 1)]
     end.
 
-%% A `#' after a space, outside of quotes.
+%% A comment begins with `#' after a space, outside of quotes.
 without_comment(Line, Quote) -> without_comment(Line, Quote, $\s).
 
 without_comment([], _, _) -> [];
@@ -62,7 +63,7 @@ items([{Number, Indent, "-" ++ More} | Lines], Indent, Items) when More =:= ""; 
 items([{Number, Deeper, _} | _], Indent, _) when Deeper > Indent -> throw({Number, "this line is indented more than the list before it"});
 items(Rest, _, Items) -> {lists:reverse(Items), Rest}.
 
-%% After the dash may stand the first entry of a map: it is as deep as its text.
+%% The dash may be followed by the first entry of a map, whose indentation is that of its text.
 item("", _, _, Indent, Lines) -> nested(Lines, Indent + 1);
 item(Text, Offset, Number, Indent, Lines) ->
     case is_entry(Text) orelse lists:prefix("- ", Text) of
@@ -88,7 +89,7 @@ entries([{Number, Indent, Text} | Lines], Indent, Map) ->
 entries([{Number, Deeper, _} | _], Indent, _) when Deeper > Indent -> throw({Number, "this line is indented more than those before it"});
 entries(Rest, _, Map) -> {Map, Rest}.
 
-%% A list below a key may stand as deep as the key.
+%% A list below a key may have the same indentation as the key.
 below([{_, Indent, "-" ++ _} | _] = Lines, Indent) -> block(Lines, Indent);
 below(Lines, Indent) -> nested(Lines, Indent + 1).
 
@@ -105,7 +106,7 @@ scalar([$[ | _] = Text, Number) ->
     [scalar(string:trim(Part), Number) || Part <- string:split(lists:droplast(tl(Text)), ",", all)];
 scalar(Text, _) -> Text.
 
-%% @doc An error in words.
+%% @doc Describes an error for people.
 -spec format_error(error()) -> unicode:chardata().
 format_error({yaml, Line, Why}) ->
     io_lib:format("line ~b: ~ts", [Line, Why]).
