@@ -1,5 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Processes that exist once among some nodes: restarted elsewhere, moved with their state, under partition. Four real nodes, of which three are voters.
+%% @doc Processes that exist once among some nodes: they restart elsewhere, move with their state, and survive
+%% partitions. Four real nodes, three of which are voters.
 -module(placement_child_SUITE).
 -behaviour(gen_server).
 
@@ -11,9 +12,9 @@
          started_anew_on_restarted_nodes/1, a_helper_of_the_start_ends/1, a_voter_that_missed_the_end/1, deleted_by_a_voter_that_missed_the_call/1, forgets_what_was_deleted/1, the_first_choice_does_not_start_it/1,
          the_first_choice_does_not_take_its_state/1, the_first_choice_hangs_over_its_state/1, the_first_voter_hangs/1, the_first_voter_knows_nothing/1,
          two_calls_at_once/1, a_call_beside_a_start/1, the_query_takes_long/1, apart_from_its_own_kind/1, near_to_another_kind/1, ends_with_its_tree_before_the_lease/1]).
-%% The child, on the nodes.
+%% The child, which runs on the nodes.
 -export([start_link/1, start_link_below/2, start_link_by_helper/1, start_link_but/2, start_link_behind_a_gate/1, init/1, handle_call/3, handle_cast/2, terminate/2, placement_handoff/1, placement_handoff/2, worker_after/1]).
-%% What the nodes log.
+%% Keeps what the nodes log.
 -export([log/2]).
 
 -define(GRACE_MS, 1500).
@@ -38,11 +39,11 @@ end_per_testcase(_, Config) -> ok = beamway_placement_nodes:stop(proplists:get_v
 
 start_link(Kept) -> gen_server:start_link(?MODULE, Kept, []).
 
-%% With so many supervisors above it.
+%% With this many supervisors above it.
 start_link_below(0, Kept) -> start_link(Kept);
 start_link_below(Levels, Kept) -> supervisor:start_link(?MODULE, {above, Levels, Kept}).
 
-%% Where something is prepared beside.
+%% The start function also starts a helper process.
 start_link_by_helper(Kept) ->
     _ = spawn_link(fun() -> ok end),
     start_link(Kept).
@@ -50,7 +51,7 @@ start_link_by_helper(Kept) ->
 start_link_but(Node, _) when Node =:= node() -> {error, not_here};
 start_link_but(_, Kept) -> start_link(Kept).
 
-%% The first start waits.
+%% The first start waits at a gate.
 start_link_behind_a_gate(Kept) ->
     case persistent_term:get(gate, closed) of
         open -> start_link(Kept);
@@ -72,7 +73,7 @@ handle_call({put, New}, _, _) -> {reply, ok, New}.
 
 handle_cast(end_now, Kept) -> {stop, normal, Kept}.
 
-%% As one that writes its state out.
+%% Takes its time to end, like a process that writes its state to disk.
 terminate(_, {ends_in_ms, Ms}) -> receive after Ms -> ok end;
 terminate(_, _) -> ok.
 
@@ -105,10 +106,10 @@ started(Config, Query, Kept) ->
 child(Config, Name, Query, Call) ->
     call(Config, Name, child, [Query, Call, #{name => once, nodes => beamway_placement_nodes:nodes(cluster(Config)), grace => grace()}]).
 
-%% Attributes of the same name on all nodes, which others see at once.
+%% Sets the attribute `role' on these nodes; with ttl 0 others see changes at once.
 roles(Config, Values) -> [ok = call(Config, Name, insert, [role, {static, Value, [{ttl, 0}]}]) || {Name, Value} <- Values].
 
-%% What these nodes say who it is, and that it lives.
+%% Returns the process if all of these nodes find the same one and it lives.
 found(Config, Names) ->
     case lists:usort([call(Config, Name, whereis_name, [once]) || Name <- Names]) of
         [Pid] when is_pid(Pid) ->
@@ -119,7 +120,7 @@ found(Config, Names) ->
         _ -> none
     end.
 
-%% Not on a node that was killed.
+%% A node that was killed does not answer.
 is_alive(Config, Pid) ->
     try beamway_placement_nodes:call(cluster(Config), name_of(Config, node(Pid)), {erlang, is_process_alive}, [Pid])
     catch exit:_ -> false
@@ -129,7 +130,7 @@ another(Config, Names, Old) ->
     true = beamway_peer:wait_until(fun() -> not lists:member(found(Config, Names), [none, Old]) end, 60000),
     found(Config, Names).
 
-%% For so many grace times.
+%% For this many grace times.
 stays(Config, Names, Pid, Times) -> stays_until(Config, Names, Pid, erlang:monotonic_time(millisecond) + Times * grace()).
 
 stays_until(Config, Names, Pid, End) ->
@@ -139,7 +140,7 @@ names_but(Config, Node) -> [Name || {Name, _, Other} <- cluster(Config), Other =
 
 %%% The cases
 
-%% On its own end, and with its node; found by its name from each node.
+%% The child restarts when it ends and when its node ends, and each node finds it by its name.
 restarted_elsewhere(Config) ->
     First = started(Config, [], kept),
     true = beamway_peer:wait_until(fun() -> found(Config, ["a", "b", "c"]) =:= First end, 30000),
@@ -152,14 +153,15 @@ restarted_elsewhere(Config) ->
     ?assertNotEqual(node(Second), node(Third)),
     ?assertEqual([[{once, node(Third), Third}]], lists:usort([call(Config, Name, children, []) || Name <- Left])).
 
-%% Its node no longer suits the query: after the grace time it runs where one does, with what it kept, and the old one has ended.
+%% When its node no longer suits the query, the child runs after the grace time on a node that does, with its state,
+%% and the old process has ended.
 moves_with_its_state(Config) ->
     roles(Config, [{"a", other}, {"b", worker}, {"c", other}]),
     Old = started(Config, {role, eq, worker}, fresh),
     ?assertEqual("b", name_of(Config, node(Old))),
     ok = beamway_placement_nodes:call(cluster(Config), "a", {gen_server, call}, [Old, {put, precious}]),
     ok = call(Config, "b", update, [role, {static, other, [{ttl, 0}]}]),
-    %% Nowhere else is it better.
+    %% The child stays, because no other node suits.
     ?assert(stays(Config, ["b"], Old, 2)),
     ok = call(Config, "c", update, [role, {static, worker, [{ttl, 0}]}]),
     New = another(Config, ["a", "b", "c"], Old),
@@ -167,7 +169,8 @@ moves_with_its_state(Config) ->
     ?assertEqual(precious, beamway_placement_nodes:call(cluster(Config), "a", {gen_server, call}, [{via, placement, once}, get])),
     ?assertNot(is_alive(Config, Old)).
 
-%% Another voter has chosen `b' too, and its keeper still asks the voters when the state arrives. It needs the answer of `b', since `c' gives none.
+%% Another voter has also chosen `b', whose keeper still asks the voters when the state arrives. It needs the answer
+%% of `b', because `c' does not give one.
 moves_to_a_node_that_was_chosen_before(Config) ->
     roles(Config, [{"a", worker}, {"b", other}, {"c", other}]),
     Old = started(Config, {role, eq, worker}, fresh),
@@ -192,13 +195,14 @@ queued(Config, Name, Spec) ->
         lists:member({'$gen_cast', {try_start, maps:remove(heard, Spec), {ok, precious}}}, Messages)
     end).
 
-%% The node of the child is cut off: its child has ended before the others start one, and when they meet again there is one still.
+%% The child's node is cut off. Its child has ended before the others start one, and when the nodes meet again there
+%% is still only one.
 only_the_majority_runs_it(Config) ->
     Old = started(Config, [], kept),
     Alone = name_of(Config, node(Old)),
     Others = names_but(Config, node(Old)),
     ok = cut(Config, Alone, Others),
-    %% Looked at in this order, two would be seen if they were at one time.
+    %% The new process is looked at first, so if both had lived at the same time, the check would see it.
     New = meanwhile(Config, Old, Others, erlang:monotonic_time(millisecond) + 60000),
     ?assertNotEqual(node(Old), node(New)),
     ?assertEqual(undefined, call(Config, Alone, whereis_name, [once])),
@@ -234,7 +238,8 @@ healed(Config, Alone, Others) ->
 
 both_ways(Alone, Others) -> lists:append([[{Alone, Other}, {Other, Alone}] || Other <- Others]).
 
-%% Its server has lost what it promised: it promises nothing for the grace time, and learns of the child from its holder.
+%% The restarted server has lost its promises. It promises nothing for the grace time and learns of the child from its
+%% holder.
 a_node_that_was_restarted(Config) ->
     Pid = started(Config, [], kept),
     [Name | _] = names_but(Config, node(Pid)),
@@ -259,7 +264,7 @@ wrong_options_and_the_end(Config) ->
     true = beamway_peer:wait_until(fun() -> not is_alive(Config, Pid) end, 30000),
     ?assertEqual([[]], lists:usort([call(Config, Name, children, []) || Name <- ["a", "b", "c"]])).
 
-%% A child of the same name, where the old process is not: that one ends first.
+%% A new child of the same name suits only another node, but it waits until the old process has ended.
 a_new_child_waits_for_the_old_one(Config) ->
     roles(Config, [{"a", other}, {"b", other}, {"c", worker}]),
     Old = started(Config, {role, eq, worker}, {ends_in_ms, 2000}),
@@ -268,14 +273,15 @@ a_new_child_waits_for_the_old_one(Config) ->
     ?assertNot(is_alive(Config, Old)),
     ?assertNotEqual(node(Old), node(New)).
 
-%% A voter that was cut off is told of another child, or of the end. The caller gets an error, and the child runs on when they meet again.
+%% A voter that is cut off receives another call or a deletion. The caller gets an error, and the child continues to
+%% run when the nodes meet again.
 a_minority_changes_nothing(Config) ->
     no_effect(Config, fun() -> child(Config, "a", [], {?MODULE, start_link, [another]}) end).
 
 a_minority_deletes_nothing(Config) ->
     no_effect(Config, fun() -> call(Config, "a", delete_child, [once]) end).
 
-%% Of all voters `a' is asked first, and chooses.
+%% `a' is the first of the voters, so it is asked first and chooses.
 no_effect(Config, Call) ->
     roles(Config, [{"a", other}, {"b", other}, {"c", worker}]),
     Pid = started(Config, {role, eq, worker}, kept),
@@ -286,7 +292,8 @@ no_effect(Config, Call) ->
     ?assert(stays(Config, ["c"], Pid, 5)),
     true = beamway_peer:wait_until(fun() -> found(Config, ["a", "b", "c"]) =:= Pid end, 30000).
 
-%% The majority has lost what it promised, and its start code asks for the child, while the old one still has its lease on a node that is cut off.
+%% The majority has lost its promises and asks for the child again in its start code, while the old process still has
+%% its lease on a node that is cut off.
 started_anew_on_restarted_nodes(Config) ->
     Old = started(Config, [], kept),
     [Name | _] = Others = names_but(Config, node(Old)),
@@ -300,7 +307,7 @@ a_helper_of_the_start_ends(Config) ->
     {ok, Pid} = child(Config, "a", [], {?MODULE, start_link_by_helper, [kept]}),
     ?assert(stays(Config, [name_of(Config, node(Pid))], Pid, 2)).
 
-%% It would start the child when the others no longer remember that it was deleted.
+%% This voter would start the child when the others no longer remember the deletion.
 a_voter_that_missed_the_end(Config) ->
     roles(Config, [{"a", other}, {"b", other}, {"c", worker}]),
     Pid = started(Config, {role, eq, worker}, kept),
@@ -311,14 +318,14 @@ a_voter_that_missed_the_end(Config) ->
     true = beamway_peer:wait_until(fun() -> call(Config, "a", children, []) =:= [] end, 30000),
     ?assertNot(is_alive(Config, Pid)).
 
-%% It knows an earlier call. Nobody asks it for a promise, since the child suits no node.
+%% The voter knows an earlier call. Nobody asks it for a promise, because the child suits no node.
 deleted_by_a_voter_that_missed_the_call(Config) ->
     Spec = #{name => once, query => {role, eq, worker}, call => {?MODULE, start_link, [kept]}, nodes => lists:sort(beamway_placement_nodes:nodes(cluster(Config))), grace => grace()},
     [ok = voter(Config, Name, {gen_server, call}, [{put, Spec#{version => {Version, node()}}}]) || {Name, Version} <- [{"a", 1}, {"b", 2}, {"c", 2}]],
     ok = call(Config, "a", delete_child, [once]),
     ?assertEqual([[]], lists:usort([call(Config, Name, children, []) || Name <- ["a", "b", "c"]])).
 
-%% After an hour, also if the server was killed in that time. A call that has failed is forgotten, too.
+%% After an hour, even if the server was killed in that time. A failed call is forgotten as well.
 forgets_what_was_deleted(Config) ->
     _ = started(Config, [], kept),
     ok = call(Config, "a", delete_child, [once]),
@@ -326,7 +333,7 @@ forgets_what_was_deleted(Config) ->
     ok = voter(Config, "a", {gen_server, call}, [{put, Failed}]),
     ok = voter(Config, "a", {gen_server, cast}, [{withdraw, failed, Failed}]),
     Row = fun(Name) -> beamway_placement_nodes:call(cluster(Config), "a", {ets, lookup}, [placement_children, Name]) end,
-    %% The child has ended, and its promise is given back.
+    %% The child has ended, and its promise has been given back.
     true = beamway_peer:wait_until(fun() -> [{_, {deleted, _}, {Holder, _, _}}] = Row(once), Holder =:= nobody end, 30000),
     true = beamway_peer:wait_until(fun() -> [{_, Spec, _}] = Row(failed), Spec =:= unknown end, 30000),
     Server = beamway_placement_nodes:call(cluster(Config), "a", {erlang, whereis}, [placement_child]),
@@ -339,7 +346,7 @@ forgets_what_was_deleted(Config) ->
          true = beamway_peer:wait_until(fun() -> Row(Name) =:= [] end, 30000)
      end || Name <- [once, failed]].
 
-%% Its state goes on to the next node.
+%% Its state is passed on to the next node.
 the_first_choice_does_not_start_it(Config) ->
     goes_on_from_c(Config, {?MODULE, start_link_but, [node_of(Config, "c"), fresh]}, precious).
 
@@ -352,7 +359,7 @@ the_first_choice_does_not_take_its_state(Config) ->
 the_first_choice_hangs_over_its_state(Config) ->
     goes_on_from_c(Config, {?MODULE, start_link, [fresh]}, {hangs_on, node_of(Config, "c")}).
 
-%% It moves away from `b'. Of those that suit `c' is the first.
+%% The child moves away from `b', and `c' is the best of the nodes that suit.
 goes_on_from_c(Config, Call, State) ->
     roles(Config, [{"a", other}, {"b", worker}, {"c", other}]),
     [ok = call(Config, Name, insert, [rank, {static, Rank, [{ttl, 0}]}]) || {Name, Rank} <- [{"a", 1}, {"b", 2}, {"c", 3}]],
@@ -363,7 +370,7 @@ goes_on_from_c(Config, Call, State) ->
     ?assertEqual("a", name_of(Config, node(New))),
     ?assertEqual(State, beamway_placement_nodes:call(cluster(Config), "a", {gen_server, call}, [New, get])).
 
-%% It runs the child, would choose the next node, and stays connected for about a minute.
+%% The first voter runs the child, would choose the next node, and stays connected for about a minute.
 the_first_voter_hangs(Config) ->
     roles(Config, [{"a", worker}, {"b", other}, {"c", other}]),
     {ok, Old} = child(Config, "a", #{require => {role, eq, worker}, deadline => 1000 * beamway_runner:slowness()}, {?MODULE, start_link, [kept]}),
@@ -377,7 +384,7 @@ the_first_voter_hangs(Config) ->
     end, 20000),
     ?assertEqual("c", name_of(Config, node(New))).
 
-%% Nobody could tell it of the child, and nobody asks it for a promise before the child runs.
+%% Nobody could tell this voter of the child, and nobody asks it for a promise before the child runs.
 the_first_voter_knows_nothing(Config) ->
     ok = beamway_placement_nodes:call(cluster(Config), "a", {application, stop}, [placement]),
     roles(Config, [{"b", worker}, {"c", other}]),
@@ -385,7 +392,7 @@ the_first_voter_knows_nothing(Config) ->
     ok = beamway_placement_nodes:call(cluster(Config), "a", {application, start}, [placement]),
     true = beamway_peer:wait_until(fun() -> found(Config, ["a", "b", "c"]) =:= Pid end, 30000).
 
-%% Two voters hear of the later call first, the other one of the earlier: all keep the later one, and find its process.
+%% Two voters hear of the later call first, the other one of the earlier. All keep the later one and find its process.
 two_calls_at_once(Config) ->
     Spec = #{name => once, query => [], nodes => lists:sort(beamway_placement_nodes:nodes(cluster(Config))), grace => grace()},
     [Earlier, Later] = [Spec#{call => {?MODULE, start_link, [Kept]}, version => {Version, node()}} || {Kept, Version} <- [{earlier, 1}, {later, 2}]],
@@ -398,8 +405,8 @@ two_calls_at_once(Config) ->
 
 voter(Config, Name, Function, Arguments) -> beamway_placement_nodes:call(cluster(Config), Name, Function, [placement_child | Arguments]).
 
-%% While it starts, most voters hear of another call. The node of the process hears of that when the process has its name, so the call is taken back: the child
-%% does not end for it.
+%% While the child starts, most voters hear of another call. The child's node hears of it when the process has its
+%% name already, so the call is taken back, and the child does not end because of it.
 a_call_beside_a_start(Config) ->
     roles(Config, [{"a", other}, {"b", other}, {"c", worker}]),
     Options = #{name => once, nodes => beamway_placement_nodes:nodes(cluster(Config)), grace => 4 * grace()},
@@ -418,7 +425,7 @@ a_call_beside_a_start(Config) ->
     true = beamway_peer:wait_until(fun() -> found(Config, ["a", "b", "c"]) =/= none end, 60000),
     ?assertEqual(kept, beamway_placement_nodes:call(cluster(Config), "a", {gen_server, call}, [{via, placement, once}, get])).
 
-%% An attribute of its node takes longer than the lease: the process stays, and its lease is asked for anew.
+%% An attribute of the node takes longer than the lease. The process stays, and its lease is renewed.
 the_query_takes_long(Config) ->
     roles(Config, [{"a", worker}, {"b", other}, {"c", other}]),
     Grace = 3 * grace(),
@@ -429,7 +436,8 @@ the_query_takes_long(Config) ->
 
 worker_after(Ms) -> receive after Ms -> worker end.
 
-%% It is of the kind that it wants to be apart from: that is no reason to move. Another one on its node is.
+%% The child is itself of the kind from which it wants to be apart. That is not a reason to move, but another process
+%% of that kind on its node is.
 apart_from_its_own_kind(Config) ->
     [{ok, _} = beamway_placement_nodes:call(cluster(Config), Name, {pg, start}, [kinds]) || Name <- ["a", "b", "c"]],
     [begin
@@ -443,7 +451,7 @@ apart_from_its_own_kind(Config) ->
          true = beamway_peer:wait_until(fun() -> not is_alive(Config, New) end, 30000)
      end || {What, Call} <- [{kind, {?MODULE, start_link, [owns]}}, {kind, {?MODULE, start_link_below, [2, owns]}}, {{pg, kinds, all}, {?MODULE, start_link_below, [1, joins]}}]].
 
-%% What it is near to runs on one other voter: its own node suits as long as that does.
+%% What the child wants to be near to runs on one other voter, so its own node suits as long as that one has it.
 near_to_another_kind(Config) ->
     Nodes = beamway_placement_nodes:nodes(cluster(Config)),
     {ok, Rack} = placement_tree:from_paths([{Node, "/rack"} || Node <- Nodes]),
@@ -452,8 +460,9 @@ near_to_another_kind(Config) ->
     {ok, Pid} = child(Config, "a", [{affinity, db, near}, {affinity, db, apart}], {?MODULE, start_link, [kept]}),
     ?assert(stays(Config, [name_of(Config, node(Pid))], Pid, 5)).
 
-%% A supervisor, on a node that is cut off. It and a worker that would take half a minute to end are gone before the promises of the others end, with a margin for clocks that
-%% do not run equally fast. A process that is linked to the worker, but was not started by it, stays.
+%% The child is a supervisor on a node that is cut off. It and a worker that would take half a minute to end are gone
+%% before the promises of the other nodes end, with a margin for clocks that do not run equally fast. A process that
+%% is linked to the worker but was not started by it stays.
 ends_with_its_tree_before_the_lease(Config) ->
     Grace = 8000 * beamway_runner:slowness(),
     Options = #{name => once, nodes => beamway_placement_nodes:nodes(cluster(Config)), grace => Grace},

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Choices among real nodes: words, priorities, explanations, policies, spread, the command.
+%% @doc Choices among real nodes: relative words, priorities, explanations, policies, spread and the command.
 -module(placement_choose_SUITE).
 
 -include_lib("stdlib/include/assert.hrl").
@@ -31,7 +31,7 @@ three_values(Config) ->
     ?assertEqual(["b", "c"], chosen(Config, {gpu_count, exists})),
     ?assertEqual(["a", "d", "e", "f"], chosen(Config, {gpu_count, missing})),
     ?assertEqual(["b"], chosen(Config, {'and', [{gpu_count, gt, 1}, {size, lt, 5}]})),
-    %% unknown or true is true, unknown or false is unknown.
+    %% `unknown or true' is true, `unknown or false' is unknown.
     ?assertEqual(["a", "b"], chosen(Config, {'or', [{gpu_count, gt, 1}, {size, lt, 2}]})),
     ?assertEqual(["b", "f"], chosen(Config, [{size, in, [2, 6]}, {zone, eq, y}])),
     ?assertEqual(["c", "d"], chosen(Config, {size, between, {3, 4}})),
@@ -46,15 +46,15 @@ relative_words(Config) ->
     ?assertEqual(["f"], chosen(Config, {size, highest})),
     ?assertEqual(["d", "e", "f"], chosen(Config, {size, top, 3})),
     ?assertEqual(["a", "b"], chosen(Config, {size, bottom, 2})),
-    %% Among those that pass all else, wherever it stands.
+    %% `highest' compares the nodes that pass everything else, wherever it is in the list.
     [?assertEqual(["e"], chosen(Config, P)) || P <- [[{size, highest}, {zone, eq, x}], [{zone, eq, x}, {size, highest}]]],
-    %% All are alike: everybody is low and high.
+    %% All nodes are equal, so each is both low and high.
     ?assertEqual(names(), chosen(Config, [{slots, low}, {slots, high}])).
 
 distance_words(Config) ->
     From = fun(Name, P) -> chosen(Config, #{require => P, from => node_of(Config, Name)}) end,
     ?assertEqual(["a", "b"], From("a", {dist, very_near})),
-    %% Three levels: rack, site, root; half of them is two.
+    %% There are three levels (rack, site, root); half of them is two.
     ?assertEqual(["a", "b", "c", "d"], From("a", {dist, near})),
     ?assertEqual(["e", "f"], From("a", {dist, far})),
     ?assertEqual(["e", "f"], From("a", {dist, very_far})),
@@ -66,7 +66,7 @@ distance_words(Config) ->
     {ok, Nodes, _} = call(Config, "a", placement, choose_nodes, [{level, 1, node_of(Config, "c")}, []]),
     ?assertEqual(["a", "b", "c", "d"], lists:sort([name_of(Config, Node) || Node <- Nodes])).
 
-%% Near: the same node, or the smallest group of the tree. Apart: another node.
+%% Near means the same node or the smallest group of the tree; apart means another node.
 affinity(Config) ->
     ok = call(Config, "b", placement, insert, [runs_db, 2]),
     ok = call(Config, "e", placement, insert, [runs_db, 0]),
@@ -74,7 +74,7 @@ affinity(Config) ->
     Apart = fun(What) -> chosen(Config, {affinity, What, apart}) end,
     ?assertEqual({["a", "b"], ["a", "c", "d", "e", "f"]}, {Near(runs_db), Apart(runs_db)}),
     ?assertEqual(["c", "d", "e", "f"], chosen(Config, {'not', {affinity, runs_db, near}})),
-    %% A preference, by all policies: the one that asks the drawn nodes anew asks all of them where it runs.
+    %% As a preference, with all policies: the policy that asks the drawn nodes again asks all nodes where it runs.
     [?assert(lists:member(chosen(Config, #{n => 1, policy => Policy, prefer => [{1, {affinity, runs_db, near}}]}), [["a"], ["b"]]))
      || Policy <- [{choices, 6}, least], _ <- lists:seq(1, 10)],
     ?assertEqual({[], names()}, {Near(runs_nowhere), Apart(runs_nowhere)}),
@@ -82,7 +82,7 @@ affinity(Config) ->
     ok = call(Config, "a", placement_cache, forget, [node_of(Config, "e")]),
     ?assertEqual(["a", "b", "e", "f"], Near(runs_db)),
     [ok = call(Config, Name, placement, delete, [runs_db]) || Name <- ["b", "e"]],
-    %% A process of pg, on the only node that is connected to all.
+    %% A member of a pg group, on the only node that is connected to all.
     Pid = on(Config, "a", fun() ->
         {ok, _} = pg:start(affinity),
         Process = spawn(?MODULE, wait, []),
@@ -91,7 +91,7 @@ affinity(Config) ->
     end),
     ?assertEqual({["a", "b"], ["b", "c", "d", "e", "f"]}, {Near({pg, affinity, store}), Apart({pg, affinity, store})}),
     ?assertEqual({[], []}, {Near({pg, no_scope, store}), Apart({pg, no_scope, store})}),
-    %% A name in a group.
+    %% A process with a name in a group.
     ok = call(Config, "a", placement_group, new_group, [affine, nodes_of(Config)]),
     yes = call(Config, "a", placement_group, register_name, [affine, store, Pid]),
     ?assertEqual({["a", "b"], ["b", "c", "d", "e", "f"]}, {Near({group, affine}), Apart({group, affine})}),
@@ -104,7 +104,8 @@ affinity(Config) ->
     ?assertEqual(node_of(Config, "c"), Alone),
     [{error, {bad_query, _}} = call(Config, "a", placement, choose_nodes, [nodes_of(Config), P]) || P <- [{affinity, {pg, "s", g}, near}, {affinity, 7, apart}, {affinity, x, beside}]].
 
-%% A node with taints suits only who tolerates them all. It says so itself, whatever the others know.
+%% A node with taints only suits queries that tolerate all of them. The node decides that itself, whatever the others
+%% know.
 taints(Config) ->
     C = node_of(Config, "c"),
     ok = call(Config, "c", placement, taint, [[maintenance, {only, db}]]),
@@ -123,7 +124,7 @@ taints(Config) ->
     ok = call(Config, "c", placement, taint, [[]]),
     ok = call(Config, "a", placement_cache, forget, [C]),
     ?assertEqual(["a", "b", "c"], chosen(Config, {size, lt, 4})),
-    %% What this node knows is old: the nodes that are drawn are asked anew, and the lease is refused.
+    %% What this node knows is out of date: the drawn nodes are asked again, and the lease is refused.
     ok = call(Config, "c", placement, taint, [[maintenance]]),
     ?assertEqual(["a", "b", "c"], chosen(Config, #{require => {size, lt, 4}, max_age => 60000})),
     {error, {unsatisfied, _}} = call(Config, "a", placement, choose_nodes, [[C], #{n => 1, max_age => 60000}]),
@@ -139,12 +140,12 @@ scores_of_ones_own(Config) ->
     ?assertNotEqual(nomatch, string:find(Text, "there is no function placement_choose_SUITE:unheard_of/2")),
     ?assertError({bad_score, {?MODULE, no_score}, high}, on(Config, "a", fun() -> placement:choose_nodes(nodes(connected), Query({?MODULE, no_score})) end)).
 
-%% Size 4 is best.
+%% Size 4 has the best score.
 middle(_, #{size := Size}) -> -abs(Size - 4).
 
 no_score(_, _) -> high.
 
-%% An early constraint has priority over a later one; what was dropped is said.
+%% An early constraint has priority over a later one, and the result names those that were dropped.
 priorities_give_way(Config) ->
     Query = #{require => {size, gt, 1}, order => [{dist, very_near}, {zone, eq, x}, {size, high}]},
     {ok, [B], #{dropped := Dropped}} = call(Config, "a", placement, choose_nodes, [nodes_of(Config), Query]),
@@ -181,7 +182,7 @@ why_not_names_everything(Config) ->
     ?assertEqual([4, 4, 4, 4, 4, 4], [length(Constraints) || #{constraints := Constraints} <- Reports]),
     Text = unicode:characters_to_list(placement_explain:to_text(Reports)),
     [?assertNotEqual(nomatch, string:find(Text, Part)) || Part <- ["not suitable", "size > 5: no, it is 1", "unheard_of is true: unknown, there is no such attribute"]],
-    %% Among other nodes, relative words mean something else.
+    %% Relative words mean something else among other nodes.
     {ok, [_]} = call(Config, "a", placement, why_not, [node_of(Config, "c"), {size, lowest}, nodes_of(Config)]),
     {ok, []} = call(Config, "a", placement, why_not, [node_of(Config, "c"), {size, lowest}, [node_of(Config, "d")]]).
 
@@ -199,14 +200,14 @@ bad_queries(Config) ->
 bad_nodes(Config) ->
     [{error, {bad_nodes, _}} = call(Config, "a", placement, choose_nodes, [Nodes, []])
      || Nodes <- [[], foo, ["b@h"], [a | b], {group, nobody}, {level, 1, 'never@127.0.0.1'}, {level, -1, node_of(Config, "a")}]],
-    %% A node that does not answer suits no query, not even an empty one.
+    %% A node that does not answer does not suit any query, not even an empty one.
     {error, {unsatisfied, #{feasible := 0}}} = call(Config, "a", placement, choose_nodes, [['never@127.0.0.1'], []]),
     {error, {unsatisfied, _}} = call(Config, "a", placement, choose_node, [['never@127.0.0.1'], []]),
     {error, {unsatisfied, #{unreachable := [{'never@127.0.0.1', nodedown}]}}} = call(Config, "a", placement, choose_nodes, [['never@127.0.0.1'], {size, gt, 0}]).
 
 %%% Policies
 
-%% Twenty choosers at once, all with the same knowledge: no node gets them all.
+%% Twenty choosers with the same knowledge choose at once, and no node gets all of them.
 choosers_do_not_pile_up(Config) ->
     Nodes = nodes_of(Config),
     Picks = on(Config, "a", fun() ->
@@ -215,13 +216,13 @@ choosers_do_not_pile_up(Config) ->
         [receive {pick, {ok, Node, _}} -> Node after 50000 -> none end || _ <- lists:seq(1, 120)]
     end),
     Counts = [length([P || P <- Picks, P =:= Node]) || Node <- Nodes],
-    %% 20 each on average; that a fair choice gives one of them fewer than 3 or more than 50 happens less than once in a million runs.
+    %% The average is 20; a fair choice gives a node fewer than 3 or more than 50 less than once in a million runs.
     {true, _} = {lists:min(Counts) >= 3 andalso lists:max(Counts) =< 50, Counts},
-    %% Of two nodes the better is always taken, for both are asked.
+    %% Of two nodes the better one is always taken, because both are asked.
     [A, F] = [node_of(Config, Name) || Name <- ["a", "f"]],
     [{ok, F, _} = call(Config, "a", placement, choose_node, [[A, F], #{prefer => [{1, {size, max}}]}]) || _ <- lists:seq(1, 20)].
 
-%% It gives as many as it likes; fewer than `min' are too few.
+%% The policy returns as many nodes as it likes; fewer than `min' are too few.
 a_policy_of_ones_own(Config) ->
     Query = #{n => 3, policy => {module, ?MODULE}, prefer => [{1, {size, max}}]},
     ?assertEqual(["f", "e"], chosen(Config, Query#{min => 2})),
@@ -229,7 +230,8 @@ a_policy_of_ones_own(Config) ->
 
 select(Scored, Count, _) -> [Node || {Node, _} <- lists:sublist(lists:reverse(lists:keysort(2, Scored)), Count - 1)].
 
-%% What was placed since the nodes were asked counts, so one chooser with old knowledge goes round. Of the three nodes that spawn/3 may try only those count that it has tried.
+%% Placements since the nodes were asked count, so a chooser with old knowledge takes the nodes in turn. Of the three
+%% nodes that spawn/3 may try, only those that it has tried count.
 own_placements_count(Config) ->
     Nodes = nodes_of(Config),
     Query = #{prefer => [{1, {tasks, min}}], policy => least, charge => #{tasks => 1}, max_age => 60000},
@@ -244,19 +246,20 @@ own_placements_count(Config) ->
 spread_over_places(Config) ->
     Query = fun(Spread, N, Require) -> #{require => Require, n => N, policy => {choices, 6}, prefer => [{1, {size, min}}], spread => Spread} end,
     Sites = fun(Names) -> lists:sort([case lists:member(Name, ["e", "f"]) of true -> 2; false -> 1 end || Name <- Names]) end,
-    %% Without spread the smallest four are all at one site.
+    %% Without a spread the smallest four are all at one site.
     ?assertEqual(["a", "b", "c", "d"], lists:sort(chosen(Config, #{n => 4, policy => {choices, 6}, prefer => [{1, {size, min}}]}))),
     ?assertEqual([1, 1, 2, 2], Sites(chosen(Config, Query({1, 1, hard}, 4, [])))),
     ?assertEqual(["x", "x", "y", "y"], lists:sort([case lists:member(Name, ["a", "c", "e"]) of true -> "x"; false -> "y" end || Name <- chosen(Config, Query({{attribute, zone}, 1, hard}, 4, []))])),
-    %% A place with too few nodes: soft goes on without it, hard does not.
+    %% At a place with too few nodes, a soft spread continues without it and a hard one does not.
     ?assertEqual(5, length(chosen(Config, Query({1, 1, soft}, 5, {size, lt, 6})))),
     ?assertEqual([], chosen(Config, Query({1, 1, hard}, 5, {size, lt, 6}))),
-    %% As many as may be: of four nodes and one.
+    %% As many as possible, out of four nodes and one.
     ?assertEqual([1, 1, 2], Sites(chosen(Config, Query({1, 1, hard}, all, {size, lt, 6})))),
     ?assertEqual(5, length(chosen(Config, Query({1, 1, soft}, all, {size, lt, 6})))),
     ?assertEqual([], chosen(Config, (Query({1, 1, hard}, all, {size, lt, 6}))#{min => 4})).
 
-%% Five nodes at one place and one at another: whatever a policy draws, both places count, and both get a node.
+%% There are five nodes at one place and one at another. Whatever a policy draws, both places count and both get a
+%% node.
 spread_by_every_policy(Config) ->
     [A, _, _, _, E, _] = nodes_of(Config),
     Five = nodes_of(Config) -- [E],
@@ -266,27 +269,27 @@ spread_by_every_policy(Config) ->
          ?assertEqual({Policy, Spread, 2, true}, {Policy, Spread, length(Chosen), lists:member(node_of(Config, "f"), Chosen)})
      end || Policy <- [two_choices, cached_two, {choices, 1}, sqrt_choices, random, {top, 0.2}, least],
             Spread <- [{{attribute, room}, 1, hard}, {{attribute, room}, 1, soft}, {1, 1, hard}], _ <- lists:seq(1, 10)],
-    %% More than the places allow: the error says so.
+    %% The query wants more than the places allow, and the error reports it.
     {error, {unsatisfied, Conflict} = Error} = call(Config, "a", placement, choose_nodes, [Five, #{n => 4, spread => {{attribute, room}, 1, hard}}]),
     ?assertMatch(#{feasible := 5, wanted := 4, spread := #{most := 3, places := [{{value, far}, 1}, {{value, near}, 4}]}}, Conflict),
     ?assertNotEqual(nomatch, string:find(unicode:characters_to_list(placement:format_error(Error)),
                                          "the hard spread over room (at most 1 more than in the least used place) allows 3 nodes; suitable nodes per place: far 1, near 4")),
-    %% One place cannot be asked any more: it is no place of which the others must wait.
+    %% A place whose only node cannot be asked does not count, so the others need not wait for it.
     {ok, [A], _} = call(Config, "a", placement, choose_nodes, [[A, 'never@127.0.0.1'], #{n => 1, spread => {1, 1, hard}}]),
     [ok = call(Config, Name, placement, delete, [room]) || Name <- names()].
 
-%% It draws among the best third.
+%% It draws from the best third.
 top_is_not_chance(Config) ->
     Chosen = [chosen(Config, #{n => 1, policy => {top, 0.3}, prefer => [{1, {size, max}}]}) || _ <- lists:seq(1, 40)],
     ?assertEqual([["e"], ["f"]], lists:usort(Chosen)).
 
 latencies(Config) ->
-    %% The first question goes over a new path; afterwards the shortest round trip is known.
+    %% The first question uses a new connection; after that the shortest round trip is known.
     _ = chosen(Config, {size, gt, 0}),
     _ = call(Config, "a", attr, request_attrs, [nodes_of(Config), [size]]),
     ?assertEqual(names(), chosen(Config, {latency, lt, {1, minute}})),
     ?assertEqual(["a"], chosen(Config, {latency, eq, 0})),
-    %% From another node nothing was measured.
+    %% Nothing was measured from another node.
     ?assertEqual([], chosen(Config, #{require => {latency, gt, 0}, from => node_of(Config, "b")})).
 
 %%% bin/beamway choose
@@ -319,7 +322,7 @@ the_command(Config) ->
 
 sorted({Status, Out, Error}) -> {Status, lists:append([Line ++ "\n" || Line <- lists:sort(string:lexemes(Out, "\n"))]), Error}.
 
-%% Status, standard output and standard error of the command.
+%% Returns status, standard output and standard error of the command.
 command(Config, Words) ->
     Folder = proplists:get_value(priv_dir, Config),
     [Cookie, Error] = [filename:join(Folder, Name) || Name <- ["cookie", "error"]],

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Laws of the clustering, and the planted trees of bench/beamway_bench_planted with a few seeds each (all of them: `bench placement').
-%% The large ones are the case `large_planted_trees' of placement_topology_SUITE.
+%% @doc Laws of the clustering, and the planted trees of bench/beamway_bench_planted with a few seeds each;
+%% `bench placement' runs all seeds. The case `large_planted_trees' of placement_topology_SUITE has the large ones.
 -module(placement_cluster_tests).
 
 -include_lib("proper/include/proper.hrl").
@@ -16,12 +16,12 @@ planted(Shape, Seed) ->
     {Matrix, Planted} = beamway_bench_planted:make(Shape, Seed),
     ?assertEqual(Planted, beamway_bench_planted:clusters(tree_of(Matrix))).
 
-%% Pairs of nodes are left out: what was not measured between the two of a pair nothing else can tell.
+%% Without pairs_16, because no other measurement can replace the one between the two nodes of a pair.
 gaps_test_() ->
     [{timeout, 120, {lists:concat([Shape, " without ", Share]), fun() -> gaps(Method, Shape, Share) end}}
      || {Method, Shape, Share} <- [{mdl, Shape, 0.3} || Shape <- small(), Shape =/= pairs_16] ++ [{{alpha, 1.3}, sockets_8, 0.1}]].
 
-%% Without three pairs of ten no node is lost, and each level is the one that all pairs show.
+%% With three pairs of ten missing, no node is lost, and the levels are those that all pairs show.
 gaps(Method, Shape, Share) ->
     {Matrix, _} = beamway_bench_planted:make(Shape, 1),
     {ok, #{tree := Full}} = placement_cluster:cluster(Matrix, Method),
@@ -35,7 +35,7 @@ agree(Full, Tree) ->
 
 some_rounds_test_() -> {timeout, 120, fun() -> some_rounds(department_39, 0.3) end}.
 
-%% The same of what `topology measure --pairs' measures.
+%% The same for the pairs that `topology measure --pairs' measures.
 some_rounds(Shape, Share) ->
     {Matrix, _} = beamway_bench_planted:make(Shape, 1),
     Drawn = maps:from_list([{Pair, drawn} || Pair <- lists:append(placement_probe:drawn_rounds(placement_matrix:nodes(Matrix), Share))]),
@@ -44,13 +44,13 @@ some_rounds(Shape, Share) ->
 
 noise_is_no_regret_test_() -> [{timeout, 60, {atom_to_list(Shape), fun() -> noise_is_no_regret(Shape) end}} || Shape <- small()].
 
-%% Noise inside the groups is no nearness: the judgement of the planted trees is that of their levels.
+%% Noise inside the groups must not count as nearness, so the planted trees are judged by their levels.
 noise_is_no_regret(Shape) ->
     {Matrix, _} = beamway_bench_planted:make(Shape, 3),
     #{regret := Regret} = placement_cluster:cluster(Matrix),
     ?assert(Regret < 1.2, Regret).
 
-%% Nor does it split a group: the small ones of athos_256, a level with much noise.
+%% Noise does not split a group either, here the small ones of athos_256, a level with much noise.
 noise_splits_no_group_test_() ->
     {timeout, 60, fun() ->
         [begin
@@ -60,7 +60,8 @@ noise_splits_no_group_test_() ->
          end || Seed <- lists:seq(1, 100)]
     end}.
 
-%% By the bound of 20 three nodes are equally near to each, at 10, 20 and 20: none of them is picked by its own time.
+%% By the bound of 20, three nodes are equally near to each node, at 10, 20 and 20. None of them is picked by its own
+%% time.
 equal_bounds_test() ->
     Us = fun(4) -> 10; (2) -> 20; (_) -> 30 end,
     Places = lists:seq(0, 7),
@@ -80,7 +81,7 @@ cities(Count) ->
     {ok, Matrix} = placement_matrix:from_rows([name(N) || N <- lists:seq(1, Count)], [[Time(A, B) || B <- Cities] || A <- Cities]),
     Matrix.
 
-%% A tree of the continents explains most of the times, but says nothing of what is near inside of them.
+%% A tree of the continents explains most of the times but says nothing about nearness inside them.
 coarse_tree_test_() ->
     {timeout, 60, fun() ->
         {ok, #{verdict := Verdict, explained := Explained, regret := Regret, advice := Advice}} = placement_cluster:cluster(cities(160), {alpha, 2.0}),
@@ -88,7 +89,8 @@ coarse_tree_test_() ->
         ?assertNotEqual(nomatch, string:find(unicode:characters_to_list(Advice), "times nearer than the others"))
     end}.
 
-%% The smallest groups are split until they tell what is near. Points on a plane hold no hierarchy, so their true nearest is a little nearer still.
+%% The smallest groups are split until they show what is near. Points on a plane do not form a hierarchy, so their
+%% true nearest node is still a little nearer.
 near_nodes_share_a_group_test_() ->
     [{timeout, 60, {integer_to_list(Count), fun() ->
         #{verdict := Verdict, regret := Regret, tree := Tree} = placement_cluster:cluster(cities(Count)),
@@ -96,7 +98,8 @@ near_nodes_share_a_group_test_() ->
         ?assert(from_nearest(Tree, cities(Count)) =< 1.3, from_nearest(Tree, cities(Count)))
     end}} || Count <- [160, 235]].
 
-%% How many times as far as its nearest node the median node of its smallest group is; the median of all nodes.
+%% Returns how many times as far away the median node of the smallest group is as the nearest node; the median over
+%% all nodes.
 from_nearest(Tree, Matrix) ->
     Pairs = placement_matrix:pairs(Matrix),
     Times = lists:foldl(fun({A, B, Us}, Acc) -> Acc#{A => [{Us, B} | maps:get(A, Acc, [])], B => [{Us, A} | maps:get(B, Acc, [])]} end, #{}, Pairs),
@@ -105,7 +108,7 @@ from_nearest(Tree, Matrix) ->
 
 middle(Values) -> lists:nth((length(Values) + 1) div 2, lists:sort(Values)).
 
-%% The clear shapes are found by the report's algorithm, too.
+%% The report's algorithm also finds the clear shapes.
 alpha_test_() ->
     [{timeout, 60, fun() ->
           {Matrix, Planted} = beamway_bench_planted:make(Shape, 101),
@@ -138,7 +141,7 @@ tree_of(Matrix) ->
     #{tree := Tree} = placement_cluster:cluster(Matrix),
     Tree.
 
-%% In whatever order the nodes are given, the same tree comes out, to the last label; and twice the same.
+%% The tree is the same, down to the last label, in whatever order the nodes are given, and when it is made twice.
 prop_order() ->
     ?FORALL({Count, _} = Times, times(),
             begin
@@ -147,13 +150,13 @@ prop_order() ->
                     andalso Straight =:= tree_of(matrix(Times, lists:seq(1, Count)))
             end).
 
-%% Microseconds or seconds: the clusters are the same.
+%% The clusters do not depend on the unit of the times.
 prop_scale() ->
     ?FORALL({{Count, Values}, Factor}, {times(), oneof([0.001, 0.5, 2, 1000])},
             beamway_bench_planted:clusters(tree_of(matrix({Count, Values}, lists:seq(1, Count))))
             =:= beamway_bench_planted:clusters(tree_of(matrix({Count, [Factor * V || V <- Values]}, lists:seq(1, Count))))).
 
-%% No pair of a group measures more than its diameter or that of a group inside, and all pairs are counted once.
+%% No pair of a group exceeds its diameter or that of a group inside, and all pairs are counted once.
 prop_labels() ->
     ?FORALL({Count, _} = Times, times(),
             begin
@@ -170,7 +173,7 @@ prop_labels() ->
 groups({leaf, _}) -> [];
 groups({group, _, _, Children} = Group) -> [Group | lists:append([groups(Child) || Child <- Children])].
 
-%% The chain of nearest neighbours finds what the search for the closest pair of all finds.
+%% The nearest-neighbour chain finds the same tree as a search for the closest pair of all.
 prop_linkage() ->
     ?FORALL({{Count, _} = Times, Method}, {times(), oneof([average, complete])},
             begin
@@ -192,7 +195,7 @@ between(Method, One, Other, Matrix) ->
         complete -> lists:max(Values)
     end.
 
-%% With alpha 1.0 the report's algorithm is complete linkage: every group has two parts, and the same diameters.
+%% With alpha 1.0 the report's algorithm is complete linkage: every group has two parts and the same diameters.
 prop_alpha_of_one() ->
     ?FORALL({Count, _} = Times, times(),
             begin
@@ -214,7 +217,7 @@ paths() ->
     ?LET(Places, non_empty(list({choose(1, 3), choose(1, 3), choose(1, 2)})),
          [{name(I), [{site, S}, {rack, R}, {host, H}]} || {I, {S, R, H}} <- lists:zip(lists:seq(1, length(Places)), Places)]).
 
-%% Without a limit every level is crossed at most once, and each node has one worker.
+%% Without a limit on the children every level is crossed at most once, and each node has one worker.
 prop_plan() ->
     ?FORALL(Paths, paths(),
             begin
@@ -235,7 +238,8 @@ prop_fan_out() ->
 
 widest({_, _, Children}) -> lists:max([length(Children) | [widest(Child) || Child <- Children]]).
 
-%% The report's cluster: the worst way from the master to a colony is at most a third of that of a tree of degree 2 over a random list.
+%% In the report's cluster, the worst path from the master to a colony takes at most a third of the time of that in a
+%% tree of degree 2 over a random list.
 colonies(Shape) ->
     {Matrix, _} = beamway_bench_planted:make(Shape, 7),
     Nodes = placement_matrix:nodes(Matrix),
@@ -243,7 +247,7 @@ colonies(Shape) ->
     Way = fun(Path) -> lists:sum([placement_matrix:value(Matrix, maps:get(A, Places), maps:get(B, Places)) || {A, B} <- lists:zip(lists:droplast(Path), tl(Path)), A =/= B]) end,
     {ok, Plan} = placement_plan:plan(tree_of(Matrix), #{}),
     Own = lists:max([Way(Path) || Path <- placement_plan:paths(Plan)]),
-    %% Nodes in the order of their names are in random order here: 64 colonies of a tree of six levels and degree 2.
+    %% The order of names is a random order here: 64 colonies in a tree of six levels and degree 2.
     Random = lists:max([Way(Path) || Path <- binary_paths(list_to_tuple(lists:sort(Nodes)), 1, 7)]),
     ?assert(Own =< Random / 3).
 

@@ -1,7 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A node is emptied: processes move with their state and their waiting messages while others call them. Four real nodes.
+%% @doc Nodes are drained: processes move with their state and their queued messages while others call them. Four real
+%% nodes.
 %%
-%% `BEAMWAY_TEST_DRAINS=100' (`make test-drain') gives the two cases under load their full form: so many clean drains, and so many with `kill -9', with 20,000 processes of 500 MB (`BEAMWAY_TEST_CHILDREN') and 100 callers.
+%% `BEAMWAY_TEST_DRAINS=100' (`make test-drain') runs the two cases under load in full: that many clean drains, and
+%% that many with `kill -9', with 20,000 processes of 500 MB in total (`BEAMWAY_TEST_CHILDREN') and 100 callers.
 -module(placement_drain_SUITE).
 -behaviour(gen_statem).
 
@@ -10,7 +12,7 @@
 -export([all/0, suite/0, init_per_testcase/2, end_per_testcase/2]).
 -export([clean_under_load/1, killed_under_load/1, beside_stop_and_start/1, supervised/1, refused_by_name/1, goes_on_where_it_was/1, target_dies/1, busy/1, old_handoff/1, late_node/1,
          drained_before_the_stop/1, options_and_the_taint/1, by_the_command/1, elixir/1]).
-%% A gen_statem that moves.
+%% A gen_statem that can move.
 -export([start_statem/0, callback_mode/0, init/1, handle_event/4, placement_handoff/3]).
 -export([start_children/2, log/2, bytes/1, quantile/2]).
 
@@ -60,7 +62,7 @@ drain(Config, Name, Options) -> on(Config, "d", {placement, drain}, [node_of(Con
 
 grace() -> 1500 * beamway_runner:slowness().
 
-%% One child, which keeps a count of calls.
+%% One child, which counts calls.
 child(Config, Options) -> child(Config, [], Options).
 
 child(Config, Query, Options) ->
@@ -68,7 +70,7 @@ child(Config, Query, Options) ->
     true = beamway_peer:wait_until(fun() -> all_run(Config, 1) end, 60000),
     Pid.
 
-%% Attributes of the same name, which other nodes see at once.
+%% Sets the attribute `role' on these nodes; with ttl 0 others see changes at once.
 roles(Config, Values) -> [ok = on(Config, Name, {placement, insert}, [role, {static, Value, [{ttl, 0}]}]) || {Name, Value} <- Values].
 
 called(Config, Request) -> on(Config, "d", {gen_server, call}, [{via, placement, one}, Request]).
@@ -77,7 +79,7 @@ bumped(Config) -> {Count, _, _} = called(Config, {bump, me}), Count.
 
 is_alive(Config, Pid) -> on(Config, name_of(Config, node(Pid)), {erlang, is_process_alive}, [Pid]).
 
-%% A supervisor of this name on these nodes; children on the first alone.
+%% Starts a supervisor of this name on these nodes, with children only on the first.
 supervisors(Config, Name, Strategy, [First | Others], Children) ->
     Start = fun(Which, Specs) ->
         run(Config, Which, fun() ->
@@ -93,7 +95,7 @@ counter(Id) -> #{id => Id, start => {?COUNTER, start_link, [Id, 2000]}}.
 
 children_of(Config, Which, Name) -> [{Id, Pid} || {Id, Pid, _, _} <- on(Config, Which, {supervisor, which_children}, [Name]), is_pid(Pid)].
 
-%% On a node: starts children of these names and sizes, some at a time.
+%% Runs on a node: starts children of these names and sizes, several at a time.
 start_children(Sized, Options) ->
     Self = self(),
     Pids = [spawn_link(fun() ->
@@ -107,13 +109,13 @@ parts(List, Count) ->
     Numbered = lists:zip([N rem Count || N <- lists:seq(1, length(List))], List),
     [[Item || {Of, Item} <- Numbered, Of =:= Part] || Part <- lists:seq(0, Count - 1)].
 
-%% Sizes between 1 KB and 1 MB of which many are small (a Pareto distribution with bounds); 26 KB in the mean.
+%% Sizes between 1 KB and 1 MB, many of them small (a bounded Pareto distribution); the mean is 26 KB.
 bytes(N) ->
     Part = (N * 7919 rem 20000 + 0.5) / 20000,
     {Low, High, Alpha} = {1000.0, 1.0e6, 0.56},
     round(Low / math:pow(1 - Part * (1 - math:pow(Low / High, Alpha)), 1 / Alpha)).
 
-%% The node ends and comes again under its name.
+%% Starts a node that has ended again, under its name.
 again(Config, Name) ->
     {Cluster, [{Name, _, Node}]} = lists:partition(fun({Other, _, _}) -> Other =/= Name end, cluster(Config)),
     Started = beamway_placement_nodes:start_again(Name, Node, options()),
@@ -121,7 +123,7 @@ again(Config, Name) ->
     ok = beamway_placement_nodes:connect(cluster(After), Name),
     After.
 
-%% Each voter knows of each child where it is, and it is there.
+%% All voters agree on where each child is, and every child runs.
 all_run(Config, Count) ->
     Views = [run(Config, Name, fun() ->
         Children = placement:children(),
@@ -131,7 +133,7 @@ all_run(Config, Count) ->
 
 wait_for_all(Config, Count) -> true = beamway_peer:wait_until(fun() -> all_run(Config, Count) end, 300000).
 
-%% Names of children of which a warning says that their state is lost go to the node that is not killed.
+%% Sends the names of children whose state is lost, according to a warning, to the node that is never killed.
 log(#{msg := {Format, Arguments}, level := warning}, #{config := Node}) when is_list(Format) ->
     [{drain_log, Node} ! {lost, hd(Arguments)} || string:find(Format, "its state") =/= nomatch, string:prefix(Format, "placement: child ") =/= nomatch
                                                                       orelse string:prefix(Format, "placement: the state of child ") =/= nomatch];
@@ -151,7 +153,7 @@ logs(Config, Name) ->
     _ = on(Config, Name, {logger, remove_handler}, [default]),
     ok = on(Config, Name, {logger, add_handler}, [?MODULE, ?MODULE, #{level => warning, config => node_of(Config, "d")}]).
 
-%% The calls that took longest: of a thousand all but one took at most so many milliseconds.
+%% A quantile of the call times: with 0.999, all but one of a thousand calls took at most this many milliseconds.
 quantile(Took, Part) ->
     Sorted = lists:sort(maps:to_list(Took)),
     beyond(Sorted, Part * lists:sum([Count || {_, Count} <- Sorted])).
@@ -177,7 +179,7 @@ loaded(Config, #{children := Children, callers := Callers, pause := Pause, grace
     Names = [Name || {Name, _} <- Sized],
     {Names, lists:sum([Bytes || {_, Bytes} <- Sized]), run(Config, "d", fun() -> placement_drain_caller:start(Callers, Names, Pause) end)}.
 
-%% One node after the other is drained, stopped and started again. Nobody notices more than a pause.
+%% One node after the other is drained, stopped and started again. Callers notice at most a pause.
 clean_under_load(Config) ->
     #{children := Children, drains := Drains} = Load = load(),
     {Names, Bytes, Callers} = loaded(Config, Load),
@@ -206,7 +208,8 @@ clean_under_load(Config) ->
     ?assertMatch(#{failed := [], wrong := [], twice := []}, maps:with([failed, wrong, twice], Report)),
     ok.
 
-%% The drained node, or one that takes processes, is killed in the middle. No name is ever answered by two, and each child whose state is gone is named in a warning.
+%% The drained node, or one that accepts processes, is killed in the middle of the drain. No two processes ever answer
+%% under the same name, and a warning names each child whose state is lost.
 killed_under_load(Config) ->
     #{children := Children, drains := Drains} = Load = load(),
     {Names, _, Callers} = loaded(Config, Load),
@@ -214,10 +217,10 @@ killed_under_load(Config) ->
         Name = lists:nth(1 + N rem 3, ["a", "b", "c"]),
         Victim = case N rem 2 of 0 -> Name; 1 -> lists:nth(1 + (N + 1) rem 3, ["a", "b", "c"]) end,
         Drain = beamway_peer:async(fun() -> beamway_peer:call(peer_of(Now, "d"), placement, drain, [node_of(Now, Name), #{timeout => 5000}], 600000) end),
-        %% Somewhere in the drain: when a random part of what was there has left.
+        %% At some point of the drain, when a random part of the children has left.
         There = here(Now, Name),
         Left = rand:uniform(max(1, There)),
-        %% On a busy machine the drain may be over before.
+        %% On a busy machine the drain may be over sooner.
         true = beamway_peer:wait_until(fun() -> here(Now, Name) < Left orelse not is_process_alive(element(1, Drain)) end, 120000),
         ok = beamway_peer:kill9(peer_of(Now, Victim)),
         Result = beamway_peer:await(Drain, 600000),
@@ -243,12 +246,13 @@ killed_under_load(Config) ->
     ?assertEqual([], Twice),
     ?assertEqual([], [One || {Child, _, _, _} = One <- Wrong, not lists:member(Child, Named)]).
 
-%% How many children run there.
+%% Returns how many children run there.
 here(Config, Name) ->
     Node = node_of(Config, Name),
     run(Config, "d", fun() -> length([Child || {Child, On, _} <- placement:children(), On =:= Node]) end).
 
-%% What one does without a drain: the node is stopped, and its children start elsewhere when its lease is over. Their states are gone.
+%% The alternative to a drain: the node is stopped, and its children start elsewhere when their leases are over. Their
+%% states are lost.
 beside_stop_and_start(Config) ->
     Pid = child(Config, #{}),
     1 = bumped(Config),
@@ -268,7 +272,8 @@ beside_stop_and_start(Config) ->
     {Count, New, _} = on(Left, Asks, {gen_server, call}, [New, {bump, me}]),
     ?assertEqual(1, Count).
 
-%% Processes of supervisors. Who knows the old pid goes on with it: messages arrive in their order. The supervisor does not start what has moved again, not even when the new process ends.
+%% Processes under supervisors. Callers that know the old pid can continue to use it, and messages arrive in order.
+%% The supervisor does not restart a process that has moved, not even when the new process ends.
 supervised(Config) ->
     Olds = supervisors(Config, drain_sup, one_for_one, ["a", "b"], [counter(N) || N <- lists:seq(1, 5)]),
     [] = supervisors(Config, drain_simple, simple_one_for_one, ["a", "c"], [#{id => any, start => {?COUNTER, start_link, [simple]}}]),
@@ -292,7 +297,7 @@ supervised(Config) ->
     ?assertEqual(node_of(Config, "c"), node(element(2, run(Config, "d", fun() -> ?COUNTER:bump(Simple, me) end)))),
     ?assertEqual(lists:sort(Olds), lists:sort([Pid || {_, Pid} <- children_of(Config, "a", drain_sup)])),
     ?assertEqual([1, 2, 3, 4, 5], lists:sort([Id || {Id, _} <- children_of(Config, "b", drain_sup)])),
-    %% A second drain finds nothing.
+    %% A second drain has nothing to move.
     ?assertMatch({ok, #{moved := 0, stayed := []}}, drain(Config, "a", #{})),
     true = on(Config, "b", {erlang, exit}, [New, kill]),
     true = beamway_peer:wait_until(fun() -> not is_alive(Config, First) end, 30000),
@@ -315,7 +320,7 @@ init([]) -> {ok, waiting, none}.
 handle_event({call, From}, {put, Term}, waiting, _) -> {next_state, full, Term, [{reply, From, ok}, {state_timeout, 3600000, late}]};
 handle_event({call, From}, get, full, Term) -> {keep_state_and_data, [{reply, From, Term}]}.
 
-%% What a process has that cannot move is named, and it goes on as it was.
+%% A process that has something which cannot move is named, and it continues unchanged.
 refused_by_name(Config) ->
     Wrong = [{port, fun() -> _ = open_port({spawn, "cat"}, []), ok end}, {link, fun() -> _ = spawn_link(fun() -> receive stop -> ok end end), ok end},
              {monitor, fun() -> _ = monitor(process, init), ok end}, {table, fun() -> _ = ets:new(drained, [public, named_table]), ok end}],
@@ -341,13 +346,13 @@ refused_by_name(Config) ->
     Text = lists:flatten(io_lib:format("~ts", [placement_drain:to_text(Result)])),
     [?assertMatch({Part, [_ | _]}, {Part, string:find(Text, Part)}) || Part <- ["process port of drain_sup: it has the port #Port<", "it monitors the process", "ETS table drained", "global name drained", "another node"]],
     [?assertMatch({1, Which, _}, run(Config, "d", fun() -> ?COUNTER:bump(Which, me) end)) || Which <- [Global, Together, Here, Temporary, Alone | Olds]],
-    %% What the callback says that the new process makes anew is no reason to stay.
+    %% Things that the new process creates again, according to the callback, do not keep it from moving.
     [ok = on(Config, "a", {gen_server, call}, [Pid(Id), {extra, {handles, [What]}}]) || {Id, What} <- [{port, ports}, {link, links}, {monitor, monitors}, {table, tables}]],
     ?assertMatch({ok, #{moved := 4}}, drain(Config, "a", #{timeout => 1000})),
     ?assertEqual(undefined, on(Config, "a", {ets, whereis}, [drained])),
     ?assertMatch({2, _, _}, run(Config, "d", fun() -> ?COUNTER:bump(Pid(table), me) end)).
 
-%% No node takes the state: the process goes on with it, and with what waited.
+%% No node takes the state, so the process continues with its state and its queued messages.
 goes_on_where_it_was(Config) ->
     Pid = child(Config, #{}),
     1 = bumped(Config),
@@ -362,20 +367,21 @@ goes_on_where_it_was(Config) ->
     ?assertEqual(2, bumped(Config)),
     ?assertEqual(Pid, on(Config, "d", {placement, whereis_name}, [one])),
     [?assertEqual([], children_of(Config, Other, drain_sup)) || Other <- ["a", "b", "c"], Other =/= Name],
-    %% Elsewhere than on the first node that is tried.
+    %% It moves to another node than the first one that is tried.
     [ok = on(Config, "d", {gen_server, call}, [Which, {extra, {fails_on, [node_of(Config, Name)]}}]) || Which <- [Pid]],
     ok = on(Config, Name, {placement, undrain}, []),
     {ok, #{moved := 1}} = drain(Config, Name, #{timeout => 5000}),
     ?assertEqual(3, bumped(Config)).
 
-%% The node that is to take a child is killed while it takes the state over. Nothing is lost: the old process goes on when the promises of that node are over, and moves to another one.
+%% The node that receives a child is killed while it takes the state over. Nothing is lost: the old process resumes
+%% when that node's promises are over, and moves to another node.
 target_dies(Config) ->
     roles(Config, [{"a", other}, {"b", worker}, {"c", other}, {"d", other}]),
     Pid = child(Config, {role, eq, worker}, #{grace => 2 * grace()}),
     ?assertEqual(node_of(Config, "b"), node(Pid)),
     1 = bumped(Config),
     ok = called(Config, {extra, {halts_on, node_of(Config, "a")}}),
-    %% A drain begins with the first of the suitable nodes in the order of their names.
+    %% A drain begins with the suitable node whose name comes first.
     roles(Config, [{"a", worker}, {"c", worker}]),
     Drain = beamway_peer:async(fun() -> drain(Config, "b", #{timeout => 60000}) end),
     true = beamway_peer:wait_until(fun() -> not is_process_alive(peer_of(Config, "a")) end, 30000),
@@ -384,7 +390,7 @@ target_dies(Config) ->
     {2, New, _} = on(Left, "d", {gen_server, call}, [{via, placement, one}, {bump, me}]),
     ?assertEqual(node_of(Config, "c"), node(New)).
 
-%% It is in a long callback when the drain comes: it moves after.
+%% The process is in a long callback when the drain begins, and moves after that.
 busy(Config) ->
     Pid = child(Config, #{grace => 6000 * beamway_runner:slowness()}),
     Call = beamway_peer:async(fun() -> called(Config, {sleep, 1000}) end),
@@ -395,7 +401,7 @@ busy(Config) ->
     ?assertEqual(1, beamway_peer:await(Waits)),
     ?assertEqual(2, bumped(Config)).
 
-%% Children without placement_handoff/3 start anew elsewhere: with their state if they have placement_handoff/1.
+%% Children without placement_handoff/3 restart elsewhere; they keep their state if they have placement_handoff/1.
 old_handoff(Config) ->
     Nodes = beamway_placement_nodes:nodes(cluster(Config)),
     {ok, Pid} = on(Config, "d", {placement, child}, [[], {placement_child_SUITE, start_link, [fresh]}, #{name => one, nodes => Nodes, grace => grace()}]),
@@ -406,7 +412,8 @@ old_handoff(Config) ->
     true = beamway_peer:wait_until(fun() -> case on(Config, "d", {placement, whereis_name}, [one]) of New when is_pid(New) -> node(New) =/= node(Pid); _ -> false end end, 60000),
     ?assertEqual(precious, called(Config, get)).
 
-%% Its node is stopped (SIGSTOP), and the child starts elsewhere with a higher number. When the node goes on, it cannot act under its old lease: its process ends, and no voter renews its promise.
+%% The child's node is stopped (SIGSTOP), and the child starts elsewhere with a higher number. When the node
+%% continues, it cannot act under its old lease: its process ends, and no voter renews its promise.
 late_node(Config) ->
     Pid = child(Config, #{}),
     Name = name_of(Config, node(Pid)),
@@ -424,7 +431,7 @@ late_node(Config) ->
     ?assert(After > Before, {After, Before}),
     ok = beamway_peer:sigcont(peer_of(Config, Name)),
     true = beamway_peer:wait_until(fun() -> not is_alive(Config, Pid) end, 30000),
-    %% As if its question had been late, and nobody held the lease any more.
+    %% As if the question had arrived late and nobody held the lease any more.
     ok = on(Config, hd(Others), {placement, delete_child}, [one]),
     true = beamway_peer:wait_until(fun() -> not is_alive(Config, New) end, 30000),
     Fenced = beamway_peer:run(peer_of(Config, hd(Others)), fun() ->
@@ -436,7 +443,7 @@ late_node(Config) ->
     end),
     ?assertEqual({fenced, After}, Fenced).
 
-%% SIGTERM, with the option drain_ms.
+%% SIGTERM drains the node, because drain_ms is set.
 drained_before_the_stop(Config) ->
     Pid = child(Config, #{grace => 5000 * beamway_runner:slowness()}),
     1 = bumped(Config),
@@ -456,17 +463,17 @@ options_and_the_taint(Config) ->
     {ok, #{moved := 0, node := _}} = drain(Config, "a", #{}),
     Taints = fun() -> #{attributes := #{taints := {ok, Value, _, _, _}}} = maps:get(node_of(Config, "a"), on(Config, "a", {placement, attributes}, [[node_of(Config, "a")], [taints]])), Value end,
     true = beamway_peer:wait_until(fun() -> Taints() =:= [draining, gpu] end, 30000),
-    %% Nothing comes here.
+    %% No process starts on this node.
     Pids = [element(2, {ok, _} = on(Config, "b", {placement, child}, [[], {?COUNTER, start_link, [N, 10]}, #{name => N, grace => grace(), nodes => beamway_placement_nodes:nodes(cluster(Config))}])) || N <- [1, 2, 3, 4]],
     ?assertEqual([], [Pid || Pid <- Pids, node(Pid) =:= node_of(Config, "a")]),
     ok = on(Config, "a", {placement, undrain}, []),
     true = beamway_peer:wait_until(fun() -> Taints() =:= [gpu] end, 30000),
-    %% One drain of a node at a time.
+    %% A node has at most one drain at a time.
     Holds = run(Config, "a", fun() -> spawn(fun() -> true = register(placement_drain, self()), receive stop -> ok end end) end),
     true = beamway_peer:wait_until(fun() -> on(Config, "a", {erlang, whereis}, [placement_drain]) =:= Holds end, 30000),
     ?assertEqual({error, already_draining}, drain(Config, "a", #{})).
 
-%% `beamway drain'.
+%% Uses the command `beamway drain'.
 by_the_command(Config) ->
     Pid = child(Config, #{}),
     Name = name_of(Config, node(Pid)),
@@ -489,7 +496,7 @@ by_the_command(Config) ->
     {2, "", Wrong} = Run(node_of(Config, Name), ["--timeout", "0"]),
     ?assertMatch({match, _}, re:run(Wrong, "expected seconds"), Wrong).
 
-%% A GenServer of Elixir under a DynamicSupervisor, with a caller all the time.
+%% An Elixir GenServer under a DynamicSupervisor, which is called all the time.
 elixir(Config) ->
     case os:find_executable("elixirc") of
         false -> {skip, "elixirc is not installed (elixir)"};
@@ -531,6 +538,6 @@ elixir_source() ->
     "  def placement_handoff(:arrive, n, _info), do: {:ok, n}\n"
     "end\n".
 
-%% Of the gen_statem: all of it.
+%% The gen_statem's state name and data.
 placement_handoff(leave, {StateName, Data}, _) -> {ok, {StateName, Data}};
 placement_handoff(arrive, {StateName, Data}, #{state := {waiting, none}}) -> {ok, {StateName, Data}}.

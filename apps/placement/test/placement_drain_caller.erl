@@ -1,5 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Callers of placement_drain_counter for placement_drain_SUITE, on one node: each calls its own children by name, one call after the other, and knows what each must answer.
+%% @doc Callers of placement_drain_counter for placement_drain_SUITE, on one node. Each calls its own children by
+%% name, one call after the other, and knows what each must answer.
 -module(placement_drain_caller).
 
 -export([start/3, mark/1, report/1]).
@@ -7,7 +8,7 @@
 
 -record(caller, {id, names :: tuple(), collector :: pid(), pause :: pos_integer(), counts = #{}, unsure = #{}, calls = 0, failed = [], wrong = [], seen = #{}, took = #{}}).
 
-%% @doc Starts so many callers, each of two parts of the names; returns what steers them.
+%% @doc Starts `Count' callers, each for two parts of the names, and returns the handle for {@link report/1}.
 start(Count, Names, PauseMs) ->
     Parts = list_to_tuple(parts(Names, Count)),
     Collector = spawn(?MODULE, collector, [[]]),
@@ -18,10 +19,11 @@ parts(List, Count) ->
     Numbered = lists:zip([N rem Count || N <- lists:seq(1, length(List))], List),
     [[Item || {Of, Item} <- Numbered, Of =:= Part] || Part <- lists:seq(0, Count - 1)].
 
-%% @doc From now on the time of calls is counted, or not.
+%% @doc Switches the measurement of call times on or off.
 mark(Counted) -> persistent_term:put(?MODULE, Counted).
 
-%% @doc Stops them. How many calls, which failed, which counts were wrong, of which names two processes answered by turns, and how many calls took how many milliseconds.
+%% @doc Stops the callers. Reports the number of calls, the failed ones, wrong counts, names under which two processes
+%% answered in turn, and the number of calls for each time in milliseconds.
 report({Collector, Callers}) ->
     _ = [Caller ! stop || Caller <- Callers],
     Monitor = monitor(process, Collector),
@@ -37,7 +39,7 @@ report({Collector, Callers}) ->
 
 add(Counts, All) -> maps:fold(fun(Ms, Count, Sum) -> maps:update_with(Ms, fun(Before) -> Before + Count end, Count, Sum) end, All, Counts).
 
-%% Answers of two processes of one name: the times of one must all be before those of the other.
+%% If two processes answered under one name, all times of one must be before those of the other.
 twice(Seen) ->
     ByName = lists:foldl(fun(One, All) -> maps:fold(fun(Name, Pids, Sum) -> maps:update_with(Name, fun(Before) -> merged(Pids, Before) end, Pids, Sum) end, All, One) end, #{}, Seen),
     [{Name, Sorted} || {Name, Pids} <- maps:to_list(ByName), Sorted <- [lists:sort([{From, To, Pid} || {Pid, {From, To}} <- maps:to_list(Pids)])], overlap(Sorted)].
@@ -67,7 +69,7 @@ called(Name, #caller{id = Id, counts = Counts, unsure = Unsure, calls = Calls, f
     try placement_drain_counter:bump({via, placement, Name}, Id) of
         {Count, Pid, At} ->
             Ms = (erlang:monotonic_time(microsecond) - Begin) div 1000,
-            %% A call that failed may have been counted.
+            %% A failed call may have been counted.
             IsRight = Count =:= Before + 1 orelse is_map_key(Name, Unsure) andalso Count =:= Before + 2,
             Pids = maps:get(Name, Seen, #{}),
             timed(Counted, Ms, State#caller{counts = Counts#{Name => Count}, unsure = maps:remove(Name, Unsure), calls = Calls + 1,

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The tree in use: its epochs, nodes that publish at once, a node that finds its place.
+%% @doc The tree in use: its epochs, nodes that publish at the same time, and a node that finds its place.
 -module(placement_epoch_SUITE).
 
 -include_lib("stdlib/include/assert.hrl").
@@ -28,15 +28,15 @@ epochs(Config) ->
     {ok, Last} = call(Config, "a", placement, leave, ['new@host']),
     ?assertEqual(lists:sort(nodes_of(Config)), lists:sort(placement_tree:nodes(call(Config, "a", placement, topology, [])))),
     {error, _} = call(Config, "a", placement, join, ['new@host', 7]),
-    %% A node that cannot be reached does not take it, and is named; an older epoch does not replace a newer one.
+    %% A node that cannot be reached does not take the tree and is named. An older epoch does not replace a newer one.
     {ok, _, ['never@127.0.0.1']} = call(Config, "a", placement, set_topology, [proplists:get_value(tree, Config), [A, B, 'never@127.0.0.1']]),
     ?assertEqual(call(Config, "a", placement, epoch, []), call(Config, "b", placement, epoch, [])),
-    %% A node of the version before publishes in these words.
+    %% A node of the previous version publishes with this message.
     Tree = proplists:get_value(tree, Config),
     {[{B, ok}], []} = call(Config, "a", gen_server, multi_call, [[B], placement_epoch, {publish, {Last + 100, A}, Tree}, 5000]),
     ?assertEqual(Last + 100, call(Config, "b", placement, epoch, [])).
 
-%% Nodes publish at once, also one that has fallen behind: all end with one tree.
+%% Several nodes publish at once, one of them with an old epoch, and all end with the same tree.
 publishers_agree(Config) ->
     [A, B, C | _] = Nodes = nodes_of(Config),
     [true = call(Config, Name, net_kernel, connect_node, [Node]) || {Name, Node} <- [{"b", C}, {"b", A}, {"c", A}]],
@@ -54,7 +54,8 @@ publishers_agree(Config) ->
      end || Round <- lists:seq(1, 20)],
     {ok, _, []} = call(Config, "a", placement, set_topology, [proplists:get_value(tree, Config), Nodes]).
 
-%% Who joins and who leaves, all nodes of the tree that are connected know. One that has fallen behind takes the newer tree before it changes it.
+%% All connected nodes of the tree learn who joins and who leaves. A node with an older tree takes the newer one
+%% before it changes it.
 changes_reach_the_others(Config) ->
     [A, B, C | _] = Nodes = nodes_of(Config),
     [true = call(Config, Name, net_kernel, connect_node, [Node]) || {Name, Node} <- [{"b", C}, {"b", A}, {"c", A}]],
@@ -64,7 +65,7 @@ changes_reach_the_others(Config) ->
     {ok, Joined} = call(Config, "b", placement, join, ['new@host', "/s2/r4/new"]),
     ?assertMatch([{Joined, _}], Seen()),
     ?assertEqual(['new@host'], Extra()),
-    %% b and c know of another one of which a has not heard.
+    %% b and c know a newer tree of which a has not heard.
     Known = call(Config, "b", placement, topology, []),
     {ok, More} = placement_tree:insert(Known, 'more@host', "/s2/r4/more"),
     [{ok, _, []} = call(Config, "b", placement, set_topology, [More, [B, C]]) || _ <- [1, 2, 3]],
@@ -73,13 +74,13 @@ changes_reach_the_others(Config) ->
     ?assertEqual(['more@host'], Extra()),
     {ok, _} = call(Config, "c", placement, leave, ['more@host']),
     ?assertEqual([], Extra()),
-    %% A node that leaves hears of it, and one that is not in the tree but joins gets it.
+    %% A node that leaves is informed, and a node that joins gets the tree.
     {ok, Without} = call(Config, "a", placement, leave, [B]),
     ?assertMatch([{Without, _}], Seen()),
     {ok, With} = call(Config, "a", placement, join, [B, "/s1/r1/b"]),
     ?assertMatch([{With, _}], Seen()).
 
-%% Three nodes, each with three nodes that join, at the same time.
+%% Three nodes add three nodes each, at the same time.
 changes_at_once_are_all_kept(Config) ->
     [A, _, C | _] = Nodes = nodes_of(Config),
     [true = call(Config, Name, net_kernel, connect_node, [Node]) || {Name, Node} <- [{"b", C}, {"b", A}, {"c", A}]],
@@ -94,7 +95,8 @@ changes_at_once_are_all_kept(Config) ->
      end || Round <- lists:seq(1, 10)],
     {ok, _, []} = call(Config, "a", placement, set_topology, [proplists:get_value(tree, Config), Nodes]).
 
-%% It measures one node of each group and goes on into the nearest, if it is as near as that group's nodes are to each other.
+%% The node measures one node of each group and continues in the nearest one, if it is as near as that group's nodes
+%% are to each other.
 a_node_finds_its_place(Config) ->
     [A, B, C, D | _] = nodes_of(Config),
     Group = fun(Name, Us, Nodes) -> {group, Name, #{median_us => Us}, [{leaf, Node} || Node <- Nodes]} end,
@@ -104,15 +106,17 @@ a_node_finds_its_place(Config) ->
         {ok, _} = call(Config, "a", placement, join, [A, probe]),
         call(Config, "a", placement, topology, [])
     end,
-    %% Any round trip is shorter than a second: it gets into one of the groups. None is shorter than a nanosecond: it stays above them.
+    %% Any round trip is shorter than a second, so the node joins one of the groups. None is shorter than a
+    %% nanosecond, so there it stays above them.
     Inside = Join([Group(one, 1.0e6, [B, C]), Group(two, 1.0e6, [D])]),
     ?assert(lists:member({ok, 0.5}, [placement_tree:distance(Inside, A, Node) || Node <- [B, D]])),
     Above = Join([Group(one, 0.001, [B, C]), Group(two, 0.001, [D])]),
     ?assertEqual([{ok, 1.0}, {ok, 1.0}], [placement_tree:distance(Above, A, Node) || Node <- [B, D]]),
-    %% A node that cannot be reached measures nothing.
+    %% A node that cannot be reached has no measurements.
     {error, not_measured} = call(Config, "a", placement, join, ['never@127.0.0.1', probe]).
 
-%% Two of four nodes do not reach each other: their distance is estimated, and the job has its tree. A node that none reaches has no place in it.
+%% Two of four nodes do not reach each other, so their distance is estimated and the job still gets its tree. A node
+%% that nobody reaches is not part of it.
 a_job_with_a_bad_pair(Config) ->
     [A, B, C, D | _] = nodes_of(Config),
     Cookie = call(Config, "a", erlang, get_cookie, []),

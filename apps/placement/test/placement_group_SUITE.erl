@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Groups of real nodes and the names in them: members that come, part, meet again, restart and forget.
+%% @doc Groups of real nodes and the names in them: members join, leave, separate, meet again, restart and forget.
 -module(placement_group_SUITE).
 
 -include_lib("stdlib/include/assert.hrl").
@@ -31,15 +31,15 @@ groups(Config) ->
     ?assertEqual(["b"], chosen(Config, [{group, left}, {size, gt, 1}])),
     {ok, Nodes, _} = call(Config, "a", placement, choose_nodes, [{group, left}, []]),
     ?assertEqual(lists:sort([A, B]), lists:sort(Nodes)),
-    %% Nodes without a common group are not connected by it.
+    %% The group does not connect nodes that have no group in common.
     ?assertNot(lists:member(node_of(Config, "e"), call(Config, "c", erlang, nodes, [connected]))),
-    %% A member may change it, others may not.
+    %% Only a member may change the group.
     {error, no_such_group} = call(Config, "c", placement_group, add_nodes, [left, [D]]),
     ok = call(Config, "a", placement_group, add_nodes, [left, [D]]),
     await_groups(Config, "d", [left]),
     ok = call(Config, "d", placement_group, remove_nodes, [left, [A]]),
     await_groups(Config, "a", []),
-    %% Each member's next change counts from what it has heard.
+    %% Each member's next change counts from the changes that it has heard of.
     _ = beamway_peer:wait_until(fun() -> lists:sort([B, D]) =:= call(Config, "b", placement_group, own_nodes, [left]) end, 10000),
     ?assertEqual({error, no_such_group}, call(Config, "a", placement_group, members, [left])),
     ok = call(Config, "b", placement_group, delete_group, [left]),
@@ -69,7 +69,8 @@ names_in_groups(Config) ->
     [ok = call(Config, "a", placement_group, delete_group, [Group]) || Group <- [g1, g2]],
     await_groups(Config, "b", []).
 
-%% Members that were apart agree again, and of two processes with one name one is told that it lost it.
+%% Members that were apart agree again, and if two processes have the same name, one of them is informed that it lost
+%% it.
 groups_meet_again(Config) ->
     [_, B, C, D | _] = nodes_of(Config),
     ok = call(Config, "b", placement_group, new_group, [apart, [B, C]]),
@@ -77,7 +78,7 @@ groups_meet_again(Config) ->
     Reporter = fun() -> spawn(fun() -> receive {placement_group, _, name_lost, Name} -> persistent_term:put(lost, Name), wait() end end) end,
     true = call(Config, "b", erlang, disconnect_node, [C]),
     _ = beamway_peer:wait_until(fun() -> not lists:member(B, call(Config, "c", erlang, nodes, [connected])) end, 10000),
-    %% To tell the others reconnects; a group change on each side at once meets in the middle.
+    %% Sending to the others would reconnect the nodes, so changes on both sides at once meet in the middle.
     [P1, P2] = [on(Config, Name, Reporter) || Name <- ["b", "c"]],
     yes = on(Config, "b", fun() -> placement_group:register_name(apart, one, P1) end),
     case on(Config, "c", fun() -> placement_group:register_name(apart, one, P2) end) of
@@ -88,14 +89,14 @@ groups_meet_again(Config) ->
         Found = call(Config, "b", placement_group, whereis_name, [apart, one]),
         is_pid(Found) andalso Found =:= call(Config, "c", placement_group, whereis_name, [apart, one])
     end, 10000),
-    %% A member that was killed and comes back with its servers finds its group in the table of its supervisor.
+    %% A server that was killed on a member and restarts finds its group in its supervisor's table.
     true = on(Config, "c", fun() -> exit(whereis(placement_group), kill) end),
     ok = call(Config, "b", placement_group, add_nodes, [apart, [D]]),
     _ = beamway_peer:wait_until(fun() -> {ok, lists:sort([B, C, D])} =:= try call(Config, "c", placement_group, members, [apart]) catch _:_ -> false end end, 10000),
     ok = call(Config, "b", placement_group, delete_group, [apart]),
     await_groups(Config, "c", []).
 
-%% A node that is killed and comes back has none of its processes: their names are free.
+%% A node that is killed and restarts has none of its processes, so their names are free.
 names_after_a_restart(_Config) ->
     Name = beamway_peer:unique_name("again"),
     Start = fun() ->
@@ -114,13 +115,13 @@ names_after_a_restart(_Config) ->
     ok = beamway_peer:wait_disconnected(Other, Node),
     {Second, Node} = Start(),
     true = beamway_peer:call(Other, net_kernel, connect_node, [Node]),
-    %% The other member tells it of the group.
+    %% The other member informs it of the group.
     _ = beamway_peer:wait_until(fun() -> [lasting] =:= beamway_peer:call(Second, placement_group, own_groups, []) end, 10000),
     [_ = beamway_peer:wait_until(fun() -> undefined =:= Found(Peer) end, 10000) || Peer <- [Second, Other]],
     New = beamway_peer:run(Second, fun() -> spawn(fun wait/0) end),
     yes = beamway_peer:call(Second, placement_group, register_name, [lasting, worker, New]),
     _ = beamway_peer:wait_until(fun() -> New =:= Found(Other) end, 10000),
-    %% It lives through a lost connection.
+    %% The name survives a lost connection.
     true = beamway_peer:call(Other, erlang, disconnect_node, [Node]),
     ok = beamway_peer:wait_disconnected(Second, OtherNode),
     undefined = Found(Other),
@@ -129,7 +130,7 @@ names_after_a_restart(_Config) ->
     ok = beamway_peer:stop(Second),
     ok = beamway_placement_nodes:stop(Extra).
 
-%% What has ended leaves nothing, and a change is told as what it changes.
+%% Names and groups that have ended leave nothing behind, and a change is sent on its own.
 groups_forget(_Config) ->
     [{_, A, NodeA}, {_, B, NodeB}] = Extra = beamway_placement_nodes:start(["a", "b"], #{args => ["-placement", "group_memory", "1000"]}),
     Table = fun(Peer) -> beamway_peer:call(Peer, ets, tab2list, [placement_groups]) end,
@@ -140,20 +141,20 @@ groups_forget(_Config) ->
     [yes = beamway_peer:call(A, placement_group, register_name, [large, {name, N}, Owner]) || N <- lists:seq(1, 100)],
     Size = fun(All) -> [map_size(maps:get(names, State)) || {large, State} <- All] end,
     Until(fun(All) -> [100] =:= Size(All) end),
-    %% The next name is all that is sent.
+    %% Only the next name is sent.
     Tracer = beamway_peer:run(B, fun() -> spawn(fun() -> 1 = erlang:trace(whereis(placement_group), true, ['receive']), merged() end) end),
     _ = beamway_peer:wait_until(fun() -> beamway_peer:run(B, fun() -> {tracer, Tracer} =:= erlang:trace_info(whereis(placement_group), tracer) end) end, 10000),
     yes = beamway_peer:call(A, placement_group, register_name, [large, one_more, Owner]),
     Told = fun() -> beamway_peer:run(B, fun() -> persistent_term:get(merged, []) end) end,
     _ = beamway_peer:wait_until(fun() -> Told() =/= [] end, 10000),
     ?assertMatch([#{names := #{one_more := _} = Names}] when map_size(Names) =:= 1, Told()),
-    %% What a member has missed it gets nonetheless.
+    %% A member still gets what it has missed.
     true = beamway_peer:run(B, fun() ->
         [{large, #{names := Known} = State}] = ets:lookup(placement_groups, large),
         ets:insert(placement_groups, {large, State#{names := maps:without([{name, N} || N <- lists:seq(1, 50)], Known)}})
     end),
     Until(fun(All) -> [101] =:= Size(All) end),
-    %% Names that are given back, processes that end, groups that are left.
+    %% Names that are given back, processes that end, and groups that are deleted.
     [ok = beamway_peer:call(A, placement_group, unregister_name, [large, {name, N}]) || N <- lists:seq(1, 40)],
     ?assertEqual(61, length(beamway_peer:call(A, placement_group, names, [large]))),
     beamway_peer:run(A, fun() -> exit(Owner, kill) end),
@@ -163,7 +164,7 @@ groups_forget(_Config) ->
     Until(fun(All) -> [{large, 0}] =:= [{Group, map_size(Names)} || {Group, #{names := Names}} <- All] end),
     ok = beamway_placement_nodes:stop(Extra).
 
-%% What the group's server on this node was told.
+%% Records what the group's server on this node received.
 merged() ->
     receive
         {trace, _, 'receive', {'$gen_cast', {merge, large, State}}} -> persistent_term:put(merged, persistent_term:get(merged, []) ++ [State]);
@@ -171,7 +172,8 @@ merged() ->
     end,
     merged().
 
-%% Names of a living process leave nothing behind; members that have missed that they were taken are told by its node.
+%% Names of a living process leave nothing behind. Members that missed that a name was taken hear of it from the
+%% process's node.
 names_leave_nothing(_Config) ->
     [{_, A, NodeA}, {_, B, NodeB}, {_, C, NodeC}] = Extra = beamway_placement_nodes:start(["a", "b", "c"]),
     [true = beamway_peer:call(Peer, net_kernel, connect_node, [Node]) || {Peer, Node} <- [{A, NodeB}, {A, NodeC}, {B, NodeC}]],
@@ -182,11 +184,11 @@ names_leave_nothing(_Config) ->
     Give = fun(Name) -> yes = beamway_peer:call(A, placement_group, register_name, [many, Name, Owner]) end,
     Give(stays),
     Until([stays]),
-    %% B and C did not hear of it.
+    %% B and C have not heard of it.
     Give(taken),
     Until([stays, taken]),
     [Stale] = beamway_peer:call(B, ets, lookup, [placement_groups, many]),
-    %% Any member may take a name.
+    %% Any member may take a name away.
     ok = beamway_peer:call(B, placement_group, unregister_name, [many, taken]),
     ?assertEqual([stays], Names(B)),
     Until([stays]),
@@ -194,7 +196,7 @@ names_leave_nothing(_Config) ->
     ?assertEqual([stays, taken], Names(C)),
     true = beamway_peer:run(C, fun() -> erlang:disconnect_node(NodeA) andalso net_kernel:connect_node(NodeA) end),
     Until([stays]),
-    %% The server starts anew with its table: it still knows which names it gave.
+    %% The server restarts with its table, so it still knows which names it gave.
     true = beamway_peer:run(A, fun() -> exit(whereis(placement_group), kill) end),
     [true = beamway_peer:call(Peer, ets, insert, [placement_groups, Stale]) || Peer <- [B, C]],
     true = beamway_peer:run(C, fun() -> erlang:disconnect_node(NodeA) andalso net_kernel:connect_node(NodeA) end),
@@ -203,7 +205,7 @@ names_leave_nothing(_Config) ->
     Before = Memory(),
     ok = beamway_peer:run(A, fun() -> lists:foreach(fun(N) -> yes = placement_group:register_name(many, N, Owner), ok = placement_group:unregister_name(many, N) end, lists:seq(1, 10000)) end),
     Until([stays]),
-    %% What is on its way to another member takes a few words; 10,000 names would take more than 100,000.
+    %% Messages under way to another member take a few words; 10,000 names would take more than 100,000.
     ?assertEqual([], [Grown || {Now, Was} <- lists:zip(Memory(), Before), Grown <- [Now - Was], Grown > 1000]),
     ok = beamway_placement_nodes:stop(Extra).
 

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Leases of real nodes, and the processes that take them.
+%% @doc Leases on real nodes, and processes that take them over.
 -module(placement_lease_SUITE).
 
 -include_lib("stdlib/include/assert.hrl").
@@ -25,7 +25,7 @@ end_per_suite(Config) -> placement_two_sites:stop(Config).
 
 leases_have_a_capacity(Config) ->
     F = node_of(Config, "f"),
-    %% Four nodes ask for five slots each at the same moment; there are two.
+    %% Four nodes ask for five slots each at the same moment, but there are only two.
     Askers = ["a", "b", "c", "d"],
     [true = call(Config, Name, net_kernel, connect_node, [F]) || Name <- Askers],
     Holders = [{Name, on(Config, Name, fun() -> asker(F, 5) end)} || Name <- Askers],
@@ -35,7 +35,7 @@ leases_have_a_capacity(Config) ->
     ?assertMatch([{F, [{leases, 2}]}], call(Config, "a", attr, request_attrs, [[F], [leases]])),
     [on(Config, Name, fun() -> exit(Pid, kill) end) || {Name, Pid} <- Holders],
     _ = beamway_peer:wait_until(fun() -> 0 =:= call(Config, "f", placement_lease, count, []) end, 10000),
-    %% A claim on what is no number, and one that never fits.
+    %% A claim on an attribute that is not a number, and one that never fits.
     {error, {refused, {capacity, zone, unknown}}} = call(Config, "a", placement, reserve, [F, #{zone => 1}, #{}]),
     {error, {refused, {capacity, slots, 2}}} = call(Config, "a", placement, reserve, [F, #{slots => 3}, #{}]).
 
@@ -61,9 +61,9 @@ leases_end(Config) ->
         {error, {refused, {predicate, {nothing, eq, 5}, unknown}}} = placement:reserve(F, #{}, #{require => {nothing, eq, 5}}),
         {error, nodedown} = placement:reserve('never@127.0.0.1', #{}, #{})
     end),
-    %% Its holder, the process of that call, has ended.
+    %% The holder, which is the process of that call, has ended.
     _ = beamway_peer:wait_until(fun() -> Count() =:= 0 end, 10000),
-    %% A killed server forgets none; and time alone ends it, too.
+    %% A killed server does not forget leases, and a lease also ends by time alone.
     Holder = on(Config, "a", fun() -> Self = self(), Pid = spawn(fun() -> holder(F, Self) end), receive ready -> Pid after 30000 -> error(no_lease) end end),
     1 = Count(),
     Before = call(Config, "f", erlang, whereis, [placement_lease]),
@@ -75,14 +75,14 @@ leases_end(Config) ->
     ?assert(on(Config, "a", fun() -> is_process_alive(Holder) end)),
     on(Config, "a", fun() -> Holder ! stop end).
 
-%% Has a lease that outlasts the case, then one of 50 ms; lives on without it.
+%% Holds a lease that outlasts the case, then shortens it to 50 ms; the holder outlives it.
 holder(Node, Starter) ->
     {ok, Lease} = placement:reserve(Node, #{}, #{ttl => 3600000}),
     Starter ! ready,
     receive shorten -> ok = placement:renew(Lease, 50) end,
     receive stop -> ok end.
 
-%% All or none: where one node has no room nothing stays on the others.
+%% All or none: if one node has no room, the others keep no leases.
 leases_for_several_nodes(Config) ->
     Nodes = [A, B, _] = [node_of(Config, Name) || Name <- ["a", "b", "f"]],
     [ok = call(Config, Name, placement, insert, [seats, 2]) || Name <- ["a", "b", "f"]],
@@ -102,14 +102,14 @@ leases_for_several_nodes(Config) ->
     ?assertMatch({{error, [{'no@node', nodedown}]}, {error, {bad_query, _}}}, Wrong),
     [ok = call(Config, Name, placement, delete, [seats]) || Name <- ["a", "b", "f"]],
     ?assertEqual([0, 0, 0], Counts()),
-    %% Every node gives a key the same nodes; a share of 0 none.
+    %% Every node assigns the same nodes to a key; a node with a share of 0 gets none.
     [Keyed] = lists:usort([call(Config, Name, placement, node_for, [key, Nodes]) || Name <- ["a", "b", "f"]]),
     ?assertEqual(lists:sort(Nodes), lists:sort(Keyed)),
     [ok = call(Config, Name, placement, insert, [share, Share]) || {Name, Share} <- [{"a", 0}, {"b", 1}]],
     ?assertEqual([B], call(Config, "f", placement, node_for, [key, Nodes, share])),
     [ok = call(Config, Name, placement, delete, [share]) || Name <- ["a", "b"]].
 
-%% All ask at the same moment for what only one may have; a lease counts as soon as it is granted.
+%% All ask at the same moment for something that only some may have; a lease counts as soon as it is granted.
 leases_are_judged_one_by_one(Config) ->
     F = node_of(Config, "f"),
     [begin
@@ -135,7 +135,7 @@ processes_take_their_lease(Config) ->
     {ok, Pid, #{node := F, refused := []}} = call(Config, "a", placement, spawn, [{size, eq, 6}, {?MODULE, wait, []}, Options]),
     ?assertEqual(F, node(Pid)),
     ?assertMatch([{Pid, #{slots := 1}, attached}], call(Config, "f", placement_lease, list, [])),
-    %% To renew it takes nothing from it.
+    %% Renewing it does not shorten it.
     [{Reference, _, _, _}] = call(Config, "f", ets, tab2list, [placement_leases]),
     ok = call(Config, "a", placement, renew, [{placement_lease, F, Reference}, 1]),
     ?assertMatch([{Pid, #{slots := 1}, attached}], call(Config, "f", placement_lease, list, [])),
@@ -143,11 +143,11 @@ processes_take_their_lease(Config) ->
     {error, {busy, [{F, {refused, {capacity, slots, 0}}}]}} = call(Config, "a", placement, spawn, [{size, eq, 6}, {?MODULE, wait, []}, Options]),
     on(Config, "a", fun() -> Pid ! stop, Second ! stop end),
     _ = beamway_peer:wait_until(fun() -> [] =:= call(Config, "f", placement_lease, list, []) end, 10000),
-    %% The process ends at once: its lease, too.
+    %% The process ends at once, and so does its lease.
     {ok, _, _} = call(Config, "a", placement, spawn, [{size, eq, 6}, {erlang, node, []}, Options]),
     _ = beamway_peer:wait_until(fun() -> [] =:= call(Config, "f", placement_lease, list, []) end, 10000).
 
-%% The lease ends before its process is known there: the process does not stay, and the next node is tried.
+%% The lease ends before the node hands it over, so the process does not stay, and the next node is tried.
 a_lease_that_is_gone(Config) ->
     [E, F] = [node_of(Config, Name) || Name <- ["e", "f"]],
     ok = on(Config, "f", fun() -> sys:install(placement_lease, {fun without_lease/3, none}) end),
@@ -158,14 +158,15 @@ a_lease_that_is_gone(Config) ->
     on(Config, "a", fun() -> Pid ! stop end),
     _ = beamway_peer:wait_until(fun() -> {0, 0} =:= {call(Config, "e", placement_lease, count, []), call(Config, "f", placement_lease, count, [])} end, 10000).
 
-%% In the server, before it looks at a message.
+%% Runs in the server, before it handles a message.
 without_lease(State, {in, {'$gen_call', _, {hand_over, Reference, Pid}}}, _) ->
     true = ets:delete(placement_leases, Reference),
     ok = persistent_term:put(handed_over, Pid),
     State;
 without_lease(State, _, _) -> State.
 
-%% It grants the lease, and hears nothing more for longer than a start may take: the function is called on the next node, and on that alone.
+%% The node grants the lease and then receives nothing for longer than a start may take. The function is called on the
+%% next node, and only there.
 a_node_that_begins_late(Config) ->
     [A, E, F] = [node_of(Config, Name) || Name <- ["a", "e", "f"]],
     Reads = fun(Active) -> inet:setopts(proplists:get_value(A, erlang:system_info(dist_ctrl)), [{active, Active}]) end,
@@ -177,16 +178,16 @@ a_node_that_begins_late(Config) ->
         call(Config, "a", placement, spawn, [#{require => {size, ge, 5}, prefer => [{1, {size, max}}], policy => {choices, 6}}, {?MODULE, wait, []}, #{nodes => [E, F]}]),
     ok = on(Config, "f", fun() -> ok = sys:remove(placement_lease, deaf), Reads(true) end),
     _ = beamway_peer:wait_until(fun() -> [Pid] =:= call(Config, "e", ?MODULE, waiting, []) end, 10000),
-    %% This question stands behind the request for the process.
+    %% This question comes after the request for the process.
     ?assertEqual([], on(Config, "a", fun() -> erpc:call(F, ?MODULE, waiting, []) end)),
     on(Config, "a", fun() -> Pid ! stop end),
     _ = beamway_peer:wait_until(fun() -> {0, 0} =:= {call(Config, "e", placement_lease, count, []), call(Config, "f", placement_lease, count, [])} end, 10000),
     ?assertEqual([], call(Config, "f", ?MODULE, waiting, [])).
 
-%% The processes of a node that run wait/0.
+%% Returns the processes on a node that run wait/0.
 waiting() -> [Pid || Pid <- processes(), {current_function, {?MODULE, wait, 0}} <- [process_info(Pid, current_function)]].
 
-%% A node whose `placement' does not export what this version calls there.
+%% A node whose `placement' does not export the function that this version calls there.
 a_node_of_the_version_before(Config) ->
     F = node_of(Config, "f"),
     Before = fun() ->
@@ -202,7 +203,7 @@ a_node_of_the_version_before(Config) ->
     on(Config, "a", fun() -> Pid ! stop end),
     _ = beamway_peer:wait_until(fun() -> 0 =:= call(Config, "f", placement_lease, count, []) end, 10000).
 
-%% Refused by the best, the next best is asked; when all have refused, all are named.
+%% If the best node refuses, the next best is asked; when all have refused, the error names all.
 nobody_has_room(Config) ->
     Options = #{nodes => nodes_of(Config), claims => #{slots => 1}},
     Spawn = fun() -> call(Config, "a", placement, spawn, [{size, ge, 5}, {?MODULE, wait, []}, Options]) end,
@@ -213,7 +214,7 @@ nobody_has_room(Config) ->
     on(Config, "a", fun() -> [Pid ! stop || {ok, Pid, _} <- Started] end),
     _ = beamway_peer:wait_until(fun() -> {0, 0} =:= {call(Config, "e", placement_lease, count, []), call(Config, "f", placement_lease, count, [])} end, 10000).
 
-%% A policy that asks no node anew, and a query that does not say how many.
+%% A policy that does not ask nodes again, and a query without a number of nodes.
 preferred_by_what_is_known(Config) ->
     F = node_of(Config, "f"),
     Query = #{policy => least, prefer => [{1, {size, max}}]},
@@ -222,14 +223,14 @@ preferred_by_what_is_known(Config) ->
     on(Config, "a", fun() -> [Pid ! stop || {ok, Pid, _} <- Started] end),
     _ = beamway_peer:wait_until(fun() -> 0 =:= call(Config, "f", placement_lease, count, []) end, 10000).
 
-%% Less than nothing would be room for others.
+%% A negative claim would give others more than there is.
 claims_that_are_no_amounts(Config) ->
     [E, F] = [node_of(Config, Name) || Name <- ["e", "f"]],
     [begin
          ?assertEqual({error, {bad_claim, Name, Amount}}, call(Config, "a", placement, reserve, [F, #{Name => Amount}, #{ttl => 60000}])),
          ?assertEqual({error, {bad_claim, Name, Amount}}, call(Config, "a", placement, reserve_all, [[{E, #{slots => 1}}, {F, #{Name => Amount}}], [], #{ttl => 60000}])),
          ?assertEqual({error, {bad_claim, Name, Amount}}, call(Config, "a", placement, spawn, [{size, ge, 5}, {?MODULE, wait, []}, #{claims => #{Name => Amount}}])),
-         %% Also of a node whose version does not look at them.
+         %% The node also refuses a request from a version that does not check claims.
          ?assertEqual({error, {bad_claim, Name, Amount}}, call(Config, "a", gen_server, call, [{placement_lease, F}, {reserve, whereis(init), #{Name => Amount}, [], 60000}])),
          Text = unicode:characters_to_list(placement:format_error({bad_claim, Name, Amount})),
          ?assertNotEqual(nomatch, string:find(Text, lists:flatten(io_lib:format("~0tp => ~0tp", [Name, Amount]))))
@@ -243,7 +244,8 @@ claims_that_are_no_amounts(Config) ->
     end),
     _ = beamway_peer:wait_until(fun() -> 0 =:= call(Config, "f", placement_lease, count, []) end, 10000).
 
-%% Names that match any other in a pattern of ets, while there are a lease and an owned attribute: they are names as all others are.
+%% Names that match any other in an ets pattern, while there are a lease and an owned attribute. They are treated like
+%% all other names.
 names_that_are_patterns(Config) ->
     F = node_of(Config, "f"),
     Server = call(Config, "f", erlang, whereis, [placement_lease]),
@@ -269,7 +271,8 @@ owner() ->
     end),
     receive owned -> Pid after 20000 -> error(not_owned) end.
 
-%% The chooser keeps what it knew before: the node itself refuses the lease. A choice that asks the node anew sees it, too.
+%% The chooser keeps its old knowledge, but the node itself refuses the lease. A choice that asks the node again also
+%% sees the change.
 apart_at_the_target(Config) ->
     F = node_of(Config, "f"),
     Apart = [{size, eq, 6}, {affinity, ants, apart}],
@@ -286,7 +289,7 @@ apart_at_the_target(Config) ->
     _ = beamway_peer:wait_until(fun() -> not lists:member(ants, call(Config, "f", placement, attributes, [])) end, 10000),
     {ok, Again} = Reserve(),
     ok = call(Config, "a", placement, release, [Again]),
-    %% Values that say that nothing runs there, and those that say that something does.
+    %% Values that mean that nothing runs there, and values that mean that something does.
     [begin
          ok = call(Config, "f", placement, insert, [ants, Value]),
          ?assertMatch({Value, Granted}, {Value, element(1, Reserve()) =:= ok})
@@ -298,7 +301,8 @@ ant() ->
     ok = placement:own(ants),
     wait().
 
-%% The node hears of the request when its caller has given up: it does not keep the lease for a caller that does not know of it.
+%% The node receives the request after its caller has given up, and does not keep the lease for a caller that does not
+%% know of it.
 a_reservation_that_came_too_late(Config) ->
     F = node_of(Config, "f"),
     ok = on(Config, "f", fun() -> sys:suspend(placement_lease) end),
@@ -313,7 +317,7 @@ a_reservation_that_came_too_late(Config) ->
         receive {Pid, {error, timeout}, {error, [{F, timeout}]}} -> Pid after 20000 -> error(no_answer) end
     end),
     ok = on(Config, "f", fun() -> ok = sys:install(placement_lease, {granted, fun count_granted/3, none}), sys:resume(placement_lease) end),
-    %% Both were granted, and given back.
+    %% Both were granted and given back.
     true = beamway_peer:wait_until(fun() -> {2, 0} =:= {on(Config, "f", fun() -> persistent_term:get(granted, 0) end), call(Config, "f", placement_lease, count, [])} end, 20000),
     ok = on(Config, "f", fun() -> sys:remove(placement_lease, granted) end),
     ?assert(on(Config, "a", fun() -> is_process_alive(Caller) end)),

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Laws of mappings, with random graphs on random trees, uneven ones included.
+%% @doc Laws of mappings, with random graphs on random trees, including uneven ones.
 -module(placement_map_tests).
 
 -include_lib("proper/include/proper.hrl").
@@ -9,7 +9,7 @@ laws_test_() ->
     [{timeout, 120, ?_assert(proper:quickcheck(Law, [quiet, {numtests, Count}, {to_file, user}]))}
      || {Law, Count} <- [{prop_capacities(), 200}, {prop_cost(), 100}, {prop_near_the_best(), 100}, {prop_same_seed(), 30}]].
 
-%% The place of each node in the tree, as a path of groups of unequal depth.
+%% The place of each node in the tree, as a path of groups of different depth.
 places() -> ?LET(Paths, ?SUCHTHAT(Ps, resize(8, list(path())), Ps =/= []), [{list_to_atom("n" ++ integer_to_list(N)), Path} || {N, Path} <- lists:zip(lists:seq(1, length(Paths)), Paths)]).
 
 path() -> resize(3, list(oneof([x, y, z]))).
@@ -20,7 +20,7 @@ tree(Places) ->
     {ok, Tree} = placement_tree:from_paths(Places),
     Tree.
 
-%% No node holds more than it may, each process has one place, and what cannot fit is an error that says so.
+%% No node exceeds its capacity, each process has one place, and graphs that cannot fit give an error.
 prop_capacities() ->
     ?FORALL({Places, Edges, Loads, Room}, {places(), edges(25), list({integer(1, 30), integer(1, 5)}), integer(0, 12)},
             begin
@@ -40,7 +40,7 @@ prop_capacities() ->
                 end
             end).
 
-%% The cost is what adding up by the paths gives, which knows nothing of the tree.
+%% The cost equals the sum computed from the paths, without using the tree.
 prop_cost() ->
     ?FORALL({Places, Edges}, {places(), edges(25)},
             begin
@@ -58,14 +58,14 @@ apart(A, B, Paths, Levels) -> lists:nth(1 + shared(maps:get(A, Paths), maps:get(
 shared([X | A], [X | B]) -> 1 + shared(A, B);
 shared(_, _) -> 0.
 
-%% Groups that hold all that the group above them holds do not count.
+%% A group that holds everything in the group above it does not count.
 packed(Places) -> maps:from_list([{Node, steps(Path, Node, Places)} || {Node, Path} <- Places]).
 
 steps(Path, Node, Places) ->
     Below = fun(Count) -> [N || {N, P} <- Places, lists:prefix(lists:sublist(Path, Count), P)] end,
     [lists:sublist(Path, Count) || Count <- lists:seq(1, length(Path)), Below(Count) =/= Below(Count - 1), Below(Count) =/= [Node]].
 
-%% Small cases: never more than a quarter above the cost of the best of all mappings.
+%% In small cases the cost is never more than a quarter above that of the best of all mappings.
 prop_near_the_best() ->
     ?FORALL({Places, Edges}, {places(), non_empty(edges(6))},
             ?IMPLIES(length(Places) =< 4,
@@ -91,7 +91,8 @@ prop_same_seed() ->
                 Map() =:= Map()
             end).
 
-%% Large enough for two processes; a mapping that is known: what the tree's groups exchange is nothing, within 3 %.
+%% Large enough for two processes. The best mapping is known: the tree's groups exchange nothing, which is reached
+%% within 3 %.
 planted_test_() ->
     {timeout, 60, fun() ->
         Cliques = [{C * 100 + A, C * 100 + B, 1} || C <- lists:seq(1, 64), A <- lists:seq(1, 40), B <- lists:seq(A + 1, 40)],
@@ -108,7 +109,7 @@ latency_test() ->
 
 no_tree_test() -> ?assertEqual({error, no_nodes}, placement:map([{1, 2, 6}], none, #{})).
 
-%% One clear error each, which names the value.
+%% Each input gives one clear error, which names the value.
 bad_input_test_() ->
     Tree = tree([{a, "/x"}, {b, "/y"}]),
     [?_test(begin

@@ -1,7 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Real networks: hosts under a tree of rate-limited bridges, on which the tree is found by measuring under load, with no parameter.
+%% @doc Real networks: hosts under a tree of rate-limited bridges. Measuring under load finds the tree, without
+%% parameters.
 %%
-%% `make test' has eight hosts in two racks; `make test-network' (BEAMWAY_TEST_NETWORK=1) has 32 in two sites of four racks.
+%% `make test' uses eight hosts in two racks; `make test-network' (BEAMWAY_TEST_NETWORK=1) uses 32 in two sites of
+%% four racks.
 -module(placement_network_SUITE).
 
 -include_lib("stdlib/include/assert.hrl").
@@ -28,8 +30,8 @@ end_per_suite(_Config) -> ok.
 end_per_testcase(_Case, _Config) ->
     beamway_peer:stop_started().
 
-%% Links are slow enough that waiting for them, not for a processor, is what takes time. So many batches that a machine which does something else
-%% for a while does not change the medians.
+%% The links are so slow that the time is spent waiting for them and not for a processor. The number of batches is
+%% high enough that other work on the machine does not change the medians.
 two_racks(Config) ->
     recovered(Config, two_racks, [{4, 1000}, {4, 1000}], 1000, #{batches => 20, messages => 20}).
 
@@ -37,7 +39,8 @@ two_sites(Config) ->
     Racks = lists:duplicate(4, {4, 500}),
     recovered(Config, two_sites, [{Racks, 1000}, {Racks, 1000}], 500, #{batches => 24, messages => 10}).
 
-%% ML-ACO on 16 nodes under two bridges: with processes shaped like the network, the link between the racks carries a fifth of the bytes at most, and the cost is the same.
+%% ML-ACO on 16 nodes under two bridges. With processes in the shape of the network, the link between the racks
+%% carries at most a fifth of the bytes, and the cost is the same.
 ants_between_two_racks(_Config) ->
     case beamway_bridges:build("bwt", [{8, 1000}, {8, 1000}], 1000) of
         {error, Text} -> {skip, {rights, Text}};
@@ -47,7 +50,7 @@ ants_between_two_racks(_Config) ->
                 try
                     [{Master, _} | _] = Nodes,
                     {Plan, Drawn} = beamway_bench_mlaco_net:plans(beamway_bench_mlaco_net:tree([Node || {_, Node} <- Nodes], Net), 1),
-                    %% Nodes connect in the first runs.
+                    %% The nodes connect in the first runs.
                     _ = [beamway_bench_mlaco_net:bytes_between(Net, 1, Master, P) || P <- [Plan, Drawn]],
                     [{With, Cost}, {Without, Cost}] = [beamway_bench_mlaco_net:bytes_between(Net, 1, Master, P) || P <- [Plan, Drawn]],
                     ct:log("with distances ~b bytes, without ~b: ~.1f times", [With, Without, Without / With]),
@@ -84,7 +87,7 @@ measured(Config, Name, Peers, Options) ->
     _ = store(Measured, Name),
     lists:sort(clusters(placement_tree:packed(Tree))).
 
-%% For a look at what was measured, and for the guide's pictures.
+%% Keeps the measurements for inspection, and for the guide's pictures.
 store(Measured, Name) ->
     case os:getenv("BEAMWAY_TEST_NETWORK_STORE") of
         false -> ok;

@@ -1,7 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Attributes of real nodes: the defects of the earlier library (a case each), functions that misbehave, owners, averages, caches, push on change.
+%% @doc Attributes of real nodes: the defects of the earlier library (one case each), misbehaving functions, owners,
+%% averages, caches, push on change.
 %%
-%% Four nodes serve all cases; what a case inserts it removes. Cases that stop or kill nodes start their own.
+%% Four nodes serve all cases, and each case removes what it inserts. Cases that stop or kill nodes start their own.
 -module(placement_nodes_SUITE).
 
 -include_lib("stdlib/include/assert.hrl").
@@ -37,7 +38,7 @@ peer(Config, Name) -> element(2, lists:keyfind(Name, 1, cluster(Config))).
 node_of(Config, Name) -> element(3, lists:keyfind(Name, 1, cluster(Config))).
 nodes_of(Config) -> beamway_placement_nodes:nodes(cluster(Config)).
 
-%% The guide's table has each built-in attribute, and no other.
+%% The guide's table lists exactly the built-in attributes.
 built_in_attributes_are_documented(_) ->
     {ok, Guide} = file:read_file(filename:join([code:lib_dir(placement), "..", "..", "docs", "guide", "placement.md"])),
     [_, Behind] = binary:split(Guide, <<"\n| attributes | value |\n| --- | --- |\n">>),
@@ -46,7 +47,7 @@ built_in_attributes_are_documented(_) ->
     {Told, Defined} = {lists:append(Names), [atom_to_list(Name) || {Name, _} <- placement_builtin:definitions()]},
     ?assertEqual([{not_in_the_guide, []}, {no_such_attribute, []}], [{not_in_the_guide, Defined -- Told}, {no_such_attribute, Told -- Defined}]).
 
-%% The earlier library's table belonged to the process that called start/0, and went with it.
+%% In the earlier library the table belonged to the process that called start/0 and disappeared with it.
 the_table_outlives_the_starter(Config) ->
     on(Config, "b", fun() ->
         {Pid, Monitor} = spawn_monitor(fun() -> ok = attr:start(), ok = attr:insert_attr(left_behind, 7) end),
@@ -56,23 +57,23 @@ the_table_outlives_the_starter(Config) ->
     ?assertEqual([{Node, [{left_behind, 7}]}], call(Config, "a", attr, request_attrs, [[Node], [left_behind]])),
     ok = call(Config, "b", attr, delete_attr, [left_behind]).
 
-%% … and its name stood in that process's dictionary.
+%% … and its name was in that process's dictionary.
 any_process_may_change_attributes(Config) ->
     Node = node_of(Config, "b"),
-    %% Each call of a peer runs in a process of its own.
+    %% Each call to a peer runs in a process of its own.
     ok = call(Config, "b", attr, insert_attr, [shared, 1]),
     ok = call(Config, "b", attr, update_attr, [shared, 2]),
     ?assertEqual([{Node, [{shared, 2}]}], call(Config, "a", attr, request_attrs, [[Node], [shared]])),
     ok = call(Config, "b", attr, delete_attr, [shared]),
     ?assertEqual([{Node, [{shared, undefined}]}], call(Config, "a", attr, request_attrs, [[Node], [shared]])),
     {error, _} = call(Config, "b", attr, update_attr, [shared, 3]),
-    %% A plain value keeps what others were told of the one before.
+    %% A plain value keeps the properties of the previous one.
     ok = call(Config, "b", placement, insert, [shared, 1, #{unit => gib, ttl => 7}]),
     ok = call(Config, "b", placement, update, [shared, 2]),
     ?assertMatch(#{value := 2, unit := gib, ttl := 7}, proplists:get_value(shared, call(Config, "b", placement_attr, definitions, []))),
     ok = call(Config, "b", placement, delete, [shared]).
 
-%% Also one under which the server could keep something of its own.
+%% Even names that the server could use for its own data.
 any_atom_is_a_name(Config) ->
     Node = node_of(Config, "b"),
     Server = call(Config, "b", erlang, whereis, [attr_server]),
@@ -84,7 +85,7 @@ any_atom_is_a_name(Config) ->
      end || Name <- [changes, configured]],
     ?assertEqual(Server, call(Config, "b", erlang, whereis, [attr_server])).
 
-%% Its time-out put an atom into the list of results, on which choose_nodes crashed.
+%% The earlier library's time-out put an atom into the list of results, on which choose_nodes crashed.
 a_stopped_node_leaves_the_others(Config) ->
     [{_, Peer, Stopped}] = Extra = beamway_placement_nodes:start(["stopped"]),
     true = call(Config, "a", net_kernel, connect_node, [Stopped]),
@@ -94,12 +95,13 @@ a_stopped_node_leaves_the_others(Config) ->
         placement:choose_nodes([Stopped | Nodes], #{require => {num_erlang_processes, gt, 0}, deadline => 3000}) end) end),
     ?assertEqual(Nodes, Chosen),
     ?assertMatch(#{unreachable := [{Stopped, timeout}], answered := 4}, Meta),
-    %% The deadline is counted in whole milliseconds. A question that nobody ends would take 20 s here.
+    %% The deadline is counted in whole milliseconds. A question that nothing ends would take 20 s here.
     ?assert(Took > 2998000 andalso Took < 15000000 * beamway_runner:slowness()),
     ?assertEqual(lists:sort(Nodes), lists:sort([Node || {Node, _} <- call(Config, "a", attr, request_attrs, [[Stopped | Nodes], [os_type]])])),
     ok = beamway_placement_nodes:stop(Extra).
 
-%% The first choice waits out its deadline, the others know. It is asked again about once a second, and back soon after it answers.
+%% The first choice waits until its deadline; later ones know that the node is silent. It is asked again about once a
+%% second and is back soon after it answers.
 a_stopped_node_is_waited_for_once(Config) ->
     [{_, Peer, Stopped}] = Extra = beamway_placement_nodes:start(["stopped"]),
     true = call(Config, "a", net_kernel, connect_node, [Stopped]),
@@ -123,7 +125,7 @@ a_stopped_node_is_waited_for_once(Config) ->
     _ = beamway_peer:wait_until(fun() -> {ok, [Stopped]} =:= on(Config, "a", fun() -> case Choose([Stopped]) of {ok, Chosen, _} -> {ok, Chosen}; _ -> none end end) end, 10000),
     ok = beamway_placement_nodes:stop(Extra).
 
-%% The attribute's function takes a while. Only the first choice waits for it.
+%% The attribute's function takes a while, but only the first choice waits for it.
 who_chooses_often_does_not_wait(Config) ->
     Slow = 100 * beamway_runner:slowness(),
     Ttl = 10 * Slow,
@@ -150,7 +152,7 @@ repeated(Fun, EndMs, Count) ->
         false -> Count + 1
     end.
 
-%% There, an exception killed the server and an endless function locked it.
+%% In the earlier library an exception killed the server, and an endless function locked it.
 functions_that_misbehave(Config) ->
     Node = node_of(Config, "b"),
     Server = call(Config, "b", erlang, whereis, [attr_server]),
@@ -165,13 +167,14 @@ functions_that_misbehave(Config) ->
     ?assertMatch(#{raises := {unknown, {raised, error, on_purpose}}, exits := {unknown, {raised, exit, on_purpose}}, endless := {unknown, timeout},
                    missing_function := {unknown, no_such_function}, huge_binary := {unknown, {too_large, _}}, huge_list := {unknown, too_much_memory},
                    not_a_number := {unknown, {wrong_type, {undefined, undefined}, number}}}, Known),
-    %% Unknown, not false: neither the predicate nor its opposite holds.
+    %% The predicate is unknown, not false: neither it nor its opposite holds.
     [?assertEqual([], call(Config, "a", attr, choose_nodes, [[Node], [{Name, Op, 0}]])) || Name <- Names, Op <- [gt, le]],
     ?assertEqual(Server, call(Config, "b", erlang, whereis, [attr_server])),
     ?assertMatch([{Node, [{num_erlang_processes, Number}]}] when is_integer(Number), asked(Config, Node, [num_erlang_processes])),
     [ok = call(Config, "b", attr, delete_attr, [Name]) || Name <- Names].
 
-%% attr leaves out a node that does not answer within five seconds, as one may on a busy machine that gives up a list of 64 MiB.
+%% attr leaves out a node that does not answer within five seconds, which can happen on a busy machine that frees a
+%% list of 64 MiB.
 asked(Config, Node, Names) ->
     {ok, Answer} = beamway_peer:wait_until(fun() ->
         case call(Config, "a", attr, request_attrs, [[Node], Names]) of
@@ -185,7 +188,7 @@ wrong() -> {undefined, undefined}.
 
 caught(Nodes) -> catch placement:choose_nodes(Nodes, []).
 
-%% There, nodes were pinged one after the other, and a dead one ended the query.
+%% The earlier library pinged nodes one after the other, and a dead one ended the query.
 a_dead_node_costs_no_time(Config) ->
     Extra = beamway_placement_nodes:start(["dead1", "dead2"]),
     Dead = beamway_placement_nodes:nodes(Extra),
@@ -196,14 +199,15 @@ a_dead_node_costs_no_time(Config) ->
     ?assertEqual(Nodes, Chosen),
     ?assertEqual(lists:sort([{Node, nodedown} || Node <- ['never@127.0.0.1' | Dead]]), lists:sort(Unreachable)).
 
-%% There, a node that was listed twice was asked and returned twice.
+%% The earlier library asked and returned a node twice that was listed twice.
 a_duplicate_is_one_node(Config) ->
     [B, C] = [node_of(Config, Name) || Name <- ["b", "c"]],
     ?assertEqual([C, B], call(Config, "a", attr, choose_nodes, [[C, B, C, C, B], [{vm_num_processors, ge, 1}]])),
     ?assertMatch([{C, _}, {B, _}], call(Config, "a", attr, request_attrs, [[C, B, C], [os_type]])),
     {ok, [C, B], _} = call(Config, "a", placement, choose_nodes, [[C, B, C], []]).
 
-%% There, a failure was {undefined, undefined}, and the documentation named other units than were returned.
+%% In the earlier library a failure was {undefined, undefined}, and the documentation named other units than those
+%% returned.
 units_and_failures(Config) ->
     Node = node_of(Config, "b"),
     [{Node, Values}] = call(Config, "a", attr, request_attrs, [[Node], [mem_total, mem_free, loadavg1, otp_release, os_type, kernel_entities]]),
@@ -217,11 +221,11 @@ units_and_failures(Config) ->
     ?assert(Suits({mem_total, eq, {Total * 1024, byte}})),
     ?assert(Suits({mem_total, ge, {1, mib}})),
     ?assertNot(Suits({mem_total, ge, {1000000, tib}})),
-    %% Another kind of unit: unknown, and so is its opposite.
+    %% With another kind of unit the predicate is unknown, and so is its opposite.
     ?assertNot(Suits({mem_total, ge, {1, mhz}})),
     ?assertNot(Suits({'not', {mem_total, ge, {1, mhz}}})).
 
-%% In Erlang's order `undefined > 5'.
+%% In Erlang's order `undefined > 5' is true.
 atoms_are_no_large_numbers(Config) ->
     Node = node_of(Config, "b"),
     ok = call(Config, "b", attr, insert_attr, [odd, undefined]),
@@ -229,7 +233,7 @@ atoms_are_no_large_numbers(Config) ->
     ?assertEqual([Node], call(Config, "a", attr, choose_nodes, [[Node], [{odd, eq, undefined}]])),
     ok = call(Config, "b", attr, delete_attr, [odd]).
 
-%% There, {dist, gt, R} returned nodes that do not exist, and networks of one member shrank distances.
+%% In the earlier library {dist, gt, R} returned nodes that do not exist, and networks of one member shrank distances.
 unknown_nodes_are_not_far(Config) ->
     [A, B, C, D] = nodes_of(Config),
     {ok, Tree} = placement_tree:from_network({network, top, [{network, one, [{network, host, [{node, A}, {node, B}]}]}, {network, two, [{node, C}]}]}),
@@ -238,7 +242,7 @@ unknown_nodes_are_not_far(Config) ->
     ?assertEqual([C], Chosen({dist, gt, 0.5})),
     ?assertEqual([A, B], Chosen({dist, le, 0.5})),
     ?assertEqual([], Chosen([{dist, gt, 0.0}, {dist, le, 0.25}])),
-    %% What is not known to be near is not far either.
+    %% A node that is not known to be near is not far either.
     ?assertEqual([C], Chosen({'not', {dist, le, 0.5}})),
     ?assertEqual([1, 1, 2, undefined], [call(Config, "a", placement, site, [Node]) || Node <- [A, B, C, D]]).
 
@@ -250,7 +254,7 @@ the_server_is_killed(Config) ->
     Owner = on(Config, "b", fun() -> owner([{owned, 2}]) end),
     Dying = on(Config, "b", fun() -> owner([{lost, 3}]) end),
     Before = call(Config, "b", erlang, whereis, [attr_server]),
-    %% One owner dies while there is no server that could see it.
+    %% One owner dies while no server can notice it.
     on(Config, "b", fun() ->
         true = erlang:suspend_process(whereis(placement_sup)),
         exit(whereis(attr_server), kill),
@@ -297,7 +301,7 @@ owners_are_counted(Config) ->
 averages_over_time(Config) ->
     Node = node_of(Config, "d"),
     ok = call(Config, "d", placement, insert, [mean, {sampled, {?MODULE, count_up, []}, #{every => 20, over => 200000}}]),
-    %% 1, 2, 3 …: the average of the first n is (n + 1) / 2, far from the last of them.
+    %% The samples are 1, 2, 3 …; the average of the first n is (n + 1) / 2, far from the last of them.
     Mean = beamway_peer:wait_until(fun() ->
         case call(Config, "a", attr, request_attrs, [[Node], [mean]]) of
             [{Node, [{mean, Value}]}] when is_number(Value), Value >= 5 -> Value;
@@ -307,11 +311,11 @@ averages_over_time(Config) ->
     Count = call(Config, "d", persistent_term, get, [?MODULE]),
     ?assert(Count + 1 >= 2 * Mean),
     ok = call(Config, "d", attr, delete_attr, [mean]),
-    %% Whoever asks before the first sample waits for it.
+    %% A caller that asks before the first sample waits for it.
     ok = call(Config, "d", placement, insert, [mean, {sampled, {?MODULE, slow_sample, []}, #{every => 60000, over => 60000}}]),
     ?assertEqual([{Node, [{mean, 7.0}]}], call(Config, "a", attr, request_attrs, [[Node], [mean]])),
     ok = call(Config, "d", attr, delete_attr, [mean]),
-    %% No float holds the average.
+    %% The average is out of the range of a float.
     Server = call(Config, "d", erlang, whereis, [attr_server]),
     ok = call(Config, "d", placement, insert, [mean, {sampled, {erlang, 'bsl', [1, 1024]}, #{every => 60000, over => 60000}}]),
     ?assertEqual([{Node, [{mean, undefined}]}], call(Config, "a", attr, request_attrs, [[Node], [mean]])),
@@ -342,12 +346,12 @@ ages_and_caches(Config) ->
     %% attr always asks.
     [{Node, [{counted, 4}]}] = call(Config, "a", attr, request_attrs, [[Node], [counted]]),
     {ok, 4, _, _, _} = Value(#{}),
-    %% Evaluated at most once in an interval, however many ask.
+    %% The function runs at most once in an interval, however many callers ask.
     ok = call(Config, "d", placement, insert, [counted, {dynamic, {?MODULE, count_up, []}, #{min_interval => 60000}}]),
     [{ok, 5, _, _, _} = Value(#{live => true}) || _ <- [1, 2, 3]],
     ok = call(Config, "d", attr, delete_attr, [counted]).
 
-%% Twenty ask before the first evaluation has ended: there is no other.
+%% Twenty callers ask before the first evaluation has ended, so it is the only one.
 many_ask_one_evaluation(Config) ->
     Node = node_of(Config, "d"),
     ok = call(Config, "d", persistent_term, put, [?MODULE, 0]),
@@ -356,9 +360,9 @@ many_ask_one_evaluation(Config) ->
         spawn(fun() ->
             Options = #{live => true, deadline => 60000},
             Asking = [spawn_monitor(fun() -> exit(placement_cache:fetch([Node], [slow], Options)) end) || _ <- lists:seq(1, 20)],
-            %% They wait for nothing but the answer.
+            %% The callers only wait for the answer.
             ok = waiting([Pid || {Pid, _} <- Asking]),
-            %% The server has read all that was sent to it before.
+            %% The server has read everything that was sent to it before.
             _ = sys:get_state(placement_cache),
             receive {asked, From} -> From ! asked end,
             Answers = [receive {'DOWN', Monitor, process, _, #{Node := #{attributes := #{slow := Known}}}} -> element(2, Known) end || {_, Monitor} <- Asking],
@@ -371,7 +375,7 @@ many_ask_one_evaluation(Config) ->
     ?assertEqual(lists:duplicate(20, 1), Values),
     ok = call(Config, "d", attr, delete_attr, [slow]).
 
-%% Thirty-two run, one waits behind others that are deleted meanwhile: its turn comes all the same.
+%% Thirty-two evaluations run, and one waits behind others that are deleted meanwhile; it still gets its turn.
 more_than_run_at_once(Config) ->
     Named = fun(Letter, Count) -> [list_to_atom(lists:concat([Letter, N])) || N <- lists:seq(1, Count)] end,
     [Running, Deleted, [Last]] = Groups = [Named(a, 32), Named(b, 40), Named(c, 1)],
@@ -387,7 +391,7 @@ more_than_run_at_once(Config) ->
     end),
     ?assertMatch([{ok, _, _, _, _, _}], Answered).
 
-%% What the function before gives is no value of the attribute that has its name now.
+%% The result of the previous function does not become the value of the attribute that has its name now.
 an_attribute_is_defined_anew(Config) ->
     Node = node_of(Config, "d"),
     ok = call(Config, "d", persistent_term, put, [?MODULE, 0]),
@@ -397,7 +401,7 @@ an_attribute_is_defined_anew(Config) ->
          Asker = beamway_peer:async(fun() -> call(Config, "a", placement_cache, fetch, [[Node], [anew], #{live => true, deadline => 60000}]) end),
          _ = beamway_peer:wait_until(fun() -> is_pid(call(Config, "d", erlang, whereis, [held])) end, 30000),
          ok = Anew(),
-         %% If it still runs, it ends now.
+         %% If the function still runs, it ends now.
          _ = on(Config, "d", fun() -> catch held ! release end),
          #{Node := #{attributes := #{anew := Asked}}} = beamway_peer:await(Asker, 60000),
          #{Node := #{attributes := #{anew := Now}}} = call(Config, "a", placement_cache, fetch, [[Node], [anew], #{live => true, deadline => 60000}]),
@@ -418,7 +422,7 @@ waiting(Pids) ->
         _ -> erlang:yield(), waiting(Pids)
     end.
 
-%% The attribute's function on d: waits until it is released.
+%% The attribute's function on d, which waits until it is released.
 held() ->
     true = register(held, self()),
     receive release -> count_up() end.
@@ -443,10 +447,10 @@ changes_are_pushed(Config) ->
     Asked = call(Config, "a", placement_cache, asked, []),
     ok = call(Config, "d", placement, update, [pushed, 2]),
     _ = beamway_peer:wait_until(fun() -> Shown() =:= {1, 2} end, 10000),
-    %% Nor is the node asked for what has not changed.
+    %% The node is also not asked for attributes that have not changed.
     #{D := #{attributes := #{beside := {ok, 1, _, _, _}}}} = call(Config, "a", placement_cache, fetch, [[D], [beside], #{max_age => 600000}]),
     ?assertEqual(Asked, call(Config, "a", placement_cache, asked, [])),
-    %% The publisher is killed: it is followed again.
+    %% The publisher is killed, and its successor is followed again.
     true = on(Config, "d", fun() -> exit(whereis(placement_push), kill) end),
     ok = call(Config, "d", placement, update, [pushed, 3]),
     _ = beamway_peer:wait_until(fun() -> Shown() =:= {1, 3} end, 20000),
@@ -471,7 +475,7 @@ a_node_comes_back_with_its_name(Config) ->
     _ = beamway_peer:wait_until(fun() -> {ok, 2} =:= case Shown(Node) of {ok, Value, _, _, _} -> {ok, Value}; Other -> Other end end, 10000),
     ok = beamway_peer:stop(Second).
 
-%% The process that asks is held up, and reads the answer when the node has gone down: nothing of it is kept.
+%% The process that asks is held up and reads the answer after the node has gone down. Nothing of the answer is kept.
 an_answer_after_the_end(Config) ->
     [{_, Peer, Gone}] = Extra = beamway_placement_nodes:start(["gone"]),
     A = node_of(Config, "a"),
@@ -491,7 +495,7 @@ an_answer_after_the_end(Config) ->
     end),
     ok = beamway_peer:run(Peer, fun() -> release_held() end),
     {ok, [{slow, {ok, _, _, _, _, _}}]} = beamway_peer:call(Peer, placement_attr, local, [[slow], 30000]),
-    %% What it has sent before has arrived, too.
+    %% Everything that the node has sent before has also arrived.
     A = beamway_peer:run(Peer, fun() -> erpc:call(A, erlang, node, []) end),
     ok = beamway_placement_nodes:stop(Extra),
     _ = beamway_peer:wait_until(fun() -> case call(Config, "a", ets, lookup, [placement_known, {node, Gone}]) of [{_, nodedown, _, _}] -> true; _ -> false end end, 30000),
@@ -506,14 +510,14 @@ a_node_without_placement(Config) ->
     {ok, Verdicts} = call(Config, "a", placement, why_not, [Plain, {os_type, exists}]),
     ?assertMatch([#{truth := unknown, details := [{_, unknown, {unknown, no_server}}]}], Verdicts),
     {'EXIT', {{not_running, _}, _}} = beamway_placement_nodes:call(Extra, "plain", {?MODULE, caught}, [[A]]),
-    %% Its absence is no value either.
+    %% The attribute's absence is not known either.
     {error, {unsatisfied, _}} = call(Config, "a", placement, choose_nodes, [[Plain], {os_type, missing}]),
-    %% Once it runs, a live question finds it at once.
+    %% Once placement runs there, a live question finds it at once.
     ok = beamway_placement_nodes:call(Extra, "plain", {attr, start}, []),
     ?assertEqual([Plain], call(Config, "a", attr, choose_nodes, [[Plain], [{os_type, eq, {unix, linux}}]])),
     ok = beamway_placement_nodes:stop(Extra).
 
-%% It names the parameter and what was expected, and starts once that is corrected.
+%% The error names the parameter and what was expected, and the application starts once that is corrected.
 bad_environment(_Config) ->
     Extra = [{_, Peer, _}] = beamway_placement_nodes:start(["wrong"], #{run => false}),
     Texts = beamway_peer:run(Peer, fun() ->
@@ -526,7 +530,7 @@ bad_environment(_Config) ->
                 end || {Name, Value} <- [{deadlin, 1000}, {path, rack1}, {deadline, soon}, {deadline, 1 bsl 31}, {limit, 1 bsl 32}, {group_memory, 1 bsl 64}]],
         ok = application:set_env(placement, path, "/site/rack1"),
         {ok, _} = application:ensure_all_started(placement),
-        %% The node stands where that text says.
+        %% The node's place is the one in that text.
         {ok, Tree} = placement:declared_topology([node()]),
         ["/site/rack1"] = tl(string:lexemes(lists:flatten(placement_export:text(paths, Tree)), " \n")),
         Said
@@ -539,7 +543,8 @@ bad_environment(_Config) ->
                   "placement: group_memory = 18446744073709551616 is not valid; expected milliseconds, at most 2147483647"], Texts),
     ok = beamway_placement_nodes:stop(Extra).
 
-%% The server runs before the attributes are evaluated. It said that they were missing, which the asker believed for a second.
+%% The server runs before the attributes are evaluated. It used to answer that they were missing, which the asker
+%% believed for a second.
 asked_before_it_is_configured(Config) ->
     File = filename:join(proplists:get_value(priv_dir, Config), "held"),
     ok = file:write_file(File, "[{held, {automatic, {placement_nodes_SUITE, held, []}, #{limit => 60000}}}]."),
@@ -564,7 +569,8 @@ asked_before_it_is_configured(Config) ->
     ?assertMatch({not_yet, [{mem_total, {ok, _, 0, kib, _, _}}, {held, {ok, 1, 0, _, _, _}}]}, {Early, Later}),
     ok = beamway_placement_nodes:stop(Extra).
 
-%% A busy machine may be slower than the limit at the start: the attribute was missing as long as the node ran.
+%% A busy machine may take longer than the limit at the start. The attribute used to be missing as long as the node
+%% ran.
 automatic_and_slow(Config) ->
     File = filename:join(proplists:get_value(priv_dir, Config), "slow"),
     ok = file:write_file(File, "[{slow, {automatic, {placement_nodes_SUITE, slow_once, []}, #{limit => 50}}}]."),
@@ -573,7 +579,7 @@ automatic_and_slow(Config) ->
     ?assertEqual([[{Node, [{slow, 2}]}] || _ <- [1, 2]], [asked(Config, Node, [slow]) || _ <- [1, 2]]),
     ok = call(Config, "d", attr, start, []).
 
-%% Region and zone by variables, and by a file as Kubernetes' downward API writes it.
+%% Region and zone come from variables, or from a file in the format of Kubernetes' downward API.
 places_that_nodes_declare(Config) ->
     Labels = filename:join(proplists:get_value(priv_dir, Config), "labels"),
     ok = file:write_file(Labels, "app=\"web\"\ntopology.kubernetes.io/region=\"eu\"\ntopology.kubernetes.io/zone=\"eu-b\"\n"),
@@ -614,7 +620,7 @@ configuration_files(Config) ->
     Good = File("good", "[{num_cpus, 4}, {os, \"Linux\"}, {os_type, mine}, {procs, {dynamic, {erlang, system_info, [process_count]}}},\n"
                         " {host, {automatic, {net_adm, localhost, []}}}, {bad, {automatic, {erlang, error, [x]}}}, {gone, {dynamic, {no_such_module, f}}}]."),
     ok = Start([Good]),
-    %% The file wins over the built-in attributes.
+    %% The file overrides the built-in attributes.
     [4, "Linux", mine, Procs, Host, undefined, undefined, Release] = Values([num_cpus, os, os_type, procs, host, bad, gone, otp_release]),
     ?assert(is_integer(Procs) andalso is_list(Host) andalso is_list(Release)),
     ok = Start([nobuiltins, Good]),
@@ -624,14 +630,15 @@ configuration_files(Config) ->
     ok = Start([]),
     [undefined, {unix, linux}] = Values([num_cpus, os_type]).
 
-%% By the handler that OTP starts every node with.
+%% With the handler that OTP starts every node with.
 warnings_are_shown(Config) ->
     File = filename:join(proplists:get_value(priv_dir, Config), "warned"),
     ok = file:write_file(File, "[{gone, {dynamic, {no_such_module, f}}}]."),
     Said = said(["-placement attributes '\"", File, "\"'"], "init:stop()."),
     ?assertMatch({match, _}, re:run(Said, "WARNING REPORT.*\n.*placement: attribute gone is not known on this node: its function does not exist")).
 
-%% Its distribution may start later. Until then it tries once a second, however often it is told to follow, also if its timer fires before it reads the call.
+%% The VM's distribution may start later. Until then it tries once a second, however often follow is called, even if
+%% its timer fires before it reads the call.
 a_vm_that_is_no_node(_) ->
     Said = said([], "Cache = whereis(placement_cache), Follow = fun() -> ok = placement:follow([x@y], [os_type], 100) end, _ = [Follow() || _ <- lists:seq(1, 50)], "
                     "ok = sys:suspend(Cache), _ = spawn(Follow), timer:sleep(1500), ok = sys:resume(Cache), Cache = whereis(placement_cache), "
@@ -640,13 +647,13 @@ a_vm_that_is_no_node(_) ->
                     "io:put_chars(\"goes on\"), init:stop()."),
     ?assertEqual("goes on", Said).
 
-%% A VM that runs placement alone.
+%% A VM that only runs placement.
 said(Words, Expressions) ->
     [Erl | Own] = beamway_peer:erl(),
     Line = [[" ", Word] || Word <- Own ++ ["-noinput", "-boot", "no_dot_erlang", "-pa", filename:dirname(code:which(placement)), Words]],
     os:cmd(lists:flatten([Erl, Line, " -eval '{ok, _} = application:ensure_all_started(placement), ", Expressions, "' 2>&1"])).
 
-%% Anybody who is connected may write to the registered name.
+%% Any connected process may write to the registered name.
 strangers_write_to_the_server(Config) ->
     Node = node_of(Config, "b"),
     Pids = [call(Config, "b", erlang, whereis, [Name]) || Name <- [attr_server, placement_push, placement_cache, placement_group, placement_epoch, placement_lease]],
@@ -659,19 +666,20 @@ strangers_write_to_the_server(Config) ->
     end),
     ?assertMatch([{Node, [{os_type, {unix, linux}}]}], call(Config, "a", attr, request_attrs, [[Node], [os_type]])),
     _ = [call(Config, "b", sys, get_state, [Name]) || Name <- [placement_push, placement_cache, placement_group, placement_epoch, placement_lease]],
-    %% Times that no timer takes.
+    %% Times that timers do not accept.
     ?assertEqual(told, on(Config, "b", fun() ->
         Reference = make_ref(),
         ok = placement_push:subscribe(node(), self(), Reference, [os_type], 1 bsl 100),
         receive {placement_change, Reference, _, _, [_]} -> told after 20000 -> nothing end
     end)),
     ?assertMatch({error, {unknown_request, _}}, call(Config, "a", placement, reserve, [Node, #{}, #{ttl => 1 bsl 100}])),
-    %% Lists of other things than nodes.
+    %% Lists of terms that are not nodes.
     [?assertError({bad_nodes, _}, on(Config, "b", Fun)) || Fun <- [fun() -> placement:follow(["b@host"], [os_type], 100) end, fun() -> placement:unfollow(foo) end]],
     ?assertMatch({error, _}, call(Config, "b", placement, insert, [huge, {sampled, {erlang, node, []}, #{every => 1 bsl 100, over => 1 bsl 100}}])),
     ?assertEqual(Pids, [call(Config, "b", erlang, whereis, [Name]) || Name <- [attr_server, placement_push, placement_cache, placement_group, placement_epoch, placement_lease]]).
 
-%% Links of the Beamway carrier count what they move: shared memory, and TCP. A node on stock distribution cannot tell.
+%% Links of the Beamway carrier count their bytes, over shared memory and TCP. A node on stock distribution cannot
+%% count them.
 pairs_that_talk_much(_Config) ->
     [begin
          Peers = [started(Kind, Name) || {Kind, Name} <- [{Carrier, "near1"}, {Carrier, "near2"}, {Carrier, "far1"}, {Carrier, "far2"}, {inet_tcp, "stock"}]],
@@ -680,12 +688,12 @@ pairs_that_talk_much(_Config) ->
          {ok, _} = beamway_peer:call(First, placement, set_topology, [Tree]),
          [ok = beamway_peer:connect(Carrier, First, Node) || Node <- [B, C, D]],
          true = beamway_peer:call(First, net_kernel, connect_node, [Stock]),
-         %% B is near, D is far; C is far and hardly spoken to.
+         %% B is near and D is far; C is far and rarely spoken to.
          [ok = beamway_peer:run(First, fun() -> ok = talked(Node, Count) end) || {Node, Count} <- [{B, 20}, {C, 1}, {D, 40}]],
          {ok, [#{pair := Pair, bytes := Bytes, share := Share, distance := 1.0}], [Stock]} = beamway_peer:call(First, placement, advise, [[A, B, C, D, Stock]]),
          ?assertEqual(lists:sort([A, D]), lists:sort(tuple_to_list(Pair))),
          ?assert(Bytes >= 4000000 andalso Share > 0.5 andalso Share < 1.0),
-         %% The other end counts the same.
+         %% The other end counts the same number.
          {ok, Counted} = beamway_peer:run(Last, fun() -> {ok, #{bytes_in := In}} = beamway:info(A), {ok, In} end),
          ?assert(Counted >= 4000000),
          ok = beamway_peer:stop_all([Peer || {Peer, _} <- Peers])
@@ -697,7 +705,7 @@ started(Carrier, Name) ->
     ok = beamway_peer:call(Peer, attr, start, []),
     {Peer, Node}.
 
-%% So many binaries of 100 kB, each of which has arrived.
+%% Sends this many binaries of 100 kB, each of which has arrived when this returns.
 talked(Node, Count) ->
     Binary = binary:copy(<<1>>, 100000),
     _ = [100000 = erpc:call(Node, erlang, byte_size, [Binary], 30000) || _ <- lists:seq(1, Count)],

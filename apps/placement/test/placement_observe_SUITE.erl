@@ -1,12 +1,12 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Sampling who talks to whom, between two nodes, and the moves that follow from it.
+%% @doc Samples who talks to whom between two nodes, and checks the moves that follow from it.
 -module(placement_observe_SUITE).
 
 -include_lib("stdlib/include/assert.hrl").
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
 -export([nobody_counts/1, bytes_of_pairs/1, what_cannot_be_traced/1, stopped_nodes/1, nothing_stays/1, bad_input/1]).
-%% On the nodes.
+%% Run on the nodes.
 -export([talker/2, listener/0]).
 
 suite() -> [{timetrap, {minutes, 3}}].
@@ -25,7 +25,7 @@ init_per_suite(Config) ->
 
 end_per_suite(_Config) -> beamway_peer:stop_started().
 
-%% @private Sends a binary of 1,000 bytes to each every ten milliseconds.
+%% @private Sends a binary of `Size' bytes to each of these processes every ten milliseconds.
 -spec talker([pid() | {atom(), node()}], Size :: non_neg_integer()) -> no_return().
 talker(To, Size) ->
     _ = [Each ! binary:copy(<<1>>, Size) || Each <- To],
@@ -35,7 +35,7 @@ talker(To, Size) ->
 -spec listener() -> no_return().
 listener() -> receive _ -> listener() end.
 
-%% Stock distribution counts nothing, and the advice says of which nodes nothing is known.
+%% Stock distribution does not count bytes, and the advice names the nodes about which nothing is known.
 nobody_counts(Config) ->
     [{First, One}, {_, Two}] = proplists:get_value(peers, Config),
     {ok, Tree} = placement_tree:from_paths([{One, "/a/x"}, {Two, "/b/y"}, {third, "/b/y"}, {fourth, "/a/x"}]),
@@ -43,7 +43,8 @@ nobody_counts(Config) ->
     ?assertEqual({ok, [], lists:sort([One, Two])}, beamway_peer:call(First, placement, advise, [[One, Two]])),
     ok.
 
-%% A process on the first node talks to one beside it, and ten times as much to one on the other node, which it knows by its name.
+%% A process on the first node talks to another one there, and ten times as much to one on the other node, which it
+%% knows by name.
 bytes_of_pairs(Config) ->
     [{First, One}, {Second, Two}] = proplists:get_value(peers, Config),
     Near = beamway_peer:call(First, erlang, spawn, [?MODULE, listener, []]),
@@ -55,10 +56,10 @@ bytes_of_pairs(Config) ->
     ?assert(Messages > 10),
     [{Loud, Far, Much}, {Soft, Near, Little}] = lists:sort(fun({_, _, A}, {_, _, B}) -> A >= B end, Graph),
     ?assert(Much > 4 * Little andalso Much < 25 * Little),
-    %% The tree has them in different sites: the talker had better be where it is heard.
+    %% The tree puts the nodes into different sites, so the talker should rather run on the other node.
     {ok, Tree} = placement_tree:from_paths([{One, "/a"}, {Two, "/b"}]),
     {ok, _} = beamway_peer:call(First, placement, set_topology, [Tree]),
-    %% Its own node has room for no more.
+    %% Its own node has no room for another process.
     ?assertMatch({ok, [#{process := Loud, from := One, to := Two, less := [{_, Much}], more := []}]}, beamway_peer:call(First, placement, advise, [Graph, #{}])),
     Busiest = beamway_peer:call(First, placement_observe, busiest, [[One, Two], 10000], 30000),
     ?assertEqual([Loud, Far], [Pid || Pid <- [Loud, Far], lists:member(Pid, Busiest)]),
@@ -75,7 +76,7 @@ what_cannot_be_traced(Config) ->
     {ok, [], #{unseen := Unseen}} = beamway_peer:call(First, placement, observe, [[Ended, Traced], 100], 30000),
     ?assertEqual(lists:sort([{Ended, noproc}, {Traced, traced_by_another}]), lists:sort(Unseen)).
 
-%% All together are waited for once: five seconds beyond the time that was asked for.
+%% All stopped nodes together are waited for once: five seconds more than the requested time.
 stopped_nodes(Config) ->
     [{First, _}, _] = proplists:get_value(peers, Config),
     Cluster = beamway_placement_nodes:start(["three", "four", "five", "six"]),
@@ -85,10 +86,10 @@ stopped_nodes(Config) ->
     {Us, {ok, [], #{unseen := Unseen}}} = beamway_peer:run(First, fun() -> timer:tc(fun() -> placement:observe(Pids, 100) end) end),
     ok = beamway_placement_nodes:stop(Cluster),
     ?assertEqual(lists:sort([{Pid, timeout} || Pid <- Pids]), lists:sort(Unseen)),
-    %% One after the other they take 20 s.
+    %% One after the other they would take 20 s.
     ?assert(Us < 15000000, Us).
 
-%% Afterwards no process is traced; neither where who asked was killed meanwhile.
+%% Afterwards no process is traced, even if the caller was killed meanwhile.
 nothing_stays(Config) ->
     [{First, _}, _] = proplists:get_value(peers, Config),
     Talker = beamway_peer:call(First, erlang, spawn, [?MODULE, talker, [[], 1]]),
@@ -97,7 +98,7 @@ nothing_stays(Config) ->
     Asking = beamway_peer:call(First, erlang, spawn, [placement_observe, local, [[Talker], 60000]]),
     until(fun() -> beamway_peer:call(First, erlang, trace_info, [Talker, flags]) =:= {flags, [send]} end),
     true = beamway_peer:call(First, erlang, exit, [Asking, kill]),
-    %% A window is a fifth of the time: a few looks in a row without one are the end.
+    %% A window takes a fifth of the time, so a few looks in a row without tracing mean that it has ended.
     until(fun() -> lists:all(fun(_) -> ok = timer:sleep(10), beamway_peer:call(First, erlang, trace_info, [Talker, flags]) =:= {flags, []} end, lists:seq(1, 30)) end).
 
 until(Holds) -> true = beamway_peer:wait_until(Holds, 30000).

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Laws of the predicates: three values, no dependence on order, and that an explanation says the same as a choice.
+%% @doc Laws of the predicates: three truth values, independence of order, and explanations that agree with choices.
 -module(placement_pred_tests).
 
 -include_lib("proper/include/proper.hrl").
@@ -69,7 +69,7 @@ prop_order() ->
 prop_double_not() ->
     ?FORALL({P, View}, {predicate(), view()}, evaluated({'not', {'not', P}}, context(View)) =:= evaluated(P, context(View))).
 
-%% A comparison with what is not known is neither true nor false, nor is its opposite.
+%% A comparison with an unknown value is neither true nor false, and neither is its opposite.
 prop_unknown() ->
     ?FORALL({Op, Value}, {elements([eq, ne, lt, le, gt, ge]), value()},
             begin
@@ -89,7 +89,7 @@ prop_relative_order() ->
                 placement_pred:thresholds(Compiled, Contexts) =:= placement_pred:thresholds(Compiled, lists:reverse(Contexts))
             end).
 
-%% What the explanation calls suitable is what is chosen.
+%% The nodes that the explanation calls suitable are the ones that are chosen.
 prop_explain_agrees() ->
     ?FORALL({Parts, Views}, {list(frequency([{4, predicate()}, {1, {name(), elements([low, high, lowest, highest])}}])), non_empty(list(view()))},
             begin
@@ -110,13 +110,13 @@ words_test_() ->
     [?_assertEqual({What, Want}, {What, passing(What, [5, 3, 1, 4, 2, 6, 7])})
      || {Want, What} <- [{[1, 2, 3], low}, {[5, 6, 7], high}, {[1], lowest}, {[7], highest}, {[6, 7], {top, 2}}, {[1, 2, 3, 4, 5, 6, 7], {bottom, 9}}]].
 
-%% No float holds their differences: they are unknown, and compare with nothing.
+%% Their differences are out of the range of a float, so they are unknown and do not compare with anything.
 huge_values_test_() ->
     [?_assertEqual({What, Want}, {What, passing(What, [1, 2.5, 4, 1 bsl 1024, 1.0e308, -1.0e308])})
      || {Want, What} <- [{[1], low}, {[4], high}, {[1], lowest}, {[4], highest}, {[1, 2.5, 4], {top, 9}}]]
         ++ [?_assertEqual([], passing(high, [1 bsl 1024]))].
 
-%% The values of those that a word means.
+%% Returns the values that a word selects.
 passing(What, Values) ->
     {ok, Compiled} = placement_pred:compile(case What of {Word, N} -> {a, Word, N}; _ -> {a, What} end),
     Contexts = [context(#{status => ok, attributes => #{a => {ok, Value, 0, none, 0}}}) || Value <- Values],
@@ -130,7 +130,7 @@ contradictions_test_() ->
                       {1, [{a, lt, {1, gib}}, {a, gt, {2048, mib}}]}, {0, [{a, lt, 2000000}, {a, gt, {1, gib}}]},
                       {0, [{a, lt, 3}, {a, gt, 2}]}, {0, [{a, lt, 1}, {b, gt, 2}]}]].
 
-%% What only the chooser can judge is not checked again by the target.
+%% The target does not check again what only the chooser can judge.
 at_target_test() ->
     {ok, Compiled} = placement_pred:compile([{a, gt, 1}, {dist, near}, {'or', [{b, true}, {group, g}]}, {c, low}, {'not', {b, exists}}]),
     ?assertEqual([{a, gt, 1}, {'not', {b, exists}}], placement_pred:at_target(Compiled)),

@@ -1,7 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The session of the RELEASE report D3.5, Appendix A, on as many real nodes, which hold the values that it prints.
+%% @doc The session of the RELEASE report D3.5, Appendix A, on the same number of real nodes, which hold the values
+%% that it prints.
 %%
-%% All nodes run on one host here, so `vm1@bwlf01' of the report is called `vm1_bwlf01-...@127.0.0.1'. The report's list names bwlf32 twice.
+%% All nodes run on one machine here, so the report's `vm1@bwlf01' is called `vm1_bwlf01-...@127.0.0.1'. The report's
+%% list names bwlf32 twice.
 -module(placement_report_SUITE).
 
 -include_lib("stdlib/include/assert.hrl").
@@ -15,13 +17,14 @@ all() -> [the_session, protocol, boolean_predicates, six_comparisons].
 
 init_per_suite(Config) ->
     Cluster = beamway_placement_nodes:start(["m" | [Name || {Name, _, _, _, _} <- machines()]], #{run => false}),
-    %% Configuration files hold the values, as the machines held theirs.
+    %% Configuration files hold the values that the report's machines had.
     lists:foreach(fun({Name, Speed, Memory, Load, Processors}) ->
         File = filename:join(proplists:get_value(priv_dir, Config), Name ++ ".attributes"),
         ok = file:write_file(File, io_lib:format("[{cpu_speed, ~p}, {mem_free, ~p}, {loadavg5, ~p}, {vm_num_processors, ~p}].~n", [Speed, Memory, Load, Processors])),
         ok = beamway_placement_nodes:call(Cluster, Name, {attr, start}, [File])
     end, machines()),
-    %% On m nothing is started: it only asks. Its library waits five seconds for all, in which a busy machine may not connect so many.
+    %% Nothing is started on m, which only asks. Its library waits five seconds for all nodes, and a busy machine may
+    %% not be able to connect that many in this time.
     ok = beamway_placement_nodes:connect(Cluster, "m"),
     [{cluster, Cluster} | Config].
 
@@ -63,14 +66,15 @@ the_session(Config) ->
     ?assertEqual([], Chosen([{loadavg5, lt, 0.1}, {cpu_speed, gt, 2000}])),
     Last = [{loadavg5, lt, 0.1}, {cpu_speed, gt, 1600}],
     ?assertEqual(["vm1_bwlf33", "vm1_persephone"], Chosen(Last)),
-    %% The report's last answer has bwlf01, too: its clock had risen since it was printed.
+    %% The report's last answer also has bwlf01, whose clock had risen since it was printed.
     ok = beamway_placement_nodes:call(Cluster, "vm1_bwlf01", {attr, update_attr}, [cpu_speed, 1998.0]),
     ?assertEqual(["vm1_bwlf01", "vm1_bwlf33", "vm1_persephone"], Chosen(Last)),
     ok = beamway_placement_nodes:call(Cluster, "vm1_bwlf01", {attr, update_attr}, [cpu_speed, 1596.0]).
 
 bwlf(Numbers) -> ["vm1_bwlf" ++ Number || Number <- Numbers].
 
-%% {attr_server, Node} ! {self(), {report, Key, Names}}: the names and their values come back, `undefined' for what there is not.
+%% {attr_server, Node} ! {self(), {report, Key, Names}}: the answer has the names and their values, with `undefined'
+%% for missing ones.
 protocol(Config) ->
     Cluster = proplists:get_value(cluster, Config),
     Node = node_of("vm1_cantor", Cluster),

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Measuring on real nodes, and the command `beamway topology' from measuring to every format.
+%% @doc Measures on real nodes, and runs the command `beamway topology' from measuring to every format.
 -module(placement_topology_SUITE).
 
 -include_lib("stdlib/include/assert.hrl").
@@ -35,7 +35,7 @@ every_pair(_Config) ->
     {ok, Matrix} = placement_measured:matrix(Result, quiet, min_us),
     ?assertMatch(#{verdict := _}, placement_cluster:cluster(Matrix)).
 
-%% What placement_cluster_tests asks of the small ones.
+%% Checks the same as placement_cluster_tests does for the small ones.
 large_planted_trees(_Config) ->
     [begin
          [placement_cluster_tests:planted(Shape, Seed) || Seed <- [1, 2]],
@@ -47,7 +47,7 @@ large_planted_trees(_Config) ->
     placement_cluster_tests:some_rounds(racks_128, 0.4),
     placement_cluster_tests:colonies(athos_256).
 
-%% Their code path does not hold placement; nothing is left behind.
+%% The nodes' code path does not have placement; the measurement leaves nothing behind.
 nodes_without_placement(_Config) ->
     [{_, First, FirstNode}] = cluster(1),
     Stock = [peer:start(#{name => beamway_peer:unique_name("stock"), host => "127.0.0.1", longnames => true, connection => standard_io, wait_boot => 60000,
@@ -58,7 +58,8 @@ nodes_without_placement(_Config) ->
     ?assertEqual(6, map_size(Pairs)),
     [?assertEqual(false, peer:call(Peer, code, is_loaded, [placement_probe_pair])) || {ok, Peer, _} <- Stock].
 
-%% Killed between the rounds: what was measured with it is kept, its other pairs are missing, and nobody waits for it.
+%% The node is killed between the rounds. Measurements with it are kept, its other pairs are missing, and nobody waits
+%% for it.
 a_node_that_dies(_Config) ->
     Cluster = cluster(4),
     {_, Victim, Gone} = lists:nth(2, Cluster),
@@ -67,10 +68,10 @@ a_node_that_dies(_Config) ->
     ?assertEqual(2, length(Failed)),
     ?assertEqual([], [Pair || {_, _, _, timeout} = Pair <- Failed]),
     ?assertEqual(4, map_size(Pairs)),
-    %% What was measured with it places it still.
+    %% The measurements with it are enough to place it.
     {ok, Matrix} = placement_measured:matrix(Result, quiet, median_us),
     ?assertEqual({4, 2}, {placement_matrix:size(Matrix), placement_matrix:gaps(Matrix)}),
-    %% All at once: those that are left begin although one of them cannot.
+    %% In loaded mode the remaining pairs begin although one cannot.
     {error, {unreachable, [{Gone, _}]}} = probe(Cluster, beamway_placement_nodes:nodes(Cluster), #{modes => [loaded]}).
 
 gone(Cluster, Victim, Gone) ->
@@ -78,11 +79,11 @@ gone(Cluster, Victim, Gone) ->
     [ok = beamway_peer:wait_disconnected(Peer, Gone) || Peer <- beamway_placement_nodes:peers(Cluster), Peer =/= Victim],
     ok.
 
-%% What does not answer is missing when its time is over; the others are there.
+%% Pairs that do not answer are missing when their time is over; the others are present.
 a_frozen_node(_Config) ->
     Cluster = cluster(3),
     Nodes = lists:sort(beamway_placement_nodes:nodes(Cluster)),
-    %% One that the first round leaves out.
+    %% A node that the first round leaves out.
     [[{One, Other}] | _] = placement_probe:rounds(Nodes),
     [Node] = Nodes -- [One, Other],
     {_, Frozen, Node} = lists:keyfind(Node, 3, Cluster),
@@ -93,7 +94,7 @@ a_frozen_node(_Config) ->
     ?assertMatch([{quiet, One, Other}], maps:keys(Pairs)),
     ?assertEqual([timeout, timeout], [Reason || {quiet, A, B, Reason} <- Failed, A =:= Node orelse B =:= Node]).
 
-%% All at once, and one of them is stopped or killed before they begin: the others begin all the same.
+%% All pairs run at once, and a node is stopped or killed before they begin. The others still begin.
 without_one_at_the_gate(_Config) ->
     [begin
          Cluster = cluster(3),
@@ -107,7 +108,7 @@ without_one_at_the_gate(_Config) ->
          ?assertEqual(3, length([Pair || {quiet, A, B} = Pair <- maps:keys(Pairs), lists:member(A, Nodes), lists:member(B, Nodes)]))
      end || Interrupt <- [fun(_, Victim, _) -> beamway_peer:sigstop(Victim) end, fun gone/3]].
 
-%% Measures, and lets something happen after the first round of the quiet mode, or before the loaded mode.
+%% Measures, and runs a function after the first round of the quiet mode or before the loaded mode.
 interrupted(Cluster, Mode, Interrupt, Options) ->
     [First | _] = beamway_placement_nodes:peers(Cluster),
     Nodes = beamway_placement_nodes:nodes(Cluster),
@@ -118,7 +119,7 @@ interrupted(Cluster, Mode, Interrupt, Options) ->
     _ = beamway_peer:run(First, fun() -> ?MODULE ! go_on end),
     beamway_peer:await(Call, Patience).
 
-%% On the first node. It has a name from the moment on at which it waits.
+%% Runs on the first node, and registers a name when it begins to wait.
 measured_with_a_break(Nodes, Mode, Options, Patience) ->
     Progress = fun(#{mode := Now, done := Done}) when Now =:= Mode, Done > 0; Now =:= Mode, Mode =:= loaded ->
                        case get(?MODULE) of
@@ -136,7 +137,8 @@ unreachable(_Config) ->
     Cluster = cluster(2),
     ?assertMatch({error, {unreachable, [{'nobody@127.0.0.1', _}]}}, probe(Cluster, ['nobody@127.0.0.1' | beamway_placement_nodes:nodes(Cluster)], #{})).
 
-%% What was measured before is not measured again. What is known of a node that has gone is in no result: the file would name pairs of nodes that it does not have.
+%% Earlier measurements are not repeated. Those with a node that has gone are left out, because the file would
+%% otherwise list pairs of nodes that it does not have.
 resumed(_Config) ->
     Cluster = cluster(3),
     [A, B | _] = Nodes = lists:sort(beamway_placement_nodes:nodes(Cluster)),
@@ -146,7 +148,7 @@ resumed(_Config) ->
     ?assertEqual(3, map_size(Pairs)),
     ?assertMatch(#{{quiet, A, B} := #{median_us := 2.0}}, Pairs).
 
-%% Workers by an attribute, shaped like the tree.
+%% Workers are chosen by an attribute, in the shape of the tree.
 plan_by_query(_Config) ->
     Cluster = beamway_placement_nodes:start(["a", "b", "c"]),
     [A, B, C] = beamway_placement_nodes:nodes(Cluster),
@@ -158,7 +160,8 @@ plan_by_query(_Config) ->
     ?assertEqual(lists:sort([A, B]), lists:sort([Node || {worker, Node} <- placement_plan:to_list(Process)])),
     ?assertMatch({error, _}, Plan(#{workers => {worker, eq, 7}})).
 
-%% Two are bound to one processor and the third to another: their declared tree knows, and that without a bound node does not look into the machine.
+%% Two nodes are bound to one processor and the third to another, as their declared tree shows. A tree without a bound
+%% node does not look into the machine.
 bound_nodes(_Config) ->
     case per_core_is_possible() of
         {skip, _} = Skip -> Skip;
@@ -209,7 +212,7 @@ command(Config) ->
     {0, Alpha} = run(Config, ["show", "topology.json", "--alpha", "1.6"]),
     says(Alpha, "4 nodes").
 
-%% A file that is not would be refused.
+%% A file that differs from the documentation would be refused.
 is_as_documented(Config, File) ->
     Stored = filename:join(proplists:get_value(priv_dir, Config), File),
     {ok, Text} = file:read_file(Stored),
@@ -248,7 +251,7 @@ command_bad_words(Config) ->
                  {2, "--start: expected a number", ["measure", "--start", "1"]},
                  {2, "--pairs some: expected a share above 0%", ["measure", "--start", "2", "--pairs", "some"]}, {2, "--pairs 101%: expected", ["measure", "--start", "2", "--pairs", "101%"]},
                  {0, "quiet: 12 of 12 pairs", ["measure", "--start", "8", "--pairs", "40%", "--batches", "2", "--mode", "quiet", "--out", "some.json"]}, {0, "8 nodes", ["show", "some.json"]},
-                 %% The nodes of the file have ended.
+                 %% The nodes in the file have ended.
                  {0, "quiet: 3 of 3 pairs", ["measure", "--start", "3", "--batches", "2", "--mode", "quiet", "--resume", "--out", "some.json"]}, {0, "3 nodes", ["show", "some.json"]}, {2, "expected one FILE", ["show"]},
                  {1, "cannot read nowhere.json", ["show", "nowhere.json"]}, {1, "circle: a > b > a", ["show", File]},
                  {1, "no measured pair joins 1 of 3 nodes to the others, such as c@h", ["show", Half]}, {0, "left out", ["show", Half, "--drop-gaps"]},
@@ -266,7 +269,7 @@ command_formats(Config) ->
     {0, Warned} = run(Config, ["import", "t.conf", "--nodes", "a@n0,a@n1,a@n9"]),
     [says(Warned, Part) || Part <- ["2 hosts of the file have no node", "1 nodes are not in the file"]].
 
-%% What other programs write: Slurm's topology.yaml, a list of hosts, the XML of hwloc's own program.
+%% Files from other programs: Slurm's topology.yaml, a list of hosts, and XML from hwloc's own program.
 command_imports(Config) ->
     Folder = proplists:get_value(priv_dir, Config),
     ok = file:write_file(filename:join(Folder, "topology.yaml"), "---\n- topology: net\n  cluster_default: true\n  tree:\n    switches:\n      - switch: s2\n        children: s[0-1]\n"
@@ -288,7 +291,7 @@ command_imports(Config) ->
     end.
 
 sixty_four_nodes(Config) ->
-    %% Two minutes on an idle machine; so many nodes feel each other program that runs beside.
+    %% This takes two minutes on an idle machine, but every other program on the machine slows down that many nodes.
     ct:timetrap({minutes, 30}),
     {0, Text} = run(Config, ["measure", "--start", "64", "--batches", "10"]),
     says(Text, "loaded: 2016 of 2016 pairs"),

@@ -5,7 +5,7 @@
 -include_lib("proper/include/proper.hrl").
 -include_lib("eunit/include/eunit.hrl").
 
-%% What placement:topology() says where there is no tree.
+%% `none' is what placement:topology() returns without a tree.
 none_holds_no_node_test() ->
     ?assertEqual({[], 0, false, 0, 0.0}, {placement_tree:nodes(none), placement_tree:size(none), placement_tree:is_member(none, a), placement_tree:depth(none), placement_tree:diameter(none, [a, b])}),
     [?assertEqual(unknown, Answer) || Answer <- [placement_tree:distance(none, a, b), placement_tree:distance(none, a, a), placement_tree:shared(none, a, b), placement_tree:disc(none, a, 1),
@@ -51,7 +51,7 @@ prop_network_terms_come_back() ->
                 Again =:= Tree
             end).
 
-%% The diameter by first and last place is that of all pairs.
+%% The diameter computed from the first and the last place equals that of all pairs.
 prop_diameter() ->
     ?FORALL(Network, network(),
             begin
@@ -61,7 +61,7 @@ prop_diameter() ->
                 placement_tree:diameter(Tree, Some) =:= lists:max([0.0 | Pairs])
             end).
 
-%% Two nodes are in one branch where their ways from the root share a step.
+%% Two nodes are in the same branch if their paths from the root share a step.
 prop_branches() ->
     ?FORALL(Network, network(),
             begin
@@ -79,7 +79,7 @@ one_node_is_in_no_branch_test() ->
     {ok, Tree} = placement_tree:from_paths([{a, "/site/rack"}]),
     ?assertEqual(unknown, placement_tree:branch(Tree, a)).
 
-%% A node that comes and goes leaves the distances of the others as they were.
+%% A node that joins and leaves does not change the distances of the others.
 prop_changes() ->
     ?FORALL({Network, Path}, {network(), list(oneof([n, x, y]))},
             begin

@@ -1,5 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A model of many nodes with the real decisions of placement_voter: messages are slow or lost, nodes restart and forget, the network splits, voters are replaced. At no time do two nodes run the child.
+%% @doc A model of many nodes with the real decisions of placement_voter: messages are slow or lost, nodes restart and
+%% forget, the network splits, and voters are replaced. Two nodes must never run the child at the same time.
 -module(placement_voter_tests).
 
 -include_lib("eunit/include/eunit.hrl").
@@ -9,7 +10,8 @@
 -define(STEP, 4).
 -define(STEPS, 3000).
 
-%% `broken': the rule that this run leaves out. `asks': questions under way, by the node that asks. `runs': what runs the child.
+%% `broken': the rule that this run leaves out. `asks': open questions, by the node that asks. `runs': the nodes that
+%% run the child.
 -record(world, {now = 0, broken = none, rows = #{}, made = #{}, down = #{}, sides = #{}, asks = #{}, runs = #{}, names = #{}, seen = #{}}).
 -record(ask, {spec, since, answers = #{}}).
 -record(run, {spec, until, next, change = {#{}, none}}).
@@ -22,7 +24,7 @@ never_two_test_() ->
         [?assertMatch({Key, Count, _} when Count > 25, {Key, maps:get(Key, Sums, 0), Sums}) || Key <- [started, ended, restarted, replacing, replaced, split, called]]
     end]}.
 
-%% The first seed is one that shows it, so that it need not be looked for each time.
+%% The first seed is known to show the failure, so that it need not be searched for each time.
 each_rule_is_needed_test_() ->
     [{timeout, 120, {atom_to_list(Rule), ?_assertMatch({Rule, {two, _}}, {Rule, first_two(Rule, First, First + 1500)})}}
      || {Rule, First} <- [{quarantine, 2}, {both_sets, 13}, {margin, 1}]].
@@ -79,7 +81,7 @@ faults(World) ->
 
 restarts(World) -> restarted(one_of(?NODES), World).
 
-%% As when a rack loses its power.
+%% Many nodes restart at once, as when a rack loses power.
 many_restart(#world{runs = Runs} = World) -> lists:foldl(fun restarted/2, World, [Node || Node <- ?NODES, not is_map_key(Node, Runs), not chance(3)]).
 
 restarted(Node, #world{now = Now, rows = Rows, made = Made, runs = Runs, asks = Asks, names = Names} = World) ->
@@ -96,10 +98,10 @@ splits(World) -> seen(split, World#world{sides = maps:from_list([{Node, rand:uni
 
 heals(World) -> told(World#world{sides = maps:from_list([{Node, 1} || Node <- ?NODES])}).
 
-%% Who runs the child tells the nodes that have come.
+%% The node that runs the child informs the nodes that have come.
 told(#world{runs = Runs} = World) -> maps:fold(fun(Node, #run{spec = Spec}, Before) -> announced(Node, Spec, Before) end, World, Runs).
 
-%% The process ends by itself; its keeper gives the promises back.
+%% The process ends by itself, and its keeper gives the promises back.
 ends(#world{runs = Runs} = World) when map_size(Runs) =:= 0 -> World;
 ends(#world{now = Now, runs = Runs, asks = Asks} = World) ->
     {Node, #run{spec = Spec}} = one_of(maps:to_list(Runs)),
@@ -110,7 +112,8 @@ ends(#world{now = Now, runs = Runs, asks = Asks} = World) ->
                         end
                 end, World#world{runs = maps:remove(Node, Runs), asks = maps:remove(Node, Asks)}, placement_voter:asked(Spec)).
 
-%% Somebody calls placement:child/3 again, on a side with more than half of the candidates, of which at least one knows who the voters are now; or nobody knows the child.
+%% A caller uses placement:child/3 again, on a side with more than half of the candidates, at least one of which knows
+%% the current voters, unless no node knows the child.
 called(#world{now = Now, made = Made, names = Names, rows = All} = World) ->
     Here = here(one_of(?NODES), World),
     Rows = [Row || Node <- Here, {#{}, _} = Row <- [row(Node, World)]],
@@ -163,7 +166,7 @@ answered(Node, #world{asks = Asks} = World) ->
 
 to_ask(Spec, World) -> placement_voter:asked(left_out(Spec, World)).
 
-%% What the broken rule of this run hides from whoever counts.
+%% Hides from the node that counts what the broken rule of this run leaves out.
 left_out(#{fence := Fence, live := Fence} = Spec, _) -> Spec;
 left_out(Spec, #world{broken = both_sets}) -> maps:remove(next, Spec);
 left_out(Spec, #world{broken = memory}) -> maps:remove(settle, Spec);
@@ -219,7 +222,7 @@ granted(Node, Spec, Since, Both, #world{now = Now, broken = Broken, runs = Runs}
             seen(started, announced(Node, Lives, World#world{runs = Runs#{Node => #run{spec = Lives, until = Until, next = Now}}}))
     end.
 
-%% Most of those that are connected, whether they vote or not.
+%% Informs most of the connected nodes, whether they vote or not.
 announced(Node, Spec, World) ->
     lists:foldl(fun(Other, #world{rows = Rows, names = Names} = Before) ->
                         Told = case Rows of

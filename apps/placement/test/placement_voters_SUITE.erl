@@ -1,5 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Children with few voters among many nodes: names on every node, voters that are replaced, messages per second, children as those of a supervisor, spread over what runs. Five real nodes.
+%% @doc Children with few voters among many nodes: names on every node, replacement of voters, messages per second,
+%% children in the form of a supervisor's, and spreads over what runs. Five real nodes.
 -module(placement_voters_SUITE).
 
 -include_lib("stdlib/include/assert.hrl").
@@ -43,7 +44,7 @@ names(Config) -> [Name || {Name, _, _} <- cluster(Config)].
 
 wait_until(Fun) -> beamway_peer:wait_until(Fun, 60000).
 
-%% The process, once all of these nodes find the same one, and not this.
+%% Returns the process once all of these nodes find the same one, and it is not the given one.
 found(Config, But) ->
     wait_until(fun() ->
         case lists:usort([on(Config, Name, whereis_name, [one]) || Name <- names(Config)]) of
@@ -52,7 +53,7 @@ found(Config, But) ->
         end
     end).
 
-%% Who votes, as a node knows it that has voted.
+%% Returns the voters, as a node knows them that has voted.
 voters(Config) ->
     Specs = [Spec || Name <- names(Config), {_, #{} = Spec, _} <- call(Config, Name, {ets, lookup}, [placement_children, one])],
     [#{nodes := Nodes} = Last | _] = lists:reverse(lists:sort(fun(A, B) -> maps:get(term, A) =< maps:get(term, B) end, Specs)),
@@ -62,7 +63,7 @@ child(Config, Options) -> on(Config, "a", child, [[], {?COUNTER, start_link, [on
 
 grace() -> 1500 * beamway_runner:slowness().
 
-%% Three of five nodes vote. The others know the name, end the child, and learn of it when they come.
+%% Three of five nodes vote. The others know the name, can end the child, and learn of it when they join.
 names_on_every_node(Config) ->
     {ok, First} = child(Config, #{voters => 3}),
     ?assertEqual(First, found(Config, none)),
@@ -82,14 +83,15 @@ names_on_every_node(Config) ->
     true = wait_until(fun() -> lists:usort([{on(Config, Name, whereis_name, [one]), on(Config, Name, children, [])} || Name <- names(Config)]) =:= [{undefined, []}] end),
     ?assertEqual({error, no_such_child}, on(Config, Other, delete_child, [one])).
 
-%% One voter after the other is killed. Others take their places, so the child outlives two of its three first voters, and then its own node.
+%% One voter after the other is killed. Others replace them, so the child outlives two of its first three voters, and
+%% then its own node.
 voters_are_replaced(Config) ->
     {ok, First} = child(Config, #{voters => 3, replace_after => 300, settle => 1000, nodes => beamway_placement_nodes:nodes(cluster(Config))}),
     {0, Voters} = voters(Config),
     [One, Two | _] = [Name || {Name, _, Node} <- cluster(Config), lists:member(Node, Voters), Node =/= node(First)],
     ok = beamway_peer:kill9(peer_of(Config, One)),
     Four = without(One, Config),
-    %% The second configuration after the first is without those that are gone.
+    %% The second configuration after the first no longer contains the nodes that are gone.
     true = wait_until(fun() -> case voters(Four) of {2, Nodes} -> not lists:member(node_of(Config, One), Nodes); _ -> false end end),
     ?assertEqual(First, found(Four, none)),
     ok = beamway_peer:kill9(peer_of(Config, Two)),
@@ -101,7 +103,7 @@ voters_are_replaced(Config) ->
     ok = beamway_peer:kill9(peer_of(Config, Own)),
     ?assertNotEqual(First, found(without(Own, Three), First)).
 
-%% It is started where nobody else is. When nodes come, they vote on it, so that it outlives the first one.
+%% The child starts while there is no other node. Nodes that join later vote on it, so it outlives the first one.
 follows_the_cluster(Config) ->
     {ok, First} = on(Config, "a", child, [[], {?COUNTER, start_link, [one, 100]}, #{name => one, grace => grace(), replace_after => 300, settle => 500}]),
     ?assertEqual({0, [node(First)]}, voters(Config)),
@@ -112,7 +114,8 @@ follows_the_cluster(Config) ->
     ok = beamway_peer:kill9(peer_of(Config, "a")),
     ?assertNotEqual(First, found(without("a", Config), First)).
 
-%% Voters of all children are asked four times in the grace time. With all nodes as voters it would be five thirds of that.
+%% The voters of all children are asked four times in the grace time. With all nodes as voters there would be five
+%% thirds as many messages.
 messages_per_second(Config) ->
     Children = 40,
     Grace = 2000 * beamway_runner:slowness(),
@@ -126,7 +129,7 @@ messages_per_second(Config) ->
     io:format(user, "~b children, 3 voters each, grace time ~b ms: ~.1f questions a second, ~.1f expected~n", [Children, Grace, PerSecond, Expected]),
     ?assert(PerSecond > Expected / 2 andalso PerSecond < Expected * 4 / 3, {PerSecond, Expected}).
 
-%% On a node: how many questions its voter gets in so many milliseconds.
+%% Runs on a node: counts the questions that its voter gets in `Ms' milliseconds.
 asked(Ms) ->
     Voter = whereis(placement_child),
     1 = erlang:trace(Voter, true, ['receive']),
@@ -141,7 +144,7 @@ counted(Voter, Count, End) ->
     after max(0, End - erlang:monotonic_time(millisecond)) -> Count
     end.
 
-%% What a supervisor returns, it returns.
+%% The functions return what a supervisor's functions return.
 as_of_a_supervisor(Config) ->
     Do = fun(Name, Function, Arguments) -> on(Config, Name, Function, [workers | Arguments]) end,
     Spec = fun(Id, More) -> maps:merge(#{id => Id, start => {?COUNTER, start_link, [Id, 10]}, grace => grace(), nodes => beamway_placement_nodes:nodes(cluster(Config))}, More) end,
@@ -154,7 +157,7 @@ as_of_a_supervisor(Config) ->
     ?assertEqual([{specs, 3}, {active, 3}, {supervisors, 1}, {workers, 2}], Do("d", count_children, [])),
     ?assertEqual([], on(Config, "d", which_children, [others])),
     {1, One, _} = call(Config, "e", {?COUNTER, bump}, [{via, placement, {workers, 1}}, me]),
-    %% A transient one is started again after a crash, and not after a normal end; a temporary one never.
+    %% A transient child is restarted after a crash but not after a normal end; a temporary one is never restarted.
     true = call(Config, name_of(Config, node(Two)), {erlang, exit}, [Two, kill]),
     Again = wait_until(fun() -> case lists:keyfind(two, 1, Do("a", which_children, [])) of {two, Pid, _, _} when is_pid(Pid), Pid =/= Two -> Pid; _ -> false end end),
     ok = call(Config, "a", {gen_server, stop}, [Again]),
@@ -167,20 +170,20 @@ as_of_a_supervisor(Config) ->
         {{bad_option, restart, always}, Spec(1, #{restart => always})}, {{bad_option, shutdown, soon}, Spec(1, #{shutdown => soon})}, {{bad_option, type, other}, Spec(1, #{type => other})},
         {{bad_option, significant, true}, Spec(1, #{significant => true})}]].
 
-%% Two zones, of three nodes and of two: as many children in each, one after the other.
+%% Two zones, one with three nodes and one with two, get the same number of children, one after the other.
 spread_over_what_runs(Config) ->
     [ok = on(Config, Name, insert, [zone, Zone]) || {Name, Zone} <- [{"a", x}, {"b", x}, {"c", x}, {"d", y}, {"e", y}]],
     Nodes = beamway_placement_nodes:nodes(cluster(Config)),
     Spread = #{by => {attribute, zone}, max_skew => 1, how => hard, count => {children, spread}},
     Starts = fun(N) ->
         {ok, Pid} = on(Config, "a", start_child, [spread, #{id => N, start => {?COUNTER, start_link, [N, 10]}, query => #{spread => Spread}, nodes => Nodes, grace => grace()}]),
-        %% Each voter may choose the next.
+        %% Any voter may choose next.
         true = wait_until(fun() -> lists:all(fun(Name) -> lists:keymember(Pid, 2, on(Config, Name, which_children, [spread])) end, ?NAMES) end),
         lists:member(node(Pid), [node_of(Config, "d"), node_of(Config, "e")])
     end,
     ?assertEqual(4, length([N || N <- lists:seq(1, 8), Starts(N)])),
     ?assertMatch({ok, _, _}, on(Config, "b", choose_node, [Nodes, #{spread => Spread#{min_domains => 2}}])),
-    %% With fewer zones than that the least used one counts as empty, and none may take more than one.
+    %% With fewer zones than this the least used one counts as empty, and no zone may take more than one.
     {error, {unsatisfied, #{spread := #{most := 0}} = Conflict}} = on(Config, "b", choose_node, [Nodes, #{spread => Spread#{min_domains => 3}}]),
     ?assertMatch([_ | _], string:find(lists:flatten(io_lib:format("~ts", [call(Config, "b", {placement, format_error}, [{unsatisfied, Conflict}])])), "hard spread")),
     ?assertMatch({ok, _, _}, on(Config, "b", choose_node, [Nodes, #{spread => (maps:remove(min_domains, Spread))#{how => soft}}])).
