@@ -1,17 +1,18 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Messages and calls between nodes, broadcasts to groups, and binaries that nodes of one host share.
+%% @doc Messages and calls between nodes, broadcasts to groups, and binaries shared by the nodes on a host.
 %%
 %% ```
 %% ok = teleport:send({name, Node}, Message),
 %% Reply = teleport:call({server, Node}, Request),
 %% ok = teleport:cast(Pid, Request)'''
 %%
-%% A destination is a pid, a name or `{Name, Node}', `{global, Name}' or `{via, Module, Name}'; local ones are sent to directly. Messages go over the
-%% distribution, in its order; where that is stock TCP without encryption, they go over a pool of connections of their own. docs/guide/teleport.md
-%% says what is guaranteed.
+%% A destination is a pid, a name or `{Name, Node}', `{global, Name}' or `{via, Module, Name}'; messages to local ones
+%% are sent directly. Messages use the distribution and keep its order. If it is stock TCP without encryption, they
+%% use a pool of separate connections instead. docs/guide/teleport.md lists the guarantees.
 %%
-%% Calls end as those of gen_server do: with the reply, or with an exit whose reason is `{Reason, {teleport, call, Arguments}}'. `Reason' is that of
-%% gen_server: `timeout', `noproc', `{nodedown, Node}' or the reason of the server's end; or `overload', if `on_full' forbids to wait for room.
+%% Calls end like those of gen_server: with the reply, or with an exit whose reason is
+%% `{Reason, {teleport, call, Arguments}}'. `Reason' is that of gen_server (`timeout', `noproc', `{nodedown, Node}' or
+%% the server's exit reason), or `overload' if `on_full' does not permit waiting for room.
 -module(teleport).
 
 -export([send/2, send/3, call/2, call/3, call/4, cast/2, cast/3, gs_call/2, gs_call/3, gs_cast/2]).
@@ -22,30 +23,31 @@
 -export_type([dest/0, options/0, reason/0, request_id/0, response/0]).
 
 -type dest() :: pid() | atom() | {Name :: atom(), node()} | {global, term()} | {via, module(), term()}.
--type options() :: #{on_full => block | error | drop,        %% without room: waits, `{error, overload}', or drops and counts; default block
+-type options() :: #{on_full => block | error | drop,        %% without room: wait, return `{error, overload}', or drop and count; default block
                      timeout => timeout(),                   %% milliseconds that a send may wait for room, default infinity
                      confirm => boolean(),                   %% only send/3 and cast/3: `{ok, Ref}', and later `{teleport, Ref, confirmed | {unconfirmed, reason()}}'
                      key => term(),                          %% over a pool, messages of one key keep their order; default the sender
-                     class => teleport_config:class(),       %% these three: no effect any more
+                     class => teleport_config:class(),       %% these three have no effect any more
                      unordered => boolean(),
                      way => lane | distribution}.
 -type reason() :: overload | timeout | noproc | {nodedown, node()} | {no_teleport, node()} | {too_big, Bytes :: pos_integer()}.
 -type request_id() :: term().
-%% What gen_server calls so.
+%% gen_server has the same type of limit.
 -type limit() :: timeout() | {abs, Ms :: integer()}.
 -type response() :: {reply, term()} | {error, {Reason :: term(), Server :: term()}}.
 
 -define(CALL_MS, 5000).
 -define(NAME_MS, 5000).
 
-%% @doc Sends a message, in order with those sent by `!'. Waits while the connection is full, but never for one to be made.
+%% @doc Sends a message, in order with messages sent with `!'. Waits while the connection is full, but never for a
+%% connection to be made.
 -spec send(dest(), term()) -> ok | {error, reason()}.
 send(Pid, Message) when is_pid(Pid), node(Pid) =/= node() -> teleport_message:give(node(Pid), Pid, Pid, Message);
 send({Name, Node} = Dest, Message) when is_atom(Name), Name =/= global, is_atom(Node), Node =/= node() -> teleport_message:give(Node, Name, Dest, Message);
 send(Dest, Message) ->
     teleport_message:send(Dest, Message, #{}).
 
-%% @doc The same with options.
+%% @doc Sends a message with options.
 -spec send(dest(), term(), options()) -> ok | {ok, reference()} | {error, reason()}.
 send(Dest, Message, Options) -> teleport_message:send(Dest, Message, teleport_message:checked(Options)).
 
@@ -53,19 +55,19 @@ send(Dest, Message, Options) -> teleport_message:send(Dest, Message, teleport_me
 -spec call(dest(), term()) -> term().
 call(Dest, Request) -> call(Dest, Request, ?CALL_MS).
 
-%% @doc The same with a limit in milliseconds.
+%% @doc Calls with a time limit in milliseconds.
 -spec call(dest(), term(), timeout()) -> term().
 call(Dest, Request, Timeout) -> teleport_call:call('$gen_call', Dest, Request, Timeout, #{}).
 
-%% @doc The same with options.
+%% @doc Calls with options.
 -spec call(dest(), term(), timeout(), options()) -> term().
 call(Dest, Request, Timeout, Options) -> teleport_call:call('$gen_call', Dest, Request, Timeout, teleport_message:checked(Options)).
 
-%% @doc Sends a request that has no reply.
+%% @doc Sends a request without a reply.
 -spec cast(dest(), term()) -> ok | {error, reason()}.
 cast(Dest, Request) -> send(Dest, {'$gen_cast', Request}).
 
-%% @doc The same with options.
+%% @doc Sends a request without a reply, with options.
 -spec cast(dest(), term(), options()) -> ok | {ok, reference()} | {error, reason()}.
 cast(Dest, Request, Options) -> send(Dest, {'$gen_cast', Request}, Options).
 
@@ -81,104 +83,113 @@ gs_call(Dest, Request, Timeout) -> call(Dest, Request, Timeout).
 -spec gs_cast(dest(), term()) -> ok | {error, reason()}.
 gs_cast(Dest, Request) -> cast(Dest, Request).
 
-%% @doc Begins a call; the same process takes the reply later. The identifier is one of gen_server's, whose functions for requests and collections
-%% take it as well.
+%% @doc Begins a call; the same process takes the reply later. The identifier is a gen_server request identifier, so
+%% gen_server's functions for requests and collections accept it as well.
 -spec send_request(dest(), term()) -> request_id().
 send_request(Dest, Request) -> teleport_call:request(Dest, Request, #{}).
 
-%% @doc The same with options.
+%% @doc Begins a call with options.
 -spec send_request(dest(), term(), options()) -> request_id().
 send_request(Dest, Request, Options) -> teleport_call:request(Dest, Request, teleport_message:checked(Options)).
 
-%% @doc Waits for the reply of {@link send_request/2}; after `timeout' it may be waited for again. The limit may be `{abs, Ms}', as for gen_server.
+%% @doc Waits for the reply to {@link send_request/2}. After `timeout' a caller may wait for it again. As in
+%% gen_server, the limit may be `{abs, Ms}'.
 -spec wait_response(request_id(), limit()) -> response() | timeout.
 wait_response(Id, Limit) -> of_gen(wait_response, Id, [Id, Limit]).
 
-%% @doc The same, but after `timeout' the reply is thrown away when it comes.
+%% @doc Waits for the reply. After `timeout' the reply is discarded when it arrives.
 -spec receive_response(request_id(), limit()) -> response() | timeout.
 receive_response(Id, Limit) -> of_gen(receive_response, Id, [Id, Limit]).
 
-%% @doc Whether a message that was received is the reply.
+%% @doc Checks whether a received message is the reply.
 -spec check_response(Message :: term(), request_id()) -> response() | no_reply.
 check_response(Message, Id) -> of_gen(check_response, Id, [Message, Id]).
 
-%% A request is a monitor with an alias, whoever made it, but gen_server's type of it is opaque.
+%% Every request is a monitor with an alias, whichever module made it, but gen_server's type for it is opaque.
 of_gen(Function, Id, Args) when is_reference(Id) -> apply(gen_server, Function, Args);
 of_gen(_, Id, _) -> error({bad_request_id, Id, "expected what teleport:send_request/2 returns"}).
 
-%% @doc As gen_server:multi_call/2: calls the servers of this name on all nodes that are connected, and here.
+%% @doc Like gen_server:multi_call/2: calls the servers of this name on this node and all connected nodes.
 -spec multi_call(Name :: atom(), term()) -> {Replies :: [{node(), term()}], Bad :: [node()]}.
 multi_call(Name, Request) -> multi_call([node() | nodes()], Name, Request).
 
-%% @doc As gen_server:multi_call/3.
+%% @doc Like gen_server:multi_call/3.
 -spec multi_call([node()], Name :: atom(), term()) -> {Replies :: [{node(), term()}], Bad :: [node()]}.
 multi_call(Nodes, Name, Request) -> multi_call(Nodes, Name, Request, infinity).
 
-%% @doc As gen_server:multi_call/4. The requests arrive behind what the caller has sent before.
+%% @doc Like gen_server:multi_call/4. The requests arrive after everything that the caller has sent before.
 -spec multi_call([node()], Name :: atom(), term(), timeout()) -> {Replies :: [{node(), term()}], Bad :: [node()]}.
 multi_call(Nodes, Name, Request, Timeout) when is_list(Nodes), is_atom(Name) -> teleport_call:multi(Nodes, Name, Request, Timeout).
 
-%% @doc As gen_server:abcast/2: casts to the server of this name on all nodes that are connected, and here.
+%% @doc Like gen_server:abcast/2: casts to the server of this name on this node and all connected nodes.
 -spec abcast(Name :: atom(), term()) -> abcast.
 abcast(Name, Request) -> abcast([node() | nodes()], Name, Request).
 
-%% @doc As gen_server:abcast/3. Nodes with room get it first, so one that is stuck holds up no other.
+%% @doc Like gen_server:abcast/3. Nodes with room get the request first, so a stuck node does not delay the others.
 -spec abcast([node()], Name :: atom(), term()) -> abcast.
 abcast(Nodes, Name, Request) when is_list(Nodes), is_atom(Name) ->
     Full = [Node || Node <- Nodes, cast({Name, Node}, Request, #{on_full => error}) =:= {error, overload}],
     lists:foreach(fun(Node) -> cast({Name, Node}, Request) end, Full),
     abcast.
 
-%% @doc Sends a message to all members of a group of `pg''s default scope, this node's included. It is encoded once and sent once to each node; each
-%% member gets it once, however often it has joined.
+%% @doc Sends a message to all members of a group in `pg''s default scope, including those on this node. It is encoded
+%% once and sent once to each node, and each member gets it once, however often it has joined.
 -spec broadcast(Group :: term(), Message :: term()) -> teleport_groups:result() | {error, teleport_groups:refusal()}.
 broadcast(Group, Message) -> broadcast(pg, Group, Message, #{}).
 
-%% @doc The same with a scope, which must run on this node, and options. Returns at once, or within 100 ms if a connection is full; with `confirm => true' when
-%% each node has confirmed the message or the time is over. Tells how each node was reached ({@link teleport_groups:result()}). Broadcasts of one process to one group arrive in order.
+%% @doc Broadcasts with a scope, which must run on this node, and with options. Returns at once, or within 100 ms if a
+%% connection is full. With `confirm => true' it returns when each node has confirmed the message or the time is over.
+%% The result tells how each node was reached ({@link teleport_groups:result()}). Broadcasts from one process to one
+%% group arrive in order.
 -spec broadcast(Scope :: atom(), Group :: term(), Message :: term(), teleport_groups:options()) -> teleport_groups:result() | {error, teleport_groups:refusal()}.
 broadcast(Scope, Group, Message, Options) -> teleport_groups:broadcast(Scope, Group, Message, Options).
 
-%% @doc A handle of a binary: a small term for any message, reply or state. The nodes of this host and user {@link open/1} it without a copy. A binary that
-%% is no {@link binary/1} is copied once. Below 64 KB, or without room for another block, the handle is the binary itself.
+%% @doc Returns a handle for a binary: a small term for any message, reply or state. Nodes on the same host that run
+%% as the same user {@link open/1} it without a copy. A binary that was not made by {@link binary/1} is copied once.
+%% Below 64 KB, or without room for another block, the handle is the binary itself.
 %%
-%% This node keeps the memory for openers until the caller ends, or somebody calls {@link unshare/1}.
+%% This node keeps the memory for openers until the caller ends, or until somebody calls {@link unshare/1}.
 -spec share(binary()) -> teleport_blocks:handle().
 share(Binary) -> teleport_blocks:share(Binary, caller).
 
-%% @doc The same, but the memory is kept for the given number of milliseconds, even if the caller ends.
+%% @doc Shares a binary for the given number of milliseconds, even if the caller ends.
 -spec share(binary(), KeepMs :: pos_integer()) -> teleport_blocks:handle().
 share(Binary, KeepMs) when is_integer(KeepMs), KeepMs > 0, KeepMs < 1 bsl 32 -> teleport_blocks:share(Binary, {ms, KeepMs});
 share(_, Other) -> error({bad_limit, Other, "expected milliseconds from 1 to 4294967295"}).
 
-%% @doc Nobody can open the handle any more. Nodes that have opened it keep their binaries. Any node may call it.
+%% @doc Invalidates a handle, which nobody can open afterwards. Nodes that have opened it keep their binaries. Any
+%% node may call this.
 -spec unshare(teleport_blocks:handle()) -> ok.
 unshare(Handle) -> teleport_blocks:unshare(Handle).
 
-%% @doc The binary of a handle. It lives as long as this node uses it, whatever becomes of the others. `ended': it is not shared any more. `former_life':
-%% the node that shared it, or its teleport, was started again since. `other_host': it is not on this host. `unreachable': why the memory cannot come here.
+%% @doc Returns the binary of a handle. The binary lives as long as this node uses it, even if the other nodes end.
+%% `ended': it is no longer shared. `former_life': the node that shared it, or teleport on that node, has been
+%% restarted since. `other_host': it belongs to another host. `unreachable': the reason why the memory cannot be passed to
+%% this node.
 -spec open(teleport_blocks:handle()) -> {ok, binary()} | {error, teleport_blocks:refusal()}.
 open(Handle) -> teleport_blocks:open(Handle).
 
-%% @doc A binary in memory that nodes of this host and user can share: making it is the one copy. An ordinary binary below 64 KB, or where there is no room
-%% for another block (`max_block_bytes').
+%% @doc Makes a binary in memory that nodes on the same host, run by the same user, can share; this is the only copy.
+%% Returns an ordinary binary below 64 KB, or without room for another block (`max_block_bytes').
 -spec binary(iodata()) -> binary().
 binary(Data) -> beamway_block:from_iodata(Data).
 
-%% @doc As file:read_file/1, into a binary like that of {@link binary/1}.
+%% @doc Like file:read_file/1, but reads into a binary like those of {@link binary/1}.
 -spec read_file(file:name_all()) -> {ok, binary()} | {error, file:posix() | badarg | terminated | system_limit}.
 read_file(Name) -> beamway_block:read_file(Name).
 
-%% @doc The blocks that this node holds, made here or opened: how many, how many bytes of memory, and the limits. A part of one keeps all of
-%% it. `shared': handles of this node that can be opened. `made', `received': since the start. `refused': found no room.
+%% @doc Returns the number of blocks that this node holds (made here or opened), their bytes of memory, and the
+%% limits. A reference to a part of a block keeps the whole block. `shared': handles of this node that can be opened.
+%% `made', `received': since the start. `refused': requests that found no room.
 -spec blocks() -> #{blocks | bytes | max_blocks | max_bytes | made | received | refused | shared => non_neg_integer()}.
 blocks() -> teleport_blocks:info().
 
-%% @doc Of `{via, teleport, {Name, Node}}': the process registered there. A node that does not answer within 5 s has none.
+%% @doc Returns the process registered as `{via, teleport, {Name, Node}}'. A node that does not answer within 5 s
+%% counts as having none.
 -spec whereis_name({Name :: atom(), node()}) -> pid() | undefined.
 whereis_name(Name) -> named(Name, whereis, [], undefined).
 
-%% @doc Registers a process under `Name' at its own node, which must be `Node'.
+%% @doc Registers a process under `Name' on the process's own node, which must be `Node'.
 -spec register_name({Name :: atom(), node()}, pid()) -> yes | no.
 register_name({_, Node} = Name, Pid) when is_pid(Pid) ->
     case node(Pid) =:= Node andalso named(Name, register, [Pid], false) of
@@ -187,7 +198,7 @@ register_name({_, Node} = Name, Pid) when is_pid(Pid) ->
     end;
 register_name(Name, Pid) -> error({bad_name, {Name, Pid}, "expected {Name, Node} and a pid"}).
 
-%% @doc Takes the name away, on whichever node.
+%% @doc Removes the name, on any node.
 -spec unregister_name({Name :: atom(), node()}) -> ok.
 unregister_name(Name) ->
     _ = named(Name, unregister, [], false),
@@ -199,11 +210,12 @@ named({Name, Node}, Function, More, Not) when is_atom(Name), is_atom(Node) ->
     end;
 named(Other, _, _, _) -> error({bad_name, Other, "expected {Name, Node}"}).
 
-%% @doc The figures of teleport as Prometheus text, as {@link beamway:metrics/0} has those of the links. Answers at once.
+%% @doc Returns teleport's metrics as Prometheus text, as {@link beamway:metrics/0} does for the links. Answers at
+%% once.
 -spec metrics() -> iolist().
 metrics() -> beamway_metrics:prometheus(teleport_metrics:families()).
 
-%% @doc Changes options ({@link teleport_config}). Those of a single node have no effect any more.
+%% @doc Changes options ({@link teleport_config}). Options for a single node have no effect any more.
 -spec configure(all | node(), map()) -> ok | {error, [string(), ...]}.
 configure(Which, Options) when is_atom(Which) ->
     case configured(Which, Options) of
@@ -216,6 +228,6 @@ configured(_, Options) ->
     true = teleport_config:without_effect(nodes),
     teleport_config:check(Options).
 
-%% @private Functions that this version does not have any more.
+%% @private Handles functions that this version no longer has.
 -spec '$handle_undefined_function'(atom(), [term()]) -> term().
 '$handle_undefined_function'(Function, Args) -> teleport_old:call(?MODULE, Function, Args).

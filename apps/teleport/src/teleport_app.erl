@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @private The application: checks its options, and is its supervisor. That owns the tables, so they live as long as the application, whichever of its
-%% children is started again.
+%% @private The application callback and the supervisor. It checks the options and owns the tables, so they live as
+%% long as the application, even when children are restarted.
 -module(teleport_app).
 -behaviour(application).
 -behaviour(supervisor).
@@ -34,7 +34,7 @@ init([]) ->
     {ok, {#{intensity => 5, period => 10}, [worker(teleport_blocks), worker(teleport_watcher), worker(teleport_server), worker(teleport_listeners),
           #{id => teleport_pool_sup, start => {teleport_pool_sup, start_link, []}, type => supervisor}]}}.
 
-%% New code of this module comes here once more.
+%% The table may exist already, because a code change of this module calls this function again.
 new_table(Module, Type) ->
     case ets:whereis(Module) of
         undefined -> Module = ets:new(Module, [named_table, public, Type, {read_concurrency, true}]);

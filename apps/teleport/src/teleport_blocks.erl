@@ -1,12 +1,14 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Shared binaries: the handles of this node, and how the block of a handle comes to another node of this host ({@link beamway_block}).
+%% @doc Shared binaries: keeps the handles of this node, and transfers the block of a handle to another node on the
+%% same host ({@link beamway_block}).
 %%
-%% A handle names the node that shares, that node's life and a number. A node that opens one asks the node that shares for the block, by the
-%% distribution, and says the address of its own listener. The other connects a channel there and passes the block. So a handle is a term like any other,
-%% and each node that has opened it has the memory itself: the kernel frees it when no node has it any more, however they ended.
+%% A handle names the node that shares, that node's life and a number. A node that opens it asks the sharing node for
+%% the block over the distribution and sends the address of its own listener. The sharing node connects a channel to
+%% it and passes the block. So a handle is a term like any other, and each node that has opened it has the memory
+%% itself. The kernel frees the memory when no node has it any more, however the nodes ended.
 %%
-%% Callers read the table themselves; this process writes it, owns the listener, and gives back the memory of unused blocks. A channel that nobody fetches is
-%% closed after a minute or two, with the block in it.
+%% Callers read the table themselves. This process writes it, owns the listener, and returns the memory of unused
+%% blocks. It closes a channel that nobody fetches after a minute or two, together with the block in it.
 -module(teleport_blocks).
 -behaviour(gen_server).
 
@@ -21,16 +23,16 @@
 
 -record(blocks, {life = crypto:strong_rand_bytes(8) :: binary(),
                  next = 1 :: pos_integer(),
-                 %% who keeps which handles
+                 %% for each process the handles that it keeps
                  keepers = #{} :: #{pid() => {Monitor :: reference(), #{pos_integer() => []}}},
                  listener = none :: none | beamway_block:listener(),
-                 %% connected, and not yet fetched: the newest first
+                 %% connected but not yet fetched, the newest first
                  channels = [] :: [{beamway_block:id(), beamway_block:channel()}]}).
 
 -define(TABLE, ?MODULE).
 -define(CALL_MS, 5000).
 -define(PATIENCE_MS, 60000).
-%% Each process that opens a handle waits for one.
+%% Each process that opens a handle waits for one channel.
 -define(MAX_WAITING, 256).
 
 %% @doc Started by the supervisor.
@@ -87,7 +89,8 @@ fetched(Node, Life, Number, Bytes, Address) ->
         Error -> Error
     end.
 
-%% Of one kernel. Whether the two can reach each other there, the channel shows.
+%% Identifies the running kernel. Whether the two nodes can reach each other on it becomes clear when the channel
+%% connects.
 host() -> ets:lookup_element(?TABLE, host, 2).
 
 asked(Node, Request) ->
@@ -110,7 +113,7 @@ taken(Id, Passed, Bytes) ->
         none -> {error, {unreachable, <<"the channel of the node that shares has not come">>}}
     end.
 
-%% @doc Changes options, one caller after the other.
+%% @doc Changes options, for one caller at a time.
 -spec configure(map()) -> ok | {error, [teleport_config:problem(), ...]}.
 configure(Options) -> gen_server:call(?MODULE, {configure, Options}, ?CALL_MS).
 
@@ -210,7 +213,8 @@ accepted(#blocks{listener = Listener, channels = Channels} = State) ->
         _ -> State
     end.
 
-%% What has come before the last look and is still there is fetched by nobody: the process that opened the handle has ended.
+%% A channel that arrived before the last look and has still not been fetched is abandoned, because the process that
+%% opened the handle has ended.
 look_later(Channels) ->
     _ = erlang:send_after(?PATIENCE_MS, self(), {look, [Id || {Id, _} <- Channels]}),
     ok.

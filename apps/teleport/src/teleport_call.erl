@@ -1,13 +1,14 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Calls and requests. {@link teleport} has the functions for users.
+%% @doc Implements calls and requests; {@link teleport} has the functions for users.
 %%
-%% A call of a pid has no monitor that crosses the network ({@link teleport_direct}); a call of `{Name, Node}' has gen's own. A request is one of gen's:
-%% the functions of gen_server take its response as well, collections included.
+%% A call to a pid uses no monitor that crosses the network ({@link teleport_direct}); a call to `{Name, Node}' uses
+%% gen's own. A request is one of gen's, so gen_server's functions, including those for collections, accept its
+%% response as well.
 -module(teleport_call).
 
 -export([call/5, request/3, multi/4]).
 
-%% @doc Calls; `Label' says which behaviour's call it is.
+%% @doc Calls a server. `Label' names the behaviour whose call it is.
 -spec call(Label :: term(), teleport:dest(), Request :: term(), timeout(), teleport:options()) -> term().
 call(Label, Dest, Request, Timeout, Options) ->
     try teleport_trace:lent(fun() -> called(teleport_message:find(Dest), Label, Request, Timeout, Options) end) of
@@ -42,19 +43,19 @@ pooled(Ref, Node, Deadline) ->
         timeout ->
             ok = teleport_pool:cancel(Node, Ref),
             exit(timeout);
-        %% The pool's own process has ended.
+        %% The process of the pool's connection, not the server, has ended.
         {error, {_, Ended}} when is_pid(Ended), node(Ended) =:= node() -> exit({nodedown, Node});
         {error, {noconnection, _}} -> exit({nodedown, Node});
         {error, {Reason, _}} -> exit(Reason)
     end.
 
-%% @doc Begins a call. The identifier is one of gen_server's.
+%% @doc Begins a call. The identifier is a gen_server request identifier.
 -spec request(teleport:dest(), Request :: term(), teleport:options()) -> teleport:request_id().
 request(Dest, Request, Options) ->
     Found = teleport_message:find(Dest),
     case teleport_trace:lent(fun() -> begun(Found, Request, Options) end) of
         {error, Reason} ->
-            %% Its caller hears of that as of any other end.
+            %% The caller gets this as it gets any other end of the call.
             Ref = make_ref(),
             self() ! {'DOWN', Ref, process, Dest, Reason},
             Ref;
@@ -71,7 +72,8 @@ begun({remote, Node, To}, Request, Options) ->
 begun({local, To}, Request, _) -> gen:send_request(To, '$gen_call', Request);
 begun(noproc, _, _) -> {error, noproc}.
 
-%% @doc See {@link teleport:multi_call/4}. The caller itself sends, so the requests come behind what it has sent before.
+%% @doc See {@link teleport:multi_call/4}. The caller itself sends, so the requests arrive after everything that it
+%% has sent before.
 -spec multi([node()], Name :: atom(), Request :: term(), timeout()) -> {[{node(), Reply :: term()}], Bad :: [node()]}.
 multi(Nodes, Name, Request, Timeout) ->
     Deadline = teleport_deadline:in(Timeout),

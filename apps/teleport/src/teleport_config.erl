@@ -1,10 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The options of teleport: where they come from, what is valid, what is the default.
+%% @doc The options of teleport: where they come from, which values are valid, and the defaults.
 %%
-%% They are read from the application environment of `teleport' at its start, and may be changed at any time ({@link teleport:configure/2}). They are
-%% checked here, once; the rest of the code trusts the map.
+%% They are read from the application environment of `teleport' when it starts, and may be changed at any time
+%% ({@link teleport:configure/2}). They are checked only here; the rest of the code trusts the map.
 %%
-%% Options that had a meaning until version 0.2.0 are accepted, and each is logged once.
+%% Options that had a meaning until version 0.2.0 are accepted, and the first use of each is logged.
 -module(teleport_config).
 
 -include_lib("kernel/include/logger.hrl").
@@ -15,12 +15,12 @@
 -type class() :: control | normal | bulk.
 -type config() :: #{sites := teleport_sites:site_of(), max_block_bytes := non_neg_integer(), pool := 0..16,
                     ports := {inet:port_number(), inet:port_number()}, max_message_bytes := pos_integer(), trace := boolean()}.
-%% {@link table/0} says what each is.
+%% {@link table/0} describes each option.
 -type problem() :: {Option :: term(), Value :: term(), Expected :: string()}.
 
 -define(KEY, {teleport, config}).
 
-%% Option, default, expected, when a change takes effect, what the option does, whether a value is good.
+%% Option, default, expected value, when a change takes effect, what the option does, and whether a value is valid.
 options() ->
     [{sites, none, "none, a map of nodes to sites, {Module, Function} or a fun of one argument, a node",
       "at once", "The site of each node, for broadcasts.",
@@ -47,25 +47,27 @@ is_ports({0, 0}) -> true;
 is_ports({Low, High}) -> is_from(Low, 1, 65535) andalso is_from(High, Low, 65535);
 is_ports(_) -> false.
 
-%% Those of lanes, of messages and of the node.
+%% The options of lanes, of messages and of the node.
 without_effect() ->
     [class, unordered, way,
      lanes, weights, kinds, ring_bytes, chunk_bytes, max_queue_bytes, max_queue_messages, max_pending_calls, max_broadcasts,
      on_full, block_ms, open_ms, idle_ms, backoff_ms, on_unconfirmed, on_event, ip, max_strangers, stranger_ms, tls, plaintext, by_reference, nodes].
 
-%% @doc For the reference of all options (`scripts/options'): option, default, what is valid, when a change takes effect, effect.
+%% @doc Returns the table for the reference of all options (`scripts/options'): option, default, valid values, when a
+%% change takes effect, effect.
 -spec table() -> [{Option :: atom(), Default :: term(), Expected :: string(), TakesEffect :: string(), Effect :: string()}].
 table() -> [{Name, Default, Expected, When, Effect} || {Name, Default, Expected, When, Effect, _} <- options()].
 
-%% @doc The options as they come.
+%% @doc Returns the default options.
 -spec defaults() -> config().
 defaults() -> maps:from_list([{Name, Default} || {Name, Default, _, _, _, _} <- options()]).
 
-%% @doc Reads the application environment at start.
+%% @doc Reads the application environment when the application starts.
 -spec read() -> ok | {error, [problem(), ...]}.
 read() -> merged(maps:without([included_applications], maps:from_list(application:get_all_env(teleport))), defaults()).
 
-%% @doc Changes options. Called by one process at a time: of two changes at once one would be lost.
+%% @doc Changes options. Only one process may call this at a time, because one of two concurrent changes would be
+%% lost.
 -spec set(map()) -> ok | {error, [problem(), ...]}.
 set(Given) -> merged(Given, all()).
 
@@ -78,13 +80,13 @@ merged(Given, Before) ->
         Error -> Error
     end.
 
-%% @doc The application has stopped.
+%% @doc Forgets the options when the application has stopped.
 -spec forget() -> ok.
 forget() ->
     _ = persistent_term:erase(?KEY),
     teleport_trace:use(false).
 
-%% @doc An option's value.
+%% @doc Returns an option's value.
 -spec get(sites) -> teleport_sites:site_of(); (ports) -> {inet:port_number(), inet:port_number()}; (max_block_bytes | pool | max_message_bytes) -> non_neg_integer().
 get(Name) -> maps:get(Name, all()).
 
@@ -94,7 +96,7 @@ all() ->
         Config -> Config
     end.
 
-%% @doc Whether all of these are options with valid values.
+%% @doc Checks whether all of these are options with valid values.
 -spec check(map()) -> ok | {error, [problem(), ...]}.
 check(Given) when is_map(Given) ->
     case lists:append([problem(Name, Value) || {Name, Value} <- maps:to_list(Given)]) of
@@ -115,7 +117,7 @@ is_good(IsGood, Value) ->
 
 names() -> lists:append(lists:join(", ", [atom_to_list(Name) || {Name, _, _, _, _, _} <- options()])).
 
-%% @doc Whether this option had a meaning until 0.2.0; logs it once.
+%% @doc Tells whether this option had a meaning until 0.2.0, and logs its first use.
 -spec without_effect(term()) -> boolean().
 without_effect(Name) ->
     lists:member(Name, without_effect()) andalso
@@ -125,7 +127,7 @@ instead(class) -> "; beamway:class/1 sets the class of a process";
 instead(way) -> "; every message goes over the distribution, or over a pool of connections where that is stock TCP";
 instead(_) -> "".
 
-%% @doc A line for people: the value, what was expected, where to change it.
+%% @doc Describes a problem in a line for people: the value, what was expected, and where to change it.
 -spec describe(problem()) -> string().
 describe({Option, Value, Expected}) ->
     lists:flatten(io_lib:format("~0tp = ~0tp is not valid: expected ~ts (application environment of teleport, or teleport:configure/2)",

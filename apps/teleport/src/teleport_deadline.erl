@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc One limit for several waits in a row: a time of `erlang:monotonic_time(millisecond)'.
+%% @doc One time limit for several waits in a row, as a time of `erlang:monotonic_time(millisecond)'.
 -module(teleport_deadline).
 
 -export([in/1, left/1]).
@@ -7,12 +7,12 @@
 
 -type deadline() :: integer() | infinity.
 
-%% @doc When so many milliseconds from now will have passed.
+%% @doc Returns the deadline that is this many milliseconds from now.
 -spec in(timeout()) -> deadline().
 in(infinity) -> infinity;
 in(Ms) when is_integer(Ms), Ms >= 0 -> now_ms() + Ms.
 
-%% @doc How many milliseconds are left: 0 from the deadline on.
+%% @doc Returns how many milliseconds remain; 0 once the deadline has passed.
 -spec left(deadline()) -> timeout().
 left(infinity) -> infinity;
 left(Deadline) -> max(0, Deadline - now_ms()).

@@ -1,30 +1,34 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Calls by the distribution itself, without a monitor that crosses the network.
+%% @doc Calls over the distribution itself, without a monitor that crosses the network.
 %%
-%% `gen_server:call' sends three signals to the other node: monitor, request and demonitor. Here only the request goes there. The caller
-%% monitors the server's stand-in on its own node ({@link teleport_watcher}), and the reply comes to an alias, as gen's own replies do.
+%% `gen_server:call' sends three signals to the other node: monitor, request and demonitor. Here only the request is
+%% sent. The caller monitors the server's stand-in on its own node ({@link teleport_watcher}), and the reply arrives
+%% at an alias, as gen's own replies do.
 %%
-%% The stand-in's reason is the server's. If the stand-in itself is lost, killed or found too late, the caller monitors the server as
-%% gen_server does. The alias lives through that, so a reply under way is not lost.
+%% The stand-in ends with the server's exit reason. If the stand-in itself is lost, killed or found too late, the
+%% caller monitors the server as gen_server does. The alias stays valid meanwhile, so a reply under way is not lost.
 -module(teleport_direct).
 
 -export([call/5]).
 
-%% The tag of a reply, as gen makes it.
+%% gen makes the tag of a reply as an improper list.
 -dialyzer({no_improper_lists, [sent/5, watched/6]}).
 
-%% @doc As gen:call/4: the same replies, and exits with the same reasons. With `[nosuspend]' it exits with `overload' if the connection is full.
+%% @doc Like gen:call/4: the same replies, and exits with the same reasons. With `[nosuspend]' it exits with
+%% `overload' if the connection is full.
 -spec call(Server :: pid() | {Name :: atom(), node()}, Label :: term(), Request :: term(), timeout(), [] | [nosuspend]) -> {ok, Reply :: term()}.
 call(Server, Label, Request, Timeout, Suspend) when is_pid(Server) ->
     case teleport_watcher:stand_in(Server) of
         none -> unwatched(Server, Label, Request, Timeout, Suspend);
         StandIn -> watched(Server, StandIn, Label, Request, Timeout, Suspend)
     end;
-%% A name may move to another process while the one that a stand-in watches lives on. Only a monitor that goes with the request is of its process.
+%% A name may move to another process while the process that a stand-in watches lives on. Only a monitor that is sent
+%% with the request is sure to watch the process that gets it.
 call(Server, Label, Request, Timeout, Suspend) ->
     unwatched(Server, Label, Request, Timeout, Suspend).
 
-%% A monitor waits for room, whatever is asked for. So a message that nobody needs looks for it first.
+%% A monitor waits for room even if the caller does not want to wait. So a message that nobody needs first checks
+%% whether there is room.
 unwatched(Server, Label, Request, Timeout, Suspend) ->
     case Suspend =/= [] andalso erlang:send({teleport_server, node_of(Server)}, is_there_room, [noconnect | Suspend]) of
         nosuspend -> exit(overload);
@@ -46,11 +50,13 @@ sent(Server, Label, Ref, Request, How) ->
 watched(Server, StandIn, Label, Request, Timeout, Suspend) ->
     Deadline = teleport_deadline:in(Timeout),
     Ref = monitor(port, StandIn, [{alias, explicit_unalias}]),
-    %% If the connection is lost, the stand-in hears of it. A new one is none that it watches.
+    %% If the connection is lost, the stand-in ends. It does not watch a new connection, so the request must not open
+    %% one.
     ok = sent(Server, Label, Ref, Request, [noconnect | Suspend]),
     receive
         {[alias | Ref], Reply} ->
-            %% In this order both take half the time: else ERTS makes an alias of its own of the monitor first.
+            %% In this order the two calls take half the time; otherwise ERTS first turns the monitor into an alias of
+            %% its own.
             true = unalias(Ref),
             true = demonitor(Ref, [flush]),
             {ok, Reply};
@@ -78,8 +84,8 @@ alone(Server, Ref, Deadline) ->
         ended(Ref, timeout)
     end.
 
-%% The first look takes what has come to the alias, the second what has come before the alias ended. A reply that the server sent before
-%% its end is here: it came to this node before the news of the end.
+%% The first look takes a reply that has arrived at the alias, the second one that arrived before the alias ended. A
+%% reply that the server sent before its end is already here, because it reached this node before the news of the end.
 ended(Ref, Reason) ->
     case come(Ref) of
         none ->

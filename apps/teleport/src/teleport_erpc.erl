@@ -1,5 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The interface of erpc, as version 0.2.0 had it over lanes. Each function is erpc's of that name now. This module ends with this version.
+%% @doc The interface of erpc, as version 0.2.0 had it over lanes. Each function now calls erpc's function of that
+%% name. The next version will no longer have this module.
 -module(teleport_erpc).
 
 -export(['$handle_undefined_function'/2]).

@@ -1,32 +1,35 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Broadcasts to the members of a group of `pg' or of {@link teleport_listeners}: encoded once, sent once to each node that has members, delivered there by
-%% {@link teleport_server}.
+%% @doc Broadcasts to the members of a group of `pg' or of {@link teleport_listeners}. Each is encoded once, sent once
+%% to each node that has members, and delivered there by {@link teleport_server}.
 %%
-%% The sender itself sends, so its broadcasts to a group arrive in order. It waits for answers only if the option `confirm' is set. It waits for room for a moment,
-%% which a node whose connection moves does not use up; one that has used it up gets none for a while. Where the sites of nodes are known ({@link teleport_sites}), one node of each other site passes the message on to the others there.
+%% The calling process itself sends, so its broadcasts to a group arrive in order. It waits for answers only with the
+%% option `confirm'. It waits for room only for a moment, which is not used up by a node whose connection makes
+%% progress; a node that has used it up gets no such wait for a while. If the sites of nodes are known
+%% ({@link teleport_sites}), one node of each other site passes the message on to the others there.
 -module(teleport_groups).
 
 -export([broadcast/4, is_scope/1, members/2]).
 -export_type([options/0, result/0, refusal/0]).
 
--type options() :: #{confirm => boolean(),                   %% false; true: waits until each node has confirmed the message
+-type options() :: #{confirm => boolean(),                   %% false; with true it waits until each node has confirmed the message
                      timeout => timeout(),                   %% milliseconds to wait for room, and for confirmations; 5000 with `confirm', else 100
                      sites => teleport_sites:site_of(),      %% default the option `sites' of the node
-                     local => boolean(),                     %% true; false: leaves out the members on this node
+                     local => boolean(),                     %% true; with false it leaves out the members on this node
                      nodes => [node()]}.                     %% only members on these nodes
 -type result() :: #{sent := [node()], plain := [node()], skipped := [node()], failed := [{node(), teleport:reason()}]}.
-%% `sent': handed over as by `!', or with `confirm' in the mailboxes of the members. `plain': a message to each member, as by `!', for the node has no
-%% teleport, or an older one. `skipped': with `confirm', the members there had left the group. `failed': with `timeout' and `nodedown' it may have arrived.
+%% `sent': handed over as with `!' or, with `confirm', in the mailboxes of the members. `plain': sent to each member
+%% separately, as with `!', because the node has no teleport or an older one. `skipped': with `confirm', the members
+%% there had left the group. `failed': with `timeout' and `nodedown' the message may have arrived.
 -type refusal() :: {no_scope, Scope :: term()}.
 
 -define(CONFIRM_MS, 5000).
 -define(ROOM_MS, 100).
 -define(LOOK_MS, 1).
-%% After a node has used up a sender's patience, senders do not wait for it for this time.
+%% After a node has used up a sender's patience, senders do not wait for that node for this time.
 -define(LATE_MS, 30000).
 -define(TABLE, ?MODULE).
 -define(SERVER, teleport_server).
-%% A scope like those of `pg', with the name of its process.
+%% A scope like those of `pg', named after its process.
 -define(LISTENERS, teleport_listeners).
 
 %% @doc See {@link teleport:broadcast/4}.
@@ -34,7 +37,8 @@
 broadcast(Scope, Group, Message, Options) ->
     _ = teleport_message:checked(fun is_option/2, Options),
     case is_scope(Scope) of
-        %% The servers of other nodes send while they handle it, so what they deliver or pass on has its context.
+        %% The servers of other nodes send while they handle the broadcast, so what they deliver or pass on carries
+        %% its context.
         true -> teleport_trace:lent(fun() -> result(own(Scope, Group, Message, Options) ++ remote(others(Scope, Group, Options), {Scope, Group}, Message, Options)) end);
         false -> {error, {no_scope, Scope}}
     end.
@@ -45,11 +49,12 @@ is_option(nodes, Value) -> is_list(Value) andalso lists:all(fun is_atom/1, Value
 is_option(Name, Value) when Name =:= class; Name =:= timeout -> teleport_message:is_option(Name, Value);
 is_option(_, _) -> false.
 
-%% @doc Whether this is a scope of pg that runs here.
+%% @doc Tells whether this is a scope of pg that runs on this node.
 -spec is_scope(term()) -> boolean().
 is_scope(Scope) -> is_atom(Scope) andalso is_pid(whereis(Scope)).
 
-%% @doc The members on this node, each once: most groups have far more elsewhere, and a process may have joined several times.
+%% @doc Returns the members on this node, each once. It asks pg only for local members, because most groups have far
+%% more members elsewhere, and removes duplicates, because a process may join several times.
 -spec members(Scope :: atom(), Group :: term()) -> [pid()].
 members(?LISTENERS, Group) -> ?LISTENERS:members(Group);
 members(Scope, Group) -> lists:usort(pg:get_local_members(Scope, Group)).
@@ -64,7 +69,8 @@ own(Scope, Group, Message, Options) ->
 is_meant(Node, #{nodes := Nodes}) -> lists:member(Node, Nodes);
 is_meant(_, _) -> true.
 
-%% The other nodes: those with a server and members, those with a server that may have members, and the members on nodes without a server.
+%% Returns the other nodes: those with a server and members, those with a server that may have members, and the
+%% members on nodes without a server.
 others(?LISTENERS, Group, Options) ->
     {With, Unsure} = ?LISTENERS:nodes(Group, nodes(connected)),
     {meant(With, Options), meant(Unsure, Options), #{}};
@@ -93,7 +99,7 @@ remote({With, Unsure, Members}, {Scope, Group}, Message, Options) ->
     [{Node, {failed, Reason}} || {Node, Reason} <- maps:to_list(Refused)] ++ [{Node, plain} || Node <- Plain, not is_map_key(Node, Refused)]
         ++ [{Node, found(Node, Outcome, Unsure)} || {Node, Outcome} <- Answers].
 
-%% Where there was no server, there is either no teleport, or it has just ended.
+%% A missing server means that the node has no teleport, or that its server has just ended.
 found(Node, {failed, {no_teleport, Node}}, Unsure) ->
     case lists:member(Node, Unsure) of
         true -> skipped;
@@ -104,12 +110,14 @@ found(_, Outcome, _) -> Outcome.
 encoded([], _) -> <<>>;
 encoded(_, Message) -> term_to_binary(Message).
 
-%% What this node sends itself: the broadcast to nodes that get it directly, and to each relay with the names of its leaves.
+%% Returns what this node sends itself: the broadcast to nodes that get it directly, and to each relay the broadcast
+%% with the names of its leaves.
 served(Nodes, Broadcast, Options) ->
     {Direct, Relays} = teleport_sites:plan(node(), Nodes, maps:get(sites, Options, teleport_config:get(sites))),
     [{Node, Broadcast} || Node <- Direct] ++ [{Relay, {relay, Leaves, Broadcast}} || {Relay, Leaves} <- Relays].
 
-%% All get it that have room, and then those that get some before the deadline. Gives the nodes without, and why.
+%% Sends to all nodes that have room, and then to those that get some before the deadline. Returns the nodes without
+%% room, and the reason.
 sent(Sendings, Deadline) ->
     case [Sending || Sending <- Sendings, not is_sent(Sending)] of
         [] -> #{};
@@ -132,7 +140,7 @@ awaited(Left, Deadline) ->
             end
     end.
 
-%% The leaves of a relay that takes nothing get it directly.
+%% The leaves of a relay that accepts nothing get the message directly.
 refused(Left) ->
     Leaves = [{Leaf, Broadcast} || {_, {relay, Of, Broadcast}} <- Left, Leaf <- Of],
     maps:from_keys([Node || {Node, _} <- Left] ++ [Leaf || {Leaf, _} = Sending <- Leaves, not is_sent(Sending)], overload).
@@ -160,7 +168,8 @@ confirmed(ReplyTo, Nodes, Deadline) ->
     ok = flushed(ReplyTo),
     Answers ++ [{Node, {failed, timeout}} || Node <- maps:keys(Left)].
 
-%% Setting up a monitor suspends the process if the connection to that node is full, so the caller, who has a time limit, leaves it to another process.
+%% Setting up a monitor suspends the process if the connection to that node is full, so the caller, which has a time
+%% limit, leaves it to another process.
 watch(Caller, ReplyTo, Nodes) ->
     Monitor = monitor(process, Caller),
     Each = [spawn_link(fun() -> watch_one(ReplyTo, Node) end) || Node <- Nodes],

@@ -1,18 +1,23 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Which nodes have members of which groups, as one node knows it. {@link teleport_listeners} sends, receives and calls this module; there are no processes here.
+%% @doc Holds what one node knows about which nodes have members of which groups. {@link teleport_listeners} sends,
+%% receives and calls this module, which has no processes.
 %%
-%% A node tells its peers which groups it has members of, and neither how many nor which. A group is four bytes, a hash: if two groups share one, a
-%% broadcast to one of them reaches some nodes for nothing.
+%% A node tells its peers for which groups it has members, but neither how many nor which ones. A group is represented
+%% by a hash of four bytes. If two groups have the same hash, a broadcast to one of them also reaches some nodes
+%% without members.
 %%
-%% Each node puts one question to each peer, when they connect. The answer, `all', has the peer's groups, and each `change' follows it in order. Until the answer
-%% is here the node does not know what the peer has, so {@link nodes/3} returns it as unsure, and broadcasts go there as well. A peer that has no room for
-%% a change gets all groups again as soon as it has.
+%% Each node asks each peer one question when they connect. The answer, `all', contains the peer's groups, and each
+%% later `change' follows it in order. Until the answer has arrived, the node does not know what the peer has, so
+%% {@link nodes/3} returns the peer as unsure, and broadcasts are sent there as well. If a peer has no room for a
+%% change, it gets all groups again as soon as it has room.
 %%
-%% So a broadcast leaves out a peer with members only while the news of the first of them is on its way, as with `pg', or waits for room.
+%% So a broadcast leaves out a peer with members only while the news of the first of them is under way, as with `pg',
+%% or waits for room.
 %%
-%% The table is an ordered set with rows `{{member, Hash, Pid, Group}}' and `{{own, Hash}}' of this node, `{{node, Hash, Node}}', and `{known, Nodes}'. One process
-%% writes it, and any process reads it. A row of a node that is known is never missing, not even for a moment, unless the peer has said that its last member is gone:
-%% `known' is written after a node's first rows, and read before them.
+%% The table is an ordered set with the rows `{{member, Hash, Pid, Group}}' and `{{own, Hash}}' for this node,
+%% `{{node, Hash, Node}}', and `{known, Nodes}'. One process writes it, and any process reads it. A known node's row
+%% is never missing, not even for a moment, unless the peer has reported that its last member is gone. That is so
+%% because `known' is written after a node's first rows and read before them.
 -module(teleport_interest).
 
 -export([new/2, join/3, leave/3, members/2, nodes/3, known_nodes/2]).
@@ -21,23 +26,23 @@
 
 -type hash() :: 0..16#FFFFFFFF.
 -type hashes() :: binary().
-%% 32 bits each.
+%% Hashes of 32 bits each.
 -type message() :: {all, node(), Question :: reference(), hashes()} | {change, node(), Joined :: hashes(), Left :: hashes()}.
 -type send() :: fun((pid(), message()) -> boolean()).
-%% Whether there was room for it.
+%% Returns whether there was room for the message.
 
 -record(interest, {table :: ets:table(),
                    node :: node(),
                    %% groups that have got their first member or lost their last one since the last flush
                    changed = #{} :: #{hash() => []},
-                   %% the question to each peer, and whether the table has rows of it
+                   %% the question to each peer, and whether the table has rows for it
                    questions = #{} :: #{node() => {reference(), HasRows :: boolean()}},
-                   %% peers that have asked: `behind' have missed a change, or have no answer yet
+                   %% peers that have asked; those that are `behind' have missed a change or have no answer yet
                    told = #{} :: #{node() => {pid(), Question :: reference(), current | behind}}}).
 
 -opaque state() :: #interest{}.
 
-%% @doc Knows of no peer. The members of this node stay in the table.
+%% @doc Returns a state without peers. The members on this node stay in the table.
 -spec new(ets:table(), node()) -> state().
 new(Table, Node) ->
     _ = [ets:match_delete(Table, {Of}) || Of <- [{node, '_', '_'}, {own, '_'}]],
@@ -48,7 +53,7 @@ hash(Group) -> erlang:phash2(Group, 1 bsl 32).
 
 %% ---- members of this node ----
 
-%% @doc A process that has joined already changes nothing.
+%% @doc Adds a member. Nothing changes if the process has joined already.
 -spec join(Group :: term(), pid(), state()) -> state().
 join(Group, Pid, #interest{table = Table} = State) ->
     Hash = hash(Group),
@@ -56,7 +61,7 @@ join(Group, Pid, #interest{table = Table} = State) ->
     true = ets:insert(Table, [{{member, Hash, Pid, Group}}, {{own, Hash}}]),
     changed(IsFirst, Hash, State).
 
-%% @doc The same for one that is no member.
+%% @doc Removes a member. Nothing changes if the process is not a member.
 -spec leave(Group :: term(), pid(), state()) -> state().
 leave(Group, Pid, #interest{table = Table} = State) ->
     Hash = hash(Group),
@@ -68,43 +73,44 @@ leave(Group, Pid, #interest{table = Table} = State) ->
 changed(true, Hash, #interest{changed = Changed} = State) -> State#interest{changed = Changed#{Hash => []}};
 changed(false, _, State) -> State.
 
-%% Numbers come before pids.
+%% In Erlang's order numbers come before pids, so 0 is before all pids.
 has_members(Table, Hash) ->
     case ets:next(Table, {member, Hash, 0, 0}) of
         {member, Hash, _, _} -> true;
         _ -> false
     end.
 
-%% @doc The members on this node.
+%% @doc Returns the members on this node.
 -spec members(ets:table(), Group :: term()) -> [pid()].
 members(Table, Group) ->
     ets:select(Table, [{{{member, hash(Group), '$1', '$2'}}, [{'=:=', '$2', {const, Group}}], ['$1']}]).
 
 %% ---- peers ----
 
-%% @doc The peers that have members, and those of these connected nodes that may have some.
+%% @doc Returns the peers that have members, and those of these connected nodes that may have some.
 -spec nodes(ets:table(), Group :: term(), Connected :: [node()]) -> {[node()], Unsure :: [node()]}.
 nodes(Table, Group, Connected) ->
     Known = ets:lookup_element(Table, known, 2),
     With = known_nodes(Table, Group),
     {With, [Node || Node <- Connected, not is_map_key(Node, Known)] -- With}.
 
-%% @doc The peers that have members, as far as this node knows.
+%% @doc Returns the peers that have members, as far as this node knows.
 -spec known_nodes(ets:table(), Group :: term()) -> [node()].
 known_nodes(Table, Group) -> ets:select(Table, [{{{node, hash(Group), '$1'}}, [], ['$1']}]).
 
-%% @doc This node has asked a peer, with that reference.
+%% @doc Records that this node has asked a peer, with that reference.
 -spec asking(node(), Question :: reference(), state()) -> state().
 asking(Node, Question, #interest{questions = Questions} = State) ->
     HasRows = case Questions of #{Node := {_, Has}} -> Has; #{} -> false end,
     known(Node, false, State#interest{questions = Questions#{Node => {Question, HasRows}}}).
 
-%% @doc A peer asks. If this node has no question to it, that peer's server is new, and should be asked.
+%% @doc Records the question of a peer. If this node has not asked that peer, the peer's server is new and should be
+%% asked.
 -spec asked(node(), pid(), Question :: reference(), send(), state()) -> {IsToAsk :: boolean(), state()}.
 asked(Node, Pid, Question, Send, #interest{told = Told, questions = Questions} = State) ->
     {not is_map_key(Node, Questions), State#interest{told = Told#{Node => answered(Pid, Question, Send, State)}}}.
 
-%% @doc The answer to a question.
+%% @doc Records the answer to a question.
 -spec all(node(), Question :: reference(), hashes(), state()) -> state().
 all(Node, Question, Hashes, #interest{table = Table, questions = Questions} = State) ->
     case Questions of
@@ -118,7 +124,8 @@ all(Node, Question, Hashes, #interest{table = Table, questions = Questions} = St
 
 rows(Table, Node) -> ets:select(Table, [{{{node, '$1', Node}}, [], [{{node, '$1', Node}}]}]).
 
-%% @doc What has changed at a peer since. While a question is open this is old: the answer will have it.
+%% @doc Records a later change at a peer. While a question is open the change is ignored, because the answer will
+%% include it.
 -spec change(node(), Joined :: hashes(), Left :: hashes(), state()) -> state().
 change(Node, Joined, Left, #interest{table = Table, questions = Questions} = State) ->
     case is_map_key(Node, Questions) andalso is_map_key(Node, ets:lookup_element(Table, known, 2)) of
@@ -129,7 +136,8 @@ change(Node, Joined, Left, #interest{table = Table, questions = Questions} = Sta
         false -> State
     end.
 
-%% @doc The monitor that is the question has reported. A peer without a server has no members; one whose server has ended is to be asked again.
+%% @doc Handles the end reported by the monitor that is the question. A peer without a server has no members; one
+%% whose server has ended must be asked again.
 -spec unanswered(node(), Question :: reference(), Reason :: term(), state()) -> {IsToAsk :: boolean(), state()}.
 unanswered(Node, Question, Reason, #interest{questions = Questions} = State) ->
     case {Questions, Reason} of
@@ -139,7 +147,7 @@ unanswered(Node, Question, Reason, #interest{questions = Questions} = State) ->
         _ -> {false, State}
     end.
 
-%% @doc The peer is not connected any more.
+%% @doc Forgets a peer that is no longer connected.
 -spec gone(node(), state()) -> state().
 gone(Node, #interest{told = Told} = State) ->
     forgotten(Node, known(Node, false, State#interest{told = maps:remove(Node, Told)})).
@@ -158,7 +166,7 @@ known(Node, IsKnown, #interest{table = Table} = State) ->
 
 %% ---- what peers are told ----
 
-%% @doc Tells all peers what has changed, and what they have missed.
+%% @doc Sends all peers the changes, including those that they have missed.
 -spec flush(send(), state()) -> state().
 flush(Send, #interest{told = Told, changed = Changed} = State) ->
     Change = change(maps:keys(Changed), State),
@@ -173,7 +181,7 @@ packed(Hashes) -> << <<Hash:32>> || Hash <- Hashes >>.
 
 tell({_, _, current} = Peer, none, _, _) -> Peer;
 tell({Pid, Question, current}, Change, Send, _) -> {Pid, Question, taken(Send(Pid, Change))};
-%% The answer may be long, so an empty change looks for room first.
+%% The answer may be long, so an empty change first checks whether there is room.
 tell({Pid, Question, behind} = Peer, _, Send, #interest{node = Node} = State) ->
     case Send(Pid, {change, Node, <<>>, <<>>}) of
         true -> answered(Pid, Question, Send, State);
@@ -186,10 +194,10 @@ answered(Pid, Question, Send, #interest{table = Table, node = Node}) ->
 taken(true) -> current;
 taken(false) -> behind.
 
-%% @doc Whether there is something to tell.
+%% @doc Tells whether there is a change to send.
 -spec is_changed(state()) -> boolean().
 is_changed(#interest{changed = Changed}) -> map_size(Changed) > 0.
 
-%% @doc Whether a peer has no room for what it should hear.
+%% @doc Tells whether a peer has no room for what it should receive.
 -spec is_behind(state()) -> boolean().
 is_behind(#interest{told = Told}) -> lists:any(fun({_, _, Status}) -> Status =:= behind end, maps:values(Told)).

@@ -1,13 +1,14 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Groups with many members: a node tells the others which groups it has members of, and not who they are. A broadcast goes only to nodes that have some.
+%% @doc Groups with many members: a node tells the others for which groups it has members, but not who they are. A
+%% broadcast goes only to nodes with members.
 %%
 %% ```
 %% ok = teleport_listeners:join({room, 7}),                     %% the calling process listens, until it leaves or ends
 %% #{sent := _} = teleport_listeners:broadcast({room, 7}, hello)'''
 %%
-%% `pg' tells every node of each member. Here the first member of a node and the last one that leaves cost a message to each other node, and those
-%% between them cost nothing. {@link teleport_interest} decides who has to hear what; this process is registered at each node, sends and receives, and
-%% monitors the members.
+%% `pg' reports each member to every node. Here only the first member on a node and the last one that leaves cost a
+%% message to each other node; those in between cost nothing. {@link teleport_interest} decides which node must be
+%% told what. This process is registered on each node, sends and receives, and monitors the members.
 -module(teleport_listeners).
 -behaviour(gen_server).
 
@@ -18,7 +19,7 @@
 
 -define(TABLE, ?MODULE).
 -define(CALL_MS, 5000).
-%% Changes that follow one sooner than this go out together.
+%% Changes that follow another one sooner than this are sent together.
 -define(GATHER_MS, 20).
 -define(IS_HASHES(Hashes), is_binary(Hashes), byte_size(Hashes) rem 4 =:= 0).
 
@@ -30,20 +31,20 @@
 -spec start_link() -> {ok, pid()} | {error, term()}.
 start_link() -> gen_server:start_link({local, ?MODULE}, ?MODULE, [], []).
 
-%% @doc The calling process listens to a group, which is any term. It does so once, however often it joins.
+%% @doc Makes the calling process listen to a group, which is any term. It listens once, however often it joins.
 -spec join(Group :: term()) -> ok.
 join(Group) -> join(Group, self()).
 
-%% @doc The same for another process of this node.
+%% @doc Makes another process on this node listen to a group.
 -spec join(Group :: term(), pid()) -> ok.
 join(Group, Pid) when is_pid(Pid), node(Pid) =:= node() -> call({join, Group, Pid});
 join(_, Other) -> error({bad_member, Other, "expected a process of this node"}).
 
-%% @doc The calling process does not listen to the group any more. What was sent to it before may still arrive.
+%% @doc Ends the calling process's membership in the group. Messages that were sent to it before may still arrive.
 -spec leave(Group :: term()) -> ok.
 leave(Group) -> leave(Group, self()).
 
-%% @doc The same for another process of this node.
+%% @doc Ends the membership of another process on this node.
 -spec leave(Group :: term(), pid()) -> ok.
 leave(Group, Pid) when is_pid(Pid), node(Pid) =:= node() -> call({leave, Group, Pid});
 leave(_, Other) -> error({bad_member, Other, "expected a process of this node"}).
@@ -53,12 +54,12 @@ call(Request) ->
     catch exit:{noproc, _} -> error({not_started, teleport})
     end.
 
-%% @doc Sends a message to all members on all nodes, as {@link teleport:broadcast/2} does to those of a group of `pg'.
+%% @doc Sends a message to all members on all nodes, as {@link teleport:broadcast/2} does for groups of `pg'.
 -spec broadcast(Group :: term(), Message :: term()) -> teleport_groups:result().
 broadcast(Group, Message) -> broadcast(Group, Message, #{}).
 
-%% @doc The same with options. For some milliseconds after two nodes have connected, each gets the broadcasts of the other whether it has members or
-%% not: `sent' names it then, or with `confirm' one of `sent' and `skipped'.
+%% @doc Broadcasts with options. For some milliseconds after two nodes have connected, each gets the other's
+%% broadcasts even if it has no members. In that case `sent' names it or, with `confirm', one of `sent' and `skipped'.
 -spec broadcast(Group :: term(), Message :: term(), teleport_groups:options()) -> teleport_groups:result().
 broadcast(Group, Message, Options) ->
     case teleport_groups:broadcast(?MODULE, Group, Message, Options) of
@@ -66,15 +67,15 @@ broadcast(Group, Message, Options) ->
         Result -> Result
     end.
 
-%% @doc The members on this node.
+%% @doc Returns the members on this node.
 -spec members(Group :: term()) -> [pid()].
 members(Group) -> read(fun() -> teleport_interest:members(?TABLE, Group) end).
 
-%% @doc The other nodes that have members, as far as this node has heard.
+%% @doc Returns the other nodes that have members, as far as this node has heard.
 -spec nodes(Group :: term()) -> [node()].
 nodes(Group) -> read(fun() -> teleport_interest:known_nodes(?TABLE, Group) end).
 
-%% @private Those, and the ones among these connected nodes that have not told yet which groups they have.
+%% @private Also returns which of these connected nodes have not reported yet for which groups they have members.
 -spec nodes(Group :: term(), Connected :: [node()]) -> {[node()], Unsure :: [node()]}.
 nodes(Group, Connected) -> read(fun() -> teleport_interest:nodes(?TABLE, Group, Connected) end).
 
@@ -85,7 +86,7 @@ read(Read) ->
 
 %% ---- the process ----
 
-%% @private The members of a server that has crashed are in the table.
+%% @private The members survive a crash of the server in the table.
 -spec init([]) -> {ok, #listeners{}}.
 init([]) ->
     State = #listeners{interest = teleport_interest:new(?TABLE, node())},
@@ -93,8 +94,8 @@ init([]) ->
     ok = net_kernel:monitor_nodes(true, [{node_type, all}]),
     {ok, lists:foldl(fun ask/2, lists:foldl(fun({Pid, Group}, Acc) -> watched(Pid, Group, Acc) end, State, Members), erlang:nodes(connected))}.
 
-%% The monitor is the question: it tells if there is nobody to answer. Both wait for room if the connection is full, which a new one is not. To ask is no reason to
-%% connect.
+%% The monitor serves as the question, because it also reports if there is nobody to answer. Monitor and message wait
+%% for room if the connection is full, but a new connection is not full. Asking must not open a connection.
 ask(Node, #listeners{interest = Interest} = State) ->
     Question = case lists:member(Node, erlang:nodes(connected)) of
                    true -> question(Node);
@@ -108,7 +109,7 @@ question(Node) ->
         _ = erlang:send({?MODULE, Node}, {ask, self(), Question}, [noconnect]),
         Question
     catch
-        %% A C node has no monitors.
+        %% A C node does not have monitors.
         error:badarg ->
             Nobody = make_ref(),
             self() ! {'DOWN', Nobody, process, {?MODULE, Node}, noproc},
@@ -174,12 +175,12 @@ handle_info(_Info, State) ->
 asked_again(true, Node, State) -> ask(Node, State);
 asked_again(false, _, State) -> State.
 
-%% A change that follows no other goes out at once. Peers without room are tried again as often.
+%% A change that does not follow another one is sent at once. Peers without room are tried again at the same interval.
 told(#listeners{is_gathering = true} = State) -> State;
 told(#listeners{interest = Interest} = State) ->
     case teleport_interest:is_changed(Interest) orelse teleport_interest:is_behind(Interest) of
         true ->
-            %% A traced process may have brought a context.
+            %% A traced process may have brought a trace context.
             _ = teleport_trace:set(none),
             _ = erlang:send_after(?GATHER_MS, self(), gathered),
             State#listeners{interest = teleport_interest:flush(fun is_sent/2, Interest), is_gathering = true};

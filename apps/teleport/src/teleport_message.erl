@@ -1,21 +1,26 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Messages: where a destination is, and which way a message to another node takes. {@link teleport} has the functions for users.
+%% @doc Messages: finds where a destination is, and which path a message to another node takes. {@link teleport} has
+%% the functions for users.
 %%
-%% A message goes over the distribution, or over the pool of a node that no Beamway carries ({@link teleport_pool}). No send waits for a connection
-%% to be made: as for `!', the VM makes it in the background, and only if the option `dist_auto_connect' of kernel permits it.
+%% A message uses the distribution or, for a node whose distribution is not carried by Beamway, its pool
+%% ({@link teleport_pool}). No send waits for a connection to be made: as for `!', the VM makes it in the background,
+%% and only if kernel's option `dist_auto_connect' permits it.
 -module(teleport_message).
 
 -export([give/4, send/3, transmit/6, find/1, address/2, key/1, checked/1, checked/2, is_option/2]).
 
 -type on_full() :: block | error | drop.
 
-%% How often a sender with a limit looks for room. Nothing ends the wait of a process that the VM has suspended.
+%% How often a sender with a time limit looks for room. It has to look, because a process that the VM has suspended
+%% cannot end its wait.
 -define(LOOK_MS, 1).
 -define(SERVER, teleport_server).
-%% How long a waiter for a confirmation waits before it asks how old the server is. Most have their answer by then.
+%% How long a process waits for a confirmation before it asks for the age of the server. Most have their answer by
+%% then.
 -define(AGE_MS, 500).
 
-%% @doc Sends to a process of another node without options: one look, since a message costs little more than that.
+%% @doc Sends to a process on another node without options. It makes only one look-up, because a message costs little
+%% more than that.
 -spec give(node(), pid() | atom(), Address :: pid() | {atom(), node()}, Message :: term()) -> ok | {error, teleport:reason()}.
 give(Node, To, Address, Message) ->
     case persistent_term:get(teleport_trace, false) orelse teleport_pool:lookup(Node) of
@@ -26,7 +31,7 @@ give(Node, To, Address, Message) ->
         _ -> transmit(Node, To, self(), Message, block, infinity)
     end.
 
-%% @doc See {@link teleport:send/3}; the options are checked.
+%% @doc See {@link teleport:send/3}; the options have been checked.
 -spec send(teleport:dest(), Message :: term(), teleport:options()) -> ok | {ok, reference()} | {error, teleport:reason()}.
 send(Dest, Message, Options) ->
     Found = find(Dest),
@@ -50,7 +55,8 @@ delivered(To, Message) ->
     catch error:badarg -> {error, noproc}
     end.
 
-%% @doc Sends to a process of another node. Without room: `block' waits until the deadline, `error' and `drop' do not wait.
+%% @doc Sends to a process on another node. Without room, `block' waits until the deadline, while `error' and `drop'
+%% do not wait.
 -spec transmit(node(), pid() | atom(), Key :: term(), Message :: term(), on_full(), teleport_deadline:deadline()) -> ok | {error, overload | timeout | {too_big, pos_integer()}}.
 transmit(Node, To, Key, Message, OnFull, Deadline) ->
     case teleport_pool:lookup(Node) of
@@ -93,9 +99,10 @@ sent(OkOrGone, _) -> OkOrGone.
 
 %% ---- confirmation ----
 
-%% Both nodes keep the order of what one process sends, whoever receives it. So when the server of the other node reads the question, the message is in
-%% its mailbox. The answer comes to a process of its own, which also hears if the node or its server ends, or the connection of the pool that has carried
-%% both. A message that went over a pool is not asked about over the distribution, where the question could arrive without it.
+%% Both nodes keep the order of what one process sends, whatever the receivers. So when the server of the other node
+%% reads the question, the message is already in the receiver's mailbox. A separate process waits for the answer. It
+%% also notices if the node or its server ends, or the connection of the pool that carried both. For a message that
+%% used a pool, the question does not use the distribution, where it could arrive without the message.
 confirmed(Node, To, Message, Options) ->
     Key = key(Options),
     OnFull = case maps:get(on_full, Options, block) of drop -> error; Other -> Other end,
@@ -125,8 +132,9 @@ asked(_, Node, Key, Question, OnFull, Deadline) ->
             end
     end.
 
-%% No timeout: the monitors report every end. But if the other node had no server when the question arrived, or its server ended before reading it, the
-%% monitor may arrive later and watch the next server. A server that started before the sender asked cannot have missed the question.
+%% No timeout is needed, because the monitors report every end. But if the other node had no server when the question
+%% arrived, or its server ended before reading it, the monitor may arrive later and watch the next server. A server
+%% that started before the sender asked cannot have missed the question.
 await(Sender, Ref, Node, Owner, Began) ->
     OfSender = monitor(process, Sender),
     OfServer = monitor(process, {?SERVER, Node}),
@@ -135,7 +143,8 @@ await(Sender, Ref, Node, Owner, Began) ->
         receive
             {Ref, age, AgeMs} ->
                 WaitedMs = erlang:monotonic_time(millisecond) - Began,
-                %% One per cent is more than rounding and the rates of two clocks, which NTP may change by 0.05 %, make at half a second and more.
+                %% At half a second and more, one per cent is more than the error from rounding and from the different
+                %% rates of two clocks, which NTP may change by 0.05 %.
                 case AgeMs > WaitedMs + WaitedMs div 100 of
                     true -> Outcome(infinity);
                     false -> {unconfirmed, {no_teleport, Node}}
@@ -154,7 +163,7 @@ await(Sender, Ref, Node, Owner, Began) ->
 
 %% ---- destinations and options ----
 
-%% @doc Where a destination is. `global' and `via' modules are asked.
+%% @doc Finds where a destination is. For `global' and `via' it asks their modules.
 -spec find(teleport:dest()) -> {local, pid() | atom()} | {remote, node(), pid() | atom()} | noproc.
 find(Pid) when is_pid(Pid), node(Pid) =:= node() -> {local, Pid};
 find(Pid) when is_pid(Pid) -> {remote, node(Pid), Pid};
@@ -169,21 +178,22 @@ find(Other) -> error({bad_destination, Other, "expected a pid, a name, {Name, No
 found(undefined) -> noproc;
 found(Pid) -> find(Pid).
 
-%% @doc What `!' and gen take for a process of the node.
+%% @doc Returns the address of a process on the node in the form that `!' and gen accept.
 -spec address(node(), pid() | atom()) -> pid() | {atom(), node()}.
 address(_, Pid) when is_pid(Pid) -> Pid;
 address(Node, Name) -> {Name, Node}.
 
-%% @doc What keeps its order over a pool: by default everything that a process sends to a node, as over the distribution.
+%% @doc Returns the key whose messages keep their order in a pool; by default everything that a process sends to a
+%% node, as over the distribution.
 -spec key(teleport:options()) -> term().
 key(#{key := Key}) -> Key;
 key(_) -> self().
 
-%% @doc These options, if they are options of a message.
+%% @doc Returns these options if all are options of a message.
 -spec checked(term()) -> teleport:options().
 checked(Options) -> checked(fun is_option/2, Options).
 
-%% @doc The same for other functions with options.
+%% @doc Does the same for other functions with options.
 -spec checked(fun((Name :: term(), Value :: term()) -> boolean()), term()) -> map().
 checked(IsOption, Options) when is_map(Options) ->
     maps:foreach(fun(Name, Value) -> IsOption(Name, Value) orelse error({bad_option, Name, Value}) end, Options),
@@ -191,7 +201,7 @@ checked(IsOption, Options) when is_map(Options) ->
 checked(_, Other) ->
     error({bad_option, options, Other}).
 
-%% @doc Whether a message may have this option. The last three had a meaning in 0.2.0.
+%% @doc Tells whether a message may have this option. The last three had a meaning in 0.2.0.
 -spec is_option(term(), term()) -> boolean().
 is_option(key, _) -> true;
 is_option(confirm, Value) -> is_boolean(Value);

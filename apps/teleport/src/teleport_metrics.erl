@@ -1,5 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The figures of teleport as Prometheus text. Reads counters only, and asks no process: it answers at once, whatever is stuck.
+%% @doc Returns teleport's metrics as Prometheus text. Only reads counters and does not ask any process, so it answers
+%% at once even if something is stuck.
 -module(teleport_metrics).
 
 -export([new/0, count/1, counted/1, families/0]).
@@ -12,7 +13,8 @@ fields() ->
      {refused, "Messages, and broadcasts to a node, that were refused for want of room"},
      {relayed, "Broadcasts that this node has passed on to another node of its site"}].
 
-%% @doc Called by the supervisor. The counters are made once, so they keep their values when the application is started again.
+%% @doc Makes the counters; called by the supervisor. They are made only once, so they keep their values when the
+%% application is restarted.
 -spec new() -> ok.
 new() ->
     case persistent_term:get(?MODULE, none) of
@@ -20,7 +22,7 @@ new() ->
         _ -> ok
     end.
 
-%% @doc Counts one. Without the application nothing is counted.
+%% @doc Increments a counter. Without the application nothing is counted.
 -spec count(name()) -> ok.
 count(Name) ->
     case persistent_term:get(?MODULE, none) of
@@ -28,7 +30,7 @@ count(Name) ->
         Counters -> counters:add(Counters, index(Name), 1)
     end.
 
-%% @doc How many there have been since the node has the application.
+%% @doc Returns a counter's value since the application first started on this node.
 -spec counted(name()) -> non_neg_integer().
 counted(Name) -> counters:get(persistent_term:get(?MODULE), index(Name)).
 
@@ -36,7 +38,7 @@ index(dropped) -> 1;
 index(refused) -> 2;
 index(relayed) -> 3.
 
-%% @doc The metrics, each with its samples: labels and value.
+%% @doc Returns the metrics, each with its samples: labels and value.
 -spec families() -> [beamway_metrics:family()].
 families() ->
     [beamway_metrics:family("teleport_", Name, counter, Help, [{[], counted(Name)}]) || {Name, Help} <- fields()]

@@ -1,8 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc What version 0.2.0 had and the next version will not: its functions still work, and the first use of each is logged.
+%% @doc Implements what version 0.2.0 had and the next version will not have. These functions still work, and the
+%% first use of each is logged.
 %%
-%% The VM calls `$handle_undefined_function' of {@link teleport} and {@link teleport_erpc} for functions that these modules do not have
-%% (`error_handler' of kernel); both come here. So xref and dialyzer tell a program that uses one.
+%% The VM calls `$handle_undefined_function' of {@link teleport} and {@link teleport_erpc} for functions that these
+%% modules do not have (`error_handler' of kernel), and both call this module. So xref and dialyzer warn about a
+%% program that uses one.
 -module(teleport_old).
 
 -include_lib("kernel/include/logger.hrl").
@@ -12,7 +14,7 @@
 %% A request of gen or of a pool is opaque to dialyzer.
 -dialyzer({[no_opaque, no_return], teleport/2}).
 
-%% @doc Does what the function did, or raises `undef'.
+%% @doc Does what the old function did, or raises `undef'.
 -spec call(teleport | teleport_erpc, Function :: atom(), Args :: [term()]) -> term().
 call(Module, Function, Args) ->
     case now(Module, Function, Args) of
@@ -22,7 +24,7 @@ call(Module, Function, Args) ->
         none -> error_handler:raise_undef_exception(Module, Function, Args)
     end.
 
-%% @doc Logs once while the application runs.
+%% @doc Logs the first use while the application runs.
 -spec warn(What :: term(), fun(() -> ok)) -> ok.
 warn(What, Log) ->
     Key = {?MODULE, What},
@@ -31,7 +33,7 @@ warn(What, Log) ->
         warned -> ok
     end.
 
-%% @doc The application has stopped.
+%% @doc Forgets the logged uses when the application has stopped.
 -spec forget() -> ok.
 forget() -> lists:foreach(fun persistent_term:erase/1, [Key || {{?MODULE, _} = Key, _} <- persistent_term:get()]).
 
@@ -43,7 +45,8 @@ now(teleport_erpc, Function, Args) ->
     end;
 now(teleport, Function, Args) -> teleport(Function, Args).
 
-%% In place of a limit, and as one more argument where erpc has no limit, there could be a map of options.
+%% In place of a limit, and as an additional argument where erpc has no limit, version 0.2.0 accepted a map of
+%% options.
 erpc_args(_, []) -> [];
 erpc_args(Function, Args) ->
     case {lists:last(Args), Function} of

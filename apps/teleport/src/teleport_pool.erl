@@ -1,26 +1,25 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A pool is a few TCP connections of teleport's own to one node, beside stock distribution, so that large
+%% @doc A pool is a few TCP connections of teleport's own to a node, in addition to stock distribution, so that large
 %% messages delay neither the node's ticks nor each other.
 %%
-%% A pool is opened in the background when somebody first wants it, and ends with the distribution connection. A
-%% node has none if Beamway carries its distribution, if its distribution is encrypted, if it does not run this
-%% version of teleport, or if its port cannot be reached. Then its messages go over the distribution, the log says
-%% so once, and the next attempt follows after a pause. Each node opens its own pools: a connection carries the
+%% A pool is opened in the background when a process first wants it, and ends with the distribution connection. There
+%% is none if Beamway carries the node's distribution, if its distribution is encrypted, if the node does not run this
+%% version of teleport, or if its port cannot be reached. In that case messages use the distribution, the log reports
+%% it once, and the next attempt follows after a pause. Each node opens its own pools: a connection carries the
 %% messages and requests of the node that opened it, and the replies to those requests.
 %%
 %% <b>Order.</b> Each key has one connection. A process that has sent over the distribution before ({@link note/1})
 %% does not overtake itself: it sends a marker over the distribution, then its first message on a connection, and
 %% the other end delivers that message after the marker has arrived. When a pool ends in order, its senders wait
-%% until everything in it has been delivered before they get `gone'. When a pool is lost, the log says so, and
+%% until everything in it has been delivered before they get `gone'. When a pool is lost, the log reports it, and
 %% messages that were under way may be lost or arrive late.
 %%
 %% <b>Bounds.</b> A connection accepts messages while fewer than 4 MB are queued, and writes as fast as TCP
 %% permits. A sender that finds no room waits or is refused.
 %%
-%% Only this process opens and ends pools. `persistent_term' has the number of connections of each node, `carried' where the
-%% distribution alone carries everything, or `none'.
-%% Both are immediate terms: with any other term ERTS would search all heaps of the node whenever a pool ends. The
-%% connections are in the table.
+%% Only this process opens and ends pools. `persistent_term' holds the number of connections to each node, `carried'
+%% if the distribution alone carries everything, or `none'. All of these are immediate terms, because with any other
+%% term ERTS would search all heaps of the node whenever a pool ends. The connections themselves are in the table.
 -module(teleport_pool).
 -behaviour(gen_server).
 
@@ -55,7 +54,7 @@
 -define(TABLE, ?MODULE).
 -define(MARK(Node), {?MODULE, Node}).
 -define(QUEUE_BYTES, 4194304).
-%% A queue that is closed has this much in it, and so no room.
+%% The count of a closed queue, at which it never has room.
 -define(CLOSED, (1 bsl 60)).
 -define(QUEUED, 1).
 -define(WAITING, 2).
@@ -106,7 +105,8 @@ send(Pool, To, Key, Message, Wait) ->
                     Connection -> post(Connection, {To, Message}, Wait)
                 end).
 
-%% @doc The process of the connection for this key. After its end, messages that have not arrived are lost.
+%% @doc Returns the process of the connection for this key. When it has ended, messages that have not arrived are
+%% lost.
 -spec owner(pool(), Key :: term()) -> pid() | gone.
 owner(Pool, Key) ->
     case connection(Pool, Key) of
@@ -213,7 +213,7 @@ full(#connection{pid = Pid} = Connection, Bytes, Wait) ->
         {error, timeout}
     end.
 
-%% The distribution keeps the order of everything that one process sends to a node, so the marker arrives after all of
+%% The distribution keeps the order of everything that a process sends to a node, so the marker arrives after all of
 %% it. The queue has admitted the message by now, so no marker is sent without its message.
 marked(none, _, _) -> ok;
 marked(Marker, #connection{key = {Node, _} = Key, pid = Pid} = Connection, Wait) ->
@@ -234,15 +234,15 @@ marked(Marker, #connection{key = {Node, _} = Key, pid = Pid} = Connection, Wait)
 -spec new_counters() -> atomics:atomics_ref().
 new_counters() -> atomics:new(2, []).
 
-%% @private No sender finds room from now on.
+%% @private Closes the queue, so that no sender finds room from now on.
 -spec close_queue(atomics:atomics_ref()) -> ok.
 close_queue(Counters) -> atomics:add(Counters, ?QUEUED, ?CLOSED).
 
-%% @private Whether everything in a closed queue has been written.
+%% @private Tells whether everything in a closed queue has been written.
 -spec is_queue_empty(atomics:atomics_ref()) -> boolean().
 is_queue_empty(Counters) -> atomics:get(Counters, ?QUEUED) =< ?CLOSED.
 
-%% @private Nothing is queued, so what the count says comes from a sender that was killed.
+%% @private Nothing is queued, so a remaining count comes from a sender that was killed.
 -spec reset_queue(atomics:atomics_ref()) -> ok.
 reset_queue(Counters) ->
     case atomics:get(Counters, ?QUEUED) of
@@ -250,17 +250,17 @@ reset_queue(Counters) ->
         _ -> ok
     end.
 
-%% @private Whether senders wait. The connection's process sets this before it looks for room ({@link has_room/1}), and
-%% the writer makes room before it reads this, so one of them sees what the other did.
+%% @private Records whether senders wait. The connection's process sets this before it looks for room
+%% ({@link has_room/1}), and the writer makes room before it reads this, so one of them sees what the other did.
 -spec set_waiting(atomics:atomics_ref(), boolean()) -> ok.
 set_waiting(Counters, true) -> atomics:put(Counters, ?WAITING, 1);
 set_waiting(Counters, false) -> atomics:put(Counters, ?WAITING, 0).
 
-%% @private Whether it is worth waking senders.
+%% @private Tells whether there is enough room to wake senders.
 -spec has_room(atomics:atomics_ref()) -> boolean().
 has_room(Counters) -> atomics:get(Counters, ?QUEUED) < ?QUEUE_BYTES div 2.
 
-%% @private The writer has written this much. Returns whether waiting senders should be woken.
+%% @private Subtracts what the writer has written. Returns whether waiting senders should be woken.
 -spec written(atomics:atomics_ref(), Bytes :: pos_integer()) -> boolean().
 written(Counters, Bytes) ->
     ok = atomics:sub(Counters, ?QUEUED, Bytes),
@@ -281,11 +281,11 @@ offer(Node) ->
 
 size() -> teleport_config:get(pool).
 
-%% @doc The state of each node to which a pool was wanted. `reason' says why there is none.
+%% @doc Returns the state of each node to which a pool was wanted. `reason' explains why there is none.
 -spec info() -> [#{node := node(), stage := stage(), connections := non_neg_integer(), queued_bytes := integer(), reason := binary()}].
 info() -> gen_server:call(?MODULE, info, ?CALL_MS).
 
-%% @doc How many nodes this node has a pool to. Asks no process.
+%% @doc Returns the number of nodes to which this node has a pool. Does not ask any process.
 -spec count() -> non_neg_integer().
 count() -> length([Node || {?MARK(Node), Size} <- persistent_term:get(), is_integer(Size)]).
 
@@ -373,7 +373,7 @@ wanted(Node, Peer, Size) ->
         _ -> carried(Node, Peer)
     end.
 
-%% Until the connection ends the distribution alone carries everything.
+%% The distribution alone carries everything until the connection ends.
 carried(Node, Peer) ->
     ok = mark(Node, carried),
     Peer#peer{stage = carried}.
@@ -400,7 +400,7 @@ opened(Node, #peer{up = Up, deliveries = Deliveries} = Peer) ->
     ?LOG_INFO("teleport: a pool of ~b connections to ~ts is open", [length(Up), Node]),
     Peer#peer{stage = open, since = now_ms(), reason = <<>>}.
 
-%% Senders find this connection no longer.
+%% Senders no longer find this connection.
 without(Pid, #peer{up = Up} = Peer) ->
     {Gone, Left} = lists:partition(fun(#connection{pid = Of}) -> Of =:= Pid end, Up),
     _ = [ets:delete(?TABLE, Row) || #connection{key = Key} <- Gone, Row <- [Key, {delivery, Key}]],
@@ -435,12 +435,12 @@ paused(Node, #peer{failures = Failures} = Peer) ->
     _ = erlang:send_after(pause_ms(Failures), self(), {retry, Node, Since}),
     Peer#peer{stage = paused, since = Since}.
 
-%% Half of the pause is random, so that nodes that lost the same peer do not come back in the same moment.
+%% Half of the pause is random, so that nodes that lost the same peer do not come back at the same moment.
 pause_ms(Failures) ->
     Full = min(?PAUSE_MAX_MS, ?PAUSE_MS bsl min(Failures - 1, 20)),
     Full div 2 + rand:uniform(Full div 2).
 
-%% Connections end by themselves. A sender that has found one before finds it gone.
+%% Connections end by themselves. A sender that found one earlier gets `gone'.
 gone(Node, Peers) ->
     ok = unmark(Node),
     #peer{up = Up} = maps:get(Node, Peers, #peer{}),
@@ -460,7 +460,7 @@ why({shutdown, Reason}) -> why(Reason);
 why(Reason) when is_atom(Reason) -> text(Reason);
 why(Reason) -> iolist_to_binary(io_lib:format("~0tP", [Reason, 8])).
 
-%% @private The text of inet for a failure, and ours where it has none.
+%% @private Returns inet's text for a failure, or our own if inet has none.
 -spec text(atom()) -> binary().
 text(timeout) -> <<"no answer in time">>;
 text(Reason) ->

@@ -1,9 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The end of a pool's connection that opened it: reads the replies, and tells waiting senders when there is room.
+%% @doc The end of a pool's connection that opened it: reads the replies, and wakes waiting senders when there is
+%% room.
 %%
-%% Messages and requests go out through its writer ({@link teleport_pool_writer}). The other end
+%% Messages and requests are sent by its writer ({@link teleport_pool_writer}). The other end
 %% ({@link teleport_pool_delivery}, which describes the protocol) sends only replies. This process never waits for
-%% anybody, so replies are always read, and two nodes that send to each other at full speed cannot deadlock.
+%% another one, so replies are always read, and two nodes that send to each other at full speed cannot deadlock.
 %%
 %% Callers monitor this process. It ends when the connection is lost or the node is down. When it is told to close,
 %% or when its supervisor ends it, queued messages are written and delivered first.
@@ -23,21 +24,21 @@
                      %% aliases of senders that wait for room
                      waiting = #{} :: #{reference() => []},
                      stage = open :: open | closing | delivered}).
-%% `delivered': everything that was queued has been delivered, and replies may still come.
+%% `delivered': everything in the queue has been delivered, but replies may still arrive.
 
 -define(OPEN_MS, 7000).
 %% Longer than the other end waits for replies.
 -define(CLOSE_MS, 7000).
 -define(ACTIVE, 16).
 -define(LARGE_BYTES, 1048576).
-%% gen's tag of a reply to an alias.
+%% gen makes the tag of a reply to an alias as an improper list.
 -dialyzer({no_improper_lists, [reply/1]}).
 
 %% @doc The manager gets `{up, self(), Writer, Counters, Delivery}' as a cast when the connection is open.
 -spec start_link(node(), Manager :: pid()) -> {ok, pid()} | {error, term()}.
 start_link(Node, Manager) -> gen_server:start_link(?MODULE, {Node, Manager}, [{spawn_opt, [{fullsweep_after, 0}]}]).
 
-%% @doc Takes no more messages, delivers those that are queued, and ends.
+%% @doc Makes the connection accept no more messages, deliver those that are queued, and end.
 -spec close(pid()) -> ok.
 close(Connection) -> gen_server:cast(Connection, close).
 
@@ -131,7 +132,7 @@ closing(#connection{counters = Counters, writer = Writer} = State) ->
 -spec handle_info(term(), #connection{}) ->
           {noreply, #connection{}} | {noreply, #connection{}, {continue, collect}} | {stop, term(), #connection{}}.
 handle_info({tcp, Socket, Packet}, #connection{socket = Socket} = State) ->
-    %% A sender that asked for room may have brought one, and messages of a port do not end it.
+    %% A sender that asked for room may have brought a trace context, which messages from a port do not end.
     _ = teleport_trace:set(none),
     Next = lists:foldl(fun replied/2, State, teleport_pool_frame:decode(Packet)),
     case byte_size(Packet) >= ?LARGE_BYTES of
@@ -148,7 +149,7 @@ handle_info({room, Alias}, #connection{stage = delivered} = State) ->
     {noreply, State};
 handle_info({room, Alias}, #connection{waiting = Waiting, counters = Counters, writer = Writer} = State) ->
     ok = teleport_pool:set_waiting(Counters, true),
-    %% A writer that sleeps finds then whether a killed sender has left bytes in the count.
+    %% Makes a sleeping writer check whether a killed sender has left bytes in the count.
     _ = map_size(Waiting) =:= 0 andalso (Writer ! look),
     {noreply, woken(State#connection{waiting = Waiting#{Alias => []}})};
 handle_info({no_room, Alias}, #connection{waiting = Waiting} = State) ->
@@ -186,7 +187,7 @@ replied(delivered, #connection{manager = Manager, waiting = Waiting} = State) ->
     State#connection{stage = delivered, waiting = #{}};
 replied(Answer, State) -> ok = reply(Answer), State.
 
-%% An alias ends with its first message, and does not exist for a caller that has given up.
+%% An alias ends with its first message, and no longer exists for a caller that has given up.
 reply({Alias, Reply}) -> Alias ! {[alias | Alias], Reply}, ok;
 reply({Alias, failed, Server, Reason}) -> Alias ! {'DOWN', Alias, process, Server, Reason}, ok.
 

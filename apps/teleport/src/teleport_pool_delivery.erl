@@ -13,8 +13,8 @@
 %% answers.
 %%
 %% Until the peer has proved that it knows the cookie, this process counts as a stranger
-%% ({@link teleport_pool_listener}). After that its input is trusted as that of a node is. Sending a reply blocks until
-%% the peer reads, which it always does. Meanwhile nothing is read here, so the peer's senders wait.
+%% ({@link teleport_pool_listener}). After that its input is trusted like a node's. Sending a reply blocks until the
+%% peer reads, which it always does. Meanwhile nothing is read here, so the peer's senders wait.
 -module(teleport_pool_delivery).
 -behaviour(gen_server).
 
@@ -38,7 +38,8 @@
 -define(STRANGER_MS, 5000).
 -define(END_MS, 5000).
 -define(LOOK_MS, 5000).
-%% A marker waits behind what one process has sent. The distribution delivers it or ends, as net_ticktime says.
+%% A marker waits until everything that one process sent before it has arrived. The distribution delivers it, or ends
+%% within net_ticktime.
 -define(MARKER_MS, 60000).
 -define(ACTIVE, 16).
 -define(PACKET_BYTES, 65536).
@@ -53,7 +54,7 @@ start_link() -> gen_server:start_link(?MODULE, [], [{spawn_opt, [{fullsweep_afte
 -spec socket(pid(), gen_tcp:socket(), Listener :: pid()) -> ok.
 socket(Pid, Socket, Listener) -> gen_server:cast(Pid, {socket, Socket, Listener}).
 
-%% @doc The message that a process sends over the distribution after all others that it has sent there.
+%% @doc Returns the message that a process sends over the distribution after everything else that it has sent there.
 -spec marker(reference()) -> term().
 marker(Marker) -> {'$teleport_marker', Marker}.
 
@@ -88,7 +89,7 @@ handle_cast({socket, Socket, Listener}, State) ->
     end;
 handle_cast(_Request, State) -> {noreply, State}.
 
-%% @private The packet is garbage now.
+%% @private Collects garbage, because the packet is no longer needed.
 -spec handle_continue(collect, #delivery{}) -> {noreply, #delivery{}}.
 handle_continue(collect, State) ->
     true = erlang:garbage_collect(),
@@ -100,7 +101,7 @@ handle_continue(collect, State) ->
 handle_info({tcp, Socket, Packet}, #delivery{socket = Socket, node = Node} = State) ->
     try teleport_pool_frame:decode(Packet) of
         Terms ->
-            %% A server's reply may have brought one, and messages of a port do not end it.
+            %% A server's reply may have brought a trace context, which messages from a port do not end.
             _ = teleport_trace:set(none),
             Next = lists:foldl(fun delivered/2, State, Terms),
             case byte_size(Packet) >= ?LARGE_BYTES of
@@ -256,7 +257,7 @@ terminate(Reason, #delivery{socket = Socket} = State) ->
                 end,
     teleport_pool_listener:close(Socket, IsOrderly).
 
-%% Serves until the peer has sent everything that it had queued and servers have answered.
+%% Serves until the peer has sent everything in its queue and servers have answered.
 left(#delivery{socket = Socket} = State) ->
     _ = send(Socket, [teleport_pool_frame:encode(leave)]),
     teleport_pool_listener:last(fun handle_info/2, State, teleport_deadline:in(?END_MS)).

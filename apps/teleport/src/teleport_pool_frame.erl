@@ -1,10 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Encodes terms as the messages of a pool's connection, and decodes them. Pure.
 %%
-%% A packet holds one or more messages, each preceded by its length. Decoding copies the binaries in a term, so
-%% large binaries travel outside the encoded term: an atom takes the place of each one, and the receiver replaces it with a
-%% part of the packet. Binaries are found in tuples, lists and maps that are neither wide nor deep. All others stay
-%% in the term and are copied.
+%% A packet holds one or more messages, each preceded by its length. Decoding copies the binaries in a term, so large
+%% binaries are sent outside of the encoded term: an atom replaces each one, and the receiver replaces the atom with a
+%% part of the packet. Binaries are found in tuples, lists and maps that are neither wide nor deep. All others stay in
+%% the term and are copied.
 -module(teleport_pool_frame).
 
 -export([encode/1, decode/1]).
@@ -15,8 +15,8 @@
 -define(MAX_BESIDE, 255).
 -define(HOLE, '$teleport_hole').
 
-%% @doc Returns a message and its size on the wire. Pids, references and funs of this node arrive as such, as over the
-%% distribution.
+%% @doc Returns a message and its size on the wire. Pids, references and funs of this node keep their identity, as
+%% over the distribution.
 -spec encode(term()) -> {iodata(), Bytes :: pos_integer()}.
 encode(Term) ->
     Encoded = erlang:term_to_iovec(Term),
@@ -44,7 +44,7 @@ taken_out(Term) ->
     catch throw:ambiguous -> none
     end.
 
-%% @doc The terms of a packet. Fails with an error if the peer sent what {@link encode/1} never makes.
+%% @doc Returns the terms of a packet. Fails if the peer sent something that {@link encode/1} never makes.
 -spec decode(binary()) -> [term()].
 decode(<<Bytes:32, Message:Bytes/binary, Rest/binary>>) -> [term(Message) | decode(Rest)];
 decode(<<>>) -> [].

@@ -1,10 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc How two nodes prove to each other, on a new connection of a pool, that they know the cookie.
+%% @doc Lets two nodes prove to each other, on a new connection of a pool, that they know the cookie.
 %%
 %% <ol><li>caller: HELLO with both node names and a fresh nonce</li>
 %% <li>acceptor: CHALLENGE with a fresh nonce of its own</li>
-%% <li>caller: PROOF, an HMAC-SHA256 over the word `caller', HELLO and both nonces, with the cookie as its key</li>
-%% <li>acceptor: WELCOME, the same with the word `acceptor'; or REFUSED with a reason</li></ol>
+%% <li>caller: PROOF, an HMAC-SHA256 over the string `caller', HELLO and both nonces, with the cookie as its key</li>
+%% <li>acceptor: WELCOME, the same with the string `acceptor'; or REFUSED with a reason</li></ol>
 %% The cookie is never sent. A proof cannot be used in another conversation (both nonces), for another node (both
 %% names), in another version (HELLO begins with it), or sent back (the roles). The acceptor proves nothing to a caller
 %% that has not proved itself. Before both proofs, no input becomes an atom or a term, and no packet exceeds 1 KB.
@@ -16,11 +16,11 @@
 -define(VERSION, 3).
 -define(MAX_BYTES, 1024).
 
-%% @doc The version of the handshake and of the protocol that follows. The lanes of 0.2.0 have version 2.
+%% @doc Returns the version of the handshake and of the protocol that follows. The lanes of 0.2.0 have version 2.
 -spec version() -> pos_integer().
 version() -> ?VERSION.
 
-%% @doc The longest packet before the proof, for the option packet_size.
+%% @doc Returns the length of the longest packet before the proof, for the option packet_size.
 -spec max_bytes() -> pos_integer().
 max_bytes() -> ?MAX_BYTES.
 
@@ -42,8 +42,8 @@ call(Socket, Node, Deadline) ->
         error:{badmatch, _} -> {error, <<"the peer does not speak this protocol">>}
     end.
 
-%% @doc The acceptor's side. The socket is passive. Only nodes that are connected over the distribution are let in, so no
-%% atom is made of a stranger's input.
+%% @doc The acceptor's side. The socket is passive. Only nodes that are connected over the distribution are admitted,
+%% so a stranger's input does not become an atom.
 -spec answer(gen_tcp:socket(), teleport_deadline:deadline()) -> {ok, node()} | {error, Reason :: binary()}.
 answer(Socket, Deadline) ->
     try

@@ -2,7 +2,7 @@
 %% @doc Accepts the connections of other nodes' pools. It opens no port before a node of the cluster asks for one over
 %% the distribution.
 %%
-%% Nodes on this host connect over the loopback interface. Other nodes connect to the address at which they have reached
+%% Nodes on the same host connect over the loopback interface. Other nodes connect to the address at which they have reached
 %% this node over the distribution, or to `inet_dist_use_interface' of kernel if that is set.
 %%
 %% A connection whose peer has not yet proved that it knows the cookie is a stranger. Each port admits at most 64
@@ -30,7 +30,7 @@
 -spec start_link() -> {ok, pid()} | {error, term()}.
 start_link() -> gen_server:start_link({local, ?MODULE}, ?MODULE, [], []).
 
-%% @doc Tells a node that is connected over stock distribution where it may connect.
+%% @doc Tells a node that is connected over stock distribution where it can connect.
 -spec offer(node()) ->
           {ok, #{ip := inet:ip_address(), port := inet:port_number(), version := pos_integer()}} | {error, Reason :: binary()}.
 offer(Node) ->
@@ -39,11 +39,11 @@ offer(Node) ->
         {error, Reason} -> {error, Reason}
     end.
 
-%% @doc The options of both ends. A silent peer is given up after net_ticktime, as by the distribution, and keepalive
-%% probes are sent as often as ticks, so that firewalls do not forget the connection.
+%% @doc Returns the socket options of both ends. A silent peer is given up after net_ticktime, as in the distribution,
+%% and keepalive probes are sent as often as ticks, so that firewalls do not forget the connection.
 -spec socket_options(inet:ip_address()) -> [gen_tcp:option()].
 socket_options(Ip) ->
-    %% gen_tcp wants the back end first.
+    %% gen_tcp wants this option first.
     [{inet_backend, inet}, family(Ip), binary, {active, false}, {packet, 4},
      {packet_size, teleport_pool_handshake:max_bytes()}, {nodelay, true}, {buffer, ?BUFFER_BYTES}, {show_econnreset, true}]
         ++ case os:type() of
@@ -62,8 +62,8 @@ tick_s() ->
 family(Ip) when tuple_size(Ip) =:= 4 -> inet;
 family(_) -> inet6.
 
-%% @doc For the process of either end after it was told to stop: handles further messages until its connection ends or
-%% the deadline passes. Returns whether the connection ended in order.
+%% @doc Runs in the process of either end after it was told to stop: handles further messages until its connection
+%% ends or the deadline passes. Returns whether the connection ended in order.
 -spec last(fun((Info :: term(), State) -> tuple()), State, teleport_deadline:deadline()) -> boolean().
 last(HandleInfo, State, Deadline) ->
     receive

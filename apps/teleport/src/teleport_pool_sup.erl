@@ -10,7 +10,7 @@
 %% Longer than a connection takes to deliver what it has.
 -define(SHUTDOWN_MS, 12000).
 
-%% @private It owns the table of the connections.
+%% @private Starts the top supervisor, which owns the table of the connections.
 -spec start_link() -> supervisor:startlink_ret().
 start_link() -> supervisor:start_link({local, ?MODULE}, ?MODULE, top).
 
@@ -18,7 +18,7 @@ start_link() -> supervisor:start_link({local, ?MODULE}, ?MODULE, top).
 -spec start_link(Name :: atom(), module()) -> supervisor:startlink_ret().
 start_link(Name, Module) -> supervisor:start_link({local, Name}, ?MODULE, {each, Module}).
 
-%% @private To the node, on behalf of the calling process.
+%% @private Opens a connection to the node for the calling process.
 -spec start_connection(node()) -> supervisor:startchild_ret().
 start_connection(Node) -> supervisor:start_child(teleport_pool_connection_sup, [Node, self()]).
 

@@ -2,9 +2,9 @@
 %% @doc Writes what senders queue for one connection of a pool. {@link teleport_pool_connection} starts it and is
 %% linked to it.
 %%
-%% It is a separate process because a write blocks while the peer reads slowly, and the connection's process must go
-%% on reading replies. Messages that arrive during a write go out together, in packets of about 64 KB. Senders add
-%% their bytes to the queue's count ({@link teleport_pool}); the writer subtracts them after the write.
+%% It is a separate process because a write blocks while the peer reads slowly, and the connection's process must
+%% continue to read replies. Messages that arrive during a write are sent together, in packets of about 64 KB. Senders
+%% add their bytes to the queue's count ({@link teleport_pool}); the writer subtracts them after the write.
 -module(teleport_pool_writer).
 -behaviour(gen_server).
 
@@ -16,7 +16,7 @@
 -define(PACKET_BYTES, 65536).
 -define(LARGE_BYTES, 1048576).
 -define(IDLE_MS, 5000).
-%% How long to wait for a sender that has counted its message and not yet queued it.
+%% How long to wait for a sender that has counted its message but not queued it yet.
 -define(SENDER_MS, 20).
 -define(SENDER_TRIES, 50).
 
@@ -25,8 +25,8 @@
 start_link(Connection, Socket, Counters) ->
     {ok, _} = gen_server:start_link(?MODULE, {Connection, Socket, Counters}, [{spawn_opt, [{fullsweep_after, 0}]}]).
 
-%% @doc The queue is closed ({@link teleport_pool:close_queue/1}): the writer writes the rest, shuts down the socket
-%% for writing and ends.
+%% @doc Tells the writer that the queue is closed ({@link teleport_pool:close_queue/1}). The writer writes the rest,
+%% shuts down the socket for writing and ends.
 -spec drain(pid()) -> ok.
 drain(Writer) -> gen_server:cast(Writer, drain).
 
@@ -64,7 +64,7 @@ rest(#writer{counters = Counters} = State, Tries) ->
         end
     end.
 
-%% @private The message is garbage now.
+%% @private Collects garbage, because the message is no longer needed.
 -spec handle_continue(collect, #writer{}) -> {noreply, #writer{}, timeout()}.
 handle_continue(collect, State) ->
     true = erlang:garbage_collect(),
@@ -87,7 +87,7 @@ handle_info(timeout, #writer{counters = Counters, connection = Connection} = Sta
 handle_info(_Info, State) ->
     {noreply, State, ?IDLE_MS}.
 
-%% Takes everything from the mailbox first, because gen_tcp:send/2 searches it each time.
+%% Takes everything from the mailbox first, because gen_tcp:send/2 searches the mailbox each time.
 write(Bytes, Frame, State) -> sent(lists:reverse(packets(Bytes, Frame, [])), State).
 
 packets(Bytes, Packet, Full) ->

@@ -1,10 +1,12 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The process of a node that others ask: it says that a message has come, and delivers broadcasts to the members of its node.
+%% @doc The process on a node that others ask: it confirms that a message has arrived, and delivers broadcasts to the
+%% members on its node.
 %%
-%% The servers of connected nodes say `hello' to each other, so the table has a row for each node whose teleport is one of these. A node without a row
-%% gets broadcasts as messages to each member. The table belongs to the supervisor.
+%% The servers of connected nodes send each other `hello', so the table has a row for each node whose teleport is of
+%% this version. A node without a row gets broadcasts as separate messages to each member. The table belongs to the
+%% supervisor.
 %%
-%% It never waits: what finds no room on its way to another node is counted or reported.
+%% The server never waits: a message to another node that finds no room is counted or reported.
 -module(teleport_server).
 -behaviour(gen_server).
 
@@ -17,7 +19,8 @@
 -type broadcast() :: {broadcast, Scope :: atom(), Group :: term(), Encoded :: binary(), ReplyTo :: none | reference()}.
 %% The answer is `{ReplyTo, Node, ok | no_members | {error, Reason}}'.
 
-%% When it was started (`erlang:monotonic_time(millisecond)'), and the row that goes when a monitor reports.
+%% When the server was started (`erlang:monotonic_time(millisecond)'), and for each monitor the row to delete when it
+%% reports.
 -type state() :: #{started := integer(), reference() => {node(), pid()}}.
 
 -define(TABLE, ?MODULE).
@@ -29,7 +32,7 @@
 start_link() ->
     gen_server:start_link({local, ?MODULE}, ?MODULE, [], [{spawn_opt, [{message_queue_data, off_heap}, {fullsweep_after, 10}]}]).
 
-%% @doc Whether there is one at this node.
+%% @doc Tells whether there is a server on this node.
 -spec is_at(node()) -> boolean().
 is_at(Node) ->
     try ets:member(?TABLE, Node)
@@ -83,7 +86,7 @@ handle_info({'DOWN', Monitor, process, _, _}, State) ->
 handle_info(_Info, State) ->
     {noreply, State}.
 
-%% It answers, in case that it has been started after the one that says hello has asked.
+%% It answers `hello', because it may have been started only after the other server had sent its own.
 met(Pid, State) ->
     Row = {node(Pid), Pid},
     case ets:lookup(?TABLE, node(Pid)) of
@@ -95,7 +98,7 @@ met(Pid, State) ->
             State#{Monitor => Row}
     end.
 
-%% The waiter has no limit, so it must be told, but a way that is full holds up a process of its own.
+%% The waiter has no time limit, so it must be told; if the connection is full, another process waits for room.
 told(Waiter, Message) ->
     case erlang:send(Waiter, Message, [noconnect, nosuspend]) of
         nosuspend -> _ = spawn(fun() -> Waiter ! Message end), ok;

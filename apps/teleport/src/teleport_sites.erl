@@ -1,19 +1,21 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Which nodes a broadcast goes to directly, and which ones a node of their site passes it on to. Pure; {@link teleport_groups} does it.
+%% @doc Plans which nodes get a broadcast directly, and which get it from a node of their site. Pure;
+%% {@link teleport_groups} sends.
 %%
-%% Nodes of the sender's own site, nodes without a site, and a lone node of its site are direct. Of each other site one node is the relay
-%% and the others are its leaves. Each sender's node ranks the relays of a site in another order, so the work is shared, and a node that
-%% comes or goes changes few of these choices.
+%% Nodes of the sender's own site, nodes without a site, and nodes that are alone in their site are direct. In every
+%% other site one node is the relay and the others are its leaves. Each sending node ranks the relays of a site in
+%% another order, so they share the work, and a node that joins or leaves changes few of these choices.
 -module(teleport_sites).
 
 -export([plan/3, is_site_of/1]).
 -export_type([site_of/0, plan/0]).
 
 -type site_of() :: none | #{node() => Site :: term()} | {module(), Function :: atom()} | fun((node()) -> Site :: term()).
-%% `none': no sites. A node that the map lacks, whose site is `undefined', or for which the function fails, has no site.
+%% `none': there are no sites. A node has no site if the map lacks it, if its site is `undefined', or if the function
+%% fails.
 -type plan() :: {Direct :: [node()], Relays :: [{Relay :: node(), Leaves :: [node(), ...]}]}.
 
-%% @doc For a message of the node `Own' to these other nodes.
+%% @doc Returns the plan for a message from the node `Own' to these other nodes.
 -spec plan(Own :: node(), Nodes :: [node()], site_of()) -> plan().
 plan(_, Nodes, none) -> {Nodes, []};
 plan(Own, Nodes, SiteOf) ->
@@ -28,12 +30,12 @@ plan(Own, Nodes, SiteOf) ->
                         end
                 end, {[], []}, Sites).
 
-%% @doc Whether this tells the sites of nodes.
+%% @doc Tells whether this term maps nodes to sites.
 -spec is_site_of(term()) -> boolean().
 is_site_of({Module, Function}) -> is_atom(Module) andalso is_atom(Function);
 is_site_of(Other) -> Other =:= none orelse is_map(Other) orelse is_function(Other, 1).
 
-%% A fault of the function must not stop messages that need no relay.
+%% A fault in the function must not stop messages that need no relay.
 site(Node, Sites) when is_map(Sites) -> maps:get(Node, Sites, undefined);
 site(Node, SiteOf) ->
     try ask(Node, SiteOf) catch _:_ -> undefined end.

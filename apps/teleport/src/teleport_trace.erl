@@ -1,8 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Trace context: the W3C `traceparent' of a process goes with its messages to other processes and nodes, in the label of `seq_trace''s token. The VM
-%% passes that on: the receiver has it while it handles the message, and so has whatever it sends meanwhile. A message without a token ends it.
+%% @doc Trace context: the W3C `traceparent' of a process travels with its messages to other processes and nodes, in
+%% the label of `seq_trace''s token. The VM passes the token on: the receiver has it while it handles the message, and
+%% so do the messages that it sends meanwhile. A message without a token ends it.
 %%
-%% A token that is not ours stays as it is, and then no context travels. Only contexts with the flag `sampled' do, so what is not traced costs nothing.
+%% A foreign token is not changed, and then no context travels. Only contexts with the flag `sampled' travel, so
+%% untraced messages cost nothing.
 -module(teleport_trace).
 
 -include_lib("kernel/include/logger.hrl").
@@ -18,7 +20,8 @@
 -define(OTEL, otel_propagator_trace_context).
 -define(HEADER, <<"traceparent">>).
 
-%% @doc From now on messages of the calling process carry this context, until it receives its next message. `none', or one that is not sampled: no context.
+%% @doc Makes messages of the calling process carry this context until it receives its next message. With `none', or a
+%% context that is not sampled, they carry none.
 -spec set(traceparent() | none) -> ok | {error, other_token}.
 set(Given) ->
     Given =:= none orelse is_valid(Given) orelse error({bad_traceparent, Given, "expected 55 bytes, version-trace-span-flags in lower-case hexadecimal digits, as of W3C"}),
@@ -34,7 +37,7 @@ replaced(Context) ->
 is_ours({label, {?MODULE, _}}) -> true;
 is_ours(_) -> seq_trace:get_token() =:= [].
 
-%% @doc The context that came with the message that the calling process received last, or that it has set since.
+%% @doc Returns the context of the message that the calling process received last, or the one that it has set since.
 -spec current() -> {ok, traceparent()} | none.
 current() ->
     case seq_trace:get_token(label) of
@@ -42,7 +45,8 @@ current() ->
         _ -> none
     end.
 
-%% @doc Runs a function whose spans of OpenTelemetry are children of the span that came with the message. Without one, or without OpenTelemetry, it just runs.
+%% @doc Runs a function whose OpenTelemetry spans become children of the span that came with the message. Without a
+%% context, or without OpenTelemetry, it just runs the function.
 -spec continue(fun(() -> Result)) -> Result.
 continue(Fun) ->
     case current() of
@@ -56,7 +60,7 @@ continued(Given, Fun, {module, _}) ->
     try Fun() after otel(otel_ctx, detach, [Former]) end;
 continued(_, Fun, _) -> Fun().
 
-%% The library may not be there, so xref does not look for its functions.
+%% The library may be missing, so xref must not look for its functions.
 otel(Module, Function, Arguments) -> apply(Module, Function, Arguments).
 
 is_valid(<<Version:2/binary, $-, Trace:32/binary, $-, Span:16/binary, $-, Flags:2/binary>>) ->
@@ -69,7 +73,8 @@ is_not_zero(Digits) -> Digits =/= binary:copy(<<$0>>, byte_size(Digits)).
 
 is_sampled(<<_:53/binary, Flags/binary>>) -> binary_to_integer(Flags, 16) band 1 =:= 1.
 
-%% @private The option `trace'. What OpenTelemetry has is looked up once: to look for a module that is not there takes long.
+%% @private Applies the option `trace'. OpenTelemetry's functions are looked up only once, because looking for a
+%% missing module takes long.
 -spec use(boolean()) -> ok.
 use(Wanted) ->
     case Wanted andalso code:ensure_loaded(?OTEL) of
@@ -78,7 +83,7 @@ use(Wanted) ->
         _ -> ?LOG_WARNING("teleport: the option trace has no effect: the application opentelemetry_api is not in the code path")
     end.
 
-%% @private The messages that the function sends carry the context of the caller's current span.
+%% @private Runs a function whose messages carry the context of the caller's current span.
 -spec lent(fun(() -> Result)) -> Result.
 lent(Send) ->
     case persistent_term:get(?MODULE, false) andalso lend(otel(otel_ctx, get_current, [])) of

@@ -1,19 +1,22 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Watches the servers of other nodes that are called by distribution, with one monitor for each, and tells their end to all callers.
+%% @doc Watches the servers on other nodes that are called over the distribution, with one monitor for each, and
+%% reports their end to all callers.
 %%
-%% Each watched server has a stand-in here: a port that does nothing. Callers monitor it in the server's place ({@link teleport_direct}), so no
-%% monitor of theirs crosses the network. A port, because each monitor of a process wakes that process, which costs a lone caller more than
-%% the rest of its call. When the server ends, its stand-in ends with `{shutdown, {teleport_watcher, Reason}}', where `Reason' is what a monitor of the
-%% server tells. Any other reason is no news of the server.
+%% Each watched server has a stand-in here: a port that does nothing. Callers monitor the stand-in instead of the
+%% server ({@link teleport_direct}), so their monitors do not cross the network. It is a port, because each monitor of
+%% a process wakes that process, which costs a single caller more than the rest of its call. When the server ends, its
+%% stand-in ends with `{shutdown, {teleport_watcher, Reason}}', where `Reason' is what a monitor of the server
+%% reports. Any other reason says nothing about the server.
 %%
-%% A server gets its stand-in when it is called for the first time. Until then, and beyond the limit, calls have a monitor of their own, as
-%% those of gen_server. A stand-in that nobody uses goes in steps (`next/2'): out of the table, and later, when nobody monitors it, for good.
+%% A server gets its stand-in when it is called for the first time. Until then, and beyond the limit, calls have a
+%% monitor of their own, like those of gen_server. An unused stand-in is removed in steps (`next/2'): first from the
+%% table, and later, when nobody monitors it, completely.
 %%
-%% The table belongs to the supervisor: without this process callers find an empty table, not none.
+%% The table belongs to the supervisor, so without this process callers find an empty table rather than none.
 -module(teleport_watcher).
 -behaviour(gen_server).
 
-%% `monitored_by' of a port is known to ERTS, and not to its specs.
+%% ERTS supports `monitored_by' for ports, but its specs do not.
 -dialyzer({nowarn_function, [looked_at/2, next/2]}).
 
 -export([start_link/0, stand_in/1, remove/2, count/0]).
@@ -29,7 +32,8 @@
 -spec start_link() -> {ok, pid()} | {error, term()}.
 start_link() -> gen_server:start_link({local, ?MODULE}, ?MODULE, [], []).
 
-%% @doc The stand-in of a server of another node. If there is none, one is asked for: the caller does not wait for it.
+%% @doc Returns the stand-in of a server on another node. If there is none, it is requested, but the caller does not
+%% wait for it.
 -spec stand_in(Server :: pid()) -> port() | none.
 stand_in(Server) ->
     try ets:lookup_element(?TABLE, Server, 2)
@@ -38,7 +42,7 @@ stand_in(Server) ->
         none
     end.
 
-%% @doc Callers find this stand-in no longer.
+%% @doc Removes a stand-in from the table, so that callers no longer find it.
 -spec remove(Server :: pid(), StandIn :: port()) -> ok.
 remove(Server, StandIn) ->
     %% The application may have stopped.
@@ -47,7 +51,8 @@ remove(Server, StandIn) ->
     catch error:badarg -> ok
     end.
 
-%% @doc How many servers of other nodes have a stand-in. Without the application none has, and calls are as gen_server's.
+%% @doc Returns the number of servers on other nodes that have a stand-in. Without the application there are none, and
+%% calls work like gen_server's.
 -spec count() -> non_neg_integer().
 count() ->
     case ets:info(?TABLE, size) of
@@ -58,7 +63,7 @@ count() ->
 %% @private
 -spec init([]) -> {ok, #{reference() => #watch{}}}.
 init([]) ->
-    %% It is linked with its stand-ins: they end with it, and it does not end with them.
+    %% The stand-ins are linked to this process, so they end with it. Their end does not end this process.
     false = process_flag(trap_exit, true),
     true = ets:delete_all_objects(?TABLE),
     {ok, look_later(#{})}.
@@ -71,7 +76,7 @@ look_later(Watches) ->
 -spec handle_call(term(), gen_server:from(), Watches) -> {reply, {error, badarg}, Watches}.
 handle_call(_Request, _From, Watches) -> {reply, {error, badarg}, Watches}.
 
-%% @private Many callers ask for a server before it has its stand-in. A watch alone is no reason to connect.
+%% @private Many callers may ask for a server before it has its stand-in. Watching alone must not open a connection.
 -spec handle_cast(term(), Watches) -> {noreply, Watches}.
 handle_cast({watch, Server}, Watches) ->
     case not ets:member(?TABLE, Server) andalso map_size(Watches) < ?MAX andalso lists:member(node(Server), nodes(connected)) of
@@ -81,7 +86,7 @@ handle_cast({watch, Server}, Watches) ->
 handle_cast(_Request, Watches) ->
     {noreply, Watches}.
 
-%% The monitor is under way before a caller finds the stand-in, so it comes to the server before that caller's request.
+%% The monitor is sent before a caller can find the stand-in, so it reaches the server before that caller's request.
 watch(Server, Watches) ->
     try new_stand_in() of
         StandIn ->
@@ -91,8 +96,9 @@ watch(Server, Watches) ->
     catch error:system_limit -> Watches
     end.
 
-%% A port of Beamway's driver does nothing until it becomes a link. Where that driver is not loaded it is one of inet's, which does nothing until a
-%% socket is opened in it, but which tools list as a closed socket. Other drivers of OTP have one lock for all their ports.
+%% A port of Beamway's driver does nothing until it becomes a link. If that driver is not loaded, a port of inet is
+%% used, which does nothing until a socket is opened in it, although tools list it as a closed socket. OTP's other
+%% drivers have one lock for all their ports.
 new_stand_in() ->
     case beamway_port:open() of
         {ok, Port} -> Port;
@@ -111,7 +117,7 @@ handle_info(look, Watches) ->
 handle_info(_Info, Watches) ->
     {noreply, Watches}.
 
-%% Whoever calls from now on does not find it, and asks the server itself.
+%% Later callers do not find the stand-in and ask the server itself.
 ended(#watch{server = Server, stand_in = StandIn}, Reason) ->
     ok = remove(Server, StandIn),
     true = exit(StandIn, {shutdown, {?MODULE, Reason}}).
@@ -128,7 +134,7 @@ looked_at(Monitor, #watch{server = Server, stand_in = StandIn, use = Use} = Watc
             {true, Watch#watch{use = Next}}
     end.
 
-%% Somebody may have closed it, as a socket of nobody.
+%% Somebody may have closed the port, because it looks like an unused socket.
 next(_, undefined) -> gone;
 next(leaving, {monitored_by, []}) -> gone;
 next(leaving, _) -> leaving;
