@@ -1,5 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Shared binaries: what is opened is what was shared, nothing is copied that need not be, and nothing stays when nobody uses it.
+%% @doc Shared binaries: an opened binary equals the shared one, nothing is copied without need, and no memory stays
+%% when nobody uses it.
 -module(teleport_blocks_SUITE).
 
 -export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2, end_per_testcase/2]).
@@ -24,7 +25,7 @@ end_per_group(_Kind, Config) -> teleport_nodes:stop_pair(Config).
 end_per_testcase(_Case, Config) ->
     beamway_peer:stop_all(beamway_peer:started() -- [teleport_nodes:first(Config), teleport_nodes:second(Config)]).
 
-%% In a process whose end ends the holders that it has started, and its shares.
+%% Runs in a process whose end ends its shares and the holders that it has started.
 on_first(Config, Body) ->
     teleport_nodes:on_first(Config, fun(Node) ->
         {Pid, Monitor} = spawn_monitor(fun() -> Body(Node), exit(shutdown) end),
@@ -33,7 +34,7 @@ on_first(Config, Body) ->
 
 bytes(Size) -> << <<(N bsr 3):32>> || N <- lists:seq(1, Size div 4) >>.
 
-%% @private Opens what it gets, and holds it.
+%% @private Opens the handles that it gets, and holds the binaries.
 holder() -> holder([]).
 
 holder(Held) ->
@@ -60,7 +61,7 @@ await_blocks(Node, Count) ->
         maps:get(blocks, erpc:call(Node, teleport, blocks, [])) =:= Count
     end, 15000 * beamway_runner:slowness()).
 
-%% In a message by `!', a call, its reply, and a state.
+%% Handles travel in a message sent with `!', a call, its reply, and a state.
 in_any_message(Config) ->
     on_first(Config, fun(Node) ->
         Data = bytes(1000000),
@@ -75,7 +76,7 @@ in_any_message(Config) ->
         [{cast, {keep, Handle}}] = gen_server:call({blocks_server, Node}, log),
         {ok, Data} = teleport:open(Handle),
         {ok, Data} = teleport:open(binary_to_term(term_to_binary(Handle))),
-        %% A reply may have one of the other node.
+        %% A reply may contain a handle from the other node.
         Back = ask(Holder, {share, self()}),
         {ok, Data} = teleport:open(Back),
         ok
@@ -98,7 +99,7 @@ opened_without_a_copy(Config) ->
                 ok = teleport:unshare(Handle)
     end).
 
-%% To a third node and back: each may end, and the memory stays with the others.
+%% A handle is sent to a third node and back. Each node may end, and the others keep the memory.
 sent_on(Config) ->
     {Third, ThirdNode} = teleport_nodes:start(teleport_nodes:kind(Config)),
     ok = teleport_nodes:connect(teleport_nodes:first(Config), ThirdNode),
@@ -128,7 +129,7 @@ files(Config) ->
         Md5 = erlang:md5(Block)
     end).
 
-%% They travel in the handle.
+%% Small binaries travel in the handle itself.
 few_bytes(Config) ->
     on_first(Config, fun(Node) ->
         Handle = teleport:share(<<"few">>),
@@ -138,7 +139,7 @@ few_bytes(Config) ->
         {ok, <<"few">>} = teleport:open(Handle)
     end).
 
-%% At the maker the handle is the binary; at the opener the bytes are copied.
+%% On the node that made it, the handle is the binary; the opener copies the bytes.
 no_room(Config) ->
     on_first(Config, fun(Node) ->
         Data = bytes(1000000),
@@ -158,7 +159,7 @@ kept_as_long_as_told(Config) ->
     on_first(Config, fun(Node) ->
         Holder = spawn_link(Node, ?MODULE, holder, []),
         Self = self(),
-        %% Until its process ends.
+        %% Shared until its process ends.
         {Owner, Monitor} = spawn_monitor(fun() -> Self ! {handle, teleport:share(bytes(100000)), teleport:share(bytes(100004), 60000)}, receive stop -> ok end end),
         {Handle, Long} = receive {handle, Some, Other} -> {Some, Other} after wait_ms() -> error(nothing) end,
         {_, true} = opens(Holder, Handle),
@@ -167,13 +168,13 @@ kept_as_long_as_told(Config) ->
         _ = beamway_peer:wait_until(fun() -> {error, ended} =:= teleport:open(Handle) end, wait_ms()),
         {error, ended} = opens(Holder, Handle),
         {_, true} = opens(Holder, Long),
-        %% Until somebody unshares it.
+        %% Shared until somebody unshares it.
         ok = erpc:call(Node, teleport, unshare, [Long]),
         _ = beamway_peer:wait_until(fun() -> {error, ended} =:= opens(Holder, Long) end, wait_ms()),
-        %% Until its time is over.
+        %% Shared until its time is over.
         Short = teleport:share(bytes(100008), 50),
         _ = beamway_peer:wait_until(fun() -> {error, ended} =:= opens(Holder, Short) end, wait_ms()),
-        %% What was opened stays.
+        %% Opened binaries stay.
         true = length(ask(Holder, {held, self()})) >= 2,
         0 = maps:get(shared, teleport:blocks()),
         unlink(Holder), exit(Holder, kill)
@@ -215,7 +216,7 @@ opener_is_killed(Config) ->
         await_blocks(node(), 0)
     end).
 
-%% The node has the name of one that has shared something and ended; or its teleport was started again.
+%% The node has the name of one that shared something and ended, or its teleport was restarted.
 former_life(Config) ->
     Kind = teleport_nodes:kind(Config),
     {Third, ThirdNode} = teleport_nodes:start(Kind),
@@ -235,7 +236,7 @@ former_life(Config) ->
         {error, former_life} = teleport:open(Newer)
     end).
 
-%% The host of another node, and a node that hangs.
+%% A handle from another host, and a node that hangs.
 cannot_be_opened(Config) ->
     {Third, ThirdNode} = teleport_nodes:start(teleport_nodes:kind(Config)),
     ok = teleport_nodes:connect(teleport_nodes:first(Config), ThirdNode),
@@ -245,7 +246,7 @@ cannot_be_opened(Config) ->
         {error, other_host} = teleport:open(Handle),
         true = erpc:call(ThirdNode, ets, insert, [teleport_blocks, {host, beamway_host:boot_id()}]),
         {ok, _} = teleport:open(Handle),
-        %% The same kernel, and no way to the socket.
+        %% The kernel is the same, but the socket cannot be reached.
         {ok, Address} = {ok, ets:lookup_element(teleport_blocks, address, 2)},
         true = ets:insert(teleport_blocks, {address, {<<0, "nobody listens here">>, <<0:128>>}}),
         {error, {unreachable, <<_/binary>>}} = teleport:open(Handle),
@@ -281,7 +282,7 @@ many_at_once(Config) ->
         [ok = teleport:unshare(Handle) || Handle <- Handles]
     end).
 
-%% A process may end between asking for a block and fetching it.
+%% A process may end after it has asked for a block and before it fetches it.
 abandoned(Config) ->
     on_first(Config, fun(Node) ->
         {ok, {Address, Token}} = gen_server:call({teleport_blocks, Node}, listen),
@@ -304,7 +305,7 @@ bad_input(Config) ->
         [{'EXIT', {{bad_limit, Bad, "expected " ++ _}, _}} = (catch teleport:share(<<>>, Bad)) || Bad <- [0, -1, infinity, 1 bsl 32]],
         Handle = teleport:share(bytes(100000)),
         {error, ended} = teleport:open(setelement(4, Handle, 1000000)),
-        %% Another size than the block has.
+        %% The size differs from that of the block.
         {error, {unreachable, _}} = erpc:call(Node, teleport, open, [setelement(5, Handle, 5)]),
         {_, true} = opens(spawn_link(Node, ?MODULE, holder, []), Handle),
         [{teleport_blocks, Node} ! Rogue || Rogue <- [x, {look, []}, {over, x}]],

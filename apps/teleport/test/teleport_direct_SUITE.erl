@@ -1,5 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Calls by distribution without a monitor there: each ends as the call of gen_server does that is made beside it.
+%% @doc Calls over the distribution without a remote monitor: each ends like the call that is made with gen_server for
+%% comparison.
 -module(teleport_direct_SUITE).
 
 -export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2, end_per_testcase/2]).
@@ -22,7 +23,7 @@ init_per_group(Kind, Config) -> teleport_nodes:start_pair(teleport_nodes:init_gr
 
 end_per_group(_Kind, Config) -> teleport_nodes:stop_pair(Config).
 
-%% A case that fails with a node of its own leaves it behind.
+%% A failed case leaves its own nodes behind.
 end_per_testcase(_Case, Config) ->
     beamway_peer:stop_all(beamway_peer:started() -- [teleport_nodes:first(Config), teleport_nodes:second(Config)]).
 
@@ -34,7 +35,7 @@ server(Node, Name) -> erpc:call(Node, teleport_nodes, start_server, [Name]).
 
 call(Server, Request) -> teleport:call(Server, Request, wait_ms()).
 
-%% What the call ends with, and what gen_server's ends with.
+%% Returns what teleport's call ends with, and gen_server's below.
 ours(Server, Request) -> outcome(fun() -> call(Server, Request) end).
 
 theirs(Server, Request) -> outcome(fun() -> gen_server:call(Server, Request, wait_ms()) end).
@@ -44,12 +45,12 @@ outcome(Call) ->
     catch exit:{Reason, {Module, call, _}} when Module =:= teleport; Module =:= gen_server -> {exit, Reason}
     end.
 
-%% Called until the watcher has its stand-in: the next call relies on it.
+%% Calls until the watcher has the server's stand-in, so that the next call uses it.
 watched(Server) ->
     _ = beamway_peer:wait_until(fun() -> {echo, 1} = call(Server, {echo, 1}), ets:member(teleport_watcher, Server) end, wait_ms()),
     Server.
 
-%% A process that makes the call and keeps the outcome.
+%% Starts a process that makes the call and keeps the outcome.
 asks(Fun) -> spawn_monitor(fun() -> exit({outcome, Fun()}) end).
 
 outcomes(Askers) ->
@@ -59,7 +60,7 @@ outcomes(Askers) ->
      after wait_ms() -> error({never_told, erlang:process_info(Pid, [current_stacktrace, messages])})
      end || {Pid, Monitor} <- Askers].
 
-%% Until so many processes have this one as their stand-in.
+%% Waits until this many processes monitor the server's stand-in.
 await_callers(Server, Count) ->
     StandIn = ets:lookup_element(teleport_watcher, Server, 2),
     beamway_peer:wait_until(fun() -> {monitored_by, By} = erlang:port_info(StandIn, monitored_by), length(By) =:= Count end, wait_ms()).
@@ -72,7 +73,7 @@ gone(Pid) ->
 
 nothing_left() ->
     {messages, []} = process_info(self(), messages),
-    %% The one of the run itself is another process.
+    %% The monitor for this run belongs to another process.
     {monitors, []} = process_info(self(), monitors).
 
 %% ---- cases ----
@@ -120,7 +121,7 @@ node_without_teleport(Config) ->
 
 ends_before(Config) ->
     on_first(Config, fun(Node) ->
-        %% Dead before its first call, and dead with a stand-in that has not heard of it, or has.
+        %% The server is dead before its first call, or dead with a stand-in that has or has not heard of it.
         Dead = server(Node),
         kill(Dead, kill),
         [{exit, noproc} = ours(Dest, x) || Dest <- [Dead, Dead, {direct_nobody, Node}]],
@@ -142,7 +143,7 @@ ends_during(Config) ->
         Reasons = [normal, shutdown, {shutdown, {teleport_watcher, x}}, killed, noproc, noconnection, {own, "reason"}],
         [begin
              {exit, Expected} = theirs(server(Node), {die, Reason}),
-             %% By its first call, and by a later one that others wait beside.
+             %% It ends with its first call, and with a later one while others wait.
              {exit, Expected} = ours(server(Node), {die, Reason}),
              Server = watched(server(Node)),
              Waiting = [asks(fun() -> ours(Server, never) end) || _ <- lists:seq(1, 50)],
@@ -153,7 +154,8 @@ ends_during(Config) ->
         nothing_left()
     end).
 
-%% Killed while calls begin, wait and end. The same outcomes are possible with both, and nobody waits for ever.
+%% The server is killed while calls begin, wait and end. The same outcomes are possible with both modules, and nobody
+%% waits for ever.
 ends_at_any_time(Config) ->
     on_first(Config, fun(Node) ->
         Round = fun(Outcome, N) ->
@@ -174,7 +176,7 @@ until_it_ends(Call) ->
         Outcome -> Outcome
     end.
 
-%% However large: the end of the server does not overtake its reply.
+%% Even for large replies, the end of the server does not overtake its reply.
 replies_before_its_end(Config) ->
     on_first(Config, fun(Node) ->
         [begin
@@ -194,17 +196,17 @@ registered_anew(Config) ->
         First = server(Node, direct_name),
         {reply, {echo, 1}} = ours(Dest, {echo, 1}),
         _ = watched(First),
-        %% The name moves to another process while its first one lives.
+        %% The name moves to another process while the first one still lives.
         Second = server(Node),
         true = erpc:call(Node, fun() -> unregister(direct_name), register(direct_name, Second) end),
         Waiting = asks(fun() -> ours(Dest, never) end),
         _ = beamway_peer:wait_until(fun() -> {monitored_by, By} = erpc:call(Node, erlang, process_info, [Second, monitored_by]), By =/= [] end, wait_ms()),
-        %% That ends, and no caller of the name's process hears of it.
+        %% The first process ends, and no caller that used the name gets its end.
         {exit, normal} = ours(First, {die, normal}),
         {reply, {echo, 2}} = ours(Dest, {echo, 2}),
         kill(Second, kill),
         [{exit, killed}] = outcomes([Waiting]),
-        %% A new process with the name, as a supervisor starts one.
+        %% A new process gets the name, as when a supervisor restarts one.
         [begin
              {exit, stop} = ours(Dest, {die, stop}),
              gone(Pid)
@@ -216,7 +218,7 @@ registered_anew(Config) ->
 thousand_servers(Config) ->
     on_first(Config, fun(Node) ->
         Servers = [server(Node) || _ <- lists:seq(1, 1000)],
-        %% An asker has no call under way that ends otherwise than it expects: its server is watched before.
+        %% Each server is watched first, so that a waiting call can only end in the expected way.
         _ = outcomes([asks(fun() -> watched(Server) end) || Server <- Servers]),
         Askers = [{Server, asks(fun() -> ours(Server, never) end)} || Server <- Servers],
         [await_callers(Server, 1) || Server <- Servers],
@@ -241,15 +243,15 @@ more_servers_than_stand_ins(Config) ->
         Watched = fun() -> [Server || Server <- Servers, ets:member(teleport_watcher, Server)] end,
         true = length(Watched()) > 5000,
         true = length(erlang:ports()) - Before =< 10000,
-        %% The rest is called all the same, and is told of its end.
+        %% Servers beyond the limit can also be called, and their callers are told of their end.
         {exit, stop} = ours(lists:last(Servers), {die, stop}),
         erpc:call(Node, fun() -> [exit(Server, kill) || Server <- Servers] end),
-        %% A case that failed before may have left others.
+        %% A failed earlier case may have left other stand-ins.
         _ = beamway_peer:wait_until(fun() -> Watched() =:= [] end, wait_ms()),
         _ = beamway_peer:wait_until(fun() -> length(erlang:ports()) =< Before + 100 end, wait_ms())
     end).
 
-%% Tools such as inet:i() list each port of a driver of inet as a socket.
+%% Tools such as inet:i() list each port of an inet driver as a socket.
 stand_ins_are_no_sockets(Config) ->
     on_first(Config, fun(Node) ->
         Servers = [watched(server(Node)) || _ <- lists:seq(1, 20)],
@@ -259,7 +261,7 @@ stand_ins_are_no_sockets(Config) ->
         _ = beamway_peer:wait_until(fun() -> [S || S <- Servers, ets:member(teleport_watcher, S)] =:= [] end, wait_ms())
     end).
 
-%% Without the driver the ports are of inet's.
+%% Without the driver, ports of inet are used.
 without_driver(_Config) ->
     Options = #{env => [{"BEAMWAY_LINKS", "inet"}]},
     {One, _} = teleport_nodes:start(tcp, Options),
@@ -273,7 +275,7 @@ without_driver(_Config) ->
 
 unused_stand_ins(Config) ->
     on_first(Config, fun(Node) ->
-        %% A new one looks by itself 30 s from now.
+        %% A new watcher makes its first look in 30 s.
         ok = supervisor:terminate_child(teleport_sup, teleport_watcher),
         {ok, _} = supervisor:restart_child(teleport_sup, teleport_watcher),
         Server = watched(server(Node)),
@@ -287,13 +289,13 @@ unused_stand_ins(Config) ->
         await_callers(Server, 0),
         [Look() || _ <- [idle, leaving]],
         false = ets:member(teleport_watcher, Server),
-        %% A caller that has found it before monitors it now.
+        %% A caller that found the stand-in earlier monitors it only now.
         {connected, _} = erlang:port_info(StandIn, connected),
         Late = monitor(port, StandIn),
         Look(),
         {connected, _} = erlang:port_info(StandIn, connected),
         true = demonitor(Late),
-        %% The server is called anew meanwhile, and has another.
+        %% The server is called again meanwhile and gets another stand-in.
         true = StandIn =/= ets:lookup_element(teleport_watcher, watched(Server), 2),
         Look(),
         undefined = erlang:port_info(StandIn, connected),
@@ -311,7 +313,7 @@ watcher_is_killed(Config) ->
         [await_callers(Server, 2) || Server <- Servers],
         Old = whereis(teleport_watcher),
         kill(Old, kill),
-        %% They monitor their servers themselves now.
+        %% The callers now monitor their servers themselves.
         [beamway_peer:wait_until(fun() -> {monitors, [{process, Server}]} =:= process_info(Pid, monitors) end, wait_ms())
          || {Asked, {Pid, _}} <- lists:zip(Servers ++ Servers, Replies ++ Ends), Server <- [Asked]],
         teleport_nodes:open_gate(Gate),
@@ -319,7 +321,7 @@ watcher_is_killed(Config) ->
         [kill(Server, kill) || Server <- Servers],
         [{exit, killed}] = lists:usort(outcomes(Ends)),
         _ = beamway_peer:wait_until(fun() -> is_pid(whereis(teleport_watcher)) andalso whereis(teleport_watcher) =/= Old end, wait_ms()),
-        %% A port is anybody's to close.
+        %% Any process can close a port.
         Server = watched(server(Node)),
         Waiting = asks(fun() -> ours(Server, never) end),
         await_callers(Server, 1),
@@ -339,7 +341,7 @@ application_stops(Config) ->
         kill(Server, kill),
         Outcomes = lists:usort(outcomes(Waiting)),
         {ok, _} = application:ensure_all_started(teleport),
-        %% Those that had their own monitor before the server's end hear the reason.
+        %% Callers that had a monitor of their own before the server's end get its reason.
         [] = Outcomes -- [{exit, killed}, {exit, noproc}],
         {exit, stop} = ours(watched(server(Node)), {die, stop})
     end).
@@ -350,11 +352,11 @@ timeouts(Config) ->
         [{'EXIT', {timeout, {teleport, call, [Server, never, Ms]}}} = (catch teleport:call(Server, never, Ms)) || Ms <- [0, 20]],
         {'EXIT', {function_clause, _}} = (catch teleport:call(Server, never, soon)),
         {'EXIT', {{bad_option, way, fast}, _}} = (catch teleport:call(Server, never, 5, #{way => fast})),
-        %% The reply comes later, and to nobody.
+        %% The reply arrives later, and nobody gets it.
         Gate = erpc:call(Node, teleport_nodes, gate, []),
         {exit, timeout} = outcome(fun() -> teleport:call(Server, {behind, Gate, late}, 10) end),
         teleport_nodes:open_gate(Gate),
-        %% Also without its stand-in.
+        %% The time limit also applies without the stand-in.
         Waiting = asks(fun() -> outcome(fun() -> teleport:call(Server, never, 4000) end) end),
         await_callers(Server, 1),
         kill(whereis(teleport_watcher), kill),
@@ -363,7 +365,7 @@ timeouts(Config) ->
         nothing_left()
     end).
 
-%% Two loads of a module end what still runs its code from before the first.
+%% Loading a module twice ends processes that still run the code from before the first load.
 new_code(Config) ->
     on_first(Config, fun(Node) ->
         Server = watched(server(Node)),
@@ -385,7 +387,7 @@ connection_is_lost(Config) ->
              _ = beamway_peer:wait_until(fun() -> {monitored_by, By} = erpc:call(Node, erlang, process_info, [Server, monitored_by]), length(By) >= 21 end, wait_ms()),
              true = erlang:disconnect_node(Node),
              [{exit, {nodedown, Node}}] = lists:usort(outcomes(Askers)),
-             %% The node is connected anew by the next call.
+             %% The next call connects the node again.
              _ = beamway_peer:wait_until(fun() -> ours(Server, {echo, 1}) =:= {reply, {echo, 1}} end, wait_ms()),
              _ = watched(Server)
          end || _ <- lists:seq(1, 5)],
@@ -407,7 +409,7 @@ node_is_killed(Config) ->
     ok = beamway_peer:kill9(Third),
     ok = beamway_peer:await(Run, wait_ms()).
 
-%% The name of the node, of the server and the server's number are as before: its pid is another one.
+%% The names of the node and the server and the server's number are the same, but its pid differs.
 node_comes_back(Config) ->
     Kind = teleport_nodes:kind(Config),
     {Third, Node} = teleport_nodes:start(Kind),

@@ -1,5 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Broadcasts to groups of pg: who gets them, how often and in which order, what the sender is told, and what it does not wait for.
+%% @doc Broadcasts to groups of pg: which processes get them, how often and in which order, what the sender is told,
+%% and what it does not wait for.
 -module(teleport_groups_SUITE).
 
 -export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2, init_per_testcase/2, end_per_testcase/2]).
@@ -36,19 +37,19 @@ end_per_testcase(_Case, Config) ->
 
 %% ---- on the nodes ----
 
-%% @private Keeps what it gets.
+%% @private Keeps the messages that it gets.
 member(Got) ->
     receive
         {give, From} -> From ! {self(), lists:reverse(Got)}, member(Got);
         Message -> member([Message | Got])
     end.
 
-%% @private What it has got so far.
+%% @private Returns the messages that the member has so far.
 got(Member) ->
     Member ! {give, self()},
     receive {Member, Got} -> Got after wait_ms() -> error({member, Member}) end.
 
-%% @private So many members on this node.
+%% @private Starts this many members on this node.
 joined(Scope, Group, Count) ->
     Members = [spawn(?MODULE, member, [[]]) || _ <- lists:seq(1, Count)],
     ok = pg:join(Scope, Group, Members),
@@ -56,7 +57,7 @@ joined(Scope, Group, Count) ->
 
 members(Node, Group, Count) -> members(Node, ?SCOPE, Group, Count).
 
-%% On this node or another; returns when this node knows them.
+%% Starts members on this node or another, and returns when this node knows them.
 members(Node, Scope, Group, Count) ->
     Members = erpc:call(Node, ?MODULE, joined, [Scope, Group, Count]),
     _ = beamway_peer:wait_until(fun() -> Members -- pg:get_members(Scope, Group) =:= [] end, wait_ms()),
@@ -68,10 +69,10 @@ broadcast(Group, Message, Options) -> teleport:broadcast(?SCOPE, Group, Message,
 
 result(Given) -> maps:merge(#{sent => [], plain => [], skipped => [], failed => []}, Given).
 
-%% Those whose sender was not told that they have arrived.
+%% Waits, because the sender of these messages was not told that they have arrived.
 await_got(Member, Messages) -> beamway_peer:wait_until(fun() -> got(Member) =:= Messages end, wait_ms()).
 
-%% @private The bytes that this node has sent to another since it is connected.
+%% @private Returns the bytes that this node has sent to another one since they connected.
 count_bytes(Node) ->
     case beamway:info(Node) of
         {ok, #{bytes_out := Bytes}} -> Bytes;
@@ -91,7 +92,7 @@ third(Config) ->
     {Peer, Node} = teleport_nodes:start(teleport_nodes:kind(Config)),
     third(Config, Peer, Node).
 
-%% The first node knows the other's server, or that it has none.
+%% Waits until the first node knows the other's server, or knows that it has none.
 third(Config, Peer, Node) ->
     [{ok, _} = beamway_peer:call(Peer, pg, start, [Scope]) || Scope <- [pg, ?SCOPE]],
     [ok = teleport_nodes:connect(Of, Node) || Of <- [teleport_nodes:first(Config), teleport_nodes:second(Config)]],
@@ -111,7 +112,7 @@ all_members_once(Config) ->
         Expected = result(#{sent => lists:sort([node(), Node, Third])}),
         [Expected = broadcast(Group, Term, Options) || Term <- Terms, Options <- [?CONFIRM, #{}]],
         [_ = await_got(Member, lists:append([[Term, Term] || Term <- Terms])) || Member <- Members],
-        %% Of the default scope, and of another group in it.
+        %% Members in the default scope, and in another group there.
         Default = members(Node, pg, Group, 1) ++ members(node(), pg, Group, 1),
         [Other] = members(Node, pg, {other, Group}, 1),
         Both = result(#{sent => lists:sort([node(), Node])}),
@@ -143,7 +144,7 @@ large_messages(Config) ->
         Messages = got(Far)
     end).
 
-%% Two senders at once, with and without confirmation, small and large messages.
+%% Two senders at once, with and without confirmation, with small and large messages.
 order_of_one_sender(Config) ->
     on_first(Config, fun(Node, Group) ->
         Members = lists:append([members(On, Group, 2) || On <- [node(), Node]]),
@@ -191,7 +192,7 @@ members_that_end(Config) ->
         true = exit(Ends, kill),
         Expected = broadcast(Group, two),
         [one, two] = got(Stays),
-        %% The last one has left, and this node has not heard of it yet.
+        %% The last member has left, but this node has not heard of it yet.
         ok = sys:suspend(?SCOPE),
         ok = erpc:call(Node, pg, leave, [?SCOPE, Group, Stays]),
         Skipped = result(#{skipped => [Node]}),
@@ -201,7 +202,8 @@ members_that_end(Config) ->
         [one, two] = got(Stays)
     end).
 
-%% It has the message and has not confirmed it when it is killed. The stopped node holds up no other.
+%% The node is killed when it has the message but has not confirmed it. While stopped, it does not delay the other
+%% nodes.
 node_is_killed(Config) ->
     {Peer, Third} = third(Config),
     Group = proplists:get_value(group, Config),
@@ -213,7 +215,7 @@ node_is_killed(Config) ->
     #{sent := [Second], failed := [{Third, {nodedown, Third}}]} = beamway_peer:await(Asked),
     Second = teleport_nodes:second_node(Config).
 
-%% No sender waits for it, whether its connection is full or not, unless the sender asks for that.
+%% No sender waits for a hung node, whether its connection is full or not, unless the sender asks for that.
 a_hung_node(Config) ->
     {Peer, Third} = third(Config),
     Group = proplists:get_value(group, Config),
@@ -225,12 +227,12 @@ a_hung_node(Config) ->
         true = Us < 50000 * beamway_runner:slowness(),
         Late = result(#{sent => [Node], failed => [{Third, timeout}]}),
         Late = broadcast(Group, two, #{confirm => true, timeout => 300}),
-        %% The way to it gets full.
+        %% The connection to the hung node becomes full.
         Full = result(#{sent => [Node], failed => [{Third, overload}]}),
         Data = rand:bytes(100000),
         ok = fill(Far, Data, 20),
         Timed = fun(Message, Options) -> {Took, Full} = timer:tc(fun() -> broadcast(Group, Message, Options) end), Took end,
-        %% Patience is used up once, and a node that has room is not touched by it.
+        %% The patience is used up only once, and a node that has room is not affected.
         true = Timed({three, Data}, #{timeout => 300}) > 290000,
         true = lists:min([Timed({N, Data}, Options) || N <- lists:seq(1, 5), Options <- [#{}, #{timeout => 300}]]) < 50000 * beamway_runner:slowness(),
         _ = beamway_peer:wait_until(fun() -> length(got(Near)) =:= 13 end, wait_ms()),
@@ -238,7 +240,7 @@ a_hung_node(Config) ->
     end),
     ok = beamway_peer:sigcont(Peer).
 
-%% Until the connection was full this many times in a row.
+%% Sends until the connection was full this many times in a row.
 fill(_, _, 0) -> ok;
 fill(Pid, Data, Times) ->
     case erlang:send(Pid, Data, [nosuspend]) of
@@ -267,7 +269,8 @@ node_without_teleport(Config) ->
         [await_got(Member, [one, two, three, four]) || Member <- Members]
     end).
 
-%% Two nodes of another site get it once over the long way: what is sent to one of them costs a header.
+%% The two nodes of another site receive the message only once over the long path; sending to the second costs a
+%% header.
 sites(Config) ->
     {_, Third} = third(Config),
     on_first(Config, fun(Node, Group) ->
@@ -288,7 +291,7 @@ sites(Config) ->
         2 = lists:sum([erpc:call(To, teleport_metrics, counted, [relayed]) || To <- [Node, Third]])
     end).
 
-%% The nodes behind it get nothing through it. A relay that takes nothing any more is passed over.
+%% The leaves of a hung relay get nothing through it. A relay that accepts nothing more is skipped.
 a_relay_that_hangs(Config) ->
     {Peer, Third} = third(Config),
     {Peer4, Fourth} = third(Config),

@@ -1,7 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% Who gets a broadcast while the views of nodes differ. A model of three nodes, whose servers are the real {@link teleport_interest} with a table each: members join
-%% and leave, messages wait or are lost with their connection, connections are full, servers crash. A broadcast may leave out a node with members only
-%% while news of it is on its way; when everything has arrived, it reaches exactly the nodes with members.
+%% Checks who gets a broadcast while the nodes' knowledge differs. It is a model of three nodes whose servers are the
+%% real {@link teleport_interest} with a table each: members join and leave, messages wait or are lost with their
+%% connection, connections are full, servers crash. A broadcast may leave out a node with members only while news of
+%% it is under way; when everything has arrived, it reaches exactly the nodes with members.
 -module(teleport_interest_tests).
 
 -include_lib("proper/include/proper.hrl").
@@ -9,13 +10,13 @@
 
 -record(world, {servers :: #{node() => teleport_interest:state()},
                 tables :: #{node() => ets:table()},
-                %% what waits in the mailbox of the second from the first; a connection that is up has an entry
+                %% messages in the mailbox of the second node from the first; a connection that is up has an entry
                 ways = #{} :: #{{node(), node()} => [term()]},
                 connected = [] :: [{node(), node()}],
                 full = [] :: [{node(), node()}],
-                %% a server's pid is that of another life after a crash
+                %% a server has a new pid after a crash
                 lives = #{} :: #{node() => pid()},
-                %% a monitor of the first, of the second's server in that life
+                %% the first node's monitor of the second node's server with that pid
                 monitors = [] :: [{node(), reference(), node(), pid()}]}).
 
 all_nodes() -> [a, b, c].
@@ -48,7 +49,7 @@ prop_views_differ() ->
                 ?WHENFAIL(io:format("missed ~p~nwrong in the end ~p~n", [Missed, Wrong]), {Missed, Wrong} =:= {[], []})
             end).
 
-%% Pids tell lives apart; nobody runs.
+%% Pids only distinguish the lives of servers; the processes end at once.
 pid() -> spawn(fun() -> ok end).
 member(Number) -> list_to_pid("<0." ++ integer_to_list(1000 + Number) ++ ".0>").
 
@@ -65,7 +66,7 @@ run({connect, {A, B}}, #world{connected = Connected} = World) ->
         true -> World;
         false -> queued({B, A}, nodeup, queued({A, B}, nodeup, World#world{connected = [{A, B}, {B, A} | Connected]}))
     end;
-%% The last messages each way are lost. Monitors report before or after nodedown.
+%% The last messages in each direction are lost. Monitors report before or after nodedown.
 run({disconnect, {A, B}, Lost}, #world{connected = Connected, monitors = Monitors} = World) ->
     case is_connected(A, B, World) of
         true ->
@@ -80,7 +81,7 @@ run({disconnect, {A, B}, Lost}, #world{connected = Connected, monitors = Monitor
     end;
 run({fill, Way}, #world{full = Full} = World) -> World#world{full = lists:usort([Way | Full])};
 run({make_room, Way}, #world{full = Full} = World) -> World#world{full = lists:delete(Way, Full)};
-%% What has come to it is lost. Its successor finds the table of members, and asks all.
+%% Messages that the server has received are lost. Its successor finds the table of members and asks all peers.
 run({crash, Node}, #world{tables = Tables, servers = Servers, ways = Ways, lives = Lives, monitors = Monitors} = World) ->
     {Ended, Left} = lists:partition(fun({_, _, At, _}) -> At =:= Node end, [Monitor || {Of, _, _, _} = Monitor <- Monitors, Of =/= Node]),
     Lost = maps:map(fun({_, To}, _) when To =:= Node -> []; (_, Queue) -> Queue end, Ways),
@@ -90,7 +91,7 @@ run({crash, Node}, #world{tables = Tables, servers = Servers, ways = Ways, lives
 cut(Way, Lost, #world{ways = Ways} = World) ->
     Queue = maps:get(Way, Ways, []),
     {Kept, Tail} = lists:split(max(0, length(Queue) - Lost), Queue),
-    %% Only what was sent over the connection.
+    %% Keeps only what was sent over the connection.
     World#world{ways = Ways#{Way => Kept ++ [Message || Message <- Tail, not is_tuple(Message) orelse element(1, Message) =:= 'DOWN']}}.
 
 down(Monitors, Reason, World) ->
@@ -128,7 +129,7 @@ at(Node, Change, World) -> element(2, changing(Node, fun(State) -> {none, Change
 
 changing(Node, Change, World) -> sending(Node, fun(_, State) -> Change(State) end, World).
 
-%% What it sends goes to the node of that life, if there is room.
+%% Messages go to the node's server of that life, if there is room.
 sending(Node, Change, #world{servers = Servers, lives = Lives, full = Full} = World) ->
     _ = put(sent, []),
     Send = fun(Pid, Message) ->
@@ -150,7 +151,8 @@ reached(Node, Group, #world{tables = Tables} = World) ->
     {With, Unsure} = teleport_interest:nodes(map_get(Node, Tables), Group, connected(Node, World)),
     {lists:sort(With), Unsure}.
 
-%% A node with members that is left out has not yet told, has had no room, or its news is on its way.
+%% A node with members may be left out only if it has not reported them yet, had no room to report them, or its news
+%% is under way.
 missed(Command, World) ->
     [{Command, Node, Group, Peer} || Node <- all_nodes(), Group <- all_groups(), {With, Unsure} <- [reached(Node, Group, World)],
                                      Peer <- connected(Node, World) -- (With ++ Unsure), members(Peer, Group, World) =/= [],
@@ -165,7 +167,7 @@ is_news_of(Group, Peer, Node, #world{servers = Servers, ways = Ways}) ->
                             (What) -> lists:member(What, [nodeup, nodedown]) orelse element(1, What) =:= 'DOWN'
                          end, maps:get({Peer, Node}, Ways, [])).
 
-%% Everything arrives.
+%% Lets everything arrive.
 quiet(#world{ways = Ways} = World) ->
     Flushed = lists:foldl(fun(Node, Acc) -> run({flush, Node}, Acc) end, World, all_nodes()),
     case [Way || {Way, [_ | _]} <- maps:to_list(Ways)] of
@@ -182,7 +184,7 @@ views_differ_test_() ->
 
 %% ---- single cases ----
 
-%% A hash is four bytes, and the second member of a group is no news.
+%% A hash is four bytes, and a group's second member is not reported.
 only_the_first_and_the_last_member_are_news_test() ->
     Table = ets:new(interest, [ordered_set]),
     Peer = pid(),
@@ -200,7 +202,7 @@ only_the_first_and_the_last_member_are_news_test() ->
     ?assertEqual([{change, a, <<>>, Hash}], Sent()),
     ?assertEqual([], teleport_interest:members(Table, group)).
 
-%% Groups whose terms look like patterns of ets, and that are equal but not the same.
+%% Some groups look like ets patterns, and some are equal but not identical.
 any_term_is_a_group_test() ->
     Table = ets:new(interest, [ordered_set]),
     Groups = ['_', '$1', {'_', '$2'}, 1, 1.0, <<>>, [], #{a => '_'}, {const, 1}],

@@ -1,5 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Groups of teleport_listeners between real nodes: who gets a broadcast and who does not, what joining costs beside pg, and what crashes and cuts leave behind.
+%% @doc Groups of teleport_listeners between real nodes: who gets a broadcast and who does not, what joining costs
+%% compared with pg, and what crashes and cuts leave behind.
 -module(teleport_listeners_SUITE).
 
 -include_lib("stdlib/include/assert.hrl").
@@ -13,7 +14,7 @@
 -import(teleport_groups_SUITE, [member/1, got/1, count_bytes/1]).
 
 -define(CONFIRM, #{confirm => true, timeout => wait_ms()}).
-%% At most so much of what pg takes.
+%% The largest permitted share of pg's cost.
 -define(PART, 0.1).
 
 suite() -> [{timetrap, {minutes, 3}}].
@@ -36,19 +37,19 @@ end_per_testcase(_Case, Config) ->
 
 %% ---- on the nodes ----
 
-%% @private So many members on this node.
+%% @private Starts this many members on this node.
 joined(Group, Count) ->
     Members = [spawn(teleport_groups_SUITE, member, [[]]) || _ <- lists:seq(1, Count)],
     [ok = teleport_listeners:join(Group, Member) || Member <- Members],
     Members.
 
-%% @private One member after the other joins each of so many groups.
+%% @private One process after the other joins each of this many groups.
 join_each(Join, Groups, Members) ->
     Pids = [spawn(teleport_groups_SUITE, member, [[]]) || _ <- lists:seq(1, Members)],
     [ok = Join({group, Number}, Pid) || Number <- lists:seq(1, Groups), Pid <- Pids],
     ok.
 
-%% On this node or another; returns when this node knows that it has some.
+%% Starts members on this node or another, and returns when this node knows that it has some.
 members(Node, Group, Count) ->
     Members = erpc:call(Node, ?MODULE, joined, [Group, Count]),
     Node =:= node() orelse await_nodes(Group, fun(Nodes) -> lists:member(Node, Nodes) end),
@@ -64,7 +65,7 @@ on_first(Config, Body) ->
     Group = proplists:get_value(group, Config),
     teleport_nodes:on_first(Config, fun(Node) -> Body(Node, Group) end).
 
-%% Both nodes are connected to it, and know what it has.
+%% Both nodes are connected to the third and know its groups.
 third(Config) ->
     {Peer, Node} = teleport_nodes:start(teleport_nodes:kind(Config)),
     [ok = teleport_nodes:connect(Of, Node) || Of <- [teleport_nodes:first(Config), teleport_nodes:second(Config)]],
@@ -75,7 +76,7 @@ knows(Peer, Node) -> {[], []} =:= beamway_peer:call(Peer, teleport_listeners, no
 
 %% ---- cases ----
 
-%% A message that would be seen in the bytes of a node that has no member.
+%% The message would show in the bytes sent to a node without members.
 only_nodes_with_members(Config) ->
     {_, Third} = third(Config),
     on_first(Config, fun(Node, Group) ->
@@ -104,7 +105,7 @@ members_come_and_go(Config) ->
         await_sure([Node]),
         [One, Two] = members(Node, Group, 2),
         [One, Two] = lists:sort(erpc:call(Node, teleport_listeners, members, [Group])),
-        %% Once, however often it joins.
+        %% A process is a member once, however often it joins.
         ok = erpc:call(Node, teleport_listeners, join, [Group, One]),
         Sent = result(#{sent => [Node]}),
         Sent = teleport_listeners:broadcast(Group, one, ?CONFIRM),
@@ -115,7 +116,7 @@ members_come_and_go(Config) ->
         await_nodes(Group, fun(Nodes) -> Nodes =:= [] end),
         Nobody = result(#{}),
         Nobody = teleport_listeners:broadcast(Group, three, ?CONFIRM),
-        %% It has left, and this node has not heard of it.
+        %% The process has left, but this node has not heard of it.
         [Three] = members(Node, Group, 1),
         ok = sys:suspend(teleport_listeners),
         ok = erpc:call(Node, teleport_listeners, leave, [Group, Three]),
@@ -125,7 +126,7 @@ members_come_and_go(Config) ->
         await_nodes(Group, fun(Nodes) -> Nodes =:= [] end)
     end).
 
-%% Two nodes have just connected, and neither has heard what the other has.
+%% Two nodes have just connected, and neither knows the other's groups.
 members_that_joined_before(Config) ->
     {Peer, Third} = teleport_nodes:start(teleport_nodes:kind(Config)),
     Group = proplists:get_value(group, Config),
@@ -136,7 +137,7 @@ members_that_joined_before(Config) ->
         Sent = result(#{sent => [Third]}),
         Sent = teleport_listeners:broadcast(Group, one, (?CONFIRM)#{nodes => [Third]}),
         [one] = got(Member),
-        %% Nor does one that has none matter.
+        %% A node without members does not cause a failure either.
         Skipped = result(#{skipped => [Third]}),
         Skipped = teleport_listeners:broadcast({none, Group}, two, (?CONFIRM)#{nodes => [Third]}),
         ok = sys:resume(teleport_listeners),
@@ -144,7 +145,7 @@ members_that_joined_before(Config) ->
         {[], []} = teleport_listeners:nodes({none, Group}, [Third])
     end).
 
-%% The members stay members, whichever server is started again.
+%% The members stay members whichever server is restarted.
 servers_that_end(Config) ->
     on_first(Config, fun(Node, Group) ->
         [Own] = members(node(), Group, 1),
@@ -159,7 +160,7 @@ servers_that_end(Config) ->
              Sent = teleport_listeners:broadcast(Group, On, ?CONFIRM)
          end || On <- [node(), Node]],
         [await_got(Member, [node(), Node]) || Member <- [Own, Far]],
-        %% A member that ended with nobody to watch it.
+        %% A member that ended while no server watched it.
         ok = erpc:call(Node, sys, suspend, [teleport_listeners]),
         true = exit(Far, kill),
         true = exit(erpc:call(Node, erlang, whereis, [teleport_listeners]), kill),
@@ -198,7 +199,7 @@ sites(Config) ->
         [[one] = got(Member) || Member <- Members]
     end).
 
-%% It gets nothing, and is no failure, not even before this node knows that.
+%% A node without teleport gets nothing and is not a failure, not even before this node knows that it has none.
 a_node_without_teleport(Config) ->
     {ok, _, Plain} = beamway_peer:start(teleport_nodes:carrier(teleport_nodes:kind(Config))),
     on_first(Config, fun(_, Group) ->
@@ -212,7 +213,7 @@ a_node_without_teleport(Config) ->
         Here = result(#{sent => [node()]}),
         Here = teleport_listeners:broadcast(Group, two, (?CONFIRM)#{nodes => [node(), Plain]}),
         [one, two] = got(Own),
-        %% It gets teleport.
+        %% Teleport is started on it.
         {ok, _} = erpc:call(Plain, application, ensure_all_started, [teleport]),
         [Far] = members(Plain, Group, 1),
         Both = result(#{sent => lists:sort([node(), Plain])}),
@@ -220,7 +221,8 @@ a_node_without_teleport(Config) ->
         [three] = got(Far)
     end).
 
-%% What one node sends to another while processes join. Each of 63 other nodes gets that, of `pg' as well. First many members of few groups, then one member of each of many.
+%% Counts what one node sends to another while processes join. In a cluster of 64 nodes each of the other 63 would get
+%% the same, as with `pg'. First many members of a few groups, then one member of each of many groups.
 bytes_of_joins(Config) ->
     on_first(Config, fun(Node, _) ->
         _ = [erpc:call(On, pg, start, [tp_bytes]) || On <- [node(), Node]],
@@ -237,7 +239,7 @@ bytes_of_joins(Config) ->
          end || {Case, Groups, Members} <- [{many_members, 10, 200}, {many_groups, 2000, 1}]]
     end).
 
-%% Until the count stands still.
+%% Waits until the count no longer changes.
 settled(Node) -> settled(Node, count_bytes(Node)).
 
 settled(Node, Before) ->
@@ -253,7 +255,7 @@ bad_input(Config) ->
         [{'EXIT', {{bad_member, Bad, _}, _}} = (catch teleport_listeners:join(Group, Bad)) || Bad <- [Far, name, {name, Node}]],
         {'EXIT', {{bad_member, Far, _}, _}} = (catch teleport_listeners:leave(Group, Far)),
         {'EXIT', {{bad_option, key, 1}, _}} = (catch teleport_listeners:broadcast(Group, x, #{key => 1})),
-        %% What no node of this version sends.
+        %% Messages that no node of this version sends.
         Server = erpc:call(Node, erlang, whereis, [teleport_listeners]),
         [Server ! Garbage || Garbage <- [garbage, {ask, self(), 7}, {ask, name, make_ref()}, {all, node(), make_ref(), <<1, 2, 3, 4>>}, {all, 7, 7, <<1>>}, {change, node(), <<1>>, <<>>},
                                          {change, nobody, <<1, 2, 3, 4>>, <<>>}, {change, [], [], []}, {'DOWN', make_ref(), process, {teleport_listeners, 7}, x}]],

@@ -1,5 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Pools of connections between nodes over stock distribution: what is sent arrives once and in order, whatever ends, hangs or lies.
+%% @doc Pools of connections between nodes over stock distribution: messages arrive once and in order, even if a node
+%% ends, hangs or lies.
 -module(teleport_pool_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
@@ -8,7 +9,7 @@
          manager_is_killed/1, code_is_loaded_twice/1, options/1]).
 -export([strangers/1, too_many_strangers/1, another_cookie/1, words_of_no_node/1, blocked_port/1, silent_path/1, never_connects/1, hidden_node/1, c_node/1,
          other_distributions/1]).
-%% What runs on the nodes.
+%% Functions that run on the nodes.
 -export([hold/1, echo/0, check_order/2, waits/1]).
 -export([init/1, handle_call/2, handle_call/3, handle_cast/2, handle_info/2, callback_mode/0, handle_event/4, handle_event/2]).
 
@@ -52,7 +53,7 @@ start_pools(Peer) ->
         receive {Pid, held} -> ok end
     end).
 
-%% Stands for the application's supervisor.
+%% Takes the place of the application's supervisor.
 hold(Owner) ->
     process_flag(trap_exit, true),
     ok = teleport_config:read(),
@@ -96,7 +97,7 @@ answer(Ref) ->
     after ?WAIT_MS -> error(no_answer)
     end.
 
-%% A call by each connection.
+%% Makes a call over each connection.
 by_each(Pool, Server) ->
     Refs = [element(2, teleport_pool:request(Pool, Server, Key, '$gen_call', {echo, Key}, infinity)) || Key <- lists:seq(1, 50)],
     [{reply, {echo, Key}} = answer(Ref) || {Key, Ref} <- lists:zip(lists:seq(1, 50), Refs)],
@@ -110,7 +111,7 @@ stage(Node) ->
 
 queued(Node) -> lists:sum([Queued || #{node := Of, queued_bytes := Queued} <- teleport_pool:info(), Of =:= Node]).
 
-%% Wants a pool, and waits for the answer.
+%% Requests a pool, and returns why there is none.
 no_pool(Node) ->
     none = teleport_pool:lookup(Node),
     until(fun() ->
@@ -123,7 +124,7 @@ no_pool(Node) ->
 
 deliveries() -> [Pid || {_, Pid, _, _} <- supervisor:which_children(teleport_pool_delivery_sup)].
 
-%% The processes of pools and the ports of this node.
+%% Counts the processes of pools and the ports on this node.
 left() -> {length(deliveries()) + length(supervisor:which_children(teleport_pool_connection_sup)), length(erlang:ports())}.
 
 echo() ->
@@ -133,7 +134,7 @@ echo() ->
 
 waits(Owner) -> Owner ! {self(), ready}, receive {Owner, go} -> ok end.
 
-%% Takes {Who, N, _}: each N from 1 on. {have, Who, N, From} is answered when it has come so far.
+%% Expects {Who, N, _} with each N from 1 on. Answers {have, Who, N, From} once it has received everything up to N.
 check_order(Seen, Asks) ->
     receive
         {Who, N, _} when is_integer(N) ->
@@ -182,11 +183,11 @@ all_kinds_of_terms(_Config) ->
              ok = post(Pool, To, {self(), Term}),
              receive {echo, Echoed} -> true = Echoed =:= Term after ?WAIT_MS -> error({lost, Term}) end
          end || Term <- Terms, To <- [Echo, pool_echo]],
-        %% An alias of this process is known there as such.
+        %% An alias of this process works there as an alias.
         Alias = alias(),
         ok = post(Pool, Echo, {Alias, x}),
         receive {echo, x} -> ok after ?WAIT_MS -> error(lost) end,
-        %% To nobody, as with `!'.
+        %% Messages to nobody are dropped, as with `!'.
         Dead = spawn(NodeB, erlang, node, []),
         [ok = post(Pool, Nobody, x) || Nobody <- [Dead, pool_nobody, self()]],
         {error, {too_big, Bytes}} = post(Pool, Echo, binary:copy(<<"x">>, 40000000)),
@@ -195,7 +196,7 @@ all_kinds_of_terms(_Config) ->
         ok = post(Pool, Echo, {self(), after_all}),
         receive {echo, after_all} -> ok after ?WAIT_MS -> error(lost) end,
         0 = until(fun() -> queued(NodeB) =:= 0 andalso 0 end),
-        %% Large ones leave nothing in the processes of the connections.
+        %% Large messages leave nothing in the processes of the connections.
         true = lists:sum([Size || Pid <- lists:append([[C, W] || {connection, _, C, W, _} <- ets:tab2list(teleport_pool)]), {binary, Binaries} <- [process_info(Pid, binary)], {_, Size, _} <- Binaries]) < 1000000,
         ok
     end).
@@ -209,7 +210,7 @@ order_of_a_key(_Config) ->
         Senders = [spawn_monitor(fun() -> [ok = post(Pool, Checker, {Who, N, payload(N)}) || N <- lists:seq(1, Count)] end) || Who <- lists:seq(1, 10)],
         [receive {'DOWN', Monitor, process, Pid, Reason} -> normal = Reason after ?WAIT_MS -> error(stuck) end || {Pid, Monitor} <- Senders],
         [ok = await(Checker, Who, Count) || Who <- lists:seq(1, 10)],
-        %% Processes that take turns with one key.
+        %% Several processes take turns with one key.
         Self = self(),
         lists:foreach(fun(N) ->
                               _ = spawn_link(fun() -> ok = teleport_pool:send(Pool, Checker, shared, {shared, N, payload(N)}, infinity), Self ! next end),
@@ -218,7 +219,8 @@ order_of_a_key(_Config) ->
         ok = await(Checker, shared, 1000)
     end).
 
-%% A message over the distribution is slow there, because it is behind large messages of the same process to another receiver.
+%% Messages over the distribution are slow here, because they wait behind large messages from the same process to
+%% another receiver.
 order_at_the_switch(_Config) ->
     {PeerA, NodeB, _} = pair(),
     on(PeerA, fun() ->
@@ -244,7 +246,7 @@ order_at_the_switch(_Config) ->
         Switched = [receive {switched, Who, N} -> N after ?WAIT_MS -> error(stuck) end || Who <- lists:seq(1, 10)],
         [ok = await(Checker, Who, 3000) || Who <- lists:seq(1, 10)],
         true = lists:any(fun(N) -> N > 0 andalso N < 3000 end, Switched),
-        %% Once more for one who must wait for sure, by each connection and to a server.
+        %% Once more for a process that certainly has to wait, over each connection and with a server.
         Pool = pool(NodeB),
         Server = element(2, erpc:call(NodeB, gen_server, start, [?MODULE, [], []])),
         [begin
@@ -278,9 +280,9 @@ requests(_Config) ->
         {reply, ok} = call(Pool, pool_event, self(), {sync_notify, x}),
         {reply, twice} = call(Pool, Server, twice),
         receive {[alias | _], _} = Again -> error({stray, Again}) after 0 -> ok end,
-        %% Many at a time, answered in another order.
+        %% Many requests at a time, answered in another order.
         Refs = [element(2, teleport_pool:request(Pool, Server, N, '$gen_call', {later, 2000 - N, N}, infinity)) || N <- lists:seq(1, 2000)],
-        %% Each connection has delivered what came before these.
+        %% Each connection has delivered everything from before these calls.
         ok = by_each(Pool, Server),
         {reply, ok} = call(Pool, Server, answer_all),
         [{reply, N} = answer(Ref) || {N, Ref} <- lists:zip(lists:seq(1, 2000), Refs)],
@@ -305,7 +307,7 @@ ends_of_servers(_Config) ->
         ok = by_each(Pool, Killed),
         exit(Killed, kill),
         [{failed, killed} = answer(Ref) || Ref <- Waiting],
-        %% A reply that nobody may send.
+        %% A reply that exceeds the size limit.
         Huge = Server(),
         ok = erpc:call(NodeB, teleport_config, set, [#{max_message_bytes => 1000000}]),
         {failed, {too_big, _}} = call(Pool, Huge, {bytes, 2000000}),
@@ -314,7 +316,7 @@ ends_of_servers(_Config) ->
         receive Stray -> error({stray, Stray}) after 100 -> ok end
     end).
 
-%% Nothing of a call stays at the other node once its caller has given up or was killed.
+%% Nothing of a call stays on the other node once its caller has given up or was killed.
 cancelled_and_killed_callers(_Config) ->
     {PeerA, NodeB, PeerB} = pair(),
     Open = fun() -> on(PeerB, fun() -> lists:sum([map_size(element(4, sys:get_state(Pid))) || Pid <- deliveries()]) end) end,
@@ -332,7 +334,7 @@ cancelled_and_killed_callers(_Config) ->
     _ = until(fun() -> Open() =:= 20 end),
     _ = on(PeerA, fun() -> [exit(Caller, kill) || Caller <- Callers] end),
     _ = until(fun() -> Open() =:= 0 end),
-    %% No monitor of a caller or of the server.
+    %% Neither a caller nor the server is monitored any more.
     [] = on(PeerB, fun() -> lists:append([Monitors || Pid <- deliveries(), {monitors, Monitors} <- [process_info(Pid, monitors)]]) end),
     ok.
 
@@ -349,7 +351,7 @@ lost_connections(_Config) ->
                  {reply, _} = call(Pool, Server, {echo, x}),
                  register(pool_asker, self()),
                  [lost = answer(Ref) || Ref <- Refs],
-                 %% Exactly once, and senders with the pool of before are told.
+                 %% Each caller is told exactly once, and senders that hold the old pool are told as well.
                  receive Stray -> error({stray, Stray}) after 200 -> ok end,
                  [gone = teleport_pool:send(Pool, Checker, N, {x, 0, x}, Wait) || N <- lists:seq(1, 10), Wait <- [0, 100, infinity]],
                  [gone = teleport_pool:request(Pool, Checker, N, '$gen_call', x, 0) || N <- lists:seq(1, 10)],
@@ -359,7 +361,7 @@ lost_connections(_Config) ->
          _ = until(fun() -> on(PeerA, fun() -> whereis(pool_asker) end) =/= undefined end),
          ok = End(PeerA, PeerB, Test),
          ok = beamway_peer:await(Waiting),
-         %% It is opened again when somebody wants it.
+         %% The pool is opened again when a process wants it.
          ok = on(PeerA, fun() ->
              Pool = pool(NodeB),
              ok = post(Pool, Checker, {{again, self()}, 1, x}),
@@ -371,7 +373,7 @@ lost_connections(_Config) ->
                     fun(A, _, _) -> on(A, fun() -> [exit(Pid, kill) || {connection, _, Pid, _, _} <- ets:tab2list(teleport_pool)], ok end) end]],
     ok.
 
-%% 100 MB from each, and large replies the other way: neither waits for the other.
+%% Each node sends 100 MB, with large replies in the other direction; neither waits for the other.
 both_ends_send(_Config) ->
     {PeerA, NodeB, PeerB} = pair(),
     NodeA = on(PeerA, fun() -> node() end),
@@ -403,19 +405,19 @@ a_hung_peer(_Config) ->
         Megabyte = binary:copy(<<"x">>, 1000000),
         Filled = fill(Pool, Checker, Megabyte, 1),
         true = Filled < 40,
-        %% Never waits, or as long as it may.
+        %% A sender with limit 0 never waits, and one with a limit waits as long as that.
         {Us, {error, overload}} = timer:tc(fun() -> teleport_pool:send(Pool, Checker, k, {k, Filled, x}, 0) end),
         {Us2, {error, timeout}} = timer:tc(fun() -> teleport_pool:send(Pool, Checker, k, {k, Filled, x}, 300) end),
         {error, overload} = teleport_pool:request(Pool, Checker, k, '$gen_call', x, 0),
         {error, timeout} = teleport_pool:request(Pool, Checker, k, '$gen_call', x, 10),
         true = Us < 100000,
         true = Us2 >= 300000 andalso Us2 < 5000000,
-        %% Others wait without a limit: one is killed.
+        %% Others wait without a limit, and one of them is killed.
         Waiting = spawn(fun() -> ok = teleport_pool:send(Pool, Checker, k, {killed, 1, x}, infinity) end),
         Patient = spawn(fun() -> ok = teleport_pool:send(Pool, Checker, k, {patient, 1, x}, infinity) end),
         _ = until(fun() -> [{status, waiting}, {status, waiting}] =:= [process_info(Pid, status) || Pid <- [Waiting, Patient]] end),
         exit(Waiting, kill),
-        %% The senders that have given up are forgotten, and nobody is held up on the way to another node.
+        %% Senders that have given up are forgotten, and messages to another node are not delayed.
         [{error, timeout} = teleport_pool:send(Pool, Checker, k, {k, Filled, x}, 1) || _ <- lists:seq(1, 100)],
         _ = until(fun() -> lists:sum([map_size(element(7, sys:get_state(Pid))) || {connection, {Node, _}, Pid, _, _} <- ets:tab2list(teleport_pool), Node =:= NodeB]) =< 2 end),
         Other = checker(NodeC),
@@ -435,12 +437,12 @@ a_hung_peer(_Config) ->
         await(Checker, k, Sent + 1)
     end).
 
-%% Returns the number that found no room.
+%% Returns the number of the message that found no room.
 fill(Pool, Checker, Data, N) ->
     case teleport_pool:send(Pool, Checker, k, {k, N, Data}, 0) of
         ok -> fill(Pool, Checker, Data, N + 1);
         {error, overload} ->
-            %% The socket may still take some.
+            %% The socket may still accept some.
             receive after 300 -> ok end,
             case teleport_pool:send(Pool, Checker, k, {k, N, Data}, 0) of
                 ok -> fill(Pool, Checker, Data, N + 1);
@@ -448,8 +450,9 @@ fill(Pool, Checker, Data, N) ->
             end
     end.
 
-%% The distribution gives the peer up: nothing of the pool is left here, nor on the peer once it runs again.
-%% Neither node runs the protocol of `global', which asks for locks of a node that has just been disconnected and so connects to it again.
+%% The distribution gives the peer up. Nothing of the pool remains here, nor on the peer once it runs again. Neither
+%% node runs `global', whose protocol asks for locks on a node that has just been disconnected, and so connects to it
+%% again.
 a_hung_peer_that_is_given_up(_Config) ->
     {PeerA, NodeB, PeerB} = pair(#{args => ["-connect_all", "false"]}),
     Checker = on(PeerB, fun() -> spawn(?MODULE, check_order, [#{}, []]) end),
@@ -495,7 +498,8 @@ flood(Pool, Sink, Data) ->
     ok = post(Pool, Sink, Data),
     flood(Pool, Sink, Data).
 
-%% Streams of numbers keep running while pools end in order and start again: none is lost, and none overtakes another one.
+%% Streams of numbers keep running while pools end in order and start again. No number is lost, and none overtakes
+%% another.
 receiver_stops(_Config) ->
     {PeerA, NodeB, PeerB} = pair(),
     Checker = on(PeerB, fun() -> spawn(?MODULE, check_order, [#{}, []]) end),
@@ -511,7 +515,7 @@ receiver_stops(_Config) ->
     end),
     Going = fun(N) -> on(PeerA, fun() -> [ok = await(Checker, Who, N) || Who <- lists:seq(1, 8)], ok end) end,
     ok = Going(100),
-    %% The call is answered while the application stops, and nobody waits for that.
+    %% The call is answered while the application stops, and the stop does not wait for it.
     Stopping = beamway_peer:async(fun() -> stop_pools(PeerB) end),
     _ = until(fun() -> on(PeerA, fun() -> element(1, stage(NodeB)) =/= open end) end),
     ok = on(PeerA, fun() -> [true = sent(Sender) < sent(Sender) || Sender <- tl(Senders)], ok end),
@@ -529,7 +533,7 @@ receiver_stops(_Config) ->
         ok
     end).
 
-%% By the pool where there is one, else by the distribution, as teleport does.
+%% Uses the pool if there is one and otherwise the distribution, as teleport does.
 stream(Node, To, Who, N) ->
     Message = {Who, N, payload(N)},
     Way = case teleport_pool:lookup(Node) of none -> gone; Pool -> post(Pool, To, Message) end,
@@ -544,7 +548,7 @@ sent(Sender) ->
     Sender ! {count, self()},
     receive {Sender, N} -> N after ?WAIT_MS -> error(stuck) end.
 
-%% What senders have queued is delivered before the application ends.
+%% Queued messages are delivered before the application ends.
 sender_stops(_Config) ->
     {PeerA, NodeB, _} = pair(),
     Checker = on(PeerA, fun() ->
@@ -582,7 +586,7 @@ manager_is_killed(_Config) ->
     {PeerA, NodeB, _} = pair(),
     on(PeerA, fun() ->
         Echo = spawn(NodeB, ?MODULE, echo, []),
-        %% The pool of before may still be there.
+        %% The old pool may still be there.
         Arrives = fun(N) ->
                           until(fun() ->
                                     _ = post(pool(NodeB), Echo, {self(), N}),
@@ -615,7 +619,8 @@ code_is_loaded_twice(_Config) ->
     on(PeerA, fun() -> [ok = post(pool(NodeB), Checker, {k, N, payload(N)}) || N <- lists:seq(1, 100)], await(Checker, k, 100) end).
 
 options(_Config) ->
-    %% The host's own name may stand for another address of the loopback interface, and without the option the pool would listen at 127.0.0.1.
+    %% The host name may resolve to another address of the loopback interface, and without the option the pool would
+    %% listen on 127.0.0.1.
     {Host, Address} = {"127.0.0.2", {127, 0, 0, 2}},
     {PeerA, NodeA} = start(#{host => Host, pool => #{pool => 1}}),
     {_, None} = start(#{host => Host, pool => #{pool => 0}}),
@@ -637,7 +642,7 @@ options(_Config) ->
 
 %% ---- cases: who may connect ----
 
-%% Where the node listens for its peer.
+%% Returns where the node listens for its peer.
 port(Peer, Node) ->
     {ok, #{ip := Ip, port := Port}} = beamway_peer:call(Peer, teleport_pool, offer, [Node]),
     {Ip, Port}.
@@ -675,7 +680,7 @@ strangers(_Config) ->
     Prove = fun(Word) -> {Socket, Nonce} = challenged(At, Hello), ok = gen_tcp:send(Socket, Word(Nonce)), closed = closed(Socket) end,
     Refused = fun(Word) -> Socket = connect(At), ok = gen_tcp:send(Socket, Word), closed = closed(Socket) end,
     Proof = fun(Nonce) -> <<"BWTP", 3, $p, (mac(Cookie, <<"caller">>, Hello, Nonce))/binary>> end,
-    %% The right word for once: it is let in, and told who speaks.
+    %% A correct proof: the caller is admitted and learns the delivering process.
     {Right, Nonce1} = challenged(At, Hello),
     ok = gen_tcp:send(Right, Proof(Nonce1)),
     {ok, <<"BWTP", 3, $w, Mac/binary>>} = gen_tcp:recv(Right, 0, 10000),
@@ -683,7 +688,7 @@ strangers(_Config) ->
     {ok, Packet} = gen_tcp:recv(Right, 0, 10000),
     [{ready, Delivery}] = teleport_pool_frame:decode(Packet),
     [Delivery] = on(PeerB, fun() -> deliveries() end),
-    %% Again, of another node, of the other role, with another cookie, in another version.
+    %% A proof that is repeated, made for another node or the other role, or made with another cookie or version.
     [Prove(Word) || Word <- [fun(_) -> Proof(Nonce1) end,
                              fun(Nonce) -> <<"BWTP", 3, $p, (mac(<<"other">>, <<"caller">>, Hello, Nonce))/binary>> end,
                              fun(Nonce) -> <<"BWTP", 3, $p, (mac(Cookie, <<"acceptor">>, Hello, Nonce))/binary>> end,
@@ -710,11 +715,11 @@ too_many_strangers(_Config) ->
     {PeerA, NodeB, PeerB} = pair(),
     At = port(PeerB, on(PeerA, fun() -> node() end)),
     Some = [connect(At) || _ <- lists:seq(1, 63)],
-    %% One of three may come in.
+    %% Only one of the three connections is admitted.
     {paused, _} = on(PeerA, fun() -> no_pool(NodeB) end),
     Sockets = Some ++ [connect(At) || _ <- lists:seq(1, 100)],
     true = on(PeerB, fun() -> length(deliveries()) end) =< 64,
-    %% The distribution carries messages meanwhile; then there is a pool, and nothing else.
+    %% Meanwhile the distribution carries messages. Afterwards there is a pool, and nothing else.
     _ = on(PeerA, fun() -> pool(NodeB) end),
     [closed = closed(Socket) || Socket <- Sockets],
     _ = until(fun() -> on(PeerA, fun() -> length(supervisor:which_children(teleport_pool_connection_sup)) end) =:= 3 end),
@@ -735,7 +740,7 @@ another_cookie(_Config) ->
 
 log_file() -> filename:join(beamway_peer:new_folder("teleport-pool"), "log").
 
-%% A peer that knows the cookie and sends what no node sends ends its connection, and nothing else.
+%% If a peer that knows the cookie sends what no node sends, its connection ends, but nothing else does.
 words_of_no_node(_Config) ->
     {PeerA, NodeB, PeerB} = pair(),
     NodeA = on(PeerA, fun() -> node() end),
@@ -758,7 +763,7 @@ words_of_no_node(_Config) ->
         await(Checker, k, 10)
     end).
 
-%% Two hosts whose firewall lets only the distribution pass.
+%% Two hosts whose firewall only lets the distribution pass.
 blocked_port(_Config) -> on_two_hosts(fun blocked/1).
 
 on_two_hosts(Case) ->
@@ -775,7 +780,7 @@ blocked(#{spaces := [SpaceA, SpaceB], addresses := [AddressA, AddressB]}) ->
     Log = log_file(),
     Args = ["-kernel", "inet_dist_listen_min", "42400", "inet_dist_listen_max", "42410"],
     {PeerA, _} = start(#{host => AddressA, wrapper => beamway_netns:host(SpaceA), args => Args, log => Log}),
-    %% Else the kernel may choose one of the ports that the firewall lets through.
+    %% Otherwise the kernel might choose one of the ports that the firewall lets through.
     {PeerB, NodeB} = start(#{host => AddressB, wrapper => beamway_netns:host(SpaceB), args => Args, pool => #{ports => {42420, 42430}}}),
     "" = beamway_netns:in(SpaceB, "iptables --append INPUT --protocol tcp --syn --destination-port 42400:42410 --jump ACCEPT"
                                   " && iptables --append INPUT --protocol tcp --syn --destination-port " ++ os:getenv("ERL_EPMD_PORT", "4369") ++ " --jump ACCEPT"
@@ -784,12 +789,12 @@ blocked(#{spaces := [SpaceA, SpaceB], addresses := [AddressA, AddressB]}) ->
         true = net_kernel:connect_node(NodeB),
         {paused, Reason} = no_pool(NodeB),
         {match, _} = re:run(Reason, "^" ++ AddressB ++ ":424[23][0-9]: connection refused$"),
-        %% Again and again, after pauses that grow.
+        %% The node tries again and again, with growing pauses.
         _ = until(fun() -> _ = teleport_pool:lookup(NodeB), failures(NodeB) >= 3 end),
         ok
     end),
     {match, [_]} = re:run(beamway_peer:log_text(Log), "no pool of connections", [global]),
-    %% A firewall that says nothing.
+    %% A firewall that drops packets silently.
     "" = beamway_netns:in(SpaceB, "iptables --delete INPUT 3 && iptables --append INPUT --protocol tcp --syn --jump DROP"),
     ok = on(PeerA, fun() ->
         Failures = failures(NodeB),
@@ -805,11 +810,12 @@ blocked(#{spaces := [SpaceA, SpaceB], addresses := [AddressA, AddressB]}) ->
         ok = post(Pool, Checker, {k, 1, x}),
         await(Checker, k, 1)
     end),
-    %% Not open to others: at the address at which the peer has reached this node.
+    %% The port is not open to others: it listens on the address at which the peer has reached this node.
     {{10, _, _, _}, _} = port(PeerB, on(PeerA, fun() -> node() end)),
     ok.
 
-%% The path of the pool alone goes silent. A waiting call ends, both by probes alone and with data under way, and the distribution is not affected.
+%% Only the pool's path goes silent. A waiting call ends, both through probes alone and with data under way, and the
+%% distribution is not affected.
 silent_path(_Config) -> on_two_hosts(fun silent/1).
 
 silent(#{spaces := [SpaceA, SpaceB], addresses := [AddressA, AddressB]}) ->
@@ -889,7 +895,7 @@ hidden_node(_Config) ->
      end) || {Peer, Node} <- [{PeerA, NodeB}, {PeerB, NodeA}]],
     ok.
 
-%% It gets no message that it does not expect.
+%% The C node gets no message that it does not expect.
 c_node(Config) ->
     {Peer, _} = start(),
     Cookie = atom_to_list(beamway_peer:call(Peer, erlang, get_cookie, [])),
@@ -907,7 +913,7 @@ c_node(Config) ->
     end),
     beamway_compat_nodes:stop_program(Program).
 
-%% Where the distribution is encrypted, nothing goes in clear; where Beamway carries it, nothing else is needed.
+%% If the distribution is encrypted, nothing is sent in clear; if Beamway carries it, a pool is not needed.
 other_distributions(Config) ->
     ok = beamway_certificates:prepare(proplists:get_value(priv_dir, Config)),
     [begin

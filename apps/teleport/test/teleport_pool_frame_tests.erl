@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc What {@link teleport_pool_frame} encodes is decoded to the same term, and invalid input is refused.
+%% @doc A term that {@link teleport_pool_frame} encodes decodes to the same term, and invalid input is refused.
 -module(teleport_pool_frame_tests).
 
 -include_lib("eunit/include/eunit.hrl").
@@ -24,7 +24,7 @@ terms_come_back_test_() ->
 sizes_are_right_test_() ->
     [begin {Data, Bytes} = teleport_pool_frame:encode(Term), ?_assertEqual(iolist_size(Data), Bytes) end || Term <- terms()].
 
-%% A part of the packet, not a copy of it.
+%% The decoded binary is a part of the packet, not a copy of it.
 large_binaries_are_not_copied_test() ->
     Packet = packet([{to, {put, #{k => large()}}}]),
     [{to, {put, #{k := Binary}}}] = teleport_pool_frame:decode(Packet),

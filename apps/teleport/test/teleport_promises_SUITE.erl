@@ -1,5 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc What the guide promises of messages, calls and requests, over each kind of connection. The oracle is OTP: each call is also made with gen_server.
+%% @doc The guide's promises about messages, calls and requests, over each kind of connection. OTP is the oracle: each
+%% call is also made with gen_server.
 -module(teleport_promises_SUITE).
 
 -export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_group/2, end_per_group/2, end_per_testcase/2]).
@@ -44,10 +45,11 @@ message() -> receive Message -> Message after wait_ms() -> error(nothing_came) e
 
 no_messages() -> {messages, []} = process_info(self(), messages).
 
-%% How long it took, in milliseconds: the shortest of some, for the machine may do something else at any time.
+%% Returns the time that it took, in milliseconds: the shortest of several runs, because other work may delay any of
+%% them.
 shortest(Fun) -> lists:min([element(1, timer:tc(Fun)) || _ <- lists:seq(1, 5)]) / 1000.
 
-%% @private Keeps the numbers of what comes.
+%% @private Keeps the numbers that it receives.
 take() -> take([]).
 
 take(Seen) ->
@@ -60,7 +62,7 @@ take(Seen) ->
 
 %% ---- cases ----
 
-%% Whatever functions, destinations and sizes: one process, one receiver, one order.
+%% One process, one receiver, one order, with all functions, destinations and sizes.
 one_order(Config) ->
     Kind = teleport_nodes:kind(Config),
     on_first(Config, fun(Node) ->
@@ -77,7 +79,8 @@ one_order(Config) ->
         Any = fun(List) -> lists:nth(rand:uniform(length(List)), List) end,
         Sent = lists:seq(1, 500),
         [(Any(Ways))(Any(Dests), {N, binary:copy(<<"x">>, Any(Sizes))}) || N <- Sent],
-        %% The question arrives after them as well. Messages over a pool and by `!' are not ordered with each other.
+        %% The question also arrives after the messages. Messages over a pool and messages sent with `!' have no order
+        %% among each other.
         _ = case Kind of stock -> teleport:send(Receiver, {seen, self()}); _ -> Receiver ! {seen, self()} end,
         Sent = receive {seen, Seen} -> Seen after wait_ms() -> error(nothing_came) end,
         exit(Receiver, kill)
@@ -99,10 +102,10 @@ ends_as_gen_server(Config) ->
         [[{exit, noproc}] = lists:usort(All(fun() -> Dest end, x, wait_ms())) || Dest <- [{nobody, Node}, {via, teleport, {nobody, Node}}]],
         _ = beamway_peer:wait_until(fun() -> not lists:member(Gone, nodes()) end, wait_ms()),
         [[{exit, {nodedown, Gone}}] = lists:usort(All(fun() -> Dest end, x, wait_ms())) || Dest <- [Old, {nobody, Gone}]],
-        %% Whoever waits for a reply that will not come is told by whichever function.
+        %% A caller whose reply will not come is told, whichever function it waits in.
         Server = server(Node, none),
         Ids = [teleport:send_request(Server, never), gen_server:send_request(Server, never)],
-        %% The request over a pool is there: the exit signal goes over the distribution.
+        %% The request over the pool has arrived, because the exit signal uses the distribution.
         {echo, 1} = teleport:call(Server, {echo, 1}),
         exit(Server, stop),
         [{error, {stop, Server}}] = lists:usort([teleport:receive_response(Id, wait_ms()) || Id <- Ids]),
@@ -121,14 +124,14 @@ requests(Config) ->
         no_reply = teleport:check_response(something, Slow),
         ok = teleport_nodes:open_gate(Gate),
         {reply, slow} = teleport:check_response(message(), Slow),
-        %% The reply of one that was given up goes nowhere.
+        %% The reply to a request that was given up is dropped.
         {echo, 2} = teleport:call(Server, {echo, 2}),
         no_messages(),
         {error, {noproc, {nobody, Node}}} = teleport:wait_response(teleport:send_request({nobody, Node}, x), wait_ms()),
         exit(Server, kill)
     end).
 
-%% They are gen_server's.
+%% The collections are gen_server's.
 collections(Config) ->
     on_first(Config, fun(Node) ->
         Servers = [server(Node, none), teleport_nodes:start_server(none)],
@@ -154,7 +157,7 @@ several_nodes(Config) ->
         {Replies, []} = teleport:multi_call(tp_multi, {echo, 2}),
         true = lists:sort(Replies) =:= lists:sort([{Here, {echo, 2}}, {Node, {echo, 2}}]),
         {[], [Node, Here]} = teleport:multi_call([Node, Here], tp_multi, never, 30),
-        %% Behind what the caller has sent.
+        %% The requests arrive after everything that the caller has sent before.
         ok = teleport:cast({tp_multi, Node}, before),
         {[{Node, [{cast, before}]}], []} = teleport:multi_call([Node], tp_multi, log, wait_ms()),
         abcast = teleport:abcast(tp_multi, all),
@@ -164,7 +167,7 @@ several_nodes(Config) ->
         [exit(Server, kill) || Server <- [There, Local]]
     end).
 
-%% The node is stopped, and what it does not read fills the way to it.
+%% The node is stopped, and what it does not read fills the connection to it.
 no_room(Config) ->
     {Third, Node} = teleport_nodes:start(teleport_nodes:kind(Config)),
     Server = beamway_peer:call(Third, teleport_nodes, start_server, [no_room]),
@@ -207,7 +210,7 @@ a_hung_node_that_is_not_connected(Config) ->
              {N, Dest, Ms} = {N, Dest, shortest(fun() -> Send(Dest) end)},
              {N, Dest, Ms, true} = {N, Dest, Ms, Ms < 20 * beamway_runner:slowness()}
          end || {N, Send} <- lists:zip(lists:seq(1, length(Sends)), Sends), Dest <- [Pid, {hung, Node}]],
-        %% One limit, not one for the connection and one for the answer.
+        %% There is one time limit, not one for the connection and another for the answer.
         [begin
              {Us, {exit, timeout}} = timer:tc(fun() -> outcome(fun() -> teleport:call(Dest, x, 300) end) end),
              true = Us < 1500000 * beamway_runner:slowness()
@@ -230,7 +233,8 @@ a_hung_node_that_is_connected(Config) ->
     end),
     ok = beamway_peer:sigcont(Third).
 
-%% When the answer comes, the message is in the mailbox: the receiver reads nothing meanwhile. A large one takes longer than the question.
+%% When the answer arrives, the message is in the mailbox, although the receiver reads nothing meanwhile. A large
+%% message takes longer than the question.
 confirmed(Config) ->
     on_first(Config, fun(Node) ->
         Receiver = spawn(Node, fun() -> receive never -> ok end end),
@@ -242,7 +246,7 @@ confirmed(Config) ->
              receive {teleport, Ref, Told} -> confirmed = Told after wait_ms() -> error(not_confirmed) end,
              {Size, true} = {Size, Count() =:= Before + 1}
          end || _ <- lists:seq(1, 10), Size <- [0, 100000, 3000000], Dest <- [Receiver, {confirmed, Node}]],
-        %% Of this node, too.
+        %% Messages on the same node are confirmed as well.
         {ok, Own} = teleport:send(self(), hello, #{confirm => true}),
         hello = message(),
         {teleport, Own, confirmed} = message(),
@@ -261,8 +265,8 @@ unconfirmed(Config) ->
         {error, noproc} = teleport:send(nobody, x, #{confirm => true}),
         {unconfirmed, {no_teleport, PlainNode}} = Told({rex, PlainNode}),
         {unconfirmed, {nodedown, 'nobody@127.0.0.1'}} = Told({rex, 'nobody@127.0.0.1'}),
-        %% The server of the other node is killed about when the question arrives. Large messages to a name that nobody has hold up the waiter's monitor, so
-        %% it may arrive when the next server runs.
+        %% The server of the other node is killed at about the time the question arrives. Large messages to an
+        %% unregistered name delay the waiter's monitor, so it may arrive when the next server runs.
         [begin
              Flood = spawn(fun() -> [{nobody, Second} ! binary:copy(<<"x">>, 20000000) || _ <- lists:seq(1, 5)] end),
              {ok, Ref} = Ask(Second),
@@ -282,13 +286,14 @@ killed_while_asked(Second) ->
     true = erpc:call(Second, fun() -> exit(whereis(teleport_server), kill) end),
     Asked.
 
-%% The killer runs on the other node and acts on a message from the sender, so the kill comes just before the question.
+%% The killer runs on the other node and acts on a message from the sender, so that the kill comes just before the
+%% question.
 killed_before_asked(Second) ->
     Killer = erpc:call(Second, fun() -> spawn(fun() -> receive now -> exit(whereis(teleport_server), kill) end end) end),
     ok = teleport:send(Killer, now),
     teleport:send({rex, Second}, x, #{confirm => true}).
 
-%% A program with OTP's own library. It answers {Pid, Term} with {c_node, Term}.
+%% A program with OTP's own C library, which answers {Pid, Term} with {c_node, Term}.
 c_node(Config) ->
     {Peer, _} = teleport_nodes:start(teleport_nodes:kind(Config)),
     Cookie = atom_to_list(beamway_peer:call(Peer, erlang, get_cookie, [])),
@@ -305,10 +310,10 @@ c_node(Config) ->
     end, wait_ms()),
     stop_program(Program).
 
-%% The option is of kernel, and `!' obeys it: only net_kernel:connect_node/1 connects.
+%% `!' obeys this option of kernel: only net_kernel:connect_node/1 connects.
 never_connects(Config) -> connects_as_told(never, Config).
 
-%% `once': not again to a node whose connection has ended.
+%% With `once', a node whose connection has ended is not connected again.
 connects_once(Config) -> connects_as_told(once, Config).
 
 connects_as_told(Option, Config) ->
@@ -329,7 +334,7 @@ connects_as_told(Option, Config) ->
         _ = beamway_peer:wait_until(fun() -> nodes(connected) =:= [Node] end, wait_ms()),
         Pid = server(Node, as_distribution),
         {echo, 1} = teleport:call(Pid, {echo, 1}),
-        %% After its end there is no other, whatever is sent.
+        %% After the end of the connection no message opens another one.
         true = erlang:disconnect_node(Node),
         [begin
              ok = teleport:send(Dest, x, Options),
@@ -338,13 +343,13 @@ connects_as_told(Option, Config) ->
              {'EXIT', {{nodedown, Node}, _}} = (catch teleport:call(Dest, {echo, 2}, wait_ms(), Options)),
              [] = nodes(connected)
          end || Dest <- [Pid, Named], Options <- [#{}, #{on_full => error}, #{way => lane}]],
-        %% The operator connects.
+        %% The operator connects the nodes.
         true = net_kernel:connect_node(Node),
         [{echo, 3} = teleport:call(Dest, {echo, 3}) || Dest <- [Pid, Named]],
         ok
     end, wait_ms()).
 
-%% A program with a seed of its own gets the same numbers, and one without is not seeded.
+%% A program with its own seed gets the same numbers, and one without is not seeded.
 random_numbers(Config) ->
     on_first(Config, fun(Node) ->
         {Pid, Old} = {server(Node, none), teleport},
@@ -376,7 +381,7 @@ destinations(Config) ->
              ok = teleport:cast(Dest, N),
              [{cast, N}] = teleport:call(Dest, log)
          end || {N, Dest} <- lists:zip(lists:seq(1, 10), There ++ Here)],
-        %% OTP's functions take the name.
+        %% OTP's functions accept the name.
         Via = {via, teleport, {destinations, Node}},
         {echo, 1} = gen_server:call(Via, {echo, 1}),
         ok = gen_server:cast(Via, x),
@@ -395,7 +400,7 @@ destinations(Config) ->
         [exit(Server, kill) || Server <- [Pid, Local]]
     end).
 
-%% @private A handler of gen_event, which keeps its events.
+%% @private A gen_event handler that keeps its events.
 init(Kept) -> {ok, Kept}.
 handle_event(Event, Kept) -> {ok, [Event | Kept]}.
 handle_call(all, Kept) -> {ok, lists:reverse(Kept), []}.
@@ -410,7 +415,7 @@ other_behaviours(Config) ->
              {error, bad_module} = teleport_gen:event_call(Dest, no_handler, all, wait_ms())
          end || Dest <- [Manager, {tp_events, Node}]],
         {exit, noproc} = outcome(fun() -> teleport_gen:sync_notify({nobody, Node}, x) end),
-        %% What a gen_fsm gets.
+        %% The messages that a gen_fsm gets.
         Self = self(),
         Fsm = spawn(Node, fun() -> fsm(Self) end),
         ok = teleport_gen:send_event(Fsm, a),
@@ -444,7 +449,7 @@ bad_input(Config) ->
         {error, [Text]} = teleport:configure(all, #{speed => 1}),
         {match, _} = re:run(Text, "speed = 1 is not valid: expected one of the options sites"),
         {error, [_]} = teleport:configure(all, #{sites => no}),
-        %% What a rogue node could send to the server of each node.
+        %% Messages that a rogue node could send to the server on each node.
         Server = erpc:call(Node, erlang, whereis, [teleport_server]),
         [{teleport_server, Node} ! Rogue || Rogue <- [x, {hello}, {broadcast, pg, g, <<"no term">>, none}, {broadcast, nobody, g, <<>>, none}, {relay, [], {broadcast, pg, g, <<131>>, none}}]],
         Server = erpc:call(Node, erlang, whereis, [teleport_server]),
@@ -455,7 +460,7 @@ bad_input(Config) ->
 old_functions(Config) ->
     on_first(Config, fun(Node) ->
         Server = server(Node, old_server),
-        %% xref does not look through these.
+        %% xref cannot see through these variables.
         {Old, OldErpc} = {teleport, teleport_erpc},
         ok = Old:prime(Node),
         {[], [], [], Empty} = {Old:lanes(), Old:not_up(), Old:by_distribution(), Old:unconfirmed()},
@@ -474,13 +479,13 @@ old_functions(Config) ->
         Node = OldErpc:receive_response(OldErpc:send_request(Node, erlang, node, [])),
         ok = OldErpc:multicast([Node], erlang, node, []),
         [{'EXIT', {undef, [{Module, no_such_function, [1], _} | _]}} = (catch Module:no_such_function(1)) || Module <- [teleport, teleport_erpc]],
-        %% Options, too.
+        %% The old options are accepted as well.
         ok = teleport:configure(all, #{lanes => #{normal => 4}, on_event => none, by_reference => true}),
         ok = teleport:configure(Node, #{way => lane}),
         exit(Server, kill)
     end).
 
-%% A program need not care whether it runs.
+%% A program need not care whether teleport runs.
 without_the_application(Config) ->
     on_first(Config, fun(Node) ->
         Server = server(Node, none),
@@ -489,7 +494,7 @@ without_the_application(Config) ->
         [{cast, 1}] = teleport:call(Server, log),
         {reply, {echo, 1}} = teleport:wait_response(teleport:send_request(Server, {echo, 1}), wait_ms()),
         ok = application:start(teleport),
-        %% An option that is not one keeps it from starting, and says why.
+        %% An invalid option keeps it from starting, and the error names the option.
         ok = application:stop(teleport),
         ok = application:set_env(teleport, speed, fast),
         {error, {{bad_options, ["speed = fast is not valid: expected " ++ _]}, _}} = application:start(teleport),
@@ -499,7 +504,7 @@ without_the_application(Config) ->
         exit(Server, kill)
     end).
 
-%% Two loads of a module end what still runs its code from before the first.
+%% Loading a module twice ends processes that still run the code from before the first load.
 new_code(Config) ->
     on_first(Config, fun(Node) ->
         Modules = [Module || {Module, _} <- code:all_loaded(), lists:prefix("teleport", atom_to_list(Module)), filename:basename(code:which(Module)) =:= atom_to_list(Module) ++ ".beam",

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% Which nodes a broadcast goes to directly, and which ones by a relay.
+%% Checks which nodes get a broadcast directly, and which get it through a relay.
 -module(teleport_sites_tests).
 
 -include_lib("eunit/include/eunit.hrl").
@@ -11,7 +11,7 @@ plan_test_() ->
      ?_assertEqual({[b, lone, stranger], []}, sorted(teleport_sites:plan(a, [b, lone, stranger], sites()))),
      ?_assertEqual({[c, d, f], []}, sorted(teleport_sites:plan(a, [c, d, f], none))),
      ?_assertMatch({[b], [{_, [_, _]}, {_, [_]}]}, teleport_sites:plan(a, [b, c, d, e, f, g], sites())),
-     %% A sender without a site has relays, too.
+     %% A sender without a site also uses relays.
      ?_assertMatch({[], [{_, [_, _]}]}, teleport_sites:plan(stranger, [c, d, e], sites()))].
 
 sorted({Direct, Relays}) -> {lists:sort(Direct), Relays}.
@@ -20,11 +20,11 @@ all_kinds_of_functions_test() ->
     Nodes = [b, c, d, e, f, g, lone],
     Plan = teleport_sites:plan(a, Nodes, sites()),
     ?assertEqual(Plan, teleport_sites:plan(a, Nodes, fun(Node) -> maps:get(Node, sites()) end)),
-    %% Fails for strangers only.
+    %% The function fails only for strangers.
     ?assertEqual({[stranger], element(2, Plan)}, teleport_sites:plan(a, [c, d, e, f, g, stranger], fun(Node) -> maps:get(Node, sites()) end)),
     ?assertEqual({[c, d], []}, sorted(teleport_sites:plan(a, [c, d], {no_such_module, site}))).
 
-%% Each node is told once, and relays of a site differ between senders.
+%% Each node gets the message once, and relays of a site differ between senders.
 each_once_test() ->
     Name = fun(N) -> list_to_atom("n" ++ integer_to_list(N)) end,
     Nodes = [Name(N) || N <- lists:seq(1, 60)],
@@ -34,7 +34,7 @@ each_once_test() ->
      || {Own, {Direct, Relays}} <- lists:zip(Nodes, Plans)],
     ?assert(length(lists:usort([Relay || {_, Relays} <- Plans, {Relay, _} <- Relays])) > 14).
 
-%% Of a site of ten, one that leaves changes only the plans in which it was the relay.
+%% When one of ten nodes leaves a site, only the plans change in which it was the relay.
 stable_test() ->
     Nodes = [list_to_atom("n" ++ integer_to_list(N)) || N <- lists:seq(1, 10)],
     SiteOf = fun(own) -> here; (_) -> there end,

@@ -1,5 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Trace context: it travels with calls, casts and plain messages, over several nodes, and only where somebody asked for it; the tokens of others stay.
+%% @doc Trace context: it travels with calls, casts and plain messages, over several nodes, but only if a process
+%% asked for it; foreign tokens stay unchanged.
 -module(teleport_trace_SUITE).
 
 -include_lib("stdlib/include/assert.hrl").
@@ -85,7 +86,7 @@ plain_messages(Config) ->
         none = told()
     end).
 
-%% Members here, on a node that gets it directly, and on one that gets it from the node that passes it on.
+%% Members on this node, on a node that gets the message directly, and on one that gets it from a relay.
 broadcasts(Config) ->
     {Third, ThirdNode} = teleport_nodes:start(teleport_nodes:kind(Config)),
     [ok = teleport_nodes:connect(Peer, ThirdNode) || Peer <- [teleport_nodes:first(Config), teleport_nodes:second(Config)]],
@@ -108,7 +109,7 @@ broadcasts(Config) ->
          end || Options <- [#{}, #{confirm => true, timeout => wait_ms()}, #{sites => Sites}], Context <- [{ok, example()}, none]]
     end).
 
-%% Each message has its own context there, and none stays with the processes that pass messages on.
+%% Each message arrives with its own context, and none stays with the processes that pass messages on.
 over_a_pool(Config) ->
     on_first(Config, fun(Node) ->
         Teller = teller(Node),
@@ -134,7 +135,7 @@ over_a_pool(Config) ->
         ok
     end).
 
-%% From the first to the second, which calls a server of the first, which calls one of the second.
+%% From the first node to the second, which calls a server on the first, which calls one on the second.
 through_several_nodes(Config) ->
     on_first(Config, fun(Node) ->
         [One, Two, Three] = [teller(At) || At <- [Node, node(), Node]],
@@ -142,7 +143,7 @@ through_several_nodes(Config) ->
         ?assertEqual({ok, example()}, teleport:call(One, {pass_on, Two, {pass_on, Three, what}}))
     end).
 
-%% What the caller does then belongs to the same trace.
+%% What the caller does after the answer belongs to the same trace.
 an_answer_brings_it_back(Config) ->
     on_first(Config, fun(Node) ->
         Teller = teller(Node),
@@ -163,7 +164,7 @@ a_message_without_ends_it(Config) ->
         none = teleport:call(Teller, what)
     end).
 
-%% A tracer of the user's own, whose label and flags are as they were, here and there.
+%% The user's own tracer keeps its label and flags, on both nodes.
 tokens_of_others(Config) ->
     on_first(Config, fun(Node) ->
         Teller = teller(Node),
@@ -180,7 +181,7 @@ tokens_of_others(Config) ->
         _ = seq_trace:set_token([])
     end).
 
-%% Whatever stands in the token is no context, and harms nobody.
+%% An invalid value in the token does not count as a context and harms nobody.
 a_node_that_lies(Config) ->
     on_first(Config, fun(Node) ->
         Teller = teller(Node),
@@ -195,7 +196,7 @@ a_node_that_lies(Config) ->
         ok = teleport_trace:set(none)
     end).
 
-%% It gets the message, and passes the token on as any node does.
+%% A stock node gets the message, and passes the token on as any node does.
 a_stock_node(Config) ->
     {Stock, StockNode} = teleport_nodes:start(stock),
     ok = teleport_nodes:connect(Stock, beamway_peer:call(teleport_nodes:first(Config), erlang, node, [])),
@@ -206,7 +207,7 @@ a_stock_node(Config) ->
         {ok, _} = told()
     end).
 
-%% Unless somebody asks for it no message has a token, and no part of teleport makes one.
+%% Unless a process asks for it, no message has a token, and no part of teleport makes one.
 switched_off(Config) ->
     on_first(Config, fun(Node) ->
         Teller = teller(Node),
@@ -217,7 +218,7 @@ switched_off(Config) ->
         [] = seq_trace:get_token()
     end).
 
-%% With the library's interface, which needs no SDK for this: the context of a process is that of a remote span.
+%% Uses the library's API, which does not need an SDK for this: the context of a process is that of a remote span.
 open_telemetry(Config) ->
     case code:ensure_loaded(otel_propagator_trace_context) of
         {error, _} -> {skip, "opentelemetry_api is not in the code path"};
@@ -248,17 +249,17 @@ with_open_telemetry(Config) ->
         #{sent := [_, _]} = teleport:broadcast(pg, {?MODULE, open_telemetry}, {tell, self()}, #{}),
         [] = seq_trace:get_token(),
         [{ok, _}, {ok, _}] = [told(), told()],
-        %% What was lent for a call is given back however it ends.
+        %% The context that was lent for a call is taken back however the call ends.
         _ = seq_trace:set_token([]),
         try teleport:call({nobody_at_all, Node}, what)
         catch exit:{noproc, _} -> [] = seq_trace:get_token()
         end,
-        %% A plain message is no message of teleport's; one that is not sampled does not travel.
+        %% A plain message does not go through teleport, and a context that is not sampled does not travel.
         Teller ! {tell, self()},
         none = told(),
         _ = Attach(<<(binary:part(example(), 0, 53))/binary, "00">>),
         none = teleport:call(Teller, what),
-        %% The receiver's spans have it as their parent.
+        %% The receiver's spans have the sender's span as their parent.
         _ = otel(otel_ctx, clear, []),
         ok = teleport_trace:set(example()),
         Inject = fun() -> otel(otel_propagator_trace_context, inject, [otel(otel_ctx, get_current, []), [], fun(Name, Value, Carrier) -> [{Name, Value} | Carrier] end, []]) end,
@@ -269,10 +270,10 @@ with_open_telemetry(Config) ->
         ok = teleport:configure(all, #{trace => false})
     end).
 
-%% The library may not be there, so xref does not look for its functions.
+%% The library may be missing, so xref must not look for its functions.
 otel(Module, Function, Arguments) -> apply(Module, Function, Arguments).
 
-%% The option warns and is of no effect; contexts that a process sets travel all the same.
+%% The option only causes a warning, but contexts that a process sets still travel.
 without_open_telemetry(Config) ->
     case code:which(otel_propagator_trace_context) of
         non_existing -> ok;

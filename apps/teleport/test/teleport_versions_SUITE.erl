@@ -1,7 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Version 0.2.0 of teleport beside this one. That version sends over lanes, which this one does not have: its nodes take this one for a node without
-%% teleport, and use the distribution. Two nodes call each other all the time. One stays, and the other one goes from the first one's version to the other
-%% version and back. Only calls during its restarts may fail, and no cast and no broadcast is lost but then.
+%% @doc Runs version 0.2.0 of teleport together with this one. That version sends over lanes, which this one does not
+%% have, so its nodes treat a node with this version as one without teleport and use the distribution. Two nodes call
+%% each other all the time. One stays, and the other one changes from the first one's version to the other version and
+%% back. Only calls during its restarts may fail, and no cast or broadcast is lost except then.
 -module(teleport_versions_SUITE).
 
 -export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_group/2, end_per_group/2, end_per_testcase/2]).
@@ -10,7 +11,7 @@
 -import(teleport_nodes, [wait_ms/0]).
 
 -define(SERVER, versions_server).
-%% Of each caller, between two restarts.
+%% The number of calls of each caller between two restarts.
 -define(CALLS, 30).
 -define(PAUSE_MS, 2).
 -define(CALL_MS, 20000).
@@ -21,7 +22,7 @@ all() -> teleport_nodes:all([shm, stock]).
 
 groups() -> teleport_nodes:groups([shm, stock], [nothing_is_lost, this_version_stays, version_0_2_0_stays]).
 
-%% The commit of 0.2.0, as the CHANGELOG names it.
+%% Uses the commit of 0.2.0, which the CHANGELOG names.
 init_per_suite(Config) ->
     case beamway_builds:release(proplists:get_value(priv_dir, Config), "678d7e7", [beamway, teleport]) of
         {ok, [Carrier, Ebin]} -> [{older, #{ebin => Carrier, args => ["-pa", Ebin]}} | Config];
@@ -44,7 +45,7 @@ start(Version, Name, Config) ->
     _ = beamway_peer:call(Peer, teleport_nodes, start_server, [?SERVER]),
     {Peer, Node}.
 
-%% @private A member of a group, which tells what it gets.
+%% @private A member of a group that reports what it gets.
 member(Group, To) ->
     ok = pg:join(Group, self()),
     told(To).
@@ -53,7 +54,8 @@ told(To) ->
     receive Message -> To ! {told, Message} end,
     told(To).
 
-%% From each to the other, from the first message on, whatever the way: all arrive, and in the order of the sender.
+%% From each node to the other, from the first message on, with every function: all messages arrive in the sender's
+%% order.
 nothing_is_lost(Config) ->
     {Ours, Node} = start(this, beamway_peer:unique_name("ours"), Config),
     {Older, OlderNode} = start(older, beamway_peer:unique_name("older"), Config),
@@ -79,7 +81,7 @@ nothing_is_lost(Config) ->
         [one, two, three] = [receive {told, Message} -> Message after wait_ms() -> error(lost) end || _ <- [1, 2, 3]],
         ok
     end, 3 * wait_ms()) || {From, To} <- [{Ours, OlderNode}, {Older, Node}]],
-    %% A confirmation needs this version on both nodes, and its reason names the lack.
+    %% A confirmation needs this version on both nodes, and the reason says that it is missing.
     {unconfirmed, {no_teleport, OlderNode}} = beamway_peer:run(Ours, fun() ->
         {ok, Ref} = teleport:send({?SERVER, OlderNode}, x, #{confirm => true}),
         receive {teleport, Ref, Told} -> Told after wait_ms() -> error(never_told) end
@@ -108,13 +110,13 @@ roll(Stays, Others, Config) ->
     [] = [Failure || Failure <- failures(Load), not is_excused(Failure, Restarts)],
     ok.
 
-%% What an operator does.
+%% Stops the node as an operator would.
 stop_in_order({Peer, _}) ->
     Monitor = monitor(process, Peer),
     ok = peer:cast(Peer, init, stop, []),
     receive {'DOWN', Monitor, process, Peer, _} -> ok after wait_ms() -> error(still_running) end.
 
-%% In both directions. No call of the node that goes has failed.
+%% Calls in both directions. No call of the node that changes has failed.
 call_each_other(Load, {_, Node}, {Other, _}) ->
     Back = callers(Other, Node),
     [ok = go_on(Each) || Each <- [Load, Back]],
@@ -128,7 +130,7 @@ call_ms() -> ?CALL_MS * beamway_runner:slowness().
 
 %% ---- calls ----
 
-%% What both versions have.
+%% The functions that both versions have.
 ways(Node) ->
     {Server, Ms, Old} = {{?SERVER, Node}, call_ms(), teleport},
     [fun(N) -> {echo, N} = teleport:call(Server, {echo, N}, Ms) end,
@@ -136,10 +138,10 @@ ways(Node) ->
      fun(N) -> {reply, {echo, N}} = teleport:receive_response(teleport:send_request(Server, {echo, N}), Ms) end,
      fun(N) -> N = Old:erpc_call(Node, erlang, abs, [N], Ms) end,
      fun(N) -> Large = binary:copy(<<N:32>>, 100000), {echo, Large} = teleport:call(Server, {echo, Large}, Ms, #{class => bulk}) end,
-     %% The call comes behind the cast.
+     %% The call arrives after the cast.
      fun(N) -> ok = teleport:cast(Server, N), {cast, N} = lists:last(teleport:call(Server, log, Ms)) end].
 
-%% One for each way, on the node of this peer.
+%% Starts a caller for each function, on this peer's node.
 callers(Peer, Node) -> {Peer, beamway_peer:run(Peer, fun() -> [spawn(fun() -> call_on(Way, 0, []) end) || Way <- ways(Node)] end)}.
 
 call_on(Way, Done, Failures) ->
@@ -155,7 +157,8 @@ call_on(Way, Done, Failures) ->
         call_on(Way, Done, [{Began, os:system_time(millisecond), said({Class, Reason})} | Failures])
     end.
 
-%% Without its large parts: a call's reason has the call's arguments, and a node that is down fails hundreds of calls.
+%% Shortens the failure, because a call's reason includes the call's arguments, and a node that is down fails hundreds
+%% of calls.
 said(Failure) -> iolist_to_binary(io_lib:format("~0P", [Failure, 30])).
 
 told({Peer, Callers}, What) ->
@@ -168,7 +171,7 @@ told({Peer, Callers}, What) ->
 
 failures(Load) -> lists:append(told(Load, failures)).
 
-%% Each of them.
+%% Waits until each caller has made more calls.
 go_on(Load) ->
     Before = told(Load, done),
     _ = beamway_peer:wait_until(fun() -> lists:all(fun({Now, Then}) -> Now >= Then + ?CALLS end, lists:zip(told(Load, done), Before)) end, wait_ms()),
