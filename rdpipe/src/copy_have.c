@@ -150,7 +150,7 @@ static bool look_at_old(have_t *have)
 static void name_blocks(have_t *have, int parent, const char *name)
 {
     rd_item_t *item = &have->item;
-    uint8_t digest[RD_DIGEST_BYTES];
+    uint8_t digest[RD_DIGEST_BYTES] = {0};
     struct stat is;
     int fd;
 
