@@ -7,7 +7,7 @@
 -module(beamway_bench).
 
 -export([main/1, module/1, measure/3, explain/1, note/2]).
-%% The modules of the questions call these.
+%% Called by the modules that answer the questions.
 -export([own_options/1, numbers/4, size_text/1, size_words/1, rate_and_p99/1]).
 
 -export_type([speed/0]).
@@ -17,17 +17,17 @@
 -callback options() -> [getopt:option_spec()].
 %% The options that only this question has.
 -callback prepare(Given :: proplists:proplist(), speed()) -> {ok, Settings :: map()} | {error, unicode:chardata()}.
-%% Checks the given options and makes the settings of the run.
+%% Validates the options and returns the settings for the run.
 -callback groups(Settings :: map()) -> [beamway_bench_run:group()].
 -callback metrics(Settings :: map()) -> [beamway_bench_report:metric()].
 -callback finish(beamway_bench_report:result(), Settings :: map()) -> ok | {error, unicode:chardata()}.
-%% Handles the result when it is complete, for example by drawing a chart.
+%% Called with the final result, for example to draw a chart.
 -optional_callbacks([options/0, finish/2]).
 
 -define(DONE, 0).
 -define(FAILED, 1).
 -define(USAGE, 2).
-%% How long a run waits for the load of the previous one to fade.
+%% How long a run waits for the load average to drop after the previous run.
 -define(QUIET_MS, 300000).
 
 questions() -> of_all() ++ alone().
@@ -63,8 +63,8 @@ alone() ->
      {"http-private", beamway_bench_http_private, "processor time of the private functions of OTP that yucan calls, beside the documented ones"},
      {"rabbitmq", beamway_bench_rabbitmq, "messages through a cluster of RabbitMQ (root)"}].
 
-%% @doc Runs one question. `all' runs those that need no privileges and take minutes, `report' ten of them in a quarter of an hour, on one
-%% page.
+%% @doc Runs one question. `all' runs those that need no privileges and take minutes, and `report' runs ten of them in a quarter of an hour
+%% and puts the answers on one page.
 -spec main(Words :: [string()]) -> 0..2.
 main(["all" | Words]) ->
     ended([{Name, main([Name | Words])} || {Name, _, _} <- of_all()]);
@@ -148,7 +148,7 @@ prepared(Name, Module, Words, Given) ->
             measured(Name, Module, Words, maps:merge(General, Settings))
     end.
 
-%% Only the run that everybody means by that name is stored, and a quick run never replaces a full one.
+%% Only a run with default options is stored under the benchmark's (or the part's) name, and a quick run never replaces a full one.
 default_file(Name, Words) ->
     Stored = fun(Ending) -> beamway_bench_store:file(Name ++ Ending) end,
     case lists:usort(Words) -- ["--force", "--json"] of
@@ -174,7 +174,7 @@ general(Given, Speed, File) ->
                    poll_us => PollUs}}
     end.
 
-%% A quick run answers within 45 s even on a slow or busy machine, with as many repeats as fit.
+%% A quick run finishes within 45 s even on a slow or busy machine, so it makes only as many repeats as fit.
 budget_ms(quick) -> 36000;
 budget_ms(full) -> infinity.
 
@@ -237,7 +237,7 @@ measure(Name, Words, Own) ->
         {_, {error, Why}} -> {error, Why}
     end.
 
-%% Only a run that was asked to store its result waits, because a result that is to be published needs a quiet machine.
+%% Only a run that was explicitly asked to store its result waits, because published results must come from a quiet machine.
 can_be_stored(#{force := true}, _) -> ok;
 can_be_stored(#{save := {unasked, _}}, _) -> ok;
 can_be_stored(_, Progress) ->
@@ -248,7 +248,7 @@ chosen(Groups, #{only := Only}) ->
     [Group#{contenders := [Name || Name <- Names, lists:member(Name, Only)]}
      || #{contenders := Names} = Group <- Groups].
 
-%% Results are meant to be published, so the command is stored without the names of hosts.
+%% Host names are removed from the stored command, because results are meant to be published.
 command(Name, Words) ->
     unicode:characters_to_binary(lists:join(" ", ["bin/beamway bench", Name | without_hosts(Words)])).
 
@@ -276,7 +276,7 @@ finish(Module, Result, Settings) ->
         false -> ok
     end.
 
-%% A run that was not asked to save does not fail because the checkout is not writable.
+%% A read-only checkout is an error only if the user asked for the result to be saved.
 save({unasked, none}, _, _) -> ok;
 save({unasked, File}, Result, Settings) ->
     case save(File, Result, Settings) of
@@ -351,7 +351,7 @@ scaled(Bytes, Mega, _, _) when Bytes > 0, Bytes rem (1 bsl 20) =:= 0 -> integer_
 scaled(Bytes, _, Kilo, _) when Bytes > 0, Bytes rem (1 bsl 10) =:= 0 -> integer_to_list(Bytes bsr 10) ++ Kilo;
 scaled(Bytes, _, _, One) -> integer_to_list(Bytes) ++ One.
 
-%% @doc The calls per second that the callers of several nodes made together, and their p99 in microseconds.
+%% @doc The total calls per second of the callers on several nodes, and their p99 in microseconds.
 -spec rate_and_p99([beamway_bench_load:window()]) -> {Rate :: float(), P99Us :: float()}.
 rate_and_p99(Windows) ->
     Rate = lists:sum([beamway_bench_hist:count(Counts) * 1.0e9 / Elapsed

@@ -36,12 +36,12 @@ text(Format, Arguments) -> iolist_to_binary(io_lib:format(Format, Arguments)).
 repeats(full) -> 5;
 repeats(quick) -> 1.
 
-%% @doc Runs once with and once without, for each number of ants (a quick run: for one number), and returns the numbers. The cost of the
-%% solution must not depend on where the processes run.
+%% @doc Runs once with and once without the given kind of placement, for each number of ants (in a quick run, for only one number), and
+%% returns the measurements. The cost of the solution must not depend on where the processes run.
 -spec compared(kind(), full | quick, Repeat :: pos_integer(), fun((with | without, Ants :: pos_integer()) -> {Cost :: number(), Seconds :: float()})) -> #{binary() => float()}.
 compared(Kind, Speed, Repeat, Solve) ->
     All = case Speed of full -> ?ANTS; quick -> [80] end,
-    %% Each of the two goes first in every other repeat.
+    %% The two kinds take turns at going first.
     Order = case Repeat rem 2 of 0 -> [with, without]; 1 -> [without, with] end,
     lists:foldl(fun(Ants, Acc) ->
                         Solved = [{Which, Solve(Which, Ants)} || Which <- Order],

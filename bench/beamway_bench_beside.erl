@@ -16,7 +16,7 @@
 -define(BYTES, 10000000).
 -define(MEDIUM, 100000).
 -define(MEDIUM_EVERY_MS, 10).
-%% A rate so high that a stream sends its next message as soon as the previous one was accepted.
+%% A rate so high that a stream sends its next message as soon as the previous one has been accepted.
 -define(UNPACED, 1.0e9).
 
 %% @private
@@ -118,7 +118,7 @@ finish(Result, #{chart := File, paths := Paths}) ->
 paths_test_() ->
     [?_assertEqual({ok, ?PATHS}, paths(all)), ?_assertEqual({ok, [loopback]}, paths("loopback")), ?_assertMatch({error, _}, paths("x"))].
 
-%% Every metric that the pages name exists, and every contender that is compared is also measured.
+%% Checks that every metric named on the pages exists, and that every contender in a comparison is also measured.
 metrics_test() ->
     Metrics = metrics(settings(?PATHS, full)),
     [?assert(lists:member(Name, [N || #{name := N} <- Metrics]))

@@ -34,7 +34,7 @@ paths(Text) ->
         Paths -> {ok, Paths}
     end.
 
-%% A TCP stream needs some round trips until it fills its path.
+%% A TCP stream needs several round trips before it fills the path.
 settings(Paths, quick) -> (settings(Paths))#{warm_ms => 200, window_ms => 400, iperf_s => 1, budget_ms => 36000 * length(Paths)};
 settings(Paths, full) -> (settings(Paths))#{warm_ms => 1000, window_ms => 2000, iperf_s => 3}.
 
@@ -77,7 +77,7 @@ iperf(Path, [{Space, _}, {Other, Address}], #{iperf_s := Seconds, warm_ms := War
     ok = beamway_bench_tools:close(Port, "KILL"),
     #{key(Path, beamway_bench_stream:key(1 bsl 20)) => Bits / 8.0e6}.
 
-%% The client ends at once while the server is not yet listening, often with status 0, so it is tried again.
+%% While the server is not listening yet, the client exits immediately, often with status 0, so we retry.
 iperf_client(Ip, Words, Tries) ->
     {Status, Lines} = beamway_bench_tools:run(Ip, Words, 60000),
     case Status =:= 0 andalso jiffy:decode(Lines, [return_maps]) of

@@ -71,7 +71,7 @@ member(Count) ->
     receive
         {message, _} -> member(Count + 1);
         {await, From, Total} when Count >= Total -> From ! {all, self()}, member(0);
-        %% Requeued, so that it is handled after the messages that are still to come.
+        %% Requeued, so that it is handled after the messages that have not arrived yet.
         {await, From, Total} -> receive {message, _} -> self() ! {await, From, Total}, member(Count + 1) end
     end.
 
@@ -125,7 +125,7 @@ crossed_test() ->
     ?assertEqual(0, crossed([<<"lo">>, <<"5">>])),
     ?assertEqual(16, crossed([<<"path0">>, <<"7">>, <<"1">>, <<"0">>, <<"0">>, <<"0">>, <<"0">>, <<"0">>, <<"0">>, <<"9">>, <<"2">>])).
 
-%% A member answers when it has received the number of messages it was asked for, and then counts from zero again.
+%% A member replies once it has received the requested number of messages, and then resets its count to zero.
 member_test() ->
     Member = spawn_link(fun() -> member(0) end),
     _ = [Member ! Message || Message <- [{message, a}, {await, self(), 2}, {message, b}]],

@@ -52,8 +52,7 @@ bars_script(File, Terminal, Title, Panels, Result) ->
 
 spoken(Name) -> string:replace(atom_to_list(Name), "_", " ", all).
 
-%% @doc Draws a chart into bench/results although nobody asked for one. It reports a failure, but the benchmark does not fail because of
-%% it.
+%% @doc Draws a chart into bench/results even if the user did not ask for one. A failure is reported but does not make the benchmark fail.
 -spec by_default(Name :: string(), beamway_bench:speed(), fun((file:filename()) -> ok | {error, unicode:chardata()})) -> ok.
 by_default(Name, Speed, Draw) ->
     Ending = case Speed of full -> ".svg"; quick -> "-quick.svg" end,
@@ -75,7 +74,7 @@ terminal(".svg", Height) -> ["svg size 800,", Height, " enhanced background 'whi
 terminal(".png", Height) -> ["pngcairo size 800,", Height];
 terminal(_, _) -> unknown.
 
-%% Reads the stored form of the result, so that anyone can draw the same lines from the file.
+%% Reads the stored form of the result, so that the same chart can be drawn from the file alone.
 lines(Points, Result) ->
     #{figures := Figures} = beamway_bench_report:to_json(Result),
     Names = lists:usort([Name || #{contender := Name} <- Figures]),

@@ -4,10 +4,10 @@
 -module(beamway_bench_cluster).
 
 -export([metrics/0, repeats/1, measure/2]).
-%% Called in a process of its own.
+%% Exported because it is spawned as a separate process.
 -export([time_once/2]).
 
-%% For the alpha algorithm; the RELEASE report tries 1.0 to 3.0.
+%% The values of alpha to try; the RELEASE report uses 1.0 to 3.0.
 -define(LARGE_SHAPES, [flat_256_noisy, athos_256, three_levels_216]).
 -define(ALPHAS, [1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.8, 2.0, 2.5]).
 %% A level of 32 nodes below two others, with slow nodes. This takes longest because the tree is then built twice.

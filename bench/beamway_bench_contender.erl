@@ -81,7 +81,7 @@ tuned_args() ->
         Args -> Args
     end.
 
-%% What polling achieves without Beamway: schedulers look for work for as long as OTP allows.
+%% What polling achieves without Beamway: schedulers spin for as long as OTP allows before they sleep.
 spin_args() -> lists:append([[Flag, "very_long"] || Flag <- ["+sbwt", "+sbwtdcpu", "+sbwtdio"]]).
 
 %% @doc The names that a user may pass.
@@ -95,13 +95,13 @@ names() ->
 programs() ->
     [openmpi, eventfd, rdma_link, ib_write, ib_send, rdpipe, rdpipe_unchecked, rdpipe_tls, rdpipe_commands, rdpipe_one, iperf3, ssh, mbuffer, nc, socat, cat].
 
-%% @doc Adds rdma to these contenders if this host has a device for it. This function is not pure.
+%% @doc Adds rdma to these contenders if this host has an RDMA device. Unlike the other functions, this one is not pure.
 -spec and_rdma([name()]) -> [name()].
 and_rdma(Names) ->
     Names ++ [beamway_rdma || beamway_rdma_devices:usable(beamway_rdma_devices:all()) =/= []].
 
-%% @doc The flags that every node gets, whatever its carrier. The setup time is long because a busy or emulated machine needs longer to
-%% connect.
+%% @doc The flags that every node gets, whatever its carrier. The connection setup time is long because a busy or emulated machine needs
+%% longer to connect.
 -spec common_args(Root :: file:filename()) -> [string()].
 common_args(Root) ->
     ["-pa", filename:join([Root, "bench", "ebin"]),

@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `bench cost': what does a message cost the machine? It counts system calls, context switches, wake-ups, doorbells, copied bytes
-%% and processor time for each message of 64 bytes, with 1 and 100 pairs of processes. Everything but the times is a count, so it is also
-%% valid on a slow or noisy machine.
+%% @doc `bench cost': how much work does a message cause? It counts system calls, context switches, wake-ups, doorbells, copied bytes and
+%% CPU time for each message of 64 bytes, with 1 and 100 pairs of processes. Everything but the times is a count, so it is also valid on a
+%% slow or noisy machine.
 %%
 %% The counts cover both nodes. A wake-up is a voluntary context switch: a thread slept until something woke it. A doorbell is a wake-up
 %% call of the Beamway link or, over TCP, a send; stock TCP has no doorbells of its own. Copied bytes are those that the carrier copies,
@@ -11,14 +11,14 @@
 -behaviour(beamway_bench).
 
 -export([prepare/2, groups/1, metrics/1, finish/2]).
-%% The demo calls these.
+%% Called by the demo.
 -export([sample/1, per_call/3]).
 
 -export_type([sample/0]).
 
 -type sample() :: #{calls := non_neg_integer(), voluntary := non_neg_integer(), forced := non_neg_integer(),
                     bytes := non_neg_integer(), doorbells := non_neg_integer(),
-                    %% processor time, in microseconds
+                    %% CPU time, in microseconds
                     user := non_neg_integer(), kernel := non_neg_integer()}.
 
 -define(PAIRS, [1, 100]).
@@ -80,7 +80,7 @@ per_call(Count, #{calls := Earlier} = Before, #{calls := Later} = After) when La
     (Count(After) - Count(Before)) / (Later - Earlier);
 per_call(_, _, _) -> error(no_call_ended).
 
-%% A call is an exchange, so it has one message in each direction.
+%% A call consists of one message in each direction.
 figures(Pairs, Before, After, Counted) ->
     PerMessage = fun(Count) -> per_call(Count, Before, After) / 2 end,
     [{key(switches, Pairs), PerMessage(fun(#{voluntary := V, forced := F}) -> V + F end)},

@@ -1,6 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A chart of ratios as SVG. It has a row for each question and in that row a dot with its interval for each rival, on a logarithmic
-%% axis.
+%% @doc A chart of ratios as SVG. Each question has a row, which shows a dot and an interval for each rival on a logarithmic axis.
 %%
 %% The functions are pure; {@link beamway_bench_figures} makes the rows from stored results. Colours and fonts are the console's, for a
 %% light and a dark page. The picture is readable at 830 pixels, the width of a page.
@@ -10,7 +9,7 @@
 -export_type([row/0]).
 
 -type row() :: {Label :: unicode:chardata(), [{Series :: pos_integer(), Ratio :: float(), Low :: float(), High :: float()}]}.
-%% Series are numbered from 1. Points to the right of 1 are better.
+%% Series are numbered from 1. A point to the right of 1 means that Beamway is better.
 
 -define(WIDTH, 830).
 -define(LEFT, 330).
@@ -45,7 +44,7 @@ style() ->
     ".s1 { fill: #5b93ff; stroke: #5b93ff; } .s2 { fill: #2bd4a4; stroke: #2bd4a4; } .s3 { fill: #f2b03d; stroke: #f2b03d; } .s4 { fill: #c084fc; stroke: #c084fc; } .s5 { fill: #94a3b8; stroke: #94a3b8; }\n"
     "}\n</style>\n".
 
-%% The exponents at both ends: whole powers of two around 1 and all ratios, with some space on both sides.
+%% The exponents of the two ends of the axis: powers of two that enclose 1 and all ratios, with some space on both sides.
 ends(Ratios) ->
     Logs = [math:log2(Ratio) || Ratio <- Ratios],
     {floor(lists:min([-0.9 | Logs]) - 0.1), ceil(lists:max([0.9 | Logs]) + 0.1)}.

@@ -3,8 +3,8 @@
 %%
 %% A page has `<!-- figures: NAME -->' and `<!-- end -->' on lines of their own, and the table of that name goes between them. Under each
 %% table the page lists the results it is made of, with commit, day, machine, repeats and command. A result that was measured on a changed
-%% tree, or at a commit that nobody has, is not shown. `bench/stale' lists the stored results that are older than what they measure; the
-%% pages mark those, and {@link beamway_bench_history} determines their age.
+%% tree, or at a commit that is missing from the repository, is not shown. `bench/stale' lists the stored results that are older than what
+%% they measure; the pages mark those, and {@link beamway_bench_history} determines their age.
 %%
 %% `scripts/figures' calls `main/0' and documents its arguments.
 -module(beamway_bench_figures).
@@ -65,7 +65,7 @@ config() ->
         [First | _] -> throw({config, io_lib:format("bench/figures.config has ~ts twice: delete one", [First])})
     end.
 
-%% The entries that the file has more than once. The second one might be measured, or shown, or neither.
+%% The entries that occur more than once in the file. For a duplicate it would be undefined which of them is measured or shown.
 twice(Terms) ->
     Keys = [{element(1, Term), case Term of {_, _} -> none; _ -> element(2, Term) end} || Term <- Terms],
     [case Name of none -> atom_to_list(Kind); _ -> io_lib:format("~ts ~tp", [Kind, Name]) end
@@ -143,7 +143,7 @@ metric_rows({_, #{<<"metrics">> := Entries}}, all) ->
     lists:append([metric_row(told_apart(binary_to_list(Name), Key, Contender, Keys), Entries) || {Name, Key, Contender} <- Asked]);
 metric_rows({_, #{<<"metrics">> := Entries}}, Metrics) -> lists:append([metric_row(Metric, Entries) || Metric <- Metrics]).
 
-%% If a question is put to several contenders, the question names the contender.
+%% If several contenders answer the same question, the contender's name is added to the question.
 told_apart(Name, Key, Contender, Keys) ->
     case lists:member(Key, Keys -- [Key]) of
         true -> {Name, [Key, ", ", title(binary_to_list(Contender))]};
@@ -175,7 +175,7 @@ compared(#{<<"baseline_name">> := Name, <<"baseline">> := Value, <<"unit">> := U
     [[title(binary_to_list(Name)), " ", number(Value, Unit)], beamway_bench_report:ratio(Ratio, Interval, maps:get(<<"range">>, Entry, null)),
      case judgement(Entry, significant()) of <<"loses">> -> "**loses**"; null -> ""; Verdict -> beamway_bench_report:verdict(Verdict) end].
 
-%% A complete comparison in one row: rounded numbers, the two important rivals, and one ratio.
+%% Puts a whole comparison into one row: rounded numbers, the two most important rivals, and a single ratio.
 brief(Question, _, {hidden, _}) -> [Question, ?AGAIN, "", "", ""];
 brief(Question, Metric, {_, #{<<"metrics">> := Entries}}) ->
     case [Entry || #{<<"name">> := Name} = Entry <- Entries, Name =:= list_to_binary(Metric)] of
@@ -211,8 +211,8 @@ repeats(Count) -> [integer_to_list(Count), " repeats"].
 %% A table that lists its metrics was made to answer a question, so it has verdicts; a table with all metrics of a result is just data.
 has_verdicts(Results) -> lists:all(fun({_, Metrics}) -> is_list(Metrics) end, Results).
 
-%% What the machine itself could do, and what an older version did, are not rivals, so they get no verdict. Otherwise the verdict is the
-%% run's own, but a win or loss becomes even unless it is significant among all comparisons, because some of that many would differ by
+%% The machine's own limit and the results of older versions are not rivals, so they get no verdict. Otherwise the verdict is the run's own, but
+%% a win or loss becomes even unless it is significant among all comparisons, because with that number of comparisons some would differ by
 %% chance.
 judgement(#{<<"baseline_name">> := Name}, _) when Name =:= <<"openmpi">>; Name =:= <<"lanes">>; Name =:= <<"lanes_tcp">>; Name =:= <<"lanes_copies">> -> null;
 judgement(#{<<"verdict">> := Verdict} = Entry, Most) when Verdict =:= <<"wins">>; Verdict =:= <<"loses">> ->
@@ -348,7 +348,7 @@ pages() ->
 
 schema() -> [Why || {Name, _} <- results(), {error, Why} <- [present(Name)]].
 
-%% A result that was never measured is not an error here.
+%% A result that has not been measured yet is not an error here.
 present(Name) ->
     case filelib:is_regular(beamway_bench_store:file(Name)) of
         true -> read(Name);
@@ -360,7 +360,7 @@ present(Name) ->
 -spec pictures() -> [picture()].
 pictures() -> charts() ++ ants().
 
-%% gnuplot's drawing depends on its version, so only the data in its files are compared. Our own charts are compared whole.
+%% gnuplot's drawing depends on its version, so only the data in its files are compared. Our own charts must be identical.
 outdated(Pictures) -> [[File, " is not the one of bench/results. Run: make figures"] || {File, Data, How} <- Pictures, not is_drawn(file:read_file(File), Data, How)].
 
 is_drawn({ok, Drawn}, Data, {svg, Svg}) -> Drawn =:= unicode:characters_to_binary([Svg, embedded(Data)]);
@@ -394,7 +394,7 @@ ants(Kind, File, Figures) ->
 
 picture_file(Name) -> path("docs/guide/pictures/" ++ Name ++ ".svg").
 
-%% The charts on the pages, which show the ratios of the tables with their intervals. To the right of 1 Beamway is better.
+%% The charts on the pages, which plot the ratios from the tables with their intervals. Beamway is better to the right of 1.
 charts() ->
     [{picture_file(Name), [Title, "\n", [line(Row) || Row <- Drawn]], {svg, beamway_bench_dots:svg(Title, [Legend || {_, Legend} <- Shown], Drawn)}}
      || {chart, Name, Title, Series, Rows} <- config(),
@@ -453,7 +453,7 @@ age(Name, Result) ->
             end
     end.
 
-%% The number of commits since the result's own that have changed what it measures or how it is measured.
+%% The number of commits since the result's own commit that changed what it measures or how it is measured.
 behind(Commit, #{measures := Measures} = Result) ->
     case beamway_bench_history:has(Commit) of
         true ->
@@ -519,7 +519,7 @@ minutes(Name, #{minutes := Guess}, Repeats) ->
     {Minutes, Wanted, Took} =
         case read(Name) of
             {ok, #{<<"seconds">> := Seconds, <<"repeats">> := Before}} when Repeats =/= default, Before > 1 -> {Seconds / 60, Repeats, Before};
-            %% The stored run may have had fewer repeats than the planned one, and some programs make only one.
+            %% The stored run may have had fewer repeats than are planned now, and some programs only ever make one.
             {ok, #{<<"seconds">> := Seconds}} -> {max(Guess, Seconds / 60), 1, 1};
             _ when Repeats =:= default -> {Guess, 1, 1};
             _ -> {Guess, min(9, Repeats), 9}
@@ -580,7 +580,7 @@ the_pages_have_the_figures_of_the_results_test_() ->
 so_many_verdicts_at_most_test() ->
     ?assert(length(verdicts()) =< 120).
 
-%% One verdict in a hundred would be chance.
+%% A single significant result among a hundred is expected by chance.
 a_verdict_needs_significance_test_() ->
     Entry = #{<<"verdict">> => <<"wins">>, <<"p">> => 0.004},
     [?_assertEqual(<<"wins">>, judgement(Entry, 0.03)), ?_assertEqual(<<"even">>, judgement(Entry, 0.0)), ?_assertEqual(<<"even">>, judgement(maps:remove(<<"p">>, Entry), 0.03)),
@@ -607,7 +607,7 @@ what_stands_twice_is_refused_test_() ->
 
 results_are_whole_test() -> ?assertEqual([], schema()).
 
-%% Every file under results has a place in the plan; one that measures nothing would be too old at once.
+%% Every file under results has a place in the plan; an entry without a list of what it measures would immediately count as outdated.
 every_result_is_known_test() ->
     Files = [File || Pattern <- ["*.json", "soft-roce/*.json"], File <- filelib:wildcard(Pattern, path("bench/results"))],
     Known = [Name ++ ".json" || {Name, _} <- results()],

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Graphs of which processes talk to each other, for `bench placement --part map' and for tests. The edges connect the numbers 1 to N
-%% and all have weight 1. The same seed makes the same graph.
+%% and all have weight 1. The same seed always produces the same graph.
 %%
 %% The graphs follow the definitions of well-known families: random geometric graphs (radius 0.55 sqrt(ln N / N)), Delaunay triangulations
 %% of random points, stencils of grids, and preferential attachment, whose degrees follow a power law.
@@ -37,7 +37,7 @@ strides([], _) -> [].
 places([Size | Sizes]) -> [[X | Place] || Place <- places(Sizes), X <- lists:seq(0, Size - 1)];
 places([]) -> [[]].
 
-%% The list has one entry for each end of an edge, so a vertex is drawn in proportion to its degree.
+%% The list contains each vertex once for every edge it has, so a random pick is proportional to the degree.
 attached(V, Each, {Edges, Ends, Random0}) ->
     {Drawn, Random} = lists:mapfoldl(fun(_, R) -> drawn(V, Ends, R) end, Random0, lists:seq(1, min(Each, V - 1))),
     lists:foldl(fun(U, {Known, Before, R}) -> {[{U, V, 1} | Known], Before#{map_size(Before) => U, map_size(Before) + 1 => V}, R} end,
@@ -66,8 +66,8 @@ around(V, Rings, Points, Cells, Width) ->
                                                            U <- maps:get({X, Y}, Cells, []), U =/= V]).
 
 %% Neighbours in a Delaunay triangulation are points whose Voronoi cells touch. The cell starts as the unit square and is cut by the
-%% bisector towards each other point; points more than twice as far away as the cell's furthest corner cut off nothing. Cells that would
-%% touch only outside the square make no edge.
+%% bisector towards each other point; points more than twice as far away as the cell's furthest corner cannot cut the cell. Cells that would
+%% touch only outside the square do not produce an edge.
 voronoi(V, Points, Cells, Width) -> voronoi(V, 3, Points, Cells, Width).
 
 voronoi(V, Rings, Points, Cells, Width) ->

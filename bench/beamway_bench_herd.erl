@@ -2,10 +2,11 @@
 %% @doc A part of `bench placement': what does it cost to choose with old information?
 %%
 %% A simulation runs the shipped {@link placement_policy} with 64 servers that have one queue each, exponential service times with mean 1,
-%% and load 0.9. Each of 16 choosers has a picture of all queues, which it renews every `T' service times; a live policy asks the drawn
-%% servers instead. `herd_ratio' compares the mean response (waiting and service) of the default policy when the picture is 20 old with
-%% that of the same policy when the picture is fresh. It is 1 as long as the policy really asks, because then no old picture decides. The
-%% other policies are also measured, and an ideal with complete and fresh knowledge (`herd_best_possible').
+%% and load 0.9. Each of 16 choosers has a snapshot of all queues, which it refreshes every `T' service times; a live policy queries the
+%% sampled servers instead. `herd_ratio' compares the mean response (waiting and service) of the default policy with a snapshot that is 20
+%% service times old to that of the same policy with a fresh one. The ratio is 1 if the policy really queries the servers, because then
+%% stale snapshots do not matter. It also measures the other policies, and an ideal policy with complete and current knowledge
+%% (`herd_best_possible').
 -module(beamway_bench_herd).
 
 -export([metrics/0, repeats/1, measure/2, mean_response/4, mean_response/5]).
@@ -58,7 +59,7 @@ mean_response(Policy, Age, Tasks, Seed) -> mean_response(Policy, Age, Tasks, See
 -spec mean_response(placement_policy:policy(), AgeOfInformation :: float(), Tasks :: pos_integer(), Seed :: integer(), {Servers :: pos_integer(), Choosers :: pos_integer()}) -> float().
 mean_response(Policy, Age, Tasks, Seed, {ServerCount, ChooserCount}) ->
     Servers = maps:from_list([{Server, {queue:new(), 0.0}} || Server <- lists:seq(1, ServerCount)]),
-    %% The choosers renew their pictures at different moments.
+    %% The choosers refresh their snapshots at different times.
     Pictures = maps:from_list([{Chooser, {Age * Chooser / ChooserCount - Age, #{}}} || Chooser <- lists:seq(1, ChooserCount)]),
     State = #{now => 0.0, servers => Servers, pictures => Pictures, seed => rand:seed_s(exsss, Seed), policy => Policy, age => Age},
     {Sum, Count} = arrivals(Tasks, Tasks - Tasks div 10, State, 0.0, 0),
@@ -81,8 +82,8 @@ exponential(Rate, Seed) ->
     {Uniform, Next} = rand:uniform_s(Seed),
     {-math:log(1.0 - Uniform) / Rate, Next}.
 
-%% The chooser's picture. If it is too old, it is replaced by the state at the last moment of renewal. This can happen here, and not at
-%% that moment, because no choice has used the picture in between.
+%% The chooser's snapshot. If it is too old, it is replaced with the state at the most recent refresh time. It is safe to do this lazily,
+%% because no choice has used the snapshot since then.
 renewed(Chooser, #{now := Now, age := Age, pictures := Pictures, servers := Servers} = State) ->
     #{Chooser := {At, _}} = Pictures,
     case Age == 0.0 orelse Now - At >= Age of
@@ -93,7 +94,7 @@ renewed(Chooser, #{now := Now, age := Age, pictures := Pictures, servers := Serv
             State#{pictures := Pictures#{Chooser := {Moment, Picture}}}
     end.
 
-%% Departures stay in the queue until no picture can be old enough to need them.
+%% Departures stay in the queue until they are older than any snapshot that could still need them.
 length_at(Moment, {Departures, _}) -> length([D || D <- queue:to_list(Departures), D > Moment]).
 
 choice(Chooser, #{policy := Policy, servers := Servers, pictures := Pictures, now := Now, seed := Seed} = State) ->
@@ -118,7 +119,7 @@ without_past(Moment, Departures) ->
         _ -> Departures
     end.
 
-%% The chooser adds its own tasks to its picture.
+%% The chooser adds the tasks that it has placed to its own snapshot.
 noted(Chooser, Server, #{pictures := Pictures} = State) ->
     #{Chooser := {At, Picture}} = Pictures,
     Charged = maps:update_with(Server, fun(Length) -> placement_policy:charged(Length, 1, 1) end, 1, Picture),

@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc How old a result is: how many commits since its own have changed what it measures. Moving a file does not count as a change.
 %%
-%% All answers come from git. Without the full history (in a tarball or a shallow clone) the age cannot be known; see {@link known/0}.
+%% All answers come from git. Without the full history (in a tarball or a shallow clone) the age cannot be determined; see {@link known/0}.
 -module(beamway_bench_history).
 
 -export([known/0, has/1, touching/2]).
@@ -26,7 +26,7 @@ known() ->
 has(Commit) ->
     element(1, git(["merge-base", "--is-ancestor", binary_to_list(Commit), "HEAD"])) =:= 0.
 
-%% @doc The number of commits since that one that have changed something under these paths.
+%% @doc The number of commits after the given one that changed something under these paths.
 -spec touching(Commit :: binary(), Paths :: [string()]) -> non_neg_integer().
 touching(_, []) -> 0;
 touching(Commit, Paths) ->

@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Other hosts for a benchmark: their names, and an epmd on each.
 %%
-%% Machines are reached over ssh, which must not need a password, and must have the built checkout under the same path as this one.
-%% Network namespaces of this machine ({@link beamway_bench_net}) are entered directly, which needs root. Everything that is started there
-%% ends with this node, because it then reads the end of its standard input.
+%% Machines are reached over ssh, which must not need a password, and must have the built checkout under the same path as this one. Network
+%% namespaces of this machine ({@link beamway_bench_net}) are entered directly, which needs root. Everything that is started there exits
+%% with this node, because it then sees end of file on its standard input.
 -module(beamway_bench_hosts).
 
 -export([parse/1, name/1, start_epmd/1, stop_epmd/1, peer_options/2]).
@@ -16,7 +16,7 @@
 -opaque epmd() :: #{ports := [port()], number := inet:port_number()}.
 
 -define(READY_MS, 20000).
-%% Below the ports that the kernel gives to clients.
+%% Below the kernel's ephemeral port range.
 -define(FIRST_PORT, 20000).
 -define(PORTS, 10000).
 
@@ -44,7 +44,7 @@ start_epmd(Hosts) ->
     lists:foreach(fun(Port) -> await_ready(Port, Number) end, Ports),
     {#{ports => Ports, number => Number}, Number}.
 
-%% epmd does not read its standard input, so the shell on that host waits for its end and then kills epmd.
+%% epmd does not read its standard input, so the shell on that host waits for end of file and then kills epmd.
 open_epmd(Host, Number) ->
     Script = io_lib:format("epmd -port ~b >/dev/null 2>&1 & epmd=$!; "
                            "until epmd -port ~b -names >/dev/null 2>&1; do kill -0 $epmd || exit 1; sleep 0.1; done; "

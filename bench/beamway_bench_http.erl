@@ -2,20 +2,20 @@
 %% @doc `bench http': how many requests per second does yucan serve, compared with yaws, mochiweb (which represents misultin, its
 %% discontinued fork), cowboy (of RabbitMQ's package), nginx, h2o, Caddy, Go's net/http, node's http, Tornado, and a rebuilt copy of the
 %% design of 2009? All servers run on the first processor, or on the first ones (`--processors') with a worker on each; the load (wrk, 32
-%% connections) runs on the others. Each rate comes with the server's processor time for a request, because that is a fair measure even
-%% where the load is the limit. The load also reports the share of time in which it was idle, for the run in which it was busiest: if that
-%% is near 0, the load was the limit.
+%% connections) runs on the others. Each rate comes with the server's CPU time per request, because that is a fair measure even where the
+%% load generator is the bottleneck. The load generator also reports its idle time as a percentage, for the run in which it was busiest: if
+%% that is near 0, the generator was the bottleneck.
 %%
-%% `bare' is a loop in C that does the least that a server can do, under each load that it can answer, so its numbers are what the load
-%% can offer here. A server that comes close to them is limited by the load.
+%% `bare' is a loop in C that does the least that a server can do, under each load that it can answer, so its numbers show how much load can
+%% be generated here. If a server comes close to them, the load generator is the bottleneck.
 %%
-%% All servers (beamway_bench_http_servers) run for the whole benchmark; those whose turn it is not are idle. Each server must give the
-%% right answer before it is measured. http_load.c measures the 99th percentile at 70 % of the rate that the server has reached in the
-%% same turn, and at a rate that all can serve; times run from the moment when a request was due. `minimal' is the least that a server on
-%% the emulator can do: it answers everything with the same bytes, or with an object or a message.
+%% All servers (beamway_bench_http_servers) run for the whole benchmark and are idle while another one is being measured. Each server must
+%% give the right answer before it is measured. http_load.c measures the 99th percentile at 70 % of the rate that the server has reached in
+%% the same turn, and at a rate that all can serve; times run from the moment when a request was due. `minimal' is the least work that a
+%% server on the Erlang VM can do: it answers everything with the same bytes, or with an object or a message.
 %%
-%% `json' is an object of 43 bytes that is encoded for each request by jiffy, encoding/json, JSON.stringify or Python's json. nginx, h2o
-%% and Caddy do not encode anything, so theirs would be hello world again. `ws' sends text messages of 64 bytes over 50 WebSockets
+%% `json' is an object of 43 bytes that is encoded for each request by jiffy, encoding/json, JSON.stringify or Python's json. nginx, h2o and
+%% Caddy do not encode anything, so measuring them would repeat hello world. `ws' sends text messages of 64 bytes over 50 WebSockets
 %% (http_load.c), with one outstanding message on each.
 %%
 %% `h2load' and `h2load_tls' measure yucan alone, over HTTP/2 and over HTTP/1.1, with 100 outstanding requests each.
@@ -64,7 +64,7 @@ possible(Loads, Program) ->
             Wanted -- Impossible
     end.
 
-%% On shared processors the load's own time would count as the server's, which would move every ratio closer to 1.
+%% If they shared processors, the load generator's own time would count as the server's, which would move every ratio closer to 1.
 enough(Processors, Available) when Processors >= 1, 2 * Processors =< Available -> ok;
 enough(Processors, Available) ->
     {error, io_lib:format("--processors ~b: the servers and the load need so many each, and this machine has ~b", [Processors, Available])}.
@@ -163,7 +163,7 @@ start_all(#{processors := Processors} = Settings) ->
     _ = [ok = beamway_bench_http_servers:start(Name, Port, #{cores => Cores, schedulers => Processors, fastcgi => fastcgi(Name, Port)}) || {Name, Port} <- Ports],
     Servers = maps:from_list(Ports),
     _ = [ok = check(Load, Name, maps:get(Name, Servers)) || {Name, Loads} <- Wanted, Load <- Loads],
-    %% A warm-up, because node compiles code that has run for a while.
+    %% A warm-up, because node's JIT compiles code only after it has run for a while.
     _ = [offer(Load, Name, maps:get(Name, Servers), Settings#{seconds := "1"}) || {Name, Loads} <- Wanted, Load <- Loads, lists:member(Load, [hello, json, ws])],
     Servers.
 
@@ -172,9 +172,9 @@ fastcgi(_, _) -> none.
 
 fastcgi_port(Port) -> Port + 100.
 
-%% php-fpm shares the servers' processors. Each server has its own pool, because one server's kept connections would delay the other's
-%% requests. A pool has a process for each connection of the load, because with fewer nginx serves those that hold a kept connection and
-%% lets the others wait for a minute.
+%% php-fpm shares the servers' processors. Each server has its own pool, because one server's keep-alive connections would delay the other's
+%% requests. A pool has a process for each connection of the load, because with fewer processes nginx serves the requests that already have
+%% a keep-alive connection and makes the others wait for a minute.
 php(Cores) ->
     [Fpm | _] = filelib:wildcard("/usr/sbin/php-fpm*"),
     Folder = beamway_bench_http_servers:folder(),
@@ -191,7 +191,7 @@ php(Cores) ->
 
 %% ---- load
 
-%% A run with errors has no rate.
+%% A run with errors does not produce a rate.
 load(Load, Name, Port, Settings, Figures) ->
     Before = beamway_bench_http_servers:cpu_us(Port),
     case offer(Load, Name, Port, Settings) of
@@ -331,7 +331,7 @@ name(Load, Name) -> <<(atom_to_binary(Load))/binary, "_", (atom_to_binary(Name))
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
 
-%% Of 100 requests, four are answered, and three of those at once.
+%% Of 100 requests, four are answered, three of them immediately.
 a_slow_server_is_charged_for_what_was_never_sent_test_() ->
     {timeout, 30, fun() ->
         {ok, Listening} = gen_tcp:listen(0, [binary, {ip, {127, 0, 0, 1}}, {active, false}, {nodelay, true}]),

@@ -1,12 +1,12 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `bench http-2009': the experiment of 2009 for which the first yucan was written. httperf offers 1,000 to 10,000 requests per
-%% second, each on its own connection, to servers with different backlogs and one or two schedulers, in three attempts each.
+%% @doc `bench http-2009': the experiment of 2009 for which the first yucan was written. httperf offers 1,000 to 10,000 requests per second,
+%% each on its own connection, to servers with different backlogs and one or two schedulers, with three attempts each.
 %%
 %% Each series becomes a file in bench/results/http-2009 with the columns of that time, and all files there become one chart. The load
-%% runs on the second processor, which servers with two schedulers share with it. Requests that httperf could not even offer (for lack of
-%% a descriptor or a port) do not count as errors of the server; the column of the generated rate shows them. `bin/beamway' makes a
-%% separate network for the benchmark, which remembers few closed connections: httperf tries one port after the other, which takes
-%% minutes when most are still in use.
+%% generator runs on the second processor, which it shares with servers that have two schedulers. Requests that httperf could not even offer
+%% (for lack of a descriptor or a port) do not count as errors of the server; the column with the generated rate shows them. `bin/beamway'
+%% creates a separate network for the benchmark, in which the kernel remembers only a few closed connections: httperf tries one port after
+%% the other, which takes minutes when most of them are still in use.
 -module(beamway_bench_http_2009).
 -behaviour(beamway_bench).
 
@@ -73,7 +73,7 @@ attempt(Rate) ->
     [Connections, Replies, Seconds] = numbers(Text, "Total: connections (\\d+) requests \\d+ replies (\\d+) test-duration ([0-9.]+)"),
     [Timeouts, SocketTimeouts, Refused, Reset] = numbers(Text, "client-timo (\\d+) socket-timo (\\d+) connrefused (\\d+) connreset (\\d+)"),
     [Offered] = numbers(Text, "Connection rate: ([0-9.]+) conn/s"),
-    %% The duration ends with the last answer, so everything beyond a second is waiting.
+    %% The duration ends with the last answer, so everything beyond one second was spent waiting.
     #{rate => Rate, replies => Replies / max(1.0, Seconds), offered => Offered,
       errors => 100 * (Timeouts + SocketTimeouts + Refused + Reset) / max(1, Connections)}.
 

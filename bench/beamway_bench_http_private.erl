@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `bench http-private': what does yucan gain with the private functions of OTP that it calls (prim_inet, inet_db, prim_file),
-%% compared with the documented ones? Each number is this VM's processor time for one operation. It includes the client of the sockets,
-%% which is the same for both.
+%% @doc `bench http-private': what does yucan gain by calling private functions of OTP (prim_inet, inet_db, prim_file), compared with the
+%% documented ones? Each number is this VM's CPU time for one operation. It includes the client side of the sockets, which is the same for
+%% both.
 -module(beamway_bench_http_private).
 -behaviour(beamway_bench).
 
@@ -37,7 +37,7 @@ cost(What, Kind, Count) ->
     ok = Run(Count),
     (processor_ns() - Before) / 1000 / Count.
 
-%% The processor time of all threads of this VM, in user space and in the kernel.
+%% The CPU time of all threads of this VM, in user space and in the kernel.
 processor_ns() ->
     lists:sum([list_to_integer(hd(string:lexemes(Text, " "))) || File <- filelib:wildcard("/proc/self/task/*/schedstat"), {ok, Bytes} <- [file:read_file(File)],
                                                                  Text <- [binary_to_list(Bytes)]]).

@@ -29,7 +29,7 @@ number(Atom) -> list_to_integer(atom_to_list(Atom)).
 
 serve(yucan, Port, Folder, Backlog) ->
     yucan([#{port => Port}], Folder, Backlog);
-%% The same program runs twice, also over TLS; the load chooses the protocol.
+%% The same program runs as two servers, also over TLS; the load generator chooses the protocol.
 serve(Name, Port, Folder, Backlog) when Name =:= yucan_h2; Name =:= yucan_h1 ->
     Pem = filename:join(filename:dirname(Folder), atom_to_list(Name) ++ ".pem"),
     Key = yucan_certificate:new_key(),
@@ -37,12 +37,12 @@ serve(Name, Port, Folder, Backlog) when Name =:= yucan_h2; Name =:= yucan_h1 ->
     ok = yucan_certificate:write(Pem, [{'Certificate', Certificate, not_encrypted}, yucan_certificate:entry(Key)]),
     Tls = #{port => beamway_bench_http_servers:tls_port(Port), tls => #{certfile => Pem, keyfile => Pem}},
     yucan([#{port => Port}, Tls], Folder, Backlog);
-%% With mochiweb's own limit for the system's receive buffer (8 KB) an upload takes twenty times as much processor time.
+%% With mochiweb's own limit for the system's receive buffer (8 KB) an upload takes twenty times as much CPU time.
 serve(mochiweb, Port, Folder, Backlog) ->
     Module = mochiweb_http,
     {ok, _} = Module:start([{ip, "127.0.0.1"}, {port, Port}, {backlog, Backlog}, {nodelay, true}, {recbuf, undefined},
                             {loop, {?MODULE, mochiweb, [Folder]}}]);
-%% cowboy comes with RabbitMQ's package. With the VM's own buffer of 1,460 bytes an upload takes four times as much processor time, and
+%% cowboy comes with RabbitMQ's package. With the VM's own buffer of 1,460 bytes an upload takes four times as much CPU time, and
 %% hello world takes no less.
 serve(cowboy, Port, Folder, Backlog) ->
     ok = code:add_pathsa(filelib:wildcard("/usr/lib/rabbitmq/lib/rabbitmq_server-*/plugins/{cowboy,cowlib,ranch}-*/ebin")),

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The servers of `bench http', `http-memory' and `http-2009'. They are started here, and found and stopped by the port on which they
-%% listen.
+%% @doc The servers of `bench http', `http-memory' and `http-2009'. This module starts them, and identifies them by the port on which they
+%% listen in order to stop them.
 %%
 %% `bin/beamway' runs these benchmarks in an overlay (scripts/in-overlay), where the servers are installed. Each server answers hello
 %% world at /, without a log; those in Erlang get the same VM flags and do not spin. Servers with a directory serve files from it. Servers
@@ -79,7 +79,7 @@ stop(Port, Deadline) ->
 memory_kb(Port) ->
     lists:sum([beamway_bench_os:pss_bytes(list_to_integer(Pid)) div 1024 || Pid <- pids(Port)]).
 
-%% @doc The processor time in microseconds of the processes that listen on the port and of their children.
+%% @doc The CPU time in microseconds of the processes that listen on the port and of their children.
 -spec cpu_us(inet:port_number()) -> non_neg_integer().
 cpu_us(Port) ->
     Listening = pids(Port),
@@ -126,7 +126,7 @@ idle_percent(Lines, Seconds) ->
     max(0.0, 100 * (1 - (60 * (UserMin + KernelMin) + User + Kernel) / Seconds)).
 
 %% @doc Like wrk/5, but with h2load and 100 outstanding requests: over HTTP/2 ten on each of ten connections, over HTTP/1.1 one on each of
-%% a hundred. h2load connects and warms up for a second before it counts. `cpu_us' is the processor time of the server while h2load
+%% a hundred. h2load connects and warms up for a second before it counts. `cpu_us' is the CPU time of the server while h2load
 %% counts; `idle_percent' covers the whole run.
 -spec h2load(h2 | h1, http | https, inet:port_number(), Servers :: pos_integer(), Seconds :: string()) ->
           {float(), all_answered | no_answer | errors, #{requests := non_neg_integer(), idle_percent := float(), cpu_us := non_neg_integer()}}.

@@ -1,10 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The half of the benchmarks that runs inside the nodes: callers in a tight loop, echoes, streams, and processes that only burn
-%% time.
+%% @doc The half of the benchmarks that runs inside the nodes: callers in a tight loop, echo processes, streams, and processes that only
+%% burn CPU time.
 %%
-%% A keeper, registered under the name of the load, owns its processes and the histogram of their calls; {@link window/1} measures the
-%% load of that name for a while. The keeper remembers when a caller fails, and then the next measurement is an error, because a benchmark
-%% of failing calls would look fast.
+%% A keeper, registered under the name of the load, owns its processes and the histogram of their calls; {@link window/1} measures the load
+%% of that name for a while. If a caller fails, the keeper remembers it and the next measurement returns an error, because a benchmark of
+%% failing calls would look fast.
 -module(beamway_bench_load).
 
 -export([start/1, stop/0, stop/1, window/1, calls/0, stream/1, echo/1, socket_bytes/0, watch/1, nodedown_at/1]).
@@ -16,7 +16,7 @@
 -type load() :: #{kind := rpc | erpc | gen_rpc | echo | traced | paced | burn,
                   %% the number of processes
                   callers := pos_integer(),
-                  %% the nodes that are called in turn; the calling node itself is skipped
+                  %% the nodes to call in turn; the calling node itself is skipped
                   targets => [node()],
                   bytes => non_neg_integer(),
                   %% only for `paced': the time from one call of a caller to its next
@@ -25,14 +25,14 @@
                   name => atom()}.
 %% `rpc', `erpc' and `gen_rpc' call {@link echo/1} on the targets. `echo' sends the payload to its own process on the first target, which
 %% sends it back, so there is one message in each direction; `traced' does so with a trace context of teleport. `paced' does so with all
-%% targets in turn at a fixed pace. `burn' calls nobody.
+%% targets in turn at a fixed rate. `burn' does not make any calls.
 -type window() :: #{elapsed_ns := pos_integer(), counts := beamway_bench_hist:counts()}.
 -type stream() :: #{target := node(), bytes := non_neg_integer(), ms := pos_integer(),
-                    %% messages between acknowledgements, and the number that may be unacknowledged
+                    %% the number of messages per acknowledgement, and the largest number of unacknowledged messages
                     batch := pos_integer(), window := pos_integer()}.
 
 -define(ANSWER_MS, 20000).
-%% The example in the W3C's recommendation.
+%% The example from the W3C's recommendation.
 -define(TRACEPARENT, <<"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01">>).
 
 %% @doc Starts the load and returns when its processes run.
@@ -94,7 +94,7 @@ keeper(Name) ->
         Pid -> {Pid, monitor(process, Pid)}
     end.
 
-%% @doc The calls of the next `Ms' milliseconds.
+%% @doc Records the calls of the next `Ms' milliseconds.
 -spec window(Ms :: pos_integer()) -> window().
 window(Ms) ->
     Hist = histogram(),
@@ -106,7 +106,7 @@ window(Ms) ->
     Hist = histogram(),
     #{elapsed_ns => End - Start, counts => beamway_bench_hist:between(Before, After)}.
 
-%% @doc The number of calls that have ended since the load began.
+%% @doc The number of calls completed since the load started.
 -spec calls() -> non_neg_integer().
 calls() ->
     beamway_bench_hist:total(histogram()).
@@ -127,7 +127,7 @@ payload(Bytes) ->
 work(#{kind := burn}, _, _, _) ->
     burn(0);
 work(#{kind := echo, targets := [Node | _]}, _, Payload, Hist) ->
-    %% Linked, so that each of the two processes ends with the other.
+    %% Linked, so that if either process exits, the other one does as well.
     Echo = spawn_link(Node, ?MODULE, echo_loop, [self()]),
     timed(fun() -> exchange(Echo, Payload) end, Hist);
 work(#{kind := traced} = Load, Index, Payload, Hist) ->
@@ -137,11 +137,11 @@ work(#{kind := paced, targets := Nodes, every_us := Us, callers := Callers}, Ind
     Echoes = [spawn_link(Node, ?MODULE, echo_loop, [self()]) || Node <- Nodes],
     paced(Echoes, [], Payload, Hist, Us, erlang:monotonic_time(microsecond) + Us * Index div Callers);
 work(#{kind := Kind, targets := Targets}, Index, Payload, Hist) ->
-    %% Callers begin with different targets, so that all targets are called equally often.
+    %% Callers start at different targets, so that all targets are called equally often.
     {Later, First} = lists:split(Index rem length(Targets), Targets),
     call_in_turn(Kind, First ++ Later, [], Payload, Hist).
 
-%% Always busy, and can be scheduled out at any time.
+%% Always runnable, but can be preempted at any time.
 burn(N) -> burn((N + 1) band 16#ffff).
 
 timed(Call, Hist) ->
@@ -150,7 +150,7 @@ timed(Call, Hist) ->
     ok = beamway_bench_hist:add(Hist, erlang:monotonic_time(nanosecond) - Start),
     timed(Call, Hist).
 
-%% Each call keeps its planned time, even after a call that took long.
+%% A slow call does not shift the planned times of the calls after it.
 paced([], Called, Payload, Hist, Us, Due) -> paced(lists:reverse(Called), [], Payload, Hist, Us, Due);
 paced([Echo | Echoes], Called, Payload, Hist, Us, Due) ->
     receive after max(0, (Due - erlang:monotonic_time(microsecond) + 999) div 1000) -> ok end,
@@ -159,8 +159,8 @@ paced([Echo | Echoes], Called, Payload, Hist, Us, Due) ->
     ok = beamway_bench_hist:add(Hist, erlang:monotonic_time(nanosecond) - Start),
     paced(Echoes, [Echo | Called], Payload, Hist, Us, Due + Us).
 
-%% Neither this call nor those below have a timeout, just as in the code that is measured. The process that measures the load has one, and
-%% a caller that waits ends by its link or by the exit signal of a lost connection.
+%% Neither this call nor those below have a timeout, just as in the code that is measured. The process that measures the load has a timeout,
+%% and a blocked caller is terminated through its link or by the exit signal of a lost connection.
 exchange(Echo, Payload) ->
     Echo ! {self(), Payload},
     receive {Echo, Same} when byte_size(Same) =:= byte_size(Payload) -> ok end.
@@ -179,7 +179,7 @@ remote(rpc, Node, Payload) -> rpc:call(Node, ?MODULE, echo, [Payload]);
 remote(erpc, Node, Payload) -> erpc:call(Node, ?MODULE, echo, [Payload]);
 remote(gen_rpc, Node, Payload) -> gen_rpc:call(Node, ?MODULE, echo, [Payload]).
 
-%% @doc The function that other nodes call.
+%% @doc The function that is called from other nodes.
 -spec echo(Term) -> Term.
 echo(Term) -> Term.
 
@@ -189,9 +189,9 @@ echo_loop(Client) ->
     receive {Client, Payload} -> Client ! {self(), Payload} end,
     echo_loop(Client).
 
-%% @doc Sends in one direction for the given time, and returns how many messages arrived at the other side in what time. The time runs
-%% until the receiver has confirmed the last message. At most a window of messages is unconfirmed, so the result measures the carrier and
-%% not a growing mailbox.
+%% @doc Sends in one direction for the given time, and returns how many messages arrived at the other side and how long that took. The time
+%% runs until the receiver has confirmed the last message. At most a window of messages is unconfirmed, so the result measures the carrier
+%% rather than a growing mailbox.
 -spec stream(stream()) -> #{messages := pos_integer(), elapsed_ns := pos_integer()}.
 stream(#{target := Node, bytes := Bytes, batch := Batch} = Stream) ->
     Receiver = spawn_link(Node, ?MODULE, receive_stream, [self(), Batch]),
@@ -231,7 +231,7 @@ confirmed(Receiver, Sent, Confirmed, Window) when Sent - Confirmed >= Window ->
     end;
 confirmed(_, _, Confirmed, _) -> Confirmed.
 
-%% Confirmations that are still under way can be dropped because `received' covers them in the end.
+%% Confirmations that are still in transit can be ignored, because the final `received' covers them.
 drain(Receiver) ->
     receive {Receiver, confirmed, _} -> drain(Receiver) after 0 -> ok end.
 
@@ -249,13 +249,13 @@ receive_stream(Sender, Batch, Left, Count) ->
         {finish, Sender} -> Sender ! {self(), received, Count}, ok
     end.
 
-%% @doc The bytes that this node's connections have sent and received, for controllers that are sockets.
+%% @doc The bytes sent and received on this node's connections whose controllers are sockets.
 -spec socket_bytes() -> non_neg_integer().
 socket_bytes() ->
     lists:sum([Bytes || {_, Port} <- erlang:system_info(dist_ctrl), is_port(Port),
                         {ok, Counts} <- [inet:getstat(Port, [recv_oct, send_oct])], {_, Bytes} <- Counts]).
 
-%% @doc Starts a process that waits for a node to go down, and returns when it monitors the node.
+%% @doc Starts a process that waits for a node to go down. Returns once that process monitors the node.
 -spec watch(node()) -> ok.
 watch(Node) ->
     Caller = self(),
@@ -321,7 +321,7 @@ nothing_is_left_after_stop(#{members := Members} = Cluster) ->
     ok = on(Cluster, stop, [burners]),
     await(fun() -> lists:sum(Processes()) < lists:sum(Before) + 10 end, 100).
 
-%% The echoes on the other node end by an exit signal, so they end a moment later.
+%% The echo processes on the other node are terminated by an exit signal, so they exit slightly later.
 await(Condition, Tries) when Tries > 0 ->
     Condition() orelse receive after 50 -> await(Condition, Tries - 1) end.
 
@@ -329,7 +329,7 @@ a_stream_is_confirmed(Cluster) ->
     [_, Target] = beamway_bench_nodes:names(Cluster),
     #{messages := Messages, elapsed_ns := Elapsed} =
         on(Cluster, stream, [#{target => Target, bytes => 1000, ms => 50, batch => 10, window => 100}]),
-    %% The end of the stream is kept in whole milliseconds.
+    %% The end time of the stream has millisecond resolution.
     ?assert(Messages > 0 andalso Messages rem 10 =:= 0),
     ?assert(Elapsed >= 49000000).
 

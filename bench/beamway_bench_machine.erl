@@ -32,7 +32,7 @@ beamway_version() ->
         undefined -> <<"unknown">>
     end.
 
-%% system_info knows only the release: 25, not 25.2.3.
+%% system_info returns only the major release: 25, not 25.2.3.
 otp_version() ->
     Release = erlang:system_info(otp_release),
     case file:read_file(filename:join([code:root_dir(), "releases", Release, "OTP_VERSION"])) of
@@ -86,7 +86,7 @@ await_quiet(Ms, Waiting) ->
             receive after min(?LOOK_MS, Ms) -> await_quiet(Ms - ?LOOK_MS, Waiting) end
     end.
 
-%% @doc The processor time that a hypervisor has given to others since the system began, while there was work here.
+%% @doc The CPU time since boot that the hypervisor gave to other guests while this one had work to do.
 -spec stolen_ms() -> non_neg_integer().
 stolen_ms() ->
     case re:run(read("/proc/stat"), "^cpu +(?:\\d+ ){7}(\\d+)", [{capture, all_but_first, list}]) of
@@ -94,7 +94,7 @@ stolen_ms() ->
         nomatch -> 0
     end.
 
-%% @doc The stolen time since then, as text, if it was more than a hundredth of a processor's time.
+%% @doc The time stolen since the given count, as text, if it was more than 1 % of one processor.
 -spec stolen({StartMs :: integer(), StolenMs :: non_neg_integer()}) -> [unicode:chardata()].
 stolen({StartMs, BeforeMs}) ->
     {Ms, Stolen} = {erlang:monotonic_time(millisecond) - StartMs, stolen_ms() - BeforeMs},

@@ -77,7 +77,7 @@ ended(Port) ->
     after ?GMAP_MS -> error({scotch_gmap, timeout})
     end.
 
-%% Scotch counts from 0. The file lists for each vertex the number of its neighbours and then the neighbours.
+%% Scotch counts from 0. Each line of the file has the number of a vertex's neighbours, followed by the neighbours.
 graph_file(Count, Edges) ->
     Add = fun(V, U, Acc) -> maps:update_with(V, fun(Others) -> [U | Others] end, [U], Acc) end,
     Neighbours = lists:foldl(fun({A, B, 1}, Acc) -> Add(A, B, Add(B, A, Acc)) end, #{}, Edges),

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `bench mesh': what does it cost when every node is connected to every other? 150 nodes on this machine connect with each other and
-%% call each other in turn, and meanwhile a third of them is killed.
+%% @doc `bench mesh': what does it cost when every node is connected to every other? 150 nodes on this machine connect to each other and
+%% call each other in turn, and during the calls a third of them is killed.
 %%
 %% Ring memory is limited, as on a real host: each node has rings for 16 of its links, and the others must fall back to TCP and report
 %% that limit. After the kill every survivor must have lost the killed nodes and no other node.
@@ -26,7 +26,7 @@ options() ->
 -spec prepare(Given :: proplists:proplist(), beamway_bench:speed()) -> {ok, map()} | {error, unicode:chardata()}.
 prepare(Given, Speed) ->
     {Nodes, Repeats, Ms} = case Speed of quick -> {40, 1, 1500}; full -> {150, 3, 5000} end,
-    %% A node takes about 40 MB, and another 40 MB while it starts.
+    %% A node needs about 40 MB, and twice that while it starts.
     Most = beamway_bench_os:available_bytes() div (80 bsl 20),
     case proplists:get_value(nodes, Given, Nodes) of
         Count when Count < 3; Count > 500 -> {error, io_lib:format("--nodes ~b: expected a number from 3 to 500", [Count])};
@@ -69,7 +69,7 @@ memory(Members) -> lists:sum([beamway_bench_os:pss_bytes(OsPid) || #{os_pid := O
 
 %% ---- set-up
 
-%% Connects all nodes at once, each to those after it in the list. Returns the milliseconds until every node knows all others.
+%% All nodes connect at once, each to those after it in the list. Returns the milliseconds until every node is connected to all others.
 connect_all(Members) ->
     Start = erlang:monotonic_time(millisecond),
     Answers = beamway_bench_nodes:each([{Member, ?MODULE, connect, [names(Later)]} || {Member, Later} <- with_later(Members)], ?CONNECT_MS),
@@ -113,8 +113,9 @@ kinds(_, _) -> #{}.
 
 %% ---- calls
 
-%% The calls per second of all nodes together, and the number of failed calls; the exchange continues. Each node has called every other
-%% node ?LAPS times before the calls are counted, because what a new link still has to learn about its use is part of the set-up.
+%% The total calls per second of all nodes, and the number of failed calls; the nodes keep calling each other afterwards. Each node has
+%% called every other node ?LAPS times before the calls are counted, because the time in which a new link adapts to its traffic belongs to
+%% the set-up.
 exchange(Members, Ms) ->
     _ = beamway_bench_nodes:all(Members, ?MODULE, start_exchange, [names(Members)], 60000),
     ok = await_laps(Members, erlang:monotonic_time(millisecond) + ?CONNECT_MS),

@@ -1,11 +1,11 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The cost of a message or a call: user and system time of both nodes, divided by the number of confirmed messages or answered
+%% @doc The cost of a message or a call: the user and system time of both nodes, divided by the number of confirmed messages or answered
 %% calls.
 -module(beamway_bench_message_cost).
 
 -export([cost/4, cpu_key/1, rate_key/1]).
 
-%% @doc The processor time per operation, and the operations per second.
+%% @doc The CPU time per operation, and the operations per second.
 -spec cost(beamway_bench_nodes:cluster(), beamway_bench_messages:way(), Case, Settings :: map()) -> [{Key :: binary(), float()}]
               when Case :: {Name :: string(), What :: string(), beamway_bench_messages:load(), Processes :: pos_integer()}.
 cost(#{members := [One, Two]} = Cluster, Way, {_, What, Load, Processes}, #{warm_ms := WarmMs, window_ms := Ms}) ->
@@ -28,7 +28,7 @@ figures(What, {{Before, From}, Earlier}, {{After, Until}, Later}) when After > B
     [{cpu_key(What), (Later - Earlier) / (After - Before)}, {rate_key(What), (After - Before) * 1.0e6 / (Until - From)}];
 figures(What, _, _) -> error({nothing_done, What}).
 
-%% @doc The key of the processor time per operation.
+%% @doc The key of the CPU time per operation.
 -spec cpu_key(What :: string()) -> binary().
 cpu_key(What) -> iolist_to_binary([What, ": processor time"]).
 
@@ -46,7 +46,7 @@ run_options() ->
     #{repeats => 1, fresh => true, budget_ms => infinity, progress => fun(_, _) -> ok end,
       contenders => beamway_bench_contender:all(beamway_bench_nodes:root(), 50)}.
 
-%% Calls to a dead server would look cheap.
+%% Calls to a dead server would look cheap, so failures must be detected.
 a_dead_server_fails_the_load_test_() ->
     {timeout, 60, fun() ->
         Measure = fun(#{members := [One, Two]} = Cluster) ->
@@ -61,7 +61,7 @@ a_dead_server_fails_the_load_test_() ->
         ?assertMatch({error, {error, _, _}}, beamway_bench_run:in_a_process(fun() -> beamway_bench_run:run([Group], run_options()) end))
     end}.
 
-%% If the load did not fail, the test's timeout would end this loop.
+%% If the load does not fail, the test's timeout terminates this loop.
 until_it_fails(One) ->
     _ = beamway_bench_nodes:call(One, beamway_bench_messages, done, []),
     until_it_fails(One).

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The half of the message benchmarks that runs inside the nodes: the ring of the library that teleport follows, callers of a server,
-%% senders of messages, paced streams of large messages, and a heartbeat that runs at the same time.
+%% @doc The half of the message benchmarks that runs inside the nodes: the ring benchmark of the library on which teleport is modelled,
+%% callers of a server, senders of messages, paced streams of large messages, and a heartbeat that runs at the same time.
 %%
 %% Messages are sent either with `stock' (`!', gen_server:call) or with `teleport'; everything else is the same.
 -module(beamway_bench_messages).
@@ -46,11 +46,11 @@ start() ->
 
 %% ---- the ring ----
 
-%% @doc Starts a process that passes binaries on to the next node.
+%% @doc Starts a process that forwards binaries to the next node.
 -spec start_ring(way(), Next :: node()) -> true.
 start_ring(Way, Next) -> started(?RING, fun() -> pass_on(Way, Next) end).
 
-%% Replaces the process of an earlier repeat, because the nodes are kept.
+%% Replaces the process left over from an earlier repeat, because the nodes stay up between repeats.
 started(Name, Fun) ->
     case whereis(Name) of
         undefined -> true;
@@ -104,7 +104,7 @@ serve() ->
     end,
     serve().
 
-%% @doc The calls per second that this many callers make in a loop of `Ms' milliseconds.
+%% @doc The calls per second of this many callers, each of which calls in a loop for `Ms' milliseconds.
 -spec calls(way(), node(), Callers :: pos_integer(), {WarmMs :: pos_integer(), Ms :: pos_integer()}) -> float().
 calls(Way, Node, Callers, {WarmMs, Ms}) ->
     Server = erpc:call(Node, erlang, whereis, [?SERVER]),
@@ -129,7 +129,7 @@ call_loop(Way, Server, Count) ->
 -spec start_sink() -> true.
 start_sink() -> start_sink(stock).
 
-%% @doc The same, but it confirms in the given way, and only messages that name a process that waits for it.
+%% @doc The same, but it confirms in the given way, and only messages that contain the pid of a process that waits for the confirmation.
 -spec start_sink(way()) -> true.
 start_sink(Way) -> started(?SINK, fun() -> sink(Way) end).
 
@@ -142,7 +142,7 @@ sink(Way) ->
     end,
     sink(Way).
 
-%% @doc The largest number of messages of this size that four streams bring to the node per second over stock distribution.
+%% @doc The largest number of messages of this size that four streams can deliver to the node per second over stock distribution.
 -spec capacity(node(), Bytes :: pos_integer(), Ms :: pos_integer()) -> float().
 capacity(Node, Bytes, Ms) ->
     Binary = binary:copy(<<"c">>, Bytes),
@@ -165,7 +165,7 @@ stream(Way, Node, Binary, Count, EveryUs, Due) ->
     ok = send(Way, {?SINK, Node}, {self(), Binary}),
     receive taken -> ok after ?ANSWER_MS -> exit(no_answer) end,
     ok = counters:add(Count, 1, 1),
-    %% A late stream does not catch up, because the pace is a limit.
+    %% A stream that is late does not catch up, because the rate is an upper limit.
     stream(Way, Node, Binary, Count, EveryUs, max(Due + EveryUs, erlang:monotonic_time(microsecond) - EveryUs)).
 
 %% @doc Starts four streams to the node, which together send `Rate' messages per second; they run until {@link stop/0}.
@@ -177,7 +177,7 @@ start_streams(Way, Node, Bytes, Rate) ->
 
 %% ---- a load that goes on ----
 
-%% @doc Starts `Processes' processes that put the load on the node; they run until {@link stop/0}.
+%% @doc Starts `Processes' processes that generate the load on the node; they run until {@link stop/0}.
 -spec start_load(way(), node(), load(), Processes :: pos_integer()) -> ok.
 start_load(Way, Node, call, Processes) ->
     Server = erpc:call(Node, erlang, whereis, [?SERVER]),
@@ -192,7 +192,7 @@ payload({binary, Bytes}) -> binary:copy(<<"m">>, Bytes);
 payload({list, Bytes}) -> [{N, <<"0123456789abcdef">>} || N <- lists:seq(1, Bytes div 25)];
 payload({map, Keys}) -> maps:from_list([{N, N * N} || N <- lists:seq(1, Keys)]).
 
-%% At most a window of messages is unconfirmed, so this measures the cost of a message and not that of a growing mailbox.
+%% At most a window of messages is unconfirmed, so this measures the cost of a message rather than that of a growing mailbox.
 send_loop(Send, Payload, {Batch, Most} = Window, Open, Count) when Open < Most ->
     ok = send_batch(Send, Payload, Batch),
     send_loop(Send, Payload, Window, Open + 1, Count);
@@ -211,7 +211,7 @@ send_batch(Send, Payload, Left) ->
 send_one({message, Way, Sink}, Message) -> send(Way, Sink, Message);
 send_one({_, Way, Sink}, Request) -> cast(Way, Sink, Request).
 
-%% The keeper is linked to its processes, so if one fails, the next process that asks the keeper also fails.
+%% The keeper is linked to its processes, so if one of them fails, the next request to the keeper also fails.
 keep(Ending, Bodies) ->
     Starter = self(),
     Keeper = spawn(fun() ->
@@ -241,11 +241,11 @@ end_all(finish, Pids) ->
     Monitors = [begin Pid ! finish, monitor(process, Pid) end || Pid <- Pids],
     lists:foreach(fun(Monitor) -> receive {'DOWN', Monitor, process, _, _} -> ok end end, Monitors).
 
-%% @doc How many messages were confirmed or calls answered so far, and the time of that count.
+%% @doc The number of messages confirmed or calls answered so far, and when they were counted.
 -spec done() -> {Count :: non_neg_integer(), Us :: integer()}.
 done() -> ask(done).
 
-%% @doc Stops the processes and returns the messages or calls per second that they really reached.
+%% @doc Stops the processes and returns the messages or calls per second that they actually achieved.
 -spec stop() -> float().
 stop() -> ask(stop).
 
@@ -267,7 +267,7 @@ heartbeat(Way, Node, PauseMs, Ms) ->
     ok = prefer(beamway),
     beats(Way, Server, Beat, PauseMs, erlang:monotonic_time(millisecond) + Ms, []).
 
-%% What a program does if its calls must not wait behind bulk data. Stock distribution has no such function.
+%% This is how a program makes calls that must not wait behind bulk data. Stock distribution has no such function.
 prefer(Carrier) ->
     case code:ensure_loaded(Carrier) =:= {module, Carrier} andalso erlang:function_exported(Carrier, class, 1) of
         true -> _ = Carrier:class(control), ok;
@@ -306,7 +306,7 @@ planned(Node, {EveryMs, Ms}, Call) ->
          {'DOWN', Monitor, process, _, Reason} -> error({call_failed, Reason})
      end || {Ref, Monitor} <- Calls].
 
-%% The delay of a late timer counts because it is the node that is late.
+%% A late timer counts as delay, because it is the node that is late.
 planned_call(Call, Due) ->
     Timer = erlang:start_timer(Due, self(), due, [{abs, true}]),
     receive {timeout, Timer, due} -> ok end,

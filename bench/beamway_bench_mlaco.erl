@@ -37,7 +37,7 @@ measured(Speed, Repeat, Groups) ->
     Stop = ensure_node(),
     Nodes = ml_aco:start_nodes([#{} || _ <- Groups]),
     try
-        %% The nodes boot at full speed and enter their groups afterwards.
+        %% The nodes boot at full speed and are moved into their cgroups afterwards.
         ok = lists:foreach(fun({{Peer, _}, Group}) -> ok = file:write_file(filename:join(Group, "cgroup.procs"), peer:call(Peer, os, getpid, [])) end, lists:zip(Nodes, Groups)),
         ok = ml_aco:measure_speed(Nodes, 600),
         beamway_bench_ants:compared(attributes, Speed, Repeat, fun(Which, Ants) -> solved(Which, Ants, [Node || {_, Node} <- Nodes]) end)
@@ -61,14 +61,14 @@ solved(Which, Ants, Nodes) ->
     {ok, #{cost := Cost, ms := Ms}} = ml_aco_tree:run(Plan, beamway_bench_ants:instance(), beamway_bench_ants:options(attributes, Ants)),
     {Cost, Ms / 1000}.
 
-%% The kernel keeps a group until its last process has ended.
+%% The kernel does not remove a cgroup until its last process has exited.
 removed(Group, Tries) ->
     case file:del_dir(Group) of
         {error, ebusy} when Tries > 0 -> receive after 20 -> removed(Group, Tries - 1) end;
         Other -> Other
     end.
 
-%% A group for each node, or why there is none.
+%% A cgroup for each node, or the reason why it could not be created.
 quotas() ->
     Shares = lists:duplicate(?FAST, 80) ++ lists:duplicate(?SLOW, 10),
     Base = "beamway_mlaco_" ++ os:getpid() ++ "_",
@@ -85,7 +85,7 @@ parents() ->
     lists:sublist([Folder || {Folder, File} <- [{"/sys/fs/cgroup/cpu", "cpu.cfs_quota_us"}, {"/sys/fs/cgroup", "cgroup.controllers"}],
                              filelib:is_regular(filename:join(Folder, File))], 1).
 
-%% All groups get the same large share, 64 times the usual one, so that they are limited by the quota and not by other work on the
+%% All cgroups get the same large CPU weight, 64 times the default, so that they are limited by the quota and not by other work on the
 %% machine.
 quota(Group, Percent) ->
     Quota = ?PERIOD_US * Percent div 100,

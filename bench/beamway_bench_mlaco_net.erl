@@ -43,7 +43,7 @@ built({ok, #{hosts := Hosts} = Net}, Speed, Repeat) ->
     after beamway_bridges:delete(Net)
     end.
 
-%% @doc The tree of processes that is shaped like the network, and the same tree on nodes in random order.
+%% @doc The tree of processes that matches the network's shape, and the same tree on nodes in random order.
 -spec plans(placement_tree:tree(), Seed :: integer()) -> {placement_plan:process(), placement_plan:process()}.
 plans(Tree, Seed) ->
     {ok, Plan} = placement_plan:plan(Tree, #{}),
@@ -59,7 +59,7 @@ bytes_between(Net, Bridge, Master, Plan) ->
 
 measured([{First, _} | _] = Nodes, Net, Speed, Repeat) ->
     {Plan, Drawn} = plans(tree([Node || {_, Node} <- Nodes], Net), Repeat),
-    %% The first runs make the connections, so that they are not part of the measured time.
+    %% The connections are set up during the first runs, so that this does not count as measured time.
     _ = [bytes_between(Net, 1, First, P) || P <- [Plan, Drawn]],
     [{With, Same}, {Without, Same}] = [bytes_between(Net, 1, First, P) || P <- [Plan, Drawn]],
     ok = beamway_bench:note("bench placement: ML-ACO: ~b bytes between the sites with distances, ~b without", [With, Without]),

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Measures Open MPI's round trip with a small program of our own (mpi_pingpong.c).
+%% @doc Measures Open MPI's round trip with a small program (mpi_pingpong.c).
 -module(beamway_bench_mpi).
 
 -export([find/0, run/3]).
@@ -34,7 +34,7 @@ run(#{mpirun := Run, program := Program}, Ms, Sizes) ->
         _ -> error({mpi_failed, Status, Lines})
     end.
 
-%% Open MPI itself may print hints between our lines.
+%% Open MPI may print hints of its own between the program's lines.
 parse(Line) ->
     case [string:to_integer(Word) || Word <- string:lexemes(Line, " \n")] of
         [{Size, ""}, {_Count, ""}, {P50, ""}, {P99, ""}] when is_integer(Size), is_integer(P50), is_integer(P99) ->

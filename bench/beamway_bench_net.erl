@@ -16,13 +16,13 @@
 -spec names() -> [name()].
 names() -> [veth, veth4, path_1ms, path_20ms].
 
-%% The queue holds the data of one round trip, but at least 2 ms. Offload is on, as it is between real hosts; single segments would cost
-%% this machine's processors more than the nodes do.
+%% The queue holds the data of one round trip, but at least 2 ms. Offload is on, as it is between real hosts; without it, handling single
+%% segments would cost this machine more CPU time than the nodes do.
 path(path_1ms) -> #{rate_bits => 1000000000, delay_us => 500, queue_bytes => 262144, mtu => 1500, offload => 1, seed => 1};
 path(path_20ms) -> #{rate_bits => 1000000000, delay_us => 10000, loss => 0.0001, queue_bytes => 2500000, mtu => 1500, offload => 1, seed => 1};
 path(path_100m) -> #{rate_bits => 100000000, delay_us => 500, queue_bytes => 262144, mtu => 1500, offload => 1, seed => 1}.
 
-%% @doc A description for people.
+%% @doc A human-readable description.
 -spec title(name()) -> string().
 title(veth) -> "veth";
 title(veth4) -> "veth";
@@ -69,7 +69,7 @@ with(Name, {ok, Made}, Fun) ->
 
 of_net(#{spaces := Spaces, addresses := Addresses}) -> lists:zip(Spaces, Addresses).
 
-%% Reports a machine that was too busy for its own paths.
+%% Reports if the machine was too busy to emulate its paths on time.
 close_path(Name, Path) ->
     try beamway_path:counters(Path) of
         #{<<"there">> := #{<<"latest_us">> := There}, <<"back">> := #{<<"latest_us">> := Back}, <<"seconds">> := Seconds, <<"cpu_seconds">> := Cpu} ->
@@ -83,7 +83,7 @@ close_path(Name, Path) ->
 -spec hosts(net()) -> [beamway_bench_hosts:host(), ...].
 hosts(#{hosts := Hosts}) -> Hosts.
 
-%% @doc Removes the network and ends everything that runs on it.
+%% @doc Removes the network and kills everything that runs on it.
 -spec close(net()) -> ok.
 close(#{close := Close}) -> Close().
 
@@ -94,7 +94,7 @@ facts_test_() ->
     [?_assertMatch(#{paths := #{path_1ms := #{mtu := 1500, delay_us := 500}}}, facts([veth, path_1ms])),
      ?_assertEqual(#{paths => #{}}, facts([veth4]))].
 
-%% Otherwise a single stream could not fill the line.
+%% Otherwise a single stream could not saturate the link.
 queues_hold_a_round_trip_test() ->
     [?assert(Queue * 8 * 1000000 >= Bits * beamway_path:round_trip_us(Path))
      || Name <- [path_1ms, path_20ms, path_100m], #{queue_bytes := Queue, rate_bits := Bits} = Path <- [path(Name)]].

@@ -2,11 +2,11 @@
 %% @doc Starts the nodes of a measurement as separate operating-system processes and stops them.
 %%
 %% Control runs over each node's standard input and output, never over the carrier under test. The nodes use their own epmd on a free port
-%% of the loopback interface. Everything ends with the calling process: nodes and epmd read the end of their standard input when that
-%% process dies, for whatever reason, and {@link stop/1} waits until the kernel reports that they have ended.
+%% of the loopback interface. Nothing outlives the calling process: nodes and epmd see end of file on standard input when that process dies
+%% for any reason, and {@link stop/1} waits until the kernel reports that they have exited.
 %%
-%% The benchmark cluster uses `-connect_all false': its only links are those made here, each from the side that the measurement wants, and
-%% `global' neither connects on its own nor sends anything meanwhile. The demo starts its nodes as a user would, with the defaults of
+%% The benchmark cluster uses `-connect_all false': its only links are those set up here, each from the side that the measurement requires,
+%% and `global' neither connects on its own nor sends anything meanwhile. The demo starts its nodes as a user would, with the defaults of
 %% `global' and prevent_overlapping_partitions: when one node is killed, all others lose that same node, so they agree and stay together.
 -module(beamway_bench_nodes).
 
@@ -30,7 +30,7 @@
 -define(END_MS, 5000).
 -define(MESH_MS, 10000).
 
-%% @doc The directory of the checkout: the one above this module's beam that contains its source.
+%% @doc The directory of the checkout: the parent directory of this module's beam file that also contains its source.
 -spec root() -> file:filename().
 root() ->
     root(filename:dirname(filename:absname(code:which(?MODULE)))).
@@ -46,7 +46,7 @@ root(Folder) ->
 -spec erl() -> file:filename().
 erl() -> filename:join([code:root_dir(), "bin", "erl"]).
 
-%% @doc Starts an epmd that ends when the calling process does.
+%% @doc Starts an epmd that exits when the calling process does.
 -spec start_epmd() -> epmd().
 start_epmd() ->
     start_local_epmd(3).
@@ -63,8 +63,8 @@ start_local_epmd(0) ->
     error({epmd_did_not_start, "no epmd came up on a free port of 127.0.0.1; is 'epmd' installed?"});
 start_local_epmd(Tries) ->
     Number = free_port(),
-    %% epmd does not read its standard input, so the shell does. The read ends when the process at the other end of the pipe dies, even if
-    %% it was killed with kill -9.
+    %% epmd does not read its standard input, so the shell does. Its read returns when the process at the other end of the pipe dies, even
+    %% if it was killed with kill -9.
     Script = "\"$1\" -port \"$2\" -address 127.0.0.1 >/dev/null 2>&1 & epmd=$!; read line; kill $epmd; wait",
     Port = open_port({spawn_executable, "/bin/sh"},
                      [{args, ["-c", Script, "sh", epmd_program(), integer_to_list(Number)]}, exit_status]),
@@ -73,7 +73,7 @@ start_local_epmd(Tries) ->
         timeout -> stop_epmd(#{port => Port, number => Number}), start_local_epmd(Tries - 1)
     end.
 
-%% @doc The port on which it listens.
+%% @doc The port on which this epmd listens.
 -spec epmd_port(epmd()) -> inet:port_number().
 epmd_port(#{number := Number}) -> Number.
 
@@ -131,7 +131,7 @@ start(#{number := EpmdPort}, #{args := Args, env := Env} = Contender, #{count :=
     Members = [local_or_not(Hosts, await_boot(Contender, Start)) || Start <- Waiting],
     Cluster = #{contender => Contender, members => Members},
     _ = put(?MODULE, [Cluster | started()]),
-    %% Other users of this machine can see the cookie on the command line, so the nodes get another one.
+    %% Other users of this machine can see the cookie on the command line, so the nodes change it after they have booted.
     _ = all(Cluster, erlang, set_cookie, [list_to_atom(Cookie)]),
     Cluster.
 
@@ -150,7 +150,7 @@ at(_, [], _, #{args := Args} = Options) ->
 at(Index, Hosts, Root, Options) ->
     maps:merge(Options, beamway_bench_hosts:peer_options(lists:nth((Index - 1) rem length(Hosts) + 1, Hosts), Root)).
 
-%% This machine's kernel knows nothing about a process on another machine.
+%% The local kernel cannot report on a process on another machine.
 local_or_not([Machine | _], Member) when is_list(Machine) -> Member#{os => remote};
 local_or_not(_, #{os_pid := OsPid} = Member) -> Member#{os => beamway_bench_os:identity(OsPid)}.
 
@@ -181,7 +181,7 @@ await_boot(#{name := Name}, {Peer, Tag, Monitor}) ->
             error({node_did_not_start, Name, timeout})
     end.
 
-%% Finds a missing build here, because in the node it would be a boot failure with an unhelpful message.
+%% Checks for a missing build here, because the node would only fail to boot with an unhelpful message.
 check_built(#{link := stock}, _) -> ok;
 check_built(#{}, Root) ->
     Wanted = [filename:join([Root, "apps", "beamway" | Path])
@@ -198,8 +198,8 @@ random_text() ->
     ok = file:close(File),
     lists:flatten([io_lib:format("~2.16.0b", [Byte]) || <<Byte>> <= Bytes]).
 
-%% @doc Stops the nodes and waits until the kernel reports that they have ended. A node that does not end by itself is killed, and that is
-%% an error, because it would otherwise have survived the benchmark.
+%% @doc Stops the nodes and waits until the kernel reports that they have exited. A node that does not exit by itself is killed, and that
+%% counts as an error, because it would otherwise have outlived the benchmark.
 -spec stop(cluster()) -> ok.
 stop(#{members := Members, contender := #{name := Name}} = Cluster) ->
     _ = put(?MODULE, lists:delete(Cluster, started())),
@@ -233,7 +233,7 @@ connect(#{members := Members} = Cluster, Direction) ->
     ok = await_mesh(Cluster, Deadline),
     check_links(Cluster, Deadline).
 
-%% The accepting side learns of a connection a moment later than the connecting side.
+%% The accepting side sees a connection slightly later than the connecting side.
 await_mesh(Cluster, Deadline) ->
     Missing = [{Name, Others -- Known}
                || {Name, Known} <- lists:zip(names(Cluster), all(Cluster, erlang, nodes, [connected])),
@@ -254,7 +254,7 @@ connect_pair({#{name := Name} = From, #{name := To}}, forward) ->
         Other -> error({nodes_did_not_connect, Name, To, Other})
     end.
 
-%% A link appears in its node's table a moment after the node itself.
+%% A link appears in the node's table slightly after the peer appears in nodes().
 check_links(#{contender := #{link := stock}}, _) -> ok;
 check_links(#{contender := #{name := Name, link := Wanted}, members := Members} = Cluster, Deadline) ->
     Links = links(Cluster),
@@ -300,7 +300,7 @@ each(Functions, Timeout) ->
     Caller = self(),
     Calls = [spawn_monitor(fun() -> Caller ! {self(), call(Member, Module, Function, Args, Timeout)} end)
              || {Member, Module, Function, Args} <- Functions],
-    %% This receive needs no timeout because each of these processes ends at the timeout of its call.
+    %% This receive needs no timeout because each of these processes exits when its call times out.
     [receive
          {Pid, Answer} -> true = demonitor(Monitor, [flush]), Answer;
          {'DOWN', Monitor, process, Pid, {Reason, _Stack}} -> error(Reason)
@@ -342,7 +342,7 @@ sum(Keys, Infos) ->
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
 
-%% The process that starts nodes may be killed at any time, and then its nodes must end.
+%% The process that starts nodes may be killed at any time, and then its nodes must exit.
 nothing_outlives_a_killed_starter_test_() ->
     {timeout, 60, fun() ->
         Start = "E = beamway_bench_nodes:start_epmd(), "
@@ -371,7 +371,7 @@ a_stopped_node_is_killed_and_reported_test_() ->
               fun() ->
                       Epmd = start_epmd(),
                       Cluster = start(Epmd, maps:get(tcp, beamway_bench_contender:all("/", 1)), #{count => 1}),
-                      %% The node started outside the current directory, which may contain modules.
+                      %% The node must not have started in the current directory, which may contain modules.
                       [{ok, "/"}] = all(Cluster, file, get_cwd, []),
                       [OsPid] = os_pids(Cluster),
                       "" = os:cmd("kill -STOP " ++ integer_to_list(OsPid)),

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc What the kernel knows about a process: whether it is alive, what it has open and mapped, and how often its threads slept. The
-%% measuring process reads everything from /proc, so the measured one does no work for it.
+%% measuring process reads everything from /proc, so the measured process does no extra work.
 -module(beamway_bench_os).
 
 -export([identity/1, is_alive/1, await_end/2, kill/1, switches/1, cpu_us/1, sum_cpu_us/1, thread_us/1, pss_bytes/1, descriptors/1, mappings/1,
@@ -9,7 +9,7 @@
 -export_type([identity/0, switches/0]).
 
 -opaque identity() :: {OsPid :: pos_integer(), StartTime :: binary()}.
-%% A process ID with its start time, because the kernel reuses IDs and a process of somebody else must not be killed.
+%% A process ID with its start time, because the kernel reuses IDs and we must not kill somebody else's process.
 -type switches() :: #{voluntary := non_neg_integer(), forced := non_neg_integer()}.
 %% Voluntary: a thread went to sleep, and something had to wake it. Forced: its time slice was over.
 
@@ -28,7 +28,7 @@ start_time(OsPid) ->
     end.
 
 %% The second field is a name that may contain anything, so the fields are counted from the last parenthesis: the state is the first, the
-%% start time the twentieth. A zombie counts as ended.
+%% start time the twentieth. A zombie counts as exited.
 parse_start_time(Text) ->
     [_, Rest] = string:split(Text, ") ", trailing),
     case binary:split(Rest, <<" ">>, [global]) of
@@ -41,7 +41,7 @@ parse_start_time(Text) ->
 is_alive({OsPid, Time}) ->
     start_time(OsPid) =:= {ok, Time}.
 
-%% @doc Waits until the process has ended.
+%% @doc Waits until the process has exited.
 -spec await_end(identity(), TimeoutMs :: non_neg_integer()) -> ok | timeout.
 await_end(Identity, TimeoutMs) ->
     await_end_until(Identity, erlang:monotonic_time(millisecond) + TimeoutMs).
@@ -53,7 +53,7 @@ await_end_until(Identity, Deadline) ->
         {true, false} -> receive after 5 -> await_end_until(Identity, Deadline) end
     end.
 
-%% @doc Kills with kill -9, if the ID still belongs to this process.
+%% @doc Kills the process with kill -9, if the ID still belongs to it.
 -spec kill(identity()) -> ok.
 kill({OsPid, _} = Identity) ->
     case is_alive(Identity) of
@@ -71,7 +71,7 @@ switches(OsPid) ->
     lists:foldl(fun(Thread, Sum) -> add_switches(read(OsPid, filename:join(["task", Thread, "status"])), Sum) end,
                 #{voluntary => 0, forced => 0}, Threads).
 
-%% A thread may end after it was listed and before its file is read.
+%% A thread may exit after it was listed and before its file is read.
 add_switches({error, _}, Sum) -> Sum;
 add_switches({ok, Text}, #{voluntary := Voluntary, forced := Forced}) ->
     #{voluntary => Voluntary + field(Text, <<"\nvoluntary_ctxt_switches:">>),
@@ -82,7 +82,7 @@ field(Text, Name) ->
     {Number, _} = string:to_integer(string:trim(Rest, leading)),
     Number.
 
-%% @doc The processor time of a process and its threads so far, in microseconds; the kernel counts in ticks of 10 ms.
+%% @doc The CPU time of a process and its threads so far, in microseconds; the kernel counts in ticks of 10 ms.
 -spec cpu_us(OsPid :: pos_integer()) -> #{user := non_neg_integer(), kernel := non_neg_integer()}.
 cpu_us(OsPid) ->
     {ok, Text} = read(OsPid, "stat"),
@@ -91,11 +91,11 @@ cpu_us(OsPid) ->
     Ticks = fun(Field) -> binary_to_integer(lists:nth(Field - 2, binary:split(Fields, <<" ">>, [global]))) end,
     #{user => Ticks(14) * 10000, kernel => Ticks(15) * 10000}.
 
-%% @doc The processor time of several processes together, in user space and in the kernel.
+%% @doc The CPU time of several processes together, in user space and in the kernel.
 -spec sum_cpu_us([OsPid :: pos_integer()]) -> non_neg_integer().
 sum_cpu_us(OsPids) -> lists:sum([User + Kernel || OsPid <- OsPids, #{user := User, kernel := Kernel} <- [cpu_us(OsPid)]]).
 
-%% @doc The processor time of a process' threads so far, in microseconds, without the coarse ticks of {@link cpu_us/1}. Threads that have
+%% @doc The CPU time of a process' threads so far, in microseconds, without the coarse ticks of {@link cpu_us/1}. Threads that have
 %% ended do not count.
 -spec thread_us(OsPid :: pos_integer()) -> float().
 thread_us(OsPid) ->
@@ -116,7 +116,7 @@ descriptors(OsPid) ->
     lists:sort([Target || Name <- Names,
                           {ok, Target} <- [file:read_link_all(filename:join(Folder, Name))]]).
 
-%% @doc Its mappings of memory files (memfd). Rings are such mappings, and a node has no others that come and go.
+%% @doc The memfd mappings of a process. Rings are memfd mappings, and all other memfd mappings of a node are permanent.
 -spec mappings(OsPid :: pos_integer()) -> [Line :: binary()].
 mappings(OsPid) ->
     {ok, Text} = read(OsPid, "maps"),

@@ -1,10 +1,11 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `bench paced': what do calls cost that arrive at their own pace, as in most clusters, and not as fast as the nodes can go?
+%% @doc `bench paced': what do calls cost when they arrive at a given rate, as in most clusters, rather than as fast as the nodes can handle
+%% them?
 %%
-%% A fixed number of calls per second goes to one peer, or to 20 and 100 peers in turn. The results are the processor time of all nodes
-%% for each call, its context switches and system calls, and its duration. For a link without calls the result is the processor time that
-%% its nodes use per second, most of which a node at rest also uses. The floor is measured with two plain processes that wake each other
-%% through eventfds, with the message in shared memory.
+%% A fixed number of calls per second goes to one peer, or to 20 and 100 peers in turn. The results are the CPU time of all nodes for
+%% each call, its context switches and system calls, and its duration. For a link without calls the result is the CPU time that its nodes
+%% use per second, most of which an idle node without links would also use. The floor is measured with two plain processes that wake each
+%% other through eventfds, with the message in shared memory.
 -module(beamway_bench_paced).
 -behaviour(beamway_bench).
 
@@ -39,7 +40,7 @@ to_one(#{members := Members} = Cluster, #{ms := Ms} = Settings) ->
     Idle = idle(Members, Ms),
     maps:from_list([{idle_key(), Idle} | lists:append([rate(Rate, words(Rate), Members, beamway_bench_nodes:names(Cluster), Settings) || Rate <- ?RATES])]).
 
-%% Makes calls until starting and connecting are over and the links have adapted to the calls.
+%% Makes calls until start-up and connection setup are over and the links have adapted to the calls.
 ready(#{members := [Asking | _]} = Cluster) ->
     ok = beamway_bench_nodes:call(Asking, beamway_bench_load, start, [#{kind => echo, callers => 1, targets => beamway_bench_nodes:names(Cluster), bytes => ?BYTES}]),
     _ = beamway_bench_nodes:call(Asking, beamway_bench_load, window, [500]),
@@ -58,7 +59,7 @@ to_many(Name, Count, #{contenders := Contenders, ms := Ms} = Settings) ->
     ok = beamway_bench_nodes:stop_epmd(Epmd),
     maps:from_list(Figures).
 
-%% The microseconds of processor time that the nodes use per second.
+%% The microseconds of CPU time that the nodes use per second.
 idle(Members, Ms) ->
     Before = cpu_us(Members),
     receive after 2 * Ms -> ok end,
@@ -81,7 +82,7 @@ rate(Rate, Key, [Asking | _] = Members, Names, #{ms := Ms}) ->
               end,
     ok = beamway_bench_nodes:call(Asking, beamway_bench_load, stop, []),
     Calls = beamway_bench_hist:count(Counts),
-    %% A carrier that cannot keep the pace is not compared at it.
+    %% A carrier that cannot keep up with a rate is left out of the comparison at that rate.
     Calls >= Rate * Ns div 1000000000 * 9 div 10 - 1 orelse error({pace_not_kept, Rate, Calls, Ns}),
     [{key(cpu, Key), Cpu / Calls}, {key(switches, Key), Switches / Calls}, {key(p50, Key), beamway_bench_hist:percentile(50, Counts) / 1000}]
         ++ [{key(p99, Key), beamway_bench_hist:percentile(99, Counts) / 1000} || Rate >= 100]

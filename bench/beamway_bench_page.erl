@@ -69,7 +69,7 @@ report(Given) ->
     Report = Context#{rows => Rows, left_out => Left, noisy => [unicode:characters_to_binary(Why) || Why <- Noise]},
     written(Report, proplists:get_value(out, Given), proplists:get_bool(json, Given)).
 
-%% Each measurement once, with all of its questions.
+%% Lists each measurement once, with all of the questions that it answers.
 runs(Questions) ->
     Order = lists:foldl(fun({_, Run, _}, Runs) -> case lists:member(Run, Runs) of true -> Runs; false -> Runs ++ [Run] end end, [], Questions),
     [{Run, [{Text, Metric} || {Text, Of, Metric} <- Questions, Of =:= Run]} || Run <- Order].
@@ -97,7 +97,7 @@ published(Bench) ->
         _ -> #{}
     end.
 
-%% Compares with the rival that does best. Beamway's own links do not count as rivals of each other.
+%% Compares Beamway with the best rival. Beamway's own links do not count as rivals of each other.
 -spec row(string(), binary(), [map()], #{{binary(), binary()} => number()}) -> row() | none.
 row(Text, Metric, Entries, Published) ->
     Compared = [Entry || #{name := Name, baseline_name := Rival, ratio := Ratio} = Entry <- Entries, Name =:= Metric, is_number(Ratio), not is_ours(Rival)],

@@ -1,17 +1,17 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `bench peers': what does each further link cost a node? One real node gets 100 to 3,000 links, and a program (peers.c) plays the
+%% @doc `bench peers': what does each additional link cost a node? One real node gets 100 to 3,000 links, and a program (peers.c) plays the
 %% nodes at the other ends.
 %%
-%% The program has an address and an epmd for every thirty of its nodes, so the real node sees what it would see in a cluster of many
-%% hosts. To a stock node the peers act as stock nodes; to a Beamway node they act as Beamway nodes on other hosts, over the TCP link and
-%% with a session. The processor time is that of the real node alone.
+%% The program has an address and an epmd for every thirty of its nodes, so the real node sees what it would see in a cluster of many hosts.
+%% To a stock node the peers act as stock nodes; to a Beamway node they act as Beamway nodes on other hosts, over the TCP link and with a
+%% session. Only the real node's CPU time is measured.
 -module(beamway_bench_peers).
 -behaviour(beamway_bench).
 
 -export([options/0, prepare/2, groups/1, metrics/1, finish/2]).
 %% Called in tests.
 -export([start/3, connect/3, await/3, vanish/1, counts/1, stop/1]).
-%% Called in the node.
+%% Called on the real node.
 -export([await_links/2, kinds/0, tick/0, broadcast/1]).
 
 -export_type([peers/0]).
@@ -33,8 +33,8 @@ start(Count, EpmdPort, Speaks) ->
         {error, Why} -> {error, Why}
     end.
 
-%% @doc Makes all of them connect to the node that listens at this port. The cookie goes over standard input because others could see it
-%% on a command line.
+%% @doc Makes all peers connect to the node that listens on this port. The cookie is passed over standard input because other users could
+%% see it on a command line.
 -spec connect(peers(), inet:port_number(), Cookie :: atom()) -> ok | {error, string()}.
 connect(Peers, Port, Cookie) ->
     ok = beamway_bench_tools:write(Peers, io_lib:format("connect 127.0.0.1 ~b ~ts~n", [Port, Cookie])),
@@ -43,20 +43,20 @@ connect(Peers, Port, Cookie) ->
         Other -> {error, lists:flatten(io_lib:format("~tp", [Other]))}
     end.
 
-%% @doc Waits until all of them together have received this many since they started.
+%% @doc Waits until the peers have received this many ticks or messages in total since they started.
 -spec await(peers(), ticks | messages, Number :: non_neg_integer()) -> ok.
 await(Peers, What, Number) ->
     ok = beamway_bench_tools:write(Peers, io_lib:format("await ~ts ~b~n", [What, Number])),
     {line, "reached"} = beamway_bench_tools:line(Peers, ?STORM_MS),
     ok.
 
-%% @doc Makes a third of them vanish as if killed, and returns their number.
+%% @doc Makes a third of the peers vanish as if killed, and returns how many that are.
 -spec vanish(peers()) -> pos_integer().
 vanish(Peers) ->
     {ok, [Gone], []} = answer("vanish", "vanished ~d", Peers),
     Gone.
 
-%% @doc The number of ticks that arrived, and of connections that the real node has closed.
+%% @doc The number of ticks received, and the number of connections that the real node has closed.
 -spec counts(peers()) -> {Ticks :: non_neg_integer(), Lost :: non_neg_integer()}.
 counts(Peers) ->
     {ok, [Ticks, Lost], []} = answer("counts", "ticks ~d lost ~d", Peers),
@@ -67,7 +67,7 @@ answer(Command, Format, Peers) ->
     {line, Line} = beamway_bench_tools:line(Peers, ?STORM_MS),
     io_lib:fread(Format, Line).
 
-%% @doc Stops it.
+%% @doc Stops the program.
 -spec stop(peers()) -> ok.
 stop(Peers) -> beamway_bench_tools:close(Peers, none).
 
@@ -112,7 +112,7 @@ measure(Name, Count, #{contenders := Contenders, idle_ms := IdleMs, rounds := Ro
     [Link] = Call(kinds, []),
     Bytes = (settled_bytes(Node) - Before) / Count,
     {_, _, IdleUs} = timed(Node, fun() -> receive after IdleMs -> ok end end),
-    %% A link that has just sent something else sends no tick, so the first ticks are not counted.
+    %% A link that has just sent something else does not send a tick, so the first ticks are not counted.
     ok = Call(tick, []),
     receive after 1000 -> ok end,
     {Ticked, 0} = counts(Peers),
@@ -137,7 +137,7 @@ noticed(Peers, Count, Call) ->
     ok = Call(await_links, [Count - Gone, ?CONNECT_MS]),
     Gone.
 
-%% The result of the function, its milliseconds, and the node's microseconds of processor time.
+%% The result of the function, its milliseconds, and the node's microseconds of CPU time.
 timed(#{os_pid := OsPid}, Fun) ->
     {Cpu, Start} = {beamway_bench_os:thread_us(OsPid), erlang:monotonic_time(microsecond)},
     Result = Fun(),
@@ -217,7 +217,7 @@ prepare_test_() ->
     [?_assertMatch({ok, #{links := [100, 300], repeats := 1}}, prepare([], quick)), ?_assertMatch({ok, #{links := [5, 7], repeats := 2}}, prepare([{links, "5,7"}, {repeats, 2}], full)),
      ?_assertMatch({error, _}, prepare([{links, "2"}], quick)), ?_assertMatch({error, _}, prepare([{links, "many"}], full))].
 
-%% The program rejects invalid handshakes but stays alive, and it ends when its standard input does.
+%% The program rejects invalid handshakes but stays alive, and it exits at the end of its standard input.
 nonsense_is_refused_test_() -> {timeout, 60, fun nonsense_is_refused/0}.
 
 nonsense_is_refused() ->

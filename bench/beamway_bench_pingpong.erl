@@ -63,7 +63,7 @@ p(Percent, Counts) ->
         Nanoseconds -> Nanoseconds / 1000
     end.
 
-%% The first node asks, whichever side has connected.
+%% The first node sends the requests, whichever side has connected.
 round_trips(#{members := [Asking | _]} = Cluster, Size, #{warm_ms := WarmMs, window_ms := Ms}) ->
     [_, Answering] = beamway_bench_nodes:names(Cluster),
     Call = fun(Function, Args, Timeout) ->
@@ -93,7 +93,7 @@ beside_bulk(#{members := [_, Answering]} = Cluster, Settings) ->
     ok = beamway_bench_nodes:call(Answering, beamway_bench_load, stop, [?BULK], 30000),
     maps:from_list(figures(?BESIDE, Counts)).
 
-%% Starts one for each processor, distributed over the nodes; each node gets at least one.
+%% Starts one busy process per processor, distributed over the nodes; each node gets at least one.
 start_burners(#{members := Members} = Cluster) ->
     Each = max(1, beamway_bench_os:processors() div length(Members)),
     _ = beamway_bench_nodes:all(Cluster, beamway_bench_load, start,

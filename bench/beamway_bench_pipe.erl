@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `bench pipe': how close do rdpipe's carriers come to their limits, and how do other programs do on the same path?
+%% @doc `bench pipe': how close do rdpipe's carriers come to their limits, and how do other programs compare on the same path?
 %%
 %% The hosts are the network namespaces of the pipe's own tests, with an sshd each. They are controlled by `bench/pipe_figures', which
 %% runs for the whole benchmark. Streams go from host to host over a path shaped to 4 Gbit/s (`fast') and over one that is as fast as the
@@ -7,8 +7,8 @@
 %% 64 bytes goes to a remote `cat' and back.
 %%
 %% `--part wan' sends over paths of 1 Gbit/s with round trips of 20, 50 and 100 ms and losses from 0 to 0.1 % (`native/test/path'), and
-%% measures how much has arrived after a time that is the same for all and includes the start. `--quick' measures three of the twelve
-%% paths.
+%% measures how much has arrived after a fixed time, which includes start-up and is the same for all contenders. `--quick' measures three of
+%% the twelve paths.
 %%
 %% `--part recipes' times the recipes of the guide with rdpipe and with ssh, from the call to its end: a tree, a container's layers, a
 %% disk image with holes and, where ffmpeg and PostgreSQL are installed, a video and a database. It needs root.
@@ -89,7 +89,7 @@ figures(Seconds, Path, Name) ->
         Figures -> maps:fold(fun(What, Figure, Acc) -> Acc#{key(What, Path) => Figure} end, #{}, Figures)
     end.
 
-%% There is one program for the whole run; it is owned by the measuring process and ends with it.
+%% A single program serves the whole run; it is owned by the measuring process and exits with it.
 program(Seconds) ->
     case get(?MODULE) of
         undefined ->

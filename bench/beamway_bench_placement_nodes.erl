@@ -56,7 +56,7 @@ measure(Speed, _) ->
     Members = lists:append([M || #{members := M} <- Clusters]),
     [First | _] = Members,
     Names = [Name || #{name := Name} <- Members],
-    %% Each cluster starts with its own cookie.
+    %% Each cluster has its own cookie from the start.
     Cookie = beamway_bench_nodes:call(First, erlang, get_cookie, []),
     _ = beamway_bench_nodes:all(Members, erlang, set_cookie, [Cookie]),
     _ = [true = beamway_bench_nodes:call(First, net_kernel, connect_node, [Name]) || Name <- tl(Names)],
@@ -65,7 +65,7 @@ measure(Speed, _) ->
     ok = beamway_bench_nodes:stop_epmd(Epmd),
     lists:foldl(fun maps:merge/2, #{}, Figures).
 
-%% Small nodes on stock TCP, ten of which boot at a time.
+%% Small nodes on stock TCP; they boot in batches of ten.
 started(Epmd) ->
     Root = beamway_bench_nodes:root(),
     #{tcp := Stock} = beamway_bench_contender:all(Root, 50),
@@ -132,7 +132,7 @@ clock() -> erlang:system_time(microsecond).
 choices(Names, Way, Ms, EveryMs) ->
     Query = #{require => {bench_clock, gt, 0}, deadline => 5000, max_age => case Way of pull -> 0; _ -> 1000 end},
     _ = Way =:= push andalso apply(placement, follow, [Names, [bench_clock], 200]),
-    %% The first choice finds empty caches.
+    %% The first choice does not count, because the caches are still empty.
     {ok, _, _} = apply(placement, choose_nodes, [Names, Query]),
     ok = timer:sleep(1000),
     Before = traffic(Names, Way),
@@ -187,10 +187,10 @@ start_server() ->
 %% @doc Serves one task after the other. The server sleeps during the service time, so that many servers fit on a host.
 -spec server(non_neg_integer()) -> no_return().
 server(Served) ->
-    %% The server ends with the node.
+    %% The server runs until the node exits.
     receive
         {task, From, Reference, Ms} ->
-            %% A sleep in whole milliseconds takes half a millisecond too long on average.
+            %% A sleep in whole milliseconds is half a millisecond too long on average.
             _ = persistent_term:put(bench_busy, 1),
             ok = timer:sleep(max(0, round(Ms) - 1)),
             From ! {done, Reference},

@@ -10,8 +10,8 @@
 
 -type shape() :: atom().
 -type part() :: pos_integer() | {LevelUs :: number(), Noise :: number(), [part()]}.
-%% A part is a number of nodes, or a group: the time between two of its parts, the standard deviation of that time's logarithm, and the
-%% parts.
+%% A part is either a number of nodes or a group, which consists of the time between two of its parts, the standard deviation of that time's
+%% logarithm, and the parts.
 -type spec() :: #{tree := part(),
                   outliers => float(),     %% the share of pairs that measure 3 to 12 times too long
                   slow => float()}.        %% standard deviation of the nodes' own slowness, in logarithms
@@ -106,7 +106,7 @@ outlier(Share, Random0) ->
     {Size, Random} = rand:uniform_s(Random1),
     {case Chance < Share of true -> 3 + 9 * Size; false -> 1 end, Random}.
 
-%% @doc The matrix without a random share of its pairs.
+%% @doc Removes a random share of the matrix's pairs.
 -spec with_gaps(placement_matrix:matrix(), Share :: float(), Seed :: integer()) -> placement_matrix:matrix().
 with_gaps(Matrix, Share, Seed) ->
     {Left, _} = lists:foldl(fun(Pair, {Kept, R0}) ->

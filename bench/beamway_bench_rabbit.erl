@@ -1,6 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A cluster of Debian's rabbitmq-server on this machine, for the benchmark and for the test. The caller must run in `scripts/in-overlay
-%% --loopback', where the package is installed and ports are free. Whatever remains of the cluster disappears when that overlay ends.
+%% @doc A cluster of Debian's rabbitmq-server on this machine, for the benchmark and for the test. The caller must run in
+%% `scripts/in-overlay --loopback', where the package is installed and the ports are free. Anything left of the cluster disappears when that
+%% overlay is removed.
 %%
 %% A contender ({@link beamway_bench_contender}) determines the cluster's carrier and reaches the servers only through environment
 %% variables. The servers run as the package's user, so they get a copy of Beamway that this user may read. The ports of a cluster's nodes
@@ -64,7 +65,7 @@ env(#{args := Args, env := Env}) ->
     Ours = [{"RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS", Flags} | Carrier] ++ Env,
     [Clean || {Key, _} = Clean <- beamway_bench_contender:clean_env(), not lists:keymember(Key, 1, Ours)] ++ Ours.
 
-%% The paths are not needed because ERL_LIBS is set.
+%% Code paths are not needed because ERL_LIBS is set.
 without_path(["-pa", _ | Rest]) -> without_path(Rest);
 without_path([Arg | Rest]) -> [Arg | without_path(Rest)];
 without_path([]) -> [].
@@ -97,7 +98,7 @@ launch(N, Cluster) ->
     {0, _} = run("/usr/sbin/rabbitmq-server", ["-detached"], node_env(N, Cluster), ?START_MS),
     ok.
 
-%% A node opens its AMQP port last.
+%% The AMQP port is the last thing that a node opens, so the node is ready.
 await_node(N, #{base_port := Base} = Cluster) ->
     await(fun() -> is_listening(Base + N) end, ?START_MS, {node_did_not_start, node_name(N, Cluster), no_amqp_port}).
 
@@ -117,18 +118,18 @@ running(N, Cluster) ->
         {error, _} -> []
     end.
 
-%% @doc Starts a stopped node and waits until it is back in its cluster.
+%% @doc Starts a stopped node and waits until it has rejoined its cluster.
 -spec start_node(1..3, cluster()) -> ok.
 start_node(N, Cluster) -> start_node(N, Cluster, Cluster).
 
-%% @doc The same, but rabbitmqctl gets a different environment from the node's.
+%% @doc The same, but rabbitmqctl runs with a different environment from the node's.
 -spec start_node(1..3, Node :: cluster(), Tools :: cluster()) -> ok.
 start_node(N, #{name := Name} = Node, Tools) ->
     ok = launch(N, Node),
     ok = await_node(N, Node),
     await(fun() -> is_whole(Tools) end, ?START_MS, {no_cluster, Name}).
 
-%% @doc Kills a node with kill -9 and waits until it has ended.
+%% @doc Kills a node with kill -9 and waits until it has exited.
 -spec kill_node(1..3, cluster()) -> ok.
 kill_node(N, Cluster) ->
     case beamway_bench_os:identity(os_pid(N, Cluster)) of
@@ -144,7 +145,7 @@ os_pid(N, Cluster) ->
     {ok, Text} = file:read_file(filename:join([?STATE, "mnesia", node_name(N, Cluster) ++ ".pid"])),
     binary_to_integer(string:trim(Text)).
 
-%% @doc Kills all nodes, because nothing of the cluster is used again.
+%% @doc Kills all nodes. There is no need for a clean shutdown, because the cluster is not used again.
 -spec stop(cluster()) -> ok.
 stop(#{nodes := Numbers} = Cluster) ->
     lists:foreach(fun(N) -> ok = kill_node(N, Cluster) end, Numbers).
@@ -154,7 +155,7 @@ stop(#{nodes := Numbers} = Cluster) ->
 ctl(N, [Command | Args], Cluster) ->
     run("/usr/sbin/rabbitmqctl", [Command, "-q", "-n", node_name(N, Cluster) | Args], node_env(N, Cluster), ?CTL_MS).
 
-%% @doc The output of an expression that is evaluated on a node.
+%% @doc Evaluates an expression on a node and returns its output.
 -spec eval(1..3, string(), cluster()) -> {ok, [string()]} | {error, [string()]}.
 eval(N, Expression, Cluster) ->
     case ctl(N, ["eval", Expression], Cluster) of
@@ -177,7 +178,7 @@ links_of(N, Peers, Cluster) ->
     Found = [{Peer, list_to_existing_atom(Kind)} || Line <- Lines, [Peer, Kind] <- [string:lexemes(Line, " ")]],
     [{Peer, proplists:get_value(Peer, Found, none)} || Peer <- Peers].
 
-%% @doc Reads a page of the management plugin or of Prometheus.
+%% @doc Fetches a page from the management plugin or from Prometheus.
 -spec get(1..3, {management | prometheus, Path :: string()}, cluster()) -> {Status :: integer(), Body :: binary()}.
 get(N, {Which, Path}, Cluster) ->
     request(get, {url(N, Which, Path, Cluster), headers()}).
@@ -201,7 +202,7 @@ headers() -> [{"authorization", "Basic " ++ base64:encode_to_string("guest:guest
 
 request(Method, Request) ->
     {ok, _} = application:ensure_all_started(inets),
-    %% httpc belongs to the application inets, which may exist only where RabbitMQ is installed.
+    %% httpc is part of the application inets, which may be missing where RabbitMQ is not installed.
     Client = httpc,
     {ok, {{_, Status, _}, _, Body}} = Client:request(Method, Request, [{timeout, 30000}], [{body_format, binary}]),
     {Status, Body}.
@@ -223,6 +224,6 @@ run(Program, Args, Env, TimeoutMs) ->
                false -> ["-u", Key];
                _ -> [Key ++ "=" ++ Value]
            end || {Key, Value} <- lists:keysort(2, Env)],
-    %% env expects the variables that it unsets first.
+    %% env expects the variables to unset before the variables to set.
     {Unset, Values} = lists:partition(fun([First | _]) -> First =:= "-u" end, Set),
     beamway_bench_tools:run("/usr/bin/env", lists:append(Unset ++ Values) ++ [Program | Args], TimeoutMs).

@@ -2,14 +2,14 @@
 %% @doc `bench rabbitmq': what does a RabbitMQ cluster gain? Each contender has three nodes of Debian's rabbitmq-server on this machine; one
 %% publisher and one consumer use a quorum queue and a classic mirrored queue, with small, medium and large messages.
 %%
-%% The queue's leader is on node 2, the publisher connects to node 1 and the consumer to node 3, so every message crosses the carrier to
-%% the leader, to the replicas and to the consumer. The client is written in C (rabbitmq_load.c) so that it takes as little processor time
-%% as possible from the brokers. Rates are measured with a window of unconfirmed messages; latencies and processor time are measured at
-%% one rate for all contenders, well below that.
+%% The queue's leader is on node 2, the publisher connects to node 1 and the consumer to node 3, so every message crosses the carrier to the
+%% leader, to the replicas and to the consumer. The client is written in C (rabbitmq_load.c) so that it takes as little CPU time as possible
+%% from the brokers. Rates are measured with a window of unconfirmed messages; latencies and CPU time are measured at a fixed, much lower
+%% rate, which is the same for all contenders.
 %%
-%% `bin/beamway' runs this in an overlay (scripts/in-overlay), where the servers are installed and their files are kept in memory, because
-%% a disk would hide the carrier. All clusters run for the whole benchmark and end with the overlay; those that are not being measured are
-%% idle.
+%% `bin/beamway' runs this in an overlay (scripts/in-overlay), where the servers are installed and their files are kept in memory, because a
+%% disk would hide the carrier. All clusters run for the whole benchmark and are removed with the overlay; those that are not being measured
+%% are idle.
 -module(beamway_bench_rabbitmq).
 -behaviour(beamway_bench).
 
@@ -36,7 +36,7 @@ prepare(Given, Speed) ->
 times(quick) -> #{warm_ms => 200, window_ms => 700};
 times(full) -> #{warm_ms => 400, window_ms => 2000}.
 
-%% There is one group for each contender, so that it is known which one is being measured.
+%% Each contender has its own group, so that the measuring function knows which contender it measures.
 %% @private
 -spec groups(map()) -> [beamway_bench_run:group()].
 groups(#{speed := Speed} = Settings) ->
@@ -59,7 +59,7 @@ measure_load(Cluster, Queue, {Bytes, Window, Rate}, Settings) ->
 
 %% ---- the clusters ----
 
-%% All clusters start at once, in the first turn, and keep running.
+%% All clusters are started together in the first turn, and keep running.
 clusters(Names, Settings) ->
     case get(?MODULE) of
         undefined ->
@@ -78,7 +78,7 @@ start_clusters(Names, #{contenders := Contenders}) ->
                 || {Name, Base} <- lists:zip(Names, lists:seq(6000, 6000 + 1000 * (length(Names) - 1), 1000))],
     maps:from_list([{Name, started(Pid, Monitor)} || {Name, {Pid, Monitor}} <- Starting]).
 
-%% This receive needs no timeout because each step of the start has its own.
+%% This receive needs no timeout because each step of starting a cluster has its own.
 started(Pid, Monitor) ->
     receive
         {Pid, Cluster} -> true = demonitor(Monitor, [flush]), Cluster;
@@ -86,7 +86,7 @@ started(Pid, Monitor) ->
     end.
 
 start_cluster(#{name := Name, link := Link} = Contender, Base) ->
-    %% The log is smaller than RabbitMQ's half a gigabyte per node because it is kept in memory here.
+    %% RabbitMQ's default is half a gigabyte per node; the log is smaller here because it is kept in memory.
     Cluster = beamway_bench_rabbit:start(#{name => atom_to_list(Name), base_port => Base, contender => Contender,
                                            settings => ["raft.wal_max_size_bytes = 67108864"]}),
     {0, _} = beamway_bench_rabbit:ctl(1, ["set_policy", "mirrored", "^mirrored", "{\"ha-mode\":\"all\"}"], Cluster),
@@ -113,7 +113,7 @@ run_load(#{base_port := Base} = Cluster, Queue, Bytes, Window, Rate, #{warm_ms :
     ok = in_time(Rate, Count, Seconds, Queue, Bytes),
     #{rate => Count / Seconds, p99 => P99, cpu => Used / Count}.
 
-%% The latencies of a broker that falls behind are those of its backlog, which are meaningless.
+%% If a broker falls behind, its latencies only measure the backlog and are meaningless.
 in_time(Rate, Count, Seconds, Queue, Bytes) ->
     case Count >= 0.5 * Rate * Seconds of
         true -> ok;

@@ -5,7 +5,7 @@
 %% until the device has an event. It is compared with `ib_write_bw' and `ib_send_bw', which never sleep, and with `ib_send_lat -e', which
 %% does. `ib_write_lat' cannot sleep, so it is listed only for information. The latency is half a round trip.
 %%
-%% Each contender also has a row for the device's counts of retransmissions and of receivers that were not ready (RNR).
+%% Each contender also has a row with the device's counters of retransmissions and of receiver-not-ready (RNR) errors.
 -module(beamway_bench_rdma).
 -behaviour(beamway_bench).
 
@@ -101,7 +101,7 @@ link_figure(Text) ->
         nomatch -> none
     end.
 
-%% Sends from a file without contents to /dev/null, so this includes what a pipe does apart from sending.
+%% Sends from a sparse file to /dev/null, so this includes the work of a pipe apart from sending.
 pipe(Options, Block, Count, #{address := Address}) ->
     Folder = filename:join([beamway_bench_nodes:root(), "rdpipe", "build", "bin"]),
     Total = Block * Count,
@@ -123,8 +123,8 @@ pipe_seconds(Text) ->
         nomatch -> none
     end.
 
-%% The last row of a table of perftest. perftest first calibrates the processor's clock, and if a busy machine disturbs that, it ends
-%% without results and is tried again.
+%% The last row of a table of perftest. perftest first calibrates the CPU clock. If a busy machine disturbs the calibration, perftest exits
+%% without results, so we retry.
 perftest(Name, Words, Settings) -> perftest(Name, Words, Settings, ?TRIES).
 
 perftest(Name, Words, _, 0) -> error({no_figures, Name, Words, ?TRIES});
@@ -154,7 +154,7 @@ free_port() ->
     ok = gen_tcp:close(Socket),
     Port.
 
-%% Asks the kernel's table, because the server would take a test connection for the client's.
+%% Looks for the port in the kernel's table, because the server would mistake a test connection for the client's.
 listens(CmPort, Server, Deadline) ->
     {ok, Table4} = file:read_file("/proc/net/tcp"),
     {ok, Table6} = file:read_file("/proc/net/tcp6"),

@@ -1,11 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `bench recorder': what does it cost to observe a link from inside? It measures the processor time of both nodes for each call of
-%% 100 callers, and of nodes at rest, with and without the flight recorder; and the processor time for each call whose messages carry a
-%% trace context.
+%% @doc `bench recorder': what does it cost to observe a link from inside? It measures the CPU time of both nodes per call of 100 callers,
+%% and that of idle nodes, with and without the flight recorder; it also measures the CPU time per call if the messages carry a trace
+%% context.
 %%
-%% The contenders without the recorder set `record_s' to 0, and their recorder is suspended, so that nothing is sampled. The driver's
-%% counts for each message are made in both cases.
-%% message it counts for both.
+%% The contenders without the recorder set `record_s' to 0, and their recorder is suspended, so that nothing is sampled. The driver updates
+%% its per-message counters in both cases.
 -module(beamway_bench_recorder).
 -behaviour(beamway_bench).
 
@@ -31,7 +30,7 @@ groups(Settings) ->
     [#{nodes => 2, contenders => [beamway, beamway_unrecorded, beamway_tcp, beamway_tcp_unrecorded, teleport], directions => [forward], measure => fun(Cluster) -> of_call(Cluster, Settings) end},
      #{nodes => ?NODES, contenders => [beamway_tcp, beamway_tcp_unrecorded], directions => [forward], measure => fun(Cluster) -> at_rest(Cluster, Settings) end}].
 
-%% Suspends the recorder of contenders that must run without it.
+%% Suspends the recorder for contenders that must run without it.
 suspended(#{contender := #{env := Env}} = Cluster) ->
     _ = [beamway_bench_nodes:all(Cluster, sys, suspend, [beamway_recorder]) || lists:member({"BEAMWAY_RECORD_S", "0"}, Env)],
     ok.
@@ -48,7 +47,7 @@ of_call(Cluster, #{warm_ms := WarmMs, window_ms := Ms}) ->
     _ = beamway_bench_nodes:all(Cluster, beamway_bench_load, stop, []),
     #{?CALL => beamway_bench_cost:per_call(fun(#{user := User, kernel := Kernel}) -> User + Kernel end, Before, After)}.
 
-%% The time for each node and second. It waits first because a link is not at rest in the first seconds after connecting.
+%% The CPU time per node and second. It waits first because a link is not idle in the first seconds after connecting.
 at_rest(Cluster, #{rest_ms := Ms}) ->
     ok = suspended(Cluster),
     receive after Ms -> ok end,
@@ -68,7 +67,7 @@ metrics(#{}) ->
 
 -ifdef(TEST).
 
-%% The recorder of one contender runs, that of the other does not.
+%% The recorder runs for one contender and is suspended for the other.
 one_is_suspended_test_() ->
     {timeout, 60, fun() ->
         Status = fun(#{contender := #{name := Name}} = Cluster) ->

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `bench references': what does it save if nodes on the same host share a large binary?
+%% @doc `bench references': how much is saved if nodes on the same host share a large binary?
 %%
 %% A node has a binary and sends it to a second one repeatedly. The second node reads 4 KB of it, or all of it, or forwards it to a third
 %% node; the last node to receive it answers. `teleport' sends a handle of the shared binary, `beamway' is plain `!' over shared memory.

@@ -2,9 +2,9 @@
 %% @doc Turns samples into the result of a benchmark: metrics with their ratios, the JSON object that is stored, the tables that people
 %% read, and the warnings. All functions except {@link save/2} are pure.
 %%
-%% A value is the median of its repeats, in the direction of connecting in which it is worse. A metric compares contenders within each
-%% repeat, in the direction in which Beamway's value is worse, because choosing the direction separately for each contender would favour
-%% the one whose repeats vary less.
+%% A value is the median of its repeats, taken from the direction of connecting in which it is worse. A metric compares contenders within
+%% each repeat, in the direction in which Beamway's value is worse, because choosing the direction separately for each contender would
+%% favour the one whose repeats vary less.
 -module(beamway_bench_report).
 
 -export([result/4, again/1, to_json/1, to_text/1, table/1, number/1, verdict/1, ratio/3, save/2]).
@@ -16,7 +16,7 @@
                     key := beamway_bench_run:key(),
                     %% the contender that the metric is about
                     contender := beamway_bench_contender:name(),
-                    %% the list is empty if nothing else has such a value
+                    %% empty if there is no other contender with such a value
                     baselines := [beamway_bench_contender:name()]}.
 -type figure() :: #{contender := atom(), key := binary(), unit := binary(), better := atom(),
                     median := float(), spread := float(), direction := atom(), samples := [number()],
@@ -41,7 +41,7 @@ result(Bench, Metrics, Samples, Context) ->
       warnings => [unicode:characters_to_binary(W)
                    || W <- maps:get(warnings, Context, []) ++ noisy(Figures)]}.
 
-%% In the order of the metrics, with the values of all contenders for each.
+%% Sorted in the order of the metrics; each entry has the values of all contenders.
 figures(Metrics, Samples) ->
     Wanted = unique([{Key, Name, Metric} || #{key := Key, contender := Own, baselines := Others} = Metric <- Metrics,
                                             Name <- Others ++ [Own]]),
@@ -96,7 +96,7 @@ compared(Better, #{direction := Direction, samples := Values}, #{contender := Na
                     p => case beamway_bench_stats:sign(Values, Others) of none -> null; P -> P end}
     end.
 
-%% Programs that are not nodes have no direction.
+%% Programs other than nodes do not have a direction.
 same_direction(Direction, #{directions := Directions, samples := Own}) ->
     maps:get(Direction, Directions, Own).
 
@@ -124,7 +124,7 @@ again(#{<<"bench">> := Bench, <<"figures">> := Figures, <<"metrics">> := Entries
 directions(#{<<"directions">> := Directions}) -> maps:from_list([{atom(Name), Values} || {Name, Values} <- maps:to_list(Directions)]);
 directions(#{<<"direction">> := Direction, <<"samples">> := Values}) -> #{atom(Direction) => Values}.
 
-%% The entries for each baseline become one metric with all baselines.
+%% Merges the entries for the individual baselines into one metric with all baselines.
 metrics_of([]) -> [];
 metrics_of([#{<<"name">> := Name, <<"unit">> := Unit, <<"better">> := Better, <<"key">> := Key, <<"contender">> := Own} | _] = Entries) ->
     {Same, Rest} = lists:partition(fun(#{<<"name">> := N, <<"contender">> := C}) -> N =:= Name andalso C =:= Own end, Entries),
@@ -132,7 +132,7 @@ metrics_of([#{<<"name">> := Name, <<"unit">> := Unit, <<"better">> := Better, <<
        baselines => [atom(Baseline) || #{<<"baseline_name">> := Baseline} <- Same, Baseline =/= null]}
      | metrics_of(Rest)].
 
-%% The contender may have been removed from the programs since, so its name may not exist as an atom yet.
+%% The contender may have been removed from the code since then, so its name may not exist as an atom yet.
 atom(Name) -> binary_to_atom(Name).
 
 %% @doc The result as an object for jiffy.
@@ -153,7 +153,7 @@ rounded(_, Map) when is_map(Map) -> maps:map(fun rounded/2, Map);
 rounded(_, List) when is_list(List) -> [rounded(element, Value) || Value <- List];
 rounded(_, Value) -> Value.
 
-%% @doc The tables for people: first what every contender did, then how Beamway compares.
+%% @doc The human-readable tables: first the values of every contender, then how Beamway compares.
 -spec to_text(result()) -> unicode:chardata().
 to_text(#{figures := Figures, metrics := Metrics, warnings := Warnings}) ->
     [table([["measured", "contender", "median", "unit", "spread", "worse when"]
@@ -178,14 +178,14 @@ entry_row(#{name := Name, beamway := Median, baseline := Base, baseline_name := 
     [Name, {right, number(Median)}, atom_to_list(Other), {right, number(Base)}, Unit,
      ratio(maps:get(ratio, Entry), maps:get(interval, Entry), maps:get(range, Entry)), verdict(maps:get(verdict, Entry))].
 
-%% @doc A ratio as people read it, with its interval, or with the range if there are too few repeats.
+%% @doc A ratio in human-readable form, with its interval, or with the range if there are too few repeats.
 -spec ratio(Ratio :: float() | null, Interval :: [float()] | null, Range :: [float()] | null) -> unicode:chardata().
 ratio(null, _, _) -> "";
 ratio(Ratio, [Low, High], _) -> [number(Ratio), " [", number(Low), ", ", number(High), "]"];
 ratio(Ratio, null, [Least, Most]) -> [number(Ratio), " (", number(Least), " to ", number(Most), ")"];
 ratio(Ratio, null, null) -> number(Ratio).
 
-%% @doc The verdict as the tables print it, which includes the cases that Beamway loses.
+%% @doc The verdict as the tables print it. Losses are printed as well.
 -spec verdict(Verdict :: atom() | binary()) -> string().
 verdict(null) -> "";
 verdict(Verdict) when is_atom(Verdict) -> verdict(atom_to_binary(Verdict));
@@ -195,7 +195,7 @@ verdict(Verdict) -> binary_to_list(Verdict).
 
 percent(Share) -> io_lib:format("~b %", [round(100 * Share)]).
 
-%% @doc A number as people read it, without meaningless digits.
+%% @doc A number in human-readable form, without meaningless digits.
 -spec number(number()) -> string().
 number(N) when N < 0 -> "-" ++ number(-N);
 number(N) when N >= 999.5 -> thousands(integer_to_list(round(N)));
@@ -251,7 +251,8 @@ the_worse_direction_counts_test() ->
                    ratio := 1.8272727272727274, samples := 7, direction := reverse, verdict := wins}, Rate),
     ?assertMatch(#{name := <<"bells">>, beamway := 0.5, baseline := null, ratio := null}, Bells).
 
-%% Beamway is worse in the direction in which stock is better. Both are compared in that direction, and not each in its own worst one.
+%% Beamway is worse in the direction in which stock is better. Both are compared in that direction, rather than each in its own worst
+%% direction.
 one_direction_is_compared_test() ->
     Samples = (samples())#{{tcp, <<"calls">>} => #{forward => seven(100, 100, 100), reverse => seven(150, 160, 160)}},
     #{metrics := [Rate | _]} = result(<<"x">>, metrics(), Samples, #{}),

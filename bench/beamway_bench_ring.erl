@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc `bench ring': on each of six nodes some workers send a binary of 10 MB around the ring, and the node where it ends acknowledges.
-%% This repeats the measurement of the library that teleport follows.
+%% This repeats a benchmark of the library on which teleport is modelled.
 %%
 %% Like that library, it prints each worker's time in microseconds and their mean in seconds. It compares how many MB per second all
 %% workers together send around the ring, computed from the slowest of them. The contender `teleport' also sends handles of shared
@@ -29,7 +29,7 @@ prepare(Given, Speed) ->
         {error, Why} -> {error, Why}
     end.
 
-%% Each binary in transit exists about three times.
+%% About three copies of each binary in transit exist at the same time.
 fitting(#{workers := Workers, nodes := Nodes} = Settings) ->
     Need = 3 * Nodes * lists:max(Workers) * ?BYTES,
     case beamway_bench_os:available_bytes() div 2 of
@@ -50,7 +50,7 @@ measure(#{contender := #{name := Name}, members := Members} = Cluster, #{workers
     _ = [beamway_bench_nodes:call(Member, beamway_bench_messages, start_ring, [Way, To]) || {Member, To} <- Next],
     Best = fun(Count, Kind) -> lists:max([round_trip(Way, Name, Next, {Count, Kind}) || _ <- lists:seq(1, Rounds)]) end,
     Plain = [{Count, Best(Count, plain)} || Count <- Workers],
-    %% A contender without blocks is compared with its plain binaries.
+    %% A contender that cannot send blocks is represented by its result for plain binaries.
     Blocks = case Name of teleport -> [{Count, Best(Count, block)} || Count <- Workers]; _ -> Plain end,
     maps:from_list([{key(Count, Kind), Figure} || {Kind, Figures} <- [{plain, Plain}, {block, Blocks}], {Count, Figure} <- Figures]).
 

@@ -2,8 +2,8 @@
 %% @doc `bench rpc': how many remote calls per second? On each of N nodes a hundred processes make calls to the other nodes in a tight
 %% loop, and the calls are counted.
 %%
-%% The call returns its argument, which has 16 bytes unless `--size' says otherwise. Callers on all nodes call at once, so swapping who
-%% connected to whom only renames the nodes, but both directions are measured nevertheless.
+%% The call returns its argument, which has 16 bytes unless `--size' says otherwise. Callers on all nodes call at the same time, so
+%% reversing the direction of connecting only renames the nodes, but both directions are measured nevertheless.
 -module(beamway_bench_rpc).
 -behaviour(beamway_bench).
 
@@ -51,7 +51,7 @@ prepare(Given, Speed, NodesText, Hosts) ->
             {error, io_lib:format("--callers ~b: expected a number from 1 to 10000", [Callers])}
     end.
 
-%% Many sizes take long, and two nodes suffice to compare them.
+%% Measuring many sizes takes long, and two nodes are enough to compare them.
 nodes_text(true, "2,4") -> "2";
 nodes_text(_, Text) -> Text.
 
@@ -61,7 +61,7 @@ chart(Sized, Given) ->
 window_ms(quick) -> 500;
 window_ms(full) -> 2000.
 
-%% Each call in flight exists about four times: the payload at both ends and in transit in both directions.
+%% About four copies of the payload of each call exist: one at each end, and one in transit in each direction.
 fitting(#{nodes := Nodes, sizes := Sizes, callers := Callers} = Settings) ->
     Need = 4 * lists:max(Nodes) * Callers * lists:max(Sizes),
     case beamway_bench_os:available_bytes() div 2 of

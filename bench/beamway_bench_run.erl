@@ -15,11 +15,11 @@
 -type figures() :: #{key() => number()}.
 -type group() :: #{%% 0 if the measurement does not need our nodes
                    nodes := non_neg_integer(),
-                   %% the network between whose hosts it measures; without it the nodes are all in one place
+                   %% the network whose hosts run the nodes; if it is missing, all nodes run in the same place
                    net => beamway_bench_net:name(),
                    contenders := [beamway_bench_contender:name()],
                    directions := [beamway_bench_nodes:direction()],
-                   %% gets the hosts if the group has a network but no nodes
+                   %% is called with the hosts if the group has a network but no nodes
                    measure := fun((beamway_bench_nodes:cluster() | [beamway_bench_hosts:host()] | none) -> figures())}.
 -type samples() :: #{{beamway_bench_contender:name(), key()} =>
                          #{beamway_bench_nodes:direction() => [number()]}}.
@@ -85,7 +85,7 @@ repeats(Repeat, Measure, Start, #{budget_ms := Budget, progress := Progress} = O
         false -> ok = Progress("no time for repeat ~b on this machine now", [Repeat]), Acc
     end.
 
-%% Assumes that the next repeat takes as long as the previous ones did on average.
+%% Assumes that the next repeat takes as long as the average of the previous ones.
 has_time(1, _, _) -> true;
 has_time(_, _, infinity) -> true;
 has_time(Repeat, Elapsed, Budget) -> Elapsed * Repeat div (Repeat - 1) =< Budget.
@@ -145,7 +145,7 @@ in_a_process(Fun) ->
         {'DOWN', Monitor, process, Pid, Reason} -> {error, Reason}
     end.
 
-%% The process ends normally, so the processes that are linked to it end without a crash report each.
+%% The process exits normally, so that each process linked to it does not print a crash report.
 guarded(Fun) ->
     try
         {ok, Fun()}

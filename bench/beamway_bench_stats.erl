@@ -4,10 +4,10 @@
 %% All values of a run are medians over repeats. `spread' is the middle half of the repeats as a share of the median, so that a single
 %% outlier neither hides nor makes a difference.
 %%
-%% A ratio compares two contenders within each repeat, because what the machine does meanwhile affects both. Its value is the median of
-%% these ratios. Its interval is that of order statistics: whatever the distribution of the ratios, it contains their true median with a
-%% probability of at least 95 % if the repeats do not influence each other. (H. A. David, H. N. Nagaraja: Order Statistics, 3rd ed.,
-%% section 7.1.) Such an interval needs at least six ratios; we ask for seven. With fewer there is only their range.
+%% A ratio compares two contenders within each repeat, because disturbances on the machine affect both. Its value is the median of these
+%% ratios. Its interval is based on order statistics: whatever the distribution of the ratios, it contains their true median with a
+%% probability of at least 95 % if the repeats are independent. (H. A. David, H. N. Nagaraja: Order Statistics, 3rd ed., section 7.1.) Such
+%% an interval needs at least six ratios; we require seven. With fewer, only the range is reported.
 -module(beamway_bench_stats).
 
 -export([median/1, percentile/2, spread/1, ratio/2, sign/2, worse/2, verdict/2, significant/1]).
@@ -17,12 +17,12 @@
 -type better() :: higher | lower.
 %% The direction in which a value is better: calls per second should be high, round trips low.
 -type interval() :: {Low :: float(), High :: float()} | {range, Least :: float(), Most :: float()} | unknown.
-%% Two to six repeats have a range. One repeat has neither.
+%% With two to six repeats there is a range instead of an interval. With one repeat there is neither.
 -type verdict() :: wins | even | loses | unknown.
 
 -define(LEAST_REPEATS, 7).
 -define(DOUBT, 0.05).
-%% Two runs of the same thing can differ by this much, however steady each is.
+%% Two runs of the same code can differ by this much, however steady each of them is.
 -define(EVEN, 0.02).
 
 %% @doc The middle value, or the mean of the two middle values if their number is even.
@@ -50,7 +50,7 @@ share(_, Whole) when Whole == 0 -> 0.0;
 share(Part, Whole) -> Part / Whole.
 
 %% @doc The median of the ratios of each repeat, and its interval; `none' for a baseline of 0. Both lists are in the order of the repeats.
-%% Lists of different lengths do not form pairs, so only the ratio of the medians is known.
+%% If the lists have different lengths, their values do not form pairs, so only the ratio of the medians is known.
 -spec ratio(Values :: [number(), ...], Baseline :: [number(), ...]) -> {Ratio :: float(), interval()} | none.
 ratio(Values, Baseline) ->
     case ratios(Values, Baseline) of
@@ -77,7 +77,7 @@ interval(Ratios) ->
     Outside = length(lists:takewhile(fun(Few) -> 2 * at_most(Few, Size) =< ?DOUBT end, lists:seq(0, Size div 2))),
     {lists:nth(Outside, Ratios), lists:nth(Size + 1 - Outside, Ratios)}.
 
-%% The probability of at most this many heads in this many throws of a coin.
+%% The probability of at most this many heads in this many coin tosses.
 at_most(Few, Throws) -> lists:sum([choose(Throws, Heads) || Heads <- lists:seq(0, Few)]) / (1 bsl Throws).
 
 choose(_, 0) -> 1;
@@ -94,8 +94,8 @@ sign(Values, Baseline) ->
             min(1.0, 2 * at_most(length(Ratios) - Most, length(Ratios)))
     end.
 
-%% @doc The largest of these probabilities that is still significant, chosen so that at most 5 % of all verdicts together are expected to
-%% be false; 0 if none is. (Y. Benjamini, Y. Hochberg: Controlling the false discovery rate, 1995.)
+%% @doc The largest of these probabilities that is still significant, or 0 if none is. The threshold is chosen so that at most 5 % of all
+%% verdicts are expected to be false. (Y. Benjamini, Y. Hochberg: Controlling the false discovery rate, 1995.)
 -spec significant([float()]) -> float().
 significant(Probabilities) ->
     Count = length(Probabilities),
@@ -148,11 +148,11 @@ ratio_test_() ->
      ?_assertEqual(none, ratio([1], [0])),
      ?_assertEqual({2.0, unknown}, ratio([2], [1])),
      ?_assertEqual({2.0, {range, 2.0, 2.0}}, ratio([2, 2], [1, 1])),
-     %% a baseline of 0 has no ratio, but the others do
+     %% a baseline of 0 does not have a ratio, but the others do
      ?_assertEqual({2.0, unknown}, ratio([2, 2, 2], [0, 1, 1])),
      ?_assertEqual({2.0, unknown}, ratio([2, 2, 2], [1, 1]))].
 
-%% From tables of the sign test: 1, 1, 2, 2, 3, 4 and 6 ratios at each end are left out.
+%% Taken from tables of the sign test: 1, 1, 2, 2, 3, 4 and 6 ratios are left out at each end.
 interval_test_() ->
     [?_assertEqual({7.0, {float(Cut), float(Size + 1 - Cut)}}, setelement(1, ratio(lists:seq(1, Size), [1 || _ <- lists:seq(1, Size)]), 7.0))
      || {Size, Cut} <- [{7, 1}, {8, 1}, {9, 2}, {11, 2}, {12, 3}, {15, 4}, {20, 6}]].

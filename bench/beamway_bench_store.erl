@@ -25,7 +25,7 @@ context(Bench, Command) ->
       commit => beamway_bench_machine:commit(), measured_at => erlang:system_time(second),
       machine => beamway_bench_machine:machine(), versions => beamway_bench_machine:versions()}.
 
-%% @doc Stores the object atomically, so that a reader never sees half a file.
+%% @doc Stores the object atomically, so that a reader never sees a partially written file.
 -spec write(file:filename(), Object :: map()) -> ok | {error, unicode:chardata()}.
 write(File, Object) ->
     Stored = jiffy:decode(jiffy:encode(timed(Object), [force_utf8]), [return_maps]),
@@ -50,7 +50,7 @@ with_copies(#{<<"directions">> := Directions, <<"direction">> := Direction} = Fi
 with_copies(#{<<"samples">> := Samples, <<"direction">> := Direction} = Figure) -> Figure#{<<"directions">> => #{Direction => Samples}};
 with_copies(Figure) -> Figure.
 
-%% The duration lets `make bench-all' predict how long the benchmark will take next time.
+%% `make bench-all' uses the duration to predict how long the benchmark will take next time.
 timed(#{measured_at := Start} = Object) when not is_map_key(seconds, Object) -> Object#{seconds => max(0, erlang:system_time(second) - Start)};
 timed(Object) -> Object.
 

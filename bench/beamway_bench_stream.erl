@@ -1,6 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `bench stream': how much goes in one direction, from one sender to one receiver? Small messages are counted in messages per
-%% second, large ones in bytes per second. The receiver confirms what it received, and the time runs until the last message is confirmed.
+%% @doc `bench stream': how fast do messages go in one direction, from one sender to one receiver? Small messages are counted in messages
+%% per second, large ones in bytes per second. The receiver confirms what it received, and the time runs until the last message is
+%% confirmed.
 -module(beamway_bench_stream).
 -behaviour(beamway_bench).
 

@@ -1,10 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Counts the system calls that processes make while something else runs.
 %%
-%% It uses the first of two ways that this user may use: the kernel's tracepoint, with our own count_syscalls (root; the counted processes
-%% hardly notice), or strace (any user, where ptrace is allowed). Under strace the processes run several times slower; counts for each
-%% message are still roughly right, but they favour a contender that rings less often when it is slow. The result contains which way was
-%% used.
+%% It uses the first of two methods that the user has permission for: the kernel's tracepoint, through count_syscalls (root only; it hardly
+%% slows the counted processes), or strace (any user, where ptrace is allowed). Under strace the processes run several times slower; counts
+%% for each message are still roughly right, but they favour a contender that rings less often when it is slow. The result records which
+%% method was used.
 -module(beamway_bench_syscalls).
 
 -export([during/2, probe/0, warnings/0]).
@@ -29,7 +29,7 @@ during(OsPids, Fun) ->
             end
     end.
 
-%% @doc The way in which this user can count here, which is tried on a process that does nothing.
+%% @doc Finds out which method works for this user, by trying it on an idle process.
 -spec probe() -> method() | {none, Why :: string()}.
 probe() ->
     Idle = beamway_bench_tools:open("/bin/cat", []),
@@ -43,7 +43,7 @@ probe() ->
         beamway_bench_tools:close(Idle, none)
     end.
 
-%% @doc What a reader of the counts must know about the way they were taken.
+%% @doc A note for readers of the counts about the method by which they were taken.
 -spec warnings() -> [unicode:chardata()].
 warnings() ->
     warning(probe()).
@@ -116,7 +116,8 @@ by_strace(Port, Fun) ->
         beamway_bench_tools:close(Port, "INT")
     end.
 
-%% If there was no call, strace does not print a table. If it ends after it has detached from the processes, the sum is 0.
+%% If no system call was made, strace does not print a table. If strace has detached from the processes and exits normally, the sum is then
+%% 0.
 strace_total(Port, Detached) ->
     case beamway_bench_tools:line(Port, ?READY_MS) of
         {line, Line} ->
@@ -160,7 +161,7 @@ strace_sees_that_nothing_is_called_test_() ->
 warning_test_() ->
     [?_assertEqual([], warning(tracepoint)), ?_assertMatch([_], warning(strace)), ?_assertMatch([_], warning({none, "x"}))].
 
-%% A shell that reads N lines makes at least N system calls, and each way of counting must find them.
+%% A shell that reads N lines makes at least N system calls, and each method must count them.
 counts_real_calls_test_() ->
     [{timeout, 60, {atom_to_list(Way), fun() -> counts_real_calls(Way) end}} || Way <- [tracepoint, strace]].
 
@@ -181,7 +182,7 @@ counts_real_calls(Way) ->
         beamway_bench_tools:close(Talker, none)
     end.
 
-%% A user who may not count this way gets a reason; then there is nothing to compare.
+%% If the user does not have permission for a method, it returns a reason, and there is nothing to compare.
 check({error, Why}, _, _) -> ?assert(length(Why) > 0);
 check({ok, Counter}, Count, Talk) ->
     {counted, Calls, _, _} = Count(Counter, Talk),

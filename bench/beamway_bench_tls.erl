@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The certificate of the nodes that are measured over TLS. All nodes share one, which is made once in the directory of the beams,
-%% where `make clean' removes it. It protects nothing; its key is of the kind that clusters use.
+%% @doc The certificate for nodes that are measured over TLS. All nodes share one certificate, which is created once in the directory with
+%% the beam files, where `make clean' removes it. It does not protect anything, but its key has the type that clusters typically use.
 -module(beamway_bench_tls).
 
 -include_lib("public_key/include/public_key.hrl").
@@ -13,7 +13,7 @@ args(Root) -> ["-ssl_dist_optfile", file(Root, "dist_tls.conf")].
 
 file(Root, Name) -> filename:join([Root, "bench", "ebin", Name]).
 
-%% @doc Makes the files if the contender needs them and they do not exist yet.
+%% @doc Creates the files if the contender needs them and they do not exist yet.
 -spec prepare(beamway_bench_contender:t(), Root :: file:filename()) -> ok.
 prepare(#{args := Args}, Root) ->
     Options = lists:last(args(Root)),
@@ -22,7 +22,7 @@ prepare(#{args := Args}, Root) ->
         false -> ok
     end.
 
-%% Each file is written atomically, the one that names the others last, because two runs may begin at once.
+%% Each file is written atomically, and the file that refers to the others is written last, because two runs may start at the same time.
 make(Root, Options) ->
     {ok, _} = application:ensure_all_started(public_key),
     Common = [{key, {namedCurve, ?secp256r1}}, {digest, sha256}],

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Runs the small programs that the benchmarks use: compiles ours if they are missing or outdated, and communicates with a running
-%% one line by line. Each program ends with its caller, because it reads the end of its standard input.
+%% @doc Runs the small programs that the benchmarks use: compiles our own programs if they are missing or outdated, and communicates with a
+%% running program line by line. A program exits when its caller does, because it then sees end of file on standard input.
 -module(beamway_bench_tools).
 
 -export([missing/2, compile/2, compile/3, open/2, os_pid/1, write/2, line/2, close/2, run/3, with_folder/1]).
@@ -11,13 +11,13 @@
 
 -define(LINE_LENGTH, 1000).
 
-%% @doc The error of a benchmark that needs a program which its overlay would have.
+%% @doc The error returned by a benchmark if a program is missing that would be installed in the benchmark's overlay.
 -spec missing(Program :: string(), Benchmark :: string()) -> {error, string()}.
 missing(Program, Benchmark) ->
     {error, Program ++ " is not installed here; run it from a checkout, as root: bin/beamway bench " ++ Benchmark}.
 
-%% @doc The compiled form of bench/NAME.c, which this compiler makes if it does not exist yet. It is in the directory of the beams, where
-%% `make clean' removes it.
+%% @doc The program compiled from bench/NAME.c. This compiler builds it if it does not exist yet, in the directory with the beam files,
+%% where `make clean' removes it.
 -spec compile(Name :: string(), Compiler :: string()) -> {ok, file:filename()} | {error, string()}.
 compile(Name, Compiler) ->
     compile(Name, Compiler, []).
@@ -69,7 +69,8 @@ line(Port, TimeoutMs) ->
     after TimeoutMs -> timeout
     end.
 
-%% @doc Closes the program's input, which ends it, and discards its remaining output. A program that ignores its input gets the signal.
+%% @doc Closes the program's input, which makes it exit, and discards its remaining output. A program that ignores its input is sent the
+%% signal.
 -spec close(program(), Signal :: none | string()) -> ok.
 close(Port, Signal) ->
     _ = case {Signal, os_pid(Port)} of
@@ -83,7 +84,7 @@ close(Port, Signal) ->
 forget(Port) ->
     receive {Port, _} -> forget(Port) after 0 -> ok end.
 
-%% @doc Runs a program to its end and returns its status and lines. It is killed if it takes too long.
+%% @doc Runs a program until it exits and returns its status and output lines. It is killed if it takes too long.
 -spec run(file:filename(), [string()], TimeoutMs :: pos_integer()) ->
           {Status :: integer() | timeout, [string()]}.
 run(Program, Args, TimeoutMs) ->

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `bench tune-tcp': which options make stock TCP distribution best? It tries all combinations of buffers, delayed sending, socket
-%% buffers and `+zdbbl', and compares each with stock in the same repeats.
+%% @doc `bench tune-tcp': with which options does stock TCP distribution perform best? It tries all combinations of buffers, delayed
+%% sending, socket buffers and `+zdbbl', and compares each with stock in the same repeats.
 %%
 %% A candidate's score is the geometric mean of its ratios to stock over calls, a round trip and three streams. The contender `tcp_tuned'
 %% of all other benchmarks is the candidate with the best stored score, {@link best/0}; stock itself is one of the candidates.
@@ -21,7 +21,7 @@ candidates() ->
     [[{buffer, Buffer}, {send, Send}, {sockets, Sockets}, {zdbbl, Zdbbl}]
      || Buffer <- [default, 64, 256, 1024], Send <- [default, delayed], Sockets <- [default, 1024], Zdbbl <- [default, 32768]].
 
-%% Values in the name are in KB.
+%% The values in the name are in KB.
 -spec name([choice()]) -> atom().
 name(Choices) ->
     case [lists:concat([What, "_", Value]) || {What, Value} <- Choices, Value =/= default] of
@@ -139,7 +139,7 @@ args_test_() ->
      ?_assertEqual(["-kernel", "inet_dist_listen_options", "[{buffer,65536},{delay_send,true},{nodelay,true}]",
                     "inet_dist_connect_options", "[{buffer,65536},{delay_send,true},{nodelay,true}]", "+zdbbl", "32768"], args(tcp_buffer_64_send_delayed_zdbbl_32768))].
 
-%% The number of repeats is that of all benchmarks, as --help says.
+%% The number of repeats is the same as for all benchmarks, as documented in --help.
 repeats_test_() ->
     [?_assertNot(is_map_key(repeats, Settings)) || Speed <- [quick, full], {ok, Settings} <- [prepare([], Speed)]].
 

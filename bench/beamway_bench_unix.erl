@@ -1,21 +1,21 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Stock distribution over unix sockets, for the contender `unix': the fair rival if all nodes are on the same host.
 %%
-%% OTP does not have such a carrier, but its own TCP carrier takes the driver of its sockets as an argument (`inet_tcp_dist:gen_listen/3'
-%% and so on). This module is such a driver: it opens sockets in the abstract namespace, which leave nothing in the file system, and
-%% passes everything else to OTP's `local_tcp'. It is also the epmd module, because a node's name is the name of its socket. So handshake,
-%% packets, buffers and ticks are OTP's own. `-proto_dist' names {@link beamway_bench_unix_dist}.
+%% OTP does not have such a carrier, but its TCP carrier takes the socket driver as an argument (`inet_tcp_dist:gen_listen/3' and so on).
+%% This module is such a driver: it opens sockets in the abstract namespace, which do not leave files behind, and delegates everything else
+%% to OTP's `local_tcp'. It is also the epmd module, because a node's name is the name of its socket. So handshake, packets, buffers and
+%% ticks are OTP's own. The name that is passed to `-proto_dist' belongs to {@link beamway_bench_unix_dist}.
 -module(beamway_bench_unix).
 
-%% The interface of a driver.
+%% The callbacks of a socket driver.
 -export([family/0, listen/2, accept/1, connect/3, send/2, send/3, recv/3, controlling_process/2, close/1, parse_address/1, mask/2]).
-%% The interface of an epmd module.
+%% The callbacks of an epmd module.
 -export([start_link/0, listen_port_please/2, register_node/3, address_please/3, port_please/2, names/1]).
 %% Called by the carrier.
 -export([listening_as/1]).
 
 -define(NAME, {?MODULE, name}).
-%% The version that nodes of OTP 23 and later exchange through epmd.
+%% The distribution version that nodes of OTP 23 and later publish through epmd.
 -define(VERSION, 6).
 
 %% @doc Sets the name of the next listening socket of this process, because the driver does not get it as an argument.
@@ -24,7 +24,7 @@ listening_as(Name) ->
     _ = put(?NAME, Name),
     ok.
 
-%% The port of the benchmark's epmd is part of the address, so that runs are separate; epmd itself is not asked here.
+%% The port of the benchmark's epmd is part of the address, so that runs are separate; epmd itself is not queried.
 address(Name) ->
     {local, <<0, (unicode:characters_to_binary(lists:concat(["beamway-bench-", os:getenv("ERL_EPMD_PORT", "none"), "-", Name])))/binary>>}.
 

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `-proto_dist beamway_bench_unix': OTP's TCP carrier with {@link beamway_bench_unix} as the driver of its sockets.
+%% @doc `-proto_dist beamway_bench_unix': OTP's TCP carrier with {@link beamway_bench_unix} as its socket driver.
 -module(beamway_bench_unix_dist).
 
 -export([listen/2, address/0, accept/1, accept_connection/5, setup/5, close/1, select/1, is_node_name/1, setopts/2, getopts/2]).

@@ -16,8 +16,8 @@
                  hosts := [{Address :: string(), Space :: string()}],
                  groups := [[Address :: string()]]}.                   %% the hosts below each bridge, the root's first
 
-%% @doc Builds the network under a root bridge, or returns the command that was refused. Each host's own link also has a limited rate,
-%% because without one a rack would be as fast as the processor permits.
+%% @doc Builds the network under a root bridge, or returns the command that failed. Each host's own link also has a limited rate, because
+%% otherwise the speed within a rack would be limited only by the CPU.
 -spec build(Prefix :: string(), [part()], HostKbit :: rate()) -> {ok, net()} | {error, string()}.
 build(Prefix, Parts, HostKbit) ->
     Space = Prefix ++ os:getpid() ++ "s",
@@ -59,12 +59,12 @@ host(Bridge, #{host_kbit := Kbit, prefix := Prefix, switch := Switch, hosts := H
                             [Space, Space, Switch, Number, Space, Switch, Number, Bridge, Space, Number, Space]),
     State#{hosts := [{"10.98.7." ++ integer_to_list(Number), Space} | Hosts], commands := [limit(Space, "e", 0, Kbit), limit(Switch, "h", Number, Kbit), Command | Commands]}.
 
-%% @doc Ends everything that runs in the network, and removes the network.
+%% @doc Kills everything that runs in the network, and removes the network.
 -spec delete(net()) -> ok.
 delete(Net) -> beamway_netns:delete(Net).
 
-%% @doc The bytes that have gone through the link above a bridge in both directions, as the kernel counts them. Bridges are numbered from
-%% 1 in the order in which the parts are listed, each before those below it.
+%% @doc The bytes that have passed the link above a bridge in both directions, as counted by the kernel. Bridges are numbered from 1 in the
+%% order in which the parts are listed, each before those below it.
 -spec bytes(net(), Bridge :: pos_integer()) -> non_neg_integer().
 bytes(#{spaces := [Space | _]}, Bridge) ->
     lists:sum([list_to_integer(string:trim(os:cmd(lists:flatten(io_lib:format("ip netns exec ~s cat /sys/class/net/u~b/statistics/~s_bytes", [Space, Bridge, Way]))))) || Way <- [rx, tx]]).

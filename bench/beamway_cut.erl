@@ -41,7 +41,7 @@ prepared(Rules) ->
 of_nodes(Prefix, Ms) ->
     {ok, Names} = erl_epmd:names(),
     Ports = lists:join(",", [integer_to_list(Port) || {Name, Port} <- Names, lists:prefix(Prefix, Name)]),
-    %% The reset that is sent in answer also arrives here, and must pass.
+    %% The reset that is sent in response also passes this chain, and must be let through.
     during({here, "INPUT"}, [lists:flatten(["! --tcp-flags RST RST -m multiport --ports ", Ports, " -j REJECT --reject-with tcp-reset"])], Ms).
 
 %% @doc Makes the router forget all connections that it tracks, so that it drops their packets.

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc `make demo': four real nodes call each other over stock TCP and over Beamway, in turn; then one of them is killed, and the demo
-%% counts its descriptors and mappings that remain on the others.
+%% counts the descriptors and mappings for it that remain on the others.
 %%
 %% The nodes are started as a user would start them: `global' connects them all, with the default of prevent_overlapping_partitions. The
 %% demo fails if the calls did not go through shared memory: each link must be shm and must have moved at least the payload that was sent.
@@ -26,8 +26,8 @@
 -define(SYSCALLS, <<"system calls a call">>).
 -define(SWITCHES, <<"context switches a call">>).
 
-%% @doc Runs the demo. Returns 0 if it is done, 1 if something failed, 2 for a usage error. BEAMWAY_STEPS contains the steps that ran
-%% earlier, as `name=seconds' separated by spaces.
+%% @doc Runs the demo. Returns 0 on success, 1 if something failed, and 2 for a usage error. BEAMWAY_STEPS lists the steps that have already
+%% run, as `name=seconds' separated by spaces.
 -spec main(Words :: [string()]) -> 0..2.
 main(Words) ->
     Specs = [{json, undefined, "json", undefined, "print the stored JSON object too"},
@@ -144,7 +144,8 @@ own_options() ->
 start(Epmd, #{name := Name} = Contender) ->
     beamway_bench_nodes:start(Epmd, Contender, #{count => ?NODES, connect_all => true, prefix => atom_to_list(Name)}).
 
-%% The last node joins the existing cluster of the others. Whatever the first node holds because of it must be gone after its end.
+%% The last node joins the existing cluster of the others. Every resource that the first node holds because of it must be released after it
+%% has died.
 meet(#{members := [First | _] = Members} = Cluster) ->
     ok = beamway_bench_nodes:connect(Cluster#{members := lists:droplast(Members)}, forward),
     Holdings = holdings(First),
@@ -194,7 +195,7 @@ figures(syscalls, Cluster) ->
             end,
     case beamway_bench_syscalls:during(beamway_bench_nodes:os_pids(Cluster), Count) of
         {counted, Syscalls, _, Calls} when Calls > 0 -> {#{?SYSCALLS => Syscalls / Calls}, #{calls => 0, bytes => 0}};
-        %% The table shows that it was not counted, and a warning explains why.
+        %% The table shows that nothing was counted, and a warning explains why.
         {not_counted, _, _} -> {#{}, #{calls => 0, bytes => 0}}
     end.
 
@@ -222,7 +223,7 @@ kill_one(#{members := Members} = Cluster, {Descriptors, Mappings}) ->
       descriptors_left => length(LeftDescriptors),
       mappings_left => length(LeftMappings), survivors_together => Others =:= lists:sort([N || #{name := N} <- Survivors])}.
 
-%% What the first node holds in addition to its holdings before the killed node joined; it may take a moment to disappear.
+%% What the first node holds in addition to what it held before the killed node joined. It may take a moment to be released.
 await_clean(Member, Descriptors, Mappings, Deadline) ->
     {NowDescriptors, NowMappings} = holdings(Member),
     Left = {NowDescriptors -- Descriptors, NowMappings -- Mappings},
@@ -291,13 +292,13 @@ link_table(Links) ->
                                 | [[atom_to_list(Node), atom_to_list(Link), Reason]
                                    || #{node := Node, link := Link, reason := Reason} <- Links]]).
 
-%% Everything that must hold for the demo to be valid; each problem says what to do.
+%% The conditions for the demo to be valid. The message for each problem says what to do about it.
 problems(#{calls := Calls, bytes := Bytes}, Kill) ->
-    %% A call's payload is written and read on the way there and again on the way back.
+    %% The payload of a call is written once and read once in each direction.
     Payload = 4 * ?BYTES * Calls,
     [io_lib:format("shared memory moved ~b bytes, less than the ~b of the payload: it did not carry the calls. "
                    "Run: bin/beamway doctor", [Bytes, Payload]) || Bytes < Payload orelse Calls =:= 0]
-        %% Otherwise there was nothing whose removal could be counted below.
+        %% Otherwise the check below would pass although there was nothing to release.
         ++ ["the ring of the node to be killed was not among the mappings: please report it, with the stored result"
             || maps:get(mappings_held, Kill) =:= 0]
         ++ ["the killed node left something behind (above): please report it, with the stored result"
@@ -311,7 +312,7 @@ stored(_, _, _, [_ | _] = Problems) ->
     ?FAILED;
 stored(Say, File, {error, Why}, []) ->
     complain("~ts", [Why]),
-    %% A demo that was not told where to store its result does not fail because the checkout is not writable.
+    %% A read-only checkout is an error only if the user has said where to store the result.
     case default_file() of
         File -> ended(Say, "Not stored: choose a file with --save");
         _ -> ?FAILED
@@ -346,7 +347,7 @@ kill_report(Descriptors, Mappings, Together) ->
 problems_test_() ->
     Carried = #{calls => 10, bytes => 4 * ?BYTES * 10},
     [?_assertEqual([], problems(Carried, kill_report(0, 0, true))),
-     %% silent TCP: nothing went through the rings
+     %% a silent fallback to TCP: nothing went through the rings
      ?_assertMatch([_], problems(Carried#{bytes := 0}, kill_report(0, 0, true))),
      ?_assertMatch([_], problems(#{calls => 0, bytes => 0}, kill_report(0, 0, true))),
      ?_assertMatch([_], problems(Carried, kill_report(1, 0, true))), ?_assertMatch([_], problems(Carried, kill_report(0, 1, true))),

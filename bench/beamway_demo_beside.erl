@@ -11,8 +11,8 @@
 -define(CAPACITY_MS, 500).
 -define(MS, 1500).
 
-%% @doc Takes less than 10 s. Measures stock's maximum, and then, over each carrier, a call about each millisecond while streams run at 60
-%% % of that maximum.
+%% @doc Takes less than 10 s. First measures the maximum rate of stock distribution. Then it makes a call about each millisecond over each
+%% carrier, while streams run at 60 percent of that maximum.
 -spec run(Stock :: beamway_bench_nodes:cluster(), Beamway :: beamway_bench_nodes:cluster()) -> outcome().
 run(#{members := [One, Two | _]} = Stock, Beamway) ->
     _ = [beamway_bench_nodes:all([One, Two], beamway_bench_messages, Step, []) || Step <- [start_server, start_sink]],

@@ -12,7 +12,7 @@
 -define(WINDOWS, #{warm_ms => 250, window_ms => 700}).
 -define(PAIRS, [{"TCP", tcp, beamway_tcp}, {"TLS", tls, beamway_tls}]).
 
-%% @doc Takes about 10 s. Returns an error if this user may not make namespaces.
+%% @doc Takes about 10 s. Returns an error if the user does not have permission to create namespaces.
 -spec run() -> outcome().
 run() ->
     case beamway_bench_net:check() of

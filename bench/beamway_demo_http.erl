@@ -30,7 +30,7 @@ run(#{members := [First | _] = Members} = Cluster) ->
 -spec handle(term(), none) -> {200, [{binary(), binary()}], binary()}.
 handle(_, none) -> {200, [{<<"content-type">>, <<"text/plain">>}], <<"hello world\n">>}.
 
-%% If yaws does not start, its speed is unknown and its part is left out.
+%% If yaws does not start, there is nothing to compare with and yaws is left out of the line.
 beside(Program, Outcome) -> beamway_bench_tools:with_folder(fun(Folder) -> beside(Program, Folder, Outcome) end).
 
 beside(Program, Folder, Outcome) ->

@@ -22,14 +22,14 @@ run(#{members := [First | _] = Members} = Cluster) ->
     _ = beamway_bench_nodes:all(Cluster, attr, stop, []),
     #{chosen => Chosen, refused => Busy, why => lists:last(string:lexemes(unicode:characters_to_list(Why), "\n"))}.
 
-%% @doc Runs on a node: starts `Count' processes that own an attribute, which counts its owners.
+%% @doc Runs on a node: starts `Count' processes that own an attribute whose value is the number of its owners.
 -spec hold(atom(), pos_integer()) -> ok.
 hold(Name, Count) ->
     Caller = self(),
     Pids = [spawn(fun() ->
                           ok = apply(placement, own, [Name]),
                           Caller ! {self(), owns},
-                          %% The process lives as long as the node.
+                          %% The process runs until the node exits.
                           receive stop -> ok end
                   end) || _ <- lists:seq(1, Count)],
     lists:foreach(fun(Pid) -> receive {Pid, owns} -> ok after 5000 -> error(no_owner) end end, Pids).

@@ -8,7 +8,7 @@
 -export_type([line/0]).
 
 -type line() :: {Ms :: integer(), Text :: string()}.
-%% The time when it was printed, on any millisecond clock.
+%% When it was printed, in milliseconds of any clock.
 
 -define(FASTER, 5).
 -define(COLUMNS, 120).
@@ -19,14 +19,14 @@
 -define(EDGE, 20).
 -define(BAR, 36).
 
-%% @doc Whether the picture can be written to this file. It is better to know this before the demo than after it.
+%% @doc Whether the picture can be written to this file. Called before the demo, so that it does not fail only at the end.
 -spec writable(file:filename()) -> ok | {error, unicode:chardata()}.
 writable(File) -> answer(File, file:write_file(File, <<>>, [append])).
 
 answer(_, ok) -> ok;
 answer(File, {error, Reason}) -> {error, io_lib:format("--record ~ts: ~ts; expected a file that can be written", [File, file:format_error(Reason)])}.
 
-%% @doc Tells the recording process what has just been printed.
+%% @doc Passes what has just been printed to the recording process.
 -spec said(pid(), unicode:chardata()) -> ok.
 said(Recorder, Text) ->
     Recorder ! {?MODULE, erlang:monotonic_time(millisecond), unicode:characters_to_list(Text)},
@@ -84,7 +84,7 @@ escaped(Text) -> lists:map(fun($<) -> "&lt;"; ($>) -> "&gt;"; ($&) -> "&amp;"; (
 
 long() -> lists:flatten(["Pipe: echo hello | rdpipe host1:'tr <a> & b'" | lists:duplicate(20, " of words")]).
 
-%% An XML parser and a viewer of SVG must find the same text.
+%% An XML parser must find all of the text in the picture, and an SVG renderer must be able to draw it.
 every_line_is_shown_test() ->
     Texts = ["Beamway demo: nodes <a> & \"b\"\n\n", "  build      1.0 s\n", long() ++ "\n", "99 \x{b5}s\n\n"],
     _ = [said(self(), Text) || Text <- Texts],

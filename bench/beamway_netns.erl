@@ -1,11 +1,11 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Hosts, a firewall and containers, made of the kernel's namespaces.
 %%
-%% {@link pair/1} makes two network namespaces joined by a cable. {@link apart/1} lets its caller, such as {@link beamway_path}, join
-%% them. {@link firewalled/2} makes three namespaces, of which the middle one forwards what its connection tracking knows and forgets
-%% connections that were silent for a while. {@link host/1} and {@link container/2} return the `wrapper' with which
-%% {@link beamway_peer:start/2} starts a node in one of them. All of it needs root. The caller that made a net must remove it with
-%% {@link delete/1}, which also ends everything that still runs in it.
+%% {@link pair/1} creates two network namespaces joined by a veth pair. {@link apart/1} lets its caller, such as {@link beamway_path}, join
+%% them. {@link firewalled/2} creates three namespaces; the middle one forwards only packets of tracked connections, and forgets connections
+%% that have been silent for a while. {@link host/1} and {@link container/2} return the `wrapper' with which {@link beamway_peer:start/2}
+%% starts a node in one of them. All of it needs root. The caller that created a network must remove it with {@link delete/1}, which also
+%% kills everything that still runs in it.
 -module(beamway_netns).
 
 -export([pair/1, apart/1, firewalled/2, behind_nat/2, move/3, build/2, delete/1, host/1, container/2, in/2]).
@@ -21,7 +21,7 @@
 -define(A, "10.97.194.1").
 -define(B, "10.97.194.2").
 
-%% @doc Two hosts that are joined by a cable.
+%% @doc Two hosts that are joined by a veth pair.
 -spec pair(Prefix :: string()) -> {ok, net()} | {error, string()}.
 pair(Prefix) ->
     [A, B] = Spaces = names(Prefix, ["a", "b"]),
@@ -33,8 +33,8 @@ apart(Prefix) ->
     [A, B] = Spaces = names(Prefix, ["a", "b"]),
     build(#{spaces => Spaces, addresses => [?A, ?B]}, space(A) ++ space(B), []).
 
-%% @doc Two hosts behind a firewall that forgets a TCP connection after `ForgetS' silent seconds. It then silently drops the connection's
-%% packets, as it does for a connection whose start it never saw.
+%% @doc Two hosts behind a firewall that forgets a TCP connection after `ForgetS' seconds of silence. It then silently drops the
+%% connection's packets, as it does for a connection whose setup it has not seen.
 -spec firewalled(Prefix :: string(), ForgetS :: pos_integer()) -> {ok, net()} | {error, string()}.
 firewalled(Prefix, ForgetS) ->
     [A, B, Wall] = Spaces = names(Prefix, ["a", "b", "w"]),
@@ -79,7 +79,7 @@ names(Prefix, Ends) ->
 space(Space) ->
     [["netns add ", Space], ["-n ", Space, " link set lo up"]].
 
-%% Each end is named after the space at the other end.
+%% Each end is named after the namespace at the other end.
 cable({A, AddressA}, {B, AddressB}) ->
     [["-n ", A, " link add ", B, " type veth peer name ", A, " netns ", B]]
         ++ lists:append([[["-n ", Space, " address add ", Address, "/29 dev ", Other],
@@ -89,7 +89,7 @@ cable({A, AddressA}, {B, AddressB}) ->
 build(Net, Steps, Inside) ->
     build(Net, [["ip ", Step] || Step <- Steps] ++ [["ip netns exec ", Step] || Step <- Inside]).
 
-%% @doc Runs the commands that make a net, and deletes the net if one is refused.
+%% @doc Runs the commands that create a network, and deletes the network if one of them fails.
 -spec build(Net, Commands :: [io_lib:chars()]) -> {ok, Net} | {error, string()} when Net :: #{spaces := [string()], _ => _}.
 build(Net, []) ->
     {ok, Net};
@@ -102,7 +102,7 @@ build(Net, [Command | Commands]) ->
             {error, lists:flatten(["'", Command, "' is refused here: ", string:trim(Text)])}
     end.
 
-%% @doc Ends everything that runs in the namespaces, and removes the namespaces.
+%% @doc Kills everything that runs in the namespaces, and removes the namespaces.
 -spec delete(#{spaces := [string()], _ => _}) -> ok.
 delete(#{spaces := Spaces}) ->
     _ = [signal(Space, "TERM") || Space <- Spaces],
@@ -121,7 +121,7 @@ await_empty(Space, EndMs) ->
 pids(Space) ->
     string:trim(os:cmd("ip netns pids " ++ Space ++ " 2>/dev/null")).
 
-%% The first process of a pid namespace receives only signals that it handles, so the last signal is KILL.
+%% The first process of a pid namespace receives only signals for which it has a handler, so the last signal that is sent is KILL.
 signal(Space, Name) ->
     os:cmd("ip netns pids " ++ Space ++ " 2>/dev/null | xargs -r kill -" ++ Name).
 

@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Two hosts, made of network namespaces, joined by a network path that has a rate, a delay, a loss and a bounded queue in both
-%% directions. The path is a program (`native/test/path') because the kernels of test machines do not have netem. It needs root.
+%% @doc Two hosts, implemented as network namespaces and joined by a network path with a rate, a delay, a loss rate and a bounded queue in
+%% each direction. The path is a program (`native/test/path') because the kernels of test machines do not have netem. It needs root.
 %%
-%% The program ends with the process that opened the path. That process must remove the namespaces with {@link close/1}.
+%% The program exits with the process that opened the path. That process must remove the namespaces with {@link close/1}.
 -module(beamway_path).
 
 -export([open/2, close/1, net/1, counters/1, round_trip_us/1]).
@@ -16,7 +16,7 @@
                       seed => non_neg_integer(),
                       mtu => pos_integer(),
                       offload => 0 | 1}.                 %% 1: segments of a TCP stream travel together, which takes much less processor time
-%% Missing settings have the program's defaults: 1 Gbit/s, no delay, no loss, 256 KiB, MTU 1500, no offload.
+%% Settings that are left out get the program's defaults: 1 Gbit/s, no delay, no loss, 256 KiB, MTU 1500, no offload.
 -opaque path() :: #{net := beamway_netns:net(), port := port(), settings := settings()}.
 -type counters() :: #{binary() => number() | boolean() | #{binary() => non_neg_integer()}}.
 %% The keys `there' and `back' have packets, bytes, lost, dropped and more; the program also reports its seconds and cpu_seconds.
@@ -24,7 +24,7 @@
 -define(READY_MS, 10000).
 -define(ANSWER_MS, 5000).
 
-%% @doc Makes the hosts and the path. The names of everything it makes begin with the prefix.
+%% @doc Creates the hosts and the path. The names of all network devices and namespaces begin with the prefix.
 -spec open(Prefix :: string(), settings()) -> {ok, path()} | {error, string()}.
 open(Prefix, Settings) ->
     Program = filename:join([beamway_bench_nodes:root(), "native", "build", "path_emulator"]),
@@ -62,7 +62,7 @@ addressed(#{net := #{spaces := Spaces, addresses := Addresses}} = Path) ->
         [Why | _] -> ok = close(Path), {error, Why}
     end.
 
-%% @doc Ends the path and everything that runs on its hosts, and removes the hosts.
+%% @doc Stops the path, kills everything that runs on its hosts, and removes the hosts.
 -spec close(path()) -> ok.
 close(#{net := Net, port := Port}) ->
     ok = beamway_bench_tools:close(Port, "TERM"),

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The `soak' command: runs real nodes under mixed load for a given time, samples everything that could leak once a second, and
-%% judges.
+%% @doc The `soak' command: runs real nodes under mixed load for a given time, samples everything that could leak once a second, and gives a
+%% verdict.
 %%
 %% First the nodes are loaded for a moment, disconnected and sampled; this is their state at rest. During the run
 %% {@link beamway_soak_load} runs on every node while connections are cut and nodes are stopped and continued at random (the seed is
@@ -67,7 +67,7 @@ checked(Settings, Json, Words) ->
                   terminal => is_terminal(),
                   command => unicode:characters_to_binary(lists:join(" ", ["bin/beamway soak" | Words]))}).
 
-%% For text that is not a number, 0 is outside every valid range here.
+%% Text that is not a number becomes 0, which is outside every valid range here.
 number(Text) ->
     case {string:to_float(Text), string:to_integer(Text)} of
         {{Number, ""}, _} -> Number;
@@ -125,7 +125,8 @@ soak(#{nodes := Count, link := Link} = Settings) ->
     ok = beamway_bench_nodes:stop_epmd(Epmd),
     Outcome.
 
-%% Loads the cluster in both directions of connecting, because the first call from a node starts helpers that stay, such as the resolver.
+%% Loads the cluster in both directions of connecting, because the first call from a node starts helpers that keep running, such as the
+%% resolver.
 dressed(Cluster, Settings, [Direction | Others]) ->
     ok = beamway_bench_nodes:connect(Cluster, Direction),
     ok = start_load(Cluster, Settings),
@@ -148,8 +149,8 @@ stop_load(Cluster) ->
 others(#{name := Name}, Cluster) ->
     lists:delete(Name, beamway_bench_nodes:names(Cluster)).
 
-%% The state with all links down and all garbage collected. Things that close do so a moment later, so the second time it waits until
-%% nothing exceeds the first state, and at the deadline it takes the state as it is.
+%% The state at rest, with all links down and all garbage collected. Resources are released with a slight delay, so after the run it waits
+%% until nothing exceeds the first state; at the deadline it returns the state as it is.
 rest(#{members := Members} = Cluster, Before) ->
     _ = [beamway_bench_nodes:call(Member, erlang, disconnect_node, [Other])
          || Member <- Members, Other <- others(Member, Cluster)],
@@ -194,7 +195,7 @@ sampled(Cluster, Settings, Start, End, Before, Samples) ->
         false -> sampled(Cluster, Settings, Start, End, Now, [Sample | Samples])
     end.
 
-%% On a terminal one line is overwritten repeatedly; elsewhere a line is printed each minute.
+%% On a terminal a single line is updated in place; otherwise a line is printed each minute.
 show(#{terminal := true} = Settings, Sample, _) ->
     io:format(standard_error, "\r~ts\e[K", [beamway_soak_report:progress(Settings, Sample)]);
 show(#{terminal := false} = Settings, Sample, Count) when Count rem 60 =:= 59 ->

@@ -2,9 +2,9 @@
 %% @doc The mixed load of a soak, which runs on each of its nodes, with its own checks.
 %%
 %% Towards every other node there are: callers whose answers must equal what they sent; streams of 64 B to 1 MB, drawn evenly over the
-%% magnitudes, whose receiver checks order and content; processes that are linked and monitored across nodes and end with a reason that
-%% must arrive; and crowds of processes with a table each that start, call and end. A lost connection does not count as an error, because
-%% everything starts again after it. Every other deviation does: {@link counts/0} has the number, {@link errors/0} the first few.
+%% magnitudes, whose receiver checks order and content; processes that are linked and monitored across nodes and end with a reason that must
+%% arrive; and crowds of processes with a table each that start, call and end. A lost connection does not count as an error, because all
+%% activities restart after it. Every other deviation does: {@link counts/0} returns their number, and {@link errors/0} the first few.
 -module(beamway_soak_load).
 
 -export([start/2, stop/0, counts/0, errors/0, leak/0]).
@@ -26,7 +26,7 @@
 -define(STOP_MS, 30000).
 -define(ERRORS_KEPT, 10).
 
-%% @doc Starts the load on this node towards the others. Each process rests `PaceMs' between its turns.
+%% @doc Starts the load on this node towards the others. Each process sleeps for `PaceMs' between its rounds.
 -spec start(Others :: [node()], PaceMs :: non_neg_integer()) -> ok.
 start(Others, PaceMs) ->
     Caller = self(),
@@ -36,7 +36,7 @@ start(Others, PaceMs) ->
         {'DOWN', Monitor, process, Pid, Reason} -> error(Reason)
     end.
 
-%% @doc Stops the load. No process of it remains on this node, and none of its sinks on other nodes can connect again.
+%% @doc Stops the load. Afterwards none of its processes remain on this node, and none of its sinks on other nodes can reconnect.
 -spec stop() -> ok.
 stop() ->
     Monitor = monitor(process, ?MODULE),
@@ -58,7 +58,7 @@ leak(Files) ->
     rest(300),
     leak([File | Files]).
 
-%% @doc What has been done so far; all counts are 0 before the first start.
+%% @doc Counts of the work done so far; all of them are 0 before the first start.
 -spec counts() -> counts().
 counts() ->
     case persistent_term:get(?KEY, none) of
@@ -103,7 +103,7 @@ init(Caller, Others, PaceMs) ->
     Caller ! {self(), started},
     watch(Workers).
 
-%% Counters, errors and the bytes to send are made once and stay.
+%% Counters, errors and the bytes to send are created once and kept.
 keep_state(none) ->
     Owner = self(),
     Keeper = spawn(fun() ->
@@ -139,11 +139,11 @@ work(crowd, Other, PaceMs) -> process_flag(trap_exit, true), crowd(Other, PaceMs
 rest(PaceMs) ->
     receive after PaceMs -> ok end.
 
-%% Retrying at full speed would be useless after a lost connection.
+%% After a lost connection, retrying without a pause would be useless.
 rest_after_loss() ->
     receive after 20 -> ok end.
 
-%% There are as many messages from 64 B to 128 B as from 512 KB to 1 MB.
+%% On average as many messages have 64 B to 128 B as have 512 KB to 1 MB.
 bytes() ->
     {_, _, Source} = persistent_term:get(?KEY),
     Size = round(?SMALLEST * math:exp(rand:uniform() * math:log(?LARGEST / ?SMALLEST))),
@@ -198,12 +198,12 @@ sink_ended(Other, PaceMs, Reason) ->
     wrong({stream_ended, Other, Reason}),
     stream(Other, PaceMs).
 
-%% @private Confirms every message, in order. A lost connection ends the sink before it can receive a message over the next one. Messages
-%% that are still in its mailbox must not make it connect again, because the connection was cut on purpose.
+%% @private Confirms every message, in order. A lost connection terminates the sink before it can receive a message over the next
+%% connection. Messages that are still in its mailbox must not make it reconnect, because the connection was cut on purpose.
 -spec sink(pid()) -> no_return().
 sink(Stream) -> sink(Stream, 1).
 
-%% No timeout is needed because it ends with the stream or the connection.
+%% No timeout is needed because the sink exits when the stream ends or the connection is lost.
 sink(Stream, Expected) ->
     receive
         {Stream, Expected, Crc, Bytes} ->
@@ -241,7 +241,7 @@ end_with(Reason) -> exit(Reason).
 
 crowd(Other, PaceMs) ->
     Crowd = [spawn_link(fun() -> member(Other) end) || _ <- lists:seq(1, ?CROWD)],
-    %% No timeout is needed because a member ends with the timeout of its call at the latest.
+    %% No timeout is needed because a member exits at the latest when its call times out.
     Ends = [receive {'EXIT', Member, Reason} -> Reason end || Member <- Crowd],
     [wrong({member_ended, Other, Reason}) || Reason <- Ends, Reason =/= normal],
     count(processes, ?CROWD),

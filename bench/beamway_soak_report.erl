@@ -47,7 +47,7 @@ points(Key, Node, Samples) ->
 summed([First | _] = Work) ->
     maps:map(fun(Name, _) -> lists:sum([maps:get(Name, OfNode) || OfNode <- Work]) end, First).
 
-%% @doc What has risen at rest, from before the run to after it, node by node.
+%% @doc Which values at rest are higher after the run than before it, node by node.
 -spec risen_at_rest([beamway_soak_sample:raw()], [beamway_soak_sample:raw()]) ->
           [#{node := pos_integer(), figure := atom(), before := number(), 'after' := number()}].
 risen_at_rest(Before, After) ->
@@ -56,7 +56,7 @@ risen_at_rest(Before, After) ->
         {Key, Allowed} <- lists:sort(maps:to_list(beamway_soak_sample:rest_limits())),
         {Old, New} <- [{maps:get(Key, OldOfNode), maps:get(Key, NewOfNode)}], New > Old + Allowed].
 
-%% Lists new things only for nodes on which something has risen.
+%% New resources are listed only for nodes on which a value has risen.
 new_at_rest(Risen, Before, After) ->
     [#{node => Node, new => maps:get(who, NewOfNode, []) -- maps:get(who, OldOfNode, [])}
      || {Node, OldOfNode, NewOfNode} <- lists:zip3(lists:seq(1, length(Before)), Before, After),
@@ -180,7 +180,7 @@ panel_note(Findings, Divisor, Unit) ->
         _ -> [verdict_word(Verdict), ": ", Change, ", limit ", short(Limit / Divisor)]
     end.
 
-%% The medians of stretches of time, with the lowest and highest value of each.
+%% The median of each stretch of time, with the lowest and highest value in it.
 plotted(Points) ->
     Size = max(1, (length(Points) + ?PLOTTED_POINTS - 1) div ?PLOTTED_POINTS),
     [begin
@@ -199,7 +199,7 @@ text(Chars) -> unicode:characters_to_binary(Chars).
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
 
-%% A run of ten minutes with a sample each second; Change alters the values of node 2.
+%% A run of ten minutes with one sample per second; Change modifies the values of node 2.
 outcome(Change) ->
     Base = maps:from_list([{Key, 1000} || #{key := Key} <- beamway_soak_sample:figures()]),
     Raw = maps:from_list([{Key, 10} || Key <- maps:keys(beamway_soak_sample:rest_limits())]),

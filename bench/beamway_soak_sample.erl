@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc What a soak observes: the list of metrics with their units and limits, and how a sample of a node is taken. The measuring process
+%% @doc The metrics that a soak observes, with their units and limits, and the code that takes a sample of a node. The measuring process
 %% reads the kernel's metrics from /proc; it asks the node for those of the VM and the links over the node's standard input and output.
 -module(beamway_soak_sample).
 
@@ -15,7 +15,7 @@
 %% `divisor' converts the raw number to the unit. A metric without a limit is shown but not judged, because it depends on how much load
 %% the machine permits.
 -type raw() :: #{key() => number()}.
-%% Counters still count from the start of their link.
+%% Counters are still totals since their link was set up.
 -type sample() :: #{key() => number()}.
 
 %% Metrics that rise and fall by themselves mean nothing over less than five minutes, because allocators grow in steps.
@@ -43,7 +43,7 @@ figures() ->
      #{key => stalls, title => "stalls a second (ring full)", unit => "1/s", divisor => 1, limit => none},
      #{key => doorbells, title => "doorbells for 100 frames", unit => "", divisor => 1, limit => none}].
 
-%% @doc How much each may have risen when the load is over and all links are down.
+%% @doc How much each metric may have risen once the load has stopped and all links are down.
 -spec rest_limits() -> #{key() => non_neg_integer()}.
 rest_limits() ->
     #{processes => 0, descriptors => 0, ports => 0, rings => 0, tables => 0, atoms => 20}.
@@ -54,8 +54,7 @@ take(#{os_pid := OsPid} = Member, Others) ->
     InNode = beamway_bench_nodes:call(Member, ?MODULE, in_node, [Others], ?CALL_MS),
     maps:merge(InNode, of_kernel(OsPid)).
 
-%% @doc The same after a garbage collection in all processes, with `who', a list of everything that exists, which helps to find what is
-%% too much.
+%% @doc The same after a garbage collection in all processes, with `who', a list of all resources that exist, which helps to find the leak.
 -spec at_rest(Member :: map(), Others :: [node()]) -> #{key() | who => number() | [binary()]}.
 at_rest(#{os_pid := OsPid} = Member, Others) ->
     ok = beamway_bench_nodes:call(Member, ?MODULE, collect_garbage, [], ?CALL_MS),
@@ -71,7 +70,7 @@ of_kernel(OsPid) ->
       rings => length(beamway_bench_os:mappings(OsPid)),
       descriptors => length(beamway_bench_os:descriptors(OsPid))}.
 
-%% Files in /proc claim a size of 0 and are read in pieces of a page.
+%% Files in /proc report a size of 0 and are read page by page.
 read(OsPid, Name) ->
     {ok, File} = file:open(filename:join(["/proc", integer_to_list(OsPid), Name]), [read, raw, binary]),
     try iolist_to_binary(read_rest(File)) after ok = file:close(File) end.

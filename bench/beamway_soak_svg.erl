@@ -2,7 +2,7 @@
 %% @doc Draws values over time as one SVG, with a panel for each metric and a line for each node. The functions are pure.
 %%
 %% Each point of a line is the median of a stretch of time; the band around the line reaches from the lowest to the highest value in that
-%% stretch. All scales begin at 0, so that flat looks flat; the first line is thicker, so that a line on top of it does not hide it.
+%% stretch. All scales start at 0, so that a flat line looks flat; the first line is thicker, so that a line on top of it does not hide it.
 %% Colours follow the reader's light or dark scheme; nothing is loaded from elsewhere.
 -module(beamway_soak_svg).
 
@@ -174,7 +174,7 @@ picture() ->
     #{title => "Soak", subtitle => ["of two nodes"], minutes => 2, warm_up => 0.5, legend => ["a", "b"],
       panels => [Panel, Panel#{alarm := true}, Panel#{lines := [[], []]}]}.
 
-%% OTP does not have a parser for SVG attributes, so this checks only what makes it XML.
+%% OTP does not have a parser for SVG attributes, so this only checks that the output is well-formed XML.
 well_formed_test() ->
     Text = unicode:characters_to_list(draw(picture())),
     Open = length(re_all(Text, "<(g|svg|text|title|style)[ >]")),

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc The disturbances of a soak: now and then a connection is cut from one side, or a node is stopped for a moment, so that its peers'
-%% rings fill, and then continued. They are drawn from the seed. The load connects again by itself, from whichever side is first.
+%% rings fill, and then continued. They are derived from the seed. The load reconnects by itself, from whichever side is first.
 -module(beamway_soak_trouble).
 
 -export([start/2, stop/1]).
@@ -16,7 +16,7 @@ start(#{members := Members}, #{seed := Seed, events := MeanS}) ->
                        wait(Members, MeanS, #{cuts => 0, stops => 0})
                end).
 
-%% @doc Ends the disturbances and returns how often each kind happened. No node stays stopped.
+%% @doc Ends the disturbances and returns how often each kind happened. No node is left stopped.
 -spec stop(pid()) -> #{cuts := non_neg_integer(), stops := non_neg_integer()}.
 stop(Pid) ->
     Pid ! {stop, self()},

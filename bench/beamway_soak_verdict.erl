@@ -2,10 +2,10 @@
 %% @doc Decides whether a metric stayed flat over a long run. The functions are pure.
 %%
 %% Samples after the warm-up are divided into equal stretches of time, of which only the medians count, so that single peaks (a garbage
-%% collection, a stall) do not. The Theil-Sen line goes through these: its slope is the median of the slopes of all pairs, which up to 29
-%% % of outliers do not change. Its 95 % interval is Sen's, from Kendall's statistic. A metric `grows' if the line rises over the judged
-%% time by more than the limit, and the interval lies above zero, so that the rise is both large and not due to chance. A falling metric
-%% does not leak.
+%% collection, a stall) do not matter. The Theil-Sen line goes through these: its slope is the median of the slopes of all pairs, which up
+%% to 29 % of outliers do not change. Its 95 % interval is Sen's, from Kendall's statistic. A metric `grows' if the line rises over the
+%% judged time by more than the limit, and the interval lies above zero, so that the rise is both large and not due to chance. A falling
+%% metric is not a leak.
 -module(beamway_soak_verdict).
 
 -export([judge/3, medians/2, line/1, warm_up_s/1]).

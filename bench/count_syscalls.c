@@ -4,10 +4,10 @@
  * the kernel's tracepoint raw_syscalls:sys_enter for every thread.
  *
  * usage: count_syscalls PID...
- * Prints "ready" when all threads are counted; then, for each line on standard input, the sum so
- * far. It ends with its standard input. It needs CAP_PERFMON (root) and tracefs, which it mounts
- * for itself if it is not mounted. Without them it prints the reason on standard error and exits
- * with 1, and the caller uses strace instead.
+ * Prints "ready" when all threads are counted; then, for each line on standard input, it prints the
+ * sum so far. It exits at the end of its standard input. It needs CAP_PERFMON (root) and tracefs,
+ * which it mounts in a private namespace if it is not mounted. If it cannot count, it prints the
+ * reason on standard error and exits with 1, so that the caller can use strace instead.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -71,10 +71,10 @@ static int count_thread(counters_t *counters, pid_t thread, uint64_t tracepoint)
     attr.type = PERF_TYPE_TRACEPOINT;
     attr.size = sizeof attr;
     attr.config = tracepoint;
-    attr.inherit = 1; /* also counts threads that this one starts */
+    attr.inherit = 1; /* also counts the threads that this one creates */
     long fd = syscall(SYS_perf_event_open, &attr, thread, -1, -1, PERF_FLAG_FD_CLOEXEC);
     if (fd < 0 && errno == ESRCH)
-        return 0; /* it ended after the directory was read */
+        return 0; /* the thread exited after the directory was read */
     if (fd < 0) {
         fprintf(stderr, "count_syscalls: perf_event_open: %s\n", strerror(errno));
         return -1;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The least that a server can do, for `bench http`: it reads requests, discards their bodies and
- * answers hello world, or sends a constant JSON object (/json) or 1 KB (/file_1k.bin). A WebSocket
- * gets its short messages back; its client must use the key in RFC 6455's example. Answers to
- * requests that arrived together leave with one call. The rate that this program reaches is what
- * the load can offer on this machine, so no server's number can be much above it. It listens only
- * on loopback, and only for well-behaved clients.
+ * The least work that a server can do, for `bench http`: reads requests, discards their bodies and
+ * answers hello world, or sends a constant JSON object (/json) or 1 KB (/file_1k.bin). Short
+ * messages on a WebSocket are echoed; its client must use the key in RFC 6455's example. Answers to
+ * requests that arrived together are sent with one call. The rate of this program shows how much
+ * load can be generated on this machine, so no server's number can be much above it. It listens
+ * only on loopback, and only for well-behaved clients.
  *
  * usage: http_bare PORT [PROCESSES]
  *
@@ -44,7 +44,7 @@ typedef struct {
 typedef struct {
     int fd;
     size_t have;    /* bytes in `head` */
-    size_t missing; /* bytes of the body that have not arrived yet */
+    size_t missing; /* bytes of the body still to arrive */
     bool closes;    /* after the answer, because the client asked for it */
     bool echoes;    /* `head` contains frames */
     const answer_t *answer;
@@ -241,7 +241,7 @@ int main(int argc, char **argv)
                 "{\"id\":42,\"message\":\"hello world\",\"ok\":true}");
     make_answer(&file_1k, "", text);
     /* Each process has its own listening socket, and the kernel distributes the connections. The
-     * processes end with the first one. */
+     * other processes exit with the first one. */
     while (--processes > 0) {
         pid_t pid = fork();
         if (pid < 0)

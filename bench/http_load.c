@@ -8,11 +8,11 @@
  *        http_load ws PORT PATH CONNECTIONS SECONDS PROCESSES
  *
  * rate: makes RATE requests per second at equal intervals over kept connections, whatever the
- * server does (open loop). The time of a request begins when it was due, even if no connection was
- * free then, so a server that pauses is charged for every request that it delayed. A request that
- * was never sent or answered counts with the time until the end, so a server that is too slow for
- * the rate shows it. The program spins, so it needs its own processor. Prints `DONE UNSENT ERRORS
- * P50 P99 MAX`: requests, and microseconds.
+ * server does (open loop). A request is timed from when it was due, even if no connection was free
+ * then, so a server that pauses is charged for every request that it delayed. A request that was
+ * never sent or answered is charged the time until the end of the run, which exposes a server that
+ * is too slow for the rate. The program spins, so it needs its own processor. Prints `DONE UNSENT
+ * ERRORS P50 P99 MAX`: requests, and microseconds.
  *
  * hold: opens the connections, makes one request on each, prints `holding`, and closes them when
  * its input ends.
@@ -20,7 +20,7 @@
  * ws: opens the connections, makes each a WebSocket (RFC 6455), and sends a text of 64 bytes on it
  * as soon as the previous one has come back (closed loop). No two texts and masks are the same, and
  * each echo is compared with what was sent. Prints `ECHOES ERRORS CPU_US`: the echoes of the
- * SECONDS, those that were wrong or missing, and the processor time that this program used for
+ * SECONDS, those that were wrong or missing, and the CPU time that this program used for
  * them. The connections are distributed over PROCESSES processes.
  *
  * Exit code: 0, or 1 with a line on standard error.
@@ -63,8 +63,8 @@ enum {
 typedef struct {
     int fd;
     uint64_t due_ns;
-    bool waits;   /* for an answer */
-    bool is_kept; /* it has received one */
+    bool waits;   /* an answer is outstanding */
+    bool is_kept; /* at least one answer has arrived */
     size_t have;
     char answer[ANSWER_BYTES];
     char text[TEXT_BYTES]; /* the text whose echo is expected */
@@ -156,8 +156,9 @@ static void watch(connection_t *connection)
         fail("epoll_ctl");
 }
 
-/* Returns true if the answer is complete or never will be. A server may close a kept connection at
- * any time; then it is replaced with a new one, and a request without an answer is sent again. */
+/* Returns true if the answer is complete or never will be. A server may close a keep-alive
+ * connection at any time; it is then replaced with a new one, and an unanswered request is resent.
+ */
 static bool read_answer(connection_t *connection)
 {
     bool was_kept = connection->is_kept;
@@ -416,7 +417,7 @@ static void echo_by_several(long count, long seconds, long processes)
     close(ends[1]);
     echoes_t all = {0}, one;
     for (long i = 0; i < processes; i++) {
-        /* A process that failed has printed the reason. */
+        /* A process that failed has already printed the reason. */
         if (read(ends[0], &one, sizeof one) != (ssize_t)sizeof one)
             exit(1);
         all.echoes += one.echoes;

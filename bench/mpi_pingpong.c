@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * One pair of MPI processes that send one message in each direction: the round trip with which
- * `bench pingpong` compares Erlang's. MPI spins while it waits, so it needs a processor for each
- * process.
+ * `bench pingpong` compares Erlang's. MPI spins while it waits, so each process needs its own
+ * processor.
  *
  * usage: mpirun -np 2 mpi_pingpong MILLISECONDS BYTES...
  * Prints a line for each size: bytes, round trips, p50 and p99 in nanoseconds.
@@ -21,7 +21,7 @@ static int compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The tag of the last ping tells the other process that it was the last. */
+/* The tag of the last ping tells the other process to stop. */
 static void answer(char *buffer, int bytes)
 {
     MPI_Status status;

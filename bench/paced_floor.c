@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The floor of `bench paced': two processes that sleep until an eventfd wakes them, and that pass
- * 64 bytes there and back in shared memory.
+ * The lower bound for `bench paced': two processes that sleep until an eventfd wakes them, and that
+ * pass 64 bytes back and forth in shared memory.
  *
  * usage: paced_floor CALLS_PER_SECOND MILLISECONDS
- * Prints the processor time of both processes per call, and the median and the 99th percentile of a
- * call's duration, in microseconds. On an error it prints which one and exits with 1.
+ * Prints the CPU time of both processes per call, and the median and the 99th percentile of a
+ * call's duration, in microseconds. If it fails, it prints the error and exits with 1.
  */
 #define _GNU_SOURCE
 #include <errno.h>

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Many nodes in one process, for `bench peers': each has its own name and its own connection to one
- * real node, shakes hands as an Erlang node does, and stays connected. It answers ticks, and counts
- * and discards messages. With the extension of Beamway's handshake the two nodes agree on the link
- * over TCP, with a session (docs/dev/session.md) if the real node wants one.
+ * real node, performs the handshake as an Erlang node does, and stays connected. It answers ticks,
+ * and counts and discards messages. With the extension of Beamway's handshake the two nodes agree
+ * on the link over TCP, with a session (docs/dev/session.md) if the real node wants one.
  *
  * The nodes are distributed over hosts 127.1.0.1, 127.1.0.2 and so on, HOST_NODES to each. Each
  * host has an epmd at the given port, and refuses connections to nodes that have vanished, as the
@@ -17,8 +17,7 @@
  *   vanish                        "vanished NUMBER": every third node is gone, as if killed
  *   counts                        "ticks NUMBER lost NUMBER": the latter are connections that the
  *                                 real node has closed
- * It ends when its standard input does. On an error of its own it prints which one and exits with
- * 1.
+ * It exits at the end of its standard input. If it fails, it prints the error and exits with 1.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -43,7 +42,7 @@
 enum {
     HOST_NODES = 30,
     MOST = 10000,
-    AT_ONCE = 64, /* connections that shake hands at the same time */
+    AT_ONCE = 64, /* handshakes in progress at the same time */
     PACKET_BYTES = 1024,
     ACK_MS = 200,
     LOOK_MS = 50,
@@ -77,10 +76,10 @@ typedef struct {
     char name[64];
     uint32_t challenge;
     bool resumes, expects_resume;
-    /* A packet of the handshake; or the length of a distribution packet, or a word. */
+    /* Holds a handshake packet, the length of a distribution packet, or a control word. */
     uint8_t packet[2 + PACKET_BYTES];
     size_t have;
-    uint64_t left;     /* bytes missing of the packet whose length is known */
+    uint64_t left;     /* bytes of the current packet still to be read */
     uint64_t in, told; /* bytes of the session: read, and acknowledged to the peer */
     int64_t heard_ms, acked_ms;
 } node_t;
@@ -91,7 +90,7 @@ typedef struct {
     size_t have;
 } epmd_client_t;
 
-/* Every third node is a victim. Victims have a separate port, so that it can refuse. */
+/* Every third node is a victim. Victims have a separate port, so that it can reject connections. */
 typedef struct {
     source_t epmd, doors[2];
     uint16_t ports[2];
@@ -100,7 +99,7 @@ typedef struct {
 static struct {
     int poller, count, hosts, next, shaking, up, lost;
     uint16_t epmd_port;
-    bool is_beamway, has_vanished, is_asked; /* a command waits for all to be connected */
+    bool is_beamway, has_vanished, is_asked; /* is_asked: a command waits for all */
     node_t *nodes;
     host_t *hosts_of;
     struct sockaddr_in peer;
@@ -291,7 +290,7 @@ static void accept_epmd(source_t *epmd)
     }
 }
 
-/* No node needs to connect to these nodes because they connect themselves. */
+/* Connections to these nodes are not needed, because they connect to the real node themselves. */
 static void accept_and_close(source_t *door)
 {
     int fd;
@@ -314,7 +313,7 @@ static void end_node(node_t *node, bool by_peer)
     end_source(&node->source);
 }
 
-/* Ends a node whose connection was refused or whose peer violated the protocol. */
+/* Closes a node whose connection was refused or whose peer violated the protocol. */
 static void broken(node_t *node, const char *why)
 {
     bool was_up = node->state == UP;
@@ -328,8 +327,8 @@ static void broken(node_t *node, const char *why)
     }
 }
 
-/* The bytes must fit into any socket that is not full. Returns false if the socket is full or the
- * node has ended. */
+/* Sends a few bytes, few enough to fit into any socket that is not full. Returns false if the
+ * socket is full or the node is closed. */
 static bool sent(node_t *node, const uint8_t *bytes, size_t size)
 {
     ssize_t written = send(node->source.fd, bytes, size, MSG_NOSIGNAL);
@@ -350,7 +349,7 @@ static void send_packet(node_t *node, uint8_t *packet, size_t size)
         broken(node, "the socket is full in the handshake");
 }
 
-/* The MD5 sum of cookie and challenge that the handshake uses. */
+/* The handshake's digest: the MD5 sum of cookie and challenge. */
 static void digest(uint32_t challenge, uint8_t sum[16])
 {
     char text[300];
@@ -361,7 +360,8 @@ static void digest(uint32_t challenge, uint8_t sum[16])
         fail("MD5");
 }
 
-/* As beamway_wire:encode_extension/1: no rings, no takeover of TLS, and the load is read. */
+/* Encodes the extension like beamway_wire:encode_extension/1. It offers neither rings nor takeover
+ * of TLS, and says that this node reads its peer's load. */
 static uint8_t *put_extension(const node_t *node, uint8_t *at)
 {
     memcpy(at, "BWay", 4);
@@ -454,7 +454,7 @@ static void handshake(node_t *node, const uint8_t *at, size_t size)
         acknowledged(node, at, size);
         return;
     case AGREES:
-        /* If the driver of a node could not take the connection over, it answers why. */
+        /* A node whose driver could not take over the connection answers with the reason. */
         if (size < 2 || (at[1] != 'y' && at[1] != 'n')) {
             broken(node, "neither a session nor why not");
             return;
@@ -467,7 +467,7 @@ static void handshake(node_t *node, const uint8_t *at, size_t size)
     }
 }
 
-/* Reads bytes of the handshake from `at` and returns how many. */
+/* Consumes handshake bytes from `at` and returns how many. */
 static size_t take_handshake(node_t *node, const uint8_t *at, size_t size)
 {
     size_t wanted = node->have < 2 ? 2 : 2 + number(node->packet, 2);
@@ -498,8 +498,8 @@ static void counted(uint64_t *counter)
     }
 }
 
-/* Answers the peer's tick, which asks for a sign of life, as any C node does. With a session, the
- * load comes first. */
+/* Answers the peer's tick with a tick, as any C node does. With a session, the node's load is sent
+ * first. */
 static void tick(node_t *node)
 {
     uint8_t own[12 + 4] = {0};
@@ -510,7 +510,7 @@ static void tick(node_t *node)
     (void)sent(node, own + from, sizeof own - from);
 }
 
-/* Reads bytes of distribution packets and returns how many. */
+/* Consumes bytes of distribution packets and returns how many. */
 static size_t take_packets(node_t *node, const uint8_t *at, size_t size)
 {
     size_t taken = 0, more;
@@ -740,7 +740,7 @@ static void prepare(void)
 
 static void on_event(source_t *source, uint32_t events)
 {
-    /* An earlier event of the same round may have closed it. */
+    /* An earlier event in the same round may have closed the socket. */
     if (source->fd < 0)
         return;
     switch (source->kind) {

@@ -2,7 +2,7 @@
  *
  * One publisher and one consumer of a RabbitMQ queue, for `bench rabbitmq`. It is written in C with
  * librabbitmq because client and brokers share the processors: a message of 100 bytes, published,
- * confirmed, consumed and acknowledged, took 9 us of processor time in this client, 16 in Erlang's
+ * confirmed, consumed and acknowledged, took 9 us of CPU time in this client, 16 in Erlang's
  * amqp_client and 56 in Python's pika (10 KB: 29, 37, 75).
  *
  * usage: rabbitmq_load PUBLISH_PORT CONSUME_PORT QUEUE BYTES WINDOW RATE WARM_MS MEASURE_MS
@@ -36,7 +36,7 @@ enum {
     MIN_SAMPLES = 20
 };
 
-/* The additional time that a slow machine may take for MIN_SAMPLES. */
+/* How much longer a slow machine may take to collect MIN_SAMPLES. */
 static const uint64_t MORE_NS = 20000000000u;
 
 typedef struct {
@@ -155,7 +155,7 @@ static void confirm(uint64_t tag)
         is_confirmed[lowest++ % CONFIRM_SLOTS] = false;
 }
 
-/* Reads one frame, if one arrives in time. */
+/* Reads one frame, unless none arrives in time. */
 static void read_confirm(amqp_connection_state_t connection, uint64_t wait_us)
 {
     struct timeval wait = {.tv_sec = (time_t)(wait_us / 1000000),
@@ -269,8 +269,8 @@ static void report(void)
            (double)samples[(sample_count - 1) * 99 / 100] / 1e3);
 }
 
-/* A separate thread prints the lines on time, whatever the publisher waits for, because others
- * measure between them. */
+/* A separate thread prints the lines on time even while the publisher is blocked, because the
+ * caller takes other measurements between them. */
 static void *announce(void *unused)
 {
     struct timespec from = {.tv_sec = (time_t)(measure_from / 1000000000u),

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A C node made with OTP's own library, for the tests that Beamway's nodes and C nodes understand
- * each other.
+ * A C node made with OTP's own library, for the tests that Beamway's nodes interoperate with C
+ * nodes.
  *
  * usage: compat_cnode NAME COOKIE accept           waits for one node to connect
- *        compat_cnode NAME COOKIE connect NODE     connects to NODE and makes itself known to
+ *        compat_cnode NAME COOKIE connect NODE     connects to NODE and registers with
  * compat_listener there
  *
  * It publishes itself in epmd, prints "ready" and its full name, and serves one connection: {Pid,
- * Term}, sent to any registered name, is answered with {c_node, Term}. It ends when the connection
- * does, or its standard input.
+ * Term}, sent to any registered name, is answered with {c_node, Term}. It exits when the connection
+ * is closed, or at the end of its standard input.
  */
 #include <ei.h>
 #include <pthread.h>
@@ -26,7 +26,7 @@ static void fail(const char *what)
     exit(1);
 }
 
-/* The test that started this program may end first: nothing of it may be left behind. */
+/* The test that started this program may exit first, and then this program must exit as well. */
 static void *exit_with_stdin(void *unused)
 {
     char byte;
@@ -80,7 +80,7 @@ static void serve(int fd)
     printf("disconnected\n");
 }
 
-/* Tells the listener who calls, and asks the node for its own name as a remote procedure call. */
+/* Sends the listener our pid, and asks the node for its own name with a remote procedure call. */
 static void introduce(ei_cnode *node, int fd, const char *peer)
 {
     ei_x_buff hello;

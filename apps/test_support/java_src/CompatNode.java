@@ -8,10 +8,10 @@ import com.ericsson.otp.erlang.OtpMbox;
 import com.ericsson.otp.erlang.OtpNode;
 
 /**
- * A Jinterface node, for the tests that Beamway's nodes and Java understand each other.
+ * A Jinterface node, for the tests that Beamway nodes interoperate with Java.
  *
  * <p>usage: CompatNode NAME COOKIE [NODE]. It registers the mailbox {@code any}, connects to NODE if one is named, prints
- * "ready", and answers {Pid, Term} with {java, Term}. It ends with its standard input, so that none is left behind.
+ * "ready", and answers {Pid, Term} with {java, Term}. It exits at the end of its standard input, so that it is not left behind.
  */
 public final class CompatNode {
     private CompatNode() {
@@ -41,7 +41,7 @@ public final class CompatNode {
                     continue;
                 }
             } catch (java.io.IOException closed) {
-                // The same as its end.
+                // The same as end of file.
             }
             System.exit(0);
         });

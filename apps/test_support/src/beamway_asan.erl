@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc What `scripts/test-asan' runs with drivers that contain a deliberate fault: everything that a driver does in its life, in two nodes. The
-%% script then checks whether the sanitizer has found the fault.
+%% @doc Exercises everything that a driver does during its lifetime, on two nodes. `scripts/test-asan' runs this with drivers that contain a
+%% deliberate fault, and then checks that the sanitizer has found it.
 -module(beamway_asan).
 
 -export([live/1]).
@@ -8,8 +8,8 @@
 -define(BYTES, 1000000).
 -define(MESSAGES, 20). %% after a leak, old memory may still contain the address
 
-%% @doc Two nodes with the driver next to this `ebin' connect, send messages that arrive in fragments, disconnect and end. A deliberate fault
-%% ends them earlier, but this function does not judge that.
+%% @doc Two nodes with the driver next to this `ebin' connect, send messages that arrive in fragments, disconnect and exit. A deliberate fault
+%% makes them exit earlier, but it is not up to this function to judge that.
 -spec live(file:filename()) -> ok.
 live(Ebin) ->
     Options = #{ebin => Ebin},

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Captures the traffic on this host's network interfaces, for tests that search it for data that must not be readable there. Needs
+%% @doc Captures the traffic on the host's network interfaces, for tests that search it for data that must not be readable there. Needs
 %% permission to open a packet socket.
 -module(beamway_capture).
 
@@ -11,8 +11,8 @@
 -define(BUFFER_BYTES, 16777216).
 -define(LARGEST, 262144).
 
-%% @doc Runs the body, and returns its result with all bytes that passed meanwhile. Everything that the body sent and that was received has
-%% passed when this returns.
+%% @doc Runs the body, and returns its result together with all bytes captured meanwhile. They include everything that the body sent and that
+%% was received before it returned.
 -spec during(fun(() -> Result)) -> {Result, Bytes :: binary()} | {skip, Reason :: string()}.
 during(Body) ->
     case socket:open(?AF_PACKET, ?SOCK_RAW, ?EVERY_PROTOCOL) of

@@ -1,11 +1,11 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Shared by the suites: one group for each carrier, and one pair of nodes for a group.
+%% @doc Shared by the suites. It defines a group for each carrier, and starts a pair of nodes for each group.
 %%
-%% Every suite runs the same cases in each group, so a new carrier gets all tests, and the group `inet_tcp' (stock distribution) proves that a
-%% case itself is right. These are the environment variables: `BEAMWAY_TEST_LONG=1' uses the long form of cases that have one ({@link scale/2}).
-%% `BEAMWAY_TEST_HUGE=1' adds the message of 2.2 GB, over shared memory or the carriers that are named.
-%% `BEAMWAY_TEST_CARRIERS=beamway_shm,beamway_small' leaves out the groups of other carriers. `beamway_rdma' must be named there, because it
-%% needs a device (test/system/rdma).
+%% Every suite runs the same cases in each group, so a new carrier gets all tests, and the group `inet_tcp' (stock distribution) proves that the
+%% case itself is right. It reads these environment variables: `BEAMWAY_TEST_LONG=1' selects the long form of cases that have one ({@link
+%% scale/2}). `BEAMWAY_TEST_HUGE=1' adds the message of 2.2 GB, over shared memory or over the carriers named below.
+%% `BEAMWAY_TEST_CARRIERS=beamway_shm,beamway_small' leaves out the groups of other carriers. `beamway_rdma' must be named explicitly, because
+%% it needs a device (test/system/rdma).
 -module(beamway_carrier).
 
 -export([all/0, all/1, groups/1, groups/2, only/2, init_group/2]).
@@ -41,8 +41,8 @@ groups(Carriers, Cases) -> [{Carrier, [], Cases} || Carrier <- Carriers].
 only(Some, Groups) ->
     [{Carrier, [], [Case || Case <- Cases, lists:member(Carrier, proplists:get_value(Case, Some, [Carrier]))]} || {Carrier, [], Cases} <- Groups].
 
-%% @doc For init_per_group: stores the carrier. It is a failure if a carrier has not been built, because the tests of Beamway mean nothing
-%% without it.
+%% @doc For init_per_group: stores the carrier. A carrier that has not been built is a failure, because without it the tests of Beamway would be
+%% meaningless.
 -spec init_group(beamway_peer:carrier(), config()) -> config().
 init_group(inet_tcp, Config) ->
     [{carrier, inet_tcp} | Config];
@@ -73,13 +73,13 @@ connected_pair(Config) -> beamway_peer:connected_pair(carrier(Config), #{}).
 stop_pair(Config) ->
     beamway_peer:stop_all(tuple_to_list(peers(Config))).
 
-%% @doc For init_per_testcase: stores the identity of the pair's connection.
+%% @doc For init_per_testcase: remembers which connection the pair has.
 -spec begin_case(config()) -> config().
 begin_case(Config) ->
     [{connection, connection(Config)} | Config].
 
-%% @doc For end_per_testcase: the case fails if the pair's connection is not the one that it began with, because a carrier that loses its
-%% connection and quietly gets another one must not pass.
+%% @doc For end_per_testcase: fails the case if the pair's connection is not the one it started with, because a carrier must not pass if it
+%% loses its connection and silently reconnects.
 -spec end_case(config()) -> ok | {fail, term()}.
 end_case(Config) ->
     Before = proplists:get_value(connection, Config),
@@ -93,7 +93,7 @@ connection(Config) ->
     {_, NodeB} = ?MODULE:nodes(Config),
     beamway_peer:controller(PeerA, NodeB).
 
-%% @doc The processes that control the pair.
+%% @doc The control processes of the pair.
 -spec peers(config()) -> {pid(), pid()}.
 peers(Config) -> proplists:get_value(peers, Config).
 
@@ -109,7 +109,7 @@ carrier(Config) ->
         false -> error({no_carrier, "run the case in one of its suite's groups"})
     end.
 
-%% @doc The size of a case in the default run or in the long one.
+%% @doc Picks the size of a case for the default run or for the long one.
 -spec scale(Default, Long) -> Default | Long.
 scale(Default, Long) ->
     case is_long() of
@@ -117,7 +117,7 @@ scale(Default, Long) ->
         false -> Default
     end.
 
-%% @doc The same for a number of rounds, which is lower if everything is slower, but never below three.
+%% @doc The same for a number of rounds, which is reduced (to no fewer than three) if everything runs slower.
 -spec rounds(Default :: pos_integer(), Long :: pos_integer()) -> pos_integer().
 rounds(Default, Long) ->
     Wanted = scale(Default, Long),

@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Certificates for the nodes of the TLS tests, created for each run.
 %%
-%% One authority signs the certificates that the nodes trust. Each kind of certificate with which a node must be refused differs from the good
-%% one in a single property. {@link optfile/2} writes the files, and the file for `-ssl_dist_optfile'. The suite calls {@link prepare/1} with a
-%% directory of its own.
+%% One authority signs the certificates that the nodes trust. Each kind of certificate that must be rejected differs from the good one in a
+%% single property. {@link optfile/2} writes the files, and the file for `-ssl_dist_optfile'. The suite calls {@link prepare/1} first, with its
+%% own directory.
 -module(beamway_certificates).
 
 -include_lib("public_key/include/public_key.hrl").
@@ -36,17 +36,17 @@ prepare(Dir) ->
             ok
     end.
 
-%% @doc The options file of a node that is accepted.
+%% @doc The options file for a node that must be accepted.
 -spec good() -> file:filename().
 good() ->
     persistent_term:get({?MODULE, good}).
 
-%% @doc Writes a certificate of a kind under a name, and the options file, which it returns.
+%% @doc Writes a certificate of the given kind under a name, and an options file for it. Returns the path of the options file.
 -spec optfile(Name :: string(), kind()) -> file:filename().
 optfile(Name, Kind) ->
     optfile(Name, Kind, fun(Files) -> [{server, options(Files)}, {client, options(Files)}] end).
 
-%% @doc The same with other options, which are made from the names of the files.
+%% @doc The same with other options, which a function derives from the file names.
 -spec optfile(Name :: string(), kind(), fun((files()) -> [{server | client, list()}])) -> file:filename().
 optfile(Name, Kind, Options) ->
     #{dir := Dir, authority := Authority} = persistent_term:get(?MODULE),
@@ -98,14 +98,14 @@ this_host() ->
     [{dNSName, Host}, {iPAddress, <<127, 0, 0, 1>>}, {iPAddress, <<1:128>>}]
         ++ [{iPAddress, Address} || Address <- [<<10, 97, 194, 1>>, <<10, 97, 194, 2>>, <<10, 97, 195, 2>>, <<10, 97, 196, 2>>]]. % the hosts of beamway_netns
 
-%% Relative to today.
+%% In days relative to today.
 days(From, To) ->
     {Today, _} = calendar:universal_time(),
     Days = calendar:date_to_gregorian_days(Today),
     {calendar:gregorian_days_to_date(Days + From), calendar:gregorian_days_to_date(Days + To)}.
 
-%% @doc The directory with the authority's list of revoked certificates, as ssl_crl_hash_dir reads it. The last certificate of the kind `revoked'
-%% is on it.
+%% @doc The directory with the authority's list of revoked certificates, as ssl_crl_hash_dir reads it. It contains the last certificate of the
+%% kind `revoked'.
 -spec lists_of_revoked() -> file:filename().
 lists_of_revoked() ->
     #{authority := Authority} = persistent_term:get(?MODULE),

@@ -1,8 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The `beamway' command as a user runs it, for its suites (`beamway_cli_*SUITE'): real processes, exit statuses, separate output and error.
+%% @doc The `beamway' command as a user runs it, for its suites (`beamway_cli_*SUITE'): with real processes, exit statuses, and separate
+%% standard output and error.
 %%
-%% This is their Common Test hook. A suite that names it in `ct_hooks' has its own home, so it does not need the user's cookie, and each case has
-%% its own epmd, which knows no node of another case or of the machine.
+%% This is their Common Test hook. A suite that names it in `ct_hooks' has its own home, so it does not need the user's cookie, and each case
+%% has its own epmd, so that it does not see the nodes of other cases or of the machine's own epmd.
 -module(beamway_command).
 
 -include_lib("common_test/include/ct.hrl").
@@ -17,7 +18,7 @@
 -type command_node() :: {port(), OsPid :: pos_integer()}.
 -type started() :: {Peer :: pid(), node()}.
 
-%% As long as a loaded machine may take to start a few VMs.
+%% Long enough for a loaded machine to start a few VMs.
 -define(RUN_MS, 90000).
 
 %%% Hook
@@ -104,7 +105,7 @@ environment(Config) ->
      {"BEAMWAY_RING_BYTES", false}, {"XDG_CONFIG_HOME", false},
      {"ERL_EPMD_PORT", integer_to_list(?config(epmd_port, Config))}].
 
-%% @doc Starts a node with the command, and returns when it says that it is ready.
+%% @doc Starts a node with the command, and returns once the node reports that it is ready.
 -spec command_node(config(), iolist()) -> command_node().
 command_node(Config, Words) ->
     Node = command_start(Config, Words),
@@ -119,13 +120,13 @@ command_start(Config, Words) ->
     {os_pid, Pid} = erlang:port_info(Port, os_pid),
     {Port, Pid}.
 
-%% @doc Waits until a node says that it is ready.
+%% @doc Waits until a node reports that it is ready.
 -spec until_ready(command_node()) -> ok.
 until_ready({Port, _}) ->
     [] = test_support:until_line(Port, "is ready|\"ready\"", ?RUN_MS),
     ok.
 
-%% @doc Ends the node, and returns its exit status.
+%% @doc Stops the node, and returns its exit status.
 -spec ended(command_node()) -> non_neg_integer().
 ended({Port, Pid}) ->
     _ = os:cmd("kill " ++ integer_to_list(Pid)),
@@ -146,7 +147,7 @@ with_nodes(Config, Number, Fun) ->
         [stop(One) || One <- All]
     end.
 
-%% @doc Starts a node. With `code => none' it has none of our code.
+%% @doc Starts a node. With `code => none', Beamway's code is not on its path.
 -spec start(config(), [string()], #{code => none, longnames => boolean(), host => string()}) -> started().
 start(Config, Arguments, Options) ->
     Code = case Options of
@@ -158,13 +159,13 @@ start(Config, Arguments, Options) ->
                                       exec => {hd(beamway_peer:erl()), tl(beamway_peer:erl())}, args => Code ++ Arguments, env => environment(Config)}),
     {Pid, Node}.
 
-%% @doc Ends the node.
+%% @doc Stops the node.
 -spec stop(started()) -> ok.
 stop({Pid, _}) -> peer:stop(Pid).
 
 %%% What a case passes to the command
 
-%% @doc A checkout that shares our files, so that one of them can be missing.
+%% @doc A checkout with links to our files, in which one of them can be left out.
 -spec copy_of_checkout(config(), string()) -> file:filename().
 copy_of_checkout(Config, Name) ->
     Root = filename:join(?config(priv_dir, Config), Name),
@@ -192,7 +193,7 @@ write_secret(File, Text) ->
     ok = file:write_file(File, Text),
     ok = file:change_mode(File, 8#400).
 
-%% @doc The code of a module with a single function, which takes no arguments.
+%% @doc The source text of a module with a single function of arity 0.
 -spec compiled(module(), atom(), Body :: string()) -> binary().
 compiled(Module, Function, Body) ->
     Name = atom_to_list(Function),

@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Records which lines of the applications have run, on any node of a test run, for `scripts/coverage'.
+%% @doc Records for `scripts/coverage' which lines of the applications were executed on any node of a test run.
 %%
-%% {@link beamway_coverage_transform} puts a call to {@link line/2} before each expression. The first time that a node passes a line, it appends
-%% the line to a file for the module in the directory that BEAMWAY_COVERAGE names, at once and without another process. So everything that a node
-%% did before it had booted, and before it was killed, also counts.
+%% {@link beamway_coverage_transform} puts a call to {@link line/2} before each expression. The first time a node executes a line, it
+%% immediately appends the line number to the module's file in the directory BEAMWAY_COVERAGE, without using another process. This way the lines
+%% that a node executes before it has finished booting, or just before it is killed, are also counted.
 -module(beamway_coverage).
 
 -export([line/2, report/2]).
@@ -13,7 +13,7 @@
 -type row() :: {File :: string(), Lines :: non_neg_integer(), Missed :: [pos_integer()]}.
 -export_type([row/0]).
 
-%% @doc The caller has reached this line of the module.
+%% @doc Called when execution reaches this line of the module.
 -spec line(module(), pos_integer()) -> ok.
 line(Module, Line) ->
     Passed = passed_by(Module),
@@ -32,7 +32,7 @@ passed_by(Module) ->
             Passed
     end.
 
-%% A node may run as a user, or under a limit, that prevents writing. Its lines are then not counted.
+%% A node may run as a user or under a limit that prevents it from writing; its lines are then not counted.
 remember(Module, Line) ->
     case os:getenv("BEAMWAY_COVERAGE") of
         false -> ok;
@@ -48,7 +48,7 @@ remember(Module, Line) ->
             end
     end.
 
-%% @doc The lines of all modules in `Ebin', which the transform has changed, and those that were never passed.
+%% @doc The lines of all instrumented modules in `Ebin', and the lines that were never executed.
 -spec report(Ebin :: file:filename(), Folder :: file:filename()) -> [row()].
 report(Ebin, Folder) ->
     [row(Beam, Folder) || Beam <- lists:sort(filelib:wildcard(filename:join(Ebin, "*.beam"))), filename:basename(Beam) =/= "beamway_coverage.beam"].

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc The table of `scripts/coverage'. It reads what clang's tools and {@link beamway_coverage} have left in the build directory, prints a row
-%% for each file and part, writes the missed lines to `build/coverage/missed' and, if they are to be kept, the numbers to
+%% for each file and part, writes the missed lines to `build/coverage/missed' and, if the result is to be stored, the numbers to
 %% `bench/results/coverage.json'.
 -module(beamway_coverage_table).
 
@@ -29,7 +29,7 @@ room(File) ->
         [One, Two | _] -> One ++ "/" ++ Two
     end.
 
-%% llvm-cov's own count of lines, and those that it shows with a 0.
+%% llvm-cov's own line count, and the lines that it shows with a count of 0.
 c_rows(Tree, JsonFile, Missed) ->
     {ok, Json} = file:read_file(JsonFile),
     #{<<"data">> := [#{<<"files">> := Files}]} = jiffy:decode(Json, [return_maps]),
@@ -43,7 +43,7 @@ c_row(File, #{<<"count">> := Count, <<"covered">> := Covered}, Missed) ->
 relative(Tree, File) ->
     string:prefix(File, Tree ++ "/").
 
-%% The name of a file, then its lines as `  12|      0|text'.
+%% The output consists of a file name, followed by the file's lines in the form `  12|      0|text'.
 missed_in_c(Tree, File) ->
     {ok, Text} = file:read_file(File),
     {_, Missed} = lists:foldl(fun(Line, State) -> missed_line(Tree, Line, State) end, {"", #{}}, binary:split(Text, <<"\n">>, [global])),
@@ -69,7 +69,7 @@ table(Rows) ->
 percent(Lines, Missed) ->
     100 * (Lines - Missed) / Lines.
 
-%% BEAMWAY_COVERAGE_BEGAN is when the run began, in seconds, which may be an hour ago.
+%% BEAMWAY_COVERAGE_BEGAN is the start time of the run in seconds; a run may take an hour.
 keep(Root, Rows, Rooms) ->
     Counts = fun(Name, Of) -> [#{Name => list_to_binary(Text), lines => Lines, missed => length(Missed), percent => round(10 * percent(Lines, length(Missed))) / 10} || {Text, Lines, Missed} <- Of] end,
     Context = beamway_bench_store:context("coverage", "make coverage KEEP=1"),

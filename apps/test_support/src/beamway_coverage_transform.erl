@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Parse transform of `scripts/coverage', which puts a call to {@link beamway_coverage:line/2} before each expression of a body.
+%% @doc The parse transform used by `scripts/coverage', which puts a call to {@link beamway_coverage:line/2} before each expression of a body.
 %%
-%% OTP's cover cannot be used here, because half of the carrier runs before a node has booted far enough to start cover, and many nodes of the
-%% suites are killed, so their counts would be lost. All modules of the applications are changed except those that are loaded into other nodes,
-%% which have nothing else of Beamway.
+%% OTP's cover cannot be used here, because half of the carrier runs before a node has booted far enough to start cover, and because the suites
+%% kill many nodes, whose counts would be lost. All modules of the applications are instrumented except those that are loaded into other nodes,
+%% where no other Beamway code is available.
 -module(beamway_coverage_transform).
 
 -export([parse_transform/2]).
@@ -29,7 +29,7 @@ form(_Module, Other) -> Other.
 change(Module, {clause, Anno, Patterns, Guards, Body}) ->
     {clause, Anno, Patterns, Guards, body(Module, Body)};
 change(Module, {'case', Anno, {call, _, {remote, _, {atom, _, logger}, {atom, _, allow}}, _} = Allow, [Logs, Silent]}) ->
-    %% In a log macro, the branch for a level that is off is not a line of the carrier.
+    %% The branch in a log macro for a disabled level does not count as a line of the carrier.
     {'case', Anno, Allow, [change(Module, Logs), Silent]};
 change(Module, {block, Anno, Body}) ->
     {block, Anno, body(Module, Body)};

@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Which cases of a suite belong to the level of a run: `quick', `rest' (everything that is not quick) or `all'.
+%% @doc Decides which cases of a suite belong to the level of a run: `quick', `rest' (everything that is not quick) or `all'.
 %%
-%% The environment variable BEAMWAY_TEST_LEVEL names the level (`scripts/run-tests'), and `test/runners' says which groups and cases are not
-%% quick.
+%% The environment variable BEAMWAY_TEST_LEVEL names the level (`scripts/run-tests' sets it), and `test/runners' lists the groups and cases that
+%% are not quick.
 -module(beamway_level).
 
 -export([current/0, words/1, groups/3, all/4]).
@@ -70,7 +70,7 @@ is_quick(Words, Path, Case) ->
     Is = fun(Sign) -> lists:any(fun(Name) -> lists:member([Sign | Name], Words) end, Names) end,
     not lists:member("rest", Words) andalso not Is($-) andalso (Is($+) orelse not lists:any(fun([Sign | _]) -> Sign =:= $+ end, Words)).
 
-%% Groups are given by name, one of them inside another.
+%% Cases and groups are selected by name. One of these groups is nested in another.
 -define(GROUPS, [{shm, [], [a, {inner, [parallel], [b]}]}, {tcp, [a, b]}]).
 
 quick_and_rest_test_() ->
@@ -92,7 +92,7 @@ taken(Level, Words) ->
 bare({Name, _, Members}) -> {Name, [bare(Member) || Member <- Members]};
 bare(Case) -> Case.
 
-%% Otherwise a case that was renamed would silently be in every level.
+%% Otherwise a renamed case would silently become part of every level.
 table_names_what_is_there_test() ->
     {ok, Text} = file:read_file(test_support:file("test/runners")),
     {match, Suites} = re:run(Text, "^([a-z_]+_SUITE)", [global, multiline, {capture, all_but_first, list}]),

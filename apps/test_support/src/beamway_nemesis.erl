@@ -2,9 +2,9 @@
 %% @doc Runs a schedule of faults on real nodes that talk to each other all the time, and returns the findings: see {@link
 %% beamway_nemesis_schedule} and {@link beamway_nemesis_oracle}.
 %%
-%% The nodes are those of {@link beamway_peer}, which are controlled through standard input and output. In addition to the oracle's findings
-%% there are these: a node that ended by itself, a crash dump, log lines that no fault explains, descriptors, mappings, ports or memory that
-%% connections have left behind, a pair on the wrong kind of link, and a process that was not heard to the end although all faults were over.
+%% The nodes are those of {@link beamway_peer}, which are controlled through standard input and output. In addition to the oracle's findings, it
+%% reports a node that exited by itself, a crash dump, log lines that no fault explains, descriptors, mappings, ports or memory leaked by
+%% connections, a pair on the wrong kind of link, and a process whose last message did not arrive although all faults were over.
 -module(beamway_nemesis).
 
 -export([run/2, run/3]).
@@ -12,7 +12,7 @@
 -export_type([carrier/0, result/0]).
 
 -type carrier() :: shm | tcp | stock | encrypted | tls_shm | tls | stock_tls.
-%% The last three need {@link beamway_certificates:prepare/1}.
+%% The last three carriers need {@link beamway_certificates:prepare/1}.
 -type result() :: #{findings := [beamway_nemesis_oracle:finding()],
                     faults := [beamway_nemesis_oracle:executed()],
                     messages := #{term() => pos_integer()},     %% by the largest size of their class
@@ -29,7 +29,7 @@
 -define(RUN_MS, 600000).
 %% The consequences of a fault that ends a connection are checked when this time has passed.
 -define(NOTICE_US, 5500000).
-%% A pair of nodes sends a burst about this often, times the number of pairs.
+%% The interval between the bursts of a pair of nodes is about this, multiplied by the number of pairs.
 -define(PACE_MS, 3).
 
 -record(run, {carrier :: carrier(),
@@ -46,12 +46,12 @@
               collected = [] :: [beamway_nemesis_hub:collected()],
               findings = [] :: [beamway_nemesis_oracle:finding()]}).
 
-%% @doc Runs one schedule. Everything that was started has ended when this returns.
+%% @doc Runs one schedule. When it returns, everything that it started has been stopped.
 -spec run(beamway_nemesis_schedule:schedule(), carrier()) -> result().
 run(Schedule, Carrier) ->
     run(Schedule, Carrier, beamway_peer:ebin()).
 
-%% @doc The same with another build of the carrier than the checkout's.
+%% @doc The same with a different build of the carrier from the one in the checkout.
 -spec run(beamway_nemesis_schedule:schedule(), carrier(), Ebin :: file:filename()) -> result().
 run(Schedule, Carrier, Ebin) ->
     ok = beamway_nemesis_schedule:validate(Schedule),
@@ -63,7 +63,7 @@ run(Schedule, Carrier, Ebin) ->
     ok = file:del_dir_r(Dir),
     Result#{seconds => (erlang:monotonic_time(millisecond) - Began) / 1000}.
 
-%% Anything that prevents a schedule from being run is also a finding.
+%% If a schedule cannot be run for whatever reason, that is also a finding.
 result_of(Owner) ->
     try
         beamway_peer:await(Owner, ?RUN_MS)
@@ -109,8 +109,8 @@ start_node(N, Life, Options, #run{tag = Tag, dir = Dir} = Run) ->
     Log = filename:join(Dir, lists:concat(["log-", N, "-", Life])),
     case beamway_peer:start(carrier(Options, Run), peer_options(N, Log, Options, Run)) of
         {ok, Peer, Node} ->
-            %% Starts the port program that resolves names, which stays. OTP 25 ends a node that has to start it when there are no descriptors,
-            %% even over stock TCP.
+            %% Starts the port program that resolves host names, which keeps running. In OTP 25, a node that must start it while it is out of
+            %% descriptors crashes, even over stock TCP.
             {ok, _} = beamway_peer:call(Peer, inet, getaddr, [host(Node), inet], ?CALL_MS),
             #{peer => Peer, os_pid => beamway_peer:os_pid(Peer), node => Node, life => Life, options => Options,
               log => Log, clock => 0};
@@ -138,7 +138,7 @@ carrier(Options, #run{carrier = Carrier}) ->
         {_, true} -> beamway_tls
     end.
 
-%% Faults decide which connections end, and not global's view of the connections that should exist.
+%% Only faults may end connections, so global must not close any because of its view of which connections should exist.
 peer_options(N, Log, Options, #run{tag = Tag, dir = Dir, schedule = #{faults := Faults}} = Run) ->
     ClockFile = clock_file(N, Dir),
     Clock = case [jumps || {clock_jump, M, _} <- Faults, M =:= N] of
@@ -173,7 +173,8 @@ hub(Node, Function, Arguments) ->
 
 %% ---- before ----
 
-%% What a node holds without connections after it has had some, because the VM opens a few things once and keeps them.
+%% What a node holds when all its connections are closed again. The baseline is taken after it has had some, because the VM opens a few things
+%% once and keeps them.
 with_baseline(Run) ->
     Alive = alive(Run),
     _ = [true = call(A, net_kernel, connect_node, [Node]) || {M, A} <- Alive, {N, #{node := Node}} <- Alive, M < N],
@@ -189,7 +190,7 @@ disconnect_all(Alive) ->
     _ = beamway_peer:wait_until(fun() -> lists:all(fun(Is) -> Is end, [Disconnected(One) || One <- Alive]) end, 20000),
     ok.
 
-%% When nothing has changed for a while.
+%% Returns once nothing has changed for a while.
 settled(Node) -> settled(Node, resources(Node), 50).
 
 settled(_, Resources, 0) -> Resources;
@@ -229,7 +230,7 @@ is_connected(Run) ->
 
 %% ---- faults ----
 
-%% A node that has ended by itself suffers no more faults, but may be started again.
+%% No more faults are applied to a node that has exited by itself, but it may be started again.
 fault_if_possible(Fault, Run0) ->
     Run = check_alive(Run0),
     Alive = [N || {N, _} <- alive(Run)],
@@ -276,7 +277,7 @@ leave(N, Fault, Run0) ->
     #{peer := Peer} = maps:get(N, Run1#run.nodes),
     timed(Fault, fun() -> ok = beamway_peer:halt_node(Peer), true end, gone(N, Run1)).
 
-%% From now on the end of the node is expected.
+%% From now on the node is expected to exit.
 gone(N, #run{nodes = Nodes} = Run) ->
     #{monitor := Monitor} = Node = maps:get(N, Nodes),
     true = demonitor(Monitor, [flush]),
@@ -289,7 +290,7 @@ start_again(N, Options, #run{nodes = Nodes} = Run) ->
     ok = hub(Node, go, []),
     started(N, Node, Run).
 
-%% If a node is to be killed while a fault holds it, its records are lost with it. The fault ends with the node, unless other nodes take part.
+%% If a node is killed while a fault blocks it, its records are lost. The fault ends with the node, unless it also affects other nodes.
 collect_unless_held(N, #run{lasting = Lasting} = Run) ->
     case [{Pid, Fault, From} || {Pid, {Fault, From}} <- maps:to_list(Lasting), beamway_nemesis_schedule:names(Fault) =:= [N]] of
         [] -> collect(N, so_far, wait_for([N], Run));
@@ -303,7 +304,7 @@ release({Pid, Fault, From}, #run{lasting = Lasting} = Run) ->
 
 wait_lasting(#run{nodes = Nodes} = Run) -> wait_for(maps:keys(Nodes), Run).
 
-%% Faults on the same node follow each other.
+%% Faults on the same node are applied one after the other.
 wait_for(Numbers, #run{lasting = Lasting} = Run) ->
     maps:fold(fun(Pid, {Fault, From}, Acc) ->
                       case [N || N <- beamway_nemesis_schedule:names(Fault), lists:member(N, Numbers)] of
@@ -321,7 +322,7 @@ lasted(Pid, Fault, From, #run{lasting = Lasting} = Run) ->
              end,
     executed(Fault, From, Effect, Run#run{lasting = maps:remove(Pid, Lasting)}).
 
-%% If a node has ended by itself, that is a finding, and the run continues without it.
+%% A node that has exited by itself is a finding, and the run continues without it.
 check_alive(Run) ->
     lists:foldl(fun({N, #{monitor := Monitor}}, Acc) ->
                         receive
@@ -352,7 +353,7 @@ wait_notice(#run{faults = Faults, schedule = #{nodes := Nodes}} = Run) ->
     receive after max(500, (Until - beamway_nemesis_hub:now_us()) div 1000) -> ok end,
     check_alive(Run).
 
-%% Every process must be heard by every other one, to the end.
+%% Every message must reach its receiver, up to the last one of each sender.
 finish(Run0) ->
     lists:foreach(fun({_, Node}) -> ok = hub(Node, finish, []) end, alive(Run0)),
     wait_finished(Run0, erlang:monotonic_time(millisecond) + ?SETTLE_MS).
@@ -375,8 +376,8 @@ collect_all(Run) ->
 collect(N, When, #run{nodes = Nodes, collected = Collected} = Run) ->
     Run#run{collected = [hub(maps:get(N, Nodes), collect, [When]) | Collected]}.
 
-%% Two nodes that both can must use shared memory, unless something prevented it while they connected. Without a descriptor the driver cannot
-%% take over a stream either.
+%% Two nodes that are both capable of shared memory must use it, unless something prevented it while they connected. A node without free
+%% descriptors cannot even hand over a stream to the driver.
 links(#run{schedule = #{faults := Faults}} = Run) ->
     Has = fun(Kinds) -> lists:any(fun(Fault) -> lists:member(element(1, Fault), Kinds) end, Faults) end,
     Instead = [stream_kind(Run) || Has([no_descriptors, stop, slow_reader, fill_ring])] ++ [inet || Has([no_descriptors])],
@@ -419,7 +420,7 @@ leftovers({N, #{os_pid := OsPid} = Node}, #run{baseline = Baseline} = Run) ->
         More -> found(left_behind, #{node => N, before_and_now => More, descriptors => beamway_peer:fds(OsPid)}, Run)
     end.
 
-%% Sockets may still be closing. The numbers of ports and descriptors on a stock node have the same meaning as on ours.
+%% Sockets may still be closing, so this waits. The numbers of ports and descriptors mean the same on a stock node as on ours.
 wait_back(Node, Before, Tries) ->
     case [{What, maps:get(What, Before), Now} || {What, Now} <- maps:to_list(resources(Node)), Now > maps:get(What, Before)] of
         [_ | _] when Tries > 0 ->
@@ -452,7 +453,7 @@ result(#run{collected = Collected, faults = Faults, findings = Findings, links =
       paused => length([paused || #{effect := paused} <- Faults]),
       nodedowns => length([down || #{observed := #{events := Events}} <- Collected, {down, _, _, _} <- Events])}.
 
-%% Until a node is started again or a link ends, all links are of a kind that survives a cut.
+%% Until a node is restarted or a link ends, all links are of a kind that survives a cut.
 not_outlived(#run{carrier = Stock}) when Stock =:= stock; Stock =:= stock_tls ->
     [];
 not_outlived(#run{faults = Faults}) ->

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `scripts/nemesis' runs one schedule after another until its time is over, each from a seed that it prints. If a schedule fails, it is
-%% tried again, tried over stock distribution, made smaller, and printed as a term.
+%% @doc `scripts/nemesis' runs one schedule after another until its time is up, each generated from a seed that it prints. If a schedule fails,
+%% it is run again, run over stock distribution, shrunk, and printed as a term.
 %%
 %% `main/1' returns the exit status: 0 without findings, 1 with findings, 2 for a usage error. The last line is `N passed, N failed, N skipped',
 %% counted in schedules.
@@ -9,7 +9,7 @@
 -export([start/0, main/1]).
 
 -define(RESULTS, "bench/results/nemesis.json").
-%% How many smaller schedules are tried after a failure.
+%% How many smaller schedules to try after a failure.
 -define(TRIALS, 12).
 
 %% @doc For `erl -s', with the arguments after `-extra'.
@@ -126,7 +126,7 @@ run_until(Until, Seed, Carrier, Nodes) ->
         false -> [{Seed, Schedule, Result}]
     end.
 
-%% Tries it again, and over stock distribution. Findings that also occur there are not the carrier's.
+%% Runs the schedule again, and then over stock distribution. Findings that also occur there are not the carrier's fault.
 explain(Schedule, Carrier, Findings) ->
     print_findings(Findings),
     Wanted = kinds(Findings),

@@ -2,8 +2,8 @@
 %% @doc Applies a fault to running nodes, from outside if possible, and reports whether it had an effect, because a fault that did not happen
 %% proves nothing.
 %%
-%% Called by {@link beamway_nemesis}, in a separate process if the fault lasts. If such a process is ended, {@link undo/2} must follow unless the
-%% node is gone.
+%% Called by {@link beamway_nemesis}, in a separate process if the fault lasts. If such a process is terminated, {@link undo/2} must be called
+%% afterwards unless the node has died.
 -module(beamway_nemesis_faults).
 
 -export([run/2, undo/2, exhaust/1, environment/1, new_clock/2, jump/3, another_wire/1]).
@@ -13,7 +13,7 @@
 -type target() :: #{peer := pid(), os_pid := pos_integer(), node := node(), atom() => term()}.
 -type targets() :: #{beamway_nemesis_schedule:index() => target()}.
 
-%% A stop of less than 4 s must be survived, and filling takes a part of that.
+%% Links must survive a stop of less than 4 s, and filling takes up part of that time.
 -define(FILL_MS, 3000).
 -define(FULL_MS, 500).
 -define(FILL_COUNT, 200).
@@ -23,7 +23,7 @@
 -define(WAKE_MS, 4).
 -define(CALL_MS, 30000).
 
-%% @doc Applies a fault that lasts, and undoes it.
+%% @doc Applies a lasting fault, and undoes it when its time is up.
 -spec run(beamway_nemesis_schedule:fault(), targets()) -> Effect :: boolean().
 run({stop, N, Ms}, Targets) ->
     ok = beamway_peer:sigstop(peer(N, Targets)),
@@ -51,7 +51,7 @@ run({cut_tcp, A, B}, Targets) ->
     #{node := NodeB} = maps:get(B, Targets),
     call(A, cut, [NodeB], Targets).
 
-%% @doc Ends a fault that lasts, even if it was only half applied.
+%% @doc Ends a lasting fault, even if it was applied only in part.
 -spec undo(beamway_nemesis_schedule:fault(), targets()) -> ok.
 undo({fill_ring, _, B}, Targets) -> signal("CONT", maps:get(B, Targets));
 undo({Kind, N, _}, Targets) when Kind =:= stop; Kind =:= slow_reader -> signal("CONT", maps:get(N, Targets));
@@ -68,7 +68,7 @@ peer(N, Targets) ->
 call(N, Function, Arguments, Targets) ->
     beamway_peer:call(peer(N, Targets), beamway_nemesis_hub, Function, Arguments, ?CALL_MS).
 
-%% Does not check the process, because it is our child and only we can collect it.
+%% There is no need to check whether the ID still belongs to the process, because it is our child and only we can reap it.
 signal(Name, #{os_pid := OsPid}) ->
     _ = os:cmd("kill -" ++ Name ++ " " ++ integer_to_list(OsPid)),
     ok.
@@ -94,16 +94,16 @@ is_full(A, Flood, Targets, Deadline) ->
 
 %% ---- descriptors ----
 
-%% @doc Leaves a node without descriptors, so that nothing can be opened, while open ones stay.
+%% @doc Leaves a node without free descriptors, so that it cannot open anything, although open descriptors stay usable.
 -spec exhaust(Peer :: pid()) -> Effect :: boolean().
 exhaust(Peer) ->
     exhaust(beamway_peer:os_pid(Peer), Peer, 5).
 
-%% No number below the limit is free.
+%% No descriptor number below the limit is free.
 exhaust(_, _, 0) -> false;
 exhaust(OsPid, Peer, Tries) ->
     set_descriptor_limit(OsPid, lowest_free(0, [Fd || {Fd, _} <- beamway_peer:fds(OsPid)])),
-    %% An open file is closed at once when the process that opened it ends.
+    %% An open file is closed as soon as the process that opened it exits.
     case beamway_peer:call(Peer, file, open, ["/dev/null", [read, raw, binary]], ?CALL_MS) of
         {error, emfile} -> true;
         {ok, _} -> exhaust(OsPid, Peer, Tries - 1)
@@ -123,8 +123,8 @@ descriptor_limit(OsPid) ->
 
 %% ---- the clock ----
 
-%% @doc The environment of a node whose clock can be changed through a file. The monotonic clock is not affected, as when the time of a machine
-%% is set.
+%% @doc The environment of a node whose clock can be changed through a file. The monotonic clock is not affected, just as when somebody sets a
+%% machine's time.
 -spec environment(ClockFile :: file:filename()) -> [{string(), string()}].
 environment(ClockFile) ->
     [{"LD_PRELOAD", string:trim(os:getenv("LD_PRELOAD", "") ++ " " ++ library())},
@@ -137,13 +137,13 @@ library() ->
         [] -> error({missing, "libfaketimeMT.so.1", "install the package libfaketime"})
     end.
 
-%% @doc Sets the difference to the real time, in seconds.
+%% @doc Sets the offset from the real time, in seconds.
 -spec new_clock(ClockFile :: file:filename(), Seconds :: integer()) -> ok.
 new_clock(ClockFile, Seconds) ->
     ok = file:write_file(ClockFile ++ ".new", io_lib:format("~s~b~n", [[$+ || Seconds >= 0], Seconds])),
     ok = file:rename(ClockFile ++ ".new", ClockFile).
 
-%% @doc Sets it for a running node, and waits until the node's operating system time has jumped.
+%% @doc Sets the offset for a running node, and waits until the node's operating system time has jumped.
 -spec jump(target(), ClockFile :: file:filename(), Seconds :: integer()) -> Effect :: boolean().
 jump(#{peer := Peer}, ClockFile, Seconds) ->
     ok = new_clock(ClockFile, Seconds),
@@ -160,8 +160,8 @@ has_jumped(Peer, Seconds, Deadline) ->
 
 %% ---- another version ----
 
-%% @doc Makes a second copy of the carrier in `Dir' that speaks another version of the agreement. It is compiled from the same source with
-%% another number. Returns its ebin.
+%% @doc Builds a second copy of the carrier in `Dir' that uses another version of the link agreement. It is compiled from the same source with a
+%% different version number. Returns its ebin directory.
 -spec another_wire(Dir :: file:filename()) -> Ebin :: file:filename().
 another_wire(Dir) ->
     Ebin = beamway_peer:ebin(),

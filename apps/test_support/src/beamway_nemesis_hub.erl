@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The part of the nemesis that runs on a node under test. It starts senders and receivers, records when other nodes come and go, and gives
-%% everything to the runner.
+%% @doc The part of the nemesis that runs on a node under test. It starts senders and receivers, records when other nodes come up and go down,
+%% and returns its records to the runner.
 %%
 %% {@link beamway_nemesis} calls it through standard input and output, and never over the carrier under test. Receivers are started before any
-%% sender. The numbers of messages start again in each life of a node.
+%% sender. Message numbers start again each time a node is restarted.
 -module(beamway_nemesis_hub).
 -behaviour(gen_server).
 
@@ -25,7 +25,8 @@
 
 -define(KINDS, [small, mixed, flood, call, words]).
 -define(CALL_MS, 30000).
-%% A process's words end with `noconnection' at almost the same time as the node goes down, in either order.
+%% When a node goes down, the exit with `noconnection' that ends a process's words and the nodedown arrive at almost the same time, in either
+%% order.
 -define(NEARLY_US, 5000000).
 
 -record(state, {settings :: settings(),
@@ -36,7 +37,7 @@
                 calls :: counters:counters_ref(),
                 crashed = [] :: [term()]}).
 
-%% @doc Starts the hub and its receivers. All code is loaded first, because that is impossible without descriptors.
+%% @doc Starts the hub and its receivers. All code is loaded first, because loading needs descriptors, which a fault may take away.
 -spec start(settings()) -> ok.
 start(Settings) ->
     ok = code:ensure_modules_loaded([beamway_nemesis_sender, beamway_nemesis_receiver, beamway_nemesis_oracle, gen_server, sys,
@@ -44,35 +45,37 @@ start(Settings) ->
     {ok, _} = gen_server:start({local, ?MODULE}, ?MODULE, Settings, []),
     ok.
 
-%% @doc All senders begin to talk.
+%% @doc Makes all senders start sending.
 -spec go() -> ok.
 go() -> gen_server:call(?MODULE, go, ?CALL_MS).
 
-%% @doc All senders have to end, and make sure that their last message was heard.
+%% @doc Tells all senders to stop, and to make sure that their last message has been received.
 -spec finish() -> ok.
 finish() -> gen_server:call(?MODULE, finish, ?CALL_MS).
 
-%% @doc Which senders have not been heard to the end, there or here. (`words' end silently, so their arrival is checked here.)
+%% @doc The senders whose last message has not arrived, at the other node or at this one. (`words' senders exit silently, so their messages are
+%% checked at the receiving node.)
 -spec unfinished() -> [{beamway_nemesis_schedule:index(), Kind :: atom()}].
 unfinished() -> gen_server:call(?MODULE, unfinished, ?CALL_MS).
 
-%% @doc Sends messages to a node without a window, and returns the process that does it.
+%% @doc Starts a process that sends messages to a node without flow control, and returns its pid.
 -spec flood(To :: beamway_nemesis_schedule:index(), Count :: pos_integer(), Size :: pos_integer()) -> pid().
 flood(To, Count, Size) -> gen_server:call(?MODULE, {flood, To, Count, Size}, ?CALL_MS).
 
-%% @doc Whether a process is waiting for a busy link.
+%% @doc Whether any process is suspended because its link is busy.
 -spec is_suspended(pid()) -> boolean().
 is_suspended(Pid) -> process_info(Pid, status) =:= {status, suspended}.
 
-%% @doc Everything that has been recorded here so far. In the end no receiver may still be waiting for the exit of a process that has spoken.
+%% @doc Everything that has been recorded here so far. At the end of a run, no receiver may still be waiting for the exit of a process that has
+%% sent it words.
 -spec collect(so_far | in_the_end) -> collected().
 collect(When) -> gen_server:call(?MODULE, {collect, When}, 2 * ?CALL_MS).
 
-%% @doc Ends the hub and everything that it has started.
+%% @doc Stops the hub and everything that it has started.
 -spec stop() -> ok.
 stop() -> gen_server:stop(?MODULE, normal, ?CALL_MS).
 
-%% @doc Microseconds of a clock that all nodes on this machine share, and that a change of the time does not affect.
+%% @doc Microseconds of a clock that all nodes on this machine share and that is not affected when the time is set.
 -spec now_us() -> integer().
 now_us() -> erlang:convert_time_unit(os:perf_counter(), perf_counter, microsecond).
 
@@ -107,7 +110,7 @@ peer_of(Port) ->
         _ -> none
     end.
 
-%% It may close meanwhile, in which case there is nothing to cut.
+%% The socket may be closed in the meantime, in which case there is nothing to cut.
 shut(Socket) ->
     try gen_tcp:shutdown(Socket, read_write) =:= ok
     catch error:undef -> false
@@ -119,7 +122,7 @@ links() ->
         _ -> beamway_links:all()
     end.
 
-%% @doc What connections hold. When there are no connections, nothing of it may be left.
+%% @doc The resources that connections hold. Without connections, all of them must have been released.
 -spec resources() -> #{atom() => non_neg_integer()}.
 resources() ->
     #{ports => length(erlang:ports()),
@@ -128,7 +131,7 @@ resources() ->
       helpers => length([Pid || Pid <- processes(), {initial_call, {Module, init, _}} <- [process_info(Pid, initial_call)],
                                 Module =:= beamway_keeper])}.
 
-%% Ring memory that the node still counts as used, and processes that it still monitors because of it.
+%% The ring memory that the node still counts as used, and the processes that it still monitors because of it.
 granted() ->
     case whereis(beamway_links) of
         undefined -> 0;
@@ -153,7 +156,7 @@ receiver(From, To, Kind, Node) ->
     {ok, Pid} = beamway_nemesis_receiver:start_link(name(From, To, Kind), Kind, Node),
     Pid.
 
-%% A few names that are always the same, so no atoms are created at run time.
+%% A fixed set of names, so that no atoms are created at run time.
 name(From, To, Kind) ->
     list_to_atom(lists:concat(["beamway_nemesis_", Kind, "_", From, "_", To])).
 
@@ -225,7 +228,7 @@ collected(When, #state{settings = #{me := Me, life := Life}, events = Events, re
 add(Counts, Sum) ->
     maps:fold(fun(Class, Count, Acc) -> maps:update_with(Class, fun(C) -> C + Count end, Count, Acc) end, Sum, Counts).
 
-%% The nodedown that explains the end of the words may come right after it.
+%% The nodedown that explains why the words ended may arrive right afterwards.
 has_ended(#{exit := Exit, down := Down, to_us := To}) ->
     not lists:member(waiting, [Exit, Down])
         andalso (not lists:member(noconnection, [Exit, Down]) orelse To + ?NEARLY_US < now_us()).

@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Finds the lines in a node's log that no fault of the schedule explains.
 %%
-%% Pure. A line is checked if its level is warning or worse. Permitted lines are listed with the faults that cause them, and any other line is a
-%% finding of {@link beamway_nemesis}.
+%% The functions are pure. A line is checked if its level is warning or worse. Permitted lines are listed with the faults that cause them, and
+%% any other line is a finding of {@link beamway_nemesis}.
 -module(beamway_nemesis_log).
 
 -export([unexpected/2]).
@@ -18,16 +18,17 @@ unexpected(Text, #{faults := Faults}) ->
 is_serious(Line) ->
     re:run(Line, "^[0-9T:.+Z-]+ (warning|error|critical|alert|emergency):", [{capture, none}]) =:= match.
 
-%% Log texts, and the faults of which one must be in the schedule. At the end all nodes are disconnected.
+%% Each entry is a log text with a list of faults, at least one of which must be in the schedule. At the end of a run all nodes are
+%% disconnected.
 allowed() ->
     [%% An answer to a call that was given up with the connection comes over the next one.
      {"The global_name_server locker process received an unexpected message", always},
-     %% Another node reported it, but it was gone, or we had no descriptor to call it.
+     %% Another node's global reported a node that was gone, or that we could not call for lack of descriptors.
      {"'global' at ", [kill, restart, no_descriptors]},
-     %% OTP's own TLS distribution with no options except certificates.
+     %% OTP's own TLS distribution logs this if it has no options except certificates.
      {"Server authenticity is not verified", always},
      {"beamway: no TLS connection with", [kill, restart, stop, no_descriptors]},
-     %% The code server searches each directory for a module that is not loaded yet; a connection cannot be made.
+     %% The code server searches each directory for a module that is not loaded yet; a connection cannot be set up.
      {"emfile", [no_descriptors]},
      {"Too many open files", [no_descriptors]},
      {"descriptor limit, ulimit -n?", [no_descriptors]},

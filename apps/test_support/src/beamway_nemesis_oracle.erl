@@ -1,15 +1,16 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Judges what nodes have observed during faults, according to the promises of distributed Erlang.
 %%
-%% During one connection, the messages from one process to another arrive in the order in which they were sent, each of them once and without a
-%% gap. Messages may only be missing across a nodedown. Exit reasons come after the last message. A connection ends only when a fault ends it,
+%% During one connection, the messages from one process to another arrive in the order in which they were sent, exactly once and without a gap.
+%% Messages may be lost only if a nodedown follows. An exit reason arrives after the last message. A connection ends only when a fault ends it,
 %% and then it must end.
 %%
 %% A receiver keeps a log, newest entry first, made with {@link note/2}, which shows which messages came between which nodeups and nodedowns. A
-%% sender labels each message with the life of its node (`Life'), the connection that it believes it is in (`Epoch', the number of nodeups that
-%% it has received), the first number that it used in that connection, and the message's own number, which increases across all connections.
+%% sender labels each message with the incarnation of its node (`Life'), the connection that it believes it is in (`Epoch', the number of
+%% nodeups that it has received), the first number that it used in that connection, and the message's own number, which increases across all
+%% connections.
 %%
-%% Pure. All times are microseconds of the machine's monotonic clock, which all nodes share.
+%% The functions are pure. All times are microseconds of the machine's monotonic clock, which all nodes share.
 -module(beamway_nemesis_oracle).
 
 -export([note/2, judge/1, judge_flow/1, judge_words/1, judge_downs/3, judge_missing/3]).
@@ -40,7 +41,7 @@
 
 %% For this long after a fault that ends a connection, another attempt may still fail half way (net_setuptime is 7 s).
 -define(GRACE_US, 10000000).
-%% How long a mandatory nodedown may take, because last words are awaited and the machine is busy.
+%% How long a mandatory nodedown may take. It can be late because the node waits for last words and the machine is busy.
 -define(NOTICE_US, 5000000).
 %% More than a sender can have in flight when it learns of a new connection.
 -define(LATE, 200).
@@ -54,7 +55,7 @@ note({message, Life, Epoch, First, N}, Log) ->
 note(Entry, Log) ->
     [Entry | Log].
 
-%% @doc Everything that is wrong. An empty list means that all promises were kept.
+%% @doc All violations found. An empty list means that all promises were kept.
 -spec judge(record()) -> [finding()].
 judge(#{faults := Faults, observed := Observed, flows := Flows, words := Words}) ->
     [about(Flow, Finding) || {Flow, Log} <- Flows, Finding <- judge_flow(Log)]
@@ -66,9 +67,9 @@ about(Flow, {Kind, Details}) -> {Kind, Details#{flow => Flow}}.
 
 %% ---- messages from one sender to one receiver ----
 
-%% `last' is the last message. `connection' is what the receiver knows about it, or `unknown' until it has received a nodeup, because it may have
-%% begun to listen in the middle. `gaps' are numbers that did not arrive in their place. `head' means that the first messages of a connection did
-%% not arrive, unless the sender was late with its label.
+%% `last' is the last message. `connection' is what the receiver knows about it, or `unknown' until it has received a nodeup, because it may
+%% have started to listen in mid-connection. `gaps' are numbers that did not arrive in sequence. `head' means that the first messages of a
+%% connection did not arrive, unless the sender updated its label late.
 -record(flow, {last = none :: none | {pos_integer(), pos_integer()},
                connection = unknown :: unknown | up | down,
                is_fresh = false :: boolean(),
@@ -106,7 +107,7 @@ order(Life, From, To, #flow{last = {Life, Last}} = Flow) when From =:= Last + 1 
     Flow#flow{last = {Life, To}};
 order(Life, From, To, #flow{last = Last, is_fresh = true} = Flow) when {Life, From} > Last ->
     Flow#flow{last = {Life, To}};
-%% Another life of the sender's node without a nodedown, or a hole in the middle of a connection.
+%% The sender's node was restarted without a nodedown, or messages are missing in the middle of a connection.
 order(Life, From, To, #flow{last = {Life, Last}, gaps = Gaps} = Flow) when From > Last ->
     Flow#flow{last = {Life, To}, gaps = [{Life, Last + 1, From - 1} | Gaps]};
 order(Life, From, To, #flow{last = Last} = Flow) when {Life, From} > Last ->
@@ -114,7 +115,7 @@ order(Life, From, To, #flow{last = Last} = Flow) when {Life, From} > Last ->
 order(Life, From, To, #flow{last = Last} = Flow) ->
     again(Life, From, To, Last, Flow).
 
-%% An old number. It is late if it was missing before, and otherwise a duplicate.
+%% An old number. The message is late if its number was missing so far, and a duplicate otherwise.
 again(Life, From, To, Last, #flow{gaps = Gaps} = Flow) ->
     Details = #{life => Life, numbers => {From, To}, after_number => Last},
     case [Gap || {L, Low, High} = Gap <- Gaps, L =:= Life, From >= Low, To =< High] of
@@ -122,7 +123,7 @@ again(Life, From, To, Last, #flow{gaps = Gaps} = Flow) ->
             Left = [{Life, A, B} || {A, B} <- [{Low, From - 1}, {To + 1, High}], A =< B],
             found(reordered, Details, Flow#flow{gaps = Left ++ (Gaps -- [Gap])});
         [] ->
-            %% The new part of the run increases the last number.
+            %% Only the new part of the run increases the last number.
             found(duplicated, Details, Flow#flow{last = max(Last, {Life, To})})
     end.
 

@@ -3,8 +3,8 @@
 %%
 %% There is one for each other node and kind of traffic, started by {@link beamway_nemesis_hub} and registered. It records messages, nodeups and
 %% nodedowns in the order in which they arrive, because net_kernel promises that a nodeup comes before the first message of a connection and a
-%% nodedown after its last one. A watcher, of kind `words', links to and monitors each process that says hello to it, and keeps what it has heard
-%% from each.
+%% nodedown after its last one. A watcher, of kind `words', links to and monitors each process that says hello to it, and records what it has
+%% received from each.
 -module(beamway_nemesis_receiver).
 -behaviour(gen_server).
 
@@ -15,7 +15,7 @@
 
 -type heard() :: #{log := beamway_nemesis_oracle:log(), counts := #{pos_integer() => pos_integer()},
                    words := [spoken()]}.
-%% `counts' are messages by the largest size of their class.
+%% `counts' has the number of messages per size class; the key is the largest size in the class.
 -type spoken() :: #{heard := [pos_integer()], exit := term(), down := term(), cut_off := boolean(),
                     from_us := integer(), to_us := integer()}.
 
@@ -34,12 +34,12 @@ start_link(Name, Kind, Node) ->
     {ok, _} = gen_server:start_link({local, Name}, ?MODULE, {Kind, Node},
                                     [{spawn_opt, [{message_queue_data, off_heap}]}]).
 
-%% @doc What it has heard so far.
+%% @doc What the receiver has recorded so far.
 -spec collect(pid()) -> heard().
 collect(Pid) ->
     gen_server:call(Pid, collect, 30000).
 
-%% @doc Whether it waits for the exit of a process that has spoken.
+%% @doc Whether the receiver is still waiting for the exit of a process that has sent it words.
 -spec is_waiting(pid()) -> boolean().
 is_waiting(Pid) ->
     gen_server:call(Pid, is_waiting, 30000).
@@ -75,8 +75,8 @@ handle_info({said, From, {_, _, _, N}, Which, _} = Said, State) ->
 handle_info({nodeup, Node, _}, #state{node = Node, log = Log} = State) ->
     {noreply, State#state{log = beamway_nemesis_oracle:note(up, Log)}};
 handle_info({nodedown, Node, Info}, #state{node = Node, log = Log, speakers = Speakers} = State) ->
-    %% Anything that comes from one of them after this comes over another connection. (That may also be its exit, because this nodedown may
-    %% already have been in our queue when we made the link.)
+    %% Anything that one of these processes sends after this arrives over another connection. (This includes its exit, because this nodedown may
+    %% already have been in our queue when we created the link.)
     CutOff = maps:map(fun(_, Speaker) -> setelement(1, Speaker, cut_off) end, Speakers),
     {noreply, State#state{log = beamway_nemesis_oracle:note({down, Info}, Log), speakers = CutOff}};
 handle_info({hello, Pid}, State) ->

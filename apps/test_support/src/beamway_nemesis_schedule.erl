@@ -2,11 +2,11 @@
 %% @doc Schedules of faults as plain data, which are written by hand or generated from a seed, checked, and made smaller.
 %%
 %% A schedule says which nodes there are (by number, with the options of each) and which faults affect them, in order. {@link beamway_nemesis}
-%% runs it, and {@link beamway_nemesis_oracle} judges what the nodes have observed. Faults that last continue while the next ones begin, but
-%% those on the same node wait for each other.
+%% runs it, and {@link beamway_nemesis_oracle} judges what the nodes have observed. Lasting faults continue while the next ones start, but
+%% faults on the same node wait for each other.
 %%
-%% Pure. Each schedule from {@link generate/2} or {@link smaller/1} is valid. Every fault either ends connections ({@link ends/2} says which) or
-%% must not end any.
+%% The functions are pure. Each schedule from {@link generate/2} or {@link smaller/1} is valid. Every fault either ends connections ({@link
+%% ends/2} says which) or must not end any.
 -module(beamway_nemesis_schedule).
 
 -export([generate/1, generate/2, validate/1, smaller/1, ends/2, names/1, tick_time_s/0]).
@@ -31,7 +31,7 @@
                | {clock_jump, index(), Seconds :: integer()}.
 -type pair() :: {index(), index()}.
 
-%% net_ticktime of the nodes, in seconds. OTP ends the connection to a silent peer after 3/4 to 5/4 of it.
+%% net_ticktime of the nodes, in seconds. OTP closes the connection to a silent peer after 3/4 to 5/4 of this time.
 -define(TICK_TIME_S, 8).
 -define(HARMLESS_STOP_MS, 4000).
 -define(LONG_STOP_MS, 12000).
@@ -48,7 +48,7 @@ kinds() ->
 
 %% ---- from a seed ----
 
-%% @doc The schedule for a seed, which is always the same.
+%% @doc The schedule for a seed. The same seed always yields the same schedule.
 -spec generate(Seed :: integer()) -> schedule().
 generate(Seed) ->
     generate(Seed, #{}).
@@ -77,7 +77,7 @@ node_options(R0) ->
     {Poll, R2} = pick([200, 0], R1),
     {#{ring_bytes => Ring, poll_us => Poll}, R2}.
 
-%% Now and then another version or another carrier, in which case the two nodes use TCP.
+%% Now and then a node gets another version or another carrier, so the two nodes use TCP.
 new_options(R0) ->
     {Options, R1} = node_options(R0),
     {Kind, R2} = pick([same, same, same, wire, tcp, stock], R1),
@@ -87,7 +87,7 @@ new_options(R0) ->
         Carrier -> {Options#{carrier => Carrier}, R2}
     end.
 
-%% At the end at most one node is missing, so that others are left to talk.
+%% At most one node is down at the end, so that at least two are left to exchange messages.
 faults(0, #{alive := Alive, all := All}, R0) ->
     case All -- Alive of
         [] -> {[], R0};
@@ -207,7 +207,7 @@ is_fault({restart, N, Options}, All, _) ->
         Error -> Error
     end;
 is_fault({kill, N}, _, Alive) -> lists:member(N, Alive);
-%% In between it would be unclear whether the connection must end.
+%% For a duration in between, it would be unclear whether the connection must end.
 is_fault({stop, N, Ms}, _, Alive) when is_integer(Ms), Ms > 0 ->
     lists:member(N, Alive) andalso (Ms =< ?HARMLESS_STOP_MS orelse Ms >= ?LONG_STOP_MS);
 is_fault({Kind, N, Ms}, _, Alive) when Kind =:= no_descriptors; Kind =:= slow_reader ->

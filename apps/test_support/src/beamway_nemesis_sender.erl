@@ -1,12 +1,13 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc The processes that talk while faults affect the nodes: one for each other node and kind of traffic.
 %%
-%% Started by {@link beamway_nemesis_hub} and linked to it. Every message is numbered as {@link beamway_nemesis_oracle} explains, and its data is
-%% derived from its number, so the receiver can check it. A sender has at most a window of messages in flight, of which the receiver acknowledges
-%% some. If nothing arrives for a second it continues regardless, because messages may be lost with their connection.
+%% Started by {@link beamway_nemesis_hub} and linked to it. Every message is numbered as {@link beamway_nemesis_oracle} explains, and its data
+%% is derived from its number, so the receiver can check it. A sender has at most a window of messages in flight, of which the receiver
+%% acknowledges some. If no acknowledgement arrives for a second, the sender continues regardless, because messages may be lost with their
+%% connection.
 %%
-%% After `finish' a sender sends last messages until one is acknowledged, and then tells the hub, so a missing end of a sequence cannot go
-%% unnoticed.
+%% After `finish' a sender repeats a final message until one is acknowledged, and then reports to the hub, so a missing end of a sequence cannot
+%% go unnoticed.
 -module(beamway_nemesis_sender).
 
 -export([start_link/2, data/2, prepare_data/0]).
@@ -15,7 +16,7 @@
 -type settings() :: #{kind := small | mixed | flood | call | words, hub := pid(), node := node(),
                       to := atom(), life := pos_integer(), pace_ms := pos_integer(),
                       counters := counters:counters_ref()}.
-%% `to' is the registered name of the receiver. `counters' of a caller: answered, node gone, too late, wrong.
+%% `to' is the registered name of the receiver. The `counters' of a caller are: answered, node gone, late, wrong.
 
 -define(WINDOW, 64).
 -define(NO_WORD_MS, 1000).
@@ -23,14 +24,14 @@
 -define(LARGEST, 3000000).
 -define(SPREAD, 65521).
 
-%% @doc Starts a sender. It begins to talk at once.
+%% @doc Starts a sender, which begins to send immediately.
 -spec start_link(Kind :: atom(), map()) -> pid().
 start_link(Kind, Settings) ->
     spawn_link(?MODULE, init, [Kind, Settings#{hub => self()}]).
 
 %% ---- data ----
 
-%% @doc Creates the source for {@link data/2}, once per node.
+%% @doc Creates the bytes from which {@link data/2} takes its data. Called once per node.
 -spec prepare_data() -> ok.
 prepare_data() ->
     {Bytes, _} = rand:bytes_s(?LARGEST + ?SPREAD, rand:seed_s(exsss, 4711)),
@@ -70,7 +71,7 @@ loop(Kind, State) ->
         #{task := finish} = Heard -> loop(Kind, finish(Kind, Heard))
     end.
 
-%% Handles the messages that have arrived, and waits for the first one if Ms is not 0.
+%% Handles the messages that have arrived. If Ms is not 0, it waits that long for the first one.
 hear(Ms, #{node := Node, n := N} = State) ->
     receive
         {nodeup, Node, _} ->
@@ -141,7 +142,7 @@ call(To, Node, {said, _, {_, _, _, N}, _, _} = Message) ->
 
 %% ---- last words ----
 
-%% Starts one process after another, each of which says some words and exits.
+%% Starts one process after another, each of which sends some words and exits.
 say_words(#{to := To, node := Node, n := N} = State) ->
     {_, Monitor} = spawn_monitor(?MODULE, speak, [{To, Node}, rand:uniform(30) - 1]),
     receive

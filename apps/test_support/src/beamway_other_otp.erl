@@ -1,13 +1,13 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Nodes of another OTP release than the runner's, in addition to the runner's own. Used by {@link beamway_peer}.
+%% @doc Runs some of the nodes on a different OTP release from the runner's. Used by {@link beamway_peer}.
 %%
 %% `BEAMWAY_OTHER_ERL' in the environment is a program with its arguments, separated by spaces, that runs the other OTP's `erl'.
-%% `BEAMWAY_OTHER_EBIN' is the Beamway that was built for it. Then every second of the nodes that live at the same time belongs to the other OTP,
-%% so every suite tests the mixture. `BEAMWAY_OTHER_FIRST=1' begins with the other one. The runner's OTP must be the older one, because it
-%% compiles the tests, which run on both.
+%% `BEAMWAY_OTHER_EBIN' is the Beamway that was built for it. If they are set, every second one of the nodes that run at the same time uses the
+%% other OTP, so every suite tests the mixture. With `BEAMWAY_OTHER_FIRST=1' the first node uses the other OTP. The runner's OTP must be the
+%% older one, because it compiles the tests, which run on both.
 %%
 %% An OTP that is more than two releases newer does not load what the runner has compiled. In that case `BEAMWAY_OTHER_ROOT' is a checkout in
-%% which it has built everything, and no fun of a suite can be sent to its nodes.
+%% which everything was built with that OTP, and a suite cannot send funs to its nodes.
 -module(beamway_other_otp).
 
 -export([is_there/0, choose/2, erl/0, ebin/0, tests/0]).
@@ -16,13 +16,13 @@
 
 -type otp() :: own | other.
 
-%% @doc Whether another OTP is named.
+%% @doc Whether the environment names another OTP.
 -spec is_there() -> boolean().
 is_there() ->
     os:getenv("BEAMWAY_OTHER_ERL", "") =/= "".
 
-%% @doc The OTP of a new node when this many others are alive. It may be impossible to run the other OTP with a wrapper, and another beamway is
-%% built for our own OTP.
+%% @doc The OTP for a new node if this many others are running. A node with a wrapper gets the runner's OTP because the other OTP may not run
+%% under the wrapper, and a node with another beamway does because that beamway was built with the runner's OTP.
 -spec choose(beamway_peer:options(), fun(() -> non_neg_integer())) -> otp().
 choose(#{otp := Otp}, _Living) -> Otp;
 choose(#{wrapper := _}, _Living) -> own;
@@ -41,12 +41,12 @@ turns(_) -> {own, other}.
 erl() ->
     [_ | _] = string:lexemes(os:getenv("BEAMWAY_OTHER_ERL", ""), " ").
 
-%% @doc The beamway that was built for it.
+%% @doc The beamway that was built for the other OTP.
 -spec ebin() -> file:filename().
 ebin() ->
     [_ | _] = os:getenv("BEAMWAY_OTHER_EBIN", "").
 
-%% @doc The directories of the tests that it has compiled itself, or none if it can load ours.
+%% @doc The directories with the tests compiled by the other OTP; empty if it can load ours.
 -spec tests() -> [file:filename()].
 tests() ->
     case os:getenv("BEAMWAY_OTHER_ROOT", "") of

@@ -1,32 +1,34 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Judges the outcomes of OTP's own suites: which of them are wrong, and why.
 %%
-%% Pure. `test/system/otp/otp_suites_report.erl' reads the outcomes and calls this module. The oracle is stock TCP: a case that passes there must
-%% pass on Beamway. The second oracle is the stored result: a case that has passed once must continue to pass, even if stock TCP does not. A
-%% stored difference is not a problem, but there may be at most {@link most_differences/0} of them.
+%% The functions are pure. `test/system/otp/otp_suites_report.erl' reads the outcomes and calls this module. The oracle is stock TCP: a case
+%% that passes there must pass on Beamway. The second oracle is the stored result: a case that has passed once must continue to pass, even if
+%% stock TCP does not. A stored difference is not a problem, but there may be at most {@link most_differences/0} of them.
 %%
-%% Links are also judged, because a case that fell back to TCP, or made no link where it once did, proves nothing about shared memory.
+%% Links are also judged, because a case proves nothing about shared memory if it fell back to TCP, or if it did not create a link where it once
+%% did.
 -module(beamway_otp_verdict).
 
 -export([passes/1, problems/4, fallbacks/2, differences/1, common_failures/1, most_differences/0, describe/1]).
 -export_type([word/0, id/0, result/0, stored/0, problem/0]).
 
 -type word() :: passed | flaky | failed | died | skipped | not_run.
-%% flaky: failed, then passed alone. died: ended its node, or exceeded the suite's limit.
+%% flaky: failed, but passed when run alone. died: crashed its node, or exceeded the suite's time limit.
 -type id() :: {Suite :: atom(), Group :: atom(), Case :: atom()}.
 -type result() :: #{word := word(), shm := non_neg_integer(), tcp_links := #{Reason :: binary() => pos_integer()}}.
-%% `shm' is the number of links that the suite's own node made in this case, and `tcp_links' the number of ends of links on all nodes.
+%% `shm' is the number of shared-memory links that the suite's own node set up in this case; `tcp_links' counts the ends of TCP links on all
+%% nodes.
 -type stored() :: #{tcp := word(), beamway := word(), shm := non_neg_integer(), tcp_links := #{binary() => pos_integer()}}.
 -type problem() :: stored_as_passed | passes_on_tcp | new_failure | no_shared_memory | {fell_back, Reason :: binary()}.
 
-%% C nodes, and nodes with their own carrier.
+%% The reason for links to C nodes and to nodes with their own carrier.
 -define(FOREIGN, <<"the peer does not speak beamway">>).
 
 -spec passes(word()) -> boolean().
 passes(Word) -> Word =:= passed orelse Word =:= flaky.
 
-%% @doc What is wrong with a case on Beamway. `unknown' means that it was not run over stock TCP, and `none' that it is not stored. Links are
-%% judged only over shared memory, where `Links' is true.
+%% @doc What is wrong with a case on Beamway. `unknown' means that the case was not run over stock TCP, and `none' that it has no stored result.
+%% Links are judged only over shared memory, where `Links' is true.
 -spec problems(result(), Tcp :: word() | unknown, stored() | none, Links :: boolean()) -> [problem()].
 problems(#{word := Word} = Result, Tcp, Stored, Links) ->
     outcome(passes(Word), Word, Tcp, Stored)
@@ -49,7 +51,7 @@ fallbacks(#{tcp_links := Now}, none) ->
 fallbacks(#{tcp_links := Now}, #{tcp_links := Before}) ->
     [{fell_back, Reason} || Reason <- maps:keys(Now), not is_map_key(Reason, Before)].
 
-%% If a case closes a single connection at once, it may end before its node has reported which kind it was.
+%% If a case closes its only connection immediately, it may end before its node has reported the kind of the link.
 missing(#{word := Word, shm := 0}, #{shm := Before}) when Before > 1, Word =/= not_run, Word =/= died -> [no_shared_memory];
 missing(_Result, _Stored) -> [].
 
@@ -58,13 +60,13 @@ missing(_Result, _Stored) -> [].
 differences(All) ->
     [Id || {Id, #{tcp := Tcp, beamway := Beamway}} <- lists:sort(maps:to_list(All)), passes(Tcp), not passes(Beamway)].
 
-%% @doc The cases that pass on neither, without those that are skipped on both.
+%% @doc The cases that pass on neither, except those that are skipped on both.
 -spec common_failures(#{id() => stored()}) -> [id()].
 common_failures(All) ->
     [Id || {Id, #{tcp := Tcp, beamway := Beamway}} <- lists:sort(maps:to_list(All)),
            not passes(Tcp), not passes(Beamway), {Tcp, Beamway} =/= {skipped, skipped}].
 
-%% @doc How many cases may differ. Each of them tests TCP itself.
+%% @doc How many cases may differ at most. Each of them tests TCP itself.
 -spec most_differences() -> pos_integer().
 most_differences() -> 6.
 

@@ -1,19 +1,19 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Starts and ends the nodes that the multi-node suites test, and examines them from outside.
+%% @doc Starts and stops the nodes that the multi-node suites test, and examines them from outside.
 %%
 %% Each node is a separate operating system process, which {@link //stdlib/peer} starts over standard input and output. So control never runs
 %% over the carrier under test, and continues to work while the distribution is broken or stopped. A node inherits the runner's code path outside
 %% OTP, so {@link run/2} may send it any fun of a suite.
 %%
-%% These are the carriers. `inet_tcp' is stock distribution, the oracle that proves a test itself. `beamway_inet' is Beamway with its kill switch
-%% on. `beamway_tcp' is its own link over TCP. `beamway_shm' is Beamway with default options, and `beamway_small' the same with the smallest
-%% ring, which cannot hold a whole fragment. `beamway_rdma' has rdma forced. `beamway_encrypted' has the option `encrypt', and
-%% `beamway_encrypted_shm' the same with default links. `beamway_tls' has its own link over TLS, `beamway_ssl' continues over ssl, and `inet_tls'
-%% is OTP's own; these need {@link beamway_certificates:prepare/1}.
+%% These are the carriers. `inet_tcp' is stock distribution, the oracle that proves a test itself. `beamway_inet' is Beamway with its kill
+%% switch on. `beamway_tcp' is its own link over TCP. `beamway_shm' is Beamway with default options, and `beamway_small' the same with the
+%% smallest ring, which cannot hold a whole fragment. `beamway_rdma' forces rdma. `beamway_encrypted' has the option `encrypt', and
+%% `beamway_encrypted_shm' the same with default links. `beamway_tls' has its own link over TLS, `beamway_ssl' continues over ssl, and
+%% `inet_tls' is OTP's own; these three need {@link beamway_certificates:prepare/1}.
 %%
-%% `BEAMWAY_TEST_WRAPPER' in the environment names a program that is run with every node's `erl' command as its arguments and executes it, so
-%% that a whole run can be examined, for example with a sanitizer. Nodes are then not killed but end by themselves, because a sanitizer looks for
-%% leaks at the end.
+%% `BEAMWAY_TEST_WRAPPER' in the environment names a program that gets every node's `erl' command as its arguments and executes it, so that a
+%% whole run can be examined, for example with a sanitizer. Nodes are then asked to exit rather than killed, because a sanitizer looks for leaks
+%% at exit.
 %%
 %% If another OTP release is named, every second node belongs to it; see {@link beamway_other_otp}.
 -module(beamway_peer).
@@ -42,7 +42,7 @@
                      log => file:name_all()}.   %% where the node's logger writes
 
 -define(BOOT_MS, 30000).
-%% Long enough even if the machine delays what is awaited.
+%% Long enough even if the machine is slow.
 -define(LEAST_WAIT_MS, 15000).
 -define(CALL_MS, 60000).
 -define(WRAPPED_END_MS, 30000).
@@ -53,8 +53,8 @@
 start(Carrier) ->
     start(Carrier, #{}).
 
-%% @doc Starts a node with the carrier. The caller stops it with {@link stop/1}. It also ends when the runner does, because its standard input
-%% closes.
+%% @doc Starts a node with the carrier. The caller stops it with {@link stop/1}. It also exits when the runner does, because its standard input
+%% is closed.
 -spec start(carrier(), options()) -> {ok, pid(), node()} | {error, Reason :: term()}.
 start(Carrier, Given) ->
     Living = fun() -> length(started()) end,
@@ -69,14 +69,14 @@ start(Carrier, Given) ->
              args => arguments(Carrier, Options)},
     heard(fun() -> peer:start(maps:merge(Peer, maps:with([host], Options))) end).
 
-%% The node's output goes to the runner's own output, where the reason of a failed boot can be seen. Otherwise it would be on Common Test's page
-%% for the case.
+%% The node's output goes to the runner's own output, where the reason for a failed boot can be seen. Otherwise it would appear only on Common
+%% Test's page for the case.
 heard(Start) ->
     Own = group_leader(),
     true = group_leader(whereis(user), self()),
     try Start() after group_leader(Own, self()) end.
 
-%% @doc Ends a node at once, whatever its state (even if it is stopped), and waits for its end.
+%% @doc Stops a node immediately, whatever its state (even if it is suspended), and waits until it has exited.
 -spec stop(pid()) -> ok.
 stop(Peer) ->
     case {is_process_alive(Peer), wrapper()} of
@@ -85,7 +85,7 @@ stop(Peer) ->
         {false, _} -> ok
     end.
 
-%% A node that does not end is killed, because it may have been stopped half way or have lost its terminal.
+%% A node that does not exit is killed, because it may have been suspended while shutting down or have lost its terminal.
 end_in_order(Peer) ->
     Monitor = monitor(process, Peer),
     ok = sigcont(Peer),
@@ -94,7 +94,7 @@ end_in_order(Peer) ->
     after ?WRAPPED_END_MS -> kill9(Peer)
     end.
 
-%% @doc Makes a node end with `halt()', as an operator would, and waits for its end.
+%% @doc Makes a node call `halt()', as an operator would, and waits until it has exited.
 -spec halt_node(pid()) -> ok.
 halt_node(Peer) ->
     halt_node(Peer, []).
@@ -114,19 +114,19 @@ ended_by(End, Peer, TimeoutMs) ->
     _ = wait_until(fun() -> not is_running(OsPid) end, 10000),
     ok.
 
-%% @doc Ends every node that a test has started but not ended. For end_per_testcase of suites whose cases start their own nodes, because a case
-%% that failed half way leaves some behind.
+%% @doc Stops every node that a test has started but not stopped. For end_per_testcase of suites whose cases start their own nodes, because a
+%% case that fails halfway leaves nodes running.
 -spec stop_started() -> ok.
 stop_started() ->
     stop_all(started()).
 
-%% @doc The processes that control the nodes which this node has started.
+%% @doc The control processes of the nodes that this node has started.
 -spec started() -> [pid()].
 started() ->
     [Pid || Pid <- processes(), {dictionary, Dictionary} <- [process_info(Pid, dictionary)],
             proplists:get_value('$initial_call', Dictionary) =:= {peer, init, 1}].
 
-%% @doc Ends several nodes.
+%% @doc Stops several nodes.
 -spec stop_all([pid()]) -> ok.
 stop_all(Peers) ->
     lists:foreach(fun stop/1, Peers).
@@ -136,7 +136,7 @@ stop_all(Peers) ->
 call(Peer, Module, Function, Arguments) ->
     call(Peer, Module, Function, Arguments, ?CALL_MS).
 
-%% @doc The same with a limit in milliseconds, which is longer if everything is slower ({@link beamway_runner:slowness/0}).
+%% @doc The same with a timeout in milliseconds, which is extended if everything runs slower ({@link beamway_runner:slowness/0}).
 -spec call(pid(), module(), atom(), [term()], pos_integer()) -> term().
 call(Peer, Module, Function, Arguments, TimeoutMs) ->
     peer:call(Peer, Module, Function, Arguments, TimeoutMs * beamway_runner:slowness()).
@@ -146,8 +146,8 @@ call(Peer, Module, Function, Arguments, TimeoutMs) ->
 run(Peer, Fun) ->
     run(Peer, Fun, ?CALL_MS).
 
-%% @doc The same with a limit in milliseconds, as for {@link call/5}. If the process there dies through a link with a pair as its reason, as a
-%% test's helper does when it fails, `peer:call/5' returns `badarg', so the fun's result is marked.
+%% @doc The same with a timeout in milliseconds, as for {@link call/5}. If the process there is killed through a link and the exit reason is a
+%% pair, as when a test's helper fails, `peer:call/5' returns `badarg', so the fun's result is tagged to tell the two apart.
 -spec run(pid(), fun(() -> Result), pos_integer()) -> Result.
 run(Peer, Fun, TimeoutMs) ->
     case call(Peer, ?MODULE, returned, [Fun], TimeoutMs) of
@@ -159,15 +159,15 @@ run(Peer, Fun, TimeoutMs) ->
 -spec returned(fun(() -> Result)) -> {returned, Result}.
 returned(Fun) -> {returned, Fun()}.
 
-%% @doc Makes `Peer' connect to `Node', and checks that the carrier's link carries the connection. The called node may still be busy with its
-%% side when this returns.
+%% @doc Makes `Peer' connect to `Node', and checks that the carrier's link carries the connection. When this returns, the called node may not
+%% have finished its side yet.
 -spec connect(carrier(), pid(), node()) -> ok.
 connect(Carrier, Peer, Node) ->
     true = call(Peer, net_kernel, connect_node, [Node]),
     assert_link(Peer, Node, link_kind(Carrier)).
 
-%% @doc The same, but also waits until the called node has the connection. A case that ends the connection at once needs this, because a called
-%% node learns of it slightly later.
+%% @doc The same, but also waits until the called node has the connection. A case that closes the connection immediately needs this, because the
+%% called node sees it slightly later.
 -spec connect_both(carrier(), pid(), pid()) -> ok.
 connect_both(Carrier, Caller, Called) ->
     ok = connect(Carrier, Caller, call(Called, erlang, node, [])),
@@ -231,9 +231,8 @@ reported_links(Peer) ->
 nonempty([]) -> false;
 nonempty(List) -> List.
 
-%% @doc The port or process through which the node is connected to `Node', as a term that identifies this connection. Another value later means
-%% that the connection was lost in between.
-%% connection: another value later means that the connection was lost in between.
+%% @doc The port or process through which the node is connected to `Node', as a term that identifies this connection. A different value later
+%% means that the connection was lost in between.
 -spec controller(pid(), node()) -> undefined | {string(), integer()}.
 controller(Peer, Node) -> call(Peer, ?MODULE, own_controller, [Node]).
 
@@ -258,7 +257,7 @@ own_controller_driver(Node) ->
             {ok, Name}
     end.
 
-%% @doc A process on the node that waits for the first nodedown, for {@link nodedown/4}.
+%% @doc Starts a process on the node that waits for the first nodedown, for {@link nodedown/4}.
 -spec watch_nodedown(pid()) -> Watcher :: pid().
 watch_nodedown(Peer) ->
     run(Peer, fun() ->
@@ -277,7 +276,7 @@ watch_nodedown(Peer) ->
 keep_nodedown(Down) ->
     receive {give, From} -> From ! {nodedown, Down} end.
 
-%% @doc Why that node went down, and when by the system's clock, in milliseconds.
+%% @doc The reason why that node went down, and the system time in milliseconds at which it did.
 -spec nodedown(pid(), Watcher :: pid(), node(), TimeoutMs :: pos_integer()) -> {Reason :: term(), AtMs :: integer()}.
 nodedown(Peer, Watcher, Node, TimeoutMs) ->
     run(Peer, fun() ->
@@ -285,8 +284,8 @@ nodedown(Peer, Watcher, Node, TimeoutMs) ->
         receive {nodedown, {Node, Reason, At}} -> {Reason, At} after TimeoutMs -> error({no_nodedown, Node}) end
     end).
 
-%% @doc A process on the node that keeps the numbers of messages `{Number, Data}' until `Node' is down, for {@link given/2}. The fun checks
-%% whether data belongs to its number. `{have, Count, From}' is answered with `{Collector, Count}' when this many have arrived.
+%% @doc Starts a process on the node that collects the numbers of messages `{Number, Data}' until `Node' is down, for {@link given/2}. The fun
+%% checks whether the data matches the number. `{have, Count, From}' is answered with `{Collector, Count}' once this many have arrived.
 -spec collector(pid(), node(), fun((integer(), binary()) -> boolean())) -> Collector :: pid().
 collector(Peer, Node, IsRight) ->
     run(Peer, fun() ->
@@ -308,12 +307,12 @@ collected(Node, IsRight, Numbers) ->
         {Number, Data} when is_integer(Number) -> true = IsRight(Number, Data), collected(Node, IsRight, [Number | Numbers])
     end.
 
-%% @doc Answers every caller of {@link given/2}, because one that called too early no longer waits. To be called on the node.
+%% @doc Answers every caller of {@link given/2}, even those that called too early and no longer wait. To be called on the node.
 -spec give(term()) -> no_return().
 give(Answer) ->
     receive {give, From} -> From ! {given, Answer}, give(Answer) end.
 
-%% @doc The answer of a process on the node, or `false' if it has none yet.
+%% @doc The answer of a process on the node, or `false' if it does not have one yet.
 -spec given(pid(), pid()) -> term().
 given(Peer, Giver) ->
     run(Peer, fun() ->
@@ -328,12 +327,12 @@ os_pid(Peer) ->
     [OsPid] = [P || Port <- Links, is_port(Port), {os_pid, P} <- [erlang:port_info(Port, os_pid)]],
     OsPid.
 
-%% @doc Kills a node with SIGKILL, and waits until the process is gone. It may already be ending by itself.
+%% @doc Kills a node with SIGKILL, and waits until the process is gone. The node may already be exiting by itself.
 -spec kill9(pid()) -> ok.
 kill9(Peer) ->
     ended_by(fun(OsPid) -> os:cmd("kill -KILL " ++ integer_to_list(OsPid)) end, Peer, 10000).
 
-%% @doc Stops a node. It neither runs nor ends until {@link sigcont/1}.
+%% @doc Suspends a node with SIGSTOP. It neither runs nor exits until {@link sigcont/1} is called.
 -spec sigstop(pid()) -> ok.
 sigstop(Peer) ->
     OsPid = os_pid(Peer),
@@ -341,12 +340,12 @@ sigstop(Peer) ->
     _ = wait_until(fun() -> all_threads_stopped(OsPid) end, 5000),
     ok.
 
-%% @doc Lets a stopped node continue.
+%% @doc Lets a suspended node continue.
 -spec sigcont(pid()) -> ok.
 sigcont(Peer) ->
     signal(os_pid(Peer), "CONT").
 
-%% @doc The node runs for 10 ms out of each 50, until {@link full_speed/1}.
+%% @doc Slows a node down, so that it runs for only 10 ms out of every 50 until {@link full_speed/1} is called.
 -spec slow_down(pid()) -> Brake :: {pid(), reference()}.
 slow_down(Peer) -> spawn_monitor(fun() -> brake(Peer) end).
 
@@ -356,7 +355,7 @@ brake(Peer) ->
     ok = sigcont(Peer),
     Ends orelse receive stop -> true after 10 -> brake(Peer) end.
 
-%% @doc The node runs all the time again.
+%% @doc Lets the node run at full speed again.
 -spec full_speed(Brake :: {pid(), reference()}) -> ok.
 full_speed({Brake, Monitor}) ->
     Brake ! stop,
@@ -366,7 +365,7 @@ signal(OsPid, Name) ->
     [] = os:cmd("kill -" ++ Name ++ " " ++ integer_to_list(OsPid)),
     ok.
 
-%% The threads take the signal one after another, and a test may only continue when none of them is running.
+%% The threads stop one after another, and a test may continue only when none of them is running.
 all_threads_stopped(OsPid) ->
     Stats = filelib:wildcard(proc(OsPid, "task/*/stat")),
     lists:all(fun(Stat) -> thread_state(Stat) =:= $T end, Stats).
@@ -381,7 +380,7 @@ thread_state(StatFile) ->
             $T
     end.
 
-%% @doc Whether an operating system process is running. (One that only waits to be collected is not.)
+%% @doc Whether an operating system process is running. (A zombie is not.)
 -spec is_running(pos_integer()) -> boolean().
 is_running(OsPid) ->
     case file:read_file(proc(OsPid, "stat")) of
@@ -412,20 +411,20 @@ maps(OsPid) ->
      || Line <- binary:split(Maps, <<"\n">>, [global]),
         binary:match(Line, <<"memfd:beamway">>) =/= nomatch].
 
-%% @doc How many descriptors, mappings of rings and Erlang ports a node has. Sockets count, because each connection holds one. Their numbers do
-%% not matter.
+%% @doc How many descriptors, ring mappings and Erlang ports a node has. Sockets are included, because each connection holds one, but their
+%% descriptor numbers do not matter.
 -spec resources(pid()) -> {Fds :: pos_integer(), Maps :: non_neg_integer(), Ports :: pos_integer()}.
 resources(Peer) ->
     OsPid = os_pid(Peer),
     {length(fds(OsPid)), length(maps(OsPid)), length(call(Peer, erlang, ports, []))}.
 
-%% @doc Whether a node has no more of any of these than before. It need not be the same number, because the first count may include a socket that
-%% was just closing.
+%% @doc Whether a node has no more of any of these than before. It may have fewer, because the first count may include a socket that was just
+%% being closed.
 -spec no_more(Now :: tuple(), Before :: tuple()) -> boolean().
 no_more({Fds, Maps, Ports}, {FdsBefore, MapsBefore, PortsBefore}) ->
     Fds =< FdsBefore andalso Maps =< MapsBefore andalso Ports =< PortsBefore.
 
-%% Files in /proc claim to have size 0, so file:read_file/1 would read large ones correctly only by luck.
+%% Files in /proc report size 0, so file:read_file/1 would read large ones correctly only by luck.
 read_proc_file(File) ->
     {ok, Io} = file:open(File, [read, raw, binary]),
     try {ok, iolist_to_binary(read_rest(Io))} after ok = file:close(Io) end.
@@ -447,7 +446,7 @@ log_text(File) ->
         {error, enoent} -> ""
     end.
 
-%% @doc A process that returns what it gets: `{From, Message}' as `{echo, Message}'. `{stop, Reason}' ends it.
+%% @doc A process that echoes its messages: `{From, Message}' as `{echo, Message}'. `{stop, Reason}' ends it.
 -spec echo() -> no_return().
 echo() ->
     receive
@@ -470,8 +469,8 @@ assert_reason(Peer, Node, Words) ->
         _ -> ok
     end.
 
-%% @doc Polls until the fun returns something other than `false', and returns that, or fails after the deadline. A deadline is at least 15 s, and
-%% longer if everything is slower ({@link beamway_runner:slowness/0}).
+%% @doc Polls until the fun returns something other than `false', and returns that, or fails at the deadline. The deadline is at least 15 s, and
+%% later if everything runs slower ({@link beamway_runner:slowness/0}).
 -spec wait_until(fun(() -> false | Result), non_neg_integer()) -> Result.
 wait_until(Fun, DeadlineMs) ->
     Ms = max(DeadlineMs, ?LEAST_WAIT_MS) * beamway_runner:slowness(),
@@ -497,7 +496,7 @@ wait_disconnected(Peer, Node) ->
     _ = wait_until(fun() -> not lists:member(Node, call(Peer, erlang, nodes, [connected])) end, 10000),
     ok.
 
-%% The result travels as the exit reason.
+%% The result is passed as the exit reason.
 -dialyzer({nowarn_function, async/1}).
 %% @doc Runs a fun in a separate process. {@link await/1} returns its result.
 -spec async(fun(() -> term())) -> {pid(), reference()}.
@@ -509,7 +508,7 @@ async(Fun) ->
 await(Call) ->
     await(Call, 120000).
 
-%% @doc The same with a limit in milliseconds.
+%% @doc The same with a timeout in milliseconds.
 -spec await({pid(), reference()}, pos_integer()) -> term().
 await({Pid, Monitor}, TimeoutMs) ->
     receive
@@ -519,13 +518,13 @@ await({Pid, Monitor}, TimeoutMs) ->
             error({no_answer_within_ms, TimeoutMs})
     end.
 
-%% @doc A node name that no other run on this host is using now.
+%% @doc A node name that no other run on the same machine is using.
 -spec unique_name(string()) -> string().
 unique_name(Prefix) ->
     lists:concat([Prefix, "-", os:getpid(), "-", erlang:unique_integer([positive])]).
 
-%% @doc A new directory with a name that is short enough for sockets. The caller deletes it. Process IDs repeat between namespaces and runs, so
-%% they do not make a file name unique.
+%% @doc A new directory with a name that is short enough for sockets. The caller deletes it. Process IDs are reused in other namespaces and
+%% runs, so they do not make a file name unique.
 -spec new_folder(string()) -> file:filename().
 new_folder(Prefix) ->
     "/tmp/" ++ _ = string:trim(os:cmd("mktemp -d /tmp/" ++ Prefix ++ "-XXXXXX")).
@@ -550,7 +549,7 @@ flags(_Beamway) -> ["-proto_dist", "beamway"].
 
 tls_flags(Carrier) -> ["-proto_dist", Carrier, "-ssl_dist_optfile", beamway_certificates:good()].
 
-%% @doc The environment that selects the carrier, without any options of the runner's own.
+%% @doc The environment that selects the carrier, without any options from the runner's environment.
 -spec environment(carrier()) -> [{string(), string() | false}].
 environment(Carrier) ->
     Options = ["BEAMWAY_" ++ string:uppercase(atom_to_list(element(1, Option))) || Option <- beamway_config:table()],
@@ -583,11 +582,11 @@ beamway_of(_) -> ebin().
 carrier_flags(_Carrier, #{flags := Flags}) -> Flags;
 carrier_flags(Carrier, _Options) -> flags(Carrier).
 
-%% OTP gives two nodes 7 s to connect. If a parameter is given twice, the first one counts, which is the case's own.
+%% OTP gives two nodes 7 s to connect. If a parameter is given twice, the first one takes effect, which is the test case's.
 patience(1) -> [];
 patience(Slowness) -> ["-kernel", "net_setuptime", integer_to_list(min(60, 7 * Slowness))].
 
-%% If there is another beamway than the runner's, it must be the only one: `-pa' puts its last directory first.
+%% If a different beamway from the runner's is given, it must be the only one, because `-pa' puts its last directory first.
 code_path([_ | _] = Tests, Ebin) -> ["-pa" | Tests ++ [Ebin]];
 code_path([], Ebin) ->
     Root = code:root_dir(),
@@ -616,7 +615,7 @@ executable(Options) ->
             {hd(Command), tl(Command)}
     end.
 
-%% @doc The command that starts a node: OTP's `erl', after the wrapper if there is one.
+%% @doc The command that starts a node: OTP's `erl', preceded by the wrapper if there is one.
 -spec erl() -> [string(), ...].
 erl() ->
     wrapper() ++ [filename:join([code:root_dir(), "bin", "erl"])].

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Many real nodes with the application `placement', for its suites. They are small, use stock TCP, are started several at a time, and do
-%% not connect to each other by themselves (`-connect_all false').
+%% @doc Starts many real nodes with the application `placement', for its suites. The nodes are small, use stock TCP, are started in batches, and
+%% do not connect to each other by themselves (`-connect_all false').
 -module(beamway_placement_nodes).
 
 -compile({no_auto_import, [nodes/1]}).
@@ -28,7 +28,7 @@ start(Names, Options) ->
     Started = [beamway_peer:await(Call, ?START_MS * beamway_runner:slowness()) || Call <- Calls],
     Started ++ start(Later, Options).
 
-%% @doc Starts a node again that has ended, under its name.
+%% @doc Restarts a node that has exited, under the same name.
 -spec start_again(string(), node(), #{run => boolean(), args => [string()], env => [{string(), string()}]}) -> {Name :: string(), Peer :: pid(), node()}.
 start_again(Name, Node, Options) ->
     [Short, "127.0.0.1"] = string:split(atom_to_list(Node), "@"),
@@ -37,7 +37,7 @@ start_again(Name, Node, Options) ->
 start_one(Name, Options) -> start_as(Name, beamway_peer:unique_name(Name), Options).
 
 start_as(Name, Short, Options) ->
-    %% A busy machine must not cause a failure. A case that tests a deadline or a limit sets it.
+    %% The defaults are generous, because a busy machine must not cause a failure. A case that tests a deadline or a limit sets its own.
     Patience = ["-placement", "deadline", "20000", "-placement", "limit", "10000"],
     Args = Patience ++ ["-connect_all", "false", "-kernel", "prevent_overlapping_partitions", "false", "+S", "1", "+SDio", "1", "+A", "1", "-boot", "no_dot_erlang"],
     {ok, Peer, Node} = beamway_peer:start(inet_tcp, #{name => Short, host => "127.0.0.1",
@@ -48,21 +48,21 @@ start_as(Name, Short, Options) ->
     end,
     {Name, Peer, Node}.
 
-%% @doc Ends all of them, including stopped ones.
+%% @doc Stops all nodes, including suspended ones.
 -spec stop(cluster()) -> ok.
 stop(Cluster) ->
     Calls = [beamway_peer:async(fun() -> beamway_peer:stop(Peer) end) || {_, Peer, _} <- Cluster],
     lists:foreach(fun(Call) -> ok = beamway_peer:await(Call, ?START_MS) end, Calls).
 
-%% @doc The nodes, in the order in which they were named.
+%% @doc The nodes, in the order in which their names were given.
 -spec nodes(cluster()) -> [node()].
 nodes(Cluster) -> [Node || {_, _, Node} <- Cluster].
 
-%% @doc The processes that control them.
+%% @doc The control processes of the nodes.
 -spec peers(cluster()) -> [pid()].
 peers(Cluster) -> [Peer || {_, Peer, _} <- Cluster].
 
-%% @doc Calls a function on the node with a name.
+%% @doc Calls a function on the node with this name.
 -spec call(cluster(), string(), {module(), atom()}, [term()]) -> term().
 call(Cluster, Name, {Module, Function}, Arguments) ->
     {_, Peer, _} = lists:keyfind(Name, 1, Cluster),

@@ -1,12 +1,12 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A peer that speaks the distribution handshake by hand, up to a step of the tester's choice, and then does what no node would: it stalls,
-%% sends garbage or goes away.
+%% @doc A peer that performs the distribution handshake by hand, up to a step that the test chooses, and then does what no real node would: it
+%% stalls, sends garbage or disappears.
 %%
-%% It plays both parts: {@link call/3} calls a node, and {@link serve/3} waits for a node's call under its own name in epmd. `Steps' say how far
-%% it goes. Everything up to that step is correct, with Beamway's extension if the options name one. The rest is up to the caller, who gets a
-%% passive socket with packets of 2-byte length, as in the handshake.
+%% It can take either role: {@link call/3} connects to a node, and {@link serve/3} registers a name with epmd and waits for a node to connect.
+%% `Steps' say how far the handshake goes. Everything up to that step is correct, with Beamway's extension if the options name one. The rest is
+%% up to the caller, who gets a passive socket in `{packet, 2}' mode, as in the handshake.
 %%
-%% It runs in the process of the test, which may be on a node or not.
+%% It runs in the test's own process, which need not be on a distributed node.
 -module(beamway_raw_peer).
 
 -export([call_steps/1, serve_steps/1, call/3, serve/3, listen/1, close/1]).
@@ -16,13 +16,14 @@
 
 -type call_step() :: connected | half_name | named | status | challenge | half_reply
                    | authenticated | half_offer | offered | answered.
-%% What the caller has done last. `named' has sent its name, `status' and `challenge' have read the acceptor's packet of that name, and
-%% `authenticated' has sent its reply and read the acknowledgement. `offered' has sent the offer of a link, and `answered' has read the answer.
+%% The last step that the caller has completed. `named' has sent its name, `status' and `challenge' have read the acceptor's packet of that
+%% name, and `authenticated' has sent its reply and read the acknowledgement. `offered' has sent the offer of a link, and `answered' has read
+%% the answer.
 
 -type serve_step() :: accepted | named | half_status | status | challenged | replied | acknowledged
                     | offered.
-%% What the acceptor has done last. `named' has read the caller's name, `status' and `challenged' have sent that packet, `replied' has read the
-%% reply, `acknowledged' has sent the acknowledgement, and `offered' has read the caller's offer of a link.
+%% The last step that the acceptor has completed. `named' has read the caller's name, `status' and `challenged' have sent that packet, `replied'
+%% has read the reply, `acknowledged' has sent the acknowledgement, and `offered' has read the caller's offer of a link.
 
 -type options() :: #{name => string(), cookie => string(), extension => binary(),
                      old_name => boolean()}. %% as OTP 23 and 24 call one of unknown version
@@ -33,7 +34,7 @@
 -define(EPMD_PORT, 4369).
 -define(COOKIE, "beamway_test").
 
-%% @doc The steps of a caller. Those of the agreement exist only with an extension.
+%% @doc The steps of a caller. The steps of the link agreement exist only with an extension.
 -spec call_steps(plain | extended) -> [call_step()].
 call_steps(plain) -> [connected, half_name, named, status, challenge, half_reply];
 call_steps(extended) -> call_steps(plain) ++ [authenticated, half_offer, offered, answered].
@@ -45,7 +46,7 @@ serve_steps(extended) -> serve_steps(plain) ++ [acknowledged, offered].
 
 %% ---- calling ----
 
-%% @doc Calls a node and continues up to `Step'.
+%% @doc Connects to a node and performs the handshake up to `Step'.
 -spec call(node(), call_step(), options()) -> gen_tcp:socket().
 call(Node, Step, Options) ->
     [Name, Host] = string:split(atom_to_list(Node), "@"),
@@ -96,7 +97,7 @@ name_packet(#{own := Own, options := Options}) ->
     <<$N, (flags()):64, 1:32, (length(Own)):16, (list_to_binary(Own))/binary,
       (maps:get(extension, Options, <<>>))/binary>>.
 
-%% The part that the old name lacks follows the challenge.
+%% After the challenge comes the information that is missing from the old form of the name packet.
 complement(#{socket := Socket, options := #{old_name := true}}) ->
     send(Socket, <<$c, (flags() bsr 32):32, 1:32>>);
 complement(_) ->
@@ -108,14 +109,14 @@ reply_packet(#{challenge := Challenge} = State) ->
 digest(#{options := Options}, Challenge) ->
     erlang:md5([maps:get(cookie, Options, ?COOKIE), integer_to_list(Challenge)]).
 
-%% @doc An offer of a link, as bytes, with the address of a socket that never accepts. `Changes' replace parts of it.
+%% @doc An encoded offer of a link, with the address of a socket that never accepts connections. `Changes' replace parts of the offer.
 -spec offer(#{address | token => binary(), ring_bytes => non_neg_integer()}) -> binary().
 offer(Changes) ->
     Offer = #{address => <<0, "beamway-nobody">>, token => <<7:128>>, ring_bytes => 1048576},
     beamway_wire:encode({offer, maps:merge(Offer, Changes)}).
 
-%% @doc Listens on a unix socket to which the node connects and passes its descriptors, but never accepts the connection. The socket closes with the
-%% calling process. Returns its address.
+%% @doc Listens on a unix socket but never accepts, although the node connects to it to pass its descriptors. The socket is closed when the
+%% calling process exits. Returns its address.
 -spec open_listener() -> binary().
 open_listener() ->
     Address = <<0, (list_to_binary(beamway_peer:unique_name("beamway-raw")))/binary>>,
@@ -124,7 +125,7 @@ open_listener() ->
     ok = socket:listen(Listener),
     Address.
 
-%% @doc Connects to the listener in a node's offer and sends bytes.
+%% @doc Connects to the listener named in a node's offer and sends bytes.
 -spec tell(binary(), binary()) -> ok.
 tell(Address, Bytes) ->
     {ok, Socket} = socket:open(local, seqpacket),
@@ -133,7 +134,7 @@ tell(Address, Bytes) ->
 
 %% ---- being called ----
 
-%% @doc Registers a name with epmd and listens. The caller ends it with {@link close/1}.
+%% @doc Registers a name with epmd and listens. The caller must close it with {@link close/1}.
 -spec listen(string()) -> server().
 listen(Host) ->
     Name = beamway_peer:unique_name("raw"),
@@ -143,7 +144,7 @@ listen(Host) ->
     #{name => Name, node => list_to_atom(Name ++ "@" ++ Host), listen => Listen,
       epmd => register_name(Name, Port)}.
 
-%% @doc Accepts the next call and continues up to `Step'.
+%% @doc Accepts the next connection and performs the handshake up to `Step'.
 -spec serve(server(), serve_step(), options()) -> gen_tcp:socket().
 serve(#{listen := Listen, node := Node}, Step, Options) ->
     {ok, Socket} = gen_tcp:accept(Listen, ?WAIT_MS),
@@ -175,7 +176,7 @@ serve_step(acknowledged, Last, #{socket := Socket} = State) ->
     {ok, _Offer} = recv(Socket, ?WAIT_MS),
     serve_step(offered, Last, State).
 
-%% @doc Ends a server. Its name disappears with its connection to epmd.
+%% @doc Closes a server. Closing its connection to epmd also removes its name.
 -spec close(server()) -> ok.
 close(#{listen := Listen, epmd := Epmd}) ->
     ok = gen_tcp:close(Listen),
@@ -183,12 +184,12 @@ close(#{listen := Listen, epmd := Epmd}) ->
 
 %% ---- bytes ----
 
-%% @doc Sends a packet of the handshake.
+%% @doc Sends a handshake packet.
 -spec send(gen_tcp:socket(), iodata()) -> ok | {error, term()}.
 send(Socket, Packet) ->
     gen_tcp:send(Socket, Packet).
 
-%% @doc Sends bytes without a packet length.
+%% @doc Sends bytes without a length prefix.
 -spec send_raw(gen_tcp:socket(), iodata()) -> ok | {error, term()}.
 send_raw(Socket, Bytes) ->
     ok = inet:setopts(Socket, [{packet, raw}]),
@@ -200,12 +201,12 @@ send_half(Socket, Packet) ->
     send_raw(Socket, [<<(byte_size(Packet)):16>>,
                       binary:part(Packet, 0, max(1, byte_size(Packet) div 2))]).
 
-%% @doc Reads a packet of the handshake.
+%% @doc Reads a handshake packet.
 -spec recv(gen_tcp:socket(), timeout()) -> {ok, binary()} | {error, term()}.
 recv(Socket, TimeoutMs) ->
     gen_tcp:recv(Socket, 0, TimeoutMs).
 
-%% @doc Waits until the node closes the connection, and returns after how many milliseconds. Anything that it sends before is ignored.
+%% @doc Waits until the node closes the connection, and returns how many milliseconds that took. Anything that it sends before is ignored.
 -spec closed_within(gen_tcp:socket(), pos_integer()) -> non_neg_integer() | still_open.
 closed_within(Socket, TimeoutMs) ->
     ok = inet:setopts(Socket, [{packet, raw}]),
@@ -219,7 +220,7 @@ read_to_end(Socket, Start, EndMs) ->
         {error, _Closed} -> erlang:monotonic_time(millisecond) - Start
     end.
 
-%% The flags of a node of this OTP release. The record is private to ERTS and dist_util.
+%% The distribution flags of a node with this OTP release. The record is private to ERTS and dist_util.
 flags() ->
     element(2, erts_internal:get_dflags()).
 

@@ -1,8 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A relay between two nodes: it forwards the bytes of TCP connections, records them, and changes or ends them as a test requires.
+%% @doc A relay between two nodes: it forwards the bytes of TCP connections, records them, and modifies the bytes or closes the connections as a
+%% test requires.
 %%
-%% A node that listens on 127.0.0.1 has a name with another loopback address, on which the relay listens on the same port. So its peers reach it
-%% through the relay, and the nodes do not know about it.
+%% The node listens on 127.0.0.1, but its name contains another loopback address, where the relay listens on the same port. So its peers reach
+%% it through the relay, and the nodes do not notice.
 -module(beamway_relay).
 
 -export([start/2, start/3, node_at/3, recorded/1, sent/1, cut/1, stop/1, port/1]).
@@ -10,19 +11,19 @@
 
 -type relay() :: #{table := ets:table(), acceptor := pid()}.
 -type hook() :: fun((up | down, Before :: non_neg_integer(), binary()) -> {ok, binary()} | {back, binary()} | cut).
-%% What happens to the next bytes: they are forwarded, perhaps changed, or returned to the sender, or the connection ends. `up' are the caller's
-%% bytes. Before is how many bytes have already passed in that direction.
+%% What happens to the next bytes: they are forwarded, perhaps modified, or sent back to the sender, or the connection is closed. `up' means
+%% bytes from the connecting side. Before is the number of bytes that have already passed in that direction.
 
 -define(WAIT_MS, 20000).
 
-%% @doc A node with that carrier, behind a relay at `Address' ("127.0.0.2") that has to be started next.
+%% @doc A node with that carrier, behind a relay at `Address' ("127.0.0.2"), which the caller must start next.
 -spec node_at(beamway_peer:carrier(), Address :: string(), beamway_peer:options()) -> {pid(), node()}.
 node_at(Carrier, Address, Options) ->
     Args = ["-kernel", "inet_dist_use_interface", "{127,0,0,1}" | maps:get(args, Options, [])],
     {ok, Peer, Node} = beamway_peer:start(Carrier, Options#{host => Address, args => Args}),
     {Peer, Node}.
 
-%% @doc Starts a relay at `Address' to that node.
+%% @doc Starts a relay at `Address' that forwards to that node.
 -spec start(Address :: string(), pid()) -> relay().
 start(Address, Peer) -> start(Address, Peer, fun(_, _, Data) -> {ok, Data} end).
 
@@ -70,17 +71,17 @@ carry(Sides, Table, Hook) ->
         {tcp_error, _, _} -> ok
     end.
 
-%% @doc Everything that has passed, in both directions.
+%% @doc All bytes that have passed, in both directions.
 -spec recorded(relay()) -> binary().
 recorded(#{table := Table}) -> iolist_to_binary(ets:select(Table, [{{{bytes, '_'}, '_', '_', '$1'}, [], ['$1']}])).
 
-%% @doc What the caller of the first connection has sent.
+%% @doc The bytes that the connecting side of the first connection has sent.
 -spec sent(relay()) -> binary().
 sent(#{table := Table}) ->
     [First | _] = ets:select(Table, [{{{connection, '_'}, '$1'}, [], ['$1']}]),
     iolist_to_binary(ets:select(Table, [{{{bytes, '_'}, First, up, '$1'}, [], ['$1']}])).
 
-%% @doc Ends all current connections.
+%% @doc Closes all current connections.
 -spec cut(relay()) -> ok.
 cut(#{table := Table}) ->
     [exit(Pid, kill) || Pid <- ets:select(Table, [{{{connection, '_'}, '$1'}, [], ['$1']}])],

@@ -1,14 +1,15 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Runs unit tests or one Common Test suite in this VM, for `scripts/run-tests'.
 %%
-%% Lines for the reader begin with `@@ '. The script shows these and keeps the rest in a log. The counts are written to the file that the
-%% environment variable RESULT names, as `passed failed skipped', at the very end. A runner that crashed leaves none, which the script counts as
-%% a failure.
+%% Lines for the user begin with `@@ '. The script shows these lines and writes the rest to a log. The counts are written to the file that the
+%% environment variable RESULT names, as `passed failed skipped', at the very end. A runner that has crashed does not leave the file, which the
+%% script counts as a failure.
 -module(beamway_runner).
 
 -export([eunit/0, suite/0, say/2, slowness/0]).
 
-%% @doc Entry point for the unit tests of ebin directories, all of them or those of some modules: FOLDER... [-- MODULE...] after `-extra'.
+%% @doc Entry point for the unit tests in ebin directories, either all tests or those of some modules. Arguments after `-extra': FOLDER... [--
+%% MODULE...].
 -spec eunit() -> no_return().
 eunit() ->
     {Folders, Named} = lists:splitwith(fun(Argument) -> Argument =/= "--" end, init:get_plain_arguments()),
@@ -30,7 +31,7 @@ has_tests(Module) ->
     {module, Module} = code:ensure_loaded(Module),
     erlang:function_exported(Module, test, 0).
 
-%% @doc Entry point for the suite after `-extra', or a case or group of it: FOLDER LOGS SUITE [CASE].
+%% @doc Entry point for a suite, or for a case or group in it. Arguments after `-extra': FOLDER LOGS SUITE [CASE].
 -spec suite() -> no_return().
 suite() ->
     [Folder, Logs, Suite | Cases] = init:get_plain_arguments(),
@@ -46,7 +47,7 @@ suite() ->
             halt(1)
     end.
 
-%% @doc How many times slower than usual everything is, for example under a sanitizer.
+%% @doc How many times slower than usual everything runs, for example under a sanitizer.
 -spec slowness() -> pos_integer().
 slowness() -> list_to_integer(os:getenv("BEAMWAY_TEST_SLOWNESS", "1")).
 
@@ -67,7 +68,8 @@ hook_counts() ->
         {0, 0, 0}
     end.
 
-%% The hook can tell cases from inits, and knows which skips are failures. If it has missed a failure, Common Test's own count shows it.
+%% The hook can tell test cases from init functions, and knows which skips are failures. If it has missed a failure, Common Test's own count
+%% reveals it.
 agreed({Passed, Failed, _}, {_, HookFailed, Skipped}) ->
     {Passed, max(Failed, HookFailed), Skipped}.
 
@@ -79,7 +81,7 @@ finish({Passed, Failed, Skipped}) ->
     _ = [ok = file:write_file(File, io_lib:format("~b ~b ~b~n", [Passed, Failed, Skipped])) || File <- [os:getenv("RESULT")], File =/= false],
     halt(case Failed of 0 -> 0; _ -> 1 end).
 
-%% @doc Shows a line to the reader. Further lines of the same text are indented under the first.
+%% @doc Shows a text to the user. Lines after the first are indented.
 -spec say(io:format(), [term()]) -> ok.
 say(Format, Arguments) ->
     Lines = string:lexemes(unicode:characters_to_list(io_lib:format(Format, Arguments)), "\n"),

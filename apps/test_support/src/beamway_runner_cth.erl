@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The Common Test hook of {@link beamway_runner}. It prints a line with the time for each case when it ends, and the reason for each
-%% failure and skip, and sends the counts to the runner at the end.
+%% @doc The Common Test hook of {@link beamway_runner}. It prints a line with the elapsed time when a case ends, and the reason for each failure
+%% and skip. At the end it sends the counts to the runner.
 %%
 %% `{skip, {rights, Why}}' is a skip because of missing permissions. If CI=true promises all permissions, it is a failure.
 -module(beamway_runner_cth).
@@ -23,7 +23,7 @@ groups(Suite) ->
         false -> []
     end.
 
-%% Common Test runs cases of parallel groups in several processes, but calls a hook from one at a time.
+%% Common Test runs the cases of a parallel group in several processes, but only one process at a time calls a hook.
 %% @private
 id(_) -> ?MODULE.
 
@@ -73,7 +73,8 @@ on_tc_fail(Suite, Case, Reason, State) ->
     beamway_runner:say("FAIL ~ts~ts: ~0tP", [name(Suite, Case), seconds(Case, State), Reason, 60]),
     add_failure(Case, State).
 
-%% The failure of the init itself has been shown with its reason, so this only concerns the cases that did not run because of it.
+%% The failure of the init function itself has already been shown with its reason, so this only concerns the cases that did not run because of
+%% it.
 %% @private
 on_tc_skip(Suite, Case, {tc_auto_skip, {failed, {Module, Function, _}}}, State) ->
     beamway_runner:say("FAIL ~ts: not run, since ~ts:~tp failed", [name(Suite, Case), Module, Function]),
@@ -94,7 +95,7 @@ on_tc_skip(Suite, Case, {tc_user_skip, Reason}, State) ->
 name(Suite, {Case, Group}) -> io_lib:format("~ts (~ts):~ts", [Suite, Group, Case]);
 name(Suite, Case) -> io_lib:format("~ts:~ts", [Suite, Case]).
 
-%% A broken init or end is not a case. It counts only if no case was seen to fail.
+%% A failed init or end function is not a test case. It counts only if no case has failed.
 add_failure(Case, State) ->
     case is_configuration(Case) of
         true -> add(broken, State);

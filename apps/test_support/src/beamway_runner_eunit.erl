@@ -24,7 +24,7 @@ handle_end(test, Data, State) ->
     State;
 handle_end(group, _, State) -> State.
 
-%% A group whose set-up failed, or a test that ran out of time. eunit itself counts neither as failed.
+%% Either the set-up of a group failed, or a test timed out. eunit itself does not count these as failures.
 %% @private
 handle_cancel(Kind, Data, #{cancelled := Cancelled} = State) ->
     case proplists:get_value(reason, Data) of

@@ -1,6 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Six nodes for suites of placement, in a tree of two sites, the first of which has two racks: `a' and `b', `c' and `d', `e' and `f' are
-%% together. The attribute size is 1 to 6, zone is x and y in turn, and slots is 2. Only `a' is connected to all others.
+%% @doc Six nodes for the suites of placement, in a tree of two sites, the first of which has two racks. The pairs `a' and `b', `c' and `d', and
+%% `e' and `f' are each close together. The attribute size goes from 1 to 6, zone alternates between x and y, and slots is 2. Only `a' is
+%% connected to all others.
 -module(placement_two_sites).
 
 -export([names/0, start/1, stop/1, call/5, on/3, node_of/2, nodes_of/1, name_of/2, chosen/2]).
@@ -9,7 +10,7 @@
 -spec names() -> [string()].
 names() -> ["a", "b", "c", "d", "e", "f"].
 
-%% @doc For init_per_suite. The tree is also in the configuration.
+%% @doc For init_per_suite. The configuration also contains the tree.
 -spec start([tuple()]) -> [tuple()].
 start(Config) ->
     Cluster = beamway_placement_nodes:start(names()),
@@ -31,7 +32,7 @@ stop(Config) -> beamway_placement_nodes:stop(cluster(Config)).
 
 cluster(Config) -> proplists:get_value(cluster, Config).
 
-%% @doc Calls a function on the node with a name.
+%% @doc Calls a function on the node with this name.
 -spec call([tuple()], string(), module(), atom(), [term()]) -> term().
 call(Config, Name, Module, Function, Arguments) -> beamway_placement_nodes:call(cluster(Config), Name, {Module, Function}, Arguments).
 
@@ -39,7 +40,7 @@ call(Config, Name, Module, Function, Arguments) -> beamway_placement_nodes:call(
 -spec on([tuple()], string(), fun(() -> Result)) -> Result.
 on(Config, Name, Fun) -> beamway_peer:run(element(2, lists:keyfind(Name, 1, cluster(Config))), Fun).
 
-%% @doc The node with a name.
+%% @doc The node with this name.
 -spec node_of([tuple()], string()) -> node().
 node_of(Config, Name) -> element(3, lists:keyfind(Name, 1, cluster(Config))).
 
@@ -51,7 +52,7 @@ nodes_of(Config) -> beamway_placement_nodes:nodes(cluster(Config)).
 -spec name_of([tuple()], node()) -> string().
 name_of(Config, Node) -> element(1, lists:keyfind(Node, 3, cluster(Config))).
 
-%% @doc The names of the nodes that a query chooses when it is asked on `a', none if no node matches, or any other error.
+%% @doc The names of the nodes that a query chooses when it is run on `a'; `none' if no node matches, or another error.
 -spec chosen([tuple()], placement_query:query()) -> [string()] | {error, term()}.
 chosen(Config, Query) ->
     case call(Config, "a", placement, choose_nodes, [nodes_of(Config), Query]) of

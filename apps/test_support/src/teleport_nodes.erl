@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Pairs of nodes with teleport, for its suites: one group for each kind of connection between them.
+%% @doc Pairs of nodes with teleport, for its suites. There is a group for each kind of connection between them.
 %%
 %% `shm', `tcp' and `tls' are Beamway's links, and `stock' is OTP's own distribution over TCP. Cases run on the first node and use the second.
 -module(teleport_nodes).
@@ -44,7 +44,7 @@ start(Kind, Options) ->
     {ok, _} = beamway_peer:call(Peer, application, ensure_all_started, [teleport]),
     {Peer, Node}.
 
-%% @doc The name of the kind in {@link beamway_peer}.
+%% @doc What {@link beamway_peer} calls this kind of connection.
 -spec carrier(kind()) -> beamway_peer:carrier().
 carrier(shm) -> beamway_shm;
 carrier(tcp) -> beamway_tcp;
@@ -56,7 +56,7 @@ carrier(stock) -> inet_tcp.
 args(Options) ->
     lists:append([["-teleport", atom_to_list(Name), lists:flatten(io_lib:format("~0p", [Value]))] || {Name, Value} <- maps:to_list(Options)]).
 
-%% @doc Two nodes, connected.
+%% @doc Two connected nodes.
 -spec start_pair(list()) -> list().
 start_pair(Config) ->
     {PeerA, NodeA} = start(kind(Config)),
@@ -70,15 +70,15 @@ connect(Peer, Node) ->
     true = beamway_peer:call(Peer, net_kernel, connect_node, [Node]),
     ok.
 
-%% @doc Ends both.
+%% @doc Stops both nodes.
 -spec stop_pair(list()) -> ok.
 stop_pair(Config) -> beamway_peer:stop_all([first(Config), second(Config)]).
 
-%% @doc The process that controls the first node.
+%% @doc The control process of the first node.
 -spec first(list()) -> pid().
 first(Config) -> element(1, proplists:get_value(pair, Config)).
 
-%% @doc The process that controls the second node.
+%% @doc The control process of the second node.
 -spec second(list()) -> pid().
 second(Config) -> element(3, proplists:get_value(pair, Config)).
 
@@ -86,15 +86,15 @@ second(Config) -> element(3, proplists:get_value(pair, Config)).
 -spec second_node(list()) -> node().
 second_node(Config) -> element(4, proplists:get_value(pair, Config)).
 
-%% @doc The group's kind.
+%% @doc The group's kind of connection.
 -spec kind(list()) -> kind().
 kind(Config) -> proplists:get_value(kind, Config).
 
-%% @doc Runs the body on the first node, with the name of the second.
+%% @doc Runs the body on the first node, with the name of the second node as its argument.
 -spec on_first(list(), fun((node()) -> term())) -> ok.
 on_first(Config, Body) -> on_first(Config, Body, ?CASE_MS).
 
-%% @doc The same with a limit in milliseconds.
+%% @doc The same with a timeout in milliseconds.
 -spec on_first(list(), fun((node()) -> term()), pos_integer()) -> ok.
 on_first(Config, Body, TimeoutMs) ->
     Node = second_node(Config),
@@ -104,17 +104,17 @@ on_first(Config, Body, TimeoutMs) ->
 -spec on_second(list(), fun(() -> Result)) -> Result.
 on_second(Config, Fun) -> beamway_peer:run(second(Config), Fun, ?CASE_MS).
 
-%% @doc How long to wait for something that has to happen.
+%% @doc How long to wait for an event that must happen.
 -spec wait_ms() -> pos_integer().
 wait_ms() -> 100000 * beamway_runner:slowness().
 
-%% @doc Returns what it gets with teleport: `{From, Message}' as `{echo, Message}'.
+%% @doc Echoes messages with teleport: `{From, Message}' is answered with `{echo, Message}'.
 -spec echo() -> no_return().
 echo() ->
     receive {From, Message} -> ok = teleport:send(From, {echo, Message}) end,
     echo().
 
-%% @doc A gate for a server's answers ({@link open_gate/1}): `{behind, Gate, Reply}' is answered when the gate is open.
+%% @doc Creates a gate that delays a server's replies: a call `{behind, Gate, Reply}' is answered once {@link open_gate/1} has opened the gate.
 -spec gate() -> pid().
 gate() -> spawn(fun() -> receive open -> ok end end).
 
@@ -124,7 +124,7 @@ open_gate(Gate) ->
     Gate ! open,
     ok.
 
-%% @doc A server with this name (or `none') on this node.
+%% @doc Starts a server on this node, registered under this name unless it is `none'.
 -spec start_server(atom()) -> pid().
 start_server(none) -> element(2, gen_server:start(?MODULE, [], []));
 start_server(Name) -> element(2, gen_server:start({local, Name}, ?MODULE, [], [])).

@@ -1,5 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Functions for the suites of every application: files of the checkout, free ports, the output of programs, requirements of a suite.
+%% @doc Functions for the suites of all applications: files in the checkout, free ports, the output of programs, and the requirements of a
+%% suite.
 -module(test_support).
 
 -export([checkout/0, file/1, has_ipv6/0, free_port/0, until_ended/2, until_line/3, guide/3, put_hostile/3, with_tun/1]).
@@ -21,7 +22,7 @@ has_ipv6() ->
         {error, _} -> false
     end.
 
-%% @doc Puts modules with these names into a directory. A program that loads one of them creates the file `Ran'.
+%% @doc Puts modules with these names into a directory. If a program loads one of them, the file `Ran' is created.
 -spec put_hostile([module()], Folder :: file:filename(), Ran :: file:filename()) -> ok.
 put_hostile(Modules, Folder, Ran) ->
     ok = file:make_dir(Folder),
@@ -44,8 +45,8 @@ free_port() ->
     ok = gen_tcp:close(Socket),
     Port.
 
-%% @doc The exit status of a port's program, and everything that it prints until its end, as lines if the port delivers lines. Fails if the
-%% program is silent for this long.
+%% @doc The exit status of a port's program, and everything that it prints until it exits, as lines if the port delivers lines. Fails if the
+%% program does not print anything for this long.
 -spec until_ended(port(), SilentMs :: timeout()) -> {Status :: non_neg_integer(), Said :: [string() | binary()]}.
 until_ended(Port, SilentMs) -> until_ended(Port, SilentMs, []).
 
@@ -58,7 +59,7 @@ until_ended(Port, SilentMs, Said) ->
     end.
 
 %% @doc Waits for a line that matches, on a port that delivers lines, and returns what the groups of the pattern have captured. Fails if the
-%% program ends, or is silent for this long.
+%% program exits, or does not print anything for this long.
 -spec until_line(port(), Pattern :: iodata(), SilentMs :: timeout()) -> [binary()].
 until_line(Port, Pattern, SilentMs) -> until_line(Port, Pattern, SilentMs, []).
 
@@ -73,8 +74,9 @@ until_line(Port, Pattern, SilentMs, Others) ->
     after SilentMs -> error({no_such_line, Pattern, lists:reverse(Others)})
     end.
 
-%% @doc Runs all shell blocks of a page in `docs/guide' in a single bash, in order, in the checkout. Returns the lines that they print, including
-%% the commands. The first command that fails ends the bash and the caller. Script and log are in the directory.
+%% @doc Runs all shell blocks of a page in `docs/guide' in a single bash, in order, in the checkout. Returns the lines that they print,
+%% including the commands. The first command that fails terminates bash, and the caller fails. The script and the log are stored in the
+%% directory.
 -spec guide(Page :: string(), Folder :: file:filename(), TimeoutMs :: pos_integer()) -> [string()].
 guide(Page, Folder, TimeoutMs) ->
     {ok, Text} = file:read_file(file("docs/guide/" ++ Page)),

@@ -1,11 +1,11 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `test/system/run NAME' as a case: real applications, which it installs for itself and which are gone afterwards.
+%% @doc Runs `test/system/run NAME' as a test case. It installs real applications, which are removed afterwards.
 -module(test_support_system).
 
 -export([run/1]).
 
-%% @doc Fails if the script does, and skips without root. The script's output is in the case's output, line by line, and its last line has the
-%% counts.
+%% @doc Fails if the script fails, and is skipped without root. The script's output is copied to the case's output line by line; its last line
+%% has the counts.
 -spec run(Name :: string()) -> ok | {skip, {rights, string()}}.
 run(Name) ->
     case string:trim(os:cmd("id -u")) of

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A client for tests of yucan that can send any bytes, which HTTP libraries would not.
+%% @doc A client for tests of yucan that can send arbitrary bytes, unlike HTTP libraries.
 -module(yucan_client).
 
 -export([connect/1, exchange/2, exchange/3, until_closed/1, one/1, get/2, get/3, parse/2, statuses/1, header/2]).
@@ -8,14 +8,14 @@
 
 -type response() :: {Status :: integer(), Headers :: [{binary(), binary()}], Body :: binary()}.
 
-%% @doc A connection to the loopback.
+%% @doc A connection to a port on the loopback interface.
 -spec connect(inet:port_number()) -> gen_tcp:socket().
 connect(Port) ->
     {ok, Socket} = gen_tcp:connect({127, 0, 0, 1}, Port, [binary, {active, false}, {packet, raw}, {exit_on_close, false}, {nodelay, true}], ?PATIENCE_MS),
     Socket.
 
-%% @doc Sends everything, closes its own side, and reads until the server closes the other one. Both sides agree on this end, so no waiting or
-%% guessing is needed. Returns the responses.
+%% @doc Sends everything, closes its own side, and reads until the server closes the other one. This marks the end unambiguously, so there is no
+%% need for timeouts or guesses. Returns the responses.
 -spec exchange(inet:port_number(), iodata()) -> [response()] | {malformed, binary()}.
 exchange(Port, Data) -> exchange(Port, Data, <<"GET">>).
 
@@ -29,7 +29,7 @@ exchange(Port, Data, Method) ->
     gen_tcp:close(Socket),
     parse(Bytes, Method).
 
-%% @doc All bytes until the server closes.
+%% @doc All bytes until the server closes the connection.
 -spec until_closed(gen_tcp:socket()) -> binary().
 until_closed(Socket) -> until_closed(Socket, []).
 
@@ -124,6 +124,6 @@ chunks(Status, Headers, Bytes, Done) ->
 -spec statuses([response()]) -> [Status :: integer()].
 statuses(Responses) -> [Status || {Status, _, _} <- Responses].
 
-%% @doc A header of a response.
+%% @doc The value of a header in a response.
 -spec header(binary(), response()) -> binary() | undefined.
 header(Name, {_, Headers, _}) -> proplists:get_value(Name, Headers).

@@ -5,13 +5,13 @@
 
 -export([start/1, stop/1, restart/1, children/0, run/2, end_program/1]).
 
-%% php-fpm must listen within this time.
+%% php-fpm must start to listen within this time.
 -define(TENTHS, 150).
 
 -define(PROGRAM, "/usr/sbin/php-fpm8.2").
 -define(CHILDREN, 3).
 
-%% The processes of each of its two pools.
+%% The number of processes in each of its two pools.
 children() -> ?CHILDREN.
 
 %% Returns the argument for stop/1: #{socket, tcp, ...}.
@@ -44,8 +44,8 @@ restart(#{file := File, tcp := Tcp, socket := Socket} = Fpm) ->
 
 stop(#{program := Program}) -> end_program(Program).
 
-%% A program that belongs to the calling process and shares the run's output. It ends with the node, even if a case that failed has left it
-%% running.
+%% Starts a program that belongs to the calling process and writes to the same output as the run. It exits with the node, even if a failed case
+%% has left it running.
 run(Program, Arguments) ->
     Port = open_port({spawn_executable, os:find_executable("setpriv")}, [{args, ["--pdeathsig", "TERM", Program | Arguments]}, exit_status, nouse_stdio]),
     {os_pid, OsPid} = erlang:port_info(Port, os_pid),

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Uses the properties of yucan's parsers as a fuzzer, for `make fuzz-yucan': all families at once, each for the same time, with inputs that
-%% grow and shrink. The first counterexample ends its family. Prints what was tried and stores it as JSON.
+%% @doc Uses the properties of yucan's parsers as a fuzzer, for `make fuzz-yucan': all families at once, each for the same time, with inputs
+%% that grow and shrink. A family stops at its first counterexample. Prints what was tried and stores it as JSON.
 -module(yucan_fuzz).
 
 -export([tests/2, main/0]).
@@ -33,7 +33,7 @@ main() ->
     halt(case [F || {_, {_, [_ | _] = F}} <- Results] of [] -> 0; _ -> 1 end).
 
 families() ->
-    %% Modules of unit tests, which dialyzer does not read.
+    %% These modules contain unit tests, which dialyzer does not analyse.
     [Heads, Others] = [Module:properties() || Module <- [yucan_parser_tests, yucan_parsers_tests]],
     Named = fun(All, Names) -> [lists:keyfind(Name, 1, All) || Name <- Names] end,
     [{"heads", Named(Heads, ["cut heads", "damaged heads", "heads and what follows", "any bytes"])},
@@ -43,7 +43,7 @@ families() ->
      {"FastCGI, CGI", Named(Others, ["FastCGI pairs", "FastCGI pairs of any bytes", "FastCGI records in pieces", "FastCGI of any bytes", "heads in pieces", "heads of any bytes"])},
      {"configurations", Named(Others, ["lines of any bytes", "configurations", "values", "names of hosts", "slashes"])}].
 
-%% Each property in turn, in rounds.
+%% Runs the properties round-robin.
 family(Properties, Seconds) -> rounds(Properties, erlang:monotonic_time(second) + Seconds, 0, []).
 
 rounds(Properties, Deadline, Count, []) ->
@@ -56,8 +56,7 @@ rounds(Properties, Deadline, Count, []) ->
     end;
 rounds(_, _, Count, Found) -> {Count, Found}.
 
-%% PropEr 1.2 asks for the stack of an exception with a function that no longer exists since OTP 24. A property that raises an exception is also
-%% a finding.
+%% PropEr 1.2 gets the stack of an exception with a function that was removed in OTP 24. A property that raises an exception is also a finding.
 holds(Test, Options) ->
     try proper:quickcheck(Test, Options)
     catch error:undef -> false

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc An HTTP/2 client for tests of yucan that may break every rule, because it sends what it is told to. It decodes what it reads with
-%% yucan_hpack, whose table is in the process dictionary.
+%% @doc An HTTP/2 client for tests of yucan that can break every rule of the protocol, because it sends whatever frames it is given. It decodes
+%% received headers with yucan_hpack, whose table is in the process dictionary.
 -module(yucan_h2_client).
 
 -export([connect/1, connect/2, raw/1, frame/4, headers/4, block/1, get/2, send/2, recv/1, until/2, response/2, request/3, closed/1, settings/1]).
@@ -15,7 +15,7 @@
 -spec connect(inet:port_number() | socket()) -> socket().
 connect(To) -> connect(To, <<>>).
 
-%% @doc The same with this payload of SETTINGS.
+%% @doc The same with this SETTINGS payload.
 -spec connect(inet:port_number() | socket(), Settings :: iodata()) -> socket().
 connect(Port, Settings) when is_integer(Port) -> connect(yucan_client:connect(Port), Settings);
 connect(Socket, Settings) ->
@@ -32,7 +32,7 @@ connect_only(Socket) ->
     _ = put(?DECODER(Socket), yucan_hpack:new(4096)),
     Socket.
 
-%% @doc The payload of SETTINGS.
+%% @doc Encodes a SETTINGS payload.
 -spec settings([{1..65535, non_neg_integer()}]) -> binary().
 settings(Settings) -> << <<Name:16, Value:32>> || {Name, Value} <- Settings >>.
 
@@ -40,7 +40,7 @@ settings(Settings) -> << <<Name:16, Value:32>> || {Name, Value} <- Settings >>.
 -spec frame(byte(), byte(), non_neg_integer(), iodata()) -> iodata().
 frame(Type, Flags, Id, Payload) -> [<<(iolist_size(Payload)):24, Type, Flags, Id:32>>, Payload].
 
-%% @doc A whole block of headers that does not change the server's table.
+%% @doc A complete header block that does not change the server's dynamic table.
 -spec headers(pos_integer(), Flags :: byte(), [{binary(), binary()}], Extra :: iodata()) -> iodata().
 headers(Id, Flags, Fields, Extra) -> frame(1, Flags bor 4, Id, [block(Fields), Extra]).
 
@@ -58,7 +58,7 @@ more(Value) -> [Value rem 128 + 128 | more(Value div 128)].
 -spec get(Path :: binary(), [{binary(), binary()}]) -> [{binary(), binary()}].
 get(Path, Others) -> [{<<":method">>, <<"GET">>}, {<<":scheme">>, <<"http">>}, {<<":authority">>, <<"localhost">>}, {<<":path">>, Path} | Others].
 
-%% @doc Sends any bytes. If the server has ended the connection, the next read finds out.
+%% @doc Sends arbitrary bytes. If the server has closed the connection, the next read reports it.
 -spec send(socket(), iodata()) -> ok.
 send(Socket, Data) when is_port(Socket) -> _ = gen_tcp:send(Socket, Data), ok;
 send(Socket, Data) -> _ = ssl:send(Socket, Data), ok.
@@ -86,7 +86,7 @@ take(Socket, Length) ->
         {error, _} -> closed
     end.
 
-%% @doc The next frame of a type, or the end. Others are skipped.
+%% @doc The next frame of this type, or the end of the connection. Other frames are skipped.
 -spec until(socket(), byte()) -> received().
 until(Socket, Type) ->
     case recv(Socket) of
@@ -95,7 +95,8 @@ until(Socket, Type) ->
         _ -> until(Socket, Type)
     end.
 
-%% @doc The answer on a stream, or how the stream ended. Windows are opened for the data that has arrived. Frames of other streams are dropped.
+%% @doc The response on a stream, or how the stream ended. Flow-control windows are enlarged for data that has arrived. Frames on other streams
+%% are dropped.
 -spec response(socket(), pos_integer()) -> {Status :: integer(), [{binary(), binary()}], Body :: binary()} | {reset, Code :: integer()} | {goaway, Code :: integer()} | closed.
 response(Socket, Id) -> response(Socket, Id, none, []).
 
@@ -126,7 +127,7 @@ request(Port, Path, Others) ->
     ok = gen_tcp:close(Socket),
     Response.
 
-%% @doc The code with which the server ended the connection.
+%% @doc The error code with which the server closed the connection.
 -spec closed(socket()) -> Code :: integer() | no_goaway.
 closed(Socket) -> closed(Socket, no_goaway).
 

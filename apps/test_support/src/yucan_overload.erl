@@ -1,9 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `make overload-yucan': a server gets twice as many requests as it can answer, for a minute. It must not crash, its memory must stay
-%% limited, and within a second after the load it must answer as fast as before.
+%% @doc `make overload-yucan': for a minute, a server gets twice as many requests as it can answer. It must not crash, its memory use must stay
+%% bounded, and within a second after the load ends it must answer as fast as before.
 %%
-%% The handler works for two milliseconds, so the capacity of a scheduler is far below what a client can offer. The load is open: requests begin
-%% at their time, each on a new connection, whatever happened to earlier ones. The server is a separate VM with a single scheduler.
+%% The handler works for two milliseconds, so the capacity of a scheduler is far below what a client can offer. The load is an open loop: each
+%% request starts at its planned time on a new connection, whatever happened to earlier ones. The server is a separate VM with a single
+%% scheduler.
 -module(yucan_overload).
 
 -export([main/0]).
@@ -73,7 +74,7 @@ stop_memory(Watcher) ->
 
 %% ---- load
 
-%% Eight clients, each of which sends its next request when it has been answered. Returns answers per second.
+%% Eight clients, each of which sends its next request once the previous one has been answered. Returns the answers per second.
 closed(Port, Ms) ->
     Parent = self(),
     Began = erlang:monotonic_time(millisecond),
@@ -87,7 +88,7 @@ asking(Port, Until, Count) ->
         false -> Count
     end.
 
-%% Starts the requests that are due every 5 ms. Returns how often each status was received.
+%% Starts the requests that are due, every 5 ms. Returns how often each status was received.
 open(Port, Rate, Ms) ->
     Began = erlang:monotonic_time(millisecond),
     Sent = send(Port, Rate, Began, Began + Ms, 0),

@@ -2,7 +2,7 @@
 %% @doc The tables of yucan_probe_SUITE: id, source of the rule, bytes, verdict.
 %%
 %% The ids are those of MDA2AV/Http11Probe (87 for smuggling, 26 for malformed requests) and numbers for dropseed/h1spec (33, strict). If these
-%% allow more than one answer, ours is the strictest, because the danger is that two servers read the same bytes differently.
+%% allow more than one answer, we expect the strictest, because the danger is that two servers interpret the same bytes differently.
 -module(yucan_probe_cases).
 
 -export([smuggling/0, malformed/0, h1spec/0]).
@@ -23,12 +23,12 @@ chunked(Body) -> post(["Transfer-Encoding: chunked"], Body).
 
 both(Te, Body) -> post(["Content-Length: 5", Te], Body).
 
-%% A request with unclear framing, with another one inside and another one after it.
+%% A request with ambiguous framing, with a second request inside its body and a third one after it.
 hiding(Lines) -> [post(Lines, ["0\r\n\r\n", ?SMUGGLED]), ?FOLLOW].
 
 length_of(Text) -> integer_to_list(iolist_size(Text)).
 
-%% @doc Ways to hide a request in another.
+%% @doc Ways to smuggle a request inside another one.
 -spec smuggling() -> [probe()].
 smuggling() -> lengths() ++ encodings() ++ chunks() ++ trailers() ++ others() ++ sequences().
 
@@ -103,7 +103,7 @@ trailers() ->
     [{"SMUG-TRAILER-CL", Rule, With("Content-Length: 50"), ?BAD},
      {"SMUG-TRAILER-TE", Rule, With("Transfer-Encoding: chunked"), ?BAD},
      {"SMUG-TRAILER-HOST", Rule, With("Host: evil.example.com"), ?BAD},
-     %% Trailers are kept apart from the headers, so these have no effect.
+     %% Trailers are kept separate from the headers, so these have no effect.
      {"SMUG-TRAILER-AUTH", Rule, With("Authorization: Bearer evil"), {echo, <<"hello">>}},
      {"SMUG-TRAILER-CONTENT-TYPE", Rule, With("Content-Type: text/evil"), {echo, <<"hello">>}}].
 
@@ -111,7 +111,7 @@ others() ->
     [{"SMUG-CLTE-PIPELINE", "RFC 9112, 6.3", [post(["Content-Length: 4", "Transfer-Encoding: chunked"], "0\r\n\r\n"), ?FOLLOW], ?BAD},
      {"SMUG-TECL-PIPELINE", "RFC 9112, 6.3", [post(["Transfer-Encoding: chunked", "Content-Length: 30"], "0\r\n\r\n"), ?FOLLOW], ?BAD},
      {"SMUG-BARE-CR-HEADER-VALUE", "RFC 9112, 2.2", post(["Content-Length: 5", "X-Test: val\rue"], "hello"), ?BAD},
-     %% The authority of the target counts (RFC 9112, 3.2.2).
+     %% The target's authority takes precedence (RFC 9112, 3.2.2).
      {"SMUG-ABSOLUTE-URI-HOST-MISMATCH", "RFC 9112, 3.2.2", "GET http://other.example.com/host HTTP/1.1\r\nHost: localhost\r\n\r\n",
       {echo, <<"other.example.com">>}},
      {"SMUG-MULTIPLE-HOST-COMMA", "RFC 9112, 3.2", "GET / HTTP/1.1\r\nHost: localhost, other.example.com\r\n\r\n", ?BAD}].
@@ -214,7 +214,7 @@ bodies() ->
      {"h1spec 22: two lengths", "RFC 9112, 6.3", post(["Content-Length: 5", "Content-Length: 7"], "hello!!"), ?BAD},
      {"h1spec 23: bad chunk size", "RFC 9112, 7.1", [chunked("Z\r\nhello\r\n0\r\n\r\n"), ?FOLLOW], ?BAD},
      {"h1spec 24: chunk without its end", "RFC 9112, 7.1", [chunked("5\r\nhello0\r\n\r\n"), ?FOLLOW], ?BAD},
-     %% With nothing after it: 100, and then the client is gone.
+     %% Nothing follows the request: the server answers 100, and then the client is gone.
      {"h1spec 25: Expect", "RFC 9110, 10.1.1", post(["Content-Length: 5", "Expect: 100-continue"], ""), {answers, [100]}}].
 
 connections() ->

@@ -1,13 +1,13 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A replacement for simple_bridge, of which there is no package. It makes a bridge from a request through the callbacks that simple_bridge
-%% calls, in its order and with its conversions. It also has a handler, in which each path shows one feature.
+%% @doc A replacement for simple_bridge, which is not packaged. It makes a bridge from a request through the same callbacks that simple_bridge
+%% calls, in the same order and with the same conversions. It also has a handler in which each path exercises one feature.
 -module(yucan_test_bridge).
 
 -export([make/2, run/1, ws_init/1, ws_message/3, ws_info/3, ws_terminate/3]).
 
 -define(CALLBACKS, yucan_simple_bridge).
 
-%% @doc Does what simple_bridge:make/2 does: everything that a handler may ask for is read once.
+%% @doc Does what simple_bridge:make/2 does: it reads everything that a handler may ask for, once.
 -spec make(yucan, term()) -> map().
 make(yucan, Request) ->
     R = ?CALLBACKS:init(Request),
@@ -43,7 +43,7 @@ answer("/" ++ Name, R, _) -> shown(?CALLBACKS:(list_to_existing_atom(Name))(R), 
 
 shown(Term, R) -> ?CALLBACKS:build_response(R, {response, 200, [], [], {data, io_lib:format("~0p", [Term])}}).
 
-%% How many bytes arrived, and the most bytes of binaries that this system held meanwhile.
+%% How many bytes arrived, and the peak memory used by binaries in this VM meanwhile.
 counted(0, _, Count, Most) -> {Count, Most};
 counted(Left, R, Count, Most) ->
     case ?CALLBACKS:recv_from_socket(min(Left, 100000), 30000, R) of
@@ -62,7 +62,7 @@ ws_init(_) ->
 ws_message({text, <<"end">>}, _, _) -> {close, 4000};
 ws_message({text, Text}, _, Count) -> {reply, {text, [integer_to_binary(Count), " ", Text]}, Count + 1}.
 
-%% @doc Handles messages from this system.
+%% @doc Handles Erlang messages.
 -spec ws_info(term(), map(), integer()) -> term().
 ws_info(hello, _, Count) -> {reply, [{text, <<"hello">>}], Count}.
 

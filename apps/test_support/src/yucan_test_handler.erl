@@ -100,7 +100,7 @@ answer(_, Req, _) ->
         {error, Reason} -> yucan_req:body_error(Reason)
     end.
 
-%% Leaves something in the process. Which of these it is.
+%% Leaves the named kind of residue in the process that serves the connection.
 leave(<<"stream">>) ->
     Pid = pid_to_list(self()),
     {stream, fun(Write) -> Write(Pid) end};
@@ -120,10 +120,10 @@ leave(What) ->
     end,
     pid_to_list(self()).
 
-%% Never ends, and never waits.
+%% Never returns, and never blocks.
 spin(Count) -> spin(Count + 1).
 
-%% Two milliseconds of processor time, of which nothing is left for others.
+%% Uses the scheduler for two milliseconds without yielding it to other work.
 work(Until) ->
     case erlang:monotonic_time(microsecond) < Until of
         true -> work(Until);
@@ -144,7 +144,7 @@ parts(Req) ->
         {ok, Data} -> [byte_size(Data)]
     end.
 
-%% Tells the process that the query names how much it could write.
+%% Records in the ets table that the query names how much has been written.
 endless(Write, Name, Written) ->
     case Write(binary:copy(<<"x">>, 65536)) of
         ok ->

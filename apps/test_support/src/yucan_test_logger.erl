@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A handler for `logger' that tells a process what was logged.
+%% @doc A `logger' handler that forwards log events to a process.
 -module(yucan_test_logger).
 
 -export([log/2]).

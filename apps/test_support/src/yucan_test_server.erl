@@ -9,7 +9,7 @@
 
 -define(WAIT_MS, (20000 * beamway_runner:slowness())).
 
-%% @doc For init_per_suite: starts the application, and stores what it has started.
+%% @doc For init_per_suite: starts the application, and remembers which applications were started.
 -spec start_application([tuple()]) -> [tuple()].
 start_application(Config) ->
     {ok, Started} = application:ensure_all_started(yucan),
@@ -18,7 +18,7 @@ start_application(Config) ->
 %% @doc For end_per_suite: stops everything that start_application/1 has started, including servers.
 -spec stop_application([tuple()]) -> ok.
 stop_application(Config) ->
-    %% Nobody has started it by name, because it starts when it is first needed.
+    %% This one was not started by name, because it starts when it is first needed.
     _ = application:stop(yucan_yaws),
     [ok = application:stop(App) || App <- lists:reverse(proplists:get_value(started, Config))],
     ok.
@@ -42,7 +42,7 @@ start(Name, Options) ->
 -spec handler() -> {module(), none}.
 handler() -> {yucan_test_handler, none}.
 
-%% @doc High values for the limits that a case does not test, so that they do not end what takes long on a loaded machine.
+%% @doc High values for the limits that a case does not test, so that slow operations on a loaded machine do not exceed them.
 -spec patient(yucan_config:limits()) -> #{atom() => non_neg_integer() | infinity}.
 patient(Own) -> maps:merge(#{header_ms => ?WAIT_MS, read_ms => ?WAIT_MS, idle_ms => ?WAIT_MS, min_body_rate => 0}, Own).
 
@@ -50,7 +50,7 @@ patient(Own) -> maps:merge(#{header_ms => ?WAIT_MS, read_ms => ?WAIT_MS, idle_ms
 -spec names() -> [atom()].
 names() -> [Name || {Name, _, supervisor, _} <- supervisor:which_children(yucan_sup)].
 
-%% @doc For end_per_testcase: ends all of them.
+%% @doc For end_per_testcase: stops all of them.
 -spec stop_all() -> ok.
 stop_all() -> lists:foreach(fun yucan:stop/1, names()).
 
@@ -68,7 +68,8 @@ answered(Socket) ->
     {200, _, <<"OK">>} = yucan_client:one(Socket),
     ok.
 
-%% @doc The connection processes that are in this function. One that waits for a connection has no port among its links.
+%% @doc The connection processes that are currently executing this function. A process that still waits for a connection is not linked to a
+%% port, so it does not count.
 -spec connections_in(mfa()) -> [pid()].
 connections_in(Function) ->
     [P || P <- processes(), [{_, {yucan_conn, accept, 1}}, {_, F}, {_, Links}] <- [process_info(P, [initial_call, current_function, links])],
@@ -86,8 +87,8 @@ server_side(Socket) ->
 -spec wait_for(fun(() -> boolean())) -> true.
 wait_for(Condition) -> true = beamway_peer:wait_until(Condition, 20000).
 
-%% @doc How many messages are in the mailbox of a connection that does nothing when its socket has fallen silent. `Send' makes the client send
-%% another one.
+%% @doc The number of messages in the mailbox of a suspended connection process once its socket has become passive. `Send' makes the client send
+%% one more message.
 -spec flooded(pid(), Send :: fun(() -> ok)) -> pos_integer().
 flooded(Pid, Send) ->
     true = wait_for(fun() -> process_info(Pid, [status, message_queue_len]) =:= [{status, waiting}, {message_queue_len, 0}] end),
@@ -96,7 +97,7 @@ flooded(Pid, Send) ->
     true = erlang:resume_process(Pid),
     Count.
 
-%% @doc The same, this many times, for a connection that is held (see serve/2) and serves one message each time.
+%% @doc The same, repeated this many times, for a connection that is held (see serve/2); after each count it serves one message.
 -spec flooded_served(pid(), Send :: fun(() -> ok), Times :: pos_integer()) -> [pos_integer()].
 flooded_served(Pid, Send, Times) ->
     [begin
@@ -120,7 +121,7 @@ fill(Pid, Socket, Send) ->
             fill(Pid, Socket, Send)
     end.
 
-%% @doc Lets a connection whose handler sends `{held, Pid}' and waits for `go_on' serve this many more, until it is held again.
+%% @doc Lets a held connection, whose handler sends `{held, Pid}' and waits for `go_on', serve this many more messages before it is held again.
 -spec serve(pid(), Count :: pos_integer()) -> ok.
 serve(Pid, Count) ->
     lists:foreach(fun(_) -> Pid ! go_on, receive {held, Pid} -> ok after ?WAIT_MS -> error(not_held) end end, lists:seq(1, Count)).
@@ -144,7 +145,7 @@ certificate(Name, Folder) ->
 tls_connect(Port, Options) ->
     ssl:connect({127, 0, 0, 1}, Port, [{verify, verify_none}, {active, false}, binary | Options], ?WAIT_MS).
 
-%% @doc The answer to the only open request, of which `Bytes' have already arrived.
+%% @doc The response to the only outstanding request, of which `Bytes' have already arrived.
 -spec tls_one(ssl:sslsocket(), Bytes :: binary()) -> {Status :: integer(), Headers :: [{binary(), binary()}], Body :: binary()}.
 tls_one(Socket, Bytes) ->
     case yucan_client:parse(Bytes, <<"GET">>) of
@@ -154,7 +155,7 @@ tls_one(Socket, Bytes) ->
             tls_one(Socket, <<Bytes/binary, Data/binary>>)
     end.
 
-%% @doc The subject of the certificate that the server has shown.
+%% @doc The subject of the certificate that the server has presented.
 -spec subject(ssl:sslsocket()) -> string().
 subject(Socket) ->
     {ok, Der} = ssl:peercert(Socket),

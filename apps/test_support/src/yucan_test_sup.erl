@@ -1,15 +1,15 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A supervisor as a user of yucan would have one.
+%% @doc A supervisor like that of an application that uses yucan.
 -module(yucan_test_sup).
 -behaviour(supervisor).
 
 -export([start_link/1, stop/0, init/1]).
 
-%% @doc With these children.
+%% @doc Starts the supervisor with these children.
 -spec start_link([supervisor:child_spec()]) -> {ok, pid()}.
 start_link(Children) -> supervisor:start_link({local, ?MODULE}, ?MODULE, Children).
 
-%% @doc Ends it, from the process that started it.
+%% @doc Stops the supervisor; must be called by the process that started it.
 -spec stop() -> ok.
 stop() -> gen_server:stop(?MODULE).
 

@@ -1,11 +1,11 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A WebSocket that echoes. Some texts make it do more.
+%% @doc A WebSocket handler that echoes messages. Some texts trigger other actions.
 -module(yucan_test_ws).
 -behaviour(yucan_ws).
 
 -export([init/2, message/2, info/2, terminate/2]).
 
-%% @doc The process in the argument is told what happens.
+%% @doc Events are reported to the process in the argument.
 -spec init(yucan_req:req(), pid() | none | greet) -> {ok, pid() | none} | {reply, yucan_ws:frame(), none}.
 init(_, greet) -> {reply, {text, <<"hello">>}, none};
 init(_, Parent) ->

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A WebSocket client for tests of yucan, which sends any frame, in any pieces.
+%% @doc A WebSocket client for tests of yucan, which can send arbitrary frames, split in arbitrary places.
 -module(yucan_ws_client).
 
 -export([head/1, head/3, open/2, upgrade/2, frame/2, recv/1]).
@@ -17,11 +17,11 @@ head(Host, Path, Lines) ->
     ["GET ", Path, " HTTP/1.1\r\nHost: ", Host, "\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
      "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n", Lines, "\r\n"].
 
-%% @doc A new connection that has become a WebSocket.
+%% @doc A new connection that has been upgraded to a WebSocket.
 -spec open(inet:port_number(), Head :: iodata()) -> gen_tcp:socket().
 open(Port, Head) -> upgrade(yucan_client:connect(Port), Head).
 
-%% @doc The same on this connection. Reads the answer and nothing after it.
+%% @doc The same on this connection. Reads the response and not a byte more.
 -spec upgrade(gen_tcp:socket(), Head :: iodata()) -> gen_tcp:socket().
 upgrade(Socket, Head) ->
     ok = gen_tcp:send(Socket, Head),

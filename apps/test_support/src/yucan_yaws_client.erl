@@ -26,7 +26,7 @@ send(Port, Bytes) ->
     ok = gen_tcp:send(Socket, Bytes),
     Socket.
 
-%% Reads everything until the connection ends.
+%% Reads everything until the connection is closed.
 receive_all(Socket) -> receive_all(Socket, []).
 
 receive_all(Socket, Done) ->
@@ -38,7 +38,7 @@ receive_all(Socket, Done) ->
         {error, Reason} -> error({client, Reason, iolist_to_binary(Done)})
     end.
 
-%% Parses a whole answer. A body that ends before its length or last chunk is {cut, Body}.
+%% Parses a complete response. If the body ends before its declared length or its last chunk, it is returned as {cut, Body}.
 parse(Answer) ->
     [Head, Rest] = binary:split(Answer, <<"\r\n\r\n">>),
     [<<"HTTP/1.1 ", Status:3/binary, _/binary>> | Lines] = binary:split(Head, <<"\r\n">>, [global]),

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The appmod that an authmod names for unknown users.
+%% @doc The appmod to which an authmod sends unauthenticated users.
 -module(yucan_yaws_login).
 
 -export([out/1]).

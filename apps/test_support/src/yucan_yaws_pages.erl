@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A module as people write them for Yaws, which uses every feature: pages by name, rewriting, auth, errors.
+%% @doc A typical Yaws module, which uses every feature: pages by name, rewriting, auth, errors.
 -module(yucan_yaws_pages).
 
 -include("../../yucan_yaws/include/yaws_api.hrl").
@@ -9,7 +9,7 @@
 
 out(#arg{appmoddata = Page} = Arg) -> page(Page, Arg).
 
-%% Replaces PHP, with `php_handler = <extern, ...>'.
+%% Used in place of PHP, with `php_handler = <extern, ...>'.
 php(#arg{prepath = Before, pathinfo = Info, clidata = Body}) -> {content, "text/plain", io_lib:format("~p ~p ~p", [Before, Info, Body])}.
 
 page("html", _) -> {html, "<p>hello</p>"};
@@ -33,7 +33,7 @@ page("visits", Arg) ->
             {html, integer_to_list(Visits + 1)};
         {error, no_session} -> [yaws_api:set_cookie("sid", yaws_api:new_cookie_session(1), []), {html, "1"}]
     end;
-%% The parts of the form, with their pieces joined. Without a form, the atom that says why.
+%% The parts of the form, with the pieces of each part joined. If there is no form, the atom that says why.
 page("upload", #arg{state = State} = Arg) ->
     Before = case State of undefined -> []; _ -> State end,
     case yaws_api:parse_multipart_post(Arg, [binary]) of
@@ -64,7 +64,7 @@ page("body_over", #arg{cont = undefined}) -> [{html, "once"}, {get_more, again, 
 page("body_over", _) -> {html, " and again"};
 page("called", #arg{docroot = Docroot} = Arg) -> yaws_cgi:call_cgi(Arg, filename:join(Docroot, "who.cgi"));
 page("called_by_bytes", #arg{docroot = Docroot} = Arg) -> yaws_cgi:call_cgi(Arg, binary_to_list(unicode:characters_to_binary(filename:join(Docroot, "d\x{e9}/e.cgi"))));
-%% An argument of a program cannot contain a NUL.
+%% A program argument cannot contain a NUL.
 page("never_starts", Arg) -> yaws_cgi:call_cgi(Arg, "cat", "/no\0file");
 page("form", Arg) -> {html, yaws_api:f("~p", [yaws_api:parse_post(Arg)])};
 page("stream", #arg{pid = Pid}) ->
@@ -123,7 +123,7 @@ handle_message({text, <<"hi">>}, Count) -> {reply, {text, [integer_to_list(Count
 handle_message({text, <<"end">>}, Count) -> {close, {4000, <<"over">>}, {text, "last"}, Count};
 handle_message({close, Code, Text}, Count) -> {noreply, {Code, Text, Count}}.
 
-%% A state that is not a number comes from a close that this module has not asked for.
+%% The state is not a number if the close was not requested by this module.
 terminate(_, Count) when is_integer(Count) -> ok;
 terminate(_, Left) -> tell({left, Left}).
 

@@ -6,7 +6,7 @@
 
 -define(NAME, yucan_yaws_test).
 
-%% One server `h' with these directives, and files below the directory of the configuration.
+%% A single server `h' with these directives, and files below the configuration's directory.
 start(Config, Directives, Files) -> start_text(Config, server("h", Directives), Files).
 
 start_text(Config, Text, Files) ->
@@ -43,7 +43,7 @@ compile(Config, Folder, Sources) ->
     _ = [{ok, _} = compile:file(File, [debug_info, report, {outdir, Out}]) || File <- Files],
     Out.
 
-%% examples/yaws-site on another port, with the paths of this directory in its two modules.
+%% examples/yaws-site on another port, with paths to this directory in its two modules.
 example(Config) ->
     Example = example_folder("yaws-site"),
     Here = folder(Config),

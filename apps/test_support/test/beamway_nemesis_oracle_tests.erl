@@ -1,11 +1,11 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% The oracle reports nothing for logs that distributed Erlang permits, and names each thing that it forbids.
+%% The oracle reports nothing for logs that distributed Erlang permits, and names each violation.
 -module(beamway_nemesis_oracle_tests).
 
 -include_lib("proper/include/proper.hrl").
 -include_lib("eunit/include/eunit.hrl").
 
-%% Messages N of life 1, all of them sent in the sender's first connection.
+%% Message N of the node's first life, sent in the sender's first connection.
 log(Entries) ->
     lists:foldl(fun beamway_nemesis_oracle:note/2, [], [entry(E) || E <- Entries]).
 
@@ -20,7 +20,7 @@ kinds(Entries) ->
 what_is_allowed_test_() ->
     [?_assertEqual([], kinds(Entries))
      || Entries <- [[], [up], [up, 1, 2, 3], [up, 1, 2, down, up, 3], [up, 1, 2, down, up, 7, 8], [up, 1, down, down, up, 9],
-                    %% the receiver began to listen in the middle
+                    %% the receiver started to listen in mid-connection
                     [17, 18, 19], [17, 18, down, up, 25],
                     %% the sender's node was started again
                     [up, 1, 2, down, up, {message, 2, 1, 1, 1}, {message, 2, 1, 1, 2}],
@@ -33,17 +33,17 @@ what_is_forbidden_test_() ->
             [{[lost], [up, 1, 3]}, {[lost, lost], [up, 1, 3, 5]}, {[lost], [17, 19]},
              {[reordered], [up, 1, 3, 2, 4]}, {[reordered, reordered], [up, 1, 4, 3, 2, 5]},
              {[duplicated], [up, 1, 2, 2, 3]}, {[duplicated], [up, 1, 2, 3, 1, 4]},
-             %% again in the next connection
+             %% the message arrives again in the next connection
              {[duplicated], [up, 1, 2, down, up, 2, 3]},
              {[outside_of_a_connection], [up, 1, down, 2]},
              {[corrupted], [up, 1, {bad_data, 1, 1}, 2]},
              {[new_life_without_nodedown], [up, 1, 2, {message, 2, 1, 1, 1}]},
-             %% a connection without its beginning
+             %% the first messages of a connection are missing
              {[lost_head], [up, 1, down, up | [{2, 2, N} || N <- lists:seq(5, 300)]]}]].
 
 %% --- any correct log, and changes that make it wrong ---------------------------------------------------
 
-%% Connections one after another, with the number of messages that arrive in each, and the number that are lost with its end.
+%% A sequence of connections, with the number of messages that arrive in each, and the number that are lost when it ends.
 connections() ->
     non_empty(list({range(0, 20), range(0, 5)})).
 
@@ -62,7 +62,7 @@ properties_test_() ->
 correct_logs_are_clean() ->
     ?FORALL(Connections, connections(), kinds(entries(Connections)) =:= []).
 
-%% Positions of messages that have a message on either side.
+%% Positions of messages that are between two other messages.
 inner(Entries) ->
     Numbered = lists:zip(lists:seq(1, length(Entries)), Entries),
     [I || {I, {_, _, _}} <- Numbered, I > 1, I < length(Entries),
@@ -144,11 +144,11 @@ a_nodedown_must_come_test_() ->
     [?_assertEqual([], missing([Up, {down, 2, connection_closed, 5100000}], [Kill])),
      ?_assertEqual([missing_nodedown], missing([Up], [Kill])),
      ?_assertEqual([missing_nodedown], missing([Up, {down, 2, disconnect, 2000}, {up, 2, none, 3000}], [Kill])),
-     %% it was stopped almost until the end
+     %% the node was stopped almost until the end
      ?_assertEqual([], missing([Up], [Kill, executed({stop, 1, 3000}, 4000000, 57000000)])),
      ?_assertEqual([missing_nodedown], missing([Up], [Kill, executed({stop, 1, 3000}, 4000000, 16000000)])),
      ?_assertEqual([missing_nodedown], missing([Up], [Kill, executed({stop, 3, 3000}, 4000000, 57000000)])),
-     %% it was not connected, or the fault did not happen
+     %% the node was not connected, or the fault did not happen
      ?_assertEqual([], missing([], [Kill])),
      ?_assertEqual([], missing([Up, {down, 2, disconnect, 2000}], [Kill])),
      ?_assertEqual([], missing([Up], [Kill#{effect := false}])),

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% Schedules of faults: the one for a seed is valid and always the same, and making one smaller comes to an end.
+%% Schedules of faults: a seed always yields the same schedule, which is valid, and shrinking a schedule terminates.
 -module(beamway_nemesis_schedule_tests).
 
 -include_lib("proper/include/proper.hrl").
@@ -73,7 +73,7 @@ nonsense_is_refused_test_() ->
                          {restart, 1, #{ring_bytes => 1000}}, {restart, 1, #{colour => red}}, {clock_jump, 1, 0.5}]]
         ++ [?_assertMatch({error, _}, ?M:validate(Bad))
             || Bad <- [nonsense, #{}, Two#{nodes := [#{}]}, Two#{nodes := lists:duplicate(7, #{})}, Two#{nodes := [#{}, 1]},
-                       %% a dead node suffers no more faults
+                       %% no more faults are applied to a dead node
                        Two#{faults := [{kill, 1}, {stop, 1, 10}]}, Two#{faults := [{kill, 1}, {kill, 1}]}]].
 
 files_that_hold_no_schedule_test() ->

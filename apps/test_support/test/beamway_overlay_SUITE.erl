@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `scripts/in-overlay' runs a command as if alone on a copy of this system, and leaves nothing except what it wrote to the checkout. `make
-%% test-rabbitmq' tests packages, because these need a network.
+%% @doc `scripts/in-overlay' runs a command as if it were alone on a copy of this system, and leaves nothing behind except what the command
+%% wrote to the checkout. Installing packages needs a network, so `make test-rabbitmq' tests that.
 -module(beamway_overlay_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
@@ -28,7 +28,7 @@ exit_code(_Config) ->
     {127, [_ | _]} = run(["/no/such/command"]),
     ok.
 
-%% The root file system can be written to but does not change, while the checkout does.
+%% The command can write to the root file system without changing the real one, but changes to the checkout persist.
 files(_Config) ->
     Folder = beamway_peer:new_folder("beamway_overlay"),
     Unique = filename:basename(Folder),
@@ -43,7 +43,7 @@ files(_Config) ->
     [] = [File || File <- Gone, filelib:is_file(File)],
     file:del_dir_r(Folder).
 
-%% A daemon that the command leaves behind ends with it.
+%% A daemon that the command leaves running is killed when the command exits.
 processes(_Config) ->
     Seconds = integer_to_list(100000 + rand:uniform(100000)),
     {0, ["1\n" | _]} = run(["sh", "-c", "setsid sleep " ++ Seconds ++ " >/dev/null 2>&1 & ps -o pid= -p 1 | tr -d ' '"]),
@@ -56,7 +56,7 @@ await_gone(Words, Tries) ->
         _ when Tries > 0 -> receive after 100 -> await_gone(Words, Tries - 1) end
     end.
 
-%% Packages ask this program before they start a service.
+%% Package scripts call this program before they start a service.
 services(_Config) ->
     {101, []} = run(["/usr/sbin/policy-rc.d", "any", "start"]),
     {0, ["lock\n"]} = run(["ls", "/run"]),
@@ -67,7 +67,7 @@ loopback(_Config) ->
     {match, _} = re:run(Line, "^lo .*127\\.0\\.0\\.1/8"),
     ok.
 
-%% Ending the script ends everything.
+%% When the script is terminated, everything that it started is terminated as well.
 ended_from_outside(_Config) ->
     Seconds = integer_to_list(200000 + rand:uniform(100000)),
     Port = beamway_bench_tools:open(filename:join([test_support:checkout(), "scripts", "in-overlay"]),

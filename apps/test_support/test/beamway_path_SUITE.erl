@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The path emulator (`native/test/path'): rate, delay, loss and queue between two namespaces are those that were configured.
+%% @doc The path emulator (`native/test/path'): rate, delay, loss and queue between two namespaces must be as configured.
 %%
-%% `native/test/path_test.c' tests its decisions without a clock. Here time is measured, so the suite runs alone, and a measurement that another
-%% process has disturbed is repeated a few times. The program itself reports what has passed and in which time; only round trips are timed by a
-%% node.
+%% `native/test/path_test.c' tests its decisions without a clock. This suite measures time, so it runs alone, and a measurement that another
+%% process has disturbed is repeated a few times. The program itself reports how much has passed and how long that took; only round trips are
+%% timed by a node.
 -module(beamway_path_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
@@ -21,7 +21,7 @@ end_per_suite(_Config) -> ok.
 
 %% ---- cases ----
 
-%% A burst that takes 1.7 s to pass is in the queue at once, so what passes meanwhile does not depend on the sender.
+%% A burst that takes 1.7 s to pass is queued all at once, so the measured rate does not depend on the sender.
 rate_of_packets(_Config) ->
     Bits = 20000000,
     with_nodes(#{rate_bits => Bits, delay_us => 1000, queue_bytes => 8000000}, fun(Path, From, _) ->
@@ -52,8 +52,8 @@ rate_of_a_gigabit(_Config) ->
         beamway_bench_tools:close(Server, "TERM")
     end).
 
-%% How much the delay adds to a path without one, because the programs at both ends take time on either. Uses the tenth percentile, because a
-%% busy machine delays these programs but never makes a path shorter.
+%% Measures how much longer a round trip takes than on a path without a delay, because the programs at both ends take time in both cases. Uses
+%% the tenth percentile, because a busy machine delays these programs but never makes a path shorter.
 round_trips(_Config) ->
     [within(fun() -> round_trip(Settings) - round_trip(Settings#{delay_us => 0}) end, beamway_path:round_trip_us(Settings), Within)
      || {Settings, Within} <- [{#{delay_us => 500, offload => 1}, 300}, {#{delay_us => 10000}, 2000}]],
@@ -65,7 +65,7 @@ round_trip(Settings) ->
         beamway_bench_stats:percentile(10, beamway_peer:run(From, fun() -> pings(Echo, 100) end))
     end).
 
-%% 20,000 packets, 2 % of which are lost, with five standard deviations, in both directions.
+%% Sends 20,000 packets in each direction and expects a loss of 2 %, within five standard deviations.
 loss_share(_Config) ->
     Count = 20000,
     Most = 5 * math:sqrt(Count * 0.02 * 0.98),
@@ -96,7 +96,7 @@ wrong_settings(_Config) ->
     "" = os:cmd("ip netns list | grep bwp" ++ os:getpid()),
     ok.
 
-%% However it dies. Its namespaces stay, like those of every other net.
+%% The emulator exits however its owner dies. The namespaces stay, as with every other network.
 ends_with_its_owner(_Config) ->
     Self = self(),
     {Owner, Monitor} = spawn_monitor(fun() ->
@@ -124,7 +124,7 @@ with_path(Settings, Fun) ->
         ok = beamway_path:close(Path)
     end.
 
-%% The nodes only send, and distribution is not used.
+%% The nodes only send test traffic; they do not use distribution.
 with_nodes(Settings, Fun) ->
     with_path(Settings, fun(Path) ->
         #{spaces := Spaces, addresses := Addresses} = beamway_path:net(Path),
@@ -146,7 +146,7 @@ open_iperf(Space, Words) ->
 
 %% ---- measuring ----
 
-%% The first measurement in the expected range. If the last one is not, this fails.
+%% Repeats the measurement until it is in the expected range. Fails if the last attempt is still outside it.
 within(Measure, Wanted, Most) -> within(Measure, Wanted, Most, ?TRIES, []).
 
 within(_, Wanted, Most, 0, Seen) -> error({wanted, Wanted, within, Most, measured, lists:reverse(Seen)});
@@ -156,7 +156,7 @@ within(Measure, Wanted, Most, Tries, Seen) ->
         Got -> within(Measure, Wanted, Most, Tries - 1, [Got | Seen])
     end.
 
-%% What arrives in this time under a load that has already started.
+%% The amount that arrives within this time under a load that has already started.
 measured_rate(Path, Ms) ->
     receive after 200 -> ok end,
     #{<<"seconds">> := From, <<"there">> := #{<<"bytes">> := Before}} = beamway_path:counters(Path),
@@ -164,7 +164,7 @@ measured_rate(Path, Ms) ->
     #{<<"seconds">> := Until, <<"there">> := #{<<"bytes">> := After}} = beamway_path:counters(Path),
     (After - Before) * 8 / (Until - From).
 
-%% All packets except a few of the kernel's own are the test's.
+%% All packets belong to the test, except for a few that the kernel sends.
 await_counted(Path, Direction, Count) ->
     beamway_peer:wait_until(fun() ->
                                     #{Direction := #{<<"packets">> := Arrived, <<"lost">> := Lost, <<"dropped">> := Dropped} = Counted} = beamway_path:counters(Path),

@@ -1,10 +1,11 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A cluster of three nodes of Debian's ejabberd on the same host must do over Beamway what it does over stock TCP. Run by
+%% @doc A cluster of three nodes of Debian's ejabberd on the same host must work over Beamway as it does over stock TCP. Run by
 %% `test/system/run ejabberd', where the server is installed.
 %%
-%% The group `stock' is the control. Clients are processes of the suite that speak XMPP (RFC 6120, 6121) over TCP, one user at each node.
-%% A message to a user at a running node must arrive once, in the order of its sender; a message to a user whose node was killed must
-%% arrive when the user has returned, from ejabberd's offline storage. The group `guide' runs every command of docs/guide/ejabberd.md.
+%% The group `stock' is the control. The clients are processes in the suite that use XMPP (RFC 6120, 6121) over TCP; each node has one user.
+%% Messages to a user on a running node must arrive exactly once and in the order in which they were sent; a message to a user whose node
+%% was killed must arrive from ejabberd's offline storage once the user has returned. The group `guide' runs every command of
+%% docs/guide/ejabberd.md.
 -module(beamway_ejabberd_SUITE).
 
 -export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_group/2, end_per_group/2]).
@@ -27,7 +28,7 @@ suite() -> [{timetrap, {minutes, 15}}].
 
 all() -> [{group, stock}, {group, beamway}, {group, beamway_tcp}, {group, encrypted}, {group, guide}].
 
-%% Nodes are killed or lost only in the last cases, so nothing excuses errors that are in the logs by then.
+%% Nodes are killed or lost only in the last cases, so any errors that are in the logs before then are real.
 groups() ->
     Cases = [all_links, messages_between_nodes, logs_are_clean, kill_and_return],
     [{stock, [], Cases ++ [connections_are_cut]}, {beamway, [], Cases}, {beamway_tcp, [], [all_links, connections_are_cut, logs_are_clean]}, 
@@ -40,7 +41,7 @@ init_per_suite(Config) ->
 end_per_suite(_Config) -> ok.
 
 init_per_group(guide, Config) ->
-    %% The guide's own commands copy Beamway there.
+    %% In this group the guide's commands copy Beamway there.
     ok = file:del_dir_r("/opt/beamway"),
     Config;
 init_per_group(Group, Config) ->
@@ -82,8 +83,8 @@ messages_between_nodes(Config) ->
     [logout(Client) || {_, Client} <- Clients],
     ok.
 
-%% There must not be a crash, an error or warning of the carrier, or an entry about the nodes of `ejabberdctl', many of which the cluster
-%% has seen by now.
+%% There must not be a crash, an error or warning of the carrier, or an entry about the nodes of `ejabberdctl', many of which have joined
+%% and left the cluster by now.
 logs_are_clean(Config) ->
     [begin
          {ok, Text} = file:read_file(filename:join(folder(N, cluster(Config)), "ejabberd.log")),
@@ -133,7 +134,7 @@ kill_round(Round, One, Two, Config) ->
     logout(Back).
 
 %% Each connection between the nodes is reset, and new ones are refused for a moment. Over stock distribution the nodes then lose each
-%% other; over Beamway users notice nothing.
+%% other; over Beamway the users do not notice anything.
 connections_are_cut(Config) ->
     Cluster = cluster(Config),
     Clients = [{N, login(N, Cluster)} || N <- ?NODES],
@@ -170,8 +171,8 @@ lost(Cluster) ->
     length([Line || N <- ?NODES, {ok, Text} <- [file:read_file(filename:join(folder(N, Cluster), "ejabberd.log"))],
                     Line <- binary:split(Text, <<"\n">>, [global]), re:run(Line, "has left|inconsistent_database", [{capture, none}]) =:= match]).
 
-%% The nodes get a key one after the other. They accept unencrypted links until all have the key, and then no longer; afterwards the same
-%% steps are taken back. While one node restarts, the users of the other two write to each other.
+%% The nodes get a key one after the other. They accept unencrypted links only until all have the key; afterwards the same steps are
+%% reversed. While one node restarts, the users of the other two write to each other.
 moved_to_encryption_and_back(Config) ->
     ct:timetrap({minutes, 40}),
     Key = filename:join(proplists:get_value(priv_dir, Config), "key"),
@@ -202,7 +203,7 @@ moved_node(N, Cluster) ->
     logout(AtTwo),
     ok.
 
-%% After its return to stock distribution each node must report its cluster and the users that it knows.
+%% Once it is back on stock distribution, each node must report its cluster and the users that it knows.
 commands_of_the_guide(Config) ->
     Lines = test_support:guide("ejabberd.md", proplists:get_value(priv_dir, Config), 10 * 60000),
     {Over, Back} = lists:splitwith(fun(Line) -> string:find(Line, "+ sed -i '/proto_dist") =:= nomatch end, Lines),
@@ -226,7 +227,7 @@ configure(Cluster) ->
     {0, _} = beamway_bench_tools:run("/bin/chown", ["-R", "ejabberd:", ?STATE], 10000),
     ok.
 
-%% For the node when it starts, and for ejabberdctl from now on.
+%% Applies to the node at its next start, and to ejabberdctl from now on.
 set_environment(N, #{flags := Flags, exports := Exports} = Cluster) ->
     file:write_file(folder(N, Cluster) ++ "/ejabberdctl.cfg", ["ERL_OPTIONS=\"", Flags, "\"\n", Exports]).
 
@@ -280,8 +281,8 @@ await_running(Numbers, Cluster) ->
                          end, {no_cluster, N, Expected})
       end, Numbers).
 
-%% The kind of the link to each of the other two nodes, as the node itself reports it. On stock distribution the list also has the asking
-%% node's own connection. The expression must not contain single quotes because it is put between them.
+%% The kind of the link to each of the other two nodes, as the node itself reports it. On stock distribution the list also contains the
+%% connection of the node that sends the query. The expression must not contain single quotes because it is enclosed in them.
 links(N, Cluster) ->
     Node = "list_to_atom(\"" ++ node_name(N, Cluster) ++ "\")",
     Kinds = "case rpc:call(" ++ Node ++ ", beamway, links, []) of {badrpc, {_, {undef, _}}} -> "
@@ -318,7 +319,7 @@ login(N, Cluster) ->
     %% Messages from offline storage may arrive before the presence.
     {Socket, until("<presence", Rest, Socket)}.
 
-%% Everything received until it contains the words.
+%% Returns everything received up to the point where it contains the given text.
 until(Words, Heard, Socket) ->
     case binary:match(Heard, list_to_binary(Words)) of
         {_, _} -> Heard;
@@ -335,7 +336,7 @@ send({Socket, _}, To, From, Number) ->
     ok = gen_tcp:send(Socket, ["<message type='chat' to='", To, "@localhost'><body>", integer_to_list(From), " ", integer_to_list(Number),
                                "</body></message>"]).
 
-%% Each sender's numbers must arrive in order and once; everything between them belongs to other stanzas.
+%% Each sender's numbers must arrive in order and exactly once; the rest of the text belongs to other stanzas.
 in_order({Socket, Heard}, Senders, Numbers) ->
     take(maps:from_list([{Sender, Numbers} || Sender <- Senders]), Heard, Socket).
 

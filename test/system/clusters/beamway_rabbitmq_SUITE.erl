@@ -1,10 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A cluster of three RabbitMQ nodes on the same host must do over Beamway, on shared memory and on TCP, what it does over stock TCP,
+%% @doc A cluster of three RabbitMQ nodes on the same host must work over Beamway, on shared memory and on TCP, as it does over stock TCP,
 %% and must not lose a confirmed message when a node is killed and returns. From version 4 on, two groups keep their metadata in Khepri
 %% instead of Mnesia. Run by `test/system/run rabbitmq', where the server is installed.
 %%
 %% The group `stock' is the control: the same cases over OTP's own TCP. Publishers and consumers are separate programs that use the client
-%% library pika (`rabbitmq_client.py'). Every ID that was confirmed must be consumed at least once and intact. The protocol permits
+%% library pika (`rabbitmq_client.py'). Every message whose ID was confirmed must be consumed intact, at least once. The protocol permits
 %% duplicates; they are counted and shown. The group `guide' runs every command of docs/guide/rabbitmq.md.
 -module(beamway_rabbitmq_SUITE).
 
@@ -16,7 +16,7 @@
 %% The number of messages that must be confirmed between two steps of a case.
 -define(PROGRESS, 500).
 -define(PROGRESS_MS, 120000).
-%% How long a member hangs.
+%% How long a member is suspended.
 -define(HANGS_S, 20).
 -define(LOGS, "/var/log/rabbitmq").
 %% As the guide configures it: the failure detector of quorum queues and their members.
@@ -29,7 +29,7 @@ suite() -> [{timetrap, {minutes, 20}}].
 
 all() -> [{group, Group} || Group <- [stock, beamway, beamway_tcp] ++ [Group || not beamway_bench_rabbit:has_mirrored(), Group <- [stock_khepri, tcp_khepri]] ++ [encrypted, guide]].
 
-%% Nodes are stopped or killed only in the last three cases, so nothing excuses errors that are in the logs by then.
+%% Nodes are stopped or killed only in the last three cases, so any errors that are in the logs before then are real.
 groups() ->
     Cases = [all_links, monitoring_pages, logs_are_clean, a_member_hangs, quorum_queue] ++ [mirrored_queue || beamway_bench_rabbit:has_mirrored()],
     Cut = Cases ++ [connections_are_cut],
@@ -44,7 +44,7 @@ init_per_suite(Config) ->
 end_per_suite(_Config) -> ok.
 
 init_per_group(guide, Config) ->
-    %% The guide's own commands copy Beamway there.
+    %% In this group the guide's commands copy Beamway there.
     ok = file:del_dir_r("/opt/beamway"),
     Config;
 init_per_group(Group, Config) ->
@@ -72,7 +72,7 @@ end_per_group(_Group, Config) -> beamway_bench_rabbit:stop(cluster(Config)).
 
 init_per_testcase(_Case, Config) -> Config.
 
-%% Nothing is left to do: the clients of a case that failed end with their input, which ends with the case's process.
+%% There is nothing to clean up: the clients of a failed case exit at the end of their input, which is closed when the case's process exits.
 end_per_testcase(_Case, _Config) -> ok.
 
 cluster(Config) -> proplists:get_value(cluster, Config).
@@ -104,7 +104,7 @@ monitoring_pages(Config) ->
     Cluster = cluster(Config),
     Stock = proplists:get_value(link, Config) =:= stock,
     Peers = fun(N) -> [name(M, Config) || M <- [1, 2, 3], M =/= N] end,
-    %% The page collects every five seconds.
+    %% The management page collects its data every five seconds.
     ok = beamway_bench_rabbit:await(fun() -> has_cluster_links(Cluster) end, 60000, no_cluster_links),
     [begin
          Nodes = decode(beamway_bench_rabbit:get(N, {management, "/api/nodes"}, Cluster)),
@@ -140,7 +140,7 @@ check_cluster_links(Stock, Node, Nodes) ->
      end || Link <- Peers].
 
 check_dist_metrics(Stock, Peer, Text) ->
-    %% The collector's value for a connection that is up.
+    %% This is the collector's value for a connection that is up.
     {3, 3} = {sample("erlang_vm_dist_node_state", Peer, Text), 3},
     true = is_integer(sample("erlang_vm_dist_node_queue_size_bytes", Peer, Text)),
     case sample("erlang_vm_dist_recv_bytes", Peer, Text) of
@@ -189,7 +189,7 @@ absent(Word, Text) ->
         {match, [Line]} -> error({in_the_log, Line})
     end.
 
-%% aten and ra do not know about Beamway, and yet what their processes send goes first. No other process of RabbitMQ has the class.
+%% aten and ra do not know about Beamway, but messages from their processes must have priority. No other process of RabbitMQ has this class.
 classes_by_option(Config) ->
     Cluster = cluster(Config),
     ok = beamway_bench_rabbit:declare("classes", quorum, 2, Cluster),
@@ -237,8 +237,8 @@ confirmed_each_second(Seconds, Clients) ->
     Counts = [begin receive after 1000 * beamway_runner:slowness() -> ok end, length(ids(publishers, Clients)) end || _ <- lists:seq(0, Seconds)],
     lists:zipwith(fun(Before, After) -> After - Before end, lists:droplast(Counts), tl(Counts)).
 
-%% Each connection between the nodes is reset, and new ones are refused for a moment. Stock distribution treats the first cut as the end
-%% of two nodes, so the nodes are partitioned. Over Beamway nothing happens.
+%% Each connection between the nodes is reset, and new ones are refused for a moment. With stock distribution the first cut counts as the
+%% loss of two nodes, so the cluster is partitioned. Over Beamway the cluster must not notice the cuts.
 connections_are_cut(Config) ->
     Queue = "cut",
     Cluster = cluster(Config),
@@ -279,8 +279,8 @@ lost(#{name := Name}) ->
                     Line <- binary:split(Text, <<"\n">>, [global]),
                     re:run(Line, "rabbit on node .* down|node .* down: |partitioned", [caseless, {capture, none}]) =:= match]).
 
-%% The nodes get a key one after the other. They accept unencrypted links until all have the key, and then no longer; afterwards the same
-%% steps are taken back. Each step restarts one node, so there is always a majority: messages are confirmed meanwhile, and none is lost.
+%% The nodes get a key one after the other. They accept unencrypted links only until all have the key; afterwards the same steps are
+%% reversed. Each step restarts one node, so there is always a majority: messages must be confirmed meanwhile, and none may be lost.
 moved_to_encryption_and_back(Config) ->
     ct:timetrap({minutes, 40}),
     Queue = "moved",
@@ -291,7 +291,7 @@ moved_to_encryption_and_back(Config) ->
     ok = beamway_bench_rabbit:declare(Queue, quorum, 2, Cluster),
     Clients = start_clients(Queue, "p", [1, 2, 3], Config),
     ok = progress(Clients),
-    %% The tool's setting is one that the nodes accept both before and after the step.
+    %% The tool uses a setting that the nodes accept both before and after the step.
     [ok = moved(Encrypt, Tool, Link, Queue, Clients, Config)
      || {Encrypt, Tool, Link} <- [{"prefer", "false", tls}, {"true", "true", tls}, {"prefer", "true", tls}, {"false", "false", tcp}]],
     ok = stop_clients(publishers, Clients),
@@ -320,8 +320,8 @@ quorum_queue(Config) ->
 mirrored_queue(Config) ->
     lossless(mirrored, Config).
 
-%% The node that leads the queue is killed and returns, and then a follower. Meanwhile publishers, each at a different node, publish, and
-%% consumers consume.
+%% The queue's leader is killed and restarted, and then a follower is. Meanwhile publishers, each connected to a different node, publish,
+%% and consumers consume.
 lossless(Kind, Config) ->
     Queue = atom_to_list(Kind),
     ok = beamway_bench_rabbit:declare(Queue, Kind, 2, cluster(Config)),
@@ -352,7 +352,7 @@ kill_and_return(N, Queue, Clients, Config) ->
     ok = beamway_bench_rabbit:await(fun() -> members(Queue, Config) =:= 3 end, 60000, {member_did_not_return, Queue}),
     progress(Clients).
 
-%% Asks all nodes and takes the first answer, because a node may be down.
+%% Queries all nodes and takes the first answer, because a node may be down.
 queue(Queue, Config) ->
     Answers = [catch beamway_bench_rabbit:get(N, {management, "/api/queues/%2F/" ++ Queue}, cluster(Config)) || N <- [1, 2, 3]],
     case [decode(Answer) || {200, _} = Answer <- Answers] of
@@ -376,7 +376,7 @@ members(Queue, Config) ->
 
 %% ---- clients ----
 
-%% Each client starts at one of these nodes.
+%% The nodes to which the clients connect first.
 start_clients(Queue, Name, Nodes, Config) ->
     #{base_port := Base} = cluster(Config),
     Folder = filename:join(proplists:get_value(priv_dir, Config), Queue ++ "_" ++ maps:get(name, cluster(Config))),
@@ -393,7 +393,7 @@ start_clients(Queue, Name, Nodes, Config) ->
     #{publishers => [Start(N, ["publish", Queue, Name ++ integer_to_list(N)]) || N <- [1, 2, 3]],
       consumers => [Start(N, ["consume", Queue]) || N <- [1, 2]]}.
 
-%% Clients end when their input does; their output is in the log of the run.
+%% Clients exit at the end of their input; their output is in the log of the run.
 stop_clients(Which, Clients) ->
     [ok = stop_client(Client) || {_, Client} <- maps:get(Which, Clients)],
     ok.

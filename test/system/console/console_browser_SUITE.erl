@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The console as people see it: six real nodes under load, with each page opened in Debian's Chromium and clicked through
-%% (`console.js'), and pictures stored in `build/system-console/pictures'. It also measures what 50 event streams cost. Run by `make
+%% @doc The console as users see it: there are six real nodes under load, each page is opened in Debian's Chromium and clicked through
+%% (`console.js'), and screenshots are stored in `build/system-console/pictures'. It also measures what 50 event streams cost. Run by `make
 %% test-console', in an overlay that is removed afterwards.
 -module(console_browser_SUITE).
 
@@ -10,7 +10,7 @@
 -define(STREAMS, 50).
 -define(LOOK_MS, 3000).
 -define(WINDOWS, 5).
-%% The share of a processor for each node.
+%% The share of a processor that each node may use.
 -define(SHARE_MAX, 0.01).
 
 suite() -> [{timetrap, {minutes, 12}}].
@@ -28,7 +28,7 @@ init_per_suite(Config) ->
     [{First, _} | _] = Peers,
     Port = beamway_peer:call(First, yucan_test_server, start, [shop]),
     [ok = beamway_peer:run(Peer, fun() -> load(lists:delete(Node, Nodes), Port) end) || {Peer, Node} <- Peers],
-    %% The path is as short as that of a user's runtime directory.
+    %% Uses a path as short as that of a user's runtime directory.
     Pipes = filename:join(["/tmp", "beamway-console-" ++ os:getpid(), "rdpipe"]),
     ok = filelib:ensure_dir(filename:join(Pipes, "x")),
     {ok, Url} = beamway_peer:call(First, beamway_console, start, [#{port => 0, allow => true, pipes => Pipes}]),
@@ -54,7 +54,7 @@ load(Others, Port) ->
     _ = spawn(fun() -> requests(yucan_client:connect(Port), 1) end),
     ok.
 
-%% Some pairs exchange more than others.
+%% Some pairs exchange more messages than others.
 calls(Other) ->
     Data = binary:copy(<<"x">>, lists:nth(1 + erlang:phash2(lists:sort([node(), Other]), 4), [10, 300, 6000, 40000])),
     try erpc:call(Other, erlang, byte_size, [Data], 1000) catch _:_ -> ok end,
@@ -71,7 +71,7 @@ lease([Other | _] = Others) ->
     pause(50000),
     lease(Others).
 
-%% Most requests are answered, and some are for a page that does not exist.
+%% Most requests succeed, and some are for a page that does not exist.
 requests(Socket, N) ->
     ok = gen_tcp:send(Socket, ["GET ", case N rem 10 of 0 -> "/not-there"; _ -> "/hello" end, " HTTP/1.1\r\nHost: localhost\r\n\r\n"]),
     _ = yucan_client:one(Socket),
@@ -120,10 +120,10 @@ seen(Port, Lines) ->
     after 300000 -> error({silent, lists:reverse(Lines)})
     end.
 
-%% Measures what the collectors cost by their own clocks, which also count what else ran meanwhile; and the calls per second with and
-%% without streams, alternately.
+%% Measures the cost of the collectors with their own clocks, which also include whatever else ran meanwhile, and the calls per second
+%% alternately with and without streams.
 fifty_streams(Config) ->
-    %% Calls between two nodes of which neither is the console's.
+    %% Calls between two nodes, neither of which is the console's.
     [{First, _}, _, {Caller, _}, {_, Called} | _] = Peers = proplists:get_value(peers, Config),
     Port = url_port(proplists:get_value(url, Config)),
     Rounds = [begin
@@ -161,7 +161,7 @@ count_calls(Other, Count, End) ->
             count_calls(Other, Count + 1, End)
     end.
 
-%% Opens an event stream and reads it as a browser does.
+%% Opens an event stream and reads it like a browser.
 stream(Port) ->
     {ok, Socket} = gen_tcp:connect({127, 0, 0, 1}, Port, [binary, {active, false}]),
     ok = gen_tcp:send(Socket, "GET /api/events?topics=cluster,http HTTP/1.1\r\nHost: localhost\r\n\r\n"),

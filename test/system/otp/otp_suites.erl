@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Runs suites from OTP's own source package in this node, over the carrier that its `erl' has chosen.
+%% @doc Runs suites from OTP's source package in this node, over the carrier selected by its `erl' command.
 %%
-%% The script `otp_suites' in the same directory calls `list/1' and `compile/1' once and `run/1' in a new node for each carrier and suite;
+%% The script `otp_suites' in the same directory calls `list/1' and `compile/1' once, and `run/1' in a new node for each carrier and suite;
 %% `otp_suites_report' compares the outcomes. Arguments are lists of strings, as `erl -run' passes them.
 %%
 %% To add a suite, add an entry to `suites/0'. OTP's code is always read from the unpacked source package; this repository has no copy.
@@ -39,7 +39,7 @@ suites() ->
             folder => "lib/kernel/test", minutes => 25,
             helpers => ["kernel_test_lib.erl", "kernel_test_global_sys_monitor.erl", "kernel_test_sys_monitor.erl"]
         }},
-        %% Its other cases never leave the node.
+        %% This suite's other cases never leave the node.
         {gen_server_SUITE, #{
             folder => "lib/stdlib/test", minutes => 5, helpers => ["dummy_via.erl"],
             cases => [stop8, stop9, stop10, send_request, cast_fast, call_remote1, call_remote2, call_remote3,
@@ -92,10 +92,10 @@ suites() ->
 %% Suites that other suites in the list run. They are looked up by name when one of their cases is repeated.
 parts() -> [{Suite, mnesia()} || Suite <- [mnesia_dirty_access_test, mnesia_trans_access_test, mnesia_evil_backup]].
 
-%% The suites that mnesia_SUITE would run, each by itself; that suite's own hook brings two more nodes.
+%% The suites that mnesia_SUITE would run, each run separately; that suite's own hook starts two more nodes.
 mnesia() -> #{folder => "lib/mnesia/test", minutes => 10, helpers => ["*.erl"], hooks => [{ts_install_cth, [{nodenames, 2}]}]}.
 
-%% The directory of a hook that OTP's suites name in suite/0 and that is not part of an installation.
+%% The directory of a hook that OTP's suites name in suite/0 and that an OTP installation does not include.
 shared_folder() -> "lib/common_test/test_server".
 shared_helpers() -> ["ts_install_cth.erl"].
 
@@ -119,7 +119,7 @@ resolved(Path) ->
     Parts = lists:foldl(fun("..", [_ | Done]) -> Done; (Part, Done) -> [Part | Done] end, [], filename:split(Path)),
     filename:join(lists:reverse(Parts)).
 
-%% @doc Compiles the suites, their helpers and the programs in their data folders, in place.
+%% @doc Compiles the suites, their helpers and the programs in their data directories, in place.
 -spec compile(Args :: [string()]) -> no_return().
 compile([Tree, Names]) ->
     Shared = filename:join(Tree, shared_folder()),
@@ -146,7 +146,7 @@ compile_data(Data, Spec) ->
     [compile_program(filename:join(Data, File)) || File <- maps:get(programs, Spec, [])],
     [compile_library(filename:join(Data, File)) || File <- maps:get(libraries, Spec, [])].
 
-%% A missing file is kept, so that compile_file/2 fails and names it.
+%% A missing file stays in the list, so that compile_file/2 fails and names it.
 files(Pattern) ->
     case filelib:wildcard(Pattern) of
         [] -> [Pattern];
@@ -159,7 +159,7 @@ compile_file(Source, Out) ->
         {error, Errors, _} -> stop("~ts does not compile: ~tp", [Source, Errors])
     end.
 
-%% Compiles C nodes with OTP's own library.
+%% Compiles C nodes with OTP's erl_interface library.
 compile_program(Source) ->
     Include = filename:join(code:lib_dir(erl_interface), "include"),
     Library = filename:join([code:lib_dir(erl_interface), "lib", "libei.a"]),
@@ -176,7 +176,7 @@ compile_c(Source, Product, Flags, Library) ->
 
 quoted(Path) -> [$', Path, $'].
 
-%% @doc Runs a suite, or some of its cases, and ends this node.
+%% @doc Runs a suite, or some of its cases, and halts this node.
 -spec run(Args :: [string()]) -> no_return().
 run([Tree, Name, Group, Cases, Carrier, ResultFile, LogDir]) ->
     verify_carrier(Carrier),
@@ -239,7 +239,7 @@ verify_carrier(Carrier) ->
     Counted =:= expected_counts(Carrier) orelse
         stop("one connection over ~ts was counted as ~0tp", [Carrier, Counted]).
 
-%% Each end logs its link a moment after the link is up.
+%% Each end logs its link slightly after the link is up.
 counted(Position, Expected, Tries) ->
     case otp_suites_links:since(Position) of
         Counted when Counted =:= Expected; Tries =:= 0 ->

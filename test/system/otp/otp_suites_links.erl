@@ -1,10 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Counts the links that nodes make while OTP's suites run, so that a fallback to stock TCP cannot go unnoticed.
+%% @doc Counts the links that nodes set up while OTP's suites run, so that a fallback to stock TCP cannot go unnoticed.
 %%
-%% A node logs the kind of each link (beamway_links, level info, or debug for a hidden peer). Every node of the suites has {@link seen/2}
-%% as a logger filter from before its first connection: the filter writes such an event as a line to the file `OTP_SUITES_TRACE' and hides
-%% it from every handler, so that the suites see the log that they expect. Each end of a link makes a line: `link tcp' with the reason,
-%% `link shm', or `link shm here' in the suites' own node. Other nodes may lack their last line because some are made to halt as soon as
+%% A node logs the kind of each link (beamway_links, level info, or debug for a hidden peer). Every node of the suites has {@link seen/2} as
+%% a logger filter from before its first connection: the filter writes such an event as a line to the file `OTP_SUITES_TRACE' and hides it
+%% from every handler, so that the suites see the log that they expect. Each end of a link writes a line: `link tcp' with the reason, `link
+%% shm', or `link shm here' on the suites' own node. The last line of another node may be missing, because some nodes are halted as soon as
 %% they are connected. `otp_suites_erl' adds `node beamway', `node own' or `node tcp' for each start.
 -module(otp_suites_links).
 
@@ -13,8 +13,8 @@
 
 -define(VARIABLE, "OTP_SUITES_TRACE").
 
-%% The lines that were seen with their numbers: <<"node beamway">> => 3, <<"link shm">> => 4. Lines that may belong to other cases that
-%% ran in parallel are counted as <<"shared link shm">>.
+%% The lines that were seen, with their counts: <<"node beamway">> => 3, <<"link shm">> => 4. Lines that may belong to other cases that ran
+%% in parallel are counted as <<"shared link shm">>.
 -type counts() :: #{binary() => pos_integer()}.
 
 %% @doc The filter. It runs in the process that logs, so it must neither wait nor fail.
@@ -43,12 +43,12 @@ write(Line) ->
     ok = file:write(File, Line),
     ok = file:close(File).
 
-%% @doc The size of the trace at this moment, for {@link since/1}.
+%% @doc The current size of the trace, for {@link since/1}.
 -spec position() -> non_neg_integer().
 position() ->
     filelib:file_size(os:getenv(?VARIABLE)).
 
-%% @doc The lines that were written since then.
+%% @doc The lines that were written after this position.
 -spec since(Position :: non_neg_integer()) -> counts().
 since(Position) ->
     {ok, <<_:Position/binary, New/binary>>} = file:read_file(os:getenv(?VARIABLE)),
@@ -60,7 +60,7 @@ since(Position) ->
 shared(Counts) ->
     maps:from_list([{<<"shared ", Line/binary>>, Count} || {Line, Count} <- maps:to_list(Counts)]).
 
-%% @doc How often a line was seen that certainly belongs to the case.
+%% @doc How often a line was seen that is known to belong to the case.
 -spec own(Line :: binary(), counts()) -> non_neg_integer().
 own(Line, Counts) -> maps:get(Line, Counts, 0).
 
@@ -73,6 +73,6 @@ total(Line, Counts) -> own(Line, Counts) + own(<<"shared ", Line/binary>>, Count
 add(Some, More) ->
     maps:merge_with(fun(_Line, A, B) -> A + B end, Some, More).
 
-%% @doc The counts if nothing was seen.
+%% @doc The empty counts.
 -spec none() -> counts().
 none() -> #{}.

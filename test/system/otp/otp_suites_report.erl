@@ -59,8 +59,8 @@ consult(File) ->
         {error, Reason} -> stop("~ts cannot be read: ~ts", [File, file:format_error(Reason)])
     end.
 
-%% A suite may list a case twice, so a case has a list of outcomes, latest first. A case that has only `started' killed its node or
-%% reached the limit. All outcomes must pass; otherwise a single repeat of the case alone distinguishes flaky from failed.
+%% A suite may list a case twice, so a case has a list of outcomes, latest first. If the only outcome is `started', the case killed its node
+%% or reached the time limit. All outcomes must pass; otherwise the case is repeated once by itself, which distinguishes flaky from failed.
 -spec results(Lines :: [tuple()], Repeats :: [tuple()]) -> results().
 results(Lines, Repeats) ->
     Again = lists:foldl(fun collect/2, #{}, Repeats),
@@ -105,7 +105,7 @@ repeated(Word, [_ | _] = Again) when Word =:= failed; Word =:= died ->
 repeated(Word, _Again) ->
     Word.
 
-%% For each suite the number of stored ends of links over shared memory, and the stored cases.
+%% For each suite, the stored number of shared-memory link ends and the stored cases.
 -spec stored(file:filename()) -> {#{atom() => non_neg_integer()}, [{id(), beamway_otp_verdict:stored()}]}.
 stored(File) ->
     case file:read_file(File) of
@@ -255,7 +255,7 @@ print_links(Carrier, Suite, Links) ->
 
 sorted(Results) -> lists:sort(maps:to_list(Results)).
 
-%% @doc Prints the reason and ends this node with status 2.
+%% @doc Prints the reason and halts this node with status 2.
 -spec stop(string(), [term()]) -> no_return().
 stop(Format, Args) ->
     io:format(standard_error, "otp_suites: " ++ Format ++ "~n", Args),

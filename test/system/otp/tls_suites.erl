@@ -10,7 +10,7 @@
 
 -include_lib("common_test/include/ct_event.hrl").
 
-%% @doc Runs a suite and ends the node.
+%% @doc Runs a suite and halts the node.
 -spec run(Args :: [string()]) -> no_return().
 run([Dir, Suite, Effort, ResultFile, LogDir]) ->
     Options = [{dir, Dir}, {suite, list_to_atom(Suite)}, {auto_compile, false}, {logdir, LogDir}, {event_handler, {?MODULE, [ResultFile]}}
@@ -65,7 +65,8 @@ terminate(_Reason, File) -> _ = file:close(File), ok.
 
 %% ---- report
 
-%% @doc Prints both carriers next to each other, stores them if asked, and ends the node with 1 if beamway_tls does not do what it should.
+%% @doc Prints both carriers next to each other, stores them on request, and halts the node with status 1 if beamway_tls does not meet the
+%% expectations.
 -spec report(Args :: [string()]) -> no_return().
 report([Folder, Store, Document, Suites]) ->
     [Stock, Own] = [begin {ok, Terms} = file:consult(filename:join(Folder, Carrier ++ ".results")), Terms end || Carrier <- ["inet_tls", "beamway_tls"]],
@@ -84,14 +85,14 @@ report([Folder, Store, Document, Suites]) ->
 
 of_name(Name, Terms) -> hd([Value || {figure, N, Value} <- Terms, N =:= Name] ++ [none]).
 
-%% A case of the benchmark runs once in each group.
+%% A benchmark case runs once in each group.
 of_case(Suite, Case, Terms) ->
     case [Outcome || {outcome, S, C, Outcome} <- Terms, S =:= Suite, C =:= Case] of
         [] -> {failed, "it was not run"};
         Outcomes -> hd([Outcome || Outcome <- Outcomes, Outcome =/= ok] ++ [ok])
     end.
 
-%% A run that used OTP's own TLS would prove nothing.
+%% A run over OTP's own TLS would prove nothing.
 wrong_links(Folder) ->
     {ok, Trace} = file:read_file(filename:join(Folder, "beamway_tls.trace")),
     Lines = binary:split(Trace, <<"\n">>, [global, trim_all]),

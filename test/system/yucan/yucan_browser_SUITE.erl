@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc yucan as people see it, in Debian's Chromium (`visit.js'): the button of examples/nitrogen in both of its sites, WebSockets with
-%% and without compression, and events. Run by `test/system/run browser', in an overlay that is removed afterwards.
+%% @doc yucan as users see it, in Debian's Chromium (`visit.js'): the button of examples/nitrogen in both of its sites, WebSockets with and
+%% without compression, and events. Run by `test/system/run browser', in an overlay that is removed afterwards.
 -module(yucan_browser_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
@@ -30,7 +30,7 @@ chromium(Config) ->
     {Status, Lines} = test_support:until_ended(Port, 240000),
     [beamway_runner:say("     ~ts", [Line]) || Line <- Lines],
     {0, "all seen"} = {Status, lists:last(Lines)},
-    %% One of the WebSockets must have been a stream of HTTP/2.
+    %% One of the WebSockets must have been an HTTP/2 stream.
     [11, 20] = lists:sort(versions(<<"/ws">>)).
 
 versions(Target) ->

@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc nginx and haproxy in front of yucan. For each of about two hundred inputs, most of them made to be misunderstood, the requests
-%% that the front reports to have forwarded must be those that yucan received, in the same order and with the same methods, targets, hosts
-%% and bodies. It is harmless if a front forwards something that yucan then refuses, but a request that only one of them has seen is
-%% dangerous. With these two and varnish, an answer that the handler gives before the body has arrived must reach the client. Run by
-%% `test/system/run fronts'.
+%% @doc nginx and haproxy in front of yucan. For each of about two hundred inputs, most of them designed to be misinterpreted, the requests
+%% that the front logs as forwarded must be the ones that yucan received, in the same order and with the same methods, targets, hosts and
+%% bodies. It is harmless if a front forwards something that yucan then rejects, but a request that only one of them has seen is dangerous.
+%% With these two and varnish, an answer that the handler gives before the body has arrived must reach the client. Run by `test/system/run
+%% fronts'.
 -module(yucan_fronts_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
@@ -13,7 +13,7 @@
 -include_lib("common_test/include/ct.hrl").
 
 -define(WAIT_MS, (20000 * beamway_runner:slowness())).
-%% Fronts give up incomplete requests after one second. A client waits for longer than that because fronts do some things slowly.
+%% Fronts give up on incomplete requests after one second. A client waits longer than that because some operations of the fronts are slow.
 -define(PATIENCE_MS, 3000).
 %% The number of early answers, and the size of the body that each of them does not wait for.
 -define(EARLY, 15).
@@ -33,7 +33,7 @@ nginx(Config) ->
 haproxy(Config) ->
     fronted(Config, "/usr/sbin/haproxy", fun(File) -> ["-db", "-f", File] end, fun haproxy/4, fun from_haproxy/1).
 
-%% The configuration says where the front listens, what it logs of each request, and where it forwards it.
+%% The configuration says where the front listens, what it logs about each request, and where it forwards requests.
 nginx(Folder, Socket, Log, Port) ->
     ["user root;\ndaemon off;\nmaster_process off;\npid ", Folder, "/nginx.pid;\nevents {}\nhttp {\n",
      [[Name, "_temp_path ", Folder, "/", Name, ";\n"] || Name <- ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]],
@@ -55,7 +55,7 @@ haproxy(_, Socket, Log, Port) ->
 %% {Method, Target, Host, Body} of a request that was forwarded and answered with 200.
 from_nginx(Line) ->
     [_, Json] = binary:split(Line, <<"{">>),
-    %% nginx writes bytes that are not UTF-8 unchanged.
+    %% nginx logs bytes that are not UTF-8 unchanged.
     {Fields} = jiffy:decode(unicode:characters_to_binary(<<"{", Json/binary>>, latin1)),
     Field = fun(Name) -> unicode:characters_to_binary(proplists:get_value(Name, Fields), utf8, latin1) end,
     passed_on(Field(<<"s">>), {Field(<<"m">>), with_path(Field(<<"u">>)), Field(<<"h">>), Field(<<"b">>)}).
@@ -96,7 +96,7 @@ fronted(Config, Program, Arguments, Configuration, Read) ->
     [] = [{Id, Difference} || {Id, {differ, _, _} = Difference} <- Results],
     Same = length([Id || {Id, {same, [_ | _]}} <- Results]),
     beamway_runner:say("     ~ts: ~b inputs, of which ~b were passed on and understood by both in the same way", [filename:basename(Program), length(Results), Same]),
-    %% Otherwise nothing would have been compared.
+    %% Without this check, the test could pass without having compared anything.
     true = Same > 40.
 
 %% Runs the front with yucan behind it while the function runs.
@@ -149,7 +149,7 @@ early(Config, Program, Arguments, Configuration) ->
     beamway_runner:say("     ~ts: ~0tp", [filename:basename(Program), Counts]),
     [{{<<"HTTP/1.1 200 OK">>, true}, ?EARLY}] = Counts.
 
-%% The status line, and whether the whole answer arrived. One process sends while another one reads, as HTTP clients do.
+%% Returns the status line, and whether the whole answer arrived. One process sends while another one reads, as in HTTP clients.
 early_answer(Path) ->
     {ok, Socket} = gen_tcp:connect({local, Path}, 0, [binary, {active, false}, {exit_on_close, false}], ?WAIT_MS),
     ok = gen_tcp:send(Socket, ["POST /early HTTP/1.1\r\nHost: early\r\nConnection: close\r\nContent-Length: ", integer_to_list(?EARLY_BYTES), "\r\n\r\n"]),
@@ -165,7 +165,7 @@ inputs() ->
     [{Id, Bytes} || {Id, _, Bytes, _} <- yucan_probe_cases:smuggling() ++ yucan_probe_cases:malformed() ++ yucan_probe_cases:h1spec()]
         ++ [{Id, Bytes} || {Id, _, Bytes, _} <- yucan_corpus:requests()].
 
-%% A last request on a separate connection marks the end: everything before it has been logged when it is.
+%% A last request on a separate connection marks the end: once it has been logged, everything before it has been logged as well.
 compared(Number, Bytes, Socket, Log, Read) ->
     _ = asked(Socket, Bytes),
     Last = <<"/last/", (integer_to_binary(Number))/binary>>,
@@ -205,7 +205,7 @@ witnessed(Last, Done) ->
     after ?WAIT_MS -> error({not_seen, Last})
     end.
 
-%% @doc The handler, which tells the test what it received.
+%% @doc The handler, which reports to the test what it received.
 -spec handle(yucan_req:req(), pid()) -> yucan_handler:response().
 handle(Req, Test) ->
     case yucan_req:path(Req) =/= <<"/early">> andalso yucan_req:body(Req) of

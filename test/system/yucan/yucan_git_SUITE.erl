@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Git under yucan as CGI: git's own server program, used with clones and pushes of a real git, and the pages of gitweb and cgit. Run
-%% by `test/system/run git', in an overlay that is removed afterwards.
+%% @doc Git as CGI under yucan: git's own server program, tested with clones and pushes by a real git client, and the pages of gitweb and
+%% cgit. Run by `test/system/run git', in an overlay that is removed afterwards.
 -module(yucan_git_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
@@ -13,7 +13,7 @@ suite() -> [{timetrap, {minutes, 5}}].
 
 all() -> [clone_and_push, gitweb, cgit].
 
-%% Makes a repository `p/one.git' with two commits.
+%% Creates a repository `p/one.git' with two commits.
 init_per_suite(Config) ->
     {ok, _} = application:ensure_all_started(yucan),
     Folder = filename:join(proplists:get_value(priv_dir, Config), "git"),

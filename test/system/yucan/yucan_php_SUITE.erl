@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Debian's PHP under yucan: php-fpm over a unix socket and over TCP, and php-cgi, which must all do the same; then the special cases
-%% of kept connections. Run by `test/system/run php', where PHP is installed.
+%% @doc Debian's PHP under yucan: php-fpm over a unix socket and over TCP, and php-cgi, all of which must behave the same; then the special
+%% cases of keep-alive connections to php-fpm. Run by `test/system/run php', where PHP is installed.
 -module(yucan_php_SUITE).
 
 -export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_group/2, end_per_group/2, init_per_testcase/2, end_per_testcase/2]).
@@ -26,7 +26,7 @@ init_per_group(Group, Config) -> [{kind, Group} | Config].
 
 end_per_group(_, _) -> ok.
 
-%% Each case has its own server. php-fpm belongs to the case's process, so the case itself must start it.
+%% Each case has its own server. php-fpm is owned by the process that starts it, so the case itself must start it.
 init_per_testcase(_, Config) -> Config.
 
 end_per_testcase(_, _) -> yucan_yaws_site:stop().
@@ -70,7 +70,7 @@ forms(Config) ->
                                     headers => [{"content-type", "application/x-www-form-urlencoded"}, {"cookie", "c=4"}]}),
     stop(Fpm).
 
-%% Larger than what is kept in memory, and in chunks without a length.
+%% The body is larger than what yucan keeps in memory, and is chunked, so its length is unknown.
 uploads(Config) ->
     {Port, Fpm} = start(Config, [{"u.php", "echo $_FILES['f']['size'], ' ', md5_file($_FILES['f']['tmp_name']);"},
                                  {"raw.php", "echo $_SERVER['CONTENT_LENGTH'], ' ', md5(file_get_contents('php://input'));"}]),
@@ -131,7 +131,7 @@ hangs(Config) ->
     {200, _, <<"ok">>} = get(Port, "/ok.php"),
     stop(Fpm).
 
-%% There are many more clients than processes, and each gets its own answer.
+%% There are many more clients than PHP processes, and each client must get its own answer.
 many_clients(Config) ->
     {Port, Fpm} = start(Config, [{"q.php", "usleep(5000); echo $_SERVER['QUERY_STRING'];"}]),
     Self = self(),
@@ -144,7 +144,7 @@ asked(Port, Word) ->
     {200, _, Expected} = get(Port, "/q.php?" ++ Word),
     ok.
 
-%% Seventy consecutive requests use the same socket, which becomes passive every 32 messages, and a process that crashes loses only its
+%% Seventy consecutive requests use the same socket, which becomes passive every 32 messages, and a PHP process that crashes loses only its
 %% own connection. (php-fpm's own count of connections counts requests.)
 connections_are_kept(Config) ->
     {Port, Fpm} = start(Config, [{"a.php", "echo 'a';"}]),
@@ -172,8 +172,8 @@ kept_after(Port, Address) ->
 
 sockets(Address) -> [Socket || {{A, _}, Socket, _, _} <- ets:tab2list(yucan_fcgi_pool), A =:= Address].
 
-%% All processes belong to connections, and one more request arrives. It must be let in when a connection is returned, or soon after that.
-%% (A kept connection would occupy its process for five seconds.)
+%% All PHP processes are occupied by connections when one more request arrives. It must be served when a connection is returned, or soon
+%% afterwards. (An idle keep-alive connection would occupy its process for five seconds.)
 a_waiting_request_is_let_in(Config) ->
     {Port, Fpm} = start(Config, [{"s.php", "usleep(100000); echo 's';"}, {"f.php", "usleep(5000); echo 'f';"}]),
     [begin
@@ -184,7 +184,7 @@ a_waiting_request_is_let_in(Config) ->
      end || _ <- lists:seq(1, 5), Target <- ["/s.php", "/f.php"]],
     stop(Fpm).
 
-%% A dead kept connection must not make the next request fail.
+%% A dead keep-alive connection must not make the next request fail.
 fpm_comes_and_goes(Config) ->
     {Port, Fpm} = start(Config, [{"a.php", "echo 'a';"}]),
     {200, _, <<"a">>} = get(Port, "/a.php"),
@@ -204,7 +204,7 @@ no_hole(Config) ->
     true = lists:member(Status, [400, 404]),
     stop(Fpm).
 
-%% The site that moved from Apache, with php-cgi where its configuration names it.
+%% The example site that was moved from Apache, with php-cgi at the path that its configuration names.
 seed(Config) ->
     Port = yucan_yaws_site:example(Config),
     Get = fun(Target) ->

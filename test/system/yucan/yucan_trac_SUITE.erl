@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Trac under yucan as CGI at `/', with the seed's two modules, SCRIPT_NAME `/' and the script that Trac's own command makes. The
-%% test reads and writes wiki and ticket pages. Run by `test/system/run trac'. Debian 12 does not have a package of Trac, so it is
-%% installed from its package index into a virtual environment, in an overlay that is removed afterwards.
+%% @doc Trac as CGI under yucan at `/', with the seed's two modules, SCRIPT_NAME `/' and the script that Trac's own command generates. The
+%% test reads and writes wiki and ticket pages. Run by `test/system/run trac'. Debian 12 does not have a package of Trac, so it is installed
+%% from its package index into a virtual environment, in an overlay that is removed afterwards.
 -module(yucan_trac_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).

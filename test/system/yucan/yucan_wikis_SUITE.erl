@@ -46,7 +46,7 @@ serve(Config, Socket, Docroot) ->
                   "php_handler = <fcgi, unix:", Socket, ">\n"],
     yucan_yaws_site:start_text(Config, yucan_yaws_site:server("localhost", Directives), []).
 
-%% The program prints what it sees; its status decides.
+%% The program prints what it sees; its exit status decides whether the case passes.
 used(Program, Port) ->
     Script = test_support:file("test/system/yucan/" ++ Program),
     {Status, Lines} = run("/usr/bin/python3", [Script, integer_to_list(Port)]),

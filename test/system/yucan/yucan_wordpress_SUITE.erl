@@ -40,7 +40,7 @@ start_database() ->
                 ++ "'; GRANT ALL ON wordpress.* TO wordpress@localhost\" 2>&1"),
     Program.
 
-%% As the package's own notes say, each host name has its own file.
+%% As the package's notes explain, each host name has its own configuration file.
 configure() ->
     file:write_file("/etc/wordpress/config-localhost.php",
                     ["<?php\ndefine('DB_NAME', 'wordpress');\ndefine('DB_USER', 'wordpress');\ndefine('DB_PASSWORD', '", ?PASSWORD, "');\n"
