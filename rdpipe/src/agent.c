@@ -21,12 +21,12 @@
 #include "transfer.h"
 #include "socket.h"
 
-#define HOP_MS 30000 /* for both sides to open a hop */
-/* The part of it for the connection: a peer that has not answered by then drops packets. */
+#define HOP_MS 30000 /* time for both sides to open a hop */
+/* The part of HOP_MS for the connection. A peer that has not answered by then drops packets. */
 #define CONNECT_MS 10000
 #define REPORT_MS 500
 #define OUTPUT_BYTES 16384
-#define END_MS 3000 /* a killed command is gone by then */
+#define END_MS 3000 /* a killed command has exited by then */
 
 typedef struct agent agent_t;
 
@@ -34,8 +34,8 @@ typedef struct agent agent_t;
 typedef struct {
     agent_t *agent;
     bool is_wanted, is_in;
-    int listener; /* in: the listener; -1: closed */
-    char *host;   /* out: where to connect */
+    int listener; /* incoming hop: the listener; -1: closed */
+    char *host;   /* outgoing hop: the host to connect to */
     char *peer;   /* the neighbour's name in messages; NULL: not known */
     uint16_t port;
     rd_key_t key;
@@ -51,19 +51,19 @@ typedef struct {
 enum { CONNECTING, HOP_OPEN, HOP_FAILED, PUMPED };
 
 struct agent {
-    int out;          /* to rdpipe */
-    rd_lines_t lines; /* from rdpipe */
+    int out;          /* descriptor for messages to rdpipe */
+    rd_lines_t lines; /* messages from rdpipe */
     int signals, news, stop;
     rd_guard_t guard;
     rd_work_t work;
     char *text, *bind, *congestion;
-    bool is_tee; /* a receiver: its command's output goes to rdpipe */
+    bool is_tee; /* this segment is a receiver, whose command's output goes to rdpipe */
     uint16_t port_first, port_last;
     rd_terms_t terms;
     side_t in, over;
     rd_child_t child;
-    rd_end_t to_child, from_child; /* the ends that the transfers use */
-    int output;                    /* of a receiver's command */
+    rd_end_t to_child, from_child; /* the local ends that the transfers use */
+    int output;                    /* the output of a receiver's command */
     size_t under_way;              /* bytes of `output` that rdpipe has not written yet */
     bool is_configured, has_next, is_ready, is_started, is_failing, is_ending, is_dropped;
     int64_t report_at;
@@ -97,7 +97,7 @@ static void hello(agent_t *agent)
     send_line(agent, &line);
 }
 
-/* Something of ours has failed: ends the stream on both sides, and the command. */
+/* Reports a failure in this agent, and ends the stream on both sides and the command. */
 static void fail(agent_t *agent, rd_cause_t cause, const char *text)
 {
     rd_line_t line;
@@ -201,7 +201,8 @@ static bool start_thread(side_t *side, void *(*run)(void *))
 
 /* ---- what the segment does ---- */
 
-/* The file that a shell word names. The caller frees it. On NULL, *why is set. */
+/* Expands a shell word to the file name that it stands for. The caller frees it. On NULL, *why is
+ * set. */
 static char *file_of(const char *word, rd_why_t *why)
 {
     wordexp_t words;
@@ -219,8 +220,8 @@ static char *file_of(const char *word, rd_why_t *why)
     return file;
 }
 
-/* Opens a FIFO with a cat, because open waits for the other side of a FIFO, and a command can be
- * ended meanwhile, but we could not. */
+/* Lets a cat process open the FIFO, because open blocks until the FIFO's other side is opened. A
+ * command can be killed during that wait, but this process could not stop waiting. */
 static bool open_fifo(agent_t *agent, bool reads, rd_why_t *why)
 {
     char *command;
@@ -234,8 +235,8 @@ static bool open_fifo(agent_t *agent, bool reads, rd_why_t *why)
     return done;
 }
 
-/* Is this our own /dev/stdin or /dev/stdout? A cat would have others, and on another host they lead
- * to rdpipe. */
+/* Is this our own /dev/stdin or /dev/stdout? A cat process would have different ones, and on
+ * another host ours lead to rdpipe. */
 static bool is_standard(const struct stat *is)
 {
     struct stat own;
@@ -275,7 +276,7 @@ static bool open_file(agent_t *agent, rd_end_t *end_p, int flags, rd_why_t *why)
     end_p->name = agent->text;
     agent->in.transfer.empties = agent->work == RD_WORK_TO_FILE && S_ISREG(is.st_mode);
     for (int standard = 0; standard <= 1 && agent->lines.fd > 1; standard++)
-        rd_let_go_of(standard); /* those of a shell, if the file is /dev/stdin or /dev/stdout */
+        rd_let_go_of(standard); /* the shell's, if the file is /dev/stdin or /dev/stdout */
     return true;
 }
 
@@ -324,7 +325,7 @@ static void start(agent_t *agent)
     agent->in.transfer.at_drop = tell_of_drop;
     agent->in.transfer.of = agent;
     if (!open_ends(agent, &why))
-        fail(agent, why.cause, why.text); /* the threads tell the neighbours, and then end */
+        fail(agent, why.cause, why.text); /* the threads tell the neighbours, and then exit */
     if ((agent->in.is_wanted && !start_thread(&agent->in, transfer_thread)) ||
         (agent->over.is_wanted && !forwards && !start_thread(&agent->over, transfer_thread)))
         fail(agent, RD_CAUSE_HERE, "cannot start a thread");
@@ -530,7 +531,8 @@ static bool has_met(const side_t *side)
     return !side->is_wanted || (side->is_told && !side->is_over);
 }
 
-/* The command gets nothing more, and it must not take what it has for the complete stream. */
+/* The command gets no more input, so it is killed, because it must not mistake what it has received
+ * for the complete stream. */
 static void look_at_drop(agent_t *agent)
 {
     if (agent->is_dropped || !atomic_load(&agent->in.transfer.is_dropped))
@@ -567,8 +569,7 @@ static void reap(agent_t *agent)
         }
         return;
     }
-    /* A killed shell leaves the processes behind that it has started, and they would run
-     * forever. */
+    /* A shell that is killed leaves its child processes behind, and they would run forever. */
     if (agent->child.is_killed)
         rd_child_end(&agent->child);
     rd_line_begin(&line, "status");
@@ -576,7 +577,7 @@ static void reap(agent_t *agent)
     send_line(agent, &line);
 }
 
-/* The output of a receiver's command goes over the channel, as far as rdpipe accepts it. */
+/* The output of a receiver's command is sent over the channel, as much of it as rdpipe accepts. */
 static int wanted_output(const agent_t *agent)
 {
     return agent->under_way + OUTPUT_BYTES <= RD_OUTPUT_WINDOW ? agent->output : -1;
@@ -664,10 +665,11 @@ static bool set_up(agent_t *agent, int control_in, int control_out, rd_why_t *wh
     agent->to_child.fd = agent->from_child.fd = -1;
     rd_lines_init(&agent->lines, control_in);
     rd_ignore_signals();
-    /* A terminal sends these to every process, but rdpipe passes them on. */
+    /* A terminal sends these to every process in the foreground, but agents receive them through
+     * rdpipe. */
     (void)signal(SIGINT, SIG_IGN);
     (void)signal(SIGQUIT, SIG_IGN);
-    /* sshd sends it when the connection is gone, and then the channel also ends. */
+    /* sshd sends it when the connection is lost, in which case the channel also closes. */
     (void)signal(SIGHUP, SIG_IGN);
     if (!rd_guard_start(&agent->guard, why))
         return false;
@@ -691,7 +693,8 @@ static void join(side_t *side)
         rd_stream_close(&side->stream);
 }
 
-/* Nobody can be told anything any more, so this ends the command and waits for it. */
+/* The channel is closed, so there is nobody left to report to: this ends the command and waits for
+ * it. */
 static void end_command(agent_t *agent)
 {
     int64_t deadline = rd_now_ms() + END_MS;
@@ -725,7 +728,7 @@ int rd_agent(int control_in, int control_out)
     if (is_cut)
         end_command(&agent);
     /* A thread that still has something to send on its stream does so within seconds. The guard
-     * kills the remaining processes of a command that did not end in order. */
+     * kills the remaining processes of a command that did not exit normally. */
     if (!is_cut && !agent.is_failing && agent.child.pid > 0)
         rd_guard_forget(&agent.guard, agent.child.pid);
     rd_guard_end(&agent.guard);

@@ -3,10 +3,10 @@
 #define RD_AGENT_H
 
 /*
- * An agent runs one segment of a pipeline on one machine, between a hop in and a hop out. rdpipe
- * starts it there (`rdpipe --agent` over ssh, or a fork of itself for the local host) and talks to
- * it over `control_in` and `control_out` (control.h). When that channel ends, the agent kills its
- * command and exits, so nothing stays behind on a host whose rdpipe is gone.
+ * An agent runs one segment of a pipeline on one machine, between its incoming and its outgoing
+ * hop. rdpipe starts it there (`rdpipe --agent` over ssh, or a fork of itself for the local host)
+ * and talks to it over `control_in` and `control_out` (control.h). When that channel closes, the
+ * agent kills its command and exits, so no process is left on a host whose rdpipe is gone.
  *
  *   rdpipe                                          agent
  *                                                   rdpipe-agent control= version= ssh=

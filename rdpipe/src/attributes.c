@@ -11,7 +11,7 @@
 
 #define OWNER "owner" /* no extended attribute has a name without a dot */
 #define COUNT_MAX 4096u
-#define BYTES_MAX ((size_t)1024 * 1024) /* for one file */
+#define BYTES_MAX ((size_t)1024 * 1024) /* limit for the attributes of one file */
 #define ACCESS_ACL "system.posix_acl_access"
 #define DEFAULT_ACL "system.posix_acl_default"
 
@@ -42,7 +42,7 @@ static bool put_owner(const struct stat *is, rd_items_out_t *out)
         gid_t gid;
         bool is_set;
         char text[600];
-    } last; /* cached, because trees have few owners and a look-up reads a file */
+    } last; /* cached, because a tree has few owners and each look-up reads a file */
 
     if (!last.is_set || last.uid != is->st_uid || last.gid != is->st_gid) {
         const struct passwd *user = getpwuid(is->st_uid);
@@ -74,7 +74,7 @@ static ssize_t names_of(int fd, char **names_p)
         len = *names_p ? flistxattr(fd, *names_p, (size_t)room) : -1;
         if (len >= 0 || errno != ERANGE)
             return len;
-        free(*names_p); /* another attribute was added since */
+        free(*names_p); /* another attribute was added meanwhile */
     }
 }
 
@@ -172,7 +172,7 @@ static const rd_attribute_t *find(const rd_attributes_t *attributes, const char 
     return NULL;
 }
 
-/* Only one thread at a time may look up a user. */
+/* Serializes user look-ups, which are not thread-safe. */
 static pthread_mutex_t looking = PTHREAD_MUTEX_INITIALIZER;
 
 /* The caller holds `looking`. */
@@ -210,7 +210,8 @@ static bool look_up(const rd_attributes_t *attributes, uid_t *uid_p, gid_t *gid_
     return true;
 }
 
-/* The owner that was sent, as this host numbers it. False: none was sent, or it is invalid. */
+/* Translates the owner that was sent into user and group IDs on this host. Returns false if none
+ * was sent, or if it is invalid. */
 static bool owner_of(const rd_attributes_t *attributes, uid_t *uid_p, gid_t *gid_p)
 {
     bool found;
@@ -235,7 +236,7 @@ bool rd_attributes_own(const rd_attributes_t *attributes, int fd)
         return true;
     if (fchown(fd, uid, gid) == 0)
         return true;
-    /* A user may change the group to one of his own, but not the owner. */
+    /* An unprivileged user cannot change the owner, but can change the group to one of his own. */
     return errno == EPERM && fchown(fd, (uid_t)-1, gid) == 0 && is.st_uid == uid;
 }
 

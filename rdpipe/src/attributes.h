@@ -7,10 +7,10 @@
 #include "copy.h"
 
 /*
- * What a copy can keep of a file in addition to content, mode and time: its owner, extended
- * attributes and ACLs, which Linux stores as attributes of the class system. They travel as
- * ATTRIBUTE items before the item that they belong to. An owner is set by name if the target knows
- * the name, else by number.
+ * The file metadata that a copy can preserve in addition to mode and time: the owner, the extended
+ * attributes, and the ACLs, which Linux stores as extended attributes in the `system` namespace.
+ * They are sent as ATTRIBUTE items before the item to which they belong. An owner is set by name if
+ * the target knows the name, else by number.
  */
 
 typedef struct {
@@ -24,14 +24,14 @@ typedef struct {
     size_t count, room, bytes;
 } rd_attributes_t;
 
-/* Does the copy keep any of them? */
+/* Does the copy preserve any of them? */
 static inline bool rd_attributes_wanted(const rd_copy_t *copy)
 {
     return copy->owner || copy->xattrs || copy->acls;
 }
 
 /* Sends the attributes of a file. If `fd` is -1 it is a symbolic link, for which only the owner is
- * kept. Complains of attributes that cannot be read. Returns false when nobody reads any more. */
+ * preserved. Reports attributes that cannot be read. Returns false when the reader has gone. */
 bool rd_attributes_put(rd_complaints_t *complaints, const char *path, int fd, const struct stat *is,
                        rd_items_out_t *out);
 
@@ -43,19 +43,19 @@ void rd_attributes_clear(rd_attributes_t *attributes);
 void rd_attributes_free(rd_attributes_t *attributes);
 
 /* Does the file already have this owner, and these ACLs and extended attributes, as far as the copy
- * keeps them? */
+ * preserves them? */
 bool rd_attributes_are(const rd_attributes_t *attributes, const rd_copy_t *copy, int fd,
                        const struct stat *is);
 
 /* Sets the owner of a file. On false the file still has another owner, and errno is set. */
 bool rd_attributes_own(const rd_attributes_t *attributes, int fd);
 
-/* The same for a symbolic link. */
+/* Like rd_attributes_own, for a symbolic link. */
 bool rd_attributes_own_link(const rd_attributes_t *attributes, int parent, const char *name);
 
 /* Sets the ACLs of a file, or its other extended attributes, and removes those of the same kind
- * that it should not have. Complains if one cannot be set, but only warns if root alone may set it
- * or the file system does not support it. */
+ * that it should not have. Reports an error if one cannot be set, but only a warning if it takes
+ * root to set it or the file system does not support it. */
 void rd_attributes_set(const rd_attributes_t *attributes, rd_complaints_t *complaints,
                        const char *path, int fd, bool are_acls);
 

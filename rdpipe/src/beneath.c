@@ -19,7 +19,7 @@ void rd_beneath_close(rd_beneath_t *beneath)
     beneath->last = -1;
 }
 
-/* Opens `dir` step by step, so that none of its names is a link. */
+/* Opens `dir` one path component at a time, and fails if any of them is a symbolic link. */
 static int walk(int top, const char *dir)
 {
     char name[RD_PATH_BYTES];

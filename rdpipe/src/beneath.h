@@ -8,11 +8,11 @@
 
 /*
  * Opens paths below a directory without trusting what is in it: no step follows a symbolic link, so
- * no path leads out. The paths must be safe (rd_path_is_safe). The directory of the last path stays
- * open, because the next path is often in the same one.
+ * no path leads out. The paths must be safe (rd_path_is_safe). The directory of the most recent
+ * path stays open, because the next path is often in the same directory.
  */
 typedef struct {
-    int top;  /* the caller's; -1 if there is none, and then nothing below it exists */
+    int top;  /* owned by the caller; -1: there is none, and every look-up below it fails */
     int last; /* -1: none */
     char dir[RD_PATH_BYTES];
 } rd_beneath_t;

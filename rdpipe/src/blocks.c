@@ -5,15 +5,16 @@
 #include <endian.h>
 
 #define NONE UINT32_MAX
-#define CHAIN_MAX 32u                     /* the most blocks with the same place in the table */
-#define NEW_BYTES ((size_t)64 * 1024)     /* new bytes are sent once there are this many */
-#define ROOM_BYTES ((size_t)256 * 1024)   /* in addition to two blocks */
-#define WASTE_BYTES ((uint64_t)256 << 20) /* digested in vain before a search gives up */
+#define CHAIN_MAX 32u                   /* the most blocks in one bucket of the table */
+#define NEW_BYTES ((size_t)64 * 1024)   /* new bytes are sent once there are this many */
+#define ROOM_BYTES ((size_t)256 * 1024) /* buffer size in addition to two blocks */
+/* Bytes digested without a match before a search gives up. */
+#define WASTE_BYTES ((uint64_t)256 << 20)
 
 struct rd_block {
     uint32_t index, weak;
     uint8_t strong[RD_BLOCK_DIGEST_BYTES];
-    uint32_t next; /* the next block with the same place in the table */
+    uint32_t next; /* the next block in the same bucket */
 };
 
 /* Its layout is part of the protocol. */
@@ -153,14 +154,14 @@ struct rd_search {
     const rd_blocks_t *blocks;
     const rd_digest_key_t *key;
     rd_found_t found;
-    uint32_t *first; /* for each place in the table, the first block there, or NONE */
-    unsigned bits;   /* the number of bits of a place */
+    uint32_t *first; /* for each bucket the first block in it, or NONE */
+    unsigned bits;   /* the number of bits in a bucket's index */
     uint32_t likely; /* the block after the last one that was found */
     uint8_t *bytes;
     size_t room, from, at, end; /* in `bytes`: the first new byte, the window, the end */
-    sum_t sum;                  /* of the window */
+    sum_t sum;                  /* weak sum of the window */
     bool has_sum;
-    uint64_t wasted, searched; /* bytes that were digested in vain, and bytes that were passed */
+    uint64_t wasted, searched; /* bytes digested without a match, and bytes searched */
 };
 
 static uint32_t place_of(const rd_search_t *search, uint32_t weak)
@@ -168,8 +169,8 @@ static uint32_t place_of(const rd_search_t *search, uint32_t weak)
     return (weak * 0x9e3779b1u) >> (32 - search->bits);
 }
 
-/* Enters only the first of several equal blocks, and only a few for each place, so that a list made
- * for that purpose cannot slow down the search. */
+/* Inserts a block into the table. Of several equal blocks only the first is inserted, and the
+ * number in a bucket is limited, so that a malicious list of blocks cannot slow down the search. */
 static void enter(rd_search_t *search, rd_block_t *of, uint32_t number)
 {
     uint32_t *first = &search->first[place_of(search, of[number].weak)];
@@ -215,8 +216,8 @@ void rd_search_close(rd_search_t *search)
     free(search);
 }
 
-/* Is this block in the window? The digest of the window is computed once, if any weak sum
- * matches. */
+/* Is this block in the window? The digest of the window is computed only once, when the first weak
+ * sum matches. */
 static bool is_it(const rd_search_t *search, uint32_t number, uint32_t weak,
                   uint8_t strong[RD_BLOCK_DIGEST_BYTES], bool *has_strong)
 {
@@ -319,7 +320,8 @@ static bool search_on(rd_search_t *search)
 
 uint8_t *rd_search_room(rd_search_t *search, size_t *room_p)
 {
-    /* Moves the new bytes that are still here, which are few, to the beginning. */
+    /* Moves the new bytes that have not been sent yet, of which there are few, to the beginning of
+     * the buffer. */
     if (search->room - search->end < ROOM_BYTES / 2) {
         memmove(search->bytes, search->bytes + search->from, search->end - search->from);
         search->at -= search->from;

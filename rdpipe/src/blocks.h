@@ -10,8 +10,9 @@
  * names its blocks by a weak sum, which rolls from byte to byte, and by a strong digest. The side
  * with the new file finds these blocks at any offset, and sends only the rest.
  *
- * The list of blocks comes from the other host and is not trusted, so its memory and the time of a
- * search are bounded whatever it contains. The check of the result finds what is wrong in it.
+ * The list of blocks comes from the other host and is not trusted, so the memory for it and the
+ * time for a search are bounded whatever it contains. A wrong list leads to a wrong file, which the
+ * final check of the digest detects.
  */
 
 #define RD_BLOCK_LEAST 2048u
@@ -23,24 +24,24 @@
  * the list and one changed block cost about the same. 0 if the file is too large. */
 uint32_t rd_block_bytes(uint64_t size);
 
-/* Writes the name of block `index`, as it is sent to the other host. */
+/* Writes the name of block `index` in the format that is sent to the other host. */
 void rd_block_name(uint8_t name[RD_BLOCK_NAME_BYTES], uint32_t index, const uint8_t *block,
                    uint32_t bytes, const rd_digest_key_t *key);
 
 typedef struct rd_block rd_block_t;
 
 typedef struct {
-    uint32_t bytes; /* of each */
+    uint32_t bytes; /* of each block */
     uint32_t count, room;
     rd_block_t *of;
 } rd_blocks_t;
 
-/* Takes names that have arrived, in the order of their blocks. On false, *why is set. */
+/* Adds block names that have arrived, in the order of their blocks. On false, *why is set. */
 bool rd_blocks_take(rd_blocks_t *blocks, uint64_t block_bytes, const uint8_t *names, size_t len,
                     rd_why_t *why);
 
-/* Can this block of the new file equal the block at the same place in the old file? True also if
- * that one was not named. Call it in the order of the blocks, with *next_p = 0 at first. */
+/* May this block of the new file equal the block at the same offset in the old file? Also true if
+ * the old block was not named. Call this for the blocks in order, with *next_p = 0 at first. */
 bool rd_blocks_may_have(const rd_blocks_t *blocks, uint32_t *next_p, uint32_t index,
                         const uint8_t *block, const rd_digest_key_t *key);
 
@@ -48,12 +49,12 @@ bool rd_blocks_may_have(const rd_blocks_t *blocks, uint32_t *next_p, uint32_t in
 void rd_blocks_clear(rd_blocks_t *blocks);
 void rd_blocks_free(rd_blocks_t *blocks);
 
-/* Takes what a search finds, in the order of the new file. Either function returns false to end the
- * search. */
+/* Callbacks for the results of a search, called in the order of the new file. Either function
+ * returns false to stop the search. */
 typedef struct {
     void *context;
-    bool (*put)(void *context, const uint8_t *at, size_t len);     /* bytes that are new */
-    bool (*copy)(void *context, uint64_t offset, uint64_t length); /* of the old file */
+    bool (*put)(void *context, const uint8_t *at, size_t len);     /* new bytes */
+    bool (*copy)(void *context, uint64_t offset, uint64_t length); /* a range of the old file */
 } rd_found_t;
 
 typedef struct rd_search rd_search_t;
@@ -64,11 +65,13 @@ rd_search_t *rd_search_open(rd_blocks_t *blocks, const rd_digest_key_t *key, rd_
 /* Returns where to write the next bytes of the file; there is always room for at least one. */
 uint8_t *rd_search_room(rd_search_t *search, size_t *room_p);
 
-/* Searches `len` more bytes, which the caller has written there. False: nobody wants more. */
+/* Searches `len` more bytes, which the caller has written to that room. Returns false if a callback
+ * has stopped the search. */
 bool rd_search_more(rd_search_t *search, size_t len);
 
-/* Call this at the end of the file, or when the bytes that follow are from another place in it:
- * everything read so far is sent. False: nobody wants more. */
+/* Passes everything read so far to the callbacks. Call this at the end of the file, or when the
+ * bytes that follow are from another place in it. Returns false if a callback has stopped the
+ * search. */
 bool rd_search_flush(rd_search_t *search);
 
 void rd_search_close(rd_search_t *search);

@@ -16,22 +16,23 @@ struct rd_buffer {
     const rd_end_t *output;
     uint8_t *data;
     size_t mapped;
-    uint32_t *next;     /* for each chunk the next one, among those in use or the free ones */
-    size_t size, level; /* how many bytes make the thread start */
+    uint32_t *next;     /* for each chunk, the next one in the list of used or free chunks */
+    size_t size, level; /* the level in bytes at which the thread starts to write */
     int wake, stop;     /* eventfds */
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t news;
     /* protected by the lock */
-    size_t used;          /* bytes */
-    uint32_t first, last; /* chunks: of the oldest byte and of the newest */
-    size_t head, tail;    /* in `first`, of the oldest byte; in `last`, the end of the newest */
-    uint32_t free, fresh; /* chunks: the first free one, and the first that was never used */
+    size_t used;          /* number of bytes in the buffer */
+    uint32_t first, last; /* the chunks that hold the oldest and the newest byte */
+    /* The offset of the oldest byte in `first`, and of the end of the newest in `last`. */
+    size_t head, tail;
+    uint32_t free, fresh; /* the first free chunk, and the first chunk that was never used */
     bool is_flowing, has_ended, is_stopped;
-    int error; /* of the output; 0: none */
+    int error; /* the output's errno; 0: none */
 };
 
-/* Waits until there is something to write. Returns 0 when the thread is to end. */
+/* Waits until there is something to write. Returns 0 when the thread must exit. */
 static size_t next_piece(rd_buffer_t *buffer, const uint8_t **at_p)
 {
     size_t len;
@@ -135,8 +136,8 @@ rd_buffer_t *rd_buffer_open(const rd_end_t *output, size_t bytes, unsigned start
     return NULL;
 }
 
-/* Appends a chunk to the last one, which is full. A chunk is always left, because `size` bytes need
- * no more of them. */
+/* Appends a chunk to the last one, which is full. A chunk is always available, because there are
+ * enough of them for `size` bytes. */
 static void add_chunk(rd_buffer_t *buffer)
 {
     uint32_t chunk = buffer->free;

@@ -11,8 +11,8 @@
  * write when the buffer is filled to a level, writes until it is empty, and then waits for that
  * level again. At the end it writes the rest.
  *
- * The buffer consists of chunks. The chunks used most recently are reused first, so the system
- * provides only as much memory as the buffer has held at one time.
+ * The buffer consists of chunks. The most recently used chunks are reused first, so the buffer
+ * touches only as much memory as its largest content so far.
  */
 
 #define RD_BUFFER_MIN ((uint64_t)1024 * 1024)
@@ -20,21 +20,21 @@
 
 typedef struct rd_buffer rd_buffer_t;
 
-/* `start` is a percentage of `bytes`. The eventfd `wake` is written to when there is room again,
- * everything is written, or the output has failed. The output stays the caller's, but the caller
- * does not use it until rd_buffer_close. On NULL, *why is set. */
+/* `start` is a percentage of `bytes`. The eventfd `wake` is signalled when there is room again,
+ * when everything is written, or when the output has failed. The caller still owns the output, but
+ * must not use it until rd_buffer_close. On NULL, *why is set. */
 rd_buffer_t *rd_buffer_open(const rd_end_t *output, size_t bytes, unsigned start, int wake,
                             rd_why_t *why);
 
-/* Like rd_end_write: returns the bytes taken, or -1 with errno, which is EAGAIN if the buffer is
- * full, else the error of the output. */
+/* Like rd_end_write: returns the number of bytes accepted, or -1 with errno, which is EAGAIN if the
+ * buffer is full and otherwise the output's error. */
 ssize_t rd_buffer_put(rd_buffer_t *buffer, const void *data, size_t len);
 
-/* Tells the thread that nothing follows. Returns 1 if everything is written, 0 if *left_p bytes
- * remain, and -1 with errno if the output has failed. */
+/* Tells the thread that no more data will follow. Returns 1 if everything is written, 0 if *left_p
+ * bytes remain, and -1 with errno if the output has failed. */
 int rd_buffer_end(rd_buffer_t *buffer, size_t *left_p);
 
-/* Ends the thread, and drops what it has not written. */
+/* Stops the thread, and discards the data that it has not written. */
 void rd_buffer_close(rd_buffer_t *buffer);
 
 #endif

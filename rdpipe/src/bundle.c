@@ -10,8 +10,10 @@
 #include "bytes.h"
 #include "twice.h"
 
-#define UNSENT_BYTES (64 * 1024) /* in the kernel for each, in addition to bytes in flight */
-#define DEAD_MS 20000            /* after which a connection without acknowledgements is dead */
+/* Unsent bytes per connection in the kernel, in addition to those in flight. */
+#define UNSENT_BYTES (64 * 1024)
+/* How long a connection may go without acknowledgements before it counts as dead. */
+#define DEAD_MS 20000
 #define PERIOD_MAX_MS 2000
 #define PERIOD_RTTS 4 /* how long a new connection needs to reach its speed */
 
@@ -222,8 +224,9 @@ bool rd_bundle_open(const rd_bundle_terms_t *terms, bw_link_t **link_p, rd_why_t
     return false;
 }
 
-/* Limits how much unsent data waits in a connection's kernel buffer. A full buffer would be a long
- * queue; with little in it each connection takes what it can carry. */
+/* Limits how much unsent data waits in a connection's kernel buffer. A large backlog in one
+ * connection would delay its chunks; if the buffers stay short, each connection gets only as much
+ * as it can carry. */
 static void tune(const rd_bundle_t *bundle, int socket)
 {
     int unsent = UNSENT_BYTES, dead_ms = DEAD_MS;

@@ -9,22 +9,23 @@
 /*
  * A link over up to RD_STREAMS_MAX TCP connections, plain or TLS. Its bytes go in chunks over
  * whichever connection has room, and the receiver reads or decrypts each chunk straight to its
- * place in the ring. A thread of the link does this work while the user's thread runs; they share
- * two rings.
+ * place in the ring. The link's own thread does this work while the user's thread runs; the two
+ * threads share two rings.
  *
  * session/strands.h describes what each connection carries, and what happens when one dies. The
- * link ends in order only when all bytes up to END have arrived. If the last connection dies before
- * that, the link has failed. A side closes only after it has heard that everything was taken
- * (DONE), so what a connection loses after that is not sent again.
+ * link closes cleanly only when all bytes up to END have arrived. If the last connection dies
+ * before that, the link has failed. Each side closes only after it has received DONE, which
+ * confirms that everything was accepted, so data that a connection loses after that need not be
+ * sent again.
  */
 
 #define RD_STREAMS_MAX BW_STRANDS_MAX
 
 typedef struct {
-    uint64_t out_bytes, in_bytes; /* of the rings, valid sizes; the peer has them reversed */
+    uint64_t out_bytes, in_bytes; /* valid ring sizes; the peer has the two swapped */
     unsigned most;                /* the most streams to use */
     bool is_auto;                 /* begin with one, and add more while that is faster */
-    unsigned rtt_ms;              /* of the path */
+    unsigned rtt_ms;              /* round-trip time of the path */
 } rd_bundle_terms_t;
 
 /* Opens a link without a connection. Its kind is "tcp". */
@@ -34,7 +35,7 @@ bool rd_bundle_open(const rd_bundle_terms_t *terms, bw_link_t **link_p, rd_why_t
  * and the session from then on, also on failure. If `tls` is NULL the connection is plain. */
 bool rd_bundle_add(bw_link_t *link, int socket, rd_tls_t *tls);
 
-/* How many connections are alive, and how many were in use at most. */
+/* The number of connections that are alive, and the highest number that were in use at once. */
 unsigned rd_bundle_live(bw_link_t *link);
 unsigned rd_bundle_used(bw_link_t *link);
 

@@ -15,9 +15,9 @@
  * bundle_close, which joins the link's thread.
  */
 
-#define RD_PERIOD_MIN_MS 200 /* of measuring with the same number of connections */
+#define RD_PERIOD_MIN_MS 200 /* how long to measure with the same number of connections */
 
-/* The connection of one strand. */
+/* The connection that carries one strand. */
 typedef struct {
     int fd; /* -1: dead */
     rd_tls_t *tls;
@@ -29,43 +29,44 @@ typedef enum { RD_BUNDLE_RUNS, RD_BUNDLE_ENDED, RD_BUNDLE_FAILED } rd_bundle_sta
 /* These members are written before the thread starts and read by both threads: link, event, wake,
  * the rings and their sizes, most. */
 typedef struct {
-    bw_link_t link; /* first: a bw_link_t pointer is a pointer to this one */
+    bw_link_t link; /* must be first: a bw_link_t pointer is cast to this type */
     pthread_t thread;
-    int event; /* tells the user to look again */
-    int wake;  /* tells the thread to look again */
+    int event; /* wakes the user to check again */
+    int wake;  /* wakes the thread to check again */
     uint8_t *out, *in;
     uint64_t out_bytes, in_bytes;
     unsigned most;
 
-    /* Between the two threads. Each position has one writer. */
-    _Atomic uint64_t out_head, in_tail; /* the user's: committed, released */
-    _Atomic uint64_t out_tail, in_head; /* the thread's: acknowledged, arrived */
-    _Atomic uint64_t wants;             /* room that the user waits for */
-    _Atomic uint64_t awaits;            /* position + 1 behind which the user waits for bytes */
+    /* Shared by the two threads. Each position has one writer. */
+    _Atomic uint64_t out_head, in_tail; /* written by the user: committed, released */
+    _Atomic uint64_t out_tail, in_head; /* written by the thread: acknowledged, arrived */
+    _Atomic uint64_t wants;             /* room for which the user waits */
+    _Atomic uint64_t awaits;            /* the user waits for bytes after position `awaits` - 1 */
     _Atomic bool is_asleep;             /* the thread waits */
-    _Atomic bool is_closing;            /* the user wants no more */
+    _Atomic bool is_closing;            /* the user has closed the link */
     _Atomic int state; /* rd_bundle_state_t; in_head is final when it is not RD_BUNDLE_RUNS */
-    _Atomic(const char *) reason; /* of RD_BUNDLE_FAILED */
+    _Atomic(const char *) reason; /* for RD_BUNDLE_FAILED */
     _Atomic unsigned live, used;
     pthread_mutex_t mutex;  /* held while a connection is added */
     _Atomic unsigned added; /* how many of `adds` the thread may take */
     rd_wire_t adds[RD_STREAMS_MAX];
 
-    /* The user's. */
-    uint64_t peeked, told; /* in_head as peek gave it; in_tail when the thread was told */
+    /* Used only by the user's thread. */
+    uint64_t peeked, told; /* in_head as returned by peek; in_tail when the thread was last told */
     int peeked_state;
 
-    /* The thread's. */
+    /* Used only by the link's thread. */
     bw_strands_t strands;
-    rd_wire_t wires[BW_STRANDS_MAX]; /* those before strands.count */
-    unsigned come;                   /* how many of `adds` it has taken */
-    uint64_t seen_head, seen_tail;   /* the user's positions, as of the last turn */
+    rd_wire_t wires[BW_STRANDS_MAX]; /* only the first strands.count are used */
+    unsigned come;                   /* how many of `adds` the thread has taken */
+    uint64_t seen_head, seen_tail;   /* the user's positions at the last turn */
     const char *last_reason;         /* why the last connection died; NULL: it was closed */
     bw_pace_t pace;
     bool is_auto;
     int64_t period_ms, period_began_ms;
     uint64_t period_from;
-    bool is_first_period; /* the first is shorter, until there are streams to add */
+    /* The first period is shorter, and lasts until there are streams to add. */
+    bool is_first_period;
     uint8_t scratch[65536];
 } rd_bundle_t;
 
@@ -74,13 +75,13 @@ static inline uint8_t *rd_bundle_place(uint8_t *ring, uint64_t bytes, uint64_t p
     return ring + (position & (bytes - 1));
 }
 
-/* How many bytes one confirmation covers. */
+/* The number of bytes that one acknowledgement covers. */
 static inline uint64_t rd_bundle_ack_bytes(const rd_bundle_t *bundle)
 {
     return bundle->in_bytes / (bundle->most > 1 ? 64 : 16);
 }
 
-/* Room in the outgoing ring. Either thread may ask. */
+/* Room in the outgoing ring. Either thread may call this. */
 static inline uint64_t rd_bundle_room(const rd_bundle_t *bundle)
 {
     return bundle->out_bytes - (atomic_load_explicit(&bundle->out_head, memory_order_relaxed) -
@@ -88,7 +89,7 @@ static inline uint64_t rd_bundle_room(const rd_bundle_t *bundle)
 }
 
 /* The main function of the link's thread; the argument is the bundle. It runs until the user has
- * closed the link and his bytes are sent, or PARTING_MS after he has closed it. */
+ * closed the link and the remaining bytes are sent, but for at most PARTING_MS after the close. */
 void *rd_bundle_thread(void *argument);
 
 #endif

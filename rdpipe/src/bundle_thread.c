@@ -9,8 +9,9 @@
 
 #include "bytes.h"
 
-#define TURN_BYTES ((size_t)256 * 1024) /* read from one connection before the user is told */
-#define PARTING_MS 5000                 /* by then the last committed bytes are sent */
+/* The most that is read from one connection before the user is woken. */
+#define TURN_BYTES ((size_t)256 * 1024)
+#define PARTING_MS 5000 /* time limit for sending the last committed bytes after the close */
 
 /* ---- one connection ---- */
 
@@ -81,7 +82,7 @@ static bool push_tls(const rd_bundle_t *bundle, const rd_wire_t *wire, bw_strand
     return true;
 }
 
-/* Sends what can be sent now, and buries the connection if it is dead. */
+/* Sends as much as the connection accepts now, and closes the connection if it is dead. */
 static void push(rd_bundle_t *bundle, unsigned place)
 {
     rd_wire_t *wire = &bundle->wires[place];
@@ -97,7 +98,8 @@ static void push_live(rd_bundle_t *bundle, unsigned place)
         push(bundle, place);
 }
 
-/* Returns bytes, 0 if there are none now, or -1 if there will be none. */
+/* Returns the number of bytes read, 0 if none are available now, or -1 if the connection has
+ * ended. */
 static ssize_t pull(const rd_wire_t *wire, void *to, size_t len)
 {
     size_t got = 0;
@@ -116,7 +118,8 @@ static ssize_t pull(const rd_wire_t *wire, void *to, size_t len)
     return n > 0 ? n : n < 0 && errno == EAGAIN ? 0 : -1;
 }
 
-/* Reads arrived bytes, up to a limit. False: the connection is dead. *done_p: bytes arrived. */
+/* Reads the bytes that have arrived, up to a limit, and sets *done_p if there were any. Returns
+ * false if the connection is dead. */
 static bool hear(rd_bundle_t *bundle, unsigned place, bool *done_p)
 {
     rd_wire_t *wire = &bundle->wires[place];
@@ -145,14 +148,14 @@ static bool hear(rd_bundle_t *bundle, unsigned place, bool *done_p)
 
 /* ---- all of them ---- */
 
-/* Looks at what the user has done. */
+/* Picks up the positions that the user's thread has written. */
 static void look(rd_bundle_t *bundle)
 {
     bundle->strands.head = atomic_load_explicit(&bundle->out_head, memory_order_acquire);
     bundle->strands.taken = atomic_load_explicit(&bundle->in_tail, memory_order_acquire);
 }
 
-/* True: another chunk was assigned to a connection. */
+/* Assigns the next chunk to a connection. Returns true if there was one to assign. */
 static bool assign(rd_bundle_t *bundle)
 {
     int place = bw_strands_assign(&bundle->strands);
@@ -162,7 +165,7 @@ static bool assign(rd_bundle_t *bundle)
     return place >= 0;
 }
 
-/* Tells the peer from time to time how much room there is and how much has arrived. */
+/* Reports to the peer from time to time how much room there is and how much has arrived. */
 static void say_ack(rd_bundle_t *bundle)
 {
     int place = bw_strands_acknowledge(&bundle->strands, rd_bundle_ack_bytes(bundle), true);
@@ -171,7 +174,7 @@ static void say_ack(rd_bundle_t *bundle)
         push(bundle, (unsigned)place);
 }
 
-/* Wakes the user if what he waits for has happened. */
+/* Wakes the user if the event for which he waits has happened. */
 static void publish(rd_bundle_t *bundle)
 {
     const bw_strands_t *strands = &bundle->strands;
@@ -204,12 +207,13 @@ static void publish(rd_bundle_t *bundle)
         (void)eventfd_write(bundle->event, 1);
 }
 
-/* If a period is over, decides whether more or fewer connections are used from now on. */
+/* At the end of a period, decides whether to use more or fewer connections. */
 static void pace(rd_bundle_t *bundle)
 {
     int64_t now = rd_now_ms(), ms = now - bundle->period_began_ms;
     uint64_t arrived = bundle->strands.out.arrived;
-    /* A full window also means hunger: what arrives then shows whether a connection is late. */
+    /* A full window also counts as demand, because the bytes that arrive then show whether one
+     * connection is falling behind. */
     bool is_hungry = bw_strands_unassigned(&bundle->strands) > 0 ||
                      rd_bundle_room(bundle) < bundle->out_bytes / 4;
 
@@ -229,8 +233,8 @@ static void pace(rd_bundle_t *bundle)
         atomic_store(&bundle->used, bundle->pace.use);
 }
 
-/* Sends the end on each connection, once everything has gone to the kernel. True: the ends have
- * also gone to the kernel. */
+/* Sends END on each connection once all data has been handed to the kernel. Returns true if the
+ * kernel has also accepted every END. */
 static bool say_end(rd_bundle_t *bundle)
 {
     bool is_gone = bw_strands_end(&bundle->strands);
@@ -267,7 +271,7 @@ static void wait_for_work(rd_bundle_t *bundle, int ms)
         (void)eventfd_read(bundle->wake, &ignored);
 }
 
-/* Takes the connections that were added since the last turn. */
+/* Starts using the connections that were added since the last turn. */
 static void take_added(rd_bundle_t *bundle)
 {
     while (bundle->come < atomic_load(&bundle->added)) {
@@ -277,7 +281,7 @@ static void take_added(rd_bundle_t *bundle)
     }
 }
 
-/* True: something was done. */
+/* One iteration of the thread's loop. Returns true if it did anything. */
 static bool turn(rd_bundle_t *bundle)
 {
     bool done = false;
@@ -347,7 +351,8 @@ void *rd_bundle_thread(void *argument)
             (void)rd_tls_flush(wire->tls);
         }
         (void)shutdown(wire->fd, SHUT_WR);
-        /* Read the rest, because closing a socket with unread data resets the connection. */
+        /* Read and discard what is left, because closing a socket with unread data resets the
+         * connection. */
         (void)bw_discard(wire->fd, 64);
         close(wire->fd);
         rd_tls_free(wire->tls);

@@ -17,7 +17,7 @@
 #define DEVICES "/sys/class/infiniband"
 #define CARRIER "lib/rdpipe/beamway_rdma.so"
 
-/* This is cheaper than loading the carrier and hearing it from there. */
+/* Checks for a device directly, because that is cheaper than loading the carrier to ask it. */
 static bool has_device(void)
 {
     DIR *devices = opendir(DEVICES);
@@ -74,7 +74,7 @@ static const bw_carrier_t *load(rd_why_t *why)
 
 typedef int (*name_fn)(int, struct sockaddr *, socklen_t *);
 
-/* The address of one end of the connection, as the connection manager wants it. */
+/* The address of one end of the connection, in the format of the RDMA connection manager. */
 static bool address_of(int socket, name_fn name, bw_rdma_address_t *address_p)
 {
     union {
@@ -105,8 +105,8 @@ static bool address_of(int socket, name_fn name, bw_rdma_address_t *address_p)
 
 #define PLACE_MAX 256
 
-/* A place is where to listen or to connect, in the carrier's own format. The functions return its
- * length; 0: it is not known. */
+/* A place is the address to listen at or to connect to, in the carrier's own format. The functions
+ * return its length, or 0 if it is not known. */
 typedef struct {
     uint32_t carrier;
     const char *name;
@@ -130,7 +130,7 @@ static size_t as_told(int socket, const uint8_t *address, size_t len, uint8_t pl
     return len;
 }
 
-/* The address at which the connection has reached us, with any port. */
+/* Our address on this connection, with the port left open. */
 static size_t rdma_here(int socket, uint8_t place[PLACE_MAX])
 {
     bw_rdma_address_t at;
@@ -186,7 +186,8 @@ static const bw_carrier_t *table_of(const words_t *of, rd_why_t *why)
 
 /* ---- what they have ---- */
 
-/* Waits until the attempt is in this state. A carrier that is immediate is in it now, or never. */
+/* Waits until the attempt reaches this state. A synchronous carrier is already in it, or never will
+ * be. */
 static bool reach(rd_attempt_t *attempt, bw_state_t state, int stop, int64_t deadline,
                   rd_why_t *why)
 {

@@ -6,15 +6,16 @@
 #include "text.h"
 
 /*
- * How the two sides of a hop get a link over one of the carriers (native/link). They have already
- * proved over a TCP connection, here `socket`, that they have the key. The consumer listens, and
- * the producer connects to the address that the consumer's listener reports. A carrier that needs
- * to know more takes it from the connection: rdma the addresses of its ends, tcp the socket itself.
+ * How the two sides of a hop set up a link over one of the carriers (native/link). Both have
+ * already proved over a TCP connection (`socket` below) that they have the key. The consumer
+ * listens, and the producer connects to the address that the consumer's listener reports. A carrier
+ * that needs more than that gets it from the connection: rdma uses the addresses of both ends, and
+ * tcp the socket itself.
  *
  * The carrier for rdma is the shared object lib/rdpipe/beamway_rdma.so next to the commands'
- * directory. It is loaded when a hop may use rdma and the local host has a device. One thread makes
- * these calls, and each call waits until `deadline` at most, or until `stop` is readable. On false,
- * *why is set and nothing is open.
+ * directory. It is loaded when a hop may use rdma and the local host has a device. All calls must
+ * come from one thread, and each waits until `deadline` at most, or until `stop` is readable. On
+ * false, *why is set and nothing is open.
  */
 
 enum { RD_CARRIER_SHM = 1, RD_CARRIER_RDMA = 2, RD_CARRIER_TCP = 4 };
@@ -30,15 +31,15 @@ bool rd_carrier_has_rdma(void);
 /* A link that is not connected yet. */
 typedef struct {
     bw_link_t *link;    /* NULL: none */
-    bw_report_t report; /* of the last step */
+    bw_report_t report; /* report on the last step */
 } rd_attempt_t;
 
 /* Afterwards the report holds the address and the token for the producer. */
 bool rd_carrier_listen(uint32_t carrier, int socket, int stop, int64_t deadline,
                        rd_attempt_t *attempt_p, rd_why_t *why);
 
-/* Connects to a listener at that address and waits until both sides have the link, which is
- * *link_p. `device` receives the name of its device, or "" if it has no particular one. */
+/* Connects to a listener at that address, waits until both sides have the link, and sets *link_p to
+ * it. `device` receives the name of the link's device, or "" if it does not use one. */
 bool rd_carrier_connect(uint32_t carrier, int socket, const uint8_t *address, size_t address_len,
                         const uint8_t token[BW_TOKEN_BYTES], uint64_t ring_bytes, int stop,
                         int64_t deadline, bw_link_t **link_p, char device[BW_DEVICE_BYTES],
@@ -49,7 +50,7 @@ bool rd_carrier_connect(uint32_t carrier, int socket, const uint8_t *address, si
 bool rd_carrier_accept(rd_attempt_t *attempt, int stop, int64_t deadline, bw_link_t **link_p,
                        rd_why_t *why);
 
-/* Ends an attempt. Does nothing if there is none. */
+/* Closes an attempt. Does nothing if none is open. */
 void rd_carrier_end(rd_attempt_t *attempt);
 
 #endif

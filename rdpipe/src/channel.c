@@ -16,7 +16,7 @@
 #define WORDS_MAX (RD_SSH_OPTIONS_MAX + 40)
 #define TEXTS_BYTES 8192
 
-/* The arguments of a command, and the memory of those that are made here. */
+/* The arguments of a command, and those of them that were allocated here. */
 typedef struct {
     const char *word[WORDS_MAX + 1];
     size_t count;
@@ -52,7 +52,7 @@ __attribute__((format(printf, 2, 3))) static void add_text(words_t *words, const
     words->used += (size_t)len + 1;
 }
 
-/* RDPIPE_SSH may have options after the program's name. */
+/* RDPIPE_SSH may contain options after the program's name. */
 static void add_program(words_t *words)
 {
     const char *program = getenv("RDPIPE_SSH");
@@ -129,7 +129,7 @@ void rd_channel_show(FILE *to, const char *host, const rd_ssh_t *ssh)
 static _Noreturn void run_ssh(const words_t *words, const char *host)
 {
     rd_prompt_by_us(host);
-    /* rdpipe passes a ctrl-C on, for which ssh must stay alive. */
+    /* rdpipe forwards a ctrl-C to the agents, so ssh must survive it. */
     (void)signal(SIGINT, SIG_IGN);
     (void)signal(SIGQUIT, SIG_IGN);
     (void)signal(SIGHUP, SIG_IGN);
@@ -140,8 +140,8 @@ static _Noreturn void run_ssh(const words_t *words, const char *host)
     _exit(126);
 }
 
-/* The agent keeps open only its channel, standard error, and the standard streams that it needs. If
- * it had another one, a command of the shell would wait for it to be closed. */
+/* The agent keeps only its channel, standard error, and the standard streams that it needs. If it
+ * kept another one open, a command in the shell's pipeline would wait for it to be closed. */
 static _Noreturn void run_agent(int in, int out, unsigned needs)
 {
     int low_in = fcntl(in, F_DUPFD_CLOEXEC, 5), low_out = fcntl(out, F_DUPFD_CLOEXEC, 5);
@@ -153,7 +153,7 @@ static _Noreturn void run_agent(int in, int out, unsigned needs)
         dup3(low_out, 4, O_CLOEXEC) < 0)
         _exit(RD_EXIT_OWN);
     closefrom(5); /* for kernels without close_range */
-    /* rdpipe passes on what a terminal sends to every process. */
+    /* rdpipe forwards the signals that a terminal sends to every process. */
     (void)signal(SIGHUP, SIG_IGN);
     (void)signal(SIGTERM, SIG_IGN);
     _exit(rd_agent(3, 4));

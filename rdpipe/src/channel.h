@@ -18,18 +18,19 @@
 #define RD_SSH_OPTIONS_MAX 64
 
 typedef struct {
-    const char *options[RD_SSH_OPTIONS_MAX]; /* the user's, as ssh takes them */
+    const char *options[RD_SSH_OPTIONS_MAX]; /* the user's options in ssh's format */
     size_t count;
-    const char *remote_path; /* the directory of the commands there; NULL: they are on the PATH */
+    /* The directory that contains the commands there; NULL: use the PATH. */
+    const char *remote_path;
 } rd_ssh_t;
 
 typedef struct {
-    pid_t pid; /* of ssh or the agent; 0: not started */
+    pid_t pid; /* the process ID of ssh or of the agent; 0: not started */
     int to;    /* -1: closed */
     rd_lines_t from;
     const char *host; /* "" for the local host */
     bool is_reaped;
-    int status; /* of ssh or the agent, once it is reaped */
+    int status; /* the exit status of ssh or of the agent, once it is reaped */
 } rd_channel_t;
 
 typedef enum { RD_SHARE_NO, RD_SHARE_MASTER, RD_SHARE_USE } rd_share_t;
@@ -38,9 +39,9 @@ typedef enum { RD_SHARE_NO, RD_SHARE_MASTER, RD_SHARE_USE } rd_share_t;
  * `socket` is the path of the master's socket, if the connection is shared. */
 bool rd_channel_start(rd_channel_t *channel_p, const char *host, unsigned needs,
                       const rd_ssh_t *ssh, rd_share_t share, const char *socket, rd_why_t *why);
-/* Closes the channel, which the agent takes as the end of rdpipe. */
+/* Closes the channel. The agent takes that to mean that rdpipe has exited. */
 void rd_channel_close(rd_channel_t *channel);
-/* Reaps the channel's process. True if it has ended. */
+/* Reaps the channel's process. Returns true if it has exited. */
 bool rd_channel_reap(rd_channel_t *channel);
 
 /* Prints the command that starts an agent on `host`, with ssh's arguments quoted, for a plan. */

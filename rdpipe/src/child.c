@@ -10,12 +10,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define MERCY_MS 1000                 /* between SIGTERM and SIGKILL */
-#define WORD_MAX ((size_t)100 * 1024) /* of one argument; less than MAX_ARG_STRLEN */
+#define MERCY_MS 1000                 /* time between SIGTERM and SIGKILL */
+#define WORD_MAX ((size_t)100 * 1024) /* the longest argument; less than MAX_ARG_STRLEN */
 
-/* Runs between fork and exec, so it makes only calls that are safe there. The parent writes to `go`
- * when the guard knows the process, or dies and so closes it. `script` is a file with the command,
- * or NULL. */
+/* Runs between fork and exec, so it may call only async-signal-safe functions. The parent writes to
+ * `go` once the guard knows the process; if the parent dies instead, `go` is closed. `script` is a
+ * file with the command, or NULL. */
 static _Noreturn void run(const char *command, const char *script, int in, int out, const int go[2])
 {
     struct sigaction standard = {.sa_handler = SIG_DFL};
@@ -24,8 +24,8 @@ static _Noreturn void run(const char *command, const char *script, int in, int o
 
     (void)setpgid(0, 0);
     close(go[1]);
-    /* If all its guards are killed with its agent, this ends the shell; the guards would also end
-     * the processes that it has started. */
+    /* If the guards are killed along with the agent, this still ends the shell, although not the
+     * processes that it has started, which the guards would also have killed. */
     (void)prctl(PR_SET_PDEATHSIG, SIGTERM);
     for (int sig = 1; sig < NSIG; sig++)
         (void)sigaction(sig, &standard, NULL);
@@ -49,7 +49,7 @@ static void close_pair(int pair[2])
             close(pair[i]);
 }
 
-/* Makes a pipe with one end for the command and the other for us, or opens /dev/null. */
+/* Creates a pipe between the command and us, or opens /dev/null. */
 static bool open_pair(bool is_wanted, bool we_write, int pair[2])
 {
     if (is_wanted)
@@ -60,8 +60,8 @@ static bool open_pair(bool is_wanted, bool we_write, int pair[2])
     return pair[we_write ? 0 : 1] >= 0;
 }
 
-/* Makes a file in memory that the command's shell can open under `name`, which is valid until the
- * descriptor is closed. -1: errno. */
+/* Creates a file in memory that the command's shell can open as `name`, which is valid until the
+ * descriptor is closed. Returns -1 with errno on failure. */
 static int make_script(const char *command, char name[32])
 {
     int fd = memfd_create("rdpipe-command", 0);

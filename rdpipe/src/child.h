@@ -13,25 +13,26 @@ typedef struct {
     bool is_over, is_killed;
     bool wants_terminal; /* the kernel has stopped it because its group is not in the foreground */
     bool is_gone;        /* the group has no process left, so its ID may belong to another by now */
-    int status;          /* as a shell reports it, once it is over */
+    int status;          /* the exit status as a shell reports it, once the command has exited */
     int64_t kill_at;     /* when to send SIGKILL; 0: never */
 } rd_child_t;
 
 /*
- * Starts `sh -c COMMAND`. Its standard input and output are pipes, whose other ends the caller
- * gets; NULL means /dev/null. It shares our standard error. The guards learn of it before it runs,
- * and keep its input open until rd_guard_release.
+ * Starts `sh -c COMMAND`. Its standard input and output are pipes, whose other ends are returned to
+ * the caller; NULL means /dev/null. It inherits our standard error. The guards are told of it
+ * before it runs, and hold its input open until rd_guard_release.
  */
 bool rd_child_start(rd_child_t *child_p, const char *command, rd_guard_t *guard, rd_end_t *stdin_p,
                     rd_end_t *stdout_p, rd_why_t *why);
 
-/* Call this on SIGCHLD. True if the command has just ended. This also updates `wants_terminal`. */
+/* Call this on SIGCHLD. Returns true if the command has just exited. This also updates
+ * `wants_terminal`. */
 bool rd_child_reap(rd_child_t *child, rd_guard_t *guard);
 
 void rd_child_signal(const rd_child_t *child, int sig);
 /* Sends SIGTERM to the group now; rd_child_tick sends SIGKILL after a while. */
 void rd_child_end(rd_child_t *child);
-/* Returns the milliseconds until it must be called again, -1 for never. */
+/* Returns the number of milliseconds until the next call is due, or -1 if none is. */
 int rd_child_tick(rd_child_t *child, rd_guard_t *guard);
 
 #endif

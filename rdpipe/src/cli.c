@@ -271,7 +271,7 @@ static bool read_key(const rd_cli_t *cli, rd_key_t *key_p, rd_why_t *why)
     if (cli->key_fd >= 0) {
         bool done = rd_key_of_fd(cli->key_fd, key_p, why);
 
-        fill_standard_descriptors(); /* the key's descriptor may have been a standard one */
+        fill_standard_descriptors(); /* reading the key may have closed a standard descriptor */
         return done;
     }
     return rd_key_of_environment(key_p, why);

@@ -13,17 +13,17 @@
 #define RD_VERSION "0.2.0"
 
 enum {
-    RD_EXIT_FAULT = 1, /* the stream is not whole */
+    RD_EXIT_FAULT = 1, /* the stream is incomplete */
     RD_EXIT_USAGE = 2,
     RD_EXIT_OWN = 125, /* in rdpipe: a host, a connection or an agent failed, not a command */
-    RD_EXIT_QUIT = 141 /* the reader wanted no more, as for a command that SIGPIPE ends */
+    RD_EXIT_QUIT = 141 /* the reader closed early; as after SIGPIPE */
 };
 
 typedef struct {
-    const char *name; /* of the command */
+    const char *name; /* the command's name */
     rd_terms_t terms;
     bool verbose, json, progress, quiet;
-    uint64_t buffer;    /* bytes in front of the output; 0: none */
+    uint64_t buffer;    /* size in bytes of the buffer before the output; 0: none */
     uint64_t drop_s;    /* seconds after which a stuck receiver is dropped; 0: never */
     unsigned start;     /* percentage of `buffer` at which writing begins */
     const char *resume; /* a file, NULL: none */
@@ -37,7 +37,7 @@ typedef struct {
 #define RD_RATE_MIN 1024u
 #define RD_RATE_MAX ((uint64_t)1 << 40)
 
-/* Options for getopt_long, with numbers above all letters. A command's own options follow
+/* Options for getopt_long, numbered above all letters. Options specific to one command start at
  * RD_OPTION_OWN. */
 enum {
     RD_OPTION_CARRIER = 256,
@@ -62,7 +62,7 @@ enum {
     RD_OPTION_START,
     RD_OPTION_DROP,
     RD_OPTION_VERSION,
-    RD_OPTION_OF_SENDER, /* in rdrecv: refused */
+    RD_OPTION_OF_SENDER, /* rdrecv rejects it */
     RD_OPTION_OWN
 };
 /* The options of every command. */
@@ -75,7 +75,7 @@ enum {
         "version", 0, NULL, RD_OPTION_VERSION                                                      \
     }
 
-/* The options that the sender decides for both sides. */
+/* The options that the sender sets for both sides. */
 #define RD_SENDER_OPTIONS                                                                          \
     {"block", 1, NULL, RD_OPTION_BLOCK}, {"no-checksum", 0, NULL, RD_OPTION_NO_CHECKSUM},          \
         {"zstd", 2, NULL, RD_OPTION_ZSTD}, {"rate", 1, NULL, RD_OPTION_RATE},                      \
@@ -83,32 +83,34 @@ enum {
         "congestion", 1, NULL, RD_OPTION_CONGESTION                                                \
     }
 
-/* The first call of each command. It opens closed standard streams, so that none of our descriptors
- * takes the number of one: a closed input then reads as empty, and writing to a closed output is an
- * error. It also resets an inherited SIGCHLD, so that children can be waited for. */
+/* Every command must call this first. It reopens standard streams that are closed, so that none of
+ * our descriptors gets the number of one: a closed input then reads as empty, and writing to a
+ * closed output is an error. It also resets SIGCHLD to its default, because a command that inherits
+ * it as ignored cannot wait for its children. */
 void rd_cli_init(rd_cli_t *cli, const char *name);
 
-/* Returns 0 if everything printed to standard output was written; otherwise it complains and
+/* Returns 0 if everything printed to standard output was written; otherwise it prints an error and
  * returns RD_EXIT_FAULT. */
 int rd_cli_printed(const rd_cli_t *cli);
 
 struct option;
-/* Takes the options of rdsend or rdrecv, which `options` lists. Exits on --help, and wherever
- * rd_cli_option does. */
+/* Parses the options of rdsend or rdrecv, which `options` lists. Exits on --help, and in all cases
+ * in which rd_cli_option does. */
 void rd_cli_options(rd_cli_t *cli, int argc, char **argv, const struct option *options,
                     const char *help);
 
-/* Takes an option of rd_cli_t. Exits on --version, a bad value or an unknown option. */
+/* Stores the value of an option that belongs to rd_cli_t. Exits on --version, on a bad value, or on
+ * an unknown option. */
 void rd_cli_option(rd_cli_t *cli, int option, const char *value);
 
-/* Call this after the last option. Exits if some options contradict each other. */
+/* Call this after the last option. Exits if any options contradict each other. */
 void rd_cli_check(const rd_cli_t *cli);
 
 /* "prog: text" on standard error. */
 __attribute__((format(printf, 2, 3))) void rd_say(const rd_cli_t *cli, const char *form, ...);
 
-/* Prints text that others may have written. Control characters and invalid UTF-8 become \xNN, so
- * that a terminal shows them but does not obey them. */
+/* Prints text from an untrusted source. Control characters and invalid UTF-8 become \xNN, so that a
+ * terminal shows them but does not obey them. */
 void rd_plain_text(FILE *to, const char *text);
 
 /* Prints "name: text" to standard error as plain text and with one write, because other processes
@@ -122,15 +124,16 @@ __attribute__((format(printf, 2, 3), noreturn)) void rd_usage(const rd_cli_t *cl
 /* A port from 1 (or 0, if `any`) to 65535; exits if the text is not one. */
 uint16_t rd_cli_port(const rd_cli_t *cli, const char *text, bool any);
 
-/* Turns the signals that would end us silently, SIGPIPE and SIGXFSZ, into errors of the calls. */
+/* Ignores SIGPIPE and SIGXFSZ, which would kill us silently, so that the system calls fail with an
+ * error instead. */
 void rd_ignore_signals(void);
 
 /* Formats an amount in decimal units, such as 1.234 GB/s or 12.3 MB. */
 void rd_amount(char text[32], double amount, const char *unit);
 
-/* The body of rdsend and rdrecv: opens a hop with the key that the options name, moves one stream
- * over it with `move`, which owns the local end, and returns the exit status. `host` is the other
- * side; NULL if the other side connects to us, and then messages call it "the sender". Exits
+/* The body of rdsend and rdrecv: opens a hop with the key that the options name, transfers one
+ * stream over it with `move`, which owns the local end, and returns the exit status. `host` is the
+ * other side; NULL if the other side connects to us, and then messages call it "the sender". Exits
  * through rd_usage if the options name no key. */
 typedef bool rd_open_t(const rd_cli_t *cli, const char *host, uint16_t port, const rd_key_t *key,
                        rd_hop_t *hop_p, rd_why_t *why);

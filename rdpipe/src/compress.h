@@ -7,8 +7,8 @@
 #include <stdint.h>
 
 /*
- * Compresses the blocks of a stream one by one with libzstd, so that a piece is sent as soon as it
- * arrives and the memory is that of one block.
+ * Compresses the blocks of a stream one by one with libzstd, so that each block can be sent as soon
+ * as it arrives and only one block is in memory.
  */
 
 #define RD_ZSTD_LEVEL 3
@@ -31,9 +31,9 @@ const char *rd_zstd_version(void);
 bool rd_compressor_open(rd_compressor_t *compressor_p, size_t size, int level, bool compresses);
 void rd_compressor_close(rd_compressor_t *compressor);
 
-/* Compresses `len` bytes of its block into `to`. Returns 0 if that would not make them fewer. */
+/* Compresses `len` bytes of its block into `to`. Returns 0 if the result would not be smaller. */
 size_t rd_compress(rd_compressor_t *compressor, size_t len, uint8_t *to);
-/* Decompresses into its block. True if exactly `wanted` bytes came out. */
+/* Decompresses into its block. Returns true if the result has exactly `wanted` bytes. */
 bool rd_decompress(rd_compressor_t *compressor, const uint8_t *from, size_t len, size_t wanted);
 
 #endif

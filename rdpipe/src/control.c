@@ -8,7 +8,7 @@
 #include "key.h"
 
 #define SEND_MS 10000
-#define SEND_BYTES_PER_S 65536 /* the slowest peer that we still wait for */
+#define SEND_BYTES_PER_S 65536 /* the slowest peer for which we still wait */
 
 static bool make_room(char **text_p, size_t len, size_t *room_p, size_t more)
 {
@@ -19,7 +19,7 @@ static bool make_room(char **text_p, size_t len, size_t *room_p, size_t more)
         room *= 2;
     if (room == *room_p)
         return true;
-    text = malloc(room); /* not realloc, because it may leave a copy of a key behind */
+    text = malloc(room); /* not realloc, which may leave a copy of a key behind in freed memory */
     if (!text)
         return false;
     if (*text_p) {
@@ -105,7 +105,7 @@ bool rd_line_send(rd_line_t *line, int fd)
     deadline = rd_now_ms() + SEND_MS + (int64_t)(line->len * 1000 / SEND_BYTES_PER_S);
     while (done < line->len && rd_left_ms(deadline) > 0) {
         struct pollfd polled = {.fd = fd, .events = POLLOUT};
-        /* A pipe that is ready takes a small piece without blocking. */
+        /* A pipe that is ready accepts a small piece without blocking. */
         size_t len = line->len - done < 4096 ? line->len - done : 4096;
         ssize_t n;
 

@@ -15,9 +15,9 @@
 /* Also raised when an older rdcp would misread the command of a part before it compares
  * versions. */
 #define RD_CONTROL_VERSION "4"
-/* How many bytes of a receiver's output each agent may have in transit. */
+/* The limit for the bytes of a receiver's output that each agent may have in transit. */
 #define RD_OUTPUT_WINDOW ((size_t)256 * 1024)
-/* The first word of an agent. What a login shell prints before it is skipped. */
+/* The first word that an agent sends. Anything that a login shell prints before it is skipped. */
 #define RD_CONTROL_HELLO "rdpipe-agent"
 
 typedef struct {
@@ -30,8 +30,8 @@ void rd_line_begin(rd_line_t *line, const char *what);
 void rd_line_add(rd_line_t *line, const char *name, const char *value);
 void rd_line_add_bytes(rd_line_t *line, const char *name, const void *value, size_t len);
 void rd_line_number(rd_line_t *line, const char *name, uint64_t value);
-/* Sends the line and wipes it. The other side has 10 s, plus one second for each 64 KiB, to take
- * it. Returns false if it did not. */
+/* Sends the line and wipes it from memory. The other side has 10 s, plus one second for each 64
+ * KiB, to read it. Returns false if it did not read it in time. */
 bool rd_line_send(rd_line_t *line, int fd);
 
 /* Reads lines from a descriptor. */

@@ -19,8 +19,9 @@
  *   source: pack    sends what is missing
  *   target: unpack  writes it
  *
- * With several targets, each has its own `have`, which follow each other, and its own `unpack`,
- * which all get the same stream. A file that only some targets have is sent to all of them.
+ * With several targets, each has its own `have` and its own `unpack`. The `have` parts run one
+ * after the other in the pipeline, and the `unpack` parts all receive the same stream. A file that
+ * only some targets have is sent to all of them.
  *
  * A file is written under the name that rd_part_name returns, and a rename gives it its own name
  * when it is complete. A new tree is built as a whole under such a name. A partial file or tree
@@ -28,19 +29,19 @@
  */
 
 typedef struct {
-    const char *host; /* in messages; "" for none */
-    const char *path; /* of the source or the target, as the user wrote it */
+    const char *host; /* for messages; "" to omit it */
+    const char *path; /* the path of the source or target, as the user wrote it */
     const char *name; /* the last name of the source, for a target directory; "" if it has none */
     const char *const *paths;    /* if there are several sources; NULL: only `path` */
     const char *const *names;    /* their last names */
     size_t sources;              /* how many paths or names there are; 0: one */
-    const char *const *excluded; /* patterns, of which the first that matches decides */
+    const char *const *excluded; /* patterns; the first one that matches decides */
     const bool *included;        /* which of them came from --include; NULL: none */
     size_t exclusions;
     const rd_names_t *wanted; /* the names of --files-from; NULL: all */
     bool recursive, preserve, verbose;
-    bool owner, hard_links, xattrs, acls; /* kept as well */
-    bool compare;                         /* contents, even if size and time are the same */
+    bool owner, hard_links, xattrs, acls; /* also preserve these */
+    bool compare;                         /* compare contents even if size and time are the same */
     bool no_directory;        /* the target itself is the copy, even if it is a directory */
     bool fail_special;        /* a device, FIFO or socket in the source tree is an error */
     bool deletes;             /* delete what a directory has only at the target */
@@ -50,25 +51,26 @@ typedef struct {
     bool atomic;              /* replace an existing tree as a whole */
     unsigned target, targets; /* this part's target, from 0, and how many there are (0: one) */
     bool json;                /* print a line of JSON about what was done */
-    rd_delta_t delta;         /* used by the list only */
-    unsigned beside_us;       /* small files that take longer each are handled side by side */
+    rd_delta_t delta;         /* used only by `list` */
+    unsigned beside_us; /* small files are handled in parallel if each takes longer than this */
 } rd_copy_t;
 
 enum { RD_COPY_DONE = 0, RD_COPY_FAILED = 1 };
 
-/* Files up to this size may be read or written side by side. */
+/* Files up to this size may be read or written in parallel. */
 #define RD_SMALL_BYTES ((size_t)64 * 1024)
 
-#define RD_MODE_KEPT ((mode_t)01777) /* what -p keeps of a mode: all except the set-id bits */
+/* The mode bits that -p preserves: all except the set-id bits. */
+#define RD_MODE_KEPT ((mode_t)01777)
 
-/* Has the user excluded this path of a source? The directories above it are not considered. */
+/* Has the user excluded this path of a source? This does not check the directories above it. */
 bool rd_copy_excludes(const rd_copy_t *copy, const char *path, bool is_directory);
 
 /* Has the user left out this path of a source, or a directory above it? Without -r and --files-from
  * that is true of everything but the source itself. */
 bool rd_copy_omits(const rd_copy_t *copy, const char *path, bool is_directory);
 
-/* Each returns its exit status, and prints reasons on standard error. */
+/* Each returns its exit status, and prints errors to standard error. */
 int rd_copy_list(const rd_copy_t *copy, int out);
 int rd_copy_have(const rd_copy_t *copy, int in, int out);
 int rd_copy_pack(const rd_copy_t *copy, int in, int out);
@@ -102,37 +104,38 @@ __attribute__((format(printf, 3, 4))) void rd_warn(rd_complaints_t *complaints, 
  * file, directory or symbolic link. */
 const char *rd_special_name(mode_t mode);
 
-/* The same for the entry of a directory. NULL also if there is no such entry. */
+/* Like rd_special_name, for an entry of a directory. NULL also if there is no such entry. */
 const char *rd_special_at(int parent, const char *name);
 
-/* Continues with the source that a START item names. On false there is no such source, or another
- * error, and *why is set. */
+/* Switches to the source that a START item names. On false there is no such source, or another
+ * error has occurred, and *why is set. */
 bool rd_copy_source(rd_copy_t *copy, const rd_item_t *start, rd_why_t *why);
 
-/* Where a copy goes. */
+/* The destination of a copy. */
 typedef struct {
-    int base;   /* of a tree its top, -1: it does not exist yet; of a file its directory */
+    int base; /* for a tree its top directory (-1: it does not exist yet), for a file its directory
+               */
     int parent; /* of a tree; -1 if the user named an existing directory as the tree itself */
     int old;    /* with --atomic, the tree to be replaced; -1: none */
     char name[256], part[256];
-    char retired[256]; /* the name that `old` has between its replacement and its removal */
+    char retired[256]; /* the name of `old` from its replacement until its removal */
     bool is_tree;
     bool is_into; /* the copy goes into an existing directory, so `name` is below the user's path */
     bool is_new;  /* a tree that does not yet exist under its own name */
 } rd_target_t;
 
-/* Is another file system mounted here? Kernels before 5.8 cannot tell, and then the answer is
+/* Is another file system mounted here? Kernels before 5.8 do not report that, and then this returns
  * false. */
 bool rd_is_mount_root(int fd);
 
-/* Identifies a directory of a running kernel, whatever name the host is called by. The ID is zero
- * if the system does not provide it. */
+/* Identifies a directory for as long as its kernel is running, whatever name the user gives the
+ * host. The ID is zero if the system does not provide it. */
 void rd_directory_id(const struct stat *is, uint8_t id[RD_DIGEST_BYTES]);
 
-/* The name that a file or tree has until it is complete: .NAME.rdcp-part, shortened if
+/* The temporary name of a file or tree until it is complete: .NAME.rdcp-part, shortened if
  * necessary. */
 void rd_part_name(const char *name, char part[256]);
-/* The same for a tree that was replaced: .NAME.rdcp-old. */
+/* The temporary name of a tree that was replaced: .NAME.rdcp-old. */
 void rd_retired_name(const char *name, char retired[256]);
 bool rd_is_part_name(const char *name);
 
@@ -140,17 +143,18 @@ bool rd_is_part_name(const char *name);
  * may write, anybody can make a file or directory of this name, or a link to one of our files. */
 bool rd_part_is_ours(int parent, const struct stat *is);
 
-/* The message to the loser of two copies to the same target. */
+/* The error message for a copy that finds another copy writing to its target. */
 #define RD_COPY_LOSES "another rdcp is writing it: wait until that one has ended"
 
 /* The message about the part of a tree that is not ours. */
 #define RD_PART_FOREIGN "this part belongs to another user, or others may write it: remove it first"
 
-/* Locks a part until the descriptor is closed. False with errno EBUSY: another copy has held the
- * lock for a while, so it is not one that was cut off a moment ago. */
+/* Locks a part until the descriptor is closed. Returns false with errno EBUSY if another copy has
+ * held the lock for some time, so that it cannot be one that was interrupted a moment ago and is
+ * still exiting. */
 bool rd_copy_lock(int fd);
 
-/* Looks for the target, and creates nothing. As with cp, an existing directory is copied into. */
+/* Finds the target without creating anything. As with cp, an existing directory is copied into. */
 bool rd_target_find(const rd_copy_t *copy, bool is_tree, rd_target_t *target_p, rd_why_t *why);
 void rd_target_close(rd_target_t *target);
 

@@ -18,7 +18,8 @@ typedef struct {
     struct stat is;
 } kept_t;
 
-/* Is this the file that the item means? `have` compared its content, or its size and time. */
+/* Is this the file to which the item refers? `have` has compared its content, or its size and
+ * time. */
 static bool find_kept(kept_t *kept, int parent, const char *name, const rd_item_t *item)
 {
     kept->parent = parent;
@@ -37,7 +38,8 @@ static bool open_kept(kept_t *kept)
     return kept->fd >= 0 && fstat(kept->fd, &is) == 0 && is.st_ino == kept->is.st_ino;
 }
 
-/* Is it exactly what a copy would make of it? If not, it cannot be shared with another tree. */
+/* Does it already have exactly the attributes that a copy would give it? If not, it cannot be
+ * shared with another tree. */
 static bool is_as_it_should_be(const rd_writer_t *writer, kept_t *kept, const rd_item_t *item,
                                const rd_attributes_t *attributes)
 {
@@ -52,7 +54,7 @@ static bool is_as_it_should_be(const rd_writer_t *writer, kept_t *kept, const rd
            (open_kept(kept) && rd_attributes_are(attributes, copy, kept->fd, &kept->is));
 }
 
-/* Makes the hard link, and replaces what a copy that was cut off has left under the name. */
+/* Creates the hard link, replacing anything that an interrupted copy has left under the name. */
 static bool link_kept(const kept_t *kept, int parent, const char *name)
 {
     return linkat(kept->parent, kept->name, parent, name, 0) == 0 ||
@@ -85,7 +87,7 @@ static bool copy_range(int from, int to, off_t at, off_t end)
     return true;
 }
 
-/* Copies the content, and keeps holes. */
+/* Copies the content and preserves holes. */
 static bool copy_content(int from, int to, off_t size)
 {
     for (off_t at = 0; at < size;) {
@@ -103,8 +105,8 @@ static bool copy_content(int from, int to, off_t size)
     return ftruncate(to, size) == 0;
 }
 
-/* Makes a file of its own with the same content: first under the name of its part, then under its
- * own. */
+/* Creates an independent file with the same content: first under the part's name, then under the
+ * final name. */
 static bool clone_kept(rd_writer_t *writer, kept_t *kept, const rd_item_t *item,
                        const rd_attributes_t *attributes, int parent, const char *name)
 {
@@ -205,7 +207,7 @@ static void copy_attributes(int from, int to)
     }
 }
 
-/* A directory that the source does not have keeps its attributes. */
+/* A directory that the source does not have keeps the attributes from the old tree. */
 static void finish_directory(carry_t *carry, int from, int to, const struct stat *is)
 {
     struct timespec times[2] = {{.tv_nsec = UTIME_OMIT}, is->st_mtim};
@@ -239,7 +241,7 @@ static void carry_into(carry_t *carry, int old, int fresh, const char *name, con
         close(from);
 }
 
-/* As without --atomic, it is an error if a thing of another kind would be deleted. */
+/* As without --atomic, it is an error if this would delete an entry of a different type. */
 static void carry_one(carry_t *carry, int old, int fresh, const char *name)
 {
     struct stat is, there;
@@ -266,7 +268,7 @@ static void carry_one(carry_t *carry, int old, int fresh, const char *name)
     }
 }
 
-/* The new directory already has its mode and time, which must be kept. */
+/* The new directory already has its final mode and time, which must be preserved. */
 static void carry_directory(carry_t *carry, int old, int fresh)
 {
     int again = fcntl(old, F_DUPFD_CLOEXEC, 0);
@@ -366,7 +368,7 @@ bool rd_atomic_remove(int parent, const char *name)
     return done && (unlinkat(parent, name, AT_REMOVEDIR) == 0 || errno == ENOENT);
 }
 
-/* Renames the new tree first to the name that the old one will have, so that the old one never has
+/* Renames the new tree first to the name that the old one will have, so that the old tree never has
  * the name of a part. */
 static bool exchange(const rd_target_t *target)
 {
@@ -383,7 +385,7 @@ static bool exchange(const rd_target_t *target)
     return false;
 }
 
-/* For file systems that cannot exchange names. */
+/* A fallback for file systems that cannot exchange two names. */
 static bool rename_twice(const rd_target_t *target)
 {
     int parent = target->parent, error;
@@ -398,8 +400,8 @@ static bool rename_twice(const rd_target_t *target)
     return false;
 }
 
-/* Removes what a copy that was cut off has left under the retired name. It may also be the new tree
- * of a running copy, just before its exchange. On false the error was reported. */
+/* Removes anything that an interrupted copy has left under the retired name. It may also be the new
+ * tree of a running copy, just before its exchange. On false the error was reported. */
 static bool make_way(rd_writer_t *writer, const rd_target_t *target)
 {
     int fd = openat(target->parent, target->retired, DIRECTORY);

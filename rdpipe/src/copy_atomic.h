@@ -11,19 +11,19 @@
  * tree, so they take no space, and nothing in the old tree is written. When everything has arrived,
  * the two trees exchange their names (RENAME_EXCHANGE), and the old tree is removed.
  *
- * Until then the name belongs to the old tree, whatever process or host dies. On a file system
+ * Until then the name belongs to the old tree, even if a process or a host dies. On a file system
  * without the exchange, two renames replace it: if the copy dies between them, no tree has the
  * name, and the old tree is called `target->retired`, where the next copy finds it.
  */
 
 /* Puts the file of a KEEP item into the new tree with the attributes that it should have. The file
- * is under its name in the new tree or in `old`, the old tree. `parent` and `name` are in the new
- * tree, and `attributes` are those of the item. On false the error was reported. */
+ * already exists under its name in the new tree or in `old`, the old tree. `parent` and `name` are
+ * in the new tree, and `attributes` are those of the item. On false the error was reported. */
 bool rd_atomic_keep(rd_writer_t *writer, rd_beneath_t *old, const rd_item_t *item,
                     const rd_attributes_t *attributes, int parent, const char *name);
 
-/* Gives the new tree what only the old one has, unless it is to be deleted. Complains of what it
- * cannot transfer. */
+/* Transfers to the new tree the entries that only the old one has, except those to be deleted.
+ * Reports an error for each entry that it cannot transfer. */
 void rd_atomic_carry(rd_writer_t *writer, const rd_target_t *target,
                      const rd_deletions_t *deletions);
 
@@ -31,8 +31,8 @@ void rd_atomic_carry(rd_writer_t *writer, const rd_target_t *target,
  * tree still has the name. */
 bool rd_atomic_swap(rd_writer_t *writer, rd_target_t *target);
 
-/* Removes the entry of this name, a directory with everything in it, and follows no link. On false,
- * errno is set. */
+/* Removes the entry of this name; if it is a directory, with everything in it. Follows no symbolic
+ * links. On false, errno is set. */
 bool rd_atomic_remove(int parent, const char *name);
 
 #endif

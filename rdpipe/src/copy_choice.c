@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Decides which paths belong to the user's choice. Every part asks here, so that none has to trust
- * another. */
+/* Decides which paths the user has selected. Every part of a copy asks here, so that no part has to
+ * trust another. */
 #include "copy.h"
 
 #include <fnmatch.h>

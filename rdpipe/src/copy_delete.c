@@ -11,7 +11,7 @@
 /* A directory in the list, between its DIR and its LEAVE. */
 typedef struct {
     rd_names_t listed;
-    size_t len; /* of the path of its parent directory */
+    size_t len; /* length of the parent directory's path */
 } level_t;
 
 struct rd_extras {
@@ -20,8 +20,8 @@ struct rd_extras {
     rd_beneath_t beneath, part;
     level_t *levels;
     size_t depth, room;
-    char path[RD_PATH_BYTES]; /* the directory at which the list is, or an entry below it */
-    uint64_t found;           /* over all sources */
+    char path[RD_PATH_BYTES]; /* the list's current directory, or an entry below it */
+    uint64_t found;           /* total for all sources */
     rd_item_t item;
 };
 
@@ -65,11 +65,12 @@ void rd_extras_close(rd_extras_t *extras)
     free(extras);
 }
 
-/* Looks at the entry `name` of the directory `path`, and offers it with everything in it if all of
- * that may be deleted. False: it stays, so its directory stays as well. */
+/* Checks the entry `name` in the directory `path`, and offers it for deletion, with everything in
+ * it, if all of that may be deleted. If this returns false the entry stays, and so does its
+ * directory. */
 static bool offer(rd_extras_t *extras, const char *name, bool is_in_extra);
 
-/* Offers the content of `path`, a directory that only the target has. */
+/* Offers for deletion the content of `path`, a directory that only the target has. */
 static bool offer_content(rd_extras_t *extras)
 {
     int fd = rd_beneath_file(&extras->beneath, extras->path, O_RDONLY | O_DIRECTORY, 0);
@@ -99,7 +100,7 @@ static bool offer_path(rd_extras_t *extras, const char *name, bool is_in_extra)
     struct stat is;
 
     if (parent < 0 || fstatat(parent, last, &is, AT_SYMLINK_NOFOLLOW) < 0)
-        return errno == ENOENT; /* somebody else has deleted it */
+        return errno == ENOENT; /* another process has deleted it */
     if (rd_copy_excludes(copy, extras->path, S_ISDIR(is.st_mode)) ||
         (!is_in_extra && rd_is_part_name(name)))
         return false;
@@ -111,7 +112,7 @@ static bool offer_path(rd_extras_t *extras, const char *name, bool is_in_extra)
     if (S_ISDIR(is.st_mode) && !offer_content(extras))
         return false;
     if (extras->found > copy->deletes_max)
-        return true; /* unpack needs to know only that it is one too many */
+        return true; /* unpack needs to know only that the limit is exceeded */
     extras->found++;
     extras->item = (rd_item_t){.kind = RD_ITEM_DELETE, .mode = is.st_mode, .size = copy->target};
     (void)snprintf(extras->item.path, sizeof extras->item.path, "%s", extras->path);
@@ -136,8 +137,8 @@ static bool offer(rd_extras_t *extras, const char *name, bool is_in_extra)
     return done;
 }
 
-/* Looks at the directory `path`, which is completely listed. If a name on its path is a link or not
- * a directory at the target, that is an error which unpack reports. */
+/* Checks the directory `path` after the source has listed it completely. If a component of the path
+ * is a symbolic link or not a directory at the target, that is an error, which unpack reports. */
 static void look(rd_extras_t *extras, rd_names_t *listed)
 {
     int fd = rd_beneath_file(&extras->beneath, extras->path, O_RDONLY | O_DIRECTORY, 0);
@@ -155,8 +156,8 @@ static void look(rd_extras_t *extras, rd_names_t *listed)
     rd_names_free(&names);
 }
 
-/* Is it the part of a listed file? A part's name does not show a long name, so this computes the
- * part of each. */
+/* Is it the part of a listed file? A part's name may contain only a shortened file name, so this
+ * computes the part's name for each listed file. */
 static bool is_part_of(const rd_names_t *listed, const char *name)
 {
     char part[256];
@@ -169,8 +170,8 @@ static bool is_part_of(const rd_names_t *listed, const char *name)
     return false;
 }
 
-/* Looks for entries of the new tree that a copy which was cut off has left, and that are not listed
- * any more. */
+/* Looks in the new tree for entries that an interrupted copy has left and that are no longer
+ * listed. */
 static void look_in_part(rd_extras_t *extras, rd_names_t *listed)
 {
     int fd = rd_beneath_file(&extras->part, extras->path, O_RDONLY | O_DIRECTORY, 0);
@@ -232,7 +233,7 @@ static bool leave(rd_extras_t *extras, const rd_item_t *item, rd_why_t *why)
     return true;
 }
 
-/* If it is in the directory at which the list is, notes its name there. */
+/* If the path is in the list's current directory, records its name as listed there. */
 static bool note(rd_extras_t *extras, const char *path, rd_why_t *why)
 {
     size_t len = strlen(extras->path), skipped = len > 0 ? len + 1 : 0;
@@ -315,7 +316,7 @@ static bool is_unused(int parent, const char *name)
     return !is_used;
 }
 
-/* For a directory that is ours, but has the mode of a source without write permission. */
+/* For a directory that we own, but that has the mode of a source without write permission. */
 static bool unlink_in_read_only(int parent, const char *name, int flags, const struct stat *is)
 {
     bool done;

@@ -7,30 +7,31 @@
 /*
  * How --delete works: `have` compares each directory that the source has listed completely with the
  * one at the target, and sends a DELETE item for each entry that only the target has, the contents
- * of a directory before the directory itself. `unpack` collects these items, and deletes only when
- * the source has come to its end without an error on either side.
+ * of a directory before the directory itself. `unpack` collects these items, and deletes the
+ * entries only after the source has been copied to its end without an error on either side.
  *
  * A source can always name fewer files than it has, so it decides what is deleted below the target,
  * up to the user's limit. It cannot reach anything else, because `unpack` follows no symbolic link,
- * and refuses to delete anything that the user did not ask for or excluded, or that has meanwhile
- * changed its kind.
+ * and does not delete anything that the user did not ask to delete, that the user excluded, or
+ * whose type has changed meanwhile.
  */
 
 /* ---- at `have` ---- */
 
 typedef struct rd_extras rd_extras_t;
 
-/* NULL: no memory. The complaints and the stream belong to the caller. */
+/* Returns NULL if memory is exhausted. The caller still owns the complaints and the stream. */
 rd_extras_t *rd_extras_open(rd_complaints_t *complaints, rd_items_out_t *out);
 
-/* Announces that the following items are of another source, which is copied to the directory `top`
- * (the caller's; -1 if it does not exist yet). `part` is the new tree of --atomic, or -1. Entries
- * that an earlier copy left in it, and that are not listed any more, are sent with RD_HAS_PART. */
+/* Announces that the following items belong to another source, which is copied to the directory
+ * `top` (owned by the caller; -1 if it does not exist yet). `part` is the new tree of --atomic, or
+ * -1. Entries that an earlier copy left in it, and that are not listed any more, are sent with
+ * RD_HAS_PART. */
 void rd_extras_begin(rd_extras_t *extras, int top, int part);
 
-/* Takes the next item of the list before it is sent on. At a LEAVE this sends the DELETE items of
- * that directory. On false either *why is set because the list contradicts itself, or nobody reads
- * any more. */
+/* Processes the next item of the list before it is forwarded. At a LEAVE this sends the DELETE
+ * items for that directory. On false either *why is set because the list contradicts itself, or the
+ * reader has gone. */
 bool rd_extras_take(rd_extras_t *extras, const rd_item_t *item, rd_why_t *why);
 
 void rd_extras_close(rd_extras_t *extras);
@@ -43,21 +44,22 @@ typedef struct {
     rd_names_t deleted; /* from all sources: paths below the target that the user named */
 } rd_deletions_t;
 
-/* Takes a DELETE item. On false the other side must not ask for this, and *why is set. */
+/* Records a DELETE item. On false the other side was not allowed to request this, and *why is
+ * set. */
 bool rd_deletions_add(rd_deletions_t *deletions, const rd_copy_t *copy, const rd_item_t *item,
                       rd_why_t *why);
 
-/* May the requested entries be deleted now? `is_whole` says whether the source has come without an
- * error so far. If they may not, this reports why, and forgets the requests. */
+/* May the requested entries be deleted now? `is_whole` says whether the source has arrived without
+ * an error so far. If they may not, this reports the reason and discards the requests. */
 bool rd_deletions_are_allowed(rd_deletions_t *deletions, rd_complaints_t *complaints,
                               bool is_whole);
 
-/* Deletes the requested entries below `top`, complains of those that remain, and forgets the
- * requests. */
+/* Deletes the requested entries below `top`, reports those that could not be deleted, and discards
+ * the requests. */
 void rd_deletions_run(rd_deletions_t *deletions, rd_complaints_t *complaints, int top);
 
-/* The requested entries were removed with the old tree of --atomic: notes them as deleted, unless
- * `done` is false, and forgets the requests. */
+/* The requested entries were removed with the old tree of --atomic: records them as deleted, unless
+ * `done` is false, and discards the requests. */
 void rd_deletions_took_place(rd_deletions_t *deletions, const rd_complaints_t *complaints,
                              bool done);
 

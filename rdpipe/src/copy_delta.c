@@ -8,18 +8,18 @@
 #include "sparse.h"
 
 #define READ_BYTES ((size_t)256 * 1024)
-#define NAMES_MAX (RD_VALUE_MAX / RD_BLOCK_NAME_BYTES) /* in one item */
+#define NAMES_MAX (RD_VALUE_MAX / RD_BLOCK_NAME_BYTES) /* the most block names in one item */
 #define HOLE_BLOCKS 4u /* smaller holes are sent as zeros, so that the search covers them */
 
 static const rd_digest_key_t check_key = {.kind = RD_DIGEST_BLAKE2B};
 
 /* ---- the blocks of a file, one after the other ---- */
 
-/* Returns false to end the walk. */
+/* Returns false to stop the walk. */
 typedef bool (*visit_t)(void *context, uint32_t index, const uint8_t *block, uint32_t bytes);
 
 /* Visits the blocks of a file, except holes and an incomplete last block. `digest`, if not NULL,
- * receives the whole file. On false errno is set (0: the file has become shorter), or `visit`
+ * covers the whole file. On false errno is set (0: the file has become shorter), or `visit`
  * returned false. */
 static bool walk(int fd, uint64_t size, uint32_t bytes, rd_digest_t *digest, visit_t visit,
                  void *context)
@@ -53,7 +53,7 @@ static bool walk(int fd, uint64_t size, uint32_t bytes, rd_digest_t *digest, vis
 typedef struct {
     const rd_digest_key_t *key;
     rd_items_out_t *out;
-    uint32_t bytes; /* of a block */
+    uint32_t bytes; /* size of a block */
     size_t filled;
     uint8_t names[NAMES_MAX * RD_BLOCK_NAME_BYTES];
 } names_t;
@@ -101,7 +101,7 @@ bool rd_delta_name_blocks(rd_items_out_t *out, const rd_digest_key_t *key, int f
 typedef struct {
     const rd_digest_key_t *key;
     const rd_blocks_t *blocks;
-    uint32_t next; /* the index of the next one */
+    uint32_t next; /* the index of the next named block to compare */
 } compared_t;
 
 static bool is_equal(void *context, uint32_t index, const uint8_t *block, uint32_t bytes)
@@ -141,7 +141,7 @@ bool rd_delta_take_blocks(rd_blocks_t *blocks, const rd_item_t *item, rd_items_i
     return !why->text[0] && rd_blocks_take(blocks, item->offset, names, filled, why);
 }
 
-/* What is sent. Adjacent pieces of the old version are merged into one. */
+/* Collects what is sent. Adjacent pieces of the old version are merged into one. */
 typedef struct {
     rd_items_out_t *out;
     uint64_t from, len;
@@ -206,7 +206,7 @@ static bool put_hole(sent_t *sent, rd_search_t *search, uint64_t len)
 static bool send(sent_t *sent, rd_search_t *search, rd_digest_t *digest, int fd,
                  const struct stat *is, uint64_t at, uint32_t block_bytes)
 {
-    uint64_t size = (uint64_t)is->st_size, end = size; /* of a piece without long holes */
+    uint64_t size = (uint64_t)is->st_size, end = size; /* end of a piece without long holes */
     uint64_t least = HOLE_BLOCKS * (uint64_t)block_bytes;
     bool has_holes = rd_is_sparse(is);
 
@@ -305,7 +305,7 @@ void rd_delta_begin(rd_writer_t *writer, rd_file_t *file)
     fail(writer, file, NULL);
 }
 
-/* Opens the version that the blocks are from, if it still has its name. */
+/* Opens the version from which the blocks were computed, if it still has the file's name. */
 static bool open_version(rd_file_t *file)
 {
     struct stat is;

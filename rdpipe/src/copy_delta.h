@@ -7,14 +7,14 @@
 
 /*
  * How a changed file is sent: the target's side names the blocks of its version (BLOCKS, before the
- * FILE), the source sends what is in none of them (DATA) and where the rest is (COPY), and the
- * target assembles a new file. At the end both sides compare a BLAKE2b of the whole file, so a file
- * gets its name only if it equals the source's.
+ * FILE), the source sends the data that is not in any of them (DATA) and the position of the rest
+ * in the old version (COPY), and the target assembles a new file. At the end both sides compare a
+ * BLAKE2b of the whole file, so a file gets its name only if it equals the source's.
  */
 
-/* Sends the blocks of a version, which must have more than one. `digest` receives what
- * rd_digest_file would return for it; NULL if it is not needed. On false errno is set, or 0 if the
- * file has become shorter; the items sent until then do no harm. */
+/* Sends the names of a version's blocks. The version must have more than one block. `digest`
+ * receives what rd_digest_file would return for it; NULL if it is not needed. On false errno is
+ * set, or 0 if the file has become shorter; the items sent until then do no harm. */
 bool rd_delta_name_blocks(rd_items_out_t *out, const rd_digest_key_t *key, int fd, uint64_t size,
                           uint8_t *digest);
 
@@ -27,14 +27,14 @@ bool rd_delta_take_blocks(rd_blocks_t *blocks, const rd_item_t *item, rd_items_i
 bool rd_delta_is_same(const rd_blocks_t *blocks, const rd_digest_key_t *key, int fd, uint64_t size,
                       const uint8_t digest[RD_DIGEST_BYTES]);
 
-/* Sends the file from `at` on; the target has the bytes before. `check` receives its BLAKE2b. On
- * false either errno is set (0 if the file has become shorter), or nobody wants more, and then
- * *goes_on_p is false. */
+/* Sends the file from `at` on; the target already has the bytes before that. `check` receives the
+ * file's BLAKE2b. On false either errno is set (0 if the file has become shorter), or the receiver
+ * has closed, and then *goes_on_p is false. */
 bool rd_delta_send(rd_items_out_t *out, rd_blocks_t *blocks, const rd_digest_key_t *key, int fd,
                    const struct stat *is, uint64_t at, bool *goes_on_p,
                    uint8_t check[RD_DIGEST_BYTES]);
 
-/* Does the file have this BLAKE2b, at the length that it had? */
+/* Does the file, up to its earlier length `size`, still have this BLAKE2b? */
 bool rd_delta_is_still(int fd, uint64_t size, const uint8_t check[RD_DIGEST_BYTES]);
 
 /* Call this after rd_file_open for a file that is sent as a difference. These three functions do
@@ -44,7 +44,7 @@ void rd_delta_begin(rd_writer_t *writer, rd_file_t *file);
 /* Writes the bytes that a COPY item names. */
 void rd_delta_copy(rd_writer_t *writer, rd_file_t *file, uint64_t from, uint64_t len);
 
-/* Compares the content when all of it has come. */
+/* Compares the digests of the content after all of it has arrived. */
 void rd_delta_end(rd_writer_t *writer, rd_file_t *file, const uint8_t check[RD_DIGEST_BYTES]);
 
 #endif

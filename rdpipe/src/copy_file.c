@@ -62,7 +62,7 @@ void rd_item_times(const rd_item_t *item, struct timespec times[2])
     times[1] = (struct timespec){.tv_sec = item->mtime_s, .tv_nsec = item->mtime_ns};
 }
 
-/* Set-id bits are kept only together with the owner that they refer to. */
+/* Set-id bits are preserved only together with the owner to whom they refer. */
 mode_t rd_writer_mode(const rd_writer_t *writer, const rd_item_t *item, bool is_owned)
 {
     bool preserve = writer->copy.preserve;
@@ -71,8 +71,8 @@ mode_t rd_writer_mode(const rd_writer_t *writer, const rd_item_t *item, bool is_
     return item->mode & kept & ~(preserve ? 0 : writer->mask);
 }
 
-/* The order matters: a new owner clears set-id bits, a user can set attributes only while he may
- * write the file, and a mode changes an ACL. */
+/* The order matters: a new owner clears set-id bits, an unprivileged user can set attributes only
+ * while he has write permission, and a new mode changes the ACL. */
 bool rd_writer_attributes(rd_writer_t *writer, const rd_attributes_t *attributes, int fd,
                           const struct stat *now, const rd_item_t *item, const struct stat *there)
 {
@@ -88,7 +88,7 @@ bool rd_writer_attributes(rd_writer_t *writer, const rd_attributes_t *attributes
         fchown(fd, there->st_uid, there->st_gid) < 0)
         rd_warn(&writer->complaints, item->path,
                 "does not keep the owner of the file that was there: %s", strerror(errno));
-    /* As with cp, an existing file keeps its permissions and, if root copies, its owner. */
+    /* As with cp, an existing file keeps its permissions and, if root runs the copy, its owner. */
     if (there && !writer->copy.preserve)
         mode = (mode & ~(mode_t)0777) | (there->st_mode & 0777);
     /* A new directory inherits the set-group-id bit from its parent. */
@@ -97,7 +97,7 @@ bool rd_writer_attributes(rd_writer_t *writer, const rd_attributes_t *attributes
     rd_item_times(item, times);
     writable = writer->copy.xattrs ? mode | S_IWUSR : mode;
     if (writer->copy.owner)
-        now = NULL; /* a change of owner may have cleared bits */
+        now = NULL; /* a change of owner may have cleared mode bits */
     if (!(now && (now->st_mode & 07777) == writable) && fchmod(fd, writable) < 0)
         return false;
     rd_attributes_set(attributes, &writer->complaints, item->path, fd, false);
@@ -117,8 +117,8 @@ bool rd_is_named(int parent, const char *name, int fd)
            is.st_ino == named.st_ino && is.st_dev == named.st_dev;
 }
 
-/* Is this a file system on which write itself reports its errors? Network file systems and FUSE may
- * report them only at close. */
+/* Does write itself report all errors on this file system? Network file systems and FUSE may report
+ * them only at close. */
 static bool is_local(int fd)
 {
     static const unsigned local[] = {EXT4_SUPER_MAGIC, XFS_SUPER_MAGIC, BTRFS_SUPER_MAGIC,
@@ -163,9 +163,9 @@ static int locked(const rd_file_t *file, int fd, struct stat *is_p)
     return -1;
 }
 
-/* Makes a new part. It belongs to this copy from the beginning, although it is locked only a moment
- * later: other copies write only into parts that have bytes to resume, and remove empty ones under
- * their lock. So it is enough to check that it was not removed. */
+/* Creates a new part. It is locked only a moment later, but no other copy can use it until then,
+ * because other copies write only to parts that have bytes to resume, and remove empty parts while
+ * holding their lock. So it is enough to check that it was not removed. */
 static int make_part(rd_file_t *file, mode_t mode, struct stat *is_p)
 {
     int fd = openat(file->parent, file->part, O_RDWR | O_CREAT | O_EXCL | PART_FLAGS, mode), error;
@@ -224,7 +224,7 @@ static int old_part(rd_file_t *file, struct stat *is_p)
     }
     if (!S_ISREG(is_p->st_mode) || !rd_part_is_ours(file->parent, is_p) ||
         (uint64_t)is_p->st_size < from)
-        errno = ESTALE; /* somebody else has changed it */
+        errno = ESTALE; /* another process has changed it */
     else if (((uint64_t)is_p->st_size == from || ftruncate(fd, (off_t)from) == 0) &&
              lseek(fd, (off_t)from, SEEK_SET) >= 0)
         return fd;
@@ -232,8 +232,8 @@ static int old_part(rd_file_t *file, struct stat *is_p)
     return -1;
 }
 
-/* Looks at the file that has the name, and whether it may be replaced. On false the reason was
- * reported. */
+/* Examines the file that currently has the name, and whether it may be replaced. On false the
+ * reason was reported. */
 static bool see(rd_writer_t *writer, rd_file_t *file)
 {
     const char *special = NULL;
@@ -248,8 +248,8 @@ static bool see(rd_writer_t *writer, rd_file_t *file)
     return !special;
 }
 
-/* Opens a small file of a new tree. If the name or its part exists, a copy that was cut off has
- * left it, and then this one is made as a part. */
+/* Opens a small file of a new tree. If the name or its part already exists, an interrupted copy has
+ * left it there, and the file is then written as a part. */
 static bool open_direct(const rd_writer_t *writer, rd_file_t *file)
 {
     if (!writer->is_private || !file->is_small || file->item.has == RD_HAS_PART)
@@ -260,18 +260,19 @@ static bool open_direct(const rd_writer_t *writer, rd_file_t *file)
     return file->is_direct;
 }
 
-/* Notes the part's version, except for a file that is sent as a difference, because that is known
- * to be right only at its end. */
+/* Writes the part's note, except for a file that is sent as a difference, which is known to be
+ * correct only once it is complete. */
 static void note(rd_file_t *file)
 {
     file->is_noted = !file->is_small && !file->may_fail_late && file->item.has != RD_HAS_VERSION &&
                      rd_note_write(file->fd, &file->item);
     if (!file->is_noted && file->item.offset > 0)
-        rd_note_remove(file->fd); /* of an earlier copy */
+        rd_note_remove(file->fd); /* left by an earlier copy */
 }
 
-/* The first mode of a new part: its final mode, unless the existing file, an owner or an ACL may be
- * stricter. A large part must not look as if others could write to it. */
+/* The initial mode of a new part: its final mode, unless the existing file, an owner or an ACL may
+ * be stricter. A large part must never appear writable for others, because the next copy would then
+ * not trust it. */
 static mode_t first_mode(const rd_writer_t *writer, const rd_file_t *file)
 {
     bool is_known = file->is_small && writer->copy.preserve && !rd_attributes_wanted(&writer->copy);
@@ -345,7 +346,7 @@ void rd_file_write(rd_writer_t *writer, rd_file_t *file, const uint8_t *at, size
     file->at += done;
 }
 
-/* Nothing is written after a hole at the end, so this sets the file's length. */
+/* This also sets the file's length, because nothing is written after a hole at the end. */
 void rd_file_skip(rd_writer_t *writer, rd_file_t *file, uint64_t len)
 {
     if (file->fd < 0)
@@ -360,8 +361,8 @@ void rd_file_skip(rd_writer_t *writer, rd_file_t *file, uint64_t len)
     }
 }
 
-/* Are all writes done? Call this before the attributes are set, because that may also write the
- * content, and lose the error. The lock stays. */
+/* Have all writes succeeded? Call this before the attributes are set, because setting them may also
+ * flush the content and then lose the error. The lock remains held. */
 static bool is_written(const rd_file_t *file)
 {
     int twin;
@@ -372,8 +373,8 @@ static bool is_written(const rd_file_t *file)
     return twin >= 0 && close(twin) == 0;
 }
 
-/* Sets the attributes. In a new tree a file that has the name is only an earlier attempt of ours,
- * so nothing of it is kept. */
+/* Sets the attributes. In a new tree an existing file of this name can only be an earlier attempt
+ * of our own, so none of its attributes are preserved. */
 static bool set_attributes(rd_writer_t *writer, rd_file_t *file)
 {
     bool is_there = file->is_seen && S_ISREG(file->there.st_mode) && !writer->is_private;
@@ -383,8 +384,8 @@ static bool set_attributes(rd_writer_t *writer, rd_file_t *file)
                                 file->is_known ? &file->is : NULL, &file->item, there);
 }
 
-/* Gives a part its name, which nothing has, or which we have looked at. On false errno is set, or 0
- * if the error was reported. */
+/* Renames a part to its final name, which is either free or belongs to a file that we have
+ * examined. On false errno is set, or 0 if the error was reported. */
 static bool give_name(rd_writer_t *writer, rd_file_t *file)
 {
     if (!file->is_seen) {
@@ -417,7 +418,8 @@ bool rd_file_close(rd_writer_t *writer, rd_file_t *file)
         rd_file_drop(file, true);
         return false;
     }
-    if (!file->is_small && !see(writer, file)) { /* again, because a large file takes long */
+    /* Check again, because a large file takes long to write. */
+    if (!file->is_small && !see(writer, file)) {
         rd_file_drop(file, true);
         return false;
     }

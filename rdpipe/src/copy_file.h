@@ -7,25 +7,26 @@
 #include "attributes.h"
 
 /*
- * How a copy writes one file: under the name of its part, locked against other copies. The part
- * gets the attributes, and then its name by a rename. In a new tree, which is itself a part and
- * locked as a whole, a small file has its own name from the beginning.
+ * How a copy writes one file: first under a temporary name, as a part that is locked against other
+ * copies. The part gets its attributes, and is then renamed to the file's name. In a new tree,
+ * which is itself a part and locked as a whole, a small file has its own name from the beginning.
  *
  * A small file costs at most eight system calls, and five in a new tree (pipe_copy_calls_test.c).
  *
- * Several threads may write files of one writer at the same time if each file has one thread:
- * complaints have a lock, and the writer's other members are atomic or do not change meanwhile.
+ * Several threads may write files of one writer at the same time if each file is written by only
+ * one thread: complaints have a lock, and the writer's other members are atomic or do not change
+ * meanwhile.
  */
 
-/* What all files of a copy share. */
+/* State shared by all files of a copy. */
 typedef struct {
     rd_copy_t copy;
     rd_complaints_t complaints; /* its `copy` is the one above */
-    mode_t mask;                /* the umask */
+    mode_t mask;                /* the process's umask */
     bool is_root;
     bool is_private;      /* the target is a new tree, and no other copy writes it */
-    bool is_local;        /* on `device` close never reports a failed write */
-    dev_t device;         /* of the target's directory */
+    bool is_local;        /* close never reports a failed write on `device` */
+    dev_t device;         /* device of the target's directory */
     atomic_bool replaces; /* the last small file replaced an existing one */
     atomic_bool is_fatal; /* the rest of the copy would fail for the same reason */
 } rd_writer_t;
@@ -33,16 +34,16 @@ typedef struct {
 /* A file that is being written. */
 typedef struct {
     int fd;     /* -1: it is not open */
-    int parent; /* its directory, a descriptor that the caller owns; -1: none */
+    int parent; /* the descriptor of its directory, owned by the caller; -1: none */
     uint64_t at;
     bool owns_parent;   /* `parent` is closed with the file */
     bool is_small;      /* no later copy resumes it */
     bool is_direct;     /* it is written under its own name */
-    bool is_noted;      /* note.h */
+    bool is_noted;      /* it has a note (note.h) */
     bool may_fail_late; /* close may report a failed write */
     bool is_seen;       /* `there` describes the file that has the name; mode 0: none does */
-    /* For a file that is sent as a difference (copy_delta.h): the BLAKE2b of what was written, NULL
-     * for other files, and the version that is at the target, -1: not open. */
+    /* For a file that is sent as a difference (copy_delta.h): the BLAKE2b of the bytes written so
+     * far (NULL for other files), and the descriptor of the target's version (-1: not open). */
     rd_digest_t *check;
     int version;
     bool version_has_holes;
@@ -61,7 +62,7 @@ typedef struct {
 bool rd_writer_complain(rd_writer_t *writer, const char *path, int error);
 
 /* Reports that another copy is writing this path. If the path is the top, the whole copy ends;
- * otherwise, as in an existing tree, the copy continues without it. */
+ * otherwise the copy continues without this path. */
 void rd_writer_lose(rd_writer_t *writer, const char *path);
 
 /* Warns that a file has another owner than it should, with the reason from errno. */
@@ -71,43 +72,43 @@ void rd_writer_warn_of_owner(rd_writer_t *writer, const char *path);
 bool rd_writer_is_free(rd_writer_t *writer, const char *path, int parent, const char *name);
 
 /* The mode as cp would set it: with -p the source's, otherwise the source's less the umask.
- * `is_owned`: the file has the source's owner. */
+ * `is_owned` says whether the file has the source's owner. */
 mode_t rd_writer_mode(const rd_writer_t *writer, const rd_item_t *item, bool is_owned);
 
-/* Sets the attributes of a file or directory that are kept from its source. `now` is what it has
- * now, NULL if that is unknown. `there` is the file that had the name before, NULL if there was
- * none. On false, errno is set. */
+/* Sets the attributes of a file or directory that are preserved from its source. `now` holds its
+ * current attributes, or is NULL if they are unknown. `there` is the file that had the name before,
+ * NULL if there was none. On false, errno is set. */
 bool rd_writer_attributes(rd_writer_t *writer, const rd_attributes_t *attributes, int fd,
                           const struct stat *now, const rd_item_t *item, const struct stat *there);
 
-/* Finds out what kind of file system this directory is on. */
+/* Determines the type of the file system that contains this directory. */
 void rd_writer_look_at(rd_writer_t *writer, int directory);
 
 /* The modification time that an item names, for futimens. */
 void rd_item_times(const rd_item_t *item, struct timespec times[2]);
 
-/* Is `fd` the file that has this name now? A lock is useless if its holder has meanwhile renamed
- * the file. */
+/* Is `fd` the file that has this name now? A lock is worthless if the file was renamed before the
+ * lock was taken. */
 bool rd_is_named(int parent, const char *name, int fd);
 
-/* Opens the part at `item.offset`, where `at` already is, or, for a small file of a new tree, the
- * file itself. An error is reported and leaves the file closed, and then the calls below do
+/* Opens the part, or, for a small file in a new tree, the file itself, at `item.offset`, to which
+ * `at` is already set. An error is reported and leaves the file closed, and then the calls below do
  * nothing. */
 void rd_file_open(rd_writer_t *writer, rd_file_t *file);
 
-/* Writes the next bytes. An error is reported and closes the file; its part stays for the next
+/* Writes the next bytes. An error is reported and closes the file; its part is left for the next
  * copy. */
 void rd_file_write(rd_writer_t *writer, rd_file_t *file, const uint8_t *at, size_t len);
 
-/* The same for a hole of `len` bytes. */
+/* Like rd_file_write, for a hole of `len` bytes. */
 void rd_file_skip(rd_writer_t *writer, rd_file_t *file, uint64_t len);
 
-/* Ends a file whose content has come. True if the file now has its name. On false the reason was
- * reported, and a file that was open has been removed. */
+/* Completes a file whose content has arrived. Returns true if the file now has its final name. On
+ * false the reason was reported, and a file that was open has been removed. */
 bool rd_file_close(rd_writer_t *writer, rd_file_t *file);
 
-/* Closes the file as a part. With `with_part` the part is removed, else it stays for the next
- * copy. */
+/* Closes the file as a part. If `with_part` is true the part is removed, otherwise it is left for
+ * the next copy. */
 void rd_file_drop(rd_file_t *file, bool with_part);
 
 #endif

@@ -5,7 +5,8 @@
 
 #include "item.h"
 
-#define END_OF_DOCUMENT "." /* it cannot occur, because each line begins with a digit */
+/* Cannot occur in the document, because each line begins with a digit. */
+#define END_OF_DOCUMENT "."
 
 /* Like strcmp, but a slash sorts before all other bytes, so that "a/b" follows "a" and not
  * "a-b". */
@@ -131,7 +132,7 @@ void rd_files_from_put(FILE *to, const rd_names_t *names)
     (void)fputs(END_OF_DOCUMENT "\n", to);
 }
 
-/* Reads one line. False: rd_files_from_put did not write it. */
+/* Parses one line. Returns false if rd_files_from_put cannot have written it. */
 static bool take_line(rd_names_t *names, const char *line)
 {
     char path[RD_PATH_BYTES];

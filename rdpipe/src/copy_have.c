@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The second part of a copy: finds out what the target already has. It changes nothing there,
- * except that it removes useless parts. */
+ * except that it removes stale parts. */
 #include "copy_delete.h"
 #include "copy_delta.h"
 #include "note.h"
@@ -24,19 +24,20 @@ typedef struct {
     rd_item_t item;
     rd_items_out_t out;
     rd_items_in_t in;
-    uint8_t into[RD_DIGEST_BYTES]; /* the directory that a tree is copied into; 0: unknown */
+    /* The ID of the directory into which a tree is copied; 0: unknown. */
+    uint8_t into[RD_DIGEST_BYTES];
     bool has_target;
     bool is_left_out;    /* the rest of this source is not copied */
-    bool is_absent;      /* this target cannot have the source, but others can */
-    uint64_t excused;    /* complaints about such a source, which other targets do not share */
+    bool is_absent;      /* the source cannot be copied to this target, but it can to others */
+    uint64_t excused;    /* errors about such a source, which do not concern the other targets */
     uint32_t inside;     /* the depth below the directory in which the copy would be made */
-    bool is_last;        /* no source follows, or no following one can have a target */
-    uint64_t kept;       /* files since the last LEAVE that need nothing more */
-    rd_extras_t *extras; /* NULL: without --delete */
+    bool is_last;        /* no further source follows that could have a target */
+    uint64_t kept;       /* files since the last LEAVE that need no update */
+    rd_extras_t *extras; /* NULL unless --delete is given */
 } have_t;
 
-/* The size and digest of a regular file, whose size is in the given range. False: it is not such a
- * file. A part must be ours. */
+/* Computes the digest of a regular file whose size is in the given range. Returns false if it is
+ * not such a file. A part must also be one of our own. */
 static bool digest_of(const have_t *have, int parent, const char *name, bool is_part,
                       uint64_t least, uint64_t most, rd_item_t *item)
 {
@@ -72,8 +73,8 @@ static bool is_noted(const have_t *have, int parent, const char *part, rd_item_t
     return done;
 }
 
-/* The resolution, in nanoseconds, of times on the file system, as far as the file's own times show
- * it: when the kernel sets the time of the last status change it uses all digits. */
+/* The resolution of timestamps on the file system in nanoseconds, estimated from the file's own
+ * timestamps: when the kernel sets the status change time, it uses the full resolution. */
 static int64_t time_step(int parent, const struct stat *is)
 {
     int64_t step = 1;
@@ -87,8 +88,8 @@ static int64_t time_step(int parent, const struct stat *is)
     return step;
 }
 
-/* Does the file have its source's time, as far as the file system can store it? FAT, SMB and some
- * FUSE file systems truncate it. */
+/* Does the file have its source's time, at the resolution that the file system can store? FAT, SMB
+ * and some FUSE file systems truncate it. */
 static bool has_time(int parent, const struct stat *is, const rd_item_t *item)
 {
     int64_t step;
@@ -110,9 +111,9 @@ static bool is_same(const have_t *have, int parent, const char *name, struct sta
            (uint64_t)is_p->st_size == item->size && has_time(parent, is_p, item);
 }
 
-/* Removes a part of a complete file if no copy writes it, because it would stay forever. Between
- * our open and our lock another copy may have completed this part and begun another one of the same
- * name, hence rd_is_named. */
+/* Removes the part of a file that is already complete, unless another copy is writing it, because
+ * the part would otherwise stay forever. Between our open and our lock another copy may have
+ * completed this part and created a new one of the same name, so this checks rd_is_named. */
 static void drop_part(const have_t *have, int parent, const char *part)
 {
     int fd = openat(parent, part, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
@@ -127,7 +128,7 @@ static void drop_part(const have_t *have, int parent, const char *part)
     close(fd);
 }
 
-/* Looks in the old tree of --atomic for a file that the new one does not have. */
+/* Looks in the old tree of --atomic for a file that is missing in the new one. */
 static bool look_at_old(have_t *have)
 {
     rd_item_t *item = &have->item;
@@ -146,7 +147,7 @@ static bool look_at_old(have_t *have)
 }
 
 /* Sends the block names of the version at the target, and its digest if it may be the same file. A
- * small file is sent as a whole. */
+ * small file is sent in full. */
 static void name_blocks(have_t *have, int parent, const char *name)
 {
     rd_item_t *item = &have->item;
@@ -173,8 +174,9 @@ static void name_blocks(have_t *have, int parent, const char *name)
         close(fd);
 }
 
-/* Finds out what the target has of the file: one of the same length may be the same, and a part may
- * be its beginning. False: a file of a tree needs nothing more, so it is not sent on. */
+/* Finds out what the target already has of the file: a file of the same length may be identical,
+ * and a part may be its beginning. Returns false if a file in a tree needs no update, in which case
+ * the item is not forwarded. */
 static bool look(have_t *have)
 {
     rd_item_t *item = &have->item;
@@ -209,7 +211,8 @@ static bool look(have_t *have)
     return item->has != RD_HAS_NOTHING || look_at_old(have);
 }
 
-/* Is the target free? The loser of two copies should hear it here, before it has sent anything. */
+/* Checks that no other copy is writing the target, so that the second of two copies fails here,
+ * before it has sent any data. */
 static bool is_free(const rd_target_t *target)
 {
     int parent = target->is_tree ? target->parent : target->base;
@@ -229,8 +232,8 @@ static bool is_last_target(const have_t *have)
     return have->copy.target + 1 >= have->copy.targets;
 }
 
-/* Would the tree be copied into itself? The new files would be listed as well, without end. This
- * also finds it where the user has named the same host in two ways. */
+/* Would the tree be copied into itself? If so, the list would include the new files and never end.
+ * This is detected even if the user has called the same host by two names. */
 static bool is_copied_into(have_t *have)
 {
     static const uint8_t unknown[RD_DIGEST_BYTES];
@@ -245,8 +248,8 @@ static bool is_copied_into(have_t *have)
     return is_it;
 }
 
-/* Is this item in the directory that is copied into, or that directory itself? Only this subtree is
- * left out, and the rest is copied. */
+/* Is this item the directory into which the tree is copied, or inside it? Only that subtree is
+ * omitted, and the rest is copied. */
 static bool is_inside(have_t *have)
 {
     const rd_item_t *item = &have->item;
@@ -293,7 +296,8 @@ static void find_target(have_t *have)
     have->is_absent = !done && have->copy.targets > 1;
     have->excused += have->is_absent;
     have->is_left_out = !done && !have->is_absent;
-    have->is_last |= !have->target.is_into; /* several sources all go into the same directory */
+    /* All of several sources are copied into the same directory. */
+    have->is_last |= !have->target.is_into;
 }
 
 static bool begin_source(have_t *have, rd_why_t *why)
@@ -307,8 +311,8 @@ static bool begin_source(have_t *have, rd_why_t *why)
     have->kept = 0;
     have->is_last = have->item.size + 1 >= have->copy.sources;
     have->item.offset += have->complaints.count - have->excused;
-    /* Accept no offer: what several targets have must be comparable, and a dry run compares but
-     * sends nothing. */
+    /* Do not accept the offer, because the answers of several targets must be comparable, and a dry
+     * run only compares. */
     if (have->copy.targets > 1 || have->copy.dry_run)
         rd_copy_terms_read(&have->item, &have->terms);
     else
@@ -318,8 +322,9 @@ static bool begin_source(have_t *have, rd_why_t *why)
 
 /* ---- several targets ---- */
 
-/* Finds out what all targets up to this one have of a file. A file that only some of them have is
- * sent to all. If it needs only its mode, the offset says that. False: it needs nothing at all. */
+/* Combines what this target has of a file with what the targets before it have. A file that only
+ * some of them have is sent to all. If only the mode must be set, the offset indicates that.
+ * Returns false if no target needs anything. */
 static bool look_with_others(have_t *have)
 {
     rd_item_t *item = &have->item;
@@ -345,7 +350,7 @@ static bool look_with_others(have_t *have)
     return needs;
 }
 
-/* False: the copy has ended, with or without *why. */
+/* Returns false when the copy has ended; *why is set if that was because of an error. */
 static bool step(have_t *have, rd_why_t *why)
 {
     rd_item_t *item = &have->item;

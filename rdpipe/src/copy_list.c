@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The first part of a copy: lists what there is to copy, in the order in which it is sent. */
+/* The first part of a copy: lists the files to copy, in the order in which they are sent. */
 #include "copy.h"
 #include "copy_files_from.h"
 
@@ -12,12 +12,12 @@
 typedef struct {
     rd_copy_t copy;
     rd_complaints_t complaints;
-    dev_t device; /* of the source's top directory */
+    dev_t device; /* device of the source's top directory */
     size_t next;  /* the index of the next name of --files-from */
-    void *linked; /* a tree of linked_t: files with several names */
+    void *linked; /* a tree of linked_t, which holds the files with several hard links */
     rd_items_out_t out;
     rd_beneath_t beneath;
-    rd_item_t item; /* one at a time, because they are large */
+    rd_item_t item; /* shared, because items are large */
 } list_t;
 
 static void fill(rd_item_t *item, rd_item_kind_t kind, const struct stat *is)
@@ -44,7 +44,7 @@ static bool put(list_t *list, rd_item_kind_t kind, const char *path, const struc
 
 /* ---- hard links ---- */
 
-/* A file that has several names, and the name that was listed first. */
+/* A file with several hard links, and the name that was listed first. */
 typedef struct {
     dev_t device;
     ino_t inode;
@@ -60,7 +60,7 @@ static int compare_linked(const void *one, const void *other)
                                     : 0;
 }
 
-/* The path under which this file was already listed; NULL: it was not. */
+/* Returns the path under which this file was already listed, or NULL if it was not. */
 static const char *listed_as(list_t *list, const char *path, const struct stat *is)
 {
     linked_t *fresh = malloc(sizeof *fresh + strlen(path) + 1);
@@ -112,8 +112,8 @@ static bool put_link(list_t *list, const char *path, const struct stat *is)
 
 /* ---- directories ---- */
 
-/* Lists something that is not copied, so that what the target has under its name is not deleted.
- * False: nobody reads any more. */
+/* Lists an entry that is not copied, so that the target's entry of the same name is not deleted.
+ * Returns false if the reader has gone. */
 static bool skip(list_t *list, const char *path, const struct stat *is)
 {
     return !list->copy.deletes || put(list, RD_ITEM_SKIP, path, is);
@@ -133,7 +133,7 @@ static bool skip_special(list_t *list, const char *path, const struct stat *is)
 
 /* ---- a tree ---- */
 
-/* Does this path belong to the copy? If not, and the user has not chosen that, it was reported. */
+/* Is this path to be copied? If not, and the user did not ask for that, it was reported. */
 static bool is_copied(list_t *list, const char *path, struct stat *is_p, bool *goes_on_p)
 {
     const char *name;
@@ -146,8 +146,8 @@ static bool is_copied(list_t *list, const char *path, struct stat *is_p, bool *g
     if (rd_copy_excludes(&list->copy, path, S_ISDIR(is_p->st_mode)))
         return false;
     if (!rd_special_name(is_p->st_mode) && rd_is_part_name(name)) {
-        /* Its copy would be taken for the part of another file. A directory may be the one that
-         * this very copy is creating, which would grow while it is listed. */
+        /* A copy of it would be mistaken for the part of another file. If it is a directory, it may
+         * even be the one that this copy is creating, which would grow while it is listed. */
         rd_warn(&list->complaints, path, "is a part of another copy: skipped");
         *goes_on_p = skip(list, path, is_p);
         return false;
@@ -155,7 +155,7 @@ static bool is_copied(list_t *list, const char *path, struct stat *is_p, bool *g
     return true;
 }
 
-/* Lists the end of a directory. `is_whole`: everything in it was looked at. */
+/* Lists the end of a directory. `is_whole` says whether everything in it was examined. */
 static bool put_leave(list_t *list, const char *path, const struct stat *is, bool is_whole)
 {
     fill(&list->item, RD_ITEM_LEAVE, is);
@@ -167,7 +167,7 @@ static bool put_leave(list_t *list, const char *path, const struct stat *is, boo
 static bool list_directory(list_t *list, char *path, const struct stat *is);
 static bool list_named(list_t *list, char *path, const struct stat *is);
 
-/* False: nobody reads any more. */
+/* Returns false if the reader has gone. */
 static bool list_one(list_t *list, char *path)
 {
     bool goes_on = true;
@@ -184,8 +184,8 @@ static bool list_one(list_t *list, char *path)
     return skip_special(list, path, &is);
 }
 
-/* Appends a name to `path`, which has RD_PATH_BYTES. False: it is too long, and that was
- * reported. */
+/* Appends a name to `path`, a buffer of RD_PATH_BYTES. Returns false if the result is too long,
+ * which was reported. */
 static bool append(list_t *list, char *path, size_t len, const char *name, size_t bytes)
 {
     int added =
@@ -198,7 +198,7 @@ static bool append(list_t *list, char *path, size_t len, const char *name, size_
     return false;
 }
 
-/* `path` has RD_PATH_BYTES, and is unchanged when this returns. */
+/* `path` is a buffer of RD_PATH_BYTES, and is restored before this returns. */
 static bool list_directory(list_t *list, char *path, const struct stat *is)
 {
     bool is_mounted = list->copy.one_system && is->st_dev != list->device;
@@ -227,7 +227,7 @@ static const char *next_name(const list_t *list)
     return list->next < names->count ? names->of[list->next] : NULL;
 }
 
-/* Skips the names below a directory that does not belong to the copy. */
+/* Skips the names below a directory that is not copied. */
 static void pass_over(list_t *list, const char *path)
 {
     for (const char *name; (name = next_name(list)) && rd_lies_in(name, path);)
@@ -250,8 +250,8 @@ static bool list_above(list_t *list, char *path)
     return goes_on;
 }
 
-/* Lists what is named of a directory. `path` has RD_PATH_BYTES, and is unchanged when this
- * returns. */
+/* Lists only those entries of a directory that --files-from names. `path` is a buffer of
+ * RD_PATH_BYTES, and is restored before this returns. */
 static bool list_named(list_t *list, char *path, const struct stat *is)
 {
     size_t len = strlen(path);
@@ -265,14 +265,15 @@ static bool list_named(list_t *list, char *path, const struct stat *is)
         const char *rest = name + len + (len > 0);
         size_t step = strcspn(rest, "/");
 
-        if (!append(list, path, len, rest, step)) { /* it is as long as the name */
+        if (!append(list, path, len, rest, step)) { /* then the name itself is too long */
             list->next++;
         } else if (rest[step]) {
             goes_on = list_above(list, path);
         } else {
             list->next++;
             goes_on = list_one(list, path);
-            pass_over(list, path); /* with -r they are listed anyway, otherwise by list_one */
+            /* With -r they are listed already, and without it list_one handles them. */
+            pass_over(list, path);
         }
         path[len] = 0;
     }

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The third part of a copy: sends the content of the files, as far as the target does not have it.
- * Where reading a small file takes long, several are read side by side (jobs.h), and sent in
- * order. */
+/* The third part of a copy: sends the content that the target does not have yet. Where reading a
+ * small file takes long, several are read in parallel (jobs.h), but sent in order. */
 #include "copy_delta.h"
 
 #include <errno.h>
@@ -12,13 +11,13 @@
 #include "rdframe.h"
 #include "sparse.h"
 
-/* A small file that is read side by side with others, or an item that waits for its turn. */
+/* A small file that is read in parallel with others, or an item that waits for its turn. */
 typedef struct {
     rd_item_t item;
     int parent; /* -1: not a file to read */
     char name[256];
-    int fd, error; /* -1, and why */
-    bool is_read;  /* completely, and it did not change meanwhile */
+    int fd, error; /* -1 if it could not be opened, and the errno */
+    bool is_read;  /* it was read completely, and did not change meanwhile */
     struct stat is;
     uint8_t content[RD_SMALL_BYTES];
 } job_t;
@@ -27,25 +26,25 @@ typedef struct {
     rd_copy_t copy;
     rd_complaints_t complaints;
     rd_copy_terms_t terms;
-    rd_blocks_t blocks; /* of the target's version of the next file */
+    rd_blocks_t blocks; /* the blocks of the target's version of the next file */
     rd_beneath_t beneath;
     rd_item_t item;
     rd_items_out_t out;
     rd_items_in_t in;
-    bool is_opened;  /* the top directory */
-    dev_t device;    /* of the top directory */
-    bool is_reading; /* reads again what was sent, and sends nothing */
-    uint32_t crc;    /* of what was sent of this file, or read again */
-    bool has_ended;  /* nobody wants more */
+    bool is_opened;  /* the top directory is open */
+    dev_t device;    /* device of the top directory */
+    bool is_reading; /* it rereads the bytes that were sent, and sends nothing */
+    uint32_t crc;    /* checksum of the bytes of this file that were sent or reread */
+    bool has_ended;  /* the receiver has closed */
     rd_jobs_t *jobs; /* NULL: not needed yet */
     rd_pace_t pace;
     int64_t us;       /* how long opening and reading this file took */
-    uint8_t *unsized; /* the content of a file whose size is given as 0; NULL: there was none yet */
+    uint8_t *unsized; /* buffer for files whose size is reported as 0; NULL: not needed yet */
     size_t unsized_bytes;
 } pack_t;
 
 #define UNSIZED_STEP ((size_t)64 * 1024)
-#define UNSIZED_MAX (64u << 20) /* a longer file whose size is given as 0 is refused */
+#define UNSIZED_MAX (64u << 20) /* limit for a file whose size is reported as 0 */
 
 #define FILE_FLAGS (O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC)
 
@@ -81,7 +80,7 @@ static int open_file(pack_t *pack, const char *path, struct stat *is_p)
     return fd;
 }
 
-/* Sends bytes from memory. False: nobody wants more. */
+/* Sends bytes from memory. Returns false if the receiver has closed. */
 static bool put_bytes(pack_t *pack, const uint8_t *at, size_t size)
 {
     while (size > 0) {
@@ -129,7 +128,7 @@ static bool read_unsized(pack_t *pack, int fd)
     return n == 0;
 }
 
-/* Is what the target has the beginning of this file? */
+/* Are the bytes that the target already has the beginning of this file? */
 static bool is_same(const pack_t *pack, int fd, const struct stat *is)
 {
     const rd_item_t *item = &pack->item;
@@ -156,8 +155,8 @@ static bool put(pack_t *pack, rd_item_kind_t kind, uint64_t size)
     return rd_items_put(&pack->out, &item);
 }
 
-/* Sends the stored bytes from *at_p to `end`. On false they could not be read, and `goes_on_p` says
- * whether anybody still wants more. */
+/* Sends the stored bytes from *at_p to `end`. On false not all of them were sent, and `goes_on_p`
+ * says whether the receiver is still there. */
 static bool send_data(pack_t *pack, int fd, uint64_t *at_p, uint64_t end, bool *goes_on_p)
 {
     while (*at_p < end && *goes_on_p) {
@@ -184,7 +183,7 @@ static bool send_data(pack_t *pack, int fd, uint64_t *at_p, uint64_t end, bool *
     return *goes_on_p;
 }
 
-/* Sends the content, and holes as holes. */
+/* Sends the content, with holes as HOLE items. */
 static bool send_content(pack_t *pack, int fd, const struct stat *is, uint64_t at, bool *goes_on_p)
 {
     uint64_t size = (uint64_t)is->st_size;
@@ -205,8 +204,8 @@ static bool send_content(pack_t *pack, int fd, const struct stat *is, uint64_t a
     return true;
 }
 
-/* Does the file still have the bytes that were sent, from `at` on, and before them those that the
- * target has? */
+/* Does the file still contain the bytes that were sent, from `at` on, and before `at` those that
+ * the target already has? */
 static bool is_still_so(pack_t *pack, int fd, const struct stat *before, uint64_t at)
 {
     uint8_t digest[RD_DIGEST_BYTES];
@@ -230,8 +229,8 @@ static bool is_unchanged(int fd, const struct stat *before)
            is.st_mtim.tv_nsec == before->st_mtim.tv_nsec;
 }
 
-/* Was what we sent a state that the file really had? A file that only grew, such as a log, had this
- * state, but its times do not show that, so it is read again. `check` is its BLAKE2b if that is
+/* Did the file ever have exactly the content that we sent? A file that only grew, such as a log,
+ * did, but its timestamps cannot show that, so it is read again. `check` is its BLAKE2b if that is
  * known, or NULL. */
 static bool is_sound(pack_t *pack, int fd, const struct stat *before, uint64_t at,
                      const uint8_t *check)
@@ -251,7 +250,7 @@ static bool is_sound(pack_t *pack, int fd, const struct stat *before, uint64_t a
     return false;
 }
 
-/* Sends the difference from the target's version. False: nobody wants more. */
+/* Sends the difference from the target's version. Returns false if the receiver has closed. */
 static bool send_changes(pack_t *pack, int fd, const struct stat *is)
 {
     static rd_item_t end;
@@ -284,7 +283,7 @@ static void describe(rd_item_t *item, const struct stat *is)
     item->has = RD_HAS_NOTHING;
 }
 
-/* False: nobody wants more. */
+/* Returns false if the receiver has closed. */
 static bool pack_file(pack_t *pack)
 {
     rd_item_t *item = &pack->item;
@@ -323,7 +322,7 @@ static bool pack_file(pack_t *pack)
     if (has_version)
         item->has = RD_HAS_VERSION;
     else if (has_part)
-        item->has = RD_HAS_PART; /* the target removes its part if it cannot continue it */
+        item->has = RD_HAS_PART; /* the target removes its part if it cannot resume it */
     goes_on = put_attributes(pack, fd, &is) && rd_items_put(&pack->out, item);
     if (is_unsized && goes_on) {
         goes_on =
@@ -342,7 +341,7 @@ static bool pack_file(pack_t *pack)
     return goes_on;
 }
 
-/* Does what pack_file does in a dry run: sends no content. */
+/* Replaces pack_file in a dry run: sends no content. */
 static bool pack_nothing(pack_t *pack)
 {
     rd_item_t *item = &pack->item;
@@ -368,7 +367,7 @@ static bool pack_nothing(pack_t *pack)
 
 /* ---- files side by side ---- */
 
-/* Runs in a thread of its own. A file that is not read here is read when its turn comes. */
+/* Runs in a job's thread. A file that cannot be read here is read when its turn comes. */
 static void do_job(void *context, void *argument)
 {
     job_t *job = argument;
@@ -386,12 +385,12 @@ static void do_job(void *context, void *argument)
         n = pread(job->fd, job->content + done, size - done, (off_t)done);
         done += n > 0 ? (size_t)n : 0;
     }
-    /* A file whose size is given as 0 may still have content. */
+    /* A file whose size is reported as 0 may still have content. */
     job->is_read = done == size && is_unchanged(job->fd, &job->is) &&
                    (size > 0 || read(job->fd, job->content, 1) == 0);
 }
 
-/* False: nobody wants more. */
+/* Returns false if the receiver has closed. */
 static bool send_read(pack_t *pack, const job_t *job)
 {
     rd_item_t *item = &pack->item;
@@ -404,7 +403,7 @@ static bool send_read(pack_t *pack, const job_t *job)
 
 static bool take(pack_t *pack);
 
-/* Keeps pack->item, which is the item just received. */
+/* Must preserve pack->item, which is the item just received. */
 static void end_job(void *context, void *argument)
 {
     static rd_item_t come;
@@ -437,7 +436,8 @@ static job_t *new_job(pack_t *pack)
     return job;
 }
 
-/* Gives a job, which is sent when those before it are. With `reads`, its file is read meanwhile. */
+/* Queues a job, which is sent after all jobs before it. If `reads` is true, a thread reads its file
+ * meanwhile. */
 static void give(pack_t *pack, job_t *job, bool reads)
 {
     const char *name;
@@ -460,7 +460,7 @@ static bool is_small_and_new(const rd_item_t *item)
            item->size <= RD_SMALL_BYTES;
 }
 
-/* False: nobody wants more. */
+/* Returns false if the receiver has closed. */
 static bool take_in_turn(pack_t *pack)
 {
     bool was_beside = pack->pace.is_beside,
@@ -469,7 +469,8 @@ static bool take_in_turn(pack_t *pack)
     job_t *job;
 
     if (is_small && was_beside && !reads)
-        rd_jobs_drain(pack->jobs); /* so that the next ones show how long a single one takes */
+        /* So that the next files, read one by one, show how long each takes. */
+        rd_jobs_drain(pack->jobs);
     job = reads || rd_jobs_are_pending(pack->jobs) ? new_job(pack) : NULL;
     if (!job)
         return take(pack);
@@ -511,7 +512,7 @@ static bool begin_source(pack_t *pack, rd_why_t *why)
     return rd_items_put(&pack->out, &pack->item);
 }
 
-/* The attributes of a directory or symbolic link go before it. */
+/* The attributes of a directory or symbolic link are sent before it. */
 static bool put_with_attributes(pack_t *pack)
 {
     const rd_item_t *item = &pack->item;
@@ -536,7 +537,7 @@ static bool put_with_attributes(pack_t *pack)
     return goes_on && rd_items_put(&pack->out, item);
 }
 
-/* False: nobody wants more. */
+/* Returns false if the receiver has closed. */
 static bool take(pack_t *pack)
 {
     switch (pack->item.kind) {
@@ -552,7 +553,7 @@ static bool take(pack_t *pack)
     }
 }
 
-/* With -x, directories on other file systems have no content. */
+/* With -x, directories on other file systems are copied without their content. */
 static bool is_on_other_system(pack_t *pack, const char *path)
 {
     const char *name;
@@ -564,7 +565,7 @@ static bool is_on_other_system(pack_t *pack, const char *path)
     return parent >= 0 && fstat(parent, &is) == 0 && is.st_dev != pack->device;
 }
 
-/* The target asks by name, and is not trusted to ask only for names that were listed. */
+/* The target requests files by name, and is not trusted to request only names that were listed. */
 static bool may_ask_for(pack_t *pack, rd_why_t *why)
 {
     const rd_item_t *item = &pack->item;
@@ -581,7 +582,7 @@ static bool step(pack_t *pack, rd_why_t *why)
     rd_item_t *item = &pack->item;
 
     if (pack->in.start == pack->in.end)
-        rd_jobs_drain(pack->jobs); /* nothing may be held back here while we wait for more */
+        rd_jobs_drain(pack->jobs); /* nothing may stay queued here while we wait for more items */
     if (pack->has_ended || !rd_items_next(&pack->in, item, why))
         return false;
     if (item->kind == RD_ITEM_BLOCKS && pack->terms.has_delta) {
@@ -600,7 +601,8 @@ static bool step(pack_t *pack, rd_why_t *why)
             return false;
         rd_blocks_clear(&pack->blocks);
         return true;
-    case RD_ITEM_DELETE: /* is only at the target, so unpack decides whether it may */
+    case RD_ITEM_DELETE: /* exists only at the target, so unpack decides whether it may be deleted
+                          */
         return take_in_turn(pack);
     case RD_ITEM_START:
         rd_jobs_drain(pack->jobs);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The last part of a dry run, which replaces unpack: prints what unpack would do, and changes
+/* The last part of a dry run, in place of unpack: prints what unpack would do, and changes
  * nothing. */
 #include "copy_delete.h"
 
@@ -121,8 +121,8 @@ static found_t find(show_t *show, const char *path, int *parent_p, const char **
     return UNKNOWN;
 }
 
-/* Describes what does not match the item in addition to its content; "" if -p does not ask for it.
- * The attributes that --owner, --xattrs and --acls keep are not compared. */
+/* Describes the differences from the item apart from its content; "" unless -p asks for them. The
+ * attributes that --owner, --xattrs and --acls preserve are not compared. */
 static void compare_status(const show_t *show, const struct stat *is, char why[WHY_BYTES])
 {
     const rd_item_t *item = &show->item;
@@ -266,8 +266,8 @@ static void show_left_directory(show_t *show)
 
 /* ---- the stream ---- */
 
-/* Ends a source whose items have all come. `missing` counts over all sources so far, at the
- * source. */
+/* Finishes a source after all its items have arrived. `missing` is the total that could not be read
+ * at the source's side, for all sources so far. */
 static void end_source(show_t *show, uint64_t missing)
 {
     bool is_whole = missing == 0 && show->complaints.count == 0;
@@ -296,7 +296,8 @@ static bool find_target(show_t *show, rd_why_t *why)
         return false;
     if (show->target.is_into)
         show->complaints.into = show->target.name;
-    if (show->target.old >= 0) { /* the differences between it and the new tree are shown */
+    /* The differences between the old tree and the new one are shown. */
+    if (show->target.old >= 0) {
         show->target.is_new = false;
         if (show->target.base >= 0)
             close(show->target.base);
@@ -308,7 +309,7 @@ static bool find_target(show_t *show, rd_why_t *why)
     return true;
 }
 
-/* False: the copy has ended. *done_p: everything has come. */
+/* Returns false when the copy has ended, and sets *done_p if everything has arrived. */
 static bool step(show_t *show, bool *done_p, rd_why_t *why)
 {
     rd_item_t *item = &show->item;

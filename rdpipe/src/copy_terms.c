@@ -6,10 +6,10 @@
 
 #include "note.h"
 
-/* These are in the digest of a START item; the layout is part of the protocol. */
+/* Stored in the digest field of a START item; the layout is part of the protocol. */
 typedef struct {
-    uint8_t offered, accepted;       /* bits */
-    uint8_t kernel[RD_KERNEL_BYTES]; /* the boot of the source's kernel */
+    uint8_t offered, accepted;       /* feature bits */
+    uint8_t kernel[RD_KERNEL_BYTES]; /* identifies the boot of the source's kernel */
     uint8_t seed[RD_SEED_BYTES];
 } terms_t;
 
@@ -49,8 +49,8 @@ void rd_copy_terms_offer(rd_item_t *start, rd_delta_t delta)
     memcpy(start->digest, &terms, sizeof terms);
 }
 
-/* Is the source on another kernel? On the same one the data stays in memory, which is faster than
- * any disk. */
+/* Is the source on another kernel? On the same kernel the data stays in memory, so sending it in
+ * full is faster than reading the old version from a disk. */
 static bool is_far(const terms_t *terms)
 {
     uint8_t kernel[RD_KERNEL_BYTES];

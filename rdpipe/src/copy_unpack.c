@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The last part of a copy: writes the items that arrive, and does not trust them (beneath.h). Where
- * writing a small file takes long, as on a network file system, several are written side by side
- * (jobs.h), each when it has arrived completely. */
+ * writing a small file takes long, as on a network file system, several are written in parallel
+ * (jobs.h), each after it has arrived completely. */
 #include "copy_atomic.h"
 #include "copy_delta.h"
 
@@ -12,8 +12,8 @@
 #include "cli.h"
 #include "jobs.h"
 
-/* A small file that is gathered first, and then written side by side with others; or the end of a
- * directory, which waits for the files before it. */
+/* A small file that is first collected in memory and then written in parallel with others; or the
+ * end of a directory, which waits for the files before it. */
 typedef struct {
     rd_file_t file;
     bool is_directory, is_written;
@@ -24,29 +24,31 @@ typedef struct {
 typedef struct {
     rd_writer_t writer;
     rd_copy_terms_t terms;
-    uint64_t missing, complained; /* for the sources before this one: there and here */
-    bool has_failed;              /* one of those sources */
+    /* Errors in the sources before this one, at the source's side and here. */
+    uint64_t missing, complained;
+    bool has_failed; /* one of those sources has failed */
     rd_target_t target;
     rd_beneath_t beneath;
     rd_beneath_t old; /* the tree that --atomic will replace */
     rd_item_t item;
     rd_items_in_t in;
     bool has_target;
-    rd_attributes_t attributes; /* of the next item */
+    rd_attributes_t attributes; /* the attributes of the next item */
     bool is_in_file;
     rd_file_t file;
-    job_t *gathered; /* in place of `file`; NULL: none */
+    job_t *gathered; /* the file being collected, in place of `file`; NULL: none */
     rd_jobs_t *jobs; /* NULL: not needed yet */
     rd_pace_t pace;
-    int64_t opened_us;           /* how long it took to open `file` */
-    uint64_t files, kept, bytes; /* the numbers of files, and the bytes received for them */
+    int64_t opened_us; /* how long it took to open `file` */
+    /* The number of files written and left unchanged, and the bytes received. */
+    uint64_t files, kept, bytes;
     rd_deletions_t deletions;
 } unpack_t;
 
 /* ---- the target ---- */
 
-/* For an existing directory, from a copy that was cut off or from one with -p. When the directory
- * is complete it gets the mode of its source. */
+/* Makes an existing directory writable, because an interrupted copy or one with -p may have left it
+ * read-only. When the directory is complete it gets its source's mode. */
 static void make_writable(int fd)
 {
     struct stat is;
@@ -77,7 +79,7 @@ static bool make_top(unpack_t *unpack)
         rd_writer_lose(&unpack->writer, "");
         return false;
     }
-    /* An abandoned part may have the mode of its source. */
+    /* An abandoned part may already have its source's mode. */
     if (target->is_new && fstat(target->base, &is) == 0)
         (void)fchmod(target->base, (is.st_mode & S_ISGID) | 0700);
     else if (unpack->writer.copy.preserve)
@@ -120,7 +122,7 @@ static bool find_old(unpack_t *unpack, const char *path, struct stat *is_p)
     return parent >= 0 && fstatat(parent, name, is_p, AT_SYMLINK_NOFOLLOW) == 0;
 }
 
-/* The directory and name of an item. On false the error was reported. */
+/* Finds the directory and name of an item. On false the error was reported. */
 static bool find_name(unpack_t *unpack, int *parent_p, const char **name_p)
 {
     const char *path = unpack->item.path;
@@ -135,7 +137,7 @@ static bool find_name(unpack_t *unpack, int *parent_p, const char **name_p)
     return strlen(*name_p) <= 255 || rd_writer_complain(&unpack->writer, path, ENAMETOOLONG);
 }
 
-/* The same for an item that becomes a link or directory. */
+/* Like find_name, for an item that becomes a symbolic link or directory. */
 static bool find_place(unpack_t *unpack, int *parent_p, const char **name_p)
 {
     return find_name(unpack, parent_p, name_p) &&
@@ -144,7 +146,7 @@ static bool find_place(unpack_t *unpack, int *parent_p, const char **name_p)
 
 /* ---- files side by side ---- */
 
-/* Runs in a thread of its own. */
+/* Runs in a job's thread. */
 static void do_job(void *context, void *argument)
 {
     unpack_t *unpack = context;
@@ -191,7 +193,8 @@ static void take_attributes(unpack_t *unpack, rd_attributes_t *attributes)
     rd_attributes_clear(&unpack->attributes);
 }
 
-/* Room for a file that is written side by side with others; NULL: it is written at once. */
+/* Returns a job for a file that is written in parallel with others, or NULL if it must be written
+ * at once. */
 static job_t *new_job(unpack_t *unpack)
 {
     const rd_item_t *item = &unpack->item;
@@ -201,7 +204,8 @@ static job_t *new_job(unpack_t *unpack)
         return NULL;
     if (!rd_pace_next(&unpack->pace, rd_now_us())) {
         if (was_beside)
-            rd_jobs_drain(unpack->jobs); /* so that the next show how long a single one takes */
+            rd_jobs_drain(unpack->jobs); /* so that the next files, written one by one, show how
+                                            long each takes */
         return NULL;
     }
     if (!unpack->jobs)
@@ -209,8 +213,8 @@ static job_t *new_job(unpack_t *unpack)
     return unpack->jobs ? rd_jobs_room(unpack->jobs) : NULL;
 }
 
-/* A file that was being gathered has holes or more content than announced, so it is written at
- * once. */
+/* Stops collecting a file, because it has holes or more content than announced, and writes it
+ * directly instead. */
 static void ungather(unpack_t *unpack)
 {
     job_t *job = unpack->gathered;
@@ -241,7 +245,7 @@ static void begin_file(unpack_t *unpack)
     file->has_old = find_old(unpack, unpack->item.path, &file->old) && S_ISREG(file->old.st_mode);
     if (!find_name(unpack, &parent, &name))
         return;
-    /* No other path comes before the end of this file, so `beneath` keeps its directory open. */
+    /* No other path arrives before the end of this file, so `beneath` keeps its directory open. */
     file->parent = job ? fcntl(parent, F_DUPFD_CLOEXEC, 0) : parent;
     file->owns_parent = job != NULL;
     if (file->parent < 0) {
@@ -264,7 +268,7 @@ static void begin_file(unpack_t *unpack)
     }
 }
 
-/* False: the copy ends here, with *why if the stream ended. */
+/* Returns false if the copy must end here; *why is set if the stream ended. */
 static bool take_data(unpack_t *unpack, rd_why_t *why)
 {
     const uint8_t *at = NULL;
@@ -329,7 +333,7 @@ static void end_file(unpack_t *unpack)
     }
 }
 
-/* Does this file need nothing more? */
+/* Does the file already have the right mode and time? */
 static bool has_mode_and_time(const unpack_t *unpack, const struct stat *is)
 {
     const rd_item_t *item = &unpack->item;
@@ -340,7 +344,7 @@ static bool has_mode_and_time(const unpack_t *unpack, const struct stat *is)
            is->st_mtim.tv_sec == item->mtime_s && is->st_mtim.tv_nsec == item->mtime_ns;
 }
 
-/* The file is as it should be, except perhaps for its mode and time. */
+/* Handles a KEEP item: the file's content is right, so at most its mode and time are set. */
 static void keep_file(unpack_t *unpack)
 {
     const rd_item_t *item = &unpack->item;
@@ -397,7 +401,7 @@ static void make_link(unpack_t *unpack)
     }
 }
 
-/* Makes another name for a file that has already come, but may not be written yet. */
+/* Creates a hard link to a file that has already arrived, but may not have been written yet. */
 static void make_hard_link(unpack_t *unpack)
 {
     const rd_item_t *item = &unpack->item;
@@ -433,7 +437,7 @@ static void make_hard_link(unpack_t *unpack)
     rd_beneath_close(&first);
 }
 
-/* Makes a directory that we are able to write to, whatever its mode will be. */
+/* Creates a directory that we can write to, whatever its final mode will be. */
 static void make_directory(unpack_t *unpack)
 {
     const char *name;
@@ -456,7 +460,7 @@ static void make_directory(unpack_t *unpack)
         close(fd);
 }
 
-/* Sets the attributes of a directory. So far only we had access to the top of a new tree. */
+/* Sets the attributes of a directory. Until then only we had access to the top of a new tree. */
 static void leave_directory(unpack_t *unpack, const rd_item_t *left,
                             const rd_attributes_t *attributes)
 {
@@ -496,7 +500,7 @@ static void take_leave(unpack_t *unpack)
     }
 }
 
-/* Removes what an earlier copy has left in the new tree of --atomic, which is ours alone. */
+/* Removes an entry that an earlier copy has left in the new tree of --atomic, which only we use. */
 static bool drop_stale(unpack_t *unpack, rd_why_t *why)
 {
     const rd_item_t *item = &unpack->item;
@@ -517,8 +521,8 @@ static bool drop_stale(unpack_t *unpack, rd_why_t *why)
 
 /* ---- the end ---- */
 
-/* The part may already have the owner and mode of its source, but the next copy resumes only a part
- * that is ours. */
+/* The part may already have its source's owner and mode, so this resets them, because the next copy
+ * resumes only parts of our own. */
 static void keep_part(const rd_target_t *target)
 {
     struct stat is;
@@ -530,8 +534,8 @@ static void keep_part(const rd_target_t *target)
     (void)fchmod(target->base, (is.st_mode & S_ISGID) | 0700);
 }
 
-/* Ends a source. `there` and `here` count what could not be copied on either side. A tree gets its
- * name only if it is complete. */
+/* Finishes a source. `there` and `here` count the errors at the source's side and here. A tree gets
+ * its final name only if it is complete. */
 static bool finish(unpack_t *unpack, uint64_t there, uint64_t here)
 {
     rd_target_t *target = &unpack->target;
@@ -554,14 +558,14 @@ static bool finish(unpack_t *unpack, uint64_t there, uint64_t here)
     if (renameat2(target->parent, target->part, target->parent, target->name, RENAME_NOREPLACE) ==
         0)
         return true;
-    if ((errno == EINVAL || errno == ENOSYS) && /* a file system that knows only rename */
+    if ((errno == EINVAL || errno == ENOSYS) && /* a file system that supports only plain rename */
         renameat(target->parent, target->part, target->parent, target->name) == 0)
         return true;
     return rd_writer_complain(&unpack->writer, "", errno);
 }
 
-/* Ends a source whose items have all come, even if it is incomplete. `missing` counts over all
- * sources so far, at the source. */
+/* Finishes a source after all its items have arrived, even if it is incomplete. `missing` is the
+ * total that could not be read at the source's side, for all sources so far. */
 static void end_source(unpack_t *unpack, uint64_t missing)
 {
     uint64_t there = missing >= unpack->missing ? missing - unpack->missing : 1;
@@ -617,7 +621,7 @@ static bool is_right_kind(const unpack_t *unpack)
     }
 }
 
-/* False: the copy has ended, with or without *why. */
+/* Returns false when the copy has ended; *why is set if that was because of an error. */
 static bool take(unpack_t *unpack, rd_why_t *why)
 {
     switch (unpack->item.kind) {
@@ -665,7 +669,7 @@ static bool take(unpack_t *unpack, rd_why_t *why)
     return !unpack->writer.is_fatal;
 }
 
-/* False: the copy has ended. *done_p: the whole copy has come. */
+/* Returns false when the copy has ended, and sets *done_p if all of it has arrived. */
 static bool step(unpack_t *unpack, bool *done_p, rd_why_t *why)
 {
     rd_item_t *item = &unpack->item;
@@ -711,7 +715,7 @@ static void report(const unpack_t *unpack)
     (void)fputc('\n', stderr);
 }
 
-/* In one piece, because other programs write there as well. */
+/* Written with a single call, because other programs may write to the same output. */
 static void report_json(const unpack_t *unpack)
 {
     const rd_copy_t *copy = unpack->writer.complaints.copy;
@@ -761,7 +765,7 @@ int rd_copy_unpack(const rd_copy_t *copy, int in)
         ;
     if (why.text[0])
         rd_complain(&unpack.writer.complaints, "", "%s", why.text);
-    rd_file_drop(&unpack.file, false); /* while its directory is open */
+    rd_file_drop(&unpack.file, false); /* must happen while its directory is still open */
     if (unpack.gathered)
         close(unpack.gathered->file.parent);
     rd_jobs_close(unpack.jobs, forget_job);

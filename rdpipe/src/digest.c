@@ -18,7 +18,7 @@
 
 struct rd_digest {
     const rd_digest_key_t *key;
-    EVP_MD_CTX *evp; /* NULL: XXH3 */
+    EVP_MD_CTX *evp; /* NULL: the digest is XXH3 */
 #ifndef RD_WITHOUT_XXHASH
     XXH3_state_t *xxh3;
 #endif
@@ -45,7 +45,8 @@ void rd_digest_key(rd_digest_key_t *key_p, const uint8_t seed[RD_SEED_BYTES])
     if (!context || EVP_DigestInit_ex(context, EVP_shake256(), NULL) != 1 ||
         EVP_DigestUpdate(context, seed, RD_SEED_BYTES) != 1 ||
         EVP_DigestFinalXOF(context, key_p->secret, sizeof key_p->secret) != 1)
-        abort(); /* possible only without memory, because the other side already has this key */
+        abort(); /* happens only if memory is exhausted, because the other side already uses this
+                    key */
     EVP_MD_CTX_free(context);
 }
 
@@ -114,8 +115,8 @@ void rd_digest_block(const rd_digest_key_t *key, const void *at, size_t len,
 #endif
     (void)key;
     if (EVP_Digest(at, len, all, NULL, EVP_sha256(), NULL) != 1)
-        abort(); /* possible only without memory; without its digest a block could match any other
-                  */
+        abort(); /* happens only if memory is exhausted; without its digest a block could match any
+                    other */
     memcpy(result, all, RD_BLOCK_DIGEST_BYTES);
 }
 
@@ -153,7 +154,7 @@ static void put_number(rd_digest_t *digest, uint64_t number)
     update(digest, &bytes, sizeof bytes);
 }
 
-/* Adds the piece as far as it is filled. True if it was all zeros. */
+/* Adds the filled part of the piece. Returns true if it was all zeros. */
 static bool take_piece(rd_digest_t *digest)
 {
     const uint8_t *piece = digest->piece;
@@ -219,7 +220,7 @@ bool rd_digest_end(rd_digest_t *digest, uint8_t result[RD_DIGEST_BYTES])
 
 /* ---- files ---- */
 
-/* Looks for a hole only at the beginning and after zeros, because it cannot be elsewhere. */
+/* Looks for a hole only at the beginning and after zeros, because a hole reads as zeros. */
 bool rd_digest_read(rd_digest_t *digest, int fd, uint64_t end)
 {
     bool may_be_hole = true;

@@ -25,7 +25,7 @@ typedef struct {
     uint8_t secret[RD_SECRET_BYTES]; /* for XXH3; the others have no key */
 } rd_digest_key_t;
 
-/* Was this program built with libxxhash? */
+/* Returns whether this program was built with libxxhash. */
 bool rd_digest_has_xxh3(void);
 
 /* Derives the key of XXH3 from a seed, the same on both sides. */
@@ -33,7 +33,7 @@ void rd_digest_key(rd_digest_key_t *key_p, const uint8_t seed[RD_SEED_BYTES]);
 
 typedef struct rd_digest rd_digest_t;
 
-/* NULL: no memory. The key must stay in place until the digest is freed. */
+/* Returns NULL if memory is exhausted. The key must stay valid until the digest is freed. */
 rd_digest_t *rd_digest_open(const rd_digest_key_t *key);
 
 /* Adds the next bytes of the file, or a hole of that length. */
@@ -44,7 +44,7 @@ void rd_digest_skip(rd_digest_t *digest, uint64_t len);
  * is set, or 0 if the file is shorter. */
 bool rd_digest_read(rd_digest_t *digest, int fd, uint64_t end);
 
-/* Computes the result and frees the digest. False: libcrypto has failed. */
+/* Computes the result and frees the digest. Returns false if libcrypto has failed. */
 bool rd_digest_end(rd_digest_t *digest, uint8_t result[RD_DIGEST_BYTES]);
 
 /* Frees the digest. Does nothing for NULL. */

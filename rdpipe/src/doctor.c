@@ -21,7 +21,7 @@
 
 #define HOST_MS 20000
 #define END_MS 5000
-/* A path of 1 Gbit/s and 100 ms needs 12.5 MB. */
+/* A path with 1 Gbit/s and 100 ms needs 12.5 MB. */
 #define BUFFER_LEAST ((uint64_t)16 * 1024 * 1024)
 #define FILES_LEAST 64u
 #define PIPE_LEAST ((uint64_t)1024 * 1024)
@@ -185,7 +185,7 @@ static void tell_ports(doctor_t *doctor)
 
 /* ---- hosts ---- */
 
-/* The agent's hello; NULL: none came. The caller frees it. */
+/* Returns the agent's hello, or NULL if none arrived. The caller frees it. */
 static char *hello_of(rd_channel_t *channel)
 {
     int64_t deadline = rd_now_ms() + HOST_MS;
@@ -242,7 +242,8 @@ static void tell_hello(doctor_t *doctor, const char *host, const char *hello, in
     free(ssh);
 }
 
-/* The host as it would be in a segment; NULL: ssh cannot reach such a host. The caller frees it. */
+/* Returns the host in the form that a segment would have, or NULL if it is not a host that ssh can
+ * reach. The caller frees it. */
 static char *host_of(const char *word)
 {
     char segment[512], *host, *nothing;

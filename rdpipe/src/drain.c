@@ -10,10 +10,11 @@
 #include "keeper.h"
 
 #define TICK_MS 1000
-#define PARTING_MS 5000 /* the producer closes first, so that our last message is not lost */
+/* How long to wait for the producer to close first, so that our last message is not lost. */
+#define PARTING_MS 5000
 #define ABORT_MS 2000
 
-/* Closing an output may take long on a disk, so it has a thread. */
+/* Closing an output may take long on a disk, so a separate thread does it. */
 typedef struct {
     rd_transfer_t *transfer;
     rd_end_t output;
@@ -28,26 +29,27 @@ typedef struct {
     rd_transfer_t *transfer;
     rd_stream_t *from;
     rd_end_t *output;
-    rd_stream_t *forward;            /* NULL: none */
-    uint64_t total;                  /* bytes of the stream that were taken, in whole frames */
-    size_t written;                  /* bytes of the first frame that the output has */
-    bool is_checked;                 /* the first frame's checksum is right */
-    bool is_blocked;                 /* the output takes no more of it now */
-    bool is_forwarded;               /* the first frame */
-    uint32_t sent_on;                /* bytes of it that the next hop has, if sent in pieces */
-    bool has_ended;                  /* END has come */
-    bool has_resumed;                /* RESUME has come */
-    rd_buffer_t *buffer;             /* in front of the output; NULL: none */
-    bool is_dropped;                 /* the output was too slow */
-    int64_t stuck_ms;                /* since when the output takes nothing; 0: it does */
-    bool is_flushing;                /* END waits for the output */
-    size_t left;                     /* bytes in the buffer at the last look, after END */
-    int64_t confirm_at;              /* when to note the offset again */
-    bool output_quit;                /* the output's reader wants no more */
-    bool forward_done, forward_quit; /* what the forward hop has answered */
+    rd_stream_t *forward; /* NULL: none */
+    uint64_t total;       /* bytes of the stream that were accepted, in complete frames */
+    size_t written;       /* bytes of the first frame that were written to the output */
+    bool is_checked;      /* the first frame's checksum is right */
+    bool is_blocked;      /* the output accepts no more of it now */
+    bool is_forwarded;    /* the first frame was forwarded */
+    uint32_t sent_on;     /* bytes of it that were sent to the next hop, if it is sent in pieces */
+    bool has_ended;       /* END has arrived */
+    bool has_resumed;     /* RESUME has arrived */
+    rd_buffer_t *buffer;  /* buffer in front of the output; NULL: none */
+    bool is_dropped;      /* the output was too slow */
+    int64_t stuck_ms;     /* since when the output accepts nothing; 0: it does accept data */
+    bool is_flushing;     /* END has arrived, and the output is being flushed */
+    size_t left;          /* bytes in the buffer at the last look, after END */
+    int64_t confirm_at;   /* when to record the offset again */
+    bool output_quit;     /* the output's reader has closed */
+    bool forward_done, forward_quit; /* the forward hop has answered DONE, or has quit */
     const uint8_t *plain;            /* the bytes of the stream in the first frame */
-    uint8_t *copy;                   /* of the first frame's payload, if the peer can write there */
-    rd_compressor_t compressor;      /* opened by the first compressed frame */
+    /* Private copy of the first frame's payload, if the peer could still change it. */
+    uint8_t *copy;
+    rd_compressor_t compressor; /* opened when the first compressed frame arrives */
     closing_t closing;
     rd_keeper_t keeper;
     rd_why_t fault;
@@ -64,7 +66,7 @@ static bool has_output(const drain_t *drain)
     return drain->output->fd >= 0 && !drain->is_dropped;
 }
 
-/* Does anybody still want the stream? */
+/* Does any output still accept the stream? */
 static bool is_wanted(const drain_t *drain)
 {
     return has_output(drain) || (drain->forward && !drain->forward_quit) || drain->has_ended;
@@ -89,7 +91,7 @@ static void quit_output(drain_t *drain)
 
 /* ---- a stream that continues after a cut ---- */
 
-/* Notes what is written, after forcing it to the disk. */
+/* Records how much is written, after forcing it to the disk. */
 static bool confirm(drain_t *drain)
 {
     rd_transfer_t *transfer = drain->transfer;
@@ -103,7 +105,7 @@ static bool confirm(drain_t *drain)
     return done;
 }
 
-/* True: the frame was handled. */
+/* Returns true if the frame was handled. */
 static bool take_id(drain_t *drain, const rd_frame_t *frame, const uint8_t *payload)
 {
     rd_resume_t *resume = drain->transfer->resume;
@@ -140,8 +142,8 @@ static bool may_begin(const drain_t *drain)
 
 /* ---- DATA ---- */
 
-/* Unpacks the bytes of the stream in a frame, once, so that the bytes that are checked are those
- * that are written. */
+/* Decompresses or copies the bytes of the stream in a frame. It does this only once, so that the
+ * bytes that are checked are the same that are written. */
 static bool unpack(drain_t *drain, const rd_frame_t *frame, const uint8_t *payload)
 {
     if (drain->is_checked)
@@ -179,7 +181,7 @@ static bool is_sound(drain_t *drain, const rd_frame_t *frame, const uint8_t *pay
 
     if (frame->offset != drain->total || drain->has_ended)
         return fault(drain, "a piece of the stream is missing or came twice", 0);
-    /* A node that only sends on leaves the check to the end of the path. */
+    /* A node that only forwards leaves the check to the last one. */
     if (is_read && !unpack(drain, frame, payload))
         return false;
     if (is_read && frame->flags & RD_FLAG_CRC && !drain->is_checked &&
@@ -199,8 +201,9 @@ static void fail_output(drain_t *drain)
                          strerror(errno));
 }
 
-/* Drops the output, so that the others can continue without it. Its reader must not take what it
- * has for the complete stream, so the output stays open until the reader is ended. */
+/* Drops the output, so that the other receivers can continue without it. Its reader must not
+ * mistake what it has received for the complete stream, so the output stays open until the reader
+ * has been killed. */
 static void drop_output(drain_t *drain)
 {
     drain->is_dropped = true;
@@ -210,7 +213,7 @@ static void drop_output(drain_t *drain)
         drain->transfer->at_drop(drain->transfer->of);
 }
 
-/* True: the output was dropped. */
+/* Returns true if the output was dropped. */
 static bool is_too_slow(drain_t *drain)
 {
     int64_t now = rd_now_ms();
@@ -235,7 +238,7 @@ static ssize_t write_some(drain_t *drain, const void *data, size_t len)
     return n;
 }
 
-/* True: the buffer is empty, or waiting for it is useless. */
+/* Returns true if the buffer is empty, or if there is no point in waiting for it. */
 static bool flush(drain_t *drain)
 {
     size_t left = 0;
@@ -252,7 +255,7 @@ static bool flush(drain_t *drain)
     return state != 0;
 }
 
-/* True: the output has the whole frame, or none is open. */
+/* Returns true if the whole frame was written, or if no output is open. */
 static bool write_frame(drain_t *drain, const rd_frame_t *frame)
 {
     drain->is_blocked = false;
@@ -306,7 +309,7 @@ static bool send_piece(drain_t *drain, const rd_frame_t *frame)
     return true;
 }
 
-/* True: the next hop has the frame, or does not exist. */
+/* Returns true if the frame was forwarded, or if there is no next hop. */
 static bool send_on(drain_t *drain, const rd_frame_t *frame, const uint8_t *payload)
 {
     if (!drain->forward || drain->forward_quit || drain->is_forwarded)
@@ -322,7 +325,7 @@ static bool send_on(drain_t *drain, const rd_frame_t *frame, const uint8_t *payl
     return true;
 }
 
-/* True: the frame was handled. */
+/* Returns true if the frame was handled. */
 static bool take_data(drain_t *drain, const rd_frame_t *frame, const uint8_t *payload)
 {
     bool is_sent, is_written;
@@ -373,7 +376,7 @@ static void end_closing(drain_t *drain)
     drain->output->fd = closing->output.fd;
 }
 
-/* True: the output is closed, or has failed. */
+/* Returns true if the output is closed, or has failed. */
 static bool close_output(drain_t *drain)
 {
     closing_t *closing = &drain->closing;
@@ -425,8 +428,8 @@ static bool take_end(drain_t *drain, const rd_frame_t *frame)
     return true;
 }
 
-/* Empties an existing file only when the first bytes arrive, because until then the pipeline may
- * fail to start, and the file's content must not be lost. */
+/* Truncates an existing file only when the first bytes arrive, because until then the pipeline may
+ * still fail to start, and then the file's content must not be lost. */
 static void begin_output(drain_t *drain)
 {
     if (drain->transfer->empties && has_output(drain) && ftruncate(drain->output->fd, 0) < 0)
@@ -434,7 +437,7 @@ static void begin_output(drain_t *drain)
     drain->transfer->empties = false;
 }
 
-/* True: something was done. */
+/* Returns true if it did anything. */
 static bool take_next(drain_t *drain)
 {
     rd_frame_t frame;
@@ -469,13 +472,13 @@ static bool take_next(drain_t *drain)
     return is_taken;
 }
 
-/* Is the next hop's answer still missing? */
+/* Is the next hop's final answer still missing? */
 static bool is_heard(const drain_t *drain)
 {
     return drain->forward && !drain->forward_done && !drain->forward_quit;
 }
 
-/* Reads the answers of the next hop. True: something was done. */
+/* Reads the answers from the next hop. Returns true if it did anything. */
 static bool read_forward(drain_t *drain)
 {
     rd_frame_t frame;
@@ -504,7 +507,7 @@ static bool read_forward(drain_t *drain)
 
 /* ---- the end ---- */
 
-/* In either direction. */
+/* Sends a last message, in either direction. */
 static void say_last(rd_stream_t *stream, const rd_frame_t *frame, const char *text)
 {
     rd_stream_say_last(stream, frame, text, rd_now_ms() + ABORT_MS);
@@ -524,7 +527,7 @@ static void finish(drain_t *drain)
         transfer->why = drain->fault;
         transfer->outcome = RD_TRANSFER_FAULT;
         if (drain->has_resumed && !drain->has_ended && has_output(drain))
-            (void)confirm(drain); /* keep the first fault, which explains this one */
+            (void)confirm(drain); /* ignore an error here, because the first fault explains it */
     } else if (drain->has_ended) {
         say_last(drain->from, &done, NULL);
         transfer->outcome = drain->output_quit ? RD_TRANSFER_QUIT : RD_TRANSFER_DONE;
@@ -545,7 +548,7 @@ static void wait_for_work(drain_t *drain)
          .events = drain->is_blocked && !drain->buffer && has_output(drain) ? POLLOUT : 0}};
     eventfd_t ignored;
 
-    /* Nobody reads this hop any more, so a sign of life or an end on it would end each wait. */
+    /* Nothing reads from this hop any more, so a ping or a close on it would wake every wait. */
     drain->from->wants = 0;
     rd_streams_wait(drain->has_ended ? NULL : drain->from, is_heard(drain) ? drain->forward : NULL,
                     polled, 2, TICK_MS);
@@ -557,8 +560,8 @@ static void wait_for_work(drain_t *drain)
 
 static bool ticks(drain_t *drain)
 {
-    /* While we have not read everything, the sender cannot be expected to send more. After END
-     * nobody reads from it. */
+    /* While there is data that we have not read, the sender may have no room to send more. After
+     * END nothing reads from it. */
     if (drain->has_ended || drain->is_checked || drain->written > 0 || drain->is_flushing)
         drain->from->heard_ms = rd_now_ms();
     return rd_stream_tick(drain->from, &drain->fault) &&
@@ -569,7 +572,7 @@ void rd_drain(rd_transfer_t *transfer, rd_stream_t *from, rd_end_t *output, rd_s
 {
     drain_t drain = {.transfer = transfer, .from = from, .output = output, .forward = forward};
 
-    from->heard_ms = rd_now_ms(); /* until now nobody had to send anything */
+    from->heard_ms = rd_now_ms(); /* the peer did not have to send anything until now */
     if (forward)
         forward->heard_ms = from->heard_ms;
     rd_keeper_start(&drain.keeper, rd_end_may_wait(output), from, forward, 0);
@@ -591,7 +594,8 @@ void rd_drain(rd_transfer_t *transfer, rd_stream_t *from, rd_end_t *output, rd_s
         if (!drain.fault.text[0] && ticks(&drain) && !done)
             wait_for_work(&drain);
     }
-    /* If the output could not be opened, that is not a reader that wants no more. */
+    /* An output that could not be opened is an error and does not count as a reader that has
+     * closed. */
     if (atomic_load(&transfer->stop) && !drain.has_ended && !drain.fault.text[0])
         (void)rd_because_of(&drain.fault, RD_CAUSE_STOPPED, "stopped");
     atomic_store(&transfer->has_ended, drain.has_ended && !drain.fault.text[0]);

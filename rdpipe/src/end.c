@@ -12,7 +12,7 @@
 
 #define PIPE_BYTES (1024 * 1024) /* fs.pipe-max-size of most systems */
 #define PIPE_LEAST (128 * 1024)
-#define SHORT_BYTES 4096 /* a pipe that is ready takes this much without blocking (PIPE_BUF) */
+#define SHORT_BYTES 4096 /* a pipe that is ready accepts this much without blocking (PIPE_BUF) */
 
 static void enlarge(int fd)
 {
@@ -21,7 +21,7 @@ static void enlarge(int fd)
             return;
 }
 
-/* Opens the same pipe or terminal again, to have a file description of our own. */
+/* Opens the same pipe or terminal again, to get an open file description of our own. */
 static int reopen(int fd, int mode)
 {
     char path[32];

@@ -8,9 +8,9 @@
 #include <sys/types.h>
 
 /*
- * One end of a stream: a pipe, a file, a terminal or a socket. Calls never wait, except for a disk,
- * and a descriptor that other processes share does not change for them: O_NONBLOCK is set on an
- * open file description of our own, or not at all.
+ * One end of a stream: a pipe, a file, a terminal or a socket. No call blocks, except on a disk. If
+ * other processes share the descriptor it does not become non-blocking for them, because O_NONBLOCK
+ * is set only on an open file description of our own.
  */
 typedef struct {
     int fd;            /* -1: none */
@@ -19,7 +19,7 @@ typedef struct {
     const char *name; /* a file's name for messages, owned by the caller; NULL: none */
 } rd_end_t;
 
-/* A call may take long on a disk, and on a device that ignores O_NONBLOCK. */
+/* Returns whether a call may block, as on a disk or on a device that ignores O_NONBLOCK. */
 static inline bool rd_end_may_wait(const rd_end_t *end)
 {
     return end->fd >= 0 && (end->always_ready || !(end->is_nonblocking || end->is_socket));
@@ -30,14 +30,15 @@ static inline const char *rd_end_name(const rd_end_t *end, bool for_writing)
     return end->name ? end->name : for_writing ? "the output" : "the input";
 }
 
-/* Takes ownership of the descriptor. Enlarges a pipe as far as the system allows. */
+/* Takes ownership of the descriptor. If it is a pipe, enlarges it as far as the system allows. */
 rd_end_t rd_end_of(int fd, bool for_writing);
 
 /* Like read and write. -1 with errno EAGAIN means that the caller must wait. */
 ssize_t rd_end_read(const rd_end_t *end, void *data, size_t len);
 ssize_t rd_end_write(const rd_end_t *end, const void *data, size_t len);
 
-/* How many bytes a file has from here on; 0 if it is not a file. */
+/* The number of bytes from the current offset to the end of the file; 0 if it is not a regular
+ * file. */
 uint64_t rd_end_size(const rd_end_t *end);
 
 /* Closes the end. On false errno is set, and bytes that were written may be lost. */

@@ -8,9 +8,9 @@
 #include "compress.h"
 #include "keeper.h"
 
-#define ABORT_MS 2000 /* how long an ABORT waits for room */
+#define ABORT_MS 2000 /* how long to wait for room for an ABORT */
 #define TICK_MS 1000
-#define BURST_MS 100 /* with a limited rate, how much unused time may be made up for */
+#define BURST_MS 100 /* with a limited rate, how much unused time may be caught up */
 
 typedef struct {
     rd_transfer_t *transfer;
@@ -21,13 +21,13 @@ typedef struct {
     uint64_t total; /* bytes of the stream in frames that were sent */
     bool has_ended; /* the input has ended */
     bool has_said_end;
-    bool has_said_id, may_begin; /* of a stream that can continue after a cut */
+    bool has_said_id, may_begin; /* for a stream that can continue after a cut */
     double due_ms;               /* with a limited rate, nothing is read before this time */
-    rd_why_t fault;              /* of the input */
-    rd_compressor_t compressor;  /* without a block: nothing is compressed */
+    rd_why_t fault;              /* the input's fault */
+    rd_compressor_t compressor;  /* if it has no block, nothing is compressed */
     rd_keeper_t keeper;
     uint8_t *aside; /* a block outside the ring; NULL: not needed yet */
-    size_t waiting; /* bytes in it that found no room in the ring */
+    size_t waiting; /* bytes in it for which the ring had no room */
 } feed_t;
 
 static void fail(feed_t *feed, const rd_why_t *why)
@@ -36,13 +36,13 @@ static void fail(feed_t *feed, const rd_why_t *why)
     feed->transfer->why = *why;
 }
 
-/* Where to read the input to. */
+/* Returns the block into which the input is read. */
 static uint8_t *block_of(const feed_t *feed)
 {
     return feed->compressor.block ? feed->compressor.block : feed->at + RD_FRAME_BYTES;
 }
 
-/* A block that does not become smaller is sent as it is. */
+/* A block that does not become smaller is sent uncompressed. */
 static void compress(feed_t *feed, rd_frame_t *frame)
 {
     size_t packed = rd_compress(&feed->compressor, feed->filled, feed->at + RD_FRAME_BYTES);
@@ -80,8 +80,8 @@ static void send_block(feed_t *feed)
     feed->filled = 0;
 }
 
-/* With a limited rate a block is a tenth of a second's bytes, so that a slow stream keeps
- * flowing. */
+/* With a limited rate a block contains the bytes of a tenth of a second, so that a slow stream
+ * keeps flowing. */
 static size_t block_bytes(const feed_t *feed)
 {
     uint64_t tenth = feed->transfer->rate / 10;
@@ -98,9 +98,9 @@ static int wait_ms(const feed_t *feed)
     return left > 0 ? (int)(left < TICK_MS ? left + 1 : TICK_MS) : 0;
 }
 
-/* Like rd_end_read, for an input that may take long. The keeper has the ring meanwhile, so the
- * bytes are first read to a block outside it. The keeper leaves room for them, but a lost link may
- * not. */
+/* Like rd_end_read, for an input that may block. The keeper uses the ring meanwhile, so the bytes
+ * are first read into a block outside it. The keeper leaves room for them, but a link that is lost
+ * meanwhile may have none. */
 static ssize_t read_aside(feed_t *feed, size_t len)
 {
     size_t block = feed->to->hop.terms.block;
@@ -135,8 +135,8 @@ static ssize_t read_on(feed_t *feed, size_t len)
 
     if (!rd_end_may_wait(feed->input))
         return rd_end_read(feed->input, to.iov_base, len);
-    /* Take the bytes from the page cache, if they are there. 0 does not prove an end (Linux 5.9 and
-     * 5.10). */
+    /* Read the bytes from the page cache if they are in it. A result of 0 does not prove the end of
+     * the file (Linux 5.9 and 5.10). */
     n = feed->waiting > 0 ? 0 : preadv2(feed->input->fd, &to, 1, -1, RWF_NOWAIT);
     if (n > 0)
         return n;
@@ -146,8 +146,8 @@ static ssize_t read_on(feed_t *feed, size_t len)
     return -1;
 }
 
-/* Reads until the block is full or the input has nothing more for now, because what is there is
- * sent at once. True: something was done. */
+/* Reads until the block is full or the input has no more data for now, because available data is
+ * sent at once. Returns true if it did anything. */
 static bool read_block(feed_t *feed)
 {
     size_t block = block_bytes(feed);
@@ -194,8 +194,8 @@ static bool say_end(feed_t *feed)
     return feed->has_said_end;
 }
 
-/* Sends the ID of the stream; the consumer answers how much of it it has. True: something was
- * done. */
+/* Sends the stream's ID, to which the consumer answers with the number of bytes that it has.
+ * Returns true if it did anything. */
 static bool say_id(feed_t *feed)
 {
     static const rd_frame_t frame = {.kind = RD_RESUME};
@@ -222,7 +222,7 @@ static void begin_at(feed_t *feed, uint64_t bytes)
     atomic_store(&feed->transfer->bytes, bytes);
 }
 
-/* Reads what the consumer sends. True: something was done. */
+/* Reads the messages from the consumer. Returns true if it did anything. */
 static bool read_answer(feed_t *feed)
 {
     rd_frame_t frame;
@@ -253,7 +253,8 @@ static bool read_answer(feed_t *feed)
     return true;
 }
 
-/* Tells the other side, which must not take what it has for the complete stream. */
+/* Sends ABORT, because the other side must not mistake what it has received for the complete
+ * stream. */
 static void say_abort(feed_t *feed, const rd_why_t *reason)
 {
     rd_frame_t cut = rd_abort_of(feed->total, reason);
@@ -283,7 +284,7 @@ void rd_feed(rd_transfer_t *transfer, rd_stream_t *to, rd_end_t *input)
     feed_t feed = {.transfer = transfer, .to = to, .input = input, .may_begin = !transfer->resume};
     rd_why_t why;
 
-    to->heard_ms = rd_now_ms(); /* until now nobody had to send anything */
+    to->heard_ms = rd_now_ms(); /* the peer did not have to send anything until now */
     rd_keeper_start(&feed.keeper, rd_end_may_wait(input), to, NULL, to->hop.terms.block);
     atomic_store(&transfer->size, rd_end_size(input));
     if (to->hop.terms.zstd > 0 &&

@@ -11,7 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define MERCY_MS 500 /* between SIGTERM and SIGKILL */
+#define MERCY_MS 500 /* time between SIGTERM and SIGKILL */
 #define END_MS 5000
 
 typedef enum { GROUP, RELEASE, FORGET, DIRECTORY } what_t;
@@ -30,7 +30,7 @@ static void release(rd_known_t *known, size_t i)
     known->of[i].input = -1;
 }
 
-/* `input` came with the order; -1: none. */
+/* `input` is the descriptor that was sent with the order; -1: none. */
 static void obey(rd_known_t *known, const order_t *order, int input)
 {
     if (order->what == DIRECTORY)
@@ -91,7 +91,7 @@ static void close_others(int fd)
     closefrom(fd + 1); /* for kernels without close_range */
 }
 
-/* Receives the next message. *input_p is the descriptor that came with it, if any. */
+/* Receives the next message. *input_p is the descriptor that was sent with it, or -1. */
 static ssize_t receive(int fd, order_t *order_p, int *input_p)
 {
     union {
@@ -145,8 +145,8 @@ static bool start_one(rd_guard_t *guard, size_t i, rd_why_t *why)
 
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) < 0)
         return rd_because(why, "socketpair: %s", strerror(errno));
-    /* If the socket had a standard descriptor's number, the guard would receive what programs write
-     * there. */
+    /* If the socket got the number of a standard descriptor, the guard would receive what programs
+     * write to that. */
     pid = ends[0] > 2 && ends[1] > 2 ? fork() : -1;
     if (pid == 0)
         run_guard(ends[1], &guard->secret, names[i]);
@@ -256,7 +256,7 @@ void rd_guard_end(rd_guard_t *guard)
         is_killed |= WIFSIGNALED(status);
         guard->of[i].pid = 0;
     }
-    if (is_killed) /* it may have been killed before it was done */
+    if (is_killed) /* the guard may have been killed before it was done */
         clean_up(&guard->known);
     guard->known = (rd_known_t){.count = 0};
     (void)pthread_mutex_unlock(&guard->lock);

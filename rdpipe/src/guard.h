@@ -22,18 +22,19 @@ typedef struct {
 } rd_known_t;
 
 /*
- * Guards are processes that outlive their maker by a moment to clean up after it, however it ends:
- * they kill the process groups and remove the directory that they were told of. They do nothing
- * else, and end with their maker. A maker that ends in order calls `rd_guard_forget` for what it is
- * no longer responsible for. The guards and the maker know the same: if a guard is killed, its
- * maker cleans up in `rd_guard_end`; if it is killed along with the maker, the other guard does.
+ * Guards are processes that briefly outlive the process that created them (their owner) to clean up
+ * after it, however it exits: they kill the process groups and remove the directory that it has
+ * registered. They do nothing else, and exit when their owner does. In normal operation the owner
+ * calls `rd_guard_forget` for whatever it is no longer responsible for. The guards and the owner
+ * have the same information: if a guard is killed, the owner cleans up in `rd_guard_end`; if the
+ * owner is killed along with one guard, the other guard cleans up.
  *
- * A guard obeys only orders with the secret that it shares with its maker, so anything else that
- * gets into its socket has no effect.
+ * A guard accepts only orders that contain the secret it shares with its owner, so any other data
+ * that arrives on its socket has no effect.
  */
 typedef struct {
     struct {
-        int fd; /* readable once the guard has ended; -1: none */
+        int fd; /* readable once the guard has exited; -1: none */
         pid_t pid;
     } of[RD_GUARDS];
     rd_key_t secret;
@@ -41,18 +42,21 @@ typedef struct {
     rd_known_t known;
 } rd_guard_t;
 
-/* Call this before the first thread is started. The guards close every descriptor but their own. */
+/* Call this before the first thread is started. The guards close all inherited descriptors except
+ * their own. */
 bool rd_guard_start(rd_guard_t *guard_p, rd_why_t *why);
-/* `input` is the write end of the group's standard input (-1: none). The guards keep a copy of it,
- * so that the group does not see an end of its input unless rd_guard_release has allowed one. */
+/* `input` is the write end of the group's standard input (-1: none). The guards hold a copy of it
+ * open, so that the group sees no end of input until rd_guard_release allows one. */
 bool rd_guard_group(rd_guard_t *guard, pid_t group, int input);
-/* The group's input has ended in order. Any thread may call this. */
+/* Reports that the group's input is complete, so that the guards close their copies. Any thread may
+ * call this. */
 void rd_guard_release(rd_guard_t *guard, pid_t group);
 void rd_guard_forget(rd_guard_t *guard, pid_t group);
-/* A directory of the maker that holds nothing but files. Call this before creating it, so that at
- * every moment a guard would remove it. "" once it no longer exists. */
+/* Registers a directory of the owner that contains only files. Call this before creating the
+ * directory, so that it is never left unguarded, and with "" once it no longer exists. */
 bool rd_guard_directory(rd_guard_t *guard, const char *path);
-/* Ends the guards, and waits until they have killed and removed everything that is still known. */
+/* Stops the guards, and waits until they have killed and removed everything that is still
+ * registered. */
 void rd_guard_end(rd_guard_t *guard);
 
 #endif

@@ -17,39 +17,42 @@
 
 #define MAGIC "rdpipe\r\n"
 #define VERSION 2u
-#define RETRY_MS 100    /* between two attempts */
-#define SETTLE_MS 10000 /* for the rest, after the proof */
-#define STEP_MS 4000    /* of that time, for each step of a carrier; if it fails there is tcp */
-#define RING_MIN_BYTES ((uint64_t)1024 * 1024) /* fits into a processor's cache */
-#define RING_UP_BYTES BW_RING_MIN_BYTES        /* to the producer, with several streams or TLS */
-/* A window must hold what the peer has not confirmed yet: if it is smaller, the sides wait for each
- * other. */
+#define RETRY_MS 100    /* pause between two attempts */
+#define SETTLE_MS 10000 /* for the rest of the setup, after the proof */
+/* Part of that time for each step of a carrier; if a step fails, tcp is used. */
+#define STEP_MS 4000
+#define RING_MIN_BYTES ((uint64_t)1024 * 1024) /* fits into a CPU cache */
+/* Ring towards the producer, with several streams or TLS. */
+#define RING_UP_BYTES BW_RING_MIN_BYTES
+/* A window must hold all bytes that the peer has not acknowledged yet, because otherwise the two
+ * sides wait for each other. */
 #define WINDOW_MIN_BYTES ((uint64_t)4 * 1024 * 1024)
-/* With several streams, or a path of a millisecond: 100 ms at 4 Gbit/s. */
+/* The window with several streams, or with a round trip of a millisecond or more: 100 ms at 4
+ * Gbit/s, rounded. */
 #define WINDOW_BYTES ((uint64_t)64 * 1024 * 1024)
-#define FAR_MS 2 /* from this round trip on, `auto` uses several streams */
+#define FAR_MS 2 /* from this round-trip time on, `auto` uses several streams */
 #define ID_BYTES 16
 
 /* All numbers are little-endian, and all of this is sent over TLS. */
 typedef struct {
     char magic[8];
     uint32_t version, carriers, block, flags;
-    uint8_t id[ID_BYTES]; /* of the hop that this connection joins; 0: it is a new hop */
+    uint8_t id[ID_BYTES]; /* ID of the hop that this connection joins; 0: it is a new hop */
 } hello_t;
 
 typedef struct {
-    uint32_t version, carriers, block, flags; /* as agreed */
+    uint32_t version, carriers, block, flags; /* agreed values */
     uint32_t streams, window;                 /* the most that the consumer accepts */
     uint32_t address_len;
     uint8_t address[BW_ADDRESS_MAX];
     uint8_t token[BW_TOKEN_BYTES];
     uint32_t rdma_port; /* 0: no rdma */
     uint8_t rdma_token[BW_TOKEN_BYTES];
-    uint8_t id[ID_BYTES]; /* for the connections that will join */
+    uint8_t id[ID_BYTES]; /* the hop's ID, for the connections that will join */
 } offer_t;
 
 typedef struct {
-    uint32_t carrier; /* 0: none, and the text says why */
+    uint32_t carrier; /* 0: none, and the text gives the reason */
     uint32_t streams, window;
     char text[148];
 } choice_t;
@@ -65,7 +68,7 @@ static uint64_t ring_bytes(uint32_t block, uint64_t bytes)
 
     while (bytes < 4 * (uint64_t)block)
         bytes *= 2;
-    /* A ring is a file in memory, so a low limit for files means smaller rings. */
+    /* A ring is a file in memory, so a low limit on file sizes means smaller rings. */
     if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
         while (bytes > BW_RING_MIN_BYTES && 2 * bytes + 65536 > limit.rlim_cur)
             bytes /= 2;
@@ -88,7 +91,8 @@ static void set_text(char *to, size_t bytes, const char *text)
     to[len] = 0;
 }
 
-/* The hop has its link. If the link does not report the peer's death, the socket must. */
+/* Completes a hop that has its link. If the link cannot report that the peer has died, the socket
+ * must. */
 static void set_link(rd_hop_t *hop, int socket)
 {
     unsigned caps = hop->link->ops->caps;
@@ -117,7 +121,7 @@ static bool adopt(rd_proved_t *proved, const offer_t *offer, unsigned streams, u
 
     if (is_producer && terms.rtt_ms >= FAR_MS)
         rd_widen(socket);
-    if (encrypts) /* each TLS record has a tag, which is also a checksum */
+    if (encrypts) /* the tag of each TLS record also serves as a checksum */
         hop_p->terms.flags &= (uint8_t)~RD_FLAG_CRC;
     if (streams == 1 && !encrypts) {
         bool done = rd_carrier_connect(RD_CARRIER_TCP, socket, NULL, 0, no_token,
@@ -164,12 +168,14 @@ void rd_hop_close(rd_hop_t *hop)
 
 /* ---- the consumer ---- */
 
-/* What the consumer holds open for the producer: an attempt for each of rd_carriers_tried. */
+/* The listeners that the consumer keeps open for the producer: an attempt for each of
+ * rd_carriers_tried. */
 typedef struct {
     rd_attempt_t of[RD_CARRIERS_TRIED];
 } listeners_t;
 
-/* If one of them fails, the producer sees that its carrier is not available. */
+/* Opens a listener for each carrier. If one fails, the producer sees that this carrier is not
+ * available. */
 static void open_listeners(listeners_t *listeners, uint32_t carriers, int socket, int stop)
 {
     rd_why_t ignored;
@@ -186,7 +192,7 @@ static void close_listeners(listeners_t *listeners)
         rd_carrier_end(&listeners->of[i]);
 }
 
-/* Writes the listener of a carrier to the offer. */
+/* Writes the address of a carrier's listener into the offer. */
 static void put_offer(uint32_t carrier, const bw_report_t *report, offer_t *offer)
 {
     if (carrier == RD_CARRIER_SHM) {
@@ -199,7 +205,8 @@ static void put_offer(uint32_t carrier, const bw_report_t *report, offer_t *offe
     }
 }
 
-/* The length of the address; 0: the carrier is not available there. */
+/* Reads a carrier's address from the offer. Returns its length, or 0 if the carrier is not
+ * available there. */
 static size_t get_offer(uint32_t carrier, const offer_t *offer, uint8_t address[BW_ADDRESS_MAX],
                         const uint8_t **token_p)
 {
@@ -230,7 +237,7 @@ static bool make_offer(const rd_terms_t *terms, const listeners_t *listeners, of
            rd_because(why, "libcrypto has no random bytes");
 }
 
-/* Takes the producer's choice, if that is not tcp. */
+/* Accepts the link over the carrier that the producer has chosen, unless that is tcp. */
 static bool take_choice(int socket, uint32_t carrier, listeners_t *listeners, int stop,
                         rd_hop_t *hop_p, rd_why_t *why)
 {
@@ -299,7 +306,7 @@ static bool settle(rd_proved_t *proved, int listener, const rd_key_t *key, const
     return false;
 }
 
-/* Takes what the producer wants, as far as it is allowed here. */
+/* Accepts what the producer wants, as far as it is allowed here. */
 static bool take_hello(const hello_t *hello, const rd_terms_t *terms, rd_hop_t *hop_p,
                        rd_why_t *why)
 {
@@ -318,7 +325,7 @@ static bool take_hello(const hello_t *hello, const rd_terms_t *terms, rd_hop_t *
            rd_because(why, "the producer wants blocks of %u bytes", block);
 }
 
-/* A peer that has the key wants a hop: agrees on one with it. */
+/* Agrees on the terms with a peer that has the key and wants a hop. */
 static bool agree(rd_proved_t *proved, const hello_t *hello, int listener, const rd_key_t *key,
                   const rd_terms_t *terms, int stop, rd_hop_t *hop_p, rd_why_t *why)
 {
@@ -356,7 +363,7 @@ bool rd_hop_accept(int listener, const rd_key_t *key, const rd_terms_t *terms, i
     if (!peers)
         return rd_because(why, "out of memory");
     do {
-        rd_proved_drop(&proved); /* it wants to join an earlier hop */
+        rd_proved_drop(&proved); /* the peer wants to join an earlier hop */
         done =
             rd_peers_await(peers, stop, deadline, &proved, why) &&
             rd_tls_read_all(proved.tls, &hello, sizeof hello, stop, rd_now_ms() + SETTLE_MS, why);
@@ -376,7 +383,7 @@ bool rd_hop_accept(int listener, const rd_key_t *key, const rd_terms_t *terms, i
 
 /* ---- the producer ---- */
 
-/* Sends what we want, and receives what is allowed. */
+/* Sends our hello, and receives the consumer's offer. */
 static bool introduce(rd_proved_t *proved, const char *peer, rd_hop_t *hop, int stop,
                       int64_t deadline, offer_t *offer_p, rd_why_t *why)
 {
@@ -532,7 +539,7 @@ bool rd_hop_reach(const rd_there_t *there, const rd_key_t *key, const rd_terms_t
         if (!rd_connect(there->host, there->port, stop, there->awaited_until,
                         there->connect_ms > 0 ? from + there->connect_ms : deadline, &socket,
                         &step)) {
-            if (!is_cut) /* otherwise it is a consequence of what *why says */
+            if (!is_cut) /* otherwise this is only a consequence of the error in *why */
                 (void)rd_because_of(why, step.cause, "%s%s%s", there->is_hop ? there->peer : "",
                                     there->is_hop ? ": " : "", step.text);
             return false;

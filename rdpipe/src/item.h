@@ -5,39 +5,39 @@
 #include "text.h"
 
 /*
- * Items are what the four parts of a copy send to each other (copy.h), one after the other. Each
- * has a header of RD_ITEM_BYTES, little-endian, then its path, then the target of a link. DATA is
- * followed by `size` bytes of the file, ATTRIBUTE by those of its value, and BLOCKS by those of the
- * names.
+ * Items are the messages between the four parts of a copy (copy.h). Each has a header of
+ * RD_ITEM_BYTES, little-endian, then its path, then the target of a link. DATA is followed by
+ * `size` bytes of the file, ATTRIBUTE by those of its value, and BLOCKS by those of the names.
  *
  * The other side is not trusted: an item whose path leads out of the tree is rejected.
  */
 
 #define RD_ITEM_BYTES 72u
-#define RD_PATH_BYTES 4096u /* with its NUL */
+#define RD_PATH_BYTES 4096u /* including the NUL */
 #define RD_ITEM_MAX (RD_ITEM_BYTES + 2 * RD_PATH_BYTES)
 #define RD_ITEM_VERSION 5 /* also the version of the options with which rdcp calls the parts */
 #define RD_DIGEST_BYTES 32u
-#define RD_VALUE_MAX 65536u /* of an extended attribute (XATTR_SIZE_MAX) */
+#define RD_VALUE_MAX 65536u /* limit for an extended attribute (XATTR_SIZE_MAX) */
 
 typedef enum {
     RD_ITEM_START = 1, /* a source; mode: RD_ITEM_VERSION; size: its number; offset: how many things
                           in the sources before it could not be copied; digest: copy_terms.h */
-    RD_ITEM_DIR,       /* the items that follow may be in it; digest, in a list: rd_directory_id */
-    RD_ITEM_LEAVE,     /* a directory is complete; size: files left out because they need nothing;
-                          offset, in a list: 1 if something in it was not looked at */
+    RD_ITEM_DIR,       /* a directory, to which the items that follow may belong; digest, in a list:
+                          rd_directory_id */
+    RD_ITEM_LEAVE,     /* a directory is complete; size: files left out because they need no update;
+                          offset, in a list: 1 if something in it was not examined */
     RD_ITEM_FILE,      /* its content follows, from `offset` on, then CLOSE */
     RD_ITEM_LINK,      /* a symbolic link */
     RD_ITEM_DATA,      /* `size` bytes of the file */
     RD_ITEM_HOLE,      /* `size` bytes that are not stored */
-    RD_ITEM_CLOSE,     /* the file ends; has: RD_HAS_ALL if it is complete; digest: if it came as a
-                          difference */
-    RD_ITEM_KEEP,      /* the target already has the file */
-    RD_ITEM_END,       /* size: how many things could not be copied */
-    RD_ITEM_HARD,      /* another name of the file whose path is `target` */
+    RD_ITEM_CLOSE, /* the end of the file; has: RD_HAS_ALL if it is complete; digest: set if it was
+                      sent as a difference */
+    RD_ITEM_KEEP,  /* the target already has the file */
+    RD_ITEM_END,   /* size: how many things could not be copied */
+    RD_ITEM_HARD,  /* another name of the file whose path is `target` */
     RD_ITEM_ATTRIBUTE, /* of the next FILE, KEEP, LINK or LEAVE; `target` is its name */
-    RD_ITEM_SKIP,      /* in a list: is at the source, but is not copied */
-    RD_ITEM_DELETE,    /* is only at the target; mode: with its type; size: the target's number;
+    RD_ITEM_SKIP,      /* in a list: exists at the source, but is not copied */
+    RD_ITEM_DELETE,    /* exists only at the target; mode: with its type; size: the target's number;
                           has: RD_HAS_PART if an earlier copy left it in the new tree of --atomic */
     /* For a changed file (copy_delta.h), used only if both sides know them (copy_terms.h). */
     RD_ITEM_BLOCKS = 20, /* the target has another version of the FILE that follows. These are
@@ -62,12 +62,12 @@ typedef struct {
     rd_has_t has;
     uint32_t mode;
     uint64_t size;
-    uint64_t offset; /* how many bytes the target has, of which `digest` is the rd_digest_file */
+    uint64_t offset; /* how many bytes the target has; their rd_digest_file is `digest` */
     int64_t mtime_s;
     uint32_t mtime_ns;
     uint8_t digest[RD_DIGEST_BYTES];
     char path[RD_PATH_BYTES];   /* from the top of the tree; "" is the top itself */
-    char target[RD_PATH_BYTES]; /* of a link; the name of an attribute */
+    char target[RD_PATH_BYTES]; /* the target of a link, or the name of an attribute */
 } rd_item_t;
 
 typedef enum { RD_ITEM_SHORT, RD_ITEM_WHOLE, RD_ITEM_CORRUPT } rd_item_state_t;
@@ -75,10 +75,10 @@ typedef enum { RD_ITEM_SHORT, RD_ITEM_WHOLE, RD_ITEM_CORRUPT } rd_item_state_t;
 /* A safe path is "", or names with single slashes between them, none of them "." or "..". */
 bool rd_path_is_safe(const char *path, size_t len);
 
-/* Writes at most RD_ITEM_MAX bytes, and returns how many. */
+/* Writes the item, at most RD_ITEM_MAX bytes, and returns its length. */
 size_t rd_item_put(uint8_t *at, const rd_item_t *item);
 
-/* Parses the item at the start of `avail` bytes. If it is complete, *bytes_p is its length. */
+/* Parses the item at the start of `avail` bytes. If it is complete, sets *bytes_p to its length. */
 rd_item_state_t rd_item_parse(const uint8_t *at, size_t avail, rd_item_t *item_p, size_t *bytes_p);
 
 #endif

@@ -5,7 +5,8 @@
 #include <unistd.h>
 
 #define BUFFER_BYTES ((size_t)1024 * 1024)
-/* This much is sent at once, so that the next part can work meanwhile. */
+/* The amount that is sent as soon as it has been collected, so that the next part can work
+ * meanwhile. */
 #define ENOUGH_BYTES ((size_t)64 * 1024)
 #define ROOM_LEAST ((size_t)64 * 1024) /* a DATA item needs at least this much room */
 
@@ -105,7 +106,7 @@ void rd_items_in_close(rd_items_in_t *in)
     in->buffer = NULL;
 }
 
-/* Reads more bytes, and appends them to the others. */
+/* Reads more bytes and appends them to the buffer. */
 static bool fill(rd_items_in_t *in, rd_why_t *why)
 {
     ssize_t n;

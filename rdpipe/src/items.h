@@ -4,8 +4,8 @@
 
 #include "item.h"
 
-/* Reads items from a descriptor and writes them to one, many at a time, so that small files travel
- * packed. */
+/* Reads items from a descriptor and writes them to one, many at a time, so that small files are
+ * sent in large batches. */
 
 typedef struct {
     int fd; /* -1: nothing is written */
@@ -20,7 +20,7 @@ typedef struct {
     rd_items_out_t *out;
     uint8_t *buffer;
     size_t start, end;
-    uint64_t data_left; /* of the last item with content */
+    uint64_t data_left; /* unread content of the last item */
 } rd_items_in_t;
 
 bool rd_items_out_open(rd_items_out_t *out_p, int fd);
@@ -29,9 +29,9 @@ bool rd_items_put(rd_items_out_t *out, const rd_item_t *item);
  * it. */
 uint8_t *rd_items_data_room(rd_items_out_t *out, size_t *room_p);
 bool rd_items_data_put(rd_items_out_t *out, size_t len);
-/* Puts an item with its content of item->size bytes, RD_VALUE_MAX at most. */
+/* Writes an item with its content of item->size bytes, RD_VALUE_MAX at most. */
 bool rd_items_put_with(rd_items_out_t *out, const rd_item_t *item, const void *content);
-/* Puts an attribute whose value has at most RD_VALUE_MAX bytes. */
+/* Writes an ATTRIBUTE item whose value has at most RD_VALUE_MAX bytes. */
 bool rd_items_attribute(rd_items_out_t *out, const char *name, const void *value, size_t len);
 /* Flushes and frees. Returns false with errno if anything could not be written. */
 bool rd_items_out_close(rd_items_out_t *out);

@@ -17,13 +17,13 @@ struct rd_jobs {
     uint8_t *rooms;
     pthread_t threads[RD_JOBS_THREADS];
     unsigned thread_count;
-    uint64_t ended; /* how many; only the giving thread uses it */
+    uint64_t ended; /* number of completed jobs; used only by the submitting thread */
     pthread_mutex_t lock;
     pthread_cond_t is_given, is_done;
     /* protected by the lock */
     state_t states[RD_JOBS_MAX];
-    uint64_t given, taken; /* how many; `taken` is never below `ended` */
-    unsigned idle;         /* threads */
+    uint64_t given, taken; /* number of jobs submitted and taken; `taken` is never below `ended` */
+    unsigned idle;         /* idle threads */
     bool is_closing;
 };
 
@@ -32,7 +32,8 @@ static void *room_of(const rd_jobs_t *jobs, uint64_t number)
     return jobs->rooms + (number % RD_JOBS_MAX) * jobs->bytes;
 }
 
-/* Takes the next job that has work. False: there will be none. The caller holds the lock. */
+/* Takes the next job that has work. Returns false if there will be none. The caller holds the
+ * lock. */
 static bool next(rd_jobs_t *jobs, uint64_t *number_p)
 {
     for (;;) {
@@ -89,7 +90,7 @@ rd_jobs_t *rd_jobs_open(size_t job_bytes, rd_job_t work, rd_job_t end, void *con
     return NULL;
 }
 
-/* Ends the oldest job, if it is done. */
+/* Completes the oldest job if it is done. */
 static bool end_one(rd_jobs_t *jobs, bool waits)
 {
     state_t *state = &jobs->states[jobs->ended % RD_JOBS_MAX];
@@ -101,8 +102,8 @@ static bool end_one(rd_jobs_t *jobs, bool waits)
     is_done = *state == DONE;
     if (is_done)
         *state = IDLE;
-    /* A job without work may end before a thread has skipped it. Its room gets another job, so no
-     * thread may take its number any more. */
+    /* A job without work may be completed before a thread has skipped it. Its slot is then reused,
+     * so no thread may take its number any more. */
     if (is_done && jobs->taken == jobs->ended)
         jobs->taken++;
     (void)pthread_mutex_unlock(&jobs->lock);

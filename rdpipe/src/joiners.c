@@ -12,13 +12,13 @@
 #include "socket.h"
 
 #define JOIN_MS 15000
-#define RETRY_MS 100 /* between two attempts to join */
+#define RETRY_MS 100 /* pause between two attempts to join */
 
 struct rd_joiners {
     pthread_t threads[RD_STREAMS_MAX];
     unsigned count, wanted;
     int stop;     /* an eventfd */
-    int listener; /* the consumer's own copy of it; -1: this is the producer */
+    int listener; /* the consumer's duplicate of its listener; -1: this is the producer */
     struct sockaddr_storage to;
     socklen_t to_len;
     bw_link_t *link;
@@ -28,7 +28,7 @@ struct rd_joiners {
     rd_key_t key;
 };
 
-/* Makes the connection a stream of the link. */
+/* Adds the connection to the link as a stream. */
 static void add(const rd_joiners_t *joiners, rd_proved_t *proved)
 {
     if (!joiners->encrypts) {
@@ -39,7 +39,7 @@ static void add(const rd_joiners_t *joiners, rd_proved_t *proved)
     *proved = (rd_proved_t){.fd = -1};
 }
 
-/* The consumer's thread: accepts the streams of this hop until all are there. */
+/* The consumer's thread: accepts the streams of this hop until all have joined. */
 static void *let_in(void *argument)
 {
     rd_joiners_t *joiners = argument;
@@ -67,7 +67,7 @@ static void *let_in(void *argument)
         rd_proved_drop(&proved);
     }
     (void)rd_peers_close(peers);
-    close(joiners->listener); /* nobody else is expected */
+    close(joiners->listener); /* no more connections are expected */
     joiners->listener = -1;
     return NULL;
 }

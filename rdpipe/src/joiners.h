@@ -6,8 +6,9 @@
 
 /*
  * The additional streams of a hop over tcp, which are connected while the first already carries
- * data. Each shakes hands with the hop's key. Then the producer sends this hop's hello, and the
- * consumer answers with one byte, 1. The consumer listens until all streams are there, or for 15 s.
+ * data. Each performs a TLS handshake with the hop's key. Then the producer sends this hop's hello,
+ * and the consumer answers with the byte 1. The consumer listens until all streams have joined, for
+ * 15 s at most.
  */
 
 #define RD_HELLO_BYTES 40u
@@ -15,14 +16,14 @@
 /*
  * Starts threads that add `wanted` connections to the link of a hop: at the consumer one thread
  * that accepts them, at the producer one thread for each. `socket` is the first stream; the
- * producer connects to its other end again. `listener` is -1 at the producer, and stays the
- * caller's at the consumer. If this returns NULL or has started fewer threads, the hop works with
- * the streams that it has.
+ * producer connects to its other end again. `listener` is -1 at the producer; at the consumer the
+ * caller still owns it. If this returns NULL or has started fewer threads, the hop works with the
+ * streams that it has.
  */
 rd_joiners_t *rd_joiners_start(const rd_hop_t *hop, int socket, int listener, const void *hello,
                                unsigned wanted, const rd_key_t *key);
 
-/* Ends the threads. Call it before the link is closed. Does nothing for NULL. */
+/* Stops the threads. Call this before the link is closed. Does nothing for NULL. */
 void rd_joiners_end(rd_joiners_t *joiners);
 
 #endif

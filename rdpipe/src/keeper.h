@@ -7,19 +7,20 @@
 #include "stream.h"
 
 /*
- * Sends signs of life while a thread is in a call to a disk, which may take longer than the other
- * side waits for a message. The thread lends its streams for the time of the call, and a thread of
- * the keeper pings on them meanwhile.
+ * Sends keep-alive messages while a thread is blocked in a disk operation, which may take longer
+ * than the other side waits for a message. The thread lends its streams for the time of the call,
+ * and a thread of the keeper pings on them meanwhile.
  */
 typedef struct {
     rd_stream_t *of[2];   /* NULL: none */
     size_t spare;         /* bytes of payload for which the first stream keeps room */
     pthread_mutex_t lock; /* held by the thread that uses the streams */
     pthread_t thread;
-    int stop; /* an eventfd; -1: without a thread, so nobody pings */
+    int stop; /* an eventfd; -1: there is no thread, so nothing is sent */
 } rd_keeper_t;
 
-/* `is_needed`: such calls will be made. The same thread must stop the keeper in any case. */
+/* `is_needed` says whether such calls will be made. The same thread must stop the keeper in any
+ * case. */
 void rd_keeper_start(rd_keeper_t *keeper, bool is_needed, rd_stream_t *one, rd_stream_t *other,
                      size_t spare);
 void rd_keeper_stop(rd_keeper_t *keeper);

@@ -10,13 +10,13 @@
  */
 
 #define RD_KEY_BYTES 32u
-#define RD_KEY_TEXT_MIN 16u /* of a user's own key, because short ones can be guessed */
+#define RD_KEY_TEXT_MIN 16u /* minimum for a user's own key, because short ones can be guessed */
 
 typedef struct {
     uint8_t bytes[RD_KEY_BYTES];
 } rd_key_t;
 
-/* 256 random bits. */
+/* Generates a key of 256 random bits. */
 bool rd_key_random(rd_key_t *key_p, rd_why_t *why);
 
 /* Makes a key from the SHA-256 of the user's text, without its trailing blanks: at least
@@ -32,7 +32,8 @@ bool rd_key_of_fd(int fd, rd_key_t *key_p, rd_why_t *why);
 /* Reads the key from the variable RDPIPE_KEY, and removes that from the environment. */
 bool rd_key_of_environment(rd_key_t *key_p, rd_why_t *why);
 
-/* Writes 64 hexadecimal digits and a NUL, as the key is sent over the control channel. */
+/* Writes 64 hexadecimal digits and a NUL, the format in which the key is sent over the control
+ * channel. */
 void rd_key_to_hex(const rd_key_t *key, char hex[2 * RD_KEY_BYTES + 1]);
 bool rd_key_of_hex(const char *hex, rd_key_t *key_p);
 

@@ -12,11 +12,12 @@ typedef struct {
     size_t count, room;
 } rd_names_t;
 
-/* Appends a copy of the first `len` bytes. False: no memory, and the list is unchanged. */
+/* Appends a copy of the first `len` bytes. If memory is exhausted, returns false and leaves the
+ * list unchanged. */
 bool rd_names_add(rd_names_t *names, const char *name, size_t len);
 
 /* Appends the entries of a directory except "." and "..", and sorts the list. Closes the
- * descriptor, so that deep trees need few of them. On false, errno is set. */
+ * descriptor, so that deep trees do not use many of them. On false, errno is set. */
 bool rd_names_read(rd_names_t *names, int fd);
 
 /* Sorts the list by bytes. */

@@ -24,7 +24,7 @@ void rd_kernel_id(uint8_t id[RD_KERNEL_BYTES])
         memcpy(id, digest, RD_KERNEL_BYTES);
 }
 
-/* The note's length; 0: the system does not identify its boot. */
+/* Writes the note and returns its length, or 0 if the system does not provide a boot ID. */
 static size_t make_note(char note[NOTE_BYTES], const rd_item_t *item)
 {
     static const uint8_t unknown[RD_KERNEL_BYTES];

@@ -6,9 +6,10 @@
 #include "text.h"
 
 /*
- * Pieces of text on their way to standard output, in the order in which they arrived. Nothing
- * blocks: if the reader is slow or paused the pieces wait here, and a sender is told only when its
- * piece is written, so their number is bounded by what each sender may have in transit.
+ * Pieces of text on their way to standard output, in the order in which they arrived. No call
+ * blocks: if the reader is slow or paused the pieces are queued here. A sender gets its
+ * confirmation only when its piece is written, so the queue is bounded by the bytes that each
+ * sender may have in transit.
  */
 
 typedef struct rd_piece rd_piece_t;
@@ -21,18 +22,19 @@ typedef struct {
 typedef enum {
     RD_OUTPUT_IDLE,  /* nothing to write, or the reader has no room */
     RD_OUTPUT_TAKEN, /* a piece was written: *from_p and *len_p */
-    RD_OUTPUT_QUIT,  /* the reader wants no more */
+    RD_OUTPUT_QUIT,  /* the reader has closed */
     RD_OUTPUT_FAULT  /* *why */
 } rd_output_step_t;
 
-/* Takes the descriptor; -1: there is nothing to write to. */
+/* Takes ownership of the descriptor; -1: there is no output. */
 void rd_output_open(rd_output_t *output_p, int fd);
 
-/* Takes ownership of `data`, which is from malloc. False: no memory, or the output is closed. */
+/* Takes ownership of `data`, which is from malloc. Returns false if memory is exhausted or the
+ * output is closed. */
 bool rd_output_put(rd_output_t *output, size_t from, char *data, size_t len);
 
-/* Writes until one piece is done at most. After QUIT and FAULT the output is closed and the
- * remaining pieces are dropped. */
+/* Writes at most one piece. After QUIT and FAULT the output is closed and the remaining pieces are
+ * dropped. */
 rd_output_step_t rd_output_step(rd_output_t *output, size_t *from_p, size_t *len_p, rd_why_t *why);
 
 static inline bool rd_output_is_empty(const rd_output_t *output)

@@ -19,8 +19,8 @@ bool rd_work_of(const char *name, rd_work_t *work_p)
     return false;
 }
 
-/* The end of the host in HOST:COMMAND, which is its colon, or NULL. `*open_p` is the opening
- * bracket of an IPv6 address, or NULL. */
+/* Returns the end of the host in HOST:COMMAND, which is the colon, or NULL if there is none. Sets
+ * *open_p to the opening bracket of an IPv6 address, or NULL. */
 static const char *host_end(const char *text, const char **open_p)
 {
     const char *at = strrchr(text, '@'), *name = text, *colon = strchr(text, ':');
@@ -49,7 +49,7 @@ static bool is_ipv6_host(const char *text)
     return host_end(text, &open) && open;
 }
 
-/* The host without brackets, as ssh takes it. */
+/* Returns the host without brackets, as ssh expects it. */
 static char *host_of(const char *text, const char *end, const char *open)
 {
     size_t len = (size_t)(end - text);
@@ -121,7 +121,8 @@ static bool is_one_word(const char *text)
     return !quote;
 }
 
-/* A segment that is only a redirection is done without a process. Changes the text in place. */
+/* Recognizes segments that are only a redirection, which need no process. Changes the text in
+ * place. */
 static void find_work(rd_segment_t *segment)
 {
     char *text = segment->text, *word = text + strspn(text, " \t");
@@ -185,7 +186,7 @@ static bool add_segment(rd_pipeline_t *pipeline, const char *arg, size_t len, bo
     return done;
 }
 
-/* Is each kind of work at a place where it may be? */
+/* Is each kind of work at a position where it is allowed? */
 static bool places_are_right(const rd_pipeline_t *pipeline, rd_why_t *why)
 {
     size_t last = pipeline->count - 1;

@@ -22,7 +22,7 @@ typedef enum {
     RD_WORK_FROM_FILE,
     RD_WORK_TO_FILE,
     RD_WORK_APPEND,
-    RD_WORK_STDIN, /* made by rdpipe itself: the local standard input and output */
+    RD_WORK_STDIN, /* added by rdpipe itself: the local standard input and output */
     RD_WORK_STDOUT
 } rd_work_t;
 
@@ -30,7 +30,7 @@ typedef struct {
     char *host; /* "" for this host; otherwise as ssh takes it */
     char *text; /* the command, or the shell word that names the file */
     rd_work_t work;
-    bool is_receiver; /* one of several that get the same stream */
+    bool is_receiver; /* one of several segments that receive the same stream */
 } rd_segment_t;
 
 #define RD_SEGMENTS_MAX 64u

@@ -101,8 +101,8 @@ void rd_progress_clear(const rd_cli_t *cli)
         (void)fprintf(stderr, "\r\033[K");
 }
 
-/* How many bytes of `text` fit on the line after `used` columns. If the text wrapped, \r would go
- * back only to the start of the last row. A multi-byte character counts as one column. */
+/* Returns how many bytes of `text` fit on the line after `used` columns. If the text wrapped, \r
+ * would return only to the start of the last row. A multi-byte character counts as one column. */
 static int fitting(const char *text, int used)
 {
     struct winsize size = {0};

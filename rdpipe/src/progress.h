@@ -7,7 +7,8 @@
 /*
  * Shows how far a stream is: bytes, current and average rate, time left. On a terminal that is one
  * line, which is redrawn; elsewhere, on request, it is written as lines of text or of JSON. A
- * stopped terminal (ctrl-S) or a full pipe never blocks: the line is omitted.
+ * stopped terminal (ctrl-S) or a full pipe never blocks the stream, because the line is then
+ * omitted.
  */
 
 #define RD_DRAW_MS 500  /* how often the line on a terminal is redrawn */
@@ -15,7 +16,7 @@
 
 typedef struct {
     uint64_t bytes, size; /* size 0: unknown */
-    uint64_t first;       /* bytes that were there before */
+    uint64_t first;       /* bytes that were already there at the start */
     int64_t began_ms, at_ms;
     double rate, average; /* bytes per second: since the last step, and over the whole time */
 } rd_speed_t;
@@ -40,8 +41,8 @@ bool rd_progress_is_wanted(const rd_cli_t *cli);
 /* The time between two updates. */
 int rd_progress_ms(const rd_cli_t *cli);
 
-/* Writes a line as the options and the terminal want it. `json` is the complete line of JSON.
- * False: the output has no room for one now. */
+/* Writes a line in the form that the options and the terminal require. `json` is the complete line
+ * of JSON. Returns false if the output has no room for one now. */
 bool rd_progress_write(const rd_cli_t *cli, const char *text, const char *json);
 
 /* Erases the line on a terminal. */

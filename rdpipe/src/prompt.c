@@ -18,7 +18,7 @@
 
 #include "key.h"
 
-#define HOST "RDPIPE_PROMPT_HOST" /* tells the asking process which host it is for */
+#define HOST "RDPIPE_PROMPT_HOST" /* tells the askpass process for which host it asks */
 #define REQUIRE "SSH_ASKPASS_REQUIRE"
 #define ANSWER_BYTES 1024
 #define AGAIN_MS 50
@@ -65,8 +65,8 @@ static void catch_signals(void)
     is_ended = getppid() == 1;
 }
 
-/* Opens the terminal by a name that only its user can open, because /dev/tty is the same file for
- * all users. */
+/* Opens the terminal by its own name, which only its user can open, because /dev/tty is the same
+ * file for all users. */
 static int open_for_lock(int terminal)
 {
     char path[64];
@@ -82,8 +82,8 @@ static int open_for_lock(int terminal)
     return open(path, O_RDWR | O_NOCTTY | O_CLOEXEC);
 }
 
-/* Waits until the processes that ask before us are done. A terminal without such a name is not
- * locked. */
+/* Waits until the processes that were waiting before us are done. A terminal without a name of its
+ * own is not locked. */
 static bool lock(int fd)
 {
     while (fd >= 0 && !is_ended && flock(fd, LOCK_EX | LOCK_NB) < 0 &&
@@ -92,7 +92,7 @@ static bool lock(int fd)
     return !is_ended;
 }
 
-/* Prints the host and ssh's text: its lines, but no control characters. */
+/* Prints the host and ssh's text, including its newlines but no other control characters. */
 static void show(int terminal, const char *text)
 {
     const char *host = getenv(HOST);
@@ -106,9 +106,9 @@ static void show(int terminal, const char *text)
     (void)!write(terminal, shown, bytes);
 }
 
-/* Only answers that are not secret are echoed: those to questions of ssh itself, which are
- * recognized by their beginning. A server can choose any text, but ssh puts the user and host
- * before it. */
+/* Only answers that are not secret are echoed, which are those to ssh's own questions. These are
+ * recognized by how they begin. A server can choose any text, but ssh puts the user and host before
+ * it. */
 static bool is_confirmation(const char *text)
 {
     static const char *const begins[] = {"The authenticity of host ", "Please type 'yes'",
@@ -120,7 +120,7 @@ static bool is_confirmation(const char *text)
     return false;
 }
 
-/* Reads a line from the terminal, without its newline. -1: none. */
+/* Reads a line from the terminal, without its newline. Returns -1 if there is none. */
 static ssize_t read_line(int terminal, char answer[ANSWER_BYTES])
 {
     ssize_t n = is_ended ? -1 : read(terminal, answer, ANSWER_BYTES);
@@ -153,7 +153,8 @@ static ssize_t ask(int terminal, const char *text, char answer[ANSWER_BYTES])
     return len;
 }
 
-/* ssh only wants to tell something, for example that a key must be touched, and then ends us. */
+/* Shows a text for which ssh expects no answer, for example that a key must be touched. ssh kills
+ * this process afterwards. */
 static int tell(int terminal, const char *text)
 {
     show(terminal, text);

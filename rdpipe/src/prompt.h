@@ -7,12 +7,12 @@
 /*
  * ssh may ask questions at a terminal: passphrases, passwords, whether a host's key is right.
  * Several ssh that read the same terminal would steal each other's answers, and the first one to
- * finish would turn the echo on for the others. So each ssh asks through a process of ours
- * (SSH_ASKPASS), and a lock on the terminal makes these ask one after the other.
+ * finish would turn the echo on for the others. So each ssh asks through one of our processes
+ * (SSH_ASKPASS), and a lock on the terminal makes these processes ask one after the other.
  */
 
-/* Call this in a child that becomes ssh. Makes ssh ask through us, if there is a terminal and the
- * user has not chosen another way with SSH_ASKPASS_REQUIRE. */
+/* Call this in a child that becomes ssh. Makes ssh ask through rdpipe if there is a terminal and
+ * the user has not set SSH_ASKPASS_REQUIRE to choose otherwise. */
 void rd_prompt_by_us(const char *host);
 
 /* Did ssh start this process to ask? */

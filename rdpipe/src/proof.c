@@ -10,8 +10,10 @@
 #include "tls/psk.h"
 
 #define CANDIDATES_MAX 256
-#define GRACE_MS 1000  /* of RD_PROOF_MS, granted even if others wait for the place */
-#define ACCEPTS_MAX 16 /* at a time, so that the connected peers are heard in between */
+/* The part of RD_PROOF_MS that a peer gets even if others wait for its slot. */
+#define GRACE_MS 1000
+/* Connections accepted in a row, so that the connected peers are served in between. */
+#define ACCEPTS_MAX 16
 
 void rd_proved_drop(rd_proved_t *proved)
 {
@@ -73,7 +75,7 @@ static void turn_away(rd_peers_t *peers, size_t i)
     peers->turned_away++;
 }
 
-/* Half of the descriptors, because the link also needs some. */
+/* Uses half of the descriptors, because the link also needs some. */
 static size_t max_candidates(void)
 {
     struct rlimit limit;
@@ -83,7 +85,8 @@ static size_t max_candidates(void)
     return limit.rlim_cur > 24 ? (size_t)limit.rlim_cur / 2 - 8 : 4;
 }
 
-/* The oldest candidate makes room, but not before it had time to prove itself. */
+/* Drops the oldest candidate if there is no room, but not before it has had time to prove
+ * itself. */
 static bool has_room(const rd_peers_t *peers)
 {
     return peers->count < peers->most || rd_left_ms(peers->of[0].came_ms + GRACE_MS) == 0;
@@ -102,7 +105,7 @@ static void accept_candidates(rd_peers_t *peers)
     }
 }
 
-/* The oldest candidate is the next one that must leave, or may have to. */
+/* Returns when the oldest candidate may have to be dropped, because it is always the next one. */
 static int next_deadline(const rd_peers_t *peers, int64_t deadline)
 {
     int64_t next = deadline;

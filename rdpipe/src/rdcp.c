@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rdcp: copies files and trees between hosts with a pipeline of its own four parts (copy.h). */
+/* rdcp: copies files and trees between hosts with a pipeline of four parts, which rdcp itself
+ * provides (copy.h). */
 #include <errno.h>
 #include <getopt.h>
 #include <signal.h>
@@ -82,8 +83,9 @@ enum {
 
 #define TEXT_OF(number) #number
 #define AS_TEXT(number) TEXT_OF(number)
-#define PROTOCOL AS_TEXT(RD_ITEM_VERSION) /* of the parts: their items and their options */
-/* A local file takes less time, one on another host more. */
+/* Version of the parts' protocol: their items and their options. */
+#define PROTOCOL AS_TEXT(RD_ITEM_VERSION)
+/* Handling a file on a local disk takes less than this, and on a network file system more. */
 #define BESIDE_US 200u
 #define EXCLUSIONS_MAX 256u
 #define DELETES_MAX 10000u
@@ -130,7 +132,7 @@ static const struct option options[] = {RD_STREAM_OPTIONS,
 typedef struct {
     rd_settings_t settings;
     rd_copy_t copy;
-    int part; /* OPTION_..., 0: the whole copy */
+    int part; /* OPTION_...; 0: run the complete copy */
     bool only_plan;
     const char *excluded[EXCLUSIONS_MAX];
     bool included[EXCLUSIONS_MAX];
@@ -141,7 +143,7 @@ typedef struct {
     bool from0;
     bool takes_names; /* a part that reads names from NAMES_FD */
     rd_names_t names;
-    const char *protocol; /* of the rdcp that called this part */
+    const char *protocol; /* protocol version of the rdcp that called this part */
 } called_t;
 
 static void add_pattern(called_t *called, const char *value, bool includes)
@@ -165,8 +167,9 @@ static void keep_all(rd_copy_t *copy)
 
 #define DELTA_WISH "delta="
 
-/* A wish is something that a part may do if it can. A version that does not know these wishes takes
- * them for a protocol, of which only the last --of counts, so it copies without them. */
+/* A wish is a feature that a part uses if it can. A version that does not know wishes parses
+ * them as a protocol; because only the last --of counts, it ignores them and copies without the
+ * feature. */
 static void take_wish(called_t *called, const char *wish)
 {
     if (strncmp(wish, DELTA_WISH, strlen(DELTA_WISH)) == 0)
@@ -329,9 +332,9 @@ static int run_part(called_t *called, char *const *paths, size_t count)
 /* ---- the pipeline ---- */
 
 typedef struct {
-    const char *given; /* on the command line */
+    const char *given; /* as given on the command line */
     char *host, *path;
-    char name[256]; /* of a source: its last name, "" if it has none of its own */
+    char name[256]; /* for a source, the last component of its path, "" if it has none */
 } end_t;
 
 typedef struct {
@@ -339,7 +342,7 @@ typedef struct {
     size_t count;
 } sources_t;
 
-/* The last name of a path, "" if it has none of its own. */
+/* Returns the last component of a path, "" if it has none. */
 static void name_of(const char *path, char name[256])
 {
     size_t len = strlen(path), start;
@@ -373,7 +376,7 @@ static void quote(FILE *to, const char *text)
     (void)fputc('\'', to);
 }
 
-/* Writes the path of rdcp on that host. */
+/* Writes the path to rdcp on that host. */
 static void put_program(FILE *to, const called_t *called, const end_t *end)
 {
     char self[4096];
@@ -417,8 +420,8 @@ typedef struct {
     size_t count;
 } targets_t;
 
-/* The command line of a part at the source, or at target number `which`. The caller frees it; NULL:
- * no memory. */
+/* Returns the command line of a part at the source, or at target number `which`. The caller frees
+ * it. NULL: memory is exhausted. */
 static char *command_of(const called_t *called, const char *part, const sources_t *sources,
                         const targets_t *targets, int which)
 {
@@ -462,7 +465,7 @@ static char *command_of(const called_t *called, const char *part, const sources_
     return fclose(to) == 0 ? text : NULL;
 }
 
-/* False: no memory. */
+/* Returns false if memory is exhausted. */
 static bool add_part(rd_chain_t *chain, const called_t *called, const char *part,
                      const sources_t *sources, const targets_t *targets, int which)
 {
@@ -502,7 +505,7 @@ static int copy_all(const called_t *called, const sources_t *sources, const targ
     size_t parts = chain.count;
     int status = 0;
 
-    if (called->copy.dry_run) /* the list of changes is what the user wants to read */
+    if (called->copy.dry_run) /* the list of changes is the output that the user wants */
         chain.of[chain.count++] = (rd_node_t){"", "", RD_WORK_STDOUT, false};
     if (!done)
         rd_say(&called->settings.cli, "out of memory");
@@ -576,7 +579,7 @@ static bool find_sources(const called_t *called, char *const *args, size_t count
     return check_names(called, sources_p);
 }
 
-/* Exits if some options contradict each other. */
+/* Exits if any options contradict each other. */
 static void check_options(const called_t *called, size_t args)
 {
     const rd_cli_t *cli = &called->settings.cli;
@@ -595,7 +598,7 @@ static void check_options(const called_t *called, size_t args)
         rd_usage(cli, "--files-from names what is below one SOURCE, got %zu", args - 1);
 }
 
-/* False: the error was reported. */
+/* Returns false if there was an error, which has been reported. */
 static bool read_names(called_t *called)
 {
     rd_why_t why;

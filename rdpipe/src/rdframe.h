@@ -20,13 +20,14 @@
  *            status; no version reads it)
  *     RESUME the first frame, if both sides can continue a stream; payload: its id
  *   up:
- *     RESUME the answer; offset: bytes that the consumer has already
- *     DONE   everything up to END was taken; offset: the bytes
+ *     RESUME the answer; offset: bytes that the consumer already has
+ *     DONE   everything up to END was accepted; offset: the number of bytes
  *   both:
- *     ABORT  the stream ends here and is not whole; value: rd_abort_t; payload: why, as text
- *     PING   a sign of life
+ *     ABORT  the stream ends here and is incomplete; value: rd_abort_t; payload: why, as text
+ *     PING   a keep-alive message
  *
- * What is read comes from the peer: rd_frame_parse copies the header before it looks at it.
+ * The peer can still change the bytes that are read, so rd_frame_parse copies the header before it
+ * checks it.
  */
 
 #define RD_FRAME_BYTES 24u
@@ -39,16 +40,16 @@ typedef enum { RD_DATA = 1, RD_END, RD_DONE, RD_ABORT, RD_PING, RD_RESUME } rd_k
 enum { RD_FLAG_CRC = 1, RD_FLAG_ZSTD = 2 };
 
 typedef enum {
-    RD_ABORT_QUIT = 1,   /* the consumer wants no more, as with a broken pipe */
+    RD_ABORT_QUIT = 1,   /* the consumer has closed, as with a broken pipe */
     RD_ABORT_FAULT,      /* something failed, see the payload; version 0.2.0 also sends 3 for it */
-    RD_ABORT_STOPPED = 4 /* the same, because another part has failed */
+    RD_ABORT_STOPPED = 4 /* the stream was stopped because another part has failed */
 } rd_abort_t;
 
 typedef struct {
     rd_kind_t kind;
     uint8_t flags;
     uint32_t len;
-    uint32_t crc; /* of the stream's bytes, as the consumer gets them */
+    uint32_t crc; /* covers the stream's bytes in uncompressed form */
     uint32_t value;
     uint64_t offset;
 } rd_frame_t;
@@ -68,7 +69,7 @@ static inline void rd_frame_put(uint8_t *at, const rd_frame_t *frame)
     memcpy(at + 16, &offset, 8);
 }
 
-/* Is such a frame allowed? DATA has 1 to `max` bytes, and ABORT may have a text. */
+/* Returns whether the header is valid. DATA has 1 to `max` bytes, and ABORT may have a text. */
 static inline int rd_frame_is_valid(const rd_frame_t *frame, uint32_t max)
 {
     switch (frame->kind) {
@@ -101,7 +102,7 @@ static inline rd_frame_state_t rd_frame_parse(const uint8_t *at, size_t avail, u
 
     if (avail < RD_FRAME_BYTES)
         return RD_FRAME_SHORT;
-    /* volatile, because the compiler must not read the peer's memory a second time */
+    /* volatile, because the compiler must not read memory shared with the peer a second time */
     for (size_t i = 0; i < RD_FRAME_BYTES; i++)
         header[i] = ((const volatile uint8_t *)at)[i];
     memcpy(&magic, header, 2);

@@ -107,7 +107,7 @@ int main(int argc, char **argv)
         return rd_prompt(argv[1]);
     take_options(&called, argc, argv);
     is_doctor = optind < argc && strcmp(argv[optind], "doctor") == 0;
-    if (is_doctor) { /* options may also follow the word */
+    if (is_doctor) { /* options may also follow the subcommand */
         optind++;
         take_options(&called, argc, argv);
     }

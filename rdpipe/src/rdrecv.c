@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rdrecv: writes what one rdsend sends to standard output. */
+/* rdrecv: receives the stream of one rdsend and writes it to standard output. */
 #include <getopt.h>
 #include <unistd.h>
 

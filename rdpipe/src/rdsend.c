@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rdsend: sends standard input to rdrecv on another host. */
+/* rdsend: sends its standard input to rdrecv on another host. */
 #include <getopt.h>
 
 #include "cli.h"
 #include "socket.h"
 
 #define ATTEMPT_MS 30000
-#define ANSWER_MS 5000 /* for the answer to an attempt that begins as --wait ends */
+#define ANSWER_MS 5000 /* time for the answer to an attempt that begins just as --wait expires */
 
 static const char help[] =
     "usage: rdsend [OPTION]... HOST PORT\n"

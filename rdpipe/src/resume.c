@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #define SENDER "rdsend-resume 1"
-#define TAKER "rdrecv-resume 2" /* version 1 did not say which file it belongs to */
+#define TAKER "rdrecv-resume 2" /* version 1 did not record the output file */
 #define TEXT_BYTES 512
 #define WHOLE "whole"
 
@@ -32,9 +32,9 @@ static bool read_file(const char *file, char text[TEXT_BYTES], rd_why_t *why)
     return true;
 }
 
-/* Replaces the file by a rename, so that the old text stays until the new one is complete. The new
- * file is always created, because in a directory of several users an old one may be a link to
- * anything. */
+/* Replaces the file with a rename, so that the old text remains until the new one is complete. The
+ * new file is always created and never reused, because in a shared directory an existing one may be
+ * a link planted by another user. */
 static bool write_file(const char *file, const char *text, rd_why_t *why)
 {
     char fresh[4096];
@@ -128,7 +128,8 @@ bool rd_resume_seek(const rd_resume_t *resume, int input, uint64_t bytes, rd_why
 
 /* ---- the consumer ---- */
 
-/* Identifies the file, even after a reboot of the host, when its device may have another number. */
+/* Writes an ID of the file that stays the same after a reboot, when its device may have another
+ * number. */
 static bool identify(int output, char is[RD_RESUME_FILE])
 {
     struct statx stat;
@@ -151,8 +152,9 @@ static bool note(const rd_resume_t *resume, rd_why_t *why)
     return write_file(resume->file, text, why);
 }
 
-/* Forces the note's name to the disk. Without its note a stream would start again, after what the
- * output already has of it, so a power failure must not lose the name of a first note. */
+/* Syncs the directory that contains the note. Without its note the stream would start from the
+ * beginning and be appended to what the output already has of it, so a new note must survive a
+ * power failure. */
 static bool keep_name(const char *file, rd_why_t *why)
 {
     const char *slash = strrchr(file, '/');

@@ -7,10 +7,11 @@
 #include "text.h"
 
 /*
- * To continue a stream after a cut, each side keeps a file that says which stream it is and how far
- * it came. The producer chooses a random ID and notes its input; the consumer notes how many bytes
- * its output has, after it has forced them to the disk. A side without such a file starts from the
- * beginning. The files stay when the stream is complete, so a repeated call finds nothing to do.
+ * To continue a stream after an interruption, each side has a file that records which stream it is
+ * and how much of it was transferred. The producer chooses a random ID and notes its input; the
+ * consumer notes how many bytes its output has, after it has forced them to the disk. A side
+ * without such a file starts from the beginning. The files are retained when the stream is
+ * complete, so a repeated call finds nothing to do.
  *
  *   producer                        consumer
  *   RESUME: id                ->                                   (the first frame)
@@ -28,7 +29,8 @@ typedef struct {
     uint64_t bytes;              /* how many of its bytes the output has */
     char output[RD_RESUME_FILE]; /* of a consumer: the file that the stream is written to */
     bool is_whole;               /* of a consumer: the output has the complete stream */
-    bool is_doubtful;            /* the output has lost bytes, which the system reports only once */
+    bool is_doubtful; /* the output has lost bytes; remembered here because the system reports that
+                         only once */
 } rd_resume_t;
 
 /* For a producer: reads the file, or creates it. On false *why is set: the input is not seekable,
@@ -39,13 +41,13 @@ bool rd_resume_send(rd_resume_t *resume_p, const char *file, int input, rd_why_t
  * On false *why is set: the output is not the one that the file names. */
 bool rd_resume_take(rd_resume_t *resume_p, const char *file, int output, rd_why_t *why);
 
-/* Takes the producer's ID, and truncates the output to what is certain to be there. On false *why
- * is set: the file names another stream. */
+/* Accepts the producer's ID, and truncates the output to the bytes that are certain to be on the
+ * disk. On false *why is set: the file names another stream. */
 bool rd_resume_accept(rd_resume_t *resume, int output, const char *id, size_t len, rd_why_t *why);
 
 /* Notes that the output has this many bytes of the stream, and that they are on the disk.
- * `is_whole`: the stream has ended. On false *why is set. Once bytes were lost, nothing is noted
- * any more. */
+ * `is_whole` says whether the stream is complete. On false *why is set. Once bytes have been lost,
+ * nothing more is noted. */
 bool rd_resume_confirm(rd_resume_t *resume, int output, uint64_t bytes, bool is_whole,
                        rd_why_t *why);
 

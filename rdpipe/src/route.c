@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "route.h"
 
-/* Word `n` of SSH_CONNECTION, without the prefix of an IPv4 address mapped to IPv6. */
+/* Returns field `n` of SSH_CONNECTION, without the prefix of an IPv4 address mapped to IPv6. */
 static bool word_of(const char *ssh, unsigned n, char address_p[RD_ADDRESS_BYTES])
 {
     size_t len;

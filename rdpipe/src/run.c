@@ -9,11 +9,12 @@
 
 #define HELLO_MS 120000 /* the user may have to type a password */
 #define READY_MS 45000
-#define WIND_UP_MS 6000  /* after a fault, how long the others may take to end by themselves */
-#define TELL_MS 500      /* or, before they have started, to report a reason of their own */
-#define SIGNAL_MS 2000   /* after a signal, how long the pipeline may take to end by itself, */
-#define COMMAND_MS 10000 /* and how long commands may clean up; a second signal ends them */
-#define CLOSE_MS 9000    /* how long agents may clean up before ssh is ended */
+/* After a fault, how long the other agents may take to exit by themselves. */
+#define WIND_UP_MS 6000
+#define TELL_MS 500    /* or, before the start, how long they may take to report their own reason */
+#define SIGNAL_MS 2000 /* after a signal, how long the pipeline may take to exit by itself, */
+#define COMMAND_MS 10000 /* and how long commands may clean up; a second signal kills them */
+#define CLOSE_MS 9000    /* how long agents may clean up before ssh is killed */
 
 static void soon(rd_run_t *run, int64_t ms)
 {
@@ -25,9 +26,9 @@ static void soon(rd_run_t *run, int64_t ms)
 
 /* ---- faults ---- */
 
-/* Does this fault explain the one before? A fault is often reported first although another one has
- * caused it. If two segments lost a peer before the start, the first one lost it because the later
- * one had given up. */
+/* Does this fault explain the one recorded so far? A fault is often reported before the one that
+ * has caused it. If two segments lost a peer before the start, the one earlier in the chain lost
+ * its peer because the later one had given up. */
 static bool explains(const rd_run_t *run, size_t i, rd_cause_t cause)
 {
     if (cause != run->fault.cause)
@@ -160,7 +161,8 @@ static void turn(rd_run_t *run)
     for (size_t i = 0; i < rd_run_count(run); i++) {
         if (polled[i + 1].revents)
             rd_run_listen(run, i);
-        /* The agent will send a status that says why, so wait for the end of the channel. */
+        /* The agent will still send a status that gives the reason, so wait until the channel
+         * closes. */
         if (run->of[i].channel.from.has_ended && !run->of[i].is_lost &&
             run->of[i].channel.pid > 0 && rd_channel_reap(&run->of[i].channel))
             rd_run_take_loss(run, i);
@@ -205,8 +207,9 @@ static bool listen_for(rd_run_t *run, size_t i, int ms)
     return true;
 }
 
-/* Closes the channels, so that the agents clean up, and then ends ssh. It still reads what they
- * write, so that no agent blocks on us, and the last messages of agents that have just ended. */
+/* Closes the channels, so that the agents clean up, and then kills ssh. Meanwhile it still reads
+ * from the agents, so that none of them blocks, and so that the last messages of agents that have
+ * just exited are not lost. */
 static void close_all(rd_run_t *run)
 {
     int64_t deadline = rd_now_ms() + CLOSE_MS;
@@ -214,7 +217,7 @@ static void close_all(rd_run_t *run)
 
     for (size_t i = 0; i < rd_run_count(run); i++) {
         rd_channel_close(&run->of[i].channel);
-        /* Nothing runs there yet, and ssh may still wait for somebody to type a password. */
+        /* Nothing runs there yet, and ssh may still be waiting for a password. */
         if (!run->of[i].has_hello && !rd_channel_reap(&run->of[i].channel))
             (void)kill(run->of[i].channel.pid, SIGTERM);
     }
@@ -283,8 +286,9 @@ static bool set_up(rd_run_t *run, rd_why_t *why)
     return run->signals >= 0 || rd_because(why, "signalfd: %s", strerror(errno));
 }
 
-/* A standard stream belongs to its agent. If we also held it, a command before us in the shell's
- * pipeline would not see that its reader has quit, and one after us would not see an end. */
+/* A standard stream is used only by its agent. If this process also kept it open, a command before
+ * us in the shell's pipeline would not notice that its reader has quit, and a command after us
+ * would not see the end of its input. */
 static void let_go_of_streams(const rd_run_t *run)
 {
     size_t last = run->chain->count - 1;

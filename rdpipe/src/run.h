@@ -7,9 +7,9 @@
 #include "pipeline.h"
 
 /*
- * Runs a pipeline: starts an agent for each segment, tells each its neighbour, starts them all at
- * once, and waits. The segments form a chain of nodes, and the local standard input and output are
- * nodes of it like the others.
+ * Runs a pipeline: starts an agent for each segment, sends each one its neighbour's address, starts
+ * all segments at the same time, and waits. The segments form a chain of nodes, and the local
+ * standard input and output are ordinary nodes in it.
  */
 
 #define RD_NODES_MAX (RD_SEGMENTS_MAX + 2)
@@ -30,7 +30,7 @@ typedef struct {
 typedef struct {
     rd_cli_t cli;
     rd_ssh_t ssh;
-    bool is_copy;                            /* rdcp's: list, have, pack, unpack */
+    bool is_copy; /* the pipeline is a copy by rdcp: list, have, pack, unpack */
     const char *addresses[RD_ADDRESSES_MAX]; /* HOST=ADDRESS */
     size_t address_count;
     uint16_t port_first, port_last;
@@ -65,23 +65,23 @@ typedef struct {
     "  -o OPTION, -F FILE, -i FILE, -J HOST   are passed to ssh; RDPIPE_SSH names another ssh\n"   \
     "  -h, --help, --version\n"
 
-/* Takes one of these options, or one that is passed to ssh. False if it is neither. */
+/* Stores one of these options, or one that is passed to ssh. Returns false if it is neither. */
 bool rd_settings_option(rd_settings_t *settings, int option, const char *value);
 
-/* Ends by the same signal, so that the shell sees it. */
+/* Exits by raising the same signal, so that the shell sees it. */
 int rd_end_by(int sig);
 
 /* Turns the exit status of a copy's pipeline into that of the copy. Reports if rdcp was not
  * found. */
 int rd_copy_status(const rd_cli_t *cli, int status);
 
-/* Makes the chain from the segments and the local ends. */
+/* Builds the chain from the segments and the local ends. */
 void rd_chain_of(const rd_pipeline_t *pipeline, rd_chain_t *chain_p);
 
 /* Prints what would be done to standard output. Returns the exit status. */
 int rd_plan(const rd_chain_t *chain, const rd_settings_t *settings);
 
-/* Returns the exit status, or -N if signal N has ended the pipeline. */
+/* Runs the pipeline. Returns the exit status, or -N if signal N has ended it. */
 int rd_run(const rd_chain_t *chain, const rd_settings_t *settings);
 
 #endif

@@ -43,7 +43,7 @@ static void take_hop(rd_run_t *run, size_t i, const char *line)
                rd_run_name(run, i), run->of[i].carrier, run->of[i].why);
 }
 
-/* If the reader of our own output wants no more, we end as if by SIGPIPE. */
+/* If the reader of our own output has closed, we exit as if killed by SIGPIPE. */
 static void take_over(rd_run_t *run, size_t i, const char *line)
 {
     char side[8], outcome[16];
@@ -111,7 +111,7 @@ static void take_line(rd_run_t *run, size_t i, const char *line)
     rd_peer_t *peer = &run->of[i];
     uint64_t number = 0;
 
-    if (!peer->has_hello) { /* what a login shell prints comes first */
+    if (!peer->has_hello) { /* skip anything that a login shell prints first */
         if (rd_line_is(line, RD_CONTROL_HELLO))
             take_hello(run, i, line);
     } else if (rd_line_is(line, "port") && rd_line_value_number(line, "number", 65535, &number)) {
@@ -148,7 +148,7 @@ static void take_line(rd_run_t *run, size_t i, const char *line)
     }
 }
 
-/* Takes the end of an agent that is gone without a message. */
+/* Handles the exit of an agent that sent no final message. */
 void rd_run_take_loss(rd_run_t *run, size_t i)
 {
     rd_peer_t *peer = &run->of[i];

@@ -7,8 +7,8 @@
 
 static void write_hops(const rd_run_t *run, FILE *to);
 
-/* Adds the current rate of each hop. The slowest of several, from the hop `slowest` on, gets a
- * star. */
+/* Appends the current rate of each hop. If there are several, the slowest one from hop `slowest` on
+ * is marked with a star. */
 static void add_hops(rd_run_t *run, char *text, size_t bytes, int64_t ms, size_t slowest)
 {
     size_t len = strlen(text);
@@ -56,7 +56,7 @@ static char *json_of(const rd_run_t *run)
 
 /* The hop whose bytes are shown as the stream's. For a copy that is the last hop, which carries the
  * content. After a command that reads no input the stream begins one hop later; if that command
- * does read some in the end, the number shown does not decrease. */
+ * does read some input after all, the number shown does not decrease. */
 static size_t shown_hop(const rd_run_t *run)
 {
     size_t last = rd_run_count(run) - 1, hop = 1;
@@ -108,7 +108,8 @@ static void write_hops(const rd_run_t *run, FILE *to)
     }
 }
 
-/* Agents report their bytes twice a second, so this is called often enough. */
+/* Agents report their bytes twice a second, and each report leads to a call, which is often
+ * enough. */
 void rd_run_publish(const rd_run_t *run, rd_status_t *status)
 {
     FILE *to = run->are_started ? rd_status_open(status) : NULL;

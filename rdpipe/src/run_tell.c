@@ -11,7 +11,7 @@
 
 /* ---- starting ---- */
 
-/* The node whose connection node i uses: its own, or that of an earlier node. */
+/* Returns the node whose ssh connection node i uses: its own, or that of an earlier node. */
 static size_t master_of(const rd_run_t *run, size_t i)
 {
     for (size_t j = 0; j < i; j++)
@@ -31,7 +31,7 @@ static bool is_shared(const rd_run_t *run, size_t i)
 static bool make_directory(rd_run_t *run, rd_why_t *why)
 {
     const char *base = getenv("TMPDIR");
-    uint64_t name; /* random, because whatever has this name is removed at the end */
+    uint64_t name; /* random, because the directory of this name is removed at the end */
 
     if (!base || *base != '/' || strlen(base) > 32)
         base = "/tmp";
@@ -58,7 +58,8 @@ static void socket_of(const rd_run_t *run, size_t i, char path[SOCKET_BYTES])
     (void)snprintf(path, SOCKET_BYTES, "%s/%zu", run->directory, master_of(run, i));
 }
 
-/* The file may be /dev/stdin or /dev/stdout. */
+/* Returns which standard streams the segment uses. A file counts as well, because it may be
+ * /dev/stdin or /dev/stdout. */
 static unsigned needs_of(const rd_run_t *run, size_t i)
 {
     switch (run->chain->of[i].work) {
@@ -94,7 +95,8 @@ static void start_channel(rd_run_t *run, size_t i)
         rd_run_fault(run, i, why.cause, why.text);
 }
 
-/* A user's own ControlPath makes no socket for us to see, so then the master's hello tells. */
+/* With the user's own ControlPath the socket is not in our directory, so wait for the master's
+ * hello instead. */
 static bool may_start(const rd_run_t *run, size_t i)
 {
     char socket[SOCKET_BYTES];
@@ -156,7 +158,8 @@ static void add_key(rd_line_t *line, const rd_key_t *key)
     rd_wipe(hex, sizeof hex);
 }
 
-/* There is a buffer in front of the last segment, and in front of the standard output after it. */
+/* Returns whether node i buffers its output. There is a buffer in front of each receiver and of the
+ * last segment, and in front of the standard output after it. */
 static bool has_buffer(const rd_run_t *run, size_t i)
 {
     const rd_node_t *of = run->chain->of;
@@ -251,7 +254,7 @@ void rd_run_tell_start(rd_run_t *run)
     }
 }
 
-/* An agent that has ended needs no more messages; its channel reports its end. */
+/* An agent that has exited needs no more messages; its channel reports the exit. */
 static bool is_there(const rd_run_t *run, size_t i)
 {
     return run->of[i].channel.to >= 0 && !run->of[i].has_said_bye && !run->of[i].is_lost;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The options that rdpipe and rdcp have in common, and how both end. */
+/* The options that rdpipe and rdcp have in common, and how both exit. */
 #include <signal.h>
 
 #include "run.h"
@@ -78,7 +78,7 @@ int rd_end_by(int sig)
     return 128 + sig;
 }
 
-/* With 127 the shell has already said that the command does not exist. */
+/* With status 127 the shell has already reported that the command does not exist. */
 int rd_copy_status(const rd_cli_t *cli, int status)
 {
     if (status == 126 || status == 127) {

@@ -10,7 +10,7 @@
 
 #define BACKLOG SOMAXCONN
 #define TCP_CA_NAME_MAX 16 /* as in the kernel */
-#define AGAIN_MS 100       /* between two attempts to connect */
+#define AGAIN_MS 100       /* pause between two attempts to connect */
 #define ADDRESS_MS 4000    /* how long one of several addresses may remain silent */
 
 rd_wait_t rd_wait(int fd, short events, int stop, int64_t deadline)
@@ -136,8 +136,8 @@ bool rd_set_congestion(int fd, const char *name, rd_why_t *why)
         rd_kernel_line("/proc/sys/net/ipv4/tcp_allowed_congestion_control", has, sizeof has));
 }
 
-/* The kernel itself sizes buffers up to the last number of tcp_wmem. A size that is set can be up
- * to twice wmem_max, which may be more. */
+/* The kernel sizes buffers automatically up to the last number of tcp_wmem. A size that is set
+ * explicitly can be up to twice wmem_max, which may be larger. */
 void rd_widen(int fd)
 {
     char text[64];
@@ -291,8 +291,8 @@ bool rd_connect(const char *host, uint16_t port, int stop, int64_t patient_until
                 until = deadline;
             set_port(at->ai_addr, port);
             last = connect_once(at->ai_addr, at->ai_addrlen, stop, until, fd_p);
-            /* If one address refuses, somebody may listen there later, whatever the next address
-             * does. */
+            /* If an address refuses the connection, a listener may still appear there later, so
+             * keep this error whatever the next address returns. */
             if (last == 0 || last == ECANCELED || error != ECONNREFUSED)
                 error = last;
         }
@@ -313,7 +313,7 @@ bool rd_connect(const char *host, uint16_t port, int stop, int64_t patient_until
                          ? " (a firewall between the hosts? --port FIRST-LAST chooses the ports, "
                            "--address HOST=ADDRESS another network)"
                          : "");
-    /* The program that listened there may be gone for a reason of its own. */
+    /* The program that listened there may have exited for its own reason. */
     if (error == ECONNREFUSED || error == ECONNRESET)
         why->cause = RD_CAUSE_LOST;
     return false;

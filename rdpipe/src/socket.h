@@ -9,7 +9,7 @@
 
 /*
  * Non-blocking sockets. A call waits until a deadline (of rd_now_ms) at most, or until the
- * descriptor `stop` (-1: none) becomes readable because the caller wants no more.
+ * descriptor `stop` (-1: none) becomes readable because the caller wants to stop.
  */
 
 typedef enum { RD_READY, RD_STOPPED, RD_TIMEOUT } rd_wait_t;
@@ -17,7 +17,8 @@ typedef enum { RD_READY, RD_STOPPED, RD_TIMEOUT } rd_wait_t;
 /* Waits for `events` (POLLIN, POLLOUT) on fd. */
 rd_wait_t rd_wait(int fd, short events, int stop, int64_t deadline);
 
-/* Reads or writes exactly `len` bytes. *why says what went wrong, but does not name the peer. */
+/* Reads or writes exactly `len` bytes. On false, *why says what went wrong, but does not name the
+ * peer. */
 bool rd_read_all(int fd, void *data, size_t len, int stop, int64_t deadline, rd_why_t *why);
 bool rd_write_all(int fd, const void *data, size_t len, int stop, int64_t deadline, rd_why_t *why);
 
@@ -45,10 +46,10 @@ bool rd_set_congestion(int fd, const char *name, rd_why_t *why);
 
 bool rd_congestion_is_name(const char *name);
 
-/* For a long path: allows as many bytes in flight as the kernel permits. */
+/* For a path with high latency: allows as many bytes in flight as the kernel permits. */
 void rd_widen(int fd);
 
-/* Makes small packets leave at once, and the kernel notice a peer that is dead and silent. */
+/* Sends small packets without delay, and makes the kernel detect a dead peer. */
 void rd_tune(int fd);
 
 #endif

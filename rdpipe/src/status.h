@@ -10,8 +10,8 @@
 /*
  * Shows a running pipeline to other programs of the same user (the console reads it) in a small
  * file in $XDG_RUNTIME_DIR/rdpipe, or /tmp/rdpipe-UID, named after the process. The file is
- * rewritten at most once a second, atomically, and removed at the end. If it cannot be written, the
- * pipeline does not fail.
+ * rewritten at most once a second, atomically, and removed at the end. An error when writing it
+ * does not make the pipeline fail.
  */
 
 typedef struct {
@@ -25,7 +25,7 @@ void rd_status_begin(rd_status_t *status);
 /* Returns a stream for the JSON object, or NULL if it is too early for an update. */
 FILE *rd_status_open(rd_status_t *status);
 
-/* Publishes what was written. */
+/* Publishes what was written to the stream. */
 void rd_status_close(const rd_status_t *status, FILE *to);
 
 void rd_status_end(const rd_status_t *status);

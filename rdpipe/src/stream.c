@@ -126,7 +126,8 @@ rd_cause_t rd_abort_cause(const rd_frame_t *frame)
     return frame->value == RD_ABORT_STOPPED ? RD_CAUSE_STOPPED : RD_CAUSE_LOST;
 }
 
-/* Have bytes arrived that nobody has looked at? Then the delay is ours, for example in a disk. */
+/* Have bytes arrived that were not examined yet? Then the delay is on our side, for example on a
+ * disk. */
 static bool has_news(rd_stream_t *stream)
 {
     bw_span_t span = {0};
@@ -137,7 +138,7 @@ static bool has_news(rd_stream_t *stream)
     return true;
 }
 
-/* Without room for a ping, the peer still has much to read. */
+/* If there is no room for a ping, the peer still has plenty to read, so none is needed. */
 static void ping(rd_stream_t *stream, size_t spare)
 {
     int64_t now = rd_now_ms();
@@ -174,14 +175,14 @@ bool rd_stream_tick(rd_stream_t *stream, rd_why_t *why)
                       stream->peer, RD_SILENCE_MS / 1000);
 }
 
-/* False: there may already be something to do. */
+/* Returns false if there may already be something to do. */
 static bool arm(rd_stream_t *stream)
 {
     bw_link_t *link = link_of(stream);
     bw_status_t status;
 
     if (!stream->is_cleared) {
-        /* Only bytes that arrive after this look make the descriptor readable. */
+        /* Only bytes that arrive after this check make the descriptor readable. */
         link->ops->clear_event(link);
         stream->is_cleared = true;
         return false;
@@ -196,7 +197,8 @@ static bool arm(rd_stream_t *stream)
     return status == BW_OK;
 }
 
-/* Nothing is ever sent on the side connection, so it is readable only when it has ended. */
+/* Nothing is ever sent on the side connection, so it becomes readable only when the peer has closed
+ * it. */
 static void look_aside(rd_stream_t *stream, short revents)
 {
     char byte;

@@ -6,12 +6,12 @@
 #include "hop.h"
 
 /*
- * Frames over a hop, and signs of life. One thread at a time uses a stream. Only rd_streams_wait
- * blocks.
+ * Frames over a hop, and keep-alive messages. Only one thread at a time may use a stream. Only
+ * rd_streams_wait blocks.
  *
  * Each side sends something at least every RD_PING_MS, and a side that hears nothing for
- * RD_SILENCE_MS assumes that the other host is gone. A consumer with a slow reader still pings, so
- * it is not taken for gone.
+ * RD_SILENCE_MS assumes that the other host is down. A consumer with a slow reader still pings, so
+ * it is not mistaken for a dead one.
  */
 
 #define RD_PING_MS 5000
@@ -19,12 +19,12 @@
 
 typedef struct {
     rd_hop_t hop;
-    const char *peer; /* in messages */
+    const char *peer; /* the peer's name for messages */
     int64_t heard_ms, said_ms;
-    bool peer_left;  /* the other side has ended, so the ring gets nothing more */
+    bool peer_left;  /* the other side has closed, so the ring receives no more data */
     bool is_cleared; /* since the last wait */
-    size_t seen;     /* unread bytes at the last look */
-    size_t wants;    /* room that somebody waits for; 0: nobody does */
+    size_t seen;     /* unread bytes at the last check */
+    size_t wants;    /* room for which the caller waits; 0: none */
 } rd_stream_t;
 
 void rd_stream_open(rd_stream_t *stream, const rd_hop_t *hop, const char *peer);
@@ -38,7 +38,7 @@ rd_next_t rd_stream_next(rd_stream_t *stream, rd_frame_t *frame_p, const uint8_t
                          rd_why_t *why);
 void rd_stream_release(rd_stream_t *stream, const rd_frame_t *frame);
 
-/* Can the peer write to the memory of its payloads? */
+/* Can the peer still write to the memory that holds its payloads? */
 bool rd_stream_is_shared(const rd_stream_t *stream);
 
 /* Returns room for a frame with a payload of `len` bytes, or NULL if the caller must wait. The
@@ -59,23 +59,25 @@ void rd_stream_say_last(rd_stream_t *stream, const rd_frame_t *frame, const char
 rd_frame_t rd_abort_of(uint64_t offset, const rd_why_t *why);
 rd_cause_t rd_abort_cause(const rd_frame_t *frame);
 
-/* Pings if it is time. On false the other side has been silent for too long, and *why is set. */
+/* Sends a ping if one is due. On false the other side has been silent for too long, and *why is
+ * set. */
 bool rd_stream_tick(rd_stream_t *stream, rd_why_t *why);
 
-/* For a keeper (keeper.h): pings if it is time and room for a payload of `spare` bytes remains.
- * Also sends what was put before but has not left yet. */
+/* For a keeper (keeper.h): sends a ping if one is due and room for a payload of `spare` bytes
+ * remains. Also sends frames that were put before but have not left yet. */
 void rd_stream_keep(rd_stream_t *stream, size_t spare);
 
 /*
  * Waits at most `ms` until one of the streams (NULL: none) may have something to read or the room
- * that somebody waits for, or one of `polled` is ready. The caller has just looked at everything
- * and found nothing to do. Sets polled[i].revents, to 0 if it did not poll at all.
+ * that somebody waits for, or one of `polled` is ready. The caller must just have checked
+ * everything and found nothing to do. Sets polled[i].revents, to 0 if it did not poll at all.
  */
 struct pollfd;
 void rd_streams_wait(rd_stream_t *one, rd_stream_t *other, struct pollfd *polled, size_t count,
                      int ms);
 
-/* Discards what arrives until the other side has closed, or has sent ABORT if that is enough. */
+/* Discards incoming data until the other side has closed or, if `abort_is_enough`, has sent
+ * ABORT. */
 void rd_stream_discard_rest(rd_stream_t *stream, bool abort_is_enough, int64_t deadline);
 
 #endif

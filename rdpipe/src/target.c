@@ -15,12 +15,12 @@
 
 #define SUFFIX ".rdcp-part"
 #define RETIRED_SUFFIX ".rdcp-old" /* must not be longer than SUFFIX */
-#define SHOWN_BYTES 250            /* of each end of a long path */
-#define LOCK_MS 3000               /* a copy that was cut off may need this long to end */
+#define SHOWN_BYTES 250            /* shown of each end of a long path */
+#define LOCK_MS 3000               /* an interrupted copy may need this long to exit */
 #define DIRECTORY (O_RDONLY | O_DIRECTORY | O_CLOEXEC)
 
-/* Prints "rdcp: HOST: PATH/BELOW: text" for message `nth`, and a single line for those over the
- * limit. */
+/* Prints "rdcp: HOST: PATH/BELOW: text" for message `nth`, but only one line for all messages over
+ * the limit. */
 __attribute__((format(printf, 5, 0))) static void say(const rd_complaints_t *complaints,
                                                       uint64_t nth, const char *more,
                                                       const char *below, const char *form,
@@ -50,7 +50,7 @@ __attribute__((format(printf, 5, 0))) static void say(const rd_complaints_t *com
     rd_say_plain("rdcp", text);
 }
 
-/* Several threads may complain at once. */
+/* Serializes messages, because several threads may report errors at once. */
 static pthread_mutex_t saying = PTHREAD_MUTEX_INITIALIZER;
 
 void rd_complain(rd_complaints_t *complaints, const char *below, const char *form, ...)
@@ -164,7 +164,8 @@ void rd_directory_id(const struct stat *is, uint8_t id[RD_DIGEST_BYTES])
 }
 
 /* A user with write permission may still have the part open. On file systems without modes
- * everybody has that permission, and could also replace the part, so there it proves nothing. */
+ * everybody has that permission and could also replace the part, so there the permission proves
+ * nothing. */
 bool rd_part_is_ours(int parent, const struct stat *is)
 {
     struct stat place;
@@ -194,7 +195,7 @@ bool rd_copy_lock(int fd)
 
     while (flock(fd, LOCK_EX | LOCK_NB) < 0) {
         if (errno != EWOULDBLOCK && errno != EINTR)
-            return true; /* a file system without locks */
+            return true; /* the file system does not support locks */
         if (rd_left_ms(deadline) == 0) {
             errno = EBUSY;
             return false;
@@ -215,8 +216,8 @@ void rd_target_close(rd_target_t *target)
     target->base = target->parent = target->old = -1;
 }
 
-/* Opens the directory that holds a target which is not an existing directory, and finds its name
- * there. */
+/* For a target that is not an existing directory: opens its parent directory, and determines its
+ * name there. */
 static bool find_parent(const char *path, size_t len, rd_target_t *target_p, rd_why_t *why)
 {
     char dir[RD_PATH_BYTES];
@@ -235,8 +236,8 @@ static bool find_parent(const char *path, size_t len, rd_target_t *target_p, rd_
     return strcmp(target_p->name, "..") != 0 || rd_because(why, "%s", strerror(ENOENT));
 }
 
-/* Opens the tree that will be replaced. If a replacement with two renames was cut off between them,
- * the tree has the other name. */
+/* Opens the tree that will be replaced. If a replacement with two renames was interrupted between
+ * them, the tree has the retired name. */
 static void find_old(rd_target_t *target, int fd)
 {
     rd_retired_name(target->name, target->retired);

@@ -15,8 +15,8 @@
 /* The origin of a fault. A fault of an earlier kind in this list explains one of a later kind. */
 typedef enum {
     RD_CAUSE_HERE,   /* something failed here */
-    RD_CAUSE_LOST,   /* a peer has failed or is gone, and may give a reason of its own */
-    RD_CAUSE_STOPPED /* another part has told us to stop */
+    RD_CAUSE_LOST,   /* a peer has failed or exited, and may report its own reason */
+    RD_CAUSE_STOPPED /* another part has asked us to stop */
 } rd_cause_t;
 
 /* A reason for the user. The function that first detects an error writes it. */
@@ -39,7 +39,7 @@ __attribute__((format(printf, 2, 3))) static inline bool rd_because(rd_why_t *wh
     return false;
 }
 
-/* The same for a fault with another origin. */
+/* Like rd_because, for a fault with another origin. */
 __attribute__((format(printf, 3, 4))) static inline bool
 rd_because_of(rd_why_t *why, rd_cause_t cause, const char *form, ...)
 {
@@ -53,7 +53,7 @@ rd_because_of(rd_why_t *why, rd_cause_t cause, const char *form, ...)
     return false;
 }
 
-/* The error of native/link, with the prefix `of` ("shm: ", or ""). */
+/* Like rd_because, for an error from native/link, with the prefix `of` ("shm: ", or ""). */
 static inline bool rd_because_link(rd_why_t *why, const char *of, const bw_error_t *error)
 {
     return rd_because(why, "%s%s%s%s", of, error->step ? error->step : "failed",
@@ -61,7 +61,7 @@ static inline bool rd_because_link(rd_why_t *why, const char *of, const bw_error
                       error->sys_errno ? strerror(error->sys_errno) : "");
 }
 
-/* Microseconds of a monotonic clock. */
+/* Returns the time of a monotonic clock in microseconds. */
 static inline int64_t rd_now_us(void)
 {
     struct timespec now;

@@ -8,13 +8,13 @@
 #include "tls/session.h"
 
 #define IDENTITY "rdpipe 2"
-/* How many bytes the socket gets at once: 256 KB of content and its overhead. */
+/* How many bytes are written to the socket at once: 256 KB of content and its overhead. */
 #define BATCH_BYTES ((uint64_t)320 * 1024)
 #define BUFFER_BYTES ((uint64_t)512 * 1024)
 
 struct rd_tls {
     bw_tls_session_t session; /* until the handshake is complete */
-    const char *suite, *step; /* step: the one of creating the session that has failed */
+    const char *suite, *step; /* step: the step of creating the session that has failed */
     bw_socket_t socket;
     bw_buffer_t in, out; /* encrypted */
     bw_record_reader_t reader;
@@ -95,7 +95,7 @@ const char *rd_tls_error(const rd_tls_t *tls)
     return text ? text : "the connection was closed";
 }
 
-/* Makes what the records need. False: no memory. */
+/* Allocates what the records need. Returns false if memory is exhausted. */
 static bool begin_records(rd_tls_t *tls)
 {
     bw_error_t ignored;
@@ -128,7 +128,8 @@ rd_tls_result_t rd_tls_shake(rd_tls_t *tls)
     return RD_TLS_FAILED;
 }
 
-/* Waits for what the result asks for. On false, *why is set. */
+/* Waits until the socket is ready for the operation that the result asks for. On false, *why is
+ * set. */
 static bool wait_for(const rd_tls_t *tls, rd_tls_result_t result, int stop, int64_t deadline,
                      rd_why_t *why)
 {
@@ -216,7 +217,8 @@ void rd_tls_end(rd_tls_t *tls)
         (void)bw_record_seal_alert(&tls->writer, BW_ALERT_CLOSE_NOTIFY);
 }
 
-/* Receives the bytes that have arrived, or until rd_tls_stream only the next record. */
+/* Receives the bytes that have arrived, or only the next record until rd_tls_stream has been
+ * called. */
 static rd_tls_result_t receive(rd_tls_t *tls)
 {
     bw_span_t gap = bw_buffer_gap(&tls->in);

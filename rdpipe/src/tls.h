@@ -9,12 +9,13 @@
  * the records. Both sides have a key, which is an external PSK combined with a fresh Diffie-Hellman
  * exchange. There are no certificates. A side without the key cannot complete the handshake.
  *
- * One thread at a time uses a session. The socket is the caller's. Until rd_tls_stream is called,
- * nothing is read ahead, because the bytes after the last message may be plain.
+ * Only one thread at a time may use a session. The caller owns the socket. Until rd_tls_stream is
+ * called, no bytes are read ahead, because those after the last message may be plain.
  */
 typedef struct rd_tls rd_tls_t;
 
-/* NULL: no memory, or libssl has no TLS 1.3. AES-128-GCM is used if both sides prefer it. */
+/* Returns NULL if memory is exhausted or libssl does not support TLS 1.3. AES-128-GCM is used if
+ * both sides prefer it. */
 rd_tls_t *rd_tls_new(int socket, const rd_key_t *key, bool is_server, bool prefers_aes);
 void rd_tls_free(rd_tls_t *tls);
 
@@ -25,23 +26,24 @@ typedef enum {
     RD_TLS_DONE,
     RD_TLS_WANTS_READ,  /* call again when the socket is readable */
     RD_TLS_WANTS_WRITE, /* ... or writable */
-    RD_TLS_ENDED,       /* the peer has ended the session in order */
+    RD_TLS_ENDED,       /* the peer has closed the session cleanly */
     RD_TLS_CLOSED,      /* the connection was closed without a TLS message */
-    RD_TLS_REFUSED,     /* the peer has refused us, because it has another key */
+    RD_TLS_REFUSED,     /* the peer has rejected us, because it has another key */
     RD_TLS_FAILED       /* the bytes are wrong: the peer has another key, or is not TLS */
 } rd_tls_result_t;
 
-/* Takes one step of the handshake. */
+/* Performs one step of the handshake. */
 rd_tls_result_t rd_tls_shake(rd_tls_t *tls);
 
-/* Why the last call of this thread has failed. `tls` may be NULL. */
+/* Returns the reason why this thread's last call has failed. `tls` may be NULL. */
 const char *rd_tls_error(const rd_tls_t *tls);
 
-/* Why nothing more can be read, as a literal; NULL: no record was wrong. */
+/* Returns the reason, a string literal, why nothing more can be read, or NULL if no record was
+ * invalid. */
 const char *rd_tls_reason(const rd_tls_t *tls);
 
-/* Waits for the whole handshake, or for exactly `len` bytes. On false *result_p (may be NULL) is
- * why. */
+/* These wait until the handshake is complete, or until exactly `len` bytes are transferred. On
+ * false *result_p (may be NULL) is the cause. */
 bool rd_tls_connect(rd_tls_t *tls, int stop, int64_t deadline, rd_tls_result_t *result_p,
                     rd_why_t *why);
 bool rd_tls_read_all(rd_tls_t *tls, void *data, size_t len, int stop, int64_t deadline,
@@ -57,17 +59,17 @@ void rd_tls_stream(rd_tls_t *tls);
 /* Replaces the sending key after this many records. The default is half of what AES-GCM allows. */
 void rd_tls_limit_key(rd_tls_t *tls, uint32_t records);
 
-/* Encrypts up to `len` bytes, and returns how many. 0: call rd_tls_flush first. */
+/* Encrypts up to `len` bytes, and returns how many. If that is 0, call rd_tls_flush first. */
 size_t rd_tls_write(rd_tls_t *tls, const void *data, size_t len);
 
-/* Sends the encrypted bytes. WANTS_WRITE: the socket is full. CLOSED: it accepts nothing any
- * more. */
+/* Sends the encrypted bytes. WANTS_WRITE means that the socket is full, and CLOSED that it no
+ * longer accepts data. */
 rd_tls_result_t rd_tls_flush(rd_tls_t *tls);
 
-/* How many encrypted bytes are still to be sent. */
+/* The number of encrypted bytes that are still to be sent. */
 size_t rd_tls_unsent(const rd_tls_t *tls);
 
-/* Tells the peer that nothing follows. */
+/* Tells the peer that no more data follows. */
 void rd_tls_end(rd_tls_t *tls);
 
 /* Reads up to `len` bytes. With DONE, *got_p of them were read. */

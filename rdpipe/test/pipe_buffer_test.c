@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How much memory the buffer in front of an output takes. */
+/* Tests how much memory the buffer in front of an output uses. */
 #include <fcntl.h>
 #include <poll.h>
 #include <stdlib.h>
@@ -27,8 +27,8 @@ static size_t resident(void)
     return pages * (size_t)sysconf(_SC_PAGESIZE);
 }
 
-/* Waits until the thread reports that it has written something. It writes the bytes that were put
- * with one call, if they are not more than it writes at a time. */
+/* Waits until the thread reports that it has written something. The thread writes the bytes of one
+ * put with a single call, unless they exceed what it writes at a time. */
 static bool await_written(int wake)
 {
     struct pollfd polled = {.fd = wake, .events = POLLIN};
@@ -37,7 +37,7 @@ static bool await_written(int wake)
     return poll(&polled, 1, LONG_MS) == 1 && eventfd_read(wake, &ignored) == 0;
 }
 
-/* The buffer's size is a limit, so little data takes little memory. */
+/* The buffer's size is only a limit, so a small amount of data uses little memory. */
 static void little_in_a_large_buffer(void)
 {
     static uint8_t data[1024 * 1024];
@@ -65,7 +65,8 @@ static uint8_t byte_of(uint64_t at)
     return (uint8_t)(at * 2654435761u >> 13);
 }
 
-/* Puts the next bytes of the stream with as many calls as needed. False: the buffer is full. */
+/* Puts the next bytes of the stream with as many calls as needed. Returns false if the buffer is
+ * full. */
 static bool put(rd_buffer_t *buffer, uint64_t *at_p, size_t len)
 {
     static uint8_t data[3 * 1024 * 1024];
@@ -101,8 +102,7 @@ static bool get(int fd, uint64_t *at_p, size_t len)
     return true;
 }
 
-/* A stream that keeps flowing through the buffer takes no more memory than one that lets it become
- * empty. */
+/* A stream that never empties the buffer uses no more memory than one that does. */
 static void a_large_buffer_that_is_never_empty(void)
 {
     int ends[2], wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -113,7 +113,7 @@ static void a_large_buffer_that_is_never_empty(void)
     size_t before, left;
 
     CHECK(pipe2(ends, O_CLOEXEC) == 0);
-    output = rd_end_of(ends[1], true); /* takes 1 MB at most */
+    output = rd_end_of(ends[1], true); /* the pipe holds 1 MB at most */
     buffer = rd_buffer_open(&output, 256 * MB, 0, wake, &why);
     CHECK(buffer != NULL);
     before = resident();
@@ -135,7 +135,7 @@ static void a_large_buffer_that_is_never_empty(void)
     close(wake);
 }
 
-/* The buffer takes as many bytes as it was made for, wherever the first of them lies in it. */
+/* The buffer accepts its full size, wherever in it the first byte is. */
 static void all_of_a_buffer(void)
 {
     int ends[2], wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -149,7 +149,8 @@ static void all_of_a_buffer(void)
     buffer = rd_buffer_open(&output, 5 * MB / 2, 0, wake, &why);
     CHECK(buffer != NULL);
     for (int round = 0; round < 50; round++) {
-        /* The space of bytes read from the pipe is free only when the thread has reported it. */
+        /* The space of bytes read from the pipe becomes free only when the thread has reported
+         * it. */
         while (put(buffer, &to, 99999) || (to - from < 5 * MB / 2 && await_written(wake)))
             ;
         CHECK(to - from >= 5 * MB / 2);

@@ -16,7 +16,7 @@
 #define UP ((uint64_t)64 << 10)
 #define BYTES ((uint64_t)48 << 20)
 
-static bool encrypts; /* in the running case */
+static bool encrypts; /* in the current case */
 
 /* Two links, and the test's own descriptors of the connections between them. */
 typedef struct {
@@ -24,7 +24,7 @@ typedef struct {
     int fds[RD_STREAMS_MAX];
     unsigned count;
     _Atomic uint64_t received;
-    uint64_t limit; /* where the reader stops */
+    uint64_t limit; /* position at which the reader stops */
     bool is_right, is_finished, has_failed;
     pthread_t reader;
 } pair_t;
@@ -93,7 +93,8 @@ static void close_pair(pair_t *pair)
         close(pair->fds[i]);
 }
 
-/* Resets the connection, which loses what is in flight and what the reader has not taken yet. */
+/* Resets the connection, which loses the data in flight and the data that the reader has not read
+ * yet. */
 static void kill_stream(const pair_t *pair, unsigned i)
 {
     struct sockaddr none = {.sa_family = AF_UNSPEC};
@@ -114,7 +115,7 @@ static void wait_for(bw_link_t *link)
     link->ops->clear_event(link);
 }
 
-/* Reads until the link has ended, or to the limit. */
+/* Reads until the link is closed, or up to the limit. */
 static void *read_all(void *argument)
 {
     pair_t *pair = argument;
@@ -143,7 +144,8 @@ static void *read_all(void *argument)
     return NULL;
 }
 
-/* Writes pieces of many sizes, and calls `at_each` between them. False: no room within `ms`. */
+/* Writes pieces of many sizes, and calls `at_each` between them. Returns false if there was no room
+ * for `ms`. */
 static bool write_bytes(pair_t *pair, uint64_t *at_p, uint64_t to,
                         void (*at_each)(pair_t *pair, uint64_t at), int ms)
 {
@@ -177,8 +179,8 @@ static bool write_bytes(pair_t *pair, uint64_t *at_p, uint64_t to,
     return true;
 }
 
-/* Ends like a producer, which waits for DONE, because a closed link cannot send again what a
- * connection loses by dying at that moment. */
+/* Closes like a producer, which waits for DONE, because a closed link cannot resend data that is
+ * lost if a connection dies at that moment. */
 static void end_writer(pair_t *pair, uint64_t at)
 {
     int64_t deadline = rd_now_ms() + LONG_MS;
@@ -208,7 +210,7 @@ static void all_bytes_come_in_order(void)
     }
 }
 
-/* Kills a stream at each eighth of the way, in the middle of what it carries. */
+/* Kills a stream after each eighth of the data, while it is carrying a chunk. */
 static void kill_at_eighths(pair_t *pair, uint64_t at)
 {
     static unsigned killed;
@@ -294,7 +296,7 @@ static void memory_is_bounded(void)
     close_pair(&pair);
 }
 
-/* If the peer breaks the protocol the link fails, and nothing that it sent is taken. */
+/* If the peer violates the protocol the link fails, and the invalid data is not accepted. */
 static void a_bad_peer_ends_the_link(void)
 {
     static const struct {

@@ -2,7 +2,8 @@
 #ifndef PIPE_COPIES_H
 #define PIPE_COPIES_H
 
-/* Runs the four parts of a copy one after the other over files, in a directory of their own. */
+/* Runs the four parts of a copy one after the other, with files as their input and output, in a
+ * temporary directory. */
 #include "check.h"
 
 #include <errno.h>
@@ -16,12 +17,12 @@
 
 #include "copy.h"
 
-/* Streams of items, which a case may look at, or write itself. */
+/* Files with the streams of items, which a case may inspect or write itself. */
 #define LISTED "listed"
 #define HAD "had"
 #define PACKED "packed"
 
-/* Small files that take longer than this are read or written side by side. */
+/* Small files that take longer than this are read or written in parallel. */
 static unsigned beside_us;
 
 static inline rd_copy_t copy_of(const char *path)
@@ -206,7 +207,8 @@ static inline void remove_folder(void)
     (void)run(command);
 }
 
-/* Changes to an empty directory, which is removed when the next one is made or the program ends. */
+/* Changes to an empty directory, which is removed when the next one is created or the program
+ * exits. */
 static inline void fresh(void)
 {
     if (*case_folder)
@@ -217,8 +219,9 @@ static inline void fresh(void)
     CHECK(mkdtemp(case_folder) && chdir(case_folder) == 0);
 }
 
-/* Bytes of content in the packed stream. *kept_p is the number of files that it names but that stay
- * as they are; *left_out_p (may be NULL) those that it only counts. */
+/* Returns the number of content bytes in the packed stream. *kept_p is the number of files that it
+ * names but that stay unchanged; *left_out_p (may be NULL) is the number of files that it only
+ * counts. */
 static inline uint64_t bytes_and_files_packed(uint64_t *kept_p, uint64_t *left_out_p)
 {
     static rd_item_t item;
@@ -248,7 +251,7 @@ static inline uint64_t bytes_packed(uint64_t *kept_p)
     return bytes_and_files_packed(kept_p, NULL);
 }
 
-/* Runs each case twice: with small files one by one, and with all of them side by side. */
+/* Runs each case twice: with small files one by one, and with all of them in parallel. */
 #define COPIES_MAIN(cases)                                                                         \
     int main(int argc, char **argv)                                                                \
     {                                                                                              \

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* --atomic replaces a tree as a whole, or leaves it whole. */
+/* Tests that --atomic either replaces a tree completely or leaves it untouched. */
 #include "pipe_copies.h"
 
 #include <sched.h>
 #include <sys/syscall.h>
 
 /* Simulates a file system without the exchange of names or without hard links, or a copy that dies
- * at the rename of this number. */
+ * at the rename with this number. */
 static bool has_no_exchange, has_no_links;
 static int dies_at;
 
@@ -43,7 +43,7 @@ int linkat(int from, const char *old, int to, const char *new, int flags)
 
 static rd_copy_t source, target;
 
-/* Makes a source, and an older copy of it. */
+/* Creates a source, and an older copy of it. */
 static void begin(void)
 {
     CHECK_IN(fresh());
@@ -143,7 +143,8 @@ static void without_p(void)
               "'711 700 600 600 '"));
 }
 
-/* A file of the old tree may have other names, and the copy must not change it under them. */
+/* A file in the old tree may have further hard links, and the copy must not change the file seen
+ * through them. */
 static void what_has_other_names_is_not_changed(void)
 {
     CHECK_IN(begin());
@@ -198,7 +199,8 @@ static void a_new_tree(void)
     CHECK(run("rm -r to"));
     CHECK_EQ(copy_all(source, target), 0);
     CHECK(run("diff -r --no-dereference from to") && nothing_is_left());
-    target.no_directory = false; /* into a directory that has the tree, and to one without a name */
+    /* Into a directory that contains the tree, and to a target without a name. */
+    target.no_directory = false;
     target.name = "";
     CHECK_EQ(copy_and_hear(source, target), RD_COPY_FAILED);
     CHECK(was_said("to: --atomic gives a new directory the name of this one, which has none here"));
@@ -250,8 +252,8 @@ static void without_hard_links(void)
 
 /* ---- a tree that is left whole ---- */
 
-/* Whichever process dies, and at whichever rename: the tree under the name is the old or the new
- * one. */
+/* Whichever process dies, and at whichever rename, the name always refers to the old tree or to the
+ * new one. */
 static void a_copy_that_dies(void)
 {
     for (int exchange = 0; exchange < 2; exchange++) {
@@ -302,7 +304,8 @@ static void a_stream_that_is_cut_off(void)
     CHECK(stat(PACKED, &is) == 0 && truncate(PACKED, is.st_size - RD_ITEM_BYTES) == 0);
     CHECK_EQ(unpack(&target), RD_COPY_FAILED);
     CHECK(is_unchanged() && is_there(".to.rdcp-part/dir/changed"));
-    /* The next copy does not send it again, and drops what the source no longer has. */
+    /* The next copy does not send the files again, and removes those that the source no longer
+     * has. */
     CHECK(run("rm -r from/new from/link && touch .to.rdcp-part/dir/.gone.rdcp-part"));
     CHECK_EQ(copy_all(source, target), 0);
     CHECK_EQ(bytes_packed(&kept), 0);
@@ -399,7 +402,7 @@ static void items_that_lie(void)
         CHECK(was_said(lies[i].said));
         CHECK(is_unchanged());
     }
-    /* Items may remove something at once only in a new tree. */
+    /* Only in a new tree may items remove something immediately. */
     target.atomic = false;
     items[1] = (rd_item_t){.kind = RD_ITEM_DELETE, .path = "mine", .has = RD_HAS_PART};
     put_items(items, 3);
@@ -407,7 +410,7 @@ static void items_that_lie(void)
     CHECK(was_said("wants 'mine' removed from a new tree that there is not") && is_unchanged());
 }
 
-/* A part of another user has the name that the old tree will get. */
+/* An entry created by another user has the name that the old tree would get. */
 static void what_has_the_name_of_the_old_tree(void)
 {
     CHECK_IN(begin());

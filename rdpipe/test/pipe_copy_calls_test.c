@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How many system calls a small file costs at the target. A child does one part of the copy, and
- * its parent counts with ptrace, so it sees every call. Calls that do not depend on the files are
- * subtracted. */
+/* Tests how many system calls a small file costs at the target. A child runs one part of the copy,
+ * and its parent counts the calls with ptrace, which sees all of them. Calls that do not depend on
+ * the number of files are subtracted. */
 #include "pipe_copies.h"
 
 #include <sys/ptrace.h>
@@ -10,7 +10,7 @@
 #define MANY 520
 #define MORE (MANY - FEW)
 
-/* -1: they cannot be counted here. */
+/* Returns -1 if calls cannot be counted on this system. */
 static long calls_of(int (*part)(const rd_copy_t *), const rd_copy_t *target)
 {
     long stops = 0, signal = 0;
@@ -36,7 +36,7 @@ static long calls_of(int (*part)(const rd_copy_t *), const rd_copy_t *target)
     return WIFEXITED(status) && WEXITSTATUS(status) == 0 ? stops / 2 : -2;
 }
 
-/* Makes the directories "few" and "many", whose files have this text. */
+/* Creates the directories "few" and "many", whose files contain this text. */
 static bool make_files(const char *text)
 {
     char command[400];
@@ -48,7 +48,8 @@ static bool make_files(const char *text)
     return run(command);
 }
 
-/* For one additional file, in tenths. Everything is copied to "TO-few" and "TO-many". */
+/* Returns the calls per additional file, in tenths. The directories are copied to "TO-few" and
+ * "TO-many". */
 static long tenths_for(int (*part)(const rd_copy_t *), const char *to, bool preserve)
 {
     static const char *const trees[] = {"few", "many"};
@@ -113,7 +114,7 @@ static void a_file_of_a_tree_that_is_there(void)
     }
 }
 
-/* With one look at the file, and one at a part that it might have. */
+/* An unchanged file costs one look-up of the file, and one of a part that it might have. */
 static void a_file_that_has_not_changed(void)
 {
     beside_us = UINT_MAX;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What users choose to copy: patterns, the names of --files-from, one file system. */
+/* Tests what users can select for a copy: patterns, the names of --files-from, one file system. */
 #include "pipe_copies.h"
 
 #include <sched.h>
@@ -22,7 +22,7 @@ static void begin(void)
     source.deletes_max = target.deletes_max = 100;
 }
 
-/* Compares what find prints of the target, except its top. */
+/* Compares the output of find for the target, without its top. */
 static bool has_exactly(const char *paths)
 {
     char command[1000];
@@ -122,14 +122,14 @@ static void the_first_pattern_decides(void)
     source.included = first;
     CHECK_EQ(copy_all(source, target), 0);
     CHECK(has_exactly("./a.c ./dir ./dir/keep.o ./keep.o "));
-    /* As in rsync, what only a later --include names stays omitted. */
+    /* As in rsync, a file stays omitted if only a later --include matches it. */
     CHECK(run("rm -r to"));
     source.excluded = (const char *const[]){"*.o", "keep.o"};
     source.included = (const bool[]){false, true};
     source.exclusions = 2;
     CHECK_EQ(copy_all(source, target), 0);
     CHECK(has_exactly("./a.c ./deep ./deep/b.c ./dir "));
-    /* The target gets nothing else, whatever it asks for. */
+    /* The target gets nothing else, whatever it requests. */
     put_items((rd_item_t[]){{.kind = RD_ITEM_DIR, .mode = 0755},
                             {.kind = RD_ITEM_FILE, .path = "keep.o"},
                             {.kind = RD_ITEM_END}},
@@ -142,7 +142,7 @@ static void the_first_pattern_decides(void)
 
 static rd_names_t names;
 
-/* Reads the file "names" as rdcp hands it to its parts. On false, *why is set. */
+/* Reads the file "names" in the way that rdcp passes it to its parts. On false, *why is set. */
 static bool read_names(bool ends_with_nul, rd_why_t *why)
 {
     rd_names_t first;
@@ -180,7 +180,7 @@ static void only_what_is_named(void)
     CHECK_EQ(copy_all(source, target), 0);
     CHECK(has_exactly("./100% ./dir ./dir-x ./dir-x/d ./dir/a ./dir/deep ./dir/deep/c ./link "
                       "./one "));
-    /* The name of a directory makes only the directory, and with -r also its content. */
+    /* The name of a directory copies only the directory itself, and with -r also its content. */
     CHECK(run("rm -r to && printf 'dir/\\ndir/deep/c\\nother' >names"));
     CHECK(read_names(false, &why));
     CHECK_EQ(copy_all(source, target), 0);
@@ -229,7 +229,7 @@ static void names_that_lead_out(void)
     CHECK(run("head -c 5000 /dev/zero | tr '\\0' x >names"));
     CHECK(!read_names(false, &why) && strstr(why.text, "is longer than 4095 bytes"));
     CHECK(unlink("names") == 0 && !read_names(false, &why) && strstr(why.text, "No such file"));
-    /* A link in the source does not lead out either. */
+    /* A symbolic link in the source does not lead out of it either. */
     put_file("names", "link/a\nlink/b\nmissing\none/x\none\n");
     CHECK(read_names(false, &why));
     CHECK_EQ(copy_and_hear(source, target), RD_COPY_FAILED);
@@ -241,7 +241,7 @@ static void names_that_lead_out(void)
     CHECK(was_said("from/one: is a file, and --files-from names what is below it"));
 }
 
-/* The parts check again what rdcp hands them. */
+/* The parts validate again what rdcp passes to them. */
 static void documents_that_are_damaged(void)
 {
     static const char *const documents[] = {"0:../x\n", "0:a\n5:b\n", "a\n",    "0:%zz\n",

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* --delete: what it deletes, what it never deletes, and peers that lie about it. */
+/* Tests --delete: what it deletes, what it never deletes, and peers that lie about it. */
 #include "pipe_copies.h"
 
 #include <sched.h>
 
 static rd_copy_t source, target;
 
-/* Begins in an empty directory, with a copy that deletes. */
+/* Starts in an empty directory, with a copy that deletes. */
 static void begin(void)
 {
     CHECK_IN(fresh());
@@ -32,7 +32,7 @@ static void what_only_the_target_has(void)
     CHECK_EQ(copy_all(source, target), 0);
     CHECK(run("diff -r from to"));
     CHECK(holds("outside/file", "kept\n"));
-    /* Directories have the time of their source, although something in them was deleted last. */
+    /* Directories have their source's time, although entries were deleted from them afterwards. */
     CHECK(run("for dir in . deep deep/er empty; do "
               "test \"$(stat -c %Y from/$dir)\" = \"$(stat -c %Y to/$dir)\" || exit 1; done"));
     /* Afterwards there is nothing more to delete. */
@@ -69,7 +69,7 @@ static void only_in_the_directories_of_the_sources(void)
           is_there("to/file"));
 }
 
-/* A new tree that was cut off may contain files that the source no longer has. */
+/* A new tree left by an interrupted copy may contain files that the source no longer has. */
 static void in_a_part_that_is_resumed(void)
 {
     CHECK_IN(begin());
@@ -138,7 +138,7 @@ static void nothing_after_an_error_at_the_source(void)
     CHECK_EQ(pack(&source), RD_COPY_FAILED);
     (void)unpack(&target);
     CHECK(is_there("to/old"));
-    /* A source that has disappeared as a whole. */
+    /* A source that has disappeared completely. */
     source.path = "nothing";
     CHECK_EQ(copy_all(source, target), RD_COPY_FAILED);
     CHECK(is_there("to/old"));
@@ -155,7 +155,7 @@ static void nothing_after_an_error_at_the_target(void)
     CHECK(is_there("to/old") && is_there("to/one/file"));
 }
 
-/* A stream that was cut off has no end. */
+/* A stream that was interrupted has no END item. */
 static void nothing_without_the_end_of_the_stream(void)
 {
     struct stat is;
@@ -175,7 +175,7 @@ static void nothing_through_a_link(void)
               "ln -s ../outside to/dir"));
     CHECK_EQ(copy_all(source, target), RD_COPY_FAILED);
     CHECK(is_there("outside/file"));
-    /* The same if a link replaces the directory after it was looked at. */
+    /* The same if a symbolic link replaces the directory after it was examined. */
     CHECK(run("rm to/dir && mkdir to/dir && touch to/dir/file"));
     CHECK(list(&source) == 0 && have(&target) == 0 && pack(&source) == 0);
     CHECK(run("rm -r to/dir && ln -s ../outside to/dir"));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Copies of changed files, which are sent as differences, and what each end does if the other one
- * does not support that, or lies. */
+/* Tests copies of changed files, which are sent as differences, and what each end does if the other
+ * one does not support that, or lies. */
 #include "pipe_copies.h"
 
 #include "blocks.h"
@@ -68,7 +68,7 @@ static void only_what_differs_goes(void)
     CHECK_WENT(RD_DELTA_ALWAYS, went <= 3 * 4096);
     CHECK(run("head -c 100000 /dev/urandom >>from"));
     CHECK_WENT(RD_DELTA_ALWAYS, went >= 100000 && went <= 100000 + 2 * 4096);
-    /* A file that has nothing in common. */
+    /* A file that has nothing in common with the old version. */
     CHECK(run("head -c 2000000 /dev/urandom >from"));
     CHECK_WENT(RD_DELTA_ALWAYS, went == 2000000);
     /* Pieces in another order, and repeated ones. */
@@ -91,7 +91,7 @@ static void what_is_the_same_is_not_written(void)
     CHECK(stat("to", &is) == 0 && is.st_ino == was.st_ino);
 }
 
-/* On the same host files are sent whole, because memory is faster than a disk. */
+/* On the same host files are sent in full, because memory is faster than a disk. */
 static void within_a_host_files_go_whole(void)
 {
     rd_copy_t source = copy_of("from"), target = copy_of("to");
@@ -140,7 +140,8 @@ static void holes_are_passed(void)
     CHECK(run("for at in 1 5 900; do cmp -n 12000000 -i ${at}00000000 from to || exit 1; done"));
 }
 
-/* A cut leaves the beginning of the new file, and the next copy takes the rest from the version. */
+/* An interrupted copy leaves the beginning of the new file, and the next copy takes the rest from
+ * the old version. */
 static void one_that_was_cut_off_goes_on(void)
 {
     rd_copy_t source = with("from", RD_DELTA_ALWAYS), target = copy_of("to");
@@ -216,7 +217,7 @@ static void an_older_source(void)
     }
 }
 
-/* An older version passes on what it does not know. */
+/* An older version forwards data that it does not know. */
 static void an_older_target(void)
 {
     static const uint8_t none[RD_DIGEST_BYTES];
@@ -316,7 +317,7 @@ static void a_source_that_lies(void)
     /* If the target has no file, there is nothing to copy from. */
     CHECK_IN(fresh());
     CHECK(!unpacks(wrong, 4) && !is_there("to"));
-    /* The target has not asked for it. */
+    /* The target has not requested it. */
     CHECK_IN(fresh());
     put_file("to", text);
     put_items(wrong, 4);
@@ -415,8 +416,8 @@ static bool ignore_copy(void *context, uint64_t offset, uint64_t len)
     return true;
 }
 
-/* If every weak sum matches but no digest does, each byte would have 16 MiB digested, so the search
- * must give up before that. */
+/* If every weak sum matches but no digest does, 16 MiB would be digested for each byte, so the
+ * search must give up before that. */
 static void a_search_that_is_in_vain_ends(void)
 {
     static uint8_t names[20000 * RD_BLOCK_NAME_BYTES];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Copies of files that change, of other things than files, and from hostile sources. */
+/* Tests copies of files that change during the copy, of special files, and from hostile sources. */
 #include "pipe_copies.h"
 
 #include <errno.h>
@@ -39,7 +39,8 @@ int fstatfs(int fd, struct statfs *is_p)
     return (int)status;
 }
 
-static const char *new_part; /* what another copy does to it just before the next lock is taken */
+/* What another copy does to the part just before the next lock is taken. */
+static const char *new_part;
 
 int flock(int fd, int operation)
 {
@@ -51,8 +52,8 @@ int flock(int fd, int operation)
 
 /* ---- what goes wrong at the source ---- */
 
-/* Packs "from" in a child, and changes it when a piece is already on its way: the bytes that do not
- * fit into the buffer and the pipe wait for us. */
+/* Packs "from" in a child, and changes the file when part of it has already been sent: the child
+ * blocks on the bytes that do not fit into the buffer and the pipe, until we read. */
 static int pack_and(const char *change)
 {
     rd_copy_t source = copy_of("from"), target = copy_of("to");
@@ -95,7 +96,7 @@ static void a_file_that_grows_is_copied_as_long_as_it_was(void)
     CHECK_EQ(pack_and("echo more >>from"), 0);
     CHECK_EQ(unpack(&target), 0);
     CHECK(run("cmp was to && rm to"));
-    /* The same for the rest of a file that was cut off. */
+    /* The same for the rest of a partial file. */
     CHECK(run("head -c 1000000 was >.to.rdcp-part && cp was from"));
     CHECK_EQ(pack_and("echo more >>from"), 0);
     CHECK_EQ(unpack(&target), 0);
@@ -118,7 +119,7 @@ static void a_file_that_grows_and_changes_is_refused(void)
              RD_COPY_FAILED);
     (void)unpack(&target);
     CHECK(!is_there("to"));
-    /* The same for what the target had of a file that was cut off. */
+    /* The same for the bytes of a partial file that the target already had. */
     CHECK(run("head -c 1000000 from >.to.rdcp-part"));
     CHECK_EQ(pack_and("echo more >>from; echo newer | dd of=from conv=notrunc 2>/dev/null"),
              RD_COPY_FAILED);
@@ -147,7 +148,7 @@ static void a_file_whose_size_reads_0(void)
         CHECK(run("cmp to /proc/self/mountinfo"));
     }
 #ifndef __SANITIZE_ADDRESS__ /* ASan's shadow makes this file slow to read */
-    /* A file without an end in sight: it has a word for each page that could exist. */
+    /* A practically endless file: it has an 8-byte entry for each page that could exist. */
     CHECK_EQ(copy_and_hear(copy_of("/proc/self/pagemap"), copy_of("pages")), RD_COPY_FAILED);
     CHECK(run("grep -q 'more than 64 MiB of content' said"));
     CHECK(!is_there("pages") && !is_there(".pages.rdcp-part"));
@@ -239,7 +240,7 @@ static void what_is_no_file_is_skipped(void)
     CHECK_EQ(copy("from/fifo", "alone"), RD_COPY_FAILED);
 }
 
-/* The end of an incomplete file, which the source's side sends if the file was changed. */
+/* An incomplete file is closed as such, because the source's side saw that it had changed. */
 static void a_file_that_is_not_whole(void)
 {
     static rd_item_t item;
@@ -323,7 +324,7 @@ static void nothing_leads_out_of_the_target(void)
                    {root, 4, RD_COPY_FAILED},
                    {through, 5, RD_COPY_FAILED},
                    {deep, 4, RD_COPY_FAILED},
-                   {onto, 5, RD_COPY_DONE}}; /* the link is replaced, not followed */
+                   {onto, 5, RD_COPY_DONE}}; /* the symbolic link is replaced, not followed */
     rd_copy_t target = copy_of("box/to");
 
     for (size_t i = 0; i < sizeof streams / sizeof *streams; i++) {
@@ -384,7 +385,7 @@ static void a_source_gives_nothing_from_outside(void)
     }
 }
 
-/* Nor does it get what the user has left out, however it asks for it. */
+/* Nor does it get files that the user has left out, however it requests them. */
 static void a_source_gives_nothing_that_was_left_out(void)
 {
     static const char *const patterns[] = {"secrets/", "/deep/key", "*.pem"};
@@ -406,7 +407,7 @@ static void a_source_gives_nothing_that_was_left_out(void)
               "echo hidden >$file; done; ln -s x secrets/link"));
     source.excluded = patterns;
     source.exclusions = 3;
-    source.xattrs = true; /* so that directories and links are looked at */
+    source.xattrs = true; /* so that directories and symbolic links are examined */
     for (size_t i = 0; i <= last; i++) {
         put_items(wishes[i], 3);
         CHECK(rename(PACKED, HAD) == 0);
@@ -426,7 +427,7 @@ static void a_source_gives_nothing_that_was_left_out(void)
 
 /* ---- parts that another user has left ---- */
 
-/* In a directory of several users anybody can create something with the name of a part. */
+/* In a shared directory anybody can create an entry with the name of a part. */
 static void a_part_that_is_a_link_overwrites_nothing(void)
 {
     CHECK_IN(fresh());
@@ -436,7 +437,7 @@ static void a_part_that_is_a_link_overwrites_nothing(void)
     CHECK_EQ(copy("from", "to"), 0);
     CHECK(holds("to", "what is new") && holds("victim", "what was there"));
     CHECK(!is_there(".to.rdcp-part"));
-    /* Not even with the beginning of the file. */
+    /* Not even if the link's target is the beginning of the file. */
     put_file("victim", "what");
     CHECK(link("victim", ".to.rdcp-part") == 0);
     CHECK_EQ(copy("from", "to"), 0);
@@ -483,7 +484,7 @@ static void a_tree_of_another_user_is_not_resumed(void)
     }
 }
 
-/* With the owner of its source, a part could not be resumed. */
+/* A part that already had its source's owner could not be resumed. */
 static void a_tree_that_is_not_whole_stays_ours(void)
 {
     rd_copy_t source = copy_of("from"), target = copy_of("to");

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a copy keeps of files in addition to their content, what it leaves out, and what it need not
- * read. */
+/* Tests what a copy preserves of files in addition to their content, what it leaves out, and what
+ * it need not read. */
 #include "pipe_copies.h"
 
 #include <endian.h>
@@ -147,8 +147,8 @@ static void extended_attributes_are_kept(void)
     }
 }
 
-/* Copies as a user, whom modes restrict, unlike root. Returns the status, or 99 if root could not
- * become a user. */
+/* Copies as an unprivileged user, because modes do not restrict root. Returns the status, or 99 if
+ * root could not switch to a user. */
 static int copy_as_a_user(rd_copy_t source, rd_copy_t target)
 {
     int status = 0;
@@ -261,7 +261,7 @@ static void several_sources(void)
     CHECK(!is_there("nowhere"));
     CHECK(run("test \"$(cat said)\" = 'rdcp: nowhere: is no directory: several sources are copied "
               "into one'"));
-    /* A failure in one source does not deprive the others of their names. */
+    /* An error in one source does not keep the others from getting their final names. */
     CHECK(run("rm -r to/* file"));
     CHECK_EQ(copy_several(paths, names, 3, "to"), RD_COPY_FAILED);
     CHECK(
@@ -283,7 +283,7 @@ static void a_tree_that_is_not_whole_among_several(void)
     CHECK_EQ(pack(&source), RD_COPY_FAILED);
     CHECK_EQ(unpack(&target), RD_COPY_FAILED);
     CHECK(run("diff -r one to/one && diff -r three to/three && test ! -e to/two"));
-    /* The same for what the target refuses. */
+    /* The same for an error at the target. */
     CHECK(run("rm -r to/* to/.two* && echo 2 >two/f && mkdir to/.two.rdcp-part && "
               "mkfifo to/.two.rdcp-part/f"));
     CHECK_EQ(copy_all(source, target), RD_COPY_FAILED);
@@ -323,7 +323,7 @@ static void patterns_leave_out(void)
     CHECK_EQ(copy_all(source, copy_of("to")), 0);
     CHECK(run("cd to && test \"$(find . | sort | tr '\\n' ' ')\" = \". ./deep ./deep/deep "
               "./deep/deep/cache ./deep/deep/xa ./deep/top ./kept \""));
-    /* What the user names explicitly is copied. */
+    /* A path that the user names explicitly is copied. */
     source.path = "from/lone";
     CHECK_EQ(copy_all(source, copy_of("alone")), 0);
     CHECK(is_there("alone"));
@@ -387,7 +387,7 @@ static void a_cut_every_tenth_of_the_way(void)
         CHECK_EQ(copy_all(source, target), 0);
         CHECK(run("diff -r from to") && is_one_file("to/1", "to/one"));
         sent = bytes_packed(&kept);
-        /* Except for headers and what was in a buffer, nothing is sent twice. */
+        /* Nothing is sent twice except for headers and the content of a buffer. */
         CHECK(sent <= all - (uint64_t)len + 65536);
         CHECK(run("rm -r to"));
     }
@@ -435,7 +435,7 @@ static void sources_that_there_are_not(void)
     CHECK_EQ(unpack(&target), 0);
 }
 
-/* More attributes than memory should hold, and an invalid owner. */
+/* More attributes than should be accepted into memory, and an invalid owner. */
 static void attributes_of_a_hostile_source(void)
 {
     static rd_item_t item;
@@ -458,7 +458,7 @@ static void attributes_of_a_hostile_source(void)
     fd = open_stream(PACKED, true);
     CHECK(rd_items_out_open(&out, fd));
     CHECK(rd_items_attribute(&out, "owner", "root", 4));
-    CHECK(rd_items_attribute(&out, "system.posix_acl_access", "x", 1)); /* not asked for */
+    CHECK(rd_items_attribute(&out, "system.posix_acl_access", "x", 1)); /* was not requested */
     item = (rd_item_t){.kind = RD_ITEM_FILE, .mode = 04755};
     CHECK(rd_items_put(&out, &item));
     item = (rd_item_t){.kind = RD_ITEM_CLOSE, .has = RD_HAS_ALL};

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A dry run: what it shows, and that it changes nothing. */
+/* Tests a dry run: what it shows, and that it changes nothing. */
 #include "pipe_copies.h"
 
 static rd_copy_t source, target;
@@ -53,7 +53,7 @@ static bool is_shown(const char *lines)
 
 #define STATE "find to -printf '%p %y %m %s %T@ %i %l\\n' | sort"
 
-/* Notes the state of the whole target for a later comparison. */
+/* Records the state of the whole target for a later comparison. */
 static void note(void)
 {
     CHECK(run(STATE " >was"));
@@ -166,7 +166,8 @@ static void hard_links(void)
     CHECK(is_shown("changed c (hard link to a)\n"));
 }
 
-/* If something would fail that is already an error, and then nothing would be deleted. */
+/* A step that would fail counts as an error already in the dry run, and then no deletions are
+ * shown. */
 static void what_cannot_be_done(void)
 {
     CHECK_IN(begin());

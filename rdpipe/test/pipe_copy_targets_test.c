@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A copy to several targets: what each gets, and that none can harm another. */
+/* Tests copies to several targets: what each gets, and that none can harm another. */
 #include "pipe_copies.h"
 
 #define TARGETS 3u
@@ -29,8 +29,8 @@ static void preserve(void)
         target[i].preserve = true;
 }
 
-/* Works like rdcp's pipeline: each `have` reads the output of the one before it. *statuses are
- * those of all parts at the targets. */
+/* Works like rdcp's pipeline: each `have` reads the output of the one before it. `statuses`
+ * receives the exit statuses of all parts at the targets. */
 static int copy_to_all(int statuses[TARGETS])
 {
     int status = list(&source);
@@ -161,7 +161,8 @@ static void a_target_that_fails_does_not_stop_the_others(void)
     CHECK(holds("to1/three", "333\n") && is_there("to1/one"));
 }
 
-/* A target speaks only for itself: a deletion that it wants elsewhere is ignored or refused. */
+/* A target can request deletions only for itself: one that it requests elsewhere is ignored or
+ * rejected. */
 static void a_target_that_lies(void)
 {
     static const rd_item_t items[] = {

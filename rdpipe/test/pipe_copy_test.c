@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a copy makes, what it leaves behind when it is cut off, and how it resumes. */
+/* Tests what a copy creates, what it leaves behind when it is interrupted, and how it resumes. */
 #include "pipe_copies.h"
 
 #include <linux/magic.h>
@@ -130,14 +130,14 @@ static void a_tree_is_not_copied_into_itself(void)
     CHECK(mkdir("from/sub/from", 0755) == 0);
     CHECK_EQ(copy_all(source, target), RD_COPY_FAILED);
     CHECK(!is_there("from/sub/from/sub/from") && run("rm -r from/sub/from from/sub/.*part"));
-    /* But it can be copied into a directory that is left out. */
+    /* But the tree can be copied into a directory that is excluded from the copy. */
     source.excluded = excluded;
     source.exclusions = 1;
     CHECK_EQ(copy_all(source, target), 0);
     CHECK(run("diff -r from/other from/sub/from/other && test ! -e from/sub/from/sub"));
 }
 
-/* Only the directory that is copied into is missing, and the message names it. */
+/* Only the directory into which the tree is copied is missing, and the message names it. */
 static void a_copy_into_its_source_takes_the_rest(void)
 {
     static const char *const excluded[] = {"middle"};
@@ -165,7 +165,7 @@ static void a_copy_into_its_source_takes_the_rest(void)
     CHECK_EQ(kept, 3);
     CHECK(run("diff -r from/first from/middle/to/first && diff -r from/next from/middle/to/next && "
               "cmp from/top from/middle/to/top && test ! -e from/middle/to/middle"));
-    /* One of two sources, whose files are counted separately. */
+    /* The same as one of two sources, whose files are counted separately. */
     CHECK(run("mkdir other && echo 5 >other/five"));
     source = (rd_copy_t){.host = "", .paths = paths, .sources = 2, .recursive = true};
     target = (rd_copy_t){
@@ -196,7 +196,7 @@ static void times_and_modes(void)
     CHECK(run("test \"$(stat -c '%y' to/one)\" = \"$(stat -c '%y' from/one)\""));
 }
 
-/* A secret stays secret, and a script stays executable. */
+/* A private file stays private, and a script stays executable. */
 static void a_file_that_is_there_keeps_its_mode(void)
 {
     rd_copy_t source = copy_of("from"), target = copy_of("to");
@@ -243,8 +243,8 @@ static void holes_stay_holes(void)
     CHECK((uint64_t)is.st_blocks * 512 < 10 << 20);
 }
 
-/* Only the data of a large image that is mostly holes is read, and the file is recognized even
- * where a file system has stored its zeros. */
+/* Of a large sparse image only the data is read, and the file is recognized even where a file
+ * system has stored its zeros. */
 static void holes_are_not_read_for(const rd_digest_key_t *key)
 {
     uint8_t sparse[RD_DIGEST_BYTES], full[RD_DIGEST_BYTES], other[RD_DIGEST_BYTES];
@@ -312,7 +312,8 @@ static void a_second_copy_does_not_read_holes(void)
     }
 }
 
-/* A file that is digested in pieces has the digest of the whole, wherever the pieces begin. */
+/* A file that is digested in pieces has the same digest as when digested at once, wherever the
+ * pieces begin. */
 static void a_digest_in_pieces(void)
 {
     static const size_t steps[] = {1, 777, 65536, 262144, 300000, 1 << 20};
@@ -348,7 +349,7 @@ static void a_digest_in_pieces(void)
     close(fd);
 }
 
-/* FAT has times of 2 s, SMB of 100 ns, sshfs of 1 s. */
+/* Timestamps have a resolution of 2 s on FAT, 100 ns on SMB, and 1 s on sshfs. */
 static void a_coarse_time_is_that_of_the_source(void)
 {
     static const int64_t steps[] = {100, 10000000, 1000000000, 2000000000};
@@ -366,7 +367,7 @@ static void a_coarse_time_is_that_of_the_source(void)
         bytes_read = 0;
         CHECK_EQ(have(&target), 0);
         CHECK_EQ(bytes_read, 0);
-        /* A different time stays different, however coarse it is. */
+        /* A time that differs still counts as different, however coarse the resolution is. */
         CHECK(run("touch -d '2001-02-03 04:05:04Z' to"));
         CHECK_EQ(have(&target), 0);
         CHECK(bytes_read > 0);
@@ -401,8 +402,8 @@ static void what_is_there_is_not_sent_again(void)
     CHECK_EQ(kept, 1);
 }
 
-/* A small file of a new tree has its name from the beginning. What a kill leaves of it, with the
- * mode of a secret, must not influence the final file. */
+/* A small file of a new tree has its name from the beginning. A file left by a killed copy, with a
+ * private mode, must not influence the final file. */
 static void a_small_file_that_was_cut_off(void)
 {
     CHECK_IN(fresh());
@@ -413,8 +414,9 @@ static void a_small_file_that_was_cut_off(void)
     CHECK(run("diff -r from to && test \"$(cd to; stat -c %a one two | xargs)\" = '644 755'"));
 }
 
-/* Resumes a part of 3 MB of a 4 MB file, whose source may be changed first, and counts what is read
- * of both: the rest, which is sent, and, if the part is not known, what is there twice. */
+/* Resumes a part of 3 MB of a 4 MB file, whose source may be changed first, and counts the bytes
+ * read from both: the rest, which is sent, and, if the part has no valid note, also the first 3 MB
+ * on both sides. */
 static void resume_after(const char *change, bool is_known)
 {
     rd_copy_t source = copy_of("from"), target = copy_of("to");
@@ -437,7 +439,7 @@ static void resume_after(const char *change, bool is_known)
     CHECK_EQ(copy("from", "to"), 0);
     CHECK_EQ(bytes_read, 4000000 - part.st_size + (is_known ? 0 : 2 * part.st_size));
     CHECK(run("cmp from to && test ! -e .to.rdcp-part"));
-    /* The note is gone with the part. */
+    /* The note is removed when the part gets its name. */
     fd = open("to", O_RDONLY);
     CHECK(fd >= 0 && fgetxattr(fd, "user.rdcp-part", NULL, 0) < 0 && errno == ENODATA);
     close(fd);
@@ -451,7 +453,7 @@ static void what_a_part_notes_is_not_read_again(void)
     CHECK_IN(resume_after("cp .to.rdcp-part copy && mv copy .to.rdcp-part", false));
 }
 
-/* What one call could not copy may come with the next one. */
+/* Files that one call could not copy may be copied by the next one. */
 static void a_part_can_be_written_into_again(void)
 {
     static rd_item_t items[2];
@@ -503,7 +505,7 @@ static void two_copies_do_not_meet(void)
     CHECK(holds("to", "text"));
 }
 
-/* It is told without a byte of content on the way, and the winner keeps what it writes. */
+/* The loser fails before any content is sent, and the winner's files are not touched. */
 static void the_loser_of_two_copies_is_told_at_once(void)
 {
     uint64_t kept;
@@ -527,7 +529,8 @@ static void the_loser_of_two_copies_is_told_at_once(void)
     close(fd);
 }
 
-/* A file copied under the name of a part would be lost to the file that has this part. */
+/* A copy with the name of a part would be overwritten by the file to which that part name
+ * belongs. */
 static void parts_in_the_source_are_skipped(void)
 {
     CHECK_IN(fresh());
@@ -544,7 +547,7 @@ static void parts_in_the_source_are_skipped(void)
     CHECK(run("test $(grep -c 'rdcp-part: is a part of another copy: skipped' said) = 4"));
 }
 
-/* A file's creator may have chosen a name with control characters for a terminal. */
+/* The creator of a file may have put terminal control characters into its name. */
 static void names_are_shown_not_obeyed(void)
 {
     CHECK_IN(fresh());
@@ -601,10 +604,10 @@ static void a_reason_names_its_path_once(void)
     target = (rd_copy_t){.host = "", .path = "to", .name = "from", .recursive = true};
     CHECK(says(copy_of("from"), target, "rdcp: to: from: is there, and is no directory"));
     source.host = "h1";
-    source.recursive = false; /* the directory in which a host begins */
+    source.recursive = false; /* the directory in which a login on the host starts */
     CHECK(says(source, copy_of("x"),
                "rdcp: h1: .: is a directory; -r copies it with all that is in it"));
-    /* As scp would take it. */
+    /* scp would expand this. */
     source.path = "fro*";
     CHECK(says(source, copy_of("x"),
                "rdcp: h1: fro*: No such file or directory; rdcp expands no wildcards on another "

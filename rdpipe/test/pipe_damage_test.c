@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Bytes that are wrong, changed or lost at the producer, on the way or on the disk are never taken
- * as correct. */
+/* Tests that bytes which are wrong, changed or lost at the producer, in transit or on the disk are
+ * never accepted as correct. */
 #include "pipe_streams.h"
 
 #include <errno.h>
@@ -10,7 +10,7 @@
 #include <sys/syscall.h>
 #include <sys/uio.h>
 
-static int failing = -1; /* a file whose next fdatasync fails, and as on Linux only the next one */
+static int failing = -1; /* a file whose next fdatasync fails; as on Linux, only that one */
 
 int fdatasync(int fd)
 {
@@ -50,10 +50,10 @@ ssize_t preadv2(int fd, const struct iovec *pieces, int count, off_t offset, int
     return -1;
 }
 
-/* RESUMES is without damage, and the stream may be continued after a cut. */
+/* RESUMES does no damage, but uses a stream that can be continued after an interruption. */
 typedef enum { HEAD, HALF, FLIP, SKIP_SOME, SHORTEN, TRASH, BAD_ZSTD, RESUMES } damage_t;
 
-/* Ends a producer that sends frames by hand. Its status is 0 if it receives an ABORT. */
+/* Finishes a producer that sends handcrafted frames. Its status is 0 if it receives an ABORT. */
 static _Noreturn void await_abort(rd_stream_t *stream)
 {
     rd_frame_t frame;
@@ -76,7 +76,7 @@ static _Noreturn void await_abort(rd_stream_t *stream)
     _exit(3);
 }
 
-/* Starts a producer that sends frames by hand, one of them wrong. */
+/* Starts a producer that sends handcrafted frames, one of them wrong. */
 static pid_t start_rogue(uint16_t port, damage_t damage)
 {
     static const char id[] = "0123456789abcdef0123456789abcdef";
@@ -102,14 +102,14 @@ static pid_t start_rogue(uint16_t port, damage_t damage)
         frame.flags |= RD_FLAG_ZSTD;
     if (damage == TRASH)
         frame.kind = (rd_kind_t)99;
-    if (damage == HALF) { /* ends in the middle of a frame, in order */
+    if (damage == HALF) { /* closes cleanly in the middle of a frame */
         rd_frame_put(at, &frame);
         stream.hop.link->ops->commit(stream.hop.link, RD_FRAME_BYTES + 2);
         rd_stream_close(&stream);
         _exit(0);
     }
     rd_stream_put(&stream, at, &frame);
-    if (damage == HEAD) /* ends in the middle of a stream, in order */
+    if (damage == HEAD) /* closes cleanly in the middle of a stream */
         _exit(0);
     (void)rd_stream_say(&stream, &end_frame, NULL);
     await_abort(&stream);
@@ -179,7 +179,7 @@ static void a_device_that_fails_is_no_end(void)
     }
 }
 
-#define LONG_BLOCK ((uint32_t)2 * 1024 * 1024) /* more than a pipe takes */
+#define LONG_BLOCK ((uint32_t)2 * 1024 * 1024) /* more than a pipe holds */
 
 /* Starts a producer that changes a block in place as soon as it is told that the block has been
  * checked. */
@@ -255,7 +255,7 @@ static void what_was_checked_is_what_is_written(void)
     }
 }
 
-/* Starts a consumer that frees more of the ring than there is in it. */
+/* Starts a consumer that releases more of the ring than it contains. */
 static pid_t start_freer(int listener)
 {
     pid_t child = fork();
@@ -333,8 +333,8 @@ static void lost_bytes_are_not_noted(void)
     CHECK(unlink(path) == 0 && unlink(note) == 0);
 }
 
-/* Without the note, the next call would start the stream again after what the output already
- * has. */
+/* Without the note, the next call would append the stream from its beginning to what the output
+ * already has. */
 static void a_first_note_outlives_a_loss_of_power(void)
 {
     static const char id[] = "0123456789abcdef0123456789abcdef";

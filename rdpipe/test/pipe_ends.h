@@ -17,7 +17,7 @@
 #include "rdframe.h"
 #include "socket.h"
 
-#define LONG_MS 60000 /* for what happens at once, but perhaps on a busy machine */
+#define LONG_MS 60000 /* limit for events that are immediate except on a busy machine */
 
 static inline rd_key_t key_of(const char *text)
 {
@@ -29,7 +29,7 @@ static inline rd_key_t key_of(const char *text)
     return key;
 }
 
-static uint32_t carrier;  /* of the running case */
+static uint32_t carrier;  /* in the current case */
 static uint8_t encrypted; /* RD_TERM_TLS or 0 */
 
 static inline rd_terms_t terms_of(uint32_t carriers, uint32_t block)

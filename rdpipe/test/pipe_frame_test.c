@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Frame headers are read as they were written, and nothing else is accepted. */
+/* Tests that frame headers are read as they were written, and that nothing else is accepted. */
 #include "check.h"
 
 #include "rdframe.h"

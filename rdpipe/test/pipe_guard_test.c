@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Guards: what they clean up, whom they obey, and the input that they keep open. */
+/* Tests guards: what they clean up, which orders they accept, and the input that they hold open. */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -17,7 +17,7 @@
 
 #define LONG_MS 60000
 
-static int signals; /* that this process has sent */
+static int signals; /* number of signals that this process has sent */
 
 int kill(pid_t pid, int sig)
 {
@@ -67,7 +67,7 @@ static void a_directory_is_removed(void)
     CHECK(!is_there(path));
 }
 
-/* Otherwise a reader of one of the maker's pipes would wait for the guard. */
+/* Otherwise a reader of one of its creator's pipes would wait for the guard. */
 static void a_guard_holds_nothing_of_its_maker(void)
 {
     struct pollfd end = {.events = POLLIN};
@@ -122,8 +122,8 @@ static void no_guard_on_a_standard_descriptor(void)
     CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
-/* Starts a maker with a command that writes its mark when its input ends. The maker reports the IDs
- * of its guards and of its command, and waits. */
+/* Starts a process that owns guards and a command, which writes its mark when its input ends. The
+ * process reports the IDs of its guards and of its command, and waits. */
 static pid_t start_maker(const char *mark, pid_t told[RD_GUARDS + 1])
 {
     int ends[2];
@@ -159,8 +159,8 @@ static pid_t start_maker(const char *mark, pid_t told[RD_GUARDS + 1])
     return n == (ssize_t)sizeof(pid_t[RD_GUARDS + 1]) ? maker : -1;
 }
 
-/* However the maker dies, alone or with one of its guards, the command is killed and sees no end of
- * its input. */
+/* Whether the owner dies alone or together with one of its guards, the command is killed and sees
+ * no end of its input. */
 static void a_command_sees_no_end_that_nobody_has_announced(void)
 {
     char folder[] = "/tmp/pipe-guard-XXXXXX", mark[64];
@@ -186,7 +186,7 @@ static void a_command_sees_no_end_that_nobody_has_announced(void)
     CHECK(rmdir(folder) == 0);
 }
 
-/* A released command sees the end of its input as soon as its maker closes the pipe. */
+/* A released command sees the end of its input as soon as its owner closes the pipe. */
 static void a_released_command_sees_its_end(void)
 {
     rd_guard_t guard;
@@ -206,7 +206,7 @@ static void a_released_command_sees_its_end(void)
     rd_guard_end(&guard);
 }
 
-/* A command is not run if its guards cannot be told of it, and nothing of it remains. */
+/* A command is not run if it cannot be registered with its guards, and no process of it remains. */
 static void a_command_without_guards_does_not_start(void)
 {
     rd_guard_t guard;
@@ -228,7 +228,7 @@ static void a_command_without_guards_does_not_start(void)
     rd_guard_end(&guard);
 }
 
-/* Ends the command as an agent does, until the ticks are over. */
+/* Ends the command as an agent does, calling rd_child_tick until it is no longer needed. */
 static bool ends(rd_child_t *child, rd_guard_t *guard)
 {
     int64_t deadline = rd_now_ms() + 5000;
@@ -242,7 +242,7 @@ static bool ends(rd_child_t *child, rd_guard_t *guard)
     return rd_child_tick(child, guard) < 0;
 }
 
-/* The ID of a group without processes may belong to another group, so no signal goes there. */
+/* The ID of a group that has no processes left may be reused, so no signal is sent to it. */
 static void a_group_that_is_gone_gets_no_signal(void)
 {
     static const char *const commands[] = {"kill -9 $$", "sleep 600 & kill -9 $$"};
@@ -269,7 +269,7 @@ static void a_group_that_is_gone_gets_no_signal(void)
     }
 }
 
-/* The command is longer than an argument may be, and has input and output like others. */
+/* A command that is longer than an argument may be still has normal input and output. */
 static void a_command_of_any_length_runs(void)
 {
     enum { LONG = 1000000 };

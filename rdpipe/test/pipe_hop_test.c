@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How two processes meet: who gets in, who does not, and what they agree on. */
+/* Tests how two processes connect: who is accepted, who is rejected, and what they agree on. */
 #include "pipe_ends.h"
 
 #include "bundle.h"
@@ -22,8 +22,8 @@ static const char *name_of(uint32_t one)
     return one == RD_CARRIER_SHM ? "shm" : "tcp";
 }
 
-/* Starts a producer in a child. Its status is 0 if it got in over the carrier of the case, else
- * 1. */
+/* Starts a producer in a child. Its status is 0 if it was accepted over the current case's carrier,
+ * else 1. */
 static pid_t start_producer(uint16_t port, const char *text, uint32_t block)
 {
     pid_t child = fork();
@@ -35,7 +35,7 @@ static pid_t start_producer(uint16_t port, const char *text, uint32_t block)
 
     if (child != 0)
         return child;
-    (void)close_range(3, ~0U, 0); /* a listener that it shared would outlive ours */
+    (void)close_range(3, ~0U, 0); /* a listener that it inherited would outlive ours */
     key = key_of(text);
     done =
         join_listener(port, &key, &terms, &hop, &why) && strcmp(hop.carrier, name_of(carrier)) == 0;
@@ -85,7 +85,7 @@ static void a_wrong_key_is_told_and_the_listener_stays_open(void)
     unsigned turned_away = 0;
     bool done = accept_one(listener, GOOD, &turned_away, &hop, &why, 500);
 
-    /* On a slow machine the producer may come only now. */
+    /* On a slow machine the producer may connect only now. */
     if (!done)
         right = start_producer(port, GOOD, 65536);
     CHECK(!done && accept_one(listener, GOOD, NULL, &hop, &why, LONG_MS));
@@ -103,7 +103,8 @@ static int connect_to(uint16_t port)
     return rd_connect("127.0.0.1", port, -1, 0, rd_now_ms() + LONG_MS, &fd, &why) ? fd : -1;
 }
 
-/* Some are silent, some speak HTTP, some leave, and they are more than can wait at a time. */
+/* Some clients are silent, some send HTTP, some disconnect, and there are more of them than can be
+ * pending at a time. */
 static void others_do_not_block_the_listener(void)
 {
     uint16_t port;
@@ -137,7 +138,7 @@ static bool is_turned_away(int fd)
     return recv(fd, &byte, 1, MSG_DONTWAIT) == 0;
 }
 
-/* The oldest makes room for the next, but is not removed without need. */
+/* The oldest client is dropped to make room for the next, but not without need. */
 static void nobody_gives_way_to_nobody(void)
 {
     rd_key_t key = key_of(GOOD);
@@ -150,13 +151,14 @@ static void nobody_gives_way_to_nobody(void)
 
     CHECK(getrlimit(RLIMIT_NOFILE, &limit) == 0);
     low = limit;
-    low.rlim_cur = 24; /* four places */
+    low.rlim_cur = 24; /* room for four clients */
     CHECK(setrlimit(RLIMIT_NOFILE, &low) == 0);
     peers = rd_peers_open(listener, &key);
     CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
     CHECK(peers != NULL);
     fds[0] = connect_to(port);
-    CHECK(!rd_peers_await(peers, -1, rd_now_ms() + 1100, &proved, &why)); /* its second is over */
+    /* Its guaranteed second is over. */
+    CHECK(!rd_peers_await(peers, -1, rd_now_ms() + 1100, &proved, &why));
     for (int i = 1; i < 4; i++)
         fds[i] = connect_to(port);
     CHECK(!rd_peers_await(peers, -1, rd_now_ms() + 200, &proved, &why));
@@ -170,15 +172,15 @@ static void nobody_gives_way_to_nobody(void)
     close(listener);
 }
 
-/* Keeps this many connections to a port, and renews each as soon as it is closed. Ends when it is
- * killed. */
+/* Keeps this many connections to a port open, and reopens each as soon as it is closed. Runs until
+ * it is killed. */
 static _Noreturn void keep_connecting(uint16_t port, size_t count)
 {
     struct sockaddr_in to = {
         .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     struct pollfd *of = calloc(count, sizeof *of);
 
-    (void)prctl(PR_SET_PDEATHSIG, SIGKILL); /* a failed case leaves it behind */
+    (void)prctl(PR_SET_PDEATHSIG, SIGKILL); /* otherwise a failed case would leave it running */
     for (size_t i = 0; of && i < count; i++)
         of[i] = (struct pollfd){.fd = -1, .events = POLLIN};
     while (of) {
@@ -219,7 +221,7 @@ static void strangers_that_come_again_do_not_keep_the_producer_out(void)
             (void)setrlimit(RLIMIT_NOFILE, &limit);
             keep_connecting(port, counts[i]);
         }
-        /* They are there before the producer. */
+        /* They connect before the producer does. */
         CHECK(rd_wait(listener, POLLIN, -1, rd_now_ms() + LONG_MS) == RD_READY);
         (void)poll(NULL, 0, 200);
         child = start_producer(port, GOOD, 65536);
@@ -234,7 +236,7 @@ static void strangers_that_come_again_do_not_keep_the_producer_out(void)
     }
 }
 
-/* Records what passes between two sides, as somebody between them could. */
+/* Records the bytes that pass between the two sides, as a man in the middle could. */
 static size_t record_client(uint16_t port, int inner, uint8_t *said, size_t most)
 {
     int outer = connect_to(port);
@@ -259,7 +261,7 @@ static size_t record_client(uint16_t port, int inner, uint8_t *said, size_t most
     return len;
 }
 
-/* A recorded conversation does not open another listener, because each chooses its own random
+/* Replaying a recorded handshake to another listener fails, because each handshake uses new random
  * numbers. */
 static void a_replay_is_turned_away(void)
 {
@@ -287,7 +289,7 @@ static void a_replay_is_turned_away(void)
     len = record_client(port, inner, said, sizeof said);
     close(inner);
     close(middle);
-    CHECK(len > 300); /* a complete conversation */
+    CHECK(len > 300); /* a complete handshake */
     CHECK_EQ(status_of(producer), 0);
     CHECK_EQ(status_of(consumer), 0);
     again = connect_to(port);
@@ -427,7 +429,7 @@ static void a_congestion_control_is_one_of_the_kernel(void)
     close(listener);
 }
 
-/* If a consumer is killed while the sides meet, the missing listener is only a consequence. */
+/* If a consumer is killed during the setup, the missing listener is only a consequence. */
 static void the_first_reason_is_told(void)
 {
     rd_key_t key = key_of(GOOD);
@@ -454,7 +456,8 @@ static void the_first_reason_is_told(void)
     CHECK_EQ(why.cause, RD_CAUSE_LOST);
 }
 
-/* A producer that connects as the wait for a listener ends still has the time of an attempt. */
+/* A producer that connects just as the wait for a listener expires still has the time for one
+ * attempt. */
 static void the_last_attempt_has_its_time(void)
 {
     rd_key_t key = key_of(GOOD);
@@ -520,7 +523,7 @@ static void who_is_refused_at_one_address_waits(void)
     child = fork();
     if (child == 0)
         _exit(!rd_connect("refused.example", ntohs(at.sin_port), -1, until, until, &fd, &why));
-    (void)poll(NULL, 0, 300); /* meanwhile it is refused */
+    (void)poll(NULL, 0, 300); /* meanwhile the connection is refused */
     CHECK_EQ(listen(listener, 1), 0);
     CHECK_EQ(status_of(child), 0);
     close(listener);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Jobs that threads do side by side. */
+/* Tests jobs that run in parallel on threads. */
 #include "check.h"
 
 #include <limits.h>
@@ -80,7 +80,8 @@ static void do_job_of_two(void *context, void *argument)
     atomic_fetch_add(&world->worked, 1);
 }
 
-/* Jobs without work wake no thread, but end. The next jobs get their rooms. */
+/* Jobs without work do not wake a thread, but they complete, and the next jobs reuse their
+ * slots. */
 static void a_job_after_many_without_work_is_done_once(void)
 {
     static world_t world;
@@ -147,8 +148,8 @@ static void each_room_is_forgotten(void)
     CHECK_EQ(rooms, RD_JOBS_MAX);
 }
 
-/* How many of `count` jobs are given, if a job takes `alone` when it is done at once, and given
- * jobs end at intervals of `beside`. */
+/* Returns how many of `count` jobs go to threads, if a job takes `alone` when it is done directly,
+ * and jobs on threads complete at intervals of `beside`. */
 static unsigned given_of(rd_pace_t *pace, unsigned count, int64_t alone, int64_t beside)
 {
     static int64_t now;

@@ -16,12 +16,12 @@
 typedef struct {
     const char *args[ARGS_MAX];
     const char *segments; /* HOST|WORK|TEXT, and * before a receiver, with newlines between */
-    const char *why;      /* part of the reason if it is refused */
+    const char *why;      /* part of the error message if it is rejected */
     bool tee;
 } line_t;
 
 static const line_t lines[] = {
-    /* the seed's */
+    /* the original examples */
     {{"host1:tr [:lower:] [:upper:]", "host2:rev"},
      "host1|command|tr [:lower:] [:upper:]\nhost2|command|rev\n",
      NULL,
@@ -169,7 +169,8 @@ static void every_byte_survives_a_line(void)
     close(ends[0]);
 }
 
-static _Atomic int64_t ahead_ms; /* of the system's clock, because waiting takes no time here */
+/* offset of the simulated clock, because waiting takes no time here. */
+static _Atomic int64_t ahead_ms;
 
 int clock_gettime(clockid_t clock, struct timespec *time_p)
 {
@@ -183,7 +184,7 @@ int clock_gettime(clockid_t clock, struct timespec *time_p)
 
 typedef struct {
     int fd;
-    int64_t ms; /* for each page */
+    int64_t ms; /* time to read each page */
     size_t bytes;
 } reader_t;
 
@@ -229,14 +230,14 @@ static bool is_sent(size_t bytes, int64_t ms, size_t *read_p)
     return done;
 }
 
-/* A peer that always takes a little just in time must not hold the sender forever. */
+/* A peer that always reads a little just in time must not block the sender forever. */
 static void a_line_has_one_deadline(void)
 {
     size_t bytes;
 
     CHECK(!is_sent(400000, 9000, &bytes));
     CHECK(bytes < 40000);
-    /* A peer that is only slow gets all of a long line: 23 of 26 s. */
+    /* A peer that is merely slow still receives all of a long line: it takes 23 of the 26 s. */
     CHECK(is_sent(1 << 20, 90, &bytes));
     CHECK(bytes > 1 << 20);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What rdrecv --resume may do to the file that it is given. */
+/* Tests what rdrecv --resume may do to the file that it is given. */
 #include "check.h"
 
 #include <fcntl.h>
@@ -51,7 +51,8 @@ static off_t size_of(const char *name)
     return stat(name, &is) == 0 ? is.st_size : -1;
 }
 
-/* Leaves a stream of which "first" is on the disk in `output`, and more that is not noted. */
+/* Leaves an interrupted stream: "first" is confirmed in `output`, and more bytes follow it that
+ * were not noted. */
 static void cut_after_first(bool is_whole)
 {
     rd_resume_t resume;
@@ -124,7 +125,7 @@ static void what_follows_a_whole_stream_stays(void)
     close(fd);
 }
 
-/* If another user has left a file or link under the name of the new note, nothing is written to
+/* If another user has planted a file or link under the name of the new note, nothing is written to
  * it. */
 static void a_note_is_written_into_a_file_of_its_own(void)
 {

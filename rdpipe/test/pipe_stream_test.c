@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Complete streams over a hop, and how they end: with the same bytes and length, and never with a
- * short stream that looks complete. */
+/* Tests streams over a hop: they arrive with the same bytes and length, and a short stream never
+ * looks complete. */
 #include "pipe_streams.h"
 
 #include <fcntl.h>
@@ -33,7 +33,7 @@ static void all_sizes(void)
         CHECK_IN(stream_of(sizes[i], 200000));
 }
 
-/* Blocks are compressed on the way and decompressed before they are written, and sent as they are
+/* Blocks are compressed in transit and decompressed before they are written, and sent uncompressed
  * if they do not shrink. */
 static void compressed_streams(void)
 {
@@ -103,7 +103,7 @@ static void a_file_size_limit_is_an_error_on_both_sides(void)
     CHECK_EQ(status_of(receiver.child), RD_TRANSFER_FAULT);
 }
 
-/* A stream that is cut off leaves the output open, because its reader must not see an end. */
+/* A stream that is interrupted leaves the output open, because its reader must not see an end. */
 static void a_killed_producer_is_no_end(void)
 {
     receiver_t receiver;
@@ -121,7 +121,7 @@ static void a_killed_producer_is_no_end(void)
     end(&receiver);
 }
 
-/* The output of a command that we killed has ended, but that does not end the stream. */
+/* Killing a command closes its output, but that must not count as the end of the stream. */
 static void a_stopped_producer_is_no_end(void)
 {
     receiver_t receiver;
@@ -155,7 +155,7 @@ static void a_killed_consumer_is_a_fault(void)
         close(marks[0]);
         if (write(marks[1], "x", 1) != 1)
             _exit(1);
-        status = status_of(receiver.child); /* nobody reads, so it waits for us */
+        status = status_of(receiver.child); /* nobody reads, so it is still blocked */
         _exit(status);
     }
     close(marks[1]);

@@ -4,7 +4,7 @@
 
 /*
  * Streams over a hop for tests: a producer in a child and a drain in this process, or a producer
- * whose frames the test puts into the ring by hand.
+ * for which the test puts handcrafted frames into the ring.
  */
 #include "pipe_ends.h"
 
@@ -18,8 +18,8 @@ typedef struct {
     pid_t child;
 } receiver_t;
 
-static int level;       /* of the compression in the running case */
-static bool is_stopped; /* the producer is told to stop before it has read an end */
+static int level;       /* compression level in the current case */
+static bool is_stopped; /* the producer is told to stop before it has read the end of its input */
 
 typedef struct {
     uint64_t state;
@@ -165,7 +165,8 @@ static inline void drain_into(receiver_t *receiver, int fd)
 
 /* ---- by hand ---- */
 
-/* In a process of its own: joins as the producer of a stream with blocks of `block` bytes. */
+/* Call this in a separate process. Joins as the producer of a stream with blocks of `block`
+ * bytes. */
 static inline void join_by_hand(uint16_t port, uint32_t block, rd_stream_t *stream)
 {
     rd_key_t key = key_of(KEY);
@@ -178,7 +179,7 @@ static inline void join_by_hand(uint16_t port, uint32_t block, rd_stream_t *stre
     rd_stream_open(stream, &hop, "the consumer");
 }
 
-/* In a process of its own: accepts the producer that connects to the listener. */
+/* Call this in a separate process. Accepts the producer that connects to the listener. */
 static inline void accept_by_hand(int listener, rd_stream_t *stream)
 {
     rd_key_t key = key_of(KEY);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* TLS with a key: a peer with the key gets in, and nobody can read or change bytes on the way. */
+/* Tests TLS with a key: a peer with the key is accepted, and nobody can read or change bytes in
+ * transit. */
 #include "pipe_ends.h"
 
 #include <errno.h>
@@ -19,7 +20,7 @@
 #define BYTES ((size_t)3 << 20)
 #define MARK "what nobody on the way may read"
 
-/* The wire between the two sides, which looks at the bytes and may change one of them. */
+/* A proxy between the two sides, which inspects the bytes and may change one of them. */
 typedef struct {
     int client, server; /* our ends */
     pthread_t thread;
@@ -114,7 +115,7 @@ static bool open_both(both_t *both, const char *client_key, const char *server_k
         socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, other) < 0)
         return false;
     for (int i = 0; i < 2; i++)
-        (void)fcntl(i ? one[1] : other[1], F_SETFL, 0); /* the wire's reads block */
+        (void)fcntl(i ? one[1] : other[1], F_SETFL, 0); /* the proxy's reads block */
     both->wire.client = one[1];
     both->wire.server = other[1];
     both->client.socket = one[0];
@@ -130,7 +131,7 @@ static bool open_both(both_t *both, const char *client_key, const char *server_k
     return both->client.done && both->server.done;
 }
 
-/* Descriptors that a link has taken are not ours any more. */
+/* Descriptors that a link has taken over are no longer ours. */
 static void close_both(both_t *both)
 {
     tls_side_t *sides[2] = {&both->client, &both->server};
@@ -220,7 +221,7 @@ static size_t read_all(bw_link_t *link, bool *right_p)
     return at;
 }
 
-static const char *reason_of_last; /* of the receiver's link; a literal */
+static const char *reason_of_last; /* error of the receiver's link; a string literal */
 
 /* Carries bytes over a link on both sides, and returns how many arrived. */
 static size_t carry_all(both_t *both, bool *right_p, bool *finished_p)
@@ -264,7 +265,7 @@ static void sending_keys_are_replaced(void)
     close_both(&both);
 }
 
-/* This proves that the wire would have seen the text without TLS. */
+/* This proves that the proxy would have seen the text without TLS. */
 static void the_wire_sees_what_is_plain(void)
 {
     wire_t wire = {0};
@@ -323,7 +324,7 @@ static void without_aes_it_is_chacha20(void)
     }
 }
 
-/* A chunk of a bundle and its header go to the socket with one call. */
+/* A chunk of a bundle and its header are written to the socket with one call. */
 static void a_chunk_is_one_batch(void)
 {
     static uint8_t chunk[256 * 1024];
@@ -352,7 +353,7 @@ static void nothing_is_read_ahead(void)
     close_both(&both);
 }
 
-/* A peer with a certificate of its own, and without the key. */
+/* A peer that has its own certificate, but not the key. */
 static SSL_CTX *stranger(void)
 {
     SSL_CTX *context = SSL_CTX_new(TLS_server_method());
@@ -407,7 +408,7 @@ static void a_certificate_is_no_key(void)
 
 /* ---- libssl for both the handshake and the records, at the other end ---- */
 
-/* Sends back what it reads. Now and then it changes its keys, and asks for new ones. */
+/* Echoes everything. Now and then it updates its keys, and requests a key update from the peer. */
 static void *echo(void *argument)
 {
     SSL *ssl = argument;

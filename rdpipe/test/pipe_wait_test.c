@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Streams that wait for a reader, for the next hop or for a disk do not spin, and nobody takes them
- * for lost. */
+/* Tests that streams which wait for a reader, for the next hop or for a disk do not spin, and are
+ * not mistaken for lost. */
 #include "pipe_streams.h"
 
 #include <errno.h>
@@ -12,8 +12,8 @@
 #include <sys/uio.h>
 #include <time.h>
 
-/* A call that takes long, like one to a disk: until `until` is readable. The other side writes to
- * that when it receives a sign of life. */
+/* A call that blocks, as on a slow disk, until `until` is readable. The other side writes to that
+ * when it receives a keep-alive message. */
 typedef enum { NO_CALL, READ, WRITE, SYNC, CLOSE } call_t;
 
 static struct {
@@ -57,7 +57,7 @@ ssize_t read(int fd, void *data, size_t len)
     return syscall(SYS_read, fd, data, len);
 }
 
-/* The held file is not in the page cache. */
+/* The file whose calls are held is not in the page cache. */
 ssize_t preadv2(int fd, const struct iovec *pieces, int count, off_t offset, int flags)
 {
     if (held.call != READ || held.fd != fd)
@@ -68,9 +68,9 @@ ssize_t preadv2(int fd, const struct iovec *pieces, int count, off_t offset, int
 
 /* ---- waiting does not spin ---- */
 
-/* Runs in parallel with a drain: waits until the drain moves nothing more, kills the `victim`, lets
- * another side continue, and measures how much time the drain's thread needs in a second. Then it
- * stops the drain. */
+/* Runs in parallel with a drain: waits until the drain transfers no more data, kills the `victim`,
+ * lets another side continue, and measures how much CPU time the drain's thread uses in a second.
+ * Then it stops the drain. */
 typedef struct {
     receiver_t *receiver;
     pthread_t drains;
@@ -111,7 +111,7 @@ static void *measure(void *argument)
         abort();
     if (meter->go_on > 0 && write(meter->go_on, "x", 1) != 1)
         abort();
-    (void)poll(NULL, 0, 300); /* until the drain sees it */
+    (void)poll(NULL, 0, 300); /* give the drain time to notice */
     before = used_ms(meter->drains);
     (void)poll(NULL, 0, 1000);
     meter->used_ms = used_ms(meter->drains) - before;
@@ -141,7 +141,8 @@ static void a_dead_producer_and_a_full_pipe(void)
     end(&receiver);
 }
 
-/* Starts the other side of the next hop. It never reads, or it `quits` and ends when told to. */
+/* Starts the other side of the next hop. It never reads, or, if `quits`, sends a quit and exits
+ * when told to. */
 static pid_t start_consumer(int listener, bool quits, int go_on)
 {
     pid_t child = fork();
@@ -198,7 +199,7 @@ static void an_output_that_waits_for_the_next_hop(void)
     end(&receiver);
 }
 
-/* Starts a producer that has sent the end, and then sends a sign of life. */
+/* Starts a producer that has sent END, and then sends a keep-alive message. */
 static pid_t start_producer_that_waits(uint16_t port, int go_on)
 {
     pid_t child = fork();
@@ -229,8 +230,8 @@ static void be_deaf(void *of)
     receiver->stream.heard_ms -= RD_SILENCE_MS;
 }
 
-/* Nobody reads from the producer meanwhile, so its messages wake nobody, and its silence is
- * ignored. */
+/* Nothing is read from the producer meanwhile, so its messages do not wake the drain, and its
+ * silence is ignored. */
 static void an_end_that_the_next_hop_takes_slowly(void)
 {
     receiver_t receiver;
@@ -297,7 +298,7 @@ static void a_next_hop_that_quits_before_a_full_pipe(void)
 
 /* ---- a slow disk does not mean a lost host ---- */
 
-/* Leaves the first frame of the producer where it is. */
+/* Waits for the producer's first frame, and leaves it unread. */
 static void await_frame(receiver_t *receiver)
 {
     rd_frame_t frame;
@@ -311,7 +312,8 @@ static void await_frame(receiver_t *receiver)
             break;
 }
 
-/* A side that was held up has not looked for long, but now finds what arrived meanwhile. */
+/* A side that was held up has not checked for messages for a long time, but now finds what arrived
+ * meanwhile. */
 static void what_came_meanwhile_is_heard(void)
 {
     receiver_t receiver;
@@ -322,7 +324,7 @@ static void what_came_meanwhile_is_heard(void)
     await_frame(&receiver);
     receiver.stream.heard_ms -= RD_SILENCE_MS;
     CHECK(rd_stream_tick(&receiver.stream, &why));
-    /* Silence counts once nothing more arrives. */
+    /* Silence counts again once nothing more arrives. */
     do {
         receiver.stream.heard_ms -= RD_SILENCE_MS;
         is_heard = rd_stream_tick(&receiver.stream, &why);
@@ -335,8 +337,8 @@ static void what_came_meanwhile_is_heard(void)
     CHECK_EQ(status_of(receiver.child), RD_TRANSFER_DONE);
 }
 
-/* In a process of its own: receives the next frame. If the other side is lost, the process ends
- * with status 1. */
+/* Call this in a separate process. Receives the next frame. If the other side is lost, the process
+ * exits with status 1. */
 static rd_frame_t next_by_hand(rd_stream_t *stream, const uint8_t **payload_p)
 {
     rd_frame_t frame;
@@ -356,8 +358,8 @@ static rd_frame_t next_by_hand(rd_stream_t *stream, const uint8_t **payload_p)
 
 typedef enum { WITHOUT_END, AT_ONCE, LATER, RESUMED, RESUMED_LATER } manner_t;
 
-/* Starts a producer that sends "hello" by hand and reports the first sign of life. Its status is 0
- * if everything was taken. */
+/* Starts a producer that sends a handcrafted "hello" and reports the first keep-alive message. Its
+ * status is 0 if everything was accepted. */
 static pid_t start_producer_that_hears(uint16_t port, manner_t manner, int tell)
 {
     static const char id[] = "0123456789abcdef0123456789abcdef";
@@ -372,7 +374,8 @@ static pid_t start_producer_that_hears(uint16_t port, manner_t manner, int tell)
     join_by_hand(port, 65536, &stream);
     if (manner >= RESUMED)
         (void)rd_stream_say(&stream, &(rd_frame_t){.kind = RD_RESUME}, id);
-    if (manner == LATER || manner == RESUMED_LATER) /* then it is noted as soon as it is written */
+    /* In these cases it is noted as soon as it is written. */
+    if (manner == LATER || manner == RESUMED_LATER)
         (void)poll(NULL, 0, 2 * RD_CONFIRM_MS);
     at = room_by_hand(&stream, 5);
     frame = hello_at(at);
@@ -389,7 +392,7 @@ static pid_t start_producer_that_hears(uint16_t port, manner_t manner, int tell)
     }
 }
 
-/* Makes the next sign of life due. */
+/* Makes the next keep-alive message due. */
 static void be_silent(void *of)
 {
     receiver_t *receiver = of;
@@ -397,7 +400,7 @@ static void be_silent(void *of)
     receiver->stream.said_ms -= RD_PING_MS;
 }
 
-/* The producer receives a sign of life while the call is held. */
+/* The producer receives a keep-alive message while the call is held. */
 static void receive_with(call_t call, manner_t manner)
 {
     receiver_t receiver;
@@ -434,7 +437,7 @@ static void receive_with(call_t call, manner_t manner)
     close(pings[1]);
 }
 
-/* Hops that are ready wait for the others before anything is sent on them. */
+/* Hops that are ready wait for the others, and nothing is sent on them until then. */
 static void a_late_beginning_is_no_silence(void)
 {
     receiver_t receiver;
@@ -450,8 +453,8 @@ static void a_late_beginning_is_no_silence(void)
     CHECK_EQ(status_of(producer), 0);
 }
 
-/* The reader quits before anything is written that would fail, because there is too little in the
- * buffer. */
+/* The reader quits before a write could fail, because the buffer has not reached the level at which
+ * writing starts. */
 static void quit_before_the_buffer_flows(bool is_socket)
 {
     receiver_t receiver;
@@ -467,7 +470,7 @@ static void quit_before_the_buffer_flows(bool is_socket)
     drain_into(&receiver, ends[1]);
     CHECK_EQ(receiver.transfer.outcome, RD_TRANSFER_QUIT);
     end(&receiver);
-    CHECK_EQ(status_of(producer), 2); /* not everything was taken */
+    CHECK_EQ(status_of(producer), 2); /* not everything was accepted */
 }
 
 static void a_reader_that_quits_before_the_buffer_flows(void)
@@ -491,14 +494,14 @@ static void a_note_that_takes_long(void)
     CHECK_IN(receive_with(SYNC, RESUMED));
 }
 
-/* It waits until the sign of life is due, for which one carrier is enough. */
+/* This waits until the keep-alive message is due, so it is run for only one carrier. */
 static void an_fdatasync_that_takes_long(void)
 {
     if (carrier == RD_CARRIER_SHM)
         CHECK_IN(receive_with(SYNC, RESUMED_LATER));
 }
 
-/* Starts a consumer that takes "hello" by hand and reports the first sign of life. */
+/* Starts a consumer that accepts "hello" by hand and reports the first keep-alive message. */
 static pid_t start_consumer_that_hears(int listener, int tell)
 {
     pid_t child = fork();
@@ -535,7 +538,7 @@ static bw_status_t arm_or_lose(bw_link_t *link)
     return held.is_released ? BW_SYSTEM : sound->arm_read(link);
 }
 
-/* The link is lost while the call is held: like rdma's, it then has no room any more. */
+/* The link is lost while the call is held. It then no longer has any room, as with rdma. */
 static void make_frail(bw_link_t *link)
 {
     sound = link->ops;
@@ -545,7 +548,7 @@ static void make_frail(bw_link_t *link)
     link->ops = &frail;
 }
 
-/* The consumer receives a sign of life while the read is held. */
+/* The consumer receives a keep-alive message while the read is held. */
 static void send_with_slow_read(bool is_lost)
 {
     char path[] = "/tmp/pipe-slow-XXXXXX";
