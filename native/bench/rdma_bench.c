@@ -61,7 +61,7 @@ static void ping(bw_link_t *link)
     free(took);
 }
 
-#define POUR_MS 180000 /* for a message, or for all of them at the end */
+#define POUR_MS 180000 /* time limit for one message, or for all messages at the end */
 
 static void pour(bw_link_t *link)
 {
@@ -115,7 +115,7 @@ static double median(double *took)
     return took[total / 2];
 }
 
-/* Uses a new message each time, as the VM does with its binaries. Both ways touch the same
+/* Uses a new message each time, as the VM does with its binaries. Both methods touch the same
  * pages. */
 static void measure_memory(struct ibv_pd *pd)
 {

@@ -107,8 +107,8 @@ static void enter(bw_block_t *block)
     blocks->inode[bucket_inode(block->inode)] = block;
 }
 
-/* Counts a block, if there is room or `beyond`. A block that has come has its descriptor
- * already. */
+/* Counts a block if the limits allow it or `beyond` is set. If `has_come`, its descriptor has been
+ * counted already. */
 static bool count(bw_blocks_t *blocks, uint64_t size, bool has_come, bool beyond)
 {
     bw_blocks_info_t *info = &blocks->info;
@@ -355,9 +355,9 @@ int bw_block_descriptor(const bw_block_t *block)
 }
 
 /*
- * Checks that the bytes can be read and can never be taken away again, by any
- * process. A file that can be shortened, or memory with missing pages that cannot be allocated,
- * would end this process with SIGBUS.
+ * Checks that the bytes are readable and that no process can ever take them away again. If the file
+ * could be shortened, or had missing pages that cannot be allocated, reading it would kill this
+ * process with SIGBUS.
  */
 static bool is_block(int fd, uint64_t size, struct stat *st)
 {
@@ -371,8 +371,8 @@ static bool is_block(int fd, uint64_t size, struct stat *st)
            (uint64_t)st->st_size == size && lseek(fd, 0, SEEK_HOLE) == (off_t)size;
 }
 
-/* The block, if this process has it already. Some systems reuse inode numbers, so the time of the
- * last change, which was the sealing, tells two blocks apart. */
+/* Returns the block if this process already has it. Some systems reuse inode numbers, so two blocks
+ * are also distinguished by the time of the last change, which is when they were sealed. */
 static bw_block_t *known(bw_blocks_t *blocks, const struct stat *st)
 {
     bw_block_t *block = blocks->inode[bucket_inode(st->st_ino)];

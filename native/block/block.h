@@ -8,12 +8,11 @@
 #include "../link/status.h"
 
 /*
- * Blocks: bytes that processes of the same user on the same host share without copying them.
- *
- * A block is one memfd that can never change again, because it is sealed against writing, shrinking
- * and growing. Its descriptor gives access to this block and to nothing else. The kernel counts the
- * references, so the end of a process, for whatever reason, frees only what that process alone
- * held.
+ * Blocks: bytes that processes of the same user on the same host share without copying them. A
+ * block is one memfd that can never change again, because it is sealed against writing, shrinking
+ * and growing. Its descriptor gives access to this block and to nothing else. The kernel counts
+ * the references, so when a process exits, for whatever reason, only the blocks that no other
+ * process references are freed.
  *
  * Any thread may call any of these functions. None of them waits for another process.
  */
@@ -22,18 +21,18 @@ typedef struct bw_block bw_block_t;
 typedef struct bw_blocks bw_blocks_t;
 
 typedef struct {
-    uint64_t blocks, bytes;         /* held now, whatever the number of users */
+    uint64_t blocks, bytes;         /* currently referenced, each counted once */
     uint64_t max_blocks, max_bytes; /* limits for making new blocks */
     uint64_t made, received;        /* since the start */
-    uint64_t refused;               /* for lack of room */
-    uint64_t waiting; /* descriptors that have come but are not adopted yet; counted as blocks */
+    uint64_t refused;               /* because a limit was reached */
+    uint64_t waiting; /* descriptors that were received but not yet adopted; counted as blocks */
 } bw_blocks_info_t;
 
-/* The blocks of this process. They and the descriptors that wait to become blocks are at most a
- * quarter of the descriptors that the process may open, except for those taken with `beyond`. */
+/* The blocks of this process. Blocks and descriptors waiting to be adopted together use at most a
+ * quarter of the descriptors that the process may open, not counting those taken with `beyond`. */
 bw_blocks_t *bw_blocks_new(uint64_t max_bytes);
 
-/* Call it when there are no blocks and no channels left. */
+/* Call this only when no blocks and no channels are left. */
 void bw_blocks_delete(bw_blocks_t *blocks);
 
 void bw_blocks_limit(bw_blocks_t *blocks, uint64_t max_bytes);
@@ -42,8 +41,8 @@ bw_blocks_info_t bw_blocks_info(bw_blocks_t *blocks);
 
 /* ---- to make one ---- */
 
-/* Makes an empty block, for the calls below until bw_block_finish. BW_LIMIT: it has no
- * room. */
+/* Creates an empty block, for the calls below until bw_block_finish. BW_LIMIT: a limit was
+ * reached. */
 bw_status_t bw_block_begin(bw_blocks_t *blocks, size_t size, bw_block_t **block_p,
                            bw_error_t *error_p);
 
@@ -53,7 +52,7 @@ bw_status_t bw_block_write(bw_block_t *block, size_t offset, const void *data, s
 /* Fills the block with the next bytes of a file. A file that is too short is an error. */
 bw_status_t bw_block_fill(bw_block_t *block, int file, bw_error_t *error_p);
 
-/* Seals and maps it. The caller has one reference, whatever the result. */
+/* Seals and maps the block. The caller has one reference, whatever the result. */
 bw_status_t bw_block_finish(bw_block_t *block, bw_error_t *error_p);
 
 /* ---- to use one ---- */
@@ -65,26 +64,27 @@ size_t bw_block_size(const bw_block_t *block);
  * caller must keep the bytes alive until this returns. */
 bw_block_t *bw_block_find(bw_blocks_t *blocks, const void *at, size_t size);
 
-/* Gives a reference back. Returns true if it was the last one; the caller then calls
+/* Releases a reference. Returns true if it was the last one; the caller must then call
  * bw_block_free. */
 bool bw_block_drop(bw_block_t *block);
 
-/* This takes long for large blocks: 0.1 to 0.3 ms a megabyte. */
+/* This is slow for large blocks: it takes 0.1 to 0.3 ms per megabyte. */
 void bw_block_free(bw_block_t *block);
 
 /* ---- from process to process: for channel.c ---- */
 
-/* Another process can adopt the block with this descriptor, which the block continues to own. */
+/* Returns a descriptor through which another process can adopt the block. The block continues to
+ * own it. */
 int bw_block_descriptor(const bw_block_t *block);
 
-/* Counts an incoming descriptor, until bw_blocks_release. Returns false if there are too many and
- * `beyond` is not set. */
+/* Counts an incoming descriptor until bw_blocks_release is called. Returns false if there are too
+ * many and `beyond` is not set. */
 bool bw_blocks_reserve(bw_blocks_t *blocks, bool beyond);
 void bw_blocks_release(bw_blocks_t *blocks);
 
-/* Makes a block from the descriptor that a peer has passed, with one reference. BW_LIMIT: there
- * would be too many and `beyond` is not set, or memory ran out; in this case the caller keeps the
- * descriptor, in all others it does not. BW_REFUSED: it is not a block of that size. */
+/* Creates a block, with one reference, from a descriptor that a peer has passed. BW_LIMIT: there
+ * would be too many blocks and `beyond` is not set, or memory is exhausted; only in this case does
+ * the caller still own the descriptor. BW_REFUSED: the descriptor is not a block of that size. */
 bw_status_t bw_block_adopt(bw_blocks_t *blocks, int fd, uint64_t size, bool beyond,
                            bw_block_t **block_p, bw_error_t *error_p);
 

@@ -20,8 +20,8 @@ typedef struct {
     uint32_t reserved;
 } hello_t;
 
-/* From sender to receiver: a block, with its descriptor. In the other direction: how many blocks
- * have been taken in total, and 0. */
+/* From sender to receiver, this announces a block and is accompanied by its descriptor. In the
+ * other direction, it reports the total number of blocks taken so far, with a size of 0. */
 typedef struct {
     uint64_t number;
     uint64_t size;
@@ -40,8 +40,8 @@ struct bw_channel {
     pthread_mutex_t lock; /* protects everything below */
     int fd;               /* -1: closed */
     bool sends, corrupt;
-    uint64_t passed; /* at the sender: the last number */
-    uint64_t taken;  /* how many of these were taken */
+    uint64_t passed; /* at the sender: number of the last block */
+    uint64_t taken;  /* how many of these the receiver has taken */
     waiting_t waiting[BW_BLOCK_PASSED_MAX];
 };
 
@@ -91,8 +91,8 @@ static int64_t now_ms(void)
     return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
-/* A peer that has just connected speaks in a moment. All peers share one time limit, but a peer
- * queued behind silent ones gets a little more. */
+/* A peer normally sends its message right after connecting. All peers share one time limit, but a
+ * peer queued behind silent ones gets a little more. */
 static bool has_spoken(int fd, int64_t end_ms)
 {
     struct pollfd peer = {.fd = fd, .events = POLLIN};
@@ -114,7 +114,8 @@ bw_status_t bw_channel_accept(bw_blocks_t *blocks, bw_shm_listener_t *listener,
 {
     int64_t end_ms = now_ms() + BW_CHANNEL_SILENT_MS;
 
-    /* Looks at every peer that can be queued, because a channel may have come behind strangers. */
+    /* Looks at every peer that can be queued, because a valid channel may be queued behind
+     * unauthenticated clients. */
     for (int peers = 0; peers <= BW_SHM_BACKLOG; peers++) {
         int fd = accept4(listener->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         hello_t hello;
@@ -140,7 +141,7 @@ void bw_channel_id(const bw_channel_t *channel, uint8_t id[BW_TOKEN_BYTES])
     memcpy(id, channel->id, BW_TOKEN_BYTES);
 }
 
-/* Lock held. Drops the blocks that have come and were not taken. */
+/* Caller holds the lock. Drops the blocks that were received but not taken. */
 static void close_channel(bw_channel_t *channel)
 {
     if (channel->fd < 0)
@@ -155,8 +156,8 @@ static void close_channel(bw_channel_t *channel)
     memset(channel->waiting, 0, sizeof channel->waiting);
 }
 
-/* Receives the next word, and a descriptor that came with it, or -1. BW_AGAIN: none is queued.
- * BW_REFUSED: the peer has closed. */
+/* Receives the next message, and the descriptor that came with it, or -1. BW_AGAIN: none is queued.
+ * BW_REFUSED: the peer has closed the channel. */
 static bw_status_t receive_word(int fd, int flags, word_t *word, int *with)
 {
     size_t count = 0;
@@ -172,9 +173,9 @@ static bw_status_t receive_word(int fd, int flags, word_t *word, int *with)
     return BW_CORRUPT;
 }
 
-/* As above, but with BW_LIMIT the word stays queued, because this process can open no more
- * descriptors. A word that was peeked at is received without its descriptor, which came with the
- * peek. */
+/* Like receive_word, but on BW_LIMIT the message stays queued, because this process cannot open
+ * another descriptor. A message that was peeked at is then received without its descriptor, which
+ * the peek already returned. */
 static bw_status_t receive_block(int fd, word_t *word, int *with)
 {
     bw_status_t status = receive_word(fd, MSG_PEEK, word, with);
@@ -185,8 +186,8 @@ static bw_status_t receive_block(int fd, word_t *word, int *with)
     return status;
 }
 
-/* Reports each block separately, so that the sender never counts more under way than the socket
- * holds. */
+/* Reports each block separately, so that the sender never counts more blocks in flight than the
+ * socket holds. */
 static void count_taken(bw_channel_t *channel)
 {
     word_t word = {.number = ++channel->taken};
@@ -220,7 +221,7 @@ static bool store(bw_channel_t *channel, const word_t *word, int fd)
     return true;
 }
 
-/* Checks whether the sender has gone, without taking anything in. */
+/* Checks whether the sender has gone, without receiving anything. */
 static bw_status_t look_for_end(const bw_channel_t *channel)
 {
     char first;
@@ -229,8 +230,9 @@ static bw_status_t look_for_end(const bw_channel_t *channel)
     return n > 0 ? BW_LIMIT : n < 0 && errno == EAGAIN ? BW_AGAIN : BW_REFUSED;
 }
 
-/* Receiver side, lock held. Takes in everything that is queued; `beyond` exceeds the limit only as
- * far as the block with that number. BW_REFUSED: the sender has gone. BW_LIMIT: more is queued. */
+/* Called by the receiver with the lock held. Receives everything that is queued; `beyond` allows
+ * the limit to be exceeded only up to the block with that number. BW_REFUSED: the sender has gone.
+ * BW_LIMIT: more is queued. */
 static bw_status_t take_in(bw_channel_t *channel, uint64_t number, bool beyond)
 {
     for (;;) {
@@ -256,7 +258,7 @@ static bw_status_t take_in(bw_channel_t *channel, uint64_t number, bool beyond)
     }
 }
 
-/* Sender side, lock held. Reads the receiver's reports. */
+/* Called by the sender with the lock held. Reads the receiver's reports. */
 static bw_status_t hear(bw_channel_t *channel)
 {
     for (;;) {
@@ -345,7 +347,7 @@ bw_status_t bw_channel_take(bw_channel_t *channel, uint64_t number, uint64_t siz
         if (status == BW_LIMIT)
             (void)bw_blocks_reserve(channel->blocks, true);
     }
-    /* Unless there was no room, the descriptor has been consumed, whatever the result. */
+    /* The descriptor has been consumed whatever the result, except when a limit was reached. */
     if (waiting && waiting->word.size == size && status != BW_LIMIT) {
         *waiting = (waiting_t){.fd = -1};
         count_taken(channel);

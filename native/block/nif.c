@@ -16,7 +16,7 @@
 
 #include "channel.h"
 
-/* The pages of a larger block are not freed on a scheduler, because that takes about 0.2 ms a
+/* Larger blocks are not freed on a scheduler, because freeing their pages takes about 0.2 ms per
  * megabyte. */
 #define AT_ONCE_BYTES (1u << 20)
 #define DEFAULT_MAX_BYTES (UINT64_C(1) << 30)
@@ -26,7 +26,7 @@ typedef struct dead {
     struct dead *next;
 } dead_t;
 
-/* Handed from one version of this library to the next. */
+/* Passed from the old version of this library to the new one during an upgrade. */
 typedef struct {
     bw_blocks_t *blocks;
     ErlNifMutex *lock; /* protects everything below */
@@ -137,7 +137,7 @@ static void block_gone(ErlNifEnv *env, void *object)
         bw_block_free(binary->block);
 }
 
-/* The binary takes over the reference. */
+/* Creates a binary that takes over the caller's reference. */
 static ERL_NIF_TERM binary_of(ErlNifEnv *env, bw_block_t *block)
 {
     binary_t *binary = enif_alloc_resource(block_type, sizeof *binary);
@@ -210,8 +210,8 @@ static ERL_NIF_TERM fill(ErlNifEnv *env, int file, uint64_t min)
     return finished(env, block, bw_block_fill(block, file, &error), &error);
 }
 
-/* read_file_nif(Name, MinBytes). `limit` and `no_block` mean that the caller must read it
- * differently. */
+/* read_file_nif(Name, MinBytes). If it returns `limit` or `no_block`, the caller must read the file
+ * by other means. */
 static ERL_NIF_TERM read_file(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
 {
     char path[PATH_MAX];
@@ -226,7 +226,7 @@ static ERL_NIF_TERM read_file(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[
         return enif_make_badarg(env);
     memcpy(path, name.data, name.size);
     path[name.size] = 0;
-    /* Otherwise a fifo would wait for its writer. */
+    /* Without O_NONBLOCK, opening a FIFO would block until it has a writer. */
     file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (file < 0)
         return atom(env, "no_block");
@@ -409,7 +409,8 @@ static ERL_NIF_TERM take_now(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]
     return take(env, argv, false);
 }
 
-/* Looking for holes takes about 10 us a megabyte, so a larger block goes to a dirty scheduler. */
+/* Checking for holes takes about 10 us per megabyte, so larger blocks are taken on a dirty
+ * scheduler. */
 #define TAKE_BYTES ((ErlNifUInt64)64 * 1024 * 1024)
 
 /* take_nif(Channel, Number, Bytes) */
@@ -502,7 +503,7 @@ static ERL_NIF_TERM limit(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
     return atom(env, "ok");
 }
 
-/* reaper_nif(): the caller will be told when there is something to reap. */
+/* reaper_nif(): registers the caller to be notified when there is something to reap. */
 static ERL_NIF_TERM reaper(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
 {
     state_t *state = state_of(env);

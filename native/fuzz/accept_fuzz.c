@@ -21,7 +21,7 @@
 #define HEAD 8
 #define FDS_MAX 8
 
-/* Offsets in the hello of native/link/shm/connect.c. */
+/* Offsets in the hello defined in native/link/shm/connect.c. */
 enum { TOKEN = 0, VERSION = 16, RING_BYTES = 24, HELLO_BYTES = 32 };
 
 static const int seal_bits[] = {F_SEAL_SHRINK, F_SEAL_GROW, F_SEAL_SEAL, F_SEAL_WRITE,
@@ -38,13 +38,14 @@ static int make_memory(const uint8_t *input, size_t size)
     if (pwrite(fd, input, size, 0) < 0 || pwrite(fd, input, size, PAGE) < 0)
         abort();
     for (size_t i = 0; i < sizeof seal_bits / sizeof *seal_bits; i++)
-        seals |= input[5] >> i & 1 ? 0 : seal_bits[i]; /* 0x18: the three required seals */
+        seals |= input[5] >> i & 1 ? 0 : seal_bits[i]; /* 0x18: all three required seals */
     if (fcntl(fd, F_ADD_SEALS, seals) < 0)
         abort();
     return fd;
 }
 
-/* An ordinary file of the right size, which anybody who has it can shorten at any time. */
+/* Returns an ordinary file of the right size, which anybody who has it open can shorten at any
+ * time. */
 static int plain_file(void)
 {
     static FILE *file;
@@ -72,7 +73,7 @@ static int make_descriptor(uint8_t kind, const uint8_t *input, size_t size)
     }
 }
 
-/* Makes the driver's calls on a link whose memory was filled by the peer. */
+/* Makes the same calls as the driver on a link whose memory was filled by the peer. */
 static void look_at(bw_link_t *link)
 {
     bw_link_stats_t stats;
@@ -111,7 +112,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *input, size_t size)
 
     if (size < HEAD || len > sizeof message)
         return 0;
-    close(plain_file()); /* leaves it open from the first time on */
+    close(plain_file()); /* stays open after the first call */
     open_before = open_descriptors();
     if (bw_shm_listen(NULL, &listener, &error) != BW_OK)
         abort();

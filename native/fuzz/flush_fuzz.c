@@ -30,7 +30,7 @@ static void choose_answer(uint8_t choice)
 {
     static const int answers[] = {-EAGAIN, -EINTR, 1, 3, 4095, -EAGAIN, 100, -EPIPE, 20000};
 
-    /* One in many fails, because otherwise hardly any input would get far. */
+    /* Only one in many fails, because otherwise hardly any input would get far. */
     next_answer = answers[choice % 8 + (choice == 247)];
     if (choice < 240 && next_answer == -EPIPE)
         next_answer = 30000;
@@ -38,14 +38,14 @@ static void choose_answer(uint8_t choice)
 
 static void send_one(uint32_t len)
 {
-    /* The VM waits, but frames already under way still come. */
+    /* The VM holds senders back, but frames already in transit still arrive. */
     if (len == 0)
         line_ticks();
     else if (port_queued(line.port) < 200000 && line.sent_bytes < SENT_MAX)
         line_sends(len);
 }
 
-/* With a peer that reads, everything has arrived after a millisecond, and senders may continue. */
+/* If the peer reads, everything has arrived after a millisecond, and senders may continue. */
 static void settle(void)
 {
     next_answer = KERNEL_TAKES_ALL;

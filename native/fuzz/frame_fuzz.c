@@ -24,8 +24,8 @@ static void append_odd(reader_t *reader, uint64_t step)
         append_header((uint32_t)number(reader, 1), (uint16_t)number(reader, 2), BW_FRAME_DATA);
 }
 
-/* Computes the expected result. Returns true if the stream ends in something that no correct peer
- * writes. */
+/* Computes the expected result. Returns true if the stream ends in something that a correct peer
+ * never writes. */
 static bool parse_all(delivered_t *expected)
 {
     size_t at = 0;
@@ -48,7 +48,7 @@ static bool parse_all(delivered_t *expected)
 
 /* ---- the pump ---- */
 
-/* Publishes up to `want` bytes of the stream and returns how many there was room for. */
+/* Publishes up to `want` bytes of the stream and returns how many fitted. */
 static size_t publish(bw_link_t *peer, size_t from, size_t want)
 {
     bw_span_t span = {0};
@@ -58,7 +58,7 @@ static size_t publish(bw_link_t *peer, size_t from, size_t want)
         want = stream.len - from;
     status = peer->ops->reserve(peer, want, &span);
     if (status == BW_CORRUPT)
-        abort(); /* our own positions are always right */
+        abort(); /* our own positions are always valid */
     if (status == BW_AGAIN)
         return 0;
     want = want < span.len ? want : span.len;
@@ -79,7 +79,7 @@ static bool pump_all(bw_pump_t *pump, bw_link_t *peer)
         if (pump_wake(pump) == WAKE_FAILED)
             return false;
         if (pump->bytes_read - before > 2 * 1024 * 1024)
-            abort(); /* one call has read more than it may */
+            abort(); /* one call has read more than it is allowed to */
     }
     do {
         before = pump->bytes_read;

@@ -2,8 +2,8 @@
 #ifndef BW_FUZZ_INPUT_H
 #define BW_FUZZ_INPUT_H
 
-/* Common to all fuzz targets: the entry, a reader of numbers from the input, and a check that
- * aborts. */
+/* Shared by all fuzz targets: the entry point, a reader that takes numbers from the input, and a
+ * check that aborts. */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>

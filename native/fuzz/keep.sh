@@ -1,17 +1,17 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Makes what a fuzz run found out part of the repository: its counts (../bench/results/fuzz.json) and, for each target, the fewest
-# and smallest inputs that reach as much as all inputs of the run, as fuzz/corpus/TARGET.tar.gz. Named inputs stay.
+# Stores the results of a fuzz run in the repository: its counts (../bench/results/fuzz.json) and, for each target, a minimal set
+# of small inputs with the same coverage as all inputs of the run, as fuzz/corpus/TARGET.tar.gz. Named inputs are kept.
 # usage: fuzz/keep.sh TARGET...       (in native/ or rdpipe/, after fuzz/run.sh)
 set -eu
 
 out=build/fuzz
-most_bytes=49152 # of unnamed inputs, for one target
-# The counts are of the tree as it was fuzzed, before its inputs change.
+most_bytes=49152 # limit on the unnamed inputs of one target
+# Determines the commit before the inputs change, because the counts belong to the tree as it was fuzzed.
 BEAMWAY_BENCH_COMMIT=$(../scripts/figures commit)
 export BEAMWAY_BENCH_COMMIT
 
-# The same inputs make the same archive.
+# The archive is reproducible: the same inputs give the same archive.
 pack() { # FOLDER ARCHIVE
     (cd "$1" && tar --sort=name --owner=0 --group=0 --numeric-owner --mtime=@0 --mode=644 -cf - -- *) | gzip -9n >"$2"
 }
@@ -21,11 +21,11 @@ for target in "$@"; do
     kept=$out/kept/$target
     rm -rf "$kept"
     mkdir -p "$kept/all" "$kept/reached" "$out/corpus/$target"
-    # The named ones come first: what they reach needs no other input.
+    # Named inputs come first, because no other input is needed for the coverage that they reach.
     cp "$corpus"/* "$kept/all/"
     "$out/$target" -merge=1 -max_len=1024 -close_fd_mask=1 "$kept/all" "build/reached/$target" "$out/corpus/$target" >"$out/$target-merge.log" 2>&1
     bytes=0
-    # The smallest first: they reach the most for their bytes.
+    # Smallest inputs first, because they reach the most coverage per byte.
     find "$kept/all" -type f -printf '%s %f\n' | sort -n | while read -r size name; do
         [ -e "$corpus/$name" ] && continue
         bytes=$((bytes + size))

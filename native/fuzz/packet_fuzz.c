@@ -48,8 +48,8 @@ static void append_odd(reader_t *reader, uint64_t step)
             append_packet((uint32_t)(count % 64));
 }
 
-/* Computes the expected result. ASLEEP means an end within a packet, for which the result that ends
- * the port does not matter. */
+/* Computes the expected result. ASLEEP means that the stream ends within a packet; in that case it
+ * does not matter with which result the port ends. */
 static wake_result_t parse_all(delivered_t *expected)
 {
     size_t at = 0;
@@ -72,7 +72,8 @@ static wake_result_t parse_all(delivered_t *expected)
 
 /* ---- the pump ---- */
 
-/* The VM sends as well. The peer does not read, so the kernel runs out of room in the end. */
+/* The VM sends as well. The peer does not read, so the kernel eventually runs out of buffer
+ * space. */
 static void send_one(bw_pump_t *pump)
 {
     char bytes[5000] = {0};
@@ -97,7 +98,7 @@ static wake_result_t give_all(bw_pump_t *pump, int peer, size_t from)
             send_one(pump);
         before = pump->bytes_read;
         result = pump_wake(pump);
-        must(pump->bytes_read - before <= 2 * 1024 * 1024); /* the most that one call may read */
+        must(pump->bytes_read - before <= 2 * 1024 * 1024); /* limit per call */
     }
     must(shutdown(peer, SHUT_WR) == 0);
     while (result == WAKE_ASLEEP && idle < 10) {

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * TLS records that a peer sends. The first byte selects the suite, whether the rest goes to the
- * reader unchanged, in pieces, or as records with the right key (of which the reader must take
- * everything in order, and nothing else), and into how many pieces it reads.
+ * TLS records sent by a peer. The first byte of the input selects the suite, how the rest reaches
+ * the reader, and into how many pieces it reads. The rest is passed on unchanged, in pieces, or as
+ * records sealed with the right key; in the last case the reader must accept all of them in order,
+ * and nothing else.
  */
 #include <string.h>
 
@@ -15,10 +16,10 @@ static struct {
     bw_record_writer_t writer;
     bw_record_reader_t reader;
     bw_buffer_t wire;
-    size_t cut; /* where the first of two pieces ends */
+    size_t cut; /* end of the first of two pieces */
 } way;
 
-/* Reads everything there is. If `expected` is NULL, no content may come. */
+/* Reads everything available. If `expected` is NULL, no content may be returned. */
 static bw_record_state_t drain(size_t step, const uint8_t *expected, size_t len)
 {
     static uint8_t to[BW_RECORD_BYTES];
@@ -37,7 +38,7 @@ static bw_record_state_t drain(size_t step, const uint8_t *expected, size_t len)
     return state;
 }
 
-/* Feeds arbitrary bytes; the first byte of `data` is the length of a piece. */
+/* Feeds arbitrary bytes; the first byte of `data` is the piece length. */
 static void strange(const uint8_t *data, size_t size)
 {
     size_t step = 1 + (size > 0 ? *data : 0);
@@ -59,7 +60,8 @@ static bool replaces_key(const uint8_t *message, size_t len)
     return len == 5 && memcmp(message, "\x18\0\0\1", 4) == 0;
 }
 
-/* Feeds records: a type, a length, the content. The type 0 flips a bit in the next record. */
+/* Feeds records, each given as a type, a length and the content. Type 0 flips a bit in the next
+ * record. */
 static void known(const uint8_t *data, size_t size)
 {
     bool is_changed = false;

@@ -20,7 +20,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *input, size_t size);
 
-static unsigned replay_seconds = 60; /* for one input */
+static unsigned replay_seconds = 60; /* per input */
 
 /* The child's progress, shared with the parent. */
 typedef struct {
@@ -38,7 +38,7 @@ static void replay_file(replay_state_t *state, const char *folder, const char *n
     file = fopen(state->running, "rb");
     if (file && fseek(file, 0, SEEK_END) == 0)
         size = ftell(file);
-    /* Allocated in its exact size, so that sanitizers notice reads behind it. */
+    /* Allocated with the exact size, so that sanitizers detect reads past its end. */
     if (size >= 0)
         input = malloc((size_t)size + (size == 0));
     if (!input || fseek(file, 0, SEEK_SET) != 0 ||
@@ -74,7 +74,7 @@ static void replay_folder(replay_state_t *state, const char *folder)
     free(entries);
 }
 
-/* Returns the child's exit status, or the negative number of the signal that has ended it. */
+/* Returns the child's exit status, or the negated number of the signal that terminated it. */
 static int replay(replay_state_t *state, const char **folders, int count)
 {
     pid_t child = fork();

@@ -21,7 +21,7 @@
 #include "input.h"
 
 #define RING BW_RING_MIN_BYTES
-#define HEADERS_BYTES 65536 /* the page that the data follows */
+#define HEADERS_BYTES 65536 /* the page before the data */
 
 static struct {
     const uint8_t *steps;
@@ -43,11 +43,11 @@ static void shim_deliver(const uint8_t *at, uint64_t len)
     /* not in the mapping, because the VM reads it more than once */
     if (offset + HEADERS_BYTES < HEADERS_BYTES + 4 * RING)
         abort();
-    /* both ends are read, so that a wrong length is noticed */
+    /* reads both ends, so that a wrong length is noticed */
     delivered_sum += at[0] + at[len - 1];
 }
 
-/* Makes one change of the shared memory, with any alignment and any value. */
+/* Makes one change to the shared memory, with any alignment and any value. */
 static void change(const uint8_t *step)
 {
     uint64_t value;
@@ -58,13 +58,13 @@ static void change(const uint8_t *step)
     case 0:
         atomic_store(&in->head, value);
         break;
-    case 1: /* as a producer would, in small steps */
+    case 1: /* like a producer, in small steps */
         atomic_fetch_add(&in->head, value % 4096);
         break;
     case 2:
         atomic_store(&out->tail, value);
         break;
-    case 3: /* as a consumer would */
+    case 3: /* like a consumer */
         atomic_store(&out->tail, atomic_load(&out->head));
         break;
     case 4:
@@ -73,7 +73,7 @@ static void change(const uint8_t *step)
     case 5:
         atomic_store(&in->writer_wants, (uint32_t)value);
         break;
-    default: /* bytes, mostly near the start of the ring */
+    default: /* arbitrary bytes, mostly near the start of the ring */
         for (int i = 0; i < 8; i++)
             ((volatile uint8_t *)attack.data)[(step[1] * 8u + (uint32_t)i) % RING] =
                 (uint8_t)(value >> 8 * i);
@@ -121,7 +121,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *input, size_t size)
         abort();
     if (!open_link(RING, &joined, &accepted, &error))
         abort();
-    /* the joined end is the attacker's: its outgoing ring directly follows the headers */
+    /* the attacker has the joined end; its outgoing ring directly follows the headers */
     if (joined->ops->reserve(joined, 1, &span) != BW_OK)
         abort();
     attack.data = span.base;
@@ -131,7 +131,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *input, size_t size)
         joined->ops->commit(joined, n);
     if (accepted->ops->reserve(accepted, 1, &span) != BW_OK)
         abort();
-    attack.own_data = span.base - 2 * RING; /* the incoming ring lies before the outgoing one */
+    attack.own_data = span.base - 2 * RING; /* the incoming ring precedes the outgoing one */
     attack.steps = input + 2 + n;
     attack.count = (size - 2 - n) / 10;
 

@@ -1,14 +1,14 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Runs fuzz targets one after the other and counts. A finding, a hang included, ends the run with status 1;
-# its input is then in build/fuzz/found/. Inputs that reached something new stay in build/fuzz/corpus/.
-# usage: fuzz/run.sh SECONDS TARGET...          (in native/ or rdpipe/; the targets are built already)
-# Writes build/fuzz/results.json; `make fuzz-keep` stores it, and the smallest inputs that reach as much, in the repository.
+# Runs fuzz targets one after the other and records their counts. A finding (a crash or a hang) ends the run with status 1;
+# its input is then in build/fuzz/found/. Inputs that reached new coverage stay in build/fuzz/corpus/.
+# usage: fuzz/run.sh SECONDS TARGET...          (in native/ or rdpipe/; the targets must be built already)
+# Writes build/fuzz/results.json; `make fuzz-keep` stores it in the repository, with the smallest inputs that reach the same coverage.
 set -eu
 
 seconds=$1
 shift
-# To libFuzzer 0 is no end.
+# libFuzzer takes 0 to mean no time limit.
 case $seconds in '' | 0* | *[!0-9]*)
     echo "fuzz: $seconds seconds for each target: expected a whole number, at least 1" >&2
     exit 2
@@ -19,7 +19,7 @@ mkdir -p "$out/found"
 
 number() { sed -n "s/^stat::$1: *//p" "$2" | tail -n 1; }
 
-# What libFuzzer has reached at its end: `cov: 611 ft: 2507 corp: 120/11Kb` on its last lines.
+# The coverage that libFuzzer reports when it exits: `cov: 611 ft: 2507 corp: 120/11Kb` on its last lines.
 reached() { sed -n "s/.* $1: \([0-9]*\).*/\1/p" "$2" | tail -n 1; }
 
 rows=
@@ -27,7 +27,7 @@ for target in "$@"; do
     log=$out/$target.log
     echo "---- $target, $seconds s"
     mkdir -p "$out/corpus/$target" "build/reached/$target"
-    # What one call may take: a call that a peer can keep from ending has been found, too.
+    # Time limit for one call: a call that a peer can keep from returning also counts as a finding.
     if ! "$out/$target" -max_total_time="$seconds" -timeout=20 -max_len=4096 -rss_limit_mb=1024 -use_value_profile=1 \
         -print_final_stats=1 -close_fd_mask=1 -artifact_prefix="$out/found/$target-" \
         "$out/corpus/$target" "fuzz/corpus/$target" "build/reached/$target" >"$log" 2>&1; then

@@ -28,7 +28,7 @@ static void take_one(bw_scheduler_t *scheduler, uint64_t *taken, bool is_barrier
     bw_scheduled_t *frame = bw_scheduler_take(scheduler);
 
     (*taken)++;
-    /* Numbers begin with 1, so a barrier's number equals the number of frames taken. */
+    /* Numbers start at 1, so a barrier's number equals the number of frames taken so far. */
     if (!frame || (frame->is_barrier && frame->number != *taken))
         MODEL_FAIL("a barrier is not at its place");
     if (is_barrier_next && !frame->is_barrier)

@@ -3,8 +3,8 @@
 #define BW_FUZZ_STREAM_H
 
 /*
- * For the fuzz targets that make a stream of frames from their input and check how the pump parses
- * it: the stream, the pieces in which it comes, and a hash over the delivered frames.
+ * For the fuzz targets that generate a stream of frames from their input and check how the pump
+ * parses it: the stream, the pieces in which it arrives, and a hash over the delivered frames.
  */
 #include "../test/driver_shim.h"
 
@@ -12,11 +12,11 @@
 #include "../link/frame.h"
 #include "input.h"
 
-#define STREAM_MAX (320 * 1024) /* has room for a frame larger than those that are gathered */
+#define STREAM_MAX (320 * 1024) /* large enough for a frame that exceeds the gathering limit */
 #define PIECES_MAX 64
-#define SHORT_PIECES 500 /* after this many, the rest comes in long ones, for the sake of speed */
+#define SHORT_PIECES 500 /* after this many, the rest comes in long pieces, for speed */
 
-/* Delivered frames, their bytes, and a hash over their lengths and contents. */
+/* Number of delivered frames, number of their bytes, and a hash over their lengths and contents. */
 typedef struct {
     uint64_t frames, bytes, sum;
 } delivered_t;
@@ -58,7 +58,7 @@ static void append(const void *bytes, size_t len)
     stream.len += len;
 }
 
-/* Appends a frame of `len` bytes, made from words that all differ, with its padding. */
+/* Appends a frame of `len` bytes, filled with distinct words, and its padding. */
 static inline void append_frame(uint32_t len)
 {
     uint8_t header[BW_FRAME_HEADER_BYTES];
@@ -102,8 +102,8 @@ static inline size_t piece_bytes(size_t piece)
                                                          : BW_RING_MIN_BYTES);
 }
 
-/* Runs the input's steps, each a byte that names it and then the bytes that it needs. Steps 3 and 4
- * belong to the target. */
+/* Runs the input's steps, each of which is a byte that selects it, followed by its arguments. Steps
+ * 3 and 4 are defined by the target. */
 static inline void make_stream(reader_t *reader, void (*append_one)(uint32_t len),
                                void (*own_step)(reader_t *reader, uint64_t step))
 {

@@ -19,11 +19,11 @@
 static bw_packer_t *packer;
 static delivered_t expected;
 static bool is_correct;
-static size_t correct_bytes; /* of the stream, from a correct peer; plain bytes do not count */
+static size_t correct_bytes; /* stream bytes from a correct peer, not counting plain bytes */
 
 static uint8_t packets[BW_UNIT_MAX_BYTES];
 
-/* Writes text that differs between packets and still compresses. */
+/* Writes text that differs between packets but still compresses well. */
 static size_t put_packet(uint8_t *at, uint32_t len)
 {
     (void)bw_put(at, len, BW_PACKET_HEADER_BYTES);
@@ -78,7 +78,7 @@ static void own_step(reader_t *reader, uint64_t step)
 {
     if (step % 8 == 3) {
         append_unit(reader);
-    } else if (step / 8 == 0) { /* the history of the compression ends */
+    } else if (step / 8 == 0) { /* the compressor's history is reset */
         append_word(0);
         bw_zstd_codec.close_packer(packer);
         packer = bw_zstd_codec.open_packer();
@@ -100,7 +100,7 @@ static wake_result_t give_all(bw_pump_t *pump, int peer)
 
         at += n > 0 ? (size_t)n : 0;
         result = pump_wake(pump);
-        must(delivered.bytes - before <= 4 * 1024 * 1024); /* the most that one call may give */
+        must(delivered.bytes - before <= 4 * 1024 * 1024); /* limit per call */
     }
     must(shutdown(peer, SHUT_WR) == 0);
     for (int rounds = 0; result == WAKE_ASLEEP && idle < 10 && rounds < ROUNDS_MAX; rounds++) {

@@ -16,7 +16,7 @@
 #define SIZE 100000u
 #define MOST (UINT64_C(1) << 30)
 
-/* The message that a peer of these tests sends, in the wire format. */
+/* The message that the simulated peers send, in wire format. */
 typedef struct {
     uint8_t token[BW_TOKEN_BYTES], id[BW_TOKEN_BYTES];
     uint32_t version, reserved;
@@ -67,7 +67,7 @@ static void give_back(bw_block_t *block)
         bw_block_free(block);
 }
 
-static int held; /* open descriptors before the case */
+static int held; /* number of descriptors open before the case */
 
 static void begin(ends_t *ends)
 {
@@ -160,7 +160,7 @@ static void test_a_quarter_of_the_descriptors(void)
     in_child(few_descriptors);
 }
 
-/* Exceeding the limit raises SIGXFSZ, which applies to memfds as well. */
+/* A write beyond the limit raises SIGXFSZ, and the limit applies to memfds as well. */
 static void small_files(void)
 {
     bw_blocks_t *blocks = bw_blocks_new(MOST);
@@ -200,7 +200,7 @@ static void test_a_file(void)
     CHECK_EQ(bw_block_finish(block, &error), BW_OK);
     CHECK(is_all(block, 5));
     give_back(block);
-    /* The file has been shortened in the meantime. */
+    /* As if the file had been shortened in the meantime. */
     CHECK_EQ(bw_block_begin(blocks, SIZE + 1, &block, &error), BW_OK);
     CHECK_EQ(lseek(fileno(file), 0, SEEK_SET), 0);
     CHECK_EQ(bw_block_fill(block, fileno(file), &error), BW_SYSTEM);
@@ -260,7 +260,8 @@ static void test_passed_in_any_order(void)
     CHECK_IN(end(&ends));
 }
 
-/* A block is mapped once, however often it arrives, and also in the process that made it. */
+/* A block is mapped only once per process, however often it arrives, and also in the process that
+ * created it. */
 static void test_one_mapping(void)
 {
     bw_block_t *block, *first, *second;
@@ -292,7 +293,7 @@ static void test_no_more_than_so_many_on_their_way(void)
     for (int i = 0; i < BW_BLOCK_PASSED_MAX; i++)
         CHECK_EQ(bw_channel_pass(ends.to, block, &last, &error), BW_OK);
     CHECK_EQ(bw_channel_pass(ends.to, block, &number, &error), BW_AGAIN);
-    /* Taking the last one first leaves all others queued. */
+    /* Taking the last one first leaves all the others queued. */
     CHECK_EQ(bw_channel_take(ends.from, last, SIZE, false, &got, &error), BW_OK);
     give_back(got);
     CHECK_EQ(bw_channel_pass(ends.to, block, &number, &error), BW_OK);
@@ -319,7 +320,8 @@ static void test_no_room_at_the_receiver(void)
     CHECK_IN(end(&ends));
 }
 
-/* Nothing can be opened until this is called again with the limit that it returned. */
+/* Lowers the limit so that nothing more can be opened. Call it again with the returned limit to
+ * undo this. */
 static rlim_t limit_descriptors(rlim_t most)
 {
     struct rlimit files;
@@ -334,7 +336,7 @@ static rlim_t limit_descriptors(rlim_t most)
     return before;
 }
 
-/* The peer must not be blamed for it. */
+/* A shortage of descriptors at the receiver must not be blamed on the peer. */
 static void test_no_descriptor_for_a_moment(void)
 {
     bw_block_t *block, *got;
@@ -367,7 +369,7 @@ static void test_no_descriptor_for_a_moment(void)
     CHECK_IN(end(&ends));
 }
 
-/* Blocks that were passed but not taken count as well; the rest stay in the socket. */
+/* Blocks that were passed but not yet taken are counted as well; the rest stay in the socket. */
 static void test_descriptors_that_wait_are_counted(void)
 {
     enum { BLOCKS = 40, LIMIT = 16 };
@@ -418,7 +420,7 @@ static void test_the_sender_ends(void)
     give_back(block);
     bw_channel_delete(ends.to);
     ends.to = NULL;
-    /* What was passed before the end can still be taken afterwards. */
+    /* Blocks that were passed before the sender exited can still be taken afterwards. */
     CHECK_EQ(bw_channel_take(ends.from, number, SIZE, false, &got, &error), BW_OK);
     CHECK(is_all(got, 3));
     CHECK(!bw_channel_look(ends.from));
@@ -442,7 +444,7 @@ static void test_the_receiver_ends(void)
     CHECK_IN(end(&ends));
 }
 
-/* Makes a block, passes it, and is killed. */
+/* Creates a block, passes it, and is then killed. */
 static void killed_sender(const bw_shm_listener_t *listener, int tell)
 {
     bw_blocks_t *blocks = bw_blocks_new(MOST);
@@ -483,7 +485,7 @@ static void test_a_killed_sender(void)
     CHECK_EQ(bw_channel_take(channel, number, SIZE, false, &got, &error), BW_OK);
     CHECK(!bw_channel_look(channel));
     bw_channel_delete(channel);
-    /* The bytes live as long as any process holds them. */
+    /* The bytes stay valid as long as any process references them. */
     CHECK(is_all(got, 8));
     give_back(got);
     bw_blocks_delete(here);
@@ -548,7 +550,7 @@ static int without_pages(void)
     return sealed(SIZE, 0, ALL_SEALS);
 }
 
-/* The file has the right number of pages, but they lie past its end. */
+/* The file has the right number of pages, but they are past its end. */
 static int with_pages_elsewhere(void)
 {
     int fd = memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -560,7 +562,7 @@ static int with_pages_elsewhere(void)
                : -1;
 }
 
-/* All pages are there except one in the middle. */
+/* All pages are allocated except one in the middle. */
 static int with_a_hole(void)
 {
     static const char bytes[SIZE / 4] = "bytes";
@@ -600,8 +602,8 @@ typedef struct {
     const char *name;
     int (*with)(void); /* NULL: no descriptor */
     int count;         /* number of descriptors */
-    uint64_t size;     /* as announced in the word */
-    size_t len;        /* bytes of the word that are sent */
+    uint64_t size;     /* as announced in the message */
+    size_t len;        /* number of bytes of the message that are sent */
     bw_status_t status;
 } rogue_t;
 
@@ -646,7 +648,7 @@ static void send_rogue(int to, const rogue_t *rogue)
         close(fd);
 }
 
-/* A receiver's channel whose sender is a plain socket. */
+/* The receiver's end of a channel whose sender is a plain socket. */
 typedef struct {
     bw_blocks_t *here;
     bw_shm_listener_t listener;
@@ -705,7 +707,7 @@ static void test_too_many_blocks_of_a_rogue(void)
     receiver_t receiver;
 
     CHECK_IN(open_receiver(&receiver));
-    /* This repeats the number. */
+    /* Sends the same number again. */
     CHECK_IN(send_rogue(receiver.to, &rogues[0]));
     CHECK_IN(send_rogue(receiver.to, &rogues[0]));
     CHECK_EQ(bw_channel_take(receiver.channel, 7, SIZE, false, &got, &error), BW_CORRUPT);
@@ -738,8 +740,8 @@ static void test_strangers(void)
     CHECK_EQ(open_descriptors(), before);
 }
 
-/* Strangers stay in the listener's backlog even after they have gone. A peer queued behind them
- * must still be let in. */
+/* Unauthenticated clients stay in the listener's backlog even after they have closed. A peer queued
+ * behind them must still be accepted. */
 static void test_many_strangers(void)
 {
     bw_blocks_t *there = bw_blocks_new(MOST), *here = bw_blocks_new(MOST);
@@ -799,7 +801,8 @@ static void *speak_late(void *arg)
     return NULL;
 }
 
-/* A peer may lose the processor between connecting and speaking, and once even for too long. */
+/* A peer may be preempted between connecting and sending its token, and here it is once delayed
+ * beyond the limit. */
 static void test_a_peer_that_speaks_late(void)
 {
     bw_blocks_t *here = bw_blocks_new(MOST);
@@ -824,7 +827,7 @@ static void test_a_peer_that_speaks_late(void)
     bw_blocks_delete(here);
 }
 
-/* A receiver that claims to have taken more than was passed. */
+/* A receiver that claims to have taken more blocks than were passed. */
 static void test_a_receiver_that_lies(void)
 {
     bw_blocks_t *there = bw_blocks_new(MOST);

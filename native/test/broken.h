@@ -5,9 +5,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* For the stand-ins of a device and of the VM. The including file defines its name as BROKEN_IN. */
+/* Used by the simulated device and the simulated VM. The including file defines its name as
+ * BROKEN_IN. */
 
-/* Ends the process where the real device or VM would do silent damage or never return. */
+/* Aborts the process where the real device or VM would silently corrupt data or never return. */
 static inline void broken(const char *what)
 {
     fprintf(stderr, BROKEN_IN ": %s\n", what);

@@ -3,10 +3,10 @@
 #define BW_TEST_CARRIERS_H
 
 /*
- * The carriers of BW_CARRIERS, with both ends in one process, so that the same cases run over each:
- * a program has a table of cases and `CARRIERS_MAIN(cases)`, and a case opens its link with
- * `open_ends`. rdma runs over the fake verbs (BW_TEST_RDMA, if the headers are installed); see
- * rdma_ends.h for tests over a device.
+ * Runs the same cases over each carrier in BW_CARRIERS, with both ends in one process: a program
+ * has a table of cases and `CARRIERS_MAIN(cases)`, and a case opens its link with `open_ends`.
+ * rdma runs over the fake verbs (BW_TEST_RDMA, if the headers are installed); see rdma_ends.h for
+ * tests over a device.
  */
 #include <errno.h>
 #include <netinet/in.h>
@@ -30,14 +30,13 @@
 #include "../link/tls/tls.h"
 #endif
 
-#define ARRIVES_MS                                                                                 \
-    10000 /* what was sent over loopback is there by then, also on a busy machine                  \
-           */
+/* Everything sent over loopback has arrived by then, even on a busy machine. */
+#define ARRIVES_MS 10000
 
-/* Makes a TCP connection from this process to itself. If `buffer` is above 0, the kernel holds
- * little more than that, so that the rings fill up. Segments are as short as on a network, because
- * a receiver whose buffer holds only two of loopback's large segments would report room only when
- * it is probed, which happens five times a second. */
+/* Creates a TCP connection from this process to itself. If `buffer` is above 0, the kernel buffers
+ * little more than that, so that the rings fill up. Segments are as short as on a network: a
+ * receiver whose buffer has room for only two of loopback's large segments would report free space
+ * only when probed, which happens five times a second. */
 static inline bool connect_sockets(int buffer, int *one_p, int *other_p)
 {
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -79,27 +78,29 @@ static inline bool adopt_both(const int sockets[2], uint64_t ring_bytes, bw_link
 
 /* ---- the carrier of the running case ---- */
 
-/* An attempt to make a link. It holds the addresses to listen at and to connect to, in the
+/* An attempt to set up a link. It contains the addresses to listen at and to connect to, in the
  * carrier's own format. */
 typedef struct {
     uint8_t listen[BW_ADDRESS_MAX], connect[BW_ADDRESS_MAX];
     size_t listen_len, connect_len;
-    int sockets[2]; /* of tcp and tls; -1: none */
+    int sockets[2]; /* used by tcp and tls; -1: none */
 } attempt_t;
 
 typedef struct {
     const char *kind;
-    int descriptors; /* of one end; 0: unspecified */
-    /* Fills in the addresses, with `buffer` as in connect_sockets. NULL: there is no address to
-     * listen at, and the listener reports the address to connect to. */
+    int descriptors; /* per end; 0: unspecified */
+    /* Fills in the addresses, with `buffer` as in connect_sockets. NULL: no address is needed to
+     * listen, and the listener reports the address to connect to. */
     bool (*begin)(attempt_t *attempt_p, int buffer);
     void (*learn)(attempt_t *attempt, const uint8_t *address);
-    int (*at_rest)(void); /* how many descriptors are open when the carrier's own thread, which does
-                             not survive a fork, has nothing left to do. NULL: it has no thread */
-    bool needs_both;      /* bytes under way arrive only if their writer is called as well */
+    /* Returns how many descriptors are open once the carrier's own thread, which does not survive a
+     * fork, has no work left. NULL: the carrier has no thread. */
+    int (*at_rest)(void);
+    bool needs_both; /* bytes in flight arrive only if their writer is also called */
     const bw_carrier_t *table;
-    bool is_shared; /* both ends see the same ring: what is written can be read at once, and room
-                       grows byte by byte */
+    /* Both ends share the same ring: written bytes can be read immediately, and room grows byte by
+     * byte. */
+    bool is_shared;
     bool tells_of_death; /* the stream also ends if the process dies without closing it */
 } carrier_t;
 
@@ -114,7 +115,7 @@ static inline bool begin_for_tcp(attempt_t *attempt_p, int buffer)
 }
 
 #ifdef BW_TEST_TLS
-/* As above, but both ends know a key. */
+/* Like begin_for_tcp, but both ends know a key. */
 static inline bool begin_for_tls(attempt_t *attempt_p, int buffer)
 {
     static const char keys[1 + sizeof(bw_tls_key_t)] = "\1\0\0\0\0\0\0\0\0"
@@ -143,12 +144,13 @@ static inline void learn_for_rdma(attempt_t *attempt, const uint8_t *address)
 }
 #endif
 
-/* Properties of carriers that their tables lack. A carrier that is not listed needs none. */
+/* Properties of carriers that are not in their function tables. A carrier that is not listed needs
+ * none of them. */
 static const carrier_t particular[] = {
     {.kind = "shm", .descriptors = 3},
     {.kind = "tcp", .descriptors = 1, .begin = begin_for_tcp},
 #ifdef BW_TEST_TLS
-    /* because the rest of a record must be written before it can be read */
+    /* because the rest of a record must be written before any of it can be read */
     {.kind = "tls", .descriptors = 1, .begin = begin_for_tls, .needs_both = true},
 #endif
 #ifdef BW_TEST_RDMA
@@ -175,7 +177,8 @@ static inline void run_over(const bw_carrier_t *table)
     running.tells_of_death = table->caps & BW_CAP_TELLS_DEATH;
 }
 
-/* Counts the descriptors of this process, once the carrier's thread has closed those it had to. */
+/* Counts the descriptors of this process, after the carrier's thread has closed those that it had
+ * to. */
 static inline int held_descriptors(void)
 {
     return carrier->at_rest ? carrier->at_rest() : open_descriptors();
@@ -299,7 +302,7 @@ static inline bool open_ends(uint64_t ring_bytes, bw_link_t **one_p, bw_link_t *
 
 /* ---- one end in each of two processes ---- */
 
-/* What two processes share before the fork; afterwards each takes its end. */
+/* State that two processes share before the fork; afterwards each takes its own end. */
 typedef struct {
     attempt_t attempt;
     int wire[2];
@@ -316,8 +319,8 @@ static inline bool is_said(ssize_t done, size_t bytes)
     return done == (ssize_t)bytes;
 }
 
-/* Makes the end of this process: side 0 listens, side 1 connects and reports it. Returns NULL if
- * the link was not made. */
+/* Sets up this process's end: side 0 listens, side 1 connects and reports the result. Returns NULL
+ * if the link could not be set up. */
 static inline bw_link_t *take_end(pair_t *pair, int side, uint64_t ring_bytes)
 {
     bw_link_t *link = NULL;
@@ -345,7 +348,7 @@ static inline bw_link_t *take_end(pair_t *pair, int side, uint64_t ring_bytes)
 
 /* ---- waiting for what is on its way ---- */
 
-/* What the owner of an end does when its descriptor is readable, which sends queued bytes. */
+/* Does what an end's owner does when the descriptor is readable, namely send queued bytes. */
 static inline void run_end_of(bw_link_t *link)
 {
     bw_span_t span;
@@ -354,10 +357,11 @@ static inline void run_end_of(bw_link_t *link)
     (void)link->ops->peek(link, &span);
 }
 
-/* What the owner of the other end does while this end is waited for. The program sets it. */
+/* Does what the other end's owner does while this end is waited for. Set by the program. */
 static void (*meanwhile)(const bw_link_t *waited_for);
 
-/* Whether the poller would report an armed event, as far as this link owes its owner a wake-up. */
+/* Returns whether the poller would report an armed event. Only meaningful while this link still
+ * owes its owner a wake-up. */
 static inline bool is_readable(const bw_link_t *link)
 {
     struct pollfd poller = bw_link_polled(link);
@@ -379,7 +383,7 @@ static inline bool is_quiet(const bw_link_t *link)
     return poll(&poller, 1, 0) == 0;
 }
 
-/* Waits until `bytes` can be read or the link has ended or failed, and returns the result of
+/* Waits until `bytes` can be read, or the link has ended or failed, and returns the result of
  * peek. */
 static inline bw_status_t await_bytes(bw_link_t *link, size_t bytes, bw_span_t *span_p)
 {
@@ -398,7 +402,7 @@ static inline bw_status_t await_bytes(bw_link_t *link, size_t bytes, bw_span_t *
     }
 }
 
-/* Waits until `bytes` can be written. The peer may report room with a delay. */
+/* Waits until `bytes` can be written. The peer may report free space with a delay. */
 static inline bool await_room(bw_link_t *link, size_t bytes)
 {
     while (link->ops->arm_write(link, bytes) == BW_OK) {
@@ -411,7 +415,7 @@ static inline bool await_room(bw_link_t *link, size_t bytes)
 
 /* ---- running ---- */
 
-/* Creates what a carrier keeps for the lifetime of the process before its first case runs. */
+/* Creates whatever a carrier keeps for the lifetime of the process, before its first case runs. */
 static inline bool start_carrier(void)
 {
     bw_link_t *one = NULL, *other = NULL;
@@ -431,7 +435,7 @@ static inline bool start_carrier(void)
     return false;
 }
 
-/* False for a carrier that has a thread of its own, because such a thread does not survive a
+/* Returns false for a carrier that has a thread of its own, because threads do not survive a
  * fork. */
 static inline bool may_fork(void)
 {
@@ -443,7 +447,7 @@ static inline bool has_packets(void)
     return carrier->table->put_back;
 }
 
-/* Runs the cases over each carrier that `is_for` accepts, or over all of them if it is NULL. */
+/* Runs the cases over each carrier that `is_for` accepts, or over all carriers if it is NULL. */
 static inline void check_carriers(const check_case_t *cases, size_t count, bool (*is_for)(void),
                                   int argc, char **argv)
 {

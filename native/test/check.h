@@ -3,15 +3,16 @@
 #define BW_CHECK_H
 
 /*
- * A test program is a table of cases and `CHECK_MAIN(cases)`. A case is a function, which ends at
- * its first failed CHECK, or with SKIP("NEED: why"), where NEED names in a word what is missing,
- * such as root. The program's arguments select the cases whose names contain one of them.
- * TEST_LEFT_OUT in the environment is a list of words; cases whose names contain one of these are
- * skipped. The time is printed for a case that takes a second or more. The last line of output is
- * `N passed, N failed, N skipped`.
+ * A test program is a table of cases and `CHECK_MAIN(cases)`. A case is a function that ends at its
+ * first failed CHECK, or with SKIP("NEED: why"), where NEED names what is missing in one word, such
+ * as root. The program's arguments select the cases whose names contain one of them. TEST_LEFT_OUT
+ * in the environment is a list of words; cases whose names contain one of these are skipped. The
+ * time is printed for cases that take a second or more. The last line of output is `N passed, N
+ * failed, N skipped`.
  *
- * A case that hangs ends its program, and a process that a case has forked ends alone. Both report
- * which check they have reached, and where their threads wait.
+ * A case that hangs terminates its program, whereas a hanging process that was forked by a case is
+ * terminated alone. Both report the last check that they reached, and where their threads are
+ * waiting.
  */
 #include <inttypes.h>
 #include <pthread.h>
@@ -32,11 +33,11 @@ static const char *check_name; /* name of the running case */
 static int check_failed;
 static const char *check_skipped;
 
-/* Cleans up after a failed case, whatever state it has left, so that the next ones do not fail as
- * well. The program or a case sets it. */
+/* Cleans up after a failed case, whatever state it has left behind, so that the following cases do
+ * not fail as well. Set by the program or by a case. */
 static void (*check_clean_up)(void);
 
-/* The last check that this thread has reached. */
+/* The last check that this thread reached. */
 static _Thread_local const char *volatile check_at = "its beginning";
 
 #define CHECK_TEXT(line) #line
@@ -66,7 +67,7 @@ static _Thread_local const char *volatile check_at = "its beginning";
         }                                                                                          \
     } while (0)
 
-/* Ends the case if a CHECK in the called function has failed. */
+/* Ends the case if a CHECK in the called function failed. */
 #define CHECK_IN(call)                                                                             \
     do {                                                                                           \
         check_at = CHECK_PLACE(__LINE__) #call;                                                    \
@@ -113,8 +114,8 @@ static struct {
 static pid_t check_process;    /* the process that prints the totals */
 static unsigned check_seconds; /* limit for one case */
 
-/* Prints where each thread of a process waits in the kernel, and also any process that the kernel
- * holds uninterruptibly. Only root sees all of it. */
+/* Prints where each thread of a process is waiting in the kernel, and also any process in
+ * uninterruptible sleep. Only root sees all of this. */
 static inline void check_tell_where(pid_t process)
 {
     char command[256];
@@ -128,7 +129,7 @@ static inline void check_tell_where(pid_t process)
     (void)!system(command);
 }
 
-/* Handles SIGALRM. It ends the process because the next case could not run in it. */
+/* Handles SIGALRM. It terminates the process, because the next case could not run in it. */
 static inline void check_stands_still(int unused)
 {
     (void)unused;
@@ -141,14 +142,14 @@ static inline void check_stands_still(int unused)
     _exit(1);
 }
 
-/* Gives a child less time than its parent has, so the parent can report the failure and
+/* Gives a child less time than its parent, so that the parent can report the failure and
  * continue. */
 static inline void check_bound_child(void)
 {
     (void)alarm(check_seconds * 3 / 4);
 }
 
-/* A case may take two fifths of its program's time (TEST_SECONDS, see run.sh). */
+/* A case may use two fifths of its program's time (TEST_SECONDS, see run.sh). */
 static inline void check_begin(void)
 {
     const char *seconds = getenv("TEST_SECONDS");
@@ -180,7 +181,7 @@ static inline void check_tell_passed(int64_t ms)
     printf("\n");
 }
 
-/* Runs cases and prints each name behind the prefix. */
+/* Runs the cases and prints each name after the prefix. */
 static inline void check_each(const char *prefix, const check_case_t *cases, size_t count, int argc,
                               char **argv)
 {

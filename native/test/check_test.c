@@ -72,7 +72,7 @@ static const check_case_t with_a_child[] = {
     {"third", passes},
 };
 
-/* The child is ended before its parent's case would be, so the program continues. */
+/* The child is terminated before the time limit of its parent's case, so the program continues. */
 static void a_child_stands_still(void)
 {
     CHECK_EQ(status_of_cases(with_a_child, "20"), 1);

@@ -19,7 +19,7 @@ static uint32_t any(uint32_t below)
     return (uint32_t)((chance >> 33) % below);
 }
 
-/* Fills the buffer with rows of a table, or with bytes that look random. */
+/* Fills the buffer with table rows, or with bytes that look random. */
 static void fill(size_t len, bool is_text)
 {
     size_t at = 0;
@@ -48,7 +48,7 @@ static bool unpack(bw_unpacker_t *unpacker, size_t len, size_t *made_p)
     return true;
 }
 
-/* Sets *packed_p to the number of packed bytes. */
+/* Packs and unpacks. Sets *packed_p to the number of packed bytes. */
 static void through(bw_packer_t *packer, bw_unpacker_t *unpacker, size_t len, size_t *packed_p)
 {
     size_t cut = any((uint32_t)len + 1), made = 0, more = 0, come;
@@ -102,7 +102,7 @@ static void pieces_remember_what_came_before(void)
     codec->close_unpacker(unpacker);
 }
 
-/* Whether the bytes are refused, both as the first piece and as a later one. */
+/* Returns whether the bytes are rejected, both as the first piece and as a later one. */
 static bool is_refused(const void *bytes, size_t len, size_t room)
 {
     bw_unpacker_t *unpacker = codec->open_unpacker();
@@ -113,7 +113,7 @@ static bool is_refused(const void *bytes, size_t len, size_t room)
     return !is_read || made == room;
 }
 
-/* A frame as libzstd writes it with one parameter changed. */
+/* Builds a frame as libzstd writes it, with one parameter changed. */
 static size_t frame_with(ZSTD_cParameter parameter, int value, size_t len, ZSTD_EndDirective end)
 {
     ZSTD_CCtx *context = ZSTD_createCCtx();
@@ -136,7 +136,7 @@ static void a_larger_window_is_refused(void)
         size_t len = frame_with(ZSTD_c_windowLog, log, 1000, ZSTD_e_flush);
 
         CHECK(len > 6);
-        CHECK(is_refused(packed, 6, 1001)); /* judged by its header */
+        CHECK(is_refused(packed, 6, 1001)); /* rejected by its header alone */
         CHECK(is_refused(packed, len, 1001));
     }
 }
@@ -166,7 +166,8 @@ static void what_no_packer_writes_is_refused(void)
     len = frame_with(ZSTD_c_windowLog, BW_ZSTD_WINDOW_LOG, 500, ZSTD_e_end);
     CHECK(is_refused(packed, len, 1000));
     chance = 4;
-    /* Damaged bytes are refused or give other bytes, but never more than the room. */
+    /* Damaged bytes are rejected or decode to other bytes, but never to more bytes than there is
+     * room for. */
     for (int i = 0; i < 1000; i++) {
         fill(2000, true);
         len = frame_with(ZSTD_c_windowLog, BW_ZSTD_WINDOW_LOG, 1000, ZSTD_e_flush);

@@ -3,9 +3,10 @@
 #define BW_DRIVER_SHIM_H
 
 /*
- * The few calls of the VM that the pump makes (native/driver/pump.h), so that it can run without a
- * VM in fuzz targets and in pump_test. There is only one port. Frames that the pump delivers to
- * "the VM" are passed to shim_deliver, which the program defines; the queue is one piece of memory.
+ * Stubs for the few VM functions that the pump calls (native/driver/pump.h), so that it can run
+ * without a VM in fuzz targets and in pump_test. There is only one port. Frames that the pump
+ * delivers to "the VM" are passed to shim_deliver, which the program defines; the queue is a single
+ * contiguous buffer.
  */
 #include <stdbool.h>
 #include <stdint.h>
@@ -18,7 +19,7 @@
 /* Called for each frame that has arrived: `len` bytes at `at`. */
 static void shim_deliver(const uint8_t *at, uint64_t len);
 
-/* Larger binaries are refused, as if memory were low, unless shim.largest is set to less. */
+/* Allocations of larger binaries fail, as if memory were low. shim.largest can lower this limit. */
 #define SHIM_BINARY_MAX ((ErlDrvSizeT)64 << 20)
 
 static struct {
@@ -28,10 +29,10 @@ static struct {
     bool busy;
     int binaries, pieces; /* allocated and not yet freed */
     bool is_out_of_memory;
-    ErlDrvSizeT largest;   /* largest binary in bytes; 0: SHIM_BINARY_MAX */
-    bool refuses;          /* the next signal given to it cannot be decoded */
-    ErlDrvSInt most_given; /* bytes of the largest binary that was given */
-    char head[8];          /* head of the last binary that was given */
+    ErlDrvSizeT largest;   /* size of the largest binary allowed; 0: SHIM_BINARY_MAX */
+    bool refuses;          /* the next signal passed to the VM cannot be decoded */
+    ErlDrvSInt most_given; /* size of the largest binary delivered */
+    char head[8];          /* head of the last binary delivered */
     size_t head_len;
 } shim;
 
@@ -64,7 +65,7 @@ ErlDrvBinary *driver_realloc_binary(ErlDrvBinary *binary, ErlDrvSizeT size)
     return larger;
 }
 
-/* The VM keeps the binaries that it passes in. */
+/* The VM keeps references to the binaries that it passes in. */
 ErlDrvSInt driver_binary_inc_refc(ErlDrvBinary *binary)
 {
     (void)binary;
@@ -175,7 +176,7 @@ int driver_enqv(ErlDrvPort port, ErlIOVec *ev, ErlDrvSizeT skip)
     return 0;
 }
 
-#ifndef SHIM_POLLS /* else the program defines its own */
+#ifndef SHIM_POLLS /* otherwise the program defines its own */
 int driver_select(ErlDrvPort port, ErlDrvEvent event, int mode, int on)
 {
     (void)port, (void)event, (void)mode, (void)on;

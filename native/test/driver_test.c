@@ -15,19 +15,19 @@
 #include "../driver/beamway_drv.c"
 
 static struct {
-    int fd;           /* of the link or the connection */
+    int fd;           /* descriptor of the link or the connection */
     bool is_selected; /* the VM polls it */
-    bool was_open;    /* at the time when the link or the connection was closed */
-    int trims_left;   /* how many more times the link's trim has work to do */
+    bool was_open;    /* when the link or the connection was closed */
+    int trims_left;   /* how many more calls of the link's trim have work to do */
     int timer_ms;     /* -1: not set */
-    int used_percent; /* of its time slice, as reported by the port */
+    int used_percent; /* percentage of its time slice, as reported by the port */
     bw_link_stats_t stats;
     const char *reason;    /* why the link failed, as reported by the link */
     const char *said;      /* as reported by the port */
-    void (*later)(void *); /* work that was handed to another thread */
+    void (*later)(void *); /* work that was passed to another thread */
     void *later_data;
     void (*later_drop)(void *);
-    bool was_told; /* the caller has been told the result */
+    bool was_told; /* the caller has received the result */
 } vm;
 
 /* ---- the VM ---- */
@@ -37,7 +37,8 @@ static void shim_deliver(const uint8_t *at, uint64_t len)
     (void)at, (void)len;
 }
 
-/* No thread is polling the descriptor, so stop_select is called from within, as with epoll. */
+/* No thread is polling the descriptor, so stop_select is called from within this function, as with
+ * epoll. */
 int driver_select(ErlDrvPort port, ErlDrvEvent event, int mode, int on)
 {
     (void)port;
@@ -210,8 +211,8 @@ static bool begin(bw_port_t *port)
 
 /* ---- cases ---- */
 
-/* Another thread frees it, because a megabyte of memory takes up to 0.3 ms, and a slow peer
- * seconds. */
+/* Freeing is left to another thread, because it takes up to 0.3 ms per megabyte of memory, and
+ * seconds if the peer is slow. */
 static void the_rest_is_freed_later(void)
 {
     void *map;
@@ -252,8 +253,8 @@ static void a_connection_is_closed_before_its_descriptor(void)
     CHECK_IN(the_rest_is_freed_later());
 }
 
-/* Memory is given back in pieces, a second after the last byte: the timer fires again at once for
- * the next piece, and stops when nothing is left to give back. */
+/* Memory is released in pieces, starting one second after the last byte: the timer fires again
+ * immediately for each further piece, and stops when nothing is left to release. */
 static void idle_memory_goes_back_in_pieces(void)
 {
     bw_port_t *port = open_port();
@@ -274,7 +275,7 @@ static void idle_memory_goes_back_in_pieces(void)
     CHECK_EQ(vm.trims_left, 0);
     CHECK_EQ(calls, 5);
 
-    /* output between two pieces means waiting to be idle again */
+    /* output between two pieces restarts the wait for idleness */
     vm.trims_left = 5;
     check_later(port);
     entry.timeout((ErlDrvData)port);
@@ -288,7 +289,7 @@ static void idle_memory_goes_back_in_pieces(void)
     vm.later_drop(vm.later_data);
 }
 
-/* Returns the reply of a command, which is one byte here. */
+/* Returns the reply to a command, which is one byte here. */
 static int control(bw_port_t *port, unsigned int command, const void *data, size_t len, char *reply)
 {
     char *at = reply;
@@ -315,7 +316,7 @@ static void work_in_a_file_system_is_left_to_another_thread(void)
     CHECK(mkdtemp(dir) != NULL);
     CHECK_EQ(listen_in(port, dir, reply), 1);
     CHECK_EQ(reply[0], REPLY_LATER);
-    CHECK_EQ(rmdir(dir), 0); /* nothing was left in it */
+    CHECK_EQ(rmdir(dir), 0); /* the directory is empty again */
     CHECK_EQ(mkdir(dir, 0700), 0);
     CHECK(vm.later != NULL && !vm.was_told);
     vm.later(vm.later_data);
@@ -340,7 +341,7 @@ static void work_in_a_file_system_is_left_to_another_thread(void)
     entry.stop((ErlDrvData)port);
 }
 
-/* The port may end before the thread has finished its work; nothing may be left behind. */
+/* The port may close before the thread has finished its work; nothing may be leaked. */
 static void what_nobody_waits_for_is_closed(void)
 {
     char dir[] = "/tmp/beamway-test-XXXXXX", reply[64];
@@ -355,7 +356,7 @@ static void what_nobody_waits_for_is_closed(void)
     CHECK_EQ(rmdir(dir), 0);
 }
 
-/* A server's call is three frames, which are sent together. */
+/* A server call consists of three frames, which are sent together. */
 static void what_is_sent_while_the_poller_looks_goes_with_the_next_look(void)
 {
     reply_t reply = {0};
@@ -370,7 +371,7 @@ static void what_is_sent_while_the_poller_looks_goes_with_the_next_look(void)
     CHECK(flush_soon(port));
     CHECK(port->pump.is_unflushed);
     CHECK(port->timer_is_to_flush);
-    port->pump.spinning = false; /* this look sends and finds nothing to read */
+    port->pump.spinning = false; /* this look sends, and finds nothing to read */
     CHECK(command_look(port, &reply));
     CHECK(!port->pump.is_unflushed);
     entry.stop((ErlDrvData)port);
@@ -378,7 +379,7 @@ static void what_is_sent_while_the_poller_looks_goes_with_the_next_look(void)
     vm.later_drop(vm.later_data);
 }
 
-/* The timer set for what earlier looks have sent may not have fired yet. */
+/* The timer that was set for data already sent by earlier looks may not have fired yet. */
 static void what_a_lone_caller_sends_waits_for_no_timer_of_before(void)
 {
     bw_port_t *port = open_port();
@@ -401,7 +402,7 @@ static void what_a_lone_caller_sends_waits_for_no_timer_of_before(void)
     vm.later_drop(vm.later_data);
 }
 
-/* The VM runs a timer of 0 at once unless the port has used up its time slice. */
+/* The VM runs a timer of 0 immediately unless the port has used up its time slice. */
 static void others_run_before_the_port_comes_back(void)
 {
     bw_port_t *port = open_port();
@@ -419,7 +420,7 @@ static void others_run_before_the_port_comes_back(void)
     vm.later_drop(vm.later_data);
 }
 
-/* Over TCP the peer may be any Erlang node, and over TLS it is a Beamway node. */
+/* Over TCP the peer may be any Erlang node, whereas over TLS it is always a Beamway node. */
 static void a_failed_link_says_why(void)
 {
     static const struct {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a fault holds back, and for how long: delays that keep the order, rates, and blocked
- * links. */
+/* Which bytes a fault holds back, and for how long: delays that preserve the order, rates, and
+ * blocked links. */
 #include "check.h"
 
 #include "../driver/fault_way.h"
@@ -32,7 +32,7 @@ static void bytes_wait_for_their_time(void)
     CHECK_EQ(bw_fault_open(&way, &slow, false, 150000), 30);
 }
 
-/* Bytes that keep arriving do not postpone earlier ones. */
+/* Bytes that keep arriving do not delay earlier ones any further. */
 static void a_steady_stream_is_delayed_alike(void)
 {
     const bw_fault_t slow = {.delay_ms = 10};
@@ -63,7 +63,7 @@ static void jitter_keeps_the_order(void)
         before = open;
     }
     CHECK_EQ(before, 500);
-    CHECK(pauses > 100); /* 100 more than at a steady pace */
+    CHECK(pauses > 100); /* 100 more than with bytes sent at a steady pace */
     CHECK(latest >= 510000 && latest <= 560000);
 }
 
@@ -82,7 +82,7 @@ static void a_rate_lets_so_much_go_on(void)
     }
     CHECK_EQ(now, 500000);
     CHECK_EQ(way.open, 5000);
-    /* Unused rate during a pause is not saved up. */
+    /* Unused capacity during a pause does not accumulate. */
     bw_fault_note(&way, &narrow, 10000, 60000000);
     CHECK_EQ(bw_fault_open(&way, &narrow, false, 60000000), 5000);
     CHECK(bw_fault_open(&way, &narrow, false, 120000000) <= 5500);
@@ -102,7 +102,7 @@ static void what_is_held_goes_on_when_the_fault_ends(void)
     CHECK_EQ(bw_fault_open(&way, &none, false, 1u << 30), 20);
 }
 
-/* There are more marks than room for them, so bytes wait longer, but none is lost. */
+/* There are more marks than can be stored, so bytes are delayed longer, but none is lost. */
 static void many_pieces_need_no_more_memory(void)
 {
     const bw_fault_t slow = {.delay_ms = 10000};

@@ -40,7 +40,7 @@ static void all_arrives_and_the_end(void)
 
 /* ---- in time ---- */
 
-/* The port gathers output from here on, until time advances. */
+/* From here on the port gathers its output until time advances. */
 static void many_send(void)
 {
     vm_stop_clock(true);
@@ -63,11 +63,12 @@ static void the_keeper_sends_what_has_gathered(void)
     CHECK(line.is_looking ? line_runs(0) : line_is_flushed()); /* a look flushes as well */
     (void)vm_run(0);
     CHECK(line_arrives());
-    CHECK(!line_is_flushed()); /* the keeper had been asked once */
+    CHECK(!line_is_flushed()); /* the keeper had been asked only once */
     CHECK_IN(all_arrives_and_the_end());
 }
 
-/* If busy processes keep the keeper from running, each round waits a millisecond and then sends. */
+/* If busy processes keep the keeper from running, each round waits for a millisecond and then
+ * sends. */
 static void nothing_waits_for_a_keeper_that_does_not_come(void)
 {
     CHECK_IN(start_line(0, NULL));
@@ -84,8 +85,9 @@ static void nothing_waits_for_a_keeper_that_does_not_come(void)
     CHECK_IN(all_arrives_and_the_end());
 }
 
-/* A sender of occasional packets has nothing to gather, so the port asks no keeper and sets no
- * timer. This holds from the first packet on, and again after others have sent many. */
+/* A sender of occasional packets has nothing to gather, so the port neither asks the keeper nor
+ * sets a timer. This applies from the first packet on, and again after other processes have sent
+ * many. */
 static void single_packets_go_out_at_once(void)
 {
     CHECK_IN(start_line(0, NULL));
@@ -129,7 +131,7 @@ static void no_timer_outlives_the_keeper(void)
 
 /* ---- whatever the system takes ---- */
 
-static uint64_t special_call; /* the call that gets special_answer; all others take everything */
+static uint64_t special_call; /* the call that gets special_answer; the rest accept all bytes */
 static int special_answer;
 
 static int answer_one_call(void)
@@ -142,8 +144,8 @@ static int answer_any_call(void)
     return kernel.calls % 3 == 0 ? -EAGAIN : (int)(kernel.calls * 7919 % 5000);
 }
 
-/* Sends small packets that are gathered, large ones that bypass the ring, more than the socket
- * holds, ticks, and small packets behind a queue. */
+/* Sends small packets that are gathered, large ones that bypass the ring, more data than the socket
+ * can buffer, ticks, and small packets behind a queue. */
 static void talk(void)
 {
     static const uint32_t lens[] = {1,      100, 32 * 1024 - 5, 32 * 1024 - 4, 400000, 5, 64 * 1024,
@@ -164,7 +166,7 @@ static void talk(void)
 static void over_each_call(int answer, bool breaks)
 {
     special_answer = answer;
-    /* a port that looks makes as many calls, but each run takes longer */
+    /* a port that polls makes as many calls, but each run takes longer */
     for (special_call = 1;; special_call += line_poll_us > 0 ? 5 : 1) {
         CHECK_IN(start_line(8192, answer_one_call));
         talk();
@@ -238,7 +240,7 @@ static void a_peer_may_read_byte_by_byte(void)
 
 /* ---- the port closes ---- */
 
-/* Covers gathered packets, queued packets, and nothing at all. */
+/* Covers gathered packets, queued packets, and nothing to send at all. */
 static void what_was_sent_arrives_though_the_port_closes(void)
 {
     static const uint32_t lens[] = {10, 20000, 400000};
@@ -254,7 +256,7 @@ static void what_was_sent_arrives_though_the_port_closes(void)
         }
 }
 
-/* The first call sends a little, and later ones send nothing. */
+/* The first call accepts a few bytes, later calls accept none. */
 static int answer_once(void)
 {
     int now = special_answer;
@@ -263,8 +265,8 @@ static int answer_once(void)
     return now;
 }
 
-/* A peer that keeps reading gets everything, however long it takes, because the time limit applies
- * only to a peer that does not read. */
+/* A peer that keeps reading receives everything, however long it takes, because the time limit
+ * applies only to a peer that has stopped reading. */
 static void a_slow_peer_gets_the_last_words(void)
 {
     special_answer = -EAGAIN;
@@ -284,7 +286,7 @@ static void a_slow_peer_gets_the_last_words(void)
     CHECK_IN(all_arrives_and_the_end());
 }
 
-/* In the first seconds the system may still accept some bytes. */
+/* During the first seconds the system may still accept some bytes. */
 static void a_peer_that_does_not_read_ends_the_patience(void)
 {
     CHECK_IN(start_line(8192, NULL));
@@ -325,8 +327,9 @@ static void a_peer_goes_while_both_queues_are_full(void)
     }
 }
 
-/* The write discovers the reset, through a large packet, the keeper, a tick or a small packet. What
- * had arrived is read and then the port ends, although no event arrives. */
+/* A write detects the reset, whether of a large packet, by the keeper, of a tick or of a small
+ * packet. Data that had already arrived is read, and then the port closes, although no event
+ * arrives. */
 static void a_reset_that_the_vm_misses_ends_the_port(void)
 {
     struct linger at_once = {.l_onoff = 1};

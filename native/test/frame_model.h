@@ -3,19 +3,20 @@
 #define BW_FRAME_MODEL_H
 
 /*
- * A model of what goes through the frame scheduler, for frame_scheduler_test and scheduler_fuzz:
- * processes of one node send every kind of signal to processes of another, in one frame or in
- * fragments, with an atom cache like that of ERTS. The caller supplies numbers, and each makes one
- * step. Three oracles check the result, and none of them knows the scheduler's queues:
- *   - a frame is never taken while an older one is queued that it must not pass, by the rules of
- *     frame_scheduler.h, judged by the intended senders and atoms, not by those that were read
- *   - the peer's atom cache, fed in the order taken, gives each frame the intended atoms
- *   - the peer completes the signals between two processes in the order in which it would have
- *     without a scheduler
- * Processes change their class at any time. Further oracles check the rules of classes and turns by
- * counting what was taken while a frame could go: its class gets its share, within a class small
- * frames and short messages go first, and nothing is passed for ever. A violation ends the program
- * through MODEL_FAIL, which reports it.
+ * A model of the traffic through the frame scheduler, for frame_scheduler_test and scheduler_fuzz:
+ * processes on one node send every kind of signal to processes on another, in one frame or in
+ * fragments, with an atom cache like that of ERTS. The caller supplies numbers, each of which
+ * selects one step. Three oracles check the result, and none of them knows the scheduler's queues:
+ * - a frame is never taken while an older one that it must not overtake is queued, according to
+ *   the rules in frame_scheduler.h, applied to the intended senders and atoms, not to those that
+ *   were parsed
+ * - the peer's atom cache, fed in the order in which frames were taken, gives each frame the
+ *   intended atoms
+ * - the peer completes the signals between two processes in the same order as without a scheduler
+ * Processes may change their class at any time. Further oracles check the rules for classes and
+ * turns by counting what was taken while a frame could have gone: its class gets its share, within
+ * a class small frames and short messages go first, and no frame is overtaken for ever. A
+ * violation terminates the program through MODEL_FAIL, which reports it.
  */
 #include <stdbool.h>
 #include <stdint.h>
@@ -30,9 +31,9 @@
 #define MODEL_RECEIVERS 3
 #define MODEL_ATOMS 24
 #define MODEL_SLOTS 2048
-#define MODEL_WAITING 96 /* frames; at this number one is taken */
+#define MODEL_WAITING 96 /* number of queued frames; once it is reached, one is taken */
 #define MODEL_LIMIT (256 * 1024)
-#define MODEL_LARGEST (60 + 64 * 1024) /* bytes of the largest frame */
+#define MODEL_LARGEST (60 + 64 * 1024) /* size of the largest frame in bytes */
 
 #define MODEL_FAIL(...)                                                                            \
     do {                                                                                           \
@@ -74,9 +75,9 @@ static inline bool model_names_sender(size_t kind)
 typedef struct {
     uint8_t bytes[8192];
     size_t len;
-    uint8_t atoms[256]; /* those that the header refers to */
+    uint8_t atoms[256]; /* the atoms to which the header refers */
     unsigned atom_count;
-    bool is_long, is_legacy; /* atoms of more than 255 bytes; tags that old nodes write */
+    bool is_long, is_legacy; /* atoms of more than 255 bytes; tags written by old nodes */
 } model_writer_t;
 
 static inline void model_put(model_writer_t *to, uint64_t value, int bytes)
@@ -85,7 +86,7 @@ static inline void model_put(model_writer_t *to, uint64_t value, int bytes)
     to->len += (size_t)bytes;
 }
 
-/* Several atoms share a slot, and some atoms are long. */
+/* Some atoms share a slot, and some atoms are long. */
 static inline unsigned model_slot(unsigned atom)
 {
     return atom % 5 * 449 % MODEL_SLOTS;
@@ -102,7 +103,7 @@ static inline void model_put_text(model_writer_t *to, unsigned atom)
     to->len += model_atom_len(atom);
 }
 
-/* Writes a reference if the header has the atom, else the atom itself. */
+/* Writes a cache reference if the header contains the atom, otherwise the atom itself. */
 static inline void model_put_atom(model_writer_t *to, unsigned atom)
 {
     for (unsigned i = 0; i < to->atom_count; i++)
@@ -121,7 +122,7 @@ static inline void model_put_atom(model_writer_t *to, unsigned atom)
     model_put_text(to, atom);
 }
 
-/* Processes differ only in their serial, or in their number. Receivers reuse the same ones. */
+/* Processes differ only in their serial, or only in their number. Receivers reuse the same pids. */
 static inline void model_put_pid(model_writer_t *to, unsigned node, unsigned process)
 {
     model_put(to, to->is_legacy ? 103 : 88, 1);
@@ -198,12 +199,12 @@ static inline void model_put_control(model_writer_t *to, size_t kind, unsigned s
         }
 }
 
-/* The atom cache of one side, from which headers are made. Each slot holds an atom + 1. */
+/* The atom cache of one side, from which headers are built. Each slot contains an atom + 1. */
 typedef struct {
     uint8_t slots[MODEL_SLOTS];
 } model_cache_t;
 
-/* Returns true if one of the writer's atoms is a new cache entry. */
+/* Returns true if one of the writer's atoms becomes a new cache entry. */
 static inline bool model_put_references(model_writer_t *to, model_cache_t *cache)
 {
     bool has_new = false, is_new[256];
@@ -235,7 +236,7 @@ static inline bool model_put_references(model_writer_t *to, model_cache_t *cache
     return has_new;
 }
 
-/* Adds the atom, unless another one in the header has the same slot. */
+/* Adds the atom, unless another atom in the header uses the same slot. */
 static inline void model_use_atom(model_writer_t *to, unsigned atom)
 {
     for (unsigned i = 0; i < to->atom_count; i++)
@@ -248,14 +249,14 @@ static inline void model_use_atom(model_writer_t *to, unsigned atom)
 
 typedef struct {
     unsigned sender, receiver;
-    uint64_t place;       /* among the signals of this pair if the peer completes them in order */
-    unsigned frames_left; /* not taken yet */
+    uint64_t place;       /* place among this pair's signals if the peer completes them in order */
+    unsigned frames_left; /* number of frames not yet taken */
 } model_signal_t;
 
 typedef struct {
-    bw_scheduled_t scheduled; /* first, because a frame is found from it */
+    bw_scheduled_t scheduled; /* first member, because a frame is found from it */
     model_signal_t *signal;   /* NULL: a tick, or something that no node writes */
-    uint8_t *bytes;           /* allocated in exactly this size */
+    uint8_t *bytes;           /* allocated with exactly this size */
     size_t len;
     uint64_t number, fragment;
     bool is_continuation, is_barrier, renews_cache, is_last;
@@ -263,7 +264,7 @@ typedef struct {
     unsigned atom_count;
 } model_frame_t;
 
-/* A signal whose remaining fragments have not been put yet. */
+/* A signal with fragments that have not been queued yet. */
 typedef struct {
     model_signal_t *signal;
     unsigned fragments_left;
@@ -274,19 +275,20 @@ typedef struct {
     bw_scheduler_t scheduler;
     model_cache_t out, in;
     model_sequence_t sequences[MODEL_PROCESSES];
-    uint64_t completed[MODEL_PROCESSES][MODEL_RECEIVERS]; /* in the order put */
+    uint64_t completed[MODEL_PROCESSES][MODEL_RECEIVERS]; /* in the order queued */
     uint64_t arrived[MODEL_PROCESSES][MODEL_RECEIVERS];   /* in the order taken */
     bool is_held[MODEL_PROCESSES];
-    model_frame_t *waiting[MODEL_WAITING + 1]; /* the oldest first */
+    model_frame_t *waiting[MODEL_WAITING + 1]; /* oldest first */
     unsigned count;
     uint64_t frames, overtaken, holds, shared, shortened; /* counts so far */
     bw_class_t classes[MODEL_PROCESSES];
-    /* Bytes taken since a continuation of the class last went ahead of smaller frames that could
-     * go. */
+    /* Bytes taken since a continuation of this class last went ahead of smaller frames that could
+     * have gone. */
     uint64_t passed[BW_CLASSES];
-    /* [A][B]: bytes of class B that were taken while class A could go. */
+    /* [A][B]: bytes of class B that were taken while class A could have gone. */
     uint64_t while_could[BW_CLASSES][BW_CLASSES];
-    /* Bytes of other continuations of its class taken while the process had one that could go. */
+    /* Bytes of other continuations of its class that were taken while the process had one that
+     * could have gone. */
     uint64_t turn_passed[MODEL_PROCESSES];
 } model_t;
 
@@ -323,8 +325,8 @@ static inline bool model_same_sender(const model_frame_t *one, const model_frame
     return one->signal && other->signal && one->signal->sender == other->signal->sender;
 }
 
-/* Whether only the atom cache keeps the frame back. Older frames may then go out of turn, because
- * they have to go before it. */
+/* Returns whether only the atom cache holds the frame back. Older frames may then go out of turn,
+ * because they must go before it. */
 static inline bool model_is_obstructed(const model_t *model, unsigned at)
 {
     bool is_obstructed = false;
@@ -339,7 +341,7 @@ static inline bool model_is_obstructed(const model_t *model, unsigned at)
     return is_obstructed;
 }
 
-/* What could have gone when a frame was taken. */
+/* The frames that could have gone when a frame was taken. */
 typedef struct {
     bool is_obstructed;
     bool classes[BW_CLASSES], small[BW_CLASSES];
@@ -495,11 +497,11 @@ static inline void model_read_changes(model_t *model)
         model->is_held[process] = is_held;
         model->holds += is_held;
         if (change.patience == BW_SCHEDULER_PATIENCE && change.state == BW_SENDER_ASKED)
-            break; /* it is asked about again at once, until its frames are gone */
+            break; /* it is asked about again immediately, until its frames are gone */
     }
 }
 
-/* The peer reads the frame's header as ERTS does. */
+/* The peer reads the frame's header in the same way as ERTS. */
 static inline void model_read_header(model_t *model, const model_frame_t *frame)
 {
     const uint8_t *at = frame->bytes, *flags;
@@ -578,7 +580,7 @@ static inline bool model_take(model_t *model)
     return true;
 }
 
-/* Puts the frame as an I/O vector with one empty piece and a piece that ends at `cut`. */
+/* Queues the frame as an I/O vector with one empty piece and a piece that ends at `cut`. */
 static inline void model_give(model_t *model, model_frame_t *frame, uint64_t bytes, size_t cut)
 {
     struct iovec iov[4] = {{0}};
@@ -608,7 +610,7 @@ static inline model_frame_t *model_frame(const uint8_t *bytes, size_t len)
     return frame;
 }
 
-/* Puts the next fragment of an unfinished signal. */
+/* Queues the next fragment of an unfinished signal. */
 static inline void model_continue(model_t *model, unsigned process, uint64_t bytes)
 {
     model_sequence_t *sequence = &model->sequences[process];
@@ -629,7 +631,7 @@ static inline void model_continue(model_t *model, unsigned process, uint64_t byt
     model_give(model, frame, bytes, bytes);
 }
 
-/* Puts a signal, or the first of its fragments. */
+/* Queues a signal, or its first fragment. */
 static inline void model_send(model_t *model, unsigned process, unsigned receiver, size_t kind,
                               unsigned fragments, uint64_t atoms, uint64_t bytes)
 {
@@ -665,7 +667,7 @@ static inline void model_send(model_t *model, unsigned process, unsigned receive
     model_give(model, frame, bytes, atoms >> 7);
 }
 
-/* Puts a frame that the protocol does not allow, or does not allow yet. */
+/* Queues a frame that the protocol does not allow, or does not allow yet. */
 static inline void model_stray(model_t *model, const uint8_t *bytes, size_t len)
 {
     model_frame_t *frame = model_frame(bytes, len);
@@ -682,7 +684,7 @@ static inline void model_begin(model_t *model)
         model->classes[process] = BW_CLASS_NORMAL;
 }
 
-/* Makes one step of the model, chosen by the numbers. */
+/* Performs one step of the model, chosen by the numbers. */
 static inline void model_step(model_t *model, uint64_t what, uint64_t atoms)
 {
     unsigned process = (unsigned)(what >> 8) % MODEL_PROCESSES;
@@ -692,7 +694,7 @@ static inline void model_step(model_t *model, uint64_t what, uint64_t atoms)
     unsigned fragments = 1 + (unsigned)(what >> 51) % 12;
     static const uint8_t strange[] = {131, 71, 112, 0};
 
-    /* Most signals name their sender, because with few of those there would be only barriers. */
+    /* Most signals name their sender, because otherwise nearly every frame would be a barrier. */
     if (!model_names_sender(kind) && (what >> 60) % 8 != 0)
         kind = MODEL_SEND;
     switch (what % 16) {
@@ -728,7 +730,7 @@ static inline void model_step(model_t *model, uint64_t what, uint64_t atoms)
     }
 }
 
-/* Completes what was begun, takes everything, and checks that nothing is left over. */
+/* Completes unfinished signals, takes everything, and checks that nothing is left over. */
 static inline void model_end(model_t *model)
 {
     for (unsigned process = 0; process < MODEL_PROCESSES; process++)

@@ -49,13 +49,13 @@ static void give_signal(char tag, unsigned process, size_t kind, unsigned fragme
     give(tag, &writer, fragments > 0 ? FRAGMENT_BYTES : small_bytes);
 }
 
-/* Puts a signal in one frame. The first use of an atom makes a new cache entry. */
+/* Queues a signal that fits in one frame. The first use of an atom creates a new cache entry. */
 static void whole(char tag, unsigned process, int atom)
 {
     give_signal(tag, process, MODEL_SEND, 0, atom);
 }
 
-/* Puts a signal whose sender cannot be read. */
+/* Queues a signal whose sender cannot be determined. */
 static void nameless(char tag)
 {
     give_signal(tag, A, 1, 0, NO_ATOM);
@@ -77,7 +77,7 @@ static void rest(char tag, unsigned process, unsigned fragment)
     give(tag, &writer, FRAGMENT_BYTES);
 }
 
-/* Puts the first of `fragments` fragments. Its continuations get the tag in lower case. */
+/* Queues the first of `fragments` fragments. The continuations get the same tag in lower case. */
 static void large(char tag, unsigned process, unsigned fragments)
 {
     first(tag, process, fragments);
@@ -94,7 +94,7 @@ static char take(void)
     return tag;
 }
 
-/* Takes everything and returns the tags in order. */
+/* Takes all frames and returns their tags in order. */
 static const char *order(void)
 {
     static char tags[1024];
@@ -111,7 +111,7 @@ static void drain(void)
         ;
 }
 
-/* Takes everything and checks that nothing is left. */
+/* Takes all frames and checks that nothing is left. */
 #define CHECK_ORDER(wanted)                                                                        \
     do {                                                                                           \
         const char *tags_ = order();                                                               \
@@ -164,7 +164,8 @@ static void the_shortest_message_goes_first(void)
     large('B', B, 3);
     large('C', C, 2);
     CHECK_ORDER("ABCcbbaaa");
-    /* Only the fragments that have not gone count, and of equal messages the older goes first. */
+    /* Only the fragments that have not been sent count, and among equal messages the older goes
+     * first. */
     begin();
     large('A', A, 5);
     large('D', D, 3);
@@ -177,7 +178,8 @@ static void the_shortest_message_goes_first(void)
     CHECK_ORDER("BCaaccbbb");
 }
 
-/* After 256 KB of shorter messages the one that has waited longest gets its turn. */
+/* Once shorter messages have overtaken it by 256 KB, the message that has waited longest gets its
+ * turn. */
 static void a_longer_message_is_not_passed_for_ever(void)
 {
     unsigned passed = 0;
@@ -244,7 +246,7 @@ static void an_old_cache_entry_passes(void)
     CHECK_ORDER("0A2aa1");
 }
 
-/* The frames behind it then wait for one sender and not for all. */
+/* The frames behind the obstacle then wait for one sender only, not for all of them. */
 static void an_obstacle_is_cleared_first(void)
 {
     begin();
@@ -262,7 +264,7 @@ static void nobody_passes_an_unread_sender(void)
     whole('1', B, NO_ATOM);
     nameless('2');
     whole('3', C, NO_ATOM);
-    rest('x', A, 1); /* belongs to no sequence, so its sender is unknown as well */
+    rest('x', A, 1); /* belongs to no sequence, so its sender cannot be determined either */
     whole('4', C, NO_ATOM);
     CHECK_ORDER("A1aa23x4");
 }
@@ -271,7 +273,8 @@ static void an_unread_sender_of_fragments_keeps_them_in_place(void)
 {
     begin();
     large('A', A, 3);
-    give_signal('Z', B, 25, 3, NO_ATOM); /* a large exit reason of a process known by its name */
+    /* a large exit reason from a process known by name */
+    give_signal('Z', B, 25, 3, NO_ATOM);
     rest('z', B, 2);
     whole('1', C, NO_ATOM);
     rest('z', B, 1);
@@ -299,7 +302,7 @@ static void what_no_node_writes_keeps_its_place(void)
     }
 }
 
-/* An example is a process that answers UNLINK_ID while it sends. */
+/* For example, a process may answer UNLINK_ID while it sends a large message. */
 static void what_a_sender_says_between_fragments_stays_there(void)
 {
     begin();
@@ -310,7 +313,8 @@ static void what_a_sender_says_between_fragments_stays_there(void)
     rest('a', A, 1);
     whole('2', B, NO_ATOM);
     CHECK_ORDER("A2a1aa");
-    /* It belongs to the unfinished message, because of which no sender is held. */
+    /* It counts as part of the unfinished message, and no sender is held because of that
+     * message. */
     begin();
     first('A', A, 100);
     rest('a', A, 99);
@@ -322,7 +326,7 @@ static void what_a_sender_says_between_fragments_stays_there(void)
     bw_scheduler_end(&scheduler);
 }
 
-/* ERTS writes a single fragment if it has counted more fragments than there were in the end. */
+/* ERTS sends a single fragment if it had estimated more fragments than were needed in the end. */
 static void a_first_fragment_may_be_the_last(void)
 {
     begin();
@@ -343,7 +347,7 @@ static void a_sequence_that_begins_anew_is_the_new_one(void)
     CHECK_ORDER("AaXxx");
 }
 
-/* A process may have the sequence ID of one that is gone. */
+/* A process may reuse the sequence ID of one that has exited. */
 static void a_sequence_that_another_begins_is_its_own(void)
 {
     model_writer_t writer = {0};
@@ -376,7 +380,7 @@ static void a_tick_waits_for_nobody(void)
     give('.', &writer, 0);
     CHECK_EQ(take(), 'A');
     whole('2', B, NO_ATOM);
-    CHECK_ORDER("aa1.2"); /* behind a new entry, as for any frame; next without one: */
+    CHECK_ORDER("aa1.2"); /* it follows a new entry, as any frame may; the next one does not: */
     begin();
     large('A', A, 3);
     whole('1', A, NO_ATOM);
@@ -425,7 +429,7 @@ static void begin_with_classes(void)
     give_class(C, BW_CLASS_BULK);
 }
 
-/* When no process has a class any more, no record of any process may be left. */
+/* Once no process has a class any more, no process may have a record left. */
 static void end_classes(void)
 {
     give_class(A, BW_CLASS_NORMAL);
@@ -454,7 +458,7 @@ static void classes_go_in_their_order(void)
     CHECK_CLASSES("112234");
 }
 
-/* The same holds for large messages of a higher class. */
+/* The same applies to large messages of a higher class. */
 static void a_small_frame_passes_large_ones_of_any_class(void)
 {
     CHECK_IN(begin_with_classes());
@@ -485,7 +489,7 @@ static void each_class_has_its_share(void)
     CHECK_IN(end_classes());
 }
 
-/* They get it even during a flood of small frames of the highest class. */
+/* They get their share even during a flood of small frames of the highest class. */
 static void large_messages_have_their_share_too(void)
 {
     uint64_t small = 0, large_ones = 0;
@@ -516,7 +520,7 @@ static void large_messages_go_by_class(void)
     CHECK_CLASSES("ABCaaabaaaabbcabc");
 }
 
-/* The class applies to all queued frames of the process, which therefore keep their order. */
+/* The class applies to all queued frames of the process, so they keep their order. */
 static void who_changes_its_class_takes_its_frames_along(void)
 {
     CHECK_IN(begin_with_classes());
@@ -535,7 +539,7 @@ static void who_changes_its_class_takes_its_frames_along(void)
     give_class(B, BW_CLASS_NORMAL);
     whole('5', B, NO_ATOM);
     CHECK_CLASSES("a23e45");
-    /* This includes fragments and the frames queued behind them. */
+    /* This includes fragments and the frames that are queued behind them. */
     CHECK_IN(begin_with_classes());
     large('B', B, 3);
     large('D', D, 4);
@@ -589,7 +593,7 @@ static void a_class_passes_no_new_cache_entry(void)
     CHECK_CLASSES("0321");
 }
 
-/* It is suspended, asked about and forgotten like any other. */
+/* Such a sender is suspended, asked about and forgotten like any other. */
 static void a_sender_with_a_class_has_the_same_limit(void)
 {
     bw_sender_change_t change;
@@ -618,8 +622,8 @@ static bool next_is(unsigned process, bw_sender_state_t state)
            change.state == state;
 }
 
-/* Expects the sender to be asked about because it exceeds its limit. Returns the key for the
- * answer, or 0. */
+/* Expects a question about the sender because it exceeds its limit. Returns the key for the answer,
+ * or 0. */
 static uint64_t asked_about(unsigned process, unsigned patience)
 {
     bw_sender_change_t change;
@@ -663,7 +667,7 @@ static void who_sends_on_is_held_until_it_drains(void)
     begin();
     large('A', A, 40);
     large('B', B, 40);
-    large('X', A, 16); /* 1 MB beyond the unfinished message */
+    large('X', A, 16); /* 1 MB in addition to the unfinished message */
     CHECK(nothing_changed());
     whole('1', A, NO_ATOM);
     CHECK_EQ(scheduler.counts.asked, 1);
@@ -673,7 +677,7 @@ static void who_sends_on_is_held_until_it_drains(void)
     whole('1', A, NO_ATOM);
     for (int left = 39; left > 0; left -= take() == 'a')
         CHECK(nothing_changed());
-    /* The second message is now the unfinished one, and 200 bytes follow it. */
+    /* The second message is now the unfinished one, and only 200 bytes follow it. */
     CHECK(next_is(A, BW_SENDER_FREE));
     CHECK(nothing_changed());
     CHECK_EQ(scheduler.counts.held, 0);
@@ -689,14 +693,14 @@ static void who_drains_to_half_is_released(void)
     small_bytes = 100 * 1024;
     large('A', A, 2);
     for (int i = 0; i < 11; i++)
-        whole('1', A, NO_ATOM); /* each is a message */
+        whole('1', A, NO_ATOM); /* each frame is a message */
     CHECK(is_held_when_asked(A));
     for (int left = 11; left > 6; left--) {
         CHECK(nothing_changed());
         while (take() != '1')
             ;
     }
-    CHECK(next_is(A, BW_SENDER_FREE)); /* one is unfinished, and five beyond it make 500 KB */
+    CHECK(next_is(A, BW_SENDER_FREE)); /* one is unfinished, and the five after it make 500 KB */
     CHECK_ORDER("111111");
 }
 
@@ -714,8 +718,8 @@ static void a_change_that_nobody_has_read_is_no_news(void)
     bw_scheduler_end(&scheduler);
 }
 
-/* The sender's limit doubles, up to eightfold. Then the question stays open until half of that has
- * gone out. */
+/* The sender's limit doubles, up to eight times the original. After that the question stays open
+ * until half of the queue has been sent. */
 static void who_is_not_suspended_goes_on(void)
 {
     uint64_t key;
@@ -742,12 +746,12 @@ static void who_is_not_suspended_goes_on(void)
     CHECK_EQ(scheduler.counts.asked, 0);
     CHECK(nothing_changed());
     CHECK_EQ(scheduler.by_pid.count, 0);
-    CHECK(!bw_scheduler_answer(&scheduler, key,
-                               BW_ANSWER_SUSPENDED)); /* too late, and about no sender */
+    /* too late: the sender is not known any more */
+    CHECK(!bw_scheduler_answer(&scheduler, key, BW_ANSWER_SUSPENDED));
     bw_scheduler_end(&scheduler);
 }
 
-/* Its frames go out as they are, and it is not asked about again. */
+/* Its frames are still sent, and it is not asked about again. */
 static void who_is_gone_has_no_limit(void)
 {
     uint64_t key;
@@ -794,7 +798,7 @@ static void a_question_is_asked_once(void)
     bw_scheduler_end(&scheduler);
 }
 
-/* A sender that was suspended once is not asked about again while frames of it are queued. */
+/* A sender that was suspended before is not asked about again while it still has queued frames. */
 static void who_was_suspended_is_held_at_once(void)
 {
     begin();
@@ -912,13 +916,14 @@ static void what_still_waits_at_the_end_is_not_lost(void)
     for (int i = 0; i < 3; i++)
         CHECK(bw_scheduler_put(&scheduler, &frames[i], &iov, 1, 1));
     CHECK_EQ(bw_scheduler_take(&scheduler), (uintptr_t)&frames[0]);
-    bw_scheduler_end(&scheduler); /* the leak check looks for the sender */
+    bw_scheduler_end(&scheduler); /* lets the leak check search for the sender */
     CHECK_EQ(scheduler.counts.frames, 0);
 }
 
 /* ---- reading ---- */
 
-/* Reads a copy of exactly this size, so that the address sanitizer sees a byte too far. */
+/* Reads from a copy of exactly this size, so that the address sanitizer detects reads past its
+ * end. */
 static bw_dist_frame_t read_exactly(const uint8_t *bytes, size_t len, size_t cut)
 {
     uint8_t *left = malloc(cut + 1), *right = malloc(len - cut + 1);
@@ -960,7 +965,8 @@ static void control_messages(bool is_legacy, bool is_first, unsigned atoms)
                 CHECK_EQ(frame.sender, 1ull << 32 | 101);
             CHECK_EQ(frame.sequence, is_first ? model_word(3) : 0);
             CHECK_EQ(frame.fragment, is_first ? 77 : 0);
-            /* Reading only the beginning must give as much as that says, or nothing. */
+            /* Reading a truncated frame must give the same result as far as it goes, or no
+             * result. */
             frame = read_exactly(writer.bytes, cut, 0);
             if (frame.kind == BW_DIST_WHOLE || frame.kind == BW_DIST_FIRST)
                 CHECK(frame.has_sender == names && (!names || frame.sender == (1ull << 32 | 101)));
@@ -977,8 +983,8 @@ static void every_control_message(void)
             CHECK_IN(control_messages(way & 1, way & 2, atoms));
 }
 
-/* Reads one line of test/frames, see record.erl. Returns false if the result is not what was
- * recorded. */
+/* Reads one line of test/frames, whose format is described in record.erl. Returns false if the
+ * result differs from the recorded one. */
 static bool read_recorded(const char *line, uint64_t *sequence, uint64_t *fragment)
 {
     static char hex[16384];
@@ -1007,8 +1013,7 @@ static bool read_recorded(const char *line, uint64_t *sequence, uint64_t *fragme
               (!names || frame.sender == ((uint64_t)serial << 32 | number)) &&
               frame.kind == (length > 65000 ? BW_DIST_FIRST : BW_DIST_WHOLE);
     if (frame.kind == BW_DIST_FIRST) {
-        /* The number by which the VM knows the sender; its lower half is the pid's number and
-         * serial. */
+        /* The VM's word for the sender; its lower half contains the pid's number and serial. */
         is_good =
             is_good && (!names || (uint32_t)frame.sequence == ((serial << 15 | number) << 4 | 3));
         *sequence = frame.sequence;
@@ -1051,7 +1056,8 @@ static uint64_t next_random(uint64_t *state)
     return value ^ value >> 31;
 }
 
-/* FRAME_SCHEDULES sets how many are run. The model ends the program if a schedule breaks a rule. */
+/* FRAME_SCHEDULES sets how many schedules are run. The model terminates the program if a schedule
+ * violates a rule. */
 static void random_schedules(void)
 {
     const char *wanted = getenv("FRAME_SCHEDULES");
@@ -1074,7 +1080,7 @@ static void random_schedules(void)
         shared += model.shared;
         shortened += model.shortened;
     }
-    /* The oracles must have had something to check. */
+    /* Makes sure that the oracles had something to check. */
     CHECK(overtaken > (uint64_t)schedules * 100);
     CHECK(holds > (uint64_t)schedules);
     CHECK(shared > (uint64_t)schedules * 10);

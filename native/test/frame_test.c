@@ -34,14 +34,14 @@ static void sizes_are_padded_to_eight(void)
         {65537, 65552},
         {INT32_MAX - 7, 0x80000000ull},
         {INT32_MAX, 0x80000008ull},
-        {UINT32_MAX, 0x100000008ull}, /* must not wrap, although no such frame is valid */
+        {UINT32_MAX, 0x100000008ull}, /* must not overflow, although no such frame is valid */
     };
 
     for (size_t i = 0; i < sizeof table / sizeof *table; i++)
         CHECK_EQ(bw_frame_size(table[i].len), table[i].size);
 }
 
-/* Headers given as fields; `avail` is more than any frame here needs. */
+/* Headers given as fields; `avail` is more than any of these frames needs. */
 static void headers(void)
 {
     static const struct {
@@ -58,7 +58,7 @@ static void headers(void)
         {1, BW_FRAME_MAGIC, BW_FRAME_TICK, false},
         {BW_LOAD_BYTES, BW_FRAME_MAGIC, BW_FRAME_TICK, true},
         {BW_LOAD_BYTES - 1, BW_FRAME_MAGIC, BW_FRAME_TICK, false},
-        {BW_LOAD_BYTES, BW_FRAME_MAGIC, BW_FRAME_LOAD, false}, /* only packets carry it */
+        {BW_LOAD_BYTES, BW_FRAME_MAGIC, BW_FRAME_LOAD, false}, /* only valid in packets */
         {UINT32_MAX, BW_FRAME_MAGIC, BW_FRAME_TICK, false},
         {BW_FRAME_MAX_BYTES + 1u, BW_FRAME_MAGIC, BW_FRAME_DATA, false},
         {0x80000000u, BW_FRAME_MAGIC, BW_FRAME_DATA, false},
@@ -75,7 +75,7 @@ static void headers(void)
         {1, BW_FRAME_MAGIC ^ 1, BW_FRAME_DATA, false},
         {1, (uint16_t)(BW_FRAME_MAGIC << 8 | BW_FRAME_MAGIC >> 8), BW_FRAME_DATA, false},
         {1, UINT16_MAX, BW_FRAME_DATA, false},
-        {0, 0, 0, false}, /* memory that was given back reads as zeros */
+        {0, 0, 0, false}, /* memory that was released reads as zeros */
     };
 
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
@@ -97,8 +97,8 @@ static void headers(void)
     }
 }
 
-/* Tries every number of readable bytes for small frames, in memory that ends right there, so that
- * the address sanitizer sees a byte too far. */
+/* Tries every possible number of readable bytes for small frames, in memory that ends exactly
+ * there, so that the address sanitizer detects reads past the end. */
 static void every_length_that_can_be_there(void)
 {
     for (uint32_t len = 0; len < 40; len++)
@@ -122,7 +122,8 @@ static void every_length_that_can_be_there(void)
         }
 }
 
-/* Tries all 65,536 values of magic with a right kind, and of kind with the right magic. */
+/* Tries all 65,536 values of magic with a valid kind, and all values of kind with the right
+ * magic. */
 static void only_one_magic_and_two_kinds(void)
 {
     unsigned valid = 0;
@@ -137,7 +138,7 @@ static void only_one_magic_and_two_kinds(void)
             put(header, len, (uint16_t)value, BW_FRAME_DATA);
             valid += bw_frame_parse(header, sizeof header, &frame) != BW_FRAME_CORRUPT;
         }
-    CHECK_EQ(valid, 3); /* a tick, one byte of data found by kind, and the same found by magic */
+    CHECK_EQ(valid, 3); /* a tick, and one byte of data, which is valid in both loops */
 }
 
 static void what_is_put_is_parsed(void)

@@ -4,10 +4,10 @@
 
 /*
  * A model of a peer that sends signals in fragments, and of the VM that receives them, for
- * join_test and join_fuzz. One VM gets the frames unchanged; another gets them through the pump,
- * which joins them. A VM has an atom cache and completes signals as ERTS does, so after each frame
- * both VMs must have completed the same signals, with the same atoms and bytes, or have rejected
- * the same frame.
+ * join_test and join_fuzz. One VM receives the frames unchanged; another receives them through the
+ * pump, which joins them. A modelled VM has an atom cache and completes signals as ERTS does. After
+ * each frame, both VMs must have completed the same signals, with the same atoms and bytes, or have
+ * rejected the same frame.
  */
 #include "driver_shim.h"
 #include "frame_model.h"
@@ -16,7 +16,7 @@
 #include "../driver/pump.h"
 #include "../link/frame.h"
 
-#define JOIN_SENDERS 24 /* more than are joined at a time */
+#define JOIN_SENDERS 24 /* more than the pump joins at a time */
 #define JOIN_PAYLOAD_MAX 70000
 #define JOIN_RING BW_RING_MIN_BYTES
 
@@ -31,7 +31,7 @@ typedef struct {
     vm_signal_t begun[64];
     unsigned count;
     uint64_t completed, sum; /* number of signals, and a hash over their atoms and bytes in order */
-    uint64_t whole;          /* those that came in one frame */
+    uint64_t whole;          /* number of signals that arrived in one frame */
     uint64_t frames;
     bool is_dead; /* it has closed the connection */
 } vm_t;
@@ -57,7 +57,7 @@ static vm_signal_t *vm_find(vm_t *vm, uint64_t sequence)
     return NULL;
 }
 
-/* Returns where the header ends, or 0 if it is cut. */
+/* Returns the offset at which the header ends, or 0 if the header is truncated. */
 static uint64_t vm_read_header(vm_t *vm, const uint8_t *at, uint64_t len, uint64_t *sum_p)
 {
     uint64_t next, count = len > 0 ? at[0] : 256;
@@ -91,7 +91,7 @@ static uint64_t vm_read_header(vm_t *vm, const uint8_t *at, uint64_t len, uint64
     return next;
 }
 
-/* Returns false if a VM would close the connection. */
+/* Returns false if a real VM would close the connection. */
 static bool vm_take_rest(vm_t *vm, const uint8_t *at, uint64_t len)
 {
     vm_signal_t *signal = len >= BW_FRAGMENT_HEAD_BYTES ? vm_find(vm, bw_number(at + 2, 8)) : NULL;
@@ -147,8 +147,8 @@ static struct {
     vm_t plain, joined;
     bw_pump_t pump;
     bw_link_t *peer;
-    uint64_t many;   /* signals of several fragments that were sent */
-    bool is_refused; /* the pump gives nothing more to the VM */
+    uint64_t many;   /* number of signals sent in several fragments */
+    bool is_refused; /* the pump delivers nothing more to the VM */
 } join;
 
 static void shim_deliver(const uint8_t *at, uint64_t len)
@@ -247,7 +247,7 @@ static void join_head(join_frame_t *frame, unsigned header, uint64_t sequence, u
     frame->len = BW_FRAGMENT_HEAD_BYTES;
 }
 
-/* Writes references to `count` atoms. Those that are not in the cache become new entries. */
+/* Writes references to `count` atoms. Atoms that are not in the cache become new entries. */
 static void join_references(join_frame_t *frame, model_cache_t *cache, unsigned first,
                             unsigned count)
 {
@@ -271,8 +271,8 @@ static void join_payload(join_frame_t *frame, uint64_t len, unsigned seed)
 
 typedef struct {
     model_cache_t cache;
-    uint64_t left[JOIN_SENDERS]; /* fragments left of each sender's signal */
-    bool is_hostile;             /* an occasional frame is wrong */
+    uint64_t left[JOIN_SENDERS]; /* number of remaining fragments of each sender's signal */
+    bool is_hostile;             /* occasionally sends an invalid frame */
 } join_peer_t;
 
 static uint64_t join_length(uint64_t what)
@@ -291,17 +291,17 @@ static uint64_t join_length(uint64_t what)
     }
 }
 
-/* Makes the frame into one that no node writes. */
+/* Turns the frame into one that no node would send. */
 static void join_spoil(join_frame_t *frame, uint64_t what)
 {
     switch (what % 6) {
     case 0:
         frame->len = 1 + what / 6 % frame->len;
         break;
-    case 1: /* another number, possibly far too large */
+    case 1: /* a different number, possibly far too large */
         bw_put(frame->bytes + 10, what % 4 == 1 ? what : what / 6 % 5, 8);
         break;
-    case 2: /* the sequence of another sender, or none */
+    case 2: /* the sequence ID of another sender, or an unused one */
         bw_put(frame->bytes + 2, what / 6 % (JOIN_SENDERS + 2), 8);
         break;
     case 3:
@@ -312,7 +312,7 @@ static void join_spoil(join_frame_t *frame, uint64_t what)
     }
 }
 
-/* Makes one frame of one sender. */
+/* Sends one frame from one sender. */
 static void join_step(join_peer_t *peer, uint64_t what, uint64_t more)
 {
     static join_frame_t frame;

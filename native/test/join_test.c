@@ -45,7 +45,7 @@ static void whole_with(unsigned atom)
     send_frame(68, 0, 0, atom, 1, 10);
 }
 
-/* Checks how many frames, and how many of them whole signals, the VM has got. */
+/* Checks how many frames the VM has received, and how many of them were complete signals. */
 #define CHECK_VM(frames_, whole_)                                                                  \
     do {                                                                                           \
         CHECK_EQ(join.joined.frames, (frames_));                                                   \
@@ -77,7 +77,8 @@ static void fragments_become_one_frame(void)
         }
 }
 
-/* The VM keeps little more memory than the signal has bytes, even if its rest comes later. */
+/* The VM does not retain much more memory than the size of the signal, even if the rest of the
+ * signal arrives later. */
 static void memory_fits(void)
 {
     begin();
@@ -109,7 +110,7 @@ static void other_frames_pass(void)
 
 /* ---- the atom cache ---- */
 
-/* 0 and 5 share a cache entry; 0 and 1 do not. */
+/* Atoms 0 and 5 share a cache entry; 0 and 1 do not. */
 static void a_renewed_entry_is_renewed_behind_its_readers(void)
 {
     begin();
@@ -117,9 +118,9 @@ static void a_renewed_entry_is_renewed_behind_its_readers(void)
     first_with(1, 4, 0);
     rest(1, 3);
     whole_with(1);
-    CHECK_VM(2, 2); /* a different entry, so nothing has to go ahead of it */
+    CHECK_VM(2, 2); /* a different entry, so nothing has to be delivered before it */
     whole_with(5);
-    CHECK_VM(4, 3); /* as a first fragment */
+    CHECK_VM(4, 3); /* delivered as a first fragment */
     CHECK_EQ(join.pump.joins.count, 0);
     rest(1, 2);
     CHECK_VM(5, 3);
@@ -149,7 +150,7 @@ static void every_reader_goes_ahead(void)
     join_end();
 }
 
-/* Others may refer to its entry before the signal is complete. */
+/* Other frames may refer to its entry before the signal is complete. */
 static void a_first_fragment_that_renews_does_not_wait(void)
 {
     begin();
@@ -210,15 +211,15 @@ static void a_wrong_fragment_ends_the_link(void)
         rest(1, 3);
         send_frame(last[i].header, last[i].sequence, last[i].fragment, 0, 0, last[i].bytes);
         CHECK_EQ(join.joined.is_dead, last[i].is_wrong);
-        /* ERTS uses the number as an index into the fragments that it has. */
+        /* ERTS uses the fragment number as an index into the fragments that it has stored. */
         CHECK_EQ(join.is_refused,
                  last[i].header == 70 && last[i].sequence == 1 && last[i].fragment != 2);
         join_end();
     }
 }
 
-/* A fragment has more bytes than ERTS puts into one: they fit, or the VM gets everything as it
- * came. */
+/* A fragment may have more bytes than ERTS ever puts into one. If they fit, it is joined; otherwise
+ * the VM receives the fragments as they came. */
 static void a_fragment_may_be_too_large(void)
 {
     for (uint64_t fragments = 2; fragments < 5; fragments++) {
@@ -226,7 +227,7 @@ static void a_fragment_may_be_too_large(void)
         first(1, fragments);
         for (uint64_t fragment = fragments - 1; fragment >= 1; fragment--)
             send_frame(70, 1, fragment, 0, 0, BW_FRAGMENT_BYTES + 1);
-        CHECK_VM(2, 0); /* the fragments that fitted, and the last one */
+        CHECK_VM(2, 0); /* the fragments that fitted, and then the last one */
         CHECK_EQ(join.joined.completed, 1);
         join_end();
     }
@@ -309,7 +310,8 @@ static void random_peer(uint64_t seed, bool is_hostile, uint64_t *whole, uint64_
     join_end();
 }
 
-/* JOIN_PEERS is the number of peers of each kind. The model ends the program at a difference. */
+/* JOIN_PEERS is the number of peers of each kind. The model terminates the program if the two VMs
+ * differ. */
 static void random_peers(void)
 {
     const char *wanted = getenv("JOIN_PEERS");
@@ -319,7 +321,7 @@ static void random_peers(void)
         CHECK_IN(random_peer(seed, false, &whole, &many));
         CHECK_IN(random_peer(seed, true, &whole, &many));
     }
-    /* Signals must often have been joined and often not. */
+    /* Many signals must have been joined, and many not. */
     CHECK(whole > many / 20);
     CHECK(whole < many);
 }

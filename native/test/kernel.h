@@ -3,8 +3,8 @@
 #define BW_TEST_KERNEL_H
 
 /*
- * Decides what the system does with a send of the code under test: it takes everything, a part or
- * nothing, or it fails. A program that includes this is linked with --wrap=send,--wrap=sendmsg.
+ * Controls how the system handles a send by the code under test: it accepts all bytes, some or
+ * none, or it fails. Programs that include this are linked with --wrap=send,--wrap=sendmsg.
  */
 #include <errno.h>
 #include <limits.h>
@@ -16,11 +16,11 @@
 #define KERNEL_TAKES_ALL INT_MAX
 
 static struct {
-    /* Returns how many bytes the next call of this thread takes, or a negative error. NULL: all
+    /* Returns how many bytes the next call from this thread accepts, or a negative error. NULL: all
      * bytes. */
     int (*answer)(void);
     pthread_t thread;
-    uint64_t calls; /* calls for which `answer` was consulted */
+    uint64_t calls; /* number of calls for which `answer` was consulted */
 } kernel;
 
 ssize_t __real_send(int fd, const void *bytes, size_t len, int flags);
@@ -37,7 +37,7 @@ static inline int kernel_answers(int fd)
     kernel.calls++;
     answer = kernel.answer();
     if (answer < 0 && answer != -EAGAIN && answer != -EINTR)
-        (void)shutdown(fd, SHUT_RDWR); /* ends sending; what had arrived can still be read */
+        (void)shutdown(fd, SHUT_RDWR); /* what had arrived can still be read */
     return answer;
 }
 

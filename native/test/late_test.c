@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Measures how late a process was scheduled, for a reader that looks once a second. */
+/* Measuring how late a process was scheduled, for a reader that polls the value once a second. */
 #include "check.h"
 
 #include "../driver/late.h"

@@ -3,8 +3,8 @@
 #define BW_TEST_LIBSSL_END_H
 
 /*
- * The other end of a connection. Here libssl does the records as well as the handshake, so our
- * records can be compared with its own.
+ * The other end of a connection. Here libssl handles the records as well as the handshake, so that
+ * our records can be tested against its own.
  */
 #include "../link/tls/psk.h"
 #include "../link/tls/session.h"

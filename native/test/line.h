@@ -3,10 +3,10 @@
 #define BW_TEST_LINE_H
 
 /*
- * A port of the driver that sends packets over a socket, as to any Erlang node, in the VM of vm.h.
- * The program reads and writes the socket's other end by hand, where everything that was sent must
- * arrive in order. LINE_MAIN runs each case with a port that sleeps when it has nothing to read,
- * and again with one that looks first.
+ * A driver port that sends packets over a socket, as to any Erlang node, in the VM of vm.h. The
+ * program reads and writes the other end of the socket by hand; everything that was sent must
+ * arrive there in order. LINE_MAIN runs each case twice: with a port that sleeps when it has
+ * nothing to read, and with one that polls first.
  */
 #include "kernel.h"
 #include "ports.h"
@@ -16,24 +16,24 @@
 static struct {
     ErlDrvPort port;
     int peer;            /* -1: closed */
-    bool peer_is_at_end; /* it has read the port's end */
-    bool is_wrong;       /* it has read bytes that were not sent */
+    bool peer_is_at_end; /* the peer has read to the end of the port's stream */
+    bool is_wrong;       /* the peer has read bytes that were not sent */
     bool is_asked;       /* the keeper has an unhandled message */
     bool is_looking;     /* the poller has a message, or was told to look again */
     uint8_t *sent;       /* the bytes of all packets, of which the peer has read this many */
     size_t sent_bytes, read_bytes, room;
     uint32_t packets;
-    uint64_t tokens[2]; /* of the address, which over tcp is not a secret */
+    uint64_t tokens[2]; /* part of the address; over tcp it is not a secret */
 } line;
 
-/* How long the port of the running case looks before it sleeps. 0: it never looks. */
+/* How long the port of the running case polls before it sleeps. 0: it never polls. */
 static uint64_t line_poll_us;
 #define LINE_POLL_US 5000
 
-/* On a busy system the kernel may delay sent bytes this long. */
+/* On a busy system the kernel may delay sent bytes for this long. */
 #define LINE_KERNEL_MS 500
 
-/* Reads what the port has told its keeper and its poller. */
+/* Reads the messages that the port has sent to its keeper and its poller. */
 static inline void line_hears(void)
 {
     const char *term;
@@ -44,8 +44,8 @@ static inline void line_hears(void)
     }
 }
 
-/* Makes one round like vm_run. If the port looks, this does not wait but calls for one look.
- * Returns false if nothing was due and the port sleeps. */
+/* Runs one round like vm_run. If the port is polling, this requests one look instead of waiting.
+ * Returns false if nothing was due and the port is asleep. */
 static inline bool line_runs(int ms)
 {
     words_t none = {.len = 0};
@@ -62,14 +62,14 @@ static inline bool line_runs(int ms)
     return true;
 }
 
-/* The peer sends a tick, after which the port looks for line_poll_us, or less if this program does
- * not get the processor. Returns false if it does not look. */
+/* The peer sends a tick, after which the port polls for line_poll_us, or for less if this program
+ * is preempted. Returns false if it does not poll. */
 static inline bool line_begins_to_look(void)
 {
     static const uint8_t tick[BW_PACKET_HEADER_BYTES];
     bool done;
 
-    for (int i = 0; i < 2; i++) { /* the port first falls asleep, then its ban on looking ends */
+    for (int i = 0; i < 2; i++) { /* the port first falls asleep, then its ban on polling ends */
         vm_skip(1001);
         while (line_runs(0))
             ;
@@ -122,7 +122,7 @@ static inline bool open_line(int sockets[2], int (*answer)(void))
            port_activates(line.port, line_poll_us);
     close(sockets[0]);
     while (line_runs(0))
-        ; /* news of the link and the port's first look */
+        ; /* wait for the news of the link and the port's first look */
     if (line_poll_us > 0)
         done = done && line_begins_to_look();
     line.is_asked = false;
@@ -184,7 +184,7 @@ static inline bool line_is_flushed(void)
     return port_does(line.port, COMMAND_FLUSH, &none, NULL);
 }
 
-/* The peer reads at most `most` bytes. Returns true if it has read any. */
+/* The peer reads at most `most` bytes. Returns true if it read any. */
 static inline bool line_is_read(size_t most)
 {
     size_t before = line.read_bytes;
@@ -207,8 +207,8 @@ static inline bool line_is_read(size_t most)
     return line.read_bytes != before;
 }
 
-/* The peer reads everything that comes within this many milliseconds, or longer while more arrives.
- * The keeper never flushes. */
+/* The peer reads everything that arrives within this many milliseconds, or longer while more keeps
+ * arriving. The keeper never flushes. */
 static inline void line_settles(int ms)
 {
     int waited = 0;
@@ -239,7 +239,8 @@ static inline bool line_arrives(void)
     return line_is_settled();
 }
 
-/* Closes the port; the peer reads to the end of the stream. Returns false if no end comes. */
+/* Closes the port; the peer reads to the end of the stream. Returns false if the stream does not
+ * end. */
 static inline bool line_ends(void)
 {
     kernel.answer = NULL;
@@ -250,13 +251,13 @@ static inline bool line_ends(void)
     return line.peer_is_at_end;
 }
 
-/* Whether nothing of the line is left over. */
+/* Returns whether nothing was leaked. */
 static inline bool line_is_clean(void)
 {
     vm_close(line.port);
     for (int round = 0; round < PORT_ROUNDS && !vm_reason(line.port); round++)
         if (!line_runs(0))
-            vm_skip(1000); /* the time that a last flush may take */
+            vm_skip(1000); /* time allowed for a final flush */
     if (!vm_reason(line.port))
         return false;
     vm_forget(line.port);

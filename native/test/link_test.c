@@ -8,7 +8,7 @@
 #include <fcntl.h>
 
 #define RING BW_RING_MIN_BYTES
-#define DESCRIPTORS_MAX 5 /* of one end */
+#define DESCRIPTORS_MAX 5 /* per end */
 
 static struct {
     bw_link_t *one, *other;
@@ -86,7 +86,7 @@ static uint8_t byte_at(uint64_t position)
     return (uint8_t)(position * 131 + (position >> 11));
 }
 
-/* Fills all the room there is and returns the position after it. */
+/* Fills all available room and returns the position after it. */
 static uint64_t fill_up(bw_link_t *link, uint64_t position)
 {
     bw_span_t span = {0};
@@ -100,7 +100,7 @@ static uint64_t fill_up(bw_link_t *link, uint64_t position)
     return position;
 }
 
-/* Both ends have the same number of descriptors, which is the carrier's known number. */
+/* Both ends use the same number of descriptors, which must be the number known for the carrier. */
 static void check_descriptors(void)
 {
     int of_both = open_descriptors() - here.descriptors;
@@ -129,15 +129,16 @@ static void both_ends_carry_bytes(void)
     CHECK_EQ(stats.bytes_out, 5);
     CHECK_EQ(stats.bytes_in, 3);
     CHECK_EQ(stats.fill_in, 5);
-    /* a socket has taken it already */
+    /* a socket has already accepted it */
     CHECK_EQ(stats.fill_out, carrier->is_shared || carrier->at_rest ? 5 : 0);
     CHECK_EQ(stats.ring_bytes, RING);
     close_end(&here.one);
-    CHECK_IN(read_bytes(here.other, "there")); /* what was written last stays readable */
+    CHECK_IN(read_bytes(here.other, "there")); /* the last bytes written remain readable */
     CHECK_IN(stop());
 }
 
-/* Everything that is written arrives in order and once, in pieces of any length on both sides. */
+/* Everything that is written arrives exactly once and in order, in pieces of any length on both
+ * sides. */
 static void bytes_keep_their_order(void)
 {
     uint64_t written = 0, read = 0, random = 9;
@@ -154,7 +155,7 @@ static void bytes_keep_their_order(void)
             here.one->ops->commit(here.one, n);
             written += n;
         }
-        run_end_of(here.one); /* sends what a socket still holds back */
+        run_end_of(here.one); /* sends what a socket link is still holding back */
         CHECK_EQ(await_bytes(here.other, 1, &span), BW_OK);
         n = (size_t)(1 + next_random(&random) % span.len);
         for (size_t i = 0; i < n; i++)
@@ -166,7 +167,7 @@ static void bytes_keep_their_order(void)
     CHECK_IN(stop());
 }
 
-/* The other end reads what this end has written, starting at *read_p. */
+/* Reads at the other end what this end has written, starting at *read_p. */
 static void read_up_to(uint64_t position, uint64_t *read_p)
 {
     while (*read_p < position) {
@@ -181,7 +182,7 @@ static void read_up_to(uint64_t position, uint64_t *read_p)
     }
 }
 
-/* A reader that looks again and again without taking anything loses nothing. */
+/* A reader that looks repeatedly without consuming anything loses nothing. */
 static void a_full_ring_may_be_looked_at(void)
 {
     uint64_t position, read = 0;
@@ -225,7 +226,7 @@ static void a_sleeping_reader_is_woken(void)
     CHECK_IN(stop());
 }
 
-/* A reader does not sleep if bytes came before it armed. */
+/* A reader must not sleep if bytes arrived before it armed. */
 static void a_reader_that_comes_late_does_not_sleep(void)
 {
     bw_status_t status;
@@ -238,7 +239,7 @@ static void a_reader_that_comes_late_does_not_sleep(void)
     status = here.other->ops->arm_read(here.other);
     CHECK(status == BW_AGAIN || (status == BW_OK && is_readable(here.other)));
     CHECK_IN(read_bytes(here.other, "x"));
-    /* half a frame stays unreleased, and more of it comes */
+    /* a partial frame remains unread, and more of it arrives */
     status = here.other->ops->arm_read(here.other);
     CHECK_EQ(status, BW_OK);
     here.other->ops->clear_event(here.other);
@@ -263,7 +264,8 @@ static void a_link_wakes_itself(void)
     CHECK_IN(stop());
 }
 
-/* A writer that has filled everything sleeps, and wakes when the reader has made that much room. */
+/* A writer that has filled the ring sleeps, and wakes once the reader has freed as much room as it
+ * asked for. */
 static void a_writer_without_room_is_woken(void)
 {
     uint64_t position = 0, read = 0;
@@ -273,7 +275,7 @@ static void a_writer_without_room_is_woken(void)
     for (int round = 0; round < 20; round++) {
         position = fill_up(here.one, position);
         run_end_of(here.one);
-        position = fill_up(here.one, position); /* behind a socket the kernel has taken more */
+        position = fill_up(here.one, position); /* a socket's kernel buffer has accepted more */
         if (here.one->ops->arm_write(here.one, RING / 2) == BW_AGAIN)
             continue;
         CHECK_IN(read_up_to(position, &read));
@@ -284,7 +286,7 @@ static void a_writer_without_room_is_woken(void)
     CHECK_IN(stop());
 }
 
-/* rdma also wakes its owner for other reasons. Handling those while the reader waits may have
+/* rdma also wakes its owner for other reasons. Handling those while waiting for the reader may have
  * consumed the event. */
 static bool was_told_of_room(void)
 {
@@ -292,7 +294,7 @@ static bool was_told_of_room(void)
                             : !is_quiet(here.one);
 }
 
-/* Room alone makes the descriptor readable. */
+/* Free room alone makes the descriptor readable. */
 static void room_rings(void)
 {
     uint64_t position;
@@ -314,8 +316,8 @@ static void room_rings(void)
     CHECK_IN(stop());
 }
 
-/* Bytes committed after `defer` cost one call, at the flush; those never flushed are sent when the
- * link is closed. */
+/* Bytes committed after `defer` cost one system call, at the flush; those that are never flushed
+ * are sent when the link is closed. */
 static void a_flush_sends_what_was_gathered(void)
 {
     static const char *const words[] = {"one", "two", "three"};
@@ -365,13 +367,13 @@ static void the_end_comes_after_the_last_word(void)
     here.other->ops->release(here.other, 4);
     CHECK_EQ(await_bytes(here.other, 1, &span), BW_AGAIN);
     CHECK(here.other->ops->is_finished(here.other));
-    /* Over rdma the connection manager may have reported the close by now. */
+    /* Over rdma the connection manager may already have reported the close. */
     reason = here.other->ops->reason(here.other);
     CHECK(!reason || (carrier->at_rest && strcmp(reason, "connection_closed") == 0));
     CHECK_IN(stop());
 }
 
-/* An end that sleeps armed is woken when the peer closes. */
+/* An end that sleeps while armed is woken when the peer closes. */
 static void the_end_rings(void)
 {
     bw_span_t span;
@@ -387,7 +389,7 @@ static void the_end_rings(void)
     CHECK_IN(stop());
 }
 
-/* A writer to a closed end is held up by nothing but a full ring. */
+/* Writing to a closed end is limited only by the size of the ring. */
 static void writing_to_a_closed_end_does_no_harm(void)
 {
     bw_link_stats_t stats;
@@ -413,8 +415,8 @@ static void writing_to_a_closed_end_does_no_harm(void)
     CHECK_IN(stop());
 }
 
-/* The number falls to 0 when the other end has taken everything. Over rdma it is updated after each
- * quarter of the ring. */
+/* The number drops to 0 once the other end has consumed everything. Over rdma it is updated after
+ * each quarter of the ring. */
 static void what_is_not_taken_is_counted(void)
 {
     bw_link_stats_t stats;
@@ -444,7 +446,7 @@ static void what_is_not_taken_is_counted(void)
 
 /* ---- descriptors and memory ---- */
 
-/* The polled descriptor outlives the link if the caller asks for it. */
+/* The polled descriptor outlives the link if the caller asks for that. */
 static void close_hands_over_the_descriptor(void)
 {
     bw_leftover_t left = {.fd = -1};
@@ -460,7 +462,7 @@ static void close_hands_over_the_descriptor(void)
     CHECK_IN(stop());
 }
 
-/* Counts everything that a link has opened, and checks that all of it is close-on-exec. */
+/* Counts all descriptors that a link has opened, and checks that they are close-on-exec. */
 static void descriptors_are_not_inherited(void)
 {
     bool was_open[256];

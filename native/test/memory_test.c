@@ -11,7 +11,7 @@
 #define RING ((uint64_t)4 * 1024 * 1024)
 #define IDLE_KB 192 /* the goal is 256 KB per link for both ends */
 
-/* Writes and reads `bytes` in one direction; each byte's value follows from `seed`. */
+/* Writes and reads `bytes` in one direction; the value of each byte is derived from `seed`. */
 static void flow(bw_link_t *from, bw_link_t *to, uint64_t bytes, uint64_t seed)
 {
     uint64_t written = 0, done = 0, out = seed, in = seed;
@@ -36,8 +36,8 @@ static void flow(bw_link_t *from, bw_link_t *to, uint64_t bytes, uint64_t seed)
     CHECK_EQ(done, bytes);
 }
 
-/* Memory that the rings use, both ends counted. A page mapped several times in one process is
- * divided among its mappings. */
+/* Returns the memory used by the rings of both ends. A page that is mapped several times in one
+ * process is divided among its mappings. */
 static long used_kb(void)
 {
     return carrier_mappings("Pss:");
@@ -62,7 +62,7 @@ static void trim_all(bw_link_t *link)
         ;
 }
 
-/* No call takes longer than a scheduler may be held, however large the ring is. */
+/* No call may hold up a scheduler for too long, however large the ring is. */
 static void trim_gives_back_piece_by_piece(void)
 {
     bw_link_t *joined = NULL, *accepted = NULL;
@@ -78,14 +78,14 @@ static void trim_gives_back_piece_by_piece(void)
     do {
         more = joined->ops->trim(joined);
         after = used_kb();
-        /* both views of a piece in both ends, and the pages around it */
+        /* both mappings of a piece at both ends, and the pages around it */
         CHECK(before - after <= 1024 + 64);
         before = after;
         calls++;
     } while (more && calls < 1000);
     CHECK(calls >= 64);
     CHECK(after <= IDLE_KB);
-    /* one call gives a little back */
+    /* a single call releases only a little */
     CHECK_IN(flow(joined, accepted, 10000, 2));
     CHECK(!joined->ops->trim(joined));
     CHECK(used_kb() <= IDLE_KB);
@@ -106,7 +106,7 @@ static void trim_gives_memory_back(void)
         CHECK(used_kb() <= IDLE_KB);
         CHECK_IN(flow(accepted, joined, RING + 777, round + 50));
         CHECK(used_kb() >= 4096);
-        trim_all(joined); /* only the producer can give it back */
+        trim_all(joined); /* only the producer can release it */
         CHECK(used_kb() >= 4096);
         trim_all(accepted);
         CHECK(used_kb() <= IDLE_KB);
@@ -115,7 +115,7 @@ static void trim_gives_memory_back(void)
     accepted->ops->close(accepted, NULL);
 }
 
-/* A link that is used now and then does not deserve a timer, so its user does not call trim. */
+/* A link that is used occasionally is not worth a timer, so its user does not call trim. */
 static void a_little_is_not_spare(void)
 {
     bw_link_t *joined = NULL, *accepted = NULL;
@@ -135,7 +135,7 @@ static void a_little_is_not_spare(void)
     accepted->ops->close(accepted, NULL);
 }
 
-/* Nothing is given back while the peer has unread bytes, even if it reads them later. */
+/* Nothing is released while the peer has unread bytes, and none of those bytes is lost. */
 static void trim_waits_for_the_reader(void)
 {
     bw_link_t *joined = NULL, *accepted = NULL;
@@ -164,8 +164,8 @@ static void trim_waits_for_the_reader(void)
     accepted->ops->close(accepted, NULL);
 }
 
-/* In a full mesh of 64 nodes on the same host: what a node holds if each link was used once and has
- * been idle since. */
+/* A full mesh of 64 nodes on the same host: measures the memory that a node uses if each link was
+ * used once and has been idle since. */
 static void idle_links_are_cheap(void)
 {
     enum { LINKS = 63 };
@@ -187,7 +187,8 @@ static void idle_links_are_cheap(void)
     CHECK_EQ(used_kb(), 0);
 }
 
-/* 40 MB pass through the smallest ring, because the header comes first and announces the length. */
+/* A frame of 40 MB passes through the smallest ring, because the header comes first and announces
+ * the length. */
 static void a_frame_larger_than_the_ring_streams_through(void)
 {
     const uint32_t len = 40 * 1000 * 1000 + 3;
@@ -228,7 +229,7 @@ static void a_frame_larger_than_the_ring_streams_through(void)
     accepted->ops->close(accepted, NULL);
 }
 
-/* A peer that has died or lies about its position can do no harm to trim and stats. */
+/* A peer that has died or lies about its position cannot cause harm in trim and stats. */
 static void trim_and_stats_of_a_lying_peer(void)
 {
     bw_link_t *joined = NULL, *accepted = NULL;

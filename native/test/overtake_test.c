@@ -10,7 +10,7 @@
 #define FRAGMENT 65536u
 #define SMALL 64u
 
-/* What the peer has read: a letter for each frame, and the number of bytes before it. */
+/* What the peer has read: one letter per frame, and the number of bytes before it. */
 static struct {
     char tags[4096];
     uint64_t at[4096];
@@ -45,8 +45,8 @@ static uint64_t sequence_of(uint32_t process)
     return (uint64_t)process << 32 | 0x33;
 }
 
-/* Sends a frame in two pieces, as the VM has them; the tag is its last byte. Returns false if it
- * was not taken. */
+/* Sends a frame in two pieces, as the VM would; the tag is its last byte. Returns false if it was
+ * not accepted. */
 static bool send_tagged(char tag, uint8_t header, uint32_t process, uint32_t fragment, size_t len)
 {
     uint8_t *bytes = calloc(1, len), *at = bytes;
@@ -106,7 +106,7 @@ static void peer_takes(const uint8_t *at, size_t len)
     read_by_peer.half_len = have - used;
 }
 
-/* Reads until this many frames have come, and wakes the pump whenever there is cause. */
+/* Reads until this many frames have arrived, and wakes the pump whenever there is a reason to. */
 static void peer_reads_frames(unsigned frames)
 {
     for (int ms = 0; ms < ARRIVES_MS && read_by_peer.frames < frames;) {
@@ -144,8 +144,9 @@ static uint64_t bytes_that_left(void)
 
 /* ---- cases ---- */
 
-/* One process sends fragments, another a small signal. Frames that can no longer be overtaken have
- * left or are under way: `in_ring` fragments in the ring, and little else. */
+/* One process sends fragments, another a small signal. The only frames that can no longer be
+ * overtaken are those that have left or are in flight: `in_ring` fragments in the ring, and little
+ * else. */
 static void pass_fragments(char large, char small, uint32_t in_ring)
 {
     unsigned frames = read_by_peer.frames + 151;
@@ -164,7 +165,7 @@ static void pass_fragments(char large, char small, uint32_t in_ring)
     CHECK_EQ(pump_queued(&here.pump), 0);
 }
 
-/* While no other frame passes fragments, more of them may be in the ring. */
+/* While no other frame overtakes fragments, the ring may contain more of them. */
 static void a_small_signal_passes_fragments(void)
 {
     CHECK_IN(start_distribution(64 * RING)); /* 4 MB, as between nodes */
@@ -186,8 +187,8 @@ static bw_status_t count_write(bw_link_t *link, const struct iovec *iov, int cou
     return here.real_ops->write(link, iov, count, taken_p);
 }
 
-/* Over a socket a fragment waits for the next ones until there are 512 KB or a flush is asked
- * for. */
+/* Over a socket, a fragment waits for the next ones until 512 KB are queued or a flush is
+ * requested. */
 static void fragments_go_together(void)
 {
     CHECK_IN(start_distribution(64 * RING));
@@ -196,7 +197,7 @@ static void fragments_go_together(void)
         writes = 0;
         CHECK_IN(send_large('a', 1, 7));
         CHECK_EQ(writes, 0);
-        CHECK(here.pump.is_unflushed); /* the driver asks for a flush */
+        CHECK(here.pump.is_unflushed); /* the driver requests a flush */
         CHECK(pump_flush(&here.pump));
         CHECK(writes > 0);
         CHECK_IN(peer_reads_frames(7));
@@ -206,16 +207,16 @@ static void fragments_go_together(void)
         CHECK_IN(peer_reads_frames(15));
         writes = 0;
         CHECK_IN(send_large('a', 1, 2));
-        CHECK_IN(send_small('b', 2)); /* takes the fragments along */
+        CHECK_IN(send_small('b', 2)); /* sends the fragments along with it */
         CHECK(writes > 0);
         CHECK_IN(peer_reads_frames(18));
-        CHECK_EQ(read_by_peer.tags[16], 'b'); /* before the continuation */
+        CHECK_EQ(read_by_peer.tags[16], 'b'); /* ahead of the continuation */
         CHECK_EQ(pump_queued(&here.pump), 0);
     }
     CHECK_IN(stop());
 }
 
-static int has_room; /* for this many pieces */
+static int has_room; /* number of pieces for which there is room */
 
 static bw_status_t write_some(bw_link_t *link, const struct iovec *iov, int count, size_t *taken_p)
 {
@@ -225,7 +226,7 @@ static bw_status_t write_some(bw_link_t *link, const struct iovec *iov, int coun
     return count > 0 ? here.real_ops->write(link, iov, count, taken_p) : BW_AGAIN;
 }
 
-/* This holds whichever frame comes first among those that go together over a socket. */
+/* This holds whichever frame comes first among those that are sent together over a socket. */
 static void few_small_signals_beside_fragments_suspend_nobody(void)
 {
     CHECK_IN(start_distribution(64 * RING));
@@ -267,7 +268,7 @@ static void what_a_sender_says_next_follows_its_fragments(void)
     CHECK_IN(stop());
 }
 
-/* The longer one has gone ahead by one fragment of five. */
+/* The longer message has already sent one fragment of five. */
 static void a_shorter_message_passes_a_longer_one(void)
 {
     unsigned first = 0, last = 170;
@@ -292,7 +293,7 @@ static void a_sender_that_fills_the_link_is_named(void)
 
     CHECK_IN(start_distribution(RING));
     CHECK_IN(send_large('a', 5, 200));
-    CHECK(!pump_next_change(&here.pump, &change)); /* one message, however large */
+    CHECK(!pump_next_change(&here.pump, &change)); /* a single message, however large it is */
     CHECK_IN(send_large('b', 5, 20));
     CHECK(pump_next_change(&here.pump, &change));
     CHECK_EQ(change.state, BW_SENDER_ASKED);
@@ -311,7 +312,8 @@ static void a_sender_that_fills_the_link_is_named(void)
     CHECK_IN(stop());
 }
 
-/* A sender that the VM does not suspend keeps the port busy only while it is asked about. */
+/* A sender that the VM does not suspend keeps the port busy only while the scheduler asks about
+ * it. */
 static void who_is_not_suspended_sends_on(void)
 {
     bw_sender_change_t change;
@@ -329,7 +331,7 @@ static void who_is_not_suspended_sends_on(void)
     CHECK_IN(stop());
 }
 
-/* The VM then treats each sender as it asked for, and as before once the peer reads again. */
+/* The VM then handles each sender as requested, and as before once the peer reads again. */
 static void a_peer_that_takes_nothing_makes_the_port_busy(void)
 {
     bw_sender_change_t change;
@@ -347,7 +349,7 @@ static void a_peer_that_takes_nothing_makes_the_port_busy(void)
     for (int watches = 0; watches < 20 && !shim.busy; watches++) {
         CHECK(pump_watch(&here.pump, &again));
         CHECK(again);
-        (void)poll(NULL, 0, 1); /* what a socket has taken arrives */
+        (void)poll(NULL, 0, 1); /* bytes that a socket has accepted arrive */
     }
     CHECK(shim.busy);
     CHECK(pump_next_change(&here.pump, &change));
@@ -360,7 +362,8 @@ static void a_peer_that_takes_nothing_makes_the_port_busy(void)
     CHECK_IN(stop());
 }
 
-/* Above 64 MB of all senders together the port is busy until a quarter of that has gone out. */
+/* If all senders together have more than 64 MB queued, the port is busy until a quarter of that has
+ * been sent. */
 static void all_that_waits_is_bounded(void)
 {
     uint32_t process = 1;

@@ -16,7 +16,7 @@
 
 static int other; /* the peer's end */
 
-/* How long the pump of the running case looks before it sleeps. 0: it never looks. */
+/* How long the pump of the running case polls before it sleeps. 0: it never polls. */
 static uint32_t poll_us;
 
 static void start_packets(int buffer, const void *read, size_t len)
@@ -37,7 +37,7 @@ static void start_packets(int buffer, const void *read, size_t len)
     bw_spin_init(&here.pump.spin, poll_us);
 }
 
-/* The poller calls if it has cause: the pump looks, or there is an event. */
+/* The poller calls the pump if there is a reason to: the pump is polling, or there is an event. */
 static wake_result_t poll_pump(void)
 {
     wake_result_t result = WAKE_ASLEEP;
@@ -84,8 +84,8 @@ static uint8_t *put_packet(uint8_t *at, uint32_t len)
     return at;
 }
 
-/* The peer reads a packet of that length in any number of parts; the pump is woken if there is
- * cause. */
+/* The peer reads a packet of that length in any number of parts; the pump is woken whenever there
+ * is a reason to. */
 static void peer_gets(uint32_t len)
 {
     uint64_t size = BW_PACKET_HEADER_BYTES + (uint64_t)len;
@@ -162,7 +162,8 @@ static void large_and_small_keep_their_order(void)
     CHECK_IN(stop_packets());
 }
 
-/* The kernel is full, so the pump queues what the kernel does not take, and senders wait. */
+/* The kernel's buffer is full, so the pump queues what the kernel does not accept, and senders have
+ * to wait. */
 static void what_the_kernel_does_not_take_is_queued(void)
 {
     uint32_t count = 0;
@@ -177,7 +178,7 @@ static void what_the_kernel_does_not_take_is_queued(void)
     here.pump.link->ops->stats(here.pump.link, &stats);
     CHECK_EQ(stats.fill_out, 0);
     CHECK(pump_queued(&here.pump) > 0);
-    for (int i = 0; i < 5; i++, count++) /* others had been under way */
+    for (int i = 0; i < 5; i++, count++) /* others were still in flight */
         CHECK_IN(send_message(1000));
     CHECK(pump_tick(&here.pump)); /* no tick is needed while bytes flow */
     CHECK_EQ(here.pump.frames_out, count);
@@ -198,7 +199,7 @@ static void *free_leftover(void *leftover)
     return NULL;
 }
 
-/* They were gathered and never flushed, and the kernel does not have room for all of them. */
+/* The bytes were gathered and never flushed, and the kernel does not have room for all of them. */
 static void last_words_are_sent_by_close(void)
 {
     bw_leftover_t left;
@@ -207,7 +208,7 @@ static void last_words_are_sent_by_close(void)
     int epoll;
 
     CHECK_IN(start_packets(8192, NULL, 0));
-    for (; count < 60; count++) /* less than the number at which they are sent without a flush */
+    for (; count < 60; count++) /* fewer than would be sent without a flush */
         CHECK_IN(send_message(1000));
     CHECK(!shim.busy);
     pump_reset(&here.pump);
@@ -241,8 +242,8 @@ static void *read_slowly(void *unused)
     return NULL;
 }
 
-/* Measures how long a thread takes for the 1 MB that a link has left unsent, if the link was closed
- * waited_ms ago. The peer reads it slowly or not at all. */
+/* Measures how long a thread needs for the 1 MB that a link has not sent yet, if the link was
+ * closed waited_ms ago. The peer reads it slowly or not at all. */
 static void free_rest(bool is_read, int64_t waited_ms, int64_t *took_ms_p)
 {
     bw_leftover_t left = {.fd = -1, .unsent.iov_len = 1 << 20};
@@ -254,7 +255,7 @@ static void free_rest(bool is_read, int64_t waited_ms, int64_t *took_ms_p)
         mmap(NULL, left.unsent.iov_len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     CHECK(left.unsent.iov_base != MAP_FAILED);
     left.map[0] = left.unsent;
-    for (ssize_t n = 1; n > 0;) /* until the system has no room for any of it */
+    for (ssize_t n = 1; n > 0;) /* until the system does not accept any of it */
         n = send(left.socket, left.unsent.iov_base, left.unsent.iov_len, MSG_DONTWAIT);
     if (is_read)
         CHECK_EQ(pthread_create(&reader, NULL, read_slowly, NULL), 0);
@@ -281,7 +282,7 @@ static void a_peer_that_reads_slowly_has_a_limit(void)
     int64_t took_ms;
 
     if (poll_us > 0)
-        return; /* the peer no longer reads */
+        return; /* the peer has stopped reading */
     CHECK_IN(free_rest(true, BW_LEFTOVER_QUIET_MS - 200, &took_ms));
     CHECK(took_ms > BW_LEFTOVER_QUIET_MS); /* the peer reads */
     CHECK(took_ms < BW_LEFTOVER_MS);
@@ -305,7 +306,7 @@ static void packets_come_in_any_pieces(void)
     ticks++;
     frames += 5;
     for (size_t piece = 1; piece < 200000; piece = piece * 3 + 1) {
-        /* 3 bytes, half a header, had been read before */
+        /* 3 bytes, half a header, were read beforehand */
         CHECK_IN(start_packets(0, stream, 3));
         for (uint8_t *at = stream + 3; at < end;) {
             size_t n = bw_least(piece, (uint64_t)(end - at));
@@ -337,7 +338,7 @@ static void the_peers_end_comes_behind_its_packets(void)
     CHECK_IN(stop_packets());
 }
 
-/* A cut packet is not delivered; the link has failed. */
+/* A truncated packet is not delivered; the link has failed. */
 static void half_a_packet_is_no_packet(void)
 {
     uint8_t stream[100];
@@ -364,8 +365,8 @@ static void lengths_are_bounded(void)
     }
 }
 
-/* Nothing is delivered after it, whether it came in a run or by itself, and the reason names the
- * culprit. */
+/* Nothing is delivered after it, whether it came in a run or by itself, and the reason identifies
+ * the signal. */
 static void a_signal_that_cannot_be_read_is_the_last(void)
 {
     static uint8_t stream[200000];
@@ -384,7 +385,7 @@ static void a_signal_that_cannot_be_read_is_the_last(void)
     }
 }
 
-/* Bytes written to a peer that has gone are lost, and the reader reports the end. */
+/* Bytes written to a peer that has gone are lost, and the reader reports the end of the stream. */
 static void a_peer_that_resets_is_noticed_by_the_reader(void)
 {
     struct linger at_once = {.l_onoff = 1};
@@ -404,14 +405,15 @@ static void a_peer_that_resets_is_noticed_by_the_reader(void)
     CHECK_IN(stop());
 }
 
-/* Notes `count` rounds of this many frames out and in, each `apart_us` after the previous one. */
+/* Records `count` rounds with this many frames out and in, each `apart_us` after the previous
+ * one. */
 static void talk(bw_rounds_t *rounds, int count, uint64_t out, uint64_t in, uint64_t apart_us)
 {
     for (int i = 0; i < count; i++)
         bw_round_ends(rounds, rounds->out + out, rounds->in + in, rounds->at_us + apart_us);
 }
 
-/* Many frames have gone out at once. */
+/* Many frames were sent at once. */
 static const bw_rounds_t of_many = {.at_us = 1000000};
 
 static void a_lone_caller_is_told_from_many(void)
@@ -427,17 +429,17 @@ static void a_lone_caller_is_told_from_many(void)
     CHECK(!bw_rounds_are_lone(&rounds));
     talk(&rounds, 100, 1, 0, 30); /* a process that casts */
     CHECK(!bw_rounds_are_lone(&rounds));
-    talk(&rounds, BW_ROUNDS_LONE, 1, 2, 30); /* a server that answers a lone caller */
+    talk(&rounds, BW_ROUNDS_LONE, 1, 2, 30); /* a server that answers a single caller */
     CHECK(bw_rounds_are_lone(&rounds));
     talk(&rounds, 1, 1, 20, 30);
     CHECK(!bw_rounds_are_lone(&rounds));
     talk(&rounds, 100, 20, 1, 30);
     CHECK(!bw_rounds_are_lone(&rounds));
-    talk(&rounds, BW_ROUNDS_LONE, 1, 0, BW_ROUND_APART_US); /* a process that casts now and then */
+    talk(&rounds, BW_ROUNDS_LONE, 1, 0, BW_ROUND_APART_US); /* a process that casts occasionally */
     CHECK(bw_rounds_are_lone(&rounds));
 }
 
-/* Two nodes of a mesh: each calls the other, through rpc, whenever its turn comes. */
+/* Two nodes of a mesh: each calls the other through rpc whenever its turn comes. */
 static void single_frames_need_no_gathering(void)
 {
     bw_rounds_t rounds = of_many;
@@ -445,15 +447,15 @@ static void single_frames_need_no_gathering(void)
     CHECK(!bw_rounds_are_single(&rounds));
     for (uint32_t i = 0; i < BW_ROUNDS_LONE; i += 3) {
         talk(&rounds, 1, 1, 0, 5000); /* calls */
-        talk(&rounds, 1, 1, 3, 5000); /* has the answer and is called, and answers */
-        talk(&rounds, 1, 1, 0, 50);   /* by two frames, between which a process runs */
+        talk(&rounds, 1, 1, 3, 5000); /* has received the answer, is called, and answers */
+        talk(&rounds, 1, 1, 0, 50);   /* with two frames, between which another process runs */
     }
     CHECK(bw_rounds_are_single(&rounds));
-    talk(&rounds, 1, 2, 1, 5000); /* a monitor and a message, which are gathered */
+    talk(&rounds, 1, 2, 1, 5000); /* a monitor and a message, which are gathered into one send */
     CHECK(!bw_rounds_are_single(&rounds) && bw_rounds_are_lone(&rounds));
     talk(&rounds, BW_ROUNDS_LONE, 1, 1, 50);
     CHECK(bw_rounds_are_single(&rounds));
-    talk(&rounds, 1, 1, 0, BW_ROUND_NEAR_US - 1); /* the same, but each went out alone */
+    talk(&rounds, 1, 1, 0, BW_ROUND_NEAR_US - 1); /* the same, but each was sent separately */
     CHECK(!bw_rounds_are_single(&rounds) && bw_rounds_are_lone(&rounds));
     talk(&rounds, BW_ROUNDS_LONE, 1, 1, 50);
     talk(&rounds, 3, 1, 0, 50); /* a process that casts */
@@ -478,7 +480,7 @@ static void a_quiet_link_is_as_a_new_one(void)
     talk(&rounds, 1, 1, 1, 50);
     CHECK(bw_rounds_are_single(&rounds));
     talk(&rounds, 1, BW_ROUND_LONE_FRAMES + 1, 0, BW_ROUND_QUIET_US);
-    CHECK(!bw_rounds_are_lone(&rounds)); /* the pattern breaks at once */
+    CHECK(!bw_rounds_are_lone(&rounds)); /* a single exception breaks the pattern immediately */
 }
 
 static const check_case_t cases[] = {

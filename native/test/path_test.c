@@ -19,7 +19,7 @@ static bool offer(path_t *path, uint64_t now_ns, uint32_t size)
     return path_offer(path, now_ns, packet, size, size, 1);
 }
 
-/* Takes the next packet at the moment of its arrival. */
+/* Takes the next packet at the moment at which it arrives. */
 static uint64_t take(path_t *path, uint32_t *size)
 {
     uint64_t when = path_next(path);
@@ -120,7 +120,7 @@ static void rate_and_delay(void)
         CHECK_EQ(size, SIZE);
     }
     CHECK_EQ(path_next(path), UINT64_MAX);
-    /* A line that was idle has not saved up anything. */
+    /* A line that was idle does not accumulate unused capacity. */
     CHECK(offer(path, 5000 * US, SIZE));
     CHECK_EQ(take(path, &size), (uint64_t)(5000 + 10 + 500) * US);
     CHECK_EQ(path_counts(path)->packets, 101);
@@ -128,7 +128,8 @@ static void rate_and_delay(void)
     path_close(path);
 }
 
-/* 40 bytes at 7 Mbit/s take 45714 ns and two sevenths. After a second nothing may be missing. */
+/* 40 bytes at 7 Mbit/s take 45714 and two sevenths ns. After a second no time may have been lost to
+ * rounding. */
 static void fractions_are_kept(void)
 {
     path_settings_t settings = gigabit;
@@ -157,14 +158,14 @@ static void queue_is_bounded(void)
         CHECK_EQ(offer(path, 0, SIZE), i < 100);
     CHECK_EQ(path_counts(path)->dropped, 50);
     CHECK_EQ(path_counts(path)->most_queued_bytes, 100 * SIZE);
-    /* The line has sent ten. */
+    /* The line has sent ten of them. */
     for (int i = 0; i < 20; i++)
         CHECK_EQ(offer(path, 100 * US, SIZE), i < 10);
     CHECK_EQ(path_counts(path)->dropped, 60);
     path_close(path);
 }
 
-/* The ring has room for everything that the queue and the delay let in. */
+/* The ring has room for every packet that the queue and the delay admit. */
 static void small_packets_fit(void)
 {
     path_t *path = path_open(&gigabit, 0);
@@ -180,7 +181,7 @@ static void small_packets_fit(void)
     path_close(path);
 }
 
-/* Random packets at random times are compared with a plain list. */
+/* Compares random packets at random times with a plain list. */
 static void order_and_content(void)
 {
     static struct {
@@ -241,8 +242,8 @@ static int lost(const path_settings_t *settings, unsigned int direction, uint32_
     return count;
 }
 
-/* The seeds are fixed, so these are always the same numbers; they may be five standard deviations
- * from 2 %. */
+/* The seeds are fixed, so the result is always the same; it may be up to five standard deviations
+ * away from 2 %. */
 static void loss_share(void)
 {
     path_settings_t settings = gigabit;

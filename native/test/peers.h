@@ -2,8 +2,8 @@
 #ifndef BW_TEST_PEERS_H
 #define BW_TEST_PEERS_H
 
-/* Shared by the tests of the shm carrier: peers at a listener, bytes through a link, and cases that
- * need their own process. */
+/* Shared by the tests of the shm carrier: simulated peers of a listener, transferring bytes through
+ * a link, and running cases in a separate process. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stddef.h>
@@ -18,7 +18,7 @@
 #define RING BW_RING_MIN_BYTES
 #define PAGE 65536u /* the segment's first page holds the ring headers */
 
-/* A peer's message in the wire format. */
+/* A peer's message, in wire format. */
 typedef struct {
     uint8_t token[BW_TOKEN_BYTES];
     uint32_t version, reserved;
@@ -48,7 +48,7 @@ static inline void in_child(void (*run)(void))
     CHECK_EQ(WEXITSTATUS(status), 0); /* sanitizers and memcheck use other exit codes */
 }
 
-/* Sets a limit; call it only in a child. */
+/* Sets a limit. Must be called only in a child. */
 static inline void limit(int resource, rlim_t value)
 {
     struct rlimit now;
@@ -84,7 +84,7 @@ static inline int connect_to(const bw_shm_listener_t *listener)
     return fd;
 }
 
-/* Sends any bytes with any number of descriptors, whereas bw_shm_send sends only a few. */
+/* Sends any bytes with any number of descriptors; bw_shm_send is limited to a few. */
 static inline bool send_with(int fd, const void *bytes, size_t len, const int *fds, size_t count)
 {
     union {

@@ -3,8 +3,8 @@
 #define BW_TEST_PORT_PAIR_H
 
 /*
- * Two ports of the whole driver in the VM of vm.h, joined over the carrier of the running case.
- * After each case no memory, binaries, descriptors, mappings or jobs may be left.
+ * Two complete driver ports in the VM of vm.h, joined over the carrier of the running case. After
+ * each case, no memory, binaries, descriptors, mappings or jobs may be left.
  */
 #include "carriers.h"
 #include "ports.h"
@@ -34,7 +34,7 @@ static inline bool both_have_ended(void)
     return vm_reason(one) && vm_reason(other);
 }
 
-/* Closes both ports in whatever state they are, and checks that nothing is left. */
+/* Closes both ports in whatever state they are, and checks that nothing was leaked. */
 static inline void stop(void)
 {
     vm_hold_jobs(false);
@@ -42,7 +42,7 @@ static inline void stop(void)
     vm_close(other);
     for (int round = 0; round < PORT_ROUNDS && !both_have_ended(); round++)
         if (!vm_run(1))
-            vm_skip(100); /* the time that a last flush may take */
+            vm_skip(100); /* time allowed for a final flush */
     CHECK(both_have_ended());
     vm_forget(one);
     vm_forget(other);
@@ -92,7 +92,7 @@ static inline void send_when_idle(ErlDrvPort port, size_t len)
     CHECK_IN(send_frame(port, len));
 }
 
-/* Looks as an owner does that was told to look. */
+/* Looks for input like an owner that was told to poll. */
 static inline void look_until_it_sleeps(ErlDrvPort port)
 {
     vm_reply_t reply = {.len = 0};

@@ -41,7 +41,7 @@ static void frames_go_both_ways(void)
     CHECK_IN(stop());
 }
 
-/* Flushes as the keepers of both ports do, and returns whether everything has come. */
+/* Flushes like the keepers of both ports, and returns whether everything has arrived. */
 static bool is_flushed_and_all_has_come(void)
 {
     ErlDrvPort ports[] = {one, other};
@@ -55,7 +55,8 @@ static bool is_flushed_and_all_has_come(void)
     return all_has_come();
 }
 
-/* This includes the end of a frame that waited for room, which goes out when no process sends. */
+/* This includes the end of a frame that was waiting for room, which is sent although no process
+ * sends anything more. */
 static void frames_that_gather_come(void)
 {
     CHECK_IN(start_active(0));
@@ -70,7 +71,7 @@ static void frames_that_gather_come(void)
     CHECK_IN(stop());
 }
 
-/* The number of system calls with which a port has read. */
+/* Returns the number of system calls that a port has made to read. */
 static uint64_t reads_of(ErlDrvPort port)
 {
     vm_reply_t stats;
@@ -106,7 +107,7 @@ static void a_packet_costs_one_read(void)
     CHECK_IN(stop());
 }
 
-/* The peer notices that a port has closed, with the reason of a closed socket. */
+/* The peer notices that a port has closed; the reason is that of a closed socket. */
 static void a_closed_port_ends_its_peer(void)
 {
     CHECK_IN(start_active(0));
@@ -119,7 +120,7 @@ static void a_closed_port_ends_its_peer(void)
     CHECK_IN(stop());
 }
 
-/* If the port has time to look, its owner is told to look until the port lets it sleep. */
+/* If the port has time to poll, its owner is told to keep looking until the port lets it sleep. */
 static void the_owner_looks(void)
 {
     const char *term = NULL;
@@ -179,8 +180,8 @@ static void start_telling(void)
     CHECK(port_activates(one, 0) && port_activates(other, 0));
 }
 
-/* Each sample travels once, with a tick or with a frame and never by itself. A sample that is too
- * large is cut. */
+/* Each sample is sent once, with a tick or with a frame and never by itself. A sample that is too
+ * large is clamped. */
 static void the_load_goes_along(void)
 {
     uint64_t sent;
@@ -192,7 +193,7 @@ static void the_load_goes_along(void)
     CHECK_IN(load_comes(LOAD(1, 1)));
     CHECK(port_samples_load(one, 255, UINT32_MAX));
     CHECK(port_does(one, COMMAND_STATS, NULL, &stats));
-    /* The VM takes anything but its own tick for traffic, and then leaves out the next tick. */
+    /* The VM counts everything except its own tick as traffic, and then omits the next tick. */
     CHECK_EQ(bw_number(stats.bytes + 24, 8), 1);
     sent = bw_number(stats.bytes + 8, 8);
     for (int i = 0; i < 100; i++)
@@ -209,7 +210,7 @@ static void the_load_goes_along(void)
     CHECK_IN(stop());
 }
 
-/* This also holds while some bytes always wait for room, and every frame still comes. */
+/* This also holds while some bytes always wait for room, and every frame still arrives. */
 static void a_full_link_tells_the_load(void)
 {
     CHECK_IN(start_joined());
@@ -231,7 +232,7 @@ static void a_full_link_tells_the_load(void)
     CHECK_IN(stop());
 }
 
-/* If the peer speaks only packets, a session is needed to ensure that it knows load words. */
+/* If the peer uses only packets, a session is needed to ensure that it understands load words. */
 static void any_other_peer_is_told_no_load(void)
 {
     CHECK_IN(start_joined());
@@ -242,7 +243,7 @@ static void any_other_peer_is_told_no_load(void)
 
 /* ---- faults ---- */
 
-/* Runs turns of the VM in which no time passes, so that everything that can move has moved. */
+/* Runs rounds of the VM in which no time passes, so that everything that can move has moved. */
 static void run_a_while(void)
 {
     for (int round = 0; round < 50; round++)
@@ -302,7 +303,7 @@ static void frames_are_delayed_both_ways(void)
     CHECK_IN(stop_faulty());
 }
 
-/* Even if there is more than can be held at once, everything comes, and in order. */
+/* Even if there is more data than can be held at once, everything arrives in order. */
 static void frames_of_any_length_pass_a_fault(void)
 {
     CHECK_IN(start_faulty(&(bw_fault_t){.delay_ms = 5, .jitter_ms = 20}));
@@ -330,7 +331,7 @@ static void a_rate_limits_both_ways(void)
     CHECK_IN(stop_faulty());
 }
 
-/* Held bytes make the port busy, as if the peer took nothing, and arrive afterwards. */
+/* Held bytes make the port busy, as if the peer had stopped reading, and arrive afterwards. */
 static void what_is_held_comes_when_the_fault_ends(void)
 {
     uint64_t sent = 0;
@@ -381,7 +382,7 @@ static void what_is_delayed_comes_before_the_end(void)
     CHECK_IN(stop_faulty());
 }
 
-/* So do the last bytes of the port that has the fault. */
+/* The same applies to the last bytes of the port that has the fault. */
 static void a_faulty_port_says_its_last_words(void)
 {
     CHECK_IN(start_faulty(&(bw_fault_t){.delay_ms = 10000}));
@@ -404,8 +405,8 @@ static void held_in_every_way(void)
 
 /* ---- flushing ---- */
 
-/* A few bytes may wait without making the port busy, and it depends on the system how much of a
- * frame it leaves over. */
+/* A few bytes may wait without making the port busy, and the system determines how much of a frame
+ * is left over. */
 static bool is_full(void)
 {
     return port_queued(one) > 0 && vm_is_busy(one);
@@ -423,8 +424,8 @@ static void start_full(void)
     CHECK(is_full());
 }
 
-/* At least the frames that left this process arrive. On a shared ring, or if a thread sends, the
- * rest arrive as well. */
+/* At least the frames that left this process arrive. On a shared ring, or if a thread does the
+ * sending, the rest arrive as well. */
 static uint64_t frames_that_left(void)
 {
     uint64_t frames = 0, size = bw_frame_size(300000);
@@ -450,8 +451,8 @@ static void a_port_that_closes_flushes(void)
     CHECK_IN(stop());
 }
 
-/* The peer does not read, so a flush ends after a second in which nothing leaves. In the first
- * seconds the system may still accept some bytes. */
+/* The peer does not read, so a flush ends after a second in which no bytes were sent. During the
+ * first seconds the system may still accept some bytes. */
 static void flushing_ends(void)
 {
     CHECK_IN(start_full());
@@ -470,8 +471,8 @@ static void flushing_ends(void)
 
 /* ---- ends ---- */
 
-/* Closes one port, both, or the second one, in a given state, with stop_select called late or at
- * once. */
+/* Closes one port, both ports, or the second one, in a given state, with stop_select called late or
+ * immediately. */
 static void end_in(void (*begin)(void))
 {
     for (int who = 0; who < 8; who += who == 2 ? 5 : 1) { /* both: stop_select is called late */
@@ -550,8 +551,9 @@ static void a_port_may_end_in_any_state(void)
 
 /* ---- wrong commands ---- */
 
-/* Gives any command with any bytes, in each state: the port must answer or return badarg, and can
- * still be closed. Commands that name a descriptor or a file of this process are left out. */
+/* Issues every command with arbitrary bytes, in each state: the port must answer or return badarg,
+ * and it must still be possible to close it. Commands that refer to a descriptor or a file of this
+ * process are excluded. */
 static void command_all(ErlDrvPort port, uint64_t *random)
 {
     for (unsigned command = 0; command < 48; command++)
@@ -609,8 +611,8 @@ static bool has_been_told(void)
     return is_told;
 }
 
-/* The distribution handshake passes over a link that carries no frames yet. Bytes that it has read
- * are consumed, and the rest is left for the frames. */
+/* The distribution handshake runs over a link that does not carry frames yet. Bytes that it has
+ * read are consumed, and the rest is left for the frames. */
 static void bytes_go_over_an_idle_link(void)
 {
     const words_t three = {{0, 0, 0, 3}, 4}, four = {{0, 0, 0, 4}, 4};
@@ -638,7 +640,7 @@ static void bytes_go_over_an_idle_link(void)
     CHECK_IN(stop());
 }
 
-/* A process that waits for bytes is told when the peer goes away. */
+/* A process that is waiting for bytes is notified when the peer goes away. */
 static void a_wait_for_bytes_ends_with_the_peer(void)
 {
     const words_t three = {{0, 0, 0, 3}, 4};
@@ -707,7 +709,7 @@ static void *poll_many(void *unused)
     return unused;
 }
 
-/* Senders and pollers are separate threads; only one at a time is in a port. */
+/* Senders and pollers are separate threads; only one of them is inside a port at a time. */
 static void any_thread_may_call(void)
 {
     pthread_t threads[3];
@@ -738,7 +740,7 @@ static bool is_loaded(void)
     return strcmp(carrier->kind, "rdma") == 0;
 }
 
-/* A connecting port does not wait for earlier jobs, such as the rest of a link to a slow peer. */
+/* A connecting port does not wait for earlier jobs, such as freeing a link to a slow peer. */
 static void a_loaded_carrier_needs_no_thread(void)
 {
     words_t use = {.len = 0};

@@ -3,8 +3,8 @@
 #define BW_TEST_PORTS_H
 
 /*
- * The driver's commands (native/driver, beamway_port.erl), for programs that give them to a port of
- * test/vm, and two ports joined over a carrier.
+ * The driver's commands (native/driver, beamway_port.erl), for programs that issue them to a port
+ * of test/vm, and joining two ports over a carrier.
  */
 #include <stdio.h>
 #include <string.h>
@@ -43,12 +43,11 @@ enum {
 };
 
 #define PORT_RING BW_RING_MIN_BYTES
-#define PORT_ROUNDS                                                                                \
-    20000 /* rounds of the VM, about a millisecond each, after which everything under way has      \
-             arrived */
+/* Everything in flight has arrived after this many rounds of the VM of about a millisecond each. */
+#define PORT_ROUNDS 20000
 
 #ifdef BW_TEST_RDMA
-/* The carrier is linked with the program, but the driver loads it all the same. */
+/* The carrier is linked into the program, but the driver loads it nevertheless. */
 #define RDMA_LIBRARY "beamway_rdma.so"
 
 bw_carrier_fn bw_carrier;
@@ -81,14 +80,14 @@ int own_dlclose(void *library)
 }
 #endif
 
-/* Suits check_clean_up. */
+/* Can be used as check_clean_up. */
 static inline void drop_ports(void)
 {
     if (!vm_reset() || !vm_is_clean())
         printf("    that stays\n");
 }
 
-/* A command's bytes, put one after the other. */
+/* The bytes of a command, assembled one field after the other. */
 typedef struct {
     uint8_t bytes[256];
     size_t len;
@@ -106,8 +105,8 @@ static inline void put_number(words_t *words, uint64_t number, int bytes)
     words->len += (size_t)bytes;
 }
 
-/* Gives a command and returns whether it succeeded; *reply_p has the answer without its status
- * byte. A thread of the VM may have to do it first. */
+/* Issues a command and returns whether it succeeded; *reply_p contains the reply without its status
+ * byte. A thread of the VM may have to execute the command first. */
 static inline bool port_does(ErlDrvPort port, unsigned command, const words_t *words,
                              vm_reply_t *reply_p)
 {
@@ -122,7 +121,7 @@ static inline bool port_does(ErlDrvPort port, unsigned command, const words_t *w
         for (int round = 0; round < PORT_ROUNDS && !term; round++) {
             (void)vm_run(1);
             while ((term = vm_heard(port)) && strncmp(term, "{port,done,", 11) != 0)
-                ; /* there is news of the link */
+                ; /* skip news of the link */
         }
         if (!term)
             return false;
@@ -141,7 +140,7 @@ static inline bool port_does(ErlDrvPort port, unsigned command, const words_t *w
     return true;
 }
 
-/* Returns how many bytes wait for room. */
+/* Returns how many bytes are waiting for room. */
 static inline uint64_t port_queued(ErlDrvPort port)
 {
     vm_reply_t stats;
@@ -158,7 +157,7 @@ static inline bool port_samples_load(ErlDrvPort port, uint8_t cpu_percent, uint3
     return port_does(port, COMMAND_LOAD, &words, NULL);
 }
 
-/* Returns what the peer has last reported, without the system's part; 0: nothing. */
+/* Returns the load that the peer last reported, without the system's part; 0: no report. */
 static inline uint64_t port_peer_load(ErlDrvPort port)
 {
     vm_reply_t stats;
@@ -182,7 +181,7 @@ static inline bool port_uses(ErlDrvPort port, const char *kind)
     return port_does(port, COMMAND_USE, &words, NULL);
 }
 
-/* Makes rounds until STEP reports at least this state, or the link fails. */
+/* Runs rounds until STEP reports at least this state, or the link fails. */
 static inline bool port_steps_to(ErlDrvPort port, bw_state_t state, vm_reply_t *reply_p)
 {
     for (int round = 0; round < PORT_ROUNDS; round++) {
@@ -204,7 +203,7 @@ static inline bool port_listens(ErlDrvPort port, const attempt_t *attempt)
     return port_uses(port, carrier->kind) && port_does(port, COMMAND_LISTEN, &words, NULL);
 }
 
-/* Connects to what a listener has reported: token, length of the address, address. */
+/* Connects to the address that a listener has reported: token, length of the address, address. */
 static inline bool port_connects(ErlDrvPort port, attempt_t *attempt, const uint8_t *told)
 {
     words_t words = {.len = 0};
@@ -217,14 +216,14 @@ static inline bool port_connects(ErlDrvPort port, attempt_t *attempt, const uint
     return port_uses(port, carrier->kind) && port_does(port, COMMAND_CONNECT, &words, NULL);
 }
 
-/* Gives a command that a thread of the VM must carry out first. */
+/* Issues a command that a thread of the VM must execute first. */
 static inline vm_reply_t use_a_file(ErlDrvPort port)
 {
     return vm_control(port, COMMAND_USE, "rdma\0/nowhere.so", 16);
 }
 
-/* Whether a command with these bytes would open descriptors, files or sockets that are not the
- * test's own, or would take long. */
+/* Returns whether a command with these bytes would open descriptors, files or sockets that do not
+ * belong to the test, or would take long. */
 static inline bool names_something(unsigned command, uint8_t *bytes, size_t len)
 {
     if (command == COMMAND_USE && len > 0)
@@ -234,7 +233,7 @@ static inline bool names_something(unsigned command, uint8_t *bytes, size_t len)
            (command == COMMAND_DERIVE && len > 0 && bytes[0] < len);
 }
 
-/* Starts connecting one port to the other; *told_p is the latest answer of the listening port. */
+/* Starts connecting one port to the other; *told_p is the latest reply from the listening port. */
 static inline bool begin_to_join(ErlDrvPort one, ErlDrvPort other, vm_reply_t *told_p)
 {
     attempt_t attempt;
@@ -267,7 +266,7 @@ static inline bool both_step_to_a_link(const ErlDrvPort ports[2], bool is_linked
     return is_linked[0] && is_linked[1];
 }
 
-/* Makes a link between two ports, from which neither reads yet. */
+/* Sets up a link between two ports, neither of which reads yet. */
 static inline bool join_ports(ErlDrvPort one, ErlDrvPort other)
 {
     const ErlDrvPort ports[2] = {one, other};

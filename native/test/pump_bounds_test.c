@@ -4,13 +4,13 @@
  */
 #include "pump_ends.h"
 
-#define CALL_BYTES_MAX ((uint64_t)8 << 20) /* about 2 ms of copying; no call may move more */
+#define CALL_BYTES_MAX ((uint64_t)8 << 20) /* about 2 ms of copying; the limit for one call */
 #define CALL_FRAMES_MAX 20000u
 
-/* What the peer has moved within one call of the pump. */
+/* How much the peer has moved during one call of the pump. */
 static uint64_t hooked_frames, hooked_bytes;
 
-/* The peer is so fast that there is always one more frame when the pump wants to sleep. */
+/* The peer is so fast that another frame arrives whenever the pump wants to sleep. */
 static bw_status_t arm_read_too_late(bw_link_t *link)
 {
     bw_span_t span = {0};
@@ -32,21 +32,21 @@ static void a_fast_writer_does_not_keep_a_call_from_ending(void)
     CHECK_IN(peer_writes(8));
     CHECK_EQ(wake_pump(), WAKE_ASLEEP);
     CHECK(hooked_frames <= CALL_FRAMES_MAX);
-    /* any bytes left lead to another call */
+    /* any remaining bytes lead to another call */
     here.ops.arm_read = here.real_ops->arm_read;
     CHECK_EQ(wake_for(hooked_frames + 1), WAKE_ASLEEP);
     CHECK_EQ(got.frames, hooked_frames + 1);
     CHECK_IN(stop());
 }
 
-/* The peer is so fast that the ring is empty again whenever the pump has written something. */
+/* The peer is so fast that the ring is empty again as soon as the pump has written something. */
 static void commit_and_be_read(bw_link_t *link, size_t n)
 {
     here.real_ops->commit(link, n);
     hooked_bytes += peer_reads_all();
 }
 
-/* Far more than one call may move. The test's sockets take a few KB at a time. */
+/* Far more than one call may move. The test's sockets accept only a few KB at a time. */
 static size_t many_bytes(void)
 {
     return carrier->is_shared ? 48u << 20 : 12u << 20;
@@ -66,17 +66,17 @@ static void a_fast_reader_does_not_keep_a_call_from_ending(void)
     for (int idle = 0; idle < ARRIVES_MS && all < bw_frame_size(len);) {
         uint64_t before = all;
 
-        hooked_bytes = peer_reads_all(); /* bytes that a socket still had under way */
+        hooked_bytes = peer_reads_all(); /* bytes that were still in flight on a socket */
         all += hooked_bytes;
         if (all == bw_frame_size(len))
             break;
         if (carrier->is_shared || (carrier->at_rest && shim.busy))
-            CHECK(pump_is_called()); /* otherwise the transfer would stop here */
+            CHECK(pump_is_called()); /* otherwise the transfer would stall here */
         hooked_bytes = 0;
         CHECK_EQ(wake_pump(), WAKE_ASLEEP);
         CHECK(hooked_bytes <= CALL_BYTES_MAX);
         all += hooked_bytes;
-        if (all == before) /* a socket's receiver has not reported room yet */
+        if (all == before) /* a socket's receiver has not reported free space yet */
             idle += 1 + poll(NULL, 0, 1);
     }
     CHECK_EQ(all, bw_frame_size(len));
@@ -84,7 +84,7 @@ static void a_fast_reader_does_not_keep_a_call_from_ending(void)
     CHECK_IN(stop());
 }
 
-/* Both happen at once: there is always one more frame, and always room. */
+/* Both happen at once: there is always another frame, and there is always room. */
 static void a_fast_peer_does_not_keep_a_call_from_ending(void)
 {
     uint64_t read_before;
@@ -111,7 +111,7 @@ static void a_fast_peer_does_not_keep_a_call_from_ending(void)
     CHECK_IN(stop());
 }
 
-/* A hostile peer, whose large frame grows by a byte whenever the pump wants to sleep. */
+/* A hostile peer, whose large frame grows by one byte whenever the pump wants to sleep. */
 static bw_status_t arm_read_a_byte_too_late(bw_link_t *link)
 {
     bw_span_t span = {0};

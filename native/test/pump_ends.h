@@ -2,8 +2,8 @@
 #ifndef BW_TEST_PUMP_ENDS_H
 #define BW_TEST_PUMP_ENDS_H
 
-/* The driver's pump over a real link of each carrier, without a VM. The test works the other end by
- * hand. */
+/* The driver's pump over a real link of each carrier, without a VM. The test operates the other end
+ * by hand. */
 #include "carriers.h"
 #include "driver_shim.h"
 
@@ -17,11 +17,11 @@ static struct {
     bw_pump_t pump;
     bw_link_t *peer;
     const bw_carrier_t *real_ops;
-    bw_carrier_t ops; /* of the pump's link, with hooks */
-    uint8_t *spoils;  /* the frame that is delivered next, as the peer has it mapped, or NULL */
+    bw_carrier_t ops; /* the function table of the pump's link, with hooks */
+    uint8_t *spoils;  /* the frame to be delivered next, as mapped by the peer, or NULL */
 } here;
 
-/* What "the VM" got: the numbers of frames and bytes, and whether each byte was that of
+/* What "the VM" received: the numbers of frames and bytes, and whether each byte matched
  * pattern(). */
 static struct {
     uint64_t frames, bytes;
@@ -39,7 +39,7 @@ static inline void check_pattern(const uint8_t *at, uint64_t len)
         got.wrong |= at[i] != pattern(len, i);
 }
 
-/* The VM reads a frame more than once; a hostile peer writes between its passes. */
+/* The VM reads a frame more than once; a hostile peer writes to it between these passes. */
 static void shim_deliver(const uint8_t *at, uint64_t len)
 {
     got.frames++;
@@ -52,7 +52,7 @@ static void shim_deliver(const uint8_t *at, uint64_t len)
     here.spoils += bw_frame_size((uint32_t)len);
 }
 
-/* Whether the poller would report nothing and the pump has not asked to be called. */
+/* Returns whether the poller would report nothing and the pump has not asked to be called. */
 static inline bool pump_is_quiet(void)
 {
     return !here.pump.comes_back && is_quiet(here.pump.link);
@@ -63,7 +63,7 @@ static inline bool pump_is_called(void)
     return here.pump.comes_back || is_readable(here.pump.link);
 }
 
-/* Calls the pump as if the poller had reported every event it can report. */
+/* Calls the pump as if the poller had reported every possible event. */
 static inline wake_result_t wake_pump(void)
 {
     const bw_link_t *link = here.pump.link;
@@ -74,7 +74,7 @@ static inline wake_result_t wake_pump(void)
     return pump_wake(&here.pump);
 }
 
-/* Lets the owner of the other end continue. */
+/* Lets the owner of the other end run. */
 static inline void run_other_end(const bw_link_t *waited_for)
 {
     if (waited_for == here.peer && !pump_is_quiet())
@@ -136,7 +136,7 @@ static inline void send_message(size_t len)
     CHECK(fine);
 }
 
-/* The peer writes a whole frame; there must be room. */
+/* The peer writes a complete frame; there must be room for it. */
 static inline void peer_writes(uint32_t len)
 {
     uint64_t size = bw_frame_size(len);
@@ -150,7 +150,8 @@ static inline void peer_writes(uint32_t len)
     here.peer->ops->commit(here.peer, (size_t)size);
 }
 
-/* The peer takes all there is. Returns the number of bytes and does not check their values. */
+/* The peer reads everything available. Returns the number of bytes without checking their
+ * values. */
 static inline uint64_t peer_reads_all(void)
 {
     bw_span_t span = {0};
@@ -163,7 +164,7 @@ static inline uint64_t peer_reads_all(void)
     return bytes;
 }
 
-/* The peer takes incoming bytes, and the pump is woken, until there have been `bytes`. */
+/* The peer reads, and the pump is woken, until `bytes` bytes have arrived. */
 static inline void peer_reads(uint64_t bytes)
 {
     for (uint64_t read = 0; read < bytes;) {
@@ -177,7 +178,8 @@ static inline void peer_reads(uint64_t bytes)
     }
 }
 
-/* The peer has taken everything. Room comes, over rdma with a delay, and the poller reports it. */
+/* The peer has read everything. Room becomes free, over rdma with a delay, and the poller reports
+ * it. */
 static inline void room_comes(void)
 {
     for (int ms = 0; ms < ARRIVES_MS && (shim.busy || pump_queued(&here.pump) > 0); ms++) {
@@ -191,15 +193,16 @@ static inline void room_comes(void)
     CHECK_EQ(pump_queued(&here.pump), 0);
 }
 
-/* The poller calls the pump whenever there is cause, until this many frames have been delivered or
- * the pump returns something else. At the first call the bytes may still be under way. */
+/* The poller calls the pump whenever there is a reason to, until this many frames have been
+ * delivered or the pump returns something else. At the first call the bytes may still be in
+ * flight. */
 static inline wake_result_t wake_for(uint64_t frames)
 {
     wake_result_t result = wake_pump();
 
     for (int ms = 0; ms < ARRIVES_MS && result == WAKE_ASLEEP && got.frames < frames; ms++) {
         if (here.peer)
-            run_end_of(here.peer); /* sends the rest that a socket holds */
+            run_end_of(here.peer); /* sends what a socket link still holds back */
         if (pump_is_quiet())
             (void)poll(NULL, 0, 1);
         else

@@ -11,7 +11,7 @@ static void frames_of_every_kind_of_size_arrive(void)
     static const uint32_t lens[] = {1, 7, 8, 9, 64, 4095, 4096, 4097, 30000, 65528};
     uint64_t bytes = 0;
 
-    /* part of rdma's ring is free, but the writer does not know yet */
+    /* part of rdma's ring is free, but the writer has not been told yet */
     CHECK_IN(start(carrier->at_rest ? 2 * RING : RING));
     for (size_t i = 0; i < sizeof lens / sizeof *lens; i++) {
         CHECK_IN(peer_writes(lens[i]));
@@ -21,8 +21,8 @@ static void frames_of_every_kind_of_size_arrive(void)
         CHECK_EQ(got.bytes, bytes);
         CHECK(!got.wrong);
     }
-    CHECK_IN(peer_writes(0)); /* a tick is counted, not delivered */
-    /* rdma's completions wake the pump as well */
+    CHECK_IN(peer_writes(0)); /* ticks are counted but not delivered */
+    /* rdma's completions also wake the pump */
     while (here.pump.frames_in == sizeof lens / sizeof *lens) {
         CHECK(pump_is_called());
         CHECK_EQ(wake_pump(), WAKE_ASLEEP);
@@ -32,8 +32,8 @@ static void frames_of_every_kind_of_size_arrive(void)
     CHECK_IN(stop());
 }
 
-/* For frames of each size, however they are delivered: a peer that writes while the VM decodes must
- * not reach the bytes being decoded. */
+/* For frames of each size, however they are delivered: a peer that writes while the VM is decoding
+ * must not be able to change the bytes being decoded. */
 static void what_the_vm_decodes_is_out_of_the_peers_reach(void)
 {
     static const uint32_t lens[] = {1,    8,    64,   100,   1023,  1024,   1025,   64,    64,
@@ -54,7 +54,8 @@ static void what_the_vm_decodes_is_out_of_the_peers_reach(void)
     CHECK_IN(stop());
 }
 
-/* A frame comes byte by byte: at each step the pump sleeps, armed and quiet, and is woken. */
+/* A frame arrives byte by byte: after each byte the pump sleeps, armed and quiet, and is then
+ * woken. */
 static void half_a_frame_is_slept_on(void)
 {
     uint8_t frame[BW_FRAME_HEADER_BYTES + 104];
@@ -80,7 +81,7 @@ static void half_a_frame_is_slept_on(void)
     CHECK_IN(stop());
 }
 
-/* There is more than one turn delivers, and the rest needs no separate event. */
+/* There are more frames than one turn delivers, and no separate event announces the rest. */
 static void frames_of_several_turns_arrive(void)
 {
     CHECK_IN(start(RING));
@@ -93,7 +94,7 @@ static void frames_of_several_turns_arrive(void)
     CHECK_IN(stop());
 }
 
-/* The frame is larger than the ring, so it is gathered, with padding of every length. */
+/* The frame is larger than the ring, so it is copied out, with padding of every length. */
 static void large_frames_are_gathered(void)
 {
     for (uint32_t len = 5 * RING; len < 5 * RING + 9; len++) {
@@ -120,7 +121,7 @@ static void large_frames_are_gathered(void)
             written += n;
             CHECK(wake_pump() == WAKE_ASLEEP);
         }
-        while (got.frames == 0) { /* a socket's peer passes on what it holds */
+        while (got.frames == 0) { /* a socket's peer sends what it holds back */
             run_end_of(here.peer);
             CHECK_EQ(wake_pump(), WAKE_ASLEEP);
         }
@@ -149,13 +150,13 @@ static void garbage_fails_the_link(void)
         memcpy(span.base, &headers[i], 8);
         here.peer->ops->commit(here.peer, 8);
         CHECK_EQ(wake_to_the_end(), WAKE_FAILED);
-        CHECK_EQ(got.frames, 1); /* what came before is delivered */
+        CHECK_EQ(got.frames, 1); /* the frames before it are delivered */
         CHECK_IN(stop());
     }
 }
 
-/* What the peer wrote last is read first; asleep or not, the pump notices the end without looking
- * at the socket. */
+/* The peer's last bytes are read first; whether asleep or not, the pump notices the end without
+ * checking the socket. */
 static void a_closed_peer_is_noticed_when_all_is_read(void)
 {
     CHECK_IN(start(RING));
@@ -177,8 +178,8 @@ static void a_closed_peer_is_noticed_when_all_is_read(void)
     CHECK_IN(stop());
 }
 
-/* A peer that ends in order does not leave half a frame. With shm the socket decides, whose owner
- * waits a while; a stream that ends this way has failed. */
+/* A peer that shuts down cleanly does not leave a partial frame. With shm the socket decides, and
+ * its owner waits a while; a stream that ends like this counts as failed. */
 static void half_a_frame_is_no_orderly_end(void)
 {
     bw_span_t span = {0};
@@ -196,7 +197,7 @@ static void half_a_frame_is_no_orderly_end(void)
     CHECK_IN(stop());
 }
 
-/* The peer's memory turns bad at the very moment of arming. */
+/* The peer corrupts its memory at the very moment of arming. */
 static bw_status_t arm_corrupt(bw_link_t *link)
 {
     (void)link;
@@ -210,7 +211,7 @@ static bw_status_t arm_too_late(bw_link_t *link)
     return here.real_ops->arm_read(link);
 }
 
-/* Looks until something has come. */
+/* Looks until something has arrived. */
 static wake_result_t look_to_the_end(void)
 {
     wake_result_t result;
@@ -229,12 +230,12 @@ static void a_look_reads_or_ends_or_fails(void)
 {
     bw_span_t span = {0};
 
-    CHECK_IN(start(RING)); /* without a budget each look is the last */
+    CHECK_IN(start(RING)); /* without a budget, each look is the last one */
     here.pump.spinning = true;
     here.ops.arm_read = arm_too_late;
     CHECK_EQ(pump_look(&here.pump), WAKE_ASLEEP);
     CHECK(pump_is_called());                      /* the poller reads it */
-    CHECK_EQ(pump_look(&here.pump), WAKE_ASLEEP); /* it is not its turn */
+    CHECK_EQ(pump_look(&here.pump), WAKE_ASLEEP); /* it is not this caller's turn */
     CHECK_EQ(got.frames, 0);
     CHECK_IN(stop());
 
@@ -279,10 +280,10 @@ static bw_status_t reserve_corrupt(bw_link_t *link, size_t want, bw_span_t *span
 
 /* ---- out ---- */
 
-/* This many bytes of whole frames wait for room before the port is busy. */
+/* This many bytes of complete frames wait for room before the port becomes busy. */
 #define FEW_BYTES ((uint64_t)64 * 1024)
 
-/* If the queue can no longer be moved into the ring, the link ends at the next wake-up. */
+/* If the queue can no longer be moved into the ring, the link fails at the next wake-up. */
 static void a_ring_that_turns_bad_fails_the_queue(void)
 {
     for (int first = 0; first < 2; first++) {
@@ -303,7 +304,7 @@ static void a_ring_that_turns_bad_fails_the_queue(void)
     CHECK_IN(stop());
 }
 
-/* The VM sends no empty message, which would be read as a tick. */
+/* The VM never sends an empty message, which would be read as a tick. */
 static void an_empty_message_is_a_tick(void)
 {
     SysIOVec iov = {.iov_base = NULL};
@@ -322,7 +323,7 @@ static void a_full_ring_makes_the_port_busy_until_half_is_free(void)
     uint64_t waits, frames;
 
     if (!carrier->is_shared)
-        return; /* room does not grow byte by byte; the next case covers this */
+        return; /* room does not become free byte by byte; the next case covers this */
     CHECK_IN(start(RING));
     CHECK_EQ(wake_pump(), WAKE_ASLEEP);
     CHECK_IN(send_message(RING - 100));
@@ -334,7 +335,7 @@ static void a_full_ring_makes_the_port_busy_until_half_is_free(void)
     CHECK(waits > 0);
     CHECK(waits <= FEW_BYTES + bw_frame_size(1000));
     frames = here.pump.frames_out;
-    CHECK(pump_tick(&here.pump)); /* bytes flow anyway, so no tick goes behind queued ones */
+    CHECK(pump_tick(&here.pump)); /* bytes are flowing anyway, so no tick is queued behind them */
     CHECK_EQ(here.pump.frames_out, frames);
     CHECK_EQ(here.peer->ops->peek(here.peer, &span), BW_OK);
     CHECK_EQ(span.len, RING);
@@ -367,8 +368,8 @@ static void a_peer_that_does_not_read_makes_the_port_busy(void)
     CHECK_IN(stop());
 }
 
-/* Nothing of it may be in the ring or the queue, because a truncated length would spoil everything
- * that follows. */
+/* No part of it may reach the ring or the queue, because a truncated length would corrupt
+ * everything that follows. */
 static void a_message_above_the_largest_frame_is_refused(void)
 {
     char byte = 0;
@@ -388,7 +389,8 @@ static void a_message_above_the_largest_frame_is_refused(void)
     CHECK_IN(stop());
 }
 
-/* One pump sends and the test reads by hand, piece by piece, at all sizes around the ring's. */
+/* One pump sends and the test reads by hand, piece by piece, using all sizes close to that of the
+ * ring. */
 static void messages_about_the_size_of_the_ring_come_through(void)
 {
     for (size_t len = RING - 24; len < RING + 24; len++) {

@@ -3,9 +3,9 @@
 #define BW_TEST_RDMA_ENDS_H
 
 /*
- * Shared by the tests of the rdma carrier. Each case consists of two processes, `here` and `there`,
- * with a socket between them, because the carrier's thread and its device objects do not survive a
- * fork. Over real verbs the cases are skipped, with a reason, if there is no device.
+ * Shared by the tests of the rdma carrier. Each case uses two processes, `here` and `there`, with a
+ * socket between them, because the carrier's thread and its device objects do not survive a fork.
+ * Over real verbs, the cases are skipped, with a reason, if there is no device.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -26,19 +26,20 @@
 #include "../link/rdma/rdma.h"
 
 #define RING BW_RING_MIN_BYTES
-#define WAIT_MS 30000 /* anything that must happen has happened by then, also on a busy machine */
+/* Everything that must happen has happened by then, even on a busy machine. */
+#define WAIT_MS 30000
 
-/* Longer, because the other side may wait for something itself before it sends. */
+/* Longer than WAIT_MS, because the other side may itself have to wait for something before it
+ * sends. */
 #define HEAR_MS (2 * WAIT_MS)
 
-static unsigned side_seconds = 180; /* for one case */
+static unsigned side_seconds = 180; /* per case */
 
 /* ---- two processes ---- */
 
 typedef void (*side_fn)(int wire);
 
-/* Called in both processes before the carrier's thread starts, for what each thread has
- * separately. */
+/* Called in both processes before the carrier's thread starts, for settings that are per thread. */
 static void (*before_rdma)(void);
 
 static inline void report_and_exit(void)
@@ -54,7 +55,7 @@ static inline void begin_rdma(void)
     bw_error_t error = {0};
 
     rdma = bw_carrier(BW_CARRIER_VERSION, &error);
-    if (!rdma && getenv("RXE_DEVICE")) /* the guest has promised a device */
+    if (!rdma && getenv("RXE_DEVICE")) /* the guest should have a device */
         printf("    no rdma on %s: %s\n", getenv("RXE_DEVICE"), error.step);
     CHECK(rdma || !getenv("RXE_DEVICE"));
     if (!rdma)
@@ -72,8 +73,8 @@ static inline void run_side(side_fn side, int wire)
     report_and_exit();
 }
 
-/* Returns the status of a side, or -1. A side that is stopped, or held by a call of the kernel, is
- * not ended by its alarm. */
+/* Returns the exit status of a side, or -1. The alarm cannot terminate a side that is stopped or
+ * blocked in a system call. */
 static inline int status_of_side(pid_t side, const char *name, int64_t end)
 {
     int status = -1;
@@ -90,7 +91,7 @@ static inline int status_of_side(pid_t side, const char *name, int64_t end)
     return status;
 }
 
-/* A side that fails prints the reason itself; here it only counts. */
+/* A side that fails prints the reason itself; here it is only counted. */
 static inline void run_pair(side_fn here, side_fn there)
 {
     int64_t end = now_ms() + 1000 * (int64_t)side_seconds + 10000;
@@ -116,11 +117,12 @@ static inline void run_pair(side_fn here, side_fn there)
     if (WIFEXITED(status[0]) && WEXITSTATUS(status[0]) == 2)
         SKIP("not possible here (see above)");
     CHECK_EQ(status[0], 0);
-    /* a side may be killed by its case; otherwise it must have succeeded */
+    /* a case may kill this side; otherwise it must have succeeded */
     CHECK(status[1] == 0 || (WIFSIGNALED(status[1]) && WTERMSIG(status[1]) == SIGKILL));
 }
 
-/* Sends bytes to the other process or receives them; false if the other is gone or silent. */
+/* Sends bytes to the other process or receives them; returns false if the other process has exited
+ * or is silent. */
 static inline bool tell(int wire, const void *bytes, size_t len)
 {
     return send(wire, bytes, len, MSG_NOSIGNAL) == (ssize_t)len;
@@ -185,7 +187,7 @@ static inline bool can_listen(const bw_rdma_address_t *at)
     return report.state == BW_LISTENING;
 }
 
-/* Finds the first address of the family at which an RDMA device can listen. */
+/* Finds the first address of the family on which an RDMA device can listen. */
 static inline bool find_address(int family, bw_rdma_address_t *address_p)
 {
     struct ifaddrs *all = NULL, *at;
@@ -210,7 +212,7 @@ static inline bool find_address(int family, bw_rdma_address_t *address_p)
     return found;
 }
 
-/* What a listener sends to the other process over the wire. */
+/* What a listener sends to the other process over the socket between them. */
 typedef struct {
     bw_rdma_address_t at;
     uint8_t token[BW_TOKEN_BYTES];
@@ -232,7 +234,7 @@ static inline void begin_listening(int family, uint64_t max_ring_bytes, bw_link_
     memcpy(offer_p->token, report.token, sizeof offer_p->token);
 }
 
-/* `here` listens and `there` connects; both get a link. */
+/* `here` listens and `there` connects; both end up with a link. */
 static inline void link_here(int wire, int family, uint64_t ring_bytes, bw_link_t **link_p)
 {
     bw_link_t *connection = NULL;
@@ -245,7 +247,8 @@ static inline void link_here(int wire, int family, uint64_t ring_bytes, bw_link_
     *link_p = connection;
 }
 
-/* Connects to the other side's listener, and steps until the wanted state. */
+/* Connects to the other side's listener, and steps until the connection reaches the wanted
+ * state. */
 static inline void connect_there(int wire, uint64_t ring_bytes, bw_state_t wanted,
                                  bw_link_t **connection_p, bw_report_t *report_p)
 {
@@ -286,7 +289,7 @@ static inline bool sleep_on(bw_link_t *link, int ms)
     return ready == 1;
 }
 
-/* Waits until there are bytes to read or the link ends. */
+/* Waits until there are bytes to read or the link has ended. */
 static inline bw_status_t wait_to_read(bw_link_t *link, bw_span_t *span_p, int ms)
 {
     int64_t end = now_ms() + ms;
@@ -342,7 +345,7 @@ static inline bool reads(bw_link_t *link, const void *bytes, size_t len, int ms)
     return true;
 }
 
-/* Waits until the link has failed and returns the reason, "" if it ended in order, or NULL if it
+/* Waits until the link has ended and returns the reason: "" if it was closed cleanly, or NULL if it
  * has not ended. Bytes that arrive meanwhile are dropped. */
 static inline const char *wait_for_end(bw_link_t *link, int ms)
 {

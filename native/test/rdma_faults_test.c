@@ -14,8 +14,8 @@
 
 /* ---- the peer ---- */
 
-/* Half a frame stays unread because it will never be completed: this must neither make the reader
- * look for ever nor hide the failure. */
+/* A partial frame stays unread because it will never be completed: this must neither make the
+ * reader look for ever nor hide the failure. */
 static bool fails_with_the_rest(bw_link_t *link, const char *reason)
 {
     int64_t end = now_ms() + WAIT_MS;
@@ -53,7 +53,7 @@ static void killed_here(int wire)
     CHECK_EQ(wait_to_read(link, &span, WAIT_MS), BW_OK);
     end = now_ms() + WAIT_MS;
     CHECK_EQ(kill(peer, SIGKILL), 0);
-    /* bytes that the peer had written are still read */
+    /* bytes that the peer had already written can still be read */
     while (link->ops->peek(link, &span) != BW_OK || span.len < 10)
         CHECK(now_ms() < end);
     CHECK_EQ(memcmp(span.base, "last words", 10), 0);
@@ -61,7 +61,7 @@ static void killed_here(int wire)
     CHECK(fails_with_the_rest(link, "connection_closed"));
     link->ops->release(link, 6);
     CHECK(ends_with(link, "connection_closed", WAIT_MS));
-    /* a link that has ended can be used without harm */
+    /* using a link that has ended does no harm */
     CHECK_EQ(link->ops->reserve(link, 1, &span), BW_AGAIN);
     CHECK_EQ(link->ops->arm_write(link, 1), BW_OK);
     CHECK(!link->ops->is_finished(link));
@@ -115,7 +115,7 @@ static void a_killed_peer_is_noticed(void)
     run_pair(killed_here, killed_there);
 }
 
-/* A stopped peer takes nothing, so the writer fills both rings and waits. */
+/* A stopped peer does not read, so the writer fills both rings and waits. */
 static void fill(bw_link_t *link, const uint8_t bytes[RING])
 {
     bw_link_stats_t stats;
@@ -129,10 +129,10 @@ static void fill(bw_link_t *link, const uint8_t bytes[RING])
     CHECK_EQ(stats.bytes_out, RING);
     CHECK_EQ(stats.fill_out, RING);
     CHECK(stats.stalls > 0);
-    CHECK_EQ(link->ops->peek(link, &span), BW_AGAIN); /* a slow peer must not count as dead */
+    CHECK_EQ(link->ops->peek(link, &span), BW_AGAIN); /* a slow peer must not be considered dead */
 }
 
-/* It continues when the peer does. */
+/* The transfer continues when the peer is resumed. */
 static void stopped_here(int wire)
 {
     static uint8_t bytes[4 * RING];
@@ -145,7 +145,7 @@ static void stopped_here(int wire)
     CHECK(hear(wire, &peer, sizeof peer));
     CHECK_EQ(kill(peer, SIGSTOP), 0);
     fill(link, bytes);
-    /* also after a failure, because no alarm ends a stopped process */
+    /* also after a failure, because an alarm does not terminate a stopped process */
     CHECK_EQ(kill(peer, SIGCONT), 0);
     if (check_failed)
         return;
@@ -177,7 +177,7 @@ static void a_stopped_peer_is_waited_for(void)
 
 /* ---- limits ---- */
 
-/* Root may lock any amount unless it drops that capability, which belongs to each thread. */
+/* Root may lock any amount of memory unless it drops that capability, which is per thread. */
 static void give_up_locking(void)
 {
     struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
@@ -191,7 +191,7 @@ static void give_up_locking(void)
         SKIP("capset is not allowed");
 }
 
-/* A user with the usual limit of 8 MB may be able to lock a link of this size. */
+/* A user with the usual limit of 8 MB may or may not be able to lock a link of this size. */
 #define LOCKED_RING (2u << 20)
 
 static void lock_at_most(rlim_t bytes)
@@ -203,8 +203,8 @@ static void lock_at_most(rlim_t bytes)
     CHECK_EQ(setrlimit(RLIMIT_MEMLOCK, &limit), 0);
 }
 
-/* The listener cannot allocate its side: it reports the reason, which the connecting peer learns as
- * well. */
+/* The listener cannot allocate its side: it reports the reason, which is also sent to the
+ * connecting peer. */
 static void locked_here(int wire)
 {
     bw_link_t *connection = NULL;
@@ -223,7 +223,7 @@ static void locked_here(int wire)
     CHECK(strstr(report.text, "1024 KB (ulimit -l)") && strstr(report.text, "LimitMEMLOCK"));
     connection->ops->close(connection, NULL);
     CHECK_EQ(descriptors_at_rest(), before);
-    /* then the other way round: the connecting side cannot */
+    /* then the reverse: the connecting side cannot allocate its side */
     CHECK_IN(begin_listening(4, LOCKED_RING, &connection, &offer));
     CHECK(tell(wire, &offer, sizeof offer));
     CHECK(hear(wire, &before, 1));
@@ -260,7 +260,7 @@ static void locked_memory_too_low(void)
     before_rdma = NULL;
 }
 
-/* A ring is a memfd, to which the limit on file sizes applies. */
+/* A ring is a memfd, so the limit on file sizes applies to it. */
 static void sized_here(int wire)
 {
     bw_link_t *connection = NULL;
@@ -301,7 +301,8 @@ static void file_sizes_too_low(void)
     run_pair(sized_here, sized_there);
 }
 
-/* Tries every number of descriptors: each failure must be reported as one and leave nothing. */
+/* Tries every limit on the number of descriptors: each failure must be reported as one and must not
+ * leak anything. */
 static void few_here(int wire)
 {
     bw_link_t *connection = NULL;
@@ -382,8 +383,8 @@ static bool take_port_down(void)
     return fake_verbs_set_port || run("ip link set %s down%s", rxe_netdev, "");
 }
 
-/* The connection manager of Soft-RoCE does not recover with the port (Linux 6.1), so this makes a
- * new device. */
+/* The connection manager of Soft-RoCE does not recover when the port comes back up (Linux 6.1), so
+ * this creates a new device. */
 static bool bring_port_up(void)
 {
     if (fake_verbs_set_port)
@@ -392,7 +393,7 @@ static bool bring_port_up(void)
            (run("ip link set %s up%s", rxe_netdev, "") && remove_device() && add_device());
 }
 
-/* Counts queue pairs, completion queues and regions that do not belong to the system. */
+/* Counts the queue pairs, completion queues and regions that do not belong to the system. */
 static int held(void)
 {
     int count = -1;
@@ -410,9 +411,9 @@ static int held(void)
     return count;
 }
 
-static _Atomic uint64_t loaded; /* bytes that have come over a loaded link */
+static _Atomic uint64_t loaded; /* number of bytes that have arrived over a link under load */
 
-/* Writes as fast as possible and drops incoming bytes, until the link ends. */
+/* Writes as fast as possible and drops incoming bytes, until the link has ended. */
 static const char *load_until_end(bw_link_t *link, int64_t end)
 {
     bw_span_t span = {0};
@@ -436,7 +437,7 @@ static const char *load_until_end(bw_link_t *link, int64_t end)
     return NULL;
 }
 
-/* One process breaks the device while both have a loaded link over it. */
+/* One process breaks the device while both use a link over it under load. */
 typedef struct {
     bool (*breaks)(void);
     int64_t took_ms;
@@ -458,7 +459,7 @@ static void *break_under_load(void *arg)
 
 static void break_here(int wire, bool (*breaks)(void), const char *reason, int64_t *took_ms_p)
 {
-    static breaker_t breaker; /* static because its thread may never end */
+    static breaker_t breaker; /* static because its thread may never exit */
     bw_link_t *link = NULL;
     struct timespec end;
     pthread_t thread;
@@ -474,7 +475,7 @@ static void break_here(int wire, bool (*breaks)(void), const char *reason, int64
     end.tv_sec += WAIT_MS / 1000;
     joined = pthread_timedjoin_np(thread, NULL, &end);
     if (joined != 0)
-        check_tell_where(getpid()); /* also shows the command that the kernel holds */
+        check_tell_where(getpid()); /* also shows the command if it is blocked in the kernel */
     CHECK_EQ(joined, 0);
     CHECK(breaker.done);
     CHECK(got != NULL);
@@ -495,14 +496,14 @@ static void removed_here(int wire)
     printf("    the device was gone after %d ms\n", (int)took_ms);
     CHECK(hear(wire, &done, 1));
     CHECK_EQ(held(), 0);
-    /* the same processes use the next device */
+    /* the same processes use the new device */
     CHECK(add_device());
     CHECK_IN(link_here(wire, 4, RING, &link));
     CHECK(writes(link, "again", 5, WAIT_MS));
     CHECK(reads(link, "and again", 9, WAIT_MS));
     link->ops->close(link, NULL);
     CHECK(hear(wire, &done, 1));
-    /* no link is open, yet the device must go */
+    /* no link is open, but it must still be possible to remove the device */
     CHECK(remove_device());
     CHECK(add_device());
 }
@@ -515,11 +516,11 @@ static void removed_there(int wire)
     CHECK_IN(link_there(wire, RING, &link));
     reason = load_until_end(link, now_ms() + 2 * WAIT_MS);
     CHECK(reason);
-    /* the other process may have heard of it first, so its close arrives before the kernel's
+    /* the other process may have been notified first, so its close arrives before the kernel's
      * event */
     if (strcmp(reason, "connection_closed") != 0)
         CHECK_EQ(strcmp(reason, "beamway_rdma_device_removed"), 0);
-    /* it is not closed yet, but the device does not wait for that */
+    /* this side has not closed its link yet, but the removal does not wait for that */
     CHECK(tell(wire, "!", 1));
     link->ops->close(link, NULL);
     CHECK_IN(link_there(wire, RING, &link));
@@ -528,7 +529,7 @@ static void removed_there(int wire)
     CHECK(ends_with(link, "", WAIT_MS));
     link->ops->close(link, NULL);
     CHECK(tell(wire, "!", 1));
-    (void)hear(wire, &link, 1); /* stays until the other has removed the device again */
+    (void)hear(wire, &link, 1); /* stays until the other process has removed the device again */
 }
 
 static bool may_break_device(void)
@@ -545,7 +546,8 @@ static void the_device_is_removed_under_load(void)
     run_pair(removed_here, removed_there);
 }
 
-/* Only the device notifies an idle link, so neither side closes before both have heard. */
+/* An idle link is notified only by the device, so neither side closes before both have been
+ * notified. */
 static void down_here(int wire)
 {
     bw_link_t *link = NULL;
@@ -570,7 +572,7 @@ static void down_there(int wire)
     link->ops->close(link, NULL);
 }
 
-/* Under load a link's requests may fail first, with any status in their completions. */
+/* Under load, a link's requests may fail first, and their completions may have any status. */
 static void down_loaded_here(int wire)
 {
     int64_t took_ms;
@@ -587,7 +589,7 @@ static void down_loaded_there(int wire)
     link->ops->close(link, NULL);
 }
 
-/* The interface keeps its addresses meanwhile. */
+/* The interface keeps its addresses while the port is down. */
 static void with_port_down(side_fn here, side_fn there)
 {
     if (!may_break_device())

@@ -14,7 +14,7 @@
 #define RING BW_RING_MIN_BYTES
 #define WIRE 4096
 
-/* A message under way, with the bytes that were written before it. */
+/* A message in flight, with the bytes that were written before it. */
 typedef struct {
     uint64_t number;
     bool signaled;
@@ -30,10 +30,10 @@ typedef struct {
 typedef struct side {
     bw_rdma_flow_t flow;
     struct side *peer;
-    carried_t wire[WIRE];                         /* to the peer */
-    uint64_t sent, arrived, looked_at, completed; /* counts of messages */
-    uint32_t slots;                               /* posted and free at this end */
-    uint64_t written, read, to_write;             /* bytes of the stream */
+    carried_t wire[WIRE];                         /* messages to the peer */
+    uint64_t sent, arrived, looked_at, completed; /* numbers of messages */
+    uint32_t slots;                               /* slots that are posted and free at this end */
+    uint64_t written, read, to_write;             /* numbers of bytes of the stream */
     uint64_t posts, signaled;
 } side_t;
 
@@ -49,8 +49,8 @@ static uint8_t byte_at(uint64_t position)
     return (uint8_t)(position * 131 + (position >> 11));
 }
 
-/* Does with a batch what the carrier does. It copies the bytes at once, since the flow is not
- * concerned with late ones. */
+/* Handles a batch as the carrier would. It copies the bytes immediately, because the flow does not
+ * depend on when they arrive. */
 static void post_batches(side_t *side)
 {
     bw_rdma_batch_t batch;
@@ -83,14 +83,14 @@ static void post_batches(side_t *side)
     }
 }
 
-/* The next message reaches the peer, which must have a slot for it, and stays there. */
+/* The next message reaches the peer, which must have a slot for it, and stays in that slot. */
 static void arrive(side_t *side)
 {
     carried_t *carried = &side->wire[side->arrived % WIRE];
 
     if (side->arrived == side->sent)
         return;
-    CHECK(side->peer->slots > 0); /* else: receiver not ready */
+    CHECK(side->peer->slots > 0); /* otherwise: receiver not ready */
     side->arrived++;
     side->peer->slots--;
     for (int i = 0; i < carried->writes; i++)
@@ -110,8 +110,8 @@ static void look(side_t *side, uint64_t most)
     CHECK_IN(post_batches(side->peer));
 }
 
-/* The next signaled message that has arrived is known as completed. Until then a device may have to
- * send the bytes once more, so they must still be there. */
+/* The next signaled message that has arrived is reported as completed. Until then a device may have
+ * to send the bytes again, so they must be unchanged. */
 static void complete(side_t *side)
 {
     bool signaled = false;
@@ -212,7 +212,7 @@ static void run(side_t sides[2], uint64_t steps_max)
     while (!is_over(&sides[0]) || !is_over(&sides[1])) {
         int which = (int)roll(2), what = (int)roll(5);
 
-        CHECK(steps++ < steps_max); /* else: a deadlock */
+        CHECK(steps++ < steps_max); /* otherwise it is a deadlock */
         if (roll(8) >= haste[which][what])
             continue;
         if (what == 0)
@@ -242,7 +242,8 @@ static void anything_in_any_order(void)
     }
 }
 
-/* The writer waits for at most half a ring, and finds it when the reader has read everything. */
+/* The writer waits for at most half a ring, which must be free once the reader has read
+ * everything. */
 static void half_the_ring_becomes_free_without_being_asked_for(void)
 {
     static side_t sides[2];
@@ -265,9 +266,9 @@ static void half_the_ring_becomes_free_without_being_asked_for(void)
     }
 }
 
-/* A busy sender makes few posts; one that waits for answers needs no completion at all. */
-/* If a writer needs more than half the ring, it learns of the room at the latest when its reader
- * closes. */
+/* A busy sender posts rarely; a sender that waits for replies needs no completions at all. */
+/* If a writer needs more than half the ring, it is notified of the room at the latest when its
+ * reader closes. */
 static void the_whole_ring_is_free_once_the_reader_has_closed(void)
 {
     static side_t sides[2];
@@ -322,14 +323,14 @@ static void posts_are_few(void)
     CHECK_IN(end(sides));
 }
 
-/* Both have sent until one slot of the other's was left to them, and neither has looked. The last
+/* Both have sent until only one of the other's slots was left, and neither has looked. The last
  * slot is reserved for a message that returns slots, because otherwise both would wait for ever. */
 static void two_ends_without_credits_go_on(void)
 {
     static side_t sides[2];
 
     dice = 9;
-    CHECK_IN(begin(sides, 2)); /* few enough for the batches that may be ahead to use them up */
+    CHECK_IN(begin(sides, 2)); /* few enough that the batches allowed in flight use them up */
     sides[0].to_write = sides[1].to_write = 1000;
     for (int round = 0; round < 100; round++)
         for (int which = 0; which < 2; which++) {
@@ -348,7 +349,7 @@ static void two_ends_without_credits_go_on(void)
     CHECK_IN(end(sides));
 }
 
-/* The send queue is never overrun, whatever the peer claims to have received. */
+/* The send queue never overflows, whatever the peer claims to have received. */
 static void completions_that_do_not_come_stop_the_sender(void)
 {
     static side_t sides[2];
@@ -370,7 +371,7 @@ static void completions_that_do_not_come_stop_the_sender(void)
     CHECK_IN(end(sides));
 }
 
-/* Everything that was written, and the end of it, leaves without a look by the reader. */
+/* All written bytes and the end of the stream are sent even if the reader never looks. */
 static void a_closing_writer_does_not_wait_for_its_reader(void)
 {
     static side_t sides[2];
@@ -402,7 +403,7 @@ static bw_status_t told(bw_rdma_message_t message, size_t extra)
     memcpy(slot, &message, sizeof message);
     status = bw_rdma_flow_receive(&flow, slot, sizeof message + extra);
     if (status != BW_OK && memcmp(&before, &flow, sizeof flow) != 0)
-        return BW_INVALID; /* the refused message has changed something */
+        return BW_INVALID; /* the rejected message has changed something */
     return status;
 }
 
@@ -416,20 +417,20 @@ static void hostile_messages_are_corrupt(void)
     flow.head = 1000;
     CHECK(bw_rdma_flow_next(&flow, &batch));
     CHECK(!bw_rdma_flow_next(&flow, &batch));
-    /* good ones, to start from */
+    /* valid messages, to start from */
     CHECK_EQ(told((bw_rdma_message_t){.head = 10, .len = 10}, 10), BW_OK);
     CHECK_EQ(told((bw_rdma_message_t){.head = 30000, .tail = 500, .received = 1}, 0), BW_OK);
-    /* more in the ring than fits, or less than before */
+    /* more bytes in the ring than fit, or fewer than before */
     CHECK_EQ(told((bw_rdma_message_t){.head = RING + 1, .tail = 500, .received = 1}, 0),
              BW_CORRUPT);
     CHECK_EQ(told((bw_rdma_message_t){.head = 29999, .tail = 500, .received = 1}, 0), BW_CORRUPT);
     CHECK_EQ(told((bw_rdma_message_t){.head = UINT64_MAX, .tail = 500, .received = 1}, 0),
              BW_CORRUPT);
-    /* room that is really free, but has not been reported */
+    /* room that is actually free but has not been reported */
     flow.rx_tail = 20000;
     CHECK_EQ(told((bw_rdma_message_t){.head = RING + 1, .tail = 500, .received = 1}, 0),
              BW_CORRUPT);
-    /* more freed than was sent, or less than before */
+    /* more bytes freed than were sent, or fewer than before */
     CHECK_EQ(told((bw_rdma_message_t){.head = 30000, .tail = 1001, .received = 1}, 0), BW_CORRUPT);
     CHECK_EQ(told((bw_rdma_message_t){.head = 30000, .tail = 499, .received = 1}, 0), BW_CORRUPT);
     /* more slots returned than were used, which would give the peer more credits than it has */
@@ -437,7 +438,7 @@ static void hostile_messages_are_corrupt(void)
     CHECK_EQ(told((bw_rdma_message_t){.head = 30000, .tail = 500, .received = 0}, 0), BW_CORRUPT);
     CHECK_EQ(told((bw_rdma_message_t){.head = 30000, .tail = 500, .received = UINT32_MAX}, 0),
              BW_CORRUPT);
-    /* lengths that do not fit together */
+    /* inconsistent lengths */
     CHECK_EQ(told((bw_rdma_message_t){.head = 30008, .tail = 500, .received = 1, .len = 8}, 7),
              BW_CORRUPT);
     CHECK_EQ(told((bw_rdma_message_t){.head = 30009, .tail = 500, .received = 1, .len = 8}, 8),

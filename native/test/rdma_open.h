@@ -2,8 +2,8 @@
 #ifndef BW_TEST_RDMA_OPEN_H
 #define BW_TEST_RDMA_OPEN_H
 
-/* How the two ends of an rdma link meet in one process over the fake verbs, and how many
- * descriptors rdma leaves open. */
+/* Connects the two ends of an rdma link in one process over the fake verbs, and counts the
+ * descriptors that rdma leaves open. */
 #include <arpa/inet.h>
 #include <poll.h>
 #include <stdio.h>
@@ -55,8 +55,8 @@ static inline uint16_t port_of(const bw_report_t *report)
     return (uint16_t)bw_number(report->address, BW_RDMA_PORT_BYTES);
 }
 
-/* Writes the addresses of carriers.h: any port of the fake device; the listener reports the real
- * one. */
+/* Writes the addresses in the format of carriers.h: any port of the fake device; the listener
+ * reports the actual one. */
 static inline size_t put_fake_listener(uint8_t *at)
 {
     bw_rdma_address_t any = {.family = 4};
@@ -75,7 +75,7 @@ static inline size_t put_fake_peer(uint8_t *at, const uint8_t *told)
 }
 
 /* Returns the number of open descriptors, or -1. It first waits until the carrier's thread has
- * closed those of ended connections; the thread keeps one eventfd of its own. */
+ * closed those of finished connections; the thread keeps one eventfd open for itself. */
 static inline int descriptors_at_rest(void)
 {
     int events = 2;

@@ -2,7 +2,8 @@
 #ifndef BW_TEST_RDMA_ROGUE_H
 #define BW_TEST_RDMA_ROGUE_H
 
-/* A peer that knows the protocol and breaks it, using verbs directly, one step after the other. */
+/* A peer that speaks the protocol and violates it deliberately. It uses verbs directly, one step at
+ * a time. */
 #include <rdma/rdma_cma.h>
 
 #include "rdma_ends.h"
@@ -25,8 +26,8 @@ typedef struct {
     size_t private_len;
 } rogue_t;
 
-/* Returns the connection manager's next event, or -1. If it is a request, its id becomes the
- * rogue's. */
+/* Returns the connection manager's next event, or -1. If the event is a request, the rogue takes
+ * over its id. */
 static inline int rogue_event(rogue_t *rogue)
 {
     struct pollfd poller = {.fd = rogue->channel->fd, .events = POLLIN};
@@ -83,8 +84,8 @@ static inline void rogue_post_slots(rogue_t *rogue, int count)
     }
 }
 
-/* Returns the hello of a correct peer whose ring starts at the second half of the rogue's memory,
- * behind its slots. */
+/* Returns the hello of a correct peer whose ring starts in the second half of the rogue's memory,
+ * after its slots. */
 static inline bw_rdma_hello_t rogue_hello(const rogue_t *rogue, const uint8_t *token)
 {
     bw_rdma_hello_t hello = {.ring_address = (uintptr_t)rogue->memory + ROGUE_BYTES / 2,
@@ -97,7 +98,7 @@ static inline bw_rdma_hello_t rogue_hello(const rogue_t *rogue, const uint8_t *t
     return hello;
 }
 
-/* Does everything up to the hello. */
+/* Does everything up to, but not including, the hello. */
 static inline void rogue_approach(rogue_t *rogue, const bw_rdma_address_t *to)
 {
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons(to->port)};
@@ -114,7 +115,7 @@ static inline void rogue_approach(rogue_t *rogue, const bw_rdma_address_t *to)
     CHECK_IN(rogue_equip(rogue));
 }
 
-/* Sends any bytes as a hello and returns the event that answers. */
+/* Sends arbitrary bytes as a hello and returns the event that comes in reply. */
 static inline int rogue_say(rogue_t *rogue, const uint8_t *bytes, size_t len)
 {
     struct rdma_conn_param param = {.private_data = bytes,

@@ -8,7 +8,7 @@
 
 /* ---- peers ---- */
 
-/* Waits for the peer with the right token, whichever peers came before. */
+/* Waits for the peer with the right token, whatever other peers connect first. */
 static void patient_here(int wire)
 {
     bw_link_t *connection = NULL;
@@ -69,7 +69,7 @@ static void peers_there(int wire)
     CHECK_IN(is_sent_away(&offer, bytes, sizeof bytes));
     CHECK(tell(wire, "!", 1));
     CHECK(hear(wire, &done, 1));
-    /* the right one is the carrier itself */
+    /* the valid peer is the carrier itself */
     CHECK_EQ(connect_to(&offer.at, offer.token, RING, WAIT_MS, &connection, &error), BW_OK);
     CHECK_EQ(wait_from(connection, BW_WORKING, &report), BW_LINKED);
     connection->ops->close(connection, NULL);
@@ -82,7 +82,8 @@ static void peers_without_a_good_hello(void)
 
 /* ---- listeners ---- */
 
-/* A listener that gives any answer; the peer's connection must fail and give the reason. */
+/* A listener that sends an arbitrary reply; the peer's connection must fail and report the
+ * reason. */
 static void answer_here(int wire)
 {
     static const struct {
@@ -157,7 +158,7 @@ static void listeners_with_a_bad_answer(void)
     run_pair(answer_here, answer_there);
 }
 
-/* The id listens but never accepts, so no answer comes at all. */
+/* The id listens but never accepts, so no reply ever comes. */
 static void mute_here(int wire)
 {
     struct sockaddr_in in = {.sin_family = AF_INET};
@@ -191,7 +192,7 @@ static void mute_there(int wire)
         if (round == 0) {
             CHECK_EQ(wait_from(connection, BW_WORKING, &report), BW_FAILED);
             CHECK(strstr(report.text, "within 700 ms") != NULL);
-        } /* otherwise it is given up at once */
+        } /* otherwise it is given up immediately */
         connection->ops->close(connection, NULL);
     }
     before = descriptors_at_rest();
@@ -207,7 +208,8 @@ static void a_listener_that_never_answers(void)
 /* ---- lies after the hello ---- */
 
 /* The victim, whose link must end with the reason that the rogue tells it to expect. A letter
- * before the reason tells what to do meanwhile: w writes much, s writes little, . only waits. */
+ * before the reason selects what the victim does meanwhile: w writes a lot, s writes a little, .
+ * only waits. */
 typedef struct {
     char does;
     char reason[63];
@@ -260,7 +262,7 @@ static void leave_when_it_has_ended(int wire, rogue_t *rogue)
     rogue_leave(rogue);
 }
 
-/* Makes a link with the victim. `added` is added to the fields of a good hello. */
+/* Connects to the victim. `added` is added to the fields of a valid hello. */
 static void open_as_rogue(int wire, const bw_rdma_hello_t *added, rogue_t *rogue)
 {
     offer_t offer;
@@ -297,14 +299,14 @@ static void wrong_address_there(int wire)
                 "beamway_rdma_peer_refuses_writes");
 }
 
-/* It announces more slots than it has. */
+/* It announces more slots than it has posted. */
 static void no_slots_there(int wire)
 {
     wrong_hello(wire, (bw_rdma_hello_t){.slots = BW_RDMA_SLOTS_MAX}, 's',
                 "beamway_rdma_peer_has_no_slots");
 }
 
-/* Sends one message, after which the link must end. */
+/* Sends one message, after which the link must fail. */
 static void one_message(int wire, bw_rdma_message_t message, size_t extra, const char *reason)
 {
     rogue_t rogue;
@@ -340,7 +342,7 @@ static void longer_than_a_slot_there(int wire)
     one_message(wire, (bw_rdma_message_t){0}, BW_RDMA_SLOT_BYTES, "beamway_rdma_device_failed");
 }
 
-/* Writes outside the ring: before it, behind it, across its ends, or into other memory. */
+/* Writes outside the ring: before it, after it, across its bounds, or into other memory. */
 static void write_elsewhere(int wire, int64_t offset, size_t len)
 {
     rogue_t rogue;
@@ -350,7 +352,7 @@ static void write_elsewhere(int wire, int64_t offset, size_t len)
     CHECK_IN(open_as_rogue(wire, &(bw_rdma_hello_t){0}, &rogue));
     CHECK_EQ(rogue.peer.ring_bytes, RING);
     CHECK(hear(wire, bytes, 1));
-    /* a write into the ring works, so later failures are not due to a wrong key or address */
+    /* a write into the ring succeeds, so later failures are not due to a wrong key or address */
     CHECK_EQ(rogue_request(&rogue, IBV_WR_RDMA_WRITE, bytes, sizeof bytes,
                            rogue.peer.ring_address + RING - sizeof bytes, rogue.peer.ring_key),
              IBV_WC_SUCCESS);
@@ -363,7 +365,7 @@ static void write_elsewhere(int wire, int64_t offset, size_t len)
     rogue_leave(&rogue);
 }
 
-/* The memory around the ring is unchanged, and the link ends. The device chooses which of the
+/* The memory around the ring is unchanged, and the link fails. The device decides which of the
  * errors it reports first. */
 static void attacked_here(int wire)
 {
@@ -373,7 +375,7 @@ static void attacked_here(int wire)
 
     CHECK_IN(link_here(wire, 4, RING, &link));
     CHECK_EQ(link->ops->reserve(link, RING, &room), BW_OK);
-    memset(room.base, 0x77, room.len); /* the ring to send from is close by */
+    memset(room.base, 0x77, room.len); /* the send ring is adjacent */
     CHECK(tell(wire, "!", 1));
     CHECK(hear(wire, &done, 1));
     CHECK(wait_for_end(link, WAIT_MS) != NULL);

@@ -19,7 +19,7 @@ static void open_both(void)
     CHECK(reads(other, "there", 5, WAIT_MS));
 }
 
-/* The carrier frees asynchronously; after that it holds no object of the device. */
+/* The carrier frees its resources asynchronously; after that it owns no device objects. */
 static void close_both(void)
 {
     int64_t end = now_ms() + WAIT_MS;
@@ -33,15 +33,15 @@ static void close_both(void)
     CHECK_EQ(fake_verbs_held(), 0);
 }
 
-/* A process that forks while a link lives, as rdpipe's agent does, keeps it on old kernels as
- * well. */
+/* A process that forks while a link exists, as rdpipe's agent does, keeps the link even on old
+ * kernels. */
 static void forks_are_prepared_for(void)
 {
     CHECK_IN(begin_rdma());
     CHECK(fake_verbs_is_fork_safe());
 }
 
-/* The service may be about to begin a connection when its user leaves it. */
+/* The service may be just about to set up a connection when its user closes it. */
 static void who_leaves_at_once_is_freed_once(void)
 {
     bw_link_t *connection = NULL;
@@ -61,8 +61,8 @@ static void who_leaves_at_once_is_freed_once(void)
     }
 }
 
-/* The peer is silent and the link still has bytes to send when its device goes: nothing of the link
- * may be left, and the process must not wait for it when it ends. */
+/* The peer is silent and the link still has bytes to send when its device is removed: no part of
+ * the link may be leaked, and the process must not wait for it when it exits. */
 static void a_link_that_lingers_goes_with_its_device(void)
 {
     int64_t end = now_ms() + WAIT_MS;
@@ -96,7 +96,7 @@ static void a_post_that_fails_ends_the_link(void)
     CHECK_IN(close_both());
 }
 
-/* Until a completion the device may read the bytes once more. The fake device aborts if they
+/* Until the completion, the device may read the bytes again. The fake device aborts if they
  * change. */
 static void bytes_stay_until_their_completion(void)
 {
@@ -130,7 +130,7 @@ static void bytes_stay_until_their_completion(void)
     CHECK_IN(close_both());
 }
 
-/* More events than one look takes, none of which affects a connection. */
+/* More events than one look processes, none of which affects a connection. */
 static void a_storm_of_events_does_no_harm(void)
 {
     CHECK_IN(open_both());

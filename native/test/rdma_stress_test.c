@@ -18,7 +18,7 @@ static void stressed_here(int wire)
     run_end(&mine);
     report(&mine);
     CHECK(mine.failure == NULL);
-    CHECK(mine.sleeps > 100); /* otherwise waking was not tested */
+    CHECK(mine.sleeps > 100); /* otherwise wake-ups were not tested */
     CHECK(ends_with(link, "", WAIT_MS));
     link->ops->close(link, NULL);
 }
@@ -41,8 +41,8 @@ static void two_processes(void)
     run_pair(stressed_here, stressed_there);
 }
 
-/* Dies in the middle of the work. The other side has got whole frames and perhaps a part of one,
- * and learns of the death. */
+/* This process is killed in the middle of the transfer. The other side has received complete frames
+ * and perhaps a part of one, and is notified of the death. */
 static void mortal_there(int wire)
 {
     bw_link_t *link = NULL;
@@ -90,7 +90,7 @@ static const check_case_t cases[] = {
 
 int main(int argc, char **argv)
 {
-    /* each frame costs a software device far more than a ring */
+    /* on a software device each frame costs far more than in a ring */
     frames_each_way /= 10;
     take_frames(&argc, &argv);
     side_seconds = 600;

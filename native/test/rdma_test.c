@@ -57,7 +57,7 @@ static void over_ipv6(void)
     run_pair(talk_here_over_ipv6, talk_there);
 }
 
-/* A peer without the token is turned away, and the connection keeps waiting. */
+/* A peer without the token is rejected, and the connection continues to wait. */
 static void token_here(int wire)
 {
     bw_link_t *connection = NULL;
@@ -139,14 +139,14 @@ static void refusals(int wire)
     CHECK_EQ(listen_at(&at, 0, 0, RING, &connection, &error), BW_INVALID);
     at.family = 4;
     CHECK(connection == NULL);
-    /* no listener, so the device answers at once */
+    /* there is no listener, so the device replies immediately */
     at.port = 4;
     CHECK_EQ(connect_to(&at, token, RING, WAIT_MS, &connection, &error), BW_OK);
     CHECK_EQ(wait_from(connection, BW_WORKING, &report), BW_FAILED);
     CHECK_EQ(report.status, BW_REFUSED);
     CHECK(strstr(report.text, "nobody listens") != NULL);
     connection->ops->close(connection, NULL);
-    /* an address that no device has */
+    /* an address that does not belong to any device */
     CHECK_EQ(listen_at(&nowhere, 0, 0, RING, &connection, &error), BW_OK);
     CHECK_EQ(wait_from(connection, BW_WORKING, &report), BW_FAILED);
     CHECK(strstr(report.text, "127.0.0.1") != NULL);
@@ -162,7 +162,7 @@ static void what_cannot_be_is_said(void)
     run_pair(refusals, nothing);
 }
 
-/* Listeners at the same address share a port, which is one of those that were asked for. */
+/* Listeners at the same address share a port, which is in the requested range. */
 static void ports(int wire)
 {
     bw_link_t *connections[3] = {0};
@@ -197,7 +197,8 @@ static void ports_are_of_the_range(void)
     run_pair(ports, nothing);
 }
 
-/* Another process may have used up the range: the listener must report that and not hang. */
+/* Another process may have used up the port range: the listener must report that and must not
+ * hang. */
 static void hold_port(int wire)
 {
     bw_link_t *connection = NULL;
@@ -241,7 +242,8 @@ static void a_port_that_is_taken(void)
 
 #define STREAM_BYTES (40 * RING)
 
-/* Writes and reads in turn, in pieces of any size, until both streams are complete. */
+/* Alternates between writing and reading, in pieces of any size, until both streams are
+ * complete. */
 static void stream(bw_link_t *link, uint64_t seed)
 {
     const bw_carrier_t *ops = link->ops;
@@ -313,7 +315,7 @@ static void bytes_arrive_in_order(void)
     run_pair(stream_here, stream_there);
 }
 
-/* A ring that is never read fills up, and its writer is woken when half of it has been read. */
+/* A ring that is not read fills up, and its writer is woken once half of it has been read. */
 static void full_here(int wire)
 {
     const uint64_t all = 2 * RING; /* one ring on each side */
@@ -327,7 +329,7 @@ static void full_here(int wire)
         memset(span.base, 7, span.len);
         written += span.len;
         link->ops->commit(link, span.len);
-        /* Gives completions time to come, and room if there were any. */
+        /* Gives completions time to arrive, in case they wrongly make room. */
         (void)wait_to_read(link, &span, 100);
     }
     CHECK_EQ(written, RING);
@@ -356,7 +358,7 @@ static void full_there(int wire)
         link->ops->release(link, 1024);
         read += 1024;
     }
-    /* the last sixteenth stays unread, as half a frame may */
+    /* the last sixteenth stays unread, as a partial frame may */
     CHECK(wait_for_end(link, WAIT_MS) != NULL);
     link->ops->close(link, NULL);
 }
@@ -366,7 +368,7 @@ static void a_full_ring_wakes_its_writer(void)
     run_pair(full_here, full_there);
 }
 
-/* A sleeping end is woken, over and over; the descriptor is quiet in between. */
+/* A sleeping end is woken many times; in between, the descriptor is not readable. */
 static void ping_here(int wire)
 {
     bw_link_t *link = NULL;
@@ -379,7 +381,7 @@ static void ping_here(int wire)
     }
     link->ops->stats(link, &stats);
     CHECK(stats.doorbells_out < 2000 + 200); /* every post carries bytes or credits */
-    CHECK(stats.doorbells_in > 100);         /* otherwise waking was not tested */
+    CHECK(stats.doorbells_in > 100);         /* otherwise wake-ups were not tested */
     link->ops->close(link, NULL);
 }
 
@@ -404,7 +406,7 @@ static void every_sleeper_is_woken(void)
 /* ---- closing ---- */
 
 /* Everything that was committed arrives, however soon the writer closes; the descriptor stays open
- * if the caller wants it. */
+ * if the caller asks for that. */
 static void last_here(int wire)
 {
     static uint8_t bytes[RING];
@@ -447,8 +449,8 @@ static void last_words_arrive(void)
     run_pair(last_here, last_there);
 }
 
-/* If the reader does not read, a closed link is kept for a second, not longer. Other processes may
- * have the processors meanwhile, so only one attempt of several has to be in time. */
+/* If the reader does not read, a closed link is kept for a second and no longer. Other processes
+ * may be using the CPUs meanwhile, so only one of several attempts has to meet the limit. */
 static void deaf_here(int wire)
 {
     static uint8_t bytes[RING];

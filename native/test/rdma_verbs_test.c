@@ -6,7 +6,7 @@
  */
 #include "rdma_rogue.h"
 
-/* Two ends that do nothing by themselves, of which `here` listens. */
+/* Two ends that do nothing on their own; `here` is the one that listens. */
 static void listen_here(int wire, rogue_t *rogue)
 {
     struct sockaddr_in in = {.sin_family = AF_INET};
@@ -65,7 +65,7 @@ static int post_send_of(rogue_t *rogue, uint64_t number)
     return ibv_post_send(rogue->id->qp, &request, &bad);
 }
 
-/* Returns a queue's next completion, or one with an impossible status if there is none. */
+/* Returns the next completion of a queue, or one with an impossible status if there is none. */
 static struct ibv_wc next_completion(struct ibv_cq *queue)
 {
     int64_t end = now_ms() + WAIT_MS;
@@ -76,7 +76,8 @@ static struct ibv_wc next_completion(struct ibv_cq *queue)
     return completion;
 }
 
-/* When the connection ends, every posted request comes back, in order and the failed one first. */
+/* When the connection is closed, every posted request completes, in order and starting with the
+ * failed one. */
 static void flushed_there(int wire)
 {
     struct ibv_wc completion;
@@ -108,7 +109,8 @@ static void what_was_posted_comes_back_in_order(void)
     run_pair(patient_here, flushed_there);
 }
 
-/* Requests keep their places until a completion has been polled; the peer takes none of them. */
+/* Requests keep their entries in the queue until a completion has been polled; the peer receives
+ * none of them. */
 static void full_there(int wire)
 {
     rogue_t rogue;
@@ -117,7 +119,7 @@ static void full_there(int wire)
     CHECK_IN(come_there(wire, &rogue));
     while (posted < 100 * ROGUE_SLOTS && post_send_of(&rogue, 1) == 0)
         posted++;
-    CHECK(posted >= ROGUE_SLOTS && posted < 100 * ROGUE_SLOTS); /* a device may have more */
+    CHECK(posted >= ROGUE_SLOTS && posted < 100 * ROGUE_SLOTS); /* a device may have more entries */
     CHECK(tell(wire, "!", 1));
     rogue_leave(&rogue);
 }
@@ -178,12 +180,12 @@ static void generous_here(int wire)
     CHECK_IN(listen_here(wire, &rogue));
     CHECK_IN(rogue_post_slots(&rogue, ABUSES));
     CHECK(hear(wire, &done, 1));
-    (void)rogue_event(&rogue); /* the other process is gone */
+    (void)rogue_event(&rogue); /* the other process has exited */
     rogue_leave(&rogue);
 }
 
-/* Changes them over and over, so that even a device that sends at once has something to notice. The
- * race with the device is the tested abuse, which TSan need not report. */
+/* Changes the bytes over and over, so that even a device that sends immediately has a chance to
+ * notice. The race with the device is the misuse under test, so TSan need not report it. */
 __attribute__((no_sanitize("thread"))) static void change_bytes(rogue_t *rogue)
 {
     for (int i = 0; i < ABUSES; i++) {

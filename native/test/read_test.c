@@ -28,7 +28,7 @@ static void stop_line(void)
     CHECK_EQ(carrier_mappings(NULL), 0);
 }
 
-/* Counts the system calls that read. */
+/* Returns the number of system calls made to read. */
 static uint64_t calls_in(void)
 {
     vm_reply_t reply;
@@ -46,7 +46,7 @@ static void peer_sends(const void *bytes, size_t len)
         if (n > 0)
             done += (size_t)n;
         else if (errno != EAGAIN)
-            return; /* the port has ended */
+            return; /* the port has closed */
         (void)line_runs(0);
     }
 }
@@ -75,7 +75,8 @@ static void a_packet_costs_one_read(void)
     for (uint64_t i = 1; i <= 20; i++) {
         CHECK_EQ(send(line.peer, packet, sizeof packet, 0), sizeof packet);
         CHECK_IN(run_until_frames(i));
-        /* With looks it varies, because a look that finds nothing costs a read as well. */
+        /* If the port polls, the number varies, because a look that finds nothing also costs a
+         * read. */
         if (line_poll_us == 0)
             CHECK_EQ(calls_in(), before + i);
     }
@@ -115,8 +116,8 @@ static void a_peer_may_send_byte_by_byte(void)
     CHECK_IN(stop_line());
 }
 
-/* Over a network a packet comes in segments. The VM does not poll the socket while the poller
- * looks, so only a look can find the second segment. */
+/* Over a network, a packet arrives in several segments. The VM does not poll the socket while the
+ * poller looks, so only a look can find the second segment. */
 static void who_looks_finds_the_rest_of_a_packet(void)
 {
     static const uint32_t lens[] = {1, 100, 600, 2000, 4000, 4096};
@@ -147,7 +148,7 @@ static void who_looks_finds_the_rest_of_a_packet(void)
             found += line.is_looking;
             CHECK_IN(run_until_frames(frames));
         }
-    CHECK(found > frames / 2); /* a port on a busy machine stops looking now and then */
+    CHECK(found > frames / 2); /* on a busy machine, a port stops polling now and then */
     CHECK_IN(stop_line());
     line_poll_us = LINE_POLL_US;
 }
@@ -164,7 +165,7 @@ static void lengths_are_bounded(void)
     }
 }
 
-/* The longest packet possible, for which the VM here does not have the memory. */
+/* The longest possible packet, for which this VM does not have enough memory. */
 static const uint8_t endless[] = {0x7F, 0xFF, 0xFF, 0xFF};
 static uint8_t some[1 << 20];
 
@@ -202,7 +203,7 @@ static void where_memory_ends_the_link_ends(void)
     CHECK_IN(stop_line());
 }
 
-/* The packets are larger than the memory that a frame gets at first, by sizes around where it
+/* The packets are larger than a frame's initial buffer, with sizes close to those at which it
  * grows. */
 static void large_packets_are_whole(void)
 {
@@ -230,7 +231,7 @@ static void large_packets_are_whole(void)
     CHECK_IN(stop_line());
 }
 
-/* Each piece of large_packets_are_whole repeats one byte, which identifies its place. */
+/* Each piece in large_packets_are_whole repeats one byte, which identifies its position. */
 static void check_pieces(ErlDrvPort port, const uint8_t *at, uint64_t len)
 {
     (void)port;

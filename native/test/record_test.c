@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Records of TLS 1.3: the example of RFC 8448, records exchanged with libssl, and records that must
- * be refused.
+ * Records of TLS 1.3: the example from RFC 8448, records exchanged with libssl, and records that
+ * must be rejected.
  */
 #include <fcntl.h>
 #include <sys/socket.h>
@@ -68,7 +68,7 @@ static bool seal(bw_record_writer_t *writer, uint8_t type, const void *content, 
     return bw_record_seal(writer, type, &piece, 1);
 }
 
-/* Seals a record, sends it, and returns where it is. */
+/* Seals a record, sends it, and returns its position. */
 static uint8_t *put(uint8_t type, const void *content, size_t len)
 {
     uint8_t *at = end_of_wire();
@@ -130,7 +130,7 @@ static void fill_large(void)
         large[i] = (uint8_t)(i * 13 + i / 256);
 }
 
-/* The content is read in steps smaller than a record, and at once. */
+/* The content is read in steps smaller than a record, and all at once. */
 static void content_comes_out_as_it_went_in(void)
 {
     fill_large();
@@ -149,7 +149,7 @@ static void content_comes_out_as_it_went_in(void)
     }
 }
 
-/* A record's content is opened into two places, wherever the first one ends. */
+/* A record's content is decrypted into two buffers, wherever the first one ends. */
 static void content_goes_to_pieces(void)
 {
     static const size_t cuts[] = {0, 1, 15, 16, 17, 4000, 16383, 16384};
@@ -169,8 +169,8 @@ static void content_goes_to_pieces(void)
     }
 }
 
-/* A record made from several pieces equals one made from a single piece; a piece that is already in
- * its place in the record is encrypted there. */
+/* A record made from several pieces equals one made from a single piece; a piece that is already at
+ * its position in the record is encrypted in place. */
 static void content_comes_from_pieces(void)
 {
     static const size_t cuts[] = {0, 1, 16, 4000, 16383, 16384};
@@ -248,7 +248,7 @@ static void each_changed_byte_is_noticed(void)
     }
 }
 
-/* Records that are replayed, left out, swapped, or of the other direction. */
+/* Records that are replayed, omitted, reordered, or sent in the other direction. */
 static void order_is_kept(void)
 {
     uint8_t records[2][64];
@@ -277,8 +277,8 @@ static void order_is_kept(void)
     close_way();
 }
 
-/* Otherwise the record behind one that does not authenticate would have a nonce of its own, and
- * would be read. */
+/* If reading continued, the record after one that fails to authenticate would use the next nonce
+ * and would be accepted. */
 static void nothing_is_read_behind_a_wrong_record(void)
 {
     CHECK_IN(open_way(BW_SUITE_AES_256_GCM_SHA384));
@@ -303,7 +303,7 @@ static void records_that_are_too_long_are_refused(void)
                  i == 0 ? BW_RECORD_READ : BW_RECORD_WRONG);
         close_way();
     }
-    /* refused by its header alone, without waiting for the rest */
+    /* rejected by its header alone, without waiting for the rest */
     CHECK_IN(open_way(BW_SUITE_AES_256_GCM_SHA384));
     CHECK_IN(put_raw("\x17\x03\x03\xff\xff", 5));
     CHECK_EQ(take(), BW_RECORD_WRONG);
@@ -352,7 +352,7 @@ static void keys_are_replaced(void)
     }
 }
 
-/* A peer may ask for a new key, and has it with the next record. */
+/* A peer may request a new key, which is used from the next record on. */
 static void a_key_is_replaced_when_asked(void)
 {
     CHECK_IN(open_way(BW_SUITE_AES_256_GCM_SHA384));
@@ -369,7 +369,8 @@ static void a_key_is_replaced_when_asked(void)
     close_way();
 }
 
-/* However many follow each other, one call looks at only a few, and finally refuses them. */
+/* However many such messages follow one another, one call processes only a few, and eventually they
+ * are rejected. */
 static void floods_end(void)
 {
     static const struct {
@@ -397,7 +398,7 @@ static void floods_end(void)
         }
 }
 
-/* Records that authenticate but are not data. */
+/* Records that authenticate but do not contain data. */
 static void what_is_no_data_ends_it(void)
 {
     static const struct {
@@ -529,7 +530,7 @@ static bw_record_state_t read_record(uint8_t *to, size_t most, size_t *got_p)
     return state;
 }
 
-/* Data passes both ways, with new keys on both sides, which both sides also ask for. */
+/* Data passes in both directions; both sides change their keys, and both request a key change. */
 static void talk(void)
 {
     uint8_t got[BW_RECORD_BYTES];
@@ -568,7 +569,7 @@ static void libssl_and_ours_understand_each_other(void)
     }
 }
 
-/* Servers of other implementations may send tickets after the handshake. */
+/* Servers of other implementations may send session tickets after the handshake. */
 static void tickets_are_passed_over(void)
 {
     fill_large();
@@ -578,7 +579,7 @@ static void tickets_are_passed_over(void)
     close_both();
 }
 
-/* libssl sends an alert if our record was wrong, and we send one if its record was wrong. */
+/* libssl sends an alert if our record was invalid, and we send one if its record was invalid. */
 static void a_wrong_record_is_told(void)
 {
     uint8_t got[8];

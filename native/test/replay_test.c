@@ -12,7 +12,7 @@
 #include <signal.h>
 #include <sys/stat.h>
 
-/* A target that has a different fault for each of several inputs. */
+/* A fuzz target that fails in a different way for each of several inputs. */
 int LLVMFuzzerTestOneInput(const uint8_t *input, size_t size)
 {
     if (size == 5 && memcmp(input, "abort", 5) == 0)
@@ -45,7 +45,7 @@ static int replay_two(const void *nothing)
     return replay_main(3, argv);
 }
 
-/* Replays three inputs in a new directory, the second of which has this text (or is missing). */
+/* Replays three inputs in a new directory; the second one contains this text (or is missing). */
 static void replays(const char *text, int wanted_status, const char *wanted)
 {
     char scratch[] = "/tmp/replay_test.XXXXXX", remove[64];

@@ -17,7 +17,7 @@ typedef struct {
     bw_rx_t rx;
 } ring_t;
 
-/* Start positions. Each is used as it is and a little lower, so that the run crosses it. */
+/* Start positions. Each is used as it is and also slightly lower, so that the run crosses it. */
 static const uint64_t starts[] = {
     0,
     1,
@@ -59,7 +59,7 @@ static ring_t ring_at(uint64_t start)
     return ring;
 }
 
-/* Writes n bytes whose values follow from their positions. */
+/* Writes n bytes whose values are derived from their positions. */
 static void write_bytes(ring_t *ring, size_t n)
 {
     bw_span_t span = {0};
@@ -137,7 +137,7 @@ static void empty_and_full_at_every_start(void)
     }
 }
 
-/* Pieces of every length up to 300 from each start; the ring is never empty and wraps several
+/* Uses pieces of every length up to 300 from each start; the ring is never empty and wraps several
  * times. */
 static void pieces_cross_every_edge(void)
 {
@@ -158,7 +158,7 @@ static void pieces_cross_every_edge(void)
     }
 }
 
-/* Makes calls in any order and compares the ring with a count of its bytes. */
+/* Makes calls in random order and compares the ring with a count of its bytes. */
 static void random_walks(void)
 {
     uint64_t random = 20241107;
@@ -174,7 +174,7 @@ static void random_walks(void)
 
             if (next_random(&random) & 1) {
                 status = bw_tx_reserve(&ring.tx, n, &span);
-                /* with n = 0 a ring that looks full need not be looked at again */
+                /* with n = 0, a ring that looks full does not have to be checked again */
                 CHECK(status == BW_OK || (status == BW_AGAIN && (n == 0 || fill == SIZE)));
                 if (status == BW_OK) {
                     CHECK(span.len <= SIZE - fill);
@@ -230,13 +230,14 @@ static void reader_is_woken_once(void)
         CHECK_EQ(ring.shared->reader_armed, 0);
         CHECK_EQ(bw_tx_reserve(&ring.tx, 8, &span), BW_OK);
         CHECK(!tx_commit(&ring.tx, 8));
-        /* bytes have come since the last look, so it is not armed */
+        /* bytes have arrived since the last look, so it is not armed */
         CHECK_EQ(bw_rx_arm(&ring.rx), BW_AGAIN);
         CHECK_EQ(ring.shared->reader_armed, 0);
     }
 }
 
-/* Half a frame stays in the ring: the reader sleeps until there is more than it has seen. */
+/* A partial frame stays in the ring: the reader sleeps until there is more than it has already
+ * seen. */
 static void reader_sleeps_on_half_a_frame(void)
 {
     for (size_t i = 0; i < STARTS; i++) {
@@ -280,8 +281,8 @@ static void writer_is_woken_when_the_room_is_there(void)
         }
 }
 
-/* The consumer counts the room from the head that it last saw: a doorbell may come too early, but
- * never too late, and then the producer arms again. */
+/* The consumer calculates the room from the head that it last saw: a doorbell may come too early,
+ * in which case the producer arms again, but never too late. */
 static void early_doorbell_is_answered_by_arming_again(void)
 {
     ring_t ring = ring_at(UINT64_MAX - 50);
@@ -301,14 +302,14 @@ static void early_doorbell_is_answered_by_arming_again(void)
 /* ---- a peer that lies ---- */
 
 /* Offsets from the tail of a consumer that has read 400 of 1000 written bytes and has seen the
- * other 600. Only heads from there to a full ring are possible. */
+ * other 600. Only heads between that point and a full ring are possible. */
 static void forged_heads(void)
 {
     static const struct {
         int64_t from_tail;
         bool valid;
     } table[] = {
-        {0, false}, /* behind what was already seen */
+        {0, false}, /* lower than what was already seen */
         {599, false},
         {600, true}, /* up to what was seen */
         {601, true},
@@ -319,7 +320,7 @@ static void forged_heads(void)
         {2 * (int64_t)SIZE, false},
         {1ll << 31, false},
         {1ll << 32, false},
-        {(1ll << 32) + 600, false}, /* right only in its lower half */
+        {(1ll << 32) + 600, false}, /* only the lower half is right */
         {INT64_MAX, false},
         {INT64_MIN, false},
     };
@@ -340,7 +341,8 @@ static void forged_heads(void)
         }
 }
 
-/* Offsets from the last tail that the producer knows, with 600 of 1000 bytes still in the ring. */
+/* Offsets from the last tail that the producer knows, when 600 of 1000 bytes are still in the
+ * ring. */
 static void forged_tails(void)
 {
     static const struct {
@@ -381,7 +383,7 @@ static void forged_tails(void)
         }
 }
 
-/* Flags of any value may cost a doorbell, but nothing more. */
+/* Flags with arbitrary values may cost a doorbell, but nothing more. */
 static void forged_flags(void)
 {
     static const uint32_t values[] = {1, 2, 0x80000000u, UINT32_MAX, SIZE, SIZE + 1};
@@ -401,8 +403,8 @@ static void forged_flags(void)
     }
 }
 
-/* The shared copies of our own positions exist for the peer, so changes that it makes to them have
- * no effect. */
+/* The shared copies of our own positions exist only for the peer, so if the peer changes them, this
+ * has no effect. */
 static void own_positions_are_not_read_back(void)
 {
     ring_t ring = ring_at(77);

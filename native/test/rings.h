@@ -2,8 +2,8 @@
 #ifndef BW_TEST_RINGS_H
 #define BW_TEST_RINGS_H
 
-/* Shared by several test programs: memory that is mapped twice in a row, links between two ends in
- * one process, and counts of a process's resources. */
+/* Shared by several test programs: memory mapped twice in a row, links between two ends in one
+ * process, and counting a process's resources. */
 #include <dirent.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -22,7 +22,7 @@ static inline uint8_t *map_twice(size_t bytes)
     return bw_map_twice("test", bytes, &step);
 }
 
-/* Returns true if the consumer must be rung. */
+/* Returns true if the consumer's doorbell must be rung. */
 static inline bool tx_commit(bw_tx_t *tx, size_t n)
 {
     bw_tx_publish(tx, n);
@@ -38,7 +38,7 @@ static inline uint64_t next_random(uint64_t *state)
     return *state * 0x2545F4914F6CDD1Dull;
 }
 
-/* Counts this process's open descriptors, without the one that is used for counting. */
+/* Counts this process's open descriptors, excluding the one used for counting. */
 static inline int open_descriptors(void)
 {
     DIR *dir = opendir("/proc/self/fd");
@@ -52,8 +52,8 @@ static inline int open_descriptors(void)
     return count;
 }
 
-/* Returns the sum in KB of one smaps field (say "Rss:") over the mappings of the shm carrier, or
- * with NULL the number of those mappings. */
+/* Returns the sum in KB of one smaps field (say "Rss:") over the mappings of the shm carrier, or,
+ * if the field is NULL, the number of those mappings. */
 static inline long carrier_mappings(const char *field)
 {
     FILE *file = fopen("/proc/self/smaps", "r");
@@ -64,7 +64,7 @@ static inline long carrier_mappings(const char *field)
     if (!file)
         return -1;
     while (fgets(line, sizeof line, file)) {
-        /* a mapping's first line starts with its address in lower case */
+        /* the first line of a mapping starts with its address in lower case */
         if (strchr("0123456789abcdef", line[0])) {
             inside = strstr(line, "/memfd:beamway") != NULL;
             sum += inside && !field;
@@ -77,7 +77,7 @@ static inline long carrier_mappings(const char *field)
     return sum;
 }
 
-/* Makes two ends of one shm link, both in this process. On false, *error_p has the reason. */
+/* Sets up both ends of an shm link in this process. On false, *error_p contains the reason. */
 static inline bool open_link(uint64_t ring_bytes, bw_link_t **joined_p, bw_link_t **accepted_p,
                              bw_error_t *error_p)
 {

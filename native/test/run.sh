@@ -1,6 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Runs test programs one after the other and sums their last lines. Each has TEST_SECONDS (300), and runs under TEST_WRAPPER if there is one.
+# Runs test programs one after the other and adds up the totals in their last lines. Each may take TEST_SECONDS (300), and runs
+# under TEST_WRAPPER if that is set.
 set -u
 passed=0 failed=0 skipped=0
 log=$(mktemp)

@@ -12,8 +12,8 @@
 
 static char said[16384];
 
-/* Returns the exit status of a child that runs `program`, or -1 if it has none. The output of the
- * child, including a sanitizer's reports, goes to `said`. */
+/* Returns the exit status of a child that runs `program`, or -1 if it did not exit normally. The
+ * output of the child, including a sanitizer's reports, goes to `said`. */
 static inline int status_of(int (*program)(const void *), const void *given)
 {
     FILE *output = tmpfile();

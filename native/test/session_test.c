@@ -21,7 +21,7 @@
 #include <fcntl.h>
 #include <stdlib.h>
 
-#define KEPT_BYTES ((uint64_t)1 << 20) /* the session's limit */
+#define KEPT_BYTES ((uint64_t)1 << 20) /* the session's limit on retained bytes */
 #define SMALL_LIMIT ((uint64_t)64 * 1024)
 #define FRAME_MAX_BYTES 150000
 #define RESUME_MS 10000
@@ -41,9 +41,9 @@ static uint32_t any(uint32_t below)
 /* ---- what is sent, and what must come ---- */
 
 typedef struct {
-    uint64_t sent, come;                 /* frames */
-    uint64_t signals_sent, signals_come; /* signals in fragments */
-    uint64_t fragment; /* number of the last signal's next fragment, counted down */
+    uint64_t sent, come;                 /* numbers of frames */
+    uint64_t signals_sent, signals_come; /* numbers of fragmented signals */
+    uint64_t fragment; /* number of the last signal's next fragment; counts down */
     bool is_wrong;
 } way_t;
 
@@ -68,7 +68,7 @@ static void send_next(int side)
     uint64_t number = ways[side].sent++;
     uint32_t len = length_of(number);
 
-    bytes[0] = 7; /* not a signal of the distribution that the scheduler would read */
+    bytes[0] = 7; /* not a distribution signal, which the scheduler would parse */
     (void)bw_put(bytes + 1, number, 8);
     for (uint32_t i = 9; i < len; i++)
         bytes[i] = byte_of(number, i);
@@ -78,7 +78,7 @@ static void send_next(int side)
 /* ---- signals in fragments ---- */
 
 #define FRAGMENTS 4
-#define SIGNAL_FIRST_BYTES 3000 /* bytes of payload in the first fragment */
+#define SIGNAL_FIRST_BYTES 3000 /* payload bytes in the first fragment */
 #define SIGNAL_LAST_BYTES 7000
 
 static uint64_t payload_from(uint64_t fragment)
@@ -91,7 +91,7 @@ static uint64_t payload_from(uint64_t fragment)
 static const uint64_t signal_bytes =
     SIGNAL_FIRST_BYTES + (FRAGMENTS - 2) * BW_FRAGMENT_BYTES + SIGNAL_LAST_BYTES;
 
-/* Sends the next fragment of the current signal, or the first one of a new signal. */
+/* Sends the next fragment of the current signal, or the first fragment of a new signal. */
 static void send_fragment(int side)
 {
     static uint8_t bytes[BW_FRAGMENT_HEAD_BYTES + 1 + BW_FRAGMENT_BYTES];
@@ -118,7 +118,7 @@ static void send_fragment(int side)
     vm_send(side == 0 ? one : other, bytes, (size_t)(at - bytes));
 }
 
-/* All fragments arrive as one frame. */
+/* All fragments of a signal arrive as one frame. */
 static void deliver_signal(way_t *way, const uint8_t *at, uint64_t len)
 {
     uint64_t number = ++way->signals_come;
@@ -149,8 +149,8 @@ static void deliver(ErlDrvPort port, const uint8_t *at, uint64_t len)
 
 /* ---- the network ---- */
 
-/* The relay's two ends of each connection, one for each side. There is one connection unless the
- * link spreads over several. */
+/* The relay's two ends of each connection, one per side. There is one connection unless the link is
+ * spread over several. */
 typedef struct {
     int ends[2]; /* -1: cut */
     bool is_clogged[2];
@@ -158,8 +158,8 @@ typedef struct {
 
 #define RELAYS 4
 static relay_t relays[RELAYS];
-static bool has_small_buffers; /* of the kernel, for the whole case */
-static unsigned spread;        /* number of connections that the link should have */
+static bool has_small_buffers; /* small kernel buffers, for the whole case */
+static unsigned spread;        /* number of connections that the link should use */
 static uint64_t epoch;
 
 static void forget_relays(void)
@@ -198,8 +198,8 @@ static void pass_some(void)
         }
 }
 
-/* Bytes under way are lost. Each side may learn of the cut through a reset, or only because nothing
- * follows. */
+/* Bytes in flight are lost. Each side may learn of the cut through a reset, or only because nothing
+ * more arrives. */
 static void cut_one(relay_t *relay)
 {
     struct linger hard = {.l_onoff = 1};
@@ -246,7 +246,7 @@ static void connect_port(ErlDrvPort port, int socket)
     close(socket);
 }
 
-/* A separate port makes the link, and may end before or after the link is used. */
+/* A separate port sets up the link, and may close before or after the link is used. */
 static void attach(ErlDrvPort port, unsigned command, int socket, uint64_t position)
 {
     ErlDrvPort maker = vm_open();
@@ -268,7 +268,7 @@ static void quiet(int fd)
     CHECK(fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK) == 0);
 }
 
-/* Makes two connections, one on each side of a relay. */
+/* Creates two connections, one on each side of a relay. */
 static void connect_relay(relay_t *relay, int sockets[2])
 {
     int buffer = any(2) == 0 && !has_small_buffers ? 0 : 8192;
@@ -328,7 +328,7 @@ static void connect_again(void)
 }
 
 static uint64_t limit, poll_us;
-static bool compresses; /* with any path, and without a limit on processor time */
+static bool compresses; /* on every path, and without a limit on CPU time */
 
 static void begin_compression(ErlDrvPort port)
 {
@@ -367,13 +367,14 @@ static uint64_t stat_of(ErlDrvPort port, int index)
 
 #define STAT_LOSSES 14
 #define STAT_KEPT 15
-#define STAT_BEFORE 25 /* index of the bytes before compression; those after it come next */
+/* Index of the number of bytes before compression; the number after it comes next. */
+#define STAT_BEFORE 25
 #define STAT_AFTER 26
 
 static uint64_t heard_losses;
 static bool is_looking[2];
 
-/* The keeper flushes when it is asked to, and the poller looks. */
+/* The keeper flushes when asked to, and the poller looks. */
 static void do_as_keepers(void)
 {
     for (int side = 0; side < 2; side++) {
@@ -413,7 +414,7 @@ static bool has_all(void)
 
 static bool is_attached;
 
-/* One cut, after which the link has no connection for a while. */
+/* Cuts the connection once, after which the link has no connection for a while. */
 static void break_it(void)
 {
     CHECK_IN(cut());
@@ -427,7 +428,7 @@ static void break_it(void)
     is_attached = true;
 }
 
-/* Cuts one of several connections, but not the last, or adds one. */
+/* Cuts one of several connections, but never the last one, or adds one. */
 static void break_one(void)
 {
     int left = 0;
@@ -461,7 +462,7 @@ static void arrive(void)
     for (int round = 0; round < PORT_ROUNDS && !has_all(); round++) {
         clog_all(false);
         CHECK_IN(step());
-        (void)vm_run(round > 1000); /* for the kernel's own timers */
+        (void)vm_run(round > 1000); /* gives the kernel's own timers time */
     }
     CHECK(has_all());
     CHECK(!ways[0].is_wrong && !ways[1].is_wrong);
@@ -498,7 +499,8 @@ static void end_schedule(void)
     CHECK_IN(stop());
 }
 
-/* Some of several connections are cut, join, and take nothing for a while; at times all are cut. */
+/* Some of several connections are cut, join, or stop accepting data for a while; at times all are
+ * cut. */
 static void several_connections_are_one_link(void)
 {
     uint64_t losses = 0;
@@ -516,7 +518,7 @@ static void several_connections_are_one_link(void)
     CHECK(losses > seeds / 3);
 }
 
-/* Starts an idle link over several connections. */
+/* Starts an idle link that is spread over several connections. */
 static void start_spread(unsigned connections)
 {
     chance = 1;
@@ -568,8 +570,9 @@ static void one_of_several_is_lost(void)
     CHECK_IN(end_schedule());
 }
 
-/* A closing port lets its connections go when they have taken everything. The amount is so small
- * that the peer acknowledges nothing meanwhile, since that would reset them. */
+/* A closing port drops its connections once they have accepted everything. There are so few bytes
+ * that the peer acknowledges none of them meanwhile, since an acknowledgement would reset the
+ * connections. */
 static void what_was_sent_goes_out_at_the_end(void)
 {
     uint64_t bytes = 0;
@@ -586,7 +589,7 @@ static void what_was_sent_goes_out_at_the_end(void)
     for (int round = 0; round < PORT_ROUNDS && ways[0].come < ways[0].sent; round++) {
         pass_some();
         clog_all(false);
-        (void)vm_run(round > 1000); /* for the kernel's own timers */
+        (void)vm_run(round > 1000); /* gives the kernel's own timers time */
     }
     CHECK(vm_reason(one));
     CHECK_EQ(ways[0].come, ways[0].sent);
@@ -595,15 +598,15 @@ static void what_was_sent_goes_out_at_the_end(void)
     CHECK_IN(end_schedule());
 }
 
-/* If one of several connections carries something that no correct peer sends, the link ends with a
- * reason that names it. */
+/* If one of several connections carries something that a correct peer never sends, the link fails
+ * with a reason that names it. */
 static void a_rogue_ends_the_link(void)
 {
     static const uint8_t words[][BW_STRAND_HEADER] = {
         {9},                    /* no such word */
-        {1, [4] = 1, [15] = 1}, /* a chunk far away */
+        {1, [4] = 1, [15] = 1}, /* a chunk at a distant position */
         {1, [7] = 1},           /* a chunk that is too large */
-        {2, [23] = 1},          /* never sent */
+        {2, [23] = 1},          /* acknowledges bytes that were never sent */
         {3},                    /* an end */
     };
 
@@ -617,7 +620,8 @@ static void a_rogue_ends_the_link(void)
     }
 }
 
-/* As many connections may join as there are places, and none with another epoch's number. */
+/* No more connections may join than there are places, and none that presents the number of another
+ * epoch. */
 static void no_more_join_than_may(void)
 {
     words_t words = {.len = 0};
@@ -662,8 +666,8 @@ static void nothing_is_lost_doubled_or_reordered(void)
     CHECK(loads > seeds / 2);
 }
 
-/* The receiver has some fragments of a signal, and gets the others over another connection. Sets
- * *inside_p to the number of cuts within a signal. */
+/* The receiver has some fragments of a signal, and receives the others over another connection.
+ * Sets *inside_p to the number of cuts that fell within a signal. */
 static void send_fragments_across_cuts(unsigned *inside_p)
 {
     CHECK_IN(start_linked(KEPT_BYTES));
@@ -702,13 +706,13 @@ static void fragments_are_joined_across_a_cut(void)
 
 /* ---- a session that is full ---- */
 
-/* Whether the port keeps the most it may and more is queued. */
+/* Returns whether the port retains as many bytes as it may and more are queued. */
 static bool is_full(ErlDrvPort port)
 {
     return stat_of(port, STAT_KEPT) >= SMALL_LIMIT && port_queued(port) > 0;
 }
 
-/* Fills one side while nothing passes. */
+/* Fills one side while no bytes pass. */
 static void fill(int side)
 {
     ErlDrvPort port = side == 0 ? one : other;
@@ -721,7 +725,8 @@ static void fill(int side)
     CHECK(is_full(port));
 }
 
-/* Each side waits for the other's acknowledgement, which must not wait for room itself. */
+/* Each side waits for the other's acknowledgement, so sending an acknowledgement must not require
+ * room. */
 static void both_are_full(void)
 {
     chance = 1;
@@ -733,7 +738,7 @@ static void both_are_full(void)
     CHECK_IN(end_schedule());
 }
 
-/* Everything that was sent has arrived, but no acknowledgement. The next connection brings it. */
+/* All the data has arrived, but its acknowledgement has not. The next connection delivers it. */
 static void what_has_arrived_makes_room(void)
 {
     chance = 1;
@@ -762,7 +767,7 @@ static void pass_all(void)
     }
 }
 
-/* A look finds the acknowledgement that makes room, and no event follows. */
+/* A look finds the acknowledgement that makes room, and no event follows it. */
 static void room_comes_during_a_look(void)
 {
     const char *term = NULL;
@@ -793,7 +798,7 @@ static void room_comes_during_a_look(void)
     CHECK_IN(end_schedule());
 }
 
-/* Whether the side has written bytes that the relay has not taken. */
+/* Returns whether the side has written bytes that the relay has not read. */
 static bool has_written(int side)
 {
     uint8_t byte;
@@ -801,7 +806,7 @@ static bool has_written(int side)
     return recv(relays[0].ends[side], &byte, 1, MSG_DONTWAIT | MSG_PEEK) == 1;
 }
 
-/* Only a side that sends can notice that its path is gone. */
+/* Only a side that sends can notice that its path is down, so an idle side must send a probe. */
 static void an_idle_link_tries_its_path(void)
 {
     chance = 1;
@@ -813,7 +818,7 @@ static void an_idle_link_tries_its_path(void)
     }
     for (int half = 0; half < 3; half++) {
         CHECK(!has_written(0) && !has_written(1));
-        vm_skip(RESUME_MS / 2 + 256); /* links of a node try their paths together */
+        vm_skip(RESUME_MS / 2 + 256); /* the links of a node probe their paths together */
         (void)vm_run(0);
         CHECK(has_written(0) && has_written(1));
         for (int round = 0; round < 3; round++) {
@@ -835,7 +840,7 @@ static size_t chunk_after(bw_session_t *session, size_t frames)
     return session->chunk ? (size_t)session->chunk->orig_size : 0;
 }
 
-/* A node may have thousands of links that are hardly used. */
+/* A node may have thousands of links that are rarely used. */
 static void the_chunk_is_as_large_as_is_needed(void)
 {
     bw_session_t session = {.is_on = true, .limit = KEPT_BYTES};
@@ -843,14 +848,14 @@ static void the_chunk_is_as_large_as_is_needed(void)
     CHECK_EQ(chunk_after(&session, 1), 1024);
     CHECK_EQ(chunk_after(&session, 1), 2048);
     CHECK_EQ(chunk_after(&session, 1000), BW_SESSION_CHUNK_BYTES);
-    bw_session_rests(&session); /* the peer has not taken it */
+    bw_session_rests(&session); /* the peer has not received it yet */
     CHECK(session.chunk);
     CHECK(bw_session_acknowledged(&session, session.out.next));
     CHECK_EQ(chunk_after(&session, 1), BW_SESSION_CHUNK_BYTES);
     CHECK(bw_session_acknowledged(&session, session.out.next));
     bw_session_rests(&session);
     CHECK(!session.chunk);
-    for (int i = 0; i < 100; i++) { /* one at a time stays in the small chunk */
+    for (int i = 0; i < 100; i++) { /* frames sent one at a time stay in the small chunk */
         CHECK_EQ(chunk_after(&session, 1), 1024);
         CHECK(bw_session_acknowledged(&session, session.out.next));
     }
@@ -859,10 +864,10 @@ static void the_chunk_is_as_large_as_is_needed(void)
     CHECK(vm_is_clean());
 }
 
-/* The largest frames exceed the limit. */
+/* The largest frames are longer than the limit. */
 static void frames_are_larger_than_the_limit(void)
 {
-    /* with small buffers of the kernel, and with others */
+    /* with small kernel buffers, and with normal ones */
     for (uint64_t seed = 1; seed < 9; seed++) {
         chance = seed;
         CHECK_IN(start_linked(FRAME_MAX_BYTES / 8));
@@ -878,7 +883,7 @@ static void frames_are_larger_than_the_limit(void)
 
 #ifdef BW_TEST_ZSTD
 
-/* As above but with compressed packets, over one connection and over several. */
+/* As above, but with compressed packets, over one connection and over several. */
 static void compressed_packets_outlive_connections(void)
 {
     uint64_t losses = 0, before = 0, after = 0;
@@ -903,7 +908,7 @@ static void compressed_packets_outlive_connections(void)
     CHECK(after < before / 2);
 }
 
-/* The next packet after a rest is compressed without reference to earlier ones. */
+/* The first packet after a rest is compressed without reference to earlier ones. */
 static void a_link_that_rests_forgets(void)
 {
     uint64_t before = 0;
@@ -927,7 +932,7 @@ static void a_link_that_rests_forgets(void)
 
 /* ---- a peer that lies ---- */
 
-/* What the peer sends: the word of a unit, then its bytes. */
+/* What the peer sends: the header word of a unit, then its bytes. */
 typedef struct {
     const char *name;
     uint64_t before, after;
@@ -985,7 +990,7 @@ static void a_lie_ends_the_link(void)
     }
 }
 
-/* A side that has not agreed on compression refuses compressed packets. */
+/* A side that has not agreed to compression rejects compressed packets. */
 static void nobody_compresses_unasked(void)
 {
     chance = 1;
@@ -1004,7 +1009,7 @@ static bool both_live(void)
     return !vm_reason(one) && !vm_reason(other);
 }
 
-/* Now and then the next allocation fails. */
+/* Occasionally makes the next allocation fail. */
 static void step_with_little(void)
 {
     int side = (int)any(2);
@@ -1017,7 +1022,7 @@ static void step_with_little(void)
     vm_allocations_left = -1;
 }
 
-/* The link may end, but bytes that arrive are right, and nothing is left over. */
+/* The link may fail, but bytes that arrive are correct, and nothing is leaked. */
 static void memory_is_short(void)
 {
     for (unsigned seed = 1; seed <= seeds; seed++) {

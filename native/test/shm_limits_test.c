@@ -44,7 +44,7 @@ static void join_arguments(void)
     CHECK_EQ(open_descriptors(), before);
 }
 
-/* The addresses in an offer may hold anything. */
+/* The addresses in an offer may contain arbitrary bytes. */
 static void join_where_nobody_listens(void)
 {
     int before = open_descriptors();
@@ -75,7 +75,8 @@ static void join_where_nobody_listens(void)
 
 /* ---- limits of the process ---- */
 
-/* Makes a link between two ends of this process, and returns how the first failing step ended. */
+/* Sets up a link between two ends in this process, and returns the result of the first step that
+ * failed. */
 static bw_status_t try_link(bw_error_t *error_p)
 {
     bw_link_t *joined = NULL, *accepted = NULL;
@@ -108,8 +109,8 @@ static void with_small_files(void)
     CHECK_EQ(try_link(&error), BW_OK);
 }
 
-/* Tries every number of descriptors from none: each failure must be reported as one and leave
- * nothing. */
+/* Tries every limit on the number of descriptors, starting at none: each failure must be reported
+ * as one and must not leak anything. */
 static void with_few_descriptors(void)
 {
     int before = open_descriptors(), failed = 0;
@@ -129,10 +130,10 @@ static void with_few_descriptors(void)
         CHECK_EQ(carrier_mappings(NULL), 0);
     }
     CHECK_EQ(status, BW_OK);
-    CHECK(failed >= 5); /* as many as one side needs at once */
+    CHECK(failed >= 5); /* the number that one side needs at once */
 }
 
-#ifndef __SANITIZE_ADDRESS__ /* which reserves the address space */
+#ifndef __SANITIZE_ADDRESS__ /* ASan reserves the address space */
 static void with_little_address_space(void)
 {
     bw_error_t error = {0};
@@ -149,7 +150,7 @@ static void with_little_address_space(void)
 }
 #endif
 
-/* Makes a system call fail from now on, as on a kernel that lacks it or under a container's
+/* Makes a system call fail from now on, as on a kernel without it or under a container's seccomp
  * filter. */
 static void refuse(uint32_t system_call)
 {
@@ -166,7 +167,7 @@ static void refuse(uint32_t system_call)
         SKIP("seccomp: not here");
 }
 
-/* Every call that a link needs; the reason names the failing step. */
+/* Every system call that a link needs; the reason must name the failing step. */
 static const struct {
     uint32_t system_call;
     const char *step;
@@ -181,7 +182,7 @@ static const struct {
     {SYS_accept4, "accept on the unix socket"},
 };
 
-static size_t missing; /* index in needed */
+static size_t missing; /* index into needed */
 
 static void without_the_missing(void)
 {
@@ -196,7 +197,7 @@ static void without_the_missing(void)
     CHECK_EQ(carrier_mappings(NULL), 0);
 }
 
-/* valgrind keeps some descriptors and memory that the process cannot see. */
+/* valgrind uses some descriptors and memory of its own that the process cannot see. */
 static bool is_under_valgrind(void)
 {
     const char *preloaded = getenv("LD_PRELOAD");

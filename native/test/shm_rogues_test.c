@@ -16,19 +16,20 @@
 
 enum { MEMORY, EVENT, OTHER_EVENT };
 
-/* How a peer differs from a good one. Numbers are added to the good ones or replace them. */
+/* How a peer deviates from a correct one. The numbers are added to the correct ones or replace
+ * them. */
 typedef struct {
     const char *name;
     const char *reason; /* part of the error's text */
-    int token_bit;      /* flipped, if not 0 */
+    int token_bit;      /* bit to flip, if not 0 */
     uint32_t version;
     uint64_t ring_bytes, memory_bytes;
     int seals;
-    int len;      /* bytes of the message, if not 0 */
-    int fd_count; /* descriptors, if not 0; -1: none */
+    int len;      /* length of the message, if not 0 */
+    int fd_count; /* number of descriptors, if not 0; -1: none */
     int replace;  /* which of MEMORY, EVENT or OTHER_EVENT is replaced by ... */
     int (*with)(void);
-    bw_status_t status; /* if not BW_REFUSED */
+    bw_status_t status; /* expected status, if not BW_REFUSED */
 } rogue_t;
 
 #define ALL_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
@@ -186,7 +187,7 @@ static bool send_rogue(const bw_shm_listener_t *listener, const rogue_t *rogue)
     return sent;
 }
 
-/* Each rogue connects alone; no link may be made, and nothing is left over. */
+/* Each rogue peer connects alone; no link may be established, and nothing may be leaked. */
 static void rogue_peers_are_turned_away(void)
 {
     bw_shm_listener_t listener = {.fd = -1};
@@ -218,7 +219,7 @@ static void rogue_peers_are_turned_away(void)
     bw_shm_listener_close(&listener);
 }
 
-/* The table's model of a peer is right, because it is let in if nothing is changed. */
+/* The table's model of a peer is correct, because an unmodified peer is accepted. */
 static void a_good_peer_comes_in(void)
 {
     static const rogue_t good = {.name = "good"};
@@ -233,7 +234,7 @@ static void a_good_peer_comes_in(void)
     bw_shm_listener_close(&listener);
 }
 
-/* Peers that are queued at the listener before the right one do not keep it out. */
+/* Rogue peers that are queued at the listener before the right one do not keep it out. */
 static void rogues_do_not_keep_the_peer_out(void)
 {
     bw_shm_listener_t listener = {.fd = -1};
@@ -242,7 +243,7 @@ static void rogues_do_not_keep_the_peer_out(void)
     int before = open_descriptors(), silent;
 
     CHECK_EQ(bw_shm_listen(NULL, &listener, &error), BW_OK);
-    silent = connect_to(&listener); /* connects and sends nothing */
+    silent = connect_to(&listener); /* connects but sends nothing */
     CHECK(silent >= 0);
     for (size_t i = 0; i < 10; i++)
         CHECK(send_rogue(&listener, &rogues[i]));
@@ -283,8 +284,8 @@ static void visit_as_nobody(void)
     CHECK(send_rogue(&shared_listener, &good));
 }
 
-/* A peer that has the right token, memory and events but belongs to another user, and a listener of
- * another user. */
+/* A peer that has the right token, memory and events but belongs to another user, and a listener
+ * that belongs to another user. */
 static void another_user_is_refused(void)
 {
     bw_link_t *link = NULL;
@@ -340,7 +341,8 @@ static void in_a_closed_directory(void)
     as_nobody(BW_SYSTEM, "making a socket in socket_dir");
 }
 
-/* A user who can remove the socket's name can prevent the link, so it must not be just any user. */
+/* Whoever can remove the socket's name can prevent the link, so not every directory is
+ * acceptable. */
 static void listeners_in_directories_of_others(void)
 {
     if (geteuid() != 0)
@@ -349,7 +351,7 @@ static void listeners_in_directories_of_others(void)
     CHECK(mkdtemp(shared_dir) != NULL);
     CHECK_EQ(chmod(shared_dir, 0777), 0);
     CHECK_IN(in_child(in_a_strangers_open_directory));
-    CHECK_IN(listen_there(BW_OK, "")); /* the user's own choice */
+    CHECK_IN(listen_there(BW_OK, "")); /* chosen by the user */
     CHECK_EQ(chmod(shared_dir, 01777), 0);
     CHECK_IN(in_child(in_a_sticky_directory));
     CHECK_EQ(chmod(shared_dir, 0755), 0);
@@ -370,8 +372,8 @@ static bool write_file(const char *path, const char *text)
     return written;
 }
 
-/* Tries to make a link in a user namespace that maps a single user. It works as that user, unless
- * its uid is the one that the kernel shows for all unmapped users. */
+/* Tries to set up a link in a user namespace that maps a single user. This works as that user,
+ * unless its uid is the one that the kernel shows for all unmapped users. */
 static void link_in_a_namespace_as(const char *map, bw_status_t wanted)
 {
     bw_link_t *joined = NULL, *accepted = NULL;

@@ -23,7 +23,7 @@ static void listeners_differ(void)
     CHECK(memcmp(first.token, second.token, sizeof first.token) != 0);
     bw_shm_listener_close(&first);
     CHECK_EQ(first.fd, -1);
-    bw_shm_listener_close(&first); /* safe on a closed one */
+    bw_shm_listener_close(&first); /* no effect on a closed listener */
     bw_shm_listener_close(&second);
 }
 
@@ -40,7 +40,7 @@ static void nobody_came(void)
     bw_shm_listener_close(&listener);
 }
 
-/* Two peers that join the same listener get two separate links. */
+/* Two peers that connect to the same listener get two separate links. */
 static void two_links_do_not_mix(void)
 {
     int before = open_descriptors();
@@ -69,7 +69,8 @@ static void two_links_do_not_mix(void)
 
 /* ---- who dies ---- */
 
-/* If a connector is killed before the listener accepts, it has left either its link or nothing. */
+/* If a connecting process is killed before the listener accepts, either its complete link is queued
+ * or nothing. */
 static void connector_dies_before_accept(void)
 {
     bw_shm_listener_t listener = {.fd = -1};
@@ -99,8 +100,8 @@ static void connector_dies_before_accept(void)
     CHECK_EQ(carrier_mappings(NULL), 0);
 }
 
-/* Each side learns of the other's end as soon as the process is gone, but not before. `connects`
- * selects which of them is killed. */
+/* Each side notices that the other has exited as soon as the process is gone, and not before.
+ * `connects` selects which of the two is killed. */
 static void killed_peer(bool connects)
 {
     bw_shm_listener_t listener = {.fd = -1};
@@ -135,7 +136,7 @@ static void killed_peer(bool connects)
                                 &error),
                  BW_OK);
         CHECK_EQ(write(wires[0], "", 1), 1);
-        listener.fd = -1; /* it belongs to the other process */
+        listener.fd = -1; /* the descriptor belongs to the other process */
     }
     CHECK_EQ(read(wires[0], &ready, 1), 1);
     if (connects)
@@ -165,7 +166,7 @@ static void a_killed_acceptor_leaves_an_orphan(void)
     killed_peer(false);
 }
 
-/* The name disappears with the process that held it. */
+/* The name disappears when the process that bound it exits. */
 static void killed_listener_leaves_no_name(void)
 {
     bw_shm_listener_t listener = {.fd = -1};
@@ -209,7 +210,7 @@ static void listener_in_a_directory(void)
     memcpy(path, listener.address, listener.address_len);
     CHECK_EQ(strncmp(path, dir, strlen(dir)), 0);
     CHECK_EQ(stat(path, &status), 0);
-    CHECK_EQ(status.st_mode, S_IFSOCK | 0600); /* whatever the umask */
+    CHECK_EQ(status.st_mode, S_IFSOCK | 0600); /* regardless of the umask */
     CHECK_EQ(bw_shm_connect(listener.address, listener.address_len, listener.token, RING, &joined,
                             &error),
              BW_OK);
@@ -231,7 +232,7 @@ static void listeners_in_bad_directories(void)
         bw_error_t error = {0};
         bw_status_t status;
 
-        memset(dir, 'n', len); /* no such directory, at every length around the limit */
+        memset(dir, 'n', len); /* a missing directory, with every length close to the limit */
         dir[len] = 0;
         status = bw_shm_listen(dir, &listener, &error);
         CHECK(status == BW_SYSTEM || status == BW_INVALID);

@@ -20,7 +20,7 @@ static void setup(uint32_t budget_us)
     bw_spin_init(&spin, budget_us);
 }
 
-/* `times` arrivals of `load`, each `wait_us` after the ring was drained. */
+/* `times` arrivals with load `load`, each `wait_us` after the ring was drained. */
 static void arrivals(int times, uint32_t wait_us, uint32_t load)
 {
     for (int i = 0; i < times; i++) {
@@ -57,7 +57,7 @@ static void not_while_frames_come_in_bulk(void)
     CHECK(bw_spin_begins(&spin, now));
 }
 
-/* What arrives at a server between two answers: demonitor, monitor and request. */
+/* What arrives at a server between two replies: demonitor, monitor and request. */
 static void for_a_lone_call_of_a_server(void)
 {
     setup(BUDGET);
@@ -118,7 +118,7 @@ static void frames_renew_the_budget(void)
     }
 }
 
-/* Begins a round and loses the processor in it. */
+/* Begins a round and is preempted during it. */
 static void gap(void)
 {
     CHECK(bw_spin_begins(&spin, now));
@@ -144,7 +144,7 @@ static void gaps_ban_for_longer_and_longer(void)
     CHECK_EQ(ban, BW_SPIN_BAN_MAX_US);
 }
 
-/* `times` frames arrive while the poller looks, each 10 us after the previous one. */
+/* `times` frames arrive while the poller looks, 10 us apart. */
 static void found(int times)
 {
     for (int i = 0; i < times; i++) {
@@ -195,7 +195,7 @@ static void what_was_earned_pays_for_looks_in_vain(void)
     CHECK(bw_spin_goes_on(&spin, now, 0));
     now += 1;
     CHECK(!bw_spin_goes_on(&spin, now, 0));
-    CHECK(bw_spin_begins(&spin, now)); /* it sleeps, and may look again after the next frame */
+    CHECK(bw_spin_begins(&spin, now)); /* it sleeps, and may poll again after the next frame */
 }
 
 static void ends_when_frames_come_in_bulk(void)
@@ -211,9 +211,9 @@ static void ends_when_frames_come_in_bulk(void)
 
 /* ---- on a real machine's processors ---- */
 
-#define WAIT_US 4u   /* until the answer */
-#define WORK_US 4u   /* and until the next question of a lone caller */
-#define SLEEP_US 60u /* until the answer, if two sleeping processors have to be woken for it */
+#define WAIT_US 4u   /* until the reply */
+#define WORK_US 4u   /* and until the next request of a single caller */
+#define SLEEP_US 60u /* until the reply, if two sleeping CPUs have to be woken for it */
 #define SECONDS 20u
 
 typedef struct {
@@ -224,10 +224,10 @@ typedef struct {
 typedef struct {
     const turn_t *turns;
     size_t count, next;
-    uint64_t left_us; /* of the turn */
+    uint64_t left_us; /* remaining in the turn */
 } processor_t;
 
-/* Runs the caller's thread for `us` and returns how long it was off the processor meanwhile. */
+/* Runs the caller's thread for `us` and returns how long it was off the CPU meanwhile. */
 static uint64_t run(processor_t *processor, uint64_t us)
 {
     uint64_t away = 0;
@@ -244,7 +244,7 @@ static uint64_t run(processor_t *processor, uint64_t us)
     return away;
 }
 
-/* Looks until the answer comes. Returns false if the caller has fallen asleep before. */
+/* Looks until the reply arrives. Returns false if the caller fell asleep first. */
 static bool looks(processor_t *processor, sum_t *sum, uint64_t *away_p)
 {
     uint64_t asked = now;
@@ -262,7 +262,7 @@ static bool looks(processor_t *processor, sum_t *sum, uint64_t *away_p)
     return comes && goes_on;
 }
 
-/* A lone caller asks again and again. A sleeping caller gives the processor up before its turn
+/* A single caller sends requests repeatedly. A sleeping caller gives up the CPU before its turn
  * ends, and so keeps its turn. */
 static sum_t call_on(const turn_t *turns, size_t count)
 {
@@ -278,7 +278,7 @@ static sum_t call_on(const turn_t *turns, size_t count)
         if (bw_spin_begins(&spin, now))
             while (looks(&processor, &sum, &away))
                 away = run(&processor, WORK_US);
-        now += SLEEP_US; /* the answer wakes the caller */
+        now += SLEEP_US; /* the reply wakes the caller */
         bw_spin_learn(&spin, now, 1);
         sum.frames++;
         now += WORK_US;
@@ -309,7 +309,7 @@ static void costs_little_beside_neighbours(void)
     CHECK_IN(costs_little(two_neighbours, sizeof two_neighbours / sizeof *two_neighbours));
 }
 
-/* When the neighbours end, looking pays again within a second or two. */
+/* When the competing processes exit, polling pays off again within a second or two. */
 static void recovers_when_neighbours_end(void)
 {
     (void)call_on(two_neighbours, sizeof two_neighbours / sizeof *two_neighbours);

@@ -6,8 +6,8 @@
 
 /*
  * How a process that only reads the clock, like a poller, is scheduled on a virtual machine with
- * two processors. A peer does the same, and zero, one or two other processes never sleep. In each
- * turn the process runs for runs_us and is then off the processor for away_us.
+ * two CPUs. A peer does the same, while zero, one or two other processes run without sleeping. In
+ * each turn the process runs for runs_us and is then off the CPU for away_us.
  */
 typedef struct {
     uint32_t runs_us, away_us;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Several connections carry one stream each way between two ends, while the network fails:
- * connections die, which the ends notice at different times, join, take nothing for a while, and
- * take and give only a part. The bytes that go in at one end must come out at the other once and in
- * order.
+ * Several connections carry one stream in each direction between two ends, while the network
+ * fails: connections die, which the two ends notice at different times, join, stop accepting data
+ * for a while, and transfer only parts. The bytes written at one end must come out at the other
+ * exactly once and in order.
  *
  * STRANDS_SEEDS in the environment is the number of fault schedules; the default is 500.
  */
@@ -18,7 +18,7 @@
 
 #define RING ((uint64_t)16384)
 #define WIRE_BYTES 5000
-#define CONNECTIONS 40 /* per schedule, one after the other */
+#define CONNECTIONS 40 /* per schedule, in succession */
 #define NEWS (RING / 8)
 
 /* ---- chance ---- */
@@ -41,14 +41,14 @@ typedef struct {
 
 typedef struct {
     way_t from[2];
-    int place[2]; /* at each end; -1: the end has noticed that the connection is dead */
+    int place[2]; /* place at each end; -1: the end has noticed that the connection is dead */
     bool is_cut;
 } connection_t;
 
 typedef struct {
     bw_strands_t strands;
     uint8_t out[RING], in[RING];
-    int connection[BW_STRANDS_MAX]; /* the connection at each place */
+    int connection[BW_STRANDS_MAX]; /* connection at each place */
     bool is_wrong;
 } end_t;
 
@@ -120,7 +120,7 @@ static void take(int end, uint64_t most)
     }
 }
 
-/* The connection takes some of the strand's outgoing bytes. */
+/* The connection accepts some of the strand's outgoing bytes. */
 static void push(int end, unsigned place)
 {
     bw_strand_t *strand = &ends[end].strands.strands[place];
@@ -140,7 +140,7 @@ static void push(int end, unsigned place)
     }
 }
 
-/* Lets bytes arrive. Returns false if the end takes them for something that no correct peer
+/* Lets bytes arrive. Returns false if the end rejects them as something that a correct peer never
  * sends. */
 static bool hear(int end, unsigned place)
 {
@@ -215,7 +215,7 @@ static bool is_sound(void)
     return true;
 }
 
-/* Nothing fails any more: everything arrives, even more than the writer had room for. */
+/* Nothing fails any more: everything arrives, even data that the writer had no room for before. */
 static void arrive(void)
 {
     uint64_t goal[2] = {ends[0].strands.head + 2 * RING, ends[1].strands.head + 2 * RING};
@@ -314,7 +314,7 @@ static bool hears(bw_strands_t *strands, unsigned place, word_t word)
 
 enum { CHUNK = 1, ACK, END };
 
-/* 1,000 of 2,000 bytes have gone out, and nothing has come in. */
+/* 1,000 of 2,000 bytes have been sent, and none have been received. */
 static void begin_alone(void)
 {
     begin();
@@ -338,7 +338,7 @@ static void a_peer_is_not_believed(void)
         {CHUNK, 2, RING - 1, 0},
         {CHUNK, 1, UINT64_MAX, 0},
         {CHUNK, 4096, UINT64_MAX - 4096, 0},
-        {ACK, 0, 0, 1001}, /* was never sent, though the writer has it */
+        {ACK, 0, 0, 1001}, /* written but never sent */
         {ACK, 0, 0, UINT64_MAX},
         {ACK, 0, 1, 0}, /* counted as taken but not as arrived */
         {ACK, 0, UINT64_MAX, UINT64_MAX},
@@ -391,8 +391,8 @@ static void an_older_word_says_nothing_new(void)
     CHECK_EQ(strands->out.next, 1000);
 }
 
-/* Another connection continues where the last one ended, and accepts no position beyond what was
- * sent. */
+/* A new connection continues where the last one ended, and does not accept a position beyond what
+ * was sent. */
 static void a_stream_resumes_where_it_can(void)
 {
     bw_outgoing_t way = {.arrived = 100};
@@ -470,7 +470,7 @@ static void more_are_used_while_that_gives_more(void)
     CHECK_EQ(pace.use, 4);
     bw_pace_step(&pace, 300, true);
     CHECK_EQ(pace.use, 8);
-    bw_pace_step(&pace, 320, true); /* not a tenth more */
+    bw_pace_step(&pace, 320, true); /* less than a tenth more than before */
     CHECK_EQ(pace.use, 4);
     for (unsigned i = 0; i < BW_PACE_HOLD; i++) {
         bw_pace_step(&pace, 300, true);

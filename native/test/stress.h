@@ -3,10 +3,11 @@
 #define BW_TEST_STRESS_H
 
 /*
- * One end of a stressed link over any carrier. It sends frames of random sizes with known contents,
- * takes those of the other end, and sleeps and wakes as the driver does.
+ * One end of a link under stress, over any carrier. It sends frames of random sizes with known
+ * contents, receives those of the other end, and sleeps and wakes like the driver.
  *
- * A sleeping end is always owed a wake-up by the other; if none comes within WAKE_MS, one was lost.
+ * A sleeping end must always be woken by the other; if no wake-up comes within WAKE_MS, one was
+ * lost.
  */
 #include <errno.h>
 #include <poll.h>
@@ -59,7 +60,8 @@ static known_frame_t known_frame(uint64_t stream, uint64_t number)
     return frame;
 }
 
-/* Writes bytes `from` to `from + n` of the frame as in the ring: header, payload, padding. */
+/* Writes bytes `from` to `from + n` of the frame as they are in the ring: header, payload,
+ * padding. */
 static void frame_bytes(const known_frame_t *frame, uint64_t from, uint8_t *to, size_t n)
 {
     uint8_t word[8];
@@ -89,18 +91,18 @@ typedef struct {
     uint64_t out_stream, in_stream;
     uint64_t random;
     uint64_t frames;
-    uint64_t sent, received;    /* whole frames */
-    uint64_t out_done, in_done; /* bytes of the current frame */
-    bw_frame_t in_frame;        /* its header as it was parsed, once in_done > 0 */
+    uint64_t sent, received;    /* numbers of whole frames */
+    uint64_t out_done, in_done; /* number of bytes of the current frame */
+    bw_frame_t in_frame;        /* its parsed header, once in_done > 0 */
     uint64_t sleeps;
     int patience_ms;
-    bool has_buffer; /* the link buffers sent bytes that we have to pass on, and notices the other's
-                        end */
+    /* The link buffers sent bytes that we have to pass on, and notices the other's end. */
+    bool has_buffer;
     const char *failure;
 } end_t;
 
-/* Returns how far sending may be ahead of receiving. A window of 1 makes both ends sleep at nearly
- * every frame, a large one fills the rings. */
+/* Returns how far sending may get ahead of receiving. With a window of 1 both ends sleep at nearly
+ * every frame; a large window fills the rings. */
 static uint64_t window(const end_t *end)
 {
     static const uint64_t windows[] = {1, 100000, 3, 64};
@@ -115,8 +117,8 @@ static bool may_send(const end_t *end)
             end->received == end->frames);
 }
 
-/* Sends until the window is used up, the ring is full (*room_p: the room to wait for) or enough was
- * sent for now. Pieces have any length, so headers are cut in two as well. */
+/* Sends until the window is used up, the ring is full (*room_p: the room to wait for) or enough has
+ * been sent for now. Pieces have arbitrary lengths, so headers are split as well. */
 static bool send_some(end_t *end, size_t *room_p)
 {
     *room_p = 0;
@@ -150,7 +152,8 @@ static bool send_some(end_t *end, size_t *room_p)
     return true;
 }
 
-/* Takes the current frame's bytes from the span. Returns 0 if more have to come first. */
+/* Consumes bytes of the current frame from the span. Returns 0 if more bytes have to arrive
+ * first. */
 static size_t take(end_t *end, const uint8_t *at, size_t avail)
 {
     known_frame_t known = known_frame(end->in_stream, end->received);
@@ -167,7 +170,7 @@ static size_t take(end_t *end, const uint8_t *at, size_t avail)
             end->failure = "a header is not the one that was sent";
             return 0;
         }
-        /* small frames are left until they are complete, as in the driver */
+        /* small frames are not consumed until they are complete, as in the driver */
         if (state == BW_FRAME_PART && known.size <= RING / 16)
             return 0;
     }
@@ -187,7 +190,7 @@ static size_t take(end_t *end, const uint8_t *at, size_t avail)
     return n;
 }
 
-/* Reads everything that has come, or sets *more_p. */
+/* Reads everything that has arrived, or sets *more_p. */
 static bool receive_some(end_t *end, bool *more_p)
 {
     bw_span_t span = {0};
@@ -213,7 +216,7 @@ static bool receive_some(end_t *end, bool *more_p)
     return end->failure == NULL;
 }
 
-/* Sleeps until the doorbell comes. */
+/* Sleeps until the doorbell rings. */
 static bool sleep_well(end_t *end)
 {
     struct pollfd poller = bw_link_polled(end->link);
@@ -230,7 +233,7 @@ static bool sleep_well(end_t *end)
 }
 
 /* Waits until everything that was sent has left this process, including the encrypted bytes that a
- * carrier holds outside the ring. */
+ * carrier buffers outside the ring. */
 static bool hand_on(end_t *end)
 {
     const bw_carrier_t *ops = end->link->ops;
@@ -250,8 +253,8 @@ static bool hand_on(end_t *end)
     }
 }
 
-/* Works until everything is sent and received: reads, clears, writes, arms and sleeps in the
- * driver's order. On false, `failure` has the reason. */
+/* Works until everything has been sent and received: reads, clears, writes, arms and sleeps in the
+ * same order as the driver. On false, `failure` contains the reason. */
 static bool run_end(end_t *end)
 {
     const bw_carrier_t *ops = end->link->ops;
@@ -277,7 +280,7 @@ static bool run_end(end_t *end)
         }
         if (status != BW_OK || (end->sent >= end->frames && end->received >= end->frames))
             continue;
-        /* an end that has closed by now no longer rings */
+        /* an end that has already closed no longer rings the doorbell */
         if (end->has_buffer && ops->is_finished(end->link)) {
             end->failure = "the stream has ended";
             return false;
@@ -305,7 +308,7 @@ static void report(const end_t *end)
            end->failure ? ", FAILED: " : "", end->failure ? end->failure : "");
 }
 
-/* Removes this program's own argument, a number of frames, from the front. */
+/* Removes this program's own argument, a number of frames, from the front of the list. */
 static void take_frames(int *argc_p, char ***argv_p)
 {
     const char *frames = getenv("STRESS_FRAMES");

@@ -19,7 +19,8 @@
 #include <sys/wait.h>
 #include <time.h>
 
-/* With a third of a small number the run would end before the windows that fill the rings. */
+/* If the number is small, the run would end after a third of it, before reaching the windows that
+ * fill the rings. */
 static uint64_t a_third_of_many(void)
 {
     return frames_each_way < 20000 ? frames_each_way : frames_each_way / 3;
@@ -81,12 +82,12 @@ static void two_processes(void)
     CHECK_EQ(waitpid(pid, &status, 0), pid);
     CHECK(mine.failure == NULL);
     CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-    CHECK(mine.sleeps > 100); /* otherwise waking was not tested */
+    CHECK(mine.sleeps > 100); /* otherwise wake-ups were not tested */
     link->ops->close(link, NULL);
 }
 
-/* The other process dies at any moment. It has left whole frames and perhaps a part of one, never
- * anything wrong, and writing to it does no harm. */
+/* The other process is killed at a random moment. It has left complete frames and perhaps a part of
+ * one, but nothing invalid, and writing to the link does no harm. */
 static void the_other_dies(void)
 {
     for (int round = 0; round < 25; round++) {
@@ -113,7 +114,7 @@ static void the_other_dies(void)
 
 /* ---- two threads ---- */
 
-/* A link over rings in memory that both ends see at the same address. */
+/* A link over rings in memory that both ends have mapped at the same address. */
 typedef struct {
     bw_link_t link;
     bw_tx_t tx;
@@ -182,9 +183,9 @@ static const bw_carrier_t plain_ops = {
     .clear_event = plain_clear_event,
 };
 
-static _Atomic int ended; /* of the two threads */
+static _Atomic int ended; /* number of threads that have finished */
 
-/* Over rdma the owner must continue, because otherwise nothing more goes out. */
+/* Over rdma the owner must keep running, because otherwise the rest is not sent. */
 static bool run_to_the_end_of_both(end_t *end)
 {
     bool fine = run_end(end);
@@ -219,7 +220,7 @@ static void run_threads(bw_link_t *left, bw_link_t *right, uint64_t frames, bool
     CHECK(mine.sleeps + other.sleeps > 100);
 }
 
-/* Positions start just below 2^64, so both rings wrap on the way. */
+/* Positions start just below 2^64, so they overflow in both rings during the run. */
 static void two_threads_in_plain_memory(void)
 {
     static alignas(64) bw_ring_shared_t shared[2];
@@ -271,12 +272,12 @@ typedef struct {
     bw_rx_t rx;
     bool other_commits; /* the other thread commits, otherwise it releases */
     _Atomic uint64_t go, done;
-    bool rang; /* by the other thread, in the round that has just ended */
+    bool rang; /* set by the other thread, in the round that has just ended */
 } moment_t;
 
 #define MOMENT_BYTES 8
 
-/* Returns false if the other thread had no processor meanwhile. */
+/* Returns false if the other thread was off the CPU meanwhile. */
 static bool wait_for(const _Atomic uint64_t *counter, uint64_t value)
 {
     int spins;
@@ -315,8 +316,8 @@ static void *publish_at_the_moment(void *arg)
     }
 }
 
-/* Restores an empty ring (a full one if the other releases), done by the thread that did not
- * move. */
+/* Restores an empty ring (or a full one if the other thread releases). Done by the thread that did
+ * not commit or release. */
 static void restore(moment_t *moment)
 {
     bw_span_t span = {0};
@@ -332,8 +333,8 @@ static void restore(moment_t *moment)
     }
 }
 
-/* How often both must have been at work at once with each of the two results, and the time
- * limit. */
+/* How many times both threads must have acted simultaneously with each of the two results, and the
+ * time limit. */
 #define COLLISIONS 100
 #define COLLIDE_MS 60000
 
@@ -350,7 +351,7 @@ static void moments(bool other_commits)
     moment_t moment = {.other_commits = other_commits};
     uint8_t *data = map_twice(RING);
     uint64_t round = 0, armed = 0, not_armed = 0, delay = 32, random = 3;
-    uint64_t alike = 0, step; /* equal results in a row */
+    uint64_t alike = 0, step; /* number of equal results in a row */
     bw_status_t last = BW_AGAIN;
     int64_t began_ms = now_ms();
     bw_span_t span = {0};
@@ -367,8 +368,8 @@ static void moments(bool other_commits)
         tx_commit(&moment.tx, RING);
     }
     CHECK_EQ(pthread_create(&thread, NULL, publish_at_the_moment, &moment), 0);
-    /* Takes longer than usual only if they have hardly collided, because other processes have the
-     * processors. */
+    /* Takes longer than usual only if the two have hardly ever collided, because other processes
+     * are using the CPUs. */
     while (!check_failed &&
            ((round < frames_each_way && now_ms() < began_ms + 4000) ||
             ((armed < COLLISIONS || not_armed < COLLISIONS) && now_ms() < began_ms + COLLIDE_MS))) {
@@ -382,8 +383,8 @@ static void moments(bool other_commits)
         together = wait_for(&moment.done, round);
         armed += together && status == BW_OK;
         not_armed += together && status == BW_AGAIN;
-        /* Later if too early, earlier if too late, and faster from far away, so that the time stays
-         * where the two collide. */
+        /* Moves to a later time if too early, to an earlier one if too late, and faster when far
+         * away, so that the time settles where the two collide. */
         if (together) {
             alike = status == last ? alike + 1 : 0;
             step = 1 + alike / 8;

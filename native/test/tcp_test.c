@@ -11,8 +11,8 @@
 #include <signal.h>
 
 static struct {
-    bw_link_t *link; /* under test */
-    int peer;        /* the other end, a bare socket */
+    bw_link_t *link; /* the link under test */
+    int peer;        /* the other end, a plain socket */
     int descriptors;
 } here;
 
@@ -42,7 +42,7 @@ static void peer_closes(void)
     here.peer = -1;
 }
 
-/* The peer's kernel sends a reset instead of an end. */
+/* The peer's kernel sends a reset instead of a normal end of stream. */
 static void peer_resets(void)
 {
     struct linger now = {.l_onoff = 1, .l_linger = 0};
@@ -51,7 +51,8 @@ static void peer_resets(void)
     CHECK_IN(peer_closes());
 }
 
-/* Ends the peer's stream; its bytes and its end have reached our kernel when this returns. */
+/* Ends the peer's stream; when this returns, its bytes and the end of the stream have reached our
+ * kernel. */
 static void peer_ends(void)
 {
     struct tcp_info info = {0};
@@ -112,7 +113,7 @@ static void only_connected_streams_are_taken(void)
     close(lonely);
 }
 
-/* The link's descriptor is the one too many. */
+/* The link's own descriptor exceeds the limit. */
 static void too_many_descriptors(void)
 {
     bw_status_t status, watched;
@@ -123,7 +124,7 @@ static void too_many_descriptors(void)
 
     CHECK(connect_sockets(0, &sockets[0], &sockets[1]));
     CHECK_EQ(getrlimit(RLIMIT_NOFILE, &all), 0);
-    do /* fills all gaps below */
+    do /* uses up all free numbers below it */
         free_fd = dup(0);
     while (free_fd < sockets[1]);
     close(free_fd);
@@ -173,7 +174,7 @@ static void unix_streams_are_taken(void)
 
 /* ---- how it ends ---- */
 
-/* The reset follows the bytes that had come, and the writer is not stuck meanwhile. */
+/* The reset comes after bytes that had arrived, and the writer does not get stuck meanwhile. */
 static void a_reset_ends_it_with_a_reason(void)
 {
     bw_span_t span;
@@ -193,7 +194,7 @@ static void a_reset_ends_it_with_a_reason(void)
     CHECK_IN(stop());
 }
 
-/* The user waits for more bytes of a message, which will not come. */
+/* The user is waiting for more bytes of a message, which will never arrive. */
 static void an_end_within_what_is_waited_for_is_no_orderly_one(void)
 {
     bw_span_t span;
@@ -214,7 +215,7 @@ static void an_end_within_what_is_waited_for_is_no_orderly_one(void)
     CHECK_IN(stop());
 }
 
-/* Only a write notices it: the bytes count as lost, and the reader learns of the end. */
+/* Only a write detects it: the bytes count as lost, and the reader is told of the end. */
 static void writing_finds_out_that_the_peer_is_gone(void)
 {
     bw_link_stats_t stats;
@@ -234,7 +235,7 @@ static void writing_finds_out_that_the_peer_is_gone(void)
     CHECK_IN(stop());
 }
 
-/* The bytes sent last arrive, although the other side has sent bytes that were never read. */
+/* The last bytes sent arrive, even if the other side has sent bytes that were never read. */
 static void last_words_outlive_unread_input(void)
 {
     char got[64] = {0};
@@ -257,7 +258,7 @@ static void last_words_outlive_unread_input(void)
 
 /* ---- wake-ups ---- */
 
-/* The link is not armed and is not read: each arrival wakes at most once. */
+/* The link is neither armed nor read: each arrival causes at most one wake-up. */
 static void unread_input_does_not_wake_again_and_again(void)
 {
     bw_span_t span;
@@ -279,7 +280,7 @@ static void unread_input_does_not_wake_again_and_again(void)
     CHECK_IN(stop());
 }
 
-/* The poller has reported the bytes and the end behind them at once. */
+/* The poller has reported both the bytes and the end of the stream after them. */
 static void an_end_right_behind_the_bytes_is_not_slept_on(void)
 {
     bw_status_t status;
@@ -301,7 +302,7 @@ static void an_end_right_behind_the_bytes_is_not_slept_on(void)
     CHECK_IN(stop());
 }
 
-/* A user who looks without having been woken sees the bytes that have come. */
+/* A user who looks without having been woken sees the bytes that have arrived. */
 static void a_look_without_a_wake_up_sees_what_is_there(void)
 {
     bw_status_t status = BW_AGAIN;
@@ -319,7 +320,7 @@ static void a_look_without_a_wake_up_sees_what_is_there(void)
     CHECK_IN(stop());
 }
 
-/* A watcher has its own descriptor, which reports the end. */
+/* A watcher has its own descriptor, which reports the end of the stream. */
 static void a_watch_sees_the_end(void)
 {
     bw_error_t error = {0};
@@ -332,7 +333,7 @@ static void a_watch_sees_the_end(void)
     CHECK(fcntl(watch, F_GETFD) & FD_CLOEXEC);
     CHECK_EQ(close(sockets[0]), 0);
     poller.fd = watch;
-    CHECK_EQ(poll(&poller, 1, 0), 0); /* closing a descriptor shuts nothing down */
+    CHECK_EQ(poll(&poller, 1, 0), 0); /* closing a descriptor does not shut down the connection */
     CHECK_EQ(close(sockets[1]), 0);
     CHECK_EQ(poll(&poller, 1, ARRIVES_MS), 1);
     CHECK_EQ(recv(watch, &byte, 1, MSG_DONTWAIT), 0);
@@ -349,7 +350,7 @@ static void fill_large(void)
         large[i] = (uint8_t)(i * 7 + i / 256);
 }
 
-/* Takes everything that the peer can get at the moment. */
+/* Reads everything that the peer can receive at the moment. */
 static size_t peer_takes(size_t have)
 {
     ssize_t n = recv(here.peer, arrived + have, sizeof arrived - have, MSG_DONTWAIT);
@@ -366,7 +367,8 @@ static bw_status_t write_past(size_t from, size_t *taken_p)
     return here.link->ops->write(here.link, iov, 2, taken_p);
 }
 
-/* A socket of 8 KB takes it in many steps; when it has taken nothing, it reports when it can. */
+/* A socket of 8 KB accepts it in many steps; when it has accepted nothing, it reports when it can
+ * accept more. */
 static void what_is_written_past_the_ring_arrives(void)
 {
     size_t done = 0, have = 0, refusals = 0, taken;
@@ -399,7 +401,7 @@ static void what_is_written_past_the_ring_arrives(void)
     CHECK_IN(stop());
 }
 
-/* Bytes in the ring go first: while they cannot go, nothing is written past them. */
+/* Bytes in the ring are sent first: while they cannot be sent, nothing is written ahead of them. */
 static void nothing_is_written_past_what_waits(void)
 {
     size_t taken = 1, have = 0, before = 0;
@@ -426,7 +428,7 @@ static void nothing_is_written_past_what_waits(void)
     CHECK_IN(stop());
 }
 
-/* A counter that a scrape reads must not go back. */
+/* A counter that is exported as a metric must never decrease. */
 static void what_is_handed_back_stays_counted(void)
 {
     size_t have = 0, before = 0, len;
@@ -476,7 +478,7 @@ static void what_is_written_to_a_dead_peer_goes_through_the_ring(void)
     CHECK_IN(stop());
 }
 
-/* The bytes behind it are in the ring; the read does not go past what is there. */
+/* The bytes after it are in the ring; the read does not go beyond the available data. */
 static void what_is_read_past_the_ring_is_in_order(void)
 {
     bw_link_stats_t stats;
@@ -512,7 +514,8 @@ static void what_is_read_past_the_ring_is_in_order(void)
     CHECK_IN(stop());
 }
 
-/* The messages would fill the ring many times, but none of them needs more than its first page. */
+/* Together, the messages would fill the ring many times, but none of them needs more than its first
+ * page. */
 static void small_messages_need_one_page(void)
 {
     bw_error_t error = {0};
@@ -531,7 +534,7 @@ static void small_messages_need_one_page(void)
     CHECK(carrier_mappings("Pss:") - before <= 4);
     CHECK(!bw_buffer_has_spare(&ring));
 
-    /* a full ring begins in the middle, and gives back everything but a page */
+    /* a full ring starts in the middle, and releases everything except one page */
     CHECK(bw_buffer_put(&ring, bytes, sizeof bytes));
     memset(bw_buffer_gap(&ring).base, 7, RING - sizeof bytes);
     ring.head += RING - sizeof bytes;

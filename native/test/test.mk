@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # C tests of native/link. `make -C native test` builds and runs them all, in under a minute;
-# `asan` and `tsan` do so under sanitizers, with binaries of their own; `spin` checks the models.
+# `asan` and `tsan` do so under sanitizers, using separate binaries; `spin` checks the models.
 
 # rdma_flow_test needs no verbs; the others run over the fake ones of test/verbs, which need the
-# headers of rdma-core only. Over real ones they are build/test/NAME, for the machine of
+# headers of rdma-core only. Over real ones they are build/test/NAME, for the virtual machine in
 # test/system/rdma/guest; under the address sanitizer with VERBS=real.
 RDMA_TEST_NAMES := $(filter-out rdma_flow_test,$(notdir $(basename $(wildcard test/rdma_*test.c))))
 TEST_NAMES = $(sort $(filter-out $(if $(HAS_RDMA),,$(RDMA_TEST_NAMES)) $(if $(HAS_TLS),,tls_test record_test) $(if $(HAS_ZSTD),,codec_test), \
@@ -14,30 +14,30 @@ TEST_PROGRAMS = $(patsubst %,$(BUILD)/test/%,$(filter-out $(FAKE_TEST_NAMES),$(T
 	$(FAKE_TEST_NAMES:%=$(BUILD)/fake/%)
 REAL_PROGRAMS = $(patsubst %,$(BUILD)/test/%,$(filter-out rdma_service_test $(CARRIER_TEST_NAMES),$(FAKE_TEST_NAMES)))
 ASAN_PROGRAMS = $(TEST_NAMES:%=$(BUILD)/asan/%)
-# Only what runs two threads.
+# Only programs that run more than one thread.
 TSAN_NAMES = $(sort block_test stress_test port_test flush_test packet_test $(FAKE_TEST_NAMES))
 TSAN_PROGRAMS = $(TSAN_NAMES:%=$(BUILD)/tsan/%)
 FAKE_VERBS := $(wildcard test/verbs/*.c)
-# The harness's network path: its decisions are tested, the program is for namespaces (test/path).
+# The harness's network path: the decisions are tested here; the program connects namespaces (test/path).
 PATH_SRC := test/path/path.c
-# Carriers of test programs alone: test/NAME, with the table bw_NAME_carrier. The suites run over them as over the others.
+# Carriers that only test programs include: test/NAME, with the table bw_NAME_carrier. The test suites also run over these.
 TEST_CARRIERS := pipes
 TEST_CARRIER_SRC := $(foreach name,$(TEST_CARRIERS),$(wildcard test/$(name)/*.c))
 TEST_CARRIER_LIST = '-DBW_TEST_CARRIERS(X)=$(foreach name,$(TEST_CARRIERS) $(if $(HAS_TLS),tls),X(bw_$(name)_carrier))'
-# The tls carrier is a shared object for the driver; test programs are linked with it.
+# The tls carrier is a shared object for the driver, but it is linked into test programs.
 TLS_TEST = $(if $(HAS_TLS),-DBW_TEST_TLS $(filter-out %/object.c,$(TLS_SRC)) -lssl -lcrypto)
-# The codec is a shared object for the driver, as well.
+# The same applies to the codec.
 ZSTD_TEST = $(if $(HAS_ZSTD),-DBW_TEST_ZSTD link/zstd/zstd.c -lzstd)
 TEST_NEEDS = $(VM_SRC) $(LINK_SRC) $(TEST_CARRIER_SRC) $(RDMA_SRC) $(TLS_SRC) $(ZSTD_SRC) $(DRIVER_SRC) $(PATH_SRC) \
 	$(LINK_HEADERS) $(wildcard block/* test/*.h test/*/*.h driver/*.h)
 
-# The driver of loads the carrier that the program is linked with (ports.h).
+# The driver loads the carrier that is linked into the program (ports.h).
 OWN_DLOPEN := $(if $(HAS_RDMA),-Ddlopen=own_dlopen -Ddlsym=own_dlsym -Ddlclose=own_dlclose) -ldl
 
-# test/kernel.h stands between the code under test and the system.
+# test/kernel.h intercepts the system calls of the code under test.
 WRAP_KERNEL := -Wl,--wrap=send,--wrap=sendmsg
 
-# Only these need the pump, and the header that declares what driver_shim.h stands in for.
+# Only these need the pump, and the header that declares the functions that driver_shim.h replaces.
 # driver_test includes beamway_drv.c.
 test_src = $(LINK_SRC) $(if $(filter $(CARRIER_TEST_NAMES),$(1)),$(TEST_CARRIER_LIST) $(TEST_CARRIER_SRC) $(TLS_TEST)) \
 	$(if $(filter pump_test pump_bounds_test overtake_test packet_test driver_test join_test,$(1)),$(PUMP_SRC) -isystem $(ERL_INCLUDE)) \

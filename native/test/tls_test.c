@@ -18,14 +18,14 @@
 #define SEND_S 1
 
 static struct {
-    int outside[2];      /* the sockets of the two ends */
-    int between[2];      /* the other ends of those; -1: closed */
+    int outside[2];      /* the outer ends: sockets of client and server */
+    int between[2];      /* the other ends of those sockets; -1: closed */
     bw_link_t *links[2]; /* client, server */
     bw_report_t reports[2];
-    uint8_t seen[1 << 20]; /* bytes that have passed from the client to the server */
+    uint8_t seen[1 << 20]; /* bytes that have passed from client to server */
     size_t seen_len;
-    size_t passes; /* number of bytes that may still pass that way before the wire is cut */
-    size_t flips;  /* position of a byte that is changed on that way; SIZE_MAX: none */
+    size_t passes; /* how many more bytes may pass that way before the wire is cut */
+    size_t flips;  /* position of a byte to change in that direction; SIZE_MAX: none */
     int descriptors;
 } here;
 
@@ -67,7 +67,7 @@ static void stop(void)
     CHECK_EQ(carrier_mappings(NULL), 0);
 }
 
-/* Makes an end with these keys, and with bytes that were read before it was made. */
+/* Creates an end with these keys, and with bytes that were read before it was created. */
 static bw_status_t make_end_of(int i, const bw_tls_key_t *keys, size_t count, const void *read,
                                size_t len)
 {
@@ -83,7 +83,7 @@ static bw_status_t make_end_of(int i, const bw_tls_key_t *keys, size_t count, co
                   : bw_tls_carrier.listen(&order, &here.links[i], &error);
 }
 
-/* As above with one key that has no label. */
+/* Like make_end_of, with a single key that has no label. */
 static bw_status_t make_end(int i, const char *key, const void *read, size_t len)
 {
     bw_tls_key_t only = {.label = {0}};
@@ -98,7 +98,7 @@ static void send_on(int to, const uint8_t *bytes, size_t len)
         CHECK(errno != EAGAIN);
 }
 
-/* Passes on the bytes that have come. Returns true if there were any. */
+/* Passes on the bytes that have arrived. Returns true if there were any. */
 static bool carry_from(int i)
 {
     static uint8_t bytes[SPLICE_BYTES];
@@ -137,7 +137,7 @@ static bool is_settled(int i)
     return !here.links[i] || here.reports[i].state >= BW_LINKED;
 }
 
-/* Until both know the result, or nothing moves any more. */
+/* Runs until both ends know the result, or nothing moves any more. */
 static void shake_hands(void)
 {
     int idle = 0;
@@ -167,7 +167,7 @@ static void say(const char *text)
     here.links[0]->ops->commit(here.links[0], strlen(text));
 }
 
-/* Reads at the server once everything under way has arrived. */
+/* Reads at the server once everything in flight has arrived. */
 static bw_status_t hear(bw_span_t *span_p)
 {
     *span_p = (bw_span_t){0};
@@ -217,8 +217,8 @@ static const bw_tls_key_t old_key = {"00000001", "the key of before"},
                           new_key = {"00000002", "the key of now"},
                           other_key = {"00000001", "of another cluster"};
 
-/* While a key is being changed, a caller with either key is let in, and both sides know which it
- * was. */
+/* While a key is being replaced, a caller with either key is accepted, and both sides know which
+ * key was used. */
 static void a_server_has_several_keys(void)
 {
     const bw_tls_key_t both[] = {old_key, new_key};
@@ -236,8 +236,8 @@ static void a_server_has_several_keys(void)
     }
 }
 
-/* The server's reason tells which key was named, and whether it has none of that name or another
- * key. */
+/* The server's reason states which key was named, and whether it has no key of that name or a
+ * different one. */
 static void an_unknown_key_is_named(void)
 {
     static const char *const words[] = {"-00000001", "binder"};
@@ -255,7 +255,7 @@ static void an_unknown_key_is_named(void)
     }
 }
 
-/* A named key does not pass for an unnamed one, nor the other way round. */
+/* A named key is not accepted in place of an unnamed one, nor vice versa. */
 static void a_label_is_part_of_the_key(void)
 {
     bw_tls_key_t bare = old_key;
@@ -272,7 +272,7 @@ static void a_label_is_part_of_the_key(void)
     }
 }
 
-/* No message is sent and nothing ends, because the connection continues under its other
+/* No message is sent and the connection is not closed, because it continues under its other
  * descriptors. */
 static void a_link_may_leave_its_connection(void)
 {
@@ -291,7 +291,7 @@ static void a_link_may_leave_its_connection(void)
     CHECK_IN(stop());
 }
 
-/* Every version derives the same key; this one was computed with Python's hashlib.scrypt. */
+/* Every version must derive the same key; this one was computed with Python's hashlib.scrypt. */
 static void a_password_gives_the_same_key_everywhere(void)
 {
     static const uint8_t known[BW_DERIVED_BYTES] = {0xd1, 0xa6, 0xc3, 0x18, 0x36, 0x15, 0xda, 0xdf,
@@ -337,8 +337,8 @@ static void garbage_is_refused(void)
     }
 }
 
-/* Writes the first message of TLS 1.2 without extensions: a random and a session of zeros, then
- * `rest`. */
+/* Writes the first message of TLS 1.2 without extensions: random and session ID are zeros, followed
+ * by `rest`. */
 static size_t put_old_hello(uint8_t *at, uint64_t kind, const char *rest, size_t len)
 {
     uint8_t *end = bw_put(at, 0x160301, 3);
@@ -352,7 +352,7 @@ static size_t put_old_hello(uint8_t *at, uint64_t kind, const char *rest, size_t
     return (size_t)(end + 33 + len - at);
 }
 
-/* An attacker on the path may ask the server for it, and answer a client with it. */
+/* An attacker on the path may request it from the server, or send it to a client in reply. */
 static void an_older_version_is_refused(void)
 {
     static const char *const rest[] = {"\xC0\x2F", "\0\4\xC0\x2F\xC0\x30\1"};
@@ -372,8 +372,8 @@ static void an_older_version_is_refused(void)
     }
 }
 
-/* Whichever byte of the handshake is the last to arrive, both ends notice. Neither has a link that
- * the other lacks, except if the last flight is cut. */
+/* Whichever byte of the handshake is the last to arrive, both ends notice the cut. Neither has a
+ * link that the other lacks, unless the last flight was cut. */
 static void a_cut_handshake_fails(void)
 {
     size_t whole;
@@ -393,7 +393,7 @@ static void a_cut_handshake_fails(void)
     }
 }
 
-/* After half a record and silence there is neither a link nor a failure. Callers have a
+/* After half a record followed by silence there is neither a link nor a failure. The callers have a
  * deadline. */
 static void half_a_hello_is_waited_for(void)
 {
@@ -418,7 +418,7 @@ static void bad_orders_are_refused(void)
     CHECK_EQ(bw_tls_carrier.connect(&order, &link, &error), BW_INVALID); /* half a key */
     order.at_len = sizeof at;
     for (int count = 0; count < 256; count += count == 0 ? 2 : 1) {
-        at[BW_TLS_SOCKET_BYTES] = (uint8_t)count; /* none, or more than are there */
+        at[BW_TLS_SOCKET_BYTES] = (uint8_t)count; /* no keys, or more than are present */
         CHECK_EQ(bw_tls_carrier.connect(&order, &link, &error), BW_INVALID);
     }
     at[BW_TLS_SOCKET_BYTES] = 1;
@@ -469,7 +469,7 @@ static void a_changed_byte_ends_the_link(void)
     CHECK_IN(stop());
 }
 
-/* If libssl can no longer encrypt, the socket reports nothing. */
+/* If libssl can no longer encrypt, the socket does not report any event. */
 static void a_link_that_cannot_encrypt_ends(void)
 {
     bw_link_t *server;
@@ -489,7 +489,7 @@ static void a_link_that_cannot_encrypt_ends(void)
     CHECK_IN(stop());
 }
 
-/* An attacker who cuts the connection cannot make it look like an orderly end. */
+/* An attacker who cuts the connection cannot make it look like a clean shutdown. */
 static void a_cut_is_no_end(void)
 {
     bw_span_t span;
@@ -505,7 +505,7 @@ static void a_cut_is_no_end(void)
     CHECK_IN(stop());
 }
 
-/* No byte of a record is given before the record is complete. */
+/* No byte of a record is delivered before the record is complete. */
 static void half_a_record_is_no_word(void)
 {
     bw_span_t span;
@@ -514,7 +514,7 @@ static void half_a_record_is_no_word(void)
     here.passes = 10;
     CHECK_IN(say("half of it"));
     CHECK_EQ(hear(&span), BW_AGAIN);
-    CHECK_EQ(hear(&span), BW_SYSTEM); /* the end is behind it */
+    CHECK_EQ(hear(&span), BW_SYSTEM); /* the end of the stream is after it */
     CHECK(!here.links[1]->ops->is_finished(here.links[1]));
     CHECK_EQ(strcmp(here.links[1]->ops->reason(here.links[1]), "connection_closed"), 0);
     CHECK_IN(stop());
@@ -536,7 +536,7 @@ static void an_end_is_told(void)
     CHECK_IN(stop());
 }
 
-/* A key is replaced long before it has protected as much as it may. */
+/* A key is replaced long before it has protected as much data as it may. */
 static void keys_are_replaced(void)
 {
     bw_span_t span;
@@ -550,13 +550,13 @@ static void keys_are_replaced(void)
         CHECK_EQ(hear(&span), BW_OK);
         CHECK_EQ(span.len, 1);
         here.links[1]->ops->release(here.links[1], 1);
-        /* a record of one byte; every third time preceded by the message for the new key */
+        /* a record of one byte; every third time preceded by the key update message */
         CHECK_EQ(here.seen_len - before, round > 0 && round % 3 == 0 ? 23 + 27 : 23);
     }
     CHECK_IN(stop());
 }
 
-/* Even a new key for each record does not count as a flood of messages. */
+/* Even a new key for every record does not count as a flood of messages. */
 static void each_record_may_have_a_key(void)
 {
     bw_span_t span;
@@ -571,7 +571,7 @@ static void each_record_may_have_a_key(void)
     CHECK_IN(stop());
 }
 
-/* The client is libssl without our carrier. */
+/* A client that uses libssl without our carrier. */
 static libssl_end_t raw;
 
 static void raw_sends(void)
@@ -606,7 +606,7 @@ static void stop_raw(void)
     CHECK_IN(stop());
 }
 
-/* Each change costs the receiver a new key, and brings no data. */
+/* Each key update costs the receiver the derivation of a key, but brings no data. */
 static void a_peer_that_only_changes_keys_is_cut(void)
 {
     bw_link_t *server;
@@ -626,8 +626,8 @@ static void a_peer_that_only_changes_keys_is_cut(void)
     CHECK_IN(stop_raw());
 }
 
-/* Records of a byte cost as much as those of 16 KB. No event follows the unread ones, so the link
- * reports that there is more. */
+/* Records of one byte cost as much as those of 16 KB. No event follows for the unread ones, so the
+ * link itself reports that there is more. */
 static void one_call_reads_a_bounded_number_of_records(void)
 {
     size_t read = 0, calls = 0, done;
@@ -655,7 +655,7 @@ static void one_call_reads_a_bounded_number_of_records(void)
     CHECK_IN(stop_raw());
 }
 
-/* A vector of pieces of all sizes goes out in as few records as possible. */
+/* A vector of pieces of all sizes is sent in as few records as possible. */
 static void small_pieces_share_a_record(void)
 {
     static uint8_t bytes[100000];
@@ -678,8 +678,8 @@ static void small_pieces_share_a_record(void)
     CHECK_IN(stop());
 }
 
-/* A push may fail behind one that has reached the peer. If a session believed these bytes unsent,
- * it would refuse the peer, which has read them. */
+/* A push may fail after an earlier one has reached the peer. If a session considered those bytes
+ * unsent, it would later reject the peer, which has read them. */
 static void what_may_have_arrived_was_taken(void)
 {
     static uint8_t bytes[200000];
@@ -698,7 +698,8 @@ static void what_may_have_arrived_was_taken(void)
 
 /* ---- a user who polls the socket itself ---- */
 
-/* Carries one piece at a time, because pieces that the server does not read block the next ones. */
+/* Carries one piece at a time, because pieces that the server does not read block those after
+ * them. */
 static void carry_and_read(size_t *read_p)
 {
     bw_link_t *other = here.links[1];
@@ -717,7 +718,7 @@ static bool waits_for_room(const bw_link_t *link)
     return link->ops->wants(link) & POLLOUT;
 }
 
-/* Only the carrier knows of bytes that are already encrypted. */
+/* Only the carrier knows about bytes that are already encrypted. */
 static void what_is_encrypted_goes_when_there_is_room(void)
 {
     static uint8_t bytes[100000];
@@ -746,8 +747,8 @@ static int takes_some_and_fails(void)
     return kernel.calls == 1 ? 20000 : -ECONNRESET;
 }
 
-/* A link that outlives its connection sends the bytes again that were not taken, so bytes that the
- * peer may have read count as taken. */
+/* A link that outlives its connection resends the bytes that were not accepted, so bytes that the
+ * peer may have read count as accepted. */
 static void what_went_before_the_connection_failed_counts(void)
 {
     static uint8_t bytes[200000];
@@ -768,7 +769,7 @@ static void what_went_before_the_connection_failed_counts(void)
     CHECK_IN(stop());
 }
 
-/* Bytes that have left the socket, decrypted or not, are not waited for. */
+/* Bytes that have already left the socket, decrypted or not, must not be waited for. */
 static void who_waits_has_read_all(void)
 {
     static uint8_t bytes[100000]; /* more than the ring */

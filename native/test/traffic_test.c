@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which processes have sent most, found with fewer counters than senders, and with samples. */
+/* Finding the processes that have sent the most, with fewer counters than senders and by
+ * sampling. */
 #include "check.h"
 
 #include "../driver/traffic.h"
@@ -25,7 +26,7 @@ static void each_has_what_it_sent(void)
     }
 }
 
-/* A thousand processes that send little do not hide three that send much. */
+/* A thousand processes that send a little do not hide three that send a lot. */
 static void the_large_ones_stay(void)
 {
     traffic_t traffic = {0};
@@ -61,8 +62,8 @@ static void one_stands_for_many(void)
           samples < 2 * bytes / TRAFFIC_SAMPLE_BYTES);
 }
 
-/* The second sender has the last tenth of every 16 KB, which a fixed sampling distance would
- * miss. */
+/* The second sender always sends the last tenth of every 16 KB, which a fixed sampling interval
+ * would miss. */
 static void who_takes_turns_is_found(void)
 {
     traffic_t traffic = {0};

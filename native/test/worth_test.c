@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* When the next piece is compressed: never for more processor time than allowed, and rarely if
- * compression has saved nothing. */
+/* When the next piece is compressed: never using more CPU time than allowed, and rarely if
+ * compression has not saved anything. */
 #include "check.h"
 
 #include "../link/session/worth.h"
@@ -16,7 +16,7 @@ static void a_short_piece_is_not_tried(void)
     CHECK(bw_worth_try(&worth, 0, BW_WORTH_LEAST_BYTES, S));
 }
 
-/* Returns how many pieces pass before one is tried. */
+/* Returns how many pieces pass before compression of one is tried. */
 static unsigned passes(bw_worth_t *worth, unsigned kind)
 {
     unsigned count = 0;
@@ -35,7 +35,7 @@ static void what_saves_nothing_is_tried_ever_less(void)
         CHECK_EQ(passes(&worth, 1), wanted[i]);
         bw_worth_note(&worth, 1, 1000, 1003, 1000);
     }
-    CHECK_EQ(passes(&worth, 0), 0); /* the other kind */
+    CHECK_EQ(passes(&worth, 0), 0); /* the other kind is not affected */
 }
 
 static void what_saves_something_is_tried_again(void)
@@ -53,7 +53,7 @@ static void what_saves_something_is_tried_again(void)
     CHECK_EQ(passes(&worth, 0), 1);
 }
 
-/* Each piece takes 1 ms, and there is always a next one. */
+/* Each piece takes 1 ms, and there is always another one. */
 static uint64_t spent_ns(unsigned percent, uint64_t step_ns, uint64_t end_ns)
 {
     bw_worth_t worth = {.percent = percent};
@@ -67,25 +67,25 @@ static uint64_t spent_ns(unsigned percent, uint64_t step_ns, uint64_t end_ns)
     return spent;
 }
 
-/* The limit is the share of time, plus what one second pays and one piece. */
+/* The limit is the share of CPU time, plus what one second earns and one piece. */
 static void time_is_bounded(void)
 {
     static const unsigned percents[] = {1, 5, 100};
     static const uint64_t steps[] = {1000, 300000,
-                                     2 * MS}; /* 1 us: less than is paid back at once */
+                                     2 * MS}; /* 1 us: less than is credited at once */
 
     for (size_t i = 0; i < 3; i++)
         for (size_t k = 0; k < 3; k++) {
             uint64_t end = steps[k] < MS ? 20 * S : 2000 * S, part = end / 100 * percents[i];
             uint64_t spent = spent_ns(percents[i], steps[k], end);
-            uint64_t all = end / steps[k] * MS; /* every piece */
+            uint64_t all = end / steps[k] * MS; /* compresses every piece */
 
             CHECK(spent <= part + S / 100 * percents[i] + 2 * MS);
             CHECK(spent >= (part < all ? part : all) * 95 / 100);
         }
 }
 
-/* Time that passed before is not saved up. */
+/* Time that passed earlier does not accumulate as credit. */
 static void a_rest_is_no_credit(void)
 {
     bw_worth_t worth = {.percent = 5};

@@ -13,7 +13,7 @@
 
 #include "rdma.h"
 
-/* Converts addresses for the system and for readers. */
+/* Converts addresses to socket addresses and to readable text. */
 
 static inline void bw_rdma_sockaddr(const bw_rdma_address_t *address, uint16_t port,
                                     struct sockaddr_storage *at_p)
@@ -45,7 +45,7 @@ static inline void bw_rdma_address_text(const bw_rdma_address_t *address,
         text[0] = 0;
 }
 
-/* Reports which device an id has got. A listener may take any device. */
+/* Reports which device an id is bound to. A listener may not be bound to any particular device. */
 static inline void bw_rdma_describe(const struct rdma_cm_id *id, bw_report_t *report)
 {
     snprintf(report->device, sizeof report->device, "%s",

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* How a link begins and ends, as seen from the user's thread. */
+/* Setting up and closing a link, as seen from the user's thread. */
 
 #include <errno.h>
 #include <stdlib.h>
@@ -33,7 +33,7 @@ static bool make_descriptors(bw_rdma_connection_t *connection)
     return false;
 }
 
-/* Makes a connection, on which the service starts to work at once. */
+/* Creates a connection, which the service starts to set up immediately. */
 static bw_status_t order_connection(const bw_rdma_order_t *order, bw_link_t **link_p,
                                     bw_error_t *error_p)
 {
@@ -115,8 +115,8 @@ void bw_rdma_step(bw_link_t *link, bw_report_t *report_p)
     pthread_mutex_unlock(&connection->lock);
 }
 
-/* Sends the last bytes at once if possible; the service waits until they have arrived. The
- * descriptor becomes quiet here, because its next owner may poll it a little longer. */
+/* Sends the last bytes immediately if possible; the service waits until they have arrived. The
+ * descriptor is made unreadable here, because its next owner may poll it a little longer. */
 void bw_rdma_close(bw_rdma_connection_t *connection, int *fd_p)
 {
     pthread_mutex_lock(&connection->lock);

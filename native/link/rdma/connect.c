@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * From an order to a link, in the service thread. The connecting side resolves the address and the
- * route, makes all device objects, and then sends the request with our hello. The listening side
- * accepts a request whose token is right, makes all device objects, and then answers with our
- * hello. Both post the receive slots before the other side hears of us.
+ * Connection setup, run in the service thread. The connecting side resolves the address and the
+ * route, creates all device objects, and then sends the connection request with our hello. The
+ * listening side accepts a request with the right token, creates all device objects, and then
+ * replies with our hello. Both post their receive slots before the other side receives the
+ * hello.
  */
 
 #include <errno.h>
@@ -16,16 +17,16 @@
 
 #define RESOLVE_MS 2000
 
-/* 4.096 us * 2^16 = 0.27 s until something is sent again, 8 times, so a silent peer is given up
- * after 2 to 9 seconds (devices may wait up to 4 times as long). librdmacm's default would be 1 s
- * each. */
+/* An unacknowledged packet is retransmitted after 4.096 us * 2^16 = 0.27 s, up to 8 times, so a
+ * silent peer is given up after 2 to 9 seconds (devices may wait up to 4 times as long).
+ * librdmacm's default would be 1 s per attempt. */
 #define ACK_TIMEOUT 16
 #define RETRIES 7
-/* A correct peer never sends without a credit, so a peer without slots lies and need not be waited
- * for. */
+/* A correct peer never sends without a credit. If the peer has no slots, it announced slots that do
+ * not exist, so there is no point in waiting. */
 #define SLOT_RETRIES 1
 
-/* Reasons for a rejection, as sent in it; both sides know these numbers. */
+/* Reason codes sent in a rejection; both sides use these numbers. */
 enum { REFUSED_TOKEN = 1, REFUSED_HELLO, REFUSED_RINGS, REFUSED_MEMORY };
 
 static const char *refusal_text(uint8_t code)
@@ -46,7 +47,7 @@ static const char *refusal_text(uint8_t code)
 
 /* ---- ends ---- */
 
-/* Makes the device objects unavailable to the user, after processing everything that had
+/* Takes the device objects away from the user, after processing everything that had already
  * arrived. */
 static bw_rdma_verbs_t take_verbs(bw_rdma_connection_t *connection)
 {
@@ -172,7 +173,8 @@ void bw_rdma_connection_begin(bw_rdma_connection_t *connection)
 
 /* ---- both sides ---- */
 
-/* From now on the user polls the completion channel, but must not use it before `is_live`. */
+/* From here on the user polls the completion channel, but must not use it before `is_live` is
+ * set. */
 static bw_status_t give_verbs(bw_rdma_connection_t *connection, const bw_rdma_verbs_t *verbs,
                               bw_rdma_problem_t *problem_p)
 {
@@ -189,7 +191,7 @@ static bw_status_t give_verbs(bw_rdma_connection_t *connection, const bw_rdma_ve
     return status;
 }
 
-/* Makes the memory and all device objects. */
+/* Creates the memory and all device objects. */
 static bw_status_t equip(bw_rdma_connection_t *connection, uint64_t ring_bytes,
                          bw_rdma_problem_t *problem_p)
 {
@@ -201,7 +203,7 @@ static bw_status_t equip(bw_rdma_connection_t *connection, uint64_t ring_bytes,
     if (!connection->device)
         return bw_rdma_problem(problem_p, BW_LIMIT, "watching the RDMA device: %s",
                                strerror(errno));
-    /* Older kernels do not know this option, so the default stays in effect. */
+    /* Older kernels do not support this option; the default then remains in effect. */
     (void)rdma_set_option(connection->id, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &timeout,
                           sizeof timeout);
     status = bw_rdma_memory_make(&connection->memory, ring_bytes, problem_p);
@@ -210,7 +212,7 @@ static bw_status_t equip(bw_rdma_connection_t *connection, uint64_t ring_bytes,
     return status == BW_OK ? give_verbs(connection, &verbs, problem_p) : status;
 }
 
-/* Returns our hello in the form that the connection manager takes. */
+/* Returns our hello as connection parameters for the connection manager. */
 static struct rdma_conn_param with_hello(const bw_rdma_connection_t *connection, bool with_token,
                                          uint8_t at[BW_RDMA_HELLO_BYTES])
 {
@@ -388,7 +390,7 @@ void bw_rdma_connection_event(const bw_rdma_cm_event_t *event)
     else if (event->type == RDMA_CM_EVENT_DEVICE_REMOVAL)
         bw_rdma_device_is_removed(event->id);
     else if (!connection)
-        return; /* it belongs to a listener or is the sentinel */
+        return; /* belongs to a listener or is the sentinel */
     else if (is_linked(connection))
         linked_event(connection, event);
     else if (event->type == RDMA_CM_EVENT_ADDR_RESOLVED)

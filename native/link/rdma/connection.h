@@ -7,9 +7,10 @@
 #include "verbs.h"
 
 /*
- * A connection and the link that it becomes: one object with two owners. The user's thread makes
- * it, moves the bytes and leaves it; the service thread makes, destroys and frees everything.
- * `lock` protects what both use, and neither holds it across a call that may block.
+ * A connection and the link that it becomes: one object with two owners. The user's thread creates
+ * it, moves the bytes and closes it; the service thread creates and destroys its device
+ * objects and frees it. `lock` protects the shared fields, and neither thread holds it across a
+ * call that may block.
  */
 
 typedef struct bw_rdma_listener bw_rdma_listener_t;
@@ -21,12 +22,12 @@ struct bw_rdma_source {
     void (*ready)(bw_rdma_source_t *source);
 };
 
-/* What the user asked for; never changed. */
+/* The user's request; never modified. */
 typedef struct {
     bool listens;
-    bw_rdma_address_t from, to; /* from.family 0: any; a listener has only `from` */
+    bw_rdma_address_t from, to; /* from.family 0: any; a listener only sets `from` */
     uint16_t port_first, port_last;
-    uint64_t ring_bytes; /* wanted size; for a listener the maximum */
+    uint64_t ring_bytes; /* requested size; for a listener the maximum */
     uint32_t timeout_ms;
     uint8_t token[BW_TOKEN_BYTES];
 } bw_rdma_order_t;
@@ -38,17 +39,17 @@ struct bw_rdma_connection {
     bw_rdma_order_t order;
 
     pthread_mutex_t lock; /* protects everything up to the next comment of this kind */
-    int epoll; /* polled by the user; has the completion channel and the event; -1 once left */
+    int epoll; /* polled by the user; has the completion channel and the event; -1 if closed */
     int event;
-    bool rung; /* the event is signalled and has not been read */
+    bool rung; /* the event has been signalled and not yet read */
     bw_report_t report;
-    bool is_live; /* the user may use verbs; otherwise only the service thread may */
+    bool is_live; /* the user may use verbs; while false, only the service thread may */
     bw_rdma_verbs_t verbs;
     bw_rdma_memory_t memory;
     bw_rdma_flow_t flow;
     uint64_t peeked; /* flow.rx_head at the last peek */
     bool rcq_is_armed, scq_is_armed;
-    bool is_deferred;   /* commit leaves the posting to flush */
+    bool is_deferred;   /* commit leaves posting to flush */
     bw_status_t status; /* BW_OK until the link fails */
     const char *reason;
     uint64_t events, posts, stalls;
@@ -56,10 +57,10 @@ struct bw_rdma_connection {
     /* used by the service thread only */
     bw_rdma_connection_t *next;
     struct rdma_cm_id *id;
-    bw_rdma_listener_t *listener; /* of a connection to which no peer has come yet */
+    bw_rdma_listener_t *listener; /* the listener, while no peer has connected yet */
     bw_rdma_device_t *device;
     int64_t deadline_ms; /* 0: none */
-    bool is_leaving;     /* the user has left it */
+    bool is_leaving;     /* the user has closed it */
     bw_rdma_source_t leaving;
 
     /* protected by the service's lock */
@@ -70,16 +71,16 @@ struct bw_rdma_connection {
 /* Makes the user's descriptor readable. The caller holds the lock. */
 void bw_rdma_ring(bw_rdma_connection_t *connection);
 
-/* Marks the link as failed. `reason` is a literal that is valid as an atom; the first reason is
- * kept. The caller holds the lock. */
+/* Marks the link as failed. `reason` must be a string literal that is a valid atom; only the first
+ * reason is kept. The caller holds the lock. */
 void bw_rdma_fail(bw_rdma_connection_t *connection, bw_status_t status, const char *reason);
 
 /* Processes messages and completions, and posts whatever can be sent. The caller holds the lock and
  * has checked is_live. */
 void bw_rdma_progress(bw_rdma_connection_t *connection);
 
-/* Requests an event from both completion queues. Returns true if nothing has come meanwhile. The
- * caller holds the lock and has checked is_live. */
+/* Requests an event from both completion queues. Returns true if nothing has arrived in the
+ * meantime. The caller holds the lock and has checked is_live. */
 bool bw_rdma_arm(bw_rdma_connection_t *connection);
 
 /* Reads the completion channel's events. The caller holds the lock and has checked is_live. */

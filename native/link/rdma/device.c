@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * Devices that links use or have used. librdmacm opens each one once per process and keeps it open,
- * so its asynchronous events come to one place, here, and are passed on to the links that they
- * concern.
+ * Devices that links use or have used. librdmacm opens each device once per process and keeps it
+ * open, so all asynchronous events of a device arrive here and are passed on to the links that
+ * they concern.
  *
- * A device cannot go while this process has it open. The sentinel, an id without a connection, is
- * notified of a removal even if no link uses the device any more. Then the descriptors are closed
- * without librdmacm's knowledge, since it would close them only when it is next asked for devices.
+ * A device cannot be removed while this process has it open. The sentinel, an id without a
+ * connection, is notified of a removal even if no link uses the device any more. The descriptors
+ * are then closed without librdmacm's knowledge, since librdmacm would close them only the next
+ * time it is asked for devices.
  */
 
 #include <errno.h>
@@ -19,9 +20,9 @@
 #include "service.h"
 
 struct bw_rdma_device {
-    bw_rdma_source_t source; /* first, for the cast */
+    bw_rdma_source_t source; /* first member, for the cast */
     struct ibv_context *context;
-    struct rdma_cm_id *sentinel; /* NULL if it could not be made */
+    struct rdma_cm_id *sentinel; /* NULL if it could not be created */
     uint32_t users;
     bool is_gone;
     bw_rdma_device_t *next;
@@ -44,7 +45,7 @@ static bool is_about(const struct ibv_async_event *event, const bw_rdma_connecti
     case IBV_EVENT_PORT_ERR:
         return event->element.port_num == connection->id->port_num;
     default:
-        return false; /* does not affect a connection that works */
+        return false; /* does not affect an established connection */
     }
 }
 
@@ -149,7 +150,7 @@ static void forget(bw_rdma_device_t *device)
     free(device);
 }
 
-/* If the device is still there, its sentinel and its events are kept. */
+/* If the device is still present, its sentinel and its events are kept. */
 void bw_rdma_device_put(bw_rdma_device_t *device)
 {
     if (device && --device->users == 0 && device->is_gone)
@@ -161,7 +162,7 @@ static void remove_device(bw_rdma_device_t *device)
     if (device->is_gone)
         return;
     device->is_gone = true;
-    device->users++; /* our own, so that it lives to the end of this call */
+    device->users++; /* our own reference, so that it survives until the end of this call */
     bw_rdma_service_forget(device->context->async_fd);
     bw_rdma_listener_device_removed(device);
     for (bw_rdma_connection_t *connection = bw_rdma_service_connections(); connection;

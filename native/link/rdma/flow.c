@@ -3,12 +3,13 @@
 
 #include <string.h>
 
-/* The peer is told at the latest when this part of the ring, or of the slots, has become free. A
- * producer waits for at most half the ring, of which the consumer may leave a sixteenth unread. */
+/* The peer is notified at the latest when this fraction of the ring, or of the slots, has become
+ * free. A producer waits for at most half the ring, of which the consumer may leave a sixteenth
+ * unread. */
 #define TELL_RING_PART 4
 #define TELL_SLOTS_PART 2
 
-/* The largest batch. The limit lets the peer read one batch while the next is being written. */
+/* The largest batch. This limit lets the peer read one batch while the next is being written. */
 #define BATCH_RING_PART 4
 #define BATCH_BYTES ((uint64_t)1024 * 1024)
 
@@ -69,8 +70,8 @@ bool bw_rdma_flow_is_waiting(const bw_rdma_flow_t *flow)
     return has_data(flow) || owes_room(flow) || owes_credits(flow);
 }
 
-/* True until the completion of every write is known, because a device may read its bytes once
- * more. */
+/* Returns true until the completion of every write is known, because a device may have to read the
+ * bytes again to retransmit them. */
 bool bw_rdma_flow_is_held(const bw_rdma_flow_t *flow)
 {
     return flow->last_write > flow->reaped;
@@ -122,8 +123,8 @@ static void put_message(bw_rdma_flow_t *flow, bw_rdma_batch_t *batch)
 
 bool bw_rdma_flow_next(bw_rdma_flow_t *flow, bw_rdma_batch_t *batch_p)
 {
-    /* A closing end does not wait for the reader, which may be busy longer than the link is
-     * kept. */
+    /* When closing, this end does not wait for the reader, which may stay busy for longer than the
+     * link is kept. */
     bool with_data = has_data(flow) && (ahead(flow) < BW_RDMA_AHEAD || flow->closing);
 
     if (bw_rdma_flow_is_full(flow))
@@ -151,7 +152,7 @@ void bw_rdma_flow_reap(bw_rdma_flow_t *flow, uint64_t number)
         flow->held_from = end;
 }
 
-/* Checks everything before any of it is used. */
+/* Checks every field before any of them is used. */
 static bool is_valid(const bw_rdma_flow_t *flow, const bw_rdma_message_t *message, size_t bytes)
 {
     uint64_t more = message->head - flow->rx_head;

@@ -5,23 +5,23 @@
 #include "wire.h"
 
 /*
- * What one end of an rdma link has to send, and when: positions of both rings, credits of both
- * receive queues, and the space in the send queue. It does not depend on verbs or a clock, so all
- * of it is tested without a device (native/test/rdma_flow_test.c).
+ * Decides what one end of an rdma link has to send, and when: it tracks the positions of both
+ * rings, the credits of both receive queues, and the space in the send queue. It does not depend on
+ * verbs or a clock, so all of it is tested without a device (native/test/rdma_flow_test.c).
  *
- * The sender keeps its own ring, of the same size as the receiver's. A batch consists of the bytes
- * committed since the last one: at most two writes put them into the same place of the peer's ring,
- * and then one message reports how far the stream has come. A few bytes travel in the message
- * itself, and the receiver copies them to their place. Every message carries the tail of the other
- * direction and the count of messages received, so both cost nothing while data flows.
+ * The sender has its own ring, of the same size as the receiver's. A batch consists of the bytes
+ * committed since the last one: at most two writes put them at the same position in the peer's
+ * ring, and then one message reports how far the stream has advanced. A few bytes travel in the
+ * message itself, and the receiver copies them into its ring. Every message carries the tail of the
+ * other direction and the count of messages received, so both cost nothing while data flows.
  *
- * The reader paces a busy writer: while BW_RDMA_AHEAD batches have not been looked at, commits only
- * add up, and go out as one batch when the reader has looked. The last of those batches asks for an
- * acknowledgement. A small batch on its own does not ask, so an exchange of small messages costs
- * one message each way.
+ * The reader paces a busy writer: while BW_RDMA_AHEAD batches have not been looked at, committed
+ * bytes only accumulate, and they go out as one batch once the reader has looked. The last of those
+ * batches asks for an acknowledgement. A small batch on its own does not ask, so an exchange of
+ * small messages costs one message each way.
  *
- * Credits: a message needs a receive slot of the peer. The last slot is reserved for a message that
- * returns credits, that is, reports slots which no message has reported before. Therefore, if
+ * Credits: a message needs a receive slot at the peer. The last slot is reserved for a message that
+ * returns credits, that is, reports slots that no earlier message has reported. Therefore, if
  * neither end has any other slot left, one of them can always send.
  */
 
@@ -36,9 +36,9 @@ typedef struct {
     uint8_t *tx_data; /* mapped twice in a row */
 
     uint64_t head;   /* committed */
-    uint64_t posted; /* how far it was handed to the queue pair */
+    uint64_t posted; /* how far it has been handed to the queue pair */
     uint64_t tail;   /* how far the peer has freed it */
-    uint64_t number; /* of the last message posted */
+    uint64_t number; /* number of the last message posted */
     uint64_t reaped; /* the last one that the send queue has completed */
     uint64_t taken;  /* the last one that the peer is known to have received */
     /* numbers of the last messages that moved data, newest first; 0: none */
@@ -48,13 +48,13 @@ typedef struct {
     uint64_t held_from;  /* while last_write > reaped: writes may read the ring from here on */
     uint32_t unsignaled; /* messages posted since the last signaled one */
     uint32_t slots, peer_slots;
-    bool closing, closed; /* nothing more will be committed; the peer has been told */
+    bool closing, closed; /* nothing more will be committed; the peer has been told so */
 
     uint64_t rx_head, rx_tail; /* arrived; released */
     uint64_t told_tail;
     uint32_t received, told_received;
-    bool is_asked; /* the peer waits for an acknowledgement */
-    bool finished; /* the peer will write no more */
+    bool is_asked; /* the peer is waiting for an acknowledgement */
+    bool finished; /* the peer will not write any more */
 } bw_rdma_flow_t;
 
 typedef struct {
@@ -64,7 +64,7 @@ typedef struct {
     } write[2];
     int writes;
     bw_rdma_message_t message;
-    const uint8_t *inlined; /* message.len bytes, behind the message */
+    const uint8_t *inlined; /* message.len bytes, placed after the message */
     uint64_t number;
     bool signaled; /* the message (never a write) asks for a completion */
 } bw_rdma_batch_t;
@@ -72,29 +72,29 @@ typedef struct {
 void bw_rdma_flow_init(bw_rdma_flow_t *flow, uint64_t size, uint8_t *tx_data, uint8_t *rx_data,
                        uint32_t slots, uint32_t peer_slots);
 
-/* Returns what must be posted now, which then counts as posted. Returns false if there is nothing
- * to send or it has to wait. */
+/* Returns the batch that must be posted now, and counts it as posted. Returns false if there is
+ * nothing to send or if it has to wait. */
 bool bw_rdma_flow_next(bw_rdma_flow_t *flow, bw_rdma_batch_t *batch_p);
 
-/* True if something has to wait for a message from the peer or, if the send queue is full, for a
- * completion. */
+/* Returns true if something has to wait for a message from the peer or, if the send queue is full,
+ * for a completion. */
 bool bw_rdma_flow_is_waiting(const bw_rdma_flow_t *flow);
 bool bw_rdma_flow_is_full(const bw_rdma_flow_t *flow);
 
-/* True if room may depend on a completion. */
+/* Returns true if the room may depend on a completion. */
 bool bw_rdma_flow_is_held(const bw_rdma_flow_t *flow);
 
-/* The send queue has completed everything up to message `number`. */
+/* Records that the send queue has completed everything up to message `number`. */
 void bw_rdma_flow_reap(bw_rdma_flow_t *flow, uint64_t number);
 
-/* Handles a message of `bytes` in a slot, which the caller posts again before the next
- * bw_rdma_flow_next. Returns BW_OK, or BW_CORRUPT without any change. */
+/* Handles a message of `bytes` that arrived in a slot; the caller must post the slot again before
+ * the next bw_rdma_flow_next. Returns BW_OK, or BW_CORRUPT without changing anything. */
 bw_status_t bw_rdma_flow_receive(bw_rdma_flow_t *flow, const uint8_t *slot, size_t bytes);
 
 /* Returns the free bytes at head. */
 uint64_t bw_rdma_flow_room(const bw_rdma_flow_t *flow);
 
-/* True if the peer has got everything, including the message that ends the stream. */
+/* Returns true if the peer has received everything, including the message that ends the stream. */
 bool bw_rdma_flow_is_closed(const bw_rdma_flow_t *flow);
 
 #endif

@@ -65,7 +65,8 @@ static const char *reason_of(enum ibv_wc_status status)
 
 static unsigned poll_sent(bw_rdma_connection_t *connection);
 
-/* The queue pair has failed. If one of our requests was the cause, its completion came first. */
+/* The queue pair has failed. If one of our requests was the cause, its completion has already been
+ * seen. */
 static void flushed(bw_rdma_connection_t *connection)
 {
     while (poll_sent(connection) > 0)
@@ -93,9 +94,9 @@ static void receive(bw_rdma_connection_t *connection, const struct ibv_wc *compl
 
 #define POLL_BATCH 16
 
-/* Handles completed receives, at most one round of slots, so that a fast peer cannot keep us here.
- * Returns how many. It also works on a link that has failed, because earlier messages must be read,
- * among them perhaps the one that ends the stream. */
+/* Handles completed receives and returns how many there were, at most one round of slots, so that a
+ * fast peer cannot keep us here. It also works on a failed link, because earlier messages must
+ * still be read, possibly including the one that ends the stream. */
 static unsigned poll_received(bw_rdma_connection_t *connection)
 {
     struct ibv_wc completion[POLL_BATCH];
@@ -153,14 +154,15 @@ static void post_all(bw_rdma_connection_t *connection)
 
 #define ROUNDS 4
 
-/* Posts what can be sent. The rest goes out when an event comes, whatever the user does. */
+/* Posts whatever can be sent now. The rest is sent when an event arrives, whatever the user
+ * does. */
 static void post(bw_rdma_connection_t *connection)
 {
     bw_rdma_flow_t *flow = &connection->flow;
 
     post_all(connection);
     for (int round = 0; connection->status == BW_OK && bw_rdma_flow_is_waiting(flow); round++) {
-        if (round == ROUNDS) { /* the peer is too fast; lets others run first */
+        if (round == ROUNDS) { /* the peer is too fast; let others run first */
             bw_rdma_ring(connection);
             break;
         }
@@ -186,7 +188,7 @@ bool bw_rdma_arm(bw_rdma_connection_t *connection)
     unsigned taken;
 
     arm_queue(connection, connection->verbs.rcq, &connection->rcq_is_armed);
-    if (connection->flow.closing) /* waits for the completion of the last message */
+    if (connection->flow.closing) /* wait for the completion of the last message */
         arm_queue(connection, connection->verbs.scq, &connection->scq_is_armed);
     taken = poll_received(connection);
     poll_sent(connection);
@@ -254,7 +256,7 @@ static bool rdma_needs_flush(const bw_link_t *link)
     return needs;
 }
 
-/* Bytes that have to wait stay in the ring, and go out when an event comes. */
+/* Bytes that cannot be sent yet stay in the ring and are sent when an event arrives. */
 static void rdma_flush(bw_link_t *link, bw_span_t *rest_p)
 {
     bw_rdma_connection_t *connection = enter(link);
@@ -297,8 +299,8 @@ static void rdma_release(bw_link_t *link, size_t n)
     leave(connection);
 }
 
-/* A link that has ended is never armed. Half a frame that the user has seen and left stays
- * unread. */
+/* A link that has ended is never armed. A partial frame that the caller has looked at but not
+ * consumed remains unread. */
 static bw_status_t rdma_arm_read(bw_link_t *link)
 {
     bw_rdma_connection_t *connection = enter(link);
@@ -326,7 +328,7 @@ static bw_status_t rdma_arm_read(bw_link_t *link)
 static bw_status_t rdma_arm_write(bw_link_t *link, size_t room)
 {
     bw_rdma_connection_t *connection = enter(link);
-    bw_status_t status = BW_OK; /* also for a failed link, which will never have room */
+    bw_status_t status = BW_OK; /* also returned for a failed link, which will never have room */
 
     if (connection->is_live && connection->status == BW_OK) {
         if (bw_rdma_flow_room(&connection->flow) < room) {
@@ -372,7 +374,7 @@ static void rdma_wake_self(bw_link_t *link)
 
 static bool rdma_trim(bw_link_t *link)
 {
-    (void)link; /* registered memory must stay in place */
+    (void)link; /* registered memory must stay mapped */
     return false;
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* Listeners for peers: one port of the connection manager for each address, however many
- * connections wait there. A peer's token selects the connection. */
+/* Listeners for peers: one port of the connection manager per address, shared by all connections
+ * that wait there. A peer's token selects the connection. */
 
 #include <errno.h>
 #include <stdlib.h>
@@ -17,7 +17,7 @@
 struct bw_rdma_listener {
     struct rdma_cm_id *id;
     bw_rdma_device_t *device;
-    bw_rdma_address_t at; /* with the port */
+    bw_rdma_address_t at; /* including the port */
     uint32_t connections;
     bw_rdma_listener_t *next;
 };
@@ -49,7 +49,7 @@ static void destroy(bw_rdma_listener_t *listener)
     free(listener);
 }
 
-/* Returns an id that listens at the port, or NULL with errno. */
+/* Returns an id listening at the port, or NULL with errno set. */
 static struct rdma_cm_id *listen_at(const bw_rdma_order_t *order, uint32_t port)
 {
     struct sockaddr_storage at;
@@ -101,7 +101,8 @@ static bw_rdma_listener_t *make(bw_rdma_connection_t *connection)
     listener = calloc(1, sizeof *listener);
     if (listener && id->verbs)
         listener->device = bw_rdma_device_get(id);
-    /* If the address belongs to no particular device, each peer's request determines the device. */
+    /* If the address does not belong to a particular device, each peer's request determines the
+     * device. */
     if (!listener || (!listener->device && !is_any(&order->from))) {
         rdma_destroy_id(id);
         bw_rdma_connection_fail(connection, BW_SYSTEM, "no RDMA device has the address %s", where);

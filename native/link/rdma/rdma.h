@@ -12,15 +12,15 @@
  * libibverbs and librdmacm; this header needs neither. The first call in a process looks for
  * devices and starts a thread.
  *
- * That thread does everything in verbs and in the connection manager that may block (opening
- * devices, registering memory, making and destroying queue pairs). The user's thread only posts
+ * That thread makes all calls to verbs and to the connection manager that may block (opening
+ * devices, registering memory, creating and destroying queue pairs). The user's thread only posts
  * work and polls completions.
  *
  * Addresses (`at` of an order), in bytes:
- * - listen: an address, first port:16, last port:16. It is an address of an RDMA device, or, if its
- *   ip is 0, covers all of its family (of both families with IPv6); its port is ignored. The
- *   listener takes a port of the range (0, 0: any). Listeners at the same address in one process
- *   share a port. The first peer with the token is accepted.
+ * - listen: an address, first port:16, last port:16. The address belongs to an RDMA device or, if
+ *   its ip is 0, covers all addresses of its family (with IPv6, of both families); its port is
+ *   ignored. The listener uses a port in the given range (0, 0: any). Listeners at the same
+ *   address in one process share a port. The first peer with the token is accepted.
  * - connect: from address (family 0: any), to address.
  * The report's address is the port: BW_RDMA_PORT_BYTES in network order.
  */
@@ -49,13 +49,15 @@ static inline uint8_t *bw_rdma_put_address(uint8_t *at, const bw_rdma_address_t 
 
 /*
  * The link. In addition to link.h:
- * - Rings have the same size each way and are locked in memory (RLIMIT_MEMLOCK) while it lives.
- * - arm_write: if more than half the ring is asked for, the user may learn of the room as late as
- *   when the peer closes.
- * - A link that fails (device gone, port down, connection lost, peer breaks the protocol) makes its
- *   descriptor readable. peek returns what had arrived before, then BW_SYSTEM or BW_CORRUPT, and
- *   `reason` has the cause. reserve returns BW_AGAIN from then on.
- * - close sends what was committed, for at most a second, in the background.
+ *
+ * - Rings have the same size in both directions and are locked in memory (RLIMIT_MEMLOCK) for as
+ *   long as the link exists.
+ * - arm_write: if more than half the ring is requested, the user may not be notified of the room
+ *   until the peer closes.
+ * - A link that fails (device removed, port down, connection lost, protocol violation by the peer)
+ *   makes its descriptor readable. peek returns what had already arrived, then BW_SYSTEM or
+ *   BW_CORRUPT, and `reason` gives the cause. reserve returns BW_AGAIN from then on.
+ * - close sends what was committed in the background, for at most a second.
  * - trim does nothing.
  */
 

@@ -12,17 +12,17 @@
 #include <time.h>
 #include <unistd.h>
 
-#define LINGER_MS 1000 /* how long a link that was left may take to send the rest */
+#define LINGER_MS 1000 /* how long a closed link may take to send the rest */
 
 static struct {
-    pthread_mutex_t lock; /* protects what follows */
+    pthread_mutex_t lock; /* protects the fields below */
     bool runs;
     bw_rdma_connection_t *requests;
-    unsigned left; /* connections that their users have left and that are not freed yet */
+    unsigned left; /* connections that their users have closed and that have not been freed yet */
 
     int epoll, event;
     struct rdma_event_channel *channel;
-    bw_rdma_connection_t *connections; /* used by the thread only */
+    bw_rdma_connection_t *connections; /* used only by the service thread */
 } service = {.lock = PTHREAD_MUTEX_INITIALIZER, .epoll = -1, .event = -1};
 
 bw_rdma_connection_t *bw_rdma_service_connections(void)
@@ -102,8 +102,9 @@ static bool all_are_freed(void)
     return all;
 }
 
-/* A process that ends has closed its links just before, so this lets their last bytes reach the
- * peers. It uses the monotonic clock, because the wall clock may be set meanwhile. */
+/* A process that exits has often closed its links just before, so this gives their last bytes time
+ * to reach the peers. It uses the monotonic clock, because the wall clock may be changed
+ * meanwhile. */
 __attribute__((destructor)) static void let_links_finish(void)
 {
     int64_t end = bw_rdma_now_ms() + 1000 + LINGER_MS;
@@ -113,7 +114,7 @@ __attribute__((destructor)) static void let_links_finish(void)
 }
 
 /* Sends the rest. Returns true while there is something to wait for. If the peer never stops
- * sending, the link is given up at the deadline. */
+ * sending, the link is given up at its deadline. */
 static bool has_more_to_say(bw_rdma_connection_t *connection)
 {
     int rounds = 16;
@@ -142,8 +143,8 @@ static void continue_leaving(bw_rdma_connection_t *connection)
 static void begin_leaving(bw_rdma_connection_t *connection)
 {
     connection->is_leaving = true;
-    /* The user no longer sees the peer's messages. They are useless except for the credits that
-     * they bring. */
+    /* The user no longer sees the peer's messages. Only the credits that they carry are still
+     * useful. */
     if (has_more_to_say(connection) &&
         bw_rdma_service_watch(connection->verbs.channel->fd, &connection->leaving))
         connection->deadline_ms = bw_rdma_now_ms() + LINGER_MS;
@@ -159,7 +160,7 @@ static void leaving_ready(bw_rdma_source_t *source)
 
 /* ---- requests and events ---- */
 
-/* Once the connection is off the list, its user may put it there again in order to leave.
+/* Once the connection is off the list, its user may queue it again in order to close it.
  * *is_left_p is the value from before that. */
 static bw_rdma_connection_t *next_request(bool *is_left_p)
 {
@@ -255,7 +256,7 @@ static void check_deadlines(void)
     }
 }
 
-/* Handles one event at a time, because the object of the next one may be gone by then. */
+/* Handles one event at a time, because handling it may destroy the object of the next one. */
 static void *serve(void *unused)
 {
     struct epoll_event event;
@@ -325,9 +326,9 @@ static bw_status_t start(bw_error_t *error_p)
     static bw_rdma_source_t source = {.ready = event_ready};
     bw_status_t status = BW_LIMIT;
 
-    /* Before Linux 5.12 a fork takes the queues away that a device has in our memory. Later kernels
-     * copy them. If this call fails, a process that forks loses its links, as it would without the
-     * call. */
+    /* Before Linux 5.12, a fork takes away the queues that a device has in our memory. Later
+     * kernels copy them. If this call fails, a process that forks loses its links, as it would
+     * without the call. */
     (void)ibv_fork_init();
     service.epoll = epoll_create1(EPOLL_CLOEXEC);
     service.event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);

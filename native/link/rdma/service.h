@@ -4,16 +4,14 @@
 
 #include "connection.h"
 
-/*
- * The service thread does everything that may block, for all links of the process. It owns the
- * event channel of the connection manager, the listeners, the devices, and what a link leaves
- * behind. Only that thread may call the functions below, except where noted.
- */
+/* The service thread makes all calls that may block, for all links of the process. It owns the
+ * event channel of the connection manager, the listeners, the devices, and the remains of closed
+ * links. Only that thread may call the functions below, except where noted. */
 
-/* Starts the thread if it does not run. Any thread may call this. */
+/* Starts the thread if it is not running. Any thread may call this. */
 bw_status_t bw_rdma_service_start(bw_error_t *error_p);
 
-/* The user has made or left this connection. The user's thread calls this. */
+/* Reports that the user has created or closed this connection. Called from the user's thread. */
 void bw_rdma_service_request(bw_rdma_connection_t *connection, bool leaves);
 
 void bw_rdma_close(bw_rdma_connection_t *connection, int *fd_p);
@@ -21,7 +19,7 @@ void bw_rdma_close(bw_rdma_connection_t *connection, int *fd_p);
 bool bw_rdma_service_watch(int fd, bw_rdma_source_t *source);
 void bw_rdma_service_forget(int fd);
 
-/* All connections, linked by `next`. */
+/* Returns all connections, linked by `next`. */
 bw_rdma_connection_t *bw_rdma_service_connections(void);
 
 struct rdma_event_channel *bw_rdma_service_channel(void);
@@ -43,45 +41,46 @@ void bw_rdma_connection_begin(bw_rdma_connection_t *connection);
 void bw_rdma_connection_event(const bw_rdma_cm_event_t *event);
 void bw_rdma_connection_deadline(bw_rdma_connection_t *connection);
 
-/* Ends a connection that did not become a link: frees everything of the device, and informs the
+/* Fails a connection that did not become a link: frees all its device objects, and notifies the
  * user. */
 __attribute__((format(printf, 3, 4))) void bw_rdma_connection_fail(bw_rdma_connection_t *connection,
                                                                    bw_status_t status,
                                                                    const char *format, ...);
 
-/* Calls bw_rdma_fail with the lock, which it takes here. */
+/* Takes the lock and calls bw_rdma_fail. */
 void bw_rdma_link_fail(bw_rdma_connection_t *connection, const char *reason);
 
-/* Frees everything but the memory, because the user's thread may still read what had arrived. */
+/* Frees everything except the memory, because the user's thread may still be reading bytes that had
+ * arrived. */
 void bw_rdma_connection_release(bw_rdma_connection_t *connection);
 
 /* ---- listener.c ---- */
 
-/* Makes the connection wait at its address, where several share a port. Returns false if it has
- * failed. */
+/* Queues the connection at its address; several connections share a port there. Returns false if
+ * the connection has failed. */
 bool bw_rdma_listener_join(bw_rdma_connection_t *connection);
 
-/* Safe on a connection that does not wait. */
+/* Has no effect on a connection that is not waiting. */
 void bw_rdma_listener_leave(bw_rdma_connection_t *connection);
 
-/* Returns the listener of this id, or NULL. */
+/* Returns the listener that owns this id, or NULL. */
 bw_rdma_listener_t *bw_rdma_listener_of(const struct rdma_cm_id *id);
 
-/* Returns the connection that waits there for a peer with this token, or NULL. */
+/* Returns the connection that is waiting there for a peer with this token, or NULL. */
 bw_rdma_connection_t *bw_rdma_listener_find(const bw_rdma_listener_t *listener,
                                             const uint8_t *token);
 
 /* ---- device.c ---- */
 
-/* Returns the id's device and watches it from now on. NULL: it cannot be watched. */
+/* Returns the id's device and watches it from now on, or returns NULL if it cannot be watched. */
 bw_rdma_device_t *bw_rdma_device_get(struct rdma_cm_id *id);
 void bw_rdma_device_put(bw_rdma_device_t *device); /* ignores NULL */
 
-/* The connection manager reports that the device of this id is being removed. */
+/* Called when the connection manager reports that the device of this id is being removed. */
 void bw_rdma_device_is_removed(struct rdma_cm_id *id);
 
-/* Both release everything that we hold of the device within the call, because the kernel waits for
- * that. */
+/* Both release everything that we hold of the device before they return, because the kernel waits
+ * for that. */
 void bw_rdma_listener_device_removed(const bw_rdma_device_t *device);
 void bw_rdma_connection_device_removed(bw_rdma_connection_t *connection);
 

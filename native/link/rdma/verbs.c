@@ -67,7 +67,8 @@ void bw_rdma_memory_free(bw_rdma_memory_t *memory)
 
 /* ---- the device's part ---- */
 
-/* A new installation most often lacks locked memory, so its error names the remedy. */
+/* On a new installation the most common problem is the limit on locked memory, so this error names
+ * the remedy. */
 static bw_status_t refused(bw_rdma_problem_t *problem_p, const char *step, int sys_errno,
                            uint64_t ring_bytes)
 {
@@ -85,8 +86,8 @@ static bw_status_t refused(bw_rdma_problem_t *problem_p, const char *step, int s
                            strerror(sys_errno));
 }
 
-/* Tries decreasing sizes of inline data, starting with a slot, because no call reports how much the
- * device takes. */
+/* Tries decreasing sizes of inline data, starting with the size of a slot, because no call reports
+ * how much the device supports. */
 static bool make_queue_pair(bw_rdma_verbs_t *verbs, struct rdma_cm_id *id)
 {
     uint32_t wanted = BW_RDMA_SLOT_BYTES;
@@ -125,7 +126,7 @@ static bool make_channel(bw_rdma_verbs_t *verbs, struct ibv_context *context)
     return flags >= 0 && fcntl(verbs->channel->fd, F_SETFL, flags | O_NONBLOCK) == 0;
 }
 
-/* The peer's right to write covers the ring and nothing else; no other memory grants a right. */
+/* Grants the peer write access to the ring and to nothing else. */
 static const char *make_all(bw_rdma_verbs_t *verbs, struct rdma_cm_id *id,
                             const bw_rdma_memory_t *memory)
 {
@@ -215,8 +216,7 @@ bool bw_rdma_verbs_post_slot(const bw_rdma_verbs_t *verbs, const bw_rdma_memory_
     return *errno_p == 0;
 }
 
-/* Writes the message and its bytes of the stream into its buffer; returns the number of bytes to
- * send. */
+/* Writes the message and its inline bytes into its buffer; returns the number of bytes to send. */
 static uint32_t put_message(uint8_t *at, const bw_rdma_batch_t *batch)
 {
     memcpy(at, &batch->message, sizeof batch->message);

@@ -7,17 +7,15 @@
 
 #include "flow.h"
 
-/*
- * What one connection has of a device: queue pair, completion queues, registered memory. The
- * service thread makes and destroys it, since most of these calls may block; the link's thread uses
- * it.
- */
+/* The device objects of one connection: queue pair, completion queues, registered memory. The
+ * service thread creates and destroys them, since most of these calls may block; the link's thread
+ * uses them. */
 
-/* Memory of one end. It lives as long as the link, even when the device is gone. */
+/* The memory of one end. It lives as long as the link, even if the device is removed. */
 typedef struct {
     uint64_t ring_bytes;
     uint8_t *rx, *tx; /* each mapped twice in a row */
-    uint8_t *slots;   /* BW_RDMA_SLOTS to receive in, then BW_RDMA_WINDOW to send from */
+    uint8_t *slots;   /* BW_RDMA_SLOTS for receiving, then BW_RDMA_WINDOW for sending */
 } bw_rdma_memory_t;
 
 typedef struct {
@@ -26,12 +24,13 @@ typedef struct {
     struct ibv_cq *rcq, *scq;
     struct ibv_qp *qp;
     struct ibv_mr *rx_mr, *tx_mr, *slots_mr;
-    uint32_t inline_max; /* bytes that the device takes from a work request itself */
+    uint32_t inline_max; /* bytes that the device copies from a work request itself */
     uint64_t peer_ring;
     uint32_t peer_key;
 } bw_rdma_verbs_t;
 
-/* Why something could not be made. The text has numbers and names in it, so it is not a literal. */
+/* Why an object could not be created. The text contains numbers and names, so it is not a
+ * literal. */
 typedef struct {
     bw_status_t status;
     char text[BW_TEXT_BYTES];
@@ -43,18 +42,18 @@ bw_rdma_problem(bw_rdma_problem_t *problem_p, bw_status_t status, const char *fo
 bw_status_t bw_rdma_memory_make(bw_rdma_memory_t *memory_p, uint64_t ring_bytes,
                                 bw_rdma_problem_t *problem_p);
 
-/* Safe on memory that was never made. */
+/* May be called on memory that was never created. */
 void bw_rdma_memory_free(bw_rdma_memory_t *memory);
 
-/* Makes all of it for the connection `id`, which has a device, and posts every receive slot, so the
- * peer can send as soon as it is connected. On failure nothing is left. */
+/* Creates all objects for the connection `id`, which has a device, and posts every receive slot, so
+ * the peer can send as soon as it is connected. On failure nothing is leaked. */
 bw_status_t bw_rdma_verbs_make(bw_rdma_verbs_t *verbs_p, struct rdma_cm_id *id,
                                const bw_rdma_memory_t *memory, bw_rdma_problem_t *problem_p);
 
-/* Keeps the memory. Safe on verbs that were never made. */
+/* Does not free the memory. May be called on verbs that were never created. */
 void bw_rdma_verbs_destroy(bw_rdma_verbs_t *verbs, struct rdma_cm_id *id);
 
-/* On false, *error_p is the errno. */
+/* If it returns false, *error_p is the errno. */
 bool bw_rdma_verbs_post_slot(const bw_rdma_verbs_t *verbs, const bw_rdma_memory_t *memory,
                              uint64_t slot, int *errno_p);
 bool bw_rdma_verbs_post_batch(const bw_rdma_verbs_t *verbs, const bw_rdma_memory_t *memory,

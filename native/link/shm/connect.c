@@ -17,9 +17,12 @@
 #include "inside.h"
 
 #define HELLO_VERSION 1u
-#define PEERS_MAX 32 /* turned away in one call, so that strangers cannot hold a scheduler */
+/* At most this many peers are rejected in one call, so that unauthenticated clients cannot hold up
+ * a scheduler. */
+#define PEERS_MAX 32
 
-/* What the connecting side sends, with the descriptors: memory, its own eventfd, the peer's. */
+/* The message from the connecting side. Its descriptors are the memory, its own eventfd and the
+ * peer's. */
 typedef struct {
     uint8_t token[BW_TOKEN_BYTES];
     uint32_t version;
@@ -72,7 +75,7 @@ static int read_numbers(const char *path, unsigned long numbers[3])
 
 /*
  * The kernel shows this uid for every user that our user namespace does not map. A process with
- * this uid can tell itself apart from those users only if the namespace maps all of them.
+ * this uid can tell itself apart from those users only if the namespace maps all users.
  */
 static bool may_be_anybody(uid_t uid)
 {
@@ -98,8 +101,8 @@ bool bw_shm_same_user(int fd)
 #define SO_PEERPIDFD 77
 #endif
 
-/* Returns a pidfd of the process at the other end, or -1 if the system has none for us. In that
- * case the end of that process goes unnoticed. */
+/* Returns a pidfd of the process at the other end, or -1 if the system cannot provide one. In that
+ * case the exit of that process goes unnoticed. */
 static int process_of(int fd)
 {
     struct ucred peer;
@@ -126,7 +129,7 @@ static bool random_bytes(void *at, size_t len)
     return getrandom(at, len, 0) == (ssize_t)len;
 }
 
-/* Returns the length of the name, without a final 0, or 0 if it does not fit. */
+/* Returns the length of the name without a terminating 0, or 0 if the name does not fit. */
 static size_t listener_name(const char *dir, const uint8_t id[8], uint8_t *address)
 {
     char name[BW_ADDRESS_MAX];
@@ -143,9 +146,9 @@ static size_t listener_name(const char *dir, const uint8_t id[8], uint8_t *addre
 }
 
 /*
- * Another user who may write to the directory can remove our socket and so prevent a link, but
- * nothing more, because that user lacks our uid and the token. A directory of our own and a sticky
- * one such as /tmp are as good as a private one.
+ * Another user who can write to the directory can remove our socket and so prevent a link, but
+ * nothing more, because that user has neither our uid nor the token. A directory of our own and a
+ * sticky one such as /tmp are as good as a private one.
  */
 static bw_status_t check_dir(const char *dir, bw_error_t *error_p)
 {
@@ -265,8 +268,8 @@ bw_status_t bw_shm_receive(int fd, void *bytes, size_t len, int flags, int *fds,
     for (struct cmsghdr *cmsg = CMSG_FIRSTHDR(&message); cmsg; cmsg = CMSG_NXTHDR(&message, cmsg)) {
         if (cmsg->cmsg_level != SOL_SOCKET || cmsg->cmsg_type != SCM_RIGHTS)
             continue;
-        /* The kernel also fills the buffer's padding, so there may be one more than was asked
-         * for. */
+        /* The kernel may also put a descriptor into the buffer's padding, so there may be one more
+         * than was asked for. */
         for (size_t at = CMSG_LEN(0); at + sizeof(int) <= cmsg->cmsg_len; at += sizeof(int)) {
             int one;
 
@@ -277,9 +280,10 @@ bw_status_t bw_shm_receive(int fd, void *bytes, size_t len, int flags, int *fds,
                 close(one);
         }
     }
-    if (count == 0 && message.msg_flags & MSG_CTRUNC) /* although there was room for them */
+    if (count == 0 &&
+        message.msg_flags & MSG_CTRUNC) /* truncated although there was room for the descriptors */
         return BW_LIMIT;
-    if (n == 0 && count == 0) /* an empty message may bring some as well */
+    if (n == 0 && count == 0) /* an empty message may carry descriptors as well */
         return BW_REFUSED;
     if (n == (ssize_t)len && count <= most && !(message.msg_flags & (MSG_CTRUNC | MSG_TRUNC))) {
         *count_p = count;
@@ -350,7 +354,7 @@ close_fds:
     return status;
 }
 
-/* Checks everything that the peer has sent before any of it is used. */
+/* Checks everything that the peer has sent before using any of it. */
 static bw_status_t check_hello(const hello_t *hello, const int *fds,
                                const bw_shm_listener_t *listener, uint64_t max_ring_bytes,
                                bw_error_t *error_p)
@@ -424,8 +428,8 @@ bw_status_t bw_shm_accept(bw_shm_listener_t *listener, uint64_t max_ring_bytes, 
     return status;
 }
 
-/* Makes a link inside this process and sends 8 bytes through it, which needs everything that a host
- * must offer. */
+/* Sets up a link inside this process and sends 8 bytes through it, which exercises everything that
+ * a host must provide. */
 bw_status_t bw_shm_probe(uint64_t ring_bytes, bw_error_t *error_p)
 {
     bw_link_t *connected = NULL, *accepted = NULL;

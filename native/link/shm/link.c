@@ -17,8 +17,8 @@
 
 /*
  * The segment: one page with the two ring headers, then the data of ring 0 (from the process that
- * made it), then that of ring 1 (to it). Each ring's data is mapped twice in a row. The page is as
- * large as the largest that Linux knows (arm64); unused parts of it cost nothing.
+ * created the segment), then that of ring 1 (to it). Each ring's data is mapped twice in a row. The
+ * page is as large as the largest that Linux supports (arm64); its unused part costs nothing.
  */
 #define SEGMENT_PAGE 65536u
 #define SEGMENT_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
@@ -30,7 +30,7 @@ typedef struct {
 static_assert(sizeof(segment_t) <= SEGMENT_PAGE, "the ring headers fit in the first page");
 
 typedef struct {
-    bw_link_t link; /* first, so that a bw_link_t pointer is a shm_link_t pointer */
+    bw_link_t link; /* first member, so that a bw_link_t pointer is a shm_link_t pointer */
     bw_tx_t tx;
     bw_rx_t rx;
     uint8_t *map;
@@ -41,7 +41,7 @@ typedef struct {
     uint64_t doorbells_in, doorbells_out, stalls;
     bool is_deferred;           /* commit leaves the doorbell to flush */
     uint64_t trimmed_at;        /* outgoing position up to which memory was given back */
-    bw_shm_listener_t listener; /* until the peer has come; fd -1: none */
+    bw_shm_listener_t listener; /* listens until the peer has connected; fd -1: none */
     uint64_t max_ring_bytes;
 } shm_link_t;
 
@@ -50,7 +50,7 @@ static shm_link_t *shm_of(bw_link_t *link)
     return (shm_link_t *)link;
 }
 
-/* Returns a link in which nothing is open yet. */
+/* Returns a link with nothing open yet. */
 static shm_link_t *new_link(void)
 {
     shm_link_t *shm = calloc(1, sizeof *shm);
@@ -67,8 +67,8 @@ static void signal_event(int fd)
     uint64_t one = 1;
     ssize_t n;
 
-    /* This fails only if the counter is full (EAGAIN), and then the peer has a wake-up pending
-     * anyway. */
+    /* This fails only if the counter is full (EAGAIN), in which case the peer already has a wake-up
+     * pending. */
     do
         n = write(fd, &one, sizeof one);
     while (n < 0 && errno == EINTR);
@@ -99,7 +99,7 @@ static void shm_defer(bw_link_t *link)
     shm_of(link)->is_deferred = true;
 }
 
-/* A peer that is awake sees the bytes before it sleeps. */
+/* A peer that is awake checks for new bytes before it sleeps. */
 static bool shm_needs_flush(const bw_link_t *link)
 {
     return bw_tx_is_awaited(&((const shm_link_t *)link)->tx);
@@ -159,8 +159,8 @@ static void shm_wake_self(bw_link_t *link)
     signal_event(shm_of(link)->event);
 }
 
-/* This much of an idle ring is kept, because otherwise a link that is used now and then would set a
- * timer for each use, and fault in its pages again. */
+/* An idle ring keeps this much memory, because otherwise a link that is used occasionally would set
+ * a timer and fault in its pages again at each use. */
 #define KEPT_BYTES ((uint64_t)64 * 1024)
 
 static bool shm_has_spare(const bw_link_t *link)
@@ -170,8 +170,8 @@ static bool shm_has_spare(const bw_link_t *link)
     return shm->tx.head - shm->trimmed_at > KEPT_BYTES;
 }
 
-/* Only the producer punches holes, and only if the ring is empty: the consumer then holds no span,
- * and the next bytes come from us. */
+/* Only the producer punches holes, and only when the ring is empty: the consumer then holds no
+ * span, and the next bytes come from us. */
 static bool shm_trim(bw_link_t *link)
 {
     shm_link_t *shm = shm_of(link);
@@ -213,7 +213,7 @@ static bool shm_is_orphan(bw_link_t *link)
     return poll(&process, 1, 0) == 1;
 }
 
-/* Only the peer can spoil a ring, and then the calls themselves report it. */
+/* Only the peer can corrupt a ring, and the calls themselves report that. */
 static const char *shm_reason(bw_link_t *link)
 {
     (void)link;
@@ -269,7 +269,7 @@ static bw_status_t shm_connect(const bw_order_t *order, bw_link_t **link_p, bw_e
                           error_p);
 }
 
-/* A listener becomes the link of the first peer that has come. */
+/* Turns a listener into a link with the first peer that has connected. */
 static void shm_step(bw_link_t *link, bw_report_t *report_p)
 {
     shm_link_t *shm = shm_of(link);
@@ -327,8 +327,8 @@ static uint64_t segment_bytes(uint64_t ring_bytes)
     return SEGMENT_PAGE + 2 * ring_bytes;
 }
 
-/* Maps the segment with both rings twice in a row; afterwards the memory's descriptor is not
- * needed. */
+/* Maps the segment with both rings twice in a row; the memory's descriptor is not needed
+ * afterwards. */
 static bw_status_t map_segment(int memory, uint64_t ring_bytes, uint8_t **map_p, size_t *bytes_p,
                                bw_error_t *error_p)
 {
@@ -347,7 +347,7 @@ static bw_status_t map_segment(int memory, uint64_t ring_bytes, uint8_t **map_p,
         munmap(map, bytes);
         return bw_fail_system(error_p, "mmap of a ring", saved);
     }
-    (void)madvise(map, bytes, MADV_DONTDUMP); /* a crash dump has no use for it */
+    (void)madvise(map, bytes, MADV_DONTDUMP); /* keep it out of crash dumps, where it is useless */
     *map_p = map;
     *bytes_p = bytes;
     return BW_OK;
@@ -423,9 +423,9 @@ bool bw_shm_is_memory(int fd, uint64_t ring_bytes)
            memory.st_size == (off_t)segment_bytes(ring_bytes);
 }
 
-/* A descriptor that could block or is not an eventfd would stall a scheduler thread. O_NONBLOCK
- * belongs to the open file, so its maker could still clear it. Only a hostile process of our own
- * user can do that, and it could just as well stop or trace us. */
+/* A descriptor that is not an eventfd or that could block would stall a scheduler thread.
+ * O_NONBLOCK is a flag of the open file, so the process that created it could still clear it. Only
+ * a hostile process of our own user can do that, and it could just as well stop or trace us. */
 bool bw_shm_is_event(int fd)
 {
     char path[32], target[32];

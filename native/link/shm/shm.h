@@ -5,17 +5,18 @@
 #include "../link.h"
 
 /*
- * The shared-memory carrier, and how two processes on the same host connect for it.
+ * The shared-memory carrier, and how two processes on the same host connect through it.
  *
  * One side opens a listener (a listening unix socket with a random name) and sends the other its
- * address and a 128-bit token, over a channel that is already authenticated. The other side makes
- * the memory and both eventfds, connects, checks who listens, and sends token and descriptors at
- * once. When the first side hears of that, the data is already queued at its listener, so no call
- * here blocks and none has to be repeated.
+ * address and a 128-bit token, over a channel that is already authenticated. The other side
+ * creates the memory and both eventfds, connects, checks who is listening, and immediately sends
+ * the token and the descriptors. When the first side learns of the connection, the data is already
+ * queued at its listener, so no call here blocks and none has to be retried.
  *
  * Addresses (`at` of an order): to listen, a directory for the socket, or nothing for an abstract
- * name (for the same network namespace); to connect, the address in the listener's report. The
- * table is made from the calls below. Used directly, one listener may take several peers.
+ * name (visible in the same network namespace); to connect, the address in the listener's report.
+ * The carrier's function table is built on the calls below. If they are used directly, one
+ * listener may accept several peers.
  *
  * Both sides check that the other has the same effective user (SO_PEERCRED). Nothing has a name in
  * a file system unless `dir` is given, so a killed process leaves nothing behind.
@@ -29,27 +30,30 @@ typedef struct {
 } bw_shm_listener_t;
 
 /*
- * Opens a listener. If `dir` is NULL, it has an abstract name (for the same network namespace),
- * otherwise a socket file in that directory, for containers that share it. bw_shm_listener_close
- * removes the file. On error nothing is open and listener_p->fd is -1.
+ * Opens a listener. If `dir` is NULL, its name is abstract (visible in the same network namespace);
+ * otherwise it is a socket file in that directory, for containers that share the directory.
+ * bw_shm_listener_close removes the file. On error nothing is left open and listener_p->fd is
+ * -1.
  */
 bw_status_t bw_shm_listen(const char *dir, bw_shm_listener_t *listener_p, bw_error_t *error_p);
 
-/* Closes the listener; safe on a closed one. */
+/* Closes the listener. Has no effect on a closed one. */
 void bw_shm_listener_close(bw_shm_listener_t *listener);
 
 /*
- * Makes rings of `ring_bytes` each way (a valid ring size) and hands them to the process behind
- * `address`. BW_OK sets *link_p. BW_REFUSED: no listener, or another user. BW_LIMIT, BW_SYSTEM.
+ * Creates rings of `ring_bytes` in each direction (a valid ring size) and passes them to the
+ * process listening at `address`. BW_OK sets *link_p. BW_REFUSED: nobody listens there, or the
+ * listener belongs to another user. BW_LIMIT, BW_SYSTEM.
  */
 bw_status_t bw_shm_connect(const uint8_t *address, size_t address_len,
                            const uint8_t token[BW_TOKEN_BYTES], uint64_t ring_bytes,
                            bw_link_t **link_p, bw_error_t *error_p);
 
 /*
- * Takes the link that the peer has brought to the listener. Rings of more than `max_ring_bytes` are
- * refused. Peers without the token or of another user are turned away; *error_p has the reason of
- * the last one if no valid peer came. Does not close the listener.
+ * Accepts the link of a peer that has connected to the listener. Rings of more than
+ * `max_ring_bytes` are rejected. Peers that lack the token or belong to another user are rejected;
+ * *error_p gives the reason for the last rejection if no valid peer has connected. Does not close
+ * the listener.
  */
 bw_status_t bw_shm_accept(bw_shm_listener_t *listener, uint64_t max_ring_bytes, bw_link_t **link_p,
                           bw_error_t *error_p);

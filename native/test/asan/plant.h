@@ -9,21 +9,21 @@
 
 #include "erl_driver.h"
 
-#if defined(PLANT_LEAK) /* a closed link is not freed */
+#if defined(PLANT_LEAK) /* never frees a closed link */
 static inline void planted_free(void *at)
 {
     memset(at, 0, 1);
 }
 #define free planted_free
 
-#elif defined(PLANT_BINARY_LEAK) /* a binary of the VM is not released */
+#elif defined(PLANT_BINARY_LEAK) /* never releases a binary of the VM */
 static inline void planted_free_binary(ErlDrvBinary *binary)
 {
     (void)binary;
 }
 #define driver_free_binary planted_free_binary
 
-#elif defined(PLANT_USE_AFTER_FREE) /* freed memory is written to once more */
+#elif defined(PLANT_USE_AFTER_FREE) /* writes to freed memory */
 static inline void planted_driver_free(void *at)
 {
     driver_free(at);
@@ -31,7 +31,7 @@ static inline void planted_driver_free(void *at)
 }
 #define driver_free planted_driver_free
 
-#elif defined(PLANT_OVERFLOW) /* a joined signal is written past the end of its binary */
+#elif defined(PLANT_OVERFLOW) /* writes a joined signal past the end of its binary */
 static inline ErlDrvBinary *planted_alloc_binary(ErlDrvSizeT size)
 {
     ErlDrvBinary *binary = driver_alloc_binary(size > 100000 ? size - 65536 : size);
@@ -41,7 +41,7 @@ static inline ErlDrvBinary *planted_alloc_binary(ErlDrvSizeT size)
 }
 #define driver_alloc_binary planted_alloc_binary
 
-#elif defined(PLANT_UNDEFINED) /* a signed number overflows */
+#elif defined(PLANT_UNDEFINED) /* overflows a signed integer */
 static inline void planted_select(ErlDrvPort port, ErlDrvEvent event, int mode, int on)
 {
     volatile int largest = 2147483647;

@@ -1,10 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Records the frames that the installed ERTS writes, for frame_scheduler_test.
 %%
-%% Two nodes are joined through a relay in this program. One of them causes every signal that an Erlang program can
-%% cause, in the steps that steps/0 lists. Each frame is one line:
+%% Two nodes are joined through a relay in this program. One of them sends every signal that an Erlang program can
+%% cause, in the steps listed in steps/0. Each frame is one line:
 %%   OPERATION SENDER NEW LENGTH BEGINNING
-%% SENDER is `number.serial' of the pid that has caused the frame, as the program knows it, or `-' if the frame does not
+%% SENDER is `number.serial' of the pid that caused the frame, as known to this program, or `-' if the frame does not
 %% name it. NEW is 1 if the header has a new atom cache entry. OPERATION is 0 for a continuation. BEGINNING is hexadecimal.
 %%
 %% usage: erlc record.erl && erl -noshell -s record main >otp25.txt      (the file of this release)
@@ -59,7 +59,7 @@ relay(Listen, Back, Collector) ->
     lists:foreach(fun(_) -> forward(Client, Server, 2) end, [name, challenge_reply]),
     copy_frames(Client, Server, Collector).
 
-%% Passes on one packet, which begins with its length.
+%% Forwards one packet, which starts with its length.
 forward(From, To, LengthBytes) ->
     {ok, Length} = gen_tcp:recv(From, LengthBytes),
     Packet = take(From, binary:decode_unsigned(Length)),
@@ -144,7 +144,7 @@ who(self, Act, _) -> Act;
 who(child, _, Child) -> Child;
 who(none, _, _) -> none.
 
-%% What the other node does to make the sending one answer.
+%% What the other node does to make the sending node reply.
 by_peer({peer, monitor}, Receiver, Sink, Act, _) -> peer:call(Receiver, ?MODULE, do, [monitor, {Sink, Act}]);
 by_peer({peer, monitor, _}, Receiver, Sink, Act, _) -> peer:call(Receiver, ?MODULE, do, [monitor, {Sink, Act}]);
 by_peer({peer, monitor_name}, Receiver, Sink, _, From) -> peer:call(Receiver, ?MODULE, do, [monitor, {Sink, {actor, From}}]);
@@ -167,7 +167,7 @@ print([<<131, Kind, Rest/binary>> = Frame | Frames], [{Operation, Who} | Expecte
 kept(Frame) when byte_size(Frame) > ?KEPT -> binary:part(Frame, 0, ?KEPT_OF_LARGE);
 kept(Frame) -> Frame.
 
-%% The flags are half bytes, the lower one first; the highest bit of each is set if the entry is new.
+%% The flags are nibbles, the low one first; the highest bit of each is set if the entry is new.
 has_new(Count, Flags) ->
     Halves = lists:append([[Low, High] || <<High:4, Low:4>> <= binary:part(Flags, 0, (Count + 1) div 2)]),
     lists:any(fun(Half) -> Half >= 8 end, lists:sublist(Halves, Count)).
@@ -185,7 +185,7 @@ pid_text(Pid) ->
 
 %% ---- in the two nodes ----
 
-%% Called through control, whose own process must not cause a signal.
+%% Called through control, whose own process must not send a signal.
 do(spawn, sink) ->
     Pid = spawn(?MODULE, sink, []),
     catch unregister(sink),

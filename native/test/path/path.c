@@ -19,7 +19,7 @@ struct path {
     path_settings_t settings;
     path_counts_t counts;
     uint64_t random;
-    uint64_t free_ns;       /* when the line will have sent everything that it was given */
+    uint64_t free_ns;       /* when the line will have sent everything that it has accepted */
     uint64_t free_fraction; /* of a ns, in units of 1 / rate_bits */
     uint8_t *ring;
     size_t room, head, tail, used;
@@ -143,7 +143,7 @@ static bool is_lost(path_t *path, uint32_t segments)
 
 /* ---- the line ---- */
 
-/* The ring holds the queue and the packets under way, even if all of them are small. */
+/* The ring has room for the queue and the packets in flight, even if all of them are small. */
 path_t *path_open(const path_settings_t *settings, unsigned int direction)
 {
     double bytes = (double)settings->queue_bytes +
@@ -184,7 +184,7 @@ static bool put(path_t *path, const record_t *record, const void *packet)
     size_t rest = path->room - path->tail;
     const record_t skip = {0};
 
-    if (room > rest) { /* not split, so the next record begins at the start */
+    if (room > rest) { /* records are not split, so the next one begins at the start */
         if (path->used + rest + room > path->room)
             return false;
         if (rest >= sizeof skip)
@@ -201,7 +201,7 @@ static bool put(path_t *path, const record_t *record, const void *packet)
     return true;
 }
 
-/* Bytes that are on the line or still wait for it. */
+/* Bytes that are on the line or waiting for it. */
 static uint64_t queued_bytes(const path_t *path, uint64_t now_ns)
 {
     if (path->free_ns <= now_ns)

@@ -30,7 +30,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* How many packets are read from one device before the other has its turn. */
+/* How many packets are read from one device before the other gets its turn. */
 enum { BATCH = 64, PACKET_ROOM = 65536 + sizeof(struct virtio_net_hdr), QUEUE_PACKETS = 10000 };
 enum { WRONG_WORDS = 2, NS_PER_S = 1000000000 };
 
@@ -40,8 +40,8 @@ static volatile sig_atomic_t is_ending, is_asked;
 typedef struct {
     int tun;            /* source of its packets */
     int out;            /* the other end */
-    path_t *path;       /* the path that they take */
-    uint64_t refused;   /* by the device at the far end */
+    path_t *path;       /* the path through which they pass */
+    uint64_t refused;   /* rejected by the device at the far end */
     uint64_t latest_ns; /* the longest delay in handing over a packet */
 } direction_t;
 
@@ -106,7 +106,7 @@ static void configure(const path_settings_t *settings)
     close(fd);
 }
 
-/* The reader of a packet checks its checksum, because the path does not change packets. */
+/* The receiver of a packet verifies its checksum, because the path does not change packets. */
 static int open_device(const path_settings_t *settings, const char *space)
 {
     struct ifreq request = {.ifr_flags = IFF_TUN | IFF_NO_PI | IFF_VNET_HDR};
@@ -128,7 +128,7 @@ static int open_device(const path_settings_t *settings, const char *space)
 
 /* ---- packets ---- */
 
-/* Segments that come as one packet occupy the line with a header each. */
+/* Segments that arrive as one packet occupy the line with one header each. */
 static void offer(path_t *path, const uint8_t *packet, uint32_t size)
 {
     struct virtio_net_hdr header;
@@ -177,8 +177,8 @@ static void hand_over(direction_t *direction)
     }
 }
 
-/* Waits until there is something to do, which may be at once. Signals are only taken here. The
- * standard input is only ever closed, never written to. */
+/* Waits until there is something to do, which may be immediately. Signals are delivered only here.
+ * The standard input is never written to; it can only be closed. */
 static void await(direction_t *directions, bool is_idle, const sigset_t *unblocked)
 {
     struct pollfd fds[] = {{.fd = directions[0].tun, .events = POLLIN},
@@ -236,7 +236,7 @@ static void print_counters(const direction_t *directions, uint64_t began, bool i
     fflush(stdout);
 }
 
-/* A packet that is due must go, whatever else runs on the machine. */
+/* A packet that is due must be sent on time, whatever else is running on the machine. */
 static bool run_first(void)
 {
     const struct sched_param priority = {.sched_priority = 1};

@@ -23,8 +23,8 @@ bw_status_t bw_pipes_probe(uint64_t ring_bytes, bw_error_t *error_p)
     return BW_OK;
 }
 
-/* Writing to a pipe without a reader raises SIGPIPE. The VM ignores it, and so does a test program
- * from its first link on. */
+/* Writing to a pipe without a reader raises SIGPIPE. The VM ignores that signal, and a test program
+ * ignores it from its first link on. */
 static pipes_link_t *new_link(void)
 {
     pipes_link_t *pipes = calloc(1, sizeof *pipes);
@@ -107,7 +107,7 @@ static bw_status_t let_in(pipes_link_t *pipes, const uint8_t hello[HELLO_BYTES],
     return complete(pipes, ring_bytes, error_p);
 }
 
-/* From the hello on, the peer has its own descriptors of its ends. */
+/* From the hello on, the peer has opened its own descriptors for its ends. */
 void bw_pipes_step(bw_link_t *link, bw_report_t *report_p)
 {
     pipes_link_t *pipes = (pipes_link_t *)link;

@@ -5,15 +5,15 @@
 #include "../../link/buffer.h"
 #include "pipes.h"
 
-/* Inside the pipes carrier: link.c moves bytes, connect.c makes links. A descriptor is -1 if it is
- * closed. */
+/* Internals of the pipes carrier: link.c moves bytes, connect.c sets up links. Closed descriptors
+ * are -1. */
 typedef struct {
-    bw_link_t link; /* first, so that a bw_link_t pointer is a pipes_link_t pointer */
+    bw_link_t link; /* first member, so that a bw_link_t pointer is a pipes_link_t pointer */
     bw_buffer_t out, in;
     uint64_t peeked; /* in.head at the last peek */
     int reader, writer, event, epoll;
-    bool is_cut;    /* written bytes are lost, or the stream has ended too early */
-    bool has_ended; /* the pipe to us has no writer any more */
+    bool is_cut;    /* written bytes were lost, or the stream ended prematurely */
+    bool has_ended; /* nobody has the pipe to us open for writing any more */
     uint64_t reads, writes, stalls, lost;
     int of_peer[2]; /* of a listener: the ends that its peer opens, until it has connected */
     uint8_t token[BW_TOKEN_BYTES];

@@ -12,7 +12,8 @@ static pipes_link_t *pipes_of(bw_link_t *link)
     return (pipes_link_t *)link;
 }
 
-/* Writes as much of the outgoing ring as the pipe takes. Bytes without a reader count as lost. */
+/* Writes as much of the outgoing ring as the pipe accepts. If the pipe has no reader, the bytes
+ * count as lost. */
 static void push(pipes_link_t *pipes)
 {
     bw_buffer_t *out = &pipes->out;
@@ -82,8 +83,8 @@ static void pipes_release(bw_link_t *link, size_t n)
     pipes_of(link)->in.tail += n;
 }
 
-/* The poller reports everything that comes from now on. If the pipe ends while the user waits for
- * more of a message, the rest will never come. */
+/* The poller reports everything that arrives from now on. If the pipe ends while the user waits for
+ * more of a message, the rest will never arrive. */
 static bw_status_t pipes_arm_read(bw_link_t *link)
 {
     pipes_link_t *pipes = pipes_of(link);
@@ -97,7 +98,8 @@ static bw_status_t pipes_arm_read(bw_link_t *link)
     return BW_CORRUPT;
 }
 
-/* A pipe that has not taken everything is full, and the poller reports when it is not. */
+/* A pipe that has not accepted everything is full, and the poller reports when it has room
+ * again. */
 static bw_status_t pipes_arm_write(bw_link_t *link, size_t room)
 {
     pipes_link_t *pipes = pipes_of(link);
@@ -157,13 +159,13 @@ static bool pipes_is_finished(bw_link_t *link)
     return pipes->has_ended && !pipes->is_cut && bw_buffer_fill(&pipes->in) == 0;
 }
 
-/* The end is reported once everything that had arrived is read. */
+/* The end is reported once everything that had arrived has been read. */
 static const char *pipes_reason(bw_link_t *link)
 {
     return pipes_of(link)->has_ended && pipes_of(link)->is_cut ? "connection_closed" : NULL;
 }
 
-/* The pipes keep the bytes that they have taken until they are read. */
+/* A pipe retains the bytes that it has accepted until they are read. */
 static void pipes_close(bw_link_t *link, bw_leftover_t *left_p)
 {
     pipes_link_t *pipes = pipes_of(link);

@@ -5,16 +5,16 @@
 #include "../../link/link.h"
 
 /*
- * The pipes carrier, an example of a carrier that only test programs have: a pipe for each way,
- * between two processes of the same user, behind the table of link.h.
+ * The pipes carrier, an example of a carrier that only test programs include: one pipe in each
+ * direction, between two processes of the same user, behind the function table of link.h.
  *
- * Both rings are private memory of this process. Committed bytes go into one pipe at once, as far
- * as it takes them; the rest goes when there is room. The other pipe is read into the ring when the
- * user looks. A pipe without a writer is an orderly end, and a process that is killed ends it as
- * well.
+ * Both rings are private memory of this process. Committed bytes are written to one pipe
+ * immediately, as far as it accepts them, and the rest is written when there is room. The other
+ * pipe is read into the ring when the user looks. A pipe without a writer counts as a clean end of
+ * the stream, even if the process was killed.
  *
  * Addresses (`at` of an order): empty to listen; to connect, the address in the listener's report.
- * The listener makes both pipes, and the peer opens its ends under /proc/PID/fd. The peer first
+ * The listener creates both pipes, and the peer opens its ends under /proc/PID/fd. The peer first
  * sends its token and the size of its rings.
  */
 #define BW_PIPES_ADDRESS_BYTES 12 /* pid, descriptor to read, descriptor to write, 4 bytes each */

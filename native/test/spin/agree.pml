@@ -2,32 +2,32 @@
  *
  * How two nodes agree on a link (apps/beamway/README.md, "How two nodes agree on a link").
  *
- * Two nodes, each of which may call the other, also at the same time: connection c is called by node c.
+ * There are two nodes, each of which may call the other, also simultaneously; node c is the caller of connection c.
  * An end of a connection is one setup process; `p` numbers them: 0 and 1 are caller and callee of
  * connection 0, 2 and 3 those of connection 1. A connection is two FIFO channels that can close.
  * net_kernel of each node keeps one entry for the other node and settles simultaneous calls, as OTP does.
  *
- * Clocks are free: a wait may time out at any moment, so every delay is covered. Faults, FAULTS of them
- * at any step: a setup process dies, a node is killed, a node is stopped for good. A closed socket may
- * or may not lose what was still on its way.
+ * Clocks are unconstrained: a wait may time out at any moment, so every delay is covered. Up to FAULTS
+ * faults occur, at any step: a setup process dies, a node is killed, or a node is stopped permanently.
+ * A closed socket may or may not lose the bytes that were in flight.
  *
- * Checked at every step: never one end on shm and the other on tcp while both live and the socket is
+ * Checked at every step: there is never one end on shm and the other on tcp while both live and the socket is
  * open; no message of the agreement is ever read as distribution data, nor the other way round; the
  * descriptors wait at the listener when the caller accepts.
- * Checked when nothing moves any more: no end still waits (no hang), no entry is pending, both nodes
- * are up on the same connection with the same link, or both have none.
+ * Checked once no step is possible any more: no end is still waiting (no hang), no entry is pending, and
+ * either both nodes are up on the same connection with the same link, or neither has one.
  *
  * Each switch breaks the protocol; the checker must then find a counterexample (run.sh):
  *   -DEAGER            the callee uses shm without the caller's READY
- *   -DCALLEE_TIMER_TCP the callee goes to tcp when READY is late
- *   -DCALLER_TIMER_TCP the caller goes to tcp when the ANSWER is late
- *   -DNOTIMER          no timer: a stopped peer
+ *   -DCALLEE_TIMER_TCP the callee falls back to tcp when READY is late
+ *   -DCALLER_TIMER_TCP the caller falls back to tcp when the ANSWER is late
+ *   -DNOTIMER          no timer, so a stopped peer causes a hang
  *   -DNOWATCH          nobody watches the socket once the link is up
  *   -DLATE_CONNECT     the callee answers before it has connected
  *   -DNACK_TWICE       the caller answers a nack with a nack
  *   -DONE_SIDED        the caller offers without looking at the callee's extension
- *   -DNOARBITER        simultaneous calls are both taken
- *   -DREACH=SHM        claims that no two nodes ever end on this link: shows that the model gets there
+ *   -DNOARBITER        both of two simultaneous calls are accepted
+ *   -DREACH=SHM        claims that the two nodes never agree on this link, to show that the model can reach it
  *   -DREACH=TCP
  */
 
@@ -45,7 +45,7 @@ mtype = { NAME, GO, NOK, ALIVE, YES, NO, OFFER, READY, NACK, DATA }
 mtype:link = { UNBORN, WAITS, SHM, TCP, CLOSED }
 mtype:entry = { NONE, PENDING, UP, UP_PENDING }
 
-chan wire[4] = [2] of { mtype, bit } /* wire[p]: what end p has sent; the bit is its extension */
+chan wire[4] = [2] of { mtype, bit } /* wire[p]: messages sent by end p; the bit is its extension */
 mtype:link st[4] = UNBORN
 bit open[4]
 bit killed[4]
@@ -53,8 +53,8 @@ bit listening[2]  /* the caller of connection c listens */
 bit arrived[2]    /* token and descriptors wait at its listener */
 
 mtype:entry entry[2] = NONE
-byte owner[2] /* the end that the entry belongs to */
-byte heir[2]  /* the end that waits behind it in UP_PENDING */
+byte owner[2] /* the end that owns the entry */
+byte heir[2]  /* the end that waits for it in UP_PENDING */
 bit stopped[2]
 bit dead[2]
 bit over
@@ -86,7 +86,7 @@ inline close_end(q)
     fi
 }
 
-/* net_kernel sees that the process of end q is gone. */
+/* net_kernel notices that the process of end q has died. */
 inline leave(q)
 {
     if
@@ -114,7 +114,7 @@ inline send(m, b)
 #define LATE true
 #endif
 
-/* `theirs` is a place for the peer's extension, or _ where none is carried. */
+/* `theirs` is a variable for the peer's extension, or _ if the message carries none. */
 inline receive(theirs)
 {
     if
@@ -124,7 +124,7 @@ inline receive(theirs)
     fi
 }
 
-/* nodeup: net_kernel takes it only from the process that the entry belongs to. */
+/* nodeup: net_kernel accepts it only from the process that owns the entry. */
 inline settle(kind)
 {
     atomic {
@@ -148,7 +148,7 @@ inline settle(kind)
 proctype end_of(byte p)
 {
     mtype got;
-    bit mine, other; /* the extensions: shm is allowed or not */
+    bit mine, other; /* the extensions: whether shm is allowed */
     {
         st[p] = WAITS;
 #if EXTENSIONS
@@ -212,7 +212,7 @@ calling:
            if
            :: send(READY, 0);
               settle(SHM)
-           :: send(NACK, 0); /* cannot map it, or not the right user, or too large */
+           :: send(NACK, 0); /* the memory cannot be mapped, belongs to the wrong user, or is too large */
               settle(TCP)
            fi
         :: got == NACK ->
@@ -294,7 +294,7 @@ called:
            arrived[CONN(p)] = 1;
            send(READY, 0)
 #endif
-        :: send(NACK, 0); /* nobody there, no memory, not the right user */
+        :: send(NACK, 0); /* nobody is listening, no memory, or the wrong user */
            settle(TCP);
            goto up
         fi;
@@ -350,7 +350,7 @@ leaving:
         :: killed[p]
         :: stopped[NODE(p)] && !killed[p] ->
 end_stopped:
-           killed[p] /* only kill -9 gets it out of there */
+           killed[p] /* only kill -9 can end this state */
         fi
     }
 }
@@ -402,7 +402,7 @@ proctype nemesis()
        :: q = 3
        fi;
        if
-       :: atomic { !stopped[NODE(q)] -> kill_end(q) } /* a setup process ends, say by exit/2 */
+       :: atomic { !stopped[NODE(q)] -> kill_end(q) } /* a setup process is killed, for example by exit/2 */
        :: atomic {
               dead[NODE(q)] = 1;
               q = NODE(q);
@@ -422,7 +422,7 @@ proctype nemesis()
     od
 }
 
-/* Looks at the outcome when nothing else can move. */
+/* Checks the outcome when no other process can take a step. */
 proctype judge()
 {
     byte q = 0;

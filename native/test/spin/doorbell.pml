@@ -2,7 +2,7 @@
  *
  * Arm, doorbell and credits of the rings (native/README.md, "The ring of shm"; native/link/ring.c).
  *
- * Two sides, two one-way rings, one doorbell (eventfd) a side, as in the shm carrier. Each side is one
+ * Two sides, two one-way rings, one doorbell (eventfd) per side, as in the shm carrier. Each side is one
  * process that reads one ring and writes the other, and sleeps on its one doorbell for both reasons. It
  * does what native/driver/pump_*.c do: the VM may send at any time while the port is not busy; what
  * does not fit is queued and makes it busy until half the ring is free; the doorbell leads to reading,
@@ -10,15 +10,15 @@
  * stays in the ring until the other half is there; with LOOK a drained side may look again and again
  * for a while before it arms (poll_us).
  *
- * Memory is weaker than that of any machine: every plain store goes to a slot of its own and becomes
- * visible at any later time, in any order (partial store order). A fence waits until the own slots are
- * empty; a release store waits for the bytes written before it; an exchange acts on memory at once and
+ * The memory model is weaker than that of any machine: every plain store goes to a slot of its own and
+ * becomes visible at any later time, in any order (partial store order). A fence waits until the
+ * process's own slots are empty; a release store waits for the bytes written before it; an exchange acts on memory at once and
  * orders nothing else. The C code gets its fences from sequentially consistent stores and loads.
  *
  * Checked: no side sleeps for ever while it has something to do (an invalid end state for spin), no
  * byte is overwritten before it was read (overrun), every byte arrives once and in order.
  *
- * Each switch takes one part of the protocol away. The checker must then find a counterexample: run.sh
+ * Each switch removes one part of the protocol. The checker must then find a counterexample: run.sh
  * treats a broken variant without one as a failure of the model.
  *   -DNOFENCE_ARM     consumer: no fence between reader_armed = 1 and the second look at head
  *   -DNOFENCE_HEAD    producer: no fence between head = ... and the look at reader_armed
@@ -31,7 +31,7 @@
  *   -DNOREARM         a producer that was woken too early does not ask again
  *   -DKEEP_CREDIT     the producer trusts a tail that it has not read: an overrun
  *   -DNOWAKE          a call that stops early after clearing does not wake itself
- *   -DGREEDY          with FRAME=2: the producer waits for the whole ring, where half a frame lies
+ *   -DGREEDY          with FRAME=2: the producer waits for the whole ring, which contains half a frame
  */
 
 #ifndef SIZE
@@ -59,7 +59,7 @@ typedef ring_t {
     byte wants; byte wants_slot; bit wants_set; /* plain stores by the producer */
     byte tail; byte tail_slot; bit tail_set;    /* plain stores by the consumer */
     bit armed; bit armed_slot; bit armed_set;   /* plain stores by the consumer */
-    byte data[SIZE];                            /* the number of the byte that stands there */
+    byte data[SIZE];                            /* the number of the byte at this position */
     byte data_slot[SIZE];
     byte really_read                            /* the oracle for overrun */
 };
@@ -85,7 +85,7 @@ bit event[2]; /* the eventfd that side s sleeps on */
     (!ring[side].head_set && !ring[side].wants_set && !ring[1 - side].tail_set &&                  \
      !ring[1 - side].armed_set)
 
-/* The memory system. It is no party, so it may always stop. */
+/* The memory system. It does not belong to either side, so any state is a valid end state for it. */
 active [2] proctype memory()
 {
 end:
@@ -114,7 +114,7 @@ inline ring_the_other(old)
     fi
 }
 
-/* Reads what there is, in steps of any size. Half a frame is left; `more` if it stopped early. */
+/* Reads what is available, in steps of any size, except half a frame. Sets `more` if it stopped early. */
 inline receive()
 {
     do
@@ -162,7 +162,7 @@ inline receive()
     od
 }
 
-/* Writes what there is room for of `k` bytes, takes it from k. */
+/* Writes as many of the `k` bytes as there is room for, and subtracts them from k. */
 inline put(k)
 {
     if
@@ -207,7 +207,7 @@ inline put(k)
     fi
 }
 
-/* Writes what is queued; not busy any more when that is done and half the ring is free. */
+/* Writes the queue. The port stops being busy once the queue is empty and half the ring is free. */
 inline drain()
 {
     if
@@ -230,7 +230,7 @@ inline drain()
           STORE(out, wants, 0);
           if
           :: queued == 0 -> busy = 0
-          :: else -> event[me] = 1 /* the room came meanwhile: come back */
+          :: else -> event[me] = 1 /* room became free in the meantime: run again */
           fi
        :: else
        fi
@@ -241,7 +241,7 @@ inline drain()
 #endif
 }
 
-/* `more`: something came since the last look, nothing is armed. */
+/* `more`: something has arrived since the last look, so nothing is armed. */
 inline arm_read()
 {
     STORE(in, armed, 1);
@@ -264,11 +264,11 @@ inline arm_read()
 
 active [2] proctype side()
 {
-    byte left = (_pid == 2 -> SEND0 : SEND1); /* bytes that the VM has still to send */
-    byte due = (_pid == 2 -> SEND1 : SEND0);  /* bytes still to come */
+    byte left = (_pid == 2 -> SEND0 : SEND1); /* bytes that the VM has yet to send */
+    byte due = (_pid == 2 -> SEND1 : SEND0);  /* bytes yet to arrive */
     byte head, tail;                          /* our own positions */
-    byte credit;                              /* the last tail of the peer that we know */
-    byte seen;                                /* the last head of the peer that we know */
+    byte credit;                              /* the last known tail of the peer */
+    byte seen;                                /* the last known head of the peer */
     byte queued, n, old;
     bit busy, more, cleared;
 #ifdef LOOK
@@ -333,7 +333,7 @@ active [2] proctype side()
           fi;
           if
 #ifdef LOOK
-          :: looking = 1; /* not armed: the poller comes instead of a doorbell */
+          :: looking = 1; /* not armed: the poller runs instead of a doorbell */
              break
 #endif
           :: true
@@ -352,7 +352,7 @@ active [2] proctype side()
        more = 0
 #ifdef LOOK
     :: looking ->
-       /* pump_look: until it has had enough, then it arms, or wakes itself if something came meanwhile */
+       /* pump_look: polls for a while, then arms, or wakes itself if something has arrived in the meantime */
        receive();
        if
        :: true

@@ -1,27 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * When what has gathered in a port goes out (native/driver/beamway_drv.c, pump_out.c, native/link/tcp).
+ * When the frames gathered in a port are sent (native/driver/beamway_drv.c, pump_out.c, native/link/tcp).
  *
- * The VM gives frames to the port, which gathers them in its ring and asks the keeper, a process, to
- * send them. The keeper runs when it likes, or never: others compute. One timer of the port is for two
- * things, to flush in 1 ms and to look for idle memory in 1 s. What the kernel does not take is queued,
- * the port is busy, and the poller drains the queue when the kernel has room. A call of the port is one
+ * The VM passes frames to the port, which gathers them in its ring and asks the keeper, a process, to
+ * flush them. The keeper runs at any time or never, because other processes compute. The port has one
+ * timer for two purposes: to flush after 1 ms and to release idle memory after 1 s. Frames that the kernel does
+ * not accept are queued, the port is busy, and the poller drains the queue when the kernel has room. A call of the port is one
  * step, as it is under the port's lock; between two calls anything may happen. At any time after the
  * last frame the port may close.
  *
- * Checked: after each call, what is in the ring has a timer of at most 1 ms (the assertion of `left`);
- * whatever happens, the peer gets all frames (else it waits for ever: an invalid end state); no frame is
+ * Checked: after each call, if the ring contains frames, a timer of at most 1 ms is set (the assertion in `left`);
+ * whatever happens, the peer receives all frames (otherwise it waits for ever: an invalid end state); no frame is
  * sent before an earlier one (the ring is empty while something is queued).
  *
- * Each switch takes one part away. The checker must then find a counterexample.
- *   -DASKED_ONCE   no timer for what is sent while the keeper has a message
- *   -DNOTIMER      the keeper alone
- *   -DCLOBBER      the second for idle memory replaces the millisecond
- *   -DSTAY         what the kernel does not take stays in the ring
+ * Each switch removes one part. The checker must then find a counterexample.
+ *   -DASKED_ONCE   no timer for frames that are sent while the keeper has a message
+ *   -DNOTIMER      no timer, only the keeper
+ *   -DCLOBBER      the timer of 1 s for idle memory replaces that of 1 ms
+ *   -DSTAY         frames that the kernel does not accept stay in the ring
  *   -DNOWAKE       a drain that stops early does not wake the poller
- *   -DDEAF         the poller is not asked to tell of room
+ *   -DDEAF         the poller is not asked to report room
  *   -DPASS         a frame is gathered while others are queued
- *   -DNOCLOSE      a port that closes forgets what has gathered
+ *   -DNOCLOSE      a port that closes drops the gathered frames
  */
 
 #ifndef FRAMES
@@ -31,7 +31,7 @@
 #define RING 2 /* frames that the ring holds */
 #endif
 #ifndef ROOM
-#define ROOM 1 /* that the kernel holds */
+#define ROOM 1 /* frames that the kernel holds */
 #endif
 
 #define NONE 0
@@ -41,13 +41,13 @@
 byte sent, ring, queued, kernel, got;
 bit busy, unflushed, asked, message;
 bit timer_is_to_flush, check_is_due;
-byte timer;               /* the VM's, of the port */
-bit blocked, awaited;     /* the link's */
-bit polls_room;           /* the poller is to tell of room in the kernel */
-bit woken;                /* it is to come at once */
+byte timer;               /* the VM's timer for the port */
+bit blocked, awaited;     /* state of the link */
+bit polls_room;           /* the poller must report room in the kernel */
+bit woken;                /* the poller must run immediately */
 bit closing, stopped;
 
-/* The kernel takes what it can of the ring. */
+/* The kernel accepts as many frames from the ring as it has room for. */
 inline push()
 {
     do
@@ -144,7 +144,7 @@ inline flush_soon()
 #else
     :: unflushed && asked -> set_flush()
 #endif
-    :: unflushed && !asked -> set_flush() /* of a lone caller */
+    :: unflushed && !asked -> set_flush() /* from a single caller */
     :: unflushed && !asked -> asked = 1; message = 1; set_flush()
     fi
 }
@@ -193,14 +193,14 @@ inline stop()
 #ifdef NOCLOSE
     ring = 0
 #endif
-    /* a thread of the VM sends the rest: it waits for room */
+    /* a thread of the VM, which waits for room, sends the rest */
 }
 
 active proctype vm()
 {
     do
     :: atomic { sent < FRAMES && !busy -> output(); flush_soon(); set_check(); left() }
-    :: atomic { sent < FRAMES && busy && queued < 2 -> output(); flush_soon(); set_check(); left() } /* on its way */
+    :: atomic { sent < FRAMES && busy && queued < 2 -> output(); flush_soon(); set_check(); left() } /* already in transit */
     :: sent == FRAMES -> break
     od;
     if
@@ -261,7 +261,7 @@ end:
         poll();
         left() }
     :: atomic { closing && !stopped && queued == 0 -> stop() }
-    :: atomic { stopped && ring > 0 && kernel < ROOM -> ring--; kernel++ } /* that thread */
+    :: atomic { stopped && ring > 0 && kernel < ROOM -> ring--; kernel++ } /* the thread that sends the rest */
     od
 }
 

@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Checks the Promela models: the protocol as it is must have no error in any state, and each broken
+# Checks the Promela models: the actual protocol must have no error in any state, and each broken
 # variant must have one. Usage: run.sh DIRECTORY-FOR-BUILD-PRODUCTS. Takes about a minute and a half, and at
 # most 1 GB of memory.
 set -eu
@@ -28,8 +28,8 @@ check() {
     rm -f pan pan.* "$model.pml.trail"
     # shellcheck disable=SC2086 # one word a define
     spin -a $defines "$models/$model.pml" >spin.log
-    # SAFETY: no cycles are looked for, all runs end. COLLAPSE: lossless compression of states.
-    # A counterexample is found at once: there the compiler takes longer than the search.
+    # SAFETY: does not search for cycles, because all runs terminate. COLLAPSE: lossless compression of states.
+    # A counterexample is found almost immediately, so compiling takes longer than the search.
     level=-O2
     [ "$verdict" = holds ] || level=-O0
     cc "$level" -w -DSAFETY -DCOLLAPSE -DVECTORSZ=1024 -o pan pan.c
@@ -37,7 +37,7 @@ check() {
     timeout 120 ./pan -m200000 -w22 >pan.log || status=$?
     states=$(sed -n 's/^ *\([0-9.e+]*\) states, stored.*/\1/p' pan.log)
     why=$(sed -n 's/^pan:1: \(.*\) (at depth .*/\1/p' pan.log)
-    # A search that was cut short has proved nothing, in either direction.
+    # A search that was cut short proves nothing, neither that the model holds nor that it breaks.
     if [ "$status" -ne 0 ] || grep -q 'Search not completed\|max search depth' pan.log; then
         [ -n "$why" ] || why='the search did not end'
     fi

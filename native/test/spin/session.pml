@@ -3,20 +3,20 @@
  * How a link outlives its connection (docs/dev/session.md).
  *
  * Two nodes send each other BYTES bytes over up to CONNECTIONS connections. Either may dial whenever it
- * has no connection, and SILENT times although it has one. The link begins with connection 0 up at both ends. Faults at any step:
- * CUTS connections are cut, and what is on its way is lost or still arrives; CRASHES nodes lose what they
- * know and come back under their name, or give the link up, which is the same to the other side.
+ * has no connection, and SILENT times although it has one. Initially connection 0 is up at both ends. Faults at any
+ * step: CUTS connections are cut, and bytes in flight are lost or still arrive; CRASHES nodes lose their state and
+ * restart under the same name, or give up the link, which looks the same to the other side.
  *
  * Checked at every step: a byte that is read is the next one, so none is lost, doubled or reordered; a side
- * that begins to send again still has what the peer asks for, and the peer asks for nothing that was never sent.
- * Checked when nothing moves any more: all bytes have been read, or there were no connections left to
- * make, or a node did not know the link any more, and then the other one has ended it.
+ * that resumes sending still has the bytes that the peer requests, and the peer never requests bytes that were not sent.
+ * Checked once no step is possible any more: all bytes have been read, or no further connections were available,
+ * or one node no longer knew the link, and then the other has closed it.
  *
  * Each switch breaks the protocol; the checker must then find a counterexample (run.sh):
- *   -DNO_FREEZE   the caller reads on after it has said how far it has read
- *   -DEARLY       the caller says so before it gives its connection up
+ *   -DNO_FREEZE   the caller continues reading after it has reported how far it has read
+ *   -DEARLY       the caller reports this before it gives up its connection
  *   -DNO_NUMBER   connections have no order: a late one is accepted
- *   -DKEEPS_LESS  a side throws away what was sent, acknowledged or not
+ *   -DKEEPS_LESS  a side discards sent bytes, acknowledged or not
  */
 
 #ifndef BYTES
@@ -37,21 +37,21 @@
 
 mtype = { UNBORN, ASKED, CHALLENGED, PROVED, ACCEPTED, DONE, REFUSED }
 
-/* of a node */
+/* state of a node */
 byte read[2]     /* the number of the next byte to be read */
-byte out[2]      /* of the next byte to go out */
-byte from[2]     /* of the oldest byte that is kept */
-byte number[2]   /* of its last connection */
+byte out[2]      /* the number of the next byte to send */
+byte from[2]     /* the number of the oldest byte that is retained */
+byte number[2]   /* the number of its last connection */
 byte on[2]       /* its connection + 1; 0: none */
 bit knows[2] = 1
 bit ended[2]
 
-/* of a connection */
+/* state of a connection */
 mtype phase[CONNECTIONS] = UNBORN
 bit alive[CONNECTIONS]
 bit caller[CONNECTIONS]
 byte theirs[CONNECTIONS], chosen[CONNECTIONS], asks[CONNECTIONS], answers[CONNECTIONS]
-byte sent[2 * CONNECTIONS], got[2 * CONNECTIONS] /* by each node: bytes before this one have gone in, and come out at the other end */
+byte sent[2 * CONNECTIONS], got[2 * CONNECTIONS] /* by each node: bytes before this one were sent, and received at the other end */
 
 byte used = 1, cuts = CUTS, silent = SILENT, crashes = CRASHES
 
@@ -68,7 +68,7 @@ inline drop(node)
     fi
 }
 
-/* Goes on over the connection from where the peer is. */
+/* Resumes sending over the connection, from the peer's position. */
 inline resume(node, c, position)
 {
     assert(position >= from[node] && position <= out[node]);
@@ -123,12 +123,12 @@ end:
 #define me caller[c]
 #define you (1 - caller[c])
 
-/* What both sides do with a connection until its bytes begin. */
+/* The handshake of both sides, before the connection carries bytes. */
 proctype connection(byte c)
 {
 end:
     do
-    /* the callee gets RESUME */
+    /* the callee receives RESUME */
     :: atomic { alive[c] && phase[c] == ASKED && goes_on(you) ->
            theirs[c] = number[you];
            phase[c] = CHALLENGED
@@ -136,7 +136,7 @@ end:
     :: atomic { alive[c] && phase[c] == ASKED && !goes_on(you) ->
            phase[c] = REFUSED
        }
-    /* the caller gets CHALLENGE or REFUSE */
+    /* the caller receives CHALLENGE or REFUSE */
     :: atomic { alive[c] && phase[c] == CHALLENGED && goes_on(me) ->
            chosen[c] = after(me, larger(number[me], theirs[c]));
            number[me] = chosen[c];
@@ -152,7 +152,7 @@ end:
            drop(me);
            ended[me] = 1
        }
-    /* the callee gets PROOF */
+    /* the callee receives PROOF */
     :: atomic { alive[c] && phase[c] == PROVED && goes_on(you) ->
            if
 #ifdef NO_NUMBER
@@ -170,7 +170,7 @@ end:
 #endif
            fi
        }
-    /* the caller gets ACCEPT */
+    /* the caller receives ACCEPT */
     :: atomic { alive[c] && phase[c] == ACCEPTED && goes_on(me) ->
            if
 #ifdef NO_NUMBER
@@ -204,7 +204,7 @@ end:
            if
            :: alive[c] ->
                   alive[c] = 0;
-                  if /* what is on its way */
+                  if /* bytes in flight */
                   :: sent[at(c, 0)] = got[at(c, 0)]
                   :: skip
                   fi;

@@ -2,19 +2,20 @@
  *
  * One direction of a stream over several connections (native/link/session/strands.h, docs/dev/session.md).
  *
- * A writer sends BYTES chunks over up to USES connections, one after the other or beside each other, and has a
- * ring of RING chunks; so has the reader. CUTS connections are cut at any step: what is on its way over them is lost in
- * both directions, and each side notices when it likes.
+ * A writer sends BYTES chunks over up to USES connections, in succession or in parallel, and has a
+ * ring of RING chunks, as does the reader. CUTS connections are cut at any step: chunks and acknowledgements in flight
+ * over them are lost, and each side notices at any later time.
  *
- * Checked at every step: what comes has room in the reader's ring, and no acknowledgement is of what was never sent.
- * Checked when nothing moves any more: the reader has taken all chunks and the writer knows, or all connections are
- * cut.
+ * Checked at every step: the reader's ring has room for every chunk that arrives, and only chunks that were sent are
+ * acknowledged.
+ * Checked once no step is possible any more: the reader has consumed all chunks and the writer knows it, or all
+ * connections are cut.
  *
  * Each switch breaks the protocol; the checker must then find a counterexample (run.sh):
- *   -DNO_BACK   the writer does not go back when a connection is lost
+ *   -DNO_BACK   the writer does not resend when a connection is lost
  *   -DNO_AGAIN  the reader does not repeat an acknowledgement that may have been lost
- *   -DNO_ROOM   the writer sends what the reader has no room for
- *   -DNO_TWICE  the reader relies on getting nothing twice
+ *   -DNO_ROOM   the writer sends chunks for which the reader has no room
+ *   -DNO_TWICE  the reader assumes that no chunk arrives twice
  */
 
 #ifndef BYTES
@@ -24,22 +25,22 @@
 #define RING 2
 #endif
 #ifndef USES
-#define USES 2 /* of the three that there can be */
+#define USES 2 /* out of at most three */
 #endif
 #define STRANDS 3
 #ifndef CUTS
 #define CUTS 1
 #endif
 
-/* of the writer */
+/* state of the writer */
 byte next, sent, arrived, freed
 
-/* of the reader */
+/* state of the reader */
 bit have[BYTES]
 byte head, taken, acked
 bit owes
 
-/* of a connection */
+/* state of a connection */
 chan there[STRANDS] = [2] of { byte }
 chan back[STRANDS] = [2] of { byte, byte } /* taken, arrived */
 bit writes[STRANDS], reads[STRANDS], is_cut[STRANDS]
@@ -119,7 +120,7 @@ begin:
 send:
     atomic {
         if
-        :: is_cut[i] -> skip /* nobody gets it */
+        :: is_cut[i] -> skip /* nobody receives it */
         :: else -> there[i]!next
         fi;
         next++;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* The connection manager's calls. */
+/* The functions of the connection manager. */
 
 #include "inside.h"
 
@@ -113,7 +113,7 @@ EXPORT int rdma_destroy_id(struct rdma_cm_id *id)
 
 /* ---- addresses ---- */
 
-/* An address may be the device's, the wildcard, or one that no device has. */
+/* An address may be that of the device, the wildcard, or one that does not belong to any device. */
 static bool is_any(const struct sockaddr *at)
 {
     return at->sa_family == AF_INET
@@ -152,8 +152,8 @@ static void copy_address(struct sockaddr_storage *to, const struct sockaddr *fro
            from->sa_family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6));
 }
 
-/* Writes the socket name under which a listener can be reached, made from the host, the address and
- * the port. */
+/* Writes the name of the socket at which a listener can be reached, derived from the host, the
+ * address and the port. */
 static socklen_t name_of(const char *ip, uint16_t port, struct sockaddr_un *name_p)
 {
     *name_p = (struct sockaddr_un){.sun_family = AF_UNIX};
@@ -262,7 +262,7 @@ EXPORT int rdma_listen(struct rdma_cm_id *id, int backlog)
     return unlock(0);
 }
 
-/* Connects to the listener of exactly this address, or to one of the wildcard. */
+/* Connects to the listener at exactly this address, or to one at the wildcard address. */
 static int call(conn_t *conn)
 {
     uint16_t port = ntohs(*port_at(&conn->id.route.addr.dst_addr));
@@ -337,6 +337,6 @@ EXPORT int rdma_disconnect(struct rdma_cm_id *id)
         return unlock(fails(EINVAL));
     if (id->qp)
         fake_fail_pair((pair_t *)id->qp);
-    (void)shutdown(conn->socket, SHUT_RDWR); /* the device's thread reads the end */
+    (void)shutdown(conn->socket, SHUT_RDWR); /* the device's thread reads the end of the stream */
     return unlock(0);
 }

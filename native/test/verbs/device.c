@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* The device: its thread, its beginning and end, its events. */
+/* The device: its thread, its creation and removal, and its events. */
 
 #include "inside.h"
 
@@ -22,8 +22,8 @@ void fake_raise_async(device_t *device, enum ibv_event_type type, void *about)
     fake_mailbox_put(&device->async, event);
 }
 
-/* The kernel's side of a device lives until the descriptors are closed, or until other files have
- * taken their numbers. */
+/* The kernel keeps its part of a device until the descriptors are closed, or until their numbers
+ * have been reused for other files. */
 static bool is_let_go(const device_t *device)
 {
     struct stat stat;
@@ -116,7 +116,7 @@ bool fake_start(void)
         return false;
     fake.holder = fake_claim_holder();
     sigfillset(&all);
-    /* In glibc from 2.41 on, abort calls no handler where this is blocked. */
+    /* From glibc 2.41 on, abort does not call a handler while this signal is blocked. */
     sigdelset(&all, SIGABRT);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     fake.runs = pthread_create(&thread, NULL, run_device, NULL) == 0;

@@ -3,17 +3,17 @@
 #define BW_FAKE_VERBS_H
 
 /*
- * An RDMA device made in software, for tests: the calls of libibverbs and librdmacm that Beamway
- * makes, between threads and processes on the same host. A program is linked with it instead of the
- * two libraries (test.mk), or it is preloaded; the carrier cannot tell the difference.
+ * An RDMA device implemented in software, for tests: the functions of libibverbs and librdmacm that
+ * Beamway calls, between threads and processes on the same host. A program is linked with it
+ * instead of the two libraries (test.mk), or it is preloaded; the carrier cannot tell the
+ * difference. It has the addresses listed below. A thread in each process acts as the device;
+ * packets travel over abstract unix sockets. It checks what a device checks (keys, bounds, access
+ * rights, queue sizes, slots) and aborts the process where a real one would silently corrupt data
+ * or hang: if bytes change before their completion, a completion queue overflows, or an object is
+ * destroyed while another still uses it.
  *
- * It has the addresses below. A thread in each process plays the device; packets travel over
- * abstract unix sockets. It checks what a device checks (keys, bounds, rights, queue sizes, slots)
- * and ends the process where a real one would break silently or hang: bytes that change before
- * their completion, a completion queue that overflows, an object destroyed while another uses it.
- *
- * The processes that one test program forks share a device. Others share it if FAKE_VERBS_HOST
- * names the same file.
+ * The processes forked by a test program share one device. Other processes share it if
+ * FAKE_VERBS_HOST names the same file.
  */
 #include <stdbool.h>
 
@@ -22,25 +22,29 @@
 #define FAKE_VERBS_IPV4 "192.0.2.1"
 #define FAKE_VERBS_IPV6 "2001:db8::1"
 
-/* What tests can demand. Programs that may run over real verbs declare these functions as weak. */
+/* What tests can make the device do. Programs that may run over real verbs declare these functions
+ * as weak. */
 
-/* These act on the device for all processes. Removes it; true if all have let go within 5 s. */
+/* The following act on the device for all processes. This one removes it; returns true if all
+ * processes have released it within 5 s. */
 bool fake_verbs_remove(void);
 void fake_verbs_add(void);
-/* Takes its port down or brings it up again. */
+/* Takes the device's port down or brings it up again. */
 void fake_verbs_set_port(bool is_up);
-/* Counts queue pairs, completion queues and regions of all living processes. */
+/* Counts the queue pairs, completion queues and regions of all living processes. */
 int fake_verbs_held(void);
 
-/* These act on this process only. Makes this many posts fail, both to send and to receive. */
+/* The following act on this process only. This one makes the next `count` posts fail, both sends
+ * and receives. */
 void fake_verbs_fail_posts(int count);
 /* Delays the completion of sent requests by this time. */
 void fake_verbs_complete_late(int ms);
 /* Raises asynchronous events that do not concern a queue. */
 void fake_verbs_raise(enum ibv_event_type type, int count);
-/* Whether a thread sleeps until its sent request completes, although the request has arrived. */
+/* Returns whether a thread sleeps until its sent request completes, although the request has
+ * arrived. */
 bool fake_verbs_is_waited_for(void);
-/* Whether ibv_fork_init was called before any other function. */
+/* Returns whether ibv_fork_init was called before any other function. */
 bool fake_verbs_is_fork_safe(void);
 
 #endif

@@ -3,9 +3,9 @@
 #define BW_FAKE_INSIDE_H
 
 /*
- * Shared by the files of the fake device. A lock protects the state of a process; the calls of the
- * two libraries and the device's thread take it. The functions below are called with it held,
- * unless they are documented otherwise.
+ * Shared by the files of the fake device. One lock protects the state of a process; the functions
+ * of the two libraries and the device's thread acquire it. The functions below are called with the
+ * lock held, unless documented otherwise.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -28,10 +28,10 @@
 #define EXPORT __attribute__((visibility("default")))
 
 #define CHUNK 16384u     /* bytes per packet */
-#define INLINE_MAX 128u  /* bytes that a request itself carries */
-#define TICK_MS 10       /* how soon the device notices a test's demand */
-#define SLOT_RETRY_MS 20 /* until a message without a slot is tried again */
-#define SILENCE_MS 300   /* until a peer that has gone is given up */
+#define INLINE_MAX 128u  /* bytes that a request itself can carry */
+#define TICK_MS 10       /* how quickly the device notices a test's command */
+#define SLOT_RETRY_MS 20 /* interval after which a message without a slot is retried */
+#define SILENCE_MS 300   /* time after which a peer that has gone is given up */
 /* Private data is padded with zeros to these lengths, as over InfiniBand. */
 #define ASKED_BYTES 56
 #define ANSWERED_BYTES 196
@@ -41,14 +41,14 @@
 
 /* ---- the host: what all processes share ---- */
 
-/* What a process holds; a dead one holds nothing. */
+/* The objects that a process owns; an exited process owns none. */
 typedef struct {
     _Atomic int pid, objects;
     _Atomic bool has_device;
 } holder_t;
 
 typedef struct {
-    _Atomic uint64_t number; /* 0: not made */
+    _Atomic uint64_t number; /* 0: not created */
     _Atomic bool is_removed, is_down;
     _Atomic uint32_t removals;
     holder_t holders[64];
@@ -61,7 +61,7 @@ extern host_t *fake_host;
 typedef struct pair pair_t;
 typedef struct conn conn_t;
 
-/* Unread events, for each of which there is a byte in the pipe. */
+/* Unread events; the pipe contains one byte for each. */
 typedef struct event event_t;
 struct event {
     event_t *next;
@@ -80,10 +80,10 @@ typedef struct {
 } mailbox_t;
 
 typedef struct {
-    struct ibv_context context; /* first, as in all structs below */
+    struct ibv_context context; /* first member, as in all structs below */
     mailbox_t async;
     bool is_gone, is_down;
-    uint32_t removals; /* the number when it was opened */
+    uint32_t removals; /* the device's number when it was opened */
     int users;
 } device_t;
 
@@ -110,7 +110,7 @@ typedef struct {
 typedef struct {
     struct ibv_wc wc;
     pair_t *pair;
-    uint64_t frees; /* frees the requests of the send queue up to this one */
+    uint64_t frees; /* on completion, releases the requests of the send queue up to this one */
 } completion_t;
 
 typedef struct {
@@ -125,7 +125,7 @@ typedef struct {
 typedef struct {
     struct ibv_send_wr wr;
     struct ibv_sge sge;
-    uint64_t sum; /* of the bytes when they were posted */
+    uint64_t sum; /* checksum of the bytes when they were posted */
     uint8_t bytes[INLINE_MAX];
 } request_t;
 
@@ -138,7 +138,8 @@ typedef enum { ASK = 1, ANSWER, READY, REFUSE, WRITE, SEND, ACK, NAK } kind_t;
 
 typedef struct {
     uint32_t kind;
-    uint32_t status; /* NAK: of the completion; ASK, ANSWER: retries without a slot */
+    /* NAK: status of the completion; ASK, ANSWER: number of retries without a slot */
+    uint32_t status;
     uint64_t number; /* ACK: all requests up to this one; NAK: this one fails */
     uint64_t address, total;
     uint32_t key;
@@ -150,13 +151,13 @@ struct pair {
     struct ibv_qp_cap cap;
     bool signals_all;
     request_t *sends;
-    uint64_t posted, sent, acked, freed; /* numbers of requests; freed: their places */
-    uint64_t offset;                     /* bytes of the next request that are sent */
-    uint64_t told_acked;                 /* acknowledged, but reported late */
+    uint64_t posted, sent, acked, freed; /* request numbers; freed: their entries released */
+    uint64_t offset;                     /* number of bytes of the next request that were sent */
+    uint64_t told_acked;                 /* acknowledged, but reported only later */
     int64_t late_until;
     slot_t *slots;
     uint64_t slots_posted, slots_taken;
-    uint64_t got, told; /* messages of the peer: done, acknowledged */
+    uint64_t got, told; /* numbers of the peer's messages: processed, acknowledged */
     uint32_t refusal;   /* status of a NAK that is still to be sent */
 };
 
@@ -167,11 +168,11 @@ struct conn {
     conn_state_t state;
     int socket; /* -1: none */
     uint32_t interest;
-    uint32_t retries; /* of the peer, when we have no slot */
+    uint32_t retries; /* the peer's number of retries, when we have no slot */
     int unacked;
-    bool is_users; /* the user has made it, or got it as a request */
+    bool is_users; /* the user has created it, or received it with a request */
     int64_t gone_at;
-    struct { /* a message that waits for a slot */
+    struct { /* a message that is waiting for a slot */
         bool is_there;
         int64_t until;
         head_t head;
@@ -242,13 +243,14 @@ static inline pair_t *pair_of(const conn_t *conn)
 /* ---- registry.c ---- */
 
 holder_t *fake_claim_holder(void);
-bool fake_mailbox_open(mailbox_t *box); /* needs no lock while the mailbox is private */
+bool fake_mailbox_open(mailbox_t *box); /* needs no lock as long as the mailbox is private */
 void fake_mailbox_put(mailbox_t *box, event_t *event);
 
-/* Waits for an event, unless the reader's descriptor does not block. Locked before and after. */
+/* Waits for an event, unless the reader's descriptor is non-blocking. The lock is held before and
+ * after. */
 event_t *fake_mailbox_wait(mailbox_t *box);
 
-/* Drops the events about an object that is destroyed. */
+/* Drops the events about an object that is being destroyed. */
 void fake_mailbox_forget(mailbox_t *box, const void *about);
 
 void fake_mailbox_close(mailbox_t *box);
@@ -257,7 +259,8 @@ void fake_mailbox_close(mailbox_t *box);
 
 bool fake_start(void);
 
-/* As in librdmacm: the device is opened once, and if it has gone, it is closed at the next call. */
+/* As in librdmacm, the device is opened once; if it has been removed, it is closed at the next
+ * call. */
 device_t *fake_open_device(void);
 
 void fake_bind_to_device(conn_t *conn, device_t *device);
@@ -276,19 +279,19 @@ void fake_complete(struct ibv_cq *cq, struct ibv_wc wc, pair_t *pair, uint64_t f
 /* Drops completions that have not been polled. */
 void fake_forget_completions(struct ibv_cq *cq, const pair_t *pair);
 
-/* The device's calls, which take the lock themselves. */
+/* The device's functions, which acquire the lock themselves. */
 int fake_poll_cq(struct ibv_cq *cq, int count, struct ibv_wc *completions);
 int fake_req_notify_cq(struct ibv_cq *cq, int solicited);
 
 /* ---- queue_pairs.c ---- */
 
-/* This takes the lock as well. */
+/* This also acquires the lock. */
 int fake_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad_p);
 int fake_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad_p);
 
 void fake_fail_pair(pair_t *pair);
 
-/* Sends everything there is. Returns false if the socket is full. */
+/* Sends as much as possible. Returns false if the socket is full. */
 bool fake_transmit(conn_t *conn);
 
 void fake_write_bytes(conn_t *conn, const head_t *head, const uint8_t *bytes, size_t len);
@@ -304,7 +307,7 @@ void fake_pass_time(conn_t *conn);
 int fake_open_socket(void);
 void fake_close_socket(conn_t *conn);
 
-/* Returns true if the packet is out or has no receiver, false if the socket is full. */
+/* Returns true if the packet was sent or has no receiver, false if the socket is full. */
 bool fake_put(conn_t *conn, const head_t *head, const void *bytes, size_t len);
 
 void fake_receive(conn_t *conn);
@@ -313,7 +316,7 @@ void fake_happens(conn_t *conn, enum rdma_cm_event_type type, int status, const 
 conn_t *fake_make_conn(struct rdma_event_channel *channel, void *context,
                        enum rdma_port_space space);
 
-/* A caller gets its own id as soon as it has said what it wants. */
+/* A caller gets its own id as soon as it has sent its request. */
 void fake_answer_caller(conn_t *listener);
 
 #endif

@@ -28,8 +28,8 @@ void fake_happens(conn_t *conn, enum rdma_cm_event_type type, int status, const 
     fake_mailbox_put(&((cm_t *)to->id.channel)->events, event);
 }
 
-/* A real device keeps such descriptors in the kernel, so the process's limit must not count
- * them. */
+/* A real device keeps such descriptors inside the kernel, so they must not count towards the
+ * process's limit. */
 static void lift_limit(struct rlimit *before_p)
 {
     struct rlimit limit;
@@ -71,7 +71,7 @@ bool fake_put(conn_t *conn, const head_t *head, const void *bytes, size_t len)
 
 /* ---- what comes ---- */
 
-/* The peer's end is closed, and everything has been read. */
+/* The peer has closed its end, and everything has been read. */
 static void hang_up(conn_t *conn)
 {
     conn_state_t state = conn->state;
@@ -139,7 +139,8 @@ static void packet(conn_t *conn, const head_t *head, const uint8_t *bytes, size_
     }
 }
 
-/* A message that waits for a slot lets nothing pass. Returns true if it no longer waits. */
+/* While a message waits for a slot, no later message may pass. Returns true if none waits any
+ * longer. */
 static bool try_waiting(conn_t *conn)
 {
     pair_t *pair = pair_of(conn);
@@ -170,7 +171,7 @@ void fake_receive(conn_t *conn)
             packet(conn, &head, bytes, (size_t)n - sizeof head);
         else if (n < 0 && errno == EAGAIN)
             return;
-        else if (n >= 0 || errno != ECONNRESET) /* a reset precedes bytes that are still unread */
+        else if (n >= 0 || errno != ECONNRESET) /* a reset overtakes bytes that are still unread */
             hang_up(conn);
     }
 }

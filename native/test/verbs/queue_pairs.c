@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* Queue pairs: posted requests, how they are sent, and what arrives. */
+/* Queue pairs: posting requests, sending them, and handling what arrives. */
 
 #include "inside.h"
 
@@ -74,7 +74,7 @@ static bool may_be_read(const pair_t *pair, const request_t *request)
                                                  request->sge.length, 0);
 }
 
-/* A device may have to send the bytes once more until then. */
+/* Until then, a device may have to send the bytes again. */
 static void check_unchanged(const pair_t *pair, uint64_t number)
 {
     const request_t *request = &pair->sends[(number - 1) % pair->cap.max_send_wr];

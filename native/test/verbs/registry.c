@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* Which processes share the device, the state of this one, and what tests demand. */
+/* The processes that share the device, the state of this process, and the commands that tests
+ * give. */
 
 #include "inside.h"
 

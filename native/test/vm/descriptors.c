@@ -82,7 +82,7 @@ void vm_tell_of_the_left(void)
     } while (fd >= 0);
 }
 
-/* Whether the port still polls it; other calls have run since the poll. */
+/* Returns whether the port still polls it; other functions have run since the poll. */
 static bool is_polled_by(int fd, ErlDrvPort port, bool for_room)
 {
     bool found = false;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "inside.h"
 
-#define BINARY_MAX ((ErlDrvSizeT)64 << 20) /* larger ones are refused, as if memory were low */
+#define BINARY_MAX ((ErlDrvSizeT)64 << 20) /* larger allocations fail, as if memory were low */
 
 void (*vm_deliver)(ErlDrvPort port, const uint8_t *at, uint64_t len);
 int vm_allocations_left = -1;
@@ -9,10 +9,10 @@ int vm_allocations_left = -1;
 /* A binary as the driver knows it, and the VM's own data about it. */
 typedef struct {
     int refs;
-    ErlDrvBinary binary; /* last */
+    ErlDrvBinary binary; /* last member */
 } kept_t;
 
-/* A binary that was given out, kept until the next round. */
+/* A binary that was delivered, kept until the next round. */
 typedef struct given {
     struct given *next;
     kept_t *kept;
@@ -148,7 +148,7 @@ int driver_output(ErlDrvPort port, char *at, ErlDrvSizeT len)
     return 0;
 }
 
-/* The owner reads it later, so the driver must have finished with these bytes. */
+/* The owner reads the binary later, so the driver must be done with these bytes. */
 int driver_output_binary(ErlDrvPort port, char *head, ErlDrvSizeT head_len, ErlDrvBinary *binary,
                          ErlDrvSizeT offset, ErlDrvSizeT len)
 {

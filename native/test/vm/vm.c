@@ -54,8 +54,8 @@ void vm_stop_clock(bool on)
         stopped_us = now_us() - 1000 * skipped_ms;
 }
 
-/* The time for timers. Only vm_skip advances it, so a thread may be kept from running without any
- * effect on them. */
+/* The time used for timers. Only vm_skip advances it, so a thread may be preempted without
+ * affecting them. */
 static int64_t timers_ms(void)
 {
     return skipped_ms;
@@ -68,7 +68,7 @@ void vm_skip(int ms)
 
 /* ---- a port's life ---- */
 
-/* The caller has the port's lock, here and below. */
+/* The caller holds the port's lock, here and below. */
 static void terminate(ErlDrvPort port)
 {
     port->is_open = false;
@@ -86,7 +86,7 @@ static void end_port(ErlDrvPort port, const char *reason)
 {
     if (!port->is_open)
         return;
-    if (port->is_closing) { /* the driver does not wait for its queue */
+    if (port->is_closing) { /* the driver does not wait for its queue to empty */
         terminate(port);
         return;
     }
@@ -178,7 +178,7 @@ void vm_forget(ErlDrvPort port)
     free(port);
 }
 
-/* A port that has failed flushes nothing. */
+/* A port that has failed does not flush anything. */
 int driver_failure_atom(ErlDrvPort port, char *reason)
 {
     port->queued = 0;
@@ -237,7 +237,7 @@ void vm_send(ErlDrvPort port, const void *bytes, size_t len)
     free(copy);
 }
 
-/* What the driver has set on a port so far. */
+/* The settings that the driver has made on a port so far. */
 #define TOLD(type, name, field)                                                                    \
     type name(ErlDrvPort port)                                                                     \
     {                                                                                              \
@@ -265,7 +265,7 @@ int driver_cancel_timer(ErlDrvPort port)
     return 0;
 }
 
-/* Each timer that is due runs once per round, whatever its port has used. */
+/* Each timer that is due runs once per round, regardless of the time that its port has used. */
 int erl_drv_consume_timeslice(ErlDrvPort port, int percent)
 {
     (void)port, (void)percent;
@@ -338,7 +338,7 @@ void vm_hold_jobs(bool on)
     vm_unlock();
 }
 
-/* Starts jobs that may start, and takes a finished one off the list. */
+/* Starts jobs that can be started, and takes a finished one off the list. */
 static job_t *take_job(void)
 {
     job_t *done = NULL;
@@ -482,7 +482,7 @@ bool vm_reset(void)
         vm_close(port);
     for (int round = 0; round < 1000 && one_lives(); round++)
         if (!vm_run(1))
-            vm_skip(1000); /* the time that a last flush may take */
+            vm_skip(1000); /* time allowed for a final flush */
     if (one_lives())
         return false;
     while (next_port(NULL))
