@@ -1,32 +1,33 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The interface of the library gen_rpc on top of the distribution, so that a program changes its dependency and not its code.
+%% @doc The interface of the gen_rpc library on top of the distribution, so that a program has to change its dependency but not its code.
 %%
 %% ```
 %% Value = gen_rpc:call(Node, Module, Function, Args),
 %% true = gen_rpc:cast({Node, Key}, Module, Function, Args)'''
 %%
 %% A destination is a node or `{Node, Key}'. Calls and casts of a process start in the order in which it made them, with any key. A module may be
-%% `{Module, Version}'; if `Module' has another `vsn', the result is `{badrpc, incompatible}'. The other node needs no gen_rpc, because kernel's
-%% own server `rex' starts the functions, as for {@link //kernel/rpc}. Unlike rpc and erpc, nothing waits for room beyond its limit.
+%% `{Module, Version}'; if `Module' has a different `vsn', the result is `{badrpc, incompatible}'. The other node does not need gen_rpc, because
+%% kernel's own server `rex' runs the functions, as for {@link //kernel/rpc}. Unlike with rpc and erpc, a full connection never blocks a caller
+%% beyond its time limit.
 %%
-%% Limits are in milliseconds, and `undefined' means the application's option. `call_receive_timeout' (15000) limits a whole call, `send_timeout'
-%% (5000) connecting and waiting for room, `sbcast_receive_timeout' (15000) `sbcast', and `async_call_inactivity_timeout' (infinity) an
-%% asynchronous call and how long its result is kept.
+%% Limits are in milliseconds, and `undefined' selects the value of the application's option. `call_receive_timeout' (15000) limits a whole call, `send_timeout'
+%% (5000) connecting and waiting for room, `sbcast_receive_timeout' (15000) a call of `sbcast', and `async_call_inactivity_timeout' (infinity)
+%% the duration of an asynchronous call and the time for which its result is kept.
 %%
 %% `{badrpc, Reason}' is `timeout', `nodedown', `incompatible' or `{'EXIT', Reason}' (the function failed, or its process was killed). `{badtcp,
-%% timeout}' means that there was no connection or no room within `send_timeout'. Arguments that no call could accept are errors in the caller.
+%% timeout}' means that there was no connection or no room within `send_timeout'. Invalid arguments raise an error in the caller.
 -module(gen_rpc).
 
 -export([call/3, call/4, call/5, call/6, cast/3, cast/4, cast/5, safe_cast/3, safe_cast/4, safe_cast/5]).
 -export([eval_everywhere/3, eval_everywhere/4, eval_everywhere/5, safe_eval_everywhere/3, safe_eval_everywhere/4, safe_eval_everywhere/5]).
 -export([async_call/3, async_call/4, yield/1, nb_yield/1, nb_yield/2]).
 -export([multicall/3, multicall/4, multicall/5, abcast/2, abcast/3, sbcast/2, sbcast/3, nodes/0]).
-%% Used on other nodes.
+%% Called on other nodes.
 -export([apply_version/4, table/0]).
 -export_type([destination/0, versioned/0, failure/0, limit/0]).
 
 -compile({no_auto_import, [nodes/0]}).
-%% The result travels as the exit reason.
+%% The result is passed in the exit reason.
 -dialyzer({nowarn_function, [job/1, each/2, within/4]}).
 
 -type destination() :: node() | {node(), Key :: term()}.
@@ -44,11 +45,11 @@
 -spec call(destination(), versioned(), atom()) -> term() | failure().
 call(Dest, M, F) -> call(Dest, M, F, []).
 
-%% @doc The value of the function. A thrown value also counts.
+%% @doc Returns the value of the function, or the value that it throws.
 -spec call(destination(), versioned(), atom(), [term()]) -> term() | failure().
 call(Dest, M, F, A) -> call(Dest, M, F, A, undefined).
 
-%% @doc The same with a limit for the whole call, after which the function continues.
+%% @doc The same with a time limit for the whole call. When it expires, the caller gets an error but the function keeps running.
 -spec call(destination(), versioned(), atom(), [term()], limit()) -> term() | failure().
 call(Dest, M, F, A, ReceiveMs) -> call(Dest, M, F, A, ReceiveMs, undefined).
 
@@ -81,8 +82,8 @@ dismissed(Waiter, Monitor, Failure) ->
     true = exit(Waiter, kill),
     Failure.
 
-%% A separate process monitors the other node, because a monitor may have to wait for room without a limit. The caller itself sends, so its
-%% requests stay in order.
+%% A separate process monitors the other node, because setting up a monitor may block indefinitely on a full connection. The caller itself
+%% sends, so its requests stay in order.
 -spec await(pid(), reference(), node()) -> no_return().
 await(Caller, Tag, Node) ->
     OfCaller = monitor(process, Caller),
@@ -93,7 +94,7 @@ await(Caller, Tag, Node) ->
         {'DOWN', OfCaller, process, _, _} -> exit(normal)
     end.
 
-%% Monitoring a name that does not exist connects, as `!' would, and reports when the node can be reached.
+%% Monitoring a name that does not exist opens a connection, as `!' would, and the monitor reports once the node has been reached.
 sent(Node, Message, Deadline) ->
     case lists:member(Node, erlang:nodes(connected)) of
         true -> given(Node, Message, Deadline);
@@ -115,7 +116,7 @@ given(Node, Message, Deadline) ->
         {nosuspend, _} -> receive after 1 -> given(Node, Message, Deadline) end
     end.
 
-%% A process whose exit reason is the fun's result.
+%% Starts a process whose exit reason is the fun's result.
 job(Fun) ->
     {_, Monitor} = spawn_monitor(fun() -> exit({?MODULE, Fun()}) end),
     Monitor.
@@ -135,7 +136,8 @@ here(Module, Function, Args) ->
 -spec cast(destination(), versioned(), atom()) -> true.
 cast(Dest, M, F) -> cast(Dest, M, F, []).
 
-%% @doc Applies the function without waiting for its end. Returns `true' even if it could not be sent; {@link safe_cast/4} reports that.
+%% @doc Applies the function without waiting for it to return. Returns `true' even if the request could not be sent; {@link safe_cast/4} reports
+%% such failures.
 -spec cast(destination(), versioned(), atom(), [term()]) -> true.
 cast(Dest, M, F, A) -> cast(Dest, M, F, A, undefined).
 
@@ -170,7 +172,8 @@ cast_to({Node, _}, {Module, Function, Args}, SendMs) ->
 -spec async_call(destination(), versioned(), atom()) -> gen_rpc_async:key().
 async_call(Dest, M, F) -> async_call(Dest, M, F, []).
 
-%% @doc Begins a call. Any process may take its value with {@link yield/1} or {@link nb_yield/2}, once. The call ends with the caller.
+%% @doc Starts a call. Any process may collect its value with {@link yield/1} or {@link nb_yield/2}, but only once. If the caller exits, the call
+%% is abandoned.
 -spec async_call(destination(), versioned(), atom(), [term()]) -> gen_rpc_async:key().
 async_call(Dest, M, F, A) when ?IS_APPLIED(M, F, A) ->
     Address = address(Dest),
@@ -178,7 +181,7 @@ async_call(Dest, M, F, A) when ?IS_APPLIED(M, F, A) ->
     Ms = limit(undefined, async_call_inactivity_timeout),
     gen_rpc_async:start({fun() -> call(Address, M, F, A, Ms) end, Ms}).
 
-%% @doc Waits for the value of the call, or for what {@link call/4} would return instead. `{badrpc, gone}' means that it has already been taken.
+%% @doc Waits for the result of the call, which is what {@link call/4} would return. `{badrpc, gone}' means that it has already been collected.
 -spec yield(gen_rpc_async:key()) -> term() | failure().
 yield(Key) ->
     case gen_rpc_async:take(Key, infinity) of
@@ -190,7 +193,7 @@ yield(Key) ->
 -spec nb_yield(gen_rpc_async:key()) -> {value, term() | failure()} | timeout.
 nb_yield(Key) -> nb_yield(Key, 0).
 
-%% @doc Like {@link yield/1} with a limit. After `timeout' it may be called again.
+%% @doc Like {@link yield/1} with a time limit. If it returns `timeout', it may be called again.
 -spec nb_yield(gen_rpc_async:key(), timeout()) -> {value, term() | failure()} | timeout.
 nb_yield(Key, Ms) ->
     case gen_rpc_async:take(Key, Ms) of
@@ -218,8 +221,8 @@ eval_everywhere(Dests, M, F, A, SendMs) ->
 -spec safe_eval_everywhere([destination()], versioned(), atom()) -> [true | [destination()] | destination()].
 safe_eval_everywhere(Dests, M, F) -> safe_eval_everywhere(Dests, M, F, []).
 
-%% @doc Like {@link eval_everywhere/4}. `[true, Bad]' names the destinations to which it could not be sent. If it could be sent to none, the list
-%% has only these.
+%% @doc Like {@link eval_everywhere/4}. In `[true, Bad]', `Bad' lists the destinations to which the request could not be sent. If it could not be
+%% sent to any destination, the result is the list of destinations without `true'.
 -spec safe_eval_everywhere([destination()], versioned(), atom(), [term()]) -> [true | [destination()] | destination()].
 safe_eval_everywhere(Dests, M, F, A) -> safe_eval_everywhere(Dests, M, F, A, undefined).
 
@@ -238,15 +241,15 @@ cast_each(Dests, Applied, Ms) ->
     Later = each([Dest || {Dest, Result} <- Sent, Result =/= true], fun(Address) -> cast_to(Address, Applied(Address), Ms) end),
     [{Dest, case Result of true -> true; _ -> proplists:get_value(Dest, Later) end} || {Dest, Result} <- Sent].
 
-%% Runs all at once, each in a separate process. The last process ends the others together with the caller, because a link to the caller would
-%% end the caller with the first of them.
+%% Runs all requests in parallel, each in a separate process. One more process, the guard, kills the others if the caller exits. Links to the
+%% caller cannot do this, because the first process to exit would take the caller down with it.
 each(Dests, Fun) ->
     Caller = self(),
     Guard = spawn(fun() -> guard(monitor(process, Caller), length(Dests)) end),
     Begun = [{Dest, spawn_monitor(fun() -> exit({?MODULE, guarded(Guard, Fun, Address)}) end)} || Dest <- Dests, Address <- [address(Dest)]],
     [{Dest, receive {'DOWN', Monitor, process, Pid, Reason} -> ended(Reason) end} || {Dest, {Pid, Monitor}} <- Begun].
 
-%% It unlinks before it ends, so that the guard needs no copy of the result.
+%% The process unlinks itself before it exits, so that its result is not copied to the guard as well.
 guarded(Guard, Fun, Address) ->
     true = link(Guard),
     try Fun(Address)
@@ -261,11 +264,11 @@ guard(Monitor, Left) ->
     receive
         {'DOWN', Monitor, process, _, _} -> exit(caller_ended);
         ended -> guard(Monitor, Left - 1);
-        %% It was killed.
+        %% The process was killed.
         {'EXIT', _, _} -> guard(Monitor, Left - 1)
     end.
 
-%% @doc The values of the function on this node and {@link nodes/0}.
+%% @doc Returns the values of the function on this node and on {@link nodes/0}.
 -spec multicall(versioned(), atom(), [term()]) -> {[term()], [destination()]}.
 multicall(M, F, A) -> multicall([node() | nodes()], M, F, A).
 
@@ -275,7 +278,7 @@ multicall(M, F, A) -> multicall([node() | nodes()], M, F, A).
 multicall(Dests, M, F, A) when is_list(Dests) -> multicall(Dests, M, F, A, infinity);
 multicall(M, F, A, Ms) -> multicall([node() | nodes()], M, F, A, Ms).
 
-%% @doc The values in the order of the nodes, and the nodes without a value or with a failure, within a single limit for all.
+%% @doc Returns the values in the order of the nodes, and the nodes that failed or returned no value. A single time limit applies to all calls.
 -spec multicall([destination()], versioned(), atom(), [term()], timeout()) -> {[term()], [destination()]}.
 multicall(Dests, M, F, A, Ms) when is_list(Dests), ?IS_APPLIED(M, F, A) ->
     SendMs = limit(undefined, send_timeout),
@@ -291,7 +294,7 @@ abcast(Name, Message) -> abcast([node() | nodes()], Name, Message).
 %% @doc The same on these nodes. Nodes without such a process are not reported.
 -spec abcast([destination()], Name :: atom(), Message :: term()) -> abcast.
 abcast(Dests, Name, Message) when is_list(Dests), is_atom(Name) ->
-    %% A plain name that does not exist would cause an error in that node's log.
+    %% Sending to a plain name that does not exist would log an error on that node.
     _ = cast_each(Dests, fun({Node, _}) -> {erlang, send, [{Name, Node}, Message, [nosuspend]]} end, limit(undefined, send_timeout)),
     abcast.
 
@@ -299,8 +302,8 @@ abcast(Dests, Name, Message) when is_list(Dests), is_atom(Name) ->
 -spec sbcast(Name :: atom(), Message :: term()) -> {Good :: [destination()], Bad :: [destination()]}.
 sbcast(Name, Message) -> sbcast([node() | nodes()], Name, Message).
 
-%% @doc The same on these nodes. `Good' have put the message into the mailbox, and `Bad' have no process with this name or did not answer in
-%% time.
+%% @doc The same on these nodes. `Good' lists the nodes where the message is in the process's mailbox; `Bad' lists those that have no process
+%% with this name or did not answer in time.
 -spec sbcast([destination()], Name :: atom(), Message :: term()) -> {Good :: [destination()], Bad :: [destination()]}.
 sbcast(Dests, Name, Message) when is_list(Dests), is_atom(Name) ->
     Ms = limit(undefined, sbcast_receive_timeout),
@@ -312,7 +315,7 @@ is_failure({badrpc, _}) -> true;
 is_failure({badtcp, _}) -> true;
 is_failure(_) -> false.
 
-%% @doc The connected nodes, which the functions without a list of nodes reach.
+%% @doc Returns the connected nodes. Functions that are called without a list of nodes use these.
 -spec nodes() -> [node()].
 nodes() -> erlang:nodes().
 

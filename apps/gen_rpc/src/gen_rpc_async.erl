@@ -1,9 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The process that holds an asynchronous call, and its result until it is taken.
+%% @doc The process that runs an asynchronous call and stores its result until another process collects it.
 %%
-%% It ends when the result is taken, when the process that began the call ends, and otherwise after `async_call_inactivity_timeout'. A taker that
-%% gives up ({@link take/2} with a limit) says so, and a result that was on its way to the taker is kept. The result is gone only when the taker
-%% has confirmed that it has it, and until then no other taker gets it.
+%% The process exits when the result has been collected, when the process that started the call exits, or after
+%% `async_call_inactivity_timeout'. A collecting process that gives up ({@link take/2} with a time limit) reports this, so a result that was on
+%% its way to it is kept. The result is dropped only after the collecting process has confirmed its receipt, and until then no other process
+%% gets it.
 -module(gen_rpc_async).
 
 -export([start/1, take/2]).
@@ -11,7 +12,7 @@
 
 -opaque key() :: {?MODULE, pid()}.
 
-%% @doc Begins a call to the fun. `Ms' is how long the call may take, and how long its result is kept.
+%% @doc Starts a call of the fun. `Ms' limits the duration of the call, and also the time for which its result is kept.
 -spec start({fun(() -> term()), Ms :: timeout()}) -> key().
 start({Call, Ms}) ->
     Caller = self(),
@@ -43,7 +44,7 @@ keep(Result, Deadline) ->
     after teleport_deadline:left(Deadline) -> ok
     end.
 
-%% There is no timeout, because a taker answers at once or ends.
+%% No timeout is needed, because a collecting process either answers at once or exits.
 is_taken(Taker, Ref) ->
     Monitor = monitor(process, Taker),
     receive
@@ -52,7 +53,7 @@ is_taken(Taker, Ref) ->
         {'DOWN', Monitor, process, Taker, _} -> false
     end.
 
-%% @doc The result, if it comes in time. It can be taken once, and `gone' means that it has been taken or is no longer kept.
+%% @doc Returns the result if it arrives in time. It can be collected only once; `gone' means that it has already been collected or has expired.
 -spec take(key(), timeout()) -> {value, term()} | timeout | gone.
 take({?MODULE, Holder}, Ms) when is_pid(Holder) ->
     Ref = monitor(process, Holder, [{alias, reply_demonitor}]),

@@ -5,7 +5,7 @@
 -export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2]).
 -export([ends_of_functions/1, limits_of_calls/1, casts/1, order_of_a_key/1, multicalls/1, everywhere/1, versions/1, bad_arguments/1, control_of_modules/1]).
 -export([asynchronous/1, taken_once/1, held_no_longer/1, messages_by_name/1, peers_that_fail/1, no_room/1]).
-%% Used on the nodes.
+%% Called on the nodes.
 -export([ended_by/1, tell/2, log/2]).
 -import(teleport_nodes, [wait_ms/0, on_first/2]).
 
@@ -30,7 +30,7 @@ message() -> receive Message -> Message after wait_ms() -> error(nothing_came) e
 
 nothing_came() -> receive Late -> error({late, Late}) after 0 -> ok end.
 
-%% The results are the same on the other node and on this one, with a key and without.
+%% The results are the same on a remote node and on the local one, with and without a key.
 ends_of_functions(Config) ->
     on_first(Config, fun(Node) ->
         [begin
@@ -53,7 +53,7 @@ ended_by(Reason) ->
     exit(self(), Reason),
     receive after infinity -> ok end.
 
-%% The limit is for the call, and the function continues.
+%% The limit applies to the call; the function keeps running after it expires.
 limits_of_calls(Config) ->
     on_first(Config, fun(Node) ->
         Test = self(),
@@ -90,7 +90,8 @@ casts(Config) ->
         nothing_came()
     end).
 
-%% Casts and calls with the same key, or of this process, start in order. The pids on a node increase in the order in which its processes start.
+%% Casts and calls with the same key, or from the same process, start in order. The test relies on pids increasing in the order in which a node
+%% starts its processes.
 order_of_a_key(Config) ->
     on_first(Config, fun(Node) ->
         Test = self(),
@@ -168,7 +169,7 @@ bad_arguments(Config) ->
         ok = application:unset_env(gen_rpc, send_timeout)
     end).
 
-%% A node whose configuration refuses modules does not start without that feature.
+%% The application does not start if module control is configured, because it does not implement that feature.
 control_of_modules(Config) ->
     on_first(Config, fun(Node) ->
         ok = application:stop(gen_rpc),
@@ -197,7 +198,7 @@ asynchronous(Config) ->
         nothing_came()
     end).
 
-%% A taker that gives up at any moment loses nothing, and nothing stays in its mailbox.
+%% A collecting process may give up at any moment: no result is lost, and no message stays in its mailbox.
 taken_once(Config) ->
     on_first(Config, fun(Node) ->
         Gate = fun(Test) -> Test ! {waits, self()}, receive go -> opened end end,
@@ -212,11 +213,11 @@ taken_once(Config) ->
              {value, {badrpc, gone}} = gen_rpc:nb_yield(Key, wait_ms()),
              nothing_came()
          end || _ <- lists:seq(1, 50)],
-        %% Taken by another process than the caller.
+        %% The result is collected by a process other than the caller.
         Key = gen_rpc:async_call(Node, erlang, node),
         {_, Monitor} = spawn_monitor(fun() -> exit({took, gen_rpc:yield(Key)}) end),
         receive {'DOWN', Monitor, process, _, {took, Node}} -> ok after wait_ms() -> error(not_taken) end,
-        %% One taker was killed while it waited, and another one gave up. One of the other two has the value.
+        %% One collecting process was killed while it waited, and another one gave up. One of the remaining two got the value.
         {_, Holder} = Waited = gen_rpc:async_call(Node, erlang, apply, [Gate, [self()]]),
         {waits, Opener} = message(),
         Takes = fun(Count) -> beamway_peer:wait_until(fun() -> process_info(Holder, message_queue_len) =:= {message_queue_len, Count} end, wait_ms()) end,
@@ -247,7 +248,7 @@ held_no_longer(Config) ->
                         Monitor = monitor(process, Holder),
                         receive {'DOWN', Monitor, process, Holder, _} -> ok after wait_ms() -> error(still_held) end
                 end,
-        %% The caller has ended, both with the value there and before.
+        %% The caller exits, once after the value has arrived and once before.
         [begin
              _ = spawn(fun() -> Test ! {key, gen_rpc:async_call(Node, timer, sleep, [Ms])}, receive after Pause -> ok end end),
              {key, Key} = message(),
@@ -277,7 +278,7 @@ messages_by_name(Config) ->
                                     wait_ms()),
         true = unregister(rpc_named),
         ok = gen_server:stop({rpc_named, Node}),
-        %% If there is no such name, nothing is logged either.
+        %% If the name is not registered, nothing is logged on the other node.
         ok = erpc:call(Node, logger, add_handler, [?MODULE, ?MODULE, #{level => error, config => self()}]),
         [abcast = gen_rpc:abcast([Node, {Node, k}], no_such_name, g) || _ <- lists:seq(1, 20)],
         true = gen_rpc:cast(Node, erlang, error, [of_a_cast]),
@@ -315,7 +316,7 @@ peers_that_fail(Config) ->
             PlainNode = gen_rpc:call(PlainNode, erlang, node),
             PlainNode = gen_rpc:call({PlainNode, key}, erlang, node),
             true = gen_rpc:safe_cast(PlainNode, erlang, node),
-            %% A node that ends while it is working.
+            %% The node stops while it executes the call.
             failed_as_lost(gen_rpc:call(VictimNode, init, stop, [], wait_ms())),
             failed_as_lost(gen_rpc:call(VictimNode, erlang, halt, [], wait_ms()))
         end)
@@ -323,7 +324,7 @@ peers_that_fail(Config) ->
         beamway_peer:stop_all([element(1, Plain), element(1, Stranger), Victim])
     end.
 
-%% The peer is stopped, and the link to it fills up.
+%% The peer is suspended, so the link to it fills up.
 no_room(Config) ->
     {Victim, Node} = teleport_nodes:start(teleport_nodes:kind(Config)),
     try

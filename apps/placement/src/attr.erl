@@ -7,10 +7,10 @@
 %% attr:request_attrs(Nodes, [cpu_speed, mem_free]).
 %% attr:choose_nodes(Nodes, [{vm_num_processors, ge, 8}, {loadavg5, lt, 0.5}]).
 %% '''
-%% Units are those of the report: MHz and kB, and load averages are not divided by anything. Each call asks the nodes
-%% again; {@link placement} has more predicates, caches the values and can explain what a choice was based on. A node
-%% that is listed twice is asked and returned once, at its first position. A node that does not answer within five
-%% seconds is left out, and it does not delay the others.
+%% Units are those of the report: MHz and kB, and load averages are not divided by the number of processors. Each call
+%% asks the nodes again; {@link placement} has more predicates, caches the values and can explain its choices. A node that
+%% is listed twice is asked and returned only once, at its first position. A node that does not answer within five seconds
+%% is left out, and it does not delay the others.
 -module(attr).
 
 -export([start/0, start/1, start/2, stop/0, insert_attr/2, update_attr/2, delete_attr/1, request_attrs/2, choose_nodes/2]).
@@ -73,7 +73,7 @@ request_attrs(Nodes, Names) ->
     [{Node, [{Name, value(maps:get(Name, Attributes))} || Name <- Names]}
      || Node <- Distinct, #{status := ok, attributes := Attributes} <- [maps:get(Node, Views)]].
 
-%% A caller that only asks does not have to call start first.
+%% Works without a call of start, because a caller may only want to query other nodes.
 ask(Nodes, Names) ->
     {ok, _} = case placement_cache:is_running() of
                   true -> {ok, []};
@@ -84,8 +84,8 @@ ask(Nodes, Names) ->
 value({ok, Value, _, _, _}) -> Value;
 value({unknown, _}) -> undefined.
 
-%% @doc Returns the nodes for which all predicates are true, in the order of the list. An `undefined' value fulfils no
-%% predicate.
+%% @doc Returns the nodes for which all predicates are true, in the order of the list. An `undefined' value does not
+%% satisfy any predicate.
 -spec choose_nodes([node()], [predicate()] | predicate()) -> [node()].
 choose_nodes(Nodes, Predicate) when is_tuple(Predicate) -> choose_nodes(Nodes, [Predicate]);
 choose_nodes(Nodes, Predicates) ->

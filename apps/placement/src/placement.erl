@@ -31,7 +31,7 @@
 -define(TRIES, 3).
 -define(SPAWN_MS, 5000).
 -define(DRAIN_MS, 60000).
-%% Logarithms that differ by less than this belong to the same level.
+%% Times whose logarithms differ by less than this belong to the same level.
 -define(FLOOR, 0.15).
 -define(PROBE_BATCHES, 5).
 -define(PROBE_MESSAGES, 100).
@@ -80,7 +80,7 @@ why_not(Node, Query, Among) ->
             end
     end.
 
-%% @doc Describes an error of a choice for people.
+%% @doc Formats an error from a choice as text for users.
 -spec format_error(placement_choose:error() | term()) -> unicode:chardata().
 format_error({unsatisfied, Conflict}) -> placement_explain:conflict_text(Conflict);
 format_error({Kind, Text}) when Kind =:= bad_query; Kind =:= bad_nodes -> Text;
@@ -128,7 +128,7 @@ reserve_all(Wanted, Require, Options) ->
         {error, Text} -> {error, {bad_query, unicode:characters_to_list(Text)}}
     end.
 
-%% @doc Gives a lease back.
+%% @doc Releases a lease.
 -spec release(lease()) -> ok.
 release(Lease) -> placement_lease:release(Lease).
 
@@ -146,7 +146,7 @@ hand_over(Lease, Pid) -> placement_lease:hand_over(Lease, Pid).
 spawn(Query, Call) -> spawn(Query, Call, #{}).
 
 %% @doc Does the same with options: `nodes' and `claims' ({@link placement_lease:claims()}). If a node refuses because
-%% others came first, the next best is tried, up to three in all; after that the error lists each node's reason. The
+%% other callers came first, the next best node is tried, up to three in total; after that the error lists each node's reason. The
 %% process runs the given function only after the lease was handed over to it, and it is killed if that fails
 %% (`{no_lease, Why}').
 -spec spawn(placement_query:query(), {module(), atom(), [term()]}, #{nodes => placement_choose:nodes_spec(), claims => placement_lease:claims()}) ->
@@ -161,7 +161,7 @@ spawn(Query, {_, _, _} = Call, Options) ->
 
 try_spawn([], _, _, _, Refused) -> {error, {busy, lists:reverse(Refused)}};
 try_spawn([Node | Rest], Call, Claims, #{require := Require} = Plan, Refused) ->
-    %% Counted now, because other processes on this node may choose before the target has answered.
+    %% The placement is counted now, because other processes on this node may choose before the target has answered.
     ok = placement_choose:placed([Node], Plan),
     case placement_lease:reserve(Node, Claims, placement_pred:at_target(Require), #{}) of
         {ok, Lease} ->
@@ -189,15 +189,15 @@ begun_at(Node, {Module, Function, Arguments} = Call, Lease) ->
             {ok, Pid};
         {error, _} = Error -> Error
     catch
-        %% The node runs release 0.2.0 or older, where a process that starts too late stays.
+        %% The node runs release 0.2.0 or older, in which a process that starts too late keeps running.
         error:{exception, undef, [{?MODULE, begun, _, _} | _]} -> with_lease(Lease, erpc:call(Node, erlang, spawn, [Module, Function, Arguments], ?SPAWN_MS))
     end.
 
-%% @private On the chosen node.
+%% @private Runs on the chosen node.
 -spec begun(Caller :: pid(), lease(), {module(), atom(), [term()]}) -> {ok, pid()} | {error, {no_lease, ended | nodedown | no_server | timeout}}.
 begun(Caller, Lease, Call) -> with_lease(Lease, erlang:spawn(fun() -> called(Caller, Call) end)).
 
-%% The caller waits for the process, so after twice that time it cannot send anything any more.
+%% The caller waits only for a limited time, so after twice that time no message can arrive from it.
 called(Caller, {Module, Function, Arguments}) ->
     Monitor = monitor(process, Caller),
     receive
@@ -212,7 +212,7 @@ with_lease(Lease, Pid) ->
     case hand_over(Lease, Pid) of
         ok -> {ok, Pid};
         {error, Reason} ->
-            %% The process must not stay, because no lease would count it.
+            %% The process must not survive, because it would not be counted by any lease.
             true = exit(Pid, kill),
             ok = release(Lease),
             {error, {no_lease, Reason}}
@@ -246,11 +246,11 @@ which_children(Scope) -> placement_scope:which_children(Scope).
 -spec count_children(Scope :: term()) -> [{specs | active | supervisors | workers, non_neg_integer()}].
 count_children(Scope) -> placement_scope:count_children(Scope).
 
-%% @doc Ends a child of a scope for good. Call it on one of the child's nodes.
+%% @doc Permanently terminates a child of a scope. Call it on one of the child's nodes.
 -spec terminate_child(Scope :: term(), Id :: term()) -> ok | {error, not_found | no_majority}.
 terminate_child(Scope, Id) -> placement_scope:terminate_child(Scope, Id).
 
-%% @doc Ends such a process for good. Call it on one of its nodes.
+%% @doc Permanently terminates such a process. Call it on one of its nodes.
 -spec delete_child(placement_child:name()) -> ok | {error, no_such_child | no_majority}.
 delete_child(Name) -> placement_child:delete(Name).
 
@@ -287,16 +287,16 @@ fence(Name) -> placement_child:fence(Name).
 
 %%% Emptying a node
 
-%% @doc Empties this node.
+%% @doc Drains this node.
 -spec drain() -> {ok, placement_drain:result()} | {error, already_draining}.
 drain() -> placement_drain:run(#{}).
 
-%% @doc Empties a node.
+%% @doc Drains a node.
 -spec drain(node()) -> {ok, placement_drain:result()} | {error, already_draining | nodedown | no_placement | timeout | term()}.
 drain(Node) -> drain(Node, #{}).
 
-%% @doc Moves each willing process of a node to another one, with its state and its queued messages
-%% ({@link placement_drain}). Willing are the children of {@link child/3}, and gen_servers and gen_statems that export
+%% @doc Moves the processes of a node to other nodes, with their states and queued messages ({@link placement_drain}).
+%% This applies to the children of {@link child/3}, and to gen_servers and gen_statems that export
 %% `placement_handoff/3'. The node accepts no new processes until {@link undrain/0} is called there. Options:
 %% `at_once' (concurrent moves, 8), `timeout' (ms, 60000; processes that have not moved by then stay), and `tell', a
 %% pid that receives progress reports.
@@ -321,8 +321,8 @@ undrain() -> placement_drain:undo().
 -spec own(placement_entry:name()) -> ok | {error, term()}.
 own(Name) -> placement_attr:own(Name, count, self()).
 
-%% @doc Sets an attribute that vanishes with the calling process. If several processes own it, the value of the newest
-%% living owner counts.
+%% @doc Sets an attribute that is removed when the calling process exits. If several processes own it, the value of the
+%% newest living owner counts.
 -spec own(placement_entry:name(), Value :: term()) -> ok | {error, term()}.
 own(Name, Value) -> placement_attr:own(Name, {value, Value}, self()).
 
@@ -359,12 +359,12 @@ attributes() -> placement_attr:names().
 -spec attributes([node()], [placement_entry:name()]) -> #{node() => placement_cache:view()}.
 attributes(Nodes, Names) -> placement_cache:fetch(placement_query:distinct(Nodes), Names, #{}).
 
-%% @doc Makes nodes report changes of their own accord, so that they need not be asked
+%% @doc Makes nodes report changes on their own, so that they need not be asked
 %% ({@link placement_cache:follow/3}).
 -spec follow([node()], [placement_entry:name()], EveryMs :: pos_integer()) -> ok.
 follow(Nodes, Names, EveryMs) -> placement_cache:follow(Nodes, Names, EveryMs).
 
-%% @doc Ends what {@link follow/3} began.
+%% @doc Stops the reports requested with {@link follow/3}.
 -spec unfollow([node()]) -> ok.
 unfollow(Nodes) -> placement_cache:unfollow(Nodes).
 
@@ -378,8 +378,8 @@ topology() -> placement_topology:tree().
 -spec epoch() -> non_neg_integer().
 epoch() -> placement_topology:epoch().
 
-%% @doc Returns the node's part of the tree, of the parts into which the root divides it, or `undefined' if the node
-%% is not in the tree. As `{placement, site}' this is a value of the option `sites' of teleport's broadcasts.
+%% @doc Returns the number of the root's child in the tree that contains the node, or `undefined' if the node is not in
+%% the tree. `{placement, site}' can be used as the value of the option `sites' for teleport's broadcasts.
 -spec site(node()) -> Site :: pos_integer() | undefined.
 site(Node) ->
     case placement_tree:branch(topology(), Node) of
@@ -387,12 +387,12 @@ site(Node) ->
         unknown -> undefined
     end.
 
-%% @doc Makes this node choose by this tree from now on.
+%% @doc Makes this node use this tree for its choices from now on.
 -spec set_topology(placement_tree:tree()) -> {ok, Epoch :: pos_integer()}.
 set_topology(Tree) -> placement_topology:set(Tree).
 
-%% @doc Sets the tree here and on other nodes. The result names those that did not take it or already have a newer
-%% one.
+%% @doc Sets the tree here and on other nodes. The result names the nodes that did not accept it or already have a newer
+%% tree.
 -spec set_topology(placement_tree:tree(), [node()]) -> {ok, Epoch :: pos_integer(), Without :: [node()]}.
 set_topology(Tree, Nodes) -> placement_topology:publish(Tree, Nodes).
 
@@ -416,12 +416,12 @@ join(Node, probe) ->
     end;
 join(Node, Path) -> placement_topology:join(Node, Path).
 
-%% Takes the shortest of some batches, because other work on the machine can only make a batch longer.
+%% Takes the fastest of several batches, because other work on the machine can only make a batch slower.
 measured(Node, Other) ->
     try erpc:call(Node, placement_probe_pair, run, [Other, ?PROBE_BATCHES, ?PROBE_MESSAGES, ?PROBE_MS, none], 2 * ?PROBE_MS) of
         Batches -> {ok, lists:min(Batches)}
     catch
-        %% A node that is down cannot be on the way.
+        %% A node that is down cannot be measured, so it cannot lead to a place.
         _:_ -> unknown
     end.
 

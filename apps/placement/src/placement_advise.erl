@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Names pairs of nodes that talk much although they are far apart. It moves nothing, because the owner of a
-%% process decides where it runs.
+%% @doc Finds pairs of nodes that exchange a lot of data although they are far apart. It does not move anything, because
+%% the owner of a process decides where it runs.
 %%
 %% The traffic comes from the attribute `link_bytes', which only nodes with the Beamway carrier have, and the
 %% distances from the tree in use. Called by {@link placement:advise/1}.
@@ -24,8 +24,8 @@ advise(Nodes) ->
             {ok, pairs(Tree, Known), lists:sort(maps:keys(Views) -- [Node || {Node, _} <- Known])}
     end.
 
-%% @doc Pure. Takes the traffic that each node reports per peer. A pair counts if it is further apart than half way to
-%% the root and moved more than the average pair.
+%% @doc Pure. Takes the traffic that each node reports per peer. A pair is included if its distance is more than half of
+%% the way to the root, and it exchanged more bytes than the average pair.
 -spec pairs(placement_tree:tree(), [{node(), [{node(), Bytes :: non_neg_integer()}]}]) -> [advice()].
 pairs(Tree, Known) ->
     Talk = lists:foldl(fun({Pair, Bytes}, Acc) -> maps:update_with(Pair, fun(Before) -> max(Before, Bytes) end, Bytes, Acc) end, #{},
@@ -38,7 +38,7 @@ pairs(Tree, Known) ->
 
 is_far(Tree, A, B) ->
     {ok, Rank, Levels} = placement_tree:rank(Tree, A, B),
-    %% In a flat tree no place is nearer than another.
+    %% In a flat tree no node is nearer than another.
     Levels > 1 andalso Rank > (Levels + 1) div 2.
 
 -ifdef(TEST).

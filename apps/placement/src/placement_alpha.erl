@@ -46,7 +46,7 @@ rounds(Clusters, Distances, Nearest, Alpha) ->
     Left = (maps:without(Gone, Clusters))#{I := {{group, cluster, #{}, Parts}, Final}},
     rounds(Left, Distances2, renewed(I, Gone, Nearest, Distances2), Alpha).
 
-%% By complete linkage; I represents both clusters from now on.
+%% Merges two clusters by complete linkage; I represents both from now on.
 joined(I, J, Distances) ->
     {RowJ, Others} = maps:take(J, Distances),
     Row = maps:map(fun(K, Distance) -> max(Distance, maps:get(K, RowJ)) end, maps:remove(J, maps:get(I, Others))),

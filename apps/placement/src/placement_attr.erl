@@ -4,9 +4,9 @@
 %%
 %% Its tables belong to {@link placement_sup}, so a server that was killed restarts with all attributes. It then
 %% monitors their owners again and drops those that died meanwhile. The server never evaluates anything itself and
-%% never waits for another node. Each function runs in a process of its own ({@link placement_eval}), at most once at
+%% never waits for another node. Each function runs in a separate process ({@link placement_eval}), at most once at
 %% a time per attribute however many callers ask, and at most 32 functions run at once. Before it is configured for
-%% the first time it answers nobody, because an attribute that is not served yet must not appear as missing.
+%% the first time it does not answer at all, because an attribute that is not served yet must not appear to be missing.
 %%
 %% Other nodes send
 %% <ul><li>`{Pid, {report, Key, Names}}', the report's protocol: `Pid' gets `{report, Key, Node, [{Name, Value}]}',
@@ -25,8 +25,8 @@
 -type answer() :: {ok, Value :: term(), AgeMs :: non_neg_integer(), placement_unit:unit(), TtlMs :: non_neg_integer(), Tolerance :: number()}
                 | {stale, Value :: term(), AgeMs :: non_neg_integer(), placement_unit:unit(), Tolerance :: number(), reason()}
                 | {unknown, reason()}.
-%% `stale': the last evaluation failed, so this is the value before it, with its age. The caller knows how old a value
-%% may be.
+%% `stale': the last evaluation failed, so this is the previous value with its age. The caller decides whether it is too
+%% old.
 -type version() :: {Creation :: non_neg_integer(), Changes :: non_neg_integer()}.
 %% The version changes when the node restarts and with each change of a static attribute.
 
@@ -34,7 +34,7 @@
 -define(DEFINITIONS, placement_definitions).   %% {Name, placement_entry:definition()}
 -define(VALUES, placement_values).             %% {Name, Value, AtMs, Failures} | {{samples, Name}, [{AtMs, Number}]} | {{kept, Key}, Term} | {?CHANGES, N} | {?CONFIGURED, true}
 -define(OWNED, placement_owned).               %% {{Name, Pid}, Value | '$count', Order}
-%% Not an atom, because that could be the name of an attribute.
+%% The key is not an atom, because any atom could be the name of an attribute.
 -define(CHANGES, {server, changes}).
 -define(CONFIGURED, {server, configured}).
 -define(AT_ONCE, 32).
@@ -108,7 +108,7 @@ update(Name, Entry) ->
 -spec delete(placement_entry:name()) -> ok.
 delete(Name) -> gen_server:call(?SERVER, {delete, Name}, ?CALL_MS).
 
-%% @doc Adds an attribute that vanishes with its owner. With `{value, V}' the value is that of the newest living owner,
+%% @doc Adds an attribute that is removed when its owner exits. With `{value, V}' the value is that of the newest living owner,
 %% with `count' the number of living owners.
 -spec own(placement_entry:name(), count | {value, term()}, pid()) -> ok | {error, {not_local, pid()} | {too_large, pos_integer()}}.
 own(Name, What, Pid) when is_atom(Name), node(Pid) =:= node() ->
@@ -138,7 +138,7 @@ failures() ->
 -spec definitions() -> [{placement_entry:name(), placement_entry:definition()}].
 definitions() -> lists:sort(ets:tab2list(?DEFINITIONS)).
 
-%% @doc Tells whether a function gives the value of an attribute of this node, so that the value may differ each time.
+%% @doc Returns whether a function gives the value of an attribute of this node, so that the value may differ each time.
 -spec is_evaluated(placement_entry:name()) -> boolean().
 is_evaluated(Name) ->
     case ets_lookup(?DEFINITIONS, Name) of
@@ -146,8 +146,8 @@ is_evaluated(Name) ->
         [] -> false
     end.
 
-%% @doc Returns what an owned attribute of this node would be without a process and the processes that it has started,
-%% or `same' if none of them owns it.
+%% @doc Returns the value that an owned attribute of this node would have without a process and its descendants, or `same'
+%% if none of them owns it.
 -spec without(placement_entry:name(), pid()) -> answer() | same.
 without(Name, Pid) ->
     Owners = case ets:member(?DEFINITIONS, Name) of true -> []; false -> owners(Name) end,
@@ -169,8 +169,8 @@ local(Names, TimeoutMs) ->
         receive {placement, Monitor, _, Answers} -> {ok, Answers} after 0 -> {error, timeout} end
     end.
 
-%% @doc Stores a term and returns the previous one, or `First'. For functions of attributes that need what they saw
-%% the last time.
+%% @doc Stores a term and returns the previous one, or `First'. Used by functions of attributes that compare with their
+%% previous reading.
 -spec exchange(Key :: atom(), First, New :: term()) -> First | term().
 exchange(Key, First, New) ->
     Before = stored({kept, Key}, First),
@@ -185,7 +185,7 @@ ets_lookup(Table, Key) ->
 %% @private
 -spec init(term()) -> {ok, #state{}}.
 init(_) ->
-    %% Sets the reference point for scheduler_utilization. The setting ends with this process.
+    %% Sets the reference point for scheduler_utilization. The setting is undone when this process exits.
     _ = erlang:system_flag(scheduler_wall_time, true),
     Owners = [{monitor(process, Pid), {Name, Pid}} || {{Name, Pid}, _, _} <- ets:tab2list(?OWNED)],
     _ = [sample_after(Name, 0) || {Name, #{kind := sampled}} <- ets:tab2list(?DEFINITIONS)],
@@ -263,7 +263,7 @@ handle_info(_, State) ->
     %% Any process may write to a registered name.
     {noreply, State}.
 
-%% A peer with a busy connection must not delay the others, so its reply is dropped and it asks again.
+%% A peer with a full connection must not delay the others, so its reply is dropped and it has to ask again.
 reply(To, Message) -> erlang:send(To, Message, [nosuspend, noconnect]).
 
 plain({ok, Value, _, _, _, _}) -> Value;
@@ -271,7 +271,7 @@ plain(_) -> undefined.
 
 version() -> {erlang:system_info(creation), stored(?CHANGES, 0)}.
 
-%% Not for the value of an attribute, whose row is longer.
+%% Not usable for the value of an attribute, whose row is longer.
 stored(Key, Default) ->
     case ets:lookup(?VALUES, Key) of
         [{_, Term}] -> Term;
@@ -348,7 +348,7 @@ last_value(Name, #{min_interval := Interval} = Definition, Now) ->
         _ -> evaluate
     end.
 
-%% A function that failed three times in a row is not tried at every question.
+%% A function that has failed three times in a row is no longer called for every request.
 backed_off(Last, At, Failures, Definition, Now) ->
     case Now - At < min(?BACK_OFF_MAX_MS, ?BACK_OFF_MS bsl min(Failures - 3, 10)) of
         true -> old_or_unknown(Last, Definition, Now);
@@ -367,7 +367,7 @@ averaged(Name, #{every := Every} = Definition, Now) ->
         [{At, _} | _] = Samples ->
             Numbers = [Number || {_, Number} <- Samples],
             try answer(lists:sum(Numbers) / length(Numbers), max(0, Now - At - Every), Definition)
-            %% The result is out of the range of a float.
+            %% The result exceeds the range of a float.
             catch error:badarith -> {unknown, {raised, error, badarith}}
             end;
         [] -> {unknown, no_sample};
@@ -422,7 +422,7 @@ asked_anew(Name, #state{requests = Requests} = State) ->
         false -> State
     end.
 
-%% An attribute that has been deleted, or has got a value, gives up its turn.
+%% An attribute that has been deleted, or has a value by now, is skipped.
 next(#state{waiting = [Name | Rest], evaluations = Evaluations} = State) when map_size(Evaluations) < ?AT_ONCE -> next(started(Name, State#state{waiting = Rest}));
 next(State) -> State.
 
@@ -450,7 +450,7 @@ learnt(Name, #{kind := Kind, type := Type} = Definition, Outcome, Now) ->
             old_or_unknown(Last, Definition, Now)
     end.
 
-%% Returns the last good value and when it was taken, or why there is none.
+%% Returns the last good value and the time at which it was evaluated, or the reason why there is none.
 failed([{_, {ok, Value}, At, 0}], Reason) -> {old, Value, At, Reason};
 failed([{_, {old, Value, At, _}, _, _}], Reason) -> {old, Value, At, Reason};
 failed(_, Reason) -> {none, Reason}.

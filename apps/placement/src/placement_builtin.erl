@@ -84,7 +84,7 @@ os_version() -> os:version().
 -spec otp_release() -> string().
 otp_release() -> erlang:system_info(otp_release).
 
-%% @doc Returns how many processors this VM may use. Fails if the VM does not know.
+%% @doc Returns the number of processors that this VM may use. Fails if the VM does not know it.
 -spec processors() -> pos_integer().
 processors() ->
     case erlang:system_info(logical_processors_available) of
@@ -122,7 +122,7 @@ kernel_entities() ->
     [Runnable, All] = binary:split(matched("/proc/loadavg", "([0-9]+/[0-9]+)"), <<"/">>),
     {binary_to_integer(Runnable), binary_to_integer(All)}.
 
-%% @doc Returns the work per scheduler on this VM: run queues plus leases, which represent work that is about to
+%% @doc Returns the work per scheduler on this VM: the run queues plus the leases, which represent work that is about to
 %% start. This is the default measure of load.
 -spec load() -> float().
 load() -> (run_queue() + leases()) / erlang:system_info(schedulers_online).
@@ -164,7 +164,7 @@ crypto_version() ->
     [{_, _, Text} | _] = apply(crypto, info_lib, []),
     Text.
 
-%% @doc Tells whether the host has a GPU for computing: an NVIDIA device or a DRM render node.
+%% @doc Returns whether the host has a GPU for computing: an NVIDIA device or a DRM render node.
 -spec gpu() -> boolean().
 gpu() -> filelib:wildcard("/dev/nvidia[0-9]*") ++ filelib:wildcard("/dev/dri/renderD*") ++ filelib:wildcard("/dev/kfd") =/= [].
 

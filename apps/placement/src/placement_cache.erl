@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Knows the attributes of other nodes: asks the nodes, all at once and with one deadline, and keeps their
+%% @doc Caches the attributes of other nodes: asks all nodes in parallel, with a single deadline, and stores their
 %% answers.
 %%
 %% Called by {@link placement_choose} and {@link attr}. Callers read the table themselves and ask this server only for
@@ -41,11 +41,11 @@
 -define(KNOWN, placement_known).
 -define(QUERY_MS, 5000).
 -define(NEGATIVE_MS, 1000).
-%% Callers with less patience than this wait nevertheless, because a normal answer may take that long.
+%% Callers whose deadline is shorter than this still wait for a silent node, because a normal answer may take that long.
 -define(PATIENCE_MS, 200).
 
 -type silence() :: {Names :: [atom()], SinceMs :: integer(), LastMs :: integer()}.
-%% A question that is not answered yet: since when, and when it was asked the last time.
+%% An unanswered question: when it was first asked, and when it was last asked.
 
 -record(state, {queries = #{} :: #{reference() => {node(), [atom()], pid()}},
                 waiters = #{} :: #{reference() => [{reference(), node()}]},
@@ -56,7 +56,7 @@
 -spec start_link() -> {ok, pid()} | {error, term()}.
 start_link() -> gen_server:start_link({local, ?SERVER}, ?MODULE, [], []).
 
-%% @doc Whether the application runs on this node.
+%% @doc Returns whether the application runs on this node.
 -spec is_running() -> boolean().
 is_running() -> ets:whereis(?KNOWN) =/= undefined.
 
@@ -98,7 +98,7 @@ missing(Node, Names, Options, Now) ->
         Missing -> unless_down(Node, Missing, Now, [nodedown, no_server])
     end.
 
-%% Only a live question can find out at once that a node has started its server meanwhile.
+%% Without a live question it takes a while to notice that a node has started its server in the meantime.
 unless_down(Node, Names, Now, Statuses) ->
     case ets:lookup(?KNOWN, {node, Node}) of
         [{_, Status, At, _}] when Now - At < ?NEGATIVE_MS ->
@@ -121,7 +121,7 @@ silences(Node) ->
         [] -> []
     end.
 
-%% A silence lasts while the question is under way, and until the next one would be due.
+%% A node counts as silent while the question is in flight, and until the next one would be due.
 is_lasting(LastMs, Now) -> Now - LastMs < query_ms() + ?NEGATIVE_MS.
 
 query_ms() -> max(?QUERY_MS, placement_config:deadline_ms()).
@@ -144,7 +144,7 @@ entry(Node, Name, Now) ->
         [] -> none
     end.
 
-%% A followed value is fresh as long as its node gives signs of life.
+%% A followed value is fresh as long as its node keeps sending signs of life.
 lasting({ok, Value, Age, Unit, Ttl, Tolerance}, Ms) -> {ok, Value, Age, Unit, max(Ttl, Ms), Tolerance};
 lasting(Answer, _) -> Answer.
 
@@ -239,14 +239,14 @@ aged(Value, Age, Unit, Tolerance, Max, _) when Age =< Max -> {ok, Value, Age, Un
 aged(_, Age, _, _, _, ok) -> {unknown, {too_old, Age}};
 aged(_, _, _, _, _, Status) -> {unknown, Status}.
 
-%% @doc Makes the nodes report changes of these attributes of their own accord, looking for them at this interval in
-%% milliseconds. Values are then at most about four times that old, without a question. Replaces what was followed on
-%% a node before.
+%% @doc Makes the nodes report changes of these attributes on their own, checking for changes at this interval in
+%% milliseconds. Values are then at most about four intervals old, without any request. This replaces an earlier
+%% subscription to the same node.
 -spec follow([node()], [placement_entry:name()], EveryMs :: pos_integer()) -> ok.
 follow(Nodes, Names, EveryMs) when is_integer(EveryMs), EveryMs >= 10 ->
     gen_server:call(?SERVER, {follow, placement_query:distinct(Nodes), lists:usort(Names), EveryMs}).
 
-%% @doc Ends what {@link follow/3} began.
+%% @doc Cancels the subscriptions made with {@link follow/3}.
 -spec unfollow([node()]) -> ok.
 unfollow(Nodes) -> gen_server:call(?SERVER, {unfollow, placement_query:distinct(Nodes)}).
 
@@ -288,7 +288,7 @@ handle_info({ask_beside, Node, Names}, State) when is_atom(Node), is_list(Names)
     Now = erlang:monotonic_time(millisecond),
     case [Last || {Asked, _, Last} <- silences(Node), Asked =:= Names, Now - Last < ?NEGATIVE_MS] of
         [] -> {noreply, begin_query(Node, Names, [], Now, State)};
-        %% Another caller was earlier.
+        %% Another caller has already asked.
         _ -> {noreply, State}
     end;
 handle_info({ask_ahead, Questions}, State) ->
@@ -309,7 +309,7 @@ handle_info({'DOWN', Monitor, process, {placement_push, Node}, _}, #state{follow
 handle_info({timeout, Timer, {follow_again, Node}}, #state{follows = Follows} = State) ->
     case Follows of
         #{Node := {{lost, Timer}, Names, Every}} -> {noreply, following(Node, Names, Every, State)};
-        %% The timer had fired when follow/3 or unfollow/1 cancelled it.
+        %% The timer had already fired when follow/3 or unfollow/1 cancelled it.
         _ -> {noreply, State}
     end;
 handle_info({placement_change, Reference, Node, Version, Answers}, #state{follows = Follows, versions = Versions} = State) ->
@@ -355,7 +355,7 @@ introduced(Node, Version, [_ | _] = Answers, #state{versions = Versions} = State
     end;
 introduced(_, _, _, State) -> State.
 
-%% Returns a question under way that covers all of these names.
+%% Returns a pending question that covers all of these names.
 under_way(Node, Names, #state{queries = Queries}) ->
     maps:fold(fun(Monitor, {N, Asked, _}, none) when N =:= Node ->
                       case Names -- Asked of [] -> Monitor; _ -> none end;
@@ -378,7 +378,7 @@ unanswered(Node, Names, At) ->
     true = ets:insert(?KNOWN, {{silent, Node}, lists:keystore(Names, 1, Lasting, {Names, Since, At})}),
     ok.
 
-%% Its silence is over for every question that asked for no more than these names.
+%% The node is no longer silent for any question that asked for no more than these names.
 answered(Node, Names) ->
     case [Silence || {Asked, _, _} = Silence <- silences(Node), Asked -- Names =/= []] of
         [] -> ets:delete(?KNOWN, {silent, Node});

@@ -9,7 +9,7 @@
 %% It kills the child, with the processes below it, when 95 % of the grace time are over. So two nodes never run the
 %% child at the same time, unless their clocks differ in speed by more than that margin, and under a partition only a
 %% side with more than half of the voters runs it. A voter that has lost its memory, because its node was restarted,
-%% promises nothing for one grace time.
+%% makes no promises for one grace time.
 %%
 %% Each lease has a fencing number, which rises with every new holder. Voters refuse a question with a lower number
 %% than they have granted, so a node that comes back late cannot renew an old lease. If a node has tried to give the
@@ -17,11 +17,11 @@
 %% it.
 %%
 %% This server is the voter. It also chooses the next node when nobody holds the lease. Among the connected voters the
-%% first by name does that, or the next one if the first hangs or has not heard of the child. The server also knows
+%% first by name does that, or the next one if the first hangs or does not know the child. The server also knows
 %% the processes of children for which it is a candidate but not a voter, because their keepers inform all candidates.
 %%
-%% The tables belong to {@link placement_sup}, so promises survive this server. When the server ends, the keepers end,
-%% and so do their children.
+%% The tables belong to {@link placement_sup}, so promises survive a crash of this server. When the server exits, the
+%% keepers exit with it, and so do their children.
 -module(placement_child).
 -behaviour(gen_server).
 
@@ -43,14 +43,14 @@
                   candidates => [node(), ...], follow => boolean(), voters => pos_integer(), next => [node(), ...], term => non_neg_integer(), replace_after => pos_integer(), settle => pos_integer(),
                   restart => restart(), shutdown => shutdown(), scope => placement_scope:member(),
                   %% `fence': the number of the lease. `live' and `at': the number and the node of the last holder
-                  %% that ran the child. `over': `live' of the last run that ended in order; if it is lower than
-                  %% `live', the last run did not end in order and its state is lost.
+                  %% that ran the child. `over': the value of `live' for the last run that was finished properly; if it
+                  %% is lower than `live', the last run was cut short and its state is lost.
                   fence => integer(), live => integer(), at => node(), over => integer(),
-                  %% In a question. `base': the number of a holder that asks to resume a child after trying to give it
-                  %% away. `passed': the node that gave the child to the asking one. `above': a number that voters
-                  %% refused as too low. `late': the age of the question.
+                  %% Only in a question. `base': the number of a holder that asks to resume a child after trying to hand
+                  %% it over. `passed': the node that handed the child over to the asking one. `above': a number that
+                  %% voters rejected as too low. `late': the age of the question.
                   base => integer(), passed => {node(), integer()}, above => integer(), late => non_neg_integer(),
-                  %% On a voter: when a holder last reported the child to it.
+                  %% Only on a voter: when a holder last reported the child to it.
                   heard => integer()}.
 
 -define(SERVER, ?MODULE).
@@ -67,12 +67,12 @@
 -define(TICK_MS, 100).
 -define(CALL_MS, 5000).
 -define(START_TRIES, 3).
-%% A call looks here this often whether its child runs, and asks the voters once per ?ASK_ROUNDS looks.
+%% How often a call checks locally whether its child runs. It asks the voters once per ?ASK_ROUNDS checks.
 -define(RUNNING_MS, 20).
 -define(ASK_ROUNDS, 25).
 -define(GRACE_MS, 5000).
-%% How long this node remembers deleted children and failed calls and, as a candidate, a child that runs nowhere, with
-%% its voters.
+%% How long this node remembers deleted children and failed calls. If it is a candidate, it also remembers a child that
+%% runs nowhere, and its voters, for this time.
 -define(REMEMBERED_MS, 3600000).
 -define(REPLACE_MS, 30000).
 -define(SETTLE_MS, 30000).
@@ -81,13 +81,13 @@
 %% How many choices may run at once. Each choice asks nodes, and a node that went down may have run thousands of
 %% children.
 -define(CHOOSERS_MAX, 64).
-%% `made': since when (ms) the table remembers. `due': when to look at each child, at the latest when its promise
-%% ends. `choosing': the monitor of the chooser under way, or the time before which there must not be another choice.
+%% `made': when (ms) the table was created. `due': when to check each child, at the latest when its promise expires.
+%% `choosing': the monitor of the running chooser, or the time before which no other choice may start.
 -record(state, {made :: integer(), keepers = #{} :: #{pid() => name()}, kept = #{} :: #{name() => pid()}, named = #{} :: #{reference() => name()},
                 due = placement_due:new() :: placement_due:due(),
                 choosers = #{} :: #{reference() => {name(), PauseMs :: non_neg_integer()}}, choosing = #{} :: #{name() => reference() | integer()}}).
 
-%% @doc Starts the server; `MadeMs' is when its table was made.
+%% @doc Starts the server; `MadeMs' is the time at which its table was created.
 -spec start_link(MadeMs :: integer()) -> {ok, pid()} | {error, term()}.
 start_link(MadeMs) -> gen_server:start_link({local, ?SERVER}, ?MODULE, MadeMs, []).
 
@@ -117,8 +117,8 @@ is_option(scope, _) -> true;
 is_option(follow, Is) -> is_boolean(Is);
 is_option(_, _) -> false.
 
-%% A time that is not earlier than any version of the name that this node knows, so that the clocks of other nodes do
-%% not matter.
+%% Returns a time that is not earlier than any version of the name that this node knows, so that differences between
+%% the nodes' clocks do not matter.
 known(Name) ->
     case ets:whereis(?CHILDREN) =/= undefined andalso {row(Name), ets:lookup(?NAMES, Name)} of
         false -> 0;
@@ -129,7 +129,7 @@ known(Name) ->
                                        end ++ lists:append([[Time, maps:get(fence, Spec, 0)] || {_, _, #{version := {Time, _}} = Spec, _} <- Names])])
     end.
 
-%% A voter knows from its own row when the lease ends; any other node knows the child from its keeper.
+%% A voter knows from its own row when the lease expires; any other node knows the child through its keeper.
 -spec known_as(placement_voter:row(), [{name(), pid() | none, spec(), term()}]) -> {spec(), node() | none, pid() | none} | deleted | none.
 known_as({#{version := Version} = Spec, Promise}, Names) ->
     case Names of
@@ -174,18 +174,18 @@ told(#{name := Name, grace := Grace} = Spec, Given, Tries) ->
     Told = [Node || {Node, ok} <- Replies],
     case {[Pid || {_, {exists, Pid}} <- Replies], placement_voter:is_majority(Spec, Told), lists:keymember(config, 1, [Reply || {_, Reply} <- Replies, is_tuple(Reply)])} of
         {[Pid | _], _, _} -> withdrawn(Name, Spec, {exists, Pid});
-        %% Its voters have been replaced since this call looked at them.
+        %% The voters have been replaced since this call looked them up.
         {[], _, true} when Tries > 1 -> {error, _} = withdrawn(Name, Spec, no_majority), begun(Given, Tries - 1);
         {[], false, _} -> withdrawn(Name, Spec, no_majority);
         {[], true, _} -> running(Spec, 0, now_ms() + 2 * Grace + ?CALL_MS)
     end.
 
-%% A failed call must have no effect, so the voters that heard of it forget it.
+%% A failed call must have no effect, so the voters that have received it are told to forget it.
 withdrawn(Name, Spec, Reason) ->
     abcast = gen_server:abcast(placement_voter:asked(Spec), ?SERVER, {withdraw, Name, Spec}),
     {error, Reason}.
 
-%% If this node is a candidate, the keeper informs it. The voters are asked in case it is not.
+%% Waits until the child runs. If this node is a candidate, the keeper informs it; in case it is not, the voters are asked.
 running(#{name := Name} = Spec, Round, End) ->
     Own = case ets:whereis(?CHILDREN) of
               undefined -> undefined;
@@ -201,7 +201,7 @@ running(#{name := Name} = Spec, Round, End) ->
         {[], false} -> {error, not_started}
     end.
 
-%% @doc Ends a child for good. At least the majority of its voters must hear of it. Call it on one of the candidates.
+%% @doc Deletes a child permanently. At least the majority of its voters must confirm this. Call it on one of the candidates.
 -spec delete(name()) -> ok | {error, no_such_child | no_majority}.
 delete(Name) ->
     case known_as(row(Name), ets:lookup(?NAMES, Name)) of
@@ -209,7 +209,7 @@ delete(Name) ->
         _ -> {error, no_such_child}
     end.
 
-%% @doc Does the same for a child whose process has ended and must not be started again.
+%% @doc Does the same for a child whose process has exited and must not be restarted.
 -spec ended(spec()) -> ok | {error, no_majority}.
 ended(Spec) -> ended(Spec, ?START_TRIES).
 
@@ -218,7 +218,7 @@ ended(#{name := Name, version := Version} = Spec, Tries) ->
     Newer = lists:sort([{Other, Term, Known} || {_, {newer, #{version := Other} = Known}} <- Replies, Term <- [maps:get(term, Known, 0)]]),
     Later = lists:sort([{Term, Config} || {_, {config, #{term := Term} = Config}} <- Replies, Term > maps:get(term, Spec, 0)]),
     case {Newer, Later, placement_voter:is_majority(Spec, [Node || {Node, ok} <- Replies])} of
-        %% This node has missed a call.
+        %% The voters know a newer call, which this node has missed.
         {[_ | _], _, _} when Tries > 1 -> ended(element(3, lists:last(Newer)), Tries - 1);
         {_, [_ | _], _} when Tries > 1 -> ended(maps:merge(maps:remove(next, Spec), element(2, lists:last(Later))), Tries - 1);
         {_, _, true} ->
@@ -258,7 +258,7 @@ known() ->
     All = lists:sort(maps:keys(maps:merge(Rows, Names))),
     [Known || Name <- All, {_, _, _} = Known <- [known_as(maps:get(Name, Rows, none), [Row || {ok, Row} <- [maps:find(Name, Names)]])]].
 
-%% @doc Returns the nodes on which placement runs, as far as this one has heard of them.
+%% @doc Returns the nodes on which placement runs, as far as this node knows.
 -spec here() -> [node(), ...].
 here() -> [node() | [Node || {Node} <- ets:tab2list(?PEERS)]].
 
@@ -304,14 +304,14 @@ now_ms() -> erlang:monotonic_time(millisecond).
 numbered(#{name := Name} = Spec) -> Spec#{fence => lists:max([erlang:system_time(), known(Name) + 1, maps:get(fence, Spec, 0) + 1, maps:get(above, Spec, 0) + 1])}.
 
 %% @doc Asks all voters to promise themselves to this node, waiting for at most `Ms'. The lease begins at `SinceMs',
-%% the time before the question. `Both' tells whether the voters that are to replace others agree as well. `fenced':
-%% another holder had a higher number. `stale': another holder has run the child since. `config': other voters decide.
+%% taken before the question was sent. `Both' tells whether the voters that are to replace others agree as well. `fenced':
+%% another holder had a higher number. `stale': another holder has run the child since. `config': other nodes are the voters.
 -spec ask(spec(), pid() | none, Ms :: non_neg_integer()) ->
           {granted, SinceMs :: integer(), Both :: boolean()} | refused | deleted | stale | {fenced, integer()} | {config, placement_voter:config()}.
 ask(#{name := Name, version := Version} = Spec, Pid, Ms) ->
     Since = now_ms(),
     Asked = maps:from_list([{alias(), Node} || Node <- placement_voter:asked(Spec)]),
-    %% The age is computed from the system's clock, because this message may wait long at a node that is suspended.
+    %% The receiver computes the age from the system clock, because this message may wait a long time at a suspended node.
     Sent = Spec#{late => erlang:system_time(millisecond)},
     _ = [gen_server:cast({?SERVER, Node}, {ask, Alias, Sent, node(), Pid}) || {Alias, Node} <- maps:to_list(Asked)],
     Got = gathered(Spec, Asked, #{}, Since + Ms),
@@ -324,7 +324,7 @@ ask(#{name := Name, version := Version} = Spec, Pid, Ms) ->
         %% Its voters keep the older version, because the newer one may be withdrawn.
         newer -> deleted;
         deleted ->
-            %% At least one voter has not heard of the deletion, because otherwise no node would ask.
+            %% At least one voter has missed the deletion, because otherwise no node would ask.
             abcast = gen_server:abcast(placement_voter:asked(Spec), ?SERVER, {delete, Name, Version}),
             deleted;
         Denied -> Denied
@@ -339,8 +339,8 @@ gathered(open, Spec, Asked, Answers, End) ->
 gathered(denied, Spec, _, Answers, _) -> denied(Spec, maps:values(Answers));
 gathered(Granted, _, _, _, _) -> Granted.
 
-%% A voter may have heard of a deletion or of a new child that the majority has not heard of. A node that holds the
-%% lease finds out with its own question.
+%% A single voter may know of a deletion or a new child that the majority has not received. So if another node holds the
+%% lease, this counts only as a refusal, and that node finds out with its own question.
 denied(Spec, Denials) ->
     Configs = lists:sort([{Term, Config} || {config, #{term := Term} = Config} <- Denials, Term > maps:get(term, Spec, 0)]),
     case {[Word || Word <- [deleted, newer], lists:member(Word, Denials)], [Node || {held, Node} <- Denials, Node =/= nobody], [Fence || {fenced, Fence} <- Denials]} of
@@ -356,7 +356,7 @@ denied(Spec, Denials) ->
 
 flush(Asked) -> receive {Alias, _} when is_map_key(Alias, Asked) -> flush(Asked) after 0 -> ok end.
 
-%% @doc Gives the promises back.
+%% @doc Releases the promises.
 -spec release(spec(), node()) -> ok.
 release(#{name := Name} = Spec, Holder) ->
     abcast = gen_server:abcast(placement_voter:asked(Spec), ?SERVER, {release, Name, Holder}),
@@ -375,7 +375,7 @@ init(Made) ->
     ok = later(tick, ?TICK_MS),
     ok = later(forget, ?FORGET_MS),
     ok = net_kernel:monitor_nodes(true, #{node_type => all}),
-    %% The children from before a restart of this server, and those that run elsewhere.
+    %% Children known before this server was restarted, and those that run elsewhere.
     Known = ets:select(?CHILDREN, [{{'$1', '$2', '_'}, [{is_map, '$2'}], ['$1']}]),
     Names = [{Spec, Pid} || {_, Pid, Spec, _} <- ets:tab2list(?NAMES), is_pid(Pid)],
     true = ets:delete_all_objects(?NAMES),
@@ -402,7 +402,7 @@ named(#{name := Name} = Spec, Pid, State) ->
             After#state{named = Named#{Monitor => Name}}
     end.
 
-%% The row no longer describes the process of its name.
+%% The row no longer describes the process with this name.
 ends({_, none, _, _}, State) -> State;
 ends({_, Pid, Spec, Monitor}, #state{named = Named} = State) ->
     true = demonitor(Monitor, [flush]),
@@ -504,7 +504,7 @@ handle_cast({forget, Name, Version}, State) ->
             {noreply, ends(Row, State)};
         _ -> {noreply, State}
     end;
-%% A node has come up, or its server has. It gets an answer if it may not know of this node.
+%% A node or its server has started. It gets an answer if it may not know yet that placement runs on this node.
 handle_cast({here, Node, Is}, State) when is_atom(Node) ->
     true = ets:insert(?PEERS, {Node}),
     _ = [gen_server:cast({?SERVER, Node}, {here, node(), old}) || Is =:= new],
@@ -521,7 +521,7 @@ handle_cast({try_start, #{name := Name} = Spec, Given}, #state{keepers = Keepers
             ok = placement_child_keeper:give(Keeper, Spec, Given),
             {noreply, State}
     end;
-%% The child runs elsewhere now. The name may come back while the old process that forwards is still here.
+%% The child runs elsewhere now. It may return to this node while the old process is still here to forward messages.
 handle_cast({moved, Keeper}, State) -> {noreply, without(Keeper, State)};
 handle_cast(_, State) -> {noreply, State}.
 
@@ -583,8 +583,8 @@ rested(Name, Now, #state{choosing = Choosing} = State) ->
         #{} -> State
     end.
 
-%% Each voter runs at most one chooser per name, and the next voter takes its turn after half a grace time. Two nodes
-%% that choose at the same time do no harm, because both must ask the same voters.
+%% Each voter runs at most one chooser per name, and the next voter takes over after half a grace time. It is harmless if
+%% two nodes choose at the same time, because both chosen nodes must ask the same voters.
 chosen(#{name := Name, grace := Grace} = Spec, SinceMs, Holder, Pid, #state{choosers = Choosers, choosing = Choosing, kept = Kept} = State) ->
     Here = [node() | nodes(connected)],
     Connected = [Node || Node <- placement_voter:asked(Spec), lists:member(Node, Here)],
@@ -594,14 +594,14 @@ chosen(#{name := Name, grace := Grace} = Spec, SinceMs, Holder, Pid, #state{choo
         true ->
             Candidates = [Node || Node <- candidates(Spec), lists:member(Node, Here)],
             {_, Monitor} = spawn_monitor(fun() -> choose(Spec, Candidates) end),
-            %% The pause gives the chosen node time to ask; looking earlier would choose once more. It grows with the
-            %% voter's position, so that not all voters keep looking when no node suits.
+            %% The pause gives the chosen node time to ask the voters; without it, this voter would choose again too early.
+            %% It grows with the voter's position, so that not all voters keep trying when no node suits.
             State#state{choosers = Choosers#{Monitor => {Name, min(Grace div 4, 1000) * (Before + 1)}}, choosing = Choosing#{Name => Monitor}};
         false -> State
     end.
 
-%% If a child was to move and its new node is gone, the node that tried to give it away still has its state, so it
-%% gets more time.
+%% If a child was being moved and its new node is gone, the node that tried to hand it over still has its state, so that
+%% node gets more time.
 for_the_giver(Holder, Pid, Grace) when is_pid(Pid), Holder =/= nobody, node(Pid) =/= Holder ->
     case lists:member(node(Pid), [node() | nodes(connected)]) of
         true -> Grace;

@@ -3,16 +3,16 @@
 %% themselves to the node.
 %%
 %% The keeper starts the child with a function that returns `{ok, Pid}' and links the process to its caller, as in a
-%% supervisor. It asks the voters again four times in the grace time. It kills the child when its lease ends, and
-%% gives the lease back when the child ends, so that another start follows at once. The child moves when the node is
+%% supervisor. It asks the voters again four times per grace time. It kills the child when its lease expires, and
+%% releases the lease when the child exits, so that it can be started again at once. The child moves when the node is
 %% drained, or when the node has not suited the query for a grace time and another one does. With
-%% `placement_handoff/3' ({@link placement_move}) its state and its queued messages move with it, and the keeper stays
-%% for the old process, which forwards. With `placement_handoff/1' and `placement_handoff/2' only its state moves with
-%% it.
+%% `placement_handoff/3' ({@link placement_move}) its state and its queued messages move with it, and the keeper keeps
+%% running for the old process, which forwards messages. With `placement_handoff/1' and `placement_handoff/2' only its
+%% state moves.
 %%
 %% The next keeper gets the voters' promises by showing them this keeper's number. It starts the new process and asks
 %% once more, now as the holder that runs the child, before that process may act. If this fails, the old keeper asks
-%% for the promises back and resumes the old process; the voters refuse that if the new process was allowed to act.
+%% for the promises back and resumes the old process; the voters reject this if the new process was allowed to act.
 -module(placement_child_keeper).
 
 -export([start_link/2, give/3, move/3]).
@@ -21,18 +21,18 @@
 
 -optional_callbacks([placement_handoff/1, placement_handoff/2]).
 
-%% Returns the state for the process on the new node. The old process ends afterwards.
+%% Returns the state for the process on the new node. The old process is terminated afterwards.
 -callback placement_handoff(Old :: pid()) -> {ok, Given :: term()} | none.
-%% Gives the state to the new process, before anybody can find that process by its name. If this fails, the new
-%% process ends, and the state is passed on to another node.
+%% Passes the state to the new process before that process can be found by its name. If this fails, the new process is
+%% terminated, and the state is passed on to another node.
 -callback placement_handoff(New :: pid(), Given :: term()) -> ok.
 
 -define(STOP_MS, 5000).
-%% The longest time for a handoff; it may be less if the lease ends sooner.
+%% The maximum time for a handoff; it is shorter if the lease expires sooner.
 -define(HANDOFF_MS, 5000).
 -define(RECLAIM_MS, 100).
 
-%% What another node hands over: nothing, a state, or a process that is held there, with the number of its lease.
+%% What another node hands over: nothing, a state, or a process that is suspended there, with the number of its lease.
 -type given() :: none | {ok, term()} | {held, placement_move:held(), Old :: pid(), Keeper :: pid(), Fence :: integer()}.
 %% `restarted': without the queued messages, and with its state only if it has `placement_handoff/1'.
 -type outcome() :: {moved, New :: pid()} | {restarted, node()} | {refused, placement_move:reason() | term()} | {lost, term()}.
@@ -71,16 +71,16 @@ numbered(Spec, _) -> placement_child:numbered(Spec).
 
 asked(#{grace := Grace} = Spec, Given, Server, End) ->
     case {placement_child:ask(Spec, none, Grace div 3), handed()} of
-        %% Promises that this node has already got also count for the next question.
+        %% Promises that this node has already received also count for the next question.
         {_, {Newer, Handed}} -> asked(numbered(Newer, Handed), Handed, Server, now_ms() + Grace);
         {{fenced, Fence}, none} -> asked(Spec#{fence := Fence + 1}, Given, Server, End);
-        %% If the start outlasts the lease, the timer ends the keeper, and the process being started ends because it
-        %% is linked to the keeper.
+        %% If the start takes longer than the lease, the timer kills the keeper, and with it the process being started,
+        %% which is linked to the keeper.
         {{config, Config}, none} -> asked(placement_voter:configured(Config, Spec), Given, Server, End);
         {{granted, Since, _}, none} -> started(maps:without([passed, above], Spec), Given, Server, lease_end(Since, Grace), armed(self(), lease_end(Since, Grace)));
         {deleted, none} -> placement_child:release(Spec, node());
         {refused, none} ->
-            %% By the end of this time the node that gave the state no longer has a lease, even if its promises were
+            %% After this time the node that handed over the state no longer has a lease, even if its promises were
             %% not passed on.
             case Given =/= none andalso now_ms() < End of
                 true ->
@@ -93,8 +93,8 @@ asked(#{grace := Grace} = Spec, Given, Server, End) ->
 
 handed() -> receive {?MODULE, Spec, Given} -> {Spec, Given} after 0 -> none end.
 
-%% Ends before the voters forget their promise. While the system's clock is being corrected, the VM's clock may run up
-%% to 1 % faster or slower than those of the voters, and killing a tree of processes takes a moment.
+%% The lease ends before the voters' promises expire: while the system clock is being corrected, this VM's clock may run
+%% up to 1 % faster or slower than those of the voters, and killing a tree of processes takes a moment.
 lease_end(Since, Grace) -> Since + Grace - Grace div 20.
 
 %% The timer kills the process and its descendants at the end of the lease, even if the keeper is busy.
@@ -127,11 +127,11 @@ started(#{call := {Module, Function, Arguments}} = Spec, Given, Server, Until, T
         _:Reason -> not_started(Spec, Given, Timer, Reason)
     end.
 
-%% Makes this lease's number that of the holder that runs the child.
+%% Records this lease's number as that of the holder that runs the child.
 lives(#{fence := Fence} = Spec) -> Spec#{live => Fence, at => node()}.
 
 not_started(#{name := Name} = Spec, Given, Timer, Reason) ->
-    %% Nothing runs under the lease now, so choosing another node may take any time.
+    %% No process runs under the lease now, so choosing another node may take as long as it needs.
     {ok, cancel} = timer:cancel(Timer),
     logger:warning("placement: child ~0tP did not start: ~0tP", [Name, 8, Reason, 12]),
     case Given of
@@ -140,7 +140,7 @@ not_started(#{name := Name} = Spec, Given, Timer, Reason) ->
     end.
 
 passed_on(#{query := Query, grace := Grace} = Spec, Given) ->
-    %% Limits how soon the next start can follow.
+    %% Limits the rate of restarts.
     receive after min(Grace div 4, 1000) -> ok end,
     case Given =/= none andalso placement_choose:ranked(connected(Spec), {Query, 1}) of
         {ok, [Node | _], Plan} ->
@@ -186,7 +186,7 @@ arrived(Go, {held, Held, Old, _, _} = Given, #kept{spec = Spec, pid = Pid, serve
             given_back(Spec, Given, no_lease)
     end.
 
-%% Uses at most half of the remaining lease, so that the other half is left to pass the state on.
+%% Uses at most half of the remaining lease time, which leaves the other half for passing the state on.
 handed_over(_, _, none, _) -> ok;
 handed_over(_, Pid, {held, Held, Old, _, _}, Until) ->
     case placement_move:arrive(Pid, Held, Old, lease, min(?HANDOFF_MS, (Until - now_ms()) div 2)) of
@@ -248,25 +248,25 @@ waiting(#kept{spec = #{grace := Grace} = Spec, pid = Pid, server = Server, until
             placement_child:release(Spec, node());
         {placement_child, delete} -> stopped(Spec, Pid);
         {?MODULE, move, Node, To} -> waiting(answered(To, move_to(Node, Kept)));
-        %% The child already runs without that state.
+        %% The state arrived too late: the child already runs without it.
         {?MODULE, _, {held, _, Old, Keeper, _}} -> Keeper ! {?MODULE, failed, Old, {node(), 0}, exists}, waiting(Kept);
         {?MODULE, _, Given} when Given =/= none -> _ = lost(Spec), waiting(Kept);
-        %% Belongs to a move that was given up.
+        %% This message belongs to a move that has been abandoned.
         {?MODULE, failed, _, _, _} -> waiting(Kept);
         {placement_move, _, _} -> waiting(Kept);
-        %% The server has ended.
+        %% The server has exited.
         {'EXIT', Server, Reason} -> _ = stop(Spec, Pid), exit(Reason);
         %% Another process that the start function has linked.
         {'EXIT', _, _} -> waiting(Kept)
     after max(0, min(Grace div 4, Until - now_ms())) -> renewed(Kept)
     end.
 
-%% Decides as a supervisor does.
+%% Follows the rules of OTP supervisors.
 is_restarted(permanent, _) -> true;
 is_restarted(temporary, _) -> false;
 is_restarted(transient, Reason) -> Reason =/= normal andalso Reason =/= shutdown andalso not (is_tuple(Reason) andalso element(1, Reason) =:= shutdown).
 
-%% A new child of this name waits until this one has ended.
+%% A new child with this name is not started until this one has exited.
 stopped(Spec, Pid) ->
     ok = stop(Spec, Pid),
     placement_child:release(Spec, node()).
@@ -285,7 +285,7 @@ stop(Spec, Pid) ->
 
 fits(#kept{spec = #{grace := Grace} = Spec, unfit_since = Since} = Kept) ->
     Now = now_ms(),
-    %% Judges by what this node knows of itself, so that a renewal does not cost a question for each child.
+    %% Uses what this node knows about itself, so that a renewal does not need a request for each child.
     case {ranked([node()], #{policy => random, prefer => [], spread => none}, Kept), Since} of
         {{ok, _, _}, _} -> Kept#kept{unfit_since = none};
         {_, none} -> Kept#kept{unfit_since = Now};
@@ -304,7 +304,7 @@ fits(#kept{spec = #{grace := Grace} = Spec, unfit_since = Since} = Kept) ->
 ranked(Nodes, Others, #kept{spec = #{query := Query} = Spec, pid = Pid, until = Until}) ->
     apart(fun() -> placement_choose:ranked(Nodes, {Query, 1}, Others#{without => Pid, among => connected(Spec)}) end, (Until - now_ms()) div 3).
 
-%% Returns the other nodes that could take over.
+%% Returns the other nodes that could take over the child.
 connected(Spec) -> [Node || Node <- placement_child:candidates(Spec), lists:member(Node, nodes(connected))].
 
 moved(Node, Spec, Kept) ->
@@ -334,8 +334,8 @@ held(Node, #kept{pid = Pid, until = Until} = Kept) ->
         {refused, Reason} -> {{refused, Reason}, Kept}
     end.
 
-%% From here on the old process is held and does not act, so it needs no lease, and nothing kills it when the lease
-%% ends.
+%% From here on the old process is suspended and does not act, so it needs no lease, and it is not killed when the lease
+%% expires.
 transferred(Held, Node, #kept{spec = #{grace := Grace, fence := Fence} = Spec, pid = Pid, timer = Timer} = Kept) ->
     _ = timer:cancel(Timer),
     Monitor = monitor(process, {placement_child, Node}),
@@ -363,7 +363,7 @@ gone(New, #kept{spec = #{name := Name} = Spec, pid = Pid, server = Server}) ->
     ok = gen_server:cast(Server, {moved, self()}),
     {{moved, New}, {forwards, Spec, Pid, New, Server}}.
 
-%% The old process ends with its node, or after the new one.
+%% The old process lives until its node stops or the new process exits.
 forwards(Spec, Pid, New, Server) ->
     receive
         {'EXIT', Pid, _} -> ok;
@@ -373,8 +373,8 @@ forwards(Spec, Pid, New, Server) ->
         _ -> forwards(Spec, Pid, New, Server)
     end.
 
-%% Resumes the old process only if it gets the promises back: not before the other node's promises are over, and never
-%% if that node has run the child.
+%% Resumes the old process only if it gets the promises back, which is impossible until those for the other node have
+%% expired, and impossible for good if that node has run the child.
 reclaimed(Held, Other, Why, #kept{spec = #{grace := Grace, fence := Base} = Spec, pid = Pid, server = Server, timer = Timer} = Kept, End) ->
     Own = placement_child:numbered(Spec),
     case placement_child:ask(Own#{base => Base, passed => Other}, Pid, Grace div 3) of
@@ -419,7 +419,7 @@ given(true, Module, Pid) ->
         _ -> none
     end.
 
-%% Runs in a process of its own, because the child may hang and scores may raise. The result is passed in the exit
+%% Runs in a separate process, because the child may hang and scores may raise. The result is passed in the exit
 %% reason.
 -dialyzer({nowarn_function, apart/2}).
 apart(Fun, Ms) ->

@@ -27,14 +27,14 @@
 -spec choose(nodes_spec(), placement_query:query()) -> {ok, [node(), ...], meta()} | {error, error()}.
 choose(Nodes, Query) -> with_plan(Nodes, Query, fun(Plan, Found, Began) -> decided(Plan, snapshot(Found, Plan), Began) end).
 
-%% @doc Returns up to `Count' nodes in the order in which they should be tried, for {@link placement:spawn/2}. A
-%% caller that starts something on one calls {@link placed/2}.
+%% @doc Returns up to `Count' nodes in the order in which they should be tried, for {@link placement:spawn/2}. A caller
+%% that starts a process on one of them must call {@link placed/2}.
 -spec ranked(nodes_spec(), {placement_query:query(), Count :: pos_integer()}) -> {ok, [node(), ...], placement_query:plan()} | {error, error()}.
 ranked(Nodes, Wanted) -> ranked(Nodes, Wanted, #{}).
 
 %% @doc Does the same for a process that may already run. `without': this node is judged as if the process, and those
-%% that it has started, did not run. `among': also consider these nodes as places of what the query wants to be near
-%% to. Other keys override the query's own.
+%% that it has started, did not run. `among': also take into account what runs on these nodes if the query wants to be near
+%% to something. Other keys override the query's own.
 -spec ranked(nodes_spec(), {placement_query:query(), Count :: pos_integer()},
              #{without => pid(), among => [node()], max_age => non_neg_integer(), policy => placement_policy:policy(), prefer => [], spread => none}) ->
           {ok, [node(), ...], placement_query:plan()} | {error, error()}.
@@ -144,7 +144,7 @@ hosts(Name, Views, _) ->
 running(#{spread := none}, _) -> #{};
 running(#{count := {children, Scope}} = Plan, Views) ->
     Counts = placement_child:count(Scope, maps:keys(Views)),
-    %% A child that is to move does not count at its current place.
+    %% A child that is being moved does not count at its current place.
     case Plan of
         #{without := Pid} ->
             case [x || {#{scope := {Of, _, _, _}}, _, Its} <- placement_child:known(), Its =:= Pid, Of =:= Scope] of
@@ -176,11 +176,11 @@ nodes_of_pids(Pids, _) -> [node(Pid) || Pid <- Pids].
 
 nodes_but(Pids, Plan) -> lists:usort(nodes_of_pids(Pids, Plan)).
 
-%% Attributes that only decide among suitable nodes are asked of the drawn nodes later. A node that will not be asked
-%% later must answer some question now, because a node that is down suits nobody.
+%% Attributes that only rank suitable nodes are requested later, and only from the drawn nodes. If nodes are not asked
+%% later, they must answer at least one question now, because a node that is down must not be chosen.
 first_names(Plan) ->
     case {is_asked_later(Plan), placement_query:names(Plan#{n := all}), placement_query:names(Plan)} of
-        %% Whether a node is near something is judged from the answers of all nodes.
+        %% The answers of all nodes are needed to decide whether a node is near something.
         {true, Names, _} -> Names ++ [Name || {_, truth, P} <- maps:get(prefer, Plan), Name <- placement_pred:affinities(P), is_atom(Name)];
         {false, _, []} -> [otp_release];
         {false, _, Names} -> Names
@@ -212,7 +212,7 @@ is_tolerated(Tolerance, Context) -> lists:all(fun(P) -> placement_pred:evaluate(
 steps([], Steps) -> lists:reverse(Steps);
 steps([P | Rest], [{Nodes, _} | _] = Steps) -> steps(Rest, [{fulfilling(P, Nodes), Rest} | Steps]).
 
-%% Words such as `low' compare the nodes that pass everything else.
+%% Keywords such as `low' compare the nodes that satisfy all other predicates.
 fulfilling(Compiled, Contexts) ->
     {Relative, Absolute} = lists:partition(fun placement_pred:is_relative/1, placement_pred:conjuncts(Compiled)),
     Candidates = [Context || Context <- Contexts, lists:all(fun(P) -> placement_pred:evaluate(P, Context) =:= true end, Absolute)],
@@ -318,13 +318,13 @@ live(#{n := Count} = Plan, Places, #{end_ms := End} = Snapshot, Spread, Rounds, 
     Open = [{length(Undrawn) < length(Contexts), {Place, Missing, Undrawn}}
             || {Place, Wanted, Contexts} <- Places, Missing <- [Wanted - length([x || #{node := Node} <- Contexts, is_map_key(Node, Fit)])], Missing > 0,
                [_ | _] = Undrawn <- [[Context || #{node := Node} = Context <- Contexts, not is_map_key(Node, Views)]]],
-    %% A place that was drawn must give all of its share, because otherwise the spread would be as uneven as the draw.
+    %% Every place that was drawn must provide its full share, because otherwise the spread would be as uneven as the draw.
     case not lists:keymember(true, 1, Open) andalso length(Spread(nodes_of(Found), Unfit)) >= Count of
         true -> {Found, Unfit};
         false -> live(Plan, [Place || {_, Place} <- Open], Snapshot, Spread, Rounds - 1, {Found, Unfit})
     end.
 
-%% A node that was asked again also reports whether something runs there now.
+%% A node that was asked again has also reported what runs there now, so this is updated as well.
 renewed(#{node := Node, affine := Affine} = Context, View, Plan) ->
     Context#{view := View, affine := maps:map(fun(Name, Hosts) when is_atom(Name) ->
                                                       {ok, Now} = hosts(Name, #{Node => View}, Plan),
@@ -385,8 +385,8 @@ note(Nodes) ->
     _ = ets:select_delete(?OWN, [{{'_', '$1', '_'}, [{'<', '$1', Now - 60000}], [true]}]),
     ok.
 
-%% Adds the placements since a value was taken to the value. The time of the value counts, so it does not matter how
-%% long this choice was held up.
+%% Adds to each value the placements made since it was taken. Because the time of the value counts, it does not matter how
+%% long this choice was delayed.
 charged(Contexts, #{charge := Charge}) ->
     [Context#{view := View#{attributes := maps:map(fun(Name, Known) -> charge(Known, maps:get(Name, Charge, 0), Node, Seen) end, Attributes)}}
      || #{node := Node, view := #{attributes := Attributes, at_ms := Seen} = View} = Context <- Contexts].
@@ -405,7 +405,7 @@ places(#{spread := {By, MaxSkew, _}, n := Count} = Plan, Feasible, #{tree := Tre
     Places = maps:to_list(maps:groups_from_list(fun(Context) -> place(By, Context, Tree) end, Feasible)),
     places(Plan, Places, Count, MaxSkew).
 
-%% Any place may have to provide all of them, because places that already run more get fewer.
+%% Any single place may have to provide all nodes, because places that already run more processes get fewer.
 places(#{count := _}, Places, Count, _) -> [{Place, min(length(Contexts), Count), Contexts} || {Place, Contexts} <- Places];
 places(_, Places, Count, MaxSkew) ->
     Level = level(1, Count, [length(Contexts) || {_, Contexts} <- Places]),

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Makes the tree of a network from measured times, and reports how well it fits and what to do about it. Pure.
+%% @doc Builds the tree of a network from measured times, and reports how well it fits and what to do about it. Pure.
 %%
 %% The default, `mdl', needs no parameter ({@link placement_mdl}); `{alpha, A}' is the report's own algorithm
 %% ({@link placement_alpha}). The fit is the share of the variance of the logarithms that the levels of the tree
@@ -93,7 +93,7 @@ deviation(Values) ->
     Mean = lists:sum(Values) / length(Values),
     lists:sum([(Value - Mean) * (Value - Mean) || Value <- Values]).
 
-%% @doc Describes an error for people.
+%% @doc Formats an error as text for users.
 -spec format_error({bad_method, term()}) -> unicode:chardata().
 format_error({bad_method, Method}) ->
     io_lib:format("~tp is no algorithm; expected mdl or {alpha, A} with A from 1.0, such as {alpha, 1.6}", [Method]).
@@ -134,7 +134,7 @@ a_slow_node_is_named_test() ->
     ?assertEqual({ok, 0.5}, placement_tree:distance(Tree, o, p)),
     ?assertNotEqual(nomatch, string:find(unicode:characters_to_list(Advice), "p (1.")).
 
-%% Points on a ring are not a hierarchy.
+%% Points on a ring do not form a hierarchy.
 a_ring_fits_badly_test() ->
     Nodes = [list_to_atom("n" ++ integer_to_list(N)) || N <- lists:seq(0, 23)],
     Apart = fun(I, J) -> 10 * min(abs(I - J), 24 - abs(I - J)) end,

@@ -9,7 +9,7 @@
 -export([from_environment/0, read/1, use/2, deadline_ms/0, limit_ms/0, group_memory_ms/0, drain_ms/0, table/0]).
 
 -define(DEADLINE_MS, 1000).
-%% Shorter than the deadline of a choice, so that one slow function does not make its whole node miss it.
+%% Shorter than the deadline of a choice, so that one slow function does not make its whole node miss the deadline.
 -define(LIMIT_MS, 500).
 -define(GROUP_MEMORY_MS, 3600000).
 
@@ -84,7 +84,7 @@ read(File) ->
         false -> {error, io_lib:format("~0tP is not the name of a file", [File, 10])}
     end.
 
-%% @doc Serves these attributes. A function that does not work is not an error: its attribute is unknown, and a
+%% @doc Starts serving these attributes. If a function fails, this is not an error: its attribute is unknown, and a
 %% warning gives the reason.
 -spec use(Builtins :: boolean(), [{placement_entry:name(), placement_entry:definition()}]) -> ok.
 use(Builtins, Entries) ->

@@ -1,14 +1,14 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Empties a node: each willing process moves to another one, several at once.
+%% @doc Drains a node: each process that supports it moves to another node, several at a time.
 %%
-%% Willing are the children of {@link placement_child}, which their keepers move under their leases, and every other
-%% gen_server or gen_statem with `placement_handoff/3' whose supervisor has a registered name; the supervisor of that
-%% name on another node starts the process there. {@link placement_move} does the move itself. For a process without a
-%% lease the commit of the old process decides. The new process does nothing until it has received the commit, and if
-%% the nodes lose each other earlier, the new process is ended.
+%% The processes that move are the children of {@link placement_child}, which their keepers move under their leases, and
+%% every other gen_server or gen_statem with `placement_handoff/3' whose supervisor has a registered name; the supervisor
+%% with that name on another node starts the process there. {@link placement_move} does the move itself. For a process
+%% without a lease, the commit by the old process decides. The new process does nothing until it has received the commit,
+%% and if the connection between the nodes is lost before that, the new process is killed.
 %%
-%% A drain is a process on the node that is drained, with one more process for each move under way. From then on the
-%% node has the taint `draining'.
+%% A drain runs in a process on the node that is drained, with one more process for each move in progress. When it starts,
+%% the node gets the taint `draining'.
 -module(placement_drain).
 
 -include_lib("kernel/include/logger.hrl").
@@ -26,26 +26,26 @@
 -define(AT_ONCE, 8).
 -define(TIMEOUT_MS, 60000).
 -define(TELL_MS, 250).
-%% The pause before the next attempt to move what could not move.
+%% The pause before another attempt to move a process that could not move.
 -define(AGAIN_MS, 100).
-%% How long to retry after a refusal whose reason seldom changes.
+%% How long to keep retrying if the reason for a refusal rarely changes.
 -define(PATIENCE_MS, 3000).
 -define(CALL_MS, 5000).
 -define(HOLD_MS, 5000).
-%% Concurrent questions to processes that have moved. Unlike moves, they hold nobody up.
+%% How many processes that have moved are asked at the same time. Unlike a move, such a question does not delay callers.
 -define(SETTLE_AT_ONCE, 100).
 %% How long an answer is kept about which nodes suit the children of a query, or have a supervisor.
 -define(SUITS_MS, 1000).
 
 -record(job, {process :: {child, term()} | {supervised, atom(), term()}, pid :: pid(), what :: {child, placement_child:spec(), Keeper :: pid()} | {supervised, map()},
-              %% When the process was first refused for a reason that seldom changes; a refusal for any other reason
-              %% resets it.
+              %% When the move was first refused for a reason that rarely changes; a refusal for any other reason
+              %% resets this.
               waits_since = none :: none | integer()}).
 -record(state, {jobs = [] :: [#job{}], seen = #{} :: #{pid() => true}, later = [] :: [{#job{}, Reason :: term()}], open = #{} :: #{reference() => {#job{}, Mover :: pid()}}, total :: non_neg_integer(), moved = [] :: [pid()],
                 restarted = [] :: [left()], stayed = [] :: [left()], lost = [] :: [left()], suits = #{} :: #{term() => {integer(), [node()]}}, turn = 0 :: non_neg_integer(),
                 at_once :: pos_integer(), tell :: pid() | none, told :: integer(), until :: integer()}).
 
-%% @doc Empties this node. Returns when each willing process has moved or cannot move, or after the timeout.
+%% @doc Drains this node. Returns when each process has either moved or turned out to be unable to, or after the timeout.
 -spec run(options()) -> {ok, result()} | {error, already_draining | {bad_option, atom(), term()}}.
 run(Options) ->
     case [{Key, Value} || {Key, Value} <- maps:to_list(Options), not is_option(Key, Value)] of
@@ -139,7 +139,7 @@ supervised(_, _, _, {error, Reason}) -> #{refused => Reason};
 supervised(Pid, _, Parent, {ok, Children}) ->
     case Children of
         #{Pid := #{} = Child} -> Child#{supervisor => Parent};
-        %% The process has ended, or its supervisor did not start it as a child.
+        %% The process has exited, or its supervisor did not start it as a child.
         #{} ->
             case is_process_alive(Pid) of
                 true -> #{refused => no_supervisor};
@@ -168,7 +168,7 @@ moving(#state{jobs = [Job | Jobs], open = Open, at_once = AtOnce, until = Until}
         false -> moving(lists:foldl(fun(One, After) -> stayed(One, timeout, After) end, State#state{jobs = []}, [Job | Jobs]))
     end;
 moving(#state{open = Open, until = Until} = State) ->
-    %% A callback may hang. Its process resumes when its mover has ended.
+    %% A callback may hang. Its process resumes when its mover has been killed.
     _ = [exit(Mover, kill) || now_ms() > Until + ?HOLD_MS, {_, Mover} <- maps:values(Open)],
     receive
         {'DOWN', Monitor, process, _, Reason} when is_map_key(Monitor, Open) ->
@@ -225,8 +225,8 @@ waits_since(seldom, #job{waits_since = Since}, _) when is_integer(Since) -> Sinc
 waits_since(seldom, _, Now) -> Now;
 waits_since(_, _, _) -> none.
 
-%% Tells whether waiting helps. A process also has monitors while it waits for answers, and another node may accept
-%% what the first did not.
+%% Returns whether retrying is worthwhile. Monitors may be temporary, because a process also has some while it waits for
+%% replies; and another node may accept what the first node did not.
 changes({has, monitors, _}) -> seldom;
 changes({has, _, _}) -> never;
 changes({stays, _}) -> never;
@@ -254,7 +254,7 @@ told(#state{tell = Tell, total = Total, moved = Moved, restarted = Restarted, st
 
 %%% Where to
 
-%% Returns all nodes that suit. They take turns, so they fill evenly and the query is not evaluated for each child.
+%% Returns all suitable nodes. They are used in turn, so they fill evenly and the query is not evaluated for each child.
 nodes_for(#job{what = {child, #{query := Query} = Spec, _}}, State) ->
     Nodes = placement_child:candidates(Spec),
     cached({Query, Nodes}, fun() ->
@@ -281,7 +281,7 @@ cached(Key, Fun, #state{suits = Suits} = State) ->
 accepting([], _) -> [];
 accepting(Nodes, Registered) -> [Node || {Node, {ok, true}} <- lists:zip(Nodes, erpc:multicall(Nodes, ?MODULE, accepts, [Registered], ?CALL_MS))].
 
-%% @private Tells whether this node accepts processes of that supervisor. A node with an older release does not have
+%% @private Returns whether this node accepts processes of that supervisor. A node with an older release does not have
 %% this function.
 -spec accepts(atom()) -> boolean().
 accepts(Registered) -> whereis(placement_child) =/= undefined andalso whereis(Registered) =/= undefined andalso whereis(?MODULE) =:= undefined.
@@ -304,8 +304,8 @@ one(#job{pid = Pid, what = {supervised, Child}}, Node) ->
             moved_to(Receiver, Monitor, Held, Pid, Node)
     end.
 
-%% The old process commits when the receiver reports that the new one is ready, unless this process has told it before
-%% to resume. So the old process alone decides.
+%% The old process commits when the receiver reports that the new one is ready, unless this process has already told it
+%% to resume. So the decision is made by the old process alone.
 moved_to(Receiver, Monitor, Held, Pid, Node) ->
     Old = monitor(process, Pid),
     receive
@@ -341,7 +341,7 @@ supervisor_of(Pid) ->
         [] -> none
     end.
 
-%% @private Runs on the other node: starts the process there and gives it its state, and ends it again if the old
+%% @private Runs on the other node: starts the process there and passes it the state, and kills it again if the old
 %% process may resume.
 -spec receive_from(Mover :: pid(), placement_move:held(), Old :: pid(), map(), Ms :: non_neg_integer()) -> ok.
 receive_from(Mover, Held, Old, #{supervisor := Supervisor} = Child, Ms) ->
@@ -375,7 +375,7 @@ received(Mover, Monitor, New, Supervisor) ->
             end
     end.
 
-%% @private Ends an old process whose new process is gone, in a way that its supervisor does not start it again.
+%% @private Terminates an old process whose new process is gone, without its supervisor restarting it.
 -spec retire(Supervisor :: pid() | atom(), pid()) -> ok.
 retire(Supervisor, Pid) ->
     case placement_supervisor:terminate(Supervisor, Pid) of
@@ -385,8 +385,8 @@ retire(Supervisor, Pid) ->
 
 %%% The end
 
-%% Each process that forwards also forwards a question of sys, so an answer shows that everything before it was
-%% handled.
+%% A process that forwards messages also forwards sys requests, so the reply to one shows that all earlier messages have
+%% been handled.
 settled(Pids, #state{until = Until}) -> settled(Pids, [], ?SETTLE_AT_ONCE, Until).
 
 settled([], [], _, _) -> ok;
@@ -402,7 +402,7 @@ settled(Pids, [{Alias, Monitor} | Open], AtOnce, Until) ->
     receive {[alias | Alias], _} -> ok after 0 -> ok end,
     settled(Pids, Open, AtOnce, Until).
 
-%% sys answers a question that it does not know, without any effect.
+%% sys replies to an unknown request, which has no other effect.
 begun_asking(Pid) ->
     Alias = alias(),
     Pid ! {system, {self(), [alias | Alias]}, ?MODULE},
@@ -410,15 +410,15 @@ begun_asking(Pid) ->
 
 %%% Texts
 
-%% @doc Describes the result of a drain for people: one line, and one for each process that is not on another node
-%% with its state.
+%% @doc Formats the result of a drain as text for users: one line, plus one for each process that was not moved to another
+%% node with its state.
 -spec to_text(result()) -> unicode:chardata().
 to_text(#{node := Node, moved := Moved, restarted := Restarted, stayed := Stayed, lost := Lost, ms := Ms}) ->
     [io_lib:format("~ts: ~b moved, ~b restarted elsewhere, ~b stayed, ~b lost, in ~.2f s~n", [Node, Moved, length(Restarted), length(Stayed), length(Lost), Ms / 1000]),
      [io_lib:format("stayed: ~ts: ~ts~n", [process_text(Process), placement_move:reason_text(Reason)]) || #{process := Process, reason := Reason} <- Stayed],
      [io_lib:format("lost: ~ts: ~ts~n", [process_text(Process), placement_move:reason_text(Reason)]) || #{process := Process, reason := Reason} <- Lost]].
 
-%% @doc Returns the name of a process, for people.
+%% @doc Returns the name of a process as text for users.
 -spec process_text({child, term()} | {supervised, atom(), term()}) -> unicode:chardata().
 process_text({child, Name}) -> io_lib:format("child ~0tP", [Name, 8]);
 process_text({supervised, none, _}) -> "a process without a registered supervisor";

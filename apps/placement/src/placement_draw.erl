@@ -227,7 +227,7 @@ to_png(Svg, File) ->
             end
     end.
 
-%% @doc Describes an error for people, with what to do.
+%% @doc Formats an error as text for users, including what to do about it.
 -spec format_error(error()) -> unicode:chardata().
 format_error(no_rsvg) -> "PNG needs the program rsvg-convert (Debian: apt-get install librsvg2-bin); SVG needs nothing";
 format_error({rsvg, Said}) -> ["rsvg-convert: ", string:trim(Said)];
@@ -255,7 +255,7 @@ dendrogram_test() ->
     ?assertNotEqual(nomatch, string:find(flat(dendrogram(Declared, #{})), "level of the tree")),
     ?assertNotEqual("", flat(dendrogram(placement_tree:empty(), #{}))).
 
-%% One node, or equal times everywhere, must not surprise the reader.
+%% The drawing must also look reasonable with a single node, or if all times are equal.
 beside_test() ->
     {ok, Declared} = placement_tree:from_paths([{a, "/x/1"}, {b, "/x/1"}, {c, "/y"}]),
     Text = flat(beside([{"one", Declared}, {"other", Declared}])),

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Holds names with the time at which each is due, so that a tick looks only at what is due. Pure. Called by
-%% {@link placement_child}.
+%% @doc A set of names, each with the time at which it is due, so that a tick only handles the names that are due. Pure.
+%% Called by {@link placement_child}.
 -module(placement_due).
 
 -export([new/0, at/3, pop/2]).

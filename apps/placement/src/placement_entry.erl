@@ -179,7 +179,7 @@ is_option({Name, Ms}) when Name =:= every; Name =:= over -> is_integer(Ms) andal
 is_option({tolerance, Number}) -> is_number(Number) andalso Number >= 0;
 is_option(_) -> false.
 
-%% @doc Tells whether the table holds the value itself rather than a function.
+%% @doc Returns whether the table stores the value itself rather than a function.
 -spec is_kept(definition()) -> boolean().
 is_kept(#{kind := Kind}) -> Kind =:= static.
 
@@ -203,7 +203,7 @@ syntax_test_() ->
     [?_assertMatch({error, Place, _}, text(Text))
      || {Place, Text} <- [{{1, 6}, "[{a, }]."}, {{2, 5}, "[{a, 1},\n {b 2}]."}, {{1, 9}, "[{a, 1}]"}, {{2, 1}, "[{a, 1}].\n[{b, 2}]."},
                           {{3, 1}, "[\n{a,1}\n"}]]
-        %% At the quote or after it: newer OTPs, and late patches of OTP 27, report the latter.
+        %% The position is at the quote or after it, as reported by newer OTP releases and late patches of OTP 27.
         ++ [begin
                 {error, {1, Column}, _} = text(Text),
                 ?_assert(Column =:= 6 orelse Column =:= 7)

@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Evaluates the function of an attribute in a process of its own, with limits on time, memory and size.
+%% @doc Evaluates the function of an attribute in a separate process, with limits on time, memory and size.
 %%
-%% Called by {@link placement_attr}. A function that raises, never returns, fills the memory or returns 100 MB costs
-%% that process, not the server. The result arrives as the exit reason of a monitored process, see {@link outcome/2}.
+%% Called by {@link placement_attr}. If a function raises, never returns, exhausts its memory or returns 100 MB, only that
+%% process is lost, not the server. The result arrives as the exit reason of a monitored process, see {@link outcome/2}.
 -module(placement_eval).
 
 -export([start/1, stop/1, outcome/2, run/2, is_exported/1]).
@@ -54,7 +54,7 @@ shortened(Reason) ->
         false -> Reason
     end.
 
-%% @doc Ends an evaluation whose time is over.
+%% @doc Kills an evaluation that has exceeded its time limit.
 -spec stop(pid()) -> true.
 stop(Pid) -> exit(Pid, kill).
 
@@ -76,7 +76,7 @@ run(Call, LimitMs) ->
         receive {'DOWN', Monitor, process, Pid, Reason} -> outcome(Reason, true) end
     end.
 
-%% @doc Tells whether the function of a call exists now, loading its module if necessary.
+%% @doc Returns whether the function of a call exists now, loading its module if necessary.
 -spec is_exported(call()) -> boolean().
 is_exported({Module, Function, Arguments}) ->
     _ = code:ensure_loaded(Module),
@@ -86,7 +86,7 @@ is_exported({Module, Function, Arguments}) ->
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
 
-%% Makes this many binaries of 1 MiB and keeps them all.
+%% Creates this many binaries of 1 MiB and keeps them all alive.
 hoard(Count) ->
     Kept = [binary:copy(<<N>>, 1 bsl 20) || N <- lists:seq(1, Count)],
     length([Binary || Binary <- Kept, byte_size(Binary) =:= 1 bsl 20]).

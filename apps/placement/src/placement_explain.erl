@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Explains a choice: every constraint on every node and, if there are too few nodes, the reasons. Called by
+%% @doc Explains a choice: the result of each constraint on each node and, if too few nodes suit, the reasons. Called by
 %% {@link placement_choose}, {@link placement} and the command `beamway choose'.
 -module(placement_explain).
 

@@ -61,7 +61,7 @@ dot_vertex({group, _, Labels, Children} = Group, Number, Names) ->
 dot_vertex({leaf, Node}, Number, Names) ->
     {dot_node(Number, ellipse, members([Node], Names)), Number + 1}.
 
-%% Nodes next to groups are not a cluster, so each is attached to its group separately.
+%% Nodes that have groups as siblings do not form a cluster, so each is attached to its parent group separately.
 dot_below({group, alone, _, Leaves}, Above, Number, Names) ->
     lists:mapfoldl(fun(Leaf, N) -> dot_below(Leaf, Above, N, Names) end, Number, Leaves);
 dot_below(Child, Above, Number, Names) ->

@@ -5,11 +5,11 @@
 
 -export([is_in/2, kill/1]).
 
-%% Most families are read completely in this time and are then ended parents first. It is less than the margin of the
-%% shortest lease (20 ms).
+%% Most families are read completely within this time and are then killed, parents first. It is shorter than the safety
+%% margin of the shortest lease (20 ms).
 -define(FIRST_MS, 5).
 -define(ALL_MS, 60000).
-%% The most processes that read at the same time.
+%% The maximum number of processes that read at the same time.
 -define(READERS_MAX, 1000).
 
 -record(walk, {family = #{} :: #{pid() => true},
@@ -19,8 +19,8 @@
                open = 0 :: non_neg_integer(),                                     %% how many were asked and have not answered yet
                strangers = #{} :: #{pid() | undefined => [{pid(), [pid() | port()]}]}}).  %% by parent
 
-%% @doc Tells whether a process is the head of the family or was started by a member of it. All processes on the way
-%% up to the head must still run. Processes on other nodes are never members.
+%% @doc Returns whether a process is the head of the family or was started by a member of it. All processes on the path
+%% up to the head must still be alive. Processes on other nodes are never members.
 -spec is_in(pid(), Head :: pid()) -> boolean().
 is_in(Head, Head) -> true;
 is_in(Pid, Head) when node(Pid) =:= node() ->
@@ -31,8 +31,8 @@ is_in(Pid, Head) when node(Pid) =:= node() ->
 is_in(_, _) -> false.
 
 %% @doc Kills a process, and with it those that it has started and that are linked to it or to each other, which would
-%% otherwise end at a time of their own. Processes that it has started without a link stay, and so do those that are
-%% linked to it but were started by others.
+%% otherwise exit only later. Processes that it has started without a link survive, and so do those that are linked to it
+%% but were started by others.
 %%
 %% Returns within a few milliseconds, when the head and all members found so far have been killed. The others are
 %% killed in the background as they are found: those of a large family, and those behind a process that does not
@@ -76,7 +76,7 @@ step(#walk{open = Open} = Walk, Ms) ->
     after Ms -> Walk
     end.
 
-%% Each process is read by a process of its own, because process_info waits until the process handles signals, which
+%% Each process is read by a separate process, because process_info waits until the process handles signals, which
 %% does not happen during a native call.
 asked(Pid, #walk{asked = Asked, open = Open} = Walk) when is_pid(Pid), node(Pid) =:= node(), not is_map_key(Pid, Asked) ->
     Self = self(),

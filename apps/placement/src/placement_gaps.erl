@@ -34,7 +34,7 @@ symmetric(Above) ->
                                       Value -> Value
                                   end || J <- Places]) || I <- Places]).
 
-%% If no third node was measured with both, the two count as far apart.
+%% If no third node was measured with both, the two nodes are assumed to be far apart.
 estimate(I, J, Rows, Known, Most) ->
     case bounds(element(I, Known), element(J, Rows), infinity, []) of
         {infinity, []} -> Most;

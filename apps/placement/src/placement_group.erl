@@ -6,9 +6,9 @@
 %% counts, so members that were apart agree again when they meet (at nodeup they send each other the groups that they
 %% share). Until then two members may give different answers, so use a lease or a lock where that matters. A change is
 %% sent on its own. Every ten seconds a member compares a digest of each group with one other member, and if it
-%% differs, both send everything they have. A name ends with its process, which is watched by every member connected
-%% to the process's node. It also ends when that node leaves the group. A name that was taken from a living process is
-%% not remembered, because the process's own node knows and takes it from every member that still has it. A node
+%% differs, both send everything they have. A name is dropped when its process exits, which every member connected to the
+%% process's node monitors, or when that node leaves the group. A name that was removed from a living process is not
+%% remembered, because the process's own node knows this and removes it from every member that still has it. A node
 %% remembers a group that it has left for one to two hours (`group_memory' in the environment). A member that was
 %% apart for longer brings the group back.
 %% Only members of a group talk about it: this server does not connect nodes that have no group in common. For that to
@@ -26,7 +26,7 @@
 -type group() :: term().
 -type stamp() :: {Count :: non_neg_integer(), node()}.
 -type state_of_group() :: #{members := #{node() => {stamp(), in | out}}, names := #{term() => {stamp(), pid() | none}}}.
-%% In messages between members, a name with the process `none' was taken. Only nodes of 0.2.0 and older store that.
+%% In messages between members, a name with the process `none' has been removed. Only nodes of 0.2.0 and older store this.
 
 -define(SERVER, ?MODULE).
 -define(GROUPS, placement_groups). %% {group(), state_of_group()}; a group that this node left stays, with its stamps
@@ -46,7 +46,7 @@
 -spec start_link() -> {ok, pid()} | {error, term()}.
 start_link() -> gen_server:start_link({local, ?SERVER}, ?MODULE, [], []).
 
-%% @doc Makes a group of these nodes, which must include this one.
+%% @doc Creates a group with these nodes, which must include this one.
 -spec new_group(group(), [node()]) -> ok | {error, exists | not_a_member | {bad_nodes, string()}}.
 new_group(Group, Nodes) -> changed(Nodes, {new, Group, Nodes}).
 
@@ -99,7 +99,7 @@ members(Group) ->
 -spec register_name(group(), Name :: term(), pid()) -> yes | no.
 register_name(Group, Name, Pid) when node(Pid) =:= node() -> gen_server:call(?SERVER, {register, Group, Name, Pid}).
 
-%% @doc Takes a name back. The node of the process is asked first; if it is connected and does not answer in five
+%% @doc Unregisters a name. The node of the process is asked first; if it is connected but does not answer within five
 %% seconds, this exits as `gen_server:call/2' does.
 -spec unregister_name(group(), Name :: term()) -> ok.
 unregister_name(Group, Name) ->
@@ -111,8 +111,8 @@ unregister_name(Group, Name) ->
             gen_server:call(?SERVER, Request)
     end.
 
-%% Nodes of 0.2.0 and older do not know this request, and they do not need it because they remember the names that
-%% were taken.
+%% Nodes of 0.2.0 and older do not support this request, and they do not need it because they remember the names that
+%% have been removed.
 unregister_there(Node, Request) ->
     try gen_server:call({?SERVER, Node}, Request)
     catch exit:{{nodedown, _}, _} -> ok
@@ -248,7 +248,7 @@ handle_info({'DOWN', Monitor, process, Pid, Reason}, #state{monitors = Monitors,
         {{Group, Name} = Key, Rest} ->
             Left = State#state{monitors = Rest, watched = maps:remove(Key, Watched)},
             case Reason of
-                %% The process may live, and its node may even be connected again by now.
+                %% The process may still be alive, and its node may even be connected again by now.
                 noconnection -> {noreply, watched(Group, Name, Pid, Left)};
                 _ ->
                     ok = ended(Group, Name, Pid),
@@ -314,12 +314,12 @@ merge(#{members := Members, names := Names}, #{members := OtherMembers, names :=
 
 latest(One, Other) -> maps:merge_with(fun(_, A, B) -> later(A, B) end, One, Other).
 
-%% With equal stamps `none' counts, because it means that the node of the process has taken the name.
+%% With equal stamps `none' wins, because it means that the node of the process has removed the name.
 later({Stamp, none} = A, {Stamp, _}) -> A;
 later({Stamp, _}, {Stamp, none} = B) -> B;
 later(A, B) -> max(A, B).
 
-%% Returns the names that this node gave its processes and has taken back, but that others still have.
+%% Returns the names that this node gave to its processes and has removed since, but that other nodes still have.
 taken(#{names := Names}, #{names := Mine} = Known, #state{began = Began}) ->
     case is_in(node(), Known) of
         true -> maps:from_list([{Name, {Stamp, none}} || {Name, {{Count, _} = Stamp, Pid}} <- maps:to_list(Names),
@@ -330,7 +330,7 @@ taken(#{names := Names}, #{names := Mine} = Known, #state{began = Began}) ->
 is_older(none, _) -> true;
 is_older({Mine, _}, Stamp) -> Mine < Stamp.
 
-%% Drops names that were taken and names of processes whose node has left; all names if this node has left.
+%% Drops names that have been removed, and names of processes whose node has left; drops all names if this node has left.
 settled(#{members := Members, names := Names} = State) ->
     case is_in(node(), State) of
         true -> State#{names := maps:filter(fun(_, {_, Pid}) -> is_pid(Pid) andalso said_of(node(Pid), Members) =/= out end, Names)};
@@ -391,7 +391,7 @@ buried(All) -> [Left || {_, Known} = Left <- All, not is_in(node(), Known)].
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
 
-%% All members agree, in whatever order changes arrive and however often.
+%% All members agree, regardless of the order in which changes arrive, and of how often they arrive.
 merge_test() ->
     A = #{members => #{a => {{1, a}, in}, b => {{1, a}, in}}, names => #{}},
     B = #{members => #{b => {{2, b}, out}}, names => #{n => {{3, b}, none}}},

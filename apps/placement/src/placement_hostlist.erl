@@ -8,7 +8,7 @@
 
 -type error() :: {hostlist, Text :: string(), Why :: string()}.
 
-%% No cluster has more hosts, and a typing error in a range must not fill the memory.
+%% No cluster has more hosts than this, and a typo in a range must not exhaust the memory.
 -define(MOST, 100000).
 
 %% @doc Returns the hosts, in the order of the list.
@@ -63,7 +63,7 @@ number(Text) ->
         false -> throw("'" ++ Text ++ "' is no number")
     end.
 
-%% @doc Returns the list of some hosts; consecutive numbers become ranges.
+%% @doc Returns the host list for these hosts; consecutive numbers become ranges.
 -spec compress([string()]) -> string().
 compress(Hosts) ->
     Runs = runs([split(Host) || Host <- Hosts]),
@@ -96,7 +96,7 @@ breaks(Hosts) ->
     {Ends, _} = lists:mapfoldl(fun(Length, Sum) -> {Sum + Length, Sum + Length} end, 0, Lengths),
     lists:droplast([0 | Ends]) -- [0].
 
-%% @doc Describes an error for people.
+%% @doc Formats an error as text for users.
 -spec format_error(error()) -> unicode:chardata().
 format_error({hostlist, Text, Why}) ->
     io_lib:format("the list of hosts '~ts': ~ts; expected something like node[01-16,20],login1", [Text, Why]).

@@ -90,7 +90,7 @@ numbered(Name, [First | _]) ->
         false -> Name ++ "-" ++ First
     end.
 
-%% @doc Describes an error for people.
+%% @doc Formats an error as text for users.
 -spec format_error(error()) -> unicode:chardata().
 format_error(not_hwloc) -> "this is not hwloc's XML; make it with: lstopo-no-graphics --of xml";
 format_error({unbalanced, Offset}) -> io_lib:format("the XML is cut off or broken (an object at byte ~b does not match)", [Offset]);

@@ -122,7 +122,7 @@ paths([Line | Lines], Number, Paths) ->
         _ -> {error, {path_line, Number, Line}}
     end.
 
-%% @doc Describes an error for people, with what to do.
+%% @doc Formats an error as text for users, including what to do about it.
 -spec format_error(error()) -> unicode:chardata().
 format_error({file, File, Reason}) -> io_lib:format("cannot read ~ts: ~ts", [File, file:format_error(Reason)]);
 format_error({unknown_kind, File}) ->
@@ -173,7 +173,7 @@ kinds_test_() ->
      || {Kind, Text} <- [{paths, "# all\na@h /x/1\nb@h /x/2\n"}, {term, "{network, n, [{node, a@h}, {node, b@h}]}."}, {hostlist, "a@h,b@h"},
                          {yaml, "- topology: t\n  tree:\n    switches:\n    - switch: s\n      nodes: a@h,b@h\n"}]].
 
-%% Ranges that overlap name a host twice, which Slurm takes as once.
+%% Overlapping ranges name a host twice, which Slurm counts only once.
 overlapping_hosts_test() ->
     {ok, Tree, []} = text(hostlist, "n[1-2],n[2-3],n1", #{}),
     ?assertEqual([n1, n2, n3], placement_tree:nodes(Tree)).

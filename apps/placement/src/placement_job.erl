@@ -20,8 +20,8 @@
 -define(BATCHES, 5).
 -define(PUBLISH_TRIES, 10).
 
-%% @doc Measures these nodes in the given modes, makes the tree and publishes it. With a single node, or without a
-%% mode, nothing is measured, and the tree is made from the place that each node reports ({@link placement_place}).
+%% @doc Measures these nodes in the given modes, builds the tree and publishes it. With a single node, or without a
+%% mode, nothing is measured, and the tree is built from the place that each node reports ({@link placement_place}).
 -spec prepare([node(), ...], [placement_probe:mode()]) -> {ok, prepared()} | {error, unicode:chardata()}.
 prepare(Nodes, Modes) when tl(Nodes) =:= []; Modes =:= [] ->
     case placement_place:tree(Nodes) of
@@ -50,7 +50,7 @@ pair_text({_, A, B, Reason}) -> io_lib:format("~ts to ~ts: ~0tP", [A, B, Reason,
 
 published(Nodes, Prepared) -> published(Nodes, Prepared, ?PUBLISH_TRIES).
 
-%% Tries again, because a connection may be lost and reopened while the nodes of a job meet.
+%% Retries, because a connection may be lost and reopened while the nodes of a job connect to each other.
 published(Nodes, #{tree := Tree} = Prepared, Tries) ->
     case placement:set_topology(Tree, Nodes) of
         {ok, _, []} -> {ok, Prepared#{nodes => length(Nodes)}};
@@ -58,7 +58,7 @@ published(Nodes, #{tree := Tree} = Prepared, Tries) ->
         {ok, _, [Without | _]} -> {error, io_lib:format("node ~ts did not take the tree; does placement run there?", [Without])}
     end.
 
-%% @doc Waits until this node has a tree that contains it. `Gone' tells whether the nodes that could send one have
+%% @doc Waits until this node has a tree that contains it. `Gone' returns whether the nodes that could send a tree are
 %% gone.
 -spec await(Ms :: non_neg_integer(), Gone :: fun(() -> boolean())) -> ok | {error, timeout | gone}.
 await(Ms, Gone) -> awaited(erlang:monotonic_time(millisecond) + Ms, Gone).

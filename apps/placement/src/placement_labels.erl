@@ -4,7 +4,7 @@
 
 -export([of_values/1, of_logs/2, measured/2, ordered/1]).
 
-%% Logarithms are whole numbers in which 65536 means 1.0.
+%% Logarithms are fixed-point integers in which 65536 means 1.0.
 -define(UNIT, 65536).
 
 %% @doc Returns the labels of a group, given the times between its children in microseconds.

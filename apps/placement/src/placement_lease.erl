@@ -1,10 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Leases: each node itself decides what it accepts, so that many callers that chose it at the same moment do not
-%% all start something there.
+%% @doc Leases: each node itself decides what it accepts, so that callers that choose the node at the same moment do not
+%% all start a process there.
 %%
 %% The target grants a lease after it has checked the predicate once more against its own attributes, and checked that
 %% the claims fit. With a claim `#{slots => 1}', for example, all leases together may claim at most the value of the
-%% attribute `slots'. A lease ends after its time to live (5 s), with its holder, or when it is released. A lease that
+%% attribute `slots'. A lease ends after its time to live (5 s), when its holder exits, or when it is released. A lease that
 %% was handed over to a process on the target lives as long as that process. The attribute `leases' counts the leases.
 %% A node with taints refuses unless the predicate tolerates them (`{tolerates, Taints}').
 %% Checks run in processes of their own, at most 1000 at once. A lease that is granted during a check may change what
@@ -82,7 +82,7 @@ reserve_all(Wanted, Require, Options) ->
 -spec bad_claim(#{term() => term()}) -> none | bad_claim().
 bad_claim(Claims) -> hd([{bad_claim, Name, Amount} || {Name, Amount} <- maps:to_list(Claims), not is_claim(Name, Amount)] ++ [none]).
 
-%% A negative claim would give others more than there is.
+%% A negative claim would let others claim more than there is.
 is_claim(Name, Amount) -> is_atom(Name) andalso is_number(Amount) andalso Amount >= 0.
 
 asked(Wanted, Require, Options) ->
@@ -108,7 +108,7 @@ asking(Caller, Alias, Node, Request) ->
     receive
         taken -> ok;
         late -> _ = [release(Lease) || {ok, Lease} <- [Answer]];
-        %% The lease ends with its holder, so there is nothing to give back.
+        %% The lease ends when its holder exits, so there is nothing to release.
         {'DOWN', Monitor, process, Caller, _} -> ok
     end.
 
@@ -129,7 +129,7 @@ answer({reply, Reply}) -> Reply;
 answer({error, {noconnection, _}}) -> {error, nodedown};
 answer({error, _}) -> {error, no_server}.
 
-%% @doc Gives a lease back. It is not an error if the lease has ended.
+%% @doc Releases a lease. It is not an error if the lease has already ended.
 -spec release(lease()) -> ok.
 release({placement_lease, Node, Reference}) -> gen_server:cast({?SERVER, Node}, {release, Reference}).
 
@@ -237,7 +237,7 @@ checked_again(_, State) -> State.
 -dialyzer({nowarn_function, check/2}).
 check(Claims, Require) -> spawn_monitor(fun() -> exit({?MODULE, checked(Claims, Require)}) end).
 
-%% Runs in a process of its own, because it waits for the node's own attributes.
+%% Runs in a separate process, because it waits for the node's own attributes.
 checked(Claims, Require) ->
     {ok, Compiled} = placement_pred:compile(Require),
     Parts = placement_pred:conjuncts(Compiled) ++ placement_pred:tolerance(Compiled),

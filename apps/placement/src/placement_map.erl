@@ -243,7 +243,7 @@ parts({group, _, _, Children}, Numbers) ->
         Parts -> Parts
     end.
 
-%% A process of its own leaves the caller's random numbers and heap as they are.
+%% A separate process leaves the caller's random number state and heap unchanged.
 in_own_process(Fun) ->
     {Pid, Monitor} = helper(Fun),
     receive
@@ -258,7 +258,7 @@ helper(Fun) ->
     _ = guard(Pid),
     Helper.
 
-%% Ends the mapping when its caller ends.
+%% Kills the mapping process when its caller exits.
 guard(Pid) ->
     Caller = self(),
     spawn(fun() ->
@@ -311,7 +311,7 @@ atomics_size(Atomics) ->
     #{size := Size} = atomics:info(Atomics),
     Size.
 
-%% Runs the second function in a process of its own.
+%% Runs the second function in a separate process.
 beside(Here, There) ->
     {Pid, Monitor} = helper(There),
     ok = Here(),
@@ -400,7 +400,7 @@ misfit(Blocks, {_, Loads}, Most) ->
         [V | _] -> V
     end.
 
-%% @doc Describes an error for people.
+%% @doc Formats an error as text for users.
 -spec format_error(error()) -> unicode:chardata().
 format_error({bad_graph, Value, Expected}) -> io_lib:format("the graph has ~0tP; expected ~ts", [Value, 12, Expected]);
 format_error({bad_option, {Key, Value}, Expected}) -> io_lib:format("the option ~0tp is ~0tP; expected ~ts", [Key, Value, 12, Expected]);

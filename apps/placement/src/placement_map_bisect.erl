@@ -13,8 +13,8 @@
 
 -type bound() :: {Target :: number(), Most :: non_neg_integer()}.
 
-%% @doc Returns the vertices of both sides, from the best of `Tries' tries. A side stays too full only if no move
-%% could help.
+%% @doc Returns the vertices of both sides, from the best of `Tries' attempts. A side exceeds its bound only if no move
+%% could prevent that.
 -spec sides(placement_map_graph:graph(), bound(), bound(), Tries :: pos_integer()) -> {[pos_integer()], [pos_integer()]}.
 sides({_, Loads} = Graph, {Target, Most0}, {_, Most1}, Tries) ->
     Total = lists:sum(tuple_to_list(Loads)),
@@ -110,7 +110,7 @@ refined({Arcs, Loads} = Graph, Sides, {_, Most0, Most1}) ->
     Context = {Arcs, Loads, Sides, Gains, none, Most0, Most1, Widest, 100 + Count div 20},
     passes(?PASSES, Boundary, Load0, Load1, {excess(Load0, Load1, Most0, Most1), Cut}, Context).
 
-%% Makes passes until one finds nothing better.
+%% Makes passes until one of them finds no improvement.
 passes(0, _, _, _, Best, _) -> Best;
 passes(Left, Boundary, Load0, Load1, {Excess, Cut} = Start, {Arcs, Loads, Sides, Gains, _, _, _, _, _} = Context) ->
     %% Inner vertices are moved only if a side is too full.

@@ -2,7 +2,7 @@
 %% @doc A checked table of round-trip times between nodes, in microseconds. It is square and symmetric (the smaller of
 %% both directions counts), all times are above 0, and measured pairs connect every node to every other. Pure.
 %%
-%% It is made from what {@link placement_probe} measured or from a file, and {@link placement_cluster} makes trees
+%% It is built from measurements by {@link placement_probe} or from a file, and {@link placement_cluster} builds trees
 %% from it. A pair that was not measured is a gap (`undefined'), which does not mean that it is far apart:
 %% {@link filled/1} estimates it from the others. {@link drop_gaps/2} leaves out the nodes that no measured pair
 %% connects to the rest.
@@ -28,12 +28,12 @@
 
 -define(SHOWN_APART, 5).
 
-%% @doc Makes the matrix from rows, one for each node in their order. The values on the diagonal are ignored.
+%% @doc Builds the matrix from rows, one for each node in their order. The values on the diagonal are ignored.
 -spec from_rows([node()], [[value()]]) -> {ok, matrix()} | {error, error()}.
 from_rows(Nodes, Rows) ->
     checked(fun() -> joined(raw(Nodes, Rows)) end).
 
-%% @doc Makes the matrix from pairs; pairs that are not listed are gaps.
+%% @doc Builds the matrix from pairs; pairs that are not listed are gaps.
 -spec from_pairs([{node(), node(), value()}]) -> {ok, matrix()} | {error, error()}.
 from_pairs(Pairs) ->
     checked(fun() ->
@@ -46,7 +46,7 @@ from_pairs(Pairs) ->
 check_pair({A, B, _}) when is_atom(A), is_atom(B) -> ok;
 check_pair(Other) -> throw({bad_pair, Other}).
 
-%% @doc Returns the matrix of the largest set of nodes that measured pairs connect, and the nodes outside of it.
+%% @doc Returns the matrix for the largest set of nodes that are connected by measured pairs, and the nodes outside of it.
 -spec drop_gaps([node()], [[value()]]) -> {ok, matrix(), Dropped :: [node()]} | {error, error()}.
 drop_gaps(Nodes, Rows) ->
     checked(fun() ->
@@ -200,7 +200,7 @@ sub(#{nodes := Nodes, rows := Rows}, Some) ->
     Places = [maps:get(Node, Index) || Node <- Some],
     made(list_to_tuple(Some), list_to_tuple([list_to_tuple([element(J, element(I, Rows)) || J <- Places]) || I <- Places])).
 
-%% @doc Describes an error for people, with what to do.
+%% @doc Formats an error as text for users, including what to do about it.
 -spec format_error(error()) -> unicode:chardata().
 format_error(no_nodes) ->
     "there is no node in the table; measure at least one";

@@ -38,9 +38,9 @@
 
 -define(FLOOR, 0.15).
 -define(A0, 2.0).
-%% How many times the estimates of missing pairs are improved, at most.
+%% The maximum number of times that the estimates of missing pairs are improved.
 -define(REFINEMENTS, 4).
-%% Logarithms are whole numbers here; 65536 means 1.0.
+%% Logarithms are fixed-point integers here; 65536 means 1.0.
 -define(UNIT, 65536).
 
 -record(group, {parent :: none | pos_integer(),
@@ -216,7 +216,7 @@ collapse_edge(Child, Groups, Weighing) ->
         false -> Groups
     end.
 
-%% Tells whether to merge this group into the one above, because the whole description gets shorter or the two are one
+%% Returns whether to merge this group into the one above, because the whole description gets shorter or the two are one
 %% level.
 gain(Child, Groups, Weighing) ->
     #{Child := #group{parent = Parent, pairs = Pairs, mean = Low, cost = ChildCost} = Group} = Groups,

@@ -17,7 +17,7 @@
 matrix(#{nodes := Nodes} = Measured, Mode, Statistic) ->
     placement_matrix:from_rows(Nodes, rows(Measured, Mode, Statistic)).
 
-%% @doc Returns the matrix without the nodes that no measured pair connects to the others, and these nodes.
+%% @doc Returns the matrix without the nodes that no measured pair connects to the others, and the list of these nodes.
 -spec joined_matrix(placement_probe:measured(), placement_probe:mode(), statistic()) ->
           {ok, placement_matrix:matrix(), [node()]} | {error, placement_matrix:error()}.
 joined_matrix(#{nodes := Nodes} = Measured, Mode, Statistic) ->
@@ -179,7 +179,7 @@ time(Number, Cell) ->
 
 text(Format, Arguments) -> lists:flatten(io_lib:format(Format, Arguments)).
 
-%% @doc Describes an error for people.
+%% @doc Formats an error as text for users.
 -spec format_error(error()) -> unicode:chardata().
 format_error({csv, Line, Why}) -> io_lib:format("line ~b: ~ts", [Line, Why]);
 format_error(not_an_object) -> "this is no object; expected what `beamway topology measure' stores";

@@ -1,12 +1,12 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Moves a gen_server or gen_statem to another node: what runs inside the old and the new process.
 %%
-%% A system message of {@link sys} (`replace_state') enters both processes, so each is between two callbacks and its
-%% state is available. The old process then waits, and so do its messages. The new one, which its start function has
-%% made, asks it for the state. The old process's `commit' decides: before it the old process can resume as if nothing
-%% had happened, and after it the old process only forwards. The new process handles no message before the commit, so
-%% at most one of the two acts. {@link placement_child_keeper} or {@link placement_drain} controls the move and
-%% decides who may commit and when the old process may resume.
+%% The code gets into both processes with a system message of {@link sys} (`replace_state'), so each of them is between
+%% two callbacks and its state is available. The old process then waits, and its messages stay queued. The new process,
+%% created by its start function, asks the old one for the state. The `commit' by the old process decides: until then it
+%% can resume as if nothing had happened, and afterwards it only forwards messages. The new process handles no message
+%% before the commit, so at most one of the two acts. {@link placement_child_keeper} or {@link placement_drain} controls
+%% the move and decides who may commit and when the old process may resume.
 %%
 %% The steps: `hold' the old one; start the new one; `arrive' (state from old to new, `placement_handoff/3' on both
 %% nodes); `ready' to the old one; the old one commits, sends `go' to the new one, and forwards the queued messages,
@@ -21,29 +21,30 @@
 -optional_callbacks([placement_handoff/3]).
 
 %% `leave' runs in the old process, with its state as `sys:get_state/1' shows it, and returns what the new process
-%% gets. It must not have any effect, because the process may have to stay. The third element names things that the
+%% gets. It must not have side effects, because the process may have to stay. The third element names things that the
 %% old process has and the new one creates again: `links', `monitors', `tables' or `ports'. A process that has any of
 %% these and does not name them stays. `arrive' runs in the new process, with what the old one gave, and returns the
 %% state.
 -callback placement_handoff(leave, State :: term(), #{to := node()}) -> {ok, Given :: term()} | {ok, Given :: term(), Handled :: [links | monitors | tables | ports]} | {stay, Reason :: term()};
                            (arrive, Given :: term(), #{from := node(), vsn := term(), state := Fresh :: term()}) -> {ok, State :: term()} | {error, Reason :: term()}.
 
-%% A waiting old process, which only listens to this alias.
+%% An old process that waits and accepts messages only through this alias.
 -opaque held() :: {Alias :: reference(), pid()}.
 -type reason() :: {no_answer, Ms :: non_neg_integer()} | {has, links | monitors | tables | ports, [term()]} | {stays, term()} | {bad_handoff, node(), term()} | ended.
-%% Whether the new process may act if the old one ends without a word: `lease' if a lease allows it, `commit' if not.
+%% Whether the new process may act if the old one exits without sending anything: `lease' if a lease permits it, `commit'
+%% if not.
 -type policy() :: lease | commit.
 
-%% How long the new process waits at most for the last message of the old one.
+%% The maximum time for which the new process waits for the last message of the old one.
 -define(GO_MS, 5000).
 %% A key in the dictionary of a process that forwards.
 -define(FORWARDS, '$placement_forwards').
 
-%% @doc Tells whether the process has a callback module that exports `placement_handoff/3'.
+%% @doc Returns whether the process has a callback module that exports `placement_handoff/3'.
 -spec is_willing(pid()) -> boolean().
 is_willing(Pid) ->
     case dictionary(Pid) of
-        %% The process has moved already.
+        %% The process has already moved.
         #{?FORWARDS := _} -> false;
         #{'$initial_call' := {Module, init, 1}} when is_atom(Module) -> erlang:function_exported(Module, placement_handoff, 3);
         #{} -> false
@@ -65,9 +66,8 @@ dictionary(Pid) ->
 
 %%% The old process
 
-%% @doc Enters a process on this node, which waits from then on. If it does not answer within `Ms' milliseconds,
-%% because it is in a longer callback, it continues untouched. The process monitors the caller and resumes if the
-%% caller ends.
+%% @doc Suspends a process on this node. If it does not answer within `Ms' milliseconds, because it is in a longer
+%% callback, it continues unaffected. The process monitors the caller and resumes if the caller exits.
 -spec hold(pid(), To :: node(), Ms :: non_neg_integer()) -> {held, held()} | {refused, reason()}.
 hold(Pid, To, Ms) ->
     Entered = atomics:new(1, []),
@@ -75,7 +75,7 @@ hold(Pid, To, Ms) ->
     Answer = alias(),
     Monitor = monitor(process, Pid),
     system(Pid, fun(State) ->
-        %% If this fails, the caller no longer waits.
+        %% If this fails, the caller has stopped waiting.
         case atomics:compare_exchange(Entered, 1, 0, 1) of
             ok -> leaving(State, To, Caller, Answer);
             _ -> State
@@ -184,7 +184,7 @@ belongings(Caller) ->
      {monitors, [Monitored || {_, Monitored} <- Monitors]},
      {tables, [ets:info(Table, name) || Table <- ets:all(), ets:info(Table, owner) =:= Self]}].
 
-%% sys catches exceptions in the function, so the process must end outside of it.
+%% sys catches exceptions in the function, so the process must exit outside of it.
 -spec ends(term()) -> no_return().
 ends(Reason) -> proc_lib:hibernate(?MODULE, ended, [Reason]).
 
@@ -204,7 +204,8 @@ commit(New, Go, Watcher, Caller) ->
     self() ! {?MODULE, flushed, Monitor},
     proc_lib:hibernate(?MODULE, forwarding, [{New, Monitor, Parent, Caller, Watcher, is_statem(callback_module(self()))}]).
 
-%% What the new process creates again, according to the callback module, ends as if the old process had ended.
+%% Whatever the callback module has named as created again by the new process is released here, as if the old process had
+%% exited.
 let_go(Belongings) ->
     Has = fun(What) -> proplists:get_value(What, Belongings, []) end,
     _ = [catch port_close(Port) || Port <- Has(ports)],
@@ -222,11 +223,11 @@ forwarding({New, Monitor, Parent, Caller, Watcher, IsStatem} = Stub) ->
     receive
         {?MODULE, flushed, Monitor} -> Watcher ! {?MODULE, flushed, New}, ok;
         {'EXIT', From, Reason} when From =:= Parent; From =:= Caller -> exit(Reason);
-        %% Callers that wait for an answer must notice that the new process has ended. If this process ended by
-        %% itself, a supervisor would start it again.
+        %% Callers that wait for a reply must notice that the new process has exited. If this process exited, its
+        %% supervisor would restart it.
         {'DOWN', Monitor, process, _, _} when is_pid(Parent), Parent =/= Caller -> _ = spawn(placement_drain, retire, [Parent, self()]), ok;
         {'DOWN', Monitor, process, _, Reason} -> exit(Reason);
-        %% This is a time-out of gen_statem itself, which the new process would take for a message.
+        %% This is an internal timeout of gen_statem, which the new process would mistake for a message.
         {timeout, Timer, _} when IsStatem, is_reference(Timer), node(Timer) =:= node() -> ok;
         Message -> New ! Message, ok
     end,
@@ -269,7 +270,7 @@ arriving(Fresh, OldAlias, Old, Watched, Policy, Caller, Answer) ->
             Caller ! {?MODULE, live, self()},
             State;
         {error, Reason} ->
-            %% The process that controls the move ends this one.
+            %% The process that controls the move kills this one.
             Answer ! {Answer, {refused, {bad_handoff, node(), Reason}}},
             until_ended()
     end.
@@ -315,7 +316,7 @@ ready({OldAlias, _}, New, Go, Policy) ->
     OldAlias ! {OldAlias, {ready, New, Go, self()}},
     ok.
 
-%% @doc Describes for people why a process has not moved.
+%% @doc Formats the reason why a process has not moved as text for users.
 -spec reason_text(term()) -> unicode:chardata().
 reason_text({no_answer, Ms}) -> io_lib:format("it did not answer a system message in ~b ms; it is busy, or is no process of OTP", [Ms]);
 reason_text({has, ports, Ports}) -> io_lib:format("it has ~ts; let placement_handoff(leave, …) name ports as handled, if the new process opens its own", [items("port", Ports)]);

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Plans which processes should rather run elsewhere: a list of moves, the one that saves most first, each with
-%% what it saves over which link. Pure; it moves nothing. Called by {@link placement:advise/2}.
+%% @doc Plans which processes should run on a different node: a list of moves, starting with the one that saves the most,
+%% each with the traffic it saves per link. Pure; it moves nothing. Called by {@link placement:advise/2}.
 -module(placement_moves).
 
 -export([moves/3, to_text/1]).

@@ -1,11 +1,11 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Samples who talks to whom: traces the sends of some processes in short windows and counts bytes per pair.
-%% Called by {@link placement:observe/2}. Nothing is traced outside of a call.
+%% @doc Samples which processes send to each other: traces the sends of some processes in short windows and counts the
+%% bytes per pair. Called by {@link placement:observe/2}. Nothing is traced outside of a call.
 %%
 %% On each node one process traces for one fifth of the time: it switches tracing on for a window and off for four. It
 %% ends a window early when it has seen a certain number of messages. The bytes of a message are those of its external
-%% format, scaled to the whole time. When the caller's node goes down, or the time is over, the tracer ends, and
-%% tracing ends with it.
+%% format, scaled to the whole time. When the caller's node goes down, or the time is over, the tracer exits, which also
+%% ends tracing.
 -module(placement_observe).
 
 -export([observe/2, busiest/2]).
@@ -82,7 +82,7 @@ graph(Pids, Answers) ->
     [{From, To, Bytes} || {{From, To}, Bytes} <- lists:sort(maps:to_list(Sums))].
 
 -dialyzer({nowarn_function, local/2}).
-%% @private Runs in a process of `erpc'. The tracer and this process watch each other.
+%% @private Runs in a process started by `erpc'. The tracer and this process monitor each other.
 -spec local([pid()], Ms :: pos_integer()) -> {#{{pid(), term()} => pos_integer()}, [{{atom(), node()}, pid()}], [{pid(), term()}], non_neg_integer()}.
 local(Pids, Ms) ->
     Named = [{{Name, node()}, Pid} || Pid <- Pids, {registered_name, Name} <- [process_info(Pid, registered_name)], is_atom(Name)],
@@ -148,7 +148,7 @@ window(End, Monitor, Sent, Number) ->
 full_name(Name) when is_atom(Name) -> {Name, node()};
 full_name(To) -> To.
 
-%% Collects what was sent before tracing was off.
+%% Collects the messages that were sent before tracing was switched off.
 drained() ->
     receive Trace when element(1, Trace) =:= trace -> drained()
     after 0 -> ok

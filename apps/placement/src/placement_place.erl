@@ -32,7 +32,7 @@ own_path() ->
             path(fun os:getenv/1, labels(), Host) ++ bound()
     end.
 
-%% If the node may run on all processors, no program is started.
+%% If the node may run on all processors, lstopo is not run.
 bound() ->
     case {allowed_units(), units("/sys/devices/system/cpu/online", "^(\\S+)")} of
         {[_ | _] = Allowed, Online} when Allowed =/= Online -> inside(os:find_executable("lstopo-no-graphics"), Allowed);
@@ -112,7 +112,7 @@ labels() ->
         {error, _} -> <<>>
     end.
 
-%% @doc Makes the tree from what these nodes report. The error names the nodes that did not answer within five
+%% @doc Builds the tree from what these nodes report. The error names the nodes that did not answer within five
 %% seconds, or on which placement is not installed.
 -spec tree([node(), ...]) -> {ok, placement_tree:tree()} | {error, {no_place, [node(), ...]} | placement_tree:error()}.
 tree(Nodes) -> declared(lists:zip(Nodes, erpc:multicall(Nodes, ?MODULE, own_path, [], ?ASK_MS))).

@@ -24,14 +24,14 @@
 
 -callback select([scored(node())], Count :: pos_integer(), Query :: map()) -> [node()].
 
-%% @doc Tells whether a term is a policy.
+%% @doc Returns whether a term is a policy.
 -spec is_policy(term()) -> boolean().
 is_policy({choices, K}) -> is_integer(K) andalso K > 0;
 is_policy({top, Fraction}) -> is_number(Fraction) andalso Fraction > 0 andalso Fraction =< 1;
 is_policy({module, Module}) -> is_atom(Module);
 is_policy(Policy) -> lists:member(Policy, [two_choices, cached_two, sqrt_choices, random, least]).
 
-%% @doc Tells whether the attributes of the drawn nodes must be asked for again.
+%% @doc Returns whether the attributes of the drawn nodes must be asked for again.
 -spec is_live(policy()) -> boolean().
 is_live(two_choices) -> true;
 is_live({choices, _}) -> true;
@@ -89,8 +89,8 @@ share(_, _, Min, Max, Tolerance) when Max - Min =< Tolerance -> 1.0;
 share(min, Value, Min, Max, _) -> (Max - Value) / (Max - Min);
 share(max, Value, Min, Max, _) -> (Value - Min) / (Max - Min).
 
-%% @doc Adds what this node has placed there since to the known load of a node. A policy that does not ask again must
-%% take that into account.
+%% @doc Adds to the known load of a node the placements that this node has made there since. A policy that does not ask
+%% again must take them into account.
 -spec charged(Value :: unknown | number(), OwnPlacements :: non_neg_integer(), Charge :: number()) -> unknown | number().
 charged(unknown, _, _) -> unknown;
 charged(Value, Own, Charge) ->

@@ -158,16 +158,16 @@ tolerance(Compiled) ->
 conjuncts({'and', _, List}) -> lists:append([conjuncts(Inner) || Inner <- List]);
 conjuncts(Other) -> [Other].
 
-%% @doc Tells whether a predicate compares candidates with each other, so that it can only be judged when they are
+%% @doc Returns whether a predicate compares candidates with each other, so that it can only be judged when they are
 %% known.
 -spec is_relative(compiled()) -> boolean().
 is_relative(Compiled) -> lists:any(fun(Leaf) -> element(1, Leaf) =:= relative end, leaves(Compiled)).
 
-%% @doc Returns the parts that the node itself can check with its own attributes.
+%% @doc Returns those parts that a node can check with its own attributes.
 -spec at_target(compiled()) -> [predicate()].
 at_target(Compiled) -> lists:append([of_target(Part) || Part <- conjuncts(Compiled)]).
 
-%% Expressed in a form that nodes of earlier versions can also judge by their own attributes.
+%% Rewrites the predicate in a form that nodes of earlier versions can also evaluate with their own attributes.
 of_target({leaf, _, {affinity, Name, apart}}) when is_atom(Name) -> [{'or', [{Name, missing}, {Name, le, 0}, {Name, false}]}];
 of_target(Part) -> [source(Part) || lists:all(fun(Leaf) -> is_of_attribute(Leaf) andalso element(1, Leaf) =/= relative end, leaves(Part))].
 

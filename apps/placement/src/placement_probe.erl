@@ -178,7 +178,7 @@ left_s(_, 0, _) -> unknown;
 left_s(Start, Measured, Left) ->
     (erlang:monotonic_time(millisecond) - Start) / 1000 / Measured * Left.
 
-%% Runs all pairs of a step at once, each watched by a process of its own. The time limit of a pair begins when all
+%% Runs all pairs of a step at once, each watched by a separate process. The time limit of a pair begins when all
 %% have begun, and late results are missing.
 step(Mode, Pairs, #{limit_ms := LimitMs} = Options) ->
     %% An alias, so that the late messages of a node that was stopped meanwhile are dropped.
@@ -239,7 +239,7 @@ opened(Gate, Waiting, Ready, Ended, _) ->
     _ = [Pid ! {{Gate, Pair}, go} || {Pair, Pid} <- maps:to_list(Ready)],
     {Waiting, Ended}.
 
-%% Returns how each pair ended. Pairs that have not ended when the time is over are ended.
+%% Returns the outcome of each pair. Pairs that have not finished when the time is over are killed.
 ended(Watched, Ended, End) when map_size(Watched) > 0 ->
     receive
         {'DOWN', Monitor, process, _, Reason} when is_map_key(Monitor, Watched) ->

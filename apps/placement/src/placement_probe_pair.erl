@@ -3,7 +3,7 @@
 %% replies.
 %%
 %% The module depends only on OTP and on no other module of this application, because {@link placement_probe} loads it
-%% into nodes that do not have it. Each process ends with the other one, and after a minute of silence at the latest.
+%% into nodes that do not have it. Each process exits when the other one does, or after a minute of silence.
 -module(placement_probe_pair).
 
 -export([run/5, echo/1]).
@@ -64,7 +64,7 @@ round_trips(Count, Echo, Monitor, Left) ->
     after Left -> exit({probe, timeout})
     end.
 
-%% @doc Answers until its partner ends.
+%% @doc Replies to each message until its partner exits.
 -spec echo(pid()) -> ok.
 echo(Partner) ->
     answer(Partner, monitor(process, Partner)).

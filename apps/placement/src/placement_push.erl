@@ -3,9 +3,9 @@
 %%
 %% A subscriber gets `{placement_change, Reference, Node, Version, [{Name, Answer}]}'. The list holds all attributes
 %% at first and with each new version of the node, and later those that changed by more than their tolerance. After
-%% three looks without a message the fourth sends an empty list as a sign of life. Each subscriber chooses the interval
-%% of the looks in milliseconds. A subscription ends with its subscriber. {@link placement_cache:follow/3} subscribes,
-%% and so can anybody with {@link subscribe/5}.
+%% three checks without a message, the fourth sends an empty list as a sign of life. Each subscriber chooses the interval
+%% between checks in milliseconds. A subscription is removed when its subscriber exits. {@link placement_cache:follow/3}
+%% subscribes, and any other process can do so with {@link subscribe/5}.
 -module(placement_push).
 -behaviour(gen_server).
 
@@ -76,7 +76,7 @@ handle_info({unsubscribe, Pid, Reference}, State) ->
 handle_info({look, Id}, #state{subscriptions = All, looks = Looks} = State) ->
     case All of
         #{Id := #subscription{names = Names, every = Every, look = Before} = Subscription} ->
-            %% Without an answer no sign of life is sent, but the next look is still made.
+            %% If there is no answer, no sign of life is sent, but the next check still takes place.
             _ = erlang:send_after(min(Every, ?EVERY_MAX_MS), self(), {look, Id}),
             Look = make_ref(),
             _ = catch attr_server ! {placement, self(), Look, Names},

@@ -16,7 +16,7 @@
 
 %% A group is cut from this ratio on.
 -define(REGRET, 1.2).
-%% Groups with fewer nodes are not judged.
+%% Groups with fewer nodes than this are not examined.
 -define(LEAST, 4).
 
 %% @doc Returns the tree with such groups split and its groups named and labelled again, or the same tree if there are
@@ -28,7 +28,7 @@ refined(Root, Matrix) ->
         Finer -> placement_labels:ordered(placement_labels:measured(Finer, Matrix))
     end.
 
-%% Pairs that were not measured say nothing about nearness; estimates only fill the table of the linkage.
+%% Pairs that were not measured say nothing about nearness; their estimates only fill gaps in the table for the linkage.
 finer({leaf, _} = Leaf, _, _, _) -> Leaf;
 finer({group, Name, Labels, Children}, Regret, Matrix, Filled) ->
     {Leaves, Groups} = lists:partition(fun(Child) -> element(1, Child) =:= leaf end, Children),

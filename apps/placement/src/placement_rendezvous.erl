@@ -10,7 +10,7 @@
 
 -export([ranked/2]).
 
-%% @doc Returns the nodes for a key, the best first; the next ones are for copies, or for when the first is down.
+%% @doc Returns the nodes for a key, the best first; the others can hold copies or take over when the first is down.
 %% Nodes without a weight above 0 are left out, as are those whose weight is too large for floats.
 -spec ranked(Key :: term(), [{node(), Weight :: number()}]) -> [node()].
 ranked(Key, Weighted) ->

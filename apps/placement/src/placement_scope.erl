@@ -41,14 +41,14 @@ start_child(_, #{}) -> {error, {missing, id}}.
 which_children(Scope) ->
     [{Id, case Pid of none -> restarting; _ -> Pid end, Type, Modules} || {#{scope := {Of, Id, Type, Modules}}, _, Pid} <- placement_child:known(), Of =:= Scope].
 
-%% @doc Returns how many children there are, and how many run.
+%% @doc Returns the number of children, and how many of them are running.
 -spec count_children(Scope :: term()) -> [{specs | active | supervisors | workers, non_neg_integer()}].
 count_children(Scope) ->
     Children = which_children(Scope),
     [{specs, length(Children)}, {active, length([Pid || {_, Pid, _, _} <- Children, is_pid(Pid)])},
      {supervisors, length([Id || {Id, _, supervisor, _} <- Children])}, {workers, length([Id || {Id, _, worker, _} <- Children])}].
 
-%% @doc Ends a child for good, as Elixir's DynamicSupervisor does. Call it on one of the child's nodes.
+%% @doc Permanently terminates a child, as Elixir's DynamicSupervisor does. Call it on one of the child's nodes.
 -spec terminate_child(Scope :: term(), Id :: term()) -> ok | {error, not_found | no_majority}.
 terminate_child(Scope, Id) ->
     case placement_child:delete({Scope, Id}) of

@@ -125,7 +125,7 @@ tree(Switches) ->
         Roots ->
             Vertices = [vertex(Root, Known) || Root <- Roots],
             case maps:keys(Known) -- lists:append([names(Vertex) || Vertex <- Vertices]) of
-                %% A second spine has nothing of its own below it.
+                %% A second spine has no hosts or switches below it that are not below the first.
                 [] -> {rooted(hd([[V || V <- Vertices, has_hosts(V)] || lists:any(fun has_hosts/1, Vertices)] ++ [Vertices])), FirstWarnings ++ Warnings};
                 [Lost | _] -> throw({cycle, cycle(Lost, Parents, [])})
             end
@@ -143,7 +143,7 @@ unique(Names) ->
         [Name | _] -> throw({twice, Name})
     end.
 
-%% Returns the first switch above each, and the warnings about the others.
+%% Returns the first switch above each host or switch, and warnings about any others.
 parents(Pairs) ->
     {Parents, Warnings} = lists:foldl(fun({Child, Name}, {Acc, Said}) ->
                                               case Acc of
@@ -185,7 +185,7 @@ to_conf({group, Name, Children}) ->
 above(Name, Groups) ->
     [["SwitchName=", Name, " Switches=", lists:join(",", [Group || {group, Group, _} <- Groups]), "\n"] | [to_conf(Group) || Group <- Groups]].
 
-%% @doc Describes an error for people, with what to do.
+%% @doc Formats an error as text for users, including what to do about it.
 -spec format_error(error()) -> unicode:chardata().
 format_error({line, Number, Why}) -> io_lib:format("line ~b: ~ts", [Number, Why]);
 format_error({unknown_switch, Child, Parent}) ->

@@ -99,7 +99,7 @@ number(Variable, Text) ->
     catch error:badarg -> bad(Variable, Text, "a number from 0")
     end.
 
-%% @doc Describes the error for people.
+%% @doc Formats the error as text for users.
 -spec format_error(error()) -> unicode:chardata().
 format_error({missing, Variable}) -> ["Slurm's variable ", Variable, " is not set, although SLURM_JOB_ID and SLURM_STEP_ID are; was this started by srun?"];
 format_error({bad_value, Variable, Value, Expected}) -> io_lib:format("~ts is '~ts'; expected ~ts", [Variable, Value, Expected]).

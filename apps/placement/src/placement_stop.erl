@@ -16,7 +16,7 @@
 -define(APPLICATION, placement_at_stop).
 -define(POLL_MS, 50).
 
-%% @doc Starts a process that starts the application when the node has booted, and then ends.
+%% @doc Starts a process that starts the application once the node has booted, and then exits.
 -spec start_link() -> {ok, pid()}.
 start_link() -> {ok, proc_lib:spawn_link(?MODULE, await_boot, [])}.
 

@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc The supervisor of the application, and the owner of its tables.
 %%
-%% State that must survive the end of a server is in a table of {@link tables/0}. All tables are made here, so they
+%% State that must survive a server's crash is stored in one of the {@link tables/0}. All tables are created here, so they
 %% live as long as the application. Only the server that is named next to a table writes to it; any process may read
 %% it. The strategy is `one_for_one', because each server can do without the others for a while and finds its state in
 %% its table.

@@ -27,7 +27,7 @@ children(Name) ->
         State when element(1, State) =:= state, is_atom(element(3, State)) -> {error, {supervisor, Name, element(3, State)}};
         _ -> {error, no_supervisor}
     catch
-        %% The supervisor has ended, or a child has ended meanwhile.
+        %% The supervisor has exited, or a child has exited in the meantime.
         _:_ -> {error, no_supervisor}
     end.
 
@@ -72,7 +72,7 @@ started({ok, Pid, _}) when is_pid(Pid) -> {ok, Pid};
 started({error, Reason}) -> {error, Reason};
 started(Other) -> {error, Other}.
 
-%% @doc Ends a child and removes its specification, as if it had never been started.
+%% @doc Terminates a child and removes its specification, as if it had never been started.
 -spec remove(atom(), pid()) -> ok.
 remove(Name, Pid) ->
     _ = case id(Name, Pid) of
@@ -82,7 +82,7 @@ remove(Name, Pid) ->
         end,
     ok.
 
-%% @doc Ends a child so that the supervisor does not start it again.
+%% @doc Terminates a child so that the supervisor does not restart it.
 -spec terminate(atom() | pid(), pid()) -> ok | {error, term()}.
 terminate(Name, Pid) ->
     case id(Name, Pid) of

@@ -76,8 +76,8 @@ answer_test_() ->
     Old = {ok, 1.0, 900, none, 1000, 0.05},
     [?_assertEqual({ok, {ok, 2.5, 1500, none, 17000, 0.05}}, answer(Average, Load, {Old, 700})),
      ?_assertEqual({ok, {ok, 1 bsl 20, 1500, kib, 1000, 1024}}, answer(Memory, Load, {{ok, 7, 900, kib, 1000, 1024}, 700})),
-     %% The node's own answer is too old to describe the attribute, describes another attribute, or is missing; the
-     %% last peer does not know its average.
+     %% The node's own answer is too old, belongs to a redefined attribute, or is missing; the last peer does not know its
+     %% average.
      ?_assertEqual(error, answer(Average, Load, {Old, 60000})),
      [?_assertEqual(error, answer(Average, Load, {Other, 5000}))
       || Other <- [{ok, 1.0, 900, none, 1000, 0}, {ok, 1.0, 900, none, 5000, 0.05}, {ok, 1.0, 900, ratio, 1000, 0.05}, {unknown, missing},

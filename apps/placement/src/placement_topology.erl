@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Holds the tree that this node uses to choose: one at a time, with the number of its epoch.
+%% @doc Stores the tree that this node uses for its choices: one at a time, with its epoch number.
 %%
-%% A choice takes the tree once and uses it to its end, so it never sees half of a change. Nodes join at a declared
-%% path, or by measuring their way down from the root ({@link place/3}), and a node that leaves takes nothing else
-%% with it. The other nodes of the tree are informed of both. A new tree is published only when it is complete. The
+%% A choice reads the tree once and uses it to its end, so it never sees half of a change. Nodes join at a declared
+%% path, or by measuring their way down from the root ({@link place/3}), and removing a node does not affect any other
+%% node. The other nodes of the tree are informed of both. A new tree is published only when it is complete. The
 %% tree with the higher epoch replaces the other. If two nodes publish the same epoch at once, the tree of the node
 %% with the greater name is kept, so all nodes end with the same tree.
 -module(placement_topology).
@@ -21,7 +21,7 @@
 -define(CHANGE_TRIES, 100).
 -define(BACK_OFF_MS, 20).
 
-%% Changes are made one after the other; `changing' tells whether one is under way.
+%% Changes are applied one after the other; `changing' is true while one is in progress.
 -record(state, {changing = false :: boolean(), waiting = queue:new() :: queue:queue({gen_server:from(), change()})}).
 
 -type change() :: {join, node(), placement_tree:path()} | {leave, node()}.
@@ -76,7 +76,7 @@ join(Node, Path) -> gen_server:call(?SERVER, {join, Node, Path}, infinity).
 -spec leave(node()) -> {ok, Epoch :: non_neg_integer()} | {error, too_many_changes}.
 leave(Node) -> gen_server:call(?SERVER, {leave, Node}, infinity).
 
-%% Runs in a process of its own, so that this node can receive the trees of others meanwhile.
+%% Runs in its own process, so that this node can receive trees from other nodes in the meantime.
 changed(Change, After, Tries) ->
     case gen_server:call(?SERVER, {change, Change, After}) of
         {changed, {Epoch, _} = Stamp, Tree, Concerned} ->

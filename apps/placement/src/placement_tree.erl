@@ -37,12 +37,12 @@
 %% `packed' is the root without groups of one child, and `places' the path from its root to each node.
 -type error() :: {bad_path, term(), term()} | {bad_network, term()} | {duplicate_node, node()} | {bad_vertex, term()}.
 
-%% @doc Returns the tree without any node.
+%% @doc Returns the empty tree.
 -spec empty() -> tree().
 empty() ->
     build({group, root, #{}, []}, 0).
 
-%% @doc Makes the tree of declared paths. A node may occur only once.
+%% @doc Builds the tree of declared paths. A node may occur only once.
 -spec from_paths([{node(), path()}] | #{node() => path()}) -> {ok, tree()} | {error, error()}.
 from_paths(Paths) when is_map(Paths) ->
     from_paths(maps:to_list(Paths));
@@ -74,7 +74,7 @@ put_below(Step, Steps, Node, [Other | Rest]) ->
 put_below(Step, Steps, Node, []) ->
     [put_at(Steps, Node, {group, Step, #{}, []})].
 
-%% @doc Makes the tree from the term of the report's library: `{network, Name, [Network | {node, Node}]}'.
+%% @doc Builds the tree from the term of the report's library: `{network, Name, [Network | {node, Node}]}'.
 -spec from_network(term()) -> {ok, tree()} | {error, error()}.
 from_network(Network) ->
     checked(fun() -> as_group(network_vertex(Network)) end).
@@ -95,7 +95,7 @@ to_network(#{root := Root}) ->
 network_term({leaf, Node}) -> {node, Node};
 network_term({group, Name, _, Children}) -> {network, Name, [network_term(Child) || Child <- Children]}.
 
-%% @doc Makes the tree under a vertex, with its labels.
+%% @doc Builds the tree under a vertex, with its labels.
 -spec from_vertex(vertex()) -> {ok, tree()} | {error, error()}.
 from_vertex(Vertex) ->
     checked(fun() -> as_group(checked_vertex(Vertex)) end).
@@ -159,7 +159,7 @@ size(none) -> size(empty());
 size(#{places := Places}) ->
     map_size(Places).
 
-%% @doc Tells whether the tree contains this node.
+%% @doc Returns whether the tree contains this node.
 -spec is_member(tree() | none, node()) -> boolean().
 is_member(none, Node) -> is_member(empty(), Node);
 is_member(#{places := Places}, Node) ->
@@ -345,7 +345,7 @@ without({group, Name, Labels, Children}, Node) ->
         Left -> [{group, Name, Labels, Left}]
     end.
 
-%% @doc Describes an error for people.
+%% @doc Formats an error as text for users.
 -spec format_error(error()) -> unicode:chardata().
 format_error({bad_path, Node, Path}) ->
     io_lib:format("the path of ~tp is ~tp; expected a text such as \"/site/rack/host\" or a list of names", [Node, Path]);

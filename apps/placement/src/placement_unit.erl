@@ -38,16 +38,16 @@ unit(_) -> unknown.
 -spec names() -> [unit()].
 names() -> [byte, kib, mib, gib, tib, hz, khz, mhz, ghz, us, ms, s, minute, ratio, percent, none].
 
-%% @doc Tells whether a term is the name of a unit.
+%% @doc Returns whether a term is the name of a unit.
 -spec is_unit(term()) -> boolean().
 is_unit(Unit) -> is_atom(Unit) andalso unit(Unit) =/= unknown.
 
-%% @doc Tells whether a term is a number with a unit, such as `{4, gib}'.
+%% @doc Returns whether a term is a number with a unit, such as `{4, gib}'.
 -spec is_quantity(term()) -> boolean().
 is_quantity({Number, Unit}) when is_number(Number) -> is_unit(Unit);
 is_quantity(_) -> false.
 
-%% @doc Tells whether a term is a number that is safe in float arithmetic. No float holds 2^1024, or the difference of
+%% @doc Returns whether a term is a number that is safe in float arithmetic. No float holds 2^1024, or the difference of
 %% 1.0e308 and -1.0e308.
 -spec is_measure(term()) -> boolean().
 is_measure(Term) -> is_number(Term) andalso abs(Term) =< 1.0e300.
@@ -86,7 +86,7 @@ compare(Value, Unit, Constant) ->
 ordered(A, B) ->
     case {kind(A), kind(B)} of
         {Kind, Kind} when Kind =/= other -> {ok, order(plain(Kind, A), plain(Kind, B))};
-        %% An empty list is also a text.
+        %% An empty list also counts as text.
         {text, list} when B =:= [] -> ordered(A, <<>>);
         {list, text} when A =:= [] -> ordered(<<>>, B);
         {other, other} when A =:= B -> {ok, equal};

@@ -1,17 +1,17 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc What one voter of a child remembers and answers, and when the answers of several are a majority. Pure; the
-%% time is an argument. Called by {@link placement_child}.
+%% @doc Implements the decisions of a child's voter: what it remembers and answers, and when the answers of several voters
+%% are a majority. Pure; the time is an argument. Called by {@link placement_child}.
 %%
 %% The voters of a child are a configuration with a number, its `term': `nodes', and, while they are being replaced,
 %% `next'. A node that wants the lease needs more than half of `nodes' and more than half of `next'. A node that runs
-%% the child and renews its lease needs more than half of `nodes' only, because nobody else can have those. It alone
-%% takes the next step: to `{nodes, next}', then to `next' as the new `nodes'. A voter that knows a later term than
-%% the node that asks answers with its configuration.
+%% the child and renews its lease needs only more than half of `nodes', because no other node can have those. Only that
+%% node changes the configuration: first to `{nodes, next}', then to `next' as the new `nodes'. If a voter knows a later
+%% term than the node that asks, it answers with its configuration.
 %%
-%% A voter that was restarted has forgotten both its promises and the configurations that it received. It promises
-%% nothing until its table is older than the grace time. The majority that knew of a replacement may have forgotten
-%% it, so votes without a memory count only together with one voter that heard from the holder less than the settle
-%% time ago. The holder takes `next' as the new `nodes' only when it has informed both sets for longer than that.
+%% A voter that was restarted has forgotten both its promises and the configurations that it received. It makes no
+%% promises until its table is older than the grace time. The majority that knew of a replacement may have forgotten
+%% it, so the votes of such voters count only if at least one other voter has heard from the holder within the settle
+%% time. The holder makes `next' the new `nodes' only after it has informed both sets for longer than that.
 -module(placement_voter).
 
 -export([put/4, ask/5, release/3, pass/3, delete/3, withdraw/2, told/2]).
@@ -22,12 +22,12 @@
 -type row() :: none | {placement_child:spec() | {deleted, placement_child:version()} | unknown, promise()}.
 -type promise() :: {Holder :: node() | nobody, pid() | none, UntilMs :: integer()}.
 -type config() :: #{nodes := [node(), ...], next => [node(), ...], term => non_neg_integer()}.
-%% `granted': the node on which the child has lost its state, and how long ago this voter heard from a holder, or
-%% `none' if it has forgotten.
+%% `granted' contains the node on which the child has lost its state, and how long ago this voter last heard from a
+%% holder, or `none' if it has forgotten.
 -type answer() :: granted | {granted, Gone :: node() | none, HeardMs :: non_neg_integer() | none} | {held, node() | nobody} | newer | deleted | stale | {fenced, integer()} | {config, config()}.
 
 -type change() :: {Away :: #{node() => SinceMs :: integer()}, ToldSinceMs :: integer() | none}.
-%% The voters that are not connected, and since when; and since when `next' is asked as well.
+%% The voters that are not connected, each with the time since when; and the time since when `next' is also asked.
 
 %% These keys change while a child runs.
 -define(NUMBERS, [fence, live, at, over]).
@@ -37,19 +37,19 @@
 %% @doc Informs a voter of a call. `Running' is the process of that name, as far as the voter knows.
 -spec put(placement_child:spec(), {row(), Running :: pid() | undefined}, NowMs :: integer(), MadeMs :: integer()) ->
           {ok | {exists, pid()} | {config, config()}, row()}.
-%% The node that was chosen was quicker: it has already asked for this voter's promise and may even run the child.
+%% The chosen node was faster than this call: it has already asked for this voter's promise and may even run the child.
 put(#{version := Version}, {{#{version := Version}, _} = Row, _}, _, _) -> {ok, Row};
 put(_, {Row, Pid}, _, _) when is_pid(Pid) -> {{exists, Pid}, Row};
-%% Of two concurrent calls the later one counts, in whatever order a voter hears of them.
+%% Of two concurrent calls the later one wins, regardless of the order in which a voter receives them.
 put(#{version := Version}, {{#{version := Newer}, _} = Row, _}, _, _) when Newer > Version -> {ok, Row};
 put(#{grace := Grace} = Spec, {Row, _}, Now, Made) ->
     case Row =/= none andalso is_map(element(1, Row)) andalso config(element(1, Row)) of
-        %% The voters of the previous child decide, because they are bound by what they have promised for it.
+        %% The voters of the previous child decide, because they are bound by the promises that they made for it.
         #{} = Config when map_get(term, Config) > 0 -> case config(Spec) of Config -> taken(Spec, Row, Now, Made, Grace); _ -> {{config, Config}, Row} end;
         _ -> taken(Spec, Row, Now, Made, Grace)
     end.
 
-%% The voter may have promised itself to another node before its table was made.
+%% The voter may have promised itself to another node before its table was created.
 taken(Spec, Row, Now, Made, Grace) -> {ok, {(over(maps:merge(Spec, numbers(Row))))#{heard => Now}, promise(Row, Now, max(Now, Made + Grace))}}.
 
 %% @doc Returns the voters.
@@ -65,8 +65,8 @@ term(#{} = Spec) -> maps:get(term, Spec, 0).
 numbers({#{} = Spec, _}) -> maps:with(?NUMBERS, Spec);
 numbers(_) -> #{}.
 
-%% What this voter has promised for the old child also binds the new one. The old process no longer has a name but may
-%% still run.
+%% This voter's promise for the old child also applies to the new one. The old process no longer has a name but may
+%% still be running.
 promise({_, {Holder, _, Until}}, Now, _) when Until > Now -> {Holder, none, Until};
 promise(_, _, Otherwise) -> {nobody, none, Otherwise}.
 
@@ -99,14 +99,14 @@ granted(#{grace := Grace} = Spec, Holder, Pid, Row, Now) ->
                {false, Ms} -> Known#{heard => Ms}
            end, {Holder, named(Pid, Holder, Spec, Row), Now + Grace}}}.
 
-%% Tells whether the node that asks holds the lease and runs the child.
+%% Returns whether the node that asks holds the lease and runs the child.
 is_run(#{fence := Fence, live := Live}) -> Fence =:= Live;
 is_run(_) -> false.
 
 heard({#{heard := Ms}, _}) -> Ms;
 heard(_) -> none.
 
-%% The last holder did not report the end of its run, so the child's state is lost.
+%% The last holder did not report that its child exited, so the child's state is lost.
 gone(Spec, none, {#{live := Live, at := Gone} = Known, _}) when not is_map_key(passed, Spec) ->
     case maps:get(over, Known, 0) < Live andalso maps:get(live, Spec, none) =/= maps:get(fence, Spec) of
         true -> Gone;
@@ -129,7 +129,7 @@ named(none, Holder, Spec, {_, {Other, Old, _}}) ->
     end;
 named(Pid, _, _, _) -> Pid.
 
-%% @doc Takes back the promise that a holder gives back.
+%% @doc Cancels the promise that a holder releases.
 -spec release(node(), row(), NowMs :: integer()) -> row().
 release(Holder, {Spec, {Holder, _, _}}, Now) -> {over(Spec, Holder), {nobody, none, Now}};
 release(_, Row, _) -> Row.
@@ -139,7 +139,7 @@ release(_, Row, _) -> Row.
 pass(Holder, Next, {Spec, {Holder, _, Until}}) -> {over(Spec, Holder), {Next, none, Until}};
 pass(_, _, Row) -> Row.
 
-%% The run of the child ended in order, because its holder reported the end.
+%% Marks the holder's run of the child as finished properly, because the holder has released or passed on its promise.
 over(#{at := Holder} = Spec, Holder) -> over(Spec);
 over(Spec, _) -> Spec.
 
@@ -152,13 +152,13 @@ delete(Version, {#{version := Newer} = Spec, _} = Row, _) when Newer > Version -
 delete(Version, {{deleted, Newer}, _} = Row, _) when Newer >= Version -> {ok, Row};
 delete(Version, Row, Now) -> {ok, {{deleted, Version}, promise(Row, Now, Now)}}.
 
-%% @doc Forgets a call that has failed. The voter then learns from the next holder what the majority knows.
+%% @doc Undoes a call that has failed. The voter then learns the majority's state from the next holder.
 -spec withdraw(placement_child:spec() | {deleted, placement_child:version()}, row()) -> row().
 withdraw(#{version := Version}, {#{version := Version}, Promise}) -> {unknown, Promise};
 withdraw(Given, {Given, Promise}) -> {unknown, Promise};
 withdraw(_, Row) -> Row.
 
-%% @doc Records the voters that a holder has announced to this node, which may have been one of them.
+%% @doc Records the voters that a holder has announced to this node, which may itself have been a voter before.
 -spec told(placement_child:spec(), row()) -> row().
 told(#{version := Version} = Spec, {#{version := Version} = Known, Promise} = Row) ->
     case term(Spec) > term(Known) of
@@ -169,19 +169,19 @@ told(_, Row) -> Row.
 
 %%% Majorities
 
-%% @doc Returns the nodes that are asked.
+%% @doc Returns the nodes to ask: the voters, and those that are to replace them.
 -spec asked(config() | placement_child:spec()) -> [node(), ...].
 asked(#{nodes := Nodes, next := Next}) -> lists:usort(Nodes ++ Next);
 asked(#{nodes := Nodes}) -> Nodes.
 
-%% @doc Tells whether these nodes are more than half of each set.
+%% @doc Returns whether these nodes are more than half of each set.
 -spec is_majority(config() | placement_child:spec(), [node()]) -> boolean().
 is_majority(#{nodes := Nodes} = Config, Some) -> more_than_half(Nodes, Some) andalso more_than_half(maps:get(next, Config, Nodes), Some).
 
 more_than_half(Nodes, Some) -> 2 * length([Node || Node <- Nodes, lists:member(Node, Some)]) > length(Nodes).
 
-%% @doc Evaluates the answers so far: the promises of a majority, with the nodes on which the child has lost its
-%% state; a denial; or that more answers are needed, unless the time for them is over.
+%% @doc Evaluates the answers so far. The result is one of: the promises of a majority, with the nodes on which the child
+%% has lost its state; a denial; or that more answers are needed, unless the time for them is over.
 -spec counted(placement_child:spec(), #{node() => answer()}, IsOver :: boolean()) -> {granted, Both :: boolean(), Gone :: [node()]} | denied | open.
 counted(Spec, Answers, IsOver) ->
     Granted = [{Node, Answer} || {Node, Answer} <- maps:to_list(Answers), Answer =:= granted orelse element(1, Answer) =:= granted],
@@ -190,7 +190,7 @@ counted(Spec, Answers, IsOver) ->
         {Result, _} -> Result
     end.
 
-%% A node that runs the child wants to know whether both sets agree, but it does not need that.
+%% A node that runs the child wants to know whether both sets agree, but does not depend on it.
 counted(true, #{nodes := Nodes} = Spec, Granted, Answers) ->
     Yes = [Node || {Node, _} <- Granted],
     case {is_majority(Spec, Yes), undecided(Spec, Yes, Answers), more_than_half(Nodes, Yes)} of
@@ -223,7 +223,7 @@ undecided(Config, Yes, Answers) ->
 
 is_remembered(#{settle := Settle} = Spec, Granted) ->
     is_majority(Spec, [Node || {Node, Answer} <- Granted, heard_ago(Answer) =/= none]) orelse lists:any(fun({_, Answer}) -> heard_ago(Answer) < Settle end, Granted);
-%% The child was made by an older release, in which voters are not replaced.
+%% The child was created by an older release, which does not replace voters.
 is_remembered(_, _) -> true.
 
 %% An atom is greater than any number.
@@ -242,11 +242,11 @@ revoted(_, _, #{next := _} = Spec, Change) -> {Spec, Change};
 revoted({Since, _}, Here, #{replace_after := After, nodes := Nodes} = Spec, {Before, _}) ->
     Away = maps:from_list([{Node, maps:get(Node, Before, Since)} || Node <- Nodes, not lists:member(Node, Here)]),
     {replaced(Spec, [Node || {Node, At} <- maps:to_list(Away), Since - At >= After], Here), {Away, none}};
-%% The child was made by an older release.
+%% The child was created by an older release.
 revoted(_, _, Spec, Change) -> {Spec, Change}.
 
-%% Keeps at least as many voters as before: voters that are gone stay if there are not enough others. There are more
-%% if the child was started when there were fewer nodes.
+%% Keeps at least as many voters as before: voters that are gone stay in the set if there are not enough other nodes. The
+%% set grows if the child was started when there were fewer nodes.
 replaced(#{name := Name, nodes := Nodes, candidates := Candidates, voters := Most} = Spec, Gone, Here) ->
     Others = [Node || Node <- placement_rendezvous:ranked(Name, [{Node, 1} || Node <- Candidates -- Nodes]), lists:member(Node, Here)],
     Count = case how_many(Most, length(Nodes) + length(Others)) of
@@ -260,7 +260,7 @@ replaced(#{name := Name, nodes := Nodes, candidates := Candidates, voters := Mos
             configured(#{nodes => Nodes, next => lists:sort(Left ++ lists:sublist(Gone, max(0, Count - length(Left)))), term => term(Spec) + 1}, Spec)
     end.
 
-%% @doc Returns the voters of a child that nobody has started before; every node computes the same ones.
+%% @doc Returns the voters for a child that was never started before; every node computes the same set.
 -spec first(placement_child:name(), Candidates :: [node(), ...], Most :: pos_integer()) -> [node(), ...].
 first(Name, Candidates, Most) -> lists:sort(lists:sublist(placement_rendezvous:ranked(Name, [{Node, 1} || Node <- Candidates]), how_many(Most, length(Candidates)))).
 

@@ -2,8 +2,8 @@
 %% @doc Reads the subset of YAML that Slurm's `topology.yaml' uses: maps and lists by indentation, plain and quoted
 %% texts, lists in brackets, comments. Pure.
 %%
-%% Anchors, tags, maps in braces, texts of several lines and several documents are refused, and the error gives the
-%% number of the line.
+%% Anchors, tags, maps in braces, multi-line texts and multiple documents are rejected, and the error gives the line
+%% number.
 -module(placement_yaml).
 
 -export([decode/1, format_error/1]).
@@ -106,7 +106,7 @@ scalar([$[ | _] = Text, Number) ->
     [scalar(string:trim(Part), Number) || Part <- string:split(lists:droplast(tl(Text)), ",", all)];
 scalar(Text, _) -> Text.
 
-%% @doc Describes an error for people.
+%% @doc Formats an error as text for users.
 -spec format_error(error()) -> unicode:chardata().
 format_error({yaml, Line, Why}) ->
     io_lib:format("line ~b: ~ts", [Line, Why]).

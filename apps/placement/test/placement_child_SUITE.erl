@@ -14,7 +14,7 @@
          two_calls_at_once/1, a_call_beside_a_start/1, the_query_takes_long/1, apart_from_its_own_kind/1, near_to_another_kind/1, ends_with_its_tree_before_the_lease/1]).
 %% The child, which runs on the nodes.
 -export([start_link/1, start_link_below/2, start_link_by_helper/1, start_link_but/2, start_link_behind_a_gate/1, init/1, handle_call/3, handle_cast/2, terminate/2, placement_handoff/1, placement_handoff/2, worker_after/1]).
-%% Keeps what the nodes log.
+%% Stores the log messages of the nodes.
 -export([log/2]).
 
 -define(GRACE_MS, 1500).
@@ -39,7 +39,7 @@ end_per_testcase(_, Config) -> ok = beamway_placement_nodes:stop(proplists:get_v
 
 start_link(Kept) -> gen_server:start_link(?MODULE, Kept, []).
 
-%% With this many supervisors above it.
+%% Starts it below this many supervisors.
 start_link_below(0, Kept) -> start_link(Kept);
 start_link_below(Levels, Kept) -> supervisor:start_link(?MODULE, {above, Levels, Kept}).
 
@@ -73,7 +73,7 @@ handle_call({put, New}, _, _) -> {reply, ok, New}.
 
 handle_cast(end_now, Kept) -> {stop, normal, Kept}.
 
-%% Takes its time to end, like a process that writes its state to disk.
+%% Terminates slowly, like a process that writes its state to disk.
 terminate(_, {ends_in_ms, Ms}) -> receive after Ms -> ok end;
 terminate(_, _) -> ok.
 
@@ -120,7 +120,7 @@ found(Config, Names) ->
         _ -> none
     end.
 
-%% A node that was killed does not answer.
+%% A killed node cannot answer, so its processes count as dead.
 is_alive(Config, Pid) ->
     try beamway_placement_nodes:call(cluster(Config), name_of(Config, node(Pid)), {erlang, is_process_alive}, [Pid])
     catch exit:_ -> false
@@ -130,7 +130,7 @@ another(Config, Names, Old) ->
     true = beamway_peer:wait_until(fun() -> not lists:member(found(Config, Names), [none, Old]) end, 60000),
     found(Config, Names).
 
-%% For this many grace times.
+%% Returns whether the process stays where it is for this many grace times.
 stays(Config, Names, Pid, Times) -> stays_until(Config, Names, Pid, erlang:monotonic_time(millisecond) + Times * grace()).
 
 stays_until(Config, Names, Pid, End) ->
@@ -140,7 +140,7 @@ names_but(Config, Node) -> [Name || {Name, _, Other} <- cluster(Config), Other =
 
 %%% The cases
 
-%% The child restarts when it ends and when its node ends, and each node finds it by its name.
+%% The child is restarted when it exits and when its node goes down, and each node finds it by its name.
 restarted_elsewhere(Config) ->
     First = started(Config, [], kept),
     true = beamway_peer:wait_until(fun() -> found(Config, ["a", "b", "c"]) =:= First end, 30000),
@@ -153,8 +153,8 @@ restarted_elsewhere(Config) ->
     ?assertNotEqual(node(Second), node(Third)),
     ?assertEqual([[{once, node(Third), Third}]], lists:usort([call(Config, Name, children, []) || Name <- Left])).
 
-%% When its node no longer suits the query, the child runs after the grace time on a node that does, with its state,
-%% and the old process has ended.
+%% When its node no longer suits the query, then after the grace time the child runs on a node that does, with its state,
+%% and the old process has exited.
 moves_with_its_state(Config) ->
     roles(Config, [{"a", other}, {"b", worker}, {"c", other}]),
     Old = started(Config, {role, eq, worker}, fresh),
@@ -169,8 +169,8 @@ moves_with_its_state(Config) ->
     ?assertEqual(precious, beamway_placement_nodes:call(cluster(Config), "a", {gen_server, call}, [{via, placement, once}, get])),
     ?assertNot(is_alive(Config, Old)).
 
-%% Another voter has also chosen `b', whose keeper still asks the voters when the state arrives. It needs the answer
-%% of `b', because `c' does not give one.
+%% Another voter has also chosen `b', and the keeper there is still asking the voters when the state arrives. It needs the
+%% answer of `b' itself, because `c' does not answer.
 moves_to_a_node_that_was_chosen_before(Config) ->
     roles(Config, [{"a", worker}, {"b", other}, {"c", other}]),
     Old = started(Config, {role, eq, worker}, fresh),
@@ -179,7 +179,7 @@ moves_to_a_node_that_was_chosen_before(Config) ->
     ok = voter(Config, "b", {sys, suspend}, []),
     ok = voter(Config, "b", {gen_server, cast}, [{try_start, Spec, none}]),
     [ok = call(Config, Name, update, [role, {static, Value, [{ttl, 0}]}]) || {Name, Value} <- [{"a", other}, {"b", worker}]],
-    %% The old process has ended, and the promises and the state have been sent.
+    %% The old process has exited, and the promises and the state have been sent.
     true = beamway_peer:wait_until(fun() -> queued(Config, "b", Spec) end, 60000),
     ok = voter(Config, "c", {sys, suspend}, []),
     ok = voter(Config, "b", {sys, resume}, []),
@@ -195,14 +195,14 @@ queued(Config, Name, Spec) ->
         lists:member({'$gen_cast', {try_start, maps:remove(heard, Spec), {ok, precious}}}, Messages)
     end).
 
-%% The child's node is cut off. Its child has ended before the others start one, and when the nodes meet again there
-%% is still only one.
+%% The child's node is cut off. The child is killed there before the other nodes start a new one, and when the nodes
+%% reconnect there is still only one.
 only_the_majority_runs_it(Config) ->
     Old = started(Config, [], kept),
     Alone = name_of(Config, node(Old)),
     Others = names_but(Config, node(Old)),
     ok = cut(Config, Alone, Others),
-    %% The new process is looked at first, so if both had lived at the same time, the check would see it.
+    %% The new process is checked first, so the test would detect it if both were alive at the same time.
     New = meanwhile(Config, Old, Others, erlang:monotonic_time(millisecond) + 60000),
     ?assertNotEqual(node(Old), node(New)),
     ?assertEqual(undefined, call(Config, Alone, whereis_name, [once])),
@@ -231,15 +231,15 @@ cut(Config, Alone, Others) ->
 healed(Config, Alone, Others) ->
     Cookie = beamway_placement_nodes:call(cluster(Config), Alone, {erlang, get_cookie}, []),
     [true = beamway_placement_nodes:call(cluster(Config), One, {erlang, set_cookie}, [node_of(Config, Other), Cookie]) || {One, Other} <- both_ways(Alone, Others)],
-    %% An attempt that began with the other cookie may still be under way.
+    %% A connection attempt that started with the other cookie may still be in progress.
     Connects = fun(Other) -> beamway_placement_nodes:call(cluster(Config), Alone, {net_kernel, connect_node}, [node_of(Config, Other)]) end,
     true = beamway_peer:wait_until(fun() -> lists:all(Connects, Others) end, 30000),
     ok.
 
 both_ways(Alone, Others) -> lists:append([[{Alone, Other}, {Other, Alone}] || Other <- Others]).
 
-%% The restarted server has lost its promises. It promises nothing for the grace time and learns of the child from its
-%% holder.
+%% The restarted server has lost its promises. It makes none during the grace time and learns about the child from the
+%% child's holder.
 a_node_that_was_restarted(Config) ->
     Pid = started(Config, [], kept),
     [Name | _] = names_but(Config, node(Pid)),
@@ -264,7 +264,7 @@ wrong_options_and_the_end(Config) ->
     true = beamway_peer:wait_until(fun() -> not is_alive(Config, Pid) end, 30000),
     ?assertEqual([[]], lists:usort([call(Config, Name, children, []) || Name <- ["a", "b", "c"]])).
 
-%% A new child of the same name suits only another node, but it waits until the old process has ended.
+%% A new child with the same name may run only on another node, but it is not started until the old process has exited.
 a_new_child_waits_for_the_old_one(Config) ->
     roles(Config, [{"a", other}, {"b", other}, {"c", worker}]),
     Old = started(Config, {role, eq, worker}, {ends_in_ms, 2000}),
@@ -273,8 +273,8 @@ a_new_child_waits_for_the_old_one(Config) ->
     ?assertNot(is_alive(Config, Old)),
     ?assertNotEqual(node(Old), node(New)).
 
-%% A voter that is cut off receives another call or a deletion. The caller gets an error, and the child continues to
-%% run when the nodes meet again.
+%% A voter that is cut off receives another call or a deletion. The caller gets an error, and the child is still running
+%% when the nodes have reconnected.
 a_minority_changes_nothing(Config) ->
     no_effect(Config, fun() -> child(Config, "a", [], {?MODULE, start_link, [another]}) end).
 
@@ -292,8 +292,8 @@ no_effect(Config, Call) ->
     ?assert(stays(Config, ["c"], Pid, 5)),
     true = beamway_peer:wait_until(fun() -> found(Config, ["a", "b", "c"]) =:= Pid end, 30000).
 
-%% The majority has lost its promises and asks for the child again in its start code, while the old process still has
-%% its lease on a node that is cut off.
+%% The majority was restarted and has lost its promises. Its startup code requests the child again while the old process
+%% still holds its lease on a node that is cut off.
 started_anew_on_restarted_nodes(Config) ->
     Old = started(Config, [], kept),
     [Name | _] = Others = names_but(Config, node(Old)),
@@ -307,7 +307,7 @@ a_helper_of_the_start_ends(Config) ->
     {ok, Pid} = child(Config, "a", [], {?MODULE, start_link_by_helper, [kept]}),
     ?assert(stays(Config, [name_of(Config, node(Pid))], Pid, 2)).
 
-%% This voter would start the child when the others no longer remember the deletion.
+%% A voter that missed the deletion must not restart the child once the others no longer remember the deletion.
 a_voter_that_missed_the_end(Config) ->
     roles(Config, [{"a", other}, {"b", other}, {"c", worker}]),
     Pid = started(Config, {role, eq, worker}, kept),
@@ -318,14 +318,14 @@ a_voter_that_missed_the_end(Config) ->
     true = beamway_peer:wait_until(fun() -> call(Config, "a", children, []) =:= [] end, 30000),
     ?assertNot(is_alive(Config, Pid)).
 
-%% The voter knows an earlier call. Nobody asks it for a promise, because the child suits no node.
+%% The voter only knows an earlier call. It is never asked for a promise, because no node suits the child.
 deleted_by_a_voter_that_missed_the_call(Config) ->
     Spec = #{name => once, query => {role, eq, worker}, call => {?MODULE, start_link, [kept]}, nodes => lists:sort(beamway_placement_nodes:nodes(cluster(Config))), grace => grace()},
     [ok = voter(Config, Name, {gen_server, call}, [{put, Spec#{version => {Version, node()}}}]) || {Name, Version} <- [{"a", 1}, {"b", 2}, {"c", 2}]],
     ok = call(Config, "a", delete_child, [once]),
     ?assertEqual([[]], lists:usort([call(Config, Name, children, []) || Name <- ["a", "b", "c"]])).
 
-%% After an hour, even if the server was killed in that time. A failed call is forgotten as well.
+%% Deleted children are forgotten after an hour, even if the server was killed in the meantime. So are failed calls.
 forgets_what_was_deleted(Config) ->
     _ = started(Config, [], kept),
     ok = call(Config, "a", delete_child, [once]),
@@ -333,7 +333,7 @@ forgets_what_was_deleted(Config) ->
     ok = voter(Config, "a", {gen_server, call}, [{put, Failed}]),
     ok = voter(Config, "a", {gen_server, cast}, [{withdraw, failed, Failed}]),
     Row = fun(Name) -> beamway_placement_nodes:call(cluster(Config), "a", {ets, lookup}, [placement_children, Name]) end,
-    %% The child has ended, and its promise has been given back.
+    %% The child has exited, and its promise has been released.
     true = beamway_peer:wait_until(fun() -> [{_, {deleted, _}, {Holder, _, _}}] = Row(once), Holder =:= nobody end, 30000),
     true = beamway_peer:wait_until(fun() -> [{_, Spec, _}] = Row(failed), Spec =:= unknown end, 30000),
     Server = beamway_placement_nodes:call(cluster(Config), "a", {erlang, whereis}, [placement_child]),
@@ -346,7 +346,7 @@ forgets_what_was_deleted(Config) ->
          true = beamway_peer:wait_until(fun() -> Row(Name) =:= [] end, 30000)
      end || Name <- [once, failed]].
 
-%% Its state is passed on to the next node.
+%% The node that was chosen first cannot start the child, so its state is passed on to the next node.
 the_first_choice_does_not_start_it(Config) ->
     goes_on_from_c(Config, {?MODULE, start_link_but, [node_of(Config, "c"), fresh]}, precious).
 
@@ -370,7 +370,8 @@ goes_on_from_c(Config, Call, State) ->
     ?assertEqual("a", name_of(Config, node(New))),
     ?assertEqual(State, beamway_placement_nodes:call(cluster(Config), "a", {gen_server, call}, [New, get])).
 
-%% The first voter runs the child, would choose the next node, and stays connected for about a minute.
+%% The first voter hangs. It runs the child, it would be the one to choose the next node, and it stays connected for
+%% about a minute.
 the_first_voter_hangs(Config) ->
     roles(Config, [{"a", worker}, {"b", other}, {"c", other}]),
     {ok, Old} = child(Config, "a", #{require => {role, eq, worker}, deadline => 1000 * beamway_runner:slowness()}, {?MODULE, start_link, [kept]}),
@@ -384,7 +385,7 @@ the_first_voter_hangs(Config) ->
     end, 20000),
     ?assertEqual("c", name_of(Config, node(New))).
 
-%% Nobody could tell this voter of the child, and nobody asks it for a promise before the child runs.
+%% This voter did not receive the call, and it is not asked for a promise before the child runs.
 the_first_voter_knows_nothing(Config) ->
     ok = beamway_placement_nodes:call(cluster(Config), "a", {application, stop}, [placement]),
     roles(Config, [{"b", worker}, {"c", other}]),
@@ -392,7 +393,8 @@ the_first_voter_knows_nothing(Config) ->
     ok = beamway_placement_nodes:call(cluster(Config), "a", {application, start}, [placement]),
     true = beamway_peer:wait_until(fun() -> found(Config, ["a", "b", "c"]) =:= Pid end, 30000).
 
-%% Two voters hear of the later call first, the other one of the earlier. All keep the later one and find its process.
+%% Two voters receive the later call first, the third one the earlier call. All of them keep the later call and find its
+%% process.
 two_calls_at_once(Config) ->
     Spec = #{name => once, query => [], nodes => lists:sort(beamway_placement_nodes:nodes(cluster(Config))), grace => grace()},
     [Earlier, Later] = [Spec#{call => {?MODULE, start_link, [Kept]}, version => {Version, node()}} || {Kept, Version} <- [{earlier, 1}, {later, 2}]],
@@ -405,8 +407,8 @@ two_calls_at_once(Config) ->
 
 voter(Config, Name, Function, Arguments) -> beamway_placement_nodes:call(cluster(Config), Name, Function, [placement_child | Arguments]).
 
-%% While the child starts, most voters hear of another call. The child's node hears of it when the process has its
-%% name already, so the call is taken back, and the child does not end because of it.
+%% While the child starts, most voters receive another call. When it reaches the child's node, the process already has
+%% its name, so the call is withdrawn and the child keeps running.
 a_call_beside_a_start(Config) ->
     roles(Config, [{"a", other}, {"b", other}, {"c", worker}]),
     Options = #{name => once, nodes => beamway_placement_nodes:nodes(cluster(Config)), grace => 4 * grace()},
@@ -425,7 +427,7 @@ a_call_beside_a_start(Config) ->
     true = beamway_peer:wait_until(fun() -> found(Config, ["a", "b", "c"]) =/= none end, 60000),
     ?assertEqual(kept, beamway_placement_nodes:call(cluster(Config), "a", {gen_server, call}, [{via, placement, once}, get])).
 
-%% An attribute of the node takes longer than the lease. The process stays, and its lease is renewed.
+%% Evaluating one of the node's attributes takes longer than the lease. The process stays, and its lease is renewed.
 the_query_takes_long(Config) ->
     roles(Config, [{"a", worker}, {"b", other}, {"c", other}]),
     Grace = 3 * grace(),
@@ -436,8 +438,8 @@ the_query_takes_long(Config) ->
 
 worker_after(Ms) -> receive after Ms -> worker end.
 
-%% The child is itself of the kind from which it wants to be apart. That is not a reason to move, but another process
-%% of that kind on its node is.
+%% The child itself belongs to the kind from which it must be apart. It does not move because of itself, but because of
+%% another process of that kind on its node.
 apart_from_its_own_kind(Config) ->
     [{ok, _} = beamway_placement_nodes:call(cluster(Config), Name, {pg, start}, [kinds]) || Name <- ["a", "b", "c"]],
     [begin
@@ -451,7 +453,7 @@ apart_from_its_own_kind(Config) ->
          true = beamway_peer:wait_until(fun() -> not is_alive(Config, New) end, 30000)
      end || {What, Call} <- [{kind, {?MODULE, start_link, [owns]}}, {kind, {?MODULE, start_link_below, [2, owns]}}, {{pg, kinds, all}, {?MODULE, start_link_below, [1, joins]}}]].
 
-%% What the child wants to be near to runs on one other voter, so its own node suits as long as that one has it.
+%% The process that the child must be near to runs on one other voter. The child's node suits as long as it runs there.
 near_to_another_kind(Config) ->
     Nodes = beamway_placement_nodes:nodes(cluster(Config)),
     {ok, Rack} = placement_tree:from_paths([{Node, "/rack"} || Node <- Nodes]),
@@ -460,9 +462,9 @@ near_to_another_kind(Config) ->
     {ok, Pid} = child(Config, "a", [{affinity, db, near}, {affinity, db, apart}], {?MODULE, start_link, [kept]}),
     ?assert(stays(Config, [name_of(Config, node(Pid))], Pid, 5)).
 
-%% The child is a supervisor on a node that is cut off. It and a worker that would take half a minute to end are gone
-%% before the promises of the other nodes end, with a margin for clocks that do not run equally fast. A process that
-%% is linked to the worker but was not started by it stays.
+%% The child is a supervisor on a node that is cut off. It is dead before the promises of the other nodes expire, with a
+%% margin for clocks that run at different rates, and so is a worker that would take half a minute to terminate. A
+%% process that is linked to the worker but was not started by it survives.
 ends_with_its_tree_before_the_lease(Config) ->
     Grace = 8000 * beamway_runner:slowness(),
     Options = #{name => once, nodes => beamway_placement_nodes:nodes(cluster(Config)), grace => Grace},

@@ -74,7 +74,7 @@ affinity(Config) ->
     Apart = fun(What) -> chosen(Config, {affinity, What, apart}) end,
     ?assertEqual({["a", "b"], ["a", "c", "d", "e", "f"]}, {Near(runs_db), Apart(runs_db)}),
     ?assertEqual(["c", "d", "e", "f"], chosen(Config, {'not', {affinity, runs_db, near}})),
-    %% As a preference, with all policies: the policy that asks the drawn nodes again asks all nodes where it runs.
+    %% The same as a preference, with each policy. A policy that asks the drawn nodes again also asks all nodes what they run.
     [?assert(lists:member(chosen(Config, #{n => 1, policy => Policy, prefer => [{1, {affinity, runs_db, near}}]}), [["a"], ["b"]]))
      || Policy <- [{choices, 6}, least], _ <- lists:seq(1, 10)],
     ?assertEqual({[], names()}, {Near(runs_nowhere), Apart(runs_nowhere)}),
@@ -104,8 +104,8 @@ affinity(Config) ->
     ?assertEqual(node_of(Config, "c"), Alone),
     [{error, {bad_query, _}} = call(Config, "a", placement, choose_nodes, [nodes_of(Config), P]) || P <- [{affinity, {pg, "s", g}, near}, {affinity, 7, apart}, {affinity, x, beside}]].
 
-%% A node with taints only suits queries that tolerate all of them. The node decides that itself, whatever the others
-%% know.
+%% A node with taints only suits queries that tolerate all of them. The node itself decides this, regardless of what the
+%% other nodes know.
 taints(Config) ->
     C = node_of(Config, "c"),
     ok = call(Config, "c", placement, taint, [[maintenance, {only, db}]]),
@@ -182,7 +182,7 @@ why_not_names_everything(Config) ->
     ?assertEqual([4, 4, 4, 4, 4, 4], [length(Constraints) || #{constraints := Constraints} <- Reports]),
     Text = unicode:characters_to_list(placement_explain:to_text(Reports)),
     [?assertNotEqual(nomatch, string:find(Text, Part)) || Part <- ["not suitable", "size > 5: no, it is 1", "unheard_of is true: unknown, there is no such attribute"]],
-    %% Relative words mean something else among other nodes.
+    %% Relative keywords give different results among different nodes.
     {ok, [_]} = call(Config, "a", placement, why_not, [node_of(Config, "c"), {size, lowest}, nodes_of(Config)]),
     {ok, []} = call(Config, "a", placement, why_not, [node_of(Config, "c"), {size, lowest}, [node_of(Config, "d")]]).
 
@@ -207,7 +207,7 @@ bad_nodes(Config) ->
 
 %%% Policies
 
-%% Twenty choosers with the same knowledge choose at once, and no node gets all of them.
+%% Twenty choosers with the same information choose at the same time, and they do not all choose the same node.
 choosers_do_not_pile_up(Config) ->
     Nodes = nodes_of(Config),
     Picks = on(Config, "a", fun() ->
@@ -222,7 +222,7 @@ choosers_do_not_pile_up(Config) ->
     [A, F] = [node_of(Config, Name) || Name <- ["a", "f"]],
     [{ok, F, _} = call(Config, "a", placement, choose_node, [[A, F], #{prefer => [{1, {size, max}}]}]) || _ <- lists:seq(1, 20)].
 
-%% The policy returns as many nodes as it likes; fewer than `min' are too few.
+%% A user-defined policy may return any number of nodes, but returning fewer than `min' is an error.
 a_policy_of_ones_own(Config) ->
     Query = #{n => 3, policy => {module, ?MODULE}, prefer => [{1, {size, max}}]},
     ?assertEqual(["f", "e"], chosen(Config, Query#{min => 2})),
@@ -230,8 +230,8 @@ a_policy_of_ones_own(Config) ->
 
 select(Scored, Count, _) -> [Node || {Node, _} <- lists:sublist(lists:reverse(lists:keysort(2, Scored)), Count - 1)].
 
-%% Placements since the nodes were asked count, so a chooser with old knowledge takes the nodes in turn. Of the three
-%% nodes that spawn/3 may try, only those that it has tried count.
+%% A chooser counts its own placements since the nodes were last asked, so with outdated information it uses the nodes in
+%% turn. Of the three nodes that spawn/3 may try, only those that it has actually tried count.
 own_placements_count(Config) ->
     Nodes = nodes_of(Config),
     Query = #{prefer => [{1, {tasks, min}}], policy => least, charge => #{tasks => 1}, max_age => 60000},
@@ -250,16 +250,16 @@ spread_over_places(Config) ->
     ?assertEqual(["a", "b", "c", "d"], lists:sort(chosen(Config, #{n => 4, policy => {choices, 6}, prefer => [{1, {size, min}}]}))),
     ?assertEqual([1, 1, 2, 2], Sites(chosen(Config, Query({1, 1, hard}, 4, [])))),
     ?assertEqual(["x", "x", "y", "y"], lists:sort([case lists:member(Name, ["a", "c", "e"]) of true -> "x"; false -> "y" end || Name <- chosen(Config, Query({{attribute, zone}, 1, hard}, 4, []))])),
-    %% At a place with too few nodes, a soft spread continues without it and a hard one does not.
+    %% If a place has too few nodes, a soft spread ignores it and a hard one fails.
     ?assertEqual(5, length(chosen(Config, Query({1, 1, soft}, 5, {size, lt, 6})))),
     ?assertEqual([], chosen(Config, Query({1, 1, hard}, 5, {size, lt, 6}))),
-    %% As many as possible, out of four nodes and one.
+    %% As many nodes as possible, when one place has four nodes and another has one.
     ?assertEqual([1, 1, 2], Sites(chosen(Config, Query({1, 1, hard}, all, {size, lt, 6})))),
     ?assertEqual(5, length(chosen(Config, Query({1, 1, soft}, all, {size, lt, 6})))),
     ?assertEqual([], chosen(Config, (Query({1, 1, hard}, all, {size, lt, 6}))#{min => 4})).
 
-%% There are five nodes at one place and one at another. Whatever a policy draws, both places count and both get a
-%% node.
+%% There are five nodes at one place and one at another. Whichever nodes a policy draws, both places count and both are
+%% used.
 spread_by_every_policy(Config) ->
     [A, _, _, _, E, _] = nodes_of(Config),
     Five = nodes_of(Config) -- [E],
@@ -278,7 +278,7 @@ spread_by_every_policy(Config) ->
     {ok, [A], _} = call(Config, "a", placement, choose_nodes, [[A, 'never@127.0.0.1'], #{n => 1, spread => {1, 1, hard}}]),
     [ok = call(Config, Name, placement, delete, [room]) || Name <- names()].
 
-%% It draws from the best third.
+%% The policy chooses at random, but only from the best third.
 top_is_not_chance(Config) ->
     Chosen = [chosen(Config, #{n => 1, policy => {top, 0.3}, prefer => [{1, {size, max}}]}) || _ <- lists:seq(1, 40)],
     ?assertEqual([["e"], ["f"]], lists:usort(Chosen)).

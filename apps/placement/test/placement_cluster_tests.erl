@@ -16,7 +16,7 @@ planted(Shape, Seed) ->
     {Matrix, Planted} = beamway_bench_planted:make(Shape, Seed),
     ?assertEqual(Planted, beamway_bench_planted:clusters(tree_of(Matrix))).
 
-%% Without pairs_16, because no other measurement can replace the one between the two nodes of a pair.
+%% The shape pairs_16 is left out, because no other measurement can replace the one between the two nodes of a pair.
 gaps_test_() ->
     [{timeout, 120, {lists:concat([Shape, " without ", Share]), fun() -> gaps(Method, Shape, Share) end}}
      || {Method, Shape, Share} <- [{mdl, Shape, 0.3} || Shape <- small(), Shape =/= pairs_16] ++ [{{alpha, 1.3}, sockets_8, 0.1}]].
@@ -50,7 +50,7 @@ noise_is_no_regret(Shape) ->
     #{regret := Regret} = placement_cluster:cluster(Matrix),
     ?assert(Regret < 1.2, Regret).
 
-%% Noise does not split a group either, here the small ones of athos_256, a level with much noise.
+%% Noise does not split a group either. This is tested with the small groups of athos_256, a level with a lot of noise.
 noise_splits_no_group_test_() ->
     {timeout, 60, fun() ->
         [begin
@@ -60,8 +60,8 @@ noise_splits_no_group_test_() ->
          end || Seed <- lists:seq(1, 100)]
     end}.
 
-%% By the bound of 20, three nodes are equally near to each node, at 10, 20 and 20. None of them is picked by its own
-%% time.
+%% Each node has three nodes that are equally near by their bound of 20; their own times are 10, 20 and 20. These own times
+%% must not decide which of them is picked.
 equal_bounds_test() ->
     Us = fun(4) -> 10; (2) -> 20; (_) -> 30 end,
     Places = lists:seq(0, 7),
@@ -156,7 +156,7 @@ prop_scale() ->
             beamway_bench_planted:clusters(tree_of(matrix({Count, Values}, lists:seq(1, Count))))
             =:= beamway_bench_planted:clusters(tree_of(matrix({Count, [Factor * V || V <- Values]}, lists:seq(1, Count))))).
 
-%% No pair of a group exceeds its diameter or that of a group inside, and all pairs are counted once.
+%% No pair in a group exceeds the group's diameter or that of a group inside it, and each pair is counted once.
 prop_labels() ->
     ?FORALL({Count, _} = Times, times(),
             begin

@@ -115,7 +115,7 @@ bytes(N) ->
     {Low, High, Alpha} = {1000.0, 1.0e6, 0.56},
     round(Low / math:pow(1 - Part * (1 - math:pow(Low / High, Alpha)), 1 / Alpha)).
 
-%% Starts a node that has ended again, under its name.
+%% Restarts a node that has stopped, with the same name.
 again(Config, Name) ->
     {Cluster, [{Name, _, Node}]} = lists:partition(fun({Other, _, _}) -> Other =/= Name end, cluster(Config)),
     Started = beamway_placement_nodes:start_again(Name, Node, options()),
@@ -133,7 +133,7 @@ all_run(Config, Count) ->
 
 wait_for_all(Config, Count) -> true = beamway_peer:wait_until(fun() -> all_run(Config, Count) end, 300000).
 
-%% Sends the names of children whose state is lost, according to a warning, to the node that is never killed.
+%% Forwards the names of children whose state is lost, according to a warning, to the node that is never killed.
 log(#{msg := {Format, Arguments}, level := warning}, #{config := Node}) when is_list(Format) ->
     [{drain_log, Node} ! {lost, hd(Arguments)} || string:find(Format, "its state") =/= nomatch, string:prefix(Format, "placement: child ") =/= nomatch
                                                                       orelse string:prefix(Format, "placement: the state of child ") =/= nomatch];
@@ -220,7 +220,7 @@ killed_under_load(Config) ->
         %% At some point of the drain, when a random part of the children has left.
         There = here(Now, Name),
         Left = rand:uniform(max(1, There)),
-        %% On a busy machine the drain may be over sooner.
+        %% On a busy machine the drain may finish before that.
         true = beamway_peer:wait_until(fun() -> here(Now, Name) < Left orelse not is_process_alive(element(1, Drain)) end, 120000),
         ok = beamway_peer:kill9(peer_of(Now, Victim)),
         Result = beamway_peer:await(Drain, 600000),
@@ -251,8 +251,8 @@ here(Config, Name) ->
     Node = node_of(Config, Name),
     run(Config, "d", fun() -> length([Child || {Child, On, _} <- placement:children(), On =:= Node]) end).
 
-%% The alternative to a drain: the node is stopped, and its children start elsewhere when their leases are over. Their
-%% states are lost.
+%% The alternative to a drain, for comparison: the node is stopped, and its children start elsewhere when their leases
+%% have expired. Their states are lost.
 beside_stop_and_start(Config) ->
     Pid = child(Config, #{}),
     1 = bumped(Config),
@@ -273,7 +273,7 @@ beside_stop_and_start(Config) ->
     ?assertEqual(1, Count).
 
 %% Processes under supervisors. Callers that know the old pid can continue to use it, and messages arrive in order.
-%% The supervisor does not restart a process that has moved, not even when the new process ends.
+%% The supervisor does not restart a process that has moved, not even when the new process exits.
 supervised(Config) ->
     Olds = supervisors(Config, drain_sup, one_for_one, ["a", "b"], [counter(N) || N <- lists:seq(1, 5)]),
     [] = supervisors(Config, drain_simple, simple_one_for_one, ["a", "c"], [#{id => any, start => {?COUNTER, start_link, [simple]}}]),
@@ -320,7 +320,7 @@ init([]) -> {ok, waiting, none}.
 handle_event({call, From}, {put, Term}, waiting, _) -> {next_state, full, Term, [{reply, From, ok}, {state_timeout, 3600000, late}]};
 handle_event({call, From}, get, full, Term) -> {keep_state_and_data, [{reply, From, Term}]}.
 
-%% A process that has something which cannot move is named, and it continues unchanged.
+%% A process that owns something that cannot move is reported by name, and it continues unchanged.
 refused_by_name(Config) ->
     Wrong = [{port, fun() -> _ = open_port({spawn, "cat"}, []), ok end}, {link, fun() -> _ = spawn_link(fun() -> receive stop -> ok end end), ok end},
              {monitor, fun() -> _ = monitor(process, init), ok end}, {table, fun() -> _ = ets:new(drained, [public, named_table]), ok end}],
@@ -352,7 +352,7 @@ refused_by_name(Config) ->
     ?assertEqual(undefined, on(Config, "a", {ets, whereis}, [drained])),
     ?assertMatch({2, _, _}, run(Config, "d", fun() -> ?COUNTER:bump(Pid(table), me) end)).
 
-%% No node takes the state, so the process continues with its state and its queued messages.
+%% No node accepts the state, so the process continues with its state and its queued messages.
 goes_on_where_it_was(Config) ->
     Pid = child(Config, #{}),
     1 = bumped(Config),
@@ -367,14 +367,14 @@ goes_on_where_it_was(Config) ->
     ?assertEqual(2, bumped(Config)),
     ?assertEqual(Pid, on(Config, "d", {placement, whereis_name}, [one])),
     [?assertEqual([], children_of(Config, Other, drain_sup)) || Other <- ["a", "b", "c"], Other =/= Name],
-    %% It moves to another node than the first one that is tried.
+    %% The move to the first node fails, so the process moves to another one.
     [ok = on(Config, "d", {gen_server, call}, [Which, {extra, {fails_on, [node_of(Config, Name)]}}]) || Which <- [Pid]],
     ok = on(Config, Name, {placement, undrain}, []),
     {ok, #{moved := 1}} = drain(Config, Name, #{timeout => 5000}),
     ?assertEqual(3, bumped(Config)).
 
-%% The node that receives a child is killed while it takes the state over. Nothing is lost: the old process resumes
-%% when that node's promises are over, and moves to another node.
+%% The target node is killed while it takes over a child's state. Nothing is lost: the old process resumes when that
+%% node's promises have expired, and moves to another node.
 target_dies(Config) ->
     roles(Config, [{"a", other}, {"b", worker}, {"c", other}, {"d", other}]),
     Pid = child(Config, {role, eq, worker}, #{grace => 2 * grace()}),
@@ -431,7 +431,7 @@ late_node(Config) ->
     ?assert(After > Before, {After, Before}),
     ok = beamway_peer:sigcont(peer_of(Config, Name)),
     true = beamway_peer:wait_until(fun() -> not is_alive(Config, Pid) end, 30000),
-    %% As if the question had arrived late and nobody held the lease any more.
+    %% Simulates a question that arrives late, when no node holds the lease any more.
     ok = on(Config, hd(Others), {placement, delete_child}, [one]),
     true = beamway_peer:wait_until(fun() -> not is_alive(Config, New) end, 30000),
     Fenced = beamway_peer:run(peer_of(Config, hd(Others)), fun() ->
@@ -463,7 +463,7 @@ options_and_the_taint(Config) ->
     {ok, #{moved := 0, node := _}} = drain(Config, "a", #{}),
     Taints = fun() -> #{attributes := #{taints := {ok, Value, _, _, _}}} = maps:get(node_of(Config, "a"), on(Config, "a", {placement, attributes}, [[node_of(Config, "a")], [taints]])), Value end,
     true = beamway_peer:wait_until(fun() -> Taints() =:= [draining, gpu] end, 30000),
-    %% No process starts on this node.
+    %% A drained node accepts no new processes.
     Pids = [element(2, {ok, _} = on(Config, "b", {placement, child}, [[], {?COUNTER, start_link, [N, 10]}, #{name => N, grace => grace(), nodes => beamway_placement_nodes:nodes(cluster(Config))}])) || N <- [1, 2, 3, 4]],
     ?assertEqual([], [Pid || Pid <- Pids, node(Pid) =:= node_of(Config, "a")]),
     ok = on(Config, "a", {placement, undrain}, []),

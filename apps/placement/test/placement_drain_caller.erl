@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Callers of placement_drain_counter for placement_drain_SUITE, on one node. Each calls its own children by
-%% name, one call after the other, and knows what each must answer.
+%% @doc Callers of placement_drain_counter for placement_drain_SUITE, on one node. Each caller calls its own children by
+%% name, one call after the other, and knows the correct reply of each.
 -module(placement_drain_caller).
 
 -export([start/3, mark/1, report/1]).
@@ -69,7 +69,7 @@ called(Name, #caller{id = Id, counts = Counts, unsure = Unsure, calls = Calls, f
     try placement_drain_counter:bump({via, placement, Name}, Id) of
         {Count, Pid, At} ->
             Ms = (erlang:monotonic_time(microsecond) - Begin) div 1000,
-            %% A failed call may have been counted.
+            %% The failed call before this one may have been counted as well.
             IsRight = Count =:= Before + 1 orelse is_map_key(Name, Unsure) andalso Count =:= Before + 2,
             Pids = maps:get(Name, Seen, #{}),
             timed(Counted, Ms, State#caller{counts = Counts#{Name => Count}, unsure = maps:remove(Name, Unsure), calls = Calls + 1,

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A gen_server for placement_drain_SUITE that counts the calls of each caller. Its state carries a load of the
-%% given number of bytes, with a checksum.
+%% @doc A gen_server for placement_drain_SUITE that counts the calls from each caller. Its state includes a payload of the
+%% given size in bytes, with a checksum.
 -module(placement_drain_counter).
 -behaviour(gen_server).
 
@@ -16,7 +16,7 @@ start_named(Name) -> gen_server:start_link({global, Name}, ?MODULE, {Name, 10}, 
 %% Starts a supervisor for it, under this name.
 start_under(Name, Flags) -> supervisor:start_link({local, Name}, ?MODULE, {supervisor, Flags}).
 
-%% Counts a call of this caller. The time is that of the host.
+%% Counts a call from this caller. The reply contains the host's time.
 bump(Server, Caller) -> gen_server:call(Server, {bump, Caller}, 30000).
 
 init({supervisor, {Flags, Children}}) -> {ok, {Flags, Children}};

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The tree in use: its epochs, nodes that publish at the same time, and a node that finds its place.
+%% @doc The tree in use: its epochs, nodes that publish at the same time, and how a node finds its place in the tree.
 -module(placement_epoch_SUITE).
 
 -include_lib("stdlib/include/assert.hrl").
@@ -36,7 +36,7 @@ epochs(Config) ->
     {[{B, ok}], []} = call(Config, "a", gen_server, multi_call, [[B], placement_epoch, {publish, {Last + 100, A}, Tree}, 5000]),
     ?assertEqual(Last + 100, call(Config, "b", placement, epoch, [])).
 
-%% Several nodes publish at once, one of them with an old epoch, and all end with the same tree.
+%% Several nodes publish at once, one of them with an old epoch, and all nodes end up with the same tree.
 publishers_agree(Config) ->
     [A, B, C | _] = Nodes = nodes_of(Config),
     [true = call(Config, Name, net_kernel, connect_node, [Node]) || {Name, Node} <- [{"b", C}, {"b", A}, {"c", A}]],
@@ -65,7 +65,7 @@ changes_reach_the_others(Config) ->
     {ok, Joined} = call(Config, "b", placement, join, ['new@host', "/s2/r4/new"]),
     ?assertMatch([{Joined, _}], Seen()),
     ?assertEqual(['new@host'], Extra()),
-    %% b and c know a newer tree of which a has not heard.
+    %% b and c have a newer tree, which a does not know yet.
     Known = call(Config, "b", placement, topology, []),
     {ok, More} = placement_tree:insert(Known, 'more@host', "/s2/r4/more"),
     [{ok, _, []} = call(Config, "b", placement, set_topology, [More, [B, C]]) || _ <- [1, 2, 3]],
@@ -106,8 +106,8 @@ a_node_finds_its_place(Config) ->
         {ok, _} = call(Config, "a", placement, join, [A, probe]),
         call(Config, "a", placement, topology, [])
     end,
-    %% Any round trip is shorter than a second, so the node joins one of the groups. None is shorter than a
-    %% nanosecond, so there it stays above them.
+    %% Any round trip is shorter than a second, so with groups of that latency the node joins one of them. No round trip
+    %% is shorter than a nanosecond, so with such groups the node is placed above them.
     Inside = Join([Group(one, 1.0e6, [B, C]), Group(two, 1.0e6, [D])]),
     ?assert(lists:member({ok, 0.5}, [placement_tree:distance(Inside, A, Node) || Node <- [B, D]])),
     Above = Join([Group(one, 0.001, [B, C]), Group(two, 0.001, [D])]),

@@ -39,7 +39,7 @@ groups(Config) ->
     await_groups(Config, "d", [left]),
     ok = call(Config, "d", placement_group, remove_nodes, [left, [A]]),
     await_groups(Config, "a", []),
-    %% Each member's next change counts from the changes that it has heard of.
+    %% The stamp of a member's next change is based on the changes that it has received.
     _ = beamway_peer:wait_until(fun() -> lists:sort([B, D]) =:= call(Config, "b", placement_group, own_nodes, [left]) end, 10000),
     ?assertEqual({error, no_such_group}, call(Config, "a", placement_group, members, [left])),
     ok = call(Config, "b", placement_group, delete_group, [left]),
@@ -78,7 +78,7 @@ groups_meet_again(Config) ->
     Reporter = fun() -> spawn(fun() -> receive {placement_group, _, name_lost, Name} -> persistent_term:put(lost, Name), wait() end end) end,
     true = call(Config, "b", erlang, disconnect_node, [C]),
     _ = beamway_peer:wait_until(fun() -> not lists:member(B, call(Config, "c", erlang, nodes, [connected])) end, 10000),
-    %% Sending to the others would reconnect the nodes, so changes on both sides at once meet in the middle.
+    %% Sending to the other members reconnects the nodes, so both sides make their changes at once and exchange them then.
     [P1, P2] = [on(Config, Name, Reporter) || Name <- ["b", "c"]],
     yes = on(Config, "b", fun() -> placement_group:register_name(apart, one, P1) end),
     case on(Config, "c", fun() -> placement_group:register_name(apart, one, P2) end) of
@@ -130,7 +130,7 @@ names_after_a_restart(_Config) ->
     ok = beamway_peer:stop(Second),
     ok = beamway_placement_nodes:stop(Extra).
 
-%% Names and groups that have ended leave nothing behind, and a change is sent on its own.
+%% Names and groups that no longer exist leave no data behind, and a change is sent without the rest of the state.
 groups_forget(_Config) ->
     [{_, A, NodeA}, {_, B, NodeB}] = Extra = beamway_placement_nodes:start(["a", "b"], #{args => ["-placement", "group_memory", "1000"]}),
     Table = fun(Peer) -> beamway_peer:call(Peer, ets, tab2list, [placement_groups]) end,
@@ -141,7 +141,7 @@ groups_forget(_Config) ->
     [yes = beamway_peer:call(A, placement_group, register_name, [large, {name, N}, Owner]) || N <- lists:seq(1, 100)],
     Size = fun(All) -> [map_size(maps:get(names, State)) || {large, State} <- All] end,
     Until(fun(All) -> [100] =:= Size(All) end),
-    %% Only the next name is sent.
+    %% Only the new name is sent.
     Tracer = beamway_peer:run(B, fun() -> spawn(fun() -> 1 = erlang:trace(whereis(placement_group), true, ['receive']), merged() end) end),
     _ = beamway_peer:wait_until(fun() -> beamway_peer:run(B, fun() -> {tracer, Tracer} =:= erlang:trace_info(whereis(placement_group), tracer) end) end, 10000),
     yes = beamway_peer:call(A, placement_group, register_name, [large, one_more, Owner]),
@@ -154,7 +154,7 @@ groups_forget(_Config) ->
         ets:insert(placement_groups, {large, State#{names := maps:without([{name, N} || N <- lists:seq(1, 50)], Known)}})
     end),
     Until(fun(All) -> [101] =:= Size(All) end),
-    %% Names that are given back, processes that end, and groups that are deleted.
+    %% Names are unregistered, processes exit, and groups are deleted.
     [ok = beamway_peer:call(A, placement_group, unregister_name, [large, {name, N}]) || N <- lists:seq(1, 40)],
     ?assertEqual(61, length(beamway_peer:call(A, placement_group, names, [large]))),
     beamway_peer:run(A, fun() -> exit(Owner, kill) end),
@@ -172,8 +172,8 @@ merged() ->
     end,
     merged().
 
-%% Names of a living process leave nothing behind. Members that missed that a name was taken hear of it from the
-%% process's node.
+%% Names of a living process leave no data behind once they are removed. Members that missed the removal learn of it from
+%% the process's node.
 names_leave_nothing(_Config) ->
     [{_, A, NodeA}, {_, B, NodeB}, {_, C, NodeC}] = Extra = beamway_placement_nodes:start(["a", "b", "c"]),
     [true = beamway_peer:call(Peer, net_kernel, connect_node, [Node]) || {Peer, Node} <- [{A, NodeB}, {A, NodeC}, {B, NodeC}]],
@@ -184,11 +184,11 @@ names_leave_nothing(_Config) ->
     Give = fun(Name) -> yes = beamway_peer:call(A, placement_group, register_name, [many, Name, Owner]) end,
     Give(stays),
     Until([stays]),
-    %% B and C have not heard of it.
+    %% B and C do not know the removal yet.
     Give(taken),
     Until([stays, taken]),
     [Stale] = beamway_peer:call(B, ets, lookup, [placement_groups, many]),
-    %% Any member may take a name away.
+    %% Any member may remove a name.
     ok = beamway_peer:call(B, placement_group, unregister_name, [many, taken]),
     ?assertEqual([stays], Names(B)),
     Until([stays]),
@@ -205,7 +205,7 @@ names_leave_nothing(_Config) ->
     Before = Memory(),
     ok = beamway_peer:run(A, fun() -> lists:foreach(fun(N) -> yes = placement_group:register_name(many, N, Owner), ok = placement_group:unregister_name(many, N) end, lists:seq(1, 10000)) end),
     Until([stays]),
-    %% Messages under way to another member take a few words; 10,000 names would take more than 100,000.
+    %% Messages in flight to another member take a few words; 10,000 names would take more than 100,000.
     ?assertEqual([], [Grown || {Now, Was} <- lists:zip(Memory(), Before), Grown <- [Now - Was], Grown > 1000]),
     ok = beamway_placement_nodes:stop(Extra).
 

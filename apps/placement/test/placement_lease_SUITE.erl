@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Leases on real nodes, and processes that take them over.
+%% @doc Leases on real nodes, and processes to which they are handed over.
 -module(placement_lease_SUITE).
 
 -include_lib("stdlib/include/assert.hrl").
@@ -35,7 +35,7 @@ leases_have_a_capacity(Config) ->
     ?assertMatch([{F, [{leases, 2}]}], call(Config, "a", attr, request_attrs, [[F], [leases]])),
     [on(Config, Name, fun() -> exit(Pid, kill) end) || {Name, Pid} <- Holders],
     _ = beamway_peer:wait_until(fun() -> 0 =:= call(Config, "f", placement_lease, count, []) end, 10000),
-    %% A claim on an attribute that is not a number, and one that never fits.
+    %% One claim is on an attribute that is not a number, and another one can never fit.
     {error, {refused, {capacity, zone, unknown}}} = call(Config, "a", placement, reserve, [F, #{zone => 1}, #{}]),
     {error, {refused, {capacity, slots, 2}}} = call(Config, "a", placement, reserve, [F, #{slots => 3}, #{}]).
 
@@ -61,9 +61,9 @@ leases_end(Config) ->
         {error, {refused, {predicate, {nothing, eq, 5}, unknown}}} = placement:reserve(F, #{}, #{require => {nothing, eq, 5}}),
         {error, nodedown} = placement:reserve('never@127.0.0.1', #{}, #{})
     end),
-    %% The holder, which is the process of that call, has ended.
+    %% The holder, which is the process that ran that call, has exited.
     _ = beamway_peer:wait_until(fun() -> Count() =:= 0 end, 10000),
-    %% A killed server does not forget leases, and a lease also ends by time alone.
+    %% Leases survive if the server is killed, and a lease also expires by itself.
     Holder = on(Config, "a", fun() -> Self = self(), Pid = spawn(fun() -> holder(F, Self) end), receive ready -> Pid after 30000 -> error(no_lease) end end),
     1 = Count(),
     Before = call(Config, "f", erlang, whereis, [placement_lease]),
@@ -82,7 +82,7 @@ holder(Node, Starter) ->
     receive shorten -> ok = placement:renew(Lease, 50) end,
     receive stop -> ok end.
 
-%% All or none: if one node has no room, the others keep no leases.
+%% All or none: if one node has no room, the leases on the others are released.
 leases_for_several_nodes(Config) ->
     Nodes = [A, B, _] = [node_of(Config, Name) || Name <- ["a", "b", "f"]],
     [ok = call(Config, Name, placement, insert, [seats, 2]) || Name <- ["a", "b", "f"]],
@@ -109,7 +109,7 @@ leases_for_several_nodes(Config) ->
     ?assertEqual([B], call(Config, "f", placement, node_for, [key, Nodes, share])),
     [ok = call(Config, Name, placement, delete, [share]) || Name <- ["a", "b"]].
 
-%% All ask at the same moment for something that only some may have; a lease counts as soon as it is granted.
+%% All callers ask at the same moment for something that only some can get; a lease counts as soon as it is granted.
 leases_are_judged_one_by_one(Config) ->
     F = node_of(Config, "f"),
     [begin
@@ -143,11 +143,11 @@ processes_take_their_lease(Config) ->
     {error, {busy, [{F, {refused, {capacity, slots, 0}}}]}} = call(Config, "a", placement, spawn, [{size, eq, 6}, {?MODULE, wait, []}, Options]),
     on(Config, "a", fun() -> Pid ! stop, Second ! stop end),
     _ = beamway_peer:wait_until(fun() -> [] =:= call(Config, "f", placement_lease, list, []) end, 10000),
-    %% The process ends at once, and so does its lease.
+    %% The process exits at once, which also ends its lease.
     {ok, _, _} = call(Config, "a", placement, spawn, [{size, eq, 6}, {erlang, node, []}, Options]),
     _ = beamway_peer:wait_until(fun() -> [] =:= call(Config, "f", placement_lease, list, []) end, 10000).
 
-%% The lease ends before the node hands it over, so the process does not stay, and the next node is tried.
+%% The lease expires before the node hands it over, so the process is killed, and the next node is tried.
 a_lease_that_is_gone(Config) ->
     [E, F] = [node_of(Config, Name) || Name <- ["e", "f"]],
     ok = on(Config, "f", fun() -> sys:install(placement_lease, {fun without_lease/3, none}) end),
@@ -165,8 +165,8 @@ without_lease(State, {in, {'$gen_call', _, {hand_over, Reference, Pid}}}, _) ->
     State;
 without_lease(State, _, _) -> State.
 
-%% The node grants the lease and then receives nothing for longer than a start may take. The function is called on the
-%% next node, and only there.
+%% The node grants the lease and then does not receive anything for longer than a start may take. The function is called
+%% only on the next node.
 a_node_that_begins_late(Config) ->
     [A, E, F] = [node_of(Config, Name) || Name <- ["a", "e", "f"]],
     Reads = fun(Active) -> inet:setopts(proplists:get_value(A, erlang:system_info(dist_ctrl)), [{active, Active}]) end,
@@ -187,7 +187,7 @@ a_node_that_begins_late(Config) ->
 %% Returns the processes on a node that run wait/0.
 waiting() -> [Pid || Pid <- processes(), {current_function, {?MODULE, wait, 0}} <- [process_info(Pid, current_function)]].
 
-%% A node whose `placement' does not export the function that this version calls there.
+%% On the other node, `placement' does not export the function that this version calls there.
 a_node_of_the_version_before(Config) ->
     F = node_of(Config, "f"),
     Before = fun() ->
@@ -214,7 +214,7 @@ nobody_has_room(Config) ->
     on(Config, "a", fun() -> [Pid ! stop || {ok, Pid, _} <- Started] end),
     _ = beamway_peer:wait_until(fun() -> {0, 0} =:= {call(Config, "e", placement_lease, count, []), call(Config, "f", placement_lease, count, [])} end, 10000).
 
-%% A policy that does not ask nodes again, and a query without a number of nodes.
+%% Uses a policy that does not ask nodes again, and a query that does not give a number of nodes.
 preferred_by_what_is_known(Config) ->
     F = node_of(Config, "f"),
     Query = #{policy => least, prefer => [{1, {size, max}}]},
@@ -244,7 +244,7 @@ claims_that_are_no_amounts(Config) ->
     end),
     _ = beamway_peer:wait_until(fun() -> 0 =:= call(Config, "f", placement_lease, count, []) end, 10000).
 
-%% Names that match any other in an ets pattern, while there are a lease and an owned attribute. They are treated like
+%% Names that act as wildcards in an ets pattern, while there are a lease and an owned attribute. They are treated like
 %% all other names.
 names_that_are_patterns(Config) ->
     F = node_of(Config, "f"),
@@ -271,7 +271,7 @@ owner() ->
     end),
     receive owned -> Pid after 20000 -> error(not_owned) end.
 
-%% The chooser keeps its old knowledge, but the node itself refuses the lease. A choice that asks the node again also
+%% The chooser uses outdated information, but the node itself refuses the lease. A choice that asks the node again also
 %% sees the change.
 apart_at_the_target(Config) ->
     F = node_of(Config, "f"),
@@ -289,7 +289,7 @@ apart_at_the_target(Config) ->
     _ = beamway_peer:wait_until(fun() -> not lists:member(ants, call(Config, "f", placement, attributes, [])) end, 10000),
     {ok, Again} = Reserve(),
     ok = call(Config, "a", placement, release, [Again]),
-    %% Values that mean that nothing runs there, and values that mean that something does.
+    %% Tests values which mean that nothing runs there, and values which mean that something does.
     [begin
          ok = call(Config, "f", placement, insert, [ants, Value]),
          ?assertMatch({Value, Granted}, {Value, element(1, Reserve()) =:= ok})
@@ -301,8 +301,8 @@ ant() ->
     ok = placement:own(ants),
     wait().
 
-%% The node receives the request after its caller has given up, and does not keep the lease for a caller that does not
-%% know of it.
+%% The node receives the request after its caller has given up. It must not keep a lease of which the caller does not
+%% know.
 a_reservation_that_came_too_late(Config) ->
     F = node_of(Config, "f"),
     ok = on(Config, "f", fun() -> sys:suspend(placement_lease) end),
@@ -317,7 +317,7 @@ a_reservation_that_came_too_late(Config) ->
         receive {Pid, {error, timeout}, {error, [{F, timeout}]}} -> Pid after 20000 -> error(no_answer) end
     end),
     ok = on(Config, "f", fun() -> ok = sys:install(placement_lease, {granted, fun count_granted/3, none}), sys:resume(placement_lease) end),
-    %% Both were granted and given back.
+    %% Both leases were granted and released.
     true = beamway_peer:wait_until(fun() -> {2, 0} =:= {on(Config, "f", fun() -> persistent_term:get(granted, 0) end), call(Config, "f", placement_lease, count, [])} end, 20000),
     ok = on(Config, "f", fun() -> sys:remove(placement_lease, granted) end),
     ?assert(on(Config, "a", fun() -> is_process_alive(Caller) end)),

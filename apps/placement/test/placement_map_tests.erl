@@ -9,7 +9,7 @@ laws_test_() ->
     [{timeout, 120, ?_assert(proper:quickcheck(Law, [quiet, {numtests, Count}, {to_file, user}]))}
      || {Law, Count} <- [{prop_capacities(), 200}, {prop_cost(), 100}, {prop_near_the_best(), 100}, {prop_same_seed(), 30}]].
 
-%% The place of each node in the tree, as a path of groups of different depth.
+%% Generates the place of each node in the tree, as a path of groups; paths differ in depth.
 places() -> ?LET(Paths, ?SUCHTHAT(Ps, resize(8, list(path())), Ps =/= []), [{list_to_atom("n" ++ integer_to_list(N)), Path} || {N, Path} <- lists:zip(lists:seq(1, length(Paths)), Paths)]).
 
 path() -> resize(3, list(oneof([x, y, z]))).
@@ -91,8 +91,8 @@ prop_same_seed() ->
                 Map() =:= Map()
             end).
 
-%% Large enough for two processes. The best mapping is known: the tree's groups exchange nothing, which is reached
-%% within 3 %.
+%% The graph is large enough for two worker processes. The best mapping is known, because there is no traffic between the
+%% tree's groups; the result is within 3 % of it.
 planted_test_() ->
     {timeout, 60, fun() ->
         Cliques = [{C * 100 + A, C * 100 + B, 1} || C <- lists:seq(1, 64), A <- lists:seq(1, 40), B <- lists:seq(A + 1, 40)],
@@ -109,7 +109,7 @@ latency_test() ->
 
 no_tree_test() -> ?assertEqual({error, no_nodes}, placement:map([{1, 2, 6}], none, #{})).
 
-%% Each input gives one clear error, which names the value.
+%% Each invalid input gives one clear error, which names the value.
 bad_input_test_() ->
     Tree = tree([{a, "/x"}, {b, "/y"}]),
     [?_test(begin

@@ -30,8 +30,8 @@ end_per_suite(_Config) -> ok.
 end_per_testcase(_Case, _Config) ->
     beamway_peer:stop_started().
 
-%% The links are so slow that the time is spent waiting for them and not for a processor. The number of batches is
-%% high enough that other work on the machine does not change the medians.
+%% The links are so slow that they dominate the measured time, and not the CPU. The number of batches is high enough that
+%% other work on the machine does not change the medians.
 two_racks(Config) ->
     recovered(Config, two_racks, [{4, 1000}, {4, 1000}], 1000, #{batches => 20, messages => 20}).
 
@@ -87,7 +87,7 @@ measured(Config, Name, Peers, Options) ->
     _ = store(Measured, Name),
     lists:sort(clusters(placement_tree:packed(Tree))).
 
-%% Keeps the measurements for inspection, and for the guide's pictures.
+%% Stores the measurements for inspection, and for the pictures in the guide.
 store(Measured, Name) ->
     case os:getenv("BEAMWAY_TEST_NETWORK_STORE") of
         false -> ok;

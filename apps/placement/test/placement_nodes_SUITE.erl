@@ -57,7 +57,7 @@ the_table_outlives_the_starter(Config) ->
     ?assertEqual([{Node, [{left_behind, 7}]}], call(Config, "a", attr, request_attrs, [[Node], [left_behind]])),
     ok = call(Config, "b", attr, delete_attr, [left_behind]).
 
-%% … and its name was in that process's dictionary.
+%% In the earlier library the table's name was also stored in that process's dictionary, so other processes could not use it.
 any_process_may_change_attributes(Config) ->
     Node = node_of(Config, "b"),
     %% Each call to a peer runs in a process of its own.
@@ -73,7 +73,7 @@ any_process_may_change_attributes(Config) ->
     ?assertMatch(#{value := 2, unit := gib, ttl := 7}, proplists:get_value(shared, call(Config, "b", placement_attr, definitions, []))),
     ok = call(Config, "b", placement, delete, [shared]).
 
-%% Even names that the server could use for its own data.
+%% Any atom is a valid name, even one that the server might use for its own data.
 any_atom_is_a_name(Config) ->
     Node = node_of(Config, "b"),
     Server = call(Config, "b", erlang, whereis, [attr_server]),
@@ -85,7 +85,7 @@ any_atom_is_a_name(Config) ->
      end || Name <- [changes, configured]],
     ?assertEqual(Server, call(Config, "b", erlang, whereis, [attr_server])).
 
-%% The earlier library's time-out put an atom into the list of results, on which choose_nodes crashed.
+%% In the earlier library a timeout put an atom into the list of results, which crashed choose_nodes.
 a_stopped_node_leaves_the_others(Config) ->
     [{_, Peer, Stopped}] = Extra = beamway_placement_nodes:start(["stopped"]),
     true = call(Config, "a", net_kernel, connect_node, [Stopped]),
@@ -95,7 +95,7 @@ a_stopped_node_leaves_the_others(Config) ->
         placement:choose_nodes([Stopped | Nodes], #{require => {num_erlang_processes, gt, 0}, deadline => 3000}) end) end),
     ?assertEqual(Nodes, Chosen),
     ?assertMatch(#{unreachable := [{Stopped, timeout}], answered := 4}, Meta),
-    %% The deadline is counted in whole milliseconds. A question that nothing ends would take 20 s here.
+    %% The deadline is counted in whole milliseconds. Without a deadline the question would take 20 s here.
     ?assert(Took > 2998000 andalso Took < 15000000 * beamway_runner:slowness()),
     ?assertEqual(lists:sort(Nodes), lists:sort([Node || {Node, _} <- call(Config, "a", attr, request_attrs, [[Stopped | Nodes], [os_type]])])),
     ok = beamway_placement_nodes:stop(Extra).
@@ -125,7 +125,7 @@ a_stopped_node_is_waited_for_once(Config) ->
     _ = beamway_peer:wait_until(fun() -> {ok, [Stopped]} =:= on(Config, "a", fun() -> case Choose([Stopped]) of {ok, Chosen, _} -> {ok, Chosen}; _ -> none end end) end, 10000),
     ok = beamway_placement_nodes:stop(Extra).
 
-%% The attribute's function takes a while, but only the first choice waits for it.
+%% The attribute's function is slow, but only the first choice waits for it.
 who_chooses_often_does_not_wait(Config) ->
     Slow = 100 * beamway_runner:slowness(),
     Ttl = 10 * Slow,
@@ -199,15 +199,15 @@ a_dead_node_costs_no_time(Config) ->
     ?assertEqual(Nodes, Chosen),
     ?assertEqual(lists:sort([{Node, nodedown} || Node <- ['never@127.0.0.1' | Dead]]), lists:sort(Unreachable)).
 
-%% The earlier library asked and returned a node twice that was listed twice.
+%% The earlier library asked and returned a node twice if it was listed twice.
 a_duplicate_is_one_node(Config) ->
     [B, C] = [node_of(Config, Name) || Name <- ["b", "c"]],
     ?assertEqual([C, B], call(Config, "a", attr, choose_nodes, [[C, B, C, C, B], [{vm_num_processors, ge, 1}]])),
     ?assertMatch([{C, _}, {B, _}], call(Config, "a", attr, request_attrs, [[C, B, C], [os_type]])),
     {ok, [C, B], _} = call(Config, "a", placement, choose_nodes, [[C, B, C], []]).
 
-%% In the earlier library a failure was {undefined, undefined}, and the documentation named other units than those
-%% returned.
+%% In the earlier library a failure was {undefined, undefined}, and the documented units were not those of the returned
+%% values.
 units_and_failures(Config) ->
     Node = node_of(Config, "b"),
     [{Node, Values}] = call(Config, "a", attr, request_attrs, [[Node], [mem_total, mem_free, loadavg1, otp_release, os_type, kernel_entities]]),
@@ -254,7 +254,7 @@ the_server_is_killed(Config) ->
     Owner = on(Config, "b", fun() -> owner([{owned, 2}]) end),
     Dying = on(Config, "b", fun() -> owner([{lost, 3}]) end),
     Before = call(Config, "b", erlang, whereis, [attr_server]),
-    %% One owner dies while no server can notice it.
+    %% One owner dies while there is no server to notice it.
     on(Config, "b", fun() ->
         true = erlang:suspend_process(whereis(placement_sup)),
         exit(whereis(attr_server), kill),
@@ -315,7 +315,7 @@ averages_over_time(Config) ->
     ok = call(Config, "d", placement, insert, [mean, {sampled, {?MODULE, slow_sample, []}, #{every => 60000, over => 60000}}]),
     ?assertEqual([{Node, [{mean, 7.0}]}], call(Config, "a", attr, request_attrs, [[Node], [mean]])),
     ok = call(Config, "d", attr, delete_attr, [mean]),
-    %% The average is out of the range of a float.
+    %% The average exceeds the range of a float.
     Server = call(Config, "d", erlang, whereis, [attr_server]),
     ok = call(Config, "d", placement, insert, [mean, {sampled, {erlang, 'bsl', [1, 1024]}, #{every => 60000, over => 60000}}]),
     ?assertEqual([{Node, [{mean, undefined}]}], call(Config, "a", attr, request_attrs, [[Node], [mean]])),
@@ -360,9 +360,9 @@ many_ask_one_evaluation(Config) ->
         spawn(fun() ->
             Options = #{live => true, deadline => 60000},
             Asking = [spawn_monitor(fun() -> exit(placement_cache:fetch([Node], [slow], Options)) end) || _ <- lists:seq(1, 20)],
-            %% The callers only wait for the answer.
+            %% All callers have sent their requests and wait for the answer.
             ok = waiting([Pid || {Pid, _} <- Asking]),
-            %% The server has read everything that was sent to it before.
+            %% When this call returns, the server has handled everything that was sent to it before.
             _ = sys:get_state(placement_cache),
             receive {asked, From} -> From ! asked end,
             Answers = [receive {'DOWN', Monitor, process, _, #{Node := #{attributes := #{slow := Known}}}} -> element(2, Known) end || {_, Monitor} <- Asking],
@@ -391,7 +391,7 @@ more_than_run_at_once(Config) ->
     end),
     ?assertMatch([{ok, _, _, _, _, _}], Answered).
 
-%% The result of the previous function does not become the value of the attribute that has its name now.
+%% An attribute is redefined during an evaluation. The result of the old function must not become the value of the new one.
 an_attribute_is_defined_anew(Config) ->
     Node = node_of(Config, "d"),
     ok = call(Config, "d", persistent_term, put, [?MODULE, 0]),
@@ -401,7 +401,7 @@ an_attribute_is_defined_anew(Config) ->
          Asker = beamway_peer:async(fun() -> call(Config, "a", placement_cache, fetch, [[Node], [anew], #{live => true, deadline => 60000}]) end),
          _ = beamway_peer:wait_until(fun() -> is_pid(call(Config, "d", erlang, whereis, [held])) end, 30000),
          ok = Anew(),
-         %% If the function still runs, it ends now.
+         %% If the function is still running, this makes it return.
          _ = on(Config, "d", fun() -> catch held ! release end),
          #{Node := #{attributes := #{anew := Asked}}} = beamway_peer:await(Asker, 60000),
          #{Node := #{attributes := #{anew := Now}}} = call(Config, "a", placement_cache, fetch, [[Node], [anew], #{live => true, deadline => 60000}]),
@@ -450,7 +450,7 @@ changes_are_pushed(Config) ->
     %% The node is also not asked for attributes that have not changed.
     #{D := #{attributes := #{beside := {ok, 1, _, _, _}}}} = call(Config, "a", placement_cache, fetch, [[D], [beside], #{max_age => 600000}]),
     ?assertEqual(Asked, call(Config, "a", placement_cache, asked, [])),
-    %% The publisher is killed, and its successor is followed again.
+    %% The publisher is killed, and the subscription is renewed with its successor.
     true = on(Config, "d", fun() -> exit(whereis(placement_push), kill) end),
     ok = call(Config, "d", placement, update, [pushed, 3]),
     _ = beamway_peer:wait_until(fun() -> Shown() =:= {1, 3} end, 20000),
@@ -475,7 +475,7 @@ a_node_comes_back_with_its_name(Config) ->
     _ = beamway_peer:wait_until(fun() -> {ok, 2} =:= case Shown(Node) of {ok, Value, _, _, _} -> {ok, Value}; Other -> Other end end, 10000),
     ok = beamway_peer:stop(Second).
 
-%% The process that asks is held up and reads the answer after the node has gone down. Nothing of the answer is kept.
+%% The asking process is delayed and reads the answer only after the node has gone down. The answer is discarded.
 an_answer_after_the_end(Config) ->
     [{_, Peer, Gone}] = Extra = beamway_placement_nodes:start(["gone"]),
     A = node_of(Config, "a"),
@@ -495,7 +495,7 @@ an_answer_after_the_end(Config) ->
     end),
     ok = beamway_peer:run(Peer, fun() -> release_held() end),
     {ok, [{slow, {ok, _, _, _, _, _}}]} = beamway_peer:call(Peer, placement_attr, local, [[slow], 30000]),
-    %% Everything that the node has sent before has also arrived.
+    %% When this returns, everything that the node sent before has also arrived.
     A = beamway_peer:run(Peer, fun() -> erpc:call(A, erlang, node, []) end),
     ok = beamway_placement_nodes:stop(Extra),
     _ = beamway_peer:wait_until(fun() -> case call(Config, "a", ets, lookup, [placement_known, {node, Gone}]) of [{_, nodedown, _, _}] -> true; _ -> false end end, 30000),
@@ -510,7 +510,7 @@ a_node_without_placement(Config) ->
     {ok, Verdicts} = call(Config, "a", placement, why_not, [Plain, {os_type, exists}]),
     ?assertMatch([#{truth := unknown, details := [{_, unknown, {unknown, no_server}}]}], Verdicts),
     {'EXIT', {{not_running, _}, _}} = beamway_placement_nodes:call(Extra, "plain", {?MODULE, caught}, [[A]]),
-    %% The attribute's absence is not known either.
+    %% The node has not reported that the attribute is missing either.
     {error, {unsatisfied, _}} = call(Config, "a", placement, choose_nodes, [[Plain], {os_type, missing}]),
     %% Once placement runs there, a live question finds it at once.
     ok = beamway_placement_nodes:call(Extra, "plain", {attr, start}, []),
@@ -543,8 +543,8 @@ bad_environment(_Config) ->
                   "placement: group_memory = 18446744073709551616 is not valid; expected milliseconds, at most 2147483647"], Texts),
     ok = beamway_placement_nodes:stop(Extra).
 
-%% The server runs before the attributes are evaluated. It used to answer that they were missing, which the asker
-%% believed for a second.
+%% The server starts before the attributes are evaluated. It used to answer that they were missing, and the asking node
+%% cached that answer for a second.
 asked_before_it_is_configured(Config) ->
     File = filename:join(proplists:get_value(priv_dir, Config), "held"),
     ok = file:write_file(File, "[{held, {automatic, {placement_nodes_SUITE, held, []}, #{limit => 60000}}}]."),
@@ -569,8 +569,8 @@ asked_before_it_is_configured(Config) ->
     ?assertMatch({not_yet, [{mem_total, {ok, _, 0, kib, _, _}}, {held, {ok, 1, 0, _, _, _}}]}, {Early, Later}),
     ok = beamway_placement_nodes:stop(Extra).
 
-%% A busy machine may take longer than the limit at the start. The attribute used to be missing as long as the node
-%% ran.
+%% On a busy machine an automatic attribute may exceed its time limit at startup. It used to be missing for the rest of
+%% the node's life in that case.
 automatic_and_slow(Config) ->
     File = filename:join(proplists:get_value(priv_dir, Config), "slow"),
     ok = file:write_file(File, "[{slow, {automatic, {placement_nodes_SUITE, slow_once, []}, #{limit => 50}}}]."),
@@ -630,7 +630,7 @@ configuration_files(Config) ->
     ok = Start([]),
     [undefined, {unix, linux}] = Values([num_cpus, os_type]).
 
-%% With the handler that OTP starts every node with.
+%% Warnings appear with OTP's default logger handler.
 warnings_are_shown(Config) ->
     File = filename:join(proplists:get_value(priv_dir, Config), "warned"),
     ok = file:write_file(File, "[{gone, {dynamic, {no_such_module, f}}}]."),
@@ -647,7 +647,7 @@ a_vm_that_is_no_node(_) ->
                     "io:put_chars(\"goes on\"), init:stop()."),
     ?assertEqual("goes on", Said).
 
-%% A VM that only runs placement.
+%% Evaluates expressions in a VM that only runs placement, and returns its output.
 said(Words, Expressions) ->
     [Erl | Own] = beamway_peer:erl(),
     Line = [[" ", Word] || Word <- Own ++ ["-noinput", "-boot", "no_dot_erlang", "-pa", filename:dirname(code:which(placement)), Words]],
@@ -688,7 +688,7 @@ pairs_that_talk_much(_Config) ->
          {ok, _} = beamway_peer:call(First, placement, set_topology, [Tree]),
          [ok = beamway_peer:connect(Carrier, First, Node) || Node <- [B, C, D]],
          true = beamway_peer:call(First, net_kernel, connect_node, [Stock]),
-         %% B is near and D is far; C is far and rarely spoken to.
+         %% B is near and D is far. C is also far, but there is little traffic to it.
          [ok = beamway_peer:run(First, fun() -> ok = talked(Node, Count) end) || {Node, Count} <- [{B, 20}, {C, 1}, {D, 40}]],
          {ok, [#{pair := Pair, bytes := Bytes, share := Share, distance := 1.0}], [Stock]} = beamway_peer:call(First, placement, advise, [[A, B, C, D, Stock]]),
          ?assertEqual(lists:sort([A, D]), lists:sort(tuple_to_list(Pair))),

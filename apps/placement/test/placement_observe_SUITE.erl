@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Samples who talks to whom between two nodes, and checks the moves that follow from it.
+%% @doc Samples the traffic between processes on two nodes, and checks the moves that are derived from it.
 -module(placement_observe_SUITE).
 
 -include_lib("stdlib/include/assert.hrl").
@@ -35,7 +35,7 @@ talker(To, Size) ->
 -spec listener() -> no_return().
 listener() -> receive _ -> listener() end.
 
-%% Stock distribution does not count bytes, and the advice names the nodes about which nothing is known.
+%% Stock distribution does not count bytes, so the advice lists these nodes as unknown.
 nobody_counts(Config) ->
     [{First, One}, {_, Two}] = proplists:get_value(peers, Config),
     {ok, Tree} = placement_tree:from_paths([{One, "/a/x"}, {Two, "/b/y"}, {third, "/b/y"}, {fourth, "/a/x"}]),
@@ -43,8 +43,8 @@ nobody_counts(Config) ->
     ?assertEqual({ok, [], lists:sort([One, Two])}, beamway_peer:call(First, placement, advise, [[One, Two]])),
     ok.
 
-%% A process on the first node talks to another one there, and ten times as much to one on the other node, which it
-%% knows by name.
+%% A process on the first node sends to another one there, and ten times as much to one on the other node, which it
+%% addresses by name.
 bytes_of_pairs(Config) ->
     [{First, One}, {Second, Two}] = proplists:get_value(peers, Config),
     Near = beamway_peer:call(First, erlang, spawn, [?MODULE, listener, []]),
@@ -76,7 +76,7 @@ what_cannot_be_traced(Config) ->
     {ok, [], #{unseen := Unseen}} = beamway_peer:call(First, placement, observe, [[Ended, Traced], 100], 30000),
     ?assertEqual(lists:sort([{Ended, noproc}, {Traced, traced_by_another}]), lists:sort(Unseen)).
 
-%% All stopped nodes together are waited for once: five seconds more than the requested time.
+%% The call waits only once for all suspended nodes: five seconds more than the requested time.
 stopped_nodes(Config) ->
     [{First, _}, _] = proplists:get_value(peers, Config),
     Cluster = beamway_placement_nodes:start(["three", "four", "five", "six"]),
@@ -86,7 +86,7 @@ stopped_nodes(Config) ->
     {Us, {ok, [], #{unseen := Unseen}}} = beamway_peer:run(First, fun() -> timer:tc(fun() -> placement:observe(Pids, 100) end) end),
     ok = beamway_placement_nodes:stop(Cluster),
     ?assertEqual(lists:sort([{Pid, timeout} || Pid <- Pids]), lists:sort(Unseen)),
-    %% One after the other they would take 20 s.
+    %% Waiting for one node after the other would take 20 s.
     ?assert(Us < 15000000, Us).
 
 %% Afterwards no process is traced, even if the caller was killed meanwhile.
@@ -98,7 +98,7 @@ nothing_stays(Config) ->
     Asking = beamway_peer:call(First, erlang, spawn, [placement_observe, local, [[Talker], 60000]]),
     until(fun() -> beamway_peer:call(First, erlang, trace_info, [Talker, flags]) =:= {flags, [send]} end),
     true = beamway_peer:call(First, erlang, exit, [Asking, kill]),
-    %% A window takes a fifth of the time, so a few looks in a row without tracing mean that it has ended.
+    %% A window takes a fifth of the time, so if several consecutive checks find no tracing, it has ended.
     until(fun() -> lists:all(fun(_) -> ok = timer:sleep(10), beamway_peer:call(First, erlang, trace_info, [Talker, flags]) =:= {flags, []} end, lists:seq(1, 30)) end).
 
 until(Holds) -> true = beamway_peer:wait_until(Holds, 30000).

@@ -89,7 +89,7 @@ prop_relative_order() ->
                 placement_pred:thresholds(Compiled, Contexts) =:= placement_pred:thresholds(Compiled, lists:reverse(Contexts))
             end).
 
-%% The nodes that the explanation calls suitable are the ones that are chosen.
+%% The chosen nodes are exactly those that the explanation calls suitable.
 prop_explain_agrees() ->
     ?FORALL({Parts, Views}, {list(frequency([{4, predicate()}, {1, {name(), elements([low, high, lowest, highest])}}])), non_empty(list(view()))},
             begin
@@ -110,13 +110,13 @@ words_test_() ->
     [?_assertEqual({What, Want}, {What, passing(What, [5, 3, 1, 4, 2, 6, 7])})
      || {Want, What} <- [{[1, 2, 3], low}, {[5, 6, 7], high}, {[1], lowest}, {[7], highest}, {[6, 7], {top, 2}}, {[1, 2, 3, 4, 5, 6, 7], {bottom, 9}}]].
 
-%% Their differences are out of the range of a float, so they are unknown and do not compare with anything.
+%% The differences of these values exceed the range of a float, so the values count as unknown in comparisons.
 huge_values_test_() ->
     [?_assertEqual({What, Want}, {What, passing(What, [1, 2.5, 4, 1 bsl 1024, 1.0e308, -1.0e308])})
      || {Want, What} <- [{[1], low}, {[4], high}, {[1], lowest}, {[4], highest}, {[1, 2.5, 4], {top, 9}}]]
         ++ [?_assertEqual([], passing(high, [1 bsl 1024]))].
 
-%% Returns the values that a word selects.
+%% Returns the values that a keyword selects.
 passing(What, Values) ->
     {ok, Compiled} = placement_pred:compile(case What of {Word, N} -> {a, Word, N}; _ -> {a, What} end),
     Contexts = [context(#{status => ok, attributes => #{a => {ok, Value, 0, none, 0}}}) || Value <- Values],

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The session of the RELEASE report D3.5, Appendix A, on the same number of real nodes, which hold the values
-%% that it prints.
+%% @doc Reproduces the session in Appendix A of the RELEASE report D3.5 on the same number of real nodes, with the
+%% attribute values that the report prints.
 %%
 %% All nodes run on one machine here, so the report's `vm1@bwlf01' is called `vm1_bwlf01-...@127.0.0.1'. The report's
 %% list names bwlf32 twice.
@@ -17,7 +17,7 @@ all() -> [the_session, protocol, boolean_predicates, six_comparisons].
 
 init_per_suite(Config) ->
     Cluster = beamway_placement_nodes:start(["m" | [Name || {Name, _, _, _, _} <- machines()]], #{run => false}),
-    %% Configuration files hold the values that the report's machines had.
+    %% The configuration files contain the values of the report's machines.
     lists:foreach(fun({Name, Speed, Memory, Load, Processors}) ->
         File = filename:join(proplists:get_value(priv_dir, Config), Name ++ ".attributes"),
         ok = file:write_file(File, io_lib:format("[{cpu_speed, ~p}, {mem_free, ~p}, {loadavg5, ~p}, {vm_num_processors, ~p}].~n", [Speed, Memory, Load, Processors])),
@@ -42,7 +42,7 @@ machines() ->
      {"vm1_localhost", 1.6e3, 8517844, 0.27, 24}, {"vm1_bwlf10", 1596.0, 10481680, 0.01, 1}, {"vm2_bwlf10", 1596.0, 10481680, 0.01, 2},
      {"vm3_bwlf10", 1596.0, 10481680, 0.01, 5}].
 
-%% The report's list: 23 names of 22 nodes.
+%% The report's list: 23 entries for 22 nodes.
 listed() ->
     Names = [Name || {Name, _, _, _, _} <- machines()],
     {Before, After} = lists:splitwith(fun(Name) -> Name =/= "vm1_bwlf33" end, Names),

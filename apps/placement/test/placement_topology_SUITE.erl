@@ -35,7 +35,7 @@ every_pair(_Config) ->
     {ok, Matrix} = placement_measured:matrix(Result, quiet, min_us),
     ?assertMatch(#{verdict := _}, placement_cluster:cluster(Matrix)).
 
-%% Checks the same as placement_cluster_tests does for the small ones.
+%% The same checks as in placement_cluster_tests, but for large trees.
 large_planted_trees(_Config) ->
     [begin
          [placement_cluster_tests:planted(Shape, Seed) || Seed <- [1, 2]],
@@ -47,7 +47,7 @@ large_planted_trees(_Config) ->
     placement_cluster_tests:some_rounds(racks_128, 0.4),
     placement_cluster_tests:colonies(athos_256).
 
-%% The nodes' code path does not have placement; the measurement leaves nothing behind.
+%% The nodes do not have placement in their code path, and the measurement leaves no code behind there.
 nodes_without_placement(_Config) ->
     [{_, First, FirstNode}] = cluster(1),
     Stock = [peer:start(#{name => beamway_peer:unique_name("stock"), host => "127.0.0.1", longnames => true, connection => standard_io, wait_boot => 60000,
@@ -58,8 +58,8 @@ nodes_without_placement(_Config) ->
     ?assertEqual(6, map_size(Pairs)),
     [?assertEqual(false, peer:call(Peer, code, is_loaded, [placement_probe_pair])) || {ok, Peer, _} <- Stock].
 
-%% The node is killed between the rounds. Measurements with it are kept, its other pairs are missing, and nobody waits
-%% for it.
+%% The node is killed between the rounds. Completed measurements with it are kept, its other pairs are missing, and the
+%% measurement does not wait for it.
 a_node_that_dies(_Config) ->
     Cluster = cluster(4),
     {_, Victim, Gone} = lists:nth(2, Cluster),
@@ -79,7 +79,7 @@ gone(Cluster, Victim, Gone) ->
     [ok = beamway_peer:wait_disconnected(Peer, Gone) || Peer <- beamway_placement_nodes:peers(Cluster), Peer =/= Victim],
     ok.
 
-%% Pairs that do not answer are missing when their time is over; the others are present.
+%% Pairs that do not answer in time are missing from the result; the others are present.
 a_frozen_node(_Config) ->
     Cluster = cluster(3),
     Nodes = lists:sort(beamway_placement_nodes:nodes(Cluster)),
@@ -94,7 +94,7 @@ a_frozen_node(_Config) ->
     ?assertMatch([{quiet, One, Other}], maps:keys(Pairs)),
     ?assertEqual([timeout, timeout], [Reason || {quiet, A, B, Reason} <- Failed, A =:= Node orelse B =:= Node]).
 
-%% All pairs run at once, and a node is stopped or killed before they begin. The others still begin.
+%% All pairs run at once, and a node is suspended or killed before they start. The other pairs still start.
 without_one_at_the_gate(_Config) ->
     [begin
          Cluster = cluster(3),
@@ -160,8 +160,8 @@ plan_by_query(_Config) ->
     ?assertEqual(lists:sort([A, B]), lists:sort([Node || {worker, Node} <- placement_plan:to_list(Process)])),
     ?assertMatch({error, _}, Plan(#{workers => {worker, eq, 7}})).
 
-%% Two nodes are bound to one processor and the third to another, as their declared tree shows. A tree without a bound
-%% node does not look into the machine.
+%% Two nodes are bound to one processor and the third to another, and their declared tree shows this. Without a bound node
+%% the tree has no levels inside the machine.
 bound_nodes(_Config) ->
     case per_core_is_possible() of
         {skip, _} = Skip -> Skip;
@@ -212,7 +212,7 @@ command(Config) ->
     {0, Alpha} = run(Config, ["show", "topology.json", "--alpha", "1.6"]),
     says(Alpha, "4 nodes").
 
-%% A file that differs from the documentation would be refused.
+%% Validates the file against the documented schema, and checks that the schema rejects a wrong file.
 is_as_documented(Config, File) ->
     Stored = filename:join(proplists:get_value(priv_dir, Config), File),
     {ok, Text} = file:read_file(Stored),
@@ -251,7 +251,7 @@ command_bad_words(Config) ->
                  {2, "--start: expected a number", ["measure", "--start", "1"]},
                  {2, "--pairs some: expected a share above 0%", ["measure", "--start", "2", "--pairs", "some"]}, {2, "--pairs 101%: expected", ["measure", "--start", "2", "--pairs", "101%"]},
                  {0, "quiet: 12 of 12 pairs", ["measure", "--start", "8", "--pairs", "40%", "--batches", "2", "--mode", "quiet", "--out", "some.json"]}, {0, "8 nodes", ["show", "some.json"]},
-                 %% The nodes in the file have ended.
+                 %% The nodes in the file no longer exist.
                  {0, "quiet: 3 of 3 pairs", ["measure", "--start", "3", "--batches", "2", "--mode", "quiet", "--resume", "--out", "some.json"]}, {0, "3 nodes", ["show", "some.json"]}, {2, "expected one FILE", ["show"]},
                  {1, "cannot read nowhere.json", ["show", "nowhere.json"]}, {1, "circle: a > b > a", ["show", File]},
                  {1, "no measured pair joins 1 of 3 nodes to the others, such as c@h", ["show", Half]}, {0, "left out", ["show", Half, "--drop-gaps"]},

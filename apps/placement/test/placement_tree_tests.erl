@@ -51,7 +51,7 @@ prop_network_terms_come_back() ->
                 Again =:= Tree
             end).
 
-%% The diameter computed from the first and the last place equals that of all pairs.
+%% The diameter computed from the first and the last path equals the largest distance over all pairs.
 prop_diameter() ->
     ?FORALL(Network, network(),
             begin
@@ -79,7 +79,7 @@ one_node_is_in_no_branch_test() ->
     {ok, Tree} = placement_tree:from_paths([{a, "/site/rack"}]),
     ?assertEqual(unknown, placement_tree:branch(Tree, a)).
 
-%% A node that joins and leaves does not change the distances of the others.
+%% A node that joins or leaves does not change the distances between the other nodes.
 prop_changes() ->
     ?FORALL({Network, Path}, {network(), list(oneof([n, x, y]))},
             begin

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A model of many nodes with the real decisions of placement_voter: messages are slow or lost, nodes restart and
-%% forget, the network splits, and voters are replaced. Two nodes must never run the child at the same time.
+%% @doc A model of many nodes that uses the real decisions of placement_voter: messages are delayed or lost, nodes restart
+%% and forget their state, the network splits, and voters are replaced. Two nodes must never run the child at the same time.
 -module(placement_voter_tests).
 
 -include_lib("eunit/include/eunit.hrl").
@@ -10,7 +10,7 @@
 -define(STEP, 4).
 -define(STEPS, 3000).
 
-%% `broken': the rule that this run leaves out. `asks': open questions, by the node that asks. `runs': the nodes that
+%% `broken': the rule that is disabled in this run. `asks': open questions, by the node that asks. `runs': the nodes that
 %% run the child.
 -record(world, {now = 0, broken = none, rows = #{}, made = #{}, down = #{}, sides = #{}, asks = #{}, runs = #{}, names = #{}, seen = #{}}).
 -record(ask, {spec, since, answers = #{}}).
@@ -24,7 +24,7 @@ never_two_test_() ->
         [?assertMatch({Key, Count, _} when Count > 25, {Key, maps:get(Key, Sums, 0), Sums}) || Key <- [started, ended, restarted, replacing, replaced, split, called]]
     end]}.
 
-%% The first seed is known to show the failure, so that it need not be searched for each time.
+%% The first seed is known to show the failure, which saves searching for one in each run.
 each_rule_is_needed_test_() ->
     [{timeout, 120, {atom_to_list(Rule), ?_assertMatch({Rule, {two, _}}, {Rule, first_two(Rule, First, First + 1500)})}}
      || {Rule, First} <- [{quarantine, 2}, {both_sets, 13}, {margin, 1}]].
@@ -98,10 +98,10 @@ splits(World) -> seen(split, World#world{sides = maps:from_list([{Node, rand:uni
 
 heals(World) -> told(World#world{sides = maps:from_list([{Node, 1} || Node <- ?NODES])}).
 
-%% The node that runs the child informs the nodes that have come.
+%% The node that runs the child informs the nodes that have newly connected.
 told(#world{runs = Runs} = World) -> maps:fold(fun(Node, #run{spec = Spec}, Before) -> announced(Node, Spec, Before) end, World, Runs).
 
-%% The process ends by itself, and its keeper gives the promises back.
+%% The process exits by itself, and its keeper releases the promises.
 ends(#world{runs = Runs} = World) when map_size(Runs) =:= 0 -> World;
 ends(#world{now = Now, runs = Runs, asks = Asks} = World) ->
     {Node, #run{spec = Spec}} = one_of(maps:to_list(Runs)),
@@ -166,7 +166,7 @@ answered(Node, #world{asks = Asks} = World) ->
 
 to_ask(Spec, World) -> placement_voter:asked(left_out(Spec, World)).
 
-%% Hides from the node that counts what the broken rule of this run leaves out.
+%% Removes from the asking node's specification what the rule disabled in this run would use.
 left_out(#{fence := Fence, live := Fence} = Spec, _) -> Spec;
 left_out(Spec, #world{broken = both_sets}) -> maps:remove(next, Spec);
 left_out(Spec, #world{broken = memory}) -> maps:remove(settle, Spec);

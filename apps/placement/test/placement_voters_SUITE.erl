@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Children with few voters among many nodes: names on every node, replacement of voters, messages per second,
-%% children in the form of a supervisor's, and spreads over what runs. Five real nodes.
+%% @doc Children with few voters among many nodes: names on every node, replacement of voters, messages per second, the
+%% supervisor-like API, and spreads that count running children. Five real nodes.
 -module(placement_voters_SUITE).
 
 -include_lib("stdlib/include/assert.hrl").
@@ -44,7 +44,7 @@ names(Config) -> [Name || {Name, _, _} <- cluster(Config)].
 
 wait_until(Fun) -> beamway_peer:wait_until(Fun, 60000).
 
-%% Returns the process once all of these nodes find the same one, and it is not the given one.
+%% Waits until all of these nodes find the same process, other than the given one, and returns it.
 found(Config, But) ->
     wait_until(fun() ->
         case lists:usort([on(Config, Name, whereis_name, [one]) || Name <- names(Config)]) of
@@ -53,7 +53,7 @@ found(Config, But) ->
         end
     end).
 
-%% Returns the voters, as a node knows them that has voted.
+%% Returns the voters according to a node that has voted.
 voters(Config) ->
     Specs = [Spec || Name <- names(Config), {_, #{} = Spec, _} <- call(Config, Name, {ets, lookup}, [placement_children, one])],
     [#{nodes := Nodes} = Last | _] = lists:reverse(lists:sort(fun(A, B) -> maps:get(term, A) =< maps:get(term, B) end, Specs)),
@@ -63,7 +63,7 @@ child(Config, Options) -> on(Config, "a", child, [[], {?COUNTER, start_link, [on
 
 grace() -> 1500 * beamway_runner:slowness().
 
-%% Three of five nodes vote. The others know the name, can end the child, and learn of it when they join.
+%% Three of five nodes vote. The others know the name, can delete the child, and are informed of it when they join.
 names_on_every_node(Config) ->
     {ok, First} = child(Config, #{voters => 3}),
     ?assertEqual(First, found(Config, none)),
@@ -83,8 +83,8 @@ names_on_every_node(Config) ->
     true = wait_until(fun() -> lists:usort([{on(Config, Name, whereis_name, [one]), on(Config, Name, children, [])} || Name <- names(Config)]) =:= [{undefined, []}] end),
     ?assertEqual({error, no_such_child}, on(Config, Other, delete_child, [one])).
 
-%% One voter after the other is killed. Others replace them, so the child outlives two of its first three voters, and
-%% then its own node.
+%% One voter after the other is killed. Other nodes replace them, so the child survives the loss of two of its first three
+%% voters, and then that of its own node.
 voters_are_replaced(Config) ->
     {ok, First} = child(Config, #{voters => 3, replace_after => 300, settle => 1000, nodes => beamway_placement_nodes:nodes(cluster(Config))}),
     {0, Voters} = voters(Config),
@@ -103,7 +103,7 @@ voters_are_replaced(Config) ->
     ok = beamway_peer:kill9(peer_of(Config, Own)),
     ?assertNotEqual(First, found(without(Own, Three), First)).
 
-%% The child starts while there is no other node. Nodes that join later vote on it, so it outlives the first one.
+%% The child starts while there is no other node. Nodes that join later become voters, so it survives the loss of the first.
 follows_the_cluster(Config) ->
     {ok, First} = on(Config, "a", child, [[], {?COUNTER, start_link, [one, 100]}, #{name => one, grace => grace(), replace_after => 300, settle => 500}]),
     ?assertEqual({0, [node(First)]}, voters(Config)),
@@ -144,7 +144,7 @@ counted(Voter, Count, End) ->
     after max(0, End - erlang:monotonic_time(millisecond)) -> Count
     end.
 
-%% The functions return what a supervisor's functions return.
+%% The functions have the same return values as those of supervisor.
 as_of_a_supervisor(Config) ->
     Do = fun(Name, Function, Arguments) -> on(Config, Name, Function, [workers | Arguments]) end,
     Spec = fun(Id, More) -> maps:merge(#{id => Id, start => {?COUNTER, start_link, [Id, 10]}, grace => grace(), nodes => beamway_placement_nodes:nodes(cluster(Config))}, More) end,
@@ -157,7 +157,7 @@ as_of_a_supervisor(Config) ->
     ?assertEqual([{specs, 3}, {active, 3}, {supervisors, 1}, {workers, 2}], Do("d", count_children, [])),
     ?assertEqual([], on(Config, "d", which_children, [others])),
     {1, One, _} = call(Config, "e", {?COUNTER, bump}, [{via, placement, {workers, 1}}, me]),
-    %% A transient child is restarted after a crash but not after a normal end; a temporary one is never restarted.
+    %% A transient child is restarted after a crash but not after a normal exit; a temporary one is never restarted.
     true = call(Config, name_of(Config, node(Two)), {erlang, exit}, [Two, kill]),
     Again = wait_until(fun() -> case lists:keyfind(two, 1, Do("a", which_children, [])) of {two, Pid, _, _} when is_pid(Pid), Pid =/= Two -> Pid; _ -> false end end),
     ok = call(Config, "a", {gen_server, stop}, [Again]),

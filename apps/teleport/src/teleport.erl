@@ -7,8 +7,8 @@
 %% ok = teleport:cast(Pid, Request)'''
 %%
 %% A destination is a pid, a name or `{Name, Node}', `{global, Name}' or `{via, Module, Name}'; messages to local ones
-%% are sent directly. Messages use the distribution and keep its order. If it is stock TCP without encryption, they
-%% use a pool of separate connections instead. docs/guide/teleport.md lists the guarantees.
+%% are sent directly. Messages use the distribution and keep its order. If the distribution is stock TCP without
+%% encryption, they use a pool of separate connections instead. docs/guide/teleport.md lists the guarantees.
 %%
 %% Calls end like those of gen_server: with the reply, or with an exit whose reason is
 %% `{Reason, {teleport, call, Arguments}}'. `Reason' is that of gen_server (`timeout', `noproc', `{nodedown, Node}' or
@@ -32,7 +32,7 @@
                      way => lane | distribution}.
 -type reason() :: overload | timeout | noproc | {nodedown, node()} | {no_teleport, node()} | {too_big, Bytes :: pos_integer()}.
 -type request_id() :: term().
-%% gen_server has the same type of limit.
+%% The same type as gen_server uses for time limits.
 -type limit() :: timeout() | {abs, Ms :: integer()}.
 -type response() :: {reply, term()} | {error, {Reason :: term(), Server :: term()}}.
 
@@ -40,7 +40,7 @@
 -define(NAME_MS, 5000).
 
 %% @doc Sends a message, in order with messages sent with `!'. Waits while the connection is full, but never for a
-%% connection to be made.
+%% connection to be established.
 -spec send(dest(), term()) -> ok | {error, reason()}.
 send(Pid, Message) when is_pid(Pid), node(Pid) =/= node() -> teleport_message:give(node(Pid), Pid, Pid, Message);
 send({Name, Node} = Dest, Message) when is_atom(Name), Name =/= global, is_atom(Node), Node =/= node() -> teleport_message:give(Node, Name, Dest, Message);
@@ -83,7 +83,7 @@ gs_call(Dest, Request, Timeout) -> call(Dest, Request, Timeout).
 -spec gs_cast(dest(), term()) -> ok | {error, reason()}.
 gs_cast(Dest, Request) -> cast(Dest, Request).
 
-%% @doc Begins a call; the same process takes the reply later. The identifier is a gen_server request identifier, so
+%% @doc Starts a call; the same process collects the reply later. The identifier is a gen_server request identifier, so
 %% gen_server's functions for requests and collections accept it as well.
 -spec send_request(dest(), term()) -> request_id().
 send_request(Dest, Request) -> teleport_call:request(Dest, Request, #{}).
@@ -105,7 +105,7 @@ receive_response(Id, Limit) -> of_gen(receive_response, Id, [Id, Limit]).
 -spec check_response(Message :: term(), request_id()) -> response() | no_reply.
 check_response(Message, Id) -> of_gen(check_response, Id, [Message, Id]).
 
-%% Every request is a monitor with an alias, whichever module made it, but gen_server's type for it is opaque.
+%% Every request identifier is a monitor with an alias, whichever module created it, but gen_server's type for it is opaque.
 of_gen(Function, Id, Args) when is_reference(Id) -> apply(gen_server, Function, Args);
 of_gen(_, Id, _) -> error({bad_request_id, Id, "expected what teleport:send_request/2 returns"}).
 
@@ -148,28 +148,28 @@ broadcast(Scope, Group, Message, Options) -> teleport_groups:broadcast(Scope, Gr
 %% as the same user {@link open/1} it without a copy. A binary that was not made by {@link binary/1} is copied once.
 %% Below 64 KB, or without room for another block, the handle is the binary itself.
 %%
-%% This node keeps the memory for openers until the caller ends, or until somebody calls {@link unshare/1}.
+%% This node keeps the memory available for {@link open/1} until the caller exits, or until {@link unshare/1} is called.
 -spec share(binary()) -> teleport_blocks:handle().
 share(Binary) -> teleport_blocks:share(Binary, caller).
 
-%% @doc Shares a binary for the given number of milliseconds, even if the caller ends.
+%% @doc Shares a binary for the given number of milliseconds, even if the caller exits.
 -spec share(binary(), KeepMs :: pos_integer()) -> teleport_blocks:handle().
 share(Binary, KeepMs) when is_integer(KeepMs), KeepMs > 0, KeepMs < 1 bsl 32 -> teleport_blocks:share(Binary, {ms, KeepMs});
 share(_, Other) -> error({bad_limit, Other, "expected milliseconds from 1 to 4294967295"}).
 
-%% @doc Invalidates a handle, which nobody can open afterwards. Nodes that have opened it keep their binaries. Any
-%% node may call this.
+%% @doc Invalidates a handle, so that no node can open it afterwards. Nodes that have already opened it keep their
+%% binaries. Any node may call this.
 -spec unshare(teleport_blocks:handle()) -> ok.
 unshare(Handle) -> teleport_blocks:unshare(Handle).
 
-%% @doc Returns the binary of a handle. The binary lives as long as this node uses it, even if the other nodes end.
-%% `ended': it is no longer shared. `former_life': the node that shared it, or teleport on that node, has been
+%% @doc Returns the binary behind a handle. It stays in memory as long as this node uses it, even if the other nodes go
+%% down. `ended': it is no longer shared. `former_life': the node that shared it, or teleport on that node, has been
 %% restarted since. `other_host': it belongs to another host. `unreachable': the reason why the memory cannot be passed to
 %% this node.
 -spec open(teleport_blocks:handle()) -> {ok, binary()} | {error, teleport_blocks:refusal()}.
 open(Handle) -> teleport_blocks:open(Handle).
 
-%% @doc Makes a binary in memory that nodes on the same host, run by the same user, can share; this is the only copy.
+%% @doc Creates a binary in memory that nodes on the same host, run by the same user, can share; this is the only copy.
 %% Returns an ordinary binary below 64 KB, or without room for another block (`max_block_bytes').
 -spec binary(iodata()) -> binary().
 binary(Data) -> beamway_block:from_iodata(Data).

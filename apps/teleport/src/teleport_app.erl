@@ -34,7 +34,7 @@ init([]) ->
     {ok, {#{intensity => 5, period => 10}, [worker(teleport_blocks), worker(teleport_watcher), worker(teleport_server), worker(teleport_listeners),
           #{id => teleport_pool_sup, start => {teleport_pool_sup, start_link, []}, type => supervisor}]}}.
 
-%% The table may exist already, because a code change of this module calls this function again.
+%% The table may already exist, because a code change of this supervisor calls `init/1' again.
 new_table(Module, Type) ->
     case ets:whereis(Module) of
         undefined -> Module = ets:new(Module, [named_table, public, Type, {read_concurrency, true}]);

@@ -2,13 +2,13 @@
 %% @doc Shared binaries: keeps the handles of this node, and transfers the block of a handle to another node on the
 %% same host ({@link beamway_block}).
 %%
-%% A handle names the node that shares, that node's life and a number. A node that opens it asks the sharing node for
-%% the block over the distribution and sends the address of its own listener. The sharing node connects a channel to
-%% it and passes the block. So a handle is a term like any other, and each node that has opened it has the memory
-%% itself. The kernel frees the memory when no node has it any more, however the nodes ended.
+%% A handle contains the sharing node, an identifier of that node's current life, and a number. A node that opens it
+%% requests the block over the distribution and sends the address of its own listener. The sharing node connects a
+%% channel to that address and passes the block through it. So a handle is an ordinary term, and each node that has
+%% opened it maps the memory itself. The kernel frees the memory when no node uses it any more, even if the nodes crashed.
 %%
-%% Callers read the table themselves. This process writes it, owns the listener, and returns the memory of unused
-%% blocks. It closes a channel that nobody fetches after a minute or two, together with the block in it.
+%% Callers read the table themselves. This process writes it, owns the listener, and frees the memory of unused
+%% blocks. If no process fetches a channel within a minute or two, it closes the channel together with its block.
 -module(teleport_blocks).
 -behaviour(gen_server).
 
@@ -17,7 +17,7 @@
 -export_type([handle/0, keep/0, refusal/0]).
 
 -type handle() :: {?MODULE, binary()} | {?MODULE, node(), Life :: binary(), Number :: pos_integer(), Bytes :: pos_integer()}.
-%% The first form carries the bytes themselves, because the binary is not a block.
+%% The first form carries the bytes themselves; it is used for a binary that is not a block.
 -type keep() :: caller | {ms, pos_integer()}.
 -type refusal() :: ended | former_life | other_host | timeout | {nodedown, node()} | {no_teleport, node()} | {unreachable, Why :: binary()}.
 
@@ -213,8 +213,8 @@ accepted(#blocks{listener = Listener, channels = Channels} = State) ->
         _ -> State
     end.
 
-%% A channel that arrived before the last look and has still not been fetched is abandoned, because the process that
-%% opened the handle has ended.
+%% A channel that was already there at the previous check and has still not been fetched is abandoned: the process that
+%% opened the handle has exited.
 look_later(Channels) ->
     _ = erlang:send_after(?PATIENCE_MS, self(), {look, [Id || {Id, _} <- Channels]}),
     ok.

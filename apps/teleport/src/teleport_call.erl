@@ -43,7 +43,7 @@ pooled(Ref, Node, Deadline) ->
         timeout ->
             ok = teleport_pool:cancel(Node, Ref),
             exit(timeout);
-        %% The process of the pool's connection, not the server, has ended.
+        %% The process that serves the pool's connection has exited, not the server.
         {error, {_, Ended}} when is_pid(Ended), node(Ended) =:= node() -> exit({nodedown, Node});
         {error, {noconnection, _}} -> exit({nodedown, Node});
         {error, {Reason, _}} -> exit(Reason)
@@ -55,7 +55,7 @@ request(Dest, Request, Options) ->
     Found = teleport_message:find(Dest),
     case teleport_trace:lent(fun() -> begun(Found, Request, Options) end) of
         {error, Reason} ->
-            %% The caller gets this as it gets any other end of the call.
+            %% The caller gets this as a message, like any other result of the call.
             Ref = make_ref(),
             self() ! {'DOWN', Ref, process, Dest, Reason},
             Ref;

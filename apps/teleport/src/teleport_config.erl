@@ -4,7 +4,7 @@
 %% They are read from the application environment of `teleport' when it starts, and may be changed at any time
 %% ({@link teleport:configure/2}). They are checked only here; the rest of the code trusts the map.
 %%
-%% Options that had a meaning until version 0.2.0 are accepted, and the first use of each is logged.
+%% Options that only had an effect until version 0.2.0 are still accepted, and the first use of each is logged.
 -module(teleport_config).
 
 -include_lib("kernel/include/logger.hrl").
@@ -47,7 +47,7 @@ is_ports({0, 0}) -> true;
 is_ports({Low, High}) -> is_from(Low, 1, 65535) andalso is_from(High, Low, 65535);
 is_ports(_) -> false.
 
-%% The options of lanes, of messages and of the node.
+%% Options for lanes, for messages and for the node.
 without_effect() ->
     [class, unordered, way,
      lanes, weights, kinds, ring_bytes, chunk_bytes, max_queue_bytes, max_queue_messages, max_pending_calls, max_broadcasts,
@@ -117,7 +117,7 @@ is_good(IsGood, Value) ->
 
 names() -> lists:append(lists:join(", ", [atom_to_list(Name) || {Name, _, _, _, _, _} <- options()])).
 
-%% @doc Tells whether this option had a meaning until 0.2.0, and logs its first use.
+%% @doc Returns whether this option had an effect until 0.2.0, and logs its first use.
 -spec without_effect(term()) -> boolean().
 without_effect(Name) ->
     lists:member(Name, without_effect()) andalso
@@ -127,7 +127,7 @@ instead(class) -> "; beamway:class/1 sets the class of a process";
 instead(way) -> "; every message goes over the distribution, or over a pool of connections where that is stock TCP";
 instead(_) -> "".
 
-%% @doc Describes a problem in a line for people: the value, what was expected, and where to change it.
+%% @doc Formats a problem as one line for users: the value, what was expected, and where to change it.
 -spec describe(problem()) -> string().
 describe({Option, Value, Expected}) ->
     lists:flatten(io_lib:format("~0tp = ~0tp is not valid: expected ~ts (application environment of teleport, or teleport:configure/2)",

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc One time limit for several waits in a row, as a time of `erlang:monotonic_time(millisecond)'.
+%% @doc A time limit shared by several consecutive waits. It is stored as a value of `erlang:monotonic_time(millisecond)'.
 -module(teleport_deadline).
 
 -export([in/1, left/1]).

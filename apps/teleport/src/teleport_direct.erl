@@ -5,13 +5,14 @@
 %% sent. The caller monitors the server's stand-in on its own node ({@link teleport_watcher}), and the reply arrives
 %% at an alias, as gen's own replies do.
 %%
-%% The stand-in ends with the server's exit reason. If the stand-in itself is lost, killed or found too late, the
-%% caller monitors the server as gen_server does. The alias stays valid meanwhile, so a reply under way is not lost.
+%% The stand-in exits with the server's exit reason. If the stand-in itself is lost or killed, or the caller looks it up
+%% too late, the caller monitors the server as gen_server does. The alias stays valid meanwhile, so a reply in flight is
+%% not lost.
 -module(teleport_direct).
 
 -export([call/5]).
 
-%% gen makes the tag of a reply as an improper list.
+%% gen builds the tag of a reply as an improper list.
 -dialyzer({no_improper_lists, [sent/5, watched/6]}).
 
 %% @doc Like gen:call/4: the same replies, and exits with the same reasons. With `[nosuspend]' it exits with
@@ -22,13 +23,13 @@ call(Server, Label, Request, Timeout, Suspend) when is_pid(Server) ->
         none -> unwatched(Server, Label, Request, Timeout, Suspend);
         StandIn -> watched(Server, StandIn, Label, Request, Timeout, Suspend)
     end;
-%% A name may move to another process while the process that a stand-in watches lives on. Only a monitor that is sent
-%% with the request is sure to watch the process that gets it.
+%% A name may be re-registered for another process while the process behind the stand-in is still alive. Only a monitor
+%% that is sent with the request is certain to watch the process that receives the request.
 call(Server, Label, Request, Timeout, Suspend) ->
     unwatched(Server, Label, Request, Timeout, Suspend).
 
-%% A monitor waits for room even if the caller does not want to wait. So a message that nobody needs first checks
-%% whether there is room.
+%% Setting up a monitor blocks on a full connection even if the caller does not want to wait. So a dummy message is sent
+%% first to find out whether there is room.
 unwatched(Server, Label, Request, Timeout, Suspend) ->
     case Suspend =/= [] andalso erlang:send({teleport_server, node_of(Server)}, is_there_room, [noconnect | Suspend]) of
         nosuspend -> exit(overload);
@@ -50,8 +51,8 @@ sent(Server, Label, Ref, Request, How) ->
 watched(Server, StandIn, Label, Request, Timeout, Suspend) ->
     Deadline = teleport_deadline:in(Timeout),
     Ref = monitor(port, StandIn, [{alias, explicit_unalias}]),
-    %% If the connection is lost, the stand-in ends. It does not watch a new connection, so the request must not open
-    %% one.
+    %% If the connection is lost, the stand-in is closed. It does not watch the server over a new connection, so the
+    %% request must not open one.
     ok = sent(Server, Label, Ref, Request, [noconnect | Suspend]),
     receive
         {[alias | Ref], Reply} ->
@@ -84,8 +85,9 @@ alone(Server, Ref, Deadline) ->
         ended(Ref, timeout)
     end.
 
-%% The first look takes a reply that has arrived at the alias, the second one that arrived before the alias ended. A
-%% reply that the server sent before its end is already here, because it reached this node before the news of the end.
+%% The first receive takes a reply that has already arrived at the alias, the second one a reply that arrived before the
+%% alias was deactivated. A reply that the server sent before it exited is already here, because it reached this node
+%% before the exit was reported.
 ended(Ref, Reason) ->
     case come(Ref) of
         none ->

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The interface of erpc, as version 0.2.0 had it over lanes. Each function now calls erpc's function of that
-%% name. The next version will no longer have this module.
+%% @doc The erpc interface that version 0.2.0 implemented over lanes. Each function now calls the erpc function of the
+%% same name. This module will be removed in the next version.
 -module(teleport_erpc).
 
 -export(['$handle_undefined_function'/2]).

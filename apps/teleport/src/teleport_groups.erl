@@ -3,8 +3,8 @@
 %% to each node that has members, and delivered there by {@link teleport_server}.
 %%
 %% The calling process itself sends, so its broadcasts to a group arrive in order. It waits for answers only with the
-%% option `confirm'. It waits for room only for a moment, which is not used up by a node whose connection makes
-%% progress; a node that has used it up gets no such wait for a while. If the sites of nodes are known
+%% option `confirm'. It waits for room only for a moment, and this time is not charged to a node whose connection makes
+%% progress. Once a node has exhausted it, broadcasts do not wait for that node for a while. If the sites of nodes are known
 %% ({@link teleport_sites}), one node of each other site passes the message on to the others there.
 -module(teleport_groups).
 
@@ -17,7 +17,7 @@
                      local => boolean(),                     %% true; with false it leaves out the members on this node
                      nodes => [node()]}.                     %% only members on these nodes
 -type result() :: #{sent := [node()], plain := [node()], skipped := [node()], failed := [{node(), teleport:reason()}]}.
-%% `sent': handed over as with `!' or, with `confirm', in the mailboxes of the members. `plain': sent to each member
+%% `sent': passed to the connection as with `!' or, with `confirm', in the mailboxes of the members. `plain': sent to each member
 %% separately, as with `!', because the node has no teleport or an older one. `skipped': with `confirm', the members
 %% there had left the group. `failed': with `timeout' and `nodedown' the message may have arrived.
 -type refusal() :: {no_scope, Scope :: term()}.
@@ -25,7 +25,7 @@
 -define(CONFIRM_MS, 5000).
 -define(ROOM_MS, 100).
 -define(LOOK_MS, 1).
-%% After a node has used up a sender's patience, senders do not wait for that node for this time.
+%% How long senders skip the wait for a node, after one of them has waited in vain.
 -define(LATE_MS, 30000).
 -define(TABLE, ?MODULE).
 -define(SERVER, teleport_server).
@@ -49,7 +49,7 @@ is_option(nodes, Value) -> is_list(Value) andalso lists:all(fun is_atom/1, Value
 is_option(Name, Value) when Name =:= class; Name =:= timeout -> teleport_message:is_option(Name, Value);
 is_option(_, _) -> false.
 
-%% @doc Tells whether this is a scope of pg that runs on this node.
+%% @doc Returns whether this is a scope of pg that runs on this node.
 -spec is_scope(term()) -> boolean().
 is_scope(Scope) -> is_atom(Scope) andalso is_pid(whereis(Scope)).
 
@@ -99,7 +99,7 @@ remote({With, Unsure, Members}, {Scope, Group}, Message, Options) ->
     [{Node, {failed, Reason}} || {Node, Reason} <- maps:to_list(Refused)] ++ [{Node, plain} || Node <- Plain, not is_map_key(Node, Refused)]
         ++ [{Node, found(Node, Outcome, Unsure)} || {Node, Outcome} <- Answers].
 
-%% A missing server means that the node has no teleport, or that its server has just ended.
+%% A missing server means that the node does not run teleport, or that its server has just exited.
 found(Node, {failed, {no_teleport, Node}}, Unsure) ->
     case lists:member(Node, Unsure) of
         true -> skipped;
@@ -110,14 +110,14 @@ found(_, Outcome, _) -> Outcome.
 encoded([], _) -> <<>>;
 encoded(_, Message) -> term_to_binary(Message).
 
-%% Returns what this node sends itself: the broadcast to nodes that get it directly, and to each relay the broadcast
-%% with the names of its leaves.
+%% Returns the messages that this node itself sends: the broadcast for each node that gets it directly, and for each relay
+%% the broadcast with the names of its leaves.
 served(Nodes, Broadcast, Options) ->
     {Direct, Relays} = teleport_sites:plan(node(), Nodes, maps:get(sites, Options, teleport_config:get(sites))),
     [{Node, Broadcast} || Node <- Direct] ++ [{Relay, {relay, Leaves, Broadcast}} || {Relay, Leaves} <- Relays].
 
-%% Sends to all nodes that have room, and then to those that get some before the deadline. Returns the nodes without
-%% room, and the reason.
+%% Sends to all nodes whose connections have room, and then to those that get room before the deadline. Returns the nodes
+%% that had no room, and the reason.
 sent(Sendings, Deadline) ->
     case [Sending || Sending <- Sendings, not is_sent(Sending)] of
         [] -> #{};

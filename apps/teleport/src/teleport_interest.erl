@@ -1,23 +1,23 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Holds what one node knows about which nodes have members of which groups. {@link teleport_listeners} sends,
-%% receives and calls this module, which has no processes.
+%% @doc Keeps track of which nodes have members of which groups, from the point of view of one node. This module has no
+%% processes; {@link teleport_listeners} sends and receives the messages and calls it.
 %%
 %% A node tells its peers for which groups it has members, but neither how many nor which ones. A group is represented
 %% by a hash of four bytes. If two groups have the same hash, a broadcast to one of them also reaches some nodes
 %% without members.
 %%
-%% Each node asks each peer one question when they connect. The answer, `all', contains the peer's groups, and each
-%% later `change' follows it in order. Until the answer has arrived, the node does not know what the peer has, so
-%% {@link nodes/3} returns the peer as unsure, and broadcasts are sent there as well. If a peer has no room for a
-%% change, it gets all groups again as soon as it has room.
+%% When two nodes connect, each sends the other one question. The answer, `all', contains the peer's groups, and each
+%% later `change' follows it in order. Until the answer has arrived, the node does not know the peer's groups, so
+%% {@link nodes/3} returns the peer as unsure, and broadcasts are sent there as well. If there is no room to send a
+%% change to a peer, the peer gets the complete list of groups as soon as there is room.
 %%
-%% So a broadcast leaves out a peer with members only while the news of the first of them is under way, as with `pg',
-%% or waits for room.
+%% So a broadcast can miss a peer with members only while the message about its first member is in flight, as with
+%% `pg', or is waiting for room.
 %%
 %% The table is an ordered set with the rows `{{member, Hash, Pid, Group}}' and `{{own, Hash}}' for this node,
-%% `{{node, Hash, Node}}', and `{known, Nodes}'. One process writes it, and any process reads it. A known node's row
-%% is never missing, not even for a moment, unless the peer has reported that its last member is gone. That is so
-%% because `known' is written after a node's first rows and read before them.
+%% `{{node, Hash, Node}}', and `{known, Nodes}'. One process writes it, and any process reads it. The row of a known node
+%% is never missing, not even for a moment, unless the peer has reported that its last member is gone. This holds
+%% because writers update `known' after a node's first rows, and readers read it before them.
 -module(teleport_interest).
 
 -export([new/2, join/3, leave/3, members/2, nodes/3, known_nodes/2]).
@@ -98,14 +98,14 @@ nodes(Table, Group, Connected) ->
 -spec known_nodes(ets:table(), Group :: term()) -> [node()].
 known_nodes(Table, Group) -> ets:select(Table, [{{{node, hash(Group), '$1'}}, [], ['$1']}]).
 
-%% @doc Records that this node has asked a peer, with that reference.
+%% @doc Records that this node has sent a peer the question with this reference.
 -spec asking(node(), Question :: reference(), state()) -> state().
 asking(Node, Question, #interest{questions = Questions} = State) ->
     HasRows = case Questions of #{Node := {_, Has}} -> Has; #{} -> false end,
     known(Node, false, State#interest{questions = Questions#{Node => {Question, HasRows}}}).
 
-%% @doc Records the question of a peer. If this node has not asked that peer, the peer's server is new and should be
-%% asked.
+%% @doc Records a question from a peer. If this node has not sent that peer a question yet, the peer's server is new and
+%% must be asked.
 -spec asked(node(), pid(), Question :: reference(), send(), state()) -> {IsToAsk :: boolean(), state()}.
 asked(Node, Pid, Question, Send, #interest{told = Told, questions = Questions} = State) ->
     {not is_map_key(Node, Questions), State#interest{told = Told#{Node => answered(Pid, Question, Send, State)}}}.
@@ -136,8 +136,8 @@ change(Node, Joined, Left, #interest{table = Table, questions = Questions} = Sta
         false -> State
     end.
 
-%% @doc Handles the end reported by the monitor that is the question. A peer without a server has no members; one
-%% whose server has ended must be asked again.
+%% @doc Handles the `DOWN' message of the monitor that serves as the question. A peer without a server has no members; a
+%% peer whose server has exited must be asked again.
 -spec unanswered(node(), Question :: reference(), Reason :: term(), state()) -> {IsToAsk :: boolean(), state()}.
 unanswered(Node, Question, Reason, #interest{questions = Questions} = State) ->
     case {Questions, Reason} of
@@ -194,10 +194,10 @@ answered(Pid, Question, Send, #interest{table = Table, node = Node}) ->
 taken(true) -> current;
 taken(false) -> behind.
 
-%% @doc Tells whether there is a change to send.
+%% @doc Returns whether there is a change to send.
 -spec is_changed(state()) -> boolean().
 is_changed(#interest{changed = Changed}) -> map_size(Changed) > 0.
 
-%% @doc Tells whether a peer has no room for what it should receive.
+%% @doc Returns whether some peer has not been sent everything, because there was no room.
 -spec is_behind(state()) -> boolean().
 is_behind(#interest{told = Told}) -> lists:any(fun({_, _, Status}) -> Status =:= behind end, maps:values(Told)).

@@ -3,12 +3,12 @@
 %% broadcast goes only to nodes with members.
 %%
 %% ```
-%% ok = teleport_listeners:join({room, 7}),                     %% the calling process listens, until it leaves or ends
+%% ok = teleport_listeners:join({room, 7}),                     %% the calling process is a member until it leaves or exits
 %% #{sent := _} = teleport_listeners:broadcast({room, 7}, hello)'''
 %%
-%% `pg' reports each member to every node. Here only the first member on a node and the last one that leaves cost a
-%% message to each other node; those in between cost nothing. {@link teleport_interest} decides which node must be
-%% told what. This process is registered on each node, sends and receives, and monitors the members.
+%% `pg' reports each member to every node. Here a node sends messages to the other nodes only when its first member joins
+%% and when its last member leaves; members in between cost nothing. {@link teleport_interest} decides what each node must
+%% be sent. This process, one on each node, sends and receives these messages and monitors the members.
 -module(teleport_listeners).
 -behaviour(gen_server).
 
@@ -31,11 +31,11 @@
 -spec start_link() -> {ok, pid()} | {error, term()}.
 start_link() -> gen_server:start_link({local, ?MODULE}, ?MODULE, [], []).
 
-%% @doc Makes the calling process listen to a group, which is any term. It listens once, however often it joins.
+%% @doc Adds the calling process to a group, which is any term. Joining twice has the same effect as joining once.
 -spec join(Group :: term()) -> ok.
 join(Group) -> join(Group, self()).
 
-%% @doc Makes another process on this node listen to a group.
+%% @doc Adds another process on this node to a group.
 -spec join(Group :: term(), pid()) -> ok.
 join(Group, Pid) when is_pid(Pid), node(Pid) =:= node() -> call({join, Group, Pid});
 join(_, Other) -> error({bad_member, Other, "expected a process of this node"}).
@@ -71,7 +71,7 @@ broadcast(Group, Message, Options) ->
 -spec members(Group :: term()) -> [pid()].
 members(Group) -> read(fun() -> teleport_interest:members(?TABLE, Group) end).
 
-%% @doc Returns the other nodes that have members, as far as this node has heard.
+%% @doc Returns the other nodes that have members, as far as this node knows.
 -spec nodes(Group :: term()) -> [node()].
 nodes(Group) -> read(fun() -> teleport_interest:known_nodes(?TABLE, Group) end).
 
@@ -86,7 +86,7 @@ read(Read) ->
 
 %% ---- the process ----
 
-%% @private The members survive a crash of the server in the table.
+%% @private The table keeps the members across a crash of the server.
 -spec init([]) -> {ok, #listeners{}}.
 init([]) ->
     State = #listeners{interest = teleport_interest:new(?TABLE, node())},
@@ -94,8 +94,9 @@ init([]) ->
     ok = net_kernel:monitor_nodes(true, [{node_type, all}]),
     {ok, lists:foldl(fun ask/2, lists:foldl(fun({Pid, Group}, Acc) -> watched(Pid, Group, Acc) end, State, Members), erlang:nodes(connected))}.
 
-%% The monitor serves as the question, because it also reports if there is nobody to answer. Monitor and message wait
-%% for room if the connection is full, but a new connection is not full. Asking must not open a connection.
+%% A monitor serves as the question, because it also fires if there is no server to answer. Setting up the monitor and
+%% sending the message would block on a full connection, but a new connection is never full. The question must not open
+%% a connection.
 ask(Node, #listeners{interest = Interest} = State) ->
     Question = case lists:member(Node, erlang:nodes(connected)) of
                    true -> question(Node);

@@ -1,26 +1,26 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Messages: finds where a destination is, and which path a message to another node takes. {@link teleport} has
-%% the functions for users.
+%% @doc Resolves destinations, and chooses the path of a message to another node. The public API is in
+%% {@link teleport}.
 %%
 %% A message uses the distribution or, for a node whose distribution is not carried by Beamway, its pool
-%% ({@link teleport_pool}). No send waits for a connection to be made: as for `!', the VM makes it in the background,
-%% and only if kernel's option `dist_auto_connect' permits it.
+%% ({@link teleport_pool}). A send never waits for a connection to be established: as for `!', the VM does that in the
+%% background, and only if kernel's option `dist_auto_connect' permits it.
 -module(teleport_message).
 
 -export([give/4, send/3, transmit/6, find/1, address/2, key/1, checked/1, checked/2, is_option/2]).
 
 -type on_full() :: block | error | drop.
 
-%% How often a sender with a time limit looks for room. It has to look, because a process that the VM has suspended
-%% cannot end its wait.
+%% How often a sender with a time limit polls for room. It has to poll, because a process that the VM has suspended on a
+%% full connection cannot time out.
 -define(LOOK_MS, 1).
 -define(SERVER, teleport_server).
-%% How long a process waits for a confirmation before it asks for the age of the server. Most have their answer by
-%% then.
+%% How long a process waits for a confirmation before it asks for the age of the server. Most confirmations have arrived
+%% by then.
 -define(AGE_MS, 500).
 
-%% @doc Sends to a process on another node without options. It makes only one look-up, because a message costs little
-%% more than that.
+%% @doc Sends to a process on another node without options. It does only a single look-up, because sending a message costs
+%% little more than that.
 -spec give(node(), pid() | atom(), Address :: pid() | {atom(), node()}, Message :: term()) -> ok | {error, teleport:reason()}.
 give(Node, To, Address, Message) ->
     case persistent_term:get(teleport_trace, false) orelse teleport_pool:lookup(Node) of
@@ -99,10 +99,10 @@ sent(OkOrGone, _) -> OkOrGone.
 
 %% ---- confirmation ----
 
-%% Both nodes keep the order of what one process sends, whatever the receivers. So when the server of the other node
-%% reads the question, the message is already in the receiver's mailbox. A separate process waits for the answer. It
-%% also notices if the node or its server ends, or the connection of the pool that carried both. For a message that
-%% used a pool, the question does not use the distribution, where it could arrive without the message.
+%% Messages from one process to one node arrive in order, even for different receivers. So when the server on the other
+%% node reads the question, the message is already in the receiver's mailbox. A separate process waits for the answer. It
+%% also notices if the node goes down, its server exits, or the pool connection that carried both is lost. If the message
+%% used a pool, so does the question: over the distribution it could arrive although the message did not.
 confirmed(Node, To, Message, Options) ->
     Key = key(Options),
     OnFull = case maps:get(on_full, Options, block) of drop -> error; Other -> Other end,
@@ -132,9 +132,9 @@ asked(_, Node, Key, Question, OnFull, Deadline) ->
             end
     end.
 
-%% No timeout is needed, because the monitors report every end. But if the other node had no server when the question
-%% arrived, or its server ended before reading it, the monitor may arrive later and watch the next server. A server
-%% that started before the sender asked cannot have missed the question.
+%% No timeout is needed, because the monitors report every failure. But if the other node had no server when the question
+%% arrived, or its server exited before reading it, the monitor may arrive later and watch the next server. A server
+%% that was started before the sender asked cannot have missed the question.
 await(Sender, Ref, Node, Owner, Began) ->
     OfSender = monitor(process, Sender),
     OfServer = monitor(process, {?SERVER, Node}),
@@ -163,7 +163,7 @@ await(Sender, Ref, Node, Owner, Began) ->
 
 %% ---- destinations and options ----
 
-%% @doc Finds where a destination is. For `global' and `via' it asks their modules.
+%% @doc Resolves a destination. For `global' and `via' names it asks their modules.
 -spec find(teleport:dest()) -> {local, pid() | atom()} | {remote, node(), pid() | atom()} | noproc.
 find(Pid) when is_pid(Pid), node(Pid) =:= node() -> {local, Pid};
 find(Pid) when is_pid(Pid) -> {remote, node(Pid), Pid};
@@ -201,7 +201,7 @@ checked(IsOption, Options) when is_map(Options) ->
 checked(_, Other) ->
     error({bad_option, options, Other}).
 
-%% @doc Tells whether a message may have this option. The last three had a meaning in 0.2.0.
+%% @doc Returns whether this is a valid option for a message. The last three only had an effect in 0.2.0.
 -spec is_option(term(), term()) -> boolean().
 is_option(key, _) -> true;
 is_option(confirm, Value) -> is_boolean(Value);

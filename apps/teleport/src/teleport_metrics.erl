@@ -13,7 +13,7 @@ fields() ->
      {refused, "Messages, and broadcasts to a node, that were refused for want of room"},
      {relayed, "Broadcasts that this node has passed on to another node of its site"}].
 
-%% @doc Makes the counters; called by the supervisor. They are made only once, so they keep their values when the
+%% @doc Creates the counters; called by the supervisor. They are created only once, so they keep their values when the
 %% application is restarted.
 -spec new() -> ok.
 new() ->

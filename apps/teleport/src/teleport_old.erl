@@ -1,10 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Implements what version 0.2.0 had and the next version will not have. These functions still work, and the
+%% @doc Implements functions from version 0.2.0 that will be removed in the next version. They still work, and the
 %% first use of each is logged.
 %%
-%% The VM calls `$handle_undefined_function' of {@link teleport} and {@link teleport_erpc} for functions that these
-%% modules do not have (`error_handler' of kernel), and both call this module. So xref and dialyzer warn about a
-%% program that uses one.
+%% For functions that {@link teleport} and {@link teleport_erpc} do not define, the VM calls their
+%% `$handle_undefined_function' (see kernel's `error_handler'), which calls this module. Because the functions are not
+%% defined, xref and dialyzer warn about programs that use them.
 -module(teleport_old).
 
 -include_lib("kernel/include/logger.hrl").
@@ -45,8 +45,8 @@ now(teleport_erpc, Function, Args) ->
     end;
 now(teleport, Function, Args) -> teleport(Function, Args).
 
-%% In place of a limit, and as an additional argument where erpc has no limit, version 0.2.0 accepted a map of
-%% options.
+%% Version 0.2.0 accepted a map of options in place of a time limit, or as an additional argument where erpc takes no
+%% time limit.
 erpc_args(_, []) -> [];
 erpc_args(Function, Args) ->
     case {lists:last(Args), Function} of

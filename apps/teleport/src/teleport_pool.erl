@@ -2,24 +2,24 @@
 %% @doc A pool is a few TCP connections of teleport's own to a node, in addition to stock distribution, so that large
 %% messages delay neither the node's ticks nor each other.
 %%
-%% A pool is opened in the background when a process first wants it, and ends with the distribution connection. There
-%% is none if Beamway carries the node's distribution, if its distribution is encrypted, if the node does not run this
-%% version of teleport, or if its port cannot be reached. In that case messages use the distribution, the log reports
-%% it once, and the next attempt follows after a pause. Each node opens its own pools: a connection carries the
+%% A pool is opened in the background when a process first wants it, and is closed with the distribution connection. No
+%% pool is opened if Beamway carries the node's distribution, if its distribution is encrypted, if the node does not run
+%% this version of teleport, or if its port cannot be reached. In that case messages use the distribution, this is logged
+%% once, and the next attempt follows after a pause. Each node opens its own pools: a connection carries the
 %% messages and requests of the node that opened it, and the replies to those requests.
 %%
-%% <b>Order.</b> Each key has one connection. A process that has sent over the distribution before ({@link note/1})
-%% does not overtake itself: it sends a marker over the distribution, then its first message on a connection, and
-%% the other end delivers that message after the marker has arrived. When a pool ends in order, its senders wait
-%% until everything in it has been delivered before they get `gone'. When a pool is lost, the log reports it, and
-%% messages that were under way may be lost or arrive late.
+%% <b>Order.</b> Each key is assigned to one connection. Messages of a process that has sent over the distribution before
+%% ({@link note/1}) do not overtake its earlier ones: it sends a marker over the distribution and then its first message on
+%% a connection, and the other end delivers that message only after the marker has arrived. When a pool is shut down
+%% cleanly, its senders wait until everything in it has been delivered before they get `gone'. When a pool is lost, this is
+%% logged, and messages in flight may be lost or arrive late.
 %%
 %% <b>Bounds.</b> A connection accepts messages while fewer than 4 MB are queued, and writes as fast as TCP
-%% permits. A sender that finds no room waits or is refused.
+%% permits. A sender that finds no room either waits or gets an error.
 %%
-%% Only this process opens and ends pools. `persistent_term' holds the number of connections to each node, `carried'
+%% Only this process opens and closes pools. `persistent_term' holds the number of connections to each node, `carried'
 %% if the distribution alone carries everything, or `none'. All of these are immediate terms, because with any other
-%% term ERTS would search all heaps of the node whenever a pool ends. The connections themselves are in the table.
+%% term ERTS would scan all heaps on the node whenever a pool is closed. The connections themselves are in the table.
 -module(teleport_pool).
 -behaviour(gen_server).
 
@@ -70,8 +70,8 @@ start_link() -> gen_server:start_link({local, ?MODULE}, ?MODULE, [], []).
 
 %% ---- senders ----
 
-%% @doc Returns the node's pool. If it has none, the calling process is about to send over the distribution. Never waits: a
-%% pool that the node could have is opened in the background.
+%% @doc Returns the node's pool. With `none', the caller must send over the distribution, which this function has already
+%% noted where that matters ({@link note/1}). Never waits: a pool that does not exist yet is opened in the background if possible.
 -spec lookup(node()) -> none | pool().
 lookup(Node) ->
     case persistent_term:get(?MARK(Node), unknown) of
@@ -87,7 +87,8 @@ lookup(Node) ->
 -spec want(node()) -> ok.
 want(Node) -> gen_server:cast(?MODULE, {want, Node}).
 
-%% @doc The calling process is about to send over the distribution: what it sends through a pool later arrives after that.
+%% @doc Notes that the calling process is about to send over the distribution, so that what it later sends through a pool
+%% arrives after that.
 -spec note(node()) -> ok.
 note(Node) ->
     _ = put(?MARK(Node), []),
@@ -97,7 +98,7 @@ noted({Node, _}, gone) -> ok = note(Node), gone;
 noted(_, Result) -> Result.
 
 %% @doc Sends to a process on the node, and waits up to `Wait' for room. Messages with the same key keep their order.
-%% `gone' means that the pool has ended: send over the distribution instead.
+%% `gone' means that the pool has been closed: send over the distribution instead.
 -spec send(pool(), To :: pid() | atom(), Key :: term(), Message :: term(), Wait :: timeout()) -> ok | refusal().
 send(Pool, To, Key, Message, Wait) ->
     noted(Pool, case connection(Pool, Key) of
@@ -105,8 +106,8 @@ send(Pool, To, Key, Message, Wait) ->
                     Connection -> post(Connection, {To, Message}, Wait)
                 end).
 
-%% @doc Returns the process of the connection for this key. When it has ended, messages that have not arrived are
-%% lost.
+%% @doc Returns the process that serves the connection for this key. Once that process has exited, messages that have not
+%% arrived are lost.
 -spec owner(pool(), Key :: term()) -> pid() | gone.
 owner(Pool, Key) ->
     case connection(Pool, Key) of
@@ -192,7 +193,7 @@ admitted(#connection{counters = Counters} = Connection, Bytes, Wait) ->
             full(Connection, Bytes, Wait)
     end.
 
-%% The queue is full or closed. A closed one never has room, so its sender waits for the end of the connection.
+%% The queue is full or closed. A closed queue never has room, so its sender waits until the connection's process exits.
 full(#connection{pid = Pid}, _, 0) ->
     case is_process_alive(Pid) of
         true -> {error, overload};
@@ -238,11 +239,11 @@ new_counters() -> atomics:new(2, []).
 -spec close_queue(atomics:atomics_ref()) -> ok.
 close_queue(Counters) -> atomics:add(Counters, ?QUEUED, ?CLOSED).
 
-%% @private Tells whether everything in a closed queue has been written.
+%% @private Returns whether everything in a closed queue has been written.
 -spec is_queue_empty(atomics:atomics_ref()) -> boolean().
 is_queue_empty(Counters) -> atomics:get(Counters, ?QUEUED) =< ?CLOSED.
 
-%% @private Nothing is queued, so a remaining count comes from a sender that was killed.
+%% @private Called when nothing is queued, so any remaining count was left by a sender that was killed.
 -spec reset_queue(atomics:atomics_ref()) -> ok.
 reset_queue(Counters) ->
     case atomics:get(Counters, ?QUEUED) of
@@ -251,12 +252,12 @@ reset_queue(Counters) ->
     end.
 
 %% @private Records whether senders wait. The connection's process sets this before it looks for room
-%% ({@link has_room/1}), and the writer makes room before it reads this, so one of them sees what the other did.
+%% ({@link has_room/1}), and the writer makes room before it reads this, so at least one of them sees what the other did.
 -spec set_waiting(atomics:atomics_ref(), boolean()) -> ok.
 set_waiting(Counters, true) -> atomics:put(Counters, ?WAITING, 1);
 set_waiting(Counters, false) -> atomics:put(Counters, ?WAITING, 0).
 
-%% @private Tells whether there is enough room to wake senders.
+%% @private Returns whether there is enough room to wake senders.
 -spec has_room(atomics:atomics_ref()) -> boolean().
 has_room(Counters) -> atomics:get(Counters, ?QUEUED) < ?QUEUE_BYTES div 2.
 
@@ -281,7 +282,7 @@ offer(Node) ->
 
 size() -> teleport_config:get(pool).
 
-%% @doc Returns the state of each node to which a pool was wanted. `reason' explains why there is none.
+%% @doc Returns the state of each node to which some process wanted a pool. `reason' explains why there is none.
 -spec info() -> [#{node := node(), stage := stage(), connections := non_neg_integer(), queued_bytes := integer(), reason := binary()}].
 info() -> gen_server:call(?MODULE, info, ?CALL_MS).
 
@@ -358,7 +359,7 @@ at(Pid, Peers, Change) ->
         [] -> Peers
     end.
 
-%% A pool needs a distribution over a socket of OTP's own. Encryption is checked when a connection is opened.
+%% A pool requires that the distribution uses a socket of OTP's own. Encryption is checked when a connection is opened.
 wanted(Node, Peer, Size) ->
     ok = mark(Node, none),
     case lists:keyfind(Node, 1, erlang:system_info(dist_ctrl)) of
@@ -373,7 +374,7 @@ wanted(Node, Peer, Size) ->
         _ -> carried(Node, Peer)
     end.
 
-%% The distribution alone carries everything until the connection ends.
+%% Only the distribution is used until the connection to the node is closed.
 carried(Node, Peer) ->
     ok = mark(Node, carried),
     Peer#peer{stage = carried}.
@@ -435,12 +436,12 @@ paused(Node, #peer{failures = Failures} = Peer) ->
     _ = erlang:send_after(pause_ms(Failures), self(), {retry, Node, Since}),
     Peer#peer{stage = paused, since = Since}.
 
-%% Half of the pause is random, so that nodes that lost the same peer do not come back at the same moment.
+%% Half of the pause is random, so that nodes that lost the same peer do not reconnect at the same moment.
 pause_ms(Failures) ->
     Full = min(?PAUSE_MAX_MS, ?PAUSE_MS bsl min(Failures - 1, 20)),
     Full div 2 + rand:uniform(Full div 2).
 
-%% Connections end by themselves. A sender that found one earlier gets `gone'.
+%% Connections close by themselves. A sender that still uses one gets `gone'.
 gone(Node, Peers) ->
     ok = unmark(Node),
     #peer{up = Up} = maps:get(Node, Peers, #peer{}),

@@ -1,13 +1,12 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The end of a pool's connection that opened it: reads the replies, and wakes waiting senders when there is
-%% room.
+%% @doc The opening end of a pool's connection: reads the replies, and wakes waiting senders when there is room.
 %%
 %% Messages and requests are sent by its writer ({@link teleport_pool_writer}). The other end
 %% ({@link teleport_pool_delivery}, which describes the protocol) sends only replies. This process never waits for
 %% another one, so replies are always read, and two nodes that send to each other at full speed cannot deadlock.
 %%
-%% Callers monitor this process. It ends when the connection is lost or the node is down. When it is told to close,
-%% or when its supervisor ends it, queued messages are written and delivered first.
+%% Callers monitor this process. It exits when the connection is lost or the node goes down. When it is told to close,
+%% or when its supervisor shuts it down, queued messages are written and delivered first.
 -module(teleport_pool_connection).
 -behaviour(gen_server).
 
@@ -31,14 +30,14 @@
 -define(CLOSE_MS, 7000).
 -define(ACTIVE, 16).
 -define(LARGE_BYTES, 1048576).
-%% gen makes the tag of a reply to an alias as an improper list.
+%% gen builds the tag of a reply to an alias as an improper list.
 -dialyzer({no_improper_lists, [reply/1]}).
 
 %% @doc The manager gets `{up, self(), Writer, Counters, Delivery}' as a cast when the connection is open.
 -spec start_link(node(), Manager :: pid()) -> {ok, pid()} | {error, term()}.
 start_link(Node, Manager) -> gen_server:start_link(?MODULE, {Node, Manager}, [{spawn_opt, [{fullsweep_after, 0}]}]).
 
-%% @doc Makes the connection accept no more messages, deliver those that are queued, and end.
+%% @doc Makes the connection stop accepting messages, deliver those that are queued, and close.
 -spec close(pid()) -> ok.
 close(Connection) -> gen_server:cast(Connection, close).
 
@@ -119,8 +118,8 @@ handle_call(_Request, _From, State) -> {reply, {error, badarg}, State}.
 handle_cast(close, State) -> {noreply, closing(State)};
 handle_cast(_Request, State) -> {noreply, State}.
 
-%% Senders find the queue closed and wait for the end of this process, so what they then send over the distribution
-%% arrives after what is queued here.
+%% Senders find the queue closed and wait until this process exits, so what they then send over the distribution
+%% arrives after the messages queued here.
 closing(#connection{stage = Stage} = State) when Stage =/= open -> State;
 closing(#connection{counters = Counters, writer = Writer} = State) ->
     ok = teleport_pool:close_queue(Counters),
@@ -187,7 +186,7 @@ replied(delivered, #connection{manager = Manager, waiting = Waiting} = State) ->
     State#connection{stage = delivered, waiting = #{}};
 replied(Answer, State) -> ok = reply(Answer), State.
 
-%% An alias ends with its first message, and no longer exists for a caller that has given up.
+%% An alias is deactivated by its first message, or when its caller gives up.
 reply({Alias, Reply}) -> Alias ! {[alias | Alias], Reply}, ok;
 reply({Alias, failed, Server, Reason}) -> Alias ! {'DOWN', Alias, process, Server, Reason}, ok.
 

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The other end of a pool's connection: delivers messages and requests, and sends back the replies.
+%% @doc The accepting end of a pool's connection: delivers messages and requests, and sends back the replies.
 %%
 %% {@link teleport_pool_connection} sends these terms, encoded by {@link teleport_pool_frame}:
 %% <dl><dt>`{To, Message}'</dt><dd>a message to a pid or a registered name</dd>
@@ -9,10 +9,10 @@
 %% <dt>`{marked, Marker, Term}'</dt><dd>one of the above, from a process that has sent over the distribution before.
 %% It is delivered after the marker, which the same process has sent over the distribution</dd></dl>
 %% This end sends `{ready, self()}' first, then `{Alias, Reply}' and `{Alias, failed, Server, Reason}', and `leave' when it is
-%% about to end, so that the other end closes the connection in order. When that has sent its last message, `delivered'
-%% answers.
+%% about to exit, so that the other end closes the connection cleanly. When the other end has sent its last message, this end
+%% answers with `delivered'.
 %%
-%% Until the peer has proved that it knows the cookie, this process counts as a stranger
+%% Until the peer has proved that it knows the cookie, this process counts as unauthenticated
 %% ({@link teleport_pool_listener}). After that its input is trusted like a node's. Sending a reply blocks until the
 %% peer reads, which it always does. Meanwhile nothing is read here, so the peer's senders wait.
 -module(teleport_pool_delivery).
@@ -38,8 +38,8 @@
 -define(STRANGER_MS, 5000).
 -define(END_MS, 5000).
 -define(LOOK_MS, 5000).
-%% A marker waits until everything that one process sent before it has arrived. The distribution delivers it, or ends
-%% within net_ticktime.
+%% How long to wait for a marker, which arrives after everything that its process has sent before. The distribution either
+%% delivers it or is closed within net_ticktime.
 -define(MARKER_MS, 60000).
 -define(ACTIVE, 16).
 -define(PACKET_BYTES, 65536).
@@ -140,7 +140,7 @@ handle_info(Late, State) when Late =:= too_late; Late =:= timeout ->
 handle_info(_Info, State) ->
     {noreply, State}.
 
-%% The peer sends no more, but servers may still answer its requests.
+%% The peer has stopped sending, but servers may still answer its requests.
 ended(#delivery{ending = true, calls = Calls} = State) when map_size(Calls) =:= 0 -> {stop, {shutdown, closed}, State};
 ended(State) -> {noreply, State}.
 
@@ -233,7 +233,8 @@ forgotten(Monitor, #delivery{calls = Calls, aliases = Aliases, watches = Watches
     _ = Watch =/= none andalso demonitor(Watch, [flush]),
     State#delivery{calls = Rest, aliases = maps:remove(Alias, Aliases), watches = maps:remove(Watch, Watches)}.
 
-%% Nothing reports that a caller was killed, so callers that wait for a long time are monitored over the distribution.
+%% The pool protocol does not report that a caller was killed, so callers that wait for a long time are monitored over the
+%% distribution.
 looked(#delivery{calls = Calls} = State) when map_size(Calls) =:= 0 -> State;
 looked(#delivery{calls = Calls} = State) ->
     _ = erlang:send_after(?LOOK_MS, self(), look),
@@ -257,7 +258,7 @@ terminate(Reason, #delivery{socket = Socket} = State) ->
                 end,
     teleport_pool_listener:close(Socket, IsOrderly).
 
-%% Serves until the peer has sent everything in its queue and servers have answered.
+%% Keeps serving until the peer has sent everything in its queue and the servers have answered.
 left(#delivery{socket = Socket} = State) ->
     _ = send(Socket, [teleport_pool_frame:encode(leave)]),
     teleport_pool_listener:last(fun handle_info/2, State, teleport_deadline:in(?END_MS)).

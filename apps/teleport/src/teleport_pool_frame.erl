@@ -3,8 +3,8 @@
 %%
 %% A packet holds one or more messages, each preceded by its length. Decoding copies the binaries in a term, so large
 %% binaries are sent outside of the encoded term: an atom replaces each one, and the receiver replaces the atom with a
-%% part of the packet. Binaries are found in tuples, lists and maps that are neither wide nor deep. All others stay in
-%% the term and are copied.
+%% part of the packet. Only binaries in tuples, lists and maps that are neither wide nor deeply nested are found. All
+%% others stay in the term and are copied.
 -module(teleport_pool_frame).
 
 -export([encode/1, decode/1]).

@@ -5,9 +5,10 @@
 %% <li>acceptor: CHALLENGE with a fresh nonce of its own</li>
 %% <li>caller: PROOF, an HMAC-SHA256 over the string `caller', HELLO and both nonces, with the cookie as its key</li>
 %% <li>acceptor: WELCOME, the same with the string `acceptor'; or REFUSED with a reason</li></ol>
-%% The cookie is never sent. A proof cannot be used in another conversation (both nonces), for another node (both
-%% names), in another version (HELLO begins with it), or sent back (the roles). The acceptor proves nothing to a caller
-%% that has not proved itself. Before both proofs, no input becomes an atom or a term, and no packet exceeds 1 KB.
+%% The cookie is never sent. A proof cannot be replayed in another handshake (it covers both nonces), for another node
+%% (both names) or with another version (HELLO begins with it), nor reflected to its sender (the roles). The acceptor
+%% sends its proof only to a caller that has proved itself. Before both proofs, no input is converted to an atom or a
+%% term, and no packet exceeds 1 KB.
 -module(teleport_pool_handshake).
 
 -export([call/3, answer/2, version/0, max_bytes/0]).
@@ -43,7 +44,7 @@ call(Socket, Node, Deadline) ->
     end.
 
 %% @doc The acceptor's side. The socket is passive. Only nodes that are connected over the distribution are admitted,
-%% so a stranger's input does not become an atom.
+%% so unauthenticated input is never converted to an atom.
 -spec answer(gen_tcp:socket(), teleport_deadline:deadline()) -> {ok, node()} | {error, Reason :: binary()}.
 answer(Socket, Deadline) ->
     try
@@ -85,7 +86,7 @@ cookie(Node) -> atom_to_binary(erlang:get_cookie(Node)).
 mac(Role, {Cookie, Hello, Nonce}) ->
     crypto:mac(hmac, sha256, Cookie, [<<"beamway pool ", (atom_to_binary(Role))/binary, 0>>, Hello, Nonce]).
 
-%% Takes the same time for any wrong proof.
+%% Compares in constant time.
 check(Role, Mac, Said) -> crypto:hash_equals(Mac, mac(Role, Said)) orelse throw(<<"another cookie">>), ok.
 
 say(Socket, Word) ->

@@ -1,12 +1,12 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Accepts the connections of other nodes' pools. It opens no port before a node of the cluster asks for one over
+%% @doc Accepts connections for the pools of other nodes. It opens no port until a node in the cluster asks for one over
 %% the distribution.
 %%
 %% Nodes on the same host connect over the loopback interface. Other nodes connect to the address at which they have reached
 %% this node over the distribution, or to `inet_dist_use_interface' of kernel if that is set.
 %%
-%% A connection whose peer has not yet proved that it knows the cookie is a stranger. Each port admits at most 64
-%% strangers at a time, for 5 s each ({@link teleport_pool_delivery}).
+%% A connection whose peer has not yet proved that it knows the cookie is unauthenticated. Each port admits at most 64
+%% such connections at a time, for 5 s each ({@link teleport_pool_delivery}).
 -module(teleport_pool_listener).
 -behaviour(gen_server).
 
@@ -39,8 +39,8 @@ offer(Node) ->
         {error, Reason} -> {error, Reason}
     end.
 
-%% @doc Returns the socket options of both ends. A silent peer is given up after net_ticktime, as in the distribution,
-%% and keepalive probes are sent as often as ticks, so that firewalls do not forget the connection.
+%% @doc Returns the socket options for both ends. A connection to a silent peer is closed after net_ticktime, as in the
+%% distribution, and keepalive probes are sent as often as ticks, so that firewalls do not drop the connection.
 -spec socket_options(inet:ip_address()) -> [gen_tcp:option()].
 socket_options(Ip) ->
     %% gen_tcp wants this option first.
@@ -63,7 +63,7 @@ family(Ip) when tuple_size(Ip) =:= 4 -> inet;
 family(_) -> inet6.
 
 %% @doc Runs in the process of either end after it was told to stop: handles further messages until its connection
-%% ends or the deadline passes. Returns whether the connection ended in order.
+%% closes or the deadline passes. Returns whether the connection was shut down cleanly.
 -spec last(fun((Info :: term(), State) -> tuple()), State, teleport_deadline:deadline()) -> boolean().
 last(HandleInfo, State, Deadline) ->
     receive
@@ -76,8 +76,8 @@ last(HandleInfo, State, Deadline) ->
     after teleport_deadline:left(Deadline) -> false
     end.
 
-%% @doc Closes a connection's socket. Unless the end is orderly, unsent data is discarded, because it would keep the
-%% socket open while the peer hangs.
+%% @doc Closes a connection's socket. Unless this is an orderly shutdown, unsent data is discarded, because it would keep
+%% the socket open if the peer hangs.
 -spec close(gen_tcp:socket(), IsOrderly :: boolean()) -> ok.
 close(Socket, true) -> gen_tcp:close(Socket);
 close(Socket, false) ->

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Writes what senders queue for one connection of a pool. {@link teleport_pool_connection} starts it and is
-%% linked to it.
+%% @doc Writes the messages that senders queue for one pool connection. {@link teleport_pool_connection} starts this process
+%% and is linked to it.
 %%
 %% It is a separate process because a write blocks while the peer reads slowly, and the connection's process must
 %% continue to read replies. Messages that arrive during a write are sent together, in packets of about 64 KB. Senders
@@ -26,7 +26,7 @@ start_link(Connection, Socket, Counters) ->
     {ok, _} = gen_server:start_link(?MODULE, {Connection, Socket, Counters}, [{spawn_opt, [{fullsweep_after, 0}]}]).
 
 %% @doc Tells the writer that the queue is closed ({@link teleport_pool:close_queue/1}). The writer writes the rest,
-%% shuts down the socket for writing and ends.
+%% shuts down the socket for writing and exits.
 -spec drain(pid()) -> ok.
 drain(Writer) -> gen_server:cast(Writer, drain).
 

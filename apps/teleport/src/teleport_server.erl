@@ -1,12 +1,12 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The process on a node that others ask: it confirms that a message has arrived, and delivers broadcasts to the
-%% members on its node.
+%% @doc The process that handles requests from other nodes: it confirms that a message has arrived, and delivers
+%% broadcasts to the members on its node.
 %%
 %% The servers of connected nodes send each other `hello', so the table has a row for each node whose teleport is of
 %% this version. A node without a row gets broadcasts as separate messages to each member. The table belongs to the
 %% supervisor.
 %%
-%% The server never waits: a message to another node that finds no room is counted or reported.
+%% The server never blocks: if there is no room for a message to another node, this is counted or reported.
 -module(teleport_server).
 -behaviour(gen_server).
 
@@ -32,7 +32,7 @@
 start_link() ->
     gen_server:start_link({local, ?MODULE}, ?MODULE, [], [{spawn_opt, [{message_queue_data, off_heap}, {fullsweep_after, 10}]}]).
 
-%% @doc Tells whether there is a server on this node.
+%% @doc Returns whether there is a server on this node.
 -spec is_at(node()) -> boolean().
 is_at(Node) ->
     try ets:member(?TABLE, Node)
@@ -86,7 +86,7 @@ handle_info({'DOWN', Monitor, process, _, _}, State) ->
 handle_info(_Info, State) ->
     {noreply, State}.
 
-%% It answers `hello', because it may have been started only after the other server had sent its own.
+%% The server replies to `hello' with its own, because it may have been started after the other server had sent its `hello'.
 met(Pid, State) ->
     Row = {node(Pid), Pid},
     case ets:lookup(?TABLE, node(Pid)) of
@@ -98,7 +98,7 @@ met(Pid, State) ->
             State#{Monitor => Row}
     end.
 
-%% The waiter has no time limit, so it must be told; if the connection is full, another process waits for room.
+%% The waiting process has no timeout, so it must get an answer. If the connection is full, another process waits for room.
 told(Waiter, Message) ->
     case erlang:send(Waiter, Message, [noconnect, nosuspend]) of
         nosuspend -> _ = spawn(fun() -> Waiter ! Message end), ok;

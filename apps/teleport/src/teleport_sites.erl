@@ -4,7 +4,7 @@
 %%
 %% Nodes of the sender's own site, nodes without a site, and nodes that are alone in their site are direct. In every
 %% other site one node is the relay and the others are its leaves. Each sending node ranks the relays of a site in
-%% another order, so they share the work, and a node that joins or leaves changes few of these choices.
+%% a different order, so the relays share the work, and few of these choices change when a node joins or leaves.
 -module(teleport_sites).
 
 -export([plan/3, is_site_of/1]).
@@ -30,12 +30,12 @@ plan(Own, Nodes, SiteOf) ->
                         end
                 end, {[], []}, Sites).
 
-%% @doc Tells whether this term maps nodes to sites.
+%% @doc Returns whether this term maps nodes to sites.
 -spec is_site_of(term()) -> boolean().
 is_site_of({Module, Function}) -> is_atom(Module) andalso is_atom(Function);
 is_site_of(Other) -> Other =:= none orelse is_map(Other) orelse is_function(Other, 1).
 
-%% A fault in the function must not stop messages that need no relay.
+%% A bug in the user's function must not prevent messages that need no relay.
 site(Node, Sites) when is_map(Sites) -> maps:get(Node, Sites, undefined);
 site(Node, SiteOf) ->
     try ask(Node, SiteOf) catch _:_ -> undefined end.

@@ -1,18 +1,18 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Watches the servers on other nodes that are called over the distribution, with one monitor for each, and
-%% reports their end to all callers.
+%% @doc Watches the servers on other nodes that are called over the distribution, with one monitor for each server, and
+%% reports their exits to all callers.
 %%
 %% Each watched server has a stand-in here: a port that does nothing. Callers monitor the stand-in instead of the
 %% server ({@link teleport_direct}), so their monitors do not cross the network. It is a port, because each monitor of
-%% a process wakes that process, which costs a single caller more than the rest of its call. When the server ends, its
-%% stand-in ends with `{shutdown, {teleport_watcher, Reason}}', where `Reason' is what a monitor of the server
-%% reports. Any other reason says nothing about the server.
+%% a process wakes that process, which costs a single caller more than the rest of its call. When the server exits, its
+%% stand-in exits with `{shutdown, {teleport_watcher, Reason}}', where `Reason' is the one that a monitor of the server
+%% reports. Any other exit reason says nothing about the server.
 %%
-%% A server gets its stand-in when it is called for the first time. Until then, and beyond the limit, calls have a
-%% monitor of their own, like those of gen_server. An unused stand-in is removed in steps (`next/2'): first from the
-%% table, and later, when nobody monitors it, completely.
+%% A server gets its stand-in when it is called for the first time. Until then, and for servers beyond the limit, each call
+%% sets up its own monitor, as gen_server does. An unused stand-in is removed in steps (`next/2'): first it is deleted from
+%% the table, and later, when no process monitors it any more, it is closed.
 %%
-%% The table belongs to the supervisor, so without this process callers find an empty table rather than none.
+%% The table belongs to the supervisor, so callers find an empty table rather than none if this process is down.
 -module(teleport_watcher).
 -behaviour(gen_server).
 
@@ -63,7 +63,7 @@ count() ->
 %% @private
 -spec init([]) -> {ok, #{reference() => #watch{}}}.
 init([]) ->
-    %% The stand-ins are linked to this process, so they end with it. Their end does not end this process.
+    %% The stand-ins are linked to this process, so they are closed when it exits, but their exits must not kill it.
     false = process_flag(trap_exit, true),
     true = ets:delete_all_objects(?TABLE),
     {ok, look_later(#{})}.
@@ -86,7 +86,7 @@ handle_cast({watch, Server}, Watches) ->
 handle_cast(_Request, Watches) ->
     {noreply, Watches}.
 
-%% The monitor is sent before a caller can find the stand-in, so it reaches the server before that caller's request.
+%% The monitor is sent before a caller can find the stand-in, so it reaches the server's node before that caller's request.
 watch(Server, Watches) ->
     try new_stand_in() of
         StandIn ->
@@ -117,7 +117,7 @@ handle_info(look, Watches) ->
 handle_info(_Info, Watches) ->
     {noreply, Watches}.
 
-%% Later callers do not find the stand-in and ask the server itself.
+%% Later callers do not find the stand-in and monitor the server themselves.
 ended(#watch{server = Server, stand_in = StandIn}, Reason) ->
     ok = remove(Server, StandIn),
     true = exit(StandIn, {shutdown, {?MODULE, Reason}}).

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Shared binaries: an opened binary equals the shared one, nothing is copied without need, and no memory stays
-%% when nobody uses it.
+%% @doc Shared binaries: an opened binary equals the shared one, nothing is copied unnecessarily, and memory that is no
+%% longer used is freed.
 -module(teleport_blocks_SUITE).
 
 -export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2, end_per_testcase/2]).
@@ -25,7 +25,7 @@ end_per_group(_Kind, Config) -> teleport_nodes:stop_pair(Config).
 end_per_testcase(_Case, Config) ->
     beamway_peer:stop_all(beamway_peer:started() -- [teleport_nodes:first(Config), teleport_nodes:second(Config)]).
 
-%% Runs in a process whose end ends its shares and the holders that it has started.
+%% Runs the body in a separate process. When that process exits, its shares and the holders that it has started are gone.
 on_first(Config, Body) ->
     teleport_nodes:on_first(Config, fun(Node) ->
         {Pid, Monitor} = spawn_monitor(fun() -> Body(Node), exit(shutdown) end),
@@ -99,7 +99,7 @@ opened_without_a_copy(Config) ->
                 ok = teleport:unshare(Handle)
     end).
 
-%% A handle is sent to a third node and back. Each node may end, and the others keep the memory.
+%% A handle is sent to a third node and back. If any of the nodes goes down, the others keep the memory.
 sent_on(Config) ->
     {Third, ThirdNode} = teleport_nodes:start(teleport_nodes:kind(Config)),
     ok = teleport_nodes:connect(teleport_nodes:first(Config), ThirdNode),
@@ -139,7 +139,7 @@ few_bytes(Config) ->
         {ok, <<"few">>} = teleport:open(Handle)
     end).
 
-%% On the node that made it, the handle is the binary; the opener copies the bytes.
+%% On the node that created it, the handle is the binary itself; a node that opens it copies the bytes.
 no_room(Config) ->
     on_first(Config, fun(Node) ->
         Data = bytes(1000000),
@@ -159,7 +159,7 @@ kept_as_long_as_told(Config) ->
     on_first(Config, fun(Node) ->
         Holder = spawn_link(Node, ?MODULE, holder, []),
         Self = self(),
-        %% Shared until its process ends.
+        %% Shared until its process exits.
         {Owner, Monitor} = spawn_monitor(fun() -> Self ! {handle, teleport:share(bytes(100000)), teleport:share(bytes(100004), 60000)}, receive stop -> ok end end),
         {Handle, Long} = receive {handle, Some, Other} -> {Some, Other} after wait_ms() -> error(nothing) end,
         {_, true} = opens(Holder, Handle),
@@ -171,10 +171,10 @@ kept_as_long_as_told(Config) ->
         %% Shared until somebody unshares it.
         ok = erpc:call(Node, teleport, unshare, [Long]),
         _ = beamway_peer:wait_until(fun() -> {error, ended} =:= opens(Holder, Long) end, wait_ms()),
-        %% Shared until its time is over.
+        %% Shared until its time expires.
         Short = teleport:share(bytes(100008), 50),
         _ = beamway_peer:wait_until(fun() -> {error, ended} =:= opens(Holder, Short) end, wait_ms()),
-        %% Opened binaries stay.
+        %% Binaries that have been opened remain valid.
         true = length(ask(Holder, {held, self()})) >= 2,
         0 = maps:get(shared, teleport:blocks()),
         unlink(Holder), exit(Holder, kill)
@@ -216,7 +216,7 @@ opener_is_killed(Config) ->
         await_blocks(node(), 0)
     end).
 
-%% The node has the name of one that shared something and ended, or its teleport was restarted.
+%% A new node has the same name as one that shared something and went down, or teleport was restarted on the sharing node.
 former_life(Config) ->
     Kind = teleport_nodes:kind(Config),
     {Third, ThirdNode} = teleport_nodes:start(Kind),
@@ -282,7 +282,7 @@ many_at_once(Config) ->
         [ok = teleport:unshare(Handle) || Handle <- Handles]
     end).
 
-%% A process may end after it has asked for a block and before it fetches it.
+%% A process exits after it has asked for a block but before it fetches it.
 abandoned(Config) ->
     on_first(Config, fun(Node) ->
         {ok, {Address, Token}} = gen_server:call({teleport_blocks, Node}, listen),

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Calls over the distribution without a remote monitor: each ends like the call that is made with gen_server for
-%% comparison.
+%% @doc Calls over the distribution without a remote monitor: each has the same outcome as the same call made with
+%% gen_server.
 -module(teleport_direct_SUITE).
 
 -export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2, end_per_testcase/2]).
@@ -35,7 +35,7 @@ server(Node, Name) -> erpc:call(Node, teleport_nodes, start_server, [Name]).
 
 call(Server, Request) -> teleport:call(Server, Request, wait_ms()).
 
-%% Returns what teleport's call ends with, and gen_server's below.
+%% Returns the outcome of a call with teleport; the next function does the same with gen_server.
 ours(Server, Request) -> outcome(fun() -> call(Server, Request) end).
 
 theirs(Server, Request) -> outcome(fun() -> gen_server:call(Server, Request, wait_ms()) end).
@@ -45,12 +45,12 @@ outcome(Call) ->
     catch exit:{Reason, {Module, call, _}} when Module =:= teleport; Module =:= gen_server -> {exit, Reason}
     end.
 
-%% Calls until the watcher has the server's stand-in, so that the next call uses it.
+%% Calls the server until the watcher has its stand-in, so that the next call uses that.
 watched(Server) ->
     _ = beamway_peer:wait_until(fun() -> {echo, 1} = call(Server, {echo, 1}), ets:member(teleport_watcher, Server) end, wait_ms()),
     Server.
 
-%% Starts a process that makes the call and keeps the outcome.
+%% Starts a process that makes the call and exits with the outcome.
 asks(Fun) -> spawn_monitor(fun() -> exit({outcome, Fun()}) end).
 
 outcomes(Askers) ->
@@ -91,7 +91,7 @@ replies(Config) ->
         teleport_nodes:open_gate(Gate),
         true = outcomes(Waiting) =:= lists:seq(1, 100),
         await_callers(Server, 0),
-        %% A request whose reply is taken later.
+        %% A request whose reply is collected later.
         {reply, {echo, 3}} = teleport:receive_response(teleport:send_request(Server, {echo, 3}), wait_ms()),
         kill(Server, kill),
         nothing_left()
@@ -121,7 +121,7 @@ node_without_teleport(Config) ->
 
 ends_before(Config) ->
     on_first(Config, fun(Node) ->
-        %% The server is dead before its first call, or dead with a stand-in that has or has not heard of it.
+        %% The server dies before its first call, or it dies when it has a stand-in that may or may not know that yet.
         Dead = server(Node),
         kill(Dead, kill),
         [{exit, noproc} = ours(Dest, x) || Dest <- [Dead, Dead, {direct_nobody, Node}]],
@@ -143,7 +143,7 @@ ends_during(Config) ->
         Reasons = [normal, shutdown, {shutdown, {teleport_watcher, x}}, killed, noproc, noconnection, {own, "reason"}],
         [begin
              {exit, Expected} = theirs(server(Node), {die, Reason}),
-             %% It ends with its first call, and with a later one while others wait.
+             %% The server exits in its first call, or in a later one while other callers wait.
              {exit, Expected} = ours(server(Node), {die, Reason}),
              Server = watched(server(Node)),
              Waiting = [asks(fun() -> ours(Server, never) end) || _ <- lists:seq(1, 50)],
@@ -154,8 +154,8 @@ ends_during(Config) ->
         nothing_left()
     end).
 
-%% The server is killed while calls begin, wait and end. The same outcomes are possible with both modules, and nobody
-%% waits for ever.
+%% The server is killed while calls start, wait and return. The same outcomes are possible with both modules, and no
+%% caller waits forever.
 ends_at_any_time(Config) ->
     on_first(Config, fun(Node) ->
         Round = fun(Outcome, N) ->
@@ -176,7 +176,7 @@ until_it_ends(Call) ->
         Outcome -> Outcome
     end.
 
-%% Even for large replies, the end of the server does not overtake its reply.
+%% The exit of the server does not overtake its reply, even if the reply is large.
 replies_before_its_end(Config) ->
     on_first(Config, fun(Node) ->
         [begin
@@ -201,7 +201,7 @@ registered_anew(Config) ->
         true = erpc:call(Node, fun() -> unregister(direct_name), register(direct_name, Second) end),
         Waiting = asks(fun() -> ours(Dest, never) end),
         _ = beamway_peer:wait_until(fun() -> {monitored_by, By} = erpc:call(Node, erlang, process_info, [Second, monitored_by]), By =/= [] end, wait_ms()),
-        %% The first process ends, and no caller that used the name gets its end.
+        %% The first process exits, and callers that used the name do not notice it.
         {exit, normal} = ours(First, {die, normal}),
         {reply, {echo, 2}} = ours(Dest, {echo, 2}),
         kill(Second, kill),
@@ -243,10 +243,10 @@ more_servers_than_stand_ins(Config) ->
         Watched = fun() -> [Server || Server <- Servers, ets:member(teleport_watcher, Server)] end,
         true = length(Watched()) > 5000,
         true = length(erlang:ports()) - Before =< 10000,
-        %% Servers beyond the limit can also be called, and their callers are told of their end.
+        %% Servers beyond the limit can also be called, and their callers are notified when they exit.
         {exit, stop} = ours(lists:last(Servers), {die, stop}),
         erpc:call(Node, fun() -> [exit(Server, kill) || Server <- Servers] end),
-        %% A failed earlier case may have left other stand-ins.
+        %% An earlier case that failed may have left other stand-ins behind.
         _ = beamway_peer:wait_until(fun() -> Watched() =:= [] end, wait_ms()),
         _ = beamway_peer:wait_until(fun() -> length(erlang:ports()) =< Before + 100 end, wait_ms())
     end).
@@ -275,7 +275,7 @@ without_driver(_Config) ->
 
 unused_stand_ins(Config) ->
     on_first(Config, fun(Node) ->
-        %% A new watcher makes its first look in 30 s.
+        %% A new watcher does its first check after 30 s.
         ok = supervisor:terminate_child(teleport_sup, teleport_watcher),
         {ok, _} = supervisor:restart_child(teleport_sup, teleport_watcher),
         Server = watched(server(Node)),
@@ -341,7 +341,7 @@ application_stops(Config) ->
         kill(Server, kill),
         Outcomes = lists:usort(outcomes(Waiting)),
         {ok, _} = application:ensure_all_started(teleport),
-        %% Callers that had a monitor of their own before the server's end get its reason.
+        %% Callers that monitored the server themselves before it exited get its exit reason.
         [] = Outcomes -- [{exit, killed}, {exit, noproc}],
         {exit, stop} = ours(watched(server(Node)), {die, stop})
     end).
@@ -352,7 +352,7 @@ timeouts(Config) ->
         [{'EXIT', {timeout, {teleport, call, [Server, never, Ms]}}} = (catch teleport:call(Server, never, Ms)) || Ms <- [0, 20]],
         {'EXIT', {function_clause, _}} = (catch teleport:call(Server, never, soon)),
         {'EXIT', {{bad_option, way, fast}, _}} = (catch teleport:call(Server, never, 5, #{way => fast})),
-        %% The reply arrives later, and nobody gets it.
+        %% The reply arrives after the timeout and is dropped.
         Gate = erpc:call(Node, teleport_nodes, gate, []),
         {exit, timeout} = outcome(fun() -> teleport:call(Server, {behind, Gate, late}, 10) end),
         teleport_nodes:open_gate(Gate),
@@ -409,7 +409,7 @@ node_is_killed(Config) ->
     ok = beamway_peer:kill9(Third),
     ok = beamway_peer:await(Run, wait_ms()).
 
-%% The names of the node and the server and the server's number are the same, but its pid differs.
+%% The restarted node has the same name, and its server has the same registered name and the same number, but a different pid.
 node_comes_back(Config) ->
     Kind = teleport_nodes:kind(Config),
     {Third, Node} = teleport_nodes:start(Kind),

@@ -1,12 +1,12 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Broadcasts to groups of pg: which processes get them, how often and in which order, what the sender is told,
-%% and what it does not wait for.
+%% @doc Broadcasts to groups of pg: which processes get them, how often and in which order, which result the sender gets,
+%% and what the sender does not wait for.
 -module(teleport_groups_SUITE).
 
 -export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2, init_per_testcase/2, end_per_testcase/2]).
 -export([all_members_once/1, sent_once_to_each_node/1, large_messages/1, order_of_one_sender/1, members_elsewhere/1, nobody_to_send_to/1, members_that_end/1,
          node_is_killed/1, a_hung_node/1, node_without_teleport/1, sites/1, a_relay_that_hangs/1, bad_input/1]).
-%% Used on the nodes.
+%% Called on the nodes.
 -export([member/1, got/1, joined/3, count_bytes/1]).
 -import(teleport_nodes, [wait_ms/0]).
 
@@ -29,7 +29,7 @@ init_per_group(Kind, Config) ->
 
 end_per_group(_Kind, Config) -> teleport_nodes:stop_pair(Config).
 
-%% Each case has a group of its own.
+%% Each case uses its own group.
 init_per_testcase(Case, Config) -> [{group, Case} | Config].
 
 end_per_testcase(_Case, Config) ->
@@ -37,14 +37,14 @@ end_per_testcase(_Case, Config) ->
 
 %% ---- on the nodes ----
 
-%% @private Keeps the messages that it gets.
+%% @private A group member that stores the messages it receives.
 member(Got) ->
     receive
         {give, From} -> From ! {self(), lists:reverse(Got)}, member(Got);
         Message -> member([Message | Got])
     end.
 
-%% @private Returns the messages that the member has so far.
+%% @private Returns the messages that the member has received so far.
 got(Member) ->
     Member ! {give, self()},
     receive {Member, Got} -> Got after wait_ms() -> error({member, Member}) end.
@@ -69,7 +69,7 @@ broadcast(Group, Message, Options) -> teleport:broadcast(?SCOPE, Group, Message,
 
 result(Given) -> maps:merge(#{sent => [], plain => [], skipped => [], failed => []}, Given).
 
-%% Waits, because the sender of these messages was not told that they have arrived.
+%% Waits for the messages, because their sender did not get a confirmation.
 await_got(Member, Messages) -> beamway_peer:wait_until(fun() -> got(Member) =:= Messages end, wait_ms()).
 
 %% @private Returns the bytes that this node has sent to another one since they connected.
@@ -192,7 +192,7 @@ members_that_end(Config) ->
         true = exit(Ends, kill),
         Expected = broadcast(Group, two),
         [one, two] = got(Stays),
-        %% The last member has left, but this node has not heard of it yet.
+        %% The last member has left, but this node does not know that yet.
         ok = sys:suspend(?SCOPE),
         ok = erpc:call(Node, pg, leave, [?SCOPE, Group, Stays]),
         Skipped = result(#{skipped => [Node]}),
@@ -202,8 +202,8 @@ members_that_end(Config) ->
         [one, two] = got(Stays)
     end).
 
-%% The node is killed when it has the message but has not confirmed it. While stopped, it does not delay the other
-%% nodes.
+%% The node is killed after it has received the message but before it confirms it. While it is suspended, it does not
+%% delay the other nodes.
 node_is_killed(Config) ->
     {Peer, Third} = third(Config),
     Group = proplists:get_value(group, Config),
@@ -215,7 +215,7 @@ node_is_killed(Config) ->
     #{sent := [Second], failed := [{Third, {nodedown, Third}}]} = beamway_peer:await(Asked),
     Second = teleport_nodes:second_node(Config).
 
-%% No sender waits for a hung node, whether its connection is full or not, unless the sender asks for that.
+%% A sender waits for a hung node only if it asks for that, whether or not the connection is full.
 a_hung_node(Config) ->
     {Peer, Third} = third(Config),
     Group = proplists:get_value(group, Config),
@@ -232,7 +232,7 @@ a_hung_node(Config) ->
         Data = rand:bytes(100000),
         ok = fill(Far, Data, 20),
         Timed = fun(Message, Options) -> {Took, Full} = timer:tc(fun() -> broadcast(Group, Message, Options) end), Took end,
-        %% The patience is used up only once, and a node that has room is not affected.
+        %% The time to wait for room is spent only once, and broadcasts to a node that has room are not affected.
         true = Timed({three, Data}, #{timeout => 300}) > 290000,
         true = lists:min([Timed({N, Data}, Options) || N <- lists:seq(1, 5), Options <- [#{}, #{timeout => 300}]]) < 50000 * beamway_runner:slowness(),
         _ = beamway_peer:wait_until(fun() -> length(got(Near)) =:= 13 end, wait_ms()),
@@ -269,7 +269,7 @@ node_without_teleport(Config) ->
         [await_got(Member, [one, two, three, four]) || Member <- Members]
     end).
 
-%% The two nodes of another site receive the message only once over the long path; sending to the second costs a
+%% The message is sent only once over the long path to the two nodes of another site; naming the second node costs only a
 %% header.
 sites(Config) ->
     {_, Third} = third(Config),
@@ -291,7 +291,7 @@ sites(Config) ->
         2 = lists:sum([erpc:call(To, teleport_metrics, counted, [relayed]) || To <- [Node, Third]])
     end).
 
-%% The leaves of a hung relay get nothing through it. A relay that accepts nothing more is skipped.
+%% The leaves of a hung relay do not get the message through it. A relay whose connection is full is skipped.
 a_relay_that_hangs(Config) ->
     {Peer, Third} = third(Config),
     {Peer4, Fourth} = third(Config),

@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% Checks who gets a broadcast while the nodes' knowledge differs. It is a model of three nodes whose servers are the
-%% real {@link teleport_interest} with a table each: members join and leave, messages wait or are lost with their
-%% connection, connections are full, servers crash. A broadcast may leave out a node with members only while news of
-%% it is under way; when everything has arrived, it reaches exactly the nodes with members.
+%% Checks which nodes get a broadcast while their knowledge differs. This is a model of three nodes, each of which runs the
+%% real {@link teleport_interest} with its own table: members join and leave, messages are delayed or lost with their
+%% connection, connections are full, servers crash. A broadcast may miss a node with members only while the messages about
+%% them are in flight; when everything has arrived, it reaches exactly the nodes with members.
 -module(teleport_interest_tests).
 
 -include_lib("proper/include/proper.hrl").
@@ -49,7 +49,7 @@ prop_views_differ() ->
                 ?WHENFAIL(io:format("missed ~p~nwrong in the end ~p~n", [Missed, Wrong]), {Missed, Wrong} =:= {[], []})
             end).
 
-%% Pids only distinguish the lives of servers; the processes end at once.
+%% Pids only serve to distinguish the successive servers of a node; the processes exit at once.
 pid() -> spawn(fun() -> ok end).
 member(Number) -> list_to_pid("<0." ++ integer_to_list(1000 + Number) ++ ".0>").
 
@@ -129,7 +129,7 @@ at(Node, Change, World) -> element(2, changing(Node, fun(State) -> {none, Change
 
 changing(Node, Change, World) -> sending(Node, fun(_, State) -> Change(State) end, World).
 
-%% Messages go to the node's server of that life, if there is room.
+%% Messages go to the node's server with that pid, if there is room.
 sending(Node, Change, #world{servers = Servers, lives = Lives, full = Full} = World) ->
     _ = put(sent, []),
     Send = fun(Pid, Message) ->
@@ -151,8 +151,8 @@ reached(Node, Group, #world{tables = Tables} = World) ->
     {With, Unsure} = teleport_interest:nodes(map_get(Node, Tables), Group, connected(Node, World)),
     {lists:sort(With), Unsure}.
 
-%% A node with members may be left out only if it has not reported them yet, had no room to report them, or its news
-%% is under way.
+%% A node with members may be missed only if it has not reported them yet, had no room to report them, or its report is
+%% in flight.
 missed(Command, World) ->
     [{Command, Node, Group, Peer} || Node <- all_nodes(), Group <- all_groups(), {With, Unsure} <- [reached(Node, Group, World)],
                                      Peer <- connected(Node, World) -- (With ++ Unsure), members(Peer, Group, World) =/= [],
@@ -167,7 +167,7 @@ is_news_of(Group, Peer, Node, #world{servers = Servers, ways = Ways}) ->
                             (What) -> lists:member(What, [nodeup, nodedown]) orelse element(1, What) =:= 'DOWN'
                          end, maps:get({Peer, Node}, Ways, [])).
 
-%% Lets everything arrive.
+%% Delivers all messages in flight.
 quiet(#world{ways = Ways} = World) ->
     Flushed = lists:foldl(fun(Node, Acc) -> run({flush, Node}, Acc) end, World, all_nodes()),
     case [Way || {Way, [_ | _]} <- maps:to_list(Ways)] of
@@ -184,7 +184,7 @@ views_differ_test_() ->
 
 %% ---- single cases ----
 
-%% A hash is four bytes, and a group's second member is not reported.
+%% A hash has four bytes, and a group's second member is not reported.
 only_the_first_and_the_last_member_are_news_test() ->
     Table = ets:new(interest, [ordered_set]),
     Peer = pid(),

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Groups of teleport_listeners between real nodes: who gets a broadcast and who does not, what joining costs
-%% compared with pg, and what crashes and cuts leave behind.
+%% @doc Groups of teleport_listeners between real nodes: which nodes get a broadcast, the cost of joining compared with
+%% pg, and the state after crashes and lost connections.
 -module(teleport_listeners_SUITE).
 
 -include_lib("stdlib/include/assert.hrl").
@@ -8,13 +8,13 @@
 -export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2, init_per_testcase/2, end_per_testcase/2]).
 -export([only_nodes_with_members/1, members_come_and_go/1, members_that_joined_before/1, servers_that_end/1, a_connection_that_is_lost/1, sites/1, a_node_without_teleport/1, bytes_of_joins/1,
          bad_input/1]).
-%% Used on the nodes.
+%% Called on the nodes.
 -export([joined/2, join_each/3]).
 -import(teleport_nodes, [wait_ms/0]).
 -import(teleport_groups_SUITE, [member/1, got/1, count_bytes/1]).
 
 -define(CONFIRM, #{confirm => true, timeout => wait_ms()}).
-%% The largest permitted share of pg's cost.
+%% The largest permitted cost as a fraction of pg's.
 -define(PART, 0.1).
 
 suite() -> [{timetrap, {minutes, 3}}].
@@ -29,7 +29,7 @@ init_per_group(Kind, Config) -> teleport_nodes:start_pair(teleport_nodes:init_gr
 
 end_per_group(_Kind, Config) -> teleport_nodes:stop_pair(Config).
 
-%% Each case has a group of its own.
+%% Each case uses its own group.
 init_per_testcase(Case, Config) -> [{group, Case} | Config].
 
 end_per_testcase(_Case, Config) ->
@@ -43,7 +43,7 @@ joined(Group, Count) ->
     [ok = teleport_listeners:join(Group, Member) || Member <- Members],
     Members.
 
-%% @private One process after the other joins each of this many groups.
+%% @private Starts this many members, which join each of the groups one after the other.
 join_each(Join, Groups, Members) ->
     Pids = [spawn(teleport_groups_SUITE, member, [[]]) || _ <- lists:seq(1, Members)],
     [ok = Join({group, Number}, Pid) || Number <- lists:seq(1, Groups), Pid <- Pids],
@@ -76,7 +76,7 @@ knows(Peer, Node) -> {[], []} =:= beamway_peer:call(Peer, teleport_listeners, no
 
 %% ---- cases ----
 
-%% The message would show in the bytes sent to a node without members.
+%% If a node without members got the message, the count of bytes sent to it would show that.
 only_nodes_with_members(Config) ->
     {_, Third} = third(Config),
     on_first(Config, fun(Node, Group) ->
@@ -116,7 +116,7 @@ members_come_and_go(Config) ->
         await_nodes(Group, fun(Nodes) -> Nodes =:= [] end),
         Nobody = result(#{}),
         Nobody = teleport_listeners:broadcast(Group, three, ?CONFIRM),
-        %% The process has left, but this node has not heard of it.
+        %% The process has left, but this node does not know that yet.
         [Three] = members(Node, Group, 1),
         ok = sys:suspend(teleport_listeners),
         ok = erpc:call(Node, teleport_listeners, leave, [Group, Three]),
@@ -137,7 +137,7 @@ members_that_joined_before(Config) ->
         Sent = result(#{sent => [Third]}),
         Sent = teleport_listeners:broadcast(Group, one, (?CONFIRM)#{nodes => [Third]}),
         [one] = got(Member),
-        %% A node without members does not cause a failure either.
+        %% A node without members is not reported as failed.
         Skipped = result(#{skipped => [Third]}),
         Skipped = teleport_listeners:broadcast({none, Group}, two, (?CONFIRM)#{nodes => [Third]}),
         ok = sys:resume(teleport_listeners),
@@ -145,7 +145,7 @@ members_that_joined_before(Config) ->
         {[], []} = teleport_listeners:nodes({none, Group}, [Third])
     end).
 
-%% The members stay members whichever server is restarted.
+%% Members remain registered, whichever server is restarted.
 servers_that_end(Config) ->
     on_first(Config, fun(Node, Group) ->
         [Own] = members(node(), Group, 1),
@@ -160,7 +160,7 @@ servers_that_end(Config) ->
              Sent = teleport_listeners:broadcast(Group, On, ?CONFIRM)
          end || On <- [node(), Node]],
         [await_got(Member, [node(), Node]) || Member <- [Own, Far]],
-        %% A member that ended while no server watched it.
+        %% A member that exited while there was no server to monitor it.
         ok = erpc:call(Node, sys, suspend, [teleport_listeners]),
         true = exit(Far, kill),
         true = exit(erpc:call(Node, erlang, whereis, [teleport_listeners]), kill),
@@ -199,7 +199,8 @@ sites(Config) ->
         [[one] = got(Member) || Member <- Members]
     end).
 
-%% A node without teleport gets nothing and is not a failure, not even before this node knows that it has none.
+%% A node without teleport gets nothing and is not reported as failed, not even before this node knows that it does not
+%% run teleport.
 a_node_without_teleport(Config) ->
     {ok, _, Plain} = beamway_peer:start(teleport_nodes:carrier(teleport_nodes:kind(Config))),
     on_first(Config, fun(_, Group) ->

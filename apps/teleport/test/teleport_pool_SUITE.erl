@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Pools of connections between nodes over stock distribution: messages arrive once and in order, even if a node
-%% ends, hangs or lies.
+%% goes down, hangs or misbehaves.
 -module(teleport_pool_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
@@ -134,7 +134,7 @@ echo() ->
 
 waits(Owner) -> Owner ! {self(), ready}, receive {Owner, go} -> ok end.
 
-%% Expects {Who, N, _} with each N from 1 on. Answers {have, Who, N, From} once it has received everything up to N.
+%% Expects {Who, N, _} with consecutive N from 1. Answers {have, Who, N, From} once it has received everything up to N.
 check_order(Seen, Asks) ->
     receive
         {Who, N, _} when is_integer(N) ->
@@ -183,11 +183,11 @@ all_kinds_of_terms(_Config) ->
              ok = post(Pool, To, {self(), Term}),
              receive {echo, Echoed} -> true = Echoed =:= Term after ?WAIT_MS -> error({lost, Term}) end
          end || Term <- Terms, To <- [Echo, pool_echo]],
-        %% An alias of this process works there as an alias.
+        %% An alias of this process still works as an alias on the other node.
         Alias = alias(),
         ok = post(Pool, Echo, {Alias, x}),
         receive {echo, x} -> ok after ?WAIT_MS -> error(lost) end,
-        %% Messages to nobody are dropped, as with `!'.
+        %% Messages to a process that does not exist are dropped, as with `!'.
         Dead = spawn(NodeB, erlang, node, []),
         [ok = post(Pool, Nobody, x) || Nobody <- [Dead, pool_nobody, self()]],
         {error, {too_big, Bytes}} = post(Pool, Echo, binary:copy(<<"x">>, 40000000)),
@@ -196,7 +196,7 @@ all_kinds_of_terms(_Config) ->
         ok = post(Pool, Echo, {self(), after_all}),
         receive {echo, after_all} -> ok after ?WAIT_MS -> error(lost) end,
         0 = until(fun() -> queued(NodeB) =:= 0 andalso 0 end),
-        %% Large messages leave nothing in the processes of the connections.
+        %% The connections' processes do not keep the memory of large messages.
         true = lists:sum([Size || Pid <- lists:append([[C, W] || {connection, _, C, W, _} <- ets:tab2list(teleport_pool)]), {binary, Binaries} <- [process_info(Pid, binary)], {_, Size, _} <- Binaries]) < 1000000,
         ok
     end).
@@ -246,7 +246,7 @@ order_at_the_switch(_Config) ->
         Switched = [receive {switched, Who, N} -> N after ?WAIT_MS -> error(stuck) end || Who <- lists:seq(1, 10)],
         [ok = await(Checker, Who, 3000) || Who <- lists:seq(1, 10)],
         true = lists:any(fun(N) -> N > 0 andalso N < 3000 end, Switched),
-        %% Once more for a process that certainly has to wait, over each connection and with a server.
+        %% The same for a process that is certain to wait, over each connection and with a server.
         Pool = pool(NodeB),
         Server = element(2, erpc:call(NodeB, gen_server, start, [?MODULE, [], []])),
         [begin
@@ -282,7 +282,7 @@ requests(_Config) ->
         receive {[alias | _], _} = Again -> error({stray, Again}) after 0 -> ok end,
         %% Many requests at a time, answered in another order.
         Refs = [element(2, teleport_pool:request(Pool, Server, N, '$gen_call', {later, 2000 - N, N}, infinity)) || N <- lists:seq(1, 2000)],
-        %% Each connection has delivered everything from before these calls.
+        %% When these calls return, each connection has delivered everything that was sent before them.
         ok = by_each(Pool, Server),
         {reply, ok} = call(Pool, Server, answer_all),
         [{reply, N} = answer(Ref) || {N, Ref} <- lists:zip(lists:seq(1, 2000), Refs)],
@@ -307,7 +307,7 @@ ends_of_servers(_Config) ->
         ok = by_each(Pool, Killed),
         exit(Killed, kill),
         [{failed, killed} = answer(Ref) || Ref <- Waiting],
-        %% A reply that exceeds the size limit.
+        %% The reply exceeds the size limit.
         Huge = Server(),
         ok = erpc:call(NodeB, teleport_config, set, [#{max_message_bytes => 1000000}]),
         {failed, {too_big, _}} = call(Pool, Huge, {bytes, 2000000}),
@@ -316,7 +316,7 @@ ends_of_servers(_Config) ->
         receive Stray -> error({stray, Stray}) after 100 -> ok end
     end).
 
-%% Nothing of a call stays on the other node once its caller has given up or was killed.
+%% Once a caller has given up or was killed, the other node keeps no state for its call.
 cancelled_and_killed_callers(_Config) ->
     {PeerA, NodeB, PeerB} = pair(),
     Open = fun() -> on(PeerB, fun() -> lists:sum([map_size(element(4, sys:get_state(Pid))) || Pid <- deliveries()]) end) end,
@@ -351,7 +351,7 @@ lost_connections(_Config) ->
                  {reply, _} = call(Pool, Server, {echo, x}),
                  register(pool_asker, self()),
                  [lost = answer(Ref) || Ref <- Refs],
-                 %% Each caller is told exactly once, and senders that hold the old pool are told as well.
+                 %% Each caller gets exactly one message, and senders that still use the old pool get an error as well.
                  receive Stray -> error({stray, Stray}) after 200 -> ok end,
                  [gone = teleport_pool:send(Pool, Checker, N, {x, 0, x}, Wait) || N <- lists:seq(1, 10), Wait <- [0, 100, infinity]],
                  [gone = teleport_pool:request(Pool, Checker, N, '$gen_call', x, 0) || N <- lists:seq(1, 10)],
@@ -405,7 +405,7 @@ a_hung_peer(_Config) ->
         Megabyte = binary:copy(<<"x">>, 1000000),
         Filled = fill(Pool, Checker, Megabyte, 1),
         true = Filled < 40,
-        %% A sender with limit 0 never waits, and one with a limit waits as long as that.
+        %% A sender with time limit 0 never waits; with another limit it waits exactly that long.
         {Us, {error, overload}} = timer:tc(fun() -> teleport_pool:send(Pool, Checker, k, {k, Filled, x}, 0) end),
         {Us2, {error, timeout}} = timer:tc(fun() -> teleport_pool:send(Pool, Checker, k, {k, Filled, x}, 300) end),
         {error, overload} = teleport_pool:request(Pool, Checker, k, '$gen_call', x, 0),
@@ -437,12 +437,12 @@ a_hung_peer(_Config) ->
         await(Checker, k, Sent + 1)
     end).
 
-%% Returns the number of the message that found no room.
+%% Sends numbered messages until one finds no room, and returns its number.
 fill(Pool, Checker, Data, N) ->
     case teleport_pool:send(Pool, Checker, k, {k, N, Data}, 0) of
         ok -> fill(Pool, Checker, Data, N + 1);
         {error, overload} ->
-            %% The socket may still accept some.
+            %% The socket may still accept some more bytes.
             receive after 300 -> ok end,
             case teleport_pool:send(Pool, Checker, k, {k, N, Data}, 0) of
                 ok -> fill(Pool, Checker, Data, N + 1);
@@ -450,9 +450,9 @@ fill(Pool, Checker, Data, N) ->
             end
     end.
 
-%% The distribution gives the peer up. Nothing of the pool remains here, nor on the peer once it runs again. Neither
-%% node runs `global', whose protocol asks for locks on a node that has just been disconnected, and so connects to it
-%% again.
+%% The distribution closes its connection to the hung peer. After that no part of the pool is left here, nor on the peer
+%% once it runs again. Neither node runs `global', because its protocol requests locks from a node that has just been
+%% disconnected, and so reconnects to it.
 a_hung_peer_that_is_given_up(_Config) ->
     {PeerA, NodeB, PeerB} = pair(#{args => ["-connect_all", "false"]}),
     Checker = on(PeerB, fun() -> spawn(?MODULE, check_order, [#{}, []]) end),
@@ -498,8 +498,8 @@ flood(Pool, Sink, Data) ->
     ok = post(Pool, Sink, Data),
     flood(Pool, Sink, Data).
 
-%% Streams of numbers keep running while pools end in order and start again. No number is lost, and none overtakes
-%% another.
+%% Streams of numbers keep running while pools are shut down cleanly and opened again. No number is lost, and none
+%% overtakes another.
 receiver_stops(_Config) ->
     {PeerA, NodeB, PeerB} = pair(),
     Checker = on(PeerB, fun() -> spawn(?MODULE, check_order, [#{}, []]) end),
@@ -548,7 +548,7 @@ sent(Sender) ->
     Sender ! {count, self()},
     receive {Sender, N} -> N after ?WAIT_MS -> error(stuck) end.
 
-%% Queued messages are delivered before the application ends.
+%% Queued messages are delivered before the application stops.
 sender_stops(_Config) ->
     {PeerA, NodeB, _} = pair(),
     Checker = on(PeerA, fun() ->
@@ -586,7 +586,7 @@ manager_is_killed(_Config) ->
     {PeerA, NodeB, _} = pair(),
     on(PeerA, fun() ->
         Echo = spawn(NodeB, ?MODULE, echo, []),
-        %% The old pool may still be there.
+        %% The old pool may still exist.
         Arrives = fun(N) ->
                           until(fun() ->
                                     _ = post(pool(NodeB), Echo, {self(), N}),
@@ -680,7 +680,7 @@ strangers(_Config) ->
     Prove = fun(Word) -> {Socket, Nonce} = challenged(At, Hello), ok = gen_tcp:send(Socket, Word(Nonce)), closed = closed(Socket) end,
     Refused = fun(Word) -> Socket = connect(At), ok = gen_tcp:send(Socket, Word), closed = closed(Socket) end,
     Proof = fun(Nonce) -> <<"BWTP", 3, $p, (mac(Cookie, <<"caller">>, Hello, Nonce))/binary>> end,
-    %% A correct proof: the caller is admitted and learns the delivering process.
+    %% With a correct proof the caller is admitted and learns the pid of the process that delivers its messages.
     {Right, Nonce1} = challenged(At, Hello),
     ok = gen_tcp:send(Right, Proof(Nonce1)),
     {ok, <<"BWTP", 3, $w, Mac/binary>>} = gen_tcp:recv(Right, 0, 10000),
@@ -688,7 +688,7 @@ strangers(_Config) ->
     {ok, Packet} = gen_tcp:recv(Right, 0, 10000),
     [{ready, Delivery}] = teleport_pool_frame:decode(Packet),
     [Delivery] = on(PeerB, fun() -> deliveries() end),
-    %% A proof that is repeated, made for another node or the other role, or made with another cookie or version.
+    %% A proof is rejected if it is replayed, was computed for another node or the other role, or with another cookie or version.
     [Prove(Word) || Word <- [fun(_) -> Proof(Nonce1) end,
                              fun(Nonce) -> <<"BWTP", 3, $p, (mac(<<"other">>, <<"caller">>, Hello, Nonce))/binary>> end,
                              fun(Nonce) -> <<"BWTP", 3, $p, (mac(Cookie, <<"acceptor">>, Hello, Nonce))/binary>> end,
@@ -700,7 +700,7 @@ strangers(_Config) ->
     [Refused(Word) || Word <- [hello(Strange(1), NodeB), hello(NodeA, Strange(2)), hello(NodeB, NodeB), <<"GET / HTTP/1.1">>, <<>>, <<"BWTP", 2, $h, 0:400>>,
                                <<"BWTP", 3, $h, 0:400>>, binary:copy(<<"x">>, 1025), binary:part(Hello, 0, byte_size(Hello) - 1), <<Hello/binary, 0>>]],
     [badarg = on(PeerB, fun() -> try binary_to_existing_atom(Strange(N)) catch error:Reason -> Reason end end) || N <- [1, 2, 3]],
-    %% Sizes that would take memory, and silence.
+    %% The caller announces a packet that is too large, sends only a part of a packet, or sends nothing.
     [begin
          {ok, Socket} = gen_tcp:connect(Ip, Port, [binary, {active, false}], 10000),
          ok = gen_tcp:send(Socket, Bytes),
@@ -719,7 +719,7 @@ too_many_strangers(_Config) ->
     {paused, _} = on(PeerA, fun() -> no_pool(NodeB) end),
     Sockets = Some ++ [connect(At) || _ <- lists:seq(1, 100)],
     true = on(PeerB, fun() -> length(deliveries()) end) =< 64,
-    %% Meanwhile the distribution carries messages. Afterwards there is a pool, and nothing else.
+    %% Meanwhile the distribution carries the messages. Afterwards there is a pool and nothing else is left over.
     _ = on(PeerA, fun() -> pool(NodeB) end),
     [closed = closed(Socket) || Socket <- Sockets],
     _ = until(fun() -> on(PeerA, fun() -> length(supervisor:which_children(teleport_pool_connection_sup)) end) =:= 3 end),
@@ -740,7 +740,7 @@ another_cookie(_Config) ->
 
 log_file() -> filename:join(beamway_peer:new_folder("teleport-pool"), "log").
 
-%% If a peer that knows the cookie sends what no node sends, its connection ends, but nothing else does.
+%% If a peer that knows the cookie sends invalid terms, only its own connection is closed.
 words_of_no_node(_Config) ->
     {PeerA, NodeB, PeerB} = pair(),
     NodeA = on(PeerA, fun() -> node() end),
@@ -789,12 +789,12 @@ blocked(#{spaces := [SpaceA, SpaceB], addresses := [AddressA, AddressB]}) ->
         true = net_kernel:connect_node(NodeB),
         {paused, Reason} = no_pool(NodeB),
         {match, _} = re:run(Reason, "^" ++ AddressB ++ ":424[23][0-9]: connection refused$"),
-        %% The node tries again and again, with growing pauses.
+        %% The node keeps retrying, with growing pauses.
         _ = until(fun() -> _ = teleport_pool:lookup(NodeB), failures(NodeB) >= 3 end),
         ok
     end),
     {match, [_]} = re:run(beamway_peer:log_text(Log), "no pool of connections", [global]),
-    %% A firewall that drops packets silently.
+    %% The firewall now drops packets silently.
     "" = beamway_netns:in(SpaceB, "iptables --delete INPUT 3 && iptables --append INPUT --protocol tcp --syn --jump DROP"),
     ok = on(PeerA, fun() ->
         Failures = failures(NodeB),
@@ -814,8 +814,8 @@ blocked(#{spaces := [SpaceA, SpaceB], addresses := [AddressA, AddressB]}) ->
     {{10, _, _, _}, _} = port(PeerB, on(PeerA, fun() -> node() end)),
     ok.
 
-%% Only the pool's path goes silent. A waiting call ends, both through probes alone and with data under way, and the
-%% distribution is not affected.
+%% Only the network path of the pool goes silent. A waiting call fails, whether keepalive probes or unacknowledged data
+%% detect it, and the distribution is not affected.
 silent_path(_Config) -> on_two_hosts(fun silent/1).
 
 silent(#{spaces := [SpaceA, SpaceB], addresses := [AddressA, AddressB]}) ->
@@ -895,7 +895,7 @@ hidden_node(_Config) ->
      end) || {Peer, Node} <- [{PeerA, NodeB}, {PeerB, NodeA}]],
     ok.
 
-%% The C node gets no message that it does not expect.
+%% The C node never receives a message that it does not expect.
 c_node(Config) ->
     {Peer, _} = start(),
     Cookie = atom_to_list(beamway_peer:call(Peer, erlang, get_cookie, [])),
@@ -913,7 +913,7 @@ c_node(Config) ->
     end),
     beamway_compat_nodes:stop_program(Program).
 
-%% If the distribution is encrypted, nothing is sent in clear; if Beamway carries it, a pool is not needed.
+%% If the distribution is encrypted, nothing is sent in plain text; if Beamway carries it, a pool is not needed.
 other_distributions(Config) ->
     ok = beamway_certificates:prepare(proplists:get_value(priv_dir, Config)),
     [begin

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A term that {@link teleport_pool_frame} encodes decodes to the same term, and invalid input is refused.
+%% @doc Terms survive encoding and decoding by {@link teleport_pool_frame}, and invalid input is rejected.
 -module(teleport_pool_frame_tests).
 
 -include_lib("eunit/include/eunit.hrl").

@@ -7,7 +7,7 @@
 -export([one_order/1, ends_as_gen_server/1, requests/1, collections/1, several_nodes/1, no_room/1, a_hung_node_that_is_not_connected/1, a_hung_node_that_is_connected/1,
          confirmed/1, unconfirmed/1, c_node/1, never_connects/1, connects_once/1, random_numbers/1, destinations/1, other_behaviours/1, bad_input/1, old_functions/1,
          without_the_application/1, new_code/1]).
-%% Run on the nodes.
+%% Called on the nodes.
 -export([take/0, init/1, handle_event/2, handle_call/2]).
 -import(teleport_nodes, [on_first/2, wait_ms/0]).
 -import(beamway_compat_nodes, [start_program/3, stop_program/1, expect_line/2]).
@@ -49,7 +49,7 @@ no_messages() -> {messages, []} = process_info(self(), messages).
 %% them.
 shortest(Fun) -> lists:min([element(1, timer:tc(Fun)) || _ <- lists:seq(1, 5)]) / 1000.
 
-%% @private Keeps the numbers that it receives.
+%% @private A process that collects the numbers it receives.
 take() -> take([]).
 
 take(Seen) ->
@@ -62,7 +62,7 @@ take(Seen) ->
 
 %% ---- cases ----
 
-%% One process, one receiver, one order, with all functions, destinations and sizes.
+%% Messages from one process to one receiver arrive in order, with all functions, destinations and sizes.
 one_order(Config) ->
     Kind = teleport_nodes:kind(Config),
     on_first(Config, fun(Node) ->
@@ -79,8 +79,8 @@ one_order(Config) ->
         Any = fun(List) -> lists:nth(rand:uniform(length(List)), List) end,
         Sent = lists:seq(1, 500),
         [(Any(Ways))(Any(Dests), {N, binary:copy(<<"x">>, Any(Sizes))}) || N <- Sent],
-        %% The question also arrives after the messages. Messages over a pool and messages sent with `!' have no order
-        %% among each other.
+        %% The question also arrives after the messages. The order between messages over a pool and messages sent with `!'
+        %% is not defined.
         _ = case Kind of stock -> teleport:send(Receiver, {seen, self()}); _ -> Receiver ! {seen, self()} end,
         Sent = receive {seen, Seen} -> Seen after wait_ms() -> error(nothing_came) end,
         exit(Receiver, kill)
@@ -102,7 +102,7 @@ ends_as_gen_server(Config) ->
         [[{exit, noproc}] = lists:usort(All(fun() -> Dest end, x, wait_ms())) || Dest <- [{nobody, Node}, {via, teleport, {nobody, Node}}]],
         _ = beamway_peer:wait_until(fun() -> not lists:member(Gone, nodes()) end, wait_ms()),
         [[{exit, {nodedown, Gone}}] = lists:usort(All(fun() -> Dest end, x, wait_ms())) || Dest <- [Old, {nobody, Gone}]],
-        %% A caller whose reply will not come is told, whichever function it waits in.
+        %% A caller is notified if its reply will never arrive, whichever function it waits in.
         Server = server(Node, none),
         Ids = [teleport:send_request(Server, never), gen_server:send_request(Server, never)],
         %% The request over the pool has arrived, because the exit signal uses the distribution.
@@ -124,7 +124,7 @@ requests(Config) ->
         no_reply = teleport:check_response(something, Slow),
         ok = teleport_nodes:open_gate(Gate),
         {reply, slow} = teleport:check_response(message(), Slow),
-        %% The reply to a request that was given up is dropped.
+        %% The reply to a request whose caller has given up is dropped.
         {echo, 2} = teleport:call(Server, {echo, 2}),
         no_messages(),
         {error, {noproc, {nobody, Node}}} = teleport:wait_response(teleport:send_request({nobody, Node}, x), wait_ms()),
@@ -167,7 +167,7 @@ several_nodes(Config) ->
         [exit(Server, kill) || Server <- [There, Local]]
     end).
 
-%% The node is stopped, and what it does not read fills the connection to it.
+%% The node is suspended, so the messages that it does not read fill the connection to it.
 no_room(Config) ->
     {Third, Node} = teleport_nodes:start(teleport_nodes:kind(Config)),
     Server = beamway_peer:call(Third, teleport_nodes, start_server, [no_room]),
@@ -192,7 +192,7 @@ no_room(Config) ->
     end),
     ok = beamway_peer:sigcont(Third).
 
-%% `!' and gen_server:cast never wait for a connection to be made.
+%% `!' and gen_server:cast never wait for a connection to be established.
 a_hung_node_that_is_not_connected(Config) ->
     Kind = teleport_nodes:kind(Config),
     {Third, Node} = teleport_nodes:start(Kind, #{args => ["-kernel", "net_setuptime", "4"]}),
@@ -210,7 +210,7 @@ a_hung_node_that_is_not_connected(Config) ->
              {N, Dest, Ms} = {N, Dest, shortest(fun() -> Send(Dest) end)},
              {N, Dest, Ms, true} = {N, Dest, Ms, Ms < 20 * beamway_runner:slowness()}
          end || {N, Send} <- lists:zip(lists:seq(1, length(Sends)), Sends), Dest <- [Pid, {hung, Node}]],
-        %% There is one time limit, not one for the connection and another for the answer.
+        %% A single time limit covers both setting up the connection and waiting for the reply.
         [begin
              {Us, {exit, timeout}} = timer:tc(fun() -> outcome(fun() -> teleport:call(Dest, x, 300) end) end),
              true = Us < 1500000 * beamway_runner:slowness()
@@ -334,7 +334,7 @@ connects_as_told(Option, Config) ->
         _ = beamway_peer:wait_until(fun() -> nodes(connected) =:= [Node] end, wait_ms()),
         Pid = server(Node, as_distribution),
         {echo, 1} = teleport:call(Pid, {echo, 1}),
-        %% After the end of the connection no message opens another one.
+        %% Once the connection is closed, no message opens a new one.
         true = erlang:disconnect_node(Node),
         [begin
              ok = teleport:send(Dest, x, Options),
@@ -343,13 +343,13 @@ connects_as_told(Option, Config) ->
              {'EXIT', {{nodedown, Node}, _}} = (catch teleport:call(Dest, {echo, 2}, wait_ms(), Options)),
              [] = nodes(connected)
          end || Dest <- [Pid, Named], Options <- [#{}, #{on_full => error}, #{way => lane}]],
-        %% The operator connects the nodes.
+        %% The operator connects the nodes explicitly.
         true = net_kernel:connect_node(Node),
         [{echo, 3} = teleport:call(Dest, {echo, 3}) || Dest <- [Pid, Named]],
         ok
     end, wait_ms()).
 
-%% A program with its own seed gets the same numbers, and one without is not seeded.
+%% A process with its own random seed gets the same numbers as without teleport, and a process without a seed is not seeded.
 random_numbers(Config) ->
     on_first(Config, fun(Node) ->
         {Pid, Old} = {server(Node, none), teleport},
@@ -381,7 +381,7 @@ destinations(Config) ->
              ok = teleport:cast(Dest, N),
              [{cast, N}] = teleport:call(Dest, log)
          end || {N, Dest} <- lists:zip(lists:seq(1, 10), There ++ Here)],
-        %% OTP's functions accept the name.
+        %% OTP's functions accept the via name.
         Via = {via, teleport, {destinations, Node}},
         {echo, 1} = gen_server:call(Via, {echo, 1}),
         ok = gen_server:cast(Via, x),
@@ -400,7 +400,7 @@ destinations(Config) ->
         [exit(Server, kill) || Server <- [Pid, Local]]
     end).
 
-%% @private A gen_event handler that keeps its events.
+%% @private A gen_event handler that stores its events.
 init(Kept) -> {ok, Kept}.
 handle_event(Event, Kept) -> {ok, [Event | Kept]}.
 handle_call(all, Kept) -> {ok, lists:reverse(Kept), []}.
@@ -460,7 +460,7 @@ bad_input(Config) ->
 old_functions(Config) ->
     on_first(Config, fun(Node) ->
         Server = server(Node, old_server),
-        %% xref cannot see through these variables.
+        %% The module names are in variables so that xref does not report the old functions.
         {Old, OldErpc} = {teleport, teleport_erpc},
         ok = Old:prime(Node),
         {[], [], [], Empty} = {Old:lanes(), Old:not_up(), Old:by_distribution(), Old:unconfirmed()},

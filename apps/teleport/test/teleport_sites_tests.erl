@@ -34,7 +34,7 @@ each_once_test() ->
      || {Own, {Direct, Relays}} <- lists:zip(Nodes, Plans)],
     ?assert(length(lists:usort([Relay || {_, Relays} <- Plans, {Relay, _} <- Relays])) > 14).
 
-%% When one of ten nodes leaves a site, only the plans change in which it was the relay.
+%% When one of ten nodes leaves a site, only those plans change in which it was the relay.
 stable_test() ->
     Nodes = [list_to_atom("n" ++ integer_to_list(N)) || N <- lists:seq(1, 10)],
     SiteOf = fun(own) -> here; (_) -> there end,

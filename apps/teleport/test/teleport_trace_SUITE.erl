@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Trace context: it travels with calls, casts and plain messages, over several nodes, but only if a process
-%% asked for it; foreign tokens stay unchanged.
+%% @doc Trace context: it is propagated with calls, casts and plain messages across several nodes, but only if a process
+%% has set it; tokens set by others are left unchanged.
 -module(teleport_trace_SUITE).
 
 -include_lib("stdlib/include/assert.hrl").
@@ -8,7 +8,7 @@
 -export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2, end_per_testcase/2]).
 -export([calls_and_casts/1, plain_messages/1, broadcasts/1, over_a_pool/1, through_several_nodes/1, an_answer_brings_it_back/1, a_message_without_ends_it/1, tokens_of_others/1, a_node_that_lies/1,
          a_stock_node/1, switched_off/1, open_telemetry/1, without_open_telemetry/1]).
-%% Run on the nodes.
+%% Called on the nodes.
 -export([start_teller/0, example/0, init/1, handle_call/3, handle_cast/2, handle_info/2]).
 -behaviour(gen_server).
 -import(teleport_nodes, [on_first/2, second_node/1, wait_ms/0]).
@@ -109,7 +109,7 @@ broadcasts(Config) ->
          end || Options <- [#{}, #{confirm => true, timeout => wait_ms()}, #{sites => Sites}], Context <- [{ok, example()}, none]]
     end).
 
-%% Each message arrives with its own context, and none stays with the processes that pass messages on.
+%% Each message arrives with its own context, and the processes that forward messages do not keep any.
 over_a_pool(Config) ->
     on_first(Config, fun(Node) ->
         Teller = teller(Node),
@@ -135,7 +135,7 @@ over_a_pool(Config) ->
         ok
     end).
 
-%% From the first node to the second, which calls a server on the first, which calls one on the second.
+%% The first node calls the second, whose server calls one on the first, which calls another one on the second.
 through_several_nodes(Config) ->
     on_first(Config, fun(Node) ->
         [One, Two, Three] = [teller(At) || At <- [Node, node(), Node]],
@@ -143,7 +143,7 @@ through_several_nodes(Config) ->
         ?assertEqual({ok, example()}, teleport:call(One, {pass_on, Two, {pass_on, Three, what}}))
     end).
 
-%% What the caller does after the answer belongs to the same trace.
+%% What the caller does after it has received the reply belongs to the same trace.
 an_answer_brings_it_back(Config) ->
     on_first(Config, fun(Node) ->
         Teller = teller(Node),
@@ -181,7 +181,7 @@ tokens_of_others(Config) ->
         _ = seq_trace:set_token([])
     end).
 
-%% An invalid value in the token does not count as a context and harms nobody.
+%% An invalid value in the token is ignored and does no harm.
 a_node_that_lies(Config) ->
     on_first(Config, fun(Node) ->
         Teller = teller(Node),
@@ -191,12 +191,12 @@ a_node_that_lies(Config) ->
          end || Lie <- [binary:copy(<<"a">>, 1000000), <<"00-00000000000000000000000000000000-b7ad6b7169203331-01">>, 7, <<>>, binary:copy(<<255>>, 55), [{a, #{}}]]],
         ok = teleport_trace:set(example()),
         {ok, _} = teleport:call(Teller, what),
-        %% The call is refused before it is sent.
+        %% An invalid context is rejected before the call is sent.
         {'EXIT', {{bad_traceparent, <<"x">>, _}, _}} = catch teleport_trace:set(<<"x">>),
         ok = teleport_trace:set(none)
     end).
 
-%% A stock node gets the message, and passes the token on as any node does.
+%% A stock node receives the message and propagates the token like any other node.
 a_stock_node(Config) ->
     {Stock, StockNode} = teleport_nodes:start(stock),
     ok = teleport_nodes:connect(Stock, beamway_peer:call(teleport_nodes:first(Config), erlang, node, [])),
@@ -249,12 +249,12 @@ with_open_telemetry(Config) ->
         #{sent := [_, _]} = teleport:broadcast(pg, {?MODULE, open_telemetry}, {tell, self()}, #{}),
         [] = seq_trace:get_token(),
         [{ok, _}, {ok, _}] = [told(), told()],
-        %% The context that was lent for a call is taken back however the call ends.
+        %% A context that was set only for the duration of a call is removed again, however the call returns.
         _ = seq_trace:set_token([]),
         try teleport:call({nobody_at_all, Node}, what)
         catch exit:{noproc, _} -> [] = seq_trace:get_token()
         end,
-        %% A plain message does not go through teleport, and a context that is not sampled does not travel.
+        %% A plain message does not go through teleport, and a context that is not sampled is not propagated.
         Teller ! {tell, self()},
         none = told(),
         _ = Attach(<<(binary:part(example(), 0, 53))/binary, "00">>),

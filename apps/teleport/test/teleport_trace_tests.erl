@@ -21,7 +21,7 @@ after_all(Test) -> {setup, fun() -> ok end, fun(_) -> seq_trace:set_token([]) en
 valid_test_() ->
     after_all([?_assertEqual({ok, {ok, Good}}, {teleport_trace:set(Good), teleport_trace:current()}) || Good <- [example(), changed(1, $1), changed(54, $3)]]).
 
-%% Refused where it is set, and when a lying peer has sent it.
+%% Invalid contexts are rejected both when a process sets them and when a misbehaving peer sends them.
 bad_test_() ->
     after_all([[?_assertError({bad_traceparent, Bad, _}, teleport_trace:set(Bad)) || Bad <- bad()],
                [?_assertEqual(none, begin _ = seq_trace:set_token(label, {teleport_trace, Bad}), teleport_trace:current() end) || Bad <- bad()]]).
@@ -32,7 +32,7 @@ not_sampled_test() ->
     ?assertEqual([], seq_trace:get_token()),
     ?assertEqual(ok, teleport_trace:set(none)).
 
-%% Any other label belongs to somebody else.
+%% A token with any other label was not set by teleport.
 tokens_of_others_test_() ->
     [?_test(begin
                 _ = seq_trace:set_token(label, Label),

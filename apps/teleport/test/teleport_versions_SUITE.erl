@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Runs version 0.2.0 of teleport together with this one. That version sends over lanes, which this one does not
 %% have, so its nodes treat a node with this version as one without teleport and use the distribution. Two nodes call
-%% each other all the time. One stays, and the other one changes from the first one's version to the other version and
-%% back. Only calls during its restarts may fail, and no cast or broadcast is lost except then.
+%% each other continuously. One of them stays as it is; the other is restarted with the other version and then with the
+%% original one. Only during these restarts may calls fail and casts or broadcasts be lost.
 -module(teleport_versions_SUITE).
 
 -export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_group/2, end_per_group/2, end_per_testcase/2]).
@@ -45,7 +45,7 @@ start(Version, Name, Config) ->
     _ = beamway_peer:call(Peer, teleport_nodes, start_server, [?SERVER]),
     {Peer, Node}.
 
-%% @private A member of a group that reports what it gets.
+%% @private A group member that reports the messages it receives.
 member(Group, To) ->
     ok = pg:join(Group, self()),
     told(To).
@@ -54,8 +54,8 @@ told(To) ->
     receive Message -> To ! {told, Message} end,
     told(To).
 
-%% From each node to the other, from the first message on, with every function: all messages arrive in the sender's
-%% order.
+%% Each node sends to the other with every function. All messages, including the first, arrive in the order in which they
+%% were sent.
 nothing_is_lost(Config) ->
     {Ours, Node} = start(this, beamway_peer:unique_name("ours"), Config),
     {Older, OlderNode} = start(older, beamway_peer:unique_name("older"), Config),
@@ -81,7 +81,7 @@ nothing_is_lost(Config) ->
         [one, two, three] = [receive {told, Message} -> Message after wait_ms() -> error(lost) end || _ <- [1, 2, 3]],
         ok
     end, 3 * wait_ms()) || {From, To} <- [{Ours, OlderNode}, {Older, Node}]],
-    %% A confirmation needs this version on both nodes, and the reason says that it is missing.
+    %% A confirmation requires this version on both nodes, and the reason states that the other node does not have it.
     {unconfirmed, {no_teleport, OlderNode}} = beamway_peer:run(Ours, fun() ->
         {ok, Ref} = teleport:send({?SERVER, OlderNode}, x, #{confirm => true}),
         receive {teleport, Ref, Told} -> Told after wait_ms() -> error(never_told) end
@@ -116,7 +116,7 @@ stop_in_order({Peer, _}) ->
     ok = peer:cast(Peer, init, stop, []),
     receive {'DOWN', Monitor, process, Peer, _} -> ok after wait_ms() -> error(still_running) end.
 
-%% Calls in both directions. No call of the node that changes has failed.
+%% Calls in both directions. No call made by the restarted node has failed.
 call_each_other(Load, {_, Node}, {Other, _}) ->
     Back = callers(Other, Node),
     [ok = go_on(Each) || Each <- [Load, Back]],
@@ -157,8 +157,8 @@ call_on(Way, Done, Failures) ->
         call_on(Way, Done, [{Began, os:system_time(millisecond), said({Class, Reason})} | Failures])
     end.
 
-%% Shortens the failure, because a call's reason includes the call's arguments, and a node that is down fails hundreds
-%% of calls.
+%% Shortens the failure, because a call's exit reason includes its arguments, and hundreds of calls to a node that is
+%% down fail.
 said(Failure) -> iolist_to_binary(io_lib:format("~0P", [Failure, 30])).
 
 told({Peer, Callers}, What) ->
