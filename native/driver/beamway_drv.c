@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * The port driver. A port is one link to one peer, and it becomes a distribution controller when
- * erlang:setnode/3 gets it. apps/beamway/src/beamway_port.erl is its only user and documents the
- * commands. Every callback runs under the port lock; nothing here waits and nothing logs.
+ * The port driver. A port is one link to one peer, and it becomes a distribution controller when it
+ * is passed to erlang:setnode/3. Its only user is apps/beamway/src/beamway_port.erl, which
+ * documents the commands. Every callback runs under the port lock; nothing here blocks or logs.
  */
 
 #include <stdio.h>
@@ -21,32 +21,33 @@
 #include "port.h"
 #include "pulse.h"
 
-#define ABI_VERSION 16  /* of the commands below: beamway_port.erl has the same number */
-#define FLUSH_MS 1      /* how long output waits for the keeper at most */
-#define CHECK_MS 1000   /* between searches for idle memory, and patience of a last flush */
-#define SESSION_MS 200  /* how late a peer hears how far this side has read */
-#define IDLE_PART 2     /* of resume_ms: an idle link tests its path after this part */
-#define TOGETHER_MS 256 /* idle links test it at multiples of this, to wake the VM once */
+#define ABI_VERSION 16  /* of the commands below; must match beamway_port.erl */
+#define FLUSH_MS 1      /* the longest time that output waits for the keeper */
+#define CHECK_MS 1000   /* interval between searches for idle memory; timeout of the last flush */
+#define SESSION_MS 200  /* delay after which the peer is told how far this side has read */
+#define IDLE_PART 2     /* an idle link tests its path after resume_ms divided by this */
+#define TOGETHER_MS 256 /* idle links test it at multiples of this, so they share a wake-up */
 
 /* Commands and their replies: a 0 byte and the result, or a 1 byte and the reason as text, or
  * REPLY_LATER. */
 enum {
     COMMAND_VERSION = 1,  /* -> version:32 */
     COMMAND_ACTIVATE = 5, /* poll_us:64, sender_bytes:64 -> ; the caller gets `look` when it must
-                             look. sender_bytes: what the VM lets wait before it suspends senders */
+                             look. sender_bytes: how much the VM queues before it suspends
+                             senders */
     COMMAND_TICK,         /* -> */
     COMMAND_STATS,        /* -> STATS_COUNT times :64 */
-    COMMAND_RECEIVE,      /* -> 1 if there will never be more, bytes_in:64 */
-    COMMAND_PACKETS,      /* bytes already read from the connection -> ; frames are packets */
+    COMMAND_RECEIVE,      /* -> 1 if no more will ever arrive, bytes_in:64 */
+    COMMAND_PACKETS,      /* bytes already read from the connection -> ; makes frames packets */
     COMMAND_LOOK,         /* -> 1 to look again, 0 to wait for `look` */
-    COMMAND_FLUSH, /* -> ; the caller gets `flush` when it must do so again, and the messages of
-                      senders.h */
+    COMMAND_FLUSH, /* -> ; the caller becomes the keeper: it gets `flush` when it must flush again,
+                      and the messages in senders.h */
     COMMAND_PULSE = 18, /* -> ; pulse.h */
     COMMAND_OFFER,      /* -> number:64 ; needs a link that is not active: another port will use the
-                           link, unless this one ends first */
-    COMMAND_LOAD = 30,  /* cpu_percent:8, run_queue:32 -> ; a sample of this node (load.h) */
+                           link, unless this one is closed first */
+    COMMAND_LOAD = 30,  /* cpu_percent:8, run_queue:32 -> ; a load sample of this node (load.h) */
     COMMAND_TELL_LOAD,  /* -> ; before ACTIVATE: the peer accepts this node's load */
-    COMMAND_CODEC = 36, /* path of a shared object -> ; for links of any port */
+    COMMAND_CODEC = 36, /* path of a shared object -> ; applies to all ports */
     COMMAND_COMPRESS    /* is_always:8, percent:8 -> ; after SESSION: the peer accepts compressed
                            packets (packing.h). Needs CODEC */
 };
@@ -72,7 +73,7 @@ static bool is_fault_first(const bw_port_t *self)
            (!self->check_is_due || self->fault_at_ms <= self->check_at_ms);
 }
 
-/* A flush is always due before anything else. */
+/* Sets the port's timer. A flush is always due before anything else. */
 static void set_timer(bw_port_t *self)
 {
     if (self->timer_is_to_read || self->timer_is_to_flush || self->pump.is_closing)
@@ -94,7 +95,7 @@ static void set_check(bw_port_t *self, unsigned long ms)
     set_timer(self);
 }
 
-/* The timer that reads at once also flushes. */
+/* If the timer is already set to read at once, it will also flush, so it is left alone. */
 static void set_flush(bw_port_t *self, unsigned long ms)
 {
     if (self->timer_is_to_flush && self->flush_ms <= ms)
@@ -105,8 +106,8 @@ static void set_flush(bw_port_t *self, unsigned long ms)
         driver_set_timer(self->pump.port, ms);
 }
 
-/* Everything has been flushed. If rounds follow each other closely, the timer is kept, because the
- * next round would set it again. */
+/* Everything has been flushed. If rounds follow each other closely, the timer keeps running,
+ * because the next round would only set it again. */
 static void cancel_flush(bw_port_t *self)
 {
     if (!self->timer_is_to_flush || !self->rounds.is_apart || self->pump.is_unflushed ||
@@ -123,9 +124,10 @@ static int64_t idle_ms(const bw_port_t *self)
     return part > SESSION_MS ? part : SESSION_MS;
 }
 
-/* Sets the timer if bytes have gone out, or have come of which the peer must be told. An idle link
- * is also tested now and then. Otherwise this side would not notice before the VM's next tick that
- * the path is gone, and the peer, which may be unable to connect, would have given the link up. */
+/* Sets the timer if bytes have been sent, or if received bytes must be acknowledged. An idle link
+ * is also tested from time to time. Otherwise this side would not notice that the path is lost
+ * until the VM's next tick, and by then the peer, which may be unable to connect, would have given
+ * up the link. */
 static void check_session(bw_port_t *self)
 {
     const bw_session_t *session = &self->pump.session;
@@ -157,7 +159,8 @@ static void look_at_fault_later(bw_port_t *self)
         set_timer(self);
 }
 
-/* Looks for idle memory once a second while there is output, if the link can have any. */
+/* Schedules a search for idle memory once a second while there is output, if the link can have
+ * any. */
 static void check_later(bw_port_t *self)
 {
     const bw_carrier_t *ops = self->pump.link->ops;
@@ -170,9 +173,10 @@ static void check_later(bw_port_t *self)
     set_check(self, CHECK_MS);
 }
 
-/* Has the port called again if the pump asks for it. A cut link is read until it ends, because the
- * VM may not report its event. A timer of 0 runs in the same execution of the port unless that has
- * used up its time, so this uses it up to let other ports run in between. */
+/* Arranges for the port to be called again if the pump asks for it. A cut link is read until its
+ * end, because the VM may not report its event. A timer of 0 would run in the same execution of the
+ * port unless the port has used up its time slice, so this consumes the slice to let other ports
+ * run in between. */
 static void come_back(bw_port_t *self)
 {
     bool is_cut = !self->pump.is_closing && pump_is_cut(&self->pump);
@@ -186,14 +190,14 @@ static void come_back(bw_port_t *self)
 
 /* ---- commands ---- */
 
-/* Another connection would not help. */
+/* Returns whether the peer broke the protocol, in which case another connection would not help. */
 static bool is_corrupt(const bw_link_t *link)
 {
     return link->ops->is_corrupt && link->ops->is_corrupt(link);
 }
 
-/* Over packets the reason is the one that OTP's port gives, whatever the system reports. A failure
- * of TLS keeps its name. */
+/* For packets, the reason is the same as that of OTP's port, whatever the system reports. TLS
+ * failures keep their own names. */
 static const char *reason_of_link(bw_port_t *self)
 {
     const char *reason = self->pump.link->ops->reason(self->pump.link);
@@ -227,14 +231,14 @@ static void tell_keeper(bw_port_t *self, const char *what, const char *reason)
                             reason ? 6 : 2);
 }
 
-/* Reports the loss of a connection that the link can do without. */
+/* Reports the loss of one connection of a link that still has others. */
 static void count_connections(bw_port_t *self)
 {
     unsigned count = self->pump.link ? bw_stripes_count(bw_fault_behind(self->pump.link)) : 0;
 
     if (count > 0 && count < self->connections) {
         tell_keeper(self, "thin", NULL);
-        self->session_is_due = true; /* is_silent repeats an acknowledgement lost with it */
+        self->session_is_due = true; /* is_silent resends a lost acknowledgement */
         self->session_is_idle = false;
         self->session_at_ms = bw_now_ms() + SESSION_MS;
         set_timer(self);
@@ -261,7 +265,8 @@ static void lose(bw_port_t *self, const char *reason)
 }
 
 /* The peer may have given up the link while this process was stopped. Only a new connection can
- * show that, so nothing more is read over this one. Must be called before anything that reads. */
+ * show whether it did, so nothing more is read over this one. Must be called before anything that
+ * reads. */
 static bool was_stopped(bw_port_t *self)
 {
     if (!outlives(self) || bw_pulse_missed(&self->stops) < self->resume_ms / 2)
@@ -270,9 +275,9 @@ static bool was_stopped(bw_port_t *self)
     return true;
 }
 
-/* Ends a link that has become unusable. The port's owner is linked to the port and ends with it.
- * drv_stop runs within this call, so the caller must not touch `self` again, unless the link has
- * only lost its connection. */
+/* Ends a link that has become unusable. The port's owner is linked to the port, so it exits as
+ * well. drv_stop runs within this call, so the caller must not touch `self` again, unless the link
+ * has only lost its connection. */
 static void fail(bw_port_t *self)
 {
     const char *reason = self->pump.reason ? self->pump.reason : reason_of_link(self);
@@ -294,8 +299,8 @@ static bool command_step(bw_port_t *self, reply_t *reply)
     return true;
 }
 
-/* The ring's doorbell reports that a peer has closed its end in order before its socket closes. The
- * reason is the same as for a closed socket. */
+/* If a peer closes its end cleanly, the ring's doorbell reports that before the socket is closed.
+ * The reason is the same as for a closed socket. */
 void port_settle(bw_port_t *self, wake_result_t result)
 {
     if (result == WAKE_FAILED)
@@ -320,7 +325,7 @@ static bool command_activate(bw_port_t *self, uint64_t poll_us, uint64_t sender_
 
     if (!self->pump.link || self->active)
         return false;
-    (void)port_begin_fault(self, &error); /* without memory for a fault the link works without it */
+    (void)port_begin_fault(self, &error); /* if out of memory, the link works without the fault */
     if (self->pump.scheduler.sender_bytes < sender_bytes)
         self->pump.scheduler.sender_bytes = sender_bytes;
     bw_spin_init(&self->pump.spin, (uint32_t)poll_us);
@@ -352,7 +357,7 @@ static bool command_load(const char *data)
     return true;
 }
 
-/* Between two nodes with packets, only a session guarantees that the peer understands words. */
+/* If frames are packets, only a session guarantees that the peer understands words. */
 static bool command_tell_load(bw_port_t *self)
 {
     if (!self->pump.link || self->active || (self->pump.is_packets && !self->pump.session.is_on))
@@ -369,12 +374,13 @@ static bool command_compress(bw_port_t *self, const char *data)
     if (!codec || !self->pump.session.is_on || self->active)
         return false;
     bw_packing_begin(&self->pump.packing, codec, data[0], (uint8_t)data[1]);
-    self->pump.link->ops->stats(self->pump.link, &stats); /* the handshake has measured the path */
+    /* The handshake has measured the round trip. */
+    self->pump.link->ops->stats(self->pump.link, &stats);
     bw_packing_path_is(&self->pump.packing, stats.least_rtt_us);
     return true;
 }
 
-/* The descriptor moves with the link, so this port stops polling it without having it closed. */
+/* The descriptor moves with the link, so this port stops polling it but must not close it. */
 static bool command_offer(bw_port_t *self, reply_t *reply)
 {
     bw_link_t *link = self->pump.link;
@@ -395,7 +401,7 @@ static bool command_offer(bw_port_t *self, reply_t *reply)
     return true;
 }
 
-/* The commands for a link that has been made but is not active. */
+/* The commands for a link that has been set up but is not active yet. */
 static bool command_idle_link(bw_port_t *self, unsigned int command, const char *data, size_t len,
                               reply_t *reply)
 {
@@ -413,7 +419,7 @@ static bool command_idle_link(bw_port_t *self, unsigned int command, const char 
     return true;
 }
 
-/* Returns false if the link is corrupt. */
+/* Flushes the gathered frames. Returns false if the link is corrupt. */
 static bool flush(bw_port_t *self)
 {
     if (self->pump.is_unflushed)
@@ -462,7 +468,7 @@ static void command_stats(bw_port_t *self, reply_t *reply)
 
     if (self->pump.link)
         self->pump.link->ops->stats(self->pump.link, &stats);
-    if (self->pump.session.is_on) { /* over all connections */
+    if (self->pump.session.is_on) { /* total over all connections */
         stats.bytes_in = self->pump.bytes_read;
         stats.bytes_out = self->pump.session.out.next;
         stats.ring_bytes = self->pump.ring_bytes;
@@ -527,7 +533,8 @@ static bool command_receive(bw_port_t *self, reply_t *reply)
 
     if (!self->active)
         return false;
-    is_orphan = link->ops->is_orphan && link->ops->is_orphan(link); /* before the last look */
+    /* This must be checked before the last read. */
+    is_orphan = link->ops->is_orphan && link->ops->is_orphan(link);
     result = pump_receive(&self->pump);
     finished = result != PUMP_MORE && (is_orphan || link->ops->is_finished(link));
     link->ops->stats(link, &stats);
@@ -538,7 +545,7 @@ static bool command_receive(bw_port_t *self, reply_t *reply)
     return true;
 }
 
-/* Returns false if the caller broke the rules of the commands, which is a badarg. */
+/* Returns false if the caller violated the contract of the command; it then gets a badarg. */
 static bool run_command(bw_port_t *self, unsigned int command, const char *data, size_t len,
                         reply_t *reply)
 {
@@ -663,12 +670,12 @@ static void drv_stop_select(ErlDrvEvent event, void *reserved)
     close((int)(intptr_t)event);
 }
 
-/* Has the gathered frames flushed soon. The keeper is a process, so processes that are about to
- * send do so before it runs; the timer is for the case that computing processes delay it. Where a
- * lone caller sends one frame at a time, nothing more will come, so this flushes at once. While the
- * poller looks, its next look sends the gathered frames, since it comes after the senders have run.
- * Otherwise a lone caller's frames go out when the VM has no more for this port, because a timer of
- * 0 runs then. */
+/* Arranges for the gathered frames to be flushed soon. The keeper is a process, so other processes
+ * that are about to send do so before it runs; the timer is needed if busy processes delay the
+ * keeper. If a lone caller sends one frame at a time, no more frames will follow, so this flushes
+ * at once. While the poller is spinning, its next look sends the gathered frames, since that
+ * happens after the senders have run. Otherwise, a lone caller's frames are sent with a timer of 0,
+ * which fires once the VM has no more frames for this port. */
 static bool flush_soon(bw_port_t *self)
 {
     ErlDrvTermData message[] = {ERL_DRV_ATOM, self->flush_atom};
@@ -714,8 +721,8 @@ static void ask_for_looks(bw_port_t *self)
 {
     ErlDrvTermData look[] = {ERL_DRV_ATOM, driver_mk_atom("look")};
 
-    /* The keeper ends only with the connection, and then the port does as well, so nobody need
-     * look. */
+    /* The result can be ignored: the keeper only exits together with the connection, which also
+     * ends the port. */
     (void)erl_drv_send_term(driver_mk_port(self->pump.port), self->senders.keeper, look, 2);
 }
 
@@ -737,7 +744,7 @@ static void drv_ready_input(ErlDrvData data, ErlDrvEvent event)
     port_settle(self, result);
 }
 
-/* Only a connection whose own descriptor is polled reports room this way. */
+/* Only called for connections whose own descriptor is polled. */
 static void drv_ready_output(ErlDrvData data, ErlDrvEvent event)
 {
     bw_port_t *self = (bw_port_t *)data;
@@ -770,8 +777,8 @@ static ErlDrvSSizeT drv_control(ErlDrvData data, unsigned int command, char *buf
     return (ErlDrvSSizeT)reply.len;
 }
 
-/* The port closes with bytes queued. A peer that reads gets them, and one that takes nothing has
- * CHECK_MS to begin. The VM closes the port when its queue is empty. */
+/* The port is being closed with bytes still queued. If the peer keeps reading, it gets them; if it
+ * takes nothing, it has CHECK_MS to start. The VM closes the port when its queue is empty. */
 static void close_later(bw_port_t *self)
 {
     self->queued_before = pump_queued(&self->pump);
@@ -784,13 +791,14 @@ static void drv_flush(ErlDrvData data)
     bw_port_t *self = (bw_port_t *)data;
 
     pump_finish(&self->pump);
-    if (!pump_is_attached(&self->pump)) /* no connection can take it */
+    if (!pump_is_attached(&self->pump)) /* there is no connection to send them over */
         pump_drop(&self->pump);
     close_later(self);
     come_back(self);
 }
 
-/* Stops waiting for a peer that takes nothing more, so that the VM finds the queue empty. */
+/* Stops waiting if the peer no longer takes anything, by emptying the queue so that the VM can
+ * close the port. */
 static void closing_timeout(bw_port_t *self)
 {
     if (pump_queued(&self->pump) < self->queued_before) {
@@ -825,7 +833,7 @@ static bool session_timeout(bw_port_t *self)
     return true;
 }
 
-/* Gives memory back, piece by piece, if there was no output since the check was set. */
+/* Gives memory back piece by piece if there has been no output since the check was scheduled. */
 static void check_timeout(bw_port_t *self)
 {
     bw_link_stats_t stats;
@@ -852,7 +860,7 @@ static bool run_due(bw_port_t *self, bool is_early, bool is_to_flush)
     return !is_to_flush || flush(self);
 }
 
-/* The timer must be set before settle, which may end the port. */
+/* The timer must be set before calling port_settle, which may close the port. */
 static void drv_timeout(ErlDrvData data)
 {
     bw_port_t *self = (bw_port_t *)data;

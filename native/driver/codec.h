@@ -8,14 +8,14 @@
 #include "job.h"
 #include "reply.h"
 
-/* The codec that this process has loaded from a shared object, which stays loaded, or NULL if it
- * has loaded none. Any thread may call this. */
+/* Returns the codec that this process has loaded from a shared object, which stays loaded, or NULL
+ * if there is none. Any thread may call this. */
 const bw_codec_t *bw_codec_loaded(void);
 
-/* Makes this the codec of the process, unless it already has one. Any thread may call this. */
+/* Sets the codec for this process, unless it already has one. Any thread may call this. */
 void bw_codec_use(const bw_codec_t *codec);
 
-/* A command, run under the port lock: loads the shared object at `path`. Returns false if that is a
+/* Implements a command, under the port lock: loads the shared object at `path`. Returns false for a
  * badarg. */
 bool codec_load(ErlDrvPort port, const char *path, size_t len, reply_t *reply);
 

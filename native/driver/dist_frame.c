@@ -3,7 +3,7 @@
 
 #include "../link/bytes.h"
 
-/* Tags of the external term format that may come before the sender in a control message. */
+/* Tags of the external term format that may occur before the sender in a control message. */
 enum {
     ATOM_CACHE_REF = 82,
     NEW_PID = 88,
@@ -22,9 +22,9 @@ enum {
     SMALL_ATOM_UTF8 = 119,
 };
 
-/* Which element of a control message is the sender's pid; 0 if none is. SEND has no sender, and
- * GROUP_LEADER names the leader instead of the process that sets it. MONITOR_P_EXIT may have a name
- * in that place. */
+/* The index of the element of a control message that is the sender's pid; 0 if there is none. SEND
+ * has no sender, and GROUP_LEADER names the leader instead of the process that sets it.
+ * MONITOR_P_EXIT may have a name there instead of a pid. */
 static const uint8_t sender_at[] = {
     [1] = 2,  /* LINK */
     [3] = 2,  /* EXIT */
@@ -55,7 +55,7 @@ static const uint8_t sender_at[] = {
     [37] = 3, /* ALTACT_SIG_SEND, since OTP 28 */
 };
 
-/* A position in the frame. Past the end everything reads as 0, and `is_cut` is set. */
+/* A position in the frame. Reads beyond the end return 0 and set `is_cut`. */
 typedef struct {
     const struct iovec *iov;
     int count;
@@ -77,7 +77,7 @@ static void skip_pieces(place_t *place, uint64_t bytes)
         place->is_cut = true;
 }
 
-/* Almost everything that is read lies within one piece. */
+/* Returns whether the bytes are contiguous, which is almost always true. */
 static inline bool has_in_piece(const place_t *place, uint64_t bytes)
 {
     return place->count > 0 && bytes < place->iov->iov_len - place->offset;
@@ -181,11 +181,11 @@ static bool read_pid(place_t *place, uint64_t *pid_p)
         return false;
     id = number(place, 4);
     *pid_p = number(place, 4) << 32 | id;
-    skip(place, tag == NEW_PID ? 4 : 1); /* the creation */
+    skip(place, tag == NEW_PID ? 4 : 1); /* skips the creation */
     return true;
 }
 
-/* Knows only the terms that may precede a sender: numbers, references and pids. */
+/* Handles only the terms that may precede a sender: numbers, references and pids. */
 static bool skip_term(place_t *place)
 {
     place_t start = *place;

@@ -15,7 +15,8 @@ static bool is_polled(const establish_t *establish)
     return establish->link && !(establish->carrier->caps & BW_CAP_IMMEDIATE);
 }
 
-/* A handshake waits for the peer's bytes, and for room if the link asks for it. */
+/* During the handshake the port waits for bytes from the peer, and for room if the link asks for
+ * it. */
 static int waits_for(const bw_link_t *link)
 {
     bool for_room = link->ops->wants && link->ops->wants(link) & POLLOUT;
@@ -23,7 +24,7 @@ static int waits_for(const bw_link_t *link)
     return ERL_DRV_READ | (for_room ? ERL_DRV_WRITE : 0);
 }
 
-/* ---- which carrier ---- */
+/* ---- choosing a carrier ---- */
 
 static void load(job_t *job)
 {
@@ -71,9 +72,9 @@ bool establish_probe(const establish_t *establish, const char *data, size_t len,
     return true;
 }
 
-/* ---- from an order to a link ---- */
+/* ---- link setup ---- */
 
-/* Takes a new link, and has it polled if there is something to wait for. */
+/* Adopts a new link, and starts polling it if there is something to wait for. */
 static void begin(establish_t *establish, bw_link_t *link, ErlDrvTermData caller, reply_t *reply)
 {
     establish->link = link;
@@ -153,7 +154,7 @@ void establish_done(establish_t *establish, job_t *job)
     if (job->carrier)
         establish->carrier = job->carrier;
     if (job->link && establish->link)
-        job->link->ops->close(job->link, NULL); /* another one was begun first */
+        job->link->ops->close(job->link, NULL); /* another link was started first */
     else if (job->link)
         begin(establish, job->link, job->caller, &job->reply);
 }
@@ -184,7 +185,7 @@ bool establish_step(establish_t *establish, reply_t *reply, bw_link_t **link_p)
         reply_text(reply, report.text);
         return true;
     case BW_LINKED:
-        /* Frames may come from now on, and nobody may read them before ACTIVATE. */
+        /* Frames may arrive from now on, but they must not be read before ACTIVATE. */
         if (establish->is_selected)
             driver_select(establish->port, event_of(link), ERL_DRV_READ | ERL_DRV_WRITE, 0);
         *link_p = link;
@@ -199,7 +200,7 @@ bool establish_step(establish_t *establish, reply_t *reply, bw_link_t **link_p)
     return true;
 }
 
-/* ---- a link that is not active: the handshake of the distribution goes over it ---- */
+/* ---- a link that is not active yet, used for the distribution handshake ---- */
 
 bool establish_say(bw_link_t *link, const char *data, size_t len, reply_t *reply)
 {
@@ -214,7 +215,7 @@ bool establish_say(bw_link_t *link, const char *data, size_t len, reply_t *reply
     return true;
 }
 
-/* The caller that waits for bytes is told once. */
+/* Arranges for one message to the caller when bytes arrive. */
 static void await_bytes(establish_t *establish, const bw_link_t *link, reply_t *reply)
 {
     if (driver_select(establish->port, event_of(link), waits_for(link) | ERL_DRV_USE, 1) != 0) {
@@ -250,7 +251,7 @@ bool establish_hear(establish_t *establish, bw_link_t *link, uint64_t count, rep
     return true;
 }
 
-/* ---- a key of a password ---- */
+/* ---- deriving a key from a password ---- */
 
 static void derive(job_t *job)
 {
@@ -293,7 +294,8 @@ void establish_tell(establish_t *establish, bw_link_t *linked)
         return;
     establish->is_heard = false;
     driver_select(establish->port, event_of(link), ERL_DRV_READ | ERL_DRV_WRITE, 0);
-    /* If the caller is gone, the port will be as well, because the two are linked. */
+    /* The result can be ignored: if the caller has exited, the port is closed as well, because the
+     * two are linked. */
     (void)erl_drv_send_term(port, establish->caller, news, 6);
 }
 

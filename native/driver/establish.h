@@ -9,30 +9,32 @@
 #include "reply.h"
 
 /*
- * How a port gets its link: the driver's commands for that, which are the same for every carrier.
+ * The driver commands that set up the link of a port, which are the same for every carrier.
  * apps/beamway/src/beamway_port.erl is their only user. A reply is a 0 byte and the result, or a 1
  * byte and the reason as text. The carrier's header documents `where`.
  *
- * USE must be a port's first command; a carrier in a shared object is named by the path of that
- * object. LISTEN and CONNECT begin to make a link. From then on their caller gets the message
+ * USE must be a port's first command; if the carrier is a shared object, USE gives the path of that
+ * object. LISTEN and CONNECT start setting up a link. From then on their caller gets the message
  * `{link, Port}` whenever STEP may have something new to report, unless the carrier is immediate. A
- * port has one link. Once STEP has answered `linked`, the further commands (ACTIVATE, TICK, STATS,
- * ...) are the same for all carriers. If the link is lost before ACTIVATE, the port fails after it.
+ * port has one link. Once STEP has replied `linked`, the other commands (ACTIVATE, TICK, STATS,
+ * ...) are the same for all carriers. If the link is lost before ACTIVATE, the port fails after
+ * ACTIVATE.
  */
 enum {
-    COMMAND_USE = 20, /* kind, 0, path of its shared object or nothing -> */
+    COMMAND_USE = 20, /* kind, 0, path of the shared object or nothing -> */
     COMMAND_LISTEN,   /* max_ring_bytes:64, where -> */
     COMMAND_CONNECT,  /* ring_bytes:64, token:16/binary, timeout_ms:32, where -> */
     COMMAND_STEP,     /* -> 0: working
                             1: listening, token:16/binary, length:8, address, length:8, device,
-                               why nobody has been let in, as text
+                               why no peer has been accepted, as text
                             2: linked, device
                             3: failed, reason as text */
     COMMAND_PROBE,    /* ring_bytes:64 -> */
     COMMAND_SAY,      /* bytes -> ; SAY, HEAR and LEAVE are allowed from `linked` to ACTIVATE */
     COMMAND_HEAR,     /* count:32, at most HEAR_BYTES -> that many bytes, or none yet: the caller
                          gets {link, Port} when it should ask again */
-    COMMAND_LEAVE,    /* -> ; the connection survives without the link, and the port closes next */
+    COMMAND_LEAVE,    /* -> ; leaves the connection open without the link; the caller must close the
+                         port next */
     COMMAND_DERIVE    /* salt_len:8, salt, password -> key */
 };
 
@@ -41,14 +43,15 @@ enum {
 typedef struct {
     ErlDrvPort port;
     const bw_carrier_t *carrier; /* NULL until USE */
-    bw_link_t *link;             /* from LISTEN or CONNECT until it is linked */
+    bw_link_t *link;             /* owned here from LISTEN or CONNECT until it is linked */
     ErlDrvTermData caller;       /* gets {link, Port} */
-    bool is_selected;            /* the VM knows the link's descriptor, also once it is linked */
-    bool is_heard;               /* the caller of HEAR waits */
+    bool is_selected; /* the VM knows the link's descriptor; also valid once it is linked */
+    bool is_heard;    /* the caller of HEAR is waiting */
 } establish_t;
 
 /* These commands run under the port lock and need a port that has no link yet, except for probe,
- * which works on any port. They return false if the caller broke their rules, which is a badarg. */
+ * which works on any port. They return false if the caller violated their contract; it then gets a
+ * badarg. */
 bool establish_use(establish_t *establish, const char *data, size_t len, reply_t *reply);
 bool establish_listen(establish_t *establish, const char *data, size_t len, reply_t *reply);
 bool establish_connect(establish_t *establish, const char *data, size_t len, reply_t *reply);
@@ -57,19 +60,20 @@ bool establish_derive(establish_t *establish, const char *data, size_t len, repl
 /* Sets *link_p once there is a link. Its descriptor is not polled until ACTIVATE. */
 bool establish_step(establish_t *establish, reply_t *reply, bw_link_t **link_p);
 
-/* Ends a command whose work the async thread has done. The job's reply may become an error. */
+/* Completes a command whose work was done by the async thread. The reply in the job may become an
+ * error. */
 void establish_done(establish_t *establish, job_t *job);
 
 /* Commands for a port whose link is not active. */
 bool establish_say(bw_link_t *link, const char *data, size_t len, reply_t *reply);
 bool establish_hear(establish_t *establish, bw_link_t *link, uint64_t count, reply_t *reply);
 
-/* Tells the caller that the VM's poller has found the descriptor readable. Nothing is polled from
- * then on until the next STEP or HEAR. `linked` is the port's link, or NULL. */
+/* Tells the caller that the VM's poller has found the descriptor readable. The descriptor is then
+ * not polled until the next STEP or HEAR. `linked` is the port's link, or NULL. */
 void establish_tell(establish_t *establish, bw_link_t *linked);
 
-/* Ends an attempt that has not become a link. Nothing may follow, because stop_select may close the
- * descriptor within this call. */
+/* Aborts the setup if there is no link yet. `establish` must not be used afterwards, because
+ * stop_select may close the descriptor within this call. */
 void establish_close(establish_t *establish);
 
 #endif

@@ -10,21 +10,21 @@
 
 #include "../link/buffer.h"
 
-/* How often within one call room may come between a write and arming. */
+/* How many times one call retries if room becomes available between a write and arming. */
 #define ROUNDS 4
 
-/* After this time output that is held counts as unanswered, because a kernel would have sent it
- * again twice by then. */
+/* After this time, held output counts as unanswered, because a kernel would have retransmitted it
+ * twice by then. */
 #define SILENT_US 600000u
 
 typedef struct {
     bw_link_t link;   /* first: a bw_link_t pointer is a pointer to this one */
-    bw_carrier_t ops; /* the functions below, as far as the inner link has them */
+    bw_carrier_t ops; /* the functions below, except those that the inner link lacks */
     bw_link_t *inner;
     bw_fault_t fault;
     bw_fault_way_t in, out;
-    bw_buffer_t held;  /* on the way out; positions are those of `out` */
-    uint64_t taken_us; /* when it was last empty, or when some of it last went out */
+    bw_buffer_t held;  /* outgoing bytes; uses the same positions as `out` */
+    uint64_t taken_us; /* when it was last empty, or when bytes of it were last sent */
     uint64_t stalls;
 } faulty_t;
 
@@ -68,7 +68,7 @@ static bool has_room(const faulty_t *faulty)
     return faulty->inner->ops->arm_write(faulty->inner, faulty->held.size / 2) == BW_AGAIN;
 }
 
-/* Gives the inner link the bytes that are due, or all of them. */
+/* Passes the bytes that are due, or all of them, to the inner link. */
 static void push(faulty_t *faulty, bool all)
 {
     uint64_t now = now_us(), to = faulty->held.head;
@@ -183,7 +183,7 @@ static void faulty_release(bw_link_t *link, size_t n)
     faulty_of(link)->inner->ops->release(faulty_of(link)->inner, n);
 }
 
-/* The inner link may have ended while bytes wait here, so its end is reported later. */
+/* The inner link may have ended while bytes are still held here, so its end is reported later. */
 static bw_status_t faulty_arm_read(bw_link_t *link)
 {
     faulty_t *faulty = faulty_of(link);
@@ -219,7 +219,8 @@ static void faulty_is_ready(bw_link_t *link, short events)
     push(faulty_of(link), false);
 }
 
-/* Bytes that wait here must still be read when they are due. */
+/* Bytes that are held here must still be read when they are due, so the link is not cut until
+ * then. */
 static bool faulty_is_cut(const bw_link_t *link)
 {
     return !waits_in(faulty_of(link)) &&
@@ -297,8 +298,9 @@ static const char *faulty_reason(bw_link_t *link)
     return faulty_of(link)->inner->ops->reason(faulty_of(link)->inner);
 }
 
-/* Bytes that were only delayed go out before the end. If the direction is cut, the peer hears
- * nothing of the end as long as another process has a descriptor of the connection. */
+/* Bytes that were only delayed are sent before the link is closed. If the outgoing direction is
+ * held, the peer does not notice the close as long as another process has a descriptor for the
+ * connection. */
 static void faulty_close(bw_link_t *link, bw_leftover_t *left_p)
 {
     faulty_t *faulty = faulty_of(link);
@@ -343,7 +345,7 @@ uint64_t bw_fault_due_us(const bw_link_t *link)
                     bw_fault_wait_us(&faulty->out, fault, fault->holds_out, now));
 }
 
-/* Leaves out each function that the inner link lacks. It never reads past the ring. */
+/* Leaves out each function that the inner link lacks. `read` is always left out. */
 static bw_carrier_t ops_before(const bw_carrier_t *inner)
 {
     return (bw_carrier_t){
@@ -406,8 +408,8 @@ bw_status_t bw_fault_before(bw_link_t *inner, const bw_fault_t *fault, bw_link_t
 
 /* ---- a socket ---- */
 
-/* The filter comes before TCP, so a packet that it drops is not acknowledged, and the peer's kernel
- * sends it again as if it had been lost. This needs no privilege. */
+/* The filter runs before TCP, so the packets that it drops are not acknowledged, and the peer's
+ * kernel retransmits them as if they had been lost. This needs no privileges. */
 static int drop_packets(int socket)
 {
     struct sock_filter nothing = BPF_STMT(BPF_RET | BPF_K, 0);
@@ -424,7 +426,7 @@ static int take_packets(int socket)
     return result < 0 && errno == ENOENT ? 0 : result;
 }
 
-/* Linux resets a connection when its socket is connected to AF_UNSPEC. */
+/* On Linux, connecting the socket to AF_UNSPEC resets the connection. */
 static int reset(int socket)
 {
     struct sockaddr nobody = {.sa_family = AF_UNSPEC};
@@ -440,7 +442,7 @@ bw_status_t bw_fault_socket(int socket, bw_socket_fault_t fault, bw_error_t *err
                  : fault == BW_SOCKET_DROP ? drop_packets(socket)
                                            : reset(socket);
 
-    /* A connection that has just ended needs no fault. */
+    /* It does not matter if the connection has just ended. */
     if (result == 0 || errno == EBADF)
         return BW_OK;
     return bw_fail_system(error_p, steps[fault], errno);

@@ -5,13 +5,16 @@
 
 #include "../link/bytes.h"
 
-/* Times are rounded up to this, which bounds how often a waiting user looks. */
+/* Times are rounded up to a multiple of this, which limits how often a waiting user has to
+ * check. */
 #define STEP_US 1000u
 
-/* The rate is granted in portions of this time, so that a slow link does not pass single bytes. */
+/* The rate is granted in portions of this duration, so that a slow link does not pass single
+ * bytes. */
 #define PORTION_US 10000u
 
-/* The rate saves up no more time than this, so that a late timer does not cause a burst. */
+/* At most this many unused portions accumulate, so that a late timer does not cause a large
+ * burst. */
 #define PORTIONS_AT_ONCE 5u
 
 static bw_fault_mark_t *mark_at(const bw_fault_way_t *way, uint32_t index)
@@ -19,7 +22,7 @@ static bw_fault_mark_t *mark_at(const bw_fault_way_t *way, uint32_t index)
     return (bw_fault_mark_t *)&way->marks[(way->first + index) % BW_FAULT_MARKS];
 }
 
-/* Knuth's generator, whose upper bits are good. */
+/* Returns a random jitter. Uses Knuth's generator, of which only the upper bits are good. */
 static uint64_t drawn_us(bw_fault_way_t *way, const bw_fault_t *fault)
 {
     uint64_t most = (uint64_t)fault->jitter_ms * 1000;
@@ -35,7 +38,7 @@ void bw_fault_note(bw_fault_way_t *way, const bw_fault_t *fault, uint64_t positi
 
     if (position <= way->seen)
         return;
-    if (way->seen == way->open) /* nothing was waiting, so the rate begins now */
+    if (way->seen == way->open) /* nothing was waiting, so the rate is counted from now on */
         way->rated_us = now_us;
     way->seen = position;
     if (after_us > 0)

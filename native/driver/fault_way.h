@@ -6,46 +6,47 @@
 #include <stdint.h>
 
 /*
- * One direction of a link with a fault (fault.h): decides when which of its bytes may pass. It
- * makes no system calls: the caller supplies positions in the stream of bytes, and the time in
- * microseconds from a monotonic clock.
+ * One direction of a link with a fault (fault.h): decides when its bytes may pass. It makes no
+ * system calls: the caller supplies positions in the stream of bytes, and the time in microseconds
+ * from a monotonic clock.
  */
 
 typedef struct {
-    uint32_t delay_ms, jitter_ms; /* of each byte in each direction; jitter adds up to that much */
-    uint64_t rate;                /* bytes a second in each direction; 0: no limit */
+    uint32_t delay_ms, jitter_ms; /* per byte and direction; jitter adds up to jitter_ms */
+    uint64_t rate;                /* bytes per second in each direction; 0 for no limit */
     bool holds_in, holds_out;     /* nothing passes */
 } bw_fault_t;
 
 #define BW_FAULT_MARKS 1024
 
-/* The bytes up to `position` may pass at `due_us`. */
+/* The bytes before `position` may pass from `due_us` on. */
 typedef struct {
     uint64_t position, due_us;
 } bw_fault_mark_t;
 
 typedef struct {
-    uint64_t seen, open; /* how many bytes have come, and how many of them may pass */
-    uint64_t rated_us;   /* the rate has been used up to this time */
+    uint64_t seen, open; /* how many bytes have arrived, and how many of them may pass */
+    uint64_t rated_us;   /* the rate has been used up until this time */
     uint64_t random;
     uint32_t first, count;
     bw_fault_mark_t marks[BW_FAULT_MARKS];
 } bw_fault_way_t;
 
-/* Records that the bytes up to `position` have come. Without room for another mark they wait with
- * the last ones. */
+/* Records that the bytes before `position` have arrived. If there is no room for another mark, they
+ * share the last one. */
 void bw_fault_note(bw_fault_way_t *way, const bw_fault_t *fault, uint64_t position,
                    uint64_t now_us);
 
-/* Returns up to which position bytes may pass now. */
+/* Returns the position up to which bytes may pass now. */
 uint64_t bw_fault_open(bw_fault_way_t *way, const bw_fault_t *fault, bool holds, uint64_t now_us);
 
-/* Returns how long it takes until more bytes may pass, or UINT64_MAX if there are none or they are
- * held. */
+/* Returns how long to wait until more bytes may pass, or UINT64_MAX if there are none or the
+ * direction is held. */
 uint64_t bw_fault_wait_us(const bw_fault_way_t *way, const bw_fault_t *fault, bool holds,
                           uint64_t now_us);
 
-/* Applies a new fault to the bytes that wait: none waits longer than if it came now. */
+/* Applies a new fault to the waiting bytes, so that none waits longer than if it had arrived
+ * now. */
 void bw_fault_retime(bw_fault_way_t *way, const bw_fault_t *fault, uint64_t now_us);
 
 #endif

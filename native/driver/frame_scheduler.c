@@ -3,22 +3,22 @@
 
 #include <stdlib.h>
 
-/* How many frames bw_scheduler_waiting looks at. */
+/* The maximum number of frames that bw_scheduler_waiting examines. */
 #define WAITING_LOOKS 10000
 
-/* A process that has an incomplete sequence of fragments, frames that wait behind fragments, or a
- * class other than normal. */
+/* A sending process that has an incomplete sequence of fragments, frames that wait behind
+ * fragments, or a class other than normal. */
 struct bw_sender {
-    bw_turn_t turn; /* first; in use while the first frame in the queue is a continuation */
+    bw_turn_t turn; /* must be first; in use while the first frame in the queue is a continuation */
     uint64_t pid, sequence;
     bw_class_t class;
-    bool is_open;                  /* more fragments of the sequence will come */
-    bw_sender_state_t state, told; /* now, and as the user knows it */
-    bool is_suspendable;           /* the VM has suspended it at a busy port */
+    bool is_open;                  /* more fragments of the sequence will follow */
+    bw_sender_state_t state, told; /* the current state, and the one last reported to the user */
+    bool is_suspendable;           /* the VM has suspended it on a busy port */
     bool is_changed;               /* in the list of changes */
     uint64_t limit;                /* bytes in addition to the message that is being sent */
-    uint64_t frames, bytes;        /* that wait, including the backlog */
-    uint64_t messages;             /* begun so far */
+    uint64_t frames, bytes;        /* waiting, including the backlog */
+    uint64_t messages;             /* number of messages begun so far */
     bw_scheduled_queue_t queue;    /* its frames in order, except those in the backlog */
     uint64_t message_under_way;    /* the message of the first frame in the queue */
     uint64_t bytes_under_way;      /* the bytes of that message in the queue */
@@ -59,7 +59,7 @@ static bw_sender_t *find(bw_scheduler_t *self, bw_sender_table_t *table, uint64_
     return table->size > 0 ? *place_of(self, table, key) : NULL;
 }
 
-/* Without memory the number of buckets stays as it is. */
+/* If out of memory, the number of buckets does not change. */
 static void grow(bw_scheduler_t *self, bw_sender_table_t *table)
 {
     bw_sender_table_t larger = {.size = table->size > 0 ? 2 * table->size : 16,
@@ -127,7 +127,8 @@ static bool is_idle(const bw_sender_t *sender)
     return !sender->is_open && sender->frames == 0 && !sender->is_changed;
 }
 
-/* A sender with a class keeps only that. */
+/* Frees a sender that is idle. If it has a class, it is retained for that, but everything else is
+ * reset. */
 static void free_if_idle(bw_scheduler_t *self, bw_sender_t *sender)
 {
     if (!is_idle(sender))
@@ -283,7 +284,7 @@ static void make_ready_behind(bw_scheduled_queue_t *ready, bw_scheduled_t **plac
         ready->last = frame;
 }
 
-/* A frame that is not a continuation no longer waits for frames of its sender. */
+/* Called when a frame that is not a continuation no longer waits for other frames of its sender. */
 static void make_ready(bw_scheduler_t *self, bw_scheduled_t *frame)
 {
     bw_scheduled_queue_t *ready = &self->classes[frame->class].ready;
@@ -298,7 +299,7 @@ static bw_turns_t *turns_of(bw_scheduler_t *self, const bw_sender_t *sender)
     return &self->classes[sender->class].turns;
 }
 
-/* The frame has become the first of its sender's queue. */
+/* Called when the frame has become the first in its sender's queue. */
 static void come_first(bw_scheduler_t *self, bw_scheduled_t *frame)
 {
     bw_sender_t *sender = frame->sender;
@@ -313,7 +314,7 @@ static void come_first(bw_scheduler_t *self, bw_scheduled_t *frame)
     }
 }
 
-/* The frame no longer waits for a barrier. */
+/* Called when the frame no longer waits for a barrier. */
 static void admit(bw_scheduler_t *self, bw_scheduled_t *frame)
 {
     bw_sender_t *sender = frame->sender;
@@ -344,7 +345,7 @@ static void admit(bw_scheduler_t *self, bw_scheduled_t *frame)
     judge(self, sender);
 }
 
-/* ---- in ---- */
+/* ---- adding frames ---- */
 
 static void count_in(bw_scheduler_t *self, bw_scheduled_t *frame)
 {
@@ -361,7 +362,7 @@ static void count_in(bw_scheduler_t *self, bw_scheduled_t *frame)
     sender->bytes += frame->bytes;
 }
 
-/* Finds the sender of the frame, if there is one or must be one. Returns false if out of memory. */
+/* Finds the sender of the frame, or creates it if one is needed. Returns false if out of memory. */
 static bool find_sender(bw_scheduler_t *self, bw_scheduled_t *frame, const bw_dist_frame_t *read)
 {
     bw_sender_t *sender = NULL, *other;
@@ -370,7 +371,8 @@ static bool find_sender(bw_scheduler_t *self, bw_scheduled_t *frame, const bw_di
     case BW_DIST_TICK:
         return true;
     case BW_DIST_WHOLE:
-        /* A sender without fragments here needs no queue, because ready frames keep their order. */
+        /* A sender without fragments here does not need a queue, because ready frames stay in order
+         * anyway. */
         sender = read->has_sender ? find(self, &self->by_pid, read->sender) : NULL;
         frame->is_barrier = !read->has_sender;
         if (sender && is_idle(sender)) {
@@ -440,7 +442,7 @@ bool bw_scheduler_put(bw_scheduler_t *self, bw_scheduled_t *frame, const struct 
     return true;
 }
 
-/* ---- out ---- */
+/* ---- taking frames ---- */
 
 static void count_out(bw_scheduler_t *self, bw_scheduled_t *frame)
 {
@@ -493,7 +495,7 @@ static bw_scheduled_t *take_continuation(bw_scheduler_t *self, bw_sender_t *send
     return frame;
 }
 
-/* Takes the oldest ready frame of its class. */
+/* Takes this frame, which is the oldest ready one in its class. */
 static bw_scheduled_t *take_ready(bw_scheduler_t *self, bw_scheduled_t *frame)
 {
     self->classes[frame->class].ready.first = frame->ready;
@@ -516,8 +518,8 @@ static bw_scheduled_t *obstacle(const bw_scheduler_t *self, const bw_scheduled_t
     return oldest && oldest->number < frame->number ? oldest : NULL;
 }
 
-/* Takes the frame that must go before the ready one. That is the oldest frame that is not a
- * continuation, or a continuation that is before it in its sender's queue. */
+/* Takes a frame that must be sent before the ready one: the oldest frame that is not a
+ * continuation, or a continuation that precedes that frame in its sender's queue. */
 static bw_scheduled_t *take_obstacle(bw_scheduler_t *self, bw_scheduled_t *frame)
 {
     bw_scheduled_t *older;
@@ -572,7 +574,7 @@ static bw_scheduled_t *take_admitted(bw_scheduler_t *self)
     return frame;
 }
 
-/* Admits what came after a barrier that has been sent, up to the next barrier. */
+/* Admits the frames that came after a barrier that has now been sent, up to the next barrier. */
 static void admit_backlog(bw_scheduler_t *self)
 {
     while (self->backlog.first && !self->backlog.first->is_barrier) {
@@ -619,7 +621,7 @@ bw_scheduled_t *bw_scheduler_take(bw_scheduler_t *self)
 
 /* ---- classes ---- */
 
-/* Moves the frames of that sender that wait only for their turn. */
+/* Moves the ready frames of that sender from one class to the other. */
 static void move_ready(bw_scheduler_t *self, uint64_t pid, bw_class_t from, bw_class_t to)
 {
     bw_scheduled_queue_t *source = &self->classes[from].ready, *target = &self->classes[to].ready;
@@ -670,7 +672,7 @@ bool bw_scheduler_set_class(bw_scheduler_t *self, uint64_t pid, bw_class_t class
     return true;
 }
 
-/* ---- begin and end ---- */
+/* ---- initialization and cleanup ---- */
 
 void bw_scheduler_init(bw_scheduler_t *self, uint64_t sender_bytes)
 {

@@ -6,67 +6,71 @@
 #include "turns.h"
 
 /*
- * The order in which frames of the distribution protocol go to a peer, so that a small signal need
- * not wait for the fragments of large ones. The scheduler only decides: it does no I/O, takes no
- * locks and does not call the VM. Every frame passes through it, even when nothing waits.
+ * Decides the order in which frames of the distribution protocol are sent to a peer, so that a
+ * small signal need not wait for the fragments of large ones. The scheduler does no I/O, takes no
+ * locks and does not call the VM. Every frame passes through it, even when nothing is waiting.
  *
  * Two frames keep their order if one of these holds; any others may overtake each other:
  *   - they have the same sender
  *   - neither is a continuation (131,70), and one of them carries a new atom cache entry
  *   - the sender of one cannot be read. Such a frame is a barrier: earlier frames go before it, and
  *     later ones after it
- * Of the frames that may go, the oldest one that is not a continuation goes first. Continuations go
- * in the order of turns.h: first those of the message with the fewest fragments left. If a frame
- * may not pass an older one, the frames that the older one waits for go first. After
- * BW_SCHEDULER_PASSING_BYTES of other frames a continuation goes anyway, so nothing waits forever.
+ * Of the frames that may be sent, the oldest one that is not a continuation goes first.
+ * Continuations go in the order of turns.h: first those of the message with the fewest fragments
+ * left. If a frame may not pass an older one, the frames that the older one waits for go first.
+ * After BW_SCHEDULER_PASSING_BYTES of other frames a continuation goes anyway, so nothing waits
+ * forever.
  *
- * Each sender has a class, and the above applies among the frames of one class. Control goes before
- * normal, and normal before bulk, until the class has used up its share of the round. When no class
- * with frames has any share left, the next round begins. So a class that always has frames gets at
- * least 4/9 (control), 2/9 (normal) or 1/9 (bulk) of the bytes, if no frame is larger than a
- * fragment. Continuations wait for all other frames whose class has some share left, including
- * lower classes. When the class of a sender changes, its waiting frames change with it, so they
- * keep their order.
+ * Each sender has a class, and the rules above apply within a class. Control goes before normal,
+ * and normal before bulk, until the class has used up its share of the round. When no class with
+ * frames has any share left, the next round begins. So a class that always has frames gets at least
+ * 4/9 (control), 2/9 (normal) or 1/9 (bulk) of the bytes, if no frame is larger than a fragment.
+ * Continuations wait for all other frames whose class has some share left, even if that class is
+ * lower. When the class of a sender changes, its waiting frames change with it, so they keep their
+ * order.
  */
 
 #define BW_SCHEDULER_PASSING_BYTES BW_TURNS_PASSING_BYTES
 
-/* The share of bulk in a round. Normal has twice as much, and control four times. A class may
- * exceed its share by one frame, so the share is at least as large as a fragment. */
+/* The share of the bulk class in a round. The normal class has twice as much, and control four
+ * times as much. A class may exceed its share by one frame, so the share is at least as large as a
+ * fragment. */
 #define BW_SCHEDULER_SHARE_BYTES (64 * 1024)
 
 /* How many bytes of one sender may wait in addition to the message that is being sent, and how many
- * of all senders together. The scheduler reports a sender that exceeds the former; its user
- * enforces the latter. */
+ * bytes of all senders together. The scheduler reports each sender that exceeds the first limit;
+ * its user enforces the second. */
 #define BW_SCHEDULER_SENDER_BYTES (1024 * 1024)
 #define BW_SCHEDULER_ALL_BYTES (64 * 1024 * 1024)
 
-/* How many times its limit a sender may have waiting that was found not to be suspended. */
+/* If a sender was found not to be suspended, it may have up to this many times its limit
+ * waiting. */
 #define BW_SCHEDULER_PATIENCE 8
 
-/* In the order in which they go. A sender to which nobody has given a class is normal. */
+/* The classes, in the order in which they are sent. A sender without an explicit class is
+ * normal. */
 typedef enum { BW_CLASS_CONTROL, BW_CLASS_NORMAL, BW_CLASS_BULK, BW_CLASSES } bw_class_t;
 
 typedef struct bw_scheduled bw_scheduled_t;
 typedef struct bw_sender bw_sender_t;
 
-/* A frame while it waits, embedded in the record that the user keeps of it. Only `bytes`, `user`
- * and `kind` are for others. */
+/* A waiting frame, embedded in the user's own record of it. Other modules may use only `bytes`,
+ * `user` and `kind`. */
 struct bw_scheduled {
     uint64_t bytes;
     void *user;
     bw_dist_kind_t kind;
     bool renews_cache, is_barrier;
-    bw_class_t class;      /* while it waits for no frame of its own sender */
-    uint64_t number;       /* of its arrival */
-    uint64_t pid;          /* of its sender, as in bw_dist_frame_t; 0: a continuation, or unknown */
-    uint64_t fragment;     /* counts down */
-    uint64_t message;      /* which of its sender's messages it belongs to */
-    bw_sender_t *sender;   /* NULL: its sender has no fragments here */
-    bw_scheduled_t *next;  /* of its sender's queue, or of the backlog */
-    bw_scheduled_t *ready; /* the next one that waits for no frame of its own sender */
+    bw_class_t class;  /* valid while it does not wait for another frame of its sender */
+    uint64_t number;   /* sequence number of its arrival */
+    uint64_t pid;      /* the sender's pid, as in bw_dist_frame_t; 0 if unknown or a continuation */
+    uint64_t fragment; /* counts down */
+    uint64_t message;  /* the number of its message among those of its sender */
+    bw_sender_t *sender;   /* NULL if its sender has no fragments here */
+    bw_scheduled_t *next;  /* next in its sender's queue, or in the backlog */
+    bw_scheduled_t *ready; /* next frame that does not wait for another frame of its sender */
     bw_scheduled_t *renewer;
-    bw_scheduled_t *older, *newer; /* list of frames that are not continuations */
+    bw_scheduled_t *older, *newer; /* neighbors in the list of non-continuations */
 };
 
 typedef struct {
@@ -78,39 +82,39 @@ typedef struct {
     uint64_t size, count; /* the size is a power of two, or 0 */
 } bw_sender_table_t;
 
-/* The frames of a class that wait only for their turn. */
+/* The frames in a class that can be sent as soon as it is their turn. */
 typedef struct {
-    bw_scheduled_queue_t ready; /* not continuations, the oldest first */
+    bw_scheduled_queue_t ready; /* frames that are not continuations, the oldest first */
     bw_turns_t turns;           /* senders whose next frame is a continuation */
-    uint64_t passed;            /* own bytes since the last continuation, while one waits */
-    int64_t share;              /* bytes that it may still send in this round */
+    uint64_t passed; /* bytes of the class sent since the last continuation, while one waits */
+    int64_t share;   /* bytes that it may still send in this round */
 } bw_class_queue_t;
 
 typedef struct {
-    uint64_t frames, bytes;      /* of everything that waits */
-    uint64_t continuation_bytes; /* of them, in continuations */
-    uint64_t ready_bytes;        /* in other frames, except those that wait for fragments of their
-                                    sender: the reason why a port is busy */
-    uint64_t held, asked;        /* senders in these states */
+    uint64_t frames, bytes;      /* everything that is waiting */
+    uint64_t continuation_bytes; /* how many of these bytes are in continuations */
+    uint64_t ready_bytes; /* bytes in other frames, except those that wait for fragments of their
+                             sender; these make a port busy */
+    uint64_t held, asked; /* the number of senders in these states */
 } bw_scheduler_counts_t;
 
 /* A sender beyond its limit is held if a busy port would suspend it, but only the VM knows which
- * senders it does not suspend (nosuspend, async_dist). So the scheduler asks first: its user makes
- * the port busy and looks whether the VM suspends the sender. */
+ * senders it does not suspend (nosuspend, async_dist). So the scheduler asks its user first, which
+ * makes the port busy and checks whether the VM suspends the sender. */
 typedef enum {
     BW_SENDER_FREE,
-    BW_SENDER_ASKED, /* until bw_scheduler_answer, or until the sender's frames are gone */
+    BW_SENDER_ASKED, /* until bw_scheduler_answer, or until the sender has no more frames */
     BW_SENDER_HELD
 } bw_sender_state_t;
 
 typedef enum { BW_ANSWER_NOT_SUSPENDED, BW_ANSWER_SUSPENDED, BW_ANSWER_GONE } bw_answer_t;
 
 typedef struct {
-    uint64_t sender_bytes; /* the limit of a sender */
+    uint64_t sender_bytes; /* the limit for each sender */
     bool holds_nobody;
     uint64_t arrivals;
-    uint64_t admitted;        /* frames that wait, without the backlog */
-    uint64_t classed;         /* senders that are not of the class normal */
+    uint64_t admitted;        /* waiting frames, excluding the backlog */
+    uint64_t classed;         /* the number of senders whose class is not normal */
     bw_scheduled_t *oldest;   /* doubly linked list of the frames */
     bw_scheduled_t *youngest; /* that are not continuations */
     bw_scheduled_queue_t renewers;
@@ -121,9 +125,9 @@ typedef struct {
     bw_scheduler_counts_t counts;
 } bw_scheduler_t;
 
-/* A sender that has exceeded the limit or has fallen to half of it. `pid` is the term by which the
- * VM knows it, an ErlDrvTermData; `key` is for bw_scheduler_answer. If the sender is to be asked
- * about, `patience` says how many times the limit it has reached, 1 to BW_SCHEDULER_PATIENCE. */
+/* A sender that has exceeded the limit or has fallen to half of it. `pid` is the VM's term for it,
+ * an ErlDrvTermData; `key` is for bw_scheduler_answer. If the state is BW_SENDER_ASKED, `patience`
+ * says how many times the limit it has reached, 1 to BW_SCHEDULER_PATIENCE. */
 typedef struct {
     uint64_t pid, key, patience;
     bw_sender_state_t state;
@@ -131,41 +135,45 @@ typedef struct {
 
 void bw_scheduler_init(bw_scheduler_t *scheduler, uint64_t sender_bytes);
 
-/* Takes a frame of `bytes` bytes in the VM's format; iov need hold only its header and control
- * message. Returns false, and does not take the frame, if out of memory. */
+/* Adds a frame of `bytes` bytes in the VM's format; iov need contain only its header and control
+ * message. Returns false, and does not add the frame, if out of memory. */
 bool bw_scheduler_put(bw_scheduler_t *scheduler, bw_scheduled_t *frame, const struct iovec *iov,
                       int count, uint64_t bytes);
 
 /* Returns the pid of a waiting frame's sender, as in bw_dist_frame_t, or 0 if it is not known. */
 uint64_t bw_scheduler_pid(const bw_scheduled_t *frame);
 
-/* Returns how many bytes of that sender wait. It looks at no more than the 10,000 oldest frames. */
+/* Returns how many bytes of that sender are waiting. It examines at most the 10,000 oldest
+ * frames. */
 uint64_t bw_scheduler_waiting(bw_scheduler_t *scheduler, uint64_t pid);
 
-/* Removes and returns the frame to send next, or NULL if there is none. Frames are sent whole. */
+/* Removes and returns the frame to send next, or NULL if there is none. A frame must be sent as a
+ * whole. */
 bw_scheduled_t *bw_scheduler_take(bw_scheduler_t *scheduler);
 
 /* Returns another sender whose state has changed since it was last reported, or false if there is
- * none. A question stays open until it is answered, even if the sender's frames are gone. */
+ * none. A question remains open until it is answered, even if all frames of the sender have been
+ * sent. */
 bool bw_scheduler_next_change(bw_scheduler_t *scheduler, bw_sender_change_t *change);
 
 /* Answers whether the VM suspends a sender that was asked about. If it does, the sender is held as
  * long as it has frames here and exceeds its limit. If not, its limit doubles, and at the highest
- * limit the question is asked again. A sender that is gone sends nothing more and has no limit.
+ * limit the question is asked again. A sender that has exited sends nothing more and has no limit.
  * Returns true if the sender is now held, which next_change does not report. */
 bool bw_scheduler_answer(bw_scheduler_t *scheduler, uint64_t key, bw_answer_t answer);
 
-/* If `holds_nobody`, no sender is held or asked about from now on. Otherwise a sender beyond its
- * limit is again, the next time that one of its frames comes or goes. */
+/* If `holds_nobody`, no sender is held or asked about from now on. Otherwise senders beyond their
+ * limit are held or asked about again, the next time that one of their frames is added or
+ * removed. */
 void bw_scheduler_hold_nobody(bw_scheduler_t *scheduler, bool holds_nobody);
 
 /* Gives the sender with that pid, as in bw_dist_frame_t, a class, which also applies to its waiting
- * frames. It keeps the class until it is given the class normal. Returns false, and keeps its old
- * class, if out of memory. */
+ * frames. The sender keeps the class until it is reset to normal. Returns false, and does not
+ * change the class, if out of memory. */
 bool bw_scheduler_set_class(bw_scheduler_t *scheduler, uint64_t pid, bw_class_t class);
 
-/* Frees the scheduler's memory and forgets all classes. Waiting frames belong to the user, who must
- * take them first. */
+/* Frees the scheduler's memory and forgets all classes. Waiting frames belong to the user, which
+ * must take them out first. */
 void bw_scheduler_end(bw_scheduler_t *scheduler);
 
 #endif

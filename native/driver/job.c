@@ -9,7 +9,7 @@ static void invoke(void *data)
     job->run(job);
 }
 
-/* The port has ended in the meantime. */
+/* Frees the job if the port was closed in the meantime. */
 static void drop(void *data)
 {
     job_t *job = data;

@@ -4,9 +4,9 @@
 #include "../link/bytes.h"
 #include "dist_frame.h"
 
-#define HEAD_FRAGMENT_AT 10 /* where a head has the fragment's number */
-#define WHOLE_AT 16         /* where a whole frame begins in a first fragment */
-#define SPARE_PART 8        /* unused memory at a binary's end is at most this part of it */
+#define HEAD_FRAGMENT_AT 10 /* offset of the fragment number in a header */
+#define WHOLE_AT 16         /* offset of a whole frame within a first fragment */
+#define SPARE_PART 8        /* at most one part in this many of a binary may be unused at its end */
 
 static uint64_t sequence_of(const uint8_t *head)
 {
@@ -84,7 +84,7 @@ uint8_t *bw_join_gap(const bw_joins_t *joins, int index)
     return (uint8_t *)join->binary->orig_bytes + join->len;
 }
 
-/* Returns whether the header may wait for the last fragment. */
+/* Returns whether decoding the header can be postponed until the last fragment arrives. */
 static bool can_wait(const bw_join_t *join)
 {
     bw_dist_entries_t all, renewed;
@@ -105,8 +105,8 @@ bool bw_join_advance(bw_joins_t *joins, int index, uint64_t bytes)
     return --join->left == 0;
 }
 
-/* The last fragment may be short, and a message that waits in a mailbox keeps the whole binary, so
- * this shrinks it. Small binaries are shrunk in place. */
+/* Shrinks the binary, because the last fragment may be short, and a message in a mailbox keeps the
+ * whole binary alive. Small binaries are shrunk in place. */
 static ErlDrvBinary *fitted(const bw_join_t *join)
 {
     ErlDrvBinary *smaller = NULL;
@@ -137,8 +137,8 @@ bw_joined_t bw_join_take(bw_joins_t *joins, int index)
     return joined;
 }
 
-/* Returns whether the header of a frame renews cache entries or cannot be read. Most headers do
- * neither, so this has to be quick. */
+/* Returns whether the header of a frame updates cache entries or cannot be read. For most headers
+ * neither is true, so this has to be fast. */
 static bool may_renew(const uint8_t *frame, uint64_t len)
 {
     uint64_t at = frame[1] == BW_DIST_HEADER_FIRST ? BW_FRAGMENT_HEAD_BYTES : 2;
@@ -186,7 +186,7 @@ int bw_join_ahead_of(const bw_joins_t *joins, const uint8_t *frame, uint64_t len
     if (is_rest(frame) || !may_renew(frame, len))
         return -1;
     if (!bw_dist_entries_read(frame, (size_t)len, &all, &renewed))
-        return 0; /* the VM ends the connection */
+        return 0; /* the VM will close the connection */
     return find_reader(joins, &renewed);
 }
 

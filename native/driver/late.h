@@ -6,12 +6,12 @@
 #include <stdint.h>
 
 /*
- * How late a process came after it was asked to. It keeps the maximum of the current second of a
- * clock and of the one before, so a reader that looks once a second misses nothing. The caller
+ * Measures how long a process takes to respond to requests. It keeps the maximum for the current
+ * second and for the previous one, so a reader that checks once a second misses nothing. The caller
  * supplies the time.
  */
 typedef struct {
-    uint64_t second, most_us, before_us; /* the maximum in this second and in the one before */
+    uint64_t second, most_us, before_us; /* the maximum in this second and in the previous one */
 } late_t;
 
 #define LATE_SECOND_US 1000000u
@@ -25,7 +25,7 @@ static inline void late_turn(late_t *late, uint64_t second)
     late->second = second;
 }
 
-/* The process has come. */
+/* Records that the process has responded to the request made at `asked_us`. */
 static inline void late_note(late_t *late, uint64_t asked_us, uint64_t now_us)
 {
     late_turn(late, now_us / LATE_SECOND_US);
@@ -33,7 +33,8 @@ static inline void late_note(late_t *late, uint64_t asked_us, uint64_t now_us)
         late->most_us = now_us - asked_us;
 }
 
-/* If `is_asked`, the process was asked at `asked_us` and has not come yet. */
+/* Returns the longest recent delay. If `is_asked`, a request made at `asked_us` is still pending,
+ * and its delay so far counts as well. */
 static inline uint64_t late_us(const late_t *late, bool is_asked, uint64_t asked_us,
                                uint64_t now_us)
 {

@@ -23,8 +23,8 @@ static uint64_t average(void)
     return bw_least((uint64_t)(minute * 100 + 0.5), NO_AVERAGE - 1);
 }
 
-/* Returns the available memory in MiB, like placement's attribute mem_available. The kernel makes a
- * file of /proc in memory when it is read, so this does not wait for a disk. */
+/* Returns the available memory in MiB, like placement's attribute mem_available. The kernel
+ * generates files in /proc in memory when they are read, so this does not wait for a disk. */
 static uint64_t memory(void)
 {
     static const char name[] = "MemAvailable:";

@@ -7,28 +7,30 @@
 #include <stdint.h>
 
 /*
- * How loaded a node is, in 8 bytes that its peers get with ticks, acknowledgements and messages
- * that are sent anyway:
+ * The load of a node, in 8 bytes that are sent to its peers along with ticks, acknowledgements and
+ * messages:
  *
- *   1:1, processor time in percent of what the schedulers could use:7, run queue:16,
+ *   1:1, CPU time in percent of what the schedulers could use:7, run queue:16,
  *   load average of the last minute in hundredths:16, available memory in MiB:24
  *
- * Where the system does not report them, the load average is 65535 and the memory 0. A node samples
- * itself once a second (beamway_recorder), and each link sends a sample to its peer at most once,
- * so a node that stops sampling does not repeat itself. Any thread may call these functions.
+ * If the system does not report them, the load average is 65535 and the memory is 0. A node takes a
+ * sample once a second (beamway_recorder), and each link sends a given sample to its peer at most
+ * once, so a node that stops sampling does not resend stale values. Any thread may call these
+ * functions.
  */
 
-/* The number of samples taken. Links compare it with the number of the last one that they sent. */
+/* The number of samples taken. Links compare it with the number of the last sample that they
+ * sent. */
 extern _Atomic uint32_t bw_load_samples;
 
-/* Takes a sample. The VM supplies the two arguments; a value that is too large for its field
- * becomes the largest one. */
+/* Takes a sample. The VM supplies the two arguments; a value that is too large for its field is
+ * clamped to the maximum. */
 void bw_load_sample(uint64_t cpu_percent, uint64_t run_queue);
 
 /* Returns the last sample, which is valid once bw_load_samples is not 0. */
 uint64_t bw_load_last(void);
 
-/* Returns whether a node of this version can have sent this. */
+/* Returns whether this is a value that a node of this version can send. */
 static inline bool bw_load_is_valid(uint64_t load)
 {
     return load >> 63 == 1 && (load >> 56 & 0x7F) <= 100;

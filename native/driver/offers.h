@@ -7,16 +7,17 @@
 #include "../link/link.h"
 
 /*
- * Hands links from the port that has made them to the port that will use them. An offered link is
- * kept here until it is taken, either by that port or, when it ends, by the port that offered it.
- * Any thread may call these functions, which wait only for each other.
+ * Passes links from the port that created them to the port that will use them. An offered link is
+ * stored here until it is taken, either by the second port or, if the first port is closed earlier,
+ * by the port that offered it. Any thread may call these functions; they only block on each other.
  */
 
-/* Gives the link away and returns the number under which it can be taken. Returns 0 if out of
- * memory; then the link is still the caller's. */
+/* Stores the link and returns the number under which it can be taken. Returns 0 if out of memory;
+ * the caller then still owns the link. */
 uint64_t bw_offer(bw_link_t *link);
 
-/* Returns the link with that number, which is now the caller's, or NULL if there is none. */
+/* Removes and returns the link with that number, which the caller then owns, or returns NULL if
+ * there is none. */
 bw_link_t *bw_offer_take(uint64_t number);
 
 #endif

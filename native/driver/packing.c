@@ -14,8 +14,7 @@ static uint64_t ns_of(clockid_t clock)
     return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
 }
 
-/* The processor time of this thread only, so the time that it waits for a processor does not
- * count. */
+/* Returns the CPU time of this thread, which excludes the time that it waits for a CPU. */
 static uint64_t used_ns(void)
 {
     return ns_of(CLOCK_THREAD_CPUTIME_ID);
@@ -35,7 +34,7 @@ void bw_packing_path_is(bw_packing_t *packing, uint64_t rtt_us)
         packing->is_on = !packing->has_failed && (packing->is_always || rtt_us >= BW_FAR_US);
 }
 
-/* ---- out ---- */
+/* ---- packing ---- */
 
 bool bw_packing_wants(bw_packing_t *packing, bool is_bulk, uint64_t bytes)
 {
@@ -43,7 +42,8 @@ bool bw_packing_wants(bw_packing_t *packing, bool is_bulk, uint64_t bytes)
            bw_worth_try(&packing->worth, is_bulk, bytes, ns_of(CLOCK_MONOTONIC));
 }
 
-/* The packer remembers bytes that the peer has not got, so there cannot be another unit. */
+/* The history of the packer contains bytes that the peer never received, so no more units can be
+ * made. */
 static void give_up(bw_packing_t *packing)
 {
     (void)bw_packing_rests(packing);
@@ -131,7 +131,7 @@ bool bw_packing_rests(bw_packing_t *packing)
     return true;
 }
 
-/* ---- in ---- */
+/* ---- unpacking ---- */
 
 static void forget_unit(bw_packing_t *packing)
 {
@@ -173,8 +173,8 @@ bw_unit_state_t bw_packing_hear(bw_packing_t *packing, uint64_t word)
     return BW_UNIT_OK;
 }
 
-/* The memory has room for one byte more than announced, so that a unit that is too long is
- * noticed. */
+/* The buffer has room for one byte more than announced, so that a unit that is too long is
+ * detected. */
 bw_unit_state_t bw_packing_unpack(bw_packing_t *packing, const uint8_t *from, size_t len)
 {
     uint64_t began_ns = used_ns();

@@ -10,68 +10,72 @@
 #include "pending.h"
 
 /*
- * Packets that are compressed on a link with a session. Several consecutive packets become one
- * unit: a word of the session (frame.h) with its length before and after compression, and the
- * compressed bytes. The bytes that are numbered, kept and sent again are those of the unit, so the
- * session knows nothing of compression, and neither side need restart it when a connection is lost.
+ * Compresses packets on a link with a session. Several consecutive packets become one unit: a word
+ * of the session (frame.h) with its length before and after compression, and the compressed bytes.
+ * The session numbers, retains and retransmits the bytes of the unit. So it knows nothing about
+ * compression, and neither side has to restart its compressor when a connection is lost.
  *
- * Units are packed in the order in which they are sent. Between them any packet or word may be sent
- * uncompressed. A unit holds whole packets and no words. All calls are made under the port lock.
+ * Units are packed in the order in which they are sent. Uncompressed packets and words may be sent
+ * between units. A unit consists of complete packets and never contains a word. All calls are made
+ * under the port lock.
  */
 
-/* The largest size of a unit before compression, which bounds what a reader allocates. */
+/* The maximum size of a unit before compression, which limits how much memory a reader
+ * allocates. */
 #define BW_UNIT_MAX_BYTES ((size_t)128 * 1024)
 
-/* Packets are gathered for a unit until it has this size; the last one may exceed it. */
+/* Packets are gathered for a unit until their total size reaches this; the last one may exceed
+ * it. */
 #define BW_UNIT_BYTES ((size_t)32 * 1024)
 
-/* The cost of a byte that is compressed, compared with one that is copied, for the budget of a
- * call. */
+/* How much more of a call's budget a compressed byte uses than a copied one. */
 #define BW_UNIT_COST 4
 
-/* A path is far from this shortest round trip on; beamway_resume.erl uses the same limit for links
- * over several connections. */
+/* A path counts as far if its shortest round trip is at least this long. beamway_resume.erl uses
+ * the same limit to decide whether a link gets several connections. */
 #define BW_FAR_US 5000
 
 typedef struct {
     uint64_t before, after; /* bytes, including the word */
-    uint64_t ns;            /* processor time */
+    uint64_t ns;            /* CPU time */
 } bw_packed_t;
 
 typedef struct {
-    const bw_codec_t *codec; /* NULL: this link has no units */
-    bool is_always;          /* and not only if the path is far */
-    bool is_on;              /* units go out now */
-    bool has_failed;         /* no unit can go out any more, because memory ran out within one */
+    const bw_codec_t *codec; /* NULL if the link does not use compression */
+    bool is_always;          /* compress even if the path is not far */
+    bool is_on;              /* units are currently being sent */
+    bool has_failed; /* no more units can be sent, because memory ran out while making one */
     bw_packer_t *packer;
     bw_worth_t worth;
     bw_packed_t out, in;
 
     bw_unpacker_t *unpacker;
-    uint8_t *unit;     /* packets of a unit, with room for one byte more than the largest has */
-    size_t want, made; /* the bytes that the packets have, and those that have been unpacked */
-    size_t left;       /* bytes of the unit that have yet to come */
-    size_t at;         /* the bytes before it have been read */
-    bool is_read_now;  /* the pump reads packets of a unit at present */
+    uint8_t *unit;     /* unpacked packets; has room for one byte more than the largest unit */
+    size_t want, made; /* total size of the packets, and how much has been unpacked */
+    size_t left;       /* bytes of the unit that have not arrived yet */
+    size_t at;         /* how many of the unpacked bytes have been read */
+    bool is_read_now;  /* the pump is currently reading the packets in a unit */
 } bw_packing_t;
 
-/* From now on units may come. `percent` of a processor's time may be spent on making units. */
+/* Allows units in both directions from now on. Making them may use up to `percent` of the time of
+ * one CPU. */
 void bw_packing_begin(bw_packing_t *packing, const bw_codec_t *codec, bool is_always,
                       unsigned percent);
 
-/* Tells it the shortest recent round trip; 0 if that is not known. */
+/* Sets the shortest recent round trip; 0 if it is not known. */
 void bw_packing_path_is(bw_packing_t *packing, uint64_t rtt_us);
 
-/* Returns whether the next packets, which have that many bytes, should become a unit. */
+/* Returns whether the next packets, which are `bytes` bytes long in total, should be compressed
+ * into a unit. */
 bool bw_packing_wants(bw_packing_t *packing, bool is_bulk, uint64_t bytes);
 
-/* Makes a unit of the frames, which it does not change. Returns NULL if out of memory; then the
- * frames go uncompressed. */
+/* Compresses the frames into a unit without changing them. Returns NULL if out of memory; the
+ * caller then sends the frames uncompressed. */
 bw_pending_t *bw_packing_pack(bw_packing_t *packing, const bw_pending_list_t *frames);
 
-/* The link is idle, so this frees the memory of the compressor's history. Returns true if the peer
- * must be told, with the word of a unit without bytes, that the next unit starts without
- * history. */
+/* The link is idle, so this frees the memory of the compressor's history. Returns true if the
+ * caller must send the word for an empty unit, which tells the peer that the next unit starts
+ * without history. */
 bool bw_packing_rests(bw_packing_t *packing);
 
 typedef enum {
@@ -80,13 +84,13 @@ typedef enum {
     BW_UNIT_CORRUPT /* no correct peer sends this */
 } bw_unit_state_t;
 
-/* Takes the peer's word, without its first four bytes. */
+/* Handles a unit word from the peer; `word` excludes the first four bytes. */
 bw_unit_state_t bw_packing_hear(bw_packing_t *packing, uint64_t word);
 
-/* Unpacks some bytes of the unit, at most packing->left. */
+/* Unpacks `len` bytes of the unit; `len` must not exceed packing->left. */
 bw_unit_state_t bw_packing_unpack(bw_packing_t *packing, const uint8_t *from, size_t len);
 
-/* Returns whether there is a complete unit that has not been read to its end. */
+/* Returns whether there is a complete unit with packets that have not been read yet. */
 static inline bool bw_packing_is_full(const bw_packing_t *packing)
 {
     return packing->at < packing->want && packing->left == 0;

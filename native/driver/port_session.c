@@ -14,7 +14,8 @@ bool port_session(bw_port_t *self, uint64_t limit, uint64_t resume_ms)
     return true;
 }
 
-/* A connection older than the current one has already been lost. */
+/* If the epoch is not higher than the current one, a later connection has already replaced the one
+ * that the caller wants to drop. */
 bool port_give_up(bw_port_t *self, uint64_t epoch, reply_t *reply)
 {
     if (!self->pump.session.is_on || !self->active)
@@ -59,8 +60,9 @@ bool port_attach(bw_port_t *self, unsigned command, const char *data, size_t len
     reply_status(reply, status, &error);
     if (status != BW_OK)
         return true;
-    (void)port_begin_fault(self, &error); /* without memory for a fault the link works without it */
-    /* The bytes that are sent again may end where the last check found nothing new to watch. */
+    (void)port_begin_fault(self, &error); /* if out of memory, the link works without the fault */
+    /* The resent bytes may end at the position that the last check recorded, which would look as if
+     * nothing had been sent. */
     self->out_at_session = self->pump.session.out.next;
     port_settle(self, pump_begin_polling(&self->pump) && pump_flush(&self->pump) ? WAKE_ASLEEP
                                                                                  : WAKE_FAILED);

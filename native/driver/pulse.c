@@ -4,7 +4,7 @@
 #include <stdatomic.h>
 #include <time.h>
 
-static _Atomic int64_t last_ms;   /* 0: there has been no pulse yet */
+static _Atomic int64_t last_ms;   /* 0 until the first pulse */
 static _Atomic int64_t missed_ms; /* written before `stops` */
 static _Atomic uint32_t stops;
 

@@ -19,68 +19,68 @@
  * Moves frames between the VM and a link in both directions. All calls are made under the port
  * lock.
  *
- * Out: a frame goes straight into the ring if it fits. Otherwise it waits by reference, and the
- * scheduler lets small signals pass the fragments of large ones. Meanwhile the VM's queue holds a
- * byte, so that the VM asks before it closes the port.
+ * Output: a frame is copied straight into the ring if it fits. Otherwise it is queued by reference,
+ * and the scheduler lets small signals pass the fragments of large ones. While frames are queued,
+ * the VM's queue holds one byte, so that the VM calls the driver before it closes the port.
  *
- * In: a frame is copied once, out of the peer's reach, before the VM decodes it. Small consecutive
- * frames go into one binary and others each into their own. The largest are copied while they
- * arrive, into memory that grows as they do.
+ * Input: a frame is copied once, into memory that the peer cannot write to, before the VM decodes
+ * it. Small consecutive frames share one binary, while each larger frame gets its own. The largest
+ * are copied while they arrive, into memory that grows with them.
  */
 typedef struct {
     ErlDrvPort port;
-    bw_link_t *link;    /* NULL until a link is made */
-    uint64_t half_ring; /* bytes of room at which the port is not busy any more */
+    bw_link_t *link;    /* NULL until there is a link */
+    uint64_t half_ring; /* with this many bytes of room, the port is no longer busy */
     uint64_t ring_bytes;
     bool busy; /* what we last told the VM */
 
     bw_scheduler_t scheduler;    /* frames that wait for room */
-    bw_pending_list_t under_way; /* frames that go next; a part of the first may be out */
+    bw_pending_list_t under_way; /* frames to send next; the first may be partly sent */
     traffic_t traffic;
-    bw_session_t session;     /* of packets, if both sides have it */
-    bw_packing_t packing;     /* compressed packets, if both sides have it */
-    uint64_t first_bytes;     /* of first fragments in the scheduler */
-    uint64_t window;          /* bytes in the ring at which fragments wait above it, at least */
-    uint64_t unpassed_bytes;  /* of fragments since another frame passed some */
+    bw_session_t session;     /* for packets, if both sides support sessions */
+    bw_packing_t packing;     /* for compressed packets, if both sides support them */
+    uint64_t first_bytes;     /* bytes of first fragments in the scheduler */
+    uint64_t window;          /* minimum of bytes in the ring at which fragments must wait */
+    uint64_t unpassed_bytes;  /* bytes of fragments sent since another frame last passed some */
     uint64_t unflushed_bytes; /* committed since the last flush */
-    bool has_token;           /* a byte of this driver is in the VM's queue */
+    bool has_token;           /* the VM's queue contains the driver's placeholder byte */
     uint64_t taken_at_watch;  /* bytes that the peer had taken at the last watch */
-    int quiet_watches;        /* watches in a row that found no more of them */
+    int quiet_watches;        /* consecutive watches in which the peer took no more */
     bool is_watched;
-    bool is_stalled; /* much waits and the peer takes nothing: the VM holds senders */
-    bool is_closing; /* the VM closes the port when its queue is empty */
+    bool is_stalled; /* much is queued and the peer takes nothing: the VM suspends senders */
+    bool is_closing; /* the VM will close the port when its queue is empty */
 
     bw_joins_t joins;       /* signals that arrive in fragments */
-    ErlDrvBinary *gathered; /* where a frame that arrives in pieces is gathered, or NULL */
-    int join;               /* index in `joins` of its signal; -1: it is a whole frame */
+    ErlDrvBinary *gathered; /* collects a frame that arrives in pieces, or NULL */
+    int join;               /* index of its signal in `joins`; -1 if it is a whole frame */
     uint64_t gathered_from; /* the position of the frame's first byte in `gathered` */
     uint64_t gathered_len;  /* bytes of the frame so far */
-    uint64_t gathered_end;  /* gathered_len when it is complete, without padding */
-    uint64_t gathered_size; /* and with padding */
+    uint64_t gathered_end;  /* value of gathered_len when it is complete, without padding */
+    uint64_t gathered_size; /* the same with padding */
 
-    uint64_t frames_in, frames_out; /* ticks included */
-    uint64_t bytes_read;            /* with headers and padding */
+    uint64_t frames_in, frames_out; /* including ticks */
+    uint64_t bytes_read;            /* including headers and padding */
     uint64_t wakeups;               /* calls by the poller */
 
-    int polls;        /* what the VM polls the link's descriptor for, ERL_DRV_...; 0: for nothing */
-    bool comes_back;  /* the port must call pump_wake soon, whatever the poller says */
-    bool is_faulty;   /* a fault wraps the link (fault.h), which is polled for what it wants */
-    bool is_packets;  /* frames are packets, as every Erlang node sends them over TCP */
-    bool is_deferred; /* the link is deferred: what is committed waits for pump_flush */
-    bool is_unflushed;  /* something has gathered that pump_flush has to send */
-    bool input_drained; /* the last read has left nothing, or half a frame */
-    const char *reason; /* of PUMP_FAILED, unless it was the link that failed */
+    int polls;          /* the events that the VM polls for, ERL_DRV_...; 0 if none */
+    bool comes_back;    /* the port must call pump_wake soon, even without an event */
+    bool is_faulty;     /* the link is wrapped in a fault (fault.h), whose `wants` is polled */
+    bool is_packets;    /* frames are packets, in the format of stock Erlang nodes over TCP */
+    bool is_deferred;   /* the link is deferred: committed bytes wait for pump_flush */
+    bool is_unflushed;  /* there are gathered bytes that pump_flush has to send */
+    bool input_drained; /* the last read has left nothing, or a partial frame */
+    const char *reason; /* for PUMP_FAILED, unless the link itself failed */
 
     bool tells_load;      /* the peer accepts this node's load */
-    uint32_t load_told;   /* the number of the sample that it was sent last */
-    uint64_t peer_load;   /* the peer's own load, as it last reported it (load.h); 0: not yet */
-    int64_t peer_load_ms; /* and when that came */
+    uint32_t load_told;   /* the number of the last sample sent to it */
+    uint64_t peer_load;   /* the load that the peer last reported (load.h); 0 if none */
+    int64_t peer_load_ms; /* when that report arrived */
 
     bw_spin_t spin;
-    bool spinning; /* the poller looks, so the link is not armed for reading */
+    bool spinning; /* the poller is spinning, so the link is not armed for reading */
 } bw_pump_t;
 
-/* The VM's clock, which is monotonic. */
+/* The current time on the VM's monotonic clock. */
 static inline int64_t bw_now_ms(void)
 {
     return erl_drv_monotonic_time(ERL_DRV_MSEC);
@@ -93,25 +93,27 @@ static inline uint64_t bw_now_us(void)
 
 /* ---- pump_out.c: from the VM to the link ---- */
 
-/* Sends one packet of the VM. ev->iov[0] is empty and reserved for the driver. Returns false if the
- * link is corrupt or the packet is larger than a frame may be. */
+/* Sends one packet from the VM. ev->iov[0] is empty and reserved for the driver. Returns false if
+ * the link is corrupt or the packet is larger than a frame may be. */
 bool pump_send(bw_pump_t *pump, ErlIOVec *ev);
 
-/* Sends a sign of life, unless something is queued or the ring is full, because then bytes flow
+/* Sends a keepalive, unless something is queued or the ring is full, because then bytes are flowing
  * anyway. */
 bool pump_tick(bw_pump_t *pump);
 
-/* How much may gather before it is sent without being asked for. */
+/* How many bytes may gather before they are sent without a flush. */
 #define PUMP_GATHERED_BYTES ((uint64_t)64 * 1024)
 
-/* After this many bytes of fragments that nothing has passed, more of them may be in the ring. */
+/* Once this many bytes of fragments have been sent without being passed by another frame, more
+ * fragments may be in the ring at a time. */
 #define PUMP_UNPASSED_BYTES ((uint64_t)256 * 1024 * 1024)
 
-/* From now on what pump_send commits goes out, or wakes the peer, only with pump_flush, with a
- * tick, when much has gathered, or when the link ends. Returns false if the link cannot do this. */
+/* From now on, bytes that pump_send commits are not sent, and do not wake the peer, until
+ * pump_flush, a tick, or the end of the link, or until many bytes have gathered. Returns false if
+ * the link cannot do this. */
 bool pump_defer(bw_pump_t *pump);
 
-/* Also defers, for a peer that is any Erlang node: frames are packets. */
+/* Switches to packets, the format that every Erlang node understands. Also defers. */
 void pump_be_packets(bw_pump_t *pump);
 
 /* Sends the gathered bytes. Returns false in the same cases as pump_send. */
@@ -119,38 +121,39 @@ bool pump_flush(bw_pump_t *pump);
 
 /* ---- a link that outlives its connections (session.h); its frames are packets ---- */
 
-/* Begins the session, before the first frame. At most `limit` bytes are kept. */
+/* Begins the session; must be called before the first frame. At most `limit` bytes are retained. */
 void pump_begin_session(bw_pump_t *pump, uint64_t limit);
 
-/* Returns how many bytes have been read without the peer having been told. */
+/* Returns how many bytes have been read but not yet acknowledged to the peer. */
 static inline uint64_t pump_untold(const bw_pump_t *pump)
 {
     return pump->session.is_on ? pump->bytes_read - pump->session.told : 0;
 }
 
-/* The link is idle, so this gives memory back. Returns false in the same cases as pump_send. */
+/* Called when the link is idle: gives memory back to the system. Returns false in the same cases as
+ * pump_send. */
 bool pump_rest(bw_pump_t *pump);
 
 /* Tells the peer how far this side has read. Returns false in the same cases as pump_send. */
 bool pump_acknowledge(bw_pump_t *pump);
 
-/* Tells the peer that this side ends the link, if that can be sent at once. */
+/* Tells the peer that this side is closing the link, if that can be sent at once. */
 void pump_say_end(bw_pump_t *pump);
 
-/* The connection is gone, and the caller closes its link. From now on frames wait for the next
- * one. */
+/* The connection is lost, and the caller closes its link. From now on frames are queued until the
+ * next connection. */
 void pump_detach(bw_pump_t *pump);
 
 bool pump_is_attached(const bw_pump_t *pump);
 
-/* Takes the next connection, over which the peer has said that it has read up to `position`.
- * Returns false if it cannot have; then `link` remains the caller's. */
+/* Continues over the next connection, on which the peer has reported that it has read up to
+ * `position`. Returns false if that is impossible; the caller then still owns `link`. */
 bool pump_attach(bw_pump_t *pump, bw_link_t *link, uint64_t position);
 
 /* Continues the same connection through another link, which adds a fault (fault.h). */
 void pump_replace(bw_pump_t *pump, bw_link_t *faulty);
 
-/* Returns how many bytes wait for room. */
+/* Returns how many bytes are queued for lack of room. */
 uint64_t pump_queued(const bw_pump_t *pump);
 
 /* Returns the next sender whose state has changed since it was last reported, or false if none
@@ -160,24 +163,24 @@ static inline bool pump_next_change(bw_pump_t *pump, bw_sender_change_t *change)
     return pump->scheduler.changed && bw_scheduler_next_change(&pump->scheduler, change);
 }
 
-/* Returns true if enough waits that the peer must be watched from now on: call pump_watch about 50
- * ms later. */
+/* Returns true if so many bytes are queued that the peer must be watched from now on: the caller
+ * must call pump_watch about 50 ms later. */
 bool pump_begins_watch(bw_pump_t *pump);
 
-/* Checks whether the peer has taken anything since the last watch. If it has not for several
- * watches, the port is busy and nobody is held until it does. *again_p says whether to watch again.
- * Returns false in the same cases as pump_send. */
+/* Checks whether the peer has taken anything since the last watch. If it has taken nothing in
+ * several consecutive watches, the port is busy and no sender is held until the peer does. *again_p
+ * says whether to watch again. Returns false in the same cases as pump_send. */
 bool pump_watch(bw_pump_t *pump, bool *again_p);
 
-/* Says whether the VM suspends a sender that was asked about. Returns false in the same cases as
+/* Answers whether the VM suspends a sender that was asked about. Returns false in the same cases as
  * pump_send. */
 bool pump_answer(bw_pump_t *pump, uint64_t key, bw_answer_t answer, bool *is_held_p);
 
-/* The port closes: sends what can be sent now. The VM's queue becomes empty as soon as everything
- * is out, which may be later. */
+/* Called when the port closes: sends as much as can be sent now. The VM's queue becomes empty once
+ * everything has been sent, which may be later. */
 void pump_finish(bw_pump_t *pump);
 
-/* Frees the frames that wait and empties the VM's queue. */
+/* Frees the queued frames and empties the VM's queue. */
 void pump_drop(bw_pump_t *pump);
 
 /* ---- pump_in.c: from the link to the VM ---- */
@@ -185,13 +188,13 @@ void pump_drop(bw_pump_t *pump);
 typedef enum {
     PUMP_IDLE,  /* everything available has been read */
     PUMP_MORE,  /* the budget of this call is used up */
-    PUMP_FAILED /* the link is unusable: fail the port */
+    PUMP_FAILED /* the link is unusable, so the port must fail */
 } pump_result_t;
 
 /* Reads up to the budget of one call and gives the frames to the VM. */
 pump_result_t pump_receive(bw_pump_t *pump);
 
-/* Frees what belongs to a half-received frame. */
+/* Frees everything that belongs to a partly received frame. */
 void pump_reset(bw_pump_t *pump);
 
 /* ---- pump_wake.c: when to read, to look and to sleep ---- */
@@ -201,7 +204,7 @@ void pump_start(bw_pump_t *pump, bw_link_t *link);
 
 typedef enum {
     WAKE_ASLEEP,   /* armed, or the pump asks to be called again */
-    WAKE_LOOKING,  /* not armed: the poller must call pump_look until that returns otherwise */
+    WAKE_LOOKING,  /* not armed: the poller must call pump_look until it returns another value */
     WAKE_FINISHED, /* everything has been read, and the peer has closed its end */
     WAKE_FAILED    /* the link is unusable */
 } wake_result_t;
@@ -210,14 +213,14 @@ typedef enum {
  * frames in both directions. */
 wake_result_t pump_wake(bw_pump_t *pump);
 
-/* The poller has found that the connection has room. */
+/* Called when the poller has found that the connection has room. */
 wake_result_t pump_has_room(bw_pump_t *pump);
 
-/* Has the VM poll the link from now on. Returns false if it cannot. */
+/* Makes the VM poll the link from now on. Returns false if that fails. */
 bool pump_begin_polling(bw_pump_t *pump);
 
-/* Returns whether a write has found that the connection is gone. ERTS may miss the event for it:
- * one that comes while the port reads on a scheduler that polls is lost (erl_check_io.c). */
+/* Returns whether a write has found that the connection is lost. ERTS may miss the event for that:
+ * an event is lost if it occurs while the port reads on a scheduler that polls (erl_check_io.c). */
 static inline bool pump_is_cut(const bw_pump_t *pump)
 {
     const bw_link_t *link = pump->link;
@@ -225,7 +228,7 @@ static inline bool pump_is_cut(const bw_pump_t *pump)
     return link && link->ops->is_cut && link->ops->is_cut(link);
 }
 
-/* Lets the poller look once. */
+/* Checks the ring once on behalf of the spinning poller. */
 wake_result_t pump_look(bw_pump_t *pump);
 
 #endif

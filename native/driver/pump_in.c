@@ -7,20 +7,20 @@
 #include "load.h"
 
 /* A partial frame larger than this is gathered while it arrives. A smaller one stays in the ring
- * until it is complete, which must leave the producer more room than the half ring for which it may
- * be waiting. */
+ * until it is complete. It must be small enough to leave more than half the ring free, because the
+ * producer may be waiting for that much room. */
 #define GATHER_PART_BYTES (BW_RING_MIN_BYTES / 16)
 
-/* How much memory a frame gets at first, however large it claims to be. */
+/* How much memory is allocated for a frame at first, however large it claims to be. */
 #define FIRST_BYTES (4 * 1024 * 1024)
 
 /* The VM decodes a distribution frame in place and in two passes, between which the peer could
- * write into the ring. So such a frame is copied out first: frames up to this size together with
- * those that follow, and a larger one by itself, as if it were gathered. */
+ * write into the ring. So such a frame is copied first: frames up to this size together with those
+ * that follow, and larger ones individually, as if they were gathered. */
 #define RUN_FRAME_BYTES 512
 
-/* A message that waits in a mailbox keeps the whole run, so a run holds only a few of the
- * largest. */
+/* A message in a mailbox keeps its whole run in memory, so a run holds only a few frames of the
+ * maximum size. */
 #define RUN_BYTES (2 * 1024)
 
 static bw_frame_state_t parse(const bw_pump_t *pump, const uint8_t *at, size_t avail,
@@ -32,7 +32,7 @@ static bw_frame_state_t parse(const bw_pump_t *pump, const uint8_t *at, size_t a
                             : bw_frame_parse(at, avail, frame_p);
 }
 
-/* Prepares to copy a frame, or the rest of it after `head` bytes, into a binary as it arrives. */
+/* Prepares to gather a frame, or the rest of it after `head` bytes, in a binary as it arrives. */
 static void gather_into(bw_pump_t *pump, ErlDrvBinary *binary, const bw_frame_t *frame, size_t head)
 {
     pump->gathered = binary;
@@ -42,7 +42,8 @@ static void gather_into(bw_pump_t *pump, ErlDrvBinary *binary, const bw_frame_t 
     pump->join = -1;
 }
 
-/* Running out of memory has a reason of its own, because the peer has done nothing wrong. */
+/* Returns whether the allocation succeeded. Running out of memory has its own reason, because the
+ * peer has done nothing wrong. */
 static bool is_had(bw_pump_t *pump, const ErlDrvBinary *binary)
 {
     if (!binary)
@@ -60,8 +61,8 @@ static bool start_gathering(bw_pump_t *pump, const bw_frame_t *frame)
     return true;
 }
 
-/* Begins the first or the next fragment of a signal that is joined. Returns false if it is not
- * joined. */
+/* Starts to receive the first or the next fragment of a signal that is being joined. Returns false
+ * if it is not joined. */
 static bool start_fragment(bw_pump_t *pump, const bw_frame_t *frame, const uint8_t *head,
                            size_t *head_bytes_p)
 {
@@ -79,7 +80,8 @@ static bool start_fragment(bw_pump_t *pump, const bw_frame_t *frame, const uint8
     return true;
 }
 
-/* Returns false if this is a signal of the distribution that the VM cannot read. */
+/* Passes a frame to the VM. Returns false if it is a distribution signal that the VM cannot
+ * read. */
 static bool hand_over(bw_pump_t *pump, ErlDrvBinary *binary, ErlDrvSizeT offset, ErlDrvSizeT len)
 {
     if (driver_output_binary(pump->port, NULL, 0, binary, offset, len) >= 0)
@@ -97,7 +99,7 @@ static bool hand_over_joined(bw_pump_t *pump, int index)
     return is_read;
 }
 
-/* As hand_over, after the signals that must go to the VM first. */
+/* Like hand_over, but first passes the signals that must precede this frame. */
 static bool give(bw_pump_t *pump, ErlDrvBinary *binary, ErlDrvSizeT offset, ErlDrvSizeT len)
 {
     const uint8_t *frame = (const uint8_t *)binary->orig_bytes + offset;
@@ -135,7 +137,7 @@ static bool finish_fragment(bw_pump_t *pump, int index, uint64_t bytes)
     return is_read;
 }
 
-/* Gives the VM a whole distribution frame in a binary that also holds others. */
+/* Passes a complete distribution frame to the VM, in a binary that also holds others. */
 static bool give_small(bw_pump_t *pump, ErlDrvBinary *run, size_t offset, uint32_t len)
 {
     const uint8_t *frame = (const uint8_t *)run->orig_bytes + offset;
@@ -156,7 +158,8 @@ static uint64_t end_of_memory(const bw_pump_t *pump)
     return bw_least(pump->gathered_end, (uint64_t)pump->gathered->orig_size - pump->gathered_from);
 }
 
-/* Returns where the frame's next byte goes; *bytes_p is how many may follow before the padding. */
+/* Returns where to write the next byte of the frame; *bytes_p is how many bytes may be written
+ * before the padding. */
 static uint8_t *gap(const bw_pump_t *pump, uint64_t *bytes_p)
 {
     uint64_t done = bw_least(pump->gathered_len, pump->gathered_end);
@@ -165,7 +168,7 @@ static uint8_t *gap(const bw_pump_t *pump, uint64_t *bytes_p)
     return (uint8_t *)pump->gathered->orig_bytes + pump->gathered_from + done;
 }
 
-/* Doubles the memory if it is full and the frame is not complete. */
+/* Doubles the memory if it is full and the frame is still incomplete. */
 static bool grow(bw_pump_t *pump)
 {
     uint64_t end = end_of_memory(pump);
@@ -181,8 +184,8 @@ static bool grow(bw_pump_t *pump)
     return true;
 }
 
-/* Records `n` more bytes of the frame or its padding. Returns false if memory for the rest is
- * lacking, or if the frame cannot be read. */
+/* Records `n` more bytes of the frame or its padding. Returns false if there is not enough memory
+ * for the rest, or if the frame cannot be read. */
 static bool advance(bw_pump_t *pump, size_t n)
 {
     ErlDrvBinary *binary = pump->gathered;
@@ -195,8 +198,8 @@ static bool advance(bw_pump_t *pump, size_t n)
                           : finish_fragment(pump, pump->join, pump->gathered_end);
 }
 
-/* Takes the frame's bytes from the span, at most `most`, as far as there is memory for them. Sets
- * *used_p to their number. */
+/* Copies bytes of the frame from the span: at most `most`, and only as many as there is memory for.
+ * Sets *used_p to their number. */
 static bool gather(bw_pump_t *pump, const uint8_t *at, size_t avail, size_t most, size_t *used_p)
 {
     uint64_t bytes, rest = pump->gathered_size - pump->gathered_len;
@@ -209,8 +212,8 @@ static bool gather(bw_pump_t *pump, const uint8_t *at, size_t avail, size_t most
     return advance(pump, *used_p);
 }
 
-/* As gather, but past the ring, if the carrier can do that. *used_p is 0 if the ring has the
- * bytes. */
+/* Like gather, but reads from the carrier directly instead of from the ring, if the carrier
+ * supports it. *used_p is 0 if the bytes are in the ring. */
 static bw_status_t gather_directly(bw_pump_t *pump, size_t most, size_t *used_p)
 {
     bw_link_t *link = pump->link;
@@ -237,7 +240,7 @@ void pump_reset(bw_pump_t *pump)
     bw_packing_free(&pump->packing);
 }
 
-/* Returns whether a frame goes into a run with those that follow it. */
+/* Returns whether a frame is copied in a run together with those that follow it. */
 static bool begins_run(const bw_frame_t *frame, size_t avail)
 {
     return frame->len <= RUN_FRAME_BYTES && avail >= frame->size;
@@ -256,7 +259,8 @@ static bool hear_load(bw_pump_t *pump, const uint8_t *at)
     return true;
 }
 
-/* Acts on a word of the peer, whose payload is at `at`. Returns false if the link ends. */
+/* Handles a word from the peer, whose payload is at `at`. Returns false if the link must be
+ * closed. */
 static bool hear(bw_pump_t *pump, bw_frame_kind_t kind, const uint8_t *at)
 {
     pump->session.told += BW_WORD_BYTES;
@@ -283,8 +287,8 @@ static bool give_next(bw_pump_t *pump, ErlDrvBinary *run, size_t used, const bw_
     }
 }
 
-/* Copies the first bytes of the span and gives the VM the whole frames in the copy. *used_p is how
- * many bytes these have. */
+/* Copies the first bytes of the span and passes the complete frames in the copy to the VM. *used_p
+ * is the total size of those frames. */
 static pump_result_t give_run(bw_pump_t *pump, const uint8_t *at, size_t avail, budget_t *budget,
                               size_t *used_p)
 {
@@ -308,25 +312,27 @@ static pump_result_t give_run(bw_pump_t *pump, const uint8_t *at, size_t avail, 
     }
     driver_free_binary(run);
     *used_p = used;
-    /* The first frame was whole, so if it no longer is, the peer has changed it. */
+    /* The first frame was complete, so if it no longer is, the peer has overwritten it. */
     return is_read && used > 0 ? PUMP_MORE : PUMP_FAILED;
 }
 
-/* Reads the first bytes of a frame, and only once, because the peer can write there. */
+/* Copies the first bytes of a frame. They are read only once, because the peer can overwrite
+ * them. */
 static void read_head(const uint8_t *at, const bw_frame_t *frame, uint8_t *head, size_t bytes)
 {
     for (size_t i = 0; i < bytes; i++)
         head[i] = ((const volatile uint8_t *)at)[frame->head + i];
 }
 
-/* Returns whether enough of a frame has come to begin it. */
+/* Returns whether enough of a frame has arrived to start receiving it. */
 static bool can_begin(const bw_frame_t *frame, size_t avail)
 {
     return avail >= frame->size ||
            (frame->len > GATHER_PART_BYTES && avail >= frame->head + BW_FRAGMENT_HEAD_BYTES);
 }
 
-/* Begins a frame of which at least a part has come. *used_p is how many bytes are done with. */
+/* Starts to receive a frame that has arrived at least in part. *used_p is how many bytes were
+ * consumed. */
 static pump_result_t begin_frame(bw_pump_t *pump, const bw_frame_t *frame, const uint8_t *at,
                                  size_t *used_p)
 {
@@ -350,7 +356,8 @@ static pump_result_t unit_result(bw_pump_t *pump, bw_unit_state_t state)
     return PUMP_FAILED;
 }
 
-/* Begins a unit after its word. If the unit has no bytes, there is nothing new to acknowledge. */
+/* Starts to receive the unit that follows its word. If the unit is empty, there is nothing new to
+ * acknowledge. */
 static pump_result_t begin_unit(bw_pump_t *pump, const uint8_t *at, budget_t *budget,
                                 size_t *used_p)
 {
@@ -371,8 +378,9 @@ static pump_result_t take_unit(bw_pump_t *pump, const uint8_t *at, size_t avail,
     return unit_result(pump, bw_packing_unpack(&pump->packing, at, *used_p));
 }
 
-/* Takes a run of frames, a frame, or the part of it that has come; of a frame that was begun
- * earlier at most `most` bytes. Unless that failed, *used_p is how many bytes are done with. */
+/* Receives a run of frames, one frame, or as much of a frame as has arrived. If receiving the frame
+ * started earlier, this takes at most `most` bytes. Unless it fails, *used_p is how many bytes were
+ * consumed. */
 static pump_result_t take_next(bw_pump_t *pump, const uint8_t *at, size_t avail, size_t most,
                                budget_t *budget, size_t *used_p)
 {
@@ -401,8 +409,8 @@ static pump_result_t take_next(bw_pump_t *pump, const uint8_t *at, size_t avail,
     return begin_frame(pump, &frame, at, used_p);
 }
 
-/* Reads frames from a span until a unit is complete. *used_p is how many bytes are done with. After
- * PUMP_IDLE the rest, if any, is half a frame. */
+/* Reads frames from a span until a unit is complete. *used_p is how many bytes were consumed. After
+ * PUMP_IDLE, the remaining bytes, if any, are a partial frame. */
 static pump_result_t receive_span(bw_pump_t *pump, const bw_span_t *span, budget_t *budget,
                                   size_t *used_p)
 {
@@ -422,7 +430,7 @@ static pump_result_t receive_span(bw_pump_t *pump, const bw_span_t *span, budget
     return result;
 }
 
-/* Reads packets of the complete unit, which holds whole packets only. */
+/* Reads packets from the complete unit, which contains only complete packets. */
 static pump_result_t receive_unit(bw_pump_t *pump, budget_t *budget)
 {
     bw_packing_t *packing = &pump->packing;
@@ -474,7 +482,7 @@ static pump_result_t receive_pieces(bw_pump_t *pump, budget_t *budget)
         pump->bytes_read += used;
         budget->frames = piece.frames;
         budget->bytes -= bw_least(used, budget->bytes);
-        /* The rest of a frame that was begun is read directly to where it belongs. */
+        /* The rest of a frame whose first part has been read is read directly into its place. */
         if (result == PUMP_IDLE && used > 0 && pump->gathered && pump->link->ops->read)
             continue;
         if (result != PUMP_MORE)

@@ -7,42 +7,44 @@
 #include "load.h"
 
 /*
- * Frames of the distribution on their way out. While nothing waits, a small frame goes straight
- * into the ring. A frame that finds no room, and every frame after it, waits in the scheduler,
- * which decides what goes next. Below the scheduler only a little may wait, a window of the ring or
- * what the socket takes, because nothing can overtake it there.
+ * The output path for distribution frames. While nothing is queued, a small frame is copied
+ * straight into the ring. If there is no room, the frame and every frame after it are queued in the
+ * scheduler, which decides what to send next. Little may be queued below the scheduler (a window of
+ * the ring, or as much as the socket takes), because nothing can overtake it there.
  */
 
-/* Fragments wait above the ring while it has this many bytes, so that small signals can overtake
- * them. When nothing has passed fragments for a while, the limit is four times as high: a sleeping
- * node then wakes while the peer reads half of them. */
+/* Fragments are kept out of the ring while it contains at least this many bytes, so that small
+ * signals can overtake them. If nothing has passed fragments for a while, the limit is four times
+ * as high, so that a sleeping node has time to wake up while the peer reads half of them. */
 #define WINDOW_BYTES ((uint64_t)256 * 1024)
 #define WIDE 4
 
-/* From this size on, a carrier's own way past the ring is worth a system call. */
+/* From this size on, writing directly to the carrier instead of through the ring is worth a system
+ * call. */
 #define DIRECT_BYTES (32 * 1024)
 
-/* How much a socket is offered in one call. Each call also costs the peer and its kernel work, but
- * what the socket takes can no longer be overtaken. */
+/* How many bytes are offered to a socket in one call. Each call causes work for the peer and its
+ * kernel, which favors a large value, but bytes that the socket has taken can no longer be
+ * overtaken. */
 #define BATCH_BYTES ((uint64_t)512 * 1024)
 #define BATCH_VECTORS 64
 
 /* How many bytes of frames other than fragments may wait for room in total: few if the ring is full
- * of such frames, more if it is fragments for which they wait. */
+ * of such frames, more if they are waiting behind fragments. */
 #define FEW_BYTES ((uint64_t)64 * 1024)
 #define SMALL_BYTES ((uint64_t)1024 * 1024)
 
-/* The peer is watched when more than this waits. It has stalled if this many watches in a row find
- * that it has taken nothing. Over a network its acknowledgement comes once per round trip. */
+/* The peer is watched while more than this is queued. It counts as stalled if it has taken nothing
+ * in this many consecutive watches. Over a network, it acknowledges once per round trip. */
 #define WATCH_BYTES ((uint64_t)1024 * 1024)
 #define QUIET_WATCHES 2
 #define QUIET_WATCHES_FAR 10
 
-/* What gathers must stay below the limit at which a sender is held, because pump_flush reports no
- * senders. */
+/* Gathered bytes must stay below the limit at which a sender is held, because pump_flush does not
+ * report senders. */
 _Static_assert(BATCH_BYTES <= BW_SCHEDULER_SENDER_BYTES / 2, "a release may be lost");
 
-/* How often within one call room may come between our last write and our arming. */
+/* How many times one call retries if room becomes available between its last write and arming. */
 #define ROUNDS 4
 
 static void set_busy(bw_pump_t *pump, bool busy)
@@ -58,14 +60,14 @@ static bool is_waiting(const bw_pump_t *pump)
     return pump->under_way.first || pump->scheduler.counts.frames > 0;
 }
 
-/* On a socket the ring is empty while something waits, and the system reports when there is
- * room. */
+/* Returns whether the carrier is a socket. Its ring is then empty while frames are queued, and the
+ * system reports when there is room. */
 static bool is_socket(const bw_pump_t *pump)
 {
     return pump->is_deferred && pump->link->ops->write;
 }
 
-/* Returns whether fragments wait for more of them or for pump_flush. */
+/* Returns whether fragments are waiting for more fragments or for pump_flush. */
 static bool is_gathering(const bw_pump_t *pump)
 {
     return is_socket(pump) && !pump->under_way.first && pump->scheduler.counts.frames > 0 &&
@@ -77,8 +79,8 @@ uint64_t pump_queued(const bw_pump_t *pump)
     return pump->scheduler.counts.bytes + pump->under_way.bytes;
 }
 
-/* The VM asks before it closes a port whose queue is not empty, so this puts one byte into the
- * queue. */
+/* Puts one byte into the VM's queue, because the VM calls the driver before it closes a port whose
+ * queue is not empty. */
 static bool put_token(bw_pump_t *pump)
 {
     char token = 0;
@@ -90,7 +92,7 @@ static bool put_token(bw_pump_t *pump)
 
 /* ---- to the link ---- */
 
-/* Sends the frames under way. A cut connection takes nothing, so they wait for the next one. */
+/* Sends the frames under way. If the connection is cut, they wait for the next one. */
 static bw_status_t send_under_way(bw_pump_t *pump, uint64_t *moved_p)
 {
     bw_session_t *session = &pump->session;
@@ -107,7 +109,8 @@ static bw_status_t send_under_way(bw_pump_t *pump, uint64_t *moved_p)
     return status == BW_OK && taken == 0 ? BW_AGAIN : status;
 }
 
-/* Sends frames of the list next, as a unit if that is wanted and there is memory for one. */
+/* Appends the frames in the list to those under way, compressed into one unit if `is_unit` and
+ * there is memory for it. */
 static void put_under_way(bw_pump_t *pump, bw_pending_list_t *frames, bool is_unit)
 {
     bw_pending_t *unit = is_unit ? bw_packing_pack(&pump->packing, frames) : NULL;
@@ -126,7 +129,8 @@ static void put_under_way(bw_pump_t *pump, bw_pending_list_t *frames, bool is_un
         bw_pending_append(&pump->under_way, unit);
 }
 
-/* Makes a unit of what is staged and sends it. Nothing is under way, so the order is kept. */
+/* Compresses the staged bytes into a unit and sends it. Nothing is under way, so the order is
+ * preserved. */
 static bw_status_t pack_staged(bw_pump_t *pump)
 {
     bw_pending_list_t frames = {0};
@@ -142,8 +146,8 @@ static bw_status_t pack_staged(bw_pump_t *pump)
     return status == BW_AGAIN ? BW_OK : status;
 }
 
-/* Sends the staged bytes of the session's chunk. Those that the connection does not take wait in
- * front of everything else. */
+/* Sends the staged bytes in the session's chunk. Bytes that the connection does not take are queued
+ * ahead of everything else. */
 static bw_status_t flush_staged(bw_pump_t *pump)
 {
     bw_session_t *session = &pump->session;
@@ -177,8 +181,8 @@ static bw_status_t flush_staged(bw_pump_t *pump)
     return BW_OK;
 }
 
-/* Sends the staged bytes, or those in the ring, of which the rest waits in front of everything
- * else. */
+/* Sends the staged bytes, or those in the ring. Bytes that are not taken are queued ahead of
+ * everything else. */
 static bw_status_t flush(bw_pump_t *pump)
 {
     SysIOVec iov;
@@ -218,7 +222,7 @@ static void copy(uint8_t *to, const SysIOVec *iov, int count)
     }
 }
 
-/* As stage, but into the session's chunk. */
+/* Like stage, but copies into the session's chunk. */
 static bw_status_t stage_in_chunk(bw_pump_t *pump, const SysIOVec *iov, int count, size_t size)
 {
     bw_session_t *session = &pump->session;
@@ -240,7 +244,7 @@ static bw_status_t stage_in_chunk(bw_pump_t *pump, const SysIOVec *iov, int coun
     return BW_OK;
 }
 
-/* Copies a whole frame into the ring. Returns BW_AGAIN if it is large or does not fit. */
+/* Copies a complete frame into the ring. Returns BW_AGAIN if it is large or does not fit. */
 static bw_status_t stage(bw_pump_t *pump, const SysIOVec *iov, int count, uint64_t size)
 {
     bw_link_t *link = pump->link;
@@ -280,8 +284,8 @@ static bw_status_t copy_under_way(bw_pump_t *pump, uint64_t *moved_p)
     return copied >= DIRECT_BYTES ? flush(pump) : BW_OK;
 }
 
-/* Large frames, and everything that waits for a socket, are sent from where they are. Where that is
- * impossible, or if the connection is cut, they go through the ring. */
+/* Sends the frames under way. Large frames, and everything that waits for a socket, are sent
+ * without a copy. If that is impossible, or if the connection is cut, they go through the ring. */
 static bw_status_t move_under_way(bw_pump_t *pump, uint64_t *moved_p)
 {
     struct iovec vector[BATCH_VECTORS];
@@ -330,7 +334,7 @@ static bool is_window_open(bw_pump_t *pump)
            (pump->link->ops->reserve(pump->link, wanted, &span) == BW_OK && span.len >= wanted);
 }
 
-/* Returns how many bytes wait for room that do not belong to a large message. */
+/* Returns how many queued bytes do not belong to a large message. */
 static uint64_t small_bytes(const bw_pump_t *pump)
 {
     const bw_scheduler_counts_t *counts = &pump->scheduler.counts;
@@ -339,8 +343,9 @@ static uint64_t small_bytes(const bw_pump_t *pump)
                     counts->bytes - counts->continuation_bytes - pump->first_bytes);
 }
 
-/* A full session stops frames here and not below, because a word to the peer must get through: the
- * peer's session may be full as well, and then each side waits for the other's word. */
+/* Returns whether frames may be taken from the scheduler. A full session stops frames here rather
+ * than further down, because words must still get through: if both sessions are full, each side is
+ * waiting for a word from the other. */
 static bool may_take(bw_pump_t *pump)
 {
     return pump->scheduler.counts.frames > 0 && !bw_session_is_full(&pump->session) &&
@@ -357,7 +362,7 @@ static void take(bw_pump_t *pump, bw_pending_list_t *to)
     bw_pending_append(to, frame->user);
 }
 
-/* Returns what a unit costs, or 0 if the frames go as they are. */
+/* Returns the cost of a unit for the budget, or 0 if the frames are sent uncompressed. */
 static uint64_t take_unit(bw_pump_t *pump)
 {
     bw_pending_list_t frames = {0};
@@ -370,7 +375,7 @@ static uint64_t take_unit(bw_pump_t *pump)
     return is_unit ? BW_UNIT_COST * frames.bytes : 0;
 }
 
-/* Takes one unit at a time, so that later frames can pass the others. */
+/* Takes one unit at a time, so that later frames can pass those that are not packed yet. */
 static void take_units(bw_pump_t *pump, uint64_t batch, uint64_t *budget)
 {
     uint64_t cost = 0;
@@ -380,7 +385,7 @@ static void take_units(bw_pump_t *pump, uint64_t batch, uint64_t *budget)
     *budget -= bw_least(*budget, cost);
 }
 
-/* Takes what goes next from the scheduler. Returns false if nothing may go. */
+/* Takes the next frames from the scheduler. Returns false if none may be sent. */
 static bool take_next(bw_pump_t *pump, uint64_t *budget)
 {
     uint64_t batch = is_socket(pump) ? BATCH_BYTES : 1;
@@ -395,7 +400,7 @@ static bool take_next(bw_pump_t *pump, uint64_t *budget)
     return pump->under_way.first;
 }
 
-/* ---- how much may wait ---- */
+/* ---- queue limits ---- */
 
 /* Returns how many of the sent bytes the peer is known to have taken. */
 static uint64_t taken(const bw_pump_t *pump)
@@ -406,8 +411,9 @@ static uint64_t taken(const bw_pump_t *pump)
     return stats.bytes_out - stats.unreleased;
 }
 
-/* Fragments alone do not make the port busy, because their senders are held one by one. The port is
- * busy while the VM is asked whether it suspends a sender, and while the peer takes nothing. */
+/* Returns whether the port should be busy. Fragments alone do not make it busy, because their
+ * senders are held individually. It is busy while the VM is being asked whether it suspends a
+ * sender, and while the peer takes nothing. */
 static bool shall_be_busy(const bw_pump_t *pump)
 {
     const bw_scheduler_counts_t *counts = &pump->scheduler.counts;
@@ -425,7 +431,7 @@ static bool shall_be_busy(const bw_pump_t *pump)
     return !has_bulk || small > SMALL_BYTES / 2;
 }
 
-/* Returns how much room must come before the pump continues. */
+/* Returns how much room there must be before the pump continues. */
 static uint64_t room_to_await(const bw_pump_t *pump)
 {
     return is_waiting(pump) && !pump->under_way.first && pump->window < pump->half_ring
@@ -439,7 +445,7 @@ static void set_stalled(bw_pump_t *pump, bool is_stalled)
     bw_scheduler_hold_nobody(&pump->scheduler, is_stalled);
 }
 
-/* Sends as much as the budget allows, and arms for room if more waits. */
+/* Sends as much as the budget allows, and arms for room if frames remain. */
 static bw_status_t drain(bw_pump_t *pump)
 {
     uint64_t budget = BUDGET_BYTES;
@@ -462,7 +468,7 @@ static bw_status_t drain(bw_pump_t *pump)
             return BW_OK;
         if (budget == 0)
             break;
-        /* The peer's word will make room. */
+        /* The peer's next acknowledgement will make room. */
         if (bw_session_is_full(&pump->session) && !pump->under_way.first)
             return BW_OK;
         status = pump->link->ops->arm_write(pump->link, room_to_await(pump));
@@ -485,8 +491,8 @@ static bool has_rest(const bw_pump_t *pump)
     return pump->session.is_on && ops->needs_flush && ops->needs_flush(pump->link);
 }
 
-/* Every way out ends here. If something waits for room, the peer must be woken, and a port that
- * closes cannot delay that. */
+/* Every output path ends here. If frames are waiting for room, the peer must be woken, and a
+ * closing port must not delay that. */
 static bool settle(bw_pump_t *pump, bw_status_t status)
 {
     if (status == BW_OK &&
@@ -513,7 +519,8 @@ bool pump_drain_queue(bw_pump_t *pump)
 {
     bw_status_t status = drain(pump);
 
-    if (status == BW_OK) /* the poller may have called for room, and nobody else flushes */
+    /* The poller may have called because there is room, and nothing else flushes then. */
+    if (status == BW_OK)
         status = flush(pump);
     return settle(pump, status);
 }
@@ -571,7 +578,7 @@ static bw_status_t keep(bw_pump_t *pump, const ErlIOVec *ev, uint64_t size, bool
     return BW_OK;
 }
 
-/* Samples small frames; one counts for many. */
+/* Samples the senders of small frames: one sampled frame represents many bytes. */
 static void sample(bw_pump_t *pump, const ErlIOVec *ev, uint64_t size)
 {
     uint64_t stands_for = traffic_sample(&pump->traffic, size);
@@ -584,7 +591,8 @@ static void sample(bw_pump_t *pump, const ErlIOVec *ev, uint64_t size)
         traffic_count(&pump->traffic, frame.sender, stands_for);
 }
 
-/* The scheduler has to know all fragments and everything that waits. */
+/* Sends or queues a frame. All fragments, and all frames that have to wait, must go through the
+ * scheduler. */
 static bool send_frame(bw_pump_t *pump, ErlIOVec *ev)
 {
     uint8_t header[BW_FRAME_HEADER_BYTES];
@@ -612,10 +620,10 @@ static bool send_frame(bw_pump_t *pump, ErlIOVec *ev)
     return settle(pump, status);
 }
 
-/* ---- words to the peer's driver ---- */
+/* ---- sending words to the peer's driver ---- */
 
-/* The word goes after what is staged or under way, and before everything that waits. It is not
- * staged where the staged bytes may become a unit. */
+/* Sends a word after everything that is staged or under way, and before everything that is queued.
+ * It is not staged if the staged bytes may be compressed into a unit. */
 static bw_status_t put_word(bw_pump_t *pump, uint8_t *bytes, size_t size)
 {
     SysIOVec iov = {.iov_base = (char *)bytes, .iov_len = size};
@@ -636,7 +644,7 @@ static bw_status_t put_word(bw_pump_t *pump, uint8_t *bytes, size_t size)
     return drain(pump);
 }
 
-/* Between nodes that both know words, a word goes out at once. */
+/* Sends a word at once, if both nodes understand words. */
 static bw_status_t say(bw_pump_t *pump, bw_frame_kind_t kind)
 {
     uint8_t word[BW_WORD_BYTES];
@@ -653,7 +661,7 @@ static inline bool has_load(const bw_pump_t *pump)
            atomic_load_explicit(&bw_load_samples, memory_order_relaxed) != pump->load_told;
 }
 
-/* The load goes out together with something else, so this does not flush. */
+/* Does not flush, because the load is sent along with other bytes. */
 static bw_status_t tell_load(bw_pump_t *pump)
 {
     uint8_t bytes[BW_FRAME_HEADER_BYTES + BW_LOAD_BYTES];
@@ -674,7 +682,7 @@ bool pump_send(bw_pump_t *pump, ErlIOVec *ev)
 {
     if (ev->size == 0)
         return pump_tick(pump);
-    if (ev->size > BW_FRAME_MAX_BYTES) { /* the header could not hold its length */
+    if (ev->size > BW_FRAME_MAX_BYTES) { /* the length would not fit in the header */
         pump->reason = "beamway_frame_too_large";
         return false;
     }
@@ -708,8 +716,8 @@ void pump_begin_session(bw_pump_t *pump, uint64_t limit)
     pump->session.limit = limit;
 }
 
-/* A word may overtake waiting frames, but this one must follow all units, so it is sent only if
- * nothing waits. */
+/* A word may overtake queued frames, but this one must follow all units, so it is sent only if
+ * nothing is queued. */
 bool pump_rest(bw_pump_t *pump)
 {
     const bw_session_t *session = &pump->session;
@@ -738,7 +746,7 @@ void pump_say_end(bw_pump_t *pump)
         (void)say(pump, BW_FRAME_END);
 }
 
-/* ---- a peer that takes nothing ---- */
+/* ---- watching for a stalled peer ---- */
 
 bool pump_begins_watch(bw_pump_t *pump)
 {
@@ -773,7 +781,7 @@ bool pump_answer(bw_pump_t *pump, uint64_t key, bw_answer_t answer, bool *is_hel
     return pump_drain_queue(pump);
 }
 
-/* ---- begin and end ---- */
+/* ---- initialization and cleanup ---- */
 
 bool pump_defer(bw_pump_t *pump)
 {
@@ -794,7 +802,7 @@ void pump_be_packets(bw_pump_t *pump)
 
 void pump_start_frames(bw_pump_t *pump)
 {
-    /* Where both sides see one ring, its reader reports room byte by byte; elsewhere half a ring at
+    /* If both sides share the ring, the reader reports room byte by byte, otherwise half a ring at
      * a time. */
     pump->window = pump->link->ops->caps & BW_CAP_SHARED_RINGS
                        ? bw_least(WINDOW_BYTES, pump->half_ring)

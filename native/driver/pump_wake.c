@@ -2,10 +2,10 @@
 #include "between.h"
 #include "pump_inside.h"
 
-/* How often within one call a peer may publish between our read and our arming. */
+/* How many times one call retries if the peer publishes between our read and our arming. */
 #define ROUNDS 4
 
-/* A point in the stream of input, from which the rule for looking counts frames and bytes. */
+/* A position in the input, from which the spin policy counts frames and bytes. */
 typedef struct {
     uint64_t frames, bytes;
 } mark_t;
@@ -20,21 +20,21 @@ static uint32_t load_since(const bw_pump_t *pump, mark_t before)
     return bw_spin_load(pump->frames_in - before.frames, pump->bytes_read - before.bytes);
 }
 
-/* Reading since the mark has emptied the ring. */
+/* Updates the spin policy: the frames since the mark have been read and the ring is now empty. */
 static void learn(bw_pump_t *pump, mark_t before)
 {
     if (pump->spin.budget_us > 0 && pump->frames_in != before.frames)
         bw_spin_learn(&pump->spin, bw_now_us(), load_since(pump, before));
 }
 
-/* The link is armed, so a peer that closes from now on rings, and one that has already closed is
- * noticed here. */
+/* The link is armed, so if the peer closes from now on, it rings; if it has already closed, this
+ * notices it. */
 static wake_result_t asleep(bw_pump_t *pump)
 {
     return pump->link->ops->is_finished(pump->link) ? WAKE_FINISHED : WAKE_ASLEEP;
 }
 
-/* Ends a round of looking: either the link is armed or the poller comes at once. */
+/* Ends a round of spinning: either the link gets armed or the poller calls again at once. */
 static wake_result_t arm_or_wake(bw_pump_t *pump)
 {
     bw_status_t status = pump->link->ops->arm_read(pump->link);
@@ -55,8 +55,9 @@ static void change_polling(bw_pump_t *pump, int mode, int on)
         pump->polls ^= mode;
 }
 
-/* The port reads a connection even when it is not armed. The exceptions are that it looks anyway,
- * or that a fault leaves bytes in it which would make the poller call again and again. */
+/* A connection is polled for input even if it is not armed. The exceptions are that the poller is
+ * spinning anyway, or that a fault leaves bytes in the connection, which would make the poller call
+ * again and again. */
 void pump_poll(bw_pump_t *pump)
 {
     const bw_carrier_t *ops = pump->link->ops;
@@ -74,7 +75,7 @@ void pump_poll(bw_pump_t *pump)
     change_polling(pump, pump->polls & ~wanted, 0);
 }
 
-/* Nothing is armed yet, so the port has to come back and look. */
+/* Nothing is armed yet, so the port must be called again to check for input. */
 bool pump_begin_polling(bw_pump_t *pump)
 {
     change_polling(pump, ERL_DRV_USE | ERL_DRV_READ, 1);
@@ -100,12 +101,12 @@ void pump_detach(bw_pump_t *pump)
 
 bool pump_attach(bw_pump_t *pump, bw_link_t *link, uint64_t position)
 {
-    /* Staged bytes wait behind those that are sent again. */
+    /* Staged bytes must be queued after the bytes that are sent again. */
     if (!pump_flush(pump) || !bw_session_resume(&pump->session, &pump->under_way, position))
         return false;
     pump->link = link;
     link->ops->defer(link);
-    /* The peer has been told over this connection how far this side has read. */
+    /* When this connection was set up, the peer was told how far this side has read. */
     pump->session.told = pump->bytes_read;
     return true;
 }
@@ -116,7 +117,7 @@ void pump_replace(bw_pump_t *pump, bw_link_t *faulty)
     pump->is_faulty = true;
 }
 
-/* Must follow anything that has read. */
+/* Acknowledges if enough has been read. Must be called after anything that reads. */
 static wake_result_t acknowledge(bw_pump_t *pump, wake_result_t result)
 {
     return result != WAKE_FAILED && pump_untold(pump) >= BW_SESSION_ACK_BYTES &&
@@ -127,12 +128,12 @@ static wake_result_t acknowledge(bw_pump_t *pump, wake_result_t result)
 
 /* ---- rounds ---- */
 
-/* Reads until the ring is empty and armed. `readable` says that the descriptor is readable, which
- * it is until it is cleared. */
+/* Reads until the ring is empty and armed. `readable` means that the descriptor is readable, which
+ * it remains until it is cleared. */
 static wake_result_t drain_and_arm(bw_pump_t *pump, bool readable)
 {
     mark_t before = mark(pump);
-    budget_t budget = full_budget(); /* for all rounds together */
+    budget_t budget = full_budget(); /* shared by all rounds */
 
     pump->spinning = false;
     for (int round = 0; round < ROUNDS; round++) {
@@ -161,11 +162,11 @@ static wake_result_t drain_and_arm(bw_pump_t *pump, bool readable)
         if (status == BW_CORRUPT)
             return WAKE_FAILED;
     }
-    /* Others run before the descriptor is polled again, and the room that came with this doorbell
-     * must not wait for them. */
+    /* Other ports run before the descriptor is polled again, and the room that this doorbell
+     * announced must be used before that. */
     if (pump_has_output(pump) && !pump_drain_queue(pump))
         return WAKE_FAILED;
-    /* Reading the kernel's bytes may also have cleared the descriptor. */
+    /* Reading from the kernel may also have cleared the descriptor. */
     if (!readable || pump->link->ops->caps & BW_CAP_KERNEL_BUFFERS)
         pump_come_back(pump);
     return WAKE_ASLEEP;
@@ -201,14 +202,14 @@ static wake_result_t look(bw_pump_t *pump)
     mark_t before = mark(pump);
     pump_result_t result;
 
-    if (!pump->spinning) /* the poller came for room in the meantime, and has armed */
+    if (!pump->spinning) /* in the meantime, the poller called for room and armed the link */
         return WAKE_ASLEEP;
-    if (!pump_flush(pump)) /* what was sent before looking began */
+    if (!pump_flush(pump)) /* bytes that were committed before spinning began */
         return WAKE_FAILED;
     result = pump_receive(pump);
     if (result == PUMP_FAILED)
         return WAKE_FAILED;
-    /* A word of the peer makes room, and nothing else reports that. */
+    /* An acknowledgement from the peer may have made room, which nothing else reports. */
     if (pump->session.is_on && pump_has_output(pump) && !pump_drain_queue(pump))
         return WAKE_FAILED;
     if (result == PUMP_MORE)

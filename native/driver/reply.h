@@ -12,8 +12,8 @@
 #define REPLY_LATER 2
 
 /*
- * What a command of the driver replies: a 0 byte and the result, or a 1 byte and the reason as
- * text, or REPLY_LATER (job.h). A reply that is too long is cut off.
+ * The reply to a driver command: a 0 byte and the result, or a 1 byte and the reason as text, or
+ * REPLY_LATER (job.h). A reply that is too long is truncated.
  */
 typedef struct {
     size_t len;

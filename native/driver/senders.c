@@ -38,8 +38,8 @@ static void tell_of_change(senders_t *self, const bw_sender_change_t *change)
         tell(self, other, sizeof other / sizeof *other);
 }
 
-/* The keeper holds senders that have filled the link on their own, and also watches a peer for
- * which much waits. */
+/* Reports senders that have filled the link on their own, which the keeper then holds. Also asks
+ * the keeper to watch the peer if many bytes are queued for it. */
 void senders_tell_all(senders_t *self)
 {
     ErlDrvTermData watch[] = {ERL_DRV_ATOM, self->watch_atom};
@@ -73,7 +73,7 @@ static bool answer(senders_t *self, const char *data, size_t len, reply_t *reply
     return true;
 }
 
-/* Without memory for its class, a process stays normal. */
+/* If out of memory, a process remains in the normal class. */
 static bool set_classes(senders_t *self, const char *data, size_t len)
 {
     if (len % CLASS_BYTES != 0)

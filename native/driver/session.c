@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "session.h"
 
-/* The chunk is reused once nobody refers to the part that was sent. */
+/* Reuses the chunk once there are no more references to its sent part. */
 static void reuse_chunk(bw_session_t *session)
 {
     if (session->chunk && session->staged == session->end &&
@@ -44,7 +44,7 @@ uint8_t *bw_session_gap(bw_session_t *session, size_t size)
     return session->chunk ? (uint8_t *)session->chunk->orig_bytes + session->end : NULL;
 }
 
-/* The new bytes follow directly on those that were sent last. */
+/* Appends the new bytes to the last retained frame if they directly follow it. */
 static bool extend_last(bw_session_t *session, size_t bytes)
 {
     bw_pending_t *last = session->kept.first ? session->kept.last : NULL;
@@ -87,7 +87,7 @@ bw_pending_t *bw_session_rest(bw_session_t *session)
     return rest;
 }
 
-/* The peer has everything before `arrived`, and nobody else refers to it. */
+/* Frees the bytes before `arrived`, which the peer has and nothing else refers to. */
 static void forget(bw_session_t *session)
 {
     session->from += bw_pending_drop(&session->kept, session->out.arrived - session->from);

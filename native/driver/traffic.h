@@ -6,15 +6,15 @@
 #include <stdint.h>
 
 /*
- * Finds the processes that have sent most over a link, with a fixed number of counters ("space
+ * Finds the processes that have sent the most over a link, using a fixed number of counters ("space
  * saving": Metwally, Agrawal, El Abbadi, Efficient Computation of Frequent and Top-k Elements in
- * Data Streams, 2005). A process without a counter takes over the smallest one, and `before` is
- * what that counter had then, so the process itself has sent between bytes - before and bytes.
+ * Data Streams, 2005). A process without a counter takes over the one with the lowest value and
+ * saves that value in `before`, so the process itself has sent between bytes - before and bytes.
  *
- * Every fragment is counted. Of other frames the sender is read only about once in 16 KB, and that
- * frame counts for all since the last sample, so a sender is found in proportion to its share of
- * the bytes. The distance to the next sample is random, because with a fixed one some of the
- * senders that take turns might never be sampled.
+ * Every fragment is counted. For other frames, the sender is read only about once per 16 KB, and
+ * the sampled frame is charged with all bytes since the last sample, so each sender is found in
+ * proportion to its share of the bytes. The distance to the next sample is random, because with a
+ * fixed distance, some of several senders that take turns might never be sampled.
  */
 #define TRAFFIC_SENDERS 32
 #define TRAFFIC_SAMPLE_BYTES (16 * 1024)
@@ -30,11 +30,11 @@ typedef struct {
 
 void traffic_count(traffic_t *traffic, uint64_t pid, uint64_t bytes);
 
-/* Returns the distance to the next sample: half of TRAFFIC_SAMPLE_BYTES to one and a half. */
+/* Returns the distance to the next sample: between 0.5 and 1.5 times TRAFFIC_SAMPLE_BYTES. */
 uint64_t traffic_next(traffic_t *traffic);
 
-/* For a frame that is not a fragment. A result other than 0 is the number of bytes to count for its
- * sender, if that can be read. */
+/* Called for each frame that is not a fragment. If the result is not 0, the caller should charge
+ * that many bytes to the sender of this frame, if the sender can be read. */
 static inline uint64_t traffic_sample(traffic_t *traffic, uint64_t bytes)
 {
     uint64_t all = traffic->unsampled += bytes;

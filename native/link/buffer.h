@@ -12,20 +12,21 @@
 #include "trim.h"
 #include "twice.h"
 
-/* How much memory an idle buffer keeps: one page on most machines. */
+/* How much memory an idle buffer retains: one page on most machines. */
 #define BW_BUFFER_KEPT_BYTES 4096u
 
 /*
- * A ring of this process alone, for a carrier whose bytes go through the kernel. It holds the bytes
- * from `tail` to `head`, which are positions as in ring.h. Whenever it is empty, the next byte goes
- * to its beginning, so a few bytes at a time need little memory, which it keeps.
+ * A ring that is private to this process, for a carrier whose bytes go through the kernel. It holds
+ * the bytes from `tail` to `head`, which are positions as in ring.h. Whenever it is empty, the next
+ * byte is written to its beginning, so if only a few bytes are buffered at a time, it keeps reusing
+ * the same small piece of memory.
  */
 typedef struct {
-    uint8_t *data; /* mapped twice in a row; NULL if there is none */
+    uint8_t *data; /* mapped twice in a row; NULL if not mapped */
     uint64_t size;
     uint64_t head, tail;
     uint64_t origin; /* the position of data[0] */
-    uint64_t used;   /* how many bytes from its beginning may have memory */
+    uint64_t used;   /* how many bytes from its beginning may be backed by memory */
 } bw_buffer_t;
 
 static inline uint64_t bw_buffer_fill(const bw_buffer_t *buffer)
@@ -43,8 +44,8 @@ static inline uint8_t *bw_buffer_place(const bw_buffer_t *buffer, uint64_t posit
     return buffer->data + ((position - buffer->origin) & (buffer->size - 1));
 }
 
-/* Returns how much has memory, counting also what was used before the ring was last at its
- * beginning. */
+/* Returns how many bytes may be backed by memory, including those used before the ring was last
+ * rewound. */
 static inline uint64_t bw_buffer_used(const bw_buffer_t *buffer)
 {
     uint64_t since = bw_least(buffer->head - buffer->origin, buffer->size);
@@ -52,7 +53,7 @@ static inline uint64_t bw_buffer_used(const bw_buffer_t *buffer)
     return since > buffer->used ? since : buffer->used;
 }
 
-/* Puts an empty buffer back to its beginning. */
+/* Rewinds the buffer to its beginning if it is empty. */
 static inline void bw_buffer_rewind(bw_buffer_t *buffer)
 {
     if (bw_buffer_fill(buffer) > 0)
@@ -61,7 +62,7 @@ static inline void bw_buffer_rewind(bw_buffer_t *buffer)
     buffer->origin = buffer->head;
 }
 
-/* The bytes in the buffer, and the room in it. */
+/* Return the readable bytes in the buffer, and the free space. */
 static inline bw_span_t bw_buffer_span(const bw_buffer_t *buffer)
 {
     return (bw_span_t){.base = bw_buffer_place(buffer, buffer->tail),
@@ -75,7 +76,7 @@ static inline bw_span_t bw_buffer_gap(bw_buffer_t *buffer)
                        .len = bw_buffer_room(buffer)};
 }
 
-/* Counts `n` bytes that go past an empty buffer. */
+/* Advances the positions by `n` bytes that bypass the buffer, which must be empty. */
 static inline void bw_buffer_skip(bw_buffer_t *buffer, size_t n)
 {
     buffer->head += n;
@@ -83,8 +84,8 @@ static inline void bw_buffer_skip(bw_buffer_t *buffer, size_t n)
     buffer->origin += n;
 }
 
-/* Undoes every put whose bytes are still in the buffer. The bytes stay where they are until the
- * next put. */
+/* Removes all bytes from the buffer as if they had never been put there. They remain readable in
+ * place until the next put. */
 static inline void bw_buffer_drop(bw_buffer_t *buffer)
 {
     buffer->used = bw_buffer_used(buffer);
@@ -112,7 +113,7 @@ static inline size_t bw_buffer_get(bw_buffer_t *buffer, void *to, size_t most)
     return n;
 }
 
-/* Makes an empty buffer; `size` is a valid ring size. */
+/* Creates an empty buffer; `size` is a valid ring size. */
 static inline bw_status_t bw_buffer_make(bw_buffer_t *buffer_p, const char *name, uint64_t size,
                                          bw_error_t *error_p)
 {
@@ -122,13 +123,13 @@ static inline bw_status_t bw_buffer_make(bw_buffer_t *buffer_p, const char *name
     return buffer_p->data ? BW_OK : bw_fail_system(error_p, step, errno);
 }
 
-/* Returns whether trim can give memory back. */
+/* Returns whether bw_buffer_trim can give memory back. */
 static inline bool bw_buffer_has_spare(const bw_buffer_t *buffer)
 {
     return bw_buffer_used(buffer) > BW_BUFFER_KEPT_BYTES;
 }
 
-/* Like `trim` of link.h: gives memory back from the end on, except the first page. */
+/* Like `trim` in link.h: gives memory back, starting from the end, except the first page. */
 static inline bool bw_buffer_trim(bw_buffer_t *buffer)
 {
     uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), least, from;
@@ -150,7 +151,7 @@ static inline bool bw_buffer_trim(bw_buffer_t *buffer)
     return from > least;
 }
 
-/* Hands over the buffer's memory, for a bw_leftover_t. */
+/* Transfers ownership of the buffer's memory, for a bw_leftover_t. */
 static inline struct iovec bw_buffer_take(bw_buffer_t *buffer)
 {
     struct iovec map = {.iov_base = buffer->data, .iov_len = 2 * buffer->size};

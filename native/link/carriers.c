@@ -16,8 +16,8 @@ const bw_carrier_t *bw_carrier_named(const char *kind)
     return NULL;
 }
 
-/* The carriers that were loaded, one entry per file. Entries are added at the front and are never
- * changed or removed. */
+/* The list of loaded carriers, with one entry per file. Entries are added at the front and never
+ * changed or removed, so it can be read without a lock. */
 typedef struct entry {
     struct entry *next;
     const bw_carrier_t *carrier;
@@ -35,8 +35,8 @@ const bw_carrier_t *bw_carrier_loaded(const char *file, size_t len)
     return NULL;
 }
 
-/* Two threads may add the same file, which does no harm. Without memory for the entry, the file is
- * loaded again the next time. */
+/* Two threads may add the same file, which is harmless. If there is no memory for the entry, the
+ * file is loaded again the next time. */
 static void remember(const char *file, const bw_carrier_t *carrier)
 {
     size_t len = strlen(file);
@@ -74,7 +74,7 @@ const bw_carrier_t *bw_carrier_load(const char *file, char text[BW_TEXT_BYTES])
         bw_error_text(&error, text, BW_TEXT_BYTES);
     else
         remember(file, carrier);
-    /* A static table of the library, which stays loaded. */
+    /* This is a static table in the library, which stays loaded. */
     /* cppcheck-suppress returnDanglingLifetime */
     return carrier;
 }

@@ -4,12 +4,12 @@
 
 #include "link.h"
 
-/* Further carriers that only test programs have: native/test/test.mk. */
+/* Additional carriers that exist only in test programs, see native/test/test.mk. */
 #ifndef BW_TEST_CARRIERS
 #define BW_TEST_CARRIERS(X)
 #endif
 
-/* The built-in carriers, one per line. The folder link/KIND defines the table of each. */
+/* The built-in carriers, one per line. Each table is defined in the directory link/KIND. */
 #define BW_CARRIERS(X)                                                                             \
     X(bw_shm_carrier)                                                                              \
     X(bw_tcp_carrier)                                                                              \
@@ -20,8 +20,8 @@ BW_CARRIERS(BW_DECLARE_CARRIER)
 #define BW_ADDRESS_OF(carrier) &carrier,
 
 /* The other carriers are shared objects that export this function. It returns the table, or NULL
- * with *error_p set if the host cannot have such links or the object has another version. Any
- * thread may call it. */
+ * with *error_p set if the host does not support such links or the object has a different version.
+ * Any thread may call it. */
 #define BW_CARRIER_VERSION 6
 #define BW_CARRIER_SYMBOL "bw_carrier"
 typedef const bw_carrier_t *bw_carrier_fn(uint32_t version, bw_error_t *error_p);
@@ -34,8 +34,8 @@ const bw_carrier_t *bw_carrier_named(const char *kind);
  * milliseconds. Any thread may call it. */
 const bw_carrier_t *bw_carrier_load(const char *file, char text[BW_TEXT_BYTES]);
 
-/* Returns what bw_carrier_load returned for that file, whose name has `len` bytes, or NULL if this
- * process has not loaded it yet. Any thread may call this, and it does not wait. */
+/* Returns what bw_carrier_load returned for that file, or NULL if this process has not loaded it
+ * yet. The file name is `len` bytes long. Any thread may call this, and it does not block. */
 const bw_carrier_t *bw_carrier_loaded(const char *file, size_t len);
 
 #endif

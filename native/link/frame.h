@@ -14,8 +14,8 @@
  * header first.
  *
  * The header is in the host's byte order, because both ends are on the same host or agreed on the
- * order at set-up. The bytes come from the peer, so bw_frame_parse copies the header before it
- * checks it.
+ * byte order during setup. The bytes come from the peer, so bw_frame_parse copies the header before
+ * it checks it.
  */
 
 #define BW_FRAME_HEADER_BYTES 8u
@@ -24,18 +24,18 @@
 #define BW_LOAD_BYTES 8u
 
 typedef enum {
-    BW_FRAME_DATA = 1, /* one packet of the distribution protocol, not empty */
-    BW_FRAME_TICK = 2, /* a sign of life: no payload, or on a ring the 8 bytes of BW_FRAME_LOAD */
+    BW_FRAME_DATA = 1, /* one non-empty packet of the distribution protocol */
+    BW_FRAME_TICK = 2, /* a keepalive: no payload, or on a ring the 8 bytes of BW_FRAME_LOAD */
     BW_FRAME_ACK = 3,  /* 8 bytes: how far this side has read */
-    BW_FRAME_END = 4,  /* 8 bytes without a meaning: this side ends the link */
-    BW_FRAME_LOAD = 5, /* 8 bytes: how loaded this side is (driver/load.h) */
+    BW_FRAME_END = 4,  /* 8 meaningless bytes: this side is closing the link */
+    BW_FRAME_LOAD = 5, /* 8 bytes: the load of this side (driver/load.h) */
     BW_FRAME_UNIT = 6  /* 8 bytes: compressed packets follow (driver/packing.h) */
 } bw_frame_kind_t;
 
 typedef enum {
     BW_FRAME_SHORT,  /* the header is incomplete */
     BW_FRAME_PART,   /* the header is valid, the payload is incomplete */
-    BW_FRAME_WHOLE,  /* header, payload and padding have come */
+    BW_FRAME_WHOLE,  /* header, payload and padding have arrived */
     BW_FRAME_CORRUPT /* no correct peer writes this */
 } bw_frame_state_t;
 
@@ -70,7 +70,7 @@ static inline bw_frame_state_t bw_frame_parse(const uint8_t *at, size_t avail, b
 
     if (avail < BW_FRAME_HEADER_BYTES)
         return BW_FRAME_SHORT;
-    /* volatile: the compiler must not read the peer's memory a second time */
+    /* volatile, so that the compiler cannot read the peer's memory twice */
     for (size_t i = 0; i < BW_FRAME_HEADER_BYTES; i++)
         header[i] = ((const volatile uint8_t *)at)[i];
     memcpy(&len, header, 4);
@@ -88,8 +88,8 @@ static inline bw_frame_state_t bw_frame_parse(const uint8_t *at, size_t avail, b
 }
 
 /*
- * Packets, as every Erlang node sends them over TCP: 4 bytes of length in network order and the
- * payload. An empty packet is a tick.
+ * Packets in the format that every Erlang node uses over TCP: a 4-byte length in network order,
+ * followed by the payload. An empty packet is a tick.
  */
 #define BW_PACKET_HEADER_BYTES 4u
 
@@ -111,8 +111,8 @@ static inline bw_frame_state_t bw_packet_parse(const uint8_t *at, size_t avail, 
 }
 
 /*
- * Packets between two nodes whose link outlives its connections (driver/session.h). Lengths that no
- * packet has introduce a word from one side to the other, which has 8 bytes in network order.
+ * Packets between two nodes whose link outlives its connections (driver/session.h). A length that
+ * is impossible for a packet introduces a word, a control message of 8 bytes in network order.
  */
 #define BW_WORD_BYTES 12u
 #define BW_WORD_MASK 0xFFFFFF00u

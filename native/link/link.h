@@ -12,14 +12,14 @@
 #include "status.h"
 
 /*
- * A link joins exactly two endpoints with two one-way byte streams. Each carrier (a folder here)
- * fills one bw_carrier_t, which says how a link is made and what can be done with it. A user of a
+ * A link connects exactly two endpoints with two one-way byte streams. Each carrier (a subdirectory
+ * here) provides one bw_carrier_t, a table of functions to set up a link and to use it. A user of a
  * link sees only that table; carriers.h lists the tables.
  *
  * One side listens, and sends its report to the other over a channel that is already authenticated.
  * The other side connects. Both step until their reports say BW_LINKED.
  *
- * Nothing here blocks, except probe, close without `left_p`, and listen as BW_CAP_FILES says. All
+ * Nothing here blocks, except probe, close without `left_p`, and listen if BW_CAP_FILES is set. All
  * calls on one link are made by one thread at a time (in the driver: under the port lock); calls on
  * different links may be made at the same time. Before BW_LINKED only step, fd and close may be
  * called. After BW_CORRUPT or BW_SYSTEM only stats, reason and close may be called.
@@ -28,22 +28,22 @@ typedef struct bw_link bw_link_t;
 
 /* The properties of a carrier, which are the same at both ends. */
 enum {
-    /* Both ends see the same rings, so what a process has committed can be read even if it has
-     * died. */
+    /* Both ends map the same rings, so bytes that a process has committed can be read even after it
+     * has died. */
     BW_CAP_SHARED_RINGS = 1,
-    /* The death of the peer's process ends the link. Without this, something outside the link must
-     * report it. */
+    /* The link detects that the peer's process has died. Without this, something outside the link
+     * must report it. */
     BW_CAP_TELLS_DEATH = 2,
-    /* Bytes that the peer's kernel has taken are no longer unreleased. That they were read is known
-     * only once the peer has ended its stream. */
+    /* Bytes count as released once the peer's kernel has received them. Whether they were read is
+     * not known until the peer has ended its stream. */
     BW_CAP_KERNEL_BUFFERS = 4,
-    /* A thread of this process sends, so the last bytes are lost if the process ends at once. */
+    /* A background thread sends, so the last bytes are lost if the process exits immediately. */
     BW_CAP_BACKGROUND = 8,
-    /* connect returns a linked link, and has sent the listener everything that it needs. So nobody
-     * has to wait for fd before BW_LINKED, and a listener whose step finds no peer reports that in
-     * `text`. */
+    /* connect returns a link that is already BW_LINKED, and has sent the listener everything that
+     * it needs. So there is no need to wait for fd before BW_LINKED, and a listener whose step
+     * finds no peer reports that in `text`. */
     BW_CAP_IMMEDIATE = 16,
-    /* listen with a place (`at`) uses a file system, which may block. */
+    /* listen accesses a file system if `at` is given, which may block. */
     BW_CAP_FILES = 32
 };
 
@@ -53,17 +53,17 @@ enum {
 #define BW_DEVICE_BYTES 64
 #define BW_TEXT_BYTES 256
 
-/* What listen or connect is asked for. It is copied. */
+/* The arguments of listen or connect, which are copied. */
 typedef struct {
-    const uint8_t *at; /* where, in the format that the carrier's header documents */
+    const uint8_t *at; /* the place, in a format documented in the carrier's header */
     size_t at_len;
-    uint64_t ring_bytes;           /* of each way: a valid size (connect), the maximum (listen) */
-    uint8_t token[BW_TOKEN_BYTES]; /* for connect: the listener's */
-    uint32_t timeout_ms;           /* for connect, unless BW_CAP_IMMEDIATE */
+    uint64_t ring_bytes; /* for each direction: a valid size (connect), the maximum (listen) */
+    uint8_t token[BW_TOKEN_BYTES]; /* for connect: the token in the listener's report */
+    uint32_t timeout_ms;           /* for connect; not used with BW_CAP_IMMEDIATE */
 } bw_order_t;
 
 typedef enum {
-    BW_WORKING,   /* no news: wait for `fd` */
+    BW_WORKING,   /* nothing new: wait for `fd` */
     BW_LISTENING, /* the report can be sent to the peer */
     BW_LINKED,    /* both sides can use the link */
     BW_FAILED     /* only close may be called */
@@ -71,139 +71,143 @@ typedef enum {
 
 typedef struct {
     bw_state_t state;
-    uint8_t token[BW_TOKEN_BYTES];   /* LISTENING; secret, only for the peer */
-    uint8_t address[BW_ADDRESS_MAX]; /* LISTENING: for the peer, in the carrier's format */
+    uint8_t token[BW_TOKEN_BYTES];   /* LISTENING: a secret to send only to the peer */
+    uint8_t address[BW_ADDRESS_MAX]; /* LISTENING: to send to the peer, in the carrier's format */
     size_t address_len;
     char device[BW_DEVICE_BYTES]; /* LISTENING, LINKED: "" if no particular device is used */
     bw_status_t status;           /* FAILED: REFUSED, LIMIT or SYSTEM */
-    char text[BW_TEXT_BYTES];     /* FAILED: why, and what to do. LISTENING: why nobody has been let
-                                     in, if that is known */
+    char text[BW_TEXT_BYTES];     /* FAILED: why, and what to do. LISTENING: why no peer has been
+                                     accepted, if known */
 } bw_report_t;
 
 typedef struct {
     uint64_t bytes_in, bytes_out;         /* released, committed */
-    uint64_t doorbells_in, doorbells_out; /* answered, rung; each is a system call */
+    uint64_t doorbells_in, doorbells_out; /* received, rung; each is a system call */
     uint64_t stalls;                      /* how often the producer armed for room */
-    uint64_t ring_bytes;                  /* of one direction */
+    uint64_t ring_bytes;                  /* size of the ring for each direction */
     uint64_t fill_in, fill_out;           /* bytes in the rings now */
     uint64_t unreleased; /* committed bytes that the peer is not known to have taken */
-    /* Of a TCP connection, from its kernel; otherwise 0. */
+    /* Statistics of the TCP connection from the kernel; 0 for other carriers. */
     uint64_t rtt_us, window_bytes; /* round trip, congestion window */
-    uint64_t least_rtt_us;         /* the shortest recent round trip; 0: not known */
+    uint64_t least_rtt_us;         /* the shortest recent round trip; 0 if not known */
     uint64_t retransmits;          /* segments that were sent again */
-    uint64_t unanswered;           /* how often the same segment was sent again without an answer */
-    uint64_t ack_ms;               /* since the peer's kernel last acknowledged anything */
-    uint64_t kernel_bytes;         /* bytes that are not acknowledged yet */
+    uint64_t unanswered;   /* consecutive retransmissions of the same segment without a response */
+    uint64_t ack_ms;       /* time since the peer's kernel last acknowledged anything */
+    uint64_t kernel_bytes; /* bytes that are not acknowledged yet */
 } bw_link_stats_t;
 
-/* What remains of a closed link. */
+/* The resources that remain of a closed link. */
 typedef struct {
     int fd;              /* the polled descriptor */
-    int socket;          /* has much unread to discard, or has yet to take `unsent`; -1: none */
+    int socket;          /* has many unread bytes to discard, or `unsent` to send; -1 if none */
     struct iovec map[3]; /* mapped memory; iov_base is NULL if there is none */
-    struct iovec unsent; /* in one of the maps: bytes to send over the socket first */
+    struct iovec unsent; /* bytes in one of the maps that must first be sent over the socket */
 } bw_leftover_t;
 
-/* Frees everything except `fd`, which takes some 100 ms for a link with rings of a gigabyte. The
- * unsent bytes go out first, until the peer has taken none of them for BW_LEFTOVER_QUIET_MS or
+/* Frees everything except `fd`, which takes about 100 ms for a link with gigabyte rings. First it
+ * sends the unsent bytes, until the peer has taken none of them for BW_LEFTOVER_QUIET_MS or until
  * BW_LEFTOVER_MS have passed. Any thread may call this. */
 #define BW_LEFTOVER_QUIET_MS 1000
 #define BW_LEFTOVER_MS 4000
 void bw_leftover_free(bw_leftover_t *leftover);
 
-/* Does the same for a caller that could not do it earlier: both times began waited_ms ago. */
+/* Like bw_leftover_free, for a caller that was delayed: both time limits started waited_ms ago. */
 void bw_leftover_free_late(bw_leftover_t *leftover, int64_t waited_ms);
 
-/* The end of a carrier's `close`: hands the leftover to the caller or, if `left_p` is NULL, frees
- * it and closes `fd`. */
+/* The last step of a carrier's `close`: passes the leftover to the caller or, if `left_p` is NULL,
+ * frees it and closes `fd`. */
 void bw_leftover_give(bw_leftover_t *leftover, bw_leftover_t *left_p);
 
-/* For carriers. Discards the bytes that a socket holds, 0.5 MB per round. Returns true if there may
- * be more. */
+/* For carriers. Discards unread bytes from a socket, 0.5 MB per round. Returns true if there may be
+ * more. */
 bool bw_discard(int socket, int rounds);
 
 typedef struct {
     const char *kind; /* one word */
     unsigned caps;    /* BW_CAP_... */
 
-    /* ---- how a link comes to be ---- */
+    /* ---- link setup ---- */
 
-    /* Returns whether this host can have such links with rings of that valid size: BW_OK, or
-     * *error_p has the reason. Any thread may call it. It takes up to some milliseconds. */
+    /* Checks whether this host supports such links with rings of that size, which must be valid.
+     * Returns BW_OK, or sets *error_p to the reason. Any thread may call it. It may take some
+     * milliseconds. */
     bw_status_t (*probe)(uint64_t ring_bytes, bw_error_t *error_p);
-    /* Begin to make a link. With BW_OK they set *link_p, which the caller must close. After an
+    /* Start setting up a link. On BW_OK, *link_p is the link, which the caller must close. After an
      * error (INVALID, REFUSED, LIMIT, SYSTEM) there is nothing to close, and *error_p has the
      * reason. */
     bw_status_t (*listen)(const bw_order_t *order, bw_link_t **link_p, bw_error_t *error_p);
     bw_status_t (*connect)(const bw_order_t *order, bw_link_t **link_p, bw_error_t *error_p);
-    /* Makes `fd` quiet and reports how far the link has come. */
+    /* Clears the event on `fd` and reports the progress of the setup. */
     void (*step)(bw_link_t *link, bw_report_t *report_p);
 
-    /* NULL unless the link carries bytes of any form, as it does for packets. Puts back bytes that
-     * somebody read from the stream before the link was made; they are read first. Must be called
-     * before the first peek. */
+    /* NULL unless the link can carry arbitrary bytes, as is needed for packets. Puts back bytes
+     * that were read from the stream before the link was set up; they are read first. Must be
+     * called before the first peek. */
     bw_status_t (*put_back)(bw_link_t *link, const void *bytes, size_t len, bw_error_t *error_p);
 
-    /* ---- a link ---- */
+    /* ---- using a link ---- */
 
-    /* Returns contiguous writable bytes, if possible `want` or more: BW_OK, BW_AGAIN,
+    /* Finds contiguous writable bytes, if possible `want` or more. Returns BW_OK, BW_AGAIN or
      * BW_CORRUPT. */
     bw_status_t (*reserve)(bw_link_t *link, size_t want, bw_span_t *span_p);
-    /* Publishes the first n bytes of the reserved span and rings if the peer sleeps. */
+    /* Publishes the first n bytes of the reserved span and rings the doorbell if the peer
+     * sleeps. */
     void (*commit)(bw_link_t *link, size_t n);
-    /* All three are NULL if commit does everything. After `defer` a commit costs no system call.
-     * The peer hears of it with the next flush, if one is needed, and at the latest when the link
-     * is closed. Bytes that the system does not take at that flush are in *rest_p until the next
-     * reserve, and belong to the caller. */
+    /* All three are NULL if commit does everything. After `defer`, a commit makes no system call.
+     * The peer is notified by the next flush, if one is needed, and at the latest when the link is
+     * closed. Bytes that the system does not accept during that flush are returned in *rest_p, and
+     * then the caller is responsible for them; they remain valid until the next reserve. */
     void (*defer)(bw_link_t *link);
     bool (*needs_flush)(const bw_link_t *link);
     void (*flush)(bw_link_t *link, bw_span_t *rest_p);
-    /* Returns contiguous readable bytes: BW_OK, BW_AGAIN, BW_CORRUPT. */
+    /* Finds contiguous readable bytes. Returns BW_OK, BW_AGAIN or BW_CORRUPT. */
     bw_status_t (*peek)(bw_link_t *link, bw_span_t *span_p);
-    /* Frees the first n bytes of the peeked span and rings if the peer waits for that room. */
+    /* Frees the first n bytes of the peeked span and rings the doorbell if the peer waits for that
+     * room. */
     void (*release)(bw_link_t *link, size_t n);
-    /* Both are NULL if the ring is the only way. `write` sends the bytes directly from where they
-     * are, after everything that was committed, as many as possible at once. BW_OK: the rest may be
-     * reserved and committed. BW_AGAIN: nothing can be sent now, and arm_write reports when
-     * something can. */
+    /* Both are NULL if bytes can only go through the ring. `write` sends as many bytes as possible
+     * without a copy, after everything that was committed. BW_OK: the rest may be reserved and
+     * committed. BW_AGAIN: nothing can be sent now; arm_write reports when that changes. */
     bw_status_t (*write)(bw_link_t *link, const struct iovec *iov, int count, size_t *taken_p);
-    /* Reads at most `most` bytes directly to where they belong. BW_OK: *got_p bytes were read; 0 if
-     * the bytes are in the ring or the link has ended, which peek then reports. BW_AGAIN: there are
-     * none, as peek would report. */
+    /* Reads at most `most` bytes directly into `to`. BW_OK: *got_p bytes were read; 0 if the bytes
+     * are in the ring or the link has ended, which peek then reports. BW_AGAIN: there are none, as
+     * peek would also report. */
     bw_status_t (*read)(bw_link_t *link, uint8_t *to, size_t most, size_t *got_p);
-    /* Ask for one wake-up on `fd`, and must be called before each wait. arm_read waits for more
-     * bytes than the last peek gave, and arm_write for `room` writable bytes. As long as the peer
-     * reads and does not close, the wake-up for room is certain if `room` is at most half the ring,
-     * or with BW_CAP_SHARED_RINGS all but 32 KB of it. BW_OK: armed. BW_AGAIN: the condition
-     * already holds, so nothing is armed. BW_CORRUPT: arm_read also returns it if the link has
-     * ended and will never have more than what was left unread of the last peek. */
+    /* Request one wake-up on `fd`; must be called before each wait. arm_read waits for more bytes
+     * than the last peek returned, and arm_write for `room` writable bytes. As long as the peer
+     * reads and does not close, the wake-up for room is guaranteed if `room` is at most half the
+     * ring, or, with BW_CAP_SHARED_RINGS, at most the size of the ring minus 32 KB. BW_OK: armed.
+     * BW_AGAIN: the condition already holds, so nothing is armed. BW_CORRUPT: arm_read also returns
+     * this if the link has ended and nothing more will arrive than the unread part of the last
+     * peek. */
     bw_status_t (*arm_read)(bw_link_t *link);
     bw_status_t (*arm_write)(bw_link_t *link, size_t room);
     /* The descriptor to poll. It belongs to the link and never changes, except that with
      * BW_CAP_IMMEDIATE there is nothing to poll before BW_LINKED. */
     int (*fd)(const bw_link_t *link);
-    /* Both are NULL if the descriptor becomes readable for everything that was armed for. Otherwise
-     * it is the connection itself, polled level-triggered. `wants` returns the events of poll(2) to
-     * poll it for: POLLIN if the link is armed for reading, POLLOUT while the connection takes
-     * nothing. The answer may change with every other call. The user passes the events that
-     * occurred to `is_ready`. */
+    /* Both are NULL if the descriptor becomes readable for every armed event. Otherwise the
+     * descriptor is the connection itself, to be polled level-triggered. `wants` returns the events
+     * of poll(2) to poll for: POLLIN if the link is armed for reading, POLLOUT while the connection
+     * takes nothing. Any other call may change them. The user passes the events that occurred to
+     * `is_ready`. */
     short (*wants)(const bw_link_t *link);
     void (*is_ready)(bw_link_t *link, short events);
-    /* Returns whether the connection takes nothing more. Then only bytes that have already arrived
-     * can be read, and after that arm_read returns BW_CORRUPT; an event need not follow. NULL or
-     * false if not known. */
+    /* Returns whether nothing more can be sent over the connection. Then only bytes that have
+     * already arrived can be read, and after that arm_read returns BW_CORRUPT; there may be no
+     * event for this. NULL or false if not known. */
     bool (*is_cut)(const bw_link_t *link);
-    /* Returns whether the peer's host has ended the stream without resetting it, at any position in
-     * it. NULL or false if not known. */
+    /* Returns whether the peer's host has closed the stream without resetting it, no matter at
+     * which position. NULL or false if not known. */
     bool (*has_hung_up)(const bw_link_t *link);
     /* Returns whether the peer's host has not answered for a while although it should have, so the
-     * path or that host is lost. NULL or false if not known. Must be asked now and then, because a
-     * connection that is the only silent one of several is given up then. */
+     * path or that host is probably down. NULL or false if not known. Must be called from time to
+     * time, because this call drops a connection that is silent while others are not. */
     bool (*is_silent)(bw_link_t *link);
-    /* Makes `fd` quiet again. For a user that does not know the events it replaces is_ready. Must
-     * be called before arm_read, never after. */
+    /* Clears the event on `fd`. A user that does not know which events occurred calls this instead
+     * of is_ready. Must be called before arm_read, never after. */
     void (*clear_event)(bw_link_t *link);
-    /* Makes `fd` readable, so that the poller comes back to this link. NULL if `wants` is not. */
+    /* Makes `fd` readable, so that the poller calls this link again. NULL if `wants` is not
+     * NULL. */
     void (*wake_self)(bw_link_t *link);
     /* Gives memory of an idle outgoing ring back to the system, one piece per call. Returns true if
      * there is more. Does nothing unless the peer has read everything. */
@@ -211,29 +215,29 @@ typedef struct {
     /* Returns whether trim may have memory to give back. NULL or true if not known. */
     bool (*has_spare)(const bw_link_t *link);
     void (*stats)(const bw_link_t *link, bw_link_stats_t *stats_p);
-    /* Returns true if the peer has closed its end in order and everything that it wrote has been
+    /* Returns true if the peer has closed its end cleanly and everything that it wrote has been
      * released. */
     bool (*is_finished)(bw_link_t *link);
-    /* Returns true if the peer's process is known to be gone, so that what can be read now is
-     * everything that it wrote. NULL or false if not known. */
+    /* Returns true if the peer's process is known to have exited, so that no more bytes can arrive
+     * than can be read now. NULL or false if not known. */
     bool (*is_orphan)(bw_link_t *link);
-    /* Leaves the connection as it is for another process that has a descriptor of it: the link must
-     * be closed next, and then sends nothing. NULL if the carrier cannot do that. */
+    /* Leaves the connection intact for another process that has a descriptor for it. The link must
+     * be closed next, which then sends nothing. NULL if the carrier cannot do that. */
     void (*leave)(bw_link_t *link);
-    /* Returns whether the peer has broken the rules, so that another connection would not help.
-     * NULL or false if not known. */
+    /* Returns whether the peer has violated the protocol, so that another connection would not
+     * help. NULL or false if not known. */
     bool (*is_corrupt)(const bw_link_t *link);
-    /* Why the link has become unusable, in a form fit for an atom; NULL if the carrier does not
-     * know. */
+    /* Returns why the link has become unusable, as text suitable for an atom, or NULL if the
+     * carrier does not know. */
     const char *(*reason)(bw_link_t *link);
-    /* Closes everything and frees the link. If `left_p` is not NULL, the caller must do the slow
-     * part of that, and must close the polled descriptor when its poller no longer uses it. */
+    /* Closes everything and frees the link. If `left_p` is not NULL, the slow part is left to the
+     * caller, which must also close the polled descriptor once its poller no longer uses it. */
     void (*close)(bw_link_t *link, bw_leftover_t *left_p);
 
-    /* ---- beside links ---- */
+    /* ---- functions without a link ---- */
 
     /* Derives a key from a password with a slow function, so that each guess at the password takes
-     * as long. Any thread may call it. Returns BW_OK, or *error_p has the reason. NULL if the
+     * just as long. Any thread may call it. Returns BW_OK, or *error_p has the reason. NULL if the
      * carrier has no cryptography. */
     bw_status_t (*derive)(const uint8_t *salt, size_t salt_len, const uint8_t *password, size_t len,
                           uint8_t key[BW_DERIVED_BYTES], bw_error_t *error_p);
@@ -243,12 +247,12 @@ struct bw_link {
     const bw_carrier_t *ops;
 };
 
-/* For poll(2): the descriptor, and the events for which the link waits now. */
+/* Returns the descriptor and the events that the link is waiting for, as input for poll(2). */
 static inline struct pollfd bw_link_polled(const bw_link_t *link)
 {
     short events = link->ops->wants ? link->ops->wants(link) : POLLIN;
 
-    /* poll would report the end of a descriptor even if it is asked for no events. */
+    /* -1, because poll would report a hangup on a descriptor even if no events are requested. */
     return (struct pollfd){.fd = events ? link->ops->fd(link) : -1, .events = events};
 }
 

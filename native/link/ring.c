@@ -28,7 +28,7 @@ void bw_rx_attach(bw_rx_t *rx, bw_ring_shared_t *shared, const uint8_t *data, ui
 }
 
 /* Accepts the peer's tail if it is between the last known one and our head, because it cannot go
- * back, and the consumer cannot free what was never written. */
+ * backward, and the consumer cannot free bytes that were never written. */
 static bool tx_refresh(bw_tx_t *tx)
 {
     uint64_t tail = atomic_load(&tx->shared->tail);
@@ -78,7 +78,8 @@ bw_status_t bw_tx_arm(bw_tx_t *tx, size_t room)
         return BW_CORRUPT;
     if (tx_free(tx) < room)
         return BW_OK;
-    /* The consumer may have taken the wish meanwhile, which only causes a needless doorbell. */
+    /* The consumer may already have answered the request, which only causes an unnecessary
+     * doorbell. */
     atomic_store(&tx->shared->writer_wants, 0);
     return BW_AGAIN;
 }
@@ -123,15 +124,15 @@ bool bw_rx_release(bw_rx_t *rx, size_t n)
     rx->tail += n;
     atomic_store(&rx->shared->tail, rx->tail);
     wants = atomic_load(&rx->shared->writer_wants);
-    /* Our head may be old, so the room may look larger than it is. That only rings a doorbell too
-     * early, after which the producer arms again. */
+    /* Our copy of head may be stale, so there may be less room than it seems. The only effect is
+     * that the doorbell is rung too early, after which the producer arms again. */
     return wants != 0 && rx->size - (rx->head - rx->tail) >= wants &&
            atomic_exchange(&rx->shared->writer_wants, 0) != 0;
 }
 
 bool bw_rx_is_finished(bw_rx_t *rx)
 {
-    /* In this order, because then everything that was committed before `closed` is seen. */
+    /* `closed` must be read first, so that everything that was committed before it is seen. */
     return atomic_load(&rx->shared->closed) != 0 && rx_refresh(rx) && rx->head == rx->tail;
 }
 

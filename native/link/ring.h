@@ -12,37 +12,39 @@
 #include "status.h"
 
 /*
- * A byte ring with one producer and one consumer, in memory that both can see.
+ * A byte ring with one producer and one consumer, in shared memory.
  *
  * This module does not use the VM, sockets or clocks: it moves positions and decides whether the
- * peer's doorbell must be rung, which is then up to the carrier.
+ * peer's doorbell must be rung, which the carrier then does.
  *
- * Positions are 64-bit counts of bytes that only grow and may wrap. A position's place in the data
- * is its remainder by the size, a power of two. `head - tail` bytes can be read.
+ * Positions are 64-bit counts of bytes that only grow and may wrap. The offset of a position in the
+ * data is the position modulo the size, which is a power of two. `head - tail` bytes can be read.
  *
  * The data must be mapped twice in a row (`data[i]` and `data[i + size]` are the same byte), so
  * that every span is contiguous.
  *
  * The peer can change everything in bw_ring_shared_t at any time, to any value. So each field is
- * read once into a local, checked there, and then used. A value that no correct peer writes gives
- * BW_CORRUPT.
+ * read once into a local, checked there, and then used. A value that a correct peer never writes
+ * results in BW_CORRUPT.
  *
- * Wake-ups: each of the four accesses marked (D) is sequentially consistent. So of "I publish, then
- * look whether you sleep" and "I say that I sleep, then look for what is published" at least one
- * sees the other. native/test/spin/doorbell.pml checks this.
+ * Wake-ups: all accesses to the fields marked (D) are sequentially consistent. One side publishes
+ * and then checks whether the other sleeps, while the other announces that it sleeps and then
+ * checks for published bytes. So at least one of the two sees the other's write, and no wake-up is
+ * lost. native/test/spin/doorbell.pml verifies this.
  */
 
-/* `alignas` keeps what one side writes often out of the cache line that the other side polls. */
+/* `alignas` puts fields that one side writes often into other cache lines than those that the other
+ * side polls. */
 typedef struct {
     /* written by the producer (D) */
     alignas(64) _Atomic uint64_t head;
     /* written by the consumer (D) */
     alignas(64) _Atomic uint64_t tail;
-    /* 1: set by the consumer before it sleeps, cleared by the producer that wakes it (D) */
+    /* set to 1 by the consumer before it sleeps, cleared by the producer that wakes it (D) */
     alignas(64) _Atomic uint32_t reader_armed;
-    /* bytes of room for which the stalled producer waits, 0: none; cleared by the consumer (D) */
+    /* bytes of room for which a stalled producer waits, or 0; cleared by the consumer (D) */
     alignas(64) _Atomic uint32_t writer_wants;
-    /* 1: the producer has written its last byte; set before it unmaps the ring */
+    /* 1 if the producer has written its last byte; set before it unmaps the ring */
     alignas(64) _Atomic uint32_t closed;
 } bw_ring_shared_t;
 
@@ -68,7 +70,7 @@ typedef struct {
     bw_ring_shared_t *shared;
     uint8_t *data;
     uint64_t size;
-    uint64_t head; /* ours: the shared one is only a copy for the peer */
+    uint64_t head; /* authoritative; the shared one is only a copy for the peer */
     uint64_t tail; /* the last valid one that the peer published */
 } bw_tx_t;
 
@@ -77,18 +79,18 @@ typedef struct {
     bw_ring_shared_t *shared;
     const uint8_t *data;
     uint64_t size;
-    uint64_t tail; /* ours */
+    uint64_t tail; /* authoritative */
     uint64_t head; /* the last valid one that the peer published */
 } bw_rx_t;
 
 /* A size is valid if it is a power of two from BW_RING_MIN_BYTES to BW_RING_MAX_BYTES. */
 bool bw_ring_size_is_valid(uint64_t size);
 
-/* Makes the ring empty at position `start` (0 outside tests). One side must call it before any
- * other function. */
+/* Initializes an empty ring at position `start` (0 outside tests). One side must call this before
+ * any other function is used. */
 void bw_ring_init(bw_ring_shared_t *shared, uint64_t start);
 
-/* Attach an end to an empty ring. `data` is mapped twice in a row, `size` is valid, and `start` is
+/* Attach one end to an empty ring. `data` is mapped twice in a row, `size` is valid, and `start` is
  * the position that was given to bw_ring_init. */
 void bw_tx_attach(bw_tx_t *tx, bw_ring_shared_t *shared, uint8_t *data, uint64_t size,
                   uint64_t start);
@@ -106,7 +108,7 @@ bw_status_t bw_tx_reserve(bw_tx_t *tx, size_t want, bw_span_t *span_p);
  * after any number of these calls. */
 void bw_tx_publish(bw_tx_t *tx, size_t n);
 
-/* Returns true if the consumer sleeps and must be rung. */
+/* Returns true if the consumer sleeps, so its doorbell must be rung. */
 bool bw_tx_alert(bw_tx_t *tx);
 
 /* Returns whether the consumer sleeps, so that bw_tx_alert would return true. */
@@ -114,12 +116,13 @@ bool bw_tx_is_awaited(const bw_tx_t *tx);
 
 /*
  * Asks for one doorbell when at least `room` bytes (1 to size) are free. Returns BW_OK if it is
- * armed and the doorbell will come, BW_AGAIN if there is enough room already and nothing is armed,
- * or BW_CORRUPT.
+ * armed and the doorbell will be rung, BW_AGAIN if there already is enough room, so nothing is
+ * armed, or BW_CORRUPT.
  */
 bw_status_t bw_tx_arm(bw_tx_t *tx, size_t room);
 
-/* Returns true if the consumer has released everything, false also on a corrupt tail. */
+/* Returns true if the consumer has released everything, and false if it has not or the tail is
+ * corrupt. */
 bool bw_tx_is_drained(bw_tx_t *tx);
 
 /* Announces that nothing more will be committed. Returns true if the consumer must be rung. */
@@ -134,13 +137,14 @@ bw_status_t bw_rx_peek(bw_rx_t *rx, bw_span_t *span_p);
 bool bw_rx_release(bw_rx_t *rx, size_t n);
 
 /* Returns true if the producer will commit no more and everything that it committed has been
- * released. A producer that was killed never announces that. Called after arming this misses
- * nothing: either it returns true now, or the producer's close rings. */
+ * released. A producer that was killed never announces that. If this is called after arming, the
+ * close cannot be missed: either this returns true now, or the producer's close rings the
+ * doorbell. */
 bool bw_rx_is_finished(bw_rx_t *rx);
 
-/* Asks for one doorbell when there is more to read than the last peek gave (half a frame may be
- * left unreleased). Returns BW_OK if it is armed, BW_AGAIN if there is already more and nothing is
- * armed, or BW_CORRUPT. */
+/* Asks for one doorbell when there is more to read than the last peek returned (a partial frame may
+ * be left unreleased). Returns BW_OK if it is armed, BW_AGAIN if there is already more and nothing
+ * is armed, or BW_CORRUPT. */
 bw_status_t bw_rx_arm(bw_rx_t *rx);
 
 #endif

@@ -12,17 +12,17 @@
 
 #include "bytes.h"
 
-/* The most that one call reads from the socket: about 100 us of copying. */
+/* The maximum that one call reads from the socket, which takes about 100 us of copying. */
 #define PULL_BYTES ((uint64_t)512 * 1024)
 
-/* The same while large frames come, which are read to where they belong: enough for the beginning
- * of the next one. */
+/* The same limit while large frames arrive, which are read directly into place: enough for the
+ * beginning of the next frame. */
 #define PULL_BETWEEN_BYTES ((uint64_t)16 * 1024)
 
-/* After this many retransmissions without an answer the peer counts as silent. */
+/* The peer counts as silent after this many retransmissions without a response. */
 #define SILENT_ROUNDS 2
 
-/* How many rounds are discarded while a scheduler waits: up to 4 MB. */
+/* How many rounds of discarding may block a scheduler: up to 4 MB. */
 #define DISCARD_ROUNDS 8
 
 static const bw_socket_link_t *const_of(const bw_link_t *link)
@@ -86,7 +86,7 @@ size_t bw_socket_receive(bw_socket_t *sock, struct iovec *iov, int count)
     return 0;
 }
 
-/* The socket must be asked again. */
+/* The socket may have bytes again, so it must be read. */
 static void expect_input(bw_socket_t *sock)
 {
     if (sock->in == BW_SOCKET_QUIET)
@@ -113,7 +113,7 @@ const char *bw_socket_link_reason_of(const bw_link_t *link, int sys_errno)
 
 /* ---- writing ---- */
 
-/* Bytes that were not sent yet are lost. */
+/* Drops the bytes that have not been sent yet, and counts them as lost. */
 static void lose(bw_socket_link_t *base)
 {
     base->lost += bw_buffer_fill(&base->out);
@@ -159,7 +159,7 @@ bw_status_t bw_socket_link_reserve(bw_link_t *link, size_t want, bw_span_t *span
     return BW_OK;
 }
 
-/* Bytes that were handed back are written again before any others. */
+/* Accounts for bytes that flush handed back: they are written again before any others. */
 static void note_again(bw_socket_link_t *base, size_t n)
 {
     base->handed_back -= bw_least(base->handed_back, n);
@@ -199,7 +199,7 @@ void bw_socket_link_flush(bw_link_t *link, bw_span_t *rest_p)
 }
 
 /* The ring's positions advance as if the bytes had been in the ring. Bytes that were taken before
- * the connection failed count, because the peer may have read them. */
+ * the connection failed are counted, because the peer may have read them. */
 bw_status_t bw_socket_link_write(bw_link_t *link, const struct iovec *iov, int count,
                                  size_t *taken_p)
 {
@@ -250,8 +250,8 @@ static bool may_pull(const bw_socket_link_t *base)
     return base->end == BW_SOCKET_OPEN && (base->socket.in == BW_SOCKET_MAYBE || base->has_more);
 }
 
-/* Reads as much into the ring as there is room for. Without room it must not read, because a socket
- * then returns 0 bytes, as at the end of its stream. */
+/* Reads as much into the ring as there is room for. If there is no room, it must not read, because
+ * a read of length 0 returns 0, just like the end of the stream. */
 static void pull(bw_socket_link_t *base)
 {
     bw_span_t gap = bw_buffer_gap(&base->in);
@@ -269,7 +269,7 @@ bw_status_t bw_socket_link_peek(bw_link_t *link, bw_span_t *span_p)
     bw_buffer_t *in = &base->in;
 
     base->is_armed = false;
-    /* A look without an event must also ask the socket, even if the ring holds half a frame. */
+    /* A call without an event must also read the socket, even if the ring holds a partial frame. */
     if (bw_buffer_fill(in) == 0 || in->head == base->peeked)
         expect_input(&base->socket);
     if (may_pull(base) && (bw_buffer_fill(in) < PULL_BETWEEN_BYTES || !base->is_taken))
@@ -312,7 +312,8 @@ bw_status_t bw_socket_link_read(bw_link_t *link, uint8_t *to, size_t most, size_
     return n > 0 || base->end != BW_SOCKET_OPEN ? BW_OK : BW_AGAIN;
 }
 
-/* If the stream has ended within a frame, the rest for which the user waits will never come. */
+/* If the stream has ended within a frame, the rest of it, for which the user is waiting, will never
+ * arrive. */
 bw_status_t bw_socket_link_arm_read(bw_link_t *link)
 {
     bw_socket_link_t *base = bw_socket_link_of(link);
@@ -328,7 +329,7 @@ bw_status_t bw_socket_link_arm_read(bw_link_t *link)
         bw_socket_link_end(link, bw_socket_link_reason_of(link, base->socket.write_error));
     if (base->end == BW_SOCKET_FAILED)
         return BW_CORRUPT;
-    expect_input(&base->socket); /* to be asked after the wake-up */
+    expect_input(&base->socket); /* so that it is read after the wake-up */
     base->is_armed = true;
     return BW_OK;
 }
@@ -362,7 +363,7 @@ int bw_socket_link_fd(const bw_link_t *link)
     return const_of(link)->socket.fd;
 }
 
-/* If the ring has no room, a readable socket would call again and again. */
+/* If the ring has no room, polling a readable socket would wake the user again and again. */
 short bw_socket_link_wants(const bw_link_t *link)
 {
     const bw_socket_link_t *base = const_of(link);
@@ -371,7 +372,7 @@ short bw_socket_link_wants(const bw_link_t *link)
     return (short)((reads ? POLLIN : 0) | (base->socket.out == BW_SOCKET_BLOCKED ? POLLOUT : 0));
 }
 
-/* When there is room, encrypted bytes of which the user knows nothing are also sent. */
+/* When the socket has room, this also sends encrypted bytes that the user does not know about. */
 void bw_socket_link_is_ready(bw_link_t *link, short events)
 {
     bw_socket_link_t *base = bw_socket_link_of(link);
@@ -417,8 +418,8 @@ static struct tcp_info info_of(const bw_socket_link_t *base)
     return info;
 }
 
-/* The peer acknowledges neither data nor, if it has no room, the probes that ask for some. Each
- * must have been sent again twice, so this takes at least 0.6 s. */
+/* Returns true if the peer acknowledges neither data nor, if its window is full, window probes.
+ * These must have been sent again twice, so detection takes at least 0.6 s. */
 bool bw_socket_link_is_silent(bw_link_t *link)
 {
     struct tcp_info info = info_of(const_of(link));
@@ -431,7 +432,7 @@ void bw_socket_link_leave(bw_link_t *link)
     bw_socket_link_of(link)->is_left = true;
 }
 
-/* ---- memory and figures ---- */
+/* ---- memory and statistics ---- */
 
 bool bw_socket_link_has_spare(const bw_link_t *link)
 {
@@ -473,7 +474,7 @@ void bw_socket_link_stats(const bw_link_t *link, bw_link_stats_t *stats_p)
     };
 }
 
-/* ---- beginning and end ---- */
+/* ---- creating and closing ---- */
 
 void bw_socket_link_free(bw_socket_link_t *base)
 {
@@ -484,10 +485,10 @@ void bw_socket_link_free(bw_socket_link_t *base)
     free(base);
 }
 
-/* Closing a socket with unread bytes resets the connection, and the peer may lose what is on its
- * way to it. So unread bytes are discarded first, up to a bound: a peer that keeps writing is
- * reset. The part that takes longer than this call needs a descriptor; without one the unsent bytes
- * are lost. */
+/* Closing a socket with unread bytes resets the connection, and then the peer may lose bytes that
+ * are still in flight to it. So unread bytes are discarded first, but only up to a limit, so a peer
+ * that keeps writing is reset. The part that would take too long for this call needs a descriptor;
+ * if there is none left, the unsent bytes are lost. */
 void bw_socket_link_close(bw_link_t *link, struct iovec unsent, struct iovec map,
                           bw_leftover_t *left_p)
 {
@@ -540,8 +541,8 @@ bw_status_t bw_socket_watch(int socket, int *fd_p, bw_error_t *error_p)
     return BW_OK;
 }
 
-/* Whole frames are written, so waiting for more gains nothing, and close must not keep the kernel
- * from sending the rest. A socket that is not TCP has neither option. */
+/* Writes consist of whole frames, so waiting for more bytes gains nothing (TCP_NODELAY), and close
+ * must not prevent the kernel from sending the rest. Sockets other than TCP have neither option. */
 static void set_options(int fd)
 {
     struct linger no = {0};

@@ -6,30 +6,30 @@
 #include "link.h"
 
 /*
- * What the carriers over connected stream sockets share: two rings of this process, the socket, and
- * the events for which its user must poll it. A carrier adds how bytes pass between a ring and the
- * socket.
+ * The common part of the carriers over connected stream sockets: two rings that are private to this
+ * process, the socket, and the events for which the user must poll it. Each carrier defines how
+ * bytes are moved between a ring and the socket.
  */
 
-/* What is known about each direction of the socket. */
+/* The known state of each direction of the socket. */
 typedef enum {
-    BW_SOCKET_MAYBE, /* it may have bytes: ask it */
-    BW_SOCKET_QUIET, /* it had no more when it was last asked */
-    BW_SOCKET_ENDED  /* the peer's stream has ended, or the connection has failed: read_error */
+    BW_SOCKET_MAYBE, /* it may have bytes, so try to read */
+    BW_SOCKET_QUIET, /* it had no more bytes at the last read */
+    BW_SOCKET_ENDED /* the peer's stream has ended, or the connection has failed (see read_error) */
 } bw_socket_in_t;
 
 typedef enum {
     BW_SOCKET_FREE,
     BW_SOCKET_BLOCKED, /* it has no room until the poller reports some */
-    BW_SOCKET_BROKEN   /* it takes nothing more: write_error */
+    BW_SOCKET_BROKEN   /* it takes nothing more (see write_error) */
 } bw_socket_out_t;
 
 typedef struct {
     int fd;
     bw_socket_in_t in;
     bw_socket_out_t out;
-    int read_error;  /* 0 if the stream has ended in order */
-    int write_error; /* kept, because the socket reports it only once */
+    int read_error;  /* 0 if the stream was closed cleanly */
+    int write_error; /* stored, because the socket reports it only once */
     uint64_t reads, writes;
 } bw_socket_t;
 
@@ -40,30 +40,31 @@ size_t bw_socket_receive(bw_socket_t *sock, struct iovec *iov, int count);
 /* Sends as much of a buffer as the socket takes. */
 void bw_socket_push(bw_socket_t *sock, bw_buffer_t *out);
 
-/* Makes another descriptor (close-on-exec, non-blocking) for the same connected stream socket. */
+/* Duplicates the descriptor of a connected stream socket; the new one is close-on-exec and
+ * non-blocking. */
 bw_status_t bw_socket_watch(int socket, int *fd_p, bw_error_t *error_p);
 
-/* How a carrier's bytes pass. No function blocks, and each may process only a part. */
+/* How a carrier moves bytes. No function blocks, and each may process only a part of the bytes. */
 typedef struct {
-    const char *name;   /* of its memory */
-    const char *failed; /* the reason if no other is known */
+    const char *name;   /* the name of its memory */
+    const char *failed; /* the reason for a failure if no other is known */
     /* Sends from the outgoing ring. */
     void (*push)(bw_link_t *link);
     /* Sends directly from the vectors, after what was pushed. Returns how many bytes were taken. */
     size_t (*write)(bw_link_t *link, const struct iovec *iov, int count);
-    /* Reads into the vectors in their order, perhaps only into the first. Returns how many
-     * bytes. */
+    /* Reads into the vectors in order, possibly only into the first. Returns the number of bytes
+     * read. */
     size_t (*read)(bw_link_t *link, struct iovec *iov, int count);
 } bw_passage_t;
 
-/* How far the reader has come. */
+/* The state of the incoming stream as the reader sees it. */
 typedef enum {
     BW_SOCKET_OPEN,
-    BW_SOCKET_FINISHED, /* the peer's stream has ended in order */
-    BW_SOCKET_FAILED    /* it has ended otherwise */
+    BW_SOCKET_FINISHED, /* the peer has closed its stream cleanly */
+    BW_SOCKET_FAILED    /* it has ended in any other way */
 } bw_socket_end_t;
 
-/* The beginning of every carrier's link. */
+/* Each carrier's link structure begins with this. */
 typedef struct {
     bw_link_t link; /* first: a bw_link_t pointer is a pointer to this one */
     const bw_passage_t *passage;
@@ -72,16 +73,17 @@ typedef struct {
     uint64_t peeked;  /* in.head at the last peek */
     bool is_armed;    /* for reading */
     bool is_taken;    /* some bytes of the last peek have been released */
-    bool is_frugal;   /* large frames are read to where they belong, so little is pulled */
-    bool has_more;    /* the last read left bytes that the socket does not report */
+    bool is_frugal;   /* large frames are read directly into place, so pull only a little */
+    bool has_more;    /* the last read left bytes for which the socket gives no event */
     bool is_awaited;  /* a write waits for room in the socket */
     bool is_deferred; /* commit leaves the sending to flush */
     bool is_left;     /* the connection survives without this link */
     bw_socket_end_t end;
-    const char *reason; /* of FAILED, or why output is lost and the reader will end */
+    const char *reason; /* reason for FAILED, or why output is lost and the reader will end */
     uint64_t stalls;
     uint64_t lost;        /* bytes that were committed after the link was cut */
-    uint64_t handed_back; /* handed back by flush, until committed or written again */
+    uint64_t handed_back; /* bytes that flush has handed back and that have not been committed or
+                             written again */
 } bw_socket_link_t;
 
 static inline bw_socket_link_t *bw_socket_link_of(bw_link_t *link)
@@ -89,33 +91,35 @@ static inline bw_socket_link_t *bw_socket_link_of(bw_link_t *link)
     return (bw_socket_link_t *)link;
 }
 
-/* Makes a link for the socket that `socket` names, as bw_tcp_adopt says. `bytes` is the size of the
- * carrier's link, which is all 0 except for this beginning. Returns NULL, with *status_p and
- * *error_p set, if that fails. */
+/* Creates a link for the socket `socket`, as described at bw_tcp_adopt. `bytes` is the size of the
+ * carrier's link structure, which is zeroed except for this common part. Returns NULL, with
+ * *status_p and *error_p set, if that fails. */
 bw_socket_link_t *bw_socket_link_make(const bw_carrier_t *ops, const bw_passage_t *passage,
                                       size_t bytes, int socket, uint64_t ring_bytes,
                                       bw_status_t *status_p, bw_error_t *error_p);
 
-/* The link takes nothing more. Once everything that had arrived is read, arm_read reports it. */
+/* Marks the link as unable to send. Once everything that had arrived has been read, arm_read
+ * reports it. */
 void bw_socket_link_cut(bw_link_t *link, const char *reason);
 
 /* Cuts the link if the socket reports that it is broken. */
 void bw_socket_link_check(bw_link_t *link);
 
-/* Nothing more will be read. `reason` is not NULL if more should have come. */
+/* Ends the incoming stream. `reason` is not NULL if more bytes should have arrived. */
 void bw_socket_link_end(bw_link_t *link, const char *reason);
 
-/* Returns the name of an error of the socket, for `reason`. */
+/* Returns the name of a socket error, for `reason`. */
 const char *bw_socket_link_reason_of(const bw_link_t *link, int sys_errno);
 
-/* Frees the link. The bytes of `unsent`, which may be in `map`, are left to be sent in *left_p. */
+/* Frees the link. The bytes in `unsent`, which may be in `map`, are passed on in *left_p, to be
+ * sent later. */
 void bw_socket_link_close(bw_link_t *link, struct iovec unsent, struct iovec map,
                           bw_leftover_t *left_p);
 
-/* Frees a link that nobody has used. */
+/* Frees a link that has not been used. */
 void bw_socket_link_free(bw_socket_link_t *base);
 
-/* For the carrier's table. */
+/* Functions for the carrier's table. */
 bw_status_t bw_socket_link_probe(uint64_t ring_bytes, bw_error_t *error_p);
 bw_status_t bw_socket_link_put_back(bw_link_t *link, const void *bytes, size_t len,
                                     bw_error_t *error_p);

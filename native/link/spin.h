@@ -8,41 +8,42 @@
 /*
  * When is it worth looking at a ring again and again instead of sleeping until the doorbell?
  *
- * Waking an idle processor costs more than the rest of a round trip, so a short look pays if frames
- * have recently come within the budget. It does harm if others need the processor. There are two
- * signs of that: if much comes at a time, the node has work to do anyway, and if the poller does
- * not get the processor, somebody else wants it. But every host has some work of its own now and
- * then. What tells the two apart is the share: next to a process that never rests, the poller runs
- * for some milliseconds and then waits as long or longer; on a host at rest it waits a twentieth of
- * the time.
+ * Waking an idle CPU costs more than the rest of a round trip, so spinning for a short time pays if
+ * recent frames have arrived within the budget. It does harm if other processes need the CPU. There
+ * are two signs of that: if many frames arrive at a time, the node has work to do anyway, and if
+ * the poller does not get the CPU, another process is using it. But every host has some background
+ * work. The two cases differ in how much time is lost: next to a process that is always busy, the
+ * poller runs for some milliseconds and then waits at least as long, whereas on an idle host it
+ * waits a twentieth of the time.
  *
- * So looks that find frames earn credit, and losses (the time for which the poller was away, or a
- * look in vain) are paid with several times as much. A poller that cannot pay gives up for a while,
- * for longer each time until its credit is full again. It starts with a little credit.
+ * So looks that find frames earn credit, and losses (time for which the poller did not run, or a
+ * look that found nothing) cost several times as much credit. A poller without enough credit stops
+ * spinning for a while, and longer each time until its credit is full again. It starts with a
+ * little credit.
  *
  * The caller supplies the time, in microseconds of any monotonic clock.
  */
 typedef struct {
-    uint32_t budget_us;  /* longest look, 0: never */
-    uint32_t wait_us;    /* smoothed: from drained to the next frame, at most BW_SPIN_LONG_US */
-    uint32_t load_x16;   /* smoothed: frames that came together, times 16 */
-    uint32_t ban_us;     /* for how long the next failure ends all looking */
-    uint32_t credit_us;  /* of looks that have found frames */
+    uint32_t budget_us;  /* maximum time to spin; 0 to disable */
+    uint32_t wait_us;    /* smoothed time from drained to the next frame, at most BW_SPIN_LONG_US */
+    uint32_t load_x16;   /* smoothed number of frames that arrive together, times 16 */
+    uint32_t ban_us;     /* for how long the next failure disables spinning */
+    uint32_t credit_us;  /* credit earned by looks that found frames */
     uint64_t drained_us; /* when the ring was last found empty after frames */
-    uint64_t looked_us;  /* when the poller last looked, 0: not yet in this round */
-    uint64_t banned_until_us; /* no looking before then */
+    uint64_t looked_us;  /* when the poller last looked; 0 if not yet in this round */
+    uint64_t banned_until_us; /* no spinning before this time */
 } bw_spin_t;
 
 #define BW_SPIN_LONG_US 1000u
-/* A lone caller: gen_server:call sends the end of the last monitor, a monitor and the request, and
- * now and then one more frame comes with them. */
+/* The load of a lone caller: gen_server:call sends the removal of the last monitor, a new monitor
+ * and the request, and occasionally one more frame arrives with them. */
 #define BW_SPIN_LOAD_MAX 4u
-#define BW_SPIN_LOAD_BYTES 8192u /* this many bytes are as much work as a frame */
-#define BW_SPIN_GAP_US 200u      /* if the poller was away for longer, others need the processor */
-#define BW_SPIN_PRICE 4u         /* credit for each microsecond that is lost */
+#define BW_SPIN_LOAD_BYTES 8192u /* this many bytes count as much work as one frame */
+#define BW_SPIN_GAP_US 200u      /* if the poller did not run for longer, others need the CPU */
+#define BW_SPIN_PRICE 4u         /* cost in credit for each microsecond lost */
 #define BW_SPIN_CREDIT_MAX_US 65536u
 #define BW_SPIN_GRANT_US                                                                           \
-    8192u /* at the start: more than a host at rest takes at a time, less than a neighbour */
+    8192u /* initial credit: more than an idle host costs at a time, less than a busy neighbor */
 #define BW_SPIN_BAN_MIN_US 1000u
 #define BW_SPIN_BAN_MAX_US 1000000u
 
@@ -54,7 +55,7 @@ static inline void bw_spin_init(bw_spin_t *spin, uint32_t budget_us)
                         .credit_us = BW_SPIN_GRANT_US};
 }
 
-/* Returns the amount of work in what came together. */
+/* Returns a measure of the work in the frames that arrived together. */
 static inline uint32_t bw_spin_load(uint64_t frames, uint64_t bytes)
 {
     uint64_t load = frames + bytes / BW_SPIN_LOAD_BYTES;
@@ -62,7 +63,7 @@ static inline uint32_t bw_spin_load(uint64_t frames, uint64_t bytes)
     return load < UINT16_MAX ? (uint32_t)load : UINT16_MAX;
 }
 
-/* Learns that `load` has been read and the ring was found empty at `now_us`. */
+/* Records that `load` has been read and that the ring was then empty, at `now_us`. */
 static inline void bw_spin_learn(bw_spin_t *spin, uint64_t now_us, uint32_t load)
 {
     uint64_t wait = now_us - spin->drained_us;
@@ -74,7 +75,7 @@ static inline void bw_spin_learn(bw_spin_t *spin, uint64_t now_us, uint32_t load
     spin->drained_us = now_us;
 }
 
-/* Returns whether to keep looking at the drained ring from now on. */
+/* Returns whether to start spinning on the drained ring. */
 static inline bool bw_spin_begins(bw_spin_t *spin, uint64_t now_us)
 {
     spin->looked_us = 0;
@@ -98,7 +99,7 @@ static inline void bw_spin_earn(bw_spin_t *spin, uint64_t waited_us)
     spin->ban_us = BW_SPIN_BAN_MIN_US;
 }
 
-/* Returns false, and gives up looking, if there was not enough credit. */
+/* Pays for a loss. Returns false, and stops spinning, if there was not enough credit. */
 static inline bool bw_spin_pays(bw_spin_t *spin, uint64_t now_us, uint64_t lost_us)
 {
     if (lost_us > spin->credit_us / BW_SPIN_PRICE) {
@@ -110,8 +111,8 @@ static inline bool bw_spin_pays(bw_spin_t *spin, uint64_t now_us, uint64_t lost_
 }
 
 /* The poller has looked at `now_us` and found `load`, or 0 for nothing. Returns true to look again
- * and false to sleep. A look in vain is paid for as well, because the peer may be waiting for this
- * very processor. */
+ * and false to sleep. A spin that finds nothing also costs credit, because the peer may be waiting
+ * for this very CPU. */
 static inline bool bw_spin_goes_on(bw_spin_t *spin, uint64_t now_us, uint32_t load)
 {
     uint64_t away = spin->looked_us ? now_us - spin->looked_us : 0;

@@ -8,21 +8,21 @@
 #include <string.h>
 
 /*
- * How a call of native/link can end, and where it failed. The function that first detects an error
- * fills the bw_error_t; its callers only pass it on.
+ * The result of a call in native/link, and where it failed. The function that first detects an
+ * error fills in the bw_error_t; its callers only pass it on.
  */
 typedef enum {
     BW_OK = 0,
     BW_AGAIN,   /* nothing to read, or not enough room: arm and wait */
     BW_CORRUPT, /* the peer broke the protocol: the link must be closed */
-    BW_REFUSED, /* the other side is not what it should be (user, token, version) */
+    BW_REFUSED, /* the other side has the wrong user, token or version */
     BW_LIMIT,   /* a limit of this process or host is too low */
     BW_SYSTEM,  /* a system call failed */
     BW_INVALID  /* the caller's argument is outside its documented range */
 } bw_status_t;
 
 typedef struct {
-    const char *step; /* a literal: what was being done; NULL while nothing has failed */
+    const char *step; /* a string literal that names the failed step; NULL if nothing has failed */
     int sys_errno;    /* errno of that step, 0 if it has none */
 } bw_error_t;
 
@@ -34,8 +34,8 @@ static inline bw_status_t bw_fail(bw_error_t *error_p, bw_status_t status, const
     return status;
 }
 
-/* A system call has failed. The errors for a lack of descriptors, watches or memory, and for a file
- * that is too large, mean that a limit can be raised. */
+/* Reports a failed system call. Errors caused by a lack of descriptors, watches or memory, or by a
+ * file that is too large, become BW_LIMIT, because the user can raise that limit. */
 static inline bw_status_t bw_fail_system(bw_error_t *error_p, const char *step, int sys_errno)
 {
     bool is_limit = sys_errno == EMFILE || sys_errno == ENFILE || sys_errno == ENOMEM ||
@@ -44,7 +44,7 @@ static inline bw_status_t bw_fail_system(bw_error_t *error_p, const char *step, 
     return bw_fail(error_p, is_limit ? BW_LIMIT : BW_SYSTEM, step, sys_errno);
 }
 
-/* The error as text for people. */
+/* Writes a readable description of the error to `text`. */
 static inline void bw_error_text(const bw_error_t *error, char *text, size_t bytes)
 {
     snprintf(text, bytes, "%s%s%s", error->step, error->sys_errno ? ": " : "",

@@ -13,36 +13,37 @@
 #include "session/strands.h"
 #include "twice.h"
 
-/* How much of each connection may be unsent in the kernel. More would be a queue that nothing can
- * pass. */
+/* How many bytes may be unsent in the kernel for each connection. More would form a queue that no
+ * other bytes can pass. */
 #define UNSENT_BYTES (64 * 1024)
 
-/* How much is read from one connection before the others have their turn. */
+/* How much is read from one connection before the others get their turn. */
 #define TURN_BYTES ((size_t)256 * 1024)
 
-/* An acknowledgement is sent each time that this many bytes are new. */
+/* An acknowledgement is sent each time this many new bytes have been read. */
 #define NEWS_BYTES (BW_STRIPES_RING_BYTES / 64)
 
-/* How often within one call a connection may have more between our read and our arming. */
+/* How many times one call retries if a connection has more bytes between our read and our
+ * arming. */
 #define ROUNDS 4
 
-/* The value in epoll's data that is not the place of a connection. */
+/* The epoll data value that marks the eventfd instead of the index of a connection. */
 #define WAKE BW_STRANDS_MAX
 
 typedef struct {
     bw_link_t link; /* first: a bw_link_t pointer is a pointer to this one */
-    int poll, wake; /* the epoll, and an eventfd in it */
+    int poll, wake; /* the epoll instance, and an eventfd in it */
     uint8_t *out, *in;
     bw_strands_t strands;
-    bw_link_t *connections[BW_STRANDS_MAX]; /* of the live strands */
-    short polled[BW_STRANDS_MAX];           /* the events that each is polled for */
-    bool has_more;                          /* a connection has not been read to its end */
+    bw_link_t *connections[BW_STRANDS_MAX]; /* for each live strand */
+    short polled[BW_STRANDS_MAX];           /* the events for which each is polled */
+    bool has_more;                          /* a connection has unread bytes left */
     bool is_corrupt;
-    bool has_hung_up;   /* of the last connection that was lost */
-    const char *reason; /* of the same */
+    bool has_hung_up;   /* for the last connection that was lost */
+    const char *reason; /* for the same connection */
     uint64_t peeked;    /* in.head at the last peek */
     uint64_t stalls;
-    bool is_touched; /* the rings may have memory */
+    bool is_touched; /* the rings may be backed by memory */
     uint8_t scratch[16384];
 } stripes_t;
 
@@ -63,7 +64,7 @@ static uint8_t *place_in(uint8_t *ring, uint64_t position)
 
 /* ---- one connection ---- */
 
-/* The connection's last bytes are sent, but nobody waits for room. */
+/* Closes a connection. Its last bytes are sent, but without waiting for room. */
 static void close_connection(bw_link_t *connection)
 {
     (void)shutdown(connection->ops->fd(connection), SHUT_WR);
@@ -84,8 +85,8 @@ static void lose(stripes_t *stripes, unsigned place)
     bw_strands_lost(&stripes->strands, place);
 }
 
-/* Sends as much as possible of what the strand has begun. A connection that takes nothing more is
- * lost once everything that has arrived over it is read. */
+/* Sends as much as possible of the strand's pending bytes. A connection that can no longer send is
+ * treated as lost once everything that has arrived over it has been read. */
 static void push(stripes_t *stripes, unsigned place)
 {
     bw_link_t *connection = stripes->connections[place];
@@ -104,8 +105,8 @@ static void push(stripes_t *stripes, unsigned place)
     }
 }
 
-/* Returns the number of bytes, 0 if there are none now and the connection is armed, or -1 if none
- * will come any more. */
+/* Reads from a connection. Returns the number of bytes, 0 if there are none now and the connection
+ * is armed, or -1 if no more will arrive. */
 static ssize_t pull(bw_link_t *connection, uint8_t *to, size_t most)
 {
     const bw_carrier_t *ops = connection->ops;
@@ -136,7 +137,7 @@ static ssize_t pull(bw_link_t *connection, uint8_t *to, size_t most)
     return 0;
 }
 
-/* Reads up to a bound. Returns false if the connection is lost. */
+/* Reads from a connection up to a limit. Returns false if the connection is lost. */
 static bool hear(stripes_t *stripes, unsigned place)
 {
     bw_strands_t *strands = &stripes->strands;
@@ -156,7 +157,7 @@ static bool hear(stripes_t *stripes, unsigned place)
                      bw_least(due.len, sizeof stripes->scratch));
         if (n <= 0)
             return n == 0;
-        /* Only rdpipe uses END: a link of nodes ends with a word in its stream. */
+        /* Only rdpipe uses END: a link between nodes ends with a word in its stream. */
         if (!bw_strands_came(strands, strand, &due, (size_t)n) || strands->has_total) {
             stripes->is_corrupt = true;
             return true;
@@ -179,7 +180,7 @@ static void poll_for(stripes_t *stripes, unsigned place)
         stripes->polled[place] = wanted;
 }
 
-/* ---- all of them ---- */
+/* ---- all connections ---- */
 
 /* Sends as much as the connections take. */
 static void send_some(stripes_t *stripes)
@@ -215,7 +216,7 @@ static void turn(stripes_t *stripes)
     poll_all(stripes);
 }
 
-/* Passes the events to the connections. */
+/* Passes the epoll events to the connections. */
 static void hand_out_events(stripes_t *stripes)
 {
     struct epoll_event events[BW_STRANDS_MAX + 1];
@@ -246,7 +247,7 @@ static void stripes_defer(bw_link_t *link)
     (void)link;
 }
 
-/* Returns how much the user may write now. */
+/* Returns how many bytes the user may write now. */
 static uint64_t room(const stripes_t *stripes)
 {
     const bw_strands_t *strands = &stripes->strands;
@@ -343,7 +344,7 @@ static void stripes_release(bw_link_t *link, size_t n)
     send_some(stripes);
 }
 
-/* Each connection was armed when it had no more. */
+/* Nothing needs to be armed here, because each connection was armed when it had no more bytes. */
 static bw_status_t stripes_arm_read(bw_link_t *link)
 {
     stripes_t *stripes = stripes_of(link);
@@ -398,8 +399,8 @@ static bool stripes_has_hung_up(const bw_link_t *link)
     return const_of(link)->has_hung_up;
 }
 
-/* A connection that is silent while another one is not is lost, and its bytes are sent over the
- * others. The peer may still wait for the last acknowledgement, so that is sent again. */
+/* Treats a connection that is silent while another one is not as lost, so its bytes are sent over
+ * the others. The peer may still be waiting for the last acknowledgement, so that is sent again. */
 static bool stripes_is_silent(bw_link_t *link)
 {
     stripes_t *stripes = stripes_of(link);
@@ -426,9 +427,9 @@ static bool stripes_is_silent(bw_link_t *link)
     return false;
 }
 
-/* ---- memory and figures ---- */
+/* ---- memory and statistics ---- */
 
-/* Both rings are empty, and their bytes have been acknowledged. */
+/* Returns true only if both rings are empty and their bytes have been acknowledged. */
 static bool stripes_has_spare(const bw_link_t *link)
 {
     const stripes_t *stripes = const_of(link);
@@ -484,7 +485,7 @@ static void stripes_stats(const bw_link_t *link, bw_link_stats_t *stats_p)
     *stats_p = sum;
 }
 
-/* ---- beginning and end ---- */
+/* ---- creating and closing ---- */
 
 static void stripes_close(bw_link_t *link, bw_leftover_t *left_p)
 {

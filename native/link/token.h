@@ -4,7 +4,7 @@
 
 #include "link.h"
 
-/* Takes the same time for every wrong token. */
+/* Compares two tokens in constant time. */
 static inline bool bw_token_is_same(const uint8_t *left, const uint8_t *right)
 {
     uint8_t different = 0;

@@ -7,14 +7,14 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* The most that one call gives back, because the system takes up to 0.3 ms for a megabyte. */
+/* The maximum that one call gives back, because the system takes up to 0.3 ms per megabyte. */
 #define BW_TRIM_BYTES ((uint64_t)1024 * 1024)
 
 /*
- * Gives back a piece of the memory of an empty ring, which is mapped twice in a row. `head` is
- * where the ring is empty, and *trimmed_p is up to where memory has already been given back; what
- * was written between the two has memory. Returns true if some of it still has. Needs
- * _DEFAULT_SOURCE.
+ * Gives back a piece of the memory of an empty ring, which is mapped twice in a row. `head` is the
+ * current position of the ring, and *trimmed_p is the position up to which memory has already been
+ * given back; the bytes between the two are backed by memory. Returns true if there is more to give
+ * back. Needs _DEFAULT_SOURCE.
  */
 static inline bool bw_trim(uint8_t *data, uint64_t size, uint64_t head, uint64_t *trimmed_p)
 {

@@ -12,8 +12,8 @@
 
 /* Rings are mapped twice in a row, so that every span of one is contiguous. */
 
-/* Calls ftruncate on a memfd. Beyond the limit of file sizes this only fails with EFBIG, whereas
- * the kernel would also send SIGXFSZ, which ends the process. */
+/* Calls ftruncate on a memfd. If `bytes` exceeds the file size limit, this only fails with EFBIG,
+ * whereas the kernel would also send SIGXFSZ, which kills the process. */
 static inline int bw_set_size(int fd, uint64_t bytes)
 {
     struct rlimit limit;
@@ -25,8 +25,8 @@ static inline int bw_set_size(int fd, uint64_t bytes)
     return ftruncate(fd, (off_t)bytes);
 }
 
-/* Maps `bytes` of the file twice, into addresses that the caller has reserved. Returns false with
- * errno set. */
+/* Maps `bytes` bytes of the file twice, at addresses that the caller has reserved. Returns false
+ * with errno set. */
 static inline bool bw_map_halves(uint8_t *at, uint64_t bytes, int fd, uint64_t offset)
 {
     for (int half = 0; half < 2; half++, at += bytes)
@@ -37,9 +37,9 @@ static inline bool bw_map_halves(uint8_t *at, uint64_t bytes, int fd, uint64_t o
 }
 
 /*
- * Maps a ring of one process twice. It is shared, so that a fork does not copy it, and is left out
- * of crash dumps. The caller must unmap twice `bytes`. Returns NULL with errno set, and *step_p
- * names the step that failed.
+ * Creates a ring for this process and maps it twice. The mapping is shared, so that fork does not
+ * copy it, and is excluded from core dumps. The caller must unmap 2 * `bytes`. On failure returns
+ * NULL with errno set and the failed step in *step_p.
  */
 static inline uint8_t *bw_map_twice(const char *name, uint64_t bytes, const char **step_p)
 {

@@ -6,17 +6,17 @@
 #include <stdint.h>
 
 /*
- * One direction of a stream that outlives its connections, as its writer sees it. The bytes are
- * numbered from the first one on, over all connections. The writer keeps those from `arrived` on,
- * because it may have to send them again. These functions only move the positions.
+ * The writer's view of one direction of a stream that outlives its connections. Bytes are numbered
+ * consecutively across all connections. The writer retains those from `arrived` on, because it may
+ * have to send them again. These functions only move the positions.
  */
 typedef struct {
-    uint64_t next;    /* the first byte that no connection has taken, or that is sent again */
-    uint64_t sent;    /* no byte from here on has ever been sent */
-    uint64_t arrived; /* the peer has reported that it has everything before this one */
+    uint64_t next;    /* the next byte to send, which may have been sent before */
+    uint64_t sent;    /* the first byte that has never been sent */
+    uint64_t arrived; /* the peer has acknowledged everything before this byte */
 } bw_outgoing_t;
 
-/* The next bytes are sent. */
+/* Records that the next `bytes` bytes have been sent. */
 static inline void bw_outgoing_send(bw_outgoing_t *way, uint64_t bytes)
 {
     way->next += bytes;
@@ -24,9 +24,9 @@ static inline void bw_outgoing_send(bw_outgoing_t *way, uint64_t bytes)
         way->sent = way->next;
 }
 
-/* The peer reports that it has everything before `position`; an older report has no effect. Bytes
- * that arrived over another connection need not be sent again. Returns false if the peer cannot
- * have them. */
+/* Records that the peer has acknowledged everything before `position`; an older acknowledgement has
+ * no effect. Bytes that arrived over another connection are not sent again. Returns false if the
+ * peer cannot have these bytes. */
 static inline bool bw_outgoing_acknowledged(bw_outgoing_t *way, uint64_t position)
 {
     if (position > way->sent)
@@ -38,16 +38,16 @@ static inline bool bw_outgoing_acknowledged(bw_outgoing_t *way, uint64_t positio
     return true;
 }
 
-/* Everything that is not known to have arrived must be sent again. */
+/* Goes back, because everything that is not known to have arrived must be sent again. */
 static inline void bw_outgoing_go_back(bw_outgoing_t *way)
 {
     if (way->next > way->arrived)
         way->next = way->arrived;
 }
 
-/* When its last connection ended, the peer had the bytes before `position` and no more. Returns
- * false, and changes nothing, if it cannot have had them, or if the bytes that it needs are no
- * longer kept. */
+/* Resumes at `position`, up to which the peer had read when the last connection ended. Returns
+ * false, and changes nothing, if the peer cannot have read that far, or if the bytes that it needs
+ * have already been discarded. */
 static inline bool bw_outgoing_resume(bw_outgoing_t *way, uint64_t position)
 {
     if (position < way->arrived || position > way->sent)

@@ -5,18 +5,18 @@
 #include <stdbool.h>
 
 /*
- * Decides how many of several connections to use, from the throughput of one period after the
- * other. It uses more as long as each addition brings a tenth more; if one does not, it tries again
- * later.
+ * Decides how many of several connections to use, based on the throughput in successive periods. It
+ * adds connections as long as each addition increases the throughput by a tenth; if one does not,
+ * it is undone and tried again later.
  */
 #define BW_PACE_HOLD 8u
 #define BW_PACE_HOLD_MAX 64u
 
 typedef struct {
     unsigned use, most;
-    unsigned fewer;       /* used before the last addition; 0: that has been judged */
-    double before;        /* the throughput with that many */
-    unsigned hold, holds; /* periods to wait, and how many the next time */
+    unsigned fewer;       /* number in use before the last addition; 0 once that was evaluated */
+    double before;        /* the throughput with `fewer` connections */
+    unsigned hold, holds; /* periods to wait now, and the next time */
 } bw_pace_t;
 
 static inline bw_pace_t bw_pace_of(unsigned first, unsigned most)
@@ -24,7 +24,7 @@ static inline bw_pace_t bw_pace_of(unsigned first, unsigned most)
     return (bw_pace_t){.use = first, .most = most, .holds = BW_PACE_HOLD};
 }
 
-/* A period is over. `is_hungry` says that there was more to send than was sent. */
+/* Called at the end of a period. `is_hungry` means that there was more to send than was sent. */
 static inline void bw_pace_step(bw_pace_t *pace, double rate, bool is_hungry)
 {
     if (!is_hungry)

@@ -8,9 +8,9 @@
 #include <string.h>
 
 /*
- * Which bytes of a stream have arrived, when its pieces come in any order and some of them twice.
- * Everything before `head` has arrived. After that, the ranges in `of` have; they are in order and
- * do not touch.
+ * Tracks which bytes of a stream have arrived if its pieces arrive in any order and some of them
+ * twice. Everything before `head` has arrived. After that, only the ranges in `of` have; they are
+ * sorted and do not touch each other.
  */
 #define BW_RANGES_MAX 65536u
 
@@ -40,7 +40,7 @@ static inline size_t bw_ranges_from(const bw_ranges_t *ranges, uint64_t at)
     return low;
 }
 
-/* Returns how many of the `len` bytes from `at` on are in the same state, and in *is_new_p whether
+/* Returns how many of the `len` bytes from `at` on are in the same state, and sets *is_new_p if
  * they have not arrived yet. */
 static inline size_t bw_ranges_run(const bw_ranges_t *ranges, uint64_t at, size_t len,
                                    bool *is_new_p)
@@ -68,7 +68,7 @@ static inline bool bw_ranges_add(bw_ranges_t *ranges, uint64_t from, uint64_t to
     if (to <= from)
         return true;
     i = last = bw_ranges_from(ranges, from);
-    while (last < ranges->count && ranges->of[last].from <= to) { /* they become one */
+    while (last < ranges->count && ranges->of[last].from <= to) { /* they are merged */
         from = ranges->of[last].from < from ? ranges->of[last].from : from;
         to = ranges->of[last].to > to ? ranges->of[last].to : to;
         last++;

@@ -142,7 +142,8 @@ bw_strand_due_t bw_strands_due(const bw_strands_t *strands, bw_strand_t *strand)
     return due;
 }
 
-/* Returns where the peer's room ends: a correct peer sends nothing from there on. */
+/* Returns the end of the room that the peer knows about: a correct peer sends nothing from there
+ * on. */
 static uint64_t end_of_room(const bw_strands_t *strands)
 {
     return strands->has_total ? strands->total : strands->taken + strands->in_bytes;
@@ -171,7 +172,7 @@ static bool take_header(bw_strands_t *strands, bw_strand_t *strand)
         strand->due = len;
         return true;
     case ACK:
-        /* An ACK that has come over another connection may be newer. */
+        /* A newer ACK may already have arrived over another connection. */
         if (offset > other || !bw_outgoing_acknowledged(&strands->out, other))
             return false;
         if (offset > strands->freed)

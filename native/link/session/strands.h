@@ -8,10 +8,11 @@
 #include "ranges.h"
 
 /*
- * Two streams, one in each direction, over up to BW_STRANDS_MAX connections, the strands. A stream
- * is sent in chunks over whichever strand has room. Each chunk says where it belongs, so the reader
- * can put the stream together in a ring of its own, in any order. This module does no I/O: the user
- * moves the bytes between connections and rings, and reports when a connection is dead.
+ * Carries two streams, one in each direction, over up to BW_STRANDS_MAX connections, which are
+ * called strands. A stream is sent in chunks over any strand that has room. Each chunk states its
+ * offset in the stream, so the reader can assemble the stream in its own ring, whatever the order
+ * of arrival. This module does no I/O: the user moves the bytes between connections and rings, and
+ * reports when a connection is dead.
  *
  * Each strand carries, from both sides, a header of 24 bytes, little-endian, and for CHUNK `len`
  * bytes:
@@ -22,65 +23,65 @@
  *     END    offset: bytes of the whole stream; nothing follows on this connection
  *
  * The writer keeps unacknowledged bytes in a ring as large as the reader's, so it cannot send more
- * than the reader has room for, and the reader can always read. When a strand dies, the writer goes
- * back to what is known to have arrived, and the reader skips bytes that it gets twice.
+ * than the reader has room for, and the reader can always read. When a strand is lost, the writer
+ * goes back to the last byte that is known to have arrived, and the reader skips duplicate bytes.
  */
 
 #define BW_STRANDS_MAX 16u
 #define BW_STRAND_HEADER 24u
 #define BW_CHUNK_BYTES ((uint64_t)256 * 1024)
-#define BW_CHUNK_SHARE_BYTES ((uint64_t)64 * 1024) /* the same, if there are several strands */
+#define BW_CHUNK_SHARE_BYTES ((uint64_t)64 * 1024) /* the same, for several strands */
 
 typedef struct {
     bool is_live;
-    bool is_blocked; /* set by the user: the connection takes nothing now */
+    bool is_blocked; /* set by the user: the connection has no room now */
     bool has_said_end, has_heard_end;
     uint8_t said[BW_STRAND_HEADER]; /* the header that is being sent */
     size_t said_at, said_len;
-    uint64_t at;                     /* after it the stream's bytes from here on: */
-    size_t left;                     /* this many */
+    uint64_t at; /* the header is followed by stream bytes from this position on: */
+    size_t left; /* this many */
     uint8_t heard[BW_STRAND_HEADER]; /* the header that is being read */
     size_t heard_len;
-    uint64_t to; /* where the bytes after it belong: */
+    uint64_t to; /* the stream position of the bytes that follow the header: */
     size_t due;  /* this many */
 } bw_strand_t;
 
 typedef struct {
     /* Set by the user. */
-    uint64_t in_bytes; /* of the ring */
-    uint64_t head;     /* of the outgoing stream: everything before this can be sent */
-    uint64_t taken;    /* of the incoming one: everything before this is done with */
-    unsigned use;      /* at most this many of the live strands get chunks */
+    uint64_t in_bytes; /* size of the ring for input */
+    uint64_t head;     /* outgoing stream: everything before this can be sent */
+    uint64_t taken;    /* incoming stream: the user has consumed everything before this */
+    unsigned use;      /* at most this many live strands are given chunks */
     bool is_one;       /* there will never be another strand */
 
-    unsigned count, live; /* of `strands`: those before `count` have been used */
-    unsigned last;        /* the one that got a chunk last */
+    unsigned count, live; /* entries in use of `strands`, including dead ones; live strands */
+    unsigned last;        /* the strand that was given the last chunk */
     bw_strand_t strands[BW_STRANDS_MAX];
     bw_outgoing_t out;
     uint64_t freed;            /* the peer's user has taken everything before this */
-    bw_ranges_t in;            /* the bytes that have come; free(in.of) */
-    uint64_t acked, acked_all; /* what was last reported: taken, arrived */
+    bw_ranges_t in;            /* the bytes that have arrived; the user frees in.of */
+    uint64_t acked, acked_all; /* the positions last reported to the peer: consumed, arrived */
     bool owes_ack, has_total;
     uint64_t total; /* length of the peer's stream in bytes */
 } bw_strands_t;
 
-/* Returns the place of another strand, or -1 if there is none left. */
+/* Adds a strand and returns its index, or -1 if there are already too many. */
 int bw_strands_add(bw_strands_t *strands);
 
-/* The connection is dead. Bytes on their way over it are sent again, unless the peer has said
- * END. */
+/* Records that the connection of a strand is lost. Bytes that were in flight on it are sent again,
+ * unless the peer has sent END. */
 void bw_strands_lost(bw_strands_t *strands, unsigned place);
 
 /* ---- out ---- */
 
-/* Returns whether something has been begun on this strand: `said_len` bytes of `said`, then `left`
+/* Returns whether bytes remain to be sent on this strand: `said_len` bytes of `said`, then `left`
  * bytes of the stream. */
 static inline bool bw_strand_has_unsent(const bw_strand_t *strand)
 {
     return strand->said_len > 0 || strand->left > 0;
 }
 
-/* The strand's connection has taken `bytes` of them. */
+/* Records that the strand's connection has taken `bytes` of them. */
 void bw_strand_sent(bw_strand_t *strand, size_t bytes);
 
 static inline uint64_t bw_strands_unassigned(const bw_strands_t *strands)
@@ -88,25 +89,25 @@ static inline uint64_t bw_strands_unassigned(const bw_strands_t *strands)
     return strands->head - strands->out.next;
 }
 
-/* Begins a chunk on a free strand and returns its place, or -1 if none is free or there is nothing
- * to send. Small chunks stay on one strand, so that they arrive in order and the reader has few
- * ranges. */
+/* Starts a chunk on a free strand and returns the index of the strand, or -1 if none is free or
+ * there is nothing to send. Small chunks stay on one strand, so that they arrive in order and the
+ * reader has few ranges. */
 int bw_strands_assign(bw_strands_t *strands);
 
-/* Begins an ACK if at least `news` bytes are new, and returns its place or -1. With `again` it also
- * does so if a strand was lost since the last ACK, which may have been lost with it. That can wait
- * a little: if the peer is closing one strand after the other, anything that it gets over those
- * already closed resets them. */
+/* Starts an ACK if at least `news` bytes are new, and returns the index of its strand, or -1. With
+ * `again` it also does so if a strand was lost since the last ACK, because the ACK may have been
+ * lost with it. The caller should delay that a little: if the peer is closing its strands one after
+ * the other, bytes sent to those already closed would reset them. */
 int bw_strands_acknowledge(bw_strands_t *strands, uint64_t news, bool again);
 
-/* Begins END on each strand once everything has been given to connections. Returns false if not
- * yet. */
+/* Starts END on each strand once everything has been passed to the connections. Returns false if
+ * that is not yet the case. */
 bool bw_strands_end(bw_strands_t *strands);
 
 /* ---- in ---- */
 
-/* What a strand must read next: `len` bytes to `header`, or, if that is NULL, bytes of the stream
- * from `at` on, which go to the ring if is_new and nowhere otherwise. */
+/* What to read next on a strand: `len` bytes into `header`, or, if that is NULL, bytes of the
+ * stream from `at` on, to be stored in the ring if is_new and discarded otherwise. */
 typedef struct {
     uint8_t *header;
     uint64_t at;
@@ -116,7 +117,8 @@ typedef struct {
 
 bw_strand_due_t bw_strands_due(const bw_strands_t *strands, bw_strand_t *strand);
 
-/* The first `bytes` of it have come. Returns false if no correct peer sends this. */
+/* Records that the first `bytes` bytes of it have arrived. Returns false if the peer violated the
+ * protocol. */
 bool bw_strands_came(bw_strands_t *strands, bw_strand_t *strand, const bw_strand_due_t *due,
                      size_t bytes);
 

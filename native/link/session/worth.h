@@ -6,27 +6,27 @@
 #include <stdint.h>
 
 /*
- * Decides whether compressing the next piece of a stream is worth the processor time. The caller
- * supplies the time.
+ * Decides whether compressing the next piece of a stream is worth the CPU time. The caller supplies
+ * the time.
  *
- * There are two kinds of pieces, because large messages are often compressed already while small
- * ones are not. A piece that hardly becomes shorter lets the next one of its kind pass untried,
- * then the next two, four, and so on, until one is worth it.
+ * There are two kinds of pieces, because large messages, unlike small ones, often contain data that
+ * is already compressed. If a piece hardly becomes shorter, the next piece of the same kind is sent
+ * uncompressed without trying, then the next two, four, and so on, until one compresses well.
  *
- * The processor time spent is a debt, which a part of each second pays back. Nothing is compressed
- * while the debt is more than a second pays.
+ * The CPU time spent counts as a debt, which is reduced by `percent` of the elapsed time. Nothing
+ * is compressed while the debt is larger than what one second pays off.
  */
 #define BW_WORTH_KINDS 2u
-#define BW_WORTH_LEAST_BYTES 192u /* less is hardly worth the header of a piece */
-#define BW_WORTH_SAVED_PART 8u    /* it has to save at least this part of itself */
+#define BW_WORTH_LEAST_BYTES 192u /* shorter pieces hardly justify their header */
+#define BW_WORTH_SAVED_PART 8u    /* compression must save at least one part in this many */
 #define BW_WORTH_PASSES_MAX 64u
 
 typedef struct {
-    unsigned percent; /* of a processor's time */
+    unsigned percent; /* of the time of one CPU */
     struct {
-        unsigned pass, passes; /* pieces that pass untried, and how many the next time */
+        unsigned pass, passes; /* pieces still to skip; pieces skipped this time in total */
     } kinds[BW_WORTH_KINDS];
-    uint64_t owed_ns, at_ns; /* the debt as it was at that time */
+    uint64_t owed_ns, at_ns; /* the debt, and the time at which it was last updated */
 } bw_worth_t;
 
 static inline uint64_t bw_worth_second_ns(const bw_worth_t *worth)
@@ -43,7 +43,7 @@ static inline void bw_worth_pay(bw_worth_t *worth, uint64_t now_ns)
     worth->owed_ns -= paid_ns < worth->owed_ns ? paid_ns : worth->owed_ns;
 }
 
-/* Returns whether to compress the next piece. A piece that passes untried is counted. */
+/* Returns whether to compress the next piece. Counts a piece that is skipped. */
 static inline bool bw_worth_try(bw_worth_t *worth, unsigned kind, uint64_t bytes, uint64_t now_ns)
 {
     if (bytes < BW_WORTH_LEAST_BYTES)
@@ -57,7 +57,7 @@ static inline bool bw_worth_try(bw_worth_t *worth, unsigned kind, uint64_t bytes
     return false;
 }
 
-/* A piece has been compressed. */
+/* Records the result of compressing a piece. */
 static inline void bw_worth_note(bw_worth_t *worth, unsigned kind, uint64_t before, uint64_t after,
                                  uint64_t spent_ns)
 {

@@ -45,7 +45,7 @@ static void tcp_close(bw_link_t *link, bw_leftover_t *left_p)
     bw_socket_link_close(link, unsent, (struct iovec){0}, left_p);
 }
 
-/* Each side already has an end of the same connection. */
+/* Connecting is the same as listening, because each side already has one end of the connection. */
 static bw_status_t tcp_connect(const bw_order_t *order, bw_link_t **link_p, bw_error_t *error_p)
 {
     if (order->at_len != BW_TCP_PLACE_BYTES)

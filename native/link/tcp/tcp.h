@@ -5,30 +5,32 @@
 #include "../link.h"
 
 /*
- * The tcp carrier: a connected stream socket with the table of link.h.
+ * The tcp carrier: implements the table in link.h for a connected stream socket.
  *
- * Both rings are memory of this process alone, mapped twice in a row like the others. Committed
- * bytes go to the kernel at once as far as it takes them, and the rest when the socket has room.
- * The socket's bytes are read into the ring when the user looks. Of the arrival of a byte it is
- * only known that the peer's kernel has it (`unreleased` of the statistics).
+ * Both rings are private to this process, and mapped twice in a row like the others. Committed
+ * bytes are passed to the kernel at once as far as it accepts them, and the rest when the socket
+ * has room. Bytes are read from the socket into the ring when the user peeks. Whether the peer's
+ * process has read a byte is not known, only whether its kernel has received it (`unreleased` in
+ * the statistics).
  *
- * The end of the peer's stream is an orderly end if everything before it has been released
- * (is_finished). A process that is killed ends its stream like one that closes it.
+ * The link counts as cleanly closed (is_finished) once the peer's stream has ended and everything
+ * before the end has been released. A process that is killed ends its stream in the same way as one
+ * that closes it.
  *
- * The user polls the link's descriptor of the socket, level-triggered, for the events that the link
- * `wants`, so bytes for which nobody has asked do not wake it again and again.
+ * The user polls the link's descriptor for the socket, level-triggered, for the events that the
+ * link `wants`, so bytes for which it has not armed do not wake it again and again.
  */
 
 extern const bw_carrier_t bw_tcp_carrier;
 
 /* The place (`at` of an order) both to listen and to connect: the descriptor of the connected
- * socket in network order. Both return a linked link at once and need no token. */
+ * socket in network order. Both return a link that is already BW_LINKED and need no token. */
 #define BW_TCP_PLACE_BYTES 4
 
 /*
- * Makes a link of the connected stream socket that `socket` names. The link has a descriptor of its
- * own for it, so the caller may close its descriptor, which shuts nothing down. From now on nobody
- * else may read or write on the connection. `ring_bytes` is a valid ring size.
+ * Creates a link from the connected stream socket `socket`. The link duplicates the descriptor, so
+ * the caller may close its own without shutting down the connection. From now on, only the link may
+ * read from or write to the connection. `ring_bytes` is a valid ring size.
  */
 bw_status_t bw_tcp_adopt(int socket, uint64_t ring_bytes, bw_link_t **link_p, bw_error_t *error_p);
 

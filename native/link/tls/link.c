@@ -7,16 +7,17 @@
 #include "../socket_link.h"
 #include "keys.h"
 
-/* The most that one call decrypts or encrypts, at 1 GB/s or more. */
+/* The maximum that one call encrypts or decrypts, at 1 GB/s or more. */
 #define PIECE_BYTES ((uint64_t)256 * 1024)
 
-/* The same in records, at 0.4 us or more for each. */
+/* The same limit in records, each of which takes 0.4 us or more. */
 #define PIECE_RECORDS 128
 
-/* How much is encrypted before the socket is asked, and how much it is asked for: 7 records. */
+/* How much is encrypted before it is sent to the socket, and how much is read from the socket at a
+ * time: 7 records. */
 #define WIRE_BYTES ((uint64_t)128 * 1024)
 
-/* Below this, a copy costs less than another piece of a record. */
+/* Below this size, copying is cheaper than adding another piece to a record. */
 #define COPY_BYTES 1024
 #define RECORD_PIECES 8
 
@@ -27,7 +28,7 @@ typedef struct {
     bw_record_reader_t reader;
     bw_tls_session_t session; /* until the handshake is done */
     BIO *from_peer, *to_peer; /* the session's memory BIOs */
-    bool is_expecting;        /* nothing has come except perhaps BW_TLS_READY */
+    bool is_expecting;        /* nothing has arrived yet, except perhaps BW_TLS_READY */
     bw_report_t report;
 } tls_link_t;
 
@@ -49,19 +50,20 @@ static bool can_send(const tls_link_t *tls)
     return tls->report.state == BW_LINKED && tls->base.socket.out == BW_SOCKET_FREE;
 }
 
-/* Returns whether another record fits before the socket is asked. */
+/* Returns whether another record fits before the buffer must be sent to the socket. */
 static bool has_room(const tls_link_t *tls)
 {
     return bw_buffer_fill(&tls->wire_out) + BW_RECORD_ROOM <= WIRE_BYTES;
 }
 
-/* Records can no longer be made. */
+/* Cuts the link, because records can no longer be sealed. */
 static void cut(tls_link_t *tls)
 {
     bw_socket_link_cut(&tls->base.link, "beamway_tls_failed");
 }
 
-/* Encrypts the ring's bytes until the wire is full or, if `wholly`, to their end. */
+/* Encrypts bytes from the ring until the wire buffer is full or, if `wholly`, until the ring is
+ * empty. */
 static void encrypt_ring(tls_link_t *tls, bool wholly)
 {
     bw_buffer_t *out = &tls->base.out;
@@ -90,7 +92,7 @@ static void tls_push(bw_link_t *link)
     }
 }
 
-/* How far a vector has been read. */
+/* The position up to which a vector has been read. */
 typedef struct {
     const struct iovec *iov;
     int count;
@@ -98,7 +100,7 @@ typedef struct {
 } source_t;
 
 /* Returns the content of the next record: *len_p bytes in at most RECORD_PIECES pieces. Small
- * pieces are copied to `room`, where they will be encrypted; large ones stay where they are. */
+ * pieces are copied to `room`, where they will be encrypted in place; large ones are not copied. */
 static int next_content(source_t *from, uint8_t *room, struct iovec *pieces, size_t *len_p)
 {
     int n = 0;
@@ -130,8 +132,8 @@ static int next_content(source_t *from, uint8_t *room, struct iovec *pieces, siz
     return n;
 }
 
-/* Seals records until the wire is full or `most` bytes are sealed. Returns false if nothing has to
- * be sent. */
+/* Seals records until the wire buffer is full or `most` bytes are sealed. Returns false if nothing
+ * has to be sent. */
 static bool seal_records(tls_link_t *tls, source_t *from, size_t most, size_t *taken_p)
 {
     struct iovec pieces[RECORD_PIECES];
@@ -173,7 +175,7 @@ static void skip_ready(tls_link_t *tls)
     }
 }
 
-/* Takes the socket's bytes. Returns false if it has none now. */
+/* Reads encrypted bytes from the socket. Returns false if it has none now. */
 static bool pull_wire(tls_link_t *tls)
 {
     bw_span_t gap = bw_buffer_gap(&tls->wire_in);
@@ -188,7 +190,7 @@ static bool pull_wire(tls_link_t *tls)
     return n > 0;
 }
 
-/* Nothing more will be read. A connection that ends without an alert of TLS was cut. */
+/* Ends the incoming stream. If the connection ended without a TLS alert, it was cut. */
 static void note_end(tls_link_t *tls, bw_record_state_t state)
 {
     bw_link_t *link = &tls->base.link;
@@ -208,7 +210,8 @@ static void note_end(tls_link_t *tls, bw_record_state_t state)
     }
 }
 
-/* Content of a record that does not fit into the first piece is what the next read begins with. */
+/* If the content of a record does not fit into the first piece, the next read begins with the rest
+ * of it. */
 static size_t tls_read(bw_link_t *link, struct iovec *iov, int count)
 {
     tls_link_t *tls = tls_of(link);
@@ -259,8 +262,8 @@ static bool tls_has_spare(const bw_link_t *link)
            bw_buffer_has_spare(&tls->wire_in);
 }
 
-/* Waiting encrypted bytes count as well, but encryption has added some, so bytes_out is the
- * limit. */
+/* Encrypted bytes that are waiting count as well, but they include overhead, so the sum is limited
+ * to bytes_out. */
 static void tls_stats(const bw_link_t *link, bw_link_stats_t *stats_p)
 {
     bw_socket_link_stats(link, stats_p);
@@ -278,7 +281,7 @@ static void free_link(tls_link_t *tls)
     bw_buffer_free(&tls->wire_in);
 }
 
-/* Encrypts everything that was committed, followed by the alert that nothing follows. */
+/* Encrypts everything that was committed, followed by a close_notify. */
 static void say_last(tls_link_t *tls)
 {
     bw_link_t *link = &tls->base.link;
@@ -308,10 +311,10 @@ static void tls_close(bw_link_t *link, bw_leftover_t *left_p)
                          left_p);
 }
 
-/* ---- making one ---- */
+/* ---- link setup ---- */
 
-/* Returns how many bytes of an order precede those that were already read, or 0 if it is
- * invalid. */
+/* Returns the length of the part of an order before the bytes that were already read, or 0 if the
+ * order is invalid. */
 static size_t fixed_part(const bw_order_t *order)
 {
     size_t keys = order->at_len > BW_TLS_SOCKET_BYTES ? order->at[BW_TLS_SOCKET_BYTES] : 0;
@@ -341,7 +344,8 @@ static bw_status_t make_session(tls_link_t *tls, bool is_server, const bw_order_
 
 static bw_status_t make_wire(tls_link_t *tls, uint64_t ring, bw_error_t *error_p)
 {
-    /* At the end the whole ring is encrypted after a full batch. */
+    /* Must have room for a full batch followed by the whole ring, which is encrypted when the link
+     * is closed. */
     bw_status_t status = bw_buffer_make(&tls->wire_out, passage.name,
                                         2 * (ring < WIRE_BYTES ? WIRE_BYTES : ring), error_p);
 
@@ -394,7 +398,7 @@ static bw_status_t tls_connect(const bw_order_t *order, bw_link_t **link_p, bw_e
     return make_link(false, order, link_p, error_p);
 }
 
-/* Gives libssl the bytes that have come. If out of memory, the handshake makes no progress. */
+/* Passes the received bytes to libssl. If out of memory, the handshake makes no progress. */
 static void feed(tls_link_t *tls)
 {
     bw_buffer_t *in = &tls->wire_in;
@@ -407,7 +411,7 @@ static void feed(tls_link_t *tls)
         (void)BIO_set_mem_eof_return(tls->from_peer, 0);
 }
 
-/* Takes as many bytes from a memory BIO as there is room for. */
+/* Moves as many bytes from a memory BIO to the buffer as there is room for. */
 static void drain(BIO *bio, bw_buffer_t *to)
 {
     bw_span_t gap = bw_buffer_gap(to);
@@ -431,7 +435,7 @@ static void shake(tls_link_t *tls)
         const char *label = tls->session.known->label;
 
         drain(tls->from_peer, &tls->wire_in);
-        tls->base.has_more = true; /* data may have come with the handshake */
+        tls->base.has_more = true; /* data may have arrived together with the handshake */
         report->state = BW_LINKED;
         snprintf(report->device, sizeof report->device, *label ? "%s %s" : "%s%s",
                  SSL_get_cipher_name(tls->session.ssl), label);

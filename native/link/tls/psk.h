@@ -8,7 +8,7 @@
 
 #include <openssl/ssl.h>
 
-/* Returns whether the processor has instructions for AES. Without them ChaCha20 is faster. */
+/* Returns whether the CPU has AES instructions. Without them, ChaCha20 is faster. */
 static inline bool bw_has_aes(void)
 {
 #if defined(__x86_64__) || defined(__i386__)

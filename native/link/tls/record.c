@@ -30,7 +30,7 @@ static const struct bw_record_suite suites[] = {
 
 /* ---- keys ---- */
 
-/* HKDF-Expand-Label without a context, for at most one digest. */
+/* HKDF-Expand-Label with an empty context and at most one digest of output. */
 static bool expand(const bw_record_key_t *key, const char *label, uint8_t *to, size_t len)
 {
     uint8_t info[32] = {0, (uint8_t)len, (uint8_t)(6 + strlen(label))};
@@ -38,7 +38,7 @@ static bool expand(const bw_record_key_t *key, const char *label, uint8_t *to, s
     size_t bytes = 3 + (size_t)snprintf((char *)info + 3, sizeof info - 3, "tls13 %s", label);
     bool done;
 
-    info[bytes++] = 0; /* no context */
+    info[bytes++] = 0; /* empty context */
     info[bytes++] = 1; /* the first block of HKDF-Expand */
     done = HMAC(key->suite->digest(), key->secret, key->suite->digest_bytes, info, bytes, digest,
                 NULL);
@@ -47,7 +47,7 @@ static bool expand(const bw_record_key_t *key, const char *label, uint8_t *to, s
     return done;
 }
 
-/* Derives the key and the iv from the secret. The numbers start again. */
+/* Derives the key and the IV from the secret, and resets the record number. */
 static bool use_secret(bw_record_key_t *key)
 {
     const struct bw_record_suite *suite = key->suite;
@@ -85,7 +85,8 @@ void bw_record_key_close(bw_record_key_t *key)
     OPENSSL_cleanse(key, sizeof *key);
 }
 
-/* Begins the next record with its nonce and with its header, which is authenticated as well. */
+/* Sets up the cipher for the next record, with its nonce and with its header as authenticated
+ * data. */
 static bool begin(bw_record_key_t *key, const uint8_t header[BW_RECORD_HEADER])
 {
     uint8_t nonce[sizeof key->iv];
@@ -173,7 +174,8 @@ static size_t opened(const bw_record_reader_t *reader)
     return reader->left + reader->behind;
 }
 
-/* Returns the whole length of the next record, or of its header if that is incomplete. */
+/* Returns the total length of the next record, or the length of a header if the header is
+ * incomplete. */
 static size_t next_bytes(const bw_record_reader_t *reader)
 {
     const bw_buffer_t *in = reader->in;
@@ -203,7 +205,7 @@ static bw_record_state_t wrong(bw_record_reader_t *reader, const char *reason)
     return end(reader, BW_RECORD_WRONG, reason);
 }
 
-/* Returns where byte `at` is in the pieces, which must contain it. */
+/* Returns the address of byte `at` in the pieces, which must be long enough. */
 static uint8_t *place(const struct iovec *iov, size_t at)
 {
     for (; at >= iov->iov_len; iov++)
@@ -225,8 +227,8 @@ static bool update_pieces(bw_record_key_t *key, const struct iovec *to, const ui
     return true;
 }
 
-/* Opens the complete record into the pieces, which must have room for all of its content. *len_p is
- * the length of the content, without the type after it and the padding. */
+/* Opens a complete record into the pieces, which must have room for all of its content. *len_p is
+ * the length of the content, excluding the type byte and the padding. */
 static bool open_record(bw_record_reader_t *reader, uint8_t *record, size_t bytes,
                         const struct iovec *to, size_t *len_p, uint8_t *type_p)
 {
@@ -247,7 +249,7 @@ static bool open_record(bw_record_reader_t *reader, uint8_t *record, size_t byte
     return true;
 }
 
-/* Handles a handshake message after the handshake, alone in its record. */
+/* Handles a post-handshake message, which must be alone in its record. */
 static bool hear_message(bw_record_reader_t *reader, const uint8_t *at, size_t len)
 {
     if (len < MESSAGE_HEADER || len != MESSAGE_HEADER + bw_number(at + 1, 3))
@@ -260,7 +262,7 @@ static bool hear_message(bw_record_reader_t *reader, const uint8_t *at, size_t l
     return bw_record_key_update(&reader->key);
 }
 
-/* Handles a record that is not data. TLS 1.3 has no warning other than close_notify. */
+/* Handles a record that is not data. In TLS 1.3, all alerts except close_notify are fatal. */
 static void hear(bw_record_reader_t *reader, uint8_t type, const struct iovec *pieces, size_t len)
 {
     uint8_t content[MESSAGE_MAX];
@@ -276,7 +278,7 @@ static void hear(bw_record_reader_t *reader, uint8_t type, const struct iovec *p
         (void)wrong(reader, "the peer sent what is no data");
 }
 
-/* Copies content that was opened in place to where it belongs. */
+/* Copies content that was opened in place to the caller's buffers. */
 static size_t take_opened(bw_record_reader_t *reader, const struct iovec *to, int count)
 {
     size_t got = 0;
@@ -294,9 +296,9 @@ static size_t take_opened(bw_record_reader_t *reader, const struct iovec *to, in
     return got;
 }
 
-/* Opens the record at the front, which is complete, into the pieces, or in place if they are too
- * small. With BW_RECORD_READ *got_p is the number of bytes in the pieces; it is 0 if the content
- * was opened in place or there is none. */
+/* Opens the first record, which must be complete, into the pieces, or in place if they are too
+ * small. If it returns BW_RECORD_READ, *got_p is the number of bytes in the pieces; it is 0 if the
+ * content was opened in place or is empty. */
 static bw_record_state_t open_next(bw_record_reader_t *reader, size_t bytes, const struct iovec *to,
                                    int count, size_t *got_p)
 {

@@ -40,7 +40,8 @@ static int use_key(SSL *ssl, const EVP_MD *digest, const unsigned char **id_p, s
     return 1;
 }
 
-/* The name comes from a stranger and goes into a message for people, so it is made safe. */
+/* Stores the identity. It comes from an unauthenticated client and is shown in a message, so unsafe
+ * characters are replaced. */
 static void note_identity(bw_tls_session_t *session, const unsigned char *id, size_t len)
 {
     size_t n = bw_least(len, sizeof session->identity - 1);
@@ -66,7 +67,8 @@ static int find_key(SSL *ssl, const unsigned char *id, size_t len, SSL_SESSION *
     return 1;
 }
 
-/* A line of the key log consists of a label, the client's random and the secret. */
+/* Extracts the secret from a key log line, which consists of a label, the client random and the
+ * secret. */
 static void take_secret(const SSL *ssl, const char *line)
 {
     static const char *const names[] = {"CLIENT_TRAFFIC_SECRET_0 ", "SERVER_TRAFFIC_SECRET_0 "};
@@ -104,7 +106,7 @@ static SSL_CTX *new_context(void)
     return context;
 }
 
-/* One context for all sessions, which is never freed. */
+/* The context shared by all sessions, which is never freed. */
 static SSL_CTX *context;
 
 static void make_context(void)
@@ -202,7 +204,7 @@ bw_tls_hands_t bw_tls_session_shake(bw_tls_session_t *session, bw_record_reader_
     done = SSL_do_handshake(session->ssl);
     if (done != 1)
         return not_shaken(session, done);
-    /* Only the key may have made the session. */
+    /* The session must have been established with the pre-shared key. */
     return SSL_session_reused(session->ssl) && open_keys(session, reader, writer) ? BW_TLS_SHAKEN
                                                                                   : BW_TLS_FAILED;
 }

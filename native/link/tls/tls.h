@@ -8,21 +8,21 @@
  * The tls carrier: a connected stream socket, as in the tcp carrier, with TLS 1.3 on it. libssl
  * does the handshake (session.h), and the records are our own (record.h).
  *
- * Both sides know an external pre-shared key, and also use a Diffie-Hellman exchange, so that
- * somebody who learns the key later can read nothing. There are no certificates here: a key is
- * either made for this one link or is the secret of a cluster. The side that listens is TLS's
- * server.
+ * Both sides know an external pre-shared key, and also perform a Diffie-Hellman exchange, which
+ * provides forward secrecy: an attacker who learns the key later cannot decrypt recorded traffic.
+ * Certificates are not used: a key is either generated for a single link or is the secret of a
+ * cluster. The listening side is the TLS server.
  *
- * Committed bytes are in a ring of this process. A push encrypts them in records of 16 KB, as many
- * as the socket takes at once, and sends them together; large frames are encrypted directly from
- * where they are. Bytes from the socket are decrypted into the other ring, or directly to where
- * they belong.
+ * Committed bytes are in a ring that is private to this process. A push encrypts them in records of
+ * 16 KB, as many as the socket takes at once, and sends them together; large frames are encrypted
+ * without first being copied into the ring. Bytes from the socket are decrypted into the other
+ * ring, or directly into their final place.
  */
 
 extern const bw_carrier_t bw_tls_carrier;
 
 /* The place (`at` of an order) both to listen and to connect: the descriptor of the connected
- * socket in network order, the number of keys in one byte, the keys, and the bytes that were
+ * socket in network order, the number of keys as one byte, the keys, and the bytes that were
  * already read from the connection. The client uses the first key; the server knows all of them. */
 #define BW_TLS_SOCKET_BYTES 4
 #define BW_TLS_KEY_BYTES 32
@@ -30,18 +30,18 @@ extern const bw_carrier_t bw_tls_carrier;
 #define BW_TLS_KEYS_MAX 2
 #define BW_TLS_PLACE_BYTES(keys) (BW_TLS_SOCKET_BYTES + 1 + (keys) * sizeof(bw_tls_key_t))
 
-/* The client names its key with the label, which is not secret and contains no 0. A key whose label
- * is all 0 has no name, and must be the only one. */
+/* The client identifies its key by the label, which is not secret and must not contain 0 bytes. A
+ * key whose label is all 0 has no label, and must be the only key. */
 typedef struct {
     uint8_t label[BW_TLS_LABEL_BYTES];
     uint8_t key[BW_TLS_KEY_BYTES];
 } bw_tls_key_t;
 
-/* A listener may send this byte any number of times before the first byte of TLS, to show that it
- * listens. No record of TLS begins with it. */
+/* A listener may send this byte any number of times before the first TLS byte, to show that it is
+ * listening. TLS records never begin with it. */
 #define BW_TLS_READY 'B'
 
-/* Makes a sending key be replaced after this many records; for tests. */
+/* Sets the number of records after which a sending key is replaced; for tests. */
 void bw_tls_limit_key(bw_link_t *link, uint64_t records);
 
 /* scrypt (RFC 7914) with N = 2^15, r = 8, p = 3, which takes 32 MB and about 0.3 s. Any thread may

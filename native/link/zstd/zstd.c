@@ -5,8 +5,8 @@
 #include <string.h>
 #include <zstd.h>
 
-/* On some systems libzstd also reads the frames of its first versions, with code that nobody fuzzes
- * any more, so frames must begin with this number. */
+/* On some systems, libzstd also reads legacy frame formats, with code that is no longer fuzzed, so
+ * frames must begin with the current magic number, which has this many bytes. */
 #define MAGIC_BYTES 4
 static const uint8_t magic[MAGIC_BYTES] = {0x28, 0xB5, 0x2F, 0xFD};
 
@@ -16,7 +16,7 @@ struct bw_packer {
 
 struct bw_unpacker {
     ZSTD_DCtx *context;
-    size_t begun; /* bytes of the magic number that have come */
+    size_t begun; /* bytes of the magic number that have arrived */
 };
 
 /* ---- packing ---- */
@@ -44,7 +44,7 @@ static bw_packer_t *open_packer(void)
     return NULL;
 }
 
-/* Each call may end a block, which takes three bytes, and the frame has a header. */
+/* Allows for a block header of three bytes in each call, and for the frame header. */
 static size_t bound(size_t len)
 {
     return ZSTD_compressBound(len) + 64;
@@ -105,8 +105,8 @@ static bool begins_well(bw_unpacker_t *unpacker, const uint8_t *from, size_t len
     return true;
 }
 
-/* libzstd returns 0 where a frame ends, but no packer ends one. It returns no error if it makes no
- * progress, which happens when it has no room. */
+/* libzstd returns 0 at the end of a frame, but a packer never ends one. It does not return an error
+ * if it makes no progress because there is no room, so this must be checked here. */
 static bool unpack(bw_unpacker_t *unpacker, const uint8_t *from, size_t len, uint8_t *to,
                    size_t room, size_t *made_p)
 {

@@ -5,9 +5,9 @@
 #include "../codec.h"
 
 /*
- * The codec of libzstd: one frame of RFC 8878 that never ends, flushed after each piece. Both sides
- * remember its window of 64 KB. A reader accepts twice that, so that a later version may use it,
- * and refuses a frame that asks for more before it allocates anything.
+ * The libzstd codec: a single frame (RFC 8878) that never ends and is flushed after each piece.
+ * Both sides retain a window of 64 KB. A reader accepts twice that, so that a later version may use
+ * it, and rejects a frame that requires more before it allocates anything.
  */
 #define BW_ZSTD_WINDOW_LOG 16
 #define BW_ZSTD_WINDOW_LOG_MAX 17
