@@ -9,8 +9,7 @@
 
 -export([start_link/1, child_spec/1, start/1, stop/1, port/1, reload/2, drain/2, info/1, metrics_text/1, figures/0]).
 
-%% @doc Starts a server that is linked to the caller. `{bad_options, Text}' says what is wrong with the options, and another text what the system
-%% refused.
+%% @doc Starts a server that is linked to the caller. `{bad_options, Text}' describes an invalid option, and any other text a system error.
 -spec start_link(yucan_config:options()) -> {ok, pid()} | {error, {bad_options, binary()} | term()}.
 start_link(Options) ->
     case yucan_config:check(Options) of
@@ -21,7 +20,7 @@ start_link(Options) ->
 started({error, {shutdown, {failed_to_start_child, server, {shutdown, Text}}}}) when is_binary(Text) -> {error, Text};
 started(Result) -> Result.
 
-%% @doc A child specification for a supervisor.
+%% @doc Returns a child specification for a supervisor.
 -spec child_spec(yucan_config:options()) -> supervisor:child_spec().
 child_spec(Options) ->
     #{id => maps:get(name, Options, yucan), start => {?MODULE, start_link, [Options]}, type => supervisor, shutdown => infinity}.
@@ -34,7 +33,8 @@ start(Options) ->
         {error, Reason} -> {error, Reason}
     end.
 
-%% @doc Ends a server and its connections at once. If it is under your own supervisor, its child specification decides whether it starts again.
+%% @doc Stops a server and closes its connections at once. If it is under your own supervisor, its child specification decides whether it starts
+%% again.
 -spec stop(Name :: atom()) -> ok.
 stop(Name) ->
     Supervisor = yucan_server:supervisor(Name),
@@ -45,7 +45,7 @@ stop(Name) ->
             gen_server:stop(Supervisor, normal, 30000)
     end.
 
-%% @doc The port of the first listener.
+%% @doc Returns the port of the first listener.
 -spec port(Name :: atom()) -> inet:port_number().
 port(Name) -> yucan_server:port(Name).
 
@@ -58,11 +58,11 @@ reload(Name, Options) -> yucan_server:reload(Name, Options).
 -spec drain(Name :: atom(), TimeoutMs :: non_neg_integer()) -> ok | {error, {still_open, pos_integer()}}.
 drain(Name, Timeout) -> yucan_server:drain(Name, Timeout).
 
-%% @doc Where the server listens, and its metrics.
+%% @doc Returns the addresses on which the server listens, and its metrics.
 -spec info(Name :: atom()) -> #{atom() => term()}.
 info(Name) -> yucan_server:info(Name).
 
-%% @doc The metrics as Prometheus text.
+%% @doc Returns the metrics as Prometheus text.
 -spec metrics_text(Name :: atom()) -> iodata().
 metrics_text(Name) -> yucan_server:metrics_text(Name).
 

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The application and its supervisor, `yucan_sup', which has the servers that yucan:start/1 starts. Other servers are under their users'
+%% @doc The application and its supervisor, `yucan_sup', which supervises the servers that yucan:start/1 starts. Other servers run under their users'
 %% supervisors.
 %%
 %% Before the application stops, for example because of SIGTERM, these servers drain for at most `drain_ms' of its environment.
@@ -17,8 +17,9 @@
 -spec start(application:start_type(), term()) -> {ok, pid()} | {error, term()}.
 start(_, _) -> supervisor:start_link({local, ?SUP}, ?MODULE, []).
 
-%% @private Drains all servers at once. Connections that are still open then end with their server, so a second call finds nothing to wait for. A
-%% server that has crashed meanwhile has nothing to drain. An application that handlers use, and that stops before this one, also calls it.
+%% @private Drains all servers at once. Connections that are still open after that close together with their server, so a second call has nothing to
+%% wait for. A server that has crashed in the meantime has nothing to drain. An application that handlers use, and that stops before this one, also
+%% calls it.
 -spec prep_stop(State) -> State when State :: term().
 prep_stop(State) ->
     Ms = application:get_env(yucan, drain_ms, ?DRAIN_MS),
@@ -42,7 +43,7 @@ start_server(Options) ->
         Result -> Result
     end.
 
-%% @doc Ends the server, if it is one of these.
+%% @doc Stops the server if it runs under this supervisor.
 -spec stop_server(pid()) -> ok | not_mine.
 stop_server(Pid) ->
     case whereis(?SUP) of

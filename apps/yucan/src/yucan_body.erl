@@ -11,10 +11,10 @@
 
 -define(KEY, '$yucan_body').
 -define(PART_BYTES, 131072).
-%% If a handler wants a whole body of up to this size, a single call reads it, which allocates the announced length. A larger announcement must
-%% not allocate memory that the client may never fill.
+%% If a handler wants an entire body of up to this size, a single call reads it, which allocates the announced length. A larger announcement must not
+%% allocate memory that the client may never fill.
 -define(WHOLE_BYTES, 1048576).
-%% A body of this size is not left to the next garbage collection, which the connection may never reach.
+%% A body of this size is garbage-collected explicitly, because the connection may never reach its next garbage collection.
 -define(LARGE_BYTES, 65536).
 %% How long a client may stay silent inside a body that no handler reads.
 -define(SILENCE_MS, 5000).
@@ -22,14 +22,14 @@
 -record(body, {
     socket :: yucan_transport:socket(),
     limits :: #limits{},
-    %% The number of bytes still to come, the state of the chunks, everything until the HTTP/2 stream ends, or nothing.
+    %% What is still to be read: a number of bytes, chunks (with the parser's state), everything until the HTTP/2 stream ends, or nothing.
     left :: {length, non_neg_integer()} | {chunks, yucan_chunk:state()} | stream | done | {failed, yucan_req:body_error()},
     %% Bytes that have been read from the socket but not returned yet.
     buffer :: binary(),
     %% The client waits for permission to send the body.
     expect :: boolean(),
     started :: undefined | integer(),
-    %% When reading must be finished.
+    %% The deadline for reading the body.
     deadline = infinity :: infinity | integer(),
     received = 0 :: non_neg_integer(),
     trailers = [] :: [{binary(), binary()}]
@@ -72,7 +72,7 @@ drain(#body{left = {length, Length}, buffer = Buffer, deadline = Deadline}, Max)
 drain(#body{deadline = Deadline} = Body, Max) ->
     case next(Body, ?PART_BYTES, min(?SILENCE_MS, until(Deadline))) of
         {_, Data, Body1} when byte_size(Data) =< Max -> drain(Body1, Max - byte_size(Data));
-        %% The client's time to continue is used up.
+        %% The client has used up its time to continue.
         {error, timeout} -> {linger, 0};
         _ -> {linger, until(Deadline)}
     end.
@@ -89,7 +89,7 @@ outlook() ->
         _ -> keep
     end.
 
-%% @doc Reads the whole body.
+%% @doc Reads the entire body.
 -spec all(MaxBytes :: default | non_neg_integer()) -> {ok, binary()} | {error, yucan_req:body_error()}.
 all(default) ->
     #body{limits = Limits} = get(?KEY),
@@ -159,7 +159,7 @@ read(Options) ->
         {error, Reason} -> fail(Reason)
     end.
 
-%% In the middle of an answer it would become a part of that answer.
+%% In the middle of an answer, 100 Continue would become a part of that answer.
 permit(#body{expect = true, socket = Socket} = Body) ->
     case yucan_reply:has_begun() of
         true -> Body;
@@ -220,7 +220,7 @@ received(#body{received = Before, started = Started, deadline = Deadline, limits
         false -> next(Body#body{received = Received}, Max, Timeout)
     end.
 
-%% @doc The trailers of a chunked body after it has been read.
+%% @doc Returns the trailers of a chunked body after it has been read.
 -spec trailers() -> [{binary(), binary()}].
 trailers() ->
     case get(?KEY) of

@@ -7,21 +7,21 @@
 
 -include("yucan_internal.hrl").
 
-%% What comes next: a size line, a number of bytes of data, the line end after the data, or trailers.
+%% What the parser expects next: a size line, a number of bytes of data, the line end after the data, or trailers.
 -opaque state() :: size | {data, pos_integer()} | crlf | trailers.
 -type result() ::
     {data, binary(), state(), Rest :: binary()} | {done, Trailers :: [{binary(), binary()}], Rest :: binary()}
     | {more, state(), Rest :: binary()} | {error, bad_chunk | trailers_too_long}.
 
 -spec new() -> state().
-%% @doc The state before the first chunk.
+%% @doc Returns the state before the first chunk.
 new() -> size.
 
 %% @doc Parses the next step. `more' means that the bytes in Rest are not enough.
 -spec parse(state(), binary(), #limits{}) -> result().
 parse(State, Bin, Limits) -> parse(State, Bin, infinity, Limits).
 
-%% @doc The same with at most `Most' bytes of data.
+%% @doc Like the function above, but returns at most `Most' bytes of data.
 -spec parse(state(), binary(), Most :: pos_integer() | infinity, #limits{}) -> result().
 parse({data, _} = State, <<>>, _, _) ->
     {more, State, <<>>};
@@ -51,7 +51,7 @@ parse(trailers, Bin, _, #limits{trailer_bytes = Max} = Limits) ->
         {error, _, _} -> {error, bad_chunk}
     end.
 
-%% Only hexadecimal digits. The limit is on the value, because programs that write fixed widths put zeros in front.
+%% Accepts only hexadecimal digits. The limit applies to the value, because some programs pad sizes with zeros to a fixed width.
 -define(HAS_ROOM(Size, At, Max), Size < 16#100000000000000, At < Max).
 size(<<C, Rest/bits>>, At, Size, Max) when C >= $0, C =< $9, ?HAS_ROOM(Size, At, Max) -> size(Rest, At + 1, Size * 16 + C - $0, Max);
 size(<<C, Rest/bits>>, At, Size, Max) when C >= $a, C =< $f, ?HAS_ROOM(Size, At, Max) -> size(Rest, At + 1, Size * 16 + C - $a + 10, Max);
@@ -90,7 +90,7 @@ extension_end(<<$;, Rest/bits>>, At, Size, Max) when At < Max -> extension_name(
 extension_end(<<"\r\n", Rest/binary>>, _, Size, _) -> {ok, Size, Rest};
 extension_end(End, At, _, Max) -> incomplete(End, At, Max).
 
-%% @doc A chunk, or nothing if there is no data, because an empty chunk would end the body.
+%% @doc Encodes a chunk. Returns nothing for empty data, because an empty chunk would end the body.
 -spec encode(iodata()) -> iodata().
 encode(Data) ->
     case iolist_size(Data) of
@@ -98,6 +98,6 @@ encode(Data) ->
         Size -> [integer_to_binary(Size, 16), <<"\r\n">>, Data, <<"\r\n">>]
     end.
 
-%% @doc The end of a chunked body.
+%% @doc Returns the end of a chunked body.
 -spec last() -> binary().
 last() -> <<"0\r\n\r\n">>.

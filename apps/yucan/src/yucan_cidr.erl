@@ -64,13 +64,13 @@ without_port([Address, _Port]) ->
 without_port(_) ->
     error.
 
-%% @doc An address as text, without its port.
+%% @doc Formats an address as text, without its port.
 -spec format(yucan_req:address()) -> string().
 format({local, _}) -> "-";
 format({Ip, _}) -> inet:ntoa(Ip).
 
 %% @doc Reads the header of the PROXY protocol, version 1 or 2, before anything else, if the listener expects it. Returns the source address, or
-%% `local' if the proxy speaks for itself. Each read has an exact size, so no byte of the data that follows (TLS, for example) is consumed.
+%% `local' if the proxy connects on its own behalf. Each read has an exact size, so no byte of the data that follows (TLS, for example) is consumed.
 -spec proxy_header(yucan_transport:socket(), TimeoutMs :: pos_integer()) ->
     {ok, local | yucan_req:address(), Rest :: binary()} | {error, bad_header | closed | timeout | inet:posix()}.
 proxy_header(Socket, Timeout) ->

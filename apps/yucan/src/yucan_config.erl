@@ -43,7 +43,7 @@
 
 -type limits() :: #{atom() => pos_integer() | infinity}.
 
-%% @doc The options with defaults, or the first problem with them.
+%% @doc Returns the options with defaults, or the first problem with them.
 -spec check(options()) -> {ok, checked()} | {error, Text :: binary()}.
 check(Options) when is_map(Options) ->
     try
@@ -99,7 +99,7 @@ listen(Listen) when is_map(Listen) ->
     #{ip => Ip, port => port(Ip, Listen), tls => tls(maps:get(tls, Listen, none)), proxy_protocol => Proxy};
 listen(Other) -> bad("listen has ~0tp; a map is expected", [Other]).
 
-%% A unix socket has no port.
+%% Unix sockets have no port.
 port({local, _}, Listen) ->
     Port = maps:get(port, Listen, 0),
     Port =:= 0 orelse bad("port is ~0tp; 0 or none is expected beside {local, Path}", [Port]),
@@ -209,7 +209,7 @@ server_header(Other) -> bad("server_header is ~0tp; a binary or none is expected
 http2(Value) when is_boolean(Value) -> Value;
 http2(Other) -> bad("http2 is ~0tp; true or false is expected", [Other]).
 
-%% A client could send the header that its proxy does not know.
+%% If the proxy does not know the header, a client could send it itself.
 forwarded(Names) when is_list(Names) ->
     case Names -- yucan_forwarded:headers() of
         [] -> ok;

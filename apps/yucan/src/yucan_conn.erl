@@ -1,12 +1,12 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The process of a connection: it waits for one, serves it to its end, and ends with it. There is one process per connection and none per
-%% request; yucan_pool starts it. It never serves a second client, because a late message from the first client's handler would reach that
+%% @doc The process of a connection: it waits for one, serves it until it closes, and then exits. There is one process per connection and none per
+%% request; yucan_pool starts it. It never serves a second client, because a late message meant for the first client's handler would reach that
 %% client.
 %%
-%% The first request is read with recv, which is cheapest for a connection with a single request. After that, data arrives as messages, of which
-%% the socket sends a limited number before it stops (`{active, N}'), so it need not be armed for each read. Bodies are read with recv again.
-%% Between requests the process waits in yucan_idle, so new code of this module takes effect at the next request, and ends no connection however
-%% often it is loaded.
+%% The first request is read with recv, which is cheapest for a connection with a single request. After that, data arrives as messages, of which the
+%% socket sends a limited number before it stops (`{active, N}'), so it need not be armed for each read. Bodies are read with recv again. Between
+%% requests the process waits in yucan_idle, so new code of this module takes effect at the next request, and closes no connection however often it is
+%% loaded.
 -module(yucan_conn).
 
 -export([accept/1, wait/2, first/2, head/3, message/2, silence/1, wake/2, left/2, began/1, received/2, answer/2, with_id/3, account/5]).
@@ -22,9 +22,9 @@
 -define(WARM_MS, 2000).
 %% After waiting this long for a connection, a process hibernates, so that it holds no old code.
 -define(ACCEPT_MS, 5000).
-%% This many open connections leave much memory in a VM that was not told to return it.
+%% With this many open connections, a VM without the allocator flags retains much memory.
 -define(MANY, 200).
-%% A connection beyond the limit is held no longer than this after its 503.
+%% A connection beyond the limit is kept open no longer than this after its 503.
 -define(REFUSED_MS, 2000).
 
 -record(state, {
@@ -36,10 +36,10 @@
     limits :: #limits{},
     %% The same as in the listener.
     doing :: atomics:atomics_ref(),
-    %% How many messages may still arrive. 0 means recv.
+    %% How many messages may still arrive. 0 means that data is read with recv.
     armed = 0 :: non_neg_integer(),
     served = 0 :: non_neg_integer(),
-    %% When the idle time after this number of requests is over, once it has been computed.
+    %% The end of the idle time after this number of requests, once it has been computed.
     idle_until = none :: none | {Served :: non_neg_integer(), Ms :: integer()}
 }).
 
@@ -66,7 +66,7 @@ failed(Reason, #listener{pool = Pool} = Listener) ->
     refresh(Reason, Pool),
     ?MODULE:accept(Listener).
 
-%% There may be no descriptors left. Closing connections releases some, so trying again at once would only waste processor time.
+%% There may be no descriptors left. Closing connections releases some, so trying again at once would only waste CPU time.
 refresh(econnaborted, _) -> ok;
 refresh(Reason, Pool) ->
     Pool ! {accept_failed, Reason},
@@ -105,7 +105,7 @@ introduce(Socket, #listener{socket = Listening, server = Server, local = Local, 
             Conn = #conn{socket = Socket, server = Server, local = real_local(Local, Socket)},
             ok = yucan_pool:silent(Doing),
             secure(Tls, admitted(proxied(Proxy, Conn, Limits), Listening, Site), Limits, Doing);
-        %% A reload has just removed this address.
+        %% A reload has just removed the listener for this address.
         _ -> done(Socket)
     end.
 
@@ -127,7 +127,7 @@ proxied(true, #conn{socket = Socket} = Conn, #limits{tls_ms = Timeout}) ->
         {error, _} -> done(Socket)
     end.
 
-%% A trusted proxy represents many clients.
+%% Trusted proxies are exempt, because each represents many clients.
 admitted(Met, _, #site{limits = #limits{address_connections = infinity}}) -> Met;
 admitted({#conn{socket = Socket} = Conn, _} = Met, Listening, #site{limits = #limits{address_connections = Most}, quota = Quota} = Site) ->
     Peer = yucan_req:conn_peer(Conn),
@@ -153,7 +153,7 @@ secure(Options, {#conn{socket = Socket} = Conn, <<>>}, #limits{tls_ms = Timeout}
         plain -> refuse_plain(Conn, Limits);
         error -> done(Socket)
     end;
-%% The same read returned more than the PROXY header, which only reads of an exact size prevent.
+%% TLS cannot start, because the read of the PROXY header also returned later bytes. Reads of an exact size prevent this.
 secure(_, {#conn{socket = Socket}, _}, _, _) ->
     done(Socket).
 
@@ -163,7 +163,7 @@ spoken(<<"h2">>, #conn{socket = Socket} = Conn, Limits, Doing) ->
 spoken(_, Conn, Limits, Doing) ->
     first(<<>>, Conn, Limits, Doing).
 
-%% A user has typed http: instead of https:.
+%% The user has typed http: instead of https:.
 -spec refuse_plain(#conn{}, #limits{}) -> no_return().
 refuse_plain(#conn{socket = Socket} = Conn, #limits{linger_ms = Ms, min_body_rate = Rate}) ->
     refused(400, plain_http_on_tls, "This port speaks TLS: the address begins with https:", any, Conn),
@@ -209,12 +209,12 @@ no_request(505, Reason, <<"PRI * HTTP/2.0\r\n", _/binary>> = Buffer, #state{serv
     end;
 no_request(Status, Reason, Buffer, State) -> refuse(Status, Reason, Buffer, State).
 
-%% Keeps what the header lines mean, for the next request.
+%% Caches the parsed header lines for the next request.
 remember(#req{lines = Lines, authority = Authority}, #state{template = #req{lines = Lines, authority = Authority}} = State) -> State;
 remember(#req{lines = Lines, authority = Authority}, #state{template = Template} = State) ->
     State#state{template = Template#req{lines = Lines, authority = Authority}}.
 
-%% It is unknown when the next request comes, and the header lines keep the bytes of their whole read in memory.
+%% Not cached while idle: the next request may be far off, and the header lines reference the complete binary in which they were read.
 forget(#state{template = Template} = State) ->
     ok = yucan_reply:forget(),
     State#state{template = Template#req{lines = none}, last = none}.
@@ -222,7 +222,7 @@ forget(#state{template = Template} = State) ->
 deadline(none, #limits{header_ms = Ms}) -> erlang:monotonic_time(millisecond) + Ms;
 deadline(Deadline, _) -> Deadline.
 
-%% Parses again only at the end of a line, so a client that sends byte by byte costs no more than its lines.
+%% Parses again only at the end of a line, so that a client that sends byte by byte costs one parse per line.
 more(Buffer, Deadline, #state{socket = Socket, limits = #limits{header_block_bytes = Max}} = State) ->
     ok = yucan_transport:release(Socket),
     case get_more(max(0, Deadline - erlang:monotonic_time(millisecond)), State) of
@@ -263,7 +263,7 @@ refused(Status, Reason, Text, Method, #conn{server = Server, socket = Socket} = 
     yucan_reply:refuse(Status, Text, Socket, Method, Site),
     yucan_log:refused(Log, Conn, Status).
 
-%% The answer has been sent, but the client may still be sending. This connection serves nobody any more.
+%% The answer has been sent, but the client may still be sending. This connection accepts no further requests.
 -spec linger(#state{}) -> no_return().
 linger(#state{limits = #limits{linger_ms = Ms}} = State) -> linger(Ms, State).
 
@@ -315,7 +315,7 @@ last_one(Req, #state{limits = #limits{requests = infinity}}) -> Req;
 last_one(Req, #state{limits = #limits{requests = Max}, served = Served}) when Served + 1 < Max -> Req;
 last_one(Req, _) -> Req#req{keep = false}.
 
-%% The whole body may already be here.
+%% The entire body may have arrived already.
 for_body(#req{body = {length, Length}}, Rest, State) when byte_size(Rest) >= Length -> {Rest, State};
 for_body(_, Rest, #state{armed = 0} = State) -> {Rest, State};
 for_body(_, Rest, #state{socket = Socket} = State) -> {yucan_transport:pause(Socket, Rest), State#state{armed = 0}}.
@@ -344,7 +344,7 @@ answer(Req, Site) ->
             end
     end.
 
-%% A second answer would be taken for the answer to the next request. `close' is not an answer.
+%% A second answer would be mistaken for the answer to the next request. `close' is not an answer.
 only(Response) when Response =:= sent; Response =:= close -> Response;
 only(Response) ->
     yucan_reply:has_begun() andalso error({bad_response, already_sent}),
@@ -358,7 +358,7 @@ respond(Req, #site{limits = #limits{address_requests = PerSecond}, quota = Quota
         _ -> yucan_router:respond(Req, Site)
     end.
 
-%% @private The answer with the id of its request.
+%% @private Adds the id of the request to the answer.
 -spec with_id(yucan_handler:response() | yucan_reply:open(), #req{}, #site{}) -> yucan_handler:response() | yucan_reply:open().
 with_id(Response, #req{id = none}, _) -> Response;
 with_id({Status, Headers, Body}, #req{id = Id}, #site{request_id = Name}) when is_list(Headers) -> {Status, [{Name, Id} | lists:keydelete(Name, 1, Headers)], Body};
@@ -382,7 +382,7 @@ upgrade(Function, Rest, #state{socket = Socket} = State) ->
     ok = yucan_transport:release(Socket),
     yucan_idle:upgraded(?MODULE, forget(State), Function, {Socket, yucan_transport:pause(Socket, Rest)}).
 
-%% @doc The function to which the connection was handed has ended.
+%% @doc Called when the function to which the connection was handed has returned.
 -spec left(ended | {crashed, error | exit | throw, term(), list()}, #state{}) -> no_return().
 left({crashed, Class, Reason, Stack}, #state{socket = Socket, conn = Conn}) ->
     yucan_events:crash(Class, Reason, Stack, #req{conn = Conn, method = <<"upgraded">>}),
@@ -436,24 +436,24 @@ arm(Count, #state{socket = Socket} = State) ->
         {error, _} -> done(State#state.socket)
     end.
 
-%% A message with data has arrived.
+%% Handles a message with data.
 used(#state{armed = Left, socket = Socket} = State) -> State#state{armed = yucan_transport:used(Socket, Left, ?ARM)}.
 
 %% A reload may have changed the limits, under which the same bytes may not be a valid request.
 again(#state{limits = Limits, served = Served} = State, #site{limits = Limits}) -> State#state{served = Served + 1};
 again(#state{served = Served} = State, #site{limits = Limits}) -> State#state{served = Served + 1, limits = Limits, last = none}.
 
-%% Waits between two requests.
+%% Waits for the next request.
 -spec idle(#state{}) -> no_return().
 idle(#state{limits = #limits{idle_ms = Ms}} = State) -> yucan_idle:message(?MODULE, State, min(?WARM_MS, Ms)).
 
-%% How much of the idle time is left. It starts at the first call, so requests that follow each other closely need no clock.
+%% The remaining idle time. It starts at the first call, so requests that follow each other closely need no clock.
 idle_left(_, #state{idle_until = {Served, Until}, served = Served} = State) -> {max(0, Until - erlang:monotonic_time(millisecond)), State};
 idle_left(Passed, #state{limits = #limits{idle_ms = Ms}, served = Served} = State) ->
     Left = max(0, Ms - Passed),
     {Left, State#state{idle_until = {Served, erlang:monotonic_time(millisecond) + Left}}}.
 
-%% @doc Handles a message to an idle connection. Each request passes here, so it asks the transport directly.
+%% @doc Handles a message to an idle connection. Every request takes this path, so it calls the transport module directly.
 -spec message(term(), #state{}) -> no_return().
 message(Message, #state{socket = {Transport, Raw} = Socket} = State) ->
     case Transport:event(Message, Raw) of
@@ -463,7 +463,7 @@ message(Message, #state{socket = {Transport, Raw} = Socket} = State) ->
         passive -> arm(?ARM, State);
         closed -> done(Socket);
         other when Message =:= {yucan, drain} -> done(Socket);
-        %% A late message of a handler does not postpone the end.
+        %% A late message to a handler must not extend the idle time.
         other ->
             case idle_left(0, State) of
                 {0, _} -> done(Socket);
@@ -471,7 +471,7 @@ message(Message, #state{socket = {Transport, Raw} = Socket} = State) ->
             end
     end.
 
-%% @doc Nothing has arrived for a while.
+%% @doc Called when nothing has arrived for a while.
 -spec silence(#state{}) -> no_return().
 silence(#state{socket = Socket} = State) ->
     case idle_left(?WARM_MS, State) of
@@ -481,7 +481,7 @@ silence(#state{socket = Socket} = State) ->
             erlang:hibernate(?MODULE, wake, [forget(State1), Timer])
     end.
 
-%% @doc Something has arrived for a hibernating connection.
+%% @doc Wakes up a hibernating connection when a message arrives.
 -spec wake(#state{}, reference()) -> no_return().
 wake(#state{socket = Socket} = State, Timer) ->
     receive

@@ -4,18 +4,18 @@
 
 -export([page/1, page/2, page_with/2, not_allowed/2, reason/1, escape/1]).
 
-%% @doc A small page that says what is wrong.
+%% @doc Returns a small HTML page that describes an error.
 -spec page(Status :: 300..599) -> yucan_handler:response().
 page(Status) -> page(Status, reason(Status)).
 
-%% @doc The same with another text.
+%% @doc Like the function above, with a custom text.
 -spec page(Status :: 300..599, Text :: iodata()) -> yucan_handler:response().
 page(Status, Text) ->
     Title = [integer_to_binary(Status), $\s, escape(Text)],
     {Status, [{<<"content-type">>, <<"text/html; charset=utf-8">>}],
      [<<"<!DOCTYPE html><html><head><title>">>, Title, <<"</title></head><body><h1>">>, Title, <<"</h1></body></html>\n">>]}.
 
-%% @doc The page of a status, with additional headers.
+%% @doc Returns the error page for a status, with additional headers.
 -spec page_with(Status :: 300..599, yucan_handler:headers()) -> yucan_handler:response().
 page_with(Status, More) ->
     {Status, Headers, Body} = page(Status),
@@ -42,7 +42,7 @@ escape_byte($") -> <<"&quot;">>;
 escape_byte($') -> <<"&#39;">>;
 escape_byte(C) -> <<C>>.
 
-%% @doc The text for a status.
+%% @doc Returns the text for a status.
 -spec reason(integer()) -> binary().
 reason(100) -> <<"Continue">>;
 reason(101) -> <<"Switching Protocols">>;

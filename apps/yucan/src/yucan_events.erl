@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Writes to the node's log: crashes of handlers as errors, and refused requests at debug level.
+%% @doc Writes to the node's log: crashes of handlers as errors, and rejected requests at debug level.
 %%
 %% Everything that yucan logs passes through this module. No event has a logger domain, because OTP's default handler drops every domain except
 %% its own.
@@ -42,10 +42,10 @@ facts(#req{method = Method, target = Target, host = Host, version = Version, id 
     Facts = #{method => Method, target => Target, host => Host, version => Version, peer => yucan_req:peer(Req)},
     case Id of none -> Facts; _ -> Facts#{id => Id} end.
 
-%% There is none if the server has just ended.
+%% The server may just have stopped.
 site(Server) -> persistent_term:get({yucan, Server}, none).
 
-%% @doc Reports that a request has got its answer: `[yucan, request, stop]'. The duration is in microseconds here, and in native units for the
+%% @doc Reports that a request has been answered: `[yucan, request, stop]'. The duration is in microseconds here, and in native units for the
 %% function.
 -spec answered(#site{}, #req{}, Status :: 0..999, {Bytes :: non_neg_integer(), TookUs :: integer()}) -> ok.
 answered(Site, Req, Status, {Bytes, Us}) ->

@@ -16,7 +16,7 @@
 -type response() ::
     {Status :: 200..999, headers(), iodata()}
     | {Status :: 200..999, headers(), {file, file:name_all()}}
-    %% The same, if the size is already known.
+    %% Like the previous form, with a known size.
     | {Status :: 200..999, headers(), {file, file:name_all(), Size :: non_neg_integer()}}
     | {Status :: 200..999, headers(), {file, file:name_all(), Offset :: non_neg_integer(), Length :: non_neg_integer()}}
     | {Status :: 200..999, headers(), {stream, fun((write()) -> term())}}

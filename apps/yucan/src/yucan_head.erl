@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc A strict parser for the head of a request. Pure, and a single pass over the bytes.
 %%
-%% yucan_conn calls `parse/3' with the bytes that it has received. Nothing that RFC 9112 forbids is repaired: a bare LF, a folded line, a space
-%% before the colon, two Content-Length headers, both kinds of framing. All of these are ways to make two servers disagree about where a request
-%% ends. The path of a request is in canonical form (yucan_path), and a request whose path has none is refused.
+%% yucan_conn calls `parse/3' with the bytes that it has received. Nothing that RFC 9112 forbids is repaired: a bare LF, a folded line, a space before
+%% the colon, two Content-Length headers, both kinds of framing. All of these can make two servers disagree about where a request ends. The path of a
+%% request is in canonical form (yucan_path), and a request whose path has none is rejected.
 -module(yucan_head).
 
 -export([parse/3, trailers/2, authority/1]).
@@ -59,7 +59,7 @@ target_byte(<<" HTTP/1.1\r\n", Rest/bits>>, Bin, Start, At, Mark, Form, Limits, 
     set_target(Rest, Bin, Start, At, Mark, Form, Limits, Req);
 target_byte(<<" HTTP/1.0\r\n", Rest/bits>>, Bin, Start, At, Mark, Form, Limits, Req) ->
     set_target(Rest, Bin, Start, At, Mark, Form, Limits, Req#req{version = 10, keep = unsaid});
-%% A later minor version is treated as the latest one that we know (RFC 9110, 2.5).
+%% An unknown minor version is treated as the highest one we know (RFC 9110, 2.5).
 target_byte(<<" HTTP/1.", Minor, "\r\n", Rest/bits>>, Bin, Start, At, Mark, Form, Limits, Req) when Minor >= $2, Minor =< $9 ->
     set_target(Rest, Bin, Start, At, Mark, Form, Limits, Req);
 target_byte(<<C, Rest/bits>>, Bin, Start, At, Mark, Form, Limits, Req) when C =:= $!; C =:= $"; C =:= $\\, Mark =/= 0 ->
@@ -123,7 +123,7 @@ set_path(other, <<"/", _/binary>> = Path, Rest, Bin, End, Limits, Req) ->
 set_path(_, Path, Rest, Bin, End, Limits, Req) ->
     lines(Rest, Bin, End + 11, Limits, Req#req{path = Path}).
 
-%% The same lines have the same meaning, and most clients repeat those of their previous request.
+%% Reuses the cached result for identical header lines, because most clients repeat those of their previous request.
 lines(Bytes, Bin, At, #limits{header_block_bytes = Max} = Limits,
       #req{version = Version, lines = #lines{bytes = Same, limits = Limits, version = Version, headers = Headers, host = Host, body = Body, keep = Keep, expect = Expect}} = Req) ->
     Size = byte_size(Same),
@@ -135,10 +135,10 @@ lines(Bytes, Bin, At, #limits{header_block_bytes = Max} = Limits,
 lines(Bytes, Bin, At, Limits, Req) ->
     line(Bytes, Bin, At, 0, [], Limits, Req).
 
-%% The start of a header line, or the end of the head.
+%% At the start of a header line, or at the end of the head.
 line(<<C, Rest/bits>>, Bin, At, Count, Headers, Limits, Req) when ?IS_TCHAR(C) ->
     name(Rest, Bin, At, At + 1, Count, Headers, Limits, Req);
-%% Trailers have no method.
+%% Trailers are not preceded by a request line, so they have no method.
 line(<<"\r\n", Rest/binary>>, _, _, _, Headers, _, #req{method = <<>>} = Req) ->
     {ok, Req#req{headers = Headers}, Rest};
 line(<<"\r\n", Rest/binary>>, Bin, At, _, Headers, Limits, #req{method = Method, target = Target} = Req) ->
@@ -256,7 +256,7 @@ not_a_coding(<<>>) -> true;
 not_a_coding(<<"chunked">>) -> true;
 not_a_coding(Coding) -> not yucan_header:is_token(Coding).
 
-%% Once close has been sent, nothing revokes it (RFC 9112, 9.3).
+%% Nothing can revoke a `close' that was sent (RFC 9112, 9.3).
 connection(_, #req{keep = false} = Req) -> Req;
 connection(<<"keep-alive">>, Req) -> Req#req{keep = true};
 connection(<<"close">>, Req) -> Req#req{keep = false};
@@ -274,7 +274,7 @@ digits(<<C, Rest/bits>>, Length, Req) when C >= $0, C =< $9 -> digits(Rest, Leng
 digits(<<>>, Length, Req) -> Req#req{body = {length, Length}};
 digits(_, _, _) -> {error, 400, bad_length}.
 
-%% @doc Parses the trailers after a chunked body, just as strictly. Trailers that would frame a message are refused.
+%% @doc Parses the trailers after a chunked body, just as strictly. Trailers that would frame a message are rejected.
 -spec trailers(binary(), #limits{}) -> {ok, [{binary(), binary()}], Rest :: binary()} | more | refusal().
 trailers(Bytes, Limits) ->
     case line(Bytes, Bytes, 0, 0, [], Limits, #req{method = <<>>, host = <<>>}) of
@@ -321,15 +321,15 @@ absolute(Authority, Path, #req{host = Host, headers = Headers} = Req, Rest) ->
         _ -> {error, 400, bad_host}
     end.
 
-%% @doc Host and port from a Host header or an absolute target. The name is in lower case and without a dot at its end. If Host is missing or
-%% empty, the name is empty (RFC 9110, 7.2).
+%% @doc Host and port from a Host header or an absolute target. The name is in lower case, without a trailing dot. If Host is missing or empty, the
+%% name is empty (RFC 9110, 7.2).
 -spec authority(undefined | binary()) -> {ok, Name :: binary(), undefined | inet:port_number()} | error.
 authority(undefined) -> {ok, <<>>, undefined};
 authority(<<>>) -> {ok, <<>>, undefined};
 authority(<<"[", Rest/binary>> = Bin) -> literal(Rest, Bin);
 authority(Bin) -> name(Bin, Bin, 0, false).
 
-%% `Upper' says whether the name has to be copied in lower case.
+%% `Upper' says whether the name has to be converted to lower case, which copies it.
 name(<<C, Rest/bits>>, Bin, At, Upper) when C >= $a, C =< $z; C >= $0, C =< $9; C =:= $.; C =:= $-; C =:= $_ ->
     name(Rest, Bin, At + 1, Upper);
 name(<<C, Rest/bits>>, Bin, At, _) when C >= $A, C =< $Z ->
@@ -338,11 +338,11 @@ name(<<>>, Bin, At, Upper) -> named(lower(without_root(Bin, At), Upper), <<>>);
 name(<<$:, Port/binary>>, Bin, At, Upper) when At > 0 -> named(lower(without_root(Bin, At), Upper), Port);
 name(_, _, _, _) -> error.
 
-%% No name in DNS is longer (RFC 1035, 2.3.4).
+%% The longest name that DNS permits (RFC 1035, 2.3.4).
 named(Name, Port) when byte_size(Name) =< 255 -> with_port(Name, Port);
 named(_, _) -> error.
 
-%% The first `At' bytes. A dot at the end marks the name as complete (RFC 3986, 3.2.2), and it is the same name without the dot.
+%% The first `At' bytes. A trailing dot marks the name as fully qualified (RFC 3986, 3.2.2); without the dot it is the same name.
 without_root(Bin, At) when At > 1 ->
     case binary:at(Bin, At - 1) of
         $. -> binary_part(Bin, 0, At - 1);

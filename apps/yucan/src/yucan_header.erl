@@ -2,7 +2,7 @@
 %% @doc Headers: their names, which of them decide about framing, and the grammar of their values: tokens, lists, dates (RFC 9110, 5.6). Pure
 %% except for `date_line/0'.
 %%
-%% A name in the table costs a look-up and no memory of its own. Other names are copied.
+%% A name in the table costs a look-up and no additional memory. Other names are copied.
 -module(yucan_header).
 
 -export([known/1, listed/1, lower/1, trim/1, tokens/1, is_token/1, elements/1, without_hops/1, date_line/0, date/1, parse_date/1]).
@@ -79,7 +79,7 @@
     ?PLAIN(<<"X-Requested-With">>, <<"x-requested-with">>)
 }).
 
-%% @doc The kind of header with this name, and the name in lower case.
+%% @doc Returns the kind of header with this name, and the name in lower case.
 -spec known(binary()) -> {kind(), Lower :: binary()}.
 known(Name) ->
     case ?KNOWN of
@@ -87,7 +87,7 @@ known(Name) ->
         _ -> unusual(lower(Name))
     end.
 
-%% @doc The same, if the table contains exactly this name. It is then a valid token.
+%% @doc Like the function above, but only for names that the table contains in exactly this form, which are valid tokens.
 -spec listed(binary()) -> {kind(), Lower :: binary()} | unlisted.
 listed(Name) ->
     case ?KNOWN of
@@ -107,7 +107,7 @@ unusual(Lower) ->
 lower(Bin) ->
     << <<(if C >= $A, C =< $Z -> C + 32; true -> C end)>> || <<C>> <= Bin >>.
 
-%% @doc Removes spaces and tabs at both ends. Values of headers are bytes and not text, so `string:trim' would fail on some.
+%% @doc Removes leading and trailing spaces and tabs. Values of headers are bytes and not text, so `string:trim' would fail on some.
 -spec trim(binary()) -> binary().
 trim(<<C, Rest/binary>>) when C =:= $\s; C =:= $\t -> trim(Rest);
 trim(<<>>) -> <<>>;
@@ -117,7 +117,7 @@ trim(Bin) ->
         _ -> Bin
     end.
 
-%% @doc The members of a comma-separated list, in lower case.
+%% @doc Returns the members of a comma-separated list, in lower case.
 -spec tokens(binary()) -> [binary()].
 tokens(List) -> [trim(Token) || Token <- binary:split(lower(List), <<",">>, [global])].
 
@@ -172,7 +172,7 @@ quoted(<<$", Rest/binary>>, Done) -> {Done, Rest};
 quoted(<<C, Rest/binary>>, Done) when C >= $\s, C =/= 127 -> quoted(Rest, <<Done/binary, C>>);
 quoted(_, _) -> false.
 
-%% @doc The Date header of an answer with its line end. Each process computes it once a second.
+%% @doc The Date header line of an answer, including its line end. Each process computes it once a second.
 -spec date_line() -> binary().
 date_line() ->
     Now = os:system_time(second),

@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Where the processes of connections wait while nothing happens.
+%% @doc The code in which connection processes wait while they are idle.
 %%
-%% Loading code twice ends each process that still has the old code on its stack. Idle connections and WebSockets have only this module on their
-%% stacks, which knows no protocol and so has no reason to change. All other modules can therefore be loaded as often as one likes. The module is
-%% left through calls with a module name, so new code takes effect.
+%% Loading a module twice kills each process that still has the old code on its stack. Idle connections and WebSockets have only this module on their
+%% stacks, which knows no protocol and so has no reason to change. All other modules can therefore be loaded as often as one likes. The module is left
+%% through calls with a module name, so new code takes effect.
 -module(yucan_idle).
 
 -export([message/3, first/4, upgraded/4]).

@@ -79,7 +79,8 @@
     %% The same for all header lines. In a template they are those of the previous request.
     lines = none :: none | #lines{},
     body = none :: none | chunked | {length, non_neg_integer()},
-    %% With false, the connection ends after the answer. It also does if an HTTP/1.0 client has not said anything about it.
+    %% With false, the connection closes after the answer. `unsaid' is an HTTP/1.0 client without a Connection header, which is treated in the same
+    %% way.
     keep = true :: boolean() | unsaid,
     expect = false :: boolean(),
     peer = socket :: socket | yucan_req:address(),
@@ -129,13 +130,13 @@
     counters :: atomics:atomics_ref()
 }).
 
-%% The data that the acceptors of a listener need.
+%% Data shared by the acceptors of a listener.
 -record(listener, {
     socket :: gen_tcp:socket(),
     server :: atom(),
     pool :: pid(),
     local :: yucan_req:address(),
-    %% The same as in the site: the open connections of the whole server.
+    %% The counter in the site: all open connections of the server.
     counters :: atomics:atomics_ref(),
     quota :: yucan_quota:table(),
     %% For a pool: how many of its processes are waiting for a connection, and how many should be.

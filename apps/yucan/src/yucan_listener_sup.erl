@@ -27,13 +27,13 @@ start_pool(Server, Listener, Acceptors) ->
                                                         restart => transient, shutdown => 10000}),
     {ok, Pool}.
 
-%% @doc Ends all connections.
+%% @doc Closes all connections.
 -spec stop_pools(Server :: atom()) -> ok.
 stop_pools(Server) ->
     try supervisor:which_children(name(Server)) of
         Children -> lists:foreach(fun(Id) -> supervisor:terminate_child(name(Server), Id) end, [Id || {Id, _, _, _} <- Children, Id =/= log])
     catch
-        %% They have already ended.
+        %% They have already exited.
         exit:_ -> ok
     end.
 
@@ -46,7 +46,7 @@ start_log(Server, Process, File, Queued, Metrics) ->
         {error, {{shutdown, {access_log, Reason}}, _}} -> {error, Reason}
     end.
 
-%% @doc Ends the access log, if there is one.
+%% @doc Stops the access log, if there is one.
 -spec stop_log(Server :: atom()) -> ok.
 stop_log(Server) ->
     _ = supervisor:terminate_child(name(Server), log),

@@ -36,7 +36,7 @@
 start_link(Name, File, Queued, Metrics) ->
     gen_server:start_link({local, Name}, ?MODULE, {File, Queued, Metrics}, []).
 
-%% @doc The handle that connections use.
+%% @doc Returns the handle that connections use.
 -spec open({file, Process :: atom(), atomics:atomics_ref()} | {function, fun((entry()) -> term())} | none, #limits{}, yucan_metrics:metrics()) ->
     none | log().
 open(none, _, _) -> none;
@@ -70,7 +70,7 @@ deliver({log, Process, Queued, Most, Metrics}, Entry) ->
             gen_server:cast(Process, {entry, Entry})
     end.
 
-%% @doc Waits until everything that was sent before is in the file.
+%% @doc Waits until every earlier entry has been written to the file.
 -spec flush(Process :: atom()) -> ok.
 flush(Process) -> gen_server:call(Process, flush, 10000).
 
@@ -103,7 +103,7 @@ reopen(#state{file = File, device = Device} = State) ->
         {error, Reason} -> {error, Reason}
     end.
 
-%% @doc The file name.
+%% @doc Returns the file name.
 -spec path(target()) -> file:name_all().
 path({json, File}) -> File;
 path(File) -> File.
@@ -153,7 +153,7 @@ handle_info(look, #state{file = File, inode = Inode} = State) ->
 handle_info(_, State) ->
     {noreply, State}.
 
-%% @private The file is closed here, so that the last lines are in it when this process has ended.
+%% @private The file is closed here, so that the last lines have been written when this process has exited.
 -spec terminate(term(), #state{}) -> ok.
 terminate(_, #state{device = Device}) ->
     _ = file:close(Device),
@@ -169,7 +169,7 @@ format(#{time := Us, peer := Peer, method := Method, target := Target, version :
 dash(<<>>) -> "-";
 dash(Text) -> quoted(Text).
 
-%% No byte from a client may end the quotes or the line.
+%% Escapes bytes from a client that would end the quoted string or the line.
 quoted(Text) ->
     case binary:match(Text, [<<"\"">>, <<"\\">>]) =/= nomatch orelse not is_printable(Text) of
         false -> Text;
@@ -188,7 +188,7 @@ time(Second) ->
         yucan_header:date(calendar:system_time_to_universal_time(Second, second)),
     [Day, $/, Month, $/, Year, $:, Time, " +0000"].
 
-%% @doc A line as JSON, with the time in UTC, sizes in bytes, and the duration in microseconds.
+%% @doc Formats a line as JSON, with the time in UTC, sizes in bytes, and the duration in microseconds.
 -spec json(entry()) -> iodata().
 json(#{time := Us, peer := Peer, method := Method, target := Target, version := Version, status := Status, bytes := Bytes, host := Host,
        referer := Referer, agent := Agent, us := Took} = Entry) ->
@@ -198,7 +198,7 @@ json(#{time := Us, peer := Peer, method := Method, target := Target, version := 
         {"status", integer_to_binary(Status)}, {"bytes", integer_to_binary(Bytes)}, {"us", integer_to_binary(Took)}, {"referer", text(Referer)},
         {"agent", text(Agent)}] ++ [{"id", text(Id)} || #{id := Id} <- [Entry]]]), "}\n"].
 
-%% If a client's bytes are not UTF-8, they are taken for Latin-1.
+%% If a client's bytes are not UTF-8, they are interpreted as Latin-1.
 text(Bytes) ->
     Encoding = case unicode:characters_to_binary(Bytes) of Bytes -> utf8; _ -> latin1 end,
     [$", << <<(character(C))/binary>> || C <- unicode:characters_to_list(Bytes, Encoding) >>, $"].

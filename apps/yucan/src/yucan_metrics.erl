@@ -17,12 +17,12 @@
 -type histogram() :: #{buckets := [{BoundUs :: pos_integer(), Count :: non_neg_integer()}], count := non_neg_integer(), sum_us := non_neg_integer()}.
 -type family() :: {Name :: binary(), counter | gauge, Help :: string(), [{[label()], non_neg_integer()}]}
     | {Name :: binary(), histogram, Help :: string(), [{[label()], histogram()}]}.
-%% A Prometheus metric with its samples. The count of a bucket includes everything below its bound.
+%% A Prometheus metric with its samples. Buckets are cumulative: each counts every value below its bound.
 
-%% After the counters: how many answers took how long. There is a slot for each microsecond up to 8 us, then four for each doubling, up to 134 s.
+%% After the counters comes the histogram of answer times. There is a slot for each microsecond up to 8 us, then four for each doubling, up to 134 s.
 -define(LATENCY, 13).
 -define(PLACES, 104).
-%% The time that all of these answers took together.
+%% The total duration of these answers.
 -define(TOTAL_US, (?LATENCY + ?PLACES + 1)).
 %% Only the first request of a connection and every 16th one after it are timed, because reading the clock for each request would cost more than
 %% it is worth.
@@ -95,7 +95,7 @@ place(Us) ->
 latency(Metrics) ->
     [{Place, Count} || Place <- lists:seq(0, ?PLACES - 1), Count <- [counters:get(Metrics, ?LATENCY + 1 + Place)], Count > 0].
 
-%% @doc All answers in a slot took less than this, in microseconds. (The last slot has no upper bound.)
+%% @doc The upper bound of a slot, in microseconds: every answer counted in it took less time than this. (The last slot has no upper bound.)
 -spec bound_us(Place :: non_neg_integer()) -> pos_integer().
 bound_us(Place) when Place < 8 -> Place + 1;
 bound_us(Place) ->
@@ -111,13 +111,13 @@ refused(Metrics, Status) ->
 by_status(Metrics, Status) when Status >= 100, Status < 600 -> counters:add(Metrics, 6 + Status div 100, 1);
 by_status(_, _) -> ok.
 
-%% @doc All metrics. `Open' is the number of open connections, and `timed_us' the time that the timed answers took together.
+%% @doc All metrics. `Open' is the number of open connections, and `timed_us' the total duration of the timed answers.
 -spec to_map(metrics(), Open :: integer()) -> #{atom() => integer()}.
 to_map(Metrics, Open) ->
     maps:from_list([{open_connections, Open}, {timed_us, counters:get(Metrics, ?TOTAL_US)}
                     | [{Name, counters:get(Metrics, index(Name))} || {Name, _} <- fields()]]).
 
-%% @doc The metrics of these servers ({@link yucan:figures/0}).
+%% @doc Returns the metrics of these servers ({@link yucan:figures/0}).
 -spec families([{Server :: atom(), #{atom() => integer()}, [{Place :: non_neg_integer(), Count :: pos_integer()}]}]) -> [family()].
 families([]) -> [];
 families(Servers) ->
@@ -130,7 +130,7 @@ family(Name, Type, Help, Servers) ->
     Full = iolist_to_binary(["yucan_", atom_to_list(Name), case Type of counter -> "_total"; gauge -> "" end]),
     {Full, Type, Help, [{[{server, Server}], Value} || {Server, #{Name := Value}, _} <- Servers]}.
 
-%% There is a bucket for each doubling from 16 us on, which ends with the last slot of the doubling.
+%% There is one bucket per power of two from 16 us upwards. Its bound is that of the last slot below the power.
 histogram(Latency, TotalUs) ->
     Buckets = [{bound_us(Place), lists:sum([Count || {Lower, Count} <- Latency, Lower =< Place])} || Place <- lists:seq(11, ?PLACES - 5, 4)],
     #{buckets => Buckets, count => lists:sum([Count || {_, Count} <- Latency]), sum_us => TotalUs}.

@@ -1,14 +1,14 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Paths, each in a single form, decoded once, and never above the root. yucan_head makes the canonical form before anything uses a path, so
-%% routes, files, passwords and servers behind this one cannot see different paths. Every conversion of a client's bytes into a file name uses
+%% @doc Paths: normalizes each to a single form, decodes it once, and keeps it below the root. yucan_head canonicalizes a path before anything uses
+%% it, so routes, files, passwords and servers behind this one cannot see different paths. Every conversion of a client's bytes into a file name uses
 %% this module.
 -module(yucan_path).
 
 -export([canonical/1, decode/1, unescape/1, unescape_form/1, escape/1, has_dot_name/1, resolve/2, join/2]).
 
-%% @doc The canonical form of a path, still encoded (RFC 3986, 6.2.2): dot segments are resolved, several slashes become one, as in file systems,
-%% and escapes are in upper case and only where they are needed. Refuses more `..' than there are directories, an encoded slash or backslash next
-%% to dots, a broken escape, and NUL.
+%% @doc Returns the canonical form of a path, still encoded (RFC 3986, 6.2.2): dot segments are resolved, repeated slashes collapse into one, as in
+%% file systems, and percent escapes are in upper case and used only where they are needed. Rejects more `..' than there are directories, an encoded
+%% slash or backslash next to dots, a broken escape, and NUL.
 -spec canonical(binary()) -> {ok, binary()} | error.
 canonical(<<"/", Rest/binary>> = Path) ->
     case is_plain(Path) of
@@ -18,7 +18,7 @@ canonical(<<"/", Rest/binary>> = Path) ->
 canonical(_) ->
     error.
 
-%% Nothing to decode, no empty segment, and none that begins with a dot.
+%% True if there is nothing to decode and no segment is empty or begins with a dot.
 is_plain(<<"/.", _/binary>>) -> false;
 is_plain(<<"//", _/binary>>) -> false;
 is_plain(<<C, Rest/binary>>) when C > $\s, C =/= $%, C =/= $\\, C < 127 -> is_plain(Rest);
@@ -40,7 +40,7 @@ resolved([Segment | Rest], Done) ->
 resolved([], Done) ->
     {ok, iolist_to_binary([[$/, Segment] || Segment <- lists:reverse(Done)])}.
 
-%% A path that ends in a dot segment is that of a directory.
+%% A path that ends in a dot segment names a directory.
 dot_end([]) -> [<<>>];
 dot_end(Rest) -> Rest.
 
@@ -57,7 +57,7 @@ normal(<<>>, Done) -> Done.
 escape_unless_plain($/) -> <<"%2F">>;
 escape_unless_plain(C) -> escape_byte(C).
 
-%% A program that treats an encoded slash or a backslash as a separator would find dot segments behind it.
+%% A program that treats an encoded slash or a backslash as a separator would find dot segments after it.
 hides_dots(Segment) ->
     has_hidden_slash(Segment) andalso
         lists:any(fun(Part) -> Part =:= <<".">> orelse Part =:= <<"..">> end, binary:split(Segment, [<<"%2F">>, <<"%5C">>, <<"\\">>], [global])).
@@ -68,8 +68,8 @@ has_hidden_slash(<<$\\, _/binary>>) -> true;
 has_hidden_slash(<<_, Rest/binary>>) -> has_hidden_slash(Rest);
 has_hidden_slash(<<>>) -> false.
 
-%% @doc Decodes the canonical path. In addition to paths without that form, refuses control bytes, a backslash, and an encoded slash (which would
-%% turn one segment into two).
+%% @doc Decodes the canonical path. Rejects paths without a canonical form, control bytes, a backslash, and an encoded slash (which would turn one
+%% segment into two).
 -spec decode(binary()) -> {ok, binary()} | {error, bad_path}.
 decode(<<"/", Rest/binary>> = Path) ->
     case is_plain(Path) of
@@ -112,11 +112,11 @@ unescape(<<$%, A, B, Rest/binary>>, Done) ->
 unescape(<<C, Rest/binary>>, Done) -> unescape(Rest, <<Done/binary, C>>);
 unescape(<<>>, Done) -> Done.
 
-%% @doc The same for forms, in which a plus means a space.
+%% @doc Like {@link unescape/1}, but for form data, in which a plus means a space.
 -spec unescape_form(binary()) -> binary().
 unescape_form(Text) -> unescape(binary:replace(Text, <<"+">>, <<" ">>, [global])).
 
-%% @doc Escapes a path or segment for a URL: all bytes except unreserved ones and the slash.
+%% @doc Percent-encodes a path or segment for a URL: every byte except unreserved characters and the slash.
 -spec escape(binary()) -> binary().
 escape(Path) ->
     << <<(escape_byte(C))/binary>> || <<C>> <= Path >>.
@@ -133,7 +133,7 @@ has_dot_name(<<"/.", _/binary>>) -> true;
 has_dot_name(<<_, Rest/binary>>) -> has_dot_name(Rest);
 has_dot_name(<<>>) -> false.
 
-%% @doc The file for a raw path below a docroot. {@link yucan_symlink} checks symbolic links.
+%% @doc Maps a raw path to a file name below a docroot. {@link yucan_symlink} checks symbolic links.
 -spec resolve(Docroot :: binary(), RawPath :: binary()) -> {ok, file:filename_all()} | {error, bad_path}.
 resolve(Docroot, Raw) ->
     case decode(Raw) of
@@ -141,7 +141,7 @@ resolve(Docroot, Raw) ->
         Error -> Error
     end.
 
-%% @doc A decoded path below a docroot.
+%% @doc Maps a decoded path to a file name below a docroot.
 -spec join(Docroot :: binary(), Path :: binary()) -> binary().
 join(Docroot, Path) -> <<(without_slash(Docroot))/binary, Path/binary>>.
 

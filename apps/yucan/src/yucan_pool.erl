@@ -1,7 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Starts and monitors the connection processes of a listener. Some of them wait in accept, and each serves a single connection. New ones
-%% are started when one ends, or when fewer than half of the configured number are waiting. They are independent, so a crash affects no other
-%% connection.
+%% @doc Starts and monitors the connection processes of a listener. Some of them wait in accept, and each serves a single connection. New ones are
+%% started when one exits, or when fewer than half of the configured number are waiting. They are independent, so a crash affects no other connection.
 -module(yucan_pool).
 -behaviour(gen_server).
 
@@ -12,7 +11,7 @@
 
 -record(state, {
     listener :: #listener{},
-    %% The state of each process, as described below.
+    %% The state of each process, with one of the values below.
     processes = #{} :: #{pid() => atomics:atomics_ref()},
     %% The listening socket is closed.
     closed = false :: boolean(),
@@ -20,19 +19,19 @@
     complained = 0 :: integer()
 }).
 
-%% After this time without news the pool also hibernates, because a wave of thousands of connections leaves it with a heap of megabytes.
+%% After this time without messages the pool also hibernates, because a burst of thousands of connections leaves it with a heap of several megabytes.
 -define(QUIET_MS, 1000).
 
 %% Large enough for several requests between two garbage collections. A hibernating connection keeps only what it needs.
 -define(WORDS, 1598).
 
-%% The state of a process is in its own atomic, so the counts are right however the process ends.
+%% The state of a process is in its own atomic, so the counts are correct however the process exits.
 -define(WAITS, 0).
 -define(SERVES, 1).
-%% It has a client that has not sent a request yet. When the server drains, such a client gets some time to do so.
+%% The process has a client that has not sent a request yet. During a drain such a client gets some time to send one.
 -define(SILENT, 2).
 -define(SILENT_MS, 1000).
-%% How long a handler that traps exits may take when the server ends.
+%% How long a handler that traps exits may take when the server stops.
 -define(END_MS, 2000).
 
 %% @doc Starts the acceptors of a listener, whose socket may belong to another process.
@@ -40,7 +39,7 @@
 start_link(Listener, Acceptors) ->
     gen_server:start_link(?MODULE, {Listener, Acceptors}, [{hibernate_after, ?QUIET_MS}]).
 
-%% @doc The calling process has accepted a connection. Returns how many are open now, including this one. They are counted here, so no two
+%% @doc The calling process has accepted a connection. Returns how many are open now, including this one. The counter is incremented here, so no two
 %% processes see the same number.
 -spec taken(#listener{}) -> Open :: pos_integer().
 taken(#listener{counters = Counters, waiting = Waiting, doing = Doing, acceptors = Acceptors, pool = Pool}) ->
@@ -51,15 +50,15 @@ taken(#listener{counters = Counters, waiting = Waiting, doing = Doing, acceptors
     end,
     atomics:add_get(Counters, ?OPEN, 1).
 
-%% @doc The calling process waits for the first bytes from its client, and reads no messages meanwhile, so a drain ends it by force.
+%% @doc The calling process waits for the first bytes from its client. It reads no messages meanwhile, so a drain has to kill it.
 -spec silent(Doing :: atomics:atomics_ref()) -> ok.
 silent(Doing) -> atomics:put(Doing, 1, ?SILENT).
 
-%% @doc The first bytes have arrived. `false' means that it is too late, because a drain is ending this process.
+%% @doc The first bytes have arrived. `false' means that it is too late, because a drain is already killing this process.
 -spec speaks(Doing :: atomics:atomics_ref()) -> boolean().
 speaks(Doing) -> atomics:compare_exchange(Doing, 1, ?SILENT, ?SERVES) =:= ok.
 
-%% @doc Idle connections end now, and busy ones after their answer.
+%% @doc Closes idle connections now, and busy ones after their answer.
 -spec drain(pid()) -> ok.
 drain(Pool) -> gen_server:cast(Pool, drain).
 
@@ -69,7 +68,7 @@ init({Listener, Acceptors}) ->
     process_flag(trap_exit, true),
     {ok, fill(#state{listener = Listener#listener{pool = self(), waiting = atomics:new(1, []), acceptors = Acceptors}})}.
 
-%% Starts as many as should be waiting. Those that are being started already count.
+%% Starts as many acceptors as should be waiting, counting those that are still starting.
 fill(#state{closed = true} = State) ->
     State;
 fill(#state{listener = #listener{waiting = Waiting, acceptors = Acceptors}} = State) ->
@@ -115,13 +114,13 @@ handle_info({accept_failed, Reason}, State) ->
 handle_info(_, State) ->
     {noreply, State}.
 
-%% @private Waits for its processes, because they use data that yucan_server removes afterwards.
+%% @private Waits for its processes to exit, because they use data that yucan_server deletes afterwards.
 -spec terminate(term(), #state{}) -> ok.
 terminate(_, #state{processes = Processes}) ->
     maps:foreach(fun(Pid, _) -> exit(Pid, shutdown) end, Processes),
     gone(Processes, erlang:monotonic_time(millisecond) + ?END_MS).
 
-%% In the order in which they end, because searching the mailbox for each would take quadratic time.
+%% Handles the exits in order of arrival, because searching the mailbox for each would take quadratic time.
 gone(Left, _) when map_size(Left) =:= 0 -> ok;
 gone(Left, Deadline) ->
     receive
@@ -142,7 +141,7 @@ closed(_, State) -> State.
 unless_done(#state{draining = true, processes = Processes} = State) when map_size(Processes) =:= 0 -> {stop, normal, State};
 unless_done(State) -> {noreply, State}.
 
-%% Complains at most once a minute.
+%% Logs a warning at most once a minute.
 complain(Reason, #state{complained = Last, listener = #listener{server = Server}} = State) ->
     Now = erlang:monotonic_time(second),
     case Now - Last >= 60 orelse Last =:= 0 of

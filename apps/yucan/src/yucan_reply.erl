@@ -4,19 +4,19 @@
 %% Called by yucan_conn. Only this module decides about the framing: a handler's Content-Length is used for streams, and otherwise its framing
 %% headers are replaced. A header that contains CR, LF or NUL is never sent.
 -module(yucan_reply).
-%% The iolists have binaries as tails, which takes the socket the least work.
+%% Iolists end in a binary tail, which is the cheapest form for the socket.
 -dialyzer(no_improper_lists).
 
 -export([send/3, forget/0, step/2, write/2, cut/0, cut_short/0, inform/3, refuse/5, has_begun/0, has_streamed/0, has_streamed/1, fields/1, run/6]).
 -export_type([outcome/0, open/0]).
 
-%% Functions that each small answer calls. Inlining them, and those in yucan_conn, saves 3 % of the processor time of a small GET.
+%% Functions that each small answer calls. Inlining them, and those in yucan_conn, saves 3 % of the CPU time of a small GET.
 -compile({inline, [done/4, connection/3, opening/3, general/2, connection_line/2, status_line/1, length_line/1, transmit/2, head/6]}).
 
 -include("yucan_internal.hrl").
 -include_lib("kernel/include/file.hrl").
 
-%% What happens to the connection, and what the log gets.
+%% What to do with the connection, and what to log.
 -type outcome() ::
     {keep | close, Status :: 0..999, Bytes :: non_neg_integer()}
     | {upgrade, fun((yucan_transport:socket(), binary()) -> term())}.
@@ -28,7 +28,7 @@
 -define(WRITTEN, '$yucan_written').
 %% When the last stream began.
 -define(STREAMED, '$yucan_streamed').
-%% The headers of the previous answer, and the result of checking them.
+%% Cache: the headers of the previous answer, and the result of checking them.
 -define(CHECKED, '$yucan_checked').
 
 %% The result of checking a handler's headers.
@@ -109,7 +109,7 @@ full(Status, Body, Size, Connection, Out, Req, Site) ->
         false -> done(transmit(Data, Req), Connection, Status, Size)
     end.
 
-%% Each small answer passes here, so it calls the transport directly.
+%% This is the path of every small answer, so it calls the transport module directly.
 transmit(Data, #req{conn = #conn{socket = {Transport, Raw}}}) -> Transport:send(Raw, Data).
 
 done(ok, Connection, Status, Bytes) -> {Connection, Status, Bytes};
@@ -144,7 +144,7 @@ status_line(304) -> <<"HTTP/1.1 304 Not Modified\r\n">>;
 status_line(404) -> <<"HTTP/1.1 404 Not Found\r\n">>;
 status_line(Status) -> [<<"HTTP/1.1 ">>, integer_to_binary(Status), $\s, yucan_error:reason(Status), <<"\r\n">>].
 
-%% The same headers give the same result, and many handlers repeat those of their previous answer.
+%% Cached, because many handlers return the same headers as in their previous answer.
 checked(Headers) ->
     case get(?CHECKED) of
         {Headers, Out} -> Out;
@@ -154,7 +154,7 @@ checked(Headers) ->
             Out
     end.
 
-%% @doc The connection is idle, so nothing of the last answer is kept.
+%% @doc The connection is idle, so the data cached from the last answer is discarded.
 -spec forget() -> ok.
 forget() -> _ = erase(?CHECKED), ok.
 
@@ -176,7 +176,7 @@ fields([{Name, Value} | Rest], Done, Length) ->
     case name(Name) of
         {plain, Lower} when Lower =:= <<"keep-alive">>; Lower =:= <<"proxy-connection">>; Lower =:= <<"upgrade">> -> fields(Rest, Done, Length);
         {content_length, _} -> fields(Rest, Done, length_of(value(Value)));
-        %% Spaces at the ends are not part of a value in HTTP/1.1, but an error here (RFC 9113, 8.2.1).
+        %% Leading and trailing spaces are not part of a value in HTTP/1.1, but are an error here (RFC 9113, 8.2.1).
         {Kind, Lower} when Kind =:= plain; Kind =:= host -> fields(Rest, [{Lower, yucan_header:trim(value(Value))} | Done], Length);
         _ -> fields(Rest, Done, Length)
     end;
@@ -237,7 +237,7 @@ is_clean(<<C, Rest/bits>>) when C >= $\s, C =/= 127; C =:= $\t -> is_clean(Rest)
 is_clean(<<>>) -> true;
 is_clean(_) -> false.
 
-%% Files. A single call reads a small file, because each call goes to another thread and back. Over TCP the system copies large files itself.
+%% Files. A single call reads a small file, because each call goes to another thread and back. Over TCP large files are sent with sendfile.
 -define(SMALL_BYTES, 16384).
 
 whole(File, Size, Status, Out, #req{method = Method} = Req, Site) when Size =< ?SMALL_BYTES, Method =/= <<"HEAD">> ->
@@ -245,7 +245,7 @@ whole(File, Size, Status, Out, #req{method = Method} = Req, Site) when Size =< ?
         {ok, Data} when byte_size(Data) >= Size ->
             Connection = connection(Out, Req, Site),
             full(Status, binary_part(Data, 0, Size), Size, Connection, Out, Req, Site);
-        %% The file has become shorter.
+        %% The file was truncated meanwhile.
         {ok, _} -> {close, Status, 0};
         {error, Reason} -> error({bad_response, {Reason, File}})
     end;
@@ -279,7 +279,7 @@ file_body(Handle, Offset, Length, Head, Socket, _, Connection, Status) when Leng
 file_body(Handle, Offset, Length, Head, Socket, SendMs, Connection, Status) ->
     case yucan_transport:send_file(Socket, Head, Handle, Offset, Length, SendMs) of
         {ok, Length} -> {Connection, Status, Length};
-        %% The file has become shorter, and the client must see that something is missing.
+        %% The file was truncated meanwhile, and the client must be able to tell that data is missing.
         {ok, Less} -> {close, Status, Less};
         {error, _} -> {close, Status, 0}
     end.
@@ -301,7 +301,7 @@ stream_framing(#out{length = undefined}, #req{version = 10}) -> <<>>;
 stream_framing(#out{length = undefined}, _) -> <<"transfer-encoding: chunked\r\n">>;
 stream_framing(#out{length = Length}, _) -> length_line(Length).
 
-%% The head waits for the first part and is sent with it. The number of bytes written is kept in the process dictionary, because the function
+%% The head waits for the first part and is sent with it. The number of bytes written is stored in the process dictionary, because the function
 %% belongs to the handler and may call the write function anywhere.
 
 %% @private
@@ -324,9 +324,9 @@ run(Function, Mode, Status, Head, Connection, #req{conn = #conn{socket = Socket}
     catch
         Class:Reason:Stack ->
             case erase(?WRITTEN) of
-                %% Nothing has been sent yet, so the crash can still get an answer of its own.
+                %% Nothing has been sent yet, so the client can still get a 500.
                 {_, 0} -> erlang:raise(Class, Reason, Stack);
-                %% The handler has cut its answer on purpose.
+                %% The handler has truncated its answer on purpose.
                 {_, Written} when Class =:= exit, element(1, Reason) =:= shutdown -> {close, Status, Written};
                 {_, Written} ->
                     yucan_events:crash(Class, Reason, Stack, Req),
@@ -346,7 +346,7 @@ write(Data, Mode, Socket) ->
             sent(yucan_transport:send(Socket, [Head | framed(Mode, Data)]))
     end.
 
-%% A client that takes some data has `send_ms' for each part.
+%% A client that keeps accepting data has `send_ms' for each part.
 by_parts(<<Part:?PART_BYTES/binary, Rest/binary>>, Mode, Socket) ->
     case write(Part, Mode, Socket) of
         ok -> by_parts(Rest, Mode, Socket);
@@ -374,7 +374,7 @@ finish(_, _, _, Status, {_, Written}) ->
 
 %% ---- an answer in steps (yucan_answer)
 
-%% @private Sends an answer, or the head of a stream whose function is `open'. The result is kept for the handler's `sent'.
+%% @private Sends an answer, or the head of a stream whose function is `open'. The result is stored until the handler returns `sent'.
 -spec step(yucan_handler:response() | open(), #req{}) -> ok.
 step(Response, #req{conn = #conn{server = Server}} = Req) ->
     get(?ANSWERED) =:= undefined andalso get(?WRITTEN) =:= undefined orelse error({bad_response, already_sent}),
@@ -387,7 +387,7 @@ step(Response, #req{conn = #conn{server = Server}} = Req) ->
 write(Data, #req{conn = #conn{socket = Socket}}) ->
     case get(?ANSWERED) of
         {open, Mode, _, _} -> write(Data, Mode, Socket);
-        %% The client has got everything, and may still be connected.
+        %% The client has received everything, and may still be connected.
         {_, _, _} -> case yucan_transport:is_closed(Socket) of true -> {error, closed}; false -> ok end;
         undefined -> error({bad_response, {write, nothing_open}})
     end.
@@ -402,7 +402,7 @@ cut() ->
         Outcome -> Outcome
     end.
 
-%% @private The same for a handler that continues and returns `sent'.
+%% @private Like cut/0, but for a handler that continues to run and returns `sent'.
 -spec cut_short() -> boolean().
 cut_short() ->
     case cut() of
@@ -437,7 +437,7 @@ has_begun() ->
 -spec has_streamed() -> boolean().
 has_streamed() -> get(?STREAMED) =/= undefined.
 
-%% @doc Whether it has since this time, in us, at which a request arrived.
+%% @doc Whether this process has answered with a stream since this time, in us, at which a request arrived.
 -spec has_streamed(Since :: integer()) -> boolean().
 has_streamed(Since) -> has_streamed() andalso get(?STREAMED) >= Since.
 

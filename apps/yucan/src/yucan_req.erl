@@ -13,7 +13,7 @@
 
 -include("yucan_internal.hrl").
 
-%% The peer of this process's socket, in its process dictionary.
+%% The process dictionary's key for the peer address of this process's socket.
 -define(PEER, '$yucan_peer').
 
 %% Read it through the functions of this module, because the record is private to the core.
@@ -21,28 +21,29 @@
 -type address() :: {inet:ip_address(), inet:port_number()} | {local, binary()}.
 -type body_error() :: too_large | timeout | closed | bad_chunk | trailers_too_long.
 
-%% @doc The method as it was sent. Methods are case-sensitive.
+%% @doc Returns the method as it was sent. Methods are case-sensitive.
 -spec method(req()) -> binary().
 method(#req{method = Method}) -> Method.
 
-%% @doc The target as it was sent, even after a rewrite.
+%% @doc Returns the target as it was sent, even after a rewrite.
 -spec target(req()) -> binary().
 target(#req{target = Target}) -> Target.
 
-%% @doc The path in canonical form, still encoded: no dot segments, no empty segments, and escapes in upper case and only where they are needed.
+%% @doc Returns the path in canonical form, still encoded: no dot segments, no empty segments, and escapes in upper case and only where they are
+%% needed.
 -spec path(req()) -> binary().
 path(#req{path = Path}) -> Path.
 
-%% @doc The part after the first question mark, still encoded.
+%% @doc Returns the query: the part after the first question mark, still encoded.
 -spec query(req()) -> binary().
 query(#req{query = none}) -> <<>>;
 query(#req{query = Query}) -> Query.
 
-%% @doc Whether there is a question mark.
+%% @doc Whether the target has a question mark, even if no query follows it.
 -spec has_query(req()) -> boolean().
 has_query(#req{query = Query}) -> Query =/= none.
 
-%% @doc The path, decoded once. An encoded slash and control bytes are refused.
+%% @doc The path, decoded once. An encoded slash and control bytes are rejected.
 -spec decoded_path(req()) -> {ok, binary()} | {error, bad_path}.
 decoded_path(#req{path = Path}) -> yucan_path:decode(Path).
 
@@ -52,11 +53,11 @@ version(#req{version = 11}) -> {1, 1};
 version(#req{version = 10}) -> {1, 0};
 version(#req{version = 20}) -> {2, 0}.
 
-%% @doc The scheme of the connection, or that of a trusted proxy's header if the option `forwarded' names it.
+%% @doc Returns the scheme of the connection, or that of a trusted proxy's header if the option `forwarded' names it.
 -spec scheme(req()) -> http | https.
 scheme(#req{conn = Conn}) -> Conn#conn.scheme.
 
-%% @doc The name of the requested host, in lower case, without port and without a dot at its end. It is empty if the request names none.
+%% @doc The name of the requested host, in lower case, without port and trailing dot. It is empty if the request names none.
 -spec host(req()) -> binary().
 host(#req{host = Host}) -> Host.
 
@@ -76,26 +77,26 @@ has_own_name(#req{host = Host}, Names) ->
     lists:member(Host, [<<>>, <<"localhost">> | Names]) orelse yucan_router:is_match(<<"*.localhost">>, Host)
         orelse is_tuple(element(2, inet:parse_strict_address(string:trim(binary_to_list(Host), both, "[]")))).
 
-%% @doc The port that the client named, or else the one that it connected to.
+%% @doc Returns the port that the client named, or else the one that it connected to.
 -spec port(req()) -> inet:port_number().
 port(#req{port = undefined, conn = #conn{local = {_, Port}}}) when is_integer(Port) -> Port;
 port(#req{port = undefined, conn = #conn{scheme = https}}) -> 443;
 port(#req{port = undefined}) -> 80;
 port(#req{port = Port}) -> Port.
 
-%% @doc The id of the request, if the server has the option `request_id'.
+%% @doc Returns the id of the request, if the server has the option `request_id'.
 -spec id(req()) -> none | binary().
 id(#req{id = Id}) -> Id.
 
-%% @doc All headers with lower-case names, in their order.
+%% @doc Returns all headers in order, with lower-case names.
 -spec headers(req()) -> [{Name :: binary(), Value :: binary()}].
 headers(#req{headers = Headers}) -> lists:reverse(Headers).
 
-%% @doc The header with this lower-case name. Several lines are joined.
+%% @doc The header with this lower-case name. If it occurs on several lines, they are joined.
 -spec header(Name :: binary(), req()) -> binary() | undefined.
 header(Name, Req) -> header(Name, Req, undefined).
 
-%% @doc The same with a default.
+%% @doc Like {@link header/2}, but returns a default if there is no such header.
 -spec header(Name :: binary(), req(), Default) -> binary() | Default.
 header(Name, #req{headers = Headers}, Default) ->
     case values(Name, Headers, []) of
@@ -111,22 +112,23 @@ values(_, [], Values) -> Values.
 separator(<<"cookie">>) -> <<"; ">>;
 separator(_) -> <<", ">>.
 
-%% @doc The client's address: that in the PROXY header, or in a header of `forwarded' if the peer of the socket is trusted, or the peer itself.
+%% @doc Returns the client's address: that in the PROXY header, or in a header of `forwarded' if the peer of the socket is trusted, or the peer
+%% itself.
 -spec peer(req()) -> address().
 peer(#req{peer = socket, conn = Conn}) -> conn_peer(Conn);
 peer(#req{peer = Peer}) -> Peer.
 
-%% @private The same for a connection that has no request yet.
+%% @private Like the function above, for a connection that has no request yet.
 -spec conn_peer(#conn{}) -> address().
 conn_peer(#conn{proxied = none, socket = Socket}) -> socket_peer(Socket);
 conn_peer(#conn{proxied = Peer}) -> Peer.
 
-%% @doc The other end of the socket.
+%% @doc Returns the remote address of the socket.
 -spec peer_socket(req()) -> address().
 peer_socket(#req{conn = #conn{socket = Socket}}) -> socket_peer(Socket).
 
 socket_peer(Socket) ->
-    %% It does not change, and asking for it takes a system call.
+    %% Cached, because it never changes and looking it up takes a system call.
     case get(?PEER) of
         {Socket, Peer} -> Peer;
         _ ->
@@ -135,15 +137,15 @@ socket_peer(Socket) ->
             Peer
     end.
 
-%% @doc This end of the socket.
+%% @doc Returns the local address of the socket.
 -spec local(req()) -> address().
 local(#req{conn = #conn{local = Local}}) -> Local.
 
-%% @doc Names and values of the Cookie header.
+%% @doc Returns the names and values in the Cookie header.
 -spec cookies(req()) -> [{binary(), binary()}].
 cookies(Req) -> [{Name, cookie(Value)} || {Name, Value} <- cookie_pairs(header(<<"cookie">>, Req, <<>>))].
 
-%% @doc The same for any text in that form, including quotes around values.
+%% @doc Parses any text in the format of a Cookie header; values keep their quotes.
 -spec cookie_pairs(binary()) -> [{binary(), binary()}].
 cookie_pairs(Text) -> [split(Trimmed, <<>>) || Pair <- binary:split(Text, <<";">>, [global]), Trimmed <- [yucan_header:trim(Pair)], Trimmed =/= <<>>].
 
@@ -162,25 +164,25 @@ unquoted(Quoted) ->
         _ -> <<$", Quoted/binary>>
     end.
 
-%% @doc Names and values of the query, decoded. Parts that cannot be decoded are left as they are.
+%% @doc Returns the names and values in the query, decoded. Parts that cannot be decoded are left as they are.
 -spec query_pairs(req()) -> [{binary(), binary()}].
 query_pairs(Req) -> pairs(query(Req)).
 
-%% @doc The same for any text in that form, such as a body of application/x-www-form-urlencoded.
+%% @doc Like the function above, for any text in that format, such as a body of type application/x-www-form-urlencoded.
 -spec pairs(binary()) -> [{binary(), binary()}].
 pairs(Text) -> pairs(Text, <<>>).
 
-%% @doc The same with another value for a name that has none.
+%% @doc Like the function above, with a different default for names without a value.
 -spec pairs(binary(), Default) -> [{binary(), binary() | Default}].
 pairs(Text, Default) ->
     [{yucan_path:unescape_form(Name), case Value of Default -> Default; _ -> yucan_path:unescape_form(Value) end}
      || Part <- binary:split(Text, <<"&">>, [global]), Part =/= <<>>, {Name, Value} <- [split(Part, Default)]].
 
-%% @doc The value that a `:name' or `*name' of the route matched, decoded.
+%% @doc Returns the value that a `:name' or `*name' of the route matched, decoded.
 -spec binding(Name :: binary(), req()) -> binary() | undefined.
 binding(Name, #req{bindings = Bindings}) -> maps:get(Name, Bindings, undefined).
 
-%% @doc All bindings.
+%% @doc Returns all bindings.
 -spec bindings(req()) -> #{binary() => binary()}.
 bindings(#req{bindings = Bindings}) -> Bindings.
 
@@ -192,24 +194,24 @@ bind(Bindings, Req) -> Req#req{bindings = Bindings}.
 -spec assign(Key :: term(), Value :: term(), req()) -> req().
 assign(Key, Value, #req{assigned = Assigned} = Req) -> Req#req{assigned = Assigned#{Key => Value}}.
 
-%% @doc The value that assign/3 has stored.
+%% @doc Returns the value that assign/3 has stored.
 -spec assigned(Key :: term(), req(), Default :: term()) -> term().
 assigned(Key, #req{assigned = Assigned}, Default) -> maps:get(Key, Assigned, Default).
 
-%% @doc Name of the server.
+%% @doc Returns the name of the server.
 -spec server(req()) -> atom().
 server(#req{conn = #conn{server = Server}}) -> Server.
 
-%% @doc The connection, for use with yucan_transport.
+%% @doc Returns the connection, for use with yucan_transport.
 -spec socket(req()) -> yucan_transport:socket().
 socket(#req{conn = #conn{socket = Socket}}) -> Socket.
 
-%% @doc Protocol and cipher of TLS.
+%% @doc Returns the TLS protocol and cipher.
 -spec tls_info(req()) -> none | #{atom() => term()}.
 tls_info(Req) -> yucan_transport:info(socket(Req)).
 
-%% @doc The same request with another path; `none' means no query. target/1 does not change. A path that would leave the root is kept as it is,
-%% so neither files nor bindings can be found with it.
+%% @doc Returns the request with another path; `none' means no query. The result of target/1 does not change. A path that would leave the root is not
+%% normalized, so it matches neither files nor bindings.
 -spec with_path(Path :: binary(), Query :: binary() | none, req()) -> req().
 with_path(Path, Query, Req) ->
     case yucan_path:canonical(Path) of
@@ -217,7 +219,7 @@ with_path(Path, Query, Req) ->
         error -> Req#req{path = Path, query = Query}
     end.
 
-%% @doc The same request with another method.
+%% @doc Returns the request with another method.
 -spec with_method(binary(), req()) -> req().
 with_method(Method, Req) -> Req#req{method = Method}.
 
@@ -236,18 +238,18 @@ delete_header(Name, #req{headers = Headers} = Req) ->
 -spec has_body(req()) -> boolean().
 has_body(#req{body = Body}) -> Body =/= none andalso Body =/= {length, 0}.
 
-%% @doc The length of the body as far as it is known.
+%% @doc Returns the length of the body, if known.
 -spec body_length(req()) -> non_neg_integer() | chunked.
 body_length(#req{body = none}) -> 0;
 body_length(#req{body = chunked}) -> chunked;
 body_length(#req{body = {length, Length}}) -> Length.
 
-%% @doc The whole body, at most `body_bytes' of the limits.
+%% @doc Reads the entire body, up to the limit `body_bytes'.
 -spec body(req()) -> {ok, binary()} | {error, body_error()}.
 body(#req{body = none}) -> {ok, <<>>};
 body(_) -> yucan_body:all(default).
 
-%% @doc The whole body, at most so many bytes.
+%% @doc Reads the entire body, up to this many bytes.
 -spec body(req(), MaxBytes :: non_neg_integer()) -> {ok, binary()} | {error, body_error()}.
 body(#req{body = none}, _) -> {ok, <<>>};
 body(_, Max) -> yucan_body:all(Max).
@@ -256,7 +258,7 @@ body(_, Max) -> yucan_body:all(Max).
 -spec read(req()) -> {more | ok, binary()} | {error, body_error()}.
 read(Req) -> read(Req, #{}).
 
-%% @doc The same with options: `max' in bytes (128 KB), `timeout' in ms (the limit read_ms).
+%% @doc Like the function above, with options: `max' in bytes (128 KB), `timeout' in ms (the limit read_ms).
 -spec read(req(), #{max => pos_integer(), timeout => pos_integer()}) -> {more | ok, binary()} | {error, body_error()}.
 read(#req{body = none}, _) -> {ok, <<>>};
 read(_, Options) -> yucan_body:read(Options).
@@ -265,18 +267,18 @@ read(_, Options) -> yucan_body:read(Options).
 -spec gather(Enough :: pos_integer() | infinity, Before :: binary(), req()) -> {more | ok, binary()} | {error, body_error()}.
 gather(Enough, Before, Req) -> gather(Enough, Before, #{}, Req).
 
-%% @doc The same with the options of read/2. If `max' is among them, no byte beyond `Enough' is read.
+%% @doc Like the function above, with the options of read/2. If `max' is among them, no byte beyond `Enough' is read.
 -spec gather(Enough :: pos_integer() | infinity, Before :: binary(), #{max => pos_integer(), timeout => pos_integer()}, req()) ->
     {more | ok, binary()} | {error, body_error()}.
 gather(_, Before, _, #req{body = none}) -> {ok, Before};
 gather(Enough, Before, Options, _) -> yucan_body:gather(Enough, Before, Options).
 
-%% @doc The trailers, which are known after the last part of the body.
+%% @doc Returns the trailers, which are known after the last part of the body.
 -spec trailers(req()) -> [{binary(), binary()}].
 trailers(#req{body = chunked}) -> yucan_body:trailers();
 trailers(_) -> [].
 
-%% @doc The answer for a body that could not be read.
+%% @doc Returns the answer for a body that could not be read.
 -spec body_error(body_error()) -> yucan_handler:response().
 body_error(closed) -> close;
 body_error(too_large) -> yucan_error:page(413);

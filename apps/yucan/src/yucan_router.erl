@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Finds the handler for a request: first the host, then its middleware, then its routes. Pure except for the handlers.
 %%
-%% A plan is data and not a closure, so that new code of this module takes effect at the next request.
+%% A plan is data and not a closure, so that a new version of this module takes effect at the next request.
 -module(yucan_router).
 
 -export([respond/2, is_match/2, plan/2, run/2, parse_pattern/1]).
@@ -16,7 +16,7 @@
 -type compiled() :: {[segment()], any | [binary()], module(), State :: term()}.
 -opaque plan() :: {handler, module(), term()} | {routes, #{binary() => compiled()}, [compiled()]} | {middleware, middleware(), plan()}.
 
-%% @doc The answer of the host that the request names.
+%% @doc Lets the host that the request names answer it.
 -spec respond(#req{}, #site{}) -> yucan_handler:response().
 respond(#req{path = <<"*">>}, _) ->
     %% OPTIONS * is about the server itself (RFC 9110, 9.3.7).
@@ -60,7 +60,7 @@ by_pattern(_, [], Default) ->
 -spec is_match(Pattern :: binary(), Name :: binary()) -> boolean().
 is_match(Pattern, Name) -> is_match(Pattern, Name, none).
 
-%% Only the last star has to be tried again one byte further on. Trying the same for earlier stars would find nothing else, but take exponential
+%% Only the last star has to be tried again one byte further on. Backtracking to earlier stars would find no other match, but would take exponential
 %% time.
 is_match(<<"*">>, _, _) -> true;
 is_match(<<"*", Pattern/binary>>, Name, _) -> is_match(Pattern, Name, {Pattern, Name});
@@ -70,7 +70,7 @@ is_match(<<>>, <<>>, _) -> true;
 is_match(_, _, {Pattern, <<_, Rest/binary>>}) -> is_match(Pattern, Rest, {Pattern, Rest});
 is_match(_, _, _) -> false.
 
-%% @doc Makes the plan for a handler or routes, and calls `init' of the handlers.
+%% @doc Compiles the plan for a handler or routes, and calls `init' of the handlers.
 -spec plan({handler, {module(), term()}} | {routes, [route()]}, [middleware()]) -> plan().
 plan(What, Middleware) ->
     lists:foldr(fun(Function, Next) -> {middleware, Function, Next} end, base(What), Middleware).
@@ -100,7 +100,7 @@ with_head(Methods) ->
         false -> Methods
     end.
 
-%% @doc The segments of a pattern, or why it is not valid.
+%% @doc Splits a pattern into segments, or returns the reason why it is not valid.
 -spec parse_pattern(binary() | string()) -> {ok, [segment()]} | {error, string()}.
 parse_pattern(Pattern) ->
     case unicode:characters_to_binary(Pattern) of
@@ -117,7 +117,7 @@ segments([<<":", Name/binary>> | Rest], Done) -> segments(Rest, [{one, Name} | D
 segments([Segment | Rest], Done) -> segments(Rest, [Segment | Done]);
 segments([], Done) -> {ok, lists:reverse(Done)}.
 
-%% Routes without bindings that no earlier route matches. They are found with a single look-up.
+%% Routes without bindings that no earlier route matches. A single look-up finds them.
 exact([{Segments, any, _, _} = Route | Rest], Exact, Earlier) ->
     Plain = lists:all(fun is_binary/1, Segments) andalso
         lists:all(fun({Other, _, _, _}) -> match(Other, Segments, #{}) =:= nomatch end, Earlier),

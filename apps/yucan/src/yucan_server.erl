@@ -25,12 +25,12 @@
 -define(LOOK_MS, 20).
 -define(SWEEP_MS, 5000).
 
-%% @doc Called by yucan_listener_sup, with checked options.
+%% @doc Starts the process; called by yucan_listener_sup with checked options.
 -spec start_link(yucan_config:checked()) -> {ok, pid()} | {error, term()}.
 start_link(#{name := Name} = Options) ->
     gen_server:start_link({local, Name}, ?MODULE, Options, []).
 
-%% @doc The port of the first listener.
+%% @doc Returns the port of the first listener.
 -spec port(atom()) -> inet:port_number().
 port(Name) -> gen_server:call(Name, port, 10000).
 
@@ -38,15 +38,15 @@ port(Name) -> gen_server:call(Name, port, 10000).
 -spec reload(atom(), yucan_config:options()) -> ok | {error, Text :: binary()}.
 reload(Name, Options) -> gen_server:call(Name, {reload, Options}, 60000).
 
-%% @doc Accepts no new connections, and waits until the open ones have ended.
+%% @doc Stops accepting connections, and waits until the open ones have closed.
 -spec drain(atom(), TimeoutMs :: non_neg_integer()) -> ok | {error, {still_open, pos_integer()}}.
 drain(Name, Timeout) -> gen_server:call(Name, {drain, Timeout}, Timeout + 10000).
 
-%% @doc Addresses and metrics.
+%% @doc Returns the addresses and metrics.
 -spec info(atom()) -> #{atom() => term()}.
 info(Name) -> gen_server:call(Name, info, 10000).
 
-%% @doc The same metrics as Prometheus text.
+%% @doc Returns the same metrics as Prometheus text.
 -spec metrics_text(atom()) -> iodata().
 metrics_text(Name) -> gen_server:call(Name, metrics_text, 10000).
 
@@ -56,7 +56,7 @@ figures() ->
     lists:sort([{Name, yucan_metrics:to_map(Metrics, atomics:get(Counters, ?OPEN)), yucan_metrics:latency(Metrics)}
                 || {{yucan, Name}, #site{metrics = Metrics, counters = Counters}} <- persistent_term:get()]).
 
-%% @doc The supervisor of the server.
+%% @doc Returns the supervisor of the server.
 -spec supervisor(atom()) -> pid().
 supervisor(Name) -> gen_server:call(Name, supervisor, 10000).
 
@@ -73,7 +73,7 @@ init(#{name := Name} = Options) ->
         {error, Text} -> {stop, {shutdown, Text}}
     end.
 
-%% When no descriptor is left, no module can be loaded any more. So this loads those of the application and those that they call.
+%% Once the descriptors run out, no module can be loaded. Therefore this loads the application's modules and those that they call.
 load_all() ->
     Own = case application:get_key(yucan, modules) of {ok, Modules} -> Modules; undefined -> [] end,
     _ = code:ensure_modules_loaded([calendar, string, unicode_util, base64, binary, filename, re, zlib, maps, io_lib, io_lib_format, io_lib_pretty,
@@ -91,8 +91,8 @@ start(Options, State) ->
         throw:{cannot, Text} -> {error, unicode:characters_to_binary(Text)}
     end.
 
-%% A socket that listens on a configured address is kept, so that no connection is refused meanwhile; its other settings are in the site.
-%% Unchanged listeners come first, because several may have port 0.
+%% A socket that already listens on a configured address is reused, so that no connection is refused during a reload; its other settings are in the
+%% site. Unchanged listeners come first, because several may have port 0.
 stay(Wanted, #state{listening = Listening}) ->
     {Same, Others, Left} = paired(fun(Listen) -> Listen end, Wanted, Listening),
     {Changed, Missing, Go} = paired(fun(#{ip := Ip, port := Port}) -> {Ip, Port} end, Others, Left),
@@ -130,7 +130,7 @@ change(#{name := Name, listen := Wanted} = Options, Limits, Stay, Go, New, #stat
         Secured = [secured(L, Options, tls_before(Name)) || L <- Sockets],
         Made = yucan_config:site(Options, Metrics, Limits, Counters),
         Opened = log(maps:get(access_log, Options), State),
-        %% ssl keeps processes for these until the server ends, so nothing may be refused after this.
+        %% ssl keeps processes for these until the server ends, so the reload must not fail after this point.
         Listeners = maps:from_list([{Socket, {yucan_tls:open(State#state.anchor, Tls), Proxy}} || {Socket, {Tls, Proxy}} <- Secured]),
         {Opened, Made#site{quota = State#state.quota, listeners = Listeners, log = yucan_log:open(Opened, Limits, Metrics)}}
     catch
@@ -171,8 +171,8 @@ listener({#{ip := Ip} = Listen, Socket}, #{limits := #{acceptors := Acceptors}},
     {ok, Pool} = yucan_listener_sup:start_pool(Name, Listener, Acceptors),
     {Listen, Socket, Local, Pool}.
 
-%% Called last, so that a refused reload does not change the log. An open log switches to the new file. If that cannot be opened, it continues in
-%% the old one.
+%% Called last, so that a rejected reload does not change the log. An open log switches to the new file. If that cannot be opened, it continues in the
+%% old one.
 log({file, File}, #state{log = {file, Process, Queued}}) -> {opened(yucan_log:move(Process, File), File), Process, Queued};
 log({file, File}, #state{name = Name, metrics = Metrics}) ->
     Queued = atomics:new(1, []),
@@ -191,12 +191,12 @@ socket_options(#limits{backlog = Backlog, send_ms = Send}) ->
     [binary, {active, false}, {packet, raw}, {reuseaddr, true}, {backlog, Backlog}, {nodelay, true}, {exit_on_close, false},
      {send_timeout, Send}, {send_timeout_close, true}, {buffer, 8192}].
 
-%% The pool stays until its connections have ended (see handle_info).
+%% The pool stays alive until its connections have closed (see handle_info).
 close({_, Socket, Local, Pool}) ->
     ok = close(Socket, Local),
     yucan_pool:drain(Pool).
 
-%% The name of a unix socket is removed first, because another server may take the name once the socket is closed.
+%% Removes the file of a unix socket before closing it, because another server may bind to that name once the socket is closed.
 close(Socket, Local) ->
     _ = case Local of {local, Path} -> file:delete(Path); _ -> ok end,
     gen_tcp:close(Socket).

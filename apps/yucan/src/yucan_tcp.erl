@@ -14,8 +14,8 @@
 %% For connecting to a unix socket on the same host.
 -define(CONNECT_MS, 2000).
 
-%% @doc Opens a listening socket with yucan_server's options and those of its kind. A server that was killed leaves a unix socket without a
-%% listener, which is removed. Any other file of that name is kept.
+%% @doc Opens a listening socket with the options of yucan_server and those for its type (TCP or unix). A server that was killed leaves behind a unix
+%% socket without a listener, which is removed. Any other file of that name is left alone.
 -spec listen(inet:ip_address() | {local, binary()}, inet:port_number(), list()) -> {ok, gen_tcp:socket()} | {error, system_limit | inet:posix()}.
 listen({local, Path} = Where, Port, Options) ->
     ok = remove_stale(Path),
@@ -34,12 +34,12 @@ remove_stale(Path) ->
         _ -> ok
     end.
 
-%% @doc The address of a listening socket.
+%% @doc Returns the address of a listening socket.
 -spec name(inet:ip_address() | {local, binary()}, gen_tcp:socket()) -> {ok, yucan_req:address()} | {error, inet:posix()}.
 name({local, _} = Where, _) -> {ok, Where};
 name(_, Listening) -> inet:sockname(Listening).
 
-%% @doc The local address of a connection.
+%% @doc Returns the local address of a connection.
 -spec sockname(gen_tcp:socket()) -> {ok, yucan_req:address()} | {error, inet:posix()}.
 sockname(Socket) -> inet:sockname(Socket).
 
@@ -55,7 +55,7 @@ accept(Listening) when is_port(Listening) ->
 accept(_) ->
     {ok, none}.
 
-%% @doc Waits for that connection. After a timeout it may be called again. After an error the request is over.
+%% @doc Waits for the requested connection. May be called again after a timeout, but not after an error, which ends the request.
 -spec accepted(gen_tcp:socket(), accepting(), TimeoutMs :: pos_integer()) ->
     {ok, gen_tcp:socket()} | timeout | {error, closed | system_limit | inet:posix()}.
 accepted(Listening, none, Timeout) ->
@@ -73,7 +73,7 @@ accepted(Listening, Reference, Timeout) ->
 registered({ok, Module}, Socket) ->
     true = inet_db:register_socket(Socket, Module),
     {ok, Socket};
-%% The listening socket was closed meanwhile. The connection ends with this process.
+%% The listening socket was closed meanwhile. The connection closes when this process exits.
 registered({error, closed} = Closed, _) -> Closed.
 
 -spec peer(gen_tcp:socket()) -> {ok, term()} | {error, inet:posix()}.
@@ -99,7 +99,7 @@ recv_whole(Socket, Before, Length, Timeout) ->
 unrecv(_, <<>>) -> ok;
 unrecv(Socket, Data) -> gen_tcp:unrecv(Socket, Data).
 
-%% Finds out whether the client was silent or is only slow.
+%% Determines whether the client was silent or is only slow.
 partial(Socket, Before) ->
     case gen_tcp:recv(Socket, 0, 0) of
         {ok, Data} when byte_size(Data) > Before -> {partial, Data};
@@ -115,7 +115,7 @@ send(Socket, Data) ->
     end.
 
 %% @doc The driver queues what the system does not take at once, without blocking the caller, but an empty send waits for the queue. The driver's
-%% timeout is for the whole queue, so it ends the connection only if the queue has not become shorter.
+%% timeout is for the whole queue, so the connection is closed only if the queue has not shrunk.
 -spec send_large(gen_tcp:socket(), iodata()) -> ok | {error, yucan_transport:reason()}.
 send_large(Socket, Data) ->
     _ = inet:setopts(Socket, [{send_timeout_close, false}]),
@@ -148,16 +148,16 @@ send_file(Socket, Head, Handle, Offset, Length, SendMs) ->
     _ = inet:setopts(Socket, [{nopush, false}]),
     Sent.
 
-%% sendfile has no time limit. If the other end takes nothing for this long, the calling process ends, and the connection with it, because the
-%% process waits for a message from the driver that never arrives, even if the socket is closed. If the system does not report how much was
-%% taken, as with a unix socket, there is no limit.
+%% sendfile has no time limit. If the peer accepts nothing for this long, the calling process is killed and the connection closes, because the process
+%% waits for a message from the driver that never arrives, even if the socket is closed. If the system does not report how much was taken, as with a
+%% unix socket, there is no limit.
 guarded(Socket, Ms, Function) ->
     Owner = self(),
     {Guard, Monitor} = spawn_opt(fun() -> guard(Owner, Socket, Ms, taken(Socket)) end, [link, monitor]),
     try
         Function()
     after
-        %% The guard must be gone before the process continues, so that it can neither end what comes next nor be found among the links.
+        %% The guard must have exited before the process continues, so that it can neither kill a later operation nor appear among the links.
         true = unlink(Guard),
         Guard ! done,
         receive {'DOWN', Monitor, process, Guard, _} -> ok end
@@ -173,7 +173,7 @@ guard(Owner, Socket, Ms, Before) ->
         end
     end.
 
-%% In Linux's TCP_INFO, the number of bytes that the other end has acknowledged is at byte 120.
+%% In Linux's TCP_INFO, the number of bytes that the peer has acknowledged is at byte 120.
 taken(Socket) ->
     case inet:getopts(Socket, [{raw, 6, 11, 128}]) of
         {ok, [{raw, 6, 11, <<_:120/binary, Acknowledged:64/native>>}]} -> Acknowledged;
@@ -191,7 +191,7 @@ pause(Socket, Buffer) ->
     _ = inet:setopts(Socket, [{active, false}]),
     flush(Socket, Buffer).
 
-%% The message that the other end has closed arrives only once.
+%% The message that the peer has closed its side arrives only once.
 flush(Socket, Buffer) ->
     case next(Socket, 0) of
         {data, Data} -> flush(Socket, <<Buffer/binary, Data/binary>>);
@@ -217,7 +217,7 @@ next(Socket, Timeout) ->
     after Timeout -> timeout
     end.
 
-%% @doc If the other end is gone for good, the socket has an error or no longer has a peer.
+%% @doc If the peer has disconnected for good, the socket reports an error or has no peer address.
 -spec is_closed(gen_tcp:socket()) -> boolean().
 is_closed(Socket) ->
     case inet:peername(Socket) of

@@ -13,7 +13,7 @@
 -type socket() :: {Transport :: module(), raw()}.
 -type reason() :: closed | timeout | inet:posix().
 -type event() :: {data, binary()} | {last, binary()} | passive | closed.
-%% The meaning of a message for a socket. `last' is data after which the socket is silent, as it is after `passive'. Both may be older than a
+%% The meaning of a message for a socket. `last' is data after which the socket sends no more messages, as after `passive'. Both may be older than a
 %% later arm/2.
 
 -callback peer(raw()) -> {ok, term()} | {error, term()}.
@@ -34,12 +34,12 @@
 -callback close(raw()) -> ok.
 -callback info(raw()) -> none | #{atom() => term()}.
 
-%% In the process dictionary of a connection: data that it sends is held.
+%% In the process dictionary of a connection: data that it sends is buffered.
 -define(HELD, '$yucan_held').
 -define(SILENCE_MS, 5000).
 -define(LINGER_BUFFER, 131072).
 
-%% @doc The address of the other end, or zeros if it has already gone.
+%% @doc Returns the address of the peer, or zeros if the peer has already disconnected.
 -spec peer(socket()) -> yucan_req:address().
 peer({Transport, Raw}) ->
     case Transport:peer(Raw) of
@@ -58,21 +58,21 @@ recv({Transport, Raw}, Length, Timeout) -> Transport:recv(Raw, Length, Timeout).
     {ok, binary()} | {partial, binary()} | unsupported | {error, reason()}.
 recv_whole({Transport, Raw}, Before, Length, Timeout) -> Transport:recv_whole(Raw, Before, Length, Timeout).
 
-%% @doc Blocks until the transport has taken everything, for at most `send_ms' (yucan_config).
+%% @doc Blocks until the transport has accepted everything, for at most `send_ms' (yucan_config).
 -spec send(socket(), iodata()) -> ok | {error, reason()}.
 send({Transport, Raw}, Data) -> Transport:send(Raw, Data).
 
-%% @doc The same for large data. It may take as long as the other end likes, provided that it takes some data in each `send_ms'.
+%% @doc Like send/2, for large data. The peer may take any amount of time, provided that it accepts some data in each `send_ms'.
 -spec send_large(socket(), iodata()) -> ok | {error, reason()}.
 send_large({Transport, Raw}, Data) -> Transport:send_large(Raw, Data).
 
-%% @doc Sends a head and a part of a file, and returns how much of the file was sent. If the other end takes nothing for `SendMs', the calling
-%% process may end.
+%% @doc Sends a head and a part of a file, and returns how much of the file was sent. If the peer accepts nothing for `SendMs', the calling process
+%% may exit.
 -spec send_file(socket(), Head :: iodata(), file:fd(), Offset :: non_neg_integer(), Length :: pos_integer(), SendMs :: pos_integer()) ->
     {ok, Sent :: non_neg_integer()} | {error, reason()}.
 send_file({Transport, Raw}, Head, Handle, Offset, Length, SendMs) -> Transport:send_file(Raw, Head, Handle, Offset, Length, SendMs).
 
-%% @doc Like inet:setopts/2. If the socket is gone, the next read finds out.
+%% @doc Like inet:setopts/2. If the socket is gone, the next read returns the error.
 -spec setopts(socket(), list()) -> ok.
 setopts({Transport, Raw}, Options) -> Transport:setopts(Raw, Options).
 
@@ -80,10 +80,9 @@ setopts({Transport, Raw}, Options) -> Transport:setopts(Raw, Options).
 -spec arm(socket(), Count :: pos_integer()) -> ok | {error, reason()}.
 arm({Transport, Raw}, Count) -> Transport:arm(Raw, Count).
 
-%% @doc A message with data has arrived. Returns how many more may arrive. Over TCP, `Count' messages are allowed again once half of them are
-%% used, before the socket falls silent, because a silent socket leaves the scheduler's own set of descriptors. A client that sends faster than
-%% it is served still makes it silent. So `passive' means nothing while more than one message may arrive, because the socket has been armed
-%% since.
+%% @doc Handles a message with data. Returns how many more may arrive. Over TCP, `Count' messages are allowed again once half of them are used, before
+%% the socket falls silent, because a silent socket leaves the scheduler's own set of descriptors. A client that sends faster than it is served still
+%% makes it silent. So `passive' means nothing while more than one message may arrive, because the socket has been armed since.
 -spec used(socket(), Left :: non_neg_integer(), Count :: pos_integer()) -> pos_integer().
 used({yucan_tcp, _} = Socket, Left, Count) when Left =:= Count div 2 + 1 ->
     _ = arm(Socket, Count div 2),
@@ -94,7 +93,7 @@ used(_, Left, _) -> max(1, Left - 1).
 -spec pause(socket(), Buffer :: binary()) -> binary().
 pause({Transport, Raw}, Buffer) -> Transport:pause(Raw, Buffer).
 
-%% @doc The meaning of a message to this process for the socket.
+%% @doc Interprets a message to this process as an event of the socket.
 -spec event(Message :: term(), socket()) -> event() | other.
 event(Message, {Transport, Raw}) -> Transport:event(Message, Raw).
 
@@ -102,11 +101,11 @@ event(Message, {Transport, Raw}) -> Transport:event(Message, Raw).
 -spec next(socket(), timeout()) -> event() | timeout.
 next({Transport, Raw}, Timeout) -> Transport:next(Raw, Timeout).
 
-%% @doc Whether the other end has gone. This is known only while data arrives as messages. Data that has arrived stays for its reader.
+%% @doc Whether the peer has disconnected. This is known only while data arrives as messages. Data that has arrived stays for its reader.
 -spec is_closed(socket()) -> boolean().
 is_closed({Transport, Raw}) -> Transport:is_closed(Raw).
 
-%% @doc Closes the socket, whatever its state.
+%% @doc Closes the socket, no matter what state it is in.
 -spec close(socket()) -> ok.
 close({Transport, Raw}) -> Transport:close(Raw).
 
@@ -114,7 +113,7 @@ close({Transport, Raw}) -> Transport:close(Raw).
 -spec info(socket()) -> none | #{atom() => term()}.
 info({Transport, Raw}) -> Transport:info(Raw).
 
-%% @doc The connection for functions of ssl, such as ssl:peercert/1.
+%% @doc Returns the connection for functions of ssl, such as ssl:peercert/1.
 -spec tls(socket()) -> none | ssl:sslsocket().
 tls({yucan_tls, Tls}) -> Tls;
 tls({yucan_h2_stream, Stream}) -> tls(yucan_h2_stream:below(Stream));
@@ -130,7 +129,7 @@ hold({yucan_tcp, Raw}) ->
     end;
 hold(_) -> ok.
 
-%% @doc Data no longer waits.
+%% @doc Sends the buffered data, and stops buffering.
 -spec release(socket()) -> ok.
 release({yucan_tcp, Raw}) ->
     case erase(?HELD) of
@@ -139,9 +138,9 @@ release({yucan_tcp, Raw}) ->
     end;
 release(_) -> ok.
 
-%% @doc Closes without destroying the last answer. A close with unread bytes resets the connection, so a client or proxy that is still sending
-%% could lose data that it has not read yet (RFC 9112, 9.6). Therefore this reads and drops data until the other end closes. The limits are `Ms'
-%% in all, 5 s of silence, and after the first 5 s `Rate' bytes per second.
+%% @doc Closes the connection so that the last answer is not lost. A close with unread bytes resets the connection, so a client or proxy that is still
+%% sending could lose data that it has not read yet (RFC 9112, 9.6). Therefore this reads and drops data until the peer closes. The limits are `Ms' in
+%% all, 5 s of silence, and after the first 5 s `Rate' bytes per second.
 -spec linger(socket(), Ms :: non_neg_integer(), Rate :: non_neg_integer()) -> ok.
 linger({Transport, Raw} = Socket, Ms, Rate) ->
     Early = byte_size(pause(Socket, <<>>)),

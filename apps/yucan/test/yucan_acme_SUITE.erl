@@ -28,7 +28,7 @@ end_per_testcase(_, Config) ->
     [port_close(Port) || Port <- proplists:get_value(programs, Config, [])],
     yucan_test_server:stop_all().
 
-%% A separate authority for each case. It checks these two ports, whatever the name.
+%% Starts a separate authority for each case. It validates on these two ports, whatever the name.
 authority(Case, Config) ->
     Folder = filename:join(?config(priv_dir, Config), atom_to_list(Case)),
     ok = filelib:ensure_path(Folder),
@@ -42,7 +42,7 @@ authority(Case, Config) ->
         [Directory, Management, Certificate, Key, Http, Tls, case Case of renewed -> 24; _ -> 1000000 end])),
     Programs = [program("pebble-challtestsrv", ["-defaultIPv6", "", "-defaultIPv4", "127.0.0.1", "-dns01", address(Dns), "-http01", "", "-https01", "", "-tlsalpn01", "",
                                                 "-management", address(test_support:free_port())], []),
-                %% A quarter of the valid nonces are refused, so that they are tried again, except where time matters.
+                %% A quarter of the valid nonces are rejected, so that they are tried again, except where time matters.
                 program("pebble", ["-config", Settings, "-dnsserver", address(Dns)], [{"PEBBLE_VA_NOSLEEP", "1"}, {"PEBBLE_WFE_NONCEREJECT", case Case of renewed -> "0"; _ -> "25" end}])],
     wait(fun() -> listens(Directory) end),
     Options = (options(Folder, Directory, Root))#{contact => [<<"mailto:admin@example.test">>]},
@@ -64,7 +64,7 @@ localhost(Folder) ->
 
 address(Port) -> "127.0.0.1:" ++ integer_to_list(Port).
 
-%% The program ends with its port, because `cat' ends when its input does.
+%% The program exits when its port closes, because `cat' exits at the end of its input.
 program(Name, Arguments, Environment) ->
     open_port({spawn_executable, "/bin/sh"}, [{args, ["-c", "\"$@\" & pid=$!; cat >/dev/null; kill $pid", "sh", os:find_executable(Name) | Arguments]}, {env, Environment}, stderr_to_stdout]).
 
@@ -92,7 +92,7 @@ json(_) ->
     [error = yucan_acme_json:decode(Text) || Text <- [<<>>, <<"{">>, <<"[1,]">>, <<"{\"a\":1,}">>, <<"\"\n\"">>, <<"1 2">>, <<"\"\\x\"">>, <<"nul">>, binary:copy(<<"[">>, 100000)]],
     <<"{\"a\":[\"b\",1,true]}">> = iolist_to_binary(yucan_acme_json:encode(#{<<"a">> => [<<"b">>, 1, true]})).
 
-%% An existing certificate is kept if the last answer is cut, empty, or for another key.
+%% An existing certificate is kept if the last answer is truncated, empty, or for another key.
 bad_certificates(Config) ->
     Folder = filename:join(?config(priv_dir, Config), "bad_certificates"),
     ok = filelib:ensure_path(Folder),
@@ -114,7 +114,7 @@ bad_certificates(Config) ->
          {{200, [], <<>>}, <<"no certificate">>},
          {{200, [], Other}, <<"another key">>}]].
 
-%% An order is killed, is ended with its server, and is killed together with it. Nothing is left of it. This authority never checks.
+%% An order is killed, is stopped together with its server, and is killed together with it. It leaves nothing behind. This authority never validates.
 killed(Config) ->
     Folder = filename:join(?config(priv_dir, Config), "killed"),
     ok = filelib:ensure_path(Folder),
@@ -128,7 +128,7 @@ nothing_is_left(Options) ->
     <<"the order took too long">> = failed(First),
     [] = offered(),
     ok = gen_server:stop(First),
-    %% If this file were left, the next order would wait.
+    %% If this file were left behind, the next order would wait.
     ok = file:delete(filename:join(maps:get(folder, Options), "h.test.failed")),
     {Second, _} = offering(Options),
     ok = gen_server:stop(Second),
@@ -150,10 +150,10 @@ offering(Options) ->
     [Order] = Links -- [self()],
     {Pid, Order}.
 
-%% What the authority would see.
+%% The response that the authority would see.
 offered() -> [Term || {{yucan_acme, http, _}, _} = Term <- persistent_term:get()] ++ [asked || yucan_acme:is_asked()].
 
-%% An authority with a given last answer, which checks nothing unless it is told to keep asking for ever.
+%% An authority with a given last answer, which validates nothing unless it is configured to poll for ever.
 handle(Req, {Finalized, Answer}) ->
     {ok, _} = yucan_req:body(Req),
     Url = fun(Path) -> <<"https://", (yucan_req:header(<<"host">>, Req))/binary, Path/binary>> end,
@@ -191,7 +191,7 @@ names(#'OTPCertificate'{tbsCertificate = #'OTPTBSCertificate'{extensions = Exten
 
 ordered(Pid) -> wait(fun() -> maps:get(is_ordered, yucan_acme:status(Pid)) end).
 
-%% How the first order has ended.
+%% Returns the result of the first order.
 outcome(Pid) -> wait(fun() -> case yucan_acme:status(Pid) of #{last := none} -> false; #{last := Last} -> Last end end).
 
 failed(Pid) ->
@@ -233,7 +233,7 @@ http(Config) ->
     {ok, Pid} = yucan_acme:start_link(Options),
     ordered(Pid),
     ["c.test"] = names(shown(Config, "c.test")),
-    %% The token is gone, and other paths belong to the site.
+    %% The token is no longer served, and other paths belong to the site.
     {200, _, _} = yucan_client:get(?config(http, Config), "/"),
     [] = [Key || {{yucan_acme, http, _} = Key, _} <- persistent_term:get()],
     ok = gen_server:stop(Pid).
@@ -249,14 +249,14 @@ changed(Config) ->
     Third = started(Config, Both#{directory => <<Directory/binary, "?another">>}),
     true = serial(Third) =/= serial(Second).
 
-%% The certificate that the listener shows when the first order has ended.
+%% The certificate that the listener shows after the first order.
 started(Config, Options) ->
     {ok, Pid} = yucan_acme:start_link(Options),
     ok = outcome(Pid),
     ok = gen_server:stop(Pid),
     shown(Config, "f.test").
 
-%% This authority's certificates last 24 s. The next one must be there before the first has expired, while a client makes requests all the time.
+%% This authority's certificates last 24 s. The next one must be in use before the first expires, while a client keeps sending requests.
 renewed(Config) ->
     Options = (?config(options, Config))#{names => [<<"d.test">>]},
     _ = server(Config, Options),
@@ -269,7 +269,7 @@ renewed(Config) ->
     ["d.test"] = names(Second),
     ok = gen_server:stop(Pid).
 
-%% Nobody answers where the authority checks. The reason is reported, and the certificate does not change.
+%% Nothing listens on the ports that the authority checks. The reason is reported, and the certificate does not change.
 refused(Config) ->
     Options = (?config(options, Config))#{names => [<<"e.test">>], challenge => http},
     _ = yucan_test_server:start(yucan_acme_test, #{listen => [#{port => ?config(tls, Config), tls => yucan_acme:tls(Options)}]}),
@@ -277,8 +277,8 @@ refused(Config) ->
     {_, _} = binary:match(failed(Pid), <<"the authority refuses: ">>),
     true = public_key:pkix_is_self_signed(shown(Config, "e.test")),
     ok = gen_server:stop(Pid),
-    %% A program that is restarted again and again does not order each time, unless its options are different. A process with an order in
-    %% progress has a linked process.
+    %% A program that is restarted again and again does not order each time, unless its options are different. While an order is in progress, the
+    %% process has a linked process.
     Orders = fun(Own) ->
         {ok, Again} = yucan_acme:start_link(Own),
         _ = yucan_acme:status(Again),

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The cases of the Autobahn test suite for WebSocket servers, by number and in our own words, because the suite itself needs Python 2. Each
-%% row has what the client sends and what must come back: frames, then how the connection ends.
+%% @doc The cases of the Autobahn test suite for WebSocket servers, identified by number and reimplemented here, because the suite itself needs Python
+%% 2. Each row lists what the client sends and what it must receive: frames, then how the connection is closed.
 -module(yucan_autobahn_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
@@ -48,7 +48,7 @@ received(Socket, Done) ->
         Frame -> received(Socket, [Frame | Done])
     end.
 
-%% Sent all at once, and, if it is short, also byte by byte, because the division must not matter.
+%% Sent all at once, and, if it is short, also byte by byte, because fragmentation must not matter.
 table(Config, Rows) ->
     [begin
          Bytes = iolist_to_binary(Send),
@@ -60,7 +60,7 @@ table(Config, Rows) ->
           end || Pieces <- [[Bytes] | [[<<B>> || <<B>> <= Bytes] || byte_size(Bytes) < 200]]]
      end || {Id, Send, Frames, End} <- Rows].
 
-%% The end of a correct client.
+%% Closes the connection as a correct client does.
 goodbye() -> whole(?CLOSE, <<1000:16>>).
 
 echoed(Id, Opcode, Payload) ->
@@ -159,7 +159,7 @@ valid() ->
         ++ [{"6.22: no characters", <<(Plane * 16#10000 + C)/utf8>>} || Plane <- lists:seq(0, 16), C <- [16#fffe, 16#ffff]]
         ++ [{"6.23", <<C/utf8>>} || C <- lists:seq(16#fff9, 16#ffff)].
 
-%% 6.14, and 6.15 with all of them.
+%% Cases 6.14, and 6.15 with all of these together.
 cut() ->
     [<<192>>, <<224, 128>>, <<240, 128, 128>>, <<248, 128, 128, 128>>, <<252, 128, 128, 128, 128>>,
      <<223>>, <<239, 191>>, <<247, 191, 191>>, <<251, 191, 191, 191>>, <<253, 191, 191, 191, 191>>].
@@ -180,7 +180,7 @@ invalid() ->
         ++ [{"6.20: surrogates", B} || B <- [<<237, 160, 128>>, <<237, 173, 191>>, <<237, 174, 128>>, <<237, 175, 191>>, <<237, 176, 128>>, <<237, 190, 128>>, <<237, 191, 191>>]]
         ++ [{"6.21: pairs of them", [High, Low]} || High <- [<<237, 160, 128>>, <<237, 173, 191>>, <<237, 174, 128>>, <<237, 175, 191>>], Low <- [<<237, 176, 128>>, <<237, 191, 191>>]].
 
-%% Sent as one message, in fragments of a byte, and cut inside a character.
+%% Sends the text as one message, in fragments of one byte, and split inside a character.
 utf8(Config) ->
     Split = fun(<<>>) -> [part(?TEXT, <<>>)]; (<<First, Rest/binary>>) -> [part(?TEXT, <<First>>), [part(0, <<B>>) || <<B>> <= Rest]] end,
     table(Config, lists:append([[echoed(Id, ?TEXT, Text), {[Id, ", in fragments"], [Split(Text), whole(0, <<>>), goodbye()], [{?TEXT, Text}], 1000}] || {Id, Text} <- valid()])
@@ -280,7 +280,7 @@ compression(Config) ->
                       "permessage-deflate; server_no_context_takeover; server_max_window_bits=9, permessage-deflate; server_max_window_bits=9, permessage-deflate",
                       "permessage-deflate; server_no_context_takeover; client_no_context_takeover; server_max_window_bits=15"]].
 
-%% The client's table exists as long as its connection.
+%% The client's table lives as long as its connection.
 unpacked(Socket, Data, Path) ->
     Z = case get({inflate, Socket, Path}) of
         undefined -> New = zlib:open(), ok = zlib:inflateInit(New, -15), put({inflate, Socket, Path}, New), New;

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Bodies of requests and answers over HTTP/1.1 and 1.0: 100 Continue, framing, unread bodies, back pressure, streams, clients that have
-%% closed their side, and events, which are a body without an end. Each case names its rule.
+%% @doc Bodies of requests and answers over HTTP/1.1 and 1.0: 100 Continue, framing, unread bodies, back pressure, streams, clients that have closed
+%% their side, and event streams, which are endless bodies. Each case cites its rule.
 -module(yucan_bodies_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
@@ -46,7 +46,7 @@ expect_1_0(Config) ->
     ok = gen_tcp:send(Socket, "hello"),
     {200, _, <<"hello">>} = yucan_client:one(Socket).
 
-%% No 100 for a body that nobody reads. The connection ends, because nobody can know whether the body follows.
+%% No 100 for a body that nobody reads. The connection is closed, because the server cannot know whether the body follows.
 expect_ignored(Config) ->
     Socket = yucan_client:connect(?config(port, Config)),
     ok = gen_tcp:send(Socket, ["POST /ignore", ?HOST, "Content-Length: 5\r\nExpect: 100-continue\r\n\r\n"]),
@@ -80,7 +80,7 @@ bodies_by_parts(Config) ->
          {200, _, Body} = yucan_client:one(Socket)
      end || _ <- lists:seq(1, 3)].
 
-%% A handler that asks for a number of bytes gets no more, whatever the framing.
+%% A handler never gets more bytes than it asks for, whatever the framing.
 parts_are_bounded(Config) ->
     Body = binary:copy(<<"x">>, 5000),
     [begin
@@ -96,7 +96,7 @@ send_parts(Socket, Data, Size) when byte_size(Data) > Size ->
     send_parts(Socket, Rest, Size);
 send_parts(Socket, Data, _) -> ok = gen_tcp:send(Socket, Data).
 
-%% RFC 9112, 7.1: chunks of all sizes, cut anywhere.
+%% RFC 9112, 7.1: chunks of all sizes, split anywhere.
 chunked_by_parts(Config) ->
     Parts = [crypto:strong_rand_bytes(Size) || Size <- [1, 2, 15, 16, 17, 255, 256, 4095, 4096, 70000]],
     Coded = iolist_to_binary([[[integer_to_list(byte_size(P), 16), ";n=v;q=\"a b\"\r\n", P, "\r\n"] || P <- Parts], "0\r\n\r\n"]),
@@ -108,7 +108,7 @@ chunked_by_parts(Config) ->
          {200, _, Body} = yucan_client:one(Socket)
      end || Size <- [41, 1000, 100000]].
 
-%% RFC 9112, 7.1: sizes of a fixed width, with leading zeros. A value larger than any disk is refused whatever its width.
+%% RFC 9112, 7.1: sizes of a fixed width, with leading zeros. A value larger than any disk is rejected whatever its width.
 chunk_widths(Config) ->
     Ask = fun(Size) -> yucan_client:exchange(?config(port, Config), ["POST /", ?HOST, "Transfer-Encoding: chunked\r\n\r\n", Size, "\r\nhello\r\n", string:copies("0", length(Size)), "\r\n\r\n"]) end,
     [[{200, _, <<"hello">>}] = Ask(string:right("5", Width, $0)) || Width <- [1, 8, 15, 16, 17, 64]],
@@ -119,7 +119,7 @@ trailers(Config) ->
     [{200, _, <<"[{<<\"x-sum\">>,<<\"1\">>}]">>}] =
         yucan_client:exchange(?config(port, Config), ["POST /trailers", ?HOST, "Transfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\nX-Sum: 1\r\n\r\n"]).
 
-%% RFC 9112, 9.3: the part that the handler did not read must not be taken for a request.
+%% RFC 9112, 9.3: the part that the handler did not read must not be mistaken for a request.
 unread_body(Config) ->
     [{200, _, <<"ignored">>}, {200, _, <<"OK">>}] =
         yucan_client:exchange(?config(port, Config), ["POST /ignore", ?HOST, "Content-Length: 20\r\n\r\nGET /smuggled HTTP/1", "GET /", ?HOST, "\r\n"]),
@@ -130,13 +130,13 @@ unread_body(Config) ->
     [[{200, _, <<"ignored">>}] = yucan_client:exchange(?config(port, Config), [Chunked, Broken, "\r\n\r\n", "GET /", ?HOST, "\r\n"])
      || Broken <- ["zz", "1\r\nabc", "0\r\nno trailer"]].
 
-%% Too much to drain: the answer still arrives (RFC 9112, 9.6), and then the connection ends.
+%% Too much to drain: the answer still arrives (RFC 9112, 9.6), and then the connection is closed.
 large_unread_body(Config) ->
     [{200, Headers, <<"ignored">>}] =
         yucan_client:exchange(?config(port, Config), ["POST /ignore", ?HOST, "Content-Length: 100000000000\r\n\r\n", binary:copy(<<"x">>, 500000), "GET /", ?HOST, "\r\n"]),
     <<"close">> = proplists:get_value(<<"connection">>, Headers).
 
-%% A client that sends all of a large body before it reads, like some proxies, still gets the whole early answer: with a length, in chunks, over
+%% A client that sends all of a large body before it reads, like some proxies, still gets the complete early answer: with a length, in chunks, over
 %% TLS. The connection then serves the next request.
 early_answer(Config) ->
     Part = binary:copy(<<"x">>, 100000),
@@ -208,7 +208,7 @@ answers_by_steps(Config) ->
     {reset, _} = yucan_h2_client:request(Port, <<"/steps/crash">>, []),
     {500, _, _} = yucan_h2_client:request(Port, <<"/steps/none">>, []).
 
-%% A handler that writes for ever is told that its client has gone, even if nothing is sent.
+%% A handler that writes endlessly is notified that its client has disconnected, even if nothing is sent.
 steps_after_head(_) ->
     Test = self(),
     Endless = fun(Req, _) -> ok = yucan_answer:open(200, [], Req), Test ! {ended, written_for_ever(Req)}, sent end,
@@ -236,7 +236,7 @@ upload_backpressure(Config) ->
          gen_tcp:close(Socket)
      end || Path <- ["/count", "/slow_read"]].
 
-%% Data that has been read is not held until the next request. Of the next body only one message arrives, which is that of the head, because the
+%% Data that has been read is not retained until the next request. Of the next body only one message arrives, which is that of the head, because the
 %% rest is read with recv.
 upload_after_upload(Config) ->
     Socket = yucan_client:connect(?config(port, Config)),
@@ -252,7 +252,7 @@ upload_after_upload(Config) ->
     true = erlang:suspend_process(Pid),
     ok = gen_tcp:send(Socket, [Head, Half]),
     true = beamway_peer:wait_until(fun() -> inet:getopts(Port, [active]) =:= {ok, [{active, false}]} orelse messages(Pid) > 2 end, ?WAIT_MS),
-    %% The other message says that the socket is silent.
+    %% The other message says that the socket has become passive.
     2 = messages(Pid),
     true = erlang:resume_process(Pid),
     [<<"300000">>, <<"OK">>] = [Ask(Request) || Request <- [Half, ["GET /", ?HOST, "\r\n"]]].
@@ -261,8 +261,8 @@ messages(Pid) ->
     {message_queue_len, Count} = process_info(Pid, message_queue_len),
     Count.
 
-%% If a client does not read, the stream's writes block, with no more data in transit than the buffers hold. When the client goes, the writer is
-%% told.
+%% If a client does not read, the stream's writes block, with no more data in transit than the buffers hold. When the client disconnects, the writer
+%% is notified.
 download_backpressure(Config) ->
     Table = ets:new(?FUNCTION_NAME, [named_table, public]),
     Socket = yucan_client:connect(?config(port, Config)),
@@ -288,10 +288,10 @@ wait_for(Condition) -> true = beamway_peer:wait_until(Condition, 60000).
 %% A client that has closed its side still gets its answers (RFC 9112, 9.6), including all of the last one.
 half_closed(Config) ->
     [200, 200, 200] = statuses(yucan_client:exchange(?config(port, Config), [["GET ", P, ?HOST, "\r\n"] || P <- ["/", "/large", "/slow_read"]])),
-    %% Half of a body, and then the end.
+    %% Half a body, after which the client closes its side.
     [] = yucan_client:exchange(?config(port, Config), ["POST /", ?HOST, "Content-Length: 50\r\n\r\nhalf"]).
 
-%% The message about that end may come after a body that arrived as messages. The connection ends all the same.
+%% The message about the close may arrive after a body that arrived as messages. The connection is closed all the same.
 half_closed_body(Config) ->
     Socket = yucan_client:connect(?config(port, Config)),
     ok = gen_tcp:send(Socket, ["GET /", ?HOST, "\r\n"]),
@@ -315,7 +315,7 @@ events(Config) ->
     <<"text/event-stream">> = proplists:get_value(<<"content-type">>, Headers),
     <<": ok\n\ndata: a\ndata: b\nid: 1\n\ndata: a\ndata: b\nid: 2\n\ndata: a\ndata: b\nid: 3\n\n">> = Body.
 
-%% The process of a stream of events ends with its client.
+%% The process of an event stream exits when its client disconnects.
 events_end(_) ->
     Socket = yucan_client:connect(yucan_test_server:start(yucan_events_end, #{handler => {yucan_test_handler, self()}})),
     ok = gen_tcp:send(Socket, ["GET /forever_events", ?HOST, "\r\n"]),
@@ -327,8 +327,7 @@ events_end(_) ->
     receive {'DOWN', Monitor, process, _, normal} -> ok after ?WAIT_MS -> error(stream_stays) end,
     yucan:stop(yucan_events_end).
 
-%% Messages that send nothing do not postpone the comment. Otherwise a proxy would end the connection, or nobody would notice that a client has
-%% gone.
+%% Messages that send nothing do not postpone the comment. Otherwise a proxy would close the connection, or a disconnected client would go unnoticed.
 events_alive(_) ->
     Quiet = fun(start, S) -> {ok, _} = timer:send_interval(500, tick), {ok, S}; ({info, tick}, S) -> {ok, S} end,
     Port = yucan_test_server:start(yucan_events_alive, #{middleware => [fun(Req, _) -> yucan_sse:response(Req, [], Quiet, none) end]}),
@@ -400,7 +399,7 @@ events_body(_) ->
     Stream = receive {events, Pid} -> Pid after ?WAIT_MS -> error(no_stream) end,
     true = erlang:suspend_process(Stream),
     ok = gen_tcp:send(Socket, "body"),
-    %% The other message says that the socket is silent.
+    %% The other message says that the socket has become passive.
     wait_for(fun() -> messages(Stream) =:= 2 end),
     Stream ! stop,
     ok = gen_tcp:send(Socket, ["GET /text", ?HOST, "Connection: close\r\n\r\n"]),
@@ -408,7 +407,7 @@ events_body(_) ->
     [200, 200] = statuses(yucan_client:parse(yucan_client:until_closed(Socket), <<"GET">>)),
     ok = yucan:stop(yucan_events_body).
 
-%% If a client leaves during a stream of events, the next reader of the socket also finds that out.
+%% If a client disconnects during an event stream, the next reader of the socket is also informed.
 events_left(_) ->
     Port = yucan_test_server:start(yucan_events_left, #{handler => {yucan_test_handler, self()}, limits => patient(#{})}),
     Socket = yucan_client:connect(Port),

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc What a server knows about a client: the proxies in front of it, the id of its request, the limits for its address.
+%% @doc Client identification: trusted proxies, request ids, and limits per client address.
 -module(yucan_clients_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
@@ -39,7 +39,7 @@ proxy_protocol(Config) ->
     [{200, _, <<"{{10,1,2,3},5555}">>}] = Ask(V2(1, 16#11, <<10, 1, 2, 3, 10, 9, 9, 9, 5555:16, 80:16, 4, 3:16, "xyz">>)),
     [{200, _, <<"{{127,0,0,1},", _/binary>>}] = Ask(V2(0, 0, <<>>)),
     [[] = Ask(Bad) || Bad <- ["", "PROXY TCP4 nonsense\r\n", "PROXY TCP4 10.1.2.3 10.9.9.9 99999 80\r\n", ["PROXY ", lists:duplicate(200, $x)], V2(7, 16#11, <<>>), V2(1, 16#11, <<1>>)]],
-    %% The log and the events also name the client of a refused request.
+    %% The log and the events also name the client of a rejected request.
     [{400, _, _}] = yucan_client:exchange(Port, "PROXY TCP4 10.1.2.3 10.9.9.9 5555 80\r\nG@T / HTTP/1.1\r\n\r\n"),
     [receive Told -> ok after ?WAIT_MS -> error({not_told, Told}) end || Told <- [{logged, 400, {{10, 1, 2, 3}, 5555}}, {[yucan, request, refused], {{10, 1, 2, 3}, 5555}}]],
     [_, {_, TlsPort}] = maps:get(listen, yucan:info(yucan_server_test)),
@@ -75,7 +75,7 @@ forwarded(_) ->
     [<<"{{8193,0,0,0,0,0,0,1},0}">>, <<"https">>, <<"a.org">>, <<"443">>] = Ask([Behind]),
     [<<"{{1,2,3,4},0}">>, <<"http">>, <<"b.org">>, <<"81">>] = Ask([{"Forwarded", "for=1.2.3.4;host=\"b.org:81\""}]),
     [<<"{{1,2,3,4},0}">>, <<"https">>, <<"localhost">>, <<"443">>] = Ask([{"Forwarded", "for=1.2.3.4 ; proto=https"}, {"X-Forwarded-For", "5.6.7.8"}]),
-    %% The search ends at a client that is unknown or hidden.
+    %% The search stops at a client that is unknown or obfuscated.
     [<<"{{127,0,0,1},", _/binary>>, <<"https">>, <<"localhost">>, <<"443">>] = Ask([{"Forwarded", "for=1.2.3.4;proto=http, for=unknown;proto=https"}]),
     [Plain([{"Forwarded", Bad}]) || Bad <- ["for=1.2.3.4;for=5.6.7.8", "for=\"1.2.3.4", "for 1.2.3.4", "for=1.2.3.4 x", "proto=gopher;host=\"a b\""]],
     Plain([{"X-Forwarded-For", "5.6.7.8"}, {"X-Forwarded-Host", "c.org"}]),
@@ -111,8 +111,7 @@ request_ids(_) ->
     Entry = #{time => 0, peer => {{1, 2, 3, 4}, 5}, method => <<"GET">>, target => <<"/">>, version => 11, status => 200, bytes => 0, host => <<>>, referer => <<>>, agent => <<>>, us => 0},
     [{_, _} = binary:match(iolist_to_binary(Format(Entry#{id => <<"x1">>})), Part) || {Format, Part} <- [{fun yucan_log:format/1, <<" \"-\" \"-\" \"x1\"\n">>}, {fun yucan_log:json/1, <<"\"id\":\"x1\"}">>}]].
 
-%% A single client cannot take all connections. A connection that has ended no longer counts, however it ended, and trusted proxies have no
-%% limit.
+%% A single client cannot use up all connections. A closed connection no longer counts, however it was closed, and trusted proxies have no limit.
 address_connections(_) ->
     Port = start(#{limits => #{address_connections => 2}}),
     Open = fun() -> Socket = yucan_client:connect(Port), ok = gen_tcp:send(Socket, ?GET("/")), {element(1, yucan_client:one(Socket)), Socket} end,
@@ -139,8 +138,8 @@ address_connections(_) ->
     ok = yucan:reload(yucan_server_test, #{listen => [#{port => 0}], handler => handler(), limits => #{address_connections => 1}, trusted_proxies => [<<"127.0.0.1">>]}),
     [{200, _}, {200, _}, {200, _}] = [Open() || _ <- [1, 2, 3]].
 
-%% As many requests at once as in a second, over all connections and protocols, and then 429 with the time to wait. Each client behind a proxy
-%% has its own limit.
+%% A client may send one second's worth of requests at once, over all connections and protocols, and then gets 429 with the time to wait. Each client
+%% behind a proxy has its own limit.
 address_requests(_) ->
     Port = start(#{limits => #{address_requests => 3}, trusted_proxies => [<<"127.0.0.2">>]}),
     Began = erlang:monotonic_time(millisecond),

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Limits on time and number, and faults of clients and handlers over HTTP/1.1: clients that are slow, silent, gone, too many or send
-%% without a pause, handlers that fail or never end, and what the log has about bad input. Other clients are served all the time.
+%% @doc Limits on time and number, and faults of clients and handlers over HTTP/1.1: clients that are slow, silent, disconnected, too numerous or send
+%% without a pause, handlers that fail or never return, and what is logged about bad input. Other clients are served throughout.
 -module(yucan_faults_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
@@ -33,7 +33,7 @@ end_per_suite(Config) -> lists:foreach(fun yucan:stop/1, ?config(servers, Config
 
 server(Key) -> list_to_atom("yucan_faults_" ++ atom_to_list(Key)).
 
-%% The client gets 500, the connection ends, and others are not affected.
+%% The client gets 500, its connection is closed, and others are not affected.
 handler_faults(Config) ->
     Port = ?config(port, Config),
     Other = yucan_client:connect(Port),
@@ -58,7 +58,7 @@ slow_headers(Config) ->
     <<>> = yucan_client:until_closed(yucan_client:connect(?config(slow_heads, Config))),
     is_waited_for(Patient).
 
-%% The same against a server with higher limits, begun before. It shows that no default ends the others.
+%% The same against a server with higher limits, started earlier. It shows that no default limit closes the connections.
 patient_client(Config, Sent) ->
     Socket = yucan_client:connect(?config(port, Config)),
     ok = gen_tcp:send(Socket, Sent),
@@ -143,7 +143,7 @@ request_limit(Config) ->
         proplists:get_value(<<"connection">>, Headers)
     end || _ <- [1, 2, 3]].
 
-%% A reset at each point of a request and of its answer leaves nothing behind.
+%% A reset at any point of a request or its answer leaks nothing.
 resets(Config) ->
     Port = ?config(port, Config),
     Request = iolist_to_binary(["POST /large", ?HOST, "Content-Length: 20\r\n\r\n01234567890123456789"]),
@@ -162,12 +162,12 @@ open_connections() ->
     #{metrics := #{open_connections := Open}} = yucan:info(server(port)),
     Open.
 
-%% RFC 9110, 15.6.4. There is room again when others leave.
+%% RFC 9110, 15.6.4. Connections are accepted again when others close.
 too_many_connections(Config) ->
     Port = ?config(few_connections, Config),
     Served = [yucan_client:connect(Port) || _ <- lists:seq(1, 20)],
     [begin ok = gen_tcp:send(S, ["GET /", ?HOST, "\r\n"]), {200, _, _} = yucan_client:one(S) end || S <- Served],
-    %% These twenty connections stay open until their clients leave, so every further client is one too many.
+    %% These twenty connections stay open until their clients disconnect, so every further client is one too many.
     [{match, _} = re:run(yucan_client:until_closed(yucan_client:connect(Port)), "^HTTP/1.1 503 ") || _ <- lists:seq(1, 10)],
     lists:foreach(fun gen_tcp:close/1, Served),
     true = beamway_peer:wait_until(fun() -> statuses(yucan_client:exchange(Port, ["GET /", ?HOST, "\r\n"])) =:= [200] end, 60000).
@@ -182,7 +182,7 @@ flood(_) ->
                           receive {serves, P} -> P after ?WAIT_MS -> error(not_served) end
                       end || _ <- [1, 2]]),
     Send = fun() -> gen_tcp:send(Socket, ["GET /ignore", ?HOST, "\r\n"]) end,
-    %% A hundred, and the message that the socket is silent.
+    %% A hundred data messages, and the message that the socket has become passive.
     [] = [Count || Count <- [yucan_test_server:flooded(Pid, Send) || _ <- [1, 2, 3]], Count > 101],
     ok = yucan:stop(yucan_flood).
 
@@ -197,7 +197,7 @@ flood_served(_) ->
     ok = Send(),
     receive {held, Pid} -> ok after ?WAIT_MS -> error(not_served) end,
     Counts = yucan_test_server:flooded_served(Pid, Send, 400),
-    %% A hundred, and three messages that the socket is silent.
+    %% A hundred data messages, and three messages that the socket has become passive.
     [] = [Count || Count <- Counts, Count > 103],
     ok = yucan:stop(yucan_flood).
 
@@ -211,7 +211,7 @@ garbage_is_quiet(Config) ->
     ok = logger:unset_module_level(yucan_events),
     receive {logged, Event} -> error({logged, Event}) after 0 -> ok end.
 
-%% A line at debug level for each refused request, and none for connections that just end.
+%% Each rejected request is logged at debug level, and connections that simply close are not.
 one_line_at_debug(Config) ->
     Port = ?config(port, Config),
     ok = logger:set_module_level(yucan_events, debug),
@@ -226,7 +226,7 @@ one_line_at_debug(Config) ->
     [true = lists:prefix("yucan yucan_faults_port: refused " ++ integer_to_list(Status), Line) || {Status, Line} <- lists:zip(Refused, Lines)],
     receive {logged, More} -> error({logged, More}) after 0 -> ok end.
 
-%% A handler never ends and uses all the processor time that it gets. Others are answered meanwhile, and it ends with the server.
+%% A handler never returns and uses all the CPU time that it gets. Other clients are answered meanwhile, and it is killed when the server stops.
 spinning_handler(_) ->
     Port = yucan_test_server:start(yucan_spinning),
     Socket = yucan_client:connect(Port),

@@ -22,7 +22,7 @@ init_per_suite(Config) ->
         File = <<Root/binary, "/", Name/binary>>,
         ok = filelib:ensure_dir(File),
         ok = file:write_file(File, Data),
-        %% Older than this second, so it has a strong tag.
+        %% The file is older than the current second, so it has a strong tag.
         ok = file:write_file_info(File, #file_info{mtime = {{2020, 1, 2}, {3, 4, 5}}}, [{time, universal}])
     end,
     Write(<<"digits.txt">>, <<"0123456789">>),
@@ -137,7 +137,7 @@ several_ranges(Config) ->
     Expected = iolist_to_binary([["\r\n--", Boundary, "\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-range: bytes ", Range, "/10\r\n\r\n", Part]
                                  || {Range, Part} <- [{"1-2", "12"}, {"9-9", "9"}]] ++ ["\r\n--", Boundary, "--\r\n"]),
     Expected = Body,
-    %% Overlapping ranges only serve to make the server work.
+    %% Overlapping ranges serve only to create load on the server.
     {200, _, <<"0123456789">>} = get(Config, "/digits.txt", [{"Range", "bytes=0-5,3-9"}]).
 
 %% RFC 9110, 13.1.5.
@@ -150,7 +150,7 @@ index(Config) ->
     {200, _, <<"<p>index</p>">>} = get(Config, "/page/"),
     {403, _, _} = get(Config, "/list/").
 
-%% The rest of the path is kept, and two slashes do not become another host.
+%% The rest of the path is kept, and two slashes must not be taken for another host.
 redirect_to_folder(Config) ->
     [begin
          {301, _, _} = Response = get(Config, Path),
@@ -198,7 +198,7 @@ compress_middleware(Config) ->
     {200, _, Plain} = yucan_client:get(?config(gzipped, Config), "/text"),
     5000 = byte_size(Plain).
 
-%% In all encodings. None may leave the docroot, and none may cause a crash.
+%% In all encodings. None may escape the docroot, and none may cause a crash.
 traversal(Config) ->
     Up = ["..", "%2e%2e", ".%2e", "%2e.", "%2E%2E", "%252e%252e", "..%2f", "..%5c", "..\\", "%c0%ae%c0%ae", "..%00", "..;", "%uff0e%uff0e", ".%00.", "....//"],
     Paths = [[Before, U, "/", After] || U <- Up, Before <- ["/", "/page/", "/page/x/../../", "/listed/", "//"], After <- ["outside.txt", "../outside.txt", "../../../../../../etc/passwd"]],
@@ -371,7 +371,7 @@ large(Config) ->
     {206, _, Part} = get(Config, "/large.bin", [{"Range", "bytes=100003-7000004"}]),
     true = Part =:= binary:part(Body, 100003, 6900002).
 
-%% A file becomes shorter while it is being sent, and the client sees that bytes are missing.
+%% A file is truncated while it is being sent, and the client can tell that bytes are missing.
 shrinking(Config) ->
     File = <<(?config(root, Config))/binary, "/shrinking.bin">>,
     ok = file:write_file(File, binary:copy(<<"x">>, 30000000)),
@@ -381,7 +381,7 @@ shrinking(Config) ->
     ok = file:write_file(File, <<"short">>),
     true = byte_size(yucan_client:until_closed(Socket)) < 30000000.
 
-%% If a client leaves in the middle of several ranges, or the file has become shorter, the handler does not fail.
+%% If a client disconnects in the middle of several ranges, or the file is truncated, the handler does not crash.
 parts_cut(Config) ->
     ok = logger:add_handler(?MODULE, yucan_test_logger, #{level => error, config => #{pid => self()}}),
     File = <<(?config(root, Config))/binary, "/parts.bin">>,

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc HTTP/2 (RFC 9113): the handlers and limits of HTTP/1.1, flow control, and clients that ask for too much. The rules for frames are tested
+%% @doc HTTP/2 (RFC 9113): the same handlers and limits as HTTP/1.1, flow control, and clients that request too much. The rules for frames are tested
 %% with h2spec (yucan_h2_peers_SUITE), and HPACK has its own tests (yucan_hpack_tests).
 -module(yucan_h2_SUITE).
 
@@ -40,12 +40,12 @@ data(Socket, Id, Flags, Data) -> yucan_h2_client:send(Socket, yucan_h2_client:fr
 
 response(Socket, Id) -> yucan_h2_client:response(Socket, Id).
 
-%% The processes of connections and streams.
+%% Returns the processes of connections and streams.
 serving() -> processes_of([yucan_conn, yucan_h2_stream]).
 processes_of(Modules) ->
     [Pid || Pid <- erlang:processes(), {initial_call, {Module, _, _}} <- [process_info(Pid, initial_call)], lists:member(Module, Modules)].
 
-%% Status, headers and body of all kinds of answer.
+%% Checks status, headers and body of every kind of answer.
 answers(_) ->
     Port = start(),
     Ask = fun(Path) -> yucan_h2_client:request(Port, Path, []) end,
@@ -64,7 +64,7 @@ answers(_) ->
     %% Spaces around a value are not part of it (8.2.1).
     {200, Padded, <<>>} = Ask(<<"/padded">>),
     <<"a b">> = proplists:get_value(<<"x-padded">>, Padded),
-    %% `connection' has no effect here, and does not end the other streams.
+    %% `connection: close' has no effect here, and does not close the other streams.
     {200, Closing, <<"closing">>} = Ask(<<"/closing">>),
     undefined = proplists:get_value(<<"connection">>, Closing),
     Socket = yucan_h2_client:connect(Port),
@@ -74,7 +74,7 @@ answers(_) ->
     ask(Socket, 3, with_method(<<"OPTIONS">>, <<"*">>, [])),
     {204, _, <<>>} = response(Socket, 3).
 
-%% With a length and without, with padding, trailers and an expectation.
+%% Request bodies with and without a length, with padding, trailers and `Expect'.
 bodies(_) ->
     Socket = yucan_h2_client:connect(start()),
     begin_with(Socket, 1, with_method(<<"POST">>, <<"/">>, [{<<"content-length">>, <<"6">>}])),
@@ -100,14 +100,14 @@ bodies(_) ->
     data(Socket, 9, 1, <<"on its way already">>),
     ask(Socket, 11, fields(<<"/">>)),
     {200, _, <<"OK">>} = response(Socket, 11),
-    %% More bytes than announced, and fewer.
+    %% A body with more bytes than announced, and one with fewer.
     [begin
          begin_with(Socket, Id, with_method(<<"POST">>, <<"/">>, [{<<"content-length">>, Length}])),
          data(Socket, Id, 1, <<"four">>),
          {reset, 1} = response(Socket, Id)
      end || {Id, Length} <- [{13, <<"3">>}, {15, <<"5">>}]].
 
-%% The same paths lead to the same answers, and the same heads are refused with the same status.
+%% Paths get the same answers as over HTTP/1.1, and heads are rejected with the same status.
 same_as_http_1(_) ->
     Port = start(#{routes => [{"/private/*r", yucan_test_handler, none}, {"/*f", yucan_routes_handler, none}], limits => #{request_line_bytes => 100, headers => 10, header_line_bytes => 200, header_block_bytes => 1000}}),
     [begin
@@ -152,7 +152,7 @@ malformed(_) ->
     ask(Socket, 2001, fields(<<"/">>)),
     {200, _, _} = response(Socket, 2001).
 
-%% 8.2.3: all cookies are a single header, for handlers and for the limit.
+%% 8.2.3: all cookies count as a single header, both for handlers and for the limit.
 cookies(_) ->
     Self = self(),
     Port = start(#{limits => #{headers => 2}, access_log => {function, fun(Entry) -> Self ! {entry, Entry} end}, middleware => [fun(Req, Next) -> Self ! {cookies, yucan_req:headers(Req), yucan_req:version(Req)}, Next(Req) end]}),
@@ -162,7 +162,7 @@ cookies(_) ->
     {431, _, _} = yucan_h2_client:request(Port, <<"/">>, [{<<"x">>, <<"y">>}, {<<"cookie">>, <<"a=1">>}, {<<"cookie">>, <<"b=2">>}, {<<"z">>, <<"y">>}]),
     {431, _, _} = yucan_h2_client:request(Port, <<"/">>, [{<<"x">>, <<"y">>}, {<<"z">>, <<"y">>}, {<<"cookie">>, <<"a=1">>}]).
 
-%% The client has its answer and leaves while the log is still being written.
+%% The client disconnects after its answer, while the log is still being written.
 logged_after_the_end(_) ->
     Self = self(),
     Port = start(#{access_log => {function, fun(Entry) -> Self ! {logs, self()}, receive go -> Self ! {entry, Entry} after ?WAIT_MS -> ok end end}}),
@@ -194,7 +194,7 @@ upload(Socket, Id, Data, Own, Whole) ->
         closed -> error(closed)
     end.
 
-%% 6.9: no byte more than both windows allow. 6.9.2: a change of the initial window applies to open streams, and may make it negative.
+%% 6.9: the server never sends more than both windows allow. 6.9.2: a change of the initial window applies to open streams, and may make it negative.
 windows(_) ->
     Port = start(),
     Socket = yucan_h2_client:connect(Port, yucan_h2_client:settings([{4, 10}])),
@@ -203,7 +203,7 @@ windows(_) ->
     {0, 0, 1, <<"some text ">>} = yucan_h2_client:until(Socket, 0),
     yucan_h2_client:send(Socket, yucan_h2_client:frame(4, 0, 0, yucan_h2_client:settings([{4, 5}]))),
     yucan_h2_client:send(Socket, yucan_h2_client:frame(8, 0, 1, <<5:32>>)),
-    %% -5 and 5 give nothing. A ping shows that nothing is sent.
+    %% -5 plus 5 leaves a window of zero. A ping shows that nothing is sent.
     yucan_h2_client:send(Socket, yucan_h2_client:frame(6, 0, 0, <<1:64>>)),
     {6, 1, 0, <<1:64>>} = not_before_data(Socket),
     yucan_h2_client:send(Socket, yucan_h2_client:frame(8, 0, 1, <<3:32>>)),
@@ -216,7 +216,7 @@ windows(_) ->
     60535 = received(Socket, 3, 0, 60535),
     yucan_h2_client:send(Socket, yucan_h2_client:frame(6, 0, 0, <<2:64>>)),
     {6, 1, 0, <<2:64>>} = not_before_data(Socket),
-    %% A change that makes a stream's window too large ends the connection.
+    %% A change that makes a stream's window too large closes the connection.
     Wide = yucan_h2_client:connect(Port),
     ask(Wide, 1, fields(<<"/loop">>)),
     yucan_h2_client:send(Wide, [yucan_h2_client:frame(8, 0, 1, <<(16#7fffffff - 65535):32>>), yucan_h2_client:frame(4, 0, 0, yucan_h2_client:settings([{4, 65536}]))]),
@@ -246,7 +246,7 @@ reads_while_it_sends(_) ->
     receive {began, <<"/large">>} -> ok after ?WAIT_MS -> error(not_begun) end,
     {ok, _} = gen_tcp:recv(Socket, 100000, ?WAIT_MS),
     ask(Socket, 3, fields(<<"/small">>)),
-    %% Data that both systems buffer for the connection is sent in any case.
+    %% Data that the kernels buffer for the connection is sent in any case.
     true = read_until_begun(Socket, 0) < 12 bsl 20.
 
 read_until_begun(Socket, Read) ->
@@ -256,7 +256,7 @@ read_until_begun(Socket, Read) ->
         read_until_begun(Socket, Read + byte_size(Data))
     end.
 
-%% A connection that waits for events keeps nothing of earlier bodies.
+%% A connection that waits for events retains no memory of earlier bodies.
 nothing_kept(_) ->
     Events = fun(Req) -> yucan_sse:response(Req, [], fun(start, _) -> {send, #{data => <<"x">>}, none}; (_, _) -> {ok, none} end, none) end,
     Port = start(#{middleware => [fun(Req, Next) -> case yucan_req:path(Req) of <<"/wait">> -> Events(Req); _ -> Next(Req) end end]}),
@@ -285,7 +285,7 @@ end_without_window(_) ->
     receive {written, Pid} -> Pid ! go after ?WAIT_MS -> error(not_written) end,
     {0, 1, 1, <<>>} = yucan_h2_client:until(Socket, 0).
 
-%% A client that gives no room for an answer loses its stream after `send_ms', and keeps the others.
+%% If a client opens no window for an answer, that stream is reset after `send_ms', while the others continue.
 window_of_zero(_) ->
     Socket = yucan_h2_client:connect(start(#{limits => #{send_ms => 1500}}), yucan_h2_client:settings([{4, 0}])),
     [ask(Socket, Id, fields(Path)) || {Id, Path} <- [{1, <<"/large">>}, {3, <<"/text">>}, {5, <<"/stream">>}]],
@@ -294,8 +294,8 @@ window_of_zero(_) ->
     [{3, 0, _, <<8:32>>} = yucan_h2_client:until(Socket, 3) || _ <- [1, 3, 5]],
     wait_for(fun() -> length(streams()) =:= 0 end).
 
-%% A handler streams for six seconds while the client only reads. Meanwhile a stream without room is given up. The streaming handler still has
-%% `send_ms' from when it needs room, and `idle_ms' begins when it ends.
+%% A handler streams for six seconds while the client only reads. Meanwhile a stream without window space is reset. The streaming handler still has
+%% `send_ms' from the time when it first needs space, and `idle_ms' begins when it returns.
 silent_client(_) ->
     Stream = fun(Write) -> [begin ok = Write(<<"x">>), receive after 200 -> ok end end || _ <- lists:seq(1, 30)], Write(["last", binary:copy(<<"x">>, 200000)]) end,
     Slow = fun(Req, Next) -> case yucan_req:path(Req) of <<"/slow">> -> {200, [], {stream, Stream}}; _ -> Next(Req) end end,
@@ -334,7 +334,7 @@ blocked_send(_) ->
 
 streams() -> processes_of([yucan_h2_stream]).
 
-%% 100 MB are sent that no handler reads. No more than the windows is kept, and sending more is an error.
+%% A client sends 100 MB that no handler reads. The server buffers no more than the windows allow, and sending more is an error.
 uploads_are_bounded(_) ->
     Socket = yucan_h2_client:connect(start()),
     [begin_with(Socket, Id, with_method(<<"POST">>, <<"/loop">>, [])) || Id <- lists:seq(1, 7, 2)],
@@ -349,7 +349,7 @@ uploads_are_bounded(_) ->
     [data(Socket, 1, 0, Part) || _ <- lists:seq(1, 2)],
     {reset, 3} = response(Socket, 1),
     wait_for(fun() -> length(streams()) =:= 3 end),
-    %% Data that was dropped with the stream counts as room of the connection again. This uses up the rest.
+    %% Data that was dropped with the stream is returned to the connection's window. This uses up the rest.
     [data(Socket, 3, 0, <<"x">>) || _ <- lists:seq(1, 10)],
     Others = [begin_with(Socket, Id, with_method(<<"POST">>, <<"/loop">>, [])) || Id <- lists:seq(9, 39, 2)],
     16 = length(Others),
@@ -371,7 +371,7 @@ crashes(_) ->
     end, 1, Cases),
     ask(Socket, 101, fields(<<"/">>)),
     {200, _, _} = response(Socket, 101),
-    %% A process that is killed has not answered.
+    %% A process that is killed counts as one without an answer.
     ask(Socket, 103, fields(<<"/loop">>)),
     wait_for(fun() -> length(streams()) =:= 1 end),
     exit(hd(streams()), kill),
@@ -396,14 +396,13 @@ too_many(_) ->
     wait_for(fun() -> length(streams()) =:= 2 end),
     ask(Socket, 9, fields(<<"/">>)),
     {200, _, _} = response(Socket, 9),
-    %% A process counts until it has ended, even if its stream is gone. A single packet opens three streams, cancels them, and requests another
-    %% one.
+    %% A process counts until it has exited, even if its stream is closed. A single packet opens three streams, cancels them, and opens another one.
     Burst = yucan_h2_client:connect(Port),
     Open = fun(Id, Path) -> yucan_h2_client:headers(Id, 1, fields(Path), <<>>) end,
     yucan_h2_client:send(Burst, [[Open(Id, <<"/loop">>) || Id <- [1, 3, 5]], [yucan_h2_client:frame(3, 0, Id, <<8:32>>) || Id <- [1, 3, 5]], Open(7, <<"/">>)]),
     {reset, 7} = response(Burst, 7).
 
-%% The rules for fields also apply to trailers.
+%% The rules for header fields also apply to trailers.
 bad_trailers(_) ->
     Socket = yucan_h2_client:connect(start()),
     Ask = fun(Id, Field) ->
@@ -416,7 +415,7 @@ bad_trailers(_) ->
      || {Id, Field} <- [{1, {<<"X-Sum">>, <<"7">>}}, {3, {<<":path">>, <<"/">>}}, {5, {<<"connection">>, <<"close">>}}, {7, {<<"x">>, <<"a\r\nb">>}}]],
     {200, _, <<"[{<<\"x-sum\">>,<<\"7\">>}]">>} = Ask(9, {<<"x-sum">>, <<"7">>}).
 
-%% Unread data of cancelled streams uses up no room of the connection: twice its window can be sent.
+%% Unread data of cancelled streams does not use up the connection's window: twice the window can be sent.
 unread_given_up(_) ->
     Socket = yucan_h2_client:connect(start()),
     Part = binary:copy(<<"x">>, 16384),
@@ -428,7 +427,7 @@ unread_given_up(_) ->
     ask(Socket, 33, fields(<<"/">>)),
     {200, _, <<"OK">>} = response(Socket, 33).
 
-%% The handler of a stream that the client cancels ends, and so do those of a lost connection.
+%% When a client cancels a stream, its handler is stopped. When a connection is lost, so are all of its handlers.
 given_up(_) ->
     Socket = yucan_h2_client:connect(start()),
     [ask(Socket, Id, fields(<<"/spin">>)) || Id <- [1, 3, 5]],
@@ -438,7 +437,7 @@ given_up(_) ->
     ok = gen_tcp:close(Socket),
     wait_for(fun() -> streams() =:= [] end).
 
-%% What a handler leaves behind does not reach another one, of this client or another.
+%% State that a handler leaves behind never reaches another handler, whether for this client or another one.
 own_process(_) ->
     Socket = yucan_h2_client:connect(start()),
     Pids = [begin
@@ -449,7 +448,7 @@ own_process(_) ->
     9 = length(lists:usort(Pids)),
     wait_for(fun() -> [P || P <- Pids, is_process_alive(list_to_pid(binary_to_list(P)))] =:= [] end).
 
-%% Frames that cost the client nothing end the connection, without growth of processes or memory.
+%% A flood of frames that cost the client nothing closes the connection, and neither processes nor memory grow.
 floods(_) ->
     %% The time limits are high, so that only the tokens end the connection.
     Port = start(#{limits => #{header_ms => 3600000, send_ms => 3600000}}),
@@ -497,8 +496,8 @@ most(Processes, Bytes) ->
     after 1 -> most(max(Processes, length(Pids)), lists:max([Bytes | Memory]))
     end.
 
-%% A stream that the server has to reset has also cost a process. Twenty at a time, so that only the tokens end the connection and not the limit
-%% on streams.
+%% Streams that the server has to reset have also cost a process. They are opened twenty at a time, so that only the tokens end the connection and not
+%% the limit on streams.
 broken_rules(_) ->
     Port = start(),
     Loop = fun(Id, Flags, Others) -> yucan_h2_client:headers(Id, Flags, with_method(<<"POST">>, <<"/loop">>, Others), <<>>) end,
@@ -516,7 +515,7 @@ broken(Socket, First, Break) when First < 2000 ->
         End -> End
     end.
 
-%% 6.10: a block that continues beyond the limit on bytes or time.
+%% 6.10: a header block that exceeds the limit on bytes or time.
 headers_without_end(_) ->
     Port = start(#{limits => #{header_ms => 1000, header_block_bytes => 10000}}),
     Long = yucan_h2_client:connect(Port),
@@ -526,12 +525,12 @@ headers_without_end(_) ->
     Slow = yucan_h2_client:connect(Port),
     yucan_h2_client:send(Slow, yucan_h2_client:frame(1, 0, 1, <<0>>)),
     ?CALM = yucan_h2_client:closed(Slow),
-    %% Only the rest of the block may follow.
+    %% Only CONTINUATION frames of the block may follow.
     Other = yucan_h2_client:connect(Port),
     yucan_h2_client:send(Other, [yucan_h2_client:frame(1, 0, 1, <<0>>), yucan_h2_client:frame(6, 0, 0, <<0:64>>)]),
     1 = yucan_h2_client:closed(Other).
 
-%% A field of the table represents 4,000 bytes, and a block of a few KB represents megabytes. The answer is 431, and the connection continues.
+%% One table entry of 4,000 bytes lets a block of a few KB expand to megabytes. The answer is 431, and the connection continues.
 headers_too_large(_) ->
     Socket = yucan_h2_client:connect(start()),
     Field = [64, 1, "x", <<127, (3873 band 127 bor 128), (3873 bsr 7)>>, binary:copy(<<"y">>, 4000)],
@@ -544,7 +543,7 @@ headers_too_large(_) ->
     yucan_h2_client:send(Socket, yucan_h2_client:headers(43, 1, fields(<<"/">>), <<190>>)),
     {200, _, _} = response(Socket, 43).
 
-%% A connection without requests, or one that never sends its mandatory first frame.
+%% A connection that sends no request, or that never sends its mandatory first frame, is closed.
 idle(_) ->
     Port = start(#{limits => #{idle_ms => 2500, header_ms => 1000}}),
     Socket = yucan_h2_client:connect(Port),
@@ -569,7 +568,7 @@ pings_keep_nothing(_) ->
     unlink(Sender),
     exit(Sender, kill).
 
-%% `idle_ms' begins at the end of the last handler, even if that handler continues after its answer.
+%% `idle_ms' begins when the last handler returns, even if that handler continues after its answer.
 idle_behind_answer(_) ->
     Self = self(),
     Works = fun(Req, _) ->
@@ -583,7 +582,7 @@ idle_behind_answer(_) ->
     0 = yucan_h2_client:closed(Socket),
     receive has_worked -> ok after 0 -> error(ended_before) end.
 
-%% Requests in progress are answered, events end, and no new request begins.
+%% During a drain, requests in progress are answered, event streams end, and no new request is accepted.
 drain(_) ->
     Self = self(),
     Port = start(#{handler => {yucan_test_handler, Self}}),
@@ -595,7 +594,7 @@ drain(_) ->
     _ = yucan_h2_client:until(Socket, 6),
     spawn_link(fun() -> Self ! {drained, yucan:drain(yucan_h2_test, ?WAIT_MS)} end),
     {7, 0, 0, <<3:32, 0:32>>} = yucan_h2_client:until(Socket, 7),
-    %% A complete request that was on its way is dropped, and does not affect others.
+    %% A complete request that was already in transit is dropped, and does not affect others.
     begin_with(Socket, 5, with_method(<<"POST">>, <<"/">>, [])),
     data(Socket, 5, 0, <<"too late">>),
     yucan_h2_client:send(Socket, yucan_h2_client:headers(5, 1, [{<<"x-sum">>, <<"7">>}], <<>>)),
@@ -612,7 +611,7 @@ requests(_) ->
     {200, _, _} = response(Socket, 3),
     closed = response(Socket, 5).
 
-%% The next stream uses the new configuration, and the old one gets its answer.
+%% After a reload, the next stream uses the new configuration, and the old stream still gets its answer.
 reload(_) ->
     Socket = yucan_h2_client:connect(start()),
     begin_with(Socket, 1, with_method(<<"POST">>, <<"/">>, [])),
@@ -639,14 +638,14 @@ tls(Config) ->
     ok = ssl:send(Old, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"),
     {ok, <<"HTTP/1.1 505", _/binary>>} = ssl:recv(Old, 0, ?WAIT_MS).
 
-%% In pieces, and with frames directly after it.
+%% The preface may arrive in pieces, and frames may follow it directly.
 prior_knowledge(_) ->
     Port = start(),
     Socket = yucan_h2_client:raw(Port),
     Bytes = iolist_to_binary(["PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", yucan_h2_client:frame(4, 0, 0, <<>>), yucan_h2_client:headers(1, 1, fields(<<"/">>), <<>>)]),
     [begin yucan_h2_client:send(Socket, <<Byte>>), receive after 1 -> ok end end || <<Byte>> <= Bytes],
     {200, _, <<"OK">>} = response(Socket, 1),
-    %% But not in the middle of an HTTP/1.1 connection.
+    %% The preface is not accepted in the middle of an HTTP/1.1 connection.
     [{200, _, _}, {505, _, _}] = yucan_client:exchange(Port, ["GET / HTTP/1.1\r\nHost: a\r\n\r\n", Bytes]).
 
 switched_off(Config) ->
@@ -684,7 +683,7 @@ websocket(_) ->
     {0, 0, 1, <<129, 5, "hello">>} = yucan_h2_client:until(Socket, 0),
     Pid ! {say, <<"pushed">>},
     {0, 0, 1, <<129, 6, "pushed">>} = yucan_h2_client:until(Socket, 0),
-    %% More messages than the loop requests at once, in parallel with another request.
+    %% Sends more messages than the loop requests at once, in parallel with another request.
     [begin data(Socket, 1, 0, ws_frame(2, <<N>>)), {0, 0, 1, <<130, 1, N>>} = yucan_h2_client:until(Socket, 0) end || N <- lists:seq(1, 50)],
     ask(Socket, 3, fields(<<"/">>)),
     {200, _, <<"OK">>} = response(Socket, 3),
@@ -692,7 +691,7 @@ websocket(_) ->
     {0, 0, 1, <<136, 2, 1000:16>>} = yucan_h2_client:until(Socket, 0),
     {0, 1, 1, <<>>} = yucan_h2_client:until(Socket, 0),
     receive {ws_ended, {closed, 1000, <<>>}} -> ok after ?WAIT_MS -> error(not_ended) end,
-    %% A request that is not a tunnel, and a tunnel to a handler without WebSocket.
+    %% Rejects a request that is not a tunnel, and a tunnel to a handler without WebSocket.
     ask(Socket, 5, fields(<<"/ws">>)),
     {400, _, _} = response(Socket, 5),
     tunnel(Socket, 7, <<"/text">>, []),
@@ -704,7 +703,7 @@ websocket(_) ->
     yucan_h2_client:send(Socket, yucan_h2_client:headers(11, 1, [{<<"x-sum">>, <<"7">>}], <<>>)),
     {reset, 1} = response(Socket, 11).
 
-%% A client sends faster than it is served. The process of its stream has at most twenty messages, and the rest waits in the window.
+%% A client sends faster than it is served. The stream's process has at most twenty messages in its mailbox; the rest is held back by the window.
 websocket_flood(_) ->
     Self = self(),
     Socket = yucan_h2_client:connect(start(#{handler => {yucan_test_handler, Self}})),
@@ -738,7 +737,7 @@ websocket_lost(_) ->
                           {5, fun(_) -> gen_tcp:close(Socket) end}]],
     wait_for(fun() -> streams() =:= [] end).
 
-%% The server closes a WebSocket whose client leaves before the end. The module is told how it ended.
+%% The server closes a WebSocket whose client disconnects before the close handshake is complete. The module is notified of the reason.
 websocket_closed(_) ->
     Self = self(),
     Socket = yucan_h2_client:connect(start(#{handler => {yucan_test_handler, Self}})),
@@ -748,7 +747,7 @@ websocket_closed(_) ->
          {1, _, Id, _} = yucan_h2_client:until(Socket, 1),
          data(Socket, Id, 0, ws_frame(1, <<"close">>)),
          {0, 0, Id, <<136, 13, 3001:16, "as you wish">>} = yucan_h2_client:until(Socket, 0),
-         %% It waits for the client's own end.
+         %% The server waits for the client's close.
          wait_for(fun() -> process_info(Pid, current_function) =:= {current_function, {yucan_h2_stream, call, 3}} end),
          End(Id),
          receive {ws_ended, {closed, 3001, <<"as you wish">>}} -> ok after ?WAIT_MS -> error({not_told, Id}) end
@@ -756,7 +755,7 @@ websocket_closed(_) ->
                           {3, fun(_) -> gen_tcp:close(Socket) end}]],
     wait_for(fun() -> streams() =:= [] end).
 
-%% Another implementation of the same protocol.
+%% Tests against another implementation of the protocol.
 curl(Config) ->
     Curl = os:find_executable("curl"),
     case Curl =/= false andalso string:find(os:cmd("curl --version"), "HTTP2") =/= nomatch of

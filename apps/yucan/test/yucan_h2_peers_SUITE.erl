@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc HTTP/2 as other implementations see it: h2spec, which the Go module proxy has, and nghttp2's clients.
+%% @doc HTTP/2 tested with other implementations: h2spec, from the Go module proxy, and nghttp2's clients.
 -module(yucan_h2_peers_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
@@ -35,7 +35,7 @@ h2spec_tls(Config) ->
     Port = yucan_test_server:start(yucan_h2spec, #{handler => {?MODULE, none}, listen => [#{port => 0, tls => Certificate}]}),
     h2spec(["-t -k -p ", integer_to_list(Port)], [], Config).
 
-%% 145 cases, and those of them that may fail.
+%% The number of cases, 145, and those that may fail.
 h2spec(Arguments, Known, Config) ->
     case installed(Config) of
         {ok, Program} ->

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Hostile clients of many kinds at the same time, while the server is reloaded over and over. A good client is served all the time, the
-%% server has a limited number of processes of limited size, and when the limits have taken effect nothing is left.
+%% @doc Hostile clients of many kinds at the same time, while the server is reloaded over and over. A good client is served throughout, the number and
+%% size of the server's processes stay limited, and once the limits have taken effect nothing is left behind.
 -module(yucan_hostile_SUITE).
 -behaviour(yucan_handler).
 
@@ -10,10 +10,10 @@
 %% Clients of each kind.
 -define(CLIENTS, 20).
 -define(STREAMS, 10).
-%% How often the good client is served until the limits have ended all others. On a busy machine a round takes longer.
+%% How many times the good client is served until the limits have disconnected all others. On a busy machine a round takes longer.
 -define(ROUNDS, 600).
-%% The largest process of the server: a body that is read as a whole, a WebSocket message, or the unread data of HTTP/2, twice while it is
-%% copied, and the heap.
+%% The largest process of the server: a body that is read in one piece, a WebSocket message, or unread HTTP/2 data, counted twice because it is
+%% copied, plus the heap.
 -define(PROCESS_BYTES, 4000000).
 
 suite() -> [{timetrap, {minutes, 7}}].
@@ -28,12 +28,12 @@ options() ->
     #{name => yucan_hostile, listen => [#{port => 0}], routes => [{"/flow", ?MODULE, none}, {"/*rest", yucan_test_handler, none}],
       limits => #{header_ms => 3000, read_ms => 3000, send_ms => 3000, idle_ms => 3000, ws_idle_ms => 2000, linger_ms => 1000, body_bytes => 1000000, connections => 1000}}.
 
-%% An endless answer that costs its handler nothing.
+%% An endless answer that costs the handler nothing.
 handle(_, _) ->
     Part = binary:copy(<<"x">>, 65536),
     {200, [], {stream, fun Flow(Write) -> case Write(Part) of ok -> Flow(Write); {error, _} -> ok end end}}.
 
-%% What each client does until the server ends the connection.
+%% What each client does until the server closes the connection.
 clients() ->
     [{slow_head, fun(S) -> drip(S, "GET / HTTP/1.1\r\nHost: a\r\nX: ", "y", 100) end},
      {slow_body, fun(S) -> drip(S, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 900000\r\n\r\n", "y", 200) end},
@@ -62,7 +62,7 @@ h2_preface(Settings) -> ["PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", yucan_h2_client:fra
 h2_head(Settings, Path) ->
     [h2_preface(Settings) | [yucan_h2_client:headers(2 * N - 1, 1, yucan_h2_client:get(Path, []), <<>>) || N <- lists:seq(1, ?STREAMS)]].
 
-%% None of them reads. They notice the end of the server's side when they write, or by the state of the socket.
+%% None of them reads. They detect that the server has closed its side when they write, or from the state of the socket.
 drip(Socket, First, Next, Ms) ->
     ok = gen_tcp:send(Socket, First),
     dripped(Socket, Next, Ms).
@@ -78,7 +78,7 @@ flood(Socket, First, Next) ->
     _ = gen_tcp:send(Socket, First),
     flooded(Socket, Next).
 
-%% Fast, but not faster than two processors can handle from all of them.
+%% Fast, but not so fast that two CPUs cannot keep up with all clients.
 flooded(Socket, Next) ->
     receive after 10 -> ok end,
     case gen_tcp:send(Socket, Next) =:= ok andalso not yucan_tcp:is_closed(Socket) of
@@ -114,8 +114,8 @@ all_at_once(_) ->
      || {Name, {Pid, Monitor}} <- Clients],
     true = beamway_peer:wait_until(fun() -> length(serving()) =< 32 end, 60000).
 
-%% Waits until the server has ended all clients. Returns how many processes it had, how large the largest was, and how long a good client waited.
-%% A client that reads nothing does not notice its end, so this asks the server.
+%% Waits until the server has disconnected all clients. Returns the number of its processes, the size of the largest, and how long a good client
+%% waited. A client that does not read cannot tell that it has been disconnected, so this asks the server.
 watched(Port, Clients, {Most, Largest, Slowest}, Rounds) ->
     Began = erlang:monotonic_time(millisecond),
     {200, _, <<"OK">>} = yucan_client:get(Port, "/"),

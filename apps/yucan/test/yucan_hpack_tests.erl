@@ -9,7 +9,7 @@ properties_test_() -> yucan_fuzz:tests(300, [{"HPACK there and back", fun prop_r
 
 block(Hex) -> binary:decode_hex(<< <<C>> || <<C>> <= list_to_binary(Hex), C =/= $\s >>).
 
-%% Each block with its fields and the size of the table afterwards.
+%% Lists each block with its fields and the table size after it.
 decoded(Bytes, Blocks) ->
     lists:foldl(fun({Hex, Fields, Size}, Table) ->
         {ok, Got, Table1} = yucan_hpack:decode(block(Hex), 100000, Table),
@@ -78,7 +78,7 @@ bad_test_() ->
     [{Hex, ?_assertEqual(error, yucan_hpack:decode(block(Hex), 1000, yucan_hpack:new(4096)))}
      || Hex <- ["80", "be", "8220", "ffffffffffff0f", "3fe2 1f", "0085 f2b2 4a84 ff84 4950 9fff", "0085 f2b2 4a84 ff83 4950 90", "0085 ffffffff fc 00", "40", "4005 61", "00"]].
 
-%% A byte that represents a large field. Decoding stops at the limit, and the table stays valid.
+%% A single byte may represent a large field. Decoding stops at the limit, and the table stays valid.
 bomb_test() ->
     Field = {<<"x">>, binary:copy(<<"y">>, 4000)},
     {ok, [Field], Table} = yucan_hpack:decode(iolist_to_binary([64, 1, "x", <<127, (3873 band 127 bor 128), (3873 bsr 7)>>, element(2, Field)]), 5000, yucan_hpack:new(4096)),
@@ -89,7 +89,7 @@ bomb_test() ->
     ?assert(After - Before < 100000),
     ?assertEqual({ok, [Field], Table}, yucan_hpack:decode(<<190>>, 5000, Table)).
 
-%% Secrets are never in a table (7.1.3).
+%% Secrets are never stored in a table (7.1.3).
 secrets_test() ->
     {Block, Table} = yucan_hpack:encode([{<<"set-cookie">>, <<"a">>}], yucan_hpack:new(4096)),
     ?assertMatch(<<2#0001:4, _/bits>>, iolist_to_binary(Block)),
@@ -101,7 +101,7 @@ name() -> ?LET(Name, oneof([["x-", list(range($a, $z))], "date", "server", "etag
 value() -> ?LET(Value, frequency([{3, oneof(["a", "bb", ""])}, {1, list(byte())}, {1, ?LET(N, range(0, 3000), lists:duplicate(N, $v))}]), iolist_to_binary(Value)).
 fields() -> list({name(), value()}).
 
-%% Several blocks, with changes of the table's size between them.
+%% Generates several blocks, with table size changes between them.
 prop_round() ->
     ?FORALL(Steps, list(frequency([{4, fields()}, {1, range(0, 5000)}])),
             begin

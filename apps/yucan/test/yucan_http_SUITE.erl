@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc HTTP/1.1 and 1.0 as clients see them: connections, requests, answers. Bodies are in yucan_bodies_SUITE, and limits and failures in
-%% yucan_faults_SUITE. Each case names its rule.
+%% yucan_faults_SUITE. Each case cites its rule.
 -module(yucan_http_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
@@ -25,7 +25,7 @@ init_per_suite(Config) -> [{port, yucan_test_server:start(yucan_http, #{limits =
 
 end_per_suite(_) -> yucan_test_server:stop_all().
 
-%% What a handler keeps in its process is gone at the next request, which may be another user's.
+%% State that a handler stores in its process is erased before the next request, which may come from another user.
 dictionary(Config) ->
     Get = fun(Name) -> ["GET /remember/", Name, ?HOST, "\r\n"] end,
     Post = ["POST /remember/carol", ?HOST, "Content-Length: 4\r\n\r\nbody"],
@@ -120,7 +120,7 @@ segments(Socket) ->
     {ok, [{raw, 6, 11, <<_:152/binary, Segments:32/native, _/binary>>}]} = inet:getopts(Socket, [{raw, 6, 11, 160}]),
     Segments.
 
-%% An answer does not wait for a request that is answered late or never, or that is incomplete.
+%% An answer is not delayed by a later request that is incomplete, or that is answered late or never.
 answers_that_wait(Config) ->
     [begin
          Socket = yucan_client:connect(?config(port, Config)),
@@ -139,7 +139,7 @@ one_connection_many_requests(Config) ->
     gen_tcp:close(Socket).
 
 %% The same bytes are the same request and get the same answer. Requests that differ in a byte, in their body or in the way they arrive are
-%% distinguished. Nothing of them is kept for an idle client.
+%% distinguished. None of them is retained while a client is idle.
 repeated(Config) ->
     Socket = yucan_client:connect(?config(port, Config)),
     Ask = fun(Request) -> ok = gen_tcp:send(Socket, Request), {Status, Headers, Body} = yucan_client:one(Socket), {Status, proplists:get_value(<<"content-type">>, Headers), Body} end,
@@ -170,7 +170,7 @@ http_1_0(Config) ->
     Kept = "GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n",
     [{200, Keep, _}, {200, _, _}] = yucan_client:exchange(Port, [Kept, Kept]),
     <<"keep-alive">> = proplists:get_value(<<"connection">>, Keep),
-    %% No chunks for clients that do not know them.
+    %% Clients that do not support chunked coding get no chunks.
     [{200, Stream, Body}] = yucan_client:exchange(Port, "GET /stream HTTP/1.0\r\nConnection: keep-alive\r\n\r\n"),
     undefined = proplists:get_value(<<"transfer-encoding">>, Stream),
     <<"close">> = proplists:get_value(<<"connection">>, Stream),

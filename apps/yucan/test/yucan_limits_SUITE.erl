@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Every limit of yucan_config at its boundary: the largest value that is permitted, and one more. Limits on heads are in
-%% yucan_parser_tests, and those on time and connections in yucan_faults_SUITE.
+%% @doc Every limit of yucan_config at its boundary: the largest permitted value, and one more. Limits on heads are in yucan_parser_tests, and those
+%% on time and connections in yucan_faults_SUITE.
 -module(yucan_limits_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
@@ -9,7 +9,7 @@
 
 -define(WAIT_MS, (20000 * beamway_runner:slowness())).
 -define(SHORT_MS, (1000 * beamway_runner:slowness())).
-%% The connection should be kept after an early answer, whatever the body's length.
+%% High enough that the connection stays open after an early answer, whatever the body's length.
 -define(KEPT, #{drain_bytes => 1000000000000}).
 
 suite() -> [{timetrap, {minutes, 2}}].
@@ -68,7 +68,7 @@ small_chunks(_) ->
     {200, _, Body} = yucan_client:one(Socket),
     true = Body =:= times(200000, <<"x">>).
 
-%% The connection that has read this many bytes and waits for more.
+%% Returns the connection process that has read this many bytes and waits for more.
 reader(Bytes) ->
     Found = [P || P <- processes(), [{_, {yucan_conn, accept, 1}}, {_, waiting}, {_, Links}] <- [process_info(P, [initial_call, status, links])],
                   Socket <- Links, is_port(Socket), inet:getstat(Socket, [recv_oct]) =:= {ok, [{recv_oct, Bytes}]}],
@@ -93,27 +93,28 @@ trailer_bytes(_) ->
     [{200, _, <<"x">>}] = chunked(Port, Trailer(1000)),
     431 = status(chunked(Port, Trailer(1001))).
 
-%% RFC 9112, 9.3: the part that a handler did not read is drained up to the limit. Then the next request is answered, or the connection ends.
+%% RFC 9112, 9.3: the part that a handler did not read is drained up to the limit. After that the next request is answered, or the connection is
+%% closed.
 drain_bytes(_) ->
     Port = start(#{drain_bytes => 1000}),
     Ask = fun(Bytes) -> yucan_client:exchange(Port, [["POST /ignore HTTP/1.1\r\nHost: a\r\nContent-Length: ", integer_to_list(Bytes), "\r\n\r\n", times(Bytes, <<"x">>)],
                                                      "GET / HTTP/1.1\r\nHost: a\r\n\r\n"]) end,
     [{200, _, <<"ignored">>}, {200, _, <<"OK">>}] = Ask(1000),
-    %% Bytes that arrived in the buffer with the head do not count, so it takes far more than the limit to exceed it.
+    %% Bytes that arrived in the buffer with the head do not count, so the test has to send far more than the limit to exceed it.
     [{200, Headers, <<"ignored">>}] = Ask(200000),
     <<"close">> = proplists:get_value(<<"connection">>, Headers).
 
-%% A client that sends without end after its answer is cut off.
+%% A client that keeps sending after its answer is disconnected.
 linger_ms(_) ->
     [begin
          Socket = answered_early(start(Limits#{linger_ms => ?SHORT_MS})),
          send_until(Socket, binary:copy(<<"x">>, 10000), 0, erlang:monotonic_time(millisecond) + ?WAIT_MS),
          yucan_test_server:stop_all()
      end || Limits <- [#{}, ?KEPT]],
-    %% So is one that sends nothing.
+    %% A client that sends nothing is also disconnected.
     {error, closed} = gen_tcp:recv(answered_early(start((?KEPT)#{linger_ms => ?SHORT_MS})), 0, ?WAIT_MS).
 
-%% A client that sends only now and then is cut off long before that.
+%% A client that sends only now and then is disconnected long before that.
 linger_rate(_) ->
     [begin
          Socket = answered_early(start(Limits#{linger_ms => 100 * ?WAIT_MS, min_body_rate => 100000})),
@@ -135,7 +136,7 @@ send_until(Socket, Data, Pause, Deadline) ->
         {error, _} -> gen_tcp:close(Socket)
     end.
 
-%% A client that takes nothing of its answer.
+%% A client that does not read its answer.
 send_ms(_) -> not_taken("/large").
 
 send_ms_stream(_) ->
@@ -144,14 +145,14 @@ send_ms_stream(_) ->
     [{ended, _}] = ets:lookup(Table, ended),
     ets:delete(Table).
 
-%% The system copies a file itself, and would wait for ever.
+%% sendfile itself has no time limit, so it would wait for ever.
 send_ms_file(Config) ->
     Root = filename:join(proplists:get_value(priv_dir, Config), "served"),
     ok = filelib:ensure_dir(filename:join(Root, "x")),
     ok = file:write_file(filename:join(Root, "large"), times(30000000, <<"x">>)),
     not_taken("/large", #{handler => {yucan_file, #{root => Root}}}).
 
-%% A client that always takes some data gets all of a large answer, however long that takes, even of a stream that is written at once.
+%% A client that keeps reading gets all of a large answer, however long that takes, even of a stream that is written in one piece.
 send_ms_slow(_) ->
     Port = yucan_test_server:start(yucan_limits_test, #{limits => #{send_ms => ?SHORT_MS}}),
     [begin
@@ -166,7 +167,7 @@ send_ms_slow(_) ->
          8388608 = byte_size(Body)
      end || Path <- ["/large", "/large_stream"]].
 
-%% So does one that takes a large WebSocket message.
+%% So does a client that keeps reading a large WebSocket message.
 send_ms_websocket(_) ->
     Port = yucan_test_server:start(yucan_limits_test, #{handler => {yucan_test_handler, self()}, limits => #{send_ms => ?SHORT_MS}}),
     {ok, Socket} = gen_tcp:connect({127, 0, 0, 1}, Port, [binary, {active, false}, {recbuf, 65536}]),
@@ -181,8 +182,8 @@ send_ms_websocket(_) ->
      end || _ <- lists:seq(1, 8)],
     ok = gen_tcp:close(Socket).
 
-%% Over TLS it is also sent in parts, because ssl encrypts at once what it takes, and that waits for the client as a whole. Most templates
-%% produce a list.
+%% Over TLS it is also sent in parts, because ssl encrypts everything it accepts at once, and all of that waits for the client. Most templates produce
+%% a list.
 send_ms_list(Config) ->
     Tls = yucan_test_server:certificate("localhost", proplists:get_value(priv_dir, Config)),
     Port = yucan_test_server:start(yucan_limits_test, #{listen => [#{port => 0, tls => Tls}], handler => {yucan_test_handler, self()}}),
@@ -215,7 +216,7 @@ not_taken(Path, Options) ->
     true = beamway_peer:wait_until(fun() -> open() =:= 0 end, 20000),
     gen_tcp:close(Socket).
 
-%% Of the connections beyond the limit, only a quarter of the limit is kept for a while after the 503, because each uses a descriptor.
+%% Of the connections beyond the limit, only as many as a quarter of the limit stay open for a while after the 503, because each uses a descriptor.
 beyond_connections(_) ->
     Port = start(#{connections => 4}),
     Served = [yucan_client:connect(Port) || _ <- lists:seq(1, 4)],
@@ -229,7 +230,8 @@ open() ->
     #{metrics := #{open_connections := Open}} = yucan:info(yucan_limits_test),
     Open.
 
-%% Clients that send nothing where TLS or the PROXY header should begin. A server with higher limits still waits then, so no default ends them.
+%% Clients that send nothing where TLS or the PROXY header should begin. A server with higher limits still waits then, so no default limit disconnects
+%% them.
 tls_ms(Config) ->
     Tls = yucan_test_server:certificate("localhost", proplists:get_value(priv_dir, Config)),
     [begin
@@ -242,7 +244,7 @@ tls_ms(Config) ->
          ok = yucan_test_server:stop_all()
      end || Listen <- [#{tls => Tls}, #{proxy_protocol => true}]].
 
-%% This many processes wait, and at least half as many after some of them have got a connection. Processes that have served one end.
+%% This many processes wait for connections, and at least half as many once some of them have one. Processes that have served a connection exit.
 acceptors(_) ->
     Before = waiting(),
     Port = start(#{acceptors => 3}),

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The access log: its lines; its file during rotation, reloads and without its directory; its limit.
+%% @doc The access log: its lines; its file during rotation and reloads and when the directory is missing; the limit of its queue.
 -module(yucan_log_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
@@ -31,7 +31,7 @@ lines(File) ->
     {ok, Text} = file:read_file(File),
     string:lexemes(Text, "\n").
 
-%% Combined format. Clients cannot break the line.
+%% Combined format. Clients cannot inject line breaks or quotes.
 access_log(Config) ->
     File = log_file(Config),
     _ = file:delete(File),
@@ -39,12 +39,12 @@ access_log(Config) ->
     {200, _, _} = yucan_client:get(Port, "/a?b=\"c\\", [{"User-Agent", "one \"two\" \\ \x{ff}"}, {"Referer", "http://x/"}]),
     _ = yucan_client:exchange(Port, "BAD\r\n\r\n"),
     wait_for(fun() -> length(lines(File)) =:= 2 end),
-    %% Two connections have two processes, so either line may be first.
+    %% The two connections have separate processes, so either line may come first.
     {[Line], [Bad]} = lists:partition(fun(L) -> string:find(L, "\" 200 ") =/= nomatch end, lines(File)),
     match = re:run(Line, "^127\\.0\\.0\\.1 - - \\[\\d\\d/\\w{3}/\\d{4}:\\d\\d:\\d\\d:\\d\\d \\+0000\\] \"GET /a\\?b=\\\\\"c\\\\\\\\ HTTP/1\\.1\" 200 2 \"http://x/\" \"one \\\\\"two\\\\\" \\\\\\\\ \\\\xff\"$", [{capture, none}]),
     match = re:run(Bad, "\"- - HTTP/1.1\" 400 - \"-\" \"-\"$", [{capture, none}]).
 
-%% An object on each line, whatever bytes a client sends. A reload changes the format for the same file.
+%% JSON: each line is a valid object, whatever bytes a client sends. A reload changes the format for the same file.
 access_log_json(Config) ->
     File = log_file(Config),
     _ = file:delete(File),
@@ -95,7 +95,8 @@ access_log_folder(Config) ->
     {200, _, _} = yucan_client:get(Port, "/after"),
     wait_for(fun() -> [L || L <- lines(File), string:find(L, "/after") =/= nomatch] =/= [] end).
 
-%% A file, a function, a file and none in the same server. A refused reload changes neither the log nor what may follow.
+%% Reloads switch the same server from a file to a function, back to a file and to no log. A rejected reload changes neither the log nor what may
+%% follow.
 access_log_reloads(Config) ->
     Self = self(),
     [One, Two] = [log_file(Config) ++ Name || Name <- [".one", ".two"]],
@@ -116,7 +117,7 @@ access_log_reloads(Config) ->
     {200, _, _} = yucan_client:get(Port, "/last"),
     wait_for(fun() -> [L || L <- lines(Two), string:find(L, "/last") =/= nomatch] =/= [] end).
 
-%% When a reload ends the log, lines that are waiting are in the file by the time it returns.
+%% When a reload turns the log off, queued lines have been written to the file by the time it returns.
 access_log_ends(Config) ->
     File = log_file(Config) ++ ".ends",
     Port = start(#{access_log => File}),
@@ -143,7 +144,7 @@ access_log_fails(_) ->
      || Target <- [<<"/one">>, <<"/three">>]],
     receive {logged, Again} -> error(Again) after 0 -> ok end.
 
-%% A log that is blocked costs lines but no memory.
+%% A blocked log drops lines, but does not use more memory.
 access_log_bounded(Config) ->
     Port = start(#{access_log => log_file(Config), limits => #{log_queue => 10}}),
     ok = sys:suspend(yucan_server_test_access_log),

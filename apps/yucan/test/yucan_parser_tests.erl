@@ -10,7 +10,7 @@
 
 properties_test_() -> yucan_fuzz:tests(500, properties()).
 
-%% @doc Also for yucan_fuzz.
+%% @doc Also used by yucan_fuzz.
 -spec properties() -> [{string(), fun(() -> proper:outer_test())}].
 properties() ->
     [{"cut heads", fun prop_cut/0}, {"damaged heads", fun prop_damaged/0}, {"heads and what follows", fun prop_split/0},
@@ -41,7 +41,7 @@ bytes({Method, Target, Headers}, Version) ->
 
 %% ---- heads
 
-%% The parser understands what was meant, and leaves what follows alone.
+%% The parser recovers what was generated, and does not consume the bytes after it.
 prop_split() ->
     ?FORALL({Head, Rest}, {head(), binary()}, begin
         Bytes = bytes(Head),
@@ -82,7 +82,7 @@ same({Method, Target, Headers} = Head, Req) ->
     yucan_req:method(Req) =:= iolist_to_binary(Method) andalso yucan_req:target(Req) =:= iolist_to_binary(Target)
         andalso {ok, yucan_req:path(Req)} =:= form(Head) andalso yucan_req:headers(Req) =:= [{yucan_header:lower(iolist_to_binary(Name)), Trim(Value)} || {Name, _, Value} <- Headers].
 
-%% A head that is cut anywhere is incomplete, and never an error or a request.
+%% A head that is truncated anywhere is incomplete, never an error or a request.
 prop_cut() ->
     ?FORALL({Head, Part}, {head(), float(0.0, 0.999)}, begin
         Bytes = bytes(Head),
@@ -119,7 +119,7 @@ prop_noise() ->
 
 chunk_list() -> resize(12, list(non_empty(binary()))).
 
-%% However the bytes are cut, the data is the same, and what follows is left alone.
+%% The data does not depend on where the bytes are split, and the bytes after it are not consumed.
 prop_chunks() ->
     ?FORALL({Chunks, Size}, {chunk_list(), range(1, 40)}, begin
         Bytes = iolist_to_binary([[yucan_chunk:encode(C) || C <- Chunks], yucan_chunk:last(), "NEXT"]),
@@ -132,7 +132,7 @@ prop_damaged_chunks() ->
         At = trunc(byte_size(Bytes) * Part),
         <<Before:At/binary, _, After/binary>> = Bytes,
         Damaged = <<Before/binary, Byte, After/binary>>,
-        %% The result is the same for all ways to cut.
+        %% The result does not depend on where the bytes are split.
         fed(yucan_chunk:new(), <<>>, Damaged, Size, []) =:= fed(yucan_chunk:new(), <<>>, Damaged, byte_size(Damaged), [])
     end).
 
@@ -164,7 +164,7 @@ prop_frames() ->
 %% RFC 6455, 5.3.
 masked(Payload, Key) -> << <<(binary:at(Payload, I) bxor binary:at(Key, I rem 4))>> || I <- lists:seq(0, byte_size(Payload) - 1) >>.
 
-%% RFC 6455, 5.5: control frames are not messages, and the text of a close frame is UTF-8 even where it was cut.
+%% RFC 6455, 5.5: control frames are not messages, and the text of a close frame is valid UTF-8 even if it was truncated.
 control_frames_test_() ->
     [?_assertMatch({ok, true, false, ping, _, <<>>}, yucan_ws_frame:parse(<<16#89, 16#fd, 0:32, 0:(125 * 8)>>, 100, false)),
      ?_assertEqual({ok, 1000, binary:copy(<<"\303\251">>, 61)}, yucan_ws_frame:parse_close(yucan_ws_frame:close_payload(1000, binary:copy(<<"\303\251">>, 70))))].
@@ -194,7 +194,7 @@ prop_paths() ->
         end
     end).
 
-%% The canonical form of a path is its own canonical form, names the same file, and has neither dot segments nor empty ones.
+%% Canonicalization is idempotent: the canonical form, names the same file, and has neither dot segments nor empty ones.
 prop_canonical() ->
     ?FORALL(Parts, list(part()), begin
         Raw = iolist_to_binary([[$/, Part] || Part <- Parts]),
@@ -220,7 +220,7 @@ canonical_test_() ->
 
 -define(FORM, <<"multipart/form-data; boundary=\"a b\"">>).
 
-%% The parser understands what was meant, whatever the pieces are. The content is full of beginnings of delimiters.
+%% The parser recovers what was generated, however it is split. The content is full of beginnings of delimiters.
 prop_forms() ->
     ?FORALL({Parts, Before, Size}, {resize(6, list(form_part())), oneof(["", "before\r\n"]), range(1, 40)},
             {done, Parts} =:= understood(in_pieces(iolist_to_binary([Before, form_bytes(Parts), "after"]), Size), form_state(#{}), [])).
@@ -256,7 +256,7 @@ understood([Piece | Pieces], State, Parts) ->
         _ -> understood(Pieces, Next, Seen)
     end.
 
-%% Nothing crashes, and no more is kept than the limit for a head and one piece.
+%% Nothing crashes, and no more is buffered than the limit for a head plus one piece.
 prop_damaged_forms() ->
     Good = iolist_to_binary(form_bytes([{"a", none, <<"x\r\n--a">>}, {"b", "f.txt", <<"content">>}])),
     ?FORALL({At, Byte, Long, Size}, {range(0, byte_size(Good) - 1), byte(), oneof([0, 0, 300]), range(1, 60)}, begin
@@ -289,7 +289,7 @@ form_limits_test_() ->
             || Type <- [<<>>, <<"text/plain">>, <<"multipart/form-data">>, <<"multipart/form-data; boundary=">>, <<"multipart/form-data; boundary=a; boundary=b">>, <<"multipart/mixed; boundary=a">>,
                         <<"multipart/form-data; boundary=", (binary:copy(<<"a">>, 71))/binary>>, <<"multipart/form-data; boundary=\"a">>]].
 
-%% What follows a delimiter does not become part of another one.
+%% Bytes after a delimiter do not become part of another one.
 form_delimiter_test_() ->
     [?_assertEqual({Bytes, malformed}, {Bytes, element(1, understood([Bytes], form_state(#{}), []))})
      || Bytes <- [<<"--a bc\r\n">>, <<"--a b\n">>, <<"--a b-x">>, <<"--a b\rx">>, binary:copy(<<"no delimiter">>, 800)]].

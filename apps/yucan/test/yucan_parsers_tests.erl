@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% The parsers for data from other programs, with random bytes and with damaged valid data: FastCGI records, heads of scripts, configuration
-%% files, values of directives. Each gives a result or says what is wrong, none crashes, and encoded data can be decoded again. `make fuzz-yucan'
-%% runs them for minutes.
+%% The parsers for data from other programs, with random bytes and with damaged valid data: FastCGI records, heads of scripts, configuration files,
+%% values of directives. Each returns a result or an error, none crashes, and encoded data can be decoded again. `make fuzz-yucan' runs them for
+%% minutes.
 -module(yucan_parsers_tests).
 
 -include_lib("proper/include/proper.hrl").
@@ -11,7 +11,7 @@
 
 properties_test_() -> yucan_fuzz:tests(500, properties()).
 
-%% @doc Also for yucan_fuzz.
+%% @doc Also used by yucan_fuzz.
 -spec properties() -> [{string(), fun(() -> proper:outer_test())}].
 properties() ->
     [{"FastCGI pairs", fun prop_pairs/0}, {"FastCGI pairs of any bytes", fun prop_any_pairs/0}, {"FastCGI records in pieces", fun prop_records/0},
@@ -85,7 +85,7 @@ prop_heads() ->
                            headers => [{<<"content-type">>, <<"a/b">>} | [{string:lowercase(Name), Name} || Name <- Names]]}, Body}
             end).
 
-%% A name without a meaning for the server.
+%% Generates a header name without a meaning for the server.
 name() -> ?LET(Letters, non_empty(list(oneof([range($a, $z), range($A, $Z), $-]))), iolist_to_binary(["x-", Letters])).
 
 fed([Piece | Rest], State) ->
@@ -103,7 +103,7 @@ prop_any_heads() ->
                 {error, _} -> true
             end).
 
-%% Nothing that could turn one header into two.
+%% Generates nothing that could split one header into two.
 is_clean({Name, Value}) -> binary:match(<<Name/binary, Value/binary>>, [<<"\r">>, <<"\n">>, <<0>>]) =:= nomatch.
 
 %% ---- configurations
@@ -119,7 +119,7 @@ any_letter_anywhere_test_() ->
 
 prop_configurations() -> ?FORALL(Text, oneof([damaged(configuration()), shuffled(configuration())]), is_read(Text)).
 
-%% Parsed as a configuration, or with problems that name their lines.
+%% The text is either parsed as a configuration or yields problems with valid line numbers.
 is_read(Text) ->
     case yucan_yaws_config:parse(Text, "/nowhere") of
         {ok, #{servers := [_ | _]}} -> true;
@@ -192,7 +192,7 @@ patterns_test_() ->
 
 host() -> ?LET(Letters, list(oneof([range($a, $c), $.])), list_to_binary(Letters)).
 
-%% However many slashes there are, a path below a directory is recognized as such.
+%% Regardless of the number of slashes, a path below a directory is recognized as such.
 prop_slashes() ->
     ?FORALL(Counts, non_empty(list(range(1, 4))),
             begin

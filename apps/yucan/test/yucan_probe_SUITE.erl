@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Requests of public probes, by their ids and in our own words: Http11Probe's smuggling and malformed cases, h1spec's strict checks, and
-%% requests modelled on llhttp's tests. The tables are in yucan_probe_cases and yucan_corpus. A verdict describes everything that must come back
-%% until the connection ends.
+%% @doc Requests of public probes, identified by their ids and reimplemented here: Http11Probe's smuggling and malformed cases, h1spec's strict
+%% checks, and requests modelled on llhttp's tests. The tables are in yucan_probe_cases and yucan_corpus. A verdict describes everything that the
+%% client must receive until the connection is closed.
 -module(yucan_probe_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
@@ -30,8 +30,8 @@ core(_) ->
 
 modules(Pattern) -> [list_to_atom(filename:basename(File, ".erl")) || File <- filelib:wildcard(Pattern)].
 
-%% No id occurs twice, no number of h1spec is missing, and each row can fail: no verdict accepts both a server that accepts everything and one
-%% that refuses everything, and each accepts one of the answers that servers give.
+%% No id occurs twice, no number of h1spec is missing, and each row can fail: no verdict accepts both a server that accepts everything and one that
+%% rejects everything, and each accepts one of the answers that servers give.
 tables(_) ->
     Rows = yucan_probe_cases:smuggling() ++ yucan_probe_cases:malformed() ++ yucan_probe_cases:h1spec() ++ yucan_corpus:requests(),
     Ids = [Id || {Id, _, _, _} <- Rows],
@@ -43,14 +43,14 @@ tables(_) ->
 
 takes(Verdict, Server) -> lists:any(fun(Seen) -> agrees(Verdict, Seen) end, Server(Verdict)).
 
-%% An answer to one request or more, with the expected content and without an end.
+%% One or more answers with the expected content, after which the connection stays open.
 accepts({echo, Body}) -> [[{200, [], Body}]];
 accepts({_, [First | _] = Statuses}) ->
     Answer = fun(Status) -> {Status, [{<<"content-length">>, <<"0">>}], <<>>} end,
     [[Answer(Status)] || Status <- [200 | Statuses], Status < 400] ++ [[Answer(Status) || Status <- Statuses] || First < 400];
 accepts(_) -> [[{200, [], <<>>}]].
 
-%% A refusal at once, with an answer or without.
+%% Rejected at once, with or without an answer.
 refuses(_) -> [[]] ++ [[{Status, [{<<"connection">>, <<"close">>}, {<<"content-length">>, <<"0">>}], <<>>}] || Status <- [400, 405, 408, 411, 413, 414, 417, 431, 501, 503, 505]].
 
 %% Everything that docs/dev/yucan-rules.md names exists: cases of suites, functions of unit tests, ids in the tables.
@@ -92,7 +92,7 @@ seen(Port, Bytes) ->
     Method = case Binary of <<"HEAD ", _/binary>> -> <<"HEAD">>; _ -> <<"GET">> end,
     yucan_client:exchange(Port, Binary, Method).
 
-%% refused: one of these answers or none, then the end, whatever follows. Other verdicts: exactly these answers.
+%% rejected: one of these answers or none, then the connection closes, whatever follows. Other verdicts: exactly these answers.
 agrees({refused, Statuses}, [{Status, Headers, _}]) ->
     lists:member(Status, Statuses) andalso proplists:get_value(<<"connection">>, Headers) =:= <<"close">>;
 agrees(silent, []) -> true;

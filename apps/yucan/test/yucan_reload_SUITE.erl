@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A server that keeps running: other configurations under load, other code under open connections, and an end that leaves no request
+%% @doc A server that keeps running: configuration changes under load, code changes under open connections, and a shutdown that leaves no request
 %% unanswered.
 -module(yucan_reload_SUITE).
 
@@ -25,7 +25,7 @@ end_per_testcase(_, _) -> yucan_test_server:stop_all().
 
 start(Options) -> yucan_test_server:start(yucan_server_test, Options).
 
-%% Clients that never stop, and forty configurations. Not a single request fails.
+%% Forty reloads while clients send requests without a pause. Not a single request fails.
 reload_under_load(_) ->
     Port = start(#{}),
     Parent = self(),
@@ -78,7 +78,7 @@ reload_errors(Config) ->
     {error, InUse} = yucan:reload(yucan_server_test, #{listen => [#{port => TakenPort}], handler => {yucan_file, #{root => "/tmp"}}}),
     {_, _} = binary:match(InUse, <<"in use">>),
     {200, _, <<"OK">>} = yucan_client:get(Port, "/"),
-    %% ssl itself refuses an option. Open connections continue, and a socket that would have been new no longer listens.
+    %% ssl itself rejects an option. Open connections continue, and a socket that would have been new no longer listens.
     Open = yucan_client:connect(Port),
     answered(Open),
     Wrong = (yucan_test_server:certificate("localhost", ?config(priv_dir, Config)))#{verify => verify_pear},
@@ -91,8 +91,8 @@ reload_errors(Config) ->
     answered(Open),
     {error, Refused} = yucan:start(#{name => yucan_second, listen => [#{port => 0, tls => Wrong}], handler => handler()}).
 
-%% Idle connections end, including those that have not sent anything yet, and so do streams of events. Requests in progress are answered, and
-%% nobody new is accepted. All callers of drain are told about the end.
+%% A drain closes idle connections, including those that have not sent anything yet, and event streams. Requests in progress are answered, and no new
+%% connections are accepted. All callers of drain are notified at the end.
 drain(_) ->
     Port = start(#{handler => {yucan_test_handler, self()}, listen => [#{port => 0}, #{port => 0, proxy_protocol => true}],
                    limits => #{header_ms => 10 * ?WAIT_MS, tls_ms => 10 * ?WAIT_MS}}),
@@ -119,7 +119,7 @@ drain(_) ->
     [{200, Headers, <<"10">>}] = yucan_client:parse(yucan_client:until_closed(Busy), <<"GET">>),
     <<"close">> = proplists:get_value(<<"connection">>, Headers),
     [receive {drained, ok} -> ok after ?WAIT_MS -> error(no_drain) end || _ <- [1, 2]],
-    %% A reload ends the drain, so connections are kept again.
+    %% A reload ends the drain, so connections stay open again.
     ok = yucan:reload(yucan_server_test, #{listen => [#{port => 0}], handler => handler()}),
     Kept = yucan_client:connect(yucan:port(yucan_server_test)),
     [answered(Kept), answered(Kept)].
@@ -138,7 +138,7 @@ accepted_last(_) ->
     receive {'DOWN', Monitor, process, Acceptor, Reason} -> {shutdown, listener_closed} = Reason after ?WAIT_MS -> error(still_there) end,
     <<>> = yucan_client:until_closed(Socket).
 
-%% SIGTERM ends the VM, without systemd. Requests in progress are answered, idle connections end, and the VM ends before the limit.
+%% SIGTERM stops the VM, without systemd. Requests in progress are answered, idle connections are closed, and the VM exits before the limit.
 drain_at_sigterm(_) ->
     {ok, Peer, _} = ?CT_PEER(#{connection => standard_io, args => ["-pa" | code:get_path()]}),
     Call = fun(M, F, A) -> peer:call(Peer, M, F, A, ?WAIT_MS) end,
@@ -160,7 +160,7 @@ drain_at_sigterm(_) ->
     <<"close">> = proplists:get_value(<<"connection">>, Headers),
     receive {'DOWN', Monitor, process, Peer, _} -> ok after ?WAIT_MS -> error(still_there) end.
 
-%% Clients send requests until the end, ten times. No request finds half a server, and the log has no error before the one that is made here.
+%% Ten times, clients send requests until the server stops. No request meets a half-stopped server, and no error is logged before the one caused here.
 stop_under_load(_) ->
     ok = logger:add_handler(?MODULE, ?MODULE, #{level => error, config => #{pid => self()}}),
     [begin
@@ -184,7 +184,7 @@ asks(Socket) ->
 
 log(Event, #{config := #{pid := Pid}}) -> Pid ! {logged, Event}.
 
-%% A handler that traps exits is killed, while others end at once.
+%% A handler that traps exits is killed; others exit at once.
 stop_despite_trap(_) ->
     Self = self(),
     Waits = fun(Req, _) ->
@@ -235,7 +235,7 @@ hot_server(_) ->
     {ok, Modules} = application:get_key(yucan, modules),
     [begin _ = code:purge(M), {module, M} = code:load_file(M) end || _ <- [1, 2, 3], M <- Modules -- [yucan_idle]],
     [answered(S) || S <- [New, Warm, Asleep, Kept]],
-    %% "hi" with a mask of zeros, and back.
+    %% Sends "hi" with a mask of zeros, and receives it back.
     ok = gen_tcp:send(WebSocket, <<16#81, 16#82, 0:32, "hi">>),
     {ok, <<16#81, 2, "hi">>} = gen_tcp:recv(WebSocket, 4, ?WAIT_MS),
     lists:foreach(fun gen_tcp:close/1, Sockets).

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Which handler answers: hosts, routes, paths in all spellings, middleware.
+%% @doc Routing: hosts, routes, paths in every spelling, middleware.
 -module(yucan_routes_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
@@ -100,7 +100,7 @@ bad_paths(_) ->
      || Path <- ["/../x", "/users/x/../../..", "/..%2fprivate/s", "/users/..%2f..%2fetc", "/users/x%2f..", "/users/.%2fx"]],
     {200, _, <<"{user,#{<<\"id\">> => <<\"a/b\">>}}">>} = yucan_client:get(yucan:port(yucan_server_test), "/?/x/../users/a%2fb").
 
-%% @doc Middleware that answers itself.
+%% @doc Middleware that answers the request itself.
 tag(Req, Next) ->
     {Status, Headers, Body} = Next(yucan_req:assign(tagged, yes, Req)),
     {Status, [{"x-tag", "one"} | Headers], Body}.

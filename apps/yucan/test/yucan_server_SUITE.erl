@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A server as a process of the system: options, sockets, metrics and events, descriptors, memory, log messages.
+%% @doc The operational side of a server: options, sockets, metrics and events, descriptors, memory, log messages.
 -module(yucan_server_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
@@ -30,7 +30,7 @@ end_per_testcase(_, _) -> yucan_test_server:stop_all().
 
 start(Options) -> yucan_test_server:start(yucan_server_test, Options).
 
-%% The error has the value and what was expected, and nothing is started.
+%% The error states the value and what was expected, and nothing is started.
 bad_options(_) ->
     Cases = [{#{handler => {no_such_module, x}}, "no_such_module"}, {#{}, "handler or routes"}, {#{handler => handler(), colour => red}, "colour"},
              {#{handler => {lists, x}}, "handle/2"}, {#{handler => handler(), limits => #{headers => -1}}, "headers is -1"},
@@ -50,7 +50,7 @@ bad_options(_) ->
     {error, Text} = yucan:start_link(#{name => yucan_x, handler => handler(), listen => [#{port => 0}], access_log => "/no/such/folder/log"}),
     {true, Text} = {string:find(Text, "/no/such/folder/log") =/= nomatch, Text}.
 
-%% Including a file that the system copies.
+%% Also sends a file with sendfile.
 unix_socket(Config) ->
     Path = filename:join(?config(sockets, Config), "ends"),
     Root = filename:join(?config(priv_dir, Config), "unix_socket"),
@@ -65,8 +65,8 @@ unix_socket(Config) ->
     yucan:stop(yucan_server_test),
     false = is_socket_there(Path).
 
-%% The name disappears with its listener, also if it was opened for a start or a reload that is then refused. If another server has taken the
-%% name, it stays when this one ends.
+%% The socket's file is removed together with its listener, even if it was created for a start or a reload that then fails. If another server has
+%% taken over the name, the file stays when this server stops.
 unix_socket_goes(Config) ->
     Path = filename:join(?config(sockets, Config), "goes"),
     Options = #{name => yucan_server_test, listen => [#{ip => {local, Path}, port => 0}], handler => handler()},
@@ -89,7 +89,7 @@ unix_socket_goes(Config) ->
     ok = gen_tcp:close(Another),
     ok = file:delete(Path).
 
-%% A server that was killed leaves its socket, which the next one replaces. A socket with a listener is kept, and so is a file.
+%% A server that was killed leaves its socket behind, which the next one replaces. A socket with a listener is left alone, and so is a regular file.
 stale_unix_socket(Config) ->
     Path = filename:join(?config(sockets, Config), "stale"),
     Options = #{name => yucan_server_test, listen => [#{ip => {local, Path}, port => 0}], handler => handler()},
@@ -115,7 +115,7 @@ address_in_use(_) ->
     {error, Text} = yucan:start(#{name => yucan_second, listen => [#{port => Port}], handler => handler()}),
     {true, Text} = {string:find(io_lib:format("~tp", [Text]), "in use") =/= nomatch, Text}.
 
-%% Under the user's supervisor, which decides what happens when the server ends.
+%% Under the user's supervisor, which decides what happens when the server stops.
 supervised(_) ->
     Spec = yucan:child_spec(#{name => yucan_supervised, listen => [#{port => 0}], handler => handler()}),
     {ok, _} = yucan_test_sup:start_link([Spec]),
@@ -130,7 +130,7 @@ supervised(_) ->
     wait_for(fun() -> is_pid(whereis(yucan_supervised)) andalso whereis(yucan_supervised) =/= Stopped end),
     ok = yucan_test_sup:stop().
 
-%% By another process than the one that started it, which survives.
+%% Stopped by a process other than the one that started it, which survives.
 stopped_by_another(_) ->
     Self = self(),
     {Starter, Monitor} = spawn_monitor(fun() ->
@@ -144,7 +144,7 @@ stopped_by_another(_) ->
     Starter ! the_end,
     receive {'DOWN', Monitor, process, Starter, Reason} -> normal = Reason after ?WAIT_MS -> error(no_end) end.
 
-%% A process whose handler has run serves no other client, because a timer, a table or a late answer could still be meant for the first one.
+%% A process whose handler has run serves no other client, because a timer, a table or a late answer may still belong to the first one.
 one_for_each(_) ->
     Port = start(#{handler => handler()}),
     [begin
@@ -203,7 +203,8 @@ stock_log(_) ->
         kill(Vm)
     end.
 
-%% 256 descriptors and 320 clients, in a VM of its own. Those that fit are served, the others wait, and all are served once there is room.
+%% 256 descriptors and 320 clients, in a separate VM. As many as possible are served, the others wait, and all are served once descriptors become
+%% available.
 descriptors_used_up(_) ->
     Vm = vm("ulimit -n 256; exec erl -noinput -boot no_dot_erlang -kernel logger_level error -pa \"$0\" \"$1\" -eval \"$2\""),
     try
@@ -230,14 +231,14 @@ without_flags(_) ->
         after
             kill(Vm)
         end,
-        %% In everything that the VM prints until it ends.
+        %% Searches everything that the VM prints until it exits.
         {_, Said} = test_support:until_ended(Vm, ?WAIT_MS),
         length([Line || Line <- Said, binary:match(Line, <<"-args_file">>) =/= nomatch])
     end,
     1 = Warnings(""),
     0 = Warnings("-args_file " ++ filename:join(code:priv_dir(yucan), "vm.args")).
 
-%% A separate VM that serves the tests' handler. It is started with a line of shell and prints its port.
+%% A separate VM that serves the tests' handler. It is started by a shell command and prints its port.
 vm(Script) ->
     Ebin = [filename:dirname(code:which(M)) || M <- [yucan, yucan_test_handler]],
     Code = "{ok, _} = application:ensure_all_started(yucan), {ok, _} = yucan:start(#{listen => [#{port => 0}], handler => {yucan_test_handler, none}}),"
@@ -253,7 +254,7 @@ vm_port(Vm) ->
     [Port] = test_support:until_line(Vm, "^port (\\d+)$", ?WAIT_MS),
     binary_to_integer(Port).
 
-%% An idle connection hibernates with hardly any heap.
+%% A hibernating idle connection uses hardly any heap.
 idle_memory(_) ->
     Port = start(#{}),
     Sockets = [yucan_client:connect(Port) || _ <- lists:seq(1, 50)],

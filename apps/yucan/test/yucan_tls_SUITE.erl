@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc TLS: names and certificates, session tickets, and how a reload changes them.
+%% @doc TLS: server names and certificates, session tickets, and the effect of reloads on them.
 -module(yucan_tls_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
@@ -45,7 +45,7 @@ tls_all(Socket, Done) ->
         {error, closed} -> iolist_to_binary(Done)
     end.
 
-%% A client that speaks HTTP to a port for TLS is told so in HTTP. A client that begins slowly with TLS is served.
+%% A client that speaks plain HTTP to a TLS port gets an HTTP answer that explains this. A client that starts TLS slowly is served.
 plain_on_tls(Config) ->
     Port = start(#{listen => [#{port => 0, tls => yucan_test_server:certificate("localhost", ?config(priv_dir, Config))}]}),
     [{400, _, Page}] = yucan_client:exchange(Port, ?GET("/")),
@@ -58,7 +58,7 @@ plain_on_tls(Config) ->
     {ok, <<"HTTP/1.1 200 ", _/binary>>} = ssl:recv(Socket, 0, ?WAIT_MS),
     #{schemes := [https]} = yucan:info(yucan_server_test).
 
-%% A client that leaves before its first byte, like one that checks whether the port is open, causes no crash.
+%% A client that disconnects before its first byte, as a port check does, causes no crash.
 silent_on_tls(Config) ->
     Port = start(#{listen => [#{port => 0, tls => yucan_test_server:certificate("localhost", ?config(priv_dir, Config))}], limits => #{tls_ms => ?WAIT_MS}}),
     Socket = yucan_client:connect(Port),
@@ -71,7 +71,7 @@ silent_on_tls(Config) ->
     ok = gen_tcp:close(Socket),
     receive {'DOWN', Monitor, process, Pid, Reason} -> normal = Reason after ?WAIT_MS -> error(connection_stays) end.
 
-%% A connection beyond the limit ends here, and gets no bytes outside TLS.
+%% A connection beyond the limit is closed without sending any bytes outside TLS.
 too_many(Config) ->
     Listen = [#{port => 0, tls => yucan_test_server:certificate("localhost", ?config(priv_dir, Config))}],
     [begin
@@ -128,14 +128,14 @@ client_certificate(Config) ->
     %% If all hosts require the same, the name does not matter.
     ok = yucan:reload(yucan_server_test, Options#{listen := [#{port => 0, tls => Secret}]}),
     200 = Status([No | Own], "secret.org"),
-    %% A name for which the listener's own requirement is enough, and one that requires less.
+    %% One name for which the listener's own requirement is sufficient, and one that requires less.
     200 = Status([No | Own], "bare.org"),
     [Open] = [element(2, {ok, _} = yucan_test_server:tls_connect(Port, [Named("public.org")]))],
     ok = yucan:reload(yucan_server_test, Options#{hosts := [Host("public.org", #{tls => Secret})]}),
     ok = ssl:send(Open, "GET /host HTTP/1.1\r\nHost: public.org\r\n\r\n"),
     {421, _, _} = tls_one(Open, <<>>).
 
-%% A TLS 1.2 session that one host's authority vouched for does not count for a host with another authority.
+%% A TLS 1.2 session that was verified by one host's authority is not valid for a host with another authority.
 resumed_elsewhere(Config) ->
     Dir = ?config(priv_dir, Config),
     Own = yucan_test_server:certificate("server.org", Dir),
@@ -171,7 +171,7 @@ renegotiation(Config) ->
          ok = ssl:close(Socket)
      end || Protocol <- [<<"h2">>, <<"http/1.1">>]].
 
-%% ssl refuses options for older versions if a listener only uses TLS 1.3.
+%% ssl rejects options for older versions if a listener only uses TLS 1.3.
 only_tls_1_3(Config) ->
     Own = (yucan_test_server:certificate("localhost", ?config(priv_dir, Config)))#{versions => ['tlsv1.3']},
     {Authorities, Client} = client(),
@@ -186,7 +186,7 @@ only_tls_1_3(Config) ->
          {error, _} = yucan_test_server:tls_connect(Port, [{versions, ['tlsv1.2']} | Options]),
          yucan_test_server:stop_all()
      end || {Tls, Options} <- [{Own, []}, {Peer, Client}]],
-    %% Options that ssl refuses are found at the start, and not by the first client.
+    %% Options that ssl rejects are found at the start, and not by the first client.
     [begin
          {error, Why} = yucan:start(#{name => yucan_server_test, listen => [#{port => 0, tls => Tls#{client_renegotiation => false}}], handler => handler()}),
          {_, _} = binary:match(iolist_to_binary(Why), <<"client_renegotiation">>)
@@ -199,7 +199,7 @@ client() ->
     #{server_config := Server, client_config := Client} = public_key:pkix_test_data(#{server_chain => Chain, client_chain => Chain}),
     {proplists:get_value(cacerts, Server), [Option || {Key, _} = Option <- Client, Key =/= cacerts]}.
 
-%% The owner of the certificate that a client is shown.
+%% The subject of the certificate that a client is shown.
 shown(Port, Name) ->
     {ok, Socket} = yucan_test_server:tls_connect(Port, [{server_name_indication, Name}]),
     Subject = yucan_test_server:subject(Socket),
@@ -221,7 +221,7 @@ tls_reload(Config) ->
     "b.org" = shown(Port, "b.org"),
     "new.a.org" = shown(Port, "a.org").
 
-%% The same file with another certificate in it, as after a renewal.
+%% The same file name with a different certificate, as after a renewal.
 tls_renewed(Config) ->
     Dir = ?config(priv_dir, Config),
     #{certfile := Certificate, keyfile := Key} = Old = yucan_test_server:certificate("old.org", Dir),
@@ -248,7 +248,7 @@ tls_tickets(Config) ->
     {false, Second} = ticket(Port, []),
     {true, _} = ticket(Port, [{use_ticket, [Second]}]),
     {false, Third} = ticket(Port, []),
-    %% From OTP 26 on, verify_peer alone refuses a client without a certificate.
+    %% From OTP 26 on, verify_peer alone rejects a client without a certificate.
     ok = yucan:reload(yucan_server_test, Start#{hosts => Hosts(#{verify => verify_peer, fail_if_no_peer_cert => false, cacertfile => Certificate})}),
     {false, none} = ticket(Port, [{use_ticket, [Third]}]).
 
@@ -263,7 +263,7 @@ ticket(Port, Options) ->
 
 last_ticket(Last) -> receive {ssl, session_ticket, Ticket} -> last_ticket(Ticket) after 0 -> Last end.
 
-%% Other errors are found before ssl gets any of the new options, so tickets of the old ones stay valid.
+%% Other errors are found before ssl gets any of the new options, so tickets issued under the old options stay valid.
 tls_refused(Config) ->
     Dir = ?config(priv_dir, Config),
     [Old, New] = [#{port => 0, tls => yucan_test_server:certificate(Name, Dir)} || Name <- ["old.org", "new.org"]],
@@ -281,12 +281,12 @@ tls_refused(Config) ->
 %% The processes in which OTP's ssl keeps the tickets of a listening socket.
 ticket_processes() -> [Pid || {_, Pid, _, _} <- supervisor:which_children(tls_server_session_ticket_sup)].
 
-%% A client that connected before a drain, and begins or ends its handshake afterwards, is served. One that does neither delays nobody.
+%% A client that connected before a drain, and starts or completes its handshake afterwards, is served. A client that does neither delays no other.
 tls_drain(Config) ->
     Options = #{listen => [#{port => 0, tls => yucan_test_server:certificate("localhost", ?config(priv_dir, Config))}], limits => #{tls_ms => ?WAIT_MS}},
     Hello = fun(Version) ->
         fun(Port) ->
-            %% OTP 27.3.4 cannot continue after a hello without a name unless it is told that there is none.
+            %% OTP 27.3.4 cannot continue after a hello without a name unless it is told explicitly that there is none.
             {ok, Tls, _} = ssl:connect({127, 0, 0, 1}, Port, [{verify, verify_none}, {active, false}, binary, {handshake, hello}, {versions, [Version]},
                                                               {server_name_indication, disable}], ?WAIT_MS),
             Tls
@@ -296,7 +296,7 @@ tls_drain(Config) ->
     [begin
          Socket = Begin(start(Options)),
          wait_for(fun() -> #{metrics := #{open_connections := Open}} = yucan:info(yucan_server_test), Open =:= 1 end),
-         %% It ends clients that are silent for a second.
+         %% It disconnects clients that are silent for a second.
          [Pool] = [Pid || {_, Pid, _, _} <- supervisor:which_children(yucan_server_test_listeners)],
          true = erlang:suspend_process(Pool),
          {error, {still_open, 1}} = yucan:drain(yucan_server_test, 0),
@@ -312,7 +312,7 @@ tls_drain(Config) ->
     _ = (Hello('tlsv1.3'))(start(Options)),
     ok = yucan:drain(yucan_server_test, ?WAIT_MS div 2).
 
-%% The port stays open meanwhile, and new connections use the new options.
+%% The port stays open throughout, and new connections use the new options.
 tls_on_a_port(Config) ->
     Dir = ?config(priv_dir, Config),
     Port = test_support:free_port(),

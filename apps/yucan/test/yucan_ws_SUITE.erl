@@ -62,7 +62,7 @@ refused(Config) ->
     [<<"websocket">>, <<"upgrade">>] = [proplists:get_value(Name, Offer) || Name <- [<<"upgrade">>, <<"connection">>]],
     [{405, Refusal, _}] = yucan_client:exchange(?config(port, Config), "POST /ws HTTP/1.1\r\nHost: a\r\n\r\n"),
     <<"GET, OPTIONS">> = proplists:get_value(<<"allow">>, Refusal),
-    %% A body would be taken for frames.
+    %% A body would be mistaken for frames.
     [{400, undefined} = Ask(C) || C <- [#{"Content-Length" => "5"}, #{"Transfer-Encoding" => "chunked"}, #{"Sec-WebSocket-Key" => none}, #{"Sec-WebSocket-Key" => "short"}]].
 
 echo(Config) ->
@@ -122,7 +122,7 @@ flood(_) ->
     {Socket, _} = open(yucan_test_server:start(yucan_ws_flood, #{handler => {yucan_test_handler, self()}}), "/ws", #{}),
     Pid = receive {ws_open, P} -> P after ?WAIT_MS -> error(not_open) end,
     Send = fun() -> send(Socket, 1, <<"x">>) end,
-    %% Twenty, and the message that the socket is silent.
+    %% Twenty data messages, and the message that the socket has become passive.
     [] = [Count || Count <- [yucan_test_server:flooded(Pid, Send) || _ <- lists:seq(1, 5)], Count > 21],
     ok = yucan:stop(yucan_ws_flood).
 
@@ -247,7 +247,7 @@ deflate_window(Config) ->
     Text = unpacked(Answer, -9),
     [{_, undefined} = Ask(Offer) || Offer <- ["permessage-deflate; server_max_window_bits=8", "permessage-deflate; unknown", "permessage-deflate; server_max_window_bits=16"]].
 
-%% RFC 7692, 7.1.1 and 7.2.3: messages that refer to earlier ones, in the windows that both ends have announced.
+%% RFC 7692, 7.1.1 and 7.2.3: messages that refer to earlier ones, within the window sizes that both sides have announced.
 deflate_context(Config) ->
     {Socket, Headers} = open(?config(port, Config), "/ws_context", #{"Sec-WebSocket-Extensions" => "permessage-deflate; client_max_window_bits"}),
     <<"permessage-deflate; server_max_window_bits=12; client_max_window_bits=11">> = proplists:get_value(<<"sec-websocket-extensions">>, Headers),
@@ -269,7 +269,7 @@ deflate_context(Config) ->
     <<"permessage-deflate; server_no_context_takeover; server_max_window_bits=12">> = proplists:get_value(<<"sec-websocket-extensions">>, Answered),
     [begin ok = gen_tcp:send(Other, frame(1, 0, 1, Text)), {1, 1, 1, Whole} = recv(Other), Text = unpacked(Whole, -12) end || _ <- [1, 2]].
 
-%% RFC 6455, 10.2: a page of another site may not act in the name of its visitor.
+%% RFC 6455, 10.2: a page of another site may not act on behalf of its visitor.
 origins(Config) ->
     Ask = fun(Path, Host, Origin) ->
         Socket = yucan_client:connect(?config(port, Config)),
@@ -286,7 +286,7 @@ origins(Config) ->
              {"/ws", "a.org", "http://a.org:443", 403}, {"/ws", "a.org", "null", 403}, {"/ws", "a.org", "file://", 403}, {"/ws", "a.org", "a.org", 403},
              {"/ws_any", "a.org", "http://b.org", 101}, {"/ws_named", "a.org", "https://b.org", 101}, {"/ws_named", "a.org", "http://a.org", 403}, {"/ws_named", "a.org", none, 403}]].
 
-%% Anybody between a visitor and the server can make a page of http://a.org, which must not get the visitor's cookies for TLS.
+%% Anybody between a visitor and the server can forge a page of http://a.org, which must not get the visitor's cookies for TLS.
 origins_over_tls(Config) ->
     Tls = yucan_test_server:certificate("a.org", ?config(priv_dir, Config)),
     Port = yucan_test_server:start(yucan_ws_tls, #{listen => [#{port => 0, tls => Tls}]}),
@@ -350,7 +350,7 @@ in_one_packet(Config) ->
     <<"HTTP/1.1 101 ", _/binary>> = yucan_yaws_site:receive_until(Socket, <<"\r\n\r\n">>),
     {1, 0, 1, <<"early">>} = recv(Socket).
 
-%% Frames with each kind of length, cut anywhere, with the next one in the same piece.
+%% Frames with each kind of length, split anywhere, with the next frame in the same piece.
 in_pieces(Config) ->
     Socket = open(Config),
     [begin

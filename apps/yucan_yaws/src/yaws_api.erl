@@ -51,12 +51,12 @@ url_encode(Text) ->
             end,
     binary_to_list(yucan_path:escape(Bytes)).
 
-%% @doc The pairs of the query. A name without a value has the value `undefined'.
+%% @doc Returns the name-value pairs of the query. A name without a value has the value `undefined'.
 -spec parse_query(#arg{}) -> [{string(), string() | undefined}].
 parse_query(#arg{querydata = undefined}) -> [];
 parse_query(#arg{querydata = Query}) -> pairs(Query).
 
-%% @doc The pairs of a form that was sent as the body.
+%% @doc Returns the name-value pairs of a form that was sent as the body.
 -spec parse_post(#arg{}) -> [{string(), string() | undefined}].
 parse_post(#arg{clidata = Body}) when is_binary(Body) -> pairs(binary_to_list(Body));
 parse_post(_) -> [].
@@ -69,27 +69,27 @@ pairs(Text) ->
 -spec parse_multipart_post(#arg{}) -> yucan_yaws_form:result().
 parse_multipart_post(Arg) -> parse_multipart_post(Arg, [list]).
 
-%% @doc The same with contents as strings or binaries.
+%% @doc Like the function above, with contents as strings or binaries.
 -spec parse_multipart_post(#arg{}, [yucan_yaws_form:option()]) -> yucan_yaws_form:result().
 parse_multipart_post(Arg, Options) -> yucan_yaws_form:parse(Arg, Options).
 
-%% @doc The same for bytes. The second argument is the boundary, or what the previous call returned.
+%% @doc Like the function above, for bytes. The second argument is the boundary, or what the previous call returned.
 -spec parse_multipart(binary(), string() | {cont, yucan_yaws_form:cont()}) -> yucan_yaws_form:result().
 parse_multipart(Bytes, State) -> parse_multipart(Bytes, State, [list]).
 
-%% @doc The same with contents as strings or binaries.
+%% @doc Like the function above, with contents as strings or binaries.
 -spec parse_multipart(binary(), string() | {cont, yucan_yaws_form:cont()}, [yucan_yaws_form:option()]) -> yucan_yaws_form:result().
 parse_multipart(Bytes, State, Options) -> yucan_yaws_form:parse(Bytes, State, Options).
 
-%% @doc The value of a name in the query, or a tuple of all values if there are several.
+%% @doc Returns the value of a name in the query, or a tuple of all values if there are several.
 -spec queryvar(#arg{}, atom() | string()) -> {ok, string()} | tuple() | undefined.
 queryvar(Arg, Name) -> var(Name, parse_query(Arg)).
 
-%% @doc The same for a name in a form.
+%% @doc Looks up a name in the form.
 -spec postvar(#arg{}, atom() | string()) -> {ok, string()} | tuple() | undefined.
 postvar(Arg, Name) -> var(Name, parse_post(Arg)).
 
-%% @doc The same for a name in the query and in a form.
+%% @doc Looks up a name in both the query and the form.
 -spec getvar(#arg{}, atom() | string()) -> {ok, string()} | tuple() | undefined.
 getvar(Arg, Name) -> var(Name, parse_query(Arg) ++ parse_post(Arg)).
 
@@ -114,43 +114,44 @@ find_cookie_val(Name, Cookies) ->
         [] -> ""
     end.
 
-%% @doc The cookies of a `Cookie' header, with names in lower case.
+%% @doc Parses a `Cookie' header into cookies, with names in lower case.
 -spec parse_cookie(string()) -> [#cookie{}].
 parse_cookie(Text) -> yucan_yaws_cookie:parse(Text).
 
-%% @doc The cookie of a `Set-Cookie' header, or a list if there are several.
+%% @doc Parses a `Set-Cookie' header into a cookie, or a list if there are several.
 -spec parse_set_cookie(string()) -> #setcookie{} | [#setcookie{}].
 parse_set_cookie(Text) -> yucan_yaws_cookie:parse_set(Text).
 
-%% @doc Cookies as the value of a `Cookie' header.
+%% @doc Formats cookies as the value of a `Cookie' header.
 -spec format_cookie(#cookie{} | [#cookie{}]) -> iolist().
 format_cookie(Cookies) -> yucan_yaws_cookie:format(Cookies).
 
-%% @doc A cookie as the value of a `Set-Cookie' header.
+%% @doc Formats a cookie as the value of a `Set-Cookie' header.
 -spec format_set_cookie(#setcookie{}) -> iolist().
 format_set_cookie(Cookie) -> yucan_yaws_cookie:format_set(Cookie).
 
-%% @doc A header that sets a cookie, with options such as `secure' and `{path, "/"}'.
+%% @doc Returns a header that sets a cookie, with options such as `secure' and `{path, "/"}'.
 -spec set_cookie(string(), string(), [yucan_yaws_cookie:option()]) -> {header, {set_cookie, iolist()}}.
 set_cookie(Name, Value, Options) -> {header, {set_cookie, yucan_yaws_cookie:set(Name, Value, Options)}}.
 
-%% @doc The same without options.
+%% @doc Like the function above, without options.
 -spec setcookie(string(), string()) -> {header, {set_cookie, iolist()}}.
 setcookie(Name, Value) -> set_cookie(Name, Value, []).
 
-%% @doc The same, for a path.
+%% @doc Like the function above, with a path.
 -spec setcookie(string(), string(), Path :: string()) -> {header, {set_cookie, iolist()}}.
 setcookie(Name, Value, Path) -> {header, {set_cookie, [Name, "=", Value, "; Path=", Path]}}.
 
-%% @doc The same, until a date in the format of a header.
+%% @doc Like the function above, with an expiry date in the format of a header.
 -spec setcookie(string(), string(), Path :: string(), Expires :: string()) -> {header, {set_cookie, iolist()}}.
 setcookie(Name, Value, Path, Expires) -> setcookie(Name, Value, Path, Expires, "").
 
-%% @doc The same, for a domain.
+%% @doc Like the function above, with a domain.
 -spec setcookie(string(), string(), Path :: string(), Expires :: string(), Domain :: string()) -> {header, {set_cookie, iolist()}}.
 setcookie(Name, Value, Path, Expires, Domain) -> setcookie(Name, Value, Path, Expires, Domain, "").
 
-%% @doc The same, for encrypted connections only if the last argument is `on'. An empty argument sets nothing, but an empty path sets `/'.
+%% @doc Like the function above, for encrypted connections only if the last argument is `on'. An empty argument sets nothing, but an empty path sets
+%% `/'.
 -spec setcookie(string(), string(), Path :: string(), Expires :: string(), Domain :: string(), Secure :: on | term()) -> {header, {set_cookie, iolist()}}.
 setcookie(Name, Value, Path, Expires, Domain, Secure) ->
     {header, {set_cookie, [Name, "=", Value, ["; Domain=" ++ Domain || Domain =/= ""], ["; Expires=" ++ Expires || Expires =/= ""],
@@ -160,16 +161,16 @@ setcookie(Name, Value, Path, Expires, Domain, Secure) ->
 -spec new_cookie_session(Opaque :: term()) -> string().
 new_cookie_session(Opaque) -> new_cookie_session(Opaque, ?SESSION_S).
 
-%% @doc The same for this number of seconds.
+%% @doc Like the function above, with a lifetime in seconds.
 -spec new_cookie_session(Opaque :: term(), Seconds :: non_neg_integer()) -> string().
 new_cookie_session(Opaque, Seconds) -> new_cookie_session(Opaque, Seconds, undefined).
 
-%% @doc The same, with a process that gets `{yaws_session_end, timeout | normal, Cookie, Opaque}' when the session ends.
+%% @doc Like the function above, with a process that receives `{yaws_session_end, timeout | normal, Cookie, Opaque}' when the session ends.
 -spec new_cookie_session(Opaque :: term(), Seconds :: non_neg_integer() | undefined, Cleanup :: pid() | undefined) -> string().
 new_cookie_session(Opaque, undefined, Cleanup) -> new_cookie_session(Opaque, ?SESSION_S, Cleanup);
 new_cookie_session(Opaque, Seconds, Cleanup) -> yucan_yaws_session:new(Opaque, Seconds, Cleanup).
 
-%% @doc The data of a session.
+%% @doc Returns the data of a session.
 -spec cookieval_to_opaque(string()) -> {ok, Opaque :: term()} | {error, no_session}.
 cookieval_to_opaque(Cookie) -> yucan_yaws_session:find(Cookie).
 
@@ -177,7 +178,7 @@ cookieval_to_opaque(Cookie) -> yucan_yaws_session:find(Cookie).
 -spec replace_cookie_session(string(), Opaque :: term()) -> true | error.
 replace_cookie_session(Cookie, Opaque) -> replace_cookie_session(Cookie, Opaque, undefined).
 
-%% @doc The same with another process for the message about its end.
+%% @doc Like the function above, and sets the process that is notified when the session ends.
 -spec replace_cookie_session(string(), Opaque :: term(), Cleanup :: pid() | undefined) -> true | error.
 replace_cookie_session(Cookie, Opaque, Cleanup) -> yucan_yaws_session:replace(Cookie, Opaque, Cleanup).
 
@@ -195,7 +196,7 @@ htmlize(Text) -> binary_to_list(iolist_to_binary(yucan_error:escape(Text))).
 %% error.
 -spec ehtml_expand(term()) -> iodata().
 ehtml_expand(Byte) when is_integer(Byte), Byte >= 0, Byte =< 255 -> <<Byte>>;
-%% Its low byte alone could be `<', which the module would not have escaped.
+%% Truncated to its low byte, such a character could become `<', which the module would not have escaped.
 ehtml_expand(Character) when is_integer(Character) ->
     error({ehtml_takes_bytes, Character, "encode the text with unicode:characters_to_binary/1"});
 ehtml_expand(Text) when is_binary(Text) -> Text;
@@ -231,19 +232,19 @@ value(Value) when is_float(Value) -> float_to_list(Value);
 %% Modules escape the rest themselves, for example with htmlize/1.
 value(Value) -> binary:replace(iolist_to_binary(Value), <<"\"">>, <<"&quot;">>, [global]).
 
-%% @doc The configuration in force.
+%% @doc Returns the configuration in force.
 -spec getconf() -> {ok, #gconf{}, [[#sconf{}]]}.
 getconf() -> yucan_yaws_options:records().
 
-%% @doc The text for a status.
+%% @doc Returns the text for a status.
 -spec code_to_phrase(integer()) -> string().
 code_to_phrase(Status) -> binary_to_list(yucan_error:reason(Status)).
 
-%% @doc The type of a file according to its name.
+%% @doc Returns the type of a file according to its name.
 -spec mime_type(string()) -> string().
 mime_type(Name) -> binary_to_list(iolist_to_binary(yucan_mime:of_file(unicode:characters_to_binary(Name)))).
 
-%% @doc The URL of the request as the client sees it.
+%% @doc Returns the URL of the request as the client sees it.
 -spec request_url(#arg{}) -> #url{}.
 request_url(#arg{req = #http_request{path = {abs_path, Target}}}) ->
     Req = yucan_yaws_out:request(),
@@ -254,15 +255,15 @@ request_url(#arg{req = #http_request{path = {abs_path, Target}}}) ->
     #url{scheme = atom_to_list(yucan_req:scheme(Req)), host = binary_to_list(yucan_req:host(Req)), port = yucan_req:port(Req),
          path = Path, querypart = Query}.
 
-%% @doc A redirect to a URL.
+%% @doc Returns a redirect to a URL.
 -spec redirect(string()) -> [{redirect, string()}].
 redirect(Url) -> [{redirect, Url}].
 
-%% @doc A result for `out/1' that sets the type of the answer.
+%% @doc Returns a result for `out/1' that sets the type of the answer.
 -spec set_content_type(string()) -> {header, {content_type, string()}}.
 set_content_type(Type) -> {header, {content_type, Type}}.
 
-%% @doc A result for `out/1' that sets the status of the answer.
+%% @doc Returns a result for `out/1' that sets the status of the answer.
 -spec set_status_code(integer()) -> {status, integer()}.
 set_status_code(Status) -> {status, Status}.
 
@@ -281,7 +282,7 @@ sanitize_file_name([]) -> [].
 -spec get_header(#headers{}, yucan_yaws_headers:name()) -> yucan_yaws_headers:value().
 get_header(Headers, Name) -> yucan_yaws_headers:get(Name, Headers).
 
-%% @doc The same with a default.
+%% @doc Like the function above, but returns a default if there is none.
 -spec get_header(#headers{}, yucan_yaws_headers:name(), Default) -> yucan_yaws_headers:value() | Default.
 get_header(Headers, Name, Default) ->
     case get_header(Headers, Name) of
@@ -293,7 +294,7 @@ get_header(Headers, Name, Default) ->
 -spec set_header(#headers{}, {yucan_yaws_headers:name(), yucan_yaws_headers:value()}) -> #headers{}.
 set_header(Headers, {Name, Value}) -> set_header(Headers, Name, Value).
 
-%% @doc The same.
+%% @doc Like the function above, with the name and value as separate arguments.
 -spec set_header(#headers{}, yucan_yaws_headers:name(), yucan_yaws_headers:value()) -> #headers{}.
 set_header(Headers, Name, Value) -> yucan_yaws_headers:set(Name, Value, Headers).
 
@@ -305,7 +306,7 @@ delete_header(Headers, Name) -> set_header(Headers, Name, undefined).
 -spec merge_header(#headers{}, {yucan_yaws_headers:name(), yucan_yaws_headers:value()}) -> #headers{}.
 merge_header(Headers, {Name, Value}) -> merge_header(Headers, Name, Value).
 
-%% @doc The same.
+%% @doc Like the function above, with the name and value as separate arguments.
 -spec merge_header(#headers{}, yucan_yaws_headers:name(), yucan_yaws_headers:value()) -> #headers{}.
 merge_header(Headers, Name, Value) -> yucan_yaws_headers:merge(Name, Value, Headers).
 
@@ -317,11 +318,11 @@ reformat_header(Headers) ->
                                 (Name, Value) -> Line(Name, Value)
                              end).
 
-%% @doc The results of calling the function with the name and the value of each header.
+%% @doc Returns the results of calling the function with the name and the value of each header.
 -spec reformat_header(#headers{}, fun((term(), term()) -> term())) -> [term()].
 reformat_header(Headers, Format) -> yucan_yaws_headers:lines(Format, Headers).
 
-%% @doc The same, where the function gets names and values unchanged, or as `string' or `binary'. In a list the first element counts.
+%% @doc Like the function above, but passes names and values unchanged, or as `string' or `binary'. In a list the first element counts.
 -spec reformat_header(#headers{}, fun((term(), term()) -> term()), string | binary | [string | binary]) -> [term()].
 reformat_header(Headers, Format, [string | _]) -> reformat_header(Headers, Format, string);
 reformat_header(Headers, Format, [binary | _]) -> reformat_header(Headers, Format, binary);
@@ -337,7 +338,7 @@ as(_, Value) -> Value.
 -spec stream_chunk_deliver(pid(), iodata()) -> ok.
 stream_chunk_deliver(Pid, Data) -> yucan_yaws_stream:deliver(Pid, Data).
 
-%% @doc Sends a part of a stream, and returns when the client has taken it.
+%% @doc Sends a part of a stream, and returns when the client has accepted it.
 -spec stream_chunk_deliver_blocking(pid(), iodata()) -> ok | {error, closed | timeout}.
 stream_chunk_deliver_blocking(Pid, Data) -> yucan_yaws_stream:deliver_blocking(Pid, Data).
 
@@ -349,7 +350,7 @@ stream_chunk_end(Pid) -> yucan_yaws_stream:finish(Pid).
 -spec stream_process_deliver({yucan_stream, pid()}, iodata()) -> ok | {error, closed | timeout}.
 stream_process_deliver({yucan_stream, Pid}, Data) -> yucan_yaws_stream:deliver_blocking(Pid, Data).
 
-%% @doc The same, because the server makes the chunks itself.
+%% @doc Like the function above, because the server does the chunking itself.
 -spec stream_process_deliver_chunk({yucan_stream, pid()}, iodata()) -> ok | {error, closed | timeout}.
 stream_process_deliver_chunk(Socket, Data) -> stream_process_deliver(Socket, Data).
 
@@ -371,179 +372,179 @@ websocket_send(Pid, Message) ->
 -spec f(io:format(), [term()]) -> string().
 f(Format, Arguments) -> lists:flatten(io_lib:format(Format, Arguments)).
 
-%% @doc A field of the arg.
+%% @doc Returns a field of the arg.
 -spec arg_clisock(#arg{}) -> {yucan_stream, pid()}.
 arg_clisock(#arg{clisock = Value}) -> Value.
 
-%% @doc A field of the arg.
+%% @doc Returns a field of the arg.
 -spec arg_client_ip_port(#arg{}) -> yucan_req:address().
 arg_client_ip_port(#arg{client_ip_port = Value}) -> Value.
 
-%% @doc A field of the arg.
+%% @doc Returns a field of the arg.
 -spec arg_headers(#arg{}) -> #headers{}.
 arg_headers(#arg{headers = Value}) -> Value.
 
-%% @doc A field of the arg.
+%% @doc Returns a field of the arg.
 -spec arg_req(#arg{}) -> #http_request{}.
 arg_req(#arg{req = Value}) -> Value.
 
-%% @doc A field of the arg.
+%% @doc Returns a field of the arg.
 -spec arg_orig_req(#arg{}) -> #http_request{}.
 arg_orig_req(#arg{orig_req = Value}) -> Value.
 
-%% @doc A field of the arg.
+%% @doc Returns a field of the arg.
 -spec arg_clidata(#arg{}) -> binary() | {partial, binary()}.
 arg_clidata(#arg{clidata = Value}) -> Value.
 
-%% @doc A field of the arg.
+%% @doc Returns a field of the arg.
 -spec arg_server_path(#arg{}) -> string().
 arg_server_path(#arg{server_path = Value}) -> Value.
 
-%% @doc A field of the arg.
+%% @doc Returns a field of the arg.
 -spec arg_querydata(#arg{}) -> string().
 arg_querydata(#arg{querydata = Value}) -> Value.
 
-%% @doc A field of the arg.
+%% @doc Returns a field of the arg.
 -spec arg_appmoddata(#arg{}) -> string() | undefined.
 arg_appmoddata(#arg{appmoddata = Value}) -> Value.
 
-%% @doc A field of the arg.
+%% @doc Returns a field of the arg.
 -spec arg_docroot(#arg{}) -> string() | undefined.
 arg_docroot(#arg{docroot = Value}) -> Value.
 
-%% @doc A field of the arg.
+%% @doc Returns a field of the arg.
 -spec arg_docroot_mount(#arg{}) -> string() | undefined.
 arg_docroot_mount(#arg{docroot_mount = Value}) -> Value.
 
-%% @doc A field of the arg.
+%% @doc Returns a field of the arg.
 -spec arg_fullpath(#arg{}) -> string() | undefined.
 arg_fullpath(#arg{fullpath = Value}) -> Value.
 
-%% @doc A field of the arg.
+%% @doc Returns a field of the arg.
 -spec arg_cont(#arg{}) -> term().
 arg_cont(#arg{cont = Value}) -> Value.
 
-%% @doc A field of the arg.
+%% @doc Returns a field of the arg.
 -spec arg_state(#arg{}) -> term().
 arg_state(#arg{state = Value}) -> Value.
 
-%% @doc A field of the arg.
+%% @doc Returns a field of the arg.
 -spec arg_pid(#arg{}) -> pid().
 arg_pid(#arg{pid = Value}) -> Value.
 
-%% @doc A field of the arg.
+%% @doc Returns a field of the arg.
 -spec arg_opaque(#arg{}) -> term().
 arg_opaque(#arg{opaque = Value}) -> Value.
 
-%% @doc A field of the arg.
+%% @doc Returns a field of the arg.
 -spec arg_appmod_prepath(#arg{}) -> string() | undefined.
 arg_appmod_prepath(#arg{appmod_prepath = Value}) -> Value.
 
-%% @doc A field of the arg.
+%% @doc Returns a field of the arg.
 -spec arg_prepath(#arg{}) -> string() | undefined.
 arg_prepath(#arg{prepath = Value}) -> Value.
 
-%% @doc A field of the arg.
+%% @doc Returns a field of the arg.
 -spec arg_pathinfo(#arg{}) -> string() | undefined.
 arg_pathinfo(#arg{pathinfo = Value}) -> Value.
 
-%% @doc A field of the headers.
+%% @doc Returns a field of the headers.
 -spec headers_connection(#headers{}) -> string() | undefined.
 headers_connection(#headers{connection = Value}) -> Value.
 
-%% @doc A field of the headers.
+%% @doc Returns a field of the headers.
 -spec headers_accept(#headers{}) -> string() | undefined.
 headers_accept(#headers{accept = Value}) -> Value.
 
-%% @doc A field of the headers.
+%% @doc Returns a field of the headers.
 -spec headers_host(#headers{}) -> string() | undefined.
 headers_host(#headers{host = Value}) -> Value.
 
-%% @doc A field of the headers.
+%% @doc Returns a field of the headers.
 -spec headers_if_modified_since(#headers{}) -> string() | undefined.
 headers_if_modified_since(#headers{if_modified_since = Value}) -> Value.
 
-%% @doc A field of the headers.
+%% @doc Returns a field of the headers.
 -spec headers_if_match(#headers{}) -> string() | undefined.
 headers_if_match(#headers{if_match = Value}) -> Value.
 
-%% @doc A field of the headers.
+%% @doc Returns a field of the headers.
 -spec headers_if_none_match(#headers{}) -> string() | undefined.
 headers_if_none_match(#headers{if_none_match = Value}) -> Value.
 
-%% @doc A field of the headers.
+%% @doc Returns a field of the headers.
 -spec headers_if_range(#headers{}) -> string() | undefined.
 headers_if_range(#headers{if_range = Value}) -> Value.
 
-%% @doc A field of the headers.
+%% @doc Returns a field of the headers.
 -spec headers_if_unmodified_since(#headers{}) -> string() | undefined.
 headers_if_unmodified_since(#headers{if_unmodified_since = Value}) -> Value.
 
-%% @doc A field of the headers.
+%% @doc Returns a field of the headers.
 -spec headers_range(#headers{}) -> string() | undefined.
 headers_range(#headers{range = Value}) -> Value.
 
-%% @doc A field of the headers.
+%% @doc Returns a field of the headers.
 -spec headers_referer(#headers{}) -> string() | undefined.
 headers_referer(#headers{referer = Value}) -> Value.
 
-%% @doc A field of the headers.
+%% @doc Returns a field of the headers.
 -spec headers_user_agent(#headers{}) -> string() | undefined.
 headers_user_agent(#headers{user_agent = Value}) -> Value.
 
-%% @doc A field of the headers.
+%% @doc Returns a field of the headers.
 -spec headers_accept_ranges(#headers{}) -> string() | undefined.
 headers_accept_ranges(#headers{accept_ranges = Value}) -> Value.
 
-%% @doc A field of the headers.
+%% @doc Returns a field of the headers.
 -spec headers_cookie(#headers{}) -> [string()].
 headers_cookie(#headers{cookie = Value}) -> Value.
 
-%% @doc A field of the headers.
+%% @doc Returns a field of the headers.
 -spec headers_keep_alive(#headers{}) -> string() | undefined.
 headers_keep_alive(#headers{keep_alive = Value}) -> Value.
 
-%% @doc A field of the headers.
+%% @doc Returns a field of the headers.
 -spec headers_location(#headers{}) -> string() | undefined.
 headers_location(#headers{location = Value}) -> Value.
 
-%% @doc A field of the headers.
+%% @doc Returns a field of the headers.
 -spec headers_content_length(#headers{}) -> string() | undefined.
 headers_content_length(#headers{content_length = Value}) -> Value.
 
-%% @doc A field of the headers.
+%% @doc Returns a field of the headers.
 -spec headers_content_type(#headers{}) -> string() | undefined.
 headers_content_type(#headers{content_type = Value}) -> Value.
 
-%% @doc A field of the headers.
+%% @doc Returns a field of the headers.
 -spec headers_content_encoding(#headers{}) -> string() | undefined.
 headers_content_encoding(#headers{content_encoding = Value}) -> Value.
 
-%% @doc A field of the headers.
+%% @doc Returns a field of the headers.
 -spec headers_authorization(#headers{}) -> {string() | undefined, string() | undefined, string()} | undefined.
 headers_authorization(#headers{authorization = Value}) -> Value.
 
-%% @doc A field of the headers.
+%% @doc Returns a field of the headers.
 -spec headers_transfer_encoding(#headers{}) -> string() | undefined.
 headers_transfer_encoding(#headers{transfer_encoding = Value}) -> Value.
 
-%% @doc A field of the headers.
+%% @doc Returns a field of the headers.
 -spec headers_x_forwarded_for(#headers{}) -> string() | undefined.
 headers_x_forwarded_for(#headers{x_forwarded_for = Value}) -> Value.
 
-%% @doc A field of the headers.
+%% @doc Returns a field of the headers.
 -spec headers_other(#headers{}) -> [tuple()].
 headers_other(#headers{other = Value}) -> Value.
 
-%% @doc A field of the request.
+%% @doc Returns a field of the request.
 -spec http_request_method(#http_request{}) -> atom() | string().
 http_request_method(#http_request{method = Value}) -> Value.
 
-%% @doc A field of the request.
+%% @doc Returns a field of the request.
 -spec http_request_path(#http_request{}) -> {abs_path, string()}.
 http_request_path(#http_request{path = Value}) -> Value.
 
-%% @doc A field of the request.
+%% @doc Returns a field of the request.
 -spec http_request_version(#http_request{}) -> {non_neg_integer(), non_neg_integer()}.
 http_request_version(#http_request{version = Value}) -> Value.
 
@@ -576,7 +577,7 @@ ehtml_test_() ->
                           <<"<a href=\"/?a&b\" id=\"n1\"><i>z</i>uv</a>">>},
                          {[0, 255, {p, [], [127, <<"\x{20ac}"/utf8>>]}], <<0, 255, "<p>", 127, "\x{20ac}</p>"/utf8>>}]].
 
-%% If only its low byte were kept, U+013C would become `<'.
+%% Truncated to its low byte, U+013C would become `<'.
 ehtml_takes_bytes_test_() ->
     [?_assertError({ehtml_takes_bytes, Character, _}, ehtml_expand({p, [], ["a", Character | "script"]}))
      || Character <- [16#13C, 16#20AC, 256, -1]].

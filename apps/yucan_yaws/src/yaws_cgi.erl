@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Functions that run scripts, with the names that modules written for Yaws call. Their results are for out/1 to return.
+%% @doc Functions that run scripts, with the names that modules written for Yaws call. out/1 returns their results.
 -module(yaws_cgi).
 
 -export([call_cgi/2, call_cgi/3, call_cgi/4, call_cgi/5]).
@@ -17,11 +17,11 @@ call_cgi(Arg, Script) -> call_cgi(Arg, undefined, Script, Arg#arg.pathinfo, []).
 -spec call_cgi(#arg{}, Program :: file:filename() | undefined, Script :: file:filename()) -> result().
 call_cgi(Arg, Program, Script) -> call_cgi(Arg, Program, Script, Arg#arg.pathinfo, []).
 
-%% @doc The same with another PATH_INFO.
+%% @doc Like the function above, with a different PATH_INFO.
 -spec call_cgi(#arg{}, Program :: file:filename() | undefined, Script :: file:filename(), PathInfo :: string() | undefined) -> result().
 call_cgi(Arg, Program, Script, PathInfo) -> call_cgi(Arg, Program, Script, PathInfo, []).
 
-%% @doc The same with additional variables, which override the standard ones.
+%% @doc Like the function above, with additional variables, which override the standard ones.
 -spec call_cgi(#arg{}, Program :: file:filename() | undefined, Script :: file:filename(), PathInfo :: string() | undefined,
                [{Name :: string(), Value :: string()}] | undefined) -> result().
 call_cgi(#arg{docroot = Docroot, appmod_prepath = Before} = Arg, Program, Script, PathInfo, Variables) ->

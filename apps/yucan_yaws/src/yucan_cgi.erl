@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Answers a request with a script, which runs as a program (CGI) or in a FastCGI application such as php-fpm. The script gets the variables
-%% of RFC 3875 and those that everybody else expects.
+%% @doc Answers a request with a script, which runs as a program (CGI) or in a FastCGI application such as php-fpm. The script gets the variables of
+%% RFC 3875 and those that are expected in practice.
 %%
-%% `Proxy' never becomes HTTP_PROXY ("httpoxy"). A name with an underscore does not become a variable either, because X_A and X-A would be the
-%% same variable and a proxy in front may have checked only the latter. Values contain no NUL.
+%% `Proxy' never becomes HTTP_PROXY ("httpoxy"). A name with an underscore does not become a variable either, because X_A and X-A would be the same
+%% variable and a proxy in front may have checked only the latter. Values never contain NUL.
 -module(yucan_cgi).
 
 -export([respond/2]).
@@ -26,8 +26,8 @@
                   body_bytes => non_neg_integer(),
                   body => binary() | {partial, binary()}}.
 %% `program' runs the script itself, and `interpreter' runs that program with the script as its argument. `variables' override the standard ones.
-%% `max' is how many scripts may run at once, `keep' whether a connection to a FastCGI application is kept open, `body_bytes' the largest body,
-%% and `body' the part of it that has already been read.
+%% `max' is how many scripts may run at once, `keep' whether a connection to a FastCGI application is kept open, `body_bytes' the size limit of the
+%% body, and `body' the part of it that has already been read.
 
 -define(TIMEOUT_MS, 60000).
 -define(MAX, 64).
@@ -50,7 +50,7 @@ respond(Req, #{run := Run} = Spec) ->
 take(Req, Max, #{body := Before}) -> yucan_spool:take(Req, Max, Before);
 take(Req, Max, _) -> yucan_spool:take(Req, Max).
 
-%% The shell gets a name as a single argument. A name that looks like a command is a mistake in the configuration.
+%% The shell gets a name as a single argument. A name that looks like a command line is a configuration error.
 is_safe({fcgi, _}) -> true;
 is_safe({_, Program}) -> re:run(bytes(Program), "[;|&$`<>()*?!#~\\\\'\"\\n\\r\\0]", [{capture, none}]) =:= nomatch.
 
@@ -101,7 +101,7 @@ opened(Opened, _) -> with_module(yucan_cgi_run, Opened).
 with_module(Module, {ok, Source}) -> {ok, {Module, Source}};
 with_module(_, {error, Reason}) -> {error, Reason}.
 
-%% The bytes of a file name. A string consists of characters, or of bytes as Yaws passes it.
+%% Returns the bytes of a file name. A string consists of characters, or of bytes if it comes from Yaws.
 bytes(Name) when is_binary(Name) -> Name;
 bytes(Name) ->
     try unicode:characters_to_list(list_to_binary(Name)) of
@@ -117,7 +117,7 @@ find(Name) ->
         Path -> Path
     end.
 
-%% A line of the script's text must not look like a line of the log.
+%% Removes control characters and indents further lines, so that a script's output cannot forge log lines.
 printable(Text) -> string:replace(string:trim([C || C <- binary_to_list(Text), C >= $\s orelse C =:= $\n]), "\n", "\n    ", all).
 
 facts(Req, Spec, Body) ->
@@ -232,7 +232,7 @@ address(undefined) -> <<>>;
 address({A, B, C, D}) -> <<(integer_to_binary(A))/binary, ".", (integer_to_binary(B))/binary, ".", (integer_to_binary(C))/binary, ".", (integer_to_binary(D))/binary>>;
 address(Address) -> list_to_binary(inet:ntoa(Address)).
 
-%% A NUL would end the value, and the rest would be lost silently.
+%% A NUL would terminate the value, and the rest would be lost silently.
 text(Text) when is_binary(Text) ->
     case has_nul(Text) of
         false -> Text;

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The head of the answer of a script, php-fpm or a proxied server (RFC 3875, section 6), parsed as it arrives.
+%% @doc The head of an answer from a script, php-fpm or a proxied server (RFC 3875, section 6), parsed as it arrives.
 %%
 %% The head must contain a type, a location or a status. Anything else is garbage, and the client gets a 502 instead. Pure.
 -module(yucan_cgi_head).
@@ -19,7 +19,7 @@
 %% Names are in lower case. Headers that concern a connection are removed, and so is content-length, which is in `length'.
 -type reason() :: too_long | too_many_lines | {line, binary()} | {status, binary()} | {content_length, binary()} | no_type.
 
-%% @doc The state before the first byte.
+%% @doc Returns the state before the first byte.
 -spec new() -> state().
 new() -> <<>>.
 
@@ -38,7 +38,7 @@ feed(Data, Before) ->
         _ -> {error, too_long}
     end.
 
-%% An empty line, with any kind of line end. A head without lines ends at once.
+%% Matches an empty line with any kind of line end. A head may consist of only that line.
 head_end(<<"\r\n", _/binary>>) -> {0, 2};
 head_end(<<"\n", _/binary>>) -> {0, 1};
 head_end(Bytes) -> empty_line(Bytes, 0, none).
@@ -57,7 +57,7 @@ empty_line(<<"\n", Rest/bits>>, At, Before) ->
 empty_line(<<C, Rest/bits>>, At, _) -> empty_line(Rest, At + 1, C);
 empty_line(<<>>, _, _) -> nomatch.
 
-%% @doc Parses a whole head, without the empty line.
+%% @doc Parses a complete head, without the empty line.
 -spec parse(binary()) -> {ok, head()} | {error, reason()}.
 parse(Head) ->
     Lines = [without_cr(Line) || Line <- binary:split(Head, <<"\n">>, [global])],
@@ -103,7 +103,7 @@ field(Line) ->
         _ -> false
     end.
 
-%% Works on bytes, because text that is not UTF-8 is not an error here.
+%% Works on bytes, because text that is not UTF-8 is allowed here.
 without_cr(Line) ->
     case Line =/= <<>> andalso binary:last(Line) of
         $\r -> binary:part(Line, 0, byte_size(Line) - 1);

@@ -1,13 +1,13 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Runs a CGI script, and makes sure that none of its processes survive. It is a source of bytes for {@link yucan_gateway}.
+%% @doc Runs a CGI script, and ensures that none of its processes survive. It is a source of bytes for {@link yucan_gateway}.
 %%
 %% The script gets exactly the given environment, and its body as standard input with an end. The body comes from a file, through a shell,
 %% because a port cannot close only its input side. Its standard error is the server's.
 %%
-%% The runtime makes each program the leader of a process group. When the script ends or is told to end, or its reader ends, the rest of that
-%% group is killed. While its reader is slow, the group is stopped (SIGSTOP), because a port reads everything that arrives. Each script has a
-%% process, which ends with its reader. A shell that was started before the script sends the signals, because later there may be no descriptor
-%% left to start one. It kills the group when its input ends.
+%% The runtime makes each program the leader of a process group. When the script exits or is told to stop, or its reader exits, the rest of that group
+%% is killed. While its reader is slow, the group is stopped (SIGSTOP), because a port reads everything that arrives. Each script has an Erlang
+%% process, which exits together with its reader. A shell that was started before the script sends the signals, because later there may be no
+%% descriptor left to start one. It kills the group at the end of its input.
 -module(yucan_cgi_run).
 -behaviour(gen_server).
 
@@ -15,17 +15,17 @@
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2, terminate/2]).
 -export_type([source/0, script/0]).
 
-%% If more bytes than this are waiting, the group is stopped. It continues when a quarter is left.
+%% If more bytes than this are waiting, the group is stopped. It resumes when only a quarter is left.
 -define(HIGH_BYTES, 1048576).
-%% How often to check whether the script itself has ended while another process holds its output open, because the port only reports when all
-%% have closed it.
+%% How often to check whether the script itself has exited while another process holds its output open, because the port only reports when all have
+%% closed it.
 -define(LOOK_MS, 250).
 -define(CALL_MS, 10000).
 
 -type script() :: #{program := file:filename_all(), arguments := [file:filename_all()], folder := file:filename_all(),
                     variables := [{binary(), binary()}], body := none | {file, file:filename(), pos_integer()}, max => pos_integer()}.
-%% The body's file is deleted when the script has opened it, and at the latest when the script has ended. `max' is how many scripts of this
-%% server may run at once.
+%% The body's file is deleted when the script has opened it, and at the latest when the script has exited. `max' is how many scripts of this server
+%% may run at once.
 -opaque source() :: pid().
 
 -record(state, {port :: port(),
@@ -39,7 +39,7 @@
                 eof = false :: boolean(),
                 reader = none :: none | {gen_server:from(), reference()}}).
 
-%% @doc Starts a script, which ends with the calling process.
+%% @doc Starts a script, which is killed when the calling process exits.
 -spec open(script()) -> {ok, source()} | {error, busy | {start, term()}}.
 open(#{max := Max} = Script) ->
     case running() >= Max of
@@ -47,13 +47,13 @@ open(#{max := Max} = Script) ->
         false -> open(maps:remove(max, Script))
     end;
 open(Script) ->
-    %% Not linked, because a script that cannot start would end the reader, which still has to answer.
+    %% Not linked, because a script that fails to start would take down the reader, which still has to answer.
     case gen_server:start(?MODULE, {self(), Script}, []) of
         {ok, Pid} -> {ok, Pid};
         {error, Reason} -> {error, {start, Reason}}
     end.
 
-%% @doc How many scripts are running in this VM.
+%% @doc Returns how many scripts are running in this VM.
 -spec running() -> non_neg_integer().
 running() -> atomics:get(counter(), 1).
 
@@ -65,7 +65,7 @@ counter() ->
         Counter -> Counter
     end.
 
-%% @doc The next output of the script, or `done' after the last byte.
+%% @doc Returns the next output of the script, or `done' after the last byte.
 -spec read(source(), TimeoutMs :: pos_integer()) ->
           {data, binary(), source()} | {done, source()} | {timeout, source()} | {error, term(), source()}.
 read(Pid, TimeoutMs) ->
@@ -81,7 +81,7 @@ read(Pid, TimeoutMs) ->
         exit:_ -> {error, killed, Pid}
     end.
 
-%% @doc Ends the script, if it is still running, and all processes that it has started.
+%% @doc Kills the script, if it is still running, and all processes that it has started.
 -spec close(source()) -> source().
 close(Pid) ->
     _ = try gen_server:stop(Pid, normal, ?CALL_MS) catch exit:_ -> ok end,
@@ -91,7 +91,7 @@ close(Pid) ->
 -spec init({Reader :: pid(), script()}) -> {ok, #state{}} | {stop, term()}.
 init({Reader, #{program := Program, arguments := Arguments, folder := Folder, variables := Variables, body := Body}}) ->
     _ = erlang:monitor(process, Reader),
-    %% So that terminate/2 also runs when a port fails.
+    %% Traps exits, so that terminate/2 also runs when a port fails.
     _ = process_flag(trap_exit, true),
     _ = process_flag(message_queue_data, off_heap),
     Options = [{args, ["-c", lists:append(shell(Body)), file(Body)] ++ told_by_shell(Variables) ++ ["--", Program | Arguments]},
@@ -104,8 +104,8 @@ init({Reader, #{program := Program, arguments := Arguments, folder := Folder, va
         error:Reason -> {stop, Reason}
     end.
 
-%% Its input is the id of the group, and then names of signals. If the program is not the leader of its group yet, it gets the first signal
-%% itself. Later signals are only for the group, because the program may have ended and its id may belong to another process.
+%% Its input is the id of the group, and then names of signals. If the program is not the leader of its group yet, it gets the first signal itself.
+%% Later signals are only for the group, because the program may have exited and its id may belong to another process.
 signaller() ->
     "exec >/dev/null 2>&1; read group || exit; first=$group; "
     "while read name; do kill -s \"$name\" -- \"-$group\" || [ -z \"$first\" ] || kill -s \"$name\" \"$first\"; first=; done; kill -s KILL -- \"-$group\"".
@@ -125,7 +125,7 @@ told_by_shell(Variables) ->
 
 is_shell_name(Name) -> re:run(Name, "^[A-Za-z_][A-Za-z0-9_]*$", [{capture, none}]) =:= match.
 
-%% What a port turns into these bytes. It takes characters, and encodes them like file names.
+%% Returns the characters that a port converts to these bytes. A port encodes characters like file names.
 characters(Bytes) ->
     case file:native_name_encoding() of
         latin1 -> binary_to_list(Bytes);
@@ -195,7 +195,7 @@ handle_info({timeout, Timer, read}, #state{reader = {_, Timer} = Reader} = State
 handle_info({timeout, _, look}, #state{eof = false} = State) ->
     ok = look(State),
     {noreply, State};
-%% The reader has ended.
+%% The reader has exited.
 handle_info({'DOWN', _, process, _, _}, State) ->
     {stop, normal, State};
 handle_info(_, State) ->
@@ -241,7 +241,7 @@ continue(State) -> State.
 terminate(_, #state{exit = Exit, body = Body} = State) ->
     _ = atomics:sub(counter(), 1, 1),
     ok = yucan_spool:delete(Body),
-    %% After the script has ended, only its group is killed, as the port closes, because its id may belong to another process.
+    %% After the script has exited, only its group is killed, as the port closes, because its id may belong to another process.
     case Exit of
         none -> signal("KILL", State);
         _ -> ok

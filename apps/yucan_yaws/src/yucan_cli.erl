@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The `yucan' command, which bin/yucan starts. It serves a directory or a configuration file until it is told to end.
+%% @doc The `yucan' command, which bin/yucan starts. It serves a directory or the sites in a configuration file until it is told to stop.
 %%
-%% The exit status is 0 if it ended normally, 1 if it cannot serve, and 2 for a usage error. What it serves, and where, goes to standard output
-%% and everything else to standard error.
+%% The exit status is 0 if it exited normally, 1 if it cannot serve, and 2 for a usage error. What it serves, and where, goes to standard output and
+%% everything else to standard error.
 -module(yucan_cli).
 
 -export([main/0]).
@@ -12,9 +12,9 @@
 -define(REFUSED, "refused").
 
 -type words() :: #{watch => [string()], what => string(), _ => _}.
-%% Together with the options that yucan_folder takes.
+%% Used together with the options of yucan_folder.
 
-%% @doc The entry point. The arguments come after `-extra'.
+%% @doc The entry point. The command-line arguments follow `-extra'.
 -spec main() -> ok | no_return().
 main() ->
     %% This happens before any other module is needed, because the directory that is served may contain modules.
@@ -131,7 +131,7 @@ parse([], Words) -> {ok, maps:merge(#{what => "."}, Words)}.
 %% ---- serving
 
 serve(Words) ->
-    %% If the server cannot start, a single line says why.
+    %% If the server cannot start, a single line gives the reason.
     _ = logger:set_module_level(supervisor, none),
     log_to_standard_error(),
     Missing = [Folder || Folder <- maps:get(watch, Words, []), not filelib:is_dir(Folder)],
@@ -171,7 +171,7 @@ refuse(Status, Lines) ->
     end,
     halt(Status).
 
-%% A directory, a configuration file, or any other file.
+%% The argument may name a directory, a configuration file, or any other file.
 options(#{what := What} = Words) ->
     case {filelib:is_dir(What), filelib:is_regular(What) andalso is_configuration(What)} of
         {false, false} ->
@@ -205,7 +205,7 @@ is_configuration(File) ->
             {error, _} -> false
         end.
 
-%% A person at a terminal gets a line for each request. A file gets them on demand.
+%% On a terminal, each request is shown as a line. Output to a file has these lines only on request.
 lines(#{quiet := true}) -> false;
 lines(_) -> element(1, io:columns(standard_error)) =:= ok.
 
@@ -218,7 +218,7 @@ served(#{what := What} = Words) ->
     control(os:getenv("YUCAN_CONTROL"), Words),
     ok.
 
-%% The first address that another device can reach, for a person at a terminal.
+%% On a terminal, the first address that another device can reach.
 scannable(#{quiet := true}, _) -> [];
 scannable(_, #{listen := Addresses, schemes := Schemes}) ->
     Terminal = element(1, io:columns()) =:= ok andalso proplists:get_value(encoding, io:getopts()) =:= unicode,
@@ -294,7 +294,7 @@ ask("--" ++ Word) ->
         Other -> complain("~0tp", [Other]), halt(1)
     end.
 
-%% How long a daemon that was started may take to serve.
+%% How long a new daemon may take until it serves.
 -spec await(integer()) -> no_return().
 await(Deadline) ->
     case yucan_control:ask(os:getenv("YUCAN_CONTROL"), "status") of

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The old name of yucan_yaws_config, for one release.
+%% @doc Deprecated name of yucan_yaws_config, kept for one release.
 -module(yucan_conf).
 
 -export([load/1, read/1]).

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The control socket of a daemon, which `yucan --reload NAME' and similar commands talk to, with a line in each direction. It is in a
+%% @doc The control socket of a daemon, which `yucan --reload NAME' and similar commands talk to, with one line in each direction. It is in a
 %% directory that only the daemon's user can enter, and not on a network.
 -module(yucan_control).
 
@@ -9,7 +9,7 @@
 -define(WAIT_MS, 60000).
 -define(RETRY_MS, 100).
 
-%% @doc Listens in the directory. `Answer' gets each word and returns the reply.
+%% @doc Listens in the directory. `Answer' is called with each command and returns the reply.
 -spec start_link(Folder :: file:filename(), fun((binary()) -> iodata())) -> {ok, pid()} | {error, term()}.
 start_link(Folder, Answer) ->
     proc_lib:start_link(?MODULE, init, [file(Folder), Answer]).
@@ -29,12 +29,12 @@ init(File, Answer) ->
             exit(normal)
     end.
 
-%% Serves one at a time. accept has no timeout, because waiting is all that this process does. If no descriptor is left, callers wait in the
+%% Serves one at a time. accept has no timeout, because waiting is all that this process does. If the descriptors run out, callers wait in the
 %% backlog.
 serve(Listening, Answer) ->
     case gen_tcp:accept(Listening) of
         {ok, Socket} ->
-            %% Runs in a separate process, so that a failure, for example because no descriptor is left, only ends this connection.
+            %% Runs in a separate process, so that a failure, for example for lack of descriptors, only closes this connection.
             {_, Monitor} = spawn_monitor(fun() -> answer(Socket, Answer) end),
             receive {'DOWN', Monitor, process, _, _} -> ok end,
             _ = gen_tcp:close(Socket),

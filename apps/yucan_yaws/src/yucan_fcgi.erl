@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The records of FastCGI 1.0, in both directions. Pure. Any bytes give a record, a request for more bytes, or an error.
+%% @doc Encodes and decodes FastCGI 1.0 records. Pure. Decoding any bytes yields a record, a request for more bytes, or an error.
 %%
 %% A connection carries only one request at a time, whose number is always 1, because php-fpm supports nothing else.
 -module(yucan_fcgi).
@@ -21,7 +21,7 @@
 -define(STDERR, 7).
 -define(RESPONDER, 1).
 -define(KEEP_CONN, 1).
-%% A multiple of 8, as the specification advises.
+%% The content size of a record: a multiple of 8, as the specification recommends.
 -define(MAX_CONTENT, 65528).
 
 -type record_in() :: {stdout | stderr, binary()}
@@ -29,16 +29,16 @@
                    | {other, Type :: byte(), binary()}.
 %% `{stdout, <<>>}' is the end of that stream.
 
-%% @doc The beginning of a request. `Keep' says whether the application keeps the connection open afterwards.
+%% @doc Encodes the record that begins a request. `Keep' says whether the application keeps the connection open afterwards.
 -spec begin_request(Keep :: boolean()) -> iodata().
 begin_request(true) -> record(?BEGIN_REQUEST, <<?RESPONDER:16, ?KEEP_CONN, 0:40>>);
 begin_request(false) -> record(?BEGIN_REQUEST, <<?RESPONDER:16, 0:48>>).
 
-%% @doc All parameters, and the end of their stream.
+%% @doc Encodes all parameters and the end of their stream.
 -spec params([{iodata(), iodata()}]) -> iodata().
 params(Pairs) -> [stream(?PARAMS, encode_pairs(Pairs)), record(?PARAMS, <<>>)].
 
-%% @doc A part of the request's body. An empty part ends it.
+%% @doc Encodes a part of the request's body. An empty part marks the end.
 -spec stdin(binary()) -> iodata().
 stdin(<<>>) -> record(?STDIN, <<>>);
 stdin(Data) -> stream(?STDIN, Data).
@@ -124,7 +124,7 @@ long_values_test_() ->
     [?_assertEqual({ok, [{<<"N">>, Value}]}, decode_pairs(encode_pairs([{"N", Value}])))
      || Size <- [0, 1, 127, 128, 65535, 65536, 200000], Value <- [binary:copy(<<"x">>, Size)]].
 
-%% Streams longer than a record are sent in several.
+%% Streams longer than a record are split into several.
 stdin_test_() ->
     [?_assertEqual(Size, sizes(iolist_to_binary(stdin(binary:copy(<<"y">>, Size)))))
      || Size <- [0, 1, 7, 8, ?MAX_CONTENT - 1, ?MAX_CONTENT, ?MAX_CONTENT + 1, 3 * ?MAX_CONTENT]].

@@ -2,15 +2,15 @@
 %% @doc A request to a FastCGI application, as a source of bytes for {@link yucan_gateway}.
 %%
 %% The process that begins a request is linked to the connection, so both end together. A large body is sent by a separate process, because the
-%% application may answer before it has read everything. If a kept connection ends without an answer, that is not an error for a request that may
-%% be repeated, which then uses a new connection.
+%% application may answer before it has read everything. If a pooled connection closes without an answer, that is not an error for an idempotent
+%% request, which is repeated on a new connection.
 -module(yucan_fcgi_client).
 
 -export([open/5, read/2, close/1]).
 -export_type([source/0]).
 
 -define(SEND_MS, 30000).
-%% At most this many messages of this many bytes wait for a process that does not read. More are allowed before they are used up (see
+%% At most this many messages of this many bytes queue up for a process that does not read. The allowance is renewed before it is used up (see
 %% yucan_conn).
 -define(ARM, 32).
 -define(ARM_MORE, 16).
@@ -23,14 +23,14 @@
                ticket :: yucan_fcgi_pool:ticket() | none,
                buffer = <<>> :: binary(),
                keep = true :: boolean(),
-               %% For a request on a kept connection, until its answer begins.
+               %% Set for a request on a pooled connection until its answer begins.
                again = none :: {Request :: iodata(), yucan_spool:body()} | none,
                sender :: {pid(), reference()} | none,
                log :: fun((binary()) -> any())}).
 -opaque source() :: #fcgi{}.
 
-%% @doc Connects, or takes a kept connection, and sends the request. `Keep' says whether the connection may be a kept one and is kept afterwards.
-%% `Log' gets what the application writes to its standard error.
+%% @doc Connects, or takes a pooled connection, and sends the request. `Keep' says whether the connection may come from the pool and is returned to it
+%% afterwards. `Log' gets what the application writes to its standard error.
 -spec open(yucan_fcgi_pool:address(), Keep :: boolean(), [{binary(), binary()}], yucan_spool:body(), Log :: fun((binary()) -> any())) ->
           {ok, source()} | {error, {connect | send, inet:posix() | closed | timeout}}.
 open(Address, false, Variables, Body, Log) ->
@@ -44,7 +44,7 @@ open(Address, true, Variables, Body, Log) ->
         {kept, Socket, Armed} ->
             case start(Address, Socket, Armed, none, Request, Body, Log) of
                 {ok, Source} -> {ok, Source#fcgi{again = again(Request, Variables, Body)}};
-                %% It was closed between the check and the request.
+                %% The application closed the connection between the check and the request.
                 {error, _} -> connect(Address, yucan_fcgi_pool:wait(Address), Request, Body, Log)
             end;
         {new, Ticket} ->
@@ -142,14 +142,14 @@ read(#fcgi{buffer = Buffer} = Source, TimeoutMs) ->
 receive_more(#fcgi{socket = Socket} = Source, TimeoutMs) ->
     receive
         {tcp, Socket, Data} -> received(Data, Source, TimeoutMs);
-        %% More messages have been allowed since.
+        %% Outdated, because more messages have been allowed since.
         {tcp_passive, Socket} -> receive_more(Source, TimeoutMs);
         {tcp_closed, Socket} -> lost(closed, Source, TimeoutMs);
         {tcp_error, Socket, Reason} -> lost(Reason, Source, TimeoutMs)
     after TimeoutMs -> {timeout, Source}
     end.
 
-%% After its last answer (pm.max_requests), a php-fpm process discards data that still arrives, and ends.
+%% After its last answer (pm.max_requests), a php-fpm process discards data that still arrives, and exits.
 lost(Reason, #fcgi{again = none} = Source, _) -> failed(Reason, Source);
 lost(_, #fcgi{address = Address, again = {Request, Body}, log = Log} = Source, TimeoutMs) ->
     Closed = close(Source),
@@ -188,7 +188,7 @@ finish(#fcgi{address = Address, socket = Socket, armed = Armed, sender = none} =
         Source
     end.
 
-%% @doc Ends the request, whatever its state. The application sees its connection close.
+%% @doc Closes the request, no matter what state it is in. The application sees its connection close.
 -spec close(source()) -> source().
 close(#fcgi{socket = Socket, sender = Sender, ticket = Ticket} = Source) ->
     yucan_fcgi_pool:close(Socket),

@@ -1,15 +1,15 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Keeps connections to FastCGI applications for the next request.
+%% @doc A pool of idle connections to FastCGI applications.
 %%
-%% Kept connections are in a public table, so a request takes one and returns it without asking a process. The process that uses a connection is
-%% linked to its socket, and gets its bytes as messages. The pool's process gets those of a kept connection, so it notices when an application
+%% Idle connections are stored in a public table, so a request can take one and return it without asking a process. The process that uses a connection
+%% is linked to its socket, and gets its bytes as messages. The pool's process receives those of an idle connection, so it notices when an application
 %% closes one.
 %%
-%% php-fpm assigns a process to a connection as long as it is open, so a kept connection blocks another one that waits for a process. For each
-%% request that has had no answer on its new connection for `WAIT_MS', one connection is therefore closed, either when it is returned or while it
-%% is kept. php-fpm decides who gets the process, so closed connections are counted and not assigned: one has served its purpose when any new
-%% connection has its answer, or after `SOON_MS'. Until then connections are kept, so that when there are more requests than processes, this
-%% costs a few new connections and not one for each request. Only while a request waits do returned connections pass through the pool's process.
+%% php-fpm assigns a process to a connection as long as it is open, so an idle connection blocks another one that waits for a process. Therefore, for
+%% each request that has had no answer on its new connection for `WAIT_MS', the pool closes one connection, either an idle one or the next that is
+%% returned. php-fpm decides who gets the process, so closed connections are counted and not assigned: each stops counting when any new connection has
+%% its answer, or after `SOON_MS'. Until then all other connections stay open, so that an excess of requests over processes costs a few new
+%% connections instead of one per request. Only while a request waits do returned connections pass through the pool's process.
 %%
 %% There is a single pool for the VM, because servers may share an application. It is under yucan_yaws_sup. If it crashes, its connections end.
 -module(yucan_fcgi_pool).
@@ -28,7 +28,7 @@
 -type address() :: {inet:hostname() | inet:ip_address(), inet:port_number()} | {local, file:filename_all()}.
 %% The path of a unix socket should be a binary, because keys that contain it are compared for each request.
 -type ticket() :: reference().
-%% Represents a request that waits for its first answer on a new connection.
+%% A ticket identifies a request that waits for its first answer on a new connection.
 
 -record(state, {waiting = #{} :: #{ticket() => {address(), Since :: integer()}},
                 %% When connections were closed for waiting requests, the latest first.
@@ -43,12 +43,12 @@
 -define(TABLE, ?MODULE).
 -define(ROW(Address), {{Address, '_'}, '_', '_', '_'}).
 
-%% @doc Called by yucan_yaws_sup.
+%% @doc Starts the process; called by yucan_yaws_sup.
 -spec start_link() -> {ok, pid()} | {error, term()}.
 start_link() -> gen_server:start_link({local, ?MODULE}, ?MODULE, [], []).
 
-%% @doc A kept connection, which now belongs to the caller, and how many messages may still arrive on it. Or a ticket, in which case the caller
-%% connects and reports when it got an answer. There is no ticket if there is no pool at the moment.
+%% @doc Takes an idle connection, which then belongs to the caller, and returns how many messages may still arrive on it. If there is none, returns a
+%% ticket: the caller opens a connection and reports its first answer. There is no ticket if the pool is not running.
 -spec checkout(address()) -> {kept, gen_tcp:socket(), Armed :: pos_integer()} | {new, ticket() | none}.
 checkout(Address) ->
     _ = [yucan_yaws_app:ensure() || whereis(?MODULE) =:= undefined],
@@ -58,7 +58,7 @@ checkout(Address) ->
     catch _:_ -> {new, none}
     end.
 
-%% @doc A ticket, even if there are kept connections.
+%% @doc Returns a ticket, even if there are idle connections.
 -spec wait(address()) -> ticket() | none.
 wait(Address) ->
     try gen_server:call(?MODULE, {wait, Address, self()}, ?CALL_MS)
@@ -85,7 +85,7 @@ mine(Address, Socket, Armed) ->
     catch error:_ -> take(Address)
     end.
 
-%% For a unix socket the next send finds out.
+%% With a unix socket, only the next send detects this.
 is_open({local, _}, _) -> true;
 is_open(_, Socket) -> not yucan_tcp:is_closed(Socket).
 
@@ -95,7 +95,7 @@ checkin(Address, Socket, Armed) ->
     try
         true = erlang:port_connect(Socket, whereis(?MODULE)),
         back(Address, Socket, Armed),
-        %% This comes last, because a socket that is neither in the table nor linked would be lost if this process were killed.
+        %% Inserted last, because a socket that is neither in the table nor linked would be lost if this process were killed.
         _ = unlink(Socket),
         ok
     catch error:_ -> close(Socket)
@@ -107,7 +107,7 @@ back(Address, Socket, Armed) ->
         _ -> gen_server:cast(?MODULE, {checkin, Address, Socket, Armed})
     end.
 
-%% The first connection makes an idle pool look for old ones again.
+%% The first connection restarts the sweeps of an idle pool.
 keep(Address, Socket, Armed) ->
     case ets:info(?TABLE, size) of
         Size when Size > ?KEEP_MAX -> gen_tcp:close(Socket);
@@ -134,20 +134,20 @@ flush(Socket) ->
 
 now_ms() -> erlang:monotonic_time(millisecond).
 
-%% @doc The request with this ticket has got its first answer, or has failed.
+%% @doc Reports that the request with this ticket has received its first answer or has failed.
 -spec answered(ticket()) -> ok.
 answered(Ticket) -> gen_server:cast(?MODULE, {answered, Ticket}).
 
-%% @doc How many connections are kept for an address.
+%% @doc Returns the number of idle connections to an address.
 -spec idle(address()) -> non_neg_integer().
 idle(Address) -> gen_server:call(?MODULE, {idle, Address}, ?CALL_MS).
 
 %% @private
 -spec init([]) -> {ok, #state{}}.
 init([]) ->
-    %% If a socket ends together with its user, it is also linked to this process.
+    %% Traps exits, because a socket that closes together with its user may also be linked to this process.
     true = is_boolean(process_flag(trap_exit, true)),
-    %% Each request reads its size.
+    %% Centralized counters, because each request reads the size of the table.
     ?TABLE = ets:new(?TABLE, [named_table, public, ordered_set, {write_concurrency, true}, {decentralized_counters, false}]),
     {ok, counted(#state{})}.
 
@@ -212,7 +212,7 @@ handle_info({'DOWN', Ticket, process, _, _}, State) ->
 handle_info(let_in, #state{waiting = Waiting} = State) ->
     Next = lists:foldl(fun let_in/2, State#state{lets_in = false}, lists:usort([Address || {Address, _} <- maps:values(Waiting)])),
     {noreply, let_in_later(Next)};
-%% Nothing may arrive on an idle connection.
+%% Data on an idle connection is a protocol violation, so the connection is closed.
 handle_info({tcp, Socket, _}, State) ->
     ok = gen_tcp:close(Socket),
     {noreply, State};
@@ -226,7 +226,7 @@ handle_info(sweep, State) ->
 handle_info(_, State) ->
     {noreply, State}.
 
-%% Closes those kept connections that have not been used for longest.
+%% Closes the least recently used idle connections.
 let_in(Address, State) ->
     lists:foldl(fun({Key, _, _, _}, Before) ->
         Now = now_ms(),
@@ -236,7 +236,7 @@ let_in(Address, State) ->
         end
     end, State, ets:match_object(?TABLE, ?ROW(Address))).
 
-%% A request may have taken it meanwhile.
+%% A request may have taken the connection meanwhile.
 drop(Key) ->
     case ets:take(?TABLE, Key) of
         [{_, Socket, _, _}] -> ok =:= gen_tcp:close(Socket);

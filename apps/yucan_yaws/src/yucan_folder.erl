@@ -1,7 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc What `yucan FOLDER' serves. Turns the arguments of the command into options of a server. It is also the handler for a directory or a
-%% file, which adds the features of the command line to {@link yucan_file}: headers, a password, a page for the paths of an application, uploads
-%% that need a token.
+%% @doc Implements `yucan FOLDER'. Turns the command-line arguments into server options. It is also the handler for a directory or a file, which adds
+%% the features of the command line to {@link yucan_file}: headers, a password, a page for the paths of an application, uploads that need a token.
 -module(yucan_folder).
 -behaviour(yucan_handler).
 
@@ -23,7 +22,7 @@
 -define(LOOK_MS, 500).
 -define(MOST_LOOKED, 10000).
 
-%% @doc The options of the server, or a line that says what is wrong.
+%% @doc Returns the options of the server, or a line that says what is wrong.
 -spec options(wishes()) -> {ok, yucan_config:options()} | {error, [unicode:chardata()]}.
 options(#{what := What} = Wishes) ->
     try
@@ -47,7 +46,7 @@ log(#{log := File}) -> File;
 log(#{lines := true}) -> {function, fun ?MODULE:line/1};
 log(_) -> none.
 
-%% @doc Shows a request as a line on the terminal. The client's text is printable, because other requests were refused.
+%% @doc Shows a request as a line on the terminal. The client's text is printable, because other requests were rejected.
 -spec line(yucan_log:entry()) -> ok.
 line(#{time := Began, peer := Peer, method := Method, target := Target, status := Status, bytes := Bytes, us := Us}) ->
     {_, {H, M, S}} = calendar:system_time_to_local_time(Began div 1000000, second),
@@ -56,7 +55,7 @@ line(#{time := Began, peer := Peer, method := Method, target := Target, status :
 
 %% ---- secrets and certificates
 
-%% The lines NAME:PASSWORD of a file that nobody else can read.
+%% Reads NAME:PASSWORD lines from a file, which other users must not be able to read.
 users(#{auth := File}) ->
     case {file:read_file_info(File, [raw]), file:read_file(File)} of
         {{ok, #file_info{mode = Mode}}, {ok, Text}} ->
@@ -128,7 +127,7 @@ answer(Req, #{cors := Cors, files := #{headers := Wanted}} = State) ->
     Any = [{<<"access-control-allow-origin">>, <<"*">>} || Cors, not lists:keymember(<<"access-control-allow-origin">>, 1, Wanted)],
     with_headers(Any ++ Wanted, Response).
 
-%% The answers for files and listings already have them.
+%% Answers for files and listings already have these headers.
 with_headers(Wanted, {Status, Headers, Body}) -> {Status, Headers ++ [Header || {Name, _} = Header <- Wanted, not lists:keymember(Name, 1, Headers)], Body};
 with_headers(_, Other) -> Other.
 
@@ -144,7 +143,7 @@ is_known(Req, #{users := Users} = State) ->
             end
     end.
 
-%% Pages get a script that waits for an event. They are sent whole and uncompressed, because ranges, compressed forms and a browser's cached copy
+%% Pages get a script that waits for an event. They are sent complete and uncompressed, because ranges, compressed forms and a browser's cached copy
 %% would not contain the script.
 live(Req, #{live := none} = State) -> page(Req, State);
 live(Req, State) ->
@@ -174,7 +173,7 @@ with_script({200, Headers, Body}) ->
     {200, [Header || {Name, _} = Header <- Headers, not lists:member(Name, [<<"accept-ranges">>, <<"etag">>, <<"last-modified">>])], [Text, script(<<>>)]};
 with_script(Response) -> Response.
 
-%% When the last check began, in ms, and what it saw. All open pages share it.
+%% The start time of the last check, in ms, and its result. All open pages share it.
 looks() ->
     Looks = atomics:new(2, [{signed, true}]),
     ok = atomics:put(Looks, 1, erlang:monotonic_time(millisecond) - ?LOOK_MS),
@@ -194,7 +193,7 @@ changes(Req, #{files := #{root := Root}, hidden := Hidden, live := Looks} = Stat
                                    (_, Seen) -> {ok, Seen}
                                 end, none).
 
-%% The result of another page's recent check is good enough.
+%% Uses the result of another page's recent check.
 looked(Served, Hidden, Looks) ->
     Now = erlang:monotonic_time(millisecond),
     Last = atomics:get(Looks, 1),
@@ -238,7 +237,7 @@ page(Req, #{file := Name, files := #{root := Root} = Files}) ->
 page(Req, #{files := Files, spa := true}) ->
     case yucan_file:handle(Req, Files) of
         {Status, _, _} = Missing when Status =:= 404; Status =:= 403 ->
-            %% A path of the application, not a missing file.
+            %% The path belongs to the single-page application and is not a missing file.
             case filename:extension(yucan_req:path(Req)) =:= <<>> andalso yucan_file:handle(yucan_req:with_path(<<"/index.html">>, none, Req), Files) of
                 {200, _, _} = Application -> Application;
                 {304, _, _} = Same -> Same;

@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Turns a source of bytes, such as a script or a FastCGI application, into a response.
 %%
-%% It reads the head before it answers, so a script that hangs, dies or writes garbage leads to a 504 or 502. The body is then sent to the client
-%% as it arrives, no faster than the client reads. When the client goes, the source is closed.
+%% It reads the head before it answers, so a script that hangs, dies or writes garbage leads to a 504 or 502. The body is then sent to the client as
+%% it arrives, no faster than the client reads. When the client disconnects, the source is closed.
 -module(yucan_gateway).
 
 -export([connect/3, respond/3, reason/1]).
@@ -11,10 +11,10 @@
 -define(CONNECT_MS, 5000).
 %% How often to check whether the client is still there.
 -define(LOOK_MS, 1000).
-%% A program that a signal ended has the status 128 plus the signal's number, and its answer is incomplete. Any other status says nothing about
-%% the answer. Scripts whose last command fails have one, and so has PHP after an error that its page shows.
+%% A program that was killed by a signal has the status 128 plus the signal's number, and its answer is incomplete. Any other status says nothing
+%% about the answer. Scripts whose last command fails have one, and so has PHP after an error that its page shows.
 -define(IS_OWN_END(Status), (Status =< 128 orelse Status > 192)).
-%% If an answer is complete by then, it is sent as a whole, with its length.
+%% If an answer is complete within this time, it is sent in one piece, with its length.
 -define(GATHER_MS, 1).
 -define(GATHER_BYTES, 65536).
 
@@ -68,7 +68,7 @@ bad_gateway(Status, Reason, #{name := Name}) ->
     yucan_events:warning("~ts: ~ts", [Name, reason(Reason)]),
     yucan_error:page(Status).
 
-%% @doc What went wrong at a source, as the end of a sentence for the log.
+%% @doc Describes a source's failure, as the end of a sentence for the log.
 -spec reason(term()) -> unicode:chardata().
 reason(timeout) -> "no answer in time; it was ended";
 reason(no_head) -> "it ended without a header";
@@ -99,7 +99,7 @@ reason(killed) -> "the process that runs it ended";
 reason(Posix) when is_atom(Posix) -> ["it failed: ", inet:format_error(Posix)];
 reason(Other) -> io_lib:format("it failed: ~0tp", [Other]).
 
-%% Waits for data, in intervals after which it checks whether the client has gone.
+%% Waits for data. After each interval it checks whether the client has disconnected.
 wait(Req, {Module, State}, Deadline) ->
     Left = Deadline - now_ms(),
     case Module:read(State, max(1, min(Left, ?LOOK_MS))) of
@@ -144,7 +144,7 @@ gather(Req, {Module, State} = Source, Status, Headers, Parts, Size, Options) whe
 gather(Req, Source, Status, Headers, Parts, _, Options) ->
     streamed(Req, Source, Status, Headers, Parts, Options).
 
-%% A script that fails at its very end has still sent its whole answer.
+%% A script that fails at its very end has still sent its complete answer.
 late(_, Status, Headers, Parts, {exit, Exit} = Reason, Options) when ?IS_OWN_END(Exit) ->
     _ = bad_gateway(502, Reason, Options),
     {Status, Headers, lists:reverse(Parts)};
@@ -168,7 +168,7 @@ next(Req, Source, Left, Write, Options) ->
         {data, Data, Next} -> stream(Req, Next, Data, Left, Write, Options);
         {done, _} -> ok;
         {error, client_gone} -> ok;
-        %% The answer is complete, so the client need not know.
+        %% The answer is complete, so the failure does not concern the client.
         {error, {exit, Exit} = Reason} when ?IS_OWN_END(Exit) ->
             _ = bad_gateway(502, Reason, Options),
             ok;

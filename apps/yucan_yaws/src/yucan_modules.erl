@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The old name of yucan_yaws_loader, for one release.
+%% @doc Deprecated name of yucan_yaws_loader, kept for one release.
 -module(yucan_modules).
 
 -export([own/1]).

@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Passwords in `user = NAME:PASSWORD' lines, either in plain text or as `{pbkdf2}SALT$HASH'.
 %%
-%% A comparison takes the same time wherever the first difference is.
+%% Comparisons take constant time.
 -module(yucan_password).
 
 -export([is_valid_hash/1, expected/0, check/2, hash/2]).
@@ -10,7 +10,7 @@
 -include_lib("eunit/include/eunit.hrl").
 -endif.
 
-%% The number of rounds that each guess costs. A check takes about 10 ms.
+%% The number of rounds, which is the cost of each guess. A check takes about 10 ms.
 -define(ROUNDS, 10000).
 
 %% @doc Whether this is a plain password, or a hash of a known kind.
@@ -18,7 +18,7 @@
 is_valid_hash("{" ++ _ = Stored) -> parts(Stored) =/= error;
 is_valid_hash(_) -> true.
 
-%% @doc The text for a user whose hash is not of a known kind.
+%% @doc Returns the error message for a hash of an unknown kind.
 -spec expected() -> string().
 expected() -> "{pbkdf2}SALT$HASH, both in base64, of 10000 rounds of SHA-256".
 
@@ -31,7 +31,7 @@ check(Password, Stored) ->
         error -> same(crypto:hash(sha256, Password), crypto:hash(sha256, unicode:characters_to_binary(Stored)))
     end.
 
-%% @doc A password in the form for a configuration.
+%% @doc Hashes a password, in the form for a configuration.
 -spec hash(Password :: binary(), Salt :: binary()) -> string().
 hash(Password, Salt) ->
     lists:flatten(["{pbkdf2}", base64:encode_to_string(Salt), "$", base64:encode_to_string(derive(Password, Salt))]).

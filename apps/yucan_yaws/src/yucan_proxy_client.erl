@@ -41,12 +41,12 @@ address(Host) -> Host.
 small({memory, Data}) -> Data;
 small(_) -> <<>>.
 
-%% The server may answer before it has read everything.
+%% The server may answer before it has read the entire body.
 sender(Socket, {file, _, _} = Body) ->
     spawn_monitor(fun() -> yucan_spool:send(fun(Data) -> gen_tcp:send(Socket, Data) end, Body) end);
 sender(_, _) -> none.
 
-%% @doc The next bytes.
+%% @doc Returns the next bytes of the answer.
 -spec read(source(), TimeoutMs :: pos_integer()) ->
           {data, binary(), source()} | {done, source()} | {timeout, source()} | {error, term(), source()}.
 read(#proxy{mode = none} = Source, _) -> {done, close(Source)};
@@ -71,7 +71,7 @@ read(#proxy{mode = {left, Left}, buffer = Buffer} = Source, _) ->
 read(#proxy{mode = until_close, buffer = Buffer} = Source, _) ->
     {data, Buffer, Source#proxy{buffer = <<>>}}.
 
-%% An interim answer is not for the client.
+%% Interim answers are not forwarded to the client.
 head(<<"HTTP/1.", _, " 1", _, _, _/binary>>, Rest, Source, TimeoutMs) ->
     read(Source#proxy{buffer = Rest}, TimeoutMs);
 head(<<"HTTP/1.", _, " ", Status:3/binary, _/binary>> = Head, Rest, #proxy{method = Method} = Source, _) ->
@@ -109,7 +109,7 @@ more(#proxy{socket = Socket, buffer = Buffer, mode = Mode} = Source, TimeoutMs) 
         {error, Reason} -> {error, Reason, close(Source)}
     end.
 
-%% @doc Ends the request, whatever its state.
+%% @doc Closes the connection, no matter what state the request is in.
 -spec close(source()) -> source().
 close(#proxy{socket = Socket, sender = Sender} = Source) ->
     ok = gen_tcp:close(Socket),

@@ -9,7 +9,7 @@
 -include_lib("eunit/include/eunit.hrl").
 -endif.
 
-%% The number of codewords for data and for error correction, by version.
+%% For each version, the number of data codewords and of error-correction codewords.
 -define(SIZES, [{1, 19, 7}, {2, 34, 10}, {3, 55, 15}, {4, 80, 20}, {5, 108, 26}]).
 
 %% @doc The rows of the code, where 1 is dark. A text of more than 106 bytes is too long.
@@ -82,7 +82,7 @@ fixed(Version, Size) ->
 finder(Distance) when Distance =:= 2; Distance =:= 4 -> 0;
 finder(_) -> 1.
 
-%% Level L and mask 0, with their own error correction, twice.
+%% The format information (level L, mask 0) with its own error correction, written twice.
 format(Size) ->
     Bits = format_bits(1 bsl 3),
     Place = fun(Places) -> [{At, (Bits bsr Bit) band 1} || {Bit, At} <- Places] end,
@@ -100,7 +100,7 @@ places(Size, Fixed) ->
                       Row <- [case (Right + 1) band 2 of 0 -> Size - 1 - Step; _ -> Step end], not is_map_key({Row, Column}, Fixed)].
 
 filled(<<Bit:1, Bits/bits>>, [{Row, Column} | Places], All) -> filled(Bits, Places, All#{{Row, Column} => Bit bxor ((Row + Column + 1) rem 2)});
-%% The remaining positions.
+%% The modules left over after the last bit hold only the mask.
 filled(<<>>, [{Row, Column} | Places], All) -> filled(<<>>, Places, All#{{Row, Column} => (Row + Column + 1) rem 2});
 filled(<<>>, [], All) -> All.
 
@@ -117,7 +117,7 @@ sizes_test_() ->
     [?_assertEqual({Bytes, Size}, {Bytes, length(element(2, modules(binary:copy(<<"a">>, Bytes))))}) || {Bytes, Size} <- [{1, 21}, {17, 21}, {18, 25}, {32, 25}, {33, 29}, {53, 29}, {54, 33}, {78, 33}, {79, 37}, {106, 37}]]
         ++ [?_assertEqual(too_long, modules(binary:copy(<<"a">>, 107))), ?_assertEqual([], terminal(binary:copy(<<"a">>, 107)))].
 
-% Two rows of the code on each line, with a margin.
+% Each line shows two rows of the code. There is a margin around them.
 terminal_test() ->
     Lines = string:lexemes(unicode:characters_to_list(terminal(<<"a">>)), "\n"),
     ?assertEqual([13], lists:usort([length(Lines)])),

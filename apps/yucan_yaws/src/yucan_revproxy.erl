@@ -14,7 +14,7 @@
 -spec respond(yucan_req:req(), yucan_yaws_config_value:revproxy(), Own :: iodata(), Max :: pos_integer()) -> yucan_handler:response().
 respond(Req, #{url := Url} = Proxy, Own, Max) ->
     case yucan_spool:take(Req, Max) of
-        %% By then the process that sends the file has opened it, or will fail, as it should.
+        %% Deleting is safe: by then the process that sends the file has opened it, or will fail, as it should.
         {ok, Body} -> try ask(Req, Proxy, Own, Body) after yucan_spool:delete(Body) end;
         {error, {spool, Reason}} -> failed({spool, Reason}, Url);
         {error, Reason} -> yucan_req:body_error(Reason)
@@ -84,18 +84,18 @@ address({Address, _}) ->
         Text -> Text
     end.
 
-%% A client must not speak for a proxy. Many servers treat X_A and X-A as the same variable, so names with an underscore are removed, as for
-%% scripts (yucan_cgi).
+%% A client must not be able to impersonate a proxy. Many servers treat X_A and X-A as the same variable, so names with an underscore are removed, as
+%% for scripts (yucan_cgi).
 is_passed(<<"x-forwarded-", _/binary>>) -> false;
 is_passed(Name) ->
     not lists:member(Name, [<<"host">>, <<"content-length">>, <<"expect">>, <<"forwarded">>, <<"x-real-ip">>, <<"proxy">>])
         andalso binary:match(Name, <<"_">>) =:= nomatch.
 
-%% A location on the other server becomes one below the prefix here.
+%% Maps a location on the other server to one below the prefix here.
 back({<<"location">>, Location}, Prefix, #{path := Base} = Url, Own) ->
     Path = string:trim(Base, trailing, "/"),
     Below = case Location of
-        %% It is on another host (RFC 3986, 4.2).
+        %% A network-path reference, which names another host (RFC 3986, 4.2).
         <<"//", _/binary>> -> none;
         <<"/", _/binary>> -> behind(Path, Location, Location);
         _ -> behind([yucan_yaws_config_value:origin(Url), Path], Location, none)

@@ -2,9 +2,8 @@
 %% @doc This server as a backend of simple_bridge, the layer through which Nitrogen uses web servers. simple_bridge finds the callbacks, which
 %% work on our requests, by this module's name. {@link yucan_simple_bridge_anchor} calls the handler.
 %%
-%% Files are sent with sendfile, whatever their size. The body of a form is read as a whole, at most `body_bytes' (yucan_config). A multipart
-%% form is read part by part with recv_from_socket/3, so an upload can be larger than memory. All of this works only in the process of the
-%% request.
+%% Files are sent with sendfile, whatever their size. The body of a form is read in one piece, at most `body_bytes' (yucan_config). A multipart form
+%% is read part by part with recv_from_socket/3, so an upload can be larger than memory. All of this works only in the process of the request.
 -module(yucan_simple_bridge).
 
 -export([init/1, protocol/1, request_method/1, uri/1, path/1, host/1, headers/1, native_header_type/0, cookies/1, query_params/1,
@@ -26,7 +25,7 @@
                    MaxAgeSeconds :: integer() | undefined, Secure :: boolean(), HttpOnly :: boolean(), SameSite :: atom() | iodata()}.
 -type response() :: {response, Status :: 200..999, [header()], [cookie()], {data, iodata()} | {file, Path :: iodata()}}.
 
-%% @doc A request from the native interface, or the `#arg{}' of an appmod.
+%% @doc Returns a request from the native interface, or the `#arg{}' of an appmod.
 -spec init(yucan_req:req() | #arg{}) -> request().
 init(#arg{clidata = Read}) ->
     First = case Read of
@@ -42,7 +41,7 @@ begun(Req, First) ->
     _ = erase(?MODULE),
     #request{req = Req, first = First, root = yucan_req:assigned(?MODULE, Req, application:get_env(simple_bridge, document_root, "./priv/static"))}.
 
-%% @doc The same request with another directory for `{file, Path}' than the document_root of the application simple_bridge.
+%% @doc Returns the request with a directory for `{file, Path}' other than the document_root of the application simple_bridge.
 -spec rooted(file:filename_all(), yucan_req:req()) -> yucan_req:req().
 rooted(Root, Req) -> yucan_req:assign(?MODULE, Root, Req).
 
@@ -94,7 +93,7 @@ post_params(#request{req = Req} = Request) ->
         _ -> []
     end.
 
-%% @private The whole body. For a multipart form only what has been read so far, because recv_from_socket/3 reads the rest.
+%% @private The entire body. For a multipart form, only the part that has been read so far, because recv_from_socket/3 reads the rest.
 -spec request_body(request()) -> binary().
 request_body(#request{req = Req, first = First}) ->
     case yucan_req:header(<<"content-type">>, Req, <<>>) of
@@ -128,7 +127,7 @@ protocol_version(#request{req = Req}) -> yucan_req:version(Req).
 -spec socket(request()) -> gen_tcp:socket() | ssl:sslsocket().
 socket(#request{req = Req}) -> element(2, yucan_req:socket(Req)).
 
-%% @private This many bytes of the body, or fewer at its end. With zero, the bytes that have arrived.
+%% @private Reads this many bytes of the body, or fewer at its end. With zero, returns the bytes that have arrived.
 -spec recv_from_socket(non_neg_integer(), TimeoutMs :: pos_integer(), request()) -> binary().
 recv_from_socket(Length, Timeout, #request{req = Req}) ->
     Read = case Length of
@@ -150,7 +149,7 @@ build_response(Request, {response, Status, Headers, Cookies, Data}) ->
         Body -> {Status, yucan_yaws_out:typed(<<"text/html">>, Lines), Body}
     end.
 
-%% Atoms are written as they are common in Erlang: content_type.
+%% Atoms are converted to Erlang's usual form: content_type.
 name(Name) when is_atom(Name) -> binary:replace(atom_to_binary(Name), <<"_">>, <<"-">>, [global]);
 name(Name) -> yucan_header:lower(iolist_to_binary(Name)).
 
@@ -167,7 +166,7 @@ text(Text) when is_atom(Text) -> atom_to_list(Text);
 text(Text) when is_integer(Text) -> integer_to_list(Text);
 text(Text) -> unicode:characters_to_list(Text).
 
-%% yucan_file handles conditions, ranges and files that must not be shown.
+%% Uses yucan_file, which handles conditional requests, ranges and files that must not be shown.
 file(Path, Status, Lines, #request{req = Req, root = Root}) ->
     Asked = yucan_req:with_path(iolist_to_binary(["/", string:trim(yucan_path:escape(Path), leading, "/")]), none, readable(Req)),
     case yucan_file:respond(Asked, unicode:characters_to_binary(Root), #{headers => Lines}) of
@@ -177,7 +176,7 @@ file(Path, Status, Lines, #request{req = Req, root = Root}) ->
         Response -> Response
     end.
 
-%% The handler has decided that a file is the answer, even to a form.
+%% The handler has chosen to answer with a file, even if the request was a form.
 readable(Req) ->
     case yucan_req:method(Req) of
         <<"HEAD">> -> Req;

@@ -6,9 +6,9 @@
 %%
 %% appmods = </, yucan_simple_bridge_anchor exclude_paths static>        # and in <opaque>: handler = my_handler
 %% '''
-%% The handler's `run(Bridge)' answers a request; `ws_init/1', `ws_message/3', `ws_info/3' and `ws_terminate/3' serve a WebSocket. `Bridge' comes
-%% from `simple_bridge:make(yucan, Request)', which is the user's dependency and not this application's. The option `bridge' names another module
-%% with that function.
+%% The handler's `run(Bridge)' answers a request; `ws_init/1', `ws_message/3', `ws_info/3' and `ws_terminate/3' serve a WebSocket. `Bridge' comes from
+%% `simple_bridge:make(yucan, Request)', which must be a dependency of the user's application, because it is not one of this application. The option
+%% `bridge' names another module with that function.
 -module(yucan_simple_bridge_anchor).
 -behaviour(yucan_handler).
 -behaviour(yucan_ws).

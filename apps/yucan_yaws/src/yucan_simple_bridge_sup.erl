@@ -6,8 +6,8 @@
 %% ```
 %% {simple_bridge, [{backend, yucan}, {port, 8443}, {yucan, #{tls => #{certfile => "a.pem", keyfile => "a.key"}, limits => #{body_bytes => 50000000}}}]}
 %% '''
-%% A WebSocket message may have as many bytes as a body that is read as a whole. Other backends have no limit, and an application whose message
-%% is refused would connect and send it again for ever.
+%% A WebSocket message may have as many bytes as a body that is read as a whole. Other backends have no limit, and an application whose message is
+%% rejected would connect and send it again for ever.
 -module(yucan_simple_bridge_sup).
 -behaviour(supervisor).
 
@@ -40,5 +40,5 @@ limits(#{ws_message_bytes := _} = Limits) -> Limits;
 limits(Limits) when is_map(Limits) ->
     #{body_bytes := Default} = yucan_config:default_limits(),
     Limits#{ws_message_bytes => maps:get(body_bytes, Limits, Default)};
-%% The server reports what is wrong with it.
+%% The server itself reports what is wrong with these options.
 limits(Other) -> Other.

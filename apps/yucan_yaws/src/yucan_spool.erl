@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The body of a request, read as a whole before a gateway begins, into memory if it is small and otherwise into a file.
+%% @doc The body of a request, which is read completely before a gateway begins, into memory if it is small and otherwise into a file.
 %%
 %% A script must know the length of its body and reads it at its own pace, and a slow client should not occupy a script. The process that takes a
 %% body deletes it, or yucan_unfinished does if that process is killed. The files are in a directory of this VM in TMPDIR that only its user can
@@ -23,7 +23,7 @@ take(Req, Max) ->
         true -> in_memory(Req, <<>>, Max)
     end.
 
-%% @doc The same, if a part has already been read.
+%% @doc Like the function above, for a body of which a part has already been read.
 -spec take(yucan_req:req(), Max :: non_neg_integer(), Before :: binary() | {partial, binary()}) -> {ok, body()} | {error, reason()}.
 take(_, Max, Whole) when is_binary(Whole), byte_size(Whole) > Max -> {error, too_large};
 take(Req, _, Whole) when is_binary(Whole) ->
@@ -89,7 +89,7 @@ create(none) ->
     end;
 create(Folder) ->
     case open(Folder) of
-        %% Something has removed the directory.
+        %% The directory has been removed meanwhile.
         {error, enoent} -> create(none);
         Result -> Result
     end.
@@ -101,7 +101,7 @@ open(Folder) ->
         {error, Reason} -> {error, Reason}
     end.
 
-%% @doc Removes the directory when the application ends.
+%% @doc Removes the directory when the application stops.
 -spec leave() -> ok.
 leave() ->
     case persistent_term:get(?MODULE, none) of
@@ -112,13 +112,13 @@ leave() ->
             ok
     end.
 
-%% @doc The size in bytes, or `none' if there is no body.
+%% @doc Returns the size in bytes, or `none' if there is no body.
 -spec size(body()) -> non_neg_integer() | none.
 size(none) -> none;
 size({memory, Data}) -> byte_size(Data);
 size({file, _, Size}) -> Size.
 
-%% @doc The same body as a file, for callers that need a file name.
+%% @doc Returns the body as a file, for callers that need a file name.
 -spec on_disk(body()) -> {ok, none | {file, file:filename(), pos_integer()}} | {error, {spool, term()}}.
 on_disk({memory, <<>>}) -> {ok, none};
 on_disk({memory, Data}) ->

@@ -1,21 +1,22 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Files that nobody needs once the process that writes them has ended: bodies of requests, and incomplete uploads.
+%% @doc Files that are useless once the process that writes them has exited: bodies of requests, and incomplete uploads.
 %%
 %% The process of a request is killed when its HTTP/2 client gives up or when its server stops, so it cannot be relied on to delete its file. A
-%% process under yucan_yaws_sup monitors the owners and deletes the files that they leave. It is told about a file before the file is created.
+%% process under yucan_yaws_sup monitors the owners and deletes the files that they leave behind. It is notified of each file before the file is
+%% created.
 -module(yucan_unfinished).
 -behaviour(gen_server).
 
 -export([start_link/0, create/1, finish/2, finish_new/2, delete/1]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2, terminate/2]).
 
-%% An owner may be killed during the call that creates its file, which then appears later.
+%% How long to wait before trying to delete a file again: an owner may be killed during the call that creates its file, which then appears later.
 -define(AGAIN_MS, 1000).
 
 -type reason() :: file:posix() | badarg | system_limit.
 -type owners() :: #{file:name_all() => Monitor :: reference()}.
 
-%% @doc Called by yucan_yaws_sup.
+%% @doc Starts the process; called by yucan_yaws_sup.
 -spec start_link() -> {ok, pid()} | {error, term()}.
 start_link() -> gen_server:start_link({local, ?MODULE}, ?MODULE, [], []).
 
@@ -33,7 +34,7 @@ create(Name) ->
 
 forget(Name) -> gen_server:cast(?MODULE, {forget, Name}).
 
-%% @doc The file is complete, and gets its own name. If that fails, it is deleted.
+%% @doc Gives a completed file its final name, or deletes it if that fails.
 -spec finish(file:name_all(), Target :: file:name_all()) -> ok | {error, reason()}.
 finish(Name, Target) ->
     case file:rename(Name, Target) of
@@ -43,13 +44,13 @@ finish(Name, Target) ->
             {error, Reason}
     end.
 
-%% @doc The same, but a file that already has the name is kept: `eexist'.
+%% @doc Like the function above, but returns `eexist' instead of replacing an existing file.
 -spec finish_new(file:name_all(), Target :: file:name_all()) -> ok | {error, reason()}.
 finish_new(Name, Target) ->
     case file:make_link(Name, Target) of
         ok -> delete(Name);
         {error, eexist} -> ok = delete(Name), {error, eexist};
-        %% A file system without hard links.
+        %% The file system does not support hard links.
         {error, _} -> finish(Name, Target)
     end.
 
@@ -62,7 +63,7 @@ delete(Name) ->
 %% @private
 -spec init([]) -> {ok, owners()}.
 init([]) ->
-    %% So that terminate/2 runs.
+    %% Traps exits, so that terminate/2 runs.
     _ = process_flag(trap_exit, true),
     {ok, #{}}.
 

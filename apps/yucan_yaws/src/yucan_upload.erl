@@ -28,7 +28,7 @@ file(Req, #{upload := none}) -> no_upload(Req);
 file(Req, State) ->
     case {has_token(Req, State), yucan_req:header(<<"content-range">>, Req), yucan_path:decode(yucan_req:path(Req))} of
         {false, _, _} -> yucan_error:page(401);
-        %% It would replace the whole file (RFC 9110, 14.5).
+        %% A partial PUT would replace the entire file (RFC 9110, 14.5).
         {true, Range, _} when Range =/= undefined -> yucan_error:page(400, <<"A part of a file is not taken">>);
         {true, _, {ok, Path}} ->
             case binary:last(Path) =/= $/ andalso folder(filename:dirname(Path), Path, State) of
@@ -77,7 +77,7 @@ begin_file(Folder, Name) ->
         _ -> refused
     end.
 
-%% Another upload may have ended since the conditions were last checked.
+%% Another upload may have completed since the conditions were last checked.
 stored(ok, {_, Part, Target}, Finish) ->
     Status = case file:read_link_info(Target, [raw]) of {ok, _} -> 204; _ -> 201 end,
     case Finish(Part, Target) of
@@ -123,7 +123,7 @@ form(Req, State) ->
 take({part, #{name := <<"token">>}}, Form) -> {ok, Form#{now := {token, <<>>}}};
 take({data, Data}, #{now := {token, Before}} = Form) when byte_size(Before) + byte_size(Data) =< 1024 -> {ok, Form#{now := {token, <<Before/binary, Data/binary>>}}};
 take(part_end, #{now := {token, Given}, known := Known, state := State} = Form) -> {ok, Form#{now := none, known := Known orelse is_token(Given, State)}};
-%% A form field for a file that nobody chose, and fields without a file.
+%% Ignores a file field that the user left empty, and fields that are not files.
 take({part, #{filename := <<>>}}, Form) -> {ok, Form#{now := other}};
 take({part, #{filename := _}}, #{known := false} = Form) -> {stop, Form#{now := 401}};
 take({part, #{filename := Sent}}, #{folder := Folder} = Form) ->

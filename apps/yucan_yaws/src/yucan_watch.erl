@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Watches the sources and beams in directories, compiles and loads what has changed, and reports it on the terminal: `Recompiled', `Error'
-%% with file and line, `Fixed!'. While there is an error, the old code continues to run. No process is killed: if older code of a module is still
-%% in use, the module is loaded when that has ended.
+%% @doc Watches the sources and beams in directories, compiles and loads what has changed, and reports it on the terminal: `Recompiled', `Error' with
+%% file and line, `Fixed!'. While there is an error, the old code continues to run. No process is killed: if older code of a module is still in use,
+%% the module is loaded once no process uses it any more.
 -module(yucan_watch).
 -behaviour(gen_server).
 
@@ -25,7 +25,7 @@
 -spec start_link([file:filename()]) -> {ok, pid()} | {error, term()}.
 start_link(Folders) -> gen_server:start_link({local, ?MODULE}, ?MODULE, Folders, []).
 
-%% @doc Watches again, and loads what has changed meanwhile.
+%% @doc Resumes watching, and loads everything that has changed in the meantime.
 -spec on() -> ok.
 on() -> gen_server:call(?MODULE, {set, true}, 60000).
 
@@ -82,7 +82,7 @@ compile(File, #state{broken = Broken} = State) ->
             State#state{broken = lists:usort([File | Broken])}
     end.
 
-%% The options with which it was compiled before, if it is loaded, and the headers of its application.
+%% If the module is loaded, reuses the options with which it was compiled, and adds the include paths of its application.
 options(File) ->
     Module = list_to_atom(filename:basename(File, ".erl")),
     Folder = filename:dirname(File),

@@ -8,7 +8,7 @@
 
 -include("../include/yaws_api.hrl").
 
-%% A page may name another page, but not for ever.
+%% A page may refer to another page, but the chain must not be endless.
 -define(MOST_PAGES, 10).
 
 -type site() :: #{globals := map(), server := yucan_yaws_config:server(), own => fun((module()) -> module())}.
@@ -90,7 +90,7 @@ redirected(#{status := Status, target := none}, _, _, _, _) ->
 redirected(#{status := Status} = Redirect, Req, _, #{server := Server}, _) when Status >= 300, Status =< 399 ->
     Location = yucan_yaws_match:location(Redirect, yucan_yaws_out:own_origin(Req, Server), yucan_req:path(Req), yucan_req:query(Req)),
     yucan_error:page_with(Status, [{<<"location">>, Location}]);
-%% An error page is one of our own, which is not redirected again.
+%% An error page is one of our own, which must not be redirected again.
 redirected(#{status := Status, target := {local, _}} = Redirect, Req, Arg, #{server := Server} = Site, Left) ->
     Place = yucan_yaws_match:location(Redirect, "", yucan_req:path(Req), yucan_req:query(Req)),
     with_status(Status, page(Place, Req, Arg, Site#{server := Server#{redirects := []}}, Left)).
@@ -108,7 +108,7 @@ authorized(Path, Req, Arg, #{server := #{auth := []}} = Site, Left) ->
     aliased(Path, Req, Arg, Site, Left);
 authorized(Path, Req, Lazy, #{server := #{auth := Blocks} = Server} = Given, Left) ->
     Arg = yucan_yaws_out:made(Lazy),
-    %% Rewriting must not lead around the password for the path that the client requested.
+    %% Rewriting must not bypass the password for the path that the client requested.
     Paths = [Path | maps:values(maps:with([asked], Given))],
     Site = maps:remove(asked, Given),
     case yucan_yaws_auth:check(Paths, [Block#{authmod := own_or_none(Module, Site)} || #{authmod := Module} = Block <- Blocks], Arg) of
@@ -261,7 +261,7 @@ run(Run, #{script := File} = Found, Req, Arg, #{server := #{extra_cgi_vars := Ex
     Spec = maps:merge(body(Arg), Found#{run => Run, variables => Variables}),
     yucan_cgi:respond(Req, maps:merge(yucan_yaws_options:for_scripts(), Spec)).
 
-%% What a module read before it named this page. If it read the body with get_more, nothing is left of it.
+%% What a module read before it named this page. If the module read the body with get_more, it is no longer available.
 body(#arg{clidata = Read, cont = undefined}) when Read =/= <<>> -> #{body => Read};
 body(_) -> #{}.
 
@@ -279,14 +279,14 @@ call(Module, Function, More, Req, Arg, #{server := Server} = Site, Left) ->
 out(Module, Function, More, Req, #arg{clidata = Read} = Arg, Site) ->
     try yucan_yaws_out:collect(apply(Module, Function, [Arg | More])) of
         #{next := {get_more, Cont, State}} = Outcome when is_tuple(Read) -> more(Module, Function, More, Outcome, Cont, State, Req, Arg, Site);
-        %% There is no more data, for example because a client has left out the end of a form.
+        %% No data is left, for example because a client has omitted the end of a form.
         #{next := {get_more, _, _}} = Outcome -> {Outcome#{next := none}, Arg};
         Outcome -> {Outcome, Arg}
     catch
         Class:Reason:Stack -> {crashed(Class, Reason, Stack, Arg, Site), Arg}
     end.
 
-%% The next part of a long body. Earlier results are kept.
+%% Reads the next part of a long body. Results of earlier parts are retained.
 more(Module, Function, More, Outcome, Cont, State, Req, Arg, #{server := Server} = Site) ->
     case yucan_yaws_out:with_body(Arg#arg{cont = Cont, state = State, clidata = <<>>}, Req, Server) of
         {ok, Arg2} ->
@@ -296,7 +296,7 @@ more(Module, Function, More, Outcome, Cont, State, Req, Arg, #{server := Server}
             {#{headers => [], body => [], next => {response, yucan_req:body_error(Reason)}}, Arg}
     end.
 
-%% Without a module for crashes, the server does what it always does: 500, and the crash in the log.
+%% Without a module for crashes, the server does what it does for any handler: it answers 500 and logs the crash.
 crashed(Class, Reason, Stack, _, #{server := #{errormod_crash := undefined}}) ->
     erlang:raise(Class, Reason, Stack);
 crashed(Class, Reason, Stack, Arg, #{server := #{errormod_crash := Module}} = Site) ->

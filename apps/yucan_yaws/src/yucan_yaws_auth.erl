@@ -1,8 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The `<auth>' blocks of a server, which decide whether a client may have what is under a path, and under the path before arg_rewrite.
+%% @doc The `<auth>' blocks of a server, which control access to everything under a path. Both the path after arg_rewrite and the original one are
+%% checked.
 %%
-%% An address that `allow' names may continue, and one that `deny' names gets a 403, whoever the user is. After that, if the block has users or
-%% an authmod, the client needs a name and a password (Basic), or whatever the module requires.
+%% A client whose address is listed in `allow' may continue, and one listed in `deny' gets a 403, whoever the user is. After that, if the block has
+%% users or an authmod, the client needs a name and a password (Basic), or whatever the module requires.
 -module(yucan_yaws_auth).
 
 -export([check/3, basic/1]).
@@ -16,7 +17,7 @@
 
 -type verdict() :: ok | {ok, User :: binary()} | forbidden | {unauthorized, Realm :: string()} | {appmod, module()}.
 
-%% @doc Checks all blocks that contain one of the paths. The first one that refuses decides.
+%% @doc Checks all blocks that contain one of the paths. The first one that rejects decides.
 -spec check(Paths :: [binary()], [yucan_yaws_config:auth()], #arg{}) -> verdict().
 check(Paths, Blocks, Arg) ->
     Holding = [Block || #{dir := Dirs} = Block <- Blocks,
@@ -59,7 +60,7 @@ person(#{authmod := Module, realm := Realm} = Block, Arg) ->
     end.
 
 user({Name, Password, _}, [{_, Any} | _] = Users, Realm) when is_list(Name) ->
-    %% An unknown name takes as long as a known one.
+    %% An unknown name takes as long as a known one, so that timing does not reveal which names exist.
     Stored = proplists:get_value(Name, Users, Any),
     case yucan_password:check(list_to_binary(Password), Stored) andalso lists:keymember(Name, 1, Users) of
         true -> {ok, list_to_binary(Name)};

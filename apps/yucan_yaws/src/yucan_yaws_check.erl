@@ -44,7 +44,7 @@ calls(Files) ->
     [text("~ts calls yaws_api:~ts/~b, which this server does not have: the request that gets there is answered with 500", [filename:basename(File, ".beam"), Name, Arity])
      || File <- Files, {Name, Arity} <- missing(File)].
 
-%% @doc The functions of yaws_api that compiled code calls but this server does not have.
+%% @doc Returns the functions of yaws_api that compiled code calls but this server does not have.
 -spec missing(Beam :: file:filename() | binary()) -> [{Name :: atom(), arity()}].
 missing(Beam) ->
     case beam_lib:chunks(Beam, [imports]) of

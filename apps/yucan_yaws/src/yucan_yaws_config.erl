@@ -1,12 +1,12 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Reads a configuration file in the language of Yaws, with the directives that docs/options.md lists.
 %%
-%% A line is a setting, or the beginning or end of a block. `#' begins a comment, a backslash at the end joins the next line, and a value in
-%% double quotes keeps its spaces and special characters. yucan_yaws_config_lines parses lines, yucan_yaws_config_value values, and
-%% yucan_yaws_config_entry entries of blocks. yucan_yaws_config_table has the directives.
+%% A line is a setting, or the beginning or end of a block. `#' begins a comment, a backslash at the end of a line joins the next one, and double
+%% quotes preserve spaces and special characters. yucan_yaws_config_lines parses lines, yucan_yaws_config_value values, and yucan_yaws_config_entry
+%% entries of blocks. yucan_yaws_config_table has the directives.
 %%
-%% Everything is checked here, once. All problems of a file are reported together, each with its line and what was expected. A file with a
-%% problem has no effect, so a typing error never takes a site down. {@link parse/2} is pure.
+%% Everything is checked here, once. All problems of a file are reported together, each with its line and what was expected. A file with a problem has
+%% no effect, so a typo never takes a site down. {@link parse/2} is pure.
 -module(yucan_yaws_config).
 
 -export([load/1, read/1, parse/2, format/2]).
@@ -28,7 +28,7 @@
                   allow := [cidr()], deny := [cidr()]}.
 -type cidr() :: all | yucan_cidr:block().
 -type problem() :: {Line :: non_neg_integer(), Text :: string()}.
-%% Line 0 means the whole file.
+%% Line 0 refers to the entire file.
 
 -record(state, {folder :: file:filename(), problems = [] :: [problem()]}).
 
@@ -54,7 +54,7 @@ read(File) ->
         {error, Reason} -> {error, [{0, "cannot read the file: " ++ file:format_error(Reason)}]}
     end.
 
-%% @doc The problems as text, one per line in the format of compilers: `FILE:LINE: PROBLEM'.
+%% @doc Returns the problems as text, one per line in the format of compilers: `FILE:LINE: PROBLEM'.
 -spec format(file:filename(), [problem()]) -> [unicode:chardata()].
 format(File, Problems) ->
     [case Line of
@@ -106,7 +106,7 @@ in_server([], Start, Map, State) ->
     {without_lines(Map), [], problem(Start, "<server> is not closed: expected </server>", State)};
 in_server([{_, {close, "server"}} | Rest], _, Map, State) ->
     {without_lines(Map), Rest, State};
-%% The end of the previous server is missing.
+%% The end tag of the previous server is missing.
 in_server([{Line, {open, "server", _}} | _] = Rest, Start, Map, State) ->
     Text = io_lib:format("<server> inside of the <server> of line ~b: expected </server> before it", [Start]),
     {without_lines(Map), Rest, problem(Line, Text, State)};
@@ -117,7 +117,7 @@ in_server([{Line, {open, Name, Argument}} | Rest], Start, Map, State) ->
             {Map2, State3} = block(Name, Line, Argument, Inner, Map, State2),
             in_server(Left, Start, Map2, State3);
         false ->
-            %% Its lines are skipped, because their meaning is unknown.
+            %% The lines of an unknown block are skipped, because their meaning is unknown.
             {_, Left, State2} = inner(Name, Line, Rest, State),
             in_server(Left, Start, Map, unexpected(server, Line, {open, Name, Argument}, State2))
     end;
@@ -127,7 +127,7 @@ in_server([{Line, {set, _, _, _} = Set} | Rest], Start, Map, State) ->
 in_server([{Line, Other} | Rest], Start, Map, State) ->
     in_server(Rest, Start, Map, unexpected(server, Line, Other, State)).
 
-%% The lines up to the end of the block.
+%% The lines up to the end tag of the block.
 inner(Name, Start, Lines, State) ->
     case lists:splitwith(fun({_, Content}) -> not ends(Name, Content) end, Lines) of
         {Inner, [{_, {close, Name}} | Rest]} -> {Inner, Rest, State};
@@ -202,7 +202,7 @@ set(Block, Line, {set, Name, Sign, Text}, Map, State) ->
 value({Key, Times, Kind}, Line, Text, Map, State) ->
     case yucan_yaws_config_value:read(Kind, Text, State#state.folder) of
         {ok, Value} when Times =:= many ->
-            %% A line may contain several words or appmods.
+            %% A line may contain several values or appmods.
             Values = case Kind of words -> Value; mounts -> Value; _ -> [Value] end,
             {maps:update_with(Key, fun(Before) -> Before ++ Values end, Map), State};
         {ok, Value} ->
@@ -252,7 +252,7 @@ candidates(Name, Block) ->
         Near -> lists:append(lists:join(" or ", Near))
     end.
 
-%% At most this many letters are missing, superfluous or wrong.
+%% Whether the edit distance between the two names is at most `Wrong'.
 is_near([C | A], [C | B], Wrong) -> is_near(A, B, Wrong);
 is_near([], B, Wrong) -> length(B) =< Wrong;
 is_near(A, [], Wrong) -> length(A) =< Wrong;
@@ -288,14 +288,14 @@ same_names(Servers) ->
         #{name := Other, port := OtherPort, line := First} = Earlier <- Before,
         Name =:= Other, Port =:= OtherPort, shares_address(Server, Earlier)].
 
-%% A socket either uses TLS or does not.
+%% All servers on a socket must agree on whether it uses TLS.
 mixed_ports(Servers) ->
     [{Line, text("port ~b has <ssl> in one server and none in that of line ~b: expected the same in both", [Port, First])}
      || {#{port := Port, line := Line, ssl := Ssl} = Server, Before} <- with_those_before(Servers), Port =/= 0,
         #{port := OtherPort, line := First, ssl := OtherSsl} = Earlier <- Before,
         Port =:= OtherPort, (Ssl =:= undefined) =/= (OtherSsl =:= undefined), shares_address(Server, Earlier)].
 
-%% A client need not name the host in TLS. It would then satisfy the requirements of the first server, and reach the others.
+%% A client need not send SNI. It would then have to satisfy only the first server's requirements, but could reach the others.
 mixed_tls(Servers) ->
     [{Line, text("~ts of <ssl> on port ~b is not that of the server in line ~b: expected the same in both, since a client need not say in TLS which server it wants", [Key, Port, First])}
      || {#{port := Port, line := Line, ssl := #{} = Ssl} = Server, Before} <- with_those_before(Servers), Port =/= 0,

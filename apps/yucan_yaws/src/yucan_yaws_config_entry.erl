@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Parses the entries of the blocks in a server: redirects, variables, headers, who may enter. Returns each of them, or a text that says
-%% what is wrong.
+%% @doc Parses the entries of the blocks in a server: redirects, variables, headers, access rules. Returns each of them, or a text that says what is
+%% wrong.
 -module(yucan_yaws_config_entry).
 
 -export([redirect/3, pair/3, header/3, dir/1, auth/1]).
@@ -11,7 +11,7 @@
 
 -type result(Value) :: {ok, Value} | {error, Problem :: string()}.
 
-%% @doc `PATH = URL' appends the request's path, and `PATH == URL' does not. A status may come before the URL, or alone.
+%% @doc Parses a redirect. `PATH = URL' appends the request's path; `PATH == URL' does not. A status may come before the URL, or alone.
 -spec redirect(Path :: string(), '=' | '==', string()) -> result(yucan_yaws_config:redirect()).
 redirect("/" ++ _ = Path, Sign, Text) ->
     case target(string:lexemes(Text, " \t")) of
@@ -61,12 +61,12 @@ target_of(Text) ->
         error -> error
     end.
 
-%% @doc A key and its value, unchanged.
+%% @doc Parses a key and its value, which are not converted.
 -spec pair(string(), '=' | '==', string()) -> result({string(), string()}).
 pair(Key, '=', Value) -> {ok, {Key, Value}};
 pair(Key, '==', Value) -> {ok, {Key, "=" ++ Value}}.
 
-%% @doc A header for every response of the server.
+%% @doc Parses a header that is added to every response of the server.
 -spec header(string(), '=' | '==', string()) -> result({string(), string()}).
 header(Name, Sign, Value) ->
     {ok, {_, Whole}} = pair(Name, Sign, Value),
@@ -80,7 +80,7 @@ header(Name, Sign, Value) ->
             problem("header '~ts': expected the name of a header", [Name])
     end.
 
-%% @doc The argument of extra_cgi_vars: `dir=/PATH', with or without quotes.
+%% @doc Parses the argument of extra_cgi_vars: `dir=/PATH', with or without quotes.
 -spec dir(string()) -> result(string()).
 dir(Text) ->
     case re:run(Text, "^dir *= *(?:'([^']+)'|\"([^\"]+)\"|([^\\s'\"]+))$", [unicode, {capture, all_but_first, list}]) of
@@ -114,7 +114,7 @@ user(Text) ->
                 bad("user = ~ts:...: expected NAME:PASSWORD or NAME:~ts", [Name, yucan_password:expected()]),
             {bytes(Name), Password};
         [Name | _] ->
-            %% The text after the colon may be a secret.
+            %% Not shown, because the text after the colon may be a secret.
             bad("user = ~ts: expected NAME:PASSWORD or NAME:{HASH}...", [Name])
     end.
 

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The lines of a configuration file: settings, and the beginnings and ends of blocks. {@link yucan_yaws_config} interprets them.
+%% @doc The lines of a configuration file: settings, and the start and end tags of blocks. {@link yucan_yaws_config} interprets them.
 -module(yucan_yaws_config_lines).
 
 -export([lines/1]).
@@ -33,7 +33,7 @@ without_mark(Characters) -> Characters.
 number([], _) -> [];
 number([Text | Rest], Line) -> [{Line, string:trim(Text, trailing, "\r")} | number(Rest, Line + 1)].
 
-%% A joined line has the number of its first part.
+%% Joined lines are reported under the line number of the first one.
 join([{Line, Text} = Row, {_, Next} | Rest] = Rows) ->
     case lists:suffix("\\", Text) of
         true -> join([{Line, lists:droplast(Text) ++ " " ++ Next} | Rest]);
@@ -119,7 +119,7 @@ lines_test() ->
                   {11, {close, "server"}}],
                  flat(lines(Text))).
 
-%% Tabs, which are invisible.
+%% Removes tabs, which are invisible.
 flat(Rows) ->
     [case Content of
          {set, Key, Sign, Value} -> {Line, {set, Key, Sign, [C || C <- Value, C =/= $\t]}};

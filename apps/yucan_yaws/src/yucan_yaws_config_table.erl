@@ -2,7 +2,7 @@
 %% @doc The directives of a configuration: the blocks in which each is allowed, the kind of its value, its default, and its effect.
 %%
 %% `one' may be given at most once, while `many' collects a list in the order of the file. A directive that Yaws has and this server does not is
-%% an error that says so, and is never silently ignored.
+%% reported as an unsupported directive and never silently ignored.
 -module(yucan_yaws_config_table).
 
 -export([table/1, directive/2, names/1, without_effect/0, defaults/1, blocks/1, elsewhere/1]).
@@ -79,7 +79,7 @@ table(auth) ->
      {allow, many, words, [], "Clients that deny does not refuse: all, addresses or ADDRESS/BITS."},
      {deny, many, words, [], "Clients that get 403: all, addresses or ADDRESS/BITS."}].
 
-%% @doc The meaning of a name in a block.
+%% @doc Returns the meaning of a name in a block.
 -spec directive(block(), Name :: string()) -> {ok, directive()} | unknown.
 directive(Block, Name) ->
     case [{Key, Times, Kind} || {Key, Times, Kind, _, _} <- table(Block), atom_to_list(Key) =:= Name] of
@@ -96,17 +96,17 @@ names(Block) ->
 -spec without_effect() -> [string()].
 without_effect() -> ["include_dir", "id"].
 
-%% @doc The defaults of a block.
+%% @doc Returns the defaults of a block.
 -spec defaults(block()) -> #{atom() => term()}.
 defaults(Block) -> maps:from_list([{Key, Default} || {Key, _, _, Default, _} <- table(Block)]).
 
-%% @doc The blocks that are allowed inside a block.
+%% @doc Returns the blocks that are allowed inside a block.
 -spec blocks(block()) -> [string()].
 blocks(global) -> ["server"];
 blocks(server) -> ["redirect", "auth", "opaque", "ssl", "extra_cgi_vars", "extra_response_headers"];
 blocks(_) -> [].
 
-%% @doc The advice about a directive that only Yaws has.
+%% @doc Returns the advice about a directive that only Yaws has.
 -spec elsewhere(Name :: string()) -> {ok, Advice :: string()} | none.
 elsewhere(Name) ->
     case lists:keyfind(Name, 1, only_in_yaws()) of

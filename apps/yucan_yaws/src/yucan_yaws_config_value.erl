@@ -54,7 +54,7 @@ value(ciphers, Text, _) -> ciphers(string:lexemes(Text, " \t,:"));
 value(versions, Text, _) -> versions(string:lexemes(Text, " \t,"));
 value(expires, Text, _) -> expires(string:lexemes(Text, " \t")).
 
-%% @doc The form of a value of this kind, for messages and for the reference of all options (`scripts/options').
+%% @doc Returns the form of a value of this kind, for messages and for the reference of all options (`scripts/options').
 -spec expected(kind()) -> string().
 expected(text) -> "any text";
 expected(boolean) -> expected({one_of, [true, false]});
@@ -213,7 +213,7 @@ php_handler(Text, Folder) ->
         _ -> error
     end.
 
-%% A bare name is searched on the PATH when it is used.
+%% A bare name is looked up on the PATH when it is used.
 program(Name, Folder) ->
     case lists:member($/, Name) of
         true -> filename:absname(Name, Folder);
@@ -271,7 +271,7 @@ expires(Words) ->
 
 %% ---- URLs: targets of redirects and proxies
 
-%% @doc An absolute http or https URL without user, spaces and control characters.
+%% @doc Parses an absolute http or https URL without user, spaces and control characters.
 -spec url(string()) -> {ok, url()} | error.
 url(Text) ->
     Pattern = "^(https?)://(\\[[0-9A-Fa-f:.]+\\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5}))?(/[\\x21-\\x7e]*|\\?[\\x21-\\x7e]*)?$",

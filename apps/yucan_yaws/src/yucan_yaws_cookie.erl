@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Cookies as records of yaws_api.hrl: parsed from `Cookie' and `Set-Cookie', and formatted again. Pure. For {@link yaws_api}.
 %%
-%% A comma separates cookies like a semicolon (RFC 2109), while in RFC 6265 it is an ordinary character. If a text cannot be parsed, it gives no
+%% Like a semicolon, a comma separates cookies (RFC 2109), while in RFC 6265 it is an ordinary character. A text that cannot be parsed yields no
 %% cookie at all.
 -module(yucan_yaws_cookie).
 
@@ -17,7 +17,7 @@
 -type option() :: secure | http_only | {expires, calendar:datetime()} | {max_age, integer()} | {path | domain | comment, string()}
                 | {same_site, lax | none | strict}.
 
-%% @doc The cookies of a `Cookie' header, with names in lower case.
+%% @doc Parses a `Cookie' header into cookies, with names in lower case.
 -spec parse(string()) -> [#cookie{}].
 parse(Text) ->
     case pairs(Text) of
@@ -25,7 +25,7 @@ parse(Text) ->
         Pairs -> [#cookie{key = Key, value = Value, quoted = Quoted} || {Key, Value, Quoted, _} <- Pairs]
     end.
 
-%% @doc The cookie of a `Set-Cookie' header, or a list if there are several.
+%% @doc Parses a `Set-Cookie' header into a cookie, or a list if there are several.
 -spec parse_set(string()) -> #setcookie{} | [#setcookie{}].
 parse_set(Text) ->
     Cookies = case pairs(Text) of
@@ -37,7 +37,7 @@ parse_set(Text) ->
         _ -> Cookies
     end.
 
-%% A pair after a comma begins a cookie, and one after a semicolon belongs to the previous cookie.
+%% A pair after a comma begins a new cookie; a pair after a semicolon belongs to the current one.
 set_cookies([], none, Done) -> lists:reverse(Done);
 set_cookies([{Key, Value, Quoted, End} | Rest], none, Done) ->
     next(End, Rest, #setcookie{key = Key, value = Value, quoted = Quoted}, Done);
@@ -59,12 +59,12 @@ next(_, Rest, Cookie, Done) -> set_cookies(Rest, Cookie, Done).
 
 whole(#setcookie{extensions = Reversed} = Cookie) -> Cookie#setcookie{extensions = lists:reverse(Reversed)}.
 
-%% @doc Cookies as the value of a `Cookie' header.
+%% @doc Formats cookies as the value of a `Cookie' header.
 -spec format(#cookie{} | [#cookie{}]) -> iolist().
 format(#cookie{key = Key, value = Value, quoted = Quoted}) -> pair(Key, Value, Quoted);
 format(Cookies) when is_list(Cookies) -> lists:join("; ", [format(Cookie) || Cookie <- Cookies]).
 
-%% @doc A cookie as the value of a `Set-Cookie' header.
+%% @doc Formats a cookie as the value of a `Set-Cookie' header.
 -spec format_set(#setcookie{}) -> iolist().
 format_set(#setcookie{key = Key, value = Value, quoted = Quoted, domain = Domain, max_age = Age, expires = Expires, path = Path, secure = Secure,
                       http_only = HttpOnly, extensions = Extensions}) ->
@@ -76,7 +76,7 @@ pair(Key, undefined, _) -> [Key];
 pair(Key, Value, true) -> [Key, "=\"", Value, $"];
 pair(Key, Value, false) -> [Key, $=, Value].
 
-%% @doc The value of a `Set-Cookie' header from a name, a value and options.
+%% @doc Builds the value of a `Set-Cookie' header from a name, a value and options.
 -spec set(string(), string(), [option()]) -> iolist().
 set(Name, Value, Options) -> [Name, $=, Value | [["; ", option(Option)] || Option <- Options]].
 

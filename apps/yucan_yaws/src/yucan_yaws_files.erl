@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Finds what a path names in the docroots of a server: a file, a script with the rest of the path, or an index.
+%% @doc Resolves a path in the docroots of a server to a file, a script with the rest of the path, or an index.
 %%
-%% A script may be in the middle of a path, and the rest is its PATH_INFO. So SCRIPT_FILENAME always names a file that exists. A file that has
-%% the name of a script but may not run is refused, and never shown as text.
+%% A script may occur in the middle of a path; the rest of the path is its PATH_INFO. So SCRIPT_FILENAME always names a file that exists. A file that
+%% has the name of a script but may not run is rejected, and never shown as text.
 -module(yucan_yaws_files).
 
 -export([digest/1, find/4, alias/2, script_alias/3]).
@@ -22,7 +22,7 @@
 -spec digest(map()) -> binary().
 digest(Server) -> erlang:md5(term_to_binary(maps:to_list(maps:with([index_files, allowed_scripts, follow_symlinks], Server)))).
 
-%% @doc Searches one docroot after the other. A directory without an index counts only if no docroot has anything better.
+%% @doc Searches one docroot after the other. A directory without an index is used only if no docroot has a better match.
 -spec find(yucan_req:req(), Path :: binary(), Docroots :: [file:filename()], options()) -> found().
 find(Req, Path, Docroots, Options) ->
     case has_dot(Path) of
@@ -30,8 +30,8 @@ find(Req, Path, Docroots, Options) ->
         false -> better([known(yucan_req:server(Req), Path, Docroot, Options) || Docroot <- Docroots])
     end.
 
-%% The fact that a path leads to a script is valid for a second. A link that replaces the script meanwhile reveals nothing, because anyone who
-%% can create it could also create a script that reads the same file. Other files, which are shown, are not cached here.
+%% Caches for a second that a path leads to a script. A link that replaces the script meanwhile reveals nothing, because anyone who can create it
+%% could also create a script that reads the same file. Other files, which are shown, are not cached here.
 known(Server, Path, Docroot, #{allowed_scripts := [_ | _], digest := Digest} = Options) ->
     Key = {Docroot, script, Digest, Path},
     case yucan_file_cache:find(Server, Key) of
@@ -43,7 +43,7 @@ known(Server, Path, Docroot, #{allowed_scripts := [_ | _], digest := Digest} = O
     end;
 known(_, Path, Docroot, Options) -> look(Path, Docroot, Options).
 
-%% Names that begin with a dot are hidden, except the one through which certificates are fetched.
+%% Names that begin with a dot are hidden, except the one that certificate authorities request.
 has_dot(<<"/.well-known/", _/binary>>) -> false;
 has_dot(Path) -> yucan_path:has_dot_name(Path).
 
@@ -107,11 +107,11 @@ script(Kind, Path, Info, Docroot, #{allowed_scripts := Allowed}) ->
         false -> forbidden
     end.
 
-%% @doc What the file of an alias is, as if its directory were a docroot.
+%% @doc Classifies the file of an alias as if its directory were a docroot.
 -spec alias(File :: binary(), options()) -> found().
 alias(File, Options) -> file(<<"/", (filename:basename(File))/binary>>, <<>>, unicode:characters_to_list(filename:dirname(File)), Options).
 
-%% @doc The program of a script_alias: the target itself, or the file below it that the beginning of the rest names.
+%% @doc Returns the program for a script_alias: the target itself, or the file below it that the first segments of the remaining path name.
 -spec script_alias(yucan_yaws_config_value:alias(), Rest :: binary(), yucan_symlink:policy()) ->
     {ok, #{script := binary(), script_name := binary(), path_info := binary()}} | forbidden | not_found.
 script_alias(#{prefix := Prefix, target := Target}, Rest, Policy) ->
@@ -132,7 +132,7 @@ below(Prefix, Target, Rest, [At | Ends], Policy) ->
         _ -> not_found
     end.
 
-%% The shortest beginning that is a script.
+%% Finds the shortest prefix of the path that is a script.
 in_the_middle(Path, Docroot, Options) ->
     Ends = [At || {At, _} <- binary:matches(Path, <<"/">>), At > 0],
     in_the_middle(Ends, Path, Docroot, Options).
@@ -146,7 +146,7 @@ in_the_middle([At | Rest], Path, Docroot, Options) ->
         _ -> in_the_middle(Rest, Path, Docroot, Options)
     end.
 
-%% Without the slash at its end it needs a redirect, which the handler for static files makes.
+%% A directory without a trailing slash needs a redirect, which the handler for static files sends.
 folder(Path, Docroot, #{index_files := Names} = Options) ->
     case binary:last(Path) of
         $/ -> index(Names, Path, Docroot, Options);

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Forms with files for modules written for Yaws, which read them part by part as `get_more' delivers the body. Pure. For {@link yaws_api}.
-%% The parser is {@link yucan_multipart}, which refuses everything that two parsers could read differently.
+%% @doc Forms with files for modules written for Yaws, which read them part by part as `get_more' delivers the body. Pure. For {@link yaws_api}. The
+%% parser is {@link yucan_multipart}, which rejects everything that two parsers could read differently.
 -module(yucan_yaws_form).
 
 -export([parse/2, parse/3]).
@@ -13,16 +13,16 @@
 -endif.
 
 -type item() :: {head, {Name :: string(), [{string() | content_type, string()}]}} | {part_body | body, string() | binary()}.
-%% Incomplete content is a `part_body', and its last piece is a `body'.
+%% Content is delivered as `part_body' while it is incomplete; the last piece is a `body'.
 -opaque cont() :: {yucan_multipart:state(), list | binary}.
 -type option() :: list | binary.
-%% The type of the content.
+%% The content type.
 -type result() :: {cont, {cont, cont()}, [item()]} | {result, [item()]} | {error, no_content_type | no_multipart_form_data | malformed_multipart_post}.
 
-%% The module itself decides how much it stores.
+%% There is no size limit, because the module itself decides how much it stores.
 -define(LIMITS, #{parts => infinity, part_bytes => infinity, bytes => infinity}).
 
-%% @doc The parts in the body of the arg, or in the bytes of it that have arrived.
+%% @doc Parses the parts in the body of the arg, or in the bytes of it that have arrived.
 -spec parse(#arg{}, [option()]) -> result().
 parse(#arg{headers = #headers{content_type = undefined}}, _) -> {error, no_content_type};
 parse(#arg{headers = #headers{content_type = Type}, cont = Cont, clidata = Data}, Options) ->
@@ -85,7 +85,7 @@ whole_test() ->
     ?assertEqual({result, [First, {body, <<"text\n">>}, Second, {body, <<>>}]}, parse(arg(form()), [binary])),
     ?assertEqual(parse(arg(form()), [list]), parse(form(), "!!!", [])).
 
-%% Wherever the body is cut, the pieces give the same form.
+%% The parsed form does not depend on where the body is split.
 parts_test_() ->
     [?_assertEqual({At, heads(), "text\n"}, {At, [Item || {head, _} = Item <- Items], lists:append([Text || {Kind, Text} <- Items, Kind =/= head])})
      || At <- lists:seq(1, byte_size(form()) - 3), <<Part:At/binary, Rest/binary>> <- [form()],

@@ -17,7 +17,7 @@
 -type value() :: undefined | atom() | binary() | string() | tuple() | [string()].
 %% `{multi, Values}' is a header that occurs several times.
 
-%% @doc The value of a header.
+%% @doc Returns the value of a header.
 -spec get(name(), #headers{}) -> value().
 get(Name, Headers) ->
     case place(Name) of
@@ -69,7 +69,7 @@ lines(Format, #headers{other = Others} = Headers) ->
     lists:append([case Format(Name, sent(Name, Value)) of {multi, Several} -> Several; One -> [One] end
                   || {Name, Value} <- Fields ++ [{Name, Value} || {http_header, _, Name, _, Value} <- Others]]).
 
-%% These two are stored in another form than the client's.
+%% These two are stored in a different form from the one that the client sent.
 sent("Cookie", [[_ | _] | _] = Cookies) -> lists:append(lists:join("; ", Cookies));
 sent("Authorization", {_, _, Text}) -> Text;
 sent(_, Value) -> Value.
@@ -107,7 +107,7 @@ others_test() ->
     Two = set('X-Other', "2", set("X-OWN", "3", One)),
     ?assertEqual(["3", "2", undefined], [get(Name, Two) || Name <- ["x-own", 'x-other', "x-third"]]),
     ?assertEqual(#headers{other = [{http_header, 0, "X-Other", undefined, "2"}]}, set("x-own", undefined, Two)),
-    %% Another user of the record may have left it like this.
+    %% Other code that uses the record may have left it in this form.
     Twice = #headers{other = [{http_header, 5, 'X-A', undefined, "1"}, {http_header, 5, <<"x-b">>, undefined, "2"}, {http_header, 5, "x-a", undefined, "3"}]},
     ?assertEqual(["X-A: 4", "x-b: 2"], text(set(<<"x-A">>, "4", Twice))).
 

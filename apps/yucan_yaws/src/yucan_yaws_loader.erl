@@ -36,7 +36,7 @@ load_one(File, Names) ->
             none
     end.
 
-%% The same code is not loaded again, because that would end processes that run code which is two versions old.
+%% The same code is not loaded again, because that would kill processes that still run the version before the current one.
 install(Name, File, Code) ->
     case code:is_loaded(Name) =/= false andalso md5(Name) =:= element(2, {ok, _} = beam_md5(Code)) of
         true -> ok;
@@ -58,7 +58,7 @@ remember(Own) ->
     _ = put(?MODULE, Own),
     ok.
 
-%% @doc The name under which a module is loaded for the server for which this process answers.
+%% @doc Returns the name under which a module is loaded for the server for which this process answers.
 -spec own(module()) -> module().
 own(Module) ->
     case get(?MODULE) of

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Finds the parts of a configuration that apply to a request: the server, by the socket and the name of the host; the redirect, and its
-%% target; the appmod; which path is under which. Pure.
+%% @doc Finds the parts of a configuration that apply to a request: the server, by the socket and the name of the host; the redirect, and its target;
+%% the appmod; which path contains which. Pure.
 %%
 %% A redirect `/p = URL' appends the path of the request, as the client sent it, to the URL, and `/p == URL' does not. Both keep the query. There
 %% is exactly one slash between the URL and the path, even if the URL ends with several.
@@ -20,7 +20,7 @@
 
 %% ---- servers
 
-%% @doc The servers, in the order of the file.
+%% @doc Returns the servers, in the order of the file.
 -spec table([yucan_yaws_config:server()], FirstOnNoMatch :: boolean()) -> table().
 table(Servers, First) ->
     {First, [{Index, maps:get(port, Server), maps:get(listen, Server), names(Server)}
@@ -38,7 +38,7 @@ without_port(Name) ->
         nomatch -> Lower
     end.
 
-%% @doc The index of the server, or `default' if no server on that socket accepts the request.
+%% @doc Returns the index of the server, or `default' if no server on that socket accepts the request.
 -spec server(Host :: binary(), inet:ip_address(), inet:port_number(), table()) -> non_neg_integer() | default.
 server(Host, Address, Port, {First, Rows}) ->
     Here = [Row || {_, ItsPort, Addresses, _} = Row <- Rows, ItsPort =:= Port orelse ItsPort =:= 0, is_there(Address, Addresses)],
@@ -58,7 +58,7 @@ is_there(Address, Addresses) ->
 
 %% ---- redirects
 
-%% @doc The redirect with the longest path that contains this path.
+%% @doc Returns the redirect with the longest path that contains this path.
 -spec redirect(Path :: binary(), [yucan_yaws_config:redirect()]) -> {ok, yucan_yaws_config:redirect()} | none.
 redirect(Path, Redirects) ->
     Found = [{length(From), -N, Redirect}
@@ -92,7 +92,7 @@ query([Own], Query) -> ["?", Own, "&", Query].
 
 %% ---- paths, aliases and appmods
 
-%% @doc The alias with the longest prefix that contains this path, and the rest of the path.
+%% @doc Returns the alias with the longest prefix that contains this path, and the rest of the path.
 -spec alias(Path :: binary(), [yucan_yaws_config_value:alias()]) -> {ok, yucan_yaws_config_value:alias(), Rest :: binary()} | none.
 alias(Path, Aliases) ->
     case lists:keysort(1, [{-byte_size(Prefix), Alias} || #{prefix := Prefix} = Alias <- Aliases, Prefix =:= <<>> orelse is_under(Path, Prefix)]) of
@@ -117,7 +117,7 @@ is_under(Path, Folder) ->
 rest(Path, <<"/">>) -> Path;
 rest(Path, Folder) -> binary:part(Path, byte_size(Folder), byte_size(Path) - byte_size(Folder)).
 
-%% @doc The appmod with the longest path that contains this path, unless one of its exclude_paths contains it.
+%% @doc Returns the appmod with the longest path that contains this path, unless one of its exclude_paths contains it.
 -spec appmod(Path :: binary(), [yucan_yaws_config_value:mount()]) -> {ok, appmod()} | none.
 appmod(Path, Mounts) ->
     Found = [{byte_size(Prefix), Mount, Prefix} || #{exclude := Exclude} = Mount <- Mounts,
@@ -188,7 +188,7 @@ location_test_() ->
      ?_assertEqual(<<"http://www.example.com/a/">>, led(<<"/a/">>, Site)),
      ?_assertEqual(<<"http://www.example.com/a//b">>, led(<<"/a//b">>, Slash)),
      ?_assertEqual(<<"http://www.example.com//">>, led(<<"//">>, Site)),
-     %% Characters that would begin another header stay escaped.
+     %% Characters that could start another header stay escaped.
      ?_assertEqual(<<"http://www.example.com/a%20b/%0D%0AX:y?c=d">>,
                    location(hd(redirects(Site)), "", <<"/a%20b/%0D%0AX:y">>, <<"c=d">>)),
      ?_assertEqual(<<"http://own:81/redir/old/x">>, led(<<"/old/x">>, [{"/old", '=', "/redir"}])),

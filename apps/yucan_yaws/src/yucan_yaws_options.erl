@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Turns a configuration into the options of {@link yucan:start_link/1}, and keeps what modules can ask about it later.
+%% @doc Turns a configuration into the options of {@link yucan:start_link/1}, and stores what modules can query later.
 -module(yucan_yaws_options).
 
 -export([options/1, prepare/1, remember/1, records/0, for_scripts/0, sconf/1]).
@@ -10,10 +10,10 @@
 -include_lib("eunit/include/eunit.hrl").
 -endif.
 
-%% Servers bind to loopback unless they are told otherwise.
+%% Servers bind to loopback unless configured otherwise.
 -define(LOOPBACK, {127, 0, 0, 1}).
 
-%% @doc The options. Nothing is started or loaded yet.
+%% @doc Returns the options. Nothing is started or loaded yet.
 -spec options(yucan_yaws_config:conf()) -> map().
 options(#{globals := Globals, servers := Servers}) ->
     #{pick_first_virthost_on_nomatch := First, keepalive_timeout := Idle, max_connections := Max} = Globals,
@@ -45,7 +45,7 @@ tls(#{protocol_version := Versions, verify := Verify, fail_if_no_peer_cert := Fa
     Fails = case Verify of verify_peer when Fail =:= undefined -> true; verify_peer -> Fail; _ -> undefined end,
     maps:filter(fun(_, Value) -> Value =/= undefined end, (maps:remove(protocol_version, Ssl))#{keyfile := key_file(Ssl), versions => Versions, fail_if_no_peer_cert := Fails}).
 
-%% A single file may contain both.
+%% One file may contain both certificate and key.
 key_file(#{keyfile := undefined, certfile := File}) -> File;
 key_file(#{keyfile := File}) -> File.
 
@@ -113,7 +113,7 @@ records() ->
 
 sconf(Server, #{php_exe_path := Php}) -> (sconf(Server))#sconf{phpexe = Php}.
 
-%% @doc A server as a record.
+%% @doc Returns a server as a record.
 -spec sconf(yucan_yaws_config:server()) -> #sconf{}.
 sconf(#{port := Port, rhost := Rhost, docroot := Docroots, listen := Listen, name := Name, serveralias := Aliases, opaque := Opaque,
         appmods := Appmods} = Server) ->
@@ -121,7 +121,7 @@ sconf(#{port := Port, rhost := Rhost, docroot := Docroots, listen := Listen, nam
            listen = Listen, servername = Name, serveralias = Aliases, opaque = Opaque,
            appmods = [{Path, Module} || #{path := Path, module := Module} <- Appmods]}.
 
-%% @doc What applies to all scripts through which this process answers: their limits, and the user if known.
+%% @doc Returns the settings for all scripts that this process runs: their limits, and the user if known.
 -spec for_scripts() -> #{timeout_ms => pos_integer(), max => pos_integer(), keep => boolean(), body_bytes => pos_integer(), user => binary()}.
 for_scripts() ->
     case get(?MODULE) of
@@ -132,7 +132,7 @@ for_scripts() ->
 
 -ifdef(TEST).
 
-%% The name of a server on an IPv6 address is the whole address.
+%% The name of a server on an IPv6 address is the full address.
 host_names_test_() ->
     [?_assertMatch(#{names := [Host]}, host(#{}, #{name => Name, ssl => undefined}))
      || {Name, Host} <- [{"a.com", <<"a.com">>}, {"a.com:80", <<"a.com">>}, {"[::1]", <<"[::1]">>}, {"[::1]:8080", <<"[::1]">>}]].

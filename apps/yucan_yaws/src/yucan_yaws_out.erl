@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The call of out/1 as modules written for Yaws know it: makes the #arg{} that they get, turns it back into a request after they have
-%% rewritten it, collects what they return into an outcome, and makes a response of that.
+%% @doc Implements the out/1 interface of Yaws: creates the #arg{} that modules get, turns it back into a request after they have rewritten it,
+%% collects what they return into an outcome, and turns that into a response.
 %%
-%% The result of out/1 is a list, of any depth, of the tuples below. If only one of a kind is possible, the last one counts. `break' drops
-%% everything after it, and a redirect drops everything except headers. Anything else is an error of the module and becomes a 500.
+%% The result of out/1 is a list, of any depth, of the tuples below. If only one of a kind is possible, the last one counts. `break' drops everything
+%% after it, and a redirect drops everything except headers. Anything else is an error in the module and results in a 500.
 -module(yucan_yaws_out).
 
 -export([later/3, made/1, rewritten/2, escaped/1, request/0, remember/1, with_body/3, moved/2, in_appmod/4, in_script/2, path/1]).
@@ -31,13 +31,13 @@
 %% ---- the #arg{}
 
 -type lazy() :: #arg{} | {later, yucan_req:req(), Docroots :: [file:filename()], Opaque :: term()}.
-%% Most requests for files and scripts do not need an arg.
+%% Created lazily, because most requests for files and scripts need no arg.
 
-%% @doc The arg of a request to a server with these docroots and this opaque data, made on demand.
+%% @doc Returns the arg of a request to a server with these docroots and this opaque data, created on demand.
 -spec later(yucan_req:req(), Docroots :: [file:filename()], Opaque :: term()) -> lazy().
 later(Req, Docroots, Opaque) -> {later, Req, Docroots, Opaque}.
 
-%% @doc The arg that a Yaws module gets.
+%% @doc Returns the arg that a Yaws module gets.
 -spec made(lazy()) -> #arg{}.
 made(#arg{} = Arg) -> Arg;
 made({later, Req, Docroots, Opaque}) ->
@@ -65,7 +65,7 @@ method(<<"OPTIONS">>) -> 'OPTIONS';
 method(<<"TRACE">>) -> 'TRACE';
 method(Other) -> text(Other).
 
-%% @doc The decoded path, or nothing if there is none.
+%% @doc Returns the decoded path, or nothing if there is none.
 -spec path(yucan_req:req()) -> string().
 path(Req) ->
     case yucan_req:decoded_path(Req) of
@@ -112,11 +112,11 @@ authorization(Text) ->
         error -> {undefined, undefined, Text}
     end.
 
-%% As people know it from decode_packet.
+%% In the form that decode_packet uses.
 capitalised(Name) ->
     lists:flatten(lists:join("-", [string:titlecase(Part) || Part <- string:split(text(Name), "-", all)])).
 
-%% @doc The request for a rewritten arg.
+%% @doc Returns the request for a rewritten arg.
 -spec rewritten(#arg{}, yucan_req:req()) -> yucan_req:req().
 rewritten(#arg{req = Same, orig_req = Same}, Req) -> Req;
 rewritten(#arg{req = #http_request{path = {abs_path, Target}, method = Method}, orig_req = #http_request{method = Before}}, Req) ->
@@ -137,8 +137,8 @@ rewritten(_, Req) -> Req.
 escaped(Path) ->
     << <<(case C > $\s andalso C < 127 of true -> <<C>>; false -> yucan_path:escape(<<C>>) end)/binary>> || <<C>> <= Path >>.
 
-%% @doc Adds the body to the arg, either all of it or, if it is larger than the server's `partial_post_size', its first part. The part that was
-%% read before {page, Path} is kept.
+%% @doc Adds the body to the arg, either all of it or, if it is larger than the server's `partial_post_size', its first part. The part that was read
+%% before {page, Path} is retained.
 -spec with_body(#arg{}, yucan_req:req(), #{partial_post_size := pos_integer() | nolimit, max_body_size := pos_integer(), _ => _}) -> {ok, #arg{}} | {error, term()}.
 with_body(#arg{clidata = Read} = Arg, _, _) when Read =/= <<>> -> {ok, Arg};
 with_body(Arg, Req, #{partial_post_size := PartBytes, max_body_size := Max}) ->
@@ -158,7 +158,7 @@ remember(Req) ->
     _ = put(?MODULE, Req),
     ok.
 
-%% @doc The request that this process answers, for helper functions that only get an #arg{}.
+%% @doc Returns the request that this process answers, for helper functions that only get an #arg{}.
 -spec request() -> yucan_req:req().
 request() ->
     case get(?MODULE) of
@@ -166,20 +166,20 @@ request() ->
         Req -> Req
     end.
 
-%% @doc The arg for another path.
+%% @doc Returns the arg for another path.
 -spec moved(yucan_req:req(), #arg{}) -> #arg{}.
 moved(Req, Arg) ->
     Arg#arg{server_path = path(Req), querydata = binary_to_list(yucan_req:query(Req)), pathinfo = undefined, appmoddata = undefined,
             appmod_prepath = undefined, appmod_name = undefined, prepath = undefined}.
 
-%% @doc The arg for an appmod.
+%% @doc Returns the arg for an appmod.
 -spec in_appmod(module(), Prefix :: binary(), Rest :: binary(), #arg{}) -> #arg{}.
 in_appmod(Module, Prefix, Rest, Arg) ->
     Info = binary_to_list(Rest),
     Arg#arg{appmod_name = Module, appmod_prepath = binary_to_list(Prefix), prepath = binary_to_list(Prefix),
             appmoddata = string:trim(Info, leading, "/"), pathinfo = case Info of "" -> undefined; _ -> Info end}.
 
-%% @doc The arg for a script.
+%% @doc Returns the arg for a script.
 -spec in_script(map(), #arg{}) -> #arg{}.
 in_script(#{script := File, script_name := Name, path_info := Info, docroot := Docroot}, Arg) ->
     Arg#arg{fullpath = binary_to_list(File), docroot = unicode:characters_to_list(Docroot), prepath = binary_to_list(filename:dirname(Name)) ++ "/",
@@ -187,7 +187,7 @@ in_script(#{script := File, script_name := Name, path_info := Info, docroot := D
 
 %% ---- the result, pure
 
-%% @doc The outcome of a result.
+%% @doc Returns the outcome of a result.
 -spec collect(term()) -> outcome().
 collect(Result) -> element(2, item(Result, #{headers => [], body => [], next => none})).
 
@@ -218,7 +218,7 @@ item({redirect_local, Path}, Out) -> item({redirect_local, Path, 302}, Out);
 item({redirect_local, {Kind, Path}, Status}, Out) when Kind =:= any_path; Kind =:= abs_path; Kind =:= rel_path ->
     item({redirect_local, Path, Status}, Out);
 item({redirect_local, Path, Status}, Out) -> {redirect, Out#{status => Status, next := {redirect_local, lists:flatten(Path)}}};
-%% The page only gets the status that was set before.
+%% Only the status that was set earlier applies to the page.
 item({page, {Options, Path}}, Out) when is_list(Options) ->
     #{headers := Headers} = Given = collect(Options),
     {break, (maps:merge(Out, maps:with([status], Given)))#{headers := Headers, next := {page, lists:flatten(Path)}}};
@@ -229,7 +229,7 @@ item({streamcontent, Mime, First}, Out) -> stream(Mime, First, #{}, Out);
 item({streamcontent_with_timeout, Mime, First, Timeout}, Out) -> stream(Mime, First, #{timeout => Timeout}, Out);
 item({streamcontent_with_size, Size, Mime, First}, Out) -> stream(Mime, First, #{size => Size}, Out);
 item({streamcontent_from_pid, Mime, Pid}, Out) -> stream(Mime, <<>>, #{pid => Pid}, Out);
-%% Its file is read when the answer is made.
+%% The file is read when the answer is built.
 item({ssi, _, _, _} = Part, #{body := Before} = Out) -> {next, Out#{body := [Before, Part]}};
 item({yucan_out, Module, Arg}, Out) -> item(Module:out(Arg), Out);
 item({yucan_response, Response}, Out) -> {break, Out#{next := {response, Response}}};
@@ -284,7 +284,7 @@ value(Value) -> Value.
 
 %% ---- the response
 
-%% @doc The response.
+%% @doc Returns the response.
 -spec answer(outcome(), yucan_req:req(), #arg{}) -> yucan_handler:response().
 answer(#{next := {response, Response}} = Outcome, _, _) ->
     merged(Outcome, Response);
@@ -300,7 +300,7 @@ answer(#{next := none, headers := Headers, body := Body} = Outcome, _, Arg) ->
             end,
     {maps:get(status, Outcome, 200), Typed, Data}.
 
-%% @doc Adds a type, unless it was set explicitly.
+%% @doc Adds a content type unless one was set explicitly.
 -spec typed(iodata(), [{binary(), iodata()}]) -> [{binary(), iodata()}].
 typed(Mime, Headers) ->
     case lists:keymember(<<"content-type">>, 1, Headers) of
@@ -326,7 +326,7 @@ parts({ssi, File, Delimiter, Bindings}, #arg{docroot = Docroot}) ->
 parts([Part | Rest], Arg) -> [parts(Part, Arg) | parts(Rest, Arg)];
 parts(Data, _) -> Data.
 
-%% Names between two delimiters are replaced by their values. An unknown name is kept.
+%% Names between two delimiters are replaced by their values. An unknown name is left as it is.
 filled(Text, <<>>, _) -> Text;
 filled(Text, Delimiter, Bindings) ->
     Known = [{iolist_to_binary(Name), Value} || {Name, Value} <- Bindings],
@@ -350,7 +350,7 @@ own_origin(Req, #{rhost := Rhost, rscheme := Rscheme, rmethod := Rmethod, name :
            end,
     [atom_to_binary(Scheme), "://", Host].
 
-%% @doc The options of a static file, including how long it stays fresh if the configuration has a time for its type.
+%% @doc Returns the options of a static file, including how long it stays fresh if the configuration has a time for its type.
 -spec expiring(Path :: binary(), [{Type :: string(), Seconds :: non_neg_integer()}], map()) -> map().
 expiring(_, [], Options) -> Options;
 expiring(Path, Expires, Options) ->

@@ -2,8 +2,8 @@
 %% @doc Pages with Erlang in them (`.yaws'). The text between `<erl>' and `</erl>' is the code of a module with a function `out/1', whose result
 %% replaces it. The code knows the records of yaws_api.hrl, but no macros.
 %%
-%% A page is compiled when it is first requested, and again when its file has changed. If it has an error, no part of it is served. Its modules
-%% have names of their own, of which four generations are used in turn, so a request that is still running after four changes is ended.
+%% A page is compiled when it is first requested, and again when its file has changed. If it has an error, no part of it is served. Its modules have
+%% names of their own, of which four generations are used in turn, so a request that is still running after four changes is killed.
 -module(yucan_yaws_page).
 
 -export([items/2, version/1]).
@@ -24,7 +24,7 @@ items(File, Arg) ->
         Error -> Error
     end.
 
-%% @doc How often the page has been compiled.
+%% @doc Returns how often the page has been compiled.
 -spec version(File :: binary()) -> non_neg_integer().
 version(File) ->
     {_, Version, _} = known(File),
@@ -36,7 +36,7 @@ parts(File) ->
     Stamp = stamp(File),
     case known(File) of
         {Stamp, _, Result} -> Result;
-        %% A second caller finds the page compiled.
+        %% If another process has compiled the page meanwhile, this has nothing to do.
         _ -> global:trans({{?MODULE, File}, self()}, fun() -> compiled(known(File), Stamp, File) end, [node()])
     end.
 
@@ -55,7 +55,7 @@ compiled({_, Version, _}, Stamp, File) ->
     persistent_term:put({?MODULE, File}, {Stamp, Version + 1, Result}),
     Result.
 
-%% Splits the page into HTML and code in turn, each with its line.
+%% Splits the page into alternating HTML and code, each with its line number.
 split(Text, Line) ->
     case binary:split(Text, <<"<erl>">>) of
         [Html] -> [{html, Html}];
@@ -97,7 +97,7 @@ module(Name, Code, Line, File) ->
 
 forms(Text, Line, File) ->
     Scanned = case erl_scan:tokens([], Text, Line) of
-        %% The last form may end with the code.
+        %% The code may end directly after the last form, without a line end.
         {more, Begun} -> erl_scan:tokens(Begun, eof, Line);
         Done -> Done
     end,
@@ -138,7 +138,7 @@ split_test_() ->
 
 errors_test_() ->
     Compile = fun(Code) -> case compile([{erl, 3, Code}], <<"p">>, 0) of {error, Text} -> unicode:characters_to_binary(Text); {ok, [{erl, Module}]} -> Module:out(none) end end,
-    %% The first one loads the compiler.
+    %% The first compilation also loads the compiler.
     [{timeout, 60, ?_assertEqual({Code, Said}, {Code, Compile(Code)})}
      || {Code, Said} <- [{<<"out(_) -> f(). f() -> {html, \"x\"}.">>, {html, "x"}}, {<<"\nout(A) -> A.\n%% end">>, none},
                          {<<"out(_) -> ">>, <<"p:3: syntax error before: ">>}, {<<"\nout(_) -> X.">>, <<"p:4: variable 'X' is unbound">>},

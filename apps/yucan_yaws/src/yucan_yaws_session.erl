@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Sessions of modules written for Yaws: data of the module under a random value, which the module sends as a cookie. For {@link yaws_api}.
 %%
-%% Sessions exist only in this process, and end with it or with the node. A session ends when it has not been used for its lifetime, or earlier
-%% if the table is full and a new session needs its place.
+%% Sessions exist only in this process and are lost when it or the node stops. A session ends when it has not been used for its lifetime, or earlier
+%% if the table is full and a new session needs the space.
 -module(yucan_yaws_session).
 -behaviour(gen_server).
 
@@ -10,18 +10,18 @@
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2]).
 
 -define(SWEEP_MS, 60000).
-%% Clients that do not return cookies get a session for each request.
+%% The size limit of the table. Clients that do not return cookies create a session with each request.
 -define(MOST, 100000).
 
 -record(session, {opaque :: term(),
                   ttl_s :: non_neg_integer(),
                   deadline_s = 0 :: integer(),
-                  %% The process that is told when the session ends.
+                  %% The process to notify when the session ends.
                   cleanup :: pid() | undefined}).
-%% The cookies are also kept in the order of their deadlines, because a full table needs the first one for each new visitor.
+%% The cookies are also stored in order of their deadlines, because a full table needs the first one for each new visitor.
 -type sessions() :: {#{string() => #session{}}, Deadlines :: gb_sets:set({integer(), string()})}.
 
-%% @doc Called by yucan_yaws_sup.
+%% @doc Starts the process; called by yucan_yaws_sup.
 -spec start_link() -> {ok, pid()} | {error, term()}.
 start_link() -> gen_server:start_link({local, ?MODULE}, ?MODULE, [], []).
 
@@ -30,11 +30,11 @@ start_link() -> gen_server:start_link({local, ?MODULE}, ?MODULE, [], []).
 -spec new(term(), TtlSeconds :: non_neg_integer(), pid() | undefined) -> string().
 new(Opaque, Ttl, Cleanup) when is_integer(Ttl), Ttl >= 0 -> call({new, Opaque, Ttl, Cleanup}).
 
-%% @doc The data of a session, whose lifetime starts again.
+%% @doc Returns the data of a session and restarts its lifetime.
 -spec find(string()) -> {ok, term()} | {error, no_session}.
 find(Cookie) -> call({find, Cookie}).
 
-%% @doc Replaces the data of a session. With `undefined' the process that is told about its end does not change.
+%% @doc Replaces the data of a session. With `undefined', the process that is notified of its end does not change.
 -spec replace(string(), term(), pid() | undefined) -> true | error.
 replace(Cookie, Opaque, Cleanup) -> call({replace, Cookie, Opaque, Cleanup}).
 

@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Bodies that other processes write part by part: streamcontent and similar results.
+%% @doc Bodies that other processes write in parts: streamcontent and similar results.
 %%
-%% The process of the connection waits for the parts as messages. A writer that uses the blocking functions of yaws_api gets an answer when the
-%% client has taken the part, or `{error, closed}'.
+%% The process of the connection waits for the parts as messages. A writer that uses the blocking functions of yaws_api gets an answer when the client
+%% has accepted the part, or `{error, closed}'.
 -module(yucan_yaws_stream).
 
 -export([response/5, deliver/2, deliver_blocking/2, finish/1]).
@@ -11,8 +11,8 @@
 -define(LOOK_MS, 1000).
 -define(CALL_MS, 60000).
 
-%% @doc The response, which runs until the stream is finished, has been silent for too long, or the client has gone. After HEAD no parts are
-%% accepted, and the writer is told so, or that this process has ended.
+%% @doc The response, which runs until the stream is finished, has been silent for too long, or the client has disconnected. After HEAD no parts are
+%% accepted: the writer gets an error, or learns that this process has exited.
 -spec response(yucan_req:req(), Status :: 100..999, yucan_handler:headers(), First :: iodata(),
                #{pid => pid(), timeout => timeout(), size => non_neg_integer()}) -> yucan_handler:response().
 response(Req, Status, Headers, First, Options) ->
@@ -74,14 +74,14 @@ silent(Req, Monitor, Timeout, Left, Write) ->
         false -> {error, timeout}
     end.
 
-%% A writer that ends is done.
+%% A writer that exits has finished its part.
 ended(ok, _) -> ok;
 ended({error, {writer, normal}}, _) -> ok;
 ended({error, Reason}, Options) ->
     ok = discard(Options),
     exit({shutdown, Reason}).
 
-%% The name of this message in Yaws.
+%% Yaws uses this name for the message.
 discard(#{pid := Pid}) ->
     Pid ! {discard, self()},
     ok;
@@ -93,7 +93,7 @@ deliver(Pid, Data) ->
     Pid ! {yucan_stream, data, Data},
     ok.
 
-%% @doc Sends a part, and returns when the client has taken it.
+%% @doc Sends a part, and returns when the client has accepted it.
 -spec deliver_blocking(pid(), iodata()) -> ok | {error, closed | timeout}.
 deliver_blocking(Pid, Data) ->
     Ref = erlang:monitor(process, Pid),

@@ -15,7 +15,7 @@
 %% `closes' means that the module itself has closed the connection.
 -record(state, {module :: module(), inner :: term(), closes = false :: boolean()}).
 
-%% @doc The response that upgrades the connection.
+%% @doc Returns the response that upgrades the connection.
 -spec response(module(), [term()], #arg{}) -> yucan_handler:response().
 response(Module, Options, Arg) ->
     Given = case proplists:get_value(callback, Options, basic) of {basic, State} -> State; _ -> [] end,
@@ -72,11 +72,11 @@ terminate(Reason, #state{module = Module} = State) ->
         true -> Module:terminate(Reason, Inner);
         false -> ok
     end;
-%% It was never open.
+%% The connection was never opened.
 terminate(_, _) -> ok.
 
-%% As in Yaws, the end is the last message to a module that has not asked for it. The connection is already closed, so only the state in the
-%% result counts. Many modules have no clause for this message, so as in Yaws a failure is not logged.
+%% As in Yaws, a module gets the close as its last message, unless it has closed the connection itself. The connection is already closed, so only the
+%% state in the result counts. Many modules have no clause for this message, so as in Yaws a failure is not logged.
 told(_, #state{closes = true} = State) -> State;
 told({crashed, _}, State) -> State;
 told(Reason, State) ->

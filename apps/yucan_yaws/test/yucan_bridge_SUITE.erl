@@ -1,7 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The adapter for simple_bridge: the fifteen cases of simple_bridge's own suite in our own words, and what its bridges to other servers
-%% cannot do: files and bodies larger than 64 MB without holding them in memory. There is no package of simple_bridge, so `yucan_test_bridge'
-%% replaces it.
+%% @doc The adapter for simple_bridge: the fifteen cases of simple_bridge's own suite, reimplemented, and what its bridges to other servers cannot do:
+%% files and bodies larger than 64 MB without holding them in memory. There is no package of simple_bridge, so `yucan_test_bridge' replaces it.
 -module(yucan_bridge_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
@@ -12,7 +11,7 @@
 -include_lib("common_test/include/ct.hrl").
 
 -define(LARGE_BYTES, 70000000).
-%% The largest part of them that may be in memory at any time.
+%% The memory that may be used at any time for these files and bodies.
 -define(HELD_BYTES, 30000000).
 -define(WAIT_MS, (20000 * beamway_runner:slowness())).
 
@@ -28,7 +27,7 @@ init_per_suite(Config) ->
          File = filename:join(Root, Name),
          ok = filelib:ensure_dir(File),
          ok = file:write_file(File, Text),
-         %% Older than this second, so it has a tag.
+         %% The file is older than the current second, so it has a tag.
          ok = file:change_time(File, {{2020, 1, 2}, {3, 4, 5}})
      end || {Name, Text} <- [{"static/one.txt", "1234\n"}, {"static/deep/depth1.txt", "1\n"}, {"static/deep/deeper/depth2.txt", "2\n"}, {"a b.txt", "blank"}]],
     Options = #{handler => yucan_test_bridge, bridge => yucan_test_bridge, document_root => Root, static_paths => ["static"]},
@@ -86,7 +85,7 @@ files(Config) ->
     {200, _, <<"1\n">>} = post(Config, "/file/static/deep/depth1.txt", "a=b"),
     [{404, _, _} = yucan_client:get(Port, Path) || Path <- ["/file/absent", "/static/absent", "/static/.hidden"]].
 
-%% A file as large as the file system permits is sent while hardly any of it is in memory.
+%% A file of the maximum size that the file system permits is sent with hardly any of it in memory.
 large_file(Config) ->
     {ok, File} = file:open(filename:join(?config(root, Config), "large"), [write, raw]),
     {ok, _} = file:position(File, ?LARGE_BYTES),
@@ -116,7 +115,7 @@ large_body(Config) ->
     ?LARGE_BYTES = list_to_integer(Count),
     true = list_to_integer(Most) - Before < ?HELD_BYTES.
 
-%% A form that has to be read as a whole has a limit (16 MB, and the length tells the server).
+%% A form that has to be read in one piece has a limit (16 MB, and the length tells the server).
 too_large_form(Config) ->
     [{413, _, _}] = yucan_client:exchange(?config(port, Config), "POST /post_params HTTP/1.1\r\nHost: a\r\nContent-Type: application/x-www-form-urlencoded\r\n"
                                           "Content-Length: 17000000\r\n\r\na=b").
@@ -126,7 +125,7 @@ websocket(Config) -> talk(?config(port, Config), "localhost").
 talk(Port, Host) ->
     Socket = yucan_ws_client:open(Port, yucan_ws_client:head(Host, "/ws", [])),
     {ok, <<16#81, 5, "hello">>} = gen_tcp:recv(Socket, 7, ?WAIT_MS),
-    %% Masked with zeros.
+    %% The mask consists of zeros.
     ok = gen_tcp:send(Socket, [<<16#81, 16#81, 0:32, "a">>, <<16#81, 16#81, 0:32, "b">>, <<16#81, 16#83, 0:32, "end">>]),
     {ok, <<16#81, 3, "1 a", 16#81, 3, "2 b", 16#88, 2, 4000:16>>} = gen_tcp:recv(Socket, 14, ?WAIT_MS),
     gen_tcp:close(Socket).
@@ -188,7 +187,7 @@ supervisor_options(Config) ->
     {error, {{bad_options, "the variable yucan of the application simple_bridge is nonsense; a map is expected"}, _}} = yucan_simple_bridge_sup:start_link(),
     [ok = application:unset_env(simple_bridge, Key) || Key <- [yucan | [Key || {Key, _} <- Environment]]].
 
-%% The first bytes that come back for a message.
+%% Sends a message and returns the first bytes of the reply.
 told(Port, Message) -> told(Port, "localhost", Message).
 
 told(Port, Host, Message) ->

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Good and bad scripts and applications behind the server. Whatever they do, the client gets an answer in time, other requests are served,
-%% and no process and no file is left.
+%% @doc Good and bad scripts and applications behind the server. Whatever they do, the client gets an answer in time, other requests are served, and
+%% no process or file is left behind.
 %%
 %% The good FastCGI application is php-fpm, which has its own suite (test/system/yucan/yucan_php_SUITE.erl). The bad ones are sockets here that
 %% send what no correct application sends. The server behind revproxy is one of ours, or again a socket that breaks the protocol.
@@ -32,7 +32,7 @@ end_per_suite(Config) -> yucan_test_server:stop_application(Config).
 
 end_per_testcase(_, _) -> yucan_yaws_site:stop().
 
-%% A server with scripts, each with its marker in its arguments or environment. A script has much time, unless silence is being tested.
+%% A server with scripts, each with its marker in its arguments or environment. The time limit for scripts is high, except where silence is tested.
 start(Config, Scripts) -> start(Config, "", Scripts).
 
 start(Config, More, Scripts) -> start(Config, 30 * beamway_runner:slowness(), More, Scripts).
@@ -49,7 +49,7 @@ start(Config, Seconds, More, Scripts) ->
 
 sh(Text) -> ["#!/bin/sh\n", Text].
 
-%% So many seconds that nobody waits for the end, and a number that no other program on the machine sleeps for.
+%% A sleep too long for any test to wait for, and a number of seconds that no other program on the machine uses.
 nap(N) -> lists:concat(["7", N, "1.0", os:getpid()]).
 
 plain(Text) -> sh(["echo 'Content-Type: text/plain'; echo; ", Text]).
@@ -75,7 +75,7 @@ environment(Config) ->
                  "REQUEST_URI=/dir/env.cgi/more%20path?q=%41", "SCRIPT_FILENAME=" ++ Root ++ "/dir/env.cgi", "DOCUMENT_ROOT=" ++ Root,
                  "SERVER_NAME=h", "SERVER_PORT=1234", "REMOTE_ADDR=127.0.0.1", "HTTP_X_OWN=v1, v2", "HTTP_AUTHORIZATION=Basic eDp5",
                  "EXTRA=a b", "CWD=" ++ Root ++ "/dir"]],
-    %% Nothing from the server's own environment.
+    %% The script gets nothing from the server's own environment.
     true = os:putenv("YUCAN_SECRET", "1"),
     {200, _, Again} = get(Port, "/dir/env.cgi"),
     nomatch = binary:match(Again, <<"YUCAN_SECRET">>),
@@ -86,8 +86,8 @@ environment(Config) ->
     true = os:unsetenv("YUCAN_SECRET"),
     ok.
 
-%% Variables, the script's name and its directory have the same bytes as in the request, in the configuration and on the disk: UTF-8 is not
-%% encoded again, and bytes that are not UTF-8 are kept. The node that runs this treats names as UTF-8, as `yucan' does with a usual locale.
+%% Variables, the script's name and its directory have the same bytes as in the request, in the configuration and on the disk: UTF-8 is not encoded
+%% again, and bytes that are not UTF-8 are preserved. The node that runs this treats names as UTF-8, as `yucan' does with a usual locale.
 bytes(Config) ->
     utf8 = file:native_name_encoding(),
     Port = start(Config, [unicode:characters_to_binary("<extra_cgi_vars dir='" ++ yucan_yaws_site:folder(Config) ++ "'>\nEXTRA = \x{e9}\n</extra_cgi_vars>\n"
@@ -107,7 +107,7 @@ bytes(Config) ->
     {_, _} = binary:match(Called, <<"\nSELF=", Root/binary, "/d\x{e9}/e.cgi\n"/utf8>>),
     ok.
 
-%% Nobody else can enter the directory with the bodies, because setting the mode of a file would be too late.
+%% Other users cannot enter the directory with the bodies, because setting the mode of a file would be too late.
 private_body(Config) ->
     Port = start(Config, [{"where.cgi", plain("stat -c %a \"$(dirname \"$(readlink /proc/self/fd/0)\")\"")}]),
     {200, _, <<"700\n">>} = post(Port, "/where.cgi", binary:copy(<<"x">>, 200000)),
@@ -120,12 +120,12 @@ httpoxy(Config) ->
     nomatch = binary:match(Text, [<<"HTTP_PROXY">>, <<"HTTP_X_UNDER">>]),
     ok.
 
-%% The script reads to the end and not to a length, so the server has to provide the end.
+%% The script reads until end of file and not up to a length, so the server has to close its input.
 body_and_its_end(Config) ->
     Port = start(Config, [{"cat.cgi", plain("echo \"$CONTENT_LENGTH $CONTENT_TYPE\"; cat")}]),
     {200, _, <<" \n">>} = get(Port, "/cat.cgi"),
     {200, _, <<"5 \nhello">>} = post(Port, "/cat.cgi", "hello"),
-    %% Chunked, but the script still gets the length.
+    %% The body is chunked, but the script still gets its length.
     Socket = yucan_yaws_client:send(Port, "POST /cat.cgi HTTP/1.1\r\nhost: h\r\nconnection: close\r\ncontent-type: a/b\r\n"
                                     "transfer-encoding: chunked\r\n\r\n5\r\nhello\r\n1\r\n!\r\n0\r\n\r\n"),
     {200, _, <<"6 a/b\nhello!">>} = yucan_yaws_client:parse(yucan_yaws_client:receive_all(Socket)),
@@ -140,7 +140,7 @@ big_body(Config) ->
     {200, _, <<"deaf\n">>} = post(Port, "/deaf.cgi", Body),
     no_files_left(Config).
 
-%% 40 MB to a slow client. The script waits, and the server does not hold data that nobody has read.
+%% 40 MB to a slow client. The script has to wait, and the server does not buffer data that the client has not read.
 big_answer_to_a_slow_client(Config) ->
     Port = start(Config, [{"big.cgi", plain("head -c 40000000 /dev/zero")}]),
     {ok, Socket} = gen_tcp:connect({127, 0, 0, 1}, Port, [binary, {active, false}, {recbuf, 65536}]),
@@ -211,13 +211,13 @@ killed(Config) ->
              {Name, {200, _, <<"partmore">>}} = {Name, get(Port, "/" ++ Name)},
              {Name, {200, _, <<"partmore">>}} = {Name, over_h2(Port, Name)}
          end || Name <- ["own.cgi", "php.cgi"]],
-        %% This is not a fault of the server, which has logged a line about it.
+        %% This is not a server fault; the server has logged it.
         [] = [Event || {logged, Event} <- element(2, process_info(self(), messages))]
     after
         logger:remove_handler(?MODULE)
     end.
 
-%% The log says in words why the client got 502.
+%% The log explains why the client got 502.
 reasons(Config) ->
     Closed = integer_to_list(test_support:free_port()),
     {Listen, Address} = rubbish_server(<<1, 6, 0, 2, 0, 1, 0, 0, "x">>),
@@ -266,7 +266,7 @@ slow_but_not_silent(Config) ->
     {200, _, <<"1\n2\n3\n4\n5\n6\n7\n">>} = get(Port, "/slow.cgi"),
     ok.
 
-%% Children that keep the output open, or have lost their parent, end with their script.
+%% Child processes that keep the output open, or that are orphaned, are killed together with their script.
 forks(Config) ->
     Port = start(Config, 5, "", [{"fork.cgi", plain(["sleep ", nap(3), " & (sleep ", nap(3), " &) ; echo done"])},
                                  {"closed.cgi", plain(["sleep ", nap(4), " >/dev/null 2>&1 </dev/null & echo done"])},
@@ -289,14 +289,14 @@ client_leaves(Config) ->
      end || {Method, Name} <- [{"GET", "wait.cgi"}, {"GET", "talk.cgi"}, {"HEAD", "talk.cgi"}, {"GET", "over.cgi"}]],
     no_process_left(nap(6)).
 
-%% A script ends together with everything that it has started, even if no descriptor is left for another program.
+%% A script is killed together with everything that it has started, even if no descriptor is left for another program.
 without_descriptors(Config) ->
     Script = #{program => "/bin/sh", arguments => ["-c", lists:concat(["sleep ", nap(7), " & exec sleep ", nap(7)])], folder => proplists:get_value(priv_dir, Config),
                variables => [], body => none},
     {ok, Peer, _} = beamway_peer:start(inet_tcp, #{before_exec => "ulimit -n 64;"}),
     try
         ok = beamway_peer:run(Peer, fun() ->
-            %% The first one loads all modules, which also takes descriptors.
+            %% The first run loads all modules, which also needs descriptors.
             {ok, First} = yucan_cgi_run:open(Script),
             _ = yucan_cgi_run:close(First),
             {ok, Source} = yucan_cgi_run:open(Script),
@@ -338,7 +338,7 @@ given_up(Config) ->
      end || {Rest, Reached} <- [{[], fun() -> ok end}, {[Frame(1)], Asked}], GiveUp <- [Reset, fun gen_tcp:close/1]],
     gen_tcp:close(Silent).
 
-%% The fifth client is told to come back, and the other four are served. They end when they are told to, so the fifth comes in time.
+%% The fifth client gets 503, and the other four are served. The scripts exit only when told to, so the fifth request overlaps with them.
 too_many(Config) ->
     Go = filename:join(proplists:get_value(priv_dir, Config), "go"),
     Port = start(Config, [{"wait.cgi", plain(["echo in; while [ ! -e ", Go, " ]; do sleep 0.1; done; echo out"])}, {"quick.cgi", plain("echo quick")}]),
@@ -443,8 +443,7 @@ fcgi_broken(Config) ->
     {502, _, _} = get(Port, "/a.php"),
     gen_tcp:close(Listen).
 
-%% Data after the end of an application's answer belongs neither to this answer nor to the next, whether it arrives together with the end or
-%% later.
+%% Data after the end of an application's answer belongs to no answer, whether it arrives together with the end or later.
 fcgi_says_more(Config) ->
     Answer = <<1, 6, 0, 1, 0, 22, 0, 0, "Content-Type: a/b\n\nabc", 1, 3, 0, 1, 0, 8, 0, 0, 0:64>>,
     More = <<1, 6, 0, 1, 0, 4, 0, 0, "more">>,
@@ -465,7 +464,7 @@ fcgi_says_more(Config) ->
     {data, _, Answered} = yucan_fcgi_client:read(Source, 20000),
     {done, _} = yucan_fcgi_client:read(Answered, 20000),
     {message_queue_len, 0} = process_info(self(), message_queue_len),
-    %% The connection is not kept.
+    %% The connection is not returned to the pool.
     {error, closed} = gen_tcp:recv(Socket, 0, 20000),
     gen_tcp:close(Own).
 
@@ -488,7 +487,7 @@ fcgi_log(Config) ->
         ok = gen_tcp:close(Listen)
     end.
 
-%% If an application leaves while it is being sent a large body, the server does not crash, and the reader of the answer reports it.
+%% If an application disconnects while a large body is being sent to it, the server does not crash, and the reader of the answer reports it.
 fcgi_leaves(Config) ->
     {ok, Listen} = gen_tcp:listen(0, [binary, {active, false}, {ip, {127, 0, 0, 1}}]),
     {ok, Port} = inet:port(Listen),
@@ -577,7 +576,7 @@ revproxy_broken(Config) ->
          Port = start(Config, "revproxy = / http://" ++ Address ++ "\n", []),
          {Status, _, Body} = get(Port, "/x"),
          {Answer, true} = {Answer, Status =:= Expected orelse Expected =:= any},
-         %% An answer that ends early can be recognized as such.
+         %% The client can recognize an answer that ends early.
          true = Status =/= 200 orelse element(1, Body) =:= cut,
          ok = yucan_yaws_site:stop(),
          ok = gen_tcp:close(Listen)
@@ -630,7 +629,7 @@ revproxy_slash(Config) ->
     400 = Status(Guarded, "/api/secret%2Fx"),
     gen_tcp:close(Listen).
 
-%% A client cannot pass off a header as the proxy's, not even with an underscore in its name, which many servers turn into the same variable.
+%% A client cannot forge the proxy's headers, not even with an underscore in its name, which many servers turn into the same variable.
 revproxy_names(Config) ->
     {Listen, Address} = told_server("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"),
     Port = start(Config, ["revproxy = / http://", Address, "/\n"], []),
@@ -719,7 +718,7 @@ told() -> receive {told, Lines} -> Lines after 20000 * beamway_runner:slowness()
 
 script(Config, Name) -> filename:join([yucan_yaws_site:folder(Config), "www", Name]).
 
-%% No process on the machine except a VM has the word in its arguments. Processes that are being ended get time for it.
+%% No process on the machine except a VM has the word in its arguments. Processes that are being killed get some time to exit.
 no_process_left(Word) ->
     true = beamway_peer:wait_until(fun() -> processes_with(Word) =:= [] end, 20000),
     ok.
@@ -729,7 +728,7 @@ processes_with(Word) ->
     [Text || Name <- filelib:wildcard("/proc/[0-9]*/cmdline"), {ok, Text} <- [file:read_file(Name)],
              binary:match(Text, Pattern) =/= nomatch, not is_vm(Text)].
 
-%% Recognized only by its program, because directories may also be called beamway.
+%% The VM is recognized only by its program name, because directories may also be called beamway.
 is_vm(Text) -> filename:basename(hd(binary:split(Text, <<0>>))) =:= <<"beam.smp">>.
 
 no_files_left(Config) ->

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The `yucan' command as a user runs it: a directory, usage errors, a daemon, watching sources.
+%% @doc The `yucan' command as a user runs it: serving a directory, usage errors, daemons, watching sources.
 -module(yucan_cli_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
@@ -106,7 +106,7 @@ this_folder(Config) ->
         stop(Served)
     end.
 
-%% On a terminal, which `script' makes, each request is a line. A link out of the directory is served on demand.
+%% On a terminal, which `script' provides, each request is a line. A link out of the directory is served on demand.
 terminal(Config) ->
     Folder = filename:join(?config(priv_dir, Config), "terminal"),
     ok = filelib:ensure_dir(filename:join(Folder, "x")),
@@ -119,7 +119,7 @@ terminal(Config) ->
         {200, _, <<"content">>} = yucan_client:get(port_in(Line), "/link"),
         {match, _} = re:run(line(Served), "^\\d\\d:\\d\\d:\\d\\d 127\\.0\\.0\\.1 200 GET /link 7 bytes \\d+\\.\\d ms\\s*$")
     after
-        %% The terminal ends with `script', and the server ends with the terminal.
+        %% The terminal is closed when `script' exits, and then the server exits.
         stop(Served)
     end.
 
@@ -218,7 +218,7 @@ wishes(Config) ->
         400 = Exchange("PUT /sub/new.txt HTTP/1.1\r\nAuthorization: Bearer a token\r\nContent-Range: bytes 4-8/9", "again"),
         Bearer = fun(Boundary, Parts) -> Exchange(["POST /sub/ HTTP/1.1\r\nAuthorization: Bearer a token\r\nContent-Type: multipart/form-data; boundary=", Boundary], lists:flatten(Parts)) end,
         {ok, <<"uploaded">>} = file:read_file(filename:join(Folder, "sub/new.txt")),
-        %% The same with forms, as browsers send them: the token is in a field or in the request.
+        %% The same uploads with forms, as browsers send them: the token is in a field or in the request.
         {_, _} = binary:match(Page, <<"enctype=\"multipart/form-data\"">>),
         Part = fun(Name, Value) -> ["--b\r\nContent-Disposition: form-data; name=", Name, "\r\n\r\n", Value, "\r\n"] end,
         File = fun(Name, Value) -> Part(["file; filename=\"", Name, "\""], Value) end,
@@ -234,7 +234,7 @@ wishes(Config) ->
             {Bearer("b", [File("by token", "x"), "--b--"]), Bearer("b; boundary=c", []), Bearer("b", [File("cut.txt", "x")])},
             {Bearer("b", [Part("file; filename=a; filename=b", "x"), "--b--"]), Bearer("b", [[Part("x", "") || _ <- lists:seq(1, 101)], "--b--"])}},
         [{ok, <<"3">>}, {ok, <<"2">>}] = [file:read_file(filename:join([Folder, "sub", Name])) || Name <- ["one.txt", "two.txt"]],
-        %% If an HTTP/2 client cancels its upload, nothing of it is left.
+        %% If an HTTP/2 client cancels its upload, no part of it remains.
         Client = yucan_h2_client:connect(Port),
         ok = yucan_h2_client:send(Client, yucan_h2_client:headers(1, 0, [{<<":method">>, <<"PUT">>}, {<<":scheme">>, <<"http">>}, {<<":authority">>, <<"localhost">>}, {<<":path">>, <<"/sub/half">>},
                                                                          {<<"authorization">>, <<"Bearer a token">>}], <<>>)),
@@ -267,11 +267,11 @@ other_names(Config) ->
              {_, _} = binary:match(Page, iolist_to_binary(["--host ", Name]))
          end || Name <- ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "evillocalhost", "a.proxy.example"]]
     end),
-    %% Anyone who can connect is meant to read it.
+    %% With this option, anyone who can connect may read it.
     Serve(["--ip", "0.0.0.0", "--quiet"], fun(Port) -> {200, <<"content">>} = Ask(Port, "1\r\nHost: any.example") end),
     {2, ["yucan: --host a:80: the name of a host, without a port, is expected; see: yucan --help"]} = run(Config, ["--host", "a:80"], []).
 
-%% An origin from --header replaces the one from --cors, because browsers refuse an answer with two.
+%% An origin from --header replaces the one from --cors, because browsers reject an answer with two.
 own_origin(Config) ->
     Served = open(Config, ["-p", "0", "--cors", "--header", "Access-Control-Allow-Origin: http://b", ?config(served, Config)]),
     try
@@ -318,7 +318,7 @@ upload_is_seen(Config) ->
         stop(Served)
     end.
 
-%% SIGTERM ends the VM. The application stops before yucan, and an upload in progress is still stored.
+%% SIGTERM stops the VM. The application stops before yucan, and an upload in progress is still stored.
 upload_at_sigterm(Config) ->
     Folder = filename:join(?config(priv_dir, Config), "upload_at_sigterm"),
     File = filename:join(Folder, "a.txt"),
@@ -353,8 +353,7 @@ settled(File) ->
     end, ?WAIT_MS),
     ok.
 
-%% RFC 9110, 13.1 and 13.2: an upload that must not replace the file, or only the version that its client has seen. A refused upload changes
-%% nothing.
+%% RFC 9110, 13.1 and 13.2: an upload that must not replace the file, or only the version that its client has seen. A rejected upload changes nothing.
 upload_conditions(Config) ->
     Folder = filename:join(?config(priv_dir, Config), "upload_conditions"),
     File = filename:join(Folder, "a.txt"),
@@ -376,7 +375,7 @@ upload_conditions(Config) ->
          || Conditions <- [["If-None-Match: *"], [["If-None-Match: ", Etag]], ["If-Match: \"other\""], [["If-Match: W/", Etag]],
                            ["If-Unmodified-Since: Sun, 06 Nov 1994 08:49:37 GMT"], [["If-Match: ", Etag], "If-None-Match: *"]]],
         {ok, <<"old">>} = file:read_file(File),
-        %% A file that does not exist matches nothing.
+        %% No condition matches a file that does not exist.
         [412, 412] = [Put("/b.txt", ["If-Match: " ++ Tags]) || Tags <- ["*", "\"other\""]],
         ["a.txt"] = filelib:wildcard("*", Folder),
         [] = filelib:wildcard(".*.part", Folder),
@@ -399,7 +398,7 @@ upload_conditions(Config) ->
         {200, Plain, Text} = yucan_client:get(Port, "/a.txt"),
         Strong = proplists:get_value(<<"etag">>, Plain),
         [{200, _, _} = yucan_client:get(Port, "/a.txt", [{"If-Match", Tag} | Accepts]) || Tag <- [Weak, Strong], Accepts <- [[], [{"Accept-Encoding", "gzip"}]]],
-        %% Its ranges are not ranges of the file.
+        %% Ranges of the compressed form are not ranges of the file.
         {200, _, Text} = yucan_client:get(Port, "/a.txt", [{"Range", "bytes=0-1"}, {"If-Range", Weak}]),
         412 = Put("/a.txt", [["If-Match: W/", Strong]]),
         204 = Put("/a.txt", [["If-Match: ", Weak]]),
@@ -412,7 +411,7 @@ upload_conditions(Config) ->
         ok = gen_tcp:send(Slow, "ow"),
         {412, _, _} = yucan_client:one(Slow),
         {ok, <<"new">>} = file:read_file(filename:join(Folder, "c.txt")),
-        %% Of several uploads that end at the same time, one creates the file.
+        %% Of several uploads that complete at the same time, only one creates the file.
         [begin
              Sockets = [yucan_client:connect(Port) || _ <- lists:seq(1, 8)],
              Head = ["PUT /", integer_to_list(Round), ".txt HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer a token\r\nContent-Length: 4\r\nIf-None-Match: *\r\n\r\nfas"],
@@ -467,7 +466,7 @@ all(Socket, Before) ->
         {error, closed} -> Before
     end.
 
-%% However many pages are open, the server checks the directory twice a second, and all pages are told about a change.
+%% However many pages are open, the server checks the directory twice a second, and all pages are notified of a change.
 live_for_many(Config) ->
     Folder = filename:join(?config(priv_dir, Config), "live_for_many"),
     ok = filelib:ensure_dir(filename:join(Folder, "x")),
@@ -482,7 +481,7 @@ live_for_many(Config) ->
     Begun = erlang:monotonic_time(millisecond),
     _ = erlang:trace(all, true, [call]),
     1 = erlang:trace_pattern({yucan_folder, look, 3}, true, [local]),
-    %% Ten checks for one page.
+    %% One page causes ten checks.
     [receive {trace, _, call, _} -> ok after ?WAIT_MS -> error(no_look) end || _ <- lists:seq(1, 10)],
     true = erlang:monotonic_time(millisecond) - Begun > 4000,
     _ = erlang:trace(all, false, [call]),
@@ -542,7 +541,7 @@ live(Config) ->
         ok = file:write_file(filename:join(Folder, "a.txt"), "other"),
         _ = yucan_yaws_site:receive_until(Socket, <<"data: changed\n\n">>),
         {200, _, <<"other">>} = yucan_client:get(Port, "/a.txt"),
-        %% A first check may come after a change, so each try writes different content.
+        %% The first check may happen after a change, so each try writes different content.
         Writer = spawn_link(fun Write() -> ok = file:write_file(File, integer_to_list(erlang:unique_integer())), receive stop -> ok after 700 -> Write() end end),
         _ = yucan_yaws_site:receive_until(Socket, <<"data: changed\n\n">>),
         Writer ! stop,
@@ -592,7 +591,7 @@ wrong_words(Config) ->
     ok = file:change_mode(Open, 8#644),
     {1, [Refused]} = run(Config, ["--auth", Open, "."], []),
     {match, _} = re:run(Refused, "others can read this file; chmod 600 it$"),
-    %% The help fits on a screen.
+    %% The help text must fit on one screen.
     {0, Help} = run(Config, ["--help"], []),
     true = length(Help) =< 24 andalso lists:all(fun(Line) -> length(Line) =< 80 end, Help).
 
@@ -638,7 +637,7 @@ daemon_cannot_serve(Config) ->
     {0, ["yucan: serving " ++ _]} = run(Config, ["--daemon", "three", "--port", "0", ?config(served, Config)], Environment),
     {0, ["yucan: stopping"]} = run(Config, ["--stop", "three"], Environment).
 
-%% As services and cron may start it: nothing takes the place of a closed standard descriptor.
+%% Started as services or cron may do it, with standard descriptors closed: no other file gets their numbers.
 closed_descriptors(Config) ->
     [begin
          {ok, Free} = gen_tcp:listen(0, [{reuseaddr, true}]),
@@ -673,7 +672,7 @@ served(Port, Deadline) ->
 
 environment(Config) -> [{"XDG_RUNTIME_DIR", ?config(runtime, Config)}].
 
-%% Started, asked, reloaded, ended.
+%% A daemon is started, queried, reloaded and stopped.
 daemon(Config) ->
     Environment = environment(Config),
     {0, [Line]} = run(Config, ["--daemon", "one", "--port", "0", ?config(served, Config)], Environment),
@@ -689,7 +688,7 @@ daemon(Config) ->
     %% The name was forgotten. The directory is not a name, and nothing is left in it.
     {2, [_]} = run(Config, ["--daemon", ?config(served, Config), "--port", "0"], Environment),
     {ok, ["a.txt"]} = file:list_dir(?config(served, Config)),
-    %% Asking for a name does not leave a directory either.
+    %% Querying a name does not leave a directory behind either.
     [{1, ["yucan: no daemon of this name runs"]} = run(Config, [Word, "none"], Environment) || Word <- ["--status", "--attach"]],
     [] = filelib:wildcard(filename:join([proplists:get_value("XDG_RUNTIME_DIR", Environment), "*", "none"])),
     %% Another user may have put a link to a directory of this user in the place of its directories.
@@ -709,7 +708,7 @@ gone(Config, Environment, Deadline) ->
         _ -> true = erlang:monotonic_time(millisecond) < Deadline, gone(Config, Environment, Deadline)
     end.
 
-%% While clients hold all of its descriptors, a daemon waits, and answers the commands that have asked it when there is room.
+%% While clients use all of its descriptors, a daemon waits. It answers pending commands once descriptors become available.
 daemon_without_descriptors(Config) ->
     Folder = ?config(runtime, Config),
     Served = open_port({spawn_executable, "/bin/sh"}, [{args, ["-c", "ulimit -n 64; exec \"$@\" 2>/dev/null", "sh", ?config(command, Config), "--port", "0", ?config(served, Config)]},
@@ -738,7 +737,7 @@ failed_command(Config) ->
     true = unlink(Pid),
     exit(Pid, kill).
 
-%% The shell of a daemon, on a terminal that `script' makes. Watching can be switched off and on there, and Ctrl-D leaves the daemon running.
+%% The shell of a daemon, on a terminal that `script' provides. Watching can be switched off and on there, and Ctrl-D leaves the daemon running.
 attached(Config) ->
     Environment = environment(Config),
     {Folder, Write} = watched(Config, "attached"),
@@ -786,7 +785,7 @@ watched(Config, Name) ->
         ok = file:rename(File ++ ".new", File)
     end}.
 
-%% An error is reported with its line, and then that it is fixed.
+%% An error is reported with its line, and later that it has been fixed.
 watch(Config) ->
     {Folder, Write} = watched(Config, "watched"),
     Served = open(Config, ["--port", "0", "--watch", Folder, ?config(served, Config)]),

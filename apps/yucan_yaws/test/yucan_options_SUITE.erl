@@ -128,7 +128,7 @@ client_certificates(Config) ->
 
 %% ---- FastCGI, PHP
 
-%% An application for two requests, which uses ERTS's own parser for the protocol: `{packet, fcgi}' reads what we write.
+%% A FastCGI application that serves two requests, using ERTS's own parser for the protocol: `{packet, fcgi}' reads what we write.
 fcgi_application(Config) ->
     {Listen, Address} = application(2),
     Port = yucan_yaws_site:start(Config, ["docroot = www\nfcgi_app_server = ", Address, "\n"], [{"www/a.fcgi", ""}]),
@@ -164,7 +164,7 @@ told(Socket, Told) ->
         _ -> told(Socket, [Content | Told])
     end.
 
-%% The pool of connections is killed. At the next request it exists again, and requests continue.
+%% The pool of connections is killed. It is restarted by the next request, and requests continue.
 fcgi_pool_lives(Config) ->
     {Listen, Address} = application(1),
     Port = yucan_yaws_site:start(Config, ["docroot = www\nfcgi_app_server = ", Address, "\n"], [{"www/a.fcgi", ""}]),
@@ -179,7 +179,7 @@ fcgi_pool_lives(Config) ->
     200 = status(yucan_yaws_client:get(Port, "h", "/a.fcgi")),
     gen_tcp:close(Again).
 
-%% An application accepts a second request on each connection but ends instead of answering. If the request may be repeated, it is sent again
+%% An application accepts a second request on each connection but disconnects instead of answering. If the request may be repeated, it is sent again
 %% over a new connection.
 fcgi_asked_again(Config) ->
     {ok, Listen} = gen_tcp:listen(0, [binary, {active, false}, {packet, fcgi}, {ip, {127, 0, 0, 1}}]),
@@ -229,7 +229,7 @@ extern_function(Config) ->
     [{400, _, _}] = Post(Chunked, "no chunk"),
     404 = status(yucan_yaws_client:get(Port, "h", "/d/b.php")).
 
-%% Or in another VM, which does not exist: this gives an error, and the server continues.
+%% The function may also be in another VM. If that VM does not exist, the result is an error, and the server continues.
 extern_node(Config) ->
     Port = yucan_yaws_site:start(Config, "docroot = www\nphp_handler = <extern, nobody@localhost:yucan_yaws_pages:php>\n", [{"www/a.php", ""}, {"www/f", "f"}]),
     500 = status(yucan_yaws_client:get(Port, "h", "/a.php")),
@@ -271,7 +271,7 @@ names(Config) ->
     [{Host, Body} = {Host, element(3, yucan_yaws_client:get(Port, Host, "/f"))}
      || {Host, Body} <- [{"first", <<"1">>}, {"other.example", <<"2">>}, {"a.second.example", <<"2">>}, {"s1.example", <<"2">>}, {"s12.example", <<"1">>}, {"s..example", <<"1">>}]].
 
-%% The content of redirects when another server is in front.
+%% The location in redirects when another server is in front.
 in_front(Config) ->
     [begin
          Port = yucan_yaws_site:start(Config, ["docroot = www\n<redirect>\n/old == /new\n</redirect>\n", Directives], []),

@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Yaws sites as their users meet them: a configuration file is loaded into a server in this VM, and raw sockets send requests.
+%% @doc Yaws sites as their users see them: a configuration file is loaded into a server in this VM, and raw sockets send requests.
 %%
-%% The two-domain configuration of examples/yaws-site runs unchanged except for the port and the two paths that its modules name. PHP is tested
-%% in `make test-wordpress' and in yucan_php_SUITE, where it is installed.
+%% The two-domain configuration of examples/yaws-site runs unchanged except for the port and the two paths that its modules name. PHP is tested in
+%% `make test-wordpress' and in yucan_php_SUITE, where PHP is installed.
 -module(yucan_yaws_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
@@ -84,7 +84,7 @@ redirects(Config) ->
     {302, <<"http://h:1/there?b=c">>, _} = Get("/here/a?b=c"),
     {302, <<"http://other.example/base/out/">>, _} = Get("/out/"),
     {301, <<"http://h:1/x/moved">>, _} = Get("/moved"),
-    %% Control bytes in a path are refused before they could become a header.
+    %% Control bytes in a path are rejected before they could become a header.
     {400, undefined, _} = Get("/old/%0D%0ASet-Cookie:a=b"),
     {410, undefined, _} = Get("/gone"),
     %% The path is also appended there, so this is a page of ours and not a file.
@@ -180,7 +180,7 @@ bodies(Config) ->
     <<"100000 bytes in parts">> = Post(binary:copy(<<"x">>, 100000)),
     {200, _, <<"[{\"a\",\"1 2\"}]">>} =
         yucan_yaws_client:request(#{port => Port, host => "h", target => "/m/form", method => "POST", body => "a=1+2"}),
-    %% A module that asks for more than there is gets nothing.
+    %% A module that asks for more data than there is gets nothing.
     [{200, _, <<"once">>} = yucan_yaws_client:request(#{port => Port, host => "h", target => "/m/body_over", method => Method, body => Body})
      || {Method, Body} <- [{"GET", ""}, {"POST", "a=1"}]],
     ok.
@@ -195,7 +195,7 @@ helpers(Config) ->
     Sid = proplists:get_value(<<"set-cookie">>, First),
     [{200, _, Visit} = Get("visits", [{"cookie", Sid}]) || Visit <- [<<"2">>, <<"3">>]],
     {200, _, <<"1">>} = Get("visits", [{"cookie", [Sid, "x"]}]),
-    %% A session ends when its time is over, and with delete_cookie_session/1. The process that asked to be told is told.
+    %% A session ends when its lifetime expires, and when delete_cookie_session/1 is called. The process that asked to be notified gets the message.
     Brief = yaws_api:new_cookie_session(brief, 0, self()),
     {error, no_session} = yaws_api:cookieval_to_opaque(Brief),
     yucan_yaws_session ! sweep,
@@ -209,7 +209,7 @@ helpers(Config) ->
 %% If the table is full, a new visitor replaces the session that would end first.
 full_of_sessions(_) ->
     New = fun(Ttl) -> yaws_api:new_cookie_session(Ttl, Ttl, self()) end,
-    %% All of them end before those that other cases have left.
+    %% All of them expire before those that other cases have left behind.
     [Late, Early, Gone, Ended] = [New(Ttl) || Ttl <- [1000, 500, 200, 0]],
     true = yaws_api:delete_cookie_session(Gone),
     receive {yaws_session_end, normal, Gone, 200} -> ok after 0 -> error(not_told) end,
@@ -291,7 +291,7 @@ streams(Config) ->
     Port = appmods(Config),
     {200, _, <<"first 1 2 3 ">>} = yucan_yaws_client:get(Port, "h", "/m/stream"),
     {200, _, <<"p1 p2 p3 ">>} = yucan_yaws_client:get(Port, "h", "/m/stream_pid"),
-    %% Nobody writes any more, and the client must see that the answer is incomplete.
+    %% The writer is gone, and the client must be able to tell that the answer is incomplete.
     {200, _, {cut, <<"first ">>}} = yucan_yaws_client:get(Port, "h", "/m/stream_silent"),
     ok.
 
@@ -307,7 +307,7 @@ stream_to_a_client_that_leaves(Config) ->
         error(the_writer_was_not_told)
     end.
 
-%% After HEAD nobody takes the parts. Each kind of writer is told so, even if the client would keep the connection.
+%% After HEAD the parts are not accepted. Each kind of writer gets an error, even if the client would keep the connection.
 stream_after_head(Config) ->
     Port = appmods(Config),
     true = register(yucan_yaws_listener, self()),
@@ -325,7 +325,7 @@ crash_and_nonsense(Config) ->
      end || Name <- ["crash", "throw", "exit", "nonsense", "bad_header", "ehtml_letters"]],
     ok.
 
-%% An appmod for all paths names a file, for which it is not called again, and a page that names itself ends.
+%% An appmod for all paths names a file, for which it is not called again, and a page that names itself does not loop.
 pages_of_an_appmod(Config) ->
     Port = yucan_yaws_site:start(Config, "docroot = www\nallowed_scripts = yaws\nappmods = </, yucan_yaws_pages exclude_paths loop.yaws>\n",
                                  [{"www/page.html", "<p>page</p>"}, {"www/loop.yaws", "<erl>out(_) -> {page, \"/loop.yaws\"}.</erl>\n"}]),
@@ -366,7 +366,7 @@ rewriting(Config) ->
     {200, _, <<"passed on /pass/x%20y">>} = yucan_yaws_client:get(Port, "h", "/pass/x%20y"),
     ok.
 
-%% Both the requested path and the one after rewriting are protected.
+%% Access is checked for both the requested path and the rewritten one.
 rewriting_and_auth(Config) ->
     Port = yucan_yaws_site:start(Config, ["docroot = rewritten\narg_rewrite_mod = yucan_yaws_pages\n",
                                           [["<auth>\ndir = ", Dir, "\nrealm = r\nuser = joe:pw\n</auth>\n"] || Dir <- ["/rewrite/before", "/after"]]],
@@ -486,7 +486,7 @@ own_modules(Config) ->
     false = code:is_loaded(index),
     ok.
 
-%% Its page is found by the path, as Nitrogen does.
+%% The page module is found by path, as in Nitrogen.
 front() ->
     "-module(front).\n-export([out/1, handle_message/1]).\n-include_lib(\"yucan_yaws/include/yaws_api.hrl\").\n"
         "handle_message({text, _}) -> {reply, {text, index:site()}}.\n"
@@ -544,7 +544,7 @@ websocket(Config) ->
          ok = gen_tcp:close(Socket),
          receive {left, Told} -> Left = Told after 10000 * beamway_runner:slowness() -> error({not_told, Left}) end
      end || {Frame, Left} <- [{<<16#88, 16#85, 0:32, 4001:16, "bye">>, {4001, <<"bye">>, 6}}, {<<>>, {1006, <<>>, 6}}]],
-    %% A connection that handle_open/2 refuses is closed with the text that it returns, and terminate/2 gets the state of init/1.
+    %% A connection that handle_open/2 rejects is closed with the text that it returns, and terminate/2 gets the state of init/1.
     [begin
          Socket = opened(Port, "h", "/m/" ++ Page),
          {16#88, Close} = yucan_ws_client:recv(Socket),

@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc What a request says about its client in addition to the connection: the headers of trusted proxies (`Forwarded' of RFC 7239, or
-%% `X-Forwarded-For', `-Proto' and `-Host'), and the id of the request. Only headers from a trusted proxy count, and only those that the
-%% configuration names. Pure except for new ids.
+%% @doc Information about the client that a request carries in addition to the connection: the headers of trusted proxies (`Forwarded' of RFC 7239, or
+%% `X-Forwarded-For', `-Proto' and `-Host'), and the id of the request. Only headers from a trusted proxy count, and only those that the configuration
+%% names. Pure except for new ids.
 -module(yucan_forwarded).
 
 -export([received/2, headers/0, request_id/0]).
@@ -10,11 +10,11 @@
 
 -define(MOST_ID_BYTES, 128).
 
-%% @doc The headers that the option `forwarded' may name.
+%% @doc Returns the headers that the option `forwarded' may name.
 -spec headers() -> [binary()].
 headers() -> [<<"x-forwarded-for">>, <<"x-forwarded-proto">>, <<"x-forwarded-host">>, <<"forwarded">>].
 
-%% @doc The request as its client made it, with its id.
+%% @doc Returns the request as its client made it, with its id.
 -spec received(#req{}, #site{}) -> #req{}.
 received(Req, #site{trusted = Trusted} = Site) ->
     {Ip, _} = Peer = case Trusted of [] -> {none, 0}; _ -> yucan_req:peer(Req) end,
@@ -61,7 +61,7 @@ schemed(Said, #req{conn = Conn, port = Port} = Req) ->
         _ -> Req
     end.
 
-%% The name in TLS was that of the proxy's connection.
+%% The name requested in TLS is cleared, because it belongs to the proxy's connection.
 hosted(Said, #req{conn = #conn{scheme = Scheme} = Conn} = Req) ->
     case yucan_head:authority(Said) of
         {ok, Name, Port} when Name =/= <<>> ->
@@ -71,7 +71,7 @@ hosted(Said, #req{conn = #conn{scheme = Scheme} = Conn} = Req) ->
 
 %% ---- ids
 
-%% @doc The header for ids that the option `request_id => true' means.
+%% @doc Returns the header for ids that the option `request_id => true' means.
 -spec request_id() -> binary().
 request_id() -> <<"x-request-id">>.
 
@@ -83,6 +83,6 @@ identified(Req, Believed, #site{request_id = Name}) ->
 
 new_id() -> yucan_header:lower(binary:encode_hex(crypto:strong_rand_bytes(16))).
 
-%% Characters that cannot end a quoted field of a log.
+%% Accepts only characters that cannot end a quoted field in a log.
 is_id(<<C, Rest/binary>>) when C >= $a, C =< $z; C >= $A, C =< $Z; C >= $0, C =< $9; C =:= $-; C =:= $_; C =:= $.; C =:= $:; C =:= $/; C =:= $+; C =:= $=; C =:= $@; C =:= $~ -> is_id(Rest);
 is_id(Rest) -> Rest =:= <<>>.

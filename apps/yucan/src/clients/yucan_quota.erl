@@ -1,10 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Limits a client address: its open connections, and its requests per second (the limits `address_connections' and `address_requests').
-%% Each server has a table, which its process owns and sweeps. Connections add themselves to it, and their pool removes them however they end.
+%% @doc Limits a client address: its open connections, and its requests per second (the limits `address_connections' and `address_requests'). Each
+%% server has a table, which its process owns and sweeps. Connections add themselves to it, and their pool removes them however they exit.
 %%
-%% The requests are a bucket that holds one second's worth (the generic cell rate algorithm, ITU-T I.371): a row has the time at which its bucket
-%% is full again. With IPv6 the first 64 bits count as the address, since a client has its whole network. The table has at most `MOST' rows, and
-%% all further addresses share one.
+%% The requests are a bucket that holds one second's worth (the generic cell rate algorithm, ITU-T I.371): a row has the time at which its bucket is
+%% full again. With IPv6 the first 64 bits count as the address, since a client usually controls the entire /64 network. The table has at most `MOST'
+%% rows, and all further addresses share one.
 -module(yucan_quota).
 
 -export([new/0, enter/3, leave/2, ask/4, sweep/1, key/1]).
@@ -22,18 +22,18 @@
 
 %% The rows are {key(), Connections, Full :: Nanoseconds}, and {pid(), key()} for each connection.
 
-%% @doc An empty table that belongs to the calling process.
+%% @doc Creates an empty table that belongs to the calling process.
 -spec new() -> table().
 new() -> ets:new(?MODULE, [public, {write_concurrency, true}]).
 
-%% @doc The part of an address that counts, or none for a unix socket.
+%% @doc Returns the part of an address to which limits apply, or none for a unix socket.
 -spec key(yucan_req:address()) -> key() | none.
 key({local, _}) -> none;
 key({{0, 0, 0, 0, 0, 16#ffff, A, B}, _}) -> {A bsr 8, A band 255, B bsr 8, B band 255};
 key({{A, B, C, D, _, _, _, _}, _}) -> {v6, A, B, C, D};
 key({Ip, _}) -> Ip.
 
-%% @doc The calling process has a connection from this address.
+%% @doc Registers the calling process as a connection from this address.
 -spec enter(table(), key(), Most :: pos_integer()) -> ok | full.
 enter(Table, Key, Most) ->
     Row = row(Table, Key),
@@ -46,7 +46,7 @@ enter(Table, Key, Most) ->
             ok
     end.
 
-%% @doc This process has ended.
+%% @doc Removes a connection process that has exited.
 -spec leave(table(), pid()) -> ok.
 leave(Table, Pid) ->
     case ets:take(Table, Pid) of
@@ -59,7 +59,7 @@ leave(Table, Pid) ->
 ask(Table, Key, PerSecond, Now) ->
     Row = row(Table, Key),
     Step = max(1, ?SECOND div PerSecond),
-    %% In a single step: not before now, then one request later.
+    %% Updated in a single atomic step: the later of now and the old time, plus one request.
     [_, Full] = ets:update_counter(Table, Row, [{3, -1, Now, Now}, {3, Step}], {Row, 0, Now}),
     case Full - Now - ?SECOND of
         Over when Over > 0 ->
@@ -90,7 +90,7 @@ requests_test() ->
     Ask = fun(Key, At) -> ask(Table, Key, 4, Now + At) end,
     ?assertEqual([ok, ok, ok, ok, {wait, 1}, {wait, 1}], [Ask(a, 0) || _ <- lists:seq(1, 6)]),
     ?assertEqual(ok, Ask(b, 0)),
-    %% One more in each quarter of a second, and never more than four at once.
+    %% At four per second, one more is allowed each quarter of a second, and never more than four at once.
     ?assertEqual([ok, {wait, 1}], [Ask(a, ?SECOND div 4) || _ <- [1, 2]]),
     ?assertEqual([ok, ok, ok, ok, {wait, 1}], [Ask(a, 100 * ?SECOND) || _ <- lists:seq(1, 5)]),
     ?assertEqual([ok, {wait, 1}, {wait, 1}], [ask(Table, slow, 1, Now) || _ <- [1, 2, 3]]).
@@ -100,7 +100,7 @@ connections_test() ->
     In = fun() -> spawn_monitor(fun() -> receive stop -> exit(enter(Table, a, 2)) end end) end,
     Enter = fun() -> {Pid, Monitor} = In(), Pid ! stop, receive {'DOWN', Monitor, process, Pid, Result} -> {Result, Pid} end end,
     [{ok, First}, {ok, _}, {full, Third}] = [Enter() || _ <- [1, 2, 3]],
-    %% A refused process has nothing to return, and no process returns its share twice.
+    %% A rejected process has no share to return, and no process returns its share twice.
     [ok = leave(Table, Pid) || Pid <- [Third, First, First]],
     ?assertMatch([{ok, _}, {full, _}], [Enter() || _ <- [1, 2]]).
 

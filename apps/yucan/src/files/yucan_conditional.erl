@@ -6,7 +6,7 @@
 -export([decide/3, may_change/2, ranges/4, accepts_gzip/1, codings/1]).
 -export_type([etag/0]).
 
-%% With its quotes, and W/ if it is weak. `none' means that the content may change without a change of its time, so no earlier answer can be
+%% Includes the quotes, and W/ if the tag is weak. `none' means that the content may change without a change of its time, so no earlier answer can be
 %% reused.
 -type etag() :: none | binary().
 
@@ -147,7 +147,7 @@ digits(_) -> error.
 -spec accepts_gzip(yucan_req:req()) -> boolean().
 accepts_gzip(Req) -> lists:member(<<"gzip">>, codings(Req)).
 
-%% @doc The codings of ours that the client accepts, those with the fewest bytes first.
+%% @doc Those of our codings that the client accepts, best compression first.
 -spec codings(yucan_req:req()) -> [binary()].
 codings(Req) ->
     case yucan_req:header(<<"accept-encoding">>, Req) of

@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Static files: a handler, and functions for handlers that choose the file themselves.
 %%
-%% Supports ranges, conditional requests, HEAD, index files, listings, and compressed forms, which are separate files or made here. Nothing
-%% outside the docroot is served, neither through the path (yucan_path) nor, unless the options allow it, through a symbolic link. Small files
-%% and their compressed forms are cached (yucan_file_cache).
+%% Supports ranges, conditional requests, HEAD, index files, listings, and compressed forms, which are separate files or created here. Nothing outside
+%% the docroot is ever served, neither through the path (yucan_path) nor, unless the options allow it, through a symbolic link. Small files and their
+%% compressed forms are cached (yucan_file_cache).
 -module(yucan_file).
 -behaviour(yucan_handler).
 
@@ -14,10 +14,10 @@
 
 -type options() :: #{
     root => file:name_all(),
-    %% The part of the path that is not below the root.
+    %% The prefix of the path that is not part of the file name.
     mount => binary(),
     index => [binary()],
-    %% Leaves out names for which a request would fail: those with a dot or a control byte, and links that the policy refuses.
+    %% Omits names for which a request would fail: those with a dot or a control byte, and links that the policy rejects.
     listing => boolean(),
     %% HTML that follows a listing.
     listing_end => binary(),
@@ -39,7 +39,7 @@
 -define(MOST_KEPT, 65536).
 -define(MOST_KEPT_OFTEN, 1048576).
 -define(INDEX, [<<"index.html">>]).
-%% Codings and the extensions of their files. A client that accepts several gets the first.
+%% Codings and their file extensions. A client that accepts several gets the first.
 -define(BESIDE, [{<<"br">>, <<".br">>}, {<<"zstd">>, <<".zst">>}, {<<"gzip">>, <<".gz">>}]).
 
 %% @private
@@ -97,7 +97,7 @@ below(Path, Mount) ->
         _ -> Path
     end.
 
-%% RFC 8615 defines a single exception.
+%% RFC 8615 defines the only exception, `.well-known'.
 is_hidden(<<"/.well-known/", Rest/binary>>) -> yucan_path:has_dot_name(<<"/", Rest/binary>>);
 is_hidden(Path) -> yucan_path:has_dot_name(Path).
 
@@ -108,7 +108,7 @@ look(Req, Path, Root, Options) ->
         Response -> Response
     end.
 
-%% For a directory, the first index counts here. If it exists, no other is tried.
+%% For a directory, only the first index file is considered. If it exists, no other is tried.
 first_name(Path, Options) ->
     case {binary:last(Path), maps:get(index, Options, ?INDEX)} of
         {$/, [Name | _]} -> <<Path/binary, Name/binary>>;
@@ -174,7 +174,7 @@ may_change(Req, Path, Root, Options) ->
     Current = case yucan_symlink:info(Path, Root, policy(Options)) of
         {ok, #file_info{mtime = Time} = Info} -> {etag(Info, <<>>), Time};
         {error, enoent} -> none;
-        %% It exists, but no client has seen it.
+        %% The file exists, but clients have never seen a tag for it.
         {error, _} -> {none, {{1970, 1, 1}, {0, 0, 0}}}
     end,
     yucan_conditional:may_change(Req, Current).
@@ -197,10 +197,10 @@ may_change(Req, Path, Root, Options) ->
 
 -define(PARTS, [{<<"accept-ranges">>, <<"bytes">>}]).
 
-%% A file as it was when it was last checked, and its cached forms: itself, those from separate files, and those compressed here.
+%% The state of a file at the last check, and its cached forms: the file itself, separately stored compressed files, and those compressed here.
 -record(seen, {
     info :: file:file_info(),
-    %% The file has been unchanged for so long that another change would be noticed.
+    %% Whether the file is old enough that another change would be noticed.
     settled :: boolean(),
     type :: binary(),
     %% The file was also checked less than a second earlier.
@@ -254,7 +254,7 @@ see(File, Info, {_, _, Options, Name}) ->
     Beside = beside(File, Info, Varies),
     #seen{info = Info, settled = is_settled([Info | [I || {_, I} <- Beside]]), type = Type, varies = Varies, beside = Beside}.
 
-%% README, LICENSE, Makefile: text, if their content begins like text.
+%% Files without an extension, such as README, LICENSE and Makefile, are text if their content begins like text.
 without_suffix(Suffix, File) when byte_size(Suffix) =< 1 ->
     case file:open(File, [read, raw, binary]) of
         {ok, Handle} ->
@@ -299,7 +299,8 @@ seconds(Time) -> calendar:datetime_to_gregorian_seconds(Time).
 keep(Req, Key, #seen{forms = Forms} = Seen) ->
     yucan_file_cache:keep(yucan_req:server(Req), Key, Seen, lists:sum([byte_size(Data) || #form{data = Data} <- maps:values(Forms)])).
 
-%% There is no tag while the file may change again within the second of its time, because a cache would keep the older content for ever.
+%% A file has no tag as long as it may change again within the second of its modification time, because a cache would then keep the older content for
+%% ever.
 etag(#file_info{size = Size, mtime = Time}, Suffix) ->
     Seconds = seconds(Time),
     case seconds(calendar:universal_time()) - Seconds < 2 of
@@ -343,7 +344,7 @@ whole_or_parts(Source, #form{has_parts = false, headers = Headers}, _) -> {200, 
 whole_or_parts(Source, #form{etag = Etag, time = Time, size = Size, headers = Headers}, Req) ->
     parts(yucan_conditional:ranges(Req, Etag, Time, Size), Source, Size, Headers).
 
-%% The bytes, or the name of a file that has them.
+%% The bytes, or the name of the file that contains them.
 content(#form{data = Data}, _, _, _, _) when is_binary(Data) -> Data;
 content(Form, Req, {made, File}, Key, Seen) ->
     case file:read_file(File) of
@@ -394,7 +395,7 @@ several(Ranges, Source, Size, Headers) ->
     Own = lists:keystore(<<"content-type">>, 1, Headers, {<<"content-type">>, [<<"multipart/byteranges; boundary=">>, Boundary]}),
     {206, [{<<"content-length">>, Total} | Own], {stream, fun(Write) -> parts_of(Source, Write, Parts, End) end}}.
 
-%% If the client leaves or the file becomes shorter, this ends early, which the client notices by the length.
+%% Stops early if the client disconnects or the file is truncated, which the client notices because of the length.
 parts_of({file, File, _}, Write, Parts, End) ->
     {ok, Handle} = file:open(File, [read, raw, binary]),
     try

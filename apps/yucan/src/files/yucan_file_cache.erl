@@ -2,10 +2,10 @@
 %% @doc The server's cache of small files, with which most requests for them need no access to the file system. yucan_file decides what is
 %% cached, and checks the file again when an entry is older than a second.
 %%
-%% There are two tables, a younger and an older one. An entry that is found in the older table moves to the younger one. When the younger table
-%% is full, the older one is emptied and becomes the younger. So entries that nobody requests disappear, and no more than twice `HALF_BYTES' is
-%% cached, however many files there are. Requests access the tables directly, without a process in between. The tables belong to the server's
-%% process and end with it.
+%% There are two tables, a younger and an older one. An entry that is found in the older table moves to the younger one. When the younger table is
+%% full, the older one is emptied and becomes the younger. So entries that nobody requests disappear, and no more than twice `HALF_BYTES' is cached,
+%% however many files there are. Requests access the tables directly, without a process in between. The tables belong to the server's process and are
+%% deleted with it.
 -module(yucan_file_cache).
 
 -export([open/1, close/1, find/2, keep/4, forget/1, info/1]).
@@ -16,9 +16,9 @@
 -endif.
 
 -define(HALF_BYTES, 16 * 1024 * 1024).
-%% How long an entry is valid without another check of its file.
+%% How long an entry is valid before its file must be checked again.
 -define(FRESH_MS, 1000).
-%% The size of an entry in addition to its content and its name.
+%% The overhead of an entry, in addition to its content and name.
 -define(ENTRY_BYTES, 1024).
 
 %% The positions in the atomics: which table is the younger, and the size of each.
@@ -34,13 +34,13 @@ open(Server) ->
     [First, Second] = [ets:new(?MODULE, [public, {read_concurrency, true}, {write_concurrency, true}]) || _ <- [0, 1]],
     persistent_term:put({?MODULE, Server}, {First, Second, atomics:new(3, [])}).
 
-%% @doc Called when the server ends.
+%% @doc Called when the server stops.
 -spec close(Server :: atom()) -> ok.
 close(Server) ->
     _ = persistent_term:erase({?MODULE, Server}),
     ok.
 
-%% @doc The entry for a key, and whether its file must be checked first.
+%% @doc Returns the entry for a key, and whether its file must be checked first.
 -spec find(Server :: atom(), key()) -> {fresh | stale, Entry :: term()} | none.
 find(Server, Key) ->
     case persistent_term:get({?MODULE, Server}, none) of
@@ -72,7 +72,7 @@ now_ms() -> erlang:monotonic_time(millisecond).
 keep(Server, {Root, How, Options, Name}, Entry, Bytes) ->
     case persistent_term:get({?MODULE, Server}, none) of
         none -> ok;
-        %% The name may be a part of a client's data, which would stay in memory as a whole.
+        %% Copied, because the name may be a sub-binary of a client's data, all of which would stay in memory.
         Cache -> insert({{Root, How, Options, binary:copy(Name)}, now_ms() + ?FRESH_MS, Bytes + byte_size(Name) + ?ENTRY_BYTES, Entry}, Cache)
     end.
 
@@ -110,7 +110,7 @@ forget(Server) ->
             end, [0, 1])
     end.
 
-%% @doc The number of entries, and their size in bytes.
+%% @doc Returns the number of entries, and their size in bytes.
 -spec info(Server :: atom()) -> #{entries := non_neg_integer(), bytes := non_neg_integer()}.
 info(Server) ->
     {First, Second, Counters} = persistent_term:get({?MODULE, Server}),

@@ -51,7 +51,7 @@ vary(Status, Headers, Body, Accepted) ->
 
 encoded(Headers) -> [{<<"content-encoding">>, <<"gzip">>} | lists:keydelete(<<"content-length">>, 1, Headers)].
 
-%% The client can read each part at once when the handler has written it.
+%% Flushes each part, so that the client can decompress it as soon as the handler has written it.
 stream(Function, Write) ->
     Z = zlib:open(),
     try

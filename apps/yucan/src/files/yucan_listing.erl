@@ -32,10 +32,10 @@ response(Req, Folder, Path, Root, Options) ->
         {error, _} -> yucan_error:page(403)
     end.
 
-%% A name that no request can contain, such as one with a line end, gets no link.
+%% A name that no request can contain, such as one with a line end, is listed without a link.
 has_path(Name) -> yucan_path:decode(<<"/", (yucan_path:escape(Name))/binary>>) =:= {ok, <<"/", Name/binary>>}.
 
-%% The user would miss these otherwise.
+%% Counted, so that the user knows that they are missing.
 nameless(0) -> <<>>;
 nameless(1) -> <<"<p>1 more has a backslash or a control character in its name and cannot be served.</p>">>;
 nameless(Count) -> [<<"<p>">>, integer_to_binary(Count), <<" more have a backslash or a control character in their names and cannot be served.</p>">>].
@@ -67,7 +67,7 @@ bytes(Name) -> unicode:characters_to_binary(Name).
 
 entry(Look, Name) ->
     case Look(Name) of
-        %% Leaves out entries that this server may not read, because it would refuse them.
+        %% Omits entries that this server may not read, because it could not serve them.
         {ok, #file_info{type = directory, mtime = Time, access = Access}} when Access =:= read; Access =:= read_write -> {1, <<Name/binary, "/">>, Time, none};
         {ok, #file_info{type = regular, mtime = Time, size = Size, access = Access}} when Access =:= read; Access =:= read_write -> {2, Name, Time, Size};
         _ -> gone

@@ -8,11 +8,11 @@
 -include_lib("eunit/include/eunit.hrl").
 -endif.
 
-%% @doc The type, or `application/octet-stream' if it is unknown.
+%% @doc Returns the type, or `application/octet-stream' if it is unknown.
 -spec of_file(file:name_all()) -> binary().
 of_file(File) -> of_file(File, #{}).
 
-%% @doc The same with the user's own types, by extension without the dot.
+%% @doc Like the function above, with the user's own types, keyed by extension without the dot.
 -spec of_file(file:name_all(), #{binary() => binary()}) -> binary().
 of_file(File, Own) ->
     case yucan_header:lower(unicode:characters_to_binary(filename:extension(File))) of
@@ -62,13 +62,13 @@ type(Ending) ->
         <<"aac">> => <<"audio/aac">>, <<"glb">> => <<"model/gltf-binary">>, <<"br">> => <<"application/x-brotli">>
     }, <<"application/octet-stream">>).
 
-%% @doc The type for the first bytes of a file whose name does not determine it: UTF-8 text or not.
+%% @doc Returns the type for the first bytes of a file whose name does not determine it: UTF-8 text or not.
 -spec of_content(binary()) -> binary().
 of_content(Start) ->
     case has_control(Start) of
         true -> <<"application/octet-stream">>;
         false ->
-            %% A character may be cut at the end.
+            %% The last character may be truncated.
             case unicode:characters_to_binary(Start) of
                 {error, _, _} -> <<"application/octet-stream">>;
                 _ -> <<"text/plain; charset=utf-8">>

@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Files below a docroot, and the symbolic links in their paths. Files outside the docroot are served only if the policy allows it.
 %%
-%% Each access to the file system switches threads, so there are as few as the policy allows, and none uses the file server.
+%% Each access to the file system switches threads, so this makes as few as the policy allows, and bypasses the file server.
 -module(yucan_symlink).
 
 -export([info/3]).
@@ -47,7 +47,7 @@ inside(File, Root) ->
         Error -> Error
     end.
 
-%% Whether the file is in the directory after all symbolic links have been followed.
+%% Whether the file is still in the directory after all symbolic links have been resolved.
 is_inside(File, Folder) ->
     case {real(File), real(Folder)} of
         {{ok, Real}, {ok, Root}} -> Real =:= Root orelse Root =:= <<"/">> orelse starts_with(<<Root/binary, "/">>, Real);

@@ -14,7 +14,7 @@
     limits :: #limits{},
     template :: #req{},
     h2 :: yucan_h2_state:state(),
-    %% The part of the preface that is still missing.
+    %% The part of the preface that has not arrived yet.
     preface = <<"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n">> :: binary(),
     buffer = <<>> :: binary(),
     %% Nothing has arrived since the last garbage collection of a connection that waits with open streams.
@@ -22,7 +22,7 @@
     served = 0 :: non_neg_integer()
 }).
 
-%% As in yucan_conn.
+%% See yucan_conn.
 -define(ARM, 100).
 -define(WARM_MS, 2000).
 -define(LOOK_MS, 1000).
@@ -30,12 +30,12 @@
 -define(LATE_MS, 20).
 -define(LINGER_MS, 2000).
 -define(SEND_BYTES, 65536).
-%% How much a single read may return.
+%% The size limit of a single read.
 -define(BUFFER_BYTES, 32768).
 %% The size limit for a frame from the client, which is the smallest that the protocol permits.
 -define(FRAME_BYTES, 16384).
 
-%% @doc Takes over the connection until it ends. `Buffer' has the bytes that have already arrived.
+%% @doc Takes over the connection until it closes. `Buffer' contains the bytes that have already arrived.
 -spec start(#conn{}, Buffer :: binary(), #limits{}) -> no_return().
 start(#conn{socket = Socket} = Conn, Buffer, Limits) ->
     process_flag(trap_exit, true),
@@ -59,7 +59,7 @@ handle({active, Id, Count}, #state{h2 = H2} = State) -> next(perform(State#state
 handle({'EXIT', Pid, Reason}, #state{h2 = H2} = State) when is_pid(Pid) ->
     case yucan_h2_state:is_stream(Pid, H2) of
         true -> next(perform(State#state{h2 = yucan_h2_state:exited(Pid, Reason =/= normal, H2)}));
-        %% The pool is ending.
+        %% The pool is shutting down.
         false -> exit(Reason)
     end;
 handle({yucan, drain}, #state{h2 = H2} = State) ->
@@ -74,7 +74,7 @@ handle(Message, #state{socket = Socket} = State) ->
         other -> next(State)
     end.
 
-%% @private Nothing has arrived for a while.
+%% @private Called when nothing has arrived for a while.
 -spec silence(#state{}) -> no_return().
 silence(#state{h2 = H2, limits = #limits{idle_ms = Ms}} = State) ->
     case yucan_h2_state:is_idle(H2) andalso Ms > ?WARM_MS of
@@ -86,7 +86,7 @@ silence(#state{h2 = H2, limits = #limits{idle_ms = Ms}} = State) ->
             next(clock(State#state{collected = true}))
     end.
 
-%% @private Something has arrived for a hibernating connection.
+%% @private Wakes up a hibernating connection when a message arrives.
 -spec wake(#state{}, reference()) -> no_return().
 wake(State, Timer) ->
     receive
@@ -144,7 +144,7 @@ request(Id, Fields, Fin, #state{conn = Conn, socket = Socket, limits = Limits, t
         {ok, #req{body = Body, expect = Expect, authority = Authority} = Req} ->
             Pid = yucan_h2_stream:start(Req, Served, Stream),
             H21 = yucan_h2_state:opened(Id, Pid, case yucan_h2_request:is_tunnel(Req) of true -> tunnel; false -> Body end, H2),
-            %% The client asks whether it may send its body. Its windows say how much of it.
+            %% The client asks whether it may send its body. Its windows determine how much.
             H22 = case Expect of true -> yucan_h2_state:head(Id, [{<<":status">>, <<"100">>}], false, H21); false -> H21 end,
             State#state{h2 = H22, served = Served + 1, template = Template#req{authority = Authority}};
         malformed -> failed(Id, protocol_error, State);
@@ -212,7 +212,8 @@ flush(#state{h2 = H2, socket = Socket} = State) ->
         {error, _} -> ended(State#state{h2 = H21})
     end.
 
-%% Processes that get messages from their streams are told about the end, and may close their own properly. All others end with this process.
+%% Processes that receive messages from their streams are notified, so that they can shut down cleanly. All others are killed together with this
+%% process.
 -spec ended(#state{}) -> no_return().
 ended(#state{h2 = H2, socket = Socket, limits = #limits{min_body_rate = Rate}}) ->
     lists:foreach(fun({Pid, {active, Id}}) -> Pid ! {yucan_h2, Id, closed}, unlink(Pid);

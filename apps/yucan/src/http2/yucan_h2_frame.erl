@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Frames of HTTP/2 (RFC 9113, 4 and 6). Pure. This module decides which frames are well-formed, and yucan_h2_state what they mean.
 -module(yucan_h2_frame).
-%% The iolists have binaries as tails.
+%% Iolists end in a binary tail.
 -dialyzer(no_improper_lists).
 
 -export([parse/2, data/3, headers/4, settings/1, settings_ack/0, ping_ack/1, reset/2, goaway/2, window_update/2]).
@@ -12,7 +12,7 @@
     | compression_error | enhance_your_calm.
 -type setting() :: {header_table_size | enable_push | max_concurrent_streams | initial_window_size | max_frame_size | max_header_list_size
     | enable_connect_protocol, non_neg_integer()}.
-%% `Size' is that of the whole payload, including padding, because flow control counts all of it.
+%% `Size' is the size of the payload including padding, because flow control counts both.
 -type frame() ::
     {data, id(), Fin :: boolean(), binary(), Size :: non_neg_integer()}
     | {headers, id(), Fin :: boolean(), Complete :: boolean(), Fragment :: binary()}
@@ -68,7 +68,7 @@ frame(4, _, Id, _) when Id > 0 -> {connection_error, protocol_error};
 frame(4, Flags, _, <<>>) when ?IS_SET(Flags, ?ACK) -> settings_ack;
 frame(4, Flags, _, Payload) when ?IS_SET(Flags, ?ACK); byte_size(Payload) rem 6 =/= 0 -> {connection_error, frame_size_error};
 frame(4, _, _, Payload) -> settings(Payload, []);
-%% Only servers push.
+%% Clients must not send PUSH_PROMISE.
 frame(5, _, _, _) -> {connection_error, protocol_error};
 frame(6, _, Id, _) when Id > 0 -> {connection_error, protocol_error};
 frame(6, Flags, _, <<_:64>>) when ?IS_SET(Flags, ?ACK) -> ping_ack;
@@ -89,7 +89,7 @@ unpadded(Flags, Payload) when not ?IS_SET(Flags, ?PADDED) -> Payload;
 unpadded(_, <<Padding, Rest/binary>>) when Padding =< byte_size(Rest) -> binary_part(Rest, 0, byte_size(Rest) - Padding);
 unpadded(_, _) -> error.
 
-%% In order, because a later value overrides an earlier one.
+%% Order matters, because a later value overrides an earlier one.
 settings(<<1:16, Value:32, Rest/binary>>, Done) -> settings(Rest, [{header_table_size, Value} | Done]);
 settings(<<2:16, Value:32, Rest/binary>>, Done) when Value =< 1 -> settings(Rest, [{enable_push, Value} | Done]);
 settings(<<2:16, _/binary>>, _) -> {connection_error, protocol_error};
@@ -104,11 +104,11 @@ settings(<<>>, Done) -> {settings, lists:reverse(Done)}.
 
 %% ---- frames that the server writes
 
-%% @doc A part of a body, which must fit into a frame.
+%% @doc Encodes a part of a body, which must fit into a frame.
 -spec data(id(), Fin :: boolean(), iodata()) -> iodata().
 data(Id, Fin, Data) -> [<<(iolist_size(Data)):24, 0, (flag(Fin, ?END_STREAM)), Id:32>> | Data].
 
-%% @doc A block of headers, in frames of at most `Max' bytes.
+%% @doc Encodes a block of headers, in frames of at most `Max' bytes.
 -spec headers(id(), Fin :: boolean(), Block :: iodata(), Max :: pos_integer()) -> iodata().
 headers(Id, Fin, Block, Max) ->
     case iolist_size(Block) of
@@ -126,7 +126,7 @@ continued(Id, Block, Max) ->
 flag(true, Flag) -> Flag;
 flag(false, _) -> 0.
 
-%% @doc The server's settings.
+%% @doc Encodes the server's settings.
 -spec settings([setting()]) -> binary().
 settings(Settings) ->
     Payload = << <<(setting(Name)):16, Value:32>> || {Name, Value} <- Settings >>,
@@ -140,11 +140,11 @@ setting(max_frame_size) -> 5;
 setting(max_header_list_size) -> 6;
 setting(enable_connect_protocol) -> 8.
 
-%% @doc Acknowledges the client's settings.
+%% @doc Encodes the acknowledgement of the client's settings.
 -spec settings_ack() -> binary().
 settings_ack() -> <<0:24, 4, ?ACK, 0:32>>.
 
-%% @doc The answer to a ping.
+%% @doc Encodes the answer to a ping.
 -spec ping_ack(binary()) -> binary().
 ping_ack(Opaque) -> <<8:24, 6, ?ACK, 0:32, Opaque/binary>>.
 
@@ -156,7 +156,7 @@ reset(Id, Code) -> <<4:24, 3, 0, Id:32, (number(Code)):32>>.
 -spec goaway(Last :: id(), code()) -> binary().
 goaway(Last, Code) -> <<8:24, 7, 0, 0:32, Last:32, (number(Code)):32>>.
 
-%% @doc The client may send this many more bytes.
+%% @doc Encodes a window update: the client may send this many more bytes.
 -spec window_update(id(), pos_integer()) -> binary().
 window_update(Id, Increment) -> <<4:24, 8, 0, Id:32, Increment:32>>.
 

@@ -9,7 +9,7 @@
 -include_lib("kernel/include/file.hrl").
 
 -define(SMALL_BYTES, 16384).
-%% Larger data waits in the handler's process.
+%% Larger data stays in the handler's process until it can be sent.
 -define(WHOLE_BYTES, 65536).
 
 %% @doc See {@link yucan_reply:send/3}.
@@ -84,7 +84,7 @@ opened(_, _, 0, Status, Headers, Req) -> whole(<<>>, 0, Status, Headers, Req);
 opened(Handle, Offset, Length, Status, Headers, Req) when Length =< ?SMALL_BYTES ->
     case file:pread(Handle, Offset, Length) of
         {ok, Data} when byte_size(Data) =:= Length -> whole(Data, Length, Status, Headers, Req);
-        %% The file has become shorter.
+        %% The file was truncated meanwhile.
         _ -> {close, Status, 0}
     end;
 opened(Handle, Offset, Length, Status, Headers, Req) ->
@@ -103,7 +103,7 @@ stream(Function, Status, Headers, Req) ->
     Head = case Length of undefined -> Fields; _ -> with_length(Fields, Length) end,
     yucan_reply:run(Function, {frames, Length}, Status, {head, Head}, keep, Req).
 
-%% @doc The answer to an invalid request: fields and body.
+%% @doc Returns the answer to an invalid request: fields and body.
 -spec refusal(Status :: 400..505) -> {[yucan_hpack:field()], iodata()}.
 refusal(Status) ->
     {_, Headers, Body} = yucan_error:page(Status),

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Turns the fields of HTTP/2 into a request (RFC 9113, 8.2 and 8.3). Pure. Method, target and host pass through the parser for HTTP/1.1, so
-%% a path has the same canonical form, limits and refusals over both protocols.
+%% @doc Turns the fields of HTTP/2 into a request (RFC 9113, 8.2 and 8.3). Pure. Method, target and host pass through the parser for HTTP/1.1, so a
+%% path has the same canonical form, limits and rejections over both protocols.
 -module(yucan_h2_request).
 
 -export([parse/4, is_tunnel/1, is_trailer/1]).
@@ -26,12 +26,12 @@ parse(Fields, Fin, Limits, Template) ->
         malformed -> malformed
     end.
 
-%% @doc Whether the request is a tunnel for a WebSocket.
+%% @doc Whether the request opens a tunnel for a WebSocket.
 -spec is_tunnel(#req{}) -> boolean().
 is_tunnel(#req{body = none, headers = Headers, version = 20}) -> lists:keymember(<<"upgrade">>, 1, Headers);
 is_tunnel(_) -> false.
 
-%% Pseudo-headers come first, each of them once.
+%% Pseudo-headers must come first, and none may be repeated.
 pseudo([{<<":method">>, Value} | Rest], #pseudo{method = none} = P) -> pseudo(Rest, P#pseudo{method = Value});
 pseudo([{<<":scheme">>, Value} | Rest], #pseudo{scheme = none} = P) -> pseudo(Rest, P#pseudo{scheme = Value});
 pseudo([{<<":authority">>, Value} | Rest], #pseudo{authority = none} = P) -> pseudo(Rest, P#pseudo{authority = Value});
@@ -57,7 +57,7 @@ headers([{Name, Value} = Field | Rest], Count, Done, Cookies, Fin, P, Limits, Re
 headers([], _, Done, Cookies, Fin, P, Limits, Req) ->
     finish(P, Fin, Limits, Req#req{headers = joined(Cookies, Done)}).
 
-%% Outside HTTP/2 they are a single header (RFC 9113, 8.2.3).
+%% Outside HTTP/2 the cookies form a single header (RFC 9113, 8.2.3).
 joined([], Done) -> Done;
 joined(Cookies, Done) -> [{<<"cookie">>, iolist_to_binary(lists:join(<<"; ">>, lists:reverse(Cookies)))} | Done].
 
@@ -72,7 +72,7 @@ header(<<"expect">>, Value, Req) ->
         <<"100-continue">> -> Req#req{expect = true};
         _ -> {error, 417, bad_expectation}
     end;
-%% Headers that concern the connection (8.2.2).
+%% Connection-specific headers (8.2.2).
 header(<<"connection">>, _, _) -> malformed;
 header(<<"transfer-encoding">>, _, _) -> malformed;
 header(<<"upgrade">>, _, _) -> malformed;
@@ -86,7 +86,7 @@ length(Value, Req) ->
         _ -> malformed
     end.
 
-%% Whether a request may have this header. Names are tokens in lower case, and values have no control bytes and no spaces at their ends.
+%% Whether a request may have this header. Names are tokens in lower case, and values have no control bytes and no leading or trailing spaces.
 is_field({Name, Value}) ->
     case yucan_header:listed(Name) of
         {_, Name} -> true;
@@ -94,7 +94,7 @@ is_field({Name, Value}) ->
         {_, _} -> false
     end andalso is_value(Value).
 
-%% @doc The same for trailers, which can neither frame a message nor concern the connection.
+%% @doc Like the function above, but for trailers, which can neither frame a message nor be connection-specific.
 -spec is_trailer(yucan_hpack:field()) -> boolean().
 is_trailer({Name, _} = Field) ->
     is_field(Field) andalso yucan_header:known(Name) =:= {plain, Name}
@@ -135,7 +135,7 @@ target(#pseudo{method = Method, scheme = Scheme, authority = Authority, path = <
     end;
 target(_, _, _) -> malformed.
 
-%% Two different names would make two servers disagree (8.3.1).
+%% If the names differ, two servers could choose different hosts (8.3.1).
 is_clean(none, undefined) -> {ok, <<>>};
 is_clean(none, Said) -> visible(Said);
 is_clean(Authority, undefined) -> visible(Authority);

@@ -19,23 +19,23 @@
     | {reply, from(), Result :: term()} | {tell, pid(), Message :: term()} | {kill, pid()} | {stop, yucan_h2_frame:code()}.
 
 -record(stream, {
-    %% Set until the handler's process has ended.
+    %% Set until the handler's process has exited.
     pid = none :: none | pid(),
-    %% Whether the client may send more.
+    %% Whether the client may still send data.
     receiving :: boolean(),
     %% How many bytes of the body are still missing, if its length is known.
     missing = any :: any | non_neg_integer(),
     %% Data that has arrived but has not been read.
     buffer = <<>> :: binary(),
-    %% How much the client may send, and how much of this it has not been told yet.
+    %% The receive window, and how much of it has not been announced to the client yet.
     receive_window :: integer(),
     credit = 0 :: non_neg_integer(),
     reader = none :: none | {once, from()} | {active, Count :: pos_integer()},
-    %% A tunnel ends with the client's side, but a request does not.
+    %% A tunnel ends when the client closes its side, but a request does not.
     tunnel = false :: boolean(),
     trailers = [] :: [yucan_hpack:field()],
     send_window :: integer(),
-    %% Data that waits for room in the windows, since when it has not moved, and who waits for it.
+    %% Data waiting for window space, when it last made progress, and the caller that waits for it.
     pending = none :: none | {binary(), Fin :: boolean(), none | from()},
     since = 0 :: integer(),
     %% Whether the stream is in `ready'.
@@ -56,20 +56,20 @@
     %% stream ends.
     pids = #{} :: #{pid() => {passive | active, id()}},
     last = 0 :: non_neg_integer(),
-    %% Streams that ended here before the client could know.
+    %% Streams closed by the server before the client could know.
     given_up = [] :: [id()],
     %% An incomplete block of headers, during which nothing else may arrive.
     block = none :: none | {id(), Fin :: boolean(), binary(), Began :: integer()},
     settled = false :: boolean(),
     requests = 0 :: non_neg_integer(),
-    %% The client has been told that no stream after this one is served.
+    %% GOAWAY has been sent with this stream as the last one.
     goaway = none :: none | non_neg_integer(),
     receive_window :: integer(),
     credit = 0 :: non_neg_integer(),
     send_window = 65535 :: integer(),
     initial_window = 65535 :: non_neg_integer(),
     max_frame = 16384 :: pos_integer(),
-    %% Streams with pending data that may have room, each of them once.
+    %% Streams with pending data whose window may be open; each occurs once.
     ready = queue:new() :: queue:queue(id()),
     out = [] :: iodata(),
     out_bytes = 0 :: non_neg_integer(),
@@ -78,22 +78,22 @@
 -opaque state() :: #h2{}.
 
 -define(MAX_WINDOW, 16#7fffffff).
-%% How much unread data may be here, for a stream and for the connection.
+%% The limits on buffered unread data, per stream and per connection.
 -define(STREAM_WINDOW, 262144).
 -define(WINDOW, 1048576).
-%% The size of a stream's turn, so that others get theirs, and of what is written to the socket at once.
+%% How much one stream may send before the next gets its turn, and how much is written to the socket at once.
 -define(TURN_BYTES, 16384).
 -define(SEND_BYTES, 65536).
 
 -define(TOKENS, 1000).
 -define(TOKENS_PER_SECOND, 200).
 -define(TOKENS_PER_ANSWER, 3).
-%% A stream that ends without an answer has cost a process.
+%% Tokens for a stream that ends without an answer, because it has cost a process.
 -define(GIVEN_UP, 5).
 -define(SMALL_INCREMENT, 1024).
 -define(REMEMBERED, 100).
 
-%% @doc The state before the first frame, with the server's settings waiting to be sent.
+%% @doc Returns the state before the first frame, with the server's settings waiting to be sent.
 -spec new(#limits{}, NowMs :: integer()) -> state().
 new(#limits{header_block_bytes = Headers, h2_streams = Streams} = Limits, Now) ->
     Settings = yucan_h2_frame:settings([{max_concurrent_streams, Streams}, {initial_window_size, ?STREAM_WINDOW}, {max_header_list_size, Headers},
@@ -110,13 +110,13 @@ at(Now, #h2{checked = Checked, tokens = Tokens} = S) ->
     S1 = S#h2{now = Now, checked = Now, tokens = min(?TOKENS, Tokens + (Now - Checked) * ?TOKENS_PER_SECOND div 1000)},
     overdue(maps:fold(fun stalled/3, S1, S1#h2.streams)).
 
-%% The client takes nothing of an answer.
+%% Resets a stream whose client has accepted no data of the answer for `send_ms'.
 stalled(Id, #stream{pending = {_, _, From}, since = Since}, #h2{now = Now, limits = #limits{send_ms = Most}} = S) when Now - Since > Most ->
     reset(Id, cancel, reply(From, {error, timeout}, S));
 stalled(_, _, S) -> S.
 
 overdue(#h2{block = {_, _, _, Began}, now = Now, limits = #limits{header_ms = Most}} = S) when Now - Began > Most -> stop(enhance_your_calm, S);
-%% Handlers may continue to work after their streams have ended.
+%% Handlers may continue to run after their streams have closed.
 overdue(#h2{streams = Streams, pids = Pids, idle_since = Since, now = Now, limits = #limits{idle_ms = Most}} = S)
   when map_size(Streams) =:= 0, map_size(Pids) =:= 0, Now - Since >= Most ->
     stop(no_error, S);
@@ -130,11 +130,11 @@ is_idle(#h2{streams = Streams, pids = Pids, block = Block}) -> map_size(Streams)
 -spec is_busy(state()) -> boolean().
 is_busy(#h2{pids = Pids}) -> map_size(Pids) > 0.
 
-%% @doc The processes of the streams, and which of them get data as messages.
+%% @doc Returns the processes of the streams, and which of them get data as messages.
 -spec pids(state()) -> [{pid(), {passive | active, id()}}].
 pids(#h2{pids = Pids}) -> maps:to_list(Pids).
 
-%% @doc Whether it is the process of a stream.
+%% @doc Whether this process serves a stream of the connection.
 -spec is_stream(pid(), state()) -> boolean().
 is_stream(Pid, #h2{pids = Pids}) -> is_map_key(Pid, Pids).
 
@@ -143,16 +143,16 @@ is_stream(Pid, #h2{pids = Pids}) -> is_map_key(Pid, Pids).
 is_closing(#h2{goaway = none}) -> false;
 is_closing(S) -> is_idle(S).
 
-%% @doc The effects to perform since the last call, in order.
+%% @doc Returns the effects to perform since the last call, in order.
 -spec effects(state()) -> {[effect()], state()}.
 effects(#h2{effects = []} = S) -> {[], S};
 effects(#h2{effects = Effects} = S) -> {lists:reverse(Effects), S#h2{effects = []}}.
 
-%% @doc How many bytes there are to send.
+%% @doc Returns the number of bytes waiting to be sent.
 -spec output_bytes(state()) -> non_neg_integer().
 output_bytes(#h2{out_bytes = Bytes}) -> Bytes.
 
-%% @doc The bytes to send.
+%% @doc Returns the bytes to send.
 -spec output(state()) -> {iodata(), state()}.
 output(#h2{out = Out} = S) -> {Out, S#h2{out = [], out_bytes = 0}}.
 
@@ -171,7 +171,7 @@ pay(_, S) -> stop(enhance_your_calm, S).
 
 %% ---- from the client
 
-%% @doc A frame has arrived.
+%% @doc Handles a frame from the client.
 -spec frame(yucan_h2_frame:frame(), state()) -> state().
 frame({settings, Settings}, #h2{block = none} = S) ->
     %% Each setting may cause work for each stream, and thousands fit into a frame.
@@ -199,7 +199,7 @@ frame({continuation, _, _, _}, S) -> stop(protocol_error, S);
 %% Priorities, acknowledgements, goaway and unknown frames have no effect.
 frame(_, S) -> pay(1, S).
 
-%% @doc A frame that breaks the rules for its type.
+%% @doc Handles a frame that violates the rules for its type.
 -spec failed(connection | id(), yucan_h2_frame:code(), state()) -> state().
 failed(connection, Code, S) -> stop(Code, S);
 failed(_, _, #h2{block = {_, _, _, _}} = S) -> stop(protocol_error, S);
@@ -280,7 +280,7 @@ request(Id, Fin, Fields, #h2{initial_window = Window, requests = Requests, limit
     S2 = case Requests + 1 >= Most of true -> drain(S1); false -> S1 end,
     effect(case Fields of too_large -> {too_large, Id}; _ -> {request, Id, Fields, Fin} end, S2).
 
-%% @doc A request is valid, and its handler runs.
+%% @doc Records that a request is valid and that its handler is running.
 -spec opened(id(), pid(), {length, non_neg_integer()} | chunked | none | tunnel, state()) -> state().
 opened(Id, Pid, Body, #h2{streams = Streams, pids = Pids} = S) ->
     #{Id := Stream} = Streams,
@@ -295,7 +295,7 @@ body(Id, Fin, Data, Size, #h2{streams = Streams, given_up = GivenUp} = S) ->
         #{Id := #stream{receive_window = Window, missing = Missing} = Stream} ->
             Stream1 = Stream#stream{receive_window = Window - Size, missing = case Missing of any -> any; _ -> Missing - byte_size(Data) end},
             S1 = case Data of <<>> when not Fin -> pay(1, S); _ -> S end,
-            %% Nobody reads padding.
+            %% Padding is consumed at once, because no handler reads it.
             {Stream2, S2} = credit(Id, Size - byte_size(Data), deliver(Data, Stream1), S1),
             case Fin of
                 true -> ended(Id, Stream2, S2);
@@ -316,11 +316,11 @@ deliver(<<>>, Stream) -> Stream;
 deliver(Data, #stream{buffer = <<>>} = Stream) -> Stream#stream{buffer = Data};
 deliver(Data, #stream{buffer = Buffer} = Stream) -> Stream#stream{buffer = <<Buffer/binary, Data/binary>>}.
 
-%% The client's side of the stream has ended.
+%% The client has closed its side of the stream.
 ended(Id, #stream{missing = Missing}, S) when is_integer(Missing), Missing > 0 -> reset(Id, protocol_error, S);
 ended(Id, Stream, S) -> give(Id, Stream#stream{receiving = false}, S).
 
-%% Gives the handler what it has asked for, if that has arrived.
+%% Delivers the data that the handler has asked for, if it has arrived.
 give(Id, #stream{reader = {once, From}, buffer = Data} = Stream, S) when Data =/= <<>> ->
     {Stream1, S1} = credit(Id, byte_size(Data), Stream#stream{reader = none, buffer = <<>>}, reply(From, {ok, Data}, S)),
     put_stream(Id, Stream1, S1);
@@ -332,12 +332,12 @@ give(Id, #stream{reader = {active, Count}, buffer = Data, pid = Pid} = Stream, S
     give(Id, Stream1, S1);
 give(Id, #stream{reader = {active, _}, receiving = false, tunnel = true, pid = Pid} = Stream, S) ->
     put_stream(Id, Stream#stream{reader = none}, effect({tell, Pid, {yucan_h2, Id, closed}}, S));
-%% The handler has ended, so data that still arrives is dropped.
+%% The handler has exited, so data that arrives later is dropped.
 give(Id, #stream{pid = none, buffer = Data} = Stream, S) when Data =/= <<>> ->
     put_stream(Id, Stream#stream{buffer = <<>>}, credit(byte_size(Data), S));
 give(Id, Stream, S) -> put_stream(Id, Stream, S).
 
-%% Gives the client more room, and tells it when it has used up half of its window.
+%% Enlarges the client's window, and sends the update once half of the window is used up.
 credit(0, S) -> S;
 credit(Size, #h2{credit = Credit, receive_window = Window} = S) ->
     case Credit + Size of
@@ -354,8 +354,8 @@ credit(Id, Size, #stream{credit = Credit, receive_window = Window} = Stream, S) 
         Sum -> {Stream#stream{credit = Sum}, credit(Size, S)}
     end.
 
-%% The client has cancelled the stream. A process that gets messages is told as at the end of a connection, even between two messages; other
-%% processes end at once.
+%% The client has cancelled the stream. A process that receives messages is notified as at the end of a connection, even between two messages; other
+%% processes are killed at once.
 given_up(Id, #stream{pid = Pid} = Stream, #h2{pids = Pids} = S) ->
     S1 = case Pids of
         #{Pid := {active, _}} -> effect({tell, Pid, {yucan_h2, Id, closed}}, S);
@@ -364,7 +364,7 @@ given_up(Id, #stream{pid = Pid} = Stream, #h2{pids = Pids} = S) ->
     end,
     removed(Id, Stream, S1).
 
-%% A stream ends with an error. Either the client caused it, which costs tokens, or the handler's process has ended.
+%% A stream ends with an error. Either the client caused it, which costs tokens, or the handler's process has exited.
 reset(Id, Code, #h2{streams = Streams} = S) ->
     S1 = out(yucan_h2_frame:reset(Id, Code), remember(Id, S)),
     case Streams of
@@ -383,7 +383,7 @@ removed(Id, #stream{buffer = Buffer, pending = Pending, reader = Reader}, #h2{st
 
 %% ---- from the processes of the streams
 
-%% @doc The head of an answer. `Fin' means that the answer has no body.
+%% @doc Sends the head of an answer. `Fin' means that the answer has no body.
 -spec head(id(), [yucan_hpack:field()], Fin :: boolean(), state()) -> state().
 head(Id, Fields, Fin, #h2{streams = Streams, encoder = Encoder, max_frame = Max} = S) ->
     case Streams of
@@ -397,14 +397,14 @@ head(Id, Fields, Fin, #h2{streams = Streams, encoder = Encoder, max_frame = Max}
         _ -> S
     end.
 
-%% @doc A part of a body; `Fin' if it is the last. `From' gets ok when all of it has been sent, or an error.
+%% @doc Sends a part of a body; `Fin' marks the last. `From' receives ok once all of it has been sent, or an error.
 -spec data(id(), iodata(), Fin :: boolean(), none | from(), state()) -> state().
 data(Id, Data, Fin, From, #h2{streams = Streams, send_window = Window, max_frame = Max, now = Now} = S) ->
     Size = iolist_size(Data),
     case Streams of
         #{Id := #stream{send_window = Own, pending = none} = Stream} when Size =< Own, Size =< Window, Size =< Max, Size =< ?TURN_BYTES ->
             sent(Id, Data, Size, Fin, From, Stream, S);
-        %% Empty data needs no room in a window (6.9.1), not even in one that is negative.
+        %% Empty data needs no window space (6.9.1), even if the window is negative.
         #{Id := #stream{pending = none} = Stream} when Size =:= 0 -> sent(Id, Data, 0, Fin, From, Stream, S);
         #{Id := #stream{pending = none} = Stream} ->
             ready(Id, Stream#stream{pending = {iolist_to_binary(Data), Fin, From}, since = Now}, S);
@@ -429,7 +429,7 @@ answered(Id, #stream{receiving = Receiving} = Stream, #h2{tokens = Tokens} = S) 
         false -> S1
     end.
 
-%% @doc Sends pending data as far as there is room in the windows and in a single send.
+%% @doc Sends pending data as far as the windows and the size of a single write permit.
 -spec pump(state()) -> state().
 pump(#h2{send_window = Window, out_bytes = Bytes, ready = Ready} = S) when Bytes < ?SEND_BYTES, Window > 0 ->
     case queue:out(Ready) of
@@ -444,7 +444,7 @@ turn(Id, #h2{streams = Streams, send_window = Window, max_frame = Max, now = Now
             Stream = Queued#stream{queued = false},
             case lists:min([Own, Window, Max, ?TURN_BYTES]) of
                 Room when byte_size(Data) =< Room -> sent(Id, Data, byte_size(Data), Fin, From, Stream, S);
-                %% The stream returns to the queue when its window opens.
+                %% The stream is queued again when its window opens.
                 Room when Room =< 0 -> put_stream(Id, Stream, S);
                 Room ->
                     <<Part:Room/binary, Rest/binary>> = Data,
@@ -454,7 +454,7 @@ turn(Id, #h2{streams = Streams, send_window = Window, max_frame = Max, now = Now
         _ -> S
     end.
 
-%% @doc The handler reads, and gets `{ok, Data}', `{eof, Trailers}' or an error.
+%% @doc Serves a read by the handler, which receives `{ok, Data}', `{eof, Trailers}' or an error.
 -spec read(id(), from(), state()) -> state().
 read(Id, From, #h2{streams = Streams} = S) ->
     case Streams of
@@ -462,7 +462,7 @@ read(Id, From, #h2{streams = Streams} = S) ->
         _ -> reply(From, {error, closed}, S)
     end.
 
-%% @doc The handler asks for this many messages, or with 0 for no more.
+%% @doc The handler requests this many messages; 0 stops delivery.
 -spec active(id(), Count :: non_neg_integer(), state()) -> state().
 active(Id, Count, #h2{streams = Streams, pids = Pids} = S) ->
     case Streams of
@@ -471,14 +471,14 @@ active(Id, Count, #h2{streams = Streams, pids = Pids} = S) ->
         _ -> lists:foldl(fun(Pid, Acc) -> effect({tell, Pid, {yucan_h2, Id, closed}}, Acc) end, S, [Pid || {Pid, {_, I}} <- maps:to_list(Pids), I =:= Id])
     end.
 
-%% @doc The process of a stream has ended. `Failed' means without an answer.
+%% @doc Handles the exit of a stream's process. `Failed' means that it did not answer.
 -spec exited(pid(), Failed :: boolean(), state()) -> state().
 exited(Pid, Failed, #h2{pids = Pids, streams = Streams, now = Now} = S) ->
     case maps:take(Pid, Pids) of
         {{_, Id}, Left} ->
             S1 = S#h2{pids = Left, idle_since = Now},
             case Streams of
-                %% The end of the answer waits for room.
+                %% The end of the answer is still waiting for window space.
                 #{Id := #stream{pending = {_, true, _}} = Stream} when not Failed -> give(Id, Stream#stream{pid = none, reader = none}, S1);
                 #{Id := Stream} -> reset(Id, internal_error, put_stream(Id, Stream#stream{pid = none}, S1));
                 _ -> S1

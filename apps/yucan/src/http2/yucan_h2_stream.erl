@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc An HTTP/2 stream: the process in which a handler runs, and its transport (yucan_transport), which calls the process of the connection,
-%% yucan_h2. The process lives as long as its handler, and ends with the connection.
+%% yucan_h2. The process lives as long as its handler, but no longer than the connection.
 -module(yucan_h2_stream).
 -behaviour(yucan_transport).
 
@@ -22,11 +22,11 @@
 %% The heap for a small request. A larger one would cost more to allocate and release than a garbage collection.
 -define(WORDS, 377).
 
-%% @doc The socket of a stream.
+%% @doc Returns the socket of a stream.
 -spec new(pid(), pos_integer(), yucan_transport:socket()) -> stream().
 new(Connection, Id, Below) -> #stream{connection = Connection, id = Id, below = Below}.
 
-%% @doc The socket of the connection.
+%% @doc Returns the socket of the connection.
 -spec below(stream()) -> yucan_transport:socket().
 below(#stream{below = Below}) -> Below.
 
@@ -44,7 +44,8 @@ run(#req{conn = Conn, body = Body} = Sent, Served, Stream) ->
     Start = yucan_metrics:start(Served),
     _ = [yucan_body:open(Req, <<>>, Site#site.limits) || Body =/= none],
     Outcome = yucan_conn:answer(Req, Site),
-    %% A client that has its answer may disconnect, which makes the connection end its processes, but this process still has to count and log.
+    %% A client that has received its answer may disconnect, upon which the connection kills its processes, but this process still has to count and
+    %% log the request.
     _ = [process_flag(trap_exit, true) || element(1, Outcome) =/= upgrade],
     yucan_conn:account(Outcome, Req, Began, Start, Site),
     case Outcome of
@@ -53,7 +54,7 @@ run(#req{conn = Conn, body = Body} = Sent, Served, Stream) ->
         _ -> ok
     end.
 
-%% Returns when the function returns (see yucan_conn:left/2).
+%% Calls the function and returns when it does (see yucan_conn:left/2).
 taken_over(Function, Req, #stream{connection = Connection, id = Id} = Stream) ->
     try
         _ = Function({?MODULE, Stream}, <<>>)
@@ -62,23 +63,23 @@ taken_over(Function, Req, #stream{connection = Connection, id = Id} = Stream) ->
     end,
     Connection ! {data, Id, <<>>, true, none}.
 
-%% @doc Sends a whole answer, without waiting for anything.
+%% @doc Sends a complete answer without waiting.
 -spec answer(stream(), [yucan_hpack:field()], iodata()) -> ok.
 answer(#stream{connection = Connection, id = Id}, Fields, Body) ->
     Connection ! {answer, Id, Fields, Body},
     ok.
 
-%% @doc Sends the head of an answer. send/2 sends the rest, and ends it with `fin'.
+%% @doc Sends the head of an answer. send/2 sends the rest; `fin' marks the end.
 -spec head(stream(), [yucan_hpack:field()], Fin :: boolean()) -> ok.
 head(#stream{connection = Connection, id = Id}, Fields, Fin) ->
     Connection ! {head, Id, Fields, Fin},
     ok.
 
-%% @doc The next bytes of the request's body, or its trailers.
+%% @doc Returns the next bytes of the request's body, or its trailers.
 -spec read(stream(), timeout()) -> {ok, binary()} | {eof, [yucan_hpack:field()]} | {error, closed | timeout}.
 read(#stream{id = Id} = Stream, Timeout) -> call(fun(From) -> {read, Id, From} end, Stream, Timeout).
 
-%% A reply that comes too late is dropped.
+%% A reply that arrives after the timeout is dropped.
 call(Request, #stream{connection = Connection}, Timeout) ->
     From = monitor(process, Connection, [{alias, reply_demonitor}]),
     Connection ! Request(From),
@@ -117,12 +118,12 @@ send(Stream, [{head, Fields} | Data], Fin) ->
     send(Stream, Data, Fin);
 send(#stream{id = Id} = Stream, Data, Fin) -> call(fun(From) -> {data, Id, Data, Fin, From} end, Stream, infinity).
 
-%% @doc The meaning of no progress is the same as for send/2.
+%% @doc Uses the same definition of progress as send/2.
 -spec send_file(stream(), iodata(), file:fd(), non_neg_integer(), pos_integer(), pos_integer() | infinity) ->
     {ok, non_neg_integer()} | {error, yucan_transport:reason()}.
 send_file(Stream, _, Handle, Offset, Length, _) -> {ok, Length - copy(Stream, Handle, Offset, Length)}.
 
-%% The number of bytes that were not sent when the file or the connection ended.
+%% Returns the number of bytes that were not sent because the file or the connection ended.
 copy(_, _, _, 0) -> 0;
 copy(Stream, Handle, At, Left) ->
     case file:pread(Handle, At, min(Left, ?PART_BYTES)) of
@@ -142,7 +143,7 @@ arm(#stream{connection = Connection, id = Id}, Count) ->
     Connection ! {active, Id, Count},
     ok.
 
-%% @doc Data that arrives later stays where it is until it is read.
+%% @doc Data that arrives later remains buffered until it is read.
 -spec pause(stream(), binary()) -> binary().
 pause(#stream{connection = Connection, id = Id} = Stream, Buffer) ->
     Connection ! {active, Id, 0},
@@ -166,14 +167,14 @@ next(#stream{id = Id}, Timeout) ->
     after Timeout -> timeout
     end.
 
-%% @doc A stream that its client has cancelled no longer has a process.
+%% @doc A stream cancelled by its client no longer has a process.
 -spec is_closed(stream()) -> boolean().
 is_closed(#stream{connection = Connection, below = {Transport, Raw}}) -> not is_process_alive(Connection) orelse Transport:is_closed(Raw).
 
 -spec half_close(stream()) -> ok.
 half_close(_) -> ok.
 
-%% @doc The stream ends with the process.
+%% @doc Does nothing, because the stream ends when its process exits.
 -spec close(stream()) -> ok.
 close(_) -> ok.
 

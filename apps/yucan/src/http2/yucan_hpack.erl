@@ -4,7 +4,7 @@
 %% The caller limits the size of decoded fields, because a single byte of a block may represent thousands. Encoded text is not compressed, which
 %% every decoder accepts: fields that repeat take one byte, and there are few others.
 -module(yucan_hpack).
-%% The iolists have binaries as tails.
+%% Iolists end in a binary tail.
 -dialyzer(no_improper_lists).
 
 -export([new/1, decode/3, encode/2, resize/2, size/1]).
@@ -12,7 +12,7 @@
 
 -type field() :: {Name :: binary(), Value :: binary()}.
 
-%% Entries by their number. The newest one is `added'.
+%% Entries by number; `added' is the number of the newest.
 -record(table, {
     entries = #{} :: #{pos_integer() => field()},
     %% For an encoder: the number of an entry.
@@ -22,21 +22,21 @@
     max :: non_neg_integer(),
     %% The size that the settings allow. The max of a decoder may be less.
     allowed :: non_neg_integer(),
-    %% For an encoder: the smallest and the last new size, which the other end still has to be told.
+    %% For an encoder: the smallest and the latest new size that have not been announced to the peer yet.
     told = none :: none | {Least :: non_neg_integer(), Last :: non_neg_integer()}
 }).
 -opaque table() :: #table{}.
 
-%% An entry counts with its bytes and this many more (4.1).
+%% The overhead in bytes that is added to the size of each entry (4.1).
 -define(ENTRY_BYTES, 32).
-%% None of our tables is larger, whatever the other end offers.
+%% The size limit of our tables, whatever the peer allows.
 -define(TABLE_BYTES, 4096).
 
-%% @doc An empty table of this size in bytes.
+%% @doc Returns an empty table of this size in bytes.
 -spec new(Bytes :: non_neg_integer()) -> table().
 new(Bytes) -> #table{max = Bytes, allowed = Bytes}.
 
-%% @doc For an encoder: the other end allows a table of this size.
+%% @doc For an encoder: the peer allows a table of this size.
 -spec resize(Bytes :: non_neg_integer(), table()) -> table().
 resize(Bytes, #table{told = Told} = Table) ->
     New = min(Bytes, ?TABLE_BYTES),
@@ -47,8 +47,8 @@ resize(Bytes, #table{told = Told} = Table) ->
 -spec size(table()) -> non_neg_integer().
 size(#table{size = Size}) -> Size.
 
-%% @doc Decodes a whole block. `too_large' means that its fields have more than `Max' bytes, counting 32 more for each field. The table is still
-%% correct then. After an error the connection is useless.
+%% @doc Decodes a complete block. `too_large' means that its fields have more than `Max' bytes, counting 32 more for each field. The table is still
+%% correct in that case. After an error the connection cannot be used any more.
 -spec decode(Block :: binary(), Max :: non_neg_integer(), table()) -> {ok, [field()], table()} | {too_large, table()} | error.
 decode(Block, Max, Table) ->
     try sizes(Block, Max, Table) catch throw:compression -> error end.

@@ -5,7 +5,7 @@
 
 -export([send/2, open/3, write/2, cut/0, inform/3]).
 
-%% @doc Sends a whole answer. Raises `{bad_response, Why}' if the answer is not valid, or if one has already been sent.
+%% @doc Sends a complete answer. Raises `{bad_response, Why}' if the answer is not valid, or if one has already been sent.
 -spec send(yucan_handler:response(), yucan_req:req()) -> ok.
 send(Response, Req) -> yucan_reply:step(Response, Req).
 
@@ -14,7 +14,7 @@ send(Response, Req) -> yucan_reply:step(Response, Req).
 -spec open(Status :: 200..999, yucan_handler:headers(), yucan_req:req()) -> ok.
 open(Status, Headers, Req) -> yucan_reply:step({Status, Headers, {stream, open}}, Req).
 
-%% @doc Writes a part of that body. `closed' means that the client has gone, and `timeout' that it has taken nothing for `send_ms'.
+%% @doc Writes a part of that body. `closed' means that the client has disconnected, and `timeout' that it has accepted no data for `send_ms'.
 -spec write(iodata(), yucan_req:req()) -> ok | {error, closed | timeout}.
 write(Data, Req) -> yucan_reply:write(Data, Req).
 

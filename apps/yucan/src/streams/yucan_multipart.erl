@@ -2,8 +2,8 @@
 %% @doc Forms with files, `multipart/form-data' (RFC 7578), which are read part by part from the body of a request, so a form can be larger than
 %% memory. `new/2' and `feed/2' are a pure parser, which the other functions use to read the request.
 %%
-%% The parser refuses everything that two parsers could read differently: two names in a disposition, a line of a head that continues on the next
-%% one, a delimiter with other text after it.
+%% The parser rejects everything that two parsers could read differently: two names in a disposition, a line of a head that continues on the next one,
+%% a delimiter with other text after it.
 -module(yucan_multipart).
 
 -export([fold/4, form/2, refusal/1, file_name/1, new/2, feed/2, is_done/1]).
@@ -13,18 +13,18 @@
 %% The largest number of parts (100), headers of a part (16), bytes of its head (8192), bytes of its content (16 MB), bytes of the form (64 MB).
 -type limit() :: pos_integer() | infinity.
 -type part() :: #{name := binary(), filename => binary(), type => binary(), headers := [{Name :: binary(), Value :: binary()}]}.
-%% `filename' is what the client sent. {@link file_name/1} says whether a file may have that name. Names of headers are in lower case.
+%% `filename' is what the client sent; {@link file_name/1} checks whether it is acceptable as a file name. Header names are in lower case.
 -type event() :: {part, part()} | {data, binary()} | part_end.
 -type reason() :: not_a_form | malformed | cut | too_many_parts | head_too_large | too_large | yucan_req:body_error().
 
 -record(multipart, {
-    %% Begins with the line end before it.
+    %% The delimiter, including the line end before it.
     delimiter :: binary(),
     limits :: options(),
     where = preamble :: preamble | delimiter | head | content | done,
     buffer = <<"\r\n">> :: binary(),
     parts = 0 :: non_neg_integer(),
-    %% Bytes of the content of this part, and of all parts.
+    %% Content bytes read so far, in this part and in all parts.
     size = 0 :: non_neg_integer(),
     total = 0 :: non_neg_integer()
 }).
@@ -66,7 +66,7 @@ each(Fun, Acc, [Event | Events]) ->
     end;
 each(_, Acc, []) -> {ok, Acc}.
 
-%% @doc Reads a small form as a whole: its parts in order, with their content.
+%% @doc Reads an entire small form and returns its parts in order, with their content.
 -spec form(yucan_req:req(), options()) -> {ok, [{part(), binary()}]} | {error, reason()}.
 form(Req, Options) ->
     case fold(fun gathered/2, [], Req, Options) of
@@ -78,15 +78,15 @@ gathered({part, Part}, Parts) -> {ok, [{Part, <<>>} | Parts]};
 gathered({data, Data}, [{Part, Before} | Parts]) -> {ok, [{Part, <<Before/binary, Data/binary>>} | Parts]};
 gathered(part_end, Parts) -> {ok, Parts}.
 
-%% @doc The answer to a form that could not be read.
+%% @doc Returns the answer to a form that could not be read.
 -spec refusal(reason()) -> yucan_handler:response().
 refusal(not_a_form) -> yucan_error:page(415);
 refusal(Reason) when Reason =:= malformed; Reason =:= cut -> yucan_error:page(400);
 refusal(Reason) when Reason =:= too_many_parts; Reason =:= head_too_large -> yucan_error:page(413);
 refusal(Reason) -> yucan_req:body_error(Reason).
 
-%% @doc A name under which a file may be stored in a directory. It is the last part of what the client sent, because some browsers send a path,
-%% and has 1 to 200 bytes of UTF-8 without control characters. A name that begins with a dot is refused.
+%% @doc A name under which a file may be stored in a directory. It is the last part of what the client sent, because some browsers send a path, and
+%% has 1 to 200 bytes of UTF-8 without control characters. A name that begins with a dot is rejected.
 -spec file_name(binary()) -> {ok, binary()} | error.
 file_name(Sent) ->
     Name = lists:last(binary:split(Sent, [<<"/">>, <<"\\">>], [global])),
@@ -139,7 +139,7 @@ parse(#multipart{where = preamble, buffer = Buffer, delimiter = Delimiter, limit
     end;
 parse(#multipart{where = delimiter, buffer = <<"--", _/binary>>} = State, Events) -> parse(State#multipart{where = done}, Events);
 parse(#multipart{where = delimiter, buffer = <<"\r\n", _/binary>>, parts = Parts, limits = #{parts := Most}} = State, Events) ->
-    %% The line end is kept, because a head may be empty.
+    %% The line end is not consumed, because the head may be empty.
     case Parts < Most of
         true -> parse(State#multipart{where = head, parts = Parts + 1}, Events);
         false -> failed(too_many_parts, Events)
@@ -166,7 +166,7 @@ parse(#multipart{where = content, buffer = Buffer, delimiter = Delimiter} = Stat
                 {State1, Events1} -> parse(State1#multipart{where = delimiter, buffer = after_bytes(At + Length, Buffer)}, [part_end | Events1])
             end;
         nomatch ->
-            %% The end may be the beginning of a delimiter.
+            %% The tail may be the beginning of a delimiter.
             Safe = max(0, byte_size(Buffer) - byte_size(Delimiter) + 1),
             case content(binary_part(Buffer, 0, Safe), State, Events) of
                 {error, _} = Error -> {Error, lists:reverse(Events)};
@@ -210,7 +210,7 @@ disposition({<<"form-data">>, Parameters}, Part, Types) ->
     case {[V || {<<"name">>, V} <- Parameters], [V || {<<"filename">>, V} <- Parameters], [V || {<<"filename*">>, V} <- Parameters]} of
         {[Name], [], []} -> {ok, typed(Types, Part#{name => unescaped(Name)})};
         {[Name], [File], _} -> {ok, typed(Types, Part#{name => unescaped(Name), filename => unescaped(File)})};
-        %% Some libraries send only this form (RFC 8187).
+        %% Some libraries send only the extended form (RFC 8187).
         {[Name], [], [<<Charset:5/binary, "''", File/binary>>]} ->
             case yucan_header:lower(Charset) of
                 <<"utf-8">> -> {ok, typed(Types, Part#{name => unescaped(Name), filename => yucan_path:unescape(File)})};
@@ -223,6 +223,6 @@ disposition(_, _, _) -> {error, malformed}.
 typed([Type], Part) -> Part#{type => Type};
 typed([], Part) -> Part.
 
-%% Browsers escape only these three.
+%% Browsers escape only these three characters.
 unescaped(Text) ->
     lists:foldl(fun({Escaped, Byte}, Sum) -> binary:replace(Sum, Escaped, Byte, [global]) end, Text, [{<<"%22">>, <<"\"">>}, {<<"%0D">>, <<"\r">>}, {<<"%0A">>, <<"\n">>}]).

@@ -6,7 +6,7 @@
 %%     yucan_sse:response(Req, [], fun(start, S) -> pg:join(news, self()), {ok, S};
 %%                                    ({info, {news, Text}}, S) -> {send, #{data => Text}, S} end, none).
 %% '''
-%% A comment every 15 s keeps proxies from closing the connection. The comments and the data also reveal when the client has gone.
+%% A comment every 15 s keeps proxies from closing the connection. Sending comments and data also reveals when the client has disconnected.
 -module(yucan_sse).
 
 -export([response/4, encode/1]).
@@ -28,7 +28,7 @@ response(Req, Headers, Function, State) ->
 start(Write, Socket, Function, State) ->
     case Write(encode(#{comment => <<"ok">>})) of
         ok ->
-            %% Data arrives as messages, so the client's end does as well.
+            %% Data arrives as messages, so that the client's disconnection also arrives as one.
             _ = yucan_transport:arm(Socket, 1),
             step(Function(start, State), {Write, Socket, Function}, alive_until(), []);
         {error, _} -> ok
@@ -36,7 +36,7 @@ start(Write, Socket, Function, State) ->
 
 alive_until() -> erlang:monotonic_time(millisecond) + ?ALIVE_MS.
 
-%% Data from the client is kept for the connection. `Until' is when the next comment is due, whatever messages arrive without causing an event.
+%% Data from the client is saved for the connection. `Until' is when the next comment is due, whatever messages arrive without causing an event.
 step({send, Events, State}, {Write, _, _} = Stream, _, Kept) ->
     case Write(encode(Events)) of
         ok -> wait(State, Stream, alive_until(), Kept);
@@ -48,7 +48,7 @@ step(stop, _, _, Kept) -> give_back(Kept).
 wait(State, Stream, Until, Kept) -> wait(Until - erlang:monotonic_time(millisecond), State, Stream, Until, Kept).
 
 wait(Left, State, Stream, Until, Kept) when Left =< 0 ->
-    %% This process does little, so memory of the last large event would stay allocated.
+    %% This process is mostly idle, so the memory used by the last large event would stay allocated.
     true = erlang:garbage_collect(),
     step({send, #{comment => <<>>}, State}, Stream, Until, Kept);
 wait(Left, State, {_, Socket, Function} = Stream, Until, Kept) ->
@@ -64,7 +64,7 @@ wait(Left, State, {_, Socket, Function} = Stream, Until, Kept) ->
         wait(0, State, Stream, Until, Kept)
     end.
 
-%% Data that has arrived since then stays behind it.
+%% Data that has arrived since then stays queued after it.
 give_back([]) -> ok;
 give_back(Kept) -> lists:foreach(fun(Message) -> self() ! Message end, lists:reverse(Kept, waiting())).
 

@@ -5,7 +5,7 @@
 %% which compresses each message by itself so that an idle connection needs no window, or a map (yucan_ws_deflate). A page of another origin gets
 %% 403, unless `origins' contains it or is `any'.
 -module(yucan_ws).
-%% The iolists have binaries as tails, which takes the socket the least work.
+%% Iolists end in a binary tail, which is the cheapest form for the socket.
 -dialyzer(no_improper_lists).
 
 -export([upgrade/5, message/2, silence/1]).
@@ -25,16 +25,16 @@
 -callback info(term(), State :: term()) -> result().
 %% A ping has already been answered.
 -callback control({ping | pong, binary()}, State :: term()) -> result().
-%% `drained' means that the server ends.
+%% `drained' means that the server is shutting down.
 -callback terminate(Reason :: {closed, Code :: integer(), Text :: binary()} | lost | idle | drained | {crashed, term()}, State :: term()) -> term().
 -optional_callbacks([info/2, control/2, terminate/2]).
 
 -define(GUID, <<"258EAFA5-E914-47DA-95CA-C5AB0DC85B11">>).
 -define(ARM, 20).
 -define(CLOSE_MS, 5000).
-%% As in yucan_reply.
+%% See yucan_reply.
 -define(PART_BYTES, 65536).
-%% As in yucan_conn.
+%% See yucan_conn.
 -define(WARM_MS, 2000).
 
 -record(ws, {
@@ -58,7 +58,7 @@
     heard = false :: boolean() | pinged
 }).
 
-%% @doc The answer to a request for an upgrade: 101 and the loop, or the reason for a refusal.
+%% @doc Returns the answer to a request for an upgrade: 101 and the loop, or the reason for a rejection.
 -spec upgrade(yucan_req:req(), module(), term(), options(), #limits{}) -> yucan_handler:response().
 upgrade(Req, Module, Argument, Options, Limits) ->
     case check(Req, Options) of
@@ -107,7 +107,7 @@ check_upgrade(Req, Options) ->
               {has_token(<<"upgrade">>, <<"websocket">>, Req) andalso has_token(<<"connection">>, <<"upgrade">>, Req), upgrade_required},
               {yucan_req:header(<<"sec-websocket-version">>, Req) =:= <<"13">>, upgrade_required},
               {is_key(Key), 400},
-              %% Its bytes would be taken for frames.
+              %% The bytes of a body would be mistaken for frames.
               {not yucan_req:has_body(Req), 400},
               {is_welcome(Req, Options), 403}],
     case lists:keyfind(false, 1, Checks) of
@@ -124,7 +124,7 @@ has_token(Name, Token, Req) ->
 is_key(Key) ->
     try byte_size(base64:decode(Key)) =:= 16 catch error:_ -> false end.
 
-%% Programs send no Origin. Browsers always do, together with cookies, whichever page has opened the WebSocket (RFC 6455, 10.2).
+%% Programs other than browsers send no Origin. Browsers always do, together with cookies, whichever page has opened the WebSocket (RFC 6455, 10.2).
 is_welcome(Req, Options) ->
     case {maps:get(origins, Options, same), yucan_req:header(<<"origin">>, Req)} of
         {any, _} -> true;
@@ -134,7 +134,7 @@ is_welcome(Req, Options) ->
     end.
 
 %% The page must have the name and port of this request. A page over TLS may open a WebSocket without TLS, because TLS may end in front of this
-%% server. The reverse is refused, because anybody on the way to the browser could make such a page.
+%% server. The reverse is rejected, because anybody on the path to the browser could forge such a page.
 is_same(<<"http://", Page/binary>>, http, Host) -> without(<<":80">>, Page) =:= without(<<":80">>, Host);
 is_same(<<"https://", Page/binary>>, _, Host) -> without(<<":443">>, Page) =:= without(<<":443">>, Host);
 is_same(_, _, _) -> false.
@@ -175,7 +175,7 @@ loop(#ws{large = true, buffer = Buffer} = Ws) when byte_size(Buffer) < ?PART_BYT
     loop(Ws1);
 loop(Ws) -> yucan_idle:message(?MODULE, Ws, ?WARM_MS).
 
-%% @private Nothing has arrived for a while. Hibernating would lose the caller that waits for the end of this loop.
+%% @private Called when nothing has arrived for a while. Hibernating would lose the caller that waits for the end of this loop.
 -spec silence(#ws{}) -> ok.
 silence(Ws) ->
     true = erlang:garbage_collect(),
@@ -200,7 +200,7 @@ message(Message, #ws{socket = Socket} = Ws) ->
         other -> tell(Message, Ws)
     end.
 
-%% A ping asks whether the client is still there. If silence follows, the connection ends.
+%% A ping checks whether the client is still alive. If it stays silent, the connection is closed.
 look(#ws{heard = pinged} = Ws) -> ended(idle, Ws);
 look(#ws{heard = true} = Ws) ->
     look_later(Ws),
@@ -292,7 +292,7 @@ reply(Frames, Ws) when is_list(Frames) ->
     end;
 reply(Frame, Ws) -> reply([Frame], Ws).
 
-%% A slow client gets more time for more bytes, as with an answer. There is no head before them.
+%% A slow client gets more time for more bytes, as with an answer. A WebSocket message has no head in front of it.
 send(Frames, #ws{socket = Socket} = Ws) ->
     Data = [encode(Frame, Ws) || Frame <- Frames],
     case iolist_size(Data) > ?PART_BYTES of
@@ -304,7 +304,7 @@ encode({Kind, Data}, #ws{deflate = Deflate}) when Deflate =/= none, Kind =:= tex
     yucan_ws_frame:encode({deflated, Kind}, yucan_ws_deflate:deflate(Data, Deflate));
 encode({Kind, Data}, _) -> yucan_ws_frame:encode(Kind, Data).
 
-%% The other end closes, so the same code is sent back (5.5.1).
+%% The peer closes the connection, so its code is echoed (5.5.1).
 closed({ok, Code, Text}, Ws) -> say_goodbye(Code, <<>>, {closed, Code, Text}, Ws);
 closed({error, Code}, Ws) -> fail(Code, Ws).
 

@@ -14,18 +14,18 @@
 -include_lib("eunit/include/eunit.hrl").
 -endif.
 
-%% Bits of the LZ77 window.
+%% The size of the LZ77 window as a number of bits.
 -type window() :: 9..15.
 -type options() :: #{context => boolean(), window => window(), client_window => window()}.
 -opaque wanted() :: #{context := boolean(), window := window(), client_window := window()}.
-%% For each direction: its window, and whether messages refer to earlier ones.
+%% For each direction, the window size and whether messages may refer to earlier ones.
 -opaque agreed() :: {Out :: {window(), boolean()}, In :: {window(), boolean()}}.
 -opaque context() :: {Out :: window() | zlib:zstream(), In :: window() | zlib:zstream()}.
 
 %% The bytes that zlib puts at the end of each flush and permessage-deflate leaves out.
 -define(TAIL, <<0, 0, 255, 255>>).
 
-%% @doc The options with their defaults, or `none' for no compression.
+%% @doc Returns the options with their defaults, or `none' for no compression.
 -spec wanted(boolean() | options()) -> none | wanted().
 wanted(false) -> none;
 wanted(true) -> wanted(#{context => false});
@@ -100,7 +100,7 @@ answer(Known, #{context := Context, window := Window, client_window := ClientWin
       [[<<"; client_max_window_bits=">>, integer_to_binary(ClientBits)] || Said]],
      {{ServerBits, ServerContext}, {ClientBits, ClientContext}}}.
 
-%% @doc Opens a context for the calling process.
+%% @doc Creates a context owned by the calling process.
 -spec open(agreed()) -> context().
 open({{OutBits, OutContext}, {InBits, InContext}}) ->
     {case OutContext of true -> deflater(OutBits); false -> OutBits end, case InContext of true -> inflater(InBits); false -> InBits end}.
@@ -187,7 +187,7 @@ wanted_test_() ->
 
 alone(Bits) -> {Bits, 15}.
 
-%% The window limits how far back a message may refer.
+%% The window size limits how far back a message may refer.
 window_test() ->
     Block = rand:bytes(600),
     Far = [Block, rand:bytes(2000), Block],

@@ -16,7 +16,7 @@
 %% control frame. In the second byte, 128 is the mask.
 parse(<<Head, _/bits>>, _, Compressed) when Head band 16#30 =/= 0; Head band 16#40 =/= 0, not Compressed -> {error, 1002};
 parse(<<Head, _/bits>>, _, _) when Head band 15 > 2, Head band 15 < 8; Head band 15 > 10 -> {error, 1002};
-%% A client must mask its frames (5.1). Control frames are short, whole and not compressed (5.5).
+%% A client must mask its frames (5.1). Control frames are short, unfragmented and not compressed (5.5).
 parse(<<_, Length, _/bits>>, _, _) when Length < 128 -> {error, 1002};
 parse(<<Head, _/bits>>, _, _) when Head band 16#88 =:= 8 -> {error, 1002};
 parse(<<Head, _/bits>>, _, _) when Head band 16#48 =:= 16#48; Head band 16#4f =:= 16#40 -> {error, 1002};
@@ -36,7 +36,7 @@ payload(Head, Length, Rest, _) ->
         _ -> more
     end.
 
-%% @doc The size in bytes of the frame that begins with these bytes, or 0 if they are too few to tell.
+%% @doc Returns the size in bytes of the frame that begins with these bytes, or 0 if they are too few to tell.
 -spec size(binary()) -> non_neg_integer().
 size(<<_:9, 127:7, Length:64, _/bits>>) -> 14 + Length;
 size(<<_:9, 126:7, Length:16, _/bits>>) -> 8 + Length;
@@ -56,7 +56,7 @@ unmask(Data, <<Key:32>>) ->
     Size = byte_size(Data),
     crypto:exor(Data, binary_part(mask(Key, Size), 0, Size)).
 
-%% At least this long. Copying four bytes at a time would take longer than everything else.
+%% The mask, repeated to at least this length. It is copied 64 bytes at a time, because copying four at a time would dominate the cost.
 mask(Key, Size) when Size =< 64 ->
     <<Key:32, Key:32, Key:32, Key:32, Key:32, Key:32, Key:32, Key:32, Key:32, Key:32, Key:32, Key:32, Key:32, Key:32, Key:32, Key:32>>;
 mask(Key, Size) -> binary:copy(mask(Key, 64), Size div 64 + 1).
@@ -68,7 +68,7 @@ is_text(<<A, Rest/bits>>) when A < 128 -> is_text(Rest);
 is_text(<<>>) -> true;
 is_text(Rest) -> unicode:characters_to_binary(Rest) =:= Rest.
 
-%% @doc A frame from the server, which is never masked.
+%% @doc Encodes a frame from the server, which is never masked.
 -spec encode(opcode() | {deflated, text | binary}, iodata()) -> iodata().
 encode({deflated, Opcode}, Payload) -> [<<1:1, 1:1, 0:2, (number(Opcode)):4>>, length_of(iolist_size(Payload)), Payload];
 encode(Opcode, Payload) -> [<<1:1, 0:3, (number(Opcode)):4>>, length_of(iolist_size(Payload)), Payload].
@@ -84,20 +84,20 @@ length_of(Size) when Size < 126 -> <<Size>>;
 length_of(Size) when Size < 65536 -> <<126, Size:16>>;
 length_of(Size) -> <<127, Size:64>>.
 
-%% @doc The payload of a close frame.
+%% @doc Encodes the payload of a close frame.
 -spec close_payload(Code :: 1000..4999, Text :: iodata()) -> binary().
 close_payload(Code, Text) ->
     Bytes = iolist_to_binary(Text),
     <<Code:16, (without_half(binary:part(Bytes, 0, min(123, byte_size(Bytes)))))/binary>>.
 
-%% The text may have been cut inside a character.
+%% The text may have been truncated in the middle of a character.
 without_half(Text) ->
     case unicode:characters_to_binary(Text) of
         {incomplete, Whole, _} -> Whole;
         _ -> Text
     end.
 
-%% @doc Code and text of the other end's close frame (7.4).
+%% @doc Code and text for the peer's close frame (7.4).
 -spec parse_close(binary()) -> {ok, Code :: 1000..4999, Text :: binary()} | {error, 1002 | 1007}.
 parse_close(<<>>) -> {ok, 1000, <<>>};
 parse_close(<<Code:16, Text/binary>>) when Code >= 1000, Code =< 1003; Code >= 1007, Code =< 1014; Code >= 3000, Code =< 4999 ->

@@ -1,10 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A certificate for a yucan listener from an authority that speaks ACME, such as Let's Encrypt. It is ordered, kept in a file, and renewed
+%% @doc A certificate for a yucan listener from an authority that supports ACME, such as Let's Encrypt. It is ordered, stored in a file, and renewed
 %% before it expires.
 %%
-%% tls/1 returns the options for the listener. Its certificate is self-signed until the process of start_link/1 has got the real one, which new
-%% connections then use without a reload. The challenge `http' needs the middleware challenge/2 on an http listener; `tls_alpn' needs nothing
-%% else.
+%% tls/1 returns the options for the listener. Its certificate is self-signed until the process started by start_link/1 has obtained the real one,
+%% which new connections then use without a reload. The challenge `http' needs the middleware challenge/2 on an http listener; `tls_alpn' needs
+%% nothing else.
 -module(yucan_acme).
 -behaviour(gen_server).
 
@@ -16,7 +16,7 @@
 -include_lib("public_key/include/public_key.hrl").
 
 -define(LETS_ENCRYPT, <<"https://acme-v02.api.letsencrypt.org/directory">>).
-%% How often the certificate's expiry is checked, and the first and longest pauses after a failure.
+%% The interval at which the certificate's expiry is checked, and the shortest and longest pauses after a failure.
 -define(LOOK_MS, 43200000).
 -define(RETRY_MS, 60000).
 %% Authorities limit failures per hour; Let's Encrypt allows five.
@@ -45,7 +45,7 @@
 -spec start_link(options()) -> {ok, pid()} | {error, term()}.
 start_link(Options) -> gen_server:start_link(?MODULE, checked(Options), []).
 
-%% @doc A child specification for a supervisor. It may be before or after the server.
+%% @doc Returns a child specification for a supervisor. It may be before or after the server.
 -spec child_spec(options()) -> supervisor:child_spec().
 child_spec(Options) -> #{id => {?MODULE, maps:get(names, Options, [])}, start => {?MODULE, start_link, [Options]}}.
 
@@ -56,7 +56,7 @@ tls(Options) ->
     ok = ensure_certificate(Checked),
     [{certfile, File}, {keyfile, File}].
 
-%% @doc When the certificate expires (seconds since 1970), whether it is from the authority, and how the last order ended.
+%% @doc When the certificate expires (seconds since 1970), whether it is from the authority, and the result of the last order.
 -spec status(pid()) -> #{until := integer(), is_ordered := boolean(), last := none | ok | {error, binary()}}.
 status(Pid) -> gen_server:call(Pid, status, 10000).
 
@@ -72,11 +72,11 @@ challenge(Req, Next) ->
         _ -> Next(Req)
     end.
 
-%% @private Whether an authority may be checking over TLS now (RFC 8737). Only then does a handshake look at what the client offers.
+%% @private Whether an authority may be validating over TLS now (RFC 8737). Only then does a handshake check which protocols the client offers.
 -spec is_asked() -> boolean().
 is_asked() -> asked() =/= #{}.
 
-%% @private The certificate for this name for a client with the protocol acme-tls/1.
+%% @private Returns the certificate for this name to be presented to a client with the protocol acme-tls/1.
 -spec challenge_certificate(Name :: binary()) -> none | [ssl:tls_server_option()].
 challenge_certificate(Name) -> maps:get(Name, asked(), none).
 
@@ -169,7 +169,7 @@ pubkey_time({generalTime, Text}) ->
 is_wanted(#{names := Names, directory := Directory, origin := Origin} = Options) ->
     yucan_certificate:is_for(Names, hd(certificates(Options))) andalso lists:member(file:read_file(Origin), [{ok, Directory}, {error, enoent}]).
 
-%% Valid for a week, until the authority has answered.
+%% The self-signed certificate is valid for a week, to be used until the authority has answered.
 self_signed(Name, Key, Extensions) ->
     yucan_certificate:self_signed(Name, 7, [yucan_certificate:names([{dNSName, binary_to_list(Name)}]) | Extensions], Key).
 

@@ -21,7 +21,7 @@
     account := public_key:private_key(),
     key := public_key:private_key(),
     tls := [ssl:tls_client_option()],
-    %% Publishes the answer to a challenge, and removes it.
+    %% Publishes the response to a challenge, and later removes it.
     offer := fun((Name :: binary(), Token :: binary(), Authorization :: binary()) -> term()),
     withdraw := fun((Name :: binary(), Token :: binary()) -> term())
 }.
@@ -66,7 +66,7 @@ authorize(Url, #{challenge := Wanted, account := Account, offer := Offer, withdr
             end
     end.
 
-%% Waits until an order or an authorization is in one of these states.
+%% Polls until an order or an authorization is in one of these states.
 wait(Url, Wanted, S) -> wait(Url, Wanted, 200, S).
 
 wait(Url, Wanted, Pause, #{until := Until} = S) ->
@@ -149,7 +149,7 @@ jwk(Key) ->
 
 public_point(#'ECPrivateKey'{publicKey = Point}) -> Point.
 
-%% @doc The account's thumbprint, which challenges contain (RFC 7638).
+%% @doc Returns the account's thumbprint, which challenges contain (RFC 7638).
 -spec thumbprint(public_key:private_key()) -> binary().
 thumbprint(Key) -> base64url(crypto:hash(sha256, yucan_acme_json:encode(jwk(Key)))).
 
@@ -226,7 +226,7 @@ answer(Bytes, Method, Url) ->
         _ -> fail("~ts: the answer is no HTTP", [Url])
     end.
 
-%% A connection that is cut ends like any other.
+%% A connection that is cut off is treated like one that was closed.
 body(#{<<"transfer-encoding">> := <<"chunked">>}, Bytes, Url) -> chunks(yucan_chunk:new(), Bytes, <<>>, Url);
 body(#{<<"content-length">> := Length}, Bytes, Url) ->
     Length =:= integer_to_binary(byte_size(Bytes)) orelse fail("~ts: the answer has ~b bytes where ~ts were announced", [Url, byte_size(Bytes), Length]),

@@ -7,7 +7,7 @@
 
 -type value() :: #{binary() => value()} | [value()] | binary() | number() | boolean() | null.
 
-%% @doc A value as text. Its binaries must not need escapes.
+%% @doc Encodes a value as text. Its binaries must not need escapes.
 -spec encode(value()) -> iodata().
 encode(Map) when is_map(Map) -> [${, lists:join($,, [[encode(Key), $:, encode(Value)] || {Key, Value} <- lists:sort(maps:to_list(Map))]), $}];
 encode(List) when is_list(List) -> [$[, lists:join($,, [encode(Value) || Value <- List]), $]];
@@ -17,7 +17,7 @@ encode(Text) when is_binary(Text) ->
     nomatch = re:run(Text, "[\\x00-\\x1f\"\\\\]"),
     [$", Text, $"].
 
-%% @doc The value of a text, or `error'.
+%% @doc Decodes a JSON text. Returns `error' if it is not valid.
 -spec decode(binary()) -> {ok, value()} | error.
 decode(Text) ->
     try value(space(Text), 50) of

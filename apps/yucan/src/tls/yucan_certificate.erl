@@ -7,15 +7,15 @@
 
 -include_lib("public_key/include/public_key.hrl").
 
-%% @doc A new key.
+%% @doc Generates a new key.
 -spec new_key() -> public_key:private_key().
 new_key() -> public_key:generate_key({namedCurve, ?secp256r1}).
 
-%% @doc A key as an entry for write/2.
+%% @doc Encodes a key as an entry for write/2.
 -spec entry(public_key:private_key()) -> public_key:pem_entry().
 entry(Key) -> {'ECPrivateKey', public_key:der_encode('ECPrivateKey', Key), not_encrypted}.
 
-%% @doc A certificate (DER) that is valid from yesterday until this many days from today.
+%% @doc Creates a self-signed certificate (DER) that is valid from yesterday until this many days from today.
 -spec self_signed(CommonName :: binary(), Days :: pos_integer(), [#'Extension'{}], public_key:private_key()) -> public_key:der_encoded().
 self_signed(CommonName, Days, Extensions, Key) ->
     Subject = {rdnSequence, [[#'AttributeTypeAndValue'{type = ?'id-at-commonName', value = {utf8String, CommonName}}]]},
@@ -32,7 +32,7 @@ self_signed(CommonName, Days, Extensions, Key) ->
             subjectPublicKey = #'ECPoint'{point = Key#'ECPrivateKey'.publicKey}},
         extensions = Extensions}, Key).
 
-%% @doc The extension with the names and addresses of a certificate.
+%% @doc Returns the extension with the names and addresses of a certificate.
 -spec names([{dNSName, string()} | {iPAddress, binary()}, ...]) -> #'Extension'{}.
 names(Names) -> #'Extension'{extnID = ?'id-ce-subjectAltName', critical = false, extnValue = Names}.
 

@@ -4,7 +4,7 @@
 -module(yucan_tls).
 
 -behaviour(yucan_transport).
-%% The iolists have binaries as tails, as yucan_reply sends them.
+%% Iolists end in a binary tail, as in yucan_reply.
 -dialyzer(no_improper_lists).
 
 -export([look_at/2, server/3, anchor/0, open/2, by_name/2, handshake/3, protocol/1, demands/1, has_met/2]).
@@ -18,7 +18,7 @@
 
 %% The options of ssl that concern the client's certificate.
 -opaque demands() :: [ssl:tls_server_option()].
-%% What a handshake required from the client, and what those hosts of the listener require that have no requirements of their own.
+%% What a handshake required of the client, and the listener's default for hosts without requirements of their own.
 -opaque asked() :: {Listener :: demands(), Asked :: none | [term()]}.
 
 -define(DEMANDS, [verify, fail_if_no_peer_cert, cacerts, cacertfile, depth, verify_fun, partial_chain, crl_check, crl_cache]).
@@ -42,8 +42,8 @@ is_for(_, Kind) -> Kind =:= 'Certificate'.
 what(keyfile) -> "private key";
 what(_) -> "certificate".
 
-%% @doc The TLS of a listening socket, for {@link open/2}. If it equals the previous one, that is kept, so that tickets stay valid after a
-%% reload. Throws `{cannot, Text}' if ssl does not accept the options.
+%% @doc The TLS of a listening socket, for {@link open/2}. If it equals the previous one, that one is reused, so that tickets stay valid after a
+%% reload. Throws `{cannot, Text}' if ssl rejects the options.
 -spec server(Before :: none | server(), {[ssl:tls_server_option()], Hosts :: [map()]}, Http2 :: boolean()) -> server().
 server(Before, {Own, Hosts}, Http2) ->
     case {options(Own, Hosts, Http2), Before} of
@@ -57,18 +57,18 @@ tickets(Options) ->
         _ -> wanted
     end.
 
-%% Without this check, wrong options would make each handshake fail without any report.
+%% Without this check, each handshake would fail silently if options are wrong.
 accepted(Options) ->
     case listen(none, Options) of
         {error, no_socket} -> ok;
         {error, Reason} -> throw({cannot, ["ssl does not accept the tls option ", refused(Reason)]})
     end.
 
-%% @doc A port of the caller that does nothing, for {@link open/2}.
+%% @doc Opens a port that belongs to the caller and does nothing, for {@link open/2}.
 -spec anchor() -> port().
 anchor() -> open_port({spawn_driver, "ram_file_drv"}, []).
 
-%% @doc From now on connections may use it. ssl keeps a key for its tickets until the port ends. A listening socket would end too early, because
+%% @doc From now on connections may use it. ssl keeps its ticket key until the port is closed. A listening socket would be closed too early, because
 %% handshakes are still in progress when a server drains, and TLS 1.3 issues a ticket at the end of each.
 -spec open(Anchor :: port(), Tls) -> Tls when Tls :: none | server().
 open(Anchor, {Options, wanted}) ->
@@ -95,19 +95,19 @@ options(Own, Hosts, Http2) ->
         _ -> [{sni_fun, fun(Name) -> ?MODULE:by_name(Name, Named) end} | Base]
     end.
 
-%% ssl refuses options for older versions if only TLS 1.3 is used.
+%% ssl rejects options for older versions if only TLS 1.3 is used.
 speaks_older(Own) -> lists:any(fun(Version) -> Version =/= 'tlsv1.3' end, proplists:get_value(versions, Own, ['tlsv1.2'])).
 
-%% A ticket records neither the client's certificate nor the name for which it was issued, so it would be a way around verify_peer.
+%% A ticket records neither the client's certificate nor the name for which it was issued, so it could be used to bypass verify_peer.
 may_resume([Own | _] = All) ->
     lists:member('tlsv1.3', proplists:get_value(versions, Own, ['tlsv1.3'])) andalso not lists:any(fun(Tls) -> proplists:get_value(verify, Tls) =:= verify_peer end, All).
 
-%% ssl resumes a TLS 1.2 session by its id under any name, so one host's authority would vouch for the clients of all hosts.
+%% ssl resumes a TLS 1.2 session by its id under any name, so one host's authority could admit clients to all hosts.
 have_same_demands(Own, Hosts) ->
     Listener = demands(Own),
     lists:all(fun(Host) -> asked(demands(Host), Listener) =:= asked([], Listener) end, Hosts).
 
-%% @doc The options that concern the client's certificate.
+%% @doc Returns the options that concern the client's certificate.
 -spec demands([ssl:tls_server_option()]) -> demands().
 demands(Options) -> [Option || {Key, _} = Option <- Options, lists:member(Key, ?DEMANDS)].
 
@@ -119,8 +119,8 @@ asked(Host, Listener) ->
         _ -> none
     end.
 
-%% @doc Whether the client has shown what this host requires. The handshake may have been for another host, because a client need not name one in
-%% TLS.
+%% @doc Whether the client has presented the certificate that this host requires. The handshake may have been for another host, because a client need
+%% not name one in TLS.
 -spec has_met(none | asked(), Host :: demands()) -> boolean().
 has_met(none, _) -> true;
 has_met({Listener, Asked}, Host) ->
@@ -196,7 +196,7 @@ is_plain(Socket, Timeout) when is_port(Socket) ->
     end;
 is_plain(_, _) -> false.
 
-%% @doc The protocol that was negotiated with ALPN.
+%% @doc Returns the protocol that was negotiated with ALPN.
 -spec protocol(yucan_transport:socket()) -> none | binary().
 protocol({?MODULE, Tls}) ->
     case ssl:negotiated_protocol(Tls) of
@@ -234,7 +234,7 @@ recv_whole(_, _, _, _) -> unsupported.
 -spec send(ssl:sslsocket(), iodata()) -> ok | {error, yucan_transport:reason()}.
 send(Tls, Data) -> plain_reason(ssl:send(Tls, Data)).
 
-%% @doc Sends in parts, because data that the other end has not read is held encrypted, separately for each connection.
+%% @doc Sends in parts, because data that the peer has not read is buffered in encrypted form, separately for each connection.
 -spec send_large(ssl:sslsocket(), iodata()) -> ok | {error, yucan_transport:reason()}.
 send_large(Tls, [Head | <<Part:?PART_BYTES/binary, Rest/binary>>]) ->
     case send(Tls, [Head | Part]) of
@@ -252,7 +252,7 @@ send_file(Tls, Head, Handle, Offset, Length, _) ->
         Error -> Error
     end.
 
-%% The number of bytes that were not sent when the file or the connection ended.
+%% Returns the number of bytes that were not sent because the file or the connection ended.
 copy(_, _, _, 0) -> 0;
 copy(Tls, Handle, At, Left) ->
     case file:pread(Handle, At, min(Left, ?PART_BYTES)) of
@@ -267,7 +267,7 @@ copy(Tls, Handle, At, Left) ->
 -spec setopts(ssl:sslsocket(), list()) -> ok.
 setopts(Tls, Options) -> _ = ssl:setopts(Tls, Options), ok.
 
-%% @doc Each call arms for a single message, whatever the count.
+%% @doc Each call requests a single message, whatever the count.
 -spec arm(ssl:sslsocket(), pos_integer()) -> ok | {error, yucan_transport:reason()}.
 arm(Tls, _) -> plain_reason(ssl:setopts(Tls, [{active, once}])).
 
@@ -301,7 +301,7 @@ next(Tls, Timeout) ->
 -spec is_closed(ssl:sslsocket()) -> boolean().
 is_closed(Tls) -> element(1, ssl:peername(Tls)) =:= error.
 
-%% @doc After the end of TLS many clients, including OTP's, neither send nor read any more.
+%% @doc After the TLS closure alert many clients, including OTP's, neither send nor read any more.
 -spec half_close(ssl:sslsocket()) -> ok.
 half_close(_) -> ok.
 

@@ -9,8 +9,7 @@
 
 -define(KEY, '$yucan_tls_below').
 
-%% @doc Calls a function of ssl that listens or accepts, with this socket. If there is no socket, ssl is told so after it has checked its
-%% options.
+%% @doc Calls a function of ssl that listens or accepts, with this socket. If there is no socket, ssl gets an error after it has checked its options.
 -spec with(none | gen_tcp:socket(), fun(() -> Result)) -> Result.
 with(Socket, Function) ->
     _ = put(?KEY, Socket),
