@@ -7,7 +7,7 @@
 %%    address => <<"127.0.0.1:45123">>,since => 1790000000}]
 %% 2> {ok, #{doorbells_out := N}} = beamway:info(b@host).
 %% '''
-%% Every call returns at once and asks no peer.
+%% Every call returns immediately and never queries a peer.
 -module(beamway).
 
 -export([links/0, fault/2, faults/0, senders/0, senders/1, senders/2, info/0, info/1, loads/0, why/0, why/1, metrics/0, carries/1, class/1, version/0, reload_driver/0, reload_certificates/0]).
@@ -27,37 +27,38 @@
                        connections => pos_integer(),
                        resumes => pos_integer(),
                        last_resume => #{cause := atom(), ms := non_neg_integer()}}.
-%% `reason' says why the link is of this kind; `since' is system time in seconds. `key' is present with the option `encrypt': it names the key that
-%% both nodes have proved, `cookie' or `key file' with the first 8 hexadecimal digits of its fingerprint. `connections' is the present number of
-%% connections, for links that can have more than one. `fault' is what {@link fault/2} has set, with the remaining milliseconds. `resumes' counts
-%% how often the link has continued over another connection, the last time because of `cause', after `ms' milliseconds without one.
+%% `reason' explains why the link is of this kind; `since' is system time in seconds. `key' is only present with the option `encrypt': it names the
+%% key that both nodes have proved, as `cookie' or `key file' followed by the first 8 hexadecimal digits of its fingerprint. `connections' is the
+%% current number of connections, for links that can have more than one. `fault' is the fault set with {@link fault/2}, with the remaining
+%% milliseconds. `resumes' counts how often the link has continued over another connection, most recently because of `cause', after `ms'
+%% milliseconds without a connection.
 
 -type explained() :: #{node := node(), link := beamway_kind:label(), address := binary(), since := integer(),
                        cause := beamway_verdict:cause(), short := binary(),
                        facts := [#{ago_ms := non_neg_integer(), text := binary()}],
                        seconds := [#{steps | atom() => non_neg_integer()}], tens := [#{steps | atom() => non_neg_integer()}],
                        ended => #{ago_ms := non_neg_integer(), reason := binary()}}.
-%% `cause' is `up' as long as there is no `ended'. `short' is a sentence about the cause. `facts' are listed from the oldest, each with how
-%% long before the end, or before now, it happened. `seconds' and `tens' are what the link did in each second and in each ten seconds, from
-%% the newest; `steps' is the number of equal ones in a row.
+%% `cause' is `up' while there is no `ended'. `short' is one sentence about the cause. `facts' are listed from the oldest, each with how long before
+%% the end (or before now) it happened. `seconds' and `tens' show the link's activity in one-second and ten-second steps, newest first; `steps' is
+%% the number of consecutive equal ones.
 
 -type load() :: #{cpu_percent := 0..100, run_queue := non_neg_integer(), loadavg1 => float(), mem_available => pos_integer(), age_ms := non_neg_integer()}.
-%% The load that a peer has reported, `age_ms' milliseconds ago: processor time of its VM in percent of what its schedulers could use, the
-%% length of its run queues, and, where its system reports them, the host's load average over one minute and available memory in bytes.
+%% The load that a peer reported `age_ms' milliseconds ago: the CPU time of its VM as a percentage of what its schedulers could use, the length of
+%% its run queues and, if its system provides them, the host's load average over one minute and its available memory in bytes.
 
 -type sender() :: #{pid := pid(), name => atom(), label => binary(), initial_call => mfa(), class := class(),
                     sent := non_neg_integer(), bytes_per_s := non_neg_integer(), waiting := non_neg_integer()}.
-%% A process that has ended has no name, no label and no initial call. `label' is what the process passed to proc_lib:set_label/1 (OTP 27).
-%% `sent' is the number of bytes in the observed time, and `bytes_per_s' the same per second. `waiting' is the number of bytes that wait for
-%% room on the link.
+%% A process that has exited has no name, no label and no initial call. `label' is what the process passed to proc_lib:set_label/1 (OTP 27).
+%% `sent' is the number of bytes sent during the observed time, and `bytes_per_s' the same per second. `waiting' is the number of bytes queued for
+%% the link.
 
 -type fault() :: beamway_fault:fault().
 %% See {@link fault/2}.
 
 -type class() :: beamway_classes:class().
-%% If several processes send more than a link can take, control goes first, then normal, then bulk.
+%% If several processes send more than a link can carry, control messages go first, then normal, then bulk.
 
-%% @doc The links that are up. A node that does not run the carrier has none.
+%% @doc The links that are up. On a node that does not run the carrier, the list is empty.
 -spec links() -> [link_info()].
 links() ->
     [public(Link) || Link <- lists:sort(beamway_links:all())].
@@ -69,7 +70,8 @@ public(Link) ->
         none -> Public
     end.
 
-%% @doc Breaks the network between this node and another one, for tests. Refused unless this node was started with the option `allow_faults'.
+%% @doc Breaks the network between this node and another one, for tests. Returns an error unless this node was started with the option
+%% `allow_faults'.
 %%
 %% <dl>
 %% <dt>`delay_ms', `jitter_ms' (0 to 10000)</dt><dd>bytes arrive this much later, in each direction; jitter adds a random part of its value.
@@ -77,16 +79,16 @@ public(Link) ->
 %% <dt>`rate_bytes' (from 1000)</dt><dd>bytes a second in each direction</dd>
 %% <dt>`cut' (`in', `out', `both')</dt><dd>nothing passes in that direction, as if every packet were lost, and no new connection can be
 %% made</dd>
-%% <dt>`disconnect' (`true')</dt><dd>the connection is reset at once</dd>
-%% <dt>`for_ms' (1 to 3600000)</dt><dd>the fault ends by itself after this time, or after a minute by default</dd>
+%% <dt>`disconnect' (`true')</dt><dd>the connection is reset immediately</dd>
+%% <dt>`for_ms' (1 to 3600000)</dt><dd>the fault expires after this time; the default is one minute</dd>
 %% </dl>
-%% A second call replaces the first, and `none' ends it. The fault affects all present and later connections to that node, and both sides'
-%% attempts to make one. The other node need not allow faults. A ring in each direction holds the delayed data; when it is full, this node's
-%% senders wait, as for a slow peer. A wrong key or value raises `{badarg, {fault, Value, Expected}}'.
+%% A second call replaces the first, and `none' clears the fault. It affects all current and future connections to that node, and attempts by either
+%% side to open one. The other node does not have to allow faults. Delayed data is stored in one ring per direction; when the ring is full, senders
+%% on this node wait, as they would for a slow peer. An invalid key or value raises `{badarg, {fault, Value, Expected}}'.
 -spec fault(node(), beamway_fault:fault() | none) -> ok | {error, beamway_fault:refusal()}.
 fault(Node, Fault) -> beamway_fault:set(Node, Fault).
 
-%% @doc The faults on this node, including those for nodes to which it has no link now.
+%% @doc The faults set on this node, including those for nodes to which it currently has no link.
 -spec faults() -> [{node(), beamway_fault:known()}].
 faults() -> beamway_fault:all().
 
@@ -110,16 +112,16 @@ link_to(Node) ->
 info() ->
     [maps:merge(public(Link), beamway_metrics:of_link(Link)) || Link <- lists:sort(beamway_links:all())].
 
-%% @doc How loaded the peers are, according to their last reports. They report with ticks, acknowledgements and messages that are sent
-%% anyway, at most once a second, so this asks no peer. The report of an idle peer is at most a tick old (a quarter of kernel's
-%% `net_ticktime', by default 15 s), and that of a peer that sends little at most two ticks. A peer that is missing has an older version or
-%% another carrier. {@link info/1} has the same data, with `peer_' before each name.
+%% @doc The load of the peers, according to their latest reports. They send reports along with ticks, acknowledgements and messages that are due
+%% anyway, at most once a second, so this call does not query any peer. The report of an idle peer is at most one tick old (a quarter of kernel's
+%% `net_ticktime', by default 15 s), and that of a peer that sends little at most two ticks. A peer is missing if it runs an older version or
+%% another carrier. {@link info/1} returns the same data, with `peer_' before each name.
 -spec loads() -> #{node() => load()}.
 loads() ->
     maps:from_list([{Node, Load} || #{node := Node} = Link <- beamway_links:all(), #{} = Load <- [beamway_metrics:peer_load(Link)]]).
 
-%% @doc Why the links to a node ended, and what each did before: first the link that is up, if any, then those that have ended in the last hour,
-%% the most recent one first. `{error, unknown}' means that there was none.
+%% @doc Explains why the links to a node ended, and what each did before: first the current link, if it is up, then those that ended in the last
+%% hour, most recent first. `{error, unknown}' means that there were no links.
 -spec why(node()) -> {ok, [explained(), ...]} | {error, unknown}.
 why(Node) when is_atom(Node) ->
     case beamway_recorder:records(Node) of
@@ -142,9 +144,9 @@ explained(Record) ->
                #{cause => Cause, short => Short, facts => [#{ago_ms => AgoMs, text => Text} || {AgoMs, Text} <- Facts],
                  seconds => Steps(seconds), tens => Steps(tens)}).
 
-%% @doc Shows which processes of this node sent most over the link to a node in the last ten seconds, at most twelve; those with the most bytes
-%% waiting come first. Among small messages, one in 16 KB is counted on behalf of all. `not_driven' means that OTP's own port or ssl's processes
-%% carry the link.
+%% @doc Returns up to twelve processes of this node that sent the most over the link to a node in the last ten seconds; those with the most queued
+%% bytes come first. Small messages are sampled: one is counted per 16 KB. `not_driven' means that the link is carried by OTP's own port or by
+%% processes of ssl.
 -spec senders(node()) -> {ok, [sender()]} | {error, not_connected | not_driven}.
 senders(Node) when is_atom(Node) ->
     case link_to(Node) of
@@ -161,7 +163,7 @@ senders() ->
     Traffic = beamway_recorder:traffic([Connection || #{connection := Connection} <- Links]),
     maps:from_list([{Node, Senders} || #{node := Node} = Link <- Links, {ok, Senders} <- [lately(Link, Traffic, 0)]]).
 
-%% @doc Measures for `Ms' milliseconds, which is how long the call takes. With 0 it returns the bytes that are waiting now.
+%% @doc Measures for `Ms' milliseconds, and blocks for that time. With 0 it returns the bytes that are currently queued.
 -spec senders(node(), Ms :: non_neg_integer()) -> {ok, [sender()]} | {error, not_connected | not_driven}.
 senders(Node, Ms) when is_atom(Node), is_integer(Ms), Ms >= 0, Ms =< 60000 ->
     case link_to(Node) of
@@ -175,12 +177,12 @@ of_link(Link, Ask) ->
     case beamway_links:driven(Link) of
         {ok, Port} ->
             try {ok, Ask(Port)}
-            catch error:badarg -> {error, not_connected} % the link has just ended
+            catch error:badarg -> {error, not_connected} % the link has just been closed
             end;
         none -> {error, not_driven}
     end.
 
-%% Without the recorder it measures for this many milliseconds.
+%% Without the recorder, it measures for this many milliseconds.
 lately(#{connection := Connection} = Link, Traffic, Ms) ->
     of_link(Link, fun(Port) ->
                           case Traffic of
@@ -194,45 +196,46 @@ lately(#{connection := Connection} = Link, Traffic, Ms) ->
 metrics() ->
     beamway_metrics:prometheus(beamway_metrics:families(beamway_links:all())).
 
-%% @doc Whether this application's driver carries the distribution to a node. If so, small messages to the node overtake other senders' large ones.
+%% @doc Returns whether this application's driver carries the distribution to a node. If so, small messages to the node overtake large ones from
+%% other senders.
 -spec carries(node()) -> boolean().
 carries(Node) ->
     lists:any(fun(#{node := Of} = Link) -> Of =:= Node andalso beamway_links:driven(Link) =/= none end, beamway_links:all()).
 
-%% @doc Gives the calling process a class on all present and future links of this node, and returns its former class, which is `normal' if
-%% the process has not called this before.
+%% @doc Gives the calling process a class on all current and future links of this node, and returns its previous class, which is `normal' unless the
+%% process has called this function before.
 %%
-%% If messages wait for room on a link, those of processes with class `control' go before those with class `normal', and these before those with
-%% class `bulk'. Each class has its share, so none can block another: a class that always has messages waiting gets at least 4/9 (`control'), 2/9
-%% (`normal') or 1/9 (`bulk') of the bytes. All messages of a process stay in order: when it changes its class, its waiting messages change with
-%% it. The class ends with the process. Links that OTP's own port or ssl's processes carry have no classes, and on a node that does not run the
-%% carrier the call has no effect.
+%% If messages are queued on a link, those from processes of class `control' go before those of class `normal', which go before those of class
+%% `bulk'. Each class has a share of the bandwidth, so no class can block another: a class that always has messages queued gets at least 4/9
+%% (`control'), 2/9 (`normal') or 1/9 (`bulk') of the bytes. The messages of one process always stay in order: when it changes its class, its queued
+%% messages change with it. The class is dropped when the process exits. Links carried by OTP's own port or by processes of ssl have no classes, and
+%% the call has no effect on a node that does not run the carrier.
 %%
-%% A call takes about a microsecond for each link, so it belongs in the `init' of a long-lived process. The option `classes' gives classes to
-%% processes of programs that do not call it.
+%% A call takes about a microsecond per link, so it belongs in the `init' of a long-lived process. Use the option `classes' for processes of
+%% programs that do not call this function.
 -spec class(class()) -> Former :: class().
 class(Class) when Class =:= control; Class =:= normal; Class =:= bulk -> beamway_classes:set(self(), Class);
 class(Class) -> error({badarg, {class, Class, "expected control, normal or bulk"}}).
 
-%% @doc The version of the application from its app file.
+%% @doc The version of the application, from its app file.
 -spec version() -> string().
 version() ->
     _ = application:load(beamway),
     {ok, Version} = application:get_key(beamway, vsn),
     Version.
 
-%% @doc Loads the driver again from where the application `beamway' now is in the code path, while the node keeps running.
+%% @doc Reloads the driver from the current location of the application `beamway' in the code path, without restarting the node.
 %%
-%% All links of this node end first, as if the peers were disconnected, and come back with the next message. Load the modules of the new version
-%% before the call. An error means that this node has no driver now, and uses OTP's own port until a later call finds one. Connections that OTP's
+%% All links of this node are closed first, as if the peers had been disconnected, and are set up again by the next message. Load the modules of the
+%% new version before the call. After an error this node has no driver, and uses OTP's own port until a later call finds one. Connections that OTP's
 %% own port carries are not affected.
 -spec reload_driver() -> ok | {error, Reason :: binary()}.
 reload_driver() ->
     ok = beamway_links:reload_driver(),
     beamway_driver:loaded().
 
-%% @doc Makes new TLS connections use the certificates that are in the files now. Otherwise ssl caches the files for up to two minutes. Existing
-%% connections do not change.
+%% @doc Makes new TLS connections use the current contents of the certificate files. Otherwise ssl caches the files for up to two minutes. Existing
+%% connections are not affected.
 -spec reload_certificates() -> ok.
 reload_certificates() ->
     _ = lists:keymember(ssl, 1, application:which_applications()) andalso ssl:clear_pem_cache(),
@@ -240,7 +243,7 @@ reload_certificates() ->
 
 -ifdef(TEST).
 
-%% This VM is not a node.
+%% This VM is not running as a node.
 without_the_carrier_test_() ->
     [?_assertEqual([], links()),
      ?_assertEqual({error, not_connected}, info(nobody@nowhere)),

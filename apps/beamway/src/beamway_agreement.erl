@@ -1,36 +1,37 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Two authenticated peers agree on a ring, over shared memory or rdma, or both continue over their stream.
+%% @doc Two authenticated peers agree on a ring, over shared memory or RDMA, or both continue over their stream.
 %%
-%% The calling side makes an offer, the other side answers, and the calling side confirms. A side uses the ring only when it knows that the other
-%% side will: the calling side after it has received `ready', and the other side after `ready' came back. `nack' from either side means that both
-%% use the stream; it is also the answer to an offer of another version. Anything else (silence until the deadline, a closed socket, garbage)
-%% ends the process and the connection with it, so that two peers never continue with different links. native/test/spin/agree.pml checks this.
+%% The calling side makes an offer, the other side answers, and the calling side confirms. A side uses the ring only once it knows that the other
+%% side will: the calling side after it has received `ready', and the other side after the calling side has confirmed with its own `ready'. `nack'
+%% from either side means that both use the stream; it is also the answer to an offer of another version. Anything else (silence until the deadline,
+%% a closed socket, garbage) terminates the process and with it the connection, so two peers can never continue with different links.
+%% native/test/spin/agree.pml verifies this.
 %%
-%% The kind itself determines how the two meet for a ring: {@link beamway_shm}, {@link beamway_rdma}. Runs in the connection process of the
-%% distribution, on the stream, which is still passive.
+%% How the two sides meet to set up a ring depends on the kind: see {@link beamway_shm} and {@link beamway_rdma}. This runs in the connection
+%% process of the distribution, on the stream, which is still passive.
 -module(beamway_agreement).
 
 -include_lib("kernel/include/logger.hrl").
 
 -export([run/4, tell_without/3]).
-%% for beamway_tls_takeover
+%% Exported for beamway_tls_takeover.
 -export([send/2, recv/2, give_up_connection/1]).
 
 -type stream() :: beamway_stream:stream().
 
-%% Whether such a ring can be offered now, on a stream of that kind.
+%% Returns whether a ring of this kind can be offered now, on a stream of the given kind.
 -callback is_usable(beamway_config:config(), StreamKind :: tcp | tls) -> boolean().
 
-%% For the other callbacks, a deadline is in erlang:monotonic_time(millisecond), and nothing stays open after an error.
+%% In the other callbacks, deadlines are in erlang:monotonic_time(millisecond), and an error must not leave anything open.
 
 %% The calling side opens a port to which the peer can connect.
 -callback offer(beamway_config:config(), RingBytes :: pos_integer()) ->
     {ok, port(), beamway_wire:packet()} | {error, Reason :: binary()}.
-%% The answering side connects to it, with rings of at most `RingBytes'. A packet that is not such an offer is an error.
+%% The answering side connects to that port, with rings of at most `RingBytes'. Any packet that is not an offer of this kind is an error.
 -callback join(beamway_wire:packet(), beamway_config:config(), RingBytes :: pos_integer(), Deadline :: integer()) ->
     {ok, port(), Device :: binary()} | {error, Reason :: binary()}.
 
-%% @doc Ends within `TimeoutMs', or ends the calling process. `stream' means that both continue over the stream.
+%% @doc Returns within `TimeoutMs', or terminates the calling process. `stream' means that both sides continue over the stream.
 -spec run(beamway_kind:ring(), connecting | accepting, stream(), TimeoutMs :: pos_integer()) ->
           {ring, port(), Why :: binary()} | {stream, Reason :: binary()}.
 run(Kind, Role, Stream, TimeoutMs) ->
@@ -54,7 +55,7 @@ tell_without(Kind, Stream, Reason) ->
     ?LOG(Level, "beamway: no ~ts with ~ts, using ~ts: ~ts",
          [beamway_kind:name(Kind), beamway_stream:peer_text(Stream), beamway_stream:kind(Stream), Reason]).
 
-%% @private The connection ends, and net_kernel learns it from our exit.
+%% @private The connection is closed, and net_kernel learns of it from this process's exit.
 -spec give_up_connection(term()) -> no_return().
 give_up_connection(closed) ->
     exit(shutdown);
@@ -129,7 +130,7 @@ peer_says(Reason) -> <<"the peer says: ", Reason/binary>>.
 close(none) -> ok;
 close(Port) -> beamway_port:close(Port).
 
-%% @private An error is thrown as `{no_agreement, Reason}', here and below.
+%% @private Errors are thrown as `{no_agreement, Reason}', here and below.
 -spec send(stream(), beamway_wire:packet()) -> ok.
 send(Stream, Packet) ->
     case beamway_stream:send(Stream, beamway_wire:encode(Packet)) of
@@ -151,7 +152,7 @@ recv(Stream, Deadline) ->
             give_up(Reason)
     end.
 
-%% Without an agreement nothing stays open.
+%% Without an agreement, nothing may stay open.
 or_close(Port, Use) ->
     try
         Use()

@@ -1,12 +1,12 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Blocks are binaries that nodes of the same user on the same host share without copying them.
+%% @doc Blocks are binaries that nodes of the same user on the same host share without copying.
 %%
-%% A block is kernel memory that can never change again (a sealed memfd, native/block/block.h). In Erlang it is an ordinary binary. A channel
-%% passes blocks to another node, which gets binaries of the same memory and can pass them on. It can read all of a block that was passed to it,
+%% A block is immutable kernel memory (a sealed memfd, native/block/block.h). In Erlang it is an ordinary binary. A channel passes blocks to another
+%% node, which receives them as binaries backed by the same memory and can pass them on. The receiver can read the whole of each block passed to it,
 %% and nothing else.
 %%
-%% A part of a block keeps the whole block. A block lives as long as a process on any node has a part of it, whichever node made it. The node's
-%% limits ({@link info/0}) apply both to the blocks that it made and to those that it has received.
+%% A reference to part of a block keeps the whole block alive. A block exists as long as a process on any node refers to part of it, no matter which
+%% node created it. A node's limits ({@link info/0}) apply both to the blocks it has created and to those it has received.
 -module(beamway_block).
 
 -export([is_loaded/0, from_iodata/1, read_file/1, is_block/1, info/0, limit/1, reaper/0, reap/0]).
@@ -25,7 +25,7 @@
 -define(COPY_RETRY_MS, 20).
 
 load() ->
-    %% Without the library there are no blocks, and all binaries are ordinary ones.
+    %% Without the library there are no blocks; all binaries are ordinary ones.
     _ = erlang:load_nif(filename:join(priv_dir(), "beamway_block"), none),
     ok.
 
@@ -35,12 +35,12 @@ priv_dir() ->
         Dir -> Dir
     end.
 
-%% @doc Whether this node can have blocks.
+%% @doc Returns whether this node can create blocks.
 -spec is_loaded() -> boolean().
 is_loaded() ->
     try is_map(info_nif()) catch error:not_loaded -> false end.
 
-%% @doc Returns a block with these bytes, or an ordinary binary if they are few or another block would exceed the limits.
+%% @doc Returns a block with these bytes, or an ordinary binary if there are too few bytes or another block would exceed the limits.
 -spec from_iodata(iodata()) -> binary().
 from_iodata(Data) ->
     Parts = erlang:iolist_to_iovec(Data),
@@ -68,54 +68,55 @@ path(Name) -> path_of(unicode:characters_to_binary(filename:flatten(Name), unico
 
 path_of(Path) when is_binary(Path) -> Path.
 
-%% @doc Whether the binary is a whole block.
+%% @doc Returns whether the binary is a whole block.
 -spec is_block(binary()) -> boolean().
 is_block(Binary) when byte_size(Binary) < ?MIN_BYTES -> false;
 is_block(Binary) -> try is_block_nif(Binary) catch error:not_loaded -> false end.
 
-%% @doc How many blocks this node holds, how many bytes they have, and how many it may hold. `made' and `received' are counted since the start,
-%% and `refused' are those for which there was no room.
+%% @doc The number of blocks that this node holds, their total size in bytes, and the limits for both. `made' and `received' count blocks since the
+%% node started, and `refused' counts those for which there was no room.
 -spec info() -> #{blocks | bytes | max_blocks | max_bytes | made | received | refused => non_neg_integer()}.
 info() -> info_nif().
 
-%% @doc Sets how many bytes all blocks together may have. Existing blocks are kept.
+%% @doc Sets the maximum total size of all blocks in bytes. Existing blocks are kept.
 -spec limit(Bytes :: non_neg_integer()) -> ok.
 limit(Bytes) -> limit_nif(Bytes).
 
-%% @doc From now on the caller gets the message `beamway_blocks_to_reap' and has to call {@link reap/0}. Without such a process, the scheduler
-%% that collects the last binary of a large block frees its pages. The call also frees at once what an earlier caller has left.
+%% @doc From now on the caller receives the message `beamway_blocks_to_reap' and must then call {@link reap/0}. Without such a process, the pages of
+%% a large block are freed by whichever scheduler garbage-collects its last binary. The call also frees immediately what an earlier caller has left
+%% behind.
 -spec reaper() -> ok.
 reaper() ->
     ok = reaper_nif(),
     reap().
 
-%% @doc Frees the memory of blocks that are no longer used.
+%% @doc Frees the memory of blocks that are no longer in use.
 -spec reap() -> ok.
 reap() -> reap_nif().
 
 %% ---- channels ----
 
-%% @doc Opens a listener to which local nodes of the same user may connect. The token is a secret between both. The directory is that of the
+%% @doc Opens a listener to which local nodes of the same user may connect. The token is a secret shared by both nodes. The directory is that of the
 %% option `socket_dir', or "" for an abstract socket.
 -spec listen(Dir :: string()) -> {ok, listener(), Address :: binary(), Token :: <<_:128>>} | {error, Reason :: binary()}.
 listen("") -> listen_nif(none);
 listen(Dir) -> listen_nif(path(Dir)).
 
-%% @doc A channel that a node has connected. Does not wait for a connection, but waits up to 100 ms for the first packet on one.
+%% @doc Returns a channel that a node has connected. Does not wait for a connection, but waits up to 100 ms for the first packet on one.
 -spec accept(listener()) -> {ok, id(), channel()} | none | {error, Reason :: binary()}.
 accept(Listener) -> accept_nif(Listener).
 
-%% @doc A channel that passes blocks to the node with this listener.
+%% @doc Connects a channel for passing blocks to the node with this listener.
 -spec connect(Address :: binary(), Token :: <<_:128>>, id()) -> {ok, channel()} | {error, Reason :: binary()}.
 connect(Address, Token, Id) -> connect_nif(Address, Token, Id).
 
-%% @doc Passes a block, which the receiver can take by its number. `busy' means that too many are in transit, and `no_block' that the binary
-%% is an ordinary one or a part of a block.
+%% @doc Passes a block, which the receiver then takes by its number. `busy' means that too many blocks are in transit, and `no_block' that the
+%% binary is an ordinary one or only part of a block.
 -spec pass(channel(), binary()) -> {ok, Number :: pos_integer()} | busy | no_block | closed.
 pass(Channel, Binary) -> pass_nif(Channel, Binary).
 
-%% @doc Takes a block that was passed. If another block would exceed the limits, it is copied. If the node has no descriptor left even for
-%% that, this waits up to a second for one.
+%% @doc Takes a block that was passed. If another block would exceed the limits, it is copied. If the node does not even have a free descriptor for
+%% that, the call waits up to a second for one.
 -spec take(channel(), Number :: non_neg_integer(), Bytes :: non_neg_integer()) -> {ok, binary()} | {error, Reason :: binary()}.
 take(Channel, Number, Bytes) ->
     case take_nif(Channel, Number, Bytes) of
@@ -132,11 +133,11 @@ copy(Channel, Number, Bytes, Tries) ->
         Taken -> Taken
     end.
 
-%% @doc Whether the other end is still connected.
+%% @doc Returns whether the other end is still connected.
 -spec is_open(channel()) -> boolean().
 is_open(Channel) -> is_open_nif(Channel).
 
-%% @doc Ends the channel for both nodes. Blocks that were passed but not taken are lost.
+%% @doc Closes the channel for both nodes. Blocks that were passed but not taken are lost.
 -spec close(channel()) -> ok.
 close(Channel) -> close_nif(Channel).
 

@@ -1,15 +1,15 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Boot scripts for nodes in embedded mode whose release does not name the application `beamway'.
 %%
-%% In embedded mode a node loads only what its boot script names, so with OTP's own script the carrier is missing when the distribution starts:
-%% `Protocol 'beamway': not supported'. This makes a copy of a boot script that also loads the carrier's modules:
+%% In embedded mode a node loads only the modules named in its boot script, so with OTP's own script the carrier is missing when the distribution
+%% starts: `Protocol 'beamway': not supported'. This module copies a boot script and adds the carrier's modules to the copy:
 %%
 %% ```
 %% erl -noinput -pa apps/beamway/ebin -s beamway_boot main -extra /etc/my_node
 %% erl -mode embedded -boot /etc/my_node -proto_dist beamway -sname my_node
 %% '''
-%% A second argument names the boot script to copy; the default is `start', which is also that of `erl'. The copy is for the same OTP, and for
-%% Beamway in the same directory unless `-pa' names another one.
+%% A second argument names the boot script to copy; the default is `start', which is also the default of `erl'. The copy only works with the same
+%% OTP release, and with Beamway in the same directory unless `-pa' names another one.
 -module(beamway_boot).
 
 -export([main/0, make/2]).
@@ -18,7 +18,7 @@
 -include_lib("eunit/include/eunit.hrl").
 -endif.
 
-%% @doc The command. Takes the names, both without `.boot', from the arguments after `-extra', and ends the VM.
+%% @doc The command-line entry point. Takes both names, without `.boot', from the arguments after `-extra', and halts the VM.
 -spec main() -> no_return().
 main() ->
     case init:get_plain_arguments() of
@@ -34,8 +34,8 @@ done({error, Text}) ->
     io:put_chars(standard_error, [Text, $\n]),
     halt(1).
 
-%% @doc Copies the boot script `Base.boot' to `Target.boot', with the modules of the carrier. As with `erl -boot', a name that is not found is
-%% one of OTP's own, such as `start_sasl'.
+%% @doc Copies the boot script `Base.boot' to `Target.boot', adding the modules of the carrier. As with `erl -boot', a name that is not found is
+%% looked up among OTP's own, such as `start_sasl'.
 -spec make(Base :: file:filename(), Target :: file:filename()) -> ok | {error, Text :: iodata()}.
 make(Base, Target) ->
     case read(found(Base ++ ".boot")) of
@@ -84,7 +84,7 @@ modules() ->
     {ok, Modules} = application:get_key(beamway, modules),
     Modules.
 
-%% Inserted after the modules of the script's own applications. Every later path also has the directory, for the driver and the options.
+%% Inserted after the modules of the script's own applications. Every path set later also includes the directory, for the driver and the options.
 with_carrier({script, Id, Steps}, Ebin, Modules) ->
     {Loading, Rest} = lists:splitwith(fun(Step) -> Step =/= {progress, modules_loaded} end, Steps),
     Starting = [case Step of {path, Path} -> {path, Path ++ [Ebin]}; _ -> Step end || Step <- Rest],

@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc How large the rings of a new link may be under the node's limits. Pure. {@link beamway_links} keeps the reservations and their sums.
+%% @doc Decides how large the rings of a new link may be under the node's limits. Pure. {@link beamway_links} keeps the reservations and their sums.
 %%
-%% Links over rdma have a separate limit (`rdma_limit_bytes'), because their rings are locked memory; all others share `ring_limit_bytes'. Rings
-%% that do not fit are halved. A link over the connection on which two nodes have met gets the smallest rings even beyond the limit, because it
-%% has nothing to fall back to.
+%% Links over RDMA have a separate limit (`rdma_limit_bytes'), because their rings are locked memory; all others share `ring_limit_bytes'. Rings
+%% that do not fit are halved. A link over the connection on which the two nodes have met gets the smallest rings even if that exceeds the limit,
+%% because it has nothing to fall back to.
 -module(beamway_budget).
 
 -export([ring/4, limits/0, bytes/1, has_room/3, used_up/2]).
@@ -17,8 +17,8 @@
 
 -type reservation() :: {beamway_kind:driven(), RingBytes :: pos_integer()}.
 
-%% @doc The size in bytes of each of the two rings for a link of this kind. `{less, …}' names the limit that made them smaller. `Used' is what
-%% all links under the same limit have.
+%% @doc The size in bytes of each of the two rings for a link of this kind. `{less, …}' names the limit that made them smaller. `Used' is the memory
+%% already reserved by all links under the same limit.
 -spec ring(beamway_kind:driven(), Wanted :: pos_integer(), Used :: non_neg_integer(), beamway_config:config()) ->
           {ok, RingBytes :: pos_integer()} | {less, RingBytes :: pos_integer(), {Option :: atom(), Limit :: non_neg_integer()}}
               | {error, Reason :: binary()}.
@@ -31,11 +31,11 @@ ring(Kind, Wanted, Used, Config) ->
         none -> {error, iolist_to_binary(used_up(Kind, "this node"))}
     end.
 
-%% @doc The reason why a ring cannot be made: the memory of that node is used up.
+%% @doc The reason why a ring cannot be created: the ring memory of that node is used up.
 -spec used_up(beamway_kind:ring(), Whose :: string()) -> iodata().
 used_up(Kind, Whose) -> ["the ring memory of ", Whose, " is used up (", atom_to_binary(beamway_kind:limit(Kind)), $)].
 
-%% @doc Whether a link of this kind would get rings.
+%% @doc Returns whether a link of this kind would get rings.
 -spec has_room(beamway_kind:ring(), Used :: non_neg_integer(), beamway_config:config()) -> boolean().
 has_room(Kind, Used, Config) -> largest(Kind, ?SMALLEST, maps:get(beamway_kind:limit(Kind), Config) - Used) =/= none.
 
@@ -43,7 +43,7 @@ has_room(Kind, Used, Config) -> largest(Kind, ?SMALLEST, maps:get(beamway_kind:l
 -spec limits() -> [atom(), ...].
 limits() -> lists:usort([beamway_kind:limit(Kind) || Kind <- beamway_kind:all()]).
 
-%% @doc How much of its limit a reservation uses. Both rings of a link count.
+%% @doc How much of its limit a reservation uses. A link has two rings, and both count.
 -spec bytes(reservation()) -> {Option :: atom(), pos_integer()}.
 bytes({Kind, RingBytes}) -> {beamway_kind:limit(Kind), 2 * RingBytes}.
 
@@ -70,12 +70,12 @@ ring_test_() ->
      ?_assertEqual({ok, 131072}, Ring(rdma, 131072, 0)),
      ?_assertEqual({error, <<"the ring memory of this node is used up (rdma_limit_bytes)">>}, Ring(rdma, 131072, 262144))].
 
-%% A link gets a ring exactly when it has room.
+%% A link gets a ring exactly when there is room for it.
 has_room_test_() ->
     [?_assertEqual(has_room(Kind, Used, config()), ring(Kind, 262144, Used, config()) =/= ring(Kind, 65536, 1 bsl 40, config()))
      || Kind <- [shm, rdma], Used <- [0, 131072, 131073, 917504, 917505, 1048576, 1 bsl 30]].
 
-%% The limit of rdma is separate.
+%% RDMA has a separate limit.
 limits_test_() ->
     [?_assertEqual([rdma_limit_bytes, ring_limit_bytes], limits()), ?_assertEqual({ring_limit_bytes, 131072}, bytes({tcp, 65536})),
      ?_assertEqual({rdma_limit_bytes, 131072}, bytes({rdma, 65536}))].

@@ -1,15 +1,15 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Chooses the link that two nodes may try, and explains why not a better one.
+%% @doc Chooses the link that two nodes may try, and explains why no better one is possible.
 %%
-%% Pure. Both sides call {@link choose/2} with the two extensions swapped and get the same answer, so neither waits for an agreement that
-%% the other does not begin.
+%% Pure. Both sides call {@link choose/2} with the two extensions swapped and get the same answer, so neither waits for an agreement that the other
+%% does not start.
 -module(beamway_choice).
 
 -export([choose/2, missed/2, takes_tls_over/2, resume_ms/2, hears_load/1, compresses/2, connections/2]).
 
 -type extension() :: beamway_wire:extension().
 
-%% @doc Another version of the extension means that both use the stream, TCP or TLS; the connection is never refused.
+%% @doc If the versions of the extension differ, both sides use the stream, TCP or TLS; the connection is never rejected.
 -spec choose(Ours :: extension(), Theirs :: beamway_wire:found()) ->
           beamway_kind:ring() | {stream, Reason :: binary()}.
 choose(_Ours, none) ->
@@ -26,7 +26,7 @@ choose(#{host := Host, links := Ours} = Us, {ok, #{host := Other, links := Their
 
 possible(SameHost) -> [Kind || Kind <- beamway_kind:rings(), SameHost orelse not beamway_kind:needs_same_host(Kind)].
 
-%% @doc The rings that the two could have if this node's ring memory were not used up.
+%% @doc The kinds of ring that the two nodes could have if this node's ring memory were not used up.
 -spec missed(Ours :: extension(), Theirs :: beamway_wire:found()) -> [beamway_kind:ring()].
 missed(#{host := Host} = Us, {ok, #{host := Other} = Them}) ->
     [Kind || Kind <- possible(Host =:= Other), has(Kind, Us) =:= used_up, has(Kind, Them) =/= no];
@@ -56,28 +56,28 @@ has(Kind, #{links := Links, used_up := UsedUp}) ->
         {false, false} -> no
     end.
 
-%% @doc Whether the drivers of both nodes take TLS over where it carries the data, or why not.
+%% @doc Returns whether the drivers of both nodes take over TLS when it carries the data, or the reason why not.
 -spec takes_tls_over(Ours :: extension(), Theirs :: beamway_wire:found()) -> true | {false, Reason :: binary()}.
 takes_tls_over(#{takes_tls_over := true}, {ok, #{takes_tls_over := true}}) -> true;
 takes_tls_over(#{takes_tls_over := false}, _Theirs) -> {false, <<"this node's driver has no TLS">>};
 takes_tls_over(_Ours, _Theirs) -> {false, <<"the peer's driver has no TLS">>}.
 
-%% @doc How long a link between the two waits for another connection, in milliseconds. With 0 it ends with its connection.
+%% @doc How long a link between the two nodes waits for another connection, in milliseconds. With 0 it ends together with its connection.
 -spec resume_ms(Ours :: extension(), Theirs :: beamway_wire:found()) -> non_neg_integer().
 resume_ms(#{resume_ms := Ours}, {ok, #{resume_ms := Theirs}}) -> min(Ours, Theirs);
 resume_ms(_Ours, _Theirs) -> 0.
 
-%% @doc Whether the peer's driver understands this node's reports of its load.
+%% @doc Returns whether the peer's driver understands load reports from this node.
 -spec hears_load(Theirs :: beamway_wire:found()) -> boolean().
 hears_load({ok, #{hears_load := Hears}}) -> Hears;
 hears_load(_Theirs) -> false.
 
-%% @doc Whether packets between the two may be compressed, in both directions.
+%% @doc Returns whether packets between the two nodes may be compressed, in both directions.
 -spec compresses(Ours :: extension(), Theirs :: beamway_wire:found()) -> boolean().
 compresses(#{compresses := Ours}, {ok, #{compresses := Theirs}}) -> Ours andalso Theirs;
 compresses(_Ours, _Theirs) -> false.
 
-%% @doc The number of connections for a link between the two; with `auto' it depends on the path.
+%% @doc The number of connections for a link between the two nodes; with `auto' it depends on the path.
 -spec connections(Ours :: extension(), Theirs :: beamway_wire:found()) -> auto | 1..8.
-connections(#{connections := Ours}, {ok, #{connections := Theirs}}) when Ours =/= none, Theirs =/= none -> min(Ours, Theirs); % a number is less than an atom
+connections(#{connections := Ours}, {ok, #{connections := Theirs}}) when Ours =/= none, Theirs =/= none -> min(Ours, Theirs); % numbers sort before atoms
 connections(_Ours, _Theirs) -> 1.

@@ -1,15 +1,16 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The server that knows the class of each sending process ({@link beamway:class/1}) and tells it to all ports of the driver.
+%% @doc The server that knows the class of each sending process ({@link beamway:class/1}) and announces it to all ports of the driver.
 %%
-%% A process has a class because it asked for one, which has priority, or because the option `classes' names it. The class ends with the process,
-%% which this server monitors. Each port keeps the classes in its frame scheduler, so an outgoing frame needs no message to this server.
+%% A process has a class either because it asked for one, which has priority, or because the option `classes' names it. The server monitors the
+%% process and drops the class when it exits. Each port stores the classes in its frame scheduler, so sending a frame does not require a message to
+%% this server.
 %%
 %% If the option names any process, a second process looks for matches once a second: it looks up the registered names, and the initial calls of
-%% processes that it has not seen before. It is linked to the server, which therefore never waits for a process that answers late. It uses at
-%% most a hundredth of a processor, so with a million processes it looks less often.
+%% processes that it has not seen before. It is linked to the server, which therefore never waits for a process that is slow to answer. It uses at
+%% most one percent of a CPU, so with a million processes it looks less often.
 %%
-%% The classes are in the table of {@link beamway_links}, so they outlive this server, and the next one tells all ports again. Nothing here may
-%% crash because of what a process does, because servers that crash again and again end the distribution.
+%% The classes are stored in the table of {@link beamway_links}, so they survive a crash of this server, and its successor announces them to all
+%% ports again. Nothing here may crash because of what a process does, because servers that crash repeatedly bring down the distribution.
 -module(beamway_classes).
 -behaviour(gen_server).
 
@@ -23,7 +24,7 @@
 
 -type class() :: control | normal | bulk.
 -type named() :: {Name :: atom() | mfa(), class()}.
-%% A registered name or an initial call, and the class of the process.
+%% A registered name or an initial call, and the class given to the process.
 
 %% Rows of the table: {{class, pid()}, class(), call | option}.
 
@@ -32,21 +33,21 @@
 -record(look, {server :: pid(),
                names :: [{atom(), class()}],
                calls :: #{mfa() => class()},
-               seen = #{} :: #{pid() => []}}). % their initial calls are known
+               seen = #{} :: #{pid() => []}}). % processes whose initial call is already known
 
 %% @doc Called by {@link beamway_sup}.
 -spec start_link() -> {ok, pid()} | {error, term()}.
 start_link() ->
     gen_server:start_link({local, ?MODULE}, ?MODULE, [], []).
 
-%% @doc Gives the process that class on all links, and returns its former one. Has no effect without the carrier.
+%% @doc Gives the process this class on all links, and returns its previous one. Has no effect without the carrier.
 -spec set(pid(), class()) -> Former :: class().
 set(Pid, Class) ->
     try gen_server:call(?MODULE, {set, Pid, Class})
     catch exit:{noproc, _} -> normal
     end.
 
-%% @doc The controller of a new link is a port of the driver, which is told all classes.
+%% @doc The controller of a new link is a port of the driver, so send it all classes.
 -spec link_is_up(port()) -> ok.
 link_is_up(Port) ->
     gen_server:cast(?MODULE, {link_is_up, Port}).
@@ -65,7 +66,7 @@ init([]) ->
 -spec handle_call(term(), gen_server:from(), #state{}) -> {reply, term(), #state{}}.
 handle_call({set, Pid, Class}, _From, State) ->
     Former = of_process(Pid),
-    %% A process that is normal by its own choice has a row, so the option does not change that.
+    %% A process that chose `normal' itself has a row, so the option does not override that choice.
     ets:insert(?TABLE, {{class, Pid}, Class, call}),
     ok = change(Pid, Former, Class),
     {reply, Former, watch(Pid, State)};
@@ -78,7 +79,7 @@ handle_cast({link_is_up, Port}, #state{monitors = Monitors} = State) ->
     ok = tell(Port, [{Pid, of_process(Pid)} || Pid <- maps:keys(Monitors)]),
     {noreply, State};
 handle_cast({found, Found}, State) ->
-    %% Two names may lead to the same process, which may also have asked for a class itself. The first class is kept.
+    %% Two names may refer to the same process, which may also have asked for a class itself. The first class is kept.
     New = [Each || {Pid, Class} = Each <- Found, ets:insert_new(?TABLE, {{class, Pid}, Class, option})],
     ok = tell_all([Each || {_, Class} = Each <- New, Class =/= normal]),
     {noreply, lists:foldl(fun({Pid, _}, Watching) -> watch(Pid, Watching) end, State, New)};
@@ -111,13 +112,13 @@ change(Pid, _Former, Class) -> tell_all([{Pid, Class}]).
 tell_all([]) -> ok;
 tell_all(Classes) -> lists:foreach(fun(Port) -> tell(Port, Classes) end, ports()).
 
-%% The ports of links that the driver carries.
+%% The ports of links carried by the driver.
 ports() -> [Port || Link <- beamway_links:all(), {ok, Port} <- [beamway_links:driven(Link)]].
 
 tell(_Port, []) -> ok;
 tell(Port, Classes) ->
     try beamway_port:classes(Port, Classes)
-    catch error:badarg -> ok % the link has just ended
+    catch error:badarg -> ok % the link has just been closed
     end.
 
 %% ---- the processes that the option names ----
@@ -151,11 +152,11 @@ by_call(Calls, Seen) when Calls =:= #{} -> {[], Seen};
 by_call(Calls, Seen) ->
     {Known, New} = lists:partition(fun(Pid) -> is_map_key(Pid, Seen) end, processes()),
     Called = [{Pid, initial_call(Pid)} || Pid <- New],
-    %% A process that has not run yet shows its real function later.
+    %% A process that has not run yet only shows its real function later.
     Seen1 = [{Pid, []} || Pid <- Known] ++ [{Pid, []} || {Pid, Call} <- Called, Call =/= {proc_lib, init_p, 5}],
     {[{Pid, maps:get(Call, Calls)} || {Pid, Call} <- Called, is_map_key(Call, Calls)], maps:from_list(Seen1)}.
 
-%% In the form that i() shows.
+%% In the form shown by i().
 initial_call(Pid) ->
     case process_info(Pid, initial_call) of
         {initial_call, {proc_lib, init_p, _}} -> proc_lib:translate_initial_call(Pid);

@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc The options of the carrier: their sources, valid values and defaults.
 %%
-%% An option is read from the environment variable `BEAMWAY_' with its name in capitals, otherwise from the application environment of
-%% `beamway' (`-beamway ring_bytes 1048576', sys.config), and otherwise has its default. It is checked here once, and the rest of the code
+%% An option is read from the environment variable `BEAMWAY_' followed by its name in capitals, otherwise from the application environment of
+%% `beamway' (`-beamway ring_bytes 1048576', sys.config), and otherwise it has its default. It is validated once, here, and the rest of the code
 %% trusts the map.
 -module(beamway_config).
 
@@ -41,10 +41,10 @@
 
 -define(RING_MIN_BYTES, 65536).
 -define(RING_MAX_BYTES, 1073741824).
-%% A unix socket's address has 108 bytes, and our names take 25.
+%% The address of a unix socket is limited to 108 bytes, of which our names use 25.
 -define(DIR_MAX_BYTES, 80).
 
-%% Option, default, expected, effect, how its text is read.
+%% Option, default, valid values, effect, and how its text is parsed.
 options() ->
     [{links, lists:sort(beamway_kind:all() -- [rdma]), "a list of " ++ beamway_kind:words() ++ " or inet (BEAMWAY_LINKS=shm,tcp)",
       "Kinds of link that this node may use. Two nodes use the best kind that both have, in the order shm, rdma, tcp, inet. inet is always allowed, and inet alone turns all others off.", fun links/1},
@@ -102,12 +102,12 @@ options() ->
 table() ->
     [{Name, Default, Expected, "restart", Effect} || {Name, Default, Expected, Effect, _} <- options()].
 
-%% @doc The options of this node. If some are not valid the others are read all the same, and every problem is returned.
+%% @doc The options of this node. If some are invalid, the others are still read, and every problem is returned.
 -spec read() -> {ok, config()} | {error, [problem(), ...]}.
 read() ->
     read(fun value/1).
 
-%% @doc The same with values from another source, for which `undefined' means the default.
+%% @doc The same, with values from another source; `undefined' means the default.
 -spec read(fun((Option :: atom()) -> term())) -> {ok, config()} | {error, [problem(), ...]}.
 read(Value) ->
     Read = [{Name, check(Value(Name), Default, Parse), Expected}
@@ -117,7 +117,7 @@ read(Value) ->
         Problems -> {error, Problems}
     end.
 
-%% @doc A parameter of kernel that is a number above 0.
+%% @doc A parameter of kernel that must be a positive number.
 -spec of_kernel(Name :: atom(), Default) -> Default when Default :: pos_integer().
 of_kernel(Name, Default) ->
     case application:get_env(kernel, Name) of
@@ -125,7 +125,7 @@ of_kernel(Name, Default) ->
         _ -> Default
     end.
 
-%% @doc Whether the user asked for encryption, even with a value that is not valid, because such a node must not run unencrypted.
+%% @doc Returns whether the user asked for encryption, even with an invalid value, because such a node must not run unencrypted.
 -spec wants_encryption() -> boolean().
 wants_encryption() -> not lists:member(value(encrypt), [undefined, false, "false"]).
 
@@ -147,7 +147,7 @@ without_effect() ->
 retired() ->
     [{whole_messages, "the receiving node now joins the fragments of a large message as they arrive"}].
 
-%% @doc A log line with the value, the expected values, and where to change it.
+%% @doc A log line with the value, the valid values, and where to change it.
 -spec describe(problem()) -> string().
 describe({Option, Value, Expected}) ->
     lists:flatten(io_lib:format("~ts = ~0tp is not valid: expected ~ts (environment variable ~ts "
@@ -170,7 +170,7 @@ check(Value, _Default, Parse) ->
         {ok, Good} -> {ok, Good};
         error -> {error, Value}
     catch
-        error:_ -> {error, Value} % not a number, a list that is not text, or a text that `re' does not accept
+        error:_ -> {error, Value} % not a number, a list that is not text, or a text that `re' rejects
     end.
 
 links(Text) when is_list(Text), Text =/= [], is_integer(hd(Text)) ->
@@ -266,7 +266,7 @@ socket_dir("") ->
     {ok, ""};
 socket_dir([$/ | _] = Dir) ->
     Bytes = beamway_socket_dir:bytes(Dir),
-    %% The driver would end the path at a 0 and use another directory.
+    %% The driver would truncate the path at a NUL byte and use another directory.
     case byte_size(Bytes) =< ?DIR_MAX_BYTES andalso binary:match(Bytes, <<0>>) of
         nomatch -> {ok, Dir};
         _ -> error
@@ -350,7 +350,7 @@ links_test_() ->
      ?_assertMatch({error, [{links, "", _}]}, with(links, "")),
      ?_assertMatch({error, [{links, none, _}]}, with(links, none))].
 
-%% RDMA has never run on a real adapter, so it must be asked for.
+%% RDMA has never been tested on a real adapter, so it must be requested explicitly.
 rdma_is_off_test_() ->
     Links = fun(Links, Rdma) ->
                     {ok, #{links := Result}} = read(fun(links) -> Links; (rdma) -> Rdma; (_) -> undefined end),
@@ -404,7 +404,7 @@ classes_test_() ->
             || Bad <- ["aten", "aten=fast", "=control", "aten=", [{aten, fast}], [{"aten", control}],
                        [{{aten, init}, control}], [{{aten, init, -1}, control}], [{{aten, init, 256}, control}], [aten], [{aten, control} | bulk], #{aten => control}, aten]].
 
-%% Even text that a parser rejects must not crash the start of the node.
+%% Even text that the parser rejects must not crash the node at startup.
 no_text_test_() ->
     [?_assertMatch({error, [{Name, Bad, _}]}, with(Name, Bad))
      || {Name, Bad} <- [{ring_bytes, [shm]}, {poll_us, "2\x{665}"}, {links, [shm | tcp]}, {rdma_devices, "mlx5_0\x{3001}mlx5_1"},

@@ -11,11 +11,12 @@
 %%     ...                                   % what does the program do now?
 %%     ok = beamway_ct:heal(A).
 %% '''
-%% Name a node with the process that {@link start/2} returns, or with its name if this node is connected to it. The process is better, because it
-%% uses the node's standard input and output, so it works whatever happens to the network, and this node does not take part in the cluster.
+%% Identify a node by the process that {@link start/2} returns, or by its name if this node is connected to it. The process is better: it
+%% communicates through the node's standard input and output, so it works whatever happens to the network, and this node does not become part of the
+%% cluster.
 %%
-%% The node that is named first must allow faults, as the nodes from {@link start/2} do, but the other one need not. If something cannot be done,
-%% the test ends with an error that says why.
+%% The node named first must allow faults, as nodes from {@link start/2} do, but the other one need not. If something cannot be done, the test fails
+%% with an error that says why.
 -module(beamway_ct).
 
 -export([start/1, start/2, stop/1, partition/2, slow/3, disconnect/2, fault/3, heal/1]).
@@ -30,10 +31,10 @@
 -spec start(Name :: string()) -> {pid(), node()}.
 start(Name) -> start(Name, []).
 
-%% @doc Starts a local node on Beamway's carrier that allows faults and has the code path of this node. `Options' are arguments of `erl' and
-%% `{env, Name, Value}'. The node's name begins with `Name'. It gives up on a silent peer after four to five seconds instead of 45 to 75
-%% (`net_ticktime' 4), and on a call to a peer that does not answer after two instead of seven (`net_setuptime' 2); arguments in `Options'
-%% override these. The node ends with the calling process.
+%% @doc Starts a local node on Beamway's carrier that allows faults and has the code path of this node. `Options' are arguments of `erl' and `{env,
+%% Name, Value}'. The node's name begins with `Name'. It gives up on a silent peer after four to five seconds instead of 45 to 75 (`net_ticktime'
+%% 4), and on a call to a peer that does not answer after two instead of seven (`net_setuptime' 2); arguments in `Options' override these. The node
+%% stops when the calling process exits.
 -spec start(Name :: string(), Options :: [string() | {env, string(), string()}]) -> {pid(), node()}.
 start(Name, Options) ->
     Paths = lists:append([["-pa", Path] || Path <- code:get_path(), filename:pathtype(Path) =:= absolute]),
@@ -45,12 +46,12 @@ start(Name, Options) ->
         {error, Reason} -> error({no_node, Name, Reason})
     end.
 
-%% @doc Ends a node from {@link start/2}.
+%% @doc Stops a node started with {@link start/2}.
 -spec stop(pid()) -> ok.
 stop(Peer) -> peer:stop(Peer).
 
-%% @doc Stops all packets between two nodes, or between each node on one side and each on the other, until {@link heal/1} is called for the first
-%% ones, at most for an hour. Both sides report `nodedown' when they have missed each other's ticks.
+%% @doc Stops all packets between two nodes, or between each node on one side and each on the other, until {@link heal/1} is called for the nodes
+%% named first, or for an hour at most. Both sides report `nodedown' when they have missed each other's ticks.
 -spec partition(named() | [named()], named() | [named()]) -> ok.
 partition(Ones, Others) ->
     _ = [fault(One, Other, #{cut => both, for_ms => ?LONGEST_MS}) || One <- several(Ones), Other <- several(Others)],
@@ -59,7 +60,7 @@ partition(Ones, Others) ->
 several(Names) when is_list(Names) -> Names;
 several(Name) -> [Name].
 
-%% @doc Makes each byte between the two nodes take this many milliseconds longer, in each direction.
+%% @doc Delays each byte between the two nodes by this many milliseconds, in each direction.
 -spec slow(named(), named(), DelayMs :: 0..10000) -> ok.
 slow(One, Other, DelayMs) -> fault(One, Other, #{delay_ms => DelayMs, for_ms => ?LONGEST_MS}).
 
@@ -67,7 +68,7 @@ slow(One, Other, DelayMs) -> fault(One, Other, #{delay_ms => DelayMs, for_ms => 
 -spec disconnect(named(), named()) -> ok.
 disconnect(One, Other) -> fault(One, Other, #{disconnect => true}).
 
-%% @doc Sets any fault of {@link beamway:fault/2} on the first node.
+%% @doc Sets any fault supported by {@link beamway:fault/2} on the first node.
 -spec fault(named(), named(), beamway:fault() | none) -> ok.
 fault(One, Other, Fault) ->
     Node = name(Other),
@@ -76,7 +77,7 @@ fault(One, Other, Fault) ->
         {error, {Why, Text}} -> error({Why, name(One), Node, unicode:characters_to_list(Text)})
     end.
 
-%% @doc Ends all faults that were set on a node.
+%% @doc Clears all faults that were set on a node.
 -spec heal(named()) -> ok.
 heal(One) ->
     _ = [ok = call(One, beamway, fault, [Node, none]) || {Node, _} <- call(One, beamway, faults, [])],

@@ -9,8 +9,8 @@
 
 -include_lib("kernel/include/net_address.hrl").
 
-%% Started before net_kernel and kept as long as the distribution runs. The identity is the carrier's, so that a node can have several carriers;
-%% they share a single server, beamway_links.
+%% Started before net_kernel, and kept running as long as the distribution runs. Each carrier has its own identity, so that a node can have several
+%% carriers; they share a single server, beamway_links.
 -spec childspecs() -> {ok, [supervisor:child_spec()]}.
 childspecs() ->
     {ok, [#{id => {beamway_holder, ?MODULE},
@@ -35,7 +35,7 @@ address() ->
 accept(Listen) ->
     ?STREAM:accept_loop(?FAMILY, Listen).
 
-%% net_kernel has taken a connection from the accepting process.
+%% net_kernel has accepted a connection from the accepting process.
 -spec accept_connection(pid(), port(), node(), Allowed :: [node() | string()], timeout()) -> pid().
 accept_connection(AcceptPid, Socket, MyNode, Allowed, SetupTime) ->
     beamway_dist_setup:accept({?FAMILY, ?STREAM}, AcceptPid, Socket, MyNode, Allowed, SetupTime).

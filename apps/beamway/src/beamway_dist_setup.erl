@@ -1,12 +1,13 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The process of a connection: it does the handshake over TCP or TLS with OTP's dist_util, agrees with the peer on a link, hands the
-%% link to the VM, and stays as the connection's ticker.
+%% @doc The process of a connection: it performs the handshake over TCP or TLS with OTP's dist_util, agrees with the peer on a link, hands the link
+%% to the VM, and then stays as the connection's ticker.
 %%
-%% dist_util calls back into this process throughout, with the stream as the only argument. The state that the callbacks share (such as the
-%% peer's extension and the agreed link) is therefore in the process dictionary, under the keys of {@link put_state/2}, each of which is written once.
+%% dist_util calls back into this process throughout, and passes the stream as the only argument. The state shared by the callbacks (such as the
+%% peer's extension and the agreed link) is therefore in the process dictionary, under the keys of {@link put_state/2}, each of which is written
+%% only once.
 %%
-%% ARCHITECTURE.md explains how nodes agree on a link. The agreement runs when the peer is authenticated. dist_util has then cancelled its
-%% timer, so the agreement has its own deadline.
+%% ARCHITECTURE.md explains how nodes agree on a link. The agreement runs once the peer is authenticated. By then dist_util has cancelled its timer,
+%% so the agreement has its own deadline.
 -module(beamway_dist_setup).
 
 -include_lib("kernel/include/dist.hrl").
@@ -20,17 +21,17 @@
 
 -export([connect/6, accept/6, peer_of/4]).
 -export([init_connect/7, init_accept/7]).
-%% callbacks of dist_util
+%% Callbacks of dist_util.
 -export([send/2, recv/3, pre_nodeup/1, post_nodeup/1, getll/1, handshake_complete/3, tick/1,
          getstat/1, setopts/2, getopts/2]).
 
 -type carrier() :: {beamway_stream:family(), Stream :: module()}.
-%% The first letter of beamway_session's first packet.
+%% The first letter of the first packet in beamway_session.
 -define(BEGINS_RESUMPTION(Letter), Letter =:= $R orelse Letter =:= $S orelse Letter =:= $J).
 
 -type stream() :: beamway_stream:stream().
 
-%% @doc Starts a connection process that calls `Node'. Called by net_kernel; returns at once.
+%% @doc Starts a connection process that calls `Node'. Called by net_kernel; returns immediately.
 -spec connect(carrier(), node(), normal | hidden, node(), longnames | shortnames, timeout()) ->
           pid().
 connect(Carrier, Node, Type, MyNode, LongOrShortNames, SetupTime) ->
@@ -53,7 +54,7 @@ accept(Carrier, AcceptPid, Socket, MyNode, Allowed, SetupTime) ->
 init_connect({Family, Stream}, Kernel, Node, Type, MyNode, LongOrShortNames, SetupTime) ->
     {Name, Host} = split_name(Family, Node, LongOrShortNames),
     Timer = dist_util:start_timer(SetupTime),
-    ok = beamway_fault:pass(Node, infinity), % the timer ends it
+    ok = beamway_fault:pass(Node, infinity), % the timer kills this process
     {Ip, TcpPort, Version} = find_peer(Family, Node, Name, Host),
     dist_util:reset_timer(Timer),
     case connected(mode(Stream), Stream, Node, Family, Ip, TcpPort, Host) of
@@ -69,11 +70,11 @@ init_connect({Family, Stream}, Kernel, Node, Type, MyNode, LongOrShortNames, Set
                 kernel_pid = Kernel, other_node = Node, this_node = MyNode, socket = Connected,
                 timer = Timer, this_flags = 0, other_version = Version, request_type = Type});
         {error, _} ->
-            %% The peer may have gone since epmd was asked.
+            %% The peer may have exited since epmd was asked.
             ?shutdown(Node)
     end.
 
-%% The option `encrypt' is for the carrier over TCP, because the other one has certificates.
+%% The option `encrypt' is for the carrier over TCP, because the TLS carrier uses certificates.
 mode(beamway_stream_tcp) -> beamway_encrypt:mode();
 mode(beamway_stream_tls) -> false.
 
@@ -89,7 +90,7 @@ maybe_clear(Made) ->
     Made.
 
 split_name(Family, Node, LongOrShortNames) ->
-    {node, Name, Host} = dist_util:split_node(Node), % otherwise the carrier's select/1 has refused it
+    {node, Name, Host} = dist_util:split_node(Node), % otherwise the carrier's select/1 has rejected it
     check_host(Family, Node, Host, lists:member($., Host), LongOrShortNames),
     {Name, Host}.
 
@@ -115,7 +116,7 @@ find_peer(Family, Node, Name, Host) ->
         Found -> Found
     end.
 
-%% @private Where that module says that a node listens, and the version of its distribution.
+%% @private Where the epmd module says that a node listens, and its version of the distribution protocol.
 -spec peer_of(module(), beamway_stream:family(), string(), string()) -> {inet:ip_address(), inet:port_number(), integer()} | error.
 peer_of(Epmd, Family, Name, Host) ->
     case call_epmd(Epmd, address_please, [Name, Host, Family:family()]) of
@@ -130,7 +131,7 @@ peer_of(Epmd, Family, Name, Host) ->
             error
     end.
 
-%% A custom epmd module need not have every function.
+%% A custom epmd module need not implement every function.
 call_epmd(Module, Function, Args) ->
     case erlang:function_exported(Module, Function, length(Args)) of
         true -> apply(Module, Function, Args);
@@ -172,8 +173,8 @@ accepted(Mode, Stream, Socket) ->
         {error, _} -> ?shutdown(no_node)
     end.
 
-%% dist_util only compares the name that the caller gives itself. Over TLS the caller's certificate must also be for the host of an allowed
-%% node, as with OTP's carrier.
+%% dist_util only compares the name that the caller claims. Over TLS the caller's certificate must also be valid for the host of an allowed node, as
+%% with OTP's carrier.
 allowed({beamway_stream_tls, _} = Stream, [_ | _] = Allowed) ->
     case beamway_stream_tls:allowed(Stream, Allowed) of
         [] ->
@@ -186,7 +187,8 @@ allowed({beamway_stream_tls, _} = Stream, [_ | _] = Allowed) ->
 allowed(_Stream, Allowed) ->
     Allowed.
 
-%% The flags are fixed once dist_util has read the caller's first packet. So the packet is read here, and the first recv/3 gives it to dist_util.
+%% The flags are fixed once dist_util has read the caller's first packet. So this process reads the packet itself, and the first recv/3 hands it to
+%% dist_util.
 first_packet(Stream) ->
     case beamway_stream:recv(Stream, infinity) of
         {ok, [First | _] = Packet} when (?BEGINS_RESUMPTION(First)), is_port(Stream) orelse element(1, Stream) =:= beamway_stream_psk ->
@@ -225,9 +227,9 @@ check_first(Stream, Packet) ->
             ?shutdown(no_node)
     end.
 
-%% A caller that has sent its name waits for an answer. But if the two nodes have called each other at once, this caller may have given way
-%% and ended while its connection was in the listen backlog. net_kernel must not be told about that one, because it would take it for the
-%% connection that is being made, so callers would wait for it and get false.
+%% A caller that has sent its name waits for an answer. But if the two nodes have called each other at the same time, this caller may have given way
+%% and exited while its connection was in the listen backlog. net_kernel must not be told about that connection, because it would mistake it for the
+%% one being set up, and callers would wait for it and get false.
 check_caller_waits(Stream) ->
     case beamway_stream:recv(Stream, 0) of
         {error, timeout} -> ok;
@@ -243,7 +245,7 @@ remote_address(Family, Stream, Node) ->
             ?shutdown(no_node)
     end.
 
-%% kernel's `check_ip' admits only peers from a network that this host has an interface in.
+%% kernel's `check_ip' only admits peers from networks in which this host has an interface.
 check_ip(Family, Socket) ->
     case application:get_env(kernel, check_ip) of
         {ok, true} -> check_network(Family, inet:peername(Socket), inet:getif(Socket));
@@ -276,7 +278,7 @@ callbacks(Address) ->
              mf_setopts = fun ?MODULE:setopts/2,
              mf_getopts = fun ?MODULE:getopts/2}.
 
-%% @private The `N' message of the handshake carries our extension; the acceptor only sends one to a peer that did.
+%% @private Our extension is in the `N' message of the handshake; the acceptor only sends one to a peer that did.
 -spec send(stream(), iodata()) -> ok | {error, term()}.
 send(Stream, Data) ->
     case {iolist_to_binary(Data), get_state(role), get_state(peer)} of
@@ -315,7 +317,7 @@ recv_more(Stream, Timeout) ->
     end,
     Received.
 
-%% @private The peer is authenticated, so the two agree on the link.
+%% @private The peer is authenticated, so the two sides agree on the link.
 -spec pre_nodeup(stream()) -> ok | {error, term()}.
 pre_nodeup(Stream) ->
     case beamway_choice:choose(own_extension(Stream), get_state(peer)) of
@@ -335,7 +337,7 @@ pre_nodeup(Stream) ->
             end
     end.
 
-%% Stays the same until the end of this process, because the choice depends on what the peer was told.
+%% Stays the same until this process exits, because the choice depends on what the peer was told.
 own_extension(Stream) ->
     case get_state(extension) of
         undefined ->
@@ -357,7 +359,7 @@ carry({beamway_stream_psk, _} = Stream, Reason) ->
 carry(Socket, Reason) ->
     carry_itself(Socket, Reason).
 
-%% From now on the stream is that socket.
+%% From now on, that socket is the stream.
 note_socket({beamway_stream_psk, _} = Stream) -> put_state(socket, beamway_stream_psk:socket(Stream));
 note_socket(_Stream) -> ok.
 
@@ -387,10 +389,10 @@ carry_itself(Stream, Reason) ->
         {error, Failed} -> {error, Failed}
     end.
 
-%% The lesser of what the two nodes want.
+%% The smaller of the values that the two nodes want.
 resume_ms(Stream) -> beamway_choice:resume_ms(own_extension(Stream), get_state(peer)).
 
-%% Called if the drivers of both nodes carry the data.
+%% Called if the data is carried by the drivers of both nodes.
 begin_session(_Stream, _Port, 0) ->
     ok;
 begin_session(Stream, Port, ResumeMs) ->
@@ -408,7 +410,7 @@ tell_load(Port) ->
         false -> ok
     end.
 
-%% The keeper and the table have the key. This process becomes the ticker, so it collects the garbage that holds another copy.
+%% The keeper and the table have the key. This process becomes the ticker, so it runs a garbage collection to discard its own copy.
 complete_session(Stream, Node) ->
     {Family, Address} = take_state(target),
     case {take_state(resume_ms), take_state(said)} of
@@ -437,13 +439,14 @@ keeper({Kind, Port, _Reason}) ->
         false -> {Kind, maps:get(ring_bytes, beamway_port:stats(Port)), beamway_keeper:of_this()}
     end.
 
-%% The called node knows only the host in the caller's name and the port that the caller states. The connection may come from a router's address.
+%% The called node knows only the host in the caller's name and the port that the caller states. The connection itself may come from a router's
+%% address.
 whereabouts(undefined, Node, Stream) ->
     {listens(Node, get_state(peer)), from(beamway_stream:peername(current(Stream)))};
 whereabouts(Called, _Node, _Stream) ->
     {Called, called}.
 
-%% A connection that is already gone has no address.
+%% A connection that is already closed has no address.
 from({ok, {Ip, _Port}}) -> Ip;
 from({error, _}) -> unknown.
 
@@ -453,7 +456,8 @@ listens(Node, {ok, #{listens := Port}}) ->
     {node, _Name, Host} = dist_util:split_node(Node),
     {Host, Port}.
 
-%% After TLS has been taken over, only the socket of ssl remains, which is a stream itself. A link that has outlived its connection has another one.
+%% Once TLS has been taken over, only ssl's socket remains, which is a stream in itself. A link that has outlived its connection has a different
+%% socket.
 current(Stream) ->
     case {beamway_links:stream(), get_state(socket)} of
         {{ok, Current}, _} -> Current;
@@ -495,7 +499,7 @@ handshake_complete(Stream, Node, DHandle) ->
             end
     end.
 
-%% The last callback before net_kernel announces the node. It puts the link into the table, so a process that sees the node also sees its link.
+%% The last callback before net_kernel announces the node. It inserts the link into the table, so any process that sees the node also sees its link.
 address(Handshaken, Node, Address) ->
     Stream = current(Handshaken),
     {Kind, Controller, Reason} = get_state(link),
@@ -516,8 +520,8 @@ key(_Stream) -> #{}.
 tell_clear(_Node, undefined) -> ok;
 tell_clear(Node, Why) -> ?LOG_WARNING("beamway: the link to ~ts is in clear (encrypt prefer): ~ts", [Node, Why]).
 
-%% The address for net_kernel:nodes_info/0. Monitoring tools look for the socket with that peer and show its counters as the connection's.
-%% Where our driver carries the data these counters do not change, so the address gets port 0, which no socket has.
+%% The address for net_kernel:nodes_info/0. Monitoring tools look for the socket connected to that peer and show its counters as those of the
+%% connection. If our driver carries the data, these counters do not change, so the address gets port 0, which no socket has.
 kernel_address(_OfStream = false, #net_address{address = {Ip, _}} = Address) ->
     Address#net_address{address = {Ip, 0}};
 kernel_address(_OfStream = true, Address) ->
@@ -531,8 +535,8 @@ tick(Stream) ->
         {false, Controller} -> of_port(fun(Alive) -> beamway_stream:tick(current(Stream), Alive) end, Controller)
     end.
 
-%% @private For net_kernel:node_info/1 this counts messages. dist_util takes a count that does not grow for silence, so a part of a long
-%% message counts as well. Only whole messages are counted as written, because dist_util counts its own tick as one.
+%% @private Counts messages for net_kernel:node_info/1. dist_util interprets a count that does not increase as silence, so part of a long message
+%% counts as well. Only whole messages are counted as written, because dist_util counts its own tick as one.
 -spec getstat(stream()) ->
           {ok, Read :: integer(), Written :: integer(), Pending :: integer()} | {error, term()}.
 getstat(Stream) ->
@@ -545,9 +549,9 @@ getstat(Stream) ->
             {error, Reason}
     end.
 
-%% Returns the number of messages, plus one for each look that found only a part of a message, until enough whole messages have arrived. The
-%% first look counts as well, because dist_util never gives up a connection whose count has never changed, so a peer that fell silent at
-%% once would stay connected forever.
+%% Returns the number of messages, plus one for each call that found only part of a message, until enough whole messages have arrived. The first
+%% call also adds one, because dist_util never gives up on a connection whose count has never changed, so a peer that fell silent immediately would
+%% stay connected forever.
 heard(Bytes, Frames, undefined) -> {Bytes, max(1, Frames)};
 heard(Bytes, _Frames, {Bytes, Told}) -> {Bytes, Told};
 heard(Bytes, Frames, {_Before, Told}) -> {Bytes, max(Frames, Told + 1)}.
@@ -555,8 +559,8 @@ heard(Bytes, Frames, {_Before, Told}) -> {Bytes, max(Frames, Told + 1)}.
 stats(_Stream, {true, Port}) -> of_port(fun(Alive) -> {ok, beamway_port:stats(Alive)} end, Port);
 stats(Stream, {false, Controller}) -> of_port(fun(Alive) -> beamway_stream:stats(current(Stream), Alive) end, Controller).
 
-%% Whether a port of our driver carries the data. This avoids reading the link's row in the table, because the row is large and a node with
-%% many links asks for all of them at once.
+%% Returns whether a port of our driver carries the data. This avoids reading the link's row in the table, because the row is large and a node with
+%% many links requests all of them at once.
 driven(Stream) ->
     {_Kind, Controller, _Reason} = get_state(link),
     {is_port(Controller) andalso Controller =/= Stream, Controller}.
@@ -568,7 +572,7 @@ controller({Kind, Controller, _Reason}) ->
         false -> {stream, Controller}
     end.
 
-%% The port may have just ended. Its exit signal, with the reason, is then on its way to this process.
+%% The port may have just exited. Its exit signal, with the reason, is then on its way to this process.
 of_port(Command, Port) ->
     try Command(Port)
     catch error:badarg -> {error, closed}
@@ -593,10 +597,10 @@ getopts(Stream, Options) ->
              | heard          %% {Bytes, Told}: what getstat/1 saw and returned last
              | target         %% {Family, Address}: where the peer listens, undefined if it has called
              | resume_ms      %% how long the link may be without a connection
-             | said           %% what only these two nodes have said to each other
-             | socket         %% of a connection over TLS that the driver has taken over or made
+             | said           %% data that only these two nodes have exchanged
+             | socket         %% of a TLS connection that the driver has taken over or set up
              | in_clear       %% why the connection is not encrypted although it should be
-             | first_packet   %% what the acceptor has read ahead for dist_util
+             | first_packet   %% the packet that the acceptor has read ahead for dist_util
              | link.          %% {beamway_kind:label(), Controller, Reason}
 
 -spec put_state(key(), term()) -> ok.
@@ -614,7 +618,7 @@ take_state(Key) ->
 
 -ifdef(TEST).
 
-%% Looks at 0, half a message, a whole one, nothing new, three more, and one in many parts with the messages after it.
+%% Calls that see 0, half a message, a whole one, nothing new, three more, and one in many parts followed by more messages.
 messages_are_counted_and_parts_are_life_test() ->
     Looks = [{0, 0}, {50, 0}, {100, 1}, {100, 1}, {130, 4}, {200, 4}, {300, 4}, {400, 5}, {450, 9}],
     {Told, _} = lists:mapfoldl(fun({Bytes, Frames}, Before) ->

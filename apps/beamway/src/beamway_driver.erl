@@ -1,7 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Loads the driver and the separate libraries (carriers and the codec), once each, and keeps the results in the table of {@link beamway_links}.
+%% @doc Loads the driver and the separate libraries (carriers and the codec) once each, and stores the results in the table of {@link
+%% beamway_links}.
 %%
-%% A driver is unloaded, and its ports end, when the process that loaded it ends, so {@link beamway_sup} loads it.
+%% When the process that loaded a driver exits, the driver is unloaded and its ports are closed, so {@link beamway_sup} loads it.
 -module(beamway_driver).
 
 -export([load/0, reload/0, loaded/0, has/1, has_codec/1]).
@@ -10,16 +11,16 @@
 
 -define(TABLE, beamway_links).
 
-%% @doc Loads the driver for the calling process, a supervisor, unless another process has tried. A driver that one process has loaded twice
-%% cannot be reloaded.
+%% @doc Loads the driver for the calling process, a supervisor, unless another process has already tried. A driver that was loaded twice by the same
+%% process cannot be reloaded.
 -spec load() -> ignore.
 load() ->
     _ = ets:member(?TABLE, driver) orelse ets:insert(?TABLE, {driver, beamway_port:load()}),
     ignore.
 
-%% @doc Reloads the driver's file for the calling process, which must be the supervisor that loaded it, if one did. First ends all ports of
-%% the driver, and with them all links of this node. A library that the old driver had counts as available meanwhile; a process that wants
-%% such a link waits for its reservation.
+%% @doc Reloads the driver's file for the calling process, which must be the supervisor that loaded it, if it was loaded. This first closes all
+%% ports of the driver, and with them all links of this node. A library that the old driver had counts as available in the meantime; a process that
+%% wants such a link waits for its reservation.
 -spec reload() -> ignore.
 reload() ->
     true = ets:insert(?TABLE, {driver, {error, <<"the driver is being loaded anew">>}}),
@@ -31,7 +32,7 @@ reload() ->
     true = ets:insert(?TABLE, {driver, Loaded}),
     ignore.
 
-%% @doc Whether the driver is loaded. Loads it if the node's options have not asked for it.
+%% @doc Returns whether the driver is loaded. Loads it if the node's options did not require it.
 -spec loaded() -> ok | {error, Reason :: binary()}.
 loaded() ->
     case ets:lookup(?TABLE, driver) of
@@ -42,15 +43,16 @@ loaded() ->
             ets:lookup_element(?TABLE, driver, 2)
     end.
 
-%% @doc Whether the library of a carrier can be loaded. The first connection that needs it tries, because finding devices may take a while
-%% and others should not wait for that. If it fails, the next connection tries again, because perhaps only descriptors were missing.
+%% @doc Returns whether the library of a carrier can be loaded. It is loaded for the first connection that needs it, because finding devices may
+%% take a while and other connections should not wait for that. If this fails, the next connection tries again, because the cause may only have been
+%% a lack of descriptors.
 -spec has(beamway_kind:driven()) -> boolean().
 has(Kind) ->
     ets:lookup(?TABLE, {library, Kind}) =:= [{{library, Kind}, true}]
         orelse tried(Kind, beamway_port:with_port(fun(Port) -> beamway_port:use(Port, Kind) end)).
 
-%% @doc Whether the codec that compresses links is loaded. It is tried once, because if it is missing the driver was built without it. This
-%% is a warning only on a node that should compress every link.
+%% @doc Returns whether the codec that compresses links is loaded. Loading is only tried once, because if the codec is missing, the driver was built
+%% without it. This is worth a warning only on a node that should compress every link.
 -spec has_codec(far | always) -> boolean().
 has_codec(When) ->
     case ets:lookup(?TABLE, codec) of

@@ -1,11 +1,11 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc The keys of the option `encrypt'.
 %%
-%% A key for TLS, and the fingerprint by which two nodes name it, are derived from a secret with HKDF (RFC 5869, SHA-256). The secret is a line
-%% of `encrypt_key_file', or is derived from the cookie with scrypt, so that each guess at a cookie costs 0.3 s and 32 MB. The cookie itself is
-%% never a key.
+%% The TLS key, and the fingerprint by which two nodes refer to it, are derived from a secret with HKDF (RFC 5869, SHA-256). The secret is a line of
+%% `encrypt_key_file', or is derived from the cookie with scrypt, so that each guess at a cookie costs 0.3 s and 32 MB. The cookie itself is never
+%% used as a key.
 %%
-%% The file is read for each connection, so that keys can be changed on a running node. A cookie's secret is derived once and kept.
+%% The file is read for each connection, so keys can be changed while the node runs. The secret of a cookie is derived once and cached.
 -module(beamway_encrypt).
 
 -export([mode/0, check/0, keys/1, of_file/1, place/3, name/2]).
@@ -31,11 +31,11 @@
 -type key() :: #{source := cookie | file, label := <<_:64>>, key := <<_:256>>}.
 %% `label' is the first 8 hexadecimal digits of the fingerprint.
 
-%% @doc The option. A node that was upgraded while it runs may not have it.
+%% @doc The option. It may be missing on a node that was upgraded while running.
 -spec mode() -> boolean() | prefer.
 mode() -> maps:get(encrypt, beamway_links:config(), false).
 
-%% @doc Whether this node can encrypt as its options require. Called before it listens.
+%% @doc Returns whether this node can encrypt as its options require. Called before the node listens.
 -spec check() -> ok | {error, Problem :: binary()}.
 check() ->
     case {mode(), beamway_links:drives_tcp()} of
@@ -51,7 +51,7 @@ check(_Config, true, {error, _}) ->
 check(#{encrypt_key_file := File}, true, {module, crypto}) ->
     warn_if_open(File, file:read_file_info(File, [raw])),
     case {File, erlang:get_cookie()} of
-        {"", nocookie} -> ok; % a tool that gets its cookie later
+        {"", nocookie} -> ok; % a tool that receives its cookie later
         {_, Cookie} -> case keys(Cookie) of {ok, _} -> ok; Problem -> Problem end
     end.
 
@@ -61,7 +61,7 @@ warn_if_open(File, {ok, #file_info{mode = Mode}}) when Mode band 8#004 =/= 0 ->
 warn_if_open(_File, _) ->
     ok.
 
-%% @doc The keys of this node, beginning with the one that it uses to call. `Cookie' is the cookie for the peer.
+%% @doc The keys of this node, starting with the one that it uses for calling. `Cookie' is the cookie for the peer.
 -spec keys(Cookie :: atom()) -> {ok, [key(), ...]} | {error, Problem :: binary()}.
 keys(Cookie) ->
     case maps:get(encrypt_key_file, beamway_links:config()) of
@@ -69,12 +69,12 @@ keys(Cookie) ->
         File -> of_file(File)
     end.
 
-%% @doc Where the driver's link over TLS begins: the socket, the keys, and the bytes that have been read from the connection.
+%% @doc Where the driver's TLS link starts: the socket, the keys, and the bytes already read from the connection.
 -spec place(Fd :: non_neg_integer(), [{Label :: <<_:64>>, Key :: <<_:256>>}, ...], Read :: binary()) -> binary().
 place(Fd, Keys, Read) ->
     iolist_to_binary([<<Fd:32, (length(Keys))>>, [[Label, Key] || {Label, Key} <- Keys], Read]).
 
-%% @doc A text that names a key.
+%% @doc A text that identifies a key.
 -spec name([key()], Label :: binary()) -> binary().
 name(Keys, Label) ->
     case [Source || #{source := Source, label := L} <- Keys, L =:= Label] of
@@ -106,8 +106,7 @@ derived(Cookie, []) ->
         {false, []} -> of_cookie(Cookie)
     end.
 
-%% Derives one after another, because many peers may be called at once with a new cookie. A process that waits too long is ended by its own
-%% timer.
+%% Derives keys one at a time, because many peers may be called at once with a new cookie. A process that waits too long is killed by its own timer.
 await(true, _Lock) -> receive after ?LOOK_MS -> true end;
 await(false, Lock) -> ets:delete_object(?TABLE, Lock).
 
@@ -138,7 +137,7 @@ of_file(File) ->
             problem("encrypt_key_file ~ts: ~ts; " ++ ?KEYGEN, [File, file:format_error(Reason)])
     end.
 
-%% Distribution starts before the file server.
+%% The distribution starts before the file server.
 read(File) ->
     case file:open(File, [read, raw, binary]) of
         {ok, Io} ->
@@ -149,7 +148,7 @@ read(File) ->
             {error, Reason}
     end.
 
-%% A file may contain anything, such as the 32 bytes themselves. A message never repeats any part of a line.
+%% A file may contain anything, such as the raw 32 bytes. Messages never quote any part of a line.
 secrets(Text) ->
     Lines = [Line || Spaced <- binary:split(Text, <<"\n">>, [global]), Line <- [binary:replace(Spaced, [<<" ">>, <<"\t">>, <<"\r">>], <<>>, [global])],
                      Line =/= <<>>, binary:first(Line) =/= $#],
@@ -181,7 +180,7 @@ key(Source, Secret) ->
     #{source => Source, key => hkdf(Secret, <<"tls 1.3 psk">>),
       label => iolist_to_binary(io_lib:format("~8.16.0b", [Fingerprint]))}.
 
-%% A single block of output is enough.
+%% One block of output is enough.
 hkdf(Secret, Info) -> hkdf(<<?SALT>>, Secret, Info).
 
 hkdf(Salt, Secret, Info) -> crypto:mac(hmac, sha256, crypto:mac(hmac, sha256, Salt, Secret), <<Info/binary, 1>>).

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc What the epmd on a peer's host says about the peer now.
+%% @doc What the epmd on a peer's host currently reports about the peer.
 -module(beamway_epmd).
 
 -export([of_node/3, resolved/2]).
@@ -11,7 +11,7 @@
               | {refuses, inet:ip_address()} | unknown.
 %% `refuses' means that nothing listens on epmd's port, and `unknown' that epmd does not answer or is not used.
 
-%% @doc Asks epmd. `Known' is where the peer is known to listen. Takes as long as the system takes to connect to a host.
+%% @doc Queries epmd. `Known' is where the peer is known to listen. Takes as long as the system takes to connect to a host.
 -spec of_node(node(), beamway_stream:family(), Known :: undefined | {inet:ip_address() | string(), inet:port_number()}) -> said().
 of_node(Node, Family, Known) ->
     case beamway_fault:is_cut(Node) of
@@ -50,7 +50,7 @@ why_silent(_Ip, _Other) -> unknown.
 address(Family, Host, undefined) -> resolved(Family, Host);
 address(Family, _Host, {Known, _Port}) -> resolved(Family, Known).
 
-%% @doc The address of a host that is given by name or address.
+%% @doc The address of a host given by name or address.
 -spec resolved(beamway_stream:family(), inet:ip_address() | string()) -> {ok, inet:ip_address()} | error.
 resolved(_Family, Ip) when is_tuple(Ip) -> {ok, Ip};
 resolved(Family, Host) ->

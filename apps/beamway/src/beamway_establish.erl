@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Takes a port of the driver from nothing to a link, in the same way for every kind ({@link beamway_kind}).
+%% @doc Turns a new port of the driver into a link, in the same way for every kind ({@link beamway_kind}).
 %%
-%% One side listens and tells the other what {@link listen/3} returns, and the other side connects. Nothing stays open after an error of {@link
-%% listen/3} or {@link connect/5}. If a port works in the background, the driver sends `{link, Port}' to the calling process when something has
+%% One side listens and sends the other what {@link listen/3} returns, and the other side connects. After an error in {@link listen/3} or {@link
+%% connect/5}, nothing stays open. If a port works in the background, the driver sends `{link, Port}' to the calling process whenever something has
 %% happened.
 -module(beamway_establish).
 
@@ -10,7 +10,7 @@
 
 -define(LISTEN_MS, 2000).
 
-%% @doc Listens, with rings of at most that size. The format of `Where' is that of the kind's carrier (its header in native/link).
+%% @doc Listens, with rings of at most that size. The format of `Where' is defined by the kind's carrier (its header in native/link).
 -spec listen(beamway_kind:driven(), Where :: binary(), MaxRingBytes :: pos_integer()) ->
           {ok, port(), beamway_port:listener()} | {error, Reason :: binary()}.
 listen(Kind, Where, MaxRingBytes) ->
@@ -22,7 +22,7 @@ listen(Kind, Where, MaxRingBytes) ->
                        end
                end).
 
-%% @doc Connects to a listener, and ends with a link within `Ms'. `Device' is empty if the kind has none.
+%% @doc Connects to a listener, and returns a link within `Ms'. `Device' is empty if this kind does not use devices.
 -spec connect(beamway_kind:driven(), Where :: binary(), Token :: <<_:128>>, RingBytes :: pos_integer(), Ms :: pos_integer()) ->
           {ok, port(), Device :: binary()} | {error, Reason :: binary()}.
 connect(Kind, Where, Token, RingBytes, Ms) ->
@@ -42,8 +42,7 @@ begin_port(Kind, Begin, Await) ->
                                 end
                         end).
 
-%% @doc Accepts the peer for which the listener waits, until a deadline in erlang:monotonic_time(millisecond). The port stays open after an
-%% error.
+%% @doc Accepts the peer for which the listener waits, until a deadline in erlang:monotonic_time(millisecond). After an error, the port stays open.
 -spec accept(beamway_kind:driven(), port(), Deadline :: integer()) -> {ok, Device :: binary()} | {error, Reason :: binary()}.
 accept(Kind, Port, Deadline) ->
     case await(Port, Deadline) of
@@ -56,7 +55,7 @@ accept(Kind, Port, Deadline) ->
             linked(Kind, Port, Other)
     end.
 
-%% @doc What this side knows about why it failed, because a peer only sees a refusal.
+%% @doc What this side knows about its failure, because a peer only sees that it was rejected.
 -spec known(port(), PeerSays :: binary()) -> Reason :: binary().
 known(Port, PeerSays) ->
     case beamway_port:step(Port) of
@@ -64,7 +63,7 @@ known(Port, PeerSays) ->
         _ -> PeerSays
     end.
 
-%% Other messages from the driver do not matter when the process becomes a ticker.
+%% Other messages from the driver are irrelevant once the process becomes a ticker.
 linked(Kind, Port, {linked, Device}) ->
     receive {link, Port} -> linked(Kind, Port, {linked, Device}) after 0 -> {ok, Device} end;
 linked(Kind, _Port, Other) ->
@@ -76,7 +75,7 @@ failed(Kind, {listening, #{text := <<>>}}) -> {error, <<"nobody came to the ", (
 failed(_Kind, {listening, #{text := Reason}}) -> {error, Reason};
 failed(_Kind, {linked, _}) -> {error, <<"a link of a port that should listen">>}.
 
-%% The first event, or `working' if there was none in time.
+%% The first event, or `working' if none arrived in time.
 await(Port, Deadline) ->
     case beamway_port:step(Port) of
         working ->
@@ -88,7 +87,7 @@ await(Port, Deadline) ->
             News
     end.
 
-%% A failed port also sends an exit signal, and this process ends with it, as with any link.
+%% A failed port also sends an exit signal, and this process exits with it, as with any link.
 has_news(Port, Deadline) ->
     receive
         {link, Port} -> true

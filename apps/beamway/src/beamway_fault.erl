@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Faults on demand, for tests of clusters ({@link beamway:fault/2}). This server keeps them, has the driver apply them, and ends them.
+%% @doc Faults on demand, for tests of clusters ({@link beamway:fault/2}). This server stores them, makes the driver apply them, and clears them.
 %%
-%% It runs only on a node that was started with the option `allow_faults'. A fault is set for a node, not for a connection, and affects
-%% everything on the path to it from here:
+%% It only runs on a node that was started with the option `allow_faults'. A fault is set for a node rather than a connection, and affects
+%% everything on the path from this node to that one:
 %% <dl>
 %% <dt>The link</dt><dd>The driver holds the bytes of either direction (native/driver/fault.h).</dd>
 %% <dt>The socket</dt><dd>If a connection is cut on the way in, the system drops every packet for its socket. So the peer's system gets no
@@ -11,7 +11,7 @@
 %% <dt>New connections</dt><dd>A process that connects to that node or accepts its connection waits here while the fault cuts the path
 %% ({@link pass/2}), and the epmd on the node's host is not asked ({@link is_cut/1}).</dd>
 %% </dl>
-%% The faults are in a table that every process can read. When this server ends, the next one starts without faults.
+%% The faults are in a table that every process can read. If this server crashes, its successor starts without faults.
 -module(beamway_fault).
 -behaviour(gen_server).
 
@@ -40,7 +40,7 @@
 
 -record(state, {timers = #{} :: #{node() => reference()},
                 kept = [] :: [{node(), socket:socket()}]}).
-%% `kept' has additional descriptors of connections that are cut on the way out, so that their peers do not notice when this node closes them.
+%% `kept' holds additional descriptors of connections whose outgoing direction is cut, so that their peers do not notice when this node closes them.
 
 %% @doc Called by {@link beamway_sup}.
 -spec start_link() -> {ok, pid()} | ignore | {error, term()}.
@@ -63,7 +63,7 @@ not_allowed() ->
         _ -> {not_allowed, <<"this node was started without the option allow_faults: start it with BEAMWAY_ALLOW_FAULTS=true, or -beamway allow_faults true">>}
     end.
 
-%% @doc Returns a fault with its defaults and without settings that have no effect. The error for an invalid one names what is wrong.
+%% @doc Returns a fault with its defaults filled in and without settings that have no effect. The error for an invalid fault names what is wrong.
 -spec checked(fault() | none) -> fault() | none.
 checked(none) ->
     none;
@@ -91,14 +91,14 @@ expected(disconnect) -> "expected true or false";
 expected(for_ms) -> "expected milliseconds from 1 to 3600000";
 expected(_) -> "expected the keys delay_ms, jitter_ms, rate_bytes, cut, disconnect and for_ms".
 
-%% @doc The faults on this node.
+%% @doc The faults set on this node.
 -spec all() -> [{node(), known()}].
 all() ->
     try [{Node, known(Fault, EndsMs)} || {Node, Fault, EndsMs} <- lists:sort(ets:tab2list(?MODULE))]
     catch error:badarg -> []
     end.
 
-%% @doc The fault for a node.
+%% @doc The fault set for a node.
 -spec of_node(node()) -> {ok, known()} | none.
 of_node(Node) ->
     try ets:lookup(?MODULE, Node) of
@@ -110,11 +110,12 @@ of_node(Node) ->
 
 known(Fault, EndsMs) -> (maps:without([for_ms, disconnect], Fault))#{left_ms => max(0, EndsMs - now_ms())}.
 
-%% @doc Applies the node's fault to a link that is up, or continues over another connection.
+%% @doc Applies the node's fault to a link that has come up, or that continues over another connection.
 -spec link_is_up(beamway_links:link()) -> ok.
 link_is_up(Link) -> gen_server:cast(?MODULE, {link_is_up, Link}).
 
-%% @doc Waits as long as setting up a connection to or from that node would: while the path is cut, for at most `Ms', and for two delays if it is slow.
+%% @doc Waits as long as it would take to set up a connection to or from that node: while the path is cut, for at most `Ms', and for two delays if
+%% it is slow.
 -spec pass(node(), Ms :: timeout()) -> ok | {error, timeout}.
 pass(Node, Ms) ->
     case of_node(Node) of
@@ -125,7 +126,7 @@ pass(Node, Ms) ->
         {ok, Fault} -> receive after 2 * maps:get(delay_ms, Fault, 0) -> ok end
     end.
 
-%% @doc The same for the name that a caller gives, which need not exist as an atom.
+%% @doc The same for the name that a caller claims, which need not exist as an atom.
 -spec pass_by_name(binary(), Ms :: timeout()) -> ok | {error, timeout}.
 pass_by_name(Name, Ms) ->
     case [Node || {Node, _} <- all(), atom_to_binary(Node) =:= Name] of
@@ -133,7 +134,7 @@ pass_by_name(Name, Ms) ->
         [] -> ok
     end.
 
-%% @doc Whether a fault keeps data from reaching that node or from coming back.
+%% @doc Returns whether a fault blocks data to or from that node.
 -spec is_cut(node()) -> boolean().
 is_cut(Node) ->
     case of_node(Node) of
@@ -191,10 +192,10 @@ not_connected(Node) ->
 
 text(Format, Args) -> unicode:characters_to_binary(io_lib:format(Format, Args)).
 
-%% The previous fault ends. A reset takes effect at once and is not kept.
+%% The previous fault is cleared. A reset takes effect immediately and is not stored.
 set(Node, Fault, Driven, #state{timers = Timers} = State) ->
     Lasting = maps:without([disconnect, for_ms], Fault),
-    note(Driven, {fault, text(Fault)}), % before a connection may end because of it
+    note(Driven, {fault, text(Fault)}), % before the fault can close a connection
     case applied(Driven, Fault) of
         ok ->
             ?LOG_WARNING("beamway: fault on the way to ~ts: ~ts~ts", [Node, text(Fault), lasts(Lasting, Fault)]),
@@ -276,7 +277,7 @@ applied([Link | Links], Fault) ->
         {error, Reason} -> {error, Reason}
     end.
 
-%% A link may end, or change its connection, at any time. If it then has no port or no socket, it needs no fault.
+%% A link may be closed, or change its connection, at any time. If it then has no port or no socket, it needs no fault.
 applied_to(_Link, none, _Fault) ->
     ok;
 applied_to(#{link := Kind, stream := Stream}, {ok, Port}, Fault) ->
@@ -290,8 +291,8 @@ applied_to(#{link := Kind, stream := Stream}, {ok, Port}, Fault) ->
         error:badarg -> ok
     end.
 
-%% This process knows only one of their sockets, so the driver holds data that arrive over any of them. A port that is not active yet has
-%% one connection.
+%% This process knows only one of the link's sockets, so the driver holds back data arriving over any of them. A port that is not active yet has one
+%% connection.
 has_several(Port) ->
     try beamway_port:paths(Port) of
         {Connections, _RttUs} -> Connections > 0
@@ -313,7 +314,7 @@ now_ms() -> erlang:monotonic_time(millisecond).
 
 -ifdef(TEST).
 
-%% Settings without an effect are dropped. The error names a wrong key or value.
+%% Settings without an effect are dropped. The error names an invalid key or value.
 checked_test_() ->
     [?_assertEqual(Checked, checked(Given))
      || {Given, Checked} <- [{none, none}, {#{cut => both}, #{cut => both, for_ms => 60000}}, {#{disconnect => true, for_ms => 1}, #{disconnect => true, for_ms => 1}},

@@ -1,12 +1,12 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Connections that have been accepted but have not proved a key yet: how many there may be, and what is logged about those that fail.
+%% @doc Accepted connections that have not proved a key yet: limits their number, and logs those that fail.
 %%
-%% Anybody can open a connection and send nothing. Each such connection has a few seconds, and there may be at most 256. Beyond that, the oldest
-%% connection from the address with the most of them is closed, so a stranger crowds out only its own. A peer proves its key with its first
-%% packet, within a round trip.
+%% Anybody can open a connection and send nothing. Each such connection is closed after a few seconds, and there may be at most 256. Beyond that,
+%% the oldest connection from the address with the most of them is closed, so an unauthenticated client displaces only its own. A peer proves its
+%% key with its first packet, within a round trip.
 %%
-%% The table belongs to the supervisor of {@link beamway_links}. Its rows are {Number, Address, Pid}, the oldest first; {refused, Count}; {told,
-%% Second, Lines}.
+%% The table belongs to the supervisor of {@link beamway_links}. Its rows are {Number, Address, Pid}, oldest first; {refused, Count}; {told, Second,
+%% Lines}.
 -module(beamway_half_open).
 
 -export([prepare/0, enter/1, leave/1, refused/2, count/0]).
@@ -27,16 +27,16 @@ prepare() ->
     true = ets:insert(?MODULE, [{told, 0, 0}, {refused, 0}]),
     ok.
 
-%% @doc The calling process has a connection that has proved nothing.
+%% @doc Registers the calling process, whose connection has not proved a key yet.
 -spec enter(port()) -> Entry :: integer().
 enter(Socket) ->
     Entry = erlang:unique_integer([monotonic]),
     true = ets:insert(?MODULE, {Entry, address(inet:peername(Socket)), self()}),
-    %% The two rows that are not connections do not matter.
+    %% The size includes the two rows that are not connections, which makes no difference.
     _ = ets:info(?MODULE, size) > ?MOST andalso make_room(),
     Entry.
 
-%% @doc The connection has proved its key, or is refused.
+%% @doc The connection has proved its key, or was rejected.
 -spec leave(Entry :: integer()) -> ok.
 leave(Entry) ->
     true = ets:delete(?MODULE, Entry),
@@ -45,7 +45,7 @@ leave(Entry) ->
 address({ok, {Ip, _Port}}) -> Ip;
 address({error, _}) -> gone.
 
-%% A process that was killed has left its row.
+%% A process that was killed leaves its row behind.
 make_room() ->
     Rows = [Row || {Entry, _, Pid} = Row <- ets:tab2list(?MODULE), is_integer(Entry), is_process_alive(Pid) orelse not ets:delete(?MODULE, Entry)],
     case length(Rows) > ?MOST of
@@ -85,7 +85,7 @@ tell(Row, Peer, Reason) ->
     true = ets:insert(?MODULE, Row),
     ?LOG_WARNING("beamway: no encrypted connection with ~ts: ~ts", [Peer, Reason]).
 
-%% @doc How many connections were refused or crowded out. An error if this node does not run the carrier.
+%% @doc The number of connections that were rejected or displaced. Raises an error if this node does not run the carrier.
 -spec count() -> {ok, non_neg_integer()} | error.
 count() ->
     try {ok, ets:lookup_element(?MODULE, refused, 2)}
@@ -94,7 +94,7 @@ count() ->
 
 -ifdef(TEST).
 
-%% A single stranger loses its oldest connections, and the peers lose none.
+%% A single unauthenticated client loses its oldest connections, and the peers lose none.
 a_stranger_crowds_out_his_own_test() ->
     Rows = [{1, peer_1, a}, {2, stranger, b}, {3, peer_2, c}, {4, stranger, d}, {5, peer_1, e}, {6, stranger, f}],
     ?assertEqual({2, stranger, b}, oldest(Rows)),

@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Recent values of a set of metrics: one-second steps of the last minutes, ten-second steps of the last hour. Pure.
+%% @doc Recent values of a set of metrics: one-second steps for the last few minutes, ten-second steps for the last hour. Pure.
 %%
-%% Consecutive equal steps are stored once, with their number, and each step is written as the metrics that are not 0. Each minute of steps is
-%% compressed. So the history of an idle link takes less than 2 KB, and that of a busy one less than 64 KB.
+%% Runs of equal steps are stored once, with their length, and each step only stores the metrics that are not 0. Each minute of steps is compressed.
+%% As a result, the history of an idle link takes less than 2 KB, and that of a busy one less than 64 KB.
 -module(beamway_history).
 
 -export([new/2, add/2, seconds/1, tens/1]).
@@ -17,7 +17,7 @@
 -define(TENS, 360).
 
 -type field() :: {Name :: atom(), sum | max}.
-%% How ten seconds are computed from one-second steps.
+%% How a ten-second step is computed from one-second steps.
 
 -type step() :: #{Name :: atom() => non_neg_integer()}.
 
@@ -40,7 +40,7 @@
 new(Fields, Seconds) ->
     #history{fields = Fields, seconds = #track{most = Seconds}, tens = #track{most = min(?TENS, Seconds)}}.
 
-%% @doc Adds the metrics of a second, in the order of the fields.
+%% @doc Adds the metrics of one second, in the order of the fields.
 -spec add([non_neg_integer()], history()) -> history().
 add(Values, #history{seconds = Seconds} = History) ->
     summed(Values, History#history{seconds = add_values(Values, Seconds)}).
@@ -65,7 +65,7 @@ add_values(Values, #track{steps = Steps} = Track) ->
 written(#track{run = {0, _}} = Track) -> Track;
 written(#track{run = Run, chunk = Chunk} = Track) -> Track#track{run = {0, []}, chunk = <<Chunk/binary, (encoded(Run))/binary>>}.
 
-%% Complete chunks are compressed, because ticks repeat.
+%% Complete chunks are compressed, because ticks make them repetitive.
 full(#track{steps = ?CHUNK, most = Most} = Track) ->
     #track{chunk = Chunk, chunks = Chunks} = Written = written(Track),
     Written#track{steps = 0, chunk = <<>>, chunks = lists:sublist([zlib:zip(Chunk) | Chunks], (Most + ?CHUNK - 1) div ?CHUNK)};
@@ -81,7 +81,7 @@ encoded({Count, Values}) ->
 number(Value) when Value < 128 -> <<Value>>;
 number(Value) -> <<1:1, Value:7, (number(Value bsr 7))/binary>>.
 
-%% @doc The one-second steps as runs, the newest first, each with the number of seconds for which the metrics did not change.
+%% @doc The one-second steps as runs, newest first, each with the number of seconds for which the metrics did not change.
 -spec seconds(history()) -> [{Seconds :: pos_integer(), step()}].
 seconds(#history{fields = Fields, seconds = Track}) -> steps(Fields, Track).
 
@@ -140,7 +140,7 @@ nothing_is_kept_test() ->
     History = lists:foldl(fun add/2, new(fields(), 0), [[N, 0] || N <- lists:seq(1, 100)]),
     ?assertEqual({[], []}, {seconds(History), tens(History)}).
 
-%% All histories share the list of fields.
+%% All histories share the same list of fields.
 bytes_of(History) ->
     erts_debug:flat_size(History#history{fields = []}) * erlang:system_info(wordsize) + lists:sum([byte_size(Chunk) || Chunk <- binaries(History), byte_size(Chunk) > 64]). % smaller ones are in the heap
 
@@ -149,7 +149,8 @@ binaries(Term) when is_tuple(Term) -> binaries(tuple_to_list(Term));
 binaries([Head | Tail]) -> binaries(Head) ++ binaries(Tail);
 binaries(_) -> [].
 
-%% 16 metrics, as a link has. Idle means a tick every 15 s, and busy that all change each second, as with 3 GB and a million messages.
+%% 16 metrics, as a link has. Idle means one tick every 15 s, and busy means that all metrics change every second, as with 3 GB and a million
+%% messages.
 it_is_small_test() ->
     Fields = [{list_to_atom("figure" ++ integer_to_list(N)), sum} || N <- lists:seq(1, 16)],
     Most = [1 bsl 32, 1 bsl 32, 1 bsl 20, 1 bsl 20 | lists:duplicate(12, 10000)],

@@ -1,16 +1,16 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Represents a user of the link server in that user's supervision tree: net_kernel's supervisor, with one for each carrier, or the
+%% @doc Represents a user of the link server in that user's supervision tree: either net_kernel's supervisor, with one holder per carrier, or the
 %% application.
 %%
-%% It starts the server ({@link beamway_sup}) or joins its other users, and tells it nothing more. When this process ends, so does that use. If
-%% the server ends for good, this process also ends, with the same reason.
+%% It starts the server ({@link beamway_sup}) or registers as an additional user, and sends it nothing else. When this process exits, the server has
+%% one user less. If the server terminates permanently, this process exits with the same reason.
 -module(beamway_holder).
 -behaviour(gen_server).
 
 -export([start_link/0]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2]).
 
-%% @doc Returns when the server runs and knows about this use.
+%% @doc Returns once the server runs and has registered this user.
 -spec start_link() -> {ok, pid()} | {error, term()}.
 start_link() ->
     gen_server:start_link(?MODULE, [], []).

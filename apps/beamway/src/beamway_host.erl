@@ -1,19 +1,19 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Which kernel this node runs on. Two nodes on the same kernel may share memory.
+%% @doc Identifies the kernel on which this node runs. Two nodes on the same kernel may share memory.
 -module(beamway_host).
 
 -export([digest/0, boot_id/0]).
 
-%% @doc What a peer is told before it is authenticated. Two nodes on the same kernel have the same digest.
+%% @doc The value sent to a peer before it is authenticated. Two nodes on the same kernel have the same digest.
 -spec digest() -> <<_:128>>.
 digest() ->
     case boot_id() of
         {ok, BootId} -> erlang:md5(["beamway host ", BootId]);
-        %% No other node may have the same digest.
+        %% Must differ from the digest of every other node.
         {error, _} -> erlang:md5(term_to_binary({make_ref(), os:system_time(), os:getpid()}))
     end.
 
-%% @doc The kernel's boot id. Read raw, because distribution starts before the file server.
+%% @doc The kernel's boot ID. It is read raw, because the distribution starts before the file server.
 -spec boot_id() -> {ok, binary()} | {error, file:posix() | badarg | system_limit | eof}.
 boot_id() ->
     case file:open("/proc/sys/kernel/random/boot_id", [read, raw, binary]) of

@@ -1,28 +1,28 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The process that serves a link of the driver, in addition to the connection process, to which it is linked. It sends what the port has
-%% gathered, polls the port, holds senders that fill the link, and owns the socket.
+%% @doc The process that serves a link of the driver, in addition to the connection process, to which it is linked. It flushes what the port has
+%% gathered, polls the port, suspends senders that fill the link, and owns the socket.
 %%
-%% Sending: messages to a peer are gathered in the port, which sends `flush' to this process. It has normal priority, so it runs after the
-%% processes that were already due, and everything that they have sent leaves with a single system call.
+%% Sending: messages to a peer are gathered in the port, which sends `flush' to this process. This process has normal priority, so it runs after the
+%% processes that were already scheduled, and everything that they have sent leaves in a single system call.
 %%
-%% Polling (option `poll_us'): for a short while the port is polled instead of letting the node sleep. The driver decides when that is worthwhile
-%% (native/link/spin.h) and sends `look'. Each poll is a short port command. Between two polls, other processes that can run on this scheduler
-%% run first.
+%% Polling (option `poll_us'): for a short time the port is polled instead of letting the node sleep. The driver decides when that is worthwhile
+%% (native/link/spin.h) and sends `look'. Each poll is a short port command. Between two polls, other runnable processes on this scheduler go first.
 %%
-%% Holding: a sender with more than 1 MB in addition to its message in progress is suspended here, and resumed when half of that is left. A port
-%% that stays busy would suspend all senders, including those of small messages. But a sender is held only if the VM itself would suspend it: the
-%% port becomes busy for some milliseconds, and a short-lived process checks whether the VM suspends the sender meanwhile. A process that sends
-%% with `nosuspend' or has set `async_dist' is not suspended, so it continues. When the keeper ends, ERTS resumes the processes that it had suspended.
+%% Holding: a sender with more than 1 MB queued in addition to its message in progress is suspended here, and resumed when half of that is left. A
+%% port that stays busy would suspend all senders, including those of small messages. But a sender is only suspended here if the VM itself would
+%% suspend it: the port becomes busy for some milliseconds, and a short-lived process checks whether the VM suspends the sender meanwhile. A process
+%% that sends with `nosuspend' or has set `async_dist' is not suspended, so it continues. When the keeper exits, ERTS resumes the processes that it
+%% had suspended.
 %%
-%% The socket: closing the socket of a connection that carries the data ends the connection, as if OTP's own port carried it. The stream of a
-%% link with a ring stays open as long as the connection. Nothing is sent on it except the kernel's keepalive, so data that arrives is dropped.
-%% When it closes, the ring may still contain the peer's last messages, which are delivered first, for at most a second. Only then is the
-%% connection process ended with the reason `connection_closed', which nodedown shows for a stock connection in every release. (dist_util would
-%% give that reason for a message `{tcp_closed, Stream}' in OTP 25, but `tcp_closed' in OTP 27.) {@link beamway_resume} gives the link another
+%% The socket: closing the socket of a connection that carries the data closes the connection, just as if OTP's own port carried it. The stream of a
+%% link with a ring stays open as long as the connection. Nothing is sent on it except the kernel's keepalive probes, so data that arrives is
+%% dropped. When it closes, the ring may still contain the peer's last messages, which are delivered first, for at most a second. Only then does the
+%% connection process exit with the reason `connection_closed', which is what nodedown reports for a stock connection in every release. (dist_util
+%% would give that reason for a message `{tcp_closed, Stream}' in OTP 25, but `tcp_closed' in OTP 27.) {@link beamway_resume} gives the link another
 %% connection.
 %%
-%% For each message it calls this module with its name, and it hibernates if it waits long. So it does not hold the code that it was started
-%% with, which a later load of this module would purge together with the link.
+%% For each message this process makes a fully qualified call to its module, and it hibernates while it waits long. It therefore does not keep
+%% running the code that it was started with, which a later load of this module would purge together with the link.
 -module(beamway_keeper).
 
 -export([start/3, of_this/0]).
@@ -36,7 +36,7 @@
 -define(DRAIN_MS, 1000).
 -define(SILENCE_MS, 500).
 
-%% @doc Starts the keeper for the link of the calling connection process, gives it the stream, and makes it activate the port.
+%% @doc Starts the keeper for the link of the calling connection process, hands it the stream, and makes it activate the port.
 -spec start(beamway_resume:link(), beamway_stream:stream(), PollUs :: non_neg_integer()) -> ok | {error, Reason :: term()}.
 start(Link, Stream, PollUs) ->
     Keeper = spawn_opt(?MODULE, init, [self(), Link, Stream, PollUs], [link, {message_queue_data, off_heap}]),
@@ -46,7 +46,7 @@ start(Link, Stream, PollUs) ->
             _ = put(?MODULE, Keeper),
             receive {Keeper, active} -> ok after ?START_MS -> {error, no_keeper} end;
         {error, Reason} ->
-            %% The caller ends now, and the keeper with it.
+            %% The caller exits now, and the keeper with it.
             {error, Reason}
     end.
 
@@ -66,7 +66,7 @@ init(Connection, Link, Stream, PollUs) ->
 port({ring, Port}) -> Port;
 port(Port) -> Port.
 
-%% @private This process ends with the connection.
+%% @private This process exits with the connection.
 -spec wait(beamway_resume:link(), beamway_stream:stream() | none) -> no_return().
 wait(Link, Stream) ->
     receive
@@ -77,8 +77,9 @@ wait(Link, Stream) ->
         erlang:hibernate(?MODULE, wait, [Link, Stream])
     end.
 
-%% How long this process waits awake. If it is rarely needed it hibernates again at once, because otherwise a second turn would follow each
-%% message after a second. The value is in the process dictionary, so that an older or newer version of this module can continue from any state.
+%% How long this process waits before it hibernates. If it is rarely needed, it hibernates again immediately, because otherwise it would be
+%% scheduled a second time one second after each message. The value is in the process dictionary, so that an older or newer version of this module
+%% can continue from any state.
 idle_ms() ->
     case erase(slept_at_ms) of
         undefined ->
@@ -106,13 +107,13 @@ poll(Link, Stream) ->
         error:badarg -> exit(normal)
     end.
 
-%% A closed port raises badarg, and the connection ends.
+%% A closed port raises badarg, and the connection is closed.
 handled(Message, Link, Stream) ->
     try handle(Message, Link, Stream)
     catch error:badarg -> exit(normal)
     end.
 
-%% Returns the stream after the message.
+%% Returns the stream after handling the message.
 handle(flush, Link, Stream) -> ok = beamway_port:flush(port(Link)), Stream;
 handle(look, _, Stream) -> Stream; % it is already being polled
 handle({ask, Sender, Key, Patience}, _, Stream) -> _ = begin_asking(Sender, Key, Patience), Stream;
@@ -131,12 +132,12 @@ handle(Message, Link, Stream) -> resumed(beamway_resume:handle(Message, Link), L
 
 %% ---- senders ----
 
-%% The sender is held before the port is told. The port is busy until then, so the VM does not resume the sender in between.
+%% The sender is suspended before the port is told. Until then the port is busy, so the VM does not resume the sender in between.
 answer(Port, Sender, Key, Answer) ->
     _ = Answer =:= suspended andalso hold(Sender),
     beamway_port:answer(Port, Key, Answer) orelse release(Sender).
 
-%% The sender may have ended. Asynchronous, because it may be running and this process has others to serve.
+%% The sender may have exited. The call is asynchronous, because the sender may be running and this process has others to serve.
 hold(Sender) ->
     try erlang:suspend_process(Sender, [asynchronous, unless_suspending])
     catch error:badarg -> false
@@ -147,7 +148,7 @@ release(Sender) ->
     catch error:badarg -> false
     end.
 
-%% In a separate process, because a running sender answers late. If another process cannot be started, no one checks.
+%% In a separate process, because a running sender answers late. If no process can be spawned, the check is skipped.
 begin_asking(Sender, Key, Patience) ->
     try
         spawn_link(?MODULE, ask, [self(), Sender, Key, Patience])
@@ -155,7 +156,7 @@ begin_asking(Sender, Key, Patience) ->
         error:system_limit -> erlang:send_after(?LOOK_MS * Patience, self(), {answer, Sender, Key, not_suspended})
     end.
 
-%% @private Whether the VM suspends the sender while the port is busy.
+%% @private Checks whether the VM suspends the sender while the port is busy.
 -spec ask(pid(), pid(), non_neg_integer(), non_neg_integer()) -> ok.
 ask(Keeper, Sender, Key, Looks) ->
     case process_info(Sender, status) of
@@ -167,7 +168,7 @@ ask(Keeper, Sender, Key, Looks) ->
 
 %% ---- the socket ----
 
-%% What is kept of the stream.
+%% Returns the stream to keep, or the result of peer_gone/1 if the stream is already closed.
 watched({ring, Port}, Stream) ->
     case beamway_stream:watch(Stream) of
         ok -> Stream;
@@ -197,7 +198,7 @@ beside(closed, Message, {ring, Port} = Link, Stream) ->
 beside(other, Message, Link, Stream) ->
     resumed(beamway_resume:handle(Message, Link), Link, Stream).
 
-%% The message of an older stream may arrive late.
+%% A message from an older stream may arrive late.
 is_of_stream({tcp_closed, Socket}, Stream) -> Socket =:= Stream;
 is_of_stream(_OfTls, Stream) -> not is_port(Stream).
 
@@ -206,7 +207,7 @@ resumed(gave_up, _Port, _Stream) -> exit(connection_closed);
 resumed(detached, {ring, _}, Stream) -> ok = close(Stream), none;
 resumed(_, _Link, Stream) -> Stream.
 
-%% The end of TLS may wait for the peer.
+%% Closing TLS may block on the peer.
 close(Socket) when is_port(Socket) ->
     beamway_port:close(Socket);
 close({beamway_stream_tls, Tls}) ->
@@ -215,7 +216,7 @@ close({beamway_stream_tls, Tls}) ->
 close(none) ->
     ok.
 
-%% Over shared memory the driver sees that the peer's process has ended.
+%% Over shared memory the driver detects that the peer's process has exited.
 is_over(Port) -> beamway_port:receive_some(Port) =:= finished.
 
 -spec peer_gone(port()) -> no_return().
@@ -224,8 +225,8 @@ peer_gone(Port) ->
     drain(Port, -1, Now + ?DRAIN_MS, Now + ?SILENCE_MS),
     exit(connection_closed).
 
-%% A peer that ends normally finishes its ring, perhaps slightly after its socket. One that was killed never does, but if the driver sees that
-%% the process is gone, the ring is finished when it is empty. Otherwise silence marks the end, even in the middle of a frame.
+%% A peer that exits normally marks its ring as finished, perhaps slightly after its socket closes. A peer that was killed never does, but if the
+%% driver sees that the process is gone, the ring is finished once it is empty. Otherwise silence marks the end, even in the middle of a frame.
 drain(Port, Known, Deadline, Silent) ->
     Now = erlang:monotonic_time(millisecond),
     try beamway_port:receive_some(Port) of

@@ -2,12 +2,12 @@
 %% @doc The server behind all links of a node: it knows every link, keeps the reservations of ring memory ({@link beamway_budget}) and logs
 %% each new link.
 %%
-%% net_kernel's supervisor has it started before net_kernel (see {@link beamway_dist:childspecs/0}), and the application starts it for its
-%% users. It belongs to neither and ends with the last of them, see {@link beamway_sup}.
+%% net_kernel's supervisor has it started before net_kernel (see {@link beamway_dist:childspecs/0}), and the application starts it for its users. It
+%% belongs to neither, and terminates with the last of them, see {@link beamway_sup}.
 %%
-%% Any process may read its table. A connection process writes its own row, and the server removes it when that process ends. All state that
-%% must outlive the server is in the table, which survives a crash, so the next server finds it there. A server that crashes repeatedly ends
-%% the distribution, so nothing here may crash because of what a peer or a user does.
+%% Any process may read its table. A connection process writes its own row, and the server removes the row when that process exits. All state that
+%% must outlive the server is in the table, which survives a crash, so the next server finds it there. If the server crashes repeatedly, the
+%% distribution terminates, so nothing here may crash because of what a peer or a user does.
 -module(beamway_links).
 -behaviour(gen_server).
 
@@ -44,8 +44,8 @@
                   last_resume => #{cause := atom(), ms := non_neg_integer()},
                   controller := beamway_stream:controller(),
                   stream := beamway_stream:stream()}.
-%% `since' is system time in seconds. `peer_port' is where the peer listens, 0 if that is not known. `key' names the key that both have proved, with
-%% the option `encrypt'. `hidden' means that the peer is not in `nodes()', such as a tool that connects for a moment.
+%% `since' is system time in seconds. `peer_port' is where the peer listens, or 0 if that is not known. `key' names the key that both sides have
+%% proved, with the option `encrypt'. `hidden' means that the peer is not in `nodes()', as with a tool that connects for a moment.
 
 %% Rows of the table: {{link, Pid}, link()}; {{holder, Pid}, true}; {config, beamway_config:config()};
 %% {extension, beamway_wire:extension()}; {why_inet, Reason} on a node whose driver does not carry tcp;
@@ -70,8 +70,8 @@
 start_link() ->
     gen_server:start_link({local, ?MODULE}, ?MODULE, [], []).
 
-%% @doc Creates what outlives the server and ends with the calling process, its supervisor: the table with the node's options, and the
-%% driver. A driver is unloaded, and its ports end, when the process that loaded it ends.
+%% @doc Creates what outlives the server but not the calling process, its supervisor: the table with the node's options, and the driver. When the
+%% process that loaded a driver exits, the driver is unloaded and its ports are closed.
 -spec prepare() -> ok.
 prepare() ->
     _ = application:load(beamway),
@@ -86,13 +86,13 @@ prepare() ->
         ?LOG_WARNING("beamway: allow_faults is set: every process of this cluster may slow down and cut links of this node (beamway:fault/2); it is for tests", []),
     beamway_socket_dir:prepare(config()).
 
-%% @doc The calling process uses the server until it ends; the server ends with the last process that does.
+%% @doc Registers the calling process as a user of the server until it exits; the server terminates with its last user.
 -spec hold() -> ok | {error, Reason :: binary()}.
 hold() ->
     call(hold).
 
-%% @doc Has the driver reloaded ({@link beamway:reload_driver/0}). Peers connect again at once, because a connection that is being made
-%% waits for its reservation, and so for the new driver. It needs no timeout, because the server ends with the supervisor that loads the driver.
+%% @doc Has the driver reloaded ({@link beamway:reload_driver/0}). Peers reconnect immediately, because a connection that is being set up waits for
+%% its reservation, and so for the new driver. No timeout is needed, because the server terminates with the supervisor that loads the driver.
 -spec reload_driver() -> ok.
 reload_driver() ->
     gen_server:call(?MODULE, reload_driver, infinity).
@@ -102,7 +102,7 @@ reload_driver() ->
 config() ->
     ets:lookup_element(?TABLE, config, 2).
 
-%% @doc Whether our driver carries the data instead of OTP's own port where two nodes have no ring, and if not, why.
+%% @doc Returns whether the data is carried by our driver rather than OTP's own port if two nodes have no ring, and if not, why.
 -spec drives_tcp() -> true | {false, Reason :: binary()}.
 drives_tcp() ->
     case lists:member(tcp, maps:get(links, config())) of
@@ -110,7 +110,7 @@ drives_tcp() ->
         false -> {false, ets:lookup_element(?TABLE, why_inet, 2)}
     end.
 
-%% @doc The extension that this node sends in the handshake now. It may differ in the next handshake, because devices come and go.
+%% @doc The extension that this node currently sends in the handshake. It may differ in the next handshake, because devices come and go.
 -spec extension(StreamKind :: tcp | tls) -> beamway_wire:extension().
 extension(StreamKind) ->
     #{links := Links} = Extension = ets:lookup_element(?TABLE, extension, 2),
@@ -123,7 +123,7 @@ extension(StreamKind) ->
                connections => case ResumeMs of 0 -> none; _ -> maps:get(connections, config()) end,
                listens => case ets:lookup(?TABLE, {listens, StreamKind}) of [{_, Port}] -> Port; [] -> 0 end}.
 
-%% The keys need the application crypto, which a node may not have.
+%% The keys require the application crypto, which may not be installed.
 resume_ms(_OverDriver = true) ->
     case maps:get(resume_ms, config()) =/= 0 andalso code:ensure_loaded(crypto) of
         {module, crypto} -> maps:get(resume_ms, config());
@@ -139,7 +139,7 @@ compresses(#{compress := When}, _StreamKind) -> beamway_driver:has_codec(When).
 %% The driver can only take over a port. With kernel's `inet_backend' set to socket, ssl uses another kind of socket.
 opens_ports() -> application:get_env(kernel, inet_backend) =/= {ok, socket}.
 
-%% The result is cached, because a mesh that is being set up has hundreds of handshakes a second and looking for devices takes time.
+%% The result is cached, because hundreds of handshakes a second take place while a mesh is being set up, and looking for devices takes time.
 usable(Links, StreamKind, Now) ->
     case ets:lookup(?TABLE, {usable, StreamKind}) of
         [{_, Usable, At}] when Now - At < ?USABLE_MS ->
@@ -150,28 +150,29 @@ usable(Links, StreamKind, Now) ->
             Usable
     end.
 
-%% @doc Reserves ring memory for the calling connection process, at most `ring_bytes' each way. Returns the granted size. The reservation
-%% ends with the process.
+%% @doc Reserves ring memory for the calling connection process, at most `ring_bytes' per direction. Returns the granted size. The reservation is
+%% released when the process exits.
 -spec reserve(beamway_kind:ring()) -> {ok, pos_integer()} | {error, Reason :: binary()}.
 reserve(Kind) ->
     reserve(Kind, maps:get(ring_bytes, config())).
 
-%% @doc The same with another size. A process has one reservation at a time.
+%% @doc The same with another size. A process has only one reservation at a time.
 -spec reserve(beamway_kind:driven(), RingBytes :: pos_integer()) -> {ok, pos_integer()} | {error, Reason :: binary()}.
 reserve(Kind, RingBytes) ->
     call({reserve, Kind, RingBytes}).
 
-%% @doc Ends the calling process's reservation.
+%% @doc Releases the calling process's reservation.
 -spec release() -> ok.
 release() ->
     gen_server:cast(?MODULE, {release, self()}).
 
-%% @doc How much the server holds: reservations of ring memory, and monitors of connection processes and of the server's users.
+%% @doc The number of objects that the server holds: reservations of ring memory, and monitors of connection processes and of the server's users.
 -spec held() -> #{reservations := non_neg_integer(), monitors := non_neg_integer()}.
 held() ->
     gen_server:call(?MODULE, held, ?CALL_MS).
 
-%% Takes at most half of the time that a connection has, because the peer waits for this node's answer even if the server does not reply.
+%% Takes at most half of the time allowed for setting up the connection, because the peer waits for this node's answer even if the server does not
+%% reply.
 call(Request) ->
     try
         gen_server:call(?MODULE, Request, min(?CALL_MS, net_kernel:connecttime() div 2))
@@ -179,8 +180,9 @@ call(Request) ->
         exit:_ -> {error, <<"the link server does not answer">>}
     end.
 
-%% @doc The level for a log line about a single link. It is lower if another line has given the same reason, because a node may have
-%% thousands of links that all lack the same. After an hour it is worth another warning. {@link beamway:links/0} has the reason of each link.
+%% @doc The level for a log line about a single link. It is lower if another line has already given the same reason, because a node may have
+%% thousands of links that all lack the same thing. After an hour the reason is worth another warning. {@link beamway:links/0} shows the reason for
+%% each link.
 -spec level_of(Reason :: binary()) -> warning | debug.
 level_of(Reason) ->
     Now = erlang:monotonic_time(millisecond),
@@ -190,38 +192,38 @@ level_of(Reason) ->
         _ -> ets:insert(?TABLE, {Key, Reason, Now}), warning
     end.
 
-%% @doc The calling connection process has a link. It is in {@link all/0} when this returns.
+%% @doc Registers the link of the calling connection process. When this returns, the link is in {@link all/0}.
 -spec up(link()) -> ok.
 up(#{connection := Pid} = Link) ->
     ets:insert(?TABLE, {{link, Pid}, Link}),
     ok = beamway_recorder:up(Link),
     gen_server:cast(?MODULE, {up, Link}).
 
-%% @doc Notes when the certificate of a side expires, for the metrics, which read no file.
+%% @doc Records when the certificate of a side expires, for the metrics, which must not read files.
 -spec certificate_ends(server | client, {ok, Seconds :: integer()} | none) -> ok.
 certificate_ends(Role, {ok, Seconds}) -> ets:insert(?TABLE, {{certificate, Role}, Seconds}), ok;
 certificate_ends(Role, none) -> ets:delete(?TABLE, {certificate, Role}), ok.
 
-%% @doc The times that {@link certificate_ends/2} was given.
+%% @doc The times recorded with {@link certificate_ends/2}.
 -spec certificates() -> [{server | client, Seconds :: integer()}].
 certificates() ->
     try ets:select(?TABLE, [{{{certificate, '$1'}, '$2'}, [], [{{'$1', '$2'}}]}])
-    catch error:badarg -> [] % the carrier does not run
+    catch error:badarg -> [] % the carrier is not running
     end.
 
-%% @doc This node accepts connections on that port.
+%% @doc Records that this node accepts connections on that port.
 -spec listens(StreamKind :: tcp | tls, inet:port_number()) -> ok.
 listens(StreamKind, Port) ->
     true = ets:insert(?TABLE, {{listens, StreamKind}, Port}),
     ok.
 
-%% @doc Keeps what this node must know to continue the link of a connection process over another connection. The row ends with the process.
+%% @doc Stores what this node needs to continue the link of a connection process over another connection. The row is removed when the process exits.
 -spec begin_session(Id :: <<_:128>>, Connection :: pid(), session()) -> ok.
 begin_session(Id, Connection, Known) ->
     ets:insert(?TABLE, [{{session, Id}, Known}, {{session_of, Connection}, Id}]),
     ok.
 
-%% @doc The session that {@link begin_session/3} was given.
+%% @doc The session stored with {@link begin_session/3}.
 -spec session(Id :: <<_:128>>) -> {ok, session()} | error.
 session(Id) ->
     case ets:lookup(?TABLE, {session, Id}) of
@@ -229,7 +231,7 @@ session(Id) ->
         [] -> error
     end.
 
-%% @doc The link of that connection process has another connection.
+%% @doc Records that the link of that connection process has another connection.
 -spec resumed(Connection :: pid(), #{cause := atom(), ms := non_neg_integer(), address := binary(), stream := beamway_stream:stream(), key => binary()}) -> ok.
 resumed(Connection, #{cause := Cause, ms := Ms} = Resumed) ->
     ok = beamway_recorder:note(Connection, {resumed, Cause, Ms}),
@@ -251,8 +253,8 @@ connections(Connection, Now) ->
     end,
     ok.
 
-%% @doc Whether a link with this many connections, 0 if it has not spread, may have one more. Links that have spread use at most the memory
-%% that all rings may have, and a quarter of the descriptors.
+%% @doc Returns whether a link with this many connections (0 if it has not spread) may have one more. Links that have spread use at most as much
+%% memory as all rings may, and at most a quarter of the descriptors.
 -spec may_spread({Connections :: non_neg_integer(), RttUs :: non_neg_integer()}) -> boolean().
 may_spread({Connections, _RttUs}) ->
     Spread = [Count || #{connections := Count} <- all()],
@@ -268,16 +270,16 @@ stream() ->
         [{_, #{stream := Stream}}] -> {ok, Stream};
         [] -> error
     catch
-        error:badarg -> error % the carrier does not run any more
+        error:badarg -> error % the carrier is no longer running
     end.
 
-%% @doc Counts an attempt to continue a link that did not prove its right to.
+%% @doc Counts an attempt to continue a link whose caller did not prove that it may do so.
 -spec resume_refused() -> ok.
 resume_refused() ->
     _ = ets:update_counter(?TABLE, resumes_refused, 1, {resumes_refused, 0}),
     ok.
 
-%% @doc The number of such attempts; an error if this node does not run the carrier.
+%% @doc The number of such attempts; raises an error if this node does not run the carrier.
 -spec resumes_refused() -> {ok, non_neg_integer()} | error.
 resumes_refused() ->
     try ets:lookup(?TABLE, resumes_refused) of
@@ -287,7 +289,7 @@ resumes_refused() ->
         error:badarg -> error
     end.
 
-%% @doc All links that are up. The end of a connection process may not have reached the server yet.
+%% @doc All links that are up. The server may not yet have noticed that a connection process has exited.
 -spec all() -> [link()].
 all() ->
     try
@@ -296,7 +298,7 @@ all() ->
         error:badarg -> []
     end.
 
-%% @doc The port of our driver that carries a link; none if that is OTP's own port, or ssl's processes.
+%% @doc The port of our driver that carries a link, or `none' if that is OTP's own port or processes of ssl.
 -spec driven(link()) -> {ok, port()} | none.
 driven(#{controller := Controller, stream := Stream}) when is_port(Controller), Controller =/= Stream -> {ok, Controller};
 driven(_Link) -> none.
@@ -314,8 +316,8 @@ init([]) ->
     {ok, lists:foldl(fun watch/2, #state{config = config(), holders = length([Pid || {{holder, Pid}, _} <- Known])},
                      [Key || {{What, Key}, _} <- Known, lists:member(What, [link, reserved, holder])])}.
 
-%% net_kernel itself calls the carrier and dist_util, so a module that it cannot load would crash it, and with it the node. A node that has
-%% run out of descriptors when it first calls a peer cannot load any.
+%% net_kernel itself calls the carrier and dist_util, so a module that cannot be loaded would crash it, and with it the node. This happens if a node
+%% has run out of descriptors when it first calls a peer.
 load_code() ->
     Own = case application:get_key(beamway, modules) of
               {ok, Modules} -> Modules;
@@ -324,7 +326,7 @@ load_code() ->
     _ = code:ensure_modules_loaded([dist_util, inet_tcp_dist | Own]),
     ok.
 
-%% Wrong options must not keep a node from its cluster, so it logs them and runs without the driver.
+%% Invalid options must not keep a node out of its cluster, so it logs them and runs without the driver.
 valid_config() ->
     lists:foreach(fun(Line) -> ?LOG_WARNING("beamway: ~ts", [Line]) end, beamway_config:without_effect()),
     case beamway_config:read() of
@@ -336,7 +338,7 @@ valid_config() ->
             only_inet(Defaults#{encrypt := beamway_config:wants_encryption()})
     end.
 
-%% Uses the present driver. Without one, the options are kept for a driver that is loaded later.
+%% Uses the current driver. If there is none, the options are kept for a driver that is loaded later.
 use(#{links := [inet]} = Options) ->
     use(Options, <<"tcp is off on this node">>);
 use(Options) ->
@@ -390,7 +392,7 @@ handle_call(_Request, _From, State) ->
 wanted([{_, Options}]) -> Options;
 wanted([]) -> config().
 
-%% What all links under the limit of this kind use. Other processes call this as well.
+%% The memory used by all links under the limit for this kind. Other processes also call this.
 used(Kind) -> ets:lookup_element(?TABLE, {used, beamway_kind:limit(Kind)}, 2).
 
 %% Only this server changes reservations and their sums.
@@ -433,10 +435,10 @@ handle_cast({release, Pid}, State) ->
 handle_cast(_Request, State) ->
     {noreply, State}.
 
-%% Reserves only the size of the rings that were made, because the peer may have wanted smaller ones.
+%% Reserves only the size of the rings that were created, because the peer may have asked for smaller ones.
 keep_reserved(Pid, {Kind, Granted}, Port) ->
     Bytes = try maps:get(ring_bytes, beamway_port:stats(Port))
-            catch error:badarg -> Granted % the port has just ended, and the reservation will end soon
+            catch error:badarg -> Granted % the port has just closed, and the reservation will be released soon
             end,
     ok = unreserve(Pid),
     reserved(Pid, {Kind, Bytes}).
@@ -461,7 +463,7 @@ handle_info({'EXIT', Port, _Reason}, #state{pulse = Port} = State) ->
 handle_info(_Info, State) ->
     {noreply, State}.
 
-%% Only links of the driver need it.
+%% Only links carried by the driver need it.
 pulse(none, #{links := Links, resume_ms := Ms}) when Links =:= [inet]; Ms =:= 0 ->
     none;
 pulse(none, _Config) ->

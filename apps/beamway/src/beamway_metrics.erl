@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The metrics of a link: {@link beamway:info/1} and the Prometheus text are both made from this one list of fields.
+%% @doc The metrics of a link: {@link beamway:info/1} and the Prometheus text are both generated from this one list of fields.
 -module(beamway_metrics).
 
 -export([of_link/1, peer_load/1, families/1, family/5, prometheus/1]).
@@ -41,7 +41,7 @@ fields() ->
      {ring_fill_in, gauge, "Unread bytes in the incoming ring"},
      {ring_fill_out, gauge, "Unread bytes in the outgoing ring"}].
 
-%% @doc The present metrics of a link. Fields that a kind of link does not have are missing.
+%% @doc The current metrics of a link. Fields that do not exist for a kind of link are missing.
 -spec of_link(beamway_links:link()) -> #{atom() => number()}.
 of_link(#{link := Kind, stream := Stream, controller := Controller}) ->
     try
@@ -54,7 +54,7 @@ of_link(#{link := Kind, stream := Stream, controller := Controller}) ->
         error:badarg -> #{}
     end.
 
-%% @doc The load that the peer has reported, with the names of {@link beamway:loads/0}.
+%% @doc The load that the peer has reported, under the names of {@link beamway:loads/0}.
 -spec peer_load(beamway_links:link()) -> beamway:load() | none.
 peer_load(Link) ->
     case of_link(Link) of
@@ -64,7 +64,7 @@ peer_load(Link) ->
         #{} -> none
     end.
 
-%% @doc The metrics that these links have, each with its samples: labels and value.
+%% @doc The metrics of these links, each with its samples (labels and value).
 -spec families([beamway_links:link()]) -> [family()].
 families(Links) ->
     Figures = [{Link, of_link(Link)} || Link <- Links],
@@ -80,7 +80,7 @@ families(Links) ->
                    [{[{side, Side}], Seconds} || {Side, Seconds} <- Ends])
             || [_ | _] = Ends <- [lists:sort(beamway_links:certificates())]].
 
-%% @doc A metric with its name for Prometheus.
+%% @doc A metric under its Prometheus name.
 -spec family(Prefix :: string(), Name :: atom(), counter | gauge, Help :: string(), [{[label()], non_neg_integer()}]) -> family().
 family(Prefix, Name, Type, Help, Samples) -> {iolist_to_binary([Prefix, atom_to_list(Name), suffix(Type)]), Type, Help, Samples}.
 

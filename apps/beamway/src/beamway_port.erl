@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc The commands of the port driver as functions; native/driver/beamway_drv.c is the other side.
 %%
-%% A port is one link to one peer: a controller for the distribution. It belongs to the connection process that opened it and is linked to
-%% it. Any process may call the functions, which return at once and never wait for a peer. A dead port raises `badarg', as any port does.
+%% A port is one link to one peer, and serves as a distribution controller. It belongs to the connection process that opened it and is linked to it.
+%% Any process may call the functions, which return immediately and never wait for a peer. A closed port raises `badarg', as any port does.
 -module(beamway_port).
 
 -export([load/0, reload/0, open/0, opened/1, close/1, with_port/1, use/2, listen/3, connect/5, step/1, activate/2, tick/1, stats/1, stats_of_tcp/0,
@@ -12,9 +12,9 @@
 
 -define(DRIVER, "beamway_drv").
 -define(ABI_VERSION, 16).
-%% A file system or the loading of a library may take this long.
+%% A file system access, or loading a library, may take this long.
 -define(LATER_MS, 5000).
-%% Deriving takes 0.3 s of a processor that others may need as well.
+%% Deriving a key takes 0.3 s of CPU time, which others may need as well.
 -define(DERIVE_MS, 60000).
 
 -define(VERSION, 1).
@@ -65,22 +65,22 @@
                    peer_cpu_percent => 0..100, peer_run_queue => non_neg_integer(), peer_loadavg1 => float(), peer_mem_available => pos_integer(),
                    peer_load_age_ms => non_neg_integer(),
                    uncompressed_out | compressed_out | compress_us | uncompressed_in | compressed_in | decompress_us => non_neg_integer()}.
-%% Bytes include frame headers and frames include ticks. `doorbells_in' and `doorbells_out' are the system calls made for this link.
-%% `stalls' counts how often the ring was full. `queue_bytes' wait for room.
-%% `busy' is 1 while the VM has been told to wait. `held_senders' are suspended because each has too much waiting. `losses' counts the
-%% connections that the link has lost. `kept_bytes' were sent but not acknowledged by the peer. `run_delay_us' is the longest time that the
-%% link's own process ({@link beamway_keeper}) waited to run when the port asked it to send, in this second and the one before. The last six
-%% are the kernel's values for the TCP connection, and 0 over rings: round trip, congestion window, retransmitted segments, how often the
-%% same segment was retransmitted without an answer, milliseconds since the peer's kernel last acknowledged anything, and bytes that it has
-%% not acknowledged. The keys that begin with `peer_' are what the peer last reported, `peer_load_age_ms' milliseconds ago: processor time
-%% of its VM in percent of what its schedulers could use, processes and ports that were ready to run, and its host's load average over one
-%% minute and available memory in bytes. They are missing until it has reported them.
-%% `uncompressed_out' and `compressed_out' are the bytes of packets that were compressed, before and after compression, and `compress_us' is
-%% the processor time that it took; the other three are the same for packets that arrived. They are missing until there was a compressed packet.
+%% Bytes include frame headers, and frames include ticks. `doorbells_in' and `doorbells_out' are the system calls made for this link. `stalls'
+%% counts how often the ring was full. `queue_bytes' is the number of bytes queued for the link.
+%% `busy' is 1 while the VM has been told to wait. `held_senders' are suspended because each has too much data queued. `losses' counts the
+%% connections that the link has lost. `kept_bytes' were sent but not acknowledged by the peer. `run_delay_us' is the longest time that the link's
+%% own process ({@link beamway_keeper}) waited to be scheduled when the port asked it to send, in the current second and the one before. The last
+%% six are the kernel's values for the TCP connection, and 0 over rings: round-trip time, congestion window, retransmitted segments, how often the
+%% same segment was retransmitted without an answer, milliseconds since the peer's kernel last acknowledged anything, and bytes that it has not
+%% acknowledged. The keys that begin with `peer_' are what the peer last reported, `peer_load_age_ms' milliseconds ago: the CPU time of its VM as a
+%% percentage of what its schedulers could use, processes and ports that were ready to run, and its host's load average over one minute and
+%% available memory in bytes. They are missing until the peer has reported them.
+%% `uncompressed_out' and `compressed_out' are the bytes of compressed packets, before and after compression, and `compress_us' is the CPU time
+%% spent on it; the other three are the same for received packets. They are missing until there has been a compressed packet.
 
 -type listener() :: #{token := <<_:128>>, address := binary(), device := binary(), text := binary()}.
-%% Where the peer can connect, in the carrier's format, with the secret that it must know and the device, or "" for any. `text' says why no
-%% peer has been accepted yet, where that can be known.
+%% Where the peer can connect, in the carrier's format, with the secret that the peer must know and the device ("" means any device). `text'
+%% explains why no peer has been accepted yet, if the reason can be known.
 
 -type status() :: working | {listening, listener()} | {linked, Device :: binary()} | {failed, Reason :: binary()}.
 
@@ -88,7 +88,7 @@
 -spec load() -> ok | {error, Reason :: binary()}.
 load() -> load(fun erl_ddll:load_driver/2).
 
-%% @doc The same if the calling process may have loaded it already: ends its ports, unloads it, and loads the present file.
+%% @doc The same if the calling process may have loaded the driver already: closes its ports, unloads it, and loads the current file.
 -spec reload() -> ok | {error, Reason :: binary()}.
 reload() ->
     load(fun(Dir, Driver) ->
@@ -136,7 +136,7 @@ check_version() ->
                       end
               end).
 
-%% @doc Uses a port without a link, and closes it whatever happens. The driver must be loaded.
+%% @doc Uses a port without a link, and always closes it afterwards. The driver must be loaded.
 -spec with_port(fun((port()) -> Result)) -> Result | {error, Reason :: binary()}.
 with_port(Use) ->
     case open() of
@@ -156,7 +156,7 @@ open() ->
         error:Reason -> error_text("cannot open a port of the driver: ~0tp", [Reason])
     end.
 
-%% @doc Opens a port and calls `Use' on it. The port is closed again if `Use' fails.
+%% @doc Opens a port and calls `Use' on it. If `Use' fails, the port is closed again.
 -spec opened(fun((port()) -> {ok, Result} | {error, Reason :: binary()})) ->
           {ok, port(), Result} | {error, Reason :: binary()}.
 opened(Use) ->
@@ -173,7 +173,7 @@ opened(Use) ->
             {error, Reason}
     end.
 
-%% @doc Closes a port, with its link if it is a port of our driver, without waiting. It may be closed already. The caller must be its owner.
+%% @doc Closes a port without waiting, together with its link if it is a port of our driver. It may be closed already. The caller must be its owner.
 -spec close(port()) -> ok.
 close(Port) ->
     unlink(Port),
@@ -183,8 +183,8 @@ close(Port) ->
         error:badarg -> ok
     end.
 
-%% @doc Makes the port's link one of that kind. Must come first on each port that uses the functions below. It is an error if the carrier
-%% was not built or its libraries are missing.
+%% @doc Makes the port's link one of the given kind. Must come first on each port that uses the functions below. Returns an error if the carrier was
+%% not built or its libraries are missing.
 -spec use(port(), beamway_kind:driven()) -> ok | {error, Reason :: binary()}.
 use(Port, Kind) ->
     case library(beamway_kind:library(Kind)) of
@@ -196,23 +196,23 @@ library("") ->
     {ok, <<>>};
 library(File) ->
     case priv_dir() of
-        {ok, Dir} -> {ok, filename:join(Dir, list_to_binary(File))}; % as a binary this is the name in the file system, whatever the locale
+        {ok, Dir} -> {ok, filename:join(Dir, list_to_binary(File))}; % a binary is used as a raw file name, whatever the locale
         {error, Reason} -> {error, Reason}
     end.
 
-%% @doc Begins to listen, with rings of at most that size. From now on the caller gets `{link, Port}' whenever {@link step/1} may have news,
-%% unless the kind needs no waiting.
+%% @doc Starts listening, with rings of at most that size. From now on the caller receives `{link, Port}' whenever {@link step/1} may have news,
+%% unless connections of this kind are set up without waiting.
 -spec listen(port(), Where :: binary(), MaxRingBytes :: pos_integer()) -> ok | {error, Reason :: binary()}.
 listen(Port, Where, MaxRingBytes) ->
     done(command(Port, ?LISTEN, <<MaxRingBytes:64, Where/binary>>)).
 
-%% @doc Begins to connect to a peer that listens, with rings of that size each way. News arrive as from {@link listen/3}.
+%% @doc Starts connecting to a peer that listens, with rings of that size per direction. Progress is reported as in {@link listen/3}.
 -spec connect(port(), Where :: binary(), Token :: <<_:128>>, RingBytes :: pos_integer(), TimeoutMs :: pos_integer()) ->
           ok | {error, Reason :: binary()}.
 connect(Port, Where, Token, RingBytes, TimeoutMs) ->
     done(command(Port, ?CONNECT, <<RingBytes:64, Token:16/binary, TimeoutMs:32, Where/binary>>)).
 
-%% @doc Returns the state of the port's set-up.
+%% @doc Returns the state of the port's connection setup.
 -spec step(port()) -> status().
 step(Port) ->
     case command(Port, ?STEP, <<>>) of
@@ -226,13 +226,13 @@ step(Port) ->
             {failed, Reason}
     end.
 
-%% @doc Begins to read the link. Only call this when the port is a distribution controller, because earlier frames would arrive as messages.
-%% The caller is the process that calls {@link flush/1}. With `PollUs' above 0 it gets the message `look' when it should call {@link look/1}.
+%% @doc Starts reading the link. Only call this once the port is a distribution controller, because earlier frames would arrive as messages. The
+%% caller is the process that calls {@link flush/1}. With `PollUs' above 0 it receives the message `look' when it should call {@link look/1}.
 -spec activate(port(), PollUs :: non_neg_integer()) -> ok.
 activate(Port, PollUs) ->
     ok = done(command(Port, ?ACTIVATE, <<PollUs:64, (erlang:system_info(dist_buf_busy_limit)):64>>)).
 
-%% @doc Sends a sign of life unless other bytes are on their way.
+%% @doc Sends a keepalive unless other bytes are on their way.
 -spec tick(port()) -> ok.
 tick(Port) ->
     ok = done(command(Port, ?TICK, <<>>)).
@@ -242,8 +242,8 @@ tick(Port) ->
 say(Port, Bytes) ->
     done(command(Port, ?SAY, Bytes)).
 
-%% @doc Reads bytes, at most 256 at once, from a link that is not active yet. `wait' means that they have not all arrived, and the caller
-%% gets `{link, Port}' when it should ask again.
+%% @doc Reads at most 256 bytes from a link that is not active yet. `wait' means that not all of them have arrived, and the caller receives `{link,
+%% Port}' when it should try again.
 -spec hear(port(), Count :: 1..?HEAR_BYTES) -> {ok, binary()} | wait | {error, Reason :: binary()}.
 hear(Port, Count) ->
     case command(Port, ?HEAR, <<Count:32>>) of
@@ -251,12 +251,12 @@ hear(Port, Count) ->
         Heard -> Heard
     end.
 
-%% @doc Makes the link of a port that is not active send nothing more and leave the connection to its other descriptors. Close the port next.
+%% @doc Makes the link of a port that is not active send nothing more, and leaves the connection to its other descriptors. Close the port next.
 -spec leave(port()) -> ok.
 leave(Port) ->
     ok = done(command(Port, ?LEAVE, <<>>)).
 
-%% @doc Derives a key from a password with scrypt at the cost in native/link/tls/tls.h. Takes some 0.3 s in a thread of its own.
+%% @doc Derives a key from a password with scrypt at the cost set in native/link/tls/tls.h. Takes some 0.3 s in a separate thread.
 -spec derive(Salt :: binary(), Password :: binary()) -> {ok, <<_:256>>} | {error, Reason :: binary()}.
 derive(Salt, Password) ->
     with_port(fun(Port) ->
@@ -266,8 +266,8 @@ derive(Salt, Password) ->
                       end
               end).
 
-%% @doc Reads a bounded amount from the link now. `finished' means that everything has been read and the peer will never write again;
-%% otherwise returns how many bytes have been read since the link was made.
+%% @doc Reads a bounded amount from the link immediately. `finished' means that everything has been read and the peer will never write again;
+%% otherwise the result is the number of bytes read since the link was created.
 -spec receive_some(port()) -> finished | {read, Bytes :: non_neg_integer()}.
 receive_some(Port) ->
     case command(Port, ?RECEIVE, <<>>) of
@@ -275,7 +275,8 @@ receive_some(Port) ->
         {ok, <<0, Read:64>>} -> {read, Read}
     end.
 
-%% @doc Reads the data that have arrived. `again' means to look again soon, and `asleep' to wait for the next `look'.
+%% @doc Reads the data that has arrived. `again' means that the caller should call this again soon, and `asleep' that it should wait for the next
+%% `look'.
 -spec look(port()) -> again | asleep.
 look(Port) ->
     case command(Port, ?LOOK, <<>>) of
@@ -283,36 +284,36 @@ look(Port) ->
         {ok, <<0>>} -> asleep
     end.
 
-%% @doc The peer of a tcp link may be any Erlang node, so frames are packets with a length of four bytes from now on. `Read' are the bytes
-%% that were already read from the connection. Must come before {@link activate/2}.
+%% @doc The peer of a tcp link may be any Erlang node, so from now on frames are packets with a four-byte length. `Read' contains the bytes that
+%% were already read from the connection. Must come before {@link activate/2}.
 -spec packets(port(), Read :: binary()) -> ok | {error, Reason :: binary()}.
 packets(Port, Read) ->
     done(command(Port, ?PACKETS, Read)).
 
-%% @doc Makes the link one that outlives its connections ({@link beamway_resume}). It keeps at most `Limit' bytes that the peer has not
-%% acknowledged, and ends if it has no connection for `ResumeMs' milliseconds. Must come after {@link packets/2}. The process that calls
-%% {@link flush/1} also gets these messages:
+%% @doc Allows the link to outlive its connections ({@link beamway_resume}). It retains at most `Limit' bytes that the peer has not acknowledged,
+%% and is closed if it has no connection for `ResumeMs' milliseconds. Must come after {@link packets/2}. The process that calls {@link flush/1} also
+%% receives these messages:
 %% <dl>
-%% <dt>`{lost, Reason}'</dt><dd>the link has no connection any more</dd>
-%% <dt>`silent', `flows'</dt><dd>nothing comes back from the peer's host although something should; and data come back again</dd>
+%% <dt>`{lost, Reason}'</dt><dd>the link no longer has a connection</dd>
+%% <dt>`silent', `flows'</dt><dd>nothing arrives from the peer's host although something should; and data arrives again</dd>
 %% </dl>
 -spec session(port(), Limit :: pos_integer(), ResumeMs :: pos_integer()) -> ok.
 session(Port, Limit, ResumeMs) ->
     ok = done(command(Port, ?SESSION, <<Limit:64, ResumeMs:32>>)).
 
-%% @doc Must be called about once a second, over any port, because otherwise the driver assumes that this node was stopped.
+%% @doc Must be called about once a second, on any port, because otherwise the driver assumes that this node was stopped.
 -spec pulse(port()) -> ok.
 pulse(Port) ->
     ok = done(command(Port, ?PULSE, <<>>)).
 
-%% @doc Passes a sample of this node's load for all links, over any port: processor time in percent of what the schedulers could use, and
-%% the length of the run queues. The driver adds the system's values.
+%% @doc Passes a sample of this node's load for all links, through any port: CPU time as a percentage of what the schedulers could use, and the
+%% length of the run queues. The driver adds the system's values.
 -spec sample_load(port(), CpuPercent :: 0..100, RunQueue :: non_neg_integer()) -> ok.
 sample_load(Port, CpuPercent, RunQueue) ->
     ok = done(command(Port, ?LOAD, <<CpuPercent, (min(RunQueue, 16#FFFF)):32>>)).
 
-%% @doc The peer understands the reports of {@link sample_load/3}. Must come after {@link session/3}, if the link has one, and before {@link
-%% activate/2}.
+%% @doc Declares that the peer understands the reports of {@link sample_load/3}. Must come after {@link session/3}, if the link has a session, and
+%% before {@link activate/2}.
 -spec tell_load(port()) -> ok.
 tell_load(Port) ->
     ok = done(command(Port, ?TELL_LOAD, <<>>)).
@@ -325,14 +326,14 @@ load_codec(Port) ->
         {error, Reason} -> {error, Reason}
     end.
 
-%% @doc The peer accepts compressed packets, so some are sent, always or while the path is far, for at most that part of a scheduler's time.
-%% Must come after {@link session/3} and {@link load_codec/1} and before {@link activate/2}.
+%% @doc Declares that the peer accepts compressed packets, so some are sent, either always or while the path is far, using at most this share of a
+%% scheduler's time. Must come after {@link session/3} and {@link load_codec/1} and before {@link activate/2}.
 -spec compress(port(), far | always, Percent :: 1..100) -> ok.
 compress(Port, When, Percent) ->
     ok = done(command(Port, ?COMPRESS, <<(case When of far -> 0; always -> 1 end), Percent>>)).
 
-%% @doc Gives up the connection, if there is one, in favour of the one with that number. Returns how many bytes have been read from the peer
-%% since the link was made, which does not change before {@link attach/4}.
+%% @doc Gives up the connection, if there is one, in favour of the one with that number. Returns the number of bytes read from the peer since the
+%% link was created, which does not change until {@link attach/4}.
 -spec detach(port(), Number :: pos_integer()) -> {ok, Position :: non_neg_integer()} | {error, Reason :: binary()}.
 detach(Port, Number) ->
     case command(Port, ?DETACH, <<Number:64>>) of
@@ -340,7 +341,8 @@ detach(Port, Number) ->
         {error, Reason} -> {error, Reason}
     end.
 
-%% @doc Gives away the link of a port that is not active, for {@link attach/4} of another port. The link ends with this port unless it is used first.
+%% @doc Gives away the link of a port that is not active, for use in {@link attach/4} on another port. If it is not used, the link is closed with
+%% this port.
 -spec offer(port()) -> {ok, Offer :: pos_integer()} | {error, Reason :: binary()}.
 offer(Port) ->
     case command(Port, ?OFFER, <<>>) of
@@ -348,56 +350,57 @@ offer(Port) ->
         {error, Reason} -> {error, Reason}
     end.
 
-%% @doc Continues the link over a connection that another port has made. `Read' was already read from it. `Position' is the number of bytes
-%% that the peer has read since the link was made.
+%% @doc Continues the link over a connection that another port has set up. `Read' was already read from that connection. `Position' is the number of
+%% bytes that the peer has read since the link was created.
 -spec attach(port(), Offer :: pos_integer(), Position :: non_neg_integer(), Read :: binary()) -> ok | {error, Reason :: binary()}.
 attach(Port, Offer, Position, Read) ->
     done(command(Port, ?ATTACH, <<Offer:64, Position:64, Read/binary>>)).
 
-%% @doc The same, and the connection is the first of several. The process that calls {@link flush/1} gets `thin' when one of them is lost
-%% and others are left.
+%% @doc The same, but the connection is the first of several. The process that calls {@link flush/1} receives `thin' when one of them is lost and
+%% others are left.
 -spec spread(port(), Offer :: pos_integer(), Position :: non_neg_integer(), Read :: binary()) -> ok | {error, Reason :: binary()}.
 spread(Port, Offer, Position, Read) ->
     done(command(Port, ?SPREAD, <<Offer:64, Position:64, Read/binary>>)).
 
-%% @doc Adds a connection, if the link has several under that number.
+%% @doc Adds a connection, if the link has several connections under that number.
 -spec join(port(), Offer :: pos_integer(), Number :: non_neg_integer(), Read :: binary()) -> ok | {error, Reason :: binary()}.
 join(Port, Offer, Number, Read) ->
     done(command(Port, ?JOIN, <<Offer:64, Number:64, Read/binary>>)).
 
-%% @doc The present number of connections, 0 unless the link has spread, and the shortest recent round trip in microseconds, 0 if not known.
+%% @doc The current number of connections (0 unless the link has spread) and the shortest recent round-trip time in microseconds (0 if unknown).
 -spec paths(port()) -> {Connections :: non_neg_integer(), RttUs :: non_neg_integer()}.
 paths(Port) ->
     {ok, <<Connections:32, RttUs:64>>} = command(Port, ?JOIN, <<>>),
     {Connections, RttUs}.
 
-%% @doc Sends the gathered data, or wakes the peer for them. From now on the caller gets these messages:
+%% @doc Sends the gathered data, or wakes the peer for it. From now on the caller receives these messages:
 %% <dl>
 %% <dt>`flush'</dt><dd>call this again</dd>
 %% <dt>`{ask, Pid, Key, Patience}'</dt><dd>this sender has filled the link on its own, and the port is busy: find out whether the VM suspends it,
-%% and call {@link answer/3}. `Patience' (1 to 8) is its limit as a multiple of the first one: the limit doubles each time the sender is found not to be suspended</dd>
+%% and call {@link answer/3}. `Patience' (1 to 8) is its limit as a multiple of the initial one: the limit doubles each time the sender turns out
+%% not to be suspended</dd>
 %% <dt>`{hold, Pid}'</dt><dd>a sender that the VM has suspended before has filled the link again, and must wait</dd>
 %% <dt>`{release, Pid}'</dt><dd>it may continue</dd>
-%% <dt>`watch'</dt><dd>much data is waiting: call {@link watch/1} some 50 ms later</dd>
+%% <dt>`watch'</dt><dd>much data is queued: call {@link watch/1} some 50 ms later</dd>
 %% </dl>
 -spec flush(port()) -> ok.
 flush(Port) ->
     ok = done(command(Port, ?FLUSH, <<>>)).
 
-%% @doc Checks whether the peer has taken anything since the last call. If it has not, twice in a row (ten times over a network), the port
-%% is busy and all senders are released until it does. Returns false if nothing is waiting, so that the next call comes after the next `watch'.
+%% @doc Checks whether the peer has read anything since the last call. If it has not, twice in a row (ten times over a network), the port becomes
+%% busy and all held senders are released until it does. Returns false if nothing is queued, so that the next call comes after the next `watch'.
 -spec watch(port()) -> Again :: boolean().
 watch(Port) ->
     {ok, <<Again>>} = command(Port, ?WATCH, <<>>),
     Again =:= 1.
 
-%% @doc Reports whether the VM suspends the sender of that key, or whether it is gone. Returns true if the sender must be held.
+%% @doc Reports whether the VM suspends the sender with that key, or whether the sender has exited. Returns true if the sender must be suspended.
 -spec answer(port(), Key :: non_neg_integer(), not_suspended | suspended | gone) -> Hold :: boolean().
 answer(Port, Key, Answer) ->
     {ok, <<Hold>>} = command(Port, ?ANSWER, <<Key:64, (case Answer of not_suspended -> 0; suspended -> 1; gone -> 2 end)>>),
     Hold =:= 1.
 
-%% @doc Gives processes of this node their classes on the port's link ({@link beamway:class/1}). Each keeps its class until it is given the
+%% @doc Gives processes of this node their classes on the port's link ({@link beamway:class/1}). Each process keeps its class until it is given the
 %% class `normal'.
 -spec classes(port(), [{pid(), beamway_classes:class()}]) -> ok.
 classes(Port, Classes) ->
@@ -408,19 +411,20 @@ class_number(control) -> 0;
 class_number(normal) -> 1;
 class_number(bulk) -> 2.
 
-%% The driver knows a sender by two numbers of its pid in control messages, which are in the external format.
+%% The driver identifies a sender by two numbers of its pid in control messages, which are in the external format.
 pid_number(Pid) ->
     External = term_to_binary(Pid),
     <<Number:4/binary, Serial:4/binary, _Creation:32>> = binary:part(External, byte_size(External), -12),
     <<Serial/binary, Number/binary>>.
 
-%% @doc The processes of this node that have sent most over the link, for {@link senders/1}. Among small messages, one in 16 KB is counted
-%% on behalf of all.
+%% @doc The processes of this node that have sent the most over the link, for {@link senders/1}. Small messages are sampled: one is counted per 16
+%% KB.
 -spec traffic(port()) -> binary().
 traffic(Port) ->
     iolist_to_binary([begin {ok, Rows} = command(Port, ?TRAFFIC, <<First>>), Rows end || First <- lists:seq(0, ?TRAFFIC_SENDERS - 1, ?SENDERS_TOLD)]).
 
-%% @doc Each process has sent at least `Most - Before' and at most `Most' bytes since the link was made, and `Waiting' bytes of it are waiting.
+%% @doc Each process has sent at least `Most - Before' and at most `Most' bytes since the link was created, of which `Waiting' bytes are still
+%% queued.
 -spec senders(Traffic :: binary()) -> [{pid(), Most :: pos_integer(), Before :: non_neg_integer(), Waiting :: non_neg_integer()}].
 senders(Traffic) ->
     [{list_to_pid(lists:flatten(io_lib:format("<0.~b.~b>", [Number, Serial]))), Most, Before, Waiting} || <<Serial:32, Number:32, Most:64, Before:64, Waiting:64>> <= Traffic].
@@ -441,7 +445,7 @@ with_packing(<<0:384>>, Stats) -> Stats;
 with_packing(<<Before:64, After:64, Us:64, InBefore:64, InAfter:64, InUs:64>>, Stats) ->
     Stats#{uncompressed_out => Before, compressed_out => After, compress_us => Us, uncompressed_in => InBefore, compressed_in => InAfter, decompress_us => InUs}.
 
-%% The layout is that of native/driver/load.h, and the driver has checked it.
+%% The layout is defined in native/driver/load.h, and the driver has validated it.
 with_peer_load(<<0:1, _/bits>>, _AgeMs, Stats) -> Stats;
 with_peer_load(<<1:1, Cpu:7, RunQueue:16, Average:16, Mib:24>>, AgeMs, Stats) ->
     with_known(peer_loadavg1, Average =/= 16#FFFF, Average / 100,
@@ -455,15 +459,15 @@ with_known(Name, true, Value, Stats) -> Stats#{Name => Value}.
 -spec stats_of_tcp() -> [atom()].
 stats_of_tcp() -> [rtt_us, window_bytes, retransmits, unanswered, ack_ms, kernel_bytes].
 
-%% @doc Makes the link behave as over a bad network from now on, over all of its connections (native/driver/fault.h). A missing key means
-%% that this fault is off. With `holds_in' or `holds_out' nothing passes in that direction.
+%% @doc From now on, makes the link behave as over a bad network, on all of its connections (native/driver/fault.h). A missing key turns that fault
+%% off. With `holds_in' or `holds_out' nothing passes in that direction.
 -spec fault(port(), #{delay_ms | jitter_ms | rate_bytes => non_neg_integer(), holds_in | holds_out => boolean(), _ => _}) -> ok | {error, Reason :: binary()}.
 fault(Port, Fault) ->
     [DelayMs, JitterMs, Rate] = [maps:get(Key, Fault, 0) || Key <- [delay_ms, jitter_ms, rate_bytes]],
     [HoldsIn, HoldsOut] = [case Fault of #{Key := true} -> 1; #{} -> 0 end || Key <- [holds_in, holds_out]],
     done(command(Port, ?FAULT, <<DelayMs:32, JitterMs:32, Rate:64, HoldsIn, HoldsOut>>)).
 
-%% @doc Makes the system drop all packets for a TCP socket, or accept them again, or resets its connection. Over any port of the driver.
+%% @doc Makes the system drop all packets for a TCP socket, or accept them again, or resets its connection. Works on any port of the driver.
 -spec socket_fault(port(), Fd :: non_neg_integer(), drop | pass | reset) -> ok | {error, Reason :: binary()}.
 socket_fault(Port, Fd, What) ->
     done(command(Port, ?SOCKET_FAULT, <<Fd:32, (case What of pass -> 0; drop -> 1; reset -> 2 end)>>)).

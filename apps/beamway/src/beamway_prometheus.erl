@@ -3,7 +3,8 @@
 %% [default,beamway_prometheus]' adds them to the node's own metrics. RabbitMQ 4 overwrites that list, so call
 %% `prometheus_registry:register_collector(beamway_prometheus)' on the running node instead.
 %%
-%% The library is not a dependency, because it is there when it calls. Without it, {@link beamway:metrics/0} returns the same as text.
+%% The library is not a dependency, because it calls this module and is therefore present. Without it, use {@link beamway:metrics/0}, which returns
+%% the same metrics as text.
 -module(beamway_prometheus).
 
 -export([collect_mf/2, deregister_cleanup/1]).
@@ -16,6 +17,6 @@ collect_mf(_Registry, Callback) ->
                           Callback(Helpers:create_mf(Name, Help, Type, Samples))
                   end, beamway_metrics:families(beamway_links:all())).
 
-%% @doc Nothing has to be removed.
+%% @doc There is nothing to remove.
 -spec deregister_cleanup(Registry :: term()) -> ok.
 deregister_cleanup(_Registry) -> ok.

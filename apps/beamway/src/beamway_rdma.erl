@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc How two authenticated peers meet over RDMA; see {@link beamway_agreement}.
 %%
-%% The side that makes the offer listens. The other side connects to its addresses one after another, and may use half of the time that is left.
+%% The side that makes the offer listens. The other side tries its addresses one after another, and may use half of the remaining time.
 -module(beamway_rdma).
 -behaviour(beamway_agreement).
 
@@ -13,14 +13,14 @@
 
 -define(CONNECT_MIN_MS, 500).
 
-%% @private The devices are checked each time, and the library until it is there.
+%% @private The devices are checked each time, and the library until it has been loaded.
 -spec is_usable(beamway_config:config(), StreamKind :: tcp | tls) -> boolean().
 is_usable(#{rdma_plaintext := false}, tls) ->
     false;
 is_usable(Config, _StreamKind) ->
     ports(Config) =/= [] andalso beamway_driver:has(rdma).
 
-%% @doc A log line for a node that has a device but may not use it. The devices are only looked for if the node may not use them.
+%% @doc A log line for a node that has a device but may not use it. Devices are only searched for if the node may not use them.
 -spec unused(beamway_config:config()) -> [string()].
 unused(#{links := Links} = Config) ->
     case Links =:= [inet] orelse lists:member(rdma, Links) of
@@ -56,14 +56,14 @@ offer(#{rdma_ports := Range} = Config, RingBytes) ->
             end
     end.
 
-%% A listener on IPv6 accepts callers of both families.
+%% A listener on IPv6 accepts callers of both address families.
 any_of(Ips) ->
     case lists:all(fun(Ip) -> tuple_size(Ip) =:= 4 end, Ips) of
         true -> {0, 0, 0, 0};
         false -> {0, 0, 0, 0, 0, 0, 0, 0}
     end.
 
-%% The layout is that of native/link/rdma/rdma.h. The fields in between are the scope.
+%% The layout is defined in native/link/rdma/rdma.h. The fields in between are the scope.
 address({A, B, C, D}, CmPort) ->
     <<4, A, B, C, D, 0:12/unit:8, 0:32, CmPort:16>>;
 address({A, B, C, D, E, F, G, H}, CmPort) ->
@@ -81,7 +81,7 @@ join({rdma_offer, #{addresses := Addresses, ring_bytes := Offered} = Offer}, Con
 join(_Packet, _Config, _RingBytes, _Deadline) ->
     {error, <<"an offer of another kind of link">>}.
 
-%% Each gets an equal part of the remaining time. After that none is started, because the peer waits for our answer.
+%% Each address gets an equal part of the remaining time. After that no further attempt is started, because the peer waits for our answer.
 join_one_of(Routes, Offer, RingBytes, Deadline, Reasons) ->
     Left = Deadline - erlang:monotonic_time(millisecond),
     case Routes of
@@ -110,10 +110,10 @@ unused_device_test_() ->
     [?_assertEqual([], unused_ports([])),
      ?_assertEqual(["this node does not use the RDMA device mlx5_0, rxe0, because rdma is off by default; "
                     "set BEAMWAY_RDMA=true or -beamway rdma true to use it"], unused_ports([Port, #{device => "rxe0"}, Port])),
-     %% The devices are not even looked for.
+     %% Does not even look for devices.
      ?_assertEqual([], unused(#{links => [inet]})), ?_assertEqual([], unused(#{links => [rdma, shm, tcp]}))].
 
-%% The offer is not even read.
+%% Does not even read the offer.
 no_time_is_left_test() ->
     ?assertEqual({error, <<"one; two">>}, join_one_of([{10, 0, 0, 1}], none, 65536, deadline(0), [<<"two">>, <<"one">>])).
 

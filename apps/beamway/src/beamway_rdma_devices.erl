@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Which RDMA devices the host has, and through which IP addresses they can be reached.
 %%
-%% Read from sysfs each time, because devices come and go. The verbs library is not asked, so that a node loads it only when there is something
-%% to use it for. librdmacm finds a device through the IP address of its network interface, so a port whose interface has none (InfiniBand
-%% without IPoIB) is seen but cannot be used. This runs while the node boots, before there is a file server.
+%% The information is read from sysfs each time, because devices come and go. The verbs library is not called, so a node loads it only when there is
+%% a device to use with it. librdmacm finds a device through the IP address of its network interface, so a port whose interface has no address
+%% (InfiniBand without IPoIB) is detected but cannot be used. This runs while the node boots, before there is a file server.
 -module(beamway_rdma_devices).
 
 -export([all/0, named/1, all/3, usable/1, is_address/1, routes/2]).
@@ -24,7 +24,7 @@
 
 -define(SYSFS, "/sys/class/infiniband").
 -define(READ_BYTES, 256).
-%% This many empty entries of a table in a row mark its end.
+%% This many consecutive empty entries mark the end of a table.
 -define(GAP, 16).
 
 %% @doc All ports of all devices.
@@ -32,12 +32,13 @@
 all() ->
     named([]).
 
-%% @doc All ports of these devices. [] means all devices.
+%% @doc All ports of these devices; [] means all devices.
 -spec named(Devices :: [string()]) -> [port_info()].
 named(Devices) ->
     all(?SYSFS, fun interface_addresses/0, Devices).
 
-%% @doc The same, from another directory and with the interfaces' addresses from elsewhere. If devices are named, only their ports.
+%% @doc The same, but reads another directory and gets the addresses of the interfaces from the caller. If devices are named, returns only their
+%% ports.
 -spec all(Sysfs :: file:filename(), fun(() -> [{Interface :: string(), address()}]), Only :: [string()]) -> [port_info()].
 all(Sysfs, Addresses, Only) ->
     case [Device || Device <- names(Sysfs), Only =:= [] orelse lists:member(Device, Only)] of
@@ -70,8 +71,8 @@ port_info(Sysfs, Device, Number, Known) ->
       interfaces => Interfaces,
       addresses => [Address || {Interface, Address} <- Known, lists:member(Interface, Interfaces)]}.
 
-%% The kernel takes the first free entry of a table of up to 1,024, and removed entries leave gaps. Reading all of them for each connection took
-%% milliseconds, and seconds on an emulated processor.
+%% The kernel uses the first free entry of a table of up to 1,024, and removed entries leave gaps. Reading all of them for each connection took
+%% milliseconds, or seconds on an emulated CPU.
 gids(Folder) ->
     gids(Folder, 0, ?GAP).
 
@@ -79,7 +80,7 @@ gids(_Folder, _Entry, 0) ->
     [];
 gids(Folder, Entry, Gap) ->
     Name = integer_to_list(Entry),
-    %% Reading an empty entry is an error.
+    %% Reading an empty entry fails.
     case read(filename:join([Folder, "gid_attrs", "ndevs", Name])) of
         "" -> gids(Folder, Entry + 1, Gap - 1);
         Interface -> [{read(filename:join([Folder, "gids", Name])), Interface} | gids(Folder, Entry + 1, ?GAP)]
@@ -117,7 +118,7 @@ interface_addresses() ->
         {error, _} -> []
     end.
 
-%% Each address is followed by its mask. A link-local address means nothing without its interface.
+%% Each address is followed by its mask. A link-local address is meaningless without its interface.
 addresses([{addr, Ip}, {netmask, Mask} | More]) ->
     [{Ip, prefix_bits(Mask)} || is_address(Ip)] ++ addresses(More);
 addresses([_ | More]) ->
@@ -125,7 +126,7 @@ addresses([_ | More]) ->
 addresses([]) ->
     [].
 
-%% @doc Whether a peer can be told this address, and can call it.
+%% @doc Returns whether this address can be offered to a peer, and called by it.
 -spec is_address(inet:ip_address()) -> boolean().
 is_address({127, _, _, _}) -> false;
 is_address({0, 0, 0, 0}) -> false;
@@ -139,8 +140,8 @@ prefix_bits(Mask) ->
 bits({A, B, C, D}) -> <<A, B, C, D>>;
 bits(Ip) -> << <<Part:16>> || Part <- tuple_to_list(Ip) >>.
 
-%% @doc The order in which the peer's addresses are tried: first those in a network of one of our devices, then those behind a router, of
-%% families that we have. If there is none, none of our devices can reach the peer.
+%% @doc The order in which the peer's addresses are tried: first those in a network of one of our devices, then those behind a router, if we have an
+%% address of that family. If the result is empty, none of our devices can reach the peer.
 -spec routes(Ours :: [port_info()], Theirs :: [inet:ip_address()]) -> [inet:ip_address()].
 routes(Ours, Theirs) ->
     Own = lists:append([Addresses || #{addresses := Addresses} <- Ours]),

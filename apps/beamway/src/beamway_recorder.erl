@@ -1,12 +1,12 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The flight recorder: what each link did in the last minutes, and why it ended ({@link beamway:why/1}).
+%% @doc The flight recorder: what each link did in the last few minutes, and why it ended ({@link beamway:why/1}).
 %%
-%% Once a second this server reads the counters of all links and adds a step to each link's {@link beamway_history}. In between it is
-%% notified of events on a link ({@link note/2}). When a link ends, a separate process asks the peer's epmd, {@link beamway_verdict} finds
-%% the cause, and the log gets one line. The records of ended links are kept for an hour.
+%% Once a second this server reads the counters of all links and adds a step to each link's {@link beamway_history}. In between it is notified of
+%% events on links ({@link note/2}). When a link ends, a separate process queries the peer's epmd, {@link beamway_verdict} finds the cause, and one
+%% line is logged. The records of ended links are kept for an hour.
 %%
-%% The server also records how late its own timer came and how busy this node was, because a link often seems silent although it is this
-%% node that does not run.
+%% The server also records how late its own timer fired and how busy this node was, because a link often seems silent when it is actually this node
+%% that is not running.
 -module(beamway_recorder).
 -behaviour(gen_server).
 
@@ -32,15 +32,15 @@
 -define(IDLE_BYTES, 128).
 -define(BUSY_PERCENT, 95).
 -define(BUSY_QUEUE, 2).
-%% A clock that is only adjusted moves less than this in a second.
+%% A clock that is only being adjusted moves less than this in a second.
 -define(CLOCK_MS, 1000).
-%% epmd notices that a process was killed a little later than the peers do.
+%% epmd notices that a process was killed slightly later than the peers do.
 -define(ASK_AGAIN_MS, 100).
 -define(ASK_TIMES, 5).
 %% How often the log names the processes that fill a link, and how many of them.
 -define(FULL_MS, 60000).
 -define(FULL_SENDERS, 3).
-%% How far back the recorder knows what each process has sent.
+%% How far back the recorder remembers what each process has sent.
 -define(SENT_MS, 10000).
 
 -type event() :: up | {lost, Cause :: atom()} | silent | flows | {resumed, Cause :: atom(), Ms :: non_neg_integer()}
@@ -49,9 +49,9 @@
 %% {@link beamway_resume} explains `gave_up'.
 
 -type record() :: #{node := node(), link := beamway_kind:label(), address := binary(), hidden := boolean(), since := integer(),
-                    %% the newest first, with how many milliseconds ago it was
+                    %% newest first, with how many milliseconds ago it happened
                     events := [{AgoMs :: non_neg_integer(), event()}],
-                    %% the last counters of the link, and how long before now or the end it last read anything
+                    %% the latest counters of the link, and the time between its last read and now (or the end)
                     latest := #{atom() => term()}, silent_ms := non_neg_integer(),
                     seconds := [{pos_integer(), beamway_history:step()}], tens := [{pos_integer(), beamway_history:step()}],
                     %% of this node
@@ -66,12 +66,12 @@
                monitor :: reference(),
                history :: beamway_history:history(),
                latest = #{} :: #{atom() => term()},
-               latest_ms :: integer(), % when these were asked for
-               idle = 0 :: non_neg_integer(), % the number of steps in a row in which nothing passed
-               missed = 0 :: non_neg_integer(), % the number of steps in a row that were not sampled
+               latest_ms :: integer(), % when these counters were read
+               idle = 0 :: non_neg_integer(), % the number of consecutive steps without traffic
+               missed = 0 :: non_neg_integer(), % the number of consecutive steps that were not sampled
                full_ms :: integer(), % when its senders were last logged
                read_ms :: integer(), % when the link last read anything
-               traffic = [] :: [{Ms :: integer(), binary()}], % what each process had sent, the newest first
+               traffic = [] :: [{Ms :: integer(), binary()}], % what each process had sent, newest first
                events :: [{Ms :: integer(), event()}]}).
 
 -record(state, {seconds :: non_neg_integer(),
@@ -83,12 +83,12 @@
                 lookers = #{} :: #{pid() => {Ms :: integer(), record()}},
                 dead = [] :: [{Ms :: integer(), record()}]}).
 
-%% Of counters a step has the growth in a second; `max' are momentary values.
+%% For counters, a step stores the increase in that second; `max' marks momentary values.
 fields() ->
     [{bytes_in, sum}, {bytes_out, sum}, {frames_in, sum}, {frames_out, sum}, {retransmits, sum}, {wakeups, sum}, {stalls, sum}, {losses, sum},
      {queue_bytes, max}, {held_senders, max}, {busy, max}, {kept_bytes, max}, {run_delay_us, max}, {kernel_bytes, max}, {rtt_us, max}, {window_bytes, max}].
 
-%% `busy' is 1 if this node used all of its processors, or far more processes wanted to run than could.
+%% `busy' is 1 if this node used all of its CPUs, or if far more processes were runnable than could run.
 own_fields() ->
     [{late_ms, max}, {cpu_percent, max}, {busy, max}].
 
@@ -96,7 +96,7 @@ own_fields() ->
 -spec start_link() -> {ok, pid()} | {error, term()}.
 start_link() -> gen_server:start_link({local, ?MODULE}, ?MODULE, [], []).
 
-%% @doc A link is up.
+%% @doc Records that a link is up.
 -spec up(beamway_links:link()) -> ok.
 up(Link) -> gen_server:cast(?MODULE, {up, Link}).
 
@@ -104,7 +104,7 @@ up(Link) -> gen_server:cast(?MODULE, {up, Link}).
 -spec note(Connection :: pid(), event()) -> ok.
 note(Connection, Event) -> gen_server:cast(?MODULE, {note, Connection, Event}).
 
-%% @doc The records of the links to a node: first the link that is up, then those that have ended, the last one first.
+%% @doc The records of the links to a node: first the link that is up, then those that have ended, most recent first.
 -spec records(node()) -> [record()].
 records(Node) -> call({records, fun(Of) -> Of =:= Node end}).
 
@@ -112,18 +112,18 @@ records(Node) -> call({records, fun(Of) -> Of =:= Node end}).
 -spec records() -> [record()].
 records() -> call({records, fun(_) -> true end}).
 
-%% @doc The nodes that have records.
+%% @doc The nodes for which there are records.
 -spec nodes() -> [node()].
 nodes() -> call(nodes).
 
-%% @doc For each of these connection processes, the result of {@link beamway_port:traffic/1} ten seconds ago, or when this server first saw
-%% the link if that is later, and how long ago that was.
+%% @doc For each of these connection processes, the result of {@link beamway_port:traffic/1} ten seconds ago, or when this server first saw the link
+%% if that is later, and how long ago that was.
 -spec traffic([pid()]) -> #{pid() => {binary(), AgoMs :: non_neg_integer()}}.
 traffic(Connections) -> maps:from_list(call({traffic, Connections})).
 
 call(Request) ->
     try gen_server:call(?MODULE, Request, ?CALL_MS)
-    catch exit:_ -> [] % it ends or starts
+    catch exit:_ -> [] % it is stopping or starting
     end.
 
 %% ---- server ----
@@ -132,7 +132,7 @@ call(Request) ->
 -spec init([]) -> {ok, #state{}}.
 init([]) ->
     process_flag(trap_exit, true),
-    %% Each step replaces what is known of all links, so the old generation would be mostly garbage: several KB for each link.
+    %% Each step replaces all data about links, so the old generation would consist mostly of garbage: several KB per link.
     _ = process_flag(fullsweep_after, 4),
     Seconds = maps:get(record_s, beamway_links:config(), 600), % the default is for a version that was loaded while the node ran
     Now = now_ms(),
@@ -140,14 +140,14 @@ init([]) ->
     State = #state{seconds = Seconds, due = Now, own = beamway_history:new(own_fields(), Seconds), runtime = runtime(), clock_ms = clock_ms()},
     {ok, next(Now, lists:foldl(fun begin_link/2, State, beamway_links:all()))}.
 
-%% The caller of a function that ends connections is known only during the call. Such a trace costs nothing elsewhere, and another tracer
-%% does not notice it.
+%% The caller of a function that closes connections is known only during the call. Such a trace costs nothing elsewhere, and other tracers are not
+%% affected.
 watch_disconnects() ->
     _ = [erlang:trace_pattern(Function, true, [meta]) || Function <- [{net_kernel, disconnect, 1}, {net_kernel, async_disconnect, 1}]],
     ok.
 
 next(Now, #state{due = Due} = State) ->
-    %% Missed steps are not made up for, because a node that did not run knows nothing about them.
+    %% Missed steps are not filled in, because a node that was not running knows nothing about them.
     Next = max(Due + ?STEP_MS, Now + ?STEP_MS div 2),
     _ = erlang:start_timer(Next, self(), step, [{abs, true}]),
     State#state{due = Next}.
@@ -211,12 +211,12 @@ handle_info({'EXIT', Looker, Result}, #state{lookers = Lookers} = State) when is
     {{Ms, Record}, Left} = maps:take(Looker, Lookers),
     {noreply, judged(Ms, Record#{epmd => case Result of {looked, Epmd} -> Epmd; _ -> unknown end}, State#state{lookers = Left})};
 handle_info({stop, Looker}, State) ->
-    true = exit(Looker, kill), % it may have ended
+    true = exit(Looker, kill), % it may have exited already
     {noreply, State};
 handle_info(_Info, State) ->
     {noreply, State}.
 
-%% The clock of this node's host has been set. This ends no link, because links use another clock.
+%% The clock of this node's host has been set. This does not close any link, because links use another clock.
 clock_set(#state{clock_ms = Before, links = Links} = State) ->
     Ms = clock_ms(),
     Told = case abs(Ms - Before) >= ?CLOCK_MS of
@@ -227,7 +227,7 @@ clock_set(#state{clock_ms = Before, links = Links} = State) ->
 
 clock_ms() -> os:system_time(millisecond) - now_ms().
 
-%% Rounded, so that an idle node has equal steps.
+%% Rounded, so that consecutive steps of an idle node are equal.
 own_step(LateMs, Cpu, RunQueue) ->
     IsBusy = Cpu >= ?BUSY_PERCENT orelse RunQueue >= ?BUSY_QUEUE * erlang:system_info(schedulers_online),
     [LateMs div 10 * 10, Cpu div 5 * 5, case IsBusy of true -> 1; false -> 0 end].
@@ -236,7 +236,7 @@ cpu_percent(RuntimeMs, Ms) -> 100 * RuntimeMs div (max(1, Ms) * erlang:system_in
 
 run_queue() -> erlang:statistics(total_run_queue_lengths).
 
-%% All links send it, so any port of the driver will do.
+%% Any port of the driver will do, because the sample is sent on all links.
 tell_peers(Cpu, RunQueue, #state{links = Links}) ->
     case lists:search(fun is_driven/1, maps:values(Links)) of
         {value, #link{about = About}} -> on_port(About, fun(Port) -> beamway_port:sample_load(Port, Cpu, RunQueue) end);
@@ -245,7 +245,7 @@ tell_peers(Cpu, RunQueue, #state{links = Links}) ->
 
 is_driven(#link{about = About}) -> beamway_links:driven(About) =/= none.
 
-%% A new peer should not have to wait for the next tick to learn the load. Without other links no sample was taken in the last second.
+%% A new peer should not have to wait for the next tick to learn the load. If there were no other links, no sample was taken in the last second.
 tell_peer(About, #state{links = Links, runtime = Before, due = Due}) ->
     SinceMs = now_ms() - Due + ?STEP_MS,
     on_port(About, fun(Port) ->
@@ -258,12 +258,12 @@ on_port(About, Do) ->
     case beamway_links:driven(About) of
         {ok, Port} ->
             try Do(Port)
-            catch error:badarg -> ok % it has just ended
+            catch error:badarg -> ok % it has just been closed
             end;
         none -> ok
     end.
 
-%% An idle link is sampled every five seconds, because a mesh has many of them.
+%% An idle link is only sampled every five seconds, because a mesh has many of them.
 stepped(_Now, #link{idle = Idle, missed = Missed} = Link) when Idle >= ?IDLE_STEPS, Missed < ?MISSED_STEPS ->
     Link#link{missed = Missed + 1};
 stepped(Now, #link{about = About, latest = Before, history = History, idle = Idle, missed = Missed, read_ms = ReadMs} = Link) ->
@@ -284,32 +284,32 @@ traffic_now(About) ->
     case beamway_links:driven(About) of
         {ok, Port} ->
             try beamway_port:traffic(Port)
-            catch error:badarg -> none % it has just ended
+            catch error:badarg -> none % it has just been closed
             end;
         none -> none
     end.
 
-%% An idle link needs only one reading, because what it had sent ten seconds ago is what it has sent now.
+%% A single reading is enough for an idle link, because it has sent nothing in the last ten seconds.
 same_traffic(Now, [{_, Last} | _] = Traffic) ->
     case lists:last(Traffic) of
         {Ms, Last} -> [{max(Ms, Now - ?SENT_MS), Last}];
         _ -> kept_traffic(Now, Last, Traffic)
     end.
 
-%% Keeps the last reading that is older than SENT_MS.
+%% Keeps the most recent reading that is older than SENT_MS.
 kept_traffic(_Now, none, _Traffic) -> [];
 kept_traffic(Now, Bytes, Traffic) ->
     {Young, Old} = lists:splitwith(fun({Ms, _}) -> Now - Ms < ?SENT_MS end, Traffic),
     [{Now, Bytes} | Young ++ lists:sublist(Old, 1)].
 
-%% In the seconds that were not sampled nothing happened.
+%% Nothing happened in the seconds that were not sampled.
 at_rest(0, _Before, History) -> History;
 at_rest(Missed, Before, History) -> at_rest(Missed - 1, Before, beamway_history:add(grown(Before, Before), History)).
 
-%% Names the senders when they wait for room.
+%% Logs the senders when their messages are queued.
 full(Now, #{busy := Busy, held_senders := Held}, #link{about = #{node := Node, link := Kind} = About, full_ms = Last, events = Events} = Link)
   when Busy + Held > 0, Now - Last >= ?FULL_MS ->
-    {ok, Port} = beamway_links:driven(About), % others have no such counters
+    {ok, Port} = beamway_links:driven(About), % other links do not have these counters
     Senders = try lists:sublist(beamway_senders:within(Port, 0), ?FULL_SENDERS) catch error:badarg -> [] end,
     Told = [iolist_to_binary([beamway_senders:described(Pid), " (", integer_to_list(Waiting div 1024), " KB)"]) || #{pid := Pid, waiting := Waiting} <- Senders],
     ?LOG_INFO("beamway: the link to ~ts over ~ts is full; most waits of: ~ts", [Node, Kind, lists:join("; ", Told)]),
@@ -319,13 +319,13 @@ full(_Now, _Figures, Link) ->
 
 kept(Events) -> lists:sublist(Events, ?EVENTS).
 
-%% Only ticks and acknowledgements passed.
+%% Only ticks and acknowledgements were transferred.
 is_idle(#{bytes_in := In, bytes_out := Out}, #{bytes_in := InNow, bytes_out := OutNow, queue_bytes := 0} = Now) ->
     InNow - In + OutNow - Out < ?IDLE_BYTES andalso maps:get(unanswered, Now, 0) =:= 0;
 is_idle(_Before, _Now) ->
     false.
 
-%% In the order of fields(). A link that has just come up has no earlier counters, and some kinds of link lack some.
+%% In the order of fields(). A link that has just come up has no earlier counters, and some kinds of link lack some counters.
 grown(Before, Figures) -> [grown(Kind, Name, Before, Figures) || {Name, Kind} <- fields()].
 
 grown(max, Name, _Before, Figures) ->
@@ -343,7 +343,7 @@ disconnecting(Pid, Node, #state{links = Links} = State) ->
 
 %% ---- the end of a link ----
 
-%% A tool that connects for a moment is not interesting. For another peer epmd may know whether it lives.
+%% A tool that connects for a moment is of no interest. For any other peer, epmd may know whether it is alive.
 ended(#link{about = #{hidden := Hidden, node := Node, family := Family, peer_port := Port}} = Link, Reason, #state{lookers = Lookers} = State) ->
     Now = now_ms(),
     Record = (record(Link, Now, State))#{ended => #{ago_ms => 0, reason => Reason}},
@@ -356,7 +356,7 @@ ended(#link{about = #{hidden := Hidden, node := Node, family := Family, peer_por
             judged(Now, Record, State)
     end.
 
-%% @private Exits with epmd's answer.
+%% @private Exits with epmd's answer as the reason.
 -spec look(node(), beamway_stream:family(), Port :: inet:port_number()) -> no_return().
 look(Node, Family, Port) ->
     exit({looked, look(Node, Family, Port, ?ASK_TIMES)}).
@@ -371,7 +371,7 @@ look(Node, Family, Port, Times) ->
         unknown -> unknown
     end.
 
-%% Tools come and go all the time, and would leave no room for the records of peers.
+%% Tools connect and disconnect all the time, and would leave no room for the records of peers.
 judged(Ms, #{hidden := Hidden} = Record, #state{dead = Dead} = State) ->
     Verdict = beamway_verdict:verdict(Record),
     ok = log(Record, Verdict),
@@ -393,15 +393,15 @@ record(#link{about = About, history = History, latest = Latest, latest_ms = Late
           seconds => beamway_history:seconds(History), tens => beamway_history:tens(History), own => late(Now - Due) ++ beamway_history:seconds(Own),
           tick_ms => 1000 * beamway_config:of_kernel(net_ticktime, 60) div 4}.
 
-%% An ended link is not asked again, so its values of a step ago have aged.
+%% An ended link is not queried again, so its values from one step ago have aged.
 aged_figures(#{ack_ms := AckMs} = Latest, AgoMs) -> Latest#{ack_ms := AckMs + AgoMs};
 aged_figures(Latest, _AgoMs) -> Latest.
 
-%% After a stop, a node may be told of the end of a link before the timer runs.
+%% After this node has been stopped, it may learn of the end of a link before the timer fires.
 late(LateMs) when LateMs >= ?STEP_MS -> [{1, #{late_ms => LateMs, cpu_percent => 0, busy => 0}}];
 late(_LateMs) -> [].
 
-%% The record as of the end of the link, with how long ago that is.
+%% The record as of the end of the link, with how long ago that was.
 aged(#{ended := Ended} = Record, AgoMs) -> Record#{ended := Ended#{ago_ms := AgoMs}}.
 
 runtime() -> element(1, erlang:statistics(runtime)).
@@ -409,7 +409,7 @@ runtime() -> element(1, erlang:statistics(runtime)).
 now_ms() -> erlang:monotonic_time(millisecond).
 
 -ifdef(TEST).
-%% If a link reported a second ago that the last acknowledgement was three seconds old, it is four now.
+%% If a link reported a second ago that the last acknowledgement was three seconds old, it is now four seconds old.
 what_a_link_said_grows_older_test() ->
     Now = now_ms(),
     Link = #link{about = #{node => b@h, link => tcp, address => <<>>, hidden => false, since => 0}, monitor = make_ref(), history = beamway_history:new(fields(), 60),

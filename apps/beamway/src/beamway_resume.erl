@@ -1,22 +1,22 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Moves a link to another connection when it has lost its own, or when nothing comes back over it.
+%% @doc Moves a link to another connection when it has lost its own, or when nothing arrives over it.
 %%
 %% Three kinds of processes take part:
 %% <dl>
-%% <dt>The link's {@link beamway_keeper}</dt><dd>Only this process takes a connection from the link or gives it another one ({@link
-%% handle/2}), so these steps have one order. It lives as long as the link.</dd>
-%% <dt>The dialer</dt><dd>It lives while the link has no connection, or only a silent one. It starts attempts until one succeeds, and
-%% decides when the peer counts as dead.</dd>
-%% <dt>An attempt</dt><dd>It is one connection to the peer. Attempts overlap while they only ask ({@link beamway_session}), so a lost packet
-%% delays only its own attempt. Then one of them says how far this side has read, and only then is a connection that still exists given
+%% <dt>The link's {@link beamway_keeper}</dt><dd>Only this process detaches a connection from the link or attaches another one ({@link handle/2}),
+%% so these steps are serialized. It lives as long as the link.</dd>
+%% <dt>The dialer</dt><dd>It lives while the link has no connection, or only a silent one. It starts attempts until one succeeds, and decides when
+%% the peer counts as dead.</dd>
+%% <dt>An attempt</dt><dd>It is one connection to the peer. Attempts may overlap while they are only asking ({@link beamway_session}), so a lost
+%% packet delays only its own attempt. Then one of them reports how far this side has read, and only then is a connection that still exists given
 %% up.</dd>
 %% </dl>
 %% The answering side is a connection process of net_kernel that receives `resume' instead of a handshake ({@link answer/2}).
 %%
-%% A link that should have several connections has one more process on the node that has made the first, the {@link spreading/4. spreader}.
-%% It makes the first of several, and then others until there are enough.
+%% A link that should have several connections has one more process on the node that has established the first one, the {@link spreading/4.
+%% spreader}. It replaces the single connection with the first of several, and then adds others until there are enough.
 %%
-%% Both nodes dial, because only one of them may notice the loss or be able to reach the other. The connection with the higher number wins.
+%% Both nodes dial, because perhaps only one of them notices the loss or can reach the other. The connection with the higher number wins.
 -module(beamway_resume).
 
 -include_lib("kernel/include/logger.hrl").
@@ -25,17 +25,18 @@
 -export([dial/3, dialing/1, attempt/3, look/3, spreading/4, ask_once/3]).
 -export_type([link/0]).
 
-%% The first attempts follow each other quickly, because a peer whose process is ending may still answer, or be listed by epmd, for some milliseconds.
+%% The first attempts are made in quick succession, because a peer whose process is exiting may still answer, or be listed by epmd, for some
+%% milliseconds.
 -define(FIRST_PAUSE_MS, 2).
 -define(PAUSE_MS, 50).
 -define(QUICK_MS, 2000).
 -define(LATER_PAUSE_MS, 200).
 -define(START_MS, 4).
-%% How long the dialer waits before it dials again while a connection is being made.
+%% How long the dialer waits before it dials again while a connection is being set up.
 -define(MADE_MS, 300).
 -define(CONNECT_MS, 2000).
 -define(ANSWER_MS, 1500).
-%% A connected node is ready to answer after this time at most.
+%% A connected node is ready to answer after at most this time.
 -define(BEGIN_MS, 1000).
 -define(BEGIN_PAUSE_MS, 5).
 -define(CALL_MS, 5000).
@@ -43,10 +44,10 @@
 -define(LOOK_PAUSE_MS, 25).
 -define(ATTEMPTS, 10).
 -define(NO_PROCESS_MS, 20).
-%% The pause of a spreader after a failed attempt, which doubles each time.
+%% The pause of a spreader after a failed attempt; it doubles each time.
 -define(SPREAD_PAUSE_MS, 100).
 -define(SPREAD_PAUSE_MAX_MS, 5000).
-%% A link that is cut repeatedly does not spread meanwhile.
+%% A link that keeps losing its connection does not spread in the meantime.
 -define(SPREAD_AGAIN_MS, 1000).
 -define(SPREAD_AGAIN_MAX_MS, 300000).
 -define(SPREAD_SOON_MS, 60000).
@@ -59,13 +60,13 @@
 -define(TLS_FIRST, 20).
 
 -type link() :: port() | {ring, port()}.
-%% Either a port whose connection carries the data, or a port with a ring, for which a connection only reports the peer's end.
+%% Either a port whose connection carries the data, or a port with a ring, whose connection only reports the peer's exit.
 
 -type info() :: #{kind := tcp | tls | ring, ring_bytes := pos_integer(), key := <<_:256>>, id := <<_:128>>, node := node(), role := connecting | accepting, family := beamway_stream:family(),
                   address := undefined | address(), from := called | unknown | inet:ip_address(), resume_ms := pos_integer(), refused_ms := non_neg_integer(),
                   connections := auto | 1..8, encrypted := boolean(), connection := pid()}.
-%% With `encrypted' each connection is under TLS from its first byte (beamway_stream_psk). `address' is where the peer listens, as far as
-%% this node knows. `from' is where the peer's call came from, if this node has not called it.
+%% With `encrypted', each connection uses TLS from its first byte (beamway_stream_psk). `address' is where the peer listens, as far as this node
+%% knows. `from' is where the peer's call came from, if this node did not call it.
 
 -type address() :: {inet:ip_address() | string(), inet:port_number()}.
 
@@ -78,8 +79,8 @@ begin_session(Keeper, #{id := Id, connection := Connection} = Info) ->
     Keeper ! {session, Info},
     ok.
 
-%% @doc Handles messages about the connection for the keeper, which has the state in its process dictionary. `detached' means that the
-%% connection has been given up, and `gave_up' that the link ends.
+%% @doc Handles messages about the connection for the keeper, which stores the state in its process dictionary. `detached' means that the connection
+%% has been given up, and `gave_up' that the link is closed.
 -spec handle(term(), link()) -> ok | detached | gave_up | not_mine.
 handle({session, Info}, Port) -> save(with_spreader(0, Port, #{info => Info, state => up, number => 0, dialer => none, cause => none}));
 handle({lost, Reason}, Port) -> lost(Reason, Port, get(session));
@@ -105,7 +106,7 @@ save(Session) ->
     _ = put(session, Session),
     ok.
 
-%% @doc Makes the end of that socket, which the keeper owns, end the connection, as if OTP's own port carried it.
+%% @doc Makes the connection close when that socket, which the keeper owns, closes, just as if OTP's own port carried the connection.
 -spec watch(port()) -> ok.
 watch(Socket) ->
     _ = put(socket, {Socket, monitor(port, Socket)}),
@@ -114,8 +115,8 @@ watch(Socket) ->
 socket_closed(Monitor, {_Socket, Monitor}) -> exit(connection_closed);
 socket_closed(_Monitor, _Other) -> ok.
 
-%% Without a session the port would end and the driver would report no loss. So the connection process must be about to begin the session:
-%% messages can pass before the handshake is complete.
+%% If the link had no session, the port would close and the driver would not report a loss. So the connection process must be about to start the
+%% session: messages can arrive before the handshake is complete.
 lost(Reason, Port, undefined) ->
     receive
         {session, _} = Begun -> ok = handle(Begun, Port), lost(Reason, Port, get(session))
@@ -126,11 +127,11 @@ lost(Reason, _Port, Session) ->
     forget_socket(get(socket)),
     down(cause(Reason, Session, now_ms()), start_ms(maps:get(info, Session)), Session).
 
-%% The end of the last connection may arrive before the proof of the first of several.
+%% The closing of the last connection may be reported before the proof of the first of several arrives.
 cause(connection_finished, #{spreads_until := Until}, Now) when Now < Until -> spreads;
 cause(Reason, _Session, _Now) -> Reason.
 
-%% A link that spreads is without a connection on purpose.
+%% A link that is spreading has no connection on purpose.
 down(spreads, StartMs, #{state := up} = Session) ->
     save(with_dialer(StartMs, (maps:remove(spreads_until, Session))#{state := {down, now_ms()}, cause := spreads}));
 down(Reason, StartMs, #{state := up, info := #{connection := Connection}} = Session) ->
@@ -139,11 +140,11 @@ down(Reason, StartMs, #{state := up, info := #{connection := Connection}} = Sess
 down(_Reason, StartMs, Session) ->
     save(with_dialer(StartMs, Session)).
 
-%% The node that called originally goes first, so that two connections are not made at the same time.
+%% The node that originally called goes first, so that the two nodes do not set up connections at the same time.
 start_ms(#{role := connecting}) -> 0;
 start_ms(#{role := accepting}) -> ?START_MS.
 
-%% A link without a connection has a dialer.
+%% A link without a connection always has a dialer.
 with_dialer(StartMs, #{dialer := none, info := Info, state := State, cause := Cause} = Session) ->
     case spawned(dial, [self(), Info, {State, Cause, StartMs}]) of
         none ->
@@ -156,7 +157,7 @@ with_dialer(StartMs, #{dialer := Dialer, state := State, cause := Cause} = Sessi
     Dialer ! {state, State, Cause, StartMs},
     Session.
 
-%% A node that has no room for another process tries again later.
+%% If the node cannot spawn another process, it tries again later.
 spawned(Function, Args) ->
     try spawn_link(?MODULE, Function, Args)
     catch error:system_limit -> none
@@ -207,7 +208,7 @@ detach(Number, Kind, Port, #{number := Last} = Before) when Number > Last ->
 detach(_Number, _Kind, _Port, _Session) ->
     {error, superseded}.
 
-%% A ring has no positions, because nothing in it is lost.
+%% A ring has no positions, because nothing in it is ever lost.
 detach_link({ring, _Port}, _Number) -> {ok, 0};
 detach_link(Port, Number) -> beamway_port:detach(Port, Number).
 
@@ -228,7 +229,7 @@ forget_socket({Socket, Monitor}) ->
     demonitor(Monitor, [flush]),
     beamway_port:close(Socket).
 
-%% The caller has made this process the socket's owner.
+%% The caller has already made this process the socket's owner.
 attach(Number, {Kind, Socket, Offer, Position, Read, Secured}, Port, #{number := Number, state := {down, SinceMs}, cause := Cause, info := Info} = Session) ->
     case attach_link(Port, Kind, Socket, Offer, Position, Read) of
         ok ->
@@ -253,8 +254,8 @@ tell(#{node := Node, connection := Connection}, Cause, Ms, Socket, Secured) ->
 
 %% ---- several connections ----
 
-%% If a link should have more connections, it has a spreader on the node that made the first. The spreader ends by itself, and this process
-%% does not end with it.
+%% If a link should have more connections, there is a spreader on the node that has established the first one. The spreader exits by itself, and
+%% this process does not exit with it.
 with_spreader(AfterMs, Port, #{info := #{role := connecting, connections := Wanted} = Info} = Session) when is_port(Port), Wanted =/= 1 ->
     Spreader = maps:get(spreader, Session, none),
     Lives = is_pid(Spreader) andalso is_process_alive(Spreader),
@@ -265,7 +266,7 @@ with_spreader(AfterMs, Port, #{info := #{role := connecting, connections := Want
 with_spreader(_AfterMs, _Port, Session) ->
     Session.
 
-%% A link that is lost soon after it has spread waits longer each time.
+%% A link that loses its connection soon after it has spread waits longer each time.
 again_ms(spread, Session, _Now) -> maps:get(again_ms, Session, ?SPREAD_AGAIN_MS);
 again_ms(resume, #{spread_at := At, again_ms := Ms}, Now) when Now - At < ?SPREAD_SOON_MS -> min(?SPREAD_AGAIN_MAX_MS, 2 * Ms);
 again_ms(resume, _Session, _Now) -> ?SPREAD_AGAIN_MS.
@@ -287,7 +288,7 @@ count_paths(Connection, Port) ->
     {Connections, _RttUs} = beamway_port:paths(Port),
     beamway_links:connections(Connection, #{connections => Connections}).
 
-%% A running spreader may be about to end.
+%% A running spreader may be about to exit.
 look_again(#{state := up, spreader := _}) ->
     _ = erlang:send_after(?SPREAD_LOOK_MS, self(), look_for_thin),
     ok;
@@ -302,8 +303,8 @@ spreads(Session) ->
 paths(Port, #{state := up, number := Number}) when is_port(Port) -> {ok, Number, beamway_port:paths(Port)};
 paths(_Port, _Session) -> {error, down}.
 
-%% The driver has the connection through its own descriptor. A peer that has not noticed yet that it has lost some connections may have more
-%% than this side.
+%% The driver holds the connection through its own descriptor. A peer that has not noticed yet that it has lost some connections may count more than
+%% this side.
 join(Number, {Socket, Offer, Read}, Port, #{state := up, number := Number, info := #{connection := Connection}}) when is_port(Port) ->
     Joined = beamway_port:join(Port, Offer, Number, Read),
     ok = beamway_port:close(Socket),
@@ -313,7 +314,7 @@ join(_Number, {Socket, _Offer, _Read}, _Port, _Session) ->
     ok = beamway_port:close(Socket),
     {error, superseded}.
 
-%% @private Makes one connection after another until there are enough or the link is down. When the link is up again, another spreader is started.
+%% @private Sets up one connection after another until there are enough or the link is down. When the link is up again, another spreader is started.
 -spec spreading(pid(), info(), PauseMs :: pos_integer(), AfterMs :: non_neg_integer()) -> ok.
 spreading(Keeper, #{connections := Wanted} = Info, PauseMs, AfterMs) ->
     receive after AfterMs -> ok end,
@@ -332,7 +333,7 @@ spreading(Keeper, #{connections := Wanted} = Info, PauseMs, AfterMs) ->
 spread_on(Keeper, Info, _PauseMs, ok) -> ?MODULE:spreading(Keeper, Info, ?SPREAD_PAUSE_MS, 0);
 spread_on(Keeper, Info, PauseMs, {failed, _}) -> ?MODULE:spreading(Keeper, Info, min(?SPREAD_PAUSE_MAX_MS, 2 * PauseMs), PauseMs).
 
-%% In a separate process, whose end closes the sockets that it has not given away.
+%% In a separate process, so that its exit closes the sockets that it has not given away.
 spread(Keeper, Info, {Connections, _RttUs}) ->
     Kind = case Connections of 0 -> spread; _ -> join end,
     {Attempt, Monitor} = spawn_monitor(?MODULE, ask_once, [Kind, Keeper, Info]),
@@ -341,7 +342,7 @@ spread(Keeper, Info, {Connections, _RttUs}) ->
         {'DOWN', Monitor, process, Attempt, Why} -> {failed, Why}
     end.
 
-%% @private The result is the exit reason.
+%% @private The result is passed as the exit reason.
 -spec ask_once(spread | join, pid(), info()) -> no_return().
 ask_once(Kind, Keeper, Info) -> exit(ask(Kind, Keeper, Info)).
 
@@ -378,7 +379,7 @@ request(From, number) -> {number, From}.
 
 %% ---- the dialer ----
 
-%% @private `State' is the keeper's.
+%% @private `State' is that of the keeper.
 -spec dial(pid(), info(), {State :: term(), Cause :: atom(), StartMs :: non_neg_integer()}) -> no_return().
 dial(Keeper, #{address := Address} = Info, {State, Cause, StartMs}) ->
     process_flag(trap_exit, true),
@@ -387,7 +388,7 @@ dial(Keeper, #{address := Address} = Info, {State, Cause, StartMs}) ->
               address => Address, attempts => #{}, chosen => none, looking => none, look_at => Now, refuses => false,
               epmd => unknown, others => false, certain => false, missing_since => none, hurry_since => none}).
 
-%% @private Calls the newest code of this module each time, so that loading it does not end the link.
+%% @private Always calls the newest code of this module, so that loading a new version does not close the link.
 -spec dialing(map()) -> no_return().
 dialing(Dialer) ->
     Begun = maybe_look(maybe_attempt(judged(Dialer))),
@@ -397,7 +398,7 @@ dialing(Dialer) ->
         ?MODULE:dialing(Begun)
     end.
 
-%% The wait ends with the next attempt, the next look or the end of the grace time.
+%% The wait ends with the next attempt, the next check or the end of the grace period.
 until_next(#{next := Next} = Dialer) ->
     lists:min([Next | [At || {ok, At} <- [grace_ends(Dialer)]]]) - now_ms().
 
@@ -451,7 +452,7 @@ begin_attempt(Now, #{info := Info, address := Address, keeper := Keeper, attempt
     Next = case Slow of true -> ?LATER_PAUSE_MS; false -> Pause end,
     Dialer#{attempts := case Attempt of none -> Attempts; _ -> Attempts#{Attempt => Address} end, next := Now + Next, pause := min(?PAUSE_MS, 2 * Pause)}.
 
-%% epmd is asked where the peer listens if that is not known, and whether it still lists the peer if the peer may have ended.
+%% epmd is asked where the peer listens if that is unknown, and, if the peer may have exited, whether epmd still lists it.
 maybe_look(#{looking := none, look_at := At, info := Info, address := Address, refuses := Refuses, cause := Cause} = Dialer)
   when Address =:= undefined; Refuses; Cause =:= connection_finished ->
     case now_ms() >= At of
@@ -463,7 +464,7 @@ maybe_look(Dialer) ->
 
 heard({state, State, Cause, StartMs}, Dialer) ->
     Dialer#{state := State, cause := Cause, next := now_ms() + StartMs, pause := ?FIRST_PAUSE_MS, began := now_ms()};
-%% From now on only this attempt continues, because it changes the state of both sides.
+%% From now on only this attempt continues, because it changes the state on both sides.
 heard({ready, Attempt}, #{chosen := none, attempts := Attempts} = Dialer) when is_map_key(Attempt, Attempts) ->
     [begin unlink(Other), exit(Other, kill) end || Other <- maps:keys(Attempts), Other =/= Attempt],
     Attempt ! {go, self()},
@@ -488,8 +489,8 @@ without(Attempt, #{attempts := Attempts, chosen := Chosen} = Dialer) ->
     end.
 
 ended(refused, _Address, Dialer) -> give_up(Dialer, forgotten);
-%% The peer's host has closed the connection, and nothing listens there any more, so the process has most likely ended, and epmd is asked.
-%% Attempts become less frequent, because many peers may have gone at once.
+%% The peer's host has closed the connection, and nothing listens there any more, so the process has most likely exited, and epmd is asked. Attempts
+%% become less frequent, because many peers may have exited at once.
 ended({failed, econnrefused}, Address, #{address := Address, cause := connection_finished, next := Next} = Dialer) ->
     Dialer#{refuses := true, pause := ?PAUSE_MS, next := max(Next, now_ms() + ?PAUSE_MS)};
 ended({failed, econnrefused}, Address, #{address := Address} = Dialer) -> Dialer#{refuses := true};
@@ -516,7 +517,7 @@ was_at(_Ip, _From) -> false.
 
 %% ---- what epmd says ----
 
-%% @private The result is the exit reason. The dialer ends this process if it takes too long.
+%% @private The result is passed as the exit reason. The dialer kills this process if it takes too long.
 -spec look(pid(), info(), undefined | address()) -> no_return().
 look(Dialer, #{node := Node, family := Family}, Known) ->
     _ = erlang:send_after(?LOOK_MS, Dialer, {stop, self()}),
@@ -524,7 +525,7 @@ look(Dialer, #{node := Node, family := Family}, Known) ->
 
 %% ---- an attempt ----
 
-%% @private Exits with the reason for a failure. After a success the keeper ends the dialer, and this process with it.
+%% @private Exits with the reason for a failure. After a success the keeper stops the dialer, and this process with it.
 -spec attempt({pid(), pid()}, info(), address()) -> no_return().
 attempt({Dialer, Keeper}, Info, Address) ->
     case connected(Info, Address) of
@@ -532,7 +533,7 @@ attempt({Dialer, Keeper}, Info, Address) ->
         {error, Reason} -> exit({failed, Reason})
     end.
 
-%% The dialer lets only one attempt at a time continue.
+%% The dialer allows only one attempt at a time to continue.
 chosen(Dialer) ->
     Dialer ! {ready, self()},
     receive {go, Dialer} -> ok after ?ANSWER_MS -> exit({failed, not_chosen}) end.
@@ -551,7 +552,7 @@ connected(#{encrypted := true, node := Node, ring_bytes := RingBytes}, Family, I
 connected(_InClear, Family, Ip, Port) ->
     Family:connect(Ip, Port, beamway_stream_tcp:connect_options(), ?CONNECT_MS).
 
-%% `GoOn' returns when this attempt may change the state of both sides.
+%% `GoOn' returns once this attempt may change the state on both sides.
 ask(Kind, GoOn, Keeper, #{key := Key, id := Id, node := Node} = Info, Socket) ->
     Caller = beamway_session:random(),
     Talk = #{kind => Kind, key => Key, id => Id, node => Node, caller => Caller},
@@ -570,7 +571,7 @@ ask(Kind, GoOn, Keeper, #{key := Key, id := Id, node := Node} = Info, Socket) ->
             {failed, no_answer}
     end.
 
-%% A connection that joins has the number of the existing one.
+%% A connection that joins others has the same number as they do.
 challenged(ok, Keeper, Info, Socket, #{kind := join} = Talk, Number) ->
     case call(Keeper, number) of
         {ok, Number} -> prove(Keeper, Info, Socket, Talk#{number => Number}, {ok, 0});
@@ -612,8 +613,8 @@ received(Stream) ->
         {error, Reason} -> {error, Reason}
     end.
 
-%% The socket's port may have read bytes after the last packet. When another connection is made, the keeper ends the dialer, and with it
-%% this process. That must not happen between giving the socket away and reporting it, because then no process would close it.
+%% The socket's port may have read bytes beyond the last packet. When another connection succeeds, the keeper stops the dialer, and with it this
+%% process. That must not happen between giving the socket away and reporting it, because then no process would close it.
 go_on(Keeper, Link, Talk, Socket, Role, Position) ->
     _ = process_flag(trap_exit, true),
     go_on_with(Keeper, Link, Talk, Socket, Role, Position).
@@ -642,7 +643,7 @@ go_on_with(Keeper, Link, Talk, Socket, Role, Position) ->
 made(ok, Port) -> {ok, Port, <<>>};
 made({error, Reason}, _Port) -> {error, Reason}.
 
-%% The link is made in a separate port, which hands it over.
+%% The link is created in a separate port, which hands it over.
 make_link(#{kind := tcp, ring_bytes := RingBytes}, _Role, _Talk, Fd, Read) ->
     case beamway_establish:connect(tcp, <<Fd:32>>, <<0:128>>, RingBytes, 1) of
         {ok, Port, _Device} -> {ok, Port, Read};
@@ -678,8 +679,8 @@ attached({error, Reason}) -> {failed, Reason}.
 
 %% ---- the answering side ----
 
-%% @doc Returns the packet `resume' if it is the first data on an accepted connection, on which a TLS handshake may also begin. The first
-%% byte of TLS is left unread. If a caller sends nothing, the handshake's timeout applies.
+%% @doc Returns the packet `resume' if it is the first data on an accepted connection, on which a TLS handshake may also begin. The first byte of
+%% TLS is left unread. If a caller sends nothing, the handshake's timeout applies.
 -spec asked(port()) -> {ok, iodata()} | no.
 asked(Socket) ->
     Unpacked = inet:setopts(Socket, [{packet, raw}]),
@@ -709,7 +710,7 @@ packet({ok, Packet}, Socket) ->
 packet({error, _}, _Socket) ->
     exit(shutdown).
 
-%% @doc Answers a connection that began with `resume'. This always ends the calling connection process.
+%% @doc Answers a connection that began with `resume'. The calling connection process always exits afterwards.
 -spec answer(beamway_stream:stream(), iodata()) -> no_return().
 answer(Socket, Packet) ->
     case beamway_session:decode(Packet) of
@@ -722,7 +723,7 @@ answer(Socket, Packet) ->
     end.
 
 -spec answer({ok, beamway_links:session()} | error, beamway_stream:stream(), map(), beamway_session:packet()) -> no_return().
-%% An encrypted link gets no connection in clear text, and vice versa.
+%% An encrypted link does not accept a connection in clear text, and vice versa.
 answer({ok, #{encrypted := Encrypted}}, Stream, _Asked, _Resume) when Encrypted =:= is_port(Stream) ->
     beamway_links:resume_refused(),
     exit(shutdown);
@@ -746,7 +747,7 @@ answer(error, Socket, #{id := Id, caller := Caller} = Asked, {resume, _, _, _, N
             exit(shutdown)
     end.
 
-%% The peer may have lost the connection before the handshake was complete on this side, which is then already connected.
+%% The peer may have lost the connection before the handshake was complete on this side, where the link is up by now.
 begun(Id, Name, Until) ->
     case beamway_links:session(Id) of
         {ok, Link} -> {ok, Link};
@@ -755,7 +756,7 @@ begun(Id, Name, Until) ->
             Begins andalso receive after ?BEGIN_PAUSE_MS -> begun(Id, Name, Until) end
     end.
 
-%% Creates no atom for a name, because anybody may send one.
+%% Does not create an atom for a name, because anybody may send one.
 cookie(Node) ->
     try auth:get_cookie(binary_to_existing_atom(Node))
     catch error:_ -> erlang:get_cookie()

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Which processes fill a link, from two readings of its port's counters, and who these processes are.
+%% @doc Determines which processes fill a link, from two readings of its port's counters, and describes these processes.
 -module(beamway_senders).
 
 -export([within/2, since/3, described/1]).
@@ -11,7 +11,7 @@
 -define(MOST, 12).
 -define(LABEL_CHARACTERS, 60).
 
-%% @doc See {@link beamway:senders/2}. A port that has ended gives `badarg', here and below.
+%% @doc See {@link beamway:senders/2}. A port that has been closed raises `badarg', here and below.
 -spec within(port(), Ms :: non_neg_integer()) -> [beamway:sender()].
 within(Port, Ms) ->
     Before = beamway_port:traffic(Port),
@@ -26,7 +26,7 @@ since(Port, Traffic, Ms) ->
     Grown = [{{Waiting, Sent}, Pid} || {Pid, Sent, Waiting} <- grown(beamway_port:senders(Traffic), Now), Sent + Waiting > 0],
     [sender(Pid, Sent, Ms, Waiting) || {{Waiting, Sent}, Pid} <- lists:sublist(lists:reverse(lists:sort(Grown)), ?MOST)].
 
-%% A process without an earlier counter has sent at least what its counter has grown by since it took the counter over.
+%% A process without an earlier counter has sent at least the increase since it took the counter over.
 grown(Before, After) ->
     [{Pid, Most - case lists:keyfind(Pid, 1, Before) of
                       {_, Then, SameCounter, _} when SameCounter =:= OfOther -> Then;
@@ -37,7 +37,7 @@ grown(Before, After) ->
 sender(Pid, Sent, Ms, Waiting) ->
     maps:merge(#{pid => Pid, class => beamway_classes:of_process(Pid), sent => Sent, bytes_per_s => Sent * 1000 div max(1, Ms), waiting => Waiting}, who(Pid)).
 
-%% A label is any term that proc_lib:set_label/1 of OTP 27 has stored.
+%% A label is any term stored with proc_lib:set_label/1 of OTP 27.
 who(Pid) ->
     case process_info(Pid, [registered_name, dictionary, initial_call]) of
         undefined -> #{};
@@ -54,11 +54,11 @@ label(Label) ->
            end,
     unicode:characters_to_binary([case C < 32 orelse C >= 127 andalso C < 160 of true -> $?; false -> C end || C <- string:slice(lists:flatten(Text), 0, ?LABEL_CHARACTERS)]).
 
-%% A process may store anything there.
+%% A process may store any term there.
 initial_call({Module, Function, Arity} = Call, _) when is_atom(Module), is_atom(Function), is_integer(Arity) -> Call;
 initial_call(_, Call) -> Call.
 
-%% @doc A text that describes a process: its pid, its name and its label if it has them, and the function with which it began.
+%% @doc A text that describes a process: its pid, its name and label if it has them, and the function with which it started.
 -spec described(pid()) -> binary().
 described(Pid) ->
     unicode:characters_to_binary([pid_to_list(Pid) | case who(Pid) of

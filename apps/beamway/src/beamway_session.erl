@@ -1,16 +1,16 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc The packets with which two nodes move a link to another connection, and the rule for when a peer counts as dead.
 %%
-%% Four packets replace the handshake of the distribution: `resume' names the link, `challenge' shows that the other side knows it, `proof' says
-%% how far the calling side has read, and `accept' how far the other side has. Both sides know a key for each link, and each packet except the
-%% first proves it with HMAC-SHA-256 (RFC 2104, FIPS 180-4) over everything that was said so far. This includes random numbers of both sides, so
-%% an old packet is useless. `refuse' is the answer if the link is unknown. It proves the cookie, and is only sent to a caller that has proved
-%% the cookie in `resume', because an answer that anybody could get would let strangers try cookies offline.
+%% Four packets replace the handshake of the distribution: `resume' names the link, `challenge' shows that the other side knows it, `proof' states
+%% how far the calling side has read, and `accept' how far the other side has. Both sides have a key for each link, and each packet except the first
+%% proves it with HMAC-SHA-256 (RFC 2104, FIPS 180-4) over everything exchanged so far. This includes random numbers from both sides, so replaying
+%% an old packet is useless. `refuse' is the answer if the link is unknown. It proves the cookie, and is only sent to a caller that has proved the
+%% cookie in `resume', because an answer that anybody could get would allow an offline search for the cookie.
 %%
-%% The number of a connection is higher than those of all earlier ones: the calling node of the link uses even numbers, and the other node odd
-%% numbers. docs/dev/session.md has the whole protocol.
+%% The number of a connection is higher than those of all earlier ones: the node that originally called uses even numbers, and the other node odd
+%% numbers. docs/dev/session.md describes the whole protocol.
 %%
-%% Pure except for random numbers. Everything that is decoded here comes from the peer, so anything that is not exactly right gives `error'.
+%% Pure except for random numbers. All data decoded here comes from the peer, so anything that is not exactly right results in `error'.
 -module(beamway_session).
 
 -export([key/2, id/1, tls_key/1, random/0, number_after/2]).
@@ -25,17 +25,17 @@
 
 -define(VERSION, 1).
 -define(KEY_TEXT, <<"beamway session 1">>).
-%% Programs that register with epmd come back within 2 s after epmd has been restarted.
+%% Programs that register with epmd reconnect within 2 s after epmd has been restarted.
 -define(EPMD_RETURNS_MS, 2100).
 
 -type key() :: <<_:256>>.
 -type random() :: <<_:128>>.
 -type kind() :: resume | spread | join.
-%% The role of the new connection: replaces the last one; replaces it as the first of several; or joins the existing ones.
+%% The role of the new connection: it replaces the last one; it replaces the last one and is the first of several; or it joins the existing ones.
 
 -type talk() :: #{kind := kind(), key := key(), id := random(), node := node(), caller := random(), callee => random(), number => non_neg_integer(), position => non_neg_integer()}.
-%% The conversation over a connection: the answering node, the random numbers of the calling and of the answering side, the number of the
-%% connection, and how far the calling side has read.
+%% The exchange over a connection: the answering node, the random numbers of the calling and of the answering side, the number of the connection,
+%% and how far the calling side has read.
 
 -type packet() :: {resume, kind(), Id :: random(), Caller :: random(), Node :: binary(), Mac :: binary()}
                 | {challenge, Callee :: random(), Number :: non_neg_integer(), Mac :: binary()}
@@ -43,17 +43,17 @@
                 | {accept, Position :: non_neg_integer(), Mac :: binary()}
                 | {refuse, Mac :: binary()}.
 
-%% @doc The key of a link, derived from the cookie and everything that both sides have said in the handshake.
+%% @doc The key of a link, derived from the cookie and everything that both sides have exchanged in the handshake.
 -spec key(atom(), iodata()) -> key().
 key(Cookie, Said) ->
     mac(atom_to_binary(Cookie), [?KEY_TEXT, crypto:hash(sha256, Said)]).
 
-%% @doc How both sides name the link. It reveals nothing about the key.
+%% @doc The identifier that both sides use for the link. It reveals nothing about the key.
 -spec id(key()) -> random().
 id(Key) ->
     binary:part(mac(Key, <<"id">>), 0, 16).
 
-%% @doc The key for TLS over the next connection, which is different each time.
+%% @doc The key for TLS on the next connection; it is different each time.
 -spec tls_key(talk()) -> key().
 tls_key(#{key := Key, id := Id, caller := Caller, callee := Callee, number := Number}) ->
     mac(Key, [<<"tls">>, Id, Caller, Callee, <<Number:64>>]).
@@ -61,7 +61,7 @@ tls_key(#{key := Key, id := Id, caller := Caller, callee := Callee, number := Nu
 -spec random() -> random().
 random() -> crypto:strong_rand_bytes(16).
 
-%% @doc The number of the next connection when both sides know these two numbers.
+%% @doc The number of the next connection, given the number of the last one.
 -spec number_after(connecting | accepting, non_neg_integer()) -> pos_integer().
 number_after(connecting, Last) -> (Last div 2 + 1) * 2;
 number_after(accepting, Last) -> (Last + 1) div 2 * 2 + 1.
@@ -91,7 +91,7 @@ accept(Talk, Position, Own) -> [<<$A, Own:64>>, accept_mac(Talk, Position, Own)]
 -spec refuse(atom(), {random(), random()}) -> iodata().
 refuse(Cookie, {Id, Caller}) -> [$X, refuse_mac(Cookie, Id, Caller)].
 
-%% @doc Decodes a whole packet. Nothing is proved yet.
+%% @doc Decodes a whole packet. Nothing has been proved at this point.
 -spec decode(iodata()) -> {ok, packet()} | {error, {version, byte()} | packet}.
 decode(Packet) ->
     case iolist_to_binary(Packet) of
@@ -110,11 +110,11 @@ kind($R) -> resume;
 kind($S) -> spread;
 kind($J) -> join.
 
-%% @doc Whether the caller has the cookie.
+%% @doc Returns whether the caller has the cookie.
 -spec resume_holds(Cookie :: atom(), packet()) -> boolean().
 resume_holds(Cookie, {resume, Kind, Id, Caller, Node, Mac}) -> same(Mac, resume_mac(Kind, Cookie, Id, Caller, Node)).
 
-%% @doc Whether the packet proves the key.
+%% @doc Returns whether the packet proves the key.
 -spec challenge_holds(talk(), packet()) -> boolean().
 challenge_holds(Talk, {challenge, Callee, Number, Mac}) -> same(Mac, challenge_mac(Talk, Callee, Number));
 challenge_holds(_Talk, _Other) -> false.
@@ -127,7 +127,7 @@ proof_holds(_Talk, _Other) -> false.
 accept_holds(#{position := Position} = Talk, {accept, Own, Mac}) -> same(Mac, accept_mac(Talk, Position, Own));
 accept_holds(_Talk, _Other) -> false.
 
-%% @doc Whether the peer has the cookie, so that it can be believed that it does not know the link.
+%% @doc Returns whether the peer has the cookie, in which case its claim not to know the link can be trusted.
 -spec refuse_holds(atom(), {random(), random()}, packet()) -> boolean().
 refuse_holds(Cookie, {Id, Caller}, {refuse, Mac}) -> same(Mac, refuse_mac(Cookie, Id, Caller));
 refuse_holds(_Cookie, _Talk, _Other) -> false.
@@ -155,7 +155,7 @@ refuse_mac(Cookie, Id, Caller) ->
 
 mac(Key, Text) -> crypto:mac(hmac, sha256, Key, Text).
 
-%% The time does not depend on where they differ.
+%% Runs in constant time, wherever the two differ.
 same(A, B) when byte_size(A) =:= byte_size(B) -> differences(A, B, 0) =:= 0;
 same(_A, _B) -> false.
 
@@ -170,20 +170,20 @@ differences(<<>>, <<>>, Differences) -> Differences.
                    closed := boolean(),
                    certain := boolean(),
                    missing_ms := non_neg_integer()}.
-%% The result of one look. `port' is whether the peer's distribution port refuses connections, or `none' if this node does not know it. `epmd' is
-%% what the epmd on its host says about the node, and `others' whether it lists other nodes. `closed' is whether the peer's host has closed the
-%% last connection normally. `certain' means that the peer was at this address when the link was made. `missing_ms' is for how long epmd has not
-%% listed it.
+%% The result of one check. `port' is whether the peer's distribution port refuses connections, or `none' if this node does not know it. `epmd' is
+%% what the epmd on its host reports about the node, and `others' whether it lists other nodes. `closed' is whether the peer's host has closed the
+%% last connection normally. `certain' means that the peer was at this address when the link was set up. `missing_ms' is how long the node has been
+%% missing from epmd.
 
 -type verdict() :: dead | hurry | wait.
 %% `hurry' means to wait no longer than the option `resume_refused_ms'.
 
-%% @doc A firewall also refuses connections, so that alone says nothing. epmd forgets a node when its process ends, but an epmd that has just
-%% been restarted knows no nodes. It is believed at once if it lists others, or if the peer's host closed the connection normally without a last
-%% message, as it does for a process that was killed. None of this counts at an address where the peer may never have been: the called node
-%% resolves the host in the caller's name, and behind a router, or among containers, another host may answer.
+%% @doc A firewall also refuses connections, so a refusal alone proves nothing. epmd drops a node when its process exits, but an epmd that has just
+%% been restarted does not know any nodes. It is trusted immediately if it lists other nodes, or if the peer's host closed the connection normally
+%% without a last message, as happens when a process is killed. None of this counts at an address where the peer may never have been: the called
+%% node resolves the host in the caller's name, and behind a router, or among containers, another host may answer.
 -spec verdict(signs()) -> verdict().
-verdict(#{port := none, closed := true}) -> hurry; % nobody can ask such a peer, but one that is alive calls again at once
+verdict(#{port := none, closed := true}) -> hurry; % such a peer cannot be called, but if it is alive it calls again immediately
 verdict(#{certain := false}) -> wait;
 verdict(#{port := refuses, epmd := not_listed, others := Others, closed := Closed, missing_ms := Ms}) ->
     case Others orelse Closed orelse Ms >= ?EPMD_RETURNS_MS of
@@ -228,7 +228,7 @@ each_kind_has_proofs_of_its_own_test() ->
          ?assertEqual(Same, accept_holds(Theirs#{position := 5}, sent(accept(Ours, 5, 7))))
      end || Kind <- [resume, spread, join], Other <- [resume, spread, join]].
 
-%% Each field counts: changing a single bit of the packet, or of what was said, makes it invalid.
+%% Each field counts: flipping a single bit of the packet, or of what was exchanged before, invalidates it.
 each_bit_counts_test() ->
     Talk = talk(),
     Packet = iolist_to_binary(proof(Talk, 4, 5)),

@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc How two authenticated peers on the same kernel meet for shared memory; see {@link beamway_agreement}.
 %%
-%% The side that makes the offer listens, and the other side brings memory and descriptors to it before it answers. So no step here waits for the
+%% The side that makes the offer listens, and the other side passes memory and descriptors to it before it answers. So no step here waits for the
 %% peer.
 -module(beamway_shm).
 -behaviour(beamway_agreement).

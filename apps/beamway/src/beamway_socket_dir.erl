@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc The directory of the option `socket_dir', in which nodes in different containers meet.
 %%
-%% A socket is in it only while a link is being agreed on: one side listens, the peer connects, and the name is removed. If a node is killed in
-%% between, the name remains, and the next node that starts with that directory removes it ({@link sweep/1}). Containers may have the same
-%% directory under different paths, so a node looks for a peer's socket in its own directory ({@link address/2}).
+%% A socket is in the directory only while a link is being agreed on: one side listens, the peer connects, and the name is removed. If a node is
+%% killed in between, the name remains, and the next node that starts with that directory removes it ({@link sweep/1}). Containers may mount the
+%% same directory under different paths, so a node looks for a peer's socket in its own directory ({@link address/2}).
 %%
 %% Used by {@link beamway_links} at start, {@link beamway_shm}, and `beamway doctor'.
 -module(beamway_socket_dir).
@@ -17,21 +17,21 @@
 -include_lib("eunit/include/eunit.hrl").
 -endif.
 
-%% How the driver names its sockets: native/link/shm/connect.c, listener_name().
+%% How the driver names its sockets: see listener_name() in native/link/shm/connect.c.
 -define(PREFIX, "beamway-").
 -define(ID_LENGTH, 16).
-%% A name exists a moment before its socket.
+%% A name exists for a moment before its socket does.
 -define(YOUNG_S, 10).
 -define(CONNECT_MS, 1000).
 
-%% @doc At the start of a node: logs that a directory is not usable, or sweeps it. It is tried again for each link.
+%% @doc Called when a node starts: logs that a directory is unusable, or sweeps it. The directory is checked again for each link.
 -spec prepare(beamway_config:config()) -> ok.
 prepare(#{socket_dir := [_ | _] = Dir, links := Links}) ->
     case not lists:member(shm, Links) orelse check(Dir) of
         true ->
             ok;
         ok ->
-            %% In a separate process, because the directory may be full of names.
+            %% In a separate process, because the directory may contain very many names.
             _ = spawn(fun() -> log_swept(Dir, sweep(Dir)) end),
             ok;
         {error, Reason} ->
@@ -55,7 +55,7 @@ check(Dir) ->
         {error, Reason} -> {error, Reason}
     end.
 
-%% @doc Where to look for a peer's socket, given the address in its offer and our own directory. A peer cannot send us to any other place in the
+%% @doc Where to look for a peer's socket, given the address in its offer and our own directory. A peer cannot direct us to any other place in the
 %% file system.
 -spec address(Address :: binary(), Dir :: string()) -> {ok, binary()} | {error, Reason :: binary()}.
 address(<<0, _/binary>> = Abstract, _Dir) ->
@@ -65,13 +65,13 @@ address(_Path, "") ->
 address(Path, Dir) ->
     {ok, filename:join(bytes(Dir), filename:basename(Path))}.
 
-%% @doc The directory in the driver's format, which is its name in the file system. The locale may not read that as UTF-8.
+%% @doc The directory in the driver's format, which is its raw file name. The locale may not interpret that as UTF-8.
 -spec bytes(Dir :: string()) -> binary().
 bytes(Dir) ->
     <<Bytes/binary>> = unicode:characters_to_binary(Dir, unicode, file:native_name_encoding()),
     Bytes.
 
-%% @doc Removes the names that killed nodes have left, and returns how many.
+%% @doc Removes the names left behind by killed nodes, and returns how many there were.
 -spec sweep(Dir :: string()) -> non_neg_integer().
 sweep("") ->
     0;
@@ -101,8 +101,8 @@ age_s(Path) ->
         _ -> 0
     end.
 
-%% A connection of the wrong socket type does not disturb the owner: the kernel returns `eprototype' if there is a listener, and refuses
-%% otherwise. inet encodes a string as UTF-8 in any locale.
+%% Connecting with the wrong socket type does not disturb the owner: the kernel returns `eprototype' if there is a listener, and otherwise refuses
+%% the connection. inet encodes a string as UTF-8 in any locale.
 is_deserted(Path) ->
     case gen_tcp:connect({local, bytes(Path)}, 0, [local, {active, false}], ?CONNECT_MS) of
         {error, econnrefused} ->
@@ -143,7 +143,7 @@ make_old(Path) ->
     Old = calendar:system_time_to_universal_time(erlang:system_time(second) - 100, second),
     ok = file:change_time(Path, Old).
 
-%% A closed listener leaves its name, as a killed process does.
+%% A closed listener leaves its name behind, as a killed process does.
 only_old_names_of_nobody_go_test() ->
     with_dir(fun(Dir) ->
         {Stale, One} = socket(Dir, "00000000000000aa"),

@@ -1,10 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The byte stream under a connection. It carries the handshake and the offers, reports when the peer is gone, and also carries the
-%% data if the nodes have no better link.
+%% @doc The byte stream under a connection. It carries the handshake and the offers, reports when the peer has exited, and also carries the data if
+%% the nodes have no better link.
 %%
-%% There are three kinds: {@link beamway_stream_tcp}, {@link beamway_stream_tls} and {@link beamway_stream_psk}, which becomes a TCP stream once
-%% a link carries the data. A TCP stream is the plain socket, because dist_util waits for `{tcp_closed, Socket}' from it. Any other stream is a
-%% pair of its module and that module's state. The functions here find the module.
+%% There are three kinds: {@link beamway_stream_tcp}, {@link beamway_stream_tls} and {@link beamway_stream_psk}, which becomes a TCP stream once a
+%% link carries the data. A TCP stream is the plain socket, because dist_util waits for `{tcp_closed, Socket}' from it. Any other stream is a pair
+%% of its module and that module's state. The functions here dispatch to the module.
 %%
 %% A stream is passive and delivers whole packets until {@link carry/3} or {@link keep/1} is called.
 -module(beamway_stream).
@@ -22,9 +22,9 @@
 -type family() :: inet_tcp | inet6_tcp.
 -type stream() :: port() | {module(), term()}.
 -type controller() :: port() | pid().
-%% What the VM sends through: the distribution controller of the connection.
+%% What the VM sends to: the distribution controller of the connection.
 -type stats() :: #{bytes_in | bytes_out | frames_in | frames_out | queue_bytes := non_neg_integer()}.
-%% Counters of the socket. `frames_out' increases by one with a tick.
+%% Counters of the socket. `frames_out' increases by one with each tick.
 
 -type wish() :: none | {resume, SetupMs :: pos_integer()}.
 %% Whether both sides want the link to outlive its connection, and how long they may take to find out whether it can.
@@ -32,7 +32,7 @@
 %% Calls a peer. `Host' is the part of its name after the @.
 -callback connect(family(), inet:ip_address(), inet:port_number(), Host :: string()) ->
     {ok, stream()} | {error, Reason :: term()}.
-%% Makes a stream from an accepted TCP socket, which the calling process owns.
+%% Turns an accepted TCP socket, which the calling process owns, into a stream.
 -callback accept(port()) -> {ok, stream()} | {clear, port(), Why :: binary()} | {error, Reason :: term()}.
 -callback kind(stream()) -> tcp | tls.
 -callback send(stream(), iodata()) -> ok | {error, Reason :: term()}.
@@ -71,7 +71,7 @@ recv(Stream, TimeoutMs) -> (module(Stream)):recv(Stream, TimeoutMs).
 -spec peername(stream()) -> {ok, {inet:ip_address(), inet:port_number()}} | {error, term()}.
 peername(Stream) -> (module(Stream)):peername(Stream).
 
-%% @doc The peer's address as text, which is empty if it is no longer known.
+%% @doc The peer's address as text; empty if it is no longer known.
 -spec peer_text(stream()) -> binary().
 peer_text(Stream) ->
     case peername(Stream) of
@@ -79,7 +79,7 @@ peer_text(Stream) ->
         {error, _} -> <<>>
     end.
 
-%% @doc For net_kernel:setopts/2. Options on which the carrier relies are refused.
+%% @doc For net_kernel:setopts/2. Options on which the carrier relies are rejected.
 -spec setopts(stream(), [inet:socket_setopt()]) -> ok | {error, Reason :: term()}.
 setopts(Stream, Options) ->
     case [Option || {Name, _} = Option <- Options, lists:member(Name, [active, deliver, packet])] of
@@ -107,25 +107,25 @@ activate(Stream, Controller) -> (module(Stream)):activate(Stream, Controller).
 -spec start(stream(), controller(), DHandle :: term()) -> ok | {error, Reason :: term()}.
 start(Stream, Controller, DHandle) -> (module(Stream)):start(Stream, Controller, DHandle).
 
-%% @doc Sends a tick, and never waits.
+%% @doc Sends a tick without blocking.
 -spec tick(stream(), controller()) -> term().
 tick(Stream, Controller) -> (module(Stream)):tick(Stream, Controller).
 
-%% @doc Counters since the connection was made.
+%% @doc Counters since the connection was established.
 -spec stats(stream(), controller()) -> {ok, stats()} | {error, Reason :: term()}.
 stats(Stream, Controller) -> (module(Stream)):stats(Stream, Controller).
 
 %% ---- the stream of another link ----
 
-%% @doc Another link carries the data. The stream stays open and only reports the peer's end.
+%% @doc Another link carries the data. The stream stays open, but only to report when the peer exits.
 -spec keep(stream()) -> ok | {error, Reason :: term()}.
 keep(Stream) -> (module(Stream)):keep(Stream).
 
-%% @doc Makes another process the owner. The stream closes when that process ends.
+%% @doc Makes another process the owner. The stream is closed when that process exits.
 -spec give(stream(), pid()) -> ok | {error, Reason :: term()}.
 give(Stream, Pid) -> (module(Stream)):give(Stream, Pid).
 
-%% @doc The owner asks for messages, see {@link event/1}, until `passive' arrives.
+%% @doc The owner requests messages, see {@link event/1}, until `passive' arrives.
 -spec watch(stream()) -> ok | {error, Reason :: term()}.
 watch(Stream) -> (module(Stream)):watch(Stream).
 
@@ -140,7 +140,7 @@ event({ssl_closed, _}) -> closed;
 event({ssl_error, _, _}) -> closed; % no `ssl_closed' follows; after `tcp_error' comes `tcp_closed'
 event(_) -> other.
 
-%% @private The counters of a socket with our names.
+%% @private The counters of a socket under our names.
 -spec named([{inet:stat_option(), integer()}]) -> stats().
 named(Stats) ->
     maps:from_list([{name(Name), Value} || {Name, Value} <- Stats]).
@@ -151,7 +151,7 @@ name(recv_cnt) -> frames_in;
 name(send_cnt) -> frames_out;
 name(send_pend) -> queue_bytes.
 
-%% @doc The descriptor of its socket, if that is a port on this node. The socket below ssl is found through the peer's address.
+%% @doc The descriptor of the stream's socket, if that is a port on this node. The socket below ssl is found through the peer's address.
 -spec fd(stream()) -> {ok, non_neg_integer()} | error.
 fd(Socket) when is_port(Socket) ->
     case prim_inet:getfd(Socket) of

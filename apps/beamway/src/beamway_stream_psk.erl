@@ -1,11 +1,13 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc A stream over a connection that uses TLS 1.3 with a pre-shared key from its first byte (option `encrypt').
 %%
-%% The driver's link over TLS (native/link/tls) is made before anything else is sent. It first carries the handshake of the distribution as
-%% bytes, in packets with a length of four bytes, and then the frames. If there is a ring, the link leaves the connection, which then carries
-%% nothing. After {@link carry/3} or {@link keep/1} the stream is the plain socket, so the functions of {@link beamway_stream} for later are not here.
+%% The driver's link over TLS (native/link/tls) is created before anything else is sent. It first carries the handshake of the distribution as
+%% bytes, in packets with a four-byte length, and then the frames. If there is a ring, the link leaves the connection, which then carries nothing.
+%% After {@link carry/3} or {@link keep/1} the stream is the plain socket, so this module does not implement the later functions of {@link
+%% beamway_stream}.
 %%
-%% A caller's first packet is read completely before a link is made for it, so a stranger that sends nothing only costs a process and a socket.
+%% A caller's first packet is read completely before a link is created for it, so an unauthenticated client that sends nothing only costs a process
+%% and a socket.
 -module(beamway_stream_psk).
 -behaviour(beamway_stream).
 
@@ -15,14 +17,14 @@
 
 -define(RING_BYTES, 262144).
 -define(PACKET_BYTES, 65535).
-%% When the whole time for a connection is over, dist_util ends the process without reporting why.
+%% When the time allowed for the whole connection setup is over, dist_util kills the process without reporting why.
 -define(LAST_MS, 500).
-%% With `prefer': a peer in clear waits for the rest of what looks like a long packet.
+%% With `prefer', an unencrypted peer waits for the rest of what looks like a long packet.
 -define(PREFERS_MS, 1000).
-%% A stranger's time for its first packet, and then for the rest of the handshake.
+%% The time that an unauthenticated client has for its first packet, and then for the rest of the handshake.
 -define(HELLO_MS, 2000).
 -define(SHAKE_MS, 3000).
-%% A handshake record of TLS. What a node sends in clear begins with the high byte of a packet's length.
+%% A handshake record of TLS. An unencrypted connection starts with the high byte of a packet's length.
 -define(HANDSHAKE, 22).
 -define(RECORD_BYTES, 16640).
 -define(CLEAR_LAST, 19).
@@ -33,7 +35,7 @@
 
 %% ---- making one ----
 
-%% @doc Calls a peer as the option says.
+%% @doc Calls a peer as required by the option.
 -spec connect(true | prefer, node(), beamway_stream:family(), inet:ip_address(), inet:port_number()) -> result().
 connect(Mode, Node, Family, Ip, TcpPort) ->
     TimeoutMs = net_kernel:connecttime(),
@@ -49,7 +51,7 @@ connect(Mode, Node, Family, Ip, TcpPort) ->
 in_clear(Reason, {ok, Socket}) -> {clear, Socket, Reason};
 in_clear(_Reason, {error, Reason}) -> {error, Reason}.
 
-%% @doc Calls a peer, encrypted. If the reason is an atom, no connection was made at all.
+%% @doc Calls a peer, encrypted. If the reason is an atom, no connection was established at all.
 -spec dial(node(), beamway_stream:family(), inet:ip_address(), inet:port_number(), RingBytes :: pos_integer(), Ms :: pos_integer()) ->
           {ok, stream()} | {error, inet:posix() | binary()}.
 dial(Node, Family, Ip, TcpPort, RingBytes, Ms) ->
@@ -72,7 +74,7 @@ reserved() ->
         {error, _} -> ?RING_BYTES
     end.
 
-%% @doc Makes a stream from an accepted socket, as the option says.
+%% @doc Turns an accepted socket into a stream, as required by the option.
 -spec accept(port()) -> result().
 accept(Socket) ->
     Entry = beamway_half_open:enter(Socket),
@@ -84,7 +86,8 @@ accept(Socket) ->
     ok = beamway_half_open:leave(Entry),
     told(Accepted, Peer).
 
-%% If a caller went away or sent nothing, there is nothing to log, because two nodes that call each other at the same time give one connection up.
+%% If a caller disconnected or sent nothing, there is nothing to log, because two nodes that call each other at the same time give up one
+%% connection.
 told({error, <<"the peer closed the connection", _/binary>>}, _Peer) ->
     {error, closed};
 told({error, Reason}, Peer) when is_binary(Reason) ->
@@ -132,7 +135,7 @@ stream(Socket, [#{label := Label} | _] = Keys, {error, Reason}) ->
     ok = beamway_port:close(Socket),
     {error, iolist_to_binary([string:replace(Reason, "tls: ", ""), " (this node's key: ", beamway_encrypt:name(Keys, Label), ")"])}.
 
-%% @doc The socket below.
+%% @doc The underlying socket.
 -spec socket(stream()) -> port().
 socket({?MODULE, #{socket := Socket}}) -> Socket.
 
@@ -140,7 +143,7 @@ socket({?MODULE, #{socket := Socket}}) -> Socket.
 -spec key(stream()) -> binary().
 key({?MODULE, #{key := Key}}) -> Key.
 
-%% @doc A text with cipher and key.
+%% @doc A text that names the cipher and the key.
 -spec why(stream()) -> binary().
 why({?MODULE, #{cipher := Cipher, key := Key}}) -> <<Cipher/binary, ", ", Key/binary>>.
 
@@ -177,7 +180,7 @@ packet(Port, Missing, Deadline, Pieces) ->
         {error, Reason} -> {error, Reason}
     end.
 
-%% Needs no deadline, because the handshake's own timer ends this process.
+%% Needs no deadline, because the handshake's own timer kills this process.
 heard(Port, Count, Deadline) ->
     case of_port(fun() -> beamway_port:hear(Port, Count) end) of
         wait ->
@@ -188,7 +191,7 @@ heard(Port, Count, Deadline) ->
         {error, _} -> {error, closed}
     end.
 
-%% The port may just have ended.
+%% The port may have just closed.
 of_port(Command) ->
     try Command()
     catch error:badarg -> {error, closed}
@@ -208,10 +211,10 @@ getopts(Stream, Options) -> inet:getopts(socket(Stream), Options).
 
 %% ---- afterwards ----
 
-%% @private Both sides have a link of the driver, so both know without any message that it can outlive its connection.
+%% @private Both sides have a link of the driver, so both know without exchanging a message that it can outlive its connection.
 -spec carry(stream(), connecting | accepting, beamway_stream:wish()) -> {ok, port()} | {resumes, port()} | {error, binary()}.
 carry({?MODULE, #{socket := Socket, port := Port}}, Role, Wish) ->
-    _ = reserved(), % an attempt at a ring has ended the reservation
+    _ = reserved(), % the attempt to set up a ring has released the reservation
     ok = beamway_stream_tcp:bound(Socket, Role),
     ok = forget(Port),
     case of_port(fun() -> beamway_port:packets(Port, <<>>) end) of
@@ -228,7 +231,7 @@ keep({?MODULE, #{socket := Socket, port := Port}}) ->
     ok = forget(Port),
     inet:setopts(Socket, [binary, {active, false}, {packet, raw} | beamway_stream_tcp:keepalive_options()]).
 
-%% This process may continue as the connection's ticker, without events of the port and without keys in its garbage.
+%% This process may continue as the connection's ticker, without events from the port and without keys in its garbage.
 forget(Port) ->
     receive {link, Port} -> forget(Port)
     after 0 -> true = erlang:garbage_collect(), ok

@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A stream over a plain TCP socket. If it carries data, a port of our driver reads and writes the socket, or, if the driver may not or
-%% cannot, OTP's own inet port with better options.
+%% @doc A stream over a plain TCP socket. If it carries data, the socket is read and written by a port of our driver or, if the driver must not or
+%% cannot do that, by OTP's own inet port with better options.
 %%
-%% Packets have a length of two bytes in the handshake and of four afterwards, as everywhere in Erlang distribution. The port of either driver is
-%% the distribution controller.
+%% Packets have a two-byte length in the handshake and a four-byte length afterwards, as everywhere in Erlang distribution. The port of either
+%% driver is the distribution controller.
 -module(beamway_stream_tcp).
 -behaviour(beamway_stream).
 
@@ -23,11 +23,11 @@
 -define(RING_BYTES, 262144).
 -define(SENT_MS, 5000).
 
-%% These are Linux's numbers, as for everything about shared memory.
+%% Linux's numbers, as for everything related to shared memory.
 -define(IPPROTO_TCP, 6).
 -define(TCP_KEEPIDLE, 4).
 -define(TCP_KEEPINTVL, 5).
-%% How many bytes the kernel accepts in addition to those in transit.
+%% The number of bytes that the kernel accepts in addition to those in transit.
 -define(TCP_NOTSENT_LOWAT, 25).
 %% This is not `recbuf', which would also enlarge the port's `buffer'.
 -define(SOL_SOCKET, 1).
@@ -36,7 +36,7 @@
 -define(RECEIVED_BYTES, 393216).
 -define(QUEUED_BYTES, 4194304).
 
-%% @doc Opens a listening socket and registers with epmd. Fails, and so does the start of the node, if it has to encrypt and cannot.
+%% @doc Opens a listening socket and registers with epmd. If the node has to encrypt and cannot, this fails, and so does the start of the node.
 -spec listen(beamway_stream:family(), atom(), string()) ->
           {ok, {port(), #net_address{}, integer()}} | {error, term()}.
 listen(Family, Name, Host) ->
@@ -54,11 +54,11 @@ listen(Family, Name, Host) ->
             {error, {encrypt, unicode:characters_to_list(Problem)}}
     end.
 
-%% Over the same port.
+%% On the same port.
 kinds(false) -> [tcp];
 kinds(_Encrypts) -> [tcp, tls].
 
-%% @doc Starts the process that accepts for the calling net_kernel.
+%% @doc Starts the process that accepts connections for the calling net_kernel.
 -spec accept_loop(beamway_stream:family(), port()) -> pid().
 accept_loop(Family, Listen) ->
     inet_tcp_dist:gen_accept(Family, Listen).
@@ -74,9 +74,9 @@ connect(Family, Ip, TcpPort, _Host) ->
 connect_options() ->
     application:get_env(kernel, inet_dist_connect_options, []) ++ [{active, false}, {packet, 2}].
 
-%% @doc For the stream of a link with a ring. Ticks go through the ring, so the socket carries nothing. The kernel sends keepalive probes as
-%% often as ticks would be sent, because otherwise a firewall forgets the connection and its end goes unnoticed. The system determines how many
-%% unanswered probes end the socket (9).
+%% @doc For the stream of a link with a ring. Ticks go through the ring, so the socket carries nothing. The kernel sends keepalive probes as often
+%% as ticks would be sent, because otherwise a firewall drops the connection from its table and its end goes unnoticed. The system determines after
+%% how many unanswered probes the socket closes (9).
 -spec keepalive_options() -> [inet:socket_setopt()].
 keepalive_options() ->
     Seconds = <<(keepalive_s(beamway_config:of_kernel(net_ticktime, 60), beamway_config:of_kernel(net_tickintensity, 4))):32/native>>,
@@ -114,7 +114,7 @@ setopts(Socket, Options) -> inet:setopts(Socket, Options).
           {ok, [inet:socket_setopt()]} | {error, inet:posix()}.
 getopts(Socket, Options) -> inet:getopts(Socket, Options).
 
-%% @private Our driver's link carries the data if it can, and otherwise the socket's own port does.
+%% @private Our driver's link carries the data if possible, and otherwise the socket's own port does.
 -spec carry(port(), connecting | accepting, beamway_stream:wish()) ->
           {ok, port()} | {resumes, port()} | {ok, port(), WhyNotOurs :: binary()} | {error, inet:posix() | closed | binary()}.
 carry(Socket, Role, Wish) ->
@@ -126,7 +126,7 @@ carry(Socket, Role, Wish) ->
                 {error, Reason} ->
                     _ = both_resume({nack, Reason}, Socket, Wish),
                     ok = beamway_links:release(),
-                    %% A peer that is already gone has no address, and is not a fault of the driver.
+                    %% A peer that has already disconnected has no address, which is not a fault of the driver.
                     _ = [?LOG(Level, "beamway: no link of the driver with ~ts, using OTP's own port: ~ts", [Peer, Reason])
                          || Peer <- [beamway_stream:peer_text(Socket)], Peer =/= <<>>, Level <- [beamway_links:level_of(Reason)]],
                     explained(carry_itself(Socket, Role), Reason)
@@ -135,8 +135,7 @@ carry(Socket, Role, Wish) ->
             explained(carry_itself(Socket, Role), Reason)
     end.
 
-%% One side may find that its driver cannot carry the data after all. The other side must then not send the messages of a session to OTP's own
-%% port.
+%% One side may find out late that its driver cannot carry the data. The other side must then not send the messages of a session to OTP's own port.
 both_resume(_Ours, _Socket, none) ->
     false;
 both_resume(Ours, Socket, {resume, SetupMs}) ->
@@ -177,8 +176,9 @@ adopt(Fd, Buffer) ->
 power_of_two(Bytes, Power) when Power >= Bytes -> Power;
 power_of_two(Bytes, Power) -> power_of_two(Bytes, 2 * Power).
 
-%% From now on the driver reads and writes the connection through its own descriptor. The socket stays open for its options, and ends with the
-%% keeper, which ends with the connection. Its port does not touch a passive socket, and the bytes that it has read ahead are handed over.
+%% From now on the driver reads and writes the connection through its own descriptor. The socket stays open for its options; it is closed when the
+%% keeper exits, which happens when the connection is closed. Its port does not touch a passive socket, and the bytes that it has read ahead are
+%% handed over.
 hand_over(Socket, Port, Role) ->
     case let_go(Socket) of
         {ok, Read} ->
@@ -197,8 +197,8 @@ let_go(Socket) ->
         {ok, {error, Reason}} -> {error, Reason}
     end.
 
-%% @doc Waits until the socket's port has nothing to send. With the option `delay_send' it may still have the last message of the handshake,
-%% which must not arrive after what the driver sends.
+%% @doc Waits until the socket's port has nothing to send. With the option `delay_send' it may still hold the last message of the handshake, which
+%% must not arrive after what the driver sends.
 -spec sent(port(), Ms :: non_neg_integer()) -> ok | {error, inet:posix()}.
 sent(Socket, Ms) ->
     case inet:getstat(Socket, [send_pend]) of
@@ -208,8 +208,8 @@ sent(Socket, Ms) ->
         {error, Reason} -> {error, Reason}
     end.
 
-%% @doc Limits the kernel's buffers, because what is in them cannot be overtaken. On a path the kernel holds what the path needs, and little
-%% more. A local peer has no path, so its kernel need not hold megabytes either. The user's settings for kernel have priority.
+%% @doc Limits the kernel's buffers, because data in them cannot be overtaken. On a network path the kernel buffers what the path needs, and little
+%% more. A local peer has no such path, so its kernel need not buffer megabytes either. The user's settings for kernel have priority.
 -spec bound(port(), connecting | accepting) -> ok.
 bound(Socket, Role) ->
     _ = inet:setopts(Socket, bounds(Socket, Role)), % old kernels do not know all of them
@@ -251,13 +251,13 @@ carry_itself(Socket, Role) ->
         {error, Reason} -> {error, Reason}
     end.
 
-%% @doc As kernel's `dist_nodelay' says.
+%% @doc As specified by kernel's `dist_nodelay'.
 -spec nodelay() -> {nodelay, boolean()}.
 nodelay() ->
     {nodelay, application:get_env(kernel, dist_nodelay, true) =/= false}.
 
-%% Many messages per write, and few reads for large ones. Gathered data waits in the port, which OTP makes busy at 8 KB. Further data stays in a
-%% queue of ERTS that halt() drops. The user's settings for kernel have priority.
+%% Allows many messages per write, and few reads for large messages. Gathered data is queued in the port, which OTP marks as busy at 8 KB. Further
+%% data stays in a queue of ERTS, which halt() drops. The user's settings for kernel have priority.
 tuned(Role) ->
     User = application:get_env(kernel, user_options(Role), []),
     [Tuned || {Name, _} = Tuned <- [{delay_send, true}, {high_watermark, ?QUEUED_BYTES}, {buffer, 262144}],
@@ -270,7 +270,7 @@ user_options(accepting) -> inet_dist_listen_options.
 -spec activate(port(), port()) -> ok | {error, inet:posix() | closed | badarg | no_keeper}.
 activate(Socket, Socket) ->
     inet:setopts(Socket, [{active, true}, {deliver, port}, {packet, 4}, binary, nodelay()]);
-%% The keeper owns the socket, because RabbitMQ recognizes the port of a connection as the only one of the connection's process.
+%% The keeper owns the socket, because RabbitMQ identifies the port of a connection as the only port of the connection's process.
 activate(Socket, Port) ->
     beamway_keeper:start(Port, Socket, maps:get(poll_us, beamway_links:config())).
 
@@ -320,8 +320,7 @@ a_socket_is_kept_alive_test() ->
                  inet:getopts(Listen, [keepalive, {raw, 6, 4, 4}, {raw, 6, 5, 4}])),
     ok = gen_tcp:close(Listen).
 
-%% At first the peer does not read, so the system leaves most of the data with the port. The waits may take longer than the 5 s that eunit gives
-%% a test.
+%% At first the peer does not read, so the system leaves most of the data in the port. The waits may exceed the 5 s that eunit allows for a test.
 what_the_port_has_queued_goes_first_test_() -> {timeout, 60, fun what_the_port_has_queued_goes_first/0}.
 
 what_the_port_has_queued_goes_first() ->

@@ -1,11 +1,11 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc A stream over a TLS connection, through the public interface of the ssl application.
 %%
-%% Packets always have a length of four bytes, as in OTP's `inet_tls'. When the stream carries the data, the distribution controller is a
-%% process, {@link beamway_tls_controller}.
+%% Packets always have a four-byte length, as in OTP's `inet_tls'. When the stream carries the data, the distribution controller is a process,
+%% {@link beamway_tls_controller}.
 %%
-%% A node's distribution starts before its applications can, so the first connection starts ssl. While the node boots, that has to wait until
-%% kernel is up.
+%% A node's distribution starts before its applications can, so the first connection starts ssl. While the node boots, this has to wait until kernel
+%% is up.
 -module(beamway_stream_tls).
 -behaviour(beamway_stream).
 
@@ -24,7 +24,7 @@
 
 -type stream() :: {?MODULE, ssl:sslsocket()}.
 
-%% @doc Opens a listening socket and registers with epmd. Fails, and so does the start of the node, if the options are not valid, because a node
+%% @doc Opens a listening socket and registers with epmd. If the options are invalid, this fails, and so does the start of the node, because a node
 %% that has to use TLS must not run without it.
 -spec listen(beamway_stream:family(), atom(), string()) ->
           {ok, {port(), #net_address{}, integer()}} | {error, term()}.
@@ -43,7 +43,7 @@ listen(Family, Name, Host) ->
             {error, {ssl_dist_options, unicode:characters_to_list(Problem)}}
     end.
 
-%% @doc Starts the process that accepts for the calling net_kernel.
+%% @doc Starts the process that accepts connections for the calling net_kernel.
 -spec accept_loop(beamway_stream:family(), port()) -> pid().
 accept_loop(Family, Listen) ->
     beamway_tls_acceptor:start(Family, Listen).
@@ -80,7 +80,7 @@ handshake(Socket, {ok, {Ip, _}}, Options, TimeoutMs) ->
 handshake(_Socket, {error, Reason}, _Options, _TimeoutMs) ->
     {error, Reason}.
 
-%% @doc Those of the nodes that net_kernel allows for whose host the caller's certificate is, or all of them if this node's options do not
+%% @doc Returns the nodes allowed by net_kernel for whose host the caller's certificate is valid, or all of them if this node's options do not
 %% require a certificate.
 -spec allowed(stream(), [node() | string()]) -> [node() | string()].
 allowed({?MODULE, Socket}, Allowed) ->
@@ -97,7 +97,7 @@ socket_options() ->
 %% A missing peer is not worth a warning, but an insecure one is.
 secured(Peer, Role, Secure) ->
     TimeoutMs = net_kernel:connecttime(),
-    %% When the whole time is over, dist_util kills this process without reporting why.
+    %% When the time allowed for the whole connection setup is over, dist_util kills this process without reporting why.
     WaitMs = TimeoutMs - min(?LAST_MS, TimeoutMs div 4),
     Deadline = erlang:monotonic_time(millisecond) + WaitMs,
     case ssl_is_up(Deadline) of
@@ -120,7 +120,7 @@ refused(Peer, Reason) ->
     ?LOG_WARNING("beamway: no TLS connection with ~ts: ~ts", [Peer, Reason]),
     {error, tls}.
 
-%% Applications that need kernel are refused until it is up.
+%% Applications that need kernel cannot start until it is up.
 ssl_is_up(Deadline) ->
     case application:ensure_all_started(ssl) of
         {ok, _} ->
@@ -154,8 +154,8 @@ recv({?MODULE, Socket}, TimeoutMs) ->
         {error, Reason} -> failed(Reason, Socket)
     end.
 
-%% With TLS 1.3 a caller learns only now that its certificate is refused. The alert may be lost, because ssl's processes end with it, and so does
-%% the peer's socket while our first packet is on its way.
+%% With TLS 1.3 a caller learns only now that its certificate was rejected. The alert may be lost, because ssl's processes exit with it, and the
+%% peer's socket is closed while our first packet is on its way.
 failed(Reason, Socket) ->
     case {Reason, erase(?UNHEARD)} of
         {{tls_alert, _}, undefined} -> refused(beamway_stream:peer_text({?MODULE, Socket}), ssl:format_error({error, Reason}));
@@ -193,7 +193,7 @@ start({?MODULE, Socket}, Controller, DHandle) ->
 -spec tick(stream(), pid()) -> term().
 tick(_Stream, Controller) -> beamway_tls_controller:tick(Controller).
 
-%% @private Of the socket below, for everything that is written and read, including records.
+%% @private Counters of the underlying socket, for everything that is written and read, including record headers.
 -spec stats(stream(), pid()) -> {ok, beamway_stream:stats()} | {error, term()}.
 stats({?MODULE, Socket}, _Controller) ->
     case ssl:getstat(Socket, [recv_oct, send_oct, recv_cnt, send_cnt, send_pend]) of

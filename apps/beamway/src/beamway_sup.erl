@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc The application `beamway', for programs that use its driver and blocks, and the supervisor of {@link beamway_links}.
 %%
-%% The distribution and the application both need the link server, and either may start first and end first. So the server has a supervisor that
-%% belongs to neither, and ends with the last of its users ({@link beamway_holder}). That supervisor owns the driver and the server's table, so
-%% links survive a crash of the server, and the next one finds them in the table.
+%% The distribution and the application both need the link server, and either may start or stop first. So the server has a supervisor that belongs
+%% to neither, and terminates with the last of its users ({@link beamway_holder}). That supervisor owns the driver and the server's table, so links
+%% survive a crash of the server, and the next one finds them in the table.
 -module(beamway_sup).
 -behaviour(application).
 -behaviour(supervisor).
@@ -17,12 +17,12 @@
 -define(HOLD_MS, 5000).
 -define(PAUSE_MS, 10).
 
-%% @doc The calling process uses the link server from now on, until it ends. Returns the supervisor, which lives as long.
+%% @doc Registers the calling process as a user of the link server until it exits. Returns the supervisor, which lives at least as long.
 -spec hold() -> pid().
 hold() ->
     hold(erlang:monotonic_time(millisecond) + ?HOLD_MS).
 
-%% The server may be ending with its last user, or be about to start again.
+%% The server may be terminating with its last user, or be about to start again.
 hold(Deadline) ->
     Root = root(),
     case beamway_links:hold() of
@@ -33,8 +33,8 @@ hold(Deadline) ->
             receive after ?PAUSE_MS -> hold(Deadline) end
     end.
 
-%% Started by a process that ends at once, so that it has no parent, and outside the application's group, because an application ends the
-%% processes in its group.
+%% Started by a process that exits immediately, so that it has no parent, and outside the application's group, because when an application stops,
+%% the processes in its group are killed.
 root() ->
     {_, Monitor} = spawn_monitor(fun start_root/0),
     receive
@@ -55,11 +55,11 @@ start_root() ->
             exit(Reason)
     end.
 
-%% @doc Loads the driver for this supervisor, if the options have not asked for it.
+%% @doc Loads the driver for this supervisor, if the options did not require it.
 -spec load_driver() -> ok.
 load_driver() -> as_supervisor(load).
 
-%% @doc Loads the driver's file again ({@link beamway_links:reload_driver/0}).
+%% @doc Reloads the driver's file ({@link beamway_links:reload_driver/0}).
 -spec reload_driver() -> ok.
 reload_driver() -> as_supervisor(reload).
 
@@ -93,7 +93,7 @@ init(links) ->
           [#{id => beamway_links, start => {beamway_links, start_link, []},
              restart => transient, significant => true, shutdown => 2000},
            #{id => beamway_classes, start => {beamway_classes, start_link, []}, shutdown => 2000},
-           %% Links continue without these.
+           %% Links do not depend on these.
            #{id => recorder, start => {supervisor, start_link, [?MODULE, recorder]}, type => supervisor, restart => temporary},
            #{id => faults, start => {supervisor, start_link, [?MODULE, faults]}, type => supervisor, restart => temporary}]}};
 init(faults) ->

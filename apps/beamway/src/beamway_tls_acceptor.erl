@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Accepts TCP connections for a TLS carrier and offers each to net_kernel, as `tls'.
 %%
-%% The connection process that net_kernel starts does the TLS handshake, so a slow or hostile peer delays nobody, and net_setuptime limits its
-%% time like that of every connection.
+%% The connection process that net_kernel starts performs the TLS handshake, so a slow or hostile peer does not delay any other, and net_setuptime
+%% limits the handshake as for every connection.
 -module(beamway_tls_acceptor).
 
 -include_lib("kernel/include/logger.hrl").
@@ -10,13 +10,14 @@
 -export([start/2]).
 -export([loop/3]).
 
-%% How often it calls the newest code while no caller arrives, so that a later load does not end it.
+%% How often this process switches to the newest code while no caller arrives, so that loading new code does not kill it.
 -define(RENEW_MS, 2000).
-%% Errors that pass when something else ends. If this process ended because of them, net_kernel would start the next one at once, in an endless loop.
+%% Errors that go away once another process releases resources. If this process exited because of them, net_kernel would immediately start the next
+%% one, in an endless loop.
 -define(PASSES(Reason), Reason =:= emfile; Reason =:= enfile; Reason =:= system_limit; Reason =:= enobufs; Reason =:= enomem).
 -define(PAUSE_MS, 100).
 
-%% @doc For net_kernel, which is linked and starts another process when this one ends.
+%% @doc For net_kernel, which is linked and starts another process when this one exits.
 -spec start(beamway_stream:family(), Listen :: port()) -> pid().
 start(Family, Listen) ->
     spawn_opt(?MODULE, loop, [self(), Family, Listen], [link, {priority, max}]).
@@ -39,8 +40,8 @@ loop(Kernel, Family, Listen) ->
             exit({accept, Reason})
     end.
 
-%% Logged once until a connection is accepted. The reason is not translated to text, because the module for that may not be loaded, and no
-%% descriptor is left to load it.
+%% Logged once until a connection is accepted. The reason is not translated to text, because the module for that may not be loaded, and there is no
+%% descriptor left for loading it.
 tell(Reason) ->
     ?LOG_WARNING("beamway: cannot accept connections: ~ts; callers wait, and this node tries again ten times a second", [Reason]).
 
@@ -48,7 +49,7 @@ tell(Reason) ->
 hand_over(Kernel, Socket) ->
     receive
         {Kernel, controller, Connection} ->
-            _ = inet_tcp:controlling_process(Socket, Connection), % if this fails, the connection process finds the socket closed
+            _ = inet_tcp:controlling_process(Socket, Connection), % if this fails, the connection process will find the socket closed
             Connection ! {self(), controller},
             ok;
         {Kernel, unsupported_protocol} ->

@@ -1,13 +1,13 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Carries distribution over TLS if shared memory is not available. The controller process takes what the VM wants to send and writes it,
-%% and a reader process passes incoming data to the VM.
+%% @doc Carries distribution over TLS if shared memory is not available. The controller process fetches what the VM wants to send and writes it, and
+%% a reader process passes incoming data to the VM.
 %%
-%% Both are linked to the connection process and to each other. When one ends, the connection ends, and so does the socket, which the reader
-%% owns. Writes are batched: what is queued in the VM is sent in one record stream, up to a limit, and the VM keeps the rest, so senders wait at
-%% the VM's own limit (`+zdbbl').
+%% Both are linked to the connection process and to each other. When one of them exits, the connection is closed, and so is the socket, which the
+%% reader owns. Writes are batched: the data queued in the VM is sent in one record stream, up to a limit, and the rest stays in the VM, so senders
+%% are suspended at the VM's own limit (`+zdbbl').
 %%
-%% With each message both continue in the newest code, and without messages they soon hibernate. So they do not hold the code that they were
-%% started with, which a later load of this module would purge together with the link.
+%% Both switch to the newest code with each message, and hibernate soon when there are no messages. They therefore do not keep running the code that
+%% they were started with, which a later load of this module would purge together with the link.
 -module(beamway_tls_controller).
 
 -export([start/1, connected/3, tick/1]).
@@ -17,7 +17,7 @@
 -define(MESSAGES, 100).
 -define(START_MS, 5000).
 -define(IDLE_MS, 500).
-%% The data only passes through, so it must not be copied into old heaps or kept by references to it.
+%% The data only passes through, so it must not be copied into the old generation of the heap or kept alive by references to it.
 -define(SPAWN_OPTIONS, [link, {message_queue_data, off_heap}, {fullsweep_after, 0}]).
 
 %% @doc Starts a controller, linked to the calling connection process. It waits for {@link connected/3}.
@@ -25,7 +25,7 @@
 start(Socket) ->
     spawn_opt(?MODULE, init, [self(), Socket], ?SPAWN_OPTIONS).
 
-%% @doc The VM knows the controller, so it may begin. Called by the connection process, which owns the socket.
+%% @doc The VM knows the controller, so it may start. Called by the connection process, which owns the socket.
 -spec connected(pid(), ssl:sslsocket(), DHandle :: term()) -> ok | {error, term()}.
 connected(Controller, Socket, DHandle) ->
     Controller ! {self(), connected, DHandle},
@@ -48,7 +48,7 @@ hand_over(Controller, Socket, Reader) ->
             {error, Reason}
     end.
 
-%% @doc Sends a tick when the controller gets to it.
+%% @doc Sends a tick when the controller gets around to it.
 -spec tick(pid()) -> ok.
 tick(Controller) ->
     Controller ! tick,

@@ -1,12 +1,12 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc The TLS options of the node's distribution: those of OTP's `inet_tls', with safe defaults.
 %%
-%% With `-ssl_dist_optfile FILE', the file has `[{server, Options}, {client, Options}].', where the options are those of the ssl application.
-%% With `-ssl_dist_opt server_certfile FILE ...' the few names that OTP knows there can be used; together with a file they add the options that
-%% it does not name, as in OTP 26. The file is read again for each connection, so a change needs no restart.
+%% With `-ssl_dist_optfile FILE', the file contains `[{server, Options}, {client, Options}].', where the options are those of the ssl application.
+%% `-ssl_dist_opt server_certfile FILE ...' supports the few names that OTP knows there; together with a file they add the options that the file
+%% does not set, as in OTP 26. The file is read again for each connection, so a change does not require a restart.
 %%
-%% Unless the options say otherwise, both sides verify each other (`verify_peer', and on the server `fail_if_no_peer_cert'), and the caller
-%% compares the peer's certificate with the host in its node name. OTP 25 itself verifies nobody by default.
+%% Unless the options say otherwise, both sides verify each other (`verify_peer', and on the server `fail_if_no_peer_cert'), and the caller compares
+%% the peer's certificate with the host in its node name. OTP 25 itself does not verify anybody by default.
 -module(beamway_tls_options).
 
 -export([check/0, read/1, expiries/0, expiry/1, for_host/2, for_caller/2, of_certificate/2]).
@@ -18,7 +18,7 @@
 -type role() :: server | client.
 -type options() :: [proplists:property()].
 
-%% @doc Whether nodes could connect with the present options.
+%% @doc Returns whether nodes could connect with the current options.
 -spec check() -> ok | {error, Problem :: binary()}.
 check() ->
     case {read(server), read(client)} of
@@ -27,7 +27,7 @@ check() ->
         {_, {error, Problem}} -> {error, Problem}
     end.
 
-%% @doc When the certificates of both sides expire, as in {@link expiry/1}. A side without one, or whose file cannot be used, is left out.
+%% @doc When the certificates of both sides expire, as in {@link expiry/1}. A side is left out if it has no certificate or its file cannot be used.
 -spec expiries() -> [{role(), Seconds :: integer()}].
 expiries() ->
     [{Role, Seconds} || Role <- [server, client], {ok, Options} <- [read(Role)], {ok, Seconds} <- [expiry(Options)]].
@@ -38,7 +38,7 @@ expiry(Options) ->
     try
         {ok, Text, _} = erl_prim_loader:get_file(proplists:get_value(certfile, Options)),
         [Der | _] = [Der || {'Certificate', Der, not_encrypted} <- public_key:pem_decode(Text)],
-        %% Without the records of public_key, because the carrier can be built without that application.
+        %% Does not use the records of public_key, because the carrier can be built without that application.
         {'OTPCertificate', Signed, _, _} = public_key:pkix_decode_cert(Der, otp),
         {'Validity', _, After} = lists:keyfind('Validity', 1, tuple_to_list(Signed)),
         {ok, calendar:datetime_to_gregorian_seconds(datetime(After)) - calendar:datetime_to_gregorian_seconds({{1970, 1, 1}, {0, 0, 0}})}
@@ -58,14 +58,14 @@ datetime({generalTime, Text}) ->
 read(Role) ->
     case given(init:get_argument(ssl_dist_optfile), init:get_argument(ssl_dist_opt)) of
         {ok, Given} ->
-            %% With ktls, ssl does not read by itself, but waits for OTP's own carrier to take the socket.
+            %% With ktls, ssl does not read by itself, but waits for OTP's own carrier to take over the socket.
             Options = proplists:delete(ktls, proplists:get_value(Role, Given, [])),
             complete(Role, secure(Role, Options));
         {error, Problem} -> {error, Problem}
     end.
 
-%% @doc The caller knows which host it wants to reach. The user's own options have priority. If the host is an address, no name can be asked
-%% for, and ssl compares the address.
+%% @doc The caller knows which host it wants to reach. The user's own options have priority. If the host is an address, there is no name to verify,
+%% and ssl compares the address.
 -spec for_host(Host :: string(), options()) -> options().
 for_host(Host, Options) ->
     case proplists:is_defined(server_name_indication, Options) of
@@ -74,7 +74,7 @@ for_host(Host, Options) ->
     end.
 
 %% @doc OTP's own function for `verify_fun' compares the caller's certificate with its address and with the hosts of the nodes that net_kernel
-%% allows, so its state is inserted here, as in OTP's carrier. Any other function keeps its given state.
+%% allows, so its state is inserted here, as in OTP's carrier. Any other function keeps the state given by the user.
 -spec for_caller(inet:ip_address(), options()) -> options().
 for_caller(Ip, Options) -> for_caller(Ip, fun net_kernel:allowed/0, Options).
 
@@ -87,7 +87,7 @@ for_caller(Ip, AskAllowed, Options) ->
                       Option
               end, Options).
 
-%% @doc The nodes whose host the certificate is for.
+%% @doc The nodes for whose host the certificate is valid.
 -spec of_certificate(public_key:der_encoded(), [node() | string()]) -> [node() | string()].
 of_certificate(Certificate, Nodes) ->
     [Node || Node <- Nodes, public_key:pkix_verify_hostname(Certificate, [host_id(host_of(Node))])].
@@ -240,7 +240,7 @@ readable(Role, Options) ->
                     [Role, Name, File, file:format_error(Reason)])
     end.
 
-%% Distribution starts before the file server.
+%% The distribution starts before the file server.
 readable(File) ->
     case file:open(File, [read, raw]) of
         {ok, Io} -> file:close(Io);
@@ -267,7 +267,7 @@ arguments_test() ->
                 ["server_verify_fun", "{lists"], ["server_verify_fun", "{lists, map}"]]],
     ?assertMatch({error, <<"-ssl_dist_optfile: expected one file", _/binary>>}, given({ok, [["a"], ["b"]]}, error)).
 
-%% As OTP reads them.
+%% In the way OTP reads them.
 every_argument_test_() ->
     [?_assertEqual({ok, [{server, []}, {client, [{list_to_atom(Name), Value}]}]}, given(error, {ok, [["client_" ++ Name, Text]]}))
      || {Name, Text, Value} <- [{"certfile", "a.pem", "a.pem"}, {"cacertfile", "a.pem", "a.pem"}, {"keyfile", "a.pem", "a.pem"},

@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Finds the packets in a stream of bytes. Each has its length in front, in four bytes.
+%% @doc Splits a stream of bytes into packets, each of which is preceded by its four-byte length.
 %%
-%% Pure. A packet is an iolist of the pieces in which it arrived, because large ones are not copied together.
+%% Pure. A packet is an iolist of the pieces in which it arrived, to avoid copying large ones.
 -module(beamway_tls_packets).
 
 -export([new/0, add/2]).
@@ -12,7 +12,7 @@
 -endif.
 
 -opaque state() :: binary() | {Missing :: pos_integer(), Pieces :: [binary()]}.
-%% Fewer than four bytes of a length, or a packet that has begun, with its last piece first.
+%% Either fewer than four bytes of a length, or an incomplete packet, with its last piece first.
 
 %% @doc The state before the first byte.
 -spec new() -> state().
@@ -39,7 +39,7 @@ split(Start) ->
 
 -ifdef(TEST).
 
-%% However the bytes are cut, the packets are the same.
+%% The packets are the same no matter how the bytes are split.
 any_cut_test_() ->
     Packets = [<<>>, <<1>>, <<"abc">>, binary:copy(<<7>>, 300), <<>>, <<0, 0, 0, 9>>],
     Stream = << <<(byte_size(P)):32, P/binary>> || P <- Packets >>,

@@ -1,17 +1,17 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Moves a connection from the processes of OTP's ssl into the driver, without a new connection.
+%% @doc Moves a connection from the processes of OTP's ssl into the driver, without opening a new connection.
 %%
-%% ssl has authenticated both sides, and the handshake of the distribution has been done inside it. There, both sides send 32 random bytes, and
-%% derive a key from these and from the names and challenges that they have exchanged. Then both let ssl end its part of the connection
-%% (`close_notify' in both directions, ssl:close/2), which leaves the plain socket. On that socket the driver starts TLS 1.3 again, with libssl
-%% and that key (native/link/tls). So nothing is revealed or opened that an outsider could use.
+%% ssl has authenticated both sides, and the handshake of the distribution has taken place inside it. There, both sides send 32 random bytes, and
+%% derive a key from these and from the names and challenges that they have exchanged. Then both let ssl close its part of the connection
+%% (`close_notify' in both directions, ssl:close/2), which leaves the plain socket. On that socket the driver starts TLS 1.3 again, with libssl and
+%% that key (native/link/tls). Nothing is revealed or opened that an outsider could use.
 %%
-%% ssl reads everything that arrives, and returns what it has read after the peer's `close_notify' only in part or not at all. So nothing may be
-%% sent to a side whose ssl still reads. A side whose ssl has released the socket only sends a known byte, again and again; if the other side
-%% does not read yet, it misses some of them, which does no harm. Only the accepting side sends it. When the calling side receives it, it has
-%% released the socket itself and knows that the accepting side has as well, so it begins.
-%% Runs in the connection process of the distribution. If something fails before the keys have been exchanged, the connection is left to ssl. A
-%% later failure ends it.
+%% ssl reads everything that arrives, and returns only part of what it has read after the peer's `close_notify', or nothing at all. So nothing may
+%% be sent to a side whose ssl still reads. A side whose ssl has released the socket therefore only sends a known byte, again and again; if the
+%% other side does not read yet, it misses some of these bytes, which does no harm. Only the accepting side sends that byte. When the calling side
+%% receives it, it has released the socket itself and knows that the accepting side has done so as well, so it begins.
+%% Runs in the connection process of the distribution. If something fails before the keys have been exchanged, the connection stays with ssl. A
+%% later failure closes it.
 -module(beamway_tls_takeover).
 
 -export([run/4, accept/2]).
@@ -24,8 +24,8 @@
 -define(READY_FIRST_MS, 2).
 -define(READY_LAST_MS, 100).
 
-%% @doc `Said' is what only these two sides have said to each other. The socket stays open for its options, and the port carries packets. Only
-%% the two sides have `Secret'. Ends within `TimeoutMs', or ends the calling process. `stream' means that ssl's processes continue.
+%% @doc `Said' is data that only these two sides have exchanged. The socket stays open for its options, and the port carries packets. Only the two
+%% sides know `Secret'. Returns within `TimeoutMs', or terminates the calling process. `stream' means that ssl's processes continue.
 -spec run(connecting | accepting, ssl:sslsocket(), Said :: iodata(), TimeoutMs :: pos_integer()) ->
           {ok, Socket :: port(), Controller :: port(), Cipher :: binary(), Secret :: binary()} | {stream, Reason :: binary()}.
 run(Role, Tls, Said, TimeoutMs) ->
@@ -98,8 +98,8 @@ take_over(Role, Tls, Key, RingBytes, Deadline) ->
             {error, Reason}
     end.
 
-%% ssl forgets its timeout when anything arrives, such as half of a record, so another process waits for it. When this process ends, so does
-%% ssl's part.
+%% ssl restarts its timeout whenever anything arrives, such as half of a record, so another process measures the time. When this process exits, so
+%% does ssl's part.
 close(Tls, Deadline) ->
     Self = self(),
     {Closer, Monitor} = spawn_monitor(fun() -> Self ! {closed, self(), ssl:close(Tls, {Self, left(Deadline)})} end),
@@ -119,7 +119,7 @@ let_go({ok, Socket, Read}) -> {ok, Socket, Read};
 let_go({error, Reason}) -> {error, Reason};
 let_go(ok) -> {error, closed}.
 
-%% The calling side is TLS's client.
+%% The calling side acts as TLS client.
 meet(connecting, Socket, Read, Place, RingBytes, Deadline) ->
     case await_ready(Socket, Read, Deadline) of
         ok -> beamway_establish:connect(tls, Place, <<0:128>>, RingBytes, max(1, left(Deadline)));
@@ -133,7 +133,7 @@ meet(accepting, Socket, <<>>, Place, RingBytes, Deadline) ->
 meet(accepting, _Socket, _Read, _Place, _RingBytes, _Deadline) ->
     {error, <<"the peer went on before this node was ready">>}.
 
-%% If the socket's port still had a ready byte, it would arrive after the driver's first record.
+%% If the socket's port still held a ready byte, that byte would arrive after the driver's first record.
 answer_hello(ok, Place, RingBytes, Deadline) -> accept(beamway_establish:listen(tls, Place, RingBytes), Deadline);
 answer_hello({error, Reason}, _Place, _RingBytes, _Deadline) -> {error, Reason}.
 

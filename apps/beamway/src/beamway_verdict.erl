@@ -3,15 +3,15 @@
 %% order of time. Pure.
 %%
 %% <table>
-%% <tr><td>`disconnected'</td><td>a process on this node asked for it</td></tr>
+%% <tr><td>`disconnected'</td><td>a process on this node requested it</td></tr>
 %% <tr><td>`fault'</td><td>a test on this node broke the network with {@link beamway:fault/2}</td></tr>
 %% <tr><td>`peer_ended'</td><td>the peer's process ended: its epmd no longer lists it</td></tr>
 %% <tr><td>`peer_restarted'</td><td>the peer was started again</td></tr>
-%% <tr><td>`peer_closed'</td><td>the peer lives, and ended the link itself</td></tr>
+%% <tr><td>`peer_closed'</td><td>the peer is alive, and closed the link itself</td></tr>
 %% <tr><td>`cut'</td><td>the connection was lost while the peer lived, and the link could not continue</td></tr>
-%% <tr><td>`unreachable'</td><td>nothing came back from the peer's host</td></tr>
+%% <tr><td>`unreachable'</td><td>nothing arrived from the peer's host</td></tr>
 %% <tr><td>`peer_hung'</td><td>the peer's host answered, but its node did not</td></tr>
-%% <tr><td>`this_node_stopped', `this_node_busy'</td><td>this node did not run, or hardly ran</td></tr>
+%% <tr><td>`this_node_stopped', `this_node_busy'</td><td>this node was not running, or hardly running</td></tr>
 %% <tr><td>`this_node_ended'</td><td>the distribution of this node ended</td></tr>
 %% <tr><td>`protocol', `no_memory', `other'</td><td>as the reason says</td></tr>
 %% </table>
@@ -27,21 +27,21 @@
 -type cause() :: up | disconnected | fault | peer_ended | peer_restarted | peer_closed | cut | unreachable | peer_hung | this_node_stopped | this_node_busy
                | this_node_ended | protocol | no_memory | other.
 -type epmd() :: listed | listed_elsewhere | not_listed | refuses | unknown.
-%% `listed_elsewhere' means that it listens on another port than the peer of this link did.
+%% `listed_elsewhere' means that epmd lists the node on another port than the one on which the peer of this link listened.
 
 -type verdict() :: #{cause := cause(), short := binary(), facts := [{AgoMs :: non_neg_integer(), binary()}]}.
-%% The facts are listed from the oldest, with how long before the end, or before now, they happened.
+%% The facts are listed from the oldest, with how long before the end (or before now) they happened.
 
-%% The peer's host answers. These causes look alike from here.
+%% The peer's host answers. These causes cannot be told apart from here.
 -define(HUNG, ": it is stopped or overloaded, or it sends ticks more seldom (net_ticktime)").
 
-%% How much of the time before the end counts.
+%% How much of the time before the end is considered.
 -define(LOOK_S, 60).
 
-%% On a healthy node the link's own process runs within this time.
+%% On a healthy node the link's own process is scheduled within this time.
 -define(RUN_DELAY_US, 50000).
 
-%% @doc Whether epmd can help to explain the end.
+%% @doc Returns whether epmd can help to explain the end.
 -spec asks_epmd(Reason :: term(), [{non_neg_integer(), beamway_recorder:event()}]) -> boolean().
 asks_epmd(Reason, Events) ->
     lists:member(kind(Reason), [lost, silent]) andalso not lists:any(fun({_, {disconnected_by, _}}) -> true; (_) -> false end, Events).
@@ -64,7 +64,7 @@ kind(normal) -> own;
 kind(Reason) when is_atom(Reason) -> lost;
 kind(_) -> other.
 
-%% @doc The cause. For a link that is up it is `up', with the facts.
+%% @doc The cause. For a link that is up, it is `up' together with the facts.
 -spec verdict(beamway_recorder:record()) -> verdict().
 verdict(#{ended := #{reason := Reason}} = Record) ->
     Kind = kind(Reason),
@@ -82,7 +82,7 @@ verdict(#{events := Events} = Record) ->
             end,
     #{cause => up, short => text(Short), facts => facts(Record)}.
 
-%% A fault that affected or reset the link, and that the link did not outlive.
+%% A fault that affected or reset the link, and that the link did not survive.
 fault(Kind, #{events := Events}) when Kind =:= lost; Kind =:= silent ->
     case [Event || {_, Event} <- Events, Event =:= fault_ended orelse (is_tuple(Event) andalso lists:member(element(1, Event), [fault, resumed, disconnected_by]))] of
         [{fault, Text} | _] -> Text;
@@ -144,7 +144,7 @@ lost(false, Reason, _Record) when Reason =:= etimedout; Reason =:= ehostunreach;
 lost(false, Reason, _Record) ->
     {unreachable, ["the connection was lost (", reason(Reason), "), and the peer's epmd cannot be asked"]}.
 
-%% How long the link had no connection when it was given up.
+%% How long the link had been without a connection when it was given up.
 without_connection(#{events := Events}) ->
     Ago = fun(Wanted) -> [AgoMs || {AgoMs, Event} <- Events, Wanted(Event)] end,
     case {Ago(fun({gave_up, _}) -> true; (_) -> false end), Ago(fun({lost, _}) -> true; (_) -> false end)} of
@@ -155,7 +155,7 @@ without_connection(#{events := Events}) ->
 longest_stop(#{own := Own}) ->
     seconds(lists:max([0 | [LateMs || {_, #{late_ms := LateMs}} <- recent(?LOOK_S, Own)]])).
 
-%% No tick came, so the question is which side failed.
+%% No tick arrived, so the question is which side failed.
 silence(#{silent_ms := SilentMs, latest := Latest, own := Own, tick_ms := TickMs} = Record) ->
     Lookback = max(1, SilentMs div 1000),
     LateMs = lists:max([0 | [Late || {_, #{late_ms := Late}} <- recent(Lookback, Own)]]),
@@ -181,7 +181,7 @@ silent_peer(Silent, _Latest, #{link := Kind} = Record) ->
         {false, _} -> {unreachable, ["nothing came for ", Silent]}
     end.
 
-%% The newest `Steps' steps.
+%% The most recent `Steps' steps.
 recent(_Steps, []) -> [];
 recent(Steps, [{Count, Step} | _]) when Count >= Steps -> [{Steps, Step}];
 recent(Steps, [{Count, Step} | Older]) -> [{Count, Step} | recent(Steps - Count, Older)].
@@ -225,7 +225,7 @@ acknowledged(#{latest := #{ack_ms := AckMs, unanswered := Unanswered}, ended := 
         ++ [{0, text([integer_to_list(Unanswered), " retransmissions in a row were not answered"])} || Unanswered > 0];
 acknowledged(_Record) -> [].
 
-%% The path was congested if far more is retransmitted, or round trips take far longer, than at the beginning of the last minute.
+%% The path was congested if far more segments are retransmitted, or round trips take far longer, than at the beginning of the last minute.
 congestion(Steps) ->
     Trips = [Us || {_, #{rtt_us := Us}} <- Steps, Us > 0],
     Again = [Count || {_, #{retransmits := Count}} <- Steps],
@@ -243,7 +243,7 @@ full(Steps) ->
     [{0, text(["senders waited for room on the link in ", integer_to_list(FullS), " of the last ", integer_to_list(?LOOK_S), " s, up to ", integer_to_list(Held), " at a time held for their own data"])}
      || FullS > 0].
 
-%% The delay of the link's own process, which this node's schedulers did not run in time.
+%% The scheduling delay of the link's own process, which this node's schedulers did not run in time.
 run_delay(Steps) ->
     Most = lists:max([0 | [Us || {_, #{run_delay_us := Us}} <- Steps]]),
     [{0, text(["the link's own process waited up to ", milliseconds(Most), " to run on this node, within the last ", integer_to_list(?LOOK_S), " s"])} || Most >= ?RUN_DELAY_US].
@@ -255,14 +255,14 @@ own_facts(Own) ->
     BusyS = lists:sum([Count || {Count, #{busy := 1}} <- Own]),
     Late ++ [{0, text(["this node's processors were busy in ", integer_to_list(BusyS), " of the last ", integer_to_list(?LOOK_S), " s"])} || BusyS >= 5].
 
-%% @doc Milliseconds as readable seconds.
+%% @doc Formats milliseconds as readable seconds.
 -spec seconds(non_neg_integer()) -> iolist().
 seconds(Ms) when Ms < 1000 -> [integer_to_list(Ms), " ms"];
 seconds(Ms) -> io_lib:format("~.1f s", [Ms / 1000]).
 
 milliseconds(Us) -> io_lib:format("~.1f ms", [Us / 1000]).
 
-%% @doc An exit reason in a line, truncated if it is long.
+%% @doc An exit reason on one line, truncated if it is long.
 -spec reason(term()) -> iolist().
 reason(Reason) -> io_lib:format("~0tP", [Reason, 12]).
 

@@ -1,12 +1,12 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc The bytes that two Beamway nodes send each other on the TCP socket.
 %%
-%% First comes the extension: a few bytes after the node name in the two `N' messages of the ordinary distribution handshake, which every
-%% other implementation ignores. Once both are authenticated, three packets agree on a link: an offer, `ready' or `nack' as its answer, and
-%% `ready' or `nack' from the side that made the offer.
+%% First comes the extension: a few bytes after the node name in the two `N' messages of the ordinary distribution handshake, which every other
+%% implementation ignores. Once both nodes are authenticated, they agree on a link with three packets: an offer, `ready' or `nack' as its answer,
+%% and `ready' or `nack' from the side that made the offer.
 %%
-%% Pure. Everything that is decoded here comes from the peer, so anything that is not exactly right gives `none' or
-%% `{error, Reason}', never an exception.
+%% Pure. All data decoded here comes from the peer, so anything that is not exactly right results in `none' or `{error, Reason}', never in an
+%% exception.
 -module(beamway_wire).
 
 -export([encode_extension/1, find_extension/2, check_name/1, name/1, encode/1, decode/1]).
@@ -34,16 +34,16 @@
                        listens := inet:port_number(),
                        connections := none | auto | 1..8}.
 %% `host' is a digest that is the same for two nodes only if they run under the same kernel.
-%% `links' are the links that the node allows in addition to its stream; `rdma' only if it has a device that can be used now. `used_up' are
-%% those that would be among them if the node's ring memory for them were not used up. A version that does not report this finds out when the link
-%% is agreed on. `takes_tls_over' means that its driver can carry a connection over TLS, and `hears_load' that its driver understands frames with a
-%% peer's load. `compresses' means that it accepts compressed packets over this connection, and wants them. `resume_ms' is how long its links wait
-%% for another connection when theirs is lost; 0 means not at all, also for versions that do not send it. `listens' is the port on which it accepts
-%% connections of nodes; 0 means that it accepts none. `connections' is how many a link may have; it is `none' for versions that do not send it, and
-%% without `resume_ms'.
+%% `links' are the links that the node allows in addition to its stream; `rdma' only if it has a device that can be used now. `used_up' are those
+%% that would be among them if the node's ring memory for them were not used up. A version that does not report this finds out while the link is
+%% being agreed on. `takes_tls_over' means that its driver can carry a connection over TLS, and `hears_load' that its driver understands frames with
+%% a peer's load. `compresses' means that it accepts compressed packets over this connection, and wants them. `resume_ms' is how long its links wait
+%% for another connection when theirs is lost; with 0, which is also assumed for versions that do not send it, they do not wait. `listens' is the
+%% port on which it accepts connections of nodes; 0 means that it accepts none. `connections' is how many a link may have; it is `none' for versions
+%% that do not send it, and without `resume_ms'.
 
 -type found() :: {ok, extension()} | {other_version, byte()} | none.
-%% The extension after a peer's name; `none' means that the peer does not speak Beamway.
+%% The extension after a peer's name; `none' means that the peer does not run Beamway.
 
 -type offer() :: #{address := binary(), token := <<_:128>>, ring_bytes := pos_integer()}.
 
@@ -52,16 +52,16 @@
                         port := inet:port_number(),
                         token := <<_:128>>,
                         ring_bytes := pos_integer()}.
-%% `port' is from librdmacm's port space, not from TCP's. `device' is only for people to read.
+%% `port' is from librdmacm's port space, not from TCP's. `device' is only informative, for people.
 
 -type packet() :: {offer, offer()} | {rdma_offer, rdma_offer()} | {offer_of_version, byte()} | ready | resumes | {secret, <<_:256>>}
                 | {nack, Reason :: binary()}.
-%% `resumes' means that this side's link over the stream can outlive its connection; like `nack', it is the same in every version. `secret'
-%% is the half of the key, one from each side, with which TLS continues in the driver. `offer_of_version' is an offer of another version
-%% than ours, which must be answered with `nack'.
+%% `resumes' means that this side's link over the stream can outlive its connection; like `nack', it is the same in every version. `secret' is one
+%% half of the key with which TLS continues in the driver; each side contributes a half. `offer_of_version' is an offer of a version other than
+%% ours, which must be answered with `nack'.
 
-%% @doc The bytes that follow the node name. A later version may append fields without a new number. With a new number it may change
-%% everything except the magic, the place of the number and the length.
+%% @doc The bytes that follow the node name. A later version may append fields without increasing the version number. With a new number it may
+%% change everything except the magic, the position of the number, and the length.
 -spec encode_extension(extension()) -> binary().
 encode_extension(#{host := Host, links := Links, used_up := UsedUp, takes_tls_over := Takes, hears_load := Hears, compresses := Compresses, resume_ms := ResumeMs, listens := Port, connections := Connections}) ->
     Flags = beamway_kind:to_flags(flag, Links) bor beamway_kind:to_flags(used_up_flag, UsedUp) bor flag(Takes, ?TAKES_TLS_OVER)
@@ -119,9 +119,9 @@ decode_extension(<<?EXTENSION_MAGIC, Version, Len:16, _Body:Len/binary, _/binary
 decode_extension(_) ->
     none.
 
-%% @doc Whether this can be given to OTP's handshake as a caller's first packet. OTP trusts its lengths, and a host name that is too long
-%% for an atom crashes net_kernel, and with it every connection. dist_util of OTP 25.3 and later knows the old message `n', which nodes of
-%% OTP 23 and 24 send to a node whose version epmd did not tell them; 25.0 to 25.2 close the connection.
+%% @doc Returns whether this can be passed to OTP's handshake as a caller's first packet. OTP trusts its lengths, and a host name that is too long
+%% for an atom crashes net_kernel, and with it every connection. dist_util of OTP 25.3 and later knows the old message `n', which nodes of OTP 23
+%% and 24 send to a node whose version epmd did not report; 25.0 to 25.2 close the connection.
 -spec check_name(iodata()) -> ok | {error, Reason :: binary()}.
 check_name(Packet) ->
     case iolist_to_binary(Packet) of
@@ -137,7 +137,7 @@ check_name(Packet) ->
             {error, <<"an empty packet">>}
     end.
 
-%% @doc The name that the caller gives itself in a packet that {@link check_name/1} has accepted; empty if it asks for one.
+%% @doc The name that the caller claims in a packet that {@link check_name/1} has accepted; empty if it requests one.
 -spec name(iodata()) -> binary().
 name(Packet) ->
     case iolist_to_binary(Packet) of
@@ -146,13 +146,13 @@ name(Packet) ->
         _ -> <<>>
     end.
 
-%% An atom has at most 255 characters; a node that asks for a name gets one of up to 13 and `@'.
+%% An atom has at most 255 characters; a node that requests a name gets one of up to 13 characters and `@'.
 check_length(Len, _NameMe = false) when Len > 0, Len =< 255 -> ok;
 check_length(Len, _NameMe = true) when Len > 0, Len =< 241 -> ok;
 check_length(Len, _) -> {error, iolist_to_binary(io_lib:format("a name of ~b bytes", [Len]))}.
 
-%% @doc One packet of the agreement. In every version an offer begins with its number and `o' or `d', and a `nack' is as here,
-%% so two versions can always agree on TCP.
+%% @doc One packet of the agreement. In every version an offer begins with its number and `o' or `d', and a `nack' has this format, so two versions
+%% can always agree on TCP.
 -spec encode({offer, offer()} | {rdma_offer, rdma_offer()} | ready | resumes | {secret, <<_:256>>} | {nack, Reason :: binary()}) -> binary().
 encode({offer, #{address := Address, token := Token, ring_bytes := RingBytes}}) ->
     <<?PACKET_VERSION, $o, RingBytes:64, Token:16/binary, Address/binary>>;
@@ -214,19 +214,19 @@ decode_addresses(<<>>, Read) ->
 decode_addresses(_, _Read) ->
     [].
 
-%% @doc The reason why no link can be made with a peer whose offer or answer has this number.
+%% @doc The reason why no link is possible with a peer whose offer or answer has this version number.
 -spec another_version(byte()) -> Reason :: binary().
 another_version(Version) ->
     iolist_to_binary(io_lib:format("version ~b of the link agreement, expected ~b",
                                    [Version, ?PACKET_VERSION])).
 
-%% @doc The reason why no link can be made with a peer whose extension has this number.
+%% @doc The reason why no link is possible with a peer whose extension has this version number.
 -spec another_extension(byte()) -> Reason :: binary().
 another_extension(Version) ->
     iolist_to_binary(io_lib:format("the peer speaks version ~b of beamway, this node version ~b",
                                    [Version, ?EXTENSION_VERSION])).
 
-%% @doc A peer's text for our log: at most a line of plain characters.
+%% @doc A peer's text for our log: at most one line of plain characters.
 -spec printable(binary()) -> binary().
 printable(Reason) ->
     << <<(if C >= 32, C < 127 -> C; true -> $? end)>>

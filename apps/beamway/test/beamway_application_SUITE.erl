@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc The link server of a node, used by the application and by the distribution, started and stopped in every order.
 %%
-%% Connections work as long as one of the two runs; when neither does, nothing of Beamway is left on the node.
+%% Connections work as long as either of the two runs; when neither does, nothing of Beamway remains on the node.
 %% A link server that was killed is restarted and knows all links.
 -module(beamway_application_SUITE).
 
@@ -27,7 +27,7 @@ end_per_suite(_Config) -> ok.
 
 end_per_testcase(_Case, _Config) -> beamway_peer:stop_started().
 
-%% The application runs, then the distribution starts, then the application stops: connections can still be made.
+%% The application runs, then the distribution starts, then the application stops: connections can still be established.
 application_first(_Config) ->
     {ok, Other, _} = beamway_peer:start(beamway_shm),
     Peer = start_without_name(),
@@ -54,7 +54,7 @@ distribution_first(_Config) ->
      end || _ <- [first, second]],
     ok.
 
-%% The application keeps running after the distribution that started the server has ended, and the distribution can start again.
+%% The application keeps running after the distribution that started the server has stopped, and the distribution can start again.
 distribution_ends_first(_Config) ->
     {ok, Other, _} = beamway_peer:start(beamway_shm),
     Peer = start_without_name(),
@@ -87,7 +87,7 @@ two_carriers(_Config) ->
     {ok, Peer, _} = beamway_peer:start(beamway_shm, #{flags => ["-proto_dist", "beamway", "beamway6"]}),
     ok = beamway_peer:connect_both(beamway_shm, Peer, Other).
 
-%% Killing the server ends no link and no node. The new server recovers what the old one knew, including the ring memory in use.
+%% Killing the server closes no link and brings down no node. The new server recovers what the old one knew, including the ring memory in use.
 server_killed(_Config) ->
     Ring = 1048576,
     {ok, Peer, Node} = beamway_peer:start(beamway_shm, #{env => [{"BEAMWAY_RING_BYTES", integer_to_list(Ring)},
@@ -99,18 +99,18 @@ server_killed(_Config) ->
     ok = kill_server(Peer),
     Before = beamway_peer:call(Peer, beamway, links, []),
     ok = connected(Peer, First),
-    %% The first link's memory counts, so half as much is left for the second, and nothing for the third.
+    %% The first link's memory counts, so half as much remains for the second, and nothing for the third.
     ok = beamway_peer:connect_both(beamway_shm, Peer, Second),
     {ok, #{ring_bytes := 524288}} = beamway_peer:call(Peer, beamway, info, [SecondNode]),
     true = beamway_peer:call(Third, net_kernel, connect_node, [Node]),
     ok = beamway_peer:assert_link(Peer, ThirdNode, tcp),
-    %% It is notified of the end of links that began before it started.
+    %% It is notified when links that came up before it started are closed.
     true = beamway_peer:call(First, erlang, disconnect_node, [Node]),
     _ = beamway_peer:wait_until(
           fun() -> not lists:member(FirstNode, [Of || #{node := Of} <- beamway_peer:call(Peer, beamway, links, [])]) end, ?WAIT_MS),
     ok.
 
-%% This server has not been told of anything yet: a connection that has ended has no link, and a node that is connected again has one.
+%% This server has not been told of anything yet: a connection that was closed has no link, and a node that has reconnected has one.
 server_hangs(_Config) ->
     {ok, Other, OtherNode} = beamway_peer:start(beamway_shm),
     {ok, Peer, Node} = beamway_peer:start(beamway_shm),
@@ -123,7 +123,7 @@ server_hangs(_Config) ->
     [#{node := OtherNode, link := inet}] = beamway_peer:call(Peer, beamway, links, []),
     ok = beamway_peer:call(Peer, sys, resume, [beamway_links]).
 
-%% Two users on a node without links may ask for the driver at the same time. It can still be loaded again.
+%% Two users on a node without links may request the driver at the same time. It can still be reloaded.
 driver_is_loaded_once(_Config) ->
     {ok, Peer, _} = beamway_peer:start(beamway_inet),
     [ok = beamway_peer:call(Peer, beamway_sup, load_driver, []) || _ <- [first, second]],
@@ -162,7 +162,7 @@ kill_server(Peer) ->
           fun() -> not lists:member(beamway_peer:call(Peer, erlang, whereis, [beamway_links]), [undefined, Server]) end, ?WAIT_MS),
     ok.
 
-%% No process, no table and no registered name is left.
+%% No process, table or registered name remains.
 nothing_is_left(Peer) ->
     _ = beamway_peer:wait_until(
           fun() ->

@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Peers that send nonsense in the handshake, in the agreement, in the ring and as packets, and processes that send commands to a
-%% driver which is not theirs.
+%% @doc Peers that send garbage in the handshake, in the agreement, in the ring and as packets, and processes that send commands to a driver that is
+%% not theirs.
 %%
-%% Each case ends in the same way: the node logs one line about what is wrong and falls back to TCP where that is possible, and
-%% its other connections do not notice. There is only one group because only shared memory has input of its own.
+%% Each case ends in the same way: the node logs one line about what is wrong and falls back to TCP where that is possible, and its other
+%% connections are not affected. There is only one group because only shared memory has input of its own.
 %% The suites beamway_options_SUITE and beamway_fallback_SUITE test what options and hosts do to a link.
 -module(beamway_bad_input_SUITE).
 
@@ -19,7 +19,7 @@
 -define(RING_HEADER_BYTES, 320).
 -define(RING_TAIL, 64).
 -define(BADARG, {refused, badarg}).
-%% Shorter than any timeout of the handshake, because a peer that is refused must be refused at once.
+%% Shorter than any timeout of the handshake, because a peer must be rejected immediately.
 -define(AT_ONCE_MS, 1500).
 
 suite() -> [{timetrap, {minutes, 2}}].
@@ -37,7 +37,7 @@ init_per_group(Carrier, Config) -> beamway_carrier:init_group(Carrier, Config).
 end_per_group(_Carrier, _Config) -> ok.
 
 init_per_testcase(Case, Config) when Case =:= forged_ring_headers; Case =:= forged_frames ->
-    %% The kernel may forbid even the parent of a process to write to its memory.
+    %% The kernel may not even allow the parent of a process to write to its memory.
     case file:open("/proc/" ++ os:getpid() ++ "/mem", [read, write, raw]) of
         {ok, Io} -> ok = file:close(Io), beamway_friends:begin_case(Config);
         {error, Reason} -> {skip, {rights, {"cannot write to the memory of a process", Reason}}}
@@ -62,12 +62,12 @@ garbage_for_a_handshake(Config) ->
     [begin
          Socket = beamway_raw_peer:call(Node, connected, #{}),
          ok = beamway_raw_peer:send_raw(Socket, Bytes),
-         _ = gen_tcp:shutdown(Socket, write), % the node may already have closed the connection of a peer that it refuses
+         _ = gen_tcp:shutdown(Socket, write), % the node may already have closed the connection of a peer that it rejects
          true = is_integer(beamway_raw_peer:closed_within(Socket, ?AT_ONCE_MS))
      end || Bytes <- Garbage],
     ok = takes_new_connections(Node).
 
-%% Any other implementation may send something here that is not exactly our extension, so the node takes it for no extension.
+%% Any other implementation may send something here that is not exactly our extension, so the node does not treat it as one.
 odd_extensions(Config) ->
     {Peer, Node} = under_test(Config),
     Valid = valid_extension(Peer),
@@ -97,7 +97,7 @@ wrong_cookie_with_extension(Config) ->
     ok = logs(Config, "Invalid challenge reply"),
     ok = takes_new_connections(Node).
 
-%% The driver makes no link from a socket whose peer is gone. That is not the node's fault, so it does not log it.
+%% The driver does not create a link on a socket whose peer has disconnected. That is not the node's fault, so it does not log it.
 gone_in_a_handshake(Config) ->
     {Peer, _} = under_test(Config),
     Log = proplists:get_value(log, Config),
@@ -151,7 +151,7 @@ bad_offers(Config) ->
          _ = beamway_peer:wait_until(fun() -> length(problems(Config)) > Before end, ?WAIT_MS),
          {Name, 1} = {Name, length(problems(Config)) - Before}
      end || {Name, Expected, Bytes} <- Bad],
-    %% Huge rings are cut to what the node itself allows.
+    %% Oversized rings are reduced to what the node itself allows.
     [begin
          Socket = beamway_raw_peer:call(Node, authenticated, #{extension => Extension}),
          ok = beamway_raw_peer:send(Socket, beamway_raw_peer:offer(#{ring_bytes => Huge, address => Listener()})),
@@ -159,7 +159,7 @@ bad_offers(Config) ->
          {ok, ready} = beamway_wire:decode(Ready),
          ok = gen_tcp:close(Socket)
      end || Huge <- [1000000000000, 1 bsl 63, (1 bsl 64) - 1]],
-    %% The node has joined. Instead of `ready' it gets another offer, or is told that no link can be made.
+    %% The node has joined. Instead of `ready' it receives another offer, or is told that no link is possible.
     [begin
          Socket = beamway_raw_peer:call(Node, answered, #{extension => Extension}),
          ok = beamway_raw_peer:send(Socket, Second),
@@ -228,11 +228,10 @@ bad_answers(Config) ->
 
 %% --- the ring ------------------------------------------------------------------------------------------
 
-%% The test is not the peer, so it writes from outside into the peer's memory, where the peer would write.
-%% The node under test is stopped meanwhile, so that it does not overwrite this with valid data.
+%% The test is not the peer, so it writes from outside into the peer's memory, where the peer would write. The node under test is stopped meanwhile,
+%% so that it does not overwrite this with valid data.
 
-%% Heads and tails that no correct peer writes. The reader detects a wrong head at once, the writer a wrong
-%% tail when it next needs room.
+%% Heads and tails that no correct peer writes. The reader detects a wrong head immediately, the writer a wrong tail when it next needs room.
 forged_ring_headers(Config) ->
     [ok = forge(Config, Room, fun(Memory, _) ->
                                   [ok = write_memory(Memory, Offset, <<Value:64/native>>) || Offset <- Offsets],
@@ -260,7 +259,7 @@ fill_with(Memory, RingBytes, Frame) ->
      || Start <- [65536, 65536 + 2 * RingBytes], Offset <- lists:seq(0, RingBytes - 1, 65536)],
     ok.
 
-%% `Room' is how many bytes are written after the forgery; the writer only notices the forgery if they exceed the ring.
+%% `Room' is the number of bytes written after the forged value; the writer only notices it if they exceed the ring.
 forge(Config, Room, Write) ->
     {Peer, Node} = under_test(Config),
     Options = #{args => ["-hidden", "-kernel", "dist_auto_connect", "never"]},
@@ -328,7 +327,7 @@ packet_of_4_gb(Config) ->
     ok = gen_tcp:close(Socket),
     ok = takes_new_connections(Node).
 
-%% An announced length costs no memory before the data arrive, and the part that has arrived is freed when the peer leaves.
+%% An announced length does not cost any memory before the data arrives, and the part that has arrived is freed when the peer disconnects.
 packet_without_end(Config) ->
     {Peer, Node} = under_test(Config),
     Before = held(Peer),
@@ -345,7 +344,7 @@ held(Peer) -> beamway_peer:call(Peer, erlang, memory, [binary]).
 
 %% --- the driver's commands ----------------------------------------------------------------------------
 
-%% Another process sends the commands that only this application sends to its driver. It gets a badarg or a reason, and nothing else happens.
+%% Another process sends the commands that only this application sends to its driver. It gets badarg or a reason, and there is no other effect.
 bad_commands(Config) ->
     {Peer, Node} = under_test(Config),
     ok = beamway_peer:run(Peer, fun() ->
@@ -356,7 +355,7 @@ bad_commands(Config) ->
                                 {5, <<>>}, {5, <<0:128>>},             % activate without a link
                                 {6, <<>>}, {8, <<>>}, {10, <<>>},      % tick, receive, look
                                 {12, <<>>}, {13, <<0:72>>}, {14, <<>>}, % watch, answer, classes
-                                {20, <<>>}, {20, <<"shm">>},           % use without an end
+                                {20, <<>>}, {20, <<"shm">>},           % use without a terminator
                                 {21, <<65536:64>>},                    % listen, connect, step, probe without a carrier
                                 {22, <<65536:64, 0:160>>}, {23, <<>>}, {24, <<65536:64>>}]],
         {error, <<"the driver has no such carrier">>} =

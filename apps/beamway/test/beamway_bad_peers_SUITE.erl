@@ -1,5 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Peers that pass the handshake and then send what no node sends, or do not read, over TCP and over TLS (where only the peer itself can do that).
+%% @doc Peers that pass the handshake and then send what no node sends, or stop reading, over TCP and over TLS (where only the peer itself can do
+%% that).
 %%
 %% The bad peer is this checkout with a changed line in its driver ({@link beamway_builds}): packets of two certain sizes announce
 %% another length. It can send fragments through the port of its connection, as any node could. Each case has a friend of the
@@ -15,11 +16,11 @@
 -define(WAIT_MS, 20000).
 %% Only the case itself connects and disconnects nodes.
 -define(BY_HAND, ["-kernel", "dist_auto_connect", "never", "-kernel", "prevent_overlapping_partitions", "false"]).
-%% The sizes of packets that announce 4 GB, and the most that a packet may have.
+%% The sizes of packets that announce 4 GB, and the maximum size of a packet.
 -define(OF_4_GB, 4711).
 -define(WITHOUT_END, 4712).
 -define(MB, 1048576).
-%% A relay between two nodes ends their link together with its connection.
+%% A relay between two nodes closes their link together with its connection.
 -define(NO_RESUME, [{"BEAMWAY_RESUME_MS", "0"}]).
 
 suite() -> [{timetrap, {minutes, 3}}].
@@ -67,7 +68,7 @@ packet_of_4_gb(Config) ->
     ok = send(Config, Bad, fun() -> [binary:copy(<<131>>, ?OF_4_GB)] end),
     ok = is_left(Config, Bad, "broke the distribution protocol").
 
-%% An announced length costs no memory before the data arrive, and the part that has arrived is freed when the peer leaves.
+%% An announced length does not cost any memory before the data arrives, and the part that has arrived is freed when the peer disconnects.
 packet_without_end(Config) ->
     {Peer, _} = under_test(Config),
     {BadPeer, BadNode} = Bad = bad_peer(Config),
@@ -97,7 +98,7 @@ fragments_out_of_place(Config) ->
                           [<<131, 70, 7:64>>]]],                 % half a header
     ok.
 
-%% They are kept as long as the connection, and no longer.
+%% They are retained as long as the connection is open, and no longer.
 messages_never_finished(Config) ->
     {Peer, _} = under_test(Config),
     {BadPeer, BadNode} = Bad = bad_peer(Config),
@@ -180,7 +181,7 @@ bad_peer(Config) ->
      || {One, To} <- [{BadPeer, Node}, {Peer, BadNode}]],
     {BadPeer, BadNode}.
 
-%% The packets are made on the node that sends them.
+%% The packets are created on the node that sends them.
 send(Config, {BadPeer, _}, Packets) ->
     {_, Node} = under_test(Config),
     beamway_peer:run(BadPeer, fun() ->
@@ -189,7 +190,7 @@ send(Config, {BadPeer, _}, Packets) ->
         ok
     end).
 
-%% The node has logged the reason in one line and dropped the bad peer, and still accepts other nodes.
+%% The node has logged the reason in one line and disconnected the bad peer, and still accepts other nodes.
 is_left(Config, {BadPeer, BadNode}, Words) ->
     {Peer, Node} = under_test(Config),
     ok = beamway_peer:wait_disconnected(Peer, BadNode),

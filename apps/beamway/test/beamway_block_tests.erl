@@ -8,7 +8,7 @@
 
 bytes(Size) -> binary:copy(<<"0123456789">>, Size div 10).
 
-%% All memory of a process is freed once it has ended and its large blocks were reaped.
+%% All memory of a process is freed once it has exited and its large blocks have been reaped.
 alone(Fun) ->
     Before = held(),
     {Pid, Monitor} = spawn_monitor(Fun),
@@ -62,7 +62,7 @@ a_part_keeps_the_whole_test() ->
                   ?assertEqual(bytes(200), Part)
           end).
 
-%% The process that asked to be the reaper unmaps a large block, not the scheduler that collects it.
+%% A large block is unmapped by the process that asked to be the reaper, not by the scheduler that collects it.
 large_ones_are_reaped_test() ->
     Before = held(),
     ok = beamway_block:reaper(),
@@ -76,7 +76,7 @@ large_one_dies() ->
     {Pid, Monitor} = spawn_monitor(fun() -> true = beamway_block:is_block(beamway_block:from_iodata(bytes(4000000))) end),
     receive {'DOWN', Monitor, process, Pid, normal} -> ok end.
 
-%% If a reaper ends with an unread message, another one takes over.
+%% If a reaper exits with an unread message, another one takes over.
 a_reaper_that_ends_leaves_nothing_test() ->
     Before = held(),
     {Pid, Monitor} = spawn_monitor(fun() -> ok = beamway_block:reaper(), ok = large_one_dies(), receive never -> ok end end),
@@ -151,7 +151,7 @@ beyond_the_limit_test() ->
                       Block = beamway_block:from_iodata(bytes(?LARGE)),
                       {ok, Number} = beamway_block:pass(To, Block),
                       ok = beamway_block:limit(0),
-                      %% The same memory needs no more room the second time.
+                      %% The same memory does not need more room the second time.
                       {ok, Taken} = beamway_block:take(From, Number, ?LARGE),
                       ?assert(beamway_block:is_block(Taken)),
                       Ordinary = beamway_block:from_iodata(bytes(?LARGE)),

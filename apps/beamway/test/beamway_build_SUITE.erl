@@ -18,7 +18,7 @@ end_per_suite(_Config) -> ok.
 
 end_per_testcase(_Case, _Config) -> beamway_peer:stop_started().
 
-%% The build stops at once there: its one line names the system and what is needed.
+%% There the build stops immediately: it prints one line that names the system and what is needed.
 on_another_system(Config) ->
     Folder = filename:join(proplists:get_value(priv_dir, Config), "elsewhere"),
     ok = filelib:ensure_path(Folder),
@@ -32,8 +32,8 @@ on_another_system(Config) ->
          {Command, [_]} = {Command, string:lexemes(Said, "\n")}
      end || Command <- Commands].
 
-%% The build prints one line and continues. The node logs one line, and ssl's processes carry its data.
-%% The next connection uses the library as soon as it is there.
+%% The build prints one line and continues. The node logs one line, and ssl's processes carry its data. The next connection uses the library as soon
+%% as it is installed.
 without_the_headers_of_libssl(Config) ->
     Folder = filename:join(proplists:get_value(priv_dir, Config), "without"),
     Compiler = compiler_without(["openssl/ssl.h"], Folder),
@@ -50,7 +50,7 @@ without_the_headers_of_libssl(Config) ->
     {ok, _} = file:copy(filename:join(test_support:checkout(), "apps/beamway/priv/beamway_tls.so"), filename:join(Folder, "beamway/priv/beamway_tls.so")),
     meet({Without, WithoutNode}, {With, WithNode}, tls).
 
-%% The commands are built with the libraries that are there. Their checksums match those of full builds, and they report what they cannot do.
+%% The commands are built with the available libraries. Their checksums match those of full builds, and they report which features are missing.
 rdpipe_without_zstd_and_isal(Config) ->
     Folder = filename:join(proplists:get_value(priv_dir, Config), "pipe"),
     Compiler = compiler_without(["zstd.h", "isa-l.h"], Folder),
@@ -68,8 +68,8 @@ rdpipe_without_zstd_and_isal(Config) ->
     {1, Refused} = status(through(Folder, With, Without, "--zstd"), Key),
     [_, _] = string:split(Refused, "built without libzstd").
 
-%% Streams from the commands in one folder to those in another; the status is the receiver's. The receiver may not have emptied
-%% the file with its port when the shell first looks, so the port of an earlier receiver must be removed first.
+%% Streams from the commands in one directory to those in another; the status is the receiver's. The receiver may not have written the file with its
+%% port when the shell first looks, so the port of an earlier receiver must be removed first.
 through(Folder, Sender, Receiver, Options) ->
     ["cd '", test_support:checkout(), "' && seq 300000 >'", Folder, "/in'; : >'", Folder, "/port'; exec 2>&1; { '", Receiver, "/rdrecv' --wait 60 --bind 127.0.0.1 0 >'", Folder, "/out' 2>'", Folder, "/port' & }; "
      "for try in $(seq 600); do port=$(sed -n 's/.*port //p' '", Folder, "/port' | head -n 1); [ -n \"$port\" ] && break; sleep 0.1; done; '",
@@ -95,7 +95,7 @@ warnings(Log) ->
         [_ | Warnings] -> length(Warnings)
     end.
 
-%% Each file of priv is in the packages and in the release, and two nodes started from the release have the driver's TLS.
+%% Each file in priv is in the packages and in the release, and two nodes started from the release use the driver's TLS.
 release_and_packages_hold_all(Config) ->
     Folder = filename:join(proplists:get_value(priv_dir, Config), "packed"),
     Names = filelib:wildcard("*.so", filename:join(test_support:checkout(), "apps/beamway/priv")),
@@ -128,7 +128,7 @@ run(Command) ->
     {0, Said} = status(Command, []),
     Said.
 
-%% Runs in the checkout. EXTRA_CFLAGS is removed because scripts/coverage sets flags for another compiler than the command names.
+%% Runs in the checkout. EXTRA_CFLAGS is removed because scripts/coverage sets flags for a compiler other than the one named in the command.
 status(Command, Env) ->
     Port = open_port({spawn_executable, "/bin/bash"},
                      [{args, ["-c", unicode:characters_to_list(Command)]}, {cd, test_support:checkout()}, {env, [{"EXTRA_CFLAGS", false} | Env]}, exit_status, stderr_to_stdout]),

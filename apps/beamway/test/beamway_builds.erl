@@ -2,9 +2,9 @@
 %% @doc Builds other versions of the carrier for the suites that mix versions: a real one from the repository's history
 %% ({@link release/1}, {@link release/3}), and later ones that do not exist yet ({@link build/2}).
 %%
-%% A later version is a copy of the whole of `apps/beamway' and `native' with some texts replaced, so it is real code that really has
-%% other numbers. Only the modules that differ are compiled, and the driver only if it differs. Each text must occur exactly once in its file, so
-%% that a replacement which no longer has an effect fails instead of testing nothing.
+%% A later version is a copy of the whole of `apps/beamway' and `native' with some texts replaced, so it is real code with different version
+%% numbers. Only the modules that differ are compiled, and the driver only if it differs. Each text must occur exactly once in its file, so that a
+%% replacement that no longer has an effect fails instead of testing nothing.
 -module(beamway_builds).
 
 -export([release/1, release/3, build/2, extension/1, agreement/1, rings/1, driver_abi/1, later_fields/0]).
@@ -38,7 +38,7 @@ git(Arguments) -> string:trim(os:cmd(lists:flatten(["git -C '", test_support:che
 
 checked_out(Commit, Applications, Folder) ->
     ok = filelib:ensure_dir(filename:join(Folder, "x")),
-    %% The checkout may be a copy below the repository's root, as scripts/coverage makes it.
+    %% The checkout may be a copy in a subdirectory of the repository, as created by scripts/coverage.
     Root = git(["rev-parse --show-toplevel"]),
     "" = os:cmd(lists:flatten(["git -C '", Root, "' archive ", Commit, [[" ", Path] || Path <- ["native" | Applications]], " | tar -x -C '", Folder, "'"])),
     ok = build_driver(Folder),
@@ -55,7 +55,7 @@ built(Application) ->
 compiled(Sources, Ebin) ->
     lists:foreach(fun(Source) -> {ok, _} = compile:file(Source, [report_errors, debug_info, {outdir, Ebin}]) end, Sources).
 
-%% @doc Builds the version in a new folder and returns the directory for the option `ebin' of {@link beamway_peer:start/2}.
+%% @doc Builds the version in a new directory and returns the directory for the option `ebin' of {@link beamway_peer:start/2}.
 -spec build(Folder :: file:filename(), [change()]) -> Ebin :: file:filename().
 build(Folder, Changes) ->
     lists:foreach(fun(Name) -> ok = copy("apps/beamway/" ++ Name, "*", Folder) end, ["src", "ebin", "priv"]),
@@ -118,7 +118,7 @@ driver_abi(Number) ->
     [number("native/driver/beamway_drv.c", "#define ABI_VERSION ", Number),
      number("apps/beamway/src/beamway_port.erl", "-define(ABI_VERSION, ", Number)].
 
-%% @doc What a later version may do without a new number: it may add fields at the end of the extension.
+%% @doc What a later version may do without increasing the version number: it may add fields at the end of the extension.
 -spec later_fields() -> [change()].
 later_fields() ->
     [{"apps/beamway/src/beamway_wire.erl", "Port:16, (connections_to_byte(Connections))>>", "Port:16, (connections_to_byte(Connections)), 7:64, \"later\">>"}].

@@ -56,7 +56,7 @@ reasons_test() ->
     ?assertEqual({stream, <<"shared memory is off on the peer">>},
                  beamway_choice:choose(Allows, {ok, Forbids})).
 
-%% Both sides report the same, except whose memory is used up. The reason is not reported where the link could not be used anyway.
+%% Both sides report the same reason, except for whose memory is used up. The reason is not reported if the link could not be used anyway.
 ring_memory_is_used_up_test_() ->
     Has = #{host => <<1:128>>, links => [shm, rdma], used_up => [], takes_tls_over => false, hears_load => true, compresses => false, resume_ms => 0, listens => 0},
     Full = Has#{links := [], used_up := [shm, rdma]},

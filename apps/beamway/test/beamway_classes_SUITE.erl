@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Whose messages go first on a link: the class of the sending process decides, and a shorter message goes before a longer one.
+%% @doc The order of messages on a link: the class of the sending process decides, and a shorter message goes before a longer one.
 %%
 %% Where an order is checked the peer is stopped meanwhile, so that messages queue in the driver. A large
 %% message of class bulk goes first and fills the link. It uses up the share of its class, so the shares of the
@@ -34,8 +34,8 @@ end_per_testcase(_Case, _Config) -> beamway_peer:stop_started().
 
 %% --- order ------------------------------------------------------------------------------------------------
 
-%% Three processes send small messages behind a large one that fills the link: the last to send arrives first.
-%% Setting a class returns the former one.
+%% Three processes send small messages behind a large one that fills the link: the last to send arrives first. Setting a class returns the previous
+%% one.
 control_first(Config) ->
     {A, B, Taker} = pair(Config),
     [Large, Bulk, Normal, Control] = senders(A, 4),
@@ -47,8 +47,8 @@ control_first(Config) ->
     Wanted = [{Class, N} || Class <- [control, normal, bulk], N <- lists:seq(1, 5)] ++ [large],
     Wanted = taken(B, Taker, length(Wanted)).
 
-%% The class changes while the process's messages are queued, in the end to bulk. So all of them wait for those of the other
-%% process, and keep their order.
+%% The class changes while the process's messages are queued, finally to bulk. So all of them wait for those of the other process, and stay in
+%% order.
 order_of_one_process(Config) ->
     {A, B, Taker} = pair(Config),
     [Large, One, Other] = senders(A, 3),
@@ -105,9 +105,9 @@ control_beside_a_flood_of_bulk(Config) ->
     ok = beamway_peer:full_speed(Brake),
     20 = length(Calls).
 
-%% Three processes of class control flood the link, and three of class bulk. Without classes each class would get
-%% half. Three are needed because a single process has nothing to send while it waits for a processor, and its class then has no claim.
-%% The flood lasts longer than the silence that ends a connection.
+%% Three processes of class control flood the link, and three of class bulk. Without classes each class would get half. Three are needed because a
+%% single process has nothing to send while it waits for a CPU, and its class then claims no share. The flood lasts longer than the silence after
+%% which a connection is closed.
 bulk_has_its_share(Config) ->
     {A, B, Taker} = pair(Config, ["-kernel", "net_ticktime", "4"]),
     Connection = beamway_peer:controller(A, node(Taker)),
@@ -164,7 +164,7 @@ by_option(Config) ->
     true = beamway_peer:call(B, erlang, register, [my_name, Later]),
     true = beamway_peer:wait_until(fun() -> lists:member({Later, bulk, option}, rows(B)) end, ?WAIT_MS).
 
-%% The new server knows what the old one knew, and is notified when processes end.
+%% The new server knows what the old one knew, and is notified when processes exit.
 the_server_may_crash(Config) ->
     {A, _B, Taker} = Nodes = pair(Config),
     [Large, Normal, Control] = senders(A, 3),
@@ -201,7 +201,7 @@ pair(Config, Args) ->
 
 small_ring() -> #{args => ["-beamway", "ring_bytes", "65536"]}.
 
-%% More than the ring or the kernel takes, but not so much that the link counts as stalled before everything is sent.
+%% More than the ring or the kernel can buffer, but not so much that the link counts as stalled before everything is sent.
 large_bytes(Config) ->
     case beamway_carrier:carrier(Config) of beamway_shm -> ?LARGE; beamway_tcp -> 5 * ?LARGE end.
 
@@ -220,7 +220,7 @@ do(_To, {class, Class}) ->
 do(To, {large, Bytes}) -> To ! {large, binary:copy(<<1>>, Bytes)}, ok;
 do(To, Message) -> To ! Message, ok.
 
-%% The processes act one after the other, before the link counts as stalled.
+%% The processes act in sequence, before the link counts as stalled.
 does(Peer, To, All) ->
     beamway_peer:run(Peer, fun() ->
         [begin Pid ! {do, self(), To, What}, receive {Pid, Answer} -> Answer end end || {Pid, What} <- All]

@@ -116,7 +116,7 @@ authenticates_by_old_name({_, Node}) ->
 
 %%% Without epmd
 
-%% epmd cannot help, because nothing listens on the port that the variable names.
+%% epmd cannot help, because nothing listens on the port given in the variable.
 -define(NO_EPMD, [{"ERL_EPMD_PORT", "1"}]).
 
 epmd_module(Config) ->
@@ -160,7 +160,7 @@ start_at_port(Config, Args, Port) ->
     Name = lists:concat([beamway_peer:unique_name("fixed"), "_", Port]),
     {start(carrier(Config), #{name => Name, args => Args, env => ?NO_EPMD}), Port}.
 
-%% Kernel's own way without epmd: all nodes on a system listen on one agreed port.
+%% Kernel's own way to work without epmd: all nodes on a system listen on one agreed port.
 one_port_without_epmd(Config) ->
     [Port] = free_ports(1),
     Args = ["-start_epmd", "false", "-erl_epmd_port", integer_to_list(Port)],
@@ -192,7 +192,7 @@ dynamic_start(Config) ->
               false = try_connect(Other, Node)
       end,
       [1, 2, 3]),
-    %% The rounds have left nothing behind that would disturb another node.
+    %% The rounds have not left anything behind that would disturb another node.
     exchange(kind(Config), Other, start(Config, [], [])),
     true = is_atom(OtherNode).
 
@@ -354,7 +354,7 @@ options_beat_defaults(Config) ->
       end,
       [{A, B}, {B, A}]).
 
-%% The socket's options end up as with stock distribution, whether the driver or inet carries the data, and data pass.
+%% The socket's options end up as with stock distribution, whether the driver or inet carries the data, and data is transferred.
 options_of_both_carriers(Config) ->
     Options = "[{recbuf,200000},{sndbuf,190000},{keepalive,true},{tos,16},{priority,3},{high_watermark,50000},{low_watermark,20000},"
               "{delay_send,true},{send_timeout,5000},{send_timeout_close,true},{raw,6,18,<<7000:32/native>>},{raw,6,25,<<50000:32/native>>}]",

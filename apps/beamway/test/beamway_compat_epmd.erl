@@ -1,10 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc A module for `-epmd_module', so that nodes find each other without epmd.
 %%
-%% It has two forms, chosen with `-compat_epmd' on the command line. With `directory FOLDER' a node chooses its
-%% own port and writes it to a file with its name in the folder, where the others read it. With `ports'
-%% the port is part of the node's name (`any_4711'), so `listen_port_please' tells a node where to
-%% listen, and `address_please' returns address and port in one answer.
+%% It has two forms, selected with `-compat_epmd' on the command line. With `directory FOLDER' a node chooses its own port and writes it to a file
+%% named after itself in the directory, where the others read it. With `ports' the port is part of the node's name (`any_4711'), so
+%% `listen_port_please' tells a node where to listen, and `address_please' returns the address and the port in one answer.
 -module(beamway_compat_epmd).
 
 -export([start_link/0, register_node/2, register_node/3, listen_port_please/2, port_please/2,
@@ -12,7 +11,7 @@
 
 -define(PROTOCOL_VERSION, 6).
 
-%% @doc No process is needed, because the folder or the name is the registry.
+%% @doc No process is needed, because the directory or the name is the registry.
 -spec start_link() -> ignore.
 start_link() ->
     ignore.
@@ -58,7 +57,7 @@ port_please(Name, _Host) ->
             noport
     end.
 
-%% @doc Ignores the timeout because a file can be read at once.
+%% @doc Ignores the timeout because a file can be read immediately.
 -spec port_please(string(), term(), timeout()) -> {port, inet:port_number(), pos_integer()} | noport.
 port_please(Name, Host, _Timeout) ->
     port_please(Name, Host).

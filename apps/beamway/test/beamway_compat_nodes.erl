@@ -110,8 +110,8 @@ name_options(Options) ->
         _ -> #{name => Name, longnames => false}
     end.
 
-%% @doc The flags that select the carrier and set the code paths of the carrier and the suites. They contain no cookie, because erl
-%% ignores a cookie that is given twice.
+%% @doc The flags that select the carrier and set the code paths of the carrier and the suites. They do not contain a cookie, because erl ignores a
+%% cookie that is given twice.
 -spec flags(beamway_peer:carrier(), options()) -> [string()].
 flags(Carrier, Options) ->
     Tests = [filename:dirname(filename:absname(code:which(Module))) || Module <- [?MODULE, beamway_peer]],
@@ -150,7 +150,7 @@ connect(Link, {PeerA, NodeA} = MemberA, {PeerB, NodeB}) ->
     ok = beamway_peer:assert_link(PeerA, NodeB, side_of(Link, PeerA)),
     ok = beamway_peer:assert_link(PeerB, NodeA, side_of(Link, PeerB)).
 
-%% In a mixed pair one node has no Beamway that could be asked.
+%% In a mixed pair, one node does not have Beamway and cannot be asked.
 side_of(Link, Peer) ->
     case peer:call(Peer, init, get_argument, [proto_dist]) of
         {ok, [["beamway" ++ _ | _]]} -> Link;
@@ -175,8 +175,8 @@ call_both_ways({PeerA, NodeA}, {PeerB, NodeB}) ->
 payload(Bytes) ->
     << <<(I * 7 + I div 251)>> || I <- lists:seq(1, Bytes) >>.
 
-%% @doc Ends the connection and waits until both nodes have noticed. A message that one of them still had for the other (kernel's
-%% `global' sends some when nodes have just met) may connect them again, even over stock TCP, so the connection is then ended again.
+%% @doc Closes the connection and waits until both nodes have noticed. If one of them still had a message for the other (kernel's `global' sends
+%% some when nodes have just met), it may reconnect them, even over stock TCP, so the connection is then closed again.
 -spec disconnect(member(), member()) -> ok.
 disconnect({PeerA, NodeA}, {PeerB, NodeB}) ->
     _ = beamway_peer:wait_until(
@@ -186,7 +186,7 @@ disconnect({PeerA, NodeA}, {PeerB, NodeB}) ->
           end, 10000),
     ok.
 
-%% @doc Whether the node is connected to a node of this name, visible or hidden.
+%% @doc Returns whether the node is connected to a node of this name, visible or hidden.
 -spec is_connected(pid(), node()) -> boolean().
 is_connected(Peer, Node) ->
     lists:member(Node, peer:call(Peer, erlang, nodes, [connected])).
@@ -204,7 +204,7 @@ start_program(Executable, Args, Env) ->
     open_port({spawn_executable, Executable},
               [{args, Args}, {env, Env}, {line, 4096}, exit_status, stderr_to_stdout, use_stdio]).
 
-%% @doc Ends the program unless it has already ended, and waits until it has.
+%% @doc Stops the program unless it has already exited, and waits until it has.
 -spec stop_program(port()) -> ok.
 stop_program(Program) ->
     case erlang:port_info(Program, os_pid) of

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Compressed links: which links are compressed, what arrives over them, what compression saves, and peers that cannot compress, do not
-%% want to, or lie.
+%% @doc Compressed links: which links are compressed, what arrives over them, what compression saves, and peers that cannot compress, do not want
+%% to, or send false data.
 -module(beamway_compress_SUITE).
 
 -include_lib("stdlib/include/assert.hrl").
@@ -74,7 +74,7 @@ what_is_random(_Config) ->
     ?assert(maps:get(uncompressed_out, Info) < bytes(Sent) div 5),
     ok = exchanged(One, Other, messages(10)).
 
-%% No options are set. The near path is local if the case may not create another one.
+%% No options are set. The near path is local if the case is not allowed to create another one.
 the_path_decides(Config) ->
     {One, _, Other, OtherNode} = pair(beamway_tcp, [], []),
     ok = exchanged(One, Other, messages(20)),
@@ -126,7 +126,7 @@ takes_nothing({ok, Other, OtherNode}) ->
     ok = exchanged(One, Other, messages(20)),
     [] = keys(info(One, OtherNode)).
 
-%% A peer that sends what no node of this version sends loses its link, but other links stay.
+%% A peer that sends what no node of this version sends loses its link, but other links stay up.
 a_peer_that_lies(Config) ->
     Ebin = beamway_builds:build(filename:join(proplists:get_value(priv_dir, Config), "liar"),
                                 [{"native/driver/packing.c", "frames->bytes << 32 | made", "(frames->bytes + 1) << 32 | made"}]),

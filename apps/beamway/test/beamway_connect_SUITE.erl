@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc How nodes find each other, connect, refuse each other and lose each other, over each carrier.
+%% @doc How nodes find, connect to, reject and lose each other, over each carrier.
 %%
 %% In the group `inet_tcp' the cases show what stock distribution does, and Beamway must do the same.
 %% With `BEAMWAY_TEST_LONG=1' in the environment every group uses 24 nodes (by default only shared memory does, the
@@ -31,7 +31,7 @@ init_per_group(Carrier, Config) -> beamway_carrier:init_group(Carrier, Config).
 
 end_per_group(_Carrier, _Config) -> ok.
 
-%% The nodes of a case that failed half way must not outlive it.
+%% The nodes of a case that failed half way through must not outlive it.
 end_per_testcase(_Case, _Config) -> beamway_peer:stop_started().
 
 %% --- connecting ------------------------------------------------------------------------------------
@@ -55,8 +55,8 @@ simultaneous_connects(Config) ->
          ok = beamway_peer:assert_link(PeerA, NodeB, Kind),
          ok = beamway_peer:assert_link(PeerB, NodeA, Kind),
          true = beamway_peer:call(PeerA, erlang, disconnect_node, [NodeB]),
-         %% net_kernel may learn late that an attempt has lost. With any carrier, a caller that connects at that moment
-         %% shares the attempt's end and gets false.
+         %% net_kernel may be slow to learn that an attempt has lost. With any carrier, a caller that connects at that moment shares the attempt's
+         %% fate and gets false.
          _ = beamway_peer:wait_until(fun() -> Attempts() =:= None end, 10000)
      end || _ <- lists:seq(1, Rounds)],
     ok.
@@ -76,8 +76,8 @@ wait_for_time(At) ->
         false -> wait_for_time(At)
     end.
 
-%% The attempts were given up while they waited in the listen backlog, as the lower-named node leaves them after a simultaneous
-%% connect. They must not be taken for a connection that is being set up, or `connect_node' fails together with them.
+%% The attempts were given up while they waited in the listen backlog, as the lower-named node leaves them after a simultaneous connect. They must
+%% not be mistaken for a connection that is being set up, or `connect_node' fails together with them.
 callers_that_gave_up(Config) ->
     {PeerA, NodeA, PeerB, NodeB} = start_two(Config, ?BY_HAND),
     [Name, _] = string:split(atom_to_list(NodeA), "@"),
@@ -116,7 +116,7 @@ callers_that_are_gone(Config) ->
     ok = beamway_peer:connect(Carrier, Other, Node),
     nomatch = string:find(beamway_peer:log_text(Log), "badmatch").
 
-%% The node accepts no connection until the returned process is told to release.
+%% The node does not accept connections until the returned process is told to release it.
 hold_acceptor(Peer) ->
     beamway_peer:run(Peer, fun() ->
         {links, Links} = process_info(whereis(net_kernel), links),
@@ -146,8 +146,7 @@ reconnects(Config) ->
     _ = beamway_peer:wait_until(fun() -> beamway_peer:no_more(beamway_peer:resources(PeerA), Before) end, 5000),
     ok.
 
-%% The survivor must accept the new node of the same name at once, whichever side connects, and never talk
-%% to the old one.
+%% The survivor must accept the new node of the same name immediately, whichever side connects, and never communicate with the old one.
 restarts_under_the_same_name(Config) ->
     Carrier = beamway_carrier:carrier(Config),
     {ok, Survivor, SurvivorNode} = beamway_peer:start(Carrier),
@@ -177,7 +176,7 @@ full_mesh(Config) ->
     Started = [beamway_peer:await(Start) || Start <- Starts],
     Nodes = [Node || {ok, _, Node} <- Started],
     Count = length(lists:usort(Nodes)),
-    %% Each node calls the ones after it, all nodes at once.
+    %% Each node calls the ones after it, all nodes at the same time.
     Calls = [beamway_peer:async(fun() ->
                            Others = lists:nthtail(Index, Nodes),
                            beamway_peer:run(Peer, fun() ->
@@ -215,7 +214,7 @@ hidden_node(Config) ->
     NodeB = beamway_peer:call(PeerA, erpc, call, [NodeB, erlang, node, []]),
     ok.
 
-%% A tool that joins as a hidden node for a moment leaves no line at level info. Other nodes do.
+%% A tool that joins as a hidden node for a moment does not cause a line at level info. Other nodes do.
 hidden_in_the_log(Config) ->
     case beamway_carrier:carrier(Config) of
         inet_tcp -> ok; % logs nothing about its connections
@@ -379,8 +378,8 @@ counters(Peer, Node) ->
 grown(Counter, Before, After) ->
     proplists:get_value(Counter, After) >= proplists:get_value(Counter, Before) + 20.
 
-%% Monitoring tools look for a socket with the address that net_kernel knows for the connection, and show its counters.
-%% They must find the socket that carries the messages, or none.
+%% Monitoring tools look for a socket with the address that net_kernel knows for the connection, and show its counters. They must find the socket
+%% that carries the messages, or none.
 socket_of_the_link(Config) ->
     {PeerA, NodeA, PeerB, NodeB} = beamway_carrier:connected_pair(Config),
     Sizes = [byte_count(Peer, Node) || {Peer, Node} <- [{PeerA, NodeB}, {PeerB, NodeA}]],
@@ -391,7 +390,7 @@ socket_of_the_link(Config) ->
         inet_tcp -> [true = After > Before + 200000 || {Before, After} <- lists:zip(Sizes, Later)];
         _Own -> {[none, none], [none, none]} = {Sizes, Later}
     end,
-    %% Other tools take the one port that the connection's process owns.
+    %% Other tools use the only port owned by the connection's process.
     [[_] = owned_ports(Peer, Node) || {Peer, Node} <- [{PeerA, NodeB}, {PeerB, NodeA}]],
     ok.
 
@@ -529,7 +528,7 @@ absent_node(Config) ->
     [] = beamway_peer:call(Peer, erlang, nodes, [connected]),
     ok.
 
-%% A name of the other kind (short or long) than the node's own is refused before any connection is made, and the log says why.
+%% A name of the other kind (short or long) than the node's own is rejected before any connection is opened, and the log says why.
 illegal_names(Config) ->
     Carrier = beamway_carrier:carrier(Config),
     [begin

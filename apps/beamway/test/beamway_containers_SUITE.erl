@@ -1,8 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Nodes in containers: network, pid and mount namespaces of their own that share nothing but
-%% one directory, `socket_dir'. They talk over shared memory. Where that is impossible (another user, or an
-%% unusable directory) both stay on TCP and say why. A killed node's name does not stay in the
-%% directory for ever. Needs root.
+%% @doc Nodes in containers: separate network, pid and mount namespaces that share nothing but one directory, `socket_dir'. They communicate over
+%% shared memory. Where that is impossible (another user, or an unusable directory), both stay on TCP and log why. The name left by a killed node is
+%% removed from the directory. Needs root.
 -module(beamway_containers_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_testcase/2, end_per_testcase/2]).
@@ -12,7 +11,7 @@
 
 -define(INSIDE, "/run/beamway").
 -define(WAIT_MS, 20000).
-%% The folder of a case. Its nodes see only parts of it.
+%% The directory of a case. Its nodes see only parts of it.
 -define(BASE, "beamway-containers").
 -define(SETUP_S, "60").
 
@@ -77,7 +76,7 @@ only_one_has_it(Config) ->
            end,
     in_both_directions(Config, #{}, #{env => []}, Sees).
 
-%% The socket's permissions admit its owner and root, but the check of the peer's user turns root away.
+%% The socket's permissions admit its owner and root, but the check of the peer's user rejects root.
 another_user(Config) ->
     "" = os:cmd("chmod 1777 " ++ dir(Config)),
     Check = fun({_, {Caller, _}, {Called, _}} = Pair) ->
@@ -135,7 +134,7 @@ too_long(Config) ->
     says_one_of([Peer], ["shared memory is off on this node"]),
     logs(Peer, "socket_dir = .* is not valid: expected an absolute path of at most 80 bytes").
 
-%% A node that only answers needs no name of its own there.
+%% A node that only answers does not need a name of its own in that directory.
 read_only(Config) ->
     {Peer, Node} = start(Config, 1, #{options => "ro"}),
     {Writer, WriterNode} = start(Config, 2, #{}),
@@ -229,7 +228,7 @@ start(Config, Which, Box) ->
 
 log_inside() -> "/tmp/node.log".
 
-%% The node is in namespaces of its own and sees few other processes.
+%% The node runs in separate namespaces and sees few other processes.
 is_apart(Peer) ->
     Spaces = spaces(),
     beamway_peer:run(Peer, fun() ->

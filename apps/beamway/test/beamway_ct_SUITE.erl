@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The examples in docs/guide/faults.md, as a user's suite would contain them, and how beamway_ct reports wrong use.
+%% @doc The examples in docs/guide/faults.md, as a user's suite would contain them, and how beamway_ct reports incorrect use.
 -module(beamway_ct_SUITE).
 
 -include_lib("stdlib/include/assert.hrl").
@@ -20,7 +20,7 @@ init_per_testcase(_Case, Config) ->
 end_per_testcase(_Case, Config) ->
     [beamway_ct:stop(proplists:get_value(Peer, Config)) || Peer <- [a, b]].
 
-%% The nodes lose each other, and find each other when the partition has ended.
+%% The nodes lose each other, and find each other when the partition has been healed.
 partition(Config) ->
     [A, B, NodeA, NodeB] = [proplists:get_value(Key, Config) || Key <- [a, b, node_a, node_b]],
     ok = beamway_ct:partition(A, B),
@@ -38,7 +38,7 @@ slow_link(Config) ->
     {badrpc, timeout} = peer:call(A, rpc, call, [NodeB, erlang, node, [], 100]),
     ok = beamway_ct:heal(A).
 
-%% Neither node notices that a connection dies, because the link continues over another one.
+%% Neither node notices that a connection is lost, because the link continues over another one.
 connection_dies(Config) ->
     [A, B, NodeB] = [proplists:get_value(Key, Config) || Key <- [a, b, node_b]],
     ok = beamway_ct:disconnect(A, B),

@@ -1,7 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Connections that are cut while both nodes live: the link continues, nothing is lost, duplicated or late, and neither node reports anything.
+%% @doc Connections that are cut while both nodes are alive: the link continues, nothing is lost, duplicated or late, and neither node reports
+%% anything.
 %%
-%% The nodes are on two hosts with a router between them. The router resets connections, refuses new ones for a while, drops everything
+%% The nodes are on two hosts with a router between them. The router resets connections, rejects new ones for a while, drops everything
 %% for a while, or forgets all connections, or a host changes its address. Meanwhile beamway_cut_load runs in both directions.
 %% In one group the router is a NAT, so only one of the nodes can call the other. In another one the link has several connections when it is cut.
 %%
@@ -93,7 +94,7 @@ keepalive(_Carrier) -> [].
 kinds(Ring) when Ring =:= beamway_shm; Ring =:= beamway_encrypted_shm ->
     [{reset, 0}];
 kinds(several) ->
-    [{reset, 43}, {silence, 1000}, {one_way, 2000}, {reset, 4}]; % other cuts take one connection after the other, and the link does not notice
+    [{reset, 43}, {silence, 1000}, {one_way, 2000}, {reset, 4}]; % other cuts take down one connection at a time, and the link does not notice
 kinds(nat) ->
     Kinds = [{reset, 43}, forgotten, {moved, 1}, {silence, 1000}],
     case cuts() of 0 -> Kinds; _ -> [Kind || Kind <- long_kinds(), Kind =/= {moved, 2}] end;
@@ -129,7 +130,8 @@ ends({One, OneNode, Other, OtherNode}) ->
     [binary_to_list(lists:last(binary:split(Address, <<":">>, [global])))
      || {Peer, Node} <- [{Other, OneNode}, {One, OtherNode}], {ok, #{address := Address}} <- [beamway_peer:call(Peer, beamway, info, [Node])]].
 
-%% Returns when the path was back, or when the cut began if the path was never away. Resets only this connection, or all and then refuses new ones.
+%% Returns when the path was restored, or when the cut began if the path was never interrupted. Resets only this connection, or all and then rejects
+%% new ones.
 cut({reset, 0}, Pair, Config) ->
     resumed(fun() -> close(Config, beamway_cut:connection(ends(Pair), "REJECT --reject-with tcp-reset")) end, Pair, Config);
 cut({reset, Ms}, _Pair, Config) ->
@@ -149,7 +151,7 @@ cut({moved, Host}, Pair, Config) ->
     _ = resumed(fun() -> beamway_netns:move(Net, Host, 2) end, Pair, Config),
     BeganUs.
 
-%% The path is never away, so the link needs another connection.
+%% The path is never interrupted, so the link needs another connection.
 resumed(Cut, Pair, Config) ->
     Before = resumes(Pair),
     BeganUs = os:system_time(microsecond),
@@ -268,7 +270,7 @@ limits([#{kind := <<"no cut">>, p99_ms := Calm} | _]) ->
 store("yes", Object) -> beamway_bench_store:write(beamway_bench_store:file("cut"), Object);
 store(_, _Object) -> ok.
 
-%% Messages can pass before the handshake is complete. A node that has come this far loses the connection, and its peer calls again.
+%% Messages can arrive before the handshake is complete. A node that has got this far loses the connection, and its peer calls again.
 lost_at_birth(Config) ->
     #{spaces := [SpaceA, SpaceB, _], addresses := [AddressA, AddressB]} = proplists:get_value(net, Config),
     Carrier = proplists:get_value(carrier, Config),
@@ -339,7 +341,7 @@ kill_one(One, {Other, OtherNode}, Carrier) ->
     _ = beamway_peer:wait_until(fun() -> not is_process_alive(Other) end, ?WAIT_MS),
     max(0, At - KilledNs div 1000000).
 
-%% Where the driver cannot carry a connection OTP's own port does, which cannot resume links. Both sides know that before they begin.
+%% If the driver cannot carry a connection, OTP's own port does, which cannot resume links. Both sides know that before they begin.
 cannot_carry(Config) ->
     #{spaces := [SpaceA, SpaceB, _], addresses := [AddressA, AddressB]} = proplists:get_value(net, Config),
     Carrier = proplists:get_value(carrier, Config),
@@ -355,7 +357,7 @@ cannot_carry(Config) ->
     [Connection] = Connections(),
     ok.
 
-%% The new node has another creation, so the link has ended, and earlier messages do not reach the new node.
+%% The new node has another creation, so the old link is closed, and earlier messages do not reach the new node.
 restarted(Config) ->
     {One, _, Other, OtherNode} = pair(Config),
     #{spaces := [_, SpaceB, _], addresses := [_, AddressB]} = proplists:get_value(net, Config),
@@ -390,14 +392,14 @@ given_up(Config) ->
     _ = Pair,
     ok = beamway_peer:connect_both(proplists:get_value(carrier, Config), One, Other).
 
-%% A node is stopped and meanwhile given up. The messages that its kernel has received on the link are not delivered when it continues.
+%% A node is stopped and given up in the meantime. The messages that its kernel has received on the link are not delivered when it continues.
 stopped(Config) ->
     {One, OneNode, Other, OtherNode} = Pair = pair(Config, [{"BEAMWAY_RESUME_MS", "2000"}]),
     Collector = numbers_arrive(1, 10, Pair),
     [Watcher, OtherWatcher] = [beamway_peer:watch_nodedown(Peer) || Peer <- [One, Other]],
     ok = beamway_peer:sigstop(Other),
     send_numbers(One, Collector, 11, 20),
-    receive after ?QUIET_MS -> ok end, % so that they reach the kernel there
+    receive after ?QUIET_MS -> ok end, % so that the messages reach the kernel on the other side
     ok = close(Config, [refuses_all()]),
     send_numbers(One, Collector, 21, 30),
     {connection_closed, _} = beamway_peer:nodedown(One, Watcher, OtherNode, ?WAIT_MS),
@@ -409,7 +411,7 @@ stopped(Config) ->
     10 = last_number(Other, Collector),
     ok.
 
-%% The node is stopped for almost as long as it takes to be given up, so everything arrives.
+%% The node is stopped for almost as long as it takes for the peer to give up, so everything arrives.
 stopped_for_a_moment(Config) ->
     {One, _, Other, _} = Pair = pair(Config, [{"BEAMWAY_RESUME_MS", "6000"}]),
     Collector = numbers_arrive(1, 10, Pair),
@@ -418,7 +420,7 @@ stopped_for_a_moment(Config) ->
     receive after 4500 -> ok end,
     ok = beamway_peer:sigcont(Other),
     _ = beamway_peer:wait_until(fun() -> last_number(Other, Collector) =:= 20 end, ?WAIT_MS),
-    true = resumes(Pair) >= 1, % an attempt whose last packet comes late is followed by another
+    true = resumes(Pair) >= 1, % an attempt whose last packet arrives late is followed by another
     send_numbers(One, Collector, 21, 30),
     _ = beamway_peer:wait_until(fun() -> last_number(Other, Collector) =:= 30 end, ?WAIT_MS),
     ok.
@@ -447,7 +449,7 @@ send_numbers(Peer, Collector, From, To) ->
 last_number(Peer, Collector) ->
     beamway_peer:run(Peer, fun() -> Collector ! {last, self()}, receive {last, Number} -> Number after 5000 -> timeout end end).
 
-%% A peer that dies is noticed at once even while a ring has no connection.
+%% A peer that exits is noticed immediately, even while a ring has no connection.
 killed_without_stream(Config) ->
     {One, _, Other, OtherNode} = Pair = pair(Config),
     Watcher = beamway_peer:watch_nodedown(One),
@@ -466,7 +468,7 @@ has_no_connection(Peer, Ends) ->
                                                    lists:sort(Ends) =:= lists:sort([integer_to_list(Here), integer_to_list(There)])]
                            end).
 
-%% A link that a node ends itself is not resumed.
+%% A link that a node closes itself is not resumed.
 disconnected(Config) ->
     {One, OneNode, Other, OtherNode} = pair(Config),
     Watcher = beamway_peer:watch_nodedown(Other),

@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc What programs notice when connections are cut for 4 and for 43 ms: mnesia, `global', and presences in the manner of Phoenix.Tracker.
 %%
-%% Two nodes share a host and the third runs on another, with a router between the hosts that resets connections and refuses new ones for a moment.
+%% Two nodes share a host and the third runs on another, with a router between the hosts that resets connections and rejects new ones for a moment.
 %% After each cut the nodes are connected again, as programs that discover the nodes of a cluster do. In the group `inet_tcp' each program must lose
 %% something over stock distribution, because otherwise the case proves nothing; over Beamway it must lose nothing. Needs root.
 %%

@@ -19,7 +19,7 @@
 -define(LARGE_BYTES, 1000000).
 -define(CALL_MS, 60000).
 
-%% @doc Starts the receiver on this node; it ends with the node.
+%% @doc Starts the receiver on this node; it runs until the node stops.
 -spec receive_all() -> ok.
 receive_all() ->
     start(fun() ->
@@ -40,7 +40,7 @@ send_all(Node) ->
                   spawn_link(fun() -> watch(Node) end)
           end).
 
-%% Runs the fun in a process that owns what it starts.
+%% Runs the fun in a process that owns everything it starts.
 start(Fun) ->
     {Pid, Monitor} = spawn_monitor(?MODULE, own, [self(), Fun]),
     receive
@@ -67,8 +67,8 @@ results() ->
     #{checked => ets:lookup_element(?TABLE, checked, 2),
       errors => [Error || {{error, _}, Error} <- ets:tab2list(?TABLE)]}.
 
-%% @doc The longest that a call has waited after a moment, once a call has ended that began after a later moment; forgets the calls. All times are
-%% microseconds of the system's time, so that they can be compared with the times of another process on the same machine.
+%% @doc The longest time that a call has waited after a given moment, once a call that began after a later moment has finished; clears the calls.
+%% All times are microseconds of system time, so that they can be compared with the times of another process on the same machine.
 -spec waited(BackUs :: integer(), UntilUs :: integer()) -> Us :: non_neg_integer() | false.
 waited(BackUs, UntilUs) ->
     Calls = ets:select(?TABLE, [{{{call, '$1'}, '$2'}, [], [{{'$1', '$2'}}]}]),
@@ -80,7 +80,7 @@ waited(BackUs, UntilUs) ->
             false
     end.
 
-%% @doc Keeps the last number that was received; the process fails if a number is not the next.
+%% @doc Stores the last number that was received; the process fails if a number is not the next one.
 -spec numbers(non_neg_integer()) -> no_return().
 numbers(Last) ->
     receive
@@ -160,7 +160,7 @@ call(Node, Number) ->
 end_with(Number) ->
     receive go -> exit({number, Number}) end.
 
-%% A process there exits with a reason, which its link and its monitor must each report once.
+%% A process on the other node exits with a reason, which its link and its monitor must each report once.
 exits(Node, Number) ->
     process_flag(trap_exit, true),
     {Pid, Monitor} = spawn_opt(Node, ?MODULE, end_with, [Number], [link, monitor]),

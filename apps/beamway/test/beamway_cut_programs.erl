@@ -1,5 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Small programs for beamway_cut_apps_SUITE, which run on every node of a cluster: names of `global', and presences as Phoenix.Tracker keeps them.
+%% @doc Small programs for beamway_cut_apps_SUITE, which run on every node of a cluster: `global' names, and presences maintained as in
+%% Phoenix.Tracker.
 %%
 %% Each node counts the names and presences that have disappeared on it ({@link gone/0}). These programs never connect nodes.
 -module(beamway_cut_programs).
@@ -58,7 +59,7 @@ lost(What, Node) -> ets:update_counter(?TABLE, {What, Node}, 1, {{What, Node}, 0
 
 %% ---- names ----
 
-%% Keeps looking all of them up.
+%% Looks all of them up repeatedly.
 names(Nodes, Before) ->
     Known = [{Node, Pid} || Node <- Nodes, Pid <- [global:whereis_name({?MODULE, Node})], is_pid(Pid)],
     _ = [lost(name, Node) || {Node, _} <- Before -- Known],

@@ -2,9 +2,9 @@
 %% @doc A release made with plain mix (test/system/elixir) runs as three nodes over each carrier: GenServers and
 %% tasks across nodes, a node that is killed while it runs another node's tasks, and its return.
 %%
-%% The groups use the two ways in docs/guide/elixir.md to put a release on Beamway: for `beamway_tcp' and `beamway_shm' it
-%% is part of the release; `environment' starts a release that does not contain Beamway (as for `inet_tcp') with
-%% three environment variables. The suite questions a node through the release's own `rpc' command.
+%% The groups use the two methods in docs/guide/elixir.md for running a release on Beamway: for `beamway_tcp' and `beamway_shm' it is part of the
+%% release; `environment' starts a release that does not contain Beamway (as for `inet_tcp') with three environment variables. The suite queries a
+%% node through the release's own `rpc' command.
 -module(beamway_elixir_SUITE).
 
 -export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_group/2, end_per_group/2,
@@ -99,7 +99,7 @@ kind(Config) ->
 
 %% --- asking a node -------------------------------------------------------------------------------------
 
-%% Runs `Relay.Call' on the node; an exception is the reason of the failure.
+%% Runs `Relay.Call' on the node; an exception becomes the reason of the failure.
 relay(Config, Name, Call) ->
     Code = "IO.puts(inspect(Relay." ++ Call ++ "))",
     {Status, Lines} = run(command(Config), ["rpc", Code], environment(Config, Name)),

@@ -1,5 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The option `encrypt': which nodes can connect, what is on the wire, and what an attacker on the path or a stranger can do.
+%% @doc The option `encrypt': which nodes can connect, what is visible on the wire, and what an attacker on the path or an unauthenticated client
+%% can do.
 %%
 %% The nodes are real; some pairs talk through a {@link beamway_relay} that records, cuts, changes and repeats their data.
 -module(beamway_encrypt_SUITE).
@@ -16,7 +17,7 @@
 -define(REFUSED_MS, 9000).
 -define(MARK, "a mark that nobody else sends").
 -define(STRANGERS, 600).
-%% The half handshakes of a flood come from this many addresses, each of which has OPEN sockets open at a time.
+%% The incomplete handshakes of a flood come from this many addresses, each of which has OPEN sockets open at a time.
 -define(ADDRESSES, 20).
 -define(OPEN, 50).
 -define(STEP_MS, 200).
@@ -67,7 +68,7 @@ call({Peer, _}, {_, Node}) ->
     Node = beamway_peer:run(Peer, fun() -> erpc:call(Node, erlang, node, [], 5000) end),
     ok.
 
-%% No connection is made, and the attempt fails soon.
+%% No connection is established, and the attempt fails quickly.
 refused({Peer, _}, {_, Node}) ->
     Began = erlang:monotonic_time(millisecond),
     ?assertEqual(false, beamway_peer:call(Peer, net_kernel, connect_node, [Node])),
@@ -98,7 +99,7 @@ key_of_the_cookie(Config) ->
     ok = call(A, B),
     ok = call(B, A).
 
-%% Several connections ask for the key of a new cookie at once: it is derived only once, and all get the same key.
+%% Several connections request the key of a new cookie at the same time: it is derived only once, and all get the same key.
 new_cookie(Config) ->
     {Peer, _} = start(Config, "a", []),
     Keys = beamway_peer:run(Peer, fun() ->
@@ -114,7 +115,7 @@ key_of_a_file(Config) ->
     ?assertMatch(<<"key file ", _:8/binary>>, key(PeerA, NodeB)),
     ?assertEqual(key(PeerA, NodeB), key(PeerB, NodeA)).
 
-%% The ring is agreed on under TLS, and its silent connection reports the peer's end.
+%% The ring is agreed on under TLS, and its silent connection reports when the peer exits.
 ring_on_one_host(Config) ->
     [{PeerA, _} = A, {PeerB, NodeB} = B] = [start(Config, beamway_encrypted_shm, Name, []) || Name <- ["a", "b"]],
     ok = beamway_peer:connect_both(beamway_encrypted_shm, PeerA, PeerB),
@@ -140,7 +141,7 @@ another_cookie(Config) ->
     ok = refused(A, B),
     ok = refused(B, A).
 
-%% Changes the key node by node; each step makes a new connection, and calls continue all the time.
+%% Changes the key node by node; each step opens a new connection, and calls continue throughout.
 key_change_under_load(Config) ->
     [Old, New] = [new_key(), new_key()],
     {Files, [Environment | _]} = lists:unzip([key_file(Config, Name, [Old]) || Name <- ["a.keys", "b.keys"]]),
@@ -226,7 +227,7 @@ prefer(Config) ->
     [ok = says(Config, "a", lists:concat(["the link to ", Node, " is in clear (encrypt prefer)"])) || Node <- [NodeD, NodeE]],
     ok = refused(D, C).
 
-%% A node that asks for encryption does not start if it cannot have it.
+%% A node that requires encryption does not start if encryption is impossible.
 bad_options(Config) ->
     Short = file(Config, "short"),
     ok = write_keys(Short, [crypto:strong_rand_bytes(31)]),
@@ -256,7 +257,7 @@ does_not_start(Options, Cookie) ->
     ?assertEqual(nomatch, string:find(Said, "has started")),
     Said.
 
-%% The command becomes a node itself: it can connect with the options of the node that it asks, and not without them.
+%% The command becomes a node itself: it can connect with the options of the node that it queries, and not without them.
 the_command(Config) ->
     {_, [{Name, File}]} = key_file(Config, "keys", [new_key()]),
     [{PeerA, _} = A, {_, NodeB} = B] = [start(Config, Node, [{Name, File}]) || Node <- ["a", "b"]],
@@ -307,7 +308,7 @@ pair_with_relay(Config, Hook) ->
 
 pass(_Way, _Before, Data) -> {ok, Data}.
 
-%% Everything that a peer has sent when it connected is sent again. No link results, and only the server's handshake comes back.
+%% Everything that a peer has sent when it connected is replayed. No link results, and only the server's handshake comes back.
 replay(Config) ->
     {{PeerA, NodeA} = A, {PeerB, _} = B, Relay} = pair_with_relay(Config, fun pass/3),
     ok = call(A, B),
@@ -336,7 +337,8 @@ reflection(Config) ->
     ok = says(Config, "a", "no encrypted connection with"),
     beamway_relay:stop(Relay).
 
-%% Both have the same key, so a node that is led back to itself completes TLS with itself. The distribution's handshake inside it checks the names.
+%% Both have the same key, so a node whose connection is redirected to itself completes TLS with itself. The distribution's handshake inside it
+%% checks the names.
 call_to_itself(Config) ->
     {{PeerA, _} = A, {PeerB, NodeB}, _, _} = relayed(Config, beamway_encrypted, []),
     PortB = beamway_relay:port(PeerB),
@@ -370,7 +372,7 @@ registered(Name, Port) ->
     {ok, <<_, 0, _/binary>>} = gen_tcp:recv(Socket, 0, ?WAIT_MS),
     Socket.
 
-%% A connection that ends at any point of the handshake makes no link, and the next attempt makes one.
+%% A connection that closes at any point of the handshake does not result in a link, and the next attempt does.
 truncation(Config) ->
     Way = fun(Limited, At) -> fun(W, Before, Data) when W =:= Limited, Before + byte_size(Data) >= At -> cut; (_, _, Data) -> {ok, Data} end end,
     {A, {PeerB, _} = B, _, _} = relayed(Config, beamway_encrypted, []),
@@ -383,7 +385,7 @@ truncation(Config) ->
     ok = call(A, B),
     beamway_relay:stop(Relay).
 
-%% A changed bit in the handshake prevents the link. A changed bit after it ends the link or its connection, but no false message is delivered.
+%% A flipped bit in the handshake prevents the link. A flipped bit after it closes the link or its connection, but no false message is delivered.
 changed_bytes(Config) ->
     Flip = fun(<<Before:10/binary, Byte, After/binary>>) -> <<Before/binary, (Byte bxor 1), After/binary>>; (Short) -> Short end,
     {A, {PeerB, _} = B, _, _} = relayed(Config, beamway_encrypted, []),
@@ -394,8 +396,8 @@ changed_bytes(Config) ->
      end || Way <- [up, down], From <- [0, 100]],
     ok.
 
-%% An attacker blocks TLS on the path to a node that accepts clear text. A node that prefers encryption falls for it; one with `true' sends
-%% nothing in clear.
+%% An attacker blocks TLS on the path to a node that accepts clear text. A node that prefers encryption falls back to clear text; one with `true'
+%% sends nothing in clear text.
 downgrade(Config) ->
     {PeerC, NodeC} = beamway_relay:node_at(beamway_tcp, "127.0.0.3", options(Config, "c", [])),
     [begin
@@ -421,7 +423,8 @@ garbage(Config) ->
     ok = call(A, B),
     ok = says(Config, "b", "it speaks no TLS").
 
-%% Strangers send nothing, or only half of their first packet. Peers can connect all the same, no stranger stays long, and the log stays short.
+%% Unauthenticated clients send nothing, or only half of their first packet. Peers can still connect, no such client stays long, and the log stays
+%% short.
 silent_strangers(Config) ->
     [A, {PeerB, _} = B] = [start(Config, Name, []) || Name <- ["a", "b"]],
     Port = beamway_relay:port(PeerB),
@@ -441,8 +444,8 @@ silent_strangers(Config) ->
     ?assertMatch({match, _}, re:run(beamway_peer:call(PeerB, erlang, iolist_to_binary, [beamway_peer:call(PeerB, beamway, metrics, [])]), "beamway_handshakes_refused_total [1-9]")),
     ok = call(A, B).
 
-%% Strangers connect as fast as they can from many addresses, and send nothing, half of a first packet, or a whole one without a key.
-%% A peer can connect meanwhile, and no trace of the strangers is left afterwards.
+%% Unauthenticated clients connect as fast as they can from many addresses, and send nothing, half of a first packet, or a whole one without a key.
+%% A peer can connect meanwhile, and no trace of the clients remains afterwards.
 flood_of_strangers(Config) ->
     [{PeerA, _} = A, {PeerB, NodeB} = B, C] = [start(Config, Name, []) || Name <- ["a", "b", "c"]],
     ok = call(A, B),
@@ -457,13 +460,13 @@ flood_of_strangers(Config) ->
     ?assert(lists:any(fun({Pid, _}) -> is_process_alive(Pid) end, Floods)),
     Most = most_half_open(PeerB, Floods, 0),
     Took = erlang:monotonic_time(millisecond) - Began,
-    %% A stranger that has just been accepted counts until another one is closed for it.
+    %% A client that has just been accepted counts until another one is closed to make room for it.
     ?assertEqual({Most, true}, {Most, Most < 400}),
     true = beamway_peer:wait_until(fun() -> half_open(PeerB) =:= 0 end, ?WAIT_MS),
     true = beamway_peer:wait_until(fun() -> [] =:= [More || {Now, Then} <- lists:zip(usage(PeerB), Before), (More = Now - Then) > 4] end, ?WAIT_MS),
     {ok, Refused} = beamway_peer:call(PeerB, beamway_half_open, count, []),
     io:format(user, "~b half handshakes in ~b ms, ~b refused, ~b at once~n", [All, Took, Refused, Most]),
-    %% The other strangers left before the node got to them.
+    %% The other clients disconnected before the node got to them.
     ?assert(Refused > All div 4),
     ?assertEqual(Link, beamway_peer:controller(PeerA, NodeB)),
     [ok = call(One, B) || One <- [A, C]],
@@ -482,7 +485,7 @@ most_half_open(Peer, [{_, Monitor} | Rest] = Floods, Most) ->
 
 usage(Peer) -> [beamway_peer:call(Peer, erlang, system_info, [What]) || What <- [process_count, port_count]] ++ [length(beamway_peer:fds(beamway_peer:os_pid(Peer)))].
 
-%% A reset leaves no port of the kernel behind in TIME_WAIT.
+%% A reset does not leave a port of the kernel in TIME_WAIT.
 flood(_Port, _Ip, 0, Open) ->
     lists:foreach(fun gen_tcp:close/1, queue:to_list(Open));
 flood(Port, Ip, N, Open) ->

@@ -1,8 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Nodes that lack what a link needs: the link server hangs, the driver is missing or is another one, or the host refuses what a ring needs.
+%% @doc Nodes that lack what a link needs: the link server hangs, the driver is missing or is another one, or the host does not permit what a ring
+%% needs.
 %%
 %% Each case ends in the same way: the node logs in one line what is missing and falls back to TCP or, without its driver, to OTP's own port. An
-%% existing link is not disturbed.
+%% existing link is not affected.
 -module(beamway_fallback_SUITE).
 
 -export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2, init_per_testcase/2, end_per_testcase/2]).
@@ -84,7 +85,7 @@ driver_of_another_version(Config) ->
         ok = compile_c("old_driver.c", ["-shared", "-fPIC", "-I", Include, "-o", Driver])
     end, ["version 999"]).
 
-%% A driver that is missing at startup can be loaded in the running node, and again each time that it comes back.
+%% A driver that is missing at startup can be loaded in the running node, and again each time it reappears.
 driver_comes_later(Config) ->
     {Peer, Node} = under_test(Config),
     Root = copy(Config, "beamway"),
@@ -146,8 +147,8 @@ compile_c(Source, Arguments) ->
 
 %% --- limits of the host --------------------------------------------------------------------------------
 
-%% The called node makes the memory. If it cannot, it says why and both use TCP. A node
-%% that cannot make memory can still call and use the other's.
+%% The called node creates the memory. If it cannot, it reports why and both use TCP. A node that cannot create memory can still call and use the
+%% other's.
 
 %% 96 MB are enough for the VM's own memory files and for a log, but not for two rings of that size.
 file_size_limit(Config) ->
@@ -155,13 +156,12 @@ file_size_limit(Config) ->
     falls_back(with_large_rings(Config), #{env => ?LARGE_RINGS, before_exec => "ulimit -f 196608;"}, tcp,
                ["file size limit"], [healthy]).
 
-%% The other side must want large rings as well, because the smaller size is used.
+%% The other side must also ask for large rings, because the smaller size is used.
 with_large_rings(Config) ->
     {ok, Peer, Node} = beamway_peer:start(beamway_shm, #{env => ?LARGE_RINGS}),
     [{under_test, {Peer, Node}} | Config].
 
-%% The VM cannot even boot without a good number of descriptors, so it boots first, and the case then leaves only
-%% as many as a TCP connection takes.
+%% The VM cannot even boot without a good number of descriptors, so it boots first, and the case then leaves only as many as a TCP connection needs.
 descriptor_limit(Config) ->
     {Peer, Node} = under_test(Config),
     [begin
@@ -187,7 +187,7 @@ descriptor_limit(Config) ->
      end || {Caller, Log} <- [{odd, log_file(Config)}, {healthy, log_file(Config)}]],
     ok.
 
-%% A port closes its descriptors only when no poller uses them any more, which is later than the end of the link.
+%% A port closes its descriptors only when no poller uses them any more, which is later than the closing of the link.
 has_no_doorbells(Peer) ->
     [] =:= [Fd || {Fd, "anon_inode:[eventfd]"} <- beamway_peer:fds(beamway_peer:os_pid(Peer))].
 
@@ -212,12 +212,12 @@ open_files(Files) ->
         {error, emfile} -> Files
     end.
 
-%% All ports of the VM are taken except one, which the socket of the connection takes.
+%% All ports of the VM are taken except one, which is used for the socket of the connection.
 port_limit(Config) ->
     {Peer, Node} = under_test(Config),
     [begin
          {ok, Odd, OddNode} = beamway_peer:start(beamway_shm, #{log => Log, args => ["-hidden", "+Q", "1024"]}),
-         %% The first connection has opened what stays open for good.
+         %% The first connection has opened what stays open permanently.
          ok = beamway_peer:connect(beamway_shm, Odd, Node),
          true = beamway_peer:call(Odd, erlang, disconnect_node, [Node]),
          ok = beamway_peer:wait_disconnected(Peer, OddNode),
@@ -253,7 +253,7 @@ open_ports(Ports) ->
         error:system_limit -> Ports
     end.
 
-%% The limit is what a node without a ring takes, plus half of what the rings take in the address space.
+%% The limit is the address space of a node without a ring, plus half of what the rings need.
 address_space_limit(Config) ->
     {ok, Probe, _} = beamway_peer:start(beamway_tcp),
     {ok, Status} = file:read_file(filename:join(["/proc", integer_to_list(beamway_peer:os_pid(Probe)),

@@ -52,7 +52,7 @@ encrypted(_Config) ->
                            end || Carrier <- [beamway_tls, beamway_encrypted]]
                   end).
 
-%% The connections are reset one after the other while numbered messages go both ways. The link stays the same and regains its connections.
+%% The connections are reset in sequence while numbered messages are sent both ways. The link stays the same and regains its connections.
 some_are_lost(_Config) ->
     on_path(?FAR, fun(Net) ->
                           {One, OneNode, Other, OtherNode} = Pair = pair(Net, beamway_tcp, [said("4"), []]),
@@ -74,7 +74,7 @@ all_are_lost(_Config) ->
                           true = Resumes >= 1
                   end).
 
-%% A single connection halves its window with each loss. `bench' measures the gain; this bound is so low that only a fault misses it.
+%% A single connection halves its window with each loss. `bench' measures the gain; this bound is so low that only a defect misses it.
 fills_the_path(_Config) ->
     [One, Several] = [on_path(?LOSSY, fun(#{spaces := Spaces} = Net) ->
                                               %% Most hosts use cubic. Some use BBR, which loss does not slow down.
@@ -134,7 +134,7 @@ reset(#{spaces := [Space, _]}, Ports) ->
     _ = [beamway_netns:in(Space, "iptables -D " ++ Rule) || Rule <- Rules],
     ok.
 
-%% Sends numbered messages of many sizes both ways while something happens: each arrives once and in order.
+%% Sends numbered messages of many sizes both ways while something happens: each arrives exactly once and in order.
 all_casts_come(One, Other, Happens) ->
     Receivers = [{Peer, beamway_peer:run(Peer, fun() -> spawn(fun() -> taking(0) end) end)} || Peer <- [One, Other]],
     [{_, AtOne}, {_, AtOther}] = Receivers,

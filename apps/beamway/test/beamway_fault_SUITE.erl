@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Faults on demand (`beamway:fault/2'): what each does to a link over each carrier, that it affects all connections between the two
-%% nodes, and that it ends.
+%% @doc Faults on demand (`beamway:fault/2'): what each does to a link over each carrier, that it affects all connections between the two nodes, and
+%% that it is cleared.
 -module(beamway_fault_SUITE).
 
 -include_lib("stdlib/include/assert.hrl").
@@ -98,7 +98,7 @@ why(Peer, Node) ->
 
 %% ---- what each does ----
 
-%% Each direction is slower and keeps its order, and the link is back to normal when the fault has ended.
+%% Each direction is slower and keeps its order, and the link is back to normal when the fault has been cleared.
 slow(Config) ->
     {One, _, Other, OtherNode} = pair(Config),
     Trip = fun() -> beamway_peer:run(One, fun() -> ?MODULE:round_trip_ms(OtherNode) end) end,
@@ -112,7 +112,7 @@ slow(Config) ->
     ok = fault(One, OtherNode, none),
     until(fun() -> Trip() < 100 end).
 
-%% 600 KB at 200 KB a second; processes that send more wait meanwhile.
+%% 600 KB at 200 KB per second; processes that send more wait meanwhile.
 narrow(Config) ->
     {One, _, Other, OtherNode} = pair(Config),
     Keeper = keeper(Other),
@@ -143,7 +143,7 @@ reset_without_resume(Config) ->
     #{cause := Cause} = why(Other, OneNode),
     ?assertNotEqual(fault, Cause).
 
-%% The cut lasts longer than the tick time allows: both nodes lose each other, and find each other when the fault has ended.
+%% The cut lasts longer than the tick time allows: both nodes lose each other, and find each other again when the fault has been cleared.
 cut(Config) ->
     {One, OneNode, Other, OtherNode} = pair(Config),
     ok = fault(One, OtherNode, #{cut => both}),
@@ -175,7 +175,7 @@ cut_one_way(Config) ->
     until(fun() -> not is_up(One, OtherNode) andalso not is_up(Other, OneNode) end),
     ?assertEqual([heard], kept(One, Here)).
 
-%% The fault ends by itself before either node gives up.
+%% The fault expires before either node gives up.
 cut_is_outlived(Config) ->
     {One, OneNode, Other, OtherNode} = pair(Config),
     {Here, There} = {keeper(One), keeper(Other)},
@@ -202,7 +202,7 @@ cut_of_new_connections(Config) ->
     ok = fault(One, OtherNode, none),
     until(fun() -> beamway_peer:call(Other, net_kernel, connect_node, [OneNode]) end).
 
-%% Behind a cut a node does not notice that the peer's process has ended.
+%% Behind a cut, a node does not notice that the peer's process has exited.
 dies_within_a_cut(Config) ->
     {One, _, Other, OtherNode} = pair(Config, [{"BEAMWAY_RESUME_MS", "2000"}]),
     ok = fault(One, OtherNode, #{cut => both}),
@@ -238,7 +238,7 @@ later_links(Config) ->
     ok = fault(One, OtherNode, none),
     until(fun() -> Trip() < 200 end).
 
-%% A fault ends with the server that has set it.
+%% A fault is cleared when the server that has set it exits.
 server_ends(Config) ->
     {One, _, Other, OtherNode} = pair(Config),
     Keeper = keeper(Other),

@@ -35,8 +35,8 @@ end_per_testcase(_Case, _Config) -> beamway_peer:stop_started().
 
 %% --- backpressure ------------------------------------------------------------------------------------
 
-%% The reader is stopped: senders are suspended, `nosuspend' reports it, the system monitor is notified,
-%% and the node stays responsive with bounded memory. When the reader continues, everything arrives in order.
+%% The reader is stopped: senders are suspended, `nosuspend' reports it, the system monitor is notified, and the node stays responsive with bounded
+%% memory. When the reader continues, everything arrives in order.
 busy_port_and_recovery(Config) ->
     {PeerA, _, PeerB, NodeB} = beamway_carrier:connected_pair(Config),
     Receiver = beamway_peer:run(PeerB, fun() -> spawn(fun() -> keep_numbers(#{}) end) end),
@@ -121,11 +121,11 @@ kill_round(Carrier, Survivor, SurvivorNode, Round) ->
     ok = load(Survivor, VictimNode),
     ok = load(Victim, SurvivorNode),
     Watcher = watch_node(Survivor, VictimNode),
-    %% Long enough for the load to start, and at another instant in each round.
+    %% Long enough for the load to start, and at a different instant in each round.
     receive after 20 + Round * 7 rem 50 -> ok end,
     nodedown_ms(Victim, Survivor, Watcher).
 
-%% The two sides connect in turn.
+%% The two sides take turns in connecting.
 start_victim(Carrier, Survivor, Round) ->
     {ok, Victim, VictimNode} = beamway_peer:start(Carrier),
     case Round rem 2 of
@@ -158,7 +158,7 @@ idle_kill_ms(Carrier, Round) ->
     ok = beamway_peer:stop_started(),
     Ms.
 
-%% 10 processes send to a sink on the node until the node is gone.
+%% 10 processes send to a sink on the node until the node has exited.
 load(Peer, Node) ->
     beamway_peer:run(Peer, fun() ->
         Sink = spawn(Node, fun swallow/0),
@@ -188,7 +188,7 @@ watch_node(Peer, Node) ->
         receive {Pid, watching} -> Pid end
     end).
 
-%% With `socket_dir' the listener has a name while the link is made, and only then.
+%% With `socket_dir' the listener has a name while the link is being set up, and only then.
 kill_leaves_no_file(_Config) ->
     Dir = beamway_peer:new_folder("beamway-sockets"),
     try
@@ -254,7 +254,7 @@ halt_leaves_no_hole(Config) ->
      end || Size <- [10, 50000]],
     ok.
 
-%% The peer neither reads nor ends, so halt() gives up on it.
+%% The peer neither reads nor exits, so halt() gives up on it.
 halt_with_stopped_peer(Config) ->
     {PeerA, PeerB} = pair_with_full_queue(Config),
     Ms = timed(fun() -> beamway_peer:halt_node(PeerA) end),
@@ -295,7 +295,7 @@ timed(Fun) ->
 last_words(Config) ->
     last_words_of(Config, fun() -> halt() end).
 
-%% The same with a node that is killed. The peer must still get what was written earlier.
+%% The same with a node that is killed. The peer must still receive what was written earlier.
 last_words_of_the_killed(Config) ->
     last_words_of(Config, fun() -> os:cmd("kill -9 " ++ os:getpid()) end).
 
@@ -328,8 +328,8 @@ last_words_round(Carrier, Survivor, Round, End) ->
     end, []]),
     beamway_peer:wait_until(fun() -> beamway_peer:given(Survivor, Listener) end, 20000).
 
-%% A process on the survivor, linked to and monitoring one on the victim. It records the signals that it gets,
-%% sorted, up to and including nodedown.
+%% A process on the survivor, linked to and monitoring one on the victim. It records the signals that it receives, sorted, up to and including
+%% nodedown.
 listener(Survivor, VictimNode) ->
     beamway_peer:run(Survivor, fun() ->
         Self = self(),

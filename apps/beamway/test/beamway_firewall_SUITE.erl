@@ -1,13 +1,13 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Nodes behind a firewall that forgets silent connections and then drops their packets.
+%% @doc Nodes behind a firewall that drops the state of silent connections and then their packets.
 %%
 %% There is one pair of nodes for each carrier, all silent for longer than the firewall remembers. Then the same
-%% connection must still be there, carry calls, and report at once that a peer was killed. Over shared memory
+%% connection must still be there, carry calls, and report immediately that a peer was killed. Over shared memory
 %% (with a `socket_dir', as between containers) the ticks go through the ring, so only
 %% keepalive keeps the TCP socket in the firewall's memory. A plain socket that sends nothing
 %% proves that the firewall does forget.
 %%
-%% `make test' uses a firewall that forgets after 4 seconds and ticks each second; `make test-idle' uses
+%% `make test' uses a firewall that drops its state after 4 seconds and ticks each second; `make test-idle' uses
 %% 60 seconds, ten minutes of silence and OTP's own net_ticktime. Needs root.
 -module(beamway_firewall_SUITE).
 
@@ -129,7 +129,7 @@ be_silent(Config) ->
 
 %% ---- a socket that says nothing ----
 
-%% One process at each end holds the socket, which has no keepalive.
+%% One process at each end holds the socket, which has keepalive turned off.
 silent_socket(One, Other, Address) ->
     {Receiver, Port} = beamway_peer:run(Other, fun listen/0),
     {ok, Ip} = inet:parse_address(Address),

@@ -1,5 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc What one end of a link costs its node: descriptors, which limit how many peers a node can have, and processes; and a node with many peers.
+%% @doc What one end of a link costs its node, in descriptors (which limit how many peers a node can have) and processes; and a node with many
+%% peers.
 -module(beamway_footprint_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
@@ -21,7 +22,7 @@ end_per_testcase(_Case, _Config) -> beamway_peer:stop_started().
 
 -define(MANY, 450).
 
-%% The socket's port has one descriptor and the driver's port another, because the VM polls each descriptor for one port.
+%% The socket's port has one descriptor and the driver's port another, because the VM polls each descriptor for only one port.
 over_tcp(_Config) -> takes_at_most(2, 2, beamway_tcp).
 
 over_tls(_Config) -> takes_at_most(2, 2, beamway_tls).
@@ -29,7 +30,7 @@ over_tls(_Config) -> takes_at_most(2, 2, beamway_tls).
 %% Shared memory adds two doorbells and a descriptor of the peer's process.
 over_shared_memory(_Config) -> takes_at_most(4, 2, beamway_shm).
 
-%% Measures the second connection, because a node's first one also opens what it keeps.
+%% Measures the second connection, because a node's first one also opens resources that stay open.
 takes_at_most(Descriptors, Processes, Carrier) ->
     {ok, Caller, CallerNode} = beamway_peer:start(Carrier),
     {ok, Called, CalledNode} = beamway_peer:start(Carrier),
@@ -46,8 +47,8 @@ takes_at_most(Descriptors, Processes, Carrier) ->
     [] = [Over || {Fds, Pids} = Over <- Taken, Fds > Descriptors orelse length(Pids) > Processes],
     ok.
 
-%% A limit of 1024 descriptors, the default of most shells, is enough for that many peers. When a third of them die at once, the node asks
-%% their hosts and finds out.
+%% A limit of 1024 descriptors, the default of most shells, is enough for that many peers. When a third of them exit at once, the node queries their
+%% hosts and determines the cause.
 many_peers(_Config) ->
     Epmd = beamway_bench_nodes:start_epmd(),
     EpmdPort = beamway_bench_nodes:epmd_port(Epmd),
@@ -66,13 +67,13 @@ many_peers(_Config) ->
     Gone = beamway_bench_peers:vanish(Peers),
     _ = beamway_peer:wait_until(fun() -> length(beamway_peer:call(Peer, erlang, nodes, [])) =:= ?MANY - Gone end, ?WAIT_MS),
     {_, 0} = beamway_bench_peers:counts(Peers),
-    %% The recorder checks which peers have ended; the others stay.
+    %% The recorder checks which peers have exited; the others stay.
     _ = beamway_peer:wait_until(fun() -> length([Ended || #{ended := _} = Ended <- beamway_peer:call(Peer, beamway_recorder, records, [])]) =:= Gone end, ?WAIT_MS),
     true = length(beamway_peer:call(Peer, erlang, nodes, [])) =:= ?MANY - Gone,
     ok = beamway_bench_peers:stop(Peers),
     beamway_bench_nodes:stop_epmd(Epmd).
 
-%% The processes that set up the connection may still be ending.
+%% The processes that set up the connection may still be exiting.
 settled(Peers, Before, Most) ->
     lists:all(fun({Peer, Free}) -> descriptors(Peer) - Free =< Most end, lists:zip(Peers, Before)).
 
@@ -81,7 +82,7 @@ descriptors(Peer) ->
     length([Fd || {Fd, What} <- beamway_peer:fds(beamway_peer:os_pid(Peer)),
                   lists:any(fun(Kind) -> lists:prefix(Kind, What) end, ["socket:", "anon_inode:", "/memfd:"])]).
 
-%% The connection process and the processes that live and die with it.
+%% The connection process and the processes that start and exit with it.
 processes_of_link(Peer) ->
     beamway_peer:run(Peer, fun() ->
                                [#{connection := Connection}] = beamway_links:all(),

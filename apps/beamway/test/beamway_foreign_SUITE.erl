@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Programs that are not a plain `erl' of this OTP, and other ways to start a node, over each carrier.
+%% @doc Programs that are not a plain `erl' of this OTP release, and other ways to start a node, over each carrier.
 %%
 %% C nodes, erl_call and Jinterface implement the distribution protocol themselves and know nothing about
 %% Beamway, which must reach them over TCP, whichever side connects. A release and Elixir start the very same
@@ -90,7 +90,7 @@ c_node_accepts(Config) ->
     [ok = peer:call(Peer, ?MODULE, round_trip, [{any, CNode}, Term]) || Term <- terms()],
     ok = expect_line(Program, "accepted " ++ atom_to_list(Node)),
     check_c_connection(Config, Peer, CNode),
-    %% When our side ends the connection, the C node notices.
+    %% When our side closes the connection, the C node notices.
     true = peer:call(Peer, net_kernel, disconnect, [CNode]),
     ok = expect_line(Program, "disconnected"),
     stop_program(Program).
@@ -102,7 +102,7 @@ c_node_connects(Config) ->
     ok = expect_line(Program, "called"),
     check_c_connection(Config, Peer, CNode),
     [ok = peer:call(Peer, ?MODULE, ask_listener, [Term]) || Term <- terms()],
-    %% When the C node ends, our side notices.
+    %% When the C node exits, our side notices.
     stop_program(Program),
     _ = beamway_peer:wait_until(fun() -> peer:call(Peer, erlang, nodes, [hidden]) =:= [] end, 5000),
     ok.
@@ -129,7 +129,7 @@ start_listener() ->
     true = register(compat_listener, Pid),
     ok.
 
-%% Keeps the pid with which the C node introduces itself.
+%% Records the pid with which the C node introduces itself.
 listener() ->
     receive
         {hello_from, CPid} -> listener(CPid)
@@ -160,7 +160,7 @@ erl_call(Config) ->
     Address = lists:concat(["-address ", beamway_compat_nodes:host(), ":",
                             beamway_compat_nodes:dist_port(Member)]),
     "[c, b, a]" = Call(Address),
-    %% A call with a wrong cookie is refused, and the node continues.
+    %% A call with a wrong cookie is rejected, and the node continues.
     Refused = os:cmd(lists:append([ErlCall, " -sname ", NodeText, " -c wrong -a 'erlang node'"])),
     {match, _} = re:run(Refused, "failed to connect"),
     "[c, b, a]" = Call("-sname " ++ NodeText),
@@ -251,8 +251,8 @@ sys_config(beamway_tcp) -> "[{beamway, [{links, [tcp]}]}].\n";
 sys_config(beamway_shm) -> "[{beamway, [{links, [shm, tcp]}]}].\n";
 sys_config(inet_tcp) -> "[].\n".
 
-%% Starts it as a release's start script does: the release's own erlexec is told the root directory. Here sys.config
-%% chooses the link, not the environment.
+%% Starts the node as a release's start script does: the release's own erlexec is given the root directory. Here the link is selected in sys.config,
+%% not in the environment.
 start_release(Carrier, Root, Mode) ->
     Bin = filename:join([Root, "erts-" ++ erlang:system_info(version), "bin"]),
     Settings = filename:join([Root, "releases", "1"]),

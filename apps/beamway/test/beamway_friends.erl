@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Each case of a suite has a node under test and a friend with a shared-memory link to it, which must outlast the case. Used by
-%% beamway_bad_input_SUITE, beamway_options_SUITE and beamway_fallback_SUITE. beamway_bad_peers_SUITE starts both itself, over other carriers.
+%% @doc Each case of a suite has a node under test and a friend with a shared-memory link to it; the link must outlast the case. Used by
+%% beamway_bad_input_SUITE, beamway_options_SUITE and beamway_fallback_SUITE. beamway_bad_peers_SUITE starts both nodes itself, over other carriers.
 -module(beamway_friends).
 
 -export([begin_case/1, end_case/1, under_test/1, log_file/1, falls_back/4, falls_back/5, has_line/2, problem_lines/1]).
@@ -73,13 +73,13 @@ falls_back(Config, Options, Kind, Words, Callers) ->
      end || Caller <- Callers, Log <- [log_file(Config)]],
     ok.
 
-%% @doc Whether a line that reports a problem of Beamway contains all the words.
+%% @doc Returns whether a line that reports a problem of Beamway contains all the words.
 -spec has_line(Logs :: [file:filename()], Words :: [string()]) -> boolean().
 has_line(Logs, Words) ->
     [] =/= [Line || Line <- problem_lines(Logs),
                     lists:all(fun(Word) -> string:find(Line, Word) =/= nomatch end, Words)].
 
-%% @doc The lines of the logs that report a problem of Beamway.
+%% @doc The log lines that report a problem of Beamway.
 -spec problem_lines(Logs :: [file:filename()]) -> [string()].
 problem_lines(Logs) ->
     [Line || Log <- Logs, Line <- string:lexemes(beamway_peer:log_text(Log), "\n"),

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Senders of large messages are held one by one, and none stays suspended, whichever process or node ends.
+%% @doc Senders of large messages are suspended one by one, and none stays suspended, whichever process or node exits.
 %%
 %% The peer is stopped, so every sender of large messages is suspended: first by the link's keeper, and then by ERTS when the link has made no
 %% progress for a moment and its port is busy. At the end of each case no process on the sending node is suspended.
@@ -31,7 +31,7 @@ end_per_group(_Carrier, _Config) -> ok.
 
 end_per_testcase(_Case, _Config) -> beamway_peer:stop_started().
 
-%% The peer runs a fifth of the time, so the port is not busy for long. It is busy while the VM is asked whether it suspends a sender.
+%% The peer runs a fifth of the time, so the port is not busy for long. It is busy while checking whether the VM suspends a sender.
 small_messages_go_on(Config) ->
     {A, B, NodeB, Counter} = pair(Config),
     Brake = beamway_peer:slow_down(B),
@@ -46,14 +46,14 @@ small_messages_go_on(Config) ->
 the_held_may_end(Config) ->
     {A, B, NodeB, _Counter, [Killed, Trapping | _] = Senders} = held(Config),
     true = beamway_peer:call(A, erlang, exit, [Killed, kill]),
-    true = beamway_peer:call(A, erlang, exit, [Trapping, later]), % a signal that the process gets when it continues
+    true = beamway_peer:call(A, erlang, exit, [Trapping, later]), % the process receives this signal when it continues
     true = beamway_peer:wait_until(fun() -> not beamway_peer:call(A, erlang, is_process_alive, [Killed]) end, ?WAIT_MS),
     ok = beamway_peer:sigcont(B),
     true = beamway_peer:wait_until(fun() -> beamway_peer:call(A, erlang, process_info, [Trapping, status]) =/= {status, suspended} end, ?WAIT_MS),
     ok = end_senders(A, Senders),
     nobody_is_held(A, NodeB).
 
-%% A process that another one has suspended stays suspended until that one resumes it.
+%% A process that another one has suspended stays suspended until that process resumes it.
 others_may_suspend_them_too(Config) ->
     {A, B, NodeB, _Counter, [Sender | _] = Senders} = held(Config),
     Other = beamway_peer:run(A, fun() ->
@@ -95,16 +95,15 @@ thousands_of_senders(Config) ->
     true = beamway_peer:wait_until(fun() -> count(B, Counter) =:= ?THOUSANDS end, 2 * ?WAIT_MS),
     nobody_is_held(A, NodeB).
 
-%% A process sends 100 MB, and its node halts when the port has all of it. Stock nodes lose nothing. If the port were not asked first, our
-%% node could:
-%% on one processor the last message is still on its way to the port when the VM halts.
+%% A process sends 100 MB, and its node halts when the port has all of it. Stock nodes lose nothing. If the port were not asked first, our node
+%% could: on a single CPU the last message is still on its way to the port when the VM halts.
 last_words_of_many_megabytes(Config) ->
     {A, B, NodeA, Collector} = collecting_pair(Config),
     send_and_halt(A, Collector, 100),
     arrived(B, NodeA, Collector, 100).
 
-%% OTP's port under Beamway takes 4 MB that the peer does not read, and its VM sends them before it ends. A busy port would leave them to
-%% ERTS, which drops them.
+%% OTP's port under Beamway accepts 4 MB that the peer does not read, and its VM sends them before it exits. A busy port would leave them to ERTS,
+%% which drops them.
 last_words_to_a_stopped_peer(Config) ->
     {A, B, NodeA, Collector} = collecting_pair(Config),
     %% Lets B's global finish first, because its messages would reach a VM that no longer reads. Its kernel would then reset the connection
@@ -137,7 +136,7 @@ pair(Config) ->
     Counter = beamway_peer:run(B, fun() -> spawn(fun() -> count(0) end) end),
     {A, B, NodeB, Counter}.
 
-%% The peer is stopped and all senders are held.
+%% The peer is stopped and all senders are suspended.
 held(Config) ->
     {A, B, NodeB, Counter} = pair(Config),
     ok = beamway_peer:sigstop(B),
@@ -200,7 +199,7 @@ end_senders(Peer, Senders) ->
         beamway_peer:run(Peer, fun() -> not lists:any(fun is_process_alive/1, Senders) end) end, ?WAIT_MS),
     ok.
 
-%% Once the queued data are sent, no sender is held.
+%% Once the queued data has been sent, no sender is suspended.
 nobody_is_held(Peer, Node) ->
     [] = beamway_peer:wait_until(fun() -> held_now(Peer, Node) =:= 0 andalso none(suspended(Peer)) end, ?WAIT_MS),
     ok.

@@ -1,8 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Nodes under the same kernel that must not or may not share memory, because they are in another network
-%% namespace or run as another user. They stay on TCP and say why; with the same `socket_dir' two namespaces
-%% do share memory. Each case tests both directions of calling. Needs root, because it creates a namespace and starts
-%% a node as another user.
+%% @doc Nodes under the same kernel that cannot or may not share memory, because they are in another network namespace or run as another user. They
+%% stay on TCP and log why; with the same `socket_dir' two namespaces do share memory. Each case tests both directions of calling. Needs root,
+%% because it creates a namespace and starts a node as another user.
 -module(beamway_hosts_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
@@ -24,7 +23,7 @@ init_per_suite(Config) ->
         _ -> {skip, {rights, "needs root to make a network namespace and to start a node as another user"}}
     end.
 
-%% A namespace with one address at each end of a cable.
+%% A namespace connected by a virtual cable, with one address at each end.
 make_namespace(Config) ->
     Space = "bw" ++ os:getpid(),
     Near = "bwn" ++ os:getpid(),
@@ -52,7 +51,7 @@ ip(Step) ->
         Text -> ct:log("ip ~ts: ~ts", [Step, Text]), error
     end.
 
-%% The namespace takes the epmd that the node in it has started, and the cable, with it.
+%% Removing the namespace also kills the epmd that the node in it has started, and removes the cable.
 end_per_suite(Config) ->
     Space = proplists:get_value(space, Config),
     _ = os:cmd("ip netns pids " ++ Space ++ " | xargs -r kill"),
@@ -91,7 +90,7 @@ a_directory_shared_by_two_namespaces(Config) ->
         file:del_dir_r(Dir)
     end.
 
-%% Kernel's `check_ip' turns away a caller from a network that this host is not in, over every carrier.
+%% Kernel's `check_ip' rejects a caller from a network that this host is not in, over every carrier.
 check_ip(Config) ->
     {ok, Elsewhere} = inet:parse_address(?ELSEWHERE),
     From = lists:flatten(io_lib:format("[{ip,~w}]", [Elsewhere])),

@@ -1,12 +1,11 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% Tests the keeper of a real port over a TCP connection: when it sleeps, because each link has one and every turn that it takes for nothing
-%% costs;
-%% and what happens to the connection that accompanies a ring.
+%% Tests the keeper of a real port over a TCP connection: when it sleeps, because each link has a keeper and every needless wake-up costs time; and
+%% what happens to the connection that accompanies a ring.
 -module(beamway_keeper_tests).
 
 -include_lib("eunit/include/eunit.hrl").
 
--define(LONG_MS, 1200). % longer than the keeper waits awake
+-define(LONG_MS, 1200). % longer than the keeper waits before it hibernates
 
 rarely_woken_it_sleeps_at_once_test_() ->
     {timeout, 30, fun() -> with_port(fun(Port, Socket, _Peer) -> rarely_woken(started(Port, Socket)) end) end}.
@@ -34,7 +33,7 @@ asked_while_it_polls(Keeper, Peer) ->
      end || Number <- lists:seq(1, 100)],
     stopped(Keeper).
 
-%% Another attempt was faster, so a late one does not touch the current connection.
+%% Another attempt was faster, so a late one must not touch the current connection.
 a_late_attempt_leaves_the_stream_alone_test_() ->
     {timeout, 30, fun() -> with_port(fun(Port, _Socket, _Peer) -> with_pair(fun(Stream, Peer) -> late_attempt(started({ring, Port}, Stream), Peer) end) end) end}.
 
@@ -56,7 +55,7 @@ stopped(Keeper) ->
     unlink(Keeper),
     exit(Keeper, kill).
 
-%% Waits until the keeper has had its turn.
+%% Waits until the keeper has run.
 flushed(Keeper) ->
     {reductions, Before} = process_info(Keeper, reductions),
     Keeper ! flush,

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% The list of kinds must be the only one: any other module that names a ring has a reason, which is listed here.
+%% The list of kinds must be the only one: any other module that names a ring needs a reason, which is listed here.
 -module(beamway_kind_tests).
 
 -include_lib("eunit/include/eunit.hrl").

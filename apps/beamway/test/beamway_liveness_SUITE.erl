@@ -12,12 +12,12 @@
          stopped_peer_is_seen/1, silence_and_one_way/1, long_message_stays_up/1, both_directions_share/1,
          schedulers_stay_free/1]).
 
-%% A busy machine may delay what is measured by this long. Other limits are far enough from what a fault would take.
+%% A busy machine may delay the measured event by this long. Other limits are far enough from what a defect would take.
 -define(BUSY_MS, 4000).
 
 -define(SETUP_S, 5).
 
-%% A busy machine may hold schedulers for a twentieth of the 3 s of a round even when the carrier does not.
+%% A busy machine may block schedulers for a twentieth of the 3 s of a round even when the carrier does not.
 -define(HELD_MS, 150).
 
 suite() -> [{timetrap, {minutes, beamway_carrier:scale(3, 20)}}].
@@ -25,7 +25,7 @@ suite() -> [{timetrap, {minutes, beamway_carrier:scale(3, 20)}}].
 all() -> beamway_carrier:all() ++ beamway_carrier:all([beamway_tls]).
 
 groups() ->
-    %% Stock distribution promises neither: it sent 28 to 104 times as much one way as the other. Over TLS the driver also encrypts on schedulers.
+    %% Stock distribution guarantees neither: it sent 28 to 104 times as much one way as the other. Over TLS the driver also encrypts on schedulers.
     Ours = [beamway_tcp, beamway_shm, beamway_rdma, beamway_tls],
     beamway_carrier:only(
       [{schedulers_stay_free, Ours}, {both_directions_share, Ours}],
@@ -85,7 +85,7 @@ node_with_friend(Config) ->
     ok = beamway_peer:connect_both(Carrier, Friend, Peer),
     {Peer, Node, Friend}.
 
-%% A peer can only stall in the agreement where shared memory is wanted.
+%% A peer can only stall in the agreement if shared memory is requested.
 extension(Config, Peer) ->
     case beamway_carrier:carrier(Config) of
         beamway_shm ->
@@ -150,7 +150,7 @@ spin_us(Us) ->
     End = erlang:monotonic_time(microsecond) + Us,
     (fun Spin() -> erlang:monotonic_time(microsecond) < End andalso Spin() end)().
 
-%% The remains of the failed call may still be ending on the side that was stopped.
+%% The remains of the failed call may still be shutting down on the side that was stopped.
 connects_in_the_end(PeerA, NodeA, PeerB, NodeB) ->
     _ = beamway_peer:wait_until(
           fun() ->
@@ -193,7 +193,7 @@ stopped_peer_is_seen(Config) ->
     true = Ms >= TickS * 500 andalso Ms < TickS * 1250 + ?BUSY_MS,
     [net_tick_timeout, net_tick_timeout] = [Reason || {_, Reason} <- Downs],
     [exit(Flooder, kill) || Flooder <- Flooders],
-    %% When they continue they have to accept that they were given up.
+    %% When they continue, they must accept that the other side has given them up.
     [ok = beamway_peer:sigcont(Peer) || {Peer, _} <- Stopped],
     [_ = beamway_peer:wait_until(fun() -> beamway_peer:call(Peer, erlang, nodes, []) =:= [] end, 10000)
      || {Peer, _} <- Stopped],
@@ -263,8 +263,7 @@ long_message_stays_up(Config) ->
     ct:log("the message took, in ms and bytes: ~w", [Times]),
     ok.
 
-%% How much passes in an instant depends on the machine. A message that is too short proves nothing, so
-%% the case tries again with twice the length.
+%% How much passes in an instant depends on the machine. A message that is too short proves nothing, so the case tries again with twice the length.
 long_message(Carrier, Bytes) ->
     TickS = beamway_carrier:scale(4, 8),
     case long_message(Carrier, TickS, Bytes) of
@@ -301,7 +300,7 @@ long_message(Carrier, TickS, Bytes) ->
 
 %% Lets the reader run for an instant at a time, and then stops it for as long as the data that have passed would have
 %% taken, but never so long that it could not show a sign of life. If nothing has passed because
-%% a busy machine gave the reader no time, the reader runs longer at once.
+%% a busy machine gave the reader no time, it is left running for longer.
 throttle(PeerA, PeerB, NodeB, BytesPerS, PulseMs, {Reader, _} = Call) ->
     OsPid = integer_to_list(beamway_peer:os_pid(PeerB)),
     Before = bytes_out(PeerA, NodeB),
@@ -328,7 +327,7 @@ bytes_out(Peer, Node) ->
 %% --- sharing -----------------------------------------------------------------------------------------
 
 %% Both nodes send as fast as they can, and neither direction may starve the other. One run of three must be good, because a node that gets
-%% less time for a while may have the smaller share in one run. On two processors of a shared machine one direction got 22 to 28 % in six runs. On
+%% less time for a while may have the smaller share in one run. On two CPUs of a shared machine one direction got 22 to 28 % in six runs. On
 %% stock TCP, OTP's own port was seen to give it 11 % of 100 KB messages.
 both_directions_share(Config) ->
     {PeerA, _, PeerB, _} = beamway_carrier:connected_pair(Config),
@@ -389,7 +388,7 @@ held_ms(Carrier) ->
     ct:log("over ~p the distribution port held schedulers for ~b ms", [Carrier, Ms]),
     Ms.
 
-%% One scheduler for each node, because with more of them than processors the system would interrupt them all the time.
+%% One scheduler for each node, because with more of them than CPUs the system would interrupt them all the time.
 long_schedules(Carrier) ->
     Options = #{args => ["+S", "1:1"], wrapper => [os:find_executable("nice"), "-n", "-15"]},
     {PeerA, NodeA, PeerB, NodeB} = beamway_peer:connected_pair(Carrier, Options),

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A peer's load, which comes with ticks, acknowledgements and messages: what a node knows about a peer that computes, one whose link is full,
-%% one of an older version or of stock OTP, and one that lies.
+%% @doc A peer's load, which is sent with ticks, acknowledgements and messages: what a node knows about a peer that computes, one whose link is
+%% full, one of an older version or of stock OTP, and one that sends false data.
 -module(beamway_load_SUITE).
 
 -include_lib("stdlib/include/assert.hrl").
@@ -24,7 +24,7 @@ groups() ->
      {beamway_tls, [], [from_the_beginning, a_burner_shows_up]}].
 
 init_per_suite(Config) ->
-    %% The suite makes two builds, and the machine may be shared.
+    %% The suite compiles two builds, and the machine may be shared.
     ct:timetrap({minutes, 10}),
     Folder = fun(Name) -> filename:join(proplists:get_value(priv_dir, Config), Name) end,
     [{liar, beamway_builds:build(Folder("liar"), [{"native/driver/load.c", "bw_least(cpu_percent, 100) << 56", "101ull << 56"}])},
@@ -135,7 +135,7 @@ placement_does_not_ask(Config) ->
     ?assertEqual(0, Asked()),
     Before = Asked(),
     Answers = [begin receive after 1300 -> ok end, Fetch(#{}) end || _ <- [1, 2, 3]],
-    %% Nor is it asked if a caller looks often, for whom values would otherwise be fetched in advance.
+    %% It is not asked either if a caller reads the value often, although such values would otherwise be fetched in advance.
     _ = [begin receive after 50 -> ok end, Fetch(#{}) end || _ <- lists:seq(1, 40)],
     ct:pal("~p", [Answers]),
     ?assertEqual(Before, Asked()),
@@ -147,7 +147,7 @@ placement_does_not_ask(Config) ->
     receive after 1300 -> ok end,
     ?assertMatch({ok, 7, _, none, 0}, Fetch(#{})).
 
-%% An older peer is not sent the load, because it would end the link, and reports none itself.
+%% An older peer is not sent the load, because it would close the link, and it reports none itself.
 an_older_peer(Config) ->
     case proplists:get_value(before, Config) of
         {ok, [Ebin]} -> says_nothing(pair(Config, #{ebin => Ebin}));
@@ -172,7 +172,7 @@ says_nothing({One, OneNode, Other, OtherNode}) ->
     ?assertEqual([], peer_keys(Info)),
     ?assertEqual(0, maps:get(losses, Info, 0)).
 
-%% A peer that sends what no node of this version sends loses its link, but other links stay.
+%% A peer that sends what no node of this version sends loses its link, but other links stay up.
 a_peer_that_lies(Config) ->
     Carrier = proplists:get_value(carrier, Config),
     {One, _} = start(Carrier, #{}),

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Messages arrive as they were sent: of every size and type, in order, and from many processes at once.
+%% @doc Messages arrive as they were sent: of every size and type, in order, and from many processes at the same time.
 %%
 %% The sender passes a seed and a size, and the receiver generates the same term and compares. So
 %% only the message passes over the carrier, and a lost, duplicated or moved byte is detected. The
@@ -234,7 +234,7 @@ nested_terms(Config) ->
         [Deep, Wide, Mixed, {Wide, Mixed, Deep}]
     end).
 
-%% The first node makes the terms, sends each to the second node and compares the echo.
+%% The first node creates the terms, sends each to the second node and compares the echo.
 echo_all(Config, MakeTerms) ->
     {PeerA, _} = beamway_carrier:peers(Config),
     {_, NodeB} = beamway_carrier:nodes(Config),
@@ -302,7 +302,7 @@ talk_payload(Number) ->
 order(Config) ->
     order_of(Config, 10, beamway_carrier:rounds(500, 10000), fun(_) -> 10 end).
 
-%% A large message is cut into fragments and a small one is not; the order must be kept all the same.
+%% A large message is cut into fragments and a small one is not; the order must still be kept.
 order_of_mixed_sizes(Config) ->
     order_of(Config, 4, beamway_carrier:rounds(100, 2000),
              fun(Number) -> element(Number rem 5 + 1, {0, 200000, 3, 70000, 1000}) end).
@@ -341,7 +341,7 @@ receive_in_order(Seen, Left, Count, SizeOf) ->
     end.
 
 %% The atom cache holds 2,048 atoms and a header up to 255 of them, so new ones constantly displace old ones,
-%% from several senders and in both directions at once.
+%% from several senders and in both directions at the same time.
 atom_cache_churn(Config) ->
     {PeerA, _} = beamway_carrier:peers(Config),
     {NodeA, NodeB} = beamway_carrier:nodes(Config),

@@ -97,7 +97,7 @@ reconnects(Config) ->
      || {{Peer, _}, Was} <- lists:zip(Pair, Before)],
     ok.
 
-%% The carrier relies on flags that are the same in both: fragments that can be refused, handshake version 6 with
+%% The carrier relies on flags that are the same in both: fragments that can be rejected, handshake version 6 with
 %% creations, and the atom cache, whose messages must stay in order. (docs/dev/otp-releases.md)
 flags(Config) ->
     [Own, Other] = [beamway_peer:call(Peer, erts_internal, get_dflags, [])

@@ -37,7 +37,7 @@ end_per_testcase(_Case, _Config) -> beamway_peer:stop_started().
 
 %% --- cases ---------------------------------------------------------------------------------------------
 
-%% The connections of one node end and cannot be made again, while all three nodes continue to run.
+%% The connections of one node are closed and cannot be set up again, while all three nodes continue to run.
 parted_and_joined(Config) ->
     rounds(Config, fun(_Majority, #{node := Node, peer := Peer}) ->
                            Others = beamway_peer:call(Peer, erlang, nodes, []),
@@ -100,7 +100,7 @@ part_and_join(Config, Part, {Minority, Majority}) ->
     ok = call(Minority, forget, []),
     {Minority, Majority}.
 
-%% The disc of a killed node is as old as the kill. The node fetches what it has missed by itself.
+%% The disc copy of a killed node is as old as the kill. The node fetches what it has missed by itself.
 killed_and_returned(Config) ->
     {Majority, Minority} = cluster(Config),
     [ok = call(Member, listen, []) || Member <- Majority],
@@ -191,7 +191,7 @@ commits(Member) ->
     Before = length(call(Member, committed, [ledger])),
     beamway_peer:wait_until(fun() -> length(call(Member, committed, [ledger])) >= Before + ?ENOUGH end, 60000).
 
-%% Transactions that the node has committed and the others have as well, so they survive the end of the connection.
+%% Transactions that the node has committed and the others have received as well, so they survive the loss of the connection.
 known_to(Others, Member) ->
     Keys = call(Member, committed, [ledger]),
     true = length(Keys) >= ?ENOUGH,
@@ -205,7 +205,7 @@ holds(Member, Kind, Keys) ->
     true = call(Member, holds, [Kind, Keys]),
     ok.
 
-%% The table that requires a majority refuses writes from a node that has none.
+%% The table that requires a majority rejects writes from a node without one.
 without_majority(Member) ->
     Before = length(call(Member, committed, [quorum])),
     Refused = fun() -> lists:sum([Count || {quorum, Reason, Count} <- call(Member, refused, []), string:find(Reason, "no_majority") =/= nomatch]) end,

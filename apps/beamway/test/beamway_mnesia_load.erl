@@ -1,10 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The load of beamway_mnesia_SUITE on every node of its cluster, and the questions that the suite asks a node.
+%% @doc The load of beamway_mnesia_SUITE on every node of its cluster, and the functions with which the suite queries a node.
 %%
-%% Writers run transactions endlessly and keep the key of each one that mnesia has reported committed. A
-%% transaction adds a record to a table in memory, the same record to one on disc, and one to a counter. However the
-%% cluster was split, the counter must equal the number of records. A second transaction writes to a table that
-%% refuses writes without a majority of its nodes.
+%% Writers run transactions endlessly and store the key of each one that mnesia has reported committed. A transaction adds a record to a table in
+%% memory, the same record to one on disc, and one to a counter. However the cluster was split, the counter must equal the number of records. A
+%% second transaction writes to a table that rejects writes without a majority of its nodes.
 -module(beamway_mnesia_load).
 
 -export([tables/1, start/0, stop/0, committed/1, refused/0, forget/0, listen/0, events/0, content/1, holds/2]).
@@ -58,7 +57,7 @@ stop_writers(Writers) ->
             From ! stopped
     end.
 
-%% @doc Stops the writers, each after its transaction.
+%% @doc Stops each writer after its current transaction.
 -spec stop() -> ok.
 stop() ->
     ?MODULE ! {stop, self()},
@@ -88,18 +87,18 @@ shortened(Reason) ->
 committed(Kind) ->
     [Key || {{_, _, _} = Key, Of} <- ets:tab2list(?TABLE), Of =:= Kind].
 
-%% @doc The transactions that mnesia has refused, with the reason and how often.
+%% @doc The transactions that mnesia has rejected, with the reason and how often.
 -spec refused() -> [{kind(), Reason :: string(), Count :: pos_integer()}].
 refused() ->
     [{Kind, Reason, Count} || {{refused, Kind, Reason}, Count} <- ets:tab2list(?TABLE)].
 
-%% @doc Forgets both, after writes that were meant to be lost.
+%% @doc Clears both, after writes that were meant to be lost.
 -spec forget() -> ok.
 forget() ->
     true = ets:delete_all_objects(?TABLE),
     ok.
 
-%% @doc Keeps the node's system events from now on, and forgets earlier ones. Mnesia must be running.
+%% @doc Starts recording the node's system events, and drops earlier ones. Mnesia must be running.
 -spec listen() -> ok.
 listen() ->
     case whereis(beamway_mnesia_events) of
@@ -124,7 +123,7 @@ listen_on(Events) ->
         {give, From} -> From ! {events, lists:reverse(Events)}, listen_on(Events)
     end.
 
-%% @doc Those events, oldest first.
+%% @doc The recorded events, oldest first.
 -spec events() -> [tuple()].
 events() ->
     beamway_mnesia_events ! {give, self()},
@@ -135,7 +134,7 @@ events() ->
 content(Table) ->
     lists:sort(ets:tab2list(Table)).
 
-%% @doc Whether this node has all of these keys, in every table of the kind.
+%% @doc Returns whether this node has all of these keys, in every table of the kind.
 -spec holds(kind(), [term()]) -> boolean().
 holds(Kind, Keys) ->
     lists:all(fun(Table) -> lists:all(fun(Key) -> ets:member(Table, Key) end, Keys) end, tables_of(Kind)).

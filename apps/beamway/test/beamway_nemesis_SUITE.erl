@@ -59,8 +59,8 @@ every_fault(Config) ->
     [Cut] = [Effect || #{fault := {cut_tcp, _, _}, effect := Effect} <- Executed],
     Cut = case carrier(Config) of stock -> true; _ -> paused end.
 
-%% A node that cannot open anything, not even its own code, makes its first call: it logs this, survives, and
-%% connects later. (A stock node ends, because net_kernel itself calls dist_util, and a module that it cannot load crashes it.)
+%% A node that cannot open anything, not even its own code, makes its first call: it logs this, survives, and connects later. (A stock node crashes,
+%% because net_kernel itself calls dist_util, and a module that cannot be loaded crashes it.)
 first_connection_without_descriptors(Config) ->
     Carrier = beamway_carrier:carrier(Config),
     {ok, Peer, _} = beamway_peer:start(Carrier),
@@ -93,7 +93,7 @@ is_disconnected(Peer) ->
         _:_ -> false
     end.
 
-%% Drivers that now and then lose a frame, deliver one twice, or forget to ring the doorbell.
+%% Drivers that occasionally lose a frame, deliver one twice, or forget to ring the doorbell.
 bad_drivers(Config) ->
     Output = <<"        is_read = give_next(pump, run, used, &frame);\n">>,
     Twice = <<"        if (frame.kind == BW_FRAME_DATA && pump->frames_in % 5000 == 4999)\n"

@@ -27,7 +27,7 @@ end_per_group(_Carrier, _Config) -> ok.
 
 end_per_testcase(_Case, _Config) -> beamway_peer:stop_started().
 
-%% The healthy follower gets everything that it would get anyway, and the leader learns that the hung one takes nothing more.
+%% The healthy follower receives everything that it would receive anyway, and the leader learns that the hung one has stopped reading.
 a_follower_hangs(Config) ->
     lists:foreach(fun(Way) -> a_follower_hangs(Way, Config) end, ways(Config)).
 
@@ -43,7 +43,7 @@ a_follower_hangs(Way, Config) ->
     true = Refused > 0 orelse Way =:= async_dist,
     ok = beamway_peer:stop_started().
 
-%% The slow follower takes what it can, no less than from other senders, and the healthy one gets everything.
+%% The slow follower receives what it can handle, no less than from other senders, and the healthy one receives everything.
 a_follower_is_slow(Config) ->
     lists:foreach(fun(Way) -> a_follower_is_slow(Way, Config) end, ways(Config)).
 
@@ -70,7 +70,7 @@ others_are_suspended(Config) ->
     ok = beamway_peer:sigcont(HungPeer),
     true = beamway_peer:wait_until(fun() -> count({HungPeer, Hung}) > 100 end, ?WAIT_MS).
 
-%% `busy' is 1 and Beamway holds no process until the peer reads again. Everything that was accepted arrives.
+%% `busy' is 1 and Beamway suspends no process until the peer reads again. Everything that was accepted arrives.
 a_link_that_stands_still_is_busy(Config) ->
     {Leader, [_, {HungPeer, Hung}]} = cluster(Config),
     ok = beamway_peer:sigstop(HungPeer),
@@ -124,7 +124,7 @@ send(send_nosuspend, To, Data) ->
     end;
 send(async_dist, To, Data) -> To ! Data, ok.
 
-%% Half of what a quiet machine achieves; a leader that is held achieves a tenth.
+%% Half of what an idle machine achieves; a leader that is suspended achieves a tenth.
 enough() -> ?RUN_MS div ?EVERY_MS div (2 * beamway_runner:slowness()).
 
 flood(To, Data) -> To ! Data, flood(To, Data).

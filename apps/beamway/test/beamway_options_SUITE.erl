@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Options of the carrier: invalid values, and what the options for links, ring memory and sockets do.
 %%
-%% Each case ends in the same way: a line of the node's log names the problem, the node joins its cluster all the same, and an
-%% existing link is not disturbed.
+%% Each case ends in the same way: one line in the node's log names the problem, the node still joins its cluster, and an existing link is not
+%% affected.
 -module(beamway_options_SUITE).
 
 -export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2, init_per_testcase/2, end_per_testcase/2]).
@@ -29,7 +29,7 @@ init_per_testcase(_Case, Config) -> beamway_friends:begin_case(Config).
 
 end_per_testcase(_Case, Config) -> beamway_friends:end_case(Config).
 
-%% A node with an invalid option logs it once and joins its cluster all the same, but without the driver.
+%% A node with an invalid option logs it once and still joins its cluster, but without the driver.
 invalid_options(Config) ->
     [ok = falls_back(Config, #{env => [{Variable, Value}]}, inet, [Option, Value])
      || {Variable, Option, Value} <- [{"BEAMWAY_RING_BYTES", "ring_bytes", "0"},
@@ -67,7 +67,7 @@ retired_option(Config) ->
                     #{args => ["-hidden"], env => [{"BEAMWAY_WHOLE_MESSAGES", "true"}]}]],
     ok.
 
-%% The best of the listed kinds is used; OTP's own port need not be listed and contradicts nothing.
+%% The best of the listed kinds is used; OTP's own port need not be listed and never conflicts.
 the_best_of_links(Config) ->
     {Peer, Node} = under_test(Config),
     {ok, _, StockNode} = beamway_peer:start(inet_tcp, #{args => ["-hidden"]}),
@@ -84,7 +84,7 @@ the_best_of_links(Config) ->
               Labels = iolist_to_binary(["beamway_link_bytes_out_total{peer=\"", atom_to_list(To), "\",link=\"", atom_to_list(Kind), "\"} "]),
               {match, _} = re:run(beamway_peer:call(Odd, beamway, metrics, []), ["(?m)^\\Q", Labels, "\\E[1-9]"])
           end || {To, {Kind, Reason}} <- [{Node, Ours}, {StockNode, Theirs}]],
-         %% The peer does not care which links this node itself may not use.
+         %% The peer is not affected by which links this node itself must not use.
          ok = beamway_peer:assert_link(Peer, OddNode, case Best of inet -> tcp; _ -> Best end),
          ok = beamway_peer:stop(Odd)
      end || {Links, {Best, _} = Ours, Theirs} <-
@@ -101,7 +101,7 @@ no_ring_memory_for_tcp(Config) ->
     ok = falls_back(Config, #{env => Short, args => ["-kernel", "inet_dist_connect_options", Buffer, "inet_dist_listen_options", Buffer]},
                     inet, ["no link of the driver with", "using OTP's own port: no ring memory for the socket's option buffer"]).
 
-%% The limit holds one link and a half: the second link gets smaller rings, and the third none until one ends.
+%% The limit covers one and a half links: the second link gets smaller rings, and the third none until one is closed.
 ring_limit(Config) ->
     {_, Node} = under_test(Config),
     Ring = 1048576,
@@ -136,7 +136,7 @@ ring_limit(Config) ->
      end || Caller <- [odd, other]],
     ok.
 
-%% The handshake reports it, so no offer is refused, and the log has one line for all links.
+%% The handshake reports it, so no offer is rejected, and the log has one line for all links.
 ring_memory_used_up(Config) ->
     Logs = [Log | _] = [log_file(Config) || _ <- lists:seq(1, 4)],
     Starts = [beamway_peer:async(fun() -> beamway_peer:start(beamway_shm, Options#{log => File, args => ["-hidden"]}) end)
@@ -155,7 +155,7 @@ ring_memory_used_up(Config) ->
     [1, 0, 0, 0] = [length(binary:matches(Text, <<"no shared memory with">>)) || File <- Logs, {ok, Text} <- [file:read_file(File)]],
     ok.
 
-%% The limit counts the rings that were made, whose size is the smaller of both nodes' values: here 128 KB for each link.
+%% The limit counts the rings that were created, whose size is the smaller of both nodes' values: here 128 KB for each link.
 ring_limit_of_small_rings(_Config) ->
     {ok, Odd, _} = beamway_peer:start(beamway_shm, #{args => ["-hidden"],
                                                      env => [{"BEAMWAY_RING_BYTES", "1048576"}, {"BEAMWAY_RING_LIMIT_BYTES", "3145728"}]}),
@@ -166,7 +166,7 @@ ring_limit_of_small_rings(_Config) ->
      end || _ <- lists:seq(1, 4)],
     ok.
 
-%% The memory that was reserved for refused rings is free for the TCP link, because the limit applies to rings only.
+%% The memory that was reserved for rejected rings is free for the TCP link, because the limit applies to rings only.
 ring_limit_after_refusal(_Config) ->
     {ok, Odd, OddNode} = beamway_peer:start(beamway_shm, #{args => ["-hidden"],
                                                            env => [{"BEAMWAY_RING_BYTES", "1048576"}, {"BEAMWAY_RING_LIMIT_BYTES", "2097152"}]}),
@@ -176,14 +176,14 @@ ring_limit_after_refusal(_Config) ->
     {ok, #{link := tcp, ring_bytes := 262144}} = beamway_peer:call(Odd, beamway, info, [CallerNode]),
     ok.
 
-%% The directory is not usable when the node starts: the node logs this, and again for each link that it offers in vain.
+%% The directory is unusable when the node starts: the node logs this, and again for each link that it offers in vain.
 socket_dir_not_usable(Config) ->
     [ok = falls_back(Config, #{env => [{"BEAMWAY_SOCKET_DIR", Dir}]}, tcp, Words, [odd])
      || {Dir, Why} <- [{"/nowhere/at/all", "No such file"}, {"/dev/null", "Not a directory"}],
         Words <- [["links use tcp as long as socket_dir", Dir, Why], ["no shared memory with", "socket_dir: " ++ Why]]],
     ok.
 
-%% One node reads the name as UTF-8, the other byte by byte because no locale is set.
+%% One node interprets the name as UTF-8, the other byte by byte because no locale is set.
 socket_dir_in_another_locale(_Config) ->
     Folder = beamway_peer:new_folder("beamway-locale"),
     Dir = filename:join(Folder, "gr\x{f6}\x{df}e"),
@@ -209,7 +209,7 @@ socket_dir_in_another_locale(_Config) ->
     end,
     ok.
 
-%% Leaves an old name that belongs to nobody, as a killed node does.
+%% Leaves behind a stale name without an owner, as a killed node does.
 leave_socket(Path) ->
     {ok, Socket} = gen_tcp:listen(0, [local, {ifaddr, {local, beamway_socket_dir:bytes(Path)}}]),
     ok = gen_tcp:close(Socket),

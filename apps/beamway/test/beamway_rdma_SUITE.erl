@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Links over RDMA: when two nodes choose one, what prevents it, and what ends it.
+%% @doc Links over RDMA: when two nodes choose one, what prevents it, and what closes it.
 %%
-%% Needs a device, which loops back because all nodes run on the same host (test/system/rdma sets up such a host). The other suites
-%% test messages, signals and faults on such a link in their group `beamway_rdma'.
+%% Needs a device, which runs in loopback because all nodes are on the same host (test/system/rdma sets up such a host). The other suites test
+%% messages, signals and faults on such a link in their group `beamway_rdma'.
 -module(beamway_rdma_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
@@ -93,7 +93,7 @@ not_beside_tls(_Config) ->
 
 %% --- what keeps them from it ---------------------------------------------------------------------------
 
-%% 8 MB are the rings of one link: the second link gets none until the first has ended.
+%% 8 MB are enough for the rings of one link: the second link gets none until the first is closed.
 limit_of_the_node(_Config) ->
     {One, _, Other, OtherNode} = pair(#{env => [{"BEAMWAY_RDMA_LIMIT_BYTES", "8388608"}]}, #{}),
     {ok, Third, ThirdNode} = beamway_peer:start(beamway_rdma),
@@ -105,7 +105,7 @@ limit_of_the_node(_Config) ->
     ok = beamway_peer:wait_disconnected(Third, beamway_peer:call(One, erlang, node, [])),
     ok = beamway_peer:connect(beamway_rdma, One, ThirdNode).
 
-%% Root has no such limit while it has the capability.
+%% Root is not limited while it has the capability.
 memory_cannot_be_locked(_Config) ->
     Limited = #{before_exec => "ulimit -l 64;", wrapper => ["setpriv", "--bounding-set=-ipc_lock"]},
     [begin
@@ -165,7 +165,7 @@ killed_peer(_Config) ->
     {connection_closed, At} = beamway_peer:nodedown(One, Watcher, OtherNode, ?NODEDOWN_MS),
     ct:log("~b ms", [At - Killed]),
     true = At - Killed < ?END_MS * beamway_runner:slowness(),
-    %% Every caller got an answer.
+    %% Every caller received an answer.
     _ = beamway_peer:wait_until(fun() ->
                                         beamway_peer:run(One, fun() -> not lists:any(fun is_process_alive/1, Load) end)
                                 end, 10000),
@@ -188,8 +188,8 @@ reconnects_leave_nothing(_Config) ->
                                         andalso PairsNow =< PairsBefore
                             end, 10000).
 
-%% A device that loops back keeps working while its interface is down; between two hosts it does not (test/system/rdma).
-%% Whatever the device reports, the two nodes stay connected or connect again.
+%% A device in loopback keeps working while its interface is down; between two hosts it does not (test/system/rdma). Whatever the device reports,
+%% the two nodes stay connected or reconnect.
 port_goes_down(Config) ->
     {One, _, _, OtherNode} = pair(#{}, #{}),
     Interface = proplists:get_value(interface, Config),
@@ -216,7 +216,7 @@ device_goes(Config) ->
     ct:log("nodedown: ~0p", [Reason]),
     true = Us < 5000000,
     ok = beamway_peer:run(One, fun() -> lists:foreach(fun(Pid) -> exit(Pid, kill) end, Load) end),
-    %% A call of the load may have connected them again.
+    %% A call of the load may have reconnected them.
     true = beamway_peer:call(Other, net_kernel, connect_node, [OneNode]),
     beamway_peer:assert_link(One, OtherNode, tcp),
     ok = add_device(Config),

@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Nodes on two hosts that each have an RDMA device, with a wire between them that the test cuts and disturbs.
+%% @doc Nodes on two hosts that each have an RDMA device, connected by a wire that the test cuts and disturbs.
 %%
-%% Runs in the first machine of `test/system/rdma/guest --hosts 2'. The nodes on the other machine are controlled over a separate wire.
+%% Runs on the first machine of `test/system/rdma/guest --hosts 2'. The nodes on the other machine are controlled over a separate wire.
 -module(beamway_rdma_hosts_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
@@ -13,7 +13,7 @@
 
 suite() -> [{timetrap, {minutes, 3}}].
 
-%% The last case leaves no other host.
+%% After the last case the other host is gone.
 all() -> [each_way_of_calling, one_host_has_it_off, benchmark_over_ssh, packets_are_lost, wire_is_cut, other_host_is_gone].
 
 init_per_suite(Config) ->
@@ -30,7 +30,7 @@ end_per_testcase(_Case, _Config) -> beamway_peer:stop_started().
 
 %% --- cases ---------------------------------------------------------------------------------------------
 
-%% Where rdma is on, two hosts use it, and nodes on the same host still use shared memory.
+%% If rdma is on, two hosts use it, and nodes on the same host still use shared memory.
 each_way_of_calling(Config) ->
     {Here, HereNode, There, ThereNode} = two(Config, ["BEAMWAY_RDMA=true"]),
     {ok, Beside, BesideNode} = beamway_peer:start(beamway_shm, #{host => proplists:get_value(here, Config), env => [{"BEAMWAY_RDMA", "true"}]}),

@@ -2,7 +2,7 @@
 %% @doc Every kind of distribution signal between two real nodes, over each carrier.
 %%
 %% The cases run on the first node of the pair and reach the second only through the carrier.
-%% Each case also fails if it does not end with the same connection as it began.
+%% Each case also fails if it does not end on the same connection on which it began.
 -module(beamway_signals_SUITE).
 
 -export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2,
@@ -52,7 +52,7 @@ sends(Config) ->
         {ok, ok} = {erlang:send(Echo, {self(), nosuspend}, [nosuspend]), expect(nosuspend)},
         {ok, ok} = {erlang:send(Echo, {self(), noconnect}, [noconnect]), expect(noconnect)},
         stop_and_confirm(Echo),
-        %% A message to a process that has ended is dropped, and nothing else is affected.
+        %% A message to a process that has exited is dropped, and nothing else is affected.
         Echo ! {self(), lost},
         Other = spawn(Node, fun bounce/0),
         barrier = round_trip(Other, barrier),
@@ -87,15 +87,15 @@ links(Config) ->
         Pid1 = spawn_link(Node, fun() -> receive {stop, Reason} -> exit(Reason) end end),
         Pid1 ! {stop, {why, [1, 2]}},
         {'EXIT', Pid1, {why, [1, 2]}} = next_message(),
-        %% A link to a process that has ended.
+        %% A link to a process that has exited.
         true = link(Pid1),
         {'EXIT', Pid1, noproc} = next_message(),
-        %% The local end exits and takes the remote one with it.
+        %% The local end exits and takes the remote one down with it.
         Pid2 = spawn(Node, fun bounce/0),
         Monitor = monitor(process, Pid2),
         spawn(fun() -> true = link(Pid2), exit(local_end) end),
         {'DOWN', Monitor, process, Pid2, local_end} = next_message(),
-        %% A normal exit of the local side leaves the remote one alone.
+        %% A normal exit of the local side does not affect the remote one.
         Pid3 = spawn(Node, fun bounce/0),
         Done = spawn_monitor(fun() -> true = link(Pid3) end),
         {'DOWN', _, process, _, normal} = next_message(),
@@ -439,7 +439,7 @@ start_unlinked(Scope) ->
     true = unlink(Pid),
     {ok, Pid}.
 
-%% Sends everything back until it is told to stop.
+%% Echoes everything until it is told to stop.
 bounce() ->
     receive
         {stop, Reason} -> exit(Reason);
@@ -454,7 +454,7 @@ expect(Message) ->
     Message = next_message(),
     ok.
 
-%% Returns when the process has ended and everything that it sent earlier has arrived.
+%% Returns when the process has exited and everything that it sent earlier has arrived.
 stop_and_confirm(Pid) ->
     Monitor = monitor(process, Pid),
     Pid ! {stop, stopped},

@@ -1,6 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A short soak test, started as a user would: it runs, judges, stores its measurements and draws them, and it
-%% does find a leak.
+%% @doc A short soak test, started as a user would start it: it runs, evaluates, stores and plots its measurements, and it does find a leak.
 -module(beamway_soak_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
@@ -17,7 +16,8 @@ init_per_suite(Config) ->
 
 end_per_suite(_Config) -> ok.
 
-%% Both run at once, because they mostly wait. Half a minute proves nothing about memory, but the numbers of descriptors and ports must be flat.
+%% Both run at the same time, because they mostly wait. Half a minute proves nothing about memory, but the numbers of descriptors and ports must
+%% stay flat.
 sound_and_leaking(Config) ->
     Sound = beamway_peer:async(fun() -> soak(Config, "sound", ["--minutes", "0.5", "--events-s", "3", "--seed", "1"]) end),
     Leaking = beamway_peer:async(fun() -> soak(Config, "leaking", ["--minutes", "0.4", "--events-s", "100", "--leak",

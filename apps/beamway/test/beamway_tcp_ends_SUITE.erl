@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc When a part of a TCP link is taken away: what remains of the link, and what each side is told.
+%% @doc What remains of a TCP link when a part of it is closed, and what is reported to each side.
 %%
 %% On the driver's link the connection has two ports, the socket's and the driver's, and two descriptors. In the group `inet_tcp'
 %% the cases show what stock distribution does.
@@ -28,7 +28,7 @@ end_per_group(_Carrier, _Config) -> ok.
 
 end_per_testcase(_Case, _Config) -> beamway_peer:stop_started().
 
-%% Senders wait for a peer that does not read, and the operator disconnects it. They continue at once, and none of the 100 MB is kept. OTP's
+%% Senders wait for a peer that does not read, and the operator disconnects it. They continue immediately, and none of the 100 MB is retained. OTP's
 %% own port may keep its queue, and itself, as long as the peer does not read (erlang/otp #7438).
 disconnected_with_much_queued(Config) ->
     {PeerA, _, PeerB, NodeB} = Pair = connected_pair(Config),
@@ -62,7 +62,7 @@ connection_killed(Config) ->
 controller_killed(Config) ->
     ended(Config, fun(_Owner, Controller) -> exit(Controller, kill) end, killed).
 
-%% Both sides notice at once, and nothing remains on either. The other side sees a closed connection.
+%% Both sides notice immediately, and nothing remains on either. The other side sees a closed connection.
 ended(Config, End, Reason) ->
     {PeerA, NodeA, PeerB, NodeB} = Pair = connected_pair(Config),
     Before = [{Peer, resources_without_link(Config, Pair, Peer)} || Peer <- [PeerA, PeerB]],
@@ -80,7 +80,7 @@ connection(Node) ->
     {Node, Controller} = lists:keyfind(Node, 1, erlang:system_info(dist_ctrl)),
     {proplists:get_value(owner, Info), Controller}.
 
-%% A process closes the port of the connection's socket, on the side that has accepted it.
+%% A process closes the port of the connection's socket on the accepting side.
 socket_closed(Config) ->
     {PeerA, NodeA, PeerB, NodeB} = Pair = connected_pair(Config),
     Before = [{Peer, resources_without_link(Config, Pair, Peer)} || Peer <- [PeerA, PeerB]],
@@ -96,7 +96,7 @@ accepted_sockets() ->
     [Listening] = [Number || Port <- Ports, {ok, {_, Number}} <- [inet:sockname(Port)], {error, enotconn} =:= inet:peername(Port)],
     [Port || Port <- Ports, {ok, _} <- [inet:peername(Port)], {ok, {_, Number}} <- [inet:sockname(Port)], Number =:= Listening].
 
-%% A peer that will write nothing more counts as gone, even if it could still read.
+%% A peer that will not write any more counts as gone, even if it could still read.
 peer_half_closes(Config) ->
     {ok, Survivor, SurvivorNode} = beamway_peer:start(beamway_carrier:carrier(Config)),
     Name = beamway_peer:unique_name("raw"),

@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A bad network is not a dead peer: no Beamway connection ends over a path of 100 Mbit/s that loses 2 % of its packets and is full of
-%% bulk data, with busy schedulers and a net_ticktime of 8 s.
+%% @doc A bad network is not a dead peer: no Beamway connection is closed on a path of 100 Mbit/s that loses 2 % of its packets and is full of bulk
+%% data, with busy schedulers and a net_ticktime of 8 s.
 %%
-%% A pair of stock nodes and a pair with Beamway on TCP share the path with streams of iperf3 in both directions. Connections of the stock pair that
-%% end are only counted, for comparison. `make test-ticks' takes five minutes; `BEAMWAY_TEST_TICKS_S=N' takes N seconds. Needs root. With
+%% A pair of stock nodes and a pair with Beamway on TCP share the path with streams of iperf3 in both directions. Lost connections of the stock pair
+%% are only counted, for comparison. `make test-ticks' takes five minutes; `BEAMWAY_TEST_TICKS_S=N' takes N seconds. Needs root. With
 %% `BEAMWAY_TEST_TICKS_STORE=yes' the counts are stored in `bench/results/ticks.json' if the case passes.
 -module(beamway_ticks_SUITE).
 
@@ -61,14 +61,14 @@ store("yes", Context, Seen) ->
 store(_, _, _) ->
     ok.
 
-%% The number of connections that ended, for whatever reason.
+%% The number of connections that were lost, for whatever reason.
 lost(Seen, Carrier) -> lists:sum([length(Downs) || #{downs := Downs} <- proplists:get_value(Carrier, Seen)]).
 
 timeouts(Seen, Carrier) -> length([Reason || #{downs := Downs} <- proplists:get_value(Carrier, Seen), {_, Reason} <- Downs, Reason =:= net_tick_timeout]).
 
 messages(Seen, Carrier) -> lists:sum([Messages || #{messages := Messages} <- proplists:get_value(Carrier, Seen)]).
 
-%% Otherwise the path was not what the case is about.
+%% Otherwise the path did not have the properties that the case requires.
 is_lossy(#{<<"there">> := There, <<"back">> := Back}) ->
     lists:all(fun(#{<<"packets">> := Packets, <<"lost">> := Lost}) -> Packets > 1000 andalso Lost * 100 > Packets end, [There, Back]).
 
@@ -96,7 +96,7 @@ iperf(Space, Words) ->
 
 %% ---- in the nodes
 
-%% Streams to the other node, which start again when their connection was lost, and a process that records lost connections.
+%% Streams to the other node, which restart when their connection is lost, and a process that records lost connections.
 start(Node) ->
     Owner = self(),
     Count = counters:new(1, []),

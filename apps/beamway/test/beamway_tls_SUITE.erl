@@ -1,5 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The TLS carriers: everything that works over TCP must work here. {@link beamway_tls_entry_SUITE} tests which certificates are accepted.
+%% @doc The TLS carriers: everything that works over TCP must also work over TLS. {@link beamway_tls_entry_SUITE} tests which certificates are
+%% accepted.
 %%
 %% The data cases are those of every carrier ({@link beamway_signals_SUITE}, {@link
 %% beamway_messages_SUITE}). Each case here starts its own nodes. The run creates the certificates.
@@ -46,7 +47,7 @@ shm_between_nodes_of_one_host(_Config) ->
     {One, _, Other, _} = pair(beamway_tls_shm),
     ok = is_connected(One, Other).
 
-%% The driver carries the data, or ssl's processes do if one of the two nodes asks for that.
+%% The driver carries the data, or ssl's processes if one of the two nodes requests that.
 tls_where_shm_is_off(_Config) ->
     [begin
          {ok, One, _} = beamway_peer:start(Carrier),
@@ -71,7 +72,7 @@ sockets_that_are_no_ports(_Config) ->
     {ok, Other, OtherNode} = beamway_peer:start(beamway_tls),
     ssl_both_ways({Odd, OddNode}, {Other, OtherNode}).
 
-%% Either side may call, and both speak the same protocol.
+%% Either side may call, and both use the same protocol.
 with_stock_tls(_Config) ->
     {ok, Ours, OurNode} = beamway_peer:start(beamway_tls_shm),
     {ok, Stock, StockNode} = beamway_peer:start(inet_tls),
@@ -127,7 +128,7 @@ wrong_cookie_is_refused(_Config) ->
     false = beamway_peer:call(Good, net_kernel, connect_node, [StrangerNode]),
     [] = beamway_peer:maps(beamway_peer:os_pid(Good)).
 
-%% The other way round as well: a node of a TLS cluster refuses a node without TLS.
+%% The reverse also holds: a node of a TLS cluster rejects a node without TLS.
 plain_nodes_are_refused(Config) ->
     [begin
          {ok, Good, GoodNode, Log} = start_logging(Config, Name, beamway_certificates:good()),
@@ -231,7 +232,7 @@ options_beside_file(_Config) ->
          ok = beamway_peer:stop(One)
      end || {More, Connected} <- [{[], false}, {Arguments, true}]].
 
-%% The user's function decides about a certificate.
+%% The user's function decides whether to accept a certificate.
 verify_fun_without_file(_Config) ->
     {ok, _, OtherNode} = beamway_peer:start(beamway_tls),
     [begin
@@ -285,7 +286,7 @@ distribution_stopped_and_started(_Config) ->
      end || {Carrier, Host, Family} <- [{"beamway_tls", "127.0.0.1", inet}] ++ [{"beamway6_tls", "::1", inet6} || test_support:has_ipv6()],
             Flags <- [tls_flags(Carrier, beamway_certificates:good())]].
 
-%% A node without a descriptor for new callers logs this once and tries again, at most ten times a second. The callers wait.
+%% A node without a free descriptor for new callers logs this once and tries again, at most ten times a second. The callers wait.
 no_descriptor_to_accept(Config) ->
     Log = filename:join(proplists:get_value(priv_dir, Config), "no_descriptor.log"),
     {ok, Full, FullNode} = beamway_peer:start(beamway_tls, #{log => Log, before_exec => "ulimit -n 256;"}),
@@ -363,7 +364,7 @@ link_server_hangs(_Config) ->
      end || {Caller, Called} <- [{Odd, OneNode}, {One, OddNode}]],
     ok.
 
-%% A node that is told to use TLS does not start without it, and reports what is wrong.
+%% A node that is configured to use TLS does not start without it, and reports what is wrong.
 invalid_options_end_the_start(Config) ->
     Broken = filename:join(proplists:get_value(priv_dir, Config), "broken.opt"),
     ok = file:write_file(Broken, "[{server, [}]."),
@@ -415,7 +416,7 @@ stopped_peer(_Config) ->
     ok = beamway_peer:sigstop(Other),
     {net_tick_timeout, _} = beamway_peer:nodedown(One, Watcher, OtherNode, ?NODEDOWN_MS).
 
-%% Ticks keep a silent connection alive; without them net_ticktime 4 would end it after 5 s.
+%% Ticks keep a silent connection alive; without them net_ticktime 4 would close it after 5 s.
 silent_peer_stays(_Config) ->
     {One, _, Other, OtherNode} = beamway_peer:connected_pair(beamway_tls, #{args => ["-kernel", "net_ticktime", "4"]}),
     Connection = beamway_peer:controller(One, OtherNode),
@@ -553,7 +554,7 @@ start_logging(Config, Name, File) ->
 
 tls_flags(Carrier, File) -> ["-proto_dist", Carrier, "-ssl_dist_optfile", File].
 
-%% Calls each way with more data than a record holds.
+%% Makes calls in both directions with more data than fits into a record.
 is_connected(One, Other) ->
     [begin
          Node = beamway_peer:call(To, erlang, node, []),

@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Who may connect over TLS distribution: there is a group for each way in which the data are carried afterwards, and one for OTP's own
-%% carrier, which is configured to verify as ours does by default.
+%% @doc Who may connect over TLS distribution: there is one group for each way in which the data is carried afterwards, and one for OTP's own
+%% carrier, configured to verify as ours does by default.
 %%
-%% One node is good. Each case starts one with a certificate that must not be accepted, and each calls the other. The connection
-%% must be refused before the good node has begun the distribution handshake, and both logs must name the reason.
+%% One node has a valid certificate. Each case starts another one with a certificate that must not be accepted, and each node calls the other. The
+%% connection must be rejected before the valid node has begun the distribution handshake, and both logs must name the reason.
 -module(beamway_tls_entry_SUITE).
 
 -export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_group/2, end_per_group/2]).
@@ -93,7 +93,7 @@ function_of_otp(Config) ->
     true = beamway_peer:call(Good, net_kernel, connect_node, [OtherNode]),
     beamway_peer:stop(Other).
 
-%% Where only some nodes are allowed, a certificate for another host is not enough, whatever name the caller claims.
+%% If only some nodes are allowed, a certificate for another host is not enough, whatever name the caller claims.
 host_of_allowed_nodes(Config) ->
     {Good, GoodNode, _} = proplists:get_value(good, Config),
     {Called, CalledNode, Log} = start(Config, "allows", optfile(Config, "allows", good)),
@@ -104,7 +104,8 @@ host_of_allowed_nodes(Config) ->
     true = beamway_peer:call(Good, net_kernel, connect_node, [CalledNode]),
     beamway_peer:stop_all([Called, Other]).
 
-%% OTP 25 does not verify peers unless it is told to, so it accepts a self-signed certificate without a name. Ours refuses it with the same file.
+%% OTP 25 does not verify peers unless it is told to, so it accepts a self-signed certificate without a name. Our carrier rejects it with the same
+%% file.
 without_options_stock_verifies_nobody(_Config) ->
     [begin
          [{One, _}, {_, OtherNode}] =
@@ -133,7 +134,7 @@ refused(Config, Kind, Ways, Reason) ->
     [begin
          {Caller, Called} = case Way of calls -> {Bad, GoodNode}; is_called -> {Good, BadNode} end,
          {Way, false} = {Way, beamway_peer:call(Caller, net_kernel, connect_node, [Called])},
-         %% A caller that is refused may not learn why.
+         %% A caller that is rejected may not learn why.
          ok = says(GoodLog, Kind, [?NO_TLS || path(Config) =/= stock] ++ [Reason], Times),
          ok = case {path(Config), Way} of
                   {stock, calls} -> ok;
@@ -146,8 +147,8 @@ refused(Config, Kind, Ways, Reason) ->
     [] = beamway_peer:call(Good, erlang, nodes, [connected]),
     beamway_peer:stop(Bad).
 
-%% Parts are regular expressions. Our carrier logs a line of its own; with OTP's there are only ssl's lines. The good node logs a refusal a
-%% little later than the caller.
+%% Parts are regular expressions. Our carrier logs a line of its own; with OTP's there are only ssl's lines. The valid node logs a rejection
+%% slightly later than the caller.
 says(Log, Kind, Parts, Times) ->
     _ = beamway_peer:wait_until(
           fun() ->

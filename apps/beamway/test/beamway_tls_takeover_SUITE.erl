@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The driver takes a connection over from ssl ({@link beamway_tls_takeover}) while a relay on the path delays,
-%% gathers, cuts or changes the data. Both ends are processes of the same node; the relay runs on another.
+%% @doc The driver takes over a connection from ssl ({@link beamway_tls_takeover}) while a relay on the path delays, merges, cuts or changes the
+%% data. Both ends are processes on the same node; the relay runs on another.
 -module(beamway_tls_takeover_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
@@ -9,7 +9,7 @@
 
 -define(MS, 20000).
 -define(SILENCE_MS, 700).
--define(CUT_MS, 2000). % ssl may have seen the cut before it was told to end, and then reports nothing
+-define(CUT_MS, 2000). % ssl may have seen the cut before it was told to close, and then reports nothing
 
 suite() -> [{timetrap, {minutes, 3}}].
 
@@ -30,13 +30,13 @@ both_take_over(_Config) ->
     Peer = node_of_tls(),
     [{{taken, Cipher}, {taken, Cipher}, _} = meet(Peer, #{versions => Versions}) || Versions <- [['tlsv1.2'], ['tlsv1.3'], ['tlsv1.3', 'tlsv1.2']]].
 
-%% ssl may have read beyond the end of its own part, in whatever pieces the bytes arrive together.
+%% ssl may have read beyond the end of its own part, however the bytes were merged on arrival.
 however_bytes_arrive(_Config) ->
     Peer = node_of_tls(),
     [{{taken, _}, {taken, _}, _} = meet(Peer, #{pass => How})
      || How <- [{gather, 1}, {gather, 3}, {gather, 20}, {gather, 150}, each_byte], _ <- [1, 2, 3]].
 
-%% Both have the same secrets but have exchanged different data before, as if an attacker had joined two connections.
+%% Both sides have the same secrets but have exchanged different data before, as if an attacker had joined two connections.
 another_conversation_is_refused(_Config) ->
     {shutdown, shutdown, _} = meet(node_of_tls(), #{said => [<<"one">>, <<"other">>], ms => ?SILENCE_MS}).
 
@@ -48,7 +48,7 @@ silence_ends_both(_Config) -> each_step_ends_both(stall).
 
 garbage_ends_both(_Config) -> each_step_ends_both(garbage).
 
-%% All run at once, because each takes its full time.
+%% All run in parallel, because each waits for its full timeout.
 each_step_ends_both(What) ->
     Peer = node_of_tls(),
     Meetings = [beamway_peer:async(fun() -> ends(meet(Peer, #{pass => {What, From, Bytes}, ms => ?SILENCE_MS}), Bytes) end) || {From, Bytes} <- steps(Peer, 5)],
@@ -74,14 +74,14 @@ ends({Caller, Accepter, _}, Bytes) ->
     [true = Ended =:= shutdown orelse (Bytes > 0 andalso element(1, Ended) =:= taken) || Ended <- [Caller, Accepter]],
     true = lists:member(shutdown, [Caller, Accepter]).
 
-%% The numbers of bytes from one side after which to cut; once all bytes have passed the take-over is complete.
+%% The byte counts from one side after which to cut; once all bytes have passed, the takeover is complete.
 steps(Peer, Steps) ->
     {{taken, _}, {taken, _}, Passed} = meet(Peer, #{}),
     [{From, Most * Step div Steps} || {From, Most} <- maps:to_list(Passed), Step <- lists:seq(0, Steps - 2)].
 
 %% ---- on the node ----
 
-%% Returns how both sides ended, and how many bytes each has sent in the take-over.
+%% Returns how both sides exited, and how many bytes each has sent in the takeover.
 meet(Peer, How) ->
     beamway_peer:run(Peer, fun() -> meet(How) end).
 

@@ -1,11 +1,11 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A cluster of four nodes is moved to Beamway node by node and back again, while every node calls every
-%% other all the time. No call may fail except to or from the node that is being restarted.
+%% @doc A cluster of four nodes is moved to Beamway node by node and back again, while every node calls every other all the time. No call may fail
+%% except to or from the node that is being restarted.
 %%
 %% The same is done from release 0.1.0 to this version and back, with two versions of the carrier that have no link in common, and, as the oracle,
-%% with stock nodes alone. If another OTP is named, also from this OTP to that one and back. A restart lasts until the node is connected to all
-%% others again; from then on its calls must succeed. With `BEAMWAY_TEST_LONG=1' in the environment each sequence runs 10 times instead of once, and
-%% the oracle is added.
+%% with stock nodes only. If another OTP release is named, the test also goes from this one to that one and back. A restart lasts until the node is
+%% connected to all others again; from then on its calls must succeed. With `BEAMWAY_TEST_LONG=1' in the environment each sequence runs 10 times
+%% instead of once, and the oracle is added.
 -module(beamway_upgrade_SUITE).
 
 -export([all/0, suite/0, end_per_testcase/2]).
@@ -13,7 +13,7 @@
          beamway_to_another_version_and_back/1, beamway_to_another_otp_and_back/1]).
 
 -define(NODES, 4).
-%% The number of calls of each caller between two restarts.
+%% The number of calls made by each caller between two restarts.
 -define(CALLS, 30).
 
 suite() -> [{timetrap, {minutes, beamway_carrier:scale(4, 30)}}].
@@ -59,7 +59,7 @@ beamway() -> #{version => beamway, carrier => beamway_shm, options => #{}}.
 
 %% --- rolling -------------------------------------------------------------------------------------------
 
-%% Starts the cluster with the first of the setups, and takes it through the others, one node after the other.
+%% Starts the cluster with the first of the setups, and moves it through the others, one node after another.
 roll([First | Rest]) ->
     Names = [beamway_peer:unique_name("roll") || _ <- lists:seq(1, ?NODES)],
     Members = [begin_member(Name, First) || Name <- Names],
@@ -91,7 +91,7 @@ restart_member(#{node := Node, name := Name} = Old, Setup, {Members, Restarts, F
     ok = links_are_right(Now),
     {Now, [{Node, Began, Ended} | Restarts], Before ++ Failures}.
 
-%% Stops the applications one after the other and then the node, as an operator would.
+%% Stops the applications one after another and then the node, as an operator would.
 stop_in_order(#{peer := Peer}) ->
     Monitor = monitor(process, Peer),
     ok = peer:cast(Peer, init, stop, []),

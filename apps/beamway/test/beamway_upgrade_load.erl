@@ -2,9 +2,8 @@
 %% @doc The load of beamway_upgrade_SUITE on every node of its cluster: a server that answers, and for each
 %% other node two callers that never stop, one through gen_server:call/3, one through erpc:call/5.
 %%
-%% A caller numbers its calls. The server refuses a number that is not above the
-%% caller's last one, so a call that arrives twice or late is detected. A call that fails is kept with its time, and the
-%% suite decides whether it was allowed to fail.
+%% A caller numbers its calls. The server rejects a number that is not higher than the caller's last one, so a call that arrives twice or late is
+%% detected. A call that fails is recorded with its time, and the suite decides whether it was allowed to fail.
 -module(beamway_upgrade_load).
 -behaviour(gen_server).
 
@@ -24,7 +23,7 @@
 -define(PAUSE_MS, 2).
 -define(PAUSE_AFTER_FAILURE_MS, 50).
 
-%% @doc Starts the server; it ends with this node.
+%% @doc Starts the server; it runs until this node stops.
 -spec serve() -> ok.
 serve() ->
     start(fun() ->
@@ -32,7 +31,7 @@ serve() ->
                   {ok, _} = gen_server:start_link({local, ?MODULE}, ?MODULE, [], [])
           end).
 
-%% @doc Starts the callers to these nodes; they end with this node.
+%% @doc Starts the callers to these nodes; they run until this node stops.
 -spec call_all([node()]) -> ok.
 call_all(Others) ->
     start(fun() ->
@@ -42,7 +41,7 @@ call_all(Others) ->
                    end || To <- Others, Way <- [gen_server, erpc]]
           end).
 
-%% Runs the fun in a process that owns what it starts.
+%% Runs the fun in a process that owns everything it starts.
 start(Fun) ->
     Parent = self(),
     {Pid, Monitor} = spawn_monitor(?MODULE, own, [Parent, Fun]),
@@ -51,14 +50,14 @@ start(Fun) ->
         {'DOWN', Monitor, process, Pid, Reason} -> error(Reason)
     end.
 
-%% @private Waits for ever, because what the fun started must last as long as the node.
+%% @private Waits forever, because what the fun started must last as long as the node.
 -spec own(pid(), fun(() -> term())) -> no_return().
 own(Parent, Fun) ->
     _ = Fun(),
     Parent ! {self(), started},
     receive after infinity -> exit(unreachable) end.
 
-%% @doc How many calls have succeeded, by node and kind of call.
+%% @doc The number of calls that have succeeded, by node and kind of call.
 -spec calls() -> [{{node(), gen_server | erpc}, non_neg_integer()}].
 calls() ->
     [{{To, Way}, Count} || [To, Way, Count] <- ets:match(?TABLE, {{calls, '$1', '$2'}, '$3'})].
@@ -86,7 +85,7 @@ call_on(Way, To, Number) ->
 pause(Ms) ->
     receive after Ms -> ok end.
 
-%% Mostly small payloads, and now and then more than a fragment of the distribution.
+%% Mostly small payloads, and occasionally more than a fragment of the distribution.
 payload(Number) when Number rem 50 =:= 0 -> binary:copy(<<Number:32>>, 50000);
 payload(Number) -> binary:copy(<<Number:32>>, 1 + Number rem 100).
 

@@ -3,8 +3,8 @@
 %% node. One is version 0.1.0; versions that do not exist yet are built from the same sources with other numbers
 %% ({@link beamway_builds}).
 %%
-%% Two versions must never refuse each other: they share memory if they can, otherwise they fall back to TCP,
-%% and both ends log why. Each case tests both directions of calling.
+%% Two versions must never reject each other: they share memory if they can, otherwise they fall back to TCP, and both ends log why. Each case tests
+%% both directions of calling.
 -module(beamway_versions_SUITE).
 
 -export([all/0, suite/0, end_per_testcase/2]).
@@ -23,7 +23,7 @@ end_per_testcase(_Case, _Config) -> beamway_peer:stop_started().
 
 %% --- which link ----------------------------------------------------------------------------------------
 
-%% Version 0.1.0 has the same numbers, as far as it has them.
+%% Version 0.1.0 has the same version numbers, as far as it has them.
 version_0_1_0(Config) ->
     case beamway_builds:release(filename:join(proplists:get_value(priv_dir, Config), "release")) of
         {ok, Ebin} -> meet_build(Ebin, shm, "same host", "same host");
@@ -80,7 +80,7 @@ exchange(Peer, Node) ->
     Data = beamway_peer:call(Peer, erpc, call, [Node, binary, copy, [Data]]),
     ok.
 
-%% The middle of an upgrade: two old nodes, two of a version that has every number changed, and a stock node.
+%% The middle of an upgrade: two old nodes, two of a version with every version number changed, and a stock node.
 two_versions_and_stock(Config) ->
     Numbers = lists:append([Change(2) || Change <- [fun beamway_builds:extension/1, fun beamway_builds:agreement/1,
                                                     fun beamway_builds:rings/1, fun beamway_builds:driver_abi/1]]),
@@ -135,15 +135,15 @@ reload_keeps_links(Carrier, Builds) ->
     Before = [beamway_peer:controller(This, Node) || Node <- [OtherNode, IdleNode]],
     [ok = beamway_peer:assert_link(This, Node, beamway_peer:link_kind(Carrier)) || Node <- [OtherNode, IdleNode]],
     [{ok, #{}} = beamway_peer:call(This, beamway, info, [Node]) || Node <- [OtherNode, IdleNode]],
-    %% The links' processes still work: a killed peer is noticed, and so is one that disconnects.
+    %% The links' processes still work: the node notices when a peer is killed, and when one disconnects.
     ok = beamway_peer:kill9(Other),
     ok = beamway_peer:wait_disconnected(This, OtherNode),
     true = beamway_peer:call(This, erlang, disconnect_node, [IdleNode]),
     ok = beamway_peer:wait_disconnected(This, IdleNode),
     beamway_peer:stop_all([This, Idle]).
 
-%% Loads every module as a careful operator does with `l(Module)': the previous old code is purged only when no process runs it any more,
-%% and that must happen in time.
+%% Loads every module as a careful operator does with `l(Module)': the old code is purged only when no process runs it any more, and that must
+%% happen within a time limit.
 reload(Peer, Ebin) ->
     Beams = filelib:wildcard(filename:join(Ebin, "*.beam")),
     true = length(Beams) > 10,
@@ -154,7 +154,7 @@ load(File) ->
     {Module, true} = {Module, left(Module, erlang:monotonic_time(millisecond) + 20000)},
     {module, Module} = code:load_abs(File).
 
-%% An idle link over TLS leaves old code within half a second; a purge before that would end it.
+%% An idle link over TLS leaves old code within half a second; a purge before that would kill it.
 left(Module, EndMs) ->
     code:soft_purge(Module) orelse
         begin
@@ -162,7 +162,7 @@ left(Module, EndMs) ->
             erlang:monotonic_time(millisecond) < EndMs andalso left(Module, EndMs)
         end.
 
-%% Sends a message there and back for each number; anything but the next number is an error.
+%% Echoes a message for each number; anything but the next number is an error.
 count_up(Node, Number) ->
     Echo = spawn_link(Node, beamway_peer, echo, []),
     count_with(Echo, Number).
@@ -197,7 +197,7 @@ reload_takes_effect(Config) ->
     ok = beamway_peer:assert_reason(This, OtherNode, "the peer speaks version 1 of beamway, this node version 2"),
     ok = exchange(This, OtherNode).
 
-%% Modules and driver of one version refuse those of another, so a link proves that both are new. What runs on the node continues.
+%% Modules and driver of one version reject those of another, so a link proves that both are new. Whatever runs on the node continues.
 reload_driver(Config) ->
     Build = build(Config, beamway_builds:driver_abi(99)),
     lists:foreach(fun(Carrier) ->
@@ -222,7 +222,7 @@ reload_driver(Carrier, Build) ->
     true = beamway_peer:call(This, erlang, is_process_alive, [Keeper]),
     beamway_peer:stop_all([This, Other]).
 
-%% Connects again as soon as the connection is lost.
+%% Reconnects as soon as the connection is lost.
 keep_calling(Node) ->
     _ = try erpc:call(Node, erlang, node, []) catch error:{erpc, noconnection} -> lost end,
     keep_calling(Node).

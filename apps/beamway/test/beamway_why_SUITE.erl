@@ -74,7 +74,7 @@ start(Carrier, Options) ->
     {ok, Peer, Node} = beamway_peer:start(Carrier, maps:from_list(Args ++ proplists:delete(args, Options))),
     {Peer, Node}.
 
-%% What the first node reports about its last link to the other once that has ended.
+%% What the first node reports about its last link to the other once that link has ended.
 why({One, _, _, OtherNode}) ->
     ended(One, OtherNode).
 
@@ -124,7 +124,7 @@ disconnected(Config) ->
     #{cause := disconnected, short := Short} = why(Pair),
     ?assertMatch({_, _}, binary:match(Short, <<"the_operator">>), Short).
 
-%% @doc Disconnects from a process with a name, which lives a little longer, because only the pid is known of a process that has ended.
+%% @doc Disconnects from a registered process, which lives slightly longer, because after a process has exited only its pid is known.
 drop_node(Node) ->
     true = register(the_operator, self()),
     true = erlang:disconnect_node(Node),
@@ -142,7 +142,7 @@ peer_stopped(Config) ->
     #{cause := peer_hung} = Link = why(Pair),
     has_fact(Link, <<"the last bytes came from the peer">>).
 
-%% The other node sees silence and ends the link; this one learns of it when it runs again.
+%% The other node sees silence and closes the link; this one learns of it when it runs again.
 stopped_here(Config) ->
     {One, _, Other, OtherNode} = Pair = {_, OneNode, _, _} = pair(Config, quick_ticks()),
     ok = beamway_peer:sigstop(One),
@@ -152,7 +152,7 @@ stopped_here(Config) ->
     ?assert(lists:member(Cause, [this_node_stopped, peer_closed]), {Cause, OtherNode}),
     has_fact(Link, <<"this node did not run for">>).
 
-%% Far more processes want to run than can.
+%% Far more processes are runnable than can run.
 busy_here(Config) ->
     {One, _, Other, _} = Pair = pair(Config, [{args, ["-kernel", "net_ticktime", "8", "+S", "1"]}]),
     ok = beamway_peer:sigstop(Other),
@@ -160,13 +160,13 @@ busy_here(Config) ->
     #{cause := this_node_busy} = Link = why(Pair),
     has_fact(Link, <<"this node's processors were busy">>).
 
-%% @doc Keeps the node's schedulers busy until it ends.
+%% @doc Keeps the node's schedulers busy until it stops.
 burn() ->
     Burner = fun Loop() -> _ = lists:sum(lists:seq(1, 1000)), Loop() end,
     _ = [spawn(Burner) || _ <- lists:seq(1, 4 * erlang:system_info(schedulers))],
     ok.
 
-%% As between stock nodes a reset of the connection ends the link although the peer lives.
+%% As between stock nodes, a reset of the connection closes the link although the peer is alive.
 reset_without_resume(Config) ->
     {One, _, _, OtherNode} = Pair = pair(Config, [{env, [{"BEAMWAY_RESUME_MS", "0"}]}]),
     ok = beamway_peer:run(One, fun() -> [exit(Connection, kill) || #{node := Of, connection := Connection} <- beamway_links:all(), Of =:= OtherNode], ok end),
@@ -210,7 +210,7 @@ clock(Config) ->
     ?assertNot(is_map_key(resumes, Link)),
     ?assertEqual(OtherNode, beamway_peer:call(One, erpc, call, [OtherNode, erlang, node, []])).
 
-%% The peer's VM ends itself when the system gives it no memory. To this node it looks as if the process had been killed.
+%% The peer's VM exits when the system denies it memory. To this node it looks as if the process had been killed.
 peer_out_of_memory(Config) ->
     {_, _, Other, _} = Pair = pair(Config, [{env, [{"ERL_CRASH_DUMP_SECONDS", "0"}]}]),
     ok = limit_memory(Other, 50),
@@ -225,7 +225,7 @@ limit_memory(Peer, Mb) ->
     "" = os:cmd(lists:concat(["prlimit --pid ", OsPid, " --as=", (list_to_integer(Kb) + 1024 * Mb) * 1024])),
     ok.
 
-%% A message arrives but memory for it is missing: the link ends, and the node continues.
+%% A message arrives but there is no memory for it: the link is closed, and the node continues.
 no_memory(Config) ->
     {One, OneNode, Other, OtherNode} = Pair = pair(Config, [{env, [{"BEAMWAY_RESUME_MS", "0"}]}]),
     ok = limit_memory(One, 60),
@@ -233,7 +233,7 @@ no_memory(Config) ->
     #{cause := no_memory} = why(Pair),
     ?assertEqual(pong, beamway_peer:call(One, net_adm, ping, [OtherNode])).
 
-%% The peer lives, but its net_kernel sends no ticks. Over a socket the driver's acknowledgements are signs of life as well.
+%% The peer is alive, but its net_kernel sends no ticks. Over a socket, the driver's acknowledgements also prove that it is alive.
 ticks_off(Config) ->
     {_, _, Other, _} = Pair = pair(Config, quick_ticks()),
     ok = beamway_peer:call(Other, sys, suspend, [net_kernel]),
@@ -261,7 +261,7 @@ block(Ms) ->
     _ = erts_debug:set_internal_state(available_internal_state, true),
     erts_debug:set_internal_state(block, Ms).
 
-%% Processes that compute do not keep a node from ticking, however many they are. The delay of the link's own process is recorded when it was asked
+%% Processes that compute do not keep a node from ticking, however many there are. The delay of the link's own process is recorded when it was asked
 %% to send: many processes send bursts here, so that its work is queued.
 peer_burns(Config) ->
     {One, OneNode, Other, OtherNode} = pair(Config, [{args, ["-kernel", "net_ticktime", "2", "+S", "1"]}]),
@@ -274,7 +274,7 @@ peer_burns(Config) ->
               end,
     true = beamway_peer:wait_until(Delayed, ?WAIT_MS).
 
-%% @doc Thousands of processes that compute, each for some microseconds at a time, and send something now and then.
+%% @doc Thousands of processes that compute, each for some microseconds at a time, and send something occasionally.
 burn_and_send(Node) ->
     Loop = fun Loop() ->
                    _ = [lists:sum(lists:seq(1, 1000)) || _ <- lists:seq(1, 10)],
@@ -284,7 +284,7 @@ burn_and_send(Node) ->
     _ = [spawn(Loop) || _ <- lists:seq(1, 10000)],
     ok.
 
-%% Without recorded samples the events and the verdict remain.
+%% Even without recorded samples, the events and the verdict are available.
 no_record(Config) ->
     {_, _, Other, _} = Pair = pair(Config, [{env, [{"BEAMWAY_RECORD_S", "0"}]}]),
     ok = beamway_peer:kill9(Other),
@@ -295,7 +295,7 @@ corrupt(Config) ->
     ok = beamway_peer:run(One, fun() -> [exit(Connection, beamway_link_corrupt) || #{node := Of, connection := Connection} <- beamway_links:all(), Of =:= OtherNode], ok end),
     ?assertMatch(#{cause := protocol}, why(Pair)).
 
-%% A recorder that ends is restarted and knows the links; one that ends repeatedly is given up, and the links continue.
+%% A recorder that crashes is restarted and finds the links; one that crashes repeatedly is given up, and the links continue.
 without_recorder(Config) ->
     {One, _, _, OtherNode} = pair(Config),
     Kill = fun() -> beamway_peer:run(One, fun() ->
@@ -315,7 +315,7 @@ without_recorder(Config) ->
     ?assertMatch([#{node := OtherNode}], beamway_peer:call(One, beamway, links, [])),
     ?assertEqual(OtherNode, beamway_peer:call(One, erpc, call, [OtherNode, erlang, node, []])).
 
-%% A hidden node that comes and goes leaves no record.
+%% A hidden node that connects only briefly leaves no record.
 tool(Config) ->
     {One, _, _, OtherNode} = pair(Config),
     {Tool, ToolNode} = start(proplists:get_value(carrier, Config), [{args, ["-hidden"]}]),
@@ -327,7 +327,7 @@ tool(Config) ->
 
 %% ---- who fills the link ----
 
-%% Three processes send 100 bytes, 2 KB and 100 KB, each at its own pace: with headers some 650, 2,000 and 4,000 KB a second.
+%% Three processes send 100 bytes, 2 KB and 100 KB, each at its own rate: with headers some 650, 2,000 and 4,000 KB per second.
 senders(Config) ->
     {One, _, _, OtherNode} = pair(Config),
     ok = beamway_peer:run(One, fun() ->
@@ -340,7 +340,7 @@ senders(Config) ->
     ct:pal("~tp", [Senders]),
     Named = [Sender || #{name := Name} = Sender <- Senders, lists:member(Name, [small, middle, large])],
     [#{name := large, class := bulk, bytes_per_s := Large, initial_call := {erlang, apply, 2}}, #{name := middle, class := normal, bytes_per_s := Middle}, #{name := small, bytes_per_s := Small}] = Named,
-    %% The pace is what a loaded machine allows; the proportions hold.
+    %% The rates depend on the load of the machine; the proportions hold.
     ?assert(Large > 1.3 * Middle, Named),
     ?assert(Middle > 1.3 * Small, Named),
     ?assertEqual({error, not_connected}, beamway_peer:call(One, beamway, senders, [nobody@nowhere])).
@@ -388,7 +388,7 @@ send_all(Name, Node, {Bytes, Times}) ->
           end),
     _ = beamway_peer:wait_until(fun() -> whereis(Name) =/= undefined end, ?WAIT_MS).
 
-%% A peer takes nothing, so the waiting senders are named, here and in the record.
+%% A peer does not read, so the waiting senders are named, here and in the record.
 senders_that_wait(Config) ->
     {One, _, Other, OtherNode} = pair(Config),
     ok = beamway_peer:sigstop(Other),

@@ -68,7 +68,7 @@ damaged(leave_out, Before, <<_, After/binary>>, _) -> <<Before/binary, After/bin
 damaged(double, Before, After, _) -> <<Before/binary, Before/binary, After/binary>>;
 damaged(_, Before, After, Byte) -> <<Before/binary, Byte, After/binary>>.
 
-%% Every decoder returns one of its defined answers, and a message that it accepts keeps its meaning when it is sent again.
+%% Every decoder returns one of its defined answers, and a message that it accepts keeps its meaning when it is encoded again.
 prop_damage_is_refused_or_means_something() ->
     ?FORALL({{Kind, Bytes}, Damage}, {sent(), list(damage())},
             begin
@@ -132,7 +132,7 @@ half_an_extension_test_() ->
     [?_assertEqual(none, beamway_wire:find_extension(name, binary:part(Whole, 0, Length)))
      || Length <- lists:seq(Head, byte_size(Whole) - 1)].
 
-%% Older versions do not send the number of connections, and no version sends these numbers.
+%% Older versions do not send the number of connections, and no version sends these values.
 connections_are_none_unless_said_test_() ->
     <<Magic:5/binary, Length:16, Body/binary>> = beamway_wire:encode_extension(sample()),
     Older = Length - 1,

@@ -2,8 +2,9 @@
 %% @doc The `beamway' command. The launcher `bin/beamway' starts a VM that calls {@link main/0}.
 %%
 %% Each subcommand is a function from its arguments to an exit status: 0 for success, 1 for failure, 2 for a usage error. The result goes to
-%% standard output and everything else to standard error. A reader that goes away (`beamway links | head -1') is not an error. `demo' and `bench'
-%% pass their arguments on to the programs in `bench/', and the launcher itself runs `pipe'. The texts are in {@link beamway_cli_help}.
+%% standard output and everything else to standard error. It is not an error if the reader closes the pipe early (`beamway links | head -1'). `demo'
+%% and `bench' pass their arguments on to the programs in `bench/', and the launcher itself runs `pipe'. The help texts are in {@link
+%% beamway_cli_help}.
 -module(beamway_cli).
 
 -export([main/0, run/1, say/2, table/1, quietly/1, write_private/2]).
@@ -18,14 +19,14 @@
 -define(FAILED, 1).
 -define(USAGE, 2).
 
-%% @doc The entry point for the launcher. Runs the arguments after `-extra' and ends the VM.
+%% @doc The entry point for the launcher. Runs the command given after `-extra' and halts the VM.
 -spec main() -> ok.
 main() ->
     %% The directory may contain modules, so this has to happen before any other module is loaded.
     enter(os:getenv("BEAMWAY_FOLDER")),
     ok = io:setopts([{encoding, unicode}]),
     case init:get_plain_arguments() of
-        %% A node continues to run, perhaps with a shell, so the VM must finish its start first.
+        %% A node continues to run, perhaps with a shell, so the VM must finish booting first.
         ["node" | _] = Words -> _ = spawn(?MODULE, lasting, [Words]), ok;
         Words -> halt(guarded(Words))
     end.
@@ -43,11 +44,11 @@ enter(Folder) ->
 lasting(Words) ->
     case init:get_status() of
         {started, _} -> halt(guarded(Words));
-        %% The VM is still starting, and its logger, for example, is not complete yet.
+        %% The VM is still booting, and its logger, for example, is not complete yet.
         _ -> receive after 5 -> lasting(Words) end
     end.
 
-%% Shows an unexpected error in one piece, and not as a crash report of init.
+%% Shows an unexpected error as one message, rather than as a crash report of init.
 guarded(Words) ->
     try
         _ = [ok = epmd_port(os:getenv("ERL_EPMD_PORT", "4369")) || asks_epmd(Words)],
@@ -66,12 +67,12 @@ guarded(Words) ->
             ?FAILED
     end.
 
-%% Help and version do not ask epmd.
+%% Help and version do not query epmd.
 asks_epmd([Command | Words]) ->
     lists:member(Command, beamway_cli_help:commands()) andalso not lists:any(fun(Word) -> Word =:= "-h" orelse Word =:= "--help" end, Words);
 asks_epmd([]) -> false.
 
-%% OTP's client of epmd crashes on anything else whenever it is used.
+%% OTP's epmd client crashes on any other value whenever it is used.
 epmd_port(Text) ->
     case string:to_integer(Text) of
         {Port, ""} when Port > 0, Port < 65536 -> ok;
@@ -114,7 +115,7 @@ run([Command | _]) ->
     complain("unknown command '~ts'; the commands are: ~ts", [Command, lists:join(", ", beamway_cli_help:commands())]),
     ?USAGE.
 
-%% @doc Calls the function without OTP's reports about a start that fails, because the command itself reports it in one line.
+%% @doc Calls the function while suppressing OTP's reports about a failed start, because the command itself reports the failure in one line.
 -spec quietly(fun(() -> Result)) -> Result.
 quietly(Fun) ->
     ok = logger:add_primary_filter(?MODULE, {fun logger_filters:domain/2, {stop, sub, [otp]}}),
@@ -144,7 +145,7 @@ usage(Command, Specs) ->
     say("~ts~n~ts", [getopt:usage_cmd_line("beamway " ++ Command, Specs), getopt:usage_options(Specs)]),
     say("~ts", [beamway_cli_help:text(Command)]).
 
-%% demo and bench are separate programs, so only their general help is here.
+%% demo and bench are separate programs, so only their general help is available here.
 program(Command, _, [Word | _]) when Command =:= "demo", Word =:= "-h"; Command =:= "demo", Word =:= "--help";
                                     Command =:= "bench", Word =:= "-h"; Command =:= "bench", Word =:= "--help" ->
     say("~ts", [beamway_cli_help:text(Command)]),
@@ -159,7 +160,7 @@ program(Command, Module, Words) ->
             ?FAILED
     end.
 
-%% The module that a command needs, and the message if it is missing.
+%% The module required by a command, and the message if it is missing.
 needed("topology", _) -> {placement, "the application placement is not on the code path; run: make build"};
 needed("console", _) -> {beamway_console, "the application beamway_console is not on the code path; run: make build"};
 needed(_, Module) ->
@@ -209,7 +210,7 @@ fault(_) ->
     complain("fault: on the way to which node? Expected its name; see: beamway fault --help", []),
     ?USAGE.
 
-%% The output is written piece by piece, and the reader may go away in between.
+%% The output is written in pieces, and the reader may close the pipe in between.
 top(Options) ->
     case beamway_cli_top:run(Options, fun(Text) -> say("~ts", [Text]) end) of
         ok -> ?DONE;
@@ -282,8 +283,8 @@ version() ->
     io_lib:format("beamway ~ts (OTP ~ts, ERTS ~ts)",
                   [beamway:version(), erlang:system_info(otp_release), erlang:system_info(version)]).
 
-%% @doc Creates a file that only its owner can read. An existing file is not changed (`eexist'). The launcher has set a umask for the commands
-%% that use this, so no other user can open the file before its mode is set.
+%% @doc Creates a file that only its owner can read. An existing file is not changed (`eexist'). The launcher has set a umask for the commands that
+%% use this, so no other user can open the file before its mode is set.
 -spec write_private(file:filename(), iodata()) -> ok | {error, file:posix() | badarg | terminated | system_limit}.
 write_private(File, Content) ->
     case file:open(File, [write, exclusive, raw]) of
@@ -307,9 +308,9 @@ columns(Rows) -> [[hd(Row) || Row <- Rows] | columns([tl(Row) || Row <- Rows])].
 
 pad(Cell, Width) -> string:pad(Cell, Width).
 
-%% @doc Writes a result to standard output. If that fails, the command ends.
+%% @doc Writes a result to standard output. If that fails, the command exits.
 -spec say(io:format(), [term()]) -> ok.
-%% Uses a port of its own, because the VM's `user' process does not report that a write failed.
+%% Uses a separate port, because the VM's `user' process does not report failed writes.
 say(Format, Arguments) ->
     Port = output(),
     true = port_command(Port, unicode:characters_to_binary(io_lib:format(Format, Arguments))),
@@ -325,7 +326,7 @@ output() ->
         Port -> Port
     end.
 
-%% There is no deadline: a reader such as a pager may take its time, and one that goes away ends the port.
+%% There is no deadline: a reader such as a pager may take its time, and the port closes if the reader exits.
 written(Port) ->
     case erlang:port_info(Port, queue_size) of
         {queue_size, 0} -> failure(Port, 0);

@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `beamway choose': asks a running node which nodes a query chooses, and why not the others.
+%% @doc `beamway choose': asks a running node which nodes a query selects, and why the others are not selected.
 %%
-%% Called by {@link beamway_cli}. The node that is asked makes the choice with its own view of the cluster. This command connects to it as {@link
+%% Called by {@link beamway_cli}. The node makes the choice, based on its own view of the cluster. This command connects to it as {@link
 %% beamway_cli_links} does, and prints the result, so the application `placement' must run on the node but need not be installed here.
 -module(beamway_cli_choose).
 
@@ -22,7 +22,7 @@
 -define(BUSIEST, 50).
 -define(OBSERVE_MS, 2000).
 
-%% @doc Asks the node. `usage' means that the arguments were wrong, and `error' that the node could not be asked.
+%% @doc Queries the node. `usage' means that the arguments were invalid, and `error' that the node could not be queried.
 -spec ask(options()) -> {ok, answer()} | {usage | error, Text :: unicode:chardata()}.
 ask(#{advise := true} = Options) ->
     case candidates(maps:get(nodes, Options, "all")) of
@@ -48,7 +48,7 @@ ask(#{query := Text} = Options) ->
             end
     end.
 
-%% A term as in the shell, where the full stop may be left out.
+%% Parses a term as in the shell, except that the full stop is optional.
 term(Text) ->
     case erl_scan:string(string:trim(Text, trailing, " .\n") ++ " .", {1, 1}) of
         {ok, Tokens, _} -> parsed(erl_parse:parse_term(Tokens));
@@ -97,7 +97,7 @@ answered(Node, Wanted, Query, WhyNot, Explain) ->
         throw:Text -> {error, Text}
     end.
 
-%% Samples the busiest processes. The counters of links show which nodes exchange data.
+%% Samples the busiest processes. The counters of the links show which nodes exchange data.
 advised(Node, Nodes) ->
     {ok, Graph, _} = call(Node, placement, observe, [call(Node, placement_observe, busiest, [Nodes, ?BUSIEST]), ?OBSERVE_MS]),
     case {call(Node, placement, advise, [Graph, #{}]), call(Node, placement, advise, [Nodes])} of
@@ -113,7 +113,7 @@ pair_text(#{pair := {A, B}, bytes := Bytes, share := Share, distance := Distance
 meant(all, Node) -> [Node | call(Node, erlang, nodes, [connected])] -- [node()];
 meant(Nodes, _) -> Nodes.
 
-%% The other nodes stay in the list, because words such as `low' compare nodes with each other.
+%% The other nodes stay in the list, because keywords such as `low' compare nodes with each other.
 with(WhyNot, Nodes) -> Nodes ++ [WhyNot].
 
 only(Wanted, {ok, Reports}) ->
@@ -145,7 +145,7 @@ to_json({unsatisfied, Text}) -> {[{nodes, []}, {why, unicode:characters_to_binar
 to_json({reports, _, Reports}) -> {[{reports, [json(Report) || Report <- Reports]}]};
 to_json({advice, _, Moves, Pairs}) -> {[{moves, arrays(Moves)}, {pairs, arrays(Pairs)}]}.
 
-%% Used for an advice, in which pairs of nodes, and links with their bytes, are tuples.
+%% Used for advice, in which pairs of nodes, and links with their bytes, are tuples.
 arrays(Map) when is_map(Map) -> maps:map(fun(_, Value) -> arrays(Value) end, Map);
 arrays(Tuple) when is_tuple(Tuple) -> arrays(tuple_to_list(Tuple));
 arrays(List) when is_list(List) -> [arrays(Element) || Element <- List];
@@ -157,7 +157,7 @@ json(Value) when is_number(Value); is_boolean(Value) -> Value;
 json(Value) when is_atom(Value) -> atom_to_binary(Value);
 json(Value) -> unicode:characters_to_binary(io_lib:format("~0tp", [Value])).
 
-%% @doc The answer as text: one node per line, or the reason.
+%% @doc The answer as text: one node per line, or the reason why there is none.
 -spec to_text(answer()) -> unicode:chardata().
 to_text({chosen, Nodes, _}) -> [[atom_to_list(Node), $\n] || Node <- Nodes];
 to_text({unsatisfied, Text}) -> Text;

@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc `beamway console': runs a console for a running cluster in a separate VM, which becomes a hidden node and listens only for browsers.
 %%
-%% Called by {@link beamway_cli}. The nodes need no part of the console: collectors are sent to them, and end when this command ends.
+%% Called by {@link beamway_cli}. The console need not be installed on the nodes: collectors are sent to them, and exit together with this command.
 -module(beamway_cli_console).
 
 -export([main/1]).
@@ -10,7 +10,7 @@
 -define(FAILED, 1).
 -define(USAGE, 2).
 
-%% @doc Runs until it is ended. Returns 1 if it could not start, and 2 for a usage error.
+%% @doc Runs until it is stopped. Returns 1 if it could not start, and 2 for a usage error.
 -spec main(Words :: [string()]) -> 0..2.
 main(Words) ->
     case getopt:parse(options(), Words) of
@@ -84,13 +84,13 @@ times(#{}) -> {ok, none}.
 
 attached({error, Text}, _, _, _) -> complain("~ts", [Text]), ?FAILED;
 attached({ok, Node}, Config, Times, Options) ->
-    %% The cookie for the first node is also used for all others.
+    %% The cookie for the first node is used for all others as well.
     true = erlang:set_cookie(erlang:get_cookie(Node)),
     case beamway_cli:quietly(fun() -> beamway_console:start(Config#{nodes => [Node]}) end) of
         {ok, Url} ->
             _ = [ok = beamway_console_jobs:set_measured(Times) || Times =/= none],
             said(Url, Node, Options),
-            %% Runs until a signal ends the VM, or the console fails.
+            %% Runs until a signal stops the VM, or the console fails.
             Monitor = monitor(process, beamway_console_sup),
             receive {'DOWN', Monitor, process, _, Reason} -> complain("it ended: ~0tP", [Reason, 12]), ?FAILED end;
         {error, Text} -> complain("~ts", [Text]), ?FAILED

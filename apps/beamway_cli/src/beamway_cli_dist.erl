@@ -1,10 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The carrier of the command's own VM, `-proto_dist beamway_cli'. It calls each node over IPv4, or over IPv6 if the host has no other
+%% @doc The carrier for the command's own VM, `-proto_dist beamway_cli'. It connects to each node over IPv4, or over IPv6 if the host has no IPv4
 %% address.
 %%
-%% Called by net_kernel in a VM that does not listen. It only chooses: the connections are those of stock TCP, of TLS if the environment names
-%% the options file, or encrypted ones if it has `BEAMWAY_ENCRYPT'. Naming two carriers after `-proto_dist' would not work, because net_kernel
-%% asks the last one first.
+%% Called by net_kernel in a VM that does not listen. It only selects a carrier: the connections use stock TCP, TLS if the environment names the
+%% options file, or encryption if `BEAMWAY_ENCRYPT' is set. Listing two carriers after `-proto_dist' would not work, because net_kernel asks the
+%% last one first.
 -module(beamway_cli_dist).
 
 -export([address/0, childspecs/0, select/1, setup/5]).
@@ -15,7 +15,7 @@
 -spec address() -> #net_address{}.
 address() -> (hd(carriers())):address().
 
-%% @private The processes that our carriers need in addition to net_kernel. OTP's carriers need none.
+%% @private The processes that our carriers need in addition to net_kernel. OTP's carriers do not need any.
 -spec childspecs() -> {ok, [supervisor:child_spec()]}.
 childspecs() ->
     Ours = [Carrier || Carrier <- carriers(), lists:prefix("beamway", atom_to_list(Carrier))],

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `beamway doctor': shows which links this host can use, whether a node runs teleport, and what is in the way.
+%% @doc `beamway doctor': shows which links this host can use, whether a node runs teleport, and what prevents either.
 %%
 %% Called by {@link beamway_cli}. {@link beamway_cli_doctor_facts} collects facts, {@link beamway_cli_doctor_judge} judges them, and this module
 %% shows the result.
@@ -19,10 +19,10 @@
 -spec examine() -> report().
 examine() -> examined(beamway_cli_doctor_facts:gather(), beamway_cli_doctor_facts:teleport()).
 
-%% @doc Collects and judges everything, including the teleport of a node if one is named. Takes well under a second.
+%% @doc Collects and judges all facts, including the teleport of a node if one is named. Takes well under a second.
 -spec examine(beamway_cli_links:options()) -> {ok, report()} | {error, Text :: unicode:chardata()}.
 examine(#{node := _} = Options) ->
-    %% The host is examined before this VM becomes a node, because over TLS that changes the option `links'.
+    %% The host is examined before this VM becomes a node, because doing so over TLS changes the option `links'.
     Facts = beamway_cli_doctor_facts:gather(),
     case beamway_cli_links:open(Options) of
         {ok, Node} -> {ok, examined(Facts, beamway_cli_doctor_facts:teleport(Node))};
@@ -34,13 +34,13 @@ examine(_) ->
 examined(#{options := Options} = Facts, Teleport) ->
     #{checks => beamway_cli_doctor_judge:checks(Facts#{teleport => Teleport}), wanted => beamway_cli_doctor_judge:wanted(Options)}.
 
-%% @doc Whether nothing prevents the use of shared memory, and teleport answers if it was asked.
+%% @doc Returns whether nothing prevents the use of shared memory, and teleport, if it was queried, answers.
 -spec is_well(report()) -> boolean().
 is_well(#{checks := Checks}) -> problems(Checks) =:= [].
 
 problems(Checks) -> [Check || #{status := problem} = Check <- Checks].
 
-%% A check of teleport does not concern links.
+%% The check for teleport is not about links.
 of_links(Checks) -> [Check || #{name := Name} = Check <- Checks, Name =/= teleport].
 
 links(Report) ->

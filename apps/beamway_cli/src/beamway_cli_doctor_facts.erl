@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc What `beamway doctor' knows about this host and VM. No other part of it looks at the machine.
+%% @doc Collects what `beamway doctor' knows about this host and VM. No other part of the command examines the machine.
 %%
-%% The limits are those of this VM, which it inherited from the shell. The driver is loaded, and really creates a pair of rings.
+%% The limits are those of this VM, inherited from the shell. The driver is actually loaded, and creates a pair of rings.
 -module(beamway_cli_doctor_facts).
 
 -export([gather/0, teleport/0, teleport/1, epmd_names/0, epmd_names/2, addresses/1]).
@@ -28,9 +28,9 @@
                    epmd := {ok, [{Name :: string(), inet:port_number()}]} | {error, term()},
                    teleport => teleport()}.
 -type encryption() :: off | {true | prefer, cookie | {ok, Keys :: [binary()]} | {error, no_driver | binary()}}.
-%% The option as this shell sets it, and the names of the keys in the file. The cookie is ignored, because a node may have another one.
+%% The option as set in this shell, and the names of the keys in the file. The cookie is ignored, because a node may use another one.
 -type cipher() :: {Library :: {binary(), Number :: integer()} | unknown, Instructions :: vaes | aes | none}.
-%% OTP's libcrypto, which is usually also the driver's, and the processor's instructions for AES.
+%% OTP's libcrypto, which is usually the one that the driver uses as well, and the CPU's instructions for AES.
 -type teleport() :: {host, IsInstalled :: boolean()} | {node(), not_running | {ok, Pools :: non_neg_integer()} | {error, term()}}.
 %% For a host: whether teleport is installed. For a node: whether it runs, and to how many nodes it has separate connections.
 
@@ -67,11 +67,11 @@ gather() ->
       host => {Host, case addresses(Host) of [Ip | _] -> {ok, Ip}; [] -> inet:getaddr(Host, inet) end},
       epmd => epmd_names()}.
 
-%% @doc Whether teleport is installed on this host.
+%% @doc Returns whether teleport is installed on this host.
 -spec teleport() -> teleport().
 teleport() -> {host, code:which(teleport) =/= non_existing}.
 
-%% @doc Whether a connected node runs teleport. An older version has no pools.
+%% @doc Returns whether a connected node runs teleport. Older versions do not have pools.
 -spec teleport(node()) -> teleport().
 teleport(Node) ->
     {Node, try erpc:call(Node, erlang, whereis, [teleport_sup], ?CALL_MS) of
@@ -104,7 +104,7 @@ libcrypto() ->
         error:_ -> unknown
     end.
 
-%% The flags of the first processor, which ARM calls features.
+%% The flags of the first CPU, which ARM calls features.
 aes_instructions(Text) ->
     Flags = case re:run(Text, "^(?:flags|Features)\\s*: (.*)$", [multiline, {capture, all_but_first, list}]) of
                 {match, [Line]} -> string:lexemes(Line, " ");
@@ -116,7 +116,7 @@ aes_instructions(Text) ->
         {false, false} -> none
     end.
 
-%% The launcher has passed the name of the file to OTP.
+%% The launcher has passed the file name to OTP.
 certificates("") ->
     none;
 certificates(_File) ->
@@ -134,14 +134,14 @@ with({error, _}, _) -> {error, no_driver}.
 rdma_library(ok) -> beamway_port:with_port(fun(Port) -> beamway_port:use(Port, rdma) end);
 rdma_library({error, _}) -> {error, <<"the driver is not loaded">>}.
 
-%% @doc The nodes that the local epmd knows, or `address' if nothing listens on its port.
+%% @doc The nodes registered with the local epmd, or `address' if nothing listens on its port.
 -spec epmd_names() -> {ok, [{Name :: string(), inet:port_number()}]} | {error, address | timeout | term()}.
 epmd_names() -> epmd_names("localhost", ?EPMD_MS).
 
-%% @doc The same for the epmd of any host, with a time limit.
+%% @doc The same for the epmd on any host, with a time limit.
 -spec epmd_names(Host :: string(), Ms :: pos_integer()) -> {ok, [{Name :: string(), inet:port_number()}]} | {error, address | timeout | term()}.
-%% erl_epmd has no time limit of its own, neither for connecting nor for a peer that accepts but sends nothing, and it resolves a host name only
-%% over IPv4.
+%% erl_epmd has no time limit of its own, neither for connecting nor for a peer that accepts but sends nothing, and it only resolves host names over
+%% IPv4.
 epmd_names(Host, Ms) ->
     Caller = self(),
     Reference = make_ref(),
@@ -170,7 +170,7 @@ names([Ip | More], _) ->
 addresses(Host) ->
     [Ip || Family <- [inet, inet6], {ok, Ip} <- [inet:getaddr(Host, Family)], not is_mapped(Ip)].
 
-%% An IPv4 address in IPv6 form, which inet returns for a host that has no other address.
+%% An IPv4-mapped IPv6 address, which inet returns for a host that has no other address.
 is_mapped({0, 0, 0, 0, 0, 16#ffff, _, _}) -> true;
 is_mapped(_) -> false.
 
@@ -182,7 +182,7 @@ read(File) ->
 
 %%% Parsing the kernel's files
 
-%% Soft limits, with the names that ulimit's manual uses.
+%% Soft limits, under the names used in ulimit's manual.
 parse_limits(Text) ->
     Wanted = [{nofile, "Max open files"}, {fsize, "Max file size"}, {as, "Max address space"},
               {memlock, "Max locked memory"}],
@@ -195,14 +195,14 @@ soft_limit(Title, Text) ->
         nomatch -> unknown
     end.
 
-%% The value of a line `Key:   123 kB' in bytes.
+%% Parses a line `Key:   123 kB' into bytes.
 status_bytes(Key, Text) ->
     case re:run(Text, "^" ++ Key ++ ":\\s+(\\d+) kB", [multiline, {capture, [1], list}]) of
         {match, [Digits]} -> list_to_integer(Digits) * 1024;
         nomatch -> unknown
     end.
 
-%% A process with the capability CAP_IPC_LOCK has no limit.
+%% A process with the capability CAP_IPC_LOCK is not limited.
 lockable(Limit, Status) ->
     case re:run(Status, "^CapEff:\\s+([0-9a-f]+)", [multiline, {capture, [1], list}]) of
         {match, [Hex]} when Limit =/= unknown ->

@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Judges the facts that {@link beamway_cli_doctor_facts} has collected. Pure.
 %%
-%% A `problem' prevents shared memory, or means that teleport does not answer. A `warning' becomes a problem when there are more links.
+%% A `problem' prevents shared memory, or means that teleport does not answer. A `warning' will become a problem as the number of links grows.
 -module(beamway_cli_doctor_judge).
 
 -export([checks/1, ring_bytes/1, directory/1, devices/1, wanted/1]).
@@ -15,13 +15,13 @@
                    remedy => unicode:chardata()}.
 
 -define(MINIMUM_OTP, 25).
-%% A link holds its socket, two doorbells and, during its setup, a few more.
+%% A link needs its socket, two doorbells and, during its setup, a few more descriptors.
 -define(DESCRIPTORS_OF_A_LINK, 4).
 -define(SOON_S, 1209600).
-%% OpenSSL 3.1.0 in the numbering of crypto:info_lib/0.
+%% OpenSSL 3.1.0 in the format of crypto:info_lib/0.
 -define(VAES_LIBCRYPTO, 16#30100000).
 
-%% @doc Makes a check from each fact.
+%% @doc Turns each fact into a check.
 -spec checks(beamway_cli_doctor_facts:facts()) -> [check(), ...].
 checks(#{options := Options, system := {Type, Version, WordBytes}, host := {Host, Address}, rdma_ports := Ports} = Facts) ->
     Ring = ring_bytes(Options),
@@ -45,12 +45,12 @@ checks(#{options := Options, system := {Type, Version, WordBytes}, host := {Host
      epmd(maps:get(epmd, Facts))]
         ++ [teleport(Of, Teleport) || #{teleport := {Of, Teleport}} <- [Facts]].
 
-%% @doc The size of a ring. A node whose options are not valid stays on `inet', so the other checks use the default.
+%% @doc The size of a ring. A node with invalid options stays on `inet', so the other checks use the default.
 -spec ring_bytes({ok, beamway_config:config()} | {error, term()}) -> pos_integer().
 ring_bytes({ok, #{ring_bytes := Bytes}}) -> Bytes;
 ring_bytes({error, _}) -> 4194304.
 
-%% @doc The directory of the option `socket_dir', or "".
+%% @doc The directory given by the option `socket_dir', or "".
 -spec directory({ok, beamway_config:config()} | {error, term()}) -> string().
 directory({ok, #{socket_dir := Dir}}) -> Dir;
 directory({error, _}) -> "".
@@ -58,7 +58,7 @@ directory({error, _}) -> "".
 compress({ok, #{compress := When}}) -> When;
 compress({error, _}) -> never.
 
-%% @doc The devices of the option `rdma_devices'. [] means all.
+%% @doc The devices given by the option `rdma_devices'. [] means all.
 -spec devices({ok, beamway_config:config()} | {error, term()}) -> [string()].
 devices({ok, #{rdma_devices := Devices}}) -> Devices;
 devices({error, _}) -> [].
@@ -125,7 +125,7 @@ directory_remedy(Reason) ->
              {"all may write", "chown it to this user, or chmod o-w, or chmod +t"}],
     hd([Remedy || {Pattern, Remedy} <- Known, re:run(Reason, Pattern, [caseless]) =/= nomatch] ++ [remedy(Reason)]).
 
-%% Recognizes the usual causes by their traces in the reason.
+%% Recognizes the usual causes by their characteristic text in the reason.
 remedy(Reason) ->
     Text = string:lowercase(Reason),
     Known = [{"emfile|too many open", "raise the number of open files: ulimit -n 4096"},
@@ -144,7 +144,7 @@ descriptors(Limit) when is_integer(Limit), Limit < 1024 ->
 descriptors(Limit) ->
     well(descriptors, "~ts open files allowed", [amount(Limit)]).
 
-%% A memfd counts as a file for this limit. It has both rings and a page.
+%% A memfd counts as a file for this limit. It contains both rings and a page.
 file_size(Limit, Ring) when is_integer(Limit), Limit < 2 * Ring + 4096 ->
     problem(file_size, "files may have ~ts; the rings of a link need ~ts", [in_bytes(Limit), in_bytes(2 * Ring + 4096)],
             "raise it: ulimit -f unlimited; or set a smaller BEAMWAY_RING_BYTES", []);
@@ -153,7 +153,7 @@ file_size(unlimited, _) ->
 file_size(Limit, _) ->
     well(file_size, "files may have ~ts", [in_bytes(Limit)]).
 
-%% Both rings are mapped twice in a row.
+%% Each of the two rings is mapped twice, back to back.
 address_space(Limit, Used, Ring) when is_integer(Limit), is_integer(Used), Limit - Used < 4 * Ring + 4096 ->
     problem(address_space, "~ts of address space are left; a link needs ~ts",
             [in_bytes(max(0, Limit - Used)), in_bytes(4 * Ring + 4096)],
@@ -187,7 +187,7 @@ encryption({prefer, Keys}) ->
 encryption({true, Keys}) ->
     well(encryption, "on, with ~ts", [keys_text(Keys)]).
 
-%% How fast encryption is. Without AES instructions the driver uses ChaCha20.
+%% The speed of encryption. Without AES instructions the driver uses ChaCha20.
 cipher({unknown, _}) ->
     well(cipher, "unknown: this OTP has no crypto", []);
 cipher({{Library, Number}, vaes}) when Number < ?VAES_LIBCRYPTO ->
@@ -219,14 +219,14 @@ certificates(Ends, Now) ->
 keys_text(cookie) -> "a key from the cookie";
 keys_text({ok, Names}) -> lists:join(" and ", Names).
 
-%% Two links, each with both rings and its small buffers.
+%% Two links, each with two rings and its small buffers.
 locked_memory(Limit, [_ | _], Ring) when is_integer(Limit), Limit < 2 * (2 * Ring + 65536) ->
     warning(locked_memory, "~ts may be locked: room for about ~b links over rdma", [in_bytes(Limit), Limit div (2 * Ring + 65536)],
             "raise it: ulimit -l unlimited, or LimitMEMLOCK=infinity in the systemd unit", []);
 locked_memory(Limit, _, _) ->
     well(locked_memory, "~ts may be locked (matters for rdma only)", [in_bytes(Limit)]).
 
-%% The lack of rdma is not a problem unless there is a device.
+%% Missing RDMA support is only a problem if there is a device.
 rdma([], _, _) ->
     well(rdma, "no devices", []);
 rdma(_, [inet], _) ->
@@ -451,7 +451,7 @@ teleport_test_() ->
      ?_assertEqual("a@h runs teleport, with connections of its own to 2 nodes", found(teleport('a@h', {ok, 2}))),
      ?_assertEqual(problem, status(teleport('a@h', {error, timeout})))].
 
-%% A host without problems; each test changes a single fact.
+%% A host without problems; each test changes one fact.
 facts() ->
     {ok, Defaults} = beamway_config:read(fun(rdma) -> true; (_) -> undefined end),
     #{otp => "25", system => {{unix, linux}, {6, 1, 0}, 8}, options => {ok, Defaults}, driver => ok, rings => ok, socket_dir => ok,

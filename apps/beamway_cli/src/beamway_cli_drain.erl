@@ -12,11 +12,11 @@
 -type answer() :: {Result :: map(), Text :: unicode:chardata()}.
 
 -define(CALL_MS, 5000).
-%% Longer than the node itself takes after its timeout.
+%% Longer than the node itself needs after its timeout.
 -define(SLACK_MS, 30000).
 
-%% @doc Drains the node. `Show' is called with each line of progress. `usage' means that the arguments were wrong, and `error' that the node
-%% could not be drained.
+%% @doc Drains the node. `Show' is called with each line of progress. `usage' means that the arguments were invalid, and `error' that the node could
+%% not be drained.
 -spec run(options(), fun((unicode:chardata()) -> term())) -> {ok, answer()} | {usage | error, Text :: unicode:chardata()}.
 run(#{timeout := Seconds}, _) when Seconds < 1; Seconds > 86400 -> {usage, io_lib:format("--timeout ~b: expected seconds from 1 to 86400", [Seconds])};
 run(#{at_once := Count}, _) when Count < 1; Count > 10000 -> {usage, io_lib:format("--at-once ~b: expected a number from 1 to 10000", [Count])};
@@ -68,7 +68,7 @@ answered(_, {ok, Result}) when is_map(Result) ->
 answered(Node, {error, already_draining}) -> {error, io_lib:format("node ~ts is being drained already", [Node])};
 answered(Node, {error, Reason}) -> {error, io_lib:format("node ~ts refused: ~0tP", [Node, Reason, 15])}.
 
-%% Names and reasons as text, in the node's own words.
+%% Names and reasons as text, as the node itself reports them.
 texts(Node, Result) ->
     Words = fun(Module, Function, Term) -> unicode:characters_to_binary(erpc:call(Node, Module, Function, [Term], ?CALL_MS)) end,
     maps:map(fun(Key, Left) when Key =:= stayed; Key =:= lost; Key =:= restarted ->
@@ -77,7 +77,7 @@ texts(Node, Result) ->
                 (_, Value) -> Value
              end, Result).
 
-%% @doc Whether no process stayed or was lost.
+%% @doc Returns whether every process was moved, that is, none stayed or was lost.
 -spec is_empty(answer()) -> boolean().
 is_empty({#{stayed := Stayed, lost := Lost}, _}) -> Stayed =:= [] andalso Lost =:= [].
 

@@ -10,7 +10,7 @@
 
 -type done() :: #{node := node(), peer := node(), fault := beamway:fault() | none}.
 
-%% @doc Connects and sets the fault. Like beamway_cli_links:ask/1, it may only be called in a VM that ends afterwards.
+%% @doc Connects and sets the fault. Like beamway_cli_links:ask/1, it may only be called in a VM that exits afterwards.
 -spec set(map()) -> {ok, done()} | {usage | error, Text :: unicode:chardata()}.
 set(Options) ->
     case fault(Options) of
@@ -32,7 +32,7 @@ set(Fault, #{peer := Peer} = Options) ->
         {error, _} = Error -> Error
     end.
 
-%% The options have the same names as the keys of the map.
+%% The options have the same names as the keys in the map.
 fault(Options) ->
     case {maps:with([delay_ms, jitter_ms, rate_bytes, cut, disconnect, for_ms], Options), Options} of
         {Given, #{'end' := true}} when map_size(Given) =:= 0 -> {ok, none};
@@ -42,7 +42,7 @@ fault(Options) ->
         {Given, _} -> checked(maps:map(fun value/2, Given))
     end.
 
-%% Any other value is passed on unchanged, and the node refuses it.
+%% Any other value is passed on unchanged, and the node rejects it.
 value(disconnect, true) -> true;
 value(cut, Word) -> proplists:get_value(Word, [{"in", in}, {"out", out}, {"both", both}], Word);
 value(_, Word) ->
@@ -57,7 +57,7 @@ checked(Fault) ->
         error:{badarg, {fault, {Key, Value}, Expected}} -> {usage, io_lib:format("--~ts ~0tp: ~ts", [string:replace(atom_to_list(Key), "_", "-"), Value, Expected])}
     end.
 
-%% @doc The result as a term for jiffy: the node that was asked, the peer, and the fault, which is null if it was ended.
+%% @doc The result as a term for jiffy: the node that was asked, the peer, and the fault, which is null if it was cleared.
 -spec to_json(done()) -> term().
 to_json(#{fault := none} = Done) -> Done#{fault := null};
 to_json(Done) -> Done.

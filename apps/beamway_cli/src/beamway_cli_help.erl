@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc The texts and options of the `beamway' command, for {@link beamway_cli}. Pure.
 %%
-%% The manual page and the completions (`bin/man', `bin/completion') have the same content, which `beamway_cli_SUITE' compares.
+%% The manual page and the completions (`bin/man', `bin/completion') have the same content; `beamway_cli_SUITE' checks that they agree.
 -module(beamway_cli_help).
 
 -export([summary/0, details/0, commands/0, text/1, options/1]).
@@ -29,7 +29,7 @@ table() ->
      {"keygen", " FILE", "make a key file for encrypted links, or a good cookie"},
      {"doctor", " [NODE]", "show which links this host can use, and what is wrong"}].
 
-%% @doc What `beamway -h' prints.
+%% @doc The output of `beamway -h'.
 -spec summary() -> iolist().
 summary() ->
     ["usage: beamway COMMAND [OPTION...]\n\n",
@@ -38,7 +38,7 @@ summary() ->
      "  -h, --help      this help, or that of a command: beamway COMMAND --help\n"
      "  -V, --version   the version\n"].
 
-%% @doc What `beamway --help' adds.
+%% @doc The additional output of `beamway --help'.
 -spec details() -> iolist().
 details() ->
     "exit status: 0 success, 1 failure, 2 usage error\n"

@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `beamway links': asks a running node which link it uses to each of its peers.
+%% @doc `beamway links': asks a running node which links it uses to its peers.
 %%
 %% Called by {@link beamway_cli} in a separate VM, which becomes a hidden node that does not listen. It connects over stock TCP (over TLS if
 %% `BEAMWAY_TLS_OPTFILE' is set, encrypted if `BEAMWAY_ENCRYPT' is), with IPv4 or IPv6, so the answer does not depend on the carrier in question.
-%% Each error names one of the usual causes: there is no epmd, no such node or no Beamway, or the cookie is different.
+%% Each error names one of the usual causes: epmd is not running, the node does not exist or does not run Beamway, or the cookie is different.
 -module(beamway_cli_links).
 
 -export([ask/1, call/4, no_function/4, is_long/1, open/1, start/2, why_no_node/1, cookie/1, to_json/1, to_text/1]).
@@ -20,11 +20,11 @@
 -type report() :: #{node := node(), links := [{Link :: map(), Info :: map()}]}.
 
 -define(CALL_MS, 5000).
-%% kernel's net_setuptime. Over TLS the carrier gives up half a second earlier, but a node that answers refuses at once.
+%% kernel's net_setuptime. Over TLS the carrier gives up half a second earlier, but a node that is running rejects the connection immediately.
 -define(SETUP_MS, 7000).
 -define(SILENT_MS, 6000).
 
-%% @doc Connects and asks. The VM must end afterwards, because the node that it has become is not stopped.
+%% @doc Connects and queries the node. The VM must exit afterwards, because the node that it has become is not stopped.
 -spec ask(options()) -> {ok, report()} | {error, Text :: unicode:chardata()}.
 ask(Options) ->
     case open(Options) of
@@ -35,7 +35,7 @@ ask(Options) ->
         {error, _} = Error -> Error
     end.
 
-%% @doc Only connects, for other commands that ask a node.
+%% @doc Only connects, for other commands that query a node.
 -spec open(options()) -> {ok, node()} | {error, Text :: unicode:chardata()}.
 open(Options) ->
     try
@@ -54,7 +54,7 @@ failed(Format, Arguments) -> throw(io_lib:format(Format, Arguments)).
 
 %% Which node
 
-%% Name and host as given. `here' means the host part that every -sname node on this host has.
+%% Name and host as given. `here' means the host part shared by all -sname nodes on this host.
 target(#{node := Words}) -> name_and_host(Words);
 target(_) -> only_node(names("localhost")).
 
@@ -85,7 +85,7 @@ names(Host) ->
                                   "a node that listens starts it: erl -sname NAME", [Host, reason(Reason)])
     end.
 
-%% erl_epmd returns `address' for every reason why it could not connect.
+%% erl_epmd returns `address' whatever the reason why it could not connect.
 reason(address) -> "no connection";
 reason(Reason) -> io_lib:format("~tp", [Reason]).
 
@@ -106,13 +106,13 @@ become_node(Host) ->
 %% @doc Turns this VM into a hidden node that does not listen.
 -spec start(Name :: string(), shortnames | longnames) -> {ok, pid()} | {error, term()}.
 start(Name, Domain) ->
-    %% Over TLS the launcher starts the VM with our carrier, but a command's few calls do not need its links. An encrypted connection does need
-    %% the driver.
+    %% Over TLS the launcher starts the VM with our carrier, but a command makes only a few calls and does not need its links. An encrypted
+    %% connection does need the driver.
     _ = [os:putenv("BEAMWAY_LINKS", "inet") || os:getenv("BEAMWAY_TLS_OPTFILE", "") =/= ""],
     _ = [os:putenv("BEAMWAY_LINKS", "tcp") || beamway_config:wants_encryption()],
     beamway_cli:quietly(fun() -> net_kernel:start(list_to_atom(Name), #{name_domain => Domain, dist_listen => false, hidden => true}) end).
 
-%% @doc net_kernel's reason as readable text. auth's complaint about the cookie is buried in the supervisor reports.
+%% @doc Turns net_kernel's reason into readable text. The complaint about the cookie, which comes from auth, is buried in the supervisor reports.
 -spec why_no_node(term()) -> unicode:chardata().
 why_no_node({{shutdown, {failed_to_start_child, auth, {Reason, _Stack}}}, _}) ->
     case {init:get_argument(home), Reason} of
@@ -126,7 +126,7 @@ why_no_node({{shutdown, {failed_to_start_child, net_kernel, {'EXIT', nodistribut
 why_no_node(Reason) ->
     io_lib:format("~0tP", [Reason, 12]).
 
-%% Without a suffix, OTP finds the host part itself, as it does for any node.
+%% Without a host part, OTP adds one itself, as for any node.
 domain(here) -> {shortnames, ""};
 domain(Host) ->
     case is_long(Host) of
@@ -134,7 +134,7 @@ domain(Host) ->
         false -> {shortnames, "@localhost"}
     end.
 
-%% @doc Whether a node with this host part has a long name. An IPv6 address has no dot.
+%% @doc Returns whether a node with this host part has a long name. An IPv6 address does not contain a dot.
 -spec is_long(Host :: string()) -> boolean().
 is_long(Host) -> lists:member($., Host) orelse lists:member($:, Host).
 
@@ -148,8 +148,8 @@ use_cookie(Node, #{cookie_file := File}) ->
 use_cookie(_, _) ->
     ok.
 
-%% @doc Reads the cookie from a file, for all commands with `--cookie-file'. Warns if every user on the host can read the file, but does not
-%% refuse it, because containers get their secrets in files whose mode they cannot change.
+%% @doc Reads the cookie from a file, for all commands with `--cookie-file'. Warns if every user on the host can read the file, but does not reject
+%% it, because containers get their secrets in files whose mode they cannot change.
 -spec cookie(file:filename()) -> {ok, atom()} | {error, Text :: unicode:chardata()}.
 cookie(File) ->
     case file:read_file(File) of
@@ -208,7 +208,7 @@ refused(Node, Host, Port, WasSilent) ->
                           [Node, Port, inet:format_error(Reason)])
     end.
 
-%% Uses the first address, like the carrier.
+%% Uses the first address, as the carrier does.
 reach([Ip | _], Port) -> gen_tcp:connect(Ip, Port, [{active, false}, case tuple_size(Ip) of 4 -> inet; 8 -> inet6 end], ?CALL_MS);
 reach([], _) -> {error, nxdomain}.
 
@@ -218,7 +218,7 @@ links(Node) ->
     [{Link, info(Node, maps:get(node, Link))}
      || Link <- call(Node, beamway, links, []), maps:get(node, Link) =/= node()].
 
-%% The peer may go away between the two calls.
+%% The peer may disconnect between the two calls.
 info(Node, Peer) ->
     case call(Node, beamway, info, [Peer]) of
         {ok, Info} -> Info;
@@ -235,7 +235,7 @@ call(Node, Module, Function, Arguments) ->
         _:Reason -> no_answer(Node, Reason)
     end.
 
-%% @doc A text that says what the node lacks.
+%% @doc A text that explains what is missing on the node.
 -spec no_function(node(), module(), atom(), arity()) -> unicode:chardata().
 no_function(Node, Module, Function, Arity) ->
     io_lib:format("node ~ts has no Beamway: its code path holds no module ~ts with ~ts/~b (see README: erl -pa apps/beamway/ebin -proto_dist beamway)",
@@ -273,7 +273,7 @@ row(#{node := Node, link := Link} = All, Info) ->
     [atom_to_binary(Node), atom_to_binary(Link), counter(bytes_in, Info), counter(bytes_out, Info), load(Info),
      [maps:get(reason, All, <<>>), compressed(Info), fault(All)]].
 
-%% Of the bytes that were compressed.
+%% The share of the bytes that were compressed.
 compressed(#{uncompressed_out := Before, compressed_out := After}) when Before > 0 -> io_lib:format("; compressed to ~b %", [100 * After div Before]);
 compressed(_Info) -> [].
 
@@ -281,7 +281,7 @@ compressed(_Info) -> [].
 fault(#{fault := #{left_ms := LeftMs} = Fault}) -> ["; FAULT: ", beamway_fault:text(Fault), ", for ", beamway_verdict:seconds(LeftMs), " more"];
 fault(_Link) -> [].
 
-%% The load that the peer last reported, and when.
+%% The load that the peer last reported, and its age.
 load(#{peer_cpu_percent := Percent, peer_load_age_ms := AgeMs}) -> io_lib:format("~b % (~b s)", [Percent, AgeMs div 1000]);
 load(_) -> "-".
 

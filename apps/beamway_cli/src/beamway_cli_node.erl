@@ -2,8 +2,8 @@
 %% @doc `beamway node': turns this VM into a node of a cluster, and in a Slurm job into a node of the job.
 %%
 %% The launcher has started the VM with the carrier but without a node name, so that the cookie can be read from a file and never appears on a
-%% command line. All nodes connect to their peers and start placement where it is installed. The first node measures and publishes the tree, and
-%% the others wait for it. With `--run' the first node calls a function, and then tells the others how it ended.
+%% command line. All nodes connect to their peers and start placement where it is installed. The first node measures and publishes the tree, and the
+%% others wait for it. With `--run' the first node calls a function, and then sends its exit status to the others.
 -module(beamway_cli_node).
 
 -export([run/1, finish/1, strangers/1, ending/0]).
@@ -24,10 +24,10 @@
 -define(MESH_MS, 15000).
 
 -type plan() :: #{name := node(), peers := [node()], step := [node()], index := non_neg_integer(), slurm := boolean()}.
-%% `step' are the peers that share this node's tree and, in a Slurm job, its end. There they are the nodes of the step, without those that
-%% `--connect' adds.
+%% `step' contains the peers that share this node's tree and, in a Slurm job, exit together with it. There they are the nodes of the step, without
+%% those added by `--connect'.
 
-%% @doc Runs until the node has to end, and returns its exit status.
+%% @doc Runs until the node is to stop, and returns its exit status.
 -spec run(map()) -> 0..255.
 run(Options) ->
     true = register(?MODULE, self()),
@@ -126,7 +126,7 @@ become_node(#{name := Name}, Options) ->
     Host = host(Name),
     Domain = case beamway_cli_links:is_long(Host) of true -> longnames; false -> shortnames end,
     _ = [resolved(Host) || Host =/= ""],
-    %% The supervisor's report about a start that fails is replaced by a single line below.
+    %% The supervisor's report about a failed start is replaced by a single line below.
     _ = logger:add_handler_filter(default, ?MODULE, {fun is_said/2, {stop, sub, [otp, sasl]}}),
     try started(Name, Domain, erlang:monotonic_time(millisecond) + ?EPMD_MS, once_more) of
         ok -> with_cookie(Cookie);
@@ -135,7 +135,7 @@ become_node(#{name := Name}, Options) ->
         logger:remove_handler_filter(default, ?MODULE)
     end.
 
-%% net_kernel reports each start that found no epmd.
+%% net_kernel reports each attempt to start without an epmd.
 is_said(#{msg := {report, #{format := Format, args := Arguments}}} = Event, Extra) ->
     case string:find(io_lib:format(Format, Arguments), "register/listen error") of
         nomatch -> logger_filters:domain(Event, Extra);
@@ -143,9 +143,9 @@ is_said(#{msg := {report, #{format := Format, args := Arguments}}} = Event, Extr
     end;
 is_said(Event, Extra) -> logger_filters:domain(Event, Extra).
 
-%% If no epmd runs, every node that starts now starts one. An epmd listens only after its command has returned, and Linux may refuse the port to
-%% two that begin to listen at the same time, so a start without an epmd is tried again. If an epmd answers before and after, it may not be the
-%% same one, which another try reveals. If it was the same one all the time, the failure has another reason.
+%% If epmd is not running, every node that starts now starts one. An epmd listens only after its command has returned, and Linux may refuse the port
+%% to two processes that start listening at the same time, so a start that found no epmd is repeated. If an epmd answers before and after, it may
+%% not be the same one, which another attempt reveals. If it was the same one throughout, the failure has another cause.
 started(Name, Domain, End, Try) ->
     Before = beamway_cli_doctor_facts:epmd_names(),
     _ = [os:cmd("epmd -daemon") || element(1, Before) =:= error],
@@ -234,7 +234,7 @@ connect(All, Missing, End) ->
         [] -> ok;
         Still ->
             erlang:monotonic_time(millisecond) < End orelse not_all(All, Still),
-            %% The first node may have connected to all nodes and finished before the others have connected to each other.
+            %% The first node may have connected to all nodes and exited before the others have connected to each other.
             receive {?MODULE, finish, Status} -> throw({node, finished, Status})
             after ?POLL_MS -> connect(All, Still, End)
             end
@@ -266,7 +266,7 @@ prepared(#{step := Step, slurm := true}, _) ->
         {error, timeout} -> failed("the first node, ~ts, sent no distances within ~b minutes", [First, ?MEASURE_MS div 60000])
     end.
 
-%% A peer is connected slightly before its placement runs.
+%% A peer is connected slightly before its placement is running.
 wait_for_placement(Peers, Tries) ->
     Answers = erpc:multicall(Peers, placement, epoch, [], ?CALL_MS),
     case [Peer || {Peer, Answer} <- lists:zip(Peers, Answers), element(1, Answer) =/= ok] of
@@ -282,14 +282,14 @@ first(Step) ->
 
 %% ---- ready, and the end ----
 
-%% A connection may be lost right after it was made, because two nodes that connect to each other at the same time try again. So the first node
-%% of a job asks all of them before it reports that it is ready.
+%% A connection may be lost right after it was set up, because two nodes that connect to each other at the same time try again. So the first node of
+%% a job queries all of them before it reports that it is ready.
 all_know_each_other(#{index := 0, step := [_ | _] = Step, slurm := true}) -> all_know_each_other([node() | Step], erlang:monotonic_time(millisecond) + ?MESH_MS);
 all_know_each_other(_) -> ok.
 
 all_know_each_other(All, End) ->
     Answers = lists:zip(All, erpc:multicall(All, ?MODULE, strangers, [All], ?CALL_MS)),
-    %% Also fetches their attributes, because the first answer of a node that has just started takes longest.
+    %% Also fetches their attributes, because the first answer from a node that has just started takes longest.
     Views = placement_cache:fetch(All, [mem_total], #{live => true, deadline => ?CALL_MS}),
     case [{Node, Answer} || {Node, Answer} <- Answers, Answer =/= {ok, []}] ++ [{Node, Status} || {Node, #{status := Status}} <- maps:to_list(Views), Status =/= ok] of
         [] -> ok;
@@ -302,7 +302,7 @@ all_know_each_other(All, End) ->
 -spec strangers([node()]) -> [node()].
 strangers(All) -> [Node || Node <- All, Node =/= node(), net_kernel:connect_node(Node) =/= true].
 
-%% @doc Silences what `global' reports about nodes that are already gone, because the nodes of a job end one after the other.
+%% @doc Silences what `global' reports about nodes that have already exited, because the nodes of a job exit one after another.
 -spec ending() -> ok.
 ending() ->
     _ = logger:add_handler_filter(default, beamway_cli_node_ending, {fun is_farewell/2, ignore}),
@@ -330,10 +330,10 @@ ready(_, _, _) -> ok.
 
 ended(#{index := 0, step := Step, slurm := Slurm}, {Module, Function}) ->
     Status = called(Module, Function),
-    %% All of them have to know before the first one ends.
+    %% All of them must know before the first one exits.
     _ = [{ending(), erpc:multicall(Step, ?MODULE, ending, [], ?CALL_MS)} || Slurm],
     _ = [erpc:multicast(Step, ?MODULE, finish, [Status]) || Slurm],
-    %% Casts have to be sent before the connections close.
+    %% Casts must be sent before the connections close.
     _ = [wait_for_end(Step, 100) || Slurm],
     Status;
 ended(#{step := Step, slurm := true}, {_, _}) ->
@@ -346,7 +346,7 @@ ended(#{step := Step, slurm := true}, {_, _}) ->
 ended(#{index := 0}, none) -> stay();
 ended(_, none) -> stay().
 
-%% Runs until a signal arrives, to which OTP responds with an orderly end, or the user ends the shell.
+%% Runs until a signal arrives, to which OTP responds with a clean shutdown, or the user exits the shell.
 stay() -> receive {?MODULE, finish, Status} -> Status end.
 
 called(Module, Function) ->
@@ -358,7 +358,7 @@ called(Module, Function) ->
         Class:Reason:Stack -> complain("~ts:~ts() failed: ~0tP~n~tP", [Module, Function, {Class, Reason}, 30, Stack, 30]), ?FAILED
     end.
 
-%% @doc Ends this node with a status. The first node of a job calls it on all others.
+%% @doc Stops this node with an exit status. The first node of a job calls it on all others.
 -spec finish(0..255) -> ok.
 finish(Status) ->
     ?MODULE ! {?MODULE, finish, Status},

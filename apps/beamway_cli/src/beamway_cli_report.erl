@@ -1,6 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `beamway report': writes what a node knows about its links, and what this host offers for them, to a file that can be attached to a bug
-%% report.
+%% @doc `beamway report': writes what a node knows about its links, and what this host supports, to a file that can be attached to a bug report.
 -module(beamway_cli_report).
 
 -export([write/1]).
@@ -9,10 +8,10 @@
 -include_lib("eunit/include/eunit.hrl").
 -endif.
 
-%% @doc Asks the node, writes the file and returns its name. Like beamway_cli_links:ask/1, it may only be called in a VM that ends afterwards.
+%% @doc Queries the node, writes the file and returns its name. Like beamway_cli_links:ask/1, it may only be called in a VM that exits afterwards.
 -spec write(map()) -> {ok, file:filename()} | {error, Text :: unicode:chardata()}.
 write(Options) ->
-    %% The host has to be examined before this VM becomes a node.
+    %% The host must be examined before this VM becomes a node.
     Doctor = beamway_cli_doctor:to_json(beamway_cli_doctor:examine()),
     case beamway_cli_links:ask(maps:with([node, cookie_file], Options)) of
         {ok, #{node := Node} = Links} ->
@@ -50,7 +49,7 @@ names(#{node := Node, ends := Ends, links := {Links}}) ->
 hidden(#{hide_names := true}, Nodes, Text) -> without_names(Nodes, iolist_to_binary(Text));
 hidden(_, _, Text) -> Text.
 
-%% Replaces each name with the same stand-in wherever it occurs: first whole node names, then hosts, then addresses.
+%% Replaces each name with the same placeholder wherever it occurs: first whole node names, then hosts, then addresses.
 without_names(Nodes, Text) ->
     {ok, Own} = inet:gethostname(),
     Hosts = lists:usort([list_to_binary(Own) | [lists:last(binary:split(Node, <<"@">>)) || Node <- Nodes]]),
@@ -61,8 +60,7 @@ without_names(Nodes, Text) ->
                 {match, Matches} -> lists:usort(lists:append(Matches));
                 nomatch -> []
             end,
-    %% The longest come first, because one address may be the beginning of another one. Times of day look like IPv6 addresses except for their
-    %% first part.
+    %% The longest come first, because one address may be a prefix of another. Times of day look like IPv6 addresses except for their first part.
     ByLength = lists:sort(fun(A, B) -> byte_size(A) >= byte_size(B) end, [Address || Address <- Found, inet:parse_strict_address(binary_to_list(Address)) =/= {error, einval}]),
     lists:foldl(fun({Address, Instead}, Acc) -> binary:replace(Acc, Address, Instead, [global]) end, Named, Numbered(ByLength, "address")).
 

@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `beamway top': shows repeatedly what the links of a node or a cluster carry per second.
+%% @doc `beamway top': shows repeatedly how much the links of a node or a cluster carry per second.
 %%
-%% Called by {@link beamway_cli}. Each screen needs one remote call for any number of links, and the counters are subtracted here. With
-%% `--cluster' the node asks the others, so this command needs only one connection. A link that began between two samples counts from zero. With
-%% `--senders' it shows which processes fill the links, which the nodes know for the last ten seconds.
+%% Called by {@link beamway_cli}. Each screen needs one remote call for any number of links, and the counters are subtracted here. With `--cluster'
+%% the node queries the others, so this command needs only one connection. A link that came up between two samples counts from zero. With
+%% `--senders' it shows which processes fill the links, based on the last ten seconds as recorded by the nodes.
 -module(beamway_cli_top).
 
 -export([run/2]).
@@ -14,7 +14,7 @@
 
 -define(CALL_MS, 5000).
 -define(ROWS, 24).
-%% How many senders of each link the table shows.
+%% How many senders per link the table shows.
 -define(SENDERS, 3).
 %% The lines of heading, column names and prompt.
 -define(OTHER_LINES, 4).
@@ -22,7 +22,7 @@
 -type sample() :: #{at_us := integer(), links := #{{node(), node()} => map()}, failed := [node()]}.
 -type row() :: #{atom() => term()}.
 
-%% @doc Asks, and prints with `Say', until the count is reached, the user ends it, or the node is gone.
+%% @doc Queries, and prints with `Say', until the count is reached, the user quits, or the node is gone.
 -spec run(map(), fun((unicode:chardata()) -> ok)) -> ok | {usage | error, unicode:chardata()}.
 run(#{interval := Text} = Options, Say) when is_list(Text) ->
     case seconds(Text) of
@@ -59,7 +59,7 @@ sort_key(Text) ->
         [] -> error
     end.
 
-%% Letter, key, and which end comes first.
+%% Letter, key, and which end of the order comes first.
 columns() ->
     [{$n, node, smallest}, {$l, link, smallest}, {$i, in, largest}, {$o, out, largest}, {$b, both, largest}, {$f, frames, largest},
      {$d, doorbells, largest}, {$s, stalls, largest}, {$r, fill, largest}, {$u, queue, largest}].
@@ -105,7 +105,7 @@ loop(#{interval := Interval} = Options, Count, Before) ->
 less(infinity) -> infinity;
 less(Count) -> Count - 1.
 
-%% Waits until the time is over. Letters that arrive meanwhile change the order.
+%% Waits until the interval is over. Letters that arrive in the meantime change the sort order.
 pause(#{keys := Keys} = Options, Ms) ->
     End = erlang:monotonic_time(millisecond) + Ms,
     receive
@@ -176,7 +176,7 @@ number(Key, Info) ->
         #{} -> 0
     end.
 
-%% How full the fuller of the two rings is, as a share.
+%% The fill level of the fuller of the two rings, as a fraction.
 fill(#{ring_bytes := Size, ring_fill_in := In, ring_fill_out := Out}) when Size > 0 -> max(In, Out) / Size;
 fill(_) -> 0.0.
 
@@ -203,7 +203,7 @@ picture_of_senders(#{say := Say} = Options, Asked) ->
         #{} -> Say(senders_to_text(Options, Links, failed(Asked), infinity))
     end.
 
-%% Links with the most waiting bytes come first, then those that sent most.
+%% Links with the most queued bytes come first, then those that sent the most.
 fullest(Links) ->
     Sum = fun(Key, Senders) -> -lists:sum([maps:get(Key, Sender) || Sender <- Senders]) end,
     [Link || {_, Link} <- lists:sort([{{Sum(waiting, Senders), Sum(sent, Senders)}, Link} || {_, _, Senders} = Link <- Links])].
@@ -224,7 +224,7 @@ senders_to_text(#{node := Node} = Options, Links, Failed, Room) ->
     [io_lib:format("~ts: ~ts~ts~n", [Node, case Rows of [] -> "no process has sent much in the last 10 s"; _ -> "who sent most in the last 10 s" end, no_answer(Failed)]),
      [beamway_cli:table([["FROM" || is_map_key(cluster, Options)] ++ ["NODE", "PID", "CLASS", "SENT/S", "WAITING", "PROCESS"] | Shown]) || Rows =/= []]].
 
-%% The pid as its own node writes it.
+%% The pid as written on its own node.
 pid_text(Pid) -> ["<0" | lists:dropwhile(fun(C) -> C =/= $. end, pid_to_list(Pid))].
 
 sender_cells(#{pid := Pid, class := Class, bytes_per_s := PerSecond, waiting := Waiting} = Sender) ->

@@ -8,7 +8,7 @@
 -define(START_MS, 60000).
 -define(SAVE_MS, 3000).
 
-%% @doc Measures as the options specify.
+%% @doc Measures as specified by the options.
 -spec run(map()) -> ok.
 run(#{out := Out} = Options) ->
     Settings = settings(Options),
@@ -85,7 +85,7 @@ cookie(#{cookie_file := File}) ->
     end;
 cookie(#{}) -> ok.
 
-%% The nodes, and what to do with them at the end.
+%% The nodes, and how to release them at the end.
 nodes_of(Options) ->
     case [Key || Key <- [nodes, 'of', start, per_core], is_map_key(Key, Options)] of
         [nodes] -> {node_names(maps:get(nodes, Options)), fun() -> ok end};
@@ -95,7 +95,7 @@ nodes_of(Options) ->
         _ -> throw({usage, "say which nodes, by one of --nodes, --of, --start and --per-core"})
     end.
 
-%% @doc The nodes of a list with commas. Those without a host are on this one.
+%% @doc The nodes in a comma-separated list. Those without a host part are on this host.
 -spec node_names(string()) -> [node()].
 node_names(Text) ->
     [full_name(Name) || Name <- string:lexemes(Text, ", \n")].
@@ -118,7 +118,7 @@ connected_with(Name) ->
 
 %% ---- progress and result ----
 
-%% Stores the results so far at most every three seconds, and shows a bar on a terminal.
+%% Stores the results so far at most every three seconds, and shows a progress bar on a terminal.
 progress(Out, Nodes, Messages) ->
     Shown = counters:new(1, []),
     Terminal = io:columns(standard_error),

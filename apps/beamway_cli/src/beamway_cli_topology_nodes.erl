@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The nodes that `beamway topology measure' starts on this host: a given number, or one that is pinned to each core. They end with the
+%% @doc The nodes that `beamway topology measure' starts on this host: a given number, or one pinned to each core. They exit together with the
 %% command, because it controls them through their standard input and output.
 -module(beamway_cli_topology_nodes).
 
@@ -14,13 +14,13 @@
 -define(MOST, 512).
 -define(AT_ONCE, 4).
 
-%% @doc Starts nodes. The fun ends them.
+%% @doc Starts nodes. The returned fun stops them.
 -spec start(pos_integer()) -> {[node()], fun(() -> ok)}.
 start(Count) when Count >= 2, Count =< ?MOST ->
     started([{io_lib:format("t~3..0b", [N]), []} || N <- lists:seq(1, Count)]);
 start(_) -> throw({usage, io_lib:format("--start: expected a number from 2 to ~b", [?MOST])}).
 
-%% @doc Starts a node on each core, with taskset.
+%% @doc Starts one node on each core, with taskset.
 -spec start_per_core() -> {[node()], fun(() -> ok)}.
 start_per_core() ->
     os:find_executable("taskset") =/= false orelse throw({failed, "--per-core needs the program taskset (Debian: util-linux)"}),
@@ -29,7 +29,7 @@ start_per_core() ->
         _ -> throw({failed, "this command may use one core only; there is nothing to measure between cores"})
     end.
 
-%% Starts a few at a time, because a hundred VMs that start at once take longer than one after the other.
+%% Starts a few at a time, because a hundred VMs that start at once take longer than in sequence.
 started(Named) ->
     beamway_cli_topology:complain("starting ~b nodes", [length(Named)]),
     Peers = in_turns(Named),
@@ -66,7 +66,7 @@ stop(Peer) ->
     catch exit:_ -> ok
     end.
 
-%% @doc Draws the tree that was measured between cores, and next to it the one that hwloc knows.
+%% @doc Draws the tree that was measured between cores, and next to it the one reported by hwloc.
 -spec draw_beside(file:filename(), placement_probe:measured()) -> ok.
 draw_beside(File, #{nodes := Nodes} = Measured) ->
     Matrix = beamway_cli_topology_show:matrix(Measured, placement_measured:best_mode(Measured), median_us, #{}),
@@ -83,7 +83,7 @@ hwloc(Nodes) ->
             end
     end.
 
-%% Its leaves have the names of processing units, as the nodes do.
+%% Its leaves are named after processing units, like the nodes.
 of_xml(Xml, Nodes) ->
     case placement_hwloc:from_xml(Xml) of
         {ok, Hosts} ->

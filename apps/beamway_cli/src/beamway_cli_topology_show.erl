@@ -35,7 +35,7 @@ json_text(Tree) -> [jiffy:encode(placement_export:to_json(Tree), [pretty, force_
 
 %% ---- reading ----
 
-%% The tree, and if it was measured also the matrix and how well the tree fits.
+%% The tree and, if it was measured, also the matrix and how well the tree fits.
 look(File, Options) ->
     case kind(File, Options) of
         measured -> of_times(measured_file(File), Options);
@@ -66,7 +66,7 @@ of_file(Kind, File, Options) ->
         {error, Error} -> throw({failed, [File, ": ", placement_import:format_error(Error)]})
     end.
 
-%% @doc Reads a file that measure has stored.
+%% @doc Reads a file stored by `measure'.
 -spec measured_file(file:filename()) -> placement_probe:measured().
 measured_file(File) ->
     case file:read_file(File) of
@@ -189,7 +189,7 @@ draw(File, Svg) ->
         _ -> throw({usage, ["drawings are .svg or .png files, not ", File]})
     end.
 
-%% @doc Writes a file in a single step.
+%% @doc Writes a file atomically.
 -spec write(file:filename(), unicode:chardata()) -> ok.
 write(File, Text) ->
     New = File ++ ".new",

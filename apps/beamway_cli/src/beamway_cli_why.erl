@@ -8,7 +8,7 @@
 -include_lib("eunit/include/eunit.hrl").
 -endif.
 
-%% @doc Connects and asks. Like beamway_cli_links:ask/1, it may only be called in a VM that ends afterwards.
+%% @doc Connects and queries. Like beamway_cli_links:ask/1, it may only be called in a VM that exits afterwards.
 -spec ask(map()) -> {ok, [beamway:explained(), ...]} | {error, Text :: unicode:chardata()}.
 ask(#{peer := Peer} = Options) ->
     case beamway_cli_links:open(maps:with([node, cookie_file], Options)) of
@@ -19,7 +19,7 @@ ask(#{peer := Peer} = Options) ->
         {error, _} = Error -> Error
     end.
 
-%% @doc The peer of the node that the arguments name, with or without its host. Throws a text if there is none.
+%% @doc The node's peer that the arguments name, with or without its host. Throws a text if there is none.
 -spec peer(string(), node()) -> node().
 peer(Words, Node) ->
     case string:split(Words, "@") of
@@ -41,7 +41,7 @@ explained(Node, Peer) ->
 -spec to_json([beamway:explained()]) -> term().
 to_json(Links) -> Links.
 
-%% @doc The result as text: how the last link ended, then what is up now.
+%% @doc The result as text: how the last link ended, then the link that is up now.
 -spec to_text([beamway:explained(), ...]) -> unicode:chardata().
 to_text(Links) ->
     {Up, Ended} = lists:partition(fun(#{cause := Cause}) -> Cause =:= up end, Links),

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The `beamway' command itself: what its launcher finds and refuses, its arguments and texts, and `pipe', which needs no node. The commands
-%% that examine a host or ask nodes have suites of their own, `beamway_cli_*_SUITE'.
+%% @doc The `beamway' command itself: what its launcher finds and rejects, its arguments and texts, and `pipe', which does not need a node. The
+%% commands that examine a host or query nodes have separate suites, `beamway_cli_*_SUITE'.
 -module(beamway_cli_SUITE).
 
 -include_lib("common_test/include/ct.hrl").
@@ -37,7 +37,7 @@ help(Config) ->
      end || Command <- ["demo", "bench", "links", "top", "why", "fault", "report", "attach", "choose", "drain", "node", "keygen", "doctor"]],
     ok.
 
-%% Nobody else can read the files that it makes, whatever the umask is, and it overwrites nothing.
+%% Nobody else can read the files that it creates, whatever the umask is, and it never overwrites a file.
 keygen(Config) ->
     [One, Two, Cookie, Both] = [filename:join(?config(priv_dir, Config), Name) || Name <- ["one.key", "two.key", "cookie", "both.key"]],
     [{0, _, ""} = shell(Config, ["umask 0; \"$BEAMWAY\" keygen ", Words]) || Words <- [quoted(One), quoted(Two), ["--cookie ", quoted(Cookie)]]],
@@ -51,7 +51,7 @@ keygen(Config) ->
     {0, Printed, ""} = run(Config, "keygen --cookie"),
     ?assertMatch({match, _}, re:run(Printed, "^[0-9a-f]{64}\n$")).
 
-%% A single line names the library and the remedy.
+%% A single line names the missing library and the remedy.
 missing_library(Config) ->
     Measured = filename:join(?config(priv_dir, Config), "measured.json"),
     ok = file:write_file(Measured, "{}"),
@@ -98,7 +98,7 @@ usage_errors(Config) ->
     [?assertMatch({0, _, ""}, shell(Config, ["ERL_EPMD_PORT=abc \"$BEAMWAY\" ", Words])) || Words <- ["--version", "--help", "help links", "links -h"]],
     ok.
 
-%% A result written elsewhere would disappear with the overlay. This is reported at once, without privileges or packages.
+%% A result written elsewhere would disappear with the overlay. This is reported immediately, without privileges or packages.
 result_of_an_overlay(Config) ->
     [?assertMatch({Save, {2, "", "beamway: bench: --save /tmp/x.json: this bench runs in an overlay" ++ _}},
                   {Save, shell(Config, ["unset IN_OVERLAY; \"$BEAMWAY\" bench http ", Save])})
@@ -109,7 +109,7 @@ broken_pipe(Config) ->
     ?assertMatch({0, _, ""}, shell(Config, "set -o pipefail; \"$BEAMWAY\" --help | head -n 1")),
     ?assertMatch({0, "", ""}, shell(Config, "set -o pipefail; \"$BEAMWAY\" doctor --json | true")).
 
-%% A full disk is not the same as a reader that went away.
+%% A full disk is reported differently from a reader that closes the pipe.
 full_output(Config) ->
     [begin
          {Status, "", Error} = shell(Config, ["\"$BEAMWAY\" ", Words, " > /dev/full"]),
@@ -118,7 +118,7 @@ full_output(Config) ->
      end || Words <- ["--help", "topology --help", "console --help"]],
     ok.
 
-%% Nothing takes the place of a closed standard descriptor, and output is not lost silently.
+%% A closed standard descriptor is not reused for another file, and output is not lost silently.
 closed_descriptors(Config) ->
     [begin
          {Status, Out, Error} = shell(Config, ["\"$BEAMWAY\" --version ", lists:join(" ", Closed)]),
@@ -162,8 +162,8 @@ own_flags_are_ignored(Config) ->
     {0, "beamway " ++ _, ""} =
         shell(Config, "ERL_FLAGS='-sname beamway_flags -proto_dist nothing' \"$BEAMWAY\" --version").
 
-%% Modules in the current directory never run, even if they have the names of modules that are loaded before main/0 or after it, nor do they run
-%% in nodes that the command starts. Arguments still name files in that directory.
+%% Modules in the current directory are never run, even if they have the names of modules that are loaded before or after main/0, nor are they run
+%% on nodes that the command starts. Arguments may still name files in that directory.
 hostile_folder(Config) ->
     Folder = filename:join(?config(priv_dir, Config), "hostile"),
     Ran = filename:join(?config(priv_dir, Config), "ran"),
@@ -177,17 +177,17 @@ hostile_folder(Config) ->
     {0, "", _} = shell(Config, [In, "topology measure --start 2 --mode quiet --batches 3"]),
     ?assertEqual({error, enoent}, file:read_file_info(Ran)).
 
-%% The shell may print something of its own first.
+%% The shell may print a message first.
 lost_folder(Config) ->
     Folder = quoted(filename:join(?config(priv_dir, Config), "deleted")),
     {1, "", Error} = shell(Config, ["mkdir ", Folder, "; cd ", Folder, "; rmdir ", Folder, "; \"$BEAMWAY\" links"]),
     ?assertMatch({match, _}, re:run(Error, "(?m)^beamway: the current folder has been deleted; enter another one$")),
-    %% The shell loses the end of this name. root may enter all other directories.
+    %% The shell drops the trailing newline of this name. root may enter all other directories.
     Unnamed = quoted(filename:join(?config(priv_dir, Config), "unnamed\n")),
     {1, "", Other} = shell(Config, ["mkdir ", Unnamed, "; cd ", Unnamed, "; \"$BEAMWAY\" links"]),
     ?assertMatch({match, _}, re:run(Other, "(?m)^beamway: the current folder cannot be entered by its path; start in another one$")).
 
-%% Files in the current directory that the user's variables name are still found.
+%% Files in the current directory that are named in the user's variables are still found.
 relative_libraries(Config) ->
     Folder = filename:join(?config(priv_dir, Config), "libraries"),
     Erl = filename:join(Folder, "erl"),
@@ -197,7 +197,7 @@ relative_libraries(Config) ->
     ?assertEqual({0, lists:flatten([Folder, "/a:/b:", Folder, "/c d\n", Folder, "/./erl\n"]), ""},
                  shell(Config, ["cd ", quoted(Folder), "; ERL_LIBS='a:/b:c d' BEAMWAY_ERL=./erl \"$BEAMWAY\" links"])).
 
-%% The manual page and both completions know every command, and every option in a command's help.
+%% The manual page and both completions list every command, and every option in a command's help.
 completion_and_manual(Config) ->
     {0, Summary, ""} = run(Config, "-h"),
     {match, Lines} = re:run(Summary, "(?m)^  ([a-z]+)", [global, {capture, all_but_first, list}]),
@@ -216,7 +216,7 @@ completion_and_manual(Config) ->
                  shell(Config, ["cd ", Folder, "; . ./beamway; COMP_WORDS=(beamway top --c) COMP_CWORD=2; _beamway; printf '%s\\n' \"${COMPREPLY[@]}\" | grep -v file"])),
     benchmarks(Config, Folder).
 
-%% Both completions offer exactly the existing benchmarks. The help and the page of benchmarks name them.
+%% Both completions offer exactly the existing benchmarks. The help and the benchmark page name them.
 benchmarks(Config, Folder) ->
     {2, "", Which} = run(Config, "bench"),
     [_, Names] = string:split(string:trim(Which), "There are: "),
@@ -286,8 +286,8 @@ pipe_commands(Config) ->
             ?assertMatch({match, _}, re:run(Error, "rdpipe is not here"))
     end.
 
-%% Each command of the pipe accepts the long options in its help. Its manual page has the same options, and the completion offers them, including
-%% all long ones.
+%% Each `pipe' command accepts the long options in its help. Its manual page has the same options, and the completion offers them, including all
+%% long ones.
 pipe_options(Config) ->
     Folder = filename:join(?config(root, Config), "rdpipe"),
     case filelib:is_regular(filename:join(Folder, "build/bin/rdpipe")) of
@@ -300,7 +300,7 @@ pipe_options(Config, Folder, Name) ->
     {ok, Source} = file:read_file(filename:join([Folder, "man", Name ++ ".1"])),
     Told = options(Help, "(?m)^  (-.*?)(?:   ?[a-z]|$)"),
     ?assert(lists:member("--carrier", Told)),
-    %% The empty name matches each option, so getopt lists all that the command accepts.
+    %% The empty name is a prefix of every option, so getopt lists all that the command accepts.
     {2, "", Ambiguous} = shell(Config, ["LC_ALL=C ", quoted(filename:join([Folder, "build/bin", Name])), " --="]),
     Taken = options(Ambiguous, "possibilities:(.*)"),
     ?assertEqual({Name, not_told(Name), []}, {Name, Taken -- Told, [Option || "--" ++ _ = Option <- Told -- Taken]}),
@@ -309,7 +309,7 @@ pipe_options(Config, Folder, Name) ->
     Offered = lists:sort(string:lexemes(Words, " \n")),
     ?assertEqual({Name, [], []}, {Name, Offered -- Told, [Option || "--" ++ _ = Option <- Told -- Offered]}).
 
-%% Options that the sender decides for both sides are refused by name.
+%% If an option that the sender decides for both sides is given to the receiver, the error names it.
 pipe_receiver(Config) ->
     Command = filename:join(?config(root, Config), "rdpipe/build/bin/rdrecv"),
     case filelib:is_regular(Command) of
@@ -320,7 +320,7 @@ pipe_receiver(Config) ->
              || Option <- not_told("rdrecv") ++ ["--block=4K"]], ok
     end.
 
-%% These options are not in the help, because a command uses them to call itself on another host. rdrecv refuses them.
+%% These options are not in the help, because a command uses them to call itself on another host. rdrecv rejects them.
 not_told("rdpipe") -> ["--agent"];
 not_told("rdcp") -> ["--have", "--host", "--list", "--names", "--of", "--pack", "--show", "--target", "--unpack"];
 not_told("rdrecv") -> ["--block", "--congestion", "--no-checksum", "--rate", "--zstd"];

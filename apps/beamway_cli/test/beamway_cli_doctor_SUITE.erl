@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `beamway doctor' on a host without problems, and with one problem after another.
+%% @doc `beamway doctor' on a host without problems, and with one problem at a time.
 -module(beamway_cli_doctor_SUITE).
 
 -include_lib("stdlib/include/assert.hrl").
@@ -64,7 +64,7 @@ doctor_no_driver(Config) ->
     #{<<"status">> := <<"problem">>, <<"remedy">> := _, <<"found">> := Found} = check(<<"driver">>, Checks),
     ?assertMatch({match, _}, re:run(Found, "beamway_drv")).
 
-%% The VM's own code memory needs 8 MiB in OTP 25 and 64 MiB in OTP 27. The rings here need two times 64 MiB and a page.
+%% The VM's own code memory needs 8 MiB in OTP 25 and 64 MiB in OTP 27. The rings here need twice 64 MiB and a page.
 doctor_file_size(Config) ->
     #{<<"checks">> := Checks} = doctor(Config, "export BEAMWAY_RING_BYTES=67108864; ulimit -f 98304; ", 1),
     ?assertMatch(#{<<"status">> := <<"problem">>}, check(<<"file_size">>, Checks)),
@@ -111,7 +111,7 @@ doctor_teleport(Config) ->
     {1, "", Error} = run(Config, "doctor nosuch"),
     ?assertMatch({match, _}, re:run(Error, "doctor: node nosuch@\\S+ is not running")).
 
-%% The options file for nodes that only speak TLS turns off no link on this host.
+%% The options file for nodes that only use TLS does not disable any link on this host.
 doctor_over_tls(Config) ->
     ok = beamway_certificates:prepare(proplists:get_value(priv_dir, Config)),
     File = beamway_certificates:good(),

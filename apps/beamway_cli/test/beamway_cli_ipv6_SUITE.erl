@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Each command that asks nodes, including the console, can ask nodes that only have an IPv6 address: over Beamway, stock TCP and TLS.
+%% @doc Each command that queries nodes, including the console, can reach nodes that only have an IPv6 address: over Beamway, stock TCP and TLS.
 -module(beamway_cli_ipv6_SUITE).
 
 -include_lib("common_test/include/ct.hrl").
@@ -64,7 +64,7 @@ asked(Config, Carrier, Links, Environment) ->
         ok = console(Config, Environment, First, Second)
     end).
 
-%% Waits until the console also shows as up the node whose name it was not given.
+%% Waits until the console also shows the node whose name it was not given as up.
 console(Config, Environment, First, Second) ->
     Url = filename:join(?config(priv_dir, Config), "url"),
     {0, Shown, _} =
@@ -85,7 +85,7 @@ not_there(Config) ->
         ?assertMatch({match, _}, re:run(Refused, "BEAMWAY_TLS_OPTFILE"))
     end).
 
-%% If a host name has addresses of both kinds, the command uses IPv4, which these carriers accept.
+%% If a host name has addresses of both families, the command uses IPv4, which these carriers accept.
 by_name(Config) ->
     with_two(Config, ["beamway6"], any, fun([A, B]) ->
         {0, Shown, ""} = run(Config, "links " ++ atom_to_list(A)),

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `beamway links': what it shows, and what it reports if a node, its cookie, its carrier or epmd is not as it should be.
+%% @doc `beamway links': what it shows, and what it reports if something is wrong with a node, its cookie, its carrier or epmd.
 -module(beamway_cli_links_SUITE).
 
 -include_lib("common_test/include/ct.hrl").
@@ -55,7 +55,7 @@ why(Config) ->
         ?assertMatch({match, _}, re:run(Prefix, "no link to a node 'nobody'"), Prefix)
     end).
 
-%% The command sets, shows and ends a fault. A node that does not allow faults says so.
+%% The command sets, shows and clears a fault. A node that does not allow faults reports that.
 fault(Config) ->
     {A, NodeA} = start(Config, ["-proto_dist", "beamway", "-beamway", "allow_faults", "true"], #{}),
     {B, NodeB} = start(Config, ["-proto_dist", "beamway"], #{}),
@@ -155,11 +155,11 @@ links_cookie_file(Config) ->
         {_, Node} = Started,
         {0, Out, ""} = run(Config, ["links --cookie-file ", quoted(File), " ", atom_to_list(Node)]),
         ?assertMatch({match, _}, re:run(Out, "connected to no other node")),
-        %% The home does not matter: there may be none, or one in which no cookie can be created.
+        %% The home directory does not matter: there may be none, or one in which no cookie can be created.
         [{0, Out, ""} = shell(Config, [Home, " \"$BEAMWAY\" links --cookie-file=", quoted(File), " ", atom_to_list(Node)]) || Home <- ["unset HOME;", "HOME=/proc"]],
         {1, "", Error} = run(Config, "links --cookie-file /nonexistent " ++ atom_to_list(Node)),
         ok = file:change_mode(File, 8#604),
-        %% Like the secrets of containers, whose modes cannot be changed.
+        %% As for the secrets of containers, whose modes cannot be changed.
         {0, Out, Open} = run(Config, ["links --cookie-file ", quoted(File), " ", atom_to_list(Node)]),
         ?assertMatch({match, _}, re:run(Open, "^beamway: warning: every user of this host can read the cookie file '.*cookie' [^\n]*\n$")),
         ?assertMatch({match, _}, re:run(Error, "cannot read the cookie file '/nonexistent': no such file")),
@@ -183,7 +183,7 @@ links_without_beamway(Config) ->
         stop(Started)
     end.
 
-%% A foreign module called `beamway' that does not answer or fails.
+%% An unrelated module called `beamway' that does not answer or fails.
 links_of_a_strange_node(Config) ->
     Started = start(Config, [], #{code => none}),
     try
@@ -209,7 +209,7 @@ links_unreachable(Config) ->
     ?assertMatch({match, _}, re:run(Error, ["registered with epmd at port ", integer_to_list(Port), ", which cannot be reached: connection refused"])),
     ok = gen_tcp:close(Epmd).
 
-%% The kernel accepts the connection for it.
+%% The kernel accepts the connection on the node's behalf.
 links_stopped(Config) ->
     Started = {Pid, Node} = start(Config, ["-proto_dist", "beamway"], #{}),
     OsPid = peer:call(Pid, os, getpid, []),
@@ -257,7 +257,7 @@ links_over_tls(Config) ->
     try
         {_, Node} = Started,
         Ask = ["\"$BEAMWAY\" links ", atom_to_list(Node)],
-        %% The user's own variables may have any names.
+        %% The user's own variables may have any name.
         {0, Out, ""} = shell(Config, ["export node=here asks=no screen=yes; BEAMWAY_TLS_OPTFILE=", quoted(File), " ", Ask]),
         ?assertMatch({match, _}, re:run(Out, "connected to no other node")),
         {1, "", Error} = shell(Config, Ask),

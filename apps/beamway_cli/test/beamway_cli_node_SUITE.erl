@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `beamway node': nodes that the command makes, on a terminal and in a Slurm job, and its messages when it cannot make one.
+%% @doc `beamway node': nodes started by the command, on a terminal and in a Slurm job, and its messages when it cannot start one.
 -module(beamway_cli_node_SUITE).
 
 -include_lib("common_test/include/ct.hrl").
@@ -14,7 +14,7 @@ suite() -> [{timetrap, {minutes, 5}}, {ct_hooks, [beamway_command]}].
 
 all() -> [nodes_from_the_command, many_cold_starts, a_port_that_is_free_later, node_on_a_terminal, node_failures, two_steps_at_once, node_beside_a_step, node_without_slurm_peer].
 
-%% The command makes two nodes with a cookie from a file. A third one runs a function on the first node, and ends with its status.
+%% The command starts two nodes with a cookie from a file. A third one runs a function on the first node, and exits with its status.
 nodes_from_the_command(Config) ->
     File = cookie_file(Config, "from_a_file\n"),
     {ok, Host} = inet:gethostname(),
@@ -43,16 +43,16 @@ with_module(Config, Name, Module, Body) ->
     ok = file:write_file(filename:join(Folder, atom_to_list(Module) ++ ".beam"), compiled(Module, main, Body)),
     Folder.
 
-%% Nodes that start at the same time without a running epmd. Each starts one, one of these gets the port, and every node finds it.
+%% Nodes that start at the same time while epmd is not running. Each starts an epmd, one of these gets the port, and every node finds it.
 many_cold_starts(Config) ->
     [cold_start(Config, Port, ["cold" ++ integer_to_list(N) || N <- lists:seq(1, 6)], fun() -> ok end) || Port <- [test_support:free_port() || _ <- [1, 2, 3]]].
 
-%% When several epmds begin to listen at the same time, it can happen that none gets the port, and that it is free a little later.
+%% When several epmds start listening at the same time, it can happen that none gets the port, and that it becomes free slightly later.
 a_port_that_is_free_later(Config) ->
     {ok, Listener} = gen_tcp:listen(0, [{reuseaddr, true}]),
     {ok, Port} = inet:port(Listener),
     cold_start(Config, Port, ["late1", "late2"], fun() ->
-        %% A node has found no epmd here.
+        %% A node has not found an epmd here.
         {ok, Socket} = gen_tcp:accept(Listener, 60000),
         ok = gen_tcp:close(Socket),
         ok = gen_tcp:close(Listener)
@@ -68,11 +68,11 @@ cold_start(Config, Port, Names, Meanwhile) ->
         ?assertEqual([0 || _ <- Nodes], [ended(Node) || Node <- Nodes])
     after
         _ = os:cmd(["kill -KILL" | [[" ", integer_to_list(Pid)] || {_, Pid} <- Nodes]]),
-        %% The loop ends only when the last epmd has gone.
+        %% The loop ends only when the last epmd has exited.
         shell(Cold, "for _ in $(seq 100); do ! epmd -kill | grep -q Killed || exit 0; sleep 0.1; done")
     end.
 
-%% On a terminal the node has Erlang's shell, and ends with it.
+%% On a terminal the node runs Erlang's shell, and exits with it.
 node_on_a_terminal(Config) ->
     case os:find_executable("script") of
         false -> {skip, "script (bsdutils) is not installed"};
@@ -103,9 +103,9 @@ node_failures(Config) ->
         ?assertEqual(0, ended(Node))
     end.
 
-%% Slurm's variables for two steps of a job at the same time, with five tasks each, below two switches, and without a running epmd. Ready means
-%% that all nodes of the step know each other and answer. The tree must be Slurm's, and global must not complain, not even while the nodes end
-%% one after another.
+%% Slurm's variables for two steps of a job at the same time, with five tasks each, below two switches, and without a running epmd. Ready means that
+%% all nodes of the step know each other and answer. The tree must be Slurm's, and global must not complain, not even while the nodes exit one after
+%% another.
 two_steps_at_once(Config) ->
     Cold = lists:keystore(epmd_port, 1, Config, {epmd_port, test_support:free_port()}),
     {ok, Host} = inet:gethostname(),
@@ -139,7 +139,7 @@ task(Step, Tasks, Number) ->
 
 at_once(Lines) -> [[["{ ", Line, "; echo status $?; } & "] || Line <- Lines], "wait"].
 
-%% A node outside the step that `--connect' names does not belong to the step: it gets no tree and does not end with the step.
+%% A node outside the step that is named with `--connect' does not belong to the step: it gets no tree and does not exit with the step.
 node_beside_a_step(Config) ->
     {ok, Host} = inet:gethostname(),
     Beside = "'beside@" ++ Host ++ "'",
@@ -156,7 +156,7 @@ node_beside_a_step(Config) ->
         ?assertEqual(0, ended(Node))
     end.
 
-%% Slurm's variables for a task whose other task never comes, and variables that cannot be valid.
+%% Slurm's variables for a task whose peer task never starts, and variables that cannot be valid.
 node_without_slurm_peer(Config) ->
     {ok, Host} = inet:gethostname(),
     Job = ["SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_STEP_NODELIST=", Host, " SLURMD_NODENAME=", Host, " SLURM_LOCALID=0 "],

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `beamway attach' and `--via' through a real sshd. The local command uses an epmd that does not exist, so everything that it learns comes
-%% through ssh.
+%% @doc `beamway attach' and `--via' through a real sshd. The local command uses an epmd that does not exist, so all information reaches it through
+%% ssh.
 -module(beamway_cli_ssh_SUITE).
 
 -include_lib("common_test/include/ct.hrl").
@@ -44,7 +44,7 @@ environment(Config) -> ["export ERL_EPMD_PORT=1 PATH=", quoted(filename:join(?co
 
 beamway(Config, Words) -> shell(Config, [environment(Config), "\"$BEAMWAY\" ", Words]).
 
-%% On a terminal, like a user. Asks the remote shell where it runs; the node must survive.
+%% On a terminal, as a user would work. Asks the remote shell where it runs; the node must survive.
 attached(Config, Words, Node) ->
     Line = lists:flatten([environment(Config), "exec script -qefc ", quoted(lists:flatten([?config(command, Config), " attach ", Words])), " /dev/null"]),
     Port = open_port({spawn_executable, os:find_executable("bash")}, [{args, ["-c", Line]}, {env, [{"HOME", ?config(home, Config)}]}, use_stdio, stderr_to_stdout]),

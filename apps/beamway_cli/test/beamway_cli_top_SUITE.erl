@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `beamway top' and `beamway choose', which ask a running node about its cluster.
+%% @doc `beamway top' and `beamway choose', which query a running node about its cluster.
 -module(beamway_cli_top_SUITE).
 
 -include_lib("stdlib/include/assert.hrl").
@@ -51,7 +51,7 @@ top_of_senders(Config) ->
         ?assertMatch({match, _}, re:run(Both, "expected one of them"))
     end).
 
-%% The command has a single connection, because the node asks the others.
+%% The command has a single connection, because the node queries the others.
 top_of_a_cluster(Config) ->
     with_nodes(Config, 3, fun([A | _] = Nodes) ->
         {0, Out, ""} = run(Config, ["top --cluster --json --interval 0.1 ", atom_to_list(A)]),
@@ -60,7 +60,7 @@ top_of_a_cluster(Config) ->
         ?assertEqual(Expected, lists:sort([{From, To} || #{<<"from">> := From, <<"node">> := To} <- Links]))
     end).
 
-%% A terminal made with script(1): letters sort, q ends, and the terminal is restored.
+%% A terminal created with script(1): letters change the sort order, q quits, and the terminal is restored.
 top_on_a_terminal(Config) ->
     case os:find_executable("script") of
         false -> {skip, "script (bsdutils) is not installed"};
@@ -104,7 +104,7 @@ choose_from_the_shell(Config) ->
         ?assertMatch({match, _}, re:run(Out, "^chooser@\\S+\n$")),
         {1, Why, ""} = run(Config, "choose '{mem_total, lt, 0}' --node chooser"),
         ?assertMatch({match, _}, re:run(Why, "0 of 1 nodes fulfil the query")),
-        %% Without a tree no node is near or far, and in a tree with a single node nothing can be gained.
+        %% Without a tree no node is near or far, and in a tree with a single node there is nothing to gain.
         {1, "", NoTree} = run(Config, "choose --advise --node chooser"),
         ?assertMatch({match, _}, re:run(NoTree, "knows no tree of the network")),
         {2, "", _} = run(Config, "choose '{mem_total, gt, 0}' --advise --node chooser"),

@@ -1,11 +1,11 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc The web console, which shows in a browser what the nodes of a cluster are doing.
 %%
-%% On a node of the cluster, a line of configuration is enough (`sys.config'), together with the application in the list of those to start:
+%% On a node of the cluster, one line of configuration (`sys.config') is enough, if the application is also in the list of those to start:
 %% ```
 %% {beamway_console, [{port, 8090}]}'''
-%% From a shell: `{ok, Url} = beamway_console:start(#{})'. The command `beamway console' runs it on its own. {@link beamway_console_config} lists
-%% the options.
+%% From a shell: `{ok, Url} = beamway_console:start(#{})'. The command `beamway console' runs it in a separate VM. {@link beamway_console_config}
+%% lists the options.
 -module(beamway_console).
 
 -export([start/1, stop/0, url/0]).
@@ -41,10 +41,10 @@ first(Texts) ->
         [] -> none
     end.
 
-%% @doc Stops the console. Collectors on other nodes end by themselves.
+%% @doc Stops the console. Collectors on other nodes exit by themselves.
 -spec stop() -> ok | {error, term()}.
 stop() -> application:stop(beamway_console).
 
-%% @doc The address of the console that runs on this node.
+%% @doc The address of the console running on this node.
 -spec url() -> binary().
 url() -> beamway_console_config:url(beamway_console_hub:config(), yucan:port(beamway_console_web:server())).

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Answers the requests of the pages. Each answer is JSON (or an export), and each error an object with a text. Input is checked here, and
+%% @doc Answers the requests of the pages. Each answer is JSON (or an export), and each error is an object with a text. Input is validated here, and
 %% only here.
 -module(beamway_console_api).
 -behaviour(yucan_handler).
@@ -39,7 +39,7 @@ get(_, _, _, _) -> beamway_console_web:problem(404, "there is no such question")
 answered({ok, Answer}) -> beamway_console_web:json(Answer);
 answered({error, Why}) -> beamway_console_web:problem(404, Why).
 
-%% This is not an HTTP error, because the browser would show a failed request among its own messages.
+%% This is not an HTTP error, because the browser would report a failed request in its own console.
 or_none({ok, Answer}) -> beamway_console_web:json(Answer);
 or_none({error, Why}) -> beamway_console_web:json(#{none => unicode:characters_to_binary(Why)}).
 
@@ -62,7 +62,7 @@ history(Pairs) ->
         {_, Other} -> beamway_console_web:problem(400, ["of is '", Other, "'; expected node, link or http"])
     end.
 
-%% The first three senders that fill a link, or none if the node does not know them.
+%% The top three senders that fill a link, or none if the node does not know them.
 senders({ok, Node}, {ok, Peer}) ->
     Told = try erpc:call(Node, beamway, senders, [Peer], ?WHY_MS) of
                {ok, Senders} -> lists:sublist(Senders, ?SENDERS);
@@ -73,7 +73,7 @@ senders({ok, Node}, {ok, Peer}) ->
 senders({error, Why}, _) -> beamway_console_web:problem(400, Why);
 senders(_, {error, Why}) -> beamway_console_web:problem(400, Why).
 
-%% A pid as its own node writes it.
+%% A pid as written on its own node.
 sender(#{pid := Pid} = Sender) ->
     Process = case Sender of
                   #{name := Name} -> Name;
@@ -83,7 +83,7 @@ sender(#{pid := Pid} = Sender) ->
               end,
     (maps:with([class, sent, bytes_per_s, waiting], Sender))#{pid => iolist_to_binary(["<0" | lists:dropwhile(fun(C) -> C =/= $. end, pid_to_list(Pid))]), process => Process}.
 
-%% A node that is down, or one with an older Beamway, has nothing to report.
+%% A node that is down, or that runs an older Beamway, has nothing to report.
 why({ok, Node}, {ok, Peer}) ->
     Links = try erpc:call(Node, beamway, why, [Peer], ?WHY_MS) of
                 {ok, Told} -> Told;
@@ -135,7 +135,7 @@ with_times(Pairs, Fun) ->
 
 %% ---- placement
 
-%% The nodes on which placement runs, with the one that was asked for first.
+%% The nodes on which placement runs, with the requested one first.
 askers(Pairs) ->
     Running = lists:sort([Node || {Node, #{state := up, sample := #{apps := Apps}}} <- maps:to_list(beamway_console_hub:state()), lists:member(placement, Apps)]),
     case known_node(<<"node">>, Pairs) of
@@ -162,7 +162,7 @@ begun(ok) -> beamway_console_web:json(202, #{ok => true});
 begun({error, Why}) -> beamway_console_web:problem(409, Why).
 
 chosen(Asker, Nodes, Text, Count, Allow) ->
-    %% The words of queries are atoms in these modules.
+    %% The keywords of queries are atoms in these modules.
     _ = [code:ensure_loaded(Module) || Module <- [placement_pred, placement_unit, placement_query, placement_policy]],
     Answer = case beamway_console_query:parse(Text) of
                  {ok, Query} ->

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @private The application: starting it starts the console, with the options of its environment ({@link beamway_console_config}).
+%% @private The application callback: starts the console with the options from the application's environment ({@link beamway_console_config}).
 -module(beamway_console_app).
 -behaviour(application).
 

@@ -1,13 +1,13 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Who may see a console.
+%% @doc Decides who may see a console.
 %%
-%% Without a token, on loopback, everybody on the host may look, but pages of other sites may not. They are refused because of the host name (DNS
-%% can give this host any name), and their requests can neither change nor ask anything, because browsers say where a request comes from and
-%% changes are JSON. With a token, a browser sends it once in a form, and then has a cookie that is signed with a key which lives as long as the
-%% console. Programs send the token as `Authorization: Bearer TOKEN'. The token never appears in an address or a log.
+%% Without a token, on loopback, everybody on the host may look, but pages from other sites may not. They are rejected because of the host name (DNS
+%% can give this host any name), and their requests can neither change nor query anything, because browsers state the origin of a request and
+%% changes must be JSON. With a token, a browser sends it once in a form, and then has a cookie signed with a key that lives as long as the console.
+%% Programs send the token as `Authorization: Bearer TOKEN'. The token never appears in an address or a log.
 %%
-%% After an address has sent a wrong token, the console does not judge it again for a moment, however many connections it has, and refuses its
-%% requests unread (429). With IPv6 the first 64 bits count as the address ({@link yucan_quota}).
+%% After an address has sent a wrong token, the console does not check any token from that address for a moment, however many connections it has,
+%% and rejects its requests unread (429). With IPv6 the first 64 bits count as the address ({@link yucan_quota}).
 -module(beamway_console_auth).
 
 -export([tables/0, new/1, guard/3]).
@@ -17,14 +17,14 @@
 
 -define(COOKIE, <<"beamway_console">>).
 -define(DAYS, 30).
-%% The pause after a wrong token in the form, and in a header. The latter is short because programs repeat themselves, and other programs on the
-%% same host may have the right token.
+%% The pause after a wrong token in the form, and in a header. The latter is short because programs retry, and other programs on the same host may
+%% have the right token.
 -define(WRONG_FORM_MS, 1000).
 -define(WRONG_HEADER_MS, 100).
 -define(WRONG, console_auth_wrong). %% {{form | header, yucan_quota:key()}, not judged before (ms)}
 -define(WRONG_MOST, 10000).
 
-%% @doc Creates the table of wrong guesses. Its owner is the caller, {@link beamway_console_sup}.
+%% @doc Creates the table of wrong guesses. It is owned by the caller, {@link beamway_console_sup}.
 -spec tables() -> ok.
 tables() ->
     ?WRONG = ets:new(?WRONG, [named_table, public, {write_concurrency, true}]),
@@ -55,7 +55,7 @@ changing(false, _, _, _) -> beamway_console_web:problem(403, "a request of anoth
 changing(true, false, _, _) -> beamway_console_web:problem(403, "this console only shows; start it with --allow (or {allow, true}) to let browsers start things");
 changing(true, true, Req, Next) -> Next(Req).
 
-%% Requests that need a body but change nothing. beamway_console_api refuses queries that call code.
+%% Requests that need a body but change nothing. beamway_console_api rejects queries that call code.
 is_harmless(Path) -> Path =:= <<"/api/placement/choose">>.
 
 is_known(Req, #{secret := none}) -> is_local_name(yucan_req:host(Req));
@@ -74,14 +74,14 @@ is_local_name(Host) ->
         _ -> false
     end.
 
-%% A form on another site cannot send JSON, and a script there would need permission first.
+%% A form on another site cannot send JSON, and a script there would have to ask for permission first.
 is_own_page(Req) -> binary:match(yucan_req:header(<<"content-type">>, Req, <<>>), <<"application/json">>) =:= {0, 16} andalso is_from_here(Req).
 
-%% A page of another site cannot read the answer, but with an image it could make this host ask the cluster or start a program. Programs do not
+%% A page on another site cannot read the answer, but with an image it could make this host query the cluster or start a program. Programs do not
 %% send this header.
 is_from_here(Req) -> lists:member(yucan_req:header(<<"sec-fetch-site">>, Req, <<"none">>), [<<"same-origin">>, <<"none">>]).
 
-%% The comparison takes the same time whether the two are equal or not.
+%% The comparison runs in constant time.
 is_same(A, B) -> crypto:hash_equals(crypto:hash(sha256, A), crypto:hash(sha256, B)).
 
 login(Req, #{secret := Secret} = Guard) ->
@@ -89,20 +89,20 @@ login(Req, #{secret := Secret} = Guard) ->
                 {ok, Body} -> proplists:get_value(<<"token">>, yucan_req:pairs(Body), <<>>);
                 {error, _} -> <<>>
             end,
-    %% Trimmed like the token in the file. The bytes that were sent need not be UTF-8.
+    %% Trimmed like the token in the file. The bytes received need not be UTF-8.
     Token = try string:trim(Given) catch error:_ -> Given end,
     case judged(form, yucan_req:peer(Req), Token, Secret, ?WRONG_FORM_MS) of
         true -> {303, [{<<"location">>, <<"/">>}, {<<"set-cookie">>, cookie(Guard)}], <<>>};
         too_soon -> too_soon(form(429, <<"Another wrong token came from this address just now. Try again.">>));
         false ->
-            %% After a typing error the user may try again as soon as this is shown.
+            %% After a typing error the user may try again as soon as this page is shown.
             receive after ?WRONG_FORM_MS -> ok end,
             form(403, <<"That is not the token.">>)
     end.
 
 too_soon({Status, Headers, Body}) -> {Status, [{<<"retry-after">>, <<"1">>} | Headers], Body}.
 
-%% If guesses arrive at the same time, some are judged before the first of them is found to be wrong, at most one for each scheduler.
+%% If guesses arrive at the same time, some are checked before the first of them turns out to be wrong, at most one per scheduler.
 judged(Kind, Peer, Given, Secret, WrongMs) ->
     Key = {Kind, yucan_quota:key(Peer)},
     Now = erlang:monotonic_time(millisecond),
@@ -159,7 +159,7 @@ cookies_test_() ->
      ?_assertNot(is_signed(iolist_to_binary(signed(Now - 1, Guard)), Guard)), ?_assertNot(is_signed(<<"x">>, Guard)), ?_assertNot(is_signed(<<"1.zz">>, Guard)),
      ?_assertNotEqual(nomatch, string:find(iolist_to_binary(cookie(Guard)), "Secure"))].
 
-%% A client has all addresses of its network, and the next network belongs to another client.
+%% A client may use all addresses of its network; the next network belongs to another client.
 networks_test() ->
     ok = tables(),
     Judged = fun(Ip, Given) -> judged(form, {Ip, 4711}, Given, <<"right">>, 60000) end,

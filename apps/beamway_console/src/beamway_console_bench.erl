@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Shows stored benchmark results: reads the directory, and knows which benchmarks may be started from a browser.
+%% @doc Shows stored benchmark results: reads the directory, and defines which benchmarks may be started from a browser.
 -module(beamway_console_bench).
 
 -export([list/1, read/2, startable/0, is_startable/1, object/1]).
@@ -8,7 +8,7 @@
 
 -include_lib("kernel/include/file.hrl").
 
-%% @doc The benchmarks that a browser may start, which are those that need no privileges, in their quick form.
+%% @doc The benchmarks that a browser may start, which are those that do not need privileges, in their quick form.
 -spec startable() -> [{Name :: binary(), What :: binary()}].
 startable() ->
     [{<<"rpc">>, <<"100 processes a node in a loop of remote calls">>}, {<<"pingpong">>, <<"round trips of one pair of processes">>},
@@ -16,7 +16,7 @@ startable() ->
      {<<"ring">>, <<"binaries of 10 MB round a ring of six nodes">>}, {<<"heartbeat">>, <<"a small call beside large messages">>},
      {<<"calls">>, <<"100 callers of one server">>}, {<<"casts">>, <<"one-way messages by teleport:cast">>}].
 
-%% @doc Whether a name is one of them.
+%% @doc Returns whether a name is one of these benchmarks.
 -spec is_startable(binary()) -> boolean().
 is_startable(Name) -> lists:keymember(Name, 1, startable()).
 
@@ -30,7 +30,7 @@ list(Folder) ->
 %% @doc Reads one result from the list.
 -spec read(file:filename(), File :: binary()) -> {ok, map()} | {error, unicode:chardata()}.
 read(Folder, File) ->
-    %% Accepts only names that the list may contain: a name, or a directory and a name, of plain characters.
+    %% Accepts only names that can occur in the list: a name, or a directory and a name, made of plain characters.
     case re:run(File, <<"^(?:[A-Za-z0-9][A-Za-z0-9_-]*/)?[A-Za-z0-9][A-Za-z0-9_.-]*\\.json$">>, [{capture, none}, dollar_endonly]) of
         match ->
             Path = filename:join(Folder, File),
@@ -49,7 +49,7 @@ decoded(File, Modified, {ok, Bytes}) ->
     end;
 decoded(File, _, {error, Reason}) -> {error, [File, ": ", file:format_error(Reason)]}.
 
-%% @doc The parts of a result that are shown. A file that is not such a result has `count' 0 and nothing to show.
+%% @doc The parts of a result that are shown. A file that is not such a result has `count' 0 and no values.
 -spec object(binary()) -> {ok, map()} | {error, unicode:chardata()}.
 object(Bytes) ->
     try jiffy:decode(Bytes, [return_maps]) of

@@ -1,17 +1,17 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Runs a benchmark for a browser, in the calling process. It runs the command itself in its quick form, and ends when the process ends.
+%% @doc Runs a benchmark for a browser, in the calling process. It runs the command itself in its quick form, and stops when the process exits.
 -module(beamway_console_bench_run).
 
 -export([run/3]).
 
-%% Standard output goes into a file, and standard error is sent to us line by line. The shell also waits for the end of its input, which comes
-%% when we end, and then removes the directory, which a killed process could not do.
+%% Standard output goes into a file, and standard error is sent to this process line by line. The shell also waits for the end of its input, which
+%% it sees when this process exits, and then removes the directory, which a killed process could not do.
 -define(SCRIPT, "exec 3>&1 4<&0; \"$1\" bench \"$2\" --quick --json 2>&3 >\"$3/result\" 3>&- 4<&- </dev/null & child=$!; "
                 "{ read -r _ <&4; rm -r \"$3\"; kill -TERM $child; } 2>/dev/null 3>&- & wait $child; status=$?; kill $! 2>/dev/null; exit $status").
 -define(SILENT_MS, 120000).
 
-%% @doc Runs a benchmark, and passes on each line that it prints on standard error. The result is what {@link beamway_console_bench:object/1}
-%% makes of its JSON.
+%% @doc Runs a benchmark, and passes on each line that it prints on standard error. The result is its JSON output, converted with {@link
+%% beamway_console_bench:object/1}.
 -spec run(Command :: file:filename(), Name :: binary(), Tell :: fun((map()) -> ok)) -> {ok, map()} | {error, binary()}.
 run(Command, Name, Tell) ->
     beamway_console_folder:with(fun(Folder) ->

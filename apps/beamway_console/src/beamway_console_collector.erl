@@ -1,11 +1,11 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Collects what a node reports about itself, in one process on each node for any number of consoles and browsers.
+%% @doc Collects a node's data about itself, in one process per node for any number of consoles and browsers.
 %%
 %% A console sends this module to nodes that do not have it ({@link beamway_console_nodes}), so it uses only kernel and stdlib, and other
-%% applications only where they run. It sends each console a sample in every interval, and ends when the last console has gone. If the code was
-%% sent, it then removes the code as well. A console with a busy connection misses samples, so nothing waits and nothing piles up.
+%% applications only where they run. It sends each console a sample once per interval, and exits when the last console has disconnected. If the code
+%% was sent, it then also removes the code. A console with a busy connection misses samples, so nothing blocks and nothing piles up.
 %%
-%% On another node it has no supervisor. The console that monitors it starts it again.
+%% On another node it has no supervisor. The console that monitors it restarts it.
 -module(beamway_console_collector).
 
 -export([attach/3, init/4, protocol/0]).
@@ -13,10 +13,10 @@
 
 -type facts() :: #{host := binary(), space := binary(), otp := binary(), schedulers := pos_integer(), os_pid := binary(), carrier := binary(), started := integer(),
                    beamway => binary()}.
-%% `space' distinguishes the network namespaces of a host.
+%% `space' distinguishes the network namespaces on a host.
 -type sample() :: #{at := integer(), cpu_ms := integer(), memory := integer(), processes := integer(), run_queue := integer(), busy_us := integer(), samples := integer(),
                     apps := [atom()], links := [map()], http => [{atom(), map(), list()}], leases => non_neg_integer(), peers := [node()]}.
-%% `at' is the node's monotonic time in ms, and `busy_us' the time that all samples so far have taken.
+%% `at' is the node's monotonic time in ms, and `busy_us' the time spent on all samples so far.
 
 -define(NAME, beamway_console_collector).
 -define(PROTOCOL, 1).
@@ -29,7 +29,7 @@
 -spec protocol() -> pos_integer().
 protocol() -> ?PROTOCOL.
 
-%% @doc Called on the node itself by a console, whose hub gets samples from now on. `Sent' means that the code was sent and has to be removed at
+%% @doc Called on the node itself by a console, whose hub receives samples from now on. `Sent' means that the code was sent and must be removed at
 %% the end.
 -spec attach(Hub :: pid(), IntervalMs :: pos_integer(), Sent :: boolean()) -> {ok, pid(), facts()} | {error, term()}.
 attach(Hub, IntervalMs, Sent) ->
@@ -100,7 +100,7 @@ loop(#state{next = Next} = State) ->
 
 left(#state{hubs = Hubs} = State) when map_size(Hubs) > 0 -> loop(State);
 left(#state{sent = false}) -> ok;
-%% Removes the old code when nobody runs it, which is at once.
+%% Removes the old code once no process runs it, which is immediately.
 left(#state{sent = true}) ->
     true = unregister(?NAME),
     _ = code:delete(?MODULE),
@@ -112,7 +112,7 @@ told(#state{hubs = Hubs, interval_ms = Interval, count = Count, busy_us = Busy} 
     Sample = (sample())#{busy_us => Busy, samples => Count},
     _ = [erlang:send(Hub, {console_sample, node(), self(), Sample}, [nosuspend, noconnect]) || Hub <- maps:values(Hubs)],
     Used = erlang:monotonic_time(microsecond) - Start,
-    %% After the whole node has paused, missed samples are not made up for.
+    %% After the whole node has paused, missed samples are not made up.
     Next = max(State#state.next + Interval, now_ms() + Interval div 2),
     State#state{count = Count + 1, busy_us = Busy + Used, next = Next}.
 
@@ -125,7 +125,7 @@ sample() ->
 with(_, none, Sample) -> Sample;
 with(Key, Value, Sample) -> Sample#{Key => Value}.
 
-%% The parts that run here, recognized by the names that they register.
+%% The parts running on this node, recognized by their registered names.
 apps() ->
     [App || {App, Name} <- [{beamway, beamway_links}, {teleport, teleport_sup}, {placement, placement_sup}, {yucan, yucan_sup}, {beamway_console, beamway_console_sup}],
             whereis(Name) =/= undefined].
@@ -135,12 +135,12 @@ links() ->
         undefined -> stock();
         _ -> case tried(fun() -> beamway:info() end) of
                  [_ | _] = Links -> Links;
-                 %% The node has an older Beamway, or another carrier.
+                 %% The node runs an older Beamway, or another carrier.
                  _ -> stock()
              end
     end.
 
-%% OTP's own distribution: the counters of its sockets.
+%% OTP's own distribution: uses the counters of its sockets.
 stock() ->
     [maps:merge(#{node => Node, link => inet, reason => <<"stock distribution">>}, counters(Controller)) || {Node, Controller} <- erlang:system_info(dist_ctrl)].
 
@@ -153,7 +153,7 @@ counters(Port) when is_port(Port) ->
     end;
 counters(_) -> #{link => tls}.
 
-%% Only if a server of this module has been started. The module is not loaded to find out.
+%% Only if a server of this module has been started. The module is not loaded just to find out.
 http() ->
     case erlang:module_loaded(yucan_server) of
         true -> tried(fun() -> yucan:figures() end);
@@ -166,7 +166,7 @@ leases() ->
         _ -> tried(fun() -> placement_lease:count() end)
     end.
 
-%% The data may disappear or change meanwhile, but there will be another sample soon.
+%% The data may disappear or change in the meantime, but the next sample will follow soon.
 tried(Fun) ->
     try Fun()
     catch _:_ -> none

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The options of a console, which are checked once. Pure except for reading the file with the token.
+%% @doc The options of a console, which are validated once. Pure except for reading the file with the token.
 -module(beamway_console_config).
 
 -export([read/1, url/2, warnings/1, table/0]).
@@ -7,14 +7,14 @@
 
 -type config() :: #{ip := inet:ip_address(), port := inet:port_number(), secret => none | binary(), allow := boolean(), interval_ms := pos_integer(),
                     nodes := connected | [node()], results := file:filename(), command := file:filename(), pipes := file:filename(), tls := none | #{certfile | keyfile => file:filename()}}.
-%% `secret' is only for the guard, because states and arguments of processes appear in logs.
+%% `secret' is only for the guard, because the states and arguments of processes appear in logs.
 
 -define(SECRET_LEAST, 12).
 -define(SECRET_MOST, 1024).
 
 -include_lib("kernel/include/file.hrl").
 
-%% @doc Checks options that are given as a property list.
+%% @doc Validates options that are given as a property list.
 -spec read([{atom(), term()}]) -> {ok, config()} | {error, Text :: binary()}.
 read(Given) ->
     try
@@ -26,7 +26,7 @@ read(Given) ->
         throw:{bad, Format, Arguments} -> {error, unicode:characters_to_binary(io_lib:format(Format, Arguments))}
     end.
 
-%% @doc For the reference of all options (`scripts/options'): option, default, what is valid, when a change takes effect, effect.
+%% @doc For the reference of all options (`scripts/options'): option, default, valid values, when a change takes effect, effect.
 -spec table() -> [{Option :: atom(), Default :: term(), Expected :: string(), TakesEffect :: string(), Effect :: string()}].
 table() ->
     [{Name, Default, Expected, "start of the console", Effect} || {Name, Default, Expected, Effect} <- options()].

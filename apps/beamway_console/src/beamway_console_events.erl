@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The stream for a browser, which carries the frames of its topics as server-sent events that are named after the kind of topic.
+%% @doc The stream for a browser, which carries the frames of its topics as server-sent events, named after the kind of topic.
 -module(beamway_console_events).
 
 -export([response/1]).
@@ -27,7 +27,7 @@ event({info, _}, Topics) -> {ok, Topics}.
 name(Topic) when is_atom(Topic) -> atom_to_binary(Topic);
 name(Topic) -> atom_to_binary(element(1, Topic)).
 
-%% The topics of a list with commas. The names of nodes must already be known. Commas and colons in them, as in an IPv6 address, are escaped.
+%% Parses a comma-separated list of topics. The names of nodes must already be known. Commas and colons in them, as in an IPv6 address, are escaped.
 -spec topics(binary()) -> {ok, [beamway_console_hub:topic()]} | {error, Text :: unicode:chardata()}.
 topics(Text) ->
     Words = binary:split(Text, <<",">>, [global, trim_all]),

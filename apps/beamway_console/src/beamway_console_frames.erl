@@ -1,19 +1,19 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The frames that browsers get for each topic, as JSON. Pure.
+%% @doc The frames that are sent to browsers for each topic, as JSON. Pure.
 %%
-%% The frame of the cluster is short, because it is sent in each interval. Nodes are objects, and each pair of linked nodes occurs once, with the
-%% positions of both in the list of nodes and the bytes per second in each direction. If there are very many pairs, only the busiest are listed,
-%% but all are counted. Everything else has a frame of its own, which is sent only to browsers that show it.
+%% The frame of the cluster is short, because it is sent once per interval. Nodes are objects, and each pair of linked nodes occurs once, with the
+%% indexes of both in the list of nodes and the bytes per second in each direction. If there are very many pairs, only the busiest are listed, but
+%% all are counted. Everything else has a separate frame, which is sent only to browsers that show it.
 -module(beamway_console_frames).
 
 -export([frame/3]).
 
 -type nodes() :: #{node() => beamway_console_hub:known()}.
 
-%% The links of 45 fully meshed nodes. With 500 nodes there would be 125,000, in a frame of 10 MB.
+%% The number of links between 45 fully meshed nodes. With 500 nodes there would be 125,000, in a frame of 10 MB.
 -define(LINKS_MOST, 1000).
 
-%% @doc The frame of a topic, or `none' if there is nothing to send now, which is also the answer for topics of other processes.
+%% @doc The frame of a topic, or `none' if there is nothing to send now, which is also the answer for topics that other processes serve.
 -spec frame(beamway_console_hub:topic(), nodes(), beamway_console_config:config()) -> binary() | none.
 frame(cluster, Nodes, Config) -> json(cluster(Nodes, Config));
 frame(http, Nodes, _) -> json(http(Nodes));
@@ -38,7 +38,7 @@ all(Links) ->
     Kinds = lists:foldl(fun(#{kind := Kind}, Acc) -> maps:update_with(Kind, fun(N) -> N + 1 end, 1, Acc) end, #{}, Links),
     #{kinds => Kinds, bytes => Sum(ab) + Sum(ba), frames => Sum(frames), stalls => Sum(stalls)}.
 
-%% The name of each node's host for readers. If a machine has several network namespaces, the host part of the node's name is appended.
+%% The name of each node's host, for display. If a machine has several network namespaces, the host part of the node's name is appended.
 hosts(Nodes) ->
     Spaces = maps:fold(fun(_, #{facts := #{host := Host, space := Space}}, Acc) -> maps:update_with(Host, fun(S) -> lists:usort([Space | S]) end, [Space], Acc);
                           (_, _, Acc) -> Acc
@@ -65,7 +65,7 @@ figures(_, _) -> #{}.
 
 rounded(Float) -> round(Float * 1000) / 1000.
 
-%% Every pair of nodes that is linked according to at least one of the two, if both are known here. The nodes of other consoles and commands are
+%% Every pair of nodes that are linked according to at least one of the two, if both are known here. The nodes of other consoles and commands are
 %% hidden, so they are left out.
 links(Nodes) ->
     Places = maps:from_list(lists:zip(lists:sort(maps:keys(Nodes)), lists:seq(0, map_size(Nodes) - 1))),
@@ -78,7 +78,7 @@ side(From, To, Nodes) ->
         #{} -> none
     end.
 
-%% The sender reports each direction, or the reader if the sender reports nothing.
+%% The values of each direction come from the sender, or from the receiver if the sender reports nothing.
 pair(A, B, Places, SideA, SideB) ->
     [Kind | _] = [Kind || #{link := Kind} <- [SideA, SideB]],
     #{a => maps:get(A, Places), b => maps:get(B, Places), kind => Kind,

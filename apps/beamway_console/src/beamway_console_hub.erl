@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The centre of a console: it knows the nodes, takes their samples, and sends frames to browsers.
+%% @doc The centre of a console: it keeps track of the nodes, receives their samples, and sends frames to browsers.
 %%
-%% There is one collector on each node ({@link beamway_console_collector}) and one frame for each topic and interval. A frame is encoded only
-%% once, and only if a browser has asked for its topic. A browser that has not taken its last frames is left out until it has. It loses nothing
-%% for good, because each frame is complete. When a node goes down, browsers learn it at once.
+%% There is one collector on each node ({@link beamway_console_collector}) and one frame for each topic and interval. A frame is encoded only once,
+%% and only if a browser has subscribed to its topic. A browser that has not received its last frames yet is skipped until it has. It loses nothing
+%% permanently, because each frame is complete. When a node goes down, browsers are notified immediately.
 -module(beamway_console_hub).
 -behaviour(gen_server).
 
@@ -20,7 +20,7 @@
 -define(CALL_MS, 10000).
 -define(BROWSERS_MAX, 500).
 -define(NODES_MAX, 1024).
-%% How many frames a browser may have outstanding.
+%% The number of frames that may be outstanding for a browser.
 -define(BEHIND_MAX, 2).
 -define(PAUSE_MS, 1000).
 -define(PAUSE_MAX_MS, 30000).
@@ -39,12 +39,12 @@ start_link(Config) -> gen_server:start_link({local, ?MODULE}, ?MODULE, Config, [
 -spec config() -> beamway_console_config:config().
 config() -> gen_server:call(?MODULE, config, ?CALL_MS).
 
-%% @doc The calling process gets frames of these topics from now on, as messages `{console_frame, Topic, Json :: binary()}', the first of them at
-%% once. It has to answer each with {@link taken/1}.
+%% @doc Subscribes the calling process to these topics: it receives their frames as messages `{console_frame, Topic, Json :: binary()}', the first
+%% of them immediately. It must answer each with {@link taken/1}.
 -spec subscribe([topic()]) -> ok | {error, too_many}.
 subscribe(Topics) -> gen_server:call(?MODULE, {subscribe, self(), Topics}, ?CALL_MS).
 
-%% @doc Reports that the calling process has passed a frame on.
+%% @doc Reports that the calling process has forwarded a frame.
 -spec taken(pid()) -> ok.
 taken(Browser) -> gen_server:cast(?MODULE, {taken, Browser}).
 
@@ -60,7 +60,7 @@ history(Node, Key) -> gen_server:call(?MODULE, {history, Node, Key}, ?CALL_MS).
 -spec nodes_up() -> [node()].
 nodes_up() -> lists:sort([Node || {Node, #{state := up}} <- maps:to_list(state())]).
 
-%% @doc Sends a frame from another process of the console to everyone who has asked for the topic.
+%% @doc Sends a frame from another process of the console to everyone who has subscribed to the topic.
 -spec tell(topic(), Json :: binary()) -> ok.
 tell(Topic, Json) -> gen_server:cast(?MODULE, {tell, Topic, Json}).
 
@@ -68,7 +68,7 @@ tell(Topic, Json) -> gen_server:cast(?MODULE, {tell, Topic, Json}).
 -spec init(beamway_console_config:config()) -> {ok, #state{}}.
 init(#{interval_ms := Interval} = Config) ->
     process_flag(trap_exit, true),
-    %% If the console itself is hidden, as that of the command is, it sees all nodes as hidden.
+    %% If the console itself is hidden, as with the command, it sees all nodes as hidden.
     _ = [ok = net_kernel:monitor_nodes(true, #{node_type => all, nodedown_reason => true}) || is_alive()],
     _ = erlang:send_after(Interval, self(), tick),
     First = case Config of
@@ -97,7 +97,7 @@ attempts(#state{nodes = Nodes, config = #{interval_ms := Interval}} = State) ->
             end,
     State#state{nodes = lists:foldl(Begin, Nodes, lists:sublist(Due, max(0, ?AT_ONCE - Running)))}.
 
-%% @private The result is how the process ends.
+%% @private The result is passed as the exit reason.
 -spec attempt(node(), pid(), pos_integer()) -> no_return().
 attempt(Node, Hub, Interval) -> exit({attached, Node, beamway_console_nodes:attach(Node, Hub, Interval)}).
 
@@ -132,7 +132,7 @@ handle_cast(_, State) -> {noreply, State}.
 handle_info({console_sample, Node, Collector, Sample}, #state{nodes = Nodes} = State) ->
     case Nodes of
         #{Node := #{collector := Collector} = Known} -> {noreply, sampled(Node, Known, Sample, State)};
-        %% The message is from a collector that another attempt will find.
+        %% The message is from a collector that a later attempt will find.
         #{} -> {noreply, State}
     end;
 handle_info(tick, #state{config = #{interval_ms := Interval}} = State) ->
@@ -168,7 +168,7 @@ terminate(_, #state{nodes = Nodes}) ->
 reason(#{nodedown_reason := Reason}) -> unicode:characters_to_binary(io_lib:format("~0tP", [Reason, 8]));
 reason(_) -> <<"nodedown">>.
 
-%% If something fails again and again, it counts as failed since the first time.
+%% If something fails repeatedly, it counts as failed since the first time.
 ended(#{state := Was, since := Since, pause := Pause} = Known, Is, Why) ->
     Known#{state := Is, since := case Was of Is -> Since; _ -> now_ms() end, why := Why, collector := none, attempt := none, rates := none, again := clock() + Pause}.
 
@@ -187,7 +187,7 @@ attached({error, Why}, #{pause := Pause} = Known) -> (ended(Known, failed, Why))
 
 longer(Pause) -> min(?PAUSE_MAX_MS, 2 * Pause).
 
-%% An attempt crashed, or a collector ended.
+%% An attempt crashed, or a collector exited.
 lost(Pid, Reason, #{attempt := Pid} = Known) -> attached({error, reason(#{nodedown_reason => Reason})}, Known);
 lost(Pid, Reason, #{collector := Pid, state := Is} = Known) when Is =/= down ->
     ended(Known, silent, unicode:characters_to_binary(io_lib:format("its collector ended: ~0tP", [Reason, 8])));
@@ -200,7 +200,7 @@ sampled(Node, #{sample := Before, histories := Histories, state := Was} = Known,
     Since = case Was of up -> New; _ -> New#{since := now_ms()} end,
     lists:foldl(fun known/2, State#state{nodes = Nodes#{Node := Since}}, [Peer || Peer <- Peers, not is_map_key(Peer, Nodes)]).
 
-%% Marks nodes that have fallen silent, and forgets those that have been down for long, except the nodes in the configuration.
+%% Marks nodes that have fallen silent, and removes those that have been down for long, except the nodes in the configuration.
 aged(#state{nodes = Nodes, config = #{interval_ms := Interval, nodes := Configured}} = State) ->
     Now = clock(),
     Quiet = fun(_, #{state := Is, collector := Pid, heard := Heard} = Known) when is_pid(Pid), Is =/= silent, Now - Heard > 2000 + 2 * Interval ->
@@ -244,7 +244,7 @@ aged_test_() ->
     {ok, Config} = beamway_console_config:read([{nodes, ['configured@h']}]),
     #state{nodes = Nodes} = State = lists:foldl(fun known/2, #state{config = Config}, ['configured@h', 'found@h']),
     [fun() ->
-             %% These are tried all the time.
+             %% The console keeps trying to reach these.
              Gone = maps:map(fun(_, Known) -> attached({error, <<"not reached">>}, Known#{state := Is, since := now_ms() - ?REMEMBER_MS}) end, Nodes),
              #state{nodes = Left} = aged(State#state{nodes = Gone}),
              ?assertEqual(['configured@h'], maps:keys(Left))

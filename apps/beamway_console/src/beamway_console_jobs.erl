@@ -2,7 +2,7 @@
 %% @doc Runs what browsers start and watch: a measurement of the network and a benchmark, one of each at a time. It also reads the state of
 %% running pipes while a browser shows it.
 %%
-%% Each job is a process of its own with a monitor and a time limit, so the browser that started it may close. The last measurement is kept here.
+%% Each job is a separate process with a monitor and a time limit, so the browser that started it may close. The last measurement is stored here.
 -module(beamway_console_jobs).
 -behaviour(gen_server).
 
@@ -23,15 +23,15 @@
 -spec start_link(beamway_console_config:config()) -> {ok, pid()} | {error, term()}.
 start_link(Config) -> gen_server:start_link({local, ?MODULE}, ?MODULE, Config, []).
 
-%% @doc Begins to measure all nodes that are up, with the options of {@link placement_probe:measure/2}.
+%% @doc Starts measuring all nodes that are up, with the options of {@link placement_probe:measure/2}.
 -spec measure(placement_probe:options()) -> ok | {error, unicode:chardata()}.
 measure(Options) -> gen_server:call(?MODULE, {begin_job, measure, Options}, ?CALL_MS).
 
-%% @doc Begins a quick benchmark.
+%% @doc Starts a quick benchmark.
 -spec bench(Name :: binary()) -> ok | {error, unicode:chardata()}.
 bench(Name) -> gen_server:call(?MODULE, {begin_job, bench, Name}, ?CALL_MS).
 
-%% @doc Ends a running job.
+%% @doc Stops a running job.
 -spec stop(measure | bench) -> ok.
 stop(Which) -> gen_server:call(?MODULE, {stop, Which}, ?CALL_MS).
 
@@ -43,16 +43,16 @@ state() -> gen_server:call(?MODULE, state, ?CALL_MS).
 -spec measured() -> {ok, placement_probe:measured(), AtSeconds :: integer()} | none.
 measured() -> gen_server:call(?MODULE, measured, ?CALL_MS).
 
-%% @doc Sets times that were measured earlier, for example those from a file.
+%% @doc Stores times that were measured earlier, for example those from a file.
 -spec set_measured(placement_probe:measured()) -> ok.
 set_measured(Measured) -> gen_server:call(?MODULE, {set_measured, Measured}, ?CALL_MS).
 
-%% @doc Reads the running pipes and sends their state. The hub calls it for each frame that a browser waits for.
+%% @doc Reads the state of the running pipes and sends it. The hub calls this for each frame that a browser waits for.
 -spec pipes() -> ok.
 pipes() -> gen_server:cast(?MODULE, pipes).
 
-%% @doc Sends what is running and what ran last. The hub calls it for a browser that has connected, or connected again, because it may have
-%% missed the end of a job.
+%% @doc Sends what is running and what ran last. The hub calls this for a browser that has connected or reconnected, because it may have missed the
+%% end of a job.
 -spec tell() -> ok.
 tell() -> gen_server:cast(?MODULE, tell).
 
@@ -98,7 +98,7 @@ begun(Which, LimitMs, View, Fun, #state{jobs = Jobs} = State) ->
     Timer = erlang:send_after(LimitMs, self(), {too_long, Pid}),
     told(State#state{jobs = Jobs#{Which => #job{pid = Pid, monitor = Monitor, timer = Timer, view = View#{began_at => erlang:system_time(second)}}}}).
 
-%% @private The result is how the process ends.
+%% @private The result is passed as the exit reason.
 -spec job(fun((Tell) -> {ok, map()} | {error, term()}), Tell) -> no_return() when Tell :: fun((map()) -> ok).
 job(Fun, Tell) -> exit({result, Fun(Tell)}).
 
@@ -162,7 +162,7 @@ text(Term) -> unicode:characters_to_binary(io_lib:format("~0tP", [Term, 15])).
 view(#state{jobs = Jobs, last = Last, measured_at = At}) ->
     #{running => maps:map(fun(_, #job{view = View}) -> View end, Jobs), last => Last, measured_at => At}.
 
-%% At most as often as a person can see.
+%% No more often than a person can perceive.
 told(#state{later = Timer} = State) when Timer =/= none -> State;
 told(#state{told = Told} = State) ->
     case erlang:monotonic_time(millisecond) - Told of

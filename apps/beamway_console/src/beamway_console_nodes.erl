@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Brings a collector to a node. {@link beamway_console_hub} calls it in a new process for each attempt, because a node may take long or
+%% @doc Installs a collector on a node. {@link beamway_console_hub} calls this in a new process for each attempt, because a node may take long or
 %% never answer.
 -module(beamway_console_nodes).
 
@@ -30,7 +30,7 @@ attach(Node, Hub, IntervalMs) ->
 
 failed(Format, Arguments) -> {error, unicode:characters_to_binary(io_lib:format(Format, Arguments))}.
 
-%% If the module is in a node's code path, the node keeps it. Another node only borrows it.
+%% If the module is in a node's code path, the node keeps it. On any other node it is only temporary.
 with_code(Node) ->
     case Node =:= node() orelse is_list(erpc:call(Node, code, where_is_file, ["beamway_console_collector.beam"], ?CALL_MS)) of
         true -> false;

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The pipes that run on this host. A running `rdpipe' keeps a small file in a directory of its user with what each of its hops has carried
-%% so far, and removes it at the end. This module reads these files, and skips those whose process is gone because it was killed.
+%% @doc The pipes running on this host. A running `rdpipe' keeps a small file in a directory of its user that records how much each of its hops has
+%% carried so far, and removes it when it exits. This module reads these files, and skips those whose process was killed.
 -module(beamway_console_pipes).
 
 -export([default_folder/0, running/1]).
@@ -24,7 +24,7 @@ user() ->
         {error, _} -> 0
     end.
 
-%% @doc The reports of running pipes, the oldest first.
+%% @doc The reports of running pipes, oldest first.
 -spec running(file:filename()) -> [map()].
 running(Folder) ->
     case is_ours(Folder) andalso file:list_dir(Folder) of
@@ -32,7 +32,7 @@ running(Folder) ->
         _ -> []
     end.
 
-%% Anybody may have created a directory of this name in /tmp.
+%% Anybody may have created a directory with this name in /tmp.
 is_ours(Folder) ->
     User = user(),
     case file:read_link_info(Folder) of
@@ -59,7 +59,7 @@ content(File) ->
     case file:read_link_info(File) of
         {ok, #file_info{type = regular, size = Size}} when Size =< ?BYTES_MAX ->
             try
-                {ok, Bytes} = file:read_file(File), % the pipe may have ended since
+                {ok, Bytes} = file:read_file(File), % the pipe may have exited since
                 jiffy:decode(Bytes, [return_maps])
             catch _:_ -> none
             end;

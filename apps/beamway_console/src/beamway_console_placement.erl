@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Placement as a node of the cluster sees it. All questions are sent to a node on which the application runs, so the console's own node
-%% need not have it.
+%% @doc Placement as seen by a node of the cluster. All queries are sent to a node on which the application runs, so the console's own node need not
+%% have it.
 -module(beamway_console_placement).
 
 -export([view/1, choose/3]).
@@ -49,7 +49,7 @@ text(Format, Arguments) -> unicode:characters_to_binary(io_lib:format(Format, Ar
 lease_json(Node, {Holder, Claims, Left}) ->
     #{node => Node, holder => text("~p", [Holder]), holder_node => node(Holder), claims => text("~0tP", [Claims, 20]), left_ms => Left}.
 
-%% @doc The nodes that a node chooses for a query, and for every node the reason.
+%% @doc The nodes that a node chooses for a query, and the reason for every node.
 -spec choose(Asker :: node(), Query :: term(), [node()]) -> {ok, map()} | {error, unicode:chardata()}.
 choose(Asker, Query, Nodes) ->
     case {call(Asker, placement, choose_nodes, [Nodes, Query]), call(Asker, placement, explain, [Nodes, Query])} of
@@ -68,7 +68,7 @@ in_words(Asker, Error) ->
         {error, _} -> text("~0tP", [Error, 20])
     end.
 
-%% The texts are those of the command `beamway choose'.
+%% The texts are the same as in the command `beamway choose'.
 reports(Asker, Reports) ->
     Texts = case call(Asker, lists, map, [fun placement_explain:to_text/1, [[Report] || Report <- Reports]]) of
                 {ok, All} -> All;

@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Turns text from a browser into an Erlang term for a placement query. Pure.
 %%
-%% Every word of the text must already be known to this node. So a text cannot create atoms, of which a node has a limited number, and a typing
-%% error is reported by name. OTP's scanner would make an atom of every word and variable, so it never gets the text, and the tokens are made
-%% here.
+%% This node must already know every word in the text as an atom. So a text cannot create atoms, whose number is limited on a node, and a typing
+%% error is reported by name. OTP's scanner would create an atom for every word and variable, so it is never given the text, and the tokens are
+%% created here.
 -module(beamway_console_query).
 
 -export([parse/1, calls_code/1]).
@@ -13,7 +13,7 @@
 
 -type place() :: {Line :: pos_integer(), Column :: pos_integer()}.
 
-%% @doc The term. Several terms with commas between them become a list. The full stop may be left out.
+%% @doc The term. Several comma-separated terms become a list. The full stop is optional.
 -spec parse(binary()) -> {ok, term()} | {error, Text :: unicode:chardata()}.
 parse(Text) when byte_size(Text) > ?BYTES_MAX -> {error, io_lib:format("the query has ~b bytes, at most ~b are expected", [byte_size(Text), ?BYTES_MAX])};
 parse(Text) ->
@@ -29,7 +29,7 @@ wrong(What, {Line, Column}) -> wrong(io_lib:format("~ts in line ~b at character 
 
 %%% Tokens
 
-%% The kinds of tokens and their patterns. If two match, the first is used. The last kind takes the rest.
+%% The kinds of tokens and their patterns. If two match, the first one is used. The last kind matches everything else.
 -define(KINDS, [{space, "(?:\\s|%[^\n]*)+"}, {string, "\"(?:[^\"\\\\]++|\\\\.)*+\""}, {quoted, "'(?:[^'\\\\]++|\\\\.)*+'"}, {character, "\\$(?:\\\\.|[^\\\\])"},
                 {word, "[a-z\\x{df}-\\x{f6}\\x{f8}-\\x{ff}]" ?INSIDE}, {variable, "[A-Z_\\x{c0}-\\x{d6}\\x{d8}-\\x{de}]" ?INSIDE},
                 {float, "[0-9]+\\.[0-9]+(?:[eE][-+]?[0-9]+)?"}, {based, "[0-9]+#[0-9A-Za-z]+"}, {integer, "[0-9]+"}, {sign, "=>|<<|>>|[][{}(),|#:/+-]"}, {other, "."}]).
@@ -103,7 +103,7 @@ term(Tokens) ->
             end
     end.
 
-%% @doc Whether the node would call a function that the query names: the user's own score, or a module as policy.
+%% @doc Returns whether the node would call a function named in the query: the user's own score, or a module as policy.
 -spec calls_code(Query :: term()) -> boolean().
 calls_code(#{policy := {module, _}}) -> true;
 calls_code(#{prefer := [{_, {score, _, _}} | _]}) -> true;
@@ -132,7 +132,7 @@ bad_test_() ->
          {"the variable Above has no value in line 2 at character 3", <<"{a,\n  Above}">>}, {"base", <<"2#9">>}, {"'\"' is not expected", <<"{a, \"open}">>},
          {"UTF-8", <<"{a, ", 255, "}">>}, {"'\\q' is not known", <<"\"\\q\"">>}, {"';' is not expected", <<"{a; b}">>}]].
 
-%% Whatever the text, there are no more atoms afterwards.
+%% The number of atoms must not grow, whatever the text.
 no_atoms_test() ->
     Texts = fun(N) ->
         New = integer_to_binary(N),

@@ -1,19 +1,19 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Turns two samples of a node's collector into rates, and keeps recent ones as series for charts. Pure.
+%% @doc Computes rates from two samples of a node's collector, and stores recent ones as series for charts. Pure.
 -module(beamway_console_rates).
 
 -export([between/2, remember/5, series/1, link_fields/0, node_fields/0, http_fields/0, percentile/2]).
 -export_type([rates/0, history/0]).
 
 -type rates() :: #{cpu := float(), links := #{node() => link()}, http := [server()]}.
-%% `cpu' is the number of processors in use, so 2.0 means two.
+%% `cpu' is the number of CPUs in use, so 2.0 means two.
 -type link() :: #{link := atom(), reason := binary(), address => binary(), since => integer(), fault => map(), rates := #{atom() => float()}, gauges := #{atom() => number()}}.
 -type server() :: #{name := atom(), rates := #{atom() => float()}, totals := #{atom() => integer()}, latency := [{non_neg_integer(), pos_integer()}]}.
-%% `latency' counts how many of the timed answers since the previous sample are in each slot of yucan's table.
+%% `latency' counts how many of the timed answers since the previous sample fall into each slot of yucan's table.
 -opaque history() :: {Count :: non_neg_integer(), [tuple()]}.
 
 -define(KEEP, 300).
-%% For all links together. A history grows to twice its size before it is cut. A point takes 120 bytes.
+%% The limit for all links together. A history grows to twice its size before it is cut. A point takes 120 bytes.
 -define(LINK_POINTS, 500000).
 
 -define(LINK_COUNTERS, [bytes_in, bytes_out, frames_in, frames_out, doorbells_in, doorbells_out, wakeups, stalls]).
@@ -66,7 +66,7 @@ server({Name, Figures, Latency}, Old, Seconds) ->
     #{name => Name, totals => Figures, rates => maps:from_list([{Key, rate(Key, Before, Figures, Seconds)} || Key <- ?HTTP_COUNTERS]),
       latency => [{Place, Count - Less} || {Place, Count} <- Latency, Less <- [proplists:get_value(Place, LatencyBefore, 0)], Count > Less]}.
 
-%% @doc The upper bound in microseconds for this share of the timed answers, or `none' if there are none. `Latency' may combine several servers.
+%% @doc The upper bound in microseconds for this fraction of the timed answers, or `none' if there are none. `Latency' may combine several servers.
 -spec percentile(float(), [{non_neg_integer(), pos_integer()}]) -> none | pos_integer().
 percentile(_, []) -> none;
 percentile(Share, Latency) ->
@@ -82,7 +82,7 @@ reached(Wanted, [{_, Count} | Rest]) -> reached(Wanted - Count, Rest).
 -spec link_fields() -> [atom()].
 link_fields() -> ?LINK_COUNTERS ++ [ring_fill_in, ring_fill_out, queue_bytes].
 
-%% @doc The columns of a node's series: thousandths of a processor, bytes, counts.
+%% @doc The columns of a node's series: thousandths of a CPU, bytes, counts.
 -spec node_fields() -> [atom()].
 node_fields() -> [cpu_milli, memory, processes, run_queue].
 
@@ -110,11 +110,11 @@ http_point(#{rates := Rates, totals := Totals, latency := Latency}) ->
     [round(maps:get(requests, Rates)), maps:get(open_connections, Totals, 0), Micros(0.5), Micros(0.99)]
         ++ [round(maps:get(F, Rates)) || F <- [bytes_out, status_2xx, status_3xx, status_4xx, status_5xx]].
 
-%% Cut in half only now and then, so that adding a point costs nothing.
+%% Cut in half only occasionally, so that adding a point is cheap.
 add(Point, {Count, Points}, Keep) when Count >= 2 * Keep -> {Keep, [Point | lists:sublist(Points, Keep - 1)]};
 add(Point, {Count, Points}, _) -> {Count + 1, [Point | Points]}.
 
-%% @doc The points of a history, the oldest first. Each is a list whose first element is the time in ms.
+%% @doc The points of a history, oldest first. Each is a list whose first element is the time in ms.
 -spec series(history()) -> [[integer()]].
 series({_, Points}) -> [tuple_to_list(Point) || Point <- lists:reverse(lists:sublist(Points, ?KEEP))].
 

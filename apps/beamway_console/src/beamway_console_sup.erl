@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @private The supervisor of a console. With `rest_for_one' the web server, which gets its answers from the hub, is restarted together with it.
-%% Browsers then open their event streams again.
+%% Browsers then reopen their event streams.
 -module(beamway_console_sup).
 -behaviour(supervisor).
 

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Measured times for the Topology page, and as files. Pure except for drawing a PNG.
+%% @doc The measured times, for the Topology page and for download as files. Pure except for drawing a PNG.
 -module(beamway_console_topology).
 
 -export([view/2, export/3, formats/0, choices/1]).
@@ -7,7 +7,7 @@
 
 -type choices() :: #{mode := placement_probe:mode() | best, statistic := placement_measured:statistic(), method := placement_cluster:method()}.
 
-%% @doc The choices in a request's query, with defaults for those that are missing.
+%% @doc Parses the choices in a request's query, with defaults for those that are missing.
 -spec choices([{binary(), binary()}]) -> {ok, choices()} | {error, unicode:chardata()}.
 choices(Pairs) ->
     try
@@ -56,12 +56,12 @@ looked_at(#{nodes := Nodes} = Measured, #{mode := Wanted, statistic := Statistic
         {ok, Matrix, Dropped} when length(Dropped) + 1 < length(Nodes) ->
             {ok, Result} = placement_cluster:cluster(Matrix, Method),
             {ok, Result#{matrix => Matrix, mode => Mode, dropped => Dropped}};
-        %% A single node has nothing to show.
+        %% For a single node there is nothing to show.
         {ok, _, _} -> {error, io_lib:format("no ~s times were measured", [Mode])};
         {error, Error} -> {error, placement_matrix:format_error(Error)}
     end.
 
-%% @doc The names of the files that can be downloaded, their types, and what they contain.
+%% @doc The names of the files that can be downloaded, with their types and contents.
 -spec formats() -> [{Name :: binary(), Type :: binary(), What :: binary()}].
 formats() ->
     [{<<"times.json">>, <<"application/json">>, <<"the measured times, for beamway topology show">>},

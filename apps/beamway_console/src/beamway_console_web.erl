@@ -19,10 +19,10 @@ options(#{ip := Ip, port := Port, tls := Tls} = Config) ->
       middleware => [fun(Req, Next) -> secured(beamway_console_auth:guard(Req, Next, Guard)) end],
       routes => [{<<"/api/*what">>, beamway_console_api, maps:remove(secret, Config)}, {<<"/*file">>, yucan_file, files()}, {<<"/">>, yucan_file, files()}]}.
 
-%% Browsers request files each time and get 304, so a new version is shown at once.
+%% Browsers revalidate files each time and get 304, so a new version is shown immediately.
 files() -> #{root => filename:join(code:priv_dir(beamway_console), "www"), gzip => true, headers => [{<<"cache-control">>, <<"no-cache">>}]}.
 
-%% Nothing is loaded from other sites, and no other page may show the console in a frame.
+%% Nothing may be loaded from other sites, and no other page may show the console in a frame.
 secured({Status, Headers, Body}) when is_integer(Status) ->
     {Status, [{<<"content-security-policy">>, <<"default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; object-src 'none'; "
                                                 "base-uri 'none'; form-action 'self'; frame-ancestors 'none'">>},
@@ -30,16 +30,17 @@ secured({Status, Headers, Body}) when is_integer(Status) ->
               {<<"cross-origin-resource-policy">>, <<"same-origin">>} | Headers], Body};
 secured(Other) -> Other.
 
-%% @doc An answer with JSON.
+%% @doc A JSON answer.
 -spec json(term()) -> yucan_handler:response().
 json(Term) -> json(200, Term).
 
-%% @doc An answer with JSON and a status.
+%% @doc A JSON answer with a status.
 -spec json(200..599, term()) -> yucan_handler:response().
 json(Status, Term) ->
     {Status, [{<<"content-type">>, <<"application/json; charset=utf-8">>}, {<<"cache-control">>, <<"no-store">>}], encode(Term)}.
 
-%% @doc A term as JSON. The encoder refuses atoms outside Latin-1, which the names of servers, attributes and hosts may be.
+%% @doc Encodes a term as JSON. The encoder rejects atoms outside Latin-1, but the names of servers, attributes and hosts may contain such
+%% characters.
 -spec encode(term()) -> binary().
 encode(Term) ->
     iolist_to_binary(try jiffy:encode(Term)
@@ -52,7 +53,7 @@ in_utf8(Map) when is_map(Map) -> maps:from_list(in_utf8(maps:to_list(Map)));
 in_utf8({Key, Value}) -> {in_utf8(Key), in_utf8(Value)};
 in_utf8(Other) -> Other.
 
-%% @doc A text for the reader that says what is wrong with a request, or what could not be done.
+%% @doc A text for the user that explains what is wrong with a request, or what could not be done.
 -spec problem(400..599, unicode:chardata()) -> yucan_handler:response().
 problem(Status, Text) -> json(Status, #{error => unicode:characters_to_binary(Text)}).
 

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc The console on real nodes: what it sends to browsers, who may see and start what, and that it leaves nothing behind.
-%% `test/system/console/console_browser_SUITE' tests what a person sees.
+%% `test/system/console/console_browser_SUITE' tests what a user sees.
 -module(beamway_console_SUITE).
 
 -include_lib("common_test/include/ct.hrl").
@@ -72,7 +72,7 @@ frame(Port, Topics, Is) ->
     gen_tcp:close(Socket),
     Frame.
 
-%% HTTP/1.0 has no chunks, which could end in the middle of an event.
+%% HTTP/1.0 does not use chunks, which could split an event.
 stream(Port, Topics) ->
     Socket = yucan_client:connect(Port),
     ok = gen_tcp:send(Socket, ["GET /api/events?topics=", Topics, " HTTP/1.0\r\nHost: localhost\r\n\r\n"]),
@@ -122,7 +122,7 @@ chat(Nodes) ->
     _ = [erpc:call(Node, erlang, node, []) || Node <- Nodes],
     receive after 5 -> chat(Nodes) end.
 
-%% The collector is sent to a node that lacks its code, and is gone when the console has gone, however that ends.
+%% The collector is sent to a node that lacks its code, and is removed when the console has exited, however that happens.
 a_lent_collector(_) ->
     [{Peer, _}, {Lent, Node}, {Other, _}] = started(3),
     Forget = fun() ->
@@ -137,13 +137,13 @@ a_lent_collector(_) ->
     ok = beamway_peer:call(Peer, beamway_console, stop, []),
     ok = until(fun() -> Runs(Lent) =:= {false, false} end),
     ok = until(fun() -> element(1, Runs(Other)) =:= false end),
-    %% The same again, but now the console's node is killed.
+    %% The same again, but the console's node is killed.
     Again = console(Peer),
     _ = frame(Again, "cluster", fun(F) -> (up(3))(F) andalso maps:get(<<"state">>, named(Node, F)) =:= <<"up">> end),
     ok = beamway_peer:kill9(Peer),
     ok = until(fun() -> Runs(Lent) =:= {false, false} end).
 
-%% Two consoles share the collectors, and the last one to end removes them.
+%% Two consoles share the collectors, and the last one to exit removes them.
 two_consoles(_) ->
     [{One, _}, {Two, _}, {Third, _}] = started(3),
     ok = until(fun() -> length(beamway_peer:call(Two, erlang, nodes, [])) =:= 2 end),
@@ -172,7 +172,7 @@ a_node_that_dies(_) ->
     %% Its links disappear with the next sample from its peers.
     #{} = frame(Port, "cluster", fun(F) -> maps:get(<<"state">>, named(Node, F)) =:= <<"down">> andalso links_of(Node, F) =:= [] end).
 
-%% Nothing connects the node to the console, so the console has to look for it.
+%% Nothing connects the node to the console, so the console must look for it.
 a_node_that_starts_again(_) ->
     [{Peer, _}, {Victim, Node}] = started(2),
     Port = console(Peer, #{nodes => [Node]}),
@@ -187,7 +187,7 @@ links_of(Node, #{<<"nodes">> := Nodes, <<"links">> := Links}) ->
     Names = [Name || #{<<"name">> := Name} <- Nodes],
     [Link || #{<<"a">> := A, <<"b">> := B} = Link <- Links, lists:member(atom_to_binary(Node), [lists:nth(A + 1, Names), lists:nth(B + 1, Names)])].
 
-%% According to the network the node is up, but it is silent until it continues.
+%% As far as the network is concerned the node is up, but it is silent until it continues.
 a_node_that_is_stopped(_) ->
     [{Peer, _}, {Stopped, Node}] = started(2),
     Port = console(Peer),
@@ -197,14 +197,14 @@ a_node_that_is_stopped(_) ->
     ok = beamway_peer:sigcont(Stopped),
     #{} = frame(Port, "cluster", up(2)).
 
-%% A link of stock distribution has the name that `beamway links' uses: OTP's port.
+%% A link of stock distribution is called what `beamway links' calls it: OTP's port.
 stock_nodes(_) ->
     [{Peer, _}, {_, Node}] = started(2, inet_tcp),
     Port = console(Peer),
     Frame = frame(Port, "cluster", fun(F) -> (up(2))(F) andalso links_of(Node, F) =/= [] end),
     ?assertMatch([#{<<"kind">> := <<"inet">>}], links_of(Node, Frame)).
 
-%% Fifty browsers get the same frames, and each node still has a single collector.
+%% Fifty browsers receive the same frames, and each node still has a single collector.
 many_streams(_) ->
     [{Peer, _}, {Other, _}] = started(2),
     Port = console(Peer),
@@ -216,7 +216,7 @@ many_streams(_) ->
     [gen_tcp:close(Socket) || Socket <- Sockets],
     ok = until(fun() -> beamway_peer:run(Peer, fun() -> map_size(element(4, sys:get_state(beamway_console_hub))) end) =:= 0 end).
 
-%% A browser that reads nothing does not fill the node's memory. It gets no more frames until it reads, and other browsers are not affected.
+%% A browser that does not read does not fill the node's memory. It gets no more frames until it reads, and other browsers are not affected.
 a_slow_browser(_) ->
     [{Peer, _}] = started(1),
     Port = console(Peer),
@@ -235,7 +235,7 @@ a_slow_browser(_) ->
                    beamway_peer:call(Peer, erlang, process_info, [Browser, message_queue_len])
            end,
     Waiting = [Length || Number <- lists:seq(1, 60), {message_queue_len, Length} <- [Tell(Number)]],
-    %% It is blocked, and at most two frames are waiting.
+    %% It is blocked, and at most two frames are queued.
     ?assertEqual({60, 2}, {length(Waiting), lists:max(Waiting)}),
     [gen_tcp:close(Socket) || Socket <- [Slow, Other]].
 
@@ -273,7 +273,7 @@ why(_) ->
     ok = until(fun() -> [] =/= [Link || #{<<"cause">> := <<"peer_ended">>, <<"ended">> := #{<<"ago_ms">> := _}} = Link <- Why()] end),
     ?assertMatch({400, _}, get(Port, ["/api/why?node=", atom_to_binary(Node), "&peer=nobody_at_all@nowhere"])).
 
-%% Three of four senders, the one that sent most first.
+%% Three of four senders, the one that has sent the most first.
 senders(_) ->
     [{Peer, Node}, {_, Other}] = started(2),
     Port = console(Peer),
@@ -319,7 +319,7 @@ token(Config) ->
     [Pair | _] = string:split(Cookie, ";"),
     {200, _} = get(Port, "/api/jobs", [{"Cookie", Pair}]),
     {401, _} = get(Port, "/api/jobs", [{"Cookie", [Pair, "0"]}]),
-    %% The secret is not in any process that can be inspected.
+    %% No process that can be inspected contains the secret.
     State = beamway_peer:run(Peer, fun() ->
         Children = [supervisor:get_childspec(beamway_console_sup, Id) || {Id, _, _, _} <- supervisor:which_children(beamway_console_sup)],
         States = [sys:get_state(Pid) || {_, Pid, worker, _} <- supervisor:which_children(beamway_console_sup)],
@@ -327,7 +327,7 @@ token(Config) ->
     end),
     ?assertEqual(nomatch, string:find(io_lib:format("~0p", [State]), "battery")).
 
-%% Parallel guesses of the token take as long as successive ones, because most of them are not judged.
+%% Guessing the token in parallel takes as long as guessing in sequence, because most guesses are not checked.
 guesses(Config) ->
     [{Peer, _}] = started(1),
     File = token_file(Config),
@@ -337,7 +337,7 @@ guesses(Config) ->
     [begin
          {Us, Statuses} = timer:tc(fun() -> [beamway_peer:await(Call, ?PATIENCE_MS) || Call <- [beamway_peer:async(Guess) || _ <- lists:seq(1, 60)]] end),
          ?assertEqual([], [S || S <- Statuses, S =/= Judged, S =/= 429]),
-         %% One for each scheduler, and another one whenever the pause is over.
+         %% One per scheduler, and one more whenever the pause is over.
          ?assertMatch({true, _, _}, {length([S || S <- Statuses, S =:= Judged]) =< 4 + Us div (EveryMs * 1000), Us, Statuses}),
          ok = until(Right)
      end || {Judged, EveryMs, Guess, Right} <-
@@ -350,7 +350,7 @@ token_file(Config) ->
     ok = file:change_mode(File, 8#600),
     File.
 
-%% The handler with which OTP starts every node shows them.
+%% They are shown by the handler that OTP installs on every node.
 warnings_are_shown(Config) ->
     Said = with_section("beamway_console", Config),
     ?assertMatch({match, _}, re:run(Said, "WARNING REPORT.*\n.*console: it listens on 0.0.0.0 without TLS")),
@@ -362,7 +362,7 @@ old_section(Config) ->
     ?assertMatch({match, _}, re:run(Said, "console: it listens on 0.0.0.0 without TLS")),
     ?assertMatch({match, _}, re:run(Said, "WARNING REPORT.*\n.*rename the section to `beamway_console'")).
 
-%% The output of a node that starts the console with its options in this section of the environment.
+%% The output of a node that starts the console with the options in this section of its environment.
 with_section(Section, Config) ->
     [Erl | Words] = beamway_peer:erl(),
     Paths = lists:usort([filename:dirname(code:which(Module)) || Module <- [beamway_console, yucan, jiffy]]),
@@ -378,11 +378,11 @@ only_shows(_) ->
     {403, _, _} = post(Port, "/api/bench/run", #{name => rpc}),
     ok = beamway_peer:call(Peer, beamway_console, stop, []),
     Allowed = console(Peer, #{allow => true}),
-    %% A page of another site may start nothing, whatever it sends.
+    %% A page on another site must not be able to start anything, whatever it sends.
     {403, _, _} = post(Allowed, "/api/topology/stop", <<"{}">>, [{"Content-Type", "text/plain"}]),
     {403, _, _} = post(Allowed, "/api/topology/stop", <<"{}">>, [{"Content-Type", "application/json"}, {"Sec-Fetch-Site", "cross-site"}]),
     {202, _, _} = post(Allowed, "/api/topology/stop", #{}),
-    %% It could not read the answers, but its request would still have an effect. The console's own pages and programs may ask.
+    %% Such a page could not read the answers, but its request would still have an effect. The console's own pages and programs may send requests.
     [{Status, Site} = {element(1, yucan_client:get(Allowed, "/api/jobs", [{"Sec-Fetch-Site", Site}])), Site}
      || {Status, Site} <- [{403, "cross-site"}, {403, "same-site"}, {200, "same-origin"}, {200, "none"}]],
     {200, Page, _} = yucan_client:get(Allowed, "/", [{"Sec-Fetch-Site", "cross-site"}]),
@@ -433,7 +433,7 @@ placement(_) ->
     #{<<"wrong">> := _} = Choose(<<"{console_colour, about, 1}">>),
     _ = Third.
 
-%% A console that only shows passes no such query on, and code in a refused query has not run.
+%% A console that only shows data does not pass such a query on, and code in a rejected query has not run.
 queries_that_call_code(_) ->
     [{Peer, Node}] = started(1),
     {ok, _} = beamway_peer:call(Peer, application, ensure_all_started, [placement]),
@@ -465,7 +465,7 @@ benchmarks(Config) ->
     ok = filelib:ensure_dir(filename:join(Folder, "x")),
     ok = file:write_file(filename:join(Folder, "rpc.json"), <<"{\"bench\":\"rpc\",\"command\":\"c\",\"metrics\":[{\"name\":\"x\",\"beamway\":2,\"baseline\":1}]}">>),
     ok = file:write_file(filename:join(Folder, "broken.json"), <<"{">>),
-    %% Our own benchmark program, which prints progress, answers and can be ended.
+    %% Our own benchmark program, which prints progress, returns a result and can be stopped.
     Command = filename:join(Folder, "bench"),
     ok = file:write_file(Command, "#!/bin/sh\necho begun >&2\n[ \"$2\" = cost ] && { sleep 600 & wait; }\ncat \"$(dirname \"$0\")/rpc.json\"\n"),
     ok = file:change_mode(Command, 8#755),
@@ -474,7 +474,7 @@ benchmarks(Config) ->
     {200, #{<<"results">> := [#{<<"file">> := <<"rpc.json">>, <<"count">> := 1}], <<"startable">> := [_ | _]}} = get(Port, "/api/bench"),
     {200, #{<<"metrics">> := [#{<<"name">> := <<"x">>}]}} = get(Port, "/api/bench/rpc.json"),
     [{404, _} = get(Port, ["/api/bench/", Name]) || Name <- ["none.json", "broken.json"]],
-    %% yucan refuses these before they reach the console.
+    %% yucan rejects these before they reach the console.
     [{400, _, _} = yucan_client:get(Port, ["/api/bench/", Name], []) || Name <- ["..%2frpc.json", "a%2frpc.json"]],
     Jobs = fun() -> {200, J} = get(Port, "/api/jobs"), J end,
     {202, _, _} = post(Port, "/api/bench/run", #{name => rpc}),
@@ -490,9 +490,9 @@ benchmarks(Config) ->
     {202, _, _} = post(Port, "/api/bench/stop", #{}),
     ok = until(fun() -> map_size(maps:get(<<"running">>, Jobs())) =:= 0 end),
     ?assertMatch(#{<<"last">> := #{<<"bench">> := #{<<"ok">> := false, <<"why">> := <<"it was stopped">>}}}, Jobs()),
-    %% A browser that was away meanwhile still gets the result, although nothing happens any more.
+    %% A browser that was disconnected meanwhile still gets the result, although nothing happens any more.
     ?assertEqual([#{}, #{}], [maps:get(<<"running">>, frame(Port, "jobs", fun(F) -> is_map_key(<<"last">>, F) end)) || _ <- [once, again]]),
-    %% Its processes and its result disappear with it.
+    %% When the job is gone, so are its processes and its result file.
     ok = until(fun() -> os:cmd("pgrep -f '" ++ Command ++ "'") =:= "" andalso file:list_dir(Temporary) =:= {ok, []} end).
 
 %% This node's directory for temporary files.
@@ -512,7 +512,7 @@ pipes(Config) ->
     #{<<"pipes">> := [#{<<"hops">> := [#{<<"bytes">> := 7}], <<"pid">> := _}]} =
         frame(Port, "pipes", fun(F) -> is_map_key(<<"pipes">>, F) andalso maps:get(<<"pipes">>, F) =/= [] end).
 
-%% Every file that a page refers to exists.
+%% Every file referenced by a page exists.
 files(_) ->
     [{Peer, _}] = started(1),
     Port = console(Peer),
@@ -558,7 +558,7 @@ command(Config) ->
     receive {Command, {exit_status, Status}} -> ?assertNotEqual(0, Status) after ?PATIENCE_MS -> error(still_running) end,
     ok = until(fun() -> beamway_peer:call(Peer, erlang, whereis, [beamway_console_collector]) =:= undefined end).
 
-%% The console that `make demo' leaves on a terminal: everybody on the host may look, and nobody may start anything.
+%% The console that `make demo' runs on a terminal: everybody on the host may look, and nobody may start anything.
 demo(_) ->
     Self = self(),
     {Demo, Monitor} = spawn_monitor(fun() -> beamway_demo_console:stay(fun(Format, Words) -> Self ! {said, lists:flatten(io_lib:format(Format, Words))}, ok end) end),

@@ -1,13 +1,13 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc The metrics of all parts that run on this node, for Prometheus: links, teleport, placement, web servers.
 %%
-%% Each part has a module for its metrics (`beamway_metrics', `teleport_metrics', `placement_metrics', `yucan_metrics'), and this module asks the
-%% parts that run. It reads only tables and counters, so it answers a scrape even if processes are stuck.
+%% Each part has a module for its metrics (`beamway_metrics', `teleport_metrics', `placement_metrics', `yucan_metrics'), and this module calls those
+%% of the running parts. It reads only tables and counters, so it answers a scrape even if processes are stuck.
 -module(beamway_exporter).
 
 -export([families/0, text/0]).
 
-%% @doc The metrics of all parts that run here.
+%% @doc The metrics of all parts that run on this node.
 -spec families() -> [yucan_metrics:family()].
 families() -> lists:append([of_part(Part) || Part <- [self, beamway, teleport, placement, yucan]]).
 
@@ -15,7 +15,7 @@ families() -> lists:append([of_part(Part) || Part <- [self, beamway, teleport, p
 -spec text() -> iolist().
 text() -> yucan_metrics:text(families()).
 
-%% If a part stops during a scrape, its tables disappear. Its metrics are then missing, but those of the other parts are not.
+%% If a part stops during a scrape, its tables disappear. Its metrics are then missing, but the others are still returned.
 of_part(Part) ->
     try
         of_running_part(Part)

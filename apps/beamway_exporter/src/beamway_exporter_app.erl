@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @private The application. If the library prometheus.erl runs, it registers a collector with the library, so the node's own endpoint shows the
-%% metrics. Otherwise a yucan server answers `GET /metrics'.
+%% @private The application. If the library prometheus.erl is running, the application registers a collector with it, so the node's own endpoint
+%% serves the metrics. Otherwise a yucan server answers `GET /metrics'.
 -module(beamway_exporter_app).
 -behaviour(application).
 -behaviour(supervisor).
@@ -52,7 +52,7 @@ server({ok, Port}, Ip, _) ->
         false -> bad("ip is ~0tP; ~ts is expected", [Ip, 12, ?IP_EXPECTED])
     end.
 
-%% @doc For the reference of all options (`scripts/options'): option, default, what is valid, when a change takes effect, effect.
+%% @doc For the reference of all options (`scripts/options'): option, default, valid values, when a change takes effect, effect.
 -spec table() -> [{Option :: atom(), Default :: term(), Expected :: string(), TakesEffect :: string(), Effect :: string()}].
 table() ->
     [{port, ?PORT, ?PORT_EXPECTED, "start of the application", "Port of the server. 0 takes any free port. If prometheus.erl runs, there is a server only if this is set."},
@@ -61,7 +61,7 @@ table() ->
 
 bad(Format, Arguments) -> {error, unicode:characters_to_binary(io_lib:format(Format, Arguments))}.
 
-%% The library must already run, because it accepts no collector without its tables.
+%% The library must already be running, because it cannot accept a collector before its tables exist.
 has_library() -> whereis(prometheus_sup) =/= undefined.
 
 register_collector(true) -> library(prometheus_registry, register_collector, [beamway_exporter_collector]);

@@ -17,6 +17,6 @@ sample({Labels, #{buckets := Buckets, count := Count, sum_us := Sum}}) ->
     {Labels, [{BoundUs / 1000000, Below} || {BoundUs, Below} <- Buckets] ++ [{infinity, Count}], Count, Sum / 1000000};
 sample(Sample) -> Sample.
 
-%% @doc Nothing has to be removed.
+%% @doc There is nothing to remove.
 -spec deregister_cleanup(Registry :: term()) -> ok.
 deregister_cleanup(_Registry) -> ok.

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The exporter on real nodes: the content of a scrape with all parts, without any, and while a part ends. `make test-metrics' uses a real
-%% Prometheus.
+%% @doc The exporter on real nodes: the content of a scrape with all parts, with no part, and while a part is stopping. `make test-metrics' uses a
+%% real Prometheus.
 -module(beamway_exporter_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
@@ -34,7 +34,7 @@ scrape(Exporter) ->
     "text/plain; version=0.0.4; charset=utf-8" = proplists:get_value("content-type", Headers),
     samples(Body).
 
-%% Parses names with labels and their values. The text must be well-formed: each name is announced once, and each sample belongs to the name
+%% Parses names with labels and their values. The text must be well-formed: each name is declared once, and each sample belongs to the name declared
 %% before it.
 samples(Text) ->
     {ok, Sample} = re:compile("^([a-z_][a-z0-9_]*)(\\{[a-z_]+=\"(?:[^\"\\\\]|\\\\.)*\"(?:,[a-z_]+=\"(?:[^\"\\\\]|\\\\.)*\")*\\})? ([0-9.]+)$"),
@@ -65,7 +65,7 @@ all_parts(_Config) ->
     {PeerB, NodeB, _} = start(beamway_shm, Applications),
     ok = beamway_peer:connect_both(beamway_shm, PeerA, PeerB),
     ok = beamway_peer:run(PeerA, fun() -> [teleport:send({nobody, NodeB}, x, #{confirm => true}) || _ <- lists:seq(1, 10)], ok end),
-    %% The lease ends with its holder.
+    %% The lease is released when its holder exits.
     ok = beamway_peer:run(PeerA, fun() ->
         Self = self(),
         _ = spawn(fun() -> Self ! placement_lease:reserve(node(), #{}, [], #{ttl => 60000}), receive stop -> ok end end),
@@ -119,7 +119,7 @@ bad_options(_Config) ->
     {ok, _} = beamway_peer:call(Peer, application, ensure_all_started, [beamway_exporter]),
     ok.
 
-%% A page of another site whose DNS name points to this host can read nothing.
+%% A page on another site whose DNS name points to this host cannot read anything.
 other_names(_Config) ->
     {ok, Peer, _} = beamway_peer:start(inet_tcp, #{args => ["-beamway_exporter", "port", "0"]}),
     ok = beamway_peer:call(Peer, application, set_env, [beamway_exporter, hosts, [<<"Proxy.example">>]]),

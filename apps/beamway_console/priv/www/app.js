@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The frame of all pages: which one is shown, the stream behind it, light and dark, keys.
+// The frame around all pages: page selection, the page's event stream, light and dark theme, keyboard shortcuts.
 
 import { h, replace, hideTip } from "./lib/dom.js";
 import { Live } from "./lib/live.js";
@@ -27,7 +27,7 @@ const live = new Live((kind, data) => {
 
 const context = {
   frame: () => last,
-  // The page's own topics, beside that of the cluster.
+  // The page's own topics, in addition to that of the cluster.
   watch: (...topics) => live.watch(topics),
   go: (hash) => { location.hash = hash; },
 };

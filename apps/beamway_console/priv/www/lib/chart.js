@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lines over time, by uPlot, in the colours of the theme.
+// Line charts over time, drawn by uPlot in the colours of the theme.
 
 import { h } from "./dom.js";
 
@@ -9,7 +9,7 @@ addEventListener("themechange", () => charts.forEach((chart) => chart.remake()))
 
 const clock = (seconds) => new Date(seconds * 1000).toLocaleTimeString("en-GB");
 
-// series: [{ label, color: "--name", format, fill }]; keep: points at most.
+// series: [{ label, color: "--name", format, fill }]; keep: the maximum number of points.
 export class Chart {
   constructor(title, series, { format, height = 140, keep = 300 } = {}) {
     Object.assign(this, { series, format, height, keep });

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Elements without a framework. Text always becomes a text node, never markup.
+// Creates elements without a framework. Text always becomes a text node, never markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -36,7 +36,7 @@ export function card(title, attributes, ...children) {
 
 export const empty = (title, ...text) => h("div", { class: "empty" }, h("strong", null, title), h("p", null, text));
 
-// A line under the pointer; the element's own label says the same to those who do not point.
+// A tooltip under the pointer; the element's own label gives the same text to people who do not use a pointer.
 const tip = () => document.getElementById("tip");
 export function showTip(event, ...content) {
   const box = replace(tip(), content);
@@ -67,7 +67,7 @@ export async function ask(path, body) {
   return answer;
 }
 
-// Asks as ask() does, for a part of a page. A later question takes the place of an earlier one, whose answer or error is undefined then.
+// Like ask(), but for a part of a page. A later request replaces an earlier one, whose answer or error then becomes undefined.
 export function lastAsked() {
   let last = 0;
   return async (path, body) => {

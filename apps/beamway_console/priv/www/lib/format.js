@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Figures for people.
+// Formats numbers for people.
 
 const round = (value) => value >= 100 ? value.toFixed(0) : value >= 10 ? value.toFixed(1) : value.toFixed(2);
 
@@ -41,7 +41,7 @@ export function number(value) {
 
 export const short = (name) => name.split("@")[0];
 
-// Names without what they all have in common behind the @.
+// Shortens names by removing what they all have in common after the @.
 export function shortNames(names) {
   const hosts = new Set(names.map((name) => name.split("@")[1]));
   const firsts = new Set(names.map(short));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One stream of events for the whole page: the topics change with what is looked at.
+// One event stream for the whole page; its topics change with what the user is looking at.
 
 export class Live {
   #source = null;
@@ -27,7 +27,7 @@ export class Live {
     source.onopen = () => this.onState("live");
     source.onerror = () => {
       this.onState("lost");
-      // The browser tries again by itself unless it was refused.
+      // The browser reconnects by itself unless the stream was rejected.
       if (source.readyState === EventSource.CLOSED) this.#timer = setTimeout(() => this.#open(), 2000);
     };
     for (const kind of ["cluster", "http", "pipes", "jobs", "link", "node"]) {

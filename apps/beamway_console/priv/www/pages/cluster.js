@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Nodes, hosts and links as a graph; what is chosen in it stands beside it with its past.
+// Nodes, hosts and links as a graph; the details and history of the selected item are shown next to it.
 
 import { h, replace, card, empty, table, ask } from "../lib/dom.js";
 import { bytes, rate, perSecond, span, count, shortNames, micros } from "../lib/format.js";
@@ -83,7 +83,7 @@ function linkDetail([a, b]) {
   const senders = h("div");
   const element = h("div", null, h("h2", null, `${label(a)} ↔ ${label(b)}`), facts, senders, charts.map((chart) => chart.element), record);
   let from = null, wasUp = null, askedAt = 0;
-  // Of the two ends the first that tells: figures of the other are the same the other way round.
+  // The first of the two ends that reports the link: the numbers of the other end are the same with the directions swapped.
   const points = (v) => [[v.bytes_out, v.bytes_in], [v.frames_in + v.frames_out, v.doorbells_in + v.doorbells_out], [v.ring_fill_in, v.ring_fill_out, v.queue_bytes], [v.stalls]];
 
   async function past(node, peer) {
@@ -95,7 +95,7 @@ function linkDetail([a, b]) {
     } catch { /* the stream goes on */ }
   }
 
-  // Both ends are asked when the link comes or goes: the one may know what the other cannot.
+  // Both ends are queried when the link comes up or goes down, because either may know something that the other cannot.
   async function explain() {
     const told = await Promise.all([[a, b], [b, a]].map(([node, peer]) =>
       ask(`api/why?node=${encodeURIComponent(node)}&peer=${encodeURIComponent(peer)}`).catch(() => ({ node, links: [] }))));
@@ -127,7 +127,7 @@ function linkDetail([a, b]) {
   return { element, on, topics: [`link:${encodeURIComponent(a)}:${encodeURIComponent(b)}`], selected: { link: [a, b] }, end: () => charts.forEach((chart) => chart.destroy()) };
 }
 
-// What one end knows: the link that is up, and the last that has ended.
+// What one end knows: the link that is up, and the last one that ended.
 function recordsOf(node, links, label) {
   const shown = [...links.filter(({ ended }) => ended).slice(0, 1), ...links.filter(({ ended }) => !ended)];
   const one = ({ short, facts, ended }) => [h("p", { class: ended ? "bad" : "" }, ended ? `Down for ${span(ended.ago_ms)}: ${short}` : short),
@@ -135,21 +135,21 @@ function recordsOf(node, links, label) {
   return shown.length ? [h("h3", null, `What ${label(node)} has recorded`), ...shown.flatMap(one)] : [];
 }
 
-// The processes that sent most in the last ten seconds, of both ends.
+// The processes on both ends that sent the most in the last ten seconds.
 function sendersOf(told, label) {
   const rows = told.flatMap(({ node, senders }) => senders.map((one) => h("tr", null, h("td", null, label(node)), h("td", null, one.process), h("td", null, one.pid),
     h("td", null, one.class), h("td", { class: "n" }, rate(one.bytes_per_s)), h("td", { class: "n" }, bytes(one.waiting)))));
   return rows.length ? [h("h3", null, "Who sends"), table(["From", "Process", "Pid", "Class", ["Sent"], ["Waiting"]], rows)] : [];
 }
 
-// What compression has saved, of each end's output.
+// What compression has saved in the output of each end.
 function compressionOf(sides, label) {
   const rows = sides.filter(({ up, now }) => up && now.uncompressed_out).map(({ from, now }) =>
     h("dd", null, `${label(from)} sent ${bytes(now.uncompressed_out)} as ${bytes(now.compressed_out)}, which took ${(now.compress_us / 1e6).toFixed(1)} s of a processor`));
   return rows.length ? [h("dt", null, "Compressed"), ...rows] : null;
 }
 
-// What a node has told its peer with ticks and acknowledgements.
+// The load that a node has reported to its peer with ticks and acknowledgements.
 function loadsOf(sides, label) {
   const loads = sides.filter(({ up, now }) => up && now.peer_cpu_percent !== undefined).map(({ to, now }) =>
     h("dd", null, `${label(to)} used ${now.peer_cpu_percent} % of its processors, ${now.peer_run_queue} waiting${now.peer_mem_available === undefined ? "" : `, ${bytes(now.peer_mem_available)} of memory available`}, ${span(now.peer_load_age_ms)} ago`));

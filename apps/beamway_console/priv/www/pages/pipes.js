@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The pipes that run on this host, hop by hop.
+// The pipes running on this host, hop by hop.
 
 import { h, replace, card, empty } from "../lib/dom.js";
 import { bytes, rate, span } from "../lib/format.js";
@@ -15,7 +15,7 @@ function open(root, context) {
     const cards = data.pipes.map((pipe) => {
       const speeds = pipe.hops.map((hop, at) => {
         const key = `${pipe.pid}/${at}`, old = before.get(key);
-        // The file is written once a second: the speed is that since it changed.
+        // The file is written once a second, so the speed is computed from its last change.
         const one = old && old.bytes === hop.bytes && data.t - old.t < 3000 ? old : { t: data.t, bytes: hop.bytes, speed: old ? Math.max(0, (hop.bytes - old.bytes) * 1000 / Math.max(1, data.t - old.t)) : 0 };
         now.set(key, one);
         return one.speed;

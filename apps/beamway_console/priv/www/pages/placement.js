@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ask for nodes in the words of placement, and see of each node why or why not; attributes with their age; leases.
+// Evaluates placement queries and shows for each node why it was chosen or not; lists attributes with their age, and leases.
 
 import { h, replace, card, empty, lastAsked, toast, table } from "../lib/dom.js";
 import { bytes, number, span, ago, shortNames } from "../lib/format.js";
@@ -118,7 +118,8 @@ function open(root, context) {
   asker.addEventListener("change", load);
   context.watch();
   load();
-  // While somebody looks, and not while the tab is hidden. A node that does not answer may take longer than the interval, and a browser has six connections.
+  // Runs while somebody is looking, but not while the tab is hidden. A node that does not answer may take longer than the interval, and a browser
+  // only has six connections.
   timer = setInterval(() => { if (!document.hidden && loading === 0) load(); }, 10000);
   return { on() {}, end: () => { ended = true; clearInterval(timer); } };
 }

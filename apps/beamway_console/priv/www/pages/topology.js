@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Communication times as a heat map, the tree beside it, how well it fits; measuring now.
+// Communication times as a heat map, with the tree next to it and how well it fits; starts measurements.
 
 import { h, s, replace, card, empty, ask, lastAsked, toast, showTip, hideTip, table } from "../lib/dom.js";
 import { micros, percent, day, ago } from "../lib/format.js";
 
-// From near (dark teal) to far (warm yellow): even steps for the eye, on light and dark.
+// From near (dark teal) to far (warm yellow), in perceptually even steps, on light and dark backgrounds.
 const ramp = [[18, 52, 86], [22, 105, 122], [42, 157, 143], [138, 190, 105], [233, 196, 106], [244, 162, 97], [222, 82, 60]];
 function colour(share) {
   const at = Math.max(0, Math.min(0.9999, share)) * (ramp.length - 1);
@@ -50,7 +50,7 @@ function open(root, context) {
       ? allow ? "“Measure now” times every pair of nodes: some seconds for a few nodes." : "This console only shows. Start it with --allow to measure from here, or with --times FILE to show what beamway topology measure has stored."
       : view.none)));
     const order = choice.order === "tree" ? view.by_tree : view.nodes.map((_, at) => at);
-    // Not Math.min of all: so many arguments do not fit on the stack.
+    // Not Math.min on all values, because so many arguments do not fit on the stack.
     let low = Infinity, high = 0;
     view.rows.forEach((row, i) => row.forEach((value, j) => { if (i !== j && value > 0) [low, high] = [Math.min(low, value), Math.max(high, value)]; }));
     const share = (value) => high - low < 1e-9 ? 0 : choice.scale === "log" ? Math.log(value / low) / Math.log(high / low) : (value - low) / (high - low);
@@ -114,7 +114,7 @@ function open(root, context) {
     return h("div", { class: "topo" }, canvas, choice.order === "tree" ? dendrogram(order, cell, head, left) : null);
   }
 
-  // Leaves stand beside the rows of the heat map, groups at their median time, the root at the right.
+  // Leaves are aligned with the rows of the heat map, groups are placed at their median time, and the root is on the right.
   function dendrogram(order, cell, head, left) {
     const rows = new Map(order.map((place, row) => [view.nodes[place], head + (row + 0.5) * cell]));
     const times = [];
