@@ -10,7 +10,7 @@
  * KiB with a non-zero byte they cover its offset and its bytes, and finally the file's length.
  *
  * XXH3 (128 bits, from libxxhash) is as fast as memory, but it is not a cryptographic hash. Each
- * copy therefore keys it with random bytes, so that nobody can prepare two files with the same
+ * copy therefore keys it with random bytes, so an attacker cannot prepare two files with the same
  * digest.
  */
 

@@ -36,7 +36,6 @@ fields() ->
      {peer_cpu_percent, gauge, "Processor time of the peer's VM in percent of what its schedulers could use, as the peer said last"},
      {peer_run_queue, gauge, "Processes and ports of the peer that were ready to run, as the peer said last"},
      {peer_mem_available, gauge, "Bytes of memory that the peer's host has available, as the peer said last"},
-     {peer_load_age_ms, gauge, "How long ago the peer said so, in milliseconds"},
      {ring_bytes, gauge, "Size of the ring of one direction"},
      {ring_fill_in, gauge, "Unread bytes in the incoming ring"},
      {ring_fill_out, gauge, "Unread bytes in the outgoing ring"}].

@@ -119,7 +119,7 @@ metrics(Config) ->
     true = beamway_peer:wait_until(fun() -> is_map_key(peer_mem_available, info(One, OtherNode)) end, ?WAIT_MS),
     Text = iolist_to_binary(beamway_peer:call(One, beamway, metrics, [])),
     [?assertMatch({match, _}, re:run(Text, ["(?m)^beamway_link_", Name, "\\{peer=\"", atom_to_list(OtherNode), "\",link=\"tcp\"\\} [0-9]+$"]))
-     || Name <- ["peer_cpu_percent", "peer_run_queue", "peer_mem_available", "peer_load_age_ms"]].
+     || Name <- ["peer_cpu_percent", "peer_run_queue", "peer_mem_available"]].
 
 %% The peer is never asked for its load average unless a caller wants a younger value or the peer has redefined the attribute.
 %% The value may be as old as one tick and two seconds, so ticks are far apart here.

@@ -211,7 +211,7 @@ garbage_is_quiet(Config) ->
     ok = logger:unset_module_level(yucan_events),
     receive {logged, Event} -> error({logged, Event}) after 0 -> ok end.
 
-%% Each rejected request is logged at debug level, and connections that simply close are not.
+%% Each rejected request is logged at debug level, and connections that just close are not.
 one_line_at_debug(Config) ->
     Port = ?config(port, Config),
     ok = logger:set_module_level(yucan_events, debug),
