@@ -137,9 +137,8 @@ known_as({#{version := Version} = Spec, Promise}, Names) ->
         _ ->
             case {lists:member(node(), placement_voter:asked(Spec)), Promise, now_ms()} of
                 {true, {Holder, Pid, Until}, Now} when Until > Now, Holder =/= nobody -> {Spec, Holder, Pid};
-                {true, _, _} -> {Spec, none, none};
-                {false, _, _} when Names =:= [] -> {Spec, none, none};
-                {false, _, _} -> told_of(Names)
+                {_, _, _} when Names =:= [] -> {Spec, none, none};
+                {_, _, _} -> told_of(Names) % also of a voter that a majority did not need for the last renewal
             end
     end;
 known_as({{deleted, Version}, _}, Names) ->
