@@ -432,7 +432,8 @@ signs(#{address := Address, refuses := Refuses, epmd := Epmd, others := Others, 
 give_up(#{keeper := Keeper, info := #{connection := Connection}}, Why) ->
     ok = beamway_recorder:note(Connection, {gave_up, Why}),
     Keeper ! gave_up,
-    receive after infinity -> exit(unreachable) end.
+    %% This process traps exits, and the keeper must not exit for a reason of this one.
+    receive {'EXIT', Keeper, Reason} -> exit(Reason) end.
 
 maybe_attempt(#{chosen := none, next := Next, attempts := Attempts} = Dialer) ->
     Now = now_ms(),

@@ -9,7 +9,7 @@
 -export([killed/1, halted/1, restarted/1, disconnected/1, disconnected_by_the_peer/1, peer_stopped/1, stopped_here/1, busy_here/1,
          reset_without_resume/1, clock/1, peer_out_of_memory/1, no_memory/1, ticks_off/1, ticks_differ/1, peer_blocked/1, peer_burns/1, outlived/1, unreachable/1, congested/1, no_record/1, corrupt/1, without_recorder/1, tool/1, senders/1, a_late_sender/1, senders_that_wait/1]).
 -export([send_all/3]).
--export([drop_node/1, burn/0, burn_and_send/1, block/1]).
+-export([drop_node/1, of_resume/0, burn/0, burn_and_send/1, block/1]).
 
 -define(WAIT_MS, 20000).
 
@@ -97,11 +97,16 @@ quick_ticks() -> [{args, ["-kernel", "net_ticktime", "4"]}].
 %% ---- cases ----
 
 killed(Config) ->
-    {_, _, Other, _} = Pair = pair(Config),
+    {One, _, Other, _} = Pair = pair(Config),
     ok = beamway_peer:kill9(Other),
     #{cause := peer_ended, short := Short, ended := #{reason := _}} = Link = why(Pair),
     ?assertMatch({_, _}, binary:match(Short, <<"ended">>)),
-    has_fact(Link, <<"the link came up">>).
+    has_fact(Link, <<"the link came up">>),
+    %% Nothing of the link remains, such as the process that looked for another connection.
+    true = beamway_peer:wait_until(fun() -> beamway_peer:run(One, fun() -> ?MODULE:of_resume() end) =:= [] end, ?WAIT_MS).
+
+%% @doc The processes that this node has for links without a connection.
+of_resume() -> [Pid || Pid <- processes(), {initial_call, {beamway_resume, _, _}} <- [process_info(Pid, initial_call)]].
 
 halted(Config) ->
     {_, _, Other, _} = Pair = pair(Config),
