@@ -28,7 +28,8 @@ all(Root, PollUs) ->
 
 list(Root, PollUs) ->
     Carrier = ["-proto_dist", "beamway", "-pa", filename:join([Root, "apps", "beamway", "ebin"])],
-    Beamway = #{name => beamway, title => "Beamway", args => Carrier, env => [], link => shm},
+    %% The benchmarks send repeated bytes, which compression would reduce to almost nothing on a long path.
+    Beamway = #{name => beamway, title => "Beamway", args => Carrier, env => [{"BEAMWAY_COMPRESS", "never"}], link => shm},
     Stock = #{name => tcp, title => "stock TCP", args => [], env => [], link => stock},
     [Stock,
      Stock#{name := tcp_tuned, title := "stock TCP, tuned", args := tuned_args()},
@@ -68,8 +69,8 @@ small(#{args := Args} = Contender) ->
 way(Name) when Name =:= teleport; Name =:= direct; Name =:= direct_tcp; Name =:= direct_stock; Name =:= gen_rpc -> teleport;
 way(_) -> stock.
 
-variant(Contender, Name, Title, Env, Link) ->
-    Contender#{name := Name, title := Title, env := Env, link := Link}.
+variant(#{env := Common} = Contender, Name, Title, Env, Link) ->
+    Contender#{name := Name, title := Title, env := Env ++ Common, link := Link}.
 
 %% What a careful operator sets without Beamway: the best options that `bench tune-tcp' has found or, until that has been measured, OTP's
 %% own remedy for many small messages.
@@ -133,7 +134,7 @@ stock_has_nothing_of_ours_test_() ->
      ?_assertNot(lists:member("-proto_dist", maps:get(args, maps:get(tcp_tuned, All))))].
 
 poll_us_is_passed_on_test() ->
-    ?assertMatch(#{env := [{"BEAMWAY_POLL_US", "77"}]}, maps:get(beamway_poll, all("/r", 77))).
+    ?assertMatch(#{env := [{"BEAMWAY_POLL_US", "77"}, {"BEAMWAY_COMPRESS", "never"}]}, maps:get(beamway_poll, all("/r", 77))).
 
 own_variables_are_cleared_test() ->
     true = os:putenv("BEAMWAY_BENCH_TEST", "x"),
