@@ -11,6 +11,10 @@
 
 #define WHY_BYTES (2 * RD_PATH_BYTES + 100)
 
+typedef enum { NEW, CHANGED, DELETED, CHANGES } change_t;
+
+static const char *const change_names[CHANGES] = {"new", "changed", "deleted"};
+
 typedef struct {
     rd_copy_t copy;
     rd_complaints_t complaints;
@@ -20,7 +24,7 @@ typedef struct {
     rd_items_in_t in;
     FILE *to;
     bool has_target;
-    uint64_t created, changed, deleted;
+    uint64_t changes[CHANGES]; /* how many of each were shown */
     rd_deletions_t deletions;
 } show_t;
 
@@ -45,11 +49,12 @@ static void put_path(show_t *show, const char *path, bool is_directory)
 }
 
 /* `why` may be "". */
-static void put_change(show_t *show, const char *change, const char *path, bool is_directory,
+static void put_change(show_t *show, change_t change, const char *path, bool is_directory,
                        const char *why)
 {
+    show->changes[change]++;
     if (show->copy.json) {
-        (void)fprintf(show->to, "{\"change\": \"%s\", \"path\": ", change);
+        (void)fprintf(show->to, "{\"change\": \"%s\", \"path\": ", change_names[change]);
         put_path(show, path, is_directory);
         (void)fprintf(show->to,
                       ", \"is_directory\": %s, \"why\": ", is_directory ? "true" : "false");
@@ -57,7 +62,7 @@ static void put_change(show_t *show, const char *change, const char *path, bool 
         (void)fprintf(show->to, "}\n");
         return;
     }
-    (void)fprintf(show->to, "%s ", change);
+    (void)fprintf(show->to, "%s ", change_names[change]);
     put_path(show, path, is_directory);
     if (*why) {
         (void)fprintf(show->to, " (");
@@ -67,29 +72,19 @@ static void put_change(show_t *show, const char *change, const char *path, bool 
     (void)fputc('\n', show->to);
 }
 
-__attribute__((format(printf, 2, 3))) static void put_new(show_t *show, const char *form, ...)
+/* Puts a change of the item, with the reason. */
+__attribute__((format(printf, 3, 4))) static void put_item(show_t *show, change_t change,
+                                                           const char *form, ...)
 {
+    const rd_item_t *item = &show->item;
     char why[WHY_BYTES];
     va_list args;
 
     va_start(args, form);
     (void)vsnprintf(why, sizeof why, form, args);
     va_end(args);
-    show->created++;
-    put_change(show, "new", show->item.path,
-               show->item.kind == RD_ITEM_DIR || show->item.kind == RD_ITEM_LEAVE, why);
-}
-
-__attribute__((format(printf, 2, 3))) static void put_changed(show_t *show, const char *form, ...)
-{
-    char why[WHY_BYTES];
-    va_list args;
-
-    va_start(args, form);
-    (void)vsnprintf(why, sizeof why, form, args);
-    va_end(args);
-    show->changed++;
-    put_change(show, "changed", show->item.path, show->item.kind == RD_ITEM_LEAVE, why);
+    put_change(show, change, item->path, item->kind == RD_ITEM_DIR || item->kind == RD_ITEM_LEAVE,
+               why);
 }
 
 /* ---- what lies there ---- */
@@ -121,9 +116,9 @@ static found_t find(show_t *show, const char *path, int *parent_p, const char **
     return UNKNOWN;
 }
 
-/* Describes the differences from the item apart from its content; "" unless -p asks for them. The
- * attributes that --owner, --xattrs and --acls preserve are not compared. */
-static void compare_status(const show_t *show, const struct stat *is, char why[WHY_BYTES])
+/* Shows the differences from the item apart from its content, if -p asks for them. The attributes
+ * that --owner, --xattrs and --acls preserve are not compared. */
+static void show_status(show_t *show, const struct stat *is)
 {
     const rd_item_t *item = &show->item;
     mode_t mode = item->mode & (show->copy.owner ? 07777 : RD_MODE_KEPT);
@@ -131,14 +126,13 @@ static void compare_status(const show_t *show, const struct stat *is, char why[W
     bool has_time =
         is->st_mtim.tv_sec == item->mtime_s && is->st_mtim.tv_nsec == (long)item->mtime_ns;
 
-    why[0] = 0;
     if (!show->copy.preserve)
         return;
     if (!has_mode)
-        (void)snprintf(why, WHY_BYTES, "mode %o to %o%s", is->st_mode & 07777, mode,
-                       has_time ? "" : ", time");
+        put_item(show, CHANGED, "mode %o to %o%s", is->st_mode & 07777, mode,
+                 has_time ? "" : ", time");
     else if (!has_time)
-        (void)snprintf(why, WHY_BYTES, "time");
+        put_item(show, CHANGED, "time");
 }
 
 static void show_file(show_t *show)
@@ -151,22 +145,22 @@ static void show_file(show_t *show)
     switch (find(show, item->path, &parent, &name, &is)) {
     case NOTHING:
         if (item->offset > 0)
-            put_new(show, "%llu of %llu bytes are there as a part",
-                    (unsigned long long)item->offset, (unsigned long long)item->size);
+            put_item(show, NEW, "%llu of %llu bytes are there as a part",
+                     (unsigned long long)item->offset, (unsigned long long)item->size);
         else
-            put_new(show, "%llu byte%s", (unsigned long long)item->size,
-                    item->size == 1 ? "" : "s");
+            put_item(show, NEW, "%llu byte%s", (unsigned long long)item->size,
+                     item->size == 1 ? "" : "s");
         break;
     case THERE:
         if (S_ISDIR(is.st_mode))
             rd_complain(&show->complaints, item->path, "%s", strerror(EISDIR));
         else if (S_ISLNK(is.st_mode))
-            put_changed(show, "was a symbolic link");
+            put_item(show, CHANGED, "was a symbolic link");
         else if ((uint64_t)is.st_size != item->size)
-            put_changed(show, "size %llu to %llu", (unsigned long long)is.st_size,
-                        (unsigned long long)item->size);
+            put_item(show, CHANGED, "size %llu to %llu", (unsigned long long)is.st_size,
+                     (unsigned long long)item->size);
         else
-            put_changed(show, "content");
+            put_item(show, CHANGED, "content");
         break;
     case UNKNOWN:
         break;
@@ -175,16 +169,12 @@ static void show_file(show_t *show)
 
 static void show_kept(show_t *show)
 {
-    char why[WHY_BYTES];
     const char *name;
     int parent;
     struct stat is;
 
-    if (find(show, show->item.path, &parent, &name, &is) != THERE)
-        return;
-    compare_status(show, &is, why);
-    if (*why)
-        put_changed(show, "%s", why);
+    if (find(show, show->item.path, &parent, &name, &is) == THERE)
+        show_status(show, &is);
 }
 
 static void show_link(show_t *show)
@@ -198,7 +188,7 @@ static void show_link(show_t *show)
 
     switch (find(show, item->path, &parent, &name, &is)) {
     case NOTHING:
-        put_new(show, "symbolic link to %s", item->target);
+        put_item(show, NEW, "symbolic link to %s", item->target);
         break;
     case THERE:
         len = S_ISLNK(is.st_mode) ? readlinkat(parent, name, target, sizeof target - 1) : -1;
@@ -206,9 +196,9 @@ static void show_link(show_t *show)
         if (S_ISDIR(is.st_mode))
             rd_complain(&show->complaints, item->path, "%s", strerror(EISDIR));
         else if (len < 0)
-            put_changed(show, "symbolic link to %s, was a file", item->target);
+            put_item(show, CHANGED, "symbolic link to %s, was a file", item->target);
         else if (strcmp(target, item->target) != 0)
-            put_changed(show, "symbolic link to %s, was to %s", item->target, target);
+            put_item(show, CHANGED, "symbolic link to %s, was to %s", item->target, target);
         break;
     case UNKNOWN:
         break;
@@ -224,12 +214,12 @@ static void show_hard_link(show_t *show)
     found_t found = find(show, item->path, &parent, &name, &is);
 
     if (found == NOTHING) {
-        put_new(show, "hard link to %s", item->target);
+        put_item(show, NEW, "hard link to %s", item->target);
     } else if (found == THERE && S_ISDIR(is.st_mode)) {
         rd_complain(&show->complaints, item->path, "%s", strerror(EISDIR));
     } else if (found == THERE && (find(show, item->target, &parent, &name, &first) != THERE ||
                                   is.st_ino != first.st_ino || is.st_dev != first.st_dev)) {
-        put_changed(show, "hard link to %s", item->target);
+        put_item(show, CHANGED, "hard link to %s", item->target);
     }
 }
 
@@ -242,26 +232,22 @@ static void show_directory(show_t *show)
     found_t found = find(show, item->path, &parent, &name, &is);
 
     if (found == NOTHING)
-        put_new(show, "directory");
+        put_item(show, NEW, "directory");
     else if (!*item->path && show->target.is_new)
-        put_new(show, "directory, a part of it is there");
+        put_item(show, NEW, "directory, a part of it is there");
     else if (found == THERE && !S_ISDIR(is.st_mode))
         rd_complain(&show->complaints, item->path, "is there, and is no directory");
 }
 
 static void show_left_directory(show_t *show)
 {
-    char why[WHY_BYTES];
     const char *name;
     int parent;
     struct stat is;
 
-    if (find(show, show->item.path, &parent, &name, &is) != THERE || !S_ISDIR(is.st_mode) ||
-        (!*show->item.path && show->target.is_new))
-        return;
-    compare_status(show, &is, why);
-    if (*why)
-        put_changed(show, "%s", why);
+    if (find(show, show->item.path, &parent, &name, &is) == THERE && S_ISDIR(is.st_mode) &&
+        (*show->item.path || !show->target.is_new))
+        show_status(show, &is);
 }
 
 /* ---- the stream ---- */
@@ -274,8 +260,8 @@ static void end_source(show_t *show, uint64_t missing)
     const rd_names_t *paths = &show->deletions.paths;
 
     if (rd_deletions_are_allowed(&show->deletions, &show->complaints, is_whole)) {
-        for (size_t i = 0; i < paths->count; i++, show->deleted++)
-            put_change(show, "deleted", paths->of[i] + 1, paths->of[i][0] == 'd',
+        for (size_t i = 0; i < paths->count; i++)
+            put_change(show, DELETED, paths->of[i] + 1, paths->of[i][0] == 'd',
                        "not at the source");
     }
     rd_names_free(&show->deletions.paths);
@@ -356,8 +342,9 @@ static void report(const show_t *show)
 
     if (copy->verbose)
         (void)fprintf(stderr, "rdcp: %s%sdry run: %llu new, %llu changed, %llu deleted\n",
-                      copy->host, *copy->host ? ": " : "", (unsigned long long)show->created,
-                      (unsigned long long)show->changed, (unsigned long long)show->deleted);
+                      copy->host, *copy->host ? ": " : "", (unsigned long long)show->changes[NEW],
+                      (unsigned long long)show->changes[CHANGED],
+                      (unsigned long long)show->changes[DELETED]);
 }
 
 int rd_copy_show(const rd_copy_t *copy, int in, int out)
