@@ -6,6 +6,8 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
+#include "sparse.h"
+
 #define DIRECTORY (O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)
 #define FILE_FLAGS (O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC)
 
@@ -90,17 +92,14 @@ static bool copy_range(int from, int to, off_t at, off_t end)
 /* Copies the content and preserves holes. */
 static bool copy_content(int from, int to, off_t size)
 {
-    for (off_t at = 0; at < size;) {
-        off_t data = lseek(from, at, SEEK_DATA), hole;
+    uint64_t all = (uint64_t)size, end;
 
-        if (data < 0 && errno == ENXIO)
-            break;
-        data = data < 0 ? at : data;
-        hole = lseek(from, data, SEEK_HOLE);
-        hole = hole < 0 || hole > size ? size : hole;
-        if (!copy_range(from, to, data, hole))
+    for (uint64_t at = 0; at < all; at = end) {
+        uint64_t data = rd_end_of_hole(from, at, all);
+
+        end = data < all ? rd_end_of_data(from, data, all) : all;
+        if (!copy_range(from, to, (off_t)data, (off_t)end))
             return false;
-        at = hole;
     }
     return ftruncate(to, size) == 0;
 }

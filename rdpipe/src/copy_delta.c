@@ -32,11 +32,10 @@ static bool walk(int fd, uint64_t size, uint32_t bytes, rd_digest_t *digest, vis
         uint64_t data = rd_end_of_hole(fd, at, size);
 
         if (data < size)
-            data -= data % step;
-        if (data > at && digest)
+            data -= data % step; /* `at` is a multiple of it, so this stays at or after `at` */
+        if (digest)
             rd_digest_skip(digest, data - at);
-        if (data > at)
-            at = data;
+        at = data;
         len = size - at < step ? (size_t)(size - at) : step;
         done = rd_read_at(fd, piece, len, at);
         if (done && digest)
@@ -206,16 +205,12 @@ static bool put_hole(sent_t *sent, rd_search_t *search, uint64_t len)
 static bool send(sent_t *sent, rd_search_t *search, rd_digest_t *digest, int fd,
                  const struct stat *is, uint64_t at, uint32_t block_bytes)
 {
-    uint64_t size = (uint64_t)is->st_size, end = size; /* end of a piece without long holes */
-    uint64_t least = HOLE_BLOCKS * (uint64_t)block_bytes;
-    bool has_holes = rd_is_sparse(is);
+    uint64_t size = (uint64_t)is->st_size, least = HOLE_BLOCKS * (uint64_t)block_bytes;
+    uint64_t end = rd_is_sparse(is) ? at : size; /* end of a piece without long holes */
 
-    if (has_holes)
-        end = at;
     while (at < size) {
         size_t room;
         uint8_t *to;
-        ssize_t n;
 
         if (at == end) {
             uint64_t data = rd_end_of_hole(fd, at, size);
@@ -234,17 +229,12 @@ static bool send(sent_t *sent, rd_search_t *search, rd_digest_t *digest, int fd,
             room = READ_BYTES;
         if (room > end - at)
             room = (size_t)(end - at);
-        n = pread(fd, to, room, (off_t)at);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n == 0)
-            errno = 0;
-        if (n <= 0)
+        if (!rd_read_at(fd, to, room, at))
             return false;
-        rd_digest_add(digest, to, (size_t)n);
-        if (!rd_search_more(search, (size_t)n))
+        rd_digest_add(digest, to, room);
+        if (!rd_search_more(search, room))
             return false;
-        at += (uint64_t)n;
+        at += room;
     }
     return rd_search_flush(search) && put_copy(sent);
 }

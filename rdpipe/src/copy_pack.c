@@ -188,7 +188,7 @@ static bool send_content(pack_t *pack, int fd, const struct stat *is, uint64_t a
 {
     uint64_t size = (uint64_t)is->st_size;
 
-    if ((uint64_t)is->st_blocks * 512 >= size)
+    if (!rd_is_sparse(is))
         return at == size || send_data(pack, fd, &at, size, goes_on_p);
     while (at < size) {
         uint64_t next = rd_end_of_hole(fd, at, size);
@@ -371,22 +371,17 @@ static bool pack_nothing(pack_t *pack)
 static void do_job(void *context, void *argument)
 {
     job_t *job = argument;
-    size_t size, done = 0;
-    ssize_t n = 1;
+    size_t size;
 
     (void)context;
     job->fd = as_file(openat(job->parent, job->name, FILE_FLAGS | O_NOFOLLOW), &job->is);
     job->error = errno;
     close(job->parent);
     size = job->fd >= 0 ? (size_t)job->is.st_size : 0;
-    if (job->fd < 0 || size > RD_SMALL_BYTES || (size_t)job->is.st_blocks * 512 < size)
+    if (job->fd < 0 || size > RD_SMALL_BYTES || rd_is_sparse(&job->is))
         return;
-    while (done < size && n > 0) {
-        n = pread(job->fd, job->content + done, size - done, (off_t)done);
-        done += n > 0 ? (size_t)n : 0;
-    }
     /* A file whose size is reported as 0 may still have content. */
-    job->is_read = done == size && is_unchanged(job->fd, &job->is) &&
+    job->is_read = rd_read_at(job->fd, job->content, size, 0) && is_unchanged(job->fd, &job->is) &&
                    (size > 0 || read(job->fd, job->content, 1) == 0);
 }
 
