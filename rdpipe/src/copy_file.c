@@ -144,36 +144,20 @@ void rd_writer_look_at(rd_writer_t *writer, int directory)
 
 #define PART_FLAGS (O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC)
 
-/* Locks this part. If another copy holds the lock, or has renamed the part, closes it and returns
- * -1. */
-static int locked(const rd_file_t *file, int fd, struct stat *is_p)
+/* Opens and locks the part. If another copy holds the lock, or has renamed or removed the part,
+ * returns -1 with errno EBUSY.
+ *
+ * A part that is created here is locked only a moment later, but no other copy can use it until
+ * then, because other copies write only to parts that have bytes to resume, and remove empty parts
+ * while holding their lock. So it is enough to check that it was not removed. */
+static int open_part(const rd_file_t *file, int flags, mode_t mode, struct stat *is_p)
 {
-    int error;
+    int fd = openat(file->parent, file->part, flags | PART_FLAGS, mode), error;
 
     if (fd < 0)
         return -1;
     if (rd_copy_lock(fd) && fstat(fd, is_p) == 0) {
-        if (rd_is_named(file->parent, file->part, fd))
-            return fd;
-        errno = EBUSY;
-    }
-    error = errno;
-    close(fd);
-    errno = error;
-    return -1;
-}
-
-/* Creates a new part. It is locked only a moment later, but no other copy can use it until then,
- * because other copies write only to parts that have bytes to resume, and remove empty parts while
- * holding their lock. So it is enough to check that it was not removed. */
-static int make_part(rd_file_t *file, mode_t mode, struct stat *is_p)
-{
-    int fd = openat(file->parent, file->part, O_RDWR | O_CREAT | O_EXCL | PART_FLAGS, mode), error;
-
-    if (fd < 0)
-        return -1;
-    if (rd_copy_lock(fd) && fstat(fd, is_p) == 0) {
-        if (is_p->st_nlink > 0)
+        if (flags & O_CREAT ? is_p->st_nlink > 0 : rd_is_named(file->parent, file->part, fd))
             return fd;
         errno = EBUSY;
     }
@@ -187,7 +171,7 @@ static int make_part(rd_file_t *file, mode_t mode, struct stat *is_p)
 static bool remove_part(const rd_file_t *file)
 {
     struct stat is;
-    int fd = locked(file, openat(file->parent, file->part, O_RDONLY | PART_FLAGS), &is), error;
+    int fd = open_part(file, O_RDONLY, 0, &is), error;
 
     if (fd < 0)
         return errno == ENOENT;
@@ -202,11 +186,12 @@ static bool remove_part(const rd_file_t *file)
 
 static int fresh_part(rd_file_t *file, mode_t mode, struct stat *is_p)
 {
-    int fd = make_part(file, mode, is_p);
+    const int flags = O_RDWR | O_CREAT | O_EXCL;
+    int fd = open_part(file, flags, mode, is_p);
 
     if (fd >= 0 || errno != EEXIST || !remove_part(file))
         return fd;
-    fd = make_part(file, mode, is_p);
+    fd = open_part(file, flags, mode, is_p);
     if (fd < 0 && errno == EEXIST)
         errno = EBUSY;
     return fd;
@@ -216,7 +201,7 @@ static int fresh_part(rd_file_t *file, mode_t mode, struct stat *is_p)
 static int old_part(rd_file_t *file, struct stat *is_p)
 {
     uint64_t from = file->item.offset;
-    int fd = locked(file, openat(file->parent, file->part, O_RDWR | PART_FLAGS), is_p);
+    int fd = open_part(file, O_RDWR, 0, is_p);
 
     if (fd < 0) {
         errno = errno == ENOENT ? ESTALE : errno;
