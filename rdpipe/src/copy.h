@@ -107,6 +107,16 @@ const char *rd_special_name(mode_t mode);
 /* Like rd_special_name, for an entry of a directory. NULL also if there is no such entry. */
 const char *rd_special_at(int parent, const char *name);
 
+/* Flags to open an entry of a tree without following a symbolic link or waiting for a FIFO. */
+#define RD_FILE_FLAGS (O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC)
+
+/* Returns the descriptor of a regular file, and describes the file. Closes any other descriptor and
+ * returns -1 with errno 0. Passes on a -1 with its errno. */
+int rd_as_file(int fd, struct stat *is_p);
+
+/* Opens a regular file in a directory for reading, and fails as rd_as_file does. */
+int rd_file_at(int parent, const char *name, struct stat *is_p);
+
 /* Switches to the source that a START item names. On false there is no such source, or another
  * error has occurred, and *why is set. */
 bool rd_copy_source(rd_copy_t *copy, const rd_item_t *start, rd_why_t *why);

@@ -9,7 +9,6 @@
 #include "sparse.h"
 
 #define DIRECTORY (O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)
-#define FILE_FLAGS (O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC)
 
 /* ---- files that stay ---- */
 
@@ -36,8 +35,8 @@ static bool open_kept(kept_t *kept)
 
     if (kept->fd >= 0)
         return true;
-    kept->fd = openat(kept->parent, kept->name, FILE_FLAGS);
-    return kept->fd >= 0 && fstat(kept->fd, &is) == 0 && is.st_ino == kept->is.st_ino;
+    kept->fd = rd_file_at(kept->parent, kept->name, &is);
+    return kept->fd >= 0 && is.st_ino == kept->is.st_ino;
 }
 
 /* Does it already have exactly the attributes that a copy would give it? If not, it cannot be

@@ -306,9 +306,7 @@ bool rd_deletions_are_allowed(rd_deletions_t *deletions, rd_complaints_t *compla
 /* True if no copy writes this part, or if it is not a part. */
 static bool is_unused(int parent, const char *name)
 {
-    int fd = rd_is_part_name(name)
-                 ? openat(parent, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | O_NOCTTY)
-                 : -1;
+    int fd = rd_is_part_name(name) ? openat(parent, name, O_RDONLY | RD_FILE_FLAGS) : -1;
     bool is_used = fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK;
 
     if (fd >= 0)

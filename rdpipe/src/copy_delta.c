@@ -302,14 +302,12 @@ static bool open_version(rd_file_t *file)
 
     if (file->version >= 0)
         return true;
-    file->version =
-        openat(file->parent, file->name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
-    if (file->version >= 0 && fstat(file->version, &is) == 0 && S_ISREG(is.st_mode)) {
-        file->version_has_holes = rd_is_sparse(&is);
-        file->version_bytes = (uint64_t)is.st_size;
-        return true;
-    }
-    return false;
+    file->version = rd_file_at(file->parent, file->name, &is);
+    if (file->version < 0)
+        return false;
+    file->version_has_holes = rd_is_sparse(&is);
+    file->version_bytes = (uint64_t)is.st_size;
+    return true;
 }
 
 void rd_delta_copy(rd_writer_t *writer, rd_file_t *file, uint64_t from, uint64_t len)

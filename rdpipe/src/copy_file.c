@@ -142,8 +142,6 @@ void rd_writer_look_at(rd_writer_t *writer, int directory)
     writer->device = writer->is_local ? is.st_dev : 0;
 }
 
-#define PART_FLAGS (O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC)
-
 /* Opens and locks the part. If another copy holds the lock, or has renamed or removed the part,
  * returns -1 with errno EBUSY.
  *
@@ -152,7 +150,7 @@ void rd_writer_look_at(rd_writer_t *writer, int directory)
  * while holding their lock. So it is enough to check that it was not removed. */
 static int open_part(const rd_file_t *file, int flags, mode_t mode, struct stat *is_p)
 {
-    int fd = openat(file->parent, file->part, flags | PART_FLAGS, mode), error;
+    int fd = openat(file->parent, file->part, flags | RD_FILE_FLAGS, mode), error;
 
     if (fd < 0)
         return -1;
@@ -239,7 +237,7 @@ static bool open_direct(const rd_writer_t *writer, rd_file_t *file)
 {
     if (!writer->is_private || !file->is_small || file->item.has == RD_HAS_PART)
         return false;
-    file->fd = openat(file->parent, file->name, O_WRONLY | O_CREAT | O_EXCL | PART_FLAGS, 0600);
+    file->fd = openat(file->parent, file->name, O_WRONLY | O_CREAT | O_EXCL | RD_FILE_FLAGS, 0600);
     file->is_direct = file->fd >= 0;
     file->may_fail_late = !writer->is_local;
     return file->is_direct;

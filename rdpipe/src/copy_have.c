@@ -41,11 +41,10 @@ typedef struct {
 static bool digest_of(const have_t *have, int parent, const char *name, bool is_part,
                       uint64_t least, uint64_t most, rd_item_t *item)
 {
-    int fd = openat(parent, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
     struct stat is;
-    bool done = fd >= 0 && fstat(fd, &is) == 0 && S_ISREG(is.st_mode) &&
-                (!is_part || rd_part_is_ours(parent, &is)) && (uint64_t)is.st_size >= least &&
-                (uint64_t)is.st_size <= most &&
+    int fd = rd_file_at(parent, name, &is);
+    bool done = fd >= 0 && (!is_part || rd_part_is_ours(parent, &is)) &&
+                (uint64_t)is.st_size >= least && (uint64_t)is.st_size <= most &&
                 rd_digest_file(&have->terms.key, fd, (uint64_t)is.st_size, item->digest);
 
     if (done)
@@ -58,12 +57,9 @@ static bool digest_of(const have_t *have, int parent, const char *name, bool is_
 /* Does the part's note say that it is the beginning of the item's current source? */
 static bool is_noted(const have_t *have, int parent, const char *part, rd_item_t *item)
 {
-    int fd = have->terms.has_notes
-                 ? openat(parent, part, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | O_NOCTTY)
-                 : -1;
     struct stat is;
-    bool done = fd >= 0 && fstat(fd, &is) == 0 && S_ISREG(is.st_mode) &&
-                rd_part_is_ours(parent, &is) && is.st_size > 0 &&
+    int fd = have->terms.has_notes ? rd_file_at(parent, part, &is) : -1;
+    bool done = fd >= 0 && rd_part_is_ours(parent, &is) && is.st_size > 0 &&
                 (uint64_t)is.st_size <= item->size && rd_note_holds(fd, item);
 
     if (done)
@@ -116,13 +112,12 @@ static bool is_same(const have_t *have, int parent, const char *name, struct sta
  * completed this part and created a new one of the same name, so this checks rd_is_named. */
 static void drop_part(const have_t *have, int parent, const char *part)
 {
-    int fd = openat(parent, part, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
     struct stat is;
+    int fd = have->copy.dry_run ? -1 : rd_file_at(parent, part, &is);
 
     if (fd < 0)
         return;
-    if (!have->copy.dry_run && fstat(fd, &is) == 0 && S_ISREG(is.st_mode) &&
-        rd_part_is_ours(parent, &is) && flock(fd, LOCK_EX | LOCK_NB) == 0 &&
+    if (rd_part_is_ours(parent, &is) && flock(fd, LOCK_EX | LOCK_NB) == 0 &&
         rd_is_named(parent, part, fd))
         (void)unlinkat(parent, part, 0);
     close(fd);
@@ -157,9 +152,9 @@ static void name_blocks(have_t *have, int parent, const char *name)
 
     if (!have->terms.has_delta || item->size <= RD_SMALL_BYTES)
         return;
-    fd = openat(parent, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
-    if (fd >= 0 && fstat(fd, &is) == 0 && S_ISREG(is.st_mode) &&
-        (uint64_t)is.st_size > RD_SMALL_BYTES && rd_block_bytes((uint64_t)is.st_size) > 0) {
+    fd = rd_file_at(parent, name, &is);
+    if (fd >= 0 && (uint64_t)is.st_size > RD_SMALL_BYTES &&
+        rd_block_bytes((uint64_t)is.st_size) > 0) {
         bool may_be_same = item->has == RD_HAS_NOTHING && (uint64_t)is.st_size == item->size;
 
         if (rd_delta_name_blocks(&have->out, &have->terms.key, fd, (uint64_t)is.st_size,
@@ -218,8 +213,7 @@ static bool is_free(const rd_target_t *target)
     int parent = target->is_tree ? target->parent : target->base;
     int fd = target->is_tree && !target->is_new
                  ? -1
-                 : openat(parent, target->part,
-                          O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
+                 : openat(parent, target->part, O_RDONLY | RD_FILE_FLAGS);
     bool done = fd < 0 || rd_copy_lock(fd);
 
     if (fd >= 0)

@@ -46,18 +46,6 @@ typedef struct {
 #define UNSIZED_STEP ((size_t)64 * 1024)
 #define UNSIZED_MAX (64u << 20) /* limit for a file whose size is reported as 0 */
 
-#define FILE_FLAGS (O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC)
-
-/* -1 with errno, or 0 if it is not a regular file. */
-static int as_file(int fd, struct stat *is_p)
-{
-    if (fd < 0 || (fstat(fd, is_p) == 0 && S_ISREG(is_p->st_mode)))
-        return fd;
-    close(fd);
-    errno = 0;
-    return -1;
-}
-
 static void complain(pack_t *pack, const char *path, int error)
 {
     rd_complain(&pack->complaints, path, "%s",
@@ -71,10 +59,10 @@ static int open_file(pack_t *pack, const char *path, struct stat *is_p)
     int fd;
 
     if (*path)
-        fd = rd_beneath_file(&pack->beneath, path, FILE_FLAGS, 0);
-    else
-        fd = open(pack->copy.path, FILE_FLAGS);
-    fd = as_file(fd, is_p);
+        fd = rd_beneath_file(&pack->beneath, path, O_RDONLY | RD_FILE_FLAGS, 0);
+    else /* the user may name a symbolic link */
+        fd = open(pack->copy.path, O_RDONLY | (RD_FILE_FLAGS & ~O_NOFOLLOW));
+    fd = rd_as_file(fd, is_p);
     if (fd < 0)
         complain(pack, path, errno);
     return fd;
@@ -374,7 +362,7 @@ static void do_job(void *context, void *argument)
     size_t size;
 
     (void)context;
-    job->fd = as_file(openat(job->parent, job->name, FILE_FLAGS | O_NOFOLLOW), &job->is);
+    job->fd = rd_file_at(job->parent, job->name, &job->is);
     job->error = errno;
     close(job->parent);
     size = job->fd >= 0 ? (size_t)job->is.st_size : 0;

@@ -363,8 +363,8 @@ static void keep_file(unpack_t *unpack)
         unpack->kept++;
         return;
     }
-    fd = openat(parent, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
-    if (fd < 0 || fstat(fd, &is) < 0 || !S_ISREG(is.st_mode) || (uint64_t)is.st_size != item->size)
+    fd = rd_file_at(parent, name, &is);
+    if (fd < 0 || (uint64_t)is.st_size != item->size)
         rd_complain(&unpack->writer.complaints, item->path, "was changed while it was copied");
     else if ((unpack->writer.copy.preserve || rd_attributes_wanted(&unpack->writer.copy)) &&
              !rd_writer_attributes(&unpack->writer, &unpack->attributes, fd, &is, item, &is))

@@ -103,6 +103,20 @@ const char *rd_special_at(int parent, const char *name)
                                                                 : NULL;
 }
 
+int rd_as_file(int fd, struct stat *is_p)
+{
+    if (fd < 0 || (fstat(fd, is_p) == 0 && S_ISREG(is_p->st_mode)))
+        return fd;
+    close(fd);
+    errno = 0;
+    return -1;
+}
+
+int rd_file_at(int parent, const char *name, struct stat *is_p)
+{
+    return rd_as_file(openat(parent, name, O_RDONLY | RD_FILE_FLAGS), is_p);
+}
+
 static void hidden_name(const char *name, const char *suffix, char hidden[256])
 {
     uint8_t digest[32] = {0};
