@@ -107,6 +107,9 @@ const char *rd_special_name(mode_t mode);
 /* Like rd_special_name, for an entry of a directory. NULL also if there is no such entry. */
 const char *rd_special_at(int parent, const char *name);
 
+/* Does the file have exactly the modification time that the item names? */
+bool rd_has_time(const struct stat *is, const rd_item_t *item);
+
 /* Flags to open an entry of a tree without following a symbolic link or waiting for a FIFO. */
 #define RD_FILE_FLAGS (O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC)
 

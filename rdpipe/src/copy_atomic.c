@@ -48,8 +48,7 @@ static bool is_as_it_should_be(const rd_writer_t *writer, kept_t *kept, const rd
 
     if (copy->preserve &&
         ((kept->is.st_mode & 07777) != rd_writer_mode(writer, item, copy->owner) ||
-         kept->is.st_mtim.tv_sec != item->mtime_s ||
-         kept->is.st_mtim.tv_nsec != (long)item->mtime_ns))
+         !rd_has_time(&kept->is, item)))
         return false;
     return !rd_attributes_wanted(copy) ||
            (open_kept(kept) && rd_attributes_are(attributes, copy, kept->fd, &kept->is));

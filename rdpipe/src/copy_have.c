@@ -90,7 +90,7 @@ static bool has_time(int parent, const struct stat *is, const rd_item_t *item)
 {
     int64_t step;
 
-    if (is->st_mtim.tv_sec == item->mtime_s && is->st_mtim.tv_nsec == item->mtime_ns)
+    if (rd_has_time(is, item))
         return true;
     step = time_step(parent, is);
     return is->st_mtim.tv_sec == (step > SECOND_NS ? item->mtime_s & ~(int64_t)1 : item->mtime_s) &&

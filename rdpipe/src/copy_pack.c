@@ -124,7 +124,7 @@ static bool is_same(const pack_t *pack, int fd, const struct stat *is)
 
     if (item->has == RD_HAS_SAME || item->has == RD_HAS_NOTED)
         return item->offset <= item->size && (uint64_t)is->st_size == item->size &&
-               is->st_mtim.tv_sec == item->mtime_s && is->st_mtim.tv_nsec == item->mtime_ns;
+               rd_has_time(is, item);
     if (item->has == RD_HAS_ALL && pack->blocks.count > 0)
         return (uint64_t)is->st_size == item->offset &&
                rd_delta_is_same(&pack->blocks, &pack->terms.key, fd, item->offset, item->digest);

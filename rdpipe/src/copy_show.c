@@ -123,8 +123,7 @@ static void show_status(show_t *show, const struct stat *is)
     const rd_item_t *item = &show->item;
     mode_t mode = item->mode & (show->copy.owner ? 07777 : RD_MODE_KEPT);
     bool has_mode = (is->st_mode & 07777) == mode;
-    bool has_time =
-        is->st_mtim.tv_sec == item->mtime_s && is->st_mtim.tv_nsec == (long)item->mtime_ns;
+    bool has_time = rd_has_time(is, item);
 
     if (!show->copy.preserve)
         return;

@@ -341,7 +341,7 @@ static bool has_mode_and_time(const unpack_t *unpack, const struct stat *is)
     return S_ISREG(is->st_mode) && (uint64_t)is->st_size == item->size &&
            unpack->writer.copy.preserve && !rd_attributes_wanted(&unpack->writer.copy) &&
            (is->st_mode & 07777) == rd_writer_mode(&unpack->writer, item, false) &&
-           is->st_mtim.tv_sec == item->mtime_s && is->st_mtim.tv_nsec == item->mtime_ns;
+           rd_has_time(is, item);
 }
 
 /* Handles a KEEP item: the file's content is right, so at most its mode and time are set. */

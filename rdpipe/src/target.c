@@ -103,6 +103,11 @@ const char *rd_special_at(int parent, const char *name)
                                                                 : NULL;
 }
 
+bool rd_has_time(const struct stat *is, const rd_item_t *item)
+{
+    return is->st_mtim.tv_sec == item->mtime_s && is->st_mtim.tv_nsec == (long)item->mtime_ns;
+}
+
 int rd_as_file(int fd, struct stat *is_p)
 {
     if (fd < 0 || (fstat(fd, is_p) == 0 && S_ISREG(is_p->st_mode)))
