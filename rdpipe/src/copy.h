@@ -171,4 +171,8 @@ bool rd_copy_lock(int fd);
 bool rd_target_find(const rd_copy_t *copy, bool is_tree, rd_target_t *target_p, rd_why_t *why);
 void rd_target_close(rd_target_t *target);
 
+/* Renames a tree in the target's parent directory to a name that must be free. A file system that
+ * supports only plain rename does not check that. On false, errno is set. */
+bool rd_target_rename(const rd_target_t *target, const char *from, const char *to);
+
 #endif

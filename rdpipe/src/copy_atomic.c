@@ -371,8 +371,7 @@ static bool exchange(const rd_target_t *target)
 {
     int parent = target->parent, error;
 
-    if (renameat2(parent, target->part, parent, target->retired, RENAME_NOREPLACE) < 0 &&
-        (errno != EINVAL || renameat(parent, target->part, parent, target->retired) < 0))
+    if (!rd_target_rename(target, target->part, target->retired))
         return false;
     if (renameat2(parent, target->retired, parent, target->name, RENAME_EXCHANGE) == 0)
         return true;
@@ -430,8 +429,7 @@ bool rd_atomic_swap(rd_writer_t *writer, rd_target_t *target)
     if (is_named && !make_way(writer, target))
         return false;
     if (is_retired)
-        done = renameat2(parent, target->part, parent, target->name, RENAME_NOREPLACE) == 0 ||
-               (errno == EINVAL && renameat(parent, target->part, parent, target->name) == 0);
+        done = rd_target_rename(target, target->part, target->name);
     else
         done = exchange(target) || ((errno == EINVAL || errno == ENOSYS) && rename_twice(target));
     if (!done)

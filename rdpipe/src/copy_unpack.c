@@ -555,13 +555,8 @@ static bool finish(unpack_t *unpack, uint64_t there, uint64_t here)
     }
     if (target->old >= 0)
         return rd_atomic_swap(&unpack->writer, target);
-    if (renameat2(target->parent, target->part, target->parent, target->name, RENAME_NOREPLACE) ==
-        0)
-        return true;
-    if ((errno == EINVAL || errno == ENOSYS) && /* a file system that supports only plain rename */
-        renameat(target->parent, target->part, target->parent, target->name) == 0)
-        return true;
-    return rd_writer_complain(&unpack->writer, "", errno);
+    return rd_target_rename(target, target->part, target->name) ||
+           rd_writer_complain(&unpack->writer, "", errno);
 }
 
 /* Finishes a source after all its items have arrived, even if it is incomplete. `missing` is the

@@ -235,6 +235,13 @@ void rd_target_close(rd_target_t *target)
     target->base = target->parent = target->old = -1;
 }
 
+bool rd_target_rename(const rd_target_t *target, const char *from, const char *to)
+{
+    return renameat2(target->parent, from, target->parent, to, RENAME_NOREPLACE) == 0 ||
+           ((errno == EINVAL || errno == ENOSYS) &&
+            renameat(target->parent, from, target->parent, to) == 0);
+}
+
 /* For a target that is not an existing directory: opens its parent directory, and determines its
  * name there. */
 static bool find_parent(const char *path, size_t len, rd_target_t *target_p, rd_why_t *why)
