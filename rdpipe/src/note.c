@@ -10,17 +10,28 @@
 #define NAME "user.rdcp-part"
 #define NOTE_BYTES 128u
 
+const char *rd_boot_id(void)
+{
+    static char boot[40];
+    int fd;
+
+    if (!*boot) {
+        fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+        if (fd < 0 || read(fd, boot, sizeof boot - 1) <= 0)
+            boot[0] = 0;
+        if (fd >= 0)
+            close(fd);
+    }
+    return boot;
+}
+
 void rd_kernel_id(uint8_t id[RD_KERNEL_BYTES])
 {
-    char boot[64];
+    const char *boot = rd_boot_id();
     uint8_t digest[EVP_MAX_MD_SIZE];
-    int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
-    ssize_t len = fd < 0 ? -1 : read(fd, boot, sizeof boot);
 
-    if (fd >= 0)
-        close(fd);
     memset(id, 0, RD_KERNEL_BYTES);
-    if (len > 0 && EVP_Digest(boot, (size_t)len, digest, NULL, EVP_sha256(), NULL) == 1)
+    if (*boot && EVP_Digest(boot, strlen(boot), digest, NULL, EVP_sha256(), NULL) == 1)
         memcpy(id, digest, RD_KERNEL_BYTES);
 }
 

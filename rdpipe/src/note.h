@@ -11,6 +11,9 @@
  * reboot the note is ignored, because bytes that had not reached the disk are lost.
  */
 
+/* The kernel's ID of this boot of the system, as it writes it; "" if it does not provide one. */
+const char *rd_boot_id(void);
+
 /* 6 bytes that identify this boot of the system; all zeros if the system does not provide an ID. */
 #define RD_KERNEL_BYTES 6u
 void rd_kernel_id(uint8_t id[RD_KERNEL_BYTES]);

@@ -12,6 +12,7 @@
 #include <openssl/evp.h>
 
 #include "cli.h"
+#include "note.h"
 
 #define SUFFIX ".rdcp-part"
 #define RETIRED_SUFFIX ".rdcp-old" /* must not be longer than SUFFIX */
@@ -164,21 +165,13 @@ bool rd_is_mount_root(int fd)
 
 void rd_directory_id(const struct stat *is, uint8_t id[RD_DIGEST_BYTES])
 {
-    static char kernel[40];
+    const char *boot = rd_boot_id();
     char text[120];
-    int len, fd;
+    int len = snprintf(text, sizeof text, "%s %llu %llu", boot, (unsigned long long)is->st_dev,
+                       (unsigned long long)is->st_ino);
 
     memset(id, 0, RD_DIGEST_BYTES);
-    if (!*kernel) {
-        fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
-        if (fd < 0 || read(fd, kernel, sizeof kernel - 1) <= 0)
-            kernel[0] = 0;
-        if (fd >= 0)
-            close(fd);
-    }
-    len = snprintf(text, sizeof text, "%s %llu %llu", kernel, (unsigned long long)is->st_dev,
-                   (unsigned long long)is->st_ino);
-    if (*kernel)
+    if (*boot)
         (void)EVP_Digest(text, (size_t)len, id, NULL, EVP_sha256(), NULL);
 }
 
