@@ -92,14 +92,14 @@ static bool offer_content(rd_extras_t *extras)
     return all;
 }
 
-static bool offer_path(rd_extras_t *extras, const char *name, bool is_in_extra)
+static bool offer_path(rd_extras_t *extras, bool is_in_extra)
 {
     const rd_copy_t *copy = extras->complaints->copy;
-    const char *last, *special;
-    int parent = rd_beneath_parent(&extras->beneath, extras->path, &last);
+    const char *name, *special;
+    int parent = rd_beneath_parent(&extras->beneath, extras->path, &name);
     struct stat is;
 
-    if (parent < 0 || fstatat(parent, last, &is, AT_SYMLINK_NOFOLLOW) < 0)
+    if (parent < 0 || fstatat(parent, name, &is, AT_SYMLINK_NOFOLLOW) < 0)
         return errno == ENOENT; /* another process has deleted it */
     if (rd_copy_excludes(copy, extras->path, S_ISDIR(is.st_mode)) ||
         (!is_in_extra && rd_is_part_name(name)))
@@ -132,7 +132,7 @@ static bool offer(rd_extras_t *extras, const char *name, bool is_in_extra)
                 RD_PATH_BYTES - 1);
         return false;
     }
-    done = offer_path(extras, name, is_in_extra);
+    done = offer_path(extras, is_in_extra);
     extras->path[len] = 0;
     return done;
 }
