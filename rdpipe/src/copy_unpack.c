@@ -772,6 +772,7 @@ int rd_copy_unpack(const rd_copy_t *copy, int in)
     close_parent(&unpack.file);
     rd_items_in_close(&unpack.in);
     rd_beneath_close(&unpack.beneath);
+    rd_beneath_close(&unpack.old);
     rd_target_close(&unpack.target);
     rd_attributes_free(&unpack.attributes);
     rd_attributes_free(&unpack.file.attributes);
