@@ -175,19 +175,7 @@ static bool put_new(void *context, const uint8_t *at, size_t len)
 {
     sent_t *sent = context;
 
-    if (!put_copy(sent))
-        return false;
-    while (len > 0 && sent->goes_on) {
-        size_t room;
-        uint8_t *to = rd_items_data_room(sent->out, &room);
-
-        if (room > len)
-            room = len;
-        memcpy(to, at, room);
-        sent->goes_on = rd_items_data_put(sent->out, room);
-        at += room;
-        len -= room;
-    }
+    sent->goes_on = put_copy(sent) && rd_items_put_data(sent->out, at, len);
     return sent->goes_on;
 }
 

@@ -68,24 +68,6 @@ static int open_file(pack_t *pack, const char *path, struct stat *is_p)
     return fd;
 }
 
-/* Sends bytes from memory. Returns false if the receiver has closed. */
-static bool put_bytes(pack_t *pack, const uint8_t *at, size_t size)
-{
-    while (size > 0) {
-        size_t room;
-        uint8_t *to = rd_items_data_room(&pack->out, &room);
-
-        if (room > size)
-            room = size;
-        memcpy(to, at, room);
-        if (!rd_items_data_put(&pack->out, room))
-            return false;
-        at += room;
-        size -= room;
-    }
-    return true;
-}
-
 /* Files in /proc and in some FUSE file systems have a size of 0, but do have content. Their length
  * is known only at their end, so they are read into memory. On false the error was reported. */
 static bool read_unsized(pack_t *pack, int fd)
@@ -313,8 +295,8 @@ static bool pack_file(pack_t *pack)
         item->has = RD_HAS_PART; /* the target removes its part if it cannot resume it */
     goes_on = put_attributes(pack, fd, &is) && rd_items_put(&pack->out, item);
     if (is_unsized && goes_on) {
-        goes_on =
-            put_bytes(pack, pack->unsized, pack->unsized_bytes) && put(pack, RD_ITEM_CLOSE, true);
+        goes_on = rd_items_put_data(&pack->out, pack->unsized, pack->unsized_bytes) &&
+                  put(pack, RD_ITEM_CLOSE, true);
     } else if (has_version && goes_on) {
         goes_on = send_changes(pack, fd, &is);
     } else if (item->kind == RD_ITEM_FILE && goes_on) {
@@ -381,7 +363,8 @@ static bool send_read(pack_t *pack, const job_t *job)
     item->offset = 0;
     describe(item, &job->is);
     return put_attributes(pack, job->fd, &job->is) && rd_items_put(&pack->out, item) &&
-           put_bytes(pack, job->content, (size_t)job->is.st_size) && put(pack, RD_ITEM_CLOSE, true);
+           rd_items_put_data(&pack->out, job->content, (size_t)job->is.st_size) &&
+           put(pack, RD_ITEM_CLOSE, true);
 }
 
 static bool take(pack_t *pack);

@@ -60,6 +60,23 @@ bool rd_items_data_put(rd_items_out_t *out, size_t len)
     return !out->is_broken;
 }
 
+bool rd_items_put_data(rd_items_out_t *out, const uint8_t *at, size_t len)
+{
+    while (len > 0) {
+        size_t room;
+        uint8_t *to = rd_items_data_room(out, &room);
+
+        if (room > len)
+            room = len;
+        memcpy(to, at, room);
+        if (!rd_items_data_put(out, room))
+            return false;
+        at += room;
+        len -= room;
+    }
+    return true;
+}
+
 bool rd_items_put_with(rd_items_out_t *out, const rd_item_t *item, const void *content)
 {
     size_t len = (size_t)item->size;

@@ -29,6 +29,8 @@ bool rd_items_put(rd_items_out_t *out, const rd_item_t *item);
  * it. */
 uint8_t *rd_items_data_room(rd_items_out_t *out, size_t *room_p);
 bool rd_items_data_put(rd_items_out_t *out, size_t len);
+/* Sends these bytes in as many DATA items as they need. */
+bool rd_items_put_data(rd_items_out_t *out, const uint8_t *at, size_t len);
 /* Writes an item with its content of item->size bytes, RD_VALUE_MAX at most. */
 bool rd_items_put_with(rd_items_out_t *out, const rd_item_t *item, const void *content);
 /* Writes an ATTRIBUTE item whose value has at most RD_VALUE_MAX bytes. */
