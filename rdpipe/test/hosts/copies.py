@@ -372,21 +372,27 @@ def little_locked_memory(hosts):
         os.unlink(f"{folder}/copy")
 
 
+def killed_somewhere(hosts, dice, words, longest):
+    """Starts a copy and kills one of its processes at any point of it, at the latest after `longest` seconds. Returns its status and what it said."""
+    process = hosts.start("local", f"exec rdcp {words}")
+    time.sleep(dice.uniform(0, longest) * SLOWNESS)
+    victims = [pid for name in hosts.names for pid in hosts.processes(name)]
+    if victims:
+        try:
+            os.kill(dice.choice(sorted(victims)), signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+    status, _, err = hosts.end(process)
+    return status, err
+
+
 def kills_anywhere(hosts):
     """Whatever is killed whenever: the target is there whole or not at all, and the next copy makes it whole."""
     folder = folder_of(hosts, "killed")
     dice = random.Random(seed_of(hosts).random())
     tree = a_tree_of(folder, dice)
     for i in range(6):
-        process = hosts.start("local", f"exec rdcp -r host1:{tree} host2:{folder}/to")
-        time.sleep(dice.uniform(0, 0.5) * SLOWNESS)  # at any point of the copy
-        victims = [pid for name in hosts.names for pid in hosts.processes(name)]
-        if victims:
-            try:
-                os.kill(dice.choice(sorted(victims)), signal.SIGKILL)
-            except ProcessLookupError:
-                pass
-        status, _, err = hosts.end(process)
+        status, err = killed_somewhere(hosts, dice, f"-r host1:{tree} host2:{folder}/to", 0.5)
         if os.path.exists(f"{folder}/to"):
             run("diff", "-r", "--no-dereference", tree, f"{folder}/to")
             shutil.rmtree(f"{folder}/to")

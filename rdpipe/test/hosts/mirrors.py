@@ -4,14 +4,13 @@ import json
 import os
 import random
 import shutil
-import signal
 import subprocess
-import time
 
 from cases import expect
-from copies import a_tree_of, copies, folder_of
+from comforts import lines_of
+from copies import a_tree_of, copies, folder_of, killed_somewhere
 from faults import seed_of
-from hosts import SLOWNESS, run
+from hosts import run
 
 
 def put(path, text):
@@ -22,8 +21,7 @@ def put(path, text):
 
 def told_of(err, event):
     """The members of that event in the lines of JSON on standard error."""
-    lines = [json.loads(line) for line in err.splitlines() if line.startswith("{")]
-    found = [line for line in lines if line.get("event") == event]
+    found = [line for line in lines_of(err) if line.get("event") == event]
     expect(len(found) == 1, f"{len(found)} lines of {event}: {err}")
     return found[0]
 
@@ -104,15 +102,7 @@ def a_mirror_killed_anywhere(hosts):
     for i in range(4):
         for name in range(200):
             put(f"{folder}/to/old/{name % 7}/{name}", "old")
-        process = hosts.start("local", f"exec rdcp -rT --delete host1:{tree} host2:{folder}/to")
-        time.sleep(dice.uniform(0, 0.5) * SLOWNESS)  # at any point of the copy
-        victims = [pid for name in hosts.names for pid in hosts.processes(name)]
-        if victims:
-            try:
-                os.kill(dice.choice(sorted(victims)), signal.SIGKILL)
-            except ProcessLookupError:
-                pass
-        hosts.end(process)
+        killed_somewhere(hosts, dice, f"-rT --delete host1:{tree} host2:{folder}/to", 0.5)
         hosts.check_nothing_is_left()
         old = sum(len(files) for _, _, files in os.walk(f"{folder}/to/old"))
         if old < 200:
@@ -234,15 +224,7 @@ def a_tree_replaced_and_killed_anywhere(hosts):
             put(f"{tree}/deep/file {i} {name}", str(i))
         with open(f"{tree}/big", "wb") as file:
             file.write(dice.randbytes(9_000_000))
-        process = hosts.start("local", f"exec rdcp -rpT --atomic --delete host1:{tree} host2:{folder}/to")
-        time.sleep(dice.uniform(0, 0.6) * SLOWNESS)  # at any point of the copy
-        victims = [pid for name in hosts.names for pid in hosts.processes(name)]
-        if victims:
-            try:
-                os.kill(dice.choice(sorted(victims)), signal.SIGKILL)
-            except ProcessLookupError:
-                pass
-        status, _, err = hosts.end(process)
+        status, err = killed_somewhere(hosts, dice, f"-rpT --atomic --delete host1:{tree} host2:{folder}/to", 0.6)
         hosts.check_nothing_is_left()
         is_new = subprocess.run(["diff", "-qr", "--no-dereference", tree, f"{folder}/to"], stdout=subprocess.DEVNULL, check=False).returncode == 0
         expect(is_new or status != 0, f"kill {i} (seed {hosts.seed}): status 0 and no new tree: {err}")
@@ -274,7 +256,7 @@ def several_targets(hosts):
     os.unlink(f"{folder}/to3/big")
     put(f"{folder}/to4/old", "old")
     err = copies(hosts, f"--json --delete {words}")
-    told = {line["host"]: line for line in map(json.loads, filter(lambda line: line.startswith("{"), err.splitlines())) if line["event"] == "copied"}
+    told = {line["host"]: line for line in lines_of(err) if line["event"] == "copied"}
     expect([told[f"host{i}"]["deleted"] for i in (2, 3, 4)] == [[], [], ["old"]], err)
     expect(all(line["bytes_received"] == 9_000_000 for line in told.values()), err)
     for i in (2, 3, 4):
