@@ -54,7 +54,6 @@ typedef struct {
     size_t want, made; /* total size of the packets, and how much has been unpacked */
     size_t left;       /* bytes of the unit that have not arrived yet */
     size_t at;         /* how many of the unpacked bytes have been read */
-    bool is_read_now;  /* the pump is currently reading the packets in a unit */
 } bw_packing_t;
 
 /* Allows units in both directions from now on. Making them may use up to `percent` of the time of

@@ -26,7 +26,7 @@
 static bw_frame_state_t parse(const bw_pump_t *pump, const uint8_t *at, size_t avail,
                               bw_frame_t *frame_p)
 {
-    if (pump->session.is_on && !pump->packing.is_read_now)
+    if (pump->session.is_on && !bw_packing_is_full(&pump->packing))
         return bw_session_parse(at, avail, frame_p);
     return pump->is_packets ? bw_packet_parse(at, avail, frame_p)
                             : bw_frame_parse(at, avail, frame_p);
@@ -409,16 +409,18 @@ static pump_result_t take_next(bw_pump_t *pump, const uint8_t *at, size_t avail,
     return begin_frame(pump, &frame, at, used_p);
 }
 
-/* Reads frames from a span until a unit is complete. *used_p is how many bytes were consumed. After
- * PUMP_IDLE, the remaining bytes, if any, are a partial frame. */
+/* Reads frames from a span until a unit is complete, or packets if the span is in a complete unit.
+ * *used_p is how many bytes were consumed. After PUMP_IDLE, the remaining bytes, if any, are a
+ * partial frame. */
 static pump_result_t receive_span(bw_pump_t *pump, const bw_span_t *span, budget_t *budget,
                                   size_t *used_p)
 {
+    bool is_in_unit = bw_packing_is_full(&pump->packing);
     size_t used = 0;
     pump_result_t result = PUMP_MORE;
 
     while (result == PUMP_MORE && budget->frames > 0 && used < budget->bytes &&
-           bw_packing_is_full(&pump->packing) == pump->packing.is_read_now) {
+           bw_packing_is_full(&pump->packing) == is_in_unit) {
         size_t done;
 
         result = take_next(pump, span->base + used, span->len - used, budget->bytes - used, budget,
@@ -439,9 +441,7 @@ static pump_result_t receive_unit(bw_pump_t *pump, budget_t *budget)
     pump_result_t result;
     size_t used;
 
-    packing->is_read_now = true;
     result = receive_span(pump, &span, &piece, &used);
-    packing->is_read_now = false;
     packing->at += used;
     budget->frames = piece.frames;
     budget->bytes -= bw_least(used, budget->bytes);
