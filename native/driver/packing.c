@@ -133,7 +133,7 @@ bool bw_packing_rests(bw_packing_t *packing)
 
 /* ---- unpacking ---- */
 
-static void forget_unit(bw_packing_t *packing)
+void bw_packing_forget(bw_packing_t *packing)
 {
     if (packing->unpacker)
         packing->codec->close_unpacker(packing->unpacker);
@@ -160,7 +160,7 @@ bw_unit_state_t bw_packing_hear(bw_packing_t *packing, uint64_t word)
         after > packing->codec->bound(before))
         return BW_UNIT_CORRUPT;
     if (before == 0) {
-        forget_unit(packing);
+        bw_packing_forget(packing);
         return BW_UNIT_OK;
     }
     if (!can_unpack(packing))
@@ -190,10 +190,4 @@ bw_unit_state_t bw_packing_unpack(bw_packing_t *packing, const uint8_t *from, si
                    (packing->left > 0 || packing->made == packing->want)
                ? BW_UNIT_OK
                : BW_UNIT_CORRUPT;
-}
-
-void bw_packing_free(bw_packing_t *packing)
-{
-    (void)bw_packing_rests(packing);
-    forget_unit(packing);
 }

@@ -95,6 +95,7 @@ static inline bool bw_packing_is_full(const bw_packing_t *packing)
     return packing->at < packing->want && packing->left == 0;
 }
 
-void bw_packing_free(bw_packing_t *packing);
+/* Frees the decompressor's history and the unit that is being received. */
+void bw_packing_forget(bw_packing_t *packing);
 
 #endif

@@ -237,7 +237,7 @@ void pump_reset(bw_pump_t *pump)
         driver_free_binary(pump->gathered);
     pump->gathered = NULL;
     bw_joins_free(&pump->joins);
-    bw_packing_free(&pump->packing);
+    bw_packing_forget(&pump->packing);
 }
 
 /* Returns whether a frame is copied in a run together with those that follow it. */
