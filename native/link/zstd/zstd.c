@@ -2,7 +2,6 @@
 #include "zstd.h"
 
 #include <stdlib.h>
-#include <string.h>
 #include <zstd.h>
 
 /* On some systems, libzstd also reads legacy frame formats, with code that is no longer fuzzed, so
