@@ -6,18 +6,12 @@
 #include <zstd.h>
 
 #include "../link/zstd/zstd.h"
+#include "chance.h"
 
 #define PIECE_MAX ((size_t)200000)
 
 static const bw_codec_t *codec = &bw_zstd_codec;
 static uint8_t plain[PIECE_MAX], packed[2 * PIECE_MAX], unpacked[PIECE_MAX + 1];
-static uint64_t chance;
-
-static uint32_t any(uint32_t below)
-{
-    chance = chance * 6364136223846793005ull + 1442695040888963407ull;
-    return (uint32_t)((chance >> 33) % below);
-}
 
 /* Fills the buffer with table rows, or with bytes that look random. */
 static void fill(size_t len, bool is_text)
@@ -102,7 +96,8 @@ static void pieces_remember_what_came_before(void)
     codec->close_unpacker(unpacker);
 }
 
-/* Returns whether the bytes are rejected, both as the first piece and as a later one. */
+/* Returns whether the bytes are rejected as the first piece, or fill the room and so are too
+ * many. */
 static bool is_refused(const void *bytes, size_t len, size_t room)
 {
     bw_unpacker_t *unpacker = codec->open_unpacker();

@@ -16,6 +16,7 @@
 #include "../link/frame.h"
 #include "../link/session/strands.h"
 #include "../link/zstd/zstd.h"
+#include "chance.h"
 #include "port_pair.h"
 
 #include <fcntl.h>
@@ -27,16 +28,6 @@
 #define RESUME_MS 10000
 
 static unsigned seeds = 300;
-
-/* ---- chance ---- */
-
-static uint64_t chance;
-
-static uint32_t any(uint32_t below)
-{
-    chance = chance * 6364136223846793005ull + 1442695040888963407ull;
-    return (uint32_t)((chance >> 33) % below);
-}
 
 /* ---- what is sent, and what must come ---- */
 

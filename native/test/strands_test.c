@@ -13,6 +13,7 @@
 #include <stdbool.h>
 
 #include "bytes.h"
+#include "chance.h"
 #include "session/pace.h"
 #include "session/strands.h"
 
@@ -20,16 +21,6 @@
 #define WIRE_BYTES 5000
 #define CONNECTIONS 40 /* per schedule, in succession */
 #define NEWS (RING / 8)
-
-/* ---- chance ---- */
-
-static uint64_t chance;
-
-static uint32_t any(uint32_t below)
-{
-    chance = chance * 6364136223846793005ull + 1442695040888963407ull;
-    return (uint32_t)((chance >> 33) % below);
-}
 
 /* ---- two ends and the connections between them ---- */
 
