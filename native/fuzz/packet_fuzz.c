@@ -17,7 +17,6 @@
 #include "stream.h"
 
 #define RING BW_RING_MIN_BYTES
-#define ROUNDS_MAX 100000
 
 /* ---- the stream ---- */
 
@@ -136,13 +135,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *input, size_t size)
     end = give_all(&pump, sockets[1], before);
     must(wanted == WAKE_ASLEEP ? end == WAKE_FINISHED || end == WAKE_FAILED : end == wanted);
     must(delivered.frames == expected.frames && delivered.sum == expected.sum);
-    pump_reset(&pump);
-    pump_drop(&pump);
-    must(shim.binaries == 0);
-    link->ops->close(link, NULL);
+    close_pump(&pump);
     close(sockets[1]);
-    free(shim.bytes);
-    shim.bytes = NULL;
-    shim.len = 0;
     return 0;
 }

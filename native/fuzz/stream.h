@@ -48,6 +48,20 @@ static void shim_deliver(const uint8_t *at, uint64_t len)
     count(&delivered, at, len);
 }
 
+/* Closes the pump and its link. Nothing may be left of the frames. */
+static inline void close_pump(bw_pump_t *pump)
+{
+    bw_link_t *link = pump->link;
+
+    pump_reset(pump);
+    pump_drop(pump);
+    must(shim.binaries == 0);
+    link->ops->close(link, NULL);
+    free(shim.bytes);
+    shim.bytes = NULL;
+    shim.len = 0;
+}
+
 /* ---- the stream ---- */
 
 static void append(const void *bytes, size_t len)

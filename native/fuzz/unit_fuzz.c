@@ -139,14 +139,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *input, size_t size)
         must(end == WAKE_FINISHED);
         must(delivered.frames == expected.frames && delivered.sum == expected.sum);
     }
-    pump_reset(&pump);
-    pump_drop(&pump);
-    must(shim.binaries == 0);
-    link->ops->close(link, NULL);
+    close_pump(&pump);
     close(sockets[1]);
     bw_zstd_codec.close_packer(packer);
-    free(shim.bytes);
-    shim.bytes = NULL;
-    shim.len = 0;
     return 0;
 }
