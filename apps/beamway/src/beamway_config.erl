@@ -204,17 +204,15 @@ ring_bytes(Value) ->
         _ -> error
     end.
 
-poll_us(Value) ->
+within(Value, Low, High) ->
     case natural(Value) of
-        {ok, N} when N =< 1000 -> {ok, N};
+        {ok, N} when N >= Low, N =< High -> {ok, N};
         _ -> error
     end.
 
-resume_ms(Value) ->
-    case natural(Value) of
-        {ok, N} when N =< 86400000 -> {ok, N};
-        _ -> error
-    end.
+poll_us(Value) -> within(Value, 0, 1000).
+
+resume_ms(Value) -> within(Value, 0, 86400000).
 
 resume_bytes(Value) ->
     case natural(Value) of
@@ -222,30 +220,17 @@ resume_bytes(Value) ->
         _ -> error
     end.
 
-connections(Value) when Value =:= auto; Value =:= "auto" ->
-    {ok, auto};
-connections(Value) ->
-    case natural(Value) of
-        {ok, N} when N >= 1, N =< 8 -> {ok, N};
-        _ -> error
-    end.
+connections(Value) when Value =:= auto; Value =:= "auto" -> {ok, auto};
+connections(Value) -> within(Value, 1, 8).
 
-record_s(Value) ->
-    case natural(Value) of
-        {ok, N} when N =< 600 -> {ok, N};
-        _ -> error
-    end.
+record_s(Value) -> within(Value, 0, 600).
 
 compress(Value) when Value =:= never; Value =:= "never" -> {ok, never};
 compress(Value) when Value =:= far; Value =:= "far" -> {ok, far};
 compress(Value) when Value =:= always; Value =:= "always" -> {ok, always};
 compress(_) -> error.
 
-percent(Value) ->
-    case natural(Value) of
-        {ok, N} when N >= 1, N =< 100 -> {ok, N};
-        _ -> error
-    end.
+percent(Value) -> within(Value, 1, 100).
 
 boolean(Value) when Value =:= true; Value =:= "true" -> {ok, true};
 boolean(Value) when Value =:= false; Value =:= "false" -> {ok, false};
