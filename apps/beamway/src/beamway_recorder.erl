@@ -239,7 +239,7 @@ run_queue() -> erlang:statistics(total_run_queue_lengths).
 %% Any port of the driver will do, because the sample is sent on all links.
 tell_peers(Cpu, RunQueue, #state{links = Links}) ->
     case lists:search(fun is_driven/1, maps:values(Links)) of
-        {value, #link{about = About}} -> on_port(About, fun(Port) -> beamway_port:sample_load(Port, Cpu, RunQueue) end);
+        {value, #link{about = About}} -> on_port(About, ok, fun(Port) -> beamway_port:sample_load(Port, Cpu, RunQueue) end);
         false -> ok
     end.
 
@@ -248,19 +248,19 @@ is_driven(#link{about = About}) -> beamway_links:driven(About) =/= none.
 %% A new peer should not have to wait for the next tick to learn the load. If there were no other links, no sample was taken in the last second.
 tell_peer(About, #state{links = Links, runtime = Before, due = Due}) ->
     SinceMs = now_ms() - Due + ?STEP_MS,
-    on_port(About, fun(Port) ->
-                       _ = lists:any(fun is_driven/1, maps:values(Links))
-                           orelse beamway_port:sample_load(Port, min(cpu_percent(runtime() - Before, SinceMs), 100), run_queue()),
-                       beamway_port:tick(Port)
-                   end).
+    on_port(About, ok, fun(Port) ->
+                           _ = lists:any(fun is_driven/1, maps:values(Links))
+                               orelse beamway_port:sample_load(Port, min(cpu_percent(runtime() - Before, SinceMs), 100), run_queue()),
+                           beamway_port:tick(Port)
+                       end).
 
-on_port(About, Do) ->
+on_port(About, Otherwise, Do) ->
     case beamway_links:driven(About) of
         {ok, Port} ->
             try Do(Port)
-            catch error:badarg -> ok % it has just been closed
+            catch error:badarg -> Otherwise % it has just been closed
             end;
-        none -> ok
+        none -> Otherwise
     end.
 
 %% An idle link is only sampled every five seconds, because a mesh has many of them.
@@ -280,14 +280,7 @@ stepped(Now, #link{about = About, latest = Before, history = History, idle = Idl
             full(Now, Figures, Link#link{latest = Figures, latest_ms = Now, history = Recorded, missed = 0, idle = Idled, read_ms = LastReadMs, traffic = Traffic})
     end.
 
-traffic_now(About) ->
-    case beamway_links:driven(About) of
-        {ok, Port} ->
-            try beamway_port:traffic(Port)
-            catch error:badarg -> none % it has just been closed
-            end;
-        none -> none
-    end.
+traffic_now(About) -> on_port(About, none, fun beamway_port:traffic/1).
 
 %% A single reading is enough for an idle link, because it has sent nothing in the last ten seconds.
 same_traffic(Now, [{_, Last} | _] = Traffic) ->
