@@ -27,8 +27,9 @@ reload() ->
     Loaded = beamway_port:reload(),
     Libraries = ets:select(?TABLE, [{{{library, '$1'}, true}, [], ['$1']}]),
     true = ets:match_delete(?TABLE, {{library, '_'}, '_'}),
-    true = ets:delete(?TABLE, codec),
+    Codec = ets:take(?TABLE, codec),
     lists:foreach(fun has/1, Libraries),
+    _ = [has_codec(maps:get(compress, beamway_links:config())) || {codec, true} <- Codec],
     true = ets:insert(?TABLE, {driver, Loaded}),
     ignore.
 
