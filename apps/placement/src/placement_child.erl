@@ -11,10 +11,10 @@
 %% side with more than half of the voters runs it. A voter that has lost its memory, because its node was restarted,
 %% makes no promises for one grace time.
 %%
-%% Each lease has a fencing number, which rises with every new holder. Voters refuse a question with a lower number
-%% than they have granted, so a node that comes back late cannot renew an old lease. If a node has tried to give the
-%% child away, the number of the last holder that really ran the child (`live') decides whether that node may resume
-%% it.
+%% Each lease has a fencing number, which rises with every new holder. Voters refuse a new holder whose number is lower
+%% than one that they have granted. They refuse a renewal only if a later holder has run the child (`live'), so a node
+%% that comes back late cannot renew an old lease, but a node that asked in vain does not cost the holder a voter. If a
+%% node has tried to give the child away, `live' also decides whether that node may resume it.
 %%
 %% This server is the voter. It also chooses the next node when nobody holds the lease. Among the connected voters the
 %% first by name does that, or the next one if the first hangs or does not know the child. The server also knows
@@ -137,8 +137,9 @@ known_as({#{version := Version} = Spec, Promise}, Names) ->
         _ ->
             case {lists:member(node(), placement_voter:asked(Spec)), Promise, now_ms()} of
                 {true, {Holder, Pid, Until}, Now} when Until > Now, Holder =/= nobody -> {Spec, Holder, Pid};
-                {_, _, _} when Names =:= [] -> {Spec, none, none};
-                {_, _, _} -> told_of(Names) % also of a voter that a majority did not need for the last renewal
+                {true, _, _} -> {Spec, none, none};
+                {false, _, _} when Names =:= [] -> {Spec, none, none};
+                {false, _, _} -> told_of(Names)
             end
     end;
 known_as({{deleted, Version}, _}, Names) ->

@@ -73,12 +73,13 @@ promise(_, _, Otherwise) -> {nobody, none, Otherwise}.
 %% @doc Answers a node that asks for a promise.
 -spec ask(placement_child:spec(), {Holder :: node(), pid() | none}, row(), NowMs :: integer(), MadeMs :: integer()) -> {answer(), row()}.
 ask(#{grace := Grace, version := Version} = Spec, {Holder, Pid}, Row, Now, Made) ->
+    Lowest = lowest(is_run(Spec), Row),
     case Row of
         {{deleted, Deleted}, _} when Deleted >= Version -> {deleted, Row};
         {#{version := Newer}, _} when Newer > Version -> {newer, Row};
         {#{term := Term} = Known, _} when Term > map_get(term, Spec) -> {{config, config(Known)}, Row};
         %% A node that runs an older release of placement asks without a number.
-        {#{fence := Known}, _} when Known > map_get(fence, Spec) -> {{fenced, Known}, Row};
+        _ when Lowest > map_get(fence, Spec) -> {{fenced, Lowest}, Row};
         {#{live := Live}, _} when Live > map_get(base, Spec) -> {stale, Row};
         {#{fence := Known}, {Other, _, Until}} when Until > Now, map_get(passed, Spec) =:= {Other, Known} -> granted(Spec, Holder, Pid, Row, Now);
         {_, {Other, _, Until}} when Other =/= Holder, Until > Now, Other =/= nobody orelse Pid =:= none -> {{held, Other}, Row};
@@ -87,6 +88,12 @@ ask(#{grace := Grace, version := Version} = Spec, {Holder, Pid}, Row, Now, Made)
         none when Pid =:= none, Now < Made + Grace -> {{held, nobody}, {maps:without(?OWN, Spec), {nobody, none, Made + Grace}}};
         _ -> granted(Spec, Holder, Pid, Row, Now)
     end.
+
+%% Returns the lowest number that this voter accepts. A node that got a higher number from this voter, but not from a
+%% majority, never ran the child, so that number does not count against the node that runs it.
+lowest(true, {#{live := Live}, _}) -> Live;
+lowest(false, {#{fence := Fence}, _}) -> Fence;
+lowest(_, _) -> 0.
 
 granted(#{grace := Grace} = Spec, Holder, Pid, Row, Now) ->
     Known = known_live(maps:without(?OWN, Spec), Row),

@@ -10,7 +10,7 @@
 -export([restarted_elsewhere/1, moves_with_its_state/1, moves_to_a_node_that_was_chosen_before/1, only_the_majority_runs_it/1, a_node_that_was_restarted/1, wrong_options_and_the_end/1,
          a_new_child_waits_for_the_old_one/1, a_minority_changes_nothing/1, a_minority_deletes_nothing/1,
          started_anew_on_restarted_nodes/1, a_helper_of_the_start_ends/1, a_voter_that_missed_the_end/1, deleted_by_a_voter_that_missed_the_call/1, forgets_what_was_deleted/1, the_first_choice_does_not_start_it/1,
-         the_first_choice_does_not_take_its_state/1, the_first_choice_hangs_over_its_state/1, the_first_voter_hangs/1, the_first_voter_knows_nothing/1,
+         the_first_choice_does_not_take_its_state/1, the_first_choice_hangs_over_its_state/1, the_first_voter_hangs/1, the_first_voter_knows_nothing/1, the_first_voter_comes_back/1,
          two_calls_at_once/1, a_call_beside_a_start/1, the_query_takes_long/1, apart_from_its_own_kind/1, near_to_another_kind/1, ends_with_its_tree_before_the_lease/1]).
 %% The child, which runs on the nodes.
 -export([start_link/1, start_link_below/2, start_link_by_helper/1, start_link_but/2, start_link_behind_a_gate/1, init/1, handle_call/3, handle_cast/2, terminate/2, placement_handoff/1, placement_handoff/2, worker_after/1]).
@@ -24,7 +24,7 @@ suite() -> [{timetrap, {minutes, 3}}].
 all() -> [restarted_elsewhere, moves_with_its_state, moves_to_a_node_that_was_chosen_before, only_the_majority_runs_it, a_node_that_was_restarted, wrong_options_and_the_end,
          a_new_child_waits_for_the_old_one, a_minority_changes_nothing, a_minority_deletes_nothing,
          started_anew_on_restarted_nodes, a_helper_of_the_start_ends, a_voter_that_missed_the_end, deleted_by_a_voter_that_missed_the_call, forgets_what_was_deleted, the_first_choice_does_not_start_it,
-         the_first_choice_does_not_take_its_state, the_first_choice_hangs_over_its_state, the_first_voter_hangs, the_first_voter_knows_nothing,
+         the_first_choice_does_not_take_its_state, the_first_choice_hangs_over_its_state, the_first_voter_hangs, the_first_voter_knows_nothing, the_first_voter_comes_back,
          two_calls_at_once, a_call_beside_a_start, the_query_takes_long, apart_from_its_own_kind, near_to_another_kind,
          ends_with_its_tree_before_the_lease].
 
@@ -392,6 +392,23 @@ the_first_voter_knows_nothing(Config) ->
     {ok, Pid} = child(Config, "b", {role, eq, worker}, {?MODULE, start_link, [kept]}),
     ok = beamway_placement_nodes:call(cluster(Config), "a", {application, start}, [placement]),
     true = beamway_peer:wait_until(fun() -> found(Config, ["a", "b", "c"]) =:= Pid end, 30000).
+
+%% The first voter was cut off with the child until its promise was over, so it chooses a node, itself, as soon as it
+%% reaches the others again. The majority refuses that node. The voter must still promise itself to the node that runs
+%% the child, so that the child survives the loss of the third voter.
+the_first_voter_comes_back(Config) ->
+    roles(Config, [{"a", worker}, {"b", other}, {"c", other}]),
+    [ok = call(Config, Name, insert, [rank, {static, Rank, [{ttl, 0}]}]) || {Name, Rank} <- [{"a", 3}, {"b", 2}, {"c", 1}]],
+    {ok, Old} = child(Config, "a", #{require => {role, eq, worker}, prefer => [{1, {rank, max}}]}, {?MODULE, start_link, [kept]}),
+    ok = call(Config, "b", update, [role, {static, worker, [{ttl, 0}]}]),
+    ok = cut(Config, "a", ["b", "c"]),
+    New = another(Config, ["b", "c"], Old),
+    true = beamway_peer:wait_until(fun() -> call(Config, "a", whereis_name, [once]) =:= undefined end, 30000),
+    true = beamway_peer:wait_until(fun() -> call(Config, "a", children, []) =:= [{once, none, none}] end, 30000),
+    ok = healed(Config, "a", ["b", "c"]),
+    true = beamway_peer:wait_until(fun() -> found(Config, ["a", "b", "c"]) =:= New end, 30000),
+    ok = beamway_peer:kill9(peer_of(Config, node_of(Config, "c"))),
+    ?assert(stays(Config, ["a", "b"], New, 5)).
 
 %% Two voters receive the later call first, the third one the earlier call. All of them keep the later call and find its
 %% process.

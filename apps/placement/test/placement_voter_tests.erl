@@ -21,6 +21,7 @@ never_two_test_() ->
         Seen = [run(Seed, none) || Seed <- lists:seq(1, 60)],
         ?assertEqual([], [Seed || {two, Seed} <- Seen]),
         Sums = lists:foldl(fun({one, Counts}, Sums) -> maps:fold(fun(Key, Count, Acc) -> maps:update_with(Key, fun(Sum) -> Sum + Count end, Count, Acc) end, Sums, Counts) end, #{}, Seen),
+        ?assertEqual(0, maps:get(fenced, Sums, 0)),
         [?assertMatch({Key, Count, _} when Count > 25, {Key, maps:get(Key, Sums, 0), Sums}) || Key <- [started, ended, restarted, replacing, replaced, split, called]]
     end]}.
 
@@ -28,6 +29,22 @@ never_two_test_() ->
 each_rule_is_needed_test_() ->
     [{timeout, 120, {atom_to_list(Rule), ?_assertMatch({Rule, {two, _}}, {Rule, first_two(Rule, First, First + 1500)})}}
      || {Rule, First} <- [{quarantine, 2}, {both_sets, 13}, {margin, 1}]].
+
+%% The voter was cut off with the last holder (1). Since then it has promised itself to a node (3) that got no majority.
+%% Once that promise is over or released, it must not refuse the node that runs the child (2).
+refused_in_between_test_() ->
+    Spec = maps:remove(next, spec(#{})),
+    Asks = fun(Number, Holder, Row, Now) -> placement_voter:ask(Spec#{fence => Number}, {Holder, none}, Row, Now, -?GRACE) end,
+    Renews = fun(Number, Holder, Row, Now) -> placement_voter:ask(Spec#{fence => Number, live => Number, at => Holder}, {Holder, self()}, Row, Now, -?GRACE) end,
+    {{granted, none, _}, Ran} = Renews(1, a, {Spec, {nobody, none, 0}}, 1),
+    {{granted, a, _}, Tried} = Asks(3, c, Ran, 200),
+    {{granted, none, _}, Runs} = Renews(3, c, Tried, 210),
+    [?_assertMatch({{held, c}, Tried}, Renews(2, b, Tried, 210)),
+     ?_assertMatch({{granted, none, _}, {#{fence := 2, live := 2, at := b}, {b, _, 310}}}, Renews(2, b, placement_voter:release(c, Tried, 210), 210)),
+     ?_assertMatch({{granted, none, _}, {#{fence := 2, live := 2, at := b}, {b, _, 400}}}, Renews(2, b, Tried, 300)),
+     %% A node that does not run the child, or that ran it before the last holder, is still refused.
+     ?_assertMatch({{fenced, 3}, Tried}, Asks(2, b, Tried, 300)),
+     ?_assertMatch({{fenced, 3}, Runs}, Renews(2, b, Runs, 400))].
 
 first_two(_, Last, Last) -> none;
 first_two(Rule, Seed, Last) ->
@@ -179,13 +196,17 @@ answer(Voter, Node, #world{now = Now, broken = Broken, rows = Rows, made = Made,
                {later_terms, {#{term := Term} = Known, Promise}} -> {Known#{term := min(Term, maps:get(term, Spec))}, Promise};
                {_, Row} -> Row
            end,
-    {Answer, After} = placement_voter:ask(Spec, {Node, Pid}, Told, Now, case Broken of quarantine -> -?GRACE; _ -> maps:get(Voter, Made) end),
-    Kept = case {Answer, After} of
+    {Answer, Changed} = placement_voter:ask(Spec, {Node, Pid}, Told, Now, case Broken of quarantine -> -?GRACE; _ -> maps:get(Voter, Made) end),
+    Kept = case {Answer, Changed} of
                {_, none} -> Rows;
                {{config, _}, _} -> Rows;
-               _ -> Rows#{Voter => After}
+               _ -> Rows#{Voter => Changed}
            end,
-    World#world{rows = Kept, asks = Asks#{Node := Ask#ask{answers = Answers#{Voter => Answer}}}}.
+    After = World#world{rows = Kept, asks = Asks#{Node := Ask#ask{answers = Answers#{Voter => Answer}}}},
+    case Answer of
+        {fenced, _} when is_pid(Pid) -> seen(fenced, After);
+        _ -> After
+    end.
 
 counted(Node, #world{asks = Asks} = World) ->
     #{Node := #ask{spec = Spec, since = Since, answers = Answers}} = Asks,
