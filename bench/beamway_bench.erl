@@ -6,9 +6,9 @@
 %% output (a table, or one JSON object with `--json'), everything else to standard error.
 -module(beamway_bench).
 
--export([main/1, module/1, measure/3, explain/1, note/2]).
+-export([main/1, module/1, quick_settings/2, measure/3, explain/1, note/2]).
 %% Called by the modules that answer the questions.
--export([own_options/1, numbers/4, size_text/1, size_words/1, rate_and_p99/1]).
+-export([numbers/4, size_text/1, size_words/1, rate_and_p99/1]).
 
 -export_type([speed/0]).
 
@@ -104,8 +104,6 @@ common_options() ->
      {force, undefined, "force", undefined, "store it even if other work ran on the machine, and say so wherever it is shown"},
      {help, $h, "help", undefined, "this help"}].
 
-%% @doc The options that only the question of this module has.
--spec own_options(module()) -> [getopt:option_spec()].
 own_options(Module) ->
     _ = code:ensure_loaded(Module),
     case erlang:function_exported(Module, options, 0) of
@@ -141,11 +139,22 @@ usage(Format, Args) ->
 
 prepared(Name, Module, Words, Given) ->
     Speed = case proplists:get_bool(quick, Given) of true -> quick; false -> full end,
-    case {general(Given, Speed, default_file(Name, Words)), Module:prepare(Given, Speed)} of
-        {{error, Why}, _} -> usage("bench ~ts: ~ts", [Name, Why]);
-        {_, {error, Why}} -> usage("bench ~ts: ~ts", [Name, Why]);
-        {{ok, General}, {ok, Settings}} ->
-            measured(Name, Module, Words, maps:merge(General, Settings))
+    case settings(Module, Given, Speed, default_file(Name, Words)) of
+        {ok, Settings} -> measured(Name, Module, Words, Settings);
+        {error, Why} -> usage("bench ~ts: ~ts", [Name, Why])
+    end.
+
+%% @doc The settings for a question's quick form, whose result is not stored.
+-spec quick_settings(module(), Words :: [string()]) -> {ok, Settings :: map()} | {error, unicode:chardata()}.
+quick_settings(Module, Words) ->
+    {ok, {Given, []}} = getopt:parse(common_options() ++ own_options(Module), Words),
+    settings(Module, Given, quick, none).
+
+settings(Module, Given, Speed, File) ->
+    case {general(Given, Speed, File), Module:prepare(Given, Speed)} of
+        {{ok, General}, {ok, Settings}} -> {ok, maps:merge(General, Settings)};
+        {{error, Why}, _} -> {error, Why};
+        {_, {error, Why}} -> {error, Why}
     end.
 
 %% Only a run with default options is stored under the benchmark's (or the part's) name, and a quick run never replaces a full one.
@@ -226,15 +235,13 @@ taken(Name, Module, Words, Settings) ->
           {ok, beamway_bench_report:result()} | {error, unicode:chardata()}.
 measure(Name, Words, Own) ->
     Module = module(Name),
-    {ok, {Given, []}} = getopt:parse(common_options() ++ own_options(Module), Words),
-    case {general(Given, quick, none), Module:prepare(Given, quick)} of
-        {{ok, General}, {ok, Settings}} ->
-            case taken(Name, Module, Words, maps:merge(maps:merge(General, Settings), Own)) of
+    case quick_settings(Module, Words) of
+        {ok, Settings} ->
+            case taken(Name, Module, Words, maps:merge(Settings, Own)) of
                 {ok, Result, _} -> {ok, Result};
                 {error, Why} -> {error, Why}
             end;
-        {{error, Why}, _} -> {error, Why};
-        {_, {error, Why}} -> {error, Why}
+        {error, Why} -> {error, Why}
     end.
 
 %% Only a run that was explicitly asked to store its result waits, because published results must come from a quiet machine.

@@ -162,34 +162,39 @@ name(Metric) -> ["`", Metric, "`"].
 
 %% A row for each baseline; only the first row has the values that all of them share.
 metric_row(Metric, Entries) ->
-    Name = iolist_to_binary(case Metric of {Text, _} -> Text; Text -> Text end),
-    case [Entry || #{<<"name">> := N} = Entry <- Entries, N =:= Name] of
+    case named(case Metric of {Text, _} -> Text; Text -> Text end, Entries) of
         [] -> [[question(Metric, #{}), name(Metric), ?AGAIN, "", "", ""]];
         [#{<<"beamway">> := Own, <<"unit">> := Unit} = First | Rest] ->
             [[question(Metric, First), name(Metric), quantity(Own, Unit) | compared(First)]
              | [["", "", "" | compared(Entry)] || Entry <- Rest]]
     end.
 
+%% The entries of one metric, one for each of its baselines.
+named(Metric, Entries) -> [Entry || #{<<"name">> := Name} = Entry <- Entries, Name =:= list_to_binary(Metric)].
+
+against(Rival, Entries) -> [Entry || #{<<"baseline_name">> := Name} = Entry <- Entries, Name =:= list_to_binary(Rival)].
+
 compared(#{<<"baseline_name">> := null}) -> ["", "", ""];
-compared(#{<<"baseline_name">> := Name, <<"baseline">> := Value, <<"unit">> := Unit, <<"ratio">> := Ratio, <<"interval">> := Interval} = Entry) ->
-    [[title(binary_to_list(Name)), " ", number(Value, Unit)], beamway_bench_report:ratio(Ratio, Interval, maps:get(<<"range">>, Entry, null)),
+compared(#{<<"baseline_name">> := Name, <<"baseline">> := Value, <<"unit">> := Unit} = Entry) ->
+    [[title(binary_to_list(Name)), " ", number(Value, Unit)], ratio(Entry),
      case judgement(Entry, significant()) of <<"loses">> -> "**loses**"; null -> ""; Verdict -> beamway_bench_report:verdict(Verdict) end].
+
+ratio(#{<<"ratio">> := Ratio, <<"interval">> := Interval} = Entry) -> beamway_bench_report:ratio(Ratio, Interval, maps:get(<<"range">>, Entry, null)).
 
 %% Puts a whole comparison into one row: rounded numbers, the two most important rivals, and a single ratio.
 brief(Question, _, {hidden, _}) -> [Question, ?AGAIN, "", "", ""];
 brief(Question, Metric, {_, #{<<"metrics">> := Entries}}) ->
-    case [Entry || #{<<"name">> := Name} = Entry <- Entries, Name =:= list_to_binary(Metric)] of
+    case named(Metric, Entries) of
         [] -> [Question, ?AGAIN, "", "", ""];
         [#{<<"beamway">> := Own, <<"unit">> := Unit} | _] = All ->
-            Of = fun(Rival, Show) -> [Show(Entry) || #{<<"baseline_name">> := Name} = Entry <- All, Name =:= Rival] end,
+            [Stock, Tuned] = [against(Rival, All) || Rival <- ["tcp", "tcp_tuned"]],
             Value = fun(#{<<"baseline">> := Baseline}) -> whole(Baseline) end,
-            [Question, Of(<<"tcp">>, Value), Of(<<"tcp_tuned">>, Value), ["**", whole(Own), "** ", Unit],
-             Of(<<"tcp_tuned">>, fun(#{<<"ratio">> := Ratio, <<"interval">> := Interval} = Entry) -> beamway_bench_report:ratio(Ratio, Interval, maps:get(<<"range">>, Entry, null)) end)]
+            [Question, lists:map(Value, Stock), lists:map(Value, Tuned), ["**", whole(Own), "** ", Unit], lists:map(fun ratio/1, Tuned)]
     end.
 
 pair(Question, _, _, {hidden, _}) -> [Question, ?AGAIN, "", ""];
 pair(Question, Metric, Rival, {_, #{<<"metrics">> := Entries}}) ->
-    case [Entry || #{<<"name">> := Name, <<"baseline_name">> := Baseline} = Entry <- Entries, Name =:= list_to_binary(Metric), Baseline =:= list_to_binary(Rival)] of
+    case against(Rival, named(Metric, Entries)) of
         [] -> [Question, ?AGAIN, "", ""];
         [#{<<"beamway">> := Own, <<"unit">> := Unit} = Entry | _] -> [Question, quantity(Own, Unit) | lists:sublist(compared(Entry), 2)]
     end.
@@ -235,8 +240,7 @@ significant() ->
 verdicts() ->
     Asked = lists:usort([{Name, case Metric of {Text, _} -> Text; Text -> Text end}
                          || {table, _, {metrics, _, Results}} <- config(), has_verdicts(Results), {Name, Metrics} <- Results, Metric <- Metrics]),
-    [Entry || {Name, Metric} <- Asked, {_, #{<<"metrics">> := Entries}} <- [shown(Name)],
-              #{<<"name">> := N} = Entry <- Entries, N =:= list_to_binary(Metric), judgement(Entry, 1.0) =/= null].
+    [Entry || {Name, Metric} <- Asked, {_, #{<<"metrics">> := Entries}} <- [shown(Name)], Entry <- named(Metric, Entries), judgement(Entry, 1.0) =/= null].
 
 quantity(Value, Unit) -> [number(Value, Unit), " ", unit(Unit)].
 
@@ -271,7 +275,7 @@ grid_cell({Name, Metric}, Shown) ->
     case maps:get(Name, Shown) of
         {hidden, _} -> ?AGAIN;
         {_, #{<<"metrics">> := Entries}} ->
-            case [Entry || #{<<"name">> := N} = Entry <- Entries, N =:= list_to_binary(Metric)] of
+            case named(Metric, Entries) of
                 [#{<<"beamway">> := Value, <<"unit">> := Unit} | _] -> quantity(Value, Unit);
                 [] -> ?AGAIN
             end
@@ -371,18 +375,20 @@ holds({error, _}, _) -> false.
 
 embedded(Data) -> unicode:characters_to_binary(["<!-- of bench/results:\n", Data, "-->\n"]).
 
-draw({File, Data, {svg, Svg}}) ->
-    ok = beamway_bench_store:write_text(File, [Svg, embedded(Data)]),
-    io:format("written: ~ts~n", [File]),
-    0;
-draw({File, Data, Script}) ->
-    case beamway_bench_chart:plot(File, Script) of
-        ok ->
-            {ok, Svg} = file:read_file(File),
+draw({File, Data, How}) ->
+    case drawn(File, How) of
+        {ok, Svg} ->
             ok = beamway_bench_store:write_text(File, [Svg, embedded(Data)]),
             io:format("written: ~ts~n", [File]),
             0;
         {error, Why} -> complain("~ts", [Why]), 1
+    end.
+
+drawn(_, {svg, Svg}) -> {ok, Svg};
+drawn(File, Script) ->
+    case beamway_bench_chart:plot(File, Script) of
+        ok -> {ok, _} = file:read_file(File);
+        {error, Why} -> {error, Why}
     end.
 
 %% The pictures in the guide to placement.
@@ -395,12 +401,13 @@ ants(Kind, File, Figures) ->
 picture_file(Name) -> path("docs/guide/pictures/" ++ Name ++ ".svg").
 
 %% The charts on the pages, which plot the ratios from the tables with their intervals. Beamway is better to the right of 1.
-charts() ->
-    [{picture_file(Name), [Title, "\n", [line(Row) || Row <- Drawn]], {svg, beamway_bench_dots:svg(Title, [Legend || {_, Legend} <- Shown], Drawn)}}
-     || {chart, Name, Title, Series, Rows} <- config(),
-        Points <- [[{labelled(Label, Stored), points(Stored, Metrics, Series)} || {Result, Metrics, Label} <- Rows, Stored <- [shown(Result)]]],
-        Shown <- [[One || {Rival, _} = One <- Series, lists:any(fun({_, Dots}) -> lists:keymember(Rival, 1, Dots) end, Points)]],
-        Drawn <- [[{Label, [{place(Rival, Shown), Ratio, Low, High} || {Rival, Ratio, Low, High} <- Dots]} || {Label, Dots} <- Points]]].
+charts() -> [chart(Name, Title, Series, Rows) || {chart, Name, Title, Series, Rows} <- config()].
+
+chart(Name, Title, Series, Rows) ->
+    Points = [{labelled(Label, Stored), points(Stored, Metrics, Series)} || {Result, Metrics, Label} <- Rows, Stored <- [shown(Result)]],
+    Shown = [One || {Rival, _} = One <- Series, lists:any(fun({_, Dots}) -> lists:keymember(Rival, 1, Dots) end, Points)],
+    Drawn = [{Label, [{place(Rival, Shown), Ratio, Low, High} || {Rival, Ratio, Low, High} <- Dots]} || {Label, Dots} <- Points],
+    {picture_file(Name), [Title, "\n", [line(Row) || Row <- Drawn]], {svg, beamway_bench_dots:svg(Title, [Legend || {_, Legend} <- Shown], Drawn)}}.
 
 labelled(Label, {hidden, _}) -> Label ++ ": " ++ ?AGAIN;
 labelled(Label, {old, _}) -> Label ++ " (old)";

@@ -60,19 +60,14 @@ usage(Why) ->
 
 report(Given) ->
     Context = beamway_bench_store:context("report", "bin/beamway bench report"),
-    Runs = runs(questions()),
-    {Rows, Left} = lists:foldl(fun(Run, {Done, Missing}) ->
-                                       {More, Without} = answered(Run),
-                                       {Done ++ More, Missing ++ Without}
-                               end, {[], []}, Runs),
+    {Rows, Left} = lists:unzip([answered(Run) || Run <- runs(questions())]),
     Noise = beamway_bench_machine:noise(maps:get(load_average, maps:get(machine, Context))),
-    Report = Context#{rows => Rows, left_out => Left, noisy => [unicode:characters_to_binary(Why) || Why <- Noise]},
+    Report = Context#{rows => lists:append(Rows), left_out => lists:append(Left), noisy => [unicode:characters_to_binary(Why) || Why <- Noise]},
     written(Report, proplists:get_value(out, Given), proplists:get_bool(json, Given)).
 
 %% Lists each measurement once, with all of the questions that it answers.
 runs(Questions) ->
-    Order = lists:foldl(fun({_, Run, _}, Runs) -> case lists:member(Run, Runs) of true -> Runs; false -> Runs ++ [Run] end end, [], Questions),
-    [{Run, [{Text, Metric} || {Text, Of, Metric} <- Questions, Of =:= Run]} || Run <- Order].
+    [{Run, [{Text, Metric} || {Text, Of, Metric} <- Questions, Of =:= Run]} || Run <- lists:uniq([Run || {_, Run, _} <- Questions])].
 
 answered({{Bench, Words}, Questions}) ->
     [beamway_bench:note("bench report: ~ts", [Text]) || {Text, _} <- Questions],
@@ -156,8 +151,7 @@ line(#{question := Text, unit := Unit, beamway := Value, rival := Rival, rival_v
 questions_can_be_answered_test_() ->
     [{Text, fun() ->
                     Module = beamway_bench:module(Bench),
-                    {ok, {Given, []}} = getopt:parse([{only, undefined, "only", string, ""} | beamway_bench:own_options(Module)], Words),
-                    case Module:prepare(Given, quick) of
+                    case beamway_bench:quick_settings(Module, Words) of
                         {ok, Settings} -> ?assert(lists:member(Metric, [Name || #{name := Name} <- Module:metrics(Settings)]));
                         {error, _} -> ?assertEqual("pipe", Bench)
                     end

@@ -8,7 +8,7 @@
 %% differ only in the last digit.
 -module(beamway_bench_rabbit).
 
--export([install/0, has_mirrored/0, start/1, stop/1, start_node/2, start_node/3, kill_node/2, os_pid/2, ctl/3, eval/3, get/3,
+-export([install/0, install_key/2, has_mirrored/0, start/1, stop/1, start_node/2, start_node/3, kill_node/2, os_pid/2, ctl/3, eval/3, get/3,
          declare/4, links/1, await/3]).
 
 -export_type([cluster/0]).
@@ -30,6 +30,14 @@ install() ->
     ok = filelib:ensure_dir(?LIB ++ "/x"),
     {0, _} = beamway_bench_tools:run("/bin/cp", ["-rL", Source, ?LIB], 10000),
     ok.
+
+%% @doc Makes a key for encrypted links in this folder, and copies it to a file beside Beamway that only this user may read.
+-spec install_key(User :: string(), file:filename()) -> File :: file:filename().
+install_key(User, Folder) ->
+    {Made, File} = {filename:join(Folder, "key"), ?LIB ++ "/key"},
+    {0, _} = beamway_bench_tools:run(filename:join(beamway_bench_nodes:root(), "bin/beamway"), ["keygen", Made], 60000),
+    {0, _} = beamway_bench_tools:run("/usr/bin/install", ["-o", User, "-m", "400", Made, File], 10000),
+    File.
 
 %% @doc Whether this RabbitMQ has mirrored queues, which version 4 removed.
 -spec has_mirrored() -> boolean().

@@ -175,14 +175,14 @@ lost(Cluster) ->
 %% reversed. While one node restarts, the users of the other two write to each other.
 moved_to_encryption_and_back(Config) ->
     ct:timetrap({minutes, 40}),
-    Key = filename:join(proplists:get_value(priv_dir, Config), "key"),
-    {0, _} = beamway_bench_tools:run(filename:join(beamway_bench_nodes:root(), "bin/beamway"), ["keygen", Key], 60000),
-    {0, _} = beamway_bench_tools:run("/usr/bin/install", ["-o", "ejabberd", "-m", "400", Key, "/opt/beamway/key"], 10000),
-    [ok = moved(Encrypt, Link, cluster(Config)) || {Encrypt, Link} <- [{"prefer", tls}, {"true", tls}, {"prefer", tls}, {"false", tcp}]],
+    #{exports := Exports} = Cluster = cluster(Config),
+    Key = beamway_bench_rabbit:install_key("ejabberd", proplists:get_value(priv_dir, Config)),
+    WithKey = Cluster#{exports := ["export BEAMWAY_ENCRYPT_KEY_FILE=" ++ Key ++ "\n" | Exports]},
+    [ok = moved(Encrypt, Link, WithKey) || {Encrypt, Link} <- [{"prefer", tls}, {"true", tls}, {"prefer", tls}, {"false", tcp}]],
     ok.
 
 moved(Encrypt, Link, #{exports := Exports} = Cluster) ->
-    New = Cluster#{exports := ["export BEAMWAY_ENCRYPT=" ++ Encrypt ++ "\n", "export BEAMWAY_ENCRYPT_KEY_FILE=/opt/beamway/key\n" | Exports]},
+    New = Cluster#{exports := ["export BEAMWAY_ENCRYPT=" ++ Encrypt ++ "\n" | Exports]},
     [ok = moved_node(N, New) || N <- ?NODES],
     [{Encrypt, N, [Link, Link]} = {Encrypt, N, links(N, New)} || N <- ?NODES],
     ok.

@@ -285,14 +285,12 @@ moved_to_encryption_and_back(Config) ->
     ct:timetrap({minutes, 40}),
     Queue = "moved",
     Cluster = cluster(Config),
-    Key = filename:join(proplists:get_value(priv_dir, Config), "key"),
-    {0, _} = beamway_bench_tools:run(filename:join(beamway_bench_nodes:root(), "bin/beamway"), ["keygen", Key], 60000),
-    {0, _} = beamway_bench_tools:run("/usr/bin/install", ["-o", "rabbitmq", "-m", "400", Key, "/opt/beamway/key"], 10000),
+    Key = beamway_bench_rabbit:install_key("rabbitmq", proplists:get_value(priv_dir, Config)),
     ok = beamway_bench_rabbit:declare(Queue, quorum, 2, Cluster),
     Clients = start_clients(Queue, "p", [1, 2, 3], Config),
     ok = progress(Clients),
     %% The tool uses a setting that the nodes accept both before and after the step.
-    [ok = moved(Encrypt, Tool, Link, Queue, Clients, Config)
+    [ok = moved({Encrypt, Tool, Key}, Link, Queue, Clients, Config)
      || {Encrypt, Tool, Link} <- [{"prefer", "false", tls}, {"true", "true", tls}, {"prefer", "true", tls}, {"false", "false", tcp}]],
     ok = stop_clients(publishers, Clients),
     Confirmed = ids(publishers, Clients),
@@ -300,14 +298,14 @@ moved_to_encryption_and_back(Config) ->
     ok = stop_clients(consumers, Clients),
     beamway_runner:say("     ~ts: ~b confirmed while twelve restarts moved the nodes to encrypted links and back, none lost", [maps:get(name, Cluster), length(Confirmed)]).
 
-moved(Encrypt, Tool, Link, Queue, Clients, Config) ->
-    #{nodes := Numbers} = Cluster = cluster(Config),
-    With = fun(#{env := Env} = Of, How) -> Of#{env := [{"BEAMWAY_ENCRYPT", How}, {"BEAMWAY_ENCRYPT_KEY_FILE", "/opt/beamway/key"} | lists:keydelete("BEAMWAY_ENCRYPT", 1, Env)]} end,
-    Tools = With(Cluster, Tool),
+moved({Encrypt, Tool, Key}, Link, Queue, Clients, Config) ->
+    #{nodes := Numbers, env := Env} = Cluster = cluster(Config),
+    With = fun(How) -> Cluster#{env := [{"BEAMWAY_ENCRYPT", How}, {"BEAMWAY_ENCRYPT_KEY_FILE", Key} | lists:keydelete("BEAMWAY_ENCRYPT", 1, Env)]} end,
+    Tools = With(Tool),
     lists:foreach(fun(N) ->
                           ok = beamway_bench_rabbit:await(fun() -> members(Queue, Config) =:= 3 end, 120000, {members_missing, Queue}),
                           ok = beamway_bench_rabbit:kill_node(N, Cluster),
-                          ok = beamway_bench_rabbit:start_node(N, With(Cluster, Encrypt), Tools),
+                          ok = beamway_bench_rabbit:start_node(N, With(Encrypt), Tools),
                           progress(Clients, 50)
                   end, Numbers),
     Links = beamway_bench_rabbit:links(Tools),
