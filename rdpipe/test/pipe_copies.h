@@ -82,6 +82,17 @@ static inline int unpack(const rd_copy_t *given)
     return status;
 }
 
+/* Replaces unpack in a dry run: prints the changes to the file "shown". */
+static inline int show(const rd_copy_t *target)
+{
+    int in = open_stream(PACKED, false), out = open_stream("shown", true);
+    int status = rd_copy_show(target, in, out);
+
+    close(in);
+    close(out);
+    return status;
+}
+
 /* Writes a packed stream of only these items. */
 static inline void put_items(const rd_item_t *items, size_t count)
 {
@@ -98,15 +109,21 @@ static inline void put_items(const rd_item_t *items, size_t count)
 }
 
 /* Returns the status of the last part that failed. */
-static inline int copy_all(rd_copy_t source, rd_copy_t target)
+static inline int status_of(const int statuses[4])
 {
-    int statuses[4] = {list(&source), have(&target), pack(&source), unpack(&target)};
     int status = 0;
 
     for (size_t i = 0; i < 4; i++)
         if (statuses[i] != 0)
             status = statuses[i];
     return status;
+}
+
+static inline int copy_all(rd_copy_t source, rd_copy_t target)
+{
+    int statuses[4] = {list(&source), have(&target), pack(&source), unpack(&target)};
+
+    return status_of(statuses);
 }
 
 /* From now on messages go to the file "said", until end_hearing is called with this result. */
@@ -181,18 +198,52 @@ static inline bool run(const char *command)
     return system(command) == 0;
 }
 
-/* Does the file "said" contain this text? */
-static inline bool was_said(const char *text)
+/* Returns the beginning of a text file, valid until the next call; "" if it cannot be read. */
+static inline const char *text_of(const char *path)
 {
-    char got[8192];
-    int fd = open("said", O_RDONLY);
+    static char got[8192];
+    int fd = open(path, O_RDONLY);
     ssize_t n = fd < 0 ? -1 : read(fd, got, sizeof got - 1);
 
     if (fd >= 0)
         close(fd);
     got[n < 0 ? 0 : n] = 0;
-    return strstr(got, text) != NULL;
+    return got;
 }
+
+/* Does the file "said" contain this text? */
+static inline bool was_said(const char *text)
+{
+    return strstr(text_of("said"), text) != NULL;
+}
+
+#define STATE "find to -printf '%p %y %m %s %T@ %i %l\\n' | sort"
+
+/* Records the state of the whole target for a later comparison. */
+static inline void note_state(void)
+{
+    CHECK(run(STATE " >was"));
+}
+
+static inline bool is_state_unchanged(void)
+{
+    return run(STATE " | diff was - >&2");
+}
+
+/* Items that many cases put into a stream: the top of a tree, the end of a file that has come
+ * whole, and the end of the copy. */
+#define TOP                                                                                        \
+    {                                                                                              \
+        .kind = RD_ITEM_DIR, .mode = 0755                                                          \
+    }
+#define GOOD                                                                                       \
+    {                                                                                              \
+        .kind = RD_ITEM_CLOSE, .has = RD_HAS_ALL                                                   \
+    }
+#define END                                                                                        \
+    {                                                                                              \
+        .kind = RD_ITEM_END                                                                        \
+    }
 
 static char case_folder[64]; /* empty: none yet */
 

@@ -65,18 +65,6 @@ static void begin(void)
             "ln to/same same && stat -c %i to >inode"));
 }
 
-#define STATE "find to -printf '%p %y %m %s %T@ %i %l\\n' | sort"
-
-static void note(void)
-{
-    CHECK(run(STATE " >was"));
-}
-
-static bool is_unchanged(void)
-{
-    return run(STATE " | diff was - >&2");
-}
-
 static bool is_new_tree(void)
 {
     return run("test $(stat -c %i to) != $(cat inode)");
@@ -119,9 +107,9 @@ static void what_only_the_old_tree_has_goes_with_delete(void)
     CHECK(holds("to/my/own/file", "mine\n")); /* it is excluded */
     source.exclusions = target.exclusions = 0;
     target.deletes_max = source.deletes_max = 2;
-    CHECK_IN(note());
+    CHECK_IN(note_state());
     CHECK_EQ(copy_and_hear(source, target), RD_COPY_FAILED);
-    CHECK(was_said("more than 2 files and directories would be deleted") && is_unchanged());
+    CHECK(was_said("more than 2 files and directories would be deleted") && is_state_unchanged());
     target.deletes_max = source.deletes_max = 3;
     CHECK_EQ(copy_all(source, target), 0);
     CHECK(run("diff -r --no-dereference from to") && nothing_is_left());
@@ -208,23 +196,17 @@ static void a_new_tree(void)
 
 static void a_dry_run(void)
 {
-    char shown[200] = "";
-    int in, out;
-
     CHECK_IN(begin());
     source.deletes = target.deletes = true;
     source.dry_run = target.dry_run = true;
     CHECK(run("touch -r from to && touch -r from/dir to/dir"));
-    CHECK_IN(note());
+    CHECK_IN(note_state());
     CHECK(list(&source) == 0 && have(&target) == 0 && pack(&source) == 0);
-    in = open_stream(PACKED, false);
-    out = open_stream("shown", true);
-    CHECK_EQ(rd_copy_show(&target, in, out), 0);
-    CHECK(pread(out, shown, sizeof shown - 1, 0) > 0);
-    close(in);
-    close(out);
-    CHECK(strstr(shown, "changed dir/changed (") && strstr(shown, "new new/one (2 bytes)\n"));
-    CHECK(strstr(shown, "deleted mine (") && is_unchanged() && nothing_is_left());
+    CHECK_EQ(show(&target), 0);
+    CHECK(strstr(text_of("shown"), "changed dir/changed ("));
+    CHECK(strstr(text_of("shown"), "new new/one (2 bytes)\n"));
+    CHECK(strstr(text_of("shown"), "deleted mine ("));
+    CHECK(is_state_unchanged() && nothing_is_left());
 }
 
 /* ---- file systems that cannot do all of this ---- */
@@ -265,7 +247,7 @@ static void a_copy_that_dies(void)
             bool is_new;
 
             CHECK_IN(begin());
-            CHECK_IN(note());
+            CHECK_IN(note_state());
             has_no_exchange = exchange == 0;
             CHECK(list(&source) == 0 && have(&target) == 0 && pack(&source) == 0);
             child = fork();
@@ -281,9 +263,9 @@ static void a_copy_that_dies(void)
                 is_new = is_new_tree();
                 CHECK(is_new ? run("diff -r --no-dereference -x mine -x my from to") &&
                                    is_there("to/my/own/file")
-                             : is_unchanged());
+                             : is_state_unchanged());
             } else {
-                CHECK(has_no_exchange && run("mv .to.rdcp-old to") && is_unchanged());
+                CHECK(has_no_exchange && run("mv .to.rdcp-old to") && is_state_unchanged());
                 CHECK(run("mv to .to.rdcp-old"));
             }
             CHECK_EQ(copy_all(source, target), 0);
@@ -299,11 +281,11 @@ static void a_stream_that_is_cut_off(void)
     uint64_t kept;
 
     CHECK_IN(begin());
-    CHECK_IN(note());
+    CHECK_IN(note_state());
     CHECK(list(&source) == 0 && have(&target) == 0 && pack(&source) == 0);
     CHECK(stat(PACKED, &is) == 0 && truncate(PACKED, is.st_size - RD_ITEM_BYTES) == 0);
     CHECK_EQ(unpack(&target), RD_COPY_FAILED);
-    CHECK(is_unchanged() && is_there(".to.rdcp-part/dir/changed"));
+    CHECK(is_state_unchanged() && is_there(".to.rdcp-part/dir/changed"));
     /* The next copy does not send the files again, and removes those that the source no longer
      * has. */
     CHECK(run("rm -r from/new from/link && touch .to.rdcp-part/dir/.gone.rdcp-part"));
@@ -316,12 +298,12 @@ static void a_stream_that_is_cut_off(void)
 static void an_error_at_the_source(void)
 {
     CHECK_IN(begin());
-    CHECK_IN(note());
+    CHECK_IN(note_state());
     CHECK(mkfifo("from/fifo", 0600) == 0);
     source.fail_special = true;
     CHECK_EQ(copy_and_hear(source, target), RD_COPY_FAILED);
     CHECK(was_said("not replaced, because 1 of its files or directories could not be copied"));
-    CHECK(is_unchanged());
+    CHECK(is_state_unchanged());
 }
 
 static void what_cannot_be_replaced(void)
@@ -334,9 +316,9 @@ static void what_cannot_be_replaced(void)
     for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
         CHECK_IN(begin());
         CHECK(run(i == 1 ? "rm to/link" : "true") && run(changes[i]));
-        CHECK_IN(note());
+        CHECK_IN(note_state());
         CHECK_EQ(copy_and_hear(source, target), RD_COPY_FAILED);
-        CHECK(is_unchanged());
+        CHECK(is_state_unchanged());
     }
 }
 
@@ -367,15 +349,6 @@ static void a_tree_that_another_program_replaces(void)
 
 /* ---- hostile peers ---- */
 
-#define TOP                                                                                        \
-    {                                                                                              \
-        .kind = RD_ITEM_DIR, .mode = 0755                                                          \
-    }
-#define END                                                                                        \
-    {                                                                                              \
-        .kind = RD_ITEM_END                                                                        \
-    }
-
 static void items_that_lie(void)
 {
     static const struct {
@@ -394,20 +367,21 @@ static void items_that_lie(void)
 
     CHECK_IN(begin());
     CHECK(run("mkdir outside && echo hello >outside/file && ln -s ../outside to/out"));
-    CHECK_IN(note());
+    CHECK_IN(note_state());
     for (size_t i = 0; i < sizeof lies / sizeof *lies; i++) {
         items[1] = lies[i].item;
         put_items(items, 3);
         CHECK_EQ(unpack_and_hear(&target), RD_COPY_FAILED);
         CHECK(was_said(lies[i].said));
-        CHECK(is_unchanged());
+        CHECK(is_state_unchanged());
     }
     /* Only in a new tree may items remove something immediately. */
     target.atomic = false;
     items[1] = (rd_item_t){.kind = RD_ITEM_DELETE, .path = "mine", .has = RD_HAS_PART};
     put_items(items, 3);
     CHECK_EQ(unpack_and_hear(&target), RD_COPY_FAILED);
-    CHECK(was_said("wants 'mine' removed from a new tree that there is not") && is_unchanged());
+    CHECK(was_said("wants 'mine' removed from a new tree that there is not") &&
+          is_state_unchanged());
 }
 
 /* An entry created by another user has the name that the old tree would get. */

@@ -8,11 +8,6 @@
 
 static rd_copy_t source, target;
 
-#define END_ITEM                                                                                   \
-    {                                                                                              \
-        .kind = RD_ITEM_END                                                                        \
-    }
-
 static void begin(void)
 {
     CHECK_IN(fresh());
@@ -273,7 +268,7 @@ static void a_target_gets_only_what_is_named(void)
     put_file("names", "dir/a\ndir-x\n");
     CHECK(read_names(false, &why));
     for (size_t i = 0; i < sizeof wishes / sizeof *wishes; i++) {
-        rd_item_t items[] = {{.kind = RD_ITEM_DIR, .mode = 0755}, wishes[i].wish, END_ITEM};
+        rd_item_t items[] = {{.kind = RD_ITEM_DIR, .mode = 0755}, wishes[i].wish, END};
 
         put_items(items, 3);
         CHECK(rename(PACKED, HAD) == 0);
@@ -282,7 +277,7 @@ static void a_target_gets_only_what_is_named(void)
     source.recursive = true;
     put_items((rd_item_t[]){{.kind = RD_ITEM_DIR, .mode = 0755},
                             {.kind = RD_ITEM_FILE, .path = "dir-x/d"},
-                            END_ITEM},
+                            END},
               3);
     CHECK(rename(PACKED, HAD) == 0);
     CHECK_EQ(pack(&source), 0);
@@ -319,7 +314,7 @@ static void no_other_file_system(void)
     CHECK(has_exactly("./dir ./dir/a ./disk ./disk/mine "));
     put_items((rd_item_t[]){{.kind = RD_ITEM_DIR, .mode = 0755},
                             {.kind = RD_ITEM_FILE, .path = "disk/b"},
-                            END_ITEM},
+                            END},
               3);
     CHECK(rename(PACKED, HAD) == 0);
     CHECK_EQ(pack(&source), RD_COPY_FAILED);

@@ -250,17 +250,9 @@ static void a_mount_point_stays(void)
 
 /* ---- hostile peers ---- */
 
-#define TOP                                                                                        \
-    {                                                                                              \
-        .kind = RD_ITEM_DIR, .mode = 0755                                                          \
-    }
 #define LEAVE                                                                                      \
     {                                                                                              \
         .kind = RD_ITEM_LEAVE, .mode = 0755                                                        \
-    }
-#define END                                                                                        \
-    {                                                                                              \
-        .kind = RD_ITEM_END                                                                        \
     }
 #define DELETE(name, type)                                                                         \
     {                                                                                              \

@@ -267,14 +267,6 @@ static bool unpacks(const rd_item_t *items, size_t count)
     {                                                                                              \
         .kind = RD_ITEM_COPY, .offset = (from), .size = (bytes)                                    \
     }
-#define GOOD                                                                                       \
-    {                                                                                              \
-        .kind = RD_ITEM_CLOSE, .has = RD_HAS_ALL                                                   \
-    }
-#define END                                                                                        \
-    {                                                                                              \
-        .kind = RD_ITEM_END                                                                        \
-    }
 
 static void a_source_that_lies(void)
 {

@@ -285,19 +285,6 @@ static void what_the_close_refuses_gets_no_name(void)
 
 /* ---- what a hostile source sends ---- */
 
-#define TOP                                                                                        \
-    {                                                                                              \
-        .kind = RD_ITEM_DIR, .mode = 0755                                                          \
-    }
-#define END                                                                                        \
-    {                                                                                              \
-        .kind = RD_ITEM_END                                                                        \
-    }
-#define GOOD                                                                                       \
-    {                                                                                              \
-        .kind = RD_ITEM_CLOSE, .has = RD_HAS_ALL                                                   \
-    }
-
 static void nothing_leads_out_of_the_target(void)
 {
     static const rd_item_t up[] = {TOP, {.kind = RD_ITEM_FILE, .path = "../evil"}, GOOD, END};

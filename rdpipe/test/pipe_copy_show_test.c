@@ -13,55 +13,22 @@ static void begin(void)
     source.deletes_max = target.deletes_max = 100;
 }
 
-/* Writes the output of a dry run to the file "shown". */
-static int show(void)
-{
-    int in = open_stream(PACKED, false), out = open_stream("shown", true);
-    int status = rd_copy_show(&target, in, out);
-
-    close(in);
-    close(out);
-    return status;
-}
-
 static int dry_run(void)
 {
     int own = begin_hearing();
-    int statuses[] = {list(&source), have(&target), pack(&source), show()};
-    int status = 0;
+    int statuses[4] = {list(&source), have(&target), pack(&source), show(&target)};
 
     end_hearing(own);
-    for (size_t i = 0; i < 4; i++)
-        if (statuses[i] != 0)
-            status = statuses[i];
-    return status;
+    return status_of(statuses);
 }
 
 static bool is_shown(const char *lines)
 {
-    char got[8192];
-    int fd = open("shown", O_RDONLY);
-    ssize_t n = fd < 0 ? -1 : read(fd, got, sizeof got - 1);
+    const char *got = text_of("shown");
 
-    if (fd >= 0)
-        close(fd);
-    got[n < 0 ? 0 : n] = 0;
     if (strcmp(got, lines) != 0)
         (void)fprintf(stderr, "shown:\n%s", got);
     return strcmp(got, lines) == 0;
-}
-
-#define STATE "find to -printf '%p %y %m %s %T@ %i %l\\n' | sort"
-
-/* Records the state of the whole target for a later comparison. */
-static void note(void)
-{
-    CHECK(run(STATE " >was"));
-}
-
-static bool is_unchanged(void)
-{
-    return run(STATE " | cmp - was");
 }
 
 static void what_is_new_changed_and_deleted(void)
@@ -74,7 +41,7 @@ static void what_is_new_changed_and_deleted(void)
               "ln -s nowhere to/dir/x && ln -s y to/file && echo file >from/file && "
               "echo 1 >from/'a\nb'"));
     source.deletes = target.deletes = true;
-    CHECK_IN(note());
+    CHECK_IN(note_state());
     CHECK_EQ(dry_run(), 0);
     CHECK(is_shown("new a\\x0ab (2 bytes)\n"
                    "changed file (was a symbolic link)\n"
@@ -86,7 +53,7 @@ static void what_is_new_changed_and_deleted(void)
                    "deleted dir/x (not at the source)\n"
                    "deleted old/three (not at the source)\n"
                    "deleted old/ (not at the source)\n"));
-    CHECK(is_unchanged());
+    CHECK(is_state_unchanged());
     /* After the copy is done, nothing is left to do. */
     source.dry_run = target.dry_run = false;
     CHECK_EQ(copy_all(source, target), 0);
@@ -104,12 +71,12 @@ static void what_p_would_set(void)
               "chmod 755 from/dir && chmod 600 to/a && chmod 644 to/b to/c && "
               "touch -d 2001-02-03 from/* to/* from to && touch -d 2002-02-03 to/b"));
     source.preserve = target.preserve = true;
-    CHECK_IN(note());
+    CHECK_IN(note_state());
     CHECK_EQ(dry_run(), 0);
     CHECK(is_shown("changed a (mode 600 to 644)\n"
                    "changed b (time)\n"
                    "changed dir/ (mode 700 to 755)\n"));
-    CHECK(is_unchanged());
+    CHECK(is_state_unchanged());
     source.preserve = target.preserve = false;
     CHECK_EQ(dry_run(), 0);
     CHECK(is_shown(""));
@@ -128,12 +95,12 @@ static void a_file_and_a_new_tree(void)
               "chmod 600 to/.from.rdcp-part/dir/.two.rdcp-part"));
     target.no_directory = false;
     target.name = "from";
-    CHECK_IN(note());
+    CHECK_IN(note_state());
     CHECK_EQ(dry_run(), 0);
     CHECK(is_shown("new from/ (directory, a part of it is there)\n"
                    "new from/dir/one (2 bytes)\n"
                    "new from/dir/two (2 of 5 bytes are there as a part)\n"));
-    CHECK(is_unchanged());
+    CHECK(is_state_unchanged());
     /* A single file, as JSON. */
     source.path = "from/dir/one";
     target.name = "one";
@@ -149,11 +116,11 @@ static void a_stale_part_stays(void)
     CHECK_IN(begin());
     CHECK(run("mkdir from to && echo 1 | tee from/one >to/one && touch -r from/one to/one && "
               "echo 1 >to/.one.rdcp-part && chmod 600 to/.one.rdcp-part"));
-    CHECK_IN(note());
+    CHECK_IN(note_state());
     CHECK_EQ(dry_run(), 0);
     source.preserve = target.preserve = true;
     CHECK_EQ(dry_run(), 0);
-    CHECK(is_unchanged());
+    CHECK(is_state_unchanged());
 }
 
 static void hard_links(void)
@@ -173,12 +140,12 @@ static void what_cannot_be_done(void)
     CHECK_IN(begin());
     CHECK(run("mkdir -p from/a to/b && touch from/b from/fifo to/a to/old && mkfifo to/fifo"));
     source.deletes = target.deletes = true;
-    CHECK_IN(note());
+    CHECK_IN(note_state());
     CHECK_EQ(dry_run(), RD_COPY_FAILED);
     CHECK(was_said("to/a: is there, and is no directory") && was_said("to/b: Is a directory") &&
           was_said("to/fifo: is a FIFO there"));
     CHECK(was_said("nothing is deleted, because the copy is not whole"));
-    CHECK(is_shown("") && is_unchanged());
+    CHECK(is_shown("") && is_state_unchanged());
     CHECK(run("rm -r to/* from && mkdir from && touch to/a to/b"));
     target.deletes_max = source.deletes_max = 1;
     CHECK_EQ(dry_run(), RD_COPY_FAILED);
@@ -199,11 +166,11 @@ static void a_peer_that_sends_content(void)
     CHECK_IN(begin());
     own = begin_hearing();
     put_items(items, 4);
-    CHECK_EQ(show(), RD_COPY_FAILED);
+    CHECK_EQ(show(&target), RD_COPY_FAILED);
     end_hearing(own);
     CHECK(was_said("the other side sends content in a dry run"));
     put_items(unasked, 3);
-    CHECK_EQ(show(), RD_COPY_FAILED);
+    CHECK_EQ(show(&target), RD_COPY_FAILED);
     CHECK(!is_there("to"));
 }
 
