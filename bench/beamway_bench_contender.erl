@@ -9,8 +9,10 @@
 
 -export_type([name/0, t/0]).
 
--type name() :: tcp | tcp_tuned | tcp_spin | unix | beamway | beamway_tcp | beamway_unrecorded | beamway_tcp_unrecorded | beamway_inet | beamway_rdma
+-type name() :: tcp | tcp_tuned | tcp_spin | unix | beamway | beamway_tcp | beamway_inet | beamway_rdma
               | tls | beamway_tls | beamway_poll | beamway_poll_off | teleport | direct | direct_tcp | direct_stock | gen_rpc
+              %% the state of another contender's nodes without what is measured; see beamway_bench_recorder
+              | beamway_unrecorded | beamway_tcp_unrecorded | teleport_untraced
               | openmpi | eventfd | rdma_link | ib_write | ib_send
     | beamway_bench_http_servers:name().
 -type t() :: #{name := name(),
@@ -37,8 +39,6 @@ list(Root, PollUs) ->
      Stock#{name := unix, title := "stock over a unix socket", args := ["-proto_dist", "beamway_bench_unix", "-epmd_module", "beamway_bench_unix"]},
      Beamway,
      variant(Beamway, beamway_tcp, "Beamway on TCP", [{"BEAMWAY_LINKS", "tcp"}], tcp),
-     variant(Beamway, beamway_unrecorded, "Beamway, no recorder", [{"BEAMWAY_RECORD_S", "0"}], shm),
-     variant(Beamway, beamway_tcp_unrecorded, "Beamway on TCP, no recorder", [{"BEAMWAY_RECORD_S", "0"}, {"BEAMWAY_LINKS", "tcp"}], tcp),
      variant(Beamway, beamway_inet, "Beamway on OTP's port", [{"BEAMWAY_LINKS", "inet"}], inet),
      Stock#{name := tls, title := "stock TLS", args := ["-proto_dist", "inet_tls" | beamway_bench_tls:args(Root)]},
      variant(Beamway#{args := ["-proto_dist", "beamway_tls" | lists:nthtail(2, Carrier)] ++ beamway_bench_tls:args(Root)},
@@ -88,7 +88,7 @@ spin_args() -> lists:append([[Flag, "very_long"] || Flag <- ["+sbwt", "+sbwtdcpu
 %% @doc The names that a user may pass.
 -spec names() -> [name()].
 names() ->
-    [tcp, tcp_tuned, tcp_spin, unix, tls, beamway, beamway_tcp, beamway_unrecorded, beamway_tcp_unrecorded, beamway_inet, beamway_tls, beamway_rdma, beamway_poll, beamway_poll_off,
+    [tcp, tcp_tuned, tcp_spin, unix, tls, beamway, beamway_tcp, beamway_inet, beamway_tls, beamway_rdma, beamway_poll, beamway_poll_off,
      teleport, direct, direct_tcp, direct_stock, gen_rpc].
 
 %% @doc The contenders that are programs rather than nodes.

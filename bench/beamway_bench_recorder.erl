@@ -1,10 +1,11 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `bench recorder': what does it cost to observe a link from inside? It measures the CPU time of both nodes per call of 100 callers,
-%% and that of idle nodes, with and without the flight recorder; it also measures the CPU time per call if the messages carry a trace
-%% context.
+%% @doc `bench recorder': what does it cost to observe a link from inside? It measures calls of 100 callers, a stream of messages of 64
+%% bytes, and idle nodes with 153 links, with and without the flight recorder: the CPU time of all nodes, and the rates. It also measures
+%% the CPU time per call if the messages carry a trace context.
 %%
-%% The contenders without the recorder set `record_s' to 0, and their recorder is suspended, so that nothing is sampled. The driver updates
-%% its per-message counters in both cases.
+%% The recorder costs less than the difference between two starts of the same node. So each turn alternates between short windows with
+%% and without it, in random order, on the same nodes. Without it means that the recorder is suspended and samples nothing; the driver
+%% updates its per-message counters in both cases.
 -module(beamway_bench_recorder).
 -behaviour(beamway_bench).
 
@@ -14,70 +15,132 @@
 -include_lib("eunit/include/eunit.hrl").
 -endif.
 
--define(CALL, <<"processor time, 100 callers">>).
+-define(CALL, <<"processor time of a call, 100 callers">>).
+-define(CALLS, <<"calls, 100 callers">>).
+-define(MESSAGE, <<"processor time of a message in a stream">>).
+-define(MESSAGES, <<"messages in a stream">>).
 -define(REST, <<"processor time at rest">>).
 -define(CALLERS, 100).
--define(NODES, 8). % 28 links
+-define(BYTES, 64).
+-define(NODES, 18). % 153 links
+
+-type state() :: on | off.
+-type window() :: {CpuUs :: number(), Count :: number(), Ns :: pos_integer()}.
 
 %% @private
 -spec prepare(Given :: proplists:proplist(), beamway_bench:speed()) -> {ok, map()}.
-prepare(_, quick) -> {ok, #{warm_ms => 500, window_ms => 1000, rest_ms => 3000}};
-prepare(_, full) -> {ok, #{warm_ms => 1000, window_ms => 3000, rest_ms => 10000}}.
+prepare(_, quick) -> {ok, #{warm_ms => 300, window_ms => 300, pairs => 4, rest_ms => 1000, nodes => 4}};
+%% An idle link is sampled every five seconds.
+prepare(_, full) -> {ok, #{warm_ms => 1000, window_ms => 1500, pairs => 6, rest_ms => 5000, nodes => ?NODES}}.
 
 %% @private
 -spec groups(map()) -> [beamway_bench_run:group()].
-groups(Settings) ->
-    [#{nodes => 2, contenders => [beamway, beamway_unrecorded, beamway_tcp, beamway_tcp_unrecorded, teleport], directions => [forward], measure => fun(Cluster) -> of_call(Cluster, Settings) end},
-     #{nodes => ?NODES, contenders => [beamway_tcp, beamway_tcp_unrecorded], directions => [forward], measure => fun(Cluster) -> at_rest(Cluster, Settings) end}].
+groups(#{nodes := Nodes} = Settings) ->
+    [#{nodes => 2, contenders => [beamway, beamway_tcp], directions => [forward], measure => fun(Cluster) -> busy(Cluster, Settings) end},
+     #{nodes => 2, contenders => [teleport], directions => [forward], measure => fun(Cluster) -> traced(Cluster, Settings) end},
+     #{nodes => Nodes, contenders => [beamway_tcp], directions => [forward], measure => fun(Cluster) -> at_rest(Cluster, Settings) end}].
 
-%% Suspends the recorder for contenders that must run without it.
-suspended(#{contender := #{env := Env}} = Cluster) ->
-    _ = [beamway_bench_nodes:all(Cluster, sys, suspend, [beamway_recorder]) || lists:member({"BEAMWAY_RECORD_S", "0"}, Env)],
-    ok.
+busy(Cluster, #{warm_ms := WarmMs, window_ms := Ms} = Settings) ->
+    ok = start(echo, Cluster, WarmMs),
+    Calls = alternated(Settings, fun(State) -> ok = switched(State, Cluster), of_calls(Cluster, Ms) end),
+    ok = stop(Cluster),
+    _ = of_stream(Cluster, WarmMs),
+    Messages = alternated(Settings, fun(State) -> ok = switched(State, Cluster), of_stream(Cluster, Ms) end),
+    maps:merge(figures(Cluster, Calls, [{?CALL, fun cost/1}, {?CALLS, fun rate/1}]), figures(Cluster, Messages, [{?MESSAGE, fun cost/1}, {?MESSAGES, fun rate/1}])).
 
-of_call(Cluster, #{warm_ms := WarmMs, window_ms := Ms}) ->
-    ok = suspended(Cluster),
-    Kind = case Cluster of #{contender := #{name := teleport}} -> traced; _ -> echo end,
-    Load = #{kind => Kind, callers => ?CALLERS, targets => beamway_bench_nodes:names(Cluster), bytes => 64},
-    _ = beamway_bench_nodes:all(Cluster, beamway_bench_load, start, [Load]),
-    receive after WarmMs -> ok end,
-    Before = beamway_bench_cost:sample(Cluster),
-    receive after Ms -> ok end,
-    After = beamway_bench_cost:sample(Cluster),
-    _ = beamway_bench_nodes:all(Cluster, beamway_bench_load, stop, []),
-    #{?CALL => beamway_bench_cost:per_call(fun(#{user := User, kernel := Kernel}) -> User + Kernel end, Before, After)}.
+%% The state without a context has the name of a contender of its own.
+traced(Cluster, #{warm_ms := WarmMs, window_ms := Ms} = Settings) ->
+    Windows = alternated(Settings, fun(State) ->
+                                           ok = start(case State of on -> traced; off -> echo end, Cluster, WarmMs),
+                                           Window = of_calls(Cluster, Ms),
+                                           ok = stop(Cluster),
+                                           Window
+                                   end),
+    figures(Cluster, Windows, [{?CALL, fun cost/1}]).
 
 %% The CPU time per node and second. It waits first because a link is not idle in the first seconds after connecting.
-at_rest(Cluster, #{rest_ms := Ms}) ->
-    ok = suspended(Cluster),
+at_rest(#{members := Members} = Cluster, #{rest_ms := Ms} = Settings) ->
     receive after Ms -> ok end,
-    Before = cpu_us(Cluster),
-    receive after Ms -> ok end,
-    #{?REST => max(1, cpu_us(Cluster) - Before) * 1000 / (Ms * ?NODES)}.
+    Windows = alternated(Settings, fun(State) ->
+                                           ok = switched(State, Cluster),
+                                           window(Cluster, fun() -> receive after Ms -> length(Members) * Ms / 1000 end end)
+                                   end),
+    figures(Cluster, Windows, [{?REST, fun cost/1}]).
 
-cpu_us(Cluster) -> beamway_bench_os:sum_cpu_us(beamway_bench_nodes:os_pids(Cluster)).
+start(Kind, Cluster, WarmMs) ->
+    Load = #{kind => Kind, callers => ?CALLERS, targets => beamway_bench_nodes:names(Cluster), bytes => ?BYTES},
+    _ = beamway_bench_nodes:all(Cluster, beamway_bench_load, start, [Load]),
+    receive after WarmMs -> ok end.
+
+stop(Cluster) ->
+    _ = beamway_bench_nodes:all(Cluster, beamway_bench_load, stop, []),
+    ok.
+
+switched(State, Cluster) ->
+    _ = beamway_bench_nodes:all(Cluster, sys, case State of on -> resume; off -> suspend end, [beamway_recorder]),
+    ok.
+
+of_calls(Cluster, Ms) ->
+    Calls = fun() -> lists:sum(beamway_bench_nodes:all(Cluster, beamway_bench_load, calls, [])) end,
+    window(Cluster, fun() -> Before = Calls(), receive after Ms -> Calls() - Before end end).
+
+of_stream(#{members := [Sending | _]} = Cluster, Ms) ->
+    [_, Receiving] = beamway_bench_nodes:names(Cluster),
+    Stream = #{target => Receiving, bytes => ?BYTES, ms => Ms, batch => 1024, window => 16384},
+    window(Cluster, fun() -> map_get(messages, beamway_bench_nodes:call(Sending, beamway_bench_load, stream, [Stream], Ms + 60000)) end).
+
+-spec window(beamway_bench_nodes:cluster(), fun(() -> Count :: number())) -> window().
+window(Cluster, Fun) ->
+    {Cpu, Start} = {cpu_us(Cluster), erlang:monotonic_time(nanosecond)},
+    Count = Fun(),
+    {cpu_us(Cluster) - Cpu, Count, erlang:monotonic_time(nanosecond) - Start}.
+
+cpu_us(Cluster) -> lists:sum([beamway_bench_os:thread_us(OsPid) || OsPid <- beamway_bench_nodes:os_pids(Cluster)]).
+
+-spec alternated(map(), fun((state()) -> window())) -> #{state() => window()}.
+alternated(#{pairs := Pairs}, Measure) ->
+    lists:foldl(fun(State, Sums) ->
+                        {Cpu, Count, Ns} = Measure(State),
+                        maps:update_with(State, fun({C, N, T}) -> {C + Cpu, N + Count, T + Ns} end, {Cpu, Count, Ns}, Sums)
+                end, #{}, lists:append([beamway_bench_run:shuffled([on, off]) || _ <- lists:seq(1, Pairs)])).
+
+cost({Cpu, Count, _}) -> Cpu / Count.
+
+rate({_, Count, Ns}) -> Count * 1.0e9 / Ns.
+
+figures(#{contender := #{name := Name}}, #{on := On, off := Off}, Figures) ->
+    maps:from_list([Figure || {Key, Of} <- Figures, Figure <- [{Key, Of(On)}, {{without(Name), Key}, Of(Off)}]]).
+
+without(beamway) -> beamway_unrecorded;
+without(beamway_tcp) -> beamway_tcp_unrecorded;
+without(teleport) -> teleport_untraced.
 
 %% @private
 -spec metrics(map()) -> [beamway_bench_report:metric()].
 metrics(#{}) ->
-    [#{name => Name, unit => <<"us">>, better => lower, key => Key, contender => Own, baselines => [Without]}
-     || {Name, Key, Own, Without} <- [{<<"recorder_shm_call">>, ?CALL, beamway, beamway_unrecorded}, {<<"recorder_tcp_call">>, ?CALL, beamway_tcp, beamway_tcp_unrecorded},
-                                      {<<"recorder_rest">>, ?REST, beamway_tcp, beamway_tcp_unrecorded},
-                                      {<<"trace_call">>, ?CALL, teleport, beamway}]].
+    [#{name => Name, unit => Unit, better => Better, key => Key, contender => Own, baselines => [without(Own)]}
+     || {Name, Key, Own, Unit, Better} <-
+            [{iolist_to_binary(["recorder_", Link, "_", Name]), Key, Own, Unit, Better}
+             || {Link, Own} <- [{"shm", beamway}, {"tcp", beamway_tcp}],
+                {Name, Key, Unit, Better} <- [{"call", ?CALL, <<"us">>, lower}, {"calls", ?CALLS, <<"calls/s">>, higher},
+                                              {"message", ?MESSAGE, <<"us">>, lower}, {"messages", ?MESSAGES, <<"messages/s">>, higher}]]
+            ++ [{<<"recorder_rest">>, ?REST, beamway_tcp, <<"us/s">>, lower}, {<<"trace_call">>, ?CALL, teleport, <<"us">>, lower}]].
 
 -ifdef(TEST).
 
-%% The recorder runs for one contender and is suspended for the other.
-one_is_suspended_test_() ->
+%% While windows without the recorder are measured, it is suspended on all nodes, and only then.
+it_is_suspended_in_between_test_() ->
     {timeout, 60, fun() ->
-        Status = fun(#{contender := #{name := Name}} = Cluster) ->
-                         ok = suspended(Cluster),
-                         #{atom_to_binary(Name) => length([running || {status, _, _, [_, running | _]} <- beamway_bench_nodes:all(Cluster, sys, get_status, [beamway_recorder])]) * 1.0}
+        Status = fun(Cluster) ->
+                         Sums = alternated(#{pairs => 2}, fun(State) -> ok = switched(State, Cluster), {0, running(Cluster), 1} end),
+                         figures(Cluster, Sums, [{<<"running">>, fun({_, Count, _}) -> Count / 1 end}])
                  end,
-        Group = #{nodes => 2, contenders => [beamway, beamway_unrecorded], directions => [forward], measure => Status},
+        Group = #{nodes => 2, contenders => [beamway], directions => [forward], measure => Status},
         Options = #{repeats => 1, fresh => true, budget_ms => infinity, progress => fun(_, _) -> ok end, contenders => beamway_bench_contender:all(beamway_bench_nodes:root(), 50)},
         {ok, Samples} = beamway_bench_run:in_a_process(fun() -> beamway_bench_run:run([Group], Options) end),
-        ?assertEqual([0.0, 2.0], lists:sort([Value || #{forward := [Value]} <- maps:values(Samples)]))
+        ?assertEqual(#{{beamway, <<"running">>} => #{forward => [4.0]}, {beamway_unrecorded, <<"running">>} => #{forward => [0.0]}}, Samples)
     end}.
+
+running(Cluster) -> length([running || {status, _, _, [_, running | _]} <- beamway_bench_nodes:all(Cluster, sys, get_status, [beamway_recorder])]).
 
 -endif.

@@ -12,7 +12,8 @@
 
 -type key() :: binary().
 %% A description of what was measured, which heads a row of the table.
--type figures() :: #{key() => number()}.
+-type figures() :: #{key() | {beamway_bench_contender:name(), key()} => number()}.
+%% A turn that compares two states of the same nodes names the contender to which a value belongs.
 -type group() :: #{%% 0 if the measurement does not need our nodes
                    nodes := non_neg_integer(),
                    %% the network whose hosts run the nodes; if it is missing, all nodes run in the same place
@@ -125,9 +126,10 @@ leave_cluster(Turn, Cluster, #{fresh := false}, Pool) ->
     Pool#{Turn => Cluster}.
 
 added(Name, Direction, Figures, Samples) ->
-    maps:fold(fun(Key, Figure, Acc) ->
-                      Known = maps:get({Name, Key}, Acc, #{}),
-                      Acc#{{Name, Key} => Known#{Direction => [Figure | maps:get(Direction, Known, [])]}}
+    maps:fold(fun(What, Figure, Acc) ->
+                      Place = case What of {_Other, _Key} -> What; Key -> {Name, Key} end,
+                      Known = maps:get(Place, Acc, #{}),
+                      Acc#{Place => Known#{Direction => [Figure | maps:get(Direction, Known, [])]}}
               end, Samples, Figures).
 
 %% @doc Runs Fun in a separate process, so that when it fails, its nodes end with it and its caller does not. The nodes' output goes to
