@@ -3,23 +3,25 @@
 %%
 %% Two nodes share a host and the third runs on another, with a router between the hosts that resets connections and rejects new ones for a moment.
 %% After each cut the nodes are connected again, as programs that discover the nodes of a cluster do. In the group `inet_tcp' each program must lose
-%% something over stock distribution, because otherwise the case proves nothing; over Beamway it must lose nothing. Needs root.
+%% something over stock distribution, because otherwise the case proves nothing; over Beamway it must lose nothing. Another case cuts stock
+%% nodes whose connections the kernel carries over MPTCP. Needs root.
 %%
 %% BEAMWAY_TEST_CUTS is the number of cuts in each case over Beamway; the default is 6.
 -module(beamway_cut_apps_SUITE).
 
 -export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_group/2, end_per_group/2, end_per_testcase/2]).
--export([mnesia_table/1, global_names/1, presences/1]).
+-export([mnesia_table/1, global_names/1, presences/1, stock_over_mptcp/1]).
 
 -define(MOST_STOCK, 20).
 -define(QUIET_MS, 300).
 -define(WAIT_MS, 20000).
+-define(TICKTIME_S, 8).
 
 suite() -> [{timetrap, {minutes, 10}}].
 
-all() -> [{group, inet_tcp}, {group, beamway_tcp}].
+all() -> [{group, inet_tcp}, {group, beamway_tcp}, {group, mptcp}].
 
-groups() -> [{Carrier, [], [mnesia_table, global_names, presences]} || Carrier <- [inet_tcp, beamway_tcp]].
+groups() -> [{mptcp, [], [stock_over_mptcp]} | [{Carrier, [], [mnesia_table, global_names, presences]} || Carrier <- [inet_tcp, beamway_tcp]]].
 
 init_per_suite(Config) ->
     case {os:cmd("id -u"), code:lib_dir(mnesia)} of
@@ -30,6 +32,12 @@ init_per_suite(Config) ->
 
 end_per_suite(_Config) -> ok.
 
+init_per_group(mptcp, Config) ->
+    case {file:read_file("/proc/sys/net/mptcp/enabled"), os:find_executable("mptcpize")} of
+        {{ok, <<"1", _/binary>>}, [_ | _]} -> init_per_group(inet_tcp, Config);
+        {{ok, <<"1", _/binary>>}, false} -> {skip, "mptcpize is not installed (mptcpize)"};
+        {_, _} -> {skip, "the kernel has no MPTCP"}
+    end;
 init_per_group(Carrier, Config) ->
     case beamway_netns:firewalled("bwp", 600) of
         {ok, Net} -> [{net, Net}, {carrier, Carrier} | Config];
@@ -86,6 +94,28 @@ program(Program, Known, Config) ->
             [Known] = lists:usort([call(Member, beamway_cut_programs, known, []) || Member <- Members]),
             ok
     end.
+
+%% If an MPTCP connection loses its only subflow, the kernel keeps the connection but opens no other subflow, so the node is lost as well, only later.
+stock_over_mptcp(Config) ->
+    #{spaces := [SpaceA, SpaceB, Wall], addresses := [AddressA, AddressB]} = proplists:get_value(net, Config),
+    [{One, _}, {_, Other}] = Members = [begin
+                                            {ok, Peer, Node} = beamway_peer:start(inet_tcp, #{host => Address, wrapper => beamway_netns:host(Space) ++ ["mptcpize", "run"],
+                                                                                              args => ["-kernel", "net_ticktime", integer_to_list(?TICKTIME_S)]}),
+                                            {Peer, Node}
+                                        end || {Space, Address} <- [{SpaceA, AddressA}, {SpaceB, AddressB}]],
+    ok = connect(Members),
+    Accepted = beamway_netns:in(SpaceB, "nstat -asz MPTcpExtMPCapableACKRX"),
+    {match, _} = re:run(Accepted, "MPCapableACKRX +[1-9]"),
+    Watcher = beamway_peer:watch_nodedown(One),
+    _ = beamway_peer:run(One, fun() ->
+                                      spawn(fun Loop() ->
+                                                    _ = erlang:send({nobody, Other}, tick, [noconnect]),
+                                                    receive after 1 -> Loop() end
+                                            end)
+                              end),
+    BackUs = beamway_cut:during({Wall, "FORWARD"}, [beamway_cut:not_epmd("REJECT --reject-with tcp-reset")], 43),
+    {Reason, AtMs} = beamway_peer:nodedown(One, Watcher, Other, 3000 * ?TICKTIME_S),
+    beamway_runner:say("over MPTCP a cut of 43 ms is a lost node after ~b ms (~0tp), with a net_ticktime of ~b s", [AtMs - BackUs div 1000, Reason, ?TICKTIME_S]).
 
 %% ---- the cluster ----
 

@@ -251,6 +251,7 @@ counted(Position, Expected, Tries) ->
 expected_links("tcp") -> [];
 expected_links("beamway_inet") -> [{inet, "tcp_inet"}];
 expected_links("beamway_tcp") -> [{tcp, "beamway_drv"}];
+expected_links(Encrypted) when Encrypted =:= "beamway_encrypted"; Encrypted =:= "beamway_tls" -> [{tls, "beamway_drv"}];
 expected_links("beamway_rdma") -> [{rdma, "beamway_drv"}];
 expected_links("beamway") -> [{shm, "beamway_drv"}].
 
@@ -258,6 +259,7 @@ expected_counts("tcp") -> #{<<"node tcp">> => 1};
 expected_counts("beamway_inet") ->
     #{<<"node beamway">> => 1, <<"link inet: shared memory is off on this node; OTP's own port: tcp is off on this node">> => 2};
 expected_counts("beamway_tcp") -> #{<<"node beamway">> => 1, <<"link tcp: shared memory is off on this node">> => 2};
+expected_counts(Encrypted) when Encrypted =:= "beamway_encrypted"; Encrypted =:= "beamway_tls" -> #{<<"node beamway">> => 1, <<"link tls">> => 2};
 expected_counts("beamway_rdma") -> #{<<"node beamway">> => 1, <<"link rdma">> => 2};
 expected_counts("beamway") -> #{<<"node beamway">> => 1, <<"link shm here">> => 1, <<"link shm">> => 1}.
 
@@ -265,7 +267,7 @@ expected_counts("beamway") -> #{<<"node beamway">> => 1, <<"link shm here">> => 
 -spec links_to(node()) -> [{beamway_kind:label(), Driver :: string()}].
 links_to(Node) ->
     case init:get_argument(proto_dist) of
-        {ok, [["beamway"]]} -> [{Link, driver_to(Node)} || #{node := Peer, link := Link} <- beamway:links(), Peer =:= Node];
+        {ok, [["beamway" ++ _]]} -> [{Link, driver_to(Node)} || #{node := Peer, link := Link} <- beamway:links(), Peer =:= Node];
         error -> []
     end.
 

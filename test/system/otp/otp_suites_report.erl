@@ -26,7 +26,7 @@ failed([File, Most]) ->
 -spec report(Args :: [string()]) -> no_return().
 report([Mode, StoredFile, Document, Suites, Cases | Files]) ->
     Runs = runs(Files),
-    {Links, StoredCases} = case Mode of "compare" -> stored(StoredFile); "store" -> {#{}, []} end,
+    {Links, StoredCases} = case {Mode, Runs} of {"store", [{"tcp", _} | _]} -> {#{}, []}; _ -> stored(StoredFile) end,
     Stored = [Entry || {{Suite, _, _}, _} = Entry <- StoredCases, is_selected(Suite, Suites)],
     Expected = [Id || Cases =:= "all", {Id, _} <- Stored],
     Ids = lists:usort(Expected ++ lists:append([maps:keys(Results) || {_, Results} <- Runs])),
@@ -38,7 +38,7 @@ report([Mode, StoredFile, Document, Suites, Cases | Files]) ->
         "compare" ->
             comparison(Runs, Ids, maps:from_list(Stored))
                 ++ [Problem || Cases =:= "all", Problem <- without_links(Runs, Links, Suites)];
-        "store" -> store(StoredFile, Document, Runs, Ids)
+        "store" -> store(StoredFile, Document, Runs, Ids, maps:from_list(Stored))
     end,
     [io:format("WRONG ~ts~n", [Problem]) || Problem <- Problems],
     print_verdict(Problems, Stored, Mode),
@@ -162,7 +162,18 @@ text({Suite, Group, Case}, What) -> io_lib:format("~ts:~ts:~ts ~ts", [Suite, Gro
 
 %% ---- storing ----
 
-store(File, Document, [{"tcp", Tcp}, {"beamway", Beamway}], Ids) ->
+%% For a carrier by itself, only the names of its cases are stored, by outcome.
+store(BesideFile, Document, [{Carrier, Results}], Ids, Stored) ->
+    Differ = beamway_otp_verdict:differences(maps:from_list([{Id, Case#{beamway := maps:get(word, find(Id, Results))}} || {Id, Case} <- maps:to_list(Stored)])),
+    Name = "otp-suites-" ++ Carrier,
+    Context = beamway_bench_store:context(Name, "test/system/otp/otp_suites --carriers " ++ Carrier ++ " --store"),
+    File = filename:join(filename:dirname(BesideFile), Name ++ ".json"),
+    ok = beamway_bench_store:write(File, Context#{repeats => 1, totals => (counts(Results))#{differ => length(Differ)},
+                                                  suites => [outcomes(Suite, Ids, Results) || Suite <- lists:usort([Suite || {Suite, _, _} <- Ids])]}),
+    io:format("stored in ~ts~n", [File]),
+    too_many(length(Differ)) ++ unnamed(Document, Differ)
+        ++ [text(Id, "was not run") || Id <- Ids, maps:get(word, find(Id, Results)) =:= not_run];
+store(File, Document, [{"tcp", Tcp}, {"beamway", Beamway}], Ids, _) ->
     All = maps:from_list([{Id, both(find(Id, Tcp), find(Id, Beamway))} || Id <- Ids]),
     Differ = beamway_otp_verdict:differences(All),
     Context = beamway_bench_store:context("otp-suites", "test/system/otp/otp_suites --store"),
@@ -177,6 +188,14 @@ store(File, Document, [{"tcp", Tcp}, {"beamway", Beamway}], Ids) ->
     too_many(length(Differ)) ++ unnamed(Document, Differ ++ beamway_otp_verdict:common_failures(All))
         ++ [text(Id, beamway_otp_verdict:describe(Problem))
             || Id <- Ids, Problem <- beamway_otp_verdict:fallbacks(find(Id, Beamway), none)].
+
+outcomes(Suite, Ids, Results) ->
+    #{tls_link_ends := Tls, tcp_link_ends := Tcp} = suite_links(Suite, Results),
+    Cases = lists:foldl(fun({_, Group, Case} = Id, Words) ->
+                                Text = iolist_to_binary([[atom_to_list(Group), ":"] || Group =/= none] ++ [atom_to_list(Case)]),
+                                maps:update_with(maps:get(word, find(Id, Results)), fun(Cases) -> Cases ++ [Text] end, [Text], Words)
+                        end, #{}, [Id || {Of, _, _} = Id <- Ids, Of =:= Suite]),
+    #{suite => Suite, tls_link_ends => Tls, tcp_link_ends => Tcp, cases => Cases}.
 
 both(#{word := Tcp}, #{word := Beamway, shm := Shm, tcp_links := Links}) ->
     #{tcp => Tcp, beamway => Beamway, shm => Shm, tcp_links => Links}.
@@ -196,7 +215,7 @@ case_object({Suite, Group, Case}, Tcp, #{shm := Shm, tcp_links := Links} = Beamw
 
 seconds(#{ms := Ms}) -> round(Ms / 100) / 10.
 
-suite_object(Suite, Results) -> (maps:remove(rdma_link_ends, suite_links(Suite, Results)))#{suite => Suite}.
+suite_object(Suite, Results) -> (maps:without([rdma_link_ends, tls_link_ends], suite_links(Suite, Results)))#{suite => Suite}.
 
 suite_links(Suite, Results) ->
     Own = [Counts || {{Of, _, _}, #{counts := Counts}} <- maps:to_list(Results), Of =:= Suite],
@@ -206,6 +225,7 @@ suite_links(Suite, Results) ->
         nodes_of_own_carrier => otp_suites_links:total(<<"node own">>, Counts),
         shm_link_ends => otp_suites_links:total(<<"link shm">>, Counts) + otp_suites_links:total(<<"link shm here">>, Counts),
         rdma_link_ends => otp_suites_links:total(<<"link rdma">>, Counts),
+        tls_link_ends => otp_suites_links:total(<<"link tls">>, Counts),
         tcp_link_ends => lists:sum(maps:values(tcp_links(maps:to_list(Counts))))
     }.
 
@@ -249,9 +269,9 @@ print_summary(Runs) ->
     io:format("~n").
 
 print_links(Carrier, Suite, Links) ->
-    #{beamway_nodes := Nodes, nodes_of_own_carrier := Own, shm_link_ends := Shm, rdma_link_ends := Rdma, tcp_link_ends := Tcp} = Links,
-    io:format("~ts ~ts: ~b nodes on Beamway, ~b on a carrier that the suite chose; ends of links: ~b shm, ~b rdma, ~b tcp~n",
-              [Carrier, Suite, Nodes, Own, Shm, Rdma, Tcp]).
+    #{beamway_nodes := Nodes, nodes_of_own_carrier := Own, shm_link_ends := Shm, rdma_link_ends := Rdma, tls_link_ends := Tls, tcp_link_ends := Tcp} = Links,
+    io:format("~ts ~ts: ~b nodes on Beamway, ~b on a carrier that the suite chose; ends of links: ~b shm, ~b rdma, ~b tls, ~b tcp~n",
+              [Carrier, Suite, Nodes, Own, Shm, Rdma, Tls, Tcp]).
 
 sorted(Results) -> lists:sort(maps:to_list(Results)).
 
