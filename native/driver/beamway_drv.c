@@ -24,9 +24,10 @@
 #define ABI_VERSION 16  /* of the commands below; must match beamway_port.erl */
 #define FLUSH_MS 1      /* the longest time that output waits for the keeper */
 #define CHECK_MS 1000   /* interval between searches for idle memory; timeout of the last flush */
-#define SESSION_MS 200  /* delay after which the peer is told how far this side has read */
+#define SESSION_MS 512  /* delay after which bytes that were sent or read are looked after */
+#define AGAIN_MS 200    /* the same while the system still has bytes that the peer's does not */
 #define IDLE_PART 2     /* an idle link tests its path after resume_ms divided by this */
-#define TOGETHER_MS 256 /* idle links test it at multiples of this, so they share a wake-up */
+#define TOGETHER_MS 256 /* links do so at multiples of this, so they share a wake-up */
 
 /* Commands and their replies: a 0 byte and the result, or a 1 byte and the reason as text, or
  * REPLY_LATER. */
@@ -121,30 +122,44 @@ static int64_t idle_ms(const bw_port_t *self)
 {
     int64_t part = self->resume_ms / IDLE_PART;
 
-    return part > SESSION_MS ? part : SESSION_MS;
+    return part > AGAIN_MS ? part : AGAIN_MS;
 }
 
-/* Sets the timer if bytes have been sent, or if received bytes must be acknowledged. An idle link
- * is also tested from time to time. Otherwise this side would not notice that the path is lost
- * until the VM's next tick, and by then the peer, which may be unable to connect, would have given
- * up the link. */
-static void check_session(bw_port_t *self)
+/* Returns whether bytes have been sent that may not have arrived, or read that the peer should be
+ * told of. */
+static bool has_news(const bw_port_t *self)
 {
-    const bw_session_t *session = &self->pump.session;
-    bool is_news;
+    uint64_t untold = pump_untold(&self->pump);
 
-    if (!session->is_on || (self->session_is_due && !self->session_is_idle) ||
+    return self->pump.session.out.next != self->out_at_session ||
+           untold >= BW_SESSION_ACK_ALONE_BYTES || (untold > 0 && !self->pump.owes_ack);
+}
+
+/* Sets the timer if there is news. An idle link is also tested from time to time. Otherwise this
+ * side would not notice that the path is lost until the VM's next tick, and by then the peer, which
+ * may be unable to connect, would have given up the link. The path counts as lost once TCP has sent
+ * the same bytes twice, which takes 600 ms, so there is no hurry to look. */
+static void check_session_in(bw_port_t *self, int64_t news_ms)
+{
+    int64_t ms;
+
+    if (!self->pump.session.is_on || (self->session_is_due && !self->session_is_idle) ||
         !pump_is_attached(&self->pump))
         return;
-    is_news = session->out.next != self->out_at_session || pump_untold(&self->pump) > 0;
-    if (self->session_is_due && !is_news)
+    if (self->session_is_due && !has_news(self))
         return;
     self->session_is_due = true;
-    self->session_is_idle = !is_news;
-    self->session_at_ms = bw_now_ms() + (is_news ? SESSION_MS : idle_ms(self));
-    if (!is_news && idle_ms(self) >= 2 * TOGETHER_MS)
+    self->session_is_idle = !has_news(self);
+    ms = self->session_is_idle ? idle_ms(self) : news_ms;
+    self->session_at_ms = bw_now_ms() + ms;
+    if (ms >= 2 * TOGETHER_MS)
         self->session_at_ms += TOGETHER_MS - self->session_at_ms % TOGETHER_MS;
     set_timer(self);
+}
+
+static void check_session(bw_port_t *self)
+{
+    check_session_in(self, SESSION_MS);
 }
 
 static void look_at_fault_later(bw_port_t *self)
@@ -240,7 +255,7 @@ static void count_connections(bw_port_t *self)
         tell_keeper(self, "thin", NULL);
         self->session_is_due = true; /* is_silent resends a lost acknowledgement */
         self->session_is_idle = false;
-        self->session_at_ms = bw_now_ms() + SESSION_MS;
+        self->session_at_ms = bw_now_ms() + AGAIN_MS;
         set_timer(self);
     }
     self->connections = count;
@@ -813,14 +828,17 @@ static void closing_timeout(bw_port_t *self)
 static bool session_timeout(bw_port_t *self)
 {
     const bw_carrier_t *ops = self->pump.link->ops;
+    uint64_t untold = pump_untold(&self->pump);
     bw_link_stats_t stats;
     bool is_silent;
 
     self->session_is_due = false;
     if (self->session_is_idle && !pump_rest(&self->pump))
         return false;
-    if ((self->session_is_idle || pump_untold(&self->pump) > 0) && !pump_acknowledge(&self->pump))
+    if ((self->session_is_idle || untold >= BW_SESSION_ACK_ALONE_BYTES) &&
+        !pump_acknowledge(&self->pump))
         return false;
+    self->pump.owes_ack = pump_untold(&self->pump) > 0;
     ops->stats(self->pump.link, &stats);
     bw_packing_path_is(&self->pump.packing, stats.least_rtt_us);
     is_silent = ops->is_silent && ops->is_silent(self->pump.link);
@@ -829,7 +847,8 @@ static bool session_timeout(bw_port_t *self)
     self->is_silent = is_silent;
     if (stats.unreleased == 0 && !is_silent)
         self->out_at_session = self->pump.session.out.next;
-    check_session(self);
+    check_session_in(self,
+                     self->out_at_session == self->pump.session.out.next ? SESSION_MS : AGAIN_MS);
     return true;
 }
 

@@ -71,6 +71,7 @@ typedef struct {
     bool input_drained; /* the last read has left nothing, or a partial frame */
     const char *reason; /* for PUMP_FAILED, unless the link itself failed */
 
+    bool owes_ack;        /* an acknowledgement is sent ahead of the next frame or tick */
     bool tells_load;      /* the peer accepts this node's load */
     uint32_t load_told;   /* the number of the last sample sent to it */
     uint64_t peer_load;   /* the load that the peer last reported (load.h); 0 if none */

@@ -678,6 +678,21 @@ static bw_status_t tell_load(bw_pump_t *pump)
     return put_word(pump, bytes, sizeof bytes);
 }
 
+/* Stages the words that have been waiting for a frame or a tick, because on their own they would
+ * cost both nodes a wake-up. */
+static bw_status_t put_waiting_words(bw_pump_t *pump)
+{
+    uint8_t word[BW_WORD_BYTES];
+    bw_status_t status = tell_load(pump);
+
+    if (status != BW_OK || !pump->owes_ack || !pump_is_attached(pump))
+        return status;
+    pump->owes_ack = false;
+    pump->session.told = pump->bytes_read;
+    bw_word_put(word, BW_FRAME_ACK, pump->bytes_read);
+    return put_word(pump, word, sizeof word);
+}
+
 bool pump_send(bw_pump_t *pump, ErlIOVec *ev)
 {
     if (ev->size == 0)
@@ -686,7 +701,7 @@ bool pump_send(bw_pump_t *pump, ErlIOVec *ev)
         pump->reason = "beamway_frame_too_large";
         return false;
     }
-    if (has_load(pump) && !settle(pump, tell_load(pump)))
+    if ((has_load(pump) || pump->owes_ack) && !settle(pump, put_waiting_words(pump)))
         return false;
     return send_frame(pump, ev);
 }
@@ -699,7 +714,7 @@ bool pump_tick(bw_pump_t *pump)
 
     if (is_waiting(pump))
         return true;
-    status = tell_load(pump);
+    status = put_waiting_words(pump);
     if (status != BW_OK)
         return settle(pump, status);
     tick.iov_len = put_header(pump, header, 0);
@@ -736,6 +751,7 @@ bool pump_acknowledge(bw_pump_t *pump)
 
     if (status == BW_OK)
         status = say(pump, BW_FRAME_ACK);
+    pump->owes_ack = false;
     pump->session.told = pump->bytes_read;
     return settle(pump, status);
 }

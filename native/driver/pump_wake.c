@@ -108,6 +108,7 @@ bool pump_attach(bw_pump_t *pump, bw_link_t *link, uint64_t position)
     link->ops->defer(link);
     /* When this connection was set up, the peer was told how far this side has read. */
     pump->session.told = pump->bytes_read;
+    pump->owes_ack = false;
     return true;
 }
 
