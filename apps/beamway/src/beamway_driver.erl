@@ -2,14 +2,21 @@
 %% @doc Loads the driver and the separate libraries (carriers and the codec) once each, and stores the results in the table of {@link
 %% beamway_links}.
 %%
-%% When the process that loaded a driver exits, the driver is unloaded and its ports are closed, so {@link beamway_sup} loads it.
+%% When the process that loaded a driver exits, the driver is unloaded and its ports are closed, so {@link beamway_sup} loads it, as a child that
+%% has no process.
 -module(beamway_driver).
 
--export([load/0, reload/0, loaded/0, has/1, has_codec/1]).
+-export([as_supervisor/1, load/0, reload/0, loaded/0, has/1, has_codec/1]).
 
 -include_lib("kernel/include/logger.hrl").
 
 -define(TABLE, beamway_links).
+
+%% @doc Calls {@link load/0} or {@link reload/0} in the supervisor.
+-spec as_supervisor(load | reload) -> ok.
+as_supervisor(Function) ->
+    {ok, undefined} = supervisor:start_child(beamway_sup, #{id => driver, start => {?MODULE, Function, []}, restart => temporary}),
+    ok.
 
 %% @doc Loads the driver for the calling process, a supervisor, unless another process has already tried. A driver that was loaded twice by the same
 %% process cannot be reloaded.
@@ -29,7 +36,7 @@ reload() ->
     true = ets:match_delete(?TABLE, {{library, '_'}, '_'}),
     Codec = ets:take(?TABLE, codec),
     lists:foreach(fun has/1, Libraries),
-    _ = [has_codec(maps:get(compress, beamway_links:config())) || {codec, true} <- Codec],
+    _ = [has_codec(When) || {codec, true, When} <- Codec],
     true = ets:insert(?TABLE, {driver, Loaded}),
     ignore.
 
@@ -40,7 +47,7 @@ loaded() ->
         [{_, Loaded}] ->
             Loaded;
         [] ->
-            ok = beamway_sup:load_driver(),
+            ok = as_supervisor(load),
             ets:lookup_element(?TABLE, driver, 2)
     end.
 
@@ -57,11 +64,11 @@ has(Kind) ->
 -spec has_codec(far | always) -> boolean().
 has_codec(When) ->
     case ets:lookup(?TABLE, codec) of
-        [{_, Has}] ->
+        [{_, Has, _}] ->
             Has;
         [] ->
             Has = codec_is_loaded(When, beamway_port:with_port(fun beamway_port:load_codec/1)),
-            true = ets:insert(?TABLE, {codec, Has}),
+            true = ets:insert(?TABLE, {codec, Has, When}),
             Has
     end.
 

@@ -50,7 +50,7 @@
 %% Rows of the table: {{link, Pid}, link()}; {{holder, Pid}, true}; {config, beamway_config:config()};
 %% {extension, beamway_wire:extension()}; {why_inet, Reason} on a node whose driver does not carry tcp;
 %% {without_driver, beamway_config:config()}: the options of a node that had no driver when it should have been loaded;
-%% from beamway_driver, if it was tried: {driver, ok | {error, Reason}} and {{library, Kind}, boolean()};
+%% from beamway_driver, if it was tried: {driver, ok | {error, Reason}}, {{library, Kind}, boolean()} and {codec, boolean(), far | always};
 %% {{usable, StreamKind}, [beamway_kind:ring()], At}: the rings that were usable then, in erlang:monotonic_time(millisecond);
 %% {{listens, StreamKind}, Port}; {{session, Id}, session()} and {{session_of, Pid}, Id} for links that can outlive their connection;
 %% {resumes_refused, Count};
@@ -383,7 +383,7 @@ handle_call({reserve, Kind, Wanted}, {Pid, _}, #state{config = Config} = State) 
 handle_call(held, _From, #state{monitors = Monitors} = State) ->
     {reply, #{reservations => ets:select_count(?TABLE, [{{{reserved, '_'}, '_'}, [], [true]}]), monitors => map_size(Monitors)}, State};
 handle_call(reload_driver, _From, State) ->
-    ok = beamway_sup:reload_driver(),
+    ok = beamway_driver:as_supervisor(reload),
     use(wanted(ets:lookup(?TABLE, without_driver))),
     {reply, ok, State};
 handle_call(_Request, _From, State) ->

@@ -10,7 +10,7 @@
 
 -include_lib("kernel/include/logger.hrl").
 
--export([hold/0, load_driver/0, reload_driver/0]).
+-export([hold/0]).
 -export([start/2, stop/1]).
 -export([init/1]).
 
@@ -54,18 +54,6 @@ start_root() ->
         {error, Reason} ->
             exit(Reason)
     end.
-
-%% @doc Loads the driver for this supervisor, if the options did not require it.
--spec load_driver() -> ok.
-load_driver() -> as_supervisor(load).
-
-%% @doc Reloads the driver's file ({@link beamway_links:reload_driver/0}).
--spec reload_driver() -> ok.
-reload_driver() -> as_supervisor(reload).
-
-as_supervisor(Function) ->
-    {ok, undefined} = supervisor:start_child(?MODULE, #{id => driver, start => {beamway_driver, Function, []}, restart => temporary}),
-    ok.
 
 %% @private
 -spec start(application:start_type(), term()) -> {ok, pid()} | {error, term()}.

@@ -126,7 +126,7 @@ server_hangs(_Config) ->
 %% Two users on a node without links may request the driver at the same time. It can still be reloaded.
 driver_is_loaded_once(_Config) ->
     {ok, Peer, _} = beamway_peer:start(beamway_inet),
-    [ok = beamway_peer:call(Peer, beamway_sup, load_driver, []) || _ <- [first, second]],
+    [ok = beamway_peer:call(Peer, beamway_driver, as_supervisor, [load]) || _ <- [first, second]],
     ok = beamway_peer:call(Peer, beamway, reload_driver, []).
 
 %% --- helpers -----------------------------------------------------------------------------------------
