@@ -19,7 +19,7 @@
 -include_lib("eunit/include/eunit.hrl").
 -endif.
 
--export([connect/6, accept/6, peer_of/4]).
+-export([connect/6, accept/6]).
 -export([init_connect/7, init_accept/7]).
 %% Callbacks of dist_util.
 -export([send/2, recv/3, pre_nodeup/1, post_nodeup/1, getll/1, handshake_complete/3, tick/1,
@@ -111,31 +111,9 @@ check_host(_Family, _Node, _Host, _HasDot, _LongOrShortNames) ->
     ok.
 
 find_peer(Family, Node, Name, Host) ->
-    case peer_of(net_kernel:epmd_module(), Family, Name, Host) of
+    case beamway_epmd:peer_of(net_kernel:epmd_module(), Family, Name, Host) of
         error -> ?shutdown(Node);
         Found -> Found
-    end.
-
-%% @private Where the epmd module says that a node listens, and its version of the distribution protocol.
--spec peer_of(module(), beamway_stream:family(), string(), string()) -> {inet:ip_address(), inet:port_number(), integer()} | error.
-peer_of(Epmd, Family, Name, Host) ->
-    case call_epmd(Epmd, address_please, [Name, Host, Family:family()]) of
-        {ok, Ip, TcpPort, Version} ->
-            {Ip, TcpPort, Version};
-        {ok, Ip} ->
-            case Epmd:port_please(Name, Ip) of
-                {port, TcpPort, Version} -> {Ip, TcpPort, Version};
-                _ -> error
-            end;
-        _ ->
-            error
-    end.
-
-%% A custom epmd module need not implement every function.
-call_epmd(Module, Function, Args) ->
-    case erlang:function_exported(Module, Function, length(Args)) of
-        true -> apply(Module, Function, Args);
-        false -> apply(erl_epmd, Function, Args)
     end.
 
 %% ---- the accepting side ----

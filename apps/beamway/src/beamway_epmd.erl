@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc What the epmd on a peer's host currently reports about the peer.
+%% @doc What the epmd on a peer's host currently reports about the peer, and where the node's epmd module says that a peer listens.
 -module(beamway_epmd).
 
--export([of_node/3, resolved/2]).
+-export([peer_of/4, of_node/3, resolved/2]).
 -export_type([said/0]).
 
 -define(LOOK_MS, 500).
@@ -10,6 +10,28 @@
 -type said() :: {listed, {inet:ip_address(), inet:port_number()}} | {not_listed, inet:ip_address(), OthersAre :: boolean()}
               | {refuses, inet:ip_address()} | unknown.
 %% `refuses' means that nothing listens on epmd's port, and `unknown' that epmd does not answer or is not used.
+
+%% @doc Where the epmd module says that a node listens, and its version of the distribution protocol.
+-spec peer_of(module(), beamway_stream:family(), string(), string()) -> {inet:ip_address(), inet:port_number(), integer()} | error.
+peer_of(Epmd, Family, Name, Host) ->
+    case call_epmd(Epmd, address_please, [Name, Host, Family:family()]) of
+        {ok, Ip, TcpPort, Version} ->
+            {Ip, TcpPort, Version};
+        {ok, Ip} ->
+            case Epmd:port_please(Name, Ip) of
+                {port, TcpPort, Version} -> {Ip, TcpPort, Version};
+                _ -> error
+            end;
+        _ ->
+            error
+    end.
+
+%% A custom epmd module need not implement every function.
+call_epmd(Module, Function, Args) ->
+    case erlang:function_exported(Module, Function, length(Args)) of
+        true -> apply(Module, Function, Args);
+        false -> apply(erl_epmd, Function, Args)
+    end.
 
 %% @doc Queries epmd. `Known' is where the peer is known to listen. Takes as long as the system takes to connect to a host.
 -spec of_node(node(), beamway_stream:family(), Known :: undefined | {inet:ip_address() | string(), inet:port_number()}) -> said().
@@ -67,7 +89,7 @@ epmd_port() ->
 
 %% If this is not OTP's module, its not knowing the node proves nothing.
 ask(Module, Family, Name, Host) ->
-    case beamway_dist_setup:peer_of(Module, Family, Name, Host) of
+    case peer_of(Module, Family, Name, Host) of
         {Ip, Port, _Version} -> {listed, {Ip, Port}};
         error -> unknown
     end.
