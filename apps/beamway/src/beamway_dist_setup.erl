@@ -456,12 +456,15 @@ getll(_Stream) ->
 %% @private The VM has the controller, so frames may arrive from now on.
 -spec post_nodeup(stream()) -> ok | {error, term()}.
 post_nodeup(Stream) ->
-    case controller(get_state(link)) of
-        {ring, _Port} = Link ->
-            beamway_keeper:start(Link, current(Stream), maps:get(poll_us, beamway_links:config()));
-        {stream, Controller} ->
-            beamway_stream:activate(current(Stream), Controller)
+    case {controller(get_state(link)), driven(Stream)} of
+        {{ring, _Port} = Link, _} -> keep(Link, Stream);
+        {_, {true, Port}} -> keep(Port, Stream);
+        {_, {false, Controller}} -> beamway_stream:activate(current(Stream), Controller)
     end.
+
+%% The keeper owns the socket, because RabbitMQ identifies the port of a connection as the only port of the connection's process.
+keep(Link, Stream) ->
+    beamway_keeper:start(Link, current(Stream), maps:get(poll_us, beamway_links:config())).
 
 %% @private The last callback before this process becomes the ticker.
 -spec handshake_complete(stream(), node(), DHandle :: term()) -> ok.

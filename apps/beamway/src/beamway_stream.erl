@@ -99,7 +99,7 @@ getopts(Stream, Options) -> (module(Stream)):getopts(Stream, Options).
           {ok, controller()} | {resumes, controller()} | {ok, controller(), WhyNotBetter :: binary()} | {error, Reason :: term()}.
 carry(Stream, Role, Wish) -> (module(Stream)):carry(Stream, Role, Wish).
 
-%% @doc The VM has the controller.
+%% @doc The VM has the controller, which is not a port of our driver.
 -spec activate(stream(), controller()) -> ok | {error, Reason :: term()}.
 activate(Stream, Controller) -> (module(Stream)):activate(Stream, Controller).
 

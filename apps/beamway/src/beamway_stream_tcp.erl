@@ -267,12 +267,9 @@ user_options(connecting) -> inet_dist_connect_options;
 user_options(accepting) -> inet_dist_listen_options.
 
 %% @private
--spec activate(port(), port()) -> ok | {error, inet:posix() | closed | badarg | no_keeper}.
+-spec activate(port(), port()) -> ok | {error, inet:posix()}.
 activate(Socket, Socket) ->
-    inet:setopts(Socket, [{active, true}, {deliver, port}, {packet, 4}, binary, nodelay()]);
-%% The keeper owns the socket, because RabbitMQ identifies the port of a connection as the only port of the connection's process.
-activate(Socket, Port) ->
-    beamway_keeper:start(Port, Socket, maps:get(poll_us, beamway_links:config())).
+    inet:setopts(Socket, [{active, true}, {deliver, port}, {packet, 4}, binary, nodelay()]).
 
 %% @private
 -spec start(port(), port(), term()) -> ok.
