@@ -480,14 +480,19 @@ handshake_complete(Stream, Node, DHandle) ->
             end
     end.
 
-%% The last callback before net_kernel announces the node. It inserts the link into the table, so any process that sees the node also sees its link.
+%% The last callback before net_kernel announces the node. It inserts the link into the table, so any process that sees the node also sees its link,
+%% and announces it to the other servers.
 address(Handshaken, Node, Address) ->
     Stream = current(Handshaken),
     {Kind, Controller, Reason} = get_state(link),
     {Family, Called} = get_state(target),
-    beamway_links:up((key(Handshaken))#{node => Node, link => Kind, reason => Reason, hidden => lists:member(Node, nodes(hidden)),
-                       address => beamway_stream:peer_text(Stream), family => Family, peer_port => peer_port(Called, get_state(peer)), since => os:system_time(second),
-                       connection => self(), controller => Controller, stream => Stream}),
+    Link = (key(Handshaken))#{node => Node, link => Kind, reason => Reason, hidden => lists:member(Node, nodes(hidden)),
+                              address => beamway_stream:peer_text(Stream), family => Family, peer_port => peer_port(Called, get_state(peer)), since => os:system_time(second),
+                              connection => self(), controller => Controller, stream => Stream},
+    ok = beamway_links:up(Link),
+    ok = beamway_recorder:up(Link),
+    ok = beamway_fault:link_is_up(Link),
+    _ = [beamway_classes:link_is_up(Port) || {ok, Port} <- [beamway_links:driven(Link)]],
     ok = tell_clear(Node, get_state(in_clear)),
     kernel_address(Controller =:= Stream orelse is_pid(Controller), Address).
 

@@ -196,7 +196,6 @@ level_of(Reason) ->
 -spec up(link()) -> ok.
 up(#{connection := Pid} = Link) ->
     ets:insert(?TABLE, {{link, Pid}, Link}),
-    ok = beamway_recorder:up(Link),
     gen_server:cast(?MODULE, {up, Link}).
 
 %% @doc Records when the certificate of a side expires, for the metrics, which must not read files.
@@ -232,17 +231,17 @@ session(Id) ->
     end.
 
 %% @doc Records that the link of that connection process has another connection.
--spec resumed(Connection :: pid(), #{cause := atom(), ms := non_neg_integer(), address := binary(), stream := beamway_stream:stream(), key => binary()}) -> ok.
-resumed(Connection, #{cause := Cause, ms := Ms} = Resumed) ->
-    ok = beamway_recorder:note(Connection, {resumed, Cause, Ms}),
+-spec resumed(Connection :: pid(), #{cause := atom(), ms := non_neg_integer(), address := binary(), stream := beamway_stream:stream(), key => binary()}) ->
+          {ok, link()} | error.
+resumed(Connection, Resumed) ->
     case ets:lookup(?TABLE, {link, Connection}) of
         [{Key, Link}] ->
-            Changed = maps:merge(maps:remove(connections, Link), maps:with([address, stream, key], Resumed)),
-            ets:update_element(?TABLE, Key, {2, Changed#{resumes => maps:get(resumes, Link, 0) + 1, last_resume => maps:with([cause, ms], Resumed)}}),
-            beamway_fault:link_is_up(Changed);
-        [] -> false
-    end,
-    ok.
+            Changed = (maps:merge(maps:remove(connections, Link), maps:with([address, stream, key], Resumed)))
+                #{resumes => maps:get(resumes, Link, 0) + 1, last_resume => maps:with([cause, ms], Resumed)},
+            ets:update_element(?TABLE, Key, {2, Changed}),
+            {ok, Changed};
+        [] -> error
+    end.
 
 %% @doc Updates the number of connections of that connection process's link.
 -spec connections(Connection :: pid(), #{connections := non_neg_integer(), address => binary(), stream => beamway_stream:stream(), key => binary()}) -> ok.
@@ -420,9 +419,7 @@ log_smaller({less, Bytes, {Option, Limit}}, Wanted) ->
 
 %% @private
 -spec handle_cast(term(), #state{}) -> {noreply, #state{}}.
-handle_cast({up, #{connection := Pid, node := Node, link := Kind, reason := Reason, hidden := Hidden, controller := Controller} = Link}, State) ->
-    _ = [beamway_classes:link_is_up(Port) || {ok, Port} <- [driven(Link)]],
-    ok = beamway_fault:link_is_up(Link),
+handle_cast({up, #{connection := Pid, node := Node, link := Kind, reason := Reason, hidden := Hidden, controller := Controller}}, State) ->
     ?LOG(level(Hidden), "beamway: link to ~ts is up over ~ts (~ts)", [Node, Kind, Reason]),
     case ets:lookup(?TABLE, {reserved, Pid}) of
         [{_, {Kind, _} = Reservation}] -> keep_reserved(Pid, Reservation, Controller);

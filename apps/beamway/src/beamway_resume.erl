@@ -248,7 +248,8 @@ tell(#{connection := Connection}, spreads, _Ms, Socket, Secured) ->
     beamway_links:connections(Connection, Secured#{connections => 1, address => beamway_stream:peer_text(Socket), stream => Socket});
 tell(#{node := Node, connection := Connection}, Cause, Ms, Socket, Secured) ->
     Address = beamway_stream:peer_text(Socket),
-    beamway_links:resumed(Connection, Secured#{cause => Cause, ms => Ms, address => Address, stream => Socket}),
+    ok = beamway_recorder:note(Connection, {resumed, Cause, Ms}),
+    _ = [beamway_fault:link_is_up(Link) || {ok, Link} <- [beamway_links:resumed(Connection, Secured#{cause => Cause, ms => Ms, address => Address, stream => Socket})]],
     ?LOG_NOTICE("beamway: the link to ~ts goes on over a new connection to ~ts, ~b ms after the last one was lost (~ts)",
                 [Node, Address, Ms, Cause]).
 
