@@ -65,7 +65,7 @@ links() ->
 
 public(Link) ->
     Public = maps:with([node, link, reason, address, since, key, connections, resumes, last_resume], Link),
-    case beamway_fault:of_node(map_get(node, Link)) of
+    case beamway_fault_path:of_node(map_get(node, Link)) of
         {ok, Fault} -> Public#{fault => Fault};
         none -> Public
     end.
@@ -90,7 +90,7 @@ fault(Node, Fault) -> beamway_fault:set(Node, Fault).
 
 %% @doc The faults set on this node, including those for nodes to which it currently has no link.
 -spec faults() -> [{node(), beamway_fault:known()}].
-faults() -> beamway_fault:all().
+faults() -> beamway_fault_path:all().
 
 %% @doc What is known about the link to a node: the fields of {@link links/0} and the counters of
 %% {@link beamway_port:stats/1}. If OTP's own port or ssl's processes carry the data, there are only the socket's own counters.

@@ -54,7 +54,7 @@ accept(Carrier, AcceptPid, Socket, MyNode, Allowed, SetupTime) ->
 init_connect({Family, Stream}, Kernel, Node, Type, MyNode, LongOrShortNames, SetupTime) ->
     {Name, Host} = split_name(Family, Node, LongOrShortNames),
     Timer = dist_util:start_timer(SetupTime),
-    ok = beamway_fault:pass(Node, infinity), % the timer kills this process
+    ok = beamway_fault_path:pass(Node, infinity), % the timer kills this process
     {Ip, TcpPort, Version} = find_peer(Family, Node, Name, Host),
     dist_util:reset_timer(Timer),
     case connected(mode(Stream), Stream, Node, Family, Ip, TcpPort, Host) of
@@ -173,7 +173,7 @@ first_packet(Stream) ->
             beamway_resume:answer(Stream, Packet);
         {ok, Packet} ->
             check_first(Stream, Packet),
-            ok = beamway_fault:pass_by_name(beamway_wire:name(Packet), infinity),
+            ok = beamway_fault_path:pass_by_name(beamway_wire:name(Packet), infinity),
             check_caller_waits(Stream),
             Peer = beamway_wire:find_extension(name, Packet),
             put_state(first_packet, Packet),

@@ -36,7 +36,7 @@ call_epmd(Module, Function, Args) ->
 %% @doc Queries epmd. `Known' is where the peer is known to listen. Takes as long as the system takes to connect to a host.
 -spec of_node(node(), beamway_stream:family(), Known :: undefined | {inet:ip_address() | string(), inet:port_number()}) -> said().
 of_node(Node, Family, Known) ->
-    case beamway_fault:is_cut(Node) of
+    case beamway_fault_path:is_cut(Node) of
         true -> unknown;
         false -> asked(Node, Family, Known)
     end.

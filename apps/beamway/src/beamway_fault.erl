@@ -8,16 +8,16 @@
 %% <dt>The socket</dt><dd>If a connection is cut on the way in, the system drops every packet for its socket. So the peer's system gets no
 %% acknowledgement and finds the path silent, as with a real cut. With a ring the same happens to the connection that reports the peer's
 %% end.</dd>
-%% <dt>New connections</dt><dd>A process that connects to that node or accepts its connection waits here while the fault cuts the path
-%% ({@link pass/2}), and the epmd on the node's host is not asked ({@link is_cut/1}).</dd>
+%% <dt>New connections</dt><dd>A process that connects to that node or accepts its connection waits while the fault cuts the path
+%% ({@link beamway_fault_path:pass/2}), and the epmd on the node's host is not asked.</dd>
 %% </dl>
-%% The faults are in a table that every process can read. If this server crashes, its successor starts without faults.
+%% The faults are in a table that every process can read ({@link beamway_fault_path}). If this server crashes, its successor starts without faults.
 -module(beamway_fault).
 -behaviour(gen_server).
 
 -include_lib("kernel/include/logger.hrl").
 
--export([start_link/0, set/2, checked/1, all/0, of_node/1, link_is_up/1, pass/2, pass_by_name/2, is_cut/1, text/1]).
+-export([start_link/0, set/2, checked/1, link_is_up/1, text/1]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2]).
 -export_type([fault/0, known/0, refusal/0]).
 
@@ -26,7 +26,6 @@
 -endif.
 
 -define(CALL_MS, 5000).
--define(LOOK_MS, 20).
 -define(FOR_MS, 60000).
 -define(FOR_MAX_MS, 3600000).
 -define(DELAY_MAX_MS, 10000).
@@ -91,56 +90,9 @@ expected(disconnect) -> "expected true or false";
 expected(for_ms) -> "expected milliseconds from 1 to 3600000";
 expected(_) -> "expected the keys delay_ms, jitter_ms, rate_bytes, cut, disconnect and for_ms".
 
-%% @doc The faults set on this node.
--spec all() -> [{node(), known()}].
-all() ->
-    try [{Node, known(Fault, EndsMs)} || {Node, Fault, EndsMs} <- lists:sort(ets:tab2list(?MODULE))]
-    catch error:badarg -> []
-    end.
-
-%% @doc The fault set for a node.
--spec of_node(node()) -> {ok, known()} | none.
-of_node(Node) ->
-    try ets:lookup(?MODULE, Node) of
-        [{Node, Fault, EndsMs}] -> {ok, known(Fault, EndsMs)};
-        [] -> none
-    catch
-        error:badarg -> none
-    end.
-
-known(Fault, EndsMs) -> (maps:without([for_ms, disconnect], Fault))#{left_ms => max(0, EndsMs - now_ms())}.
-
 %% @doc Applies the node's fault to a link that has come up, or that continues over another connection.
 -spec link_is_up(beamway_links:link()) -> ok.
 link_is_up(Link) -> gen_server:cast(?MODULE, {link_is_up, Link}).
-
-%% @doc Waits as long as it would take to set up a connection to or from that node: while the path is cut, for at most `Ms', and for two delays if
-%% it is slow.
--spec pass(node(), Ms :: timeout()) -> ok | {error, timeout}.
-pass(Node, Ms) ->
-    case of_node(Node) of
-        none -> ok;
-        {ok, #{cut := _}} when Ms =:= infinity -> receive after ?LOOK_MS -> pass(Node, Ms) end;
-        {ok, #{cut := _}} when Ms =< 0 -> {error, timeout};
-        {ok, #{cut := _}} -> receive after min(Ms, ?LOOK_MS) -> pass(Node, Ms - ?LOOK_MS) end;
-        {ok, Fault} -> receive after 2 * maps:get(delay_ms, Fault, 0) -> ok end
-    end.
-
-%% @doc The same for the name that a caller claims, which need not exist as an atom.
--spec pass_by_name(binary(), Ms :: timeout()) -> ok | {error, timeout}.
-pass_by_name(Name, Ms) ->
-    case [Node || {Node, _} <- all(), atom_to_binary(Node) =:= Name] of
-        [Node] -> pass(Node, Ms);
-        [] -> ok
-    end.
-
-%% @doc Returns whether a fault blocks data to or from that node.
--spec is_cut(node()) -> boolean().
-is_cut(Node) ->
-    case of_node(Node) of
-        {ok, #{cut := _}} -> true;
-        _ -> false
-    end.
 
 %% @doc A text that describes a fault.
 -spec text(fault() | known()) -> binary().
@@ -176,7 +128,7 @@ handle_call({set, Node, none}, _From, State) ->
     {reply, ok, ended(Node, State)};
 handle_call({set, Node, Fault}, _From, State) ->
     Links = links(Node),
-    case {[Link || Link <- Links, beamway_links:driven(Link) =/= none], Links, of_node(Node)} of
+    case {[Link || Link <- Links, beamway_links:driven(Link) =/= none], Links, beamway_fault_path:of_node(Node)} of
         {[], [_ | _], _} -> {reply, {error, not_driven(Node)}, State};
         {[], [], none} -> {reply, {error, not_connected(Node)}, State};
         {Driven, _, _} -> set(Node, Fault, Driven, State)
@@ -213,7 +165,7 @@ lasting(0, Node, _Fault, #state{timers = Timers} = State) ->
     true = ets:delete(?MODULE, Node),
     State#state{timers = maps:remove(Node, Timers)};
 lasting(_, Node, #{for_ms := Ms} = Fault, #state{timers = Timers} = State) ->
-    true = ets:insert(?MODULE, {Node, Fault, now_ms() + Ms}),
+    true = ets:insert(?MODULE, {Node, Fault, erlang:monotonic_time(millisecond) + Ms}),
     State#state{timers = Timers#{Node => erlang:start_timer(Ms, self(), {ends, Node})}}.
 
 cancel(Node, Timers) ->
@@ -310,8 +262,6 @@ on_socket(Port, {ok, Fd}, [What | More]) ->
         {error, Reason} -> {error, Reason}
     end.
 
-now_ms() -> erlang:monotonic_time(millisecond).
-
 -ifdef(TEST).
 
 %% Settings without an effect are dropped. The error names an invalid key or value.
@@ -331,8 +281,6 @@ text_test_() ->
                            #{rate_bytes => 9999, jitter_ms => 3, delay_ms => 20, disconnect => true}}]].
 
 without_the_option_test_() ->
-    [?_assertMatch({error, {not_allowed, _}}, set(a@b, #{cut => both})), ?_assertEqual([], all()), ?_assertEqual(none, of_node(a@b)),
-     ?_assertNot(is_cut(a@b)), ?_assertEqual(ok, pass(a@b, infinity)), ?_assertEqual(ok, pass_by_name(<<"a@b">>, infinity)),
-     ?_assertError({badarg, {fault, "a@b", _}}, set("a@b", none))].
+    [?_assertMatch({error, {not_allowed, _}}, set(a@b, #{cut => both})), ?_assertError({badarg, {fault, "a@b", _}}, set("a@b", none))].
 
 -endif.

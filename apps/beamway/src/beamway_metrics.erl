@@ -74,7 +74,7 @@ families(Links) ->
         ++ [family("beamway_", handshakes_refused, counter, "Connections that proved no key or were crowded out before (option encrypt)", [{[], Refused}])
             || {ok, Refused} <- [beamway_half_open:count()]]
         ++ [family("beamway_", fault, gauge, "1 while a fault lies on the way to that node (beamway:fault/2)", [{[{peer, Node}], 1} || {Node, _} <- Faults])
-            || [_ | _] = Faults <- [beamway_fault:all()]]
+            || [_ | _] = Faults <- [beamway_fault_path:all()]]
         ++ [family("beamway_", certificate_expiry_seconds, gauge, "When the certificate that the last connection used ends, in seconds since 1970",
                    [{[{side, Side}], Seconds} || {Side, Seconds} <- Ends])
             || [_ | _] = Ends <- [lists:sort(beamway_links:certificates())]].

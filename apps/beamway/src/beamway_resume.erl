@@ -543,7 +543,7 @@ chosen(Dialer) ->
 connected(_Info, undefined) ->
     {error, no_address};
 connected(#{family := Family, node := Node} = Info, {Host, Port}) ->
-    case {beamway_fault:pass(Node, ?CONNECT_MS), beamway_epmd:resolved(Family, Host)} of
+    case {beamway_fault_path:pass(Node, ?CONNECT_MS), beamway_epmd:resolved(Family, Host)} of
         {ok, {ok, Ip}} -> connected(Info, Family, Ip, Port);
         {ok, error} -> {error, no_address};
         {{error, Reason}, _} -> {error, Reason}
@@ -717,7 +717,7 @@ packet({error, _}, _Socket) ->
 answer(Socket, Packet) ->
     case beamway_session:decode(Packet) of
         {ok, {resume, Kind, Id, Caller, Name, _Mac} = Resume} ->
-            _ = beamway_fault:pass_by_name(Name, ?CONNECT_MS) =:= ok orelse exit(shutdown),
+            _ = beamway_fault_path:pass_by_name(Name, ?CONNECT_MS) =:= ok orelse exit(shutdown),
             answer(beamway_links:session(Id), Socket, #{kind => Kind, id => Id, node => node(), caller => Caller}, Resume);
         {error, _} ->
             beamway_links:resume_refused(),
