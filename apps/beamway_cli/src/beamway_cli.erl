@@ -7,10 +7,12 @@
 %% beamway_cli_help}.
 -module(beamway_cli).
 
--export([main/0, run/1, say/2, table/1, quietly/1, write_private/2]).
+-export([main/0, run/1]).
 -export([lasting/1]).
 
 -export_type([status/0]).
+
+-import(beamway_cli_output, [say/2, complain/2]).
 
 -type status() :: 0 | 1 | 2.
 %% The exit status: 0 for success, 1 for failure, 2 for a usage error.
@@ -92,7 +94,7 @@ run(["-h" | _]) -> say("~ts", [beamway_cli_help:summary()]), ?DONE;
 run(["--help" | _]) -> say("~ts~n~ts", [beamway_cli_help:summary(), beamway_cli_help:details()]), ?DONE;
 run(["help"]) -> run(["--help"]);
 run(["help", Command]) -> run([Command, "--help"]);
-run([]) -> complain_with("~ts", [beamway_cli_help:summary()]), ?USAGE;
+run([]) -> io:format(standard_error, "~ts", [beamway_cli_help:summary()]), ?USAGE;
 run(["links" | Words]) -> parsed("links", Words, fun links/1);
 run(["report" | Words]) -> parsed("report", Words, fun report/1);
 %% If the arguments are valid, the launcher does the rest.
@@ -114,14 +116,6 @@ run(["-" ++ _ = Option | _]) -> complain("unknown option '~ts'; see: beamway --h
 run([Command | _]) ->
     complain("unknown command '~ts'; the commands are: ~ts", [Command, lists:join(", ", beamway_cli_help:commands())]),
     ?USAGE.
-
-%% @doc Calls the function while suppressing OTP's reports about a failed start, because the command itself reports the failure in one line.
--spec quietly(fun(() -> Result)) -> Result.
-quietly(Fun) ->
-    ok = logger:add_primary_filter(?MODULE, {fun logger_filters:domain/2, {stop, sub, [otp]}}),
-    try Fun()
-    after ok = logger:remove_primary_filter(?MODULE)
-    end.
 
 %% Parses the arguments of Command and calls Fun with a map of its options.
 parsed(Command, Words, Fun) ->
@@ -282,64 +276,3 @@ show(_, _, Text) -> say("~ts", [Text()]).
 version() ->
     io_lib:format("beamway ~ts (OTP ~ts, ERTS ~ts)",
                   [beamway:version(), erlang:system_info(otp_release), erlang:system_info(version)]).
-
-%% @doc Creates a file that only its owner can read. An existing file is not changed (`eexist'). The launcher has set a umask for the commands that
-%% use this, so no other user can open the file before its mode is set.
--spec write_private(file:filename(), iodata()) -> ok | {error, file:posix() | badarg | terminated | system_limit}.
-write_private(File, Content) ->
-    case file:open(File, [write, exclusive, raw]) of
-        {ok, Io} ->
-            case [Failed || {error, _} = Failed <- [file:change_mode(File, 8#600), file:write(Io, Content), file:close(Io)]] of
-                [] -> ok;
-                [Failed | _] -> Failed
-            end;
-        {error, Reason} ->
-            {error, Reason}
-    end.
-
-%% @doc Formats rows of texts as columns. The first row is the heading.
--spec table([[unicode:chardata()]]) -> unicode:chardata().
-table(Rows) ->
-    Widths = [lists:max([string:length(Cell) || Cell <- Column]) || Column <- columns(Rows)],
-    [[string:trim(lists:join("  ", lists:zipwith(fun pad/2, Row, Widths)), trailing), $\n] || Row <- Rows].
-
-columns([[] | _]) -> [];
-columns(Rows) -> [[hd(Row) || Row <- Rows] | columns([tl(Row) || Row <- Rows])].
-
-pad(Cell, Width) -> string:pad(Cell, Width).
-
-%% @doc Writes a result to standard output. If that fails, the command exits.
--spec say(io:format(), [term()]) -> ok.
-%% Uses a separate port, because the VM's `user' process does not report failed writes.
-say(Format, Arguments) ->
-    Port = output(),
-    true = port_command(Port, unicode:characters_to_binary(io_lib:format(Format, Arguments))),
-    written(Port).
-
-output() ->
-    case get(output) of
-        undefined ->
-            _ = process_flag(trap_exit, true),
-            Port = open_port({fd, 1, 1}, [out, binary]),
-            undefined = put(output, Port),
-            Port;
-        Port -> Port
-    end.
-
-%% There is no deadline: a reader such as a pager may take its time, and the port closes if the reader exits.
-written(Port) ->
-    case erlang:port_info(Port, queue_size) of
-        {queue_size, 0} -> failure(Port, 0);
-        {queue_size, _} -> failure(Port, 5), written(Port);
-        undefined -> failure(Port, infinity)
-    end.
-
-failure(Port, Wait) ->
-    receive
-        {'EXIT', Port, Reason} -> throw({output, Reason})
-    after Wait -> ok
-    end.
-
-complain(Format, Arguments) -> complain_with("beamway: " ++ Format ++ "~n", Arguments).
-
-complain_with(Format, Arguments) -> io:format(standard_error, Format, Arguments).

@@ -45,7 +45,7 @@ options() ->
      {help, $h, "help", undefined, "this help"}].
 
 help() ->
-    beamway_cli:say("~ts~n~ts~ts", [getopt:usage_cmd_line("beamway console", options()), getopt:usage_options(options()),
+    beamway_cli_output:say("~ts~n~ts~ts", [getopt:usage_cmd_line("beamway console", options()), getopt:usage_options(options()),
         "\nShows a running cluster in a browser until Ctrl-C: links, distances, placement, benchmarks, web servers, pipes.\n"
         "It connects to one node, as a hidden node over TCP with your Erlang cookie, and finds the others through it.\n"
         "\n"
@@ -86,7 +86,7 @@ attached({error, Text}, _, _, _) -> complain("~ts", [Text]), ?FAILED;
 attached({ok, Node}, Config, Times, Options) ->
     %% The cookie for the first node is used for all others as well.
     true = erlang:set_cookie(erlang:get_cookie(Node)),
-    case beamway_cli:quietly(fun() -> beamway_console:start(Config#{nodes => [Node]}) end) of
+    case beamway_cli_output:quietly(fun() -> beamway_console:start(Config#{nodes => [Node]}) end) of
         {ok, Url} ->
             _ = [ok = beamway_console_jobs:set_measured(Times) || Times =/= none],
             said(Url, Node, Options),

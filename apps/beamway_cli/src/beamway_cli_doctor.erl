@@ -79,7 +79,7 @@ text(Chars) -> unicode:characters_to_binary(Chars).
 %% @doc The report as text.
 -spec to_text(report()) -> unicode:chardata().
 to_text(#{checks := Checks} = Report) ->
-    [beamway_cli:table([["LINK", "USABLE", "WHY"]
+    [beamway_cli_output:table([["LINK", "USABLE", "WHY"]
                         | [[atom_to_list(Link), yes_or_no(Usable), text(Why)] || {Link, Usable, Why} <- links(Report)]]),
      "\n",
      [check_text(Check) || Check <- Checks]].

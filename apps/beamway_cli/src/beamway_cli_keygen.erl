@@ -22,7 +22,7 @@ cookie() -> string:lowercase(binary:encode_hex(random())).
 random() -> crypto:strong_rand_bytes(?BYTES).
 
 write(File, Content) ->
-    case beamway_cli:write_private(File, Content) of
+    case beamway_cli_output:write_private(File, Content) of
         ok -> {ok, [File, ": made; only its owner can read it. Copy it to the other nodes over ssh.\n"]};
         {error, eexist} -> {error, [File, ": exists already, and may be in use; name a new file"]};
         {error, Reason} -> {error, [File, ": ", file:format_error(Reason)]}

@@ -110,7 +110,7 @@ start(Name, Domain) ->
     %% connection does need the driver.
     _ = [os:putenv("BEAMWAY_LINKS", "inet") || os:getenv("BEAMWAY_TLS_OPTFILE", "") =/= ""],
     _ = [os:putenv("BEAMWAY_LINKS", "tcp") || beamway_config:wants_encryption()],
-    beamway_cli:quietly(fun() -> net_kernel:start(list_to_atom(Name), #{name_domain => Domain, dist_listen => false, hidden => true}) end).
+    beamway_cli_output:quietly(fun() -> net_kernel:start(list_to_atom(Name), #{name_domain => Domain, dist_listen => false, hidden => true}) end).
 
 %% @doc Turns net_kernel's reason into readable text. The complaint about the cookie, which comes from auth, is buried in the supervisor reports.
 -spec why_no_node(term()) -> unicode:chardata().
@@ -267,7 +267,7 @@ to_text(#{node := Node, links := []}) ->
     io_lib:format("~ts is connected to no other node~n", [Node]);
 to_text(#{links := Links}) ->
     Heading = ["NODE", "LINK", "BYTES IN", "BYTES OUT", "LOAD", "WHY"],
-    [beamway_cli:table([Heading | [row(Link, Info) || {Link, Info} <- lists:sort(Links)]])].
+    [beamway_cli_output:table([Heading | [row(Link, Info) || {Link, Info} <- lists:sort(Links)]])].
 
 row(#{node := Node, link := Link} = All, Info) ->
     [atom_to_binary(Node), atom_to_binary(Link), counter(bytes_in, Info), counter(bytes_out, Info), load(Info),

@@ -34,7 +34,7 @@ file_of(_) ->
 
 %% Only the owner may read the file, because it reveals much about a cluster.
 written(File, Bytes) ->
-    case beamway_cli:write_private(File, [Bytes, $\n]) of
+    case beamway_cli_output:write_private(File, [Bytes, $\n]) of
         ok -> {ok, File};
         {error, Reason} -> {error, io_lib:format("cannot write ~ts: ~ts; give another name with --out", [File, file:format_error(Reason)])}
     end.

@@ -222,7 +222,7 @@ senders_to_text(#{node := Node} = Options, Links, Failed, Room) ->
     Rows = [[atom_to_list(From) || is_map_key(cluster, Options)] ++ [atom_to_list(To) | sender_cells(Sender)] || {From, To, Senders} <- Links, Sender <- lists:sublist(Senders, ?SENDERS)],
     Shown = case Room of infinity -> Rows; _ -> lists:sublist(Rows, Room) end,
     [io_lib:format("~ts: ~ts~ts~n", [Node, case Rows of [] -> "no process has sent much in the last 10 s"; _ -> "who sent most in the last 10 s" end, no_answer(Failed)]),
-     [beamway_cli:table([["FROM" || is_map_key(cluster, Options)] ++ ["NODE", "PID", "CLASS", "SENT/S", "WAITING", "PROCESS"] | Shown]) || Rows =/= []]].
+     [beamway_cli_output:table([["FROM" || is_map_key(cluster, Options)] ++ ["NODE", "PID", "CLASS", "SENT/S", "WAITING", "PROCESS"] | Shown]) || Rows =/= []]].
 
 %% The pid as written on its own node.
 pid_text(Pid) -> ["<0" | lists:dropwhile(fun(C) -> C =/= $. end, pid_to_list(Pid))].
@@ -251,7 +251,7 @@ rounded(_, Value) -> Value.
 to_text(#{node := Node} = Options, Rows, Count, Failed) ->
     [io_lib:format("~ts: ~b ~s, sorted by ~s~ts~ts~n", [Node, Count, case Count of 1 -> "link"; _ -> "links" end, maps:get(sort, Options), [io_lib:format(", ~b of them shown", [length(Rows)]) || length(Rows) < Count],
                                                           no_answer(Failed)]),
-     beamway_cli:table([heading(Options) | [cells(Options, Row) || Row <- Rows]])].
+     beamway_cli_output:table([heading(Options) | [cells(Options, Row) || Row <- Rows]])].
 
 no_answer([]) -> "";
 no_answer(Failed) -> [", no answer from ", lists:join(", ", [atom_to_list(N) || N <- Failed])].

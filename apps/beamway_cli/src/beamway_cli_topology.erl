@@ -5,7 +5,9 @@
 %% The exit status is 0 for success, 1 for failure, and 2 for a usage error.
 -module(beamway_cli_topology).
 
--export([main/1, say/2, complain/2]).
+-export([main/1]).
+
+-import(beamway_cli_output, [say/2, complain/2]).
 
 -define(DONE, 0).
 -define(FAILED, 1).
@@ -117,11 +119,3 @@ guarded(Command, Fun, Options) ->
 usage(Command, Format, Arguments) ->
     complain("topology ~ts: " ++ Format ++ "; see: beamway topology ~ts --help", [Command | Arguments] ++ [Command]),
     ?USAGE.
-
-%% @doc Prints a result.
--spec say(io:format(), [term()]) -> ok.
-say(Format, Arguments) -> beamway_cli:say(Format, Arguments).
-
-%% @doc Prints a message that is not the result.
--spec complain(io:format(), [term()]) -> ok.
-complain(Format, Arguments) -> io:format(standard_error, "beamway: " ++ Format ++ "~n", Arguments).

@@ -152,9 +152,9 @@ left(#{left_s := Seconds}) -> io_lib:format(", about ~b min left", [ceil(Seconds
 
 finish(#{failed := Failed, seconds := Seconds, pairs := Pairs} = Measured, #{out := Out} = Options) ->
     ok = store(Out, Measured),
-    _ = [beamway_cli_topology:complain("not measured (~s): ~ts to ~ts: ~0tP", [Mode, A, B, Reason, 8]) || {Mode, A, B, Reason} <- lists:sublist(Failed, 5)],
-    beamway_cli_topology:complain("~b pairs in ~.1f s, stored in ~ts; look at it: beamway topology show ~ts", [map_size(Pairs), Seconds, Out, Out]),
-    _ = [beamway_cli_topology:say("~ts~n", [jiffy:encode(placement_measured:to_json(Measured), [pretty, force_utf8])]) || #{json := true} <- [Options]],
+    _ = [beamway_cli_output:complain("not measured (~s): ~ts to ~ts: ~0tP", [Mode, A, B, Reason, 8]) || {Mode, A, B, Reason} <- lists:sublist(Failed, 5)],
+    beamway_cli_output:complain("~b pairs in ~.1f s, stored in ~ts; look at it: beamway topology show ~ts", [map_size(Pairs), Seconds, Out, Out]),
+    _ = [beamway_cli_output:say("~ts~n", [jiffy:encode(placement_measured:to_json(Measured), [pretty, force_utf8])]) || #{json := true} <- [Options]],
     _ = [beamway_cli_topology_nodes:draw_beside(File, Measured) || #{per_core := true, beside := File} <- [Options]],
     case Failed of
         [] -> ok;

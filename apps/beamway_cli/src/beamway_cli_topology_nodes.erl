@@ -31,7 +31,7 @@ start_per_core() ->
 
 %% Starts a few at a time, because a hundred VMs that start at once take longer than in sequence.
 started(Named) ->
-    beamway_cli_topology:complain("starting ~b nodes", [length(Named)]),
+    beamway_cli_output:complain("starting ~b nodes", [length(Named)]),
     Peers = in_turns(Named),
     {[Node || {_, Node} <- Peers], fun() -> lists:foreach(fun({Peer, _}) -> stop(Peer) end, Peers) end}.
 

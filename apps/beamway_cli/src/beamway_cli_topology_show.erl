@@ -10,8 +10,8 @@ show(#{files := [File]} = Options) ->
     Known = look(File, Options),
     ok = drawings(Known, Options),
     case Options of
-        #{json := true} -> beamway_cli_topology:say("~ts~n", [jiffy:encode(json(Known), [pretty, force_utf8])]);
-        #{} -> beamway_cli_topology:say("~ts", [text(Known)])
+        #{json := true} -> beamway_cli_output:say("~ts~n", [jiffy:encode(json(Known), [pretty, force_utf8])]);
+        #{} -> beamway_cli_output:say("~ts", [text(Known)])
     end.
 
 %% @doc Writes the tree in a file in another format.
@@ -28,7 +28,7 @@ convert(#{files := [File], to := To} = Options) ->
            end,
     case Options of
         #{out := Out} -> write(Out, Text);
-        #{} -> beamway_cli_topology:say("~ts", [Text])
+        #{} -> beamway_cli_output:say("~ts", [Text])
     end.
 
 json_text(Tree) -> [jiffy:encode(placement_export:to_json(Tree), [pretty, force_utf8]), "\n"].
@@ -61,7 +61,7 @@ of_file(Kind, File, Options) ->
                          ++ [{nodes, beamway_cli_topology_measure:node_names(Names)} || #{nodes := Names} <- [Options]]),
     case placement_import:file(File, How) of
         {ok, Tree, Warnings} ->
-            _ = [beamway_cli_topology:complain("~ts: ~ts", [File, placement_import:format_warning(Warning)]) || Warning <- Warnings],
+            _ = [beamway_cli_output:complain("~ts: ~ts", [File, placement_import:format_warning(Warning)]) || Warning <- Warnings],
             #{tree => Tree};
         {error, Error} -> throw({failed, [File, ": ", placement_import:format_error(Error)]})
     end.
@@ -114,7 +114,7 @@ one_of(Option, Text, Words) ->
 matrix(Measured, Mode, Statistic, #{drop_gaps := true}) ->
     case placement_measured:joined_matrix(Measured, Mode, Statistic) of
         {ok, Matrix, Dropped} ->
-            _ = [beamway_cli_topology:complain("left out, no measured pair joins it to the others: ~ts", [Node]) || Node <- Dropped],
+            _ = [beamway_cli_output:complain("left out, no measured pair joins it to the others: ~ts", [Node]) || Node <- Dropped],
             Matrix;
         {error, Error} -> throw({failed, placement_matrix:format_error(Error)})
     end;
