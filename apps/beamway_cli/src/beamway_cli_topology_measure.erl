@@ -3,9 +3,8 @@
 %% stores the results so far after each round.
 -module(beamway_cli_topology_measure).
 
--export([run/1, node_names/1]).
+-export([run/1]).
 
--define(START_MS, 60000).
 -define(SAVE_MS, 3000).
 
 %% @doc Measures as specified by the options.
@@ -88,32 +87,11 @@ cookie(#{}) -> ok.
 %% The nodes, and how to release them at the end.
 nodes_of(Options) ->
     case [Key || Key <- [nodes, 'of', start, per_core], is_map_key(Key, Options)] of
-        [nodes] -> {node_names(maps:get(nodes, Options)), fun() -> ok end};
-        ['of'] -> {connected_with(maps:get('of', Options)), fun() -> ok end};
+        [nodes] -> {beamway_cli_topology_nodes:named(maps:get(nodes, Options)), fun() -> ok end};
+        ['of'] -> {beamway_cli_topology_nodes:connected_with(maps:get('of', Options)), fun() -> ok end};
         [start] -> beamway_cli_topology_nodes:start(maps:get(start, Options));
         [per_core] -> beamway_cli_topology_nodes:start_per_core();
         _ -> throw({usage, "say which nodes, by one of --nodes, --of, --start and --per-core"})
-    end.
-
-%% @doc The nodes in a comma-separated list. Those without a host part are on this host.
--spec node_names(string()) -> [node()].
-node_names(Text) ->
-    [full_name(Name) || Name <- string:lexemes(Text, ", \n")].
-
-full_name(Name) ->
-    case string:split(Name, "@") of
-        [[_ | _], [_ | _]] -> list_to_atom(Name);
-        [[_ | _] = Short] when node() =/= nonode@nohost -> list_to_atom(Short ++ "@" ++ lists:last(string:split(atom_to_list(node()), "@")));
-        [[_ | _] = Short] -> list_to_atom(Short);
-        _ -> throw({usage, ["'", Name, "' is no name of a node; expected name or name@host"]})
-    end.
-
-connected_with(Name) ->
-    Node = full_name(Name),
-    try erpc:call(Node, erlang, nodes, [], ?START_MS) of
-        Others -> lists:usort([Node | Others]) -- [node()]
-    catch
-        error:{erpc, Reason} -> throw({failed, io_lib:format("cannot reach ~ts (~tp); is it up, and is the cookie right?", [Node, Reason])})
     end.
 
 %% ---- progress and result ----
@@ -155,7 +133,7 @@ finish(#{failed := Failed, seconds := Seconds, pairs := Pairs} = Measured, #{out
     _ = [beamway_cli_output:complain("not measured (~s): ~ts to ~ts: ~0tP", [Mode, A, B, Reason, 8]) || {Mode, A, B, Reason} <- lists:sublist(Failed, 5)],
     beamway_cli_output:complain("~b pairs in ~.1f s, stored in ~ts; look at it: beamway topology show ~ts", [map_size(Pairs), Seconds, Out, Out]),
     _ = [beamway_cli_output:say("~ts~n", [jiffy:encode(placement_measured:to_json(Measured), [pretty, force_utf8])]) || #{json := true} <- [Options]],
-    _ = [beamway_cli_topology_nodes:draw_beside(File, Measured) || #{per_core := true, beside := File} <- [Options]],
+    _ = [beamway_cli_topology_show:draw_beside(File, Measured) || #{per_core := true, beside := File} <- [Options]],
     case Failed of
         [] -> ok;
         _ -> throw({failed, io_lib:format("~b pairs were not measured; try again with --resume", [length(Failed)])})

@@ -1,18 +1,37 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The nodes that `beamway topology measure' starts on this host: a given number, or one pinned to each core. They exit together with the
-%% command, because it controls them through their standard input and output.
+%% @doc The nodes of `beamway topology': those that the user names, and those that `measure' starts on this host: a given number, or one pinned to
+%% each core. The latter exit together with the command, because it controls them through their standard input and output.
 -module(beamway_cli_topology_nodes).
 
--export([start/1, start_per_core/0, draw_beside/2]).
+-export([named/1, connected_with/1, start/1, start_per_core/0]).
 
--ifdef(TEST).
--include_lib("eunit/include/eunit.hrl").
--endif.
-
+-define(CALL_MS, 60000).
 -define(BOOT_MS, 60000).
--define(LSTOPO_MS, 30000).
 -define(MOST, 512).
 -define(AT_ONCE, 4).
+
+%% @doc The nodes in a comma-separated list. Those without a host part are on this host.
+-spec named(string()) -> [node()].
+named(Text) ->
+    [full_name(Name) || Name <- string:lexemes(Text, ", \n")].
+
+full_name(Name) ->
+    case string:split(Name, "@") of
+        [[_ | _], [_ | _]] -> list_to_atom(Name);
+        [[_ | _] = Short] when node() =/= nonode@nohost -> list_to_atom(Short ++ "@" ++ lists:last(string:split(atom_to_list(node()), "@")));
+        [[_ | _] = Short] -> list_to_atom(Short);
+        _ -> throw({usage, ["'", Name, "' is no name of a node; expected name or name@host"]})
+    end.
+
+%% @doc That node and all nodes connected with it, except this command.
+-spec connected_with(string()) -> [node()].
+connected_with(Name) ->
+    Node = full_name(Name),
+    try erpc:call(Node, erlang, nodes, [], ?CALL_MS) of
+        Others -> lists:usort([Node | Others]) -- [node()]
+    catch
+        error:{erpc, Reason} -> throw({failed, io_lib:format("cannot reach ~ts (~tp); is it up, and is the cookie right?", [Node, Reason])})
+    end.
 
 %% @doc Starts nodes. The returned fun stops them.
 -spec start(pos_integer()) -> {[node()], fun(() -> ok)}.
@@ -65,40 +84,3 @@ stop(Peer) ->
     try peer:stop(Peer)
     catch exit:_ -> ok
     end.
-
-%% @doc Draws the tree that was measured between cores, and next to it the one reported by hwloc.
--spec draw_beside(file:filename(), placement_probe:measured()) -> ok.
-draw_beside(File, #{nodes := Nodes} = Measured) ->
-    Matrix = beamway_cli_topology_show:matrix(Measured, placement_measured:best_mode(Measured), median_us, #{}),
-    #{tree := Tree} = placement_cluster:cluster(Matrix),
-    beamway_cli_topology_show:draw(File, placement_draw:beside([{"measured", Tree}, {"hwloc", hwloc(Nodes)}])).
-
-hwloc(Nodes) ->
-    case os:find_executable("lstopo-no-graphics") of
-        false -> throw({failed, "the drawing needs lstopo-no-graphics (Debian: apt-get install hwloc-nox)"});
-        Program ->
-            case placement_program:run(Program, ["--of", "xml", "-"], ?LSTOPO_MS) of
-                {ok, Xml} -> of_xml(Xml, Nodes);
-                {error, Reason} -> throw({failed, io_lib:format("lstopo-no-graphics: ~0tP", [Reason, 10])})
-            end
-    end.
-
-%% Its leaves are named after processing units, like the nodes.
-of_xml(Xml, Nodes) ->
-    case placement_hwloc:from_xml(Xml) of
-        {ok, Hosts} ->
-            Known = maps:from_list([{hd(string:split(atom_to_list(Node), "_")), Node} || Node <- Nodes]),
-            {ok, Tree} = placement_tree:from_vertex(vertex(Hosts, Known)),
-            Tree;
-        {error, Error} -> throw({failed, ["lstopo-no-graphics: ", placement_hwloc:format_error(Error)]})
-    end.
-
-vertex({host, Name}, Known) -> {leaf, maps:get(Name, Known, list_to_atom(Name))};
-vertex({group, Name, Children}, Known) -> {group, Name, #{}, [vertex(Child, Known) || Child <- Children]}.
-
--ifdef(TEST).
-
-nothing_to_draw_test() ->
-    Apart = #{nodes => [a, b], pairs => #{}, failed => [{quiet, a, b, timeout}], messages => 100, seconds => 1.5},
-    ?assertThrow({failed, _}, draw_beside("never.svg", Apart)).
--endif.

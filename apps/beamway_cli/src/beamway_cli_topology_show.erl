@@ -2,7 +2,13 @@
 %% @doc `beamway topology show', `import' and `export': shows trees from files as text and drawings, and writes them in other formats.
 -module(beamway_cli_topology_show).
 
--export([show/1, convert/1, measured_file/1, matrix/4, write/2, draw/2]).
+-export([show/1, convert/1, measured_file/1, draw_beside/2, write/2]).
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+-endif.
+
+-define(LSTOPO_MS, 30000).
 
 %% @doc Shows the tree in a file.
 -spec show(map()) -> ok.
@@ -58,7 +64,7 @@ kind(File, _) ->
 
 of_file(Kind, File, Options) ->
     How = maps:from_list([{kind, Kind} || Kind =/= by_name] ++ [{name, Name} || #{name := Name} <- [Options]]
-                         ++ [{nodes, beamway_cli_topology_measure:node_names(Names)} || #{nodes := Names} <- [Options]]),
+                         ++ [{nodes, beamway_cli_topology_nodes:named(Names)} || #{nodes := Names} <- [Options]]),
     case placement_import:file(File, How) of
         {ok, Tree, Warnings} ->
             _ = [beamway_cli_output:complain("~ts: ~ts", [File, placement_import:format_warning(Warning)]) || Warning <- Warnings],
@@ -109,7 +115,7 @@ one_of(Option, Text, Words) ->
         [] -> throw({usage, [Option, ": expected one of ", lists:join(", ", [hd(string:split(atom_to_list(W), "_us")) || W <- Words])]})
     end.
 
-%% @doc The times as a matrix. Throws `failed' if some nodes have no measured path to the others, unless these may be dropped.
+%% The times as a matrix. Throws `failed' if some nodes have no measured path to the others, unless these may be dropped.
 -spec matrix(placement_probe:measured(), placement_probe:mode(), placement_measured:statistic(), map()) -> placement_matrix:matrix().
 matrix(Measured, Mode, Statistic, #{drop_gaps := true}) ->
     case placement_measured:joined_matrix(Measured, Mode, Statistic) of
@@ -176,7 +182,37 @@ heat_map(#{matrix := Matrix, tree := Tree} = Known, Options) ->
 heat_map(_, _) ->
     throw({failed, "a heat map shows measured times, and this file holds none"}).
 
-%% @doc Writes a drawing, as PNG if the file name ends in .png.
+%% @doc Draws the tree that was measured between cores, and next to it the one reported by hwloc.
+-spec draw_beside(file:filename(), placement_probe:measured()) -> ok.
+draw_beside(File, #{nodes := Nodes} = Measured) ->
+    Matrix = matrix(Measured, placement_measured:best_mode(Measured), median_us, #{}),
+    #{tree := Tree} = placement_cluster:cluster(Matrix),
+    draw(File, placement_draw:beside([{"measured", Tree}, {"hwloc", hwloc(Nodes)}])).
+
+hwloc(Nodes) ->
+    case os:find_executable("lstopo-no-graphics") of
+        false -> throw({failed, "the drawing needs lstopo-no-graphics (Debian: apt-get install hwloc-nox)"});
+        Program ->
+            case placement_program:run(Program, ["--of", "xml", "-"], ?LSTOPO_MS) of
+                {ok, Xml} -> of_xml(Xml, Nodes);
+                {error, Reason} -> throw({failed, io_lib:format("lstopo-no-graphics: ~0tP", [Reason, 10])})
+            end
+    end.
+
+%% Its leaves are named after processing units, like the nodes.
+of_xml(Xml, Nodes) ->
+    case placement_hwloc:from_xml(Xml) of
+        {ok, Hosts} ->
+            Known = maps:from_list([{hd(string:split(atom_to_list(Node), "_")), Node} || Node <- Nodes]),
+            {ok, Tree} = placement_tree:from_vertex(vertex(Hosts, Known)),
+            Tree;
+        {error, Error} -> throw({failed, ["lstopo-no-graphics: ", placement_hwloc:format_error(Error)]})
+    end.
+
+vertex({host, Name}, Known) -> {leaf, maps:get(Name, Known, list_to_atom(Name))};
+vertex({group, Name, Children}, Known) -> {group, Name, #{}, [vertex(Child, Known) || Child <- Children]}.
+
+%% Writes a drawing, as PNG if the file name ends in .png.
 -spec draw(file:filename(), unicode:chardata()) -> ok.
 draw(File, Svg) ->
     case filename:extension(File) of
@@ -203,3 +239,10 @@ renamed(New, File) ->
         ok -> ok;
         {error, Reason} -> throw({failed, ["cannot write ", File, ": ", file:format_error(Reason)]})
     end.
+
+-ifdef(TEST).
+
+nothing_to_draw_test() ->
+    Apart = #{nodes => [a, b], pairs => #{}, failed => [{quiet, a, b, timeout}], messages => 100, seconds => 1.5},
+    ?assertThrow({failed, _}, draw_beside("never.svg", Apart)).
+-endif.
