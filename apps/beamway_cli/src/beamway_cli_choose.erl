@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc `beamway choose': asks a running node which nodes a query selects, and why the others are not selected.
 %%
-%% Called by {@link beamway_cli}. The node makes the choice, based on its own view of the cluster. This command connects to it as {@link
-%% beamway_cli_links} does, and prints the result, so the application `placement' must run on the node but need not be installed here.
+%% Called by {@link beamway_cli}. The node makes the choice, based on its own view of the cluster. This command connects to it through {@link
+%% beamway_cli_ask} and prints the result, so the application `placement' must run on the node but need not be installed here.
 -module(beamway_cli_choose).
 
 -export([ask/1, to_json/1, to_text/1]).
@@ -28,7 +28,7 @@ ask(#{advise := true} = Options) ->
     case candidates(maps:get(nodes, Options, "all")) of
         {error, Why} -> {usage, ["--nodes: ", Why]};
         {ok, Nodes} ->
-            case beamway_cli_links:open(maps:with([node, cookie_file], Options)) of
+            case beamway_cli_ask:open(maps:with([node, cookie_file], Options)) of
                 {ok, Node} ->
                     try advised(Node, meant(Nodes, Node))
                     catch throw:Why -> {error, Why}
@@ -42,7 +42,7 @@ ask(#{query := Text} = Options) ->
         {_, {error, Why}, _} -> {usage, ["--nodes: ", Why]};
         {_, _, {error, Why}} -> {usage, ["--why-not: ", Why]};
         {{ok, Query}, {ok, Nodes}, {ok, WhyNot}} ->
-            case beamway_cli_links:open(maps:with([node, cookie_file], Options)) of
+            case beamway_cli_ask:open(maps:with([node, cookie_file], Options)) of
                 {ok, Node} -> answered(Node, Nodes, counted(Query, Options), WhyNot, maps:get(explain, Options, false));
                 {error, Why} -> {error, Why}
             end

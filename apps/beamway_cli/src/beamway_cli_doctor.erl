@@ -20,11 +20,11 @@
 examine() -> examined(beamway_cli_doctor_facts:gather(), beamway_cli_doctor_facts:teleport()).
 
 %% @doc Collects and judges all facts, including the teleport of a node if one is named. Takes well under a second.
--spec examine(beamway_cli_links:options()) -> {ok, report()} | {error, Text :: unicode:chardata()}.
+-spec examine(beamway_cli_ask:options()) -> {ok, report()} | {error, Text :: unicode:chardata()}.
 examine(#{node := _} = Options) ->
     %% The host is examined before this VM becomes a node, because doing so over TLS changes the option `links'.
     Facts = beamway_cli_doctor_facts:gather(),
-    case beamway_cli_links:open(Options) of
+    case beamway_cli_ask:open(Options) of
         {ok, Node} -> {ok, examined(Facts, beamway_cli_doctor_facts:teleport(Node))};
         {error, _} = Error -> Error
     end;

@@ -10,7 +10,7 @@
 
 -type done() :: #{node := node(), peer := node(), fault := beamway:fault() | none}.
 
-%% @doc Connects and sets the fault. Like beamway_cli_links:ask/1, it may only be called in a VM that exits afterwards.
+%% @doc Connects and sets the fault. Like beamway_cli_ask:open/1, it may only be called in a VM that exits afterwards.
 -spec set(map()) -> {ok, done()} | {usage | error, Text :: unicode:chardata()}.
 set(Options) ->
     case fault(Options) of
@@ -19,11 +19,11 @@ set(Options) ->
     end.
 
 set(Fault, #{peer := Peer} = Options) ->
-    case beamway_cli_links:open(maps:with([node, cookie_file], Options)) of
+    case beamway_cli_ask:open(maps:with([node, cookie_file], Options)) of
         {ok, Node} ->
             try
                 Whole = beamway_cli_why:peer(Peer, Node),
-                case beamway_cli_links:call(Node, beamway, fault, [Whole, Fault]) of
+                case beamway_cli_ask:call(Node, beamway, fault, [Whole, Fault]) of
                     ok -> {ok, #{node => Node, peer => Whole, fault => Fault}};
                     {error, {_Why, Text}} -> {error, [atom_to_list(Node), ": ", Text]}
                 end

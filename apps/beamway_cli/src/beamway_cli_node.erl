@@ -124,7 +124,7 @@ loaded(Module, Function) ->
 become_node(#{name := Name}, Options) ->
     Cookie = cookie(Options),
     Host = host(Name),
-    Domain = case beamway_cli_links:is_long(Host) of true -> longnames; false -> shortnames end,
+    Domain = case beamway_cli_ask:is_long(Host) of true -> longnames; false -> shortnames end,
     _ = [resolved(Host) || Host =/= ""],
     %% The supervisor's report about a failed start is replaced by a single line below.
     _ = logger:add_handler_filter(default, ?MODULE, {fun is_said/2, {stop, sub, [otp, sasl]}}),
@@ -185,7 +185,7 @@ not_started(Name, Reason) ->
         {ok, Names} ->
             case lists:keymember(Short, 1, Names) of
                 true -> failed("cannot become ~ts: a node of this name runs on this host already", [Name]);
-                false -> failed("cannot become ~ts: ~ts", [Name, beamway_cli_links:why_no_node(Reason)])
+                false -> failed("cannot become ~ts: ~ts", [Name, beamway_cli_ask:why_no_node(Reason)])
             end;
         {error, Why} -> not_started(Name, {no_epmd, Why})
     end.
@@ -203,7 +203,7 @@ resolved(Host) ->
     end.
 
 cookie(#{cookie_file := File}) ->
-    case beamway_cli_links:cookie(File) of
+    case beamway_cli_ask:cookie(File) of
         {ok, Cookie} -> Cookie;
         {error, Text} -> failed("~ts", [Text])
     end;

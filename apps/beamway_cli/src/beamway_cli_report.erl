@@ -8,7 +8,7 @@
 -include_lib("eunit/include/eunit.hrl").
 -endif.
 
-%% @doc Queries the node, writes the file and returns its name. Like beamway_cli_links:ask/1, it may only be called in a VM that exits afterwards.
+%% @doc Queries the node, writes the file and returns its name. Like beamway_cli_ask:open/1, it may only be called in a VM that exits afterwards.
 -spec write(map()) -> {ok, file:filename()} | {error, Text :: unicode:chardata()}.
 write(Options) ->
     %% The host must be examined before this VM becomes a node.
@@ -16,7 +16,7 @@ write(Options) ->
     case beamway_cli_links:ask(maps:with([node, cookie_file], Options)) of
         {ok, #{node := Node} = Links} ->
             try
-                Ask = fun(Module, Function, Arguments) -> beamway_cli_links:call(Node, Module, Function, Arguments) end,
+                Ask = fun(Module, Function, Arguments) -> beamway_cli_ask:call(Node, Module, Function, Arguments) end,
                 Report = #{node => Node, at => list_to_binary(calendar:system_time_to_rfc3339(erlang:system_time(second))),
                            beamway => iolist_to_binary(Ask(beamway, version, [])), otp => iolist_to_binary(Ask(erlang, system_info, [otp_release])),
                            options => maps:map(fun(_, Value) -> unicode:characters_to_binary(io_lib:format("~0tp", [Value])) end, Ask(beamway_links, config, [])),

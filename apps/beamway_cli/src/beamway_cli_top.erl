@@ -35,7 +35,7 @@ run(Options, Say) ->
     Sort = maps:get(sort, Options, "both"),
     case sort_key(Sort) of
         {ok, Key} ->
-            case beamway_cli_links:open(maps:with([node, cookie_file], Options)) of
+            case beamway_cli_ask:open(maps:with([node, cookie_file], Options)) of
                 {ok, Node} -> shown(Options#{sort => Key, node => Node, say => Say});
                 {error, _} = Error -> Error
             end;
@@ -147,7 +147,7 @@ call(Node, Module, Function, Arguments) ->
     try erpc:call(Node, Module, Function, Arguments, 2 * ?CALL_MS)
     catch
         error:{exception, undef, _} ->
-            throw({top, beamway_cli_links:no_function(Node, Module, Function, length(Arguments))});
+            throw({top, beamway_cli_ask:no_function(Node, Module, Function, length(Arguments))});
         error:{erpc, noconnection} -> throw({top, io_lib:format("node ~ts has ended", [Node])});
         error:{erpc, Reason} -> throw({top, io_lib:format("node ~ts did not answer: ~tp", [Node, Reason])});
         _:Reason -> throw({top, io_lib:format("node ~ts answered with an error: ~0tP", [Node, Reason, 15])})

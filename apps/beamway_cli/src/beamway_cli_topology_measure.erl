@@ -62,12 +62,12 @@ measure_error({unreachable, Nodes}) ->
 %% ---- the nodes ----
 
 become_node(Options) ->
-    Long = lists:any(fun(Name) -> beamway_cli_links:is_long(lists:last(string:split(Name, "@"))) end, given(Options)),
+    Long = lists:any(fun(Name) -> beamway_cli_ask:is_long(lists:last(string:split(Name, "@"))) end, given(Options)),
     {Domain, Host} = case Long of true -> {longnames, "@127.0.0.1"}; false -> {shortnames, ""} end,
     _ = [started_epmd() || is_map_key(start, Options) orelse is_map_key(per_core, Options)],
-    case beamway_cli_links:start("beamway_topology_" ++ os:getpid() ++ Host, Domain) of
+    case beamway_cli_ask:start("beamway_topology_" ++ os:getpid() ++ Host, Domain) of
         {ok, _} -> cookie(Options);
-        {error, Reason} -> throw({failed, ["cannot become a node: ", beamway_cli_links:why_no_node(Reason)]})
+        {error, Reason} -> throw({failed, ["cannot become a node: ", beamway_cli_ask:why_no_node(Reason)]})
     end.
 
 %% A node that does not listen does not start epmd.
@@ -78,7 +78,7 @@ given(#{'of' := Name}) -> [Name];
 given(#{}) -> [].
 
 cookie(#{cookie_file := File}) ->
-    case beamway_cli_links:cookie(File) of
+    case beamway_cli_ask:cookie(File) of
         {ok, Cookie} -> true = erlang:set_cookie(Cookie), ok;
         {error, Text} -> throw({failed, Text})
     end;

@@ -8,10 +8,10 @@
 -include_lib("eunit/include/eunit.hrl").
 -endif.
 
-%% @doc Connects and queries. Like beamway_cli_links:ask/1, it may only be called in a VM that exits afterwards.
+%% @doc Connects and queries. Like beamway_cli_ask:open/1, it may only be called in a VM that exits afterwards.
 -spec ask(map()) -> {ok, [beamway:explained(), ...]} | {error, Text :: unicode:chardata()}.
 ask(#{peer := Peer} = Options) ->
-    case beamway_cli_links:open(maps:with([node, cookie_file], Options)) of
+    case beamway_cli_ask:open(maps:with([node, cookie_file], Options)) of
         {ok, Node} ->
             try explained(Node, peer(Peer, Node))
             catch throw:Text -> {error, Text}
@@ -24,7 +24,7 @@ ask(#{peer := Peer} = Options) ->
 peer(Words, Node) ->
     case string:split(Words, "@") of
         [_, [_ | _]] -> list_to_atom(Words);
-        [Name | _] -> only(Words, Node, [Of || Of <- beamway_cli_links:call(Node, beamway_recorder, nodes, []), lists:prefix(Name ++ "@", atom_to_list(Of))])
+        [Name | _] -> only(Words, Node, [Of || Of <- beamway_cli_ask:call(Node, beamway_recorder, nodes, []), lists:prefix(Name ++ "@", atom_to_list(Of))])
     end.
 
 only(_, _, [Peer]) -> Peer;
@@ -32,7 +32,7 @@ only(Words, Node, []) -> throw(io_lib:format("~ts has had no link to a node '~ts
 only(Words, _, Several) -> throw(io_lib:format("'~ts' may be ~ts; give the whole name", [Words, lists:join(" or ", [atom_to_list(Name) || Name <- Several])])).
 
 explained(Node, Peer) ->
-    case beamway_cli_links:call(Node, beamway, why, [Peer]) of
+    case beamway_cli_ask:call(Node, beamway, why, [Peer]) of
         {ok, Links} -> {ok, Links};
         {error, unknown} -> {error, io_lib:format("~ts has had no link to ~ts within the last hour", [Node, Peer])}
     end.
