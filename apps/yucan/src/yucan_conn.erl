@@ -127,22 +127,15 @@ proxied(true, #conn{socket = Socket} = Conn, #limits{tls_ms = Timeout}) ->
         {error, _} -> done(Socket)
     end.
 
-%% Trusted proxies are exempt, because each represents many clients.
 admitted(Met, _, #site{limits = #limits{address_connections = infinity}}) -> Met;
 admitted({#conn{socket = Socket} = Conn, _} = Met, Listening, #site{limits = #limits{address_connections = Most}, quota = Quota} = Site) ->
     Peer = yucan_req:conn_peer(Conn),
-    Key = quota_key(Peer, Site),
+    Key = yucan_quota:key(Peer, Site#site.trusted),
     case Key =:= none orelse yucan_quota:enter(Quota, Key, Most) of
         full ->
             yucan_events:turned_away(Site, address_connections, Peer),
             turn_away(Socket, Listening, Site);
         _ -> Met
-    end.
-
-quota_key({Ip, _} = Peer, #site{trusted = Trusted}) ->
-    case yucan_cidr:contains(Trusted, Ip) of
-        true -> none;
-        false -> yucan_quota:key(Peer)
     end.
 
 secure(none, {Conn, Buffer}, Limits, Doing) ->
@@ -352,7 +345,7 @@ only(Response) ->
 
 respond(Req, #site{limits = #limits{address_requests = infinity}} = Site) -> yucan_router:respond(Req, Site);
 respond(Req, #site{limits = #limits{address_requests = PerSecond}, quota = Quota} = Site) ->
-    Key = quota_key(yucan_req:peer(Req), Site),
+    Key = yucan_quota:key(yucan_req:peer(Req), Site#site.trusted),
     case Key =:= none orelse yucan_quota:ask(Quota, Key, PerSecond, erlang:monotonic_time(nanosecond)) of
         {wait, Seconds} -> yucan_error:page_with(429, [{<<"retry-after">>, integer_to_binary(Seconds)}]);
         _ -> yucan_router:respond(Req, Site)

@@ -4,6 +4,8 @@
 
 -export([page/1, page/2, page_with/2, not_allowed/2, reason/1, escape/1]).
 
+-include("yucan_internal.hrl").
+
 %% @doc Returns a small HTML page that describes an error.
 -spec page(Status :: 300..599) -> yucan_handler:response().
 page(Status) -> page(Status, reason(Status)).
@@ -23,9 +25,9 @@ page_with(Status, More) ->
 
 %% @doc The answer if a resource supports only these methods: 405, or the list for OPTIONS (RFC 9110, 15.5.6 and 9.3.7).
 -spec not_allowed(Methods :: [binary()], yucan_req:req()) -> yucan_handler:response().
-not_allowed(Methods, Req) ->
+not_allowed(Methods, #req{method = Method}) ->
     Allow = {<<"allow">>, lists:join(<<", ">>, Methods)},
-    case yucan_req:method(Req) of
+    case Method of
         <<"OPTIONS">> -> {204, [Allow], <<>>};
         _ -> page_with(405, [Allow])
     end.

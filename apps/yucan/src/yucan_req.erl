@@ -74,7 +74,7 @@ own_names(_, _) -> any.
 -spec has_own_name(req(), Names :: any | [binary()]) -> boolean().
 has_own_name(_, any) -> true;
 has_own_name(#req{host = Host}, Names) ->
-    lists:member(Host, [<<>>, <<"localhost">> | Names]) orelse yucan_router:is_match(<<"*.localhost">>, Host)
+    lists:member(Host, [<<>>, <<"localhost">> | Names]) orelse yucan_hostname:is_match(<<"*.localhost">>, Host)
         orelse is_tuple(element(2, inet:parse_strict_address(string:trim(binary_to_list(Host), both, "[]")))).
 
 %% @doc Returns the port that the client named, or else the one that it connected to.

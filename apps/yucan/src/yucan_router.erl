@@ -4,7 +4,7 @@
 %% A plan is data and not a closure, so that a new version of this module takes effect at the next request.
 -module(yucan_router).
 
--export([respond/2, is_match/2, plan/2, run/2, parse_pattern/1]).
+-export([respond/2, plan/2, run/2, parse_pattern/1]).
 -export_type([plan/0, route/0, middleware/0]).
 
 -include("yucan_internal.hrl").
@@ -49,26 +49,12 @@ by_name(Name, #site{exact = Exact, patterns = Patterns, default = Default}) ->
     end.
 
 by_pattern(Name, [{Pattern, Host} | Rest], Default) ->
-    case is_match(Pattern, Name) of
+    case yucan_hostname:is_match(Pattern, Name) of
         true -> Host;
         false -> by_pattern(Name, Rest, Default)
     end;
 by_pattern(_, [], Default) ->
     Default.
-
-%% @doc Whether the name matches a pattern with `*' (anything) and `?' (a single character except a dot).
--spec is_match(Pattern :: binary(), Name :: binary()) -> boolean().
-is_match(Pattern, Name) -> is_match(Pattern, Name, none).
-
-%% Only the last star has to be tried again one byte further on. Backtracking to earlier stars would find no other match, but would take exponential
-%% time.
-is_match(<<"*">>, _, _) -> true;
-is_match(<<"*", Pattern/binary>>, Name, _) -> is_match(Pattern, Name, {Pattern, Name});
-is_match(<<"?", Pattern/binary>>, <<C, Rest/binary>>, Star) when C =/= $. -> is_match(Pattern, Rest, Star);
-is_match(<<C, Pattern/binary>>, <<C, Rest/binary>>, Star) -> is_match(Pattern, Rest, Star);
-is_match(<<>>, <<>>, _) -> true;
-is_match(_, _, {Pattern, <<_, Rest/binary>>}) -> is_match(Pattern, Rest, {Pattern, Rest});
-is_match(_, _, _) -> false.
 
 %% @doc Compiles the plan for a handler or routes, and calls `init' of the handlers.
 -spec plan({handler, {module(), term()}} | {routes, [route()]}, [middleware()]) -> plan().

@@ -42,7 +42,7 @@ without_port(Name) ->
 -spec server(Host :: binary(), inet:ip_address(), inet:port_number(), table()) -> non_neg_integer() | default.
 server(Host, Address, Port, {First, Rows}) ->
     Here = [Row || {_, ItsPort, Addresses, _} = Row <- Rows, ItsPort =:= Port orelse ItsPort =:= 0, is_there(Address, Addresses)],
-    case [Index || {Index, _, _, Names} <- Here, lists:any(fun(Name) -> yucan_router:is_match(Name, Host) end, Names)] of
+    case [Index || {Index, _, _, Names} <- Here, lists:any(fun(Name) -> yucan_hostname:is_match(Name, Host) end, Names)] of
         [Index | _] -> Index;
         [] when First, Here =/= [] -> element(1, hd(Here));
         [] -> default

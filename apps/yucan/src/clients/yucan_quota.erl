@@ -7,7 +7,7 @@
 %% rows, and all further addresses share one.
 -module(yucan_quota).
 
--export([new/0, enter/3, leave/2, ask/4, sweep/1, key/1]).
+-export([new/0, enter/3, leave/2, ask/4, sweep/1, key/1, key/2]).
 -export_type([table/0]).
 
 -ifdef(TEST).
@@ -32,6 +32,14 @@ key({local, _}) -> none;
 key({{0, 0, 0, 0, 0, 16#ffff, A, B}, _}) -> {A bsr 8, A band 255, B bsr 8, B band 255};
 key({{A, B, C, D, _, _, _, _}, _}) -> {v6, A, B, C, D};
 key({Ip, _}) -> Ip.
+
+%% @doc Like the function above, but also none for trusted proxies, because each represents many clients.
+-spec key(yucan_req:address(), Trusted :: [yucan_cidr:block()]) -> key() | none.
+key({Ip, _} = Address, Trusted) ->
+    case yucan_cidr:contains(Trusted, Ip) of
+        true -> none;
+        false -> key(Address)
+    end.
 
 %% @doc Registers the calling process as a connection from this address.
 -spec enter(table(), key(), Most :: pos_integer()) -> ok | full.

@@ -135,7 +135,7 @@ without_general(Tls) -> [Option || {Key, _} = Option <- Tls, Key =/= versions, K
 -spec by_name(string(), [{binary(), list()}]) -> undefined | list().
 by_name(Name, Named) ->
     Lower = yucan_header:lower(iolist_to_binary(Name)),
-    case [Tls || {Pattern, Tls} <- Named, yucan_router:is_match(Pattern, Lower)] of
+    case [Tls || {Pattern, Tls} <- Named, yucan_hostname:is_match(Pattern, Lower)] of
         [Tls | _] -> Tls;
         [] -> undefined
     end.
