@@ -22,7 +22,7 @@
 -record(body, {
     socket :: yucan_transport:socket(),
     limits :: #limits{},
-    %% What is still to be read: a number of bytes, chunks (with the parser's state), everything until the HTTP/2 stream ends, or nothing.
+    %% What is still to be read: a number of bytes, chunks (with the parser's state), everything until the transport reports the end, or nothing.
     left :: {length, non_neg_integer()} | {chunks, yucan_chunk:state()} | stream | done | {failed, yucan_req:body_error()},
     %% Bytes that have been read from the socket but not returned yet.
     buffer :: binary(),
@@ -196,18 +196,13 @@ next(Body, Max, Timeout) ->
 receive_more(#body{started = undefined, socket = Socket} = Body, Max, Timeout) ->
     ok = yucan_transport:setopts(Socket, [{buffer, ?PART_BYTES}]),
     receive_more(Body#body{started = erlang:monotonic_time(millisecond)}, Max, Timeout);
-receive_more(#body{left = stream, socket = {yucan_h2_stream, Stream}} = Body, Max, Timeout) ->
-    case yucan_h2_stream:read(Stream, Timeout) of
-        {ok, Data} -> received(Body#body{buffer = Data}, byte_size(Data), Max, Timeout);
-        {eof, Trailers} -> {ok, <<>>, Body#body{left = done, trailers = Trailers}};
-        Error -> Error
-    end;
-receive_more(#body{socket = Socket, buffer = Buffer} = Body, Max, Timeout) ->
-    case yucan_transport:recv(Socket, 0, Timeout) of
+receive_more(#body{left = Left, socket = Socket, buffer = Buffer} = Body, Max, Timeout) ->
+    case yucan_transport:read(Socket, Timeout) of
         {ok, Data} when Buffer =:= <<>> -> received(Body#body{buffer = Data}, byte_size(Data), Max, Timeout);
         {ok, Data} -> received(Body#body{buffer = <<Buffer/binary, Data/binary>>}, byte_size(Data), Max, Timeout);
+        {eof, Trailers} when Left =:= stream -> {ok, <<>>, Body#body{left = done, trailers = Trailers}};
         {error, timeout} -> {error, timeout};
-        {error, _} -> {error, closed}
+        _ -> {error, closed}
     end.
 
 received(#body{received = Before, started = Started, deadline = Deadline, limits = Limits} = Body, Size, Max, Timeout) ->

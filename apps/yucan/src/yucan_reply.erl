@@ -309,10 +309,7 @@ stream_framing(#out{length = Length}, _) -> length_line(Length).
 run(open, Mode, Status, Head, Connection, #req{conn = #conn{socket = Socket}}) ->
     ok = yucan_transport:release(Socket),
     _ = put(?STREAMED, erlang:monotonic_time(microsecond)),
-    _ = case {Head, Socket} of
-        {{head, Fields}, {_, Stream}} -> yucan_h2_stream:head(Stream, Fields, false);
-        _ -> yucan_transport:send(Socket, Head)
-    end,
+    _ = yucan_transport:send(Socket, [Head]),
     _ = put(?WRITTEN, {<<>>, 0}),
     {open, Mode, Connection, Status};
 run(Function, Mode, Status, Head, Connection, #req{conn = #conn{socket = Socket}} = Req) ->
@@ -365,8 +362,8 @@ finish(chunked, Socket, Connection, Status, {Head, Written}) ->
     done(yucan_transport:send(Socket, [Head, yucan_chunk:last()]), Connection, Status, Written);
 finish(until_close, Socket, _, Status, {Head, Written}) ->
     done(yucan_transport:send(Socket, Head), close, Status, Written);
-finish({frames, Length}, {yucan_h2_stream, Stream}, Connection, Status, {Head, Written}) when Length =:= undefined; Length =:= Written ->
-    done(yucan_h2_stream:send(Stream, {fin, [Head]}), Connection, Status, Written);
+finish({framed, Length}, Socket, Connection, Status, {Head, Written}) when Length =:= undefined; Length =:= Written ->
+    done(yucan_transport:finish(Socket, [Head]), Connection, Status, Written);
 finish(Length, Socket, Connection, Status, {Head, Length}) ->
     done(yucan_transport:send(Socket, Head), Connection, Status, Length);
 finish(_, _, _, Status, {_, Written}) ->

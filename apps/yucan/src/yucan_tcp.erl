@@ -4,7 +4,8 @@
 -behaviour(yucan_transport).
 
 -export([listen/3, name/2, sockname/1, accept/1, accepted/3]).
--export([peer/1, recv/3, recv_whole/4, send/2, send_large/2, send_file/6, setopts/2, arm/2, pause/2, event/2, next/2, is_closed/1, half_close/1, close/1, info/1]).
+-export([peer/1, recv/3, recv_whole/4, read/2, send/2, send_large/2, send_file/6, finish/2, setopts/2, arm/2, pause/2, event/2, next/2, is_closed/1, half_close/1,
+         close/1, info/1, tls/1]).
 -export_type([accepting/0]).
 
 -include_lib("kernel/include/file.hrl").
@@ -107,6 +108,9 @@ partial(Socket, Before) ->
         Error -> Error
     end.
 
+-spec read(gen_tcp:socket(), timeout()) -> {ok, binary()} | {error, yucan_transport:reason()}.
+read(Socket, Timeout) -> gen_tcp:recv(Socket, 0, Timeout).
+
 -spec send(gen_tcp:socket(), iodata()) -> ok | {error, yucan_transport:reason()}.
 send(Socket, Data) ->
     case gen_tcp:send(Socket, Data) of
@@ -147,6 +151,9 @@ send_file(Socket, Head, Handle, Offset, Length, SendMs) ->
     end,
     _ = inet:setopts(Socket, [{nopush, false}]),
     Sent.
+
+-spec finish(gen_tcp:socket(), iodata()) -> ok | {error, yucan_transport:reason()}.
+finish(Socket, Data) -> send(Socket, Data).
 
 %% sendfile has no time limit. If the peer accepts nothing for this long, the calling process is killed and the connection closes, because the process
 %% waits for a message from the driver that never arrives, even if the socket is closed. If the system does not report how much was taken, as with a
@@ -246,3 +253,6 @@ close(Socket) -> gen_tcp:close(Socket).
 
 -spec info(gen_tcp:socket()) -> none.
 info(_) -> none.
+
+-spec tls(gen_tcp:socket()) -> none.
+tls(_) -> none.

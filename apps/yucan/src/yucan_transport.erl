@@ -5,8 +5,8 @@
 %% Each connection begins with yucan_tcp, and yucan_conn starts TLS if the listener has it.
 -module(yucan_transport).
 
--export([peer/1, recv/3, recv_whole/4, send/2, send_large/2, send_file/6, setopts/2, arm/2, used/3, pause/2, event/2, next/2, is_closed/1, close/1, info/1, tls/1,
-         hold/1, release/1, linger/3]).
+-export([peer/1, recv/3, recv_whole/4, read/2, send/2, send_large/2, send_file/6, finish/2, setopts/2, arm/2, used/3, pause/2, event/2, next/2, is_closed/1,
+         close/1, info/1, tls/1, hold/1, release/1, linger/3]).
 -export_type([socket/0, reason/0]).
 
 -type raw() :: term().
@@ -20,10 +20,12 @@
 -callback recv(raw(), Length :: non_neg_integer(), timeout()) -> {ok, binary()} | {error, reason()}.
 -callback recv_whole(raw(), Before :: binary(), Length :: pos_integer(), timeout()) ->
     {ok, binary()} | {partial, binary()} | unsupported | {error, reason()}.
+-callback read(raw(), timeout()) -> {ok, binary()} | {eof, Trailers :: [{binary(), binary()}]} | {error, reason()}.
 -callback send(raw(), iodata()) -> ok | {error, reason()}.
 -callback send_large(raw(), iodata()) -> ok | {error, reason()}.
 -callback send_file(raw(), Head :: iodata(), file:fd(), Offset :: non_neg_integer(), Length :: pos_integer(), SendMs :: pos_integer()) ->
     {ok, Sent :: non_neg_integer()} | {error, reason()}.
+-callback finish(raw(), iodata()) -> ok | {error, reason()}.
 -callback setopts(raw(), list()) -> ok.
 -callback arm(raw(), Count :: pos_integer()) -> ok | {error, reason()}.
 -callback pause(raw(), Buffer :: binary()) -> binary().
@@ -33,6 +35,7 @@
 -callback half_close(raw()) -> ok.
 -callback close(raw()) -> ok.
 -callback info(raw()) -> none | #{atom() => term()}.
+-callback tls(raw()) -> none | ssl:sslsocket().
 
 %% In the process dictionary of a connection: data that it sends is buffered.
 -define(HELD, '$yucan_held').
@@ -58,6 +61,10 @@ recv({Transport, Raw}, Length, Timeout) -> Transport:recv(Raw, Length, Timeout).
     {ok, binary()} | {partial, binary()} | unsupported | {error, reason()}.
 recv_whole({Transport, Raw}, Before, Length, Timeout) -> Transport:recv_whole(Raw, Before, Length, Timeout).
 
+%% @doc Receives the bytes of a request's body that have arrived. `eof' is the end of a body that the transport itself marks.
+-spec read(socket(), TimeoutMs :: timeout()) -> {ok, binary()} | {eof, Trailers :: [{binary(), binary()}]} | {error, reason()}.
+read({Transport, Raw}, Timeout) -> Transport:read(Raw, Timeout).
+
 %% @doc Blocks until the transport has accepted everything, for at most `send_ms' (yucan_config).
 -spec send(socket(), iodata()) -> ok | {error, reason()}.
 send({Transport, Raw}, Data) -> Transport:send(Raw, Data).
@@ -71,6 +78,10 @@ send_large({Transport, Raw}, Data) -> Transport:send_large(Raw, Data).
 -spec send_file(socket(), Head :: iodata(), file:fd(), Offset :: non_neg_integer(), Length :: pos_integer(), SendMs :: pos_integer()) ->
     {ok, Sent :: non_neg_integer()} | {error, reason()}.
 send_file({Transport, Raw}, Head, Handle, Offset, Length, SendMs) -> Transport:send_file(Raw, Head, Handle, Offset, Length, SendMs).
+
+%% @doc Like send/2, for the last part of an answer, whose end the transport marks if it has frames of its own.
+-spec finish(socket(), iodata()) -> ok | {error, reason()}.
+finish({Transport, Raw}, Data) -> Transport:finish(Raw, Data).
 
 %% @doc Like inet:setopts/2. If the socket is gone, the next read returns the error.
 -spec setopts(socket(), list()) -> ok.
@@ -115,9 +126,7 @@ info({Transport, Raw}) -> Transport:info(Raw).
 
 %% @doc Returns the connection for functions of ssl, such as ssl:peercert/1.
 -spec tls(socket()) -> none | ssl:sslsocket().
-tls({yucan_tls, Tls}) -> Tls;
-tls({yucan_h2_stream, Stream}) -> tls(yucan_h2_stream:below(Stream));
-tls(_) -> none.
+tls({Transport, Raw}) -> Transport:tls(Raw).
 
 %% @doc Data that is sent from now on waits for data that is sent after it, so that several answers are sent together. The system waits at most
 %% 200 ms, whatever this process does meanwhile.

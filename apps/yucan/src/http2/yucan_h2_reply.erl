@@ -57,7 +57,7 @@ whole(Body, Size, Status, Headers, Req) when Size =< ?WHOLE_BYTES ->
 whole(Body, Size, Status, Headers, Req) ->
     {Fields, _} = fields(Status, Headers),
     ok = yucan_h2_stream:head(stream(Req), with_length(Fields, Size), false),
-    done(yucan_h2_stream:send(stream(Req), {fin, Body}), Status, Size).
+    done(yucan_h2_stream:finish(stream(Req), Body), Status, Size).
 
 bare(Fields, Status, Req) ->
     ok = yucan_h2_stream:head(stream(Req), Fields, true),
@@ -101,7 +101,7 @@ stream(_, Status, Headers, #req{method = <<"HEAD">>} = Req) ->
 stream(Function, Status, Headers, Req) ->
     {Fields, Length} = fields(Status, Headers),
     Head = case Length of undefined -> Fields; _ -> with_length(Fields, Length) end,
-    yucan_reply:run(Function, {frames, Length}, Status, {head, Head}, keep, Req).
+    yucan_reply:run(Function, {framed, Length}, Status, {head, Head}, keep, Req).
 
 %% @doc Returns the answer to an invalid request: fields and body.
 -spec refusal(Status :: 400..505) -> {[yucan_hpack:field()], iodata()}.

@@ -4,8 +4,9 @@
 -module(yucan_h2_stream).
 -behaviour(yucan_transport).
 
--export([start/3, run/3, new/3, below/1, read/2, head/3, answer/3]).
--export([peer/1, recv/3, recv_whole/4, send/2, send_large/2, send_file/6, setopts/2, arm/2, pause/2, event/2, next/2, is_closed/1, half_close/1, close/1, info/1]).
+-export([start/3, run/3, new/3, read/2, head/3, answer/3]).
+-export([peer/1, recv/3, recv_whole/4, send/2, send_large/2, send_file/6, finish/2, setopts/2, arm/2, pause/2, event/2, next/2, is_closed/1, half_close/1,
+         close/1, info/1, tls/1]).
 -export_type([stream/0]).
 
 -include("yucan_internal.hrl").
@@ -25,10 +26,6 @@
 %% @doc Returns the socket of a stream.
 -spec new(pid(), pos_integer(), yucan_transport:socket()) -> stream().
 new(Connection, Id, Below) -> #stream{connection = Connection, id = Id, below = Below}.
-
-%% @doc Returns the socket of the connection.
--spec below(stream()) -> yucan_transport:socket().
-below(#stream{below = Below}) -> Below.
 
 %% @doc Starts the process of a request, linked to the caller. `Served' is the number of earlier requests on the connection.
 -spec start(#req{}, Served :: non_neg_integer(), stream()) -> pid().
@@ -75,10 +72,6 @@ head(#stream{connection = Connection, id = Id}, Fields, Fin) ->
     Connection ! {head, Id, Fields, Fin},
     ok.
 
-%% @doc Returns the next bytes of the request's body, or its trailers.
--spec read(stream(), timeout()) -> {ok, binary()} | {eof, [yucan_hpack:field()]} | {error, closed | timeout}.
-read(#stream{id = Id} = Stream, Timeout) -> call(fun(From) -> {read, Id, From} end, Stream, Timeout).
-
 %% A reply that arrives after the timeout is dropped.
 call(Request, #stream{connection = Connection}, Timeout) ->
     From = monitor(process, Connection, [{alias, reply_demonitor}]),
@@ -104,19 +97,25 @@ recv(Stream, _, Timeout) ->
 -spec recv_whole(stream(), binary(), pos_integer(), timeout()) -> unsupported.
 recv_whole(_, _, _, _) -> unsupported.
 
-%% @doc Returns when everything has been written to the socket, or after `send_ms' without progress, which the connection checks. `{head,
-%% Fields}' instead of the first part is the head of the answer, and `fin' is its end.
--spec send(stream(), iodata() | [{head, [yucan_hpack:field()]} | iodata()] | {fin, term()}) -> ok | {error, yucan_transport:reason()}.
-send(Stream, {fin, Data}) -> send(Stream, Data, true);
-send(Stream, Data) -> send(Stream, Data, false).
+-spec read(stream(), timeout()) -> {ok, binary()} | {eof, [yucan_hpack:field()]} | {error, closed | timeout}.
+read(#stream{id = Id} = Stream, Timeout) -> call(fun(From) -> {read, Id, From} end, Stream, Timeout).
 
--spec send_large(stream(), iodata()) -> ok | {error, yucan_transport:reason()}.
-send_large(Stream, Data) -> send(Stream, Data).
+%% @doc Returns when everything has been written to the socket, or after `send_ms' without progress, which the connection checks. `{head,
+%% Fields}' instead of the first part is the head of the answer, which by itself is sent without waiting.
+-spec send(stream(), iodata() | [{head, [yucan_hpack:field()]} | iodata()]) -> ok | {error, yucan_transport:reason()}.
+send(Stream, [{head, Fields}]) -> head(Stream, Fields, false);
+send(Stream, Data) -> send(Stream, Data, false).
 
 send(Stream, [{head, Fields} | Data], Fin) ->
     ok = head(Stream, Fields, false),
     send(Stream, Data, Fin);
 send(#stream{id = Id} = Stream, Data, Fin) -> call(fun(From) -> {data, Id, Data, Fin, From} end, Stream, infinity).
+
+-spec send_large(stream(), iodata()) -> ok | {error, yucan_transport:reason()}.
+send_large(Stream, Data) -> send(Stream, Data).
+
+-spec finish(stream(), iodata() | [{head, [yucan_hpack:field()]} | iodata()]) -> ok | {error, yucan_transport:reason()}.
+finish(Stream, Data) -> send(Stream, Data, true).
 
 %% @doc Uses the same definition of progress as send/2.
 -spec send_file(stream(), iodata(), file:fd(), non_neg_integer(), pos_integer(), pos_integer() | infinity) ->
@@ -128,7 +127,7 @@ copy(_, _, _, 0) -> 0;
 copy(Stream, Handle, At, Left) ->
     case file:pread(Handle, At, min(Left, ?PART_BYTES)) of
         {ok, Data} ->
-            case send(Stream, case byte_size(Data) of Left -> {fin, Data}; _ -> Data end) of
+            case send(Stream, Data, byte_size(Data) =:= Left) of
                 ok -> copy(Stream, Handle, At + byte_size(Data), Left - byte_size(Data));
                 {error, _} -> Left
             end;
@@ -180,3 +179,6 @@ close(_) -> ok.
 
 -spec info(stream()) -> none | #{atom() => term()}.
 info(#stream{below = {Transport, Raw}}) -> Transport:info(Raw).
+
+-spec tls(stream()) -> none | ssl:sslsocket().
+tls(#stream{below = {Transport, Raw}}) -> Transport:tls(Raw).

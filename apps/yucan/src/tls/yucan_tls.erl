@@ -9,7 +9,8 @@
 
 -export([look_at/2, server/3, anchor/0, open/2, by_name/2, handshake/3, protocol/1, demands/1, has_met/2]).
 -export_type([server/0, demands/0, asked/0]).
--export([peer/1, recv/3, recv_whole/4, send/2, send_large/2, send_file/6, setopts/2, arm/2, pause/2, event/2, next/2, is_closed/1, half_close/1, close/1, info/1]).
+-export([peer/1, recv/3, recv_whole/4, read/2, send/2, send_large/2, send_file/6, finish/2, setopts/2, arm/2, pause/2, event/2, next/2, is_closed/1, half_close/1,
+         close/1, info/1, tls/1]).
 
 -define(PART_BYTES, 65536).
 
@@ -231,6 +232,9 @@ plain_reason(Result) -> Result.
 -spec recv_whole(ssl:sslsocket(), binary(), pos_integer(), timeout()) -> unsupported.
 recv_whole(_, _, _, _) -> unsupported.
 
+-spec read(ssl:sslsocket(), timeout()) -> {ok, binary()} | {error, yucan_transport:reason()}.
+read(Tls, Timeout) -> recv(Tls, 0, Timeout).
+
 -spec send(ssl:sslsocket(), iodata()) -> ok | {error, yucan_transport:reason()}.
 send(Tls, Data) -> plain_reason(ssl:send(Tls, Data)).
 
@@ -263,6 +267,9 @@ copy(Tls, Handle, At, Left) ->
             end;
         _ -> Left
     end.
+
+-spec finish(ssl:sslsocket(), iodata()) -> ok | {error, yucan_transport:reason()}.
+finish(Tls, Data) -> send(Tls, Data).
 
 -spec setopts(ssl:sslsocket(), list()) -> ok.
 setopts(Tls, Options) -> _ = ssl:setopts(Tls, Options), ok.
@@ -314,3 +321,6 @@ info(Tls) ->
         {ok, Info} -> maps:from_list(Info);
         {error, _} -> #{}
     end.
+
+-spec tls(ssl:sslsocket()) -> ssl:sslsocket().
+tls(Tls) -> Tls.
