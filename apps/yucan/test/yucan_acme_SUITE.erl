@@ -151,7 +151,7 @@ offering(Options) ->
     {Pid, Order}.
 
 %% The response that the authority would see.
-offered() -> [Term || {{yucan_acme, http, _}, _} = Term <- persistent_term:get()] ++ [asked || yucan_acme:is_asked()].
+offered() -> [Term || {{yucan_acme_challenge, token, _}, _} = Term <- persistent_term:get()] ++ [asked || yucan_acme_challenge:has_certificates()].
 
 %% An authority with a given last answer, which validates nothing unless it is configured to poll for ever.
 handle(Req, {Finalized, Answer}) ->
@@ -210,7 +210,7 @@ tls_alpn(Config) ->
     After = shown(Config, "b.test"),
     false = public_key:pkix_is_self_signed(After),
     ["a.test", "b.test"] = names(After),
-    false = yucan_acme:is_asked(),
+    false = yucan_acme_challenge:has_certificates(),
     keys_are_private(Options),
     ok = gen_server:stop(Pid),
     %% An existing certificate is used again.
@@ -235,7 +235,7 @@ http(Config) ->
     ["c.test"] = names(shown(Config, "c.test")),
     %% The token is no longer served, and other paths belong to the site.
     {200, _, _} = yucan_client:get(?config(http, Config), "/"),
-    [] = [Key || {{yucan_acme, http, _} = Key, _} <- persistent_term:get()],
+    [] = [Key || {{yucan_acme_challenge, token, _} = Key, _} <- persistent_term:get()],
     ok = gen_server:stop(Pid).
 
 %% A certificate that is valid for years is still ordered again for another name, and from another authority.

@@ -8,7 +8,7 @@
 -module(yucan_acme).
 -behaviour(gen_server).
 
--export([start_link/1, child_spec/1, tls/1, challenge/2, status/1, challenge_certificate/1, is_asked/0]).
+-export([start_link/1, child_spec/1, tls/1, challenge/2, status/1]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2, terminate/2, order/1]).
 -export_type([options/0]).
 
@@ -65,22 +65,12 @@ status(Pid) -> gen_server:call(Pid, status, 10000).
 challenge(Req, Next) ->
     case yucan_req:path(Req) of
         <<"/.well-known/acme-challenge/", Token/binary>> ->
-            case persistent_term:get({?MODULE, http, Token}, none) of
+            case yucan_acme_challenge:token(Token) of
                 none -> Next(Req);
-                {_, Authorization} -> {200, [{<<"content-type">>, <<"application/octet-stream">>}], Authorization}
+                Authorization -> {200, [{<<"content-type">>, <<"application/octet-stream">>}], Authorization}
             end;
         _ -> Next(Req)
     end.
-
-%% @private Whether an authority may be validating over TLS now (RFC 8737). Only then does a handshake check which protocols the client offers.
--spec is_asked() -> boolean().
-is_asked() -> asked() =/= #{}.
-
-%% @private Returns the certificate for this name to be presented to a client with the protocol acme-tls/1.
--spec challenge_certificate(Name :: binary()) -> none | [ssl:tls_server_option()].
-challenge_certificate(Name) -> maps:get(Name, asked(), none).
-
-asked() -> persistent_term:get({?MODULE, asked}, #{}).
 
 %% ---- options
 
@@ -175,26 +165,17 @@ self_signed(Name, Key, Extensions) ->
 
 %% ---- challenges
 
-offer(<<"http-01">>, Name, Token, Authorization) -> persistent_term:put({?MODULE, http, Token}, {Name, Authorization});
+offer(<<"http-01">>, Name, Token, Authorization) -> yucan_acme_challenge:put_token(Token, Name, Authorization);
 %% The hash of the authorization in a critical extension (RFC 8737, 3).
 offer(<<"tls-alpn-01">>, Name, _, Authorization) ->
     Key = yucan_certificate:new_key(),
     Hash = #'Extension'{extnID = {1, 3, 6, 1, 5, 5, 7, 1, 31}, critical = true, extnValue = <<4, 32, (crypto:hash(sha256, Authorization))/binary>>},
     Der = self_signed(Name, Key, [Hash]),
     {Type, KeyDer, _} = yucan_certificate:entry(Key),
-    Own = [{cert, Der}, {key, {Type, KeyDer}}],
-    change_asked(fun(Asked) -> Asked#{Name => Own} end).
+    yucan_acme_challenge:put_certificate(Name, [{cert, Der}, {key, {Type, KeyDer}}]).
 
-withdraw(<<"http-01">>, _, Token) -> persistent_term:erase({?MODULE, http, Token});
-withdraw(<<"tls-alpn-01">>, Name, _) -> change_asked(fun(Asked) -> maps:remove(Name, Asked) end).
-
-%% Removes what a killed order has left behind.
-withdraw_all(Names) ->
-    _ = [persistent_term:erase(Key) || {{?MODULE, http, _} = Key, {Name, _}} <- persistent_term:get(), lists:member(Name, Names)],
-    change_asked(fun(Asked) -> maps:without(Names, Asked) end).
-
-%% Several orders may run at the same time.
-change_asked(Change) -> global:trans({?MODULE, self()}, fun() -> persistent_term:put({?MODULE, asked}, Change(asked())) end, [node()]).
+withdraw(<<"http-01">>, _, Token) -> yucan_acme_challenge:erase_token(Token);
+withdraw(<<"tls-alpn-01">>, Name, _) -> yucan_acme_challenge:erase_certificate(Name).
 
 %% ---- the process
 
@@ -203,7 +184,7 @@ change_asked(Change) -> global:trans({?MODULE, self()}, fun() -> persistent_term
 init(#{names := Names} = Options) ->
     process_flag(trap_exit, true),
     ok = ensure_certificate(Options),
-    ok = withdraw_all(Names),
+    ok = yucan_acme_challenge:erase_all(Names),
     {Failures, Wait} = failures(Options),
     State = #state{options = Options, failures = Failures},
     case Wait of
@@ -306,7 +287,7 @@ ended(Reason, #state{failures = Failures, options = #{names := Names, failed := 
         _ -> unicode:characters_to_binary(io_lib:format("~0tP", [Reason, 20]))
     end,
     Pause = pause(Failures),
-    ok = withdraw_all(Names),
+    ok = yucan_acme_challenge:erase_all(Names),
     _ = file:write_file(File, <<(min(Failures + 1, 255)), (hash(Options))/binary>>),
     yucan_events:warning("no certificate for ~ts: ~ts; it tries again in ~b s", [lists:join(", ", Names), Text, Pause div 1000]),
     look_later(Pause, State#state{failures = Failures + 1, last = {error, Text}}).
@@ -315,5 +296,5 @@ ended(Reason, #state{failures = Failures, options = #{names := Names, failed := 
 -spec terminate(term(), #state{}) -> ok.
 terminate(_, #state{worker = {Pid, Monitor, _}, options = #{names := Names}}) ->
     exit(Pid, kill),
-    receive {'DOWN', Monitor, process, _, _} -> withdraw_all(Names) end;
+    receive {'DOWN', Monitor, process, _, _} -> yucan_acme_challenge:erase_all(Names) end;
 terminate(_, _) -> ok.

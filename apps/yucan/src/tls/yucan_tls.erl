@@ -157,7 +157,7 @@ handshake({_, Below}, {Options, _} = Server, Timeout) ->
     end.
 
 shake(Below, {Options, Tickets}, Timeout) ->
-    case yucan_acme:is_asked() of
+    case yucan_acme_challenge:has_certificates() of
         true -> may_be_asked(Below, without_tickets(Options), Timeout);
         false -> shake(Below, Options, Tickets, Timeout)
     end.
@@ -169,7 +169,7 @@ may_be_asked(Below, Options, Timeout) ->
     %% The type of ssl:handshake/3 does not include this option.
     case ssl:handshake(Below, lists:keystore(handshake, 1, Options, {handshake, hello}), Timeout) of
         {ok, Hello, #{alpn := <<10, "acme-tls/1">>, sni := Name}} ->
-            case yucan_acme:challenge_certificate(yucan_header:lower(iolist_to_binary(Name))) of
+            case yucan_acme_challenge:certificate(yucan_header:lower(iolist_to_binary(Name))) of
                 none -> ssl:handshake_cancel(Hello);
                 Own ->
                     case ssl:handshake_continue(Hello, [{alpn_preferred_protocols, [<<"acme-tls/1">>]}, {sni_fun, fun(_) -> Own end}], Timeout) of

@@ -1,0 +1,49 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc The responses to the challenges of authorities that are outstanding. yucan_acme puts them here, its middleware finds those for http by token,
+%% and yucan_tls finds the certificates for TLS by name (RFC 8737).
+-module(yucan_acme_challenge).
+
+-export([put_token/3, token/1, erase_token/1, put_certificate/2, certificate/1, erase_certificate/1, has_certificates/0, erase_all/1]).
+
+%% @doc Stores what a client of http gets for this token.
+-spec put_token(Token :: binary(), Name :: binary(), Authorization :: binary()) -> ok.
+put_token(Token, Name, Authorization) -> persistent_term:put({?MODULE, token, Token}, {Name, Authorization}).
+
+%% @doc Returns what a client of http gets for this token.
+-spec token(binary()) -> none | binary().
+token(Token) ->
+    case persistent_term:get({?MODULE, token, Token}, none) of
+        none -> none;
+        {_, Authorization} -> Authorization
+    end.
+
+%% @doc Removes a token.
+-spec erase_token(binary()) -> ok.
+erase_token(Token) -> _ = persistent_term:erase({?MODULE, token, Token}), ok.
+
+%% @doc Stores the certificate that a client with the protocol acme-tls/1 gets for this name.
+-spec put_certificate(Name :: binary(), [ssl:tls_server_option()]) -> ok.
+put_certificate(Name, Certificate) -> change(fun(All) -> All#{Name => Certificate} end).
+
+%% @doc Returns the certificate that a client with the protocol acme-tls/1 gets for this name.
+-spec certificate(Name :: binary()) -> none | [ssl:tls_server_option()].
+certificate(Name) -> maps:get(Name, certificates(), none).
+
+%% @doc Removes the certificate for this name.
+-spec erase_certificate(Name :: binary()) -> ok.
+erase_certificate(Name) -> change(fun(All) -> maps:remove(Name, All) end).
+
+%% @doc Whether an authority may be validating over TLS now. Only then does a handshake check which protocols the client offers.
+-spec has_certificates() -> boolean().
+has_certificates() -> certificates() =/= #{}.
+
+%% @doc Removes everything for these names, which an order that was killed may have left behind.
+-spec erase_all(Names :: [binary()]) -> ok.
+erase_all(Names) ->
+    _ = [persistent_term:erase(Key) || {{?MODULE, token, _} = Key, {Name, _}} <- persistent_term:get(), lists:member(Name, Names)],
+    change(fun(All) -> maps:without(Names, All) end).
+
+certificates() -> persistent_term:get({?MODULE, certificates}, #{}).
+
+%% Several orders may run at the same time.
+change(Change) -> global:trans({?MODULE, self()}, fun() -> persistent_term:put({?MODULE, certificates}, Change(certificates())) end, [node()]).
