@@ -161,7 +161,7 @@ read(Options) ->
 
 %% In the middle of an answer, 100 Continue would become a part of that answer.
 permit(#body{expect = true, socket = Socket} = Body) ->
-    case yucan_reply:has_begun() of
+    case yucan_progress:has_begun() of
         true -> Body;
         false ->
             _ = yucan_transport:send(Socket, <<"HTTP/1.1 100 Continue\r\n\r\n">>),

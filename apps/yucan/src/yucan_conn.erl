@@ -9,10 +9,10 @@
 %% loaded.
 -module(yucan_conn).
 
--export([accept/1, wait/2, first/2, head/3, message/2, silence/1, wake/2, left/2, began/1, received/2, answer/2, with_id/3, account/5]).
+-export([accept/1, wait/2, first/2, head/3, message/2, silence/1, wake/2, left/2]).
 
 %% Functions that each request calls (see yucan_reply).
--compile({inline, [used/1, again/2, remember/2, last_one/2, account/5, answer/2, began/1, received/2]}).
+-compile({inline, [used/1, again/2, remember/2, last_one/2, answer/2]}).
 
 -include("yucan_internal.hrl").
 
@@ -269,11 +269,11 @@ linger(Ms, #state{socket = Socket, limits = #limits{min_body_rate = Rate}}) ->
 request(#req{body = none} = Req, Rest, #state{conn = Conn} = State) ->
     _ = [yucan_transport:hold(Conn#conn.socket) || Rest =/= <<>>],
     Site = persistent_term:get({yucan, Conn#conn.server}),
-    Began = began(Site),
+    Began = yucan_exchange:began(Site),
     Start = yucan_metrics:start(State#state.served),
-    Req1 = received(last_one(Req, State), Site),
+    Req1 = yucan_exchange:received(last_one(Req, State), Site),
     Outcome = answer(Req1, Site),
-    account(Outcome, Req1, Began, Start, Site),
+    yucan_exchange:account(Outcome, Req1, Began, Start, Site),
     case Outcome of
         {keep, _, _} -> next(Rest, ?ARM, State, Site);
         {close, _, _} -> finish(Rest, State);
@@ -282,13 +282,13 @@ request(#req{body = none} = Req, Rest, #state{conn = Conn} = State) ->
 request(Req, Rest, #state{conn = Conn} = State) ->
     ok = yucan_transport:release(Conn#conn.socket),
     Site = persistent_term:get({yucan, Conn#conn.server}),
-    Began = began(Site),
+    Began = yucan_exchange:began(Site),
     Start = yucan_metrics:start(State#state.served),
     {Buffer, State1} = for_body(Req, Rest, State),
     ok = yucan_body:open(Req, Buffer, Site#site.limits),
-    Req1 = received(last_one(Req, State), Site),
+    Req1 = yucan_exchange:received(last_one(Req, State), Site),
     Outcome = answer(Req1, Site),
-    account(Outcome, Req1, Began, Start, Site),
+    yucan_exchange:account(Outcome, Req1, Began, Start, Site),
     after_body(Outcome, State1, Site).
 
 after_body({upgrade, Function}, State, _) ->
@@ -313,62 +313,12 @@ for_body(#req{body = {length, Length}}, Rest, State) when byte_size(Rest) >= Len
 for_body(_, Rest, #state{armed = 0} = State) -> {Rest, State};
 for_body(_, Rest, #state{socket = Socket} = State) -> {yucan_transport:pause(Socket, Rest), State#state{armed = 0}}.
 
-%% @doc When a request arrived, in us, if an access log or a function for events needs it.
--spec began(#site{}) -> integer().
-began(#site{log = none, on_event = none}) -> 0;
-began(_) -> os:system_time(microsecond).
-
-%% @doc Adds the headers of trusted proxies and the id to a request.
--spec received(#req{}, #site{}) -> #req{}.
-received(Req, #site{trusted = [], request_id = none}) -> Req;
-received(Req, Site) -> yucan_forwarded:received(Req, Site).
-
-%% @doc Calls the handler and sends its answer, also for HTTP/2 streams.
--spec answer(#req{}, #site{}) -> yucan_reply:outcome().
 answer(Req, Site) ->
     try
-        yucan_reply:send(with_id(only(respond(Req, Site)), Req, Site), Req, Site)
+        yucan_reply:send(yucan_exchange:answer(Req, Site), Req, Site)
     catch
-        Class:Reason:Stack ->
-            yucan_events:crash(Class, Reason, Stack, Req),
-            case yucan_reply:cut() of
-                none -> yucan_reply:send(with_id(yucan_error:page(500), Req, Site), Req#req{keep = false}, Site);
-                Outcome -> Outcome
-            end
+        Class:Reason:Stack -> yucan_reply:send(yucan_exchange:failed(Class, Reason, Stack, Req, Site), Req#req{keep = false}, Site)
     end.
-
-%% A second answer would be mistaken for the answer to the next request. `close' is not an answer.
-only(Response) when Response =:= sent; Response =:= close -> Response;
-only(Response) ->
-    yucan_reply:has_begun() andalso error({bad_response, already_sent}),
-    Response.
-
-respond(Req, #site{limits = #limits{address_requests = infinity}} = Site) -> yucan_router:respond(Req, Site);
-respond(Req, #site{limits = #limits{address_requests = PerSecond}, quota = Quota} = Site) ->
-    Key = yucan_quota:key(yucan_req:peer(Req), Site#site.trusted),
-    case Key =:= none orelse yucan_quota:ask(Quota, Key, PerSecond, erlang:monotonic_time(nanosecond)) of
-        {wait, Seconds} -> yucan_error:page_with(429, [{<<"retry-after">>, integer_to_binary(Seconds)}]);
-        _ -> yucan_router:respond(Req, Site)
-    end.
-
-%% @private Adds the id of the request to the answer.
--spec with_id(yucan_handler:response() | yucan_reply:open(), #req{}, #site{}) -> yucan_handler:response() | yucan_reply:open().
-with_id(Response, #req{id = none}, _) -> Response;
-with_id({Status, Headers, Body}, #req{id = Id}, #site{request_id = Name}) when is_list(Headers) -> {Status, [{Name, Id} | lists:keydelete(Name, 1, Headers)], Body};
-with_id({websocket, Module, Argument, Options}, #req{id = Id}, #site{request_id = Name}) when is_map(Options) ->
-    {websocket, Module, Argument, Options#{headers => [{Name, Id} | maps:get(headers, Options, [])]}};
-with_id(Response, _, _) -> Response.
-
-%% @doc Counts and logs an answer.
--spec account(yucan_reply:outcome(), #req{}, Began :: integer(), Start :: none | integer(), #site{}) -> ok.
-account({upgrade, _}, Req, Began, _, Site) -> account({keep, 101, 0}, Req, Began, none, Site);
-account({_, Status, Bytes}, Req, Began, Start, #site{metrics = Metrics, log = Log} = Site) ->
-    yucan_metrics:answered(Metrics, Status, Bytes),
-    %% A stream lasts as long as its handler likes, so it is not timed.
-    _ = [yucan_metrics:took(Metrics, Start) || Start =/= none, not yucan_reply:has_streamed(Start)],
-    yucan_log:answered(Log, Req, Status, Bytes, Began),
-    _ = [yucan_events:answered(Site, Req, Status, {Bytes, os:system_time(microsecond) - Began}) || Site#site.on_event =/= none],
-    ok.
 
 -spec upgrade(fun((yucan_transport:socket(), binary()) -> term()), binary(), #state{}) -> no_return().
 upgrade(Function, Rest, #state{socket = Socket} = State) ->
@@ -399,7 +349,7 @@ finish(Rest, #state{socket = Socket} = State) ->
 %% would return.
 next(Rest, Count, #state{armed = Armed, socket = Socket} = State, Site) ->
     ok = forget_user(get_keys()),
-    case (Armed =:= 0 orelse Rest =/= <<>>) andalso yucan_reply:has_streamed() of
+    case (Armed =:= 0 orelse Rest =/= <<>>) andalso yucan_progress:has_streamed() of
         true -> followed(yucan_transport:pause(Socket, Rest), Count, State#state{armed = 0}, Site);
         false -> followed(Rest, Count, State, Site)
     end.

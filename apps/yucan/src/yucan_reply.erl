@@ -1,33 +1,20 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Writes an answer. Head and body are sent together if the body is known.
+%% @doc Writes an answer in HTTP/1.1. Head and body are sent together if the body is known.
 %%
-%% Called by yucan_conn. Only this module decides about the framing: a handler's Content-Length is used for streams, and otherwise its framing
-%% headers are replaced. A header that contains CR, LF or NUL is never sent.
+%% Called by yucan_conn, or by yucan_answer for a handler. Only this module decides about the framing: a handler's Content-Length is used for
+%% streams, and otherwise its framing headers are replaced. A header that contains CR, LF or NUL is never sent.
 -module(yucan_reply).
 %% Iolists end in a binary tail, which is the cheapest form for the socket.
 -dialyzer(no_improper_lists).
 
--export([send/3, forget/0, step/2, write/2, cut/0, cut_short/0, inform/3, refuse/5, has_begun/0, has_streamed/0, has_streamed/1, fields/1, run/6]).
--export_type([outcome/0, open/0]).
+-export([send/3, forget/0, inform/3, refuse/5, fields/1]).
 
-%% Functions that each small answer calls. Inlining them, and those in yucan_conn, saves 3 % of the CPU time of a small GET.
+%% Functions that each small answer calls. Inlining them, and those in yucan_conn and yucan_exchange, saves 3 % of the CPU time of a small GET.
 -compile({inline, [done/4, connection/3, opening/3, general/2, connection_line/2, status_line/1, length_line/1, transmit/2, head/6]}).
 
 -include("yucan_internal.hrl").
 -include_lib("kernel/include/file.hrl").
 
-%% What to do with the connection, and what to log.
--type outcome() ::
-    {keep | close, Status :: 0..999, Bytes :: non_neg_integer()}
-    | {upgrade, fun((yucan_transport:socket(), binary()) -> term())}.
-
-%% The head of a stream that is written in steps.
--type open() :: {Status :: 200..999, yucan_handler:headers(), {stream, open}}.
-%% The result of an answer in steps: an outcome, or an open stream.
--define(ANSWERED, '$yucan_answered').
--define(WRITTEN, '$yucan_written').
-%% When the last stream began.
--define(STREAMED, '$yucan_streamed').
 %% Cache: the headers of the previous answer, and the result of checking them.
 -define(CHECKED, '$yucan_checked').
 
@@ -44,10 +31,7 @@
 -define(PART_BYTES, 65536).
 
 %% @doc Sends the answer. Raises `{bad_response, What}' before the first byte if the answer is not valid.
--spec send(yucan_handler:response() | open(), #req{}, #site{}) -> outcome().
-send({Status, Headers, Body}, #req{version = 20} = Req, _) when is_integer(Status), Status =< 999, is_list(Headers),
-        (Status >= 200 orelse Status =:= 101 andalso element(1, Body) =:= upgrade) ->
-    yucan_h2_reply:send({Status, Headers, Body}, Req);
+-spec send(yucan_exchange:answer(), #req{}, #site{}) -> yucan_progress:outcome() | yucan_progress:stream().
 send({Status, Headers, Body}, Req, Site) when is_integer(Status), Status >= 200, Status =< 999, is_list(Headers) ->
     body(Body, Status, checked(Headers), Req, Site);
 send({101, Headers, {upgrade, Function}}, #req{conn = Conn}, Site) when is_function(Function, 2), is_list(Headers) ->
@@ -57,18 +41,8 @@ send({101, Headers, {upgrade, Function}}, #req{conn = Conn}, Site) when is_funct
         ok -> {upgrade, Function};
         {error, _} -> {close, 101, 0}
     end;
-send({websocket, Module, Argument, Options}, Req, #site{limits = Limits} = Site) when is_atom(Module), is_map(Options) ->
-    Response = yucan_ws:upgrade(Req, Module, Argument, Options, Limits),
-    _ = [yucan_metrics:add(Site#site.metrics, websockets) || element(1, Response) =:= 101],
-    send(Response, Req, Site);
-send(close, #req{}, _) ->
-    {close, 0, 0};
-send(sent, Req, _) ->
-    case erase(?ANSWERED) of
-        undefined -> error({bad_response, {sent, nothing}});
-        {open, Mode, Connection, Status} -> finish(Mode, Req#req.conn#conn.socket, Connection, Status, erase(?WRITTEN));
-        Outcome -> Outcome
-    end;
+send({done, Outcome}, #req{}, _) ->
+    Outcome;
 send(Other, #req{}, _) ->
     error({bad_response, Other}).
 
@@ -291,152 +265,21 @@ stream(_, Status, Out, #req{method = <<"HEAD">>} = Req, Site) ->
     Connection = connection(Out, Req, Site),
     done(transmit(head(Status, Out, Connection, stream_framing(Out, Req), Req, Site), Req), Connection, Status, 0);
 stream(Function, Status, #out{length = Length} = Out, #req{version = 10} = Req, Site) when Length =:= undefined ->
-    run(Function, until_close, Status, head(Status, Out, close, <<>>, Req, Site), close, Req);
+    yucan_stream:run(Function, until_close, Status, head(Status, Out, close, <<>>, Req, Site), close, Req);
 stream(Function, Status, #out{length = Length} = Out, Req, Site) ->
     Connection = connection(Out, Req, Site),
     Mode = case Length of undefined -> chunked; _ -> Length end,
-    run(Function, Mode, Status, head(Status, Out, Connection, stream_framing(Out, Req), Req, Site), Connection, Req).
+    yucan_stream:run(Function, Mode, Status, head(Status, Out, Connection, stream_framing(Out, Req), Req, Site), Connection, Req).
 
 stream_framing(#out{length = undefined}, #req{version = 10}) -> <<>>;
 stream_framing(#out{length = undefined}, _) -> <<"transfer-encoding: chunked\r\n">>;
 stream_framing(#out{length = Length}, _) -> length_line(Length).
 
-%% The head waits for the first part and is sent with it. The number of bytes written is stored in the process dictionary, because the function
-%% belongs to the handler and may call the write function anywhere.
-
-%% @private
--spec run(open | fun((fun((iodata()) -> ok | {error, closed | timeout})) -> term()), Mode :: term(), Status :: 0..999, Head :: term(), keep | close, #req{}) -> outcome().
-run(open, Mode, Status, Head, Connection, #req{conn = #conn{socket = Socket}}) ->
-    ok = yucan_transport:release(Socket),
-    _ = put(?STREAMED, erlang:monotonic_time(microsecond)),
-    _ = yucan_transport:send(Socket, [Head]),
-    _ = put(?WRITTEN, {<<>>, 0}),
-    {open, Mode, Connection, Status};
-run(Function, Mode, Status, Head, Connection, #req{conn = #conn{socket = Socket}} = Req) ->
-    ok = yucan_transport:release(Socket),
-    _ = put(?STREAMED, erlang:monotonic_time(microsecond)),
-    _ = put(?WRITTEN, {Head, 0}),
-    try Function(fun(Data) -> write(Data, Mode, Socket) end) of
-        _ -> finish(Mode, Socket, Connection, Status, erase(?WRITTEN))
-    catch
-        Class:Reason:Stack ->
-            case erase(?WRITTEN) of
-                %% Nothing has been sent yet, so the client can still get a 500.
-                {_, 0} -> erlang:raise(Class, Reason, Stack);
-                %% The handler has truncated its answer on purpose.
-                {_, Written} when Class =:= exit, element(1, Reason) =:= shutdown -> {close, Status, Written};
-                {_, Written} ->
-                    yucan_events:crash(Class, Reason, Stack, Req),
-                    {close, Status, Written}
-            end
-    end.
-
-write(Data, Mode, Socket) ->
-    Size = iolist_size(Data),
-    case get(?WRITTEN) of
-        _ when Size =:= 0 -> ok;
-        {_, Written} when is_integer(Mode), Written + Size > Mode -> error({bad_response, {more_than_content_length, Mode}});
-        {_, Written} when is_integer(element(2, Mode)), Written + Size > element(2, Mode) -> error({bad_response, {more_than_content_length, element(2, Mode)}});
-        _ when Size > ?PART_BYTES -> by_parts(iolist_to_binary(Data), Mode, Socket);
-        {Head, Written} ->
-            _ = put(?WRITTEN, {<<>>, Written + Size}),
-            sent(yucan_transport:send(Socket, [Head | framed(Mode, Data)]))
-    end.
-
-%% A client that keeps accepting data has `send_ms' for each part.
-by_parts(<<Part:?PART_BYTES/binary, Rest/binary>>, Mode, Socket) ->
-    case write(Part, Mode, Socket) of
-        ok -> by_parts(Rest, Mode, Socket);
-        Error -> Error
-    end;
-by_parts(Rest, Mode, Socket) -> write(Rest, Mode, Socket).
-
-sent(ok) -> ok;
-sent({error, timeout}) -> {error, timeout};
-sent({error, _}) -> {error, closed}.
-
-framed(chunked, Data) -> yucan_chunk:encode(Data);
-framed(_, Data) -> Data.
-
-finish(chunked, Socket, Connection, Status, {Head, Written}) ->
-    done(yucan_transport:send(Socket, [Head, yucan_chunk:last()]), Connection, Status, Written);
-finish(until_close, Socket, _, Status, {Head, Written}) ->
-    done(yucan_transport:send(Socket, Head), close, Status, Written);
-finish({framed, Length}, Socket, Connection, Status, {Head, Written}) when Length =:= undefined; Length =:= Written ->
-    done(yucan_transport:finish(Socket, [Head]), Connection, Status, Written);
-finish(Length, Socket, Connection, Status, {Head, Length}) ->
-    done(yucan_transport:send(Socket, Head), Connection, Status, Length);
-finish(_, _, _, Status, {_, Written}) ->
-    {close, Status, Written}.
-
-%% ---- an answer in steps (yucan_answer)
-
-%% @private Sends an answer, or the head of a stream whose function is `open'. The result is stored until the handler returns `sent'.
--spec step(yucan_handler:response() | open(), #req{}) -> ok.
-step(Response, #req{conn = #conn{server = Server}} = Req) ->
-    get(?ANSWERED) =:= undefined andalso get(?WRITTEN) =:= undefined orelse error({bad_response, already_sent}),
-    Site = persistent_term:get({yucan, Server}),
-    _ = put(?ANSWERED, send(yucan_conn:with_id(Response, Req, Site), Req, Site)),
-    ok.
-
-%% @private Writes a part of the stream that step/2 has opened. If the answer has no body, the parts are dropped.
--spec write(iodata(), #req{}) -> ok | {error, closed | timeout}.
-write(Data, #req{conn = #conn{socket = Socket}}) ->
-    case get(?ANSWERED) of
-        {open, Mode, _, _} -> write(Data, Mode, Socket);
-        %% The client has received everything, and may still be connected.
-        {_, _, _} -> case yucan_transport:is_closed(Socket) of true -> {error, closed}; false -> ok end;
-        undefined -> error({bad_response, {write, nothing_open}})
-    end.
-
-%% @private Called after a failure. Returns `none' if nothing was sent in steps. Otherwise the answer stays as it is, and the client can see that
-%% a part is missing.
--spec cut() -> none | outcome().
-cut() ->
-    case erase(?ANSWERED) of
-        undefined -> none;
-        {open, _, _, Status} -> {close, Status, element(2, erase(?WRITTEN))};
-        Outcome -> Outcome
-    end.
-
-%% @private Like cut/0, but for a handler that continues to run and returns `sent'.
--spec cut_short() -> boolean().
-cut_short() ->
-    case cut() of
-        none -> false;
-        Outcome -> _ = put(?ANSWERED, Outcome), true
-    end.
-
-%% @private Sends an informational answer (RFC 9110, 15.2) before the final one.
--spec inform(Status :: 102..199, yucan_handler:headers(), #req{}) -> ok | {error, not_supported | closed | timeout}.
-inform(Status, _, #req{version = 10}) when Status =/= 101, Status > 100, Status < 200 ->
-    {error, not_supported};
-inform(Status, Headers, #req{version = Version, conn = #conn{socket = {_, Raw} = Socket}}) when Status =/= 101, Status > 100, Status < 200 ->
-    has_begun() andalso error({bad_response, already_sent}),
-    ok = yucan_transport:release(Socket),
+%% @doc Sends an informational answer (RFC 9110, 15.2).
+-spec inform(Status :: 102..199, yucan_handler:headers(), #req{}) -> ok | {error, yucan_transport:reason()}.
+inform(Status, Headers, #req{conn = #conn{socket = Socket}}) ->
     {Fields, _} = fields(Headers),
-    case Version of
-        20 -> yucan_h2_stream:head(Raw, [{<<":status">>, integer_to_binary(Status)} | Fields], false);
-        11 -> sent(yucan_transport:send(Socket, [status_line(Status), [[Name, <<": ">>, Value, <<"\r\n">>] || {Name, Value} <- Fields], <<"\r\n">>]))
-    end;
-inform(Status, _, _) ->
-    error({bad_response, {informational, Status}}).
-
-%% @private Whether a part of the answer to this request has been sent.
--spec has_begun() -> boolean().
-has_begun() ->
-    case get(?WRITTEN) of
-        {<<>>, _} -> true;
-        _ -> get(?ANSWERED) =/= undefined
-    end.
-
-%% @doc Whether this process has answered with a stream. The source of a stream, such as a subscription, may send messages at any time.
--spec has_streamed() -> boolean().
-has_streamed() -> get(?STREAMED) =/= undefined.
-
-%% @doc Whether this process has answered with a stream since this time, in us, at which a request arrived.
--spec has_streamed(Since :: integer()) -> boolean().
-has_streamed(Since) -> has_streamed() andalso get(?STREAMED) >= Since.
+    yucan_transport:send(Socket, [status_line(Status), [[Name, <<": ">>, Value, <<"\r\n">>] || {Name, Value} <- Fields], <<"\r\n">>]).
 
 %% @doc Sends the answer to an invalid request. The connection closes afterwards.
 -spec refuse(Status :: 400..505, Text :: iodata(), yucan_transport:socket(), method_was_head | any, #site{}) -> ok.

@@ -41,7 +41,7 @@ data(Socket, Id, Flags, Data) -> yucan_h2_client:send(Socket, yucan_h2_client:fr
 response(Socket, Id) -> yucan_h2_client:response(Socket, Id).
 
 %% Returns the processes of connections and streams.
-serving() -> processes_of([yucan_conn, yucan_h2_stream]).
+serving() -> processes_of([yucan_conn, yucan_h2_exchange]).
 processes_of(Modules) ->
     [Pid || Pid <- erlang:processes(), {initial_call, {Module, _, _}} <- [process_info(Pid, initial_call)], lists:member(Module, Modules)].
 
@@ -332,7 +332,7 @@ blocked_send(_) ->
     Rest = 8 * 1024 * 1024 - Window,
     Rest = received(Socket, 1, 0, Rest).
 
-streams() -> processes_of([yucan_h2_stream]).
+streams() -> processes_of([yucan_h2_exchange]).
 
 %% A client sends 100 MB that no handler reads. The server buffers no more than the windows allow, and sending more is an error.
 uploads_are_bounded(_) ->

@@ -96,7 +96,7 @@ resets(Socket, Id) ->
 
 %% The server's processes: those that serve, and about 16 that wait for a connection.
 serving() ->
-    [Pid || Pid <- processes(), {initial_call, {Module, _, _}} <- [process_info(Pid, initial_call)], lists:member(Module, [yucan_conn, yucan_h2_stream])].
+    [Pid || Pid <- processes(), {initial_call, {Module, _, _}} <- [process_info(Pid, initial_call)], lists:member(Module, [yucan_conn, yucan_h2_exchange])].
 
 all_at_once(_) ->
     Port = yucan_test_server:start(yucan_hostile, options()),

@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc The process of an HTTP/2 connection (RFC 9113). yucan_conn hands it the connection after TLS has negotiated `h2', or when the client
 %% begins with the preface. It reads frames and writes all output, while yucan_h2_state makes the decisions. Each request has a process
-%% (yucan_h2_stream) for as long as its handler runs.
+%% (yucan_h2_exchange) for as long as its handler runs.
 -module(yucan_h2).
 
 -export([start/3, message/2, silence/1, wake/2]).
@@ -142,7 +142,7 @@ request(Id, Fields, Fin, #state{conn = Conn, socket = Socket, limits = Limits, t
     Stream = yucan_h2_stream:new(self(), Id, Socket),
     case yucan_h2_request:parse(Fields, Fin, Limits, Template#req{conn = Conn#conn{socket = {yucan_h2_stream, Stream}}}) of
         {ok, #req{body = Body, expect = Expect, authority = Authority} = Req} ->
-            Pid = yucan_h2_stream:start(Req, Served, Stream),
+            Pid = yucan_h2_exchange:start(Req, Served, Stream),
             H21 = yucan_h2_state:opened(Id, Pid, case yucan_h2_request:is_tunnel(Req) of true -> tunnel; false -> Body end, H2),
             %% The client asks whether it may send its body. Its windows determine how much.
             H22 = case Expect of true -> yucan_h2_state:head(Id, [{<<":status">>, <<"100">>}], false, H21); false -> H21 end,

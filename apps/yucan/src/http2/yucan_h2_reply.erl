@@ -3,7 +3,7 @@
 %% marks its end.
 -module(yucan_h2_reply).
 
--export([send/2, refusal/1]).
+-export([send/2, inform/3, refusal/1]).
 
 -include("yucan_internal.hrl").
 -include_lib("kernel/include/file.hrl").
@@ -13,22 +13,28 @@
 -define(WHOLE_BYTES, 65536).
 
 %% @doc See {@link yucan_reply:send/3}.
--spec send(yucan_handler:response() | yucan_reply:open(), #req{}) -> yucan_reply:outcome().
-send({101, Headers, {upgrade, Function}}, Req) -> taken_over(200, Headers, Function, Req);
-send({Status, Headers, {upgrade, Function}}, Req) -> taken_over(Status, Headers, Function, Req);
+-spec send(yucan_exchange:answer(), #req{}) -> yucan_progress:outcome() | yucan_progress:stream().
+send({Status, Headers, Body} = Answer, Req) when is_integer(Status), Status =< 999, is_list(Headers),
+        (Status >= 200 orelse Status =:= 101 andalso element(1, Body) =:= upgrade) ->
+    written(Answer, Req);
+send({done, Outcome}, _) -> Outcome;
+send(Other, _) -> error({bad_response, Other}).
+
+written({101, Headers, {upgrade, Function}}, Req) -> taken_over(200, Headers, Function, Req);
+written({Status, Headers, {upgrade, Function}}, Req) -> taken_over(Status, Headers, Function, Req);
 %% As in HTTP/1.1, these have no body, whatever the handler returns.
-send({Status, Headers, _}, Req) when Status =:= 204; Status =:= 304 ->
+written({Status, Headers, _}, Req) when Status =:= 204; Status =:= 304 ->
     {Fields, _} = fields(Status, Headers),
     bare(Fields, Status, Req);
-send({Status, Headers, {file, File}}, Req) ->
+written({Status, Headers, {file, File}}, Req) ->
     case file:read_file_info(File, [raw]) of
         {ok, #file_info{type = regular, size = Size}} -> file(File, 0, Size, Status, Headers, Req);
         _ -> error({bad_response, {no_file, File}})
     end;
-send({Status, Headers, {file, File, Size}}, Req) -> file(File, 0, Size, Status, Headers, Req);
-send({Status, Headers, {file, File, Offset, Length}}, Req) -> file(File, Offset, Length, Status, Headers, Req);
-send({Status, Headers, {stream, Function}}, Req) -> stream(Function, Status, Headers, Req);
-send({Status, Headers, Body}, Req) ->
+written({Status, Headers, {file, File, Size}}, Req) -> file(File, 0, Size, Status, Headers, Req);
+written({Status, Headers, {file, File, Offset, Length}}, Req) -> file(File, Offset, Length, Status, Headers, Req);
+written({Status, Headers, {stream, Function}}, Req) -> stream(Function, Status, Headers, Req);
+written({Status, Headers, Body}, Req) ->
     Size = try iolist_size(Body) catch error:badarg -> error({bad_response, {body, Body}}) end,
     whole(Body, Size, Status, Headers, Req).
 
@@ -101,7 +107,13 @@ stream(_, Status, Headers, #req{method = <<"HEAD">>} = Req) ->
 stream(Function, Status, Headers, Req) ->
     {Fields, Length} = fields(Status, Headers),
     Head = case Length of undefined -> Fields; _ -> with_length(Fields, Length) end,
-    yucan_reply:run(Function, {framed, Length}, Status, {head, Head}, keep, Req).
+    yucan_stream:run(Function, {framed, Length}, Status, {head, Head}, keep, Req).
+
+%% @doc See {@link yucan_reply:inform/3}.
+-spec inform(Status :: 102..199, yucan_handler:headers(), #req{}) -> ok.
+inform(Status, Headers, Req) ->
+    {Fields, _} = fields(Status, Headers),
+    yucan_h2_stream:head(stream(Req), Fields, false).
 
 %% @doc Returns the answer to an invalid request: fields and body.
 -spec refusal(Status :: 400..505) -> {[yucan_hpack:field()], iodata()}.

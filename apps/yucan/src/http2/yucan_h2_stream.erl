@@ -1,15 +1,12 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc An HTTP/2 stream: the process in which a handler runs, and its transport (yucan_transport), which calls the process of the connection,
-%% yucan_h2. The process lives as long as its handler, but no longer than the connection.
+%% @doc The transport of an HTTP/2 stream (yucan_transport). It calls the process of the connection, yucan_h2.
 -module(yucan_h2_stream).
 -behaviour(yucan_transport).
 
--export([start/3, run/3, new/3, read/2, head/3, answer/3]).
--export([peer/1, recv/3, recv_whole/4, send/2, send_large/2, send_file/6, finish/2, setopts/2, arm/2, pause/2, event/2, next/2, is_closed/1, half_close/1,
+-export([new/3, head/3, answer/3, fin/1]).
+-export([peer/1, recv/3, recv_whole/4, read/2, send/2, send_large/2, send_file/6, finish/2, setopts/2, arm/2, pause/2, event/2, next/2, is_closed/1, half_close/1,
          close/1, info/1, tls/1]).
 -export_type([stream/0]).
-
--include("yucan_internal.hrl").
 
 -record(stream, {
     connection :: pid(),
@@ -20,45 +17,10 @@
 -opaque stream() :: #stream{}.
 
 -define(PART_BYTES, 65536).
-%% The heap for a small request. A larger one would cost more to allocate and release than a garbage collection.
--define(WORDS, 377).
 
 %% @doc Returns the socket of a stream.
 -spec new(pid(), pos_integer(), yucan_transport:socket()) -> stream().
 new(Connection, Id, Below) -> #stream{connection = Connection, id = Id, below = Below}.
-
-%% @doc Starts the process of a request, linked to the caller. `Served' is the number of earlier requests on the connection.
--spec start(#req{}, Served :: non_neg_integer(), stream()) -> pid().
-start(Req, Served, Stream) ->
-    spawn_opt(?MODULE, run, [Req, Served, Stream], [link, {min_heap_size, ?WORDS}]).
-
-%% @private
--spec run(#req{}, non_neg_integer(), stream()) -> term().
-run(#req{conn = Conn, body = Body} = Sent, Served, Stream) ->
-    Site = persistent_term:get({yucan, Conn#conn.server}),
-    Began = yucan_conn:began(Site),
-    Req = yucan_conn:received(Sent, Site),
-    Start = yucan_metrics:start(Served),
-    _ = [yucan_body:open(Req, <<>>, Site#site.limits) || Body =/= none],
-    Outcome = yucan_conn:answer(Req, Site),
-    %% A client that has received its answer may disconnect, upon which the connection kills its processes, but this process still has to count and
-    %% log the request.
-    _ = [process_flag(trap_exit, true) || element(1, Outcome) =/= upgrade],
-    yucan_conn:account(Outcome, Req, Began, Start, Site),
-    case Outcome of
-        {upgrade, Function} -> taken_over(Function, Req, Stream);
-        {close, _, _} -> exit({shutdown, no_answer});
-        _ -> ok
-    end.
-
-%% Calls the function and returns when it does (see yucan_conn:left/2).
-taken_over(Function, Req, #stream{connection = Connection, id = Id} = Stream) ->
-    try
-        _ = Function({?MODULE, Stream}, <<>>)
-    catch
-        Class:Reason:Stack -> yucan_events:crash(Class, Reason, Stack, Req)
-    end,
-    Connection ! {data, Id, <<>>, true, none}.
 
 %% @doc Sends a complete answer without waiting.
 -spec answer(stream(), [yucan_hpack:field()], iodata()) -> ok.
@@ -70,6 +32,12 @@ answer(#stream{connection = Connection, id = Id}, Fields, Body) ->
 -spec head(stream(), [yucan_hpack:field()], Fin :: boolean()) -> ok.
 head(#stream{connection = Connection, id = Id}, Fields, Fin) ->
     Connection ! {head, Id, Fields, Fin},
+    ok.
+
+%% @doc Ends the answer without waiting.
+-spec fin(stream()) -> ok.
+fin(#stream{connection = Connection, id = Id}) ->
+    Connection ! {data, Id, <<>>, true, none},
     ok.
 
 %% A reply that arrives after the timeout is dropped.

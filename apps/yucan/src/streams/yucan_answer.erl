@@ -5,24 +5,55 @@
 
 -export([send/2, open/3, write/2, cut/0, inform/3]).
 
+-include("yucan_internal.hrl").
+
 %% @doc Sends a complete answer. Raises `{bad_response, Why}' if the answer is not valid, or if one has already been sent.
 -spec send(yucan_handler:response(), yucan_req:req()) -> ok.
-send(Response, Req) -> yucan_reply:step(Response, Req).
+send(Response, Req) -> step(Response, Req).
 
 %% @doc Sends the head of an answer whose body is written with write/2. The answer ends when the handler returns. Without Content-Length the body
 %% is chunked.
 -spec open(Status :: 200..999, yucan_handler:headers(), yucan_req:req()) -> ok.
-open(Status, Headers, Req) -> yucan_reply:step({Status, Headers, {stream, open}}, Req).
+open(Status, Headers, Req) -> step({Status, Headers, {stream, open}}, Req).
+
+%% The result is stored until the handler returns `sent'.
+step(Response, #req{conn = #conn{server = Server}} = Req) ->
+    yucan_progress:kept() =:= undefined andalso yucan_progress:written() =:= undefined orelse error({bad_response, already_sent}),
+    Site = persistent_term:get({yucan, Server}),
+    yucan_progress:keep(send_by_version(yucan_exchange:ready(Response, Req, Site), Req, Site)).
+
+send_by_version(Answer, #req{version = 20} = Req, _) -> yucan_h2_reply:send(Answer, Req);
+send_by_version(Answer, Req, Site) -> yucan_reply:send(Answer, Req, Site).
 
 %% @doc Writes a part of that body. `closed' means that the client has disconnected, and `timeout' that it has accepted no data for `send_ms'.
 -spec write(iodata(), yucan_req:req()) -> ok | {error, closed | timeout}.
-write(Data, Req) -> yucan_reply:write(Data, Req).
+write(Data, #req{conn = #conn{socket = Socket}}) ->
+    case yucan_progress:kept() of
+        {open, Mode, _, _} -> yucan_stream:write(Data, Mode, Socket);
+        %% The client has received everything, and may still be connected.
+        {_, _, _} -> case yucan_transport:is_closed(Socket) of true -> {error, closed}; false -> ok end;
+        undefined -> error({bad_response, {write, nothing_open}})
+    end.
 
 %% @doc For a handler that has failed. The rest of an open body is never sent, and the client can see that. `false' means that nothing was sent,
 %% so the handler has to answer in another way. After `true' it returns `sent'.
 -spec cut() -> boolean().
-cut() -> yucan_reply:cut_short().
+cut() ->
+    case yucan_stream:cut() of
+        none -> false;
+        Outcome -> ok = yucan_progress:keep(Outcome), true
+    end.
 
 %% @doc Sends an informational answer before the final one, such as 103 with links to load early. HTTP/1.0 has no such answers.
 -spec inform(Status :: 102..199, yucan_handler:headers(), yucan_req:req()) -> ok | {error, not_supported | closed | timeout}.
-inform(Status, Headers, Req) -> yucan_reply:inform(Status, Headers, Req).
+inform(Status, _, #req{version = 10}) when Status =/= 101, Status > 100, Status < 200 ->
+    {error, not_supported};
+inform(Status, Headers, #req{conn = #conn{socket = Socket}} = Req) when Status =/= 101, Status > 100, Status < 200 ->
+    yucan_progress:has_begun() andalso error({bad_response, already_sent}),
+    ok = yucan_transport:release(Socket),
+    yucan_stream:sent(inform_by_version(Status, Headers, Req));
+inform(Status, _, _) ->
+    error({bad_response, {informational, Status}}).
+
+inform_by_version(Status, Headers, #req{version = 20} = Req) -> yucan_h2_reply:inform(Status, Headers, Req);
+inform_by_version(Status, Headers, Req) -> yucan_reply:inform(Status, Headers, Req).

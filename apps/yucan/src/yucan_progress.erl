@@ -1,0 +1,69 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc How far the answer to the current request has come. This is kept in the process dictionary, because a handler may write from anywhere in its
+%% code.
+-module(yucan_progress).
+
+-export([begin_stream/1, written/0, wrote/1, end_stream/0, keep/1, kept/0, take/0, has_begun/0, has_streamed/0, has_streamed/1]).
+-export_type([outcome/0, stream/0]).
+
+%% The head of a stream that has not been sent yet, and how many bytes of the body were written.
+-define(WRITTEN, '$yucan_written').
+%% The result of an answer in steps.
+-define(ANSWERED, '$yucan_answered').
+%% When the last stream began.
+-define(STREAMED, '$yucan_streamed').
+
+%% What to do with the connection, and what to log.
+-type outcome() ::
+    {keep | close, Status :: 0..999, Bytes :: non_neg_integer()}
+    | {upgrade, fun((yucan_transport:socket(), binary()) -> term())}.
+
+%% A stream that is written in steps.
+-type stream() :: {open, Mode :: term(), keep | close, Status :: 200..999}.
+
+%% @doc A stream begins. Its head waits for the first part, and `<<>>' means that it has been sent.
+-spec begin_stream(Head :: term()) -> ok.
+begin_stream(Head) ->
+    _ = put(?STREAMED, erlang:monotonic_time(microsecond)),
+    _ = put(?WRITTEN, {Head, 0}),
+    ok.
+
+%% @doc Returns the head that waits, and how many bytes of the body were written.
+-spec written() -> undefined | {Head :: term(), Bytes :: non_neg_integer()}.
+written() -> get(?WRITTEN).
+
+%% @doc The head and this number of bytes of the body have been written.
+-spec wrote(Bytes :: pos_integer()) -> ok.
+wrote(Bytes) -> _ = put(?WRITTEN, {<<>>, Bytes}), ok.
+
+%% @doc The stream has ended. Returns the same as written/0.
+-spec end_stream() -> undefined | {Head :: term(), Bytes :: non_neg_integer()}.
+end_stream() -> erase(?WRITTEN).
+
+%% @doc Stores the result of an answer in steps until the handler returns `sent'.
+-spec keep(outcome() | stream()) -> ok.
+keep(Result) -> _ = put(?ANSWERED, Result), ok.
+
+%% @doc Returns that result.
+-spec kept() -> undefined | outcome() | stream().
+kept() -> get(?ANSWERED).
+
+%% @doc Returns that result, and forgets it.
+-spec take() -> undefined | outcome() | stream().
+take() -> erase(?ANSWERED).
+
+%% @doc Whether a part of the answer to this request has been sent.
+-spec has_begun() -> boolean().
+has_begun() ->
+    case get(?WRITTEN) of
+        {<<>>, _} -> true;
+        _ -> get(?ANSWERED) =/= undefined
+    end.
+
+%% @doc Whether this process has answered with a stream. The source of a stream, such as a subscription, may send messages at any time.
+-spec has_streamed() -> boolean().
+has_streamed() -> get(?STREAMED) =/= undefined.
+
+%% @doc Whether this process has answered with a stream since this time, in us, at which a request arrived.
+-spec has_streamed(Since :: integer()) -> boolean().
+has_streamed(Since) -> has_streamed() andalso get(?STREAMED) >= Since.
