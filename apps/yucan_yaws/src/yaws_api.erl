@@ -195,42 +195,7 @@ htmlize(Text) -> binary_to_list(iolist_to_binary(yucan_error:escape(Text))).
 %% only argument, is replaced by its result. A quote in the value of an attribute is escaped. Texts are bytes, so a character above 255 is an
 %% error.
 -spec ehtml_expand(term()) -> iodata().
-ehtml_expand(Byte) when is_integer(Byte), Byte >= 0, Byte =< 255 -> <<Byte>>;
-%% Truncated to its low byte, such a character could become `<', which the module would not have escaped.
-ehtml_expand(Character) when is_integer(Character) ->
-    error({ehtml_takes_bytes, Character, "encode the text with unicode:characters_to_binary/1"});
-ehtml_expand(Text) when is_binary(Text) -> Text;
-ehtml_expand(Function) when is_function(Function, 0) -> ehtml_expand(Function());
-ehtml_expand({pre_html, Html}) -> Html;
-ehtml_expand({Tag}) -> ehtml_expand({Tag, []});
-ehtml_expand({Tag, Attributes}) ->
-    case is_void(Tag) of
-        true -> ["<", atom_to_list(Tag), attributes(Attributes), " />"];
-        false -> ehtml_expand({Tag, Attributes, []})
-    end;
-ehtml_expand({Module, Function, Argument}) when is_atom(Function), is_list(Argument) -> ehtml_expand(Module:Function(Argument));
-ehtml_expand({Tag, Attributes, Body}) ->
-    ["<", atom_to_list(Tag), attributes(Attributes), ">", ehtml_expand(Body), "</", atom_to_list(Tag), ">"];
-ehtml_expand(List) when is_list(List) -> [ehtml_expand(Item) || Item <- List].
-
-%% The elements of HTML that have no end tag. All others need one, even if they are empty.
-is_void(Tag) ->
-    lists:member(Tag, [area, base, br, col, embed, hr, img, input, keygen, link, meta, param, source, track, wbr]).
-
-attributes(Attributes) -> [[" ", attribute(Attribute)] || Attribute <- Attributes].
-
-attribute({check, Name, Value}) -> attribute({Name, Value});
-attribute({Name, Value}) -> [atom_to_list(Name), "=\"", value(Value), "\""];
-attribute(Name) when is_atom(Name) -> atom_to_list(Name);
-attribute(Text) -> Text.
-
-value({Module, Function, Argument}) -> value(Module:Function(Argument));
-value(Function) when is_function(Function, 0) -> value(Function());
-value(Value) when is_atom(Value) -> atom_to_list(Value);
-value(Value) when is_integer(Value) -> integer_to_list(Value);
-value(Value) when is_float(Value) -> float_to_list(Value);
-%% Modules escape the rest themselves, for example with htmlize/1.
-value(Value) -> binary:replace(iolist_to_binary(Value), <<"\"">>, <<"&quot;">>, [global]).
+ehtml_expand(Term) -> yucan_yaws_ehtml:expand(Term).
 
 %% @doc Returns the configuration in force.
 -spec getconf() -> {ok, #gconf{}, [[#sconf{}]]}.

@@ -207,7 +207,7 @@ item(ok, Out) -> {next, Out};
 item(break, Out) -> {break, Out};
 item(#arg{} = Arg, Out) -> {next, Out#{arg => Arg}};
 item({html, Html}, Out) -> body(<<"text/html">>, Html, Out);
-item({ehtml, Term}, Out) -> body(<<"text/html">>, yaws_api:ehtml_expand(Term), Out);
+item({ehtml, Term}, Out) -> body(<<"text/html">>, yucan_yaws_ehtml:expand(Term), Out);
 item({content, Mime, Data}, Out) -> body(Mime, Data, Out);
 item({status, Status}, Out) when is_integer(Status), Status >= 100, Status =< 999 -> {next, Out#{status => Status}};
 item({allheaders, Headers}, Out) -> {next, lists:foldl(fun allheader/2, Out#{headers := [], all => true}, Headers)};
