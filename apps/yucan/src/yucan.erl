@@ -29,7 +29,7 @@ child_spec(Options) ->
 -spec start(yucan_config:options()) -> {ok, pid()} | {error, term()}.
 start(Options) ->
     case application:ensure_all_started(yucan) of
-        {ok, _} -> yucan_app:start_server(Options);
+        {ok, _} -> yucan_app:start_server(child_spec(Options));
         {error, Reason} -> {error, Reason}
     end.
 

@@ -23,7 +23,7 @@ start(_, _) -> supervisor:start_link({local, ?SUP}, ?MODULE, []).
 -spec prep_stop(State) -> State when State :: term().
 prep_stop(State) ->
     Ms = application:get_env(yucan, drain_ms, ?DRAIN_MS),
-    Drains = [spawn_monitor(fun() -> _ = yucan:drain(Name, Ms), supervisor:terminate_child(?SUP, Name) end)
+    Drains = [spawn_monitor(fun() -> _ = yucan_server:drain(Name, Ms), supervisor:terminate_child(?SUP, Name) end)
               || {Name, Pid, _, _} <- supervisor:which_children(?SUP), is_pid(Pid), Ms > 0],
     lists:foreach(fun({Pid, Monitor}) -> receive {'DOWN', Monitor, process, Pid, _} -> ok end end, Drains),
     State.
@@ -33,11 +33,10 @@ prep_stop(State) ->
 stop(_) -> ok.
 
 %% @doc Starts a server under this supervisor.
--spec start_server(yucan_config:options()) -> {ok, pid()} | {error, term()}.
-start_server(Options) ->
-    Spec = yucan:child_spec(Options),
+-spec start_server(supervisor:child_spec()) -> {ok, pid()} | {error, term()}.
+start_server(#{id := Id} = Spec) ->
     case supervisor:start_child(?SUP, Spec) of
-        {error, already_present} -> supervisor:restart_child(?SUP, maps:get(id, Spec));
+        {error, already_present} -> supervisor:restart_child(?SUP, Id);
         %% The supervisor adds the child's specification to the reason.
         {error, {Reason, Child}} when element(1, Child) =:= child -> {error, Reason};
         Result -> Result
