@@ -42,10 +42,7 @@
 %% @doc Sends a message, in order with messages sent with `!'. Waits while the connection is full, but never for a
 %% connection to be established.
 -spec send(dest(), term()) -> ok | {error, reason()}.
-send(Pid, Message) when is_pid(Pid), node(Pid) =/= node() -> teleport_message:give(node(Pid), Pid, Pid, Message);
-send({Name, Node} = Dest, Message) when is_atom(Name), Name =/= global, is_atom(Node), Node =/= node() -> teleport_message:give(Node, Name, Dest, Message);
-send(Dest, Message) ->
-    teleport_message:send(Dest, Message, #{}).
+send(Dest, Message) -> teleport_message:send(Dest, Message).
 
 %% @doc Sends a message with options.
 -spec send(dest(), term(), options()) -> ok | {ok, reference()} | {error, reason()}.
@@ -65,7 +62,7 @@ call(Dest, Request, Timeout, Options) -> teleport_call:call('$gen_call', Dest, R
 
 %% @doc Sends a request without a reply.
 -spec cast(dest(), term()) -> ok | {error, reason()}.
-cast(Dest, Request) -> send(Dest, {'$gen_cast', Request}).
+cast(Dest, Request) -> teleport_message:send(Dest, {'$gen_cast', Request}).
 
 %% @doc Sends a request without a reply, with options.
 -spec cast(dest(), term(), options()) -> ok | {ok, reference()} | {error, reason()}.
@@ -95,19 +92,15 @@ send_request(Dest, Request, Options) -> teleport_call:request(Dest, Request, tel
 %% @doc Waits for the reply to {@link send_request/2}. After `timeout' a caller may wait for it again. As in
 %% gen_server, the limit may be `{abs, Ms}'.
 -spec wait_response(request_id(), limit()) -> response() | timeout.
-wait_response(Id, Limit) -> of_gen(wait_response, Id, [Id, Limit]).
+wait_response(Id, Limit) -> teleport_call:response(wait_response, Id, [Id, Limit]).
 
 %% @doc Waits for the reply. After `timeout' the reply is discarded when it arrives.
 -spec receive_response(request_id(), limit()) -> response() | timeout.
-receive_response(Id, Limit) -> of_gen(receive_response, Id, [Id, Limit]).
+receive_response(Id, Limit) -> teleport_call:response(receive_response, Id, [Id, Limit]).
 
 %% @doc Checks whether a received message is the reply.
 -spec check_response(Message :: term(), request_id()) -> response() | no_reply.
-check_response(Message, Id) -> of_gen(check_response, Id, [Message, Id]).
-
-%% Every request identifier is a monitor with an alias, whichever module created it, but gen_server's type for it is opaque.
-of_gen(Function, Id, Args) when is_reference(Id) -> apply(gen_server, Function, Args);
-of_gen(_, Id, _) -> error({bad_request_id, Id, "expected what teleport:send_request/2 returns"}).
+check_response(Message, Id) -> teleport_call:response(check_response, Id, [Message, Id]).
 
 %% @doc Like gen_server:multi_call/2: calls the servers of this name on this node and all connected nodes.
 -spec multi_call(Name :: atom(), term()) -> {Replies :: [{node(), term()}], Bad :: [node()]}.

@@ -21,9 +21,7 @@ start(_Type, _Args) ->
 
 %% @private
 -spec stop(term()) -> ok.
-stop(_State) ->
-    ok = teleport_config:forget(),
-    teleport_old:forget().
+stop(_State) -> teleport_config:forget().
 
 %% @private
 -spec init([]) -> {ok, {supervisor:sup_flags(), [supervisor:child_spec()]}}.

@@ -6,7 +6,7 @@
 %% response as well.
 -module(teleport_call).
 
--export([call/5, request/3, multi/4]).
+-export([call/5, request/3, response/3, multi/4]).
 
 %% @doc Calls a server. `Label' names the behaviour whose call it is.
 -spec call(Label :: term(), teleport:dest(), Request :: term(), timeout(), teleport:options()) -> term().
@@ -38,7 +38,7 @@ over_distribution(Node, To, Label, Request, Timeout, Options) ->
     teleport_direct:call(teleport_message:address(Node, To), Label, Request, Timeout, Suspend).
 
 pooled(Ref, Node, Deadline) ->
-    case teleport:receive_response(Ref, teleport_deadline:left(Deadline)) of
+    case response(receive_response, Ref, [Ref, teleport_deadline:left(Deadline)]) of
         {reply, Reply} -> {ok, Reply};
         timeout ->
             ok = teleport_pool:cancel(Node, Ref),
@@ -72,13 +72,19 @@ begun({remote, Node, To}, Request, Options) ->
 begun({local, To}, Request, _) -> gen:send_request(To, '$gen_call', Request);
 begun(noproc, _, _) -> {error, noproc}.
 
+%% @doc Calls gen_server's function of this name for a request. Every request identifier is a monitor with an alias,
+%% whichever module created it, but gen_server's type for it is opaque.
+-spec response(wait_response | receive_response | check_response, teleport:request_id(), Args :: [term()]) -> teleport:response() | timeout | no_reply.
+response(Function, Id, Args) when is_reference(Id) -> apply(gen_server, Function, Args);
+response(_, Id, _) -> error({bad_request_id, Id, "expected what teleport:send_request/2 returns"}).
+
 %% @doc See {@link teleport:multi_call/4}. The caller itself sends, so the requests arrive after everything that it
 %% has sent before.
 -spec multi([node()], Name :: atom(), Request :: term(), timeout()) -> {[{node(), Reply :: term()}], Bad :: [node()]}.
 multi(Nodes, Name, Request, Timeout) ->
     Deadline = teleport_deadline:in(Timeout),
     Begun = [{Node, request({Name, Node}, Request, #{})} || Node <- Nodes],
-    Responses = [{Node, teleport:receive_response(Ref, teleport_deadline:left(Deadline))} || {Node, Ref} <- Begun],
+    Responses = [{Node, response(receive_response, Ref, [Ref, teleport_deadline:left(Deadline)])} || {Node, Ref} <- Begun],
     {[{Node, Reply} || {Node, {reply, Reply}} <- Responses], [Node || {Node, Response} <- Responses, not is_reply(Response)]}.
 
 is_reply({reply, _}) -> true;

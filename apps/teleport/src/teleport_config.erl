@@ -9,7 +9,7 @@
 
 -include_lib("kernel/include/logger.hrl").
 
--export([read/0, forget/0, set/1, get/1, check/1, describe/1, defaults/0, table/0, without_effect/1]).
+-export([read/0, forget/0, set/1, get/1, check/1, describe/1, defaults/0, table/0, without_effect/1, warn/3]).
 -export_type([config/0, class/0, problem/0]).
 
 -type class() :: control | normal | bulk.
@@ -80,10 +80,11 @@ merged(Given, Before) ->
         Error -> Error
     end.
 
-%% @doc Forgets the options when the application has stopped.
+%% @doc Forgets the options, and what {@link warn/3} has logged, when the application has stopped.
 -spec forget() -> ok.
 forget() ->
     _ = persistent_term:erase(?KEY),
+    lists:foreach(fun persistent_term:erase/1, [Key || {{?MODULE, _} = Key, _} <- persistent_term:get()]),
     teleport_trace:use(false).
 
 %% @doc Returns an option's value.
@@ -120,12 +121,19 @@ names() -> lists:append(lists:join(", ", [atom_to_list(Name) || {Name, _, _, _, 
 %% @doc Returns whether this option had an effect until 0.2.0, and logs its first use.
 -spec without_effect(term()) -> boolean().
 without_effect(Name) ->
-    lists:member(Name, without_effect()) andalso
-        teleport_old:warn({option, Name}, fun() -> ?LOG_WARNING("teleport: the option ~ts has no effect any more~ts", [Name, instead(Name)]) end) =:= ok.
+    lists:member(Name, without_effect()) andalso warn({option, Name}, "teleport: the option ~ts has no effect any more~ts", [Name, instead(Name)]) =:= ok.
 
 instead(class) -> "; beamway:class/1 sets the class of a process";
 instead(way) -> "; every message goes over the distribution, or over a pool of connections where that is stock TCP";
 instead(_) -> "".
+
+%% @doc Logs the first use of an option or a function of version 0.2.0 while the application runs.
+-spec warn(What :: term(), io:format(), [term()]) -> ok.
+warn(What, Format, Args) ->
+    case persistent_term:get({?MODULE, What}, new) of
+        new -> ok = persistent_term:put({?MODULE, What}, warned), ?LOG_WARNING(Format, Args);
+        warned -> ok
+    end.
 
 %% @doc Formats a problem as one line for users: the value, what was expected, and where to change it.
 -spec describe(problem()) -> string().

@@ -10,7 +10,7 @@
 
 %% @doc Like gen_event:notify/2.
 -spec notify(teleport:dest(), Event :: term()) -> ok | {error, teleport:reason()}.
-notify(Dest, Event) -> teleport:send(Dest, {notify, Event}).
+notify(Dest, Event) -> teleport_message:send(Dest, {notify, Event}).
 
 %% @doc Like gen_event:sync_notify/2.
 -spec sync_notify(teleport:dest(), Event :: term()) -> ok.
@@ -26,11 +26,11 @@ event_call(Dest, Handler, Request, Timeout) -> teleport_call:call(self(), Dest, 
 
 %% @doc Like gen_fsm:send_event/2.
 -spec send_event(teleport:dest(), Event :: term()) -> ok | {error, teleport:reason()}.
-send_event(Dest, Event) -> teleport:send(Dest, {'$gen_event', Event}).
+send_event(Dest, Event) -> teleport_message:send(Dest, {'$gen_event', Event}).
 
 %% @doc Like gen_fsm:send_all_state_event/2.
 -spec send_all_state_event(teleport:dest(), Event :: term()) -> ok | {error, teleport:reason()}.
-send_all_state_event(Dest, Event) -> teleport:send(Dest, {'$gen_all_state_event', Event}).
+send_all_state_event(Dest, Event) -> teleport_message:send(Dest, {'$gen_all_state_event', Event}).
 
 %% @doc Like gen_fsm:sync_send_event/2.
 -spec sync_send_event(teleport:dest(), Event :: term()) -> term().

@@ -7,7 +7,9 @@
 %% background, and only if kernel's option `dist_auto_connect' permits it.
 -module(teleport_message).
 
--export([give/4, send/3, transmit/6, find/1, address/2, key/1, checked/1, checked/2, is_option/2]).
+-export([send/2, send/3, transmit/6, find/1, address/2, key/1, checked/1, checked/2, is_option/2]).
+
+-compile({inline, [give/4]}).
 
 -type on_full() :: block | error | drop.
 
@@ -19,9 +21,13 @@
 %% by then.
 -define(AGE_MS, 500).
 
-%% @doc Sends to a process on another node without options. It does only a single look-up, because sending a message costs
-%% little more than that.
--spec give(node(), pid() | atom(), Address :: pid() | {atom(), node()}, Message :: term()) -> ok | {error, teleport:reason()}.
+%% @doc See {@link teleport:send/2}.
+-spec send(teleport:dest(), Message :: term()) -> ok | {error, teleport:reason()}.
+send(Pid, Message) when is_pid(Pid), node(Pid) =/= node() -> give(node(Pid), Pid, Pid, Message);
+send({Name, Node} = Dest, Message) when is_atom(Name), Name =/= global, is_atom(Node), Node =/= node() -> give(Node, Name, Dest, Message);
+send(Dest, Message) -> send(Dest, Message, #{}).
+
+%% Does only a single look-up, because sending a message costs little more than that.
 give(Node, To, Address, Message) ->
     case persistent_term:get(teleport_trace, false) orelse teleport_pool:lookup(Node) of
         none ->

@@ -7,9 +7,7 @@
 %% defined, xref and dialyzer warn about programs that use them.
 -module(teleport_old).
 
--include_lib("kernel/include/logger.hrl").
-
--export([call/3, warn/2, forget/0]).
+-export([call/3]).
 
 %% A request of gen or of a pool is opaque to dialyzer.
 -dialyzer({[no_opaque, no_return], teleport/2}).
@@ -19,23 +17,10 @@
 call(Module, Function, Args) ->
     case now(Module, Function, Args) of
         {New, Do} ->
-            ok = warn({Module, Function}, fun() -> ?LOG_WARNING("teleport: ~ts:~ts/~b ends with this version; use ~ts", [Module, Function, length(Args), New]) end),
+            ok = teleport_config:warn({Module, Function}, "teleport: ~ts:~ts/~b ends with this version; use ~ts", [Module, Function, length(Args), New]),
             Do();
         none -> error_handler:raise_undef_exception(Module, Function, Args)
     end.
-
-%% @doc Logs the first use while the application runs.
--spec warn(What :: term(), fun(() -> ok)) -> ok.
-warn(What, Log) ->
-    Key = {?MODULE, What},
-    case persistent_term:get(Key, new) of
-        new -> ok = persistent_term:put(Key, warned), Log();
-        warned -> ok
-    end.
-
-%% @doc Forgets the logged uses when the application has stopped.
--spec forget() -> ok.
-forget() -> lists:foreach(fun persistent_term:erase/1, [Key || {{?MODULE, _} = Key, _} <- persistent_term:get()]).
 
 now(teleport_erpc, Function, Args) ->
     Own = erpc_args(Function, Args),
@@ -58,11 +43,11 @@ erpc_args(Function, Args) ->
 teleport(erpc_call, Args) -> {"erpc:call", fun() -> apply(erpc, call, erpc_args(call, Args)) end};
 teleport(erpc_cast, Args) -> {"erpc:cast", fun() -> apply(erpc, cast, erpc_args(cast, Args)) end};
 teleport(multicall, Args) -> {"erpc:multicall", fun() -> apply(erpc, multicall, erpc_args(multicall, Args)) end};
-teleport(multi_call, [Nodes, Name, Request, Timeout, _]) -> {"teleport:multi_call/4", fun() -> teleport:multi_call(Nodes, Name, Request, Timeout) end};
+teleport(multi_call, [Nodes, Name, Request, Timeout, _]) -> {"teleport:multi_call/4", fun() -> teleport_call:multi(Nodes, Name, Request, Timeout) end};
 teleport(statem_call, [Dest, Request]) -> teleport(statem_call, [Dest, Request, infinity]);
 teleport(statem_call, [Dest, Request, {_, Timeout}]) -> teleport(statem_call, [Dest, Request, Timeout]);
-teleport(statem_call, [Dest, Request, Timeout]) -> {"teleport:call/3", fun() -> teleport:call(Dest, Request, Timeout) end};
-teleport(statem_cast, [Dest, Message]) -> {"teleport:cast/2", fun() -> teleport:cast(Dest, Message) end};
+teleport(statem_call, [Dest, Request, Timeout]) -> {"teleport:call/3", fun() -> teleport_call:call('$gen_call', Dest, Request, Timeout, #{}) end};
+teleport(statem_cast, [Dest, Message]) -> {"teleport:cast/2", fun() -> teleport_message:send(Dest, {'$gen_cast', Message}) end};
 teleport(fsm_event, Args) -> gen(send_event, Args);
 teleport(fsm_all_state_event, Args) -> gen(send_all_state_event, Args);
 teleport(fsm_sync_event, Args) -> gen(sync_send_event, Args);
@@ -70,7 +55,7 @@ teleport(fsm_sync_all_state_event, Args) -> gen(sync_send_all_state_event, Args)
 teleport(Function, Args) when Function =:= notify; Function =:= sync_notify; Function =:= event_call -> gen(Function, Args);
 teleport(send_request, [Dest, Request, Label, Ids]) -> teleport(send_request, [Dest, Request, Label, Ids, #{}]);
 teleport(send_request, [Dest, Request, Label, Ids, Options]) ->
-    {"gen_server:reqids_add/3", fun() -> gen_server:reqids_add(teleport:send_request(Dest, Request, Options), Label, Ids) end};
+    {"gen_server:reqids_add/3", fun() -> gen_server:reqids_add(teleport_call:request(Dest, Request, teleport_message:checked(Options)), Label, Ids) end};
 teleport(Function, [_ | _] = Args) when length(Args) =:= 3, Function =:= wait_response orelse Function =:= receive_response orelse Function =:= check_response;
                                         Function =:= reqids_add; Function =:= reqids_size; Function =:= reqids_to_list -> gen_server(Function, Args);
 teleport(reqids_new, []) -> gen_server(reqids_new, []);
