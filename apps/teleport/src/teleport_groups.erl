@@ -8,7 +8,7 @@
 %% ({@link teleport_sites}), one node of each other site passes the message on to the others there.
 -module(teleport_groups).
 
--export([broadcast/4, is_scope/1, members/2]).
+-export([broadcast/4]).
 -export_type([options/0, result/0, refusal/0]).
 
 -type options() :: #{confirm => boolean(),                   %% false; with true it waits until each node has confirmed the message
@@ -29,14 +29,14 @@
 -define(LATE_MS, 30000).
 -define(TABLE, ?MODULE).
 -define(SERVER, teleport_server).
-%% A scope like those of `pg', named after its process.
+%% A scope like those of `pg', named after its process and its table.
 -define(LISTENERS, teleport_listeners).
 
 %% @doc See {@link teleport:broadcast/4}.
 -spec broadcast(Scope :: atom(), Group :: term(), Message :: term(), options()) -> result() | {error, refusal()}.
 broadcast(Scope, Group, Message, Options) ->
     _ = teleport_message:checked(fun is_option/2, Options),
-    case is_scope(Scope) of
+    case teleport_server:is_scope(Scope) of
         %% The servers of other nodes send while they handle the broadcast, so what they deliver or pass on carries
         %% its context.
         true -> teleport_trace:lent(fun() -> result(own(Scope, Group, Message, Options) ++ remote(others(Scope, Group, Options), {Scope, Group}, Message, Options)) end);
@@ -49,19 +49,9 @@ is_option(nodes, Value) -> is_list(Value) andalso lists:all(fun is_atom/1, Value
 is_option(Name, Value) when Name =:= class; Name =:= timeout -> teleport_message:is_option(Name, Value);
 is_option(_, _) -> false.
 
-%% @doc Returns whether this is a scope of pg that runs on this node.
--spec is_scope(term()) -> boolean().
-is_scope(Scope) -> is_atom(Scope) andalso is_pid(whereis(Scope)).
-
-%% @doc Returns the members on this node, each once. It asks pg only for local members, because most groups have far
-%% more members elsewhere, and removes duplicates, because a process may join several times.
--spec members(Scope :: atom(), Group :: term()) -> [pid()].
-members(?LISTENERS, Group) -> ?LISTENERS:members(Group);
-members(Scope, Group) -> lists:usort(pg:get_local_members(Scope, Group)).
-
 own(_, _, _, #{local := false}) -> [];
 own(Scope, Group, Message, Options) ->
-    case is_meant(node(), Options) andalso members(Scope, Group) of
+    case is_meant(node(), Options) andalso teleport_server:members(Scope, Group) of
         [_ | _] = Pids -> lists:foreach(fun(Pid) -> Pid ! Message end, Pids), [{node(), sent}];
         _ -> []
     end.
@@ -72,7 +62,7 @@ is_meant(_, _) -> true.
 %% Returns the other nodes: those with a server and members, those with a server that may have members, and the
 %% members on nodes without a server.
 others(?LISTENERS, Group, Options) ->
-    {With, Unsure} = ?LISTENERS:nodes(Group, nodes(connected)),
+    {With, Unsure} = teleport_interest:nodes(?LISTENERS, Group, nodes(connected)),
     {meant(With, Options), meant(Unsure, Options), #{}};
 others(Scope, Group, Options) ->
     Members = maps:groups_from_list(fun erlang:node/1, lists:usort(pg:get_members(Scope, Group))),

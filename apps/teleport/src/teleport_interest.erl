@@ -17,7 +17,8 @@
 %% The table is an ordered set with the rows `{{member, Hash, Pid, Group}}' and `{{own, Hash}}' for this node,
 %% `{{node, Hash, Node}}', and `{known, Nodes}'. One process writes it, and any process reads it. The row of a known node
 %% is never missing, not even for a moment, unless the peer has reported that its last member is gone. This holds
-%% because writers update `known' after a node's first rows, and readers read it before them.
+%% because writers update `known' after a node's first rows, and readers read it before them. A reader without a table
+%% gets the error `{not_started, teleport}'.
 -module(teleport_interest).
 
 -export([new/2, join/3, leave/3, members/2, nodes/3, known_nodes/2]).
@@ -83,20 +84,25 @@ has_members(Table, Hash) ->
 %% @doc Returns the members on this node.
 -spec members(ets:table(), Group :: term()) -> [pid()].
 members(Table, Group) ->
-    ets:select(Table, [{{{member, hash(Group), '$1', '$2'}}, [{'=:=', '$2', {const, Group}}], ['$1']}]).
+    read(fun() -> ets:select(Table, [{{{member, hash(Group), '$1', '$2'}}, [{'=:=', '$2', {const, Group}}], ['$1']}]) end).
+
+read(Read) ->
+    try Read()
+    catch error:badarg -> error({not_started, teleport})
+    end.
 
 %% ---- peers ----
 
 %% @doc Returns the peers that have members, and those of these connected nodes that may have some.
 -spec nodes(ets:table(), Group :: term(), Connected :: [node()]) -> {[node()], Unsure :: [node()]}.
 nodes(Table, Group, Connected) ->
-    Known = ets:lookup_element(Table, known, 2),
+    Known = read(fun() -> ets:lookup_element(Table, known, 2) end),
     With = known_nodes(Table, Group),
     {With, [Node || Node <- Connected, not is_map_key(Node, Known)] -- With}.
 
 %% @doc Returns the peers that have members, as far as this node knows.
 -spec known_nodes(ets:table(), Group :: term()) -> [node()].
-known_nodes(Table, Group) -> ets:select(Table, [{{{node, hash(Group), '$1'}}, [], ['$1']}]).
+known_nodes(Table, Group) -> read(fun() -> ets:select(Table, [{{{node, hash(Group), '$1'}}, [], ['$1']}]) end).
 
 %% @doc Records that this node has sent a peer the question with this reference.
 -spec asking(node(), Question :: reference(), state()) -> state().

@@ -14,7 +14,7 @@
 
 -export([join/1, join/2, leave/1, leave/2, broadcast/2, broadcast/3, members/1, nodes/1]).
 %% For the other modules of teleport.
--export([start_link/0, nodes/2]).
+-export([start_link/0]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2]).
 
 -define(TABLE, ?MODULE).
@@ -69,20 +69,11 @@ broadcast(Group, Message, Options) ->
 
 %% @doc Returns the members on this node.
 -spec members(Group :: term()) -> [pid()].
-members(Group) -> read(fun() -> teleport_interest:members(?TABLE, Group) end).
+members(Group) -> teleport_interest:members(?TABLE, Group).
 
 %% @doc Returns the other nodes that have members, as far as this node knows.
 -spec nodes(Group :: term()) -> [node()].
-nodes(Group) -> read(fun() -> teleport_interest:known_nodes(?TABLE, Group) end).
-
-%% @private Also returns which of these connected nodes have not reported yet for which groups they have members.
--spec nodes(Group :: term(), Connected :: [node()]) -> {[node()], Unsure :: [node()]}.
-nodes(Group, Connected) -> read(fun() -> teleport_interest:nodes(?TABLE, Group, Connected) end).
-
-read(Read) ->
-    try Read()
-    catch error:badarg -> error({not_started, teleport})
-    end.
+nodes(Group) -> teleport_interest:known_nodes(?TABLE, Group).
 
 %% ---- the process ----
 

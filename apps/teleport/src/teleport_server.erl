@@ -12,7 +12,7 @@
 
 -include_lib("kernel/include/logger.hrl").
 
--export([start_link/0, is_at/1]).
+-export([start_link/0, is_at/1, is_scope/1, members/2]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2]).
 -export_type([broadcast/0]).
 
@@ -38,6 +38,16 @@ is_at(Node) ->
     try ets:member(?TABLE, Node)
     catch error:badarg -> error({not_started, teleport})
     end.
+
+%% @doc Returns whether this is a scope of pg that runs on this node.
+-spec is_scope(term()) -> boolean().
+is_scope(Scope) -> is_atom(Scope) andalso is_pid(whereis(Scope)).
+
+%% @doc Returns the members on this node, each once. It asks pg only for local members, because most groups have far
+%% more members elsewhere, and removes duplicates, because a process may join several times.
+-spec members(Scope :: atom(), Group :: term()) -> [pid()].
+members(teleport_listeners, Group) -> teleport_interest:members(teleport_listeners, Group);
+members(Scope, Group) -> lists:usort(pg:get_local_members(Scope, Group)).
 
 %% @private
 -spec init([]) -> {ok, state()}.
@@ -113,7 +123,7 @@ delivered({broadcast, Scope, Group, Encoded, ReplyTo}) ->
     answer(ReplyTo, node(), deliver(Scope, Group, Encoded)).
 
 deliver(Scope, Group, Encoded) ->
-    case teleport_groups:is_scope(Scope) andalso teleport_groups:members(Scope, Group) of
+    case is_scope(Scope) andalso members(Scope, Group) of
         [_ | _] = Pids ->
             try binary_to_term(Encoded) of
                 Message -> lists:foreach(fun(Pid) -> Pid ! Message end, Pids)

@@ -72,7 +72,7 @@ third(Config) ->
     true = beamway_peer:wait_until(fun() -> knows(teleport_nodes:first(Config), Node) andalso beamway_peer:call(teleport_nodes:first(Config), teleport_server, is_at, [Node]) end, wait_ms()),
     {Peer, Node}.
 
-knows(Peer, Node) -> {[], []} =:= beamway_peer:call(Peer, teleport_listeners, nodes, [make_ref(), [Node]]).
+knows(Peer, Node) -> {[], []} =:= beamway_peer:call(Peer, teleport_interest, nodes, [teleport_listeners, make_ref(), [Node]]).
 
 %% ---- cases ----
 
@@ -98,7 +98,7 @@ only_nodes_with_members(Config) ->
         {messages, []} = process_info(self(), messages)
     end).
 
-await_sure(Nodes) -> true = beamway_peer:wait_until(fun() -> teleport_listeners:nodes(make_ref(), Nodes) =:= {[], []} end, wait_ms()).
+await_sure(Nodes) -> true = beamway_peer:wait_until(fun() -> teleport_interest:nodes(teleport_listeners, make_ref(), Nodes) =:= {[], []} end, wait_ms()).
 
 members_come_and_go(Config) ->
     on_first(Config, fun(Node, Group) ->
@@ -142,7 +142,7 @@ members_that_joined_before(Config) ->
         Skipped = teleport_listeners:broadcast({none, Group}, two, (?CONFIRM)#{nodes => [Third]}),
         ok = sys:resume(teleport_listeners),
         await_nodes(Group, fun(Nodes) -> Nodes =:= [Third] end),
-        {[], []} = teleport_listeners:nodes({none, Group}, [Third])
+        {[], []} = teleport_interest:nodes(teleport_listeners, {none, Group}, [Third])
     end).
 
 %% Members remain registered, whichever server is restarted.
