@@ -14,8 +14,8 @@
 %% cleanly, its senders wait until everything in it has been delivered before they get `gone'. When a pool is lost, this is
 %% logged, and messages in flight may be lost or arrive late.
 %%
-%% <b>Bounds.</b> A connection accepts messages while fewer than 4 MB are queued, and writes as fast as TCP
-%% permits. A sender that finds no room either waits or gets an error.
+%% <b>Bounds.</b> A connection accepts messages while fewer than 4 MB are queued ({@link teleport_pool_queue}), and writes
+%% as fast as TCP permits. A sender that finds no room either waits or gets an error.
 %%
 %% Only this process opens and closes pools. `persistent_term' holds the number of connections to each node, `carried'
 %% if the distribution alone carries everything, or `none'. All of these are immediate terms, because with any other
@@ -25,10 +25,7 @@
 
 -include_lib("kernel/include/logger.hrl").
 
--export([start_link/0, lookup/1, want/1, note/1, send/5, owner/2, request/6, cancel/2, info/0, count/0]).
-%% For the other modules of the pools.
--export([offer/1, is_too_big/1, text/1]).
--export([new_counters/0, close_queue/1, is_queue_empty/1, reset_queue/1, set_waiting/2, has_room/1, written/2]).
+-export([start_link/0, lookup/1, want/1, note/1, send/5, owner/2, request/6, cancel/2, is_too_big/1, info/0, count/0]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2, terminate/2]).
 -export_type([pool/0, refusal/0, stage/0]).
 
@@ -38,7 +35,7 @@
 -record(connection, {key :: {node(), Index :: pos_integer()},
                      pid :: pid(),
                      writer :: pid(),
-                     counters :: atomics:atomics_ref()}).
+                     queue :: atomics:atomics_ref()}).
 
 -type stage() :: idle | opening | open | closing | paused | carried.
 
@@ -53,11 +50,6 @@
 
 -define(TABLE, ?MODULE).
 -define(MARK(Node), {?MODULE, Node}).
--define(QUEUE_BYTES, 4194304).
-%% The count of a closed queue, at which it never has room.
--define(CLOSED, (1 bsl 60)).
--define(QUEUED, 1).
--define(WAITING, 2).
 -define(PAUSE_MS, 1000).
 -define(PAUSE_MAX_MS, 60000).
 -define(STABLE_MS, 60000).
@@ -158,39 +150,33 @@ row(Key) ->
 
 post(#connection{key = {Node, _}, pid = Pid} = Connection, Bare, Wait) ->
     Term = case teleport_trace:current() of {ok, Context} -> {traced, Context, Bare}; none -> Bare end,
-    case get(?MARK(Node)) of
-        undefined -> queue(Connection, teleport_pool_frame:encode(Term), none, Wait);
-        Marked ->
-            case lists:member(Pid, Marked) of
-                true -> queue(Connection, teleport_pool_frame:encode(Term), none, Wait);
-                false ->
-                    Marker = make_ref(),
-                    queue(Connection, teleport_pool_frame:encode({marked, Marker, Term}), Marker, Wait)
-            end
+    Marked = get(?MARK(Node)),
+    case Marked =:= undefined orelse lists:member(Pid, Marked) of
+        true -> queue(Connection, teleport_pool_frame:encode(Term), none, Wait);
+        false ->
+            Marker = make_ref(),
+            queue(Connection, teleport_pool_frame:encode({marked, Marker, Term}), Marker, Wait)
     end.
 
-queue(#connection{writer = Writer, counters = Counters} = Connection, {Frame, Bytes}, Marker, Wait) ->
+queue(#connection{writer = Writer, queue = Queue} = Connection, {Frame, Bytes}, Marker, Wait) ->
     case not is_too_big(Bytes) andalso admitted(Connection, Bytes, Wait) of
         false -> {error, {too_big, Bytes}};
         ok ->
-            case marked(Marker, Connection, Wait) of
-                ok ->
+            case Marker =:= none orelse marked(Marker, Connection, Wait) of
+                true ->
                     Writer ! {frame, Bytes, Frame},
                     ok;
                 Refusal ->
-                    ok = atomics:sub(Counters, ?QUEUED, Bytes),
+                    ok = teleport_pool_queue:remove(Queue, Bytes),
                     Refusal
             end;
         Refusal -> Refusal
     end.
 
-%% A message is accepted if the queue is not full without it, whatever the message's size.
-admitted(#connection{counters = Counters} = Connection, Bytes, Wait) ->
-    case atomics:add_get(Counters, ?QUEUED, Bytes) - Bytes < ?QUEUE_BYTES of
+admitted(#connection{queue = Queue} = Connection, Bytes, Wait) ->
+    case teleport_pool_queue:add(Queue, Bytes) of
         true -> ok;
-        false ->
-            ok = atomics:sub(Counters, ?QUEUED, Bytes),
-            full(Connection, Bytes, Wait)
+        false -> full(Connection, Bytes, Wait)
     end.
 
 %% The queue is full or closed. A closed queue never has room, so its sender waits until the connection's process exits.
@@ -216,71 +202,22 @@ full(#connection{pid = Pid} = Connection, Bytes, Wait) ->
 
 %% The distribution keeps the order of everything that a process sends to a node, so the marker arrives after all of
 %% it. The queue has admitted the message by now, so no marker is sent without its message.
-marked(none, _, _) -> ok;
 marked(Marker, #connection{key = {Node, _} = Key, pid = Pid} = Connection, Wait) ->
     Delivery = ets:lookup_element(?TABLE, {delivery, Key}, 3),
-    case erlang:send(Delivery, teleport_pool_delivery:marker(Marker), [noconnect | [nosuspend || Wait =/= infinity]]) of
+    case erlang:send(Delivery, {'$teleport_marker', Marker}, [noconnect | [nosuspend || Wait =/= infinity]]) of
         ok ->
             _ = put(?MARK(Node), [Pid | get(?MARK(Node))]),
-            ok;
+            true;
         noconnect -> gone;
         nosuspend when Wait =:= 0 -> {error, overload};
         nosuspend when Wait < ?LOOK_MS + 1 -> {error, timeout};
         nosuspend -> receive after ?LOOK_MS -> marked(Marker, Connection, Wait - ?LOOK_MS) end
     end.
 
-%% ---- the count of a queue, which senders, writers and connections share ----
-
-%% @private
--spec new_counters() -> atomics:atomics_ref().
-new_counters() -> atomics:new(2, []).
-
-%% @private Closes the queue, so that no sender finds room from now on.
--spec close_queue(atomics:atomics_ref()) -> ok.
-close_queue(Counters) -> atomics:add(Counters, ?QUEUED, ?CLOSED).
-
-%% @private Returns whether everything in a closed queue has been written.
--spec is_queue_empty(atomics:atomics_ref()) -> boolean().
-is_queue_empty(Counters) -> atomics:get(Counters, ?QUEUED) =< ?CLOSED.
-
-%% @private Called when nothing is queued, so any remaining count was left by a sender that was killed.
--spec reset_queue(atomics:atomics_ref()) -> ok.
-reset_queue(Counters) ->
-    case atomics:get(Counters, ?QUEUED) of
-        Left when Left > 0, Left < ?CLOSED div 2 -> atomics:sub(Counters, ?QUEUED, Left);
-        _ -> ok
-    end.
-
-%% @private Records whether senders wait. The connection's process sets this before it looks for room
-%% ({@link has_room/1}), and the writer makes room before it reads this, so at least one of them sees what the other did.
--spec set_waiting(atomics:atomics_ref(), boolean()) -> ok.
-set_waiting(Counters, true) -> atomics:put(Counters, ?WAITING, 1);
-set_waiting(Counters, false) -> atomics:put(Counters, ?WAITING, 0).
-
-%% @private Returns whether there is enough room to wake senders.
--spec has_room(atomics:atomics_ref()) -> boolean().
-has_room(Counters) -> atomics:get(Counters, ?QUEUED) < ?QUEUE_BYTES div 2.
-
-%% @private Subtracts what the writer has written. Returns whether waiting senders should be woken.
--spec written(atomics:atomics_ref(), Bytes :: pos_integer()) -> boolean().
-written(Counters, Bytes) ->
-    ok = atomics:sub(Counters, ?QUEUED, Bytes),
-    has_room(Counters) andalso atomics:get(Counters, ?WAITING) =:= 1.
-
-%% @private
+%% @private Returns whether a message or a reply is too large for a pool.
 -spec is_too_big(Bytes :: pos_integer()) -> boolean().
 is_too_big(Bytes) when Bytes < 65536 -> false;
 is_too_big(Bytes) -> Bytes > teleport_config:get(max_message_bytes).
-
-%% @private Called over the distribution by a node that wants a pool to this one.
--spec offer(node()) -> {ok, map()} | {error, Reason :: binary()}.
-offer(Node) ->
-    case size() of
-        0 -> {error, <<"its option pool is 0">>};
-        _ -> teleport_pool_listener:offer(Node)
-    end.
-
-size() -> teleport_config:get(pool).
 
 %% @doc Returns the state of each node to which some process wanted a pool. `reason' explains why there is none.
 -spec info() -> [#{node := node(), stage := stage(), connections := non_neg_integer(), queued_bytes := integer(), reason := binary()}].
@@ -316,7 +253,7 @@ handle_call(info, _From, Peers) -> {reply, [told(Node, Peer) || {Node, Peer} <- 
 handle_call(_Request, _From, Peers) -> {reply, {error, badarg}, Peers}.
 
 told(Node, #peer{stage = Stage, up = Up, reason = Reason}) ->
-    Queued = lists:sum([atomics:get(Counters, ?QUEUED) rem ?CLOSED || #connection{counters = Counters} <- Up]),
+    Queued = lists:sum([teleport_pool_queue:bytes(Queue) || #connection{queue = Queue} <- Up]),
     #{node => Node, stage => Stage, connections => length(Up), queued_bytes => Queued, reason => Reason}.
 
 %% @private
@@ -324,11 +261,11 @@ told(Node, #peer{stage = Stage, up = Up, reason = Reason}) ->
 handle_cast({want, Node}, Peers) ->
     Before = maps:get(Node, Peers, #peer{}),
     case Before#peer.stage =:= idle andalso lists:member(Node, nodes(connected)) of
-        true -> {noreply, Peers#{Node => wanted(Node, Before, size())}};
+        true -> {noreply, Peers#{Node => wanted(Node, Before, teleport_config:get(pool))}};
         false -> {noreply, Peers}
     end;
-handle_cast({up, Pid, Writer, Counters, Delivery}, Peers) ->
-    {noreply, at(Pid, Peers, fun(Node, Peer) -> up(Node, Pid, {Writer, Counters, Delivery}, Peer) end)};
+handle_cast({up, Pid, Writer, Queue, Delivery}, Peers) ->
+    {noreply, at(Pid, Peers, fun(Node, Peer) -> up(Node, Pid, {Writer, Queue, Delivery}, Peer) end)};
 handle_cast({delivered, Pid}, Peers) ->
     {noreply, at(Pid, Peers, fun(_, Peer) -> without(Pid, Peer) end)};
 handle_cast(_Request, Peers) -> {noreply, Peers}.
@@ -384,9 +321,9 @@ started(Node) ->
     _ = monitor(process, Pid),
     Pid.
 
-up(Node, Pid, {Writer, Counters, Delivery}, #peer{stage = opening} = Peer) ->
+up(Node, Pid, {Writer, Queue, Delivery}, #peer{stage = opening} = Peer) ->
     #peer{pids = Pids, up = Up, deliveries = Deliveries} = Peer,
-    Connection = #connection{key = {Node, length(Up) + 1}, pid = Pid, writer = Writer, counters = Counters},
+    Connection = #connection{key = {Node, length(Up) + 1}, pid = Pid, writer = Writer, queue = Queue},
     Row = {delivery, {delivery, Connection#connection.key}, Delivery},
     Next = Peer#peer{up = [Connection | Up], deliveries = [Row | Deliveries]},
     case length(Pids) - length(Up) of
@@ -458,16 +395,7 @@ lost(Node, Reason) ->
 
 why({shutdown, {not_open, Reason}}) -> Reason;
 why({shutdown, Reason}) -> why(Reason);
-why(Reason) when is_atom(Reason) -> text(Reason);
+why(Reason) when is_atom(Reason) -> teleport_pool_socket:text(Reason);
 why(Reason) -> iolist_to_binary(io_lib:format("~0tP", [Reason, 8])).
-
-%% @private Returns inet's text for a failure, or our own if inet has none.
--spec text(atom()) -> binary().
-text(timeout) -> <<"no answer in time">>;
-text(Reason) ->
-    case inet:format_error(Reason) of
-        "unknown POSIX error" ++ _ -> atom_to_binary(Reason);
-        Text -> iolist_to_binary(Text)
-    end.
 
 now_ms() -> erlang:monotonic_time(millisecond).

@@ -19,7 +19,7 @@
                      manager :: pid(),
                      socket :: gen_tcp:socket() | undefined,
                      writer :: pid() | undefined,
-                     counters :: atomics:atomics_ref() | undefined,
+                     queue :: atomics:atomics_ref() | undefined,
                      %% aliases of senders that wait for room
                      waiting = #{} :: #{reference() => []},
                      stage = open :: open | closing | delivered}).
@@ -33,7 +33,7 @@
 %% gen builds the tag of a reply to an alias as an improper list.
 -dialyzer({no_improper_lists, [reply/1]}).
 
-%% @doc The manager gets `{up, self(), Writer, Counters, Delivery}' as a cast when the connection is open.
+%% @doc The manager gets `{up, self(), Writer, Queue, Delivery}' as a cast when the connection is open.
 -spec start_link(node(), Manager :: pid()) -> {ok, pid()} | {error, term()}.
 start_link(Node, Manager) -> gen_server:start_link(?MODULE, {Node, Manager}, [{spawn_opt, [{fullsweep_after, 0}]}]).
 
@@ -56,10 +56,10 @@ handle_continue(open, #connection{node = Node, manager = Manager} = State) ->
     case opened(Node, teleport_deadline:in(?OPEN_MS)) of
         {ok, Socket, Delivery} ->
             true = monitor_node(Node, true),
-            Counters = teleport_pool:new_counters(),
-            {ok, Writer} = teleport_pool_writer:start_link(self(), Socket, Counters),
-            gen_server:cast(Manager, {up, self(), Writer, Counters, Delivery}),
-            {noreply, State#connection{socket = Socket, writer = Writer, counters = Counters}};
+            Queue = teleport_pool_queue:new(),
+            {ok, Writer} = teleport_pool_writer:start_link(self(), Socket, Queue),
+            gen_server:cast(Manager, {up, self(), Writer, Queue, Delivery}),
+            {noreply, State#connection{socket = Socket, writer = Writer, queue = Queue}};
         {error, Reason} -> {stop, {shutdown, {not_open, Reason}}, State}
     end.
 
@@ -70,7 +70,7 @@ opened(Node, Deadline) ->
     end.
 
 offer(Node, Deadline) ->
-    try erpc:call(Node, teleport_pool, offer, [node()], teleport_deadline:left(Deadline))
+    try erpc:call(Node, teleport_pool_listener, offer, [node()], teleport_deadline:left(Deadline))
     catch
         error:{erpc, noconnection} -> {error, <<"not connected">>};
         error:{erpc, notsup} -> {error, <<"it cannot run functions, so it is not an Erlang node">>};
@@ -83,7 +83,7 @@ offer(Node, Deadline) ->
 offered({ok, #{version := Version, ip := Ip, port := Port}}, Node, Deadline) ->
     case teleport_pool_handshake:version() of
         Version ->
-            Options = teleport_pool_listener:socket_options(Ip),
+            Options = teleport_pool_socket:options(Ip),
             Connected = gen_tcp:connect(Ip, Port, Options, teleport_deadline:left(Deadline)),
             connected(Connected, {Ip, Port}, Node, Deadline);
         Own -> {error, text("it speaks version ~p of the pools, this node version ~b", [Version, Own])}
@@ -92,7 +92,7 @@ offered({error, Reason}, _, _) when is_binary(Reason) -> {error, Reason};
 offered(Other, _, _) -> {error, text("it told ~0tP instead of its port", [Other, 8])}.
 
 connected({error, Reason}, {Ip, Port}, _, _) ->
-    {error, text("~ts:~b: ~ts", [inet:ntoa(Ip), Port, teleport_pool:text(Reason)])};
+    {error, text("~ts:~b: ~ts", [inet:ntoa(Ip), Port, teleport_pool_socket:text(Reason)])};
 connected({ok, Socket}, _, Node, Deadline) ->
     case teleport_pool_handshake:call(Socket, Node, Deadline) of
         ok ->
@@ -102,7 +102,7 @@ connected({ok, Socket}, _, Node, Deadline) ->
                     [{ready, Delivery}] = teleport_pool_frame:decode(Packet),
                     ok = inet:setopts(Socket, [{active, ?ACTIVE}]),
                     {ok, Socket, Delivery};
-                {error, Reason} -> {error, text("closed after the handshake: ~ts", [teleport_pool:text(Reason)])}
+                {error, Reason} -> {error, text("closed after the handshake: ~ts", [teleport_pool_socket:text(Reason)])}
             end;
         {error, Reason} -> {error, Reason}
     end.
@@ -121,8 +121,8 @@ handle_cast(_Request, State) -> {noreply, State}.
 %% Senders find the queue closed and wait until this process exits, so what they then send over the distribution
 %% arrives after the messages queued here.
 closing(#connection{stage = Stage} = State) when Stage =/= open -> State;
-closing(#connection{counters = Counters, writer = Writer} = State) ->
-    ok = teleport_pool:close_queue(Counters),
+closing(#connection{queue = Queue, writer = Writer} = State) ->
+    ok = teleport_pool_queue:close(Queue),
     ok = teleport_pool_writer:drain(Writer),
     _ = erlang:send_after(?CLOSE_MS, self(), too_late),
     State#connection{stage = closing}.
@@ -146,8 +146,8 @@ handle_info(room, State) ->
 handle_info({room, Alias}, #connection{stage = delivered} = State) ->
     Alias ! {Alias, gone},
     {noreply, State};
-handle_info({room, Alias}, #connection{waiting = Waiting, counters = Counters, writer = Writer} = State) ->
-    ok = teleport_pool:set_waiting(Counters, true),
+handle_info({room, Alias}, #connection{waiting = Waiting, queue = Queue, writer = Writer} = State) ->
+    ok = teleport_pool_queue:set_waiting(Queue, true),
     %% Makes a sleeping writer check whether a killed sender has left bytes in the count.
     _ = map_size(Waiting) =:= 0 andalso (Writer ! look),
     {noreply, woken(State#connection{waiting = Waiting#{Alias => []}})};
@@ -169,10 +169,10 @@ handle_info(_Info, State) ->
     {noreply, State}.
 
 %% Woken senders try again, and wait again if others were faster.
-woken(#connection{waiting = Waiting, stage = open, counters = Counters} = State) when map_size(Waiting) > 0 ->
-    case teleport_pool:has_room(Counters) of
+woken(#connection{waiting = Waiting, stage = open, queue = Queue} = State) when map_size(Waiting) > 0 ->
+    case teleport_pool_queue:has_room(Queue) of
         true ->
-            ok = teleport_pool:set_waiting(Counters, false),
+            ok = teleport_pool_queue:set_waiting(Queue, false),
             _ = [Alias ! {Alias, room} || Alias <- maps:keys(Waiting)],
             State#connection{waiting = #{}};
         false -> State
@@ -192,10 +192,7 @@ reply({Alias, failed, Server, Reason}) -> Alias ! {'DOWN', Alias, process, Serve
 
 %% @private
 -spec terminate(term(), #connection{}) -> ok.
-terminate(_Reason, #connection{socket = undefined}) -> ok;
-terminate(Reason, #connection{socket = Socket} = State) ->
-    IsOrderly = case Reason of
-                    shutdown -> teleport_pool_listener:last(fun handle_info/2, closing(State), teleport_deadline:in(?CLOSE_MS));
-                    _ -> Reason =:= {shutdown, closed}
-                end,
-    teleport_pool_listener:close(Socket, IsOrderly).
+terminate(_, #connection{socket = undefined}) -> ok;
+terminate(shutdown, #connection{socket = Socket} = State) ->
+    teleport_pool_socket:close(Socket, teleport_pool_socket:last(fun handle_info/2, closing(State), teleport_deadline:in(?CLOSE_MS)));
+terminate(Reason, #connection{socket = Socket}) -> teleport_pool_socket:close(Socket, Reason).

@@ -7,7 +7,7 @@
 %% <dt>`[cancel | Alias]'</dt><dd>the caller has given up</dd>
 %% <dt>`{traced, Context, Term}'</dt><dd>one of the above, with the sender's {@link teleport_trace}</dd>
 %% <dt>`{marked, Marker, Term}'</dt><dd>one of the above, from a process that has sent over the distribution before.
-%% It is delivered after the marker, which the same process has sent over the distribution</dd></dl>
+%% It is delivered after `{'$teleport_marker', Marker}', which the same process has sent to this one over the distribution</dd></dl>
 %% This end sends `{ready, self()}' first, then `{Alias, Reply}' and `{Alias, failed, Server, Reason}', and `leave' when it is
 %% about to exit, so that the other end closes the connection cleanly. When the other end has sent its last message, this end
 %% answers with `delivered'.
@@ -20,7 +20,7 @@
 
 -include_lib("kernel/include/logger.hrl").
 
--export([start_link/0, socket/3, marker/1]).
+-export([start_link/0, socket/3]).
 -export([init/1, handle_continue/2, handle_call/3, handle_cast/2, handle_info/2, terminate/2]).
 
 -record(delivery, {socket :: gen_tcp:socket() | undefined,
@@ -53,10 +53,6 @@ start_link() -> gen_server:start_link(?MODULE, [], [{spawn_opt, [{fullsweep_afte
 %% @doc Hands over a socket that the process already owns. `Listener' gets `{known, Pid}' once the peer has proved itself.
 -spec socket(pid(), gen_tcp:socket(), Listener :: pid()) -> ok.
 socket(Pid, Socket, Listener) -> gen_server:cast(Pid, {socket, Socket, Listener}).
-
-%% @doc Returns the message that a process sends over the distribution after everything else that it has sent there.
--spec marker(reference()) -> term().
-marker(Marker) -> {'$teleport_marker', Marker}.
 
 %% @private
 -spec init([]) -> {ok, #delivery{}, timeout()}.
@@ -250,15 +246,11 @@ watched(Monitor, #delivery{calls = Calls, watches = Watches} = State) ->
 
 %% @private
 -spec terminate(term(), #delivery{}) -> ok.
-terminate(_Reason, #delivery{socket = undefined}) -> ok;
-terminate(Reason, #delivery{socket = Socket} = State) ->
-    IsOrderly = case Reason of
-                    shutdown -> left(State);
-                    _ -> Reason =:= {shutdown, closed}
-                end,
-    teleport_pool_listener:close(Socket, IsOrderly).
+terminate(_, #delivery{socket = undefined}) -> ok;
+terminate(shutdown, #delivery{socket = Socket} = State) -> teleport_pool_socket:close(Socket, left(State));
+terminate(Reason, #delivery{socket = Socket}) -> teleport_pool_socket:close(Socket, Reason).
 
 %% Keeps serving until the peer has sent everything in its queue and the servers have answered.
 left(#delivery{socket = Socket} = State) ->
     _ = send(Socket, [teleport_pool_frame:encode(leave)]),
-    teleport_pool_listener:last(fun handle_info/2, State, teleport_deadline:in(?END_MS)).
+    teleport_pool_socket:last(fun handle_info/2, State, teleport_deadline:in(?END_MS)).

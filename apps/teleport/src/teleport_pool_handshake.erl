@@ -8,22 +8,17 @@
 %% The cookie is never sent. A proof cannot be replayed in another handshake (it covers both nonces), for another node
 %% (both names) or with another version (HELLO begins with it), nor reflected to its sender (the roles). The acceptor
 %% sends its proof only to a caller that has proved itself. Before both proofs, no input is converted to an atom or a
-%% term, and no packet exceeds 1 KB.
+%% term, and no packet exceeds 1 KB ({@link teleport_pool_socket:options/1}).
 -module(teleport_pool_handshake).
 
--export([call/3, answer/2, version/0, max_bytes/0]).
+-export([call/3, answer/2, version/0]).
 
 -define(MAGIC, "BWTP").
 -define(VERSION, 3).
--define(MAX_BYTES, 1024).
 
 %% @doc Returns the version of the handshake and of the protocol that follows. The lanes of 0.2.0 have version 2.
 -spec version() -> pos_integer().
 version() -> ?VERSION.
-
-%% @doc Returns the length of the longest packet before the proof, for the option packet_size.
--spec max_bytes() -> pos_integer().
-max_bytes() -> ?MAX_BYTES.
 
 %% @doc The caller's side. The socket is passive.
 -spec call(gen_tcp:socket(), node(), teleport_deadline:deadline()) -> ok | {error, Reason :: binary()}.
@@ -92,11 +87,11 @@ check(Role, Mac, Said) -> crypto:hash_equals(Mac, mac(Role, Said)) orelse throw(
 say(Socket, Word) ->
     case gen_tcp:send(Socket, Word) of
         ok -> ok;
-        {error, Reason} -> throw(teleport_pool:text(Reason))
+        {error, Reason} -> throw(teleport_pool_socket:text(Reason))
     end.
 
 hear(Socket, Deadline) ->
     case gen_tcp:recv(Socket, 0, teleport_deadline:left(Deadline)) of
         {ok, Word} -> Word;
-        {error, Reason} -> throw(teleport_pool:text(Reason))
+        {error, Reason} -> throw(teleport_pool_socket:text(Reason))
     end.

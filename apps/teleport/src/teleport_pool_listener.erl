@@ -12,7 +12,7 @@
 
 -include_lib("kernel/include/logger.hrl").
 
--export([start_link/0, offer/1, socket_options/1, last/3, close/2]).
+-export([start_link/0, offer/1]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2]).
 -export([accept/2]).
 
@@ -22,67 +22,20 @@
 -define(OFFER_MS, 5000).
 -define(ACCEPT_MS, 30000).
 -define(PAUSE_MS, 100).
--define(BUFFER_BYTES, 65536).
--define(TCP, 6).
--define(TCP_USER_TIMEOUT, 18).
 
 %% @doc Started by the supervisor.
 -spec start_link() -> {ok, pid()} | {error, term()}.
 start_link() -> gen_server:start_link({local, ?MODULE}, ?MODULE, [], []).
 
-%% @doc Tells a node that is connected over stock distribution where it can connect.
+%% @doc Tells a node where it can connect, or why it gets no pool. That node calls this over the distribution.
 -spec offer(node()) ->
           {ok, #{ip := inet:ip_address(), port := inet:port_number(), version := pos_integer()}} | {error, Reason :: binary()}.
 offer(Node) ->
-    case address(Node) of
-        {ok, Ip} -> gen_server:call(?MODULE, {offer, Ip}, ?OFFER_MS);
-        {error, Reason} -> {error, Reason}
+    case {teleport_config:get(pool), address(Node)} of
+        {0, _} -> {error, <<"its option pool is 0">>};
+        {_, {ok, Ip}} -> gen_server:call(?MODULE, {offer, Ip}, ?OFFER_MS);
+        {_, {error, Reason}} -> {error, Reason}
     end.
-
-%% @doc Returns the socket options for both ends. A connection to a silent peer is closed after net_ticktime, as in the
-%% distribution, and keepalive probes are sent as often as ticks, so that firewalls do not drop the connection.
--spec socket_options(inet:ip_address()) -> [gen_tcp:option()].
-socket_options(Ip) ->
-    %% gen_tcp wants this option first.
-    [{inet_backend, inet}, family(Ip), binary, {active, false}, {packet, 4},
-     {packet_size, teleport_pool_handshake:max_bytes()}, {nodelay, true}, {buffer, ?BUFFER_BYTES}, {show_econnreset, true}]
-        ++ case os:type() of
-               {unix, linux} ->
-                   [{raw, ?TCP, ?TCP_USER_TIMEOUT, <<(1000 * tick_s()):32/native>>} | beamway_stream_tcp:keepalive_options()];
-               _ -> [{keepalive, true}]
-           end.
-
-tick_s() ->
-    case net_kernel:get_net_ticktime() of
-        Seconds when is_integer(Seconds) -> Seconds;
-        {ongoing_change_to, Seconds} -> Seconds;
-        _ -> 60
-    end.
-
-family(Ip) when tuple_size(Ip) =:= 4 -> inet;
-family(_) -> inet6.
-
-%% @doc Runs in the process of either end after it was told to stop: handles further messages until its connection
-%% closes or the deadline passes. Returns whether the connection was shut down cleanly.
--spec last(fun((Info :: term(), State) -> tuple()), State, teleport_deadline:deadline()) -> boolean().
-last(HandleInfo, State, Deadline) ->
-    receive
-        Info ->
-            case HandleInfo(Info, State) of
-                {noreply, Next} -> last(HandleInfo, Next, Deadline);
-                {noreply, Next, _} -> last(HandleInfo, Next, Deadline);
-                {stop, {shutdown, Reason}, _} -> Reason =:= closed
-            end
-    after teleport_deadline:left(Deadline) -> false
-    end.
-
-%% @doc Closes a connection's socket. Unless this is an orderly shutdown, unsent data is discarded, because it would keep
-%% the socket open if the peer hangs.
--spec close(gen_tcp:socket(), IsOrderly :: boolean()) -> ok.
-close(Socket, true) -> gen_tcp:close(Socket);
-close(Socket, false) ->
-    _ = inet:setopts(Socket, [{linger, {true, 0}}]),
-    gen_tcp:close(Socket).
 
 address(Node) ->
     Connection = lists:keyfind(Node, 1, erlang:system_info(dist_ctrl)),
@@ -111,7 +64,7 @@ handle_call({offer, Ip}, _From, Open) when not is_map_key(Ip, Open) ->
             {ok, Port} = inet:port(Socket),
             {reply, offered(Ip, Port), Open#{Ip => {Socket, Port, acceptor(Socket)}}};
         {error, Reason} ->
-            Text = io_lib:format("it cannot listen at ~ts: ~ts", [inet:ntoa(Ip), teleport_pool:text(Reason)]),
+            Text = io_lib:format("it cannot listen at ~ts: ~ts", [inet:ntoa(Ip), teleport_pool_socket:text(Reason)]),
             {reply, {error, iolist_to_binary(Text)}, Open}
     end;
 handle_call({offer, Ip}, _From, Open) ->
@@ -122,7 +75,7 @@ handle_call(_Request, _From, Open) -> {reply, {error, badarg}, Open}.
 offered(Ip, Port) -> {ok, #{ip => Ip, port => Port, version => teleport_pool_handshake:version()}}.
 
 listen(Ip, Low, High) ->
-    case gen_tcp:listen(Low, socket_options(Ip) ++ [{ip, Ip}, {reuseaddr, true}, {backlog, 256}]) of
+    case gen_tcp:listen(Low, teleport_pool_socket:options(Ip) ++ [{ip, Ip}, {reuseaddr, true}, {backlog, 256}]) of
         {error, eaddrinuse} when Low < High -> listen(Ip, Low + 1, High);
         Result -> Result
     end.
@@ -149,7 +102,7 @@ accept(Listening, Strangers) ->
         {error, timeout} -> ?MODULE:accept(Listening, still(Strangers));
         {error, closed} -> exit(shutdown);
         {error, Reason} ->
-            ?LOG_WARNING("teleport: a peer could not be accepted: ~ts", [teleport_pool:text(Reason)]),
+            ?LOG_WARNING("teleport: a peer could not be accepted: ~ts", [teleport_pool_socket:text(Reason)]),
             receive after ?PAUSE_MS -> ?MODULE:accept(Listening, still(Strangers)) end
     end.
 

@@ -4,14 +4,14 @@
 %%
 %% It is a separate process because a write blocks while the peer reads slowly, and the connection's process must
 %% continue to read replies. Messages that arrive during a write are sent together, in packets of about 64 KB. Senders
-%% add their bytes to the queue's count ({@link teleport_pool}); the writer subtracts them after the write.
+%% add their bytes to the queue's count ({@link teleport_pool_queue}); the writer subtracts them after the write.
 -module(teleport_pool_writer).
 -behaviour(gen_server).
 
 -export([start_link/3, drain/1]).
 -export([init/1, handle_continue/2, handle_call/3, handle_cast/2, handle_info/2]).
 
--record(writer, {connection :: pid(), socket :: gen_tcp:socket(), counters :: atomics:atomics_ref()}).
+-record(writer, {connection :: pid(), socket :: gen_tcp:socket(), queue :: atomics:atomics_ref()}).
 
 -define(PACKET_BYTES, 65536).
 -define(LARGE_BYTES, 1048576).
@@ -22,18 +22,18 @@
 
 %% @doc Started by the connection's process, which owns the socket.
 -spec start_link(pid(), gen_tcp:socket(), atomics:atomics_ref()) -> {ok, pid()}.
-start_link(Connection, Socket, Counters) ->
-    {ok, _} = gen_server:start_link(?MODULE, {Connection, Socket, Counters}, [{spawn_opt, [{fullsweep_after, 0}]}]).
+start_link(Connection, Socket, Queue) ->
+    {ok, _} = gen_server:start_link(?MODULE, {Connection, Socket, Queue}, [{spawn_opt, [{fullsweep_after, 0}]}]).
 
-%% @doc Tells the writer that the queue is closed ({@link teleport_pool:close_queue/1}). The writer writes the rest,
+%% @doc Tells the writer that the queue is closed ({@link teleport_pool_queue:close/1}). The writer writes the rest,
 %% shuts down the socket for writing and exits.
 -spec drain(pid()) -> ok.
 drain(Writer) -> gen_server:cast(Writer, drain).
 
 %% @private
 -spec init({pid(), gen_tcp:socket(), atomics:atomics_ref()}) -> {ok, #writer{}, timeout()}.
-init({Connection, Socket, Counters}) ->
-    {ok, #writer{connection = Connection, socket = Socket, counters = Counters}, ?IDLE_MS}.
+init({Connection, Socket, Queue}) ->
+    {ok, #writer{connection = Connection, socket = Socket, queue = Queue}, ?IDLE_MS}.
 
 %% @private
 -spec handle_call(term(), gen_server:from(), #writer{}) -> {reply, {error, badarg}, #writer{}}.
@@ -50,7 +50,7 @@ handle_cast(drain, #writer{socket = Socket} = State) ->
     end;
 handle_cast(_Request, State) -> {noreply, State, ?IDLE_MS}.
 
-rest(#writer{counters = Counters} = State, Tries) ->
+rest(#writer{queue = Queue} = State, Tries) ->
     receive
         {frame, Bytes, Frame} ->
             case write(Bytes, Frame, State) of
@@ -58,7 +58,7 @@ rest(#writer{counters = Counters} = State, Tries) ->
                 Error -> Error
             end
     after 0 ->
-        case teleport_pool:is_queue_empty(Counters) orelse Tries =:= 0 of
+        case teleport_pool_queue:is_empty(Queue) orelse Tries =:= 0 of
             true -> ok;
             false -> receive after ?SENDER_MS -> rest(State, Tries - 1) end
         end
@@ -80,8 +80,8 @@ handle_info({frame, Bytes, Frame}, State) ->
         {error, Reason} -> {stop, {shutdown, Reason}, State}
     end;
 %% A sender that was killed between counting and queueing its message has left bytes in the count.
-handle_info(timeout, #writer{counters = Counters, connection = Connection} = State) ->
-    ok = teleport_pool:reset_queue(Counters),
+handle_info(timeout, #writer{queue = Queue, connection = Connection} = State) ->
+    ok = teleport_pool_queue:reset(Queue),
     Connection ! room,
     {noreply, State, hibernate};
 handle_info(_Info, State) ->
@@ -98,10 +98,10 @@ packets(Bytes, Packet, Full) ->
     end.
 
 sent([], _) -> ok;
-sent([{Bytes, Packet} | Packets], #writer{connection = Connection, socket = Socket, counters = Counters} = State) ->
+sent([{Bytes, Packet} | Packets], #writer{connection = Connection, socket = Socket, queue = Queue} = State) ->
     case gen_tcp:send(Socket, Packet) of
         ok ->
-            teleport_pool:written(Counters, Bytes) andalso (Connection ! room),
+            teleport_pool_queue:written(Queue, Bytes) andalso (Connection ! room),
             sent(Packets, State);
         {error, Reason} -> {error, Reason}
     end.

@@ -612,7 +612,7 @@ code_is_loaded_twice(_Config) ->
     Before = Pids(),
     [ok = on(Peer, fun() ->
          [begin _ = code:purge(Module), {module, Module} = code:load_file(Module) end
-          || _ <- [1, 2, 3], Module <- [teleport_pool, teleport_pool_connection, teleport_pool_writer, teleport_pool_delivery, teleport_pool_frame, teleport_pool_handshake]],
+          || _ <- [1, 2, 3], Module <- [teleport_pool, teleport_pool_connection, teleport_pool_writer, teleport_pool_delivery, teleport_pool_queue, teleport_pool_socket, teleport_pool_frame, teleport_pool_handshake]],
          ok
      end) || Peer <- [PeerA, PeerB]],
     Before = Pids(),
@@ -644,7 +644,7 @@ options(_Config) ->
 
 %% Returns where the node listens for its peer.
 port(Peer, Node) ->
-    {ok, #{ip := Ip, port := Port}} = beamway_peer:call(Peer, teleport_pool, offer, [Node]),
+    {ok, #{ip := Ip, port := Port}} = beamway_peer:call(Peer, teleport_pool_listener, offer, [Node]),
     {Ip, Port}.
 
 connect({Ip, Port}) ->
