@@ -38,10 +38,10 @@ start(nobuiltins, File) -> begin_with(false, File).
 %% If the file cannot be read, nothing changes. On a node that already serves attributes, the configured ones are
 %% replaced.
 begin_with(Builtins, File) ->
-    case placement_config:read(File) of
+    case placement_entry:read(File) of
         {ok, Entries} ->
             case application:ensure_all_started(placement) of
-                {ok, _} -> placement_config:use(Builtins, Entries);
+                {ok, _} -> placement_attr:configure(placement_builtin:definitions(Builtins), Entries);
                 {error, Reason} -> {error, io_lib:format("the application placement does not start: ~0tp", [Reason])}
             end;
         {error, _} = Error -> Error

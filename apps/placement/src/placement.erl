@@ -333,7 +333,7 @@ disown(Name) -> placement_attr:disown(Name, self()).
 %% @doc Sets the taints of this node, which are any terms; `[]' removes them. The node refuses every choice and lease
 %% that does not tolerate all of them (`{tolerates, Taints}').
 -spec taint([Taint :: term()]) -> ok.
-taint(Taints) when is_list(Taints) -> ok = placement_attr:insert(taints, placement_builtin:taints(Taints)).
+taint(Taints) when is_list(Taints) -> placement_builtin:taint(Taints).
 
 %% @doc Adds an attribute; the entry has the form of one in a configuration file ({@link placement_entry}).
 -spec insert(placement_entry:name(), Entry :: term()) -> ok | {error, unicode:chardata()}.

@@ -12,12 +12,13 @@
 %% @private
 -spec start(application:start_type(), term()) -> {ok, pid()} | {error, term()}.
 start(_Type, _Arguments) ->
-    case placement_config:from_environment() of
-        {ok, Builtins, Entries} ->
+    case {placement_config:check(), placement_entry:read(placement_config:attributes())} of
+        {ok, {ok, Entries}} ->
             {ok, Supervisor} = placement_sup:start_link(),
-            ok = placement_config:use(Builtins, Entries),
+            ok = placement_attr:configure(placement_builtin:definitions(placement_config:builtins()), Entries),
             {ok, Supervisor};
-        {error, Text} -> {error, unicode:characters_to_list(Text)}
+        {ok, {error, Text}} -> {error, unicode:characters_to_list(Text)};
+        {{error, Text}, _} -> {error, unicode:characters_to_list(Text)}
     end.
 
 %% @private

@@ -16,7 +16,9 @@
 -module(placement_attr).
 -behaviour(gen_server).
 
--export([start_link/0, configure/2, insert/2, update/2, delete/1, own/3, disown/2, names/0, failures/0, local/2, definitions/0, is_evaluated/1, without/2, exchange/3]).
+-include_lib("kernel/include/logger.hrl").
+
+-export([start_link/0, configure/2, insert/2, update/2, delete/1, own/3, disown/2, names/0, failures/0, local/2, definitions/0, is_evaluated/1, without/2]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2]).
 
 -export_type([answer/0, reason/0, version/0]).
@@ -32,7 +34,7 @@
 
 -define(SERVER, attr_server).
 -define(DEFINITIONS, placement_definitions).   %% {Name, placement_entry:definition()}
--define(VALUES, placement_values).             %% {Name, Value, AtMs, Failures} | {{samples, Name}, [{AtMs, Number}]} | {{kept, Key}, Term} | {?CHANGES, N} | {?CONFIGURED, true}
+-define(VALUES, placement_values).             %% {Name, Value, AtMs, Failures} | {{samples, Name}, [{AtMs, Number}]} | {{kept, Key}, Term} (placement_builtin) | {?CHANGES, N} | {?CONFIGURED, true}
 -define(OWNED, placement_owned).               %% {{Name, Pid}, Value | '$count', Order}
 %% The key is not an atom, because any atom could be the name of an attribute.
 -define(CHANGES, {server, changes}).
@@ -58,22 +60,32 @@
 -spec start_link() -> {ok, pid()} | {error, term()}.
 start_link() -> gen_server:start_link({local, ?SERVER}, ?MODULE, [], []).
 
-%% @doc Replaces the configured attributes by these entries and, if wanted, the built-in ones, which the entries
-%% override. Attributes that were inserted at run time stay. The result names functions that do not exist and
-%% automatic attributes that fail; everything else is in use. An automatic attribute whose function takes too long now
-%% is evaluated again whenever it is asked for, until it gives a value.
--spec configure(Builtins :: boolean(), [{placement_entry:name(), placement_entry:definition()}]) -> {ok, Troubles :: [{atom(), reason()}]}.
-configure(Builtins, Entries) ->
-    {ok, Own} = placement_entry:parse(case Builtins of true -> placement_builtin:definitions(); false -> [] end),
-    All = maps:merge(maps:from_list(Own), maps:from_list(Entries)),
+%% @doc Replaces the configured attributes by built-in ones, in the form of entries of a configuration file, and by
+%% these entries, which override them. Attributes that were inserted at run time stay. Entries whose function does not
+%% exist, and automatic ones whose function fails, are unknown; a warning gives the reason. An automatic attribute whose
+%% function takes too long now is evaluated again whenever it is asked for, until it gives a value.
+-spec configure(BuiltIn :: [{placement_entry:name(), Entry :: term()}], [{placement_entry:name(), placement_entry:definition()}]) -> ok.
+configure(BuiltIn, Entries) ->
+    {ok, Parsed} = placement_entry:parse(BuiltIn),
+    All = maps:merge(maps:from_list(Parsed), maps:from_list(Entries)),
     {Automatic, Rest} = lists:partition(fun({_, #{kind := Kind}}) -> Kind =:= automatic end, maps:to_list(All)),
     Evaluated = [{Name, Definition, evaluated(Definition)} || {Name, Definition} <- Automatic],
     Static = [{Name, as_static(Value, Definition)} || {Name, Definition, {ok, Value}} <- Evaluated],
     Late = [{Name, Definition} || {Name, Definition, {error, timeout}} <- Evaluated],
     ok = gen_server:call(?SERVER, {configure, Static ++ Late ++ Rest}, ?CALL_MS),
     Given = maps:from_list(Entries),
-    {ok, [{Name, Reason} || {Name, _, {error, Reason}} <- Evaluated, is_map_key(Name, Given)]
-         ++ [{Name, no_such_function} || {Name, #{call := Call}} <- Rest, not placement_eval:is_exported(Call)]}.
+    Troubles = [{Name, Reason} || {Name, _, {error, Reason}} <- Evaluated, is_map_key(Name, Given)]
+        ++ [{Name, no_such_function} || {Name, #{call := Call}} <- Rest, not placement_eval:is_exported(Call)],
+    _ = [?LOG_WARNING("placement: attribute ~tp is not known on this node: ~ts", [Name, words(Reason)]) || {Name, Reason} <- Troubles],
+    ok.
+
+words(no_such_function) -> "its function does not exist";
+words(timeout) -> "its function did not return in time (limit); it is tried again whenever somebody asks";
+words(too_much_memory) -> "its function used more than 64 MiB";
+words({too_large, Bytes}) -> io_lib:format("its value has ~b bytes, more than 65536", [Bytes]);
+words({raised, Class, Reason}) -> io_lib:format("its function raised ~tp: ~0tP", [Class, Reason, 12]);
+words({wrong_type, Value, Type}) -> io_lib:format("its function returned ~0tP, which is no ~tp", [Value, 12, Type]);
+words(Reason) -> io_lib:format("~0tP", [Reason, 12]).
 
 as_static(Value, Definition) -> Definition#{kind := static, value => Value}.
 
@@ -168,14 +180,6 @@ local(Names, TimeoutMs) ->
         true = demonitor(Monitor, [flush]),
         receive {placement, Monitor, _, Answers} -> {ok, Answers} after 0 -> {error, timeout} end
     end.
-
-%% @doc Stores a term and returns the previous one, or `First'. Used by functions of attributes that compare with their
-%% previous reading.
--spec exchange(Key :: atom(), First, New :: term()) -> First | term().
-exchange(Key, First, New) ->
-    Before = stored({kept, Key}, First),
-    true = ets:insert(?VALUES, {{kept, Key}, New}),
-    Before.
 
 ets_lookup(Table, Key) ->
     try ets:lookup(Table, Key) catch error:badarg -> [] end.

@@ -2,16 +2,24 @@
 %% @doc The attributes that every node has: those of the report's Tables 1 and 2, in its units, and some more.
 %%
 %% Each is a function here or in OTP and is evaluated like any other attribute. If the system does not supply the data
-%% (no `/proc', no cgroup), the function fails and the attribute is unknown. Called by {@link placement_attr}.
+%% (no `/proc', no cgroup), the function fails and the attribute is unknown.
 -module(placement_builtin).
 
--export([definitions/0, taints/1]).
+-export([definitions/1, definitions/0, taint/1]).
 -export([os_type/0, os_version/0, otp_release/0, hostname/0, processors/0, mem_info/1, cpu_speed/0, load_average/1, load_per_core/1,
          kernel_entities/0, load/0, run_queue/0, scheduler_utilization/0, vm_memory/0, reductions_per_s/0, applications/0, crypto_version/0,
          gpu/0, cgroup_cpus/0, cgroup_memory/0, declared_path/0, environment/1, leases/0, link_bytes/0]).
 
+%% Other nodes notice a change of the taints within five seconds, but the node itself checks each lease.
+-define(TAINTS, #{ttl => 5000}).
 -define(CGROUPS, "/sys/fs/cgroup").
 -define(OWN_CGROUPS, "/proc/self/cgroup").
+-define(VALUES, placement_values). %% {{kept, Key}, Term}, beside the rows of placement_attr
+
+%% @doc Returns all built-in attributes, or none.
+-spec definitions(AreWanted :: boolean()) -> [{placement_entry:name(), term()}].
+definitions(true) -> definitions();
+definitions(false) -> [].
 
 %% @doc Returns all built-in attributes in the form of entries of a configuration file.
 -spec definitions() -> [{placement_entry:name(), term()}].
@@ -41,7 +49,7 @@ more_static() ->
      {schedulers_online, {automatic, {erlang, system_info, [schedulers_online]}, #{type => integer}}},
      {logical_processors_available, automatic(processors, [], #{type => integer})},
      {path, automatic(declared_path, [], #{})},
-     {taints, taints([])},
+     {taints, {static, [], ?TAINTS}},
      {region, {automatic, {placement_place, region, []}, #{type => text}}},
      {zone, {automatic, {placement_place, zone, []}, #{type => text}}},
      {slurm_topology_addr, automatic(environment, ["SLURM_TOPOLOGY_ADDR"], #{type => text})},
@@ -67,10 +75,9 @@ more_dynamic() ->
 automatic(Function, Arguments, Options) -> {automatic, {?MODULE, Function, Arguments}, Options}.
 dynamic(Function, Arguments, Options) -> {dynamic, {?MODULE, Function, Arguments}, Options}.
 
-%% @doc Returns the entry of a node's taints. Other nodes notice a change within five seconds, but the node itself
-%% checks each lease.
--spec taints([term()]) -> Entry :: term().
-taints(Taints) -> {static, Taints, #{ttl => 5000}}.
+%% @doc Sets the taints of this node.
+-spec taint([Taint :: term()]) -> ok.
+taint(Taints) -> ok = placement_attr:insert(taints, {static, Taints, ?TAINTS}).
 
 %% @doc Returns the family and the name of the operating system.
 -spec os_type() -> {unix | win32, atom()}.
@@ -136,7 +143,7 @@ run_queue() -> erlang:statistics(total_run_queue_lengths).
 -spec scheduler_utilization() -> float().
 scheduler_utilization() ->
     Now = lists:sort(erlang:statistics(scheduler_wall_time)),
-    Before = placement_attr:exchange(scheduler_wall_time, [{Id, 0, 0} || {Id, _, _} <- Now], Now),
+    Before = exchange(scheduler_wall_time, [{Id, 0, 0} || {Id, _, _} <- Now], Now),
     {Active, Total} = lists:foldl(fun add_difference/2, {0, 0}, lists:zip(Before, Now)),
     Active / max(1, Total).
 
@@ -147,8 +154,17 @@ add_difference({{Id, Active0, Total0}, {Id, Active1, Total1}}, {Active, Total}) 
 reductions_per_s() ->
     {Reductions, _} = erlang:statistics(reductions),
     Now = erlang:monotonic_time(microsecond),
-    {Before, Then} = placement_attr:exchange(reductions, {Reductions, Now - 1}, {Reductions, Now}),
+    {Before, Then} = exchange(reductions, {Reductions, Now - 1}, {Reductions, Now}),
     (Reductions - Before) * 1.0e6 / max(1, Now - Then).
+
+%% Stores a term and returns the previous one, or `First', for functions that compare with their previous reading.
+exchange(Key, First, New) ->
+    Before = case ets:lookup(?VALUES, {kept, Key}) of
+                 [{_, Term}] -> Term;
+                 [] -> First
+             end,
+    true = ets:insert(?VALUES, {{kept, Key}, New}),
+    Before.
 
 %% @doc Returns the memory that the VM has allocated, in bytes.
 -spec vm_memory() -> non_neg_integer().

@@ -1,29 +1,27 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Reads the application's environment: which attributes a node serves from its start, and its other options.
+%% @doc The options of placement, from the application's environment.
 %%
-%% Called by {@link placement_app} and {@link attr}; the last functions are called wherever their option is needed.
+%% {@link placement_app} checks them when the application starts. The other functions are called wherever their option is
+%% needed.
 -module(placement_config).
 
--include_lib("kernel/include/logger.hrl").
-
--export([from_environment/0, read/1, use/2, deadline_ms/0, limit_ms/0, group_memory_ms/0, drain_ms/0, table/0]).
+-export([check/0, builtins/0, attributes/0, deadline_ms/0, limit_ms/0, group_memory_ms/0, drain_ms/0, table/0]).
 
 -define(DEADLINE_MS, 1000).
 %% Shorter than the deadline of a choice, so that one slow function does not make its whole node miss the deadline.
 -define(LIMIT_MS, 500).
 -define(GROUP_MEMORY_MS, 3600000).
 
-%% @doc Returns the arguments for {@link use/2} that the environment gives.
--spec from_environment() -> {ok, Builtins :: boolean(), [{placement_entry:name(), placement_entry:definition()}]} | {error, Text :: unicode:chardata()}.
-from_environment() ->
+%% @doc Checks the environment. The text names the first option that is unknown or has an invalid value.
+-spec check() -> ok | {error, Text :: unicode:chardata()}.
+check() ->
     Wrong = [io_lib:format("placement: ~tp = ~0tP is not valid; expected ~ts", [Name, Value, 10, Expected])
              || {Name, _, Expected, _, IsGood} <- options(), Value <- [value(Name)], not IsGood(Value)]
         ++ [io_lib:format("placement: the parameter ~ts is not known; expected one of ~ts", [Name, lists:join(", ", [atom_to_list(element(1, O)) || O <- options()])])
             || {Name, _} <- application:get_all_env(placement), Name =/= included_applications, not lists:keymember(Name, 1, options())],
-    case {Wrong, read(value(attributes))} of
-        {[Text | _], _} -> {error, Text};
-        {[], {ok, Entries}} -> {ok, value(builtins), Entries};
-        {[], {error, _} = Error} -> Error
+    case Wrong of
+        [Text | _] -> {error, Text};
+        [] -> ok
     end.
 
 %% Option, default, expected value, when a change takes effect, what the option does, and whether a value is valid.
@@ -58,6 +56,14 @@ is_ms(Value) -> is_integer(Value) andalso Value > 0 andalso Value < 1 bsl 31.
 %% A string such as "/site/rack1" is also a valid path; placement_tree splits it.
 is_path(Value) -> Value =:= none orelse is_list(Value).
 
+%% @doc Returns whether this node serves the built-in attributes.
+-spec builtins() -> boolean().
+builtins() -> value(builtins).
+
+%% @doc Returns the file with the attributes that this node serves.
+-spec attributes() -> none | file:name_all().
+attributes() -> value(attributes).
+
 %% @doc Returns the milliseconds for a choice, or a question about a lease, without a time limit of its own.
 -spec deadline_ms() -> pos_integer().
 deadline_ms() -> value(deadline).
@@ -74,28 +80,3 @@ group_memory_ms() -> value(group_memory).
 %% @doc Returns the milliseconds for the drain before this node stops; with 0 the node is not drained.
 -spec drain_ms() -> non_neg_integer().
 drain_ms() -> value(drain_ms).
-
-%% @doc Returns the entries of a file, or an empty list without a file.
--spec read(none | file:name_all()) -> {ok, [{placement_entry:name(), placement_entry:definition()}]} | {error, Text :: unicode:chardata()}.
-read(none) -> {ok, []};
-read(File) ->
-    case is_binary(File) orelse (is_list(File) andalso io_lib:printable_unicode_list(File)) of
-        true -> placement_entry:read_file(File);
-        false -> {error, io_lib:format("~0tP is not the name of a file", [File, 10])}
-    end.
-
-%% @doc Starts serving these attributes. If a function fails, this is not an error: its attribute is unknown, and a
-%% warning gives the reason.
--spec use(Builtins :: boolean(), [{placement_entry:name(), placement_entry:definition()}]) -> ok.
-use(Builtins, Entries) ->
-    {ok, Troubles} = placement_attr:configure(Builtins, Entries),
-    _ = [?LOG_WARNING("placement: attribute ~tp is not known on this node: ~ts", [Name, words(Reason)]) || {Name, Reason} <- Troubles],
-    ok.
-
-words(no_such_function) -> "its function does not exist";
-words(timeout) -> "its function did not return in time (limit); it is tried again whenever somebody asks";
-words(too_much_memory) -> "its function used more than 64 MiB";
-words({too_large, Bytes}) -> io_lib:format("its value has ~b bytes, more than 65536", [Bytes]);
-words({raised, Class, Reason}) -> io_lib:format("its function raised ~tp: ~0tP", [Class, Reason, 12]);
-words({wrong_type, Value, Type}) -> io_lib:format("its function returned ~0tP, which is no ~tp", [Value, 12, Type]);
-words(Reason) -> io_lib:format("~0tP", [Reason, 12]).

@@ -10,7 +10,7 @@
 %% Options are a map or a list of pairs, see {@link options()}.
 -module(placement_entry).
 
--export([read_file/1, parse/1, definition/2, is_kept/1]).
+-export([read/1, parse/1, definition/2, is_kept/1]).
 
 -export_type([name/0, definition/0, options/0, type/0]).
 
@@ -34,9 +34,16 @@
 %% Timers are limited to some centuries.
 -define(EVERY_MAX_MS, (1 bsl 40)).
 
-%% @doc Returns the entries of a file, in its order. The error text names the file, the position and what was
-%% expected.
--spec read_file(file:name_all()) -> {ok, [{name(), definition()}]} | {error, Text :: unicode:chardata()}.
+%% @doc Returns the entries of a file, in its order, or an empty list without a file. The error text names the file, the
+%% position and what was expected.
+-spec read(none | file:name_all()) -> {ok, [{name(), definition()}]} | {error, Text :: unicode:chardata()}.
+read(none) -> {ok, []};
+read(File) ->
+    case is_binary(File) orelse (is_list(File) andalso io_lib:printable_unicode_list(File)) of
+        true -> read_file(File);
+        false -> {error, io_lib:format("~0tP is not the name of a file", [File, 10])}
+    end.
+
 read_file(File) ->
     case file:read_file(File) of
         {ok, Bytes} -> in_file(File, read_text(Bytes));
