@@ -14,7 +14,7 @@
 -include_lib("kernel/include/logger.hrl").
 
 -export([run/1, undo/0, accepts/1, to_text/1, process_text/1]).
--export([receive_from/5, retire/2]).
+-export([receive_from/5]).
 
 -export_type([options/0, result/0, left/0]).
 
@@ -91,7 +91,7 @@ taint(Change) ->
                  {ok, [{taints, {ok, Value, _, _, _, _}}]} when is_list(Value) -> Value;
                  _ -> []
              end,
-    placement:taint(Change(Taints)).
+    placement_builtin:taint(Change(Taints)).
 
 %%% What there is to move
 
@@ -330,7 +330,7 @@ committed(Receiver, Monitor, Old, Pid, Node) ->
     receive
         {Receiver, {live, New}} -> {moved, New};
         {'DOWN', Monitor, process, _, _} ->
-            ok = retire(supervisor_of(Pid), Pid),
+            ok = placement_supervisor:retire(supervisor_of(Pid), Pid),
             {lost, {nodedown, Node}};
         {'DOWN', Old, process, _, _} -> {lost, ended}
     end.
@@ -373,14 +373,6 @@ received(Mover, Monitor, New, Supervisor) ->
                 _ = [?LOG_WARNING("placement: ~tp of ~tp is lost: ~ts went down while it moved here", [New, Supervisor, node(Mover)]) || Reason =:= noconnection],
                 placement_supervisor:remove(Supervisor, New)
             end
-    end.
-
-%% @private Terminates an old process whose new process is gone, without its supervisor restarting it.
--spec retire(Supervisor :: pid() | atom(), pid()) -> ok.
-retire(Supervisor, Pid) ->
-    case placement_supervisor:terminate(Supervisor, Pid) of
-        ok -> ok;
-        {error, _} -> true = exit(Pid, kill), ok
     end.
 
 %%% The end

@@ -225,7 +225,7 @@ forwarding({New, Monitor, Parent, Caller, Watcher, IsStatem} = Stub) ->
         {'EXIT', From, Reason} when From =:= Parent; From =:= Caller -> exit(Reason);
         %% Callers that wait for a reply must notice that the new process has exited. If this process exited, its
         %% supervisor would restart it.
-        {'DOWN', Monitor, process, _, _} when is_pid(Parent), Parent =/= Caller -> _ = spawn(placement_drain, retire, [Parent, self()]), ok;
+        {'DOWN', Monitor, process, _, _} when is_pid(Parent), Parent =/= Caller -> _ = spawn(placement_supervisor, retire, [Parent, self()]), ok;
         {'DOWN', Monitor, process, _, Reason} -> exit(Reason);
         %% This is an internal timeout of gen_statem, which the new process would mistake for a message.
         {timeout, Timer, _} when IsStatem, is_reference(Timer), node(Timer) =:= node() -> ok;

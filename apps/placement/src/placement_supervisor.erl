@@ -6,7 +6,7 @@
 %% this module depends on the format of that state.
 -module(placement_supervisor).
 
--export([children/1, start_child/2, remove/2, terminate/2]).
+-export([children/1, start_child/2, remove/2, retire/2]).
 
 -export_type([child/0]).
 
@@ -82,13 +82,16 @@ remove(Name, Pid) ->
         end,
     ok.
 
-%% @doc Terminates a child so that the supervisor does not restart it.
--spec terminate(atom() | pid(), pid()) -> ok | {error, term()}.
-terminate(Name, Pid) ->
-    case id(Name, Pid) of
-        {ok, Id} -> supervisor:terminate_child(Name, Id);
-        none -> {error, not_found}
-    end.
+%% @doc Terminates a child so that the supervisor does not restart it: the old process of a move whose new process is
+%% gone.
+-spec retire(atom() | pid(), pid()) -> ok.
+retire(Name, Pid) ->
+    Ended = case id(Name, Pid) of
+                {ok, Id} -> supervisor:terminate_child(Name, Id);
+                none -> {error, not_found}
+            end,
+    _ = Ended =:= ok orelse exit(Pid, kill),
+    ok.
 
 %% DynamicSupervisor and simple_one_for_one identify their children by pid. DynamicSupervisor answers the requests of
 %% supervisor.
