@@ -26,21 +26,21 @@ init(_) ->
 tables() ->
     Shared = [named_table, public, {read_concurrency, true}],
     [{placement_definitions, Shared},                 %% placement_attr
-     {placement_values, Shared},                      %% placement_attr, and functions of attributes that keep a value
+     {placement_values, Shared},                      %% placement_attr and placement_builtin
      {placement_owned, [ordered_set | Shared]},       %% placement_attr
      {placement_known, Shared},                       %% placement_cache
      {placement_own, [duplicate_bag | Shared]},       %% placement_choose: every process that has chosen
      {placement_leases, Shared},                      %% placement_lease
      {placement_groups, Shared},                      %% placement_group
-     {placement_children, Shared},                    %% placement_child
-     {placement_names, Shared},                       %% placement_child
-     {placement_counts, Shared},                      %% placement_child
-     {placement_peers, Shared},                       %% placement_child
+     {placement_children, Shared},                    %% placement_child_server
+     {placement_names, Shared},                       %% placement_child_server
+     {placement_counts, Shared},                      %% placement_child_server
+     {placement_peers, Shared},                       %% placement_child_server
      {placement_kept, Shared}].                       %% placement_child_keeper
 
 children() ->
     [server(Module, []) || Module <- [placement_attr, placement_push, placement_cache, placement_group, placement_topology, placement_lease]]
-        ++ [server(placement_child, [erlang:monotonic_time(millisecond)])]
+        ++ [server(placement_child_server, [erlang:monotonic_time(millisecond)])]
         ++ [(server(placement_stop, []))#{restart => transient} || placement_config:drain_ms() > 0].
 
 server(Module, Arguments) -> #{id => Module, start => {Module, start_link, Arguments}, shutdown => 2000}.

@@ -1,0 +1,281 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc The voter for the children of {@link placement_child}, registered under that module's name on each node.
+%%
+%% It also chooses the next node when nobody holds the lease. Among the connected voters the first by name does that, or
+%% the next one if the first hangs or does not know the child. The server also knows the processes of children for which
+%% it is a candidate but not a voter, because their keepers inform all candidates.
+%%
+%% The tables belong to {@link placement_sup}, so promises survive a crash of this server. When the server exits, the
+%% keepers ({@link placement_child_keeper}) exit with it, and so do their children.
+-module(placement_child_server).
+-behaviour(gen_server).
+
+-include("placement_child.hrl").
+
+-export([start_link/1]).
+-export([init/1, handle_call/3, handle_cast/2, handle_info/2]).
+
+-define(SERVER, placement_child).
+-define(TICK_MS, 100).
+%% How long this node remembers deleted children and failed calls. If it is a candidate, it also remembers a child that
+%% runs nowhere, and its voters, for this time.
+-define(REMEMBERED_MS, 3600000).
+-define(FORGET_MS, 5000).
+%% How many choices may run at once. Each choice asks nodes, and a node that went down may have run thousands of
+%% children.
+-define(CHOOSERS_MAX, 64).
+
+%% `made': when (ms) the table was created. `due': when to check each child, at the latest when its promise expires.
+%% `choosing': the monitor of the running chooser, or the time before which no other choice may start.
+-record(state, {made :: integer(), keepers = #{} :: #{pid() => placement_child:name()}, kept = #{} :: #{placement_child:name() => pid()}, named = #{} :: #{reference() => placement_child:name()},
+                due = placement_due:new() :: placement_due:due(),
+                choosers = #{} :: #{reference() => {placement_child:name(), PauseMs :: non_neg_integer()}}, choosing = #{} :: #{placement_child:name() => reference() | integer()}}).
+
+%% @doc Starts the server; `MadeMs' is the time at which its table was created.
+-spec start_link(MadeMs :: integer()) -> {ok, pid()} | {error, term()}.
+start_link(MadeMs) -> gen_server:start_link({local, ?SERVER}, ?MODULE, MadeMs, []).
+
+%% @private
+-spec init(integer()) -> {ok, #state{}}.
+init(Made) ->
+    _ = process_flag(trap_exit, true),
+    ok = later(tick, ?TICK_MS),
+    ok = later(forget, ?FORGET_MS),
+    ok = net_kernel:monitor_nodes(true, #{node_type => all}),
+    %% Children known before this server was restarted, and those that run elsewhere.
+    Known = ets:select(?CHILDREN, [{{'$1', '$2', '_'}, [{is_map, '$2'}], ['$1']}]),
+    Names = [{Spec, Pid} || {_, Pid, Spec, _} <- ets:tab2list(?NAMES), is_pid(Pid)],
+    true = ets:delete_all_objects(?NAMES),
+    true = ets:delete_all_objects(?COUNTS),
+    true = ets:delete_all_objects(?KEPT),
+    true = ets:delete_all_objects(?PEERS),
+    abcast = gen_server:abcast(nodes(connected), ?SERVER, {here, node(), new}),
+    {ok, lists:foldl(fun({Spec, Pid}, State) -> named(Spec, Pid, State) end, lists:foldl(fun noted/2, #state{made = Made}, Known), Names)}.
+
+%% A keeper has announced its child. Messages may arrive out of order, so an older one is ignored.
+named(#{name := Name} = Spec, Pid, State) ->
+    ok = changed(Name, fun(Row) -> placement_voter:told(Spec, Row) end),
+    case ets:lookup(?NAMES, Name) of
+        [{_, _, Newer, _}] when map_get(fence, Newer) > map_get(fence, Spec) -> State;
+        [{_, Pid, _, Monitor}] ->
+            true = ets:insert(?NAMES, {Name, Pid, Spec, Monitor}),
+            State;
+        Before ->
+            After = lists:foldl(fun ends/2, State, Before),
+            Monitor = monitor(process, Pid),
+            true = ets:insert(?NAMES, {Name, Pid, Spec, Monitor}),
+            ok = counted(Spec, Pid, 1),
+            #state{named = Named} = After,
+            After#state{named = Named#{Monitor => Name}}
+    end.
+
+%% The row no longer describes the process with this name.
+ends({_, none, _, _}, State) -> State;
+ends({_, Pid, Spec, Monitor}, #state{named = Named} = State) ->
+    true = demonitor(Monitor, [flush]),
+    ok = counted(Spec, Pid, -1),
+    State#state{named = maps:remove(Monitor, Named)}.
+
+counted(#{scope := {Scope, _, _, _}}, Pid, More) ->
+    _ = ets:update_counter(?COUNTS, {Scope, node(Pid)}, More, {{Scope, node(Pid)}, 0}),
+    ok;
+counted(_, _, _) -> ok.
+
+changed(Name, Fun) ->
+    Row = placement_child:row(Name),
+    case Fun(Row) of
+        Row -> ok;
+        {Spec, Promise} -> true = ets:insert(?CHILDREN, {Name, Spec, Promise}), ok
+    end.
+
+%% Does the same for functions that also return an answer.
+answered(Name, Fun) ->
+    Row = placement_child:row(Name),
+    case Fun(Row) of
+        {Answer, Row} -> Answer;
+        {Answer, {Spec, Promise}} -> true = ets:insert(?CHILDREN, {Name, Spec, Promise}), Answer
+    end.
+
+%% Must be called after each change of a child's row.
+noted(Name, #state{due = Due} = State) ->
+    case ets:lookup(?CHILDREN, Name) of
+        [{_, #{}, {_, _, Until}}] -> State#state{due = placement_due:at(Name, Until, Due)};
+        _ -> State
+    end.
+
+now_ms() -> erlang:monotonic_time(millisecond).
+
+later(Message, Ms) ->
+    _ = erlang:send_after(Ms, self(), Message),
+    ok.
+
+%% @private
+-spec handle_call(term(), gen_server:from(), #state{}) -> {reply, term(), #state{}}.
+handle_call({put, #{name := Name} = Spec}, _, #state{made = Made} = State) ->
+    Answer = answered(Name, fun(Row) -> placement_voter:put(Spec, {Row, placement_child:whereis_name(Name)}, now_ms(), Made) end),
+    {reply, Answer, noted(Name, State)};
+handle_call({look, Name}, _, State) ->
+    Config = case placement_child:look(Name) of
+                 {Spec, _, _} -> placement_voter:config(Spec);
+                 _ -> none
+             end,
+    {reply, {known, placement_child:whereis_name(Name), Config}, State};
+handle_call({delete, Name, Version}, _, State) ->
+    case placement_child:row(Name) of
+        %% This voter has been replaced.
+        {#{term := _} = Spec, _} -> {reply, case lists:member(node(), placement_voter:asked(Spec)) of true -> deleted(Name, Version, State); false -> {config, placement_voter:config(Spec)} end, State};
+        _ -> {reply, deleted(Name, Version, State), State}
+    end;
+handle_call(Other, _, State) ->
+    {reply, {error, {unknown_request, Other}}, State}.
+
+-spec deleted(placement_child:name(), placement_child:version(), #state{}) -> ok | {newer, placement_child:spec()}.
+deleted(Name, Version, #state{kept = Kept}) ->
+    case answered(Name, fun(Row) -> placement_voter:delete(Version, Row, now_ms()) end) of
+        ok ->
+            _ = [Keeper ! {?SERVER, delete} || {ok, Keeper} <- [maps:find(Name, Kept)]],
+            ok;
+        Other -> Other
+    end.
+
+%% @private
+-spec handle_cast(term(), #state{}) -> {noreply, #state{}}.
+handle_cast({ask, Alias, #{name := Name} = Spec, Holder, Pid}, #state{made = Made} = State) ->
+    Late = case Spec of
+               #{late := SentMs} -> Spec#{late := max(0, erlang:system_time(millisecond) - SentMs)};
+               #{} -> Spec
+           end,
+    Alias ! {Alias, answered(Name, fun(Row) -> placement_voter:ask(Late, {Holder, Pid}, Row, now_ms(), Made) end)},
+    {noreply, noted(Name, State)};
+handle_cast({delete, Name, Version}, State) ->
+    _ = deleted(Name, Version, State),
+    {noreply, State};
+handle_cast({withdraw, Name, Given}, State) ->
+    ok = changed(Name, fun(Row) -> placement_voter:withdraw(Given, Row) end),
+    {noreply, State};
+handle_cast({release, Name, Holder}, State) ->
+    ok = changed(Name, fun(Row) -> placement_voter:release(Holder, Row, now_ms()) end),
+    {noreply, noted(Name, State)};
+handle_cast({pass, Name, Holder, Next}, State) ->
+    ok = changed(Name, fun(Row) -> placement_voter:pass(Holder, Next, Row) end),
+    {noreply, State};
+handle_cast({named, Spec, Pid}, State) -> {noreply, named(Spec, Pid, State)};
+handle_cast({forget, Name, Version}, State) ->
+    case ets:lookup(?NAMES, Name) of
+        [{_, _, #{version := Known}, _} = Row] when Known =< Version ->
+            true = ets:delete(?NAMES, Name),
+            {noreply, ends(Row, State)};
+        _ -> {noreply, State}
+    end;
+%% A node or its server has started. It gets an answer if it may not know yet that placement runs on this node.
+handle_cast({here, Node, Is}, State) when is_atom(Node) ->
+    true = ets:insert(?PEERS, {Node}),
+    _ = [gen_server:cast({?SERVER, Node}, {here, node(), old}) || Is =:= new],
+    ok = tell(Node),
+    {noreply, State};
+%% Another node's chooser, or this one's, has chosen this node.
+handle_cast({try_start, #{name := Name} = Spec, Given}, #state{keepers = Keepers, kept = Kept} = State) ->
+    Keeper = maps:get(Name, Kept, none),
+    case is_pid(Keeper) andalso is_process_alive(Keeper) of
+        false ->
+            New = placement_child_keeper:start_link(Spec, Given),
+            {noreply, State#state{keepers = Keepers#{New => Name}, kept = Kept#{Name => New}}};
+        true ->
+            ok = placement_child_keeper:give(Keeper, Spec, Given),
+            {noreply, State}
+    end;
+%% The child runs elsewhere now. It may return to this node while the old process is still here to forward messages.
+handle_cast({moved, Keeper}, State) -> {noreply, without(Keeper, State)};
+handle_cast(_, State) -> {noreply, State}.
+
+tell(Node) ->
+    _ = [gen_server:cast({?SERVER, Node}, {named, Spec, Pid}) || {Spec, _, Pid} <- placement_child:kept(), lists:member(Node, placement_child:candidates(Spec)) orelse lists:member(Node, placement_voter:asked(Spec))],
+    %% The node may have been away when a child was deleted.
+    _ = [gen_server:cast({?SERVER, Node}, {forget, Name, Version}) || [Name, Version] <- ets:select(?CHILDREN, [{{'$1', {deleted, '$2'}, '_'}, [], [['$1', '$2']]}])],
+    ok.
+
+without(Keeper, #state{keepers = Keepers, kept = Kept} = State) ->
+    _ = [placement_child:keeps_no_more(Name, Keeper) || {ok, Name} <- [maps:find(Keeper, Keepers)]],
+    case maps:take(Keeper, Keepers) of
+        {Name, Others} when map_get(Name, Kept) =:= Keeper -> State#state{keepers = Others, kept = maps:remove(Name, Kept)};
+        {_, Others} -> State#state{keepers = Others};
+        error -> State
+    end.
+
+%% @private
+-spec handle_info(term(), #state{}) -> {noreply, #state{}}.
+handle_info(forget, State) ->
+    ok = later(forget, ?FORGET_MS),
+    Until = now_ms() - ?REMEMBERED_MS,
+    _ = ets:select_delete(?CHILDREN, [{{'_', Gone, {'_', '_', '$1'}}, [{'<', '$1', Until}], [true]} || Gone <- [{deleted, '_'}, unknown]]),
+    _ = ets:select_delete(?NAMES, [{{'_', none, '_', '$1'}, [{'<', '$1', Until}], [true]}]),
+    {noreply, State};
+handle_info(tick, #state{due = Due} = State) ->
+    ok = later(tick, ?TICK_MS),
+    Now = now_ms(),
+    {Names, Left} = placement_due:pop(Now, Due),
+    {noreply, lists:foldl(fun(Name, Before) -> looked_at(Name, Now, Before) end, State#state{due = Left}, Names)};
+handle_info({'EXIT', Keeper, _}, State) -> {noreply, without(Keeper, State)};
+handle_info({nodeup, Node, _}, State) ->
+    ok = gen_server:cast({?SERVER, Node}, {here, node(), old}),
+    {noreply, State};
+handle_info({nodedown, Node, _}, State) ->
+    true = ets:delete(?PEERS, Node),
+    {noreply, State};
+handle_info({'DOWN', Monitor, process, _, _}, #state{named = Named} = State) when is_map_key(Monitor, Named) ->
+    #{Monitor := Name} = Named,
+    [{_, _, Spec, Monitor} = Row] = ets:lookup(?NAMES, Name),
+    true = ets:insert(?NAMES, {Name, none, Spec, now_ms()}),
+    {noreply, ends(Row, State)};
+handle_info({'DOWN', Monitor, process, _, _}, #state{choosers = Choosers, choosing = Choosing} = State) ->
+    {{Name, Pause}, Others} = maps:take(Monitor, Choosers),
+    {noreply, State#state{choosers = Others, choosing = Choosing#{Name := now_ms() + Pause}}};
+handle_info(_, State) -> {noreply, State}.
+
+looked_at(Name, Now, State) ->
+    #state{due = Due} = Rested = rested(Name, Now, State),
+    case ets:lookup(?CHILDREN, Name) of
+        [{_, #{}, {_, _, Until}}] when Until > Now -> Rested#state{due = placement_due:at(Name, Until, Due)};
+        [{_, #{} = Spec, {Holder, Pid, Until}}] -> chosen(Spec, Now - Until, Holder, Pid, Rested#state{due = placement_due:at(Name, Now + ?TICK_MS, Due)});
+        _ -> Rested
+    end.
+
+rested(Name, Now, #state{choosing = Choosing} = State) ->
+    case Choosing of
+        #{Name := Until} when is_integer(Until), Until =< Now -> State#state{choosing = maps:remove(Name, Choosing)};
+        #{} -> State
+    end.
+
+%% Each voter runs at most one chooser per name, and the next voter takes over after half a grace time. It is harmless if
+%% two nodes choose at the same time, because both chosen nodes must ask the same voters.
+chosen(#{name := Name, grace := Grace} = Spec, SinceMs, Holder, Pid, #state{choosers = Choosers, choosing = Choosing, kept = Kept} = State) ->
+    Here = [node() | nodes(connected)],
+    Connected = [Node || Node <- placement_voter:asked(Spec), lists:member(Node, Here)],
+    Before = length(lists:takewhile(fun(Node) -> Node =/= node() end, Connected)),
+    case placement_voter:is_majority(Spec, Connected) andalso SinceMs >= Before * (Grace div 2) + for_the_giver(Holder, Pid, Grace)
+         andalso not is_map_key(Name, Choosing) andalso not is_map_key(Name, Kept) andalso map_size(Choosers) < ?CHOOSERS_MAX andalso lists:member(node(), Connected) of
+        true ->
+            Candidates = [Node || Node <- placement_child:candidates(Spec), lists:member(Node, Here)],
+            {_, Monitor} = spawn_monitor(fun() -> choose(Spec, Candidates) end),
+            %% The pause gives the chosen node time to ask the voters; without it, this voter would choose again too early.
+            %% It grows with the voter's position, so that not all voters keep trying when no node suits.
+            State#state{choosers = Choosers#{Monitor => {Name, min(Grace div 4, 1000) * (Before + 1)}}, choosing = Choosing#{Name => Monitor}};
+        false -> State
+    end.
+
+%% If a child was being moved and its new node is gone, the node that tried to hand it over still has its state, so that
+%% node gets more time.
+for_the_giver(Holder, Pid, Grace) when is_pid(Pid), Holder =/= nobody, node(Pid) =/= Holder ->
+    case lists:member(node(Pid), [node() | nodes(connected)]) of
+        true -> Grace;
+        false -> 0
+    end;
+for_the_giver(_, _, _) -> 0.
+
+choose(#{query := Query} = Spec, Candidates) ->
+    case placement_choose:ranked(Candidates, {Query, 1}) of
+        {ok, [Node | _], Plan} ->
+            ok = placement_choose:placed([Node], Plan),
+            gen_server:cast({?SERVER, Node}, {try_start, maps:remove(heard, Spec), none});
+        {error, _} -> ok
+    end.
