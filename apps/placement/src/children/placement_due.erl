@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc A set of names, each with the time at which it is due, so that a tick only handles the names that are due. Pure.
-%% Called by {@link placement_child}.
+%% Called by {@link placement_child_server}.
 -module(placement_due).
 
 -export([new/0, at/3, pop/2]).

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Implements the decisions of a child's voter: what it remembers and answers, and when the answers of several voters
-%% are a majority. Pure; the time is an argument. Called by {@link placement_child}.
+%% are a majority. Pure; the time is an argument.
 %%
 %% The voters of a child are a configuration with a number, its `term': `nodes', and, while they are being replaced,
 %% `next'. A node that wants the lease needs more than half of `nodes' and more than half of `next'. A node that runs
