@@ -56,6 +56,7 @@ alone() ->
      {"tune-tcp", beamway_bench_tune, "which options make stock TCP distribution best"},
      {"placement", beamway_bench_placement, "choosing nodes, trees of networks, ants with and without placement (root for some parts)"},
      {"pipe", beamway_bench_pipe, "rdpipe's carriers beside iperf3, ssh, cat, mbuffer, nc and socat (root)"},
+     {"copy", beamway_bench_copy, "rdcp beside rsync, scp and tar over ssh: files that are new, unchanged or changed, near and far (root)"},
      {"rdma", beamway_bench_rdma, "the bare rdma link beside perftest (needs a device)"},
      {"http", beamway_bench_http, "requests a second of yucan and other servers (root)"},
      {"http-memory", beamway_bench_http_memory, "memory of yucan and other servers, and yucan under twice its load (root)"},

@@ -94,7 +94,8 @@ names() ->
 %% @doc The contenders that are programs rather than nodes.
 -spec programs() -> [name()].
 programs() ->
-    [openmpi, eventfd, rdma_link, ib_write, ib_send, rdpipe, rdpipe_unchecked, rdpipe_tls, rdpipe_commands, rdpipe_one, iperf3, ssh, mbuffer, nc, socat, cat].
+    [openmpi, eventfd, rdma_link, ib_write, ib_send, rdpipe, rdpipe_unchecked, rdpipe_tls, rdpipe_commands, rdpipe_one, iperf3, ssh, mbuffer, nc, socat, cat,
+     rdcp_tls, rdcp, rsync, scp, tar_ssh].
 
 %% @doc Adds rdma to these contenders if this host has an RDMA device. Unlike the other functions, this one is not pure.
 -spec and_rdma([name()]) -> [name()].

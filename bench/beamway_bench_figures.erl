@@ -172,7 +172,10 @@ metric_row(Metric, Entries) ->
 %% The entries of one metric, one for each of its baselines.
 named(Metric, Entries) -> [Entry || #{<<"name">> := Name} = Entry <- Entries, Name =:= list_to_binary(Metric)].
 
+against("best", Entries) -> lists:sublist(lists:sort(fun is_better/2, [Entry || #{<<"baseline">> := Value} = Entry <- Entries, is_number(Value)]), 1);
 against(Rival, Entries) -> [Entry || #{<<"baseline_name">> := Name} = Entry <- Entries, Name =:= list_to_binary(Rival)].
+
+is_better(#{<<"baseline">> := One, <<"better">> := Better}, #{<<"baseline">> := Other}) -> case Better of <<"lower">> -> One =< Other; <<"higher">> -> One >= Other end.
 
 compared(#{<<"baseline_name">> := null}) -> ["", "", ""];
 compared(#{<<"baseline_name">> := Name, <<"baseline">> := Value, <<"unit">> := Unit} = Entry) ->
@@ -267,6 +270,8 @@ title("minimal") -> "a bare loop in Erlang";
 title("yucan2009") -> "yucan of 2009";
 title("yucan_h1") -> "yucan over HTTP/1.1";
 title("cat") -> "`cat \\| cat`";
+title("rdcp_tls") -> "rdcp, encrypted";
+title("tar_ssh") -> "tar over ssh";
 title("rdpipe_one") -> "one hop or one stream";
 title("without_distances") -> "without";
 title(Name) -> lists:flatten(string:replace(Name, "_", " ", all)).
@@ -714,6 +719,12 @@ a_brief_row_has_whole_numbers_test() ->
 a_pair_names_its_rival_test() ->
     ?assertEqual(["q", "2.00 MB/s", "socat 4.00", "0.50 [0.40, 0.60]"], [text(Cell) || Cell <- pair("q", "a", "socat", {fresh, stored()})]),
     ?assertEqual(["q", ?AGAIN, "", ""], pair("q", "a", "nobody", {fresh, stored()})).
+
+the_best_rival_depends_on_what_is_better_test() ->
+    Entries = [(entry(<<"a">>, Name, <<"even">>))#{<<"baseline">> := Value} || {Name, Value} <- [{<<"x">>, 4}, {<<"y">>, 2}, {<<"z">>, 3}]],
+    Best = fun(Better) -> [Name || #{<<"baseline_name">> := Name} <- against("best", [Entry#{<<"better">> => Better} || Entry <- Entries])] end,
+    ?assertEqual({[<<"y">>], [<<"x">>]}, {Best(<<"lower">>), Best(<<"higher">>)}),
+    ?assertEqual([], against("best", [(entry(<<"a">>, null, null))#{<<"baseline">> := null}])).
 
 filled_test() ->
     Text = <<"a\n<!-- figures: t -->\nold\n<!-- end -->\nb\n<!-- figures: t -->\n<!-- end -->\n">>,

@@ -16,8 +16,9 @@
 -behaviour(beamway_bench).
 
 -export([options/0, prepare/2, groups/1, metrics/1]).
+%% Called by beamway_bench_copy.
+-export([can_run/1]).
 
--define(START_MS, 60000).
 -define(TURN_MS, 180000).
 -define(BLOCKS, ["4K", "16K", "64K", "256K", "1M", "8M"]).
 -define(PATHS, [{"fast", [rdpipe, iperf3, ssh, mbuffer, nc, socat]},
@@ -41,15 +42,11 @@ options() ->
 prepare(Given, Speed) ->
     Path = proplists:get_value(path, Given, all),
     Part = proplists:get_value(part, Given),
-    Missing = [Program || Program <- ["python3", "iperf3", "mbuffer", "socat", "nc", "ip", "tc", "ss", "ssh"], os:find_executable(Program) =:= false],
-    IsBuilt = filelib:is_regular(filename:join([beamway_bench_nodes:root(), "rdpipe", "build", "bin", "rdpipe"])),
     Known = ["blocks" | [Name || {Name, _} <- ?PATHS]],
-    case {is_root(), Missing, IsBuilt, Path =:= all orelse Part =:= "near" andalso lists:member(Path, Known)} of
+    case {can_run(["iperf3", "mbuffer", "socat", "nc", "tc"]), Path =:= all orelse Part =:= "near" andalso lists:member(Path, Known)} of
         _ when Part =/= "near", Part =/= "wan", Part =/= "recipes" -> {error, ["--part ", Part, ": expected near, wan or recipes"]};
-        {false, _, _, _} -> {error, "the hosts are network namespaces, so it must be run as root"};
-        {_, [_ | _], _, _} -> {error, ["missing: ", lists:join(", ", Missing), ". Run: scripts/install-packages bench"]};
-        {_, _, false, _} -> {error, "rdpipe is not built. Run: make build, with libssl-dev installed"};
-        {_, _, _, false} -> {error, ["--path ", Path, ": expected one of ", lists:join(", ", Known), ", of --part near"]};
+        {{error, Why}, _} -> {error, Why};
+        {_, false} -> {error, ["--path ", Path, ": expected one of ", lists:join(", ", Known), ", of --part near"]};
         _ -> {ok, #{path => Path, long => long_paths(Part, Speed), recipes => recipes(Part), seconds => case Speed of quick -> "0.3"; full -> "1.2" end}}
     end.
 
@@ -64,7 +61,17 @@ can("video") -> os:find_executable("ffmpeg") =/= false;
 can("database") -> filelib:wildcard("/usr/lib/postgresql/*/bin/initdb") =/= [];
 can(_) -> true.
 
-is_root() -> string:trim(os:cmd("id -u")) =:= "0".
+%% @doc Whether the hosts of rdpipe's tests can be made here, with rdpipe and these programs on them.
+-spec can_run(Programs :: [string()]) -> ok | {error, unicode:chardata()}.
+can_run(Programs) ->
+    Missing = [Program || Program <- ["python3", "ip", "ss", "ssh" | Programs], os:find_executable(Program) =:= false],
+    IsBuilt = filelib:is_regular(filename:join([beamway_bench_nodes:root(), "rdpipe", "build", "bin", "rdpipe"])),
+    case {string:trim(os:cmd("id -u")), Missing, IsBuilt} of
+        {"0", [], true} -> ok;
+        {"0", [], false} -> {error, "rdpipe is not built. Run: make build, with libssl-dev installed"};
+        {"0", _, _} -> {error, ["missing: ", lists:join(", ", Missing), ". Run: scripts/install-packages bench"]};
+        _ -> {error, "the hosts are network namespaces, so it must be run as root"}
+    end.
 
 %% @private
 -spec groups(map()) -> [beamway_bench_run:group()].
@@ -82,30 +89,8 @@ blocks(_) -> [].
 is_block(Path) -> lists:member($-, Path).
 
 figures(Seconds, Path, Name) ->
-    Port = program(Seconds),
-    ok = beamway_bench_tools:write(Port, [Path, " ", atom_to_list(Name), "\n"]),
-    case answer(Port, ?TURN_MS) of
-        #{<<"failure">> := Why} -> error({pipe_figures, Path, Name, Why});
-        Figures -> maps:fold(fun(What, Figure, Acc) -> Acc#{key(What, Path) => Figure} end, #{}, Figures)
-    end.
-
-%% A single program serves the whole run; it is owned by the measuring process and exits with it.
-program(Seconds) ->
-    case get(?MODULE) of
-        undefined ->
-            Port = beamway_bench_tools:open(filename:join([beamway_bench_nodes:root(), "bench", "pipe_figures"]), [Seconds]),
-            #{<<"ready">> := true} = answer(Port, ?START_MS),
-            undefined = put(?MODULE, Port),
-            Port;
-        Port -> Port
-    end.
-
-answer(Port, TimeoutMs) ->
-    case beamway_bench_tools:line(Port, TimeoutMs) of
-        {line, "{" ++ _ = Line} -> jiffy:decode(Line, [return_maps]);
-        {line, Line} -> beamway_bench:note("bench pipe: ~ts", [Line]), answer(Port, TimeoutMs);
-        Else -> error({pipe_figures_ended, Else})
-    end.
+    Figures = beamway_bench_tools:ask("pipe", "pipe_figures", [Seconds], [Path, " ", atom_to_list(Name)], ?TURN_MS),
+    maps:fold(fun(What, Figure, Acc) -> Acc#{key(What, Path) => Figure} end, #{}, Figures).
 
 key(<<"rate">>, Path) -> unicode:characters_to_binary(["bytes a second, ", path_words(Path)]);
 key(<<"cpu">>, Path) -> unicode:characters_to_binary(["processor seconds a GB, ", path_words(Path)]);

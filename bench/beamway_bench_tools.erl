@@ -3,13 +3,14 @@
 %% running program line by line. A program exits when its caller does, because it then sees end of file on standard input.
 -module(beamway_bench_tools).
 
--export([missing/2, compile/2, compile/3, open/2, os_pid/1, write/2, line/2, close/2, run/3, with_folder/1]).
+-export([missing/2, compile/2, compile/3, open/2, os_pid/1, write/2, line/2, close/2, run/3, ask/5, with_folder/1]).
 
 -export_type([program/0]).
 
 -type program() :: port().
 
 -define(LINE_LENGTH, 1000).
+-define(START_MS, 60000).
 
 %% @doc The error returned by a benchmark if a program is missing that would be installed in the benchmark's overlay.
 -spec missing(Program :: string(), Benchmark :: string()) -> {error, string()}.
@@ -95,6 +96,34 @@ collect(Port, Deadline, Lines) ->
         {line, Line} -> collect(Port, Deadline, [Line ++ "\n" | Lines]);
         {ended, Status} -> {Status, lists:reverse(Lines)};
         timeout -> close(Port, "KILL"), {timeout, lists:reverse(Lines)}
+    end.
+
+%% @doc Asks a program in bench/ that measures on request, and returns its answer, a JSON object. The program is started by the first
+%% question. It is owned by the asking process and exits with it. The lines that it prints before the answer are shown to the user.
+-spec ask(Bench :: string(), Name :: string(), [string()], Question :: iodata(), TimeoutMs :: pos_integer()) -> #{binary() => term()}.
+ask(Bench, Name, Args, Question, TimeoutMs) ->
+    Port = asked(Bench, Name, Args),
+    ok = write(Port, [Question, $\n]),
+    case answer(Bench, Port, TimeoutMs) of
+        #{<<"failure">> := Why} -> error({failed, Name, unicode:characters_to_binary(Question), Why});
+        Answer -> Answer
+    end.
+
+asked(Bench, Name, Args) ->
+    case get({?MODULE, Name}) of
+        undefined ->
+            Port = open(filename:join([beamway_bench_nodes:root(), "bench", Name]), Args),
+            #{<<"ready">> := true} = answer(Bench, Port, ?START_MS),
+            undefined = put({?MODULE, Name}, Port),
+            Port;
+        Port -> Port
+    end.
+
+answer(Bench, Port, TimeoutMs) ->
+    case line(Port, TimeoutMs) of
+        {line, "{" ++ _ = Line} -> jiffy:decode(Line, [return_maps]);
+        {line, Line} -> beamway_bench:note("bench ~ts: ~ts", [Bench, Line]), answer(Bench, Port, TimeoutMs);
+        Else -> error({does_not_answer, Bench, Else})
     end.
 
 %% @doc Calls the function with a new directory that only this user can enter and that is removed afterwards.

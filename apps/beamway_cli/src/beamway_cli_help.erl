@@ -178,6 +178,7 @@ text("bench") ->
     "  http, http-memory, http-2009, http-private\n"
     "             yucan and other servers (needs root)\n"
     "  pipe       rdpipe beside iperf3, ssh, cat, mbuffer, nc and socat (needs root)\n"
+    "  copy       rdcp beside rsync, scp and tar over ssh (needs root)\n"
     "  rdma       the bare link beside perftest (needs a device)\n"
     "  rabbitmq   messages through a RabbitMQ cluster, installed only for the run (needs root)\n"
     "  all        those from rpc to references, one after the other\n"

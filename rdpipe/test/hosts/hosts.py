@@ -133,6 +133,7 @@ KbdInteractiveAuthentication no
 UsePAM {"yes" if is_locked else "no"}
 MaxStartups 100
 MaxSessions 100
+Subsystem sftp internal-sftp
 PrintMotd no
 SetEnv PATH={self.programs}:/usr/local/bin:/usr/bin:/bin TMPDIR={self.temporary} HOME={self.folder}""", file=file)
         log = open(self._path(f"sshd_{name}.log"), "w", encoding="utf-8")
