@@ -11,8 +11,6 @@
 #define NAMES_MAX (RD_VALUE_MAX / RD_BLOCK_NAME_BYTES) /* the most block names in one item */
 #define HOLE_BLOCKS 4u /* smaller holes are sent as zeros, so that the search covers them */
 
-static const rd_digest_key_t check_key = {.kind = RD_DIGEST_BLAKE2B};
-
 /* ---- the blocks of a file, one after the other ---- */
 
 /* Returns false to stop the walk. */
@@ -227,14 +225,14 @@ static bool send(sent_t *sent, rd_search_t *search, rd_digest_t *digest, int fd,
     return rd_search_flush(search) && put_copy(sent);
 }
 
-bool rd_delta_send(rd_items_out_t *out, rd_blocks_t *blocks, const rd_digest_key_t *key, int fd,
+bool rd_delta_send(rd_items_out_t *out, rd_blocks_t *blocks, const rd_copy_terms_t *terms, int fd,
                    const struct stat *is, uint64_t at, bool *goes_on_p,
                    uint8_t check[RD_DIGEST_BYTES])
 {
     sent_t sent = {.out = out, .goes_on = true};
-    rd_digest_t *digest = rd_digest_open(&check_key);
+    rd_digest_t *digest = rd_digest_open(terms->check);
     rd_search_t *search = rd_search_open(
-        blocks, key, (rd_found_t){.context = &sent, .put = put_new, .copy = copy_found});
+        blocks, &terms->key, (rd_found_t){.context = &sent, .put = put_new, .copy = copy_found});
     bool done = digest && search;
     int error = ENOMEM;
 
@@ -252,11 +250,12 @@ bool rd_delta_send(rd_items_out_t *out, rd_blocks_t *blocks, const rd_digest_key
     return false;
 }
 
-bool rd_delta_is_still(int fd, uint64_t size, const uint8_t check[RD_DIGEST_BYTES])
+bool rd_delta_is_still(const rd_copy_terms_t *terms, int fd, uint64_t size,
+                       const uint8_t check[RD_DIGEST_BYTES])
 {
     uint8_t now[RD_DIGEST_BYTES];
 
-    return rd_digest_file(&check_key, fd, size, now) && memcmp(now, check, sizeof now) == 0;
+    return rd_digest_file(terms->check, fd, size, now) && memcmp(now, check, sizeof now) == 0;
 }
 
 /* ---- the target puts the file together ---- */
@@ -270,11 +269,11 @@ static void fail(rd_writer_t *writer, rd_file_t *file, const char *text)
     rd_file_drop(file, false);
 }
 
-void rd_delta_begin(rd_writer_t *writer, rd_file_t *file)
+void rd_delta_begin(rd_writer_t *writer, const rd_copy_terms_t *terms, rd_file_t *file)
 {
     if (file->fd < 0)
         return;
-    file->check = rd_digest_open(&check_key);
+    file->check = rd_digest_open(terms->check);
     if (!file->check)
         errno = ENOMEM;
     else if (rd_digest_read(file->check, file->fd, file->at) &&

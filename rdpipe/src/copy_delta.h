@@ -4,12 +4,13 @@
 
 #include "blocks.h"
 #include "copy_file.h"
+#include "copy_terms.h"
 
 /*
  * How a changed file is sent: the target's side names the blocks of its version (BLOCKS, before the
  * FILE), the source sends the data that is not in any of them (DATA) and the position of the rest
  * in the old version (COPY), and the target assembles a new file. At the end both sides compare a
- * BLAKE2b of the whole file, so a file gets its name only if it equals the source's.
+ * cryptographic digest of the whole file, so a file gets its name only if it equals the source's.
  */
 
 /* Sends the names of a version's blocks. The version must have more than one block. `digest`
@@ -28,18 +29,20 @@ bool rd_delta_is_same(const rd_blocks_t *blocks, const rd_digest_key_t *key, int
                       const uint8_t digest[RD_DIGEST_BYTES]);
 
 /* Sends the file from `at` on; the target already has the bytes before that. `check` receives the
- * file's BLAKE2b. On false either errno is set (0 if the file has become shorter), or the receiver
+ * file's digest. On false either errno is set (0 if the file has become shorter), or the receiver
  * has closed, and then *goes_on_p is false. */
-bool rd_delta_send(rd_items_out_t *out, rd_blocks_t *blocks, const rd_digest_key_t *key, int fd,
+bool rd_delta_send(rd_items_out_t *out, rd_blocks_t *blocks, const rd_copy_terms_t *terms, int fd,
                    const struct stat *is, uint64_t at, bool *goes_on_p,
                    uint8_t check[RD_DIGEST_BYTES]);
 
-/* Does the file, up to its earlier length `size`, still have this BLAKE2b? */
-bool rd_delta_is_still(int fd, uint64_t size, const uint8_t check[RD_DIGEST_BYTES]);
+/* Does the file, up to its earlier length `size`, still have the digest that rd_delta_send has
+ * computed? */
+bool rd_delta_is_still(const rd_copy_terms_t *terms, int fd, uint64_t size,
+                       const uint8_t check[RD_DIGEST_BYTES]);
 
 /* Call this after rd_file_open for a file that is sent as a difference. These three functions do
  * nothing if the file is not open; on an error they report it and close the file. */
-void rd_delta_begin(rd_writer_t *writer, rd_file_t *file);
+void rd_delta_begin(rd_writer_t *writer, const rd_copy_terms_t *terms, rd_file_t *file);
 
 /* Writes the bytes that a COPY item names. */
 void rd_delta_copy(rd_writer_t *writer, rd_file_t *file, uint64_t from, uint64_t len);

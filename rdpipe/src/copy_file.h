@@ -42,7 +42,7 @@ typedef struct {
     bool is_noted;      /* it has a note (note.h) */
     bool may_fail_late; /* close may report a failed write */
     bool is_seen;       /* `there` describes the file that has the name; mode 0: none does */
-    /* For a file that is sent as a difference (copy_delta.h): the BLAKE2b of the bytes written so
+    /* For a file that is sent as a difference (copy_delta.h): the digest of the bytes written so
      * far (NULL for other files), and the descriptor of the target's version (-1: not open). */
     rd_digest_t *check;
     int version;

@@ -200,8 +200,8 @@ static bool is_unchanged(int fd, const struct stat *before)
 }
 
 /* Did the file ever have exactly the content that we sent? A file that only grew, such as a log,
- * did, but its timestamps cannot show that, so it is read again. `check` is its BLAKE2b if that is
- * known, or NULL. */
+ * did, but its timestamps cannot show that, so it is read again. `check` is its digest if it was
+ * sent as a difference, or NULL. */
 static bool is_sound(pack_t *pack, int fd, const struct stat *before, uint64_t at,
                      const uint8_t *check)
 {
@@ -211,7 +211,7 @@ static bool is_sound(pack_t *pack, int fd, const struct stat *before, uint64_t a
     if (is_unchanged(fd, before))
         return true;
     if (fstat(fd, &is) == 0 && is.st_size > before->st_size &&
-        (check ? rd_delta_is_still(fd, (uint64_t)before->st_size, check)
+        (check ? rd_delta_is_still(&pack->terms, fd, (uint64_t)before->st_size, check)
                : is_still_so(pack, fd, before, at))) {
         rd_warn(&pack->complaints, path, "grew while it was read: copied as long as it was before");
         return true;
@@ -228,8 +228,8 @@ static bool send_changes(pack_t *pack, int fd, const struct stat *is)
     bool whole, goes_on = true;
 
     end = (rd_item_t){.kind = RD_ITEM_CLOSE};
-    whole = rd_delta_send(&pack->out, &pack->blocks, &pack->terms.key, fd, is, at, &goes_on,
-                          end.digest);
+    whole =
+        rd_delta_send(&pack->out, &pack->blocks, &pack->terms, fd, is, at, &goes_on, end.digest);
     if (!whole && goes_on)
         rd_complain(&pack->complaints, pack->item.path, "%s",
                     errno ? strerror(errno) : "became shorter while it was read");

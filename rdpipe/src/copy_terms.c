@@ -15,7 +15,10 @@ typedef struct {
 
 static_assert(sizeof(terms_t) == RD_DIGEST_BYTES, "they fill the digest");
 
-enum { HAS_XXH3 = 1, HAS_DELTA = 2, ALWAYS_DELTA = 4, HAS_NOTES = 8 };
+enum { HAS_XXH3 = 1, HAS_DELTA = 2, ALWAYS_DELTA = 4, HAS_NOTES = 8, FAST_SHA256 = 16 };
+
+static const rd_digest_key_t sha256 = {.kind = RD_DIGEST_SHA256},
+                             blake2b = {.kind = RD_DIGEST_BLAKE2B};
 
 static const char *const delta_names[] = {"auto", "always", "never"};
 
@@ -42,6 +45,8 @@ void rd_copy_terms_offer(rd_item_t *start, rd_delta_t delta)
     if (rd_digest_has_xxh3() &&
         getrandom(terms.seed, sizeof terms.seed, 0) == (ssize_t)sizeof terms.seed)
         terms.offered |= HAS_XXH3;
+    if (rd_digest_has_fast_sha256())
+        terms.offered |= FAST_SHA256;
     if (delta != RD_DELTA_NEVER)
         terms.offered |= HAS_DELTA;
     if (delta == RD_DELTA_ALWAYS)
@@ -64,7 +69,8 @@ void rd_copy_terms_answer(rd_item_t *start, rd_copy_terms_t *terms_p)
     terms_t terms;
 
     memcpy(&terms, start->digest, sizeof terms);
-    terms.accepted = terms.offered & (HAS_NOTES | (rd_digest_has_xxh3() ? HAS_XXH3 : 0));
+    terms.accepted = terms.offered & (HAS_NOTES | (rd_digest_has_xxh3() ? HAS_XXH3 : 0) |
+                                      (rd_digest_has_fast_sha256() ? FAST_SHA256 : 0));
     if (terms.offered & HAS_DELTA && (terms.offered & ALWAYS_DELTA || is_far(&terms)))
         terms.accepted |= HAS_DELTA;
     memcpy(start->digest, &terms, sizeof terms);
@@ -77,6 +83,7 @@ void rd_copy_terms_read(const rd_item_t *start, rd_copy_terms_t *terms_p)
 
     memcpy(&terms, start->digest, sizeof terms);
     *terms_p = (rd_copy_terms_t){.key.kind = RD_DIGEST_SHA256,
+                                 .check = terms.accepted & FAST_SHA256 ? &sha256 : &blake2b,
                                  .has_delta = (terms.accepted & HAS_DELTA) != 0,
                                  .has_notes = (terms.accepted & HAS_NOTES) != 0};
     if (terms.accepted & HAS_XXH3 && rd_digest_has_xxh3())

@@ -14,8 +14,11 @@ typedef enum { RD_DELTA_AUTO, RD_DELTA_ALWAYS, RD_DELTA_NEVER } rd_delta_t;
 
 typedef struct {
     rd_digest_key_t key; /* for digests and blocks; SHA-256 if the other side has no XXH3 */
-    bool has_delta;      /* changed files may be sent as blocks */
-    bool has_notes;      /* parts may be recognized by their notes */
+    /* For the result of a changed file: SHA-256 if both processors have instructions for it,
+     * otherwise BLAKE2b. */
+    const rd_digest_key_t *check;
+    bool has_delta; /* changed files may be sent as blocks */
+    bool has_notes; /* parts may be recognized by their notes */
 } rd_copy_terms_t;
 
 /* "auto", "always" or "never". */

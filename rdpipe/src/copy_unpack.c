@@ -263,7 +263,7 @@ static void begin_file(unpack_t *unpack)
 
         rd_file_open(&unpack->writer, file);
         if (file->item.has == RD_HAS_VERSION)
-            rd_delta_begin(&unpack->writer, file);
+            rd_delta_begin(&unpack->writer, &unpack->terms, file);
         unpack->opened_us = rd_now_us() - from;
     }
 }

@@ -3,6 +3,10 @@
 
 #include <endian.h>
 #include <errno.h>
+#include <sys/auxv.h>
+#if defined(__x86_64__) || defined(__i386__)
+#include <cpuid.h>
+#endif
 
 #include <openssl/evp.h>
 
@@ -34,6 +38,19 @@ bool rd_digest_has_xxh3(void)
     return false;
 #else
     return true;
+#endif
+}
+
+bool rd_digest_has_fast_sha256(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    unsigned a, b, c, d;
+
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && b & 1u << 29;
+#elif defined(__aarch64__)
+    return getauxval(AT_HWCAP) & 1 << 6;
+#else
+    return false;
 #endif
 }
 
@@ -154,20 +171,26 @@ static void put_number(rd_digest_t *digest, uint64_t number)
     update(digest, &bytes, sizeof bytes);
 }
 
+/* Adds a piece. Returns true if it was all zeros. */
+static bool take(rd_digest_t *digest, const uint8_t *piece, size_t len)
+{
+    bool is_zero = len > 0 && piece[0] == 0 && memcmp(piece, piece + 1, len - 1) == 0;
+
+    if (len > 0 && !is_zero) {
+        put_number(digest, digest->at);
+        update(digest, piece, len);
+    }
+    digest->at += len;
+    return is_zero;
+}
+
 /* Adds the filled part of the piece. Returns true if it was all zeros. */
 static bool take_piece(rd_digest_t *digest)
 {
-    const uint8_t *piece = digest->piece;
     size_t filled = digest->filled;
-    bool is_zero = filled > 0 && piece[0] == 0 && memcmp(piece, piece + 1, filled - 1) == 0;
 
-    if (filled > 0 && !is_zero) {
-        put_number(digest, digest->at);
-        update(digest, piece, filled);
-    }
-    digest->at += filled;
     digest->filled = 0;
-    return is_zero;
+    return take(digest, digest->piece, filled);
 }
 
 void rd_digest_add(rd_digest_t *digest, const uint8_t *at, size_t len)
@@ -177,8 +200,12 @@ void rd_digest_add(rd_digest_t *digest, const uint8_t *at, size_t len)
 
         if (part > len)
             part = len;
-        memcpy(digest->piece + digest->filled, at, part);
-        digest->filled += part;
+        if (part == PIECE_BYTES) {
+            (void)take(digest, at, part);
+        } else {
+            memcpy(digest->piece + digest->filled, at, part);
+            digest->filled += part;
+        }
         at += part;
         len -= part;
         if (digest->filled == PIECE_BYTES)

@@ -28,6 +28,9 @@ typedef struct {
 /* Returns whether this program was built with libxxhash. */
 bool rd_digest_has_xxh3(void);
 
+/* Returns whether this processor has instructions for SHA-256. Without them, BLAKE2b is faster. */
+bool rd_digest_has_fast_sha256(void);
+
 /* Derives the key of XXH3 from a seed, the same on both sides. */
 void rd_digest_key(rd_digest_key_t *key_p, const uint8_t seed[RD_SEED_BYTES]);
 

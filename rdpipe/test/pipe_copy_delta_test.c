@@ -8,6 +8,7 @@
 
 #define DIGEST_AT 40 /* of an item */
 #define KERNEL_AT (DIGEST_AT + 2)
+#define FAST_SHA256 16 /* in the first two bytes of the terms: what is offered, and accepted */
 
 /* The first item of a stream is the START of its only source. */
 static void read_terms(const char *stream, uint8_t terms[RD_DIGEST_BYTES])
@@ -242,6 +243,32 @@ static void an_older_target(void)
     }
 }
 
+/* The feature bit decides which digest both sides compare. The target must refuse the other one. */
+static void both_sides_compare_the_same_digest(void)
+{
+    rd_copy_t source = with("from", RD_DELTA_ALWAYS), target = copy_of("to");
+    uint8_t terms[RD_DIGEST_BYTES];
+
+    for (int offers = 0; offers < 2; offers++)
+        for (int agrees = 0; agrees < 2; agrees++) {
+            CHECK_IN(fresh());
+            CHECK(run("head -c 1000000 /dev/urandom >from && { cat from; echo more; } >to"));
+            CHECK_EQ(list(&source), 0);
+            read_terms(LISTED, terms);
+            CHECK_EQ((terms[0] & FAST_SHA256) != 0, rd_digest_has_fast_sha256());
+            terms[0] &= offers ? 0xff : (uint8_t)~FAST_SHA256;
+            write_terms(LISTED, terms);
+            CHECK_EQ(have(&target), 0);
+            read_terms(HAD, terms);
+            CHECK_EQ((terms[1] & FAST_SHA256) != 0, offers && rd_digest_has_fast_sha256());
+            CHECK_EQ(pack(&source), 0);
+            terms[1] ^= agrees ? 0 : FAST_SHA256;
+            write_terms(PACKED, terms);
+            CHECK_EQ(unpack(&target), agrees ? 0 : RD_COPY_FAILED);
+            CHECK_EQ(run("cmp -s from to"), agrees);
+        }
+}
+
 /* ---- what a hostile source sends ---- */
 
 /* Unpacks a stream that begins with the answer of a target that accepts changes. */
@@ -467,6 +494,7 @@ static const check_case_t cases[] = {
     {"one whose version is changed meanwhile", one_whose_version_is_changed_meanwhile},
     {"an older source", an_older_source},
     {"an older target", an_older_target},
+    {"both sides compare the same digest", both_sides_compare_the_same_digest},
     {"a source that lies", a_source_that_lies},
     {"a target that lies", a_target_that_lies},
     {"more blocks than a file may have", more_blocks_than_a_file_may_have},
