@@ -48,6 +48,7 @@ of_all() ->
 alone() ->
     [{"beside", beamway_bench_beside, "small calls beside large messages by plain '!', on loopback and over a path of 1 Gbit/s (root)"},
      {"hosts", beamway_bench_between, "calls and messages between hosts: network namespaces, and paths with a rate and a delay (root)"},
+     {"far", beamway_bench_far, "replication between sites with compression and without it, over paths of 20 ms (root)"},
      {"paced", beamway_bench_paced, "calls at a pace, from one to 4,000 a second, to one peer and to many"},
      {"peers", beamway_bench_peers, "one node with 100 to 3,000 links: memory, ticks, a broadcast, a third of the peers gone at once"},
      {"recorder", beamway_bench_recorder, "processor time of calls and of nodes at rest, with the flight recorder and without it, and of calls with a trace context"},
@@ -313,6 +314,8 @@ explain({error, {wrong_link, Name, Wanted, Kind, Why}, _}) ->
     io_lib:format("the nodes of '~ts' must use ~ts and use ~ts: ~ts. Run: bin/beamway doctor", [Name, Wanted, Kind, Why]);
 explain({error, {links_missing, Name, Expected, Found}, _}) ->
     io_lib:format("the nodes of '~ts' have ~b links and should have ~b. Run: bin/beamway doctor", [Name, Found, Expected]);
+explain({error, {wrong_compression, Name}, _}) ->
+    io_lib:format("the nodes of '~ts' compressed what they must not, or did not compress. Was libzstd-dev installed when Beamway was built?", [Name]);
 explain({error, {node_did_not_start, Name, Reason}, _}) ->
     io_lib:format("a node of '~ts' did not start (~tp); what it printed stands above", [Name, Reason]);
 explain({error, {node_did_not_end, Name, Ms}, _}) ->

@@ -28,20 +28,13 @@ options() ->
 %% @private
 -spec prepare(Given :: proplists:proplist(), beamway_bench:speed()) -> {ok, map()} | {error, unicode:chardata()}.
 prepare(Given, Speed) ->
-    case paths(proplists:get_value(path, Given, all)) of
+    case beamway_bench_net:chosen(proplists:get_value(path, Given, all), ?PATHS) of
         {error, Why} -> {error, Why};
         {ok, Paths} ->
             case {lists:delete(loopback, Paths), beamway_bench_net:check()} of
                 {[_ | _], {error, Why}} -> {error, [Why, ", or with --path loopback"]};
                 {Nets, _} -> {ok, (settings(Paths, Speed))#{facts => beamway_bench_net:facts(Nets), chart => proplists:get_value(chart, Given, default)}}
             end
-    end.
-
-paths(all) -> {ok, ?PATHS};
-paths(Text) ->
-    case [Path || Path <- ?PATHS, atom_to_list(Path) =:= Text] of
-        [] -> {error, ["--path ", Text, ": expected one of ", lists:join(", ", [atom_to_list(Path) || Path <- ?PATHS])]};
-        Paths -> {ok, Paths}
     end.
 
 settings(Paths, quick) -> #{paths => Paths, warm_ms => 300, ms => 1000, budget_ms => 36000 * length(Paths)};
@@ -114,9 +107,6 @@ finish(Result, #{chart := File, paths := Paths}) ->
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
-
-paths_test_() ->
-    [?_assertEqual({ok, ?PATHS}, paths(all)), ?_assertEqual({ok, [loopback]}, paths("loopback")), ?_assertMatch({error, _}, paths("x"))].
 
 %% Checks that every metric named on the pages exists, and that every contender in a comparison is also measured.
 metrics_test() ->

@@ -20,18 +20,11 @@ options() ->
 %% @private
 -spec prepare(Given :: proplists:proplist(), beamway_bench:speed()) -> {ok, map()} | {error, unicode:chardata()}.
 prepare(Given, Speed) ->
-    case {paths(proplists:get_value(path, Given, all)), beamway_bench_net:check(), os:find_executable("iperf3")} of
+    case {beamway_bench_net:chosen(proplists:get_value(path, Given, all), beamway_bench_net:names()), beamway_bench_net:check(), os:find_executable("iperf3")} of
         {{error, Why}, _, _} -> {error, Why};
         {_, {error, Why}, _} -> {error, Why};
         {_, _, false} -> {error, "missing: iperf3. Run: scripts/install-packages bench"};
         {{ok, Paths}, ok, _} -> {ok, settings(Paths, Speed)}
-    end.
-
-paths(all) -> {ok, beamway_bench_net:names()};
-paths(Text) ->
-    case [Name || Name <- beamway_bench_net:names(), atom_to_list(Name) =:= Text] of
-        [] -> {error, ["--path ", Text, ": expected one of ", lists:join(", ", [atom_to_list(Name) || Name <- beamway_bench_net:names()])]};
-        Paths -> {ok, Paths}
     end.
 
 %% A TCP stream needs several round trips before it fills the path.
@@ -116,9 +109,6 @@ short(Name) -> atom_to_list(Name).
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
-
-paths_test_() ->
-    [?_assertEqual({ok, [path_1ms]}, paths("path_1ms")), ?_assertMatch({ok, [_, _, _, _]}, paths(all)), ?_assertMatch({error, _}, paths("wifi"))].
 
 metrics_test() ->
     Settings = settings(beamway_bench_net:names(), full),

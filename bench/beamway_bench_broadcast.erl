@@ -91,12 +91,12 @@ members(Count, Deadline) ->
 round(Way, Members, Bytes, Count) ->
     Sites = maps:from_list([{node(Pid), host(node(Pid))} || Pid <- Members]),
     Message = {message, rand:bytes(Bytes)},
-    Crossed = crossed(),
+    Crossed = beamway_bench_os:interface_bytes(),
     Began = erlang:monotonic_time(microsecond),
     _ = [send(Way, Members, Message, Sites) || _ <- lists:seq(1, Count)],
     _ = [Pid ! {await, self(), Count} || Pid <- Members],
     _ = [receive {all, Pid} -> ok after ?WAIT_MS -> error({no_answer, node(Pid)}) end || Pid <- Members],
-    {crossed() - Crossed, erlang:monotonic_time(microsecond) - Began}.
+    {beamway_bench_os:interface_bytes() - Crossed, erlang:monotonic_time(microsecond) - Began}.
 
 send(stock, Members, Message, _) ->
     lists:foreach(fun(Pid) -> Pid ! Message end, Members);
@@ -106,24 +106,11 @@ send(teleport, _, Message, Sites) ->
 
 host(Node) -> lists:last(string:split(atom_to_list(Node), "@")).
 
-%% The bytes that this host's interfaces have carried, except loopback.
-crossed() ->
-    {ok, Text} = file:read_file("/proc/net/dev"),
-    lists:sum([crossed(string:lexemes(Line, " :")) || Line <- string:lexemes(Text, "\n"), string:find(Line, ":") =/= nomatch]).
-
-crossed([<<"lo">> | _]) -> 0;
-crossed([_, Received, _, _, _, _, _, _, _, Sent | _]) -> binary_to_integer(Received) + binary_to_integer(Sent).
-
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
 
 metrics_test() ->
     ?assertEqual([], [<<"broadcast_100">>, <<"broadcast_4k">>, <<"broadcast_64k_ms">>] -- [Name || #{name := Name} <- metrics(#{cases => cases(full)})]).
-
-%% A line of /proc/net/dev has the received bytes in its first field and the sent bytes in its ninth.
-crossed_test() ->
-    ?assertEqual(0, crossed([<<"lo">>, <<"5">>])),
-    ?assertEqual(16, crossed([<<"path0">>, <<"7">>, <<"1">>, <<"0">>, <<"0">>, <<"0">>, <<"0">>, <<"0">>, <<"0">>, <<"9">>, <<"2">>])).
 
 %% A member replies once it has received the requested number of messages, and then resets its count to zero.
 member_test() ->

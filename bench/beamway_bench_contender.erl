@@ -9,7 +9,7 @@
 
 -export_type([name/0, t/0]).
 
--type name() :: tcp | tcp_tuned | tcp_spin | unix | beamway | beamway_tcp | beamway_inet | beamway_rdma
+-type name() :: tcp | tcp_tuned | tcp_spin | unix | beamway | beamway_tcp | beamway_far | beamway_far_10 | beamway_inet | beamway_rdma
               | tls | beamway_tls | beamway_poll | beamway_poll_off | teleport | direct | direct_tcp | direct_stock | gen_rpc
               %% the state of another contender's nodes without what is measured; see beamway_bench_recorder
               | beamway_unrecorded | beamway_tcp_unrecorded | teleport_untraced
@@ -30,7 +30,7 @@ all(Root, PollUs) ->
 
 list(Root, PollUs) ->
     Carrier = ["-proto_dist", "beamway", "-pa", filename:join([Root, "apps", "beamway", "ebin"])],
-    %% The benchmarks send repeated bytes, which compression would reduce to almost nothing on a long path.
+    %% Nearly all benchmarks send repeated bytes, which compression would reduce to almost nothing on a long path.
     Beamway = #{name => beamway, title => "Beamway", args => Carrier, env => [{"BEAMWAY_COMPRESS", "never"}], link => shm},
     Stock = #{name => tcp, title => "stock TCP", args => [], env => [], link => stock},
     [Stock,
@@ -39,6 +39,9 @@ list(Root, PollUs) ->
      Stock#{name := unix, title := "stock over a unix socket", args := ["-proto_dist", "beamway_bench_unix", "-epmd_module", "beamway_bench_unix"]},
      Beamway,
      variant(Beamway, beamway_tcp, "Beamway on TCP", [{"BEAMWAY_LINKS", "tcp"}], tcp),
+     Beamway#{name := beamway_far, title := "Beamway on TCP, compression as installed", env := [{"BEAMWAY_LINKS", "tcp"}], link := tcp},
+     Beamway#{name := beamway_far_10, title := "Beamway on TCP, compression with twice the processor time", env := [{"BEAMWAY_LINKS", "tcp"}, {"BEAMWAY_COMPRESS_PERCENT", "10"}],
+              link := tcp},
      variant(Beamway, beamway_inet, "Beamway on OTP's port", [{"BEAMWAY_LINKS", "inet"}], inet),
      Stock#{name := tls, title := "stock TLS", args := ["-proto_dist", "inet_tls" | beamway_bench_tls:args(Root)]},
      variant(Beamway#{args := ["-proto_dist", "beamway_tls" | lists:nthtail(2, Carrier)] ++ beamway_bench_tls:args(Root)},
@@ -88,7 +91,7 @@ spin_args() -> lists:append([[Flag, "very_long"] || Flag <- ["+sbwt", "+sbwtdcpu
 %% @doc The names that a user may pass.
 -spec names() -> [name()].
 names() ->
-    [tcp, tcp_tuned, tcp_spin, unix, tls, beamway, beamway_tcp, beamway_inet, beamway_tls, beamway_rdma, beamway_poll, beamway_poll_off,
+    [tcp, tcp_tuned, tcp_spin, unix, tls, beamway, beamway_tcp, beamway_far, beamway_far_10, beamway_inet, beamway_tls, beamway_rdma, beamway_poll, beamway_poll_off,
      teleport, direct, direct_tcp, direct_stock, gen_rpc].
 
 %% @doc The contenders that are programs rather than nodes.

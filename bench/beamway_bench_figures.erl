@@ -260,6 +260,8 @@ title("tls") -> "stock TLS";
 title("unix") -> "stock over a unix socket";
 title("beamway") -> "Beamway's carrier";
 title("beamway_tcp") -> "Beamway on TCP";
+title("beamway_far") -> "compressed";
+title("beamway_far_10") -> "compressed with `compress_percent=10`";
 title("beamway_tls") -> "Beamway on TLS";
 title("lanes_tcp") -> "lanes over TCP";
 title("gen_rpc") -> "`gen_rpc:call`";

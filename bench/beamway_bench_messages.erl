@@ -5,8 +5,8 @@
 %% Messages are sent either with `stock' (`!', gen_server:call) or with `teleport'; everything else is the same.
 -module(beamway_bench_messages).
 
--export([open/2, start/0, start_ring/2, ring/3, start_server/0, start_sink/0, start_sink/1, calls/4, capacity/3, start_streams/4, start_load/4, done/0, stop/0, heartbeat/4,
-         planned_calls/3, planned_messages/5]).
+-export([open/2, start/0, start_ring/2, ring/3, start_server/0, start_sink/0, start_sink/1, calls/4, capacity/3, start_streams/4, start_load/4, start_loops/2, done/0, stop/0,
+         heartbeat/4, planned_calls/3, planned_messages/5, planned/2]).
 -export_type([way/0, load/0, payload/0]).
 
 -type way() :: stock | teleport.
@@ -188,6 +188,15 @@ start_load(Way, Node, {Kind, What, Batch, Open}, Processes) ->
     Send = {Kind, Way, Sink},
     keep(finish, lists:duplicate(Processes, fun(Count) -> send_loop(Send, Payload, {Batch, Open}, 0, Count) end)).
 
+%% @doc Starts `Processes' processes that each call the function again and again; they run until {@link stop/0}, and {@link done/0} counts the calls.
+-spec start_loops(Processes :: pos_integer(), fun(() -> term())) -> ok.
+start_loops(Processes, Call) -> keep(kill, lists:duplicate(Processes, fun(Count) -> loop(Call, Count) end)).
+
+loop(Call, Count) ->
+    _ = Call(),
+    ok = counters:add(Count, 1, 1),
+    loop(Call, Count).
+
 payload({binary, Bytes}) -> binary:copy(<<"m">>, Bytes);
 payload({list, Bytes}) -> [{N, <<"0123456789abcdef">>} || N <- lists:seq(1, Bytes div 25)];
 payload({map, Keys}) -> maps:from_list([{N, N * N} || N <- lists:seq(1, Keys)]).
@@ -289,18 +298,22 @@ beats(Way, Server, Beat, PauseMs, Deadline, Acc) ->
 -spec planned_calls(way(), node(), Ms :: pos_integer()) -> [non_neg_integer(), ...].
 planned_calls(Way, Node, Ms) ->
     Beat = binary:copy(<<"h">>, 64),
-    planned(Node, {1, Ms}, fun(Server) -> Beat = beat(Way, Server, Beat) end).
+    Server = erpc:call(Node, erlang, whereis, [?SERVER]),
+    planned({1, Ms}, fun() -> Beat = beat(Way, Server, Beat) end).
 
 %% @doc The same with a message of `Bytes' bytes every `EveryMs' milliseconds, which gets an answer of a few bytes.
 -spec planned_messages(way(), node(), Bytes :: pos_integer(), EveryMs :: pos_integer(), Ms :: pos_integer()) -> [non_neg_integer(), ...].
 planned_messages(Way, Node, Bytes, EveryMs, Ms) ->
     Request = {take, binary:copy(<<"m">>, Bytes)},
-    planned(Node, {EveryMs, Ms}, fun(Server) -> taken = beat(Way, Server, Request) end).
-
-planned(Node, {EveryMs, Ms}, Call) ->
     Server = erpc:call(Node, erlang, whereis, [?SERVER]),
+    planned({EveryMs, Ms}, fun() -> taken = beat(Way, Server, Request) end).
+
+%% @doc Calls the function every `EveryMs' milliseconds for `Ms' milliseconds, each time in its own process. Waits for all of them and returns
+%% how many nanoseconds after its planned start each call returned.
+-spec planned({EveryMs :: pos_integer(), Ms :: pos_integer()}, fun(() -> term())) -> [non_neg_integer(), ...].
+planned({EveryMs, Ms}, Call) ->
     First = erlang:monotonic_time(millisecond) + 2,
-    Calls = [planned_call(fun() -> Call(Server) end, Due) || Due <- lists:seq(First, First + Ms - 1, EveryMs)],
+    Calls = [planned_call(Call, Due) || Due <- lists:seq(First, First + Ms - 1, EveryMs)],
     [receive
          {Ref, Took} -> true = demonitor(Monitor, [flush]), Took;
          {'DOWN', Monitor, process, _, Reason} -> error({call_failed, Reason})

@@ -3,11 +3,11 @@
 %% root.
 -module(beamway_bench_net).
 
--export([names/0, title/1, facts/1, check/0, open/1, hosts/1, close/1]).
+-export([names/0, chosen/2, title/1, facts/1, check/0, open/1, hosts/1, close/1]).
 
 -export_type([name/0, net/0]).
 
--type name() :: veth | veth4 | path_1ms | path_20ms | path_100m.
+-type name() :: veth | veth4 | path_1ms | path_20ms | path_100m | path_100m_20ms.
 %% `veth' joins two namespaces and `veth4' four; a path joins two. In `path_100m' the first host is listed twelve times, so it gets 12 of
 %% 16 nodes.
 -opaque net() :: #{name := name(), hosts := [beamway_bench_hosts:host(), ...], close := fun(() -> ok)}.
@@ -16,11 +16,21 @@
 -spec names() -> [name()].
 names() -> [veth, veth4, path_1ms, path_20ms].
 
+%% @doc The networks among these that the value of `--path' names, or all of them. The names may include `loopback', which is no network.
+-spec chosen(Text :: string() | all, Names) -> {ok, Names} | {error, unicode:chardata()} when Names :: [atom(), ...].
+chosen(all, Names) -> {ok, Names};
+chosen(Text, Names) ->
+    case [Name || Name <- Names, atom_to_list(Name) =:= Text] of
+        [] -> {error, ["--path ", Text, ": expected one of ", lists:join(", ", [atom_to_list(Name) || Name <- Names])]};
+        Chosen -> {ok, Chosen}
+    end.
+
 %% The queue holds the data of one round trip, but at least 2 ms. Offload is on, as it is between real hosts; without it, handling single
 %% segments would cost this machine more CPU time than the nodes do.
 path(path_1ms) -> #{rate_bits => 1000000000, delay_us => 500, queue_bytes => 262144, mtu => 1500, offload => 1, seed => 1};
 path(path_20ms) -> #{rate_bits => 1000000000, delay_us => 10000, loss => 0.0001, queue_bytes => 2500000, mtu => 1500, offload => 1, seed => 1};
-path(path_100m) -> #{rate_bits => 100000000, delay_us => 500, queue_bytes => 262144, mtu => 1500, offload => 1, seed => 1}.
+path(path_100m) -> #{rate_bits => 100000000, delay_us => 500, queue_bytes => 262144, mtu => 1500, offload => 1, seed => 1};
+path(path_100m_20ms) -> #{rate_bits => 100000000, delay_us => 10000, queue_bytes => 262144, mtu => 1500, offload => 1, seed => 1}.
 
 %% @doc A human-readable description.
 -spec title(name()) -> string().
@@ -28,7 +38,8 @@ title(veth) -> "veth";
 title(veth4) -> "veth";
 title(path_1ms) -> "1 Gbit/s, 1 ms";
 title(path_20ms) -> "1 Gbit/s, 20 ms, 0.01 % lost";
-title(path_100m) -> "100 Mbit/s, 1 ms".
+title(path_100m) -> "100 Mbit/s, 1 ms";
+title(path_100m_20ms) -> "100 Mbit/s, 20 ms".
 
 %% @doc The properties of the paths, for the stored result.
 -spec facts([name()]) -> #{paths => #{name() => map()}}.
@@ -60,7 +71,8 @@ open(Name) ->
     with(Name, beamway_path:open(prefix(Name), path(Name)), fun(Path) -> {of_net(beamway_path:net(Path)), fun() -> close_path(Name, Path) end} end).
 
 prefix(path_1ms) -> "bw1m";
-prefix(path_20ms) -> "bw20m".
+prefix(path_20ms) -> "bw20m";
+prefix(path_100m_20ms) -> "bwfar".
 
 with(_, {error, Why}, _) -> {error, Why};
 with(Name, {ok, Made}, Fun) ->
@@ -90,6 +102,10 @@ close(#{close := Close}) -> Close().
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
 
+chosen_test_() ->
+    [?_assertEqual({ok, [veth, loopback]}, chosen(all, [veth, loopback])), ?_assertEqual({ok, [loopback]}, chosen("loopback", [veth, loopback])),
+     ?_assertMatch({error, _}, chosen("wifi", [veth]))].
+
 facts_test_() ->
     [?_assertMatch(#{paths := #{path_1ms := #{mtu := 1500, delay_us := 500}}}, facts([veth, path_1ms])),
      ?_assertEqual(#{paths => #{}}, facts([veth4]))].
@@ -97,5 +113,5 @@ facts_test_() ->
 %% Otherwise a single stream could not saturate the link.
 queues_hold_a_round_trip_test() ->
     [?assert(Queue * 8 * 1000000 >= Bits * beamway_path:round_trip_us(Path))
-     || Name <- [path_1ms, path_20ms, path_100m], #{queue_bytes := Queue, rate_bits := Bits} = Path <- [path(Name)]].
+     || Name <- [path_1ms, path_20ms, path_100m, path_100m_20ms], #{queue_bytes := Queue, rate_bits := Bits} = Path <- [path(Name)]].
 -endif.

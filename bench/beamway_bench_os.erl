@@ -1,10 +1,11 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc What the kernel knows about a process: whether it is alive, what it has open and mapped, and how often its threads slept. The
-%% measuring process reads everything from /proc, so the measured process does no extra work.
+%% measuring process reads everything from /proc, so the measured process does no extra work. Also what it knows about the machine and its
+%% network interfaces.
 -module(beamway_bench_os).
 
 -export([identity/1, is_alive/1, await_end/2, kill/1, switches/1, cpu_us/1, sum_cpu_us/1, thread_us/1, pss_bytes/1, descriptors/1, mappings/1,
-         load_average/0, available_bytes/0, processors/0, cpu_model/0, memory_bytes/0]).
+         interface_bytes/0, load_average/0, available_bytes/0, processors/0, cpu_model/0, memory_bytes/0]).
 
 -export_type([identity/0, switches/0]).
 
@@ -122,6 +123,15 @@ mappings(OsPid) ->
     {ok, Text} = read(OsPid, "maps"),
     [Line || Line <- binary:split(Text, <<"\n">>, [global]), binary:match(Line, <<"/memfd:">>) =/= nomatch].
 
+%% @doc The bytes that the interfaces of this network namespace have received and sent so far, except loopback.
+-spec interface_bytes() -> non_neg_integer().
+interface_bytes() ->
+    {ok, Text} = file:read_file("/proc/net/dev"),
+    lists:sum([interface_bytes(string:lexemes(Line, " :")) || Line <- string:lexemes(Text, "\n"), string:find(Line, ":") =/= nomatch]).
+
+interface_bytes([<<"lo">> | _]) -> 0;
+interface_bytes([_, Received, _, _, _, _, _, _, _, Sent | _]) -> binary_to_integer(Received) + binary_to_integer(Sent).
+
 %% @doc The load average of the last minute.
 -spec load_average() -> float().
 load_average() ->
@@ -207,6 +217,12 @@ threads_use_time_test() ->
     Before = thread_us(own_pid()),
     _ = lists:sort([rand:uniform() || _ <- lists:seq(1, 100000)]),
     ?assert(thread_us(own_pid()) > Before + 1000).
+
+%% A line of /proc/net/dev has the received bytes in its first field and the sent bytes in its ninth.
+interface_bytes_test_() ->
+    [?_assertEqual(0, interface_bytes([<<"lo">>, <<"5">>])),
+     ?_assertEqual(16, interface_bytes([<<"path0">>, <<"7">>, <<"1">>, <<"0">>, <<"0">>, <<"0">>, <<"0">>, <<"0">>, <<"0">>, <<"9">>, <<"2">>])),
+     ?_assert(interface_bytes() >= 0)].
 
 descriptors_show_an_open_file_test() ->
     Before = descriptors(own_pid()),

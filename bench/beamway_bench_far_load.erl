@@ -1,0 +1,174 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc The half of `bench far' that runs inside the nodes: three loads that replicate items of {@link beamway_bench_far_data} to another
+%% node, each until that node has confirmed it.
+%%
+%% `mnesia' writes a record with `sync_dirty' to a table that both nodes hold in memory. `json' publishes a message to one of four queues.
+%% A queue is a server that sends what a leader of Ra sends for a quorum queue of RabbitMQ: one entry with a `basic_message', in the message
+%% `append_entries_rpc', which its replica on the other node answers. `presence' gives a delta to one of eight servers, which broadcast it
+%% like the shards of a Phoenix.Tracker. Phoenix does not confirm a broadcast; here the other node does, so that there is a time to measure.
+%%
+%% The servers are the same on both nodes. Each has the name of its peer, numbers what it sends, and fails if something is missing or out of
+%% order.
+-module(beamway_bench_far_load).
+-behaviour(gen_server).
+
+-export([start/0, connect/1, once/1, paced/2, start_callers/1]).
+%% @private
+-export([init/1, handle_call/3, handle_cast/2, handle_info/2]).
+
+-define(TABLE, order).
+-define(SERVERS, #{json => 4, presence => 8}).
+%% Each has one item under way, 2 MB altogether. A path of 100 Mbit/s with its queue holds 0.5 MB, so it stays full even if that is
+%% compressed to a quarter.
+-define(CALLERS, #{mnesia => 1000, json => 2000, presence => 1000}).
+%% More than 1 MB of each kind, whereas the compressor remembers 64 KB. So it never sees an item that it remembers.
+-define(ITEMS, #{mnesia => 600, json => 1200, presence => 700}).
+-define(WAIT_MS, 60000).
+-define(TERM, 3).
+
+-record(state, {name :: atom(), kind :: json | presence, peer = none :: node() | none, sent = 0 :: non_neg_integer(), received = 0 :: non_neg_integer(),
+                %% who waits for the confirmation of which number, the oldest first
+                waiting = queue:new() :: queue:queue({pos_integer(), gen_server:from()})}).
+
+%% @doc Starts mnesia and the servers. Call it on both nodes first.
+-spec start() -> ok.
+start() ->
+    _ = application:load(mnesia),
+    ok = application:set_env(mnesia, schema_location, ram),
+    ok = mnesia:start(),
+    _ = [{ok, _} = gen_server:start({local, Name}, ?MODULE, {Name, Kind}, []) || {Kind, Names} <- servers(), Name <- Names, whereis(Name) =:= undefined],
+    ok.
+
+servers() -> [{Kind, [server(Kind, N) || N <- lists:seq(1, Count)]} || {Kind, Count} <- maps:to_list(?SERVERS)].
+
+server(Kind, N) -> list_to_atom("beamway_bench_far_" ++ atom_to_list(Kind) ++ "_" ++ integer_to_list(N)).
+
+%% @doc Makes this node replicate to another one, and prepares the items.
+-spec connect(node()) -> ok.
+connect(Node) ->
+    case lists:member(Node, mnesia:system_info(running_db_nodes)) of
+        true -> ok;
+        false ->
+            {ok, [Node]} = mnesia:change_config(extra_db_nodes, [Node]),
+            {atomic, ok} = mnesia:create_table(?TABLE, [{ram_copies, [node(), Node]},
+                                                        {attributes, [id, customer, billing, shipping, lines, total, payment, history, note, updated_at]}]),
+            ok = mnesia:wait_for_tables([?TABLE], ?WAIT_MS),
+            _ = [ok = gen_server:call(Name, {peer, Node}) || {_, Names} <- servers(), Name <- Names],
+            maps:foreach(fun(Load, Count) -> persistent_term:put({?MODULE, Load}, beamway_bench_far_data:items(Load, Count)) end, ?ITEMS)
+    end.
+
+%% @doc Replicates one item. Returns when everything that was sent before has arrived as well.
+-spec once(beamway_bench_far_data:kind()) -> ok.
+once(Load) -> (replicator(Load))().
+
+%% @doc Replicates an item each millisecond for `Ms' milliseconds. Returns how many nanoseconds after its planned start each was confirmed.
+-spec paced(beamway_bench_far_data:kind(), Ms :: pos_integer()) -> [non_neg_integer(), ...].
+paced(Load, Ms) -> beamway_bench_messages:planned({1, Ms}, replicator(Load)).
+
+%% @doc Starts many processes, each of which replicates one item after the other until `beamway_bench_messages:stop/0'.
+-spec start_callers(beamway_bench_far_data:kind()) -> ok.
+start_callers(Load) -> beamway_bench_messages:start_loops(maps:get(Load, ?CALLERS), replicator(Load)).
+
+%% The function may be called by several processes at once.
+replicator(Load) ->
+    Next = atomics:new(1, [{signed, false}]),
+    fun() -> ok = replicate(Load, atomics:add_get(Next, 1, 1)) end.
+
+replicate(Load, N) ->
+    Items = persistent_term:get({?MODULE, Load}),
+    replicate(Load, N, element(N rem tuple_size(Items) + 1, Items)).
+
+replicate(mnesia, _, Record) -> mnesia:sync_dirty(fun mnesia:write/1, [Record]);
+replicate(Kind, N, Item) -> gen_server:call(server(Kind, N rem maps:get(Kind, ?SERVERS) + 1), {replicate, Item}, ?WAIT_MS).
+
+%% ---- a server ----
+
+%% @private
+-spec init({atom(), json | presence}) -> {ok, #state{}}.
+init({Name, Kind}) -> {ok, #state{name = Name, kind = Kind}}.
+
+%% @private
+-spec handle_call({peer, node()} | {replicate, term()}, gen_server:from(), #state{}) -> {reply, ok, #state{}} | {noreply, #state{}}.
+handle_call({peer, Node}, _, State) ->
+    {reply, ok, State#state{peer = Node}};
+handle_call({replicate, Item}, {Pid, _} = From, #state{name = Name, kind = Kind, peer = Peer, sent = Sent, waiting = Waiting} = State) ->
+    _ = {Name, Peer} ! message(Kind, Name, Sent + 1, Pid, Item),
+    {noreply, State#state{sent = Sent + 1, waiting = queue:in({Sent + 1, From}, Waiting)}}.
+
+%% @private
+-spec handle_cast(tuple(), #state{}) -> {noreply, #state{}}.
+handle_cast({append_entries_rpc, ?TERM, {Name, Leader}, _, Before, ?TERM, [{Index, ?TERM, _}]}, #state{name = Name, received = Before} = State) ->
+    gen_server:cast({Name, Leader}, {{Name, node()}, {append_entries_reply, ?TERM, true, Index + 1, Index, ?TERM}}),
+    {noreply, State#state{received = Index}};
+handle_cast({{Name, Peer}, {append_entries_reply, ?TERM, true, _, Index, ?TERM}}, #state{name = Name, peer = Peer} = State) ->
+    {noreply, confirmed(Index, State)}.
+
+%% @private
+-spec handle_info(tuple(), #state{}) -> {noreply, #state{}}.
+handle_info({forward_to_local, _, {pub, heartbeat, {Name, {Sender, _}}, #{mode := delta}, {_, Clocks}}, _}, #state{name = Name, received = Before} = State) ->
+    [Clock] = maps:values(Clocks),
+    Clock = Before + 1,
+    _ = {Name, Sender} ! {confirmed, Clock},
+    {noreply, State#state{received = Clock}};
+handle_info({confirmed, Index}, State) ->
+    {noreply, confirmed(Index, State)}.
+
+%% Messages arrive in order, so a confirmation is for the oldest.
+confirmed(Index, #state{waiting = Waiting} = State) ->
+    {{value, {Index, From}}, Rest} = queue:out(Waiting),
+    gen_server:reply(From, ok),
+    State#state{waiting = Rest}.
+
+%% The shapes of ra_server.hrl and rabbit.hrl of RabbitMQ 3.10, and of Phoenix.PubSub 2.1.
+message(json, Name, Index, Publisher, Document) ->
+    Message = {basic_message, {resource, <<"/">>, exchange, <<"orders">>}, [<<"shop.orders">>],
+               %% The properties: content type application/json, delivery mode 2, and a time.
+               {content, 60, none, <<16#90, 16#40, 16, "application/json", 2, (erlang:system_time(second)):64>>, rabbit_framing_amqp_0_9_1, [Document]},
+               <<(erlang:phash2({Name, Index})):32, Index:96>>, true},
+    Command = {'$usr', #{ts => erlang:system_time(millisecond)}, {enqueue, Publisher, Index, Message}, {notify, Index, Publisher}},
+    {'$gen_cast', {append_entries_rpc, ?TERM, {Name, node()}, Index - 1, Index - 1, ?TERM, [{Index, ?TERM, Command}]}};
+message(presence, Name, Index, _, #{replica := Replica} = Delta) ->
+    {forward_to_local, <<"phx_presence:shop">>, {pub, heartbeat, {Name, {node(), element(2, Replica)}}, Delta, {Replica, #{Replica => Index}}}, 'Elixir.Phoenix.Tracker.Shard'}.
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+
+%% Runs two real nodes. A kept cluster is measured again, so everything happens twice.
+loads_test_() ->
+    {timeout, 120, fun() ->
+        {ok, ok} = beamway_bench_run:in_a_process(
+                     fun() ->
+                             Epmd = beamway_bench_nodes:start_epmd(),
+                             #{members := [Near, _]} = Cluster = beamway_bench_nodes:start(Epmd, maps:get(tcp, beamway_bench_contender:all("/", 1)), #{count => 2}),
+                             ok = beamway_bench_nodes:connect(Cluster, forward),
+                             [ok = replicates(Load, Near, Cluster) || _ <- [first, again], Load <- [mnesia, json, presence]],
+                             ok
+                     end)
+    end}.
+
+replicates(Load, Near, Cluster) ->
+    [_, Other] = beamway_bench_nodes:names(Cluster),
+    [ok, ok] = beamway_bench_nodes:all(Cluster, ?MODULE, start, []),
+    On = fun(Module, Function, Args) -> beamway_bench_nodes:call(Near, Module, Function, Args) end,
+    ok = On(?MODULE, connect, [Other]),
+    ?assertEqual(50, length(On(?MODULE, paced, [Load, 50]))),
+    ok = On(?MODULE, start_callers, [Load]),
+    ok = On(?MODULE, once, [Load]),
+    ?assert(On(beamway_bench_messages, stop, []) > 0),
+    ok = On(?MODULE, once, [Load]),
+    Sizes = beamway_bench_nodes:all(Cluster, mnesia, table_info, [?TABLE, size]),
+    ?assertMatch([_], lists:usort(Sizes)),
+    ?assert(Load =/= mnesia orelse hd(Sizes) > 50).
+
+items_come_again_late_test_() ->
+    [?_assert(erlang:external_size(beamway_bench_far_data:items(Load, Count)) > 1000000) || {Load, Count} <- maps:to_list(?ITEMS)].
+
+%% A server that misses a message must not confirm the next one.
+a_gap_is_noticed_test() ->
+    State = #state{name = gap, kind = json, received = 1},
+    Rpc = fun(Index) -> {'$gen_cast', Message} = message(json, gap, Index, self(), <<"{}">>), Message end,
+    ?assertMatch({noreply, #state{received = 2}}, handle_cast(Rpc(2), State)),
+    ?assertError(function_clause, handle_cast(Rpc(3), State)),
+    Delta = element(1, beamway_bench_far_data:items(presence, 1)),
+    ?assertError({badmatch, 2}, handle_info(message(presence, gap, 3, self(), Delta), State)).
+-endif.
