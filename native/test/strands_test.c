@@ -416,6 +416,40 @@ static void no_more_than_there_are_places(void)
     CHECK_EQ(strands->live, BW_STRANDS_MAX);
 }
 
+/* Assigns ten chunks of full length, which are sent at once, and counts them at each place. */
+static void assign_ten(bw_strands_t *strands, unsigned chunks[4])
+{
+    memset(chunks, 0, 4 * sizeof *chunks);
+    for (int i = 0; i < 10; i++) {
+        int place = bw_strands_assign(strands);
+
+        CHECK(place >= 0 && place < 4);
+        chunks[place]++;
+        bw_strand_sent(&strands->strands[place], BW_STRAND_HEADER + BW_CHUNK_SHARE_BYTES);
+    }
+}
+
+static void only_the_first_live_ones_are_used(void)
+{
+    bw_strands_t *strands = &ends[0].strands;
+    unsigned chunks[4];
+
+    begin();
+    strands->use = 2;
+    strands->head = 100 * BW_CHUNK_SHARE_BYTES;
+    for (unsigned i = 0; i < 4; i++)
+        CHECK_EQ(bw_strands_add(strands), i);
+    CHECK_IN(assign_ten(strands, chunks));
+    CHECK(chunks[0] == 5 && chunks[1] == 5);
+    bw_strands_lost(strands, 0);
+    CHECK_IN(assign_ten(strands, chunks));
+    CHECK(chunks[1] == 5 && chunks[2] == 5);
+    strands->strands[1].is_blocked = strands->strands[2].is_blocked = true;
+    CHECK_EQ(bw_strands_assign(strands), -1);
+    strands->use = 3;
+    CHECK_EQ(bw_strands_assign(strands), 3);
+}
+
 /* ---- its parts ---- */
 
 static void ranges_are_as_a_map_of_bytes(void)
@@ -484,6 +518,7 @@ static const check_case_t cases[] = {
     {"more_are_used_while_that_gives_more", more_are_used_while_that_gives_more},
     {"a_stream_resumes_where_it_can", a_stream_resumes_where_it_can},
     {"no_more_than_there_are_places", no_more_than_there_are_places},
+    {"only_the_first_live_ones_are_used", only_the_first_live_ones_are_used},
     {"a_peer_is_not_believed", a_peer_is_not_believed},
     {"an_end_is_the_end", an_end_is_the_end},
     {"an_older_word_says_nothing_new", an_older_word_says_nothing_new},

@@ -64,23 +64,31 @@ static bool is_free(const bw_strand_t *strand)
            !strand->has_said_end;
 }
 
+/* Returns before which place the strands are that may be given chunks. */
+static unsigned end_of_used(const bw_strands_t *strands)
+{
+    unsigned place = 0;
+
+    for (unsigned live = 0; place < strands->count && live < strands->use; place++)
+        live += strands->strands[place].is_live;
+    return place;
+}
+
 int bw_strands_assign(bw_strands_t *strands)
 {
     uint64_t most = strands->is_one ? BW_CHUNK_BYTES : BW_CHUNK_SHARE_BYTES;
     uint64_t len = bw_least(bw_strands_unassigned(strands), most);
-    unsigned seen = 0;
+    unsigned end = end_of_used(strands);
 
     if (len == 0)
         return -1;
     if (len == most)
         strands->last++;
-    for (unsigned i = 0; i < strands->count; i++) {
-        unsigned place = (strands->last + i) % strands->count;
+    for (unsigned i = 0; i < end; i++) {
+        unsigned place = (strands->last + i) % end;
         bw_strand_t *strand = &strands->strands[place];
-        bool is_used = strand->is_live && seen < strands->use;
 
-        seen += strand->is_live;
-        if (!is_used || !is_free(strand))
+        if (!is_free(strand))
             continue;
         say(strand, CHUNK, (uint32_t)len, strands->out.next, 0);
         strand->at = strands->out.next;

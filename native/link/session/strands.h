@@ -51,8 +51,8 @@ typedef struct {
     uint64_t in_bytes; /* size of the ring for input */
     uint64_t head;     /* outgoing stream: everything before this can be sent */
     uint64_t taken;    /* incoming stream: the user has consumed everything before this */
-    unsigned use;      /* at most this many live strands are given chunks */
-    bool is_one;       /* there will never be another strand */
+    unsigned use; /* only this many live strands are given chunks, those with the first places */
+    bool is_one;  /* there will never be another strand */
 
     unsigned count, live; /* entries in use of `strands`, including dead ones; live strands */
     unsigned last;        /* the strand that was given the last chunk */
