@@ -28,15 +28,15 @@
 #define ROUNDS 4
 
 /* The epoll data value that marks the eventfd instead of the index of a connection. */
-#define WAKE BW_STRANDS_MAX
+#define WAKE BW_STRIPES_MAX
 
 typedef struct {
     bw_link_t link; /* first: a bw_link_t pointer is a pointer to this one */
     int poll, wake; /* the epoll instance, and an eventfd in it */
     uint8_t *out, *in;
     bw_strands_t strands;
-    bw_link_t *connections[BW_STRANDS_MAX]; /* for each live strand */
-    short polled[BW_STRANDS_MAX];           /* the events for which each is polled */
+    bw_link_t *connections[BW_STRIPES_MAX]; /* for each live strand */
+    short polled[BW_STRIPES_MAX];           /* the events for which each is polled */
     bool has_more;                          /* a connection has unread bytes left */
     bool is_corrupt;
     bool has_hung_up;   /* for the last connection that was lost */
@@ -219,8 +219,8 @@ static void turn(stripes_t *stripes)
 /* Passes the epoll events to the connections. */
 static void hand_out_events(stripes_t *stripes)
 {
-    struct epoll_event events[BW_STRANDS_MAX + 1];
-    int count = epoll_wait(stripes->poll, events, BW_STRANDS_MAX + 1, 0);
+    struct epoll_event events[BW_STRIPES_MAX + 1];
+    int count = epoll_wait(stripes->poll, events, BW_STRIPES_MAX + 1, 0);
 
     for (int i = 0; i < count; i++) {
         unsigned place = events[i].data.u32;
@@ -404,7 +404,7 @@ static bool stripes_has_hung_up(const bw_link_t *link)
 static bool stripes_is_silent(bw_link_t *link)
 {
     stripes_t *stripes = stripes_of(link);
-    bool is_silent[BW_STRANDS_MAX] = {false};
+    bool is_silent[BW_STRIPES_MAX] = {false};
     unsigned silent = 0;
     int place;
 
@@ -537,7 +537,7 @@ bw_status_t bw_stripes_add(bw_link_t *link, bw_link_t *connection, bw_error_t *e
 
     if (link->ops != &stripes_ops)
         return bw_fail(error_p, BW_INVALID, "the link has one connection", 0);
-    place = bw_strands_add(&stripes->strands);
+    place = stripes->strands.live < BW_STRIPES_MAX ? bw_strands_add(&stripes->strands) : -1;
     if (place < 0)
         return bw_fail(error_p, BW_LIMIT, "the link has as many connections as it can", 0);
     event.data.u32 = (uint32_t)place;
@@ -563,7 +563,7 @@ bw_status_t bw_stripes_make(bw_link_t *first, bw_link_t **link_p, bw_error_t *er
         return bw_fail(error_p, BW_LIMIT, "memory for the link", ENOMEM);
     stripes->link.ops = &stripes_ops;
     stripes->strands.in_bytes = BW_STRIPES_RING_BYTES;
-    stripes->strands.use = BW_STRANDS_MAX;
+    stripes->strands.use = BW_STRIPES_MAX;
     stripes->poll = epoll_create1(EPOLL_CLOEXEC);
     stripes->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (stripes->poll >= 0 && stripes->wake >= 0 &&

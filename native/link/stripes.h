@@ -18,6 +18,9 @@
 /* The maximum number of bytes in flight in each direction. A power of two. */
 #define BW_STRIPES_RING_BYTES ((uint64_t)16 * 1024 * 1024)
 
+/* The maximum number of connections of a link. */
+#define BW_STRIPES_MAX 16u
+
 /* Creates a link over a first connection. On success, the link owns that connection. */
 bw_status_t bw_stripes_make(bw_link_t *first, bw_link_t **link_p, bw_error_t *error_p);
 

@@ -15,6 +15,7 @@
 #include "../driver/packing.h"
 #include "../link/frame.h"
 #include "../link/session/strands.h"
+#include "../link/stripes.h"
 #include "../link/zstd/zstd.h"
 #include "chance.h"
 #include "port_pair.h"
@@ -288,8 +289,8 @@ static void join(void)
 
     while (i < RELAYS && relays[i].ends[0] >= 0)
         i++;
-    if (i == RELAYS || connections_of(one) >= BW_STRANDS_MAX ||
-        connections_of(other) >= BW_STRANDS_MAX)
+    if (i == RELAYS || connections_of(one) >= BW_STRIPES_MAX ||
+        connections_of(other) >= BW_STRIPES_MAX)
         return;
     CHECK_IN(connect_relay(&relays[i], sockets));
     CHECK_IN(attach(one, COMMAND_JOIN, sockets[0], epoch));
@@ -625,9 +626,9 @@ static void no_more_join_than_may(void)
 
     CHECK_IN(start_spread(2));
     now = epoch;
-    for (unsigned i = 2; i <= BW_STRANDS_MAX + 1; i++) {
+    for (unsigned i = 2; i <= BW_STRIPES_MAX + 1; i++) {
         ErlDrvPort maker = vm_open();
-        bool is_old = i == BW_STRANDS_MAX + 1;
+        bool is_old = i == BW_STRIPES_MAX + 1;
 
         CHECK(connect_sockets(0, &sockets[0], &sockets[1]));
         CHECK_IN(connect_port(maker, sockets[0]));
@@ -635,11 +636,11 @@ static void no_more_join_than_may(void)
         words.len = 0;
         put_bytes(&words, reply.bytes, 8);
         put_number(&words, is_old ? now - 1 : now, 8);
-        CHECK_EQ(port_does(one, COMMAND_JOIN, &words, NULL), i < BW_STRANDS_MAX);
+        CHECK_EQ(port_does(one, COMMAND_JOIN, &words, NULL), i < BW_STRIPES_MAX);
         close(sockets[1]);
         vm_close(maker);
         vm_forget(maker);
-        CHECK_EQ(connections_of(one), bw_least(i + 1, BW_STRANDS_MAX));
+        CHECK_EQ(connections_of(one), bw_least(i + 1, BW_STRIPES_MAX));
     }
     CHECK_IN(end_schedule());
 }

@@ -5,6 +5,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "bytes.h"
@@ -20,6 +21,17 @@
 static rd_bundle_t *bundle_of(bw_link_t *link)
 {
     return (rd_bundle_t *)link;
+}
+
+/* An eighth of the descriptors: an agent has two hops, and its listener needs some for clients that
+ * have not proved anything yet. */
+unsigned rd_streams_max(void)
+{
+    struct rlimit limit;
+
+    if (getrlimit(RLIMIT_NOFILE, &limit) < 0 || limit.rlim_cur / 8 >= RD_STREAMS_MAX)
+        return RD_STREAMS_MAX;
+    return limit.rlim_cur < 8 ? 1 : (unsigned)(limit.rlim_cur / 8);
 }
 
 /* ---- the user's thread ---- */

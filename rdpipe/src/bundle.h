@@ -21,6 +21,10 @@
 
 #define RD_STREAMS_MAX BW_STRANDS_MAX
 
+/* The most streams that a hop of this process may have. Each takes a descriptor, so it is fewer
+ * than RD_STREAMS_MAX if the limit on open files is low. */
+unsigned rd_streams_max(void);
+
 typedef struct {
     uint64_t out_bytes, in_bytes; /* valid ring sizes; the peer has the two swapped */
     unsigned most;                /* the most streams to use */

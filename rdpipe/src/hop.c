@@ -224,11 +224,15 @@ static size_t get_offer(uint32_t carrier, const offer_t *offer, uint8_t address[
 static bool make_offer(const rd_terms_t *terms, const listeners_t *listeners, offer_t *offer_p,
                        rd_why_t *why)
 {
+    unsigned streams = rd_streams_max();
+
+    if (terms->streams > 0 && terms->streams < streams)
+        streams = terms->streams;
     *offer_p = (offer_t){.version = htole32(VERSION),
                          .carriers = htole32(terms->carriers),
                          .block = htole32(terms->block),
                          .flags = htole32(terms->flags),
-                         .streams = htole32(terms->streams > 0 ? terms->streams : RD_STREAMS_MAX),
+                         .streams = htole32(streams),
                          .window = htole32((uint32_t)ring_bytes(terms->block, WINDOW_BYTES))};
     for (int i = 0; i < RD_CARRIERS_TRIED; i++)
         if (listeners->of[i].link)
@@ -262,10 +266,12 @@ static bool choice_is_sound(const choice_t *choice, const offer_t *offer, const 
         return rd_because(why, "no carrier: %s", choice->text);
     if (!(carrier & hop->terms.carriers) || (carrier & (carrier - 1)))
         return rd_because(why, "the producer chose a carrier that was not offered");
-    return (streams > 0 && streams <= le32toh(offer->streams) && window <= le32toh(offer->window) &&
-            bw_ring_size_is_valid(window) && window >= 4 * (uint64_t)hop->terms.block) ||
-           rd_because(why, "the producer chose %u streams with a window of %u bytes", streams,
-                      window);
+    if (streams == 0 || streams > le32toh(offer->streams))
+        return rd_because(why, "the producer chose %u streams, but 1 to %u were offered", streams,
+                          le32toh(offer->streams));
+    return (window <= le32toh(offer->window) && bw_ring_size_is_valid(window) &&
+            window >= 4 * (uint64_t)hop->terms.block) ||
+           rd_because(why, "the producer chose a window of %u bytes", window);
 }
 
 /* On success the socket is consumed. */
@@ -404,7 +410,11 @@ static bool introduce(rd_proved_t *proved, const char *peer, rd_hop_t *hop, int 
                           VERSION);
     if (block > hop->terms.block || le32toh(offer_p->streams) == 0 ||
         !bw_ring_size_is_valid(le32toh(offer_p->window)))
-        return rd_because(why, "%s offers what is no hop", peer);
+        return rd_because(
+            why,
+            "%s offers %u streams, blocks of %u bytes and a window of %u bytes, which "
+            "is not possible",
+            peer, le32toh(offer_p->streams), block, le32toh(offer_p->window));
     hop->terms.block = block;
     hop->terms.flags |= (uint8_t)(le32toh(offer_p->flags) & RD_TERM_TLS);
     return true;
@@ -454,12 +464,13 @@ static bool choose(const offer_t *offer, int socket, int stop, rd_hop_t *hop_p, 
     return carriers & RD_CARRIER_TCP;
 }
 
-/* The number of streams over tcp that are wanted; `auto` is one if the path is short. */
+/* The number of streams over tcp that are wanted; `auto` is one if the path is short. A consumer of
+ * an older version offers at most 16. */
 static unsigned streams_of(const rd_terms_t *terms, const offer_t *offer, int socket)
 {
-    uint32_t most = le32toh(offer->streams);
+    uint32_t most = (uint32_t)bw_least(le32toh(offer->streams), rd_streams_max());
     unsigned wanted = terms->streams > 0                   ? terms->streams
-                      : rd_round_trip_ms(socket) >= FAR_MS ? RD_STREAMS_MAX
+                      : rd_round_trip_ms(socket) >= FAR_MS ? most
                                                            : 1;
 
     return wanted < most ? wanted : most;

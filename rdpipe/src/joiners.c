@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -13,12 +14,14 @@
 
 #define JOIN_MS 15000
 #define RETRY_MS 100 /* pause between two attempts to join */
+#define THREADS_MAX 16u
 
 struct rd_joiners {
-    pthread_t threads[RD_STREAMS_MAX];
+    pthread_t threads[THREADS_MAX];
     unsigned count, wanted;
-    int stop;     /* an eventfd */
-    int listener; /* the consumer's duplicate of its listener; -1: this is the producer */
+    _Atomic unsigned begun; /* how many streams the producer's threads have begun to join */
+    int stop;               /* an eventfd */
+    int listener;           /* the consumer's duplicate of its listener; -1: this is the producer */
     struct sockaddr_storage to;
     socklen_t to_len;
     bw_link_t *link;
@@ -72,11 +75,9 @@ static void *let_in(void *argument)
     return NULL;
 }
 
-/* The producer's thread for one additional stream. */
-static void *join_one(void *argument)
+/* The producer's side of one additional stream. Returns false if it has not joined. */
+static bool join_one(const rd_joiners_t *joiners, int64_t deadline)
 {
-    const rd_joiners_t *joiners = argument;
-    int64_t deadline = rd_now_ms() + JOIN_MS;
     bool is_cut = true;
     rd_why_t ignored;
 
@@ -86,7 +87,7 @@ static void *join_one(void *argument)
 
         if (!rd_connect_to((const struct sockaddr *)&joiners->to, joiners->to_len, joiners->stop,
                            deadline, &proved.fd))
-            return NULL;
+            return false;
         rd_tune(proved.fd);
         if (rd_set_congestion(proved.fd, joiners->congestion, &ignored) &&
             rd_prove(&proved, "", &joiners->key, joiners->stop, deadline, &is_cut, &ignored) &&
@@ -95,12 +96,23 @@ static void *join_one(void *argument)
             rd_tls_read_all(proved.tls, &yes, 1, joiners->stop, deadline, &ignored) && yes == 1) {
             rd_widen(proved.fd);
             add(joiners, &proved);
-            return NULL;
+            return true;
         }
         rd_proved_drop(&proved);
         if (rd_wait(-1, 0, joiners->stop, rd_now_ms() + RETRY_MS) == RD_STOPPED)
-            return NULL;
+            return false;
     }
+    return false;
+}
+
+/* One of the producer's threads, which join one stream after the other. */
+static void *join_some(void *argument)
+{
+    rd_joiners_t *joiners = argument;
+    int64_t deadline = rd_now_ms() + JOIN_MS;
+
+    while (atomic_fetch_add(&joiners->begun, 1) < joiners->wanted && join_one(joiners, deadline))
+        ;
     return NULL;
 }
 
@@ -108,7 +120,7 @@ rd_joiners_t *rd_joiners_start(const rd_hop_t *hop, int socket, int listener, co
                                unsigned wanted, const rd_key_t *key)
 {
     rd_joiners_t *joiners = calloc(1, sizeof *joiners);
-    unsigned threads = listener < 0 ? wanted : 1;
+    unsigned threads = listener >= 0 ? 1 : wanted < THREADS_MAX ? wanted : THREADS_MAX;
 
     if (!joiners)
         return NULL;
@@ -125,8 +137,8 @@ rd_joiners_t *rd_joiners_start(const rd_hop_t *hop, int socket, int listener, co
         getpeername(socket, (struct sockaddr *)&joiners->to, &joiners->to_len) < 0)
         threads = 0;
     while (joiners->count < threads &&
-           pthread_create(&joiners->threads[joiners->count], NULL, listener < 0 ? join_one : let_in,
-                          joiners) == 0)
+           pthread_create(&joiners->threads[joiners->count], NULL,
+                          listener < 0 ? join_some : let_in, joiners) == 0)
         joiners->count++;
     return joiners;
 }

@@ -15,7 +15,7 @@
 
 /*
  * Starts threads that add `wanted` connections to the link of a hop: at the consumer one thread
- * that accepts them, at the producer one thread for each. `socket` is the first stream; the
+ * that accepts them, at the producer up to 16 that connect them. `socket` is the first stream; the
  * producer connects to its other end again. `listener` is -1 at the producer; at the consumer the
  * caller still owns it. If this returns NULL or has started fewer threads, the hop works with the
  * streams that it has.

@@ -15,7 +15,7 @@ static const char help[] =
     "  --key-fd N        reads the key from an open descriptor\n"
     "  --bind ADDRESS    listens only there (default: on all addresses)\n"
     "  --carrier NAME    allows only shm, rdma or tcp (auto: all)\n"
-    "  --streams N|auto  limits the number of TCP connections, 1 to 16 (auto: 16)\n"
+    "  --streams N|auto  limits the number of TCP connections, 1 to 64 (auto: 64)\n"
     "  --wait SECONDS    limits the wait for the sender (300)\n"
     "  --buffer SIZE     memory before the output, 1M to 1024G (none)\n"
     "  --start PERCENT   starts to write at this fill level, until it is empty (0)\n"

@@ -19,7 +19,7 @@ static const char help[] =
     "  --no-checksum      omits the crc32c checksum\n"
     "  --encrypt          TLS 1.3, unless both are on one host\n"
     "  --zstd[=LEVEL]     compresses the data, level 1 to 19 (3)\n"
-    "  --streams N|auto   TCP connections, 1 to 16 (auto: one, more on a long path)\n"
+    "  --streams N|auto   TCP connections, 1 to 64 (auto: one, more on a long path)\n"
     "  --congestion NAME  their congestion control (the kernel's default)\n"
     "  --resume FILE      continues after a cut: FILE records the input, a file; rdrecv "
     "also needs it\n"

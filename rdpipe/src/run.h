@@ -56,7 +56,7 @@ typedef struct {
     "  --no-checksum         omits the crc32c checksum\n"                                          \
     "  --encrypt             TLS 1.3 on hops between hosts\n"                                      \
     "  --zstd[=LEVEL]        compresses the data, level 1 to 19 (3)\n"                             \
-    "  --streams N|auto      TCP connections of a hop over tcp, 1 to 16 (auto)\n"                  \
+    "  --streams N|auto      TCP connections of a hop over tcp, 1 to 64 (auto)\n"                  \
     "  --congestion NAME     their congestion control (the kernel's default)\n"                    \
     "  --port FIRST[-LAST]   ports that hops listen on (any; closed when all streams are "         \
     "connected)\n"                                                                                 \

@@ -193,7 +193,7 @@ static void end_writer(pair_t *pair, uint64_t at)
 
 static void all_bytes_come_in_order(void)
 {
-    static const unsigned counts[] = {1, 2, 16};
+    static const unsigned counts[] = {1, 2, 16, 64};
 
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
         pair_t pair;

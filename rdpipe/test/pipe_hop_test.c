@@ -7,6 +7,7 @@
 
 #include <arpa/inet.h>
 #include <dlfcn.h>
+#include <endian.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/prctl.h>
@@ -358,7 +359,7 @@ static pid_t start_streams(uint16_t port, unsigned streams, const int told[2], i
 /* All streams join with the key. The listener is open until then, and is then closed. */
 static void several_streams_join(void)
 {
-    static const unsigned counts[] = {2, 16};
+    static const unsigned counts[] = {2, 16, 64};
 
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
         uint16_t port;
@@ -402,7 +403,7 @@ static void the_consumer_bounds_the_streams(void)
 
     if (child == 0) {
         wanted.carriers = RD_CARRIER_TCP;
-        wanted.streams = 16;
+        wanted.streams = 64;
         _exit(join_listener(port, &key, &wanted, &hop, &why) && hop.streams == 3 ? 0 : 1);
     }
     terms.streams = 3;
@@ -411,6 +412,137 @@ static void the_consumer_bounds_the_streams(void)
     CHECK_EQ(status_of(child), 0);
     rd_hop_close(&hop);
     close(listener);
+}
+
+/* The messages of the protocol, for peers that do not keep to it. */
+#define HELLO_BYTES 40
+#define OFFER_BYTES 188
+#define CHOICE_BYTES 160
+
+static void put_word(uint8_t *message, size_t word, uint32_t value)
+{
+    value = htole32(value);
+    memcpy(message + 4 * word, &value, 4);
+}
+
+static uint32_t word_of(const uint8_t *message, size_t word)
+{
+    uint32_t value;
+
+    memcpy(&value, message + 4 * word, 4);
+    return le32toh(value);
+}
+
+/* A producer that chooses this many streams. Its status is 0 if the consumer then closes the
+ * connection. */
+static _Noreturn void choose_streams(uint16_t port, uint32_t streams)
+{
+    uint8_t hello[HELLO_BYTES] = "rdpipe\r\n", offer[OFFER_BYTES], choice[CHOICE_BYTES] = {0};
+    const uint32_t words[] = {2, RD_CARRIER_TCP, RD_BLOCK_BYTES, 0};
+    rd_proved_t proved = {.fd = connect_to(port)};
+    int64_t deadline = rd_now_ms() + LONG_MS;
+    rd_key_t key = key_of(GOOD);
+    rd_why_t why;
+    bool is_cut;
+
+    for (size_t i = 0; i < 4; i++)
+        put_word(hello, 2 + i, words[i]);
+    if (!rd_prove(&proved, "the listener", &key, -1, deadline, &is_cut, &why) ||
+        !rd_tls_write_all(proved.tls, hello, sizeof hello, -1, deadline, &why) ||
+        !rd_tls_read_all(proved.tls, offer, sizeof offer, -1, deadline, &why))
+        _exit(1);
+    put_word(choice, 0, RD_CARRIER_TCP);
+    put_word(choice, 1, streams);
+    put_word(choice, 2, word_of(offer, 5)); /* the window */
+    _exit(rd_tls_write_all(proved.tls, choice, sizeof choice, -1, deadline, &why) &&
+                  !rd_tls_read_all(proved.tls, choice, sizeof choice, -1, deadline, &why) &&
+                  why.cause == RD_CAUSE_LOST
+              ? 0
+              : 1);
+}
+
+static void no_other_number_of_streams_is_accepted(void)
+{
+    static const struct {
+        unsigned bound;
+        uint32_t chosen;
+        const char *why;
+    } bad[] = {{0, 0, "chose 0 streams, but 1 to 64 were offered"},
+               {0, 65, "chose 65 streams, but 1 to 64 were offered"},
+               {0, UINT32_MAX, "chose 4294967295 streams, but 1 to 64 were offered"},
+               {3, 4, "chose 4 streams, but 1 to 3 were offered"}};
+
+    if (carrier != RD_CARRIER_TCP || encrypted)
+        return;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        uint16_t port;
+        int listener = open_listener(&port);
+        rd_key_t key = key_of(GOOD);
+        rd_terms_t terms = terms_of(RD_CARRIERS_ALL, RD_BLOCK_BYTES);
+        rd_hop_t hop = {.side = -1};
+        rd_why_t why = {.text = ""};
+        pid_t child = fork();
+
+        if (child == 0)
+            choose_streams(port, bad[i].chosen);
+        terms.streams = bad[i].bound;
+        CHECK(!rd_hop_accept(listener, &key, &terms, -1, rd_now_ms() + LONG_MS, NULL, &hop, &why));
+        CHECK(strstr(why.text, bad[i].why) != NULL);
+        CHECK_EQ(status_of(child), 0);
+        close(listener);
+    }
+}
+
+/* A consumer that offers this many streams. Its status is the number that the producer chooses, or
+ * 255 if it leaves. */
+static _Noreturn void offer_streams(int listener, uint32_t streams)
+{
+    uint8_t hello[HELLO_BYTES], offer[OFFER_BYTES] = {0}, choice[CHOICE_BYTES];
+    const uint32_t words[] = {2, RD_CARRIER_TCP, RD_BLOCK_BYTES, 0, streams, 1 << 22};
+    int64_t deadline = rd_now_ms() + LONG_MS;
+    rd_key_t key = key_of(GOOD);
+    rd_peers_t *peers = rd_peers_open(listener, &key);
+    rd_proved_t proved = {.fd = -1};
+    rd_why_t why;
+
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        put_word(offer, i, words[i]);
+    if (!peers || !rd_peers_await(peers, -1, deadline, &proved, &why) ||
+        !rd_tls_read_all(proved.tls, hello, sizeof hello, -1, deadline, &why) ||
+        !rd_tls_write_all(proved.tls, offer, sizeof offer, -1, deadline, &why) ||
+        !rd_tls_read_all(proved.tls, choice, sizeof choice, -1, deadline, &why))
+        _exit(255);
+    _exit((int)word_of(choice, 1));
+}
+
+/* A consumer of an older version offers 16. */
+static void the_producer_chooses_from_what_is_offered(void)
+{
+    static const struct {
+        uint32_t offered;
+        int chosen;
+    } offers[] = {{16, 16}, {64, 64}, {65, 64}, {UINT32_MAX, 64}, {0, 255}};
+
+    if (carrier != RD_CARRIER_TCP || encrypted)
+        return;
+    for (size_t i = 0; i < sizeof offers / sizeof *offers; i++) {
+        uint16_t port;
+        int listener = open_listener(&port);
+        rd_key_t key = key_of(GOOD);
+        rd_terms_t terms = terms_of(RD_CARRIER_TCP, RD_BLOCK_BYTES);
+        rd_hop_t hop = {.side = -1};
+        rd_why_t why = {.text = ""};
+        pid_t child = fork();
+
+        if (child == 0)
+            offer_streams(listener, offers[i].offered);
+        close(listener);
+        terms.streams = 64;
+        CHECK(!join_listener(port, &key, &terms, &hop, &why));
+        CHECK((strstr(why.text, "the listener offers 0 streams") != NULL) ==
+              (offers[i].offered == 0));
+        CHECK_EQ(status_of(child), offers[i].chosen);
+    }
 }
 
 static void a_congestion_control_is_one_of_the_kernel(void)
@@ -612,6 +744,8 @@ static const check_case_t cases[] = {
     {"an impostor gets nothing", an_impostor_gets_nothing},
     {"several streams join", several_streams_join},
     {"the consumer bounds the streams", the_consumer_bounds_the_streams},
+    {"no other number of streams is accepted", no_other_number_of_streams_is_accepted},
+    {"the producer chooses from what is offered", the_producer_chooses_from_what_is_offered},
     {"a congestion control is one of the kernel", a_congestion_control_is_one_of_the_kernel},
     {"the first reason is told", the_first_reason_is_told},
     {"the last attempt has its time", the_last_attempt_has_its_time},

@@ -27,7 +27,7 @@
  * goes back to the last byte that is known to have arrived, and the reader skips duplicate bytes.
  */
 
-#define BW_STRANDS_MAX 16u
+#define BW_STRANDS_MAX 64u
 #define BW_STRAND_HEADER 24u
 #define BW_CHUNK_BYTES ((uint64_t)256 * 1024)
 #define BW_CHUNK_SHARE_BYTES ((uint64_t)64 * 1024) /* the same, for several strands */

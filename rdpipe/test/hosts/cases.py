@@ -670,6 +670,19 @@ def encrypted_streams_and_their_ends(hosts):
     expect(status == 0 and out.decode().split()[0] == hashlib.sha256(data).hexdigest() and "TLS 1.3" in err, f"status {status}: {err}")
 
 
+def sixty_four_streams(hosts):
+    """As many in each of four hops; where only 256 descriptors are allowed, 32."""
+    data = os.urandom(5_000_000)
+    digest = (hashlib.sha256(data).hexdigest() + "  -\n").encode()
+    for before, options, counts in (("", "", {"64": 4}), ("", "--encrypt", {"64": 4}), ("ulimit -n 256; ", "", {"32": 2, "64": 2})):
+        err = gives(hosts, f"{before}rdpipe -v --carrier tcp --streams 64 {options} host1:cat host2:cat host3:sha256sum", digest, data)
+        told = re.findall(r"; (\d+) streams", err)
+        expect({count: told.count(count) for count in set(told)} == counts, f"{before}{options}: {err}")
+    for count in ("0", "65", "-1", "x"):
+        status, _, err = hosts.call(f"rdpipe --streams {count} host1:cat")
+        expect(status == 2 and f"--streams {count}: expected auto or 1 to 64" in err, f"status {status}: {err}")
+
+
 # ---- without ssh
 
 def send_and_receive(hosts):
@@ -716,13 +729,14 @@ def kill_connections(hosts, name, port, count):
 
 
 def streams_that_are_killed(hosts):
-    """Some of eight in mid-flight: nothing is missing. Then all: neither side takes it for whole."""
+    """Some of eight or 64 in mid-flight: nothing is missing. Then all: neither side takes it for whole."""
     data = os.urandom(24_000_000)
     key = {"RDPIPE_KEY": "a key for two hosts, long enough"}
     with hosts.path("host1", "host2", rate=100_000_000, delay=5000, offload=1) as (_, address):
-        for port, options, killed, wanted in ((7011, "", 5, 0), (7012, "--encrypt", 5, 0), (7013, "", 8, 1)):
+        for port, options, streams, killed, wanted in ((7011, "", 8, 5, 0), (7012, "--encrypt", 8, 5, 0), (7013, "", 8, 8, 1),
+                                                       (7014, "", 64, 60, 0), (7015, "--encrypt", 64, 60, 0)):
             receiver = hosts.start("host2", f"rdrecv {options} {port} | sha256sum", **key)
-            sender = hosts.start("host1", f"rdsend --streams 8 {options} {address} {port}", stdin=subprocess.PIPE, **key)
+            sender = hosts.start("host1", f"rdsend --streams {streams} {options} {address} {port}", stdin=subprocess.PIPE, **key)
             are_dead = threading.Event()
 
             def feed(sender=sender, are_dead=are_dead):  # sends the last byte after the kill, however late that is
@@ -734,7 +748,7 @@ def streams_that_are_killed(hosts):
             feeder = threading.Thread(target=feed)
             feeder.start()
             try:
-                wait_for("eight streams", lambda: len(connections(hosts, "host2", port)) == 8)
+                wait_for(f"{streams} streams", lambda: len(connections(hosts, "host2", port)) == streams)
                 time.sleep(0.5)
                 expect(kill_connections(hosts, "host2", port, killed) == killed, "the streams are gone already")
             finally:
@@ -765,6 +779,6 @@ CASES = [olleh, bandwidth_of_a_file, local_input_into_a_remote_command, users_on
          plans_of_what_cannot_run_here, raw_pictures_through_a_pipe, files_at_both_ends, four_hosts, the_same_host_twice,
          one_connection_a_host, sessions_of_a_host_start_side_by_side, what_a_login_shell_prints_is_skipped, several_at_once, a_middle_hop_without_a_command, several_receivers,
          interactive_lines_are_not_held_back, nothing_to_say, a_forced_carrier, blocks_of_all_sizes, a_hop_of_smaller_blocks, json_at_the_end, progress_on_a_terminal, options_for_ssh, installed, names_of_files_are_completed,
-         status_as_with_pipefail, a_reader_that_quits, what_stands_before_and_behind_sees_the_ends, what_is_wrong_is_said, text_of_others_is_shown_not_obeyed, what_cannot_start_is_said_at_once, a_file_is_emptied_when_its_stream_begins, a_fault_that_comes_with_the_end_is_said, whose_command_failed_is_said, the_first_of_two_refused_hops_is_said, a_blocked_hop, one_prompt_at_a_time, a_prompt_whose_text_a_server_chose, a_prompt_that_nobody_answers, a_command_that_asks_at_the_terminal, nothing_plain_on_the_wire, encrypted_streams_and_their_ends, send_and_receive, a_wrong_key_is_said] \
+         status_as_with_pipefail, a_reader_that_quits, what_stands_before_and_behind_sees_the_ends, what_is_wrong_is_said, text_of_others_is_shown_not_obeyed, what_cannot_start_is_said_at_once, a_file_is_emptied_when_its_stream_begins, a_fault_that_comes_with_the_end_is_said, whose_command_failed_is_said, the_first_of_two_refused_hops_is_said, a_blocked_hop, one_prompt_at_a_time, a_prompt_whose_text_a_server_chose, a_prompt_that_nobody_answers, a_command_that_asks_at_the_terminal, nothing_plain_on_the_wire, encrypted_streams_and_their_ends, sixty_four_streams, send_and_receive, a_wrong_key_is_said] \
     + NEED_TUN \
     + ([test_picture_of_ffmpeg] if os.environ.get("PIPE_FFMPEG") else [])
