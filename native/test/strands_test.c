@@ -14,7 +14,6 @@
 
 #include "bytes.h"
 #include "chance.h"
-#include "session/pace.h"
 #include "session/strands.h"
 
 #define RING ((uint64_t)16384)
@@ -485,37 +484,8 @@ static void ranges_are_as_a_map_of_bytes(void)
     }
 }
 
-static void more_are_used_while_that_gives_more(void)
-{
-    bw_pace_t pace = bw_pace_of(1, 16);
-
-    bw_pace_step(&pace, 100, false);
-    CHECK_EQ(pace.use, 1);
-    bw_pace_step(&pace, 100, true);
-    CHECK_EQ(pace.use, 4);
-    bw_pace_step(&pace, 300, true);
-    CHECK_EQ(pace.use, 8);
-    bw_pace_step(&pace, 320, true); /* less than a tenth more than before */
-    CHECK_EQ(pace.use, 4);
-    for (unsigned i = 0; i < BW_PACE_HOLD; i++) {
-        bw_pace_step(&pace, 300, true);
-        CHECK_EQ(pace.use, 4);
-    }
-    bw_pace_step(&pace, 300, true);
-    CHECK_EQ(pace.use, 8);
-    bw_pace_step(&pace, 400, true);
-    CHECK_EQ(pace.use, 16);
-    bw_pace_step(&pace, 600, true);
-    bw_pace_step(&pace, 600, true);
-    CHECK_EQ(pace.use, 16);
-    pace.most = 3; /* the others have died */
-    bw_pace_step(&pace, 600, true);
-    CHECK(pace.use >= 3);
-}
-
 static const check_case_t cases[] = {
     {"ranges_are_as_a_map_of_bytes", ranges_are_as_a_map_of_bytes},
-    {"more_are_used_while_that_gives_more", more_are_used_while_that_gives_more},
     {"a_stream_resumes_where_it_can", a_stream_resumes_where_it_can},
     {"no_more_than_there_are_places", no_more_than_there_are_places},
     {"only_the_first_live_ones_are_used", only_the_first_live_ones_are_used},

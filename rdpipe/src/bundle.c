@@ -212,13 +212,12 @@ bool rd_bundle_open(const rd_bundle_terms_t *terms, bw_link_t **link_p, rd_why_t
     bundle->strands.in_bytes = terms->in_bytes;
     bundle->strands.is_one = terms->most <= 1;
     bundle->is_auto = terms->is_auto && terms->most > 1;
-    bundle->pace = bw_pace_of(bundle->is_auto ? 1 : terms->most, terms->most);
-    bundle->strands.use = bundle->pace.use;
-    atomic_init(&bundle->used, bundle->pace.use);
+    bundle->stream_count = rd_stream_count_of(
+        bundle->is_auto ? (unsigned)bw_least(RD_STREAMS_FIRST, terms->most) : terms->most);
+    bundle->strands.use = bundle->stream_count.use;
     bundle->period_ms = (int64_t)bw_least(PERIOD_RTTS * (uint64_t)terms->rtt_ms, PERIOD_MAX_MS);
     if (bundle->period_ms < RD_PERIOD_MIN_MS)
         bundle->period_ms = RD_PERIOD_MIN_MS;
-    bundle->is_first_period = true;
     bundle->period_began_ms = rd_now_ms();
     (void)pthread_mutex_init(&bundle->mutex, NULL);
     bundle->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);

@@ -28,7 +28,7 @@ unsigned rd_streams_max(void);
 typedef struct {
     uint64_t out_bytes, in_bytes; /* valid ring sizes; the peer has the two swapped */
     unsigned most;                /* the most streams to use */
-    bool is_auto;                 /* begin with one, and add more while that is faster */
+    bool is_auto;                 /* decide by stream_count.h how many to use */
     unsigned rtt_ms;              /* round-trip time of the path */
 } rd_bundle_terms_t;
 
@@ -39,7 +39,7 @@ bool rd_bundle_open(const rd_bundle_terms_t *terms, bw_link_t **link_p, rd_why_t
  * and the session from then on, also on failure. If `tls` is NULL the connection is plain. */
 bool rd_bundle_add(bw_link_t *link, int socket, rd_tls_t *tls);
 
-/* The number of connections that are alive, and the highest number that were in use at once. */
+/* The number of connections that are alive, and of those that have carried bytes of a stream. */
 unsigned rd_bundle_live(bw_link_t *link);
 unsigned rd_bundle_used(bw_link_t *link);
 

@@ -6,7 +6,7 @@
 #include <stdatomic.h>
 
 #include "bundle.h"
-#include "session/pace.h"
+#include "stream_count.h"
 
 /*
  * A bundle as its two threads see it: bundle.c runs on the user's thread, bundle_thread.c on the
@@ -21,7 +21,8 @@
 typedef struct {
     int fd; /* -1: dead */
     rd_tls_t *tls;
-    bool may_read;
+    bool may_read, is_used;
+    rd_tcp_t seen; /* what the kernel had counted at the end of the last period */
 } rd_wire_t;
 
 typedef enum { RD_BUNDLE_RUNS, RD_BUNDLE_ENDED, RD_BUNDLE_FAILED } rd_bundle_state_t;
@@ -61,12 +62,9 @@ typedef struct {
     unsigned come;                   /* how many of `adds` the thread has taken */
     uint64_t seen_head, seen_tail;   /* the user's positions at the last turn */
     const char *last_reason;         /* why the last connection died; NULL: it was closed */
-    bw_pace_t pace;
+    rd_stream_count_t stream_count;
     bool is_auto;
     int64_t period_ms, period_began_ms;
-    uint64_t period_from;
-    /* The first period is shorter, and lasts until there are streams to add. */
-    bool is_first_period;
     uint8_t scratch[65536];
 } rd_bundle_t;
 

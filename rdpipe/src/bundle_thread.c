@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "bytes.h"
+#include "socket.h"
 
 /* The most that is read from one connection before the user is woken. */
 #define TURN_BYTES ((size_t)256 * 1024)
@@ -98,6 +99,15 @@ static void push_live(rd_bundle_t *bundle, unsigned place)
         push(bundle, place);
 }
 
+/* Counts a connection when it carries bytes of a stream for the first time. */
+static void count_used(rd_bundle_t *bundle, rd_wire_t *wire)
+{
+    if (wire->is_used)
+        return;
+    wire->is_used = true;
+    atomic_fetch_add(&bundle->used, 1);
+}
+
 /* Returns the number of bytes read, 0 if none are available now, or -1 if the connection has
  * ended. */
 static ssize_t pull(const rd_wire_t *wire, void *to, size_t len)
@@ -140,7 +150,10 @@ static bool hear(rd_bundle_t *bundle, unsigned place, bool *done_p)
             return n == 0;
         if (!bw_strands_came(&bundle->strands, strand, &due, (size_t)n))
             return false;
-        turn += due.header ? 0 : (size_t)n;
+        if (!due.header) {
+            turn += (size_t)n;
+            count_used(bundle, wire);
+        }
         *done_p = true;
     }
     return true;
@@ -160,9 +173,11 @@ static bool assign(rd_bundle_t *bundle)
 {
     int place = bw_strands_assign(&bundle->strands);
 
-    if (place >= 0)
-        push(bundle, (unsigned)place);
-    return place >= 0;
+    if (place < 0)
+        return false;
+    count_used(bundle, &bundle->wires[place]);
+    push(bundle, (unsigned)place);
+    return true;
 }
 
 /* Reports to the peer from time to time how much room there is and how much has arrived. */
@@ -208,29 +223,30 @@ static void publish(rd_bundle_t *bundle)
 }
 
 /* At the end of a period, decides whether to use more or fewer connections. */
-static void pace(rd_bundle_t *bundle)
+static void adjust(rd_bundle_t *bundle)
 {
-    int64_t now = rd_now_ms(), ms = now - bundle->period_began_ms;
-    uint64_t arrived = bundle->strands.out.arrived;
+    int64_t now = rd_now_ms();
     /* A full window also counts as demand, because the bytes that arrive then show whether one
      * connection is falling behind. */
-    bool is_hungry = bw_strands_unassigned(&bundle->strands) > 0 ||
-                     rd_bundle_room(bundle) < bundle->out_bytes / 4;
+    rd_period_t period = {.ms = now - bundle->period_began_ms,
+                          .live = bundle->strands.live,
+                          .is_hungry = bw_strands_unassigned(&bundle->strands) > 0 ||
+                                       rd_bundle_room(bundle) < bundle->out_bytes / 4};
 
-    if (!bundle->is_auto ||
-        ms < (bundle->is_first_period ? bundle->period_ms / 4 : bundle->period_ms))
+    if (!bundle->is_auto || period.ms < bundle->period_ms)
         return;
-    bundle->pace.most = bundle->strands.live;
-    if (bundle->pace.most > 0 && arrived > bundle->period_from) {
-        bw_pace_step(&bundle->pace, (double)(arrived - bundle->period_from) / (double)ms,
-                     is_hungry);
-        bundle->is_first_period = bundle->is_first_period && bundle->pace.fewer == 0;
-    }
-    bundle->strands.use = bundle->pace.use;
     bundle->period_began_ms = now;
-    bundle->period_from = arrived;
-    if (bundle->pace.use > atomic_load(&bundle->used))
-        atomic_store(&bundle->used, bundle->pace.use);
+    for (unsigned i = 0; i < bundle->strands.count; i++) {
+        rd_wire_t *wire = &bundle->wires[i];
+        rd_tcp_t tcp;
+
+        if (wire->fd < 0)
+            continue;
+        tcp = rd_tcp_of(wire->fd);
+        rd_period_add(&period, &wire->seen, &tcp);
+        wire->seen = tcp;
+    }
+    bundle->strands.use = rd_stream_count_step(&bundle->stream_count, &period);
 }
 
 /* Sends END on each connection once all data has been handed to the kernel. Returns true if the
@@ -301,7 +317,7 @@ static bool turn(rd_bundle_t *bundle)
     say_ack(bundle);
     for (unsigned i = 0; i < 2 * RD_STREAMS_MAX && assign(bundle); i++)
         done = true;
-    pace(bundle);
+    adjust(bundle);
     publish(bundle);
     return done;
 }

@@ -342,21 +342,25 @@ static int verdict(const rd_cli_t *cli, const rd_transfer_t *transfer, const rd_
 {
     uint64_t bytes = atomic_load(&transfer->bytes);
     double carried = (double)(bytes - atomic_load(&transfer->first));
-    char rate[32], amount[32];
+    char rate[32], amount[32], over[32] = "";
+    unsigned streams =
+        hop->streams > 0 ? rd_bundle_used(hop->link) : strcmp(hop->carrier, "tcp") == 0;
 
     rd_amount(rate, seconds > 0 ? carried / seconds : 0, "B/s");
     rd_amount(amount, carried, "B");
+    if (streams > 1)
+        (void)snprintf(over, sizeof over, ", over %u streams", streams);
     if (transfer->outcome == RD_TRANSFER_FAULT)
         rd_say(cli, "%s", transfer->why.text);
     if (cli->verbose || (cli->progress && !cli->json))
-        rd_say(cli, "%s in %.3f s, %s", amount, seconds, rate);
+        rd_say(cli, "%s in %.3f s, %s%s", amount, seconds, rate, over);
     if (cli->json) {
         (void)fprintf(stderr,
                       "{\"command\": \"%s\", \"event\": \"end\", \"outcome\": \"%s\", \"bytes\": "
                       "%llu, \"seconds\": "
-                      "%.6f, \"carrier\": \"%s\", \"reason\": ",
+                      "%.6f, \"carrier\": \"%s\", \"streams\": %u, \"reason\": ",
                       cli->name, outcome_name(transfer->outcome), (unsigned long long)bytes,
-                      seconds, hop->carrier);
+                      seconds, hop->carrier, streams);
         rd_json_text(stderr,
                      transfer->outcome == RD_TRANSFER_FAULT ? transfer->why.text : hop->why);
         (void)fprintf(stderr, "}\n");

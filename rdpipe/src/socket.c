@@ -93,16 +93,27 @@ void rd_tune(int fd)
     (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof count);
 }
 
-unsigned rd_round_trip_ms(int fd)
+rd_tcp_t rd_tcp_of(int fd)
 {
     struct tcp_info info = {0};
     socklen_t len = sizeof info;
 
     if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len) < 0)
-        return 0;
-    return (info.tcpi_min_rtt > 0 && info.tcpi_min_rtt != UINT32_MAX ? info.tcpi_min_rtt
-                                                                     : info.tcpi_rtt) /
-           1000;
+        return (rd_tcp_t){0};
+    return (rd_tcp_t){.acked = info.tcpi_bytes_acked,
+                      .sent = info.tcpi_data_segs_out,
+                      .resent = info.tcpi_total_retrans,
+                      .rtt_us = info.tcpi_rtt,
+                      .least_rtt_us = info.tcpi_min_rtt != UINT32_MAX ? info.tcpi_min_rtt : 0,
+                      .busy_us = info.tcpi_busy_time,
+                      .limited_us = info.tcpi_rwnd_limited + info.tcpi_sndbuf_limited};
+}
+
+unsigned rd_round_trip_ms(int fd)
+{
+    rd_tcp_t tcp = rd_tcp_of(fd);
+
+    return (tcp.least_rtt_us > 0 ? tcp.least_rtt_us : tcp.rtt_us) / 1000;
 }
 
 const char *rd_kernel_line(const char *path, char *text, size_t bytes)

@@ -5,6 +5,7 @@
 #include <netdb.h>
 #include <stddef.h>
 
+#include "stream_count.h"
 #include "text.h"
 
 /*
@@ -33,6 +34,9 @@ bool rd_connect(const char *host, uint16_t port, int stop, int64_t patient_until
 
 /* Connects to a known address, trying once. */
 bool rd_connect_to(const struct sockaddr *to, socklen_t len, int stop, int64_t deadline, int *fd_p);
+
+/* What the kernel knows about a connection; all zero if it is not over TCP. */
+rd_tcp_t rd_tcp_of(int fd);
 
 /* The shortest round trip that the kernel has seen on a connection. */
 unsigned rd_round_trip_ms(int fd);

@@ -6,6 +6,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <sys/eventfd.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 
@@ -338,6 +339,52 @@ static void a_bad_peer_ends_the_link(void)
     }
 }
 
+static void the_descriptors_bound_the_streams(void)
+{
+    static const struct {
+        rlim_t files;
+        unsigned streams;
+    } limits[] = {{1024, 64}, {512, 64}, {511, 63}, {128, 16}, {8, 1}, {0, 1}};
+    struct rlimit before, low;
+
+    CHECK(getrlimit(RLIMIT_NOFILE, &before) == 0);
+    low = before;
+    for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
+        unsigned streams;
+
+        low.rlim_cur = limits[i].files;
+        CHECK(setrlimit(RLIMIT_NOFILE, &low) == 0);
+        streams = rd_streams_max();
+        CHECK(setrlimit(RLIMIT_NOFILE, &before) == 0);
+        CHECK_EQ(streams, limits[i].streams);
+    }
+}
+
+static void the_kernel_counts(void)
+{
+    static const uint8_t bytes[65536];
+    static uint8_t got[sizeof bytes];
+    int64_t deadline = rd_now_ms() + LONG_MS;
+    int ends[2], event = eventfd(0, 0);
+    rd_tcp_t tcp;
+    rd_why_t why;
+
+    CHECK(connect_pair(ends));
+    CHECK(rd_write_all(ends[0], bytes, sizeof bytes, -1, deadline, &why));
+    CHECK(rd_read_all(ends[1], got, sizeof got, -1, deadline, &why));
+    do
+        tcp = rd_tcp_of(ends[0]);
+    while (tcp.acked < sizeof bytes && rd_left_ms(deadline) > 0);
+    CHECK(tcp.acked >= sizeof bytes && tcp.acked < 2 * sizeof bytes);
+    CHECK(tcp.sent > 0 && tcp.resent <= tcp.sent && tcp.busy_us >= tcp.limited_us);
+    CHECK(tcp.rtt_us > 0 && tcp.least_rtt_us > 0);
+    tcp = rd_tcp_of(event);
+    CHECK(tcp.acked == 0 && tcp.rtt_us == 0 && tcp.least_rtt_us == 0);
+    close(event);
+    close(ends[0]);
+    close(ends[1]);
+}
+
 static const check_case_t cases[] = {
     {"all bytes come in order", all_bytes_come_in_order},
     {"streams may die", streams_may_die},
@@ -348,6 +395,8 @@ static const check_case_t cases[] = {
 
 static const check_case_t others[] = {
     {"a bad peer ends the link", a_bad_peer_ends_the_link},
+    {"the descriptors bound the streams", the_descriptors_bound_the_streams},
+    {"the kernel counts", the_kernel_counts},
 };
 
 int main(int argc, char **argv)

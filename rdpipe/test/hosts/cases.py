@@ -760,6 +760,28 @@ def streams_that_are_killed(hosts):
             expect(is_same == (wanted == 0), f"{options}: other bytes than were sent")
 
 
+def a_far_path_begins_with_four_streams(hosts):
+    """A near path uses one. Where packets are lost and nothing queues, more are used than without a loss."""
+    key = {"RDPIPE_KEY": "a key for two hosts, long enough"}
+
+    def streams(port, address, data, options=""):
+        receiver = hosts.start("host2", f"rdrecv --carrier tcp {port} | sha256sum", **key)
+        err = gives(hosts, f"rdsend --json {options} {address} {port}", b"", data, name="host1", seconds=120 * SLOWNESS, **key)
+        status, out, said = hosts.end(receiver)
+        expect(status == 0 and out.decode().split()[0] == hashlib.sha256(data).hexdigest(), f"status {status}: {said}")
+        return json.loads(err)["streams"]
+
+    expect(streams(7021, hosts.address("host2"), b"near") == 1, "a near path uses several streams")
+    with hosts.path("host1", "host2", rate=1_000_000_000, delay=10000, offload=1) as (_, address):
+        used = streams(7022, address, os.urandom(6_000_000), "--rate 4M")  # slow enough for four; at most one trial with eight
+        expect(4 <= used <= 8, f"{used} streams were used")
+        used = streams(7023, address, os.urandom(6_000_000), "--rate 4M --streams 2")
+        expect(used == 2, f"{used} streams were used, and two were wanted")
+    with hosts.path("host1", "host2", rate=1_000_000_000, delay=25000, loss=0.002, offload=1, seed=5) as (_, address):
+        used = streams(7024, address, os.urandom(60_000_000), "--congestion reno")
+        expect(used > 16, f"in spite of losses only {used} streams were used")
+
+
 def a_wrong_key_is_said(hosts):
     receiver = hosts.start("host2", "rdrecv --wait 60 7001", RDPIPE_KEY="the right key, long enough")
     try:
@@ -774,7 +796,7 @@ def a_wrong_key_is_said(hosts):
             receiver.wait()
 
 
-NEED_TUN = [a_listener_that_never_comes, over_a_lossy_path, streams_that_are_killed]
+NEED_TUN = [a_listener_that_never_comes, over_a_lossy_path, streams_that_are_killed, a_far_path_begins_with_four_streams]
 CASES = [olleh, bandwidth_of_a_file, local_input_into_a_remote_command, users_on_both_ends, tar_stands_in_for_zfs,
          plans_of_what_cannot_run_here, raw_pictures_through_a_pipe, files_at_both_ends, four_hosts, the_same_host_twice,
          one_connection_a_host, sessions_of_a_host_start_side_by_side, what_a_login_shell_prints_is_skipped, several_at_once, a_middle_hop_without_a_command, several_receivers,
