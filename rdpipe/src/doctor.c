@@ -13,7 +13,9 @@
 
 #include <openssl/crypto.h>
 
+#include "bundle.h"
 #include "carrier.h"
+#include "cipher.h"
 #include "compress.h"
 #include "crc.h"
 #include "digest.h"
@@ -24,6 +26,7 @@
 /* A path with 1 Gbit/s and 100 ms needs 12.5 MB. */
 #define BUFFER_LEAST ((uint64_t)16 * 1024 * 1024)
 #define FILES_LEAST 64u
+#define FLAGS_BYTES 8192 /* the line of a processor's features has about 2,000 */
 #define PIPE_LEAST ((uint64_t)1024 * 1024)
 
 /* A note costs speed or a feature; a failure prevents pipelines. */
@@ -128,6 +131,50 @@ static void tell_kernel(doctor_t *doctor)
          rd_kernel_line("/proc/sys/net/ipv4/tcp_available_congestion_control", line, sizeof line));
 }
 
+/* Finds the line of /proc/cpuinfo with the features of the first processor, "" if there is none. */
+static void read_flags(char flags[FLAGS_BYTES])
+{
+    FILE *file = fopen("/proc/cpuinfo", "re");
+
+    flags[0] = 0;
+    while (file && fgets(flags, FLAGS_BYTES, file))
+        if (strncmp(flags, "flags", 5) == 0 || strncmp(flags, "Features", 8) == 0)
+            break;
+        else
+            flags[0] = 0;
+    if (file)
+        (void)fclose(file);
+}
+
+static bool has_module_tls(void)
+{
+    static const char *const suffixes[] = {"", ".xz", ".zst", ".gz"};
+    struct utsname system;
+    char path[256];
+
+    for (size_t i = 0; uname(&system) == 0 && i < sizeof suffixes / sizeof *suffixes; i++) {
+        (void)snprintf(path, sizeof path, "/lib/modules/%s/kernel/net/tls/tls.ko%s", system.release,
+                       suffixes[i]);
+        if (access(path, F_OK) == 0)
+            return true;
+    }
+    return false;
+}
+
+static void tell_encryption(doctor_t *doctor)
+{
+    char flags[FLAGS_BYTES], ulps[512];
+    bool is_slow;
+    const char *text;
+
+    read_flags(flags);
+    text = rd_cipher_text(rd_aes_of(flags), OpenSSL_version_num(), &is_slow);
+    tell(doctor, is_slow ? NOTE : FINE, "encryption", "%s", text);
+    tell(doctor, FINE, "kTLS", "%s",
+         rd_ktls_text(rd_kernel_line("/proc/sys/net/ipv4/tcp_available_ulp", ulps, sizeof ulps),
+                      has_module_tls()));
+}
+
 /* Reports the largest buffer of a TCP connection. */
 static void tell_buffer(doctor_t *doctor, const char *name)
 {
@@ -152,10 +199,17 @@ static void tell_limits(doctor_t *doctor)
     char line[512];
     uint64_t bytes = 0;
 
-    if (getrlimit(RLIMIT_NOFILE, &limit) == 0)
-        tell(doctor, limit.rlim_cur < FILES_LEAST ? FAILED : FINE, "open files",
-             limit.rlim_cur < FILES_LEAST ? "at most %llu: ulimit -n 1024" : "at most %llu",
+    if (getrlimit(RLIMIT_NOFILE, &limit) < 0)
+        tell(doctor, NOTE, "open files", "the limit cannot be read: %s", strerror(errno));
+    else if (limit.rlim_cur < FILES_LEAST)
+        tell(doctor, FAILED, "open files", "at most %llu: ulimit -n 1024",
              (unsigned long long)limit.rlim_cur);
+    else if (rd_streams_max() < RD_STREAMS_MAX)
+        tell(doctor, NOTE, "open files",
+             "at most %llu, so a hop has at most %u streams (--streams): ulimit -n 1024",
+             (unsigned long long)limit.rlim_cur, rd_streams_max());
+    else
+        tell(doctor, FINE, "open files", "at most %llu", (unsigned long long)limit.rlim_cur);
     if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
         tell(doctor, NOTE, "file size", "at most %llu bytes (ulimit -f)",
              (unsigned long long)limit.rlim_cur);
@@ -303,6 +357,7 @@ int rd_doctor(const rd_settings_t *settings, char *const *hosts, size_t count)
     tell_rdma(&doctor);
     tell_shm(&doctor);
     tell_kernel(&doctor);
+    tell_encryption(&doctor);
     tell_buffer(&doctor, "tcp_wmem");
     tell_buffer(&doctor, "tcp_rmem");
     tell_limits(&doctor);

@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import pty
+import re
 import shlex
 import signal
 import subprocess
@@ -192,7 +193,10 @@ def what_the_doctor_says(hosts):
     told = json.loads(out)
     checks = {check["name"]: check for check in told["checks"]}
     expect(status == 0 and told["failed"] == 0 and told["event"] == "doctor", f"status {status}: {out} {err}")
-    expect(all(name in checks for name in ("libssl", "libzstd", "crc32c", "rdma", "shm", "kernel", "tcp_wmem", "open files", "ports")), out)
+    expect(all(name in checks for name in ("libssl", "libzstd", "crc32c", "rdma", "shm", "kernel", "encryption", "kTLS", "tcp_wmem", "open files", "ports")), out)
+    with open("/proc/cpuinfo", encoding="utf-8") as file:
+        has_aes = re.search(r"^(flags|Features)\s*:.*\baes\b", file.read(), re.MULTILINE)
+    expect(("ChaCha20" in checks["encryption"]["text"]) == (not has_aes), out)
     expect(f"hops meet at {hosts.address('host2')}" in checks["host2"]["text"], out)
     for words, name, text in (("--remote-path /nowhere host1", "host1", "no 'rdpipe' there"), ("-o Port=1 host1", "host1", "ssh has failed"),
                               ("-- -bad", "-bad", "no name of a host"), ("''", "", "no name of a host"), ("host1:cat", "host1:cat", "no name of a host"),
@@ -203,6 +207,8 @@ def what_the_doctor_says(hosts):
         expect(status == 1 and text in failed.get(name, ""), f"{words}: status {status}: {out} {err}")
     status, out, err = hosts.call("ulimit -n 40; rdpipe doctor host1")
     expect(status == 1 and b"FAIL  open files" in out and b"ok    host1" in out, f"status {status}: {out} {err}")
+    status, out, err = hosts.call("ulimit -n 256; rdpipe doctor")
+    expect(status == 0 and b"note  open files   at most 256, so a hop has at most 32 streams" in out, f"status {status}: {out} {err}")
     hosts.check_nothing_is_left()
 
 
