@@ -30,7 +30,7 @@
 /* The window with several streams, or with a round trip of a millisecond or more: 100 ms at 4
  * Gbit/s, rounded. */
 #define WINDOW_BYTES ((uint64_t)64 * 1024 * 1024)
-#define FAR_MS 2 /* from this round-trip time on, `auto` uses several streams */
+#define FAR_MS 1 /* from this round-trip time on, `auto` uses several streams */
 #define ID_BYTES 16
 
 /* All numbers are little-endian, and all of this is sent over TLS. */
