@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "stream_count.h"
 
-#define HOLD                                                                                       \
-    8u /* periods after the first trial that failed; twice as many after each further one */
+/* Periods that follow a failed trial; twice as many each time. */
+#define HOLD 8u
 #define HOLD_MAX 64u
-#define LOSSY                                                                                      \
-    32u /* how many periods a loss counts; at 0.001 % a loss is rare, but limits as well */
+/* For how many periods a loss counts: at 0.001 % losses are rare, but they limit a stream as
+ * well. */
+#define LOSSY 32u
 
 /* A trial has to increase the throughput by a tenth. */
 #define GAIN 1.1

@@ -117,6 +117,21 @@ static void a_failure_holds(void)
     }
 }
 
+/* On a path that loses one packet in 100,000, most periods are without a loss. */
+static void a_loss_is_remembered(void)
+{
+    for (unsigned hold = 31; hold <= 32; hold++) {
+        rd_stream_count_t count = {USE(16), .hold = hold};
+        rd_period_t period = {PERIOD(RATE), .resent = 1, .live = 64};
+
+        CHECK_EQ(rd_stream_count_step(&count, &period), 16);
+        period.resent = 0;
+        for (unsigned held = 1; held < hold; held++)
+            CHECK_EQ(rd_stream_count_step(&count, &period), 16);
+        CHECK_EQ(rd_stream_count_step(&count, &period), hold < 32 ? 32 : 16);
+    }
+}
+
 static void counters_are_added(void)
 {
     rd_period_t period = {.ms = MS};
@@ -221,6 +236,7 @@ static void each_path_has_its_number(void)
 static const check_case_t cases[] = {
     {"each_decision", each_decision},
     {"a_failure_holds", a_failure_holds},
+    {"a_loss_is_remembered", a_loss_is_remembered},
     {"counters_are_added", counters_are_added},
     {"each_path_has_its_number", each_path_has_its_number},
 };
