@@ -162,8 +162,7 @@ begun(ok) -> beamway_console_web:json(202, #{ok => true});
 begun({error, Why}) -> beamway_console_web:problem(409, Why).
 
 chosen(Asker, Nodes, Text, Count, Allow) ->
-    %% The keywords of queries are atoms in these modules.
-    _ = [code:ensure_loaded(Module) || Module <- [placement_pred, placement_unit, placement_query, placement_policy]],
+    _ = beamway_console_placement:words(Asker),
     Answer = case beamway_console_query:parse(Text) of
                  {ok, Query} ->
                      case Allow orelse not beamway_console_query:calls_code(Query) of

@@ -3,7 +3,7 @@
 %% have it.
 -module(beamway_console_placement).
 
--export([view/1, choose/3]).
+-export([view/1, words/1, choose/3]).
 
 -define(CALL_MS, 15000).
 
@@ -16,13 +16,16 @@ view([Asker | _] = Nodes) ->
     case call(Asker, placement, attributes, [Nodes, Names]) of
         {ok, Views} ->
             Leases = every(Nodes, placement_lease, list, []),
-            {ok, #{asker => Asker, names => Names, nodes => [node_json(Node, View) || {Node, View} <- lists:sort(maps:to_list(Views))],
-                   leases => [lease_json(Node, Lease) || {Node, {ok, List}} <- Leases, Lease <- List], words => words(), units => placement_unit:names()}};
+            {ok, (words(Asker))#{asker => Asker, names => Names, nodes => [node_json(Node, View) || {Node, View} <- lists:sort(maps:to_list(Views))],
+                   leases => [lease_json(Node, Lease) || {Node, {ok, List}} <- Leases, Lease <- List]}};
         {error, Why} -> {error, Why}
     end.
 
-words() -> [eq, ne, lt, le, gt, ge, in, between, match, exists, missing, low, high, lowest, highest, top, bottom, dist, same, very_near, near, far, very_far,
-            anywhere, latency, group, 'and', 'or', 'not', require, order, prefer, from, n, min, on_conflict, spread, policy, charge, max_age, deadline].
+%% @doc The words and units of queries on the node that will be asked. Its answer also makes them known here, as {@link beamway_console_query} needs.
+-spec words(Asker :: node()) -> #{words := [atom()], units := [atom()]}.
+words(Asker) ->
+    Known = fun(Module, Function) -> case call(Asker, Module, Function, []) of {ok, Words} -> Words; {error, _} -> [] end end,
+    #{words => Known(placement_query, words), units => Known(placement_unit, names)}.
 
 every(Nodes, Module, Function, Arguments) -> lists:zip(Nodes, erpc:multicall(Nodes, Module, Function, Arguments, ?CALL_MS)).
 

@@ -18,6 +18,22 @@ laws_test_() ->
 
 explain_test_() -> checked(prop_explain_agrees(), 500).
 
+%% The list of words, which the console offers, has all that the types name.
+all_words_test_() ->
+    [?_assertEqual({Module, []}, {Module, lists:usort(lists:append([words_of(Type, Module) || Type <- Types])) -- placement_query:words()})
+     || {Module, Types} <- [{placement_pred, [predicate, operator, affinity]}, {placement_query, [query, preference, spread, counted]}, {placement_policy, [policy]}]].
+
+words_of(Type, Module) ->
+    {ok, {_, [{abstract_code, {raw_abstract_v1, Forms}}]}} = beam_lib:chunks(code:which(Module), [abstract_code]),
+    [Definition] = [Is || {attribute, _, type, {Name, Is, []}} <- Forms, Name =:= Type],
+    atoms(Definition).
+
+atoms({atom, _, Atom}) -> [Atom];
+atoms({remote_type, _, [_Module, _Name, Arguments]}) -> atoms(Arguments);
+atoms(Tuple) when is_tuple(Tuple) -> atoms(tuple_to_list(Tuple));
+atoms([Part | Parts]) -> atoms(Part) ++ atoms(Parts);
+atoms(_) -> [].
+
 %%% Generators
 
 name() -> elements([a, b, c]).

@@ -9,7 +9,7 @@
 %% worse than chance.
 -module(placement_policy).
 
--export([draw/4, best/4, is_live/1, is_policy/1, scores/1, charged/3, shuffle/2]).
+-export([draw/4, best/4, is_live/1, is_policy/1, words/0, scores/1, charged/3]).
 
 -export_type([policy/0, scored/1, term_values/0]).
 
@@ -24,12 +24,18 @@
 
 -callback select([scored(node())], Count :: pos_integer(), Query :: map()) -> [node()].
 
+-define(NAMES, [two_choices, cached_two, sqrt_choices, random, least]).
+
 %% @doc Returns whether a term is a policy.
 -spec is_policy(term()) -> boolean().
 is_policy({choices, K}) -> is_integer(K) andalso K > 0;
 is_policy({top, Fraction}) -> is_number(Fraction) andalso Fraction > 0 andalso Fraction =< 1;
 is_policy({module, Module}) -> is_atom(Module);
-is_policy(Policy) -> lists:member(Policy, [two_choices, cached_two, sqrt_choices, random, least]).
+is_policy(Policy) -> lists:member(Policy, ?NAMES).
+
+%% @doc Returns the words of policies.
+-spec words() -> [atom()].
+words() -> ?NAMES ++ [choices, top, module].
 
 %% @doc Returns whether the attributes of the drawn nodes must be asked for again.
 -spec is_live(policy()) -> boolean().
@@ -62,7 +68,7 @@ best(_, Scored, Count, Seed) ->
     %% keysort is stable, so the shuffled order decides among equals.
     {[Node || {Node, _} <- lists:sublist(lists:keysort(2, [{Node, -Score} || {Node, Score} <- Shuffled]), Count)], Next}.
 
-%% @doc Returns a list in random order.
+%% Returns a list in random order.
 -spec shuffle([Element], rand:state()) -> {[Element], rand:state()}.
 shuffle(List, Seed) ->
     {Keyed, Next} = lists:mapfoldl(fun(Element, S) -> {Key, S1} = rand:uniform_s(S), {{Key, Element}, S1} end, Seed, List),

@@ -10,7 +10,7 @@
 %% {@link placement_lease}.
 -module(placement_pred).
 
--export([compile/1, attributes/1, evaluate/2, conjuncts/1, source/1, is_relative/1, thresholds/2, account/2, at_target/1, contradictions/1, groups/1, affinities/1, neighbours/1, tolerance/1]).
+-export([compile/1, attributes/1, evaluate/2, conjuncts/1, source/1, is_relative/1, thresholds/2, account/2, at_target/1, contradictions/1, groups/1, affinities/1, neighbours/1, tolerance/1, words/0]).
 
 -export_type([predicate/0, compiled/0, truth/0, context/0, thresholds/0, affinity/0]).
 
@@ -42,6 +42,12 @@
 
 -define(OPERATORS, [eq, ne, lt, le, gt, ge]).
 -define(DEPTH_MAX, 50).
+
+%% @doc Returns the words of predicates.
+-spec words() -> [atom()].
+words() ->
+    ?OPERATORS ++ [true, false, yes, no, in, between, match, exists, missing, low, high, lowest, highest, top, bottom, dist, same, very_near, near, far,
+                   very_far, anywhere, latency, group, pg, affinity, apart, tolerates, all, 'and', 'or', 'not'].
 
 %% @doc Checks and prepares a predicate. The error text names what is wrong and what was expected.
 -spec compile(predicate()) -> {ok, compiled()} | {error, Text :: unicode:chardata()}.

@@ -2,7 +2,7 @@
 %% @doc Pure: checks a query once, at the boundary, and prepares it. Called by {@link placement_choose}.
 -module(placement_query).
 
--export([compile/1, distinct/1, names/1]).
+-export([compile/1, distinct/1, names/1, words/0]).
 
 -export_type([query/0, plan/0, preference/0, spread/0, counted/0]).
 
@@ -47,9 +47,15 @@ compile(Query) when is_map(Query) ->
     end;
 compile(Predicate) -> compile(#{require => Predicate}).
 
-key(Key) ->
-    Keys = [require, order, prefer, from, n, min, on_conflict, spread, policy, charge, max_age, deadline],
-    lists:member(Key, Keys) orelse bad("~0tP is no key of a query; the keys are ~tp", [Key, 10, Keys]).
+keys() -> [require, order, prefer, from, n, min, on_conflict, spread, policy, charge, max_age, deadline].
+
+%% @doc Returns the words of queries, apart from units ({@link placement_unit:names/0}) and what users name themselves.
+-spec words() -> [atom()].
+words() ->
+    lists:usort(keys() ++ placement_pred:words() ++ placement_policy:words()
+                ++ [max, score, error, relax, none, by, max_skew, how, soft, hard, min_domains, count, attribute, children]).
+
+key(Key) -> lists:member(Key, keys()) orelse bad("~0tP is no key of a query; the keys are ~tp", [Key, 10, keys()]).
 
 -spec bad(string(), [term()]) -> no_return().
 bad(Format, Arguments) -> throw({bad, io_lib:format(Format, Arguments)}).
