@@ -37,7 +37,7 @@ enum {
                              look. sender_bytes: how much the VM queues before it suspends
                              senders */
     COMMAND_TICK,         /* -> */
-    COMMAND_STATS,        /* -> STATS_COUNT times :64 */
+    COMMAND_STATS,        /* -> the numbers of command_stats, 64 bits each */
     COMMAND_RECEIVE,      /* -> 1 if no more will ever arrive, bytes_in:64 */
     COMMAND_PACKETS,      /* bytes already read from the connection -> ; makes frames packets */
     COMMAND_LOOK,         /* -> 1 to look again, 0 to wait for `look` */
@@ -52,8 +52,6 @@ enum {
     COMMAND_COMPRESS    /* is_always:8, percent:8 -> ; after SESSION: the peer accepts compressed
                            packets (packing.h). Needs CODEC */
 };
-
-#define STATS_COUNT 31
 
 static unsigned long ms_until(int64_t at_ms)
 {
@@ -488,7 +486,8 @@ static void command_stats(bw_port_t *self, reply_t *reply)
         stats.bytes_out = self->pump.session.out.next;
         stats.ring_bytes = self->pump.ring_bytes;
     }
-    const uint64_t numbers[STATS_COUNT] = {
+    /* In the order of counters() in beamway_port.erl. */
+    const uint64_t numbers[] = {
         stats.bytes_in,
         stats.bytes_out,
         self->pump.frames_in,
@@ -521,7 +520,7 @@ static void command_stats(bw_port_t *self, reply_t *reply)
         self->pump.packing.in.after,
         self->pump.packing.in.ns / 1000,
     };
-    for (int i = 0; i < STATS_COUNT; i++)
+    for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
         reply_number(reply, numbers[i], 8);
 }
 

@@ -47,7 +47,7 @@
 %% Option, default, valid values, effect, and how its text is parsed.
 options() ->
     [{links, lists:sort(beamway_kind:all() -- [rdma]), "a list of " ++ beamway_kind:words() ++ " or inet (BEAMWAY_LINKS=shm,tcp)",
-      "Kinds of link that this node may use. Two nodes use the best kind that both have, in the order shm, rdma, tcp, inet. inet is always allowed, and inet alone turns all others off.", fun links/1},
+      "Kinds of link that this node may use. Two nodes use the best kind that both have, in the order " ++ string:join([atom_to_list(Kind) || Kind <- beamway_kind:all()], ", ") ++ ", inet. inet is always allowed, and inet alone turns all others off.", fun links/1},
      {rdma, false, "true or false", "Adds rdma to links, unless links is inet alone. It is off by default because RDMA has never run on a real adapter.", fun boolean/1},
      {ring_bytes, 4194304, "a power of two from 65536 to 1073741824",
       "Size of a ring. There is one for each peer and direction. Two nodes use the smaller of their values.", fun ring_bytes/1},

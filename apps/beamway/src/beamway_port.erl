@@ -432,14 +432,15 @@ senders(Traffic) ->
 %% @doc Counters since the link was made.
 -spec stats(port()) -> stats().
 stats(Port) ->
-    {ok, <<BytesIn:64, BytesOut:64, FramesIn:64, FramesOut:64, DoorbellsIn:64, DoorbellsOut:64, Stalls:64, RingBytes:64, RingFillIn:64, RingFillOut:64,
-           Wakeups:64, QueueBytes:64, Busy:64, HeldSenders:64, Losses:64, KeptBytes:64, RunDelayUs:64, RttUs:64, WindowBytes:64, Retransmits:64, Unanswered:64, AckMs:64,
-           KernelBytes:64, Load:8/binary, AgeMs:64, Packing/binary>>} = command(Port, ?STATS, <<>>),
-    with_peer_load(Load, AgeMs, with_packing(Packing,
-                   #{bytes_in => BytesIn, bytes_out => BytesOut, frames_in => FramesIn, frames_out => FramesOut, doorbells_in => DoorbellsIn,
-                     doorbells_out => DoorbellsOut, stalls => Stalls, ring_bytes => RingBytes, ring_fill_in => RingFillIn, ring_fill_out => RingFillOut,
-                     wakeups => Wakeups, queue_bytes => QueueBytes, busy => Busy, held_senders => HeldSenders, losses => Losses, kept_bytes => KeptBytes, run_delay_us => RunDelayUs,
-                     rtt_us => RttUs, window_bytes => WindowBytes, retransmits => Retransmits, unanswered => Unanswered, ack_ms => AckMs, kernel_bytes => KernelBytes})).
+    Names = counters(),
+    Bytes = 8 * length(Names),
+    {ok, <<Counters:Bytes/binary, Load:8/binary, AgeMs:64, Packing/binary>>} = command(Port, ?STATS, <<>>),
+    with_peer_load(Load, AgeMs, with_packing(Packing, maps:from_list(lists:zip(Names, [Number || <<Number:64>> <= Counters])))).
+
+%% In the order of `command_stats' in native/driver/beamway_drv.c.
+counters() ->
+    [bytes_in, bytes_out, frames_in, frames_out, doorbells_in, doorbells_out, stalls, ring_bytes, ring_fill_in, ring_fill_out,
+     wakeups, queue_bytes, busy, held_senders, losses, kept_bytes, run_delay_us | stats_of_tcp()].
 
 with_packing(<<0:384>>, Stats) -> Stats;
 with_packing(<<Before:64, After:64, Us:64, InBefore:64, InAfter:64, InUs:64>>, Stats) ->

@@ -182,7 +182,7 @@ connected_pair(Carrier, Options) ->
     {PeerA, NodeA, PeerB, NodeB}.
 
 %% @doc The kind of link that two nodes with this carrier on the same host must agree on.
--spec link_kind(carrier()) -> stock | tcp | inet | tls | ssl | shm | rdma.
+-spec link_kind(carrier()) -> stock | ssl | beamway_kind:label().
 link_kind(inet_tcp) -> stock;
 link_kind(inet_tls) -> stock;
 link_kind(beamway_encrypted) -> tls;
@@ -198,7 +198,7 @@ link_kind(beamway_rdma) -> rdma.
 
 %% @doc Waits until the node has a link of this kind to `Node', or fails and reports what it has. The kind is taken from `beamway:links/0' and,
 %% independently, from the port that ERTS uses.
--spec assert_link(pid(), node(), stock | tcp | inet | tls | ssl | shm | rdma) -> ok.
+-spec assert_link(pid(), node(), stock | ssl | beamway_kind:label()) -> ok.
 assert_link(Peer, Node, Kind) ->
     _ = wait_until(fun() -> controller(Peer, Node) =/= undefined end, 5000),
     {ok, Driver} = controller_driver(Peer, Node),

@@ -24,6 +24,9 @@ function append(element, children) {
 export const h = (tag, attributes, ...children) => fill(document.createElement(tag), attributes, children);
 export const s = (tag, attributes, ...children) => fill(document.createElementNS(SVG, tag), attributes, children);
 
+// A kind of link is shown in its colour, which style.css defines under the kind's name.
+export const kindBadge = (kind, text) => h("span", { class: "badge colored", style: `--color: var(--${kind || "muted"}, var(--muted))` }, text);
+
 export function replace(element, ...children) {
   element.replaceChildren();
   append(element, children);

@@ -115,6 +115,7 @@ export class Graph {
       }
       const flow = link.ab + link.ba;
       line.text = () => `${this.label(a)} – ${this.label(b)}: ${link.kind}, ${rate(link.ab)} there, ${rate(link.ba)} back, ${perSecond(link.frames)} frames`;
+      line.style.color = `var(--${link.kind}, var(--tcp))`;
       line.setAttribute("class", `link ${link.kind} ${link.busy ? "busy" : ""} ${this.selected?.link?.join("|") === id ? "selected" : ""} ${flow > 0 ? "" : "idle"}`);
       line.setAttribute("aria-label", line.text());
       line.lastChild.style.strokeWidth = width(flow);

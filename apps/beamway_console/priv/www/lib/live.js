@@ -30,7 +30,8 @@ export class Live {
       // The browser reconnects by itself unless the stream was rejected.
       if (source.readyState === EventSource.CLOSED) this.#timer = setTimeout(() => this.#open(), 2000);
     };
-    for (const kind of ["cluster", "http", "pipes", "jobs", "link", "node"]) {
+    // An event has the name of its topic's kind, which is the part before the first colon.
+    for (const kind of new Set(this.#topics.split(",").map((topic) => topic.split(":")[0]))) {
       source.addEventListener(kind, (event) => { if (source === this.#source) this.onEvent(kind, JSON.parse(event.data)); });
     }
   }

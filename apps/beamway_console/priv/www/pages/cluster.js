@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Nodes, hosts and links as a graph; the details and history of the selected item are shown next to it.
 
-import { h, replace, card, empty, table, ask } from "../lib/dom.js";
+import { h, replace, card, empty, table, ask, kindBadge } from "../lib/dom.js";
 import { bytes, rate, perSecond, span, count, shortNames, micros } from "../lib/format.js";
 import { Chart } from "../lib/chart.js";
 import { Graph } from "../lib/graph.js";
@@ -162,7 +162,7 @@ function factsOf({ t, sides }, side, label) {
     h("td", { class: "n" }, perSecond(rates.doorbells_out ?? 0)), h("td", { class: "n" }, perSecond(rates.stalls ?? 0)), h("td", { class: "n" }, bytes(now.queue_bytes ?? 0)),
     h("td", null, now.ring_bytes ? fill(now.ring_fill_in ?? 0, now.ring_bytes) : h("span", { class: "muted" }, "no ring"))) : null;
   return [h("dl", { class: "facts" },
-    h("dt", null, "Kind"), h("dd", null, h("span", { class: `badge ${side.link}` }, kinds[side.link] ?? side.link)),
+    h("dt", null, "Kind"), h("dd", null, kindBadge(side.link, kinds[side.link] ?? side.link)),
     h("dt", null, "Why"), h("dd", { class: "why" }, side.reason || "not told"),
     sides.filter(({ fault }) => fault).map(({ from, fault: { left_ms, ...fault } }) => [h("dt", null, "Fault"),
       h("dd", { class: "bad" }, `set on ${label(from)} for ${span(left_ms)} more: ${Object.entries(fault).map(([key, value]) => `${key} ${value}`).join(", ")}`)]),

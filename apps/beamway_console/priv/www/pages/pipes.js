@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The pipes running on this host, hop by hop.
 
-import { h, replace, card, empty } from "../lib/dom.js";
+import { h, replace, card, empty, kindBadge } from "../lib/dom.js";
 import { bytes, rate, span } from "../lib/format.js";
 
 function open(root, context) {
@@ -24,7 +24,7 @@ function open(root, context) {
       return card(null, null, h("div", { class: "head" }, h("h2", null, `Process ${pipe.pid}`), h("span", { class: "muted" }, pipe.started_at ? `for ${span(data.t - pipe.started_at * 1000)}` : "")),
         h("div", { class: "hops" }, pipe.hops.flatMap((hop, at) => [at === 0 ? h("div", { class: "stop" }, hop.from || "this host") : null,
           h("div", { class: `hop ${at === slowest && speeds.some((speed) => speed > 0) ? "slow" : ""}` }, h("div", null, h("b", null, rate(speeds[at]))), h("div", { class: "arrow" }),
-            h("span", { class: "muted" }, bytes(hop.bytes), " "), h("span", { class: `badge ${hop.carrier}` }, hop.carrier || "connecting")),
+            h("span", { class: "muted" }, bytes(hop.bytes), " "), kindBadge(hop.carrier, hop.carrier || "connecting")),
           h("div", { class: "stop" }, hop.to || "this host")])));
     });
     before = now;
