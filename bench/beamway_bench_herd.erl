@@ -9,7 +9,7 @@
 %% (`herd_best_possible').
 -module(beamway_bench_herd).
 
--export([metrics/0, repeats/1, measure/2, mean_response/4, mean_response/5]).
+-export([metrics/0, repeats/1, measure/2, mean_response/5]).
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
@@ -51,7 +51,7 @@ simulated(Name, Policy, Age, Tasks, Seed) ->
     ok = beamway_bench:note("bench placement: herd: ~ts: mean response ~.2f", [Name, Mean]),
     Mean.
 
-%% @doc The mean response of one policy, in service times, without the first tenth of the tasks.
+%% The mean response of one policy, in service times, without the first tenth of the tasks.
 -spec mean_response(placement_policy:policy(), AgeOfInformation :: float(), Tasks :: pos_integer(), Seed :: integer()) -> float().
 mean_response(Policy, Age, Tasks, Seed) -> mean_response(Policy, Age, Tasks, Seed, {?SERVERS, ?CHOOSERS}).
 

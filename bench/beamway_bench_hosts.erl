@@ -6,7 +6,7 @@
 %% with this node, because it then sees end of file on its standard input.
 -module(beamway_bench_hosts).
 
--export([parse/1, name/1, start_epmd/1, stop_epmd/1, peer_options/2]).
+-export([parse/1, start_epmd/1, stop_epmd/1, peer_options/2]).
 
 -export_type([host/0, epmd/0]).
 
@@ -30,7 +30,7 @@ parse(Text) ->
         [Bad | _] -> {error, ["--hosts ", Text, ": '", Bad, "' is no name of a host; expected names with commas, such as a,b or user@a,user@b"]}
     end.
 
-%% @doc The host part of the names of the host's nodes.
+%% The host part of the names of the host's nodes.
 -spec name(host()) -> string().
 name({_Space, Address}) -> Address;
 name(Host) ->

@@ -8,7 +8,7 @@
 %% WebSocket at /ws.
 -module(beamway_bench_http_servers).
 
--export([names/0, start/3, stop/1, memory_kb/1, cpu_us/1, folder/0, load_cores/1, wrk/5, h2load/5, echo/4, load_program/0, tls_port/1]).
+-export([names/0, start/3, stop/1, memory_kb/1, cpu_us/1, folder/0, wrk/5, h2load/5, echo/4, load_program/0, tls_port/1]).
 
 -export_type([name/0, options/0]).
 
@@ -98,7 +98,7 @@ pids(Port) ->
 
 %% ---- load
 
-%% @doc The load's processors, as taskset takes them, and their number: all processors that the servers do not use.
+%% The load's processors, as taskset takes them, and their number: all processors that the servers do not use.
 -spec load_cores(Servers :: pos_integer()) -> {string(), pos_integer()}.
 load_cores(Servers) ->
     Available = erlang:system_info(logical_processors_available),

@@ -7,7 +7,7 @@
 %% Programs that are not written in Erlang store their results with `scripts/figures store'.
 -module(beamway_bench_store).
 
--export([file/1, context/2, write/2, write_text/2, read/1, check/1, changed_tree/1, age/1, to_text/2]).
+-export([file/1, context/2, write/2, write_text/2, read/1, changed_tree/1, age/1, to_text/2]).
 
 -export_type([stored/0]).
 
@@ -86,7 +86,7 @@ read(File) ->
 
 %% ---- what a result must say
 
-%% @doc Whether the object is a complete result.
+%% Whether the object is a complete result.
 -spec check(term()) -> ok | {error, unicode:chardata()}.
 check(Object) when is_map(Object) ->
     Wrong = wrong("", fields(), Object) ++ wrong_metrics(Object),

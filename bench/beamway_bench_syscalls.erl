@@ -7,7 +7,7 @@
 %% method was used.
 -module(beamway_bench_syscalls).
 
--export([during/2, probe/0, warnings/0]).
+-export([during/2, warnings/0]).
 
 -export_type([method/0]).
 
@@ -29,7 +29,7 @@ during(OsPids, Fun) ->
             end
     end.
 
-%% @doc Finds out which method works for this user, by trying it on an idle process.
+%% Finds out which method works for this user, by trying it on an idle process.
 -spec probe() -> method() | {none, Why :: string()}.
 probe() ->
     Idle = beamway_bench_tools:open("/bin/cat", []),

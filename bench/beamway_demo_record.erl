@@ -3,7 +3,7 @@
 %% fast. In a viewer without animations all lines are visible at once.
 -module(beamway_demo_record).
 
--export([writable/1, said/2, lines/0, write/2, svg/1]).
+-export([writable/1, said/2, lines/0, write/2]).
 
 -export_type([line/0]).
 
@@ -46,7 +46,7 @@ lines() ->
 -spec write(file:filename(), [line()]) -> ok | {error, unicode:chardata()}.
 write(File, Lines) -> answer(File, file:write_file(File, unicode:characters_to_binary(svg(Lines)))).
 
-%% @doc The picture. Lines of more than 120 letters are wrapped at a space.
+%% The picture. Lines of more than 120 letters are wrapped at a space.
 -spec svg([line(), ...]) -> unicode:chardata().
 svg([{Began, _} | _] = Lines) ->
     Rows = [{Ms - Began, Row} || {Ms, Line} <- Lines, Row <- wrapped(Line)],

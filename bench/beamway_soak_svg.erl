@@ -6,7 +6,7 @@
 %% Colours follow the reader's light or dark scheme; nothing is loaded from elsewhere.
 -module(beamway_soak_svg).
 
--export([draw/1, colours/0]).
+-export([draw/1]).
 
 -export_type([picture/0, panel/0, point/0]).
 
@@ -27,7 +27,7 @@
 -define(TOP, 30).
 -define(BOTTOM, 30).
 
-%% @doc The number of lines that can be distinguished.
+%% The number of lines that can be distinguished.
 -spec colours() -> pos_integer().
 colours() -> length(palette()).
 

@@ -8,7 +8,7 @@
 %% metric is not a leak.
 -module(beamway_soak_verdict).
 
--export([judge/3, medians/2, line/1, warm_up_s/1]).
+-export([judge/3, medians/2, warm_up_s/1]).
 -export_type([limit/0, finding/0, points/0]).
 
 -type points() :: [{TimeS :: number(), Value :: number()}].
@@ -72,7 +72,7 @@ medians(Points, Count) ->
 
 median(Values) -> beamway_bench_stats:median(Values).
 
-%% @doc The Theil-Sen slope and its 95 % interval.
+%% The Theil-Sen slope and its 95 % interval.
 -spec line([{float(), float()}, ...]) -> {Slope :: float(), Low :: float(), High :: float()}.
 line(Points) ->
     Slopes = lists:sort(slopes(Points)),

@@ -6,7 +6,7 @@
 %% (InfiniBand without IPoIB) is detected but cannot be used. This runs while the node boots, before there is a file server.
 -module(beamway_rdma_devices).
 
--export([all/0, named/1, all/3, usable/1, is_address/1, routes/2]).
+-export([all/0, named/1, usable/1, routes/2]).
 -export_type([port_info/0, address/0]).
 
 -ifdef(TEST).
@@ -37,7 +37,7 @@ all() ->
 named(Devices) ->
     all(?SYSFS, fun interface_addresses/0, Devices).
 
-%% @doc The same, but reads another directory and gets the addresses of the interfaces from the caller. If devices are named, returns only their
+%% The same, but reads another directory and gets the addresses of the interfaces from the caller. If devices are named, returns only their
 %% ports.
 -spec all(Sysfs :: file:filename(), fun(() -> [{Interface :: string(), address()}]), Only :: [string()]) -> [port_info()].
 all(Sysfs, Addresses, Only) ->
@@ -126,7 +126,7 @@ addresses([_ | More]) ->
 addresses([]) ->
     [].
 
-%% @doc Returns whether this address can be offered to a peer, and called by it.
+%% Returns whether this address can be offered to a peer, and called by it.
 -spec is_address(inet:ip_address()) -> boolean().
 is_address({127, _, _, _}) -> false;
 is_address({0, 0, 0, 0}) -> false;

@@ -58,6 +58,7 @@ id(Key) ->
 tls_key(#{key := Key, id := Id, caller := Caller, callee := Callee, number := Number}) ->
     mac(Key, [<<"tls">>, Id, Caller, Callee, <<Number:64>>]).
 
+%% @doc A number that cannot be guessed.
 -spec random() -> random().
 random() -> crypto:strong_rand_bytes(16).
 
@@ -82,12 +83,15 @@ letter(join) -> $J.
 -spec challenge(talk(), random(), non_neg_integer()) -> iodata().
 challenge(Talk, Callee, Number) -> [<<$C, Callee/binary, Number:64>>, challenge_mac(Talk, Callee, Number)].
 
+%% @doc The caller's answer to a challenge. `Position' is how many bytes it has received.
 -spec proof(talk(), Number :: pos_integer(), Position :: non_neg_integer()) -> iodata().
 proof(Talk, Number, Position) -> [<<$P, Number:64, Position:64>>, proof_mac(Talk, Number, Position)].
 
+%% @doc The callee's answer to a proof: the caller's position, and `Own', which is its own.
 -spec accept(talk(), Position :: non_neg_integer(), Own :: non_neg_integer()) -> iodata().
 accept(Talk, Position, Own) -> [<<$A, Own:64>>, accept_mac(Talk, Position, Own)].
 
+%% @doc The answer of a node that has the cookie and does not know the link.
 -spec refuse(atom(), {random(), random()}) -> iodata().
 refuse(Cookie, {Id, Caller}) -> [$X, refuse_mac(Cookie, Id, Caller)].
 
@@ -119,10 +123,12 @@ resume_holds(Cookie, {resume, Kind, Id, Caller, Node, Mac}) -> same(Mac, resume_
 challenge_holds(Talk, {challenge, Callee, Number, Mac}) -> same(Mac, challenge_mac(Talk, Callee, Number));
 challenge_holds(_Talk, _Other) -> false.
 
+%% @doc Returns whether the packet is the proof for this challenge.
 -spec proof_holds(talk(), packet()) -> boolean().
 proof_holds(Talk, {proof, Number, Position, Mac}) -> same(Mac, proof_mac(Talk, Number, Position));
 proof_holds(_Talk, _Other) -> false.
 
+%% @doc Returns whether the packet accepts what this node has proved.
 -spec accept_holds(talk(), packet()) -> boolean().
 accept_holds(#{position := Position} = Talk, {accept, Own, Mac}) -> same(Mac, accept_mac(Talk, Position, Own));
 accept_holds(_Talk, _Other) -> false.

@@ -9,7 +9,7 @@
 %% did.
 -module(beamway_otp_verdict).
 
--export([passes/1, problems/4, fallbacks/2, differences/1, common_failures/1, most_differences/0, describe/1]).
+-export([problems/4, fallbacks/2, differences/1, common_failures/1, most_differences/0, describe/1]).
 -export_type([word/0, id/0, result/0, stored/0, problem/0]).
 
 -type word() :: passed | flaky | failed | died | skipped | not_run.

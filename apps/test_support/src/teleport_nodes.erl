@@ -4,7 +4,7 @@
 %% `shm', `tcp' and `tls' are Beamway's links, and `stock' is OTP's own distribution over TCP. Cases run on the first node and use the second.
 -module(teleport_nodes).
 
--export([all/1, groups/2, init_group/2, start/1, start/2, start_pair/1, stop_pair/1, on_first/2, on_first/3, on_second/2, connect/2]).
+-export([all/1, groups/2, init_group/2, start/1, start/2, start_pair/1, stop_pair/1, on_first/2, connect/2]).
 -export([first/1, second/1, second_node/1, kind/1, carrier/1, args/1]).
 %% Functions that run on the nodes.
 -export([wait_ms/0, echo/0, start_server/1, gate/0, open_gate/1]).
@@ -94,15 +94,11 @@ kind(Config) -> proplists:get_value(kind, Config).
 -spec on_first(list(), fun((node()) -> term())) -> ok.
 on_first(Config, Body) -> on_first(Config, Body, ?CASE_MS).
 
-%% @doc The same with a timeout in milliseconds.
+%% The same with a timeout in milliseconds.
 -spec on_first(list(), fun((node()) -> term()), pos_integer()) -> ok.
 on_first(Config, Body, TimeoutMs) ->
     Node = second_node(Config),
     beamway_peer:run(first(Config), fun() -> _ = Body(Node), ok end, TimeoutMs).
-
-%% @doc Runs the fun on the second node.
--spec on_second(list(), fun(() -> Result)) -> Result.
-on_second(Config, Fun) -> beamway_peer:run(second(Config), Fun, ?CASE_MS).
 
 %% @doc How long to wait for an event that must happen.
 -spec wait_ms() -> pos_integer().

@@ -3,7 +3,7 @@
 %% received headers with yucan_hpack, whose table is in the process dictionary.
 -module(yucan_h2_client).
 
--export([connect/1, connect/2, raw/1, frame/4, headers/4, block/1, get/2, send/2, recv/1, until/2, response/2, request/3, closed/1, settings/1]).
+-export([connect/1, connect/2, raw/1, frame/4, headers/4, get/2, send/2, recv/1, until/2, response/2, request/3, closed/1, settings/1]).
 
 -define(PATIENCE_MS, (20000 * beamway_runner:slowness())).
 -define(DECODER(Socket), {yucan_h2_client, Socket}).
@@ -44,7 +44,7 @@ frame(Type, Flags, Id, Payload) -> [<<(iolist_size(Payload)):24, Type, Flags, Id
 -spec headers(pos_integer(), Flags :: byte(), [{binary(), binary()}], Extra :: iodata()) -> iodata().
 headers(Id, Flags, Fields, Extra) -> frame(1, Flags bor 4, Id, [block(Fields), Extra]).
 
-%% @doc Fields as literals without indexing.
+%% Fields as literals without indexing.
 -spec block([{binary(), binary()}]) -> iodata().
 block(Fields) -> [[0, text(Name), text(Value)] || {Name, Value} <- Fields].
 

@@ -2,7 +2,7 @@
 %% @doc Servers for the suites of yucan: the application, and a server with the tests' handler on any free loopback port.
 -module(yucan_test_server).
 
--export([start_application/1, stop_application/1, start/1, start/2, handler/0, patient/1, names/0, stop_all/0, held/1, answered/1, connections_in/1, server_side/1, wait_for/1, flooded/2, flooded_served/3, serve/2]).
+-export([start_application/1, stop_application/1, start/1, start/2, handler/0, patient/1, stop_all/0, held/1, answered/1, connections_in/1, server_side/1, wait_for/1, flooded/2, flooded_served/3, serve/2]).
 -export([certificate/2, tls_connect/2, tls_one/2, subject/1]).
 
 -include_lib("public_key/include/public_key.hrl").
@@ -46,7 +46,7 @@ handler() -> {yucan_test_handler, none}.
 -spec patient(yucan_config:limits()) -> #{atom() => non_neg_integer() | infinity}.
 patient(Own) -> maps:merge(#{header_ms => ?WAIT_MS, read_ms => ?WAIT_MS, idle_ms => ?WAIT_MS, min_body_rate => 0}, Own).
 
-%% @doc The servers that run under the application.
+%% The servers that run under the application.
 -spec names() -> [atom()].
 names() -> [Name || {Name, _, supervisor, _} <- supervisor:which_children(yucan_sup)].
 

@@ -4,7 +4,7 @@
 %% The head must contain a type, a location or a status. Anything else is garbage, and the client gets a 502 instead. Pure.
 -module(yucan_cgi_head).
 
--export([new/0, feed/2, parse/1]).
+-export([new/0, feed/2]).
 -export_type([state/0, head/0, reason/0]).
 
 -ifdef(TEST).
@@ -57,7 +57,7 @@ empty_line(<<"\n", Rest/bits>>, At, Before) ->
 empty_line(<<C, Rest/bits>>, At, _) -> empty_line(Rest, At + 1, C);
 empty_line(<<>>, _, _) -> nomatch.
 
-%% @doc Parses a complete head, without the empty line.
+%% Parses a complete head, without the empty line.
 -spec parse(binary()) -> {ok, head()} | {error, reason()}.
 parse(Head) ->
     Lines = [without_cr(Line) || Line <- binary:split(Head, <<"\n">>, [global])],

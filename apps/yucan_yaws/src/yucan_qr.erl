@@ -3,7 +3,7 @@
 %% mask, and the rules for choosing one only make it easier. Pure.
 -module(yucan_qr).
 
--export([modules/1, terminal/1]).
+-export([terminal/1]).
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
@@ -12,7 +12,7 @@
 %% For each version, the number of data codewords and of error-correction codewords.
 -define(SIZES, [{1, 19, 7}, {2, 34, 10}, {3, 55, 15}, {4, 80, 20}, {5, 108, 26}]).
 
-%% @doc The rows of the code, where 1 is dark. A text of more than 106 bytes is too long.
+%% The rows of the code, where 1 is dark. A text of more than 106 bytes is too long.
 -spec modules(binary()) -> {ok, [[0 | 1]]} | too_long.
 modules(Text) ->
     case [Size || {_, Data, _} = Size <- ?SIZES, byte_size(Text) + 2 =< Data] of

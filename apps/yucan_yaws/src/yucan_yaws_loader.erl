@@ -7,7 +7,7 @@
 %% it is loaded under its own name, and an error reports that.
 -module(yucan_yaws_loader).
 
--export([load/2, remember/1, own/1, renamed/2]).
+-export([load/2, remember/1, own/1]).
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
@@ -66,7 +66,7 @@ own(Module) ->
         Own -> Own(Module)
     end.
 
-%% @doc Changes the names of some modules in these forms, wherever a module is meant.
+%% Changes the names of some modules in these forms, wherever a module is meant.
 -spec renamed([erl_parse:abstract_form()], #{module() => module()}) -> [erl_parse:abstract_form()].
 renamed(Forms, Names) -> [form(Form, Names) || Form <- Forms].
 

@@ -2,7 +2,7 @@
 %% @doc Turns a configuration into the options of {@link yucan:start_link/1}, and stores what modules can query later.
 -module(yucan_yaws_options).
 
--export([options/1, prepare/1, remember/1, records/0, for_scripts/0, sconf/1]).
+-export([options/1, prepare/1, remember/1, records/0, for_scripts/0]).
 
 -include("../include/yaws.hrl").
 

@@ -8,7 +8,7 @@
 %% `{error, _}', which is the third truth value. In Erlang's own order any atom would be greater than any number.
 -module(placement_unit).
 
--export([is_unit/1, is_quantity/1, is_measure/1, convert/2, compare/3, number_in/2, names/0]).
+-export([is_unit/1, is_quantity/1, is_measure/1, convert/2, compare/3, names/0]).
 
 -export_type([unit/0, quantity/0, reason/0]).
 
@@ -66,7 +66,7 @@ convert({Number, From}, To) ->
         false -> {error, {other_dimension, From, To}}
     end.
 
-%% @doc Converts a constant of a predicate to the unit of an attribute; a constant without a unit stays as it is.
+%% Converts a constant of a predicate to the unit of an attribute; a constant without a unit stays as it is.
 -spec number_in(Constant :: term(), unit()) -> {ok, term()} | {error, reason()}.
 number_in({Number, Unit} = Constant, To) when is_number(Number) ->
     case is_unit(Unit) of

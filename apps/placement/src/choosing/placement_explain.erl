@@ -3,7 +3,7 @@
 %% {@link placement_choose}, {@link placement} and the command `beamway choose'.
 -module(placement_explain).
 
--export([reports/2, why_not/2, conflict/2, to_text/1, conflict_text/1, predicate_text/1]).
+-export([reports/2, why_not/2, conflict/2, to_text/1, conflict_text/1]).
 
 -export_type([report/0, verdict/0, conflict/0]).
 
@@ -166,7 +166,7 @@ detail_text({distance, Distance}) -> io_lib:format("the distance is ~w", [Distan
 detail_text({latency_us, Us}) -> io_lib:format("a round trip takes ~w us", [Us]);
 detail_text(Other) -> io_lib:format("~0tP", [Other, 12]).
 
-%% @doc Formats a predicate as text.
+%% Formats a predicate as text.
 -spec predicate_text(placement_pred:predicate()) -> unicode:chardata().
 predicate_text({Name, Op, Constant}) when Op =:= eq; Op =:= ne; Op =:= lt; Op =:= le; Op =:= gt; Op =:= ge ->
     Sign = maps:get(Op, #{eq => "=", ne => "/=", lt => "<", le => "=<", gt => ">", ge => ">="}),

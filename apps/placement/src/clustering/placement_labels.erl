@@ -2,12 +2,12 @@
 %% @doc Describes the groups that a clustering has found: labels, names and order. Pure.
 -module(placement_labels).
 
--export([of_values/1, of_logs/2, measured/2, ordered/1]).
+-export([of_logs/2, measured/2, ordered/1]).
 
 %% Logarithms are fixed-point integers in which 65536 means 1.0.
 -define(UNIT, 65536).
 
-%% @doc Returns the labels of a group, given the times between its children in microseconds.
+%% Returns the labels of a group, given the times between its children in microseconds.
 -spec of_values([float(), ...]) -> placement_tree:labels().
 of_values(Values) ->
     of_logs([round(math:log(Value) * ?UNIT) || Value <- Values], lists:max(Values)).

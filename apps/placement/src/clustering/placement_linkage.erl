@@ -7,13 +7,13 @@
 %% tree is the same in whatever order the merges happen. The algorithm takes n^2 steps and never searches for the
 %% closest pair of all. `make test-scipy' compares heights and cophenetic distances with scipy's.
 %%
-%% Values are whole numbers ({@link scale/0} means 1.0), because reading them from a tuple does not allocate memory.
+%% Values are whole numbers (`?SCALE' means 1.0), because reading them from a tuple does not allocate memory.
 %% With 40 bits after the binary point the rounding error stays under 1.0e-9. A tuple cannot be changed in place, so a
 %% new cluster gets a row of its own, and the distance between two clusters is in the row of the one that was made
 %% later.
 -module(placement_linkage).
 
--export([link/3, scale/0, table/2, heights/1, cophenetic/2]).
+-export([link/3, table/2, heights/1, cophenetic/2]).
 
 -export_type([binary_tree/0, method/0, table/0]).
 
@@ -24,10 +24,6 @@
 %% A leaf is the position of a node, counted from 1.
 
 -define(SCALE, 1099511627776).
-
-%% @doc Returns the number that means 1.0 in a table.
--spec scale() -> pos_integer().
-scale() -> ?SCALE.
 
 %% @doc Returns a table of some function of the matrix's times, such as the logarithm. Its values may be between minus
 %% and plus ten thousand.

@@ -6,7 +6,7 @@
 %% distances from the tree in use. Called by {@link placement:advise/1}.
 -module(placement_advise).
 
--export([advise/1, pairs/2]).
+-export([advise/1]).
 
 -export_type([advice/0]).
 
@@ -24,7 +24,7 @@ advise(Nodes) ->
             {ok, pairs(Tree, Known), lists:sort(maps:keys(Views) -- [Node || {Node, _} <- Known])}
     end.
 
-%% @doc Pure. Takes the traffic that each node reports per peer. A pair is included if its distance is more than half of
+%% Pure. Takes the traffic that each node reports per peer. A pair is included if its distance is more than half of
 %% the way to the root, and it exchanged more bytes than the average pair.
 -spec pairs(placement_tree:tree(), [{node(), [{node(), Bytes :: non_neg_integer()}]}]) -> [advice()].
 pairs(Tree, Known) ->

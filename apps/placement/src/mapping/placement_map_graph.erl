@@ -7,7 +7,7 @@
 %% meshes.
 -module(placement_map_graph).
 
--export([size/1, coarser/2, levels/3, part/2, sorted_at_random/1]).
+-export([size/1, levels/3, part/2, sorted_at_random/1]).
 
 -export_type([graph/0, arcs/0, level/0]).
 
@@ -40,7 +40,7 @@ levels(Graph, Most, MaxLoad, Levels) ->
         _ -> {Graph, Levels}
     end.
 
-%% @doc Makes one step: returns the graph of pairs, and what each vertex became.
+%% Makes one step: returns the graph of pairs, and what each vertex became.
 -spec coarser(graph(), MaxLoad :: pos_integer()) -> {graph(), Coarse :: tuple()}.
 coarser({Arcs, Loads} = Graph, MaxLoad) ->
     Count = size(Graph),

@@ -8,7 +8,7 @@
 %% left out, and the node's distances are unknown.
 -module(placement_import).
 
--export([file/2, text/3, kinds/0, format_error/1, format_warning/1]).
+-export([file/2, kinds/0, format_error/1, format_warning/1]).
 
 -export_type([kind/0, options/0, warning/0, error/0]).
 
@@ -37,7 +37,7 @@ file(File, Options) ->
         {Kind, {ok, Bytes}} -> text(Kind, Bytes, Options)
     end.
 
-%% @doc Returns the tree of a text.
+%% Returns the tree of a text.
 -spec text(kind(), unicode:chardata(), options()) -> {ok, placement_tree:tree(), [warning()]} | {error, error()}.
 text(Kind, Text, Options) ->
     case unicode:characters_to_list(Text) of
