@@ -3,26 +3,33 @@
 %%! -noinput
 %% SPDX-License-Identifier: Apache-2.0
 %%
-%% Calls of functions that do not exist, of deprecated ones, local functions that nobody calls, and applications that
-%% call or need one that apps.config does not allow them.
+%% What compiled code says about itself, for scripts/tidy, one fact in a line:
+%%   calls TEXT                 a call of a function that does not exist, of a deprecated one, or of an application that apps.config does not allow
+%%                              to be called; a local function that nobody calls
+%%   circle FOLDER MODULE...    the largest circle of modules in a folder that call each other
+%%   export MODULE:NAME/ARITY   an exported function that nobody calls and no code names
 %% usage: xref.escript EBIN...
 -mode(compile).
 
 main(Folders) ->
     {ok, _} = xref:start(check),
     ok = xref:set_default(check, [{warnings, false}, {verbose, false}]),
+    ok = code:add_pathsa(Folders),
     ok = xref:set_library_path(check, code:get_path()),
     Owners = maps:from_list([{Module, filename:dirname(Folder)} || Folder <- Folders, Module <- add(Folder)]),
-    Modules = maps:keys(Owners),
+    true = map_size(Owners) > 0,
+    {ok, Calls} = xref:q(check, "ME"),
     {ok, Terms} = file:consult("apps.config"),
     Dependencies = proplists:get_value(dependencies, Terms),
     Found = [{Kind, Item} || Kind <- [undefined_function_calls, locals_not_used, deprecated_function_calls],
                              Item <- analyze(Kind), not is_allowed(Kind, Item)]
-        ++ lists:append([wrong_dependencies(Row, Terms, Owners) || Row <- Dependencies])
+        ++ lists:append([wrong_dependencies(Row, Terms, Calls, Owners) || Row <- Dependencies])
         ++ [{not_in_dependencies_of_apps_config, App} || App <- applications(Terms), not lists:keymember(App, 1, Dependencies)],
-    [io:format("~ts: ~tp~n", [Kind, Item]) || {Kind, Item} <- Found],
-    io:format("xref: ~b modules~n", [length(Modules)]),
-    halt(case {Found, Modules} of {[], [_ | _]} -> 0; _ -> 1 end).
+    [io:format("calls ~ts: ~0tp~n", [Kind, Item]) || {Kind, Item} <- Found],
+    [io:format("circle ~ts~ts~n", [Folder, [[" ", atom_to_list(Module)] || Module <- largest_circle(Folder, Calls, Owners)]])
+     || Folder <- lists:usort(maps:values(Owners))],
+    [io:format("export ~tw:~tw/~b~n", [Module, Name, Arity]) || {Module, Name, Arity} <- dead_exports(maps:keys(Owners))],
+    halt().
 
 add(Folder) ->
     case filelib:wildcard(filename:join(Folder, "*.beam")) of
@@ -33,8 +40,7 @@ add(Folder) ->
     end.
 
 %% An application may not even call a suite or a benchmark.
-wrong_dependencies({App, Needed, Called}, Terms, Owners) ->
-    {ok, Calls} = xref:q(check, "ME"),
+wrong_dependencies({App, Needed, Called}, Terms, Calls, Owners) ->
     Folder = filename:join("apps", App),
     Allowed = [Folder | [filename:join("apps", Other) || Other <- Needed ++ Called]],
     {ok, [{application, App, Keys}]} = file:consult(filename:join([Folder, "src", atom_to_list(App) ++ ".app.src"])),
@@ -52,3 +58,54 @@ analyze(Kind) ->
 %% Suites call functions that do not exist on purpose.
 is_allowed(undefined_function_calls, {_, {no_such_module, _, _}}) -> true;
 is_allowed(_, _) -> false.
+
+largest_circle(Folder, Calls, Owners) ->
+    Graph = digraph:new(),
+    [digraph:add_vertex(Graph, Module) || {Module, Owner} <- maps:to_list(Owners), Owner =:= Folder],
+    %% An edge to a module of another folder is an error, which adds nothing.
+    [digraph:add_edge(Graph, From, To) || {From, To} <- Calls, From =/= To],
+    Circles = [{length(Circle), lists:sort(Circle)} || Circle <- digraph_utils:cyclic_strong_components(Graph)],
+    digraph:delete(Graph),
+    element(2, lists:max([{0, []} | Circles])).
+
+%% Common Test and eunit call what suites and unit tests export.
+dead_exports(Modules) ->
+    Code = maps:from_list([{Module, forms(Module)} || Module <- Modules]),
+    Atoms = maps:map(fun(_, Forms) -> maps:from_keys(atoms(Forms), true) end, Code),
+    Dynamic = maps:from_keys(lists:append([dynamic_calls(Forms) || Forms <- maps:values(Code)]), true),
+    [Export || {Module, Name, Arity} = Export <- analyze(exports_not_used), #{Module := Forms} <- [Code], not is_test(Module, Name),
+               not is_map_key({Name, Arity}, Dynamic), not lists:member({Name, Arity}, callbacks(Forms)), not is_named(Module, Name, Atoms)].
+
+is_test(Module, Name) ->
+    match =:= re:run(atom_to_list(Module), "_(SUITE|tests)$", [{capture, none}]) orelse match =:= re:run(atom_to_list(Name), "(^|_)test_?$", [{capture, none}]).
+
+forms(Module) ->
+    {ok, {Module, [{abstract_code, {raw_abstract_v1, Forms}}]}} = beam_lib:chunks(code:which(Module), [abstract_code]),
+    Forms.
+
+callbacks(Forms) ->
+    lists:append([Behaviour:behaviour_info(callbacks) || {attribute, _, Word, Behaviour} <- Forms, lists:member(Word, [behaviour, behavior]),
+                                                         {module, _} <- [code:ensure_loaded(Behaviour)], erlang:function_exported(Behaviour, behaviour_info, 1)]).
+
+%% Whether code could call the function by its names, as spawn and erpc do.
+is_named(Module, Name, Atoms) ->
+    lists:any(fun({Other, #{Name := true} = In}) -> Other =:= Module orelse is_map_key(Module, In);
+                 (_) -> false
+              end, maps:to_list(Atoms)).
+
+%% The atoms in code that do not name a function where it is defined or called.
+atoms({attribute, _, _, _}) -> [];
+atoms({function, _, _, _, Clauses}) -> atoms(Clauses);
+atoms({call, _, {atom, _, _}, Arguments}) -> atoms(Arguments);
+atoms({call, _, {remote, _, {atom, _, _}, {atom, _, _}}, Arguments}) -> atoms(Arguments);
+atoms({atom, _, Atom}) -> [Atom];
+atoms(Tuple) when is_tuple(Tuple) -> atoms(tuple_to_list(Tuple));
+atoms([Part | Parts]) -> atoms(Part) ++ atoms(Parts);
+atoms(_) -> [].
+
+%% The names and arities of calls whose module is known only at run time.
+dynamic_calls({call, _, {remote, _, {atom, _, _}, {atom, _, _}}, Arguments}) -> dynamic_calls(Arguments);
+dynamic_calls({call, _, {remote, _, Module, {atom, _, Name}}, Arguments}) -> [{Name, length(Arguments)} | dynamic_calls([Module | Arguments])];
+dynamic_calls(Tuple) when is_tuple(Tuple) -> dynamic_calls(tuple_to_list(Tuple));
+dynamic_calls([Part | Parts]) -> dynamic_calls(Part) ++ dynamic_calls(Parts);
+dynamic_calls(_) -> [].
