@@ -2,7 +2,7 @@
 #ifndef RD_BUFFER_H
 #define RD_BUFFER_H
 
-#include "end.h"
+#include "endpoint.h"
 #include "text.h"
 
 /*

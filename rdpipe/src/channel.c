@@ -10,7 +10,7 @@
 
 #include "agent.h"
 #include "cli.h"
-#include "end.h"
+#include "endpoint.h"
 #include "prompt.h"
 
 #define WORDS_MAX (RD_SSH_OPTIONS_MAX + 40)

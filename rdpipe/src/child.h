@@ -4,7 +4,7 @@
 
 #include <sys/types.h>
 
-#include "end.h"
+#include "endpoint.h"
 #include "guard.h"
 
 /* A shell command between two pipes, in a process group of its own. */

@@ -4,10 +4,10 @@
 
 #include <sys/stat.h>
 
-#include "beneath.h"
+#include "open_beneath.h"
 #include "copy_terms.h"
-#include "items.h"
-#include "names.h"
+#include "item_stream.h"
+#include "name_list.h"
 
 #define RD_TARGETS_MAX 16u
 

@@ -7,7 +7,7 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
-#include "note.h"
+#include "copy_note.h"
 
 /* ---- what is said ---- */
 

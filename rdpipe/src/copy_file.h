@@ -39,7 +39,7 @@ typedef struct {
     bool owns_parent;   /* `parent` is closed with the file */
     bool is_small;      /* no later copy resumes it */
     bool is_direct;     /* it is written under its own name */
-    bool is_noted;      /* it has a note (note.h) */
+    bool is_noted;      /* it has a note (copy_note.h) */
     bool may_fail_late; /* close may report a failed write */
     bool is_seen;       /* `there` describes the file that has the name; mode 0: none does */
     /* For a file that is sent as a difference (copy_delta.h): the digest of the bytes written so

@@ -2,7 +2,7 @@
 #ifndef RD_COPY_FILES_FROM_H
 #define RD_COPY_FILES_FROM_H
 
-#include "names.h"
+#include "name_list.h"
 #include "text.h"
 
 /*

@@ -3,7 +3,7 @@
  * except that it removes stale parts. */
 #include "copy_delete.h"
 #include "copy_delta.h"
-#include "note.h"
+#include "copy_note.h"
 
 #include <fcntl.h>
 #include <linux/magic.h>

@@ -4,7 +4,7 @@
 #include <assert.h>
 #include <sys/random.h>
 
-#include "note.h"
+#include "copy_note.h"
 
 /* Stored in the digest field of a START item; the layout is part of the protocol. */
 typedef struct {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The last part of a copy: writes the items that arrive, and does not trust them (beneath.h). Where
- * writing a small file takes long, as on a network file system, several are written in parallel
- * (jobs.h), each after it has arrived completely. */
+/* The last part of a copy: writes the items that arrive, and does not trust them (open_beneath.h).
+ * Where writing a small file takes long, as on a network file system, several are written in
+ * parallel (jobs.h), each after it has arrived completely. */
 #include "copy_atomic.h"
 #include "copy_delta.h"
 

@@ -7,7 +7,7 @@
 
 #include "transfer.h"
 #include "compress.h"
-#include "keeper.h"
+#include "keepalive.h"
 
 #define TICK_MS 1000
 /* How long to wait for the producer to close first, so that our last message is not lost. */

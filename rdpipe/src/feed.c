@@ -6,7 +6,7 @@
 
 #include "transfer.h"
 #include "compress.h"
-#include "keeper.h"
+#include "keepalive.h"
 
 #define ABORT_MS 2000 /* how long to wait for room for an ABORT */
 #define TICK_MS 1000

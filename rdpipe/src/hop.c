@@ -10,8 +10,8 @@
 
 #include "bundle.h"
 #include "bytes.h"
-#include "joiners.h"
-#include "proof.h"
+#include "hop_streams.h"
+#include "key_proof.h"
 #include "rdframe.h"
 #include "socket.h"
 

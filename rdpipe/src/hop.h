@@ -20,7 +20,7 @@
  *   choice: the carrier that it has joined ->
  *                                         <-    settled
  *
- * Each message has a fixed size. Clients without the key cannot block the listener (proof.h).
+ * Each message has a fixed size. Clients without the key cannot block the listener (key_proof.h).
  *
  * shm: the producer joins the consumer's listener (native/link/shm/shm.h), which succeeds only on
  * the same host; the TCP connection stays open so that each side notices when the other exits.
@@ -30,7 +30,7 @@
  *
  * Over tcp a hop may have several streams (bundle.h). The additional ones join while the first
  * already carries data, and identify the hop by the ID that the consumer's offer contained
- * (joiners.h).
+ * (hop_streams.h).
  */
 
 #define RD_BLOCK_BYTES ((uint32_t)256 * 1024)

@@ -2,7 +2,7 @@
 #ifndef RD_OUTPUT_H
 #define RD_OUTPUT_H
 
-#include "end.h"
+#include "endpoint.h"
 #include "text.h"
 
 /*

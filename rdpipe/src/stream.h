@@ -63,7 +63,7 @@ rd_cause_t rd_abort_cause(const rd_frame_t *frame);
  * set. */
 bool rd_stream_tick(rd_stream_t *stream, rd_why_t *why);
 
-/* For a keeper (keeper.h): sends a ping if one is due and room for a payload of `spare` bytes
+/* For a keeper (keepalive.h): sends a ping if one is due and room for a payload of `spare` bytes
  * remains. Also sends frames that were put before but have not left yet. */
 void rd_stream_keep(rd_stream_t *stream, size_t spare);
 

@@ -3,7 +3,7 @@
 #include "pipe_ends.h"
 
 #include "bundle.h"
-#include "proof.h"
+#include "key_proof.h"
 
 #include <arpa/inet.h>
 #include <dlfcn.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "end.h"
+#include "endpoint.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "beneath.h"
+#include "open_beneath.h"
 
 #include <errno.h>
 #include <fcntl.h>

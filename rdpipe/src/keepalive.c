@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "keeper.h"
+#include "keepalive.h"
 
 #include <poll.h>
 #include <sys/eventfd.h>

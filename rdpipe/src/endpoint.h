@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef RD_END_H
-#define RD_END_H
+#ifndef RD_ENDPOINT_H
+#define RD_ENDPOINT_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef RD_PROOF_H
-#define RD_PROOF_H
+#ifndef RD_KEY_PROOF_H
+#define RD_KEY_PROOF_H
 
 #include "tls.h"
 

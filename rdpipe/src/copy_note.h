@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef RD_NOTE_H
-#define RD_NOTE_H
+#ifndef RD_COPY_NOTE_H
+#define RD_COPY_NOTE_H
 
 #include "item.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef RD_JOINERS_H
-#define RD_JOINERS_H
+#ifndef RD_HOP_STREAMS_H
+#define RD_HOP_STREAMS_H
 
 #include "hop.h"
 

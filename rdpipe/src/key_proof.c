@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "proof.h"
+#include "key_proof.h"
 
 #include <poll.h>
 #include <sys/resource.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "note.h"
+#include "copy_note.h"
 
 #include <fcntl.h>
 #include <sys/xattr.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef RD_ITEMS_H
-#define RD_ITEMS_H
+#ifndef RD_ITEM_STREAM_H
+#define RD_ITEM_STREAM_H
 
 #include "item.h"
 

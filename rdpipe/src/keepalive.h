@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef RD_KEEPER_H
-#define RD_KEEPER_H
+#ifndef RD_KEEPALIVE_H
+#define RD_KEEPALIVE_H
 
 #include <pthread.h>
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef RD_BENEATH_H
-#define RD_BENEATH_H
+#ifndef RD_OPEN_BENEATH_H
+#define RD_OPEN_BENEATH_H
 
 #include <sys/types.h>
 

@@ -12,7 +12,7 @@
 #include <openssl/evp.h>
 
 #include "cli.h"
-#include "note.h"
+#include "copy_note.h"
 
 #define SUFFIX ".rdcp-part"
 #define RETIRED_SUFFIX ".rdcp-old" /* must not be longer than SUFFIX */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "items.h"
+#include "item_stream.h"
 
 #include <errno.h>
 #include <unistd.h>

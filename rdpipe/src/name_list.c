@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "names.h"
+#include "name_list.h"
 
 #include <dirent.h>
 #include <errno.h>

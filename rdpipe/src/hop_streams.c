@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "joiners.h"
+#include "hop_streams.h"
 
 #include <fcntl.h>
 #include <pthread.h>
@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "bundle.h"
-#include "proof.h"
+#include "key_proof.h"
 #include "socket.h"
 
 #define JOIN_MS 15000

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef RD_NAMES_H
-#define RD_NAMES_H
+#ifndef RD_NAME_LIST_H
+#define RD_NAME_LIST_H
 
 #include <stdbool.h>
 #include <stddef.h>
