@@ -15,7 +15,7 @@
 #include "../link/stripes.h"
 #include "closing.h"
 #include "codec.h"
-#include "job.h"
+#include "async_job.h"
 #include "load.h"
 #include "offers.h"
 #include "port.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 #include "closing.h"
-#include "job.h"
+#include "async_job.h"
 
 #include <time.h>
 #include <unistd.h>

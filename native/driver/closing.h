@@ -9,7 +9,7 @@
 #include <time.h>
 
 #include "../link/link.h"
-#include "job.h"
+#include "async_job.h"
 
 /* The closing job that is passed to the async thread. That thread may have other jobs to run first,
  * so `closed` records when the peer's time limit started. */

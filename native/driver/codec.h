@@ -5,7 +5,7 @@
 #include "erl_driver.h"
 
 #include "../link/codec.h"
-#include "job.h"
+#include "async_job.h"
 #include "reply.h"
 
 /* Returns the codec that this process has loaded from a shared object, which stays loaded, or NULL

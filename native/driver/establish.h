@@ -5,7 +5,7 @@
 #include "erl_driver.h"
 
 #include "../link/carriers.h"
-#include "job.h"
+#include "async_job.h"
 #include "reply.h"
 
 /*

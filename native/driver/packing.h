@@ -7,7 +7,7 @@
 
 #include "../link/codec.h"
 #include "../link/session/worth.h"
-#include "pending.h"
+#include "queued_frames.h"
 
 /*
  * Compresses packets on a link with a session. Several consecutive packets become one unit: a word

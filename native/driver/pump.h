@@ -11,7 +11,7 @@
 #include "../link/spin.h"
 #include "join.h"
 #include "packing.h"
-#include "pending.h"
+#include "queued_frames.h"
 #include "session.h"
 #include "traffic.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "between.h"
+#include "placeholder_link.h"
 #include "pump_inside.h"
 
 /* How many times one call retries if the peer publishes between our read and our arming. */

@@ -13,7 +13,7 @@
 
 /*
  * The reply to a driver command: a 0 byte and the result, or a 1 byte and the reason as text, or
- * REPLY_LATER (job.h). A reply that is too long is truncated.
+ * REPLY_LATER (async_job.h). A reply that is too long is truncated.
  */
 typedef struct {
     size_t len;

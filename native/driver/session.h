@@ -8,7 +8,7 @@
 #include "erl_driver.h"
 
 #include "../link/session/outgoing.h"
-#include "pending.h"
+#include "queued_frames.h"
 
 /*
  * A session lets a link outlive its connection. Both sides number the bytes in each direction

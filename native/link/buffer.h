@@ -9,8 +9,7 @@
 #include "bytes.h"
 #include "ring.h"
 #include "status.h"
-#include "trim.h"
-#include "twice.h"
+#include "ring_memory.h"
 
 /* How much memory an idle buffer retains: one page on most machines. */
 #define BW_BUFFER_KEPT_BYTES 4096u

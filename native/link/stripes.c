@@ -11,7 +11,7 @@
 
 #include "bytes.h"
 #include "session/strands.h"
-#include "twice.h"
+#include "ring_memory.h"
 
 /* How many bytes may be unsent in the kernel for each connection. More would form a queue that no
  * other bytes can pass. */

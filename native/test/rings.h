@@ -13,7 +13,7 @@
 
 #include "../link/ring.h"
 #include "../link/shm/shm.h"
-#include "../link/twice.h"
+#include "../link/ring_memory.h"
 
 static inline uint8_t *map_twice(size_t bytes)
 {

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "bytes.h"
-#include "twice.h"
+#include "ring_memory.h"
 
 /* Unsent bytes per connection in the kernel, in addition to those in flight. */
 #define UNSENT_BYTES (64 * 1024)

@@ -10,7 +10,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "../twice.h"
+#include "../ring_memory.h"
 
 #define SLOTS_BYTES ((size_t)(BW_RDMA_SLOTS + BW_RDMA_WINDOW) * BW_RDMA_SLOT_BYTES)
 

@@ -12,8 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "../trim.h"
-#include "../twice.h"
+#include "../ring_memory.h"
 
 /*
  * The segment: one page with the two ring headers, then the data of ring 0 (from the process that

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-#include "job.h"
+#include "async_job.h"
 
 static void invoke(void *data)
 {

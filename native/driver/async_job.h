@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef BW_JOB_H
-#define BW_JOB_H
+#ifndef BW_ASYNC_JOB_H
+#define BW_ASYNC_JOB_H
 
 #include "erl_driver.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "between.h"
+#include "placeholder_link.h"
 
 static bw_status_t no_room(bw_link_t *link, size_t want, bw_span_t *span_p)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef BW_PENDING_H
-#define BW_PENDING_H
+#ifndef BW_QUEUED_FRAMES_H
+#define BW_QUEUED_FRAMES_H
 
 #include <stdint.h>
 #include <sys/uio.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef BW_BETWEEN_H
-#define BW_BETWEEN_H
+#ifndef BW_PLACEHOLDER_LINK_H
+#define BW_PLACEHOLDER_LINK_H
 
 #include "../link/link.h"
 
