@@ -5,7 +5,7 @@ include native/make/system.mk
 
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-# What somebody who has just come looks for, in this order.
+# The targets that `make help` shows to a new user, in this order.
 VISITORS := demo build test test-rest bench-report install uninstall release deb image edoc clean
 ALIGNED := while IFS='|' read -r target what; do printf '%-20s%s\n' "$$target" "$$what"; done
 .PHONY: bench-report install uninstall edoc release test-packages test-docs test-slurm test-fresh deb image build demo test test-all test-rest test-long test-idle test-cut test-drain test-ticks test-otp test-otp-tls test-otp27 test-otp-newest test-arm64 test-rabbitmq4 vendor test-rdma demo-rdma bench-rdma test-network test-pipe test-scipy nemesis check bench bench-all figures release-check soak asan test-asan tsan fuzz fuzz-keep fuzz-yucan overload-yucan spin clean help help-all build-test build-bench coverage valgrind

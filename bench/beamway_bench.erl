@@ -81,7 +81,7 @@ main([]) ->
     complain("which benchmark? There are: ~ts", [names()]),
     ?USAGE.
 
-%% @doc The module that answers this question.
+%% @doc Returns the module that answers this question.
 -spec module(Name :: string()) -> module().
 module(Name) -> element(2, lists:keyfind(Name, 1, questions())).
 
@@ -146,7 +146,7 @@ prepared(Name, Module, Words, Given) ->
         {error, Why} -> usage("bench ~ts: ~ts", [Name, Why])
     end.
 
-%% @doc The settings for a question's quick form, whose result is not stored.
+%% @doc Returns the settings for a question's quick form, whose result is not stored.
 -spec quick_settings(module(), Words :: [string()]) -> {ok, Settings :: map()} | {error, unicode:chardata()}.
 quick_settings(Module, Words) ->
     {ok, {Given, []}} = getopt:parse(common_options() ++ own_options(Module), Words),
@@ -362,7 +362,7 @@ scaled(Bytes, Mega, _, _) when Bytes > 0, Bytes rem (1 bsl 20) =:= 0 -> integer_
 scaled(Bytes, _, Kilo, _) when Bytes > 0, Bytes rem (1 bsl 10) =:= 0 -> integer_to_list(Bytes bsr 10) ++ Kilo;
 scaled(Bytes, _, _, One) -> integer_to_list(Bytes) ++ One.
 
-%% @doc The total calls per second of the callers on several nodes, and their p99 in microseconds.
+%% @doc Returns the total calls per second of the callers on several nodes, and their p99 in microseconds.
 -spec rate_and_p99([beamway_bench_load:window()]) -> {Rate :: float(), P99Us :: float()}.
 rate_and_p99(Windows) ->
     Rate = lists:sum([beamway_bench_hist:count(Counts) * 1.0e9 / Elapsed

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc What the two parts of `bench placement' that run ants (examples/ml_aco) share: one instance, a run with and one without a kind of
-%% placement for each number of ants, their metrics, and a drawing like Figures 2 and 3 of the RELEASE report.
+%% @doc Contains the code shared by the two parts of `bench placement' that run ants (examples/ml_aco). Both use one instance, make a run with and one
+%% without a kind of placement for each number of ants, report the same metrics, and draw a figure like Figures 2 and 3 of the RELEASE report.
 -module(beamway_bench_ants).
 
 -export([metrics/1, repeats/1, compared/4, instance/0, options/2, data/2, script/3]).
@@ -12,7 +12,7 @@
 -define(ANTS, [1, 10, 20, 40, 80]).
 -define(JOBS, 40).
 
-%% @doc The metrics: first how many times faster, then the seconds themselves.
+%% @doc Returns the metrics: first how many times faster, then the seconds themselves.
 -spec metrics(kind()) -> [map()].
 metrics(Kind) ->
     [#{name => name(Kind, Ants), unit => <<"times">>, better => higher, key => ratio_key(Kind, Ants)} || Ants <- lists:reverse(?ANTS)]
@@ -51,17 +51,17 @@ compared(Kind, Speed, Repeat, Solve) ->
                         Acc#{ratio_key(Kind, Ants) => Without / With, key(Kind, with, Ants) => With, key(Kind, without, Ants) => Without}
                 end, #{}, All).
 
-%% @doc The instance that every run solves.
+%% @doc Returns the instance that every run solves.
 -spec instance() -> ml_aco_instance:instance().
 instance() -> ml_aco_instance:make(?JOBS, 1).
 
-%% @doc The options of a run. Both kinds run the same number of iterations, but where messages take most of the time, colonies exchange
+%% @doc Returns the options of a run. Both kinds run the same number of iterations, but where messages take most of the time, colonies exchange
 %% results twice as often.
 -spec options(kind(), Ants :: pos_integer()) -> ml_aco_tree:options().
 options(attributes, Ants) -> #{seed => 1, ants => Ants, rounds => 3, iterations => 4};
 options(distances, Ants) -> #{seed => 1, ants => Ants, rounds => 6, iterations => 2}.
 
-%% @doc The data for gnuplot, from the numbers of a stored result: the times and their ratio over the number of ants, with the smallest
+%% @doc Returns the data for gnuplot, from the numbers of a stored result: the times and their ratio over the number of ants, with the smallest
 %% and the largest run.
 -spec data(kind(), Figures :: [#{binary() => term()}]) -> unicode:chardata().
 data(Kind, Figures) ->
@@ -70,7 +70,7 @@ data(Kind, Figures) ->
      || {Name, Key} <- [{"with", fun(Ants) -> key(Kind, with, Ants) end}, {"without", fun(Ants) -> key(Kind, without, Ants) end},
                         {"ratio", fun(Ants) -> ratio_key(Kind, Ants) end}]].
 
-%% @doc The gnuplot script that draws these data into an SVG file.
+%% @doc Returns the gnuplot script that draws these data into an SVG file.
 -spec script(kind(), file:filename(), Data :: unicode:chardata()) -> unicode:chardata().
 script(Kind, File, Data) ->
     [Data, "set terminal svg size 900,380 enhanced background 'white'\nset output '", File, "'\n"

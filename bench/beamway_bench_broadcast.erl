@@ -53,7 +53,7 @@ metrics(#{cases := Cases}) ->
     [#{name => iolist_to_binary(["broadcast_", beamway_bench:size_text(Bytes), Suffix]), unit => Unit, better => lower, key => Key, contender => direct_tcp, baselines => [tcp, beamway_tcp]}
      || {Bytes, _} <- Cases, {Suffix, Unit, Key} <- [{"", <<"B">>, crossed_key(Bytes)}, {"_ms", <<"ms">>, time_key(Bytes)}]].
 
-%% ---- on the nodes ----
+%% ---- functions that run on the nodes ----
 
 %% @doc Starts the node's member, which counts the messages that it receives.
 -spec join() -> ok.
@@ -75,7 +75,7 @@ member(Count) ->
         {await, From, Total} -> receive {message, _} -> self() ! {await, From, Total}, member(Count + 1) end
     end.
 
-%% @doc The members on all nodes, as soon as pg knows them.
+%% @doc Returns the members on all nodes, as soon as pg knows them.
 -spec members([node()]) -> [pid()].
 members(Nodes) -> members(length(Nodes), erlang:monotonic_time(millisecond) + ?WAIT_MS).
 

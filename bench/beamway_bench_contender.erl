@@ -23,7 +23,7 @@
                %% the kind that beamway:links/0 must report; `stock' is a carrier of OTP itself
                link := stock | shm | rdma | tcp | inet | tls}.
 
-%% @doc The contenders; `Root' is the directory of the checkout.
+%% @doc Returns the contenders; `Root' is the directory of the checkout.
 -spec all(Root :: file:filename(), PollUs :: pos_integer()) -> #{name() => t()}.
 all(Root, PollUs) ->
     maps:from_list([{Name, Contender} || #{name := Name} = Contender <- list(Root, PollUs)]).
@@ -62,12 +62,13 @@ direct(#{args := Args} = Contender, Name, Title, Root) ->
 
 and_ebin(#{args := Args} = Contender, App, Root) -> Contender#{args := Args ++ ["-pa", filename:join([Root, "apps", App, "ebin"])]}.
 
-%% @doc The same contender with as few threads as possible, because many nodes on one machine would otherwise have hundreds of schedulers.
+%% @doc Returns the same contender with as few threads as possible, because many nodes on one machine would otherwise have hundreds of
+%% schedulers.
 -spec small(t()) -> t().
 small(#{args := Args} = Contender) ->
     Contender#{args := ["+S", "1:1", "+SDcpu", "1:1", "+SDio", "1", "+A", "1", "+sbwt", "none", "+sbwtdcpu", "none", "+sbwtdio", "none" | Args]}.
 
-%% @doc The functions with which the programs inside the nodes send; see beamway_bench_messages.
+%% @doc Returns the functions with which the programs inside the nodes send; see beamway_bench_messages.
 -spec way(name()) -> beamway_bench_messages:way().
 way(Name) when Name =:= teleport; Name =:= direct; Name =:= direct_tcp; Name =:= direct_stock; Name =:= gen_rpc -> teleport;
 way(_) -> stock.
@@ -75,7 +76,7 @@ way(_) -> stock.
 variant(#{env := Common} = Contender, Name, Title, Env, Link) ->
     Contender#{name := Name, title := Title, env := Env ++ Common, link := Link}.
 
-%% What a careful operator sets without Beamway: the best options that `bench tune-tcp' has found or, until that has been measured, OTP's
+%% The settings of a careful operator without Beamway: the best options that `bench tune-tcp' has found or, until that has been measured, OTP's
 %% own remedy for many small messages.
 tuned_args() ->
     case beamway_bench_tune:args(beamway_bench_tune:best()) of
@@ -85,16 +86,16 @@ tuned_args() ->
         Args -> Args
     end.
 
-%% What polling achieves without Beamway: schedulers spin for as long as OTP allows before they sleep.
+%% Polling without Beamway: schedulers spin for as long as OTP allows before they sleep.
 spin_args() -> lists:append([[Flag, "very_long"] || Flag <- ["+sbwt", "+sbwtdcpu", "+sbwtdio"]]).
 
-%% @doc The names that a user may pass.
+%% @doc Returns the names that a user may pass.
 -spec names() -> [name()].
 names() ->
     [tcp, tcp_tuned, tcp_spin, unix, tls, beamway, beamway_tcp, beamway_far, beamway_far_10, beamway_inet, beamway_tls, beamway_rdma, beamway_poll, beamway_poll_off,
      teleport, direct, direct_tcp, direct_stock, gen_rpc].
 
-%% @doc The contenders that are programs rather than nodes.
+%% @doc Returns the contenders that are programs rather than nodes.
 -spec programs() -> [name()].
 programs() ->
     [openmpi, eventfd, rdma_link, ib_write, ib_send, rdpipe, rdpipe_unchecked, rdpipe_tls, rdpipe_commands, rdpipe_one, iperf3, ssh, mbuffer, nc, socat, cat,
@@ -105,7 +106,7 @@ programs() ->
 and_rdma(Names) ->
     Names ++ [beamway_rdma || beamway_rdma_devices:usable(beamway_rdma_devices:all()) =/= []].
 
-%% @doc The flags that every node gets, whatever its carrier. The connection setup time is long because a busy or emulated machine needs
+%% @doc Returns the flags that every node gets, whatever its carrier. The connection setup time is long because a busy or emulated machine needs
 %% longer to connect.
 -spec common_args(Root :: file:filename()) -> [string()].
 common_args(Root) ->

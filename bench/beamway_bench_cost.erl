@@ -59,7 +59,7 @@ around(Asking, Cluster, Rest) ->
     _ = Rest(),
     {Before, sample([Asking], Cluster)}.
 
-%% @doc The counts of all nodes so far, with all their calls.
+%% @doc Returns the counts of all nodes so far, with all their calls.
 -spec sample(beamway_bench_nodes:cluster()) -> sample().
 sample(#{members := Members} = Cluster) ->
     sample(Members, Cluster).
@@ -74,7 +74,7 @@ sample(Callers, Cluster) ->
               user => lists:sum([N || #{user := N} <- Times]),
               kernel => lists:sum([N || #{kernel := N} <- Times])}.
 
-%% @doc The count per call between two samples.
+%% @doc Returns the count per call between two samples.
 -spec per_call(Count :: fun((sample()) -> number()), Before :: sample(), After :: sample()) -> float().
 per_call(Count, #{calls := Earlier} = Before, #{calls := Later} = After) when Later > Earlier ->
     (Count(After) - Count(Before)) / (Later - Earlier);

@@ -16,7 +16,7 @@
 -define(RIGHT, 780).
 -define(STEP, 17).
 
-%% @doc The picture. The legends are in the order of the series.
+%% @doc Returns the picture. The legends are in the order of the series.
 -spec svg(Title :: unicode:chardata(), Legends :: [unicode:chardata()], [row()]) -> unicode:chardata().
 svg(Title, Legends, Rows) ->
     Heights = [14 + ?STEP * max(1, length(Dots)) || {_, Dots} <- Rows],

@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc The numbers in the documents: `bench/figures.config' says from which stored results each table is made.
 %%
-%% A page has `<!-- figures: NAME -->' and `<!-- end -->' on lines of their own, and the table of that name goes between them. Under each
+%% A page has `<!-- figures: NAME -->' and `<!-- end -->' on their own lines, and the table of that name goes between them. Under each
 %% table the page lists the results it is made of, with commit, day, machine, repeats and command. A result that was measured on a changed
 %% tree, or at a commit that is missing from the repository, is not shown. `bench/stale' lists the stored results that are older than what
 %% they measure; the pages mark those, and {@link beamway_bench_history} determines their age.
@@ -55,7 +55,7 @@ verdict(What, Problems) ->
 
 problems() -> pages() ++ outdated(pictures()) ++ schema() ++ unknown_commits().
 
-%% ---- what there is
+%% ---- results and pages
 
 -spec config() -> config().
 config() ->
@@ -315,7 +315,7 @@ source(Name, {Age, #{<<"commit">> := Commit, <<"measured_at">> := At, <<"machine
      case Age of fresh -> ""; old -> " **Old**: what it measures has changed since; to be measured again." end,
      [" **Noisy**: other work ran on the machine." || is_noisy(Stored)]].
 
-%% Whether other work ran during the measurement or just before it. Old results show this only in their load average.
+%% Returns whether other work ran during the measurement or just before it. Old results show this only in their load average.
 is_noisy(#{<<"noisy">> := Why}) -> Why =/= [];
 is_noisy(#{<<"machine">> := #{<<"load_average">> := Load}}) -> beamway_bench_machine:noise(Load) =/= [].
 

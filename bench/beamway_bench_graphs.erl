@@ -13,7 +13,7 @@
 -type kind() :: {geometric | delaunay, Points :: pos_integer()} | {grid, [pos_integer()]} | {power_law, Vertices :: pos_integer(), EdgesEach :: pos_integer()}.
 -type edges() :: [{pos_integer(), pos_integer(), Weight :: pos_integer()}].
 
-%% @doc The edges of one graph, and its number of vertices.
+%% @doc Returns the edges of one graph, and its number of vertices.
 -spec make(kind(), Seed :: integer()) -> {Vertices :: pos_integer(), edges()}.
 make({geometric, Count}, Seed) ->
     Radius = 0.55 * math:sqrt(math:log(Count) / Count),

@@ -55,7 +55,7 @@ simulated(Name, Policy, Age, Tasks, Seed) ->
 -spec mean_response(placement_policy:policy(), AgeOfInformation :: float(), Tasks :: pos_integer(), Seed :: integer()) -> float().
 mean_response(Policy, Age, Tasks, Seed) -> mean_response(Policy, Age, Tasks, Seed, {?SERVERS, ?CHOOSERS}).
 
-%% @doc The same with this many servers and choosers.
+%% @doc Like {@link mean_response/4}, but with this many servers and choosers.
 -spec mean_response(placement_policy:policy(), AgeOfInformation :: float(), Tasks :: pos_integer(), Seed :: integer(), {Servers :: pos_integer(), Choosers :: pos_integer()}) -> float().
 mean_response(Policy, Age, Tasks, Seed, {ServerCount, ChooserCount}) ->
     Servers = maps:from_list([{Server, {queue:new(), 0.0}} || Server <- lists:seq(1, ServerCount)]),

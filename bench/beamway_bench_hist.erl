@@ -16,7 +16,7 @@
 
 -define(BUCKETS, 4480).
 
-%% @doc An empty histogram.
+%% @doc Returns an empty histogram.
 -spec new() -> t().
 new() ->
     counters:new(?BUCKETS, [atomics]).
@@ -26,35 +26,35 @@ new() ->
 add(Hist, Nanoseconds) ->
     counters:add(Hist, bucket(Nanoseconds), 1).
 
-%% @doc The number of durations counted so far.
+%% @doc Returns the number of durations counted so far.
 -spec total(t()) -> non_neg_integer().
 total(Hist) ->
     count(snapshot(Hist)).
 
-%% @doc The current counts. Other processes may continue to count; each bucket is read once.
+%% @doc Returns the current counts. Other processes may continue to count; each bucket is read once.
 -spec snapshot(t()) -> counts().
 snapshot(Hist) ->
     [{Bucket, Count} || Bucket <- lists:seq(1, ?BUCKETS),
                         (Count = counters:get(Hist, Bucket)) > 0].
 
-%% @doc The counts that were added between two snapshots.
+%% @doc Returns the counts that were added between two snapshots.
 -spec between(Earlier :: counts(), Later :: counts()) -> counts().
 between(Earlier, Later) ->
     Old = maps:from_list(Earlier),
     [{Bucket, New} || {Bucket, Count} <- Later, (New = Count - maps:get(Bucket, Old, 0)) > 0].
 
-%% @doc The sum of several counts.
+%% @doc Returns the sum of several counts.
 -spec merge([counts()]) -> counts().
 merge(Many) ->
     Sum = fun({Bucket, Count}, Acc) -> maps:update_with(Bucket, fun(C) -> C + Count end, Count, Acc) end,
     lists:sort(maps:to_list(lists:foldl(Sum, #{}, lists:append(Many)))).
 
-%% @doc The number of durations in the counts.
+%% @doc Returns the number of durations in the counts.
 -spec count(counts()) -> non_neg_integer().
 count(Counts) ->
     lists:sum([Count || {_, Count} <- Counts]).
 
-%% @doc The P-th percentile in nanoseconds, or `none' if nothing was counted.
+%% @doc Returns the P-th percentile in nanoseconds, or `none' if nothing was counted.
 -spec percentile(P :: number(), counts()) -> number() | none.
 percentile(_, []) ->
     none;

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc How old a result is: how many commits since its own have changed what it measures. Moving a file does not count as a change.
+%% @doc Determines how old a result is, that is, how many commits since its own have changed what it measures. Moving a file does not count as a change.
 %%
 %% All answers come from git. Without the full history (in a tarball or a shallow clone) the age cannot be determined; see {@link known/0}.
 -module(beamway_bench_history).
@@ -12,7 +12,7 @@
 
 -type change() :: {touched, File :: string()} | {moved, From :: string(), To :: string()} | {removed, File :: string()}.
 
-%% @doc Whether the history is available and, if not, why.
+%% @doc Returns whether the history is available and, if not, why.
 -spec known() -> true | {false, unicode:chardata()}.
 known() ->
     case git(["rev-parse", "--is-shallow-repository"]) of
@@ -21,12 +21,12 @@ known() ->
         _ -> {false, "this checkout came without its git history"}
     end.
 
-%% @doc Whether the commit belongs to this branch.
+%% @doc Returns whether the commit belongs to this branch.
 -spec has(Commit :: binary()) -> boolean().
 has(Commit) ->
     element(1, git(["merge-base", "--is-ancestor", binary_to_list(Commit), "HEAD"])) =:= 0.
 
-%% @doc The number of commits after the given one that changed something under these paths.
+%% @doc Returns the number of commits after the given one that changed something under these paths.
 -spec touching(Commit :: binary(), Paths :: [string()]) -> non_neg_integer().
 touching(_, []) -> 0;
 touching(Commit, Paths) ->

@@ -67,7 +67,7 @@ await_ready(Port, Number) ->
 stop_epmd(#{ports := Ports}) ->
     lists:foreach(fun(Port) -> beamway_bench_tools:close(Port, none) end, Ports).
 
-%% @doc The options with which `peer' starts a node on the host. Names with a dot are long names.
+%% @doc Returns the options with which `peer' starts a node on the host. Names with a dot are long names.
 -spec peer_options(host(), Root :: file:filename()) -> map().
 peer_options({Space, Address}, _Root) ->
     [Program | Words] = beamway_netns:host(Space),

@@ -10,7 +10,7 @@
 %% be generated here. If a server comes close to them, the load generator is the bottleneck.
 %%
 %% All servers (beamway_bench_http_servers) run for the whole benchmark and are idle while another one is being measured. Each server must
-%% give the right answer before it is measured. http_load.c measures the 99th percentile at 70 % of the rate that the server has reached in
+%% give the right response before it is measured. http_load.c measures the 99th percentile at 70 % of the rate that the server has reached in
 %% the same turn, and at a rate that all can serve; times run from the moment when a request was due. `minimal' is the least work that a
 %% server on the Erlang VM can do: it answers everything with the same bytes, or with an object or a message.
 %%
@@ -214,7 +214,7 @@ offer(Load, _, Port, #{seconds := Seconds, processors := Processors}) ->
 h2load(Name, Scheme, Port, #{seconds := Seconds, processors := Processors}) ->
     beamway_bench_http_servers:h2load(case Name of yucan_h2 -> h2; yucan_h1 -> h1 end, Scheme, Port, Processors, Seconds).
 
-%% wrk and h2load check only the status, so the answer is checked here.
+%% wrk and h2load check only the status, so the response is checked here.
 check(Load, Name, Port) ->
     case is_right(Load, Port) of
         true -> ok;
@@ -341,7 +341,7 @@ a_slow_server_is_charged_for_what_was_never_sent_test_() ->
         ?assert(Median > 300000)
     end}.
 
-%% A connection closes after two answers, but every request is answered.
+%% A connection closes after two responses, but every request is answered.
 a_server_may_close_kept_connections_test_() ->
     {timeout, 30, fun() ->
         {ok, Listening} = gen_tcp:listen(0, [binary, {ip, {127, 0, 0, 1}}, {active, false}, {nodelay, true}]),
@@ -419,7 +419,7 @@ the_bare_loops_answer_as_servers_do_test_() ->
         end
     end}.
 
-%% Pipelined requests are answered together; the answers may be larger than one call can return.
+%% Pipelined requests are answered together; the responses may be larger than one call can return.
 together(Port) ->
     {ok, Socket} = gen_tcp:connect({127, 0, 0, 1}, Port, [binary, {active, false}, {buffer, 65536}]),
     Hello = binary:copy(<<"HTTP/1.1 200 OK\r\ncontent-length: 12\r\n\r\nhello world\n">>, 16),

@@ -15,7 +15,7 @@
 -define(PORT, 18290).
 -define(BACKLOGS, [1, 5, 128, 256]).
 -define(ATTEMPTS, 3).
-%% A request without an answer after this many seconds counts as an error.
+%% A request without a response after this many seconds counts as an error.
 -define(PATIENCE, "3").
 -define(CLOSED, "4096").
 
@@ -73,7 +73,7 @@ attempt(Rate) ->
     [Connections, Replies, Seconds] = numbers(Text, "Total: connections (\\d+) requests \\d+ replies (\\d+) test-duration ([0-9.]+)"),
     [Timeouts, SocketTimeouts, Refused, Reset] = numbers(Text, "client-timo (\\d+) socket-timo (\\d+) connrefused (\\d+) connreset (\\d+)"),
     [Offered] = numbers(Text, "Connection rate: ([0-9.]+) conn/s"),
-    %% The duration ends with the last answer, so everything beyond one second was spent waiting.
+    %% The duration ends with the last response, so everything beyond one second was spent waiting.
     #{rate => Rate, replies => Replies / max(1.0, Seconds), offered => Offered,
       errors => 100 * (Timeouts + SocketTimeouts + Refused + Reset) / max(1, Connections)}.
 

@@ -3,7 +3,7 @@
 %% FASTCGI-PORT'.
 %%
 %% `yucan2009' rebuilds the design of 2009: one acceptor, a process for each connection that becomes the socket's owner, ERTS's http
-%% packets as messages, and a connection that is closed after the answer. `default_buffer' reads an upload with gen_tcp's defaults.
+%% packets as messages, and a connection that is closed after the response. `default_buffer' reads an upload with gen_tcp's defaults.
 %% `minimal' does not parse the head: it looks only at the first bytes of a request.
 %%
 %% The handlers of all servers are also in this module. Modules of other projects are called through variables, because they exist only
@@ -13,7 +13,7 @@
 -export([start/1, handle/2, init/2, message/2, websocket_handle/2, websocket_info/2, mochiweb/2, out/1, handle_message/1]).
 
 -define(HELLO, <<"hello world\n">>).
-%% The answer to the key in RFC 6455's example, which http_load.c sends.
+%% The response to the key in RFC 6455's example, which http_load.c sends.
 -define(ACCEPT, <<"s3pPLMBiTxaQ9kYGzzhZRbK+xOo=">>).
 %% More than the size of an upload.
 -define(MOST, 2000000).
@@ -80,7 +80,7 @@ fastcgi(Port, Folder) ->
 listen(Port, Options) ->
     gen_tcp:listen(Port, [binary, {ip, {127, 0, 0, 1}}, {active, false}, {reuseaddr, true} | Options]).
 
-%% What each server encodes as JSON for each request.
+%% The value that each server encodes as JSON for each request.
 json() -> jiffy:encode(#{id => 42, message => <<"hello world">>, ok => true}).
 
 %% @private yucan's handler.
@@ -92,7 +92,7 @@ handle(Req, upload) ->
     {ok, Body} = yucan_req:body(Req),
     {200, [], integer_to_binary(byte_size(Body))}.
 
-%% @private The handlers of cowboy, and the start of a WebSocket of yucan.
+%% @private Returns the handlers of cowboy, and the start of a WebSocket of yucan.
 -spec init(term(), hello | json | upload | cowboy | yucan) -> {ok, term(), term()} | {cowboy_websocket, term(), cowboy} | {ok, yucan}.
 init(_, yucan) -> {ok, yucan};
 init(Req, cowboy) -> {cowboy_websocket, Req, cowboy};

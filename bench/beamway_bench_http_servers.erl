@@ -20,11 +20,11 @@
 -define(FILES, "20000").
 -define(LOAD_MS, 60000).
 
-%% @doc The servers of `bench http'.
+%% @doc Returns the servers of `bench http'.
 -spec names() -> [name()].
 names() -> [yucan, yaws, mochiweb, cowboy, nginx, h2o, caddy, go, node, tornado, yucan_h2, yucan_h1, yucan2009, default_buffer, minimal, bare].
 
-%% @doc The directory in which the servers find their files.
+%% @doc Returns the directory in which the servers find their files.
 -spec folder() -> file:filename().
 folder() -> "/tmp/beamway_bench_http".
 
@@ -74,12 +74,12 @@ stop(Port, Deadline) ->
             stop(Port, Deadline)
     end.
 
-%% @doc The memory in KB of the processes that listen on the port; shared pages count once.
+%% @doc Returns the memory in KB of the processes that listen on the port; shared pages count once.
 -spec memory_kb(inet:port_number()) -> pos_integer().
 memory_kb(Port) ->
     lists:sum([beamway_bench_os:pss_bytes(list_to_integer(Pid)) div 1024 || Pid <- pids(Port)]).
 
-%% @doc The CPU time in microseconds of the processes that listen on the port and of their children.
+%% @doc Returns the CPU time in microseconds of the processes that listen on the port and of their children.
 -spec cpu_us(inet:port_number()) -> non_neg_integer().
 cpu_us(Port) ->
     Listening = pids(Port),
@@ -104,7 +104,7 @@ load_cores(Servers) ->
     Available = erlang:system_info(logical_processors_available),
     {lists:concat([Servers, "-", Available - 1]), Available - Servers}.
 
-%% @doc Runs wrk. Returns the requests per second, whether some had no answer, how many requests there were, and the share of time in
+%% @doc Runs wrk. Returns the requests per second, whether some had no response, how many requests there were, and the share of time in
 %% which wrk was idle. The servers have `Servers' processors, and wrk has the others.
 -spec wrk(inet:port_number(), Path :: string(), Connections :: pos_integer(), Servers :: pos_integer(), Words :: [string()]) ->
           {float(), all_answered | no_answer | errors, #{requests := non_neg_integer(), idle_percent := float()}}.
@@ -173,7 +173,7 @@ h2load_said(Protocol, Text) ->
     end,
     {float(Rate), Outcome, Done}.
 
-%% @doc The port on which `yucan_h2' and `yucan_h1' accept TLS connections.
+%% @doc Returns the port on which `yucan_h2' and `yucan_h1' accept TLS connections.
 -spec tls_port(inet:port_number()) -> inet:port_number().
 tls_port(Port) -> Port + 200.
 
@@ -194,13 +194,13 @@ echo(Port, Connections, Servers, Seconds) ->
     {Echoes / Time, case {Errors, Echoes} of {0, 0} -> no_answer; {0, _} -> all_answered; _ -> errors end,
      #{requests => Echoes, idle_percent => max(0.0, 100 * (1 - CpuUs / (Processes * Time * 1000000)))}}.
 
-%% @doc The program for the loads that wrk cannot produce; see http_load.c.
+%% @doc Returns the program for the loads that wrk cannot produce; see http_load.c.
 -spec load_program() -> file:filename().
 load_program() ->
     {ok, Program} = beamway_bench_tools:compile("http_load", "cc"),
     Program.
 
-%% ---- how each is started
+%% ---- starting each server
 
 -spec commands(name(), inet:port_number(), options()) -> [[string()]].
 commands(yaws, Port, #{schedulers := Schedulers, backlog := Backlog}) ->

@@ -106,7 +106,7 @@ window(Ms) ->
     Hist = histogram(),
     #{elapsed_ns => End - Start, counts => beamway_bench_hist:between(Before, After)}.
 
-%% @doc The number of calls completed since the load started.
+%% @doc Returns the number of calls completed since the load started.
 -spec calls() -> non_neg_integer().
 calls() ->
     beamway_bench_hist:total(histogram()).
@@ -249,7 +249,7 @@ receive_stream(Sender, Batch, Left, Count) ->
         {finish, Sender} -> Sender ! {self(), received, Count}, ok
     end.
 
-%% @doc The bytes sent and received on this node's connections whose controllers are sockets.
+%% @doc Returns the bytes sent and received on this node's connections whose controllers are sockets.
 -spec socket_bytes() -> non_neg_integer().
 socket_bytes() ->
     lists:sum([Bytes || {_, Port} <- erlang:system_info(dist_ctrl), is_port(Port),
@@ -270,7 +270,7 @@ watch(Node) ->
 answer(Time) ->
     receive {when_down, From, Ref} -> From ! {Ref, Time} end.
 
-%% @doc The system time in microseconds at which this node saw the watched node go down.
+%% @doc Returns the system time in microseconds at which this node saw the watched node go down.
 -spec nodedown_at(TimeoutMs :: pos_integer()) -> integer() | still_up.
 nodedown_at(TimeoutMs) ->
     Ref = make_ref(),

@@ -19,7 +19,7 @@ machine() ->
       system => os_release(),
       load_average => beamway_bench_os:load_average()}.
 
-%% @doc The versions of Beamway, OTP and the runtime system.
+%% @doc Returns the versions of Beamway, OTP and the runtime system.
 -spec versions() -> #{atom() => term()}.
 versions() ->
     #{beamway => beamway_version(), otp => otp_version(), erts => text(erlang:system_info(version)),
@@ -40,7 +40,7 @@ otp_version() ->
         {error, _} -> text(Release)
     end.
 
-%% @doc The checkout's commit, with `-dirty' if a tracked file that could affect a measurement differs from it. Stored results, and the
+%% @doc Returns the checkout's commit, with `-dirty' if a tracked file that could affect a measurement differs from it. Stored results, and the
 %% pages made from them, cannot affect one. If the checkout was copied without its history, BEAMWAY_BENCH_COMMIT must contain the commit.
 -spec commit() -> binary().
 commit() ->
@@ -68,7 +68,7 @@ os_release() ->
         nomatch -> <<"unknown">>
     end.
 
-%% @doc The reasons, as text, why this machine is not suitable for measuring now; the list is empty if it is quiet.
+%% @doc Returns the reasons, as text, why this machine is not suitable for measuring now; the list is empty if it is quiet.
 -spec noise(LoadAverage :: float()) -> [unicode:chardata()].
 noise(Load) when Load > ?QUIET_LOAD ->
     [io_lib:format("the load average was ~.2f before the run began: other work disturbs the figures", [float(Load)])];
@@ -86,7 +86,7 @@ await_quiet(Ms, Waiting) ->
             receive after min(?LOOK_MS, Ms) -> await_quiet(Ms - ?LOOK_MS, Waiting) end
     end.
 
-%% @doc The CPU time since boot that the hypervisor gave to other guests while this one had work to do.
+%% @doc Returns the CPU time since boot that the hypervisor gave to other guests while this one had work to do.
 -spec stolen_ms() -> non_neg_integer().
 stolen_ms() ->
     case re:run(read("/proc/stat"), "^cpu +(?:\\d+ ){7}(\\d+)", [{capture, all_but_first, list}]) of
@@ -94,7 +94,7 @@ stolen_ms() ->
         nomatch -> 0
     end.
 
-%% @doc The time stolen since the given count, as text, if it was more than 1 % of one processor.
+%% @doc Returns the time stolen since the given count, as text, if it was more than 1 % of one processor.
 -spec stolen({StartMs :: integer(), StolenMs :: non_neg_integer()}) -> [unicode:chardata()].
 stolen({StartMs, BeforeMs}) ->
     {Ms, Stolen} = {erlang:monotonic_time(millisecond) - StartMs, stolen_ms() - BeforeMs},

@@ -15,7 +15,7 @@ graphs() ->
     [{<<"rgg_n15">>, {geometric, 32768}}, {<<"delaunay_n15">>, {delaunay, 32768}}, {<<"stencil_128x128">>, {grid, [128, 128]}},
      {<<"stencil_24x24x24">>, {grid, [24, 24, 24]}}, {<<"power_law_8192">>, {power_law, 8192, 4}}].
 
-%% @doc The metrics of each graph: the cost relative to Scotch's, and the seconds.
+%% @doc Returns the metrics of each graph: the cost relative to Scotch's, and the seconds.
 -spec metrics() -> [map()].
 metrics() ->
     lists:append([[#{name => <<"map_cost_", Name/binary>>, unit => <<"of Scotch's">>, better => lower, key => cost_key(Name)},
@@ -24,7 +24,7 @@ metrics() ->
 cost_key(Name) -> <<"mapping ", Name/binary, ": cost over Scotch's">>.
 time_key(Name) -> <<"mapping ", Name/binary, ": seconds">>.
 
-%% @doc The number of repeats. The repeat's number is the seed of graph and mapping.
+%% @doc Returns the number of repeats. The repeat's number is the seed of graph and mapping.
 -spec repeats(full | quick) -> pos_integer().
 repeats(full) -> 3;
 repeats(quick) -> 1.

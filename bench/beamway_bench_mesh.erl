@@ -80,7 +80,7 @@ connect_all(Members) ->
 with_later([]) -> [];
 with_later([Member | Later]) -> [{Member, Later} | with_later(Later)].
 
-%% @private The nodes to which no connection could be made.
+%% @private Returns the nodes to which no connection could be made.
 -spec connect([node()]) -> [{node(), false | ignored}].
 connect(Nodes) ->
     [{Node, Answer} || Node <- Nodes, Answer <- [net_kernel:connect_node(Node)], Answer =/= true].
@@ -113,7 +113,7 @@ kinds(_, _) -> #{}.
 
 %% ---- calls
 
-%% The total calls per second of all nodes, and the number of failed calls; the nodes keep calling each other afterwards. Each node has
+%% Returns the total calls per second of all nodes, and the number of failed calls; the nodes keep calling each other afterwards. Each node has
 %% called every other node ?LAPS times before the calls are counted, because the time in which a new link adapts to its traffic belongs to
 %% the set-up.
 exchange(Members, Ms) ->
@@ -173,7 +173,7 @@ kill(Members) ->
     ok = await_view(Survivors, names(Survivors), Start + ?CONNECT_MS),
     erlang:monotonic_time(millisecond) - Start.
 
-%% ---- what is told
+%% ---- output
 
 key(What, Count) -> unicode:characters_to_binary(io_lib:format("~b nodes: ~ts", [Count, words(What)])).
 

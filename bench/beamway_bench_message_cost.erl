@@ -5,7 +5,7 @@
 
 -export([cost/4, cpu_key/1, rate_key/1]).
 
-%% @doc The CPU time per operation, and the operations per second.
+%% @doc Returns the CPU time per operation, and the operations per second.
 -spec cost(beamway_bench_nodes:cluster(), beamway_bench_messages:way(), Case, Settings :: map()) -> [{Key :: binary(), float()}]
               when Case :: {Name :: string(), What :: string(), beamway_bench_messages:load(), Processes :: pos_integer()}.
 cost(#{members := [One, Two]} = Cluster, Way, {_, What, Load, Processes}, #{warm_ms := WarmMs, window_ms := Ms}) ->
@@ -28,11 +28,11 @@ figures(What, {{Before, From}, Earlier}, {{After, Until}, Later}) when After > B
     [{cpu_key(What), (Later - Earlier) / (After - Before)}, {rate_key(What), (After - Before) * 1.0e6 / (Until - From)}];
 figures(What, _, _) -> error({nothing_done, What}).
 
-%% @doc The key of the CPU time per operation.
+%% @doc Returns the key of the CPU time per operation.
 -spec cpu_key(What :: string()) -> binary().
 cpu_key(What) -> iolist_to_binary([What, ": processor time"]).
 
-%% @doc The key of the operations per second.
+%% @doc Returns the key of the operations per second.
 -spec rate_key(What :: string()) -> binary().
 rate_key(What) -> iolist_to_binary([What, ": rate"]).
 

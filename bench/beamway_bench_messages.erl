@@ -104,7 +104,7 @@ serve() ->
     end,
     serve().
 
-%% @doc The calls per second of this many callers, each of which calls in a loop for `Ms' milliseconds.
+%% @doc Returns the calls per second of this many callers, each of which calls in a loop for `Ms' milliseconds.
 -spec calls(way(), node(), Callers :: pos_integer(), {WarmMs :: pos_integer(), Ms :: pos_integer()}) -> float().
 calls(Way, Node, Callers, {WarmMs, Ms}) ->
     Server = erpc:call(Node, erlang, whereis, [?SERVER]),
@@ -129,7 +129,8 @@ call_loop(Way, Server, Count) ->
 -spec start_sink() -> true.
 start_sink() -> start_sink(stock).
 
-%% @doc The same, but it confirms in the given way, and only messages that contain the pid of a process that waits for the confirmation.
+%% @doc Like {@link start_sink/0}, but it confirms in the given way, and only messages that contain the pid of a process that waits for the
+%% confirmation.
 -spec start_sink(way()) -> true.
 start_sink(Way) -> started(?SINK, fun() -> sink(Way) end).
 
@@ -142,7 +143,7 @@ sink(Way) ->
     end,
     sink(Way).
 
-%% @doc The largest number of messages of this size that four streams can deliver to the node per second over stock distribution.
+%% @doc Returns the largest number of messages of this size that four streams can deliver to the node per second over stock distribution.
 -spec capacity(node(), Bytes :: pos_integer(), Ms :: pos_integer()) -> float().
 capacity(Node, Bytes, Ms) ->
     Binary = binary:copy(<<"c">>, Bytes),
@@ -250,7 +251,7 @@ end_all(finish, Pids) ->
     Monitors = [begin Pid ! finish, monitor(process, Pid) end || Pid <- Pids],
     lists:foreach(fun(Monitor) -> receive {'DOWN', Monitor, process, _, _} -> ok end end, Monitors).
 
-%% @doc The number of messages confirmed or calls answered so far, and when they were counted.
+%% @doc Returns the number of messages confirmed or calls answered so far, and when they were counted.
 -spec done() -> {Count :: non_neg_integer(), Us :: integer()}.
 done() -> ask(done).
 
@@ -301,7 +302,7 @@ planned_calls(Way, Node, Ms) ->
     Server = erpc:call(Node, erlang, whereis, [?SERVER]),
     planned({1, Ms}, fun() -> Beat = beat(Way, Server, Beat) end).
 
-%% @doc The same with a message of `Bytes' bytes every `EveryMs' milliseconds, which gets an answer of a few bytes.
+%% @doc Like {@link planned_calls/3}, but with a message of `Bytes' bytes every `EveryMs' milliseconds, which gets an answer of a few bytes.
 -spec planned_messages(way(), node(), Bytes :: pos_integer(), EveryMs :: pos_integer(), Ms :: pos_integer()) -> [non_neg_integer(), ...].
 planned_messages(Way, Node, Bytes, EveryMs, Ms) ->
     Request = {take, binary:copy(<<"m">>, Bytes)},

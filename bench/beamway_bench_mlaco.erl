@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The part of `bench placement' that asks what attributes are worth. ML-ACO (examples/ml_aco) runs on nodes of unequal speed, once
+%% @doc Implements the part of `bench placement' that measures what attributes are worth. ML-ACO (examples/ml_aco) runs on nodes of unequal speed, once
 %% with colonies on the fastest nodes and once on randomly drawn nodes, as in Figures 2 and 3 of the RELEASE report.
 %%
 %% A cgroup quota (v1 or v2, whichever can be written) lets two nodes use 80 % of a processor and six nodes 10 %. Without a quota the part
@@ -16,7 +16,7 @@
 -spec metrics() -> [map()].
 metrics() -> beamway_bench_ants:metrics(attributes).
 
-%% @doc The same number of repeats as every part with ants.
+%% @doc Returns the number of repeats, which is the same in every part with ants.
 -spec repeats(full | quick) -> pos_integer().
 repeats(Speed) -> beamway_bench_ants:repeats(Speed).
 

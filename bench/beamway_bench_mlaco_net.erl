@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The part of `bench placement' that asks what distances are worth. ML-ACO (examples/ml_aco) runs on 16 nodes in network namespaces,
-%% in two sites of two racks, under bridges whose links have a limited rate. Once the tree of processes is shaped like the tree of the
-%% network (`placement:plan/2'), and once the same tree of processes is laid on the nodes in random order.
+%% @doc Implements the part of `bench placement' that measures what distances are worth. ML-ACO (examples/ml_aco) runs on 16 nodes in network
+%% namespaces, in two sites of two racks, under bridges whose links have a limited rate. In one run the tree of processes is shaped like the tree of
+%% the network (`placement:plan/2'), and in the other the same tree of processes is placed on the nodes in random order.
 %%
 %% Without root the part measures nothing and reports why.
 -module(beamway_bench_mlaco_net).
@@ -18,7 +18,7 @@
 metrics() ->
     [#{name => <<"mlaco_dist_bytes">>, unit => <<"times">>, better => higher, key => ?BYTES_KEY} | beamway_bench_ants:metrics(distances)].
 
-%% @doc The same number of repeats as every part with ants.
+%% @doc Returns the number of repeats, which is the same in every part with ants.
 -spec repeats(full | quick) -> pos_integer().
 repeats(Speed) -> beamway_bench_ants:repeats(Speed).
 
@@ -43,14 +43,14 @@ built({ok, #{hosts := Hosts} = Net}, Speed, Repeat) ->
     after beamway_bridges:delete(Net)
     end.
 
-%% @doc The tree of processes that matches the network's shape, and the same tree on nodes in random order.
+%% @doc Returns the tree of processes that matches the network's shape, and the same tree on nodes in random order.
 -spec plans(placement_tree:tree(), Seed :: integer()) -> {placement_plan:process(), placement_plan:process()}.
 plans(Tree, Seed) ->
     {ok, Plan} = placement_plan:plan(Tree, #{}),
     _ = rand:seed(exsss, {Seed, 16, 7}),
     {Plan, moved(Plan, beamway_bench_run:shuffled(placement_tree:nodes(Tree)))}.
 
-%% @doc The bytes that one run sends over the link above a bridge, as the kernel counts them, and the run's cost.
+%% @doc Returns the bytes that one run sends over the link above a bridge, as the kernel counts them, and the run's cost.
 -spec bytes_between(beamway_bridges:net(), Bridge :: pos_integer(), Master :: pid(), placement_plan:process()) -> {Bytes :: pos_integer(), Cost :: number()}.
 bytes_between(Net, Bridge, Master, Plan) ->
     Before = beamway_bridges:bytes(Net, Bridge),
@@ -70,7 +70,7 @@ measured([{First, _} | _] = Nodes, Net, Speed, Repeat) ->
             end,
     (beamway_bench_ants:compared(distances, Speed, Repeat, Solve))#{?BYTES_KEY => Without / With}.
 
-%% @doc The tree of the network. The groups are the hosts below each bridge, so the path of a host consists of the numbers of all groups
+%% @doc Returns the tree of the network. The groups are the hosts below each bridge, so the path of a host consists of the numbers of all groups
 %% that contain it, largest first.
 -spec tree([node()], beamway_bridges:net()) -> placement_tree:tree().
 tree(Nodes, #{groups := [_ | Groups]}) ->

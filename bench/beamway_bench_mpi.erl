@@ -21,7 +21,7 @@ find() ->
             end
     end.
 
-%% @doc The p50 and p99 in nanoseconds for each size.
+%% @doc Returns the p50 and p99 in nanoseconds for each size.
 -spec run(mpi(), Ms :: pos_integer(), Sizes :: [pos_integer()]) ->
           [{Size :: pos_integer(), P50 :: pos_integer(), P99 :: pos_integer()}].
 run(#{mpirun := Run, program := Program}, Ms, Sizes) ->

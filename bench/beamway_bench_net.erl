@@ -12,7 +12,7 @@
 %% 16 nodes.
 -opaque net() :: #{name := name(), hosts := [beamway_bench_hosts:host(), ...], close := fun(() -> ok)}.
 
-%% @doc The networks on which `bench hosts' measures.
+%% @doc Returns the networks on which `bench hosts' measures.
 -spec names() -> [name()].
 names() -> [veth, veth4, path_1ms, path_20ms].
 
@@ -41,11 +41,11 @@ title(path_20ms) -> "1 Gbit/s, 20 ms, 0.01 % lost";
 title(path_100m) -> "100 Mbit/s, 1 ms";
 title(path_100m_20ms) -> "100 Mbit/s, 20 ms".
 
-%% @doc The properties of the paths, for the stored result.
+%% @doc Returns the properties of the paths, for the stored result.
 -spec facts([name()]) -> #{paths => #{name() => map()}}.
 facts(Names) -> #{paths => maps:from_list([{Name, path(Name)} || Name <- Names, not lists:member(Name, [veth, veth4])])}.
 
-%% @doc Whether networks can be created here.
+%% @doc Returns whether networks can be created here.
 -spec check() -> ok | {error, string()}.
 check() ->
     case {string:trim(os:cmd("id -u")), os:find_executable("ip")} of
@@ -91,7 +91,7 @@ close_path(Name, Path) ->
         ok = beamway_path:close(Path)
     end.
 
-%% @doc The network's hosts.
+%% @doc Returns the network's hosts.
 -spec hosts(net()) -> [beamway_bench_hosts:host(), ...].
 hosts(#{hosts := Hosts}) -> Hosts.
 

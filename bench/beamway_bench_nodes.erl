@@ -6,7 +6,7 @@
 %% for any reason, and {@link stop/1} waits until the kernel reports that they have exited.
 %%
 %% The benchmark cluster uses `-connect_all false': its only links are those set up here, each from the side that the measurement requires,
-%% and `global' neither connects on its own nor sends anything meanwhile. The demo starts its nodes as a user would, with the defaults of
+%% and `global' neither connects on its own nor sends anything in the meantime. The demo starts its nodes as a user would, with the defaults of
 %% `global' and prevent_overlapping_partitions: when one node is killed, all others lose that same node, so they agree and stay together.
 -module(beamway_bench_nodes).
 
@@ -30,7 +30,7 @@
 -define(END_MS, 5000).
 -define(MESH_MS, 10000).
 
-%% @doc The directory of the checkout: the parent directory of this module's beam file that also contains its source.
+%% @doc Returns the directory of the checkout: the parent directory of this module's beam file that also contains its source.
 -spec root() -> file:filename().
 root() ->
     root(filename:dirname(filename:absname(code:which(?MODULE)))).
@@ -42,7 +42,7 @@ root(Folder) ->
         false -> root(filename:dirname(Folder))
     end.
 
-%% @doc The `erl' of this VM's own OTP, which might not be the first one in PATH.
+%% @doc Returns the `erl' of this VM's own OTP, which might not be the first one in PATH.
 -spec erl() -> file:filename().
 erl() -> filename:join([code:root_dir(), "bin", "erl"]).
 
@@ -51,7 +51,7 @@ erl() -> filename:join([code:root_dir(), "bin", "erl"]).
 start_epmd() ->
     start_local_epmd(3).
 
-%% @doc The same on other hosts, or on this one if the list is empty.
+%% @doc Like {@link start_epmd/0}, but on other hosts, or on this one if the list is empty.
 -spec start_epmd([beamway_bench_hosts:host()]) -> epmd().
 start_epmd([]) ->
     start_epmd();
@@ -73,7 +73,7 @@ start_local_epmd(Tries) ->
         timeout -> stop_epmd(#{port => Port, number => Number}), start_local_epmd(Tries - 1)
     end.
 
-%% @doc The port on which this epmd listens.
+%% @doc Returns the port on which this epmd listens.
 -spec epmd_port(epmd()) -> inet:port_number().
 epmd_port(#{number := Number}) -> Number.
 
@@ -135,8 +135,8 @@ start(#{number := EpmdPort}, #{args := Args, env := Env} = Contender, #{count :=
     _ = all(Cluster, erlang, set_cookie, [list_to_atom(Cookie)]),
     Cluster.
 
-%% @doc The same for many nodes, in batches, because nodes that start at once compete for the processors and each has a limited time to
-%% boot.
+%% @doc Like {@link start/3}, but for many nodes, in batches, because nodes that start at once compete for the processors and each has a limited time
+%% to boot.
 -spec start_many(epmd(), beamway_bench_contender:t(), Count :: pos_integer()) -> [cluster()].
 start_many(Epmd, Contender, Count) -> [start(Epmd, Contender, #{count => Number}) || Number <- batches(Count)].
 
@@ -306,7 +306,7 @@ each(Functions, Timeout) ->
          {'DOWN', Monitor, process, Pid, {Reason, _Stack}} -> error(Reason)
      end || {Pid, Monitor} <- Calls].
 
-%% @doc The names of the nodes, in the order of the members.
+%% @doc Returns the names of the nodes, in the order of the members.
 -spec names(cluster()) -> [node()].
 names(#{members := Members}) ->
     [Name || #{name := Name} <- Members].
@@ -315,12 +315,12 @@ names(#{members := Members}) ->
 os_pids(#{members := Members}) ->
     [OsPid || #{os_pid := OsPid} <- Members].
 
-%% @doc The links that all nodes report; the list is empty for a stock carrier.
+%% @doc Returns the links that all nodes report; the list is empty for a stock carrier.
 -spec links(cluster()) -> [map()].
 links(#{contender := #{link := stock}}) -> [];
 links(Cluster) -> lists:append(all(Cluster, beamway, links, [])).
 
-%% @doc The bytes and doorbells of all links of all nodes together, in both directions. Stock TCP has no doorbells.
+%% @doc Returns the bytes and doorbells of all links of all nodes together, in both directions. Stock TCP has no doorbells.
 -spec counters(cluster()) -> #{bytes := non_neg_integer(), doorbells := non_neg_integer()}.
 counters(#{contender := #{link := stock}} = Cluster) ->
     #{bytes => lists:sum(all(Cluster, beamway_bench_load, socket_bytes, [])), doorbells => 0};

@@ -14,7 +14,7 @@
 -type switches() :: #{voluntary := non_neg_integer(), forced := non_neg_integer()}.
 %% Voluntary: a thread went to sleep, and something had to wake it. Forced: its time slice was over.
 
-%% @doc The identity of the process that has this ID now, or `gone' if it has ended.
+%% @doc Returns the identity of the process that has this ID now, or `gone' if it has ended.
 -spec identity(OsPid :: pos_integer()) -> identity() | gone.
 identity(OsPid) ->
     case start_time(OsPid) of
@@ -62,7 +62,7 @@ kill({OsPid, _} = Identity) ->
         false -> ok
     end.
 
-%% @doc The context switches of all threads of a process since they started.
+%% @doc Returns the context switches of all threads of a process since they started.
 -spec switches(OsPid :: pos_integer()) -> switches().
 switches(OsPid) ->
     Threads = case file:list_dir(path(OsPid, "task")) of
@@ -83,7 +83,7 @@ field(Text, Name) ->
     {Number, _} = string:to_integer(string:trim(Rest, leading)),
     Number.
 
-%% @doc The CPU time of a process and its threads so far, in microseconds; the kernel counts in ticks of 10 ms.
+%% @doc Returns the CPU time of a process and its threads so far, in microseconds; the kernel counts in ticks of 10 ms.
 -spec cpu_us(OsPid :: pos_integer()) -> #{user := non_neg_integer(), kernel := non_neg_integer()}.
 cpu_us(OsPid) ->
     {ok, Text} = read(OsPid, "stat"),
@@ -92,24 +92,24 @@ cpu_us(OsPid) ->
     Ticks = fun(Field) -> binary_to_integer(lists:nth(Field - 2, binary:split(Fields, <<" ">>, [global]))) end,
     #{user => Ticks(14) * 10000, kernel => Ticks(15) * 10000}.
 
-%% @doc The CPU time of several processes together, in user space and in the kernel.
+%% @doc Returns the CPU time of several processes together, in user space and in the kernel.
 -spec sum_cpu_us([OsPid :: pos_integer()]) -> non_neg_integer().
 sum_cpu_us(OsPids) -> lists:sum([User + Kernel || OsPid <- OsPids, #{user := User, kernel := Kernel} <- [cpu_us(OsPid)]]).
 
-%% @doc The CPU time of a process' threads so far, in microseconds, without the coarse ticks of {@link cpu_us/1}. Threads that have
+%% @doc Returns the CPU time of a process' threads so far, in microseconds, without the coarse ticks of {@link cpu_us/1}. Threads that have
 %% ended do not count.
 -spec thread_us(OsPid :: pos_integer()) -> float().
 thread_us(OsPid) ->
     {ok, Threads} = file:list_dir(path(OsPid, "task")),
     lists:sum([binary_to_integer(hd(binary:split(Text, <<" ">>))) || Thread <- Threads, {ok, Text} <- [read(OsPid, filename:join(["task", Thread, "schedstat"]))]]) / 1000.
 
-%% @doc The memory of a process including its share of shared pages (PSS). The kernel's memory for its sockets is not included.
+%% @doc Returns the memory of a process including its share of shared pages (PSS). The kernel's memory for its sockets is not included.
 -spec pss_bytes(OsPid :: pos_integer()) -> non_neg_integer().
 pss_bytes(OsPid) ->
     {ok, Text} = read(OsPid, "smaps_rollup"),
     field(Text, <<"\nPss:">>) * 1024.
 
-%% @doc The open descriptors of a process, each as the target that the kernel reports.
+%% @doc Returns the open descriptors of a process, each as the target that the kernel reports.
 -spec descriptors(OsPid :: pos_integer()) -> [Target :: string()].
 descriptors(OsPid) ->
     Folder = path(OsPid, "fd"),
@@ -117,7 +117,7 @@ descriptors(OsPid) ->
     lists:sort([Target || Name <- Names,
                           {ok, Target} <- [file:read_link_all(filename:join(Folder, Name))]]).
 
-%% @doc The memfd mappings of a process. Rings are memfd mappings, and all other memfd mappings of a node are permanent.
+%% @doc Returns the memfd mappings of a process. Rings are memfd mappings, and all other memfd mappings of a node are permanent.
 -spec mappings(OsPid :: pos_integer()) -> [Line :: binary()].
 mappings(OsPid) ->
     {ok, Text} = read(OsPid, "maps"),
@@ -139,12 +139,12 @@ load_average() ->
     {Load, _} = string:to_float(Text),
     Load.
 
-%% @doc The memory that is available without swapping.
+%% @doc Returns the memory that is available without swapping.
 -spec available_bytes() -> non_neg_integer().
 available_bytes() ->
     meminfo(<<"MemAvailable:">>).
 
-%% @doc The machine's memory.
+%% @doc Returns the machine's memory.
 -spec memory_bytes() -> non_neg_integer().
 memory_bytes() ->
     meminfo(<<"MemTotal:">>).
@@ -153,7 +153,7 @@ meminfo(Name) ->
     {ok, Text} = file:read_file("/proc/meminfo"),
     field(Text, Name) * 1024.
 
-%% @doc The number of processors that this VM may use; a node starts the same number of schedulers.
+%% @doc Returns the number of processors that this VM may use; a node starts the same number of schedulers.
 -spec processors() -> pos_integer().
 processors() ->
     case erlang:system_info(logical_processors_available) of
@@ -161,7 +161,7 @@ processors() ->
         Count -> Count
     end.
 
-%% @doc The processor's name in /proc/cpuinfo (x86 and some other architectures have one).
+%% @doc Returns the processor's name in /proc/cpuinfo (x86 and some other architectures have one).
 -spec cpu_model() -> binary().
 cpu_model() ->
     {ok, Text} = file:read_file("/proc/cpuinfo"),

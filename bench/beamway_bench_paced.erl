@@ -106,7 +106,7 @@ at_rate(Program, Rate, Ms) ->
     [Cpu, P50, P99] = [binary_to_float(Word) || Word <- binary:split(string:trim(iolist_to_binary(Text)), <<" ">>, [global])],
     [{key(cpu, words(Rate)), Cpu}, {key(p50, words(Rate)), P50}, {key(p99, words(Rate)), P99}].
 
-%% ---- what is told
+%% ---- output
 
 words(1) -> <<"1 call a second">>;
 words(Rate) -> iolist_to_binary(io_lib:format("~b calls a second", [Rate])).

@@ -120,7 +120,7 @@ written(Report, Folder, IsJson) ->
         [Why | _] -> beamway_bench:note("bench report: ~ts", [Why]), 1
     end.
 
-%% @doc The page in Markdown. The ratio is Beamway's value divided by the rival's.
+%% @doc Returns the page in Markdown. The ratio is Beamway's value divided by the rival's.
 page(#{rows := Rows, left_out := Left, machine := Machine, versions := Versions, commit := Commit, measured_at := At, noisy := Noisy}) ->
     #{processor := Processor, processors := Count, memory_mb := Mb, kernel := Kernel, system := System} = Machine,
     #{beamway := Version, otp := Otp} = Versions,

@@ -56,7 +56,7 @@ vanish(Peers) ->
     {ok, [Gone], []} = answer("vanish", "vanished ~d", Peers),
     Gone.
 
-%% @doc The number of ticks received, and the number of connections that the real node has closed.
+%% @doc Returns the number of ticks received, and the number of connections that the real node has closed.
 -spec counts(peers()) -> {Ticks :: non_neg_integer(), Lost :: non_neg_integer()}.
 counts(Peers) ->
     {ok, [Ticks, Lost], []} = answer("counts", "ticks ~d lost ~d", Peers),
@@ -159,7 +159,7 @@ await_links(Count, Ms) ->
         {Found, false} -> {links, Found}
     end.
 
-%% @private The kinds of links that the node has.
+%% @private Returns the kinds of links that the node has.
 -spec kinds() -> [atom()].
 kinds() ->
     case whereis(beamway_links) of
@@ -179,7 +179,7 @@ broadcast(Bytes) ->
     Message = binary:copy(<<0>>, Bytes),
     lists:foreach(fun(Node) -> {?SINK, Node} ! Message end, nodes()).
 
-%% ---- what is told
+%% ---- output
 
 key(What, Count) -> iolist_to_binary(io_lib:format("~b links: ~ts", [Count, words(What)])).
 

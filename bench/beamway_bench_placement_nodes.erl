@@ -198,7 +198,7 @@ server(Served) ->
             ?MODULE:server(Served + 1)
     end.
 
-%% @doc The attribute: the number of tasks that wait or are being served.
+%% @doc Returns the attribute: the number of tasks that wait or are being served.
 -spec queue_length() -> non_neg_integer().
 queue_length() ->
     {message_queue_len, Length} = process_info(whereis(bench_server), message_queue_len),

@@ -16,7 +16,7 @@
                   outliers => float(),     %% the share of pairs that measure 3 to 12 times too long
                   slow => float()}.        %% standard deviation of the nodes' own slowness, in logarithms
 
-%% @doc The fourteen shapes.
+%% @doc Returns the fourteen shapes.
 -spec shapes() -> [{shape(), spec()}].
 shapes() ->
     [{flat_16, #{tree => {100, 0.10, [16]}}},
@@ -41,13 +41,13 @@ copies(Count, Part) -> lists:duplicate(Count, Part).
 athos_groups() ->
     [{450, 0.10, [{60, 0.35, [Size]} || Size <- Sizes]} || Sizes <- [[18, 36, 30, 24], [36, 22, 26], [18, 28, 18]]].
 
-%% @doc A table of this shape, and the clusters that must be found.
+%% @doc Returns a table of this shape, and the clusters that must be found.
 -spec make(shape(), Seed :: integer()) -> {placement_matrix:matrix(), Clusters :: [[node()]]}.
 make(Shape, Seed) ->
     {Shape, Spec} = lists:keyfind(Shape, 1, shapes()),
     make_spec(Spec, Seed).
 
-%% @doc The same for a shape that the caller defines.
+%% @doc Like {@link make/2}, but for a shape that the caller defines.
 -spec make_spec(spec(), Seed :: integer()) -> {placement_matrix:matrix(), Clusters :: [[node()]]}.
 make_spec(#{tree := Tree} = Spec, Seed) ->
     Random0 = rand:seed_s(exsss, {Seed, 271828, 314159}),
@@ -116,7 +116,7 @@ with_gaps(Matrix, Share, Seed) ->
     {ok, Gappy} = placement_matrix:from_pairs(Left),
     Gappy.
 
-%% @doc How well two trees of the same nodes agree: for each level of the first, the adjusted Rand index of the two partitions (L. Hubert
+%% @doc Returns how well two trees of the same nodes agree: for each level of the first, the adjusted Rand index of the two partitions (L. Hubert
 %% and P. Arabie, "Comparing partitions", Journal of Classification 2, 1985). 1.0 means equal, 0.0 means agreement by chance.
 -spec agreement(placement_tree:tree(), placement_tree:tree()) -> [float()].
 agreement(One, Other) ->
@@ -144,7 +144,7 @@ same_pairs(Labels) ->
     Counts = lists:foldl(fun(Label, Acc) -> maps:update_with(Label, fun(N) -> N + 1 end, 1, Acc) end, #{}, Labels),
     lists:sum([N * (N - 1) div 2 || N <- maps:values(Counts)]).
 
-%% @doc The clusters of a tree, each a sorted list of its nodes.
+%% @doc Returns the clusters of a tree, each a sorted list of its nodes.
 -spec clusters(placement_tree:tree()) -> [[node()]].
 clusters(Tree) ->
     lists:sort(vertex_clusters(placement_tree:packed(Tree))).
@@ -153,7 +153,7 @@ vertex_clusters({leaf, _}) -> [];
 vertex_clusters({group, _, _, Children} = Group) ->
     [lists:sort(placement_tree:members(Group)) | lists:append([vertex_clusters(Child) || Child <- Children])].
 
-%% @doc How well the found clusters match the planted ones: the harmonic mean of the share that was found and the share that is right. 1.0
+%% @doc Returns how well the found clusters match the planted ones: the harmonic mean of the share that was found and the share that is right. 1.0
 %% is an exact match.
 -spec score(Found :: [[node()]], Planted :: [[node()]]) -> float().
 score(Found, Planted) ->

@@ -39,7 +39,7 @@ install_key(User, Folder) ->
     {0, _} = beamway_bench_tools:run("/usr/bin/install", ["-o", User, "-m", "400", Made, File], 10000),
     File.
 
-%% @doc Whether this RabbitMQ has mirrored queues, which version 4 removed.
+%% @doc Returns whether this RabbitMQ has mirrored queues, which version 4 removed.
 -spec has_mirrored() -> boolean().
 has_mirrored() ->
     [Folder] = filelib:wildcard("/usr/lib/rabbitmq/lib/rabbitmq_server-*"),
@@ -130,7 +130,7 @@ running(N, Cluster) ->
 -spec start_node(1..3, cluster()) -> ok.
 start_node(N, Cluster) -> start_node(N, Cluster, Cluster).
 
-%% @doc The same, but rabbitmqctl runs with a different environment from the node's.
+%% @doc Like {@link start_node/2}, but rabbitmqctl runs with a different environment from the node's.
 -spec start_node(1..3, Node :: cluster(), Tools :: cluster()) -> ok.
 start_node(N, #{name := Name} = Node, Tools) ->
     ok = launch(N, Node),
@@ -147,7 +147,7 @@ kill_node(N, Cluster) ->
             ok = beamway_bench_os:await_end(Identity, 10000)
     end.
 
-%% @doc The process ID of the node's VM.
+%% @doc Returns the process ID of the node's VM.
 -spec os_pid(1..3, cluster()) -> pos_integer().
 os_pid(N, Cluster) ->
     {ok, Text} = file:read_file(filename:join([?STATE, "mnesia", node_name(N, Cluster) ++ ".pid"])),
@@ -171,7 +171,7 @@ eval(N, Expression, Cluster) ->
         {_, Lines} -> {error, Lines}
     end.
 
-%% @doc How each node reaches the others: the kind of the link with Beamway, or `stock' if the connection's port is OTP's own TCP socket
+%% @doc Returns how each node reaches the others: the kind of the link with Beamway, or `stock' if the connection's port is OTP's own TCP socket
 %% and the node does not have Beamway.
 -spec links(cluster()) -> #{{Node :: string(), Peer :: string()} => shm | tcp | stock | none}.
 links(#{nodes := Numbers} = Cluster) ->

@@ -44,7 +44,7 @@ metrics(#{}) ->
     [#{name => iolist_to_binary(["references_", atom_to_list(Use), "_", beamway_bench:size_text(Bytes)]), unit => <<"us">>, better => lower, key => key(Use, Bytes),
        contender => teleport, baselines => [beamway]} || Bytes <- ?SIZES, Use <- ?USES].
 
-%% ---- on the nodes ----
+%% ---- functions that run on the nodes ----
 
 %% @doc Starts the process that uses the binaries that arrive.
 -spec start(beamway_bench_messages:way()) -> ok.
@@ -70,7 +70,7 @@ used(whole, Binary) -> erlang:crc32(Binary).
 send(stock, To, Message) -> To ! Message, ok;
 send(teleport, To, Message) -> ok = teleport:send(To, Message, #{timeout => ?ANSWER_MS}).
 
-%% @doc The average microseconds from sending to the answer.
+%% @doc Returns the average microseconds from sending to the answer.
 -spec rounds(beamway_bench_messages:way(), {node(), node()}, {forward | part | whole, Bytes :: pos_integer()}, {WarmMs :: pos_integer(), Ms :: pos_integer()}) -> float().
 rounds(Way, {Second, Third}, {Use, Bytes}, {WarmMs, Ms}) ->
     Plain = rand:bytes(Bytes),

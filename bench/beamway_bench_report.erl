@@ -30,7 +30,7 @@
 
 -define(NOISY_SPREAD, 0.10).
 
-%% @doc The complete result of a run. Metrics that were not measured (because the user left out a contender) are omitted. The context goes
+%% @doc Returns the complete result of a run. Metrics that were not measured (because the user left out a contender) are omitted. The context goes
 %% into the object unchanged.
 -spec result(Bench :: binary(), [metric()], beamway_bench_run:samples(), Context :: map()) -> result().
 result(Bench, Metrics, Samples, Context) ->
@@ -112,7 +112,7 @@ shortened([One, Two, Three, _, _ | _] = All) ->
     [One, Two, Three, io_lib:format("and ~b more", [length(All) - 3])];
 shortened(All) -> All.
 
-%% @doc The same result, computed again from its stored samples with the current statistics.
+%% @doc Computes a result again from its stored samples with the current statistics.
 -spec again(Stored :: #{binary() => term()}) -> result().
 again(#{<<"bench">> := Bench, <<"figures">> := Figures, <<"metrics">> := Entries} = Stored) ->
     Samples = maps:from_list([{{atom(Name), Key}, directions(Figure)} || #{<<"contender">> := Name, <<"key">> := Key} = Figure <- Figures]),
@@ -135,7 +135,7 @@ metrics_of([#{<<"name">> := Name, <<"unit">> := Unit, <<"better">> := Better, <<
 %% The contender may have been removed from the code since then, so its name may not exist as an atom yet.
 atom(Name) -> binary_to_atom(Name).
 
-%% @doc The result as an object for jiffy.
+%% @doc Returns the result as an object for jiffy.
 -spec to_json(result()) -> map().
 to_json(#{bench := Bench, context := Context, figures := Figures, metrics := Metrics, warnings := Warnings}) ->
     Repeats = lists:max([1 | [length(Samples) || #{directions := Directions} <- Figures, Samples <- maps:values(Directions)]]),
@@ -153,7 +153,7 @@ rounded(_, Map) when is_map(Map) -> maps:map(fun rounded/2, Map);
 rounded(_, List) when is_list(List) -> [rounded(element, Value) || Value <- List];
 rounded(_, Value) -> Value.
 
-%% @doc The human-readable tables: first the values of every contender, then how Beamway compares.
+%% @doc Returns the human-readable tables: first the values of every contender, then how Beamway compares.
 -spec to_text(result()) -> unicode:chardata().
 to_text(#{figures := Figures, metrics := Metrics, warnings := Warnings}) ->
     [table([["measured", "contender", "median", "unit", "spread", "worse when"]
@@ -178,14 +178,14 @@ entry_row(#{name := Name, beamway := Median, baseline := Base, baseline_name := 
     [Name, {right, number(Median)}, atom_to_list(Other), {right, number(Base)}, Unit,
      ratio(maps:get(ratio, Entry), maps:get(interval, Entry), maps:get(range, Entry)), verdict(maps:get(verdict, Entry))].
 
-%% @doc A ratio in human-readable form, with its interval, or with the range if there are too few repeats.
+%% @doc Returns a ratio in human-readable form, with its interval, or with the range if there are too few repeats.
 -spec ratio(Ratio :: float() | null, Interval :: [float()] | null, Range :: [float()] | null) -> unicode:chardata().
 ratio(null, _, _) -> "";
 ratio(Ratio, [Low, High], _) -> [number(Ratio), " [", number(Low), ", ", number(High), "]"];
 ratio(Ratio, null, [Least, Most]) -> [number(Ratio), " (", number(Least), " to ", number(Most), ")"];
 ratio(Ratio, null, null) -> number(Ratio).
 
-%% @doc The verdict as the tables print it. Losses are printed as well.
+%% @doc Returns the verdict as the tables print it. Losses are printed as well.
 -spec verdict(Verdict :: atom() | binary()) -> string().
 verdict(null) -> "";
 verdict(Verdict) when is_atom(Verdict) -> verdict(atom_to_binary(Verdict));
@@ -195,7 +195,7 @@ verdict(Verdict) -> binary_to_list(Verdict).
 
 percent(Share) -> io_lib:format("~b %", [round(100 * Share)]).
 
-%% @doc A number in human-readable form, without meaningless digits.
+%% @doc Returns a number in human-readable form, without meaningless digits.
 -spec number(number()) -> string().
 number(N) when N < 0 -> "-" ++ number(-N);
 number(N) when N >= 999.5 -> thousands(integer_to_list(round(N)));

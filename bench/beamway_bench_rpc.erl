@@ -95,7 +95,7 @@ measure_size(#{contender := #{name := Name}} = Cluster, Count, Size, #{kind := K
     {Rate, P99} = run_load(Cluster, Load, Settings),
     [{key(Count, Size, rate), Rate}, {key(Count, Size, p99), P99}].
 
-%% @doc The calls per second of all nodes together, and their 99th percentile in microseconds.
+%% @doc Returns the calls per second of all nodes together, and their 99th percentile in microseconds.
 -spec run_load(beamway_bench_nodes:cluster(), beamway_bench_load:load(), #{warm_ms := pos_integer(), window_ms := pos_integer(), _ => _}) ->
           {Rate :: float(), P99 :: float()}.
 run_load(Cluster, Load, #{warm_ms := WarmMs, window_ms := Ms}) ->

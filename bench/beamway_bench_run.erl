@@ -98,7 +98,7 @@ repeat(Repeat, Turns, Groups, Places, #{repeats := Repeats, progress := Progress
                         turn(Turn, Group, maps:get(maps:get(net, Group, none), Places), Options, Done)
                 end, Acc, shuffled(Turns)).
 
-%% @doc The list in random order.
+%% @doc Returns the list in random order.
 -spec shuffled([Element]) -> [Element].
 shuffled(List) ->
     [Element || {_, Element} <- lists:sort([{rand:uniform(), Element} || Element <- List])].

@@ -25,12 +25,12 @@
 %% Two runs of the same code can differ by this much, however steady each of them is.
 -define(EVEN, 0.02).
 
-%% @doc The middle value, or the mean of the two middle values if their number is even.
+%% @doc Returns the middle value, or the mean of the two middle values if their number is even.
 -spec median(Values :: [number(), ...]) -> float().
 median(Values) ->
     percentile(50, Values).
 
-%% @doc The P-th percentile, interpolated linearly between neighbours.
+%% @doc Returns the P-th percentile, interpolated linearly between neighbours.
 -spec percentile(P :: number(), Values :: [number(), ...]) -> float().
 percentile(P, [_ | _] = Values) when P >= 0, P =< 100 ->
     Sorted = lists:sort(Values),
@@ -41,7 +41,7 @@ percentile(P, [_ | _] = Values) when P >= 0, P =< 100 ->
 between([Last], _) -> float(Last);
 between([Low, High | _], Share) -> Low + Share * (High - Low).
 
-%% @doc The middle half of the values as a share of their median, or 0 if the median is 0.
+%% @doc Returns the middle half of the values as a share of their median, or 0 if the median is 0.
 -spec spread(Values :: [number(), ...]) -> float().
 spread(Values) ->
     share(percentile(75, Values) - percentile(25, Values), median(Values)).
@@ -49,7 +49,7 @@ spread(Values) ->
 share(_, Whole) when Whole == 0 -> 0.0;
 share(Part, Whole) -> Part / Whole.
 
-%% @doc The median of the ratios of each repeat, and its interval; `none' for a baseline of 0. Both lists are in the order of the repeats.
+%% @doc Returns the median of the ratios of each repeat, and its interval; `none' for a baseline of 0. Both lists are in the order of the repeats.
 %% If the lists have different lengths, their values do not form pairs, so only the ratio of the medians is known.
 -spec ratio(Values :: [number(), ...], Baseline :: [number(), ...]) -> {Ratio :: float(), interval()} | none.
 ratio(Values, Baseline) ->
@@ -83,7 +83,7 @@ at_most(Few, Throws) -> lists:sum([choose(Throws, Heads) || Heads <- lists:seq(0
 choose(_, 0) -> 1;
 choose(Of, Some) -> choose(Of - 1, Some - 1) * Of div Some.
 
-%% @doc The probability that this many ratios lie on one side of 1, by more than 2 %, although the true median does not (the two-sided
+%% @doc Returns the probability that this many ratios lie on one side of 1, by more than 2 %, although the true median does not (the two-sided
 %% sign test); `none' without pairs.
 -spec sign(Values :: [number(), ...], Baseline :: [number(), ...]) -> float() | none.
 sign(Values, Baseline) ->
@@ -94,7 +94,7 @@ sign(Values, Baseline) ->
             min(1.0, 2 * at_most(length(Ratios) - Most, length(Ratios)))
     end.
 
-%% @doc The largest of these probabilities that is still significant, or 0 if none is. The threshold is chosen so that at most 5 % of all
+%% @doc Returns the largest of these probabilities that is still significant, or 0 if none is. The threshold is chosen so that at most 5 % of all
 %% verdicts are expected to be false. (Y. Benjamini, Y. Hochberg: Controlling the false discovery rate, 1995.)
 -spec significant([float()]) -> float().
 significant(Probabilities) ->
@@ -102,7 +102,7 @@ significant(Probabilities) ->
     Ranked = lists:zip(lists:seq(1, Count), lists:sort(Probabilities)),
     lists:max([0.0 | [P || {Rank, P} <- Ranked, P =< ?DOUBT * Rank / Count]]).
 
-%% @doc The list with the worse median among several lists of values (one for each direction of connecting).
+%% @doc Returns the list with the worse median among several lists of values (one for each direction of connecting).
 -spec worse(better(), [{Tag, Values :: [number(), ...]}, ...]) -> {Tag, [number(), ...]}.
 worse(Better, Lists) ->
     Ordered = lists:sort([{median(Values), Tag, Values} || {Tag, Values} <- Lists]),
@@ -112,7 +112,7 @@ worse(Better, Lists) ->
                        end,
     {Tag, Values}.
 
-%% @doc The meaning of an interval: a win or loss if it lies entirely on one side of 1, by more than 2 %; otherwise the two are even.
+%% @doc Returns the meaning of an interval: a win or loss if it lies entirely on one side of 1, by more than 2 %; otherwise the two are even.
 -spec verdict(better(), interval()) -> verdict().
 verdict(_, unknown) -> unknown;
 verdict(_, {range, _, _}) -> unknown;

@@ -14,11 +14,11 @@
 -type stored() :: #{binary() => term()}.
 %% The object as jiffy decodes it.
 
-%% @doc The file of the result with this name.
+%% @doc Returns the file of the result with this name.
 -spec file(Name :: string()) -> file:filename().
 file(Name) -> filename:join([beamway_bench_nodes:root(), "bench", "results", Name ++ ".json"]).
 
-%% @doc The fields that every result needs. Call it before the measurement, which changes the load of the machine.
+%% @doc Returns the fields that every result needs. Call it before the measurement, which changes the load of the machine.
 -spec context(Bench :: unicode:chardata(), Command :: unicode:chardata()) -> #{atom() => term()}.
 context(Bench, Command) ->
     #{bench => unicode:characters_to_binary(Bench), command => unicode:characters_to_binary(Command),
@@ -67,7 +67,7 @@ write_text(File, Text) ->
 done(_, ok) -> ok;
 done(File, {error, Reason}) -> {error, ["cannot write ", File, ": ", file:format_error(Reason)]}.
 
-%% @doc The object of a result.
+%% @doc Returns the object of a result.
 -spec read(file:filename()) -> {ok, stored()} | {error, unicode:chardata()}.
 read(File) ->
     case file:read_file(File) of
@@ -84,7 +84,7 @@ read(File) ->
         {error, Reason} -> {error, ["cannot read ", File, ": ", file:format_error(Reason)]}
     end.
 
-%% ---- what a result must say
+%% ---- required contents of a result
 
 %% Whether the object is a complete result.
 -spec check(term()) -> ok | {error, unicode:chardata()}.
@@ -136,13 +136,13 @@ is_commit(Value) -> is_binary(Value) andalso re:run(Value, "^([0-9a-f]{7,40}(-di
 is_interval([Low, High]) -> is_number(Low) andalso is_number(High) andalso Low =< High;
 is_interval(Value) -> Value =:= null.
 
-%% @doc Whether the result was measured on a tree that is not in any commit.
+%% @doc Returns whether the result was measured on a tree that is not in any commit.
 -spec changed_tree(stored()) -> boolean().
 changed_tree(#{<<"commit">> := Commit}) -> Commit =:= <<"unknown">> orelse string:find(Commit, "-dirty") =/= nomatch.
 
 %% ---- for people
 
-%% @doc The age and the commit of the result, as text.
+%% @doc Returns the age and the commit of the result, as text.
 -spec age(stored()) -> unicode:chardata().
 age(#{<<"measured_at">> := Seconds, <<"commit">> := Commit}) ->
     io_lib:format("measured ~ts, at commit ~ts", [days((erlang:system_time(second) - Seconds) div 86400), Commit]).
@@ -151,7 +151,7 @@ days(Days) when Days =< 0 -> "today";
 days(1) -> "yesterday";
 days(Days) -> io_lib:format("~b days ago", [Days]).
 
-%% @doc A table of the metrics whose names begin with this prefix.
+%% @doc Returns a table of the metrics whose names begin with this prefix.
 -spec to_text(Prefix :: binary(), stored()) -> unicode:chardata().
 to_text(Prefix, #{<<"metrics">> := Metrics}) ->
     Rows = [row(Metric) || #{<<"name">> := Name} = Metric <- Metrics, string:prefix(Name, Prefix) =/= nomatch],

@@ -25,7 +25,7 @@ groups(Settings) ->
        contenders => beamway_bench_contender:and_rdma([tcp, tcp_tuned, unix, tls, beamway, beamway_tcp, beamway_tls]),
        measure => fun(Cluster) -> measure(Cluster, ?SMALL ++ ?LARGE, Settings) end}].
 
-%% @doc The messages of 64 B and 4 KB per second, and the MB per second in messages of 1 MB.
+%% @doc Returns the messages of 64 B and 4 KB per second, and the MB per second in messages of 1 MB.
 -spec measure(beamway_bench_nodes:cluster(), #{warm_ms := pos_integer(), window_ms := pos_integer(), _ => _}) -> beamway_bench_run:figures().
 measure(Cluster, Settings) -> measure(Cluster, ?SMALL ++ [hd(?LARGE)], Settings).
 
@@ -48,7 +48,7 @@ figure({Bytes, _, _}, #{messages := Messages, elapsed_ns := Elapsed}) ->
 unit_bytes(Bytes) when Bytes < 1 bsl 20 -> 1;
 unit_bytes(Bytes) -> Bytes / 1.0e6.
 
-%% @doc The heading of the row of messages of this size.
+%% @doc Returns the heading of the row of messages of this size.
 -spec key(Bytes :: pos_integer()) -> beamway_bench_run:key().
 key(Bytes) -> unicode:characters_to_binary(["messages of ", beamway_bench:size_words(Bytes)]).
 

@@ -15,7 +15,7 @@
 
 -define(READY_MS, 15000).
 
-%% @doc Runs Fun and counts the processes' system calls meanwhile.
+%% @doc Runs Fun and counts the processes' system calls in the meantime.
 -spec during(OsPids :: [pos_integer(), ...], fun(() -> Result)) ->
           {counted, Calls :: non_neg_integer(), method(), Result} | {not_counted, Why :: string(), Result}.
 during(OsPids, Fun) ->
@@ -43,7 +43,7 @@ probe() ->
         beamway_bench_tools:close(Idle, none)
     end.
 
-%% @doc A note for readers of the counts about the method by which they were taken.
+%% @doc Returns a note for readers of the counts about the method by which they were taken.
 -spec warnings() -> [unicode:chardata()].
 warnings() ->
     warning(probe()).

@@ -7,7 +7,7 @@
 
 -export([args/1, prepare/2]).
 
-%% @doc The flags for a node. The function is pure.
+%% @doc Returns the flags for a node. The function is pure.
 -spec args(Root :: file:filename()) -> [string()].
 args(Root) -> ["-ssl_dist_optfile", file(Root, "dist_tls.conf")].
 

@@ -12,18 +12,18 @@
 -define(LINE_LENGTH, 1000).
 -define(START_MS, 60000).
 
-%% @doc The error returned by a benchmark if a program is missing that would be installed in the benchmark's overlay.
+%% @doc Returns the error returned by a benchmark if a program is missing that would be installed in the benchmark's overlay.
 -spec missing(Program :: string(), Benchmark :: string()) -> {error, string()}.
 missing(Program, Benchmark) ->
     {error, Program ++ " is not installed here; run it from a checkout, as root: bin/beamway bench " ++ Benchmark}.
 
-%% @doc The program compiled from bench/NAME.c. This compiler builds it if it does not exist yet, in the directory with the beam files,
+%% @doc Returns the program compiled from bench/NAME.c. This compiler builds it if it does not exist yet, in the directory with the beam files,
 %% where `make clean' removes it.
 -spec compile(Name :: string(), Compiler :: string()) -> {ok, file:filename()} | {error, string()}.
 compile(Name, Compiler) ->
     compile(Name, Compiler, []).
 
-%% @doc The same with libraries, such as `-lm'.
+%% @doc Like {@link compile/2}, but with libraries, such as `-lm'.
 -spec compile(Name :: string(), Compiler :: string(), Libraries :: [string()]) ->
           {ok, file:filename()} | {error, string()}.
 compile(Name, Compiler, Libraries) ->
@@ -61,7 +61,7 @@ write(Port, Data) ->
     true = erlang:port_command(Port, Data),
     ok.
 
-%% @doc The next line that the program prints.
+%% @doc Returns the next line that the program prints.
 -spec line(program(), TimeoutMs :: timeout()) -> {line, string()} | {ended, Status :: integer()} | timeout.
 line(Port, TimeoutMs) ->
     receive

@@ -29,7 +29,7 @@ name(Choices) ->
         Words -> list_to_atom("tcp_" ++ lists:append(lists:join("_", Words)))
     end.
 
-%% @doc The flags of a candidate's node; the name is that of a stored result.
+%% @doc Returns the flags of a candidate's node; the name is that of a stored result.
 -spec args(Name :: atom()) -> [string()] | unknown.
 args(Name) ->
     case [Choices || Choices <- candidates(), name(Choices) =:= Name] of
@@ -109,7 +109,7 @@ finish(_, _) -> ok.
 
 %% ---- the best
 
-%% @doc The candidate with the best stored score; `none' if none is stored.
+%% @doc Returns the candidate with the best stored score; `none' if none is stored.
 -spec best() -> atom().
 best() ->
     case beamway_bench_store:read(beamway_bench_store:file("tune-tcp")) of

@@ -63,13 +63,13 @@ host(Bridge, #{host_kbit := Kbit, prefix := Prefix, switch := Switch, hosts := H
 -spec delete(net()) -> ok.
 delete(Net) -> beamway_netns:delete(Net).
 
-%% @doc The bytes that have passed the link above a bridge in both directions, as counted by the kernel. Bridges are numbered from 1 in the
+%% @doc Returns the bytes that have passed the link above a bridge in both directions, as counted by the kernel. Bridges are numbered from 1 in the
 %% order in which the parts are listed, each before those below it.
 -spec bytes(net(), Bridge :: pos_integer()) -> non_neg_integer().
 bytes(#{spaces := [Space | _]}, Bridge) ->
     lists:sum([list_to_integer(string:trim(os:cmd(lists:flatten(io_lib:format("ip netns exec ~s cat /sys/class/net/u~b/statistics/~s_bytes", [Space, Bridge, Way]))))) || Way <- [rx, tx]]).
 
-%% @doc The command to put in front of a node's own, so that the node runs on the host with this address.
+%% @doc Returns the command to put in front of a node's own, so that the node runs on the host with this address.
 -spec wrapper(net(), Address :: string()) -> [string()].
 wrapper(#{hosts := Hosts}, Address) ->
     beamway_netns:host(proplists:get_value(Address, Hosts)).

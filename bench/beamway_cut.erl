@@ -53,7 +53,7 @@ forget(Space) ->
                           "assert struct.unpack_from(\\\"=i\\\", s.recv(64), 16) == (0,)\""),
     ok.
 
-%% @doc A rule for everything but epmd, because a firewall between the nodes does not remove a node's name.
+%% @doc Returns a rule for everything but epmd, because a firewall between the nodes does not remove a node's name.
 -spec not_epmd(Target :: string()) -> rule().
 not_epmd(Target) -> "! --sport 4369 -m tcp ! --dport 4369 -j " ++ Target.
 

@@ -114,7 +114,7 @@ timed(Say, Name, Fun) ->
     say_step(Say, Step),
     {Step, Result}.
 
-%%% What happens in the nodes
+%%% Functions that run in the nodes
 
 measure(Say) ->
     Epmd = beamway_bench_nodes:start_epmd(),
@@ -223,7 +223,7 @@ kill_one(#{members := Members} = Cluster, {Descriptors, Mappings}) ->
       descriptors_left => length(LeftDescriptors),
       mappings_left => length(LeftMappings), survivors_together => Others =:= lists:sort([N || #{name := N} <- Survivors])}.
 
-%% What the first node holds in addition to what it held before the killed node joined. It may take a moment to be released.
+%% Returns what the first node holds in addition to what it held before the killed node joined. The release may take a moment.
 await_clean(Member, Descriptors, Mappings, Deadline) ->
     {NowDescriptors, NowMappings} = holdings(Member),
     Left = {NowDescriptors -- Descriptors, NowMappings -- Mappings},
@@ -232,7 +232,7 @@ await_clean(Member, Descriptors, Mappings, Deadline) ->
         false -> receive after 20 -> await_clean(Member, Descriptors, Mappings, Deadline) end
     end.
 
-%%% What is shown of it
+%%% Output
 
 result(#{steps := Steps, samples := Samples, carried := Carried, links := Links, kill := Kill}, Before, #{machine := Machine} = Context) ->
     Own = #{warnings => beamway_bench_machine:noise(maps:get(load_average, Machine)) ++ beamway_bench_syscalls:warnings(),

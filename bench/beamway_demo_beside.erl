@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The demo's line on small calls during large transfers: how long a small call takes while messages of 10 MB go in both directions
-%% between the same two nodes, over stock distribution and over Beamway's.
+%% @doc Measures the demo's line on small calls during large transfers. The line says how long a small call takes while messages of 10 MB go in both
+%% directions between the same two nodes, once over stock distribution and once over Beamway's.
 -module(beamway_demo_beside).
 
 -export([run/2, text/1]).
@@ -31,7 +31,7 @@ beside(Way, {One, Second}, {Two, First}, Rate) ->
     _ = [beamway_bench_nodes:call(Member, beamway_bench_messages, stop, []) || Member <- [One, Two]],
     {beamway_bench_stats:percentile(50, Beats), beamway_bench_stats:percentile(99, Beats)}.
 
-%% @doc The line that the demo prints.
+%% @doc Returns the line that the demo prints.
 -spec text(outcome()) -> unicode:chardata().
 text(#{stock := {_, Stock}, beamway := {_, Own}, mb := Mb}) ->
     io_lib:format("Beside ~b MB/s of 10 MB messages the 99th percentile of a small call is ~.1f ms over stock distribution, ~.1f ms over Beamway.~n",

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc What `make demo' leaves running on a terminal until Ctrl-C: four nodes that communicate with each other, and the console to
+%% @doc Starts what `make demo' leaves running on a terminal until Ctrl-C: four nodes that communicate with each other, and the console to
 %% observe them. Called by {@link beamway_demo}.
 -module(beamway_demo_console).
 

@@ -54,7 +54,7 @@ watch(Node, End, Longest) ->
         end
     end.
 
-%% @doc The line that the demo prints.
+%% @doc Returns the line that the demo prints.
 -spec text(outcome()) -> unicode:chardata().
 text({error, Why}) -> io_lib:format("All connections between two hosts cut: not shown: ~ts.~n", [Why]);
 text(Outcomes) ->

@@ -42,7 +42,7 @@ rate(Epmd, Contender, Hosts) ->
     _ = beamway_bench_nodes:stop(Cluster),
     Rate.
 
-%% @doc The lines that the demo prints.
+%% @doc Returns the lines that the demo prints.
 -spec text(outcome()) -> unicode:chardata().
 text({ok, Rates, Cut}) ->
     [[begin

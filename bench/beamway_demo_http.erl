@@ -96,7 +96,7 @@ more(Socket, Length, Until, Count) ->
         false -> Count
     end.
 
-%% @doc The line that the demo prints.
+%% @doc Returns the line that the demo prints.
 -spec text(outcome()) -> unicode:chardata().
 text(#{yucan := Yucan} = Outcome) ->
     Beside = case Outcome of

@@ -26,7 +26,7 @@ figure(Word) ->
         ["ssh", Rate] -> {ssh, float(list_to_integer(Rate))}
     end.
 
-%% @doc The line that the demo prints.
+%% @doc Returns the line that the demo prints.
 -spec text(outcome()) -> unicode:chardata().
 text(#{said := Said, rdpipe := Rate} = Outcome) ->
     Beside = case Outcome of

@@ -34,7 +34,7 @@ hold(Name, Count) ->
                   end) || _ <- lists:seq(1, Count)],
     lists:foreach(fun(Pid) -> receive {Pid, owns} -> ok after 5000 -> error(no_owner) end end, Pids).
 
-%% @doc The line that the demo prints.
+%% @doc Returns the line that the demo prints.
 -spec text(outcome()) -> unicode:chardata().
 text(#{chosen := Chosen, refused := Refused, why := Why}) ->
     io_lib:format("Placement: mem_available >= 100 mib and workers =< 1 chooses ~ts; not ~ts: ~ts.~n",

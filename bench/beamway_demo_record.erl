@@ -12,14 +12,14 @@
 
 -define(FASTER, 5).
 -define(COLUMNS, 120).
-%% In pixels; a letter in the fonts below is 0.6 of the font size wide.
+%% Sizes in pixels; a letter in the fonts below is 0.6 of the font size wide.
 -define(FONT, 14).
 -define(LETTER, 8.43).
 -define(ROW, 19).
 -define(EDGE, 20).
 -define(BAR, 36).
 
-%% @doc Whether the picture can be written to this file. Called before the demo, so that it does not fail only at the end.
+%% @doc Returns whether the picture can be written to this file. Called before the demo, so that it does not fail only at the end.
 -spec writable(file:filename()) -> ok | {error, unicode:chardata()}.
 writable(File) -> answer(File, file:write_file(File, <<>>, [append])).
 

@@ -21,19 +21,19 @@
 -define(A, "10.97.194.1").
 -define(B, "10.97.194.2").
 
-%% @doc Two hosts that are joined by a veth pair.
+%% @doc Returns two hosts that are joined by a veth pair.
 -spec pair(Prefix :: string()) -> {ok, net()} | {error, string()}.
 pair(Prefix) ->
     [A, B] = Spaces = names(Prefix, ["a", "b"]),
     build(#{spaces => Spaces, addresses => [?A, ?B]}, space(A) ++ space(B) ++ cable({A, ?A}, {B, ?B}), []).
 
-%% @doc Two hosts that are not joined yet, and the addresses that they will get.
+%% @doc Returns two hosts that are not joined yet, and the addresses that they will get.
 -spec apart(Prefix :: string()) -> {ok, net()} | {error, string()}.
 apart(Prefix) ->
     [A, B] = Spaces = names(Prefix, ["a", "b"]),
     build(#{spaces => Spaces, addresses => [?A, ?B]}, space(A) ++ space(B), []).
 
-%% @doc Two hosts behind a firewall that forgets a TCP connection after `ForgetS' seconds of silence. It then silently drops the
+%% @doc Returns two hosts behind a firewall that forgets a TCP connection after `ForgetS' seconds of silence. It then silently drops the
 %% connection's packets, as it does for a connection whose setup it has not seen.
 -spec firewalled(Prefix :: string(), ForgetS :: pos_integer()) -> {ok, net()} | {error, string()}.
 firewalled(Prefix, ForgetS) ->
@@ -44,7 +44,8 @@ firewalled(Prefix, ForgetS) ->
           ++ cable({B, "10.97.196.2"}, {Wall, "10.97.196.1"}) ++ Ways,
           wall(Wall, integer_to_list(ForgetS))).
 
-%% @doc The same with a NAT: the second host sees the first one under an address of the middle namespace and cannot connect to it.
+%% @doc Like {@link firewalled/2}, but with a NAT: the second host sees the first one under an address of the middle namespace and cannot connect to
+%% it.
 -spec behind_nat(Prefix :: string(), ForgetS :: pos_integer()) -> {ok, net()} | {error, string()}.
 behind_nat(Prefix, ForgetS) ->
     case firewalled(Prefix, ForgetS) of
@@ -130,12 +131,12 @@ signal(Space, Name) ->
 in(Space, Command) ->
     os:cmd("ip netns exec " ++ Space ++ " sh -c '" ++ Command ++ "' 2>&1").
 
-%% @doc A wrapper that starts a node in this network namespace.
+%% @doc Returns a wrapper that starts a node in this network namespace.
 -spec host(Space :: string()) -> [string()].
 host(Space) ->
     [find("ip"), "netns", "exec", Space].
 
-%% @doc A wrapper for a node in a container: separate network, pid and mount namespaces, with its own `/proc', an empty `/tmp' and `/run',
+%% @doc Returns a wrapper for a node in a container: separate network, pid and mount namespaces, with its own `/proc', an empty `/tmp' and `/run',
 %% and the given directories from outside. The checkout has the same path as outside.
 -spec container(Space :: string(), box()) -> [string()].
 container(Space, Box) ->

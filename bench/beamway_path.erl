@@ -68,15 +68,15 @@ close(#{net := Net, port := Port}) ->
     ok = beamway_bench_tools:close(Port, "TERM"),
     beamway_netns:delete(Net).
 
-%% @doc The path's hosts.
+%% @doc Returns the path's hosts.
 -spec net(path()) -> beamway_netns:net().
 net(#{net := Net}) -> Net.
 
-%% @doc The part of a round trip that the delays cause.
+%% @doc Returns the part of a round trip that the delays cause.
 -spec round_trip_us(settings()) -> non_neg_integer().
 round_trip_us(Settings) -> 2 * maps:get(delay_us, Settings, 0).
 
-%% @doc The counters so far. Only the process that opened the path may call this.
+%% @doc Returns the counters so far. Only the process that opened the path may call this.
 -spec counters(path()) -> counters().
 counters(#{port := Port}) ->
     {ok, OsPid} = beamway_bench_tools:os_pid(Port),

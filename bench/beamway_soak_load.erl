@@ -66,7 +66,7 @@ counts() ->
         {Ref, _, _} -> maps:from_list([{Name, counters:get(Ref, place(Name))} || Name <- ?NAMES])
     end.
 
-%% @doc The first errors.
+%% @doc Returns the first errors.
 -spec errors() -> [term()].
 errors() ->
     case persistent_term:get(?KEY, none) of

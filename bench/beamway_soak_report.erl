@@ -47,7 +47,7 @@ points(Key, Node, Samples) ->
 summed([First | _] = Work) ->
     maps:map(fun(Name, _) -> lists:sum([maps:get(Name, OfNode) || OfNode <- Work]) end, First).
 
-%% @doc Which values at rest are higher after the run than before it, node by node.
+%% @doc Returns which values at rest are higher after the run than before it, node by node.
 -spec risen_at_rest([beamway_soak_sample:raw()], [beamway_soak_sample:raw()]) ->
           [#{node := pos_integer(), figure := atom(), before := number(), 'after' := number()}].
 risen_at_rest(Before, After) ->
@@ -64,7 +64,7 @@ new_at_rest(Risen, Before, After) ->
 
 without_who(Rest) -> [maps:remove(who, OfNode) || OfNode <- Rest].
 
-%% @doc The progress of a run, in one line.
+%% @doc Returns the progress of a run, in one line.
 -spec progress(Settings :: map(), {TimeS :: float(), [beamway_soak_sample:sample()]}) -> unicode:chardata().
 progress(#{minutes := Minutes}, {TimeS, OfNodes}) ->
     [clock(TimeS), " of ", clock(Minutes * 60)
@@ -76,7 +76,7 @@ progress(#{minutes := Minutes}, {TimeS, OfNodes}) ->
 clock(Seconds) ->
     io_lib:format("~b:~2..0b", [trunc(Seconds) div 60, trunc(Seconds) rem 60]).
 
-%% @doc The result as text for people.
+%% @doc Returns the result as text for people.
 -spec to_text(result()) -> unicode:chardata().
 to_text(#{findings := Findings, events := #{cuts := Cuts, stops := Stops}} = Result) ->
     Head = [{right, Cell} || Cell <- ["median", "change", "95 % interval", "limit"]],
@@ -122,7 +122,7 @@ short(Number) when abs(Number) >= 100 -> integer_to_list(round(Number));
 short(Number) when abs(Number) < 0.05 -> "0";
 short(Number) -> float_to_list(float(Number), [{decimals, 1}, compact]).
 
-%% @doc The object to store, in which the samples are reduced to medians.
+%% @doc Returns the object to store, in which the samples are reduced to medians.
 -spec to_object(result()) -> map().
 to_object(Result) ->
     Thinned = case Result of
@@ -145,7 +145,7 @@ rounded(Number) when is_float(Number), abs(Number) >= 1000 -> round(Number);
 rounded(Number) when is_float(Number) -> round(Number * 1000) / 1000;
 rounded(Other) -> Other.
 
-%% @doc The result as a plot.
+%% @doc Returns the result as a plot.
 -spec to_svg(result()) -> unicode:chardata().
 to_svg(#{samples := Samples, nodes := Nodes, warm_up_s := WarmUpS, events := #{cuts := Cuts, stops := Stops}} = Result) ->
     {LastS, _} = lists:last(Samples),

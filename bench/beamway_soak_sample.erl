@@ -43,18 +43,19 @@ figures() ->
      #{key => stalls, title => "stalls a second (ring full)", unit => "1/s", divisor => 1, limit => none},
      #{key => doorbells, title => "doorbells for 100 frames", unit => "", divisor => 1, limit => none}].
 
-%% @doc How much each metric may have risen once the load has stopped and all links are down.
+%% @doc Returns how much each metric may have risen once the load has stopped and all links are down.
 -spec rest_limits() -> #{key() => non_neg_integer()}.
 rest_limits() ->
     #{processes => 0, descriptors => 0, ports => 0, rings => 0, tables => 0, atoms => 20}.
 
-%% @doc A sample of a node. Its links to the others are those that are up at the moment.
+%% @doc Returns a sample of a node. Its links to the others are those that are up at the moment.
 -spec take(Member :: map(), Others :: [node()]) -> raw().
 take(#{os_pid := OsPid} = Member, Others) ->
     InNode = beamway_bench_nodes:call(Member, ?MODULE, in_node, [Others], ?CALL_MS),
     maps:merge(InNode, of_kernel(OsPid)).
 
-%% @doc The same after a garbage collection in all processes, with `who', a list of all resources that exist, which helps to find the leak.
+%% @doc Like {@link take/2}, but after a garbage collection in all processes, with `who', a list of all resources that exist, which helps to find the
+%% leak.
 -spec at_rest(Member :: map(), Others :: [node()]) -> #{key() | who => number() | [binary()]}.
 at_rest(#{os_pid := OsPid} = Member, Others) ->
     ok = beamway_bench_nodes:call(Member, ?MODULE, collect_garbage, [], ?CALL_MS),
@@ -120,7 +121,7 @@ who() ->
 mfa({Module, Function, Arity, _}) when is_integer(Arity) -> {Module, Function, Arity};
 mfa({Module, Function, Args, _}) -> {Module, Function, length(Args)}.
 
-%% @doc A sample made from two raw ones, in which counters become rates. The counters of a new link start at 0.
+%% @doc Returns a sample made from two raw ones, in which counters become rates. The counters of a new link start at 0.
 -spec rates({TimeS :: float(), raw()}, {TimeS :: float(), raw()}) -> sample().
 rates({BeforeS, Before}, {NowS, Now}) ->
     Seconds = max(0.001, NowS - BeforeS),

@@ -23,7 +23,7 @@
 -define(STRETCHES, 40).
 -define(STRETCHES_MIN, 8).
 
-%% @doc How much of the beginning of a run is ignored.
+%% @doc Returns how much of the beginning of a run is ignored.
 -spec warm_up_s(DurationS :: number()) -> float().
 warm_up_s(DurationS) ->
     min(300.0, DurationS * 0.2).

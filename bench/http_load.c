@@ -122,7 +122,7 @@ static void open_connection(connection_t *connection)
     connection->is_kept = false;
 }
 
-/* Returns the size of a complete answer, or 0 if it is not complete yet. */
+/* Returns the size of a complete response, or 0 if it is not complete yet. */
 static size_t answer_size(const connection_t *connection)
 {
     const char *end = memmem(connection->answer, connection->have, "\r\n\r\n", 4);

@@ -3,7 +3,7 @@ defmodule Teleport.MixProject do
   use Mix.Project
 
   def project do
-    # The Erlang applications come by ERL_LIBS. From 1.15 on mix hides what is not among the dependencies, so what that names, too.
+    # The Erlang applications are found through ERL_LIBS. Since 1.15, mix hides everything that is not a dependency, including these.
     [
       app: :teleport_elixir,
       version: "0.2.0",
@@ -11,7 +11,7 @@ defmodule Teleport.MixProject do
       deps: [],
       elixirc_paths: if(Mix.env() == :test, do: ["lib", "test/support", "test/shared"], else: ["lib"]),
       prune_code_paths: false,
-      # Beamway.Faults is for tests, where it is there.
+      # Beamway.Faults is used in tests, if it is available.
       xref: [exclude: [ExUnit.Callbacks]],
       description: "Teleport's lanes from Elixir, and an adapter for Phoenix.PubSub",
       package: [name: "beamway_teleport_elixir", licenses: ["Apache-2.0"], links: %{}]

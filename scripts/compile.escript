@@ -3,7 +3,7 @@
 %%! -noinput +A 1
 %% SPDX-License-Identifier: Apache-2.0
 %%
-%% Compiles the applications that apps.config lists into their ebin folders, only what has changed.
+%% Compiles the applications that apps.config lists into their ebin directories. Only changed modules are compiled.
 %% usage: compile.escript [--bench] [--test] [--werror] [--out DIR]
 %%   --bench    bench/*.erl and examples/*/*.erl into bench/ebin instead
 %%   --test     apps/test_support, each apps/APP/test into apps/APP/test/ebin, and the applications once more with TEST defined
@@ -16,7 +16,7 @@ main(Args) ->
     Support = proplists:get_value(test_applications, Terms),
     TestApps = [(app(A))#{options := []} || A <- Support] ++ [suites(T) || T <- lists:sort(filelib:wildcard("apps/*/test"))],
     drop_gone(Apps ++ Support),
-    %% For the behaviours of applications that are built already.
+    %% Behaviours may be in applications that are already built.
     _ = [code:add_patha(filename:join(App, "ebin")) || App <- Apps],
     Results = [run(Unit) || Unit <- units(Args, Apps, TestApps)],
     halt(case lists:all(fun(R) -> R =:= ok end, Results) of true -> 0; false -> 1 end).
@@ -33,21 +33,21 @@ units(Args, Apps, TestApps) ->
                     Unit <- TestApps ++ [with_tests(app(A)) || A <- Apps]
                         ++ [with_tests(bench())]].
 
-%% As rebar3 does, the folders below src, too.
+%% Like rebar3, this includes directories below src.
 app(Dir) ->
     Src = filename:join(Dir, "src"),
     #{name => filename:basename(Dir), dir => Dir, sources => [Src | lists:sort([F || F <- filelib:wildcard(filename:join(Src, "*")), filelib:is_dir(F)])],
       out => filename:join(Dir, "ebin"), options => [warn_missing_spec]}.
 
-%% Suites and what only they use need no specs.
+%% Test suites and the modules that only they use do not need specs.
 suites(Dir) ->
     #{name => Dir, dir => filename:dirname(Dir), sources => [Dir], out => filename:join(Dir, "ebin"), options => []}.
 
-%% Modules of an application that was renamed would still be found on the code path.
+%% Otherwise modules that were renamed or removed would still be found on the code path.
 drop_gone(Apps) ->
     [ok = file:del_dir_r(Ebin) || Ebin <- filelib:wildcard("apps/*/ebin"), not lists:member(filename:dirname(Ebin), Apps)].
 
-%% The same modules with TEST defined, for the unit tests that stand in them.
+%% The same modules compiled with TEST defined, for the unit tests that they contain.
 with_tests(#{name := Name} = Unit) ->
     Unit#{name := Name ++ " (unit tests)", out := filename:join(["build/eunit", Name, "ebin"]), options := [{d, 'TEST'}]}.
 
@@ -79,7 +79,7 @@ run(#{name := Name, dir := Dir, sources := Folders, out := Out, options := Extra
     Failed =:= 0 andalso remember_options(Out, Options),
     report(Name, length(Todo), length(Sources), Failed).
 
-%% Modules with callbacks first: the compiler looks for a behaviour's beam.
+%% Modules with callbacks come first, because the compiler looks for the beam file of a behaviour.
 sources(Folders) ->
     Files = [F || Folder <- Folders, F <- lists:sort(filelib:wildcard(filename:join(Folder, "*.erl")))],
     {First, Rest} = lists:partition(fun has_callbacks/1, Files),
@@ -110,7 +110,7 @@ compile(Source, Out, Options) ->
         {error, Errors, Warnings} -> print("", Errors), print("Warning: ", Warnings), error
     end.
 
-%% Renamed into place, so that a node that loads the module meanwhile never sees half a file.
+%% The file is renamed into place, so that a node that loads the module at the same time never sees a partial file.
 install(File, Bytes) ->
     Temporary = File ++ ".new",
     ok = file:write_file(Temporary, Bytes),
@@ -124,18 +124,18 @@ place({Line, Column}) -> io_lib:format("~b:~b:", [Line, Column]);
 place(none) -> "";
 place(Line) -> io_lib:format("~b:", [Line]).
 
-%% Common Test looks for a suite's data beside its beam.
+%% Common Test looks for a suite's data directory next to its beam file.
 link_data(Folders, Out) ->
     [link(filename:absname(D), filename:join(Out, filename:basename(D)))
      || Folder <- Folders, D <- filelib:wildcard(filename:join(Folder, "*_SUITE_data"))].
 
-%% code:priv_dir/1 goes by the folder above ebin.
+%% code:priv_dir/1 returns a directory next to ebin.
 link_priv(Dir, Folders, Out) ->
     Real = filename:absname(filename:join(Dir, "priv")),
     Wanted = filename:absname(filename:join(filename:dirname(Out), "priv")),
     Real =:= Wanted orelse not lists:member(filename:join(Dir, "src"), Folders) orelse link(Real, Wanted).
 
-%% A checkout that was moved or copied has links to where it was.
+%% The links in a checkout that was moved or copied still point to the old location.
 link(Target, Name) ->
     case file:make_symlink(Target, Name) of
         ok -> ok;

@@ -3,9 +3,9 @@
 %%! -noinput +A 1
 %% SPDX-License-Identifier: Apache-2.0
 %%
-%% Writes the pages of all public functions and types, as their edoc says: DIR/index.html, and a folder for each application.
+%% Generates the edoc pages of all public functions and types: DIR/index.html, and a directory for each application.
 %% usage: edoc.escript DIR
-%% Exit code: 0 done, 1 a comment cannot be read.
+%% Exit code: 0 done, 1 a comment is not valid edoc.
 -mode(compile).
 
 main([Out]) ->

@@ -55,7 +55,7 @@ analyze(Kind) ->
     {ok, Items} = xref:analyze(check, Kind),
     Items.
 
-%% Suites call functions that do not exist on purpose.
+%% Test suites call undefined functions on purpose.
 is_allowed(undefined_function_calls, {_, {no_such_module, _, _}}) -> true;
 is_allowed(_, _) -> false.
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 defmodule Teleport.PubSubTest do
-  # What Phoenix.PubSub asks of an adapter, by a stand-in for that library with its own adapter contract (Topics).
+  # Tests what Phoenix.PubSub requires of an adapter, with a substitute for that library that has the same adapter contract (Topics).
   use ExUnit.Case
 
   @name TestPubSub
@@ -31,7 +31,7 @@ defmodule Teleport.PubSubTest do
   test "the adapter leaves out its own node", %{node: node, topic: topic, adapter: adapter} do
     assert :ok == Teleport.PubSub.broadcast(adapter, topic, :others, Topics)
     assert_receive {^node, :others}, 20_000
-    # Behind the copy of this node, if there were one.
+    # This would arrive after this node's own copy, if there were one.
     assert :ok == Teleport.PubSub.direct_broadcast(adapter, node(), topic, :own, Topics)
     own = node()
     assert_receive {^own, :own}, 20_000
@@ -126,7 +126,7 @@ defmodule Teleport.PubSubTest do
     own = node()
     os_pid = List.to_string(:erpc.call(third, :os, :getpid, []))
     {_, 0} = System.cmd("kill", ["-STOP", os_pid])
-    # The way to it gets full.
+    # The queue to the node becomes full.
     data = :binary.copy("x", 200_000)
 
     OtherNode.eventually(fn ->
@@ -147,7 +147,7 @@ defmodule Teleport.PubSubTest do
       end)
 
     for n <- 1..20, do: assert_receive({^node, {^n, ^data}}, 20_000)
-    # It used up the patience once, not with each message.
+    # The sender waited for the timeout only once, not with each message.
     assert us < 10_000_000
     assert failed < Teleport.PubSub.failed(@name)
     assert_receive {:logged, text}
@@ -157,7 +157,7 @@ defmodule Teleport.PubSubTest do
     {_, 0} = System.cmd("kill", ["-CONT", os_pid])
     :ok = :erpc.call(third, Topics, :subscribe_for, [@name, topic, self()])
 
-    # It gets what is sent once there is room.
+    # The node receives messages that are sent once there is room again.
     OtherNode.eventually(fn ->
       :ok = Topics.broadcast(@name, topic, :back)
       assert_receive {^node, :back}, 20_000
@@ -191,7 +191,7 @@ defmodule Teleport.PubSubTest do
   end
 
   test "a cluster that changes from the default adapter to this one and back", %{topic: topic, adapter: adapter, node: node} do
-    # One without teleport, one with it.
+    # One node runs without teleport, and one with it.
     plain =
       for teleport <- [false, true] do
         {peer, other} = OtherNode.start(teleport: teleport)

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Raw pictures at a fixed rate, through a pipe:
+ * Sends raw pictures through a pipe at a fixed rate:
  *
  *   frames make COUNT [WIDTH HEIGHT FPS]    writes them to standard output, each at its time
- *   frames watch [WIDTH HEIGHT FPS]         reads them, and counts those that came late or damaged
+ *   frames watch [WIDTH HEIGHT FPS]         reads them and counts those that are late or damaged
  *
- * 3840x2160 in RGBA at 60 a second, if nothing is said: 2 GB/s. The first picture sets the clock;
- * one is late if all of it is there only when the next one is due. Needs the same clock on both
- * sides only as far as its speed goes.
+ * The default is 3840x2160 in RGBA at 60 pictures a second, which is 2 GB/s. The first picture sets
+ * the clock. A picture is late if it is complete only when the next one is due. The clocks of the
+ * two sides need to run at the same speed but need not show the same time.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -91,7 +91,7 @@ static int make(const format_t *format, uint64_t count)
     return 0;
 }
 
-/* A whole picture; 0: the end, -1: an end within one. */
+/* Reads a whole picture. Returns 0 at the end, and -1 if the end is within a picture. */
 static int read_one(uint8_t *picture, size_t bytes)
 {
     size_t done = 0;

@@ -119,8 +119,8 @@ solved(Nodes, #{placement := Placement, colonies := Colonies, jobs := Jobs, seed
 proven(Instance) when tuple_size(Instance) =< 14 -> io_lib:format("; the optimum is ~b (proved by dynamic programming)", [ml_aco_instance:optimum(Instance)]);
 proven(_) -> "".
 
-%% @doc A plan with this many colonies, on the fastest nodes by the attribute `speed' or on nodes drawn at random. All other processes run on
-%% other nodes if there are any.
+%% @doc Returns a plan with this many colonies, on the fastest nodes by the attribute `speed' or on nodes drawn at random. All other processes
+%% run on other nodes if there are any.
 -spec plan(attributes | random, [node()], Colonies :: pos_integer()) -> {ok, placement_plan:process()} | {error, term()}.
 plan(Placement, Nodes, Colonies) ->
     {ok, Tree} = placement_tree:from_paths([{Node, []} || Node <- Nodes]),

@@ -28,7 +28,7 @@
 %% The number of iterations without a better schedule before the colony begins again.
 -define(PATIENCE, 12).
 
-%% @doc A colony that only knows the order of due dates.
+%% @doc Returns a colony that only knows the order of due dates.
 -spec new(ml_aco_instance:instance(), Number :: pos_integer(), Seed :: integer(), Ants :: pos_integer() | {pos_integer(), local}) -> colony().
 new(Instance, Number, Seed, {Ants, local}) -> (new(Instance, Number, Seed, Ants))#{local := true};
 new(Instance, Number, Seed, Ants) ->
@@ -51,7 +51,7 @@ run(#{best := Own, current := Current} = Colony, Heard, Iterations) ->
             end,
     lists:foldl(fun(_, Acc) -> iterate(Acc) end, Known, lists:seq(1, Iterations)).
 
-%% @doc The best schedule that the colony knows.
+%% @doc Returns the best schedule that the colony knows.
 -spec best(colony()) -> found().
 best(#{best := Best}) -> Best.
 
@@ -121,7 +121,7 @@ pick([{_, Job}], _) -> Job;
 pick([{Weight, Job} | _], Left) when Left =< Weight -> Job;
 pick([{Weight, _} | Rest], Left) -> pick(Rest, Left - Weight).
 
-%% @doc How many ants per second this node can run, measured for this many milliseconds. It is an attribute for choosing nodes.
+%% @doc Returns how many ants per second this node can run, measured for this many milliseconds. It is an attribute for choosing nodes.
 -spec speed(Ms :: pos_integer()) -> float().
 speed(Ms) ->
     Colony = new(ml_aco_instance:make(20, 1), 1, 1, 1),

@@ -16,11 +16,11 @@
 %% A job's number is its position in the instance, from 1.
 -type schedule() :: [pos_integer()].
 
-%% @doc An instance with this many jobs and the factors 0.6 and 0.6, which make it hard.
+%% @doc Returns an instance with this many jobs and the factors 0.6 and 0.6, which make it hard.
 -spec make(Jobs :: pos_integer(), Seed :: integer()) -> instance().
 make(Jobs, Seed) -> make(Jobs, 0.6, 0.6, Seed).
 
-%% @doc An instance with other factors.
+%% @doc Returns an instance with other factors.
 -spec make(Jobs :: pos_integer(), Tardiness :: float(), Range :: float(), Seed :: integer()) -> instance().
 make(Jobs, Tardiness, Range, Seed) ->
     {Sizes, Random} = lists:mapfoldl(fun(_, R0) ->
@@ -37,7 +37,7 @@ make(Jobs, Tardiness, Range, Seed) ->
                                    end, Random, Sizes),
     list_to_tuple(Complete).
 
-%% @doc The cost of a schedule.
+%% @doc Returns the cost of a schedule.
 -spec cost(instance(), schedule()) -> number().
 cost(Instance, Schedule) ->
     {_, Cost} = lists:foldl(fun(Job, {Time, Sum}) ->
@@ -46,12 +46,12 @@ cost(Instance, Schedule) ->
                             end, {0, 0}, Schedule),
     Cost.
 
-%% @doc The jobs in the order of their due dates, as a first schedule.
+%% @doc Returns the jobs in the order of their due dates, as a first schedule.
 -spec earliest_due_date(instance()) -> schedule().
 earliest_due_date(Instance) ->
     [Job || {_, Job} <- lists:sort([{element(3, element(Job, Instance)), Job} || Job <- lists:seq(1, tuple_size(Instance))])].
 
-%% @doc The cost of the best schedule, by dynamic programming over all sets of jobs: for each set that comes first, the cheapest choice of its
+%% @doc Returns the cost of the best schedule, by dynamic programming over all sets of jobs: for each set that comes first, the cheapest choice of its
 %% last job, however the others are ordered. For up to 16 jobs.
 -spec optimum(instance()) -> number().
 optimum(Instance) when tuple_size(Instance) =< 16 ->

@@ -7,7 +7,7 @@
 
 -export([read/2, read_values/1, solve/3]).
 
-%% @doc The instances in a file, each of which has this many jobs.
+%% @doc Returns the instances in a file, each of which has this many jobs.
 -spec read(file:filename(), Jobs :: pos_integer()) -> {ok, [ml_aco_instance:instance()]} | {error, Text :: string()}.
 read(File, Jobs) ->
     case read_values(File) of
@@ -24,7 +24,7 @@ instances(Numbers, Jobs) ->
     {Dues, Rest} = lists:split(Jobs, Rest2),
     [list_to_tuple(lists:zip3(Durations, Weights, Dues)) | instances(Rest, Jobs)].
 
-%% @doc The whole numbers in a file.
+%% @doc Returns the whole numbers in a file.
 -spec read_values(file:filename()) -> {ok, [non_neg_integer()]} | {error, Text :: string()}.
 read_values(File) ->
     case file:read_file(File) of
@@ -39,7 +39,7 @@ read_values(File) ->
 
 text(Format, Arguments) -> lists:flatten(io_lib:format(Format, Arguments)).
 
-%% @doc The best cost that a single colony finds in this many milliseconds. It ends early if it reaches the best known value.
+%% @doc Returns the best cost that a single colony finds in this many milliseconds. It ends early if it reaches the best known value.
 -spec solve(ml_aco_instance:instance(), Known :: none | number(), {Seed :: integer(), Ants :: pos_integer(), LimitMs :: pos_integer()}) -> {Cost :: number(), Ms :: non_neg_integer()}.
 solve(Instance, Known, {Seed, Ants, LimitMs}) ->
     Start = erlang:monotonic_time(millisecond),

@@ -5,7 +5,7 @@
 
 -export([improved/2]).
 
-%% @doc A schedule that no such change makes cheaper, with its cost.
+%% @doc Returns a schedule that no such change makes cheaper, with its cost.
 -spec improved(ml_aco_instance:instance(), ml_aco_instance:schedule()) -> {Cost :: number(), ml_aco_instance:schedule()}.
 improved(Instance, Schedule) ->
     Jobs = timed(Instance, Schedule),

@@ -116,7 +116,7 @@ shapes_test() ->
                          || Shape <- [[colony, colony, colony], [[colony, colony], colony], [[[colony], colony], [colony]]]],
     ?assertEqual({One, One}, {Two, Three}).
 
-%% What the README runs ends with a result that it calls the optimum.
+%% The run in the README ends with a result that it calls the optimum.
 readme_test() ->
     Instance = ml_aco_instance:make(12, 1),
     {ok, #{cost := Cost}} = run(plan([colony, colony, colony]), Instance, #{ants => 20, rounds => 10, iterations => 5, search => local}),

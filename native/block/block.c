@@ -347,7 +347,7 @@ void bw_block_free(bw_block_t *block)
     free(block);
 }
 
-/* ---- from process to process ---- */
+/* ---- passing blocks between processes ---- */
 
 int bw_block_descriptor(const bw_block_t *block)
 {

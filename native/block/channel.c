@@ -30,7 +30,7 @@ typedef struct {
 static_assert(sizeof(hello_t) == 40 && sizeof(word_t) == 16, "the layout is part of the protocol");
 
 typedef struct {
-    word_t word; /* size 0: empty */
+    word_t word; /* size is 0 if empty */
     int fd;
 } waiting_t;
 
@@ -38,7 +38,7 @@ struct bw_channel {
     bw_blocks_t *blocks;
     uint8_t id[BW_TOKEN_BYTES];
     pthread_mutex_t lock; /* protects everything below */
-    int fd;               /* -1: closed */
+    int fd;               /* -1 if closed */
     bool sends, corrupt;
     uint64_t passed; /* at the sender: number of the last block */
     uint64_t taken;  /* how many of these the receiver has taken */

@@ -454,7 +454,7 @@ static ERL_NIF_TERM close_(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
     return atom(env, "ok");
 }
 
-/* ---- the whole ---- */
+/* ---- functions for Erlang ---- */
 
 /* is_block_nif(Binary) */
 static ERL_NIF_TERM is_block(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])

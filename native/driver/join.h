@@ -47,7 +47,7 @@ typedef struct {
     bw_join_t joins[BW_JOINS_MAX];
 } bw_joins_t;
 
-/* What to pass to the VM. The caller owns the binary. */
+/* The binary to pass to the VM. The caller owns it. */
 typedef struct {
     ErlDrvBinary *binary;
     ErlDrvSizeT offset, len;
@@ -72,11 +72,11 @@ bool bw_join_advance(bw_joins_t *joins, int index, uint64_t bytes);
 /* Ends a join and returns its data. The index of another join may change. */
 bw_joined_t bw_join_take(bw_joins_t *joins, int index);
 
-/* Returns the index of a signal that must be taken and given to the VM before this frame, or -1.
- * May only be called if bw_join_find has not found the frame. BW_JOIN_REFUSES means that the frame
- * is a fragment of a joined signal but not the next one. The VM must not get such a frame, because
- * ERTS uses the fragment number as an index before it checks it, and has not seen the fragments
- * that have arrived here. */
+/* Returns the index of a signal that must be removed and passed to the VM before this frame, or -1
+ * if there is none. May only be called if bw_join_find has not found the frame. BW_JOIN_REFUSES
+ * means that the frame is a fragment of a joined signal but out of sequence. Such a frame must not
+ * be passed to the VM, because ERTS uses the fragment number as an index before it checks it, and
+ * has not seen the fragments that have arrived here. */
 #define BW_JOIN_REFUSES (-2)
 int bw_join_ahead_of(const bw_joins_t *joins, const uint8_t *frame, uint64_t len);
 

@@ -17,7 +17,7 @@
 #include "senders.h"
 
 /*
- * The state of a driver port, and the commands that are implemented in files of their own. The
+ * The state of a driver port, and the commands that are implemented in their own files. The
  * other commands and the callbacks are in beamway_drv.c. Everything here runs under the port lock.
  *
  * A command returns false if the caller violated its contract; the caller then gets a badarg. The

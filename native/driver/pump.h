@@ -47,7 +47,7 @@ typedef struct {
     uint64_t taken_at_watch;  /* bytes that the peer had taken at the last watch */
     int quiet_watches;        /* consecutive watches in which the peer took no more */
     bool is_watched;
-    bool is_stalled; /* much is queued and the peer takes nothing: the VM suspends senders */
+    bool is_stalled; /* much is queued and the peer accepts nothing: the VM suspends senders */
     bool is_closing; /* the VM will close the port when its queue is empty */
 
     bw_joins_t joins;       /* signals that arrive in fragments */

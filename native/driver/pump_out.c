@@ -90,7 +90,7 @@ static bool put_token(bw_pump_t *pump)
     return pump->has_token;
 }
 
-/* ---- to the link ---- */
+/* ---- sending to the link ---- */
 
 /* Sends the frames under way. If the connection is cut, they wait for the next one. */
 static bw_status_t send_under_way(bw_pump_t *pump, uint64_t *moved_p)
@@ -535,7 +535,7 @@ bool pump_flush(bw_pump_t *pump)
     return settle(pump, status);
 }
 
-/* ---- from the VM ---- */
+/* ---- output from the VM ---- */
 
 static bool is_fragment(const ErlIOVec *ev)
 {

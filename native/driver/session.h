@@ -18,7 +18,7 @@
  * `docs/dev/session.md` describes the whole protocol, including who may connect, which this code
  * does not decide.
  *
- * The reader also reports its position in frames of its own (frame.h). They are numbered like all
+ * The reader also reports its position in its own frames (frame.h). They are numbered like all
  * other bytes, so the same report may arrive twice; a position lower than the last one has no
  * effect.
  *

@@ -21,7 +21,7 @@ typedef enum {
 typedef enum {
     BW_SOCKET_FREE,
     BW_SOCKET_BLOCKED, /* it has no room until the poller reports some */
-    BW_SOCKET_BROKEN   /* it takes nothing more (see write_error) */
+    BW_SOCKET_BROKEN   /* it accepts nothing more (see write_error) */
 } bw_socket_out_t;
 
 typedef struct {

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-# libFuzzer (clang) on everything that is read from a peer, here and in ../rdpipe: fuzz/*_fuzz.c. FUZZ_SECONDS bounds each target;
-# what is found lands in build/fuzz/found/ and, once mended, is committed to fuzz/corpus/TARGET/ under a name that says what it was.
-# fuzz/corpus/TARGET.tar.gz holds inputs without a name, which are there because they reach much; build/reached/ has them unpacked.
-# `make test` runs all of them again (build/test/TARGET_replay), as one case a target.
-# From the Makefile: fuzz_src, what target $(1) is linked with, and FUZZ_NEEDS, what all are made of.
+# libFuzzer (clang) for all code that parses data from a peer, here and in ../rdpipe: fuzz/*_fuzz.c. FUZZ_SECONDS limits the time for each
+# target. Findings are written to build/fuzz/found/ and, once fixed, are committed to fuzz/corpus/TARGET/ under a name that describes the fault.
+# fuzz/corpus/TARGET.tar.gz contains unnamed inputs that are kept for their coverage; they are unpacked to build/reached/.
+# `make test` replays all inputs (build/test/TARGET_replay), as one case per target.
+# The Makefile defines fuzz_src, the sources that target $(1) is linked with, and FUZZ_NEEDS, the prerequisites of all targets.
 
 FUZZ_ALL := $(sort $(notdir $(basename $(wildcard fuzz/*_fuzz.c))))
 # F=target runs one.
@@ -48,7 +48,7 @@ $(BUILD)/reached/%/.unpacked: fuzz/corpus/%.tar.gz
 fuzz: $(FUZZ_TARGETS:%=$(BUILD)/fuzz/%) $(REACHED)
 	@$(if $(FUZZ_TARGETS),FUZZ_CC=$(FUZZ_CC) $(NATIVE)fuzz/run.sh $(FUZZ_SECONDS) $(FUZZ_TARGETS))
 
-# After a run without a finding: its counts, and the fewest inputs that reach as much, go into the
-# repository. Inputs with a name of their own stay as they are.
+# After a run without findings, stores its counts and the smallest set of inputs with the same coverage in the
+# repository. Named inputs are not changed.
 fuzz-keep: $(FUZZ_TARGETS:%=$(BUILD)/fuzz/%) $(REACHED)
 	@$(if $(FUZZ_TARGETS),FUZZ_ALL='$(FUZZ_ALL)' $(NATIVE)fuzz/keep.sh $(FUZZ_TARGETS))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-# What is done with test programs, here and in ../rdpipe; included last. What it agrees with scripts/run-tests:
+# Rules for test programs, here and in ../rdpipe; included last. The contract with scripts/run-tests:
 #   TEST_PROGRAMS    the executables that `make test-programs` builds; each is run without arguments,
-#                    ends with the line `N passed, N failed, N skipped` on standard output and exits
-#                    with another status than 0 if a case failed.
-# ASAN_PROGRAMS and TSAN_PROGRAMS are the same under sanitizers, with binaries of their own.
+#                    prints `N passed, N failed, N skipped` as the last line of its output, and exits
+#                    with a non-zero status if a case failed.
+# ASAN_PROGRAMS and TSAN_PROGRAMS are the same with sanitizers, as separate binaries.
 
 .PHONY: test asan tsan valgrind test-programs print-test-programs
 
@@ -16,7 +16,7 @@ print-test-programs:
 test: $(TEST_PROGRAMS)
 	@$(NATIVE)test/run.sh $(TEST_PROGRAMS)
 
-# Leaks are looked for too: the sanitizer's own check at the end of each process.
+# Leaks are also detected, by the sanitizer's own check when each process exits.
 asan: $(ASAN_PROGRAMS)
 	@ASAN_OPTIONS=detect_leaks=1:halt_on_error=1 UBSAN_OPTIONS=print_stacktrace=1 \
 		$(NATIVE)test/run.sh $(ASAN_PROGRAMS)
@@ -24,8 +24,8 @@ asan: $(ASAN_PROGRAMS)
 tsan: $(TSAN_PROGRAMS)
 	@TSAN_OPTIONS=halt_on_error=1:atexit_sleep_ms=0 $(NATIVE)test/run.sh $(TSAN_PROGRAMS)
 
-# Processes that a test forks are watched as well. Threads take turns, so that none only spins; one
-# that still runs at the end holds memory (possibly lost), which is no leak.
+# Child processes of a test are also checked. Threads are scheduled fairly, so that a spinning thread cannot block the others. A thread
+# that still runs at the end has memory that is reported as possibly lost, which is not a leak.
 VALGRIND := valgrind --quiet --error-exitcode=99 --leak-check=full --show-leak-kinds=definite,indirect \
 	--errors-for-leak-kinds=definite,indirect --fair-sched=yes --suppressions=$(NATIVE)test/valgrind.supp
 

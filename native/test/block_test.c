@@ -200,7 +200,7 @@ static void test_a_file(void)
     CHECK_EQ(bw_block_finish(block, &error), BW_OK);
     CHECK(is_all(block, 5));
     give_back(block);
-    /* As if the file had been shortened in the meantime. */
+    /* This has the same effect as shortening the file in the meantime. */
     CHECK_EQ(bw_block_begin(blocks, SIZE + 1, &block, &error), BW_OK);
     CHECK_EQ(lseek(fileno(file), 0, SEEK_SET), 0);
     CHECK_EQ(bw_block_fill(block, fileno(file), &error), BW_SYSTEM);
@@ -600,7 +600,7 @@ static int zeros(void)
 
 typedef struct {
     const char *name;
-    int (*with)(void); /* NULL: no descriptor */
+    int (*with)(void); /* NULL if there is no descriptor */
     int count;         /* number of descriptors */
     uint64_t size;     /* as announced in the message */
     size_t len;        /* number of bytes of the message that are sent */

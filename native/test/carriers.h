@@ -83,18 +83,18 @@ static inline bool adopt_both(const int sockets[2], uint64_t ring_bytes, bw_link
 typedef struct {
     uint8_t listen[BW_ADDRESS_MAX], connect[BW_ADDRESS_MAX];
     size_t listen_len, connect_len;
-    int sockets[2]; /* used by tcp and tls; -1: none */
+    int sockets[2]; /* used by tcp and tls, or -1 if none */
 } attempt_t;
 
 typedef struct {
     const char *kind;
-    int descriptors; /* per end; 0: unspecified */
-    /* Fills in the addresses, with `buffer` as in connect_sockets. NULL: no address is needed to
+    int descriptors; /* per end, or 0 if unspecified */
+    /* Fills in the addresses, with `buffer` as in connect_sockets. NULL if no address is needed to
      * listen, and the listener reports the address to connect to. */
     bool (*begin)(attempt_t *attempt_p, int buffer);
     void (*learn)(attempt_t *attempt, const uint8_t *address);
     /* Returns how many descriptors are open once the carrier's own thread, which does not survive a
-     * fork, has no work left. NULL: the carrier has no thread. */
+     * fork, has no work left. NULL if the carrier has no thread. */
     int (*at_rest)(void);
     bool needs_both; /* bytes in flight arrive only if their writer is also called */
     const bw_carrier_t *table;
@@ -274,7 +274,7 @@ static inline bool both_are_linked(bw_link_t *caller, bw_link_t *listener)
     return reports[0].state == BW_LINKED && reports[1].state == BW_LINKED;
 }
 
-/* Opens both ends of a link over the carrier of the running case. On false, *error_p has the
+/* Opens both ends of a link over the carrier of the running case. On failure, *error_p has the
  * reason. */
 static inline bool open_ends(uint64_t ring_bytes, bw_link_t **one_p, bw_link_t **other_p,
                              bw_error_t *error_p)
@@ -346,7 +346,7 @@ static inline bw_link_t *take_end(pair_t *pair, int side, uint64_t ring_bytes)
     return NULL;
 }
 
-/* ---- waiting for what is on its way ---- */
+/* ---- waiting for bytes in flight ---- */
 
 /* Does what an end's owner does when the descriptor is readable, namely send queued bytes. */
 static inline void run_end_of(bw_link_t *link)
@@ -435,7 +435,7 @@ static inline bool start_carrier(void)
     return false;
 }
 
-/* Returns false for a carrier that has a thread of its own, because threads do not survive a
+/* Returns false for a carrier that has its own thread, because threads do not survive a
  * fork. */
 static inline bool may_fork(void)
 {

@@ -109,7 +109,7 @@ static struct {
     int passed, failed, skipped;
 } check_sum;
 
-/* ---- what stands still ---- */
+/* ---- watching for processes that hang ---- */
 
 static pid_t check_process;    /* the process that prints the totals */
 static unsigned check_seconds; /* limit for one case */

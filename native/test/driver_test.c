@@ -19,7 +19,7 @@ static struct {
     bool is_selected; /* the VM polls it */
     bool was_open;    /* when the link or the connection was closed */
     int trims_left;   /* how many more calls of the link's trim have work to do */
-    int timer_ms;     /* -1: not set */
+    int timer_ms;     /* -1 if not set */
     int used_percent; /* percentage of its time slice, as reported by the port */
     bw_link_stats_t stats;
     const char *reason;    /* why the link failed, as reported by the link */

@@ -129,7 +129,7 @@ static void no_timer_outlives_the_keeper(void)
     CHECK_IN(all_arrives_and_the_end());
 }
 
-/* ---- whatever the system takes ---- */
+/* ---- a system that accepts any part of the output ---- */
 
 static uint64_t special_call; /* the call that gets special_answer; the rest accept all bytes */
 static int special_answer;
@@ -238,7 +238,7 @@ static void a_peer_may_read_byte_by_byte(void)
     CHECK_IN(all_arrives_and_the_end());
 }
 
-/* ---- the port closes ---- */
+/* ---- closing the port ---- */
 
 /* Covers gathered packets, queued packets, and nothing to send at all. */
 static void what_was_sent_arrives_though_the_port_closes(void)
@@ -303,7 +303,7 @@ static void a_peer_that_does_not_read_ends_the_patience(void)
     CHECK_IN(stop_line());
 }
 
-/* ---- the peer goes ---- */
+/* ---- a peer that disconnects ---- */
 
 static void a_peer_goes_while_both_queues_are_full(void)
 {

@@ -15,7 +15,7 @@
  * - the peer completes the signals between two processes in the same order as without a scheduler
  * Processes may change their class at any time. Further oracles check the rules for classes and
  * turns by counting what was taken while a frame could have gone: its class gets its share, within
- * a class small frames and short messages go first, and no frame is overtaken for ever. A
+ * a class small frames and short messages go first, and no frame is overtaken forever. A
  * violation terminates the program through MODEL_FAIL, which reports it.
  */
 #include <stdbool.h>
@@ -255,7 +255,7 @@ typedef struct {
 
 typedef struct {
     bw_scheduled_t scheduled; /* first member, because a frame is found from it */
-    model_signal_t *signal;   /* NULL: a tick, or something that no node writes */
+    model_signal_t *signal;   /* NULL for a tick, or for something that no node writes */
     uint8_t *bytes;           /* allocated with exactly this size */
     size_t len;
     uint64_t number, fragment;

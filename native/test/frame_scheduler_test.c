@@ -127,7 +127,7 @@ static void drain(void)
         bw_scheduler_end(&scheduler);                                                              \
     } while (0)
 
-/* ---- who passes whom ---- */
+/* ---- overtaking ---- */
 
 static void others_pass_fragments(void)
 {

@@ -190,7 +190,7 @@ static void a_header_that_cannot_be_read_goes_behind_all(void)
     join_end();
 }
 
-/* ---- what no node writes ---- */
+/* ---- frames that no node writes ---- */
 
 static void a_wrong_fragment_ends_the_link(void)
 {

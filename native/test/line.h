@@ -15,7 +15,7 @@
 
 static struct {
     ErlDrvPort port;
-    int peer;            /* -1: closed */
+    int peer;            /* -1 if closed */
     bool peer_is_at_end; /* the peer has read to the end of the port's stream */
     bool is_wrong;       /* the peer has read bytes that were not sent */
     bool is_asked;       /* the keeper has an unhandled message */
@@ -26,7 +26,7 @@ static struct {
     uint64_t tokens[2]; /* part of the address; over tcp it is not a secret */
 } line;
 
-/* How long the port of the running case polls before it sleeps. 0: it never polls. */
+/* How long the port of the running case polls before it sleeps; 0 if it never polls. */
 static uint64_t line_poll_us;
 #define LINE_POLL_US 5000
 
@@ -230,7 +230,7 @@ static inline bool line_is_settled(void)
 }
 
 /* The peer reads everything that has left the port. Neither the port nor its timers run
- * meanwhile. */
+ * in the meantime. */
 static inline bool line_arrives(void)
 {
     for (int ms = 0; ms < LINE_KERNEL_MS && line.read_bytes != line.sent_bytes; ms++)

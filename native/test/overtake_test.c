@@ -10,7 +10,7 @@
 #define FRAGMENT 65536u
 #define SMALL 64u
 
-/* What the peer has read: one letter per frame, and the number of bytes before it. */
+/* A record of what the peer has read: one letter per frame, and the number of bytes before it. */
 static struct {
     char tags[4096];
     uint64_t at[4096];

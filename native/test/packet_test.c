@@ -16,7 +16,7 @@
 
 static int other; /* the peer's end */
 
-/* How long the pump of the running case polls before it sleeps. 0: it never polls. */
+/* How long the pump of the running case polls before it sleeps; 0 if it never polls. */
 static uint32_t poll_us;
 
 static void start_packets(int buffer, const void *read, size_t len)

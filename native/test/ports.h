@@ -157,7 +157,8 @@ static inline bool port_samples_load(ErlDrvPort port, uint8_t cpu_percent, uint3
     return port_does(port, COMMAND_LOAD, &words, NULL);
 }
 
-/* Returns the load that the peer last reported, without the system's part; 0: no report. */
+/* Returns the load that the peer last reported, without the system's part, or 0 if there is no
+ * report. */
 static inline uint64_t port_peer_load(ErlDrvPort port)
 {
     vm_reply_t stats;

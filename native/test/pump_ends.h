@@ -21,8 +21,8 @@ static struct {
     uint8_t *spoils;  /* the frame to be delivered next, as mapped by the peer, or NULL */
 } here;
 
-/* What "the VM" received: the numbers of frames and bytes, and whether each byte matched
- * pattern(). */
+/* A summary of what "the VM" received: the numbers of frames and bytes, and whether each byte
+ * matched pattern(). */
 static struct {
     uint64_t frames, bytes;
     bool wrong;

@@ -212,7 +212,7 @@ static inline bool find_address(int family, bw_rdma_address_t *address_p)
     return found;
 }
 
-/* What a listener sends to the other process over the socket between them. */
+/* The message that a listener sends to the other process over the socket between them. */
 typedef struct {
     bw_rdma_address_t at;
     uint8_t token[BW_TOKEN_BYTES];
@@ -346,7 +346,7 @@ static inline bool reads(bw_link_t *link, const void *bytes, size_t len, int ms)
 }
 
 /* Waits until the link has ended and returns the reason: "" if it was closed cleanly, or NULL if it
- * has not ended. Bytes that arrive meanwhile are dropped. */
+ * has not ended. Bytes that arrive in the meantime are dropped. */
 static inline const char *wait_for_end(bw_link_t *link, int ms)
 {
     int64_t end = now_ms() + ms;

@@ -15,7 +15,7 @@
 /* ---- the peer ---- */
 
 /* A partial frame stays unread because it will never be completed: this must neither make the
- * reader look for ever nor hide the failure. */
+ * reader look forever nor hide the failure. */
 static bool fails_with_the_rest(bw_link_t *link, const char *reason)
 {
     int64_t end = now_ms() + WAIT_MS;
@@ -77,7 +77,7 @@ static void killed_there(int wire)
     CHECK_IN(link_there(wire, RING, &link));
     CHECK(writes(link, "last words", 10, WAIT_MS));
     CHECK(tell(wire, &self, sizeof self));
-    (void)hear(wire, &self, 1); /* is killed meanwhile */
+    (void)hear(wire, &self, 1); /* is killed in the meantime */
 }
 
 static void closed_here(int wire)

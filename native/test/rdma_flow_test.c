@@ -324,7 +324,7 @@ static void posts_are_few(void)
 }
 
 /* Both have sent until only one of the other's slots was left, and neither has looked. The last
- * slot is reserved for a message that returns slots, because otherwise both would wait for ever. */
+ * slot is reserved for a message that returns slots, because otherwise both would wait forever. */
 static void two_ends_without_credits_go_on(void)
 {
     static side_t sides[2];
@@ -390,7 +390,7 @@ static void a_closing_writer_does_not_wait_for_its_reader(void)
     CHECK_IN(end(sides));
 }
 
-/* ---- what no correct peer says ---- */
+/* ---- messages that no correct peer sends ---- */
 
 static bw_rdma_flow_t flow;
 

@@ -205,11 +205,11 @@ static void a_listener_that_never_answers(void)
     run_pair(mute_here, mute_there);
 }
 
-/* ---- lies after the hello ---- */
+/* ---- false messages after the hello ---- */
 
 /* The victim, whose link must end with the reason that the rogue tells it to expect. A letter
- * before the reason selects what the victim does meanwhile: w writes a lot, s writes a little, .
- * only waits. */
+ * before the reason selects what the victim does in the meantime: w writes a lot, s writes a
+ * little, . only waits. */
 typedef struct {
     char does;
     char reason[63];

@@ -450,7 +450,7 @@ static void last_words_arrive(void)
 }
 
 /* If the reader does not read, a closed link is kept for a second and no longer. Other processes
- * may be using the CPUs meanwhile, so only one of several attempts has to meet the limit. */
+ * may be using the CPUs in the meantime, so only one of several attempts has to meet the limit. */
 static void deaf_here(int wire)
 {
     static uint8_t bytes[RING];

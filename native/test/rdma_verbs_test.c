@@ -151,7 +151,7 @@ static void only_registered_memory_is_sent(void)
     run_pair(patient_here, wrong_memory_there);
 }
 
-/* ---- what ends the process, over the fake verbs ---- */
+/* ---- errors that end the process, over the fake verbs ---- */
 
 static void was_noticed(int number)
 {

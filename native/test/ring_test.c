@@ -299,7 +299,7 @@ static void early_doorbell_is_answered_by_arming_again(void)
     CHECK(bw_rx_release(&ring.rx, 1));
 }
 
-/* ---- a peer that lies ---- */
+/* ---- a malicious peer ---- */
 
 /* Offsets from the tail of a consumer that has read 400 of 1000 written bytes and has seen the
  * other 600. Only heads between that point and a full ring are possible. */

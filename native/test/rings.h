@@ -77,7 +77,7 @@ static inline long carrier_mappings(const char *field)
     return sum;
 }
 
-/* Sets up both ends of an shm link in this process. On false, *error_p contains the reason. */
+/* Sets up both ends of an shm link in this process. On failure, *error_p contains the reason. */
 static inline bool open_link(uint64_t ring_bytes, bw_link_t **joined_p, bw_link_t **accepted_p,
                              bw_error_t *error_p)
 {

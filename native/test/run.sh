@@ -13,7 +13,7 @@ for program in "$@"; do
     timeout --kill-after=5 "${TEST_SECONDS:-300}" ${TEST_WRAPPER-} "$program" >"$log" 2>&1 || status=$?
     cat "$log"
     counts=$(sed -n '$s/^\([0-9]*\) passed, \([0-9]*\) failed, \([0-9]*\) skipped$/\1 \2 \3/p' "$log")
-    # shellcheck disable=SC2086 # three words
+    # shellcheck disable=SC2086 # three numbers
     set -- $counts
     if [ $# -ne 3 ]; then
         echo "FAIL $program: ended with status $status and no result"

@@ -31,7 +31,7 @@
 static unsigned seeds = 300;
 static bool all_are_small; /* frames of at most 308 bytes */
 
-/* ---- what is sent, and what must come ---- */
+/* ---- sent and expected bytes ---- */
 
 typedef struct {
     uint64_t sent, come;                 /* numbers of frames */
@@ -147,7 +147,7 @@ static void deliver(ErlDrvPort port, const uint8_t *at, uint64_t len)
 /* The relay's two ends of each connection, one per side. There is one connection unless the link is
  * spread over several. */
 typedef struct {
-    int ends[2]; /* -1: cut */
+    int ends[2]; /* -1 if cut */
     bool is_clogged[2];
 } relay_t;
 
@@ -566,7 +566,7 @@ static void one_of_several_is_lost(void)
 }
 
 /* A closing port drops its connections once they have accepted everything. There are so few bytes
- * that the peer acknowledges none of them meanwhile, since an acknowledgement would reset the
+ * that the peer acknowledges none of them in the meantime, since an acknowledgement would reset the
  * connections. */
 static void what_was_sent_goes_out_at_the_end(void)
 {
@@ -953,9 +953,9 @@ static void a_link_that_rests_forgets(void)
     CHECK_IN(end_schedule());
 }
 
-/* ---- a peer that lies ---- */
+/* ---- a malicious peer ---- */
 
-/* What the peer sends: the header word of a unit, then its bytes. */
+/* The peer's bytes: the header word of a unit, then its bytes. */
 typedef struct {
     const char *name;
     uint64_t before, after;

@@ -26,7 +26,7 @@ typedef struct {
     uint64_t ring_bytes, memory_bytes;
     int seals;
     int len;      /* length of the message, if not 0 */
-    int fd_count; /* number of descriptors, if not 0; -1: none */
+    int fd_count; /* number of descriptors to send; 0 means the usual number, -1 none */
     int replace;  /* which of MEMORY, EVENT or OTHER_EVENT is replaced by ... */
     int (*with)(void);
     bw_status_t status; /* expected status, if not BW_REFUSED */

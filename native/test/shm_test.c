@@ -67,7 +67,7 @@ static void two_links_do_not_mix(void)
     CHECK_EQ(open_descriptors(), before);
 }
 
-/* ---- who dies ---- */
+/* ---- ends that are killed ---- */
 
 /* If a connecting process is killed before the listener accepts, either its complete link is queued
  * or nothing. */

@@ -57,7 +57,7 @@ static void not_while_frames_come_in_bulk(void)
     CHECK(bw_spin_begins(&spin, now));
 }
 
-/* What arrives at a server between two replies: demonitor, monitor and request. */
+/* The messages that reach a server between two replies: demonitor, monitor and request. */
 static void for_a_lone_call_of_a_server(void)
 {
     setup(BUDGET);
@@ -227,7 +227,7 @@ typedef struct {
     uint64_t left_us; /* remaining in the turn */
 } processor_t;
 
-/* Runs the caller's thread for `us` and returns how long it was off the CPU meanwhile. */
+/* Runs the caller's thread for `us` and returns how long it was off the CPU during that time. */
 static uint64_t run(processor_t *processor, uint64_t us)
 {
     uint64_t away = 0;

@@ -31,7 +31,7 @@ typedef struct {
 
 typedef struct {
     way_t from[2];
-    int place[2]; /* place at each end; -1: the end has noticed that the connection is dead */
+    int place[2]; /* place at each end, or -1 if the end has noticed that the connection is dead */
     bool is_cut;
 } connection_t;
 
@@ -88,7 +88,7 @@ static connection_t *connection_of(int end, unsigned place)
     return &connections[ends[end].connection[place]];
 }
 
-/* ---- what an end does ---- */
+/* ---- actions of an end ---- */
 
 static void commit(int end, uint64_t most)
 {

@@ -254,7 +254,7 @@ static bool hand_on(end_t *end)
 }
 
 /* Works until everything has been sent and received: reads, clears, writes, arms and sleeps in the
- * same order as the driver. On false, `failure` contains the reason. */
+ * same order as the driver. On failure, `failure` contains the reason. */
 static bool run_end(end_t *end)
 {
     const bw_carrier_t *ops = end->link->ops;

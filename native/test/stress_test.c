@@ -277,7 +277,7 @@ typedef struct {
 
 #define MOMENT_BYTES 8
 
-/* Returns false if the other thread was off the CPU meanwhile. */
+/* Returns false if the other thread was off the CPU during that time. */
 static bool wait_for(const _Atomic uint64_t *counter, uint64_t value)
 {
     int spins;

@@ -71,7 +71,7 @@ static void peer_says(const char *text)
     CHECK_EQ(send(here.peer, text, strlen(text), MSG_NOSIGNAL), strlen(text));
 }
 
-/* ---- what is adopted ---- */
+/* ---- adopting sockets ---- */
 
 static void refused(int fd, uint64_t ring_bytes, bw_status_t wanted)
 {
@@ -172,9 +172,9 @@ static void unix_streams_are_taken(void)
     other->ops->close(other, NULL);
 }
 
-/* ---- how it ends ---- */
+/* ---- the end of a link ---- */
 
-/* The reset comes after bytes that had arrived, and the writer does not get stuck meanwhile. */
+/* The reset arrives after other bytes, and the writer does not hang while it waits for it. */
 static void a_reset_ends_it_with_a_reason(void)
 {
     bw_span_t span;
@@ -215,7 +215,7 @@ static void an_end_within_what_is_waited_for_is_no_orderly_one(void)
     CHECK_IN(stop());
 }
 
-/* Only a write detects it: the bytes count as lost, and the reader is told of the end. */
+/* Only a write detects it: the bytes count as lost, and the end is reported to the reader. */
 static void writing_finds_out_that_the_peer_is_gone(void)
 {
     bw_link_stats_t stats;
@@ -340,7 +340,7 @@ static void a_watch_sees_the_end(void)
     CHECK_EQ(close(watch), 0);
 }
 
-/* ---- past the ring ---- */
+/* ---- bypassing the ring ---- */
 
 static uint8_t large[4 * RING], arrived[sizeof large];
 

@@ -19,13 +19,13 @@
 
 static struct {
     int outside[2];      /* the outer ends: sockets of client and server */
-    int between[2];      /* the other ends of those sockets; -1: closed */
+    int between[2];      /* the other ends of those sockets, or -1 if closed */
     bw_link_t *links[2]; /* client, server */
     bw_report_t reports[2];
     uint8_t seen[1 << 20]; /* bytes that have passed from client to server */
     size_t seen_len;
     size_t passes; /* how many more bytes may pass that way before the wire is cut */
-    size_t flips;  /* position of a byte to change in that direction; SIZE_MAX: none */
+    size_t flips;  /* position of a byte to change in that direction, or SIZE_MAX if none */
     int descriptors;
 } here;
 
@@ -40,7 +40,7 @@ static void start(void)
         here.links[i] = NULL;
         here.reports[i] = (bw_report_t){0};
         CHECK_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
-        /* an end that does not read must not block this program for ever */
+        /* an end that does not read must not block this program forever */
         CHECK_EQ(setsockopt(pair[1], SOL_SOCKET, SO_SNDTIMEO, &(struct timeval){.tv_sec = SEND_S},
                             sizeof(struct timeval)),
                  0);
@@ -182,7 +182,7 @@ static bool has_seen(const char *text)
     return memmem(here.seen, here.seen_len, text, strlen(text)) != NULL;
 }
 
-/* ---- who gets a link ---- */
+/* ---- access control ---- */
 
 static void nothing_readable_passes(void)
 {
@@ -431,7 +431,7 @@ static void bad_orders_are_refused(void)
     CHECK_IN(stop());
 }
 
-/* ---- what was read before, and what says that the listener is there ---- */
+/* ---- bytes read before the handshake, and the listener's readiness ---- */
 
 static void what_was_read_before_counts(void)
 {

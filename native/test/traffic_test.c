@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Finding the processes that have sent the most, with fewer counters than senders and by
- * sampling. */
+/* Tests the search for the processes that have sent the most, with fewer counters than senders and
+ * by sampling. */
 #include "check.h"
 
 #include "../driver/traffic.h"

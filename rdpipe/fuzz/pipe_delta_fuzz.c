@@ -14,7 +14,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 #define FILE_BYTES (9 * (size_t)RD_BLOCK_LEAST)
 
 typedef struct {
-    const uint8_t *old, *wanted; /* old NULL: it is not known */
+    const uint8_t *old, *wanted; /* old is NULL if it is not known */
     size_t old_len, len, at;
 } check_t;
 

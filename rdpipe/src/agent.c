@@ -34,9 +34,9 @@ typedef struct agent agent_t;
 typedef struct {
     agent_t *agent;
     bool is_wanted, is_in;
-    int listener; /* incoming hop: the listener; -1: closed */
+    int listener; /* incoming hop: the listener, or -1 if closed */
     char *host;   /* outgoing hop: the host to connect to */
-    char *peer;   /* the neighbour's name in messages; NULL: not known */
+    char *peer;   /* the neighbour's name in messages, or NULL if not known */
     uint16_t port;
     rd_key_t key;
     rd_hop_t hop;
@@ -199,10 +199,10 @@ static bool start_thread(side_t *side, void *(*run)(void *))
     return side->has_thread;
 }
 
-/* ---- what the segment does ---- */
+/* ---- the segment's work ---- */
 
-/* Expands a shell word to the file name that it stands for. The caller frees it. On NULL, *why is
- * set. */
+/* Expands a shell word to the file name that it stands for. The caller frees it. On failure, *why
+ * is set. */
 static char *file_of(const char *word, rd_why_t *why)
 {
     wordexp_t words;

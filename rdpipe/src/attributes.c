@@ -61,7 +61,8 @@ static bool put_owner(const struct stat *is, rd_items_out_t *out)
     return rd_items_attribute(out, OWNER, last.text, strlen(last.text));
 }
 
-/* Reads the names of a file's attributes, each with its NUL. The caller frees them. -1: errno. */
+/* Reads the names of a file's attributes, each with its NUL. The caller frees them. Returns -1 with
+ * errno set on failure. */
 static ssize_t names_of(int fd, char **names_p)
 {
     for (;;) {
@@ -74,7 +75,7 @@ static ssize_t names_of(int fd, char **names_p)
         len = *names_p ? flistxattr(fd, *names_p, (size_t)room) : -1;
         if (len >= 0 || errno != ERANGE)
             return len;
-        free(*names_p); /* another attribute was added meanwhile */
+        free(*names_p); /* another attribute was added in the meantime */
     }
 }
 

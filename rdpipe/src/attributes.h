@@ -24,7 +24,7 @@ typedef struct {
     size_t count, room, bytes;
 } rd_attributes_t;
 
-/* Does the copy preserve any of them? */
+/* Returns whether the copy preserves any of them. */
 static inline bool rd_attributes_wanted(const rd_copy_t *copy)
 {
     return copy->owner || copy->xattrs || copy->acls;
@@ -35,19 +35,19 @@ static inline bool rd_attributes_wanted(const rd_copy_t *copy)
 bool rd_attributes_put(rd_complaints_t *complaints, const char *path, int fd, const struct stat *is,
                        rd_items_out_t *out);
 
-/* Reads the content of an ATTRIBUTE item. On false, *why is set. */
+/* Reads the content of an ATTRIBUTE item. On failure, *why is set. */
 bool rd_attributes_take(rd_attributes_t *attributes, const rd_item_t *item, rd_items_in_t *in,
                         rd_why_t *why);
 
 void rd_attributes_clear(rd_attributes_t *attributes);
 void rd_attributes_free(rd_attributes_t *attributes);
 
-/* Does the file already have this owner, and these ACLs and extended attributes, as far as the copy
- * preserves them? */
+/* Returns whether the file already has this owner, and these ACLs and extended attributes, as far
+ * as the copy preserves them. */
 bool rd_attributes_are(const rd_attributes_t *attributes, const rd_copy_t *copy, int fd,
                        const struct stat *is);
 
-/* Sets the owner of a file. On false the file still has another owner, and errno is set. */
+/* Sets the owner of a file. Returns false with errno set if the file still has another owner. */
 bool rd_attributes_own(const rd_attributes_t *attributes, int fd);
 
 /* Like rd_attributes_own, for a symbolic link. */

@@ -36,7 +36,7 @@ typedef struct {
     rd_block_t *of;
 } rd_blocks_t;
 
-/* Adds block names that have arrived, in the order of their blocks. On false, *why is set. */
+/* Adds block names that have arrived, in the order of their blocks. On failure, *why is set. */
 bool rd_blocks_take(rd_blocks_t *blocks, uint64_t block_bytes, const uint8_t *names, size_t len,
                     rd_why_t *why);
 

@@ -29,7 +29,7 @@ struct rd_buffer {
     size_t head, tail;
     uint32_t free, fresh; /* the first free chunk, and the first chunk that was never used */
     bool is_flowing, has_ended, is_stopped;
-    int error; /* the output's errno; 0: none */
+    int error; /* the output's errno, or 0 if none */
 };
 
 /* Waits until there is something to write. Returns 0 when the thread must exit. */

@@ -22,7 +22,7 @@ typedef struct rd_buffer rd_buffer_t;
 
 /* `start` is a percentage of `bytes`. The eventfd `wake` is signalled when there is room again,
  * when everything is written, or when the output has failed. The caller still owns the output, but
- * must not use it until rd_buffer_close. On NULL, *why is set. */
+ * must not use it until rd_buffer_close. On failure, *why is set. */
 rd_buffer_t *rd_buffer_open(const rd_end_t *output, size_t bytes, unsigned start, int wake,
                             rd_why_t *why);
 

@@ -19,7 +19,7 @@
 
 /* The connection that carries one strand. */
 typedef struct {
-    int fd; /* -1: dead */
+    int fd; /* -1 if dead */
     rd_tls_t *tls;
     bool may_read, is_used;
     rd_tcp_t seen; /* what the kernel had counted at the end of the last period */

@@ -159,7 +159,7 @@ static bool hear(rd_bundle_t *bundle, unsigned place, bool *done_p)
     return true;
 }
 
-/* ---- all of them ---- */
+/* ---- all connections ---- */
 
 /* Picks up the positions that the user's thread has written. */
 static void look(rd_bundle_t *bundle)
@@ -322,14 +322,14 @@ static bool turn(rd_bundle_t *bundle)
     return done;
 }
 
-/* Has the user done anything since the last turn began? */
+/* Returns whether the user has done anything since the last turn began. */
 static bool has_news(const rd_bundle_t *bundle)
 {
     return atomic_load(&bundle->out_head) != bundle->seen_head ||
            atomic_load(&bundle->in_tail) != bundle->seen_tail;
 }
 
-/* The time until the next turn. -1: something will wake us. */
+/* Returns the time until the next turn, or -1 if something will wake us. */
 static int patience(const rd_bundle_t *bundle, int64_t give_up)
 {
     if (give_up)

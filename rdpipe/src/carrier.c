@@ -101,7 +101,7 @@ static bool address_of(int socket, name_fn name, bw_rdma_address_t *address_p)
     return address_p->family != 0;
 }
 
-/* ---- what the carriers do not have in common ---- */
+/* ---- differences between the carriers ---- */
 
 #define PLACE_MAX 256
 
@@ -184,7 +184,7 @@ static const bw_carrier_t *table_of(const words_t *of, rd_why_t *why)
     return built_in ? built_in : load(why);
 }
 
-/* ---- what they have ---- */
+/* ---- common parts of the carriers ---- */
 
 /* Waits until the attempt reaches this state. A synchronous carrier is already in it, or never will
  * be. */

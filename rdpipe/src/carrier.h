@@ -25,12 +25,12 @@ enum { RD_CARRIER_SHM = 1, RD_CARRIER_RDMA = 2, RD_CARRIER_TCP = 4 };
 #define RD_CARRIERS_TRIED 2
 extern const uint32_t rd_carriers_tried[RD_CARRIERS_TRIED];
 
-/* Is the carrier for rdma compiled in? */
+/* Returns whether the carrier for rdma is compiled in. */
 bool rd_carrier_has_rdma(void);
 
 /* A link that is not connected yet. */
 typedef struct {
-    bw_link_t *link;    /* NULL: none */
+    bw_link_t *link;    /* NULL if none */
     bw_report_t report; /* report on the last step */
 } rd_attempt_t;
 

@@ -20,13 +20,13 @@
 typedef struct {
     const char *options[RD_SSH_OPTIONS_MAX]; /* the user's options in ssh's format */
     size_t count;
-    /* The directory that contains the commands there; NULL: use the PATH. */
+    /* The directory that contains the commands there, or NULL to use the PATH. */
     const char *remote_path;
 } rd_ssh_t;
 
 typedef struct {
-    pid_t pid; /* the process ID of ssh or of the agent; 0: not started */
-    int to;    /* -1: closed */
+    pid_t pid; /* the process ID of ssh or of the agent, or 0 if not started */
+    int to;    /* -1 if closed */
     rd_lines_t from;
     const char *host; /* "" for the local host */
     bool is_reaped;

@@ -7,19 +7,19 @@
 #include "endpoint.h"
 #include "guard.h"
 
-/* A shell command between two pipes, in a process group of its own. */
+/* A shell command between two pipes, in its own process group. */
 typedef struct {
-    pid_t pid; /* 0: none; also the process group */
+    pid_t pid; /* 0 if none; also the process group */
     bool is_over, is_killed;
     bool wants_terminal; /* the kernel has stopped it because its group is not in the foreground */
     bool is_gone;        /* the group has no process left, so its ID may belong to another by now */
     int status;          /* the exit status as a shell reports it, once the command has exited */
-    int64_t kill_at;     /* when to send SIGKILL; 0: never */
+    int64_t kill_at;     /* when to send SIGKILL, or 0 for never */
 } rd_child_t;
 
 /*
  * Starts `sh -c COMMAND`. Its standard input and output are pipes, whose other ends are returned to
- * the caller; NULL means /dev/null. It inherits our standard error. The guards are told of it
+ * the caller; NULL means /dev/null. It inherits our standard error. The guards are informed
  * before it runs, and hold its input open until rd_guard_release.
  */
 bool rd_child_start(rd_child_t *child_p, const char *command, rd_guard_t *guard, rd_end_t *stdin_p,

@@ -23,15 +23,15 @@ typedef struct {
     const char *name; /* the command's name */
     rd_terms_t terms;
     bool verbose, json, progress, quiet;
-    uint64_t buffer;    /* size in bytes of the buffer before the output; 0: none */
-    uint64_t drop_s;    /* seconds after which a stuck receiver is dropped; 0: never */
+    uint64_t buffer;    /* size in bytes of the buffer before the output, or 0 if none */
+    uint64_t drop_s;    /* seconds after which a stuck receiver is dropped, or 0 for never */
     unsigned start;     /* percentage of `buffer` at which writing begins */
-    const char *resume; /* a file, NULL: none */
-    uint64_t rate;      /* bytes per second at most; 0: unlimited */
+    const char *resume; /* a file, or NULL if none */
+    uint64_t rate;      /* bytes per second at most, or 0 if unlimited */
     uint64_t wait_s;    /* how long to wait for the other side */
     const char *bind;
     const char *key_file;
-    int key_fd; /* -1: none */
+    int key_fd; /* -1 if none */
 } rd_cli_t;
 
 #define RD_RATE_MIN 1024u

@@ -14,7 +14,7 @@
 /*
  * A copy is a pipeline of four filters, which rdcp has rdpipe's agents run:
  *
- *   source: list    names what there is to copy                                      (item.h)
+ *   source: list    names the files to copy                                        (item.h)
  *   target: have    adds to each file what the target already has of it, and its digest
  *   source: pack    sends what is missing
  *   target: unpack  writes it
@@ -32,13 +32,13 @@ typedef struct {
     const char *host; /* for messages; "" to omit it */
     const char *path; /* the path of the source or target, as the user wrote it */
     const char *name; /* the last name of the source, for a target directory; "" if it has none */
-    const char *const *paths;    /* if there are several sources; NULL: only `path` */
+    const char *const *paths;    /* if there are several sources; NULL if there is only `path` */
     const char *const *names;    /* their last names */
-    size_t sources;              /* how many paths or names there are; 0: one */
+    size_t sources;              /* how many paths or names there are; 0 if there is only one */
     const char *const *excluded; /* patterns; the first one that matches decides */
-    const bool *included;        /* which of them came from --include; NULL: none */
+    const bool *included;        /* which of them came from --include, or NULL if none */
     size_t exclusions;
-    const rd_names_t *wanted; /* the names of --files-from; NULL: all */
+    const rd_names_t *wanted; /* the names of --files-from, or NULL for all files */
     bool recursive, preserve, verbose;
     bool owner, hard_links, xattrs, acls; /* also preserve these */
     bool compare;                         /* compare contents even if size and time are the same */
@@ -49,7 +49,7 @@ typedef struct {
     bool dry_run;             /* show the changes, but make none */
     bool one_system;          /* copy directories on other file systems without their content */
     bool atomic;              /* replace an existing tree as a whole */
-    unsigned target, targets; /* this part's target, from 0, and how many there are (0: one) */
+    unsigned target, targets; /* this part's target, from 0, and how many there are (0 means one) */
     bool json;                /* print a line of JSON about what was done */
     rd_delta_t delta;         /* used only by `list` */
     unsigned beside_us; /* small files are handled in parallel if each takes longer than this */
@@ -83,7 +83,7 @@ int rd_copy_show(const rd_copy_t *copy, int in, int out);
 
 typedef struct {
     const rd_copy_t *copy;
-    const char *into; /* the name below copy->path that the copy goes to; NULL: copy->path itself */
+    const char *into; /* the copy's name below copy->path, or NULL for copy->path itself */
     uint64_t count;
     uint64_t warned;
 } rd_complaints_t;
@@ -107,7 +107,7 @@ const char *rd_special_name(mode_t mode);
 /* Like rd_special_name, for an entry of a directory. NULL also if there is no such entry. */
 const char *rd_special_at(int parent, const char *name);
 
-/* Does the file have exactly the modification time that the item names? */
+/* Returns whether the file has exactly the modification time that the item names. */
 bool rd_has_time(const struct stat *is, const rd_item_t *item);
 
 /* Flags to open an entry of a tree without following a symbolic link or waiting for a FIFO. */
@@ -120,16 +120,15 @@ int rd_as_file(int fd, struct stat *is_p);
 /* Opens a regular file in a directory for reading, and fails as rd_as_file does. */
 int rd_file_at(int parent, const char *name, struct stat *is_p);
 
-/* Switches to the source that a START item names. On false there is no such source, or another
- * error has occurred, and *why is set. */
+/* Switches to the source that a START item names. Returns false with *why set if there is
+ * no such source or another error has occurred. */
 bool rd_copy_source(rd_copy_t *copy, const rd_item_t *start, rd_why_t *why);
 
 /* The destination of a copy. */
 typedef struct {
-    int base; /* for a tree its top directory (-1: it does not exist yet), for a file its directory
-               */
+    int base;   /* a tree's top directory (-1 if there is none), or a file's directory */
     int parent; /* of a tree; -1 if the user named an existing directory as the tree itself */
-    int old;    /* with --atomic, the tree to be replaced; -1: none */
+    int old;    /* with --atomic, the tree to be replaced, or -1 if none */
     char name[256], part[256];
     char retired[256]; /* the name of `old` from its replacement until its removal */
     bool is_tree;
@@ -172,7 +171,7 @@ bool rd_target_find(const rd_copy_t *copy, bool is_tree, rd_target_t *target_p, 
 void rd_target_close(rd_target_t *target);
 
 /* Renames a tree in the target's parent directory to a name that must be free. A file system that
- * supports only plain rename does not check that. On false, errno is set. */
+ * supports only plain rename does not check that. On failure, errno is set. */
 bool rd_target_rename(const rd_target_t *target, const char *from, const char *to);
 
 #endif

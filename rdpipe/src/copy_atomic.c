@@ -14,7 +14,7 @@
 
 /* A file in the old tree or the new one. */
 typedef struct {
-    int parent, fd; /* fd -1: not opened */
+    int parent, fd; /* fd is -1 if not opened */
     const char *name;
     struct stat is;
 } kept_t;
@@ -154,7 +154,7 @@ bool rd_atomic_keep(rd_writer_t *writer, rd_beneath_t *old, const rd_item_t *ite
     return done;
 }
 
-/* ---- what only the old tree has ---- */
+/* ---- entries that only the old tree has ---- */
 
 typedef struct {
     rd_writer_t *writer;
@@ -397,7 +397,7 @@ static bool rename_twice(const rd_target_t *target)
 }
 
 /* Removes anything that an interrupted copy has left under the retired name. It may also be the new
- * tree of a running copy, just before its exchange. On false the error was reported. */
+ * tree of a running copy, just before its exchange. Reports the error if it returns false. */
 static bool make_way(rd_writer_t *writer, const rd_target_t *target)
 {
     int fd = openat(target->parent, target->retired, DIRECTORY);

@@ -18,7 +18,8 @@
 
 /* Puts the file of a KEEP item into the new tree with the attributes that it should have. The file
  * already exists under its name in the new tree or in `old`, the old tree. `parent` and `name` are
- * in the new tree, and `attributes` are those of the item. On false the error was reported. */
+ * in the new tree, and `attributes` are those of the item. Reports the error if it returns false.
+ */
 bool rd_atomic_keep(rd_writer_t *writer, rd_beneath_t *old, const rd_item_t *item,
                     const rd_attributes_t *attributes, int parent, const char *name);
 
@@ -27,12 +28,12 @@ bool rd_atomic_keep(rd_writer_t *writer, rd_beneath_t *old, const rd_item_t *ite
 void rd_atomic_carry(rd_writer_t *writer, const rd_target_t *target,
                      const rd_deletions_t *deletions);
 
-/* Gives the new tree its name and removes the old one. On false the error was reported, and the old
- * tree still has the name. */
+/* Gives the new tree its name and removes the old one. If it returns false, it has reported the
+ * error, and the old tree still has the name. */
 bool rd_atomic_swap(rd_writer_t *writer, rd_target_t *target);
 
 /* Removes the entry of this name; if it is a directory, with everything in it. Follows no symbolic
- * links. On false, errno is set. */
+ * links. On failure, errno is set. */
 bool rd_atomic_remove(int parent, const char *name);
 
 #endif

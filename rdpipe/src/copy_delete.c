@@ -6,7 +6,7 @@
 #include <sys/file.h>
 #include <unistd.h>
 
-/* ---- what only the target has ---- */
+/* ---- entries that only the target has ---- */
 
 /* A directory in the list, between its DIR and its LEAVE. */
 typedef struct {

@@ -13,7 +13,7 @@
  * A source can always name fewer files than it has, so it decides what is deleted below the target,
  * up to the user's limit. It cannot reach anything else, because `unpack` follows no symbolic link,
  * and does not delete anything that the user did not ask to delete, that the user excluded, or
- * whose type has changed meanwhile.
+ * whose type has changed in the meantime.
  */
 
 /* ---- at `have` ---- */
@@ -30,8 +30,8 @@ rd_extras_t *rd_extras_open(rd_complaints_t *complaints, rd_items_out_t *out);
 void rd_extras_begin(rd_extras_t *extras, int top, int part);
 
 /* Processes the next item of the list before it is forwarded. At a LEAVE this sends the DELETE
- * items for that directory. On false either *why is set because the list contradicts itself, or the
- * reader has gone. */
+ * items for that directory. Returns false if the list contradicts itself, with *why set, or if
+ * the reader has gone. */
 bool rd_extras_take(rd_extras_t *extras, const rd_item_t *item, rd_why_t *why);
 
 void rd_extras_close(rd_extras_t *extras);
@@ -44,8 +44,8 @@ typedef struct {
     rd_names_t deleted; /* from all sources: paths below the target that the user named */
 } rd_deletions_t;
 
-/* Records a DELETE item. On false the other side was not allowed to request this, and *why is
- * set. */
+/* Records a DELETE item. Returns false with *why set if the other side was not allowed to request
+ * this. */
 bool rd_deletions_add(rd_deletions_t *deletions, const rd_copy_t *copy, const rd_item_t *item,
                       rd_why_t *why);
 

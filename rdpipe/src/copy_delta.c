@@ -17,7 +17,7 @@
 typedef bool (*visit_t)(void *context, uint32_t index, const uint8_t *block, uint32_t bytes);
 
 /* Visits the blocks of a file, except holes and an incomplete last block. `digest`, if not NULL,
- * covers the whole file. On false errno is set (0: the file has become shorter), or `visit`
+ * covers the whole file. On failure, errno is set (to 0 if the file has become shorter), or `visit`
  * returned false. */
 static bool walk(int fd, uint64_t size, uint32_t bytes, rd_digest_t *digest, visit_t visit,
                  void *context)

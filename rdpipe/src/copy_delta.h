@@ -14,12 +14,12 @@
  */
 
 /* Sends the names of a version's blocks. The version must have more than one block. `digest`
- * receives what rd_digest_file would return for it; NULL if it is not needed. On false errno is
+ * receives what rd_digest_file would return for it; NULL if it is not needed. On failure, errno is
  * set, or 0 if the file has become shorter; the items sent until then do no harm. */
 bool rd_delta_name_blocks(rd_items_out_t *out, const rd_digest_key_t *key, int fd, uint64_t size,
                           uint8_t *digest);
 
-/* Reads the content of a BLOCKS item. On false, *why is set. */
+/* Reads the content of a BLOCKS item. On failure, *why is set. */
 bool rd_delta_take_blocks(rd_blocks_t *blocks, const rd_item_t *item, rd_items_in_t *in,
                           rd_why_t *why);
 

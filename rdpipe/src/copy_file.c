@@ -9,9 +9,9 @@
 
 #include "copy_note.h"
 
-/* ---- what is said ---- */
+/* ---- messages ---- */
 
-/* Would the rest of the copy fail for the same reason? */
+/* Returns whether the rest of the copy would fail for the same reason. */
 static bool is_final(int error)
 {
     return error == ENOSPC || error == EDQUOT || error == EIO || error == EROFS;
@@ -165,7 +165,7 @@ static int open_part(const rd_file_t *file, int flags, mode_t mode, struct stat 
     return -1;
 }
 
-/* Removes a part to make room for a new one. On false, errno is set. */
+/* Removes a part to make room for a new one. On failure, errno is set. */
 static bool remove_part(const rd_file_t *file)
 {
     struct stat is;
@@ -215,8 +215,8 @@ static int old_part(rd_file_t *file, struct stat *is_p)
     return -1;
 }
 
-/* Examines the file that currently has the name, and whether it may be replaced. On false the
- * reason was reported. */
+/* Examines the file that currently has the name, and checks that it may be replaced. Reports the
+ * reason if it returns false. */
 static bool see(rd_writer_t *writer, rd_file_t *file)
 {
     const char *special = NULL;
@@ -368,7 +368,7 @@ static bool set_attributes(rd_writer_t *writer, rd_file_t *file)
 }
 
 /* Renames a part to its final name, which is either free or belongs to a file that we have
- * examined. On false errno is set, or 0 if the error was reported. */
+ * examined. On failure, errno is set, or 0 if the error was reported. */
 static bool give_name(rd_writer_t *writer, rd_file_t *file)
 {
     if (!file->is_seen) {

@@ -14,8 +14,8 @@
  * A small file costs at most eight system calls, and five in a new tree (pipe_copy_calls_test.c).
  *
  * Several threads may write files of one writer at the same time if each file is written by only
- * one thread: complaints have a lock, and the writer's other members are atomic or do not change
- * meanwhile.
+ * one thread: complaints are protected by a lock, and the writer's other members are atomic or do
+ * not change in the meantime.
  */
 
 /* State shared by all files of a copy. */
@@ -33,8 +33,8 @@ typedef struct {
 
 /* A file that is being written. */
 typedef struct {
-    int fd;     /* -1: it is not open */
-    int parent; /* the descriptor of its directory, owned by the caller; -1: none */
+    int fd;     /* -1 if it is not open */
+    int parent; /* the descriptor of its directory, owned by the caller, or -1 if none */
     uint64_t at;
     bool owns_parent;   /* `parent` is closed with the file */
     bool is_small;      /* no later copy resumes it */
@@ -68,7 +68,7 @@ void rd_writer_lose(rd_writer_t *writer, const char *path);
 /* Warns that a file has another owner than it should, with the reason from errno. */
 void rd_writer_warn_of_owner(rd_writer_t *writer, const char *path);
 
-/* May a new file get this name? On false the reason was reported. */
+/* Returns whether a new file may get this name. Reports the reason if it may not. */
 bool rd_writer_is_free(rd_writer_t *writer, const char *path, int parent, const char *name);
 
 /* The mode as cp would set it: with -p the source's, otherwise the source's less the umask.
@@ -77,7 +77,7 @@ mode_t rd_writer_mode(const rd_writer_t *writer, const rd_item_t *item, bool is_
 
 /* Sets the attributes of a file or directory that are preserved from its source. `now` holds its
  * current attributes, or is NULL if they are unknown. `there` is the file that had the name before,
- * NULL if there was none. On false, errno is set. */
+ * NULL if there was none. On failure, errno is set. */
 bool rd_writer_attributes(rd_writer_t *writer, const rd_attributes_t *attributes, int fd,
                           const struct stat *now, const rd_item_t *item, const struct stat *there);
 
@@ -103,8 +103,8 @@ void rd_file_write(rd_writer_t *writer, rd_file_t *file, const uint8_t *at, size
 /* Like rd_file_write, for a hole of `len` bytes. */
 void rd_file_skip(rd_writer_t *writer, rd_file_t *file, uint64_t len);
 
-/* Completes a file whose content has arrived. Returns true if the file now has its final name. On
- * false the reason was reported, and a file that was open has been removed. */
+/* Completes a file whose content has arrived. Returns true if the file now has its final name.
+ * Otherwise it has reported the reason and removed the file if it was open. */
 bool rd_file_close(rd_writer_t *writer, rd_file_t *file);
 
 /* Closes the file as a part. If `with_part` is true the part is removed, otherwise it is left for

@@ -44,7 +44,7 @@ static void sort(rd_names_t *names)
 
 /* ---- reading ---- */
 
-/* Adds a name. As with rsync, leading slashes, "." and double slashes are ignored. On false, *why
+/* Adds a name. As with rsync, leading slashes, "." and double slashes are ignored. On failure, *why
  * is set. */
 static bool add(rd_names_t *names, const char *text, size_t len, rd_why_t *why)
 {

@@ -12,14 +12,14 @@
  */
 
 /* Reads the names of a file ("-" for standard input), each up to a newline or NUL. They are sorted
- * so that the contents of a directory follow it, and duplicates are dropped. On false *why names
+ * so that the contents of a directory follow it, and duplicates are dropped. On failure, *why names
  * the path that leads out of the source, or the file that cannot be read. */
 bool rd_files_from_read(rd_names_t *names_p, const char *file, bool ends_with_nul, rd_why_t *why);
 
 /* Writes them for the shell, as descriptor 3 of the preceding command. */
 void rd_files_from_put(FILE *to, const rd_names_t *names);
 
-/* Reads what rd_files_from_put has written, and closes the descriptor. On false, *why is set. */
+/* Reads what rd_files_from_put has written, and closes the descriptor. On failure, *why is set. */
 bool rd_files_from_take(rd_names_t *names_p, int fd, rd_why_t *why);
 
 /* Is the path one of the names, or a directory above one? With `recursive`, a path below one also
@@ -27,7 +27,7 @@ bool rd_files_from_take(rd_names_t *names_p, int fd, rd_why_t *why);
 bool rd_files_from_hold(const rd_names_t *names, const char *path, bool is_directory,
                         bool recursive);
 
-/* Is `name` in the directory `path`, at any depth? */
+/* Returns whether `name` is in the directory `path`, at any depth. */
 bool rd_lies_in(const char *name, const char *path);
 
 #endif

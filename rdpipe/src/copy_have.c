@@ -24,7 +24,7 @@ typedef struct {
     rd_item_t item;
     rd_items_out_t out;
     rd_items_in_t in;
-    /* The ID of the directory into which a tree is copied; 0: unknown. */
+    /* The ID of the directory into which a tree is copied, or 0 if unknown. */
     uint8_t into[RD_DIGEST_BYTES];
     bool has_target;
     bool is_left_out;    /* the rest of this source is not copied */
@@ -54,7 +54,7 @@ static bool digest_of(const have_t *have, int parent, const char *name, bool is_
     return done;
 }
 
-/* Does the part's note say that it is the beginning of the item's current source? */
+/* Returns whether the part's note says that it is the beginning of the item's current source. */
 static bool is_noted(const have_t *have, int parent, const char *part, rd_item_t *item)
 {
     struct stat is;

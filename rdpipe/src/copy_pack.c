@@ -14,10 +14,10 @@
 /* A small file that is read in parallel with others, or an item that waits for its turn. */
 typedef struct {
     rd_item_t item;
-    int parent; /* -1: not a file to read */
+    int parent; /* -1 if there is no file to read */
     char name[256];
     int fd, error; /* -1 if it could not be opened, and the errno */
-    bool is_read;  /* it was read completely, and did not change meanwhile */
+    bool is_read;  /* it was read completely, and did not change in the meantime */
     struct stat is;
     uint8_t content[RD_SMALL_BYTES];
 } job_t;
@@ -36,10 +36,10 @@ typedef struct {
     bool is_reading; /* it rereads the bytes that were sent, and sends nothing */
     uint32_t crc;    /* checksum of the bytes of this file that were sent or reread */
     bool has_ended;  /* the receiver has closed */
-    rd_jobs_t *jobs; /* NULL: not needed yet */
+    rd_jobs_t *jobs; /* NULL if not needed yet */
     rd_pace_t pace;
     int64_t us;       /* how long opening and reading this file took */
-    uint8_t *unsized; /* buffer for files whose size is reported as 0; NULL: not needed yet */
+    uint8_t *unsized; /* buffer for files whose size is reported as 0, or NULL if not needed yet */
     size_t unsized_bytes;
 } pack_t;
 
@@ -69,7 +69,8 @@ static int open_file(pack_t *pack, const char *path, struct stat *is_p)
 }
 
 /* Files in /proc and in some FUSE file systems have a size of 0, but do have content. Their length
- * is known only at their end, so they are read into memory. On false the error was reported. */
+ * is known only at their end, so they are read into memory. Reports the error if it returns false.
+ */
 static bool read_unsized(pack_t *pack, int fd)
 {
     size_t room = 0;
@@ -98,7 +99,7 @@ static bool read_unsized(pack_t *pack, int fd)
     return n == 0;
 }
 
-/* Are the bytes that the target already has the beginning of this file? */
+/* Returns whether the bytes that the target already has are the beginning of this file. */
 static bool is_same(const pack_t *pack, int fd, const struct stat *is)
 {
     const rd_item_t *item = &pack->item;
@@ -125,8 +126,8 @@ static bool put(pack_t *pack, rd_item_kind_t kind, uint64_t size)
     return rd_items_put(&pack->out, &item);
 }
 
-/* Sends the stored bytes from *at_p to `end`. On false not all of them were sent, and `goes_on_p`
- * says whether the receiver is still there. */
+/* Sends the stored bytes from *at_p to `end`. Returns false if not all of them were sent, and
+ * `goes_on_p` then says whether the receiver is still there. */
 static bool send_data(pack_t *pack, int fd, uint64_t *at_p, uint64_t end, bool *goes_on_p)
 {
     while (*at_p < end && *goes_on_p) {
@@ -174,8 +175,8 @@ static bool send_content(pack_t *pack, int fd, const struct stat *is, uint64_t a
     return true;
 }
 
-/* Does the file still contain the bytes that were sent, from `at` on, and before `at` those that
- * the target already has? */
+/* Returns whether the file still contains the bytes that were sent, from `at` on, and before `at`
+ * those that the target already has. */
 static bool is_still_so(pack_t *pack, int fd, const struct stat *before, uint64_t at)
 {
     uint8_t digest[RD_DIGEST_BYTES];
@@ -403,7 +404,7 @@ static job_t *new_job(pack_t *pack)
 }
 
 /* Queues a job, which is sent after all jobs before it. If `reads` is true, a thread reads its file
- * meanwhile. */
+ * in the meantime. */
 static void give(pack_t *pack, job_t *job, bool reads)
 {
     const char *name;

@@ -87,7 +87,7 @@ __attribute__((format(printf, 3, 4))) static void put_item(show_t *show, change_
                why);
 }
 
-/* ---- what lies there ---- */
+/* ---- existing entries ---- */
 
 typedef enum { NOTHING, THERE, UNKNOWN } found_t;
 

@@ -36,8 +36,8 @@ typedef struct {
     rd_attributes_t attributes; /* the attributes of the next item */
     bool is_in_file;
     rd_file_t file;
-    job_t *gathered; /* the file being collected, in place of `file`; NULL: none */
-    rd_jobs_t *jobs; /* NULL: not needed yet */
+    job_t *gathered; /* the file being collected, in place of `file`, or NULL if none */
+    rd_jobs_t *jobs; /* NULL if not needed yet */
     rd_pace_t pace;
     int64_t opened_us; /* how long it took to open `file` */
     /* The number of files written and left unchanged, and the bytes received. */
@@ -122,7 +122,7 @@ static bool find_old(unpack_t *unpack, const char *path, struct stat *is_p)
     return parent >= 0 && fstatat(parent, name, is_p, AT_SYMLINK_NOFOLLOW) == 0;
 }
 
-/* Finds the directory and name of an item. On false the error was reported. */
+/* Finds the directory and name of an item. Reports the error if it returns false. */
 static bool find_name(unpack_t *unpack, int *parent_p, const char **name_p)
 {
     const char *path = unpack->item.path;
@@ -333,7 +333,7 @@ static void end_file(unpack_t *unpack)
     }
 }
 
-/* Does the file already have the right mode and time? */
+/* Returns whether the file already has the right mode and time. */
 static bool has_mode_and_time(const unpack_t *unpack, const struct stat *is)
 {
     const rd_item_t *item = &unpack->item;

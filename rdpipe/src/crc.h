@@ -19,7 +19,7 @@ static inline uint32_t rd_crc(const uint8_t *data, size_t len)
 /* The same with only a table, for tests and other processors. */
 uint32_t rd_crc_by_table(uint32_t crc, const uint8_t *data, size_t len);
 
-/* What computes it: "ISA-L", "SSE 4.2" or "a table". */
+/* Returns how it is computed: "ISA-L", "SSE 4.2" or "a table". */
 const char *rd_crc_name(void);
 
 #endif

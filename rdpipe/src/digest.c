@@ -22,7 +22,7 @@
 
 struct rd_digest {
     const rd_digest_key_t *key;
-    EVP_MD_CTX *evp; /* NULL: the digest is XXH3 */
+    EVP_MD_CTX *evp; /* NULL if the digest is XXH3 */
 #ifndef RD_WITHOUT_XXHASH
     XXH3_state_t *xxh3;
 #endif

@@ -43,8 +43,8 @@ rd_digest_t *rd_digest_open(const rd_digest_key_t *key);
 void rd_digest_add(rd_digest_t *digest, const uint8_t *at, size_t len);
 void rd_digest_skip(rd_digest_t *digest, uint64_t len);
 
-/* Adds the file's bytes from the digest's position to `end`, without reading holes. On false errno
- * is set, or 0 if the file is shorter. */
+/* Adds the file's bytes from the digest's position to `end`, without reading holes. On failure
+ * errno is set, or 0 if the file is shorter. */
 bool rd_digest_read(rd_digest_t *digest, int fd, uint64_t end);
 
 /* Computes the result and frees the digest. Returns false if libcrypto has failed. */
@@ -53,8 +53,8 @@ bool rd_digest_end(rd_digest_t *digest, uint8_t result[RD_DIGEST_BYTES]);
 /* Frees the digest. Does nothing for NULL. */
 void rd_digest_close(rd_digest_t *digest);
 
-/* The digest of the first `len` bytes of a file. Moves the descriptor's offset. On false errno is
- * set, or 0 if the file is shorter. */
+/* The digest of the first `len` bytes of a file. Moves the descriptor's offset. On failure, errno
+ * is set, or 0 if the file is shorter. */
 bool rd_digest_file(const rd_digest_key_t *key, int fd, uint64_t len,
                     uint8_t result[RD_DIGEST_BYTES]);
 

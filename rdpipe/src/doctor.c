@@ -62,7 +62,7 @@ __attribute__((format(printf, 4, 5))) static void tell(doctor_t *doctor, state_t
     (void)putchar('}');
 }
 
-/* ---- what is compiled in ---- */
+/* ---- compiled-in features ---- */
 
 static void tell_libraries(doctor_t *doctor)
 {
@@ -106,7 +106,7 @@ static void tell_rdma(doctor_t *doctor)
              is_built ? "compiled in" : "not compiled in");
 }
 
-/* ---- what the system offers ---- */
+/* ---- features of the system ---- */
 
 static void tell_shm(doctor_t *doctor)
 {

@@ -29,7 +29,7 @@ typedef struct {
     rd_transfer_t *transfer;
     rd_stream_t *from;
     rd_end_t *output;
-    rd_stream_t *forward; /* NULL: none */
+    rd_stream_t *forward; /* NULL if none */
     uint64_t total;       /* bytes of the stream that were accepted, in complete frames */
     size_t written;       /* bytes of the first frame that were written to the output */
     bool is_checked;      /* the first frame's checksum is right */
@@ -38,9 +38,9 @@ typedef struct {
     uint32_t sent_on;     /* bytes of it that were sent to the next hop, if it is sent in pieces */
     bool has_ended;       /* END has arrived */
     bool has_resumed;     /* RESUME has arrived */
-    rd_buffer_t *buffer;  /* buffer in front of the output; NULL: none */
+    rd_buffer_t *buffer;  /* buffer in front of the output, or NULL if none */
     bool is_dropped;      /* the output was too slow */
-    int64_t stuck_ms;     /* since when the output accepts nothing; 0: it does accept data */
+    int64_t stuck_ms;     /* since when the output accepts nothing, or 0 if it accepts data */
     bool is_flushing;     /* END has arrived, and the output is being flushed */
     size_t left;          /* bytes in the buffer at the last look, after END */
     int64_t confirm_at;   /* when to record the offset again */
@@ -66,7 +66,7 @@ static bool has_output(const drain_t *drain)
     return drain->output->fd >= 0 && !drain->is_dropped;
 }
 
-/* Does any output still accept the stream? */
+/* Returns whether any output still accepts the stream. */
 static bool is_wanted(const drain_t *drain)
 {
     return has_output(drain) || (drain->forward && !drain->forward_quit) || drain->has_ended;
@@ -472,7 +472,7 @@ static bool take_next(drain_t *drain)
     return is_taken;
 }
 
-/* Is the next hop's final answer still missing? */
+/* Returns whether the next hop's final answer is still missing. */
 static bool is_heard(const drain_t *drain)
 {
     return drain->forward && !drain->forward_done && !drain->forward_quit;

@@ -13,10 +13,10 @@
  * is set only on an open file description of our own.
  */
 typedef struct {
-    int fd;            /* -1: none */
+    int fd;            /* -1 if none */
     bool always_ready; /* a disk, or a memory device such as /dev/null, /dev/zero, /dev/full */
     bool is_socket, is_terminal, is_nonblocking;
-    const char *name; /* a file's name for messages, owned by the caller; NULL: none */
+    const char *name; /* a file's name for messages, owned by the caller, or NULL if none */
 } rd_end_t;
 
 /* Returns whether a call may block, as on a disk or on a device that ignores O_NONBLOCK. */
@@ -41,7 +41,7 @@ ssize_t rd_end_write(const rd_end_t *end, const void *data, size_t len);
  * file. */
 uint64_t rd_end_size(const rd_end_t *end);
 
-/* Closes the end. On false errno is set, and bytes that were written may be lost. */
+/* Closes the end. On failure, errno is set, and bytes that were written may be lost. */
 bool rd_end_close(rd_end_t *end);
 
 /* Replaces a standard stream by /dev/null. */

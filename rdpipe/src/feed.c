@@ -16,7 +16,7 @@ typedef struct {
     rd_transfer_t *transfer;
     rd_stream_t *to;
     rd_end_t *input;
-    uint8_t *at;    /* the frame that is being filled; NULL: none */
+    uint8_t *at;    /* the frame that is being filled, or NULL if none */
     size_t filled;  /* bytes of payload in it */
     uint64_t total; /* bytes of the stream in frames that were sent */
     bool has_ended; /* the input has ended */
@@ -26,7 +26,7 @@ typedef struct {
     rd_why_t fault;              /* the input's fault */
     rd_compressor_t compressor;  /* if it has no block, nothing is compressed */
     rd_keeper_t keeper;
-    uint8_t *aside; /* a block outside the ring; NULL: not needed yet */
+    uint8_t *aside; /* a block outside the ring, or NULL if not needed yet */
     size_t waiting; /* bytes in it for which the ring had no room */
 } feed_t;
 
@@ -98,9 +98,9 @@ static int wait_ms(const feed_t *feed)
     return left > 0 ? (int)(left < TICK_MS ? left + 1 : TICK_MS) : 0;
 }
 
-/* Like rd_end_read, for an input that may block. The keeper uses the ring meanwhile, so the bytes
- * are first read into a block outside it. The keeper leaves room for them, but a link that is lost
- * meanwhile may have none. */
+/* Like rd_end_read, for an input that may block. The keeper uses the ring in the meantime, so the
+ * bytes are first read into a block outside it. The keeper leaves room for them, but a link that is
+ * lost meanwhile may have none. */
 static ssize_t read_aside(feed_t *feed, size_t len)
 {
     size_t block = feed->to->hop.terms.block;

@@ -30,7 +30,7 @@ static void release(rd_known_t *known, size_t i)
     known->of[i].input = -1;
 }
 
-/* `input` is the descriptor that was sent with the order; -1: none. */
+/* `input` is the descriptor that was sent with the order, or -1 if none. */
 static void obey(rd_known_t *known, const order_t *order, int input)
 {
     if (order->what == DIRECTORY)

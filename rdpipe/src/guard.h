@@ -11,11 +11,11 @@
 #define RD_GUARD_GROUPS_MAX 128
 #define RD_GUARD_PATH_BYTES 256
 
-/* What the guards clean up. */
+/* The things that the guards clean up. */
 typedef struct {
     struct {
         pid_t group;
-        int input; /* the guard's copy of the write end of the group's standard input; -1: none */
+        int input; /* its copy of the write end of the group's standard input, or -1 if none */
     } of[RD_GUARD_GROUPS_MAX];
     size_t count;
     char path[RD_GUARD_PATH_BYTES]; /* "": none */
@@ -34,7 +34,7 @@ typedef struct {
  */
 typedef struct {
     struct {
-        int fd; /* readable once the guard has exited; -1: none */
+        int fd; /* readable once the guard has exited, or -1 if none */
         pid_t pid;
     } of[RD_GUARDS];
     rd_key_t secret;
@@ -45,7 +45,7 @@ typedef struct {
 /* Call this before the first thread is started. The guards close all inherited descriptors except
  * their own. */
 bool rd_guard_start(rd_guard_t *guard_p, rd_why_t *why);
-/* `input` is the write end of the group's standard input (-1: none). The guards hold a copy of it
+/* `input` is the write end of the group's standard input (-1 if none). The guards hold a copy of it
  * open, so that the group sees no end of input until rd_guard_release allows one. */
 bool rd_guard_group(rd_guard_t *guard, pid_t group, int input);
 /* Reports that the group's input is complete, so that the guards close their copies. Any thread may

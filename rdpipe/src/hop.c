@@ -37,7 +37,7 @@
 typedef struct {
     char magic[8];
     uint32_t version, carriers, block, flags;
-    uint8_t id[ID_BYTES]; /* ID of the hop that this connection joins; 0: it is a new hop */
+    uint8_t id[ID_BYTES]; /* ID of the hop that this connection joins, or 0 if it is a new hop */
 } hello_t;
 
 typedef struct {
@@ -46,13 +46,13 @@ typedef struct {
     uint32_t address_len;
     uint8_t address[BW_ADDRESS_MAX];
     uint8_t token[BW_TOKEN_BYTES];
-    uint32_t rdma_port; /* 0: no rdma */
+    uint32_t rdma_port; /* 0 if there is no rdma */
     uint8_t rdma_token[BW_TOKEN_BYTES];
     uint8_t id[ID_BYTES]; /* the hop's ID, for the connections that will join */
 } offer_t;
 
 typedef struct {
-    uint32_t carrier; /* 0: none, and the text gives the reason */
+    uint32_t carrier; /* 0 if none, and then the text gives the reason */
     uint32_t streams, window;
     char text[148];
 } choice_t;

@@ -45,9 +45,9 @@ typedef struct {
     uint32_t carriers; /* the allowed carriers, RD_CARRIER_... */
     uint32_t block;    /* the most bytes of the stream in a frame: RD_BLOCK_MIN to RD_BLOCK_MAX */
     uint8_t flags;     /* RD_FLAG_CRC: each frame of DATA has a checksum; RD_TERM_TLS */
-    int zstd;          /* the level of the producer's compression; 0: none; not sent to the peer */
-    unsigned streams;  /* over tcp; the producer's number, the consumer's limit; 0: auto, any */
-    /* Congestion control in the producer's kernel, for tcp; NULL: its default. */
+    int zstd; /* the level of the producer's compression, or 0 if none; not sent to the peer */
+    unsigned streams; /* over tcp: the producer's number or the consumer's limit; 0: auto or any */
+    /* Congestion control in the producer's kernel, for tcp; NULL for its default. */
     const char *congestion;
 } rd_terms_t;
 
@@ -62,9 +62,9 @@ typedef struct rd_joiners rd_joiners_t;
 
 typedef struct {
     bw_link_t *link;
-    int side; /* a socket that reports the peer's exit if the link cannot; -1: the link can */
-    unsigned streams;      /* over tcp, at most; 0: the connection itself is the link */
-    rd_joiners_t *joiners; /* connects the other streams; NULL: there are none to connect */
+    int side;         /* a socket that reports the peer's exit, or -1 if the link itself does */
+    unsigned streams; /* the maximum over tcp; 0 if the connection itself is the link */
+    rd_joiners_t *joiners; /* connects the other streams, or NULL if there are none to connect */
     bool is_behind;        /* a thread of the link sends, so the last message of a process that
                               exits may be lost, unless it waits for an answer */
     const char *carrier;   /* "shm", "rdma", "tcp" */
@@ -88,9 +88,9 @@ typedef struct {
     const char *peer; /* its name for error messages */
     /* Time limit for one attempt; it starts at `awaited_until` if that is later. */
     int64_t attempt_ms;
-    int64_t connect_ms; /* the part of `attempt_ms` for the connection; 0: all of it */
+    int64_t connect_ms; /* the part of `attempt_ms` for the connection, or 0 for all of it */
     bool is_hop;        /* this is a hop of a pipeline, so `peer` is the name of the host */
-    /* Until then it is not an error if nobody listens there; 0: it always is. */
+    /* Until then it is not an error if nobody listens there; with 0 it always is. */
     int64_t awaited_until;
     int64_t patient_until; /* until then we reconnect if it closes before it has read our hello,
                               because other clients may have filled its listener */

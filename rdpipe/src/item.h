@@ -47,7 +47,7 @@ typedef enum {
 
 #define RD_ITEM_LAST RD_ITEM_DELETE
 
-/* What the target already has. */
+/* the part that the target already has */
 typedef enum {
     RD_HAS_NOTHING,
     RD_HAS_PART,

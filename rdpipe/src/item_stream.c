@@ -6,7 +6,7 @@
 
 #define BUFFER_BYTES ((size_t)1024 * 1024)
 /* The amount that is sent as soon as it has been collected, so that the next part can work
- * meanwhile. */
+ * in the meantime. */
 #define ENOUGH_BYTES ((size_t)64 * 1024)
 #define ROOM_LEAST ((size_t)64 * 1024) /* a DATA item needs at least this much room */
 

@@ -8,7 +8,7 @@
  * sent in large batches. */
 
 typedef struct {
-    int fd; /* -1: nothing is written */
+    int fd; /* -1 if nothing is written */
     uint8_t *buffer;
     size_t filled;
     bool is_broken; /* a write has failed */
@@ -39,7 +39,8 @@ bool rd_items_attribute(rd_items_out_t *out, const char *name, const void *value
 bool rd_items_out_close(rd_items_out_t *out);
 
 bool rd_items_in_open(rd_items_in_t *in_p, int fd, rd_items_out_t *out);
-/* Reads the next item, skipping the rest of the previous item's content. On false, *why is set. */
+/* Reads the next item, skipping the rest of the previous item's content. On failure, *why is set.
+ */
 bool rd_items_next(rd_items_in_t *in, rd_item_t *item_p, rd_why_t *why);
 /* Returns a piece of the content of the last item, valid until the next call. 0 at its end, or on
  * an error with *why. */

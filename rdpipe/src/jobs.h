@@ -50,7 +50,7 @@ void rd_jobs_close(rd_jobs_t *jobs, rd_job_t forget);
  * a single busy disk, 4,096 are done directly before the next attempt, otherwise eight.
  */
 typedef struct {
-    unsigned least_us; /* 0: every job goes to a thread; UINT_MAX: none does */
+    unsigned least_us; /* with 0 every job goes to a thread, with UINT_MAX none does */
     unsigned alone, beside;
     unsigned patience;    /* how many are done directly before the next decision */
     int64_t us, began_us; /* the time that those have taken; when the first one was submitted */

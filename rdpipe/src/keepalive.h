@@ -9,14 +9,14 @@
 /*
  * Sends keep-alive messages while a thread is blocked in a disk operation, which may take longer
  * than the other side waits for a message. The thread lends its streams for the time of the call,
- * and a thread of the keeper pings on them meanwhile.
+ * and a thread of the keeper pings on them in the meantime.
  */
 typedef struct {
-    rd_stream_t *of[2];   /* NULL: none */
+    rd_stream_t *of[2];   /* NULL if none */
     size_t spare;         /* bytes of payload for which the first stream keeps room */
     pthread_mutex_t lock; /* held by the thread that uses the streams */
     pthread_t thread;
-    int stop; /* an eventfd; -1: there is no thread, so nothing is sent */
+    int stop; /* an eventfd, or -1 if there is no thread, so that nothing is sent */
 } rd_keeper_t;
 
 /* `is_needed` says whether such calls will be made. The same thread must stop the keeper in any

@@ -28,7 +28,7 @@ void rd_proved_drop(rd_proved_t *proved)
 /* A peer that has connected. Its TLS session is created only when its first bytes arrive. */
 typedef struct {
     int64_t came_ms;
-    rd_proved_t is; /* `tls` NULL: nothing has arrived */
+    rd_proved_t is; /* `tls` is NULL if nothing has arrived */
     bool is_stuck;  /* libssl waits for room in the socket */
 } candidate_t;
 

@@ -10,7 +10,7 @@
 #define RD_PROOF_MS 5000 /* time limit for the proof */
 
 typedef struct {
-    int fd; /* -1: none */
+    int fd; /* -1 if none */
     rd_tls_t *tls;
 } rd_proved_t;
 

@@ -17,13 +17,13 @@ typedef struct {
 bool rd_names_add(rd_names_t *names, const char *name, size_t len);
 
 /* Appends the entries of a directory except "." and "..", and sorts the list. Closes the
- * descriptor, so that deep trees do not use many of them. On false, errno is set. */
+ * descriptor, so that deep trees do not use many of them. On failure, errno is set. */
 bool rd_names_read(rd_names_t *names, int fd);
 
 /* Sorts the list by bytes. */
 void rd_names_sort(rd_names_t *names);
 
-/* Is the name in the list, which must be sorted? */
+/* Returns whether the name is in the list, which must be sorted. */
 bool rd_names_have(const rd_names_t *names, const char *name);
 
 /* Frees the names. The list is then empty, and can be used again. */

@@ -15,7 +15,7 @@
 typedef struct rd_piece rd_piece_t;
 
 typedef struct {
-    rd_end_t end; /* fd -1: not open, or no longer open */
+    rd_end_t end; /* fd is -1 if not open, or no longer open */
     rd_piece_t *first, **last_p;
 } rd_output_t;
 
@@ -26,7 +26,7 @@ typedef enum {
     RD_OUTPUT_FAULT  /* *why */
 } rd_output_step_t;
 
-/* Takes ownership of the descriptor; -1: there is no output. */
+/* Takes ownership of the descriptor, which is -1 if there is no output. */
 void rd_output_open(rd_output_t *output_p, int fd);
 
 /* Takes ownership of `data`, which is from malloc. Returns false if memory is exhausted or the
@@ -48,7 +48,7 @@ static inline int rd_output_fd(const rd_output_t *output)
     return output->first ? output->end.fd : -1;
 }
 
-/* Closes the output. On false *why is set, and text that was written may be lost. */
+/* Closes the output. On failure, *why is set, and text that was written may be lost. */
 bool rd_output_close(rd_output_t *output, rd_why_t *why);
 
 #endif

@@ -95,7 +95,7 @@ bool rd_host_path(const char *text, char **host_p, char **path_p, rd_why_t *why)
     return false;
 }
 
-/* Is the text a single shell word without a command substitution? */
+/* Returns whether the text is a single shell word without a command substitution. */
 static bool is_one_word(const char *text)
 {
     char quote = 0;
@@ -186,7 +186,7 @@ static bool add_segment(rd_pipeline_t *pipeline, const char *arg, size_t len, bo
     return done;
 }
 
-/* Is each kind of work at a position where it is allowed? */
+/* Returns whether each kind of work is at a position where it is allowed. */
 static bool places_are_right(const rd_pipeline_t *pipeline, rd_why_t *why)
 {
     size_t last = pipeline->count - 1;

@@ -71,7 +71,7 @@ void rd_speed_json(char text[256], const rd_speed_t *speed)
                    (unsigned long long)speed->bytes, speed->rate, speed->average, size, seconds);
 }
 
-/* ---- showing it ---- */
+/* ---- output ---- */
 
 bool rd_progress_is_wanted(const rd_cli_t *cli)
 {

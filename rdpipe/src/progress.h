@@ -15,7 +15,7 @@
 #define RD_LINE_MS 1000 /* how often a line elsewhere is written */
 
 typedef struct {
-    uint64_t bytes, size; /* size 0: unknown */
+    uint64_t bytes, size; /* size is 0 if unknown */
     uint64_t first;       /* bytes that were already there at the start */
     int64_t began_ms, at_ms;
     double rate, average; /* bytes per second: since the last step, and over the whole time */
@@ -26,16 +26,16 @@ void rd_speed_begin(rd_speed_t *speed_p, int64_t now_ms);
 /* Updates the speed with the current counts. */
 void rd_speed_step(rd_speed_t *speed, uint64_t bytes, uint64_t size, int64_t now_ms);
 
-/* Seconds left at the average rate; -1: unknown. */
+/* Seconds left at the average rate, or -1 if unknown. */
 int64_t rd_speed_left(const rd_speed_t *speed);
 
 /* "0:12  1.200 GB  98.0 MB/s  average 100.0 MB/s  41% 0:17 left" */
 void rd_speed_text(char text[192], const rd_speed_t *speed);
 
-/* The same as members of a JSON object, without the braces. */
+/* Like the function above, but writes members of a JSON object, without the braces. */
 void rd_speed_json(char text[256], const rd_speed_t *speed);
 
-/* Has the user asked for progress? */
+/* Returns whether the user has asked for progress. */
 bool rd_progress_is_wanted(const rd_cli_t *cli);
 
 /* The time between two updates. */

@@ -15,7 +15,7 @@
  * the user has not set SSH_ASKPASS_REQUIRE to choose otherwise. */
 void rd_prompt_by_us(const char *host);
 
-/* Did ssh start this process to ask? */
+/* Returns whether ssh started this process to ask the user. */
 bool rd_prompt_is_asked(int argc);
 
 /* Asks, writes the answer to standard output, and returns the exit status. */

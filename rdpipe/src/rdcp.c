@@ -132,7 +132,7 @@ static const struct option options[] = {RD_STREAM_OPTIONS,
 typedef struct {
     rd_settings_t settings;
     rd_copy_t copy;
-    int part; /* OPTION_...; 0: run the complete copy */
+    int part; /* OPTION_..., or 0 to run the complete copy */
     bool only_plan;
     const char *excluded[EXCLUSIONS_MAX];
     bool included[EXCLUSIONS_MAX];
@@ -421,7 +421,7 @@ typedef struct {
 } targets_t;
 
 /* Returns the command line of a part at the source, or at target number `which`. The caller frees
- * it. NULL: memory is exhausted. */
+ * it. Returns NULL if memory is exhausted. */
 static char *command_of(const called_t *called, const char *part, const sources_t *sources,
                         const targets_t *targets, int which)
 {
@@ -559,7 +559,7 @@ static bool check_names(const called_t *called, const sources_t *sources)
 }
 
 /* Finds the sources, and exits unless they are all on the same host, because a single part reads
- * them. False: no memory. */
+ * them. Returns false if out of memory. */
 static bool find_sources(const called_t *called, char *const *args, size_t count,
                          sources_t *sources_p)
 {

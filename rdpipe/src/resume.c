@@ -13,7 +13,8 @@
 #define TEXT_BYTES 512
 #define WHOLE "whole"
 
-/* Reads the file's text. False: the file does not exist (errno ENOENT), or *why is set. */
+/* Reads the file's text. Returns false with *why set if it cannot be read; errno is ENOENT if the
+ * file does not exist. */
 static bool read_file(const char *file, char text[TEXT_BYTES], rd_why_t *why)
 {
     int fd = open(file, O_RDONLY | O_CLOEXEC | O_NOCTTY);

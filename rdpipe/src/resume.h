@@ -33,21 +33,21 @@ typedef struct {
                          only once */
 } rd_resume_t;
 
-/* For a producer: reads the file, or creates it. On false *why is set: the input is not seekable,
- * or is not the one that the file names. */
+/* For a producer: reads the file, or creates it. On failure, *why is set: the input is not
+ * seekable, or is not the one that the file names. */
 bool rd_resume_send(rd_resume_t *resume_p, const char *file, int input, rd_why_t *why);
 
 /* For a consumer: reads the file, if there is one. Changes nothing, because no sender is there yet.
- * On false *why is set: the output is not the one that the file names. */
+ * On failure, *why is set: the output is not the one that the file names. */
 bool rd_resume_take(rd_resume_t *resume_p, const char *file, int output, rd_why_t *why);
 
 /* Accepts the producer's ID, and truncates the output to the bytes that are certain to be on the
- * disk. On false *why is set: the file names another stream. */
+ * disk. On failure, *why is set: the file names another stream. */
 bool rd_resume_accept(rd_resume_t *resume, int output, const char *id, size_t len, rd_why_t *why);
 
 /* Notes that the output has this many bytes of the stream, and that they are on the disk.
- * `is_whole` says whether the stream is complete. On false *why is set. Once bytes have been lost,
- * nothing more is noted. */
+ * `is_whole` says whether the stream is complete. On failure, *why is set. Once bytes have been
+ * lost, nothing more is noted. */
 bool rd_resume_confirm(rd_resume_t *resume, int output, uint64_t bytes, bool is_whole,
                        rd_why_t *why);
 

@@ -18,7 +18,7 @@ typedef struct {
     bool is_here;       /* there is no ssh in between, so it is the local host */
     const char *host;   /* as the user wrote it */
     const char *ssh;    /* its SSH_CONNECTION: client, port, server, port; "" if it has none */
-    const char *forced; /* the address given with --address; NULL: none */
+    const char *forced; /* the address given with --address, or NULL if none */
 } rd_place_t;
 
 /* Returns false if there is no information from which to choose. */

@@ -195,7 +195,7 @@ static bool goes_on(rd_run_t *run)
     return false;
 }
 
-/* Reads messages that have arrived, or arrive within `ms`. False: none have. */
+/* Reads messages that have arrived, or arrive within `ms`. Returns false if there are none. */
 static bool listen_for(rd_run_t *run, size_t i, int ms)
 {
     rd_lines_t *lines = &run->of[i].channel.from;
@@ -258,7 +258,7 @@ static int status_of(const rd_run_t *run)
     return status;
 }
 
-/* Signals that are ignored when we start stay ignored, as nohup wants it: a signalfd would report
+/* Signals that are ignored when we start stay ignored, as nohup requires: a signalfd would report
  * them. */
 static void set_signals(sigset_t *set_p)
 {

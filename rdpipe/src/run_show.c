@@ -3,7 +3,7 @@
 
 #include <unistd.h>
 
-/* ---- how far it is ---- */
+/* ---- progress ---- */
 
 static void write_hops(const rd_run_t *run, FILE *to);
 

@@ -39,13 +39,13 @@ typedef struct {
     rd_peer_t of[RD_NODES_MAX];
     rd_guard_t guard;
     rd_output_t output; /* the output of receivers' commands */
-    char directory[64]; /* directory for the masters' sockets; "": none */
-    int sockets;        /* an inotify descriptor that reports new sockets there; -1: none */
+    char directory[64]; /* directory for the masters' sockets, or "" if none */
+    int sockets;        /* an inotify descriptor that reports new sockets there, or -1 if none */
     int signals, got_signal;
     bool are_told, have_ports, are_started, is_faulty;
     size_t faulty_at; /* the segment where `fault` happened */
     rd_why_t fault;
-    uint64_t size;    /* size of the stream; 0: unknown */
+    uint64_t size;    /* size of the stream, or 0 if unknown */
     rd_speed_t speed; /* of the stream; for a copy, of its content */
     int64_t began_ms, started_ms, ended_ms, give_up_ms, show_ms;
     int64_t commands_until_ms; /* commands that clean up after a signal may run until then */

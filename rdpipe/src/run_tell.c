@@ -118,7 +118,7 @@ void rd_run_connect(rd_run_t *run)
             start_channel(run, i);
 }
 
-/* ---- telling them ---- */
+/* ---- sending the instructions ---- */
 
 static void send_line(rd_run_t *run, size_t i, rd_line_t *line)
 {

@@ -10,7 +10,7 @@
 
 /*
  * Non-blocking sockets. A call waits until a deadline (of rd_now_ms) at most, or until the
- * descriptor `stop` (-1: none) becomes readable because the caller wants to stop.
+ * descriptor `stop` (-1 if none) becomes readable because the caller wants to stop.
  */
 
 typedef enum { RD_READY, RD_STOPPED, RD_TIMEOUT } rd_wait_t;
@@ -18,13 +18,13 @@ typedef enum { RD_READY, RD_STOPPED, RD_TIMEOUT } rd_wait_t;
 /* Waits for `events` (POLLIN, POLLOUT) on fd. */
 rd_wait_t rd_wait(int fd, short events, int stop, int64_t deadline);
 
-/* Reads or writes exactly `len` bytes. On false, *why says what went wrong, but does not name the
+/* Reads or writes exactly `len` bytes. On failure, *why says what went wrong, but does not name the
  * peer. */
 bool rd_read_all(int fd, void *data, size_t len, int stop, int64_t deadline, rd_why_t *why);
 bool rd_write_all(int fd, const void *data, size_t len, int stop, int64_t deadline, rd_why_t *why);
 
-/* Opens a listening socket at a numeric address or a name (NULL: all addresses of both families) on
- * the first free port from port_first to port_last (0, 0: any). */
+/* Opens a listening socket at a numeric address or a name (NULL means all addresses of both
+ * families) on the first free port from port_first to port_last (0, 0 means any). */
 bool rd_listen(const char *address, uint16_t port_first, uint16_t port_last, int *fd_p,
                uint16_t *port_p, rd_why_t *why);
 

@@ -32,7 +32,7 @@ static inline uint64_t rd_end_of_data(int fd, uint64_t at, uint64_t size)
     return hole < 0 || (uint64_t)hole > size || (uint64_t)hole <= at ? size : (uint64_t)hole;
 }
 
-/* Reads exactly `len` bytes. On false errno is set, or 0 if the file ends before. */
+/* Reads exactly `len` bytes. On failure, errno is set, or 0 if the file ends before. */
 static inline bool rd_read_at(int fd, uint8_t *to, size_t len, uint64_t at)
 {
     while (len > 0) {

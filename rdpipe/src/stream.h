@@ -24,7 +24,7 @@ typedef struct {
     bool peer_left;  /* the other side has closed, so the ring receives no more data */
     bool is_cleared; /* since the last wait */
     size_t seen;     /* unread bytes at the last check */
-    size_t wants;    /* room for which the caller waits; 0: none */
+    size_t wants;    /* room for which the caller waits, or 0 if none */
 } rd_stream_t;
 
 void rd_stream_open(rd_stream_t *stream, const rd_hop_t *hop, const char *peer);
@@ -38,7 +38,7 @@ rd_next_t rd_stream_next(rd_stream_t *stream, rd_frame_t *frame_p, const uint8_t
                          rd_why_t *why);
 void rd_stream_release(rd_stream_t *stream, const rd_frame_t *frame);
 
-/* Can the peer still write to the memory that holds its payloads? */
+/* Returns whether the peer can still write to the memory that holds its payloads. */
 bool rd_stream_is_shared(const rd_stream_t *stream);
 
 /* Returns room for a frame with a payload of `len` bytes, or NULL if the caller must wait. The
@@ -47,7 +47,8 @@ bool rd_stream_is_shared(const rd_stream_t *stream);
 uint8_t *rd_stream_room(rd_stream_t *stream, size_t len);
 void rd_stream_put(rd_stream_t *stream, uint8_t *at, const rd_frame_t *frame);
 
-/* Sends a frame whose payload is a text or nothing. False: the ring is full, so wait. */
+/* Sends a frame whose payload is a text or nothing. Returns false if the ring is full and the
+ * caller must wait. */
 bool rd_stream_say(rd_stream_t *stream, const rd_frame_t *frame, const char *text);
 
 /* Sends a last message, and waits until `deadline` if the ring is full. */
@@ -59,8 +60,8 @@ void rd_stream_say_last(rd_stream_t *stream, const rd_frame_t *frame, const char
 rd_frame_t rd_abort_of(uint64_t offset, const rd_why_t *why);
 rd_cause_t rd_abort_cause(const rd_frame_t *frame);
 
-/* Sends a ping if one is due. On false the other side has been silent for too long, and *why is
- * set. */
+/* Sends a ping if one is due. Returns false with *why set if the other side has been silent for too
+ * long. */
 bool rd_stream_tick(rd_stream_t *stream, rd_why_t *why);
 
 /* For a keeper (keepalive.h): sends a ping if one is due and room for a payload of `spare` bytes
@@ -68,7 +69,7 @@ bool rd_stream_tick(rd_stream_t *stream, rd_why_t *why);
 void rd_stream_keep(rd_stream_t *stream, size_t spare);
 
 /*
- * Waits at most `ms` until one of the streams (NULL: none) may have something to read or the room
+ * Waits at most `ms` until one of the streams (NULL if none) may have something to read or the room
  * that somebody waits for, or one of `polled` is ready. The caller must just have checked
  * everything and found nothing to do. Sets polled[i].revents, to 0 if it did not poll at all.
  */

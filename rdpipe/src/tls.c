@@ -128,7 +128,7 @@ rd_tls_result_t rd_tls_shake(rd_tls_t *tls)
     return RD_TLS_FAILED;
 }
 
-/* Waits until the socket is ready for the operation that the result asks for. On false, *why is
+/* Waits until the socket is ready for the operation that the result asks for. On failure, *why is
  * set. */
 static bool wait_for(const rd_tls_t *tls, rd_tls_result_t result, int stop, int64_t deadline,
                      rd_why_t *why)

@@ -25,18 +25,18 @@ typedef enum {
 
 typedef struct {
     int wake;        /* an eventfd; when it is signalled, check the members below */
-    uint64_t rate;   /* feed: bytes per second at most; 0: unlimited */
-    uint64_t buffer; /* drain: bytes of memory in front of the output; 0: none */
+    uint64_t rate;   /* feed: bytes per second at most, or 0 if unlimited */
+    uint64_t buffer; /* drain: bytes of memory in front of the output, or 0 if none */
     unsigned start;  /* percentage of `buffer` at which writing begins */
     bool empties;    /* drain: the output is a file that is truncated when the stream begins */
-    int drop_ms;     /* drain: an output that accepts no data for this time is dropped; 0: never */
-    rd_resume_t *resume; /* NULL: the stream cannot be continued after an interruption */
+    int drop_ms; /* drain: an output that accepts no data for this long is dropped; 0 means never */
+    rd_resume_t *resume; /* NULL if the stream cannot be continued after an interruption */
     /* Written by other threads: */
     _Atomic bool stop; /* stop, and report a fault */
     /* Written by the transfer: */
     _Atomic uint64_t bytes; /* bytes of the stream, including `first` */
     _Atomic uint64_t first; /* how many of these were already there at the start */
-    _Atomic uint64_t size;  /* feed: how many there will be; 0: unknown */
+    _Atomic uint64_t size;  /* feed: how many there will be, or 0 if unknown */
     _Atomic bool has_ended; /* drain: the consumer has the complete stream */
     /* drain: the output gets no more data, but stays open so that its reader can be killed first */
     _Atomic bool is_dropped;

@@ -81,7 +81,7 @@ static bool put(rd_buffer_t *buffer, uint64_t *at_p, size_t len)
     return done == len;
 }
 
-/* Are these the next bytes of the stream? */
+/* Returns whether these are the next bytes of the stream. */
 static bool get(int fd, uint64_t *at_p, size_t len)
 {
     static uint8_t data[1000000];

@@ -211,7 +211,7 @@ static inline const char *text_of(const char *path)
     return got;
 }
 
-/* Does the file "said" contain this text? */
+/* Returns whether the file "said" contains this text. */
 static inline bool was_said(const char *text)
 {
     return strstr(text_of("said"), text) != NULL;
@@ -245,7 +245,7 @@ static inline bool is_state_unchanged(void)
         .kind = RD_ITEM_END                                                                        \
     }
 
-static char case_folder[64]; /* empty: none yet */
+static char case_folder[64]; /* empty if there is none yet */
 
 static inline void remove_folder(void)
 {

@@ -137,7 +137,7 @@ static void the_first_pattern_decides(void)
 
 static rd_names_t names;
 
-/* Reads the file "names" in the way that rdcp passes it to its parts. On false, *why is set. */
+/* Reads the file "names" in the way that rdcp passes it to its parts. On failure, *why is set. */
 static bool read_names(bool ends_with_nul, rd_why_t *why)
 {
     rd_names_t first;

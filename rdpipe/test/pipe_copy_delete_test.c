@@ -17,7 +17,7 @@ static void begin(void)
     source.deletes_max = target.deletes_max = 100;
 }
 
-/* ---- what is deleted ---- */
+/* ---- deleted files ---- */
 
 static void what_only_the_target_has(void)
 {
@@ -117,7 +117,7 @@ static void parts_in_what_is_deleted(void)
     CHECK(is_there("to/.a.rdcp-part") && !is_there("to/old") && is_there("to/busy/.c.rdcp-part"));
 }
 
-/* ---- what is not deleted ---- */
+/* ---- files that are not deleted ---- */
 
 static void nothing_after_an_error_at_the_source(void)
 {

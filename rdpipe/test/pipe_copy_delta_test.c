@@ -54,7 +54,7 @@ static int copy_with(rd_delta_t delta)
         CHECK(run("cmp from to && test ! -e .to.rdcp-part"));                                      \
     } while (0)
 
-/* ---- what goes ---- */
+/* ---- sent data ---- */
 
 static void only_what_differs_goes(void)
 {
@@ -348,7 +348,7 @@ static void a_source_that_lies(void)
     CHECK(holds("to", text));
 }
 
-/* ---- what a hostile target asks ---- */
+/* ---- requests from a hostile target ---- */
 
 /* Packs with these block names before the following item. */
 static int pack_names(bool is_agreed, uint64_t block_bytes, const void *names, size_t len,

@@ -39,7 +39,7 @@ int fstatfs(int fd, struct statfs *is_p)
     return (int)status;
 }
 
-/* What another copy does to the part just before the next lock is taken. */
+/* The change that another copy makes to the part just before the next lock is taken. */
 static const char *new_part;
 
 int flock(int fd, int operation)
@@ -50,7 +50,7 @@ int flock(int fd, int operation)
     return (int)syscall(SYS_flock, fd, operation);
 }
 
-/* ---- what goes wrong at the source ---- */
+/* ---- faults at the source ---- */
 
 /* Packs "from" in a child, and changes the file when part of it has already been sent: the child
  * blocks on the bytes that do not fit into the buffer and the pipe, until we read. */
@@ -283,7 +283,7 @@ static void what_the_close_refuses_gets_no_name(void)
     CHECK(holds("to", "what is new"));
 }
 
-/* ---- what a hostile source sends ---- */
+/* ---- items from a hostile source ---- */
 
 static void nothing_leads_out_of_the_target(void)
 {

@@ -307,7 +307,7 @@ static void a_source_that_has_no_target_among_several(void)
     CHECK(run("test -z \"$(find . -name '*rdcp-part*')\""));
 }
 
-/* ---- what is left out ---- */
+/* ---- files that are left out ---- */
 
 static void patterns_leave_out(void)
 {
@@ -329,7 +329,7 @@ static void patterns_leave_out(void)
     CHECK(is_there("alone"));
 }
 
-/* ---- what is not read ---- */
+/* ---- files that are not read ---- */
 
 static void files_of_the_same_size_and_time_are_not_read(void)
 {
@@ -393,7 +393,7 @@ static void a_cut_every_tenth_of_the_way(void)
     }
 }
 
-/* ---- what a hostile source sends ---- */
+/* ---- items from a hostile source ---- */
 
 static void links_lead_nowhere_else(void)
 {

@@ -49,7 +49,7 @@ static void items_are_read_as_written(void)
     CHECK_EQ(rd_item_parse(at, len, &got, &bytes), RD_ITEM_CORRUPT);
 }
 
-/* The resolution of times on the simulated file system; 0: that of the real one */
+/* The resolution of times on the simulated file system, or 0 for that of the real one */
 static int64_t time_step_ns;
 
 static void cut(struct timespec *time)
@@ -157,7 +157,7 @@ static void a_copy_into_its_source_takes_the_rest(void)
               "next copy to this target resumes it' said"));
     CHECK(run("cd from/middle/.to.rdcp-part && test \"$(find * | sort | xargs)\" = "
               "'first first/one next next/three top'"));
-    /* As the message advises. */
+    /* Does what the message advises. */
     source.excluded = excluded;
     source.exclusions = 1;
     CHECK_EQ(copy_all(source, target), 0);
@@ -449,7 +449,7 @@ static void what_a_part_notes_is_not_read_again(void)
 {
     CHECK_IN(resume_after("true", true));
     CHECK_IN(resume_after("touch from", false));
-    /* As after a reboot of the system. */
+    /* This is the situation after a reboot of the system. */
     CHECK_IN(resume_after("cp .to.rdcp-part copy && mv copy .to.rdcp-part", false));
 }
 
@@ -583,7 +583,7 @@ static void a_target_that_is_no_directory_to_copy_into(void)
     CHECK(run("diff -r from new"));
 }
 
-/* ---- what is said ---- */
+/* ---- messages ---- */
 
 static bool says(rd_copy_t source, rd_copy_t target, const char *text)
 {

@@ -95,7 +95,7 @@ static void numbers_and_sizes(void)
 {
     static const struct {
         const char *text;
-        uint64_t size; /* 0: none */
+        uint64_t size; /* 0 if none */
     } sizes[] = {{"4K", 4096},       {"8M", 8u << 20}, {"65536", 65536},
                  {"1g", 1u << 30},   {"", 0},          {"K", 0},
                  {"4KB", 0},         {"-1", 0},        {" 4", 0},

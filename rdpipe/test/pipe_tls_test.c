@@ -25,7 +25,7 @@ typedef struct {
     int client, server; /* our ends */
     pthread_t thread;
     _Atomic uint64_t passed;
-    uint64_t flip_at; /* which byte from client to server is changed; 0: none */
+    uint64_t flip_at; /* which byte from client to server is changed, or 0 if none */
     bool has_seen;
 } wire_t;
 
@@ -336,7 +336,7 @@ static void a_chunk_is_one_batch(void)
     close_both(&both);
 }
 
-/* Plain bytes may follow at once. */
+/* Unencrypted bytes may follow immediately. */
 static void nothing_is_read_ahead(void)
 {
     both_t both;

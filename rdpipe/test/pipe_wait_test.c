@@ -18,7 +18,7 @@ typedef enum { NO_CALL, READ, WRITE, SYNC, CLOSE } call_t;
 
 static struct {
     _Atomic call_t call;
-    int fd; /* -1: any */
+    int fd; /* -1 for any */
     struct pollfd until;
     _Atomic bool is_released;
     pthread_t by;
@@ -74,8 +74,8 @@ ssize_t preadv2(int fd, const struct iovec *pieces, int count, off_t offset, int
 typedef struct {
     receiver_t *receiver;
     pthread_t drains;
-    pid_t victim; /* 0: none */
-    int go_on;    /* the other side reads a byte, and then continues; 0: none */
+    pid_t victim; /* 0 if none */
+    int go_on;    /* the other side reads a byte, and then continues, or 0 if none */
     double used_ms;
 } meter_t;
 
@@ -222,7 +222,7 @@ static pid_t start_producer_that_waits(uint16_t port, int go_on)
     _exit(0);
 }
 
-/* As if the producer had been silent for too long. */
+/* Makes it look as if the producer had been silent for too long. */
 static void be_deaf(void *of)
 {
     receiver_t *receiver = of;
@@ -230,7 +230,7 @@ static void be_deaf(void *of)
     receiver->stream.heard_ms -= RD_SILENCE_MS;
 }
 
-/* Nothing is read from the producer meanwhile, so its messages do not wake the drain, and its
+/* Nothing is read from the producer in the meantime, so its messages do not wake the drain, and its
  * silence is ignored. */
 static void an_end_that_the_next_hop_takes_slowly(void)
 {
@@ -313,7 +313,7 @@ static void await_frame(receiver_t *receiver)
 }
 
 /* A side that was held up has not checked for messages for a long time, but now finds what arrived
- * meanwhile. */
+ * in the meantime. */
 static void what_came_meanwhile_is_heard(void)
 {
     receiver_t receiver;

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
-# For tests that are functions of a shell: they read this file, and sum what it has counted.
-# shellcheck disable=SC2034  # they print it
+# Sourced by tests that are shell functions. They print the totals of what part() has counted.
+# shellcheck disable=SC2034  # printed by the scripts that source this file
 passed=0 failed=0
 
-# One test; what it printed is shown if it fails. Not to be called as a condition.
+# Runs one test, and shows its output if it fails. Must not be called in a condition, because bash ignores `set -e' there.
 part() { # NAME COMMAND...
     local name=$1 log began=$SECONDS status
     shift
     log=$(mktemp)
-    # Not as a condition: there bash goes on after a command that fails.
+    # This is not a condition, in which bash would continue after a command that fails.
     (set -e && "$@") >"$log" 2>&1
     status=$?
     if [ "$status" -eq 0 ]; then

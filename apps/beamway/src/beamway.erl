@@ -58,7 +58,7 @@
 -type class() :: beamway_classes:class().
 %% If several processes send more than a link can carry, control messages go first, then normal, then bulk.
 
-%% @doc The links that are up. On a node that does not run the carrier, the list is empty.
+%% @doc Returns the links that are up. On a node that does not run the carrier, the list is empty.
 -spec links() -> [link_info()].
 links() ->
     [public(Link) || Link <- lists:sort(beamway_links:all())].
@@ -88,11 +88,11 @@ public(Link) ->
 -spec fault(node(), beamway_fault:fault() | none) -> ok | {error, beamway_fault:refusal()}.
 fault(Node, Fault) -> beamway_fault:set(Node, Fault).
 
-%% @doc The faults set on this node, including those for nodes to which it currently has no link.
+%% @doc Returns the faults set on this node, including those for nodes to which it currently has no link.
 -spec faults() -> [{node(), beamway_fault:known()}].
 faults() -> beamway_fault_path:all().
 
-%% @doc What is known about the link to a node: the fields of {@link links/0} and the counters of
+%% @doc Returns what is known about the link to a node: the fields of {@link links/0} and the counters of
 %% {@link beamway_port:stats/1}. If OTP's own port or ssl's processes carry the data, there are only the socket's own counters.
 -spec info(node()) -> {ok, #{atom() => term()}} | {error, not_connected}.
 info(Node) ->
@@ -107,12 +107,12 @@ link_to(Node) ->
         [] -> none
     end.
 
-%% @doc The same for all links.
+%% @doc Like {@link info/1}, but for all links.
 -spec info() -> [#{atom() => term()}].
 info() ->
     [maps:merge(public(Link), beamway_metrics:of_link(Link)) || Link <- lists:sort(beamway_links:all())].
 
-%% @doc The load of the peers, according to their latest reports. They send reports along with ticks, acknowledgements and messages that are due
+%% @doc Returns the load of the peers, according to their latest reports. They send reports along with ticks, acknowledgements and messages that are due
 %% anyway, at most once a second, so this call does not query any peer. The report of an idle peer is at most one tick old (a quarter of kernel's
 %% `net_ticktime', by default 15 s), and that of a peer that sends little at most two ticks. A peer is missing if it runs an older version or
 %% another carrier. {@link info/1} returns the same data, with `peer_' before each name.
@@ -131,7 +131,7 @@ why(Node) when is_atom(Node) ->
 why(Other) ->
     error({badarg, {node, Other, "expected the name of a node, an atom"}}).
 
-%% @doc The same for all nodes.
+%% @doc Like {@link why/1}, but for all nodes.
 -spec why() -> [explained()].
 why() ->
     [explained(Record) || Record <- beamway_recorder:records()].
@@ -156,7 +156,7 @@ senders(Node) when is_atom(Node) ->
 senders(Node) ->
     error({badarg, {node, Node, "expected the name of a node, an atom"}}).
 
-%% @doc The same for all links of this node.
+%% @doc Like {@link senders/1}, but for all links of this node.
 -spec senders() -> #{node() => [sender()]}.
 senders() ->
     Links = beamway_links:all(),
@@ -182,7 +182,7 @@ of_link(Link, Ask) ->
         none -> {error, not_driven}
     end.
 
-%% Without the recorder, it measures for this many milliseconds.
+%% If the recorder is off, it measures for this many milliseconds.
 lately(#{connection := Connection} = Link, Traffic, Ms) ->
     of_link(Link, fun(Port) ->
                           case Traffic of
@@ -191,7 +191,7 @@ lately(#{connection := Connection} = Link, Traffic, Ms) ->
                           end
                   end).
 
-%% @doc The counters of all links as Prometheus text.
+%% @doc Returns the counters of all links as Prometheus text.
 -spec metrics() -> iolist().
 metrics() ->
     beamway_metrics:prometheus(beamway_metrics:families(beamway_links:all())).
@@ -217,7 +217,7 @@ carries(Node) ->
 class(Class) when Class =:= control; Class =:= normal; Class =:= bulk -> beamway_classes:set(self(), Class);
 class(Class) -> error({badarg, {class, Class, "expected control, normal or bulk"}}).
 
-%% @doc The version of the application, from its app file.
+%% @doc Returns the version of the application, from its app file.
 -spec version() -> string().
 version() ->
     _ = application:load(beamway),

@@ -152,7 +152,7 @@ recv(Stream, Deadline) ->
             give_up(Reason)
     end.
 
-%% Without an agreement, nothing may stay open.
+%% If there is no agreement, everything must be closed again.
 or_close(Port, Use) ->
     try
         Use()

@@ -25,7 +25,7 @@
 -define(COPY_RETRY_MS, 20).
 
 load() ->
-    %% Without the library there are no blocks; all binaries are ordinary ones.
+    %% If the library is not loaded there are no blocks, and all binaries are ordinary ones.
     _ = erlang:load_nif(filename:join(priv_dir(), "beamway_block"), none),
     ok.
 
@@ -73,7 +73,7 @@ path_of(Path) when is_binary(Path) -> Path.
 is_block(Binary) when byte_size(Binary) < ?MIN_BYTES -> false;
 is_block(Binary) -> try is_block_nif(Binary) catch error:not_loaded -> false end.
 
-%% @doc The number of blocks that this node holds, their total size in bytes, and the limits for both. `made' and `received' count blocks since the
+%% @doc Returns the number of blocks that this node holds, their total size in bytes, and the limits for both. `made' and `received' count blocks since the
 %% node started, and `refused' counts those for which there was no room.
 -spec info() -> #{blocks | bytes | max_blocks | max_bytes | made | received | refused => non_neg_integer()}.
 info() -> info_nif().

@@ -17,7 +17,7 @@
 
 -type reservation() :: {beamway_kind:driven(), RingBytes :: pos_integer()}.
 
-%% @doc The size in bytes of each of the two rings for a link of this kind. `{less, …}' names the limit that made them smaller. `Used' is the memory
+%% @doc Returns the size in bytes of each of the two rings for a link of this kind. `{less, …}' names the limit that made them smaller. `Used' is the memory
 %% already reserved by all links under the same limit.
 -spec ring(beamway_kind:driven(), Wanted :: pos_integer(), Used :: non_neg_integer(), beamway_config:config()) ->
           {ok, RingBytes :: pos_integer()} | {less, RingBytes :: pos_integer(), {Option :: atom(), Limit :: non_neg_integer()}}
@@ -31,7 +31,7 @@ ring(Kind, Wanted, Used, Config) ->
         none -> {error, iolist_to_binary(used_up(Kind, "this node"))}
     end.
 
-%% @doc The reason why a ring cannot be created: the ring memory of that node is used up.
+%% @doc Returns the reason why a ring cannot be created: the ring memory of that node is used up.
 -spec used_up(beamway_kind:ring(), Whose :: string()) -> iodata().
 used_up(Kind, Whose) -> ["the ring memory of ", Whose, " is used up (", atom_to_binary(beamway_kind:limit(Kind)), $)].
 
@@ -39,11 +39,11 @@ used_up(Kind, Whose) -> ["the ring memory of ", Whose, " is used up (", atom_to_
 -spec has_room(beamway_kind:ring(), Used :: non_neg_integer(), beamway_config:config()) -> boolean().
 has_room(Kind, Used, Config) -> largest(Kind, ?SMALLEST, maps:get(beamway_kind:limit(Kind), Config) - Used) =/= none.
 
-%% @doc The options that are limits.
+%% @doc Returns the options that are limits.
 -spec limits() -> [atom(), ...].
 limits() -> lists:usort([beamway_kind:limit(Kind) || Kind <- beamway_kind:all()]).
 
-%% @doc How much of its limit a reservation uses. A link has two rings, and both count.
+%% @doc Returns how much of its limit a reservation uses. A link has two rings, and both count.
 -spec bytes(reservation()) -> {Option :: atom(), pos_integer()}.
 bytes({Kind, RingBytes}) -> {beamway_kind:limit(Kind), 2 * RingBytes}.
 

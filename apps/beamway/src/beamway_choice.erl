@@ -26,7 +26,7 @@ choose(#{host := Host, links := Ours} = Us, {ok, #{host := Other, links := Their
 
 possible(SameHost) -> [Kind || Kind <- beamway_kind:rings(), SameHost orelse not beamway_kind:needs_same_host(Kind)].
 
-%% @doc The kinds of ring that the two nodes could have if this node's ring memory were not used up.
+%% @doc Returns the kinds of ring that the two nodes could have if this node's ring memory were not used up.
 -spec missed(Ours :: extension(), Theirs :: beamway_wire:found()) -> [beamway_kind:ring()].
 missed(#{host := Host} = Us, {ok, #{host := Other} = Them}) ->
     [Kind || Kind <- possible(Host =:= Other), has(Kind, Us) =:= used_up, has(Kind, Them) =/= no];
@@ -62,7 +62,7 @@ takes_tls_over(#{takes_tls_over := true}, {ok, #{takes_tls_over := true}}) -> tr
 takes_tls_over(#{takes_tls_over := false}, _Theirs) -> {false, <<"this node's driver has no TLS">>};
 takes_tls_over(_Ours, _Theirs) -> {false, <<"the peer's driver has no TLS">>}.
 
-%% @doc How long a link between the two nodes waits for another connection, in milliseconds. With 0 it ends together with its connection.
+%% @doc Returns how long a link between the two nodes waits for another connection, in milliseconds. With 0 it ends together with its connection.
 -spec resume_ms(Ours :: extension(), Theirs :: beamway_wire:found()) -> non_neg_integer().
 resume_ms(#{resume_ms := Ours}, {ok, #{resume_ms := Theirs}}) -> min(Ours, Theirs);
 resume_ms(_Ours, _Theirs) -> 0.
@@ -77,7 +77,7 @@ hears_load(_Theirs) -> false.
 compresses(#{compresses := Ours}, {ok, #{compresses := Theirs}}) -> Ours andalso Theirs;
 compresses(_Ours, _Theirs) -> false.
 
-%% @doc The number of connections for a link between the two nodes; with `auto' it depends on the path.
+%% @doc Returns the number of connections for a link between the two nodes; with `auto' it depends on the path.
 -spec connections(Ours :: extension(), Theirs :: beamway_wire:found()) -> auto | 1..8.
 connections(#{connections := Ours}, {ok, #{connections := Theirs}}) when Ours =/= none, Theirs =/= none -> min(Ours, Theirs); % numbers sort before atoms
 connections(_Ours, _Theirs) -> 1.

@@ -98,7 +98,7 @@ handle_info(_Info, State) ->
 watch(Pid, #state{monitors = Monitors} = State) when is_map_key(Pid, Monitors) -> State;
 watch(Pid, #state{monitors = Monitors} = State) -> State#state{monitors = Monitors#{Pid => monitor(process, Pid)}}.
 
-%% @doc The class of a process.
+%% @doc Returns the class of a process.
 -spec of_process(pid()) -> class().
 of_process(Pid) ->
     case ets:lookup(?TABLE, {class, Pid}) of
@@ -156,7 +156,7 @@ by_call(Calls, Seen) ->
     Seen1 = [{Pid, []} || Pid <- Known] ++ [{Pid, []} || {Pid, Call} <- Called, Call =/= {proc_lib, init_p, 5}],
     {[{Pid, maps:get(Call, Calls)} || {Pid, Call} <- Called, is_map_key(Call, Calls)], maps:from_list(Seen1)}.
 
-%% In the form shown by i().
+%% Formats the initial call as i() does.
 initial_call(Pid) ->
     case process_info(Pid, initial_call) of
         {initial_call, {proc_lib, init_p, _}} -> proc_lib:translate_initial_call(Pid);

@@ -102,12 +102,12 @@ options() ->
 table() ->
     [{Name, Default, Expected, "restart", Effect} || {Name, Default, Expected, Effect, _} <- options()].
 
-%% @doc The options of this node. If some are invalid, the others are still read, and every problem is returned.
+%% @doc Returns the options of this node. If some are invalid, the others are still read, and every problem is returned.
 -spec read() -> {ok, config()} | {error, [problem(), ...]}.
 read() ->
     read(fun value/1).
 
-%% @doc The same, with values from another source; `undefined' means the default.
+%% @doc Like {@link read/0}, but with values from another source; `undefined' means the default.
 -spec read(fun((Option :: atom()) -> term())) -> {ok, config()} | {error, [problem(), ...]}.
 read(Value) ->
     Read = [{Name, check(Value(Name), Default, Parse), Expected}
@@ -117,7 +117,7 @@ read(Value) ->
         Problems -> {error, Problems}
     end.
 
-%% @doc A parameter of kernel that must be a positive number.
+%% @doc Returns a parameter of kernel that must be a positive number.
 -spec of_kernel(Name :: atom(), Default) -> Default when Default :: pos_integer().
 of_kernel(Name, Default) ->
     case application:get_env(kernel, Name) of
@@ -132,7 +132,7 @@ wants_encryption() -> not lists:member(value(encrypt), [undefined, false, "false
 with_rdma(#{rdma := true, links := Links} = Config) when Links =/= [inet] -> Config#{links := lists:usort([rdma | Links])};
 with_rdma(Config) -> Config.
 
-%% @doc A log line for each option that is set but has no effect: unknown parameters of the application, and options of older versions.
+%% @doc Returns a log line for each option that is set but has no effect: unknown parameters of the application, and options of older versions.
 -spec without_effect() -> [string()].
 without_effect() ->
     Known = [Name || {Name, _, _, _, _} <- options()],
@@ -147,7 +147,7 @@ without_effect() ->
 retired() ->
     [{whole_messages, "the receiving node now joins the fragments of a large message as they arrive"}].
 
-%% @doc A log line with the value, the valid values, and where to change it.
+%% @doc Returns a log line with the value, the valid values, and where to change it.
 -spec describe(problem()) -> string().
 describe({Option, Value, Expected}) ->
     lists:flatten(io_lib:format("~ts = ~0tp is not valid: expected ~ts (environment variable ~ts "

@@ -50,7 +50,7 @@ setup(Node, Type, MyNode, LongOrShortNames, SetupTime) ->
 close(Socket) ->
     inet_tcp_dist:close(Socket).
 
-%% Whether this carrier can reach the node, because its host has an address of our family.
+%% Returns whether this carrier can reach the node, because its host has an address of our family.
 -spec select(node()) -> boolean().
 select(Node) ->
     inet_tcp_dist:gen_select(?FAMILY, Node).

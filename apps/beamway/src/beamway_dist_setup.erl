@@ -241,7 +241,7 @@ check_network(Family, {ok, {Ip, _}}, {ok, Interfaces}) ->
 check_network(_Family, _Gone, _Interfaces) ->
     ?shutdown(no_node).
 
-%% ---- what dist_util calls ----
+%% ---- callbacks of dist_util ----
 
 callbacks(Address) ->
     #hs_data{f_send = fun ?MODULE:send/2,

@@ -31,7 +31,7 @@
 -type key() :: #{source := cookie | file, label := <<_:64>>, key := <<_:256>>}.
 %% `label' is the first 8 hexadecimal digits of the fingerprint.
 
-%% @doc The option. It may be missing on a node that was upgraded while running.
+%% @doc Returns the option. It may be missing on a node that was upgraded while running.
 -spec mode() -> boolean() | prefer.
 mode() -> maps:get(encrypt, beamway_links:config(), false).
 
@@ -61,7 +61,7 @@ warn_if_open(File, {ok, #file_info{mode = Mode}}) when Mode band 8#004 =/= 0 ->
 warn_if_open(_File, _) ->
     ok.
 
-%% @doc The keys of this node, starting with the one that it uses for calling. `Cookie' is the cookie for the peer.
+%% @doc Returns the keys of this node, starting with the one that it uses for calling. `Cookie' is the cookie for the peer.
 -spec keys(Cookie :: atom()) -> {ok, [key(), ...]} | {error, Problem :: binary()}.
 keys(Cookie) ->
     case maps:get(encrypt_key_file, beamway_links:config()) of
@@ -69,12 +69,12 @@ keys(Cookie) ->
         File -> of_file(File)
     end.
 
-%% @doc Where the driver's TLS link starts: the socket, the keys, and the bytes already read from the connection.
+%% @doc Returns where the driver's TLS link starts: the socket, the keys, and the bytes already read from the connection.
 -spec place(Fd :: non_neg_integer(), [{Label :: <<_:64>>, Key :: <<_:256>>}, ...], Read :: binary()) -> binary().
 place(Fd, Keys, Read) ->
     iolist_to_binary([<<Fd:32, (length(Keys))>>, [[Label, Key] || {Label, Key} <- Keys], Read]).
 
-%% @doc A text that identifies a key.
+%% @doc Returns text that identifies a key.
 -spec name([key()], Label :: binary()) -> binary().
 name(Keys, Label) ->
     case [Source || #{source := Source, label := L} <- Keys, L =:= Label] of
@@ -82,7 +82,7 @@ name(Keys, Label) ->
         _ -> <<"cookie ", Label/binary>>
     end.
 
-%% ---- from the cookie ----
+%% ---- keys from the cookie ----
 
 of_cookie(nocookie) ->
     {error, <<"this node has no cookie to make a key from">>};
@@ -122,9 +122,9 @@ derive(Cookie, []) ->
             {error, <<"no key can be derived from the cookie: ", Reason/binary>>}
     end.
 
-%% ---- from a file ----
+%% ---- keys from a file ----
 
-%% @doc The keys in a file.
+%% @doc Returns the keys in a file.
 -spec of_file(file:filename()) -> {ok, [key(), ...]} | {error, Problem :: binary()}.
 of_file(File) ->
     case read(File) of

@@ -72,7 +72,7 @@ why_silent(_Ip, _Other) -> unknown.
 address(Family, Host, undefined) -> resolved(Family, Host);
 address(Family, _Host, {Known, _Port}) -> resolved(Family, Known).
 
-%% @doc The address of a host given by name or address.
+%% @doc Returns the address of a host given by name or address.
 -spec resolved(beamway_stream:family(), inet:ip_address() | string()) -> {ok, inet:ip_address()} | error.
 resolved(_Family, Ip) when is_tuple(Ip) -> {ok, Ip};
 resolved(Family, Host) ->

@@ -55,7 +55,7 @@ accept(Kind, Port, Deadline) ->
             linked(Kind, Port, Other)
     end.
 
-%% @doc What this side knows about its failure, because a peer only sees that it was rejected.
+%% @doc Returns what this side knows about its failure, because a peer only sees that it was rejected.
 -spec known(port(), PeerSays :: binary()) -> Reason :: binary().
 known(Port, PeerSays) ->
     case beamway_port:step(Port) of

@@ -217,7 +217,7 @@ links(Node) -> [Link || #{node := Of} = Link <- beamway_links:all(), Of =:= Node
 
 note(Links, Event) -> lists:foreach(fun(#{connection := Connection}) -> beamway_recorder:note(Connection, Event) end, Links).
 
-%% ---- what the driver does ----
+%% ---- commands to the driver ----
 
 clear(Link) -> applied([Link], #{}).
 

@@ -85,7 +85,7 @@ tell(Row, Peer, Reason) ->
     true = ets:insert(?MODULE, Row),
     ?LOG_WARNING("beamway: no encrypted connection with ~ts: ~ts", [Peer, Reason]).
 
-%% @doc The number of connections that were rejected or displaced. Raises an error if this node does not run the carrier.
+%% @doc Returns the number of connections that were rejected or displaced. Raises an error if this node does not run the carrier.
 -spec count() -> {ok, non_neg_integer()} | error.
 count() ->
     try {ok, ets:lookup_element(?MODULE, refused, 2)}

@@ -35,7 +35,7 @@
 
 -opaque history() :: #history{}.
 
-%% @doc An empty history that keeps one-second steps for at least `Seconds'.
+%% @doc Returns an empty history that keeps one-second steps for at least `Seconds'.
 -spec new([field(), ...], Seconds :: non_neg_integer()) -> history().
 new(Fields, Seconds) ->
     #history{fields = Fields, seconds = #track{most = Seconds}, tens = #track{most = min(?TENS, Seconds)}}.
@@ -81,11 +81,11 @@ encoded({Count, Values}) ->
 number(Value) when Value < 128 -> <<Value>>;
 number(Value) -> <<1:1, Value:7, (number(Value bsr 7))/binary>>.
 
-%% @doc The one-second steps as runs, newest first, each with the number of seconds for which the metrics did not change.
+%% @doc Returns the one-second steps as runs, newest first, each with the number of seconds for which the metrics did not change.
 -spec seconds(history()) -> [{Seconds :: pos_integer(), step()}].
 seconds(#history{fields = Fields, seconds = Track}) -> steps(Fields, Track).
 
-%% @doc The same in steps of ten seconds.
+%% @doc Like {@link seconds/1}, but in steps of ten seconds.
 -spec tens(history()) -> [{Steps :: pos_integer(), step()}].
 tens(#history{fields = Fields, tens = Track}) -> steps(Fields, Track).
 

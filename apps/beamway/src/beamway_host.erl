@@ -4,7 +4,7 @@
 
 -export([digest/0, boot_id/0]).
 
-%% @doc The value sent to a peer before it is authenticated. Two nodes on the same kernel have the same digest.
+%% @doc Returns the value sent to a peer before it is authenticated. Two nodes on the same kernel have the same digest.
 -spec digest() -> <<_:128>>.
 digest() ->
     case boot_id() of
@@ -13,7 +13,7 @@ digest() ->
         {error, _} -> erlang:md5(term_to_binary({make_ref(), os:system_time(), os:getpid()}))
     end.
 
-%% @doc The kernel's boot ID. It is read raw, because the distribution starts before the file server.
+%% @doc Returns the kernel's boot ID. It is read raw, because the distribution starts before the file server.
 -spec boot_id() -> {ok, binary()} | {error, file:posix() | badarg | system_limit | eof}.
 boot_id() ->
     case file:open("/proc/sys/kernel/random/boot_id", [read, raw, binary]) of

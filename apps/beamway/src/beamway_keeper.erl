@@ -10,7 +10,7 @@
 %%
 %% Holding: a sender with more than 1 MB queued in addition to its message in progress is suspended here, and resumed when half of that is left. A
 %% port that stays busy would suspend all senders, including those of small messages. But a sender is only suspended here if the VM itself would
-%% suspend it: the port becomes busy for some milliseconds, and a short-lived process checks whether the VM suspends the sender meanwhile. A process
+%% suspend it: the port becomes busy for some milliseconds, and a short-lived process checks whether the VM suspends the sender in the meantime. A process
 %% that sends with `nosuspend' or has set `async_dist' is not suspended, so it continues. When the keeper exits, ERTS resumes the processes that it
 %% had suspended.
 %%
@@ -50,7 +50,7 @@ start(Link, Stream, PollUs) ->
             {error, Reason}
     end.
 
-%% @doc The keeper that the calling connection process has started.
+%% @doc Returns the keeper that the calling connection process has started.
 -spec of_this() -> pid().
 of_this() -> get(?MODULE).
 
@@ -148,7 +148,7 @@ release(Sender) ->
     catch error:badarg -> false
     end.
 
-%% In a separate process, because a running sender answers late. If no process can be spawned, the check is skipped.
+%% The check runs in a separate process, because a running sender answers late. If no process can be spawned, the check is skipped.
 begin_asking(Sender, Key, Patience) ->
     try
         spawn_link(?MODULE, ask, [self(), Sender, Key, Patience])

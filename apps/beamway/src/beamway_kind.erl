@@ -27,18 +27,18 @@
                    library => string(),            % the driver loads it from this file in priv
                    limit := atom()}.               % the option that limits the memory of all its rings
 
-%% From best to worst.
+%% All kinds, from best to worst.
 -spec kinds() -> [entry(), ...].
 kinds() ->
     [#{kind => shm, name => "shared memory", module => beamway_shm, flag => 1, used_up_flag => 32, same_host => true, limit => ring_limit_bytes},
      #{kind => rdma, name => "rdma", module => beamway_rdma, flag => 4, used_up_flag => 64, library => "beamway_rdma.so", limit => rdma_limit_bytes},
      #{kind => tcp, name => "tcp", limit => ring_limit_bytes}].
 
-%% @doc All kinds, from best to worst.
+%% @doc Returns all kinds, from best to worst.
 -spec all() -> [kind(), ...].
 all() -> [Kind || #{kind := Kind} <- kinds()].
 
-%% @doc The kinds that require an agreement between two nodes, from best to worst.
+%% @doc Returns the kinds that require an agreement between two nodes, from best to worst.
 -spec rings() -> [ring(), ...].
 rings() -> [Kind || #{kind := Kind, module := _} <- kinds()].
 
@@ -46,13 +46,13 @@ rings() -> [Kind || #{kind := Kind, module := _} <- kinds()].
 -spec is_ring(atom()) -> boolean().
 is_ring(Kind) -> lists:member(Kind, rings()).
 
-%% @doc The names of all kinds, as part of a sentence.
+%% @doc Returns the names of all kinds, as part of a sentence.
 -spec words() -> string().
 words() ->
     {Most, [Last]} = lists:split(length(all()) - 1, [atom_to_list(Kind) || Kind <- all()]),
     lists:append(lists:join(", ", Most)) ++ " and " ++ Last.
 
-%% @doc The kind that a user has named.
+%% @doc Returns the kind that a user has named.
 -spec from_word(string()) -> {ok, kind()} | error.
 from_word(Word) ->
     case [Kind || Kind <- all(), atom_to_list(Kind) =:= Word] of
@@ -60,15 +60,15 @@ from_word(Word) ->
         [] -> error
     end.
 
-%% @doc The name shown to users.
+%% @doc Returns the name shown to users.
 -spec name(kind()) -> string().
 name(Kind) -> maps:get(name, entry(Kind)).
 
-%% @doc The module that creates offers of this kind, a {@link beamway_agreement}.
+%% @doc Returns the module that creates offers of this kind, a {@link beamway_agreement}.
 -spec module(ring()) -> module().
 module(Kind) -> maps:get(module, entry(Kind)).
 
-%% @doc The file in `priv' that the driver loads for this kind, or "".
+%% @doc Returns the file in `priv' that the driver loads for this kind, or "".
 -spec library(driven()) -> string().
 library(Kind) -> maps:get(library, entry(Kind), "").
 
@@ -76,12 +76,12 @@ library(Kind) -> maps:get(library, entry(Kind), "").
 -spec needs_same_host(kind()) -> boolean().
 needs_same_host(Kind) -> maps:get(same_host, entry(Kind), false).
 
-%% @doc The text that explains why a link is of this kind.
+%% @doc Returns the text that explains why a link is of this kind.
 -spec why(ring(), Device :: binary()) -> binary().
 why(_Kind, <<>>) -> <<"same host">>;
 why(Kind, Device) -> iolist_to_binary([name(Kind), " device ", Device]).
 
-%% @doc The option in {@link beamway_config} that limits the memory of all rings of this kind.
+%% @doc Returns the option in {@link beamway_config} that limits the memory of all rings of this kind.
 -spec limit(driven()) -> atom().
 limit(Kind) -> maps:get(limit, entry(Kind)).
 

@@ -97,7 +97,7 @@ hold() ->
 reload_driver() ->
     gen_server:call(?MODULE, reload_driver, infinity).
 
-%% @doc The valid options of this node.
+%% @doc Returns the valid options of this node.
 -spec config() -> beamway_config:config().
 config() ->
     ets:lookup_element(?TABLE, config, 2).
@@ -110,7 +110,7 @@ drives_tcp() ->
         false -> {false, ets:lookup_element(?TABLE, why_inet, 2)}
     end.
 
-%% @doc The extension that this node currently sends in the handshake. It may differ in the next handshake, because devices come and go.
+%% @doc Returns the extension that this node currently sends in the handshake. It may differ in the next handshake, because devices come and go.
 -spec extension(StreamKind :: tcp | tls) -> beamway_wire:extension().
 extension(StreamKind) ->
     #{links := Links} = Extension = ets:lookup_element(?TABLE, extension, 2),
@@ -156,7 +156,7 @@ usable(Links, StreamKind, Now) ->
 reserve(Kind) ->
     reserve(Kind, maps:get(ring_bytes, config())).
 
-%% @doc The same with another size. A process has only one reservation at a time.
+%% @doc Like {@link reserve/1}, but with another size. A process has only one reservation at a time.
 -spec reserve(beamway_kind:driven(), RingBytes :: pos_integer()) -> {ok, pos_integer()} | {error, Reason :: binary()}.
 reserve(Kind, RingBytes) ->
     call({reserve, Kind, RingBytes}).
@@ -166,7 +166,7 @@ reserve(Kind, RingBytes) ->
 release() ->
     gen_server:cast(?MODULE, {release, self()}).
 
-%% @doc The number of objects that the server holds: reservations of ring memory, and monitors of connection processes and of the server's users.
+%% @doc Returns the number of objects that the server holds: reservations of ring memory, and monitors of connection processes and of the server's users.
 -spec held() -> #{reservations := non_neg_integer(), monitors := non_neg_integer()}.
 held() ->
     gen_server:call(?MODULE, held, ?CALL_MS).
@@ -180,7 +180,7 @@ call(Request) ->
         exit:_ -> {error, <<"the link server does not answer">>}
     end.
 
-%% @doc The level for a log line about a single link. It is lower if another line has already given the same reason, because a node may have
+%% @doc Returns the level for a log line about a single link. It is lower if another line has already given the same reason, because a node may have
 %% thousands of links that all lack the same thing. After an hour the reason is worth another warning. {@link beamway:links/0} shows the reason for
 %% each link.
 -spec level_of(Reason :: binary()) -> warning | debug.
@@ -203,7 +203,7 @@ up(#{connection := Pid} = Link) ->
 certificate_ends(Role, {ok, Seconds}) -> ets:insert(?TABLE, {{certificate, Role}, Seconds}), ok;
 certificate_ends(Role, none) -> ets:delete(?TABLE, {certificate, Role}), ok.
 
-%% @doc The times recorded with {@link certificate_ends/2}.
+%% @doc Returns the times recorded with {@link certificate_ends/2}.
 -spec certificates() -> [{server | client, Seconds :: integer()}].
 certificates() ->
     try ets:select(?TABLE, [{{{certificate, '$1'}, '$2'}, [], [{{'$1', '$2'}}]}])
@@ -222,7 +222,7 @@ begin_session(Id, Connection, Known) ->
     ets:insert(?TABLE, [{{session, Id}, Known}, {{session_of, Connection}, Id}]),
     ok.
 
-%% @doc The session stored with {@link begin_session/3}.
+%% @doc Returns the session stored with {@link begin_session/3}.
 -spec session(Id :: <<_:128>>) -> {ok, session()} | error.
 session(Id) ->
     case ets:lookup(?TABLE, {session, Id}) of
@@ -262,7 +262,7 @@ may_spread({Connections, _RttUs}) ->
 
 max_fds() -> lists:max([Max || Set <- erlang:system_info(check_io), {max_fds, Max} <- Set]).
 
-%% @doc The stream of the calling connection process, which changes when its link gets another connection.
+%% @doc Returns the stream of the calling connection process, which changes when its link gets another connection.
 -spec stream() -> {ok, beamway_stream:stream()} | error.
 stream() ->
     try ets:lookup(?TABLE, {link, self()}) of
@@ -278,7 +278,7 @@ resume_refused() ->
     _ = ets:update_counter(?TABLE, resumes_refused, 1, {resumes_refused, 0}),
     ok.
 
-%% @doc The number of such attempts; raises an error if this node does not run the carrier.
+%% @doc Returns the number of such attempts; raises an error if this node does not run the carrier.
 -spec resumes_refused() -> {ok, non_neg_integer()} | error.
 resumes_refused() ->
     try ets:lookup(?TABLE, resumes_refused) of
@@ -288,7 +288,7 @@ resumes_refused() ->
         error:badarg -> error
     end.
 
-%% @doc All links that are up. The server may not yet have noticed that a connection process has exited.
+%% @doc Returns all links that are up. The server may not yet have noticed that a connection process has exited.
 -spec all() -> [link()].
 all() ->
     try
@@ -297,7 +297,7 @@ all() ->
         error:badarg -> []
     end.
 
-%% @doc The port of our driver that carries a link, or `none' if that is OTP's own port or processes of ssl.
+%% @doc Returns the port of our driver that carries a link, or `none' if that is OTP's own port or processes of ssl.
 -spec driven(link()) -> {ok, port()} | none.
 driven(#{controller := Controller, stream := Stream}) when is_port(Controller), Controller =/= Stream -> {ok, Controller};
 driven(_Link) -> none.

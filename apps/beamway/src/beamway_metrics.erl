@@ -40,7 +40,7 @@ fields() ->
      {ring_fill_in, gauge, "Unread bytes in the incoming ring"},
      {ring_fill_out, gauge, "Unread bytes in the outgoing ring"}].
 
-%% @doc The current metrics of a link. Fields that do not exist for a kind of link are missing.
+%% @doc Returns the current metrics of a link. Fields that do not exist for a kind of link are missing.
 -spec of_link(beamway_links:link()) -> #{atom() => number()}.
 of_link(#{link := Kind, stream := Stream, controller := Controller}) ->
     try
@@ -53,7 +53,7 @@ of_link(#{link := Kind, stream := Stream, controller := Controller}) ->
         error:badarg -> #{}
     end.
 
-%% @doc The load that the peer has reported, under the names of {@link beamway:loads/0}.
+%% @doc Returns the load that the peer has reported, under the names of {@link beamway:loads/0}.
 -spec peer_load(beamway_links:link()) -> beamway:load() | none.
 peer_load(Link) ->
     case of_link(Link) of
@@ -63,7 +63,7 @@ peer_load(Link) ->
         #{} -> none
     end.
 
-%% @doc The metrics of these links, each with its samples (labels and value).
+%% @doc Returns the metrics of these links, each with its samples (labels and value).
 -spec families([beamway_links:link()]) -> [family()].
 families(Links) ->
     Figures = [{Link, of_link(Link)} || Link <- Links],
@@ -79,7 +79,7 @@ families(Links) ->
                    [{[{side, Side}], Seconds} || {Side, Seconds} <- Ends])
             || [_ | _] = Ends <- [lists:sort(beamway_links:certificates())]].
 
-%% @doc A metric under its Prometheus name.
+%% @doc Returns a metric under its Prometheus name.
 -spec family(Prefix :: string(), Name :: atom(), counter | gauge, Help :: string(), [{[label()], non_neg_integer()}]) -> family().
 family(Prefix, Name, Type, Help, Samples) -> {iolist_to_binary([Prefix, atom_to_list(Name), suffix(Type)]), Type, Help, Samples}.
 

@@ -52,9 +52,9 @@
 -define(CODEC, 36).
 -define(COMPRESS, 37).
 
-%% As in native/driver/establish.h.
+%% The same values as in native/driver/establish.h.
 -define(HEAR_BYTES, 256).
-%% As in native/driver/traffic.h and senders.h.
+%% The same values as in native/driver/traffic.h and senders.h.
 -define(TRAFFIC_SENDERS, 32).
 -define(SENDERS_TOLD, 12).
 
@@ -88,7 +88,8 @@
 -spec load() -> ok | {error, Reason :: binary()}.
 load() -> load(fun erl_ddll:load_driver/2).
 
-%% @doc The same if the calling process may have loaded the driver already: closes its ports, unloads it, and loads the current file.
+%% @doc Like {@link load/0}, but works even if the calling process has already loaded the driver: closes its ports, unloads it, and loads the current
+%% file.
 -spec reload() -> ok | {error, Reason :: binary()}.
 reload() ->
     load(fun(Dir, Driver) ->
@@ -356,8 +357,8 @@ offer(Port) ->
 attach(Port, Offer, Position, Read) ->
     done(command(Port, ?ATTACH, <<Offer:64, Position:64, Read/binary>>)).
 
-%% @doc The same, but the connection is the first of several. The process that calls {@link flush/1} receives `thin' when one of them is lost and
-%% others are left.
+%% @doc Like {@link attach/4}, but the connection is the first of several. The process that calls {@link flush/1} receives `thin' when one of them is
+%% lost and others are left.
 -spec spread(port(), Offer :: pos_integer(), Position :: non_neg_integer(), Read :: binary()) -> ok | {error, Reason :: binary()}.
 spread(Port, Offer, Position, Read) ->
     done(command(Port, ?SPREAD, <<Offer:64, Position:64, Read/binary>>)).
@@ -367,7 +368,7 @@ spread(Port, Offer, Position, Read) ->
 join(Port, Offer, Number, Read) ->
     done(command(Port, ?JOIN, <<Offer:64, Number:64, Read/binary>>)).
 
-%% @doc The current number of connections (0 unless the link has spread) and the shortest recent round-trip time in microseconds (0 if unknown).
+%% @doc Returns the current number of connections (0 unless the link has spread) and the shortest recent round-trip time in microseconds (0 if unknown).
 -spec paths(port()) -> {Connections :: non_neg_integer(), RttUs :: non_neg_integer()}.
 paths(Port) ->
     {ok, <<Connections:32, RttUs:64>>} = command(Port, ?JOIN, <<>>),
@@ -417,8 +418,8 @@ pid_number(Pid) ->
     <<Number:4/binary, Serial:4/binary, _Creation:32>> = binary:part(External, byte_size(External), -12),
     <<Serial/binary, Number/binary>>.
 
-%% @doc The processes of this node that have sent the most over the link, for {@link senders/1}. Small messages are sampled: one is counted per 16
-%% KB.
+%% @doc Returns the processes of this node that have sent the most over the link, for {@link senders/1}. Small messages are sampled: one is counted
+%% per 16 KB.
 -spec traffic(port()) -> binary().
 traffic(Port) ->
     iolist_to_binary([begin {ok, Rows} = command(Port, ?TRAFFIC, <<First>>), Rows end || First <- lists:seq(0, ?TRAFFIC_SENDERS - 1, ?SENDERS_TOLD)]).
@@ -456,7 +457,7 @@ with_peer_load(<<1:1, Cpu:7, RunQueue:16, Average:16, Mib:24>>, AgeMs, Stats) ->
 with_known(_Name, false, _Value, Stats) -> Stats;
 with_known(Name, true, Value, Stats) -> Stats#{Name => Value}.
 
-%% @doc The counters that a ring does not have.
+%% @doc Returns the counters that a ring does not have.
 -spec stats_of_tcp() -> [atom()].
 stats_of_tcp() -> [rtt_us, window_bytes, retransmits, unanswered, ack_ms, kernel_bytes].
 

@@ -20,7 +20,7 @@ is_usable(#{rdma_plaintext := false}, tls) ->
 is_usable(Config, _StreamKind) ->
     ports(Config) =/= [] andalso beamway_driver:has(rdma).
 
-%% @doc A log line for a node that has a device but may not use it. Devices are only searched for if the node may not use them.
+%% @doc Returns a log line for a node that has a device but may not use it. Devices are only searched for if the node may not use them.
 -spec unused(beamway_config:config()) -> [string()].
 unused(#{links := Links} = Config) ->
     case Links =:= [inet] orelse lists:member(rdma, Links) of

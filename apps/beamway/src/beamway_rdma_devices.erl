@@ -27,12 +27,12 @@
 %% This many consecutive empty entries mark the end of a table.
 -define(GAP, 16).
 
-%% @doc All ports of all devices.
+%% @doc Returns all ports of all devices.
 -spec all() -> [port_info()].
 all() ->
     named([]).
 
-%% @doc All ports of these devices; [] means all devices.
+%% @doc Returns all ports of these devices; [] means all devices.
 -spec named(Devices :: [string()]) -> [port_info()].
 named(Devices) ->
     all(?SYSFS, fun interface_addresses/0, Devices).
@@ -50,7 +50,7 @@ all(Sysfs, Addresses, Only) ->
              || Device <- Devices, Port <- ports(filename:join([Sysfs, Device, "ports"]))]
     end.
 
-%% @doc The ports that can carry a link now.
+%% @doc Returns the ports that can carry a link now.
 -spec usable([port_info()]) -> [port_info()].
 usable(Ports) ->
     [Port || #{state := "ACTIVE", addresses := [_ | _]} = Port <- Ports].
@@ -140,7 +140,7 @@ prefix_bits(Mask) ->
 bits({A, B, C, D}) -> <<A, B, C, D>>;
 bits(Ip) -> << <<Part:16>> || Part <- tuple_to_list(Ip) >>.
 
-%% @doc The order in which the peer's addresses are tried: first those in a network of one of our devices, then those behind a router, if we have an
+%% @doc Returns the order in which the peer's addresses are tried: first those in a network of one of our devices, then those behind a router, if we have an
 %% address of that family. If the result is empty, none of our devices can reach the peer.
 -spec routes(Ours :: [port_info()], Theirs :: [inet:ip_address()]) -> [inet:ip_address()].
 routes(Ours, Theirs) ->

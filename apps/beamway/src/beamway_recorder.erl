@@ -104,15 +104,15 @@ up(Link) -> gen_server:cast(?MODULE, {up, Link}).
 -spec note(Connection :: pid(), event()) -> ok.
 note(Connection, Event) -> gen_server:cast(?MODULE, {note, Connection, Event}).
 
-%% @doc The records of the links to a node: first the link that is up, then those that have ended, most recent first.
+%% @doc Returns the records of the links to a node: first the link that is up, then those that have ended, most recent first.
 -spec records(node()) -> [record()].
 records(Node) -> call({records, fun(Of) -> Of =:= Node end}).
 
-%% @doc The same for all nodes.
+%% @doc Like {@link records/1}, but for all nodes.
 -spec records() -> [record()].
 records() -> call({records, fun(_) -> true end}).
 
-%% @doc The nodes for which there are records.
+%% @doc Returns the nodes for which there are records.
 -spec nodes() -> [node()].
 nodes() -> call(nodes).
 
@@ -378,7 +378,7 @@ log(#{node := Node, link := Kind, hidden := Hidden, ended := #{reason := Reason}
     Level = case {Cause, Hidden} of {protocol, _} -> error; {_, true} -> debug; {_, false} -> info end,
     ?LOG(Level, "beamway: link to ~ts over ~ts is down: ~ts: ~ts", [Node, Kind, beamway_verdict:reason(Reason), Short]).
 
-%% ---- what is told of a link ----
+%% ---- reports about a link ----
 
 record(#link{about = About, history = History, latest = Latest, latest_ms = LatestMs, read_ms = ReadMs, events = Events}, Now, #state{own = Own, due = Due}) ->
     (maps:with([node, link, address, hidden, since], About))

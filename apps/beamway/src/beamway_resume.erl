@@ -334,7 +334,7 @@ spreading(Keeper, #{connections := Wanted} = Info, PauseMs, AfterMs) ->
 spread_on(Keeper, Info, _PauseMs, ok) -> ?MODULE:spreading(Keeper, Info, ?SPREAD_PAUSE_MS, 0);
 spread_on(Keeper, Info, PauseMs, {failed, _}) -> ?MODULE:spreading(Keeper, Info, min(?SPREAD_PAUSE_MAX_MS, 2 * PauseMs), PauseMs).
 
-%% In a separate process, so that its exit closes the sockets that it has not given away.
+%% This runs in a separate process, whose exit closes the sockets that it has not given away.
 spread(Keeper, Info, {Connections, _RttUs}) ->
     Kind = case Connections of 0 -> spread; _ -> join end,
     {Attempt, Monitor} = spawn_monitor(?MODULE, ask_once, [Kind, Keeper, Info]),
@@ -517,7 +517,7 @@ was_at(Ip, Ip) -> true;
 was_at({127, _, _, _}, {127, _, _, _}) -> true;
 was_at(_Ip, _From) -> false.
 
-%% ---- what epmd says ----
+%% ---- epmd's answer ----
 
 %% @private The result is passed as the exit reason. The dialer kills this process if it takes too long.
 -spec look(pid(), info(), undefined | address()) -> no_return().

@@ -19,7 +19,7 @@ within(Port, Ms) ->
     receive after Ms -> ok end,
     since(Port, Before, erlang:monotonic_time(millisecond) - Start).
 
-%% @doc The same since an earlier reading of the port's counters, this long ago.
+%% @doc Like {@link within/2}, but covers the time since an earlier reading of the port's counters, which was this long ago.
 -spec since(port(), Traffic :: binary(), Ms :: non_neg_integer()) -> [beamway:sender()].
 since(Port, Traffic, Ms) ->
     Now = beamway_port:senders(beamway_port:traffic(Port)),
@@ -58,7 +58,8 @@ label(Label) ->
 initial_call({Module, Function, Arity} = Call, _) when is_atom(Module), is_atom(Function), is_integer(Arity) -> Call;
 initial_call(_, Call) -> Call.
 
-%% @doc A text that describes a process: its pid, its name and label if it has them, and the function with which it started.
+%% @doc Describes a process: its pid, its name and label if it has them, and the function with which it
+%% started.
 -spec described(pid()) -> binary().
 described(Pid) ->
     unicode:characters_to_binary([pid_to_list(Pid) | case who(Pid) of

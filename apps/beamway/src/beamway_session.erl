@@ -43,17 +43,17 @@
                 | {accept, Position :: non_neg_integer(), Mac :: binary()}
                 | {refuse, Mac :: binary()}.
 
-%% @doc The key of a link, derived from the cookie and everything that both sides have exchanged in the handshake.
+%% @doc Returns the key of a link, derived from the cookie and everything that both sides have exchanged in the handshake.
 -spec key(atom(), iodata()) -> key().
 key(Cookie, Said) ->
     mac(atom_to_binary(Cookie), [?KEY_TEXT, crypto:hash(sha256, Said)]).
 
-%% @doc The identifier that both sides use for the link. It reveals nothing about the key.
+%% @doc Returns the identifier that both sides use for the link. It reveals nothing about the key.
 -spec id(key()) -> random().
 id(Key) ->
     binary:part(mac(Key, <<"id">>), 0, 16).
 
-%% @doc The key for TLS on the next connection; it is different each time.
+%% @doc Returns the key for TLS on the next connection; it is different each time.
 -spec tls_key(talk()) -> key().
 tls_key(#{key := Key, id := Id, caller := Caller, callee := Callee, number := Number}) ->
     mac(Key, [<<"tls">>, Id, Caller, Callee, <<Number:64>>]).
@@ -62,7 +62,7 @@ tls_key(#{key := Key, id := Id, caller := Caller, callee := Callee, number := Nu
 -spec random() -> random().
 random() -> crypto:strong_rand_bytes(16).
 
-%% @doc The number of the next connection, given the number of the last one.
+%% @doc Returns the number of the next connection, given the number of the last one.
 -spec number_after(connecting | accepting, non_neg_integer()) -> pos_integer().
 number_after(connecting, Last) -> (Last div 2 + 1) * 2;
 number_after(accepting, Last) -> (Last + 1) div 2 * 2 + 1.

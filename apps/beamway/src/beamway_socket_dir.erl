@@ -31,7 +31,7 @@ prepare(#{socket_dir := [_ | _] = Dir, links := Links}) ->
         true ->
             ok;
         ok ->
-            %% In a separate process, because the directory may contain very many names.
+            %% This runs in a separate process, because the directory may contain very many names.
             _ = spawn(fun() -> log_swept(Dir, sweep(Dir)) end),
             ok;
         {error, Reason} ->
@@ -55,7 +55,7 @@ check(Dir) ->
         {error, Reason} -> {error, Reason}
     end.
 
-%% @doc Where to look for a peer's socket, given the address in its offer and our own directory. A peer cannot direct us to any other place in the
+%% @doc Returns where to look for a peer's socket, given the address in its offer and our own directory. A peer cannot direct us to any other place in the
 %% file system.
 -spec address(Address :: binary(), Dir :: string()) -> {ok, binary()} | {error, Reason :: binary()}.
 address(<<0, _/binary>> = Abstract, _Dir) ->
@@ -65,7 +65,7 @@ address(_Path, "") ->
 address(Path, Dir) ->
     {ok, filename:join(bytes(Dir), filename:basename(Path))}.
 
-%% @doc The directory in the driver's format, which is its raw file name. The locale may not interpret that as UTF-8.
+%% @doc Returns the directory in the driver's format, which is its raw file name. The locale may not interpret that as UTF-8.
 -spec bytes(Dir :: string()) -> binary().
 bytes(Dir) ->
     <<Bytes/binary>> = unicode:characters_to_binary(Dir, unicode, file:native_name_encoding()),

@@ -22,12 +22,12 @@
 -type family() :: inet_tcp | inet6_tcp.
 -type stream() :: port() | {module(), term()}.
 -type controller() :: port() | pid().
-%% What the VM sends to: the distribution controller of the connection.
+%% The distribution controller of the connection, to which the VM sends.
 -type stats() :: #{bytes_in | bytes_out | frames_in | frames_out | queue_bytes := non_neg_integer()}.
 %% Counters of the socket. `frames_out' increases by one with each tick.
 
 -type wish() :: none | {resume, SetupMs :: pos_integer()}.
-%% Whether both sides want the link to outlive its connection, and how long they may take to find out whether it can.
+%% Says whether both sides want the link to outlive its connection, and how long they may take to find out whether it can.
 
 %% Calls a peer. `Host' is the part of its name after the @.
 -callback connect(family(), inet:ip_address(), inet:port_number(), Host :: string()) ->
@@ -55,7 +55,7 @@
 module(Socket) when is_port(Socket) -> beamway_stream_tcp;
 module({Module, _}) -> Module.
 
-%% @doc The kind of link that a stream becomes when it carries the data.
+%% @doc Returns the kind of link that a stream becomes when it carries the data.
 -spec kind(stream()) -> tcp | tls.
 kind(Stream) -> (module(Stream)):kind(Stream).
 
@@ -67,11 +67,11 @@ send(Stream, Packet) -> (module(Stream)):send(Stream, Packet).
 -spec recv(stream(), timeout()) -> {ok, string()} | {error, Reason :: term()}.
 recv(Stream, TimeoutMs) -> (module(Stream)):recv(Stream, TimeoutMs).
 
-%% @doc The peer's address.
+%% @doc Returns the peer's address.
 -spec peername(stream()) -> {ok, {inet:ip_address(), inet:port_number()}} | {error, term()}.
 peername(Stream) -> (module(Stream)):peername(Stream).
 
-%% @doc The peer's address as text; empty if it is no longer known.
+%% @doc Returns the peer's address as text; empty if it is no longer known.
 -spec peer_text(stream()) -> binary().
 peer_text(Stream) ->
     case peername(Stream) of
@@ -129,7 +129,7 @@ give(Stream, Pid) -> (module(Stream)):give(Stream, Pid).
 -spec watch(stream()) -> ok | {error, Reason :: term()}.
 watch(Stream) -> (module(Stream)):watch(Stream).
 
-%% @doc The meaning of a message to the owner of a stream.
+%% @doc Returns the meaning of a message to the owner of a stream.
 -spec event(Message :: term()) -> data | passive | closed | other.
 event({tcp, _, _}) -> data;
 event({ssl, _, _}) -> data;
@@ -140,7 +140,7 @@ event({ssl_closed, _}) -> closed;
 event({ssl_error, _, _}) -> closed; % no `ssl_closed' follows; after `tcp_error' comes `tcp_closed'
 event(_) -> other.
 
-%% @private The counters of a socket under our names.
+%% @private Returns the counters of a socket under our names.
 -spec named([{inet:stat_option(), integer()}]) -> stats().
 named(Stats) ->
     maps:from_list([{name(Name), Value} || {Name, Value} <- Stats]).
@@ -151,7 +151,7 @@ name(recv_cnt) -> frames_in;
 name(send_cnt) -> frames_out;
 name(send_pend) -> queue_bytes.
 
-%% @doc The descriptor of the stream's socket, if that is a port on this node. The socket below ssl is found through the peer's address.
+%% @doc Returns the descriptor of the stream's socket, if that is a port on this node. The socket below ssl is found through the peer's address.
 -spec fd(stream()) -> {ok, non_neg_integer()} | error.
 fd(Socket) when is_port(Socket) ->
     case prim_inet:getfd(Socket) of
@@ -169,7 +169,7 @@ fd_of([]) -> error.
 
 -ifdef(TEST).
 
-%% What a real socket reports to its owner: a peer sends although nothing is expected, until no more messages are requested.
+%% The messages that a real socket sends to its owner: a peer sends although nothing is expected, until no more messages are requested.
 events_test() ->
     {ok, Listen} = gen_tcp:listen(0, [{ip, {127, 0, 0, 1}}, {active, false}, {packet, 4}]),
     {ok, Port} = inet:port(Listen),

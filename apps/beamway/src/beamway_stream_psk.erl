@@ -135,15 +135,15 @@ stream(Socket, [#{label := Label} | _] = Keys, {error, Reason}) ->
     ok = beamway_port:close(Socket),
     {error, iolist_to_binary([string:replace(Reason, "tls: ", ""), " (this node's key: ", beamway_encrypt:name(Keys, Label), ")"])}.
 
-%% @doc The underlying socket.
+%% @doc Returns the underlying socket.
 -spec socket(stream()) -> port().
 socket({?MODULE, #{socket := Socket}}) -> Socket.
 
-%% @doc A text that names the key that both sides have proved.
+%% @doc Returns text that names the key that both sides have proved.
 -spec key(stream()) -> binary().
 key({?MODULE, #{key := Key}}) -> Key.
 
-%% @doc A text that names the cipher and the key.
+%% @doc Returns text that names the cipher and the key.
 -spec why(stream()) -> binary().
 why({?MODULE, #{cipher := Cipher, key := Key}}) -> <<Cipher/binary, ", ", Key/binary>>.
 

@@ -27,12 +27,12 @@ check() ->
         {_, {error, Problem}} -> {error, Problem}
     end.
 
-%% @doc When the certificates of both sides expire, as in {@link expiry/1}. A side is left out if it has no certificate or its file cannot be used.
+%% @doc Returns when the certificates of both sides expire, as in {@link expiry/1}. A side is left out if it has no certificate or its file cannot be used.
 -spec expiries() -> [{role(), Seconds :: integer()}].
 expiries() ->
     [{Role, Seconds} || Role <- [server, client], {ok, Options} <- [read(Role)], {ok, Seconds} <- [expiry(Options)]].
 
-%% @doc When the certificate in `certfile' expires, in seconds of system time.
+%% @doc Returns when the certificate in `certfile' expires, in seconds of system time.
 -spec expiry(options()) -> {ok, Seconds :: integer()} | none.
 expiry(Options) ->
     try
@@ -53,7 +53,7 @@ datetime({generalTime, Text}) ->
     {ok, [Year, Month, Day, Hour, Minute, Second], _} = io_lib:fread("~4d~2d~2d~2d~2d~2d", Text),
     {{Year, Month, Day}, {Hour, Minute, Second}}.
 
-%% @doc The options of one side, for ssl.
+%% @doc Returns the options of one side, for ssl.
 -spec read(role()) -> {ok, options()} | {error, Problem :: binary()}.
 read(Role) ->
     case given(init:get_argument(ssl_dist_optfile), init:get_argument(ssl_dist_opt)) of
@@ -87,7 +87,7 @@ for_caller(Ip, AskAllowed, Options) ->
                       Option
               end, Options).
 
-%% @doc The nodes for whose host the certificate is valid.
+%% @doc Returns the nodes for whose host the certificate is valid.
 -spec of_certificate(public_key:der_encoded(), [node() | string()]) -> [node() | string()].
 of_certificate(Certificate, Nodes) ->
     [Node || Node <- Nodes, public_key:pkix_verify_hostname(Certificate, [host_id(host_of(Node))])].
@@ -267,7 +267,7 @@ arguments_test() ->
                 ["server_verify_fun", "{lists"], ["server_verify_fun", "{lists, map}"]]],
     ?assertMatch({error, <<"-ssl_dist_optfile: expected one file", _/binary>>}, given({ok, [["a"], ["b"]]}, error)).
 
-%% In the way OTP reads them.
+%% Reads them as OTP does.
 every_argument_test_() ->
     [?_assertEqual({ok, [{server, []}, {client, [{list_to_atom(Name), Value}]}]}, given(error, {ok, [["client_" ++ Name, Text]]}))
      || {Name, Text, Value} <- [{"certfile", "a.pem", "a.pem"}, {"cacertfile", "a.pem", "a.pem"}, {"keyfile", "a.pem", "a.pem"},

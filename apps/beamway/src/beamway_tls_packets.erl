@@ -14,11 +14,11 @@
 -opaque state() :: binary() | {Missing :: pos_integer(), Pieces :: [binary()]}.
 %% Either fewer than four bytes of a length, or an incomplete packet, with its last piece first.
 
-%% @doc The state before the first byte.
+%% @doc Returns the state before the first byte.
 -spec new() -> state().
 new() -> <<>>.
 
-%% @doc The packets that are now complete, in order.
+%% @doc Returns the packets that are now complete, in order.
 -spec add(binary(), state()) -> {[iodata()], state()}.
 add(Data, {Missing, Pieces}) when byte_size(Data) < Missing ->
     {[], {Missing - byte_size(Data), [Data | Pieces]}};

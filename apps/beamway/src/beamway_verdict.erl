@@ -64,7 +64,7 @@ kind(normal) -> own;
 kind(Reason) when is_atom(Reason) -> lost;
 kind(_) -> other.
 
-%% @doc The cause. For a link that is up, it is `up' together with the facts.
+%% @doc Returns the cause. For a link that is up, it is `up' together with the facts.
 -spec verdict(beamway_recorder:record()) -> verdict().
 verdict(#{ended := #{reason := Reason}} = Record) ->
     Kind = kind(Reason),
@@ -262,7 +262,7 @@ seconds(Ms) -> io_lib:format("~.1f s", [Ms / 1000]).
 
 milliseconds(Us) -> io_lib:format("~.1f ms", [Us / 1000]).
 
-%% @doc An exit reason on one line, truncated if it is long.
+%% @doc Returns an exit reason on one line, truncated if it is long.
 -spec reason(term()) -> iolist().
 reason(Reason) -> io_lib:format("~0tP", [Reason, 12]).
 

@@ -60,7 +60,7 @@
 %% half of the key with which TLS continues in the driver; each side contributes a half. `offer_of_version' is an offer of a version other than
 %% ours, which must be answered with `nack'.
 
-%% @doc The bytes that follow the node name. A later version may append fields without increasing the version number. With a new number it may
+%% @doc Returns the bytes that follow the node name. A later version may append fields without increasing the version number. With a new number it may
 %% change everything except the magic, the position of the number, and the length.
 -spec encode_extension(extension()) -> binary().
 encode_extension(#{host := Host, links := Links, used_up := UsedUp, takes_tls_over := Takes, hears_load := Hears, compresses := Compresses, resume_ms := ResumeMs, listens := Port, connections := Connections}) ->
@@ -137,7 +137,7 @@ check_name(Packet) ->
             {error, <<"an empty packet">>}
     end.
 
-%% @doc The name that the caller claims in a packet that {@link check_name/1} has accepted; empty if it requests one.
+%% @doc Returns the name that the caller claims in a packet that {@link check_name/1} has accepted; empty if it requests one.
 -spec name(iodata()) -> binary().
 name(Packet) ->
     case iolist_to_binary(Packet) of
@@ -214,19 +214,19 @@ decode_addresses(<<>>, Read) ->
 decode_addresses(_, _Read) ->
     [].
 
-%% @doc The reason why no link is possible with a peer whose offer or answer has this version number.
+%% @doc Returns the reason why no link is possible with a peer whose offer or answer has this version number.
 -spec another_version(byte()) -> Reason :: binary().
 another_version(Version) ->
     iolist_to_binary(io_lib:format("version ~b of the link agreement, expected ~b",
                                    [Version, ?PACKET_VERSION])).
 
-%% @doc The reason why no link is possible with a peer whose extension has this version number.
+%% @doc Returns the reason why no link is possible with a peer whose extension has this version number.
 -spec another_extension(byte()) -> Reason :: binary().
 another_extension(Version) ->
     iolist_to_binary(io_lib:format("the peer speaks version ~b of beamway, this node version ~b",
                                    [Version, ?EXTENSION_VERSION])).
 
-%% @doc A peer's text for our log: at most one line of plain characters.
+%% @doc Returns a peer's text for our log: at most one line of plain characters.
 -spec printable(binary()) -> binary().
 printable(Reason) ->
     << <<(if C >= 32, C < 127 -> C; true -> $? end)>>

@@ -228,7 +228,7 @@ bad_answers(Config) ->
 
 %% --- the ring ------------------------------------------------------------------------------------------
 
-%% The test is not the peer, so it writes from outside into the peer's memory, where the peer would write. The node under test is stopped meanwhile,
+%% The test is not the peer, so it writes from outside into the peer's memory, where the peer would write. The node under test is stopped while it does so,
 %% so that it does not overwrite this with valid data.
 
 %% Heads and tails that no correct peer writes. The reader detects a wrong head immediately, the writer a wrong tail when it next needs room.
@@ -390,7 +390,7 @@ attempt(Port, Command, Data) ->
         error:badarg -> ?BADARG
     end.
 
-%% --- what every case ends in -----------------------------------------------------------------------------
+%% --- the expected end of every case ----------------------------------------------------------------------
 
 takes_new_connections(Node) ->
     {ok, Peer, _} = beamway_peer:start(beamway_shm),

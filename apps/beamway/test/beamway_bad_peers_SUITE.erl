@@ -116,7 +116,7 @@ first(Sequence, Fragments) ->
 
 rest(Sequence, Fragment) -> <<131, 70, Sequence:64, Fragment:64, "more">>.
 
-%% ---- who does not read ----
+%% ---- peers that do not read ----
 
 %% Each side has sent until it is blocked, and nothing is read on the way. Then the connection is cut.
 both_queues_full_at_the_end(Config) ->

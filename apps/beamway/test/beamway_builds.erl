@@ -118,7 +118,7 @@ driver_abi(Number) ->
     [number("native/driver/beamway_drv.c", "#define ABI_VERSION ", Number),
      number("apps/beamway/src/beamway_port.erl", "-define(ABI_VERSION, ", Number)].
 
-%% @doc What a later version may do without increasing the version number: it may add fields at the end of the extension.
+%% @doc Returns the change that a later version may make without increasing the version number: it adds fields at the end of the extension.
 -spec later_fields() -> [change()].
 later_fields() ->
     [{"apps/beamway/src/beamway_wire.erl", "Port:16, (connections_to_byte(Connections))>>", "Port:16, (connections_to_byte(Connections)), 7:64, \"later\">>"}].

@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc The order of messages on a link: the class of the sending process decides, and a shorter message goes before a longer one.
 %%
-%% Where an order is checked the peer is stopped meanwhile, so that messages queue in the driver. A large
+%% Where an order is checked the peer is stopped in the meantime, so that messages queue in the driver. A large
 %% message of class bulk goes first and fills the link. It uses up the share of its class, so the shares of the
 %% other classes are left for the small messages.
 -module(beamway_classes_SUITE).
@@ -124,7 +124,7 @@ bulk_has_its_share(Config) ->
     true = Bulk > (Control + Bulk) div 9,
     true = 2 * Control > 3 * Bulk.
 
-%% --- who has a class --------------------------------------------------------------------------------------
+%% --- processes with a class -------------------------------------------------------------------------------
 
 %% This also holds when the port asks, because it is told that the process is normal.
 who_ends_is_forgotten(Config) ->

@@ -35,7 +35,7 @@ write_down(ports, Name, PortNumber, _Family) ->
     PortNumber = port_in(Name),
     ok.
 
-%% @doc The port on which a node should listen; 0 leaves it to the carrier.
+%% @doc Returns the port on which a node should listen; 0 leaves it to the carrier.
 -spec listen_port_please(atom() | string(), string()) -> {ok, inet:port_number()}.
 listen_port_please(Name, _Host) ->
     case form() of
@@ -43,7 +43,7 @@ listen_port_please(Name, _Host) ->
         ports -> {ok, port_in(Name)}
     end.
 
-%% @doc The port on which another node listens.
+%% @doc Returns the port on which another node listens.
 -spec port_please(string(), term()) -> {port, inet:port_number(), pos_integer()} | noport.
 port_please(Name, _Host) ->
     {directory, Folder} = form(),
@@ -72,7 +72,7 @@ address_please(Name, _Host, Family) ->
         ports -> {ok, Address, port_in(Name), ?PROTOCOL_VERSION}
     end.
 
-%% @doc The names that are registered on a host.
+%% @doc Returns the names that are registered on a host.
 -spec names(term()) -> {ok, [{string(), inet:port_number()}]} | {error, address}.
 names(_Host) ->
     case form() of

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc What the two compatibility suites share: a private epmd, and nodes with any form of name.
+%% @doc Provides what the two compatibility suites share: a private epmd, and nodes with any form of name.
 %%
 %% The suites test how nodes are named, found and started, so they need more freedom than
 %% {@link beamway_peer:start/2} gives: long names, IPv6, no name at all, or another program than `erl'.
@@ -110,7 +110,7 @@ name_options(Options) ->
         _ -> #{name => Name, longnames => false}
     end.
 
-%% @doc The flags that select the carrier and set the code paths of the carrier and the suites. They do not contain a cookie, because erl ignores a
+%% @doc Returns the flags that select the carrier and set the code paths of the carrier and the suites. They do not contain a cookie, because erl ignores a
 %% cookie that is given twice.
 -spec flags(beamway_peer:carrier(), options()) -> [string()].
 flags(Carrier, Options) ->
@@ -127,7 +127,7 @@ protocol(inet_tcp, #{family := inet6}) -> ["-proto_dist", "inet6_tcp"];
 protocol(_Beamway, #{family := inet6}) -> ["-proto_dist", "beamway6"];
 protocol(Carrier, _Options) -> beamway_peer:flags(Carrier).
 
-%% @doc The host part of short names.
+%% @doc Returns the host part of short names.
 -spec host() -> string().
 host() ->
     {ok, Host} = inet:gethostname(),
@@ -191,7 +191,7 @@ disconnect({PeerA, NodeA}, {PeerB, NodeB}) ->
 is_connected(Peer, Node) ->
     lists:member(Node, peer:call(Peer, erlang, nodes, [connected])).
 
-%% @doc The port that epmd reports for a node.
+%% @doc Returns the port that epmd reports for a node.
 -spec dist_port(member()) -> inet:port_number().
 dist_port({Peer, Node}) ->
     [Name, Host] = string:split(atom_to_list(Node), "@"),

@@ -193,7 +193,7 @@ generated({random, Count}) ->
 generated({messages, Count}) ->
     [message(N) || N <- lists:seq(1, Count)].
 
-%% In both directions.
+%% Data flows in both directions.
 exchanged(One, Other, What) ->
     {ok, _} = sent(One, Other, What),
     {ok, _} = sent(Other, One, What),

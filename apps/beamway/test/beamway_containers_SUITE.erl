@@ -47,7 +47,7 @@ end_per_testcase(_Case, Config) ->
     beamway_peer:stop_started(),
     file:del_dir_r(filename:dirname(proplists:get_value(dir, Config))).
 
-%% ---- what works ----
+%% ---- configurations that work ----
 
 one_directory(Config) ->
     in_both_directions(Config, #{}, #{}, fun both_on_shm/1),
@@ -67,7 +67,7 @@ one_user_in_two_user_namespaces(Config) ->
     Other = #{user => "1001", user_inside => "1000"},
     with_readable_checkout(fun() -> in_both_directions(Config, One, Other, fun both_on_shm/1) end).
 
-%% ---- what stays on TCP ----
+%% ---- configurations that stay on TCP ----
 
 only_one_has_it(Config) ->
     Sees = fun({_, {Caller, _}, {Called, _}} = Pair) ->
@@ -134,7 +134,7 @@ too_long(Config) ->
     says_one_of([Peer], ["shared memory is off on this node"]),
     logs(Peer, "socket_dir = .* is not valid: expected an absolute path of at most 80 bytes").
 
-%% A node that only answers does not need a name of its own in that directory.
+%% A node that only answers does not need its own name in that directory.
 read_only(Config) ->
     {Peer, Node} = start(Config, 1, #{options => "ro"}),
     {Writer, WriterNode} = start(Config, 2, #{}),

@@ -53,7 +53,7 @@ until(Holds, Left) ->
         false when Left > 0 -> receive after 50 -> until(Holds, Left - 1) end
     end.
 
-%% ---- what is no example ----
+%% ---- cases beyond the examples ----
 
 %% One node asks for it by the names of two others.
 by_name(Config) ->

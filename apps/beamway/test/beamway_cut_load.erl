@@ -61,13 +61,13 @@ stop() ->
     true = ets:insert(?TABLE, {runs, false}),
     ok.
 
-%% @doc What this node has checked so far.
+%% @doc Returns what this node has checked so far.
 -spec results() -> results().
 results() ->
     #{checked => ets:lookup_element(?TABLE, checked, 2),
       errors => [Error || {{error, _}, Error} <- ets:tab2list(?TABLE)]}.
 
-%% @doc The longest time that a call has waited after a given moment, once a call that began after a later moment has finished; clears the calls.
+%% @doc Returns the longest time that a call has waited after a given moment, once a call that began after a later moment has finished; clears the calls.
 %% All times are microseconds of system time, so that they can be compared with the times of another process on the same machine.
 -spec waited(BackUs :: integer(), UntilUs :: integer()) -> Us :: non_neg_integer() | false.
 waited(BackUs, UntilUs) ->

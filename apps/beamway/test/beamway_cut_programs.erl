@@ -47,11 +47,11 @@ chat() ->
 hear() ->
     receive chat -> hear() after 1 -> chat() end.
 
-%% @doc The number of names or presences that this node knows.
+%% @doc Returns the number of names or presences that this node knows.
 -spec known() -> non_neg_integer().
 known() -> ets:lookup_element(?TABLE, known, 2).
 
-%% @doc What has disappeared so far, and how often.
+%% @doc Returns what has disappeared so far, and how often.
 -spec gone() -> [{{nodedown | name | presences, node()}, pos_integer()}].
 gone() -> ets:tab2list(?TABLE) -- [{known, known()}].
 

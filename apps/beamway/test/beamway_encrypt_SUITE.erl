@@ -87,7 +87,7 @@ relayed(Config, Carrier, Environment) ->
     {_, NodeB} = B = beamway_relay:node_at(Carrier, "127.0.0.3", options(Config, "b", Environment)),
     {A, B, NodeA, NodeB}.
 
-%% ---- who gets in ----
+%% ---- access control ----
 
 key_of_the_cookie(Config) ->
     [{PeerA, NodeA} = A, {PeerB, NodeB} = B] = [start(Config, Name, []) || Name <- ["a", "b"]],
@@ -276,7 +276,7 @@ no_carrier(Config) ->
     {ok, _} = beamway_peer:call(Peer, application, ensure_all_started, [beamway]),
     ok = says(Config, "a", "encrypt has no effect").
 
-%% ---- on the way ----
+%% ---- attackers on the path ----
 
 %% An observer can read neither a name nor the cookie nor a message, even after a cut; in clear text everything but the cookie can be read.
 nothing_readable(Config) ->
@@ -445,7 +445,7 @@ silent_strangers(Config) ->
     ok = call(A, B).
 
 %% Unauthenticated clients connect as fast as they can from many addresses, and send nothing, half of a first packet, or a whole one without a key.
-%% A peer can connect meanwhile, and no trace of the clients remains afterwards.
+%% A peer can connect in the meantime, and no trace of the clients remains afterwards.
 flood_of_strangers(Config) ->
     [{PeerA, _} = A, {PeerB, NodeB} = B, C] = [start(Config, Name, []) || Name <- ["a", "b", "c"]],
     ok = call(A, B),

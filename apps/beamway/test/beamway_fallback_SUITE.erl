@@ -152,7 +152,7 @@ compile_c(Source, Arguments) ->
 
 %% 96 MB are enough for the VM's own memory files and for a log, but not for two rings of that size.
 file_size_limit(Config) ->
-    %% In blocks of 512 bytes.
+    %% The unit is a block of 512 bytes.
     falls_back(with_large_rings(Config), #{env => ?LARGE_RINGS, before_exec => "ulimit -f 196608;"}, tcp,
                ["file size limit"], [healthy]).
 

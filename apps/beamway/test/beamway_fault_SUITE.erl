@@ -80,7 +80,7 @@ kept(Peer, Keeper) -> beamway_peer:run(Peer, fun() -> Keeper ! {give, self()}, r
 
 send(Peer, To, Messages) -> beamway_peer:run(Peer, fun() -> [To ! Message || Message <- Messages], ok end).
 
-%% @doc The time that a call takes.
+%% @doc Returns the time that a call takes.
 -spec round_trip_ms(node()) -> non_neg_integer().
 round_trip_ms(Node) ->
     {Us, Node} = timer:tc(erpc, call, [Node, erlang, node, []]),
@@ -96,7 +96,7 @@ why(Peer, Node) ->
     until(fun() -> Ended() =/= [] end),
     hd(Ended()).
 
-%% ---- what each does ----
+%% ---- the effect of each fault ----
 
 %% Each direction is slower and keeps its order, and the link is back to normal when the fault has been cleared.
 slow(Config) ->
@@ -112,7 +112,7 @@ slow(Config) ->
     ok = fault(One, OtherNode, none),
     until(fun() -> Trip() < 100 end).
 
-%% 600 KB at 200 KB per second; processes that send more wait meanwhile.
+%% 600 KB at 200 KB per second; processes that send more wait in the meantime.
 narrow(Config) ->
     {One, _, Other, OtherNode} = pair(Config),
     Keeper = keeper(Other),
@@ -211,7 +211,7 @@ dies_within_a_cut(Config) ->
     ?assert(is_up(One, OtherNode)),
     #{cause := fault} = why(One, OtherNode).
 
-%% ---- how it is set ----
+%% ---- setting faults ----
 
 replaced_and_ended(Config) ->
     {One, _, _, OtherNode} = pair(Config),

@@ -127,7 +127,7 @@ be_silent(Config) ->
     Left = proplists:get_value(silent_since, Config) + IdleS - erlang:monotonic_time(second),
     receive after max(0, Left) * 1000 -> ok end.
 
-%% ---- a socket that says nothing ----
+%% ---- a silent socket ----
 
 %% One process at each end holds the socket, which has keepalive turned off.
 silent_socket(One, Other, Address) ->

@@ -35,11 +35,11 @@ end_case(Config) ->
     ok = beamway_peer:stop_started(),
     Result.
 
-%% @doc The node under test, and the process that controls it.
+%% @doc Returns the node under test, and the process that controls it.
 -spec under_test(config()) -> {pid(), node()}.
 under_test(Config) -> proplists:get_value(under_test, Config).
 
-%% @doc The name of a log file for another node.
+%% @doc Returns the name of a log file for another node.
 -spec log_file(config()) -> file:filename().
 log_file(Config) ->
     filename:join(proplists:get_value(priv_dir, Config), beamway_peer:unique_name("node") ++ ".log").
@@ -50,7 +50,7 @@ log_file(Config) ->
 falls_back(Config, Options, Kind, Words) ->
     falls_back(Config, Options, Kind, Words, [odd, healthy]).
 
-%% @doc The same with only these callers.
+%% @doc Like {@link falls_back/4}, but with only these callers.
 -spec falls_back(config(), beamway_peer:options(), Kind :: inet | tcp, Words :: [string()], Callers :: [odd | healthy]) -> ok.
 falls_back(Config, Options, Kind, Words, Callers) ->
     {Peer, Node} = under_test(Config),
@@ -79,7 +79,7 @@ has_line(Logs, Words) ->
     [] =/= [Line || Line <- problem_lines(Logs),
                     lists:all(fun(Word) -> string:find(Line, Word) =/= nomatch end, Words)].
 
-%% @doc The log lines that report a problem of Beamway.
+%% @doc Returns the log lines that report a problem of Beamway.
 -spec problem_lines(Logs :: [file:filename()]) -> [string()].
 problem_lines(Logs) ->
     [Line || Log <- Logs, Line <- string:lexemes(beamway_peer:log_text(Log), "\n"),

@@ -124,7 +124,7 @@ start(Options) ->
     {ok, Peer, Node} = beamway_peer:start(beamway_shm, Options),
     {Peer, Node}.
 
-%% One of the two finds the reason and the other is told, so either may log it.
+%% One of the two finds the reason and informs the other, so either may log it.
 stay_on_tcp(StartOne, StartOther, Words) ->
     in_both_directions(StartOne, StartOther,
                        fun(Caller, CallerNode, Called, CalledNode) ->

@@ -27,7 +27,7 @@ modules() ->
             Ebin <- code:get_path(), lists:suffix("apps/" ++ App ++ "/ebin", Ebin),
             Beam <- filelib:wildcard(filename:join(Ebin, "*.beam"))].
 
-%% Whether a ring is named in the module's code or types.
+%% Returns whether a ring is named in the module's code or types.
 names_a_ring(Forms) -> lists:any(fun(Ring) -> has({atom, Ring}, Forms) end, beamway_kind:rings()).
 
 has({atom, Ring}, {atom, _Where, Ring}) -> true;

@@ -376,7 +376,7 @@ count(Ref) ->
 
 %% The carrier's callbacks run on schedulers, and none may hold one for 10 ms. On a busy machine the
 %% system sometimes interrupts any callback, including those of stock distribution. So both are measured, one after the
-%% other, with a high priority where that is allowed, and one round of five has to be good, because a callback
+%% other, with a high priority if the system allows it, and one round of five has to be good, because a callback
 %% that holds its scheduler does so in each round. The total time for which schedulers were
 %% held is compared.
 schedulers_stay_free(Config) ->

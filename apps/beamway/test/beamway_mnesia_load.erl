@@ -82,12 +82,12 @@ write(quorum, Key) ->
 shortened(Reason) ->
     lists:flatten(io_lib:format("~0P", [Reason, 8])).
 
-%% @doc The keys that mnesia has reported committed on this node.
+%% @doc Returns the keys that mnesia has reported committed on this node.
 -spec committed(kind()) -> [term()].
 committed(Kind) ->
     [Key || {{_, _, _} = Key, Of} <- ets:tab2list(?TABLE), Of =:= Kind].
 
-%% @doc The transactions that mnesia has rejected, with the reason and how often.
+%% @doc Returns the transactions that mnesia has rejected, with the reason and how often.
 -spec refused() -> [{kind(), Reason :: string(), Count :: pos_integer()}].
 refused() ->
     [{Kind, Reason, Count} || {{refused, Kind, Reason}, Count} <- ets:tab2list(?TABLE)].
@@ -123,13 +123,13 @@ listen_on(Events) ->
         {give, From} -> From ! {events, lists:reverse(Events)}, listen_on(Events)
     end.
 
-%% @doc The recorded events, oldest first.
+%% @doc Returns the recorded events, oldest first.
 -spec events() -> [tuple()].
 events() ->
     beamway_mnesia_events ! {give, self()},
     receive {events, Events} -> Events after 30000 -> error(no_events) end.
 
-%% @doc The whole content of a table on this node.
+%% @doc Returns the whole content of a table on this node.
 -spec content(atom()) -> [tuple()].
 content(Table) ->
     lists:sort(ets:tab2list(Table)).

@@ -93,7 +93,7 @@ the_best_of_links(Config) ->
                  {"shm", {shm, "same host"}, {inet, Stock ++ Off}}, {"inet", {inet, Shm(Off)}, {inet, Stock ++ Off}}]],
     ok.
 
-%% A TCP link has small rings where memory is short; data that the socket's port has read ahead must fit into them.
+%% A TCP link has small rings when ring memory is scarce. Data that the socket's port has read ahead must fit into them.
 no_ring_memory_for_tcp(Config) ->
     Short = [{"BEAMWAY_RING_LIMIT_BYTES", "0"}],
     ok = falls_back(Config, #{env => Short}, tcp, ["rings of 65536 instead of 262144 bytes"]),
@@ -176,7 +176,7 @@ ring_limit_after_refusal(_Config) ->
     {ok, #{link := tcp, ring_bytes := 262144}} = beamway_peer:call(Odd, beamway, info, [CallerNode]),
     ok.
 
-%% The directory is unusable when the node starts: the node logs this, and again for each link that it offers in vain.
+%% The directory is unusable when the node starts: the node logs this, and again for each link that it offers without success.
 socket_dir_not_usable(Config) ->
     [ok = falls_back(Config, #{env => [{"BEAMWAY_SOCKET_DIR", Dir}]}, tcp, Words, [odd])
      || {Dir, Why} <- [{"/nowhere/at/all", "No such file"}, {"/dev/null", "Not a directory"}],

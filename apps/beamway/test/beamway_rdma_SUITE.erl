@@ -33,7 +33,7 @@ end_per_suite(_Config) -> ok.
 
 end_per_testcase(_Case, _Config) -> beamway_peer:stop_started().
 
-%% --- which link ----------------------------------------------------------------------------------------
+%% --- choice of the link --------------------------------------------------------------------------------
 
 both_say_rdma(Config) ->
     {One, OneNode, Other, OtherNode} = pair(#{}, #{}),
@@ -91,7 +91,7 @@ not_beside_tls(_Config) ->
     true = beamway_peer:call(Two, net_kernel, connect_node, [SecondNode]),
     beamway_peer:assert_link(Two, SecondNode, rdma).
 
-%% --- what keeps them from it ---------------------------------------------------------------------------
+%% --- reasons for not using rdma ------------------------------------------------------------------------
 
 %% 8 MB are enough for the rings of one link: the second link gets none until the first is closed.
 limit_of_the_node(_Config) ->
@@ -154,7 +154,7 @@ token_of_another(_Config) ->
     true = beamway_peer:call(One, net_kernel, connect_node, [OtherNode]),
     beamway_peer:assert_link(One, OtherNode, tcp).
 
-%% --- its end -------------------------------------------------------------------------------------------
+%% --- the end of a link ---------------------------------------------------------------------------------
 
 killed_peer(_Config) ->
     {One, _, Other, OtherNode} = pair(#{}, #{}),

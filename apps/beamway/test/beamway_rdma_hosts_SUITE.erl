@@ -30,7 +30,7 @@ end_per_testcase(_Case, _Config) -> beamway_peer:stop_started().
 
 %% --- cases ---------------------------------------------------------------------------------------------
 
-%% If rdma is on, two hosts use it, and nodes on the same host still use shared memory.
+%% With rdma on, nodes on different hosts use it, and nodes on the same host still use shared memory.
 each_way_of_calling(Config) ->
     {Here, HereNode, There, ThereNode} = two(Config, ["BEAMWAY_RDMA=true"]),
     {ok, Beside, BesideNode} = beamway_peer:start(beamway_shm, #{host => proplists:get_value(here, Config), env => [{"BEAMWAY_RDMA", "true"}]}),
@@ -76,7 +76,7 @@ packets_are_lost(Config) ->
     ok = run("tc qdisc del dev " ++ Interface ++ " root"),
     Connection = beamway_peer:controller(Here, ThereNode).
 
-%% If soft-RoCE of Linux 6.1 has to send while its interface is down, its connection manager stops for good (even rping
+%% If soft-RoCE of Linux 6.1 has to send while its interface is down, its connection manager stops permanently (even rping
 %% can no longer connect). So the device is created again, which a real one does not need.
 wire_is_cut(Config) ->
     {Here, _, There, ThereNode} = connected(Config),

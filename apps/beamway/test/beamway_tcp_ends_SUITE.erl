@@ -111,7 +111,7 @@ peer_half_closes(Config) ->
 
 connected_pair(Config) -> beamway_peer:connected_pair(beamway_carrier:carrier(Config), ?BY_HAND).
 
-%% ---- what is left ----
+%% ---- leftovers ----
 
 resources_without_link(Config, {PeerA, _, _, _} = Pair) -> resources_without_link(Config, Pair, PeerA).
 

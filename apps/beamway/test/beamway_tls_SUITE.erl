@@ -41,7 +41,7 @@ end_per_suite(_Config) -> ok.
 end_per_testcase(_Case, _Config) ->
     beamway_peer:stop_started().
 
-%% ---- who talks how ----
+%% ---- kinds of links ----
 
 shm_between_nodes_of_one_host(_Config) ->
     {One, _, Other, _} = pair(beamway_tls_shm),
@@ -119,7 +119,7 @@ long_boot(_Config) ->
     {ok, _Other, Node} = beamway_peer:start(beamway_tls, #{name => Name}),
     true = beamway_peer:await(Call).
 
-%% ---- who is let in ----
+%% ---- access control ----
 
 wrong_cookie_is_refused(_Config) ->
     {ok, Good, GoodNode} = beamway_peer:start(beamway_tls_shm),

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Who may connect over TLS distribution: there is one group for each way in which the data is carried afterwards, and one for OTP's own
-%% carrier, configured to verify as ours does by default.
+%% @doc Tests who may connect over TLS distribution. There is one group for each way in which the data is carried afterwards, and one for OTP's
+%% own carrier, configured to verify as ours does by default.
 %%
 %% One node has a valid certificate. Each case starts another one with a certificate that must not be accepted, and each node calls the other. The
 %% connection must be rejected before the valid node has begun the distribution handshake, and both logs must name the reason.
@@ -120,7 +120,7 @@ without_options_stock_verifies_nobody(_Config) ->
 
 verifies_nobody() -> list_to_integer(erlang:system_info(otp_release)) < 26.
 
-%% ---- how ----
+%% ---- helpers ----
 
 %% The host's name may resolve to another loopback address, 127.0.1.1 on Debian.
 -define(NO_TLS, "beamway: no TLS connection with 127\\.0\\.[01]\\.1:").
@@ -147,7 +147,7 @@ refused(Config, Kind, Ways, Reason) ->
     [] = beamway_peer:call(Good, erlang, nodes, [connected]),
     beamway_peer:stop(Bad).
 
-%% Parts are regular expressions. Our carrier logs a line of its own; with OTP's there are only ssl's lines. The valid node logs a rejection
+%% Parts are regular expressions. Our carrier logs its own line; with OTP's there are only ssl's lines. The valid node logs a rejection
 %% slightly later than the caller.
 says(Log, Kind, Parts, Times) ->
     _ = beamway_peer:wait_until(

@@ -79,7 +79,7 @@ steps(Peer, Steps) ->
     {{taken, _}, {taken, _}, Passed} = meet(Peer, #{}),
     [{From, Most * Step div Steps} || {From, Most} <- maps:to_list(Passed), Step <- lists:seq(0, Steps - 2)].
 
-%% ---- on the node ----
+%% ---- functions that run on the node ----
 
 %% Returns how both sides exited, and how many bytes each has sent in the takeover.
 meet(Peer, How) ->

@@ -57,12 +57,12 @@ own(Parent, Fun) ->
     Parent ! {self(), started},
     receive after infinity -> exit(unreachable) end.
 
-%% @doc The number of calls that have succeeded, by node and kind of call.
+%% @doc Returns the number of calls that have succeeded, by node and kind of call.
 -spec calls() -> [{{node(), gen_server | erpc}, non_neg_integer()}].
 calls() ->
     [{{To, Way}, Count} || [To, Way, Count] <- ets:match(?TABLE, {{calls, '$1', '$2'}, '$3'})].
 
-%% @doc The failed calls of this node.
+%% @doc Returns the failed calls of this node.
 -spec failures() -> [failure()].
 failures() ->
     [Failure || [Failure] <- ets:match(?TABLE, {{failure, '_'}, '$1'})].

@@ -21,7 +21,7 @@ all() ->
 
 end_per_testcase(_Case, _Config) -> beamway_peer:stop_started().
 
-%% --- which link ----------------------------------------------------------------------------------------
+%% --- choice of the link --------------------------------------------------------------------------------
 
 %% Version 0.1.0 has the same version numbers, as far as it has them.
 version_0_1_0(Config) ->

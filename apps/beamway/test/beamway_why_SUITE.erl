@@ -74,7 +74,7 @@ start(Carrier, Options) ->
     {ok, Peer, Node} = beamway_peer:start(Carrier, maps:from_list(Args ++ proplists:delete(args, Options))),
     {Peer, Node}.
 
-%% What the first node reports about its last link to the other once that link has ended.
+%% Returns what the first node reports about its last link to the other once that link has ended.
 why({One, _, _, OtherNode}) ->
     ended(One, OtherNode).
 
@@ -105,7 +105,7 @@ killed(Config) ->
     %% Nothing of the link remains, such as the process that looked for another connection.
     true = beamway_peer:wait_until(fun() -> beamway_peer:run(One, fun() -> ?MODULE:of_resume() end) =:= [] end, ?WAIT_MS).
 
-%% @doc The processes that this node has for links without a connection.
+%% @doc Returns the processes that this node has for links without a connection.
 of_resume() -> [Pid || Pid <- processes(), {initial_call, {beamway_resume, _, _}} <- [process_info(Pid, initial_call)]].
 
 halted(Config) ->
@@ -330,7 +330,7 @@ tool(Config) ->
     ok = beamway_peer:kill9(Tool),
     true = beamway_peer:wait_until(fun() -> Known() =:= [OtherNode] end, ?WAIT_MS).
 
-%% ---- who fills the link ----
+%% ---- processes that fill the link ----
 
 %% Three processes send 100 bytes, 2 KB and 100 KB, each at its own rate: with headers some 650, 2,000 and 4,000 KB per second.
 senders(Config) ->
@@ -405,7 +405,7 @@ senders_that_wait(Config) ->
     true = beamway_peer:wait_until(Told, ?WAIT_MS),
     ok = beamway_peer:sigcont(Other).
 
-%% ---- over a path ----
+%% ---- links over a path ----
 
 router(Config) ->
     #{spaces := [_, _, Wall]} = proplists:get_value(net, Config),

@@ -48,7 +48,7 @@ prop_nothing_crashes() ->
                 end
             end).
 
-%% What a peer sends, with some bytes changed, left out, duplicated or added.
+%% The bytes of a peer, with some bytes changed, left out, duplicated or added.
 sent() ->
     oneof([?LET(Extension, extension(), {name, <<?NAME_HEAD, (beamway_wire:encode_extension(Extension))/binary>>}),
            ?LET(Extension, extension(),

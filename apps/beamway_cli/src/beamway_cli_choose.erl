@@ -138,7 +138,7 @@ call(Node, Module, Function, Arguments) ->
         _:Reason -> throw(io_lib:format("node ~ts answered with an error: ~0tP", [Node, Reason, 15]))
     end.
 
-%% @doc The answer as a term for jiffy.
+%% @doc Returns the answer as a term for jiffy.
 -spec to_json(answer()) -> term().
 to_json({chosen, Nodes, Meta}) -> {[{nodes, Nodes}, {meta, json(Meta)}]};
 to_json({unsatisfied, Text}) -> {[{nodes, []}, {why, unicode:characters_to_binary(Text)}]};
@@ -157,7 +157,7 @@ json(Value) when is_number(Value); is_boolean(Value) -> Value;
 json(Value) when is_atom(Value) -> atom_to_binary(Value);
 json(Value) -> unicode:characters_to_binary(io_lib:format("~0tp", [Value])).
 
-%% @doc The answer as text: one node per line, or the reason why there is none.
+%% @doc Returns the answer as text: one node per line, or the reason why there is none.
 -spec to_text(answer()) -> unicode:chardata().
 to_text({chosen, Nodes, _}) -> [[atom_to_list(Node), $\n] || Node <- Nodes];
 to_text({unsatisfied, Text}) -> Text;

@@ -15,7 +15,7 @@
 -spec address() -> #net_address{}.
 address() -> (hd(carriers())):address().
 
-%% @private The processes that our carriers need in addition to net_kernel. OTP's carriers do not need any.
+%% @private Returns the processes that our carriers need in addition to net_kernel. OTP's carriers do not need any.
 -spec childspecs() -> {ok, [supervisor:child_spec()]}.
 childspecs() ->
     Ours = [Carrier || Carrier <- carriers(), lists:prefix("beamway", atom_to_list(Carrier))],

@@ -65,7 +65,7 @@ usable(rdma, #{checks := Checks, wanted := Wanted}) ->
         [#{found := Found}] -> {false, Found}
     end.
 
-%% @doc The report as a term for jiffy.
+%% @doc Returns the report as a term for jiffy.
 -spec to_json(report()) -> term().
 to_json(#{checks := Checks} = Report) ->
     {[{ok, is_well(Report)},
@@ -76,7 +76,7 @@ to_json(#{checks := Checks} = Report) ->
 
 text(Chars) -> unicode:characters_to_binary(Chars).
 
-%% @doc The report as text.
+%% @doc Returns the report as text.
 -spec to_text(report()) -> unicode:chardata().
 to_text(#{checks := Checks} = Report) ->
     [beamway_cli_output:table([["LINK", "USABLE", "WHY"]

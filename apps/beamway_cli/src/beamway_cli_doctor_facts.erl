@@ -134,11 +134,11 @@ with({error, _}, _) -> {error, no_driver}.
 rdma_library(ok) -> beamway_port:with_port(fun(Port) -> beamway_port:use(Port, rdma) end);
 rdma_library({error, _}) -> {error, <<"the driver is not loaded">>}.
 
-%% @doc The nodes registered with the local epmd, or `address' if nothing listens on its port.
+%% @doc Returns the nodes registered with the local epmd, or `address' if nothing listens on its port.
 -spec epmd_names() -> {ok, [{Name :: string(), inet:port_number()}]} | {error, address | timeout | term()}.
 epmd_names() -> epmd_names("localhost", ?EPMD_MS).
 
-%% @doc The same for the epmd on any host, with a time limit.
+%% @doc Like {@link epmd_names/0}, but for the epmd on any host, with a time limit.
 -spec epmd_names(Host :: string(), Ms :: pos_integer()) -> {ok, [{Name :: string(), inet:port_number()}]} | {error, address | timeout | term()}.
 %% erl_epmd has no time limit of its own, neither for connecting nor for a peer that accepts but sends nothing, and it only resolves host names over
 %% IPv4.
@@ -165,7 +165,7 @@ names([Ip | More], _) ->
         {error, Reason} -> names(More, {error, Reason})
     end.
 
-%% @doc The addresses of a host, in the order in which the command tries them.
+%% @doc Returns the addresses of a host, in the order in which the command tries them.
 -spec addresses(Host :: string()) -> [inet:ip_address()].
 addresses(Host) ->
     [Ip || Family <- [inet, inet6], {ok, Ip} <- [inet:getaddr(Host, Family)], not is_mapped(Ip)].

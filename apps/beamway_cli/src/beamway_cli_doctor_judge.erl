@@ -45,12 +45,12 @@ checks(#{options := Options, system := {Type, Version, WordBytes}, host := {Host
      epmd(maps:get(epmd, Facts))]
         ++ [teleport(Of, Teleport) || #{teleport := {Of, Teleport}} <- [Facts]].
 
-%% @doc The size of a ring. A node with invalid options stays on `inet', so the other checks use the default.
+%% @doc Returns the size of a ring. A node with invalid options stays on `inet', so the other checks use the default.
 -spec ring_bytes({ok, beamway_config:config()} | {error, term()}) -> pos_integer().
 ring_bytes({ok, #{ring_bytes := Bytes}}) -> Bytes;
 ring_bytes({error, _}) -> 4194304.
 
-%% @doc The directory given by the option `socket_dir', or "".
+%% @doc Returns the directory given by the option `socket_dir', or "".
 -spec directory({ok, beamway_config:config()} | {error, term()}) -> string().
 directory({ok, #{socket_dir := Dir}}) -> Dir;
 directory({error, _}) -> "".
@@ -58,12 +58,12 @@ directory({error, _}) -> "".
 compress({ok, #{compress := When}}) -> When;
 compress({error, _}) -> never.
 
-%% @doc The devices given by the option `rdma_devices'. [] means all.
+%% @doc Returns the devices given by the option `rdma_devices'. [] means all.
 -spec devices({ok, beamway_config:config()} | {error, term()}) -> [string()].
 devices({ok, #{rdma_devices := Devices}}) -> Devices;
 devices({error, _}) -> [].
 
-%% @doc The kinds of link that a node would use.
+%% @doc Returns the kinds of link that a node would use.
 -spec wanted({ok, beamway_config:config()} | {error, term()}) -> [beamway_kind:kind() | inet].
 wanted({ok, #{links := Links}}) -> Links;
 wanted({error, _}) -> [inet].

@@ -81,10 +81,10 @@ texts(Node, Result) ->
 -spec is_empty(answer()) -> boolean().
 is_empty({#{stayed := Stayed, lost := Lost}, _}) -> Stayed =:= [] andalso Lost =:= [].
 
-%% @doc The answer as a term for jiffy.
+%% @doc Returns the answer as a term for jiffy.
 -spec to_json(answer()) -> term().
 to_json({Result, _}) -> Result.
 
-%% @doc The answer as text.
+%% @doc Returns the answer as text.
 -spec to_text(answer()) -> unicode:chardata().
 to_text({_, Text}) -> Text.

@@ -57,12 +57,12 @@ checked(Fault) ->
         error:{badarg, {fault, {Key, Value}, Expected}} -> {usage, io_lib:format("--~ts ~0tp: ~ts", [string:replace(atom_to_list(Key), "_", "-"), Value, Expected])}
     end.
 
-%% @doc The result as a term for jiffy: the node that was asked, the peer, and the fault, which is null if it was cleared.
+%% @doc Returns the result as a term for jiffy: the node that was asked, the peer, and the fault, which is null if it was cleared.
 -spec to_json(done()) -> term().
 to_json(#{fault := none} = Done) -> Done#{fault := null};
 to_json(Done) -> Done.
 
-%% @doc The result as text.
+%% @doc Returns the result as text.
 -spec to_text(done()) -> unicode:chardata().
 to_text(#{node := Node, peer := Peer, fault := none}) -> io_lib:format("~ts: no fault on the way to ~ts~n", [Node, Peer]);
 to_text(#{node := Node, peer := Peer, fault := Fault}) -> io_lib:format("~ts: fault on the way to ~ts: ~ts~n", [Node, Peer, beamway_fault:text(Fault)]).

@@ -6,7 +6,7 @@
 
 -export([summary/0, details/0, commands/0, text/1, options/1]).
 
-%% @doc The commands by name, in the order of the summary.
+%% @doc Returns the commands by name, in the order of the summary.
 -spec commands() -> [string()].
 commands() -> [Name || {Name, _, _} <- table()].
 
@@ -29,7 +29,7 @@ table() ->
      {"keygen", " FILE", "make a key file for encrypted links, or a good cookie"},
      {"doctor", " [NODE]", "show which links this host can use, and what is wrong"}].
 
-%% @doc The output of `beamway -h'.
+%% @doc Returns the output of `beamway -h'.
 -spec summary() -> iolist().
 summary() ->
     ["usage: beamway COMMAND [OPTION...]\n\n",
@@ -38,7 +38,7 @@ summary() ->
      "  -h, --help      this help, or that of a command: beamway COMMAND --help\n"
      "  -V, --version   the version\n"].
 
-%% @doc The additional output of `beamway --help'.
+%% @doc Returns the additional output of `beamway --help'.
 -spec details() -> iolist().
 details() ->
     "exit status: 0 success, 1 failure, 2 usage error\n"
@@ -46,7 +46,7 @@ details() ->
     "             BEAMWAY_*    the options of the carrier, see docs/guide\n"
     "Results go to standard output, everything else to standard error.\n".
 
-%% @doc The help text of a command, without its options.
+%% @doc Returns the help text of a command, without its options.
 -spec text(Command :: string()) -> iolist().
 text("links") ->
     "\nAsks a running node for its links.\n"
@@ -192,7 +192,7 @@ text("bench") ->
     "             beamway bench pingpong --json\n"
     "             beamway bench stream --help\n".
 
-%% @doc The options of a command, for getopt.
+%% @doc Returns the options of a command, for getopt.
 -spec options(Command :: string()) -> [getopt:option_spec()].
 options("report") ->
     [{out, $o, "out", string, "the file (default: beamway-report-TIME.json)"},

@@ -48,7 +48,7 @@ link_json(Link, Info) ->
 json_value(Value) when is_number(Value); is_atom(Value); is_binary(Value) -> Value;
 json_value(Value) -> unicode:characters_to_binary(io_lib:format("~0tp", [Value])).
 
-%% @doc The report as a table.
+%% @doc Returns the report as a table.
 -spec to_text(report()) -> unicode:chardata().
 to_text(#{node := Node, links := []}) ->
     io_lib:format("~ts is connected to no other node~n", [Node]);

@@ -280,7 +280,7 @@ first(Step) ->
     [First | _] = [Node || Node <- Step, re:run(atom_to_list(Node), "^job[0-9]+-[0-9]+-0@") =/= nomatch],
     First.
 
-%% ---- ready, and the end ----
+%% ---- being ready, and exiting ----
 
 %% A connection may be lost right after it was set up, because two nodes that connect to each other at the same time try again. So the first node of
 %% a job queries all of them before it reports that it is ready.
@@ -298,7 +298,7 @@ all_know_each_other(All, End) ->
             receive after ?POLL_MS -> all_know_each_other(All, End) end
     end.
 
-%% @doc The given nodes that this node cannot connect to.
+%% @doc Returns the given nodes that this node cannot connect to.
 -spec strangers([node()]) -> [node()].
 strangers(All) -> [Node || Node <- All, Node =/= node(), net_kernel:connect_node(Node) =/= true].
 

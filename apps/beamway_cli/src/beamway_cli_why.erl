@@ -19,7 +19,7 @@ ask(#{peer := Peer} = Options) ->
         {error, _} = Error -> Error
     end.
 
-%% @doc The node's peer that the arguments name, with or without its host. Throws a text if there is none.
+%% @doc Returns the node's peer that the arguments name, with or without its host. Throws a text if there is none.
 -spec peer(string(), node()) -> node().
 peer(Words, Node) ->
     case string:split(Words, "@") of
@@ -37,11 +37,11 @@ explained(Node, Peer) ->
         {error, unknown} -> {error, io_lib:format("~ts has had no link to ~ts within the last hour", [Node, Peer])}
     end.
 
-%% @doc The result as a term for jiffy, with the keys of beamway:why/1.
+%% @doc Returns the result as a term for jiffy, with the keys of beamway:why/1.
 -spec to_json([beamway:explained()]) -> term().
 to_json(Links) -> Links.
 
-%% @doc The result as text: how the last link ended, then the link that is up now.
+%% @doc Returns the result as text: how the last link ended, then the link that is up now.
 -spec to_text([beamway:explained(), ...]) -> unicode:chardata().
 to_text(Links) ->
     {Up, Ended} = lists:partition(fun(#{cause := Cause}) -> Cause =:= up end, Links),

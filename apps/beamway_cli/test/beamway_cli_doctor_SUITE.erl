@@ -64,7 +64,7 @@ doctor_no_driver(Config) ->
     #{<<"status">> := <<"problem">>, <<"remedy">> := _, <<"found">> := Found} = check(<<"driver">>, Checks),
     ?assertMatch({match, _}, re:run(Found, "beamway_drv")).
 
-%% The VM's own code memory needs 8 MiB in OTP 25 and 64 MiB in OTP 27. The rings here need twice 64 MiB and a page.
+%% The VM's own code memory needs 8 MiB in OTP 25 and 64 MiB in OTP 27. In this case the rings need 128 MiB plus one page.
 doctor_file_size(Config) ->
     #{<<"checks">> := Checks} = doctor(Config, "export BEAMWAY_RING_BYTES=67108864; ulimit -f 98304; ", 1),
     ?assertMatch(#{<<"status">> := <<"problem">>}, check(<<"file_size">>, Checks)),

@@ -235,7 +235,7 @@ links_open_cookie(Config) ->
         ?assertEqual(nomatch, re:run(Error, "SUPERVISOR REPORT"))
     end).
 
-%% As under a service supervisor that does not set HOME.
+%% Imitates a service supervisor that does not set HOME.
 links_without_home(Config) ->
     ?assertEqual({1, "", "beamway: links: cannot become a node: HOME is not set, and Erlang looks for the cookie there (~/.erlang.cookie)\n"},
                  shell(Config, "unset HOME; \"$BEAMWAY\" links a")).

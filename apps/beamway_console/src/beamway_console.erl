@@ -45,6 +45,6 @@ first(Texts) ->
 -spec stop() -> ok | {error, term()}.
 stop() -> application:stop(beamway_console).
 
-%% @doc The address of the console running on this node.
+%% @doc Returns the address of the console running on this node.
 -spec url() -> binary().
 url() -> beamway_console_config:url(beamway_console_hub:config(), yucan:port(beamway_console_web:server())).

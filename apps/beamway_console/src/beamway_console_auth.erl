@@ -30,7 +30,7 @@ tables() ->
     ?WRONG = ets:new(?WRONG, [named_table, public, {write_concurrency, true}]),
     ok.
 
-%% @doc The data that the guard needs.
+%% @doc Returns the data that the guard needs.
 -spec new(beamway_console_config:config()) -> guard().
 new(#{secret := Secret, allow := Allow, tls := Tls}) -> #{secret => Secret, key => crypto:strong_rand_bytes(32), allow => Allow, secure => Tls =/= none}.
 

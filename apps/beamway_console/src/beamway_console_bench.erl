@@ -8,7 +8,7 @@
 
 -include_lib("kernel/include/file.hrl").
 
-%% @doc The benchmarks that a browser may start, which are those that do not need privileges, in their quick form.
+%% @doc Returns the benchmarks that a browser may start, which are those that do not need privileges, in their quick form.
 -spec startable() -> [{Name :: binary(), What :: binary()}].
 startable() ->
     [{<<"rpc">>, <<"100 processes a node in a loop of remote calls">>}, {<<"pingpong">>, <<"round trips of one pair of processes">>},
@@ -20,7 +20,7 @@ startable() ->
 -spec is_startable(binary()) -> boolean().
 is_startable(Name) -> lists:keymember(Name, 1, startable()).
 
-%% @doc The results in a directory and its subdirectories, without their samples.
+%% @doc Returns the results in a directory and its subdirectories, without their samples.
 -spec list(file:filename()) -> [map()].
 list(Folder) ->
     Files = lists:sort(filelib:wildcard("*.json", Folder) ++ filelib:wildcard("*/*.json", Folder)),
@@ -49,7 +49,7 @@ decoded(File, Modified, {ok, Bytes}) ->
     end;
 decoded(File, _, {error, Reason}) -> {error, [File, ": ", file:format_error(Reason)]}.
 
-%% @doc The parts of a result that are shown. A file that is not such a result has `count' 0 and no values.
+%% @doc Returns the parts of a result that are shown. A file that is not such a result has `count' 0 and no values.
 -spec object(binary()) -> {ok, map()} | {error, unicode:chardata()}.
 object(Bytes) ->
     try jiffy:decode(Bytes, [return_maps]) of

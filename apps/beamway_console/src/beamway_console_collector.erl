@@ -25,7 +25,7 @@
 -record(state, {hubs = #{} :: #{reference() => pid()}, interval_ms :: pos_integer(), sent :: boolean(), busy_us = 0 :: non_neg_integer(),
                 count = 0 :: non_neg_integer(), next :: integer()}).
 
-%% @doc The version of the messages.
+%% @doc Returns the version of the messages.
 -spec protocol() -> pos_integer().
 protocol() -> ?PROTOCOL.
 

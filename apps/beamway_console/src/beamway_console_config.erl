@@ -117,7 +117,7 @@ is_loopback({127, _, _, _}) -> true;
 is_loopback({0, 0, 0, 0, 0, 0, 0, 1}) -> true;
 is_loopback(_) -> false.
 
-%% @doc The address for a browser.
+%% @doc Returns the address for a browser.
 -spec url(config(), inet:port_number()) -> binary().
 url(#{ip := Ip, tls := Tls}, Port) ->
     Scheme = case Tls of none -> "http"; _ -> "https" end,

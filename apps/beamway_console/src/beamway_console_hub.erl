@@ -35,7 +35,7 @@
 -spec start_link(beamway_console_config:config()) -> {ok, pid()} | {error, term()}.
 start_link(Config) -> gen_server:start_link({local, ?MODULE}, ?MODULE, Config, []).
 
-%% @doc The options.
+%% @doc Returns the options.
 -spec config() -> beamway_console_config:config().
 config() -> gen_server:call(?MODULE, config, ?CALL_MS).
 
@@ -48,15 +48,15 @@ subscribe(Topics) -> gen_server:call(?MODULE, {subscribe, self(), Topics}, ?CALL
 -spec taken(pid()) -> ok.
 taken(Browser) -> gen_server:cast(?MODULE, {taken, Browser}).
 
-%% @doc All nodes, without their histories.
+%% @doc Returns all nodes, without their histories.
 -spec state() -> #{node() => known()}.
 state() -> gen_server:call(?MODULE, state, ?CALL_MS).
 
-%% @doc The history of a node, or of something on it.
+%% @doc Returns the history of a node, or of something on it.
 -spec history(node(), term()) -> [[integer()]].
 history(Node, Key) -> gen_server:call(?MODULE, {history, Node, Key}, ?CALL_MS).
 
-%% @doc The nodes whose collectors answer.
+%% @doc Returns the nodes whose collectors answer.
 -spec nodes_up() -> [node()].
 nodes_up() -> lists:sort([Node || {Node, #{state := up}} <- maps:to_list(state())]).
 

@@ -35,11 +35,11 @@ bench(Name) -> gen_server:call(?MODULE, {begin_job, bench, Name}, ?CALL_MS).
 -spec stop(measure | bench) -> ok.
 stop(Which) -> gen_server:call(?MODULE, {stop, Which}, ?CALL_MS).
 
-%% @doc What is running, and what ran last.
+%% @doc Returns what is running, and what ran last.
 -spec state() -> map().
 state() -> gen_server:call(?MODULE, state, ?CALL_MS).
 
-%% @doc The last measurement.
+%% @doc Returns the last measurement.
 -spec measured() -> {ok, placement_probe:measured(), AtSeconds :: integer()} | none.
 measured() -> gen_server:call(?MODULE, measured, ?CALL_MS).
 

@@ -10,7 +10,7 @@
 -define(FILES_MAX, 200).
 -define(BYTES_MAX, 65536).
 
-%% @doc The directory in which the pipes of this user report their progress.
+%% @doc Returns the directory in which the pipes of this user report their progress.
 -spec default_folder() -> file:filename().
 default_folder() ->
     case os:getenv("XDG_RUNTIME_DIR") of
@@ -24,7 +24,7 @@ user() ->
         {error, _} -> 0
     end.
 
-%% @doc The reports of running pipes, oldest first.
+%% @doc Returns the reports of running pipes, oldest first.
 -spec running(file:filename()) -> [map()].
 running(Folder) ->
     case is_ours(Folder) andalso file:list_dir(Folder) of

@@ -13,7 +13,7 @@
 
 -type place() :: {Line :: pos_integer(), Column :: pos_integer()}.
 
-%% @doc The term. Several comma-separated terms become a list. The full stop is optional.
+%% @doc Returns the term. Several comma-separated terms become a list. The full stop is optional.
 -spec parse(binary()) -> {ok, term()} | {error, Text :: unicode:chardata()}.
 parse(Text) when byte_size(Text) > ?BYTES_MAX -> {error, io_lib:format("the query has ~b bytes, at most ~b are expected", [byte_size(Text), ?BYTES_MAX])};
 parse(Text) ->

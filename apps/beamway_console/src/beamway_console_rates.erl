@@ -21,7 +21,7 @@
                       uncompressed_out, compressed_out, compress_us]).
 -define(HTTP_COUNTERS, [requests, connections, refused, refused_connections, crashes, bytes_out, status_1xx, status_2xx, status_3xx, status_4xx, status_5xx, websockets]).
 
-%% @doc The rates since the previous sample. All of them are 0.0 if there is none.
+%% @doc Returns the rates since the previous sample. All of them are 0.0 if there is none.
 -spec between(none | beamway_console_collector:sample(), beamway_console_collector:sample()) -> rates().
 between(Before, #{links := Links} = Now) ->
     Seconds = seconds(Before, Now),
@@ -66,7 +66,7 @@ server({Name, Figures, Latency}, Old, Seconds) ->
     #{name => Name, totals => Figures, rates => maps:from_list([{Key, rate(Key, Before, Figures, Seconds)} || Key <- ?HTTP_COUNTERS]),
       latency => [{Place, Count - Less} || {Place, Count} <- Latency, Less <- [proplists:get_value(Place, LatencyBefore, 0)], Count > Less]}.
 
-%% @doc The upper bound in microseconds for this fraction of the timed answers, or `none' if there are none. `Latency' may combine several servers.
+%% @doc Returns the upper bound in microseconds for this fraction of the timed answers, or `none' if there are none. `Latency' may combine several servers.
 -spec percentile(float(), [{non_neg_integer(), pos_integer()}]) -> none | pos_integer().
 percentile(_, []) -> none;
 percentile(Share, Latency) ->
@@ -78,15 +78,15 @@ reached(Wanted, [{_, Count} | Rest]) -> reached(Wanted - Count, Rest).
 
 %%% Recent history
 
-%% @doc The columns of a link's series after the time in ms: rates per second, then current values.
+%% @doc Returns the columns of a link's series after the time in ms: rates per second, then current values.
 -spec link_fields() -> [atom()].
 link_fields() -> ?LINK_COUNTERS ++ [ring_fill_in, ring_fill_out, queue_bytes].
 
-%% @doc The columns of a node's series: thousandths of a CPU, bytes, counts.
+%% @doc Returns the columns of a node's series: thousandths of a CPU, bytes, counts.
 -spec node_fields() -> [atom()].
 node_fields() -> [cpu_milli, memory, processes, run_queue].
 
-%% @doc The columns of a web server's series.
+%% @doc Returns the columns of a web server's series.
 -spec http_fields() -> [atom()].
 http_fields() -> [requests, open, p50_us, p99_us, bytes_out, status_2xx, status_3xx, status_4xx, status_5xx].
 
@@ -114,7 +114,7 @@ http_point(#{rates := Rates, totals := Totals, latency := Latency}) ->
 add(Point, {Count, Points}, Keep) when Count >= 2 * Keep -> {Keep, [Point | lists:sublist(Points, Keep - 1)]};
 add(Point, {Count, Points}, _) -> {Count + 1, [Point | Points]}.
 
-%% @doc The points of a history, oldest first. Each is a list whose first element is the time in ms.
+%% @doc Returns the points of a history, oldest first. Each is a list whose first element is the time in ms.
 -spec series(history()) -> [[integer()]].
 series({_, Points}) -> [tuple_to_list(Point) || Point <- lists:reverse(lists:sublist(Points, ?KEEP))].
 

@@ -61,7 +61,7 @@ looked_at(#{nodes := Nodes} = Measured, #{mode := Wanted, statistic := Statistic
         {error, Error} -> {error, placement_matrix:format_error(Error)}
     end.
 
-%% @doc The names of the files that can be downloaded, with their types and contents.
+%% @doc Returns the names of the files that can be downloaded, with their types and contents.
 -spec formats() -> [{Name :: binary(), Type :: binary(), What :: binary()}].
 formats() ->
     [{<<"times.json">>, <<"application/json">>, <<"the measured times, for beamway topology show">>},
@@ -76,7 +76,7 @@ formats() ->
      {<<"heat-map.png">>, <<"image/png">>, <<"the heat map as pixels">>},
      {<<"dendrogram.png">>, <<"image/png">>, <<"the dendrogram as pixels">>}].
 
-%% @doc The content of one of these files.
+%% @doc Returns the content of one of these files.
 -spec export(Name :: binary(), placement_probe:measured(), choices()) -> {ok, Type :: binary(), iodata()} | {error, unicode:chardata()}.
 export(Name, Measured, Choices) ->
     case {lists:keyfind(Name, 1, formats()), looked_at(Measured, Choices)} of

@@ -6,11 +6,11 @@
 
 -define(BODY_BYTES, 65536).
 
-%% @doc The name of the server, which appears in metrics and in the addresses of pages.
+%% @doc Returns the name of the server, which appears in metrics and in the addresses of pages.
 -spec server() -> atom().
 server() -> console_web.
 
-%% @doc The options of the server.
+%% @doc Returns the options of the server.
 -spec options(beamway_console_config:config()) -> yucan_config:options().
 options(#{ip := Ip, port := Port, tls := Tls} = Config) ->
     Guard = beamway_console_auth:new(Config),
@@ -30,11 +30,11 @@ secured({Status, Headers, Body}) when is_integer(Status) ->
               {<<"cross-origin-resource-policy">>, <<"same-origin">>} | Headers], Body};
 secured(Other) -> Other.
 
-%% @doc A JSON answer.
+%% @doc Returns a JSON response.
 -spec json(term()) -> yucan_handler:response().
 json(Term) -> json(200, Term).
 
-%% @doc A JSON answer with a status.
+%% @doc Returns a JSON response with a status.
 -spec json(200..599, term()) -> yucan_handler:response().
 json(Status, Term) ->
     {Status, [{<<"content-type">>, <<"application/json; charset=utf-8">>}, {<<"cache-control">>, <<"no-store">>}], encode(Term)}.
@@ -53,11 +53,11 @@ in_utf8(Map) when is_map(Map) -> maps:from_list(in_utf8(maps:to_list(Map)));
 in_utf8({Key, Value}) -> {in_utf8(Key), in_utf8(Value)};
 in_utf8(Other) -> Other.
 
-%% @doc A text for the user that explains what is wrong with a request, or what could not be done.
+%% @doc Returns a message for the user that says what is wrong with a request, or what could not be done.
 -spec problem(400..599, unicode:chardata()) -> yucan_handler:response().
 problem(Status, Text) -> json(Status, #{error => unicode:characters_to_binary(Text)}).
 
-%% @doc The object in the body of a request.
+%% @doc Returns the object in the body of a request.
 -spec body(yucan_req:req()) -> {ok, map()} | {error, yucan_handler:response()}.
 body(Req) ->
     case yucan_req:body(Req) of

@@ -100,7 +100,7 @@ until(Fun) ->
     true = beamway_peer:wait_until(Fun, ?PATIENCE_MS),
     ok.
 
-%% ---- what it sends
+%% ---- data sent to browsers
 
 cluster(_) ->
     [{Peer, Node} | _] = started(3),
@@ -262,7 +262,7 @@ history(_) ->
     ?assertEqual(<<"time">>, hd(Fields)),
     {200, #{<<"points">> := [_ | _]}} = get(Port, Path("&of=http&server=console_web")).
 
-%% What a node knows about its link to a peer, even when the link is down.
+%% Returns what a node knows about its link to a peer, even when the link is down.
 why(_) ->
     [{Peer, Node}, {OtherPeer, Other}] = started(2),
     Port = console(Peer),
@@ -288,7 +288,7 @@ senders(_) ->
     {200, #{<<"senders">> := [#{<<"pid">> := <<"<0.", _/binary>>, <<"class">> := <<"normal">>, <<"bytes_per_s">> := _, <<"waiting">> := _} | _]}} = get(Port, [Path, atom_to_binary(Other)]),
     ?assertMatch({400, _}, get(Port, [Path, "nobody_at_all@nowhere"])).
 
-%% ---- who may do what
+%% ---- access control
 
 strangers(_) ->
     [{Peer, _}] = started(1),
@@ -491,7 +491,7 @@ benchmarks(Config) ->
     {202, _, _} = post(Port, "/api/bench/stop", #{}),
     ok = until(fun() -> map_size(maps:get(<<"running">>, Jobs())) =:= 0 end),
     ?assertMatch(#{<<"last">> := #{<<"bench">> := #{<<"ok">> := false, <<"why">> := <<"it was stopped">>}}}, Jobs()),
-    %% A browser that was disconnected meanwhile still gets the result, although nothing happens any more.
+    %% A browser that was disconnected in the meantime still gets the result, although nothing happens any more.
     ?assertEqual([#{}, #{}], [maps:get(<<"running">>, frame(Port, "jobs", fun(F) -> is_map_key(<<"last">>, F) end)) || _ <- [once, again]]),
     %% When the job is gone, so are its processes and its result file.
     ok = until(fun() -> os:cmd("pgrep -f '" ++ Command ++ "'") =:= "" andalso file:list_dir(Temporary) =:= {ok, []} end).

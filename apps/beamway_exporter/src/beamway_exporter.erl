@@ -7,11 +7,11 @@
 
 -export([families/0, text/0]).
 
-%% @doc The metrics of all parts that run on this node.
+%% @doc Returns the metrics of all parts that run on this node.
 -spec families() -> [yucan_metrics:family()].
 families() -> lists:append([of_part(Part) || Part <- [self, beamway, teleport, placement, yucan]]).
 
-%% @doc The same as text in the Prometheus exposition format 0.0.4.
+%% @doc Returns the metrics of {@link families/0} as text in the Prometheus exposition format 0.0.4.
 -spec text() -> iolist().
 text() -> yucan_metrics:text(families()).
 

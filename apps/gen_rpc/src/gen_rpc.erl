@@ -49,11 +49,11 @@ call(Dest, M, F) -> call(Dest, M, F, []).
 -spec call(destination(), versioned(), atom(), [term()]) -> term() | failure().
 call(Dest, M, F, A) -> call(Dest, M, F, A, undefined).
 
-%% @doc The same with a time limit for the whole call. When it expires, the caller gets an error but the function keeps running.
+%% @doc Like {@link call/4}, but with a time limit for the whole call. When it expires, the caller gets an error but the function keeps running.
 -spec call(destination(), versioned(), atom(), [term()], limit()) -> term() | failure().
 call(Dest, M, F, A, ReceiveMs) -> call(Dest, M, F, A, ReceiveMs, undefined).
 
-%% @doc The same with an additional limit for sending.
+%% @doc Like {@link call/5}, but with an additional limit for sending.
 -spec call(destination(), versioned(), atom(), [term()], limit(), limit()) -> term() | failure().
 call(Dest, M, F, A, ReceiveMs, SendMs) when ?IS_APPLIED(M, F, A) ->
     within(address(Dest), applied(M, F, A), limit(ReceiveMs, call_receive_timeout), limit(SendMs, send_timeout)).
@@ -141,7 +141,7 @@ cast(Dest, M, F) -> cast(Dest, M, F, []).
 -spec cast(destination(), versioned(), atom(), [term()]) -> true.
 cast(Dest, M, F, A) -> cast(Dest, M, F, A, undefined).
 
-%% @doc The same with a limit for sending.
+%% @doc Like {@link cast/4}, but with a limit for sending.
 -spec cast(destination(), versioned(), atom(), [term()], limit()) -> true.
 cast(Dest, M, F, A, SendMs) ->
     _ = safe_cast(Dest, M, F, A, SendMs),
@@ -155,7 +155,7 @@ safe_cast(Dest, M, F) -> safe_cast(Dest, M, F, []).
 -spec safe_cast(destination(), versioned(), atom(), [term()]) -> true | failure().
 safe_cast(Dest, M, F, A) -> safe_cast(Dest, M, F, A, undefined).
 
-%% @doc The same with a limit for sending.
+%% @doc Like {@link safe_cast/4}, but with a limit for sending.
 -spec safe_cast(destination(), versioned(), atom(), [term()], limit()) -> true | failure().
 safe_cast(Dest, M, F, A, SendMs) when ?IS_APPLIED(M, F, A) -> cast_to(address(Dest), applied(M, F, A), limit(SendMs, send_timeout)).
 
@@ -211,7 +211,7 @@ eval_everywhere(Dests, M, F) -> eval_everywhere(Dests, M, F, []).
 -spec eval_everywhere([destination()], versioned(), atom(), [term()]) -> abcast.
 eval_everywhere(Dests, M, F, A) -> eval_everywhere(Dests, M, F, A, undefined).
 
-%% @doc The same with a limit for sending.
+%% @doc Like {@link eval_everywhere/4}, but with a limit for sending.
 -spec eval_everywhere([destination()], versioned(), atom(), [term()], limit()) -> abcast.
 eval_everywhere(Dests, M, F, A, SendMs) ->
     _ = safe_eval_everywhere(Dests, M, F, A, SendMs),
@@ -226,7 +226,7 @@ safe_eval_everywhere(Dests, M, F) -> safe_eval_everywhere(Dests, M, F, []).
 -spec safe_eval_everywhere([destination()], versioned(), atom(), [term()]) -> [true | [destination()] | destination()].
 safe_eval_everywhere(Dests, M, F, A) -> safe_eval_everywhere(Dests, M, F, A, undefined).
 
-%% @doc The same with a limit for sending.
+%% @doc Like {@link safe_eval_everywhere/4}, but with a limit for sending.
 -spec safe_eval_everywhere([destination()], versioned(), atom(), [term()], limit()) -> [true | [destination()] | destination()].
 safe_eval_everywhere(Dests, M, F, A, SendMs) when is_list(Dests), ?IS_APPLIED(M, F, A) ->
     Sent = cast_each(Dests, fun(_) -> applied(M, F, A) end, limit(SendMs, send_timeout)),
@@ -272,7 +272,7 @@ guard(Monitor, Left) ->
 -spec multicall(versioned(), atom(), [term()]) -> {[term()], [destination()]}.
 multicall(M, F, A) -> multicall([node() | nodes()], M, F, A).
 
-%% @doc The same with a limit, or on these nodes.
+%% @doc Like {@link multicall/3}, but with a limit, or on these nodes.
 -spec multicall(versioned(), atom(), [term()], timeout()) -> {[term()], [destination()]};
                ([destination()], versioned(), atom(), [term()]) -> {[term()], [destination()]}.
 multicall(Dests, M, F, A) when is_list(Dests) -> multicall(Dests, M, F, A, infinity);
@@ -291,7 +291,7 @@ multicall(Dests, M, F, A, Ms) when is_list(Dests), ?IS_APPLIED(M, F, A) ->
 -spec abcast(Name :: atom(), Message :: term()) -> abcast.
 abcast(Name, Message) -> abcast([node() | nodes()], Name, Message).
 
-%% @doc The same on these nodes. Nodes without such a process are not reported.
+%% @doc Like {@link abcast/2}, but on these nodes. Nodes without such a process are not reported.
 -spec abcast([destination()], Name :: atom(), Message :: term()) -> abcast.
 abcast(Dests, Name, Message) when is_list(Dests), is_atom(Name) ->
     %% Sending to a plain name that does not exist would log an error on that node.
@@ -302,8 +302,8 @@ abcast(Dests, Name, Message) when is_list(Dests), is_atom(Name) ->
 -spec sbcast(Name :: atom(), Message :: term()) -> {Good :: [destination()], Bad :: [destination()]}.
 sbcast(Name, Message) -> sbcast([node() | nodes()], Name, Message).
 
-%% @doc The same on these nodes. `Good' lists the nodes where the message is in the process's mailbox; `Bad' lists those that have no process
-%% with this name or did not answer in time.
+%% @doc Like {@link sbcast/2}, but on these nodes. `Good' lists the nodes where the message is in the process's mailbox; `Bad' lists those that have
+%% no process with this name or did not answer in time.
 -spec sbcast([destination()], Name :: atom(), Message :: term()) -> {Good :: [destination()], Bad :: [destination()]}.
 sbcast(Dests, Name, Message) when is_list(Dests), is_atom(Name) ->
     Ms = limit(undefined, sbcast_receive_timeout),

@@ -181,7 +181,7 @@ started(Node, Call, Lease) ->
     end.
 
 %% If the node starts the process only after our timeout, that process never receives `go', because another node may
-%% have started one meanwhile.
+%% have started one in the meantime.
 begun_at(Node, {Module, Function, Arguments} = Call, Lease) ->
     try erpc:call(Node, ?MODULE, begun, [self(), Lease, Call], ?SPAWN_MS) of
         {ok, Pid} ->

@@ -124,7 +124,7 @@ taints(Config) ->
     ok = call(Config, "c", placement, taint, [[]]),
     ok = call(Config, "a", placement_cache, forget, [C]),
     ?assertEqual(["a", "b", "c"], chosen(Config, {size, lt, 4})),
-    %% What this node knows is out of date: the drawn nodes are asked again, and the lease is refused.
+    %% This node's information is out of date: the drawn nodes are asked again, and the lease is refused.
     ok = call(Config, "c", placement, taint, [[maintenance]]),
     ?assertEqual(["a", "b", "c"], chosen(Config, #{require => {size, lt, 4}, max_age => 60000})),
     {error, {unsatisfied, _}} = call(Config, "a", placement, choose_nodes, [[C], #{n => 1, max_age => 60000}]),

@@ -223,7 +223,7 @@ preferred_by_what_is_known(Config) ->
     on(Config, "a", fun() -> [Pid ! stop || {ok, Pid, _} <- Started] end),
     _ = beamway_peer:wait_until(fun() -> 0 =:= call(Config, "f", placement_lease, count, []) end, 10000).
 
-%% A negative claim would give others more than there is.
+%% A negative claim would allow others to claim more than is available.
 claims_that_are_no_amounts(Config) ->
     [E, F] = [node_of(Config, Name) || Name <- ["e", "f"]],
     [begin

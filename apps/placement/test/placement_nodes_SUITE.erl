@@ -60,7 +60,7 @@ the_table_outlives_the_starter(Config) ->
 %% In the earlier library the table's name was also stored in that process's dictionary, so other processes could not use it.
 any_process_may_change_attributes(Config) ->
     Node = node_of(Config, "b"),
-    %% Each call to a peer runs in a process of its own.
+    %% Each call to a peer runs in its own process.
     ok = call(Config, "b", attr, insert_attr, [shared, 1]),
     ok = call(Config, "b", attr, update_attr, [shared, 2]),
     ?assertEqual([{Node, [{shared, 2}]}], call(Config, "a", attr, request_attrs, [[Node], [shared]])),
@@ -330,7 +330,7 @@ count_up() ->
     ok = persistent_term:put(?MODULE, Next),
     Next.
 
-%%% What other nodes know
+%%% Knowledge of other nodes
 
 ages_and_caches(Config) ->
     Node = node_of(Config, "d"),
@@ -375,7 +375,7 @@ many_ask_one_evaluation(Config) ->
     ?assertEqual(lists:duplicate(20, 1), Values),
     ok = call(Config, "d", attr, delete_attr, [slow]).
 
-%% Thirty-two evaluations run, and one waits behind others that are deleted meanwhile; it still gets its turn.
+%% Thirty-two evaluations run, and one waits behind others that are deleted in the meantime; it still gets its turn.
 more_than_run_at_once(Config) ->
     Named = fun(Letter, Count) -> [list_to_atom(lists:concat([Letter, N])) || N <- lists:seq(1, Count)] end,
     [Running, Deleted, [Last]] = Groups = [Named(a, 32), Named(b, 40), Named(c, 1)],

@@ -89,7 +89,7 @@ stopped_nodes(Config) ->
     %% Waiting for one node after the other would take 20 s.
     ?assert(Us < 15000000, Us).
 
-%% Afterwards no process is traced, even if the caller was killed meanwhile.
+%% Afterwards no process is traced, even if the caller was killed in the meantime.
 nothing_stays(Config) ->
     [{First, _}, _] = proplists:get_value(peers, Config),
     Talker = beamway_peer:call(First, erlang, spawn, [?MODULE, talker, [[], 1]]),

@@ -6,7 +6,7 @@
 %% at an alias, as gen's own replies do.
 %%
 %% The stand-in exits with the server's exit reason. If the stand-in itself is lost or killed, or the caller looks it up
-%% too late, the caller monitors the server as gen_server does. The alias stays valid meanwhile, so a reply in flight is
+%% too late, the caller monitors the server as gen_server does. The alias stays valid in the meantime, so a reply in flight is
 %% not lost.
 -module(teleport_direct).
 

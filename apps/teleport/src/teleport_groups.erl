@@ -25,7 +25,7 @@
 -define(CONFIRM_MS, 5000).
 -define(ROOM_MS, 100).
 -define(LOOK_MS, 1).
-%% How long senders skip the wait for a node, after one of them has waited in vain.
+%% How long senders skip the wait for a node, after one of them has waited without success.
 -define(LATE_MS, 30000).
 -define(TABLE, ?MODULE).
 -define(SERVER, teleport_server).

@@ -170,7 +170,7 @@ known(Node, IsKnown, #interest{table = Table} = State) ->
     true = ets:insert(Table, {known, case IsKnown of true -> Known#{Node => []}; false -> maps:remove(Node, Known) end}),
     State.
 
-%% ---- what peers are told ----
+%% ---- messages to peers ----
 
 %% @doc Sends all peers the changes, including those that they have missed.
 -spec flush(send(), state()) -> state().

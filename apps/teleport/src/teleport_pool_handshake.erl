@@ -2,7 +2,7 @@
 %% @doc Lets two nodes prove to each other, on a new connection of a pool, that they know the cookie.
 %%
 %% <ol><li>caller: HELLO with both node names and a fresh nonce</li>
-%% <li>acceptor: CHALLENGE with a fresh nonce of its own</li>
+%% <li>acceptor: CHALLENGE with its own fresh nonce</li>
 %% <li>caller: PROOF, an HMAC-SHA256 over the string `caller', HELLO and both nonces, with the cookie as its key</li>
 %% <li>acceptor: WELCOME, the same with the string `acceptor'; or REFUSED with a reason</li></ol>
 %% The cookie is never sent. A proof cannot be replayed in another handshake (it covers both nonces), for another node

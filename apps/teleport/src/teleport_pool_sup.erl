@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @private The supervisors for the pools. The strategy is `rest_for_one', because only {@link teleport_pool} knows the
 %% connections. The children are shut down in reverse order: first the listener stops accepting connections, then each
-%% connection delivers its queued messages, and only then is there no pool for senders. Connections are not restarted;
+%% connection delivers its queued messages, and only after that do senders find no pool. Connections are not restarted;
 %% the next sender causes them to be opened again.
 -module(teleport_pool_sup).
 -behaviour(supervisor).

@@ -295,7 +295,7 @@ unused_stand_ins(Config) ->
         Look(),
         {connected, _} = erlang:port_info(StandIn, connected),
         true = demonitor(Late),
-        %% The server is called again meanwhile and gets another stand-in.
+        %% The server is called again in the meantime and gets another stand-in.
         true = StandIn =/= ets:lookup_element(teleport_watcher, watched(Server), 2),
         Look(),
         undefined = erlang:port_info(StandIn, connected),

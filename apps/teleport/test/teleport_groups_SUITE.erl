@@ -35,7 +35,7 @@ init_per_testcase(Case, Config) -> [{group, Case} | Config].
 end_per_testcase(_Case, Config) ->
     beamway_peer:stop_all(beamway_peer:started() -- [teleport_nodes:first(Config), teleport_nodes:second(Config)]).
 
-%% ---- on the nodes ----
+%% ---- functions that run on the nodes ----
 
 %% @private A group member that stores the messages it receives.
 member(Got) ->

@@ -141,7 +141,7 @@ sending(Node, Change, #world{servers = Servers, lives = Lives, full = Full} = Wo
     {Result, State} = Change(Send, map_get(Node, Servers)),
     {Result, lists:foldr(fun({To, Message}, Acc) -> queued(To, Message, Acc) end, World#world{servers = Servers#{Node := State}}, erase(sent))}.
 
-%% ---- what must hold ----
+%% ---- invariants ----
 
 connected(Node, World) -> [Peer || Peer <- all_nodes(), is_connected(Node, Peer, World)].
 

@@ -77,7 +77,7 @@ on(Peer, Fun) -> beamway_peer:run(Peer, Fun, ?CALL_MS).
 
 until(Fun) -> beamway_peer:wait_until(Fun, ?WAIT_MS).
 
-%% ---- on a node ----
+%% ---- functions that run on a node ----
 
 pool(Node) -> until(fun() -> case teleport_pool:lookup(Node) of none -> false; Pool -> Pool end end).
 
@@ -640,7 +640,7 @@ options(_Config) ->
     ok = gen_tcp:close(Taken),
     ok = on(PeerB, fun() -> {NodeA, 2} = pool(NodeA), ok end).
 
-%% ---- cases: who may connect ----
+%% ---- cases: access control ----
 
 %% Returns where the node listens for its peer.
 port(Peer, Node) ->

@@ -233,7 +233,7 @@ a_hung_node_that_is_connected(Config) ->
     end),
     ok = beamway_peer:sigcont(Third).
 
-%% When the answer arrives, the message is in the mailbox, although the receiver reads nothing meanwhile. A large
+%% When the answer arrives, the message is in the mailbox, although the receiver reads nothing in the meantime. A large
 %% message takes longer than the question.
 confirmed(Config) ->
     on_first(Config, fun(Node) ->

@@ -28,7 +28,7 @@ end_per_group(_Kind, Config) -> teleport_nodes:stop_pair(Config).
 end_per_testcase(_Case, Config) ->
     beamway_peer:stop_all(beamway_peer:started() -- [teleport_nodes:first(Config), teleport_nodes:second(Config)]).
 
-%% ---- a server that tells what came with each message ----
+%% ---- a server that reports what came with each message ----
 
 start_teller() -> gen_server:start(?MODULE, [], []).
 

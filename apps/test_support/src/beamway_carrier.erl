@@ -16,11 +16,11 @@
 
 -define(PLAIN, [inet_tcp, beamway_tcp, beamway_shm, beamway_rdma]).
 
-%% @doc The groups of a suite that runs over stock TCP and Beamway's plain links.
+%% @doc Returns the groups of a suite that runs over stock TCP and Beamway's plain links.
 -spec all() -> [{group, beamway_peer:carrier()}].
 all() -> all(?PLAIN).
 
-%% @doc The same with a list of carriers.
+%% @doc Like {@link all/0}, but with a list of carriers.
 -spec all([beamway_peer:carrier()]) -> [{group, beamway_peer:carrier()}].
 all(Carriers) -> [{group, Carrier} || Carrier <- Carriers, is_wanted(Carrier)].
 
@@ -32,11 +32,11 @@ is_wanted(Carrier) ->
 -spec groups([atom()]) -> [{beamway_peer:carrier(), [], [atom()]}].
 groups(Cases) -> groups(?PLAIN, Cases).
 
-%% @doc The same with a list of carriers.
+%% @doc Like {@link groups/1}, but with a list of carriers.
 -spec groups([beamway_peer:carrier()], [atom()]) -> [{beamway_peer:carrier(), [], [atom()]}].
 groups(Carriers, Cases) -> [{Carrier, [], Cases} || Carrier <- Carriers].
 
-%% @doc The groups without the cases that are only for some carriers.
+%% @doc Returns the groups without the cases that are only for some carriers.
 -spec only([{Case :: atom(), [beamway_peer:carrier()]}], [{beamway_peer:carrier(), [], [atom()]}]) -> [{beamway_peer:carrier(), [], [atom()]}].
 only(Some, Groups) ->
     [{Carrier, [], [Case || Case <- Cases, lists:member(Carrier, proplists:get_value(Case, Some, [Carrier]))]} || {Carrier, [], Cases} <- Groups].
@@ -64,7 +64,7 @@ start_pair(Config) ->
     {PeerA, NodeA, PeerB, NodeB} = connected_pair(Config),
     [{peers, {PeerA, PeerB}}, {nodes, {NodeA, NodeB}} | Config].
 
-%% @doc Two new nodes with the group's carrier, connected.
+%% @doc Returns two new nodes with the group's carrier, connected.
 -spec connected_pair(config()) -> {pid(), node(), pid(), node()}.
 connected_pair(Config) -> beamway_peer:connected_pair(carrier(Config), #{}).
 
@@ -93,15 +93,15 @@ connection(Config) ->
     {_, NodeB} = ?MODULE:nodes(Config),
     beamway_peer:controller(PeerA, NodeB).
 
-%% @doc The control processes of the pair.
+%% @doc Returns the control processes of the pair.
 -spec peers(config()) -> {pid(), pid()}.
 peers(Config) -> proplists:get_value(peers, Config).
 
-%% @doc The names of the pair.
+%% @doc Returns the names of the pair.
 -spec nodes(config()) -> {node(), node()}.
 nodes(Config) -> proplists:get_value(nodes, Config).
 
-%% @doc The carrier of the group.
+%% @doc Returns the carrier of the group.
 -spec carrier(config()) -> beamway_peer:carrier().
 carrier(Config) ->
     case lists:keyfind(carrier, 1, Config) of
@@ -117,16 +117,16 @@ scale(Default, Long) ->
         false -> Default
     end.
 
-%% @doc The same for a number of rounds, which is reduced (to no fewer than three) if everything runs slower.
+%% @doc Like {@link scale/2}, but for a number of rounds, which is reduced (to no fewer than three) if everything runs slower.
 -spec rounds(Default :: pos_integer(), Long :: pos_integer()) -> pos_integer().
 rounds(Default, Long) ->
     Wanted = scale(Default, Long),
     max(min(3, Wanted), Wanted div beamway_runner:slowness()).
 
-%% @doc Whether this is a long run.
+%% @doc Returns whether this is a long run.
 -spec is_long() -> boolean().
 is_long() -> os:getenv("BEAMWAY_TEST_LONG", "") =:= "1".
 
-%% @doc Whether the message of 2.2 GB is included.
+%% @doc Returns whether the message of 2.2 GB is included.
 -spec is_huge() -> boolean().
 is_huge() -> os:getenv("BEAMWAY_TEST_HUGE", "") =:= "1".

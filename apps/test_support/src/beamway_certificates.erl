@@ -36,7 +36,7 @@ prepare(Dir) ->
             ok
     end.
 
-%% @doc The options file for a node that must be accepted.
+%% @doc Returns the options file for a node that must be accepted.
 -spec good() -> file:filename().
 good() ->
     persistent_term:get({?MODULE, good}).
@@ -46,7 +46,7 @@ good() ->
 optfile(Name, Kind) ->
     optfile(Name, Kind, fun(Files) -> [{server, options(Files)}, {client, options(Files)}] end).
 
-%% @doc The same with other options, which a function derives from the file names.
+%% @doc Like {@link optfile/2}, but with other options, which a function derives from the file names.
 -spec optfile(Name :: string(), kind(), fun((files()) -> [{server | client, list()}])) -> file:filename().
 optfile(Name, Kind, Options) ->
     #{dir := Dir, authority := Authority} = persistent_term:get(?MODULE),
@@ -98,13 +98,13 @@ this_host() ->
     [{dNSName, Host}, {iPAddress, <<127, 0, 0, 1>>}, {iPAddress, <<1:128>>}]
         ++ [{iPAddress, Address} || Address <- [<<10, 97, 194, 1>>, <<10, 97, 194, 2>>, <<10, 97, 195, 2>>, <<10, 97, 196, 2>>]]. % the hosts of beamway_netns
 
-%% In days relative to today.
+%% The validity, in days relative to today.
 days(From, To) ->
     {Today, _} = calendar:universal_time(),
     Days = calendar:date_to_gregorian_days(Today),
     {calendar:gregorian_days_to_date(Days + From), calendar:gregorian_days_to_date(Days + To)}.
 
-%% @doc The directory with the authority's list of revoked certificates, as ssl_crl_hash_dir reads it. It contains the last certificate of the
+%% @doc Returns the directory with the authority's list of revoked certificates, as ssl_crl_hash_dir reads it. It contains the last certificate of the
 %% kind `revoked'.
 -spec lists_of_revoked() -> file:filename().
 lists_of_revoked() ->

@@ -72,7 +72,7 @@ own_addresses() ->
     end,
     lists:join(",", lists:usort(["127.0.0.1" | Named] ++ ["::1" || test_support:has_ipv6()])).
 
-%% @doc Whether anything listens on that port of the loopback interface.
+%% @doc Returns whether anything listens on that port of the loopback interface.
 -spec can_connect(inet:port_number()) -> boolean().
 can_connect(Port) ->
     case gen_tcp:connect({127, 0, 0, 1}, Port, [], 1000) of
@@ -86,7 +86,7 @@ can_connect(Port) ->
 -spec run(config(), iolist()) -> {Status :: non_neg_integer(), Output :: string(), Error :: string()}.
 run(Config, Words) -> shell(Config, ["\"$BEAMWAY\" ", Words]).
 
-%% @doc The same for a bash command line in which `$BEAMWAY' is the command.
+%% @doc Like {@link run/2}, but for a bash command line in which `$BEAMWAY' is the command.
 -spec shell(config(), iolist()) -> {Status :: non_neg_integer(), Output :: string(), Error :: string()}.
 shell(Config, Line) ->
     ErrorFile = filename:join(?config(priv_dir, Config), "stderr"),
@@ -112,7 +112,7 @@ command_node(Config, Words) ->
     ok = until_ready(Node),
     Node.
 
-%% @doc The same without waiting.
+%% @doc Like {@link command_node/2}, but without waiting.
 -spec command_start(config(), iolist()) -> command_node().
 command_start(Config, Words) ->
     Line = lists:flatten(["exec \"$BEAMWAY\" node ", Words]),
@@ -163,9 +163,9 @@ start(Config, Arguments, Options) ->
 -spec stop(started()) -> ok.
 stop({Pid, _}) -> peer:stop(Pid).
 
-%%% What a case passes to the command
+%%% Arguments and environment of the command
 
-%% @doc A checkout with links to our files, in which one of them can be left out.
+%% @doc Returns a checkout with links to our files, in which one of them can be left out.
 -spec copy_of_checkout(config(), string()) -> file:filename().
 copy_of_checkout(Config, Name) ->
     Root = filename:join(?config(priv_dir, Config), Name),
@@ -179,7 +179,7 @@ copy_of_checkout(Config, Name) ->
      end || Folder <- ["beamway/src", "beamway/ebin", "beamway/priv", "beamway_cli/src", "beamway_cli/ebin"]],
     Root.
 
-%% @doc A file with a cookie, for `--cookie-file'.
+%% @doc Returns a file with a cookie, for `--cookie-file'.
 -spec cookie_file(config(), string()) -> file:filename().
 cookie_file(Config, Text) ->
     File = filename:join(?config(priv_dir, Config), "cookie"),
@@ -193,7 +193,7 @@ write_secret(File, Text) ->
     ok = file:write_file(File, Text),
     ok = file:change_mode(File, 8#400).
 
-%% @doc The source text of a module with a single function of arity 0.
+%% @doc Returns the source text of a module with a single function of arity 0.
 -spec compiled(module(), atom(), Body :: string()) -> binary().
 compiled(Module, Function, Body) ->
     Name = atom_to_list(Function),

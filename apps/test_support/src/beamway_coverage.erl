@@ -48,7 +48,7 @@ remember(Module, Line) ->
             end
     end.
 
-%% @doc The lines of all instrumented modules in `Ebin', and the lines that were never executed.
+%% @doc Returns the lines of all instrumented modules in `Ebin', and the lines that were never executed.
 -spec report(Ebin :: file:filename(), Folder :: file:filename()) -> [row()].
 report(Ebin, Folder) ->
     [row(Beam, Folder) || Beam <- lists:sort(filelib:wildcard(filename:join(Ebin, "*.beam"))), filename:basename(Beam) =/= "beamway_coverage.beam"].

@@ -13,7 +13,7 @@
 %% The entries for a suite in `test/runners': "rest", "-case", "+case", "-(group)", "+(group)".
 -type words() :: [string()].
 
-%% @doc The level of this run. The default is all.
+%% @doc Returns the level of this run. The default is all.
 -spec current() -> level().
 current() ->
     case os:getenv("BEAMWAY_TEST_LEVEL", "all") of
@@ -22,14 +22,14 @@ current() ->
         "all" -> all
     end.
 
-%% @doc The entries for a suite in `test/runners'.
+%% @doc Returns the entries for a suite in `test/runners'.
 -spec words(module()) -> words().
 words(Suite) ->
     {ok, Text} = file:read_file(test_support:file("test/runners")),
     Lines = [string:lexemes(hd(string:split(Line, "#")), " ") || Line <- string:split(unicode:characters_to_list(Text), "\n", all)],
     lists:append([Words || [Name | Words] <- Lines, Name =:= atom_to_list(Suite)]).
 
-%% @doc The definitions of groups, restricted to the level.
+%% @doc Returns the definitions of groups, restricted to the level.
 -spec groups(level(), words(), [tuple()]) -> [tuple()].
 groups(Level, Words, Groups) -> [group(Level, Words, [], Group) || Group <- Groups].
 
@@ -53,7 +53,7 @@ member(Level, Words, Path, Case) ->
 name({testcase, Name, _}) -> Name;
 name(Name) -> Name.
 
-%% @doc The cases and groups of a suite that belong to the level. A group without any is left out.
+%% @doc Returns the cases and groups of a suite that belong to the level. A group without any is left out.
 -spec all(level(), words(), [term()], Groups :: [tuple()]) -> [term()].
 all(Level, Words, All, Groups) ->
     lists:filter(fun(Reference) when is_tuple(Reference), element(1, Reference) =:= group ->

@@ -51,7 +51,7 @@
 run(Schedule, Carrier) ->
     run(Schedule, Carrier, beamway_peer:ebin()).
 
-%% @doc The same with a different build of the carrier from the one in the checkout.
+%% @doc Like {@link run/2}, but with a different build of the carrier from the one in the checkout.
 -spec run(beamway_nemesis_schedule:schedule(), carrier(), Ebin :: file:filename()) -> result().
 run(Schedule, Carrier, Ebin) ->
     ok = beamway_nemesis_schedule:validate(Schedule),
@@ -173,7 +173,7 @@ hub(Node, Function, Arguments) ->
 
 %% ---- before ----
 
-%% What a node holds when all its connections are closed again. The baseline is taken after it has had some, because the VM opens a few things
+%% Returns what a node holds when all its connections are closed again. The baseline is taken after it has had some, because the VM opens a few things
 %% once and keeps them.
 with_baseline(Run) ->
     Alive = alive(Run),

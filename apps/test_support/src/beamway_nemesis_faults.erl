@@ -123,7 +123,7 @@ descriptor_limit(OsPid) ->
 
 %% ---- the clock ----
 
-%% @doc The environment of a node whose clock can be changed through a file. The monotonic clock is not affected, just as when somebody sets a
+%% @doc Returns the environment of a node whose clock can be changed through a file. The monotonic clock is not affected, just as when somebody sets a
 %% machine's time.
 -spec environment(ClockFile :: file:filename()) -> [{string(), string()}].
 environment(ClockFile) ->

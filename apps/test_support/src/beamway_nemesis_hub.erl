@@ -53,7 +53,7 @@ go() -> gen_server:call(?MODULE, go, ?CALL_MS).
 -spec finish() -> ok.
 finish() -> gen_server:call(?MODULE, finish, ?CALL_MS).
 
-%% @doc The senders whose last message has not arrived, at the other node or at this one. (`words' senders exit silently, so their messages are
+%% @doc Returns the senders whose last message has not arrived, at the other node or at this one. (`words' senders exit silently, so their messages are
 %% checked at the receiving node.)
 -spec unfinished() -> [{beamway_nemesis_schedule:index(), Kind :: atom()}].
 unfinished() -> gen_server:call(?MODULE, unfinished, ?CALL_MS).
@@ -62,7 +62,7 @@ unfinished() -> gen_server:call(?MODULE, unfinished, ?CALL_MS).
 -spec flood(To :: beamway_nemesis_schedule:index(), Count :: pos_integer(), Size :: pos_integer()) -> pid().
 flood(To, Count, Size) -> gen_server:call(?MODULE, {flood, To, Count, Size}, ?CALL_MS).
 
-%% @doc Whether any process is suspended because its link is busy.
+%% @doc Returns whether any process is suspended because its link is busy.
 -spec is_suspended(pid()) -> boolean().
 is_suspended(Pid) -> process_info(Pid, status) =:= {status, suspended}.
 
@@ -122,7 +122,7 @@ links() ->
         _ -> beamway_links:all()
     end.
 
-%% @doc The resources that connections hold. Without connections, all of them must have been released.
+%% @doc Returns the resources that connections hold. Without connections, all of them must have been released.
 -spec resources() -> #{atom() => non_neg_integer()}.
 resources() ->
     #{ports => length(erlang:ports()),

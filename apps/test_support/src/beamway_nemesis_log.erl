@@ -7,7 +7,7 @@
 
 -export([unexpected/2]).
 
-%% @doc The unexplained lines.
+%% @doc Returns the unexplained lines.
 -spec unexpected(Text :: string(), beamway_nemesis_schedule:schedule()) -> [string()].
 unexpected(Text, #{faults := Faults}) ->
     Kinds = [element(1, Fault) || Fault <- Faults],

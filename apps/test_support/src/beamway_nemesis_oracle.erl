@@ -55,7 +55,7 @@ note({message, Life, Epoch, First, N}, Log) ->
 note(Entry, Log) ->
     [Entry | Log].
 
-%% @doc All violations found. An empty list means that all promises were kept.
+%% @doc Returns all violations found. An empty list means that all promises were kept.
 -spec judge(record()) -> [finding()].
 judge(#{faults := Faults, observed := Observed, flows := Flows, words := Words}) ->
     [about(Flow, Finding) || {Flow, Log} <- Flows, Finding <- judge_flow(Log)]

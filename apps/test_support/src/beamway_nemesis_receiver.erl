@@ -34,12 +34,12 @@ start_link(Name, Kind, Node) ->
     {ok, _} = gen_server:start_link({local, Name}, ?MODULE, {Kind, Node},
                                     [{spawn_opt, [{message_queue_data, off_heap}]}]).
 
-%% @doc What the receiver has recorded so far.
+%% @doc Returns what the receiver has recorded so far.
 -spec collect(pid()) -> heard().
 collect(Pid) ->
     gen_server:call(Pid, collect, 30000).
 
-%% @doc Whether the receiver is still waiting for the exit of a process that has sent it words.
+%% @doc Returns whether the receiver is still waiting for the exit of a process that has sent it words.
 -spec is_waiting(pid()) -> boolean().
 is_waiting(Pid) ->
     gen_server:call(Pid, is_waiting, 30000).

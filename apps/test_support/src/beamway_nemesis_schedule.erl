@@ -41,19 +41,19 @@
 -spec tick_time_s() -> pos_integer().
 tick_time_s() -> ?TICK_TIME_S.
 
-%% @doc Every kind of fault.
+%% @doc Returns every kind of fault.
 -spec kinds() -> [atom()].
 kinds() ->
     [wait, kill, restart, stop, cut_tcp, fill_ring, no_descriptors, slow_reader, clock_jump].
 
 %% ---- from a seed ----
 
-%% @doc The schedule for a seed. The same seed always yields the same schedule.
+%% @doc Returns the schedule for a seed. The same seed always yields the same schedule.
 -spec generate(Seed :: integer()) -> schedule().
 generate(Seed) ->
     generate(Seed, #{}).
 
-%% @doc The same with limits on the number of nodes and faults.
+%% @doc Like {@link generate/1}, but with limits on the number of nodes and faults.
 -spec generate(Seed :: integer(), #{max_nodes => 2..6, max_faults => pos_integer()}) -> schedule().
 generate(Seed, Limits) ->
     Start = rand:seed_s(exsss, Seed),
@@ -161,7 +161,7 @@ repeat(N, Make, R0) ->
 
 %% ---- validity ----
 
-%% @doc Whether a schedule can be run. The error names what is wrong with it.
+%% @doc Returns whether a schedule can be run. The error names what is wrong with it.
 -spec validate(term()) -> ok | {error, Reason :: term()}.
 validate(#{nodes := Nodes, faults := Faults}) when is_list(Nodes), is_list(Faults) ->
     Count = length(Nodes),
@@ -217,13 +217,13 @@ is_fault({Kind, A, B}, _, Alive) when Kind =:= cut_tcp; Kind =:= fill_ring ->
     A =/= B andalso lists:member(A, Alive) andalso lists:member(B, Alive);
 is_fault(_, _, _) -> false.
 
-%% @doc The numbers of the nodes that a fault concerns.
+%% @doc Returns the numbers of the nodes that a fault concerns.
 -spec names(fault()) -> [index()].
 names({wait, _}) -> [];
 names({Kind, A, B}) when Kind =:= cut_tcp; Kind =:= fill_ring -> [A, B];
 names(Fault) -> [element(2, Fault)].
 
-%% @doc Whether a fault ends the connection between two nodes, and must do so.
+%% @doc Returns whether a fault ends the connection between two nodes, and must do so.
 -spec ends(fault(), pair()) -> boolean().
 ends({Kind, N}, {A, B}) when Kind =:= kill -> N =:= A orelse N =:= B;
 ends({restart, N, _}, {A, B}) -> N =:= A orelse N =:= B;
@@ -231,7 +231,7 @@ ends({stop, N, Ms}, {A, B}) when Ms >= ?LONG_STOP_MS -> N =:= A orelse N =:= B;
 ends({cut_tcp, A, B}, {C, D}) -> {A, B} =:= {C, D} orelse {A, B} =:= {D, C};
 ends(_, _) -> false.
 
-%% @doc Whether every Beamway link that existed before a fault exists afterwards.
+%% @doc Returns whether every Beamway link that existed before a fault exists afterwards.
 -spec is_calm(fault()) -> boolean().
 is_calm({stop, _, Ms}) -> Ms < ?LONG_STOP_MS;
 is_calm(Fault) -> not lists:member(element(1, Fault), [kill, restart]).
@@ -283,7 +283,7 @@ read(File) ->
         {error, Reason} -> {error, Reason}
     end.
 
-%% @doc A schedule in the form for a file.
+%% @doc Returns a schedule in the form for a file.
 -spec print(schedule()) -> unicode:chardata().
 print(Schedule) ->
     io_lib:format("~p.~n", [Schedule]).

@@ -37,7 +37,7 @@ prepare_data() ->
     {Bytes, _} = rand:bytes_s(?LARGEST + ?SPREAD, rand:seed_s(exsss, 4711)),
     persistent_term:put(?MODULE, Bytes).
 
-%% @doc The data of a message. Consecutive messages have different data.
+%% @doc Returns the data of a message. Consecutive messages have different data.
 -spec data(N :: pos_integer(), Size :: non_neg_integer()) -> binary().
 data(N, Size) ->
     binary:part(persistent_term:get(?MODULE), (N * 7919) rem ?SPREAD, Size).

@@ -16,12 +16,12 @@
 
 -type otp() :: own | other.
 
-%% @doc Whether the environment names another OTP.
+%% @doc Returns whether the environment names another OTP.
 -spec is_there() -> boolean().
 is_there() ->
     os:getenv("BEAMWAY_OTHER_ERL", "") =/= "".
 
-%% @doc The OTP for a new node if this many others are running. A node with a wrapper gets the runner's OTP because the other OTP may not run
+%% @doc Returns the OTP for a new node if this many others are running. A node with a wrapper gets the runner's OTP because the other OTP may not run
 %% under the wrapper, and a node with another beamway does because that beamway was built with the runner's OTP.
 -spec choose(beamway_peer:options(), fun(() -> non_neg_integer())) -> otp().
 choose(#{otp := Otp}, _Living) -> Otp;
@@ -36,17 +36,17 @@ choose(_, Living) ->
 turns("1") -> {other, own};
 turns(_) -> {own, other}.
 
-%% @doc The command that starts a node of the other OTP.
+%% @doc Returns the command that starts a node of the other OTP.
 -spec erl() -> [string(), ...].
 erl() ->
     [_ | _] = string:lexemes(os:getenv("BEAMWAY_OTHER_ERL", ""), " ").
 
-%% @doc The beamway that was built for the other OTP.
+%% @doc Returns the beamway that was built for the other OTP.
 -spec ebin() -> file:filename().
 ebin() ->
     [_ | _] = os:getenv("BEAMWAY_OTHER_EBIN", "").
 
-%% @doc The directories with the tests compiled by the other OTP; empty if it can load ours.
+%% @doc Returns the directories with the tests compiled by the other OTP; empty if it can load ours.
 -spec tests() -> [file:filename()].
 tests() ->
     case os:getenv("BEAMWAY_OTHER_ROOT", "") of

@@ -27,7 +27,7 @@
 -spec passes(word()) -> boolean().
 passes(Word) -> Word =:= passed orelse Word =:= flaky.
 
-%% @doc What is wrong with a case on Beamway. `unknown' means that the case was not run over stock TCP, and `none' that it has no stored result.
+%% @doc Returns what is wrong with a case on Beamway. `unknown' means that the case was not run over stock TCP, and `none' that it has no stored result.
 %% Links are judged only over shared memory, where `Links' is true.
 -spec problems(result(), Tcp :: word() | unknown, stored() | none, Links :: boolean()) -> [problem()].
 problems(#{word := Word} = Result, Tcp, Stored, Links) ->
@@ -44,7 +44,7 @@ outcome(false, _Word, Tcp, #{tcp := StoredTcp, beamway := StoredWord}) ->
         {false, _, _} -> []
     end.
 
-%% @doc The unexpected reasons for links over TCP.
+%% @doc Returns the unexpected reasons for links over TCP.
 -spec fallbacks(result(), stored() | none) -> [problem()].
 fallbacks(#{tcp_links := Now}, none) ->
     [{fell_back, Reason} || Reason <- maps:keys(Now), Reason =/= ?FOREIGN];
@@ -55,18 +55,18 @@ fallbacks(#{tcp_links := Now}, #{tcp_links := Before}) ->
 missing(#{word := Word, shm := 0}, #{shm := Before}) when Before > 1, Word =/= not_run, Word =/= died -> [no_shared_memory];
 missing(_Result, _Stored) -> [].
 
-%% @doc The cases that pass on stock TCP but not on Beamway.
+%% @doc Returns the cases that pass on stock TCP but not on Beamway.
 -spec differences(#{id() => stored()}) -> [id()].
 differences(All) ->
     [Id || {Id, #{tcp := Tcp, beamway := Beamway}} <- lists:sort(maps:to_list(All)), passes(Tcp), not passes(Beamway)].
 
-%% @doc The cases that pass on neither, except those that are skipped on both.
+%% @doc Returns the cases that pass on neither, except those that are skipped on both.
 -spec common_failures(#{id() => stored()}) -> [id()].
 common_failures(All) ->
     [Id || {Id, #{tcp := Tcp, beamway := Beamway}} <- lists:sort(maps:to_list(All)),
            not passes(Tcp), not passes(Beamway), {Tcp, Beamway} =/= {skipped, skipped}].
 
-%% @doc How many cases may differ at most. Each of them tests TCP itself.
+%% @doc Returns how many cases may differ at most. Each of them tests TCP itself.
 -spec most_differences() -> pos_integer().
 most_differences() -> 6.
 

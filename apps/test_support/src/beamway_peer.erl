@@ -99,7 +99,7 @@ end_in_order(Peer) ->
 halt_node(Peer) ->
     halt_node(Peer, []).
 
-%% @doc The same with options of erlang:halt/2.
+%% @doc Like {@link halt_node/1}, but with options of erlang:halt/2.
 -spec halt_node(pid(), [{flush, boolean()}]) -> ok.
 halt_node(Peer, Options) ->
     ended_by(fun(_) -> peer:cast(Peer, erlang, halt, [0, Options]) end, Peer, 30000).
@@ -120,7 +120,7 @@ ended_by(End, Peer, TimeoutMs) ->
 stop_started() ->
     stop_all(started()).
 
-%% @doc The control processes of the nodes that this node has started.
+%% @doc Returns the control processes of the nodes that this node has started.
 -spec started() -> [pid()].
 started() ->
     [Pid || Pid <- processes(), {dictionary, Dictionary} <- [process_info(Pid, dictionary)],
@@ -136,7 +136,7 @@ stop_all(Peers) ->
 call(Peer, Module, Function, Arguments) ->
     call(Peer, Module, Function, Arguments, ?CALL_MS).
 
-%% @doc The same with a timeout in milliseconds, which is extended if everything runs slower ({@link beamway_runner:slowness/0}).
+%% @doc Like {@link call/4}, but with a timeout in milliseconds, which is extended if everything runs slower ({@link beamway_runner:slowness/0}).
 -spec call(pid(), module(), atom(), [term()], pos_integer()) -> term().
 call(Peer, Module, Function, Arguments, TimeoutMs) ->
     peer:call(Peer, Module, Function, Arguments, TimeoutMs * beamway_runner:slowness()).
@@ -146,8 +146,8 @@ call(Peer, Module, Function, Arguments, TimeoutMs) ->
 run(Peer, Fun) ->
     run(Peer, Fun, ?CALL_MS).
 
-%% @doc The same with a timeout in milliseconds, as for {@link call/5}. If the process there is killed through a link and the exit reason is a
-%% pair, as when a test's helper fails, `peer:call/5' returns `badarg', so the fun's result is tagged to tell the two apart.
+%% @doc Like {@link run/2}, but with a timeout in milliseconds, as for {@link call/5}. If the process there is killed through a link and the exit
+%% reason is a pair, as when a test's helper fails, `peer:call/5' returns `badarg', so the fun's result is tagged to tell the two apart.
 -spec run(pid(), fun(() -> Result), pos_integer()) -> Result.
 run(Peer, Fun, TimeoutMs) ->
     case call(Peer, ?MODULE, returned, [Fun], TimeoutMs) of
@@ -166,14 +166,14 @@ connect(Carrier, Peer, Node) ->
     true = call(Peer, net_kernel, connect_node, [Node]),
     assert_link(Peer, Node, link_kind(Carrier)).
 
-%% @doc The same, but also waits until the called node has the connection. A case that closes the connection immediately needs this, because the
-%% called node sees it slightly later.
+%% @doc Like {@link connect/3}, but also waits until the called node has the connection. A case that closes the connection immediately needs this,
+%% because the called node sees it slightly later.
 -spec connect_both(carrier(), pid(), pid()) -> ok.
 connect_both(Carrier, Caller, Called) ->
     ok = connect(Carrier, Caller, call(Called, erlang, node, [])),
     assert_link(Called, call(Caller, erlang, node, []), link_kind(Carrier)).
 
-%% @doc Two new nodes with these options, of which the first has connected to the second.
+%% @doc Returns two new nodes with these options, of which the first has connected to the second.
 -spec connected_pair(carrier(), options()) -> {pid(), node(), pid(), node()}.
 connected_pair(Carrier, Options) ->
     {ok, PeerA, NodeA} = start(Carrier, Options),
@@ -231,7 +231,7 @@ reported_links(Peer) ->
 nonempty([]) -> false;
 nonempty(List) -> List.
 
-%% @doc The port or process through which the node is connected to `Node', as a term that identifies this connection. A different value later
+%% @doc Returns the port or process through which the node is connected to `Node', as a term that identifies this connection. A different value later
 %% means that the connection was lost in between.
 -spec controller(pid(), node()) -> undefined | {string(), integer()}.
 controller(Peer, Node) -> call(Peer, ?MODULE, own_controller, [Node]).
@@ -276,7 +276,7 @@ watch_nodedown(Peer) ->
 keep_nodedown(Down) ->
     receive {give, From} -> From ! {nodedown, Down} end.
 
-%% @doc The reason why that node went down, and the system time in milliseconds at which it did.
+%% @doc Returns the reason why that node went down, and the system time in milliseconds at which it did.
 -spec nodedown(pid(), Watcher :: pid(), node(), TimeoutMs :: pos_integer()) -> {Reason :: term(), AtMs :: integer()}.
 nodedown(Peer, Watcher, Node, TimeoutMs) ->
     run(Peer, fun() ->
@@ -312,7 +312,7 @@ collected(Node, IsRight, Numbers) ->
 give(Answer) ->
     receive {give, From} -> From ! {given, Answer}, give(Answer) end.
 
-%% @doc The answer of a process on the node, or `false' if it does not have one yet.
+%% @doc Returns the answer of a process on the node, or `false' if it does not have one yet.
 -spec given(pid(), pid()) -> term().
 given(Peer, Giver) ->
     run(Peer, fun() ->
@@ -320,7 +320,7 @@ given(Peer, Giver) ->
         receive {given, Answer} -> Answer after ?GIVEN_MS -> false end
     end).
 
-%% @doc The node's process ID. It is read from the runner's own port, so it works for a stopped node.
+%% @doc Returns the node's process ID. It is read from the runner's own port, so it works for a stopped node.
 -spec os_pid(pid()) -> pos_integer().
 os_pid(Peer) ->
     {links, Links} = process_info(Peer, links),
@@ -380,7 +380,7 @@ thread_state(StatFile) ->
             $T
     end.
 
-%% @doc Whether an operating system process is running. (A zombie is not.)
+%% @doc Returns whether an operating system process is running. (A zombie is not.)
 -spec is_running(pos_integer()) -> boolean().
 is_running(OsPid) ->
     case file:read_file(proc(OsPid, "stat")) of
@@ -388,7 +388,7 @@ is_running(OsPid) ->
         {error, _} -> false
     end.
 
-%% @doc The open descriptors of a process, each with its number and what it refers to.
+%% @doc Returns the open descriptors of a process, each with its number and what it refers to.
 -spec fds(pos_integer()) -> [{non_neg_integer(), string()}].
 fds(OsPid) ->
     {ok, Names} = file:list_dir(proc(OsPid, "fd")),
@@ -396,14 +396,14 @@ fds(OsPid) ->
                 || Name <- Names,
                    {ok, Target} <- [file:read_link_all(proc(OsPid, "fd/" ++ Name))]]).
 
-%% @doc The physical memory of a process, including its rings.
+%% @doc Returns the physical memory of a process, including its rings.
 -spec resident_bytes(pos_integer()) -> pos_integer().
 resident_bytes(OsPid) ->
     {ok, Status} = read_proc_file(proc(OsPid, "status")),
     {match, [KiB]} = re:run(Status, "VmRSS:\\s*([0-9]+) kB", [{capture, all_but_first, binary}]),
     binary_to_integer(KiB) * 1024.
 
-%% @doc The mappings of a process that are Beamway rings, as lines of `maps'.
+%% @doc Returns the mappings of a process that are Beamway rings, as lines of `maps'.
 -spec maps(pos_integer()) -> [string()].
 maps(OsPid) ->
     {ok, Maps} = read_proc_file(proc(OsPid, "maps")),
@@ -411,14 +411,14 @@ maps(OsPid) ->
      || Line <- binary:split(Maps, <<"\n">>, [global]),
         binary:match(Line, <<"memfd:beamway">>) =/= nomatch].
 
-%% @doc How many descriptors, ring mappings and Erlang ports a node has. Sockets are included, because each connection holds one, but their
+%% @doc Returns how many descriptors, ring mappings and Erlang ports a node has. Sockets are included, because each connection holds one, but their
 %% descriptor numbers do not matter.
 -spec resources(pid()) -> {Fds :: pos_integer(), Maps :: non_neg_integer(), Ports :: pos_integer()}.
 resources(Peer) ->
     OsPid = os_pid(Peer),
     {length(fds(OsPid)), length(maps(OsPid)), length(call(Peer, erlang, ports, []))}.
 
-%% @doc Whether a node has no more of any of these than before. It may have fewer, because the first count may include a socket that was just
+%% @doc Returns whether a node has no more of any of these than before. It may have fewer, because the first count may include a socket that was just
 %% being closed.
 -spec no_more(Now :: tuple(), Before :: tuple()) -> boolean().
 no_more({Fds, Maps, Ports}, {FdsBefore, MapsBefore, PortsBefore}) ->
@@ -438,7 +438,7 @@ read_rest(Io) ->
 proc(OsPid, Entry) ->
     filename:join(["/proc", integer_to_list(OsPid), Entry]).
 
-%% @doc What a node has written to its log file so far.
+%% @doc Returns what a node has written to its log file so far.
 -spec log_text(file:name_all()) -> string().
 log_text(File) ->
     case file:read_file(File) of
@@ -508,7 +508,7 @@ async(Fun) ->
 await(Call) ->
     await(Call, 120000).
 
-%% @doc The same with a timeout in milliseconds.
+%% @doc Like {@link await/1}, but with a timeout in milliseconds.
 -spec await({pid(), reference()}, pos_integer()) -> term().
 await({Pid, Monitor}, TimeoutMs) ->
     receive
@@ -523,13 +523,13 @@ await({Pid, Monitor}, TimeoutMs) ->
 unique_name(Prefix) ->
     lists:concat([Prefix, "-", os:getpid(), "-", erlang:unique_integer([positive])]).
 
-%% @doc A new directory with a name that is short enough for sockets. The caller deletes it. Process IDs are reused in other namespaces and
+%% @doc Returns a new directory with a name that is short enough for sockets. The caller deletes it. Process IDs are reused in other namespaces and
 %% runs, so they do not make a file name unique.
 -spec new_folder(string()) -> file:filename().
 new_folder(Prefix) ->
     "/tmp/" ++ _ = string:trim(os:cmd("mktemp -d /tmp/" ++ Prefix ++ "-XXXXXX")).
 
-%% @doc The directory of the built carrier: on the runner's code path, or next to this application.
+%% @doc Returns the directory of the built carrier: on the runner's code path, or next to this application.
 -spec ebin() -> file:filename().
 ebin() ->
     case code:which(beamway_dist) of
@@ -538,7 +538,7 @@ ebin() ->
                             "..", "..", "beamway", "ebin"])
     end.
 
-%% @doc The flags that select the carrier.
+%% @doc Returns the flags that select the carrier.
 -spec flags(carrier()) -> [string()].
 flags(inet_tcp) -> ["-proto_dist", "inet_tcp"];
 flags(inet_tls) -> tls_flags("inet_tls");
@@ -549,7 +549,7 @@ flags(_Beamway) -> ["-proto_dist", "beamway"].
 
 tls_flags(Carrier) -> ["-proto_dist", Carrier, "-ssl_dist_optfile", beamway_certificates:good()].
 
-%% @doc The environment that selects the carrier, without any options from the runner's environment.
+%% @doc Returns the environment that selects the carrier, without any options from the runner's environment.
 -spec environment(carrier()) -> [{string(), string() | false}].
 environment(Carrier) ->
     Options = ["BEAMWAY_" ++ string:uppercase(atom_to_list(element(1, Option))) || Option <- beamway_config:table()],
@@ -615,7 +615,7 @@ executable(Options) ->
             {hd(Command), tl(Command)}
     end.
 
-%% @doc The command that starts a node: OTP's `erl', preceded by the wrapper if there is one.
+%% @doc Returns the command that starts a node: OTP's `erl', preceded by the wrapper if there is one.
 -spec erl() -> [string(), ...].
 erl() ->
     wrapper() ++ [filename:join([code:root_dir(), "bin", "erl"])].

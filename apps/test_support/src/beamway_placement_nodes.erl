@@ -19,7 +19,7 @@
 start(Names) ->
     start(Names, #{}).
 
-%% @doc The same. `run => false' leaves placement stopped, and `args' are added to the command line.
+%% @doc Like {@link start/1}, but with options: `run => false' leaves placement stopped, and `args' are added to the command line.
 -spec start([string()], #{run => boolean(), args => [string()], env => [{string(), string()}]}) -> cluster().
 start([], _) -> [];
 start(Names, Options) ->
@@ -54,11 +54,11 @@ stop(Cluster) ->
     Calls = [beamway_peer:async(fun() -> beamway_peer:stop(Peer) end) || {_, Peer, _} <- Cluster],
     lists:foreach(fun(Call) -> ok = beamway_peer:await(Call, ?START_MS) end, Calls).
 
-%% @doc The nodes, in the order in which their names were given.
+%% @doc Returns the nodes, in the order in which their names were given.
 -spec nodes(cluster()) -> [node()].
 nodes(Cluster) -> [Node || {_, _, Node} <- Cluster].
 
-%% @doc The control processes of the nodes.
+%% @doc Returns the control processes of the nodes.
 -spec peers(cluster()) -> [pid()].
 peers(Cluster) -> [Peer || {_, Peer, _} <- Cluster].
 

@@ -34,12 +34,12 @@
 -define(EPMD_PORT, 4369).
 -define(COOKIE, "beamway_test").
 
-%% @doc The steps of a caller. The steps of the link agreement exist only with an extension.
+%% @doc Returns the steps of a caller. The steps of the link agreement exist only with an extension.
 -spec call_steps(plain | extended) -> [call_step()].
 call_steps(plain) -> [connected, half_name, named, status, challenge, half_reply];
 call_steps(extended) -> call_steps(plain) ++ [authenticated, half_offer, offered, answered].
 
-%% @doc The steps of an acceptor.
+%% @doc Returns the steps of an acceptor.
 -spec serve_steps(plain | extended) -> [serve_step()].
 serve_steps(plain) -> [accepted, named, half_status, status, challenged, replied];
 serve_steps(extended) -> serve_steps(plain) ++ [acknowledged, offered].
@@ -109,7 +109,7 @@ reply_packet(#{challenge := Challenge} = State) ->
 digest(#{options := Options}, Challenge) ->
     erlang:md5([maps:get(cookie, Options, ?COOKIE), integer_to_list(Challenge)]).
 
-%% @doc An encoded offer of a link, with the address of a socket that never accepts connections. `Changes' replace parts of the offer.
+%% @doc Returns an encoded offer of a link, with the address of a socket that never accepts connections. `Changes' replace parts of the offer.
 -spec offer(#{address | token => binary(), ring_bytes => non_neg_integer()}) -> binary().
 offer(Changes) ->
     Offer = #{address => <<0, "beamway-nobody">>, token => <<7:128>>, ring_bytes => 1048576},

@@ -11,12 +11,12 @@
 
 -type relay() :: #{table := ets:table(), acceptor := pid()}.
 -type hook() :: fun((up | down, Before :: non_neg_integer(), binary()) -> {ok, binary()} | {back, binary()} | cut).
-%% What happens to the next bytes: they are forwarded, perhaps modified, or sent back to the sender, or the connection is closed. `up' means
+%% The treatment of the next bytes: they are forwarded, perhaps modified, or sent back to the sender, or the connection is closed. `up' means
 %% bytes from the connecting side. Before is the number of bytes that have already passed in that direction.
 
 -define(WAIT_MS, 20000).
 
-%% @doc A node with that carrier, behind a relay at `Address' ("127.0.0.2"), which the caller must start next.
+%% @doc Returns a node with that carrier, behind a relay at `Address' ("127.0.0.2"), which the caller must start next.
 -spec node_at(beamway_peer:carrier(), Address :: string(), beamway_peer:options()) -> {pid(), node()}.
 node_at(Carrier, Address, Options) ->
     Args = ["-kernel", "inet_dist_use_interface", "{127,0,0,1}" | maps:get(args, Options, [])],
@@ -40,7 +40,7 @@ start(Address, Peer, Hook) ->
                           end),
     receive {Acceptor, listens} -> #{table => Table, acceptor => Acceptor} after ?WAIT_MS -> error(no_relay) end.
 
-%% @doc The port on which a node listens.
+%% @doc Returns the port on which a node listens.
 -spec port(pid()) -> inet:port_number().
 port(Peer) -> beamway_peer:call(Peer, ets, lookup_element, [beamway_links, {listens, tcp}, 2]).
 
@@ -71,11 +71,11 @@ carry(Sides, Table, Hook) ->
         {tcp_error, _, _} -> ok
     end.
 
-%% @doc All bytes that have passed, in both directions.
+%% @doc Returns all bytes that have passed, in both directions.
 -spec recorded(relay()) -> binary().
 recorded(#{table := Table}) -> iolist_to_binary(ets:select(Table, [{{{bytes, '_'}, '_', '_', '$1'}, [], ['$1']}])).
 
-%% @doc The bytes that the connecting side of the first connection has sent.
+%% @doc Returns the bytes that the connecting side of the first connection has sent.
 -spec sent(relay()) -> binary().
 sent(#{table := Table}) ->
     [First | _] = ets:select(Table, [{{{connection, '_'}, '$1'}, [], ['$1']}]),

@@ -47,7 +47,7 @@ suite() ->
             halt(1)
     end.
 
-%% @doc How many times slower than usual everything runs, for example under a sanitizer.
+%% @doc Returns how many times slower than usual everything runs, for example under a sanitizer.
 -spec slowness() -> pos_integer().
 slowness() -> list_to_integer(os:getenv("BEAMWAY_TEST_SLOWNESS", "1")).
 

@@ -6,7 +6,7 @@
 
 -export([names/0, start/1, stop/1, call/5, on/3, node_of/2, nodes_of/1, name_of/2, chosen/2]).
 
-%% @doc The names of the nodes.
+%% @doc Returns the names of the nodes.
 -spec names() -> [string()].
 names() -> ["a", "b", "c", "d", "e", "f"].
 
@@ -40,19 +40,19 @@ call(Config, Name, Module, Function, Arguments) -> beamway_placement_nodes:call(
 -spec on([tuple()], string(), fun(() -> Result)) -> Result.
 on(Config, Name, Fun) -> beamway_peer:run(element(2, lists:keyfind(Name, 1, cluster(Config))), Fun).
 
-%% @doc The node with this name.
+%% @doc Returns the node with this name.
 -spec node_of([tuple()], string()) -> node().
 node_of(Config, Name) -> element(3, lists:keyfind(Name, 1, cluster(Config))).
 
-%% @doc All nodes, in the order of their names.
+%% @doc Returns all nodes, in the order of their names.
 -spec nodes_of([tuple()]) -> [node()].
 nodes_of(Config) -> beamway_placement_nodes:nodes(cluster(Config)).
 
-%% @doc The name of a node.
+%% @doc Returns the name of a node.
 -spec name_of([tuple()], node()) -> string().
 name_of(Config, Node) -> element(1, lists:keyfind(Node, 3, cluster(Config))).
 
-%% @doc The names of the nodes that a query chooses when it is run on `a'; `none' if no node matches, or another error.
+%% @doc Returns the names of the nodes that a query chooses when it is run on `a'; `none' if no node matches, or another error.
 -spec chosen([tuple()], placement_query:query()) -> [string()] | {error, term()}.
 chosen(Config, Query) ->
     case call(Config, "a", placement, choose_nodes, [nodes_of(Config), Query]) of

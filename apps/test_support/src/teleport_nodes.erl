@@ -32,11 +32,11 @@ init_group(tls, Config) ->
 init_group(Kind, Config) ->
     [{kind, Kind} | Config].
 
-%% @doc A node with teleport, not connected to any other.
+%% @doc Returns a node with teleport, not connected to any other.
 -spec start(kind()) -> {pid(), node()}.
 start(Kind) -> start(Kind, #{}).
 
-%% @doc The same with options of {@link beamway_peer:start/2}; `teleport' has the options of teleport.
+%% @doc Like {@link start/1}, but with options of {@link beamway_peer:start/2}; `teleport' has the options of teleport.
 -spec start(kind(), map()) -> {pid(), node()}.
 start(Kind, Options) ->
     Args = args(maps:get(teleport, Options, #{})) ++ maps:get(args, Options, []),
@@ -44,19 +44,19 @@ start(Kind, Options) ->
     {ok, _} = beamway_peer:call(Peer, application, ensure_all_started, [teleport]),
     {Peer, Node}.
 
-%% @doc What {@link beamway_peer} calls this kind of connection.
+%% @doc Returns what {@link beamway_peer} calls this kind of connection.
 -spec carrier(kind()) -> beamway_peer:carrier().
 carrier(shm) -> beamway_shm;
 carrier(tcp) -> beamway_tcp;
 carrier(tls) -> beamway_tls;
 carrier(stock) -> inet_tcp.
 
-%% @doc The arguments of erl that set these options.
+%% @doc Returns the arguments of erl that set these options.
 -spec args(map()) -> [string()].
 args(Options) ->
     lists:append([["-teleport", atom_to_list(Name), lists:flatten(io_lib:format("~0p", [Value]))] || {Name, Value} <- maps:to_list(Options)]).
 
-%% @doc Two connected nodes.
+%% @doc Returns two connected nodes.
 -spec start_pair(list()) -> list().
 start_pair(Config) ->
     {PeerA, NodeA} = start(kind(Config)),
@@ -74,19 +74,19 @@ connect(Peer, Node) ->
 -spec stop_pair(list()) -> ok.
 stop_pair(Config) -> beamway_peer:stop_all([first(Config), second(Config)]).
 
-%% @doc The control process of the first node.
+%% @doc Returns the control process of the first node.
 -spec first(list()) -> pid().
 first(Config) -> element(1, proplists:get_value(pair, Config)).
 
-%% @doc The control process of the second node.
+%% @doc Returns the control process of the second node.
 -spec second(list()) -> pid().
 second(Config) -> element(3, proplists:get_value(pair, Config)).
 
-%% @doc The name of the second node.
+%% @doc Returns the name of the second node.
 -spec second_node(list()) -> node().
 second_node(Config) -> element(4, proplists:get_value(pair, Config)).
 
-%% @doc The group's kind of connection.
+%% @doc Returns the group's kind of connection.
 -spec kind(list()) -> kind().
 kind(Config) -> proplists:get_value(kind, Config).
 

@@ -5,16 +5,16 @@
 
 -export([checkout/0, file/1, has_ipv6/0, free_port/0, until_ended/2, until_line/3, guide/3, put_hostile/3, with_tun/1]).
 
-%% @doc The directory of the checkout.
+%% @doc Returns the directory of the checkout.
 -spec checkout() -> file:filename().
 checkout() ->
     lists:foldl(fun(_, File) -> filename:dirname(File) end, filename:absname(code:which(?MODULE)), [ebin, test_support, apps, checkout]).
 
-%% @doc A file in the checkout, by its path there.
+%% @doc Returns the full path of a file, which is given by its path in the checkout.
 -spec file(file:filename()) -> file:filename().
 file(Path) -> filename:join(checkout(), Path).
 
-%% @doc Whether this host has the IPv6 loopback address.
+%% @doc Returns whether this host has the IPv6 loopback address.
 -spec has_ipv6() -> boolean().
 has_ipv6() ->
     case gen_tcp:listen(0, [inet6, {ip, {0, 0, 0, 0, 0, 0, 0, 1}}]) of
@@ -37,7 +37,7 @@ form(Line) ->
     {ok, Form} = erl_parse:parse_form(Tokens),
     Form.
 
-%% @doc A port on which nothing listens at the moment.
+%% @doc Returns a port on which nothing listens at the moment.
 -spec free_port() -> inet:port_number().
 free_port() ->
     {ok, Socket} = gen_tcp:listen(0, [{ip, {127, 0, 0, 1}}]),
@@ -45,7 +45,7 @@ free_port() ->
     ok = gen_tcp:close(Socket),
     Port.
 
-%% @doc The exit status of a port's program, and everything that it prints until it exits, as lines if the port delivers lines. Fails if the
+%% @doc Returns the exit status of a port's program, and everything that it prints until it exits, as lines if the port delivers lines. Fails if the
 %% program does not print anything for this long.
 -spec until_ended(port(), SilentMs :: timeout()) -> {Status :: non_neg_integer(), Said :: [string() | binary()]}.
 until_ended(Port, SilentMs) -> until_ended(Port, SilentMs, []).
@@ -89,7 +89,7 @@ guide(Page, Folder, TimeoutMs) ->
     Status =:= 0 orelse error({guide, Page, Status, lists:nthtail(max(0, length(Lines) - 20), Lines)}),
     Lines.
 
-%% @doc The result of `init_per_suite' for suites whose namespaces are joined by TUN devices (beamway_path).
+%% @doc Returns the result of `init_per_suite' for suites whose namespaces are joined by TUN devices (beamway_path).
 -spec with_tun(Config) -> Config | {skip, term()}.
 with_tun(Config) ->
     case {os:cmd("id -u"), filelib:last_modified("/dev/net/tun")} of

@@ -8,7 +8,7 @@
 
 -type response() :: {Status :: integer(), Headers :: [{binary(), binary()}], Body :: binary()}.
 
-%% @doc A connection to a port on the loopback interface.
+%% @doc Returns a connection to a port on the loopback interface.
 -spec connect(inet:port_number()) -> gen_tcp:socket().
 connect(Port) ->
     {ok, Socket} = gen_tcp:connect({127, 0, 0, 1}, Port, [binary, {active, false}, {packet, raw}, {exit_on_close, false}, {nodelay, true}], ?PATIENCE_MS),
@@ -19,7 +19,7 @@ connect(Port) ->
 -spec exchange(inet:port_number(), iodata()) -> [response()] | {malformed, binary()}.
 exchange(Port, Data) -> exchange(Port, Data, <<"GET">>).
 
-%% @doc The same for a request with another method, mainly HEAD.
+%% @doc Like {@link exchange/2}, but for a request with another method, mainly HEAD.
 -spec exchange(inet:port_number(), iodata(), Method :: binary()) -> [response()] | {malformed, binary()}.
 exchange(Port, Data, Method) ->
     Socket = connect(Port),
@@ -29,7 +29,7 @@ exchange(Port, Data, Method) ->
     gen_tcp:close(Socket),
     parse(Bytes, Method).
 
-%% @doc All bytes until the server closes the connection.
+%% @doc Returns all bytes until the server closes the connection.
 -spec until_closed(gen_tcp:socket()) -> binary().
 until_closed(Socket) -> until_closed(Socket, []).
 
@@ -60,13 +60,13 @@ one(Socket, Bytes) ->
 -spec get(inet:port_number(), iodata()) -> response().
 get(Port, Path) -> get(Port, Path, []).
 
-%% @doc The same with header lines.
+%% @doc Like {@link get/2}, but with header lines.
 -spec get(inet:port_number(), iodata(), [{iodata(), iodata()}]) -> response().
 get(Port, Path, Headers) ->
     [Response] = exchange(Port, ["GET ", Path, " HTTP/1.1\r\nHost: localhost\r\n", [[N, ": ", V, "\r\n"] || {N, V} <- Headers], "\r\n"]),
     Response.
 
-%% @doc The responses in the bytes that a server sent, including interim ones.
+%% @doc Returns the responses in the bytes that a server sent, including interim ones.
 -spec parse(binary(), Method :: binary()) -> [response()] | {malformed, binary()}.
 parse(<<>>, _) -> [];
 parse(Bytes, Method) ->
@@ -120,10 +120,10 @@ chunks(Status, Headers, Bytes, Done) ->
         [_] -> more
     end.
 
-%% @doc The statuses of responses, in order.
+%% @doc Returns the statuses of responses, in order.
 -spec statuses([response()]) -> [Status :: integer()].
 statuses(Responses) -> [Status || {Status, _, _} <- Responses].
 
-%% @doc The value of a header in a response.
+%% @doc Returns the value of a header in a response.
 -spec header(binary(), response()) -> binary() | undefined.
 header(Name, {_, Headers, _}) -> proplists:get_value(Name, Headers).

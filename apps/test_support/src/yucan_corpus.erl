@@ -10,7 +10,7 @@
 -define(OK, {answers, [200]}).
 -define(NEXT, "GET /next HTTP/1.1\r\nHost: localhost\r\n\r\n").
 
-%% @doc All requests.
+%% @doc Returns all requests.
 -spec requests() -> [yucan_probe_cases:probe()].
 requests() -> connections() ++ lengths() ++ finish() ++ invalid() ++ methods() ++ samples() ++ encodings() ++ targets() ++ pipelines().
 

@@ -11,11 +11,11 @@
 -type socket() :: gen_tcp:socket() | ssl:sslsocket().
 -type received() :: {Type :: byte(), Flags :: byte(), Id :: non_neg_integer(), Payload :: binary() | [{binary(), binary()}]} | closed.
 
-%% @doc A connection on which the client's preface has been sent.
+%% @doc Returns a connection on which the client's preface has been sent.
 -spec connect(inet:port_number() | socket()) -> socket().
 connect(To) -> connect(To, <<>>).
 
-%% @doc The same with this SETTINGS payload.
+%% @doc Like {@link connect/1}, but with this SETTINGS payload.
 -spec connect(inet:port_number() | socket(), Settings :: iodata()) -> socket().
 connect(Port, Settings) when is_integer(Port) -> connect(yucan_client:connect(Port), Settings);
 connect(Socket, Settings) ->
@@ -24,7 +24,7 @@ connect(Socket, Settings) ->
     {4, 0, 0, _} = recv(Socket),
     Socket.
 
-%% @doc A connection on which nothing has been sent.
+%% @doc Returns a connection on which nothing has been sent.
 -spec raw(inet:port_number()) -> socket().
 raw(Port) -> connect_only(yucan_client:connect(Port)).
 
@@ -36,11 +36,11 @@ connect_only(Socket) ->
 -spec settings([{1..65535, non_neg_integer()}]) -> binary().
 settings(Settings) -> << <<Name:16, Value:32>> || {Name, Value} <- Settings >>.
 
-%% @doc A frame of any kind.
+%% @doc Returns a frame of any kind.
 -spec frame(byte(), byte(), non_neg_integer(), iodata()) -> iodata().
 frame(Type, Flags, Id, Payload) -> [<<(iolist_size(Payload)):24, Type, Flags, Id:32>>, Payload].
 
-%% @doc A complete header block that does not change the server's dynamic table.
+%% @doc Returns a complete header block that does not change the server's dynamic table.
 -spec headers(pos_integer(), Flags :: byte(), [{binary(), binary()}], Extra :: iodata()) -> iodata().
 headers(Id, Flags, Fields, Extra) -> frame(1, Flags bor 4, Id, [block(Fields), Extra]).
 
@@ -54,7 +54,7 @@ text(Text) -> [127, more(byte_size(Text) - 127), Text].
 more(Value) when Value < 128 -> [Value];
 more(Value) -> [Value rem 128 + 128 | more(Value div 128)].
 
-%% @doc The fields of a GET.
+%% @doc Returns the fields of a GET.
 -spec get(Path :: binary(), [{binary(), binary()}]) -> [{binary(), binary()}].
 get(Path, Others) -> [{<<":method">>, <<"GET">>}, {<<":scheme">>, <<"http">>}, {<<":authority">>, <<"localhost">>}, {<<":path">>, Path} | Others].
 
@@ -63,7 +63,7 @@ get(Path, Others) -> [{<<":method">>, <<"GET">>}, {<<":scheme">>, <<"http">>}, {
 send(Socket, Data) when is_port(Socket) -> _ = gen_tcp:send(Socket, Data), ok;
 send(Socket, Data) -> _ = ssl:send(Socket, Data), ok.
 
-%% @doc The next frame. SETTINGS are acknowledged and headers decoded.
+%% @doc Returns the next frame. SETTINGS are acknowledged and headers decoded.
 -spec recv(socket()) -> received().
 recv(Socket) ->
     case take(Socket, 9) of
@@ -86,7 +86,7 @@ take(Socket, Length) ->
         {error, _} -> closed
     end.
 
-%% @doc The next frame of this type, or the end of the connection. Other frames are skipped.
+%% @doc Returns the next frame of this type, or the end of the connection. Other frames are skipped.
 -spec until(socket(), byte()) -> received().
 until(Socket, Type) ->
     case recv(Socket) of
@@ -95,7 +95,7 @@ until(Socket, Type) ->
         _ -> until(Socket, Type)
     end.
 
-%% @doc The response on a stream, or how the stream ended. Flow-control windows are enlarged for data that has arrived. Frames on other streams
+%% @doc Returns the response on a stream, or how the stream ended. Flow-control windows are enlarged for data that has arrived. Frames on other streams
 %% are dropped.
 -spec response(socket(), pos_integer()) -> {Status :: integer(), [{binary(), binary()}], Body :: binary()} | {reset, Code :: integer()} | {goaway, Code :: integer()} | closed.
 response(Socket, Id) -> response(Socket, Id, none, []).
@@ -127,7 +127,7 @@ request(Port, Path, Others) ->
     ok = gen_tcp:close(Socket),
     Response.
 
-%% @doc The error code with which the server closed the connection.
+%% @doc Returns the error code with which the server closed the connection.
 -spec closed(socket()) -> Code :: integer() | no_goaway.
 closed(Socket) -> closed(Socket, no_goaway).
 

@@ -2,7 +2,7 @@
 %% @doc The tables of yucan_probe_SUITE: id, source of the rule, bytes, verdict.
 %%
 %% The ids are those of MDA2AV/Http11Probe (87 for smuggling, 26 for malformed requests) and numbers for dropseed/h1spec (33, strict). If these
-%% allow more than one answer, we expect the strictest, because the danger is that two servers interpret the same bytes differently.
+%% allow more than one response, we expect the strictest, because the danger is that two servers interpret the same bytes differently.
 -module(yucan_probe_cases).
 
 -export([smuggling/0, malformed/0, h1spec/0]).

@@ -5,6 +5,6 @@
 
 -export([handle/2]).
 
-%% @doc The route's argument and the bindings.
+%% @doc Returns the route's argument and the bindings.
 -spec handle(yucan_req:req(), term()) -> yucan_handler:response().
 handle(Req, Route) -> {200, [], io_lib:format("~0p", [{Route, yucan_req:bindings(Req)}])}.

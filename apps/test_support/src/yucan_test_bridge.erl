@@ -43,7 +43,7 @@ answer("/" ++ Name, R, _) -> shown(?CALLBACKS:(list_to_existing_atom(Name))(R), 
 
 shown(Term, R) -> ?CALLBACKS:build_response(R, {response, 200, [], [], {data, io_lib:format("~0p", [Term])}}).
 
-%% How many bytes arrived, and the peak memory used by binaries in this VM meanwhile.
+%% Returns how many bytes arrived, and the peak memory that binaries used in this VM during that time.
 counted(0, _, Count, Most) -> {Count, Most};
 counted(Left, R, Count, Most) ->
     case ?CALLBACKS:recv_from_socket(min(Left, 100000), 30000, R) of

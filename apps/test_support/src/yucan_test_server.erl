@@ -27,7 +27,7 @@ stop_application(Config) ->
 -spec start(Name :: atom()) -> inet:port_number().
 start(Name) -> start(Name, #{}).
 
-%% @doc The same with options. `handler', `routes' or `hosts' replace the tests' handler, and `listen' replaces the free port.
+%% @doc Like {@link start/1}, but with options. `handler', `routes' or `hosts' replace the tests' handler, and `listen' replaces the free port.
 -spec start(Name :: atom(), yucan_config:options()) -> inet:port_number().
 start(Name, Options) ->
     {ok, _} = application:ensure_all_started(yucan),
@@ -38,7 +38,7 @@ start(Name, Options) ->
     {ok, _} = yucan:start(maps:merge(#{name => Name, listen => [#{port => 0}]}, Handled)),
     yucan:port(Name).
 
-%% @doc The handler that answers by path: see yucan_test_handler.
+%% @doc Returns the handler that answers by path: see yucan_test_handler.
 -spec handler() -> {module(), none}.
 handler() -> {yucan_test_handler, none}.
 
@@ -54,7 +54,7 @@ names() -> [Name || {Name, _, supervisor, _} <- supervisor:which_children(yucan_
 -spec stop_all() -> ok.
 stop_all() -> lists:foreach(fun yucan:stop/1, names()).
 
-%% @doc The bytes that a process keeps alive, including binaries.
+%% @doc Returns the bytes that a process keeps alive, including binaries.
 -spec held(pid()) -> non_neg_integer().
 held(Pid) ->
     true = erlang:garbage_collect(Pid),
@@ -68,14 +68,14 @@ answered(Socket) ->
     {200, _, <<"OK">>} = yucan_client:one(Socket),
     ok.
 
-%% @doc The connection processes that are currently executing this function. A process that still waits for a connection is not linked to a
+%% @doc Returns the connection processes that are currently executing this function. A process that still waits for a connection is not linked to a
 %% port, so it does not count.
 -spec connections_in(mfa()) -> [pid()].
 connections_in(Function) ->
     [P || P <- processes(), [{_, {yucan_conn, accept, 1}}, {_, F}, {_, Links}] <- [process_info(P, [initial_call, current_function, links])],
           F =:= Function, lists:any(fun is_port/1, Links)].
 
-%% @doc The process that serves a client's socket, and its port.
+%% @doc Returns the process that serves a client's socket, and its port.
 -spec server_side(gen_tcp:socket()) -> {pid(), port()}.
 server_side(Socket) ->
     {ok, Name} = inet:sockname(Socket),
@@ -87,8 +87,8 @@ server_side(Socket) ->
 -spec wait_for(fun(() -> boolean())) -> true.
 wait_for(Condition) -> true = beamway_peer:wait_until(Condition, 20000).
 
-%% @doc The number of messages in the mailbox of a suspended connection process once its socket has become passive. `Send' makes the client send
-%% one more message.
+%% @doc Returns the number of messages in the mailbox of a suspended connection process once its socket has become passive. `Send' makes the client
+%% send one more message.
 -spec flooded(pid(), Send :: fun(() -> ok)) -> pos_integer().
 flooded(Pid, Send) ->
     true = wait_for(fun() -> process_info(Pid, [status, message_queue_len]) =:= [{status, waiting}, {message_queue_len, 0}] end),
@@ -128,7 +128,7 @@ serve(Pid, Count) ->
 
 %% ---- TLS
 
-%% @doc A self-signed certificate for a name, as files in a directory.
+%% @doc Returns a self-signed certificate for a name, as files in a directory.
 -spec certificate(Name :: string(), file:filename()) -> #{certfile | keyfile => file:filename()}.
 certificate(Name, Folder) ->
     #{cert := Certificate, key := Key} = public_key:pkix_test_root_cert(Name, [{key, {namedCurve, ?secp256r1}}, {digest, sha256}]),
@@ -140,12 +140,12 @@ certificate(Name, Folder) ->
     #{certfile => File(".pem", {'Certificate', Certificate, not_encrypted}),
       keyfile => File(".key", {'ECPrivateKey', public_key:der_encode('ECPrivateKey', Key), not_encrypted})}.
 
-%% @doc A client that trusts any certificate.
+%% @doc Returns a client that trusts any certificate.
 -spec tls_connect(inet:port_number(), [ssl:tls_client_option()]) -> {ok, ssl:sslsocket()} | {error, term()}.
 tls_connect(Port, Options) ->
     ssl:connect({127, 0, 0, 1}, Port, [{verify, verify_none}, {active, false}, binary | Options], ?WAIT_MS).
 
-%% @doc The response to the only outstanding request, of which `Bytes' have already arrived.
+%% @doc Returns the response to the only outstanding request, of which `Bytes' have already arrived.
 -spec tls_one(ssl:sslsocket(), Bytes :: binary()) -> {Status :: integer(), Headers :: [{binary(), binary()}], Body :: binary()}.
 tls_one(Socket, Bytes) ->
     case yucan_client:parse(Bytes, <<"GET">>) of
@@ -155,7 +155,7 @@ tls_one(Socket, Bytes) ->
             tls_one(Socket, <<Bytes/binary, Data/binary>>)
     end.
 
-%% @doc The subject of the certificate that the server has presented.
+%% @doc Returns the subject of the certificate that the server has presented.
 -spec subject(ssl:sslsocket()) -> string().
 subject(Socket) ->
     {ok, Der} = ssl:peercert(Socket),

@@ -70,7 +70,7 @@ nitrogen(Config) ->
 
 example_folder(Name) -> test_support:file(filename:join("examples", Name)).
 
-%% The configuration contains its port, also in redirects, so the port must be chosen first. If another program takes it meanwhile, another port
+%% The configuration contains its port, also in redirects, so the port must be chosen first. If another program takes it in the meantime, another port
 %% is tried.
 on_free_port(Config, Text, Attempts) ->
     Port = test_support:free_port(),

@@ -77,7 +77,7 @@ loss_share(_Config) ->
          end || {Direction, Peer, Address} <- [{<<"there">>, From, address(Path, 2)}, {<<"back">>, To, address(Path, 1)}]]
     end).
 
-%% 64 KB at 10 Mbit/s are 52 ms. A burst of 40 KB passes, some of 2 MB is dropped, and the queue never holds more.
+%% 64 KB at 10 Mbit/s are 52 ms. A burst of 40 KB passes, part of a burst of 2 MB is dropped, and the queue never holds more.
 queue_bound(_Config) ->
     with_nodes(#{rate_bits => 10000000, queue_bytes => 64000}, fun(Path, From, _) ->
         Send = fun(Count) -> ok = beamway_peer:run(From, fun() -> send(address(Path, 2), 1000, Count) end) end,

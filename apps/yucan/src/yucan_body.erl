@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc The body of the request that this process serves. It is read on demand, with limits on bytes and time.
 %%
-%% yucan_conn opens the body before the handler runs and closes it after the answer, and yucan_req makes it available to handlers. The reading
+%% yucan_conn opens the body before the handler runs and closes it after the response, and yucan_req makes it available to handlers. The reading
 %% position is in the process dictionary, so handlers need not pass it through their own code.
 -module(yucan_body).
 
@@ -48,7 +48,7 @@ open(#req{body = Framing, expect = Expect, version = Version, conn = #conn{socke
     _ = put(?KEY, #body{socket = Socket, limits = Limits, left = Left, buffer = Buffer, expect = Wait}),
     ok.
 
-%% @doc Called after the answer. Drains the part that the handler did not read, up to a limit. Returns the bytes after the body, or for how long
+%% @doc Called after the response. Drains the part that the handler did not read, up to a limit. Returns the bytes after the body, or for how long
 %% the connection may linger.
 -spec close(AlreadyEnding :: boolean()) -> {keep, Rest :: binary()} | {linger, Ms :: non_neg_integer()}.
 close(Ending) ->
@@ -79,7 +79,7 @@ drain(#body{deadline = Deadline} = Body, Max) ->
 
 until(Deadline) -> max(0, Deadline - erlang:monotonic_time(millisecond)).
 
-%% @doc Whether another request can follow on the connection. Called when the head of the answer is written.
+%% @doc Returns whether another request can follow on the connection. Called when the head of the response is written.
 -spec outlook() -> keep | close.
 outlook() ->
     case get(?KEY) of
@@ -159,7 +159,7 @@ read(Options) ->
         {error, Reason} -> fail(Reason)
     end.
 
-%% In the middle of an answer, 100 Continue would become a part of that answer.
+%% In the middle of a response, 100 Continue would become a part of that response.
 permit(#body{expect = true, socket = Socket} = Body) ->
     case yucan_progress:has_begun() of
         true -> Body;

@@ -7,7 +7,7 @@
 
 -include("yucan_internal.hrl").
 
-%% What the parser expects next: a size line, a number of bytes of data, the line end after the data, or trailers.
+%% The element that the parser expects next: a size line, a number of bytes of data, the line end after the data, or trailers.
 -opaque state() :: size | {data, pos_integer()} | crlf | trailers.
 -type result() ::
     {data, binary(), state(), Rest :: binary()} | {done, Trailers :: [{binary(), binary()}], Rest :: binary()}

@@ -39,7 +39,7 @@ number({A, B, C, D}) -> {32, A bsl 24 bor (B bsl 16) bor (C bsl 8) bor D};
 number({0, 0, 0, 0, 0, 16#ffff, A, B}) -> {32, A bsl 16 bor B};
 number(Ip) -> {128, lists:foldl(fun(Part, Sum) -> Sum bsl 16 bor Part end, 0, tuple_to_list(Ip))}.
 
-%% @doc Whether the address is in one of the blocks.
+%% @doc Returns whether the address is in one of the blocks.
 -spec contains([block()], inet:ip_address() | term()) -> boolean().
 contains(Blocks, Ip) when is_tuple(Ip), tuple_size(Ip) =:= 4; is_tuple(Ip), tuple_size(Ip) =:= 8 ->
     {Bits, Number} = number(Ip),

@@ -238,7 +238,7 @@ block(Text) ->
         error:_ -> bad("trusted_proxies has ~0tp; text is expected", [Text])
     end.
 
-%% @doc The configuration that connections use. Calls `init' of the handlers.
+%% @doc Returns the configuration that connections use. Calls `init' of the handlers.
 -spec site(checked(), yucan_metrics:metrics(), #limits{}, atomics:atomics_ref()) -> #site{}.
 site(#{name := Name, hosts := Hosts, default_host := Default} = Options, Metrics, Limits, Counters) ->
     Compiled = [compile(Host, maps:get(middleware, Options)) || Host <- Hosts],
@@ -279,7 +279,7 @@ table() ->
 
 %% ---- limits
 
-%% @doc All limits with their defaults. Each name ends with its unit.
+%% @doc Returns all limits with their defaults. Each name ends with its unit.
 -spec default_limits() -> limits().
 default_limits() ->
     maps:from_list([{Name, Default} || {Name, Default, _} <- limits_table()]).
@@ -313,7 +313,7 @@ limits_table() ->
      {h2_streams, 100, "concurrent requests on an HTTP/2 connection; more are refused, and the client may try them again"},
      {log_queue, 10000, "lines that wait for the access log; more: they are counted and dropped"}].
 
-%% @doc The record that connections use. The limits have already been checked.
+%% @doc Returns the record that connections use. The limits have already been checked.
 -spec freeze(limits()) -> #limits{}.
 freeze(Limits) ->
     All = maps:merge(default_limits(), Limits),

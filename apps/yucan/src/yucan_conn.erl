@@ -85,7 +85,7 @@ start(Socket, Count, #listener{socket = Listening, server = Server} = Listener) 
         false -> introduce(Socket, Listener, Site)
     end.
 
-%% Over TLS an answer would need a handshake, which costs more than the connection.
+%% Over TLS a response would need a handshake, which costs more than the connection.
 -spec turn_away(yucan_transport:socket(), Listening :: gen_tcp:socket(), #site{}) -> no_return().
 turn_away(Socket, Listening, #site{listeners = Listeners, limits = #limits{connections = Most} = Limits, metrics = Metrics, counters = Counters} = Site) ->
     yucan_metrics:add(Metrics, refused_connections),
@@ -256,7 +256,7 @@ refused(Status, Reason, Text, Method, #conn{server = Server, socket = Socket} = 
     yucan_reply:refuse(Status, Text, Socket, Method, Site),
     yucan_log:refused(Log, Conn, Status).
 
-%% The answer has been sent, but the client may still be sending. This connection accepts no further requests.
+%% The response has been sent, but the client may still be sending. This connection accepts no further requests.
 -spec linger(#state{}) -> no_return().
 linger(#state{limits = #limits{linger_ms = Ms}} = State) -> linger(Ms, State).
 
@@ -333,7 +333,7 @@ left({crashed, Class, Reason, Stack}, #state{socket = Socket, conn = Conn}) ->
 left(ended, #state{socket = Socket}) ->
     done(Socket).
 
-%% If the client has sent more than this request, a plain close would lose the answer.
+%% If the client has sent more than this request, a plain close would lose the response.
 -spec finish(binary(), #state{}) -> no_return().
 finish(<<>>, #state{armed = 0, socket = Socket}) ->
     ok = yucan_transport:release(Socket),

@@ -23,7 +23,7 @@ page_with(Status, More) ->
     {Status, Headers, Body} = page(Status),
     {Status, More ++ Headers, Body}.
 
-%% @doc The answer if a resource supports only these methods: 405, or the list for OPTIONS (RFC 9110, 15.5.6 and 9.3.7).
+%% @doc Returns the response if a resource supports only these methods: 405, or the list for OPTIONS (RFC 9110, 15.5.6 and 9.3.7).
 -spec not_allowed(Methods :: [binary()], yucan_req:req()) -> yucan_handler:response().
 not_allowed(Methods, #req{method = Method}) ->
     Allow = {<<"allow">>, lists:join(<<", ">>, Methods)},

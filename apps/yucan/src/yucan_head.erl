@@ -174,7 +174,7 @@ blank(<<C, Rest/bits>>, Bin, Start, Colon, At, Count, Headers, Limits, Req) when
 blank(Rest, Bin, Start, Colon, At, Count, Headers, Limits, Req) ->
     value(Rest, Bin, Start, Colon, At, At, Count, Headers, Limits, Req).
 
-%% Four bytes at a time, which halves the time for the head of a browser's request.
+%% Handles four bytes at a time, which halves the time that the head of a browser's request takes.
 value(<<A, B, C, D, Rest/bits>>, Bin, Start, Colon, From, At, Count, Headers, Limits, Req)
   when A >= $\s, A =/= 127, B >= $\s, B =/= 127, C >= $\s, C =/= 127, D >= $\s, D =/= 127 ->
     value(Rest, Bin, Start, Colon, From, At + 4, Count, Headers, Limits, Req);

@@ -121,7 +121,7 @@ trim(Bin) ->
 -spec tokens(binary()) -> [binary()].
 tokens(List) -> [trim(Token) || Token <- binary:split(lower(List), <<",">>, [global])].
 
-%% @doc The headers that may be passed on to another connection: neither those that concern a single connection, nor those that `connection'
+%% @doc Returns the headers that may be passed on to another connection: neither those that concern a single connection, nor those that `connection'
 %% names (RFC 9110, 7.6.1).
 -spec without_hops([{Name :: binary(), Value :: binary()}]) -> [{Name :: binary(), Value :: binary()}].
 without_hops(Headers) ->
@@ -129,7 +129,7 @@ without_hops(Headers) ->
     Hops = [<<"connection">>, <<"keep-alive">>, <<"proxy-connection">>, <<"te">>, <<"trailer">>, <<"transfer-encoding">>, <<"upgrade">> | Named],
     [Header || {Name, _} = Header <- Headers, not lists:member(Name, Hops)].
 
-%% @doc Whether this is a token (RFC 9110, 5.6.2).
+%% @doc Returns whether this is a token (RFC 9110, 5.6.2).
 -spec is_token(binary()) -> boolean().
 is_token(<<>>) -> false;
 is_token(Bin) -> all_tchars(Bin).
@@ -172,7 +172,7 @@ quoted(<<$", Rest/binary>>, Done) -> {Done, Rest};
 quoted(<<C, Rest/binary>>, Done) when C >= $\s, C =/= 127 -> quoted(Rest, <<Done/binary, C>>);
 quoted(_, _) -> false.
 
-%% @doc The Date header line of an answer, including its line end. Each process computes it once a second.
+%% @doc Returns the Date header line of a response, including its line end. Each process computes it once a second.
 -spec date_line() -> binary().
 date_line() ->
     Now = os:system_time(second),

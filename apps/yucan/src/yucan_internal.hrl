@@ -79,7 +79,7 @@
     %% The same for all header lines. In a template they are those of the previous request.
     lines = none :: none | #lines{},
     body = none :: none | chunked | {length, non_neg_integer()},
-    %% With false, the connection closes after the answer. `unsaid' is an HTTP/1.0 client without a Connection header, which is treated in the same
+    %% With false, the connection closes after the response. `unsaid' is an HTTP/1.0 client without a Connection header, which is treated in the same
     %% way.
     keep = true :: boolean() | unsaid,
     expect = false :: boolean(),
@@ -98,7 +98,7 @@
     plan :: yucan_router:plan()
 }).
 
-%% The positions in `counters': the number of open connections; 1 while the server drains, when answers say `connection: close'; 1 after the
+%% The positions in `counters': the number of open connections; 1 while the server drains, when responses contain `connection: close'; 1 after the
 %% function for events has failed.
 -define(OPEN, 1).
 -define(DRAINING, 2).

@@ -53,7 +53,7 @@ answered(Log, #req{method = Method, target = Target, version = Version, host = H
                    referer => yucan_req:header(<<"referer">>, Req, <<>>), agent => yucan_req:header(<<"user-agent">>, Req, <<>>)},
     deliver(Log, case Id of none -> Entry; _ -> Entry#{id => Id} end).
 
-%% @doc Logs the answer to an invalid request.
+%% @doc Logs the response to an invalid request.
 -spec refused(none | log(), #conn{}, Status :: integer()) -> ok.
 refused(none, _, _) -> ok;
 refused(Log, Conn, Status) ->
@@ -159,7 +159,7 @@ terminate(_, #state{device = Device}) ->
     _ = file:close(Device),
     ok.
 
-%% @doc A line of the log. If the request has an id, it follows the fields of the format.
+%% @doc Returns a line of the log. If the request has an id, it follows the fields of the format.
 -spec format(entry()) -> iodata().
 format(#{time := Us, peer := Peer, method := Method, target := Target, version := Version, status := Status, bytes := Bytes,
          referer := Referer, agent := Agent} = Entry) ->

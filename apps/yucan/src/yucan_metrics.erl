@@ -19,10 +19,10 @@
     | {Name :: binary(), histogram, Help :: string(), [{[label()], histogram()}]}.
 %% A Prometheus metric with its samples. Buckets are cumulative: each counts every value below its bound.
 
-%% After the counters comes the histogram of answer times. There is a slot for each microsecond up to 8 us, then four for each doubling, up to 134 s.
+%% After the counters comes the histogram of response times. There is a slot for each microsecond up to 8 us, then four for each doubling, up to 134 s.
 -define(LATENCY, 13).
 -define(PLACES, 104).
-%% The total duration of these answers.
+%% The total duration of these responses.
 -define(TOTAL_US, (?LATENCY + ?PLACES + 1)).
 %% Only the first request of a connection and every 16th one after it are timed, because reading the clock for each request would cost more than
 %% it is worth.
@@ -65,14 +65,14 @@ index(log_dropped) -> 13.
 -spec add(metrics(), name()) -> ok.
 add(Metrics, Name) -> counters:add(Metrics, index(Name), 1).
 
-%% @doc Counts a handler's answer.
+%% @doc Counts a handler's response.
 -spec answered(metrics(), Status :: 0..999, Bytes :: non_neg_integer()) -> ok.
 answered(Metrics, Status, Bytes) ->
     counters:add(Metrics, 3, 1),
     counters:add(Metrics, 6, Bytes),
     by_status(Metrics, Status).
 
-%% @doc The time at which a request arrived, if it is one of those that are timed. `Served' is the number of earlier requests on the connection.
+%% @doc Returns the time at which a request arrived, if it is one of those that are timed. `Served' is the number of earlier requests on the connection.
 -spec start(Served :: non_neg_integer()) -> none | integer().
 start(Served) when Served band ?TIMED =:= 0 -> erlang:monotonic_time(microsecond);
 start(_) -> none.
@@ -90,19 +90,19 @@ place(Us) ->
     Doublings = min(26, trunc(math:log2(Us))),
     8 + (Doublings - 3) * 4 + min(3, (Us bsr (Doublings - 2)) - 4).
 
-%% @doc How many timed answers are in each slot, without the empty slots. {@link bound_us/1} gives the meaning of a slot.
+%% @doc Returns how many timed responses are in each slot, without the empty slots. {@link bound_us/1} gives the meaning of a slot.
 -spec latency(metrics()) -> [{Place :: non_neg_integer(), Count :: pos_integer()}].
 latency(Metrics) ->
     [{Place, Count} || Place <- lists:seq(0, ?PLACES - 1), Count <- [counters:get(Metrics, ?LATENCY + 1 + Place)], Count > 0].
 
-%% @doc The upper bound of a slot, in microseconds: every answer counted in it took less time than this. (The last slot has no upper bound.)
+%% @doc Returns the upper bound of a slot, in microseconds: every response counted in it took less time than this. (The last slot has no upper bound.)
 -spec bound_us(Place :: non_neg_integer()) -> pos_integer().
 bound_us(Place) when Place < 8 -> Place + 1;
 bound_us(Place) ->
     Doublings = (Place - 8) div 4 + 3,
     (5 + (Place - 8) rem 4) bsl (Doublings - 2).
 
-%% @doc Counts the answer to an invalid request.
+%% @doc Counts the response to an invalid request.
 -spec refused(metrics(), Status :: 400..505) -> ok.
 refused(Metrics, Status) ->
     add(Metrics, refused),
@@ -111,7 +111,7 @@ refused(Metrics, Status) ->
 by_status(Metrics, Status) when Status >= 100, Status < 600 -> counters:add(Metrics, 6 + Status div 100, 1);
 by_status(_, _) -> ok.
 
-%% @doc All metrics. `Open' is the number of open connections, and `timed_us' the total duration of the timed answers.
+%% @doc Returns all metrics. `Open' is the number of open connections, and `timed_us' the total duration of the timed responses.
 -spec to_map(metrics(), Open :: integer()) -> #{atom() => integer()}.
 to_map(Metrics, Open) ->
     maps:from_list([{open_connections, Open}, {timed_us, counters:get(Metrics, ?TOTAL_US)}
@@ -135,7 +135,7 @@ histogram(Latency, TotalUs) ->
     Buckets = [{bound_us(Place), lists:sum([Count || {Lower, Count} <- Latency, Lower =< Place])} || Place <- lists:seq(11, ?PLACES - 5, 4)],
     #{buckets => Buckets, count => lists:sum([Count || {_, Count} <- Latency]), sum_us => TotalUs}.
 
-%% @doc The metrics as text in the Prometheus exposition format 0.0.4.
+%% @doc Returns the metrics as text in the Prometheus exposition format 0.0.4.
 -spec text([family()]) -> iolist().
 text(Families) ->
     [["# HELP ", Name, $\s, Help, "\n# TYPE ", Name, $\s, atom_to_list(Type), $\n | [sample(Name, Labels, Value) || {Labels, Value} <- Samples]]

@@ -127,7 +127,7 @@ escape_byte(C) -> <<$%, (digit(C bsr 4)), (digit(C band 15))>>.
 digit(D) when D < 10 -> $0 + D;
 digit(D) -> $A + D - 10.
 
-%% @doc Whether a name in the path begins with a dot. Uses a loop, because `binary:match' builds tables for each call.
+%% @doc Returns whether a name in the path begins with a dot. Uses a loop, because `binary:match' builds tables for each call.
 -spec has_dot_name(binary()) -> boolean().
 has_dot_name(<<"/.", _/binary>>) -> true;
 has_dot_name(<<_, Rest/binary>>) -> has_dot_name(Rest);

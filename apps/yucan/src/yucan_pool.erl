@@ -50,7 +50,7 @@ taken(#listener{counters = Counters, waiting = Waiting, doing = Doing, acceptors
     end,
     atomics:add_get(Counters, ?OPEN, 1).
 
-%% @doc The calling process waits for the first bytes from its client. It reads no messages meanwhile, so a drain has to kill it.
+%% @doc The calling process waits for the first bytes from its client. It reads no messages in the meantime, so a drain has to kill it.
 -spec silent(Doing :: atomics:atomics_ref()) -> ok.
 silent(Doing) -> atomics:put(Doing, 1, ?SILENT).
 
@@ -58,7 +58,7 @@ silent(Doing) -> atomics:put(Doing, 1, ?SILENT).
 -spec speaks(Doing :: atomics:atomics_ref()) -> boolean().
 speaks(Doing) -> atomics:compare_exchange(Doing, 1, ?SILENT, ?SERVES) =:= ok.
 
-%% @doc Closes idle connections now, and busy ones after their answer.
+%% @doc Closes idle connections now, and busy ones after their response.
 -spec drain(pid()) -> ok.
 drain(Pool) -> gen_server:cast(Pool, drain).
 

@@ -27,7 +27,7 @@
     server = false :: boolean()
 }).
 
-%% A larger answer is sent in parts.
+%% A larger response is sent in parts.
 -define(PART_BYTES, 65536).
 
 %% @doc Sends the answer. Raises `{bad_response, What}' before the first byte if the answer is not valid.
@@ -83,7 +83,7 @@ full(Status, Body, Size, Connection, Out, Req, Site) ->
         false -> done(transmit(Data, Req), Connection, Status, Size)
     end.
 
-%% This is the path of every small answer, so it calls the transport module directly.
+%% This is the path of every small response, so it calls the transport module directly.
 transmit(Data, #req{conn = #conn{socket = {Transport, Raw}}}) -> Transport:send(Raw, Data).
 
 done(ok, Connection, Status, Bytes) -> {Connection, Status, Bytes};
@@ -102,7 +102,7 @@ connection(_, _, _) -> close.
 head(Status, #out{lines = Lines} = Out, Connection, Framing, Req, Site) ->
     [opening(Status, Out, Site), connection_line(Connection, Req), Lines, Framing, <<"\r\n">>].
 
-%% The beginning of every answer, whichever module writes it. A header for all answers would be a line in `general'.
+%% The beginning of every response, whichever module writes it. A header for all responses would be a line in `general'.
 opening(Status, Out, Site) -> [status_line(Status) | general(Out, Site)].
 
 general(#out{date = false, server = false}, #site{server_header = Server}) -> [yucan_header:date_line(), Server];
@@ -118,7 +118,7 @@ status_line(304) -> <<"HTTP/1.1 304 Not Modified\r\n">>;
 status_line(404) -> <<"HTTP/1.1 404 Not Found\r\n">>;
 status_line(Status) -> [<<"HTTP/1.1 ">>, integer_to_binary(Status), $\s, yucan_error:reason(Status), <<"\r\n">>].
 
-%% Cached, because many handlers return the same headers as in their previous answer.
+%% Cached, because many handlers return the same headers as in their previous response.
 checked(Headers) ->
     case get(?CHECKED) of
         {Headers, Out} -> Out;
@@ -128,7 +128,7 @@ checked(Headers) ->
             Out
     end.
 
-%% @doc The connection is idle, so the data cached from the last answer is discarded.
+%% @doc The connection is idle, so the data cached from the last response is discarded.
 -spec forget() -> ok.
 forget() -> _ = erase(?CHECKED), ok.
 
@@ -141,7 +141,7 @@ headers([], Out) ->
 headers(Other, _) ->
     error({bad_response, {headers, Other}}).
 
-%% @doc The headers of a handler for HTTP/2, checked and without those that only concern an HTTP/1.1 connection, and the length that the handler
+%% @doc Returns the headers of a handler for HTTP/2, checked and without those that only concern an HTTP/1.1 connection, and the length that the handler
 %% gave.
 -spec fields(yucan_handler:headers()) -> {[{Name :: binary(), Value :: binary()}], undefined | non_neg_integer()}.
 fields(Headers) -> fields(Headers, [], undefined).
@@ -219,7 +219,7 @@ whole(File, Size, Status, Out, #req{method = Method} = Req, Site) when Size =< ?
         {ok, Data} when byte_size(Data) >= Size ->
             Connection = connection(Out, Req, Site),
             full(Status, binary_part(Data, 0, Size), Size, Connection, Out, Req, Site);
-        %% The file was truncated meanwhile.
+        %% The file was truncated in the meantime.
         {ok, _} -> {close, Status, 0};
         {error, Reason} -> error({bad_response, {Reason, File}})
     end;
@@ -253,7 +253,7 @@ file_body(Handle, Offset, Length, Head, Socket, _, Connection, Status) when Leng
 file_body(Handle, Offset, Length, Head, Socket, SendMs, Connection, Status) ->
     case yucan_transport:send_file(Socket, Head, Handle, Offset, Length, SendMs) of
         {ok, Length} -> {Connection, Status, Length};
-        %% The file was truncated meanwhile, and the client must be able to tell that data is missing.
+        %% The file was truncated in the meantime, and the client must be able to tell that data is missing.
         {ok, Less} -> {close, Status, Less};
         {error, _} -> {close, Status, 0}
     end.
@@ -281,7 +281,7 @@ inform(Status, Headers, #req{conn = #conn{socket = Socket}}) ->
     {Fields, _} = fields(Headers),
     yucan_transport:send(Socket, [status_line(Status), [[Name, <<": ">>, Value, <<"\r\n">>] || {Name, Value} <- Fields], <<"\r\n">>]).
 
-%% @doc Sends the answer to an invalid request. The connection closes afterwards.
+%% @doc Sends the response to an invalid request. The connection closes afterwards.
 -spec refuse(Status :: 400..505, Text :: iodata(), yucan_transport:socket(), method_was_head | any, #site{}) -> ok.
 refuse(Status, Text, Socket, Method, Site) ->
     {_, [{_, Type}], Body} = yucan_error:page(Status, Text),

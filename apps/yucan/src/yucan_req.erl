@@ -39,11 +39,11 @@ path(#req{path = Path}) -> Path.
 query(#req{query = none}) -> <<>>;
 query(#req{query = Query}) -> Query.
 
-%% @doc Whether the target has a question mark, even if no query follows it.
+%% @doc Returns whether the target has a question mark, even if no query follows it.
 -spec has_query(req()) -> boolean().
 has_query(#req{query = Query}) -> Query =/= none.
 
-%% @doc The path, decoded once. An encoded slash and control bytes are rejected.
+%% @doc Returns the path, decoded once. An encoded slash and control bytes are rejected.
 -spec decoded_path(req()) -> {ok, binary()} | {error, bad_path}.
 decoded_path(#req{path = Path}) -> yucan_path:decode(Path).
 
@@ -57,11 +57,11 @@ version(#req{version = 20}) -> {2, 0}.
 -spec scheme(req()) -> http | https.
 scheme(#req{conn = Conn}) -> Conn#conn.scheme.
 
-%% @doc The name of the requested host, in lower case, without port and trailing dot. It is empty if the request names none.
+%% @doc Returns the name of the requested host, in lower case, without port and trailing dot. It is empty if the request names none.
 -spec host(req()) -> binary().
 host(#req{host = Host}) -> Host.
 
-%% @doc The names to which a server at this address answers, for has_own_name/2: any name, or, if only this host can connect, its own names and
+%% @doc Returns the names to which a server at this address answers, for has_own_name/2: any name, or, if only this host can connect, its own names and
 %% these. Otherwise a page of any site could send a browser there under its own name, if DNS resolves that name to this host (DNS rebinding), and
 %% read what is served.
 -spec own_names(inet:ip_address(), More :: [binary()]) -> any | [binary()].
@@ -70,7 +70,7 @@ own_names(Ip, More) when element(1, Ip) =:= 127; Ip =:= {0, 0, 0, 0, 0, 0, 0, 1}
     [yucan_header:lower(unicode:characters_to_binary(Name)) || Name <- [Own | More]];
 own_names(_, _) -> any.
 
-%% @doc Whether the request names its host as an address, as localhost, with one of these names, or not at all.
+%% @doc Returns whether the request names its host as an address, as localhost, with one of these names, or not at all.
 -spec has_own_name(req(), Names :: any | [binary()]) -> boolean().
 has_own_name(_, any) -> true;
 has_own_name(#req{host = Host}, Names) ->
@@ -92,7 +92,7 @@ id(#req{id = Id}) -> Id.
 -spec headers(req()) -> [{Name :: binary(), Value :: binary()}].
 headers(#req{headers = Headers}) -> lists:reverse(Headers).
 
-%% @doc The header with this lower-case name. If it occurs on several lines, they are joined.
+%% @doc Returns the header with this lower-case name. If it occurs on several lines, they are joined.
 -spec header(Name :: binary(), req()) -> binary() | undefined.
 header(Name, Req) -> header(Name, Req, undefined).
 
@@ -234,7 +234,7 @@ set_header(Name, Value, Req) ->
 delete_header(Name, #req{headers = Headers} = Req) ->
     Req#req{headers = [Header || {Other, _} = Header <- Headers, Other =/= Name]}.
 
-%% @doc Whether a body follows.
+%% @doc Returns whether a body follows.
 -spec has_body(req()) -> boolean().
 has_body(#req{body = Body}) -> Body =/= none andalso Body =/= {length, 0}.
 
@@ -254,7 +254,7 @@ body(_) -> yucan_body:all(default).
 body(#req{body = none}, _) -> {ok, <<>>};
 body(_, Max) -> yucan_body:all(Max).
 
-%% @doc The next part of the body as it arrives. After `more' there may be further parts, and `ok' is the last. Nothing is read ahead.
+%% @doc Returns the next part of the body as it arrives. After `more' there may be further parts, and `ok' is the last. Nothing is read ahead.
 -spec read(req()) -> {more | ok, binary()} | {error, body_error()}.
 read(Req) -> read(Req, #{}).
 
@@ -278,7 +278,7 @@ gather(Enough, Before, Options, _) -> yucan_body:gather(Enough, Before, Options)
 trailers(#req{body = chunked}) -> yucan_body:trailers();
 trailers(_) -> [].
 
-%% @doc Returns the answer for a body that could not be read.
+%% @doc Returns the response for a body that could not be read.
 -spec body_error(body_error()) -> yucan_handler:response().
 body_error(closed) -> close;
 body_error(too_large) -> yucan_error:page(413);

@@ -115,7 +115,7 @@ exact([], Exact, _) ->
 
 path(Segments) -> iolist_to_binary([[$/, Segment] || Segment <- Segments]).
 
-%% @doc Runs the plan for a request, and returns the answer.
+%% @doc Runs the plan for a request, and returns the response.
 -spec run(plan(), yucan_req:req()) -> yucan_handler:response().
 run({handler, Module, State}, Req) ->
     Module:handle(Req, State);

@@ -186,7 +186,7 @@ opened({error, Reason}, File) -> throw({cannot, io_lib:format("the access log ~t
 where({local, Path}, _) -> Path;
 where(Ip, Port) -> io_lib:format("~ts port ~b", [inet:ntoa(Ip), Port]).
 
-%% With exit_on_close false, a client that has closed its side still gets its answer. buffer limits what a single read may return.
+%% With exit_on_close false, a client that has closed its side still gets its response. buffer limits what a single read may return.
 socket_options(#limits{backlog = Backlog, send_ms = Send}) ->
     [binary, {active, false}, {packet, raw}, {reuseaddr, true}, {backlog, Backlog}, {nodelay, true}, {exit_on_close, false},
      {send_timeout, Send}, {send_timeout_close, true}, {buffer, 8192}].

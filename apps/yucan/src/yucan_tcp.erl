@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The transport over plain TCP and unix sockets, and how to listen and accept. yucan_transport documents the callbacks.
+%% @doc The transport over plain TCP and unix sockets, with functions that listen and accept. yucan_transport documents the callbacks.
 -module(yucan_tcp).
 -behaviour(yucan_transport).
 
@@ -74,7 +74,7 @@ accepted(Listening, Reference, Timeout) ->
 registered({ok, Module}, Socket) ->
     true = inet_db:register_socket(Socket, Module),
     {ok, Socket};
-%% The listening socket was closed meanwhile. The connection closes when this process exits.
+%% The listening socket was closed in the meantime. The connection closes when this process exits.
 registered({error, closed} = Closed, _) -> Closed.
 
 -spec peer(gen_tcp:socket()) -> {ok, term()} | {error, inet:posix()}.

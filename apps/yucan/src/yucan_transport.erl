@@ -37,7 +37,7 @@
 -callback info(raw()) -> none | #{atom() => term()}.
 -callback tls(raw()) -> none | ssl:sslsocket().
 
-%% In the process dictionary of a connection: data that it sends is buffered.
+%% A key in the process dictionary of a connection, which is set while the data that it sends is buffered.
 -define(HELD, '$yucan_held').
 -define(SILENCE_MS, 5000).
 -define(LINGER_BUFFER, 131072).
@@ -100,7 +100,7 @@ used({yucan_tcp, _} = Socket, Left, Count) when Left =:= Count div 2 + 1 ->
     Count;
 used(_, Left, _) -> max(1, Left - 1).
 
-%% @doc Returns to reading with recv. Data that has arrived as messages meanwhile is appended to `Buffer'.
+%% @doc Returns to reading with recv. Data that has arrived as messages in the meantime is appended to `Buffer'.
 -spec pause(socket(), Buffer :: binary()) -> binary().
 pause({Transport, Raw}, Buffer) -> Transport:pause(Raw, Buffer).
 
@@ -112,7 +112,7 @@ event(Message, {Transport, Raw}) -> Transport:event(Message, Raw).
 -spec next(socket(), timeout()) -> event() | timeout.
 next({Transport, Raw}, Timeout) -> Transport:next(Raw, Timeout).
 
-%% @doc Whether the peer has disconnected. This is known only while data arrives as messages. Data that has arrived stays for its reader.
+%% @doc Returns whether the peer has disconnected. This is known only while data arrives as messages. Data that has arrived stays for its reader.
 -spec is_closed(socket()) -> boolean().
 is_closed({Transport, Raw}) -> Transport:is_closed(Raw).
 
@@ -128,8 +128,8 @@ info({Transport, Raw}) -> Transport:info(Raw).
 -spec tls(socket()) -> none | ssl:sslsocket().
 tls({Transport, Raw}) -> Transport:tls(Raw).
 
-%% @doc Data that is sent from now on waits for data that is sent after it, so that several answers are sent together. The system waits at most
-%% 200 ms, whatever this process does meanwhile.
+%% @doc Data that is sent from now on waits for data that is sent after it, so that several responses are sent together. The system waits at most
+%% 200 ms, whatever this process does in the meantime.
 -spec hold(socket()) -> ok.
 hold({yucan_tcp, Raw}) ->
     case put(?HELD, true) of
@@ -147,7 +147,7 @@ release({yucan_tcp, Raw}) ->
     end;
 release(_) -> ok.
 
-%% @doc Closes the connection so that the last answer is not lost. A close with unread bytes resets the connection, so a client or proxy that is still
+%% @doc Closes the connection so that the last response is not lost. A close with unread bytes resets the connection, so a client or proxy that is still
 %% sending could lose data that it has not read yet (RFC 9112, 9.6). Therefore this reads and drops data until the peer closes. The limits are `Ms' in
 %% all, 5 s of silence, and after the first 5 s `Rate' bytes per second.
 -spec linger(socket(), Ms :: non_neg_integer(), Rate :: non_neg_integer()) -> ok.

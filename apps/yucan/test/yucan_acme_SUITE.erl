@@ -92,7 +92,7 @@ json(_) ->
     [error = yucan_acme_json:decode(Text) || Text <- [<<>>, <<"{">>, <<"[1,]">>, <<"{\"a\":1,}">>, <<"\"\n\"">>, <<"1 2">>, <<"\"\\x\"">>, <<"nul">>, binary:copy(<<"[">>, 100000)]],
     <<"{\"a\":[\"b\",1,true]}">> = iolist_to_binary(yucan_acme_json:encode(#{<<"a">> => [<<"b">>, 1, true]})).
 
-%% An existing certificate is kept if the last answer is truncated, empty, or for another key.
+%% An existing certificate is kept if the last response is truncated, empty, or for another key.
 bad_certificates(Config) ->
     Folder = filename:join(?config(priv_dir, Config), "bad_certificates"),
     ok = filelib:ensure_path(Folder),
@@ -153,7 +153,7 @@ offering(Options) ->
 %% The response that the authority would see.
 offered() -> [Term || {{yucan_acme_challenge, token, _}, _} = Term <- persistent_term:get()] ++ [asked || yucan_acme_challenge:has_certificates()].
 
-%% An authority with a given last answer, which validates nothing unless it is configured to poll for ever.
+%% An authority with a given last response, which validates nothing unless it is configured to poll forever.
 handle(Req, {Finalized, Answer}) ->
     {ok, _} = yucan_req:body(Req),
     Url = fun(Path) -> <<"https://", (yucan_req:header(<<"host">>, Req))/binary, Path/binary>> end,

@@ -188,7 +188,7 @@ utf8(Config) ->
     %% Binary messages may contain any bytes.
     table(Config, [echoed(Id, ?BINARY, Bytes) || {Id, Bytes} <- invalid()]).
 
-%% 6.4: the server need not wait for text that cannot become valid. The suite also accepts an answer after the last fragment.
+%% 6.4: the server need not wait for text that cannot become valid. The suite also accepts a response after the last fragment.
 utf8_fails_fast(Config) ->
     table(Config, [{"6.4.1", [part(?TEXT, <<206, 186>>), part(0, <<244, 144, 128, 128>>), whole(0, <<"edited">>)], [], 1007}]).
 
@@ -264,7 +264,7 @@ compression(Config) ->
          ok = zlib:deflateInit(Out, default, deflated, -9, 8, default),
          [begin
               Message = base64:encode(crypto:strong_rand_bytes(Size * 3 div 4)),
-              %% Without context, each of the client's messages is compressed by itself, which is valid with every answer.
+              %% Without context, each of the client's messages is compressed by itself, which is valid with every response.
               ok = zlib:deflateReset(Out),
               Packed = iolist_to_binary(zlib:deflate(Out, Message, sync)),
               ok = gen_tcp:send(Socket, fragments(64 bor ?TEXT, binary:part(Packed, 0, byte_size(Packed) - 4), Fragment)),

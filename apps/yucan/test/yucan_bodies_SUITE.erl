@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Bodies of requests and answers over HTTP/1.1 and 1.0: 100 Continue, framing, unread bodies, back pressure, streams, clients that have closed
+%% @doc Bodies of requests and responses over HTTP/1.1 and 1.0: 100 Continue, framing, unread bodies, back pressure, streams, clients that have closed
 %% their side, and event streams, which are endless bodies. Each case cites its rule.
 -module(yucan_bodies_SUITE).
 
@@ -38,7 +38,7 @@ expect(Config) ->
     {200, _, <<"hello">>} = yucan_client:one(Socket),
     [{417, _, _}] = yucan_client:exchange(?config(port, Config), ["POST /", ?HOST, "Content-Length: 5\r\nExpect: miracles\r\n\r\nhello"]).
 
-%% RFC 9110, 10.1.1: ignored in HTTP/1.0, because such a client would take it for the answer.
+%% RFC 9110, 10.1.1: ignored in HTTP/1.0, because such a client would take it for the response.
 expect_1_0(Config) ->
     Socket = yucan_client:connect(?config(port, Config)),
     ok = gen_tcp:send(Socket, "POST / HTTP/1.0\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n"),
@@ -55,7 +55,7 @@ expect_ignored(Config) ->
     gen_tcp:shutdown(Socket, write),
     <<>> = yucan_client:until_closed(Socket).
 
-%% No 100 once a part of the answer has been sent either, because it would be in the middle of that answer.
+%% No 100 once a part of the response has been sent either, because it would be in the middle of that response.
 expect_late(_) ->
     Read = fun(Req) -> {ok, Body} = yucan_req:body(Req), Body end,
     Answer = fun(<<"/stream">>, Req) -> {200, [], {stream, fun(Write) -> ok = Write(<<"one">>), Write(Read(Req)) end}};
@@ -130,13 +130,13 @@ unread_body(Config) ->
     [[{200, _, <<"ignored">>}] = yucan_client:exchange(?config(port, Config), [Chunked, Broken, "\r\n\r\n", "GET /", ?HOST, "\r\n"])
      || Broken <- ["zz", "1\r\nabc", "0\r\nno trailer"]].
 
-%% Too much to drain: the answer still arrives (RFC 9112, 9.6), and then the connection is closed.
+%% Too much to drain: the response still arrives (RFC 9112, 9.6), and then the connection is closed.
 large_unread_body(Config) ->
     [{200, Headers, <<"ignored">>}] =
         yucan_client:exchange(?config(port, Config), ["POST /ignore", ?HOST, "Content-Length: 100000000000\r\n\r\n", binary:copy(<<"x">>, 500000), "GET /", ?HOST, "\r\n"]),
     <<"close">> = proplists:get_value(<<"connection">>, Headers).
 
-%% A client that sends all of a large body before it reads, like some proxies, still gets the complete early answer: with a length, in chunks, over
+%% A client that sends all of a large body before it reads, like some proxies, still gets the complete early response: with a length, in chunks, over
 %% TLS. The connection then serves the next request.
 early_answer(Config) ->
     Part = binary:copy(<<"x">>, 100000),
@@ -180,7 +180,7 @@ stream_faults(Config) ->
     {malformed, Crash} = yucan_client:exchange(Port, ["GET /stream_crash", ?HOST, "\r\nGET /", ?HOST, "\r\n"]),
     {_, _} = binary:match(Crash, <<"begun">>),
     [{500, _, _}] = yucan_client:exchange(Port, ["GET /stream_crash_at_once", ?HOST, "\r\nGET /", ?HOST, "\r\n"]),
-    %% An informational answer is not allowed in the middle of another one.
+    %% An informational response is not allowed in the middle of another one.
     Informs = fun(Req, _) -> {200, [], {stream, fun(Write) -> ok = Write(<<"begun">>), yucan_answer:inform(103, [], Req) end}} end,
     Late = yucan_client:connect(yucan_test_server:start(yucan_inform_late, #{middleware => [Informs]})),
     ok = gen_tcp:send(Late, ["GET /", ?HOST, "\r\n"]),
@@ -194,7 +194,7 @@ answers_by_steps(Config) ->
     [{200, _, <<"whole">>}, {103, [{<<"link">>, <<"</s>">>}], <<>>}, {200, _, <<"onetwo">>}, {200, _, <<"whole">>}] =
         yucan_client:exchange(Port, [Get("whole"), Get("open"), Get("whole")]),
     [{200, _, <<>>}] = yucan_client:exchange(Port, ["HEAD /steps/whole", ?HOST, "\r\n"], <<"HEAD">>),
-    %% Parts that were sent do not change, and nothing looks like the end of an incomplete answer.
+    %% Parts that were sent do not change, and nothing looks like the end of an incomplete response.
     [{200, _, <<"once">>}] = yucan_client:exchange(Port, Get("twice")),
     [{200, _, <<"once">>}, {200, _, <<"whole">>}] = yucan_client:exchange(Port, [Get("returned"), Get("whole")]),
     {malformed, Left} = yucan_client:exchange(Port, [Get("left"), Get("whole")]),
@@ -285,7 +285,7 @@ settled(Table, Last, Same) ->
 
 wait_for(Condition) -> true = beamway_peer:wait_until(Condition, 60000).
 
-%% A client that has closed its side still gets its answers (RFC 9112, 9.6), including all of the last one.
+%% A client that has closed its side still gets its responses (RFC 9112, 9.6), including all of the last one.
 half_closed(Config) ->
     [200, 200, 200] = statuses(yucan_client:exchange(?config(port, Config), [["GET ", P, ?HOST, "\r\n"] || P <- ["/", "/large", "/slow_read"]])),
     %% Half a body, after which the client closes its side.

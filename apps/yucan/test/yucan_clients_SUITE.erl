@@ -88,7 +88,7 @@ forwarded(_) ->
     Reload(#{trusted_proxies => [<<"10.0.0.0/8">>], forwarded => All}),
     Plain([{"X-Forwarded-For", "5.6.7.8"}, {"X-Forwarded-Proto", "https"}, {"X-Forwarded-Host", "c.org"}]).
 
-%% The id is generated here or comes from a trusted proxy. It is the same in the answer, for the handler and in the log, also for a handler that
+%% The id is generated here or comes from a trusted proxy. It is the same in the response, for the handler and in the log, also for a handler that
 %% fails and over HTTP/2.
 request_ids(_) ->
     Self = self(),

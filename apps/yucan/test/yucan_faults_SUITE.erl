@@ -54,7 +54,7 @@ slow_headers(Config) ->
     Dripper = spawn_link(fun() -> drip(Socket, "GET / HTTP/1.1\r\nHost: localhost\r\nX-Slow: ") end),
     <<"HTTP/1.1 408 ", _/binary>> = yucan_client:until_closed(Socket),
     stop(Dripper),
-    %% If a client sends nothing, it gets no answer.
+    %% If a client sends nothing, it gets no response.
     <<>> = yucan_client:until_closed(yucan_client:connect(?config(slow_heads, Config))),
     is_waited_for(Patient).
 
@@ -143,7 +143,7 @@ request_limit(Config) ->
         proplists:get_value(<<"connection">>, Headers)
     end || _ <- [1, 2, 3]].
 
-%% A reset at any point of a request or its answer leaks nothing.
+%% A reset at any point of a request or its response leaks nothing.
 resets(Config) ->
     Port = ?config(port, Config),
     Request = iolist_to_binary(["POST /large", ?HOST, "Content-Length: 20\r\n\r\n01234567890123456789"]),
@@ -226,7 +226,7 @@ one_line_at_debug(Config) ->
     [true = lists:prefix("yucan yucan_faults_port: refused " ++ integer_to_list(Status), Line) || {Status, Line} <- lists:zip(Refused, Lines)],
     receive {logged, More} -> error({logged, More}) after 0 -> ok end.
 
-%% A handler never returns and uses all the CPU time that it gets. Other clients are answered meanwhile, and it is killed when the server stops.
+%% A handler never returns and uses all the CPU time that it gets. Other clients are answered in the meantime, and it is killed when the server stops.
 spinning_handler(_) ->
     Port = yucan_test_server:start(yucan_spinning),
     Socket = yucan_client:connect(Port),

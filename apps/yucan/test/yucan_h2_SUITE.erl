@@ -45,7 +45,7 @@ serving() -> processes_of([yucan_conn, yucan_h2_exchange]).
 processes_of(Modules) ->
     [Pid || Pid <- erlang:processes(), {initial_call, {Module, _, _}} <- [process_info(Pid, initial_call)], lists:member(Module, Modules)].
 
-%% Checks status, headers and body of every kind of answer.
+%% Checks status, headers and body of every kind of response.
 answers(_) ->
     Port = start(),
     Ask = fun(Path) -> yucan_h2_client:request(Port, Path, []) end,
@@ -93,7 +93,7 @@ bodies(_) ->
     {1, _, 7, [{<<":status">>, <<"100">>}]} = yucan_h2_client:until(Socket, 1),
     data(Socket, 7, 1, <<"now">>),
     {200, _, <<"now">>} = response(Socket, 7),
-    %% If an answer does not wait for the body, it asks the client to stop.
+    %% If a response does not wait for the body, it asks the client to stop.
     begin_with(Socket, 9, with_method(<<"POST">>, <<"/ignore">>, [])),
     {200, _, <<"ignored">>} = response(Socket, 9),
     {3, 0, 9, <<0:32>>} = yucan_h2_client:until(Socket, 3),
@@ -107,7 +107,7 @@ bodies(_) ->
          {reset, 1} = response(Socket, Id)
      end || {Id, Length} <- [{13, <<"3">>}, {15, <<"5">>}]].
 
-%% Paths get the same answers as over HTTP/1.1, and heads are rejected with the same status.
+%% Paths get the same responses as over HTTP/1.1, and heads are rejected with the same status.
 same_as_http_1(_) ->
     Port = start(#{routes => [{"/private/*r", yucan_test_handler, none}, {"/*f", yucan_routes_handler, none}], limits => #{request_line_bytes => 100, headers => 10, header_line_bytes => 200, header_block_bytes => 1000}}),
     [begin
@@ -162,7 +162,7 @@ cookies(_) ->
     {431, _, _} = yucan_h2_client:request(Port, <<"/">>, [{<<"x">>, <<"y">>}, {<<"cookie">>, <<"a=1">>}, {<<"cookie">>, <<"b=2">>}, {<<"z">>, <<"y">>}]),
     {431, _, _} = yucan_h2_client:request(Port, <<"/">>, [{<<"x">>, <<"y">>}, {<<"z">>, <<"y">>}, {<<"cookie">>, <<"a=1">>}]).
 
-%% The client disconnects after its answer, while the log is still being written.
+%% The client disconnects after its response, while the log is still being written.
 logged_after_the_end(_) ->
     Self = self(),
     Port = start(#{access_log => {function, fun(Entry) -> Self ! {logs, self()}, receive go -> Self ! {entry, Entry} after ?WAIT_MS -> ok end end}}),
@@ -234,7 +234,7 @@ received(Socket, Id, Sum, Most) ->
     {0, _, Id, Data} = yucan_h2_client:until(Socket, 0),
     received(Socket, Id, Sum + byte_size(Data), Most).
 
-%% While a large answer is sent to a client that reads slowly, other requests begin.
+%% While a large response is sent to a client that reads slowly, other requests begin.
 reads_while_it_sends(_) ->
     Test = self(),
     Large = binary:copy(<<"x">>, 24 bsl 20),
@@ -285,7 +285,7 @@ end_without_window(_) ->
     receive {written, Pid} -> Pid ! go after ?WAIT_MS -> error(not_written) end,
     {0, 1, 1, <<>>} = yucan_h2_client:until(Socket, 0).
 
-%% If a client opens no window for an answer, that stream is reset after `send_ms', while the others continue.
+%% If a client opens no window for a response, that stream is reset after `send_ms', while the others continue.
 window_of_zero(_) ->
     Socket = yucan_h2_client:connect(start(#{limits => #{send_ms => 1500}}), yucan_h2_client:settings([{4, 0}])),
     [ask(Socket, Id, fields(Path)) || {Id, Path} <- [{1, <<"/large">>}, {3, <<"/text">>}, {5, <<"/stream">>}]],
@@ -371,13 +371,13 @@ crashes(_) ->
     end, 1, Cases),
     ask(Socket, 101, fields(<<"/">>)),
     {200, _, _} = response(Socket, 101),
-    %% A process that is killed counts as one without an answer.
+    %% A process that is killed counts as one without a response.
     ask(Socket, 103, fields(<<"/loop">>)),
     wait_for(fun() -> length(streams()) =:= 1 end),
     exit(hd(streams()), kill),
     {reset, 2} = response(Socket, 103).
 
-%% A slow answer does not delay any other.
+%% A slow response does not delay any other.
 at_once(_) ->
     Socket = yucan_h2_client:connect(start()),
     ask(Socket, 1, fields(<<"/loop">>)),
@@ -530,7 +530,7 @@ headers_without_end(_) ->
     yucan_h2_client:send(Other, [yucan_h2_client:frame(1, 0, 1, <<0>>), yucan_h2_client:frame(6, 0, 0, <<0:64>>)]),
     1 = yucan_h2_client:closed(Other).
 
-%% One table entry of 4,000 bytes lets a block of a few KB expand to megabytes. The answer is 431, and the connection continues.
+%% One table entry of 4,000 bytes lets a block of a few KB expand to megabytes. The response is 431, and the connection continues.
 headers_too_large(_) ->
     Socket = yucan_h2_client:connect(start()),
     Field = [64, 1, "x", <<127, (3873 band 127 bor 128), (3873 bsr 7)>>, binary:copy(<<"y">>, 4000)],
@@ -568,7 +568,7 @@ pings_keep_nothing(_) ->
     unlink(Sender),
     exit(Sender, kill).
 
-%% `idle_ms' begins when the last handler returns, even if that handler continues after its answer.
+%% `idle_ms' begins when the last handler returns, even if that handler continues after its response.
 idle_behind_answer(_) ->
     Self = self(),
     Works = fun(Req, _) ->
@@ -611,7 +611,7 @@ requests(_) ->
     {200, _, _} = response(Socket, 3),
     closed = response(Socket, 5).
 
-%% After a reload, the next stream uses the new configuration, and the old stream still gets its answer.
+%% After a reload, the next stream uses the new configuration, and the old stream still gets its response.
 reload(_) ->
     Socket = yucan_h2_client:connect(start()),
     begin_with(Socket, 1, with_method(<<"POST">>, <<"/">>, [])),

@@ -18,14 +18,14 @@ init_per_suite(Config) -> yucan_test_server:start_application(Config).
 
 end_per_suite(Config) -> yucan_test_server:stop_application(Config).
 
-%% Reads everything, and answers with more than a window of a few bytes, as the cases expect.
+%% Reads everything, and responses with more than a window of a few bytes, as the cases expect.
 handle(Req, _) ->
     {ok, _} = yucan_req:body(Req),
     {200, [], binary:copy(<<"x">>, 1000)}.
 
 end_per_testcase(_, _) -> yucan_test_server:stop_all().
 
-%% Over TCP the server expects HTTP/1.1, and answers an invalid preface like any other line that is not a request.
+%% Over TCP the server expects HTTP/1.1, and responses an invalid preface like any other line that is not a request.
 h2spec_plain(Config) ->
     Port = yucan_test_server:start(yucan_h2spec, #{handler => {?MODULE, none}}),
     h2spec(["-p ", integer_to_list(Port)], ["Sends invalid connection preface"], Config).

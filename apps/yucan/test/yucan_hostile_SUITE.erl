@@ -28,7 +28,7 @@ options() ->
     #{name => yucan_hostile, listen => [#{port => 0}], routes => [{"/flow", ?MODULE, none}, {"/*rest", yucan_test_handler, none}],
       limits => #{header_ms => 3000, read_ms => 3000, send_ms => 3000, idle_ms => 3000, ws_idle_ms => 2000, linger_ms => 1000, body_bytes => 1000000, connections => 1000}}.
 
-%% An endless answer that costs the handler nothing.
+%% An endless response that costs the handler nothing.
 handle(_, _) ->
     Part = binary:copy(<<"x">>, 65536),
     {200, [], {stream, fun Flow(Write) -> case Write(Part) of ok -> Flow(Write); {error, _} -> ok end end}}.

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc HTTP/1.1 and 1.0 as clients see them: connections, requests, answers. Bodies are in yucan_bodies_SUITE, and limits and failures in
+%% @doc HTTP/1.1 and 1.0 as clients see them: connections, requests, responses. Bodies are in yucan_bodies_SUITE, and limits and failures in
 %% yucan_faults_SUITE. Each case cites its rule.
 -module(yucan_http_SUITE).
 
@@ -46,7 +46,7 @@ raw_query(_) ->
     [400 = element(1, yucan_client:get(Port, Target)) || Target <- [<<"/", 195, 188>>, <<"/", 195, 188, "?q">>, <<"/a?q=", 127>>, <<"/a?q=", 1>>, <<"/a?q=#", 195>>]],
     ok = yucan:stop(yucan_raw_query).
 
-%% RFC 9110, 6.6.1 and 10.2.4, whichever module writes the answer: for a body, a file, a stream, a switch of protocols, and an invalid request.
+%% RFC 9110, 6.6.1 and 10.2.4, whichever module writes the response: for a body, a file, a stream, a switch of protocols, and an invalid request.
 what_all_answers_have(Config) ->
     Port = ?config(port, Config),
     Switch = "Connection: upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n",
@@ -89,13 +89,13 @@ keep_alive(Config) ->
      || Minor <- ["0", "1"], Lines <- ["Connection: close\r\nConnection: keep-alive\r\n", "Connection: close\r\nConnection: x, keep-alive\r\n",
                                        "Connection: keep-alive\r\nConnection: close\r\n"]].
 
-%% RFC 9112, 9.3.2: answers in the order of the requests, with bodies between them.
+%% RFC 9112, 9.3.2: responses in the order of the requests, with bodies between them.
 pipelining(Config) ->
     Requests = [["POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\n", io_lib:format("~5..0b", [N])] || N <- lists:seq(1, 500)],
     Expected = [iolist_to_binary(io_lib:format("~5..0b", [N])) || N <- lists:seq(1, 500)],
     Expected = [Body || {200, _, Body} <- yucan_client:exchange(?config(port, Config), Requests)].
 
-%% The answers to requests that arrived in one packet are sent in one.
+%% The responses to requests that arrived in one packet are sent in one.
 answers_together(Config) ->
     Socket = yucan_client:connect(?config(port, Config)),
     Ask = fun(Count) -> ok = gen_tcp:send(Socket, lists:duplicate(Count, ["GET /", ?HOST, "\r\n"])), answers(Count, Socket) end,
@@ -120,7 +120,7 @@ segments(Socket) ->
     {ok, [{raw, 6, 11, <<_:152/binary, Segments:32/native, _/binary>>}]} = inet:getopts(Socket, [{raw, 6, 11, 160}]),
     Segments.
 
-%% An answer is not delayed by a later request that is incomplete, or that is answered late or never.
+%% A response is not delayed by a later request that is incomplete, or that is answered late or never.
 answers_that_wait(Config) ->
     [begin
          Socket = yucan_client:connect(?config(port, Config)),
@@ -138,7 +138,7 @@ one_connection_many_requests(Config) ->
      end || _ <- lists:seq(1, 1000)],
     gen_tcp:close(Socket).
 
-%% The same bytes are the same request and get the same answer. Requests that differ in a byte, in their body or in the way they arrive are
+%% The same bytes are the same request and get the same response. Requests that differ in a byte, in their body or in the way they arrive are
 %% distinguished. None of them is retained while a client is idle.
 repeated(Config) ->
     Socket = yucan_client:connect(?config(port, Config)),

@@ -9,7 +9,7 @@
 
 -define(WAIT_MS, (20000 * beamway_runner:slowness())).
 -define(SHORT_MS, (1000 * beamway_runner:slowness())).
-%% High enough that the connection stays open after an early answer, whatever the body's length.
+%% High enough that the connection stays open after an early response, whatever the body's length.
 -define(KEPT, #{drain_bytes => 1000000000000}).
 
 suite() -> [{timetrap, {minutes, 2}}].
@@ -104,7 +104,7 @@ drain_bytes(_) ->
     [{200, Headers, <<"ignored">>}] = Ask(200000),
     <<"close">> = proplists:get_value(<<"connection">>, Headers).
 
-%% A client that keeps sending after its answer is disconnected.
+%% A client that keeps sending after its response is disconnected.
 linger_ms(_) ->
     [begin
          Socket = answered_early(start(Limits#{linger_ms => ?SHORT_MS})),
@@ -136,7 +136,7 @@ send_until(Socket, Data, Pause, Deadline) ->
         {error, _} -> gen_tcp:close(Socket)
     end.
 
-%% A client that does not read its answer.
+%% A client that does not read its response.
 send_ms(_) -> not_taken("/large").
 
 send_ms_stream(_) ->
@@ -145,14 +145,14 @@ send_ms_stream(_) ->
     [{ended, _}] = ets:lookup(Table, ended),
     ets:delete(Table).
 
-%% sendfile itself has no time limit, so it would wait for ever.
+%% sendfile itself has no time limit, so it would wait forever.
 send_ms_file(Config) ->
     Root = filename:join(proplists:get_value(priv_dir, Config), "served"),
     ok = filelib:ensure_dir(filename:join(Root, "x")),
     ok = file:write_file(filename:join(Root, "large"), times(30000000, <<"x">>)),
     not_taken("/large", #{handler => {yucan_file, #{root => Root}}}).
 
-%% A client that keeps reading gets all of a large answer, however long that takes, even of a stream that is written in one piece.
+%% A client that keeps reading gets all of a large response, however long that takes, even of a stream that is written in one piece.
 send_ms_slow(_) ->
     Port = yucan_test_server:start(yucan_limits_test, #{limits => #{send_ms => ?SHORT_MS}}),
     [begin
@@ -279,7 +279,7 @@ ws_message_bytes(_) ->
          {ok, <<16#88, 2, 1009:16>>} = gen_tcp:recv(Socket, 4, ?WAIT_MS)
      end || Frames <- [frame(1, 2, 101), [frame(0, 2, 60), frame(1, 0, 41)]]].
 
-%% Silence, then a ping and an answer, and it begins again; then silence to the end. Other messages to the process do not count as activity of
+%% Silence, then a ping and a response, and it begins again; then silence to the end. Other messages to the process do not count as activity of
 %% the client.
 ws_idle_ms(_) ->
     Port = yucan_test_server:start(yucan_limits_test, #{handler => {yucan_test_handler, self()}, limits => #{ws_idle_ms => ?SHORT_MS}}),

@@ -31,7 +31,7 @@ core(_) ->
 modules(Pattern) -> [list_to_atom(filename:basename(File, ".erl")) || File <- filelib:wildcard(Pattern)].
 
 %% No id occurs twice, no number of h1spec is missing, and each row can fail: no verdict accepts both a server that accepts everything and one that
-%% rejects everything, and each accepts one of the answers that servers give.
+%% rejects everything, and each accepts one of the responses that servers give.
 tables(_) ->
     Rows = yucan_probe_cases:smuggling() ++ yucan_probe_cases:malformed() ++ yucan_probe_cases:h1spec() ++ yucan_corpus:requests(),
     Ids = [Id || {Id, _, _, _} <- Rows],
@@ -43,14 +43,14 @@ tables(_) ->
 
 takes(Verdict, Server) -> lists:any(fun(Seen) -> agrees(Verdict, Seen) end, Server(Verdict)).
 
-%% One or more answers with the expected content, after which the connection stays open.
+%% One or more responses with the expected content, after which the connection stays open.
 accepts({echo, Body}) -> [[{200, [], Body}]];
 accepts({_, [First | _] = Statuses}) ->
     Answer = fun(Status) -> {Status, [{<<"content-length">>, <<"0">>}], <<>>} end,
     [[Answer(Status)] || Status <- [200 | Statuses], Status < 400] ++ [[Answer(Status) || Status <- Statuses] || First < 400];
 accepts(_) -> [[{200, [], <<>>}]].
 
-%% Rejected at once, with or without an answer.
+%% Rejected at once, with or without a response.
 refuses(_) -> [[]] ++ [[{Status, [{<<"connection">>, <<"close">>}, {<<"content-length">>, <<"0">>}], <<>>}] || Status <- [400, 405, 408, 411, 413, 414, 417, 431, 501, 503, 505]].
 
 %% Everything that docs/dev/yucan-rules.md names exists: cases of suites, functions of unit tests, ids in the tables.
@@ -92,7 +92,7 @@ seen(Port, Bytes) ->
     Method = case Binary of <<"HEAD ", _/binary>> -> <<"HEAD">>; _ -> <<"GET">> end,
     yucan_client:exchange(Port, Binary, Method).
 
-%% rejected: one of these answers or none, then the connection closes, whatever follows. Other verdicts: exactly these answers.
+%% rejected: one of these responses or none, then the connection closes, whatever follows. Other verdicts: exactly these responses.
 agrees({refused, Statuses}, [{Status, Headers, _}]) ->
     lists:member(Status, Statuses) andalso proplists:get_value(<<"connection">>, Headers) =:= <<"close">>;
 agrees(silent, []) -> true;

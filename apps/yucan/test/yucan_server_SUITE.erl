@@ -144,7 +144,7 @@ stopped_by_another(_) ->
     Starter ! the_end,
     receive {'DOWN', Monitor, process, Starter, Reason} -> normal = Reason after ?WAIT_MS -> error(no_end) end.
 
-%% A process whose handler has run serves no other client, because a timer, a table or a late answer may still belong to the first one.
+%% A process whose handler has run serves no other client, because a timer, a table or a late response may still belong to the first one.
 one_for_each(_) ->
     Port = start(#{handler => handler()}),
     [begin
@@ -166,7 +166,7 @@ metrics(_) ->
     17 = length(yucan_client:exchange(Port, [?GET("/stream") | lists:duplicate(16, ?GET("/"))])),
     1 = Timed() - Before.
 
-%% In telemetry's format. A function that fails does not affect requests.
+%% Events have telemetry's format. A function that fails does not affect requests.
 events(_) ->
     Self = self(),
     Port = start(#{on_event => fun(Name, Measurements, Metadata) -> Self ! {Name, Measurements, Metadata}, maps:get(method, Metadata, none) =:= <<"PUT">> andalso error(on_purpose) end,

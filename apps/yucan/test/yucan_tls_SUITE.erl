@@ -45,7 +45,7 @@ tls_all(Socket, Done) ->
         {error, closed} -> iolist_to_binary(Done)
     end.
 
-%% A client that speaks plain HTTP to a TLS port gets an HTTP answer that explains this. A client that starts TLS slowly is served.
+%% A client that speaks plain HTTP to a TLS port gets an HTTP response that explains this. A client that starts TLS slowly is served.
 plain_on_tls(Config) ->
     Port = start(#{listen => [#{port => 0, tls => yucan_test_server:certificate("localhost", ?config(priv_dir, Config))}]}),
     [{400, _, Page}] = yucan_client:exchange(Port, ?GET("/")),
@@ -252,7 +252,7 @@ tls_tickets(Config) ->
     ok = yucan:reload(yucan_server_test, Start#{hosts => Hosts(#{verify => verify_peer, fail_if_no_peer_cert => false, cacertfile => Certificate})}),
     {false, none} = ticket(Port, [{use_ticket, [Third]}]).
 
-%% Whether the connection was resumed, and the ticket that it received.
+%% Returns whether the connection was resumed, and the ticket that it received.
 ticket(Port, Options) ->
     {ok, Socket} = yucan_test_server:tls_connect(Port, [{session_tickets, manual}, {versions, ['tlsv1.3']}, {server_name_indication, "a.org"} | Options]),
     {ok, [{session_resumption, Resumed}]} = ssl:connection_information(Socket, [session_resumption]),

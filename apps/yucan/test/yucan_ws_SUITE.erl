@@ -45,7 +45,7 @@ recv(Socket) ->
     <<Fin:1, Rsv1:1, 0:2, Opcode:4>> = <<First>>,
     {Fin, Rsv1, Opcode, Payload}.
 
-%% This key and its answer are from RFC 6455, 1.3.
+%% This key and its response are from RFC 6455, 1.3.
 handshake(Config) ->
     {_, Headers} = open(?config(port, Config), "/ws", #{"Sec-WebSocket-Protocol" => "x, chat", "Sec-WebSocket-Extensions" => "permessage-deflate"}),
     <<"s3pPLMBiTxaQ9kYGzzhZRbK+xOo=">> = proplists:get_value(<<"sec-websocket-accept">>, Headers),
@@ -231,7 +231,7 @@ unpacked(Data, Bits) ->
     zlib:close(Z),
     Bytes.
 
-%% RFC 7692, 7.1.2.1: the answer and the frames respect the window that the client offers, and an offer that cannot be accepted is skipped.
+%% RFC 7692, 7.1.2.1: the response and the frames respect the window that the client offers, and an offer that cannot be accepted is skipped.
 deflate_window(Config) ->
     Port = ?config(port, Config),
     Ask = fun(Offer) ->

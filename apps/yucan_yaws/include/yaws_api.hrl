@@ -49,7 +49,7 @@
 
 -record(redir_self, {host, scheme, scheme_str, port, port_str}).
 
-%% If arg_rewrite/1 puts it into the state of #arg{}, it is the answer.
+%% If arg_rewrite/1 puts it into the state of #arg{}, it is the response.
 -record(rewrite_response, {status, headers = [], content = <<>>}).
 
 -endif.

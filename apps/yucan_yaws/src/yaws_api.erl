@@ -65,7 +65,7 @@ pairs(Text) ->
     [{binary_to_list(Name), case Value of undefined -> undefined; _ -> binary_to_list(Value) end}
      || {Name, Value} <- yucan_req:pairs(list_to_binary(Text), undefined)].
 
-%% @doc The parts of a form with files. `{cont, Cont, Parts}' asks for the rest of the body: `out/1' returns `{get_more, Cont, State}'.
+%% @doc Returns the parts of a form with files. `{cont, Cont, Parts}' asks for the rest of the body: `out/1' returns `{get_more, Cont, State}'.
 -spec parse_multipart_post(#arg{}) -> yucan_yaws_form:result().
 parse_multipart_post(Arg) -> parse_multipart_post(Arg, [list]).
 
@@ -101,7 +101,7 @@ var(Name, Pairs) ->
         Values -> list_to_tuple(Values)
     end.
 
-%% @doc The value of a cookie without its quotes, or "" if there is none. The case of the name does not matter.
+%% @doc Returns the value of a cookie without its quotes, or "" if there is none. The case of the name does not matter.
 -spec find_cookie_val(string(), #arg{} | #headers{} | [string()]) -> string().
 find_cookie_val(Name, #arg{headers = Headers}) -> find_cookie_val(Name, Headers);
 find_cookie_val(Name, #headers{cookie = Cookies}) -> find_cookie_val(Name, Cookies);
@@ -224,11 +224,11 @@ request_url(#arg{req = #http_request{path = {abs_path, Target}}}) ->
 -spec redirect(string()) -> [{redirect, string()}].
 redirect(Url) -> [{redirect, Url}].
 
-%% @doc Returns a result for `out/1' that sets the type of the answer.
+%% @doc Returns a result for `out/1' that sets the type of the response.
 -spec set_content_type(string()) -> {header, {content_type, string()}}.
 set_content_type(Type) -> {header, {content_type, Type}}.
 
-%% @doc Returns a result for `out/1' that sets the status of the answer.
+%% @doc Returns a result for `out/1' that sets the status of the response.
 -spec set_status_code(integer()) -> {status, integer()}.
 set_status_code(Status) -> {status, Status}.
 
@@ -243,7 +243,7 @@ sanitize_file_name([C | Rest]) ->
     end;
 sanitize_file_name([]) -> [].
 
-%% @doc A header by its name, which is an atom or a text in any case. `undefined' if there is none.
+%% @doc Returns the header with a name, which is an atom or a string in any case, or `undefined' if there is none.
 -spec get_header(#headers{}, yucan_yaws_headers:name()) -> yucan_yaws_headers:value().
 get_header(Headers, Name) -> yucan_yaws_headers:get(Name, Headers).
 
@@ -275,7 +275,7 @@ merge_header(Headers, {Name, Value}) -> merge_header(Headers, Name, Value).
 -spec merge_header(#headers{}, yucan_yaws_headers:name(), yucan_yaws_headers:value()) -> #headers{}.
 merge_header(Headers, Name, Value) -> yucan_yaws_headers:merge(Name, Value, Headers).
 
-%% @doc The headers as lines: `["Host: example.com", ...]'.
+%% @doc Returns the headers as lines: `["Host: example.com", ...]'.
 -spec reformat_header(#headers{}) -> [string()].
 reformat_header(Headers) ->
     Line = fun(Name, Value) -> lists:flatten(io_lib:format("~s: ~s", [Name, Value])) end,

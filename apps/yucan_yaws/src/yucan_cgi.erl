@@ -33,7 +33,7 @@
 -define(MAX, 64).
 -define(BODY_BYTES, 134217728).
 
-%% @doc Runs the script for the request, and returns its answer.
+%% @doc Runs the script for the request, and returns its response.
 -spec respond(yucan_req:req(), spec()) -> yucan_handler:response().
 respond(Req, #{run := Run} = Spec) ->
     case is_safe(Run) of

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The head of an answer from a script, php-fpm or a proxied server (RFC 3875, section 6), parsed as it arrives.
+%% @doc The head of a response from a script, php-fpm or a proxied server (RFC 3875, section 6), parsed as it arrives.
 %%
 %% The head must contain a type, a location or a status. Anything else is garbage, and the client gets a 502 instead. Pure.
 -module(yucan_cgi_head).

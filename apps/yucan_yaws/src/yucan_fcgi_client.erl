@@ -2,7 +2,7 @@
 %% @doc A request to a FastCGI application, as a source of bytes for {@link yucan_gateway}.
 %%
 %% The process that begins a request is linked to the connection, so both end together. A large body is sent by a separate process, because the
-%% application may answer before it has read everything. If a pooled connection closes without an answer, that is not an error for an idempotent
+%% application may answer before it has read everything. If a pooled connection closes without a response, that is not an error for an idempotent
 %% request, which is repeated on a new connection.
 -module(yucan_fcgi_client).
 
@@ -23,7 +23,7 @@
                ticket :: yucan_fcgi_pool:ticket() | none,
                buffer = <<>> :: binary(),
                keep = true :: boolean(),
-               %% Set for a request on a pooled connection until its answer begins.
+               %% Set for a request on a pooled connection until its response begins.
                again = none :: {Request :: iodata(), yucan_spool:body()} | none,
                sender :: {pid(), reference()} | none,
                log :: fun((binary()) -> any())}).
@@ -108,7 +108,7 @@ send_request(Socket, Request, Body) ->
 reason({timeout, _}) -> timeout;
 reason(Reason) -> Reason.
 
-%% If this fails, the application sees a body that never ends, and the reader of its answer closes the connection.
+%% If this fails, the application sees a body that never ends, and the reader of its response closes the connection.
 send_body(Socket, Body) ->
     Send = fun(Data) -> gen_tcp:send(Socket, yucan_fcgi:stdin(Data)) end,
     Sent = case yucan_spool:send(Send, Body) of
@@ -120,7 +120,7 @@ send_body(Socket, Body) ->
         {error, Reason} -> exit(Reason)
     end.
 
-%% @doc The next output of the application. After `done' or an error the connection no longer belongs to the caller.
+%% @doc Returns the next output of the application. After `done' or an error the connection no longer belongs to the caller.
 -spec read(source(), TimeoutMs :: pos_integer()) ->
           {data, binary(), source()} | {done, source()} | {timeout, source()} | {error, term(), source()}.
 read(#fcgi{buffer = Buffer} = Source, TimeoutMs) ->
@@ -131,7 +131,7 @@ read(#fcgi{buffer = Buffer} = Source, TimeoutMs) ->
             _ = Data =/= <<>> andalso (Source#fcgi.log)(Data),
             read(Source#fcgi{buffer = Rest}, TimeoutMs);
         {ok, {end_request, _, complete}, <<>>} -> {done, finish(Source)};
-        %% The answer is complete, but other data may still arrive on this connection.
+        %% The response is complete, but other data may still arrive on this connection.
         {ok, {end_request, _, complete}, _} -> {done, close(Source)};
         {ok, {end_request, _, Status}, _} -> failed({protocol, Status}, Source);
         {ok, {other, _, _}, Rest} -> read(Source#fcgi{buffer = Rest}, TimeoutMs);
@@ -149,7 +149,7 @@ receive_more(#fcgi{socket = Socket} = Source, TimeoutMs) ->
     after TimeoutMs -> {timeout, Source}
     end.
 
-%% After its last answer (pm.max_requests), a php-fpm process discards data that still arrives, and exits.
+%% After its last response (pm.max_requests), a php-fpm process discards data that still arrives, and exits.
 lost(Reason, #fcgi{again = none} = Source, _) -> failed(Reason, Source);
 lost(_, #fcgi{address = Address, again = {Request, Body}, log = Log} = Source, TimeoutMs) ->
     Closed = close(Source),

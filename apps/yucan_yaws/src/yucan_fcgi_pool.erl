@@ -6,9 +6,9 @@
 %% closes one.
 %%
 %% php-fpm assigns a process to a connection as long as it is open, so an idle connection blocks another one that waits for a process. Therefore, for
-%% each request that has had no answer on its new connection for `WAIT_MS', the pool closes one connection, either an idle one or the next that is
+%% each request that has had no response on its new connection for `WAIT_MS', the pool closes one connection, either an idle one or the next that is
 %% returned. php-fpm decides who gets the process, so closed connections are counted and not assigned: each stops counting when any new connection has
-%% its answer, or after `SOON_MS'. Until then all other connections stay open, so that an excess of requests over processes costs a few new
+%% its response, or after `SOON_MS'. Until then all other connections stay open, so that an excess of requests over processes costs a few new
 %% connections instead of one per request. Only while a request waits do returned connections pass through the pool's process.
 %%
 %% There is a single pool for the VM, because servers may share an application. It is under yucan_yaws_sup. If it crashes, its connections end.
@@ -28,7 +28,7 @@
 -type address() :: {inet:hostname() | inet:ip_address(), inet:port_number()} | {local, file:filename_all()}.
 %% The path of a unix socket should be a binary, because keys that contain it are compared for each request.
 -type ticket() :: reference().
-%% A ticket identifies a request that waits for its first answer on a new connection.
+%% A ticket identifies a request that waits for its first response on a new connection.
 
 -record(state, {waiting = #{} :: #{ticket() => {address(), Since :: integer()}},
                 %% When connections were closed for waiting requests, the latest first.
@@ -48,7 +48,7 @@
 start_link() -> gen_server:start_link({local, ?MODULE}, ?MODULE, [], []).
 
 %% @doc Takes an idle connection, which then belongs to the caller, and returns how many messages may still arrive on it. If there is none, returns a
-%% ticket: the caller opens a connection and reports its first answer. There is no ticket if the pool is not running.
+%% ticket: the caller opens a connection and reports its first response. There is no ticket if the pool is not running.
 -spec checkout(address()) -> {kept, gen_tcp:socket(), Armed :: pos_integer()} | {new, ticket() | none}.
 checkout(Address) ->
     _ = [yucan_yaws_app:ensure() || whereis(?MODULE) =:= undefined],
@@ -134,7 +134,7 @@ flush(Socket) ->
 
 now_ms() -> erlang:monotonic_time(millisecond).
 
-%% @doc Reports that the request with this ticket has received its first answer or has failed.
+%% @doc Reports that the request with this ticket has received its first response or has failed.
 -spec answered(ticket()) -> ok.
 answered(Ticket) -> gen_server:cast(?MODULE, {answered, Ticket}).
 
@@ -184,7 +184,7 @@ handle_cast({answered, Ticket}, State) ->
     _ = erlang:demonitor(Ticket, [flush]),
     {noreply, has_waited(Ticket, State)}.
 
-%% Whether a request waits for a process without a connection having been closed for it.
+%% Returns whether a request waits for a process without a connection having been closed for it.
 is_wanted(_, _, #state{waiting = Waiting}) when map_size(Waiting) =:= 0 -> false;
 is_wanted(Address, Now, #state{waiting = Waiting, closed = Closed}) ->
     Due = length([Of || {Of, Since} <- maps:values(Waiting), Of =:= Address, Since =< Now - ?WAIT_MS]),
@@ -236,7 +236,7 @@ let_in(Address, State) ->
         end
     end, State, ets:match_object(?TABLE, ?ROW(Address))).
 
-%% A request may have taken the connection meanwhile.
+%% A request may have taken the connection in the meantime.
 drop(Key) ->
     case ets:take(?TABLE, Key) of
         [{_, Socket, _, _}] -> ok =:= gen_tcp:close(Socket);

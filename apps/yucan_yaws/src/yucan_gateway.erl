@@ -11,10 +11,10 @@
 -define(CONNECT_MS, 5000).
 %% How often to check whether the client is still there.
 -define(LOOK_MS, 1000).
-%% A program that was killed by a signal has the status 128 plus the signal's number, and its answer is incomplete. Any other status says nothing
-%% about the answer. Scripts whose last command fails have one, and so has PHP after an error that its page shows.
+%% A program that was killed by a signal has the status 128 plus the signal's number, and its response is incomplete. Any other status says nothing
+%% about the response. Scripts whose last command fails have one, and so has PHP after an error that its page shows.
 -define(IS_OWN_END(Status), (Status =< 128 orelse Status > 192)).
-%% If an answer is complete within this time, it is sent in one piece, with its length.
+%% If a response is complete within this time, it is sent in one piece, with its length.
 -define(GATHER_MS, 1).
 -define(GATHER_BYTES, 65536).
 
@@ -37,7 +37,7 @@ connect(Host, Port, Options) ->
         Result -> Result
     end.
 
-%% @doc Reads the head and answers. Afterwards the source is closed or belongs to the response.
+%% @doc Reads the head and responses. Afterwards the source is closed or belongs to the response.
 -spec respond(yucan_req:req(), source(), options()) -> yucan_handler:response().
 respond(Req, Source, Options) -> head(Req, Source, yucan_cgi_head:new(), Options, deadline(Options)).
 
@@ -133,7 +133,7 @@ body(Req, Source, #{status := Status, headers := Headers, length := Length}, Bod
 with_length(unknown, Headers) -> Headers;
 with_length(Length, Headers) -> [{<<"content-length">>, integer_to_binary(Length)} | Headers].
 
-%% Many answers arrive complete, together with their head.
+%% Many responses arrive complete, together with their head.
 gather(Req, {Module, State} = Source, Status, Headers, Parts, Size, Options) when Size < ?GATHER_BYTES ->
     case Module:read(State, ?GATHER_MS) of
         {data, Data, State2} -> gather(Req, {Module, State2}, Status, Headers, [Data | Parts], Size + byte_size(Data), Options);
@@ -144,7 +144,7 @@ gather(Req, {Module, State} = Source, Status, Headers, Parts, Size, Options) whe
 gather(Req, Source, Status, Headers, Parts, _, Options) ->
     streamed(Req, Source, Status, Headers, Parts, Options).
 
-%% A script that fails at its very end has still sent its complete answer.
+%% A script that fails at its very end has still sent its complete response.
 late(_, Status, Headers, Parts, {exit, Exit} = Reason, Options) when ?IS_OWN_END(Exit) ->
     _ = bad_gateway(502, Reason, Options),
     {Status, Headers, lists:reverse(Parts)};
@@ -168,11 +168,11 @@ next(Req, Source, Left, Write, Options) ->
         {data, Data, Next} -> stream(Req, Next, Data, Left, Write, Options);
         {done, _} -> ok;
         {error, client_gone} -> ok;
-        %% The answer is complete, so the failure does not concern the client.
+        %% The response is complete, so the failure does not concern the client.
         {error, {exit, Exit} = Reason} when ?IS_OWN_END(Exit) ->
             _ = bad_gateway(502, Reason, Options),
             ok;
-        %% The client must see that the answer is incomplete.
+        %% The client must see that the response is incomplete.
         {error, Reason} ->
             _ = bad_gateway(502, Reason, Options),
             exit({shutdown, Reason})

@@ -13,7 +13,7 @@
 %% The number of rounds, which is the cost of each guess. A check takes about 10 ms.
 -define(ROUNDS, 10000).
 
-%% @doc Whether this is a plain password, or a hash of a known kind.
+%% @doc Returns whether this is a plain password, or a hash of a known kind.
 -spec is_valid_hash(string()) -> boolean().
 is_valid_hash("{" ++ _ = Stored) -> parts(Stored) =/= error;
 is_valid_hash(_) -> true.
@@ -22,7 +22,7 @@ is_valid_hash(_) -> true.
 -spec expected() -> string().
 expected() -> "{pbkdf2}SALT$HASH, both in base64, of 10000 rounds of SHA-256".
 
-%% @doc Whether a password matches the stored one.
+%% @doc Returns whether a password matches the stored one.
 -spec check(Password :: binary(), Stored :: string()) -> boolean().
 check(Password, Stored) ->
     case parts(Stored) of

@@ -46,7 +46,7 @@ sender(Socket, {file, _, _} = Body) ->
     spawn_monitor(fun() -> yucan_spool:send(fun(Data) -> gen_tcp:send(Socket, Data) end, Body) end);
 sender(_, _) -> none.
 
-%% @doc Returns the next bytes of the answer.
+%% @doc Returns the next bytes of the response.
 -spec read(source(), TimeoutMs :: pos_integer()) ->
           {data, binary(), source()} | {done, source()} | {timeout, source()} | {error, term(), source()}.
 read(#proxy{mode = none} = Source, _) -> {done, close(Source)};
@@ -71,7 +71,7 @@ read(#proxy{mode = {left, Left}, buffer = Buffer} = Source, _) ->
 read(#proxy{mode = until_close, buffer = Buffer} = Source, _) ->
     {data, Buffer, Source#proxy{buffer = <<>>}}.
 
-%% Interim answers are not forwarded to the client.
+%% Interim responses are not forwarded to the client.
 head(<<"HTTP/1.", _, " 1", _, _, _/binary>>, Rest, Source, TimeoutMs) ->
     read(Source#proxy{buffer = Rest}, TimeoutMs);
 head(<<"HTTP/1.", _, " ", Status:3/binary, _/binary>> = Head, Rest, #proxy{method = Method} = Source, _) ->

@@ -25,7 +25,7 @@ modules(Text) ->
         [] -> too_long
     end.
 
-%% @doc The code in half blocks, black on white whatever the terminal's colours are.
+%% @doc Returns the code in half blocks, black on white whatever the terminal's colours are.
 -spec terminal(binary()) -> unicode:chardata().
 terminal(Text) ->
     case modules(Text) of

@@ -2,7 +2,7 @@
 %% @doc Mounts another server below a path: `revproxy = /prefix http://host/path'.
 %%
 %% The other server gets the request without the prefix, with X-Forwarded-For, -Host and -Proto, X-Real-IP, and a body of known length. Other
-%% headers in which a client describes itself are removed. If the answer has a Location, it is translated back. Each request has its own
+%% headers in which a client describes itself are removed. If the response has a Location, it is translated back. Each request has its own
 %% connection.
 -module(yucan_revproxy).
 

@@ -59,7 +59,7 @@ request_method(#request{req = Req}) ->
 -spec uri(request()) -> string().
 uri(#request{req = Req}) -> binary_to_list(yucan_req:target(Req)).
 
-%% @private The decoded path.
+%% @private Returns the decoded path.
 -spec path(request()) -> string().
 path(#request{req = Req}) ->
     {ok, Path} = yucan_req:decoded_path(Req),
@@ -93,7 +93,7 @@ post_params(#request{req = Req} = Request) ->
         _ -> []
     end.
 
-%% @private The entire body. For a multipart form, only the part that has been read so far, because recv_from_socket/3 reads the rest.
+%% @private Returns the entire body. For a multipart form, only the part that has been read so far, because recv_from_socket/3 reads the rest.
 -spec request_body(request()) -> binary().
 request_body(#request{req = Req, first = First}) ->
     case yucan_req:header(<<"content-type">>, Req, <<>>) of

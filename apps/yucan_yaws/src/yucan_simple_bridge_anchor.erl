@@ -26,7 +26,7 @@
 
 -record(ws, {handler :: module(), bridge :: term(), state :: term()}).
 
-%% @doc The options. Like simple_bridge, this takes missing ones from the environment of the application simple_bridge.
+%% @doc Returns the options. Like simple_bridge, this takes missing ones from the environment of the application simple_bridge.
 -spec init(options()) -> settings().
 init(Options) ->
     Value = fun(Key, Default) -> maps:get(Key, Options, application:get_env(simple_bridge, Key, Default)) end,

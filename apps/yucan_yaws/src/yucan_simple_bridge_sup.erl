@@ -7,7 +7,7 @@
 %% {simple_bridge, [{backend, yucan}, {port, 8443}, {yucan, #{tls => #{certfile => "a.pem", keyfile => "a.key"}, limits => #{body_bytes => 50000000}}}]}
 %% '''
 %% A WebSocket message may have as many bytes as a body that is read as a whole. Other backends have no limit, and an application whose message is
-%% rejected would connect and send it again for ever.
+%% rejected would connect and send it again forever.
 -module(yucan_simple_bridge_sup).
 -behaviour(supervisor).
 

@@ -89,7 +89,7 @@ create(none) ->
     end;
 create(Folder) ->
     case open(Folder) of
-        %% The directory has been removed meanwhile.
+        %% The directory has been removed in the meantime.
         {error, enoent} -> create(none);
         Result -> Result
     end.

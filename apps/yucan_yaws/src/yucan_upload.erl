@@ -11,7 +11,7 @@
 
 -define(MOST_UPLOADED, 16#100000000).
 
-%% @doc Whether the request has the token that uploads need.
+%% @doc Returns whether the request has the token that uploads need.
 -spec has_token(yucan_req:req(), state()) -> boolean().
 has_token(Req, State) ->
     case yucan_req:header(<<"authorization">>, Req, <<>>) of
@@ -166,7 +166,7 @@ formed({error, Reason, #{now := Now}}, _) ->
 discard({Device, Part, _}) -> _ = file:close(Device), yucan_unfinished:delete(Part);
 discard(_) -> ok.
 
-%% @doc The form that follows a listing. A page of another site does not know the token.
+%% @doc Returns the form that follows a listing. A page of another site does not know the token.
 -spec html(yucan_folder:wishes()) -> binary().
 html(#{upload := _}) ->
     <<"<form method=\"post\" enctype=\"multipart/form-data\"><p><input type=\"password\" name=\"token\" placeholder=\"token\" required> "

@@ -7,7 +7,7 @@
 
 -export([problems/1, missing/1]).
 
-%% @doc What is missing, with the line where its server begins. The directories of modules must already be in the code path.
+%% @doc Returns what is missing, with the line where its server begins. The directories of modules must already be in the code path.
 -spec problems(yucan_yaws_config:conf()) -> [yucan_yaws_config:problem()].
 problems(#{globals := #{ebin_dir := Folders, runmod := Modules}, servers := Servers}) ->
     Whole = [text("ebin_dir = ~ts: ~ts", [Folder, Why]) || {Folder, Why} <- no_folders(Folders)]

@@ -32,7 +32,7 @@
 
 -record(state, {folder :: file:filename(), problems = [] :: [problem()]}).
 
-%% @doc The options of {@link yucan:start_link/1} for a file. Afterwards its directories of modules are in the code path and its start modules
+%% @doc Returns the options of {@link yucan:start_link/1} for a file. Afterwards its directories of modules are in the code path and its start modules
 %% have run, but if there is a problem nothing has happened. If it names something that does not exist, such as a directory or a module, the log
 %% has a warning.
 -spec load(file:filename()) -> {ok, map()} | {error, [Line :: unicode:chardata(), ...]}.
@@ -252,7 +252,7 @@ candidates(Name, Block) ->
         Near -> lists:append(lists:join(" or ", Near))
     end.
 
-%% Whether the edit distance between the two names is at most `Wrong'.
+%% Returns whether the edit distance between the two names is at most `Wrong'.
 is_near([C | A], [C | B], Wrong) -> is_near(A, B, Wrong);
 is_near([], B, Wrong) -> length(B) =< Wrong;
 is_near(A, [], Wrong) -> length(A) =< Wrong;

@@ -118,7 +118,7 @@ user(Text) ->
             bad("user = ~ts: expected NAME:PASSWORD or NAME:{HASH}...", [Name])
     end.
 
-%% Text that is compared with, or added to, the bytes of a request or an answer. Modules for Yaws also get it in this form.
+%% Text that is compared with, or added to, the bytes of a request or a response. Modules for Yaws also get it in this form.
 bytes(Text) -> binary_to_list(unicode:characters_to_binary(Text)).
 
 cidr(_, "all") -> all;

@@ -16,7 +16,7 @@
                  | {junk, Text :: string()}.
 %% `{set, "/p", '==', "/q"}' is a redirect that does not append. Everything else is set with `='.
 
-%% @doc The lines of a text without empty ones and comments. Any bytes give a result. Text that is not UTF-8 is read as Latin-1.
+%% @doc Returns the lines of a text without empty ones and comments. Any bytes give a result. Text that is not UTF-8 is read as Latin-1.
 -spec lines(binary()) -> [line()].
 lines(Text) ->
     Characters = case unicode:characters_to_list(Text) of

@@ -87,7 +87,7 @@ directive(Block, Name) ->
         [] -> unknown
     end.
 
-%% @doc All names that are allowed in a block, with those of inner blocks in angle brackets.
+%% @doc Returns all names that are allowed in a block, with those of inner blocks in angle brackets.
 -spec names(block()) -> [string()].
 names(Block) ->
     [atom_to_list(Key) || {Key, _, _, _, _} <- table(Block)] ++ ["<" ++ Name ++ ">" || Name <- blocks(Block)].

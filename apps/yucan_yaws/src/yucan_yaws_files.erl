@@ -30,7 +30,7 @@ find(Req, Path, Docroots, Options) ->
         false -> better([known(yucan_req:server(Req), Path, Docroot, Options) || Docroot <- Docroots])
     end.
 
-%% Caches for a second that a path leads to a script. A link that replaces the script meanwhile reveals nothing, because anyone who can create it
+%% Caches for a second that a path leads to a script. A link that replaces the script in the meantime reveals nothing, because anyone who can create it
 %% could also create a script that reads the same file. Other files, which are shown, are not cached here.
 known(Server, Path, Docroot, #{allowed_scripts := [_ | _], digest := Digest} = Options) ->
     Key = {Docroot, script, Digest, Path},

@@ -32,7 +32,7 @@ parse(#arg{headers = #headers{content_type = Type}, cont = Cont, clidata = Data}
         undefined -> begun(list_to_binary(Type), Bytes, Options)
     end.
 
-%% @doc The parts in some bytes. The second argument is the boundary, or what the previous call returned.
+%% @doc Returns the parts in some bytes. The second argument is the boundary, or what the previous call returned.
 -spec parse(binary(), string() | {cont, cont()}, [option()]) -> result().
 parse(Bytes, {cont, {State, Kind}}, _) -> fed(yucan_multipart:feed(Bytes, State), Kind);
 parse(Bytes, Boundary, Options) -> begun(<<"multipart/form-data; boundary=\"", (list_to_binary(Boundary))/binary, $">>, Bytes, Options).

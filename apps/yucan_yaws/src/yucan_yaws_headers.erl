@@ -60,7 +60,7 @@ merged({field, #headers.cookie}, Before, Value) -> Before ++ [Value];
 merged(_, undefined, Value) -> Value;
 merged(_, Before, Value) -> Before ++ ", " ++ Value.
 
-%% @doc The results of calling the function for each header with its name as it is sent, and its value. `{multi, Results}' counts as several
+%% @doc Returns the results of calling the function for each header with its name as it is sent, and its value. `{multi, Results}' counts as several
 %% results.
 -spec lines(fun((string() | atom(), value()) -> term()), #headers{}) -> [term()].
 lines(Format, #headers{other = Others} = Headers) ->

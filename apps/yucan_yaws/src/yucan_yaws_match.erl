@@ -29,7 +29,7 @@ table(Servers, First) ->
 names(#{name := Name, servername := Other, serveralias := Aliases}) ->
     [without_port(N) || N <- [Name | [Other || Other =/= undefined]] ++ Aliases].
 
-%% @doc The name of a host as in requests. An IPv6 address keeps its brackets.
+%% @doc Returns the name of a host as in requests. An IPv6 address keeps its brackets.
 -spec without_port(string()) -> binary().
 without_port(Name) ->
     Lower = string:lowercase(unicode:characters_to_binary(Name)),
@@ -71,7 +71,7 @@ redirect(Path, Redirects) ->
 
 numbered(List) -> lists:zip(lists:seq(1, length(List)), List).
 
-%% @doc The target. `Own' is the scheme, host and port of this server, for local targets. Path and Query are as they were sent.
+%% @doc Returns the target. `Own' is the scheme, host and port of this server, for local targets. Path and Query are as they were sent.
 -spec location(yucan_yaws_config:redirect(), Own :: iodata(), Path :: binary(), Query :: binary()) -> binary().
 location(#{target := Target, append := Append}, Own, Path, Query) ->
     {Origin, Place} = case Target of
@@ -100,7 +100,7 @@ alias(Path, Aliases) ->
         [] -> none
     end.
 
-%% @doc Whether a decoded path is that of a directory, or below it.
+%% @doc Returns whether a decoded path is that of a directory, or below it.
 -spec is_under(Path :: binary(), Folder :: binary()) -> boolean().
 is_under(_, <<"/">>) -> true;
 is_under(Path, Folder) ->

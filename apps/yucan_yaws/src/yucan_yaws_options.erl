@@ -101,7 +101,7 @@ remember(Site) ->
     _ = put(?MODULE, Site),
     ok.
 
-%% @doc The configuration as records, for yaws_api:getconf/0. Outside a request these only have defaults.
+%% @doc Returns the configuration as records, for yaws_api:getconf/0. Outside a request these only have defaults.
 -spec records() -> {ok, #gconf{}, [[#sconf{}]]}.
 records() ->
     case get(?MODULE) of

@@ -55,7 +55,7 @@ http_request(Req) ->
     #http_request{method = method(yucan_req:method(Req)), path = {abs_path, text(yucan_req:path(Req)) ++ Query},
                   version = yucan_req:version(Req)}.
 
-%% As in erlang:decode_packet/3: atoms for the original methods of HTTP/1.1.
+%% Uses atoms for the original methods of HTTP/1.1, as erlang:decode_packet/3 does.
 method(<<"GET">>) -> 'GET';
 method(<<"HEAD">>) -> 'HEAD';
 method(<<"POST">>) -> 'POST';
@@ -112,7 +112,7 @@ authorization(Text) ->
         error -> {undefined, undefined, Text}
     end.
 
-%% In the form that decode_packet uses.
+%% Returns the name in the form that decode_packet uses.
 capitalised(Name) ->
     lists:flatten(lists:join("-", [string:titlecase(Part) || Part <- string:split(text(Name), "-", all)])).
 
@@ -132,7 +132,7 @@ rewritten(#arg{req = #http_request{path = {abs_path, Target}, method = Method}, 
     end;
 rewritten(_, Req) -> Req.
 
-%% @doc A path that a module or a configuration may have decoded. Characters that are not allowed in a target are escaped again.
+%% @doc Returns a path that a module or a configuration may have decoded. Characters that are not allowed in a target are escaped again.
 -spec escaped(binary()) -> binary().
 escaped(Path) ->
     << <<(case C > $\s andalso C < 127 of true -> <<C>>; false -> yucan_path:escape(<<C>>) end)/binary>> || <<C>> <= Path >>.
@@ -229,7 +229,7 @@ item({streamcontent, Mime, First}, Out) -> stream(Mime, First, #{}, Out);
 item({streamcontent_with_timeout, Mime, First, Timeout}, Out) -> stream(Mime, First, #{timeout => Timeout}, Out);
 item({streamcontent_with_size, Size, Mime, First}, Out) -> stream(Mime, First, #{size => Size}, Out);
 item({streamcontent_from_pid, Mime, Pid}, Out) -> stream(Mime, <<>>, #{pid => Pid}, Out);
-%% The file is read when the answer is built.
+%% The file is read when the response is built.
 item({ssi, _, _, _} = Part, #{body := Before} = Out) -> {next, Out#{body := [Before, Part]}};
 item({yucan_out, Module, Arg}, Out) -> item(Module:out(Arg), Out);
 item({yucan_response, Response}, Out) -> {break, Out#{next := {response, Response}}};
@@ -315,7 +315,7 @@ with_headers(Given, {Status, Headers, Body}) ->
     {Status, [Header || {Name, _} = Header <- Given, is_repeatable(Name) orelse not lists:member(Name, Names)] ++ Headers, Body};
 with_headers(_, Response) -> Response.
 
-%% The answer of a script, together with what the module returned before.
+%% The response of a script, together with what the module returned before.
 merged(#{headers := Headers} = Outcome, {Status, Others, Body}) ->
     {maps:get(status, Outcome, Status), Headers ++ Others, Body};
 merged(_, Response) -> Response.

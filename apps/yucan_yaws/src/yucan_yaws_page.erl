@@ -16,7 +16,7 @@
 
 -define(GENERATIONS, 4).
 
-%% @doc The content of the page in the form of a result of `out/1'. Its code runs when {@link yucan_yaws_out:collect/1} reaches it.
+%% @doc Returns the content of the page in the form of a result of `out/1'. Its code runs when {@link yucan_yaws_out:collect/1} reaches it.
 -spec items(File :: binary(), Arg :: term()) -> {ok, [term()]} | {error, unicode:chardata()}.
 items(File, Arg) ->
     case parts(File) of
@@ -36,7 +36,7 @@ parts(File) ->
     Stamp = stamp(File),
     case known(File) of
         {Stamp, _, Result} -> Result;
-        %% If another process has compiled the page meanwhile, this has nothing to do.
+        %% If another process has compiled the page in the meantime, this has nothing to do.
         _ -> global:trans({{?MODULE, File}, self()}, fun() -> compiled(known(File), Stamp, File) end, [node()])
     end.
 

@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Bodies that other processes write in parts: streamcontent and similar results.
 %%
-%% The process of the connection waits for the parts as messages. A writer that uses the blocking functions of yaws_api gets an answer when the client
+%% The process of the connection waits for the parts as messages. A writer that uses the blocking functions of yaws_api gets a response when the client
 %% has accepted the part, or `{error, closed}'.
 -module(yucan_yaws_stream).
 
@@ -11,7 +11,7 @@
 -define(LOOK_MS, 1000).
 -define(CALL_MS, 60000).
 
-%% @doc The response, which runs until the stream is finished, has been silent for too long, or the client has disconnected. After HEAD no parts are
+%% @doc Returns the response, which runs until the stream is finished, has been silent for too long, or the client has disconnected. After HEAD no parts are
 %% accepted: the writer gets an error, or learns that this process has exited.
 -spec response(yucan_req:req(), Status :: 100..999, yucan_handler:headers(), First :: iodata(),
                #{pid => pid(), timeout => timeout(), size => non_neg_integer()}) -> yucan_handler:response().

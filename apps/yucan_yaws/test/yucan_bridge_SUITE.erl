@@ -146,7 +146,7 @@ appmod(Config) ->
     <<16#81, 127, _/binary>> = told(Port, "h", [<<16#81, 1:1, 127:7, 5600000:64, 0:32>>, binary:copy(<<"x">>, 5600000)]),
     yucan_yaws_site:stop().
 
-%% What simple_bridge:start(yucan) calls.
+%% simple_bridge:start(yucan) calls this function.
 supervisor(Config) ->
     Environment = [{handler, yucan_test_bridge}, {bridge, yucan_test_bridge}, {port, 0}, {address, "127.0.0.1"}, {document_root, ?config(root, Config)},
                    {static_paths, ["/static/"]}],

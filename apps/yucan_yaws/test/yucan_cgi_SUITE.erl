@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Good and bad scripts and applications behind the server. Whatever they do, the client gets an answer in time, other requests are served, and
+%% @doc Good and bad scripts and applications behind the server. Whatever they do, the client gets a response in time, other requests are served, and
 %% no process or file is left behind.
 %%
 %% The good FastCGI application is php-fpm, which has its own suite (test/system/yucan/yucan_php_SUITE.erl). The bad ones are sockets here that
@@ -49,7 +49,7 @@ start(Config, Seconds, More, Scripts) ->
 
 sh(Text) -> ["#!/bin/sh\n", Text].
 
-%% A sleep too long for any test to wait for, and a number of seconds that no other program on the machine uses.
+%% Returns a sleep command that is too long for any test to wait for, with a number of seconds that no other program on the machine uses.
 nap(N) -> lists:concat(["7", N, "1.0", os:getpid()]).
 
 plain(Text) -> sh(["echo 'Content-Type: text/plain'; echo; ", Text]).
@@ -59,7 +59,7 @@ get(Port, Target) -> yucan_yaws_client:get(Port, "h", Target).
 post(Port, Target, Body) ->
     yucan_yaws_client:request(#{port => Port, host => "h", target => Target, method => "POST", body => Body}).
 
-%% ---- what a script gets
+%% ---- input of a script
 
 %% RFC 3875, 4.1.
 environment(Config) ->
@@ -147,7 +147,7 @@ big_answer_to_a_slow_client(Config) ->
     ok = gen_tcp:send(Socket, "GET /big.cgi HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n"),
     {ok, First} = gen_tcp:recv(Socket, 1000000, 20000),
     true = beamway_peer:wait_until(fun() -> yucan_cgi_run:running() > 0 end, 20000),
-    %% The data that has been read by then is limited by the server's limit and the pipe, which together are far smaller than the answer.
+    %% The data that has been read by then is limited by the server's limit and the pipe, which together are far smaller than the response.
     Most = lists:max([begin receive after 20 -> ok end, binaries() end || _ <- lists:seq(1, 25)]),
     true = Most < 20000000,
     Rest = yucan_yaws_client:receive_all(Socket),
@@ -190,12 +190,12 @@ dies(Config) ->
     {502, _, _} = get(Port, "/exit.cgi"),
     {502, _, _} = get(Port, "/kill.cgi"),
     {200, _, <<"said">>} = get(Port, "/late.cgi"),
-    %% The client must see that the answer is incomplete.
+    %% The client must see that the response is incomplete.
     {200, _, {cut, <<"abc">>}} = get(Port, "/cut.cgi"),
     no_process_left(filename:join(yucan_yaws_site:folder(Config), "www")).
 
-%% RFC 9112, 8: an incomplete answer of unknown length has no last chunk. RFC 9113, 8.1: its stream is reset. A script's own status says nothing
-%% about its answer: PHP ends with 255 after an error that its page shows.
+%% RFC 9112, 8: an incomplete response of unknown length has no last chunk. RFC 9113, 8.1: its stream is reset. A script's own status says nothing
+%% about its response: PHP ends with 255 after an error that its page shows.
 killed(Config) ->
     Later = fun(Last) -> plain(["printf part; sleep 0.3; printf more; ", Last]) end,
     Port = start(Config, [{"kill.cgi", Later("kill -KILL $$")}, {"child.cgi", Later("sh -c 'kill -SEGV $$'")}, {"at_once.cgi", plain("printf part; kill -KILL $$")},
@@ -443,7 +443,7 @@ fcgi_broken(Config) ->
     {502, _, _} = get(Port, "/a.php"),
     gen_tcp:close(Listen).
 
-%% Data after the end of an application's answer belongs to no answer, whether it arrives together with the end or later.
+%% Data after the end of an application's response is not part of any response, whether it arrives together with the end or later.
 fcgi_says_more(Config) ->
     Answer = <<1, 6, 0, 1, 0, 22, 0, 0, "Content-Type: a/b\n\nabc", 1, 3, 0, 1, 0, 8, 0, 0, 0:64>>,
     More = <<1, 6, 0, 1, 0, 4, 0, 0, "more">>,
@@ -487,7 +487,7 @@ fcgi_log(Config) ->
         ok = gen_tcp:close(Listen)
     end.
 
-%% If an application disconnects while a large body is being sent to it, the server does not crash, and the reader of the answer reports it.
+%% If an application disconnects while a large body is being sent to it, the server does not crash, and the reader of the response reports it.
 fcgi_leaves(Config) ->
     {ok, Listen} = gen_tcp:listen(0, [binary, {active, false}, {ip, {127, 0, 0, 1}}]),
     {ok, Port} = inet:port(Listen),
@@ -576,7 +576,7 @@ revproxy_broken(Config) ->
          Port = start(Config, "revproxy = / http://" ++ Address ++ "\n", []),
          {Status, _, Body} = get(Port, "/x"),
          {Answer, true} = {Answer, Status =:= Expected orelse Expected =:= any},
-         %% The client can recognize an answer that ends early.
+         %% The client can recognize a response that ends early.
          true = Status =/= 200 orelse element(1, Body) =:= cut,
          ok = yucan_yaws_site:stop(),
          ok = gen_tcp:close(Listen)

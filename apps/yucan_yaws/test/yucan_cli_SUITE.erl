@@ -168,7 +168,7 @@ deleted_folder(Config) ->
     {1, Lines} = run(open_port({spawn_executable, "/bin/sh"}, [{args, ["-c", "rmdir \"$PWD\" && exec \"$0\"", ?config(command, Config)]}, {cd, Folder}, {line, 2000}, exit_status, stderr_to_stdout])),
     "yucan: the current folder has been deleted; enter another one" = lists:last(Lines).
 
-%% As cron may start it: names beyond ASCII are UTF-8 even without a locale.
+%% Starts yucan as cron may do: names beyond ASCII are UTF-8 even without a locale.
 no_locale(Config) ->
     Folder = filename:join(?config(priv_dir, Config), "d\x{e9}"),
     ok = filelib:ensure_dir(filename:join(Folder, "x")),
@@ -271,7 +271,7 @@ other_names(Config) ->
     Serve(["--ip", "0.0.0.0", "--quiet"], fun(Port) -> {200, <<"content">>} = Ask(Port, "1\r\nHost: any.example") end),
     {2, ["yucan: --host a:80: the name of a host, without a port, is expected; see: yucan --help"]} = run(Config, ["--host", "a:80"], []).
 
-%% An origin from --header replaces the one from --cors, because browsers reject an answer with two.
+%% An origin from --header replaces the one from --cors, because browsers reject a response with two.
 own_origin(Config) ->
     Served = open(Config, ["-p", "0", "--cors", "--header", "Access-Control-Allow-Origin: http://b", ?config(served, Config)]),
     try
@@ -345,7 +345,7 @@ upload_at_sigterm(Config) ->
         _ = [stop(Served) || erlang:port_info(Served) =/= undefined]
     end.
 
-%% Old enough to be cached, because a further change would be visible in its times.
+%% The file is old enough to be cached, because a further change would be visible in its times.
 settled(File) ->
     true = beamway_peer:wait_until(fun() ->
         {ok, #file_info{ctime = Changed}} = file:read_file_info(File, [{time, posix}]),
@@ -380,7 +380,7 @@ upload_conditions(Config) ->
         ["a.txt"] = filelib:wildcard("*", Folder),
         [] = filelib:wildcard(".*.part", Folder),
         201 = Put("/b.txt", ["If-None-Match: *"]),
-        %% Other answers do not depend on the conditions.
+        %% Other responses do not depend on the conditions.
         [403, 403] = [Put(Path, ["If-Match: \"other\""]) || Path <- ["/no/such", "/.hidden"]],
         [begin
              {Conditions, 204} = {Conditions, Put("/a.txt", Conditions)},
@@ -757,7 +757,7 @@ attached(Config) ->
     {0, ["yucan: serving " ++ _]} = run(Config, ["--status", "two"], Environment),
     {0, ["yucan: stopping"]} = run(Config, ["--stop", "two"], Environment).
 
-%% Types a text and waits for an answer. Returns the output after it.
+%% Types a text and waits for a response. Returns the output after it.
 typed(Shell, Text, Answer, Before) ->
     true = port_command(Shell, Text),
     said(Shell, list_to_binary(Answer), Before).

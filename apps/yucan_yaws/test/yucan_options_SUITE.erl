@@ -104,7 +104,7 @@ files(Config, Name, Parts) ->
     #{certfile => Pem(".pem", [{'Certificate', element(2, lists:keyfind(cert, 1, Parts))}]), keyfile => Pem(".key", [{Kind, Key}]),
       cacertfile => Pem(".ca", [{'Certificate', Der} || Der <- element(2, lists:keyfind(cacerts, 1, Parts))])}.
 
-%% A client without a certificate from the right authority gets no answer, unless the configuration permits it.
+%% A client without a certificate from the right authority gets no response, unless the configuration permits it.
 client_certificates(Config) ->
     #{client_config := Client, server_config := Server} = signed(),
     #{client_config := Stranger} = signed(),

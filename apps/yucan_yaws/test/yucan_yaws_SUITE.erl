@@ -291,7 +291,7 @@ streams(Config) ->
     Port = appmods(Config),
     {200, _, <<"first 1 2 3 ">>} = yucan_yaws_client:get(Port, "h", "/m/stream"),
     {200, _, <<"p1 p2 p3 ">>} = yucan_yaws_client:get(Port, "h", "/m/stream_pid"),
-    %% The writer is gone, and the client must be able to tell that the answer is incomplete.
+    %% The writer is gone, and the client must be able to tell that the response is incomplete.
     {200, _, {cut, <<"first ">>}} = yucan_yaws_client:get(Port, "h", "/m/stream_silent"),
     ok.
 

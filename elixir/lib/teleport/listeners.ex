@@ -9,11 +9,11 @@ defmodule Teleport.Listeners do
   A group is any term. A process listens until it leaves or ends.
   """
 
-  @doc "A process of this node listens to a group, by default the calling one. It does so once, however often it joins."
+  @doc "Makes a process on this node, by default the caller, listen to a group. It gets each message once, even if it joins several times."
   @spec join(term(), pid()) :: :ok
   def join(group, pid \\ self()), do: :teleport_listeners.join(group, pid)
 
-  @doc "It does not listen any more."
+  @doc "Stops listening to a group."
   @spec leave(term(), pid()) :: :ok
   def leave(group, pid \\ self()), do: :teleport_listeners.leave(group, pid)
 
@@ -22,11 +22,11 @@ defmodule Teleport.Listeners do
           %{sent: [node()], plain: [node()], skipped: [node()], failed: [{node(), Teleport.reason()}]}
   def broadcast(group, message, options \\ []), do: :teleport_listeners.broadcast(group, message, Map.new(options))
 
-  @doc "The members on this node."
+  @doc "Returns the members on this node."
   @spec members(term()) :: [pid()]
   def members(group), do: :teleport_listeners.members(group)
 
-  @doc "The other nodes that have members, as far as this node has heard."
+  @doc "Returns the other nodes that have members, as far as this node knows."
   @spec nodes(term()) :: [node()]
   def nodes(group), do: :teleport_listeners.nodes(group)
 end

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 defmodule Sum do
-  @moduledoc "ExUnit's output with the sum that scripts/run-tests reads."
+  @moduledoc "Adds the totals that scripts/run-tests reads to ExUnit's output."
   use GenServer
 
   @impl true

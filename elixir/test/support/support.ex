@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 defmodule OtherNode do
-  @moduledoc "A real node beside this one, with teleport."
+  @moduledoc "Starts another real node with teleport."
 
   def start(options \\ []) do
     name = :peer.random_name()
@@ -22,7 +22,7 @@ defmodule OtherNode do
 end
 
 defmodule Store do
-  @moduledoc "A server that keeps what comes, in its order."
+  @moduledoc "A server that records all messages in the order of arrival."
   use GenServer
 
   def start(name), do: GenServer.start(__MODULE__, [], name: name)
@@ -71,7 +71,7 @@ defmodule Topics do
     :ok
   end
 
-  # As the library: an error of the adapter keeps the message from the subscribers of this node.
+  # As in the library, if the adapter returns an error, the message is not delivered to the subscribers on this node.
   def broadcast(name, topic, message) do
     {:ok, adapter} = Registry.meta(name, :adapter)
     with :ok <- adapter.broadcast(adapter(name), topic, message, __MODULE__), do: local_broadcast(name, topic, message, __MODULE__)
@@ -84,7 +84,7 @@ defmodule Topics do
 
   def dispatch(entries, :none, message), do: Enum.each(entries, fn {pid, _} -> send(pid, message) end)
 
-  # A subscriber on this node that sends what it gets to another process.
+  # A subscriber on this node that forwards its messages to another process.
   def subscribe_for(name, topic, to) do
     test = self()
 
@@ -146,7 +146,7 @@ defmodule PlainAdapter do
 end
 
 defmodule LogTo do
-  @moduledoc "A handler of logger that sends each text to a process."
+  @moduledoc "A logger handler that sends each message to a process."
 
   def add(id, pid), do: :ok = :logger.add_handler(id, __MODULE__, %{level: :warning, config: %{to: pid}})
 

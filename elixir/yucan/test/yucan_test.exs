@@ -5,7 +5,7 @@ defmodule YucanTest do
 
   @patience 20_000
 
-  # A plug with what the tests need in its options.
+  # A plug that gets what the tests need through its options.
   defp options(own) do
     plug = {Application.Plug, [test: self()] ++ Keyword.get(own, :plug, [])}
     name = :"yucan_#{System.unique_integer([:positive])}"
@@ -18,7 +18,7 @@ defmodule YucanTest do
     Yucan.port(options[:name])
   end
 
-  # One that the test itself stops, and how it does.
+  # Starts a server that the test stops itself. Returns how to stop it.
   defp start_to_stop do
     options = options([])
     {:ok, supervisor} = Supervisor.start_link([{Yucan, options}], strategy: :one_for_one)
@@ -132,14 +132,14 @@ defmodule YucanTest do
     port = start()
 
     for {path, length} <- [{"/hello", "5"}, {"/set", "3"}, {"/chunks/3", nil}, {"/counted", "6"}] do
-      # The client keeps its own side open: one that has ended it counts as gone.
+      # The client must keep its own side open, because a client that has closed it is considered gone.
       socket = :yucan_client.connect(port)
       :ok = :gen_tcp.send(socket, "HEAD #{path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
       assert [{_, _, ""} = response] = socket |> :yucan_client.until_closed() |> :yucan_client.parse("HEAD")
       assert header("content-length", response) == length
     end
 
-    # A part goes nowhere, and is no error, also where the connection ends with the answer.
+    # A chunk is discarded without an error, even if the connection is closed after the answer.
     close = "HEAD /chunks/3 HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"
 
     for request <- ["HEAD /chunks/3 HTTP/1.1\r\nHost: h\r\n\r\n" <> close, close, "HEAD /chunks/3 HTTP/1.0\r\n\r\n"] do
@@ -202,7 +202,7 @@ defmodule YucanTest do
     assert [{200, _, said}] = :yucan_client.exchange(port, request)
     assert [_, ^hash] = String.split(said, " ")
 
-    # One that ends early is no body.
+    # A body that ends early is not accepted.
     assert [{500, _, _}] = :yucan_client.exchange(port, ["POST /body HTTP/1.1\r\nHost: h\r\nContent-Length: 1000000\r\n\r\n", "short"])
   end
 
@@ -212,7 +212,7 @@ defmodule YucanTest do
     assert [{103, headers, ""}, {200, _, "page"}, {103, _, _}, {200, _, "page"}] = :yucan_client.exchange(port, [request, request])
     assert headers == [{"link", "</style.css>; rel=preload"}, {"x-second", "2"}]
 
-    # HTTP/1.0 knows none.
+    # HTTP/1.0 does not have interim responses.
     socket = :yucan_client.connect(port)
     :ok = :gen_tcp.send(socket, "GET /hints HTTP/1.0\r\n\r\n")
     assert "HTTP/1.1 200 OK\r\n" <> _ = :yucan_client.until_closed(socket)
@@ -257,7 +257,7 @@ defmodule YucanTest do
              assert [{200, _, "first"}] = :yucan_client.exchange(port, request.("/twice"))
            end) =~ "a plug fails after its answer"
 
-    # Nothing may look like its end, and nothing follows.
+    # The truncated answer must not look complete, and nothing must follow it.
     assert capture_log(fn ->
              assert {:malformed, bytes} = :yucan_client.exchange(port, [request.("/raise_within"), request.("/hello")])
              assert String.ends_with?(bytes, "5\r\nbegun\r\n")

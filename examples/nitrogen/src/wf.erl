@@ -8,7 +8,7 @@
 
 -include("../include/elements.hrl").
 
-%% @doc The page of a module. `main/0' names a template, in which `[[[page:function()]]]' is replaced by the result of the module's function.
+%% @doc Returns the page of a module. `main/0' names a template, in which `[[[page:function()]]]' is replaced by the result of the module's function.
 -spec page(module(), file:filename()) -> iodata().
 page(Module, Folder) ->
     ok = remember(Module),
@@ -22,7 +22,7 @@ called(Call, Module) ->
     [Name, Plain] = binary:split(Call, <<"()]]]">>),
     [render(Module:(binary_to_existing_atom(Name))()), Plain].
 
-%% @doc The changes that a postback makes, as JSON, or `forged' if this VM has not sent the term.
+%% @doc Returns the changes that a postback makes, as JSON, or `forged' if this VM has not sent the term.
 -spec postback(Signed :: binary()) -> {ok, iodata()} | forged.
 postback(Signed) ->
     case opened(Signed) of

@@ -252,7 +252,7 @@ static void become_link(bw_rdma_connection_t *connection)
     pthread_mutex_unlock(&connection->lock);
 }
 
-/* ---- who connects ---- */
+/* ---- the connecting side ---- */
 
 static void address_resolved(bw_rdma_connection_t *connection)
 {
@@ -292,7 +292,7 @@ static void answered(bw_rdma_connection_t *connection, const bw_rdma_cm_event_t 
     }
 }
 
-/* ---- who listens ---- */
+/* ---- the listener ---- */
 
 static void refuse(struct rdma_cm_id *id, uint8_t code)
 {

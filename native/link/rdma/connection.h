@@ -25,7 +25,7 @@ struct bw_rdma_source {
 /* The user's request; never modified. */
 typedef struct {
     bool listens;
-    bw_rdma_address_t from, to; /* from.family 0: any; a listener only sets `from` */
+    bw_rdma_address_t from, to; /* from.family may be 0 for any; a listener only sets `from` */
     uint16_t port_first, port_last;
     uint64_t ring_bytes; /* requested size; for a listener the maximum */
     uint32_t timeout_ms;
@@ -59,7 +59,7 @@ struct bw_rdma_connection {
     struct rdma_cm_id *id;
     bw_rdma_listener_t *listener; /* the listener, while no peer has connected yet */
     bw_rdma_device_t *device;
-    int64_t deadline_ms; /* 0: none */
+    int64_t deadline_ms; /* 0 if none */
     bool is_leaving;     /* the user has closed it */
     bw_rdma_source_t leaving;
 
@@ -88,7 +88,7 @@ void bw_rdma_take_events(bw_rdma_connection_t *connection);
 
 extern const bw_carrier_t bw_rdma_carrier;
 
-/* ---- api.c: what the table of link.c has for the beginning ---- */
+/* ---- api.c: functions of link.c's table that set up a link ---- */
 
 bw_status_t bw_rdma_listen(const bw_order_t *wanted, bw_link_t **link_p, bw_error_t *error_p);
 bw_status_t bw_rdma_connect(const bw_order_t *wanted, bw_link_t **link_p, bw_error_t *error_p);

@@ -41,9 +41,9 @@ typedef struct {
     uint64_t number; /* number of the last message posted */
     uint64_t reaped; /* the last one that the send queue has completed */
     uint64_t taken;  /* the last one that the peer is known to have received */
-    /* numbers of the last messages that moved data, newest first; 0: none */
+    /* numbers of the last messages that moved data, newest first, or 0 if none */
     uint64_t data[BW_RDMA_AHEAD];
-    uint64_t last_write;          /* number of the last message with writes before it, 0: none */
+    uint64_t last_write; /* number of the last message with writes before it, or 0 if none */
     uint64_t end[BW_RDMA_WINDOW]; /* `posted` after each message, by number */
     uint64_t held_from;  /* while last_write > reaped: writes may read the ring from here on */
     uint32_t unsignaled; /* messages posted since the last signaled one */

@@ -19,13 +19,13 @@
  * Addresses (`at` of an order), in bytes:
  * - listen: an address, first port:16, last port:16. The address belongs to an RDMA device or, if
  *   its ip is 0, covers all addresses of its family (with IPv6, of both families); its port is
- *   ignored. The listener uses a port in the given range (0, 0: any). Listeners at the same
+ *   ignored. The listener uses a port in the given range (0, 0 means any). Listeners at the same
  *   address in one process share a port. The first peer with the token is accepted.
- * - connect: from address (family 0: any), to address.
+ * - connect: from address (family 0 means any), to address.
  * The report's address is the port: BW_RDMA_PORT_BYTES in network order.
  */
 typedef struct {
-    uint8_t family; /* 4 or 6; 0: none */
+    uint8_t family; /* 4 or 6, or 0 if none */
     uint8_t ip[16]; /* network order; IPv4 uses the first four */
     uint32_t scope; /* interface number of a link-local IPv6 address, else 0 */
     uint16_t port;  /* of the connection manager, host order */

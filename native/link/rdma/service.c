@@ -104,7 +104,7 @@ static bool all_are_freed(void)
 
 /* A process that exits has often closed its links just before, so this gives their last bytes time
  * to reach the peers. It uses the monotonic clock, because the wall clock may be changed
- * meanwhile. */
+ * in the meantime. */
 __attribute__((destructor)) static void let_links_finish(void)
 {
     int64_t end = bw_rdma_now_ms() + 1000 + LINGER_MS;

@@ -29,8 +29,8 @@ typedef struct {
     uint32_t peer_key;
 } bw_rdma_verbs_t;
 
-/* Why an object could not be created. The text contains numbers and names, so it is not a
- * literal. */
+/* The reason why an object could not be created. The text contains numbers and names, so it is not
+ * a literal. */
 typedef struct {
     bw_status_t status;
     char text[BW_TEXT_BYTES];

@@ -106,7 +106,7 @@ bool bw_strands_end(bw_strands_t *strands);
 
 /* ---- in ---- */
 
-/* What to read next on a strand: `len` bytes into `header`, or, if that is NULL, bytes of the
+/* The next read on a strand: `len` bytes into `header`, or, if that is NULL, bytes of the
  * stream from `at` on, to be stored in the ring if is_new and discarded otherwise. */
 typedef struct {
     uint8_t *header;

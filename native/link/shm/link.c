@@ -36,11 +36,12 @@ typedef struct {
     size_t map_bytes;
     int event;      /* ours: polled, and cleared before we arm */
     int peer_event; /* written to wake the peer */
-    int process;    /* pidfd of the peer, -1: none */
+    int process;    /* pidfd of the peer, or -1 if none */
     uint64_t doorbells_in, doorbells_out, stalls;
-    bool is_deferred;           /* commit leaves the doorbell to flush */
-    uint64_t trimmed_at;        /* outgoing position up to which memory was given back */
-    bw_shm_listener_t listener; /* listens until the peer has connected; fd -1: none */
+    bool is_deferred;    /* commit leaves the doorbell to flush */
+    uint64_t trimmed_at; /* outgoing position up to which memory was given back */
+    bw_shm_listener_t
+        listener; /* listens until the peer has connected; fd is -1 if there is none */
     uint64_t max_ring_bytes;
 } shm_link_t;
 
@@ -236,7 +237,7 @@ static void shm_close(bw_link_t *link, bw_leftover_t *left_p)
     bw_leftover_give(&left, left_p);
 }
 
-/* ---- how a link comes to be ---- */
+/* ---- setting up a link ---- */
 
 static bw_status_t shm_listen(const bw_order_t *order, bw_link_t **link_p, bw_error_t *error_p)
 {

@@ -23,7 +23,7 @@
  */
 
 typedef struct {
-    int fd;                          /* -1: closed */
+    int fd;                          /* -1 if closed */
     uint8_t token[BW_TOKEN_BYTES];   /* secret: only for the peer */
     size_t address_len;              /* bytes of address */
     uint8_t address[BW_ADDRESS_MAX]; /* as in sun_path: a leading 0 means the abstract name space */

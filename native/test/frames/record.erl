@@ -144,7 +144,7 @@ who(self, Act, _) -> Act;
 who(child, _, Child) -> Child;
 who(none, _, _) -> none.
 
-%% What the other node does to make the sending node reply.
+%% The other node's action that makes the sending node reply.
 by_peer({peer, monitor}, Receiver, Sink, Act, _) -> peer:call(Receiver, ?MODULE, do, [monitor, {Sink, Act}]);
 by_peer({peer, monitor, _}, Receiver, Sink, Act, _) -> peer:call(Receiver, ?MODULE, do, [monitor, {Sink, Act}]);
 by_peer({peer, monitor_name}, Receiver, Sink, _, From) -> peer:call(Receiver, ?MODULE, do, [monitor, {Sink, {actor, From}}]);
@@ -183,7 +183,7 @@ pid_text(Pid) ->
     <<Number:32, Serial:32, _Creation:32>> = binary:part(Rest, byte_size(Rest) - 12, 12),
     io_lib:format("~w.~w", [Number, Serial]).
 
-%% ---- in the two nodes ----
+%% ---- functions that run in the two nodes ----
 
 %% Called through control, whose own process must not send a signal.
 do(spawn, sink) ->

@@ -9,7 +9,7 @@
 
 enum { NS_PER_US = 1000, LARGEST_PACKET = 65600, SMALLEST_PACKET = 20 };
 
-/* The record before each packet in the ring. Size 0: the rest of the ring is unused. */
+/* The record before each packet in the ring. If the size is 0, the rest of the ring is unused. */
 typedef struct {
     uint64_t arrival_ns;
     uint32_t size, line_bytes;

@@ -23,7 +23,7 @@ typedef struct {
     uint64_t queue_bytes;
     uint64_t seed; /* equal seeds and packets give equal losses */
     uint64_t mtu;
-    uint64_t offload; /* 1: segments of a TCP stream travel together, as on a host with offload */
+    uint64_t offload; /* 1 if segments of a TCP stream travel together, as on a host with offload */
     const char *spaces[2]; /* network namespaces, as `ip netns` names them */
 } path_settings_t;
 
@@ -36,7 +36,7 @@ typedef struct {
 
 typedef struct path path_t;
 
-/* Parses `SPACE SPACE [--option number]...`. On false, `why` names the argument and what was
+/* Parses `SPACE SPACE [--option number]...`. On failure, `why` names the argument and what was
  * expected. */
 bool path_parse(path_settings_t *settings, int argc, char **argv, char *why, size_t why_size);
 

@@ -202,7 +202,7 @@ static void await(direction_t *directions, bool is_idle, const sigset_t *unblock
         is_ending = 1;
 }
 
-/* ---- what it says ---- */
+/* ---- reports ---- */
 
 static void print_direction(const char *name, const direction_t *direction)
 {

@@ -67,7 +67,7 @@ static bw_status_t made(pipes_link_t *pipes, bw_status_t status, bw_link_t **lin
     return status;
 }
 
-/* ---- who listens ---- */
+/* ---- the listener ---- */
 
 bw_status_t bw_pipes_listen(const bw_order_t *order, bw_link_t **link_p, bw_error_t *error_p)
 {
@@ -137,7 +137,7 @@ void bw_pipes_step(bw_link_t *link, bw_report_t *report_p)
     }
 }
 
-/* ---- who connects ---- */
+/* ---- the connecting side ---- */
 
 static int open_end(const uint8_t *pid, const uint8_t *fd, int flags)
 {

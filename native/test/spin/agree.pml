@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How two nodes agree on a link (apps/beamway/README.md, "How two nodes agree on a link").
+ * Model of how two nodes agree on a link (apps/beamway/README.md, "How two nodes agree on a link").
  *
  * There are two nodes, each of which may call the other, also simultaneously; node c is the caller of connection c.
  * An end of a connection is one setup process; `p` numbers them: 0 and 1 are caller and callee of
@@ -22,7 +22,7 @@
  *   -DCALLEE_TIMER_TCP the callee falls back to tcp when READY is late
  *   -DCALLER_TIMER_TCP the caller falls back to tcp when the ANSWER is late
  *   -DNOTIMER          no timer, so a stopped peer causes a hang
- *   -DNOWATCH          nobody watches the socket once the link is up
+ *   -DNOWATCH          the ends do not watch the socket once the link is up
  *   -DLATE_CONNECT     the callee answers before it has connected
  *   -DNACK_TWICE       the caller answers a nack with a nack
  *   -DONE_SIDED        the caller offers without looking at the callee's extension
@@ -50,7 +50,7 @@ mtype:link st[4] = UNBORN
 bit open[4]
 bit killed[4]
 bit listening[2]  /* the caller of connection c listens */
-bit arrived[2]    /* token and descriptors wait at its listener */
+bit arrived[2]    /* the token and the descriptors have arrived at its listener */
 
 mtype:entry entry[2] = NONE
 byte owner[2] /* the end that owns the entry */

@@ -1,22 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Arm, doorbell and credits of the rings (native/README.md, "The ring of shm"; native/link/ring.c).
+ * Model of how the rings are armed, and of their doorbells and credits (native/README.md, "The ring of shm";
+ * native/link/ring.c).
  *
- * Two sides, two one-way rings, one doorbell (eventfd) per side, as in the shm carrier. Each side is one
- * process that reads one ring and writes the other, and sleeps on its one doorbell for both reasons. It
- * does what native/driver/pump_*.c do: the VM may send at any time while the port is not busy; what
- * does not fit is queued and makes it busy until half the ring is free; the doorbell leads to reading,
- * clearing, writing what is queued, arming; a call may stop early and wake itself; with FRAME=2 half a frame
- * stays in the ring until the other half is there; with LOOK a drained side may look again and again
- * for a while before it arms (poll_us).
+ * There are two sides, two one-way rings and one doorbell (eventfd) per side, as in the shm carrier. Each side
+ * is a process that reads one ring and writes the other, and sleeps on its one doorbell for both purposes. It
+ * behaves like native/driver/pump_*.c. The VM may send at any time while the port is not busy. Bytes that do
+ * not fit are queued, and the port is busy until half the ring is free. When the doorbell rings, the side reads,
+ * clears the doorbell, writes its queue and arms. A call may stop early and wake itself. With FRAME=2 half a
+ * frame stays in the ring until the other half arrives. With LOOK a side that has drained its ring may poll for a
+ * while before it arms (poll_us).
  *
- * The memory model is weaker than that of any machine: every plain store goes to a slot of its own and
+ * The memory model is weaker than that of any machine: every plain store goes to a separate slot and
  * becomes visible at any later time, in any order (partial store order). A fence waits until the
- * process's own slots are empty; a release store waits for the bytes written before it; an exchange acts on memory at once and
- * orders nothing else. The C code gets its fences from sequentially consistent stores and loads.
+ * process's own slots are empty, and a release store waits for the bytes written before it. An exchange takes
+ * effect immediately and does not order anything else. The C code gets its fences from sequentially consistent
+ * stores and loads.
  *
- * Checked: no side sleeps for ever while it has something to do (an invalid end state for spin), no
- * byte is overwritten before it was read (overrun), every byte arrives once and in order.
+ * Checked: no side sleeps forever while it has something to do (an invalid end state for spin), no
+ * byte is overwritten before it was read (overrun), and every byte arrives once and in order.
  *
  * Each switch removes one part of the protocol. The checker must then find a counterexample: run.sh
  * treats a broken variant without one as a failure of the model.
@@ -28,7 +30,7 @@
  *   -DNORECHECK_WANTS producer sleeps without the second look at tail
  *   -DNORELEASE       head is stored without release: it may be seen before the bytes
  *   -DLATE_CLEAR      the event is cleared after arming, not before
- *   -DNOREARM         a producer that was woken too early does not ask again
+ *   -DNOREARM         a producer that was woken too early does not request another wake-up
  *   -DKEEP_CREDIT     the producer trusts a tail that it has not read: an overrun
  *   -DNOWAKE          a call that stops early after clearing does not wake itself
  *   -DGREEDY          with FRAME=2: the producer waits for the whole ring, which contains half a frame
@@ -38,7 +40,7 @@
 #define SIZE 2 /* bytes that a ring holds */
 #endif
 #ifndef FRAME
-#define FRAME 1 /* bytes of a frame, which is read only as a whole; SEND0 and SEND1 are multiples */
+#define FRAME 1 /* bytes of a frame, which is only read when complete; SEND0 and SEND1 are multiples of it */
 #endif
 #ifdef GREEDY
 #define HALF SIZE
@@ -52,8 +54,8 @@
 #define SEND1 2 /* bytes that side 1 sends */
 #endif
 
-/* Ring r is written by side r and read by side 1-r. `x` is the value in memory, `x_slot` the owner's
- * store that nobody else sees yet, `x_set` says that the slot is in use. */
+/* Ring r is written by side r and read by side 1-r. `x` is the value in memory, `x_slot` is the owner's
+ * store that is not yet visible to others, and `x_set` means that the slot is in use. */
 typedef ring_t {
     byte head; byte head_slot; bit head_set;    /* plain stores by the producer */
     byte wants; byte wants_slot; bit wants_set; /* plain stores by the producer */
@@ -78,7 +80,7 @@ bit event[2]; /* the eventfd that side s sleeps on */
         ring[r].data_slot[i] != 0 -> ring[r].data[i] = ring[r].data_slot[i];                       \
         ring[r].data_slot[i] = 0                                                                   \
     }
-/* Takes a flag that the other side sets. */
+/* Reads and clears a flag that the other side sets. */
 #define TAKE(r, x, old) atomic { old = ring[r].x; ring[r].x = 0 }
 /* One side stores head and wants of its outgoing ring, tail and armed of its incoming one. */
 #define FENCE(side)                                                                                \
@@ -278,7 +280,7 @@ active [2] proctype side()
     bit asked;
 #endif
 
-    event[me] = 1; /* the link is new: look at it once */
+    event[me] = 1; /* a new link must be checked once */
     do
     :: left == 0 && queued == 0 && due == 0 -> break
     :: left > 0 && !busy ->

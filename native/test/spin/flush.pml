@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * When the frames gathered in a port are sent (native/driver/beamway_drv.c, pump_out.c, native/link/tcp).
+ * Model of when the frames gathered in a port are sent (native/driver/beamway_drv.c, pump_out.c, native/link/tcp).
  *
  * The VM passes frames to the port, which gathers them in its ring and asks the keeper, a process, to
  * flush them. The keeper runs at any time or never, because other processes compute. The port has one
@@ -10,7 +10,7 @@
  * last frame the port may close.
  *
  * Checked: after each call, if the ring contains frames, a timer of at most 1 ms is set (the assertion in `left`);
- * whatever happens, the peer receives all frames (otherwise it waits for ever: an invalid end state); no frame is
+ * whatever happens, the peer receives all frames (otherwise it waits forever, which is an invalid end state); no frame is
  * sent before an earlier one (the ring is empty while something is queued).
  *
  * Each switch removes one part. The checker must then find a counterexample.
@@ -176,7 +176,7 @@ inline set_check()
     fi
 }
 
-/* Each call ends here. */
+/* Checked at the end of each call. */
 inline left()
 {
 #ifndef NOTIMER
@@ -193,7 +193,7 @@ inline stop()
 #ifdef NOCLOSE
     ring = 0
 #endif
-    /* a thread of the VM, which waits for room, sends the rest */
+    /* a thread of the VM waits for room and sends the rest */
 }
 
 active proctype vm()

@@ -26,7 +26,7 @@ check() {
     defines=
     for switch in "$@"; do defines="$defines -D$switch"; done
     rm -f pan pan.* "$model.pml.trail"
-    # shellcheck disable=SC2086 # one word a define
+    # shellcheck disable=SC2086 # one argument per define
     spin -a $defines "$models/$model.pml" >spin.log
     # SAFETY: does not search for cycles, because all runs terminate. COLLAPSE: lossless compression of states.
     # A counterexample is found almost immediately, so compiling takes longer than the search.

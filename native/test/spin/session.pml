@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How a link outlives its connection (docs/dev/session.md).
+ * Model of how a link survives the loss of its connection (docs/dev/session.md).
  *
  * Two nodes send each other BYTES bytes over up to CONNECTIONS connections. Either may dial whenever it
  * has no connection, and SILENT times although it has one. Initially connection 0 is up at both ends. Faults at any

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One direction of a stream over several connections (native/link/session/strands.h, docs/dev/session.md).
+ * Model of one direction of a stream over several connections (native/link/session/strands.h, docs/dev/session.md).
  *
  * A writer sends BYTES chunks over up to USES connections, in succession or in parallel, and has a
  * ring of RING chunks, as does the reader. CUTS connections are cut at any step: chunks and acknowledgements in flight

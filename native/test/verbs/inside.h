@@ -48,7 +48,7 @@ typedef struct {
 } holder_t;
 
 typedef struct {
-    _Atomic uint64_t number; /* 0: not created */
+    _Atomic uint64_t number; /* 0 if not created */
     _Atomic bool is_removed, is_down;
     _Atomic uint32_t removals;
     holder_t holders[64];
@@ -166,7 +166,7 @@ typedef enum { NEW, LISTENS, CALLS, CALLED, ACCEPTED, CONNECTED, OVER } conn_sta
 struct conn {
     struct rdma_cm_id id;
     conn_state_t state;
-    int socket; /* -1: none */
+    int socket; /* -1 if none */
     uint32_t interest;
     uint32_t retries; /* the peer's number of retries, when we have no slot */
     int unacked;

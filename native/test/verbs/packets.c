@@ -69,7 +69,7 @@ bool fake_put(conn_t *conn, const head_t *head, const void *bytes, size_t len)
            errno != EAGAIN;
 }
 
-/* ---- what comes ---- */
+/* ---- receiving ---- */
 
 /* The peer has closed its end, and everything has been read. */
 static void hang_up(conn_t *conn)
@@ -176,7 +176,7 @@ void fake_receive(conn_t *conn)
     }
 }
 
-/* ---- who comes ---- */
+/* ---- accepting connections ---- */
 
 conn_t *fake_make_conn(struct rdma_event_channel *channel, void *context,
                        enum rdma_port_space space)

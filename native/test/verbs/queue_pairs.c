@@ -47,7 +47,7 @@ void fake_fail_pair(pair_t *pair)
     flush(pair);
 }
 
-/* ---- what is sent ---- */
+/* ---- sending ---- */
 
 static uint64_t sum_of(const uint8_t *at, size_t len)
 {
@@ -168,7 +168,7 @@ void fake_pass_time(conn_t *conn)
     }
 }
 
-/* ---- what comes ---- */
+/* ---- receiving ---- */
 
 static void refuse(conn_t *conn, enum ibv_wc_status status)
 {

@@ -11,7 +11,7 @@ bool vm_deselects_later;
 static struct {
     struct {
         int fd;
-        ErlDrvPort port; /* NULL: free */
+        ErlDrvPort port; /* NULL if free */
         bool is_read, is_write;
     } selected[DESCRIPTORS];
     int left[DESCRIPTORS], left_count; /* for which stop_select is due */

@@ -192,7 +192,7 @@ int driver_exit(ErlDrvPort port, int error)
     return 0;
 }
 
-/* ---- what the program does ---- */
+/* ---- the program's calls ---- */
 
 vm_reply_t vm_control(ErlDrvPort port, unsigned command, const void *data, size_t len)
 {

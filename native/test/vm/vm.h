@@ -32,7 +32,7 @@ void vm_forget(ErlDrvPort port);
 
 /* The reply to a control command. */
 typedef struct {
-    int len; /* -1: badarg */
+    int len; /* -1 for badarg */
     uint8_t bytes[1024];
 } vm_reply_t;
 vm_reply_t vm_control(ErlDrvPort port, unsigned command, const void *data, size_t len);
@@ -70,7 +70,7 @@ void vm_hold_jobs(bool on);
 extern bool vm_deselects_later;
 /* If set, ready descriptors are no longer reported, because ERTS may miss events. */
 extern bool vm_loses_events;
-/* number of further allocations that succeed; -1: all of them */
+/* number of further allocations that succeed, or -1 for all of them */
 extern int vm_allocations_left;
 
 /* Ends and forgets all ports in whatever state they are, and resets the settings above. Returns

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a pipe does when all goes well, and how its commands' ends are told."""
+"""Tests pipelines without faults, and how the exit status of their commands is reported."""
 import contextlib
 import hashlib
 import json
@@ -120,7 +120,7 @@ def one_connection_a_host(hosts):
 
 
 def sessions_of_a_host_start_side_by_side(hosts):
-    """The first session of a host says hello only when the second has been started."""
+    """Both sessions of a host are started at the same time: the first one only sends its hello after the second has been started."""
     meet, second = os.path.join(hosts.folder, "ssh_meet"), os.path.join(hosts.folder, "second")
     with open(meet, "w", encoding="utf-8") as file:
         print(f"""#!/bin/bash
@@ -163,7 +163,7 @@ def several_receivers(hosts):
     status, out, err = hosts.call("rdpipe host1:'cat' [host2:'sha256sum' host3:'sha256sum' host4:'wc -c']", data)
     expect(status == 0 and sorted(out.decode().split("\n")) == sorted(["", f"{digest}  -", f"{digest}  -", "5000000"]),
            f"status {status}: {out!r} {err}")
-    # A receiver that wants no more does not end the others.
+    # A receiver that stops reading does not stop the others.
     status, out, err = hosts.call("rdpipe --tee host1:'cat' host2:'head -c 1 >/dev/null' host3:'sha256sum'", data)
     expect(status == 0 and out.decode() == f"{digest}  -\n", f"status {status}: {out!r} {err}")
 
@@ -198,7 +198,7 @@ def blocks_of_all_sizes(hosts):
 
 
 def a_hop_of_smaller_blocks(hosts):
-    """The hop to here has small rings, as memory is limited here: host2 sends on in pieces."""
+    """Memory is limited on this host, so the hop to it has small rings and host2 must forward the data in smaller blocks."""
     data = os.urandom(2_000_000) + bytes(2_000_000)
     with open(os.path.join(hosts.folder, "blocks"), "wb") as file:
         file.write(data)
@@ -258,7 +258,7 @@ def options_for_ssh(hosts):
 
 
 def installed(hosts):
-    """`make install PREFIX=` and the package: the commands work from there, and their pages and completion are there."""
+    """After `make install PREFIX=` or installation of the package, the commands work, and manual pages and completion are installed."""
     root = os.path.realpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../.."))
     prefix = os.path.join(hosts.folder, "prefix dir")
     run(os.path.join(root, "scripts/install-pipe"), prefix)
@@ -280,7 +280,7 @@ def installed(hosts):
 
 
 def names_of_files_are_completed(hosts):
-    """In an interactive bash: as it completes names elsewhere, with what must be quoted."""
+    """An interactive bash completes file names as for other commands, and quotes special characters."""
     root = os.path.realpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../.."))
     folder = os.path.join(hosts.folder, "completed")
     os.mkdir(folder)
@@ -320,7 +320,7 @@ def a_reader_that_quits(hosts):
 
 
 def what_stands_before_and_behind_sees_the_ends(hosts):
-    """In a shell's pipeline rdpipe does not hold open what its first or last command has closed, here or on another host."""
+    """In a shell pipeline rdpipe does not keep its input or output open after its first or last command has closed it, on any host."""
     for name in ("", "host1"):
         folder = os.path.join(hosts.folder, f"ends{name}")
         os.mkdir(folder)
@@ -377,7 +377,7 @@ def what_is_wrong_is_said(hosts):
 
 
 def a_file_is_emptied_when_its_stream_begins(hosts):
-    """`>FILE` loses nothing to a pipeline that does not start."""
+    """The file in `>FILE` is not truncated if the pipeline fails to start."""
     file = os.path.join(hosts.folder, "kept")
     for words, status, holds in (("host1:'</no/such/file'", 125, b"old"), ("--tee :'</no/such/file'", 125, b"old"), ("-o Port=1 host3:cat", 125, b"old"),
                                  ("host1:'true'", 0, b""), ("host1:'echo new'", 0, b"new\n"), ("--buffer 1M host1:'echo new'", 0, b"new\n")):
@@ -390,7 +390,7 @@ def a_file_is_emptied_when_its_stream_begins(hosts):
 
 
 def what_cannot_start_is_said_at_once(hosts):
-    """The others end as soon as one of them cannot begin, and so does rdpipe."""
+    """If one command cannot start, the others and rdpipe exit immediately."""
     for words in ("host1:'</no/such/file' host2:cat", "host1:'sleep 100' host2:'>/no/such/dir/file'", "host1:'sleep 100' :'>/no/such/file'",
                   "--tee :'</no/such/file' host1:cat host2:cat"):
         began = time.monotonic()
@@ -401,7 +401,7 @@ def what_cannot_start_is_said_at_once(hosts):
 
 
 def a_fault_that_comes_with_the_end_is_said(hosts):
-    """An ssh that gives the reason only when it ends, behind what the other host has said because of it."""
+    """The reason is reported even if ssh delivers it only when it exits, after the consequences reported by the other host."""
     late = os.path.join(hosts.folder, "ssh_late")
     with open(late, "w", encoding="utf-8") as file:
         print(f"""#!/bin/sh
@@ -428,7 +428,7 @@ def whose_command_failed_is_said(hosts):
 
 
 def the_first_of_two_refused_hops_is_said(hosts):
-    """host1 is refused by host2 and gives up, so this host is refused by host1. What host1 says of it comes later."""
+    """host2 refuses host1, which gives up, so host1 refuses this host. The original cause is reported although host1's message arrives later."""
     late = os.path.join(hosts.folder, "late-ssh")
     with open(late, "w", encoding="utf-8") as file:
         file.write(f"""#!/bin/bash
@@ -448,7 +448,7 @@ done
 
 
 def a_blocked_hop(hosts):
-    """A firewall between the hosts drops what comes to the hops' ports."""
+    """A firewall between the hosts drops or rejects packets to the ports of the hops."""
     block = ["ip", "netns", "exec", hosts.space("host2"), "iptables", "INPUT", "-p", "tcp", "--dport", "7200:7203", "-j"]
     for target in ("DROP", "REJECT"):
         run(*block[:5], "-A", *block[5:], target)
@@ -467,7 +467,7 @@ def a_blocked_hop(hosts):
 
 
 class Terminal:
-    """A command line with a terminal of its own, and all that was shown there."""
+    """Runs a command line on a new terminal, and records everything that is shown there."""
 
     def __init__(self, hosts, command, **more):
         pid, self.fd = pty.fork()
@@ -477,7 +477,7 @@ class Terminal:
         self.shown = ""
 
     def read(self, seconds):
-        """Takes what comes within this time. False: the command has ended."""
+        """Reads what arrives within this time. Returns False if the command has exited."""
         if not select.select([self.fd], [], [], seconds)[0]:
             return True
         try:
@@ -511,7 +511,7 @@ SECRETS = {"one": "the first secret", "two": "another secret"}
 
 
 def keys_with_passphrases(hosts):
-    """host1 takes only the key `one`, host2 only `two`. An ssh that uses them."""
+    """Makes host1 accept only the key `one`, and host2 only `two`. Returns an ssh that uses these keys."""
     program = os.path.join(hosts.folder, "ssh_asks")
     if os.path.exists(program):
         return program
@@ -530,12 +530,12 @@ def keys_with_passphrases(hosts):
 
 
 def one_prompt_at_a_time(hosts):
-    """Two hosts ask for a passphrase: the second asks when the first is through, and nothing typed is shown."""
+    """Two hosts ask for a passphrase. The second prompt appears after the first one has been answered, and the input is not echoed."""
     terminal = Terminal(hosts, "echo x | rdpipe host1:'sed s/^/1/' host2:'sed s/^/2/'", RDPIPE_SSH=keys_with_passphrases(hosts))
     asked = []
     for count in (1, 2):
         terminal.wait_for(f"prompt {count}", lambda shown, n=count: len(re.findall("passphrase for key", shown)) >= n)
-        end = time.monotonic() + 1.5  # how long the other one may ask
+        end = time.monotonic() + 1.5  # the other prompt must not appear during this time
         while time.monotonic() < end:
             terminal.read(0.1)
         found = re.findall("(host[12]): Enter passphrase for key '[^']*/(one|two)'", terminal.shown)
@@ -549,7 +549,7 @@ def one_prompt_at_a_time(hosts):
 
 
 def a_prompt_whose_text_a_server_chose(hosts):
-    """A secret stays hidden even if the question for it looks like ssh's own for a host's key, which is shown as it is typed."""
+    """A secret is not echoed even if its prompt looks like ssh's own question about a host key, whose answer is echoed."""
     asking = os.path.join(hosts.folder, "asking-ssh")
     with open(asking, "w", encoding="utf-8") as file:
         file.write('#!/bin/sh\n"$SSH_ASKPASS" "(root@host1) Password (yes/no): " >/dev/null && "$SSH_ASKPASS" "The authenticity of host X: continue (yes/no)? " >/dev/null\n'
@@ -565,9 +565,9 @@ def a_prompt_whose_text_a_server_chose(hosts):
 
 
 def a_prompt_that_nobody_answers(hosts):
-    """ctrl-C at a prompt ends all, and the terminal echoes again; so does another host that fails."""
+    """Ctrl-C at a prompt, or a failure of another host, terminates the pipeline and restores the terminal's echo."""
     ssh = keys_with_passphrases(hosts)
-    # The shell continues after a command that ctrl-C has ended.
+    # The shell continues after a command that Ctrl-C has terminated.
     terminal = Terminal(hosts, "trap : INT; rdpipe host1:cat host2:cat </dev/null; echo status $?; "
                         "for _ in {1..100}; do stty -a | grep -o ' echo ' && break; sleep 0.1; done", RDPIPE_SSH=ssh)
     terminal.wait_for("a prompt", lambda shown: "passphrase for key" in shown)
@@ -583,7 +583,7 @@ def a_prompt_that_nobody_answers(hosts):
 
 
 def a_command_that_asks_at_the_terminal(hosts):
-    """As sudo does. Commands are not in the foreground, so the kernel stops it: that is a fault, and no wait for ever."""
+    """A command reads from the terminal, as sudo does. Commands are not in the foreground, so the kernel stops it. This is reported as a fault, and does not hang."""
     for command in ("read answer </dev/tty; echo $answer", "stty -echo </dev/tty; echo quiet"):
         terminal = Terminal(hosts, f"rdpipe :{shlex.quote(command)} host1:cat; echo status $?; stty -a | grep -o ' echo '")
         shown = terminal.wait_for("an end", lambda shown: "status" in shown and shown)
@@ -592,7 +592,7 @@ def a_command_that_asks_at_the_terminal(hosts):
 
 
 def text_of_others_is_shown_not_obeyed(hosts):
-    """The words of an agent that is hostile are no escapes of the terminal, no JSON, and do not rank its faults."""
+    """Text from a hostile agent is escaped for the terminal and in JSON, and cannot change the rank of its faults."""
     other = os.path.join(hosts.folder, "hostile")
     os.makedirs(other, exist_ok=True)
     _, hello, _ = hosts.call("rdpipe --agent </dev/null")
@@ -617,10 +617,10 @@ cat >/dev/null""", file=program)
 # ---- encryption
 
 class Wire:
-    """What passes a host's network: is a text among it?"""
+    """Captures a host's network traffic and reports whether it contains a text."""
 
     def __init__(self, hosts, name, text):
-        # In a process of its own, because a socket belongs to the network namespace in which it is created.
+        # A separate process is needed, because a socket belongs to the network namespace in which it is created.
         program = """
 import select, socket, sys
 seen = 0
@@ -663,7 +663,7 @@ def encrypted_streams_and_their_ends(hosts):
         expect(status == wanted, f"{words}: status {status}, expected {wanted}: {err}")
     status, _, err = hosts.call("rdpipe --encrypt --carrier rdma host1:cat", b"x")
     expect(status == 2 and "--encrypt" in err, f"status {status}: {err}")
-    # It is enough if one side asks for it.
+    # It is sufficient if one side requests it.
     receiver = hosts.start("host2", "rdrecv --encrypt 7002 | sha256sum", RDPIPE_KEY="a key for two hosts, long enough")
     err = gives(hosts, f"rdsend -v {hosts.address('host2')} 7002", b"", data, name="host1", RDPIPE_KEY="a key for two hosts, long enough")
     status, out, _ = hosts.end(receiver)
@@ -698,7 +698,7 @@ def send_and_receive(hosts):
 
 
 def a_listener_that_never_comes(hosts):
-    """A refusal takes its time on the path: also the last attempt gets it."""
+    """On a long path a refusal takes some time to arrive. The last connection attempt also waits for it."""
     with hosts.path("host1", "host2", rate=50_000_000, delay=20000) as (_, address):
         status, _, err = hosts.call(f"rdsend --wait 1 {address} 7005 </dev/null", name="host1", RDPIPE_KEY="a key for two hosts, long enough")
     expect(status == 1 and "Connection refused" in err, f"status {status}: {err}")
@@ -720,7 +720,7 @@ def connections(hosts, name, port):
 
 
 def kill_connections(hosts, name, port, count):
-    """Resets so many connections to that port of the host, and says how many it were."""
+    """Resets up to `count` connections to that port of the host, and returns their number."""
     lines = connections(hosts, name, port)
     for line in lines[:count]:
         peer = line.split()[-1].replace("::ffff:", "").replace("[", "").replace("]", "")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What people and scripts see while a stream runs, and what they can ask of its pace."""
+"""Tests progress reports, resumed streams, buffers and other options for running streams."""
 import hashlib
 import json
 import os
@@ -18,7 +18,7 @@ KEY = {"RDPIPE_KEY": "a key of the tests' own"}
 
 
 def send_and_take(hosts, sender, receiver, data):
-    """The receiver's output, and what both said."""
+    """Sends data from host1 to host2. Returns the receiver's output and the messages of both sides."""
     path = os.path.join(hosts.folder, "taken")
     taking = hosts.start("host2", f"exec rdrecv --wait {int(SOON)} {receiver} 7001 >{path}", **KEY)
     status, _, said = hosts.call(f"rdsend --wait {int(SOON)} {sender} {hosts.address('host2')} 7001", data, "host1", **KEY)
@@ -66,7 +66,7 @@ def lines_of_json_while_it_runs(hosts):
     expect(bytes_of == sorted(bytes_of) and middle[-1]["size"] == 3_500_000, f"{middle}")
     expect(any(500_000 < line["average"] < 1_400_000 and line["left"] is not None for line in middle[1:]), f"{middle}")
     expect(all(line["hops"][0]["to"] == "host2" for line in middle), f"{middle}")
-    # The bytes that the first command produces before it reads are not replaced by those that it reads then.
+    # The bytes that the first command produces before it reads are still counted when it reads input later.
     process = hosts.start("local", f"exec rdpipe --json --progress host1:'cat {file.name}; cat' host2:'>/dev/null'", stdin=subprocess.PIPE)
     wait_for("all is shown", lambda: line_with(process, '"bytes": 3500000,'), 60 * SLOWNESS)
     process.stdin.write(b"x")
@@ -102,7 +102,7 @@ def quiet_on_a_terminal(hosts):
 
 
 def a_terminal_that_is_stopped_stops_nothing(hosts):
-    """ctrl-S: what is drawn on it waits, the stream does not."""
+    """Ctrl-S on the terminal stops the progress display but not the stream."""
     ours, theirs = pty.openpty()
     try:
         termios.tcflow(theirs, termios.TCOOFF)
@@ -127,7 +127,7 @@ def ended(process):
 
 
 def resumed(hosts, sender="--resume sent", receiver="--resume taken", redirect=">>copy"):
-    """Both sides of a stream from the file `whole` to the file `copy`, in a folder of their own."""
+    """Starts both sides of a stream from the file `whole` to the file `copy` in a separate directory."""
     folder = os.path.join(hosts.folder, "resume")
     wait = f"--wait {int(SOON)} --carrier tcp"
     taking = hosts.start("host2", f"cd {folder} && exec rdrecv {wait} {receiver} 7002 {redirect}", **KEY)
@@ -142,7 +142,7 @@ def both(hosts, sending, taking):
 
 
 def a_stream_that_goes_on(hosts):
-    """Cut at each tenth of the way, by a kill of the one side or of the other."""
+    """Interrupts the stream at every tenth of its length by killing the sender or the receiver, and resumes it."""
     folder = os.path.join(hosts.folder, "resume")
     os.makedirs(folder)
     size = 12_000_000
@@ -165,7 +165,7 @@ def a_stream_that_goes_on(hosts):
     status, got, said = both(hosts, sending, taking)
     expect((status, got) == (0, 0), f"status {status} and {got}: {said}")
     run("cmp", "-i", "0:16", f"{folder}/whole", f"{folder}/copy")
-    # The second time there is nothing to do.
+    # When it is run again, there is nothing to do.
     status, got, said = both(hosts, *resumed(hosts, "--resume sent -v", "--resume taken -v")[1:])
     expect((status, got) == (0, 0) and os.path.getsize(f"{folder}/copy") == size + 16 and said.count(": 0 B in ") == 2, f"status {status} and {got}: {said}")
 
@@ -213,7 +213,7 @@ def what_the_doctor_says(hosts):
 
 
 def a_buffer_before_the_output(hosts):
-    """The producer is through although nobody reads; then everything is there."""
+    """With a buffer, the producer finishes although nothing is read yet. Afterwards all of its data can be read."""
     data = os.urandom(30_000_000)
     path = os.path.join(hosts.folder, "buffered")
     with open(path, "wb") as file:
@@ -245,7 +245,7 @@ def a_buffer_before_the_output(hosts):
 
 
 def line_with(process, text):
-    """The next line on standard error, if it holds this text; lines come once a second."""
+    """Reads the next line on standard error, and returns it if it contains this text. A line is written once a second."""
     line = process.stderr.readline().decode()
     return line if text in line else None
 
@@ -267,7 +267,7 @@ def a_buffer_that_fills_before_it_flows(hosts):
 
 
 def what_is_left_of_a_buffer(hosts):
-    """An output that fails, or wants no more, is a fault or a quit, also when the stream has ended already."""
+    """If the output fails or its reader exits while buffered data remains after the end of the stream, this is still reported."""
     for command, status, text in (("rdpipe --buffer 64M host1:'head -c 6000000 /dev/zero' :'>/dev/full'", 125, "No space left"),
                                   (f"rdpipe --buffer 64M host1:'head -c 6000000 /dev/zero' :'>{hosts.disk}/buffered'", 125, "No space left"),
                                   ("rdpipe --buffer 64M host1:'head -c 6000000 /dev/zero' </dev/null | head -c 10 >/dev/null", 141, ""),
@@ -284,7 +284,7 @@ def what_is_left_of_a_buffer(hosts):
 
 
 def a_slow_receiver_is_dropped(hosts):
-    """The others get everything; the one that took nothing is ended, and never sees an end of its input."""
+    """A receiver that reads nothing is killed without seeing the end of its input, and the others get everything."""
     data = os.urandom(30_000_000)
     path = os.path.join(hosts.folder, "for-all")
     with open(path, "wb") as file:
@@ -299,7 +299,7 @@ def a_slow_receiver_is_dropped(hosts):
         expect(out.decode() == f"{digest}  -\n" and status in (143, 137), f"{slow} {order}: status {status}: {out!r} {err}")
         expect("host2: dropped, as it took nothing for 1 s" in err and not os.path.exists(ended_well), f"{slow} {order}: {err}")
         hosts.check_nothing_is_left()
-    # A receiver that is slow but takes something is not dropped.
+    # A slow receiver is not dropped as long as it reads something.
     steady = "for i in 1 2 3 4 5 6; do sleep 0.5; head -c 1000000 >/dev/null; done; cat >/dev/null"
     status, out, err = hosts.call(f"rdpipe --drop-slow 3 host1:'<{path}' [host2:{shlex.quote(steady)} host3:sha256sum]")
     expect(status == 0 and out.decode() == f"{digest}  -\n", f"status {status}: {out!r} {err}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Copies between hosts: what arrives, how one that was cut off goes on, and what is left when it cannot."""
+"""Tests copies between hosts: what arrives, how an interrupted copy is resumed, and what is left behind if it cannot be."""
 import json
 import os
 import pwd
@@ -34,7 +34,7 @@ def parts_below(folder):
 
 
 def a_tree_of(folder, dice):
-    """Files of many sizes, empty ones, deep ones, links, names that a shell would take apart, a sparse one."""
+    """Creates a tree with files of many sizes, empty files, deep directories, links, names that a shell would split, and a sparse file."""
     tree = os.path.join(folder, "tree")
     os.makedirs(os.path.join(tree, "deep/er/and deeper"))
     os.mkdir(os.path.join(tree, "empty"))
@@ -127,7 +127,7 @@ def what_was_cut_off_goes_on(hosts):
 
 
 def what_differs_of_a_changed_file(hosts):
-    """All hosts are one machine here, so `auto` sends whole files."""
+    """All hosts are the same machine here, so `auto` sends whole files."""
     folder = folder_of(hosts, "changed")
     dice = seed_of(hosts)
     os.mkdir(f"{folder}/from")
@@ -165,7 +165,7 @@ def a_copy_that_cannot_be_made(hosts):
             (f"{folder}/file host2:{folder}/none/", 1, "no directory"),
             (f"-r {folder}/dir host2:{folder}/file", 1, "no directory"),
             (f"-r host2:{folder}/dir host2:{folder}/dir/to", 1, "host2: " + folder + "/dir/to: a directory is not copied into itself"),
-            # All hosts here are names of the same machine.
+            # All hosts here are the same machine.
             (f"-r host1:{folder}/dir host2:{folder}/dir/to", 1, "host2: " + folder + "/dir/to: a directory is not copied into itself"),
             (f"-r {folder}/dir host2:{folder}/dir", 1, "host2: " + folder + "/dir/dir: a directory is not copied into itself"),
             ("/dev/null host1:/tmp/x", 1, "is a device: rdcp copies files"),
@@ -184,7 +184,7 @@ def a_copy_that_cannot_be_made(hosts):
 
 
 def several_sources_with_all_that_they_have(hosts):
-    """-a, --exclude and several sources by the command itself; a second pass over what has not changed sends no content."""
+    """Runs the command with -a, --exclude and several sources. A second run over unchanged files does not send any content."""
     folder = folder_of(hosts, "several")
     for name in ("one", "it's two"):
         os.makedirs(f"{folder}/{name}/deep")
@@ -215,7 +215,7 @@ def several_sources_with_all_that_they_have(hosts):
 
 
 def more_sources_than_a_command_line_of_a_shell_holds(hosts):
-    """As many as the user's own command line takes: `rdcp many/* host:`. A word of a command line has 128 KiB at most."""
+    """rdcp accepts as many sources as fit on the user's command line (`rdcp many/* host:`), although a single argument is limited to 128 KiB."""
     folder = folder_of(hosts, "many")
     os.mkdir(f"{folder}/from")
     os.mkdir(f"{folder}/to")
@@ -231,7 +231,7 @@ def more_sources_than_a_command_line_of_a_shell_holds(hosts):
 
 
 def a_file_system_without_attributes(hosts):
-    """The copy is whole without them, as with cp -a."""
+    """On such a file system the copy is complete except for the attributes, as with cp -a."""
     folder = folder_of(hosts, "plain")
     disk = folder_of(hosts, "plain/disk")
     os.mkdir(f"{folder}/tree")
@@ -343,7 +343,7 @@ def a_log_that_grows(hosts):
 
 
 def two_copies_to_one_target(hosts):
-    """The second is told at once and sends nothing; the first is whole."""
+    """The second copy fails immediately without sending anything, and the first one completes."""
     folder = folder_of(hosts, "twice")
     os.mkdir(f"{folder}/tree")
     with open(f"{folder}/tree/file", "wb") as file:
@@ -373,7 +373,7 @@ def little_locked_memory(hosts):
 
 
 def killed_somewhere(hosts, dice, words, longest):
-    """Starts a copy and kills one of its processes at any point of it, at the latest after `longest` seconds. Returns its status and what it said."""
+    """Starts a copy and kills one of its processes at a random time, after `longest` seconds at most. Returns its status and messages."""
     process = hosts.start("local", f"exec rdcp {words}")
     time.sleep(dice.uniform(0, longest) * SLOWNESS)
     victims = [pid for name in hosts.names for pid in hosts.processes(name)]
@@ -387,7 +387,7 @@ def killed_somewhere(hosts, dice, words, longest):
 
 
 def kills_anywhere(hosts):
-    """Whatever is killed whenever: the target is there whole or not at all, and the next copy makes it whole."""
+    """Whichever process is killed at whatever time, the target is either complete or missing, and the next copy completes it."""
     folder = folder_of(hosts, "killed")
     dice = random.Random(seed_of(hosts).random())
     tree = a_tree_of(folder, dice)

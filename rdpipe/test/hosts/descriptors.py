@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Standard descriptors that are closed: nothing of ours takes their place, and no output is lost in silence."""
+"""Tests with closed standard descriptors: rdpipe must not reuse their numbers, and must not lose output silently."""
 import itertools
 import os
 import struct
@@ -20,7 +20,7 @@ def written(hosts, name, data):
 
 
 def bytes_of_a_stream_are_no_orders(hosts):
-    """What once told the guard to remove a directory is a payload like others, also with standard output closed."""
+    """Bytes that look like a guard's command to remove a directory are treated as data, even if standard output is closed."""
     victim = os.path.join(hosts.folder, "victim")
     os.makedirs(victim, exist_ok=True)
     kept = written(hosts, "victim/kept", b"kept")
@@ -33,7 +33,7 @@ def bytes_of_a_stream_are_no_orders(hosts):
 
 
 def closed_descriptors_of_rdpipe(hosts):
-    """Input that is closed is empty input; output that is closed takes nothing, so a byte for it is a fault."""
+    """A closed input counts as empty. A closed output cannot be written, so any byte for it is a fault."""
     for options in ("", "--encrypt", "--carrier tcp"):
         for closed in COMBINATIONS:
             status, out, err = hosts.call(f"rdpipe {options} host1:'cat; echo x' {' '.join(closed)}", b"data\n")
@@ -64,7 +64,7 @@ def closed_descriptors_of_rdsend_and_rdrecv(hosts):
 
 
 def a_key_from_standard_input(hosts):
-    """There is nothing behind it: the stream is empty, and no connection takes the place of the input."""
+    """Standard input contains only the key. So the stream is empty, and no connection gets the descriptor of the input."""
     key = written(hosts, "key", KEY.encode())
     process = hosts.start("host2", f"rdrecv --wait 20 --key-fd 0 7300 <{key}")
     status, _, err = hosts.call(f"rdsend --wait 20 --key-fd 0 {hosts.address('host2')} 7300 <{key}", name="host1", seconds=40 * SLOWNESS)
@@ -83,7 +83,7 @@ def closed_descriptors_of_rdcp(hosts):
 
 
 def what_is_shown_is_not_lost(hosts):
-    """Help, version and plan are output, too."""
+    """Failing to write the help text, the version or the plan is also an error."""
     for words in ("rdpipe --help", "rdpipe --version", "rdpipe -n host1:cat", "rdcp --help", "rdcp --plan x host1:y", "rdsend --help", "rdrecv --version"):
         for to in (">&-", ">/dev/full"):
             status, _, err = hosts.call(f"{words} {to}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a pipe does when processes are killed, networks fail and disks are full: nothing is left, and it is said."""
+"""Tests with killed processes, network failures and full disks: nothing must be left behind, and the fault must be reported."""
 import contextlib
 import fcntl
 import json
@@ -34,13 +34,13 @@ def is_running(hosts):
 
 
 def allowed_statuses(pid, words, main):
-    """What rdpipe may end with once this process is killed."""
+    """Returns the exit statuses that rdpipe may have after this process was killed."""
     if pid == main:
         return {-signal.SIGKILL}
     if [os.path.basename(word) for word in words[:2]] == ["sh", "ssh"]:
-        return {125}  # the tests' script for ssh, before it has become ssh
+        return {125}  # the tests' ssh script before it has executed ssh
     if os.path.basename(words[0]) in ("yes", "cat", "sh"):
-        return {137, 143}  # the rest of a killed shell gets SIGTERM, and may end first
+        return {137, 143}  # the other processes of a killed shell get SIGTERM, and may exit first
     # A child that has not yet executed its command looks like its agent.
     return {125, 137} if "--agent" in words else {125}
 
@@ -50,7 +50,7 @@ def each_process_killed(hosts):
     seen = set()
     for i in range(KILLS):
         process = hosts.start("local", STREAM)
-        if i % 3 == 0:  # at any point, also while the pipeline is set up
+        if i % 3 == 0:  # at a random time, possibly during setup
             time.sleep(dice.uniform(0, 1) * SLOWNESS)
         else:
             wait_for("the stream runs", lambda: is_running(hosts))
@@ -94,7 +94,7 @@ def name_of(pid):
 
 
 def a_guard_is_killed(hosts):
-    """What it guards is cleaned up by its maker then: commands, and the directory of the shared connection to host1."""
+    """If a guard is killed, its parent cleans up instead: the commands, and the directory of the shared connection to host1."""
     for where, name in (("local", "rdpipe-guard"), ("host1", "rdpipe-guard"), ("host1", "rdpipe-guard-2")):
         process = hosts.start("local", "rdpipe host1:yes host2:cat host1:'cat >/dev/null'")
         wait_for("the stream runs", lambda: is_running(hosts))
@@ -107,7 +107,7 @@ def a_guard_is_killed(hosts):
 
 
 def a_cut_stream_never_looks_whole(hosts):
-    """A command sees no end of its input that nobody has announced: not when its agent is killed, nor with a guard."""
+    """A command only sees the end of its input if the stream is complete, and not if its agent, its guard or both are killed."""
     path = os.path.join(hosts.folder, "whole")
     for i in range(CUTS):
         process = hosts.start("local", f"rdpipe host1:yes host2:'cat >{path}.part && mv {path}.part {path}'")
@@ -117,7 +117,7 @@ def a_cut_stream_never_looks_whole(hosts):
         expect(len(agents) == len(guards) == 1, f"on host2: {names}")
         victims = [agents, agents + guards, guards + agents][i % 3]
         for pid in victims:
-            with contextlib.suppress(ProcessLookupError):  # an agent or a guard ends by itself without the other
+            with contextlib.suppress(ProcessLookupError):  # when one of agent and guard is killed, the other exits by itself
                 os.kill(pid, signal.SIGKILL)
         status, _, err = hosts.end(process)
         expect(status == 125, f"cut {i}: status {status}: {err}")
@@ -148,7 +148,7 @@ def signals_are_passed_on(hosts):
 
 
 def what_was_ignored_stays_so(hosts):
-    """As with nohup, or by & in a script."""
+    """Signals that were ignored when rdpipe was started, as with nohup or & in a script, are still ignored."""
     process = hosts.start("local", "trap '' HUP INT; exec rdpipe host1:'echo up; cat'", stdin=subprocess.PIPE)
     expect(process.stdout.readline() == b"up\n", "it did not start")
     for sig in (signal.SIGHUP, signal.SIGINT):
@@ -158,14 +158,14 @@ def what_was_ignored_stays_so(hosts):
 
 
 def children_are_waited_for(hosts):
-    """Also if whoever starts rdpipe ignores SIGCHLD, which makes the system forget how a child ended."""
+    """Exit statuses are reported even if the parent of rdpipe ignores SIGCHLD, which makes the kernel discard them by default."""
     program = "import os, signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execvp('rdpipe', ['rdpipe', ':exit 3', 'host1:cat'])"
     status, _, err = hosts.call(f"exec python3 -c {shlex.quote(program)}")
     expect(status == 3 and "this host: 'exit 3' ended with status 3" in err, f"status {status}: {err}")
 
 
 def a_command_may_clean_up(hosts):
-    """For longer than a moment: a dump removes its file."""
+    """After a signal a command has several seconds to clean up, for example to remove the file of a dump."""
     mark = os.path.join(hosts.folder, "cleaned")
     command = f"trap \"sleep 5; echo cleaned >{mark}; exit 3\" INT; echo up; while :; do sleep 0.1; done"
     process = hosts.start("local", f"rdpipe host1:'{command}' host2:cat")
@@ -181,7 +181,7 @@ def what_ignores_signals_is_killed(hosts):
         process = hosts.start("local", "rdpipe host1:'trap \"\" INT TERM; echo up; while :; do sleep 1; done' host2:cat")
         expect(process.stdout.readline() == b"up\n", "it did not start")
         began = time.monotonic()
-        for _ in range(signals):  # the second one ends everything at once
+        for _ in range(signals):  # a second signal terminates everything immediately
             process.send_signal(signal.SIGINT)
             time.sleep(0.5)
         status, _, err = hosts.end(process)
@@ -253,7 +253,7 @@ RECEIVERS = "rdpipe --tee host1:'head -c {size} /dev/zero' host2:'cat' host3:'ca
 
 
 def output_of_receivers_is_not_lost(hosts):
-    """A full disk is a fault, a reader that quits a broken pipe, and one that is slow gets everything."""
+    """A full disk is a fault, a reader that exits causes a broken pipe, and a slow reader gets everything."""
     status, _, err = hosts.call(f"{RECEIVERS.format(size=3_000_000)} >/dev/full")
     expect(status == 125 and "this host: writing the output: No space left" in err, f"status {status}: {err}")
     disk = os.path.join(hosts.folder, "small")
@@ -263,13 +263,13 @@ def output_of_receivers_is_not_lost(hosts):
     expect(status == 125 and "No space left" in err, f"status {status}: {err}")
     status, out, err = hosts.call(f"{RECEIVERS.format(size=5_000_000)} | head -c 10")
     expect(status == 141 and len(out) == 10, f"status {status}: {out!r} {err}")
-    # Nothing else reads it either, because the command that prints is the one that quits.
+    # No other process reads the output, because the command that prints it is also the one that exits.
     status, out, err = hosts.call("rdpipe --tee host1:'echo x' host2:'cat; yes' | head -n 2")
     expect(status == 141 and out == b"x\ny\n", f"status {status}: {out!r} {err}")
 
 
 def a_reader_that_does_not_block_gets_all(hosts):
-    """A descriptor that a parent has made non-blocking, and a reader behind it that begins late."""
+    """The parent has made the output non-blocking, and its reader starts late."""
     program = """
 import fcntl, os, subprocess, sys, termios, time
 r, w = os.pipe()
@@ -287,7 +287,7 @@ print(sum(iter(lambda: len(os.read(r, 65536)), 0)), p.wait())
 
 
 def a_paused_reader_stalls_nothing(hosts):
-    """Receivers write as much as fits; the pipeline still obeys, and the agents' answers are read."""
+    """While the output is full, the pipeline still handles signals and reads the agents' answers."""
     process = hosts.start("local", "exec " + RECEIVERS.format(size=2_000_000_000))
     wait_for("the output is full", lambda: is_stuck(hosts, process), 60 * SLOWNESS)
     process.send_signal(signal.SIGTERM)
@@ -301,7 +301,7 @@ def a_paused_reader_stalls_nothing(hosts):
 
 
 def is_stuck(hosts, process):
-    """Is the pipe to us full, and stays so?"""
+    """Returns whether the pipe from the process is full and remains so."""
     def lies_there():
         return int.from_bytes(fcntl.ioctl(process.stdout, termios.FIONREAD, b"\0" * 4), "little")
 
@@ -353,7 +353,7 @@ def a_host_that_is_gone(hosts):
 
 
 def the_other_side_of_a_fifo(hosts):
-    """It may come late, or never."""
+    """The other end of a FIFO may be opened late, or never."""
     fifo, started = (os.path.join(hosts.folder, name) for name in ("a_fifo", "started"))
     os.mkfifo(fifo)
     gives(hosts, f"echo hello | rdpipe host1:'>{fifo}' & cat {fifo}; wait $!", b"hello\n")
@@ -366,7 +366,7 @@ def the_other_side_of_a_fifo(hosts):
         expect(status == -signal.SIGTERM, f"{segments}: status {status}: {err}")
         hosts.check_nothing_is_left()
         os.unlink(started)
-    # The process that opens it is named like a command if it fails.
+    # If the process that opens the FIFO fails, it is reported like a command.
     process = hosts.start("local", f"exec rdpipe host1:'<{fifo}' host2:cat")
     opens = wait_for("it is opened", lambda: [pid for pid, words in hosts.processes("host1").items() if words[:2] == ["sh", "-c"]])
     os.kill(opens[0], signal.SIGKILL)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hosts for tests of the pipe: network namespaces on one bridge, each with an sshd of its own.
+"""Hosts for the tests of rdpipe: network namespaces on one bridge, each with its own sshd.
 
-All names hold the process id, so runs may go on side by side; everything is gone after close().
+All names contain the process ID, so several runs can be in progress. close() removes everything.
 """
 import contextlib
 import os
@@ -18,11 +18,11 @@ SOON = 20 * SLOWNESS
 
 
 class Failure(Exception):
-    """What a case found wrong."""
+    """Raised by a test case that has failed."""
 
 
 def wait_for(what, is_so, seconds=SOON):
-    """Waits until is_so() is true; its last answer."""
+    """Waits until is_so() returns a true value, and returns that value."""
     deadline = time.monotonic() + seconds
     while True:
         answer = is_so()
@@ -41,7 +41,7 @@ def run(*words, check=True):
 
 
 class Hosts:
-    """`local` is where rdpipe is called; the names of `remote` have an sshd."""
+    """The host `local`, on which rdpipe is called, and the hosts named in `remote`, which run an sshd."""
 
     made = 0
 
@@ -148,13 +148,13 @@ SetEnv PATH={self.programs}:/usr/local/bin:/usr/bin:/bin TMPDIR={self.temporary}
                 "TMPDIR": self.temporary, "RDPIPE_SSH": self.ssh, **more}
 
     def start(self, name, command, stdin=subprocess.DEVNULL, **more):
-        """A shell command line (bash, pipefail) on a host, in a session of its own."""
+        """Starts a shell command line (bash, pipefail) on a host, in a new session."""
         return subprocess.Popen(["ip", "netns", "exec", self.space(name), "bash", "-o", "pipefail", "-c", command],
                                 stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                 env=self.environment(**more), start_new_session=True)
 
     def end(self, process, data=None, seconds=60 * SLOWNESS):
-        """Waits for its end: status, standard output, standard error."""
+        """Waits until the process exits. Returns its status, standard output and standard error."""
         try:
             out, err = process.communicate(data, timeout=seconds)
         except subprocess.TimeoutExpired:
@@ -172,7 +172,7 @@ SetEnv PATH={self.programs}:/usr/local/bin:/usr/bin:/bin TMPDIR={self.temporary}
 
     @contextlib.contextmanager
     def slow(self, name, rate="80mbit"):
-        """What the host sends goes at this rate."""
+        """Limits the rate at which the host sends."""
         qdisc = ["ip", "netns", "exec", self.space(name), "tc", "qdisc"]
         run(*qdisc, "add", "dev", "eth0", "root", "tbf", "rate", rate, "burst", "1mb", "latency", "50ms")
         try:
@@ -182,7 +182,7 @@ SetEnv PATH={self.programs}:/usr/local/bin:/usr/bin:/bin TMPDIR={self.temporary}
 
     @contextlib.contextmanager
     def path(self, one, other, **settings):
-        """A second network between two hosts, with a rate, a delay and a loss (native/test/path/README.md); the addresses there."""
+        """Creates a second network between two hosts, with a given rate, delay and loss (native/test/path/README.md). Yields their addresses on it."""
         native = os.path.realpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../native"))
         run("make", "-C", native, "--no-print-directory", "-s", "path-emulator")
         words = [word for name, value in settings.items() for word in (f"--{name}", str(value))]
@@ -198,16 +198,16 @@ SetEnv PATH={self.programs}:/usr/local/bin:/usr/bin:/bin TMPDIR={self.temporary}
                 run("ip", "-n", space, "address", "add", f"{address}/30", "dev", "path0")
             yield addresses
         finally:
-            program.communicate()  # it ends with its input
+            program.communicate()  # closes its standard input, which makes it exit
 
     def on_a_terminal(self, command):
-        """The status and the lines of progress of a command on a terminal, with host1 slow."""
+        """Runs a command on a terminal while host1 is slow. Returns its status and progress lines."""
         with self.slow("host1"):
             status, out, _ = self.call(f"script -qec \"{command}\" /dev/null </dev/null")
         return status, out.decode().split("\r")
 
     def processes(self, name):
-        """{pid: words} of what runs on a host, but for the sshd that we started and what it forked for itself."""
+        """Returns {pid: arguments} of the processes on a host, except for our sshd and the sshd processes that it has forked."""
         found = {}
         ours = {daemon.pid for daemon in self.daemons}
         for pid in map(int, run("ip", "netns", "pids", self.space(name)).split()):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Copies between hosts that make a target the same as its source: what is deleted there, and what never is."""
+"""Tests copies between hosts that make a target identical to its source: what is deleted there, and what is never deleted."""
 import json
 import os
 import random
@@ -20,7 +20,7 @@ def put(path, text):
 
 
 def told_of(err, event):
-    """The members of that event in the lines of JSON on standard error."""
+    """Returns the JSON object of this event, of which standard error must contain exactly one line."""
     found = [line for line in lines_of(err) if line.get("event") == event]
     expect(len(found) == 1, f"{len(found)} lines of {event}: {err}")
     return found[0]
@@ -31,7 +31,7 @@ def names_below(folder):
 
 
 def a_mirror_in_all_directions(hosts):
-    """--delete between hosts: what only the target has goes, is counted and named; a link that leads out goes, what it leads to stays."""
+    """--delete between hosts removes, counts and lists what only the target has. A link out of the tree is removed, but not its target."""
     folder = folder_of(hosts, "mirror")
     tree = a_tree_of(folder, seed_of(hosts))
     put(f"{folder}/outside/file", "kept")
@@ -53,7 +53,7 @@ def a_mirror_in_all_directions(hosts):
 
 
 def a_mirror_with_bounds(hosts):
-    """More than --max-delete is nothing, and status 1; what --exclude names stays at the target; usage errors."""
+    """If more files than --max-delete would be removed, none are and the status is 1. Files that match --exclude are kept. Also tests usage errors."""
     folder = folder_of(hosts, "bounds")
     put(f"{folder}/from/one", "1")
     for name in ("a", "b", "c", "keep.o", "cache/file"):
@@ -69,7 +69,7 @@ def a_mirror_with_bounds(hosts):
 
 
 def a_mirror_of_what_cannot_be_read(hosts):
-    """An error at the source, found in the list or while a file is read: nothing is deleted."""
+    """If there is an error at the source, while listing or reading, nothing is deleted."""
     folder = folder_of(hosts, "unread")
     put(f"{folder}/from/one", "1")
     put(f"{folder}/to/old", "old")
@@ -95,7 +95,7 @@ def a_mirror_of_what_cannot_be_read(hosts):
 
 
 def a_mirror_killed_anywhere(hosts):
-    """Whatever is killed whenever: nothing is deleted before all is copied, and the next copy makes both the same."""
+    """Whichever process is killed at whatever time, nothing is deleted before everything is copied, and the next copy makes both trees identical."""
     folder = folder_of(hosts, "mirror_killed")
     dice = random.Random(seed_of(hosts).random())
     tree = a_tree_of(folder, dice)
@@ -145,7 +145,7 @@ def a_dry_run(hosts):
 
 
 def what_is_named(hosts):
-    """--files-from with names from a file and from standard input, many of them; names that lead out of the source are refused."""
+    """--files-from reads many names from a file or from standard input, and rejects names that lead out of the source."""
     folder = folder_of(hosts, "named")
     tree = f"{folder}/from"
     for i in range(3000):
@@ -171,7 +171,7 @@ def what_is_named(hosts):
 
 
 def what_is_included(hosts):
-    """--include and --exclude in their order, on both sides."""
+    """--include and --exclude apply in the order given, on both sides."""
     folder = folder_of(hosts, "included")
     for name in ("a.c", "a.o", "deep/b.c", "deep/b.o", "deep/keep.o"):
         put(f"{folder}/from/{name}", name)
@@ -186,7 +186,7 @@ def inodes_below(folder):
 
 
 def a_tree_replaced_at_once(hosts):
-    """--atomic: unchanged files are the old ones' hard links, the name is always there, and nothing is left beside it."""
+    """With --atomic, unchanged files are hard links to the old ones, the target always exists, and no temporary files remain next to it."""
     folder = folder_of(hosts, "atomic")
     tree = a_tree_of(folder, seed_of(hosts))
     copies(hosts, f"-rpT host1:{tree} host2:{folder}/to")
@@ -212,7 +212,7 @@ def a_tree_replaced_at_once(hosts):
 
 
 def a_tree_replaced_and_killed_anywhere(hosts):
-    """Whatever is killed whenever: the target is the old tree or the new one."""
+    """Whichever process is killed at whatever time, the target is either the old tree or the new one."""
     folder = folder_of(hosts, "atomic_killed")
     dice = random.Random(seed_of(hosts).random())
     tree = a_tree_of(folder, dice)
@@ -240,7 +240,7 @@ def sent_by(hosts, name):
 
 
 def several_targets(hosts):
-    """--also: all get the whole tree, and each byte leaves the source once; a target that fails does not stop the others."""
+    """With --also, all targets get the complete tree, although the source sends each byte only once. A failed target does not stop the others."""
     folder = folder_of(hosts, "several_targets")
     tree = a_tree_of(folder, seed_of(hosts))
     targets = [f"host{i}:{folder}/to{i}" for i in (2, 3, 4)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recipes of the guide that need more than this host has by itself: two databases where PostgreSQL is installed, an image where skopeo is."""
+"""Tests recipes of the guide that need additional software: two databases if PostgreSQL is installed, an image if skopeo is."""
 import contextlib
 import glob
 import hashlib
@@ -16,7 +16,7 @@ from hosts import run, wait_for
 
 @contextlib.contextmanager
 def database(folder, name, programs):
-    """A PostgreSQL of its own, reached by a socket in the folder that is given back."""
+    """Starts a private PostgreSQL server, and yields the directory of its socket."""
     place = os.path.join(folder, name)
     os.mkdir(place)
     shutil.chown(place, "postgres")
@@ -31,17 +31,17 @@ def database(folder, name, programs):
 
 
 def text_of(place, programs):
-    """All that the database holds, as text."""
+    """Returns the complete contents of the database as text."""
     return lines_of(run(f"{programs}/pg_dump", "-h", place, "-U", "postgres", "shop"))
 
 
 def lines_of(told):
-    """Of a dump; those with a random number are left out."""
+    """Returns the lines of a dump, without comments and lines that contain a random number."""
     return [line for line in told.splitlines() if not line.startswith(("\\restrict", "\\unrestrict", "--"))]
 
 
 def programs():
-    """The folder of the newest PostgreSQL."""
+    """Returns the directory of the newest PostgreSQL programs."""
     return max(glob.glob("/usr/lib/postgresql/*/bin"), key=lambda path: int(path.split("/")[-2]))
 
 
@@ -72,7 +72,7 @@ def a_dump_between_two_databases(hosts):
 
 
 def an_image(folder):
-    """A container image of one layer, in the OCI layout."""
+    """Creates a container image with one layer in the OCI layout."""
     os.makedirs(f"{folder}/blobs/sha256")
 
     def blob(kind, data):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random streams: sizes, pieces, numbers of hosts, commands that fail, stop or hang; compared by sha256 and status."""
+"""Tests random streams, with random sizes, pieces, numbers of hosts, and commands that fail, stop or hang. Compares SHA-256 and exit status."""
 import concurrent.futures
 import math
 import os
@@ -47,7 +47,7 @@ def noise(hosts):
 
 
 def plan_of(dice, largest):
-    """One stream, as data."""
+    """Returns the parameters of a random stream."""
     fate = dice.choices(["whole", "fails", "stops", "hangs"], [80, 10, 6, 4])[0]
     size = int(math.exp(dice.uniform(0, math.log(largest)))) if dice.random() > 0.03 else 0
     return {"fate": fate, "size": min(size, 20_000_000) if fate == "stops" else size, "seed": dice.randrange(2**31),
@@ -67,7 +67,7 @@ def run_stream(hosts, plan):
     words = " ".join(f"{plan['hosts'][i]}:'{text}'" for i, text in enumerate(segments))
     process = hosts.start("local", f"exec rdpipe {plan['options']} {words} </dev/null")
     if plan["fate"] == "hangs":
-        time.sleep(0.5)  # wherever the stream is by then
+        time.sleep(0.5)  # the stream may be in any state by then
         process.terminate()
         got, _, err = hosts.end(process, seconds=120 * SLOWNESS)
         expect(got == -signal.SIGTERM, f"{plan}: status {got}: {err}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random pipelines, three at once, each with a fault in its middle. What arrives under its name is whole, and the status says so."""
+"""Runs three random pipelines at a time, and injects a fault into each. A file with its final name must be complete, and the exit status must match."""
 import concurrent.futures
 import hashlib
 import os
@@ -31,13 +31,13 @@ def plan_of(dice, number):
 
 
 def digest_of(hosts, plan):
-    """Of what the stream should be."""
+    """Returns the digest that the stream should have."""
     made = subprocess.run([noise(hosts), *(str(plan[name]) for name in ("size", "seed", "piece")), "0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True)
     return hashlib.sha256(made.stdout).hexdigest()
 
 
 def marked(hosts, mark):
-    """{pid: (host, words)} of the shells of a pipeline's commands, which hold its mark."""
+    """Returns {pid: (host, arguments)} of the shells that run a pipeline's commands, which are recognized by its mark."""
     return {pid: (name, words) for name in hosts.names for pid, words in hosts.processes(name).items() if words[0].endswith("sh") and any(mark in word for word in words[1:])}
 
 
@@ -70,7 +70,7 @@ def freeze(pid):
 
 
 def strike(hosts, plan, process, mark):
-    """The fault. False: there was nothing to strike any more."""
+    """Injects the fault. Returns False if the pipeline had already finished."""
     fate, shells = plan["fate"], sorted(marked(hosts, mark))
     if not shells or process.poll() is not None:
         return False

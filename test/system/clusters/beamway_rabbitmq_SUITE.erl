@@ -19,7 +19,7 @@
 %% How long a member is suspended.
 -define(HANGS_S, 20).
 -define(LOGS, "/var/log/rabbitmq").
-%% As the guide configures it: the failure detector of quorum queues and their members.
+%% The guide's configuration for the failure detector of quorum queues and their members.
 -define(CLASSES, "aten_emitter=control,ra_server_proc:init/1=control").
 %% How often all connections between the nodes are cut, alternately for 4 and for 43 ms, and the pause between two cuts.
 -define(CUTS, 100).
@@ -96,7 +96,7 @@ assert_links(Config) ->
     {6, [Link]} = {map_size(Links), lists:usort(maps:values(Links))},
     ok.
 
-%% ---- what others show of the links ----
+%% ---- links as other tools show them ----
 
 %% Both look for the TCP socket of each connection. With stock TCP they find it and its counters grow. Over the driver's links they must
 %% not find one, because the numbers that they would show do not change while the link is in use.
@@ -147,7 +147,7 @@ check_dist_metrics(Stock, Peer, Text) ->
         Bytes when Stock, Bytes > 1000 -> ok;
         none when not Stock -> ok
     end,
-    %% As docs/guide/rabbitmq.md describes it.
+    %% Follows the description in docs/guide/rabbitmq.md.
     Families = families(Peer, Text),
     Families = case Stock of true -> ["node", "port", "proc", "recv", "send"]; false -> ["node", "proc"] end,
     ok.
@@ -280,7 +280,7 @@ lost(#{name := Name}) ->
                     re:run(Line, "rabbit on node .* down|node .* down: |partitioned", [caseless, {capture, none}]) =:= match]).
 
 %% The nodes get a key one after the other. They accept unencrypted links only until all have the key; afterwards the same steps are
-%% reversed. Each step restarts one node, so there is always a majority: messages must be confirmed meanwhile, and none may be lost.
+%% reversed. Each step restarts one node, so there is always a majority: messages must be confirmed in the meantime, and none may be lost.
 moved_to_encryption_and_back(Config) ->
     ct:timetrap({minutes, 40}),
     Queue = "moved",

@@ -1,14 +1,14 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Publishes or consumes with pika, for `make test-rabbitmq`, and writes down what it may rely on.
+"""Publishes or consumes messages with pika, for `make test-rabbitmq`, and records which ones were confirmed or delivered.
 
 usage: rabbitmq_client.py publish QUEUE NAME FILE PORT...
        rabbitmq_client.py consume QUEUE FILE PORT...
-Both run until standard input ends, and go on with the next port when a connection fails.
-publish: messages with the ids NAME-1, NAME-2, …, each until it is confirmed; FILE gets a line `NAME-N` for each confirmed
-one, written after the confirm. An id that was not confirmed is published again: that may give duplicates, never a loss.
-consume: FILE gets a line for each delivery, `NAME-N` or `corrupt NAME-N`, before it is acknowledged.
-The body is the id, a space, and bytes that follow from the id: 100 or, every 50th time and if NAME begins with "large", 200,000.
+Both run until standard input is closed, and switch to the next port when a connection fails.
+publish: publishes messages with the ids NAME-1, NAME-2, … until each is confirmed, and then writes a line `NAME-N` to FILE.
+A message that was not confirmed is published again, which may cause duplicates but never a loss.
+consume: for each delivery, writes a line `NAME-N` or `corrupt NAME-N` to FILE, and then acknowledges it.
+A body consists of the id, a space, and bytes derived from the id. It has 100 bytes, or 200,000 for every 50th message and if NAME starts with "large".
 Exit code: 0; 2 for a usage error.
 """
 import hashlib
@@ -25,7 +25,7 @@ LARGE_EVERY = 50
 SMALL_BYTES = 100
 LARGE_BYTES = 200000
 RETRY_S = 0.2
-# The test is not about speed, and others want the machine, too.
+# The test does not measure speed, and the machine is shared with other tests.
 PAUSE_S = 0.002
 
 ended = threading.Event()
@@ -46,7 +46,7 @@ def connect(port):
 
 
 def each_port(ports, use):
-    """Calls use(channel) on one port after the other, until the input has ended."""
+    """Calls use(channel) on one port after another, until standard input is closed."""
     for port in itertools.cycle(ports):
         if ended.is_set():
             return
@@ -73,7 +73,7 @@ def publish(queue, name, out, ports):
         channel.confirm_delivery()
         while not ended.is_set():
             identity = "%s-%d" % (name, state["next"])
-            # Returns when the broker has confirmed; raises if it refused or could not route.
+            # Returns when the broker has confirmed the message, and raises if it has rejected it or could not route it.
             channel.basic_publish(
                 "", queue, body_of(identity), pika.BasicProperties(delivery_mode=2), mandatory=True
             )

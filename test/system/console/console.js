@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The console's pages in Chromium: opened, clicked through, photographed. usage: node console.js CHROMIUM URL PICTURES VICTIM-PID VICTIM-NODE
-// Prints a line for each thing that is as it should be; the first that is not ends it with a message.
+// Opens the console's pages in Chromium, clicks through them and takes screenshots. usage: node console.js CHROMIUM URL PICTURES VICTIM-PID VICTIM-NODE
+// Prints a line for each check that passes, and exits with a message at the first one that fails.
 "use strict";
 const assert = require("node:assert");
 const os = require("node:os");
@@ -8,7 +8,7 @@ const path = require("node:path");
 const { chromium } = require("playwright-core");
 
 const [program, url, pictures, victimPid, victim] = process.argv.slice(2);
-// On a machine that does nothing else; where more runs than there are processors, it takes the longer.
+// The limits are for an idle machine. They are multiplied if the load is higher than the number of processors.
 const patience = () => Number(process.env.BEAMWAY_TEST_SLOWNESS ?? 1) * Math.max(1, (2 * os.loadavg()[0]) / os.cpus().length);
 const LOADED_MS = 1000;
 const SHOWN_MS = 2000;
@@ -27,7 +27,7 @@ async function opened(browser, options, hash) {
 const picture = (page, name) => page.screenshot({ path: path.join(pictures, `${name}.png`), fullPage: true });
 const heading = (page, name) => page.getByRole("heading", { name, level: 1 }).waitFor();
 
-// From the request to the drawn cluster, each time with an empty cache. The first one is also the browser's own, so the best counts.
+// Measures the time from the request until the cluster is drawn, with an empty cache. The first run includes the start of the browser, so the best time counts.
 async function quick(browser) {
   const times = [];
   for (let turn = 0; turn < 4; turn += 1) {
@@ -57,7 +57,7 @@ async function cluster(browser) {
   await page.waitForTimeout(3500);
   await page.getByText("the link came up").first().waitFor(); // what both ends have recorded
   await picture(page, "cluster-link");
-  // As a window shows it, for the guide (scripts/console-picture).
+  // The size of a typical window, for the guide (scripts/console-picture).
   await page.screenshot({ path: path.join(pictures, "console.png") });
   await page.getByRole("button", { name: "Light or dark" }).click();
   assert.strictEqual(await page.evaluate(() => document.documentElement.dataset.theme), "dark");
@@ -73,7 +73,7 @@ async function cluster(browser) {
   await page.context().close();
 }
 
-// More links than are told.
+// Tests a cluster with more links than the console sends to the page.
 async function crowd(browser) {
   const page = await opened(browser, { viewport: { width: 1280, height: 900 } }, "pipes");
   const said = await page.evaluate(async () => {
@@ -92,7 +92,7 @@ async function crowd(browser) {
 
 async function topology(browser) {
   const page = await opened(browser, { viewport: { width: 1280, height: 900 }, colorScheme: "light" }, "topology");
-  // Times that the suite has given to the console, then those of its own nodes.
+  // First the times that the suite has passed to the console, then those measured between its own nodes.
   await page.getByRole("img", { name: "Heat map of 400 nodes" }).waitFor();
   await page.locator("#measure").click();
   await page.getByRole("progressbar").waitFor();
@@ -138,7 +138,7 @@ async function placement(browser) {
   await page.context().close();
 }
 
-// Of two nodes that are asked one after the other the first answers last.
+// Two nodes are asked one after another, and the first one answers last.
 async function last(page) {
   const asker = page.getByLabel("Asked node");
   const nodes = await asker.locator("option").evaluateAll((options) => options.map(({ value }) => value));
@@ -197,7 +197,7 @@ async function pipes(browser) {
   await page.context().close();
 }
 
-// Every page on a phone: nothing is wider than the screen.
+// On a phone, no page may be wider than the screen.
 async function phone(browser) {
   for (const name of ["cluster", "topology", "placement", "benchmarks", "http", "pipes"]) {
     const page = await opened(browser, { viewport: { width: 390, height: 844 }, deviceScaleFactor: 2, isMobile: true, hasTouch: true, colorScheme: "dark" }, name);

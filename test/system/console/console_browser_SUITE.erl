@@ -120,7 +120,7 @@ seen(Port, Lines) ->
     after 300000 -> error({silent, lists:reverse(Lines)})
     end.
 
-%% Measures the cost of the collectors with their own clocks, which also include whatever else ran meanwhile, and the calls per second
+%% Measures the cost of the collectors with their own clocks, which also include whatever else ran at the same time, and the calls per second
 %% alternately with and without streams.
 fifty_streams(Config) ->
     %% Calls between two nodes, neither of which is the console's.

@@ -263,7 +263,7 @@ expected_counts(Encrypted) when Encrypted =:= "beamway_encrypted"; Encrypted =:=
 expected_counts("beamway_rdma") -> #{<<"node beamway">> => 1, <<"link rdma">> => 2};
 expected_counts("beamway") -> #{<<"node beamway">> => 1, <<"link shm here">> => 1, <<"link shm">> => 1}.
 
-%% @doc The kinds of Beamway's links between this node and `Node', with the driver of their ports; the list is empty on stock TCP.
+%% @doc Returns the kinds of Beamway's links between this node and `Node', with the driver of their ports; the list is empty on stock TCP.
 -spec links_to(node()) -> [{beamway_kind:label(), Driver :: string()}].
 links_to(Node) ->
     case init:get_argument(proto_dist) of

@@ -3,7 +3,7 @@
 %%
 %% Each line is a term for `file:consult/1': `{Suite, Group, Case, Outcome, Ms, Counts}'. It is written as soon as the case ends, so that
 %% the outcomes of finished cases survive if the node dies in the middle of a suite. A case in progress first has the outcome `started'.
-%% Counts are the nodes started and links set up meanwhile; see {@link otp_suites_links}. The handler uses events rather than hooks because
+%% Counts are the nodes started and links set up in the meantime; see {@link otp_suites_links}. The handler uses events rather than hooks because
 %% events also report time-traps, crashes and cases that never began.
 -module(otp_suites_events).
 -behaviour(gen_event).
@@ -18,7 +18,7 @@
     groups = [] :: [atom()],
     %% The start times of the cases in progress; a group that runs its cases in parallel has several.
     started_ms = #{} :: #{atom() => integer()},
-    %% Whether none of them has run in parallel with another case.
+    %% True if none of them has run in parallel with another case.
     alone = true :: boolean(),
     %% The position in the trace of nodes and links at the time when the case began, or when another case last ended.
     trace = 0 :: non_neg_integer()

@@ -43,36 +43,36 @@ write(Line) ->
     ok = file:write(File, Line),
     ok = file:close(File).
 
-%% @doc The current size of the trace, for {@link since/1}.
+%% @doc Returns the current size of the trace, for {@link since/1}.
 -spec position() -> non_neg_integer().
 position() ->
     filelib:file_size(os:getenv(?VARIABLE)).
 
-%% @doc The lines that were written after this position.
+%% @doc Returns the lines that were written after this position.
 -spec since(Position :: non_neg_integer()) -> counts().
 since(Position) ->
     {ok, <<_:Position/binary, New/binary>>} = file:read_file(os:getenv(?VARIABLE)),
     Lines = binary:split(New, <<"\n">>, [global, trim_all]),
     lists:foldl(fun(Line, Counts) -> maps:update_with(Line, fun(N) -> N + 1 end, 1, Counts) end, none(), Lines).
 
-%% @doc The same counts, marked as shared by several cases.
+%% @doc Returns the same counts, marked as shared by several cases.
 -spec shared(counts()) -> counts().
 shared(Counts) ->
     maps:from_list([{<<"shared ", Line/binary>>, Count} || {Line, Count} <- maps:to_list(Counts)]).
 
-%% @doc How often a line was seen that is known to belong to the case.
+%% @doc Returns how often a line was seen that is known to belong to the case.
 -spec own(Line :: binary(), counts()) -> non_neg_integer().
 own(Line, Counts) -> maps:get(Line, Counts, 0).
 
-%% @doc How often a line was seen, including shared ones.
+%% @doc Returns how often a line was seen, including shared ones.
 -spec total(Line :: binary(), counts()) -> non_neg_integer().
 total(Line, Counts) -> own(Line, Counts) + own(<<"shared ", Line/binary>>, Counts).
 
-%% @doc The sum of two counts.
+%% @doc Returns the sum of two counts.
 -spec add(counts(), counts()) -> counts().
 add(Some, More) ->
     maps:merge_with(fun(_Line, A, B) -> A + B end, Some, More).
 
-%% @doc The empty counts.
+%% @doc Returns the empty counts.
 -spec none() -> counts().
 none() -> #{}.

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=sh
-# otp_suites and tls_suites read this file: a run has its own epmd, its own cookie file, and ends what it leaves behind.
+# Sourced by otp_suites and tls_suites. Gives a run its own epmd and cookie file, and kills the processes that it leaves behind.
 
-# Whatever a suite starts carries this mark in its environment, so that cleaning up finds it, and nothing else.
+# All processes that a suite starts have this mark in their environment, so that only these are found and killed.
 OTP_SUITES_MARK=$$-$(date +%s)
 export OTP_SUITES_MARK
 epmd_pid=
 
 leftovers() {
     for process in /proc/[0-9]*; do
-        # Only nodes: this script's own short-lived helpers carry the mark, too. A process may end while it is checked.
+        # Only nodes are listed, because this script's own short-lived helpers also have the mark. A process may exit while it is checked.
         case $(cat "$process/comm" 2>/dev/null) in
             beam* | erl_child_setup | fwd_node | epmd) ;;
             *) continue ;;
@@ -34,7 +34,7 @@ clean_up() {
 trap clean_up EXIT
 trap 'exit 2' INT TERM HUP
 
-# The cookie is in a file, as OTP's own test runs have it: some cases start nodes without -setcookie, or with one too many.
+# The cookie is in a file, as in OTP's own test runs, because some cases start nodes without -setcookie or with more than one.
 start_private() { # FOLDER
     mkdir -p "$1/home"
     rm -f "$1/home/.erlang.cookie"

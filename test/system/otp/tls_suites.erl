@@ -44,7 +44,7 @@ outcome({skipped, Reason}) -> {skipped, text(Reason)};
 outcome({auto_skipped, Reason}) -> {skipped, text(Reason)};
 outcome(_) -> ok.
 
-%% A question mark means that senders were suspended meanwhile. It is removed, because otherwise the same measurement could have different
+%% A question mark means that senders were suspended in the meantime. It is removed, because otherwise the same measurement could have different
 %% names in two runs.
 figure_name(Name) -> string:trim(lists:flatten(Name), trailing, " ?").
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a person sees in Chromium. usage: node visit.js CHROMIUM SITES-PORT SOCKETS-PORT TLS-PORT
-// Prints a line for each thing that is as it should be; the first that is not ends it with a message.
+// Visits sites in Chromium like a person. usage: node visit.js CHROMIUM SITES-PORT SOCKETS-PORT TLS-PORT
+// Prints a line for each check that passes, and exits with a message at the first one that fails.
 "use strict";
 const assert = require("node:assert");
 const { chromium } = require("playwright-core");
@@ -60,7 +60,7 @@ async function events(url) {
   return seen;
 }
 
-// Over TLS the browser chooses HTTP/2: many requests at once, large bodies both ways, events, and a WebSocket on the same connection.
+// Over TLS the browser uses HTTP/2. Tests many concurrent requests, large bodies in both directions, events, and a WebSocket on the same connection.
 async function overHttp2(browser, goodbye) {
   const page = await browser.newPage({ ignoreHTTPSErrors: true });
   await page.goto(`https://localhost:${secure}/`);

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""DokuWiki as a person uses it: a page is written by its form and read, searched, compared; a file is uploaded.
+"""Uses DokuWiki like a person: edits a page through its form, and reads and compares it.
 
-usage: yucan_dokuwiki.py PORT      (prints what it has seen, one line each; the first thing that is not so ends it with a message)
+usage: yucan_dokuwiki.py PORT      (prints a line for each step, and exits with a message at the first step that fails)
 """
 import re
 import sys
@@ -15,7 +15,7 @@ site = Site(sys.argv[1])
 
 
 def fields_of(page, form):
-    """The hidden fields of a form, and its address."""
+    """Returns the hidden fields of a form."""
     text = re.search(rb'<form[^>]*id="%s".*?</form>' % form.encode(), page, re.S).group(0).decode()
     hidden = {}
     for tag in re.findall(r'<input[^>]*type="hidden"[^>]*>', text):
@@ -37,7 +37,7 @@ status, page, _, _ = site.fetch('/doku.php/' + urllib.parse.quote('cities:z\u00f
 must(status == 200 and 'Z\u00fcrich'.encode() in page, 'read by its name in the path', page)
 status, page, _, _ = site.fetch('/doku.php?' + urllib.parse.urlencode({'id': 'cities:z\u00fcrich', 'do': 'export_raw'}))
 must(status == 200 and page == '====== Z\u00fcrich ======\nIt **works**.\n'.encode(), 'its source is what was written', page)
-# A revision is known by the second in which it was written.
+# A revision is identified by the second in which it was written.
 second = int(time.time())
 while int(time.time()) == second:
     time.sleep(0.1)

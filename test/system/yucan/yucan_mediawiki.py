@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""MediaWiki as a person uses it, by its forms and by its API: pages are written and read, a file is uploaded, styles are revalidated.
+"""Uses MediaWiki like a person, through its forms and its API: writes and reads pages, uploads a file, revalidates styles.
 
-usage: yucan_mediawiki.py PORT      (prints what it has seen, one line each; the first thing that is not so ends it with a message)
+usage: yucan_mediawiki.py PORT      (prints a line for each step, and exits with a message at the first step that fails)
 """
 import json
 import re
@@ -53,7 +53,7 @@ must(status == 200 and data == picture and headers['content-type'].startswith('i
 
 _, page, _, _ = site.fetch('/index.php/Main_Page')
 styles = re.search(rb'href="(/load\.php\?[^"]*only=styles[^"]*)"', page).group(1).decode().replace('&amp;', '&')
-site.fetch(styles) # The first answer fills a cache by which the tag is made.
+site.fetch(styles) # The first request fills a cache from which the ETag is computed.
 status, data, _, headers = site.fetch(styles)
 must(status == 200 and headers['content-type'].startswith('text/css') and len(data) > 1000, 'styles made by the server', data)
 status, data, _, headers = site.fetch(styles, None, {'If-None-Match': headers['etag']})

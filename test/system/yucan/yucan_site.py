@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the programs that use a site as a person does have in common: a browser's cookies and forms, and words about what was seen."""
+"""Shared by the programs that use a site like a person: cookies and forms as in a browser, and a report of each step."""
 import http.cookiejar
 import sys
 import urllib.error
@@ -9,14 +9,14 @@ import uuid
 
 
 class Site:
-    """A site at a port of this host, with cookies of its own."""
+    """A site on a port of this host, with its own cookies."""
 
     def __init__(self, port):
         self.base = 'http://localhost:' + port
         self.opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(http.cookiejar.CookieJar()))
 
     def fetch(self, path, form=None, headers=None):
-        """Status, body, final address and headers of a page, after redirects. A form is posted: a dictionary, or bytes as they are."""
+        """Returns the status, body, final address and headers of a page, after redirects. A form is posted; it is a dictionary, or encoded bytes."""
         data = urllib.parse.urlencode(form).encode() if isinstance(form, dict) else form
         url = path if path.startswith('http') else self.base + path
         try:
@@ -36,7 +36,7 @@ class Site:
 
 
 def must(condition, what, shown=b''):
-    """Says what was seen, or ends the program with what is not so."""
+    """Prints the step if the condition is true. Otherwise exits with a message that shows the step and the page."""
     if not condition:
         sys.exit('not so: %s\n%s' % (what, shown[-2000:].decode(errors='replace')))
     print(what, flush=True)

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""WordPress as a person uses it, with a browser's cookies and forms: install, permalinks, a post, a picture.
+"""Uses WordPress like a person, with a browser's cookies and forms: installation, permalinks, a post, a picture.
 
-usage: yucan_wordpress.py PORT      (prints what it has seen, one line each; the first thing that is not so ends it with a message)
+usage: yucan_wordpress.py PORT      (prints a line for each step, and exits with a message at the first step that fails)
 """
 import re
 import struct

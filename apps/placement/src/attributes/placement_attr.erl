@@ -3,7 +3,7 @@
 %% about them.
 %%
 %% Its tables belong to {@link placement_sup}, so a server that was killed restarts with all attributes. It then
-%% monitors their owners again and drops those that died meanwhile. The server never evaluates anything itself and
+%% monitors their owners again and drops those that died in the meantime. The server never evaluates anything itself and
 %% never waits for another node. Each function runs in a separate process ({@link placement_eval}), at most once at
 %% a time per attribute however many callers ask, and at most 32 functions run at once. Before it is configured for
 %% the first time it does not answer at all, because an attribute that is not served yet must not appear to be missing.
@@ -48,7 +48,7 @@
 
 -record(evaluation, {pid :: pid(), timer :: reference(), definition :: placement_entry:definition(), stopped = false :: boolean()}).
 -record(request, {reply :: fun(([{atom(), answer()}]) -> term()), names :: [atom()], open :: [atom()], answers :: #{atom() => answer()}}).
--record(state, {evaluations = #{} :: #{atom() => #evaluation{}},  %% evaluations under way
+-record(state, {evaluations = #{} :: #{atom() => #evaluation{}},  %% evaluations in progress
                 by_monitor = #{} :: #{reference() => atom()},
                 waiting = [] :: [atom()],                          %% attributes that wait for their turn, in order
                 requests = #{} :: #{pos_integer() => #request{}},  %% not answered yet

@@ -3,8 +3,8 @@
 %% answers.
 %%
 %% Called by {@link placement_choose} and {@link attr}. Callers read the table themselves and ask this server only for
-%% values that are missing or too old. The server has at most one question for the same names under way to a node
-%% ("single flight") and never waits, because each question is a process of its own. So a node that does not answer
+%% values that are missing or too old. The server has at most one question for the same names in flight to a node
+%% ("single flight") and never waits, because each question runs in a separate process. So a node that does not answer
 %% delays only the callers that need its values, and them only until their own deadline.
 %% A node that is down, or has no attribute server, is not asked again for a second, or until it comes up. Callers
 %% also do not wait for a node that has already left a question unanswered for as long as they would wait. While such
@@ -162,8 +162,8 @@ is_fresh(Entry, Options) ->
         none -> false
     end.
 
-%% True when three quarters of a value's time are over. A node may answer with a value that is old already, so it is
-%% asked at most four times in that time.
+%% Returns whether three quarters of a value's lifetime are over. A node may answer with a value that is already old, so
+%% it is asked at most four times in that lifetime.
 is_ageing(_, #{live := true}) -> false;
 is_ageing(Entry, Options) ->
     case age(Entry, Options) of
@@ -428,7 +428,7 @@ finished(Monitor, Reason, #state{queries = Queries, waiters = Waiters, versions 
     _ = [Alias ! {Alias, Node, Status} || {Alias, _} <- maps:get(Monitor, Waiters)],
     New.
 
-%% If the node has gone down meanwhile, its answer may arrive after its nodedown, which has dropped what was known.
+%% If the node has gone down in the meantime, its answer may arrive after its nodedown, which has dropped what was known.
 is_up(Node) ->
     case ets:lookup(?KNOWN, {node, Node}) of
         [{_, nodedown, _, _}] -> lists:member(Node, [node() | nodes(connected)]);

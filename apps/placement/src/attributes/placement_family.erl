@@ -137,7 +137,7 @@ family_test() ->
     _ = [exit(Pid, kill) || Pid <- [Unlinked, Stranger]],
     ?assertEqual(ok, kill(Head)).
 
-%% Sixteen times as many members take about sixteen times the work, whether they are side by side or below each other.
+%% The work grows linearly with the number of members, whether they are siblings or nested.
 wide_and_deep_test_() -> {timeout, 120, fun wide_and_deep/0}.
 
 wide_and_deep() ->

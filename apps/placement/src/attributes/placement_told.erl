@@ -2,7 +2,7 @@
 %% @doc Uses the load that other nodes report anyway: the Beamway carrier sends it with its ticks and acknowledgements
 %% ({@link //beamway/beamway:loads/0}). {@link placement_cache} uses it instead of a question if it is recent enough.
 %%
-%% A node may have defined an attribute of its own under the name of a built-in one, which the carrier does not know.
+%% A node may have defined its own attribute under the name of a built-in one, which the carrier does not know.
 %% So each node sends its peers its own values once, when they connect, and is asked once a minute after that. The
 %% carrier's values count only while the node's last answer has the unit, the ttl and the tolerance of the built-in
 %% attribute.

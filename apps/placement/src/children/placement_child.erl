@@ -13,7 +13,7 @@
 %%
 %% Each lease has a fencing number, which rises with every new holder. Voters refuse a new holder whose number is lower
 %% than one that they have granted. They refuse a renewal only if a later holder has run the child (`live'), so a node
-%% that comes back late cannot renew an old lease, but a node that asked in vain does not cost the holder a voter. If a
+%% that comes back late cannot renew an old lease, but a node that asked without success does not cost the holder a voter. If a
 %% node has tried to give the child away, `live' also decides whether that node may resume it.
 %%
 %% This module is what other modules call: it starts and deletes children, reads what this node knows of them, and asks

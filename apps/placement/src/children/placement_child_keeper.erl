@@ -32,7 +32,8 @@
 -define(HANDOFF_MS, 5000).
 -define(RECLAIM_MS, 100).
 
-%% What another node hands over: nothing, a state, or a process that is suspended there, with the number of its lease.
+%% The state that another node hands over: none, a term, or a process that is suspended there, with the number of its
+%% lease.
 -type given() :: none | {ok, term()} | {held, placement_move:held(), Old :: pid(), Keeper :: pid(), Fence :: integer()}.
 %% `restarted': without the queued messages, and with its state only if it has `placement_handoff/1'.
 -type outcome() :: {moved, New :: pid()} | {restarted, node()} | {refused, placement_move:reason() | term()} | {lost, term()}.

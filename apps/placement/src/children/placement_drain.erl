@@ -93,7 +93,7 @@ taint(Change) ->
              end,
     placement_builtin:taint(Change(Taints)).
 
-%%% What there is to move
+%%% Processes to move
 
 jobs() ->
     Children = [#job{process = {child, Name}, pid = Pid, what = {child, Spec, Keeper}} || {#{name := Name} = Spec, Keeper, Pid} <- placement_child:kept()],
@@ -150,7 +150,7 @@ supervised(Pid, _, Parent, {ok, Children}) ->
 %%% The moves
 
 moving(#state{jobs = [], later = [], open = Open, seen = Seen, total = Total} = State) when map_size(Open) =:= 0 ->
-    %% Some processes may have been started meanwhile.
+    %% Some processes may have been started in the meantime.
     case [Job || #job{pid = Pid} = Job <- jobs(), not is_map_key(Pid, Seen)] of
         [] -> State;
         New -> moving(State#state{jobs = New, seen = seen(New, Seen), total = Total + length(New)})
@@ -252,7 +252,7 @@ told(#state{tell = Tell, total = Total, moved = Moved, restarted = Restarted, st
     Tell ! {?MODULE, node(), #{total => Total, moved => length(Moved) + length(Restarted), left => length(Stayed) + length(Lost)}},
     ok.
 
-%%% Where to
+%%% Choosing targets
 
 %% Returns all suitable nodes. They are used in turn, so they fill evenly and the query is not evaluated for each child.
 nodes_for(#job{what = {child, #{query := Query} = Spec, _}}, State) ->

@@ -7,7 +7,7 @@
 
 -export_type([due/0]).
 
-%% The number makes each key of the tree unique, because `==' takes 1 and 1.0 for the same name.
+%% The number makes each key of the tree unique, because `==' treats the names 1 and 1.0 as equal.
 -record(due, {last = 0 :: non_neg_integer(), keys = #{} :: #{term() => {Ms :: integer(), non_neg_integer()}},
               tree = gb_trees:empty() :: gb_trees:tree({Ms :: integer(), non_neg_integer()}, term())}).
 

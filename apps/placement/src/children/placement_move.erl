@@ -31,7 +31,7 @@
 %% An old process that waits and accepts messages only through this alias.
 -opaque held() :: {Alias :: reference(), pid()}.
 -type reason() :: {no_answer, Ms :: non_neg_integer()} | {has, links | monitors | tables | ports, [term()]} | {stays, term()} | {bad_handoff, node(), term()} | ended.
-%% Whether the new process may act if the old one exits without sending anything: `lease' if a lease permits it, `commit'
+%% Says whether the new process may act if the old one exits without sending anything: `lease' if a lease permits it, `commit'
 %% if not.
 -type policy() :: lease | commit.
 

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Groups of nodes like the s_groups of the RELEASE project, on stock OTP. A node may be in several groups, each
-%% group has a name space of its own, and members come and leave at run time.
+%% group has its own name space, and members come and leave at run time.
 %%
 %% Every member keeps the whole group. Each entry carries a stamp, and of two entries the one with the greater stamp
 %% counts, so members that were apart agree again when they meet (at nodeup they send each other the groups that they
@@ -409,8 +409,8 @@ settled_test() ->
     ?assertMatch(#{names := Names} when map_size(Names) =:= 0, settled(merge(Group, #{members => #{Here => {{4, b}, out}}, names => #{}}))),
     ?assertNotEqual(digest(Group), digest(Group#{names := #{}})).
 
-%% The node that gave a name refuses a stale copy of it. It does not refuse a name that it knows, one from before it
-%% had a table, or another node's.
+%% The node that gave a name refuses a stale copy of it. It does not refuse a name that it knows, a name from the time
+%% before it had a table, or a name that another node gave.
 taken_test() ->
     Here = node(),
     Group = fun(Names) -> #{members => #{Here => {{1, Here}, in}}, names => Names} end,
@@ -420,7 +420,7 @@ taken_test() ->
     ?assertEqual(#{n => {{5, Here}, none}}, Taken(#{n => Given(5)}, #{n => {{3, b}, self()}})),
     [?assertEqual(#{}, Taken(#{n => Theirs}, Mine)) || {Theirs, Mine} <- [{Given(5), #{n => Given(5)}}, {Given(5), #{n => Given(6)}}, {Given(4), #{}}, {{{5, b}, none}, #{}}]],
     ?assertEqual(#{}, taken(Group(#{n => Given(5)}), ?NOTHING, #state{clock = 9, began = 4})),
-    %% The name is gone in whatever order the two arrive, and one that was given later stays.
+    %% The name is removed in whichever order the two messages arrive, and a name that was registered later remains.
     [?assertEqual({{5, Here}, none}, later(A, B)) || {A, B} <- [{Given(5), {{5, Here}, none}}, {{{5, Here}, none}, Given(5)}]],
     ?assertEqual(Given(6), later(Given(6), {{5, Here}, none})).
 

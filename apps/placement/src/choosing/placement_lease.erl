@@ -7,7 +7,7 @@
 %% attribute `slots'. A lease ends after its time to live (5 s), when its holder exits, or when it is released. A lease that
 %% was handed over to a process on the target lives as long as that process. The attribute `leases' counts the leases.
 %% A node with taints refuses unless the predicate tolerates them (`{tolerates, Taints}').
-%% Checks run in processes of their own, at most 1000 at once. A lease that is granted during a check may change what
+%% Checks run in separate processes, at most 1000 at once. A lease that is granted during a check may change what
 %% the check saw. If the predicate uses attributes that are evaluated, it is then checked again, one request at a
 %% time. The table belongs to {@link placement_sup}, so leases survive this server.
 -module(placement_lease).
@@ -38,7 +38,7 @@
                 monitors = #{} :: #{reference() => reference()},   %% lease to monitor
                 taken = #{} :: #{placement_entry:name() => taken()}}).
 
-%% What all leases together have claimed of an attribute: the number of leases, the sum of the whole numbers, and how
+%% The total that all leases have claimed of an attribute: the number of leases, the sum of the whole numbers, and how
 %% many leases have claimed a float. Sums of floats depend on the order, so they are computed again each time.
 -type taken() :: {Leases :: pos_integer(), Sum :: integer(), Floats :: non_neg_integer()}.
 
@@ -82,7 +82,7 @@ reserve_all(Wanted, Require, Options) ->
 -spec bad_claim(#{term() => term()}) -> none | bad_claim().
 bad_claim(Claims) -> hd([{bad_claim, Name, Amount} || {Name, Amount} <- maps:to_list(Claims), not is_claim(Name, Amount)] ++ [none]).
 
-%% A negative claim would let others claim more than there is.
+%% A negative claim would allow others to claim more than is available.
 is_claim(Name, Amount) -> is_atom(Name) andalso is_number(Amount) andalso Amount >= 0.
 
 asked(Wanted, Require, Options) ->
@@ -214,7 +214,7 @@ handle_info({time_is_over, Reference}, State) ->
     Now = erlang:monotonic_time(millisecond),
     case ets:lookup(?LEASES, Reference) of
         [{_, _, _, End}] when is_integer(End), End =< Now -> {noreply, ended(Reference, State)};
-        %% The lease was renewed or handed over meanwhile.
+        %% The lease was renewed or handed over in the meantime.
         _ -> {noreply, State}
     end;
 handle_info(_, State) -> {noreply, State}.
@@ -327,7 +327,7 @@ unwatched(Reference, #state{holders = Holders, monitors = Monitors} = State) ->
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
 
-%% With ten times as many leases, neither a new lease nor the end of one costs more.
+%% With ten times as many leases, granting or ending a lease does not take longer.
 work_does_not_grow_with_leases_test() -> ?assertMatch({Few, Many} when Many < 3 * Few, {work(300), work(3000)}).
 
 work(Count) ->

@@ -1,11 +1,11 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Assigns keys to nodes so that few keys move when nodes change: weighted rendezvous hashing. Pure.
 %%
-%% Each node gets a number for the key, by a hash that every node computes in the same way, and the greatest wins. A
-%% node that joins takes only the keys that it wins, a node that leaves gives up only its own keys, and the share of a
-%% node is its weight relative to all (D. G. Thaler and C. V. Ravishankar, "Using name-based mappings to increase hit
-%% rates", IEEE/ACM Transactions on Networking 6, 1998; with the logarithm as weight, J. Schindelhauer and G.
-%% Schomaker, "Weighted distributed hash tables", SPAA 2005).
+%% Every node computes the same hash for each pair of key and node, and the node with the highest value is chosen. So a
+%% node that joins takes over only the keys for which it has the highest value, a node that leaves gives up only its own
+%% keys, and a node's share of the keys is proportional to its weight (D. G. Thaler and C. V. Ravishankar, "Using
+%% name-based mappings to increase hit rates", IEEE/ACM Transactions on Networking 6, 1998; with the logarithm for
+%% weights, J. Schindelhauer and G. Schomaker, "Weighted distributed hash tables", SPAA 2005).
 -module(placement_rendezvous).
 
 -export([ranked/2]).

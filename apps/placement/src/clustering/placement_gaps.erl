@@ -1,12 +1,12 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Estimates the times between nodes that were not measured. Pure.
 %%
-%% In a hierarchy the greater two of the three times between three nodes are equal. So a third node `k' that was
-%% measured with both nodes of a pair gives an upper bound: the pair takes at most the greater of its two times to
-%% `k', and exactly that time if `k' is in the smallest group that holds both. The least such bound is the level at
-%% which the two meet. Because times have noise, the estimate is the median of the bounds that are at most 16 % above
-%% the least (the step below which {@link placement_mdl} does not distinguish levels). This is the three-point
-%% condition of an ultrametric (J.-P. Barthelemy and A. Guenoche, "Trees and Proximity Representations", 1991).
+%% In a hierarchy, the two longest of the three times between any three nodes are equal. So if both nodes of a pair
+%% were measured with a third node `k', the longer of these two times is an upper bound for the pair, and is exact if
+%% `k' is in the smallest group that contains both. The lowest such bound is the level of the smallest common group.
+%% Because measured times are noisy, the estimate is the median of the bounds that are at most 16 % above the lowest
+%% (the step below which {@link placement_mdl} does not distinguish levels). This is the three-point condition of an
+%% ultrametric (J.-P. Barthelemy and A. Guenoche, "Trees and Proximity Representations", 1991).
 -module(placement_gaps).
 
 -export([filled/1, refined/3]).

@@ -9,7 +9,7 @@
 %%
 %% Values are whole numbers (`?SCALE' means 1.0), because reading them from a tuple does not allocate memory.
 %% With 40 bits after the binary point the rounding error stays under 1.0e-9. A tuple cannot be changed in place, so a
-%% new cluster gets a row of its own, and the distance between two clusters is in the row of the one that was made
+%% new cluster gets its own row, and the distance between two clusters is in the row of the one that was made
 %% later.
 -module(placement_linkage).
 

@@ -20,9 +20,9 @@
 %% Slow nodes would be separated from their groups, so all this is done twice: the first time coarsely (`m^0.5'), to
 %% see by how much each node exceeds the level of its pairs, and the second time without that excess.
 %%
-%% Pairs that were not measured carry no information. The binary tree is made with estimates of them
-%% ({@link placement_gaps}), but the description counts only measured pairs. Nodes that no measured pair distinguishes
-%% form one group.
+%% Pairs that were not measured provide no information. The binary tree is built with estimates for them
+%% ({@link placement_gaps}), but the description only counts measured pairs. Nodes that no measured pair distinguishes
+%% form a single group.
 %%
 %% The only constant is `floor' = 0.15, which makes levels closer than 16 % one level. On planted trees 0.15 and 0.20
 %% give the same result, 0.10 splits noise, and 0.25 loses levels that differ by a factor of 1.27.

@@ -176,7 +176,7 @@ left_s(Start, Measured, Left) ->
 %% Runs all pairs of a step at once, each watched by a separate process. The time limit of a pair begins when all
 %% have begun, and late results are missing.
 step(Mode, Pairs, #{limit_ms := LimitMs} = Options) ->
-    %% An alias, so that the late messages of a node that was stopped meanwhile are dropped.
+    %% An alias, so that the late messages of a node that was stopped in the meantime are dropped.
     Gate = alias(),
     Watched = maps:from_list([watched(Mode, Pair, Gate, Options) || Pair <- Pairs]),
     {Begun, Early} = case Mode of

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Quantiles of whole numbers, fast. Pure.
+%% @doc Computes quantiles of integers quickly. Pure.
 %%
 %% Short lists are sorted. Long ones are counted into 4096 steps of their range, and the middle of a step is the
 %% answer, because sorting half a million values would take longer than clustering them, and a sample would make the

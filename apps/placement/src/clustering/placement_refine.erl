@@ -7,7 +7,7 @@
 %% cut: the average linkage of its times is followed down until the times have halved, and the parts are treated the
 %% same way.
 %%
-%% Noise must not count as nearness, but the median of 18 noisy ratios is sometimes as far from 1. So a group of the
+%% Noise must not count as nearness, but the median of 18 noisy ratios is sometimes just as far from 1. So a group of the
 %% shortest description is cut only if far more than half of its nodes show nearness. That proves that its times are
 %% not a level with noise, so for its parts, which may be small, the ratio alone decides.
 -module(placement_refine).

@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Maps a graph of processes that talk to each other onto the nodes of a tree. Called by {@link placement:map/3}.
 %%
-%% The cost is the sum of weight times distance over all pairs that talk. First comes recursive multisection down the
+%% The cost is the sum of weight times distance over all pairs that communicate. First comes recursive multisection down the
 %% tree: the graph is cut into parts for the children of the root, and each part is cut further for the children
 %% below, in proportion to their capacities ({@link placement_map_bisect}). Traffic between two children of a group
 %% costs the same wherever in them it begins and ends, so each cut can be made independently. Then moves and swaps
@@ -51,7 +51,7 @@ map(Graph, Tree, Options) ->
         throw:Error -> {error, Error}
     end.
 
-%%% What is asked
+%%% Questions to other nodes
 
 checked(Options, Tree) when is_map(Options) ->
     Setting = maps:merge(?DEFAULTS, Options),

@@ -98,7 +98,7 @@ pass(Heap, Members, Gained, Best, Since, Count, #context{locked = Locked} = Cont
                 {Gain, Block, true} -> moved(V, Block, Gain, Rest, Members, Gained, Best, Since, Count, Context);
                 {Gain, Block, false} when Gain > 0 -> swapped(V, Block, Gain, Rest, Members, Gained, Best, Since, Count, Context);
                 {Gain, _, false} -> pass(pushed(V, room, Context, Rest), Members, Gained, Best, Since, Count, Context);
-                %% Other vertices have moved meanwhile.
+                %% Other vertices have moved in the meantime.
                 {Now, _, _} -> pass(placement_map_heap:push(Now, {V, How}, Rest), Members, Gained, Best, Since, Count, Context)
             end
     end.

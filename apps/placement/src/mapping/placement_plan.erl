@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Plans a tree of processes (master, submasters and workers) in the shape of the tree of nodes. Pure.
 %%
-%% Each group of nodes gets a submaster of its own, on one of its nodes. Each worker is attached to the submaster of
+%% Each group of nodes gets its own submaster, on one of its nodes. Each worker is attached to the submaster of
 %% the smallest group around it, and the master is in the largest group. A message from master to worker then crosses
 %% each level of the network at most once (the RELEASE report's Figure 28), which cannot be said of a fixed tree that
 %% is assigned from lists of nodes.

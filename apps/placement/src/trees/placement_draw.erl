@@ -2,7 +2,7 @@
 %% @doc Draws measured times as SVG: a heat map of all pairs and a dendrogram of the tree. `rsvg-convert' (Debian's
 %% librsvg2-bin) turns them into PNG. No other module draws.
 %%
-%% Both stay readable with 256 nodes, because each node has a line of its own, at least 8 points high, with its name.
+%% Both stay readable with 256 nodes, because each node has a separate line, at least 8 points high, with its name.
 %% The colour depends on the logarithm, from red for fast through yellow to white for slow, as in the report's
 %% figures. All functions are pure except {@link to_png/2}.
 -module(placement_draw).

@@ -109,7 +109,7 @@ expand_test_() ->
      || {Want, Text} <- [{["a"], "a"}, {["a", "b"], "a,b"}, {["n08", "n09", "n10"], "n[08-10]"}, {["n1", "n3", "m"], "n[1,3],m"},
                          {["r1n1", "r1n2", "r2n1", "r2n2"], "r[1-2]n[1-2]"}, {["n1-ib"], "n[1]-ib"}, {["x9", "x10"], <<"x[9-10]">>}, {[], ""}]].
 
-%% The allocation of the report's Figure 16 holds 256 nodes.
+%% The allocation in the report's Figure 16 contains 256 nodes.
 athos_test() ->
     {ok, Hosts} = expand("atcn[019-036,073-126,145-216,451-468,487-522,541-594,750-753]"),
     ?assertEqual(256, length(Hosts)),

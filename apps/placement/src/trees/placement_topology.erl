@@ -55,7 +55,7 @@ set(Tree) ->
     {ok, Epoch}.
 
 %% @doc Uses a tree here and on other nodes. If a node refuses because it already has a newer tree, the tree is
-%% published once more with a higher epoch than that. The result names the nodes that did not take it.
+%% published once more with a higher epoch than that. The result names the nodes that did not accept it.
 -spec publish(placement_tree:tree(), [node()]) -> {ok, Epoch :: pos_integer(), Without :: [node()]}.
 publish(Tree, Nodes) -> publish(Tree, placement_query:distinct(Nodes) -- [node()], 0, ?PUBLISH_TRIES).
 

@@ -27,7 +27,7 @@
 %% A group's name is a string, a binary or an atom in files; any other term is kept as it is.
 -type labels() :: #{median_us => float(), p95_us => float(), max_us => float(), pairs => pos_integer(),
                     spread => float(), atom() => term()}.
-%% What was measured between the children of a group, in microseconds per round trip: the median, the 95th percentile,
+%% The times measured between the children of a group, in microseconds per round trip: the median, the 95th percentile,
 %% the largest value (the diameter), the number of pairs, and the standard deviation of the logarithms.
 -type vertex() :: {leaf, node()} | {group, name(), labels(), [vertex()]}.
 -type path() :: string() | binary() | [name()].

@@ -11,7 +11,7 @@
 -export_type([yaml/0, error/0]).
 
 -type yaml() :: string() | [yaml()] | #{string() => yaml()}.
-%% All scalars are texts; an empty value is "".
+%% All scalars are strings, and an empty value is "".
 -type error() :: {yaml, Line :: pos_integer(), Why :: string()}.
 
 %% @doc Returns the value of a document.

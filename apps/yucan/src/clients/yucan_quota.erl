@@ -62,7 +62,7 @@ leave(Table, Pid) ->
         [] -> ok
     end.
 
-%% @doc Whether this address may have another request, with this number per second. If not, returns the seconds until it may.
+%% @doc Returns whether this address may have another request, with this number per second. If not, returns the seconds until it may.
 -spec ask(table(), key(), PerSecond :: pos_integer(), Now :: integer()) -> ok | {wait, pos_integer()}.
 ask(Table, Key, PerSecond, Now) ->
     Row = row(Table, Key),

@@ -6,7 +6,7 @@
 -export([decide/3, may_change/2, ranges/4, accepts_gzip/1, codings/1]).
 -export_type([etag/0]).
 
-%% Includes the quotes, and W/ if the tag is weak. `none' means that the content may change without a change of its time, so no earlier answer can be
+%% Includes the quotes, and W/ if the tag is weak. `none' means that the content may change without a change of its time, so no earlier response can be
 %% reused.
 -type etag() :: none | binary().
 
@@ -66,13 +66,13 @@ uncompressed(Tag) -> Tag.
 opaque(<<"W/", Tag/binary>>) -> Tag;
 opaque(Tag) -> Tag.
 
-%% @doc Whether a method that changes the representation, such as PUT, may do so. `none' means that there is no file.
+%% @doc Returns whether a method that changes the representation, such as PUT, may do so. `none' means that there is no file.
 -spec may_change(yucan_req:req(), none | {etag(), Modified :: calendar:datetime()}) -> boolean().
 may_change(Req, none) -> yucan_req:header(<<"if-match">>, Req) =:= undefined;
 %% If-Modified-Since is only for GET and HEAD (RFC 9110, 13.1.3).
 may_change(Req, {Etag, Modified}) -> decide(yucan_req:delete_header(<<"if-modified-since">>, Req), Etag, Modified) =:= proceed.
 
-%% @doc The ranges that the client requests. `all' also if the Range header cannot be parsed, or is for another version.
+%% @doc Returns the ranges that the client requests. `all' also if the Range header cannot be parsed, or is for another version.
 -spec ranges(yucan_req:req(), etag(), Modified :: calendar:datetime(), Size :: non_neg_integer()) ->
     all | unsatisfiable | [{First :: non_neg_integer(), Length :: pos_integer()}].
 ranges(Req, Etag, Modified, Size) ->
@@ -143,11 +143,11 @@ digits(Text) when byte_size(Text) > 0, byte_size(Text) =< 18 ->
     end;
 digits(_) -> error.
 
-%% @doc Whether the client accepts gzip (RFC 9110, 12.5.3).
+%% @doc Returns whether the client accepts gzip (RFC 9110, 12.5.3).
 -spec accepts_gzip(yucan_req:req()) -> boolean().
 accepts_gzip(Req) -> lists:member(<<"gzip">>, codings(Req)).
 
-%% @doc Those of our codings that the client accepts, best compression first.
+%% @doc Returns those of our codings that the client accepts, best compression first.
 -spec codings(yucan_req:req()) -> [binary()].
 codings(Req) ->
     case yucan_req:header(<<"accept-encoding">>, Req) of

@@ -167,7 +167,7 @@ serve(Req, File, Options) ->
         Response -> Response
     end.
 
-%% @doc Whether the conditions of a request permit it to change the file at a decoded path. They apply to the file itself, not to its compressed
+%% @doc Returns whether the conditions of a request permit it to change the file at a decoded path. They apply to the file itself, not to its compressed
 %% forms.
 -spec may_change(yucan_req:req(), Path :: binary(), Root :: binary(), options()) -> boolean().
 may_change(Req, Path, Root, Options) ->
@@ -188,7 +188,7 @@ may_change(Req, Path, Root, Options) ->
     etag :: none | binary(),
     time :: calendar:datetime(),
     size :: non_neg_integer(),
-    %% For an answer with content, and for 304.
+    %% For a response with content, and for 304.
     headers :: yucan_handler:headers(),
     unchanged :: yucan_handler:headers(),
     has_parts :: boolean(),
@@ -200,7 +200,7 @@ may_change(Req, Path, Root, Options) ->
 %% The state of a file at the last check, and its cached forms: the file itself, separately stored compressed files, and those compressed here.
 -record(seen, {
     info :: file:file_info(),
-    %% Whether the file is old enough that another change would be noticed.
+    %% True if the file is old enough that another change would be noticed.
     settled :: boolean(),
     type :: binary(),
     %% The file was also checked less than a second earlier.
@@ -299,8 +299,8 @@ seconds(Time) -> calendar:datetime_to_gregorian_seconds(Time).
 keep(Req, Key, #seen{forms = Forms} = Seen) ->
     yucan_file_cache:keep(yucan_req:server(Req), Key, Seen, lists:sum([byte_size(Data) || #form{data = Data} <- maps:values(Forms)])).
 
-%% A file has no tag as long as it may change again within the second of its modification time, because a cache would then keep the older content for
-%% ever.
+%% A file has no tag as long as it may change again within the second of its modification time, because a cache would then keep the older content
+%% forever.
 etag(#file_info{size = Size, mtime = Time}, Suffix) ->
     Seconds = seconds(Time),
     case seconds(calendar:universal_time()) - Seconds < 2 of

@@ -86,7 +86,7 @@ insert({Key, _, Bytes, _} = Row, {_, _, Counters} = Cache) ->
         false -> ok
     end.
 
-%% The process that changes the number first empties the table. It resets the size before that, so that entries which others insert meanwhile may
+%% The process that changes the number first empties the table. It resets the size before that, so that entries which others insert in the meantime may
 %% be lost but are never uncounted for long.
 swap(Younger, {_, _, Counters} = Cache) ->
     Older = 1 - Younger,

@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Middleware that compresses the answers of handlers: `#{middleware => [fun yucan_gzip:compress/2]}'.
+%% @doc Middleware that compresses the responses of handlers: `#{middleware => [fun yucan_gzip:compress/2]}'.
 %%
-%% It does not change answers that are small, not text, already encoded, or only a part, nor those with a strong ETag, which promises exactly
+%% It does not change responses that are small, not text, already encoded, or only a part, nor those with a strong ETag, which promises exactly
 %% these bytes.
 -module(yucan_gzip).
 
@@ -10,7 +10,7 @@
 -define(LEAST_BYTES, 860).
 -define(GZIP_WINDOW, 31).
 
-%% @doc Calls the next handler, and compresses its answer if the client accepts that.
+%% @doc Calls the next handler, and compresses its response if the client accepts that.
 -spec compress(yucan_req:req(), fun((yucan_req:req()) -> yucan_handler:response())) -> yucan_handler:response().
 compress(Req, Next) ->
     case Next(Req) of

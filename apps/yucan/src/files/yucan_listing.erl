@@ -14,7 +14,7 @@
 %% The number of entries in a part of the page.
 -define(PIECE, 200).
 
-%% @doc The page for a directory. `Path' is the requested path, decoded, below the root. A link is listed if the policy permits its target, and a
+%% @doc Returns the page for a directory. `Path' is the requested path, decoded, below the root. A link is listed if the policy permits its target, and a
 %% name that begins with a dot if a request for it would be answered.
 -spec response(yucan_req:req(), Folder :: binary(), Path :: binary(), Root :: binary(), yucan_file:options()) -> yucan_handler:response().
 response(Req, Folder, Path, Root, Options) ->

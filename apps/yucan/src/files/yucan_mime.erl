@@ -78,7 +78,7 @@ of_content(Start) ->
 has_control(<<C, Rest/bits>>) when C >= $\s, C =/= 127; C >= 8, C =< 13; C =:= 27 -> has_control(Rest);
 has_control(Rest) -> Rest =/= <<>>.
 
-%% @doc Whether the type is worth compressing.
+%% @doc Returns whether the type is worth compressing.
 -spec is_text(binary()) -> boolean().
 is_text(<<"text/event-stream", _/binary>>) -> false;
 is_text(<<"text/", _/binary>>) -> true;

@@ -47,7 +47,7 @@ inside(File, Root) ->
         Error -> Error
     end.
 
-%% Whether the file is still in the directory after all symbolic links have been resolved.
+%% Returns whether the file is still in the directory after all symbolic links have been resolved.
 is_inside(File, Folder) ->
     case {real(File), real(Folder)} of
         {{ok, Real}, {ok, Root}} -> Real =:= Root orelse Root =:= <<"/">> orelse starts_with(<<Root/binary, "/">>, Real);

@@ -159,7 +159,7 @@ refuse(Id, Status, Reason, #state{conn = #conn{server = Server} = Conn, h2 = H2}
     {Fields, Body} = yucan_h2_reply:refusal(Status),
     State#state{h2 = yucan_h2_state:data(Id, Body, true, none, yucan_h2_state:head(Id, general(Fields, State), false, H2))}.
 
-%% The headers of every answer, unless its handler has set them.
+%% The headers of every response, unless its handler has set them.
 general([{_, <<"1", _/binary>>} | _] = Interim, _) -> Interim;
 general([Status | Fields], #state{conn = #conn{server = Server}}) ->
     #site{server_header = Header} = persistent_term:get({yucan, Server}),
@@ -175,7 +175,7 @@ unless_there(Name, Rest, Fields) ->
         false -> [{Name, binary_part(Rest, 0, byte_size(Rest) - 2)} | Fields]
     end.
 
-%% Output waits until there is nothing else to do, so that answers which are ready at the same time are sent together.
+%% Output waits until there is nothing else to do, so that responses that are ready at the same time are sent together.
 next(#state{h2 = H2} = State) ->
     Pumped = State#state{h2 = yucan_h2_state:pump(H2)},
     case yucan_h2_state:output_bytes(Pumped#state.h2) of
@@ -183,7 +183,7 @@ next(#state{h2 = H2} = State) ->
         Bytes -> any_more(Bytes, yucan_h2_state:is_busy(H2), Pumped)
     end.
 
-%% The client may take long for the rest of a large answer. Input that arrives meanwhile does not wait for that.
+%% The client may take long for the rest of a large response. Input that arrives in the meantime does not wait for that.
 between(State) ->
     receive
         Message -> message(Message, State)

@@ -22,7 +22,7 @@
 
 -define(MAX_WINDOW, 16#7fffffff).
 
-%% @doc The next frame. A connection error ends the connection, and a stream error only the stream.
+%% @doc Returns the next frame. A connection error ends the connection, and a stream error only the stream.
 -spec parse(binary(), MaxBytes :: pos_integer()) ->
     {frame(), Rest :: binary()} | more | {connection_error, code()} | {stream_error, id(), code(), Rest :: binary()}.
 parse(<<Length:24, _/binary>>, Max) when Length > Max -> {connection_error, frame_size_error};
@@ -144,7 +144,7 @@ setting(enable_connect_protocol) -> 8.
 -spec settings_ack() -> binary().
 settings_ack() -> <<0:24, 4, ?ACK, 0:32>>.
 
-%% @doc Encodes the answer to a ping.
+%% @doc Encodes the response to a ping.
 -spec ping_ack(binary()) -> binary().
 ping_ack(Opaque) -> <<8:24, 6, ?ACK, 0:32, Opaque/binary>>.
 

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Writes an answer to an HTTP/2 stream, as yucan_reply does for HTTP/1.1. There is no framing to decide, because the last frame of a stream
+%% @doc Writes a response to an HTTP/2 stream, as yucan_reply does for HTTP/1.1. There is no framing to decide, because the last frame of a stream
 %% marks its end.
 -module(yucan_h2_reply).
 
@@ -46,7 +46,7 @@ taken_over(Status, Headers, Function, Req) ->
 stream(#req{conn = #conn{socket = {yucan_h2_stream, Stream}}}) -> Stream.
 
 %% The status and the handler's headers without those of a connection, and the length that the handler gave. yucan_h2 adds the headers of every
-%% answer.
+%% response.
 fields(Status, Headers) ->
     {Own, Length} = yucan_reply:fields(Headers),
     {[{<<":status">>, integer_to_binary(Status)} | Own], Length}.
@@ -90,7 +90,7 @@ opened(_, _, 0, Status, Headers, Req) -> whole(<<>>, 0, Status, Headers, Req);
 opened(Handle, Offset, Length, Status, Headers, Req) when Length =< ?SMALL_BYTES ->
     case file:pread(Handle, Offset, Length) of
         {ok, Data} when byte_size(Data) =:= Length -> whole(Data, Length, Status, Headers, Req);
-        %% The file was truncated meanwhile.
+        %% The file was truncated in the meantime.
         _ -> {close, Status, 0}
     end;
 opened(Handle, Offset, Length, Status, Headers, Req) ->
@@ -115,7 +115,7 @@ inform(Status, Headers, Req) ->
     {Fields, _} = fields(Status, Headers),
     yucan_h2_stream:head(stream(Req), Fields, false).
 
-%% @doc Returns the answer to an invalid request: fields and body.
+%% @doc Returns the response to an invalid request: fields and body.
 -spec refusal(Status :: 400..505) -> {[yucan_hpack:field()], iodata()}.
 refusal(Status) ->
     {_, Headers, Body} = yucan_error:page(Status),

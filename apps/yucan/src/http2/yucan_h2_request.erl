@@ -17,8 +17,8 @@
 
 -type refusal() :: malformed | {error, Status :: 400..505, Reason :: atom()}.
 
-%% @doc A request. `Fin' means that nothing follows its headers. `malformed' ends the stream, while an error is answered. A WebSocket (RFC 8441)
-%% becomes a GET with the header `upgrade: websocket', which a client cannot send over HTTP/2.
+%% @doc Returns a request. `Fin' means that nothing follows its headers. `malformed' ends the stream, while an error is answered. A WebSocket (RFC
+%% 8441) becomes a GET with the header `upgrade: websocket', which a client cannot send over HTTP/2.
 -spec parse([yucan_hpack:field()], Fin :: boolean(), #limits{}, Template :: #req{}) -> {ok, #req{}} | refusal().
 parse(Fields, Fin, Limits, Template) ->
     case pseudo(Fields, #pseudo{}) of
@@ -26,7 +26,7 @@ parse(Fields, Fin, Limits, Template) ->
         malformed -> malformed
     end.
 
-%% @doc Whether the request opens a tunnel for a WebSocket.
+%% @doc Returns whether the request opens a tunnel for a WebSocket.
 -spec is_tunnel(#req{}) -> boolean().
 is_tunnel(#req{body = none, headers = Headers, version = 20}) -> lists:keymember(<<"upgrade">>, 1, Headers);
 is_tunnel(_) -> false.
@@ -86,7 +86,7 @@ length(Value, Req) ->
         _ -> malformed
     end.
 
-%% Whether a request may have this header. Names are tokens in lower case, and values have no control bytes and no leading or trailing spaces.
+%% Returns whether a request may have this header. Names are tokens in lower case, and values have no control bytes and no leading or trailing spaces.
 is_field({Name, Value}) ->
     case yucan_header:listed(Name) of
         {_, Name} -> true;

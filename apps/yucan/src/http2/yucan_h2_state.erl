@@ -3,7 +3,7 @@
 %% client and from the processes of the streams, and then takes the bytes to send and the effects from it.
 %%
 %% Frames that request nothing, and streams that the client cancels or causes to be reset, use up tokens, which return with time and with each
-%% answer. A client without tokens loses the connection (`enhance_your_calm').
+%% response. A client without tokens loses the connection (`enhance_your_calm').
 -module(yucan_h2_state).
 
 -export([new/2, at/2, frame/2, failed/3, opened/4, exited/3, head/4, data/5, read/3, active/3, drain/1, pump/1, effects/1,
@@ -21,7 +21,7 @@
 -record(stream, {
     %% Set until the handler's process has exited.
     pid = none :: none | pid(),
-    %% Whether the client may still send data.
+    %% True while the client may still send data.
     receiving :: boolean(),
     %% How many bytes of the body are still missing, if its length is known.
     missing = any :: any | non_neg_integer(),
@@ -38,7 +38,7 @@
     %% Data waiting for window space, when it last made progress, and the caller that waits for it.
     pending = none :: none | {binary(), Fin :: boolean(), none | from()},
     since = 0 :: integer(),
-    %% Whether the stream is in `ready'.
+    %% True while the stream is in `ready'.
     queued = false :: boolean()
 }).
 
@@ -88,7 +88,7 @@
 -define(TOKENS, 1000).
 -define(TOKENS_PER_SECOND, 200).
 -define(TOKENS_PER_ANSWER, 3).
-%% Tokens for a stream that ends without an answer, because it has cost a process.
+%% Tokens for a stream that ends without a response, because it has cost a process.
 -define(GIVEN_UP, 5).
 -define(SMALL_INCREMENT, 1024).
 -define(REMEMBERED, 100).
@@ -110,7 +110,7 @@ at(Now, #h2{checked = Checked, tokens = Tokens} = S) ->
     S1 = S#h2{now = Now, checked = Now, tokens = min(?TOKENS, Tokens + (Now - Checked) * ?TOKENS_PER_SECOND div 1000)},
     overdue(maps:fold(fun stalled/3, S1, S1#h2.streams)).
 
-%% Resets a stream whose client has accepted no data of the answer for `send_ms'.
+%% Resets a stream whose client has accepted no data of the response for `send_ms'.
 stalled(Id, #stream{pending = {_, _, From}, since = Since}, #h2{now = Now, limits = #limits{send_ms = Most}} = S) when Now - Since > Most ->
     reset(Id, cancel, reply(From, {error, timeout}, S));
 stalled(_, _, S) -> S.
@@ -122,11 +122,11 @@ overdue(#h2{streams = Streams, pids = Pids, idle_since = Since, now = Now, limit
     stop(no_error, S);
 overdue(S) -> S.
 
-%% @doc Whether nothing is in progress.
+%% @doc Returns whether nothing is in progress.
 -spec is_idle(state()) -> boolean().
 is_idle(#h2{streams = Streams, pids = Pids, block = Block}) -> map_size(Streams) =:= 0 andalso map_size(Pids) =:= 0 andalso Block =:= none.
 
-%% @doc Whether handlers are running.
+%% @doc Returns whether handlers are running.
 -spec is_busy(state()) -> boolean().
 is_busy(#h2{pids = Pids}) -> map_size(Pids) > 0.
 
@@ -134,11 +134,11 @@ is_busy(#h2{pids = Pids}) -> map_size(Pids) > 0.
 -spec pids(state()) -> [{pid(), {passive | active, id()}}].
 pids(#h2{pids = Pids}) -> maps:to_list(Pids).
 
-%% @doc Whether this process serves a stream of the connection.
+%% @doc Returns whether this process serves a stream of the connection.
 -spec is_stream(pid(), state()) -> boolean().
 is_stream(Pid, #h2{pids = Pids}) -> is_map_key(Pid, Pids).
 
-%% @doc Whether the connection accepts no more streams and has none.
+%% @doc Returns whether the connection accepts no more streams and has none.
 -spec is_closing(state()) -> boolean().
 is_closing(#h2{goaway = none}) -> false;
 is_closing(S) -> is_idle(S).
@@ -383,7 +383,7 @@ removed(Id, #stream{buffer = Buffer, pending = Pending, reader = Reader}, #h2{st
 
 %% ---- from the processes of the streams
 
-%% @doc Sends the head of an answer. `Fin' means that the answer has no body.
+%% @doc Sends the head of a response. `Fin' means that the response has no body.
 -spec head(id(), [yucan_hpack:field()], Fin :: boolean(), state()) -> state().
 head(Id, Fields, Fin, #h2{streams = Streams, encoder = Encoder, max_frame = Max} = S) ->
     case Streams of
@@ -421,7 +421,7 @@ sent(Id, Data, Size, Fin, From, #stream{send_window = Own} = Stream, #h2{send_wi
         false -> put_stream(Id, Stream1, S1)
     end.
 
-%% The answer has been sent. If the client is still sending, it is asked to stop (8.1).
+%% The response has been sent. If the client is still sending, it is asked to stop (8.1).
 answered(Id, #stream{receiving = Receiving} = Stream, #h2{tokens = Tokens} = S) ->
     S1 = removed(Id, Stream, S#h2{tokens = min(?TOKENS, Tokens + ?TOKENS_PER_ANSWER)}),
     case Receiving of
@@ -478,7 +478,7 @@ exited(Pid, Failed, #h2{pids = Pids, streams = Streams, now = Now} = S) ->
         {{_, Id}, Left} ->
             S1 = S#h2{pids = Left, idle_since = Now},
             case Streams of
-                %% The end of the answer is still waiting for window space.
+                %% The end of the response is still waiting for window space.
                 #{Id := #stream{pending = {_, true, _}} = Stream} when not Failed -> give(Id, Stream#stream{pid = none, reader = none}, S1);
                 #{Id := Stream} -> reset(Id, internal_error, put_stream(Id, Stream#stream{pid = none}, S1));
                 _ -> S1

@@ -28,7 +28,7 @@ answer(#stream{connection = Connection, id = Id}, Fields, Body) ->
     Connection ! {answer, Id, Fields, Body},
     ok.
 
-%% @doc Sends the head of an answer. send/2 sends the rest; `fin' marks the end.
+%% @doc Sends the head of a response. send/2 sends the rest; `fin' marks the end.
 -spec head(stream(), [yucan_hpack:field()], Fin :: boolean()) -> ok.
 head(#stream{connection = Connection, id = Id}, Fields, Fin) ->
     Connection ! {head, Id, Fields, Fin},

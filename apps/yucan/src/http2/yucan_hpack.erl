@@ -43,7 +43,7 @@ resize(Bytes, #table{told = Told} = Table) ->
     Least = case Told of none -> New; {Before, _} -> min(Before, New) end,
     shrink(Table#table{max = New, allowed = New, told = {Least, New}}).
 
-%% @doc The size of the table in bytes (4.1).
+%% @doc Returns the size of the table in bytes (4.1).
 -spec size(table()) -> non_neg_integer().
 size(#table{size = Size}) -> Size.
 
@@ -193,7 +193,7 @@ placed(Field, #table{entries = Entries, places = Places, added = Added} = Table)
     Table#table{places = Places#{Field => Added}};
 placed(_, Table) -> Table.
 
-%% Values that differ in each answer would only displace those that do not. Secret values must not be guessable from the size of a block (7.1.3).
+%% Values that differ in each response would only displace those that do not. Secret values must not be guessable from the size of a block (7.1.3).
 kind(<<"content-length">>) -> differs;
 kind(<<"content-range">>) -> differs;
 kind(<<"etag">>) -> differs;

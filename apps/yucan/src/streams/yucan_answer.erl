@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc An answer in steps while the handler runs, for handlers that cannot return one, such as the adapter for Elixir's Plug. All functions are
+%% @doc A response in steps while the handler runs, for handlers that cannot return one, such as the adapter for Elixir's Plug. All functions are
 %% called in the process of the handler, which then returns `sent' and nothing else.
 -module(yucan_answer).
 
@@ -11,7 +11,7 @@
 -spec send(yucan_handler:response(), yucan_req:req()) -> ok.
 send(Response, Req) -> step(Response, Req).
 
-%% @doc Sends the head of an answer whose body is written with write/2. The answer ends when the handler returns. Without Content-Length the body
+%% @doc Sends the head of a response whose body is written with write/2. The response ends when the handler returns. Without Content-Length the body
 %% is chunked.
 -spec open(Status :: 200..999, yucan_handler:headers(), yucan_req:req()) -> ok.
 open(Status, Headers, Req) -> step({Status, Headers, {stream, open}}, Req).
@@ -44,7 +44,7 @@ cut() ->
         Outcome -> ok = yucan_progress:keep(Outcome), true
     end.
 
-%% @doc Sends an informational answer before the final one, such as 103 with links to load early. HTTP/1.0 has no such answers.
+%% @doc Sends an informational response before the final one, such as 103 with links to load early. HTTP/1.0 has no such responses.
 -spec inform(Status :: 102..199, yucan_handler:headers(), yucan_req:req()) -> ok | {error, not_supported | closed | timeout}.
 inform(Status, _, #req{version = 10}) when Status =/= 101, Status > 100, Status < 200 ->
     {error, not_supported};

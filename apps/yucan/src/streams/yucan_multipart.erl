@@ -78,15 +78,15 @@ gathered({part, Part}, Parts) -> {ok, [{Part, <<>>} | Parts]};
 gathered({data, Data}, [{Part, Before} | Parts]) -> {ok, [{Part, <<Before/binary, Data/binary>>} | Parts]};
 gathered(part_end, Parts) -> {ok, Parts}.
 
-%% @doc Returns the answer to a form that could not be read.
+%% @doc Returns the response to a form that could not be read.
 -spec refusal(reason()) -> yucan_handler:response().
 refusal(not_a_form) -> yucan_error:page(415);
 refusal(Reason) when Reason =:= malformed; Reason =:= cut -> yucan_error:page(400);
 refusal(Reason) when Reason =:= too_many_parts; Reason =:= head_too_large -> yucan_error:page(413);
 refusal(Reason) -> yucan_req:body_error(Reason).
 
-%% @doc A name under which a file may be stored in a directory. It is the last part of what the client sent, because some browsers send a path, and
-%% has 1 to 200 bytes of UTF-8 without control characters. A name that begins with a dot is rejected.
+%% @doc Returns a name under which a file may be stored in a directory. It is the last part of what the client sent, because some browsers send a
+%% path, and has 1 to 200 bytes of UTF-8 without control characters. A name that begins with a dot is rejected.
 -spec file_name(binary()) -> {ok, binary()} | error.
 file_name(Sent) ->
     Name = lists:last(binary:split(Sent, [<<"/">>, <<"\\">>], [global])),
@@ -126,7 +126,7 @@ feed(Data, #multipart{buffer = Buffer, total = Total, limits = #{bytes := Most}}
         Sum -> parse(State#multipart{buffer = <<Buffer/binary, Data/binary>>, total = Sum}, [])
     end.
 
-%% @doc Whether the last delimiter has arrived.
+%% @doc Returns whether the last delimiter has arrived.
 -spec is_done(state()) -> boolean().
 is_done(#multipart{where = Where}) -> Where =:= done.
 

@@ -17,7 +17,7 @@
 
 -define(ALIVE_MS, 15000).
 
-%% @doc The answer for a handler. The function is called with `start', and then with each message to the process.
+%% @doc Returns the response for a handler. The function is called with `start', and then with each message to the process.
 -spec response(yucan_req:req(), yucan_handler:headers(), fun((start | {info, term()}, State :: term()) -> step()), State :: term()) ->
     yucan_handler:response().
 response(Req, Headers, Function, State) ->

@@ -54,11 +54,11 @@
     idle_ms :: pos_integer(),
     %% How many messages may still arrive. 0 means none until the transport is armed again.
     armed = 0 :: non_neg_integer(),
-    %% Whether bytes have arrived since the last check. `pinged' means that none have, and a ping has been sent.
+    %% Says whether bytes have arrived since the last check. `pinged' means that none have, and a ping has been sent.
     heard = false :: boolean() | pinged
 }).
 
-%% @doc Returns the answer to a request for an upgrade: 101 and the loop, or the reason for a rejection.
+%% @doc Returns the response to a request for an upgrade: 101 and the loop, or the reason for a rejection.
 -spec upgrade(yucan_req:req(), module(), term(), options(), #limits{}) -> yucan_handler:response().
 upgrade(Req, Module, Argument, Options, Limits) ->
     case check(Req, Options) of
@@ -292,7 +292,7 @@ reply(Frames, Ws) when is_list(Frames) ->
     end;
 reply(Frame, Ws) -> reply([Frame], Ws).
 
-%% A slow client gets more time for more bytes, as with an answer. A WebSocket message has no head in front of it.
+%% A slow client gets more time for more bytes, as with a response. A WebSocket message has no head in front of it.
 send(Frames, #ws{socket = Socket} = Ws) ->
     Data = [encode(Frame, Ws) || Frame <- Frames],
     case iolist_size(Data) > ?PART_BYTES of

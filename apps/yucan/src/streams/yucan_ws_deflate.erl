@@ -42,7 +42,7 @@ is_window(Bits) -> is_integer(Bits) andalso Bits >= 9 andalso Bits =< 15.
 -spec wrong(term()) -> no_return().
 wrong(Value) -> error({bad_compress, Value, "true, false or #{context => boolean(), window => 9..15, client_window => 9..15} is expected"}).
 
-%% @doc The first offer in a Sec-WebSocket-Extensions header that can be accepted: the answer to it, and the agreed parameters. An offer with an
+%% @doc Returns the first offer in a Sec-WebSocket-Extensions header that can be accepted: the response to it, and the agreed parameters. An offer with an
 %% unknown, repeated or invalid parameter is declined (7.1). So is a window of 8 bits, which zlib does not support.
 -spec negotiate(Header :: binary(), wanted()) -> {Answer :: iodata(), agreed()} | none.
 negotiate(Header, Wanted) ->

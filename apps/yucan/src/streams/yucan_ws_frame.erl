@@ -7,7 +7,7 @@
 
 -type opcode() :: continuation | text | binary | close | ping | pong.
 
-%% @doc The next frame from a client, unmasked. `MaxBytes' is the size limit for a message. `Compressed' says whether the first reserved bit may
+%% @doc Returns the next frame from a client, unmasked. `MaxBytes' is the size limit for a message. `Compressed' says whether the first reserved bit may
 %% be set.
 -spec parse(binary(), MaxBytes :: pos_integer(), Compressed :: boolean()) ->
     {ok, Fin :: boolean(), Deflated :: boolean(), opcode(), Payload :: binary(), Rest :: binary()} | more
@@ -61,7 +61,7 @@ mask(Key, Size) when Size =< 64 ->
     <<Key:32, Key:32, Key:32, Key:32, Key:32, Key:32, Key:32, Key:32, Key:32, Key:32, Key:32, Key:32, Key:32, Key:32, Key:32, Key:32>>;
 mask(Key, Size) -> binary:copy(mask(Key, 64), Size div 64 + 1).
 
-%% @doc Whether it is UTF-8. Most text is plain ASCII, in which case nothing is copied.
+%% @doc Returns whether it is UTF-8. Most text is plain ASCII, in which case nothing is copied.
 -spec is_text(binary()) -> boolean().
 is_text(<<A:32, B:32, Rest/bits>>) when (A bor B) band 16#80808080 =:= 0 -> is_text(Rest);
 is_text(<<A, Rest/bits>>) when A < 128 -> is_text(Rest);

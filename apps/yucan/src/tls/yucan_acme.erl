@@ -49,14 +49,14 @@ start_link(Options) -> gen_server:start_link(?MODULE, checked(Options), []).
 -spec child_spec(options()) -> supervisor:child_spec().
 child_spec(Options) -> #{id => {?MODULE, maps:get(names, Options, [])}, start => {?MODULE, start_link, [Options]}}.
 
-%% @doc The option `tls' for the listener. Creates the directory, and a self-signed certificate if there is none.
+%% @doc Returns the option `tls' for the listener. Creates the directory, and a self-signed certificate if there is none.
 -spec tls(options()) -> [ssl:tls_server_option()].
 tls(Options) ->
     #{certificate := File} = Checked = checked(Options),
     ok = ensure_certificate(Checked),
     [{certfile, File}, {keyfile, File}].
 
-%% @doc When the certificate expires (seconds since 1970), whether it is from the authority, and the result of the last order.
+%% @doc Returns when the certificate expires (seconds since 1970), whether it is from the authority, and the result of the last order.
 -spec status(pid()) -> #{until := integer(), is_ordered := boolean(), last := none | ok | {error, binary()}}.
 status(Pid) -> gen_server:call(Pid, status, 10000).
 
@@ -249,7 +249,7 @@ start_order(#state{options = Options} = State) ->
     {Pid, Monitor} = spawn_opt(?MODULE, order, [Options], [link, monitor]),
     State#state{worker = {Pid, Monitor, erlang:send_after(?ORDER_MS, self(), too_long)}}.
 
-%% @private The process of an order.
+%% @private Returns the process of an order.
 -spec order(map()) -> no_return().
 order(Options) -> exit(ordered(Options)).
 

@@ -26,7 +26,7 @@
     withdraw := fun((Name :: binary(), Token :: binary()) -> term())
 }.
 
-%% @doc The chain of certificates, of which the first is for the key and the names. May take minutes.
+%% @doc Returns the chain of certificates, of which the first is for the key and the names. May take minutes.
 -spec order(order()) -> [public_key:pem_entry()].
 order(#{directory := Url, names := Names, contact := Contact} = Order) ->
     {_, Directory} = json(request(get, Url, <<>>, Order)),
@@ -127,7 +127,7 @@ post(Url, Payload, Tries, #{account := Account} = S) ->
             end
     end.
 
-%% Each answer contains the nonce for the next request.
+%% Each response contains the nonce for the next request.
 -define(NONCE, '$yucan_acme_nonce').
 
 nonce(S) ->

@@ -36,18 +36,18 @@ self_signed(CommonName, Days, Extensions, Key) ->
 -spec names([{dNSName, string()} | {iPAddress, binary()}, ...]) -> #'Extension'{}.
 names(Names) -> #'Extension'{extnID = ?'id-ce-subjectAltName', critical = false, extnValue = Names}.
 
-%% @doc Whether it is the certificate (DER) of this key.
+%% @doc Returns whether it is the certificate (DER) of this key.
 -spec is_of(public_key:private_key(), public_key:der_encoded()) -> boolean().
 is_of(#'ECPrivateKey'{publicKey = Point}, Der) ->
     #'OTPCertificate'{tbsCertificate = #'OTPTBSCertificate'{subjectPublicKeyInfo = #'OTPSubjectPublicKeyInfo'{subjectPublicKey = Key}}} =
         public_key:pkix_decode_cert(Der, otp),
     Key =:= #'ECPoint'{point = Point}.
 
-%% @doc Whether the certificate (DER) has all of these names.
+%% @doc Returns whether the certificate (DER) has all of these names.
 -spec is_for(Names :: [binary()], public_key:der_encoded()) -> boolean().
 is_for(Names, Der) -> lists:all(fun(Name) -> public_key:pkix_verify_hostname(Der, [{dns_id, binary_to_list(Name)}]) end, Names).
 
-%% @doc Whether the certificate (DER) may sign others.
+%% @doc Returns whether the certificate (DER) may sign others.
 -spec may_sign(public_key:der_encoded()) -> boolean().
 may_sign(Der) ->
     #'OTPCertificate'{tbsCertificate = #'OTPTBSCertificate'{extensions = Extensions}} = public_key:pkix_decode_cert(Der, otp),

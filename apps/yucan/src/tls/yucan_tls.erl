@@ -19,7 +19,7 @@
 
 %% The options of ssl that concern the client's certificate.
 -opaque demands() :: [ssl:tls_server_option()].
-%% What a handshake required of the client, and the listener's default for hosts without requirements of their own.
+%% The requirements that the client had to meet in a handshake, and the listener's default for hosts without their own requirements.
 -opaque asked() :: {Listener :: demands(), Asked :: none | [term()]}.
 
 -define(DEMANDS, [verify, fail_if_no_peer_cert, cacerts, cacertfile, depth, verify_fun, partial_chain, crl_check, crl_cache]).
@@ -43,7 +43,7 @@ is_for(_, Kind) -> Kind =:= 'Certificate'.
 what(keyfile) -> "private key";
 what(_) -> "certificate".
 
-%% @doc The TLS of a listening socket, for {@link open/2}. If it equals the previous one, that one is reused, so that tickets stay valid after a
+%% @doc Returns the TLS of a listening socket, for {@link open/2}. If it equals the previous one, that one is reused, so that tickets stay valid after a
 %% reload. Throws `{cannot, Text}' if ssl rejects the options.
 -spec server(Before :: none | server(), {[ssl:tls_server_option()], Hosts :: [map()]}, Http2 :: boolean()) -> server().
 server(Before, {Own, Hosts}, Http2) ->
@@ -132,7 +132,7 @@ has_met({Listener, Asked}, Host) ->
 
 without_general(Tls) -> [Option || {Key, _} = Option <- Tls, Key =/= versions, Key =/= alpn_preferred_protocols].
 
-%% @doc The certificate for a name. `undefined' means the listener's own.
+%% @doc Returns the certificate for a name. `undefined' means the listener's own.
 -spec by_name(string(), [{binary(), list()}]) -> undefined | list().
 by_name(Name, Named) ->
     Lower = yucan_header:lower(iolist_to_binary(Name)),

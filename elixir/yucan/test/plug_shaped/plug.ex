@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# What the tests use of Plug, as its documents say it behaves: hex may be out of reach. Where Plug itself is on the code path, it is not compiled.
+# The parts of Plug that the tests use, implemented as documented, because hex may not be reachable. Not compiled if Plug itself is on the code path.
 defmodule Plug.Conn do
   defmodule NotSentError do
     defexception message: "a response was neither set nor sent from the connection"

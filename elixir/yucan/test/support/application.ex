@@ -4,7 +4,7 @@ defmodule Gone do
 end
 
 defmodule Application.Plug do
-  @moduledoc "A plug that does what its path says."
+  @moduledoc "A plug whose behaviour is selected by the path."
   import Plug.Conn
 
   def init(options), do: Keyword.put(options, :ready, true)
@@ -45,7 +45,7 @@ defmodule Application.Plug do
     conn
   end
 
-  # Until the client has gone; then the test hears of it.
+  # Runs until the client has disconnected, and then informs the test.
   defp answer(["endless"], conn, options) do
     conn = send_chunked(conn, 200)
     send(options[:test], :streams)
@@ -117,7 +117,7 @@ defmodule Application.Plug do
 end
 
 defmodule Application.Socket do
-  @moduledoc "The behaviour WebSock: does what it is told and tells the test what happens."
+  @moduledoc "Implements the behaviour WebSock. It follows the test's instructions and reports events to the test."
 
   def init(test), do: {:push, {:text, "welcome"}, test}
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A click on a button sends its postback to the server, whose answer says what to change.
+// Clicking a button sends its postback to the server, whose response describes what to change on the page.
 "use strict";
 document.addEventListener("click", async (event) => {
   const button = event.target.closest("[data-postback]");

@@ -7,7 +7,7 @@ defmodule Relay do
 
   @wait 30_000
 
-  @doc "Connects to the nodes; every link is of this kind, by Beamway's word and by the VM's."
+  @doc "Connects to the nodes, and checks that both Beamway and the VM report this kind for every link."
   def connect(nodes, kind) do
     for node <- nodes do
       true = Node.connect(node)
@@ -20,10 +20,10 @@ defmodule Relay do
     :ok
   end
 
-  # Not a plain call: one of the two releases is compiled where there is no Beamway.
+  # apply/3 is used, because one of the two releases is compiled without Beamway.
   defp reported(node), do: for(%{node: ^node, link: link} <- apply(:beamway, :links, []), do: link)
 
-  @doc "Calls and casts of a GenServer on other nodes, small and large, one after the other and many at once."
+  @doc "Makes calls and casts to a GenServer on other nodes, small and large, sequentially and concurrently."
   def gen_servers(nodes) do
     for node <- nodes do
       counter = {Relay.Counter, node}
@@ -40,7 +40,7 @@ defmodule Relay do
     many(nodes)
   end
 
-  # From 50 processes at once: nobody's call is lost or counted twice.
+  # Calls from 50 concurrent processes are neither lost nor counted twice.
   defp many(nodes) do
     before = Map.new(nodes, &{&1, GenServer.call({Relay.Counter, &1}, :sum, @wait)})
     call = fn _ -> for node <- nodes, _ <- 1..20, do: GenServer.call({Relay.Counter, node}, {:add, 1}, @wait) end
@@ -49,7 +49,7 @@ defmodule Relay do
     :ok
   end
 
-  @doc "A call ends as on one node when the server fails, is not there, or does not answer in time."
+  @doc "A call fails as on a single node if the server crashes, does not exist, or does not answer in time."
   def failing_calls([node | _]) do
     counter = {Relay.Counter, node}
 
@@ -63,7 +63,7 @@ defmodule Relay do
     until(fn -> match?({_, :here}, GenServer.call(counter, {:echo, :here}, @wait)) end)
   end
 
-  @doc "Tasks under the supervisors of other nodes: their results, and how those end that do not give one."
+  @doc "Runs tasks under the supervisors of other nodes. Checks their results, and how tasks without a result exit."
   def tasks(nodes) do
     for {node, number} <- Enum.zip(Stream.cycle(nodes), 1..200) do
       {node, number, Task.Supervisor.async_nolink({Relay.Tasks, node}, Relay, :square, [number])}
@@ -84,7 +84,7 @@ defmodule Relay do
 
   def raise_it(text), do: raise(text)
 
-  @doc "The node is killed while it runs tasks of ours: each ends with the reason that a lost node gives."
+  @doc "The node is killed while it runs our tasks. Each task exits with the reason for a lost node."
   def killed(node) do
     supervisor = {Relay.Tasks, node}
     :ok = :net_kernel.monitor_nodes(true)
@@ -102,7 +102,7 @@ defmodule Relay do
     receive do: ({:nodedown, ^node} -> :ok), after: (@wait -> raise("no nodedown"))
   end
 
-  # A task that is linked takes its caller with it; this one looks at how.
+  # A linked task terminates its caller too, and this caller observes the exit reason.
   defp lose_linked(supervisor) do
     Process.flag(:trap_exit, true)
     %Task{pid: pid} = Task.Supervisor.async(supervisor, Process, :sleep, [:infinity])

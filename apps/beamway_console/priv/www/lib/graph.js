@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Draws nodes, hosts and links. The nodes of a host form a ring; the hosts are positioned by d3's forces.
+// Draws nodes, hosts and links. The nodes of a host form a ring, and a d3 force simulation positions the hosts.
 
 import { s, showTip, hideTip, replace } from "./dom.js";
 import { rate, shortNames, perSecond } from "./format.js";
@@ -16,7 +16,7 @@ function hostsOf(nodes) {
   return [...hosts.values()];
 }
 
-// The positions of all nodes and hosts, in separate coordinates; the same set of nodes always gets the same positions.
+// Returns the positions of all nodes and hosts, in abstract coordinates. The same set of nodes always gets the same positions.
 export function layout(nodes, wide) {
   const hosts = hostsOf(nodes);
   const across = hosts.length === 1 ? 0 : 1;
@@ -87,7 +87,7 @@ export class Graph {
     const ys = hosts.flatMap((host) => [host.y - host.radius - 34, host.y + host.radius + 14]);
     if (hosts.length === 0) return;
     const box = [Math.min(...xs), Math.min(...ys), Math.max(...xs) - Math.min(...xs), Math.max(...ys) - Math.min(...ys)];
-    // Small clusters are not magnified much: a unit is at most slightly more than a pixel.
+    // Small clusters are not enlarged much: a unit corresponds to at most 1.4 pixels.
     [[0, 2, this.element.clientWidth], [1, 3, this.element.clientHeight]].forEach(([from, size, pixels]) => {
       const more = Math.max(0, pixels / 1.4 - box[size]);
       box[from] -= more / 2;

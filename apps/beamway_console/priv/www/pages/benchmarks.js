@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stored and new results next to their baselines, with their spread and the command that produced them.
+// Shows stored and new results next to their baselines, with their spread and the command that produced them.
 
 import { h, replace, card, empty, ask, lastAsked, toast } from "../lib/dom.js";
 import { number, day, ago } from "../lib/format.js";

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Nodes, hosts and links as a graph; the details and history of the selected item are shown next to it.
+// Shows nodes, hosts and links as a graph, and next to it the details and history of the selected item.
 
 import { h, replace, card, empty, table, ask, kindBadge } from "../lib/dom.js";
 import { bytes, rate, perSecond, span, count, shortNames, micros } from "../lib/format.js";
@@ -83,7 +83,7 @@ function linkDetail([a, b]) {
   const senders = h("div");
   const element = h("div", null, h("h2", null, `${label(a)} ↔ ${label(b)}`), facts, senders, charts.map((chart) => chart.element), record);
   let from = null, wasUp = null, askedAt = 0;
-  // The first of the two ends that reports the link: the numbers of the other end are the same with the directions swapped.
+  // Numbers are taken from one end that reports the link. Those of the other end are the same with the directions swapped.
   const points = (v) => [[v.bytes_out, v.bytes_in], [v.frames_in + v.frames_out, v.doorbells_in + v.doorbells_out], [v.ring_fill_in, v.ring_fill_out, v.queue_bytes], [v.stalls]];
 
   async function past(node, peer) {
@@ -127,7 +127,7 @@ function linkDetail([a, b]) {
   return { element, on, topics: [`link:${encodeURIComponent(a)}:${encodeURIComponent(b)}`], selected: { link: [a, b] }, end: () => charts.forEach((chart) => chart.destroy()) };
 }
 
-// What one end knows: the link that is up, and the last one that ended.
+// Shows what one end has recorded about the current link and about the last one that ended.
 function recordsOf(node, links, label) {
   const shown = [...links.filter(({ ended }) => ended).slice(0, 1), ...links.filter(({ ended }) => !ended)];
   const one = ({ short, facts, ended }) => [h("p", { class: ended ? "bad" : "" }, ended ? `Down for ${span(ended.ago_ms)}: ${short}` : short),

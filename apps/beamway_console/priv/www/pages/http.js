@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every yucan server in the cluster: requests per second, latency, statuses, connections.
+// Shows every yucan server in the cluster with its requests per second, latency, statuses and connections.
 
 import { h, replace, card, empty, table, ask } from "../lib/dom.js";
 import { perSecond, rate, count, micros, shortNames } from "../lib/format.js";

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The pipes running on this host, hop by hop.
+// Shows the pipes that run on this host, hop by hop.
 
 import { h, replace, card, empty, kindBadge } from "../lib/dom.js";
 import { bytes, rate, span } from "../lib/format.js";

@@ -118,8 +118,8 @@ function open(root, context) {
   asker.addEventListener("change", load);
   context.watch();
   load();
-  // Runs while somebody is looking, but not while the tab is hidden. A node that does not answer may take longer than the interval, and a browser
-  // only has six connections.
+  // Refreshes the page unless the tab is hidden. No request is sent while one is pending, because a node that does not answer may take longer than
+  // the interval, and a browser only has six connections.
   timer = setInterval(() => { if (!document.hidden && loading === 0) load(); }, 10000);
   return { on() {}, end: () => { ended = true; clearInterval(timer); } };
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Communication times as a heat map, with the tree next to it and how well it fits; starts measurements.
+// Shows communication times as a heat map, next to it the tree, and how well the tree fits. Starts measurements.
 
 import { h, s, replace, card, empty, ask, lastAsked, toast, showTip, hideTip, table } from "../lib/dom.js";
 import { micros, percent, day, ago } from "../lib/format.js";
@@ -50,7 +50,7 @@ function open(root, context) {
       ? allow ? "“Measure now” times every pair of nodes: some seconds for a few nodes." : "This console only shows. Start it with --allow to measure from here, or with --times FILE to show what beamway topology measure has stored."
       : view.none)));
     const order = choice.order === "tree" ? view.by_tree : view.nodes.map((_, at) => at);
-    // Not Math.min on all values, because so many arguments do not fit on the stack.
+    // Math.min(...values) would not work, because that many arguments do not fit on the stack.
     let low = Infinity, high = 0;
     view.rows.forEach((row, i) => row.forEach((value, j) => { if (i !== j && value > 0) [low, high] = [Math.min(low, value), Math.max(high, value)]; }));
     const share = (value) => high - low < 1e-9 ? 0 : choice.scale === "log" ? Math.log(value / low) / Math.log(high / low) : (value - low) / (high - low);

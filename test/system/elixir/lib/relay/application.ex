@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 defmodule Relay.Application do
-  @moduledoc "One counter and one supervisor of tasks, under the same names on every node."
+  @moduledoc "Starts a counter and a task supervisor, with the same names on every node."
   use Application
 
   @impl true
@@ -11,7 +11,7 @@ defmodule Relay.Application do
     {:ok, pid}
   end
 
-  # A test that is killed leaves no node behind: its end closes our standard input.
+  # When the test is killed, standard input is closed, so no node is left behind.
   defp end_with_starter do
     case IO.read(:stdio, :line) do
       line when is_binary(line) -> end_with_starter()

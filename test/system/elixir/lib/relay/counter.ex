@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 defmodule Relay.Counter do
-  @moduledoc "A GenServer that adds, remembers the order of what it is told, and can be made to fail."
+  @moduledoc "A GenServer that adds numbers, remembers the order of its requests, and can be made to crash."
   use GenServer
 
   def start_link(_), do: GenServer.start_link(__MODULE__, [], name: __MODULE__)
