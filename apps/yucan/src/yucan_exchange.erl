@@ -6,7 +6,8 @@
 -export([began/1, received/2, answer/2, ready/3, failed/5, account/5]).
 -export_type([answer/0]).
 
--compile({inline, [only/1, respond/2, ready/3, with_id/3, written/3]}).
+%% Functions that each request calls (see yucan_reply).
+-compile({inline, [only/1, respond/2]}).
 
 -include("yucan_internal.hrl").
 
@@ -25,7 +26,12 @@ received(Req, Site) -> yucan_forwarded:received(Req, Site).
 
 %% @doc Calls the handler, and returns its answer. Exceptions of the handler pass through; see failed/5.
 -spec answer(#req{}, #site{}) -> answer().
-answer(Req, Site) -> ready(only(respond(Req, Site)), Req, Site).
+answer(#req{id = Id} = Req, Site) ->
+    case only(respond(Req, Site)) of
+        %% Most answers are ready, and this saves them two calls.
+        {Status, _, _} = Answer when is_integer(Status), Id =:= none -> Answer;
+        Response -> ready(Response, Req, Site)
+    end.
 
 %% A second answer would be mistaken for the answer to the next request. `close' is not an answer.
 only(Response) when Response =:= sent; Response =:= close -> Response;
@@ -77,6 +83,6 @@ account({_, Status, Bytes}, Req, Began, Start, #site{metrics = Metrics, log = Lo
     yucan_metrics:answered(Metrics, Status, Bytes),
     %% A stream lasts as long as its handler likes, so it is not timed.
     _ = [yucan_metrics:took(Metrics, Start) || Start =/= none, not yucan_progress:has_streamed(Start)],
-    yucan_log:answered(Log, Req, Status, Bytes, Began),
+    _ = [yucan_log:answered(Log, Req, Status, Bytes, Began) || Log =/= none],
     _ = [yucan_events:answered(Site, Req, Status, {Bytes, os:system_time(microsecond) - Began}) || Site#site.on_event =/= none],
     ok.
