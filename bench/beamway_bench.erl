@@ -95,7 +95,7 @@ names() ->
     lists:join(", ", [Name || {Name, _, _} <- questions()] ++ ["all", "report"]).
 
 common_options() ->
-    [{quick, undefined, "quick", undefined, "the same metrics in under 45 s (placement: four minutes; http: three), with fewer repeats and sizes"},
+    [{quick, undefined, "quick", undefined, "the same metrics in under 45 s (copy: one minute; placement: four; http: three), with fewer repeats and sizes"},
      {json, undefined, "json", undefined, "print one JSON object instead of tables"},
      {repeats, undefined, "repeats", integer, "interleaved repeats (9; quick: 3; fewer for http, mesh, placement and rabbitmq)"},
      {keep_nodes, undefined, "keep-nodes", undefined, "the same nodes for all repeats, where starting them takes long (quick: always)"},

@@ -184,7 +184,7 @@ text("bench") ->
     "  rabbitmq   messages through a RabbitMQ cluster, installed only for the run (needs root)\n"
     "  all        those from rpc to references, one after the other\n"
     "  report     ten questions in a quarter of an hour, on one page\n"
-    "  --quick    the same metrics in under 45 s (placement: four minutes), with fewer repeats and sizes\n"
+    "  --quick    the same metrics in under 45 s (copy: one minute, placement: four), with fewer repeats and sizes\n"
     "  --json     print one JSON object instead of a table\n"
     "\n"
     "exit status: 0 done, 1 the benchmark failed, 2 usage error\n"
