@@ -435,7 +435,7 @@ late_node(Config) ->
     ok = on(Config, hd(Others), {placement, delete_child}, [one]),
     true = beamway_peer:wait_until(fun() -> not is_alive(Config, New) end, 30000),
     Fenced = beamway_peer:run(peer_of(Config, hd(Others)), fun() ->
-        {placement_child, ok} = {placement_child, gen_server:call(placement_child, {put, (maps:without([fence, live], Spec))#{version := {erlang:system_time(), node()}, fence => After}})},
+        {placement_child, ok} = {placement_child, gen_server:call(placement_child, {put, Spec#{version := {erlang:system_time(), node()}, fence := After, live := After}})},
         [{_, #{version := Version}, _}] = ets:lookup(placement_children, one),
         Alias = alias(),
         ok = gen_server:cast(placement_child, {ask, Alias, Spec#{version := Version}, node(Pid), Pid}),
