@@ -7,8 +7,8 @@
 %% 64 bytes goes to a remote `cat' and back.
 %%
 %% `--part wan' sends over paths of 1 Gbit/s with round trips of 20, 50 and 100 ms and losses from 0 to 0.1 % (`native/test/path'), and
-%% measures how much has arrived after a fixed time, which includes start-up and is the same for all contenders. `--quick' measures three of
-%% the twelve paths.
+%% measures how much has arrived after a fixed time, which includes start-up and is the same for all contenders. One path is also measured for a
+%% minute, when the start no longer counts. `--quick' measures three of the paths, and `--path wan-50-0.0001' only that one.
 %%
 %% `--part recipes' times the recipes of the guide with rdpipe and with ssh, from the call to its end: a tree, a container's layers, a
 %% disk image with holes and, where ffmpeg and PostgreSQL are installed, a video and a database. It needs root.
@@ -30,11 +30,12 @@
 -define(RECIPES, [{"tree", "a directory tree"}, {"container", "a container's layers"}, {"disk", "a disk image with holes"}, {"video", "a video"},
                   {"database", "a database"}]).
 -define(QUICK_LONG, ["wan-50-0", "wan-50-0.0001", "wan-100-0.0001"]).
+-define(MINUTE, "wan-50-0.0001-60").
 
 %% @private
 -spec options() -> [getopt:option_spec()].
 options() ->
-    [{path, undefined, "path", string, "only this one: fast, free, local, four, echo or blocks"},
+    [{path, undefined, "path", string, "only this one: fast, free, local, four, echo or blocks; with --part wan, such as wan-50-0.0001"},
      {part, undefined, "part", {string, "near"}, "near: hosts side by side; wan: long paths of 1 Gbit/s with delay and loss; recipes: those of the guide, beside ssh"}].
 
 %% @private
@@ -42,16 +43,19 @@ options() ->
 prepare(Given, Speed) ->
     Path = proplists:get_value(path, Given, all),
     Part = proplists:get_value(part, Given),
-    Known = ["blocks" | [Name || {Name, _} <- ?PATHS]],
-    case {can_run(["iperf3", "mbuffer", "socat", "nc", "tc"]), Path =:= all orelse Part =:= "near" andalso lists:member(Path, Known)} of
+    Known = known(Part, Speed),
+    case {can_run(["iperf3", "mbuffer", "socat", "nc", "tc"]), Path =:= all orelse lists:member(Path, Known)} of
         _ when Part =/= "near", Part =/= "wan", Part =/= "recipes" -> {error, ["--part ", Part, ": expected near, wan or recipes"]};
         {{error, Why}, _} -> {error, Why};
-        {_, false} -> {error, ["--path ", Path, ": expected one of ", lists:join(", ", Known), ", of --part near"]};
-        _ -> {ok, #{path => Path, long => long_paths(Part, Speed), recipes => recipes(Part), seconds => case Speed of quick -> "0.3"; full -> "1.2" end}}
+        {_, false} -> {error, ["--path ", Path, ": --part ", Part, " has ", case Known of [] -> "no paths"; _ -> lists:join(", ", Known) end]};
+        _ -> {ok, #{path => Path, long => [Long || Long <- long_paths(Part, Speed), Path =:= all orelse Long =:= Path], recipes => recipes(Part), seconds => case Speed of quick -> "0.3"; full -> "1.2" end}}
     end.
 
+known("near", _) -> ["blocks" | [Name || {Name, _} <- ?PATHS]];
+known(Part, Speed) -> long_paths(Part, Speed).
+
 long_paths("wan", quick) -> ?QUICK_LONG;
-long_paths("wan", full) -> [lists:concat(["wan-", Ms, "-", Loss]) || Ms <- [20, 50, 100], Loss <- ["0", "0.00001", "0.0001", "0.001"]];
+long_paths("wan", full) -> [lists:concat(["wan-", Ms, "-", Loss]) || Ms <- [20, 50, 100], Loss <- ["0", "0.00001", "0.0001", "0.001"]] ++ [?MINUTE];
 long_paths(_, _) -> [].
 
 recipes("recipes") -> [Name || {Name, _} <- ?RECIPES, can(Name)];
@@ -76,12 +80,15 @@ can_run(Programs) ->
 %% @private
 -spec groups(map()) -> [beamway_bench_run:group()].
 groups(#{recipes := [_ | _] = Recipes, seconds := Seconds}) -> [group(Seconds, "recipe-" ++ Recipe, Name) || Recipe <- Recipes, Name <- [rdpipe, ssh]];
-groups(#{long := [_ | _] = Paths, seconds := Seconds}) -> [group(Seconds, Path, Name) || Path <- Paths, Name <- ?LONG];
+groups(#{long := [_ | _] = Paths, seconds := Seconds}) -> [group(Seconds, Path, Name) || Path <- Paths, Name <- long_contenders(Path)];
 groups(#{path := Only, seconds := Seconds}) ->
     [group(Seconds, Path, Name)
      || {Path, Names} <- ?PATHS ++ blocks(Only), Only =:= all orelse Only =:= Path orelse Only =:= "blocks" andalso is_block(Path), Name <- Names].
 
 group(Seconds, Path, Name) -> #{nodes => 0, contenders => [Name], directions => [none], measure => fun(none) -> figures(Seconds, Path, Name) end}.
+
+long_contenders(?MINUTE) -> [rdpipe, rdpipe_tls, iperf3_8];
+long_contenders(_) -> ?LONG.
 
 blocks(Only) when Only =:= all; Only =:= "blocks" -> [{Kind ++ "-" ++ Block, [rdpipe]} || Kind <- ["tcp", "shm"], Block <- ?BLOCKS];
 blocks(_) -> [].
@@ -104,8 +111,8 @@ path_words("four") -> "hops of 1 Gbit/s";
 path_words("echo") -> "64 B through two hops";
 path_words("recipe-" ++ Recipe) -> proplists:get_value(Recipe, ?RECIPES);
 path_words("wan-" ++ Long) ->
-    [Ms, Loss] = string:lexemes(Long, "-"),
-    ["1 Gbit/s, ", Ms, " ms", [[", loss ", Loss] || Loss =/= "0"]];
+    [Ms, Loss | Seconds] = string:lexemes(Long, "-"),
+    ["1 Gbit/s, ", Ms, " ms", [[", loss ", Loss] || Loss =/= "0"], [[", ", S, " s"] || S <- Seconds]];
 path_words(Block) ->
     [Kind, Size] = string:lexemes(Block, "-"),
     [Kind, " in blocks of ", Size].
@@ -116,9 +123,8 @@ metrics(#{recipes := [_ | _] = Recipes}) ->
     [#{name => unicode:characters_to_binary(["recipe_", Recipe]), unit => <<"s">>, better => lower, key => key(<<"seconds">>, "recipe-" ++ Recipe),
        contender => rdpipe, baselines => [ssh]} || Recipe <- Recipes];
 metrics(#{long := [_ | _] = Paths}) ->
-    Others = ?LONG -- [rdpipe, ssh],
-    [long_rate(Path, [], rdpipe, Others) || Path <- Paths]
-        ++ [long_rate(Path, "_ssh", rdpipe, [ssh]) || Path <- Paths]
+    [long_rate(Path, [], rdpipe, long_contenders(Path) -- [rdpipe, ssh]) || Path <- Paths]
+        ++ [long_rate(Path, "_ssh", rdpipe, [ssh]) || Path <- Paths, lists:member(ssh, long_contenders(Path))]
         ++ [long_rate(Path, "_tls", rdpipe_tls, [iperf3_8]) || Path <- Paths];
 metrics(#{}) ->
     Others = [iperf3, mbuffer, nc, socat],
@@ -134,11 +140,11 @@ metrics(#{}) ->
         ++ [rate(unicode:characters_to_binary(["pipe_", Kind, "_block_", string:lowercase(Size)]), Kind ++ "-" ++ Size, rdpipe, [])
             || Kind <- ["tcp", "shm"], Size <- ?BLOCKS].
 
-%% The names are wan_50, and with a loss wan_50_loss (0.0001), wan_50_loss_0.001 and so on.
+%% The names are wan_50, and with a loss wan_50_loss (0.0001), wan_50_loss_0.001 and so on; wan_50_loss_60s is that of a minute.
 long_rate(Path, Suffix, Own, Baselines) ->
-    ["wan", Ms, Loss] = string:lexemes(Path, "-"),
+    ["wan", Ms, Loss | Seconds] = string:lexemes(Path, "-"),
     Lossy = case Loss of "0" -> []; "0.0001" -> "_loss"; _ -> ["_loss_", Loss] end,
-    rate(unicode:characters_to_binary(["wan_", Ms, Lossy, Suffix]), Path, Own, Baselines).
+    rate(unicode:characters_to_binary(["wan_", Ms, Lossy, [["_", S, "s"] || S <- Seconds], Suffix]), Path, Own, Baselines).
 
 rate(Name, Path, Own, Baselines) ->
     #{name => Name, unit => <<"B/s">>, better => higher, key => key(<<"rate">>, Path), contender => Own, baselines => Baselines}.
@@ -172,12 +178,14 @@ recipes_have_their_metrics_test() ->
 
 long_paths_have_their_metrics_test() ->
     Paths = long_paths("wan", full),
-    ?assertEqual(12, length(Paths)),
+    ?assertEqual(13, length(Paths)),
     Settings = #{path => all, long => Paths, seconds => "1"},
     Metrics = metrics(Settings),
     Names = [Name || #{name := Name} <- Metrics],
     ?assertEqual(length(Names), length(lists:usort(Names))),
-    [?assert(lists:member(Name, Names)) || Name <- [<<"wan_50">>, <<"wan_50_loss">>, <<"wan_50_ssh">>, <<"wan_100_loss">>, <<"wan_20_loss_0.001_tls">>]],
-    ?assertEqual(length(Paths) * length(?LONG), length(groups(Settings))),
+    [?assert(lists:member(Name, Names)) || Name <- [<<"wan_50">>, <<"wan_50_loss">>, <<"wan_50_ssh">>, <<"wan_50_loss_60s">>, <<"wan_50_loss_60s_tls">>, <<"wan_100_loss">>, <<"wan_20_loss_0.001_tls">>]],
+    ?assertEqual(lists:sum([length(long_contenders(Path)) || Path <- Paths]), length(groups(Settings))),
+    Measured = [{key(<<"rate">>, Path), Name} || Path <- Paths, Name <- long_contenders(Path)],
+    [?assert(lists:member({Key, Name}, Measured)) || #{key := Key, contender := Own, baselines := Others} <- Metrics, Name <- [Own | Others]],
     ?assertEqual([], ?QUICK_LONG -- Paths).
 -endif.
