@@ -285,19 +285,22 @@ lost_at_birth(Config) ->
     ok = beamway_peer:run(Other, fun() -> Holder ! go, ok end),
     OtherNode = beamway_peer:call(One, erpc, call, [OtherNode, erlang, node, []]),
     OneNode = beamway_peer:call(Other, erpc, call, [OneNode, erlang, node, []]),
-    1 = resumes({One, OneNode, Other, OtherNode}),
+    %% Both sides may dial, and then the link resumes twice.
+    Resumes = resumes({One, OneNode, Other, OtherNode}),
+    true = Resumes =:= 1 orelse Resumes =:= 2,
     ok.
 
-%% Repeats until the called node is stopped at the right moment.
+%% Repeats until the called node is stopped at the right moment. The holder spins until then, so on a busy machine the handshake may time out.
 connect_half(One, Other, OtherNode, Tries) when Tries > 0 ->
     Holder = beamway_peer:run(Other, fun() -> spawn(fun hold_accepted/0) end),
-    true = beamway_peer:call(One, net_kernel, connect_node, [OtherNode]),
+    IsUp = beamway_peer:call(One, net_kernel, connect_node, [OtherNode]),
     receive after ?QUIET_MS -> ok end,
-    case beamway_peer:call(Other, ets, match, [beamway_links, {{session, '_'}, '_'}]) of
+    case IsUp andalso beamway_peer:call(Other, ets, match, [beamway_links, {{session, '_'}, '_'}]) of
         [] -> Holder;
         _ ->
-            beamway_peer:run(Other, fun() -> Holder ! go, ok end),
-            true = beamway_peer:call(One, erlang, disconnect_node, [OtherNode]),
+            %% The end of the holder resumes the process that it has suspended.
+            true = beamway_peer:call(Other, erlang, exit, [Holder, kill]),
+            _ = beamway_peer:call(One, erlang, disconnect_node, [OtherNode]),
             ok = beamway_peer:wait_disconnected(Other, beamway_peer:call(One, erlang, node, [])),
             connect_half(One, Other, OtherNode, Tries - 1)
     end.
