@@ -4,7 +4,7 @@
 %% network interfaces.
 -module(beamway_bench_os).
 
--export([identity/1, await_end/2, kill/1, switches/1, cpu_us/1, sum_cpu_us/1, thread_us/1, pss_bytes/1, descriptors/1, mappings/1,
+-export([identity/1, is_alive/1, await_end/2, kill/1, switches/1, cpu_us/1, sum_cpu_us/1, thread_us/1, pss_bytes/1, descriptors/1, mappings/1,
          interface_bytes/0, load_average/0, available_bytes/0, processors/0, cpu_model/0, memory_bytes/0]).
 
 -export_type([identity/0, switches/0]).

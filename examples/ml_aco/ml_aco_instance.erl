@@ -7,7 +7,7 @@
 %% tardiness factor and RDD the relative range of due dates.
 -module(ml_aco_instance).
 
--export([make/2, cost/2, earliest_due_date/1, optimum/1]).
+-export([make/2, make/4, cost/2, earliest_due_date/1, optimum/1]).
 
 -export_type([instance/0, job/0, schedule/0]).
 

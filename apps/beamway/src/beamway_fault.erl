@@ -90,9 +90,14 @@ expected(disconnect) -> "expected true or false";
 expected(for_ms) -> "expected milliseconds from 1 to 3600000";
 expected(_) -> "expected the keys delay_ms, jitter_ms, rate_bytes, cut, disconnect and for_ms".
 
-%% @doc Applies the node's fault to a link that has come up, or that continues over another connection.
+%% @doc Applies the node's fault to a link that has come up, or that continues over another connection. A process that sees the node afterwards must
+%% also see the fault, so this waits.
 -spec link_is_up(beamway_links:link()) -> ok.
-link_is_up(Link) -> gen_server:cast(?MODULE, {link_is_up, Link}).
+link_is_up(Link) ->
+    case ets:whereis(?MODULE) of
+        undefined -> ok; % this node allows no faults
+        _ -> try gen_server:call(?MODULE, {link_is_up, Link}, ?CALL_MS) catch exit:_ -> ok end
+    end.
 
 %% @doc A text that describes a fault.
 -spec text(fault() | known()) -> binary().
@@ -133,6 +138,9 @@ handle_call({set, Node, Fault}, _From, State) ->
         {[], [], none} -> {reply, {error, not_connected(Node)}, State};
         {Driven, _, _} -> set(Node, Fault, Driven, State)
     end;
+handle_call({link_is_up, #{node := Node} = Link}, _From, State) ->
+    Lying = [maps:remove(disconnect, Fault) || {_, Fault, _} <- ets:lookup(?MODULE, Node), beamway_links:driven(Link) =/= none],
+    {reply, ok, lists:foldl(fun(Fault, Acc) -> _ = applied([Link], Fault), keep([Link], Fault, Acc) end, State, Lying)};
 handle_call(_Request, _From, State) ->
     {reply, {error, badarg}, State}.
 
@@ -197,9 +205,6 @@ closed(Node, #state{kept = Kept} = State) ->
 
 %% @private
 -spec handle_cast(term(), #state{}) -> {noreply, #state{}}.
-handle_cast({link_is_up, #{node := Node} = Link}, State) ->
-    Lying = [maps:remove(disconnect, Fault) || {_, Fault, _} <- ets:lookup(?MODULE, Node), beamway_links:driven(Link) =/= none],
-    {noreply, lists:foldl(fun(Fault, Acc) -> _ = applied([Link], Fault), keep([Link], Fault, Acc) end, State, Lying)};
 handle_cast(_Request, State) ->
     {noreply, State}.
 

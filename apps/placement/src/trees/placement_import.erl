@@ -8,7 +8,7 @@
 %% left out, and the node's distances are unknown.
 -module(placement_import).
 
--export([file/2, kinds/0, format_error/1, format_warning/1]).
+-export([file/2, text/3, kinds/0, format_error/1, format_warning/1]).
 
 -export_type([kind/0, options/0, warning/0, error/0]).
 
