@@ -104,16 +104,16 @@ libcrypto() ->
         error:_ -> unknown
     end.
 
-%% The flags of the first CPU, which ARM calls features.
+%% The flags of the first CPU, which ARM calls features. libcrypto uses VAES only together with AVX-512.
 aes_instructions(Text) ->
     Flags = case re:run(Text, "^(?:flags|Features)\\s*: (.*)$", [multiline, {capture, all_but_first, list}]) of
                 {match, [Line]} -> string:lexemes(Line, " ");
                 nomatch -> []
             end,
-    case {lists:member("vaes", Flags), lists:member("aes", Flags)} of
-        {true, _} -> vaes;
-        {false, true} -> aes;
-        {false, false} -> none
+    case {["vaes", "avx512f"] -- Flags, lists:member("aes", Flags)} of
+        {[], _} -> vaes;
+        {_, true} -> aes;
+        {_, false} -> none
     end.
 
 %% The launcher has passed the file name to OTP.
@@ -240,6 +240,6 @@ lockable_test_() ->
 
 aes_instructions_test_() ->
     [?_assertEqual(Instructions, aes_instructions(Text))
-     || {Instructions, Text} <- [{vaes, "processor\t: 0\nflags\t\t: fpu aes avx vaes\nflags\t\t: fpu\n"}, {aes, "flags\t\t: fpu aes\n"},
+     || {Instructions, Text} <- [{vaes, "processor\t: 0\nflags\t\t: fpu aes avx512f vaes\nflags\t\t: fpu\n"}, {aes, "flags\t\t: fpu aes vaes\n"}, {aes, "flags\t\t: fpu aes\n"},
                                  {aes, "Features\t: fp asimd aes\n"}, {none, "flags\t\t: fpu aesthetic\n"}, {none, ""}]].
 -endif.
