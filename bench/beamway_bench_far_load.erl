@@ -18,8 +18,8 @@
 
 -define(TABLE, order).
 -define(SERVERS, #{json => 4, presence => 8}).
-%% Each has one item under way, 2 MB altogether. A path of 100 Mbit/s with its queue holds 0.5 MB, so it stays full even if that is
-%% compressed to a quarter.
+%% Each has one item in flight, 2 MB in total. A path of 100 Mbit/s and its queue hold 0.5 MB, so the path stays full even if the items are compressed
+%% to a quarter of their size.
 -define(CALLERS, #{mnesia => 1000, json => 2000, presence => 1000}).
 %% More than 1 MB of each kind, whereas the compressor remembers 64 KB. So it never sees an item that it remembers.
 -define(ITEMS, #{mnesia => 600, json => 1200, presence => 700}).

@@ -11,8 +11,8 @@
 -export_type([host/0, epmd/0]).
 
 -type host() :: string() | {Space :: string(), Address :: string()}.
-%% Either a name as ssh takes it, `name' or `user@name'. The node names contain the name, so it must mean the same on all hosts. Or a
-%% network namespace and the address in it that the node names contain.
+%% Either the argument for ssh, `name' or `user@name', or a network namespace and an address in it. The node names contain this name or
+%% address, so a name must refer to the same host everywhere.
 -opaque epmd() :: #{ports := [port()], number := inet:port_number()}.
 
 -define(READY_MS, 20000).

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `bench mesh': what does it cost when every node is connected to every other? 150 nodes on this machine connect to each other and
-%% call each other in turn, and during the calls a third of them is killed.
+%% @doc `bench mesh': what does it cost when every node is connected to every other? 150 nodes on this machine connect to each other and call
+%% each other in turn, and a third of the nodes are killed during the calls.
 %%
 %% Ring memory is limited, as on a real host: each node has rings for 16 of its links, and the others must fall back to TCP and report
 %% that limit. After the kill every survivor must have lost the killed nodes and no other node.

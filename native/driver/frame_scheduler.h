@@ -43,8 +43,8 @@
 #define BW_SCHEDULER_SENDER_BYTES (1024 * 1024)
 #define BW_SCHEDULER_ALL_BYTES (64 * 1024 * 1024)
 
-/* If a sender was found not to be suspended, it may have up to this many times its limit
- * waiting. */
+/* The limit of a sender that turns out not to be suspended is doubled, up to this many times the
+ * original limit. */
 #define BW_SCHEDULER_PATIENCE 8
 
 /* The classes, in the order in which they are sent. A sender without an explicit class is

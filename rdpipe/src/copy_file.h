@@ -96,8 +96,8 @@ bool rd_is_named(int parent, const char *name, int fd);
  * nothing. */
 void rd_file_open(rd_writer_t *writer, rd_file_t *file);
 
-/* Writes the next bytes. An error is reported and closes the file; its part is left for the next
- * copy. */
+/* Writes the next bytes. If that fails, reports the error, closes the file and leaves the partial
+ * file for the next copy. */
 void rd_file_write(rd_writer_t *writer, rd_file_t *file, const uint8_t *at, size_t len);
 
 /* Like rd_file_write, for a hole of `len` bytes. */

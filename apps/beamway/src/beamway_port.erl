@@ -327,8 +327,9 @@ load_codec(Port) ->
         {error, Reason} -> {error, Reason}
     end.
 
-%% @doc Declares that the peer accepts compressed packets, so some are sent, either always or while the path is far, using at most this share of a
-%% scheduler's time. Must come after {@link session/3} and {@link load_codec/1} and before {@link activate/2}.
+%% @doc Tells the driver that the peer accepts compressed packets. The driver then compresses, either always or only while the round-trip time is
+%% long, and spends at most this percentage of one scheduler's time on it. Must come after {@link session/3} and {@link load_codec/1} and before
+%% {@link activate/2}.
 -spec compress(port(), far | always, Percent :: 1..100) -> ok.
 compress(Port, When, Percent) ->
     ok = done(command(Port, ?COMPRESS, <<(case When of far -> 0; always -> 1 end), Percent>>)).

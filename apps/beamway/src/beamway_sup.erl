@@ -2,8 +2,8 @@
 %% @doc The application `beamway', for programs that use its driver and blocks, and the supervisor of {@link beamway_links}.
 %%
 %% The distribution and the application both need the link server, and either may start or stop first. So the server has a supervisor that belongs
-%% to neither, and terminates with the last of its users ({@link beamway_holder}). That supervisor owns the driver and the server's table, so links
-%% survive a crash of the server, and the next one finds them in the table.
+%% to neither, and that terminates when its last user does ({@link beamway_holder}). That supervisor owns the driver and the server's table, so
+%% links survive a crash of the server, and the restarted server finds them in the table.
 -module(beamway_sup).
 -behaviour(application).
 -behaviour(supervisor).

@@ -78,7 +78,7 @@ reload_errors(Config) ->
     {error, InUse} = yucan:reload(yucan_server_test, #{listen => [#{port => TakenPort}], handler => {yucan_file, #{root => "/tmp"}}}),
     {_, _} = binary:match(InUse, <<"in use">>),
     {200, _, <<"OK">>} = yucan_client:get(Port, "/"),
-    %% ssl itself rejects an option. Open connections continue, and a socket that would have been new no longer listens.
+    %% With an option that only ssl rejects, open connections continue, and the socket that had been opened for the new configuration is closed again.
     Open = yucan_client:connect(Port),
     answered(Open),
     Wrong = (yucan_test_server:certificate("localhost", ?config(priv_dir, Config)))#{verify => verify_pear},

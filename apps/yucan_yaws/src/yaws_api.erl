@@ -191,9 +191,9 @@ delete_cookie_session(Cookie) -> yucan_yaws_session:delete(Cookie).
 htmlize(Text) when is_binary(Text) -> iolist_to_binary(yucan_error:escape(Text));
 htmlize(Text) -> binary_to_list(iolist_to_binary(yucan_error:escape(Text))).
 
-%% @doc HTML from terms: `{Tag, [{Attribute, Value}], Body}'. A function without arguments, or `{Module, Function, Argument}' with a list as the
-%% only argument, is replaced by its result. A quote in the value of an attribute is escaped. Texts are bytes, so a character above 255 is an
-%% error.
+%% @doc Generates HTML from terms: `{Tag, [{Attribute, Value}], Body}'. A function without arguments, or `{Module, Function, Argument}' with a list
+%% as the only argument, is replaced by its result. A quote in the value of an attribute is escaped. Text consists of bytes, so a character above
+%% 255 is an error.
 -spec ehtml_expand(term()) -> iodata().
 ehtml_expand(Term) -> yucan_yaws_ehtml:expand(Term).
 

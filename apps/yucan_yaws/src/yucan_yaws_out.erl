@@ -315,7 +315,7 @@ with_headers(Given, {Status, Headers, Body}) ->
     {Status, [Header || {Name, _} = Header <- Given, is_repeatable(Name) orelse not lists:member(Name, Names)] ++ Headers, Body};
 with_headers(_, Response) -> Response.
 
-%% The response of a script, together with what the module returned before.
+%% Adds the status and the headers that the module returned earlier to the response of a script.
 merged(#{headers := Headers} = Outcome, {Status, Others, Body}) ->
     {maps:get(status, Outcome, Status), Headers ++ Others, Body};
 merged(_, Response) -> Response.

@@ -51,7 +51,7 @@ domains(Config) ->
     {200, _, <<"a file of i\n">>} = yucan_yaws_client:get(Port, "i.example.com", "/file.txt"),
     ok.
 
-%% The Python script takes the place of Trac's, and call_cgi/5 calls it.
+%% A Python script stands in for Trac's. It is run through call_cgi/5.
 trac_appmod(Config) ->
     Port = yucan_yaws_site:example(Config),
     Ask = fun(Target, Body) ->
