@@ -350,11 +350,11 @@ number(Word) ->
         _ -> none
     end.
 
-%% @doc `1m' for 1048576, in the form that numbers/4 parses.
+%% @doc Formats a number as numbers/4 parses it: `1m' for 1048576.
 -spec size_text(Bytes :: non_neg_integer()) -> string().
 size_text(Bytes) -> scaled(Bytes, "m", "k", "").
 
-%% @doc `1 MB' for 1048576, in the form that people read.
+%% @doc Formats a number for people: `1 MB' for 1048576.
 -spec size_words(Bytes :: non_neg_integer()) -> string().
 size_words(Bytes) -> scaled(Bytes, " MB", " KB", " B").
 

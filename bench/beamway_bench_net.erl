@@ -16,7 +16,7 @@
 -spec names() -> [name()].
 names() -> [veth, veth4, path_1ms, path_20ms].
 
-%% @doc The networks among these that the value of `--path' names, or all of them. The names may include `loopback', which is no network.
+%% @doc Returns those of these networks that the value of `--path' names, or all of them. The names may include `loopback', which is not a network.
 -spec chosen(Text :: string() | all, Names) -> {ok, Names} | {error, unicode:chardata()} when Names :: [atom(), ...].
 chosen(all, Names) -> {ok, Names};
 chosen(Text, Names) ->

@@ -123,7 +123,7 @@ mappings(OsPid) ->
     {ok, Text} = read(OsPid, "maps"),
     [Line || Line <- binary:split(Text, <<"\n">>, [global]), binary:match(Line, <<"/memfd:">>) =/= nomatch].
 
-%% @doc The bytes that the interfaces of this network namespace have received and sent so far, except loopback.
+%% @doc Returns the bytes that the interfaces of this network namespace, except loopback, have received and sent so far.
 -spec interface_bytes() -> non_neg_integer().
 interface_bytes() ->
     {ok, Text} = file:read_file("/proc/net/dev"),
@@ -132,7 +132,7 @@ interface_bytes() ->
 interface_bytes([<<"lo">> | _]) -> 0;
 interface_bytes([_, Received, _, _, _, _, _, _, _, Sent | _]) -> binary_to_integer(Received) + binary_to_integer(Sent).
 
-%% @doc The load average of the last minute.
+%% @doc Returns the load average of the last minute.
 -spec load_average() -> float().
 load_average() ->
     {ok, Text} = file:read_file("/proc/loadavg"),

@@ -37,7 +37,7 @@ options() ->
      {out, undefined, "out", {string, "build"}, "the folder for bench-report.md and bench-report.json"},
      {help, $h, "help", undefined, "this help"}].
 
-%% @doc Exit status: 0 if the page was written, 1 if nothing could be measured or written, 2 for a usage error.
+%% @doc Returns the exit status: 0 if the page was written, 1 if nothing could be measured or written, 2 for a usage error.
 -spec main(Words :: [string()]) -> 0..2.
 main(Words) ->
     case getopt:parse(options(), Words) of

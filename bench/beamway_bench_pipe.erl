@@ -65,7 +65,7 @@ can("video") -> os:find_executable("ffmpeg") =/= false;
 can("database") -> filelib:wildcard("/usr/lib/postgresql/*/bin/initdb") =/= [];
 can(_) -> true.
 
-%% @doc Whether the hosts of rdpipe's tests can be made here, with rdpipe and these programs on them.
+%% @doc Returns whether the hosts of rdpipe's tests can be set up here, with rdpipe and these programs on them.
 -spec can_run(Programs :: [string()]) -> ok | {error, unicode:chardata()}.
 can_run(Programs) ->
     Missing = [Program || Program <- ["python3", "ip", "ss", "ssh" | Programs], os:find_executable(Program) =:= false],
@@ -140,7 +140,8 @@ metrics(#{}) ->
         ++ [rate(unicode:characters_to_binary(["pipe_", Kind, "_block_", string:lowercase(Size)]), Kind ++ "-" ++ Size, rdpipe, [])
             || Kind <- ["tcp", "shm"], Size <- ?BLOCKS].
 
-%% The names are wan_50, and with a loss wan_50_loss (0.0001), wan_50_loss_0.001 and so on; wan_50_loss_60s is that of a minute.
+%% The names are wan_50 without loss, wan_50_loss for a loss of 0.0001, wan_50_loss_0.001 for a loss of 0.001 and so on; wan_50_loss_60s is the name
+%% for a run of one minute.
 long_rate(Path, Suffix, Own, Baselines) ->
     ["wan", Ms, Loss | Seconds] = string:lexemes(Path, "-"),
     Lossy = case Loss of "0" -> []; "0.0001" -> "_loss"; _ -> ["_loss_", Loss] end,

@@ -39,7 +39,7 @@ console(Member, Port) ->
         {error, Text} -> error({no_console, Text})
     end.
 
-%% @doc A light workload, which leaves a processor mostly idle: calls, small and large messages, leases, requests.
+%% @doc Runs a light workload, which leaves a processor mostly idle: calls, small and large messages, leases, requests.
 -spec begin_work(node(), [node(), ...], inet:port_number()) -> ok.
 begin_work(Own, Names, Port) ->
     _ = [{ok, _} = application:ensure_all_started(App) || App <- [placement, teleport]],

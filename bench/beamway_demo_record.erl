@@ -32,7 +32,7 @@ said(Recorder, Text) ->
     Recorder ! {?MODULE, erlang:monotonic_time(millisecond), unicode:characters_to_list(Text)},
     ok.
 
-%% @doc Called in the recording process: all lines so far, oldest first.
+%% @doc Returns all lines so far, oldest first. Called in the recording process.
 -spec lines() -> [line()].
 lines() ->
     receive

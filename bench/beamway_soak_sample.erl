@@ -23,7 +23,7 @@
 -define(MB, 1048576).
 -define(CALL_MS, 60000).
 
-%% @doc Everything that is plotted, in this order.
+%% @doc Returns everything that is plotted, in this order.
 -spec figures() -> [figure(), ...].
 figures() ->
     Memory = #{unit => "MB", divisor => ?MB},

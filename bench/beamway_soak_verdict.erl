@@ -56,7 +56,7 @@ span(Points) ->
     Times = [TimeS || {TimeS, _} <- Points],
     float(lists:max(Times) - lists:min(Times)).
 
-%% @doc At most `Count' points, each of which has the medians of times and values in a stretch of time.
+%% @doc Returns at most `Count' points, each with the medians of the times and values in an interval.
 -spec medians(points(), Count :: pos_integer()) -> [{float(), float()}].
 medians(Points, Count) when length(Points) =< Count ->
     [{float(TimeS), float(Value)} || {TimeS, Value} <- Points];

@@ -195,7 +195,7 @@ static int by_size(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Returns when the n-th request is due, counted from 0. */
+/* Returns the time at which the n-th request is due, counted from 0. */
 static uint64_t due_ns(uint64_t start, uint64_t n, long rate)
 {
     return start + n * SECOND_NS / (uint64_t)rate;

@@ -123,8 +123,8 @@ static int64_t idle_ms(const bw_port_t *self)
     return part > AGAIN_MS ? part : AGAIN_MS;
 }
 
-/* Returns whether bytes have been sent that may not have arrived, or read that the peer should be
- * told of. */
+/* Returns whether the port has sent bytes that may not have arrived, or has read bytes that it
+ * should report to the peer. */
 static bool has_news(const bw_port_t *self)
 {
     uint64_t untold = pump_untold(&self->pump);

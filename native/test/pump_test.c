@@ -323,7 +323,7 @@ static void a_full_ring_makes_the_port_busy_until_half_is_free(void)
     uint64_t waits, frames;
 
     if (!carrier->is_shared)
-        return; /* room does not become free byte by byte; the next case covers this */
+        return; /* room does not grow byte by byte here; the next case covers this carrier */
     CHECK_IN(start(RING));
     CHECK_EQ(wake_pump(), WAKE_ASLEEP);
     CHECK_IN(send_message(RING - 100));

@@ -252,7 +252,7 @@ static void show_left_directory(show_t *show)
 /* ---- the stream ---- */
 
 /* Finishes a source after all its items have arrived. `missing` is the total that could not be read
- * at the source's side, for all sources so far. */
+ * on the source's side, for all sources so far. */
 static void end_source(show_t *show, uint64_t missing)
 {
     bool is_whole = missing == 0 && show->complaints.count == 0;

@@ -24,7 +24,7 @@ typedef struct {
 typedef struct {
     rd_writer_t writer;
     rd_copy_terms_t terms;
-    /* Errors in the sources before this one, at the source's side and here. */
+    /* Errors in the sources before this one, on the source's side and here. */
     uint64_t missing, complained;
     bool has_failed; /* one of those sources has failed */
     rd_target_t target;
@@ -534,8 +534,8 @@ static void keep_part(const rd_target_t *target)
     (void)fchmod(target->base, (is.st_mode & S_ISGID) | 0700);
 }
 
-/* Finishes a source. `there` and `here` count the errors at the source's side and here. A tree gets
- * its final name only if it is complete. */
+/* Finishes a source. `there` and `here` count the errors on the source's side and on this side. A
+ * tree gets its final name only if it is complete. */
 static bool finish(unpack_t *unpack, uint64_t there, uint64_t here)
 {
     rd_target_t *target = &unpack->target;
@@ -560,7 +560,7 @@ static bool finish(unpack_t *unpack, uint64_t there, uint64_t here)
 }
 
 /* Finishes a source after all its items have arrived, even if it is incomplete. `missing` is the
- * total that could not be read at the source's side, for all sources so far. */
+ * total that could not be read on the source's side, for all sources so far. */
 static void end_source(unpack_t *unpack, uint64_t missing)
 {
     uint64_t there = missing >= unpack->missing ? missing - unpack->missing : 1;

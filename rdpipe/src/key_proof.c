@@ -105,7 +105,8 @@ static void accept_candidates(rd_peers_t *peers)
     }
 }
 
-/* Returns when the oldest candidate may have to be dropped, because it is always the next one. */
+/* Returns the time at which the oldest candidate may have to be dropped; that is always the next
+ * deadline. */
 static int next_deadline(const rd_peers_t *peers, int64_t deadline)
 {
     int64_t next = deadline;

@@ -41,7 +41,7 @@ enum { RD_FLAG_CRC = 1, RD_FLAG_ZSTD = 2 };
 
 typedef enum {
     RD_ABORT_QUIT = 1,   /* the consumer has closed, as with a broken pipe */
-    RD_ABORT_FAULT,      /* something failed, see the payload; version 0.2.0 also sends 3 for it */
+    RD_ABORT_FAULT,      /* a failure, described in the payload; version 0.2.0 also sends 3 */
     RD_ABORT_STOPPED = 4 /* the stream was stopped because another part has failed */
 } rd_abort_t;
 

@@ -17,7 +17,7 @@
  */
 
 #define RD_STREAMS_FIRST 4u  /* how many a hop begins with */
-#define RD_STREAMS_BLIND 16u /* the most, unless losses or full buffers show the need for more */
+#define RD_STREAMS_BLIND 16u /* the maximum unless losses or full buffers justify more */
 
 /* What the kernel has counted on one connection since it was opened. */
 typedef struct {
@@ -32,7 +32,7 @@ typedef struct {
 typedef struct {
     int64_t ms;
     uint64_t acked, sent, resent;
-    uint32_t rtt_us;       /* that of the fastest stream which sent anything; 0: none did */
+    uint32_t rtt_us;       /* of the fastest stream that sent anything; 0: none did */
     uint32_t least_rtt_us; /* the shortest that any stream has ever seen; 0: unknown */
     uint64_t busy_us, limited_us;
     unsigned live;  /* how many streams there are */

@@ -11,7 +11,7 @@
               | {refuses, inet:ip_address()} | unknown.
 %% `refuses' means that nothing listens on epmd's port, and `unknown' that epmd does not answer or is not used.
 
-%% @doc Where the epmd module says that a node listens, and its version of the distribution protocol.
+%% @doc Returns where a node listens according to the epmd module, and the node's version of the distribution protocol.
 -spec peer_of(module(), beamway_stream:family(), string(), string()) -> {inet:ip_address(), inet:port_number(), integer()} | error.
 peer_of(Epmd, Family, Name, Host) ->
     case call_epmd(Epmd, address_please, [Name, Host, Family:family()]) of

@@ -44,7 +44,7 @@ pass(Node, Ms) ->
         {ok, Fault} -> receive after 2 * maps:get(delay_ms, Fault, 0) -> ok end
     end.
 
-%% @doc The same for the name that a caller claims, which need not exist as an atom.
+%% @doc Like {@link pass/2}, but takes the name that a caller claims to have, which need not exist as an atom.
 -spec pass_by_name(binary(), Ms :: timeout()) -> ok | {error, timeout}.
 pass_by_name(Name, Ms) ->
     case [Node || {Node, _} <- all(), atom_to_binary(Node) =:= Name] of

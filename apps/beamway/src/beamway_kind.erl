@@ -72,7 +72,7 @@ module(Kind) -> maps:get(module, entry(Kind)).
 -spec library(driven()) -> string().
 library(Kind) -> maps:get(library, entry(Kind), "").
 
-%% @doc Whether both nodes must run under the same kernel.
+%% @doc Returns whether both nodes must run under the same kernel.
 -spec needs_same_host(kind()) -> boolean().
 needs_same_host(Kind) -> maps:get(same_host, entry(Kind), false).
 

@@ -87,7 +87,7 @@ samples(Name, Figures) ->
     [{[{peer, Node}, {link, Kind}], Value}
      || {#{node := Node, link := Kind}, #{Name := Value}} <- Figures].
 
-%% @doc Text in the Prometheus exposition format 0.0.4.
+%% @doc Returns the metrics as text in the Prometheus exposition format 0.0.4.
 -spec prometheus([family()]) -> iolist().
 prometheus(Families) ->
     [["# HELP ", Metric, $\s, Help, "\n# TYPE ", Metric, $\s, atom_to_list(Type), $\n

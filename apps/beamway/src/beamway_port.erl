@@ -425,8 +425,8 @@ pid_number(Pid) ->
 traffic(Port) ->
     iolist_to_binary([begin {ok, Rows} = command(Port, ?TRAFFIC, <<First>>), Rows end || First <- lists:seq(0, ?TRAFFIC_SENDERS - 1, ?SENDERS_TOLD)]).
 
-%% @doc Each process has sent at least `Most - Before' and at most `Most' bytes since the link was created, of which `Waiting' bytes are still
-%% queued.
+%% @doc Decodes the result of {@link traffic/1}. Each process has sent at least `Most - Before' and at most `Most' bytes since the link was created,
+%% of which `Waiting' bytes are still queued.
 -spec senders(Traffic :: binary()) -> [{pid(), Most :: pos_integer(), Before :: non_neg_integer(), Waiting :: non_neg_integer()}].
 senders(Traffic) ->
     [{list_to_pid(lists:flatten(io_lib:format("<0.~b.~b>", [Number, Serial]))), Most, Before, Waiting} || <<Serial:32, Number:32, Most:64, Before:64, Waiting:64>> <= Traffic].
@@ -475,7 +475,7 @@ fault(Port, Fault) ->
 socket_fault(Port, Fd, What) ->
     done(command(Port, ?SOCKET_FAULT, <<Fd:32, (case What of pass -> 0; drop -> 1; reset -> 2 end)>>)).
 
-%% @doc `ok' if this host can have links of that kind with rings of that size. The driver must be loaded.
+%% @doc Returns `ok' if this host can have links of that kind with rings of that size. The driver must be loaded.
 -spec probe(beamway_kind:driven(), RingBytes :: pos_integer()) -> ok | {error, Reason :: binary()}.
 probe(Kind, RingBytes) ->
     with_port(fun(Port) ->

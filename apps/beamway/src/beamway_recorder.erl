@@ -116,8 +116,8 @@ records() -> call({records, fun(_) -> true end}).
 -spec nodes() -> [node()].
 nodes() -> call(nodes).
 
-%% @doc For each of these connection processes, the result of {@link beamway_port:traffic/1} ten seconds ago, or when this server first saw the link
-%% if that is later, and how long ago that was.
+%% @doc Returns, for each of these connection processes, the result of {@link beamway_port:traffic/1} from ten seconds ago, or from the time when
+%% this server first saw the link if that is later, and how long ago that was.
 -spec traffic([pid()]) -> #{pid() => {binary(), AgoMs :: non_neg_integer()}}.
 traffic(Connections) -> maps:from_list(call({traffic, Connections})).
 

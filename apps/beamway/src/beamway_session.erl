@@ -79,19 +79,19 @@ letter(resume) -> $R;
 letter(spread) -> $S;
 letter(join) -> $J.
 
-%% @doc `Number' is that of the last connection.
+%% @doc Returns a challenge. `Number' is the number of the last connection.
 -spec challenge(talk(), random(), non_neg_integer()) -> iodata().
 challenge(Talk, Callee, Number) -> [<<$C, Callee/binary, Number:64>>, challenge_mac(Talk, Callee, Number)].
 
-%% @doc The caller's answer to a challenge. `Position' is how many bytes it has received.
+%% @doc Returns the caller's answer to a challenge. `Position' is the number of bytes that the caller has received.
 -spec proof(talk(), Number :: pos_integer(), Position :: non_neg_integer()) -> iodata().
 proof(Talk, Number, Position) -> [<<$P, Number:64, Position:64>>, proof_mac(Talk, Number, Position)].
 
-%% @doc The callee's answer to a proof: the caller's position, and `Own', which is its own.
+%% @doc Returns the callee's answer to a proof. `Position' is the caller's position, and `Own' is the callee's.
 -spec accept(talk(), Position :: non_neg_integer(), Own :: non_neg_integer()) -> iodata().
 accept(Talk, Position, Own) -> [<<$A, Own:64>>, accept_mac(Talk, Position, Own)].
 
-%% @doc The answer of a node that has the cookie and does not know the link.
+%% @doc Returns the answer of a node that has the cookie but does not know the link.
 -spec refuse(atom(), {random(), random()}) -> iodata().
 refuse(Cookie, {Id, Caller}) -> [$X, refuse_mac(Cookie, Id, Caller)].
 

@@ -27,12 +27,13 @@ check() ->
         {_, {error, Problem}} -> {error, Problem}
     end.
 
-%% @doc Returns when the certificates of both sides expire, as in {@link expiry/1}. A side is left out if it has no certificate or its file cannot be used.
+%% @doc Returns the times at which the certificates of both sides expire, as in {@link expiry/1}. A side is left out if it has no certificate or its
+%% file cannot be used.
 -spec expiries() -> [{role(), Seconds :: integer()}].
 expiries() ->
     [{Role, Seconds} || Role <- [server, client], {ok, Options} <- [read(Role)], {ok, Seconds} <- [expiry(Options)]].
 
-%% @doc Returns when the certificate in `certfile' expires, in seconds of system time.
+%% @doc Returns the time at which the certificate in `certfile' expires, in seconds of system time.
 -spec expiry(options()) -> {ok, Seconds :: integer()} | none.
 expiry(Options) ->
     try

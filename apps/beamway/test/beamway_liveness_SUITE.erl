@@ -169,7 +169,7 @@ answers(Peer, Node) ->
 
 %% --- ticks -------------------------------------------------------------------------------------------
 
-%% One stopped peer has nothing to read, and for the other more is queued than fits. Both are detected.
+%% Two peers are stopped: one has nothing to read, and more is queued for the other than fits into its ring or socket. Both are detected.
 stopped_peer_is_seen(Config) ->
     Carrier = beamway_carrier:carrier(Config),
     TickS = beamway_carrier:scale(4, 8),

@@ -115,7 +115,7 @@ connected_pair(Config) -> beamway_peer:connected_pair(beamway_carrier:carrier(Co
 
 resources_without_link(Config, {PeerA, _, _, _} = Pair) -> resources_without_link(Config, Pair, PeerA).
 
-%% The node's resources while it is not connected; the pair is connected before and after.
+%% Returns the resources that the node uses while it is not connected. The pair is connected before and after.
 resources_without_link(Config, {PeerA, NodeA, PeerB, NodeB} = Pair, Peer) ->
     true = beamway_peer:call(PeerA, erlang, disconnect_node, [NodeB]),
     ok = beamway_peer:wait_disconnected(PeerB, NodeA),

@@ -415,7 +415,7 @@ close(Config, Rule) -> beamway_cut:close(router(Config), [Rule]).
 
 open(Config) -> beamway_cut:open(router(Config)).
 
-%% A fifth of the packets is lost while the node sends; then the peer is killed.
+%% A fifth of the packets are lost while the node sends; then the peer is killed.
 congested(Config) ->
     {One, _, Other, OtherNode} = Pair = pair(Config),
     ok = close(Config, "-m statistic --mode random --probability 0.2 -j DROP"),

@@ -212,7 +212,7 @@ call(Node, Module, Function, Arguments) ->
         _:Reason -> no_answer(Node, Reason)
     end.
 
-%% @doc A text that explains what is missing on the node.
+%% @doc Returns a text that explains what is missing on the node.
 -spec no_function(node(), module(), atom(), arity()) -> unicode:chardata().
 no_function(Node, Module, Function, Arity) ->
     io_lib:format("node ~ts has no Beamway: its code path holds no module ~ts with ~ts/~b (see README: erl -pa apps/beamway/ebin -proto_dist beamway)",

@@ -34,7 +34,7 @@ info(Node, Peer) ->
         {error, not_connected} -> #{}
     end.
 
-%% @doc The report as a term for jiffy: the keys of `beamway:links/0', and of `beamway:info/1' under `info'.
+%% @doc Returns the report as a term for jiffy: the keys of `beamway:links/0', and of `beamway:info/1' under `info'.
 -spec to_json(report()) -> term().
 to_json(#{node := Node, links := Links}) ->
     {[{node, Node}, {links, [link_json(Link, Info) || {Link, Info} <- lists:sort(Links)]}]}.

@@ -10,7 +10,7 @@
 -define(MOST, 512).
 -define(AT_ONCE, 4).
 
-%% @doc The nodes in a comma-separated list. Those without a host part are on this host.
+%% @doc Returns the nodes in a comma-separated list. A name without a host part means a node on this host.
 -spec named(string()) -> [node()].
 named(Text) ->
     [full_name(Name) || Name <- string:lexemes(Text, ", \n")].
@@ -23,7 +23,7 @@ full_name(Name) ->
         _ -> throw({usage, ["'", Name, "' is no name of a node; expected name or name@host"]})
     end.
 
-%% @doc That node and all nodes connected with it, except this command.
+%% @doc Returns the given node and all nodes connected to it, except this command.
 -spec connected_with(string()) -> [node()].
 connected_with(Name) ->
     Node = full_name(Name),

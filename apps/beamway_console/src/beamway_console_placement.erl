@@ -21,7 +21,8 @@ view([Asker | _] = Nodes) ->
         {error, Why} -> {error, Why}
     end.
 
-%% @doc The words and units of queries on the node that will be asked. Its answer also makes them known here, as {@link beamway_console_query} needs.
+%% @doc Returns the keywords and units of queries on the node that will be asked. Fetching them also creates the atoms here that {@link
+%% beamway_console_query} needs.
 -spec words(Asker :: node()) -> #{words := [atom()], units := [atom()]}.
 words(Asker) ->
     Known = fun(Module, Function) -> case call(Asker, Module, Function, []) of {ok, Words} -> Words; {error, _} -> [] end end,

@@ -32,7 +32,7 @@ method(Text) ->
         _ -> throw(["alpha is '", Text, "'; expected a number from 1 to 100"])
     end.
 
-%% @doc Everything that the page draws: times, tree, fit.
+%% @doc Returns everything that the page draws: times, tree, fit.
 -spec view(placement_probe:measured(), choices()) -> {ok, map()} | {error, unicode:chardata()}.
 view(Measured, Choices) ->
     case looked_at(Measured, Choices) of

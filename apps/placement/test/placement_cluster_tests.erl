@@ -247,7 +247,7 @@ colonies(Shape) ->
     Way = fun(Path) -> lists:sum([placement_matrix:value(Matrix, maps:get(A, Places), maps:get(B, Places)) || {A, B} <- lists:zip(lists:droplast(Path), tl(Path)), A =/= B]) end,
     {ok, Plan} = placement_plan:plan(tree_of(Matrix), #{}),
     Own = lists:max([Way(Path) || Path <- placement_plan:paths(Plan)]),
-    %% The order of names is a random order here: 64 colonies in a tree of six levels and degree 2.
+    %% 64 colonies in a tree of six levels and degree 2. Here the alphabetical order of the names is a random order.
     Random = lists:max([Way(Path) || Path <- binary_paths(list_to_tuple(lists:sort(Nodes)), 1, 7)]),
     ?assert(Own =< Random / 3).
 

@@ -131,9 +131,9 @@ abcast(Nodes, Name, Request) when is_list(Nodes), is_atom(Name) ->
 broadcast(Group, Message) -> broadcast(pg, Group, Message, #{}).
 
 %% @doc Broadcasts with a scope, which must run on this node, and with options. Returns at once, or within 100 ms if a
-%% connection is full. With `confirm => true' it returns when each node has confirmed the message or the time is over.
-%% The result tells how each node was reached ({@link teleport_groups:result()}). Broadcasts from one process to one
-%% group arrive in order.
+%% connection is full. With `confirm => true' it returns when each node has confirmed the message or the timeout has
+%% expired. The result says how each node was reached ({@link teleport_groups:result()}). Broadcasts from one process to
+%% one group arrive in order.
 -spec broadcast(Scope :: atom(), Group :: term(), Message :: term(), teleport_groups:options()) -> teleport_groups:result() | {error, teleport_groups:refusal()}.
 broadcast(Scope, Group, Message, Options) -> teleport_groups:broadcast(Scope, Group, Message, Options).
 

@@ -28,7 +28,7 @@ is_wanted(Carrier) ->
     Wanted = string:lexemes(os:getenv("BEAMWAY_TEST_CARRIERS", ""), ","),
     (Wanted =:= [] andalso Carrier =/= beamway_rdma) orelse lists:member(atom_to_list(Carrier), Wanted).
 
-%% @doc Group definitions, with the same cases for every carrier.
+%% @doc Returns group definitions with the same cases for every carrier.
 -spec groups([atom()]) -> [{beamway_peer:carrier(), [], [atom()]}].
 groups(Cases) -> groups(?PLAIN, Cases).
 

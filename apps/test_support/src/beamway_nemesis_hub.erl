@@ -25,8 +25,8 @@
 
 -define(KINDS, [small, mixed, flood, call, words]).
 -define(CALL_MS, 30000).
-%% When a node goes down, the exit with `noconnection' that ends a process's words and the nodedown arrive at almost the same time, in either
-%% order.
+%% When a node goes down, the nodedown and the exit signal with `noconnection' after which a process sends no more words arrive at almost the same
+%% time, in either order.
 -define(NEARLY_US, 5000000).
 
 -record(state, {settings :: settings(),
@@ -66,8 +66,8 @@ flood(To, Count, Size) -> gen_server:call(?MODULE, {flood, To, Count, Size}, ?CA
 -spec is_suspended(pid()) -> boolean().
 is_suspended(Pid) -> process_info(Pid, status) =:= {status, suspended}.
 
-%% @doc Everything that has been recorded here so far. At the end of a run, no receiver may still be waiting for the exit of a process that has
-%% sent it words.
+%% @doc Returns everything that has been recorded here so far. At the end of a run, no receiver may still be waiting for the exit of a process that
+%% has sent it words.
 -spec collect(so_far | in_the_end) -> collected().
 collect(When) -> gen_server:call(?MODULE, {collect, When}, 2 * ?CALL_MS).
 

@@ -37,7 +37,7 @@
 -define(LONG_STOP_MS, 12000).
 -define(RINGS, [65536, 262144, 4194304]).
 
-%% @doc net_ticktime of the nodes of every schedule.
+%% @doc Returns the net_ticktime of the nodes, which is the same in every schedule.
 -spec tick_time_s() -> pos_integer().
 tick_time_s() -> ?TICK_TIME_S.
 
@@ -238,7 +238,8 @@ is_calm(Fault) -> not lists:member(element(1, Fault), [kill, restart]).
 
 %% ---- smaller ----
 
-%% @doc Valid schedules that are slightly smaller, the smallest first: without a fault, without a node, without options, with shorter waits.
+%% @doc Returns valid schedules that are slightly smaller, the smallest first: without a fault, without a node, without options, with shorter
+%% waits.
 -spec smaller(schedule()) -> [schedule()].
 smaller(#{nodes := Nodes, faults := Faults} = Schedule) ->
     Candidates = halves(Schedule) ++ [Schedule#{faults := without(I, Faults)} || I <- lists:seq(1, length(Faults))]

@@ -181,7 +181,7 @@ connected_pair(Carrier, Options) ->
     ok = connect_both(Carrier, PeerA, PeerB),
     {PeerA, NodeA, PeerB, NodeB}.
 
-%% @doc The kind of link that two nodes with this carrier on the same host must agree on.
+%% @doc Returns the kind of link that two nodes with this carrier on the same host must agree on.
 -spec link_kind(carrier()) -> stock | ssl | beamway_kind:label().
 link_kind(inet_tcp) -> stock;
 link_kind(inet_tls) -> stock;
@@ -518,7 +518,7 @@ await({Pid, Monitor}, TimeoutMs) ->
             error({no_answer_within_ms, TimeoutMs})
     end.
 
-%% @doc A node name that no other run on the same machine is using.
+%% @doc Returns a node name that no other run on the same machine is using.
 -spec unique_name(string()) -> string().
 unique_name(Prefix) ->
     lists:concat([Prefix, "-", os:getpid(), "-", erlang:unique_integer([positive])]).

@@ -100,7 +100,7 @@ on_first(Config, Body, TimeoutMs) ->
     Node = second_node(Config),
     beamway_peer:run(first(Config), fun() -> _ = Body(Node), ok end, TimeoutMs).
 
-%% @doc How long to wait for an event that must happen.
+%% @doc Returns how long to wait for an event that must happen.
 -spec wait_ms() -> pos_integer().
 wait_ms() -> 100000 * beamway_runner:slowness().
 

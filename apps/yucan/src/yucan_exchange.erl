@@ -14,7 +14,7 @@
 %% An answer to be written, or the outcome of one that needs no writing.
 -type answer() :: {Status :: integer(), yucan_handler:headers(), Body :: term()} | {done, yucan_progress:outcome()}.
 
-%% @doc When a request arrived, in us, if an access log or a function for events needs it.
+%% @doc Returns the time at which a request arrived, in us, if an access log or an event function needs it.
 -spec began(#site{}) -> integer().
 began(#site{log = none, on_event = none}) -> 0;
 began(_) -> os:system_time(microsecond).

@@ -321,8 +321,8 @@ absolute(Authority, Path, #req{host = Host, headers = Headers} = Req, Rest) ->
         _ -> {error, 400, bad_host}
     end.
 
-%% @doc Host and port from a Host header or an absolute target. The name is in lower case, without a trailing dot. If Host is missing or empty, the
-%% name is empty (RFC 9110, 7.2).
+%% @doc Returns the host and port from a Host header or an absolute target. The name is in lower case, without a trailing dot. If Host is missing or
+%% empty, the name is empty (RFC 9110, 7.2).
 -spec authority(undefined | binary()) -> {ok, Name :: binary(), undefined | inet:port_number()} | error.
 authority(undefined) -> {ok, <<>>, undefined};
 authority(<<>>) -> {ok, <<>>, undefined};

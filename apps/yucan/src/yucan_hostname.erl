@@ -4,7 +4,7 @@
 
 -export([is_match/2]).
 
-%% @doc Whether the name matches a pattern with `*' (anything) and `?' (a single character except a dot).
+%% @doc Returns whether the name matches a pattern with `*' (anything) and `?' (a single character except a dot).
 -spec is_match(Pattern :: binary(), Name :: binary()) -> boolean().
 is_match(Pattern, Name) -> is_match(Pattern, Name, none).
 

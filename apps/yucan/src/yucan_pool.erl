@@ -39,8 +39,8 @@
 start_link(Listener, Acceptors) ->
     gen_server:start_link(?MODULE, {Listener, Acceptors}, [{hibernate_after, ?QUIET_MS}]).
 
-%% @doc The calling process has accepted a connection. Returns how many are open now, including this one. The counter is incremented here, so no two
-%% processes see the same number.
+%% @doc Records that the calling process has accepted a connection. Returns how many are open now, including this one. The counter is incremented
+%% here, so no two processes see the same number.
 -spec taken(#listener{}) -> Open :: pos_integer().
 taken(#listener{counters = Counters, waiting = Waiting, doing = Doing, acceptors = Acceptors, pool = Pool}) ->
     ok = atomics:put(Doing, 1, ?SERVES),
@@ -50,11 +50,11 @@ taken(#listener{counters = Counters, waiting = Waiting, doing = Doing, acceptors
     end,
     atomics:add_get(Counters, ?OPEN, 1).
 
-%% @doc The calling process waits for the first bytes from its client. It reads no messages in the meantime, so a drain has to kill it.
+%% @doc Records that the calling process waits for the first bytes from its client. It reads no messages in the meantime, so a drain has to kill it.
 -spec silent(Doing :: atomics:atomics_ref()) -> ok.
 silent(Doing) -> atomics:put(Doing, 1, ?SILENT).
 
-%% @doc The first bytes have arrived. `false' means that it is too late, because a drain is already killing this process.
+%% @doc Records that the first bytes have arrived. `false' means that it is too late, because a drain is already killing this process.
 -spec speaks(Doing :: atomics:atomics_ref()) -> boolean().
 speaks(Doing) -> atomics:compare_exchange(Doing, 1, ?SILENT, ?SERVES) =:= ok.
 

@@ -21,7 +21,7 @@
 %% A stream that is written in steps.
 -type stream() :: {open, Mode :: term(), keep | close, Status :: 200..999}.
 
-%% @doc A stream begins. Its head waits for the first part, and `<<>>' means that it has been sent.
+%% @doc Records that a stream begins. `Head' is the head that waits for the first part, or `<<>>' if it has been sent.
 -spec begin_stream(Head :: term()) -> ok.
 begin_stream(Head) ->
     _ = put(?STREAMED, erlang:monotonic_time(microsecond)),
@@ -32,11 +32,11 @@ begin_stream(Head) ->
 -spec written() -> undefined | {Head :: term(), Bytes :: non_neg_integer()}.
 written() -> get(?WRITTEN).
 
-%% @doc The head and this number of bytes of the body have been written.
+%% @doc Records that the head and this number of bytes of the body have been written.
 -spec wrote(Bytes :: pos_integer()) -> ok.
 wrote(Bytes) -> _ = put(?WRITTEN, {<<>>, Bytes}), ok.
 
-%% @doc The stream has ended. Returns the same as written/0.
+%% @doc Records that the stream has ended. Returns the same as written/0.
 -spec end_stream() -> undefined | {Head :: term(), Bytes :: non_neg_integer()}.
 end_stream() -> erase(?WRITTEN).
 
@@ -52,7 +52,7 @@ kept() -> get(?ANSWERED).
 -spec take() -> undefined | outcome() | stream().
 take() -> erase(?ANSWERED).
 
-%% @doc Whether a part of the answer to this request has been sent.
+%% @doc Returns whether a part of the answer to this request has been sent.
 -spec has_begun() -> boolean().
 has_begun() ->
     case get(?WRITTEN) of
@@ -60,10 +60,10 @@ has_begun() ->
         _ -> get(?ANSWERED) =/= undefined
     end.
 
-%% @doc Whether this process has answered with a stream. The source of a stream, such as a subscription, may send messages at any time.
+%% @doc Returns whether this process has answered with a stream. The source of a stream, such as a subscription, may send messages at any time.
 -spec has_streamed() -> boolean().
 has_streamed() -> get(?STREAMED) =/= undefined.
 
-%% @doc Whether this process has answered with a stream since this time, in us, at which a request arrived.
+%% @doc Returns whether this process has answered with a stream since a request arrived, at this time in us.
 -spec has_streamed(Since :: integer()) -> boolean().
 has_streamed(Since) -> has_streamed() andalso get(?STREAMED) >= Since.

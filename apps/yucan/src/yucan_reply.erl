@@ -102,7 +102,7 @@ connection(_, _, _) -> close.
 head(Status, #out{lines = Lines} = Out, Connection, Framing, Req, Site) ->
     [opening(Status, Out, Site), connection_line(Connection, Req), Lines, Framing, <<"\r\n">>].
 
-%% The beginning of every response, whichever module writes it. A header for all responses would be a line in `general'.
+%% Every response begins with this, whichever module writes it. To add a header to all responses, add a line to `general'.
 opening(Status, Out, Site) -> [status_line(Status) | general(Out, Site)].
 
 general(#out{date = false, server = false}, #site{server_header = Server}) -> [yucan_header:date_line(), Server];

@@ -50,7 +50,7 @@ info(Name) -> gen_server:call(Name, info, 10000).
 -spec metrics_text(atom()) -> iodata().
 metrics_text(Name) -> gen_server:call(Name, metrics_text, 10000).
 
-%% @doc Name, metrics and latencies (see {@link yucan_metrics:latency/1}) of each server on this node, without asking any process.
+%% @doc Returns the name, metrics and latencies (see {@link yucan_metrics:latency/1}) of each server on this node, without asking any process.
 -spec figures() -> [{Name :: atom(), #{atom() => integer()}, [{non_neg_integer(), pos_integer()}]}].
 figures() ->
     lists:sort([{Name, yucan_metrics:to_map(Metrics, atomics:get(Counters, ?OPEN)), yucan_metrics:latency(Metrics)}

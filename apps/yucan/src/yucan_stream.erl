@@ -68,7 +68,7 @@ by_parts(<<Part:?PART_BYTES/binary, Rest/binary>>, Mode, Socket) ->
     end;
 by_parts(Rest, Mode, Socket) -> write(Rest, Mode, Socket).
 
-%% @doc The result of a send, as handlers see it.
+%% @doc Returns the result of a send as handlers see it.
 -spec sent(ok | {error, yucan_transport:reason()}) -> ok | {error, closed | timeout}.
 sent(ok) -> ok;
 sent({error, timeout}) -> {error, timeout};

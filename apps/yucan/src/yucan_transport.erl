@@ -120,7 +120,7 @@ is_closed({Transport, Raw}) -> Transport:is_closed(Raw).
 -spec close(socket()) -> ok.
 close({Transport, Raw}) -> Transport:close(Raw).
 
-%% @doc Protocol, cipher and name of a TLS connection.
+%% @doc Returns the protocol, cipher and name of a TLS connection.
 -spec info(socket()) -> none | #{atom() => term()}.
 info({Transport, Raw}) -> Transport:info(Raw).
 
@@ -128,8 +128,8 @@ info({Transport, Raw}) -> Transport:info(Raw).
 -spec tls(socket()) -> none | ssl:sslsocket().
 tls({Transport, Raw}) -> Transport:tls(Raw).
 
-%% @doc Data that is sent from now on waits for data that is sent after it, so that several responses are sent together. The system waits at most
-%% 200 ms, whatever this process does in the meantime.
+%% @doc From now on, data is held back until more data is sent, so that several responses are sent together. The system waits at most 200 ms, whatever
+%% this process does in the meantime.
 -spec hold(socket()) -> ok.
 hold({yucan_tcp, Raw}) ->
     case put(?HELD, true) of

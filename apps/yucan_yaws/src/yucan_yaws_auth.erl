@@ -68,7 +68,7 @@ user({Name, Password, _}, [{_, Any} | _] = Users, Realm) when is_list(Name) ->
     end;
 user(_, _, Realm) -> {unauthorized, Realm}.
 
-%% @doc Name and password from an Authorization header.
+%% @doc Returns the name and password from an Authorization header.
 -spec basic(binary()) -> {ok, binary(), binary()} | error.
 basic(<<Scheme:5/binary, " ", Encoded/binary>>) ->
     case yucan_header:lower(Scheme) of

@@ -286,7 +286,7 @@ url(Text) ->
         nomatch -> error
     end.
 
-%% @doc Scheme, host and port as text, without a slash at the end.
+%% @doc Returns the scheme, host and port as text, without a slash at the end.
 -spec origin(url()) -> string().
 origin(#{scheme := Scheme, host := Host, port := Port}) ->
     atom_to_list(Scheme) ++ "://" ++ Host

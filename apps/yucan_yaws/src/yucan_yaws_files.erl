@@ -30,8 +30,8 @@ find(Req, Path, Docroots, Options) ->
         false -> better([known(yucan_req:server(Req), Path, Docroot, Options) || Docroot <- Docroots])
     end.
 
-%% Caches for a second that a path leads to a script. A link that replaces the script in the meantime reveals nothing, because anyone who can create it
-%% could also create a script that reads the same file. Other files, which are shown, are not cached here.
+%% Remembers for a second that a path leads to a script. If a link replaces the script in that second, nothing is revealed, because anyone who can
+%% create the link could also create a script that reads the same file. Other files are not cached here, because their contents are shown.
 known(Server, Path, Docroot, #{allowed_scripts := [_ | _], digest := Digest} = Options) ->
     Key = {Docroot, script, Digest, Path},
     case yucan_file_cache:find(Server, Key) of

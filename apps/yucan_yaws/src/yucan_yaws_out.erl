@@ -339,7 +339,8 @@ fill([Text, Name | Rest], Delimiter, Known) when Rest =/= [] ->
     end;
 fill(Rest, Delimiter, _) -> lists:join(Delimiter, Rest).
 
-%% @doc Scheme, host and port of this server as the client knows them. `rhost' and `rscheme' (or `rmethod') describe the server in front of it.
+%% @doc Returns the scheme, host and port of this server as the client knows them. `rhost' and `rscheme' (or `rmethod') describe the server in front
+%% of it.
 -spec own_origin(yucan_req:req(), yucan_yaws_config:server()) -> iodata().
 own_origin(Req, #{rhost := Rhost, rscheme := Rscheme, rmethod := Rmethod, name := Name}) ->
     Scheme = hd([S || S <- [Rscheme, Rmethod], S =/= undefined] ++ [yucan_req:scheme(Req)]),

@@ -355,7 +355,7 @@ introduced(Node, Version, [_ | _] = Answers, #state{versions = Versions} = State
     end;
 introduced(_, _, _, State) -> State.
 
-%% Returns the monitor of a pending query to this node that covers all of these names, or `none'.
+%% Returns the monitor of a pending question to this node that covers all of these names, or `none'.
 under_way(Node, Names, #state{queries = Queries}) ->
     maps:fold(fun(Monitor, {N, Asked, _}, none) when N =:= Node ->
                       case Names -- Asked of [] -> Monitor; _ -> none end;

@@ -58,7 +58,7 @@ shortened(Reason) ->
 -spec stop(pid()) -> true.
 stop(Pid) -> exit(Pid, kill).
 
-%% @doc Translates the exit reason of an evaluation. `Stopped' tells whether {@link stop/1} was called before.
+%% @doc Translates the exit reason of an evaluation. `Stopped' says whether {@link stop/1} was called before.
 -spec outcome(ExitReason :: term(), Stopped :: boolean()) -> outcome().
 outcome({?MODULE, Outcome}, _) -> Outcome;
 outcome(killed, true) -> {error, timeout};

@@ -286,7 +286,7 @@ now_ms() -> erlang:monotonic_time(millisecond).
 numbered(#{name := Name} = Spec) -> Spec#{fence => lists:max([erlang:system_time(), known(Name) + 1, maps:get(fence, Spec, 0) + 1, maps:get(above, Spec, 0) + 1])}.
 
 %% @doc Asks all voters to promise themselves to this node, waiting for at most `Ms'. The lease begins at `SinceMs',
-%% taken before the question was sent. `Both' tells whether the voters that are to replace others agree as well. `fenced':
+%% taken before the question was sent. `Both' says whether the voters that are to replace others agree as well. `fenced':
 %% another holder had a higher number. `stale': another holder has run the child since. `config': other nodes are the voters.
 -spec ask(spec(), pid() | none, Ms :: non_neg_integer()) ->
           {granted, SinceMs :: integer(), Both :: boolean()} | refused | deleted | stale | {fenced, integer()} | {config, placement_voter:config()}.

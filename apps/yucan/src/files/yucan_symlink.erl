@@ -12,7 +12,7 @@
 -type policy() :: inside | always | never.
 %% `inside' follows a link if its target is below the root. `never' follows no link below the root.
 
-%% @doc Information about the file at a decoded path, with times in UTC, if the policy permits the path.
+%% @doc Returns information about the file at a decoded path, with times in UTC, if the policy permits the path.
 -spec info(Path :: binary(), Root :: binary(), policy()) -> {ok, file:file_info()} | {error, forbidden | file:posix() | badarg}.
 info(Path, Root, always) ->
     followed(yucan_path:join(Root, Path));

@@ -97,7 +97,7 @@ without_half(Text) ->
         _ -> Text
     end.
 
-%% @doc Code and text for the peer's close frame (7.4).
+%% @doc Returns the code and the text of the peer's close frame (7.4).
 -spec parse_close(binary()) -> {ok, Code :: 1000..4999, Text :: binary()} | {error, 1002 | 1007}.
 parse_close(<<>>) -> {ok, 1000, <<>>};
 parse_close(<<Code:16, Text/binary>>) when Code >= 1000, Code =< 1003; Code >= 1007, Code =< 1014; Code >= 3000, Code =< 4999 ->

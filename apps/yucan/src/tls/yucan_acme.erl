@@ -56,7 +56,7 @@ tls(Options) ->
     ok = ensure_certificate(Checked),
     [{certfile, File}, {keyfile, File}].
 
-%% @doc Returns when the certificate expires (seconds since 1970), whether it is from the authority, and the result of the last order.
+%% @doc Returns the time at which the certificate expires (in seconds since 1970), whether it is from the authority, and the result of the last order.
 -spec status(pid()) -> #{until := integer(), is_ordered := boolean(), last := none | ok | {error, binary()}}.
 status(Pid) -> gen_server:call(Pid, status, 10000).
 

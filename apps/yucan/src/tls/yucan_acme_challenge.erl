@@ -33,7 +33,7 @@ certificate(Name) -> maps:get(Name, certificates(), none).
 -spec erase_certificate(Name :: binary()) -> ok.
 erase_certificate(Name) -> change(fun(All) -> maps:remove(Name, All) end).
 
-%% @doc Whether an authority may be validating over TLS now. Only then does a handshake check which protocols the client offers.
+%% @doc Returns whether an authority may currently be validating over TLS. Only then does a handshake check which protocols the client offers.
 -spec has_certificates() -> boolean().
 has_certificates() -> certificates() =/= #{}.
 

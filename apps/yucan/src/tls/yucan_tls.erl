@@ -120,8 +120,8 @@ asked(Host, Listener) ->
         _ -> none
     end.
 
-%% @doc Whether the client has presented the certificate that this host requires. The handshake may have been for another host, because a client need
-%% not name one in TLS.
+%% @doc Returns whether the client has presented the certificate that this host requires. The handshake may have been for another host, because a
+%% client need not name one in TLS.
 -spec has_met(none | asked(), Host :: demands()) -> boolean().
 has_met(none, _) -> true;
 has_met({Listener, Asked}, Host) ->
