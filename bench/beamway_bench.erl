@@ -44,7 +44,7 @@ of_all() ->
      {"casts", beamway_bench_casts, "one-way messages by teleport:cast and by plain '!', both over Beamway's carrier"},
      {"references", beamway_bench_references, "large binaries that nodes of one host share, beside copies"}].
 
-%% These need root, a device or other programs, or take long.
+%% These need root, a device or other programs, or take a long time.
 alone() ->
     [{"beside", beamway_bench_beside, "small calls beside large messages by plain '!', on loopback and over a path of 1 Gbit/s (root)"},
      {"hosts", beamway_bench_between, "calls and messages between hosts: network namespaces, and paths with a rate and a delay (root)"},
@@ -85,7 +85,7 @@ main([]) ->
 -spec module(Name :: string()) -> module().
 module(Name) -> element(2, lists:keyfind(Name, 1, questions())).
 
-%% A failed question's own complaint has scrolled out of sight by now, so the failed ones are named again.
+%% The error message of a failed question has scrolled out of sight by now, so the failed questions are named again.
 ended(Statuses) ->
     Failed = [Name || {Name, Status} <- Statuses, Status =/= ?DONE],
     _ = [complain("bench all: failed: ~ts", [lists:join(", ", Failed)]) || Failed =/= []],

@@ -98,7 +98,7 @@ pids(Port) ->
 
 %% ---- load
 
-%% The load's processors, as taskset takes them, and their number: all processors that the servers do not use.
+%% The processors for the load, in the form that taskset accepts, and their number: all processors that the servers do not use.
 -spec load_cores(Servers :: pos_integer()) -> {string(), pos_integer()}.
 load_cores(Servers) ->
     Available = erlang:system_info(logical_processors_available),

@@ -137,7 +137,7 @@ exchanged(Members) ->
     {Answered, Failed} = lists:unzip(beamway_bench_nodes:all(Members, ?MODULE, exchanged, [], 60000)),
     {lists:sum(Answered), lists:sum(Failed)}.
 
-%% @private Starts a process that calls the others in turn and forgets those that have gone.
+%% @private Starts a process that calls the others in turn and drops those that have gone down.
 -spec start_exchange([node()]) -> ok.
 start_exchange(Nodes) ->
     Counts = counters:new(2, []),

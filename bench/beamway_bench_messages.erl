@@ -156,8 +156,8 @@ capacity(Node, Bytes, Ms) ->
     _ = [begin unlink(Pid), exit(Pid, kill) end || Pid <- Pids],
     (After - Before) * 1.0e6 / (Until - From).
 
-%% A stream waits until its last message was received and until the next one is due. Messages are due `EveryUs' apart; with 0 they are due
-%% at once.
+%% A stream waits until its last message was received and until the next one is due. Messages are due `EveryUs' apart; with 0 they are all due
+%% immediately.
 stream(Way, Node, Binary, Count, EveryUs) ->
     stream(Way, Node, Binary, Count, EveryUs, erlang:monotonic_time(microsecond)).
 

@@ -198,8 +198,8 @@ random_text() ->
     ok = file:close(File),
     lists:flatten([io_lib:format("~2.16.0b", [Byte]) || <<Byte>> <= Bytes]).
 
-%% @doc Stops the nodes and waits until the kernel reports that they have exited. A node that does not exit by itself is killed, and that
-%% counts as an error, because it would otherwise have outlived the benchmark.
+%% @doc Stops the nodes and waits until the kernel reports that they have exited. A node that does not exit on its own is killed, and that counts as
+%% an error, because it would otherwise have outlived the benchmark.
 -spec stop(cluster()) -> ok.
 stop(#{members := Members, contender := #{name := Name}} = Cluster) ->
     _ = put(?MODULE, lists:delete(Cluster, started())),

@@ -12,7 +12,7 @@
 -opaque identity() :: {OsPid :: pos_integer(), StartTime :: binary()}.
 %% A process ID with its start time, because the kernel reuses IDs and we must not kill somebody else's process.
 -type switches() :: #{voluntary := non_neg_integer(), forced := non_neg_integer()}.
-%% Voluntary: a thread went to sleep, and something had to wake it. Forced: its time slice was over.
+%% Voluntary: a thread went to sleep, and something had to wake it. Forced: its time slice had ended.
 
 %% @doc Returns the identity of the process that has this ID now, or `gone' if it has ended.
 -spec identity(OsPid :: pos_integer()) -> identity() | gone.

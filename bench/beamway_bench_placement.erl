@@ -3,7 +3,7 @@
 %% `metrics/0', `repeats/1' and `measure/2'.
 %%
 %% There is no other carrier or library to compare with, so the results either have no rival or compare policies within a part. Each part
-%% is stored by itself, because all of them together take a quarter of an hour.
+%% is stored separately, because all of them together take a quarter of an hour.
 -module(beamway_bench_placement).
 -behaviour(beamway_bench).
 

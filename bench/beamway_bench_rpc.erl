@@ -51,7 +51,7 @@ prepare(Given, Speed, NodesText, Hosts) ->
             {error, io_lib:format("--callers ~b: expected a number from 1 to 10000", [Callers])}
     end.
 
-%% Measuring many sizes takes long, and two nodes are enough to compare them.
+%% Measuring many sizes takes a long time, and two nodes are enough to compare them.
 nodes_text(true, "2,4") -> "2";
 nodes_text(_, Text) -> Text.
 

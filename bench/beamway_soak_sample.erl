@@ -18,7 +18,7 @@
 %% Counters are still totals since their link was set up.
 -type sample() :: #{key() => number()}.
 
-%% Metrics that rise and fall by themselves mean nothing over less than five minutes, because allocators grow in steps.
+%% Metrics that rise and fall anyway mean nothing over less than five minutes, because allocators grow in steps.
 -define(MEMORY_S, 300).
 -define(MB, 1048576).
 -define(CALL_MS, 60000).

@@ -99,7 +99,7 @@ static bool send_answers(connection_t *connection)
     return false;
 }
 
-/* Sends the last answer of a connection at once. Returns false if the connection is gone. */
+/* Sends the last answer of a connection without delay. Returns false if the connection is gone. */
 static bool add_answer(connection_t *connection)
 {
     const answer_t *answer = connection->closes ? &last_hello : connection->answer;

@@ -185,8 +185,8 @@ static void read_confirm(amqp_connection_state_t connection, uint64_t wait_us)
     }
 }
 
-/* Ends the measurement and returns true once the time is over and enough samples were taken, or
- * MORE_NS later. */
+/* Ends the measurement and returns true once the time has passed and enough samples have been
+ * taken, or MORE_NS later. */
 static bool is_measured(void)
 {
     uint64_t now = now_ns();

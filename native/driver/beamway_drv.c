@@ -94,7 +94,7 @@ static void set_check(bw_port_t *self, unsigned long ms)
     set_timer(self);
 }
 
-/* If the timer is already set to read at once, it will also flush, so it is left alone. */
+/* If the timer is already set to read immediately, it will also flush, so it is left alone. */
 static void set_flush(bw_port_t *self, unsigned long ms)
 {
     if (self->timer_is_to_flush && self->flush_ms <= ms)
@@ -687,7 +687,7 @@ static void drv_stop_select(ErlDrvEvent event, void *reserved)
 /* Arranges for the gathered frames to be flushed soon. The keeper is a process, so other processes
  * that are about to send do so before it runs; the timer is needed if busy processes delay the
  * keeper. If a lone caller sends one frame at a time, no more frames will follow, so this flushes
- * at once. While the poller is spinning, its next look sends the gathered frames, since that
+ * immediately. While the poller is spinning, its next look sends the gathered frames, since that
  * happens after the senders have run. Otherwise, a lone caller's frames are sent with a timer of 0,
  * which fires once the VM has no more frames for this port. */
 static bool flush_soon(bw_port_t *self)

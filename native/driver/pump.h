@@ -138,7 +138,7 @@ bool pump_rest(bw_pump_t *pump);
 /* Tells the peer how far this side has read. Returns false in the same cases as pump_send. */
 bool pump_acknowledge(bw_pump_t *pump);
 
-/* Tells the peer that this side is closing the link, if that can be sent at once. */
+/* Tells the peer that this side is closing the link, if that can be sent immediately. */
 void pump_say_end(bw_pump_t *pump);
 
 /* The connection is lost, and the caller closes its link. From now on frames are queued until the

@@ -45,8 +45,8 @@ static inline bool pump_has_output(const bw_pump_t *pump)
 }
 
 /* Moves waiting frames into the ring, within the budget. The port stops being busy once nothing is
- * queued and half the ring is free. Otherwise the poller calls again when there is room, or at once
- * if only the budget has been used up. Returns false if the link is corrupt. */
+ * queued and half the ring is free. Otherwise the poller calls again when there is room, or
+ * immediately if only the budget has been used up. Returns false if the link is corrupt. */
 bool pump_drain_queue(bw_pump_t *pump);
 
 /* Records that `bytes` bytes were committed or written directly to the carrier, so they may have to

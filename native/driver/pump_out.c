@@ -644,7 +644,7 @@ static bw_status_t put_word(bw_pump_t *pump, uint8_t *bytes, size_t size)
     return drain(pump);
 }
 
-/* Sends a word at once, if both nodes understand words. */
+/* Sends a word immediately, if both nodes understand words. */
 static bw_status_t say(bw_pump_t *pump, bw_frame_kind_t kind)
 {
     uint8_t word[BW_WORD_BYTES];

@@ -34,7 +34,7 @@ static wake_result_t asleep(bw_pump_t *pump)
     return pump->link->ops->is_finished(pump->link) ? WAKE_FINISHED : WAKE_ASLEEP;
 }
 
-/* Ends a round of spinning: either the link gets armed or the poller calls again at once. */
+/* Ends a round of spinning: either the link gets armed or the poller calls again immediately. */
 static wake_result_t arm_or_wake(bw_pump_t *pump)
 {
     bw_status_t status = pump->link->ops->arm_read(pump->link);

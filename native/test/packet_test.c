@@ -365,8 +365,8 @@ static void lengths_are_bounded(void)
     }
 }
 
-/* Nothing is delivered after it, whether it came in a run or by itself, and the reason identifies
- * the signal. */
+/* Nothing is delivered after it, whether it came in a run or alone, and the reason identifies the
+ * signal. */
 static void a_signal_that_cannot_be_read_is_the_last(void)
 {
     static uint8_t stream[200000];

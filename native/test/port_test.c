@@ -180,8 +180,8 @@ static void start_telling(void)
     CHECK(port_activates(one, 0) && port_activates(other, 0));
 }
 
-/* Each sample is sent once, with a tick or with a frame and never by itself. A sample that is too
- * large is clamped. */
+/* Each sample is sent once, with a tick or with a frame and never alone. A sample that is too large
+ * is clamped. */
 static void the_load_goes_along(void)
 {
     uint64_t sent;

@@ -224,7 +224,7 @@ static inline vm_reply_t use_a_file(ErlDrvPort port)
 }
 
 /* Returns whether a command with these bytes would open descriptors, files or sockets that do not
- * belong to the test, or would take long. */
+ * belong to the test, or would take a long time. */
 static inline bool names_something(unsigned command, uint8_t *bytes, size_t len)
 {
     if (command == COMMAND_USE && len > 0)

@@ -401,7 +401,7 @@ bool rd_file_close(rd_writer_t *writer, rd_file_t *file)
         rd_file_drop(file, true);
         return false;
     }
-    /* Check again, because a large file takes long to write. */
+    /* Check again, because writing a large file takes a long time. */
     if (!file->is_small && !see(writer, file)) {
         rd_file_drop(file, true);
         return false;

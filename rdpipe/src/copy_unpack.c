@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The last part of a copy: writes the items that arrive, and does not trust them (open_beneath.h).
- * Where writing a small file takes long, as on a network file system, several are written in
+ * Where writing a small file takes a long time, as on a network file system, several are written in
  * parallel (jobs.h), each after it has arrived completely. */
 #include "copy_atomic.h"
 #include "copy_delta.h"
@@ -194,7 +194,7 @@ static void take_attributes(unpack_t *unpack, rd_attributes_t *attributes)
 }
 
 /* Returns a job for a file that is written in parallel with others, or NULL if it must be written
- * at once. */
+ * immediately. */
 static job_t *new_job(unpack_t *unpack)
 {
     const rd_item_t *item = &unpack->item;

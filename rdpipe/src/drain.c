@@ -14,7 +14,7 @@
 #define PARTING_MS 5000
 #define ABORT_MS 2000
 
-/* Closing an output may take long on a disk, so a separate thread does it. */
+/* Closing an output on a disk may take a long time, so a separate thread does it. */
 typedef struct {
     rd_transfer_t *transfer;
     rd_end_t output;

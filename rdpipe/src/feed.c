@@ -147,7 +147,7 @@ static ssize_t read_on(feed_t *feed, size_t len)
 }
 
 /* Reads until the block is full or the input has no more data for now, because available data is
- * sent at once. Returns true if it did anything. */
+ * sent immediately. Returns true if it did anything. */
 static bool read_block(feed_t *feed)
 {
     size_t block = block_bytes(feed);

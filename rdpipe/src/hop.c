@@ -312,7 +312,7 @@ static bool settle(rd_proved_t *proved, int listener, const rd_key_t *key, const
     return false;
 }
 
-/* Accepts what the producer wants, as far as it is allowed here. */
+/* Accepts the terms that the producer asks for, as far as they are allowed here. */
 static bool take_hello(const hello_t *hello, const rd_terms_t *terms, rd_hop_t *hop_p,
                        rd_why_t *why)
 {

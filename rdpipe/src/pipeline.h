@@ -27,7 +27,7 @@ typedef enum {
 } rd_work_t;
 
 typedef struct {
-    char *host; /* "" for this host; otherwise as ssh takes it */
+    char *host; /* "" for this host; otherwise as passed to ssh */
     char *text; /* the command, or the shell word that names the file */
     rd_work_t work;
     bool is_receiver; /* one of several segments that receive the same stream */

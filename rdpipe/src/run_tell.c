@@ -106,7 +106,7 @@ static bool may_start(const rd_run_t *run, size_t i)
            access(socket, F_OK) == 0;
 }
 
-/* Starts masters at once, and the others as soon as their master is connected. */
+/* Starts masters immediately, and the others as soon as their master is connected. */
 void rd_run_connect(rd_run_t *run)
 {
     char ignored[1024];

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests that bytes which are wrong, changed or lost at the producer, in transit or on the disk are
- * never accepted as correct. */
+/* Tests that bytes are never accepted as correct if they are wrong, changed or lost at the
+ * producer, in transit or on the disk. */
 #include "pipe_streams.h"
 
 #include <errno.h>

@@ -394,7 +394,7 @@ aged_figures(Latest, _AgoMs) -> Latest.
 late(LateMs) when LateMs >= ?STEP_MS -> [{1, #{late_ms => LateMs, cpu_percent => 0, busy => 0}}];
 late(_LateMs) -> [].
 
-%% The record as of the end of the link, with how long ago that was.
+%% Returns the record as of the end of the link, and how long ago that was.
 aged(#{ended := Ended} = Record, AgoMs) -> Record#{ended := Ended#{ago_ms := AgoMs}}.
 
 runtime() -> element(1, erlang:statistics(runtime)).

@@ -255,8 +255,8 @@ tell(#{node := Node, connection := Connection}, Cause, Ms, Socket, Secured) ->
 
 %% ---- several connections ----
 
-%% If a link should have more connections, there is a spreader on the node that has established the first one. The spreader exits by itself, and
-%% this process does not exit with it.
+%% If a link should have more connections, there is a spreader on the node that has established the first one. The spreader exits on its own, and this
+%% process does not exit with it.
 with_spreader(AfterMs, Port, #{info := #{role := connecting, connections := Wanted} = Info} = Session) when is_port(Port), Wanted =/= 1 ->
     Spreader = maps:get(spreader, Session, none),
     Lives = is_pid(Spreader) andalso is_process_alive(Spreader),

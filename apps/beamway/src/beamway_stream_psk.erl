@@ -17,7 +17,7 @@
 
 -define(RING_BYTES, 262144).
 -define(PACKET_BYTES, 65535).
-%% When the time allowed for the whole connection setup is over, dist_util kills the process without reporting why.
+%% When the time allowed for the whole connection setup has passed, dist_util kills the process without reporting why.
 -define(LAST_MS, 500).
 %% With `prefer', an unencrypted peer waits for the rest of what looks like a long packet.
 -define(PREFERS_MS, 1000).

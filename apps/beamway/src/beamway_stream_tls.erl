@@ -97,7 +97,7 @@ socket_options() ->
 %% A missing peer is not worth a warning, but an insecure one is.
 secured(Peer, Role, Secure) ->
     TimeoutMs = net_kernel:connecttime(),
-    %% When the time allowed for the whole connection setup is over, dist_util kills this process without reporting why.
+    %% When the time allowed for the whole connection setup has passed, dist_util kills this process without reporting why.
     WaitMs = TimeoutMs - min(?LAST_MS, TimeoutMs div 4),
     Deadline = erlang:monotonic_time(millisecond) + WaitMs,
     case ssl_is_up(Deadline) of

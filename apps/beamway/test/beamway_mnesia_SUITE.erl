@@ -100,7 +100,7 @@ part_and_join(Config, Part, {Minority, Majority}) ->
     ok = call(Minority, forget, []),
     {Minority, Majority}.
 
-%% The disc copy of a killed node is as old as the kill. The node fetches what it has missed by itself.
+%% The disc copy of a killed node is as old as the kill. The node fetches on its own what it has missed.
 killed_and_returned(Config) ->
     {Majority, Minority} = cluster(Config),
     [ok = call(Member, listen, []) || Member <- Majority],

@@ -477,7 +477,7 @@ held(Peer) ->
       ports => beamway_peer:call(Peer, erlang, system_info, [port_count]),
       processes => beamway_peer:call(Peer, erlang, system_info, [process_count])}.
 
-%% Processes of ssl, and the resources that they hold, vary by themselves. A leak in each round would be four times the slack.
+%% The number of ssl's processes, and of the resources that they hold, varies anyway. A leak in each round would be four times the slack.
 no_more(Was, Is, Slack) ->
     lists:all(fun(Name) -> maps:get(Name, Is) =< maps:get(Name, Was) + Slack end, maps:keys(Was)).
 

@@ -24,7 +24,7 @@ start(Options) ->
 started({ok, _}) -> {ok, url()};
 started({error, Reason}) -> {error, unicode:characters_to_binary(io_lib:format("~ts", [why(Reason)]))}.
 
-%% The web server's complaint about its socket is buried in the supervisor reports.
+%% The web server's error about its socket is buried in the supervisor reports.
 why(Reason) ->
     case text(Reason) of
         none -> io_lib:format("~0tP", [Reason, 20]);
@@ -41,7 +41,7 @@ first(Texts) ->
         [] -> none
     end.
 
-%% @doc Stops the console. Collectors on other nodes exit by themselves.
+%% @doc Stops the console. Collectors on other nodes exit on their own.
 -spec stop() -> ok | {error, term()}.
 stop() -> application:stop(beamway_console).
 

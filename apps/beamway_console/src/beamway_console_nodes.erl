@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Installs a collector on a node. {@link beamway_console_hub} calls this in a new process for each attempt, because a node may take long or
-%% never answer.
+%% @doc Installs a collector on a node. {@link beamway_console_hub} calls this in a new process for each attempt, because a node may take a long
+%% time or never answer.
 -module(beamway_console_nodes).
 
 -export([attach/3, detach/2]).

@@ -44,7 +44,7 @@ keep(Result, Deadline) ->
     after teleport_deadline:left(Deadline) -> ok
     end.
 
-%% No timeout is needed, because a collecting process either answers at once or exits.
+%% No timeout is needed, because a collecting process either answers immediately or exits.
 is_taken(Taker, Ref) ->
     Monitor = monitor(process, Taker),
     receive

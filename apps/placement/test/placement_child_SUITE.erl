@@ -106,7 +106,7 @@ started(Config, Query, Kept) ->
 child(Config, Name, Query, Call) ->
     call(Config, Name, child, [Query, Call, #{name => once, nodes => beamway_placement_nodes:nodes(cluster(Config)), grace => grace()}]).
 
-%% Sets the attribute `role' on these nodes; with ttl 0 others see changes at once.
+%% Sets the attribute `role' on these nodes; with ttl 0, other nodes see changes immediately.
 roles(Config, Values) -> [ok = call(Config, Name, insert, [role, {static, Value, [{ttl, 0}]}]) || {Name, Value} <- Values].
 
 %% Returns the process if all of these nodes find the same one and it lives.
@@ -393,9 +393,9 @@ the_first_voter_knows_nothing(Config) ->
     ok = beamway_placement_nodes:call(cluster(Config), "a", {application, start}, [placement]),
     true = beamway_peer:wait_until(fun() -> found(Config, ["a", "b", "c"]) =:= Pid end, 30000).
 
-%% The first voter was cut off with the child until its promise was over, so it chooses a node, itself, as soon as it
-%% reaches the others again. The majority refuses that node. The voter must still promise itself to the node that runs
-%% the child, so that the child survives the loss of the third voter.
+%% The first voter was cut off with the child until its promise had expired, so it chooses a node, itself, as soon as it
+%% reaches the others again. The majority refuses that node. The voter must still promise itself to the node that runs the
+%% child, so that the child survives the loss of the third voter.
 the_first_voter_comes_back(Config) ->
     roles(Config, [{"a", worker}, {"b", other}, {"c", other}]),
     [ok = call(Config, Name, insert, [rank, {static, Rank, [{ttl, 0}]}]) || {Name, Rank} <- [{"a", 3}, {"b", 2}, {"c", 1}]],

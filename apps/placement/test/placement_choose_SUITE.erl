@@ -269,7 +269,7 @@ spread_by_every_policy(Config) ->
          ?assertEqual({Policy, Spread, 2, true}, {Policy, Spread, length(Chosen), lists:member(node_of(Config, "f"), Chosen)})
      end || Policy <- [two_choices, cached_two, {choices, 1}, sqrt_choices, random, {top, 0.2}, least],
             Spread <- [{{attribute, room}, 1, hard}, {{attribute, room}, 1, soft}, {1, 1, hard}], _ <- lists:seq(1, 10)],
-    %% The query wants more than the places allow, and the error reports it.
+    %% The query asks for more nodes than the places allow, and the error says that.
     {error, {unsatisfied, Conflict} = Error} = call(Config, "a", placement, choose_nodes, [Five, #{n => 4, spread => {{attribute, room}, 1, hard}}]),
     ?assertMatch(#{feasible := 5, wanted := 4, spread := #{most := 3, places := [{{value, far}, 1}, {{value, near}, 4}]}}, Conflict),
     ?assertNotEqual(nomatch, string:find(unicode:characters_to_list(placement:format_error(Error)),

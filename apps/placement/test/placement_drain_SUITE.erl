@@ -70,7 +70,7 @@ child(Config, Query, Options) ->
     true = beamway_peer:wait_until(fun() -> all_run(Config, 1) end, 60000),
     Pid.
 
-%% Sets the attribute `role' on these nodes; with ttl 0 others see changes at once.
+%% Sets the attribute `role' on these nodes; with ttl 0, other nodes see changes immediately.
 roles(Config, Values) -> [ok = on(Config, Name, {placement, insert}, [role, {static, Value, [{ttl, 0}]}]) || {Name, Value} <- Values].
 
 called(Config, Request) -> on(Config, "d", {gen_server, call}, [{via, placement, one}, Request]).

@@ -63,7 +63,7 @@ leases_end(Config) ->
     end),
     %% The holder, which is the process that ran that call, has exited.
     _ = beamway_peer:wait_until(fun() -> Count() =:= 0 end, 10000),
-    %% Leases survive if the server is killed, and a lease also expires by itself.
+    %% Leases survive if the server is killed, and a lease also expires on its own.
     Holder = on(Config, "a", fun() -> Self = self(), Pid = spawn(fun() -> holder(F, Self) end), receive ready -> Pid after 30000 -> error(no_lease) end end),
     1 = Count(),
     Before = call(Config, "f", erlang, whereis, [placement_lease]),
@@ -143,7 +143,7 @@ processes_take_their_lease(Config) ->
     {error, {busy, [{F, {refused, {capacity, slots, 0}}}]}} = call(Config, "a", placement, spawn, [{size, eq, 6}, {?MODULE, wait, []}, Options]),
     on(Config, "a", fun() -> Pid ! stop, Second ! stop end),
     _ = beamway_peer:wait_until(fun() -> [] =:= call(Config, "f", placement_lease, list, []) end, 10000),
-    %% The process exits at once, which also ends its lease.
+    %% The process exits immediately, which also ends its lease.
     {ok, _, _} = call(Config, "a", placement, spawn, [{size, eq, 6}, {erlang, node, []}, Options]),
     _ = beamway_peer:wait_until(fun() -> [] =:= call(Config, "f", placement_lease, list, []) end, 10000).
 

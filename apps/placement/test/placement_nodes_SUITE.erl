@@ -512,7 +512,7 @@ a_node_without_placement(Config) ->
     {'EXIT', {{not_running, _}, _}} = beamway_placement_nodes:call(Extra, "plain", {?MODULE, caught}, [[A]]),
     %% The node has not reported that the attribute is missing either.
     {error, {unsatisfied, _}} = call(Config, "a", placement, choose_nodes, [[Plain], {os_type, missing}]),
-    %% Once placement runs there, a live question finds it at once.
+    %% Once placement runs there, a live question finds it immediately.
     ok = beamway_placement_nodes:call(Extra, "plain", {attr, start}, []),
     ?assertEqual([Plain], call(Config, "a", attr, choose_nodes, [[Plain], [{os_type, eq, {unix, linux}}]])),
     ok = beamway_placement_nodes:stop(Extra).

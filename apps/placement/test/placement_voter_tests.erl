@@ -31,7 +31,7 @@ each_rule_is_needed_test_() ->
      || {Rule, First} <- [{quarantine, 2}, {both_sets, 13}, {margin, 1}]].
 
 %% The voter was cut off with the last holder (1). Since then it has promised itself to a node (3) that got no majority.
-%% Once that promise is over or released, it must not refuse the node that runs the child (2).
+%% Once that promise has expired or been released, it must not refuse the node that runs the child (2).
 refused_in_between_test_() ->
     Spec = maps:remove(next, spec(#{})),
     Asks = fun(Number, Holder, Row, Now) -> placement_voter:ask(Spec#{fence => Number}, {Holder, none}, Row, Now, -?GRACE) end,
@@ -118,7 +118,7 @@ heals(World) -> told(World#world{sides = maps:from_list([{Node, 1} || Node <- ?N
 %% The node that runs the child informs the nodes that have newly connected.
 told(#world{runs = Runs} = World) -> maps:fold(fun(Node, #run{spec = Spec}, Before) -> announced(Node, Spec, Before) end, World, Runs).
 
-%% The process exits by itself, and its keeper releases the promises.
+%% The process exits on its own, and its keeper releases the promises.
 ends(#world{runs = Runs} = World) when map_size(Runs) =:= 0 -> World;
 ends(#world{now = Now, runs = Runs, asks = Asks} = World) ->
     {Node, #run{spec = Spec}} = one_of(maps:to_list(Runs)),

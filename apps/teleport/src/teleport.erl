@@ -130,7 +130,7 @@ abcast(Nodes, Name, Request) when is_list(Nodes), is_atom(Name) ->
 -spec broadcast(Group :: term(), Message :: term()) -> teleport_groups:result() | {error, teleport_groups:refusal()}.
 broadcast(Group, Message) -> broadcast(pg, Group, Message, #{}).
 
-%% @doc Broadcasts with a scope, which must run on this node, and with options. Returns at once, or within 100 ms if a
+%% @doc Broadcasts with a scope, which must run on this node, and with options. Returns immediately, or within 100 ms if a
 %% connection is full. With `confirm => true' it returns when each node has confirmed the message or the timeout has
 %% expired. The result says how each node was reached ({@link teleport_groups:result()}). Broadcasts from one process to
 %% one group arrive in order.
@@ -203,8 +203,8 @@ named({Name, Node}, Function, More, Not) when is_atom(Name), is_atom(Node) ->
     end;
 named(Other, _, _, _) -> error({bad_name, Other, "expected {Name, Node}"}).
 
-%% @doc Returns teleport's metrics as Prometheus text, as {@link beamway:metrics/0} does for the links. Answers at
-%% once.
+%% @doc Returns teleport's metrics as Prometheus text, as {@link beamway:metrics/0} does for the links. Answers
+%% immediately.
 -spec metrics() -> iolist().
 metrics() -> beamway_metrics:prometheus(teleport_metrics:families()).
 

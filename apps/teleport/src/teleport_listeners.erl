@@ -167,7 +167,7 @@ handle_info(_Info, State) ->
 asked_again(true, Node, State) -> ask(Node, State);
 asked_again(false, _, State) -> State.
 
-%% A change that does not follow another one is sent at once. Peers without room are tried again at the same interval.
+%% A change that does not follow another one is sent immediately. Peers without room are tried again at the same interval.
 told(#listeners{is_gathering = true} = State) -> State;
 told(#listeners{interest = Interest} = State) ->
     case teleport_interest:is_changed(Interest) orelse teleport_interest:is_behind(Interest) of

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Returns teleport's metrics as Prometheus text. Only reads counters and does not ask any process, so it answers
-%% at once even if something is stuck.
+%% immediately even if something is stuck.
 -module(teleport_metrics).
 
 -export([new/0, count/1, counted/1, families/0]).

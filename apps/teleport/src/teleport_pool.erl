@@ -2,11 +2,11 @@
 %% @doc A pool is a few TCP connections of teleport's own to a node, in addition to stock distribution, so that large
 %% messages delay neither the node's ticks nor each other.
 %%
-%% A pool is opened in the background when a process first wants it, and is closed with the distribution connection. No
-%% pool is opened if Beamway carries the node's distribution, if its distribution is encrypted, if the node does not run
-%% this version of teleport, or if its port cannot be reached. In that case messages use the distribution, this is logged
-%% once, and the next attempt follows after a pause. Each node opens its own pools: a connection carries the
-%% messages and requests of the node that opened it, and the replies to those requests.
+%% A pool is opened in the background when a process first needs it, and is closed with the distribution connection. No pool is
+%% opened if Beamway carries the node's distribution, if its distribution is encrypted, if the node does not run this version of
+%% teleport, or if its port cannot be reached. In that case messages use the distribution, this is logged once, and the next
+%% attempt follows after a pause. Each node opens its own pools: a connection carries the messages and requests of the node that
+%% opened it, and the replies to those requests.
 %%
 %% <b>Order.</b> Each key is assigned to one connection. Messages of a process that has sent over the distribution before
 %% ({@link note/1}) do not overtake its earlier ones: it sends a marker over the distribution and then its first message on
@@ -378,7 +378,7 @@ pause_ms(Failures) ->
     Full = min(?PAUSE_MAX_MS, ?PAUSE_MS bsl min(Failures - 1, 20)),
     Full div 2 + rand:uniform(Full div 2).
 
-%% Connections close by themselves. A sender that still uses one gets `gone'.
+%% Connections close on their own. A sender that still uses one gets `gone'.
 gone(Node, Peers) ->
     ok = unmark(Node),
     #peer{up = Up} = maps:get(Node, Peers, #peer{}),

@@ -73,8 +73,8 @@ is_not_zero(Digits) -> Digits =/= binary:copy(<<$0>>, byte_size(Digits)).
 
 is_sampled(<<_:53/binary, Flags/binary>>) -> binary_to_integer(Flags, 16) band 1 =:= 1.
 
-%% @private Applies the option `trace'. OpenTelemetry's functions are looked up only once, because looking for a
-%% missing module takes long.
+%% @private Applies the option `trace'. OpenTelemetry's functions are looked up only once, because looking for a missing
+%% module takes a long time.
 -spec use(boolean()) -> ok.
 use(Wanted) ->
     case Wanted andalso code:ensure_loaded(?OTEL) of

@@ -49,7 +49,7 @@ prop_views_differ() ->
                 ?WHENFAIL(io:format("missed ~p~nwrong in the end ~p~n", [Missed, Wrong]), {Missed, Wrong} =:= {[], []})
             end).
 
-%% Pids only serve to distinguish the successive servers of a node; the processes exit at once.
+%% Pids only serve to distinguish the successive servers of a node; the processes exit immediately.
 pid() -> spawn(fun() -> ok end).
 member(Number) -> list_to_pid("<0." ++ integer_to_list(1000 + Number) ++ ".0>").
 

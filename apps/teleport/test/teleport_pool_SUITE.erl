@@ -361,7 +361,7 @@ lost_connections(_Config) ->
          _ = until(fun() -> on(PeerA, fun() -> whereis(pool_asker) end) =/= undefined end),
          ok = End(PeerA, PeerB, Test),
          ok = beamway_peer:await(Waiting),
-         %% The pool is opened again when a process wants it.
+         %% The pool is opened again when a process needs it.
          ok = on(PeerA, fun() ->
              Pool = pool(NodeB),
              ok = post(Pool, Checker, {{again, self()}, 1, x}),

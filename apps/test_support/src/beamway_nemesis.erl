@@ -3,8 +3,8 @@
 %% beamway_nemesis_schedule} and {@link beamway_nemesis_oracle}.
 %%
 %% The nodes are those of {@link beamway_peer}, which are controlled through standard input and output. In addition to the oracle's findings, it
-%% reports a node that exited by itself, a crash dump, log lines that no fault explains, descriptors, mappings, ports or memory leaked by
-%% connections, a pair on the wrong kind of link, and a process whose last message did not arrive although all faults were over.
+%% reports a node that exited on its own, a crash dump, log lines that no fault explains, descriptors, mappings, ports or memory leaked by
+%% connections, a pair on the wrong kind of link, and a process whose last message did not arrive although all faults had ended.
 -module(beamway_nemesis).
 
 -export([run/2, run/3]).
@@ -230,7 +230,7 @@ is_connected(Run) ->
 
 %% ---- faults ----
 
-%% No more faults are applied to a node that has exited by itself, but it may be started again.
+%% No more faults are applied to a node that has exited on its own, but it may be started again.
 fault_if_possible(Fault, Run0) ->
     Run = check_alive(Run0),
     Alive = [N || {N, _} <- alive(Run)],
@@ -322,7 +322,7 @@ lasted(Pid, Fault, From, #run{lasting = Lasting} = Run) ->
              end,
     executed(Fault, From, Effect, Run#run{lasting = maps:remove(Pid, Lasting)}).
 
-%% A node that has exited by itself is a finding, and the run continues without it.
+%% A node that has exited on its own is a finding, and the run continues without it.
 check_alive(Run) ->
     lists:foldl(fun({N, #{monitor := Monitor}}, Acc) ->
                         receive

@@ -327,7 +327,7 @@ os_pid(Peer) ->
     [OsPid] = [P || Port <- Links, is_port(Port), {os_pid, P} <- [erlang:port_info(Port, os_pid)]],
     OsPid.
 
-%% @doc Kills a node with SIGKILL, and waits until the process is gone. The node may already be exiting by itself.
+%% @doc Kills a node with SIGKILL, and waits until the process is gone. The node may already be exiting on its own.
 -spec kill9(pid()) -> ok.
 kill9(Peer) ->
     ended_by(fun(OsPid) -> os:cmd("kill -KILL " ++ integer_to_list(OsPid)) end, Peer, 10000).

@@ -33,8 +33,8 @@ start(Options) ->
         {error, Reason} -> {error, Reason}
     end.
 
-%% @doc Stops a server and closes its connections at once. If it is under your own supervisor, its child specification decides whether it starts
-%% again.
+%% @doc Stops a server and closes its connections immediately. If it is under your own supervisor, its child specification decides whether it
+%% starts again.
 -spec stop(Name :: atom()) -> ok.
 stop(Name) ->
     Supervisor = yucan_server:supervisor(Name),

@@ -66,7 +66,7 @@ failed(Reason, #listener{pool = Pool} = Listener) ->
     refresh(Reason, Pool),
     ?MODULE:accept(Listener).
 
-%% There may be no descriptors left. Closing connections releases some, so trying again at once would only waste CPU time.
+%% There may be no descriptors left. Closing connections releases some, so trying again immediately would only waste CPU time.
 refresh(econnaborted, _) -> ok;
 refresh(Reason, Pool) ->
     Pool ! {accept_failed, Reason},

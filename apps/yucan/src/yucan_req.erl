@@ -112,8 +112,8 @@ values(_, [], Values) -> Values.
 separator(<<"cookie">>) -> <<"; ">>;
 separator(_) -> <<", ">>.
 
-%% @doc Returns the client's address: that in the PROXY header, or in a header of `forwarded' if the peer of the socket is trusted, or the peer
-%% itself.
+%% @doc Returns the client's address: the one in the PROXY header or, if the peer of the socket is trusted, in a header that `forwarded' names, or
+%% otherwise the address of the peer itself.
 -spec peer(req()) -> address().
 peer(#req{peer = socket, conn = Conn}) -> conn_peer(Conn);
 peer(#req{peer = Peer}) -> Peer.

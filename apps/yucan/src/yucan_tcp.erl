@@ -118,8 +118,8 @@ send(Socket, Data) ->
         Result -> Result
     end.
 
-%% @doc The driver queues what the system does not take at once, without blocking the caller, but an empty send waits for the queue. The driver's
-%% timeout is for the whole queue, so the connection is closed only if the queue has not shrunk.
+%% @doc The driver queues what the system does not accept immediately, without blocking the caller, but an empty send waits for the queue. The
+%% driver's timeout is for the whole queue, so the connection is closed only if the queue has not shrunk.
 -spec send_large(gen_tcp:socket(), iodata()) -> ok | {error, yucan_transport:reason()}.
 send_large(Socket, Data) ->
     _ = inet:setopts(Socket, [{send_timeout_close, false}]),

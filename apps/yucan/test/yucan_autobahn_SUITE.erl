@@ -264,7 +264,7 @@ compression(Config) ->
          ok = zlib:deflateInit(Out, default, deflated, -9, 8, default),
          [begin
               Message = base64:encode(crypto:strong_rand_bytes(Size * 3 div 4)),
-              %% Without context, each of the client's messages is compressed by itself, which is valid with every response.
+              %% Without context, each of the client's messages is compressed separately, which is valid with every response.
               ok = zlib:deflateReset(Out),
               Packed = iolist_to_binary(zlib:deflate(Out, Message, sync)),
               ok = gen_tcp:send(Socket, fragments(64 bor ?TEXT, binary:part(Packed, 0, byte_size(Packed) - 4), Fragment)),

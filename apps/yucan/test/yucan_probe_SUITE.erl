@@ -50,7 +50,7 @@ accepts({_, [First | _] = Statuses}) ->
     [[Answer(Status)] || Status <- [200 | Statuses], Status < 400] ++ [[Answer(Status) || Status <- Statuses] || First < 400];
 accepts(_) -> [[{200, [], <<>>}]].
 
-%% Rejected at once, with or without a response.
+%% Rejected immediately, with or without a response.
 refuses(_) -> [[]] ++ [[{Status, [{<<"connection">>, <<"close">>}, {<<"content-length">>, <<"0">>}], <<>>}] || Status <- [400, 405, 408, 411, 413, 414, 417, 431, 501, 503, 505]].
 
 %% Everything that docs/dev/yucan-rules.md names exists: cases of suites, functions of unit tests, ids in the tables.

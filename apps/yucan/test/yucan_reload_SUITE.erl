@@ -184,7 +184,7 @@ asks(Socket) ->
 
 log(Event, #{config := #{pid := Pid}}) -> Pid ! {logged, Event}.
 
-%% A handler that traps exits is killed; others exit at once.
+%% A handler that traps exits is killed; others exit immediately.
 stop_despite_trap(_) ->
     Self = self(),
     Waits = fun(Req, _) ->

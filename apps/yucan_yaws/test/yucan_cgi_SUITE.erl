@@ -409,7 +409,7 @@ ask(Port, Word, Deadline) ->
             receive after 50 -> ask(Port, Word, Deadline) end
     end.
 
-%% What one site has cached about a path does not apply to another site, and a new configuration takes effect at once.
+%% What one site has cached about a path does not apply to another site, and a new configuration takes effect immediately.
 scripts_of_two_sites(Config) ->
     ok = file:change_mode(yucan_yaws_site:write(Config, "www/a.cgi", plain("echo ran")), 8#755),
     Directives = fun(Allowed) -> ["docroot = www\nallowed_scripts = ", Allowed, "\n"] end,

@@ -161,7 +161,7 @@ relative_libraries(Config) ->
                                      [{args, ["-c", "cd \"$1\" && exec \"$0\"", ?config(command, Config), Folder]},
                                       {env, [{"ERL_LIBS", "a:/b:c d"}, {"YUCAN_ERL", "./erl"}]}, {line, 2000}, exit_status, stderr_to_stdout])).
 
-%% The shell may print something of its own first.
+%% The shell may first print messages of its own.
 deleted_folder(Config) ->
     Folder = filename:join(?config(priv_dir, Config), "deleted"),
     ok = file:make_dir(Folder),
@@ -295,7 +295,7 @@ empty_token(Config) ->
         stop(Served)
     end.
 
-%% The server caches a file for a second, but an upload within that second is served at once, with PUT and with a form.
+%% The server caches a file for a second, but an upload within that second is served immediately, both with PUT and with a form.
 upload_is_seen(Config) ->
     Folder = filename:join(?config(priv_dir, Config), "upload_is_seen"),
     Names = ["a.txt", "b.txt"],
@@ -628,7 +628,7 @@ announced(Config) ->
         stop(Served)
     end.
 
-%% The command that starts a daemon reports at once why it does not serve, and the next start does not report it again.
+%% The command that starts a daemon immediately reports why it does not serve, and the next start does not report it again.
 daemon_cannot_serve(Config) ->
     Environment = environment(Config),
     {1, ["yucan: the access log /no/such/log cannot be opened: no such file or directory"]} =

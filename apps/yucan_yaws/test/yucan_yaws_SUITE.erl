@@ -87,7 +87,7 @@ redirects(Config) ->
     %% Control bytes in a path are rejected before they could become a header.
     {400, undefined, _} = Get("/old/%0D%0ASet-Cookie:a=b"),
     {410, undefined, _} = Get("/gone"),
-    %% The path is also appended there, so this is a page of ours and not a file.
+    %% The path is also appended there, so this is one of our own pages and not a file.
     {404, undefined, _} = Get("/lost"),
     {404, undefined, _} = Get("/older"),
     %% A body that nobody reads does not become the next request.

@@ -13,7 +13,7 @@
 #define BATCH_RING_PART 4
 #define BATCH_BYTES ((uint64_t)1024 * 1024)
 
-/* A batch of at least this size asks the peer to acknowledge it at once, so that the next can
+/* A batch of at least this size asks the peer to acknowledge it immediately, so that the next can
  * follow without a gap. */
 #define ASKING_BYTES ((uint64_t)16 * 1024)
 

@@ -8,10 +8,10 @@
  * The tcp carrier: implements the table in link.h for a connected stream socket.
  *
  * Both rings are private to this process, and mapped twice in a row like the others. Committed
- * bytes are passed to the kernel at once as far as it accepts them, and the rest when the socket
- * has room. Bytes are read from the socket into the ring when the user peeks. Whether the peer's
- * process has read a byte is not known, only whether its kernel has received it (`unreleased` in
- * the statistics).
+ * bytes are passed to the kernel immediately as far as it accepts them, and the rest when the
+ * socket has room. Bytes are read from the socket into the ring when the user peeks. Whether the
+ * peer's process has read a byte is not known, only whether its kernel has received it
+ * (`unreleased` in the statistics).
  *
  * The link counts as cleanly closed (is_finished) once the peer's stream has ended and everything
  * before the end has been released. A process that is killed ends its stream in the same way as one

@@ -29,7 +29,7 @@ bool vm_is_selected_by(ErlDrvPort port)
     return found;
 }
 
-/* If no thread polls, stop_select is called at once. */
+/* If no thread polls, stop_select is called immediately. */
 int driver_select(ErlDrvPort port, ErlDrvEvent event, int mode, int on)
 {
     int fd = (int)(intptr_t)event, slot = -1;

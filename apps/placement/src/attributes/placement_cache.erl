@@ -162,8 +162,8 @@ is_fresh(Entry, Options) ->
         none -> false
     end.
 
-%% Returns whether three quarters of a value's lifetime are over. A node may answer with a value that is already old, so
-%% it is asked at most four times in that lifetime.
+%% Returns whether three quarters of a value's lifetime have passed. A node may answer with a value that is already old, so it is asked at most four
+%% times in that lifetime.
 is_ageing(_, #{live := true}) -> false;
 is_ageing(Entry, Options) ->
     case age(Entry, Options) of

@@ -129,7 +129,8 @@ is_news(New, Old) -> New =/= Old.
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
 
-%% When a node goes down, all its subscribers end at once; each takes the same time, however many there are.
+%% When a node goes down, all its subscribers exit at the same time. Handling each exit takes equally long, however many there
+%% are.
 many_end_at_once_test() ->
     Work = fun(Count) ->
         Pids = [spawn(fun() -> receive stop -> ok end end) || _ <- lists:seq(1, Count)],

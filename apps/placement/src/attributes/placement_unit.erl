@@ -4,8 +4,9 @@
 %%
 %% A value with a unit is compared with a quantity `{4, gib}' after conversion, and with a bare number as a number in
 %% its own unit. Numbers compare only with numbers, and text only with text (a string or a binary). Any other term
-%% compares only for equality with a term of its kind, tuples and lists with their like. Everything else is
-%% `{error, _}', which is the third truth value. In Erlang's own order any atom would be greater than any number.
+%% compares only for equality, and only with a term of its kind: tuples with tuples, and lists with lists. Everything
+%% else is `{error, _}', which is the third truth value. In Erlang's own order any atom would be greater than any
+%% number.
 -module(placement_unit).
 
 -export([is_unit/1, is_quantity/1, is_measure/1, convert/2, compare/3, names/0]).

@@ -4,12 +4,11 @@
 %%
 %% The nodes on which a child may run are its candidates. Three or five of them, chosen by
 %% {@link placement_rendezvous}, are its voters. The node that runs the child holds a lease from the majority of the
-%% voters ({@link placement_child_keeper}): a voter promises itself to one node for the child's grace time, and to no
-%% other node before that time is over ({@link placement_voter}). The holder asks again four times in the grace time.
-%% It kills the child, with the processes below it, when 95 % of the grace time are over. So two nodes never run the
-%% child at the same time, unless their clocks differ in speed by more than that margin, and under a partition only a
-%% side with more than half of the voters runs it. A voter that has lost its memory, because its node was restarted,
-%% makes no promises for one grace time.
+%% voters ({@link placement_child_keeper}): a voter promises itself to one node for the child's grace time, and to no other
+%% node before that time has passed ({@link placement_voter}). The holder asks again four times in the grace time. It kills the
+%% child, with the processes below it, when 95 % of the grace time has passed. So two nodes never run the child at the same
+%% time, unless their clocks differ in speed by more than that margin, and under a partition only a side with more than half of
+%% the voters runs it. A voter that has lost its memory, because its node was restarted, makes no promises for one grace time.
 %%
 %% Each lease has a fencing number, which rises with every new holder. Voters refuse a new holder whose number is lower
 %% than one that they have granted. They refuse a renewal only if a later holder has run the child (`live'), so a node

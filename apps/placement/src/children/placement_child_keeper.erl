@@ -4,8 +4,8 @@
 %%
 %% The keeper starts the child with a function that returns `{ok, Pid}' and links the process to its caller, as in a
 %% supervisor. It asks the voters again four times per grace time. It kills the child when its lease expires, and
-%% releases the lease when the child exits, so that it can be started again at once. The child moves when the node is
-%% drained, or when the node has not suited the query for a grace time and another one does. With
+%% releases the lease when the child exits, so that it can be started again immediately. The child moves when the node
+%% is drained, or when the node has not suited the query for a grace time and another one does. With
 %% `placement_handoff/3' ({@link placement_move}) its state and its queued messages move with it, and the keeper keeps
 %% running for the old process, which forwards messages. With `placement_handoff/1' and `placement_handoff/2' only its
 %% state moves.
@@ -272,7 +272,7 @@ stopped(Spec, Pid) ->
     ok = stop(Spec, Pid),
     placement_child:release(Spec, node()).
 
-%% Kills at once, because the lease is over and leaves no time for an orderly shutdown.
+%% Kills immediately, because the lease has expired and leaves no time for an orderly shutdown.
 killed(Pid) -> placement_family:kill(Pid).
 
 stop(#{shutdown := brutal_kill}, Pid) -> killed(Pid);

@@ -188,7 +188,7 @@ is_majority(#{nodes := Nodes} = Config, Some) -> more_than_half(Nodes, Some) and
 more_than_half(Nodes, Some) -> 2 * length([Node || Node <- Nodes, lists:member(Node, Some)]) > length(Nodes).
 
 %% @doc Evaluates the answers so far. The result is one of: the promises of a majority, with the nodes on which the child
-%% has lost its state; a denial; or that more answers are needed, unless the time for them is over.
+%% has lost its state; a denial; or that more answers are needed, unless the time for them has run out.
 -spec counted(placement_child:spec(), #{node() => answer()}, IsOver :: boolean()) -> {granted, Both :: boolean(), Gone :: [node()]} | denied | open.
 counted(Spec, Answers, IsOver) ->
     Granted = [{Node, Answer} || {Node, Answer} <- maps:to_list(Answers), Answer =:= granted orelse element(1, Answer) =:= granted],

@@ -349,7 +349,7 @@ send_to(Node, Request) -> erlang:send({?SERVER, Node}, {'$gen_cast', Request}, [
 
 %%% Processes
 
-%% Stops watching names that have gone and starts watching new ones.
+%% Stops watching names that no longer exist and starts watching new ones.
 watching(Group, #{names := Before}, #{names := After}, State) ->
     Gone = [Name || {Name, {_, Pid}} <- maps:to_list(Before), is_pid(Pid), said_of(Name, After) =/= Pid],
     Come = [{Name, Pid} || {Name, {_, Pid}} <- maps:to_list(After), is_pid(Pid), said_of(Name, Before) =/= Pid],
@@ -374,7 +374,7 @@ unwatched(Group, Name, #state{watched = Watched, monitors = Monitors} = State) -
         error -> State
     end.
 
-%% All members notice the end of the process by themselves.
+%% Each member notices on its own that the process has exited.
 ended(Group, Name, Pid) ->
     case known(Group) of
         #{names := #{Name := {_, Pid}} = Names} = Known ->

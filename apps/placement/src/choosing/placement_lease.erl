@@ -95,9 +95,8 @@ asked(Wanted, Require, Options) ->
               end || {Node, Claims} <- Wanted],
     [{Node, answered(Alias, Asker, max(0, End - erlang:monotonic_time(millisecond)))} || {Node, Alias, Asker} <- Asking].
 
-%% Another process asks, because a node may grant a lease after the caller has given up. The lease is then given back
-%% at once and does not hold its claims for its whole time. The request monitors the server, so this process does not
-%% outlive the connection to it.
+%% Another process asks, because a node may grant a lease after the caller has given up. The lease is then given back immediately and does not hold
+%% its claims for its full duration. The request monitors the server, so this process does not outlive the connection to it.
 asking(Caller, Alias, Node, Request) ->
     Answer = case answer(gen_server:receive_response(gen_server:send_request({?SERVER, Node}, Request), infinity)) of
                  {ok, Reference} -> {ok, {placement_lease, Node, Reference}};

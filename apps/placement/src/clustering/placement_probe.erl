@@ -218,8 +218,8 @@ called(Node, Arguments, LimitMs) ->
         _:Reason -> {error, Reason}
     end.
 
-%% All pairs begin when the last is ready or has failed. When the time is over, only those that are ready begin,
-%% because a late one would measure a different load.
+%% All pairs begin when the last is ready or has failed. When the time has run out, only those that are ready begin, because a late one
+%% would measure a different load.
 opened(Gate, Waiting, Ready, Ended, End) when map_size(Waiting) > map_size(Ready) ->
     receive
         {{Gate, Pair}, Pid} -> opened(Gate, Waiting, Ready#{Pair => Pid}, Ended, End);
@@ -234,7 +234,7 @@ opened(Gate, Waiting, Ready, Ended, _) ->
     _ = [Pid ! {{Gate, Pair}, go} || {Pair, Pid} <- maps:to_list(Ready)],
     {Waiting, Ended}.
 
-%% Returns the outcome of each pair. Pairs that have not finished when the time is over are killed.
+%% Returns the outcome of each pair. Pairs that have not finished when the time runs out are killed.
 ended(Watched, Ended, End) when map_size(Watched) > 0 ->
     receive
         {'DOWN', Monitor, process, _, Reason} when is_map_key(Monitor, Watched) ->

@@ -4,8 +4,7 @@
 %%
 %% On each node one process traces for one fifth of the time: it switches tracing on for a window and off for four. It
 %% ends a window early when it has seen a certain number of messages. The bytes of a message are those of its external
-%% format, scaled to the whole time. When the caller's node goes down, or the time is over, the tracer exits, which also
-%% ends tracing.
+%% format, scaled to the whole time. When the caller's node goes down, or the time has passed, the tracer exits, which also ends tracing.
 -module(placement_observe).
 
 -export([observe/2, busiest/2]).

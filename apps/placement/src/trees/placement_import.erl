@@ -2,7 +2,7 @@
 %% @doc Reads the tree of a network from a file: Slurm's `topology.conf' and `topology.yaml', declared paths, the
 %% report's network term, hwloc's XML, or a list of hosts as in `SLURM_JOB_NODELIST'.
 %%
-%% Files name hosts, but trees hold nodes. The options tell which nodes run where: `nodes' lists the existing nodes,
+%% Files name hosts, but trees hold nodes. The options say which nodes run where: `nodes' lists the existing nodes,
 %% each of which goes to the host in its name. Without it there is one node per host, called `Name@Host' with the
 %% option `name', or like the host itself. A host without a node and a node without a host are warnings: the host is
 %% left out, and the node's distances are unknown.

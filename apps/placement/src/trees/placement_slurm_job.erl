@@ -47,7 +47,7 @@ described(Job, Step, Getenv) ->
     end.
 
 %% @doc Returns the groups above the tasks of a host, the root of the network first, according to SLURM_TOPOLOGY_ADDR:
-%% switches or blocks, and the host. If Slurm's topology plugin provides nothing, it is only the host.
+%% switches or blocks, and the host. If Slurm's topology plugin provides nothing, the host is the only group.
 -spec path(fun((Variable :: string()) -> string() | false)) -> [string()].
 path(Getenv) ->
     Host = [Name || [_ | _] = Name <- [Getenv("SLURMD_NODENAME")]],

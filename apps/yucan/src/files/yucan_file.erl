@@ -34,8 +34,8 @@
 -define(LEAST_GZIP, 1024).
 -define(MOST_GZIP, 1048576).
 -define(LOOK_BYTES, 512).
-%% Files of up to the first size are cached at once, and files of up to the second size when they are requested twice within a second. All others
-%% are sent with sendfile.
+%% Files of up to the first size are cached at their first request, and files of up to the second size when they are requested twice within a second.
+%% All others are sent with sendfile.
 -define(MOST_KEPT, 65536).
 -define(MOST_KEPT_OFTEN, 1048576).
 -define(INDEX, [<<"index.html">>]).

@@ -183,7 +183,7 @@ next(#state{h2 = H2} = State) ->
         Bytes -> any_more(Bytes, yucan_h2_state:is_busy(H2), Pumped)
     end.
 
-%% The client may take long for the rest of a large response. Input that arrives in the meantime does not wait for that.
+%% The client may take a long time to receive the rest of a large response. Input that arrives in the meantime is not delayed by that.
 between(State) ->
     receive
         Message -> message(Message, State)

@@ -295,7 +295,7 @@ body(Id, Fin, Data, Size, #h2{streams = Streams, given_up = GivenUp} = S) ->
         #{Id := #stream{receive_window = Window, missing = Missing} = Stream} ->
             Stream1 = Stream#stream{receive_window = Window - Size, missing = case Missing of any -> any; _ -> Missing - byte_size(Data) end},
             S1 = case Data of <<>> when not Fin -> pay(1, S); _ -> S end,
-            %% Padding is consumed at once, because no handler reads it.
+            %% Padding is consumed immediately, because no handler reads it.
             {Stream2, S2} = credit(Id, Size - byte_size(Data), deliver(Data, Stream1), S1),
             case Fin of
                 true -> ended(Id, Stream2, S2);
@@ -355,7 +355,7 @@ credit(Id, Size, #stream{credit = Credit, receive_window = Window} = Stream, S) 
     end.
 
 %% The client has cancelled the stream. A process that receives messages is notified as at the end of a connection, even between two messages; other
-%% processes are killed at once.
+%% processes are killed immediately.
 given_up(Id, #stream{pid = Pid} = Stream, #h2{pids = Pids} = S) ->
     S1 = case Pids of
         #{Pid := {active, _}} -> effect({tell, Pid, {yucan_h2, Id, closed}}, S);

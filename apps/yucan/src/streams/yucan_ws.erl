@@ -2,7 +2,7 @@
 %% @doc WebSocket (RFC 6455): the handshake, then the loop of the connection's process, which calls the user's module.
 %%
 %% A handler answers `{websocket, Module, Argument, Options}'. permessage-deflate (RFC 7692) is off unless the options have `compress => true',
-%% which compresses each message by itself so that an idle connection needs no window, or a map (yucan_ws_deflate). A page of another origin gets
+%% which compresses each message separately so that an idle connection needs no window, or a map (yucan_ws_deflate). A page of another origin gets
 %% 403, unless `origins' contains it or is `any'.
 -module(yucan_ws).
 %% Iolists end in a binary tail, which is the cheapest form for the socket.
@@ -168,7 +168,7 @@ arm(#ws{socket = Socket} = Ws) ->
         {error, _} -> ended(lost, Ws)
     end.
 
-%% A message leaves large binaries behind a small heap, so no garbage collection would happen by itself.
+%% A message leaves large binaries behind a small heap, so no garbage collection would happen on its own.
 loop(#ws{large = true, buffer = Buffer} = Ws) when byte_size(Buffer) < ?PART_BYTES ->
     Ws1 = Ws#ws{large = false, buffer = binary:copy(Buffer)},
     true = erlang:garbage_collect(),

@@ -2,9 +2,9 @@
 %% @doc permessage-deflate (RFC 7692) for {@link yucan_ws}: which offer of a client is accepted, and how messages are compressed and
 %% decompressed.
 %%
-%% Without context, each message is compressed by itself, and an idle connection costs nothing. With context, messages refer to earlier ones,
-%% which makes small messages that resemble each other much smaller but costs both windows for as long as the connection lives. A context belongs
-%% to a single process.
+%% Without context, each message is compressed separately, and an idle connection costs nothing. With context, messages refer to earlier ones, which
+%% makes small messages that resemble each other much smaller but costs both windows for as long as the connection lives. A context belongs to a
+%% single process.
 -module(yucan_ws_deflate).
 
 -export([wanted/1, negotiate/2, open/1, deflate/2, inflate/3]).
