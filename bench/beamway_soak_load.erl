@@ -143,7 +143,7 @@ rest(PaceMs) ->
 rest_after_loss() ->
     receive after 20 -> ok end.
 
-%% On average as many messages have 64 B to 128 B as have 512 KB to 1 MB.
+%% On average, as many messages are 64 B to 128 B long as are 512 KB to 1 MB long.
 bytes() ->
     {_, _, Source} = persistent_term:get(?KEY),
     Size = round(?SMALLEST * math:exp(rand:uniform() * math:log(?LARGEST / ?SMALLEST))),

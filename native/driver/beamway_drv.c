@@ -209,7 +209,7 @@ static bool is_corrupt(const bw_link_t *link)
     return link->ops->is_corrupt && link->ops->is_corrupt(link);
 }
 
-/* For packets, the reason is the same as that of OTP's port, whatever the system reports. TLS
+/* For packets, the reason is the same as OTP's port gives, whatever the system reports. TLS
  * failures keep their own names. */
 static const char *reason_of_link(bw_port_t *self)
 {

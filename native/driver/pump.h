@@ -81,7 +81,7 @@ typedef struct {
     bool spinning; /* the poller is spinning, so the link is not armed for reading */
 } bw_pump_t;
 
-/* The current time on the VM's monotonic clock. */
+/* Returns the current time on the VM's monotonic clock. */
 static inline int64_t bw_now_ms(void)
 {
     return erl_drv_monotonic_time(ERL_DRV_MSEC);

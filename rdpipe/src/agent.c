@@ -235,8 +235,8 @@ static bool open_fifo(agent_t *agent, bool reads, rd_why_t *why)
     return done;
 }
 
-/* Is this our own /dev/stdin or /dev/stdout? A cat process would have different ones, and on
- * another host ours lead to rdpipe. */
+/* Returns whether this is our own /dev/stdin or /dev/stdout. A cat process would have different
+ * ones, and on another host ours lead to rdpipe. */
 static bool is_standard(const struct stat *is)
 {
     struct stat own;

@@ -240,8 +240,8 @@ void rd_search_close(rd_search_t *search)
     free(search);
 }
 
-/* Is this block in the window? The digest of the window is computed only once, when the first weak
- * sum matches. */
+/* Returns whether this block is in the window. The digest of the window is computed only once, when
+ * the first weak sum matches. */
 static bool is_it(const rd_search_t *search, uint32_t number, uint32_t weak,
                   uint8_t strong[RD_BLOCK_DIGEST_BYTES], bool *has_strong)
 {
@@ -255,8 +255,8 @@ static bool is_it(const rd_search_t *search, uint32_t number, uint32_t weak,
     return memcmp(block->strong, strong, RD_BLOCK_DIGEST_BYTES) == 0;
 }
 
-/* The block in the window, or NONE. In a run of equal blocks it finds the next one instead of the
- * first one again, so that a long piece becomes one copy. */
+/* Returns the block in the window, or NONE. In a run of equal blocks it finds the next one instead
+ * of the first one again, so that a long piece becomes one copy. */
 static uint32_t find(rd_search_t *search)
 {
     uint8_t strong[RD_BLOCK_DIGEST_BYTES];
@@ -308,7 +308,8 @@ static void roll(rd_search_t *search)
     search->searched++;
 }
 
-/* Have too many blocks differed in spite of equal weak sums? By chance there are only a few. */
+/* Returns whether too many blocks have differed in spite of equal weak sums. By chance there are
+ * only a few. */
 static bool has_given_up(const rd_search_t *search)
 {
     return search->wasted > WASTE_BYTES + search->searched;

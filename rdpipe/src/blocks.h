@@ -20,8 +20,9 @@
 #define RD_BLOCKS_MAX (1u << 18) /* per file; the list and its index then take 10 MB */
 #define RD_BLOCK_NAME_BYTES 24u
 
-/* The block size for a file of this size: a power of two near the square root of the size, so that
- * the list and one changed block cost about the same. 0 if the file is too large. */
+/* Returns the block size for a file of this size: a power of two near the square root of the size,
+ * so that the list and one changed block cost about the same. Returns 0 if the file is too
+ * large. */
 uint32_t rd_block_bytes(uint64_t size);
 
 /* Writes the name of block `index` in the format that is sent to the other host. */
@@ -40,8 +41,9 @@ typedef struct {
 bool rd_blocks_take(rd_blocks_t *blocks, uint64_t block_bytes, const uint8_t *names, size_t len,
                     rd_why_t *why);
 
-/* May this block of the new file equal the block at the same offset in the old file? Also true if
- * the old block was not named. Call this for the blocks in order, with *next_p = 0 at first. */
+/* Returns whether this block of the new file may equal the block at the same offset in the old
+ * file, which is also the case if the old block was not named. Call this for the blocks in order,
+ * with *next_p = 0 at first. */
 bool rd_blocks_may_have(const rd_blocks_t *blocks, uint32_t *next_p, uint32_t index,
                         const uint8_t *block, const rd_digest_key_t *key);
 

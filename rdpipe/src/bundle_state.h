@@ -73,13 +73,13 @@ static inline uint8_t *rd_bundle_place(uint8_t *ring, uint64_t bytes, uint64_t p
     return ring + (position & (bytes - 1));
 }
 
-/* The number of bytes that one acknowledgement covers. */
+/* Returns the number of bytes that one acknowledgement covers. */
 static inline uint64_t rd_bundle_ack_bytes(const rd_bundle_t *bundle)
 {
     return bundle->in_bytes / (bundle->most > 1 ? 64 : 16);
 }
 
-/* Room in the outgoing ring. Either thread may call this. */
+/* Returns the free bytes in the outgoing ring. Either thread may call this. */
 static inline uint64_t rd_bundle_room(const rd_bundle_t *bundle)
 {
     return bundle->out_bytes - (atomic_load_explicit(&bundle->out_head, memory_order_relaxed) -

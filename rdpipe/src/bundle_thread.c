@@ -189,7 +189,7 @@ static void say_ack(rd_bundle_t *bundle)
         push(bundle, (unsigned)place);
 }
 
-/* Wakes the user if the event for which he waits has happened. */
+/* Wakes the user if the event that it waits for has happened. */
 static void publish(rd_bundle_t *bundle)
 {
     const bw_strands_t *strands = &bundle->strands;

@@ -21,7 +21,7 @@ typedef struct {
     bool compresses;
 } rd_compressor_t;
 
-/* The version of libzstd; NULL if rdpipe was built without it, and then rd_compressor_open
+/* Returns the version of libzstd, or NULL if rdpipe was built without it; then rd_compressor_open
  * fails. */
 const char *rd_zstd_version(void);
 

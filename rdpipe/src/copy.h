@@ -63,11 +63,12 @@ enum { RD_COPY_DONE = 0, RD_COPY_FAILED = 1 };
 /* The mode bits that -p preserves: all except the set-id bits. */
 #define RD_MODE_KEPT ((mode_t)01777)
 
-/* Has the user excluded this path of a source? This does not check the directories above it. */
+/* Returns whether the user has excluded this path of a source. Does not check the directories above
+ * it. */
 bool rd_copy_excludes(const rd_copy_t *copy, const char *path, bool is_directory);
 
-/* Has the user left out this path of a source, or a directory above it? Without -r and --files-from
- * that is true of everything but the source itself. */
+/* Returns whether the user has left out this path of a source, or a directory above it. Without -r
+ * and --files-from that is true of everything but the source itself. */
 bool rd_copy_omits(const rd_copy_t *copy, const char *path, bool is_directory);
 
 /* Each returns its exit status, and prints errors to standard error. */
@@ -100,8 +101,8 @@ __attribute__((format(printf, 3, 4))) void rd_note(const rd_complaints_t *compla
 __attribute__((format(printf, 3, 4))) void rd_warn(rd_complaints_t *complaints, const char *below,
                                                    const char *form, ...);
 
-/* "a FIFO", ...: the name of a kind of file that rdcp neither reads nor replaces, or NULL for a
- * file, directory or symbolic link. */
+/* Returns the name of a kind of file that rdcp neither reads nor replaces, such as "a FIFO", or
+ * NULL for a file, directory or symbolic link. */
 const char *rd_special_name(mode_t mode);
 
 /* Like rd_special_name, for an entry of a directory. NULL also if there is no such entry. */
@@ -136,23 +137,24 @@ typedef struct {
     bool is_new;  /* a tree that does not yet exist under its own name */
 } rd_target_t;
 
-/* Is another file system mounted here? Kernels before 5.8 do not report that, and then this returns
- * false. */
+/* Returns whether another file system is mounted here, or false if the kernel does not report that
+ * (before 5.8). */
 bool rd_is_mount_root(int fd);
 
 /* Identifies a directory for as long as its kernel is running, whatever name the user gives the
  * host. The ID is zero if the system does not provide it. */
 void rd_directory_id(const struct stat *is, uint8_t id[RD_DIGEST_BYTES]);
 
-/* The temporary name of a file or tree until it is complete: .NAME.rdcp-part, shortened if
+/* Computes the temporary name of a file or tree until it is complete: .NAME.rdcp-part, shortened if
  * necessary. */
 void rd_part_name(const char *name, char part[256]);
-/* The temporary name of a tree that was replaced: .NAME.rdcp-old. */
+/* Computes the temporary name of a tree that was replaced: .NAME.rdcp-old. */
 void rd_retired_name(const char *name, char retired[256]);
 bool rd_is_part_name(const char *name);
 
-/* Did one of our own copies make this part, which is in `parent`? In a directory that several users
- * may write, anybody can make a file or directory of this name, or a link to one of our files. */
+/* Returns whether one of our own copies created this part, which is in `parent`. In a directory
+ * that several users may write to, anybody can create a file or directory of this name, or a link
+ * to one of our files. */
 bool rd_part_is_ours(int parent, const struct stat *is);
 
 /* The error message for a copy that finds another copy writing to its target. */

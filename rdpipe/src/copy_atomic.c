@@ -19,8 +19,8 @@ typedef struct {
     struct stat is;
 } kept_t;
 
-/* Is this the file to which the item refers? `have` has compared its content, or its size and
- * time. */
+/* Returns whether this is the file to which the item refers. `have` has compared its content, or
+ * its size and time. */
 static bool find_kept(kept_t *kept, int parent, const char *name, const rd_item_t *item)
 {
     kept->parent = parent;
@@ -39,8 +39,8 @@ static bool open_kept(kept_t *kept)
     return kept->fd >= 0 && is.st_ino == kept->is.st_ino;
 }
 
-/* Does it already have exactly the attributes that a copy would give it? If not, it cannot be
- * shared with another tree. */
+/* Returns whether the file already has exactly the attributes that a copy would give it. If not, it
+ * cannot be shared with another tree. */
 static bool is_as_it_should_be(const rd_writer_t *writer, kept_t *kept, const rd_item_t *item,
                                const rd_attributes_t *attributes)
 {

@@ -9,7 +9,7 @@
 
 /* ---- patterns, with the meaning that they have for rsync ---- */
 
-/* The length of the bracket expression at the beginning, or 0 if there is none. */
+/* Returns the length of the bracket expression at the beginning, or 0 if there is none. */
 static size_t bracket_of(const char *pattern)
 {
     size_t at = 1;

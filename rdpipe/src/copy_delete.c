@@ -156,8 +156,8 @@ static void look(rd_extras_t *extras, rd_names_t *listed)
     rd_names_free(&names);
 }
 
-/* Is it the part of a listed file? A part's name may contain only a shortened file name, so this
- * computes the part's name for each listed file. */
+/* Returns whether this is the part of a listed file. A part's name may contain only a shortened
+ * file name, so this computes the part's name for each listed file. */
 static bool is_part_of(const rd_names_t *listed, const char *name)
 {
     char part[256];
@@ -303,7 +303,7 @@ bool rd_deletions_are_allowed(rd_deletions_t *deletions, rd_complaints_t *compla
     return false;
 }
 
-/* True if no copy writes this part, or if it is not a part. */
+/* Returns true if no copy writes this part, or if it is not a part. */
 static bool is_unused(int parent, const char *name)
 {
     int fd = rd_is_part_name(name) ? openat(parent, name, O_RDONLY | RD_FILE_FLAGS) : -1;

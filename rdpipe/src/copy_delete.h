@@ -49,8 +49,9 @@ typedef struct {
 bool rd_deletions_add(rd_deletions_t *deletions, const rd_copy_t *copy, const rd_item_t *item,
                       rd_why_t *why);
 
-/* May the requested entries be deleted now? `is_whole` says whether the source has arrived without
- * an error so far. If they may not, this reports the reason and discards the requests. */
+/* Returns whether the requested entries may be deleted now. `is_whole` says whether the source has
+ * arrived without an error so far. If they may not be deleted, reports the reason and discards the
+ * requests. */
 bool rd_deletions_are_allowed(rd_deletions_t *deletions, rd_complaints_t *complaints,
                               bool is_whole);
 
@@ -58,8 +59,8 @@ bool rd_deletions_are_allowed(rd_deletions_t *deletions, rd_complaints_t *compla
  * the requests. */
 void rd_deletions_run(rd_deletions_t *deletions, rd_complaints_t *complaints, int top);
 
-/* The requested entries were removed with the old tree of --atomic: records them as deleted, unless
- * `done` is false, and discards the requests. */
+/* Call this when the requested entries were removed with the old tree of --atomic. Records them as
+ * deleted, unless `done` is false, and discards the requests. */
 void rd_deletions_took_place(rd_deletions_t *deletions, const rd_complaints_t *complaints,
                              bool done);
 

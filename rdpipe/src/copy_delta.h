@@ -23,8 +23,8 @@ bool rd_delta_name_blocks(rd_items_out_t *out, const rd_digest_key_t *key, int f
 bool rd_delta_take_blocks(rd_blocks_t *blocks, const rd_item_t *item, rd_items_in_t *in,
                           rd_why_t *why);
 
-/* Does the file have this digest and these blocks? Reads it only as far as the first block that
- * differs. */
+/* Returns whether the file has this digest and these blocks. Reads it only as far as the first
+ * block that differs. */
 bool rd_delta_is_same(const rd_blocks_t *blocks, const rd_digest_key_t *key, int fd, uint64_t size,
                       const uint8_t digest[RD_DIGEST_BYTES]);
 
@@ -35,8 +35,8 @@ bool rd_delta_send(rd_items_out_t *out, rd_blocks_t *blocks, const rd_copy_terms
                    const struct stat *is, uint64_t at, bool *goes_on_p,
                    uint8_t check[RD_DIGEST_BYTES]);
 
-/* Does the file, up to its earlier length `size`, still have the digest that rd_delta_send has
- * computed? */
+/* Returns whether the file, up to its earlier length `size`, still has the digest that
+ * rd_delta_send computed. */
 bool rd_delta_is_still(const rd_copy_terms_t *terms, int fd, uint64_t size,
                        const uint8_t check[RD_DIGEST_BYTES]);
 

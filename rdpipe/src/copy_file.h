@@ -71,7 +71,7 @@ void rd_writer_warn_of_owner(rd_writer_t *writer, const char *path);
 /* Returns whether a new file may get this name. Reports the reason if it may not. */
 bool rd_writer_is_free(rd_writer_t *writer, const char *path, int parent, const char *name);
 
-/* The mode as cp would set it: with -p the source's, otherwise the source's less the umask.
+/* Returns the mode as cp would set it: with -p the source's, otherwise the source's less the umask.
  * `is_owned` says whether the file has the source's owner. */
 mode_t rd_writer_mode(const rd_writer_t *writer, const rd_item_t *item, bool is_owned);
 
@@ -84,11 +84,11 @@ bool rd_writer_attributes(rd_writer_t *writer, const rd_attributes_t *attributes
 /* Determines the type of the file system that contains this directory. */
 void rd_writer_look_at(rd_writer_t *writer, int directory);
 
-/* The modification time that an item names, for futimens. */
+/* Sets `times` for futimens to the modification time that an item names. */
 void rd_item_times(const rd_item_t *item, struct timespec times[2]);
 
-/* Is `fd` the file that has this name now? A lock is worthless if the file was renamed before the
- * lock was taken. */
+/* Returns whether `fd` is the file that has this name now. A lock is worthless if the file was
+ * renamed before the lock was taken. */
 bool rd_is_named(int parent, const char *name, int fd);
 
 /* Opens the part, or, for a small file in a new tree, the file itself, at `item.offset`, to which

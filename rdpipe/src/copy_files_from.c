@@ -188,7 +188,7 @@ bool rd_lies_in(const char *name, const char *path)
     return len == 0 ? *name != 0 : strncmp(name, path, len) == 0 && name[len] == '/';
 }
 
-/* The index of the first name that does not sort before `path`. */
+/* Returns the index of the first name that does not sort before `path`. */
 static size_t find(const rd_names_t *names, const char *path)
 {
     size_t low = 0, high = names->count;

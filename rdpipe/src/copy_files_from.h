@@ -22,8 +22,8 @@ void rd_files_from_put(FILE *to, const rd_names_t *names);
 /* Reads what rd_files_from_put has written, and closes the descriptor. On failure, *why is set. */
 bool rd_files_from_take(rd_names_t *names_p, int fd, rd_why_t *why);
 
-/* Is the path one of the names, or a directory above one? With `recursive`, a path below one also
- * counts. */
+/* Returns whether the path is one of the names, or a directory above one. With `recursive`, a path
+ * below one also counts. */
 bool rd_files_from_hold(const rd_names_t *names, const char *path, bool is_directory,
                         bool recursive);
 

@@ -133,7 +133,8 @@ static bool skip_special(list_t *list, const char *path, const struct stat *is)
 
 /* ---- a tree ---- */
 
-/* Is this path to be copied? If not, and the user did not ask for that, it was reported. */
+/* Returns whether this path is to be copied. If it is not, and the user did not exclude it, that
+ * has been reported. */
 static bool is_copied(list_t *list, const char *path, struct stat *is_p, bool *goes_on_p)
 {
     const char *name;

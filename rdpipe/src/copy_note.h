@@ -11,7 +11,8 @@
  * reboot the note is ignored, because bytes that had not reached the disk are lost.
  */
 
-/* The kernel's ID of this boot of the system, as it writes it; "" if it does not provide one. */
+/* Returns the kernel's ID of this boot of the system in the kernel's format, or "" if it does not
+ * provide one. */
 const char *rd_boot_id(void);
 
 /* 6 bytes that identify this boot of the system; all zeros if the system does not provide an ID. */

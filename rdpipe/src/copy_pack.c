@@ -200,9 +200,9 @@ static bool is_unchanged(int fd, const struct stat *before)
            is.st_mtim.tv_nsec == before->st_mtim.tv_nsec;
 }
 
-/* Did the file ever have exactly the content that we sent? A file that only grew, such as a log,
- * did, but its timestamps cannot show that, so it is read again. `check` is its digest if it was
- * sent as a difference, or NULL. */
+/* Returns whether the file ever had exactly the content that we sent. A file that only grew, such
+ * as a log, did, but its timestamps cannot show that, so it is read again. `check` is its digest if
+ * it was sent as a difference, or NULL. */
 static bool is_sound(pack_t *pack, int fd, const struct stat *before, uint64_t at,
                      const uint8_t *check)
 {

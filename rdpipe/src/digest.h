@@ -53,12 +53,12 @@ bool rd_digest_end(rd_digest_t *digest, uint8_t result[RD_DIGEST_BYTES]);
 /* Frees the digest. Does nothing for NULL. */
 void rd_digest_close(rd_digest_t *digest);
 
-/* The digest of the first `len` bytes of a file. Moves the descriptor's offset. On failure, errno
- * is set, or 0 if the file is shorter. */
+/* Computes the digest of the first `len` bytes of a file. Moves the descriptor's offset. On
+ * failure, errno is set, or 0 if the file is shorter. */
 bool rd_digest_file(const rd_digest_key_t *key, int fd, uint64_t len,
                     uint8_t result[RD_DIGEST_BYTES]);
 
-/* The digest of bytes in memory. Zeros are not skipped here. */
+/* Computes the digest of bytes in memory. Zeros are not skipped here. */
 void rd_digest_block(const rd_digest_key_t *key, const void *at, size_t len,
                      uint8_t result[RD_BLOCK_DIGEST_BYTES]);
 

@@ -30,7 +30,8 @@ static int reopen(int fd, int mode)
     return open(path, mode | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
 }
 
-/* The memory devices (major 1 in Linux's list of devices) that never block. */
+/* Returns whether this is one of the memory devices (major 1 in Linux's list of devices) that never
+ * block. */
 static bool is_memory(const struct stat *is)
 {
     unsigned which = minor(is->st_rdev);

@@ -61,7 +61,7 @@ static_assert(sizeof(hello_t) == RD_HELLO_BYTES, "the layout is part of the prot
 static_assert(sizeof(offer_t) == 188, "the layout is part of the protocol");
 static_assert(sizeof(choice_t) == 160, "the layout is part of the protocol");
 
-/* The size of one direction's ring: room for four blocks, and at least `bytes`. */
+/* Returns the size of one direction's ring: room for four blocks, and at least `bytes`. */
 static uint64_t ring_bytes(uint32_t block, uint64_t bytes)
 {
     struct rlimit limit;
@@ -464,8 +464,8 @@ static bool choose(const offer_t *offer, int socket, int stop, rd_hop_t *hop_p, 
     return carriers & RD_CARRIER_TCP;
 }
 
-/* The number of streams over tcp that are wanted; `auto` is one if the path is short. A consumer of
- * an older version offers at most 16. */
+/* Returns the number of streams over tcp to ask for; `auto` means one if the path is short. A
+ * consumer of an older version offers at most 16. */
 static unsigned streams_of(const rd_terms_t *terms, const offer_t *offer, int socket)
 {
     uint32_t most = (uint32_t)bw_least(le32toh(offer->streams), rd_streams_max());

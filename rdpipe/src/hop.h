@@ -51,7 +51,7 @@ typedef struct {
     const char *congestion;
 } rd_terms_t;
 
-/* The carriers that may be chosen. */
+/* Returns the carriers that may be chosen. */
 static inline uint32_t rd_terms_carriers(const rd_terms_t *terms)
 {
     return terms->flags & RD_TERM_TLS ? terms->carriers & ~(uint32_t)RD_CARRIER_RDMA

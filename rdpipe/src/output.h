@@ -42,7 +42,7 @@ static inline bool rd_output_is_empty(const rd_output_t *output)
     return !output->first;
 }
 
-/* The descriptor to poll; -1 if there is nothing to write. */
+/* Returns the descriptor to poll, or -1 if there is nothing to write. */
 static inline int rd_output_fd(const rd_output_t *output)
 {
     return output->first ? output->end.fd : -1;

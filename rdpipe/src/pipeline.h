@@ -50,7 +50,7 @@ void rd_pipeline_free(rd_pipeline_t *pipeline);
  * is a local path. On success the caller frees both strings. */
 bool rd_host_path(const char *text, char **host_p, char **path_p, rd_why_t *why);
 
-/* The name of a kind of work in messages to agents. */
+/* Returns the name of a kind of work in messages to agents. */
 const char *rd_work_name(rd_work_t work);
 bool rd_work_of(const char *name, rd_work_t *work_p);
 

@@ -38,7 +38,7 @@ void rd_speed_json(char text[256], const rd_speed_t *speed);
 /* Returns whether the user has asked for progress. */
 bool rd_progress_is_wanted(const rd_cli_t *cli);
 
-/* The time between two updates. */
+/* Returns the time between two updates. */
 int rd_progress_ms(const rd_cli_t *cli);
 
 /* Writes a line in the form that the options and the terminal require. `json` is the complete line

@@ -26,9 +26,9 @@ static void soon(rd_run_t *run, int64_t ms)
 
 /* ---- faults ---- */
 
-/* Does this fault explain the one recorded so far? A fault is often reported before the one that
- * has caused it. If two segments lost a peer before the start, the one earlier in the chain lost
- * its peer because the later one had given up. */
+/* Returns whether this fault explains the one recorded so far. A fault is often reported before the
+ * one that caused it. If two segments lost a peer before the start, the one earlier in the chain
+ * lost its peer because the later one had given up. */
 static bool explains(const rd_run_t *run, size_t i, rd_cause_t cause)
 {
     if (cause != run->fault.cause)

@@ -56,7 +56,7 @@ static inline size_t rd_run_count(const rd_run_t *run)
     return run->chain->count;
 }
 
-/* The name of a segment's host for the user. */
+/* Returns the name of a segment's host as shown to the user. */
 static inline const char *rd_run_name(const rd_run_t *run, size_t i)
 {
     const char *host = run->chain->of[i].host;

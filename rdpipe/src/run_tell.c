@@ -52,7 +52,7 @@ static bool make_directory(rd_run_t *run, rd_why_t *why)
     return false;
 }
 
-/* The path of the socket of node i's master ssh, where ssh listens once it is logged in. */
+/* Computes the path of the socket where node i's master ssh listens once it is logged in. */
 static void socket_of(const rd_run_t *run, size_t i, char path[SOCKET_BYTES])
 {
     (void)snprintf(path, SOCKET_BYTES, "%s/%zu", run->directory, master_of(run, i));
@@ -126,7 +126,7 @@ static void send_line(rd_run_t *run, size_t i, rd_line_t *line)
         rd_run_fault(run, i, RD_CAUSE_LOST, "the agent stopped to answer");
 }
 
-/* The address from --address, whose HOST may omit the user. */
+/* Returns the address from --address, whose HOST may omit the user. */
 static const char *forced_address(const rd_run_t *run, const char *host)
 {
     const char *at = strrchr(host, '@');

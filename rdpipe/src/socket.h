@@ -35,13 +35,13 @@ bool rd_connect(const char *host, uint16_t port, int stop, int64_t patient_until
 /* Connects to a known address, trying once. */
 bool rd_connect_to(const struct sockaddr *to, socklen_t len, int stop, int64_t deadline, int *fd_p);
 
-/* What the kernel knows about a connection; all zero if it is not over TCP. */
+/* Returns what the kernel knows about a connection; all zero if it is not over TCP. */
 rd_tcp_t rd_tcp_of(int fd);
 
-/* The shortest round trip that the kernel has seen on a connection. */
+/* Returns the shortest round trip that the kernel has seen on a connection. */
 unsigned rd_round_trip_ms(int fd);
 
-/* The first line of a file in /proc or /sys, "" if there is none. */
+/* Returns the first line of a file in /proc or /sys, or "" if there is none. */
 const char *rd_kernel_line(const char *path, char *text, size_t bytes);
 
 /* Sets the kernel's congestion control; NULL leaves its default. False: the kernel does not have

@@ -14,7 +14,8 @@ static inline bool rd_is_sparse(const struct stat *is)
     return (uint64_t)is->st_blocks * 512 < (uint64_t)is->st_size;
 }
 
-/* The end of the hole that contains `at`, at most `size`; `at` itself if it is not in one. */
+/* Returns the end of the hole that contains `at`, at most `size`; `at` itself if it is not in
+ * one. */
 static inline uint64_t rd_end_of_hole(int fd, uint64_t at, uint64_t size)
 {
     off_t data = lseek(fd, (off_t)at, SEEK_DATA);
@@ -24,7 +25,7 @@ static inline uint64_t rd_end_of_hole(int fd, uint64_t at, uint64_t size)
     return (uint64_t)data > size ? size : (uint64_t)data;
 }
 
-/* The end of the data that contains `at`, at most `size`. */
+/* Returns the end of the data that contains `at`, at most `size`. */
 static inline uint64_t rd_end_of_data(int fd, uint64_t at, uint64_t size)
 {
     off_t hole = lseek(fd, (off_t)at, SEEK_HOLE);

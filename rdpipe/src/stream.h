@@ -55,7 +55,7 @@ bool rd_stream_say(rd_stream_t *stream, const rd_frame_t *frame, const char *tex
 void rd_stream_say_last(rd_stream_t *stream, const rd_frame_t *frame, const char *text,
                         int64_t deadline);
 
-/* rd_abort_of makes the ABORT that reports a fault, to be sent with the text of `why`.
+/* rd_abort_of creates the ABORT that reports a fault, to be sent with the text of `why`.
  * rd_abort_cause is the cause of an ABORT that has arrived, which the peer can explain best. */
 rd_frame_t rd_abort_of(uint64_t offset, const rd_why_t *why);
 rd_cause_t rd_abort_cause(const rd_frame_t *frame);

@@ -75,7 +75,7 @@ static inline int64_t rd_now_ms(void)
     return rd_now_us() / 1000;
 }
 
-/* The time until `deadline` for poll, never negative. */
+/* Returns the time until `deadline` for poll, never negative. */
 static inline int rd_left_ms(int64_t deadline)
 {
     int64_t left = deadline - rd_now_ms();
@@ -98,7 +98,7 @@ static inline bool rd_number(const char *text, uint64_t min, uint64_t max, uint6
     return true;
 }
 
-/* The value of a hexadecimal digit; -1 if it is not one. */
+/* Returns the value of a hexadecimal digit, or -1 if it is not one. */
 static inline int rd_hex_digit(char c)
 {
     return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;

@@ -19,7 +19,7 @@ typedef struct rd_tls rd_tls_t;
 rd_tls_t *rd_tls_new(int socket, const rd_key_t *key, bool is_server, bool prefers_aes);
 void rd_tls_free(rd_tls_t *tls);
 
-/* The name of the cipher suite; valid after the handshake. */
+/* Returns the name of the cipher suite; valid after the handshake. */
 const char *rd_tls_suite(const rd_tls_t *tls);
 
 typedef enum {
@@ -66,7 +66,7 @@ size_t rd_tls_write(rd_tls_t *tls, const void *data, size_t len);
  * longer accepts data. */
 rd_tls_result_t rd_tls_flush(rd_tls_t *tls);
 
-/* The number of encrypted bytes that are still to be sent. */
+/* Returns the number of encrypted bytes that are still to be sent. */
 size_t rd_tls_unsent(const rd_tls_t *tls);
 
 /* Tells the peer that no more data follows. */

@@ -139,7 +139,7 @@ static bool is_turned_away(int fd)
     return recv(fd, &byte, 1, MSG_DONTWAIT) == 0;
 }
 
-/* The oldest client is dropped to make room for the next, but not without need. */
+/* The oldest client is dropped to make room for the next, but only if necessary. */
 static void nobody_gives_way_to_nobody(void)
 {
     rd_key_t key = key_of(GOOD);

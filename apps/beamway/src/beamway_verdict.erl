@@ -32,7 +32,7 @@
 -type verdict() :: #{cause := cause(), short := binary(), facts := [{AgoMs :: non_neg_integer(), binary()}]}.
 %% The facts are listed from the oldest, with how long before the end (or before now) they happened.
 
-%% The peer's host answers. These causes cannot be told apart from here.
+%% The peer's host answers. These causes cannot be distinguished from here.
 -define(HUNG, ": it is stopped or overloaded, or it sends ticks more seldom (net_ticktime)").
 
 %% How much of the time before the end is considered.

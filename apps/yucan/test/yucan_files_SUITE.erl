@@ -150,7 +150,7 @@ index(Config) ->
     {200, _, <<"<p>index</p>">>} = get(Config, "/page/"),
     {403, _, _} = get(Config, "/list/").
 
-%% The rest of the path is kept, and two slashes must not be taken for another host.
+%% The rest of the path is kept, and two slashes must not be mistaken for another host.
 redirect_to_folder(Config) ->
     [begin
          {301, _, _} = Response = get(Config, Path),
