@@ -32,7 +32,7 @@
 
 questions() -> of_all() ++ alone().
 
-%% The questions that `all' runs.
+%% Returns the questions that `all' runs.
 of_all() ->
     [{"rpc", beamway_bench_rpc, "100 processes a node in a loop of remote calls"},
      {"pingpong", beamway_bench_pingpong, "round trips of one pair of processes"},

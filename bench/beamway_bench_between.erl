@@ -61,7 +61,7 @@ calls_words(Path) -> io_lib:format("calls, ~b nodes", [node_count(Path)]).
 
 key(Path, Words) -> unicode:characters_to_binary([beamway_bench_net:title(Path), ": ", Words]).
 
-%% The megabytes (10^6 bytes) per second that the second host receives in one TCP stream.
+%% Returns the megabytes (10^6 bytes) per second that the second host receives in one TCP stream.
 iperf(Path, [{Space, _}, {Other, Address}], #{iperf_s := Seconds, warm_ms := WarmMs}) ->
     [Ip | Server] = beamway_netns:host(Other) ++ ["iperf3", "-s", "-1", "-p", ?IPERF_PORT],
     Port = beamway_bench_tools:open(Ip, Server),

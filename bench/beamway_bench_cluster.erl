@@ -73,7 +73,7 @@ scores(Method, Shape, Seeds) ->
          beamway_bench_planted:score(beamway_bench_planted:clusters(Tree), Planted)
      end || Seed <- Seeds].
 
-%% The seeds and the alphas to try.
+%% Returns the seeds and the alphas to try.
 alpha_tries(full, true) -> {[1], ?ALPHAS};
 alpha_tries(full, false) -> {[1, 2, 3], ?ALPHAS};
 alpha_tries(quick, true) -> none;
@@ -84,7 +84,7 @@ best_alpha(Shape, {Seeds, Alphas}) ->
     {_, Alpha, Scores} = lists:max([{mean(Scores), Alpha, Scores} || Alpha <- Alphas, Scores <- [scores({alpha, Alpha}, Shape, Seeds)]]),
     {Alpha, Scores}.
 
-%% The best of nine runs, each in its own process, because otherwise garbage of earlier work would be collected during the measured time.
+%% Returns the best of nine runs, each in its own process, because otherwise garbage of earlier work would be collected during the measured time.
 large() ->
     {Matrix, Planted} = beamway_bench_planted:make_spec(?LARGE, 1),
     lists:min([timed(Matrix, Planted) || _ <- lists:seq(1, 9)]).

@@ -76,8 +76,8 @@ way(_) -> stock.
 variant(#{env := Common} = Contender, Name, Title, Env, Link) ->
     Contender#{name := Name, title := Title, env := Env ++ Common, link := Link}.
 
-%% The settings of a careful operator without Beamway: the best options that `bench tune-tcp' has found or, until that has been measured, OTP's
-%% own remedy for many small messages.
+%% Returns the settings of a careful operator without Beamway: the best options that `bench tune-tcp' has found or, until that has been
+%% measured, OTP's own remedy for many small messages.
 tuned_args() ->
     case beamway_bench_tune:args(beamway_bench_tune:best()) of
         unknown ->

@@ -87,7 +87,7 @@ done(Cluster) ->
 
 on_near(#{members := [Near, _]}, Module, Function, Args) -> beamway_bench_nodes:call(Near, Module, Function, Args, ?WAIT_MS).
 
-%% What has been used so far, and how many of the sent bytes were compressed, as counted before that.
+%% Returns what has been used so far, and how many of the sent bytes were compressed, as counted before that.
 sample(Cluster) ->
     maps:merge(of_link(Cluster), #{bytes => on_near(Cluster, beamway_bench_os, interface_bytes, []), cpu => lists:sum([beamway_bench_os:thread_us(OsPid) || OsPid <- beamway_bench_nodes:os_pids(Cluster)])}).
 

@@ -65,7 +65,7 @@ config() ->
         [First | _] -> throw({config, io_lib:format("bench/figures.config has ~ts twice: delete one", [First])})
     end.
 
-%% The entries that occur more than once in the file. For a duplicate it would be undefined which of them is measured or shown.
+%% Returns the entries that occur more than once in the file. For a duplicate it would be undefined which of them is measured or shown.
 twice(Terms) ->
     Keys = [{element(1, Term), case Term of {_, _} -> none; _ -> element(2, Term) end} || Term <- Terms],
     [case Name of none -> atom_to_list(Kind); _ -> io_lib:format("~ts ~tp", [Kind, Name]) end
@@ -84,7 +84,7 @@ stale() ->
         {error, enoent} -> []
     end.
 
-%% A stored result as the pages show it, or why they do not show it.
+%% Returns a stored result in the form that the pages show, or the reason why they do not show it.
 shown(Name) ->
     case read(Name) of
         {ok, Stored} -> judged(beamway_bench_store:changed_tree(Stored), is_stale(Name, Stored), Stored);
@@ -169,7 +169,7 @@ metric_row(Metric, Entries) ->
              | [["", "", "" | compared(Entry)] || Entry <- Rest]]
     end.
 
-%% The entries of one metric, one for each of its baselines.
+%% Returns the entries of one metric, one for each of its baselines.
 named(Metric, Entries) -> [Entry || #{<<"name">> := Name} = Entry <- Entries, Name =:= list_to_binary(Metric)].
 
 against("best", Entries) -> lists:sublist(lists:sort(fun is_better/2, [Entry || #{<<"baseline">> := Value} = Entry <- Entries, is_number(Value)]), 1);
@@ -230,7 +230,7 @@ judgement(#{<<"verdict">> := Verdict} = Entry, Most) when Verdict =:= <<"wins">>
     end;
 judgement(#{<<"verdict">> := Verdict}, _) -> Verdict.
 
-%% The largest significant p, given all verdicts on all pages.
+%% Returns the largest significant p, given all verdicts on all pages.
 significant() ->
     case get(?MODULE) of
         undefined ->
@@ -303,7 +303,7 @@ value(Number) when is_integer(Number), abs(Number) < 1000 -> integer_to_list(Num
 value(Number) when is_number(Number) -> beamway_bench_report:number(Number);
 value(Text) when is_binary(Text) -> Text.
 
-%% The results that the numbers come from.
+%% Returns the results that the numbers come from.
 sources(Names) -> [["- ", source(Name, shown(Name)), "\n"] || Name <- unique(Names)].
 
 source(Name, {hidden, Why}) -> ["`", Name, ".json`: ", Why, "; to be measured again."];
@@ -333,7 +333,7 @@ day(Seconds) ->
 
 %% ---- pages
 
-%% All pages with results, each as it is and as it should be.
+%% Returns all pages with results, each as it is and as it should be.
 -spec both() -> [{file:filename(), Is :: binary(), Should :: binary()}].
 both() ->
     Tables = maps:from_list([{Name, Table} || {table, Name, Table} <- config()]),
@@ -398,7 +398,7 @@ drawn(File, Script) ->
         {error, Why} -> {error, Why}
     end.
 
-%% The pictures in the guide to placement.
+%% Returns the pictures in the guide to placement.
 ants() -> [ants(Kind, picture_file(lists:concat(["mlaco-", Kind])), Figures) || Kind <- [attributes, distances], {_, #{<<"figures">> := Figures}} <- [shown(lists:concat(["placement-", Kind]))]].
 
 ants(Kind, File, Figures) ->
@@ -407,7 +407,7 @@ ants(Kind, File, Figures) ->
 
 picture_file(Name) -> path("docs/guide/pictures/" ++ Name ++ ".svg").
 
-%% The charts on the pages, which plot the ratios from the tables with their intervals. Beamway is better to the right of 1.
+%% Returns the charts on the pages, which plot the ratios from the tables with their intervals. Beamway is better to the right of 1.
 charts() -> [chart(Name, Title, Series, Rows) || {chart, Name, Title, Series, Rows} <- config()].
 
 chart(Name, Title, Series, Rows) ->
@@ -449,7 +449,7 @@ unknown_commits() ->
              || {Name, _} <- results(), {Age, #{<<"commit">> := Commit}} <- [shown(Name)], Age =/= hidden, not beamway_bench_history:has(Commit)]
     end.
 
-%% The results whose age blocks a release.
+%% Returns the results whose age blocks a release.
 too_old() ->
     case beamway_bench_history:known() of
         {false, Why} -> io:format("skipped: how old the results are; ~ts~n", [Why]), [];
@@ -467,7 +467,7 @@ age(Name, Result) ->
             end
     end.
 
-%% The number of commits since the result's own commit that changed what it measures or how it is measured.
+%% Returns the number of commits since the result's own commit that changed what it measures or how it is measured.
 behind(Commit, #{measures := Measures} = Result) ->
     case beamway_bench_history:has(Commit) of
         true ->
@@ -476,7 +476,7 @@ behind(Commit, #{measures := Measures} = Result) ->
         false -> not_here
     end.
 
-%% The source of the benchmark's module, if a benchmark module measures this result.
+%% Returns the source of the benchmark's module, if a benchmark module measures this result.
 bench(Result) ->
     case re:run(command(Result), "(?:beamway bench |bench-rdma N=)([a-z0-9-]+)", [{capture, all_but_first, list}]) of
         {match, [Name]} -> [lists:concat(["bench/", beamway_bench:module(Name), ".erl"])];

@@ -51,7 +51,7 @@ simulated(Name, Policy, Age, Tasks, Seed) ->
     ok = beamway_bench:note("bench placement: herd: ~ts: mean response ~.2f", [Name, Mean]),
     Mean.
 
-%% The mean response of one policy, in service times, without the first tenth of the tasks.
+%% Returns the mean response of one policy, in service times, without the first tenth of the tasks.
 -spec mean_response(placement_policy:policy(), AgeOfInformation :: float(), Tasks :: pos_integer(), Seed :: integer()) -> float().
 mean_response(Policy, Age, Tasks, Seed) -> mean_response(Policy, Age, Tasks, Seed, {?SERVERS, ?CHOOSERS}).
 
@@ -82,8 +82,8 @@ exponential(Rate, Seed) ->
     {Uniform, Next} = rand:uniform_s(Seed),
     {-math:log(1.0 - Uniform) / Rate, Next}.
 
-%% The chooser's snapshot. If it is too old, it is replaced with the state at the most recent refresh time. It is safe to do this lazily,
-%% because no choice has used the snapshot since then.
+%% Returns the chooser's snapshot. If it is too old, it is replaced with the state at the most recent refresh time. It is safe to do this
+%% lazily, because no choice has used the snapshot since then.
 renewed(Chooser, #{now := Now, age := Age, pictures := Pictures, servers := Servers} = State) ->
     #{Chooser := {At, _}} = Pictures,
     case Age == 0.0 orelse Now - At >= Age of

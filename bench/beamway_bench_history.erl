@@ -42,7 +42,7 @@ git(Words) ->
 
 lines(Chunks) -> string:lexemes(lists:append(Chunks), "\n").
 
-%% The changes of each commit, newest first.
+%% Returns the changes of each commit, newest first.
 -spec commits([string()]) -> [[change()]].
 commits(Chunks) -> commits(lines(Chunks), []).
 

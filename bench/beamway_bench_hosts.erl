@@ -30,7 +30,7 @@ parse(Text) ->
         [Bad | _] -> {error, ["--hosts ", Text, ": '", Bad, "' is no name of a host; expected names with commas, such as a,b or user@a,user@b"]}
     end.
 
-%% The host part of the names of the host's nodes.
+%% Returns the host part of the names of the host's nodes.
 -spec name(host()) -> string().
 name({_Space, Address}) -> Address;
 name(Host) ->

@@ -80,7 +80,7 @@ some_loads(Text) ->
 
 known() -> lists:append([Loads || {Name, Loads} <- loads(), Name =:= yucan orelse Name =:= yucan_h2]).
 
-%% The loads under which each server is measured.
+%% Returns the loads under which each server is measured.
 -spec loads() -> [{beamway_bench_http_servers:name(), [load()]}].
 loads() ->
     [{yucan, [hello, json, close, browser, pipeline, idle, file_1k, file_1m, upload, ws, fastcgi, p99, p99_common]},
@@ -100,7 +100,7 @@ loads() ->
      {minimal, [hello, json, browser, ws]},
      {bare, [hello, json, close, browser, pipeline, idle, file_1k, upload, ws]}].
 
-%% The loads and servers that the user has selected.
+%% Returns the loads and servers that the user has selected.
 loads(#{only := Only, loads := Wanted}) ->
     [{Name, [Load || Load <- Loads, Wanted =:= all orelse lists:member(Load, Wanted)]} || {Name, Loads} <- loads(), Only =:= all orelse lists:member(Name, Only)].
 
@@ -137,7 +137,7 @@ p99(Port, Rate, Seconds, #{processors := Processors}) ->
     #{errors := 0, p99 := P99} = at_rate(Port, ?CONNECTIONS, Rate, Seconds, Processors),
     P99.
 
-%% The result of http_load.c, with times in microseconds. It runs on the first processor that the servers do not use.
+%% Returns the result of http_load.c, with times in microseconds. It runs on the first processor that the servers do not use.
 at_rate(Port, Connections, Rate, Seconds, Processors) ->
     Words = ["-c", integer_to_list(Processors), beamway_bench_http_servers:load_program(), "rate", integer_to_list(Port), "/", integer_to_list(Connections), integer_to_list(Rate), Seconds],
     {0, [Line]} = beamway_bench_tools:run(os:find_executable("taskset"), Words, 120000),

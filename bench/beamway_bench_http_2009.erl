@@ -81,7 +81,7 @@ numbers(Text, Pattern) ->
     {match, Found} = re:run(Text, Pattern, [{capture, all_but_first, list}]),
     [case string:to_float(F) of {error, no_float} -> float(list_to_integer(F)); {Float, _} -> Float end || F <- Found].
 
-%% The highest offered rate up to which every request was answered in all attempts.
+%% Returns the highest offered rate up to which every request was answered in all attempts.
 best(Rows) ->
     Good = lists:takewhile(fun({_, Points}) -> lists:all(fun(#{errors := Errors}) -> Errors == 0 end, Points) end, Rows),
     case Good of

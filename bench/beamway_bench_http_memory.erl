@@ -64,7 +64,7 @@ memory() -> beamway_bench_http_servers:memory_kb(?PORT).
 
 pause(Ms) -> receive after Ms -> ok end.
 
-%% The server's peak memory while the function runs.
+%% Returns the server's peak memory while the function runs.
 while(Function) ->
     {Pid, Monitor} = spawn_monitor(Function),
     most(Pid, Monitor, 0).

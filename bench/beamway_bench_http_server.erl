@@ -80,7 +80,7 @@ fastcgi(Port, Folder) ->
 listen(Port, Options) ->
     gen_tcp:listen(Port, [binary, {ip, {127, 0, 0, 1}}, {active, false}, {reuseaddr, true} | Options]).
 
-%% The value that each server encodes as JSON for each request.
+%% Returns the value that each server encodes as JSON for each request.
 json() -> jiffy:encode(#{id => 42, message => <<"hello world">>, ok => true}).
 
 %% @private yucan's handler.

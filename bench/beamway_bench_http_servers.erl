@@ -98,7 +98,7 @@ pids(Port) ->
 
 %% ---- load
 
-%% The processors for the load, in the form that taskset accepts, and their number: all processors that the servers do not use.
+%% Returns the processors for the load, in the form that taskset accepts, and their number: all processors that the servers do not use.
 -spec load_cores(Servers :: pos_integer()) -> {string(), pos_integer()}.
 load_cores(Servers) ->
     Available = erlang:system_info(logical_processors_available),
@@ -147,7 +147,7 @@ h2load(Version, Scheme, Port, Servers, Seconds) ->
     {Rate, Outcome, Requests} = h2load_said(protocol(Version, Scheme), lists:append(Connecting ++ Counting ++ Lines)),
     {Rate, Outcome, #{requests => Requests, idle_percent => idle_percent(Lines, Threads * Elapsed), cpu_us => Cpu}}.
 
-%% The lines that h2load prints up to one that contains this text, or until it ends successfully.
+%% Returns the lines that h2load prints up to one that contains this text, or until it ends successfully.
 lines(Load, Last) ->
     case beamway_bench_tools:line(Load, ?LOAD_MS) of
         {ended, 0} when Last =:= ended -> [];

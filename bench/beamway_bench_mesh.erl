@@ -99,7 +99,7 @@ differences(Name, View, Names) ->
     Wanted = lists:delete(Name, Names),
     (Wanted -- View) ++ (View -- Wanted).
 
-%% The number of links with rings. A link without rings must report why it has none.
+%% Returns the number of links with rings. A link without rings must report why it has none.
 kinds(beamway, Members) ->
     Links = lists:append(beamway_bench_nodes:all(Members, beamway, links, [], 60000)),
     {Shared, Others} = lists:partition(fun(#{link := Link}) -> Link =:= shm end, Links),
@@ -165,7 +165,7 @@ victims(Members) -> [Member || {Number, Member} <- lists:zip(lists:seq(1, length
 
 survivors(Members) -> Members -- victims(Members).
 
-%% The milliseconds until every survivor is connected to all survivors and to no other node.
+%% Returns the milliseconds until every survivor is connected to all survivors and to no other node.
 kill(Members) ->
     Start = erlang:monotonic_time(millisecond),
     _ = [ok = beamway_bench_os:kill(Os) || #{os := Os} <- victims(Members)],

@@ -68,7 +68,7 @@ removed(Group, Tries) ->
         Other -> Other
     end.
 
-%% A cgroup for each node, or the reason why it could not be created.
+%% Returns a cgroup for each node, or the reason why it could not be created.
 quotas() ->
     Shares = lists:duplicate(?FAST, 80) ++ lists:duplicate(?SLOW, 10),
     Base = "beamway_mlaco_" ++ os:getpid() ++ "_",

@@ -211,7 +211,7 @@ stop(#{members := Members, contender := #{name := Name}} = Cluster) ->
             error({node_did_not_end, Name, ?END_MS})
     end.
 
-%% The clusters that this process has started and not yet stopped.
+%% Returns the clusters that this process has started and not yet stopped.
 started() ->
     case get(?MODULE) of
         undefined -> [];

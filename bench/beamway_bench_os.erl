@@ -37,7 +37,7 @@ parse_start_time(Text) ->
         Fields -> {ok, lists:nth(20, Fields)}
     end.
 
-%% Whether this very process is still running.
+%% Returns whether this very process is still running.
 -spec is_alive(identity()) -> boolean().
 is_alive({OsPid, Time}) ->
     start_time(OsPid) =:= {ok, Time}.

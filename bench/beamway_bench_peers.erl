@@ -137,7 +137,7 @@ noticed(Peers, Count, Call) ->
     ok = Call(await_links, [Count - Gone, ?CONNECT_MS]),
     Gone.
 
-%% The result of the function, its milliseconds, and the node's microseconds of CPU time.
+%% Returns the result of the function, its milliseconds, and the node's microseconds of CPU time.
 timed(#{os_pid := OsPid}, Fun) ->
     {Cpu, Start} = {beamway_bench_os:thread_us(OsPid), erlang:monotonic_time(microsecond)},
     Result = Fun(),

@@ -9,7 +9,7 @@
 
 -export([options/0, prepare/2, groups/1, metrics/1]).
 
-%% The name of each part and its module.
+%% Returns the name of each part and its module.
 parts() ->
     [{"herd", beamway_bench_herd},
      {"cluster", beamway_bench_cluster},

@@ -123,8 +123,8 @@ pipe_seconds(Text) ->
         nomatch -> none
     end.
 
-%% The last row of a table of perftest. perftest first calibrates the CPU clock. If a busy machine disturbs the calibration, perftest exits
-%% without results, so we retry.
+%% Returns the last row of a table from perftest. perftest first calibrates the CPU clock. If a busy machine disturbs the calibration,
+%% perftest exits without results, so we retry.
 perftest(Name, Words, Settings) -> perftest(Name, Words, Settings, ?TRIES).
 
 perftest(Name, Words, _, 0) -> error({no_figures, Name, Words, ?TRIES});

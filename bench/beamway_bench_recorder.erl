@@ -58,7 +58,7 @@ traced(Cluster, #{warm_ms := WarmMs, window_ms := Ms} = Settings) ->
                                    end),
     figures(Cluster, Windows, [{?CALL, fun cost/1}]).
 
-%% The CPU time per node and second. It waits first because a link is not idle in the first seconds after connecting.
+%% Returns the CPU time per node and second. It waits first because a link is not idle in the first seconds after connecting.
 at_rest(#{members := Members} = Cluster, #{rest_ms := Ms} = Settings) ->
     receive after Ms -> ok end,
     Windows = alternated(Settings, fun(State) ->

@@ -62,7 +62,7 @@ ratio(Values, Baseline) ->
             end
     end.
 
-%% The ratio of each repeat, smallest first.
+%% Returns the ratio of each repeat, smallest first.
 ratios(Values, Baseline) ->
     case length(Values) =:= length(Baseline) andalso not lists:any(fun(Value) -> Value == 0 end, Baseline) of
         true -> {ok, lists:sort([Value / Base || {Value, Base} <- lists:zip(Values, Baseline)])};
@@ -77,7 +77,7 @@ interval(Ratios) ->
     Outside = length(lists:takewhile(fun(Few) -> 2 * at_most(Few, Size) =< ?DOUBT end, lists:seq(0, Size div 2))),
     {lists:nth(Outside, Ratios), lists:nth(Size + 1 - Outside, Ratios)}.
 
-%% The probability of at most this many heads in this many coin tosses.
+%% Returns the probability of at most this many heads in this many coin tosses.
 at_most(Few, Throws) -> lists:sum([choose(Throws, Heads) || Heads <- lists:seq(0, Few)]) / (1 bsl Throws).
 
 choose(_, 0) -> 1;

@@ -86,7 +86,7 @@ read(File) ->
 
 %% ---- required contents of a result
 
-%% Whether the object is a complete result.
+%% Returns whether the object is a complete result.
 -spec check(term()) -> ok | {error, unicode:chardata()}.
 check(Object) when is_map(Object) ->
     Wrong = wrong("", fields(), Object) ++ wrong_metrics(Object),

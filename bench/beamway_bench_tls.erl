@@ -34,7 +34,7 @@ make(Root, Options) ->
     Both = [{certfile, Pem}, {keyfile, Pem}, {cacertfile, CaPem}],
     write(Options, io_lib:format("~p.~n", [[{server, Both}, {client, Both}]])).
 
-%% The loopback interface, and the hosts of beamway_bench_net.
+%% Returns the loopback interface, and the hosts of beamway_bench_net.
 names() ->
     Addresses = [<<127, 0, 0, 1>> | [<<10, 97, 194, Last>> || Last <- [1, 2]] ++ [<<10, 98, 7, Last>> || Last <- [1, 2, 3, 4]]],
     #'Extension'{extnID = ?'id-ce-subjectAltName', critical = false, extnValue = [{iPAddress, Address} || Address <- Addresses]}.

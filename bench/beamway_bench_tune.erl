@@ -117,7 +117,7 @@ best() ->
         {error, _} -> none
     end.
 
-%% The score of each candidate relative to stock, which is also a candidate.
+%% Returns the score of each candidate relative to stock, which is also a candidate.
 -spec scores(beamway_bench_store:stored()) -> [{float(), binary()}].
 scores(#{<<"metrics">> := Entries}) ->
     Logs = lists:foldl(fun(#{<<"contender">> := Name, <<"ratio">> := Ratio, <<"better">> := Better}, Acc) ->

@@ -199,7 +199,7 @@ figures(syscalls, Cluster) ->
         {not_counted, _, _} -> {#{}, #{calls => 0, bytes => 0}}
     end.
 
-%% The links that the first node reports, one for each of its three peers.
+%% Returns the links that the first node reports, one for each of its three peers.
 links(#{members := [#{name := Name} = First | _]}) ->
     [Link#{from => Name} || Link <- beamway_bench_nodes:call(First, beamway, links, [])].
 
@@ -292,7 +292,7 @@ link_table(Links) ->
                                 | [[atom_to_list(Node), atom_to_list(Link), Reason]
                                    || #{node := Node, link := Link, reason := Reason} <- Links]]).
 
-%% The conditions for the demo to be valid. The message for each problem says what to do about it.
+%% Returns a message for each condition of a valid demo that was not met. The message says what to do about it.
 problems(#{calls := Calls, bytes := Bytes}, Kill) ->
     %% The payload of a call is written once and read once in each direction.
     Payload = 4 * ?BYTES * Calls,

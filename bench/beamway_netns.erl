@@ -163,7 +163,7 @@ user(#{user := User} = Box) ->
 user(#{}) ->
     "exec".
 
-%% The directory that contains bench/ebin and apps/beamway/ebin.
+%% Returns the directory that contains bench/ebin and apps/beamway/ebin.
 checkout() ->
     Ebin = filename:dirname(filename:absname(code:which(?MODULE))),
     filename:dirname(filename:dirname(Ebin)).

@@ -131,7 +131,7 @@ to_object(Result) ->
               end,
     (rounded(Thinned))#{repeats => 1}.
 
-%% One array for each metric and node, and the times of their points.
+%% Returns one array for each metric and node, and the times of their points.
 thinned(#{nodes := Nodes}, Samples) ->
     Column = fun(Key, Node) -> [Value || {_, Value} <- beamway_soak_verdict:medians(points(Key, Node, Samples), ?STORED_POINTS)] end,
     Times = [{TimeS, TimeS} || {TimeS, _} <- Samples],
@@ -180,7 +180,7 @@ panel_note(Findings, Divisor, Unit) ->
         _ -> [verdict_word(Verdict), ": ", Change, ", limit ", short(Limit / Divisor)]
     end.
 
-%% The median of each stretch of time, with the lowest and highest value in it.
+%% Returns the median of each stretch of time, with the lowest and highest value in it.
 plotted(Points) ->
     Size = max(1, (length(Points) + ?PLOTTED_POINTS - 1) div ?PLOTTED_POINTS),
     [begin

@@ -27,7 +27,7 @@
 -define(TOP, 30).
 -define(BOTTOM, 30).
 
-%% The number of lines that can be distinguished.
+%% Returns the number of lines that can be distinguished.
 -spec colours() -> pos_integer().
 colours() -> length(palette()).
 
@@ -115,7 +115,7 @@ steps([First | Others], AtX, AtY) ->
     At = fun({Minute, Value}) -> [number(AtX(Minute)), " ", number(AtY(Value))] end,
     ["M", At(First) | [["L", At(Point)] || Point <- Others]].
 
-%% The top of a scale and the step between its marks. The step is 1, 2 or 5 times a power of ten, and there are three to six marks.
+%% Returns the top of a scale and the step between its marks. The step is 1, 2 or 5 times a power of ten, and there are three to six marks.
 scale(Highest) when Highest =< 0 -> {1, 1};
 scale(Highest) ->
     Power = math:pow(10, math:floor(math:log10(Highest / 5))),

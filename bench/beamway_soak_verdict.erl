@@ -72,7 +72,7 @@ medians(Points, Count) ->
 
 median(Values) -> beamway_bench_stats:median(Values).
 
-%% The Theil-Sen slope and its 95 % interval.
+%% Returns the Theil-Sen slope and its 95 % interval.
 -spec line([{float(), float()}, ...]) -> {Slope :: float(), Low :: float(), High :: float()}.
 line(Points) ->
     Slopes = lists:sort(slopes(Points)),

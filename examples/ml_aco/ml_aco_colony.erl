@@ -100,11 +100,11 @@ build([Row | Rows], Jobs, {Time, Greed}, Instance, Random0, Schedule) ->
     {Job, Random} = chosen(Drawn, Greed, Random0),
     build(Rows, lists:delete(Job, Jobs), {Time + element(1, element(Job, Instance)), Greed}, Instance, Random, [Job | Schedule]).
 
-%% The modified due date, weighted.
+%% Returns the modified due date, weighted.
 urgency({Duration, Weight, Due}, Time) -> Weight / (max(Time + Duration, Due) - Time).
 
-%% How often an ant takes the best job instead of drawing one. Every second colony explores: the others find good schedules early but small
-%% optima late.
+%% Returns how often an ant takes the best job instead of drawing one. Every second colony explores: the others find good schedules early but
+%% small optima late.
 greed(Number) when Number rem 2 =:= 1 -> 0.9;
 greed(_) -> 0.0.
 

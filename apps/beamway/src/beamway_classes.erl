@@ -112,7 +112,7 @@ change(Pid, _Former, Class) -> tell_all([{Pid, Class}]).
 tell_all([]) -> ok;
 tell_all(Classes) -> lists:foreach(fun(Port) -> tell(Port, Classes) end, ports()).
 
-%% The ports of links carried by the driver.
+%% Returns the ports of links carried by the driver.
 ports() -> [Port || Link <- beamway_links:all(), {ok, Port} <- [beamway_links:driven(Link)]].
 
 tell(_Port, []) -> ok;

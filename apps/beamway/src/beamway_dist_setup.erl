@@ -367,7 +367,7 @@ carry_itself(Stream, Reason) ->
         {error, Failed} -> {error, Failed}
     end.
 
-%% The smaller of the values that the two nodes want.
+%% Returns the smaller of the values that the two nodes want.
 resume_ms(Stream) -> beamway_choice:resume_ms(own_extension(Stream), get_state(peer)).
 
 %% Called if the data is carried by the drivers of both nodes.
@@ -506,7 +506,7 @@ key(_Stream) -> #{}.
 tell_clear(_Node, undefined) -> ok;
 tell_clear(Node, Why) -> ?LOG_WARNING("beamway: the link to ~ts is in clear (encrypt prefer): ~ts", [Node, Why]).
 
-%% The address for net_kernel:nodes_info/0. Monitoring tools look for the socket connected to that peer and show its counters as those of the
+%% Returns the address for net_kernel:nodes_info/0. Monitoring tools look for the socket connected to that peer and show its counters as those of the
 %% connection. If our driver carries the data, these counters do not change, so the address gets port 0, which no socket has.
 kernel_address(_OfStream = false, #net_address{address = {Ip, _}} = Address) ->
     Address#net_address{address = {Ip, 0}};

@@ -75,7 +75,7 @@ failed(Kind, {listening, #{text := <<>>}}) -> {error, <<"nobody came to the ", (
 failed(_Kind, {listening, #{text := Reason}}) -> {error, Reason};
 failed(_Kind, {linked, _}) -> {error, <<"a link of a port that should listen">>}.
 
-%% The first event, or `working' if none arrived in time.
+%% Returns the first event, or `working' if none arrived in time.
 await(Port, Deadline) ->
     case beamway_port:step(Port) of
         working ->

@@ -391,7 +391,7 @@ handle_call(_Request, _From, State) ->
 wanted([{_, Options}]) -> Options;
 wanted([]) -> config().
 
-%% The memory used by all links under the limit for this kind. Other processes also call this.
+%% Returns the memory used by all links under the limit for this kind. Other processes also call this.
 used(Kind) -> ets:lookup_element(?TABLE, {used, beamway_kind:limit(Kind)}, 2).
 
 %% Only this server changes reservations and their sums.

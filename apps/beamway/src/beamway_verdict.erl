@@ -82,7 +82,7 @@ verdict(#{events := Events} = Record) ->
             end,
     #{cause => up, short => text(Short), facts => facts(Record)}.
 
-%% A fault that affected or reset the link, and that the link did not survive.
+%% Returns a fault that affected or reset the link, and that the link did not survive.
 fault(Kind, #{events := Events}) when Kind =:= lost; Kind =:= silent ->
     case [Event || {_, Event} <- Events, Event =:= fault_ended orelse (is_tuple(Event) andalso lists:member(element(1, Event), [fault, resumed, disconnected_by]))] of
         [{fault, Text} | _] -> Text;
@@ -144,7 +144,7 @@ lost(false, Reason, _Record) when Reason =:= etimedout; Reason =:= ehostunreach;
 lost(false, Reason, _Record) ->
     {unreachable, ["the connection was lost (", reason(Reason), "), and the peer's epmd cannot be asked"]}.
 
-%% How long the link had been without a connection when it was given up.
+%% Returns how long the link had been without a connection when it was given up.
 without_connection(#{events := Events}) ->
     Ago = fun(Wanted) -> [AgoMs || {AgoMs, Event} <- Events, Wanted(Event)] end,
     case {Ago(fun({gave_up, _}) -> true; (_) -> false end), Ago(fun({lost, _}) -> true; (_) -> false end)} of
@@ -181,7 +181,7 @@ silent_peer(Silent, _Latest, #{link := Kind} = Record) ->
         {false, _} -> {unreachable, ["nothing came for ", Silent]}
     end.
 
-%% The most recent `Steps' steps.
+%% Returns the most recent `Steps' steps.
 recent(_Steps, []) -> [];
 recent(Steps, [{Count, Step} | _]) when Count >= Steps -> [{Steps, Step}];
 recent(Steps, [{Count, Step} | Older]) -> [{Count, Step} | recent(Steps - Count, Older)].
@@ -243,7 +243,7 @@ full(Steps) ->
     [{0, text(["senders waited for room on the link in ", integer_to_list(FullS), " of the last ", integer_to_list(?LOOK_S), " s, up to ", integer_to_list(Held), " at a time held for their own data"])}
      || FullS > 0].
 
-%% The scheduling delay of the link's own process, which this node's schedulers did not run in time.
+%% Returns the scheduling delay of the link's own process, which this node's schedulers did not run in time.
 run_delay(Steps) ->
     Most = lists:max([0 | [Us || {_, #{run_delay_us := Us}} <- Steps]]),
     [{0, text(["the link's own process waited up to ", milliseconds(Most), " to run on this node, within the last ", integer_to_list(?LOOK_S), " s"])} || Most >= ?RUN_DELAY_US].

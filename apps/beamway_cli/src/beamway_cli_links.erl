@@ -60,7 +60,7 @@ row(#{node := Node, link := Link} = All, Info) ->
     [atom_to_binary(Node), atom_to_binary(Link), counter(bytes_in, Info), counter(bytes_out, Info), load(Info),
      [maps:get(reason, All, <<>>), compressed(Info), fault(All)]].
 
-%% The share of the bytes that were compressed.
+%% Returns the share of the bytes that were compressed.
 compressed(#{uncompressed_out := Before, compressed_out := After}) when Before > 0 -> io_lib:format("; compressed to ~b %", [100 * After div Before]);
 compressed(_Info) -> [].
 
@@ -68,7 +68,7 @@ compressed(_Info) -> [].
 fault(#{fault := #{left_ms := LeftMs} = Fault}) -> ["; FAULT: ", beamway_fault:text(Fault), ", for ", beamway_verdict:seconds(LeftMs), " more"];
 fault(_Link) -> [].
 
-%% The load that the peer last reported, and its age.
+%% Returns the load that the peer last reported, and its age.
 load(#{peer_cpu_percent := Percent, peer_load_age_ms := AgeMs}) -> io_lib:format("~b % (~b s)", [Percent, AgeMs div 1000]);
 load(_) -> "-".
 

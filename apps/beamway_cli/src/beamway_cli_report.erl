@@ -41,7 +41,7 @@ written(File, Bytes) ->
 
 %% ---- without names
 
-%% All nodes whose names are in the report.
+%% Returns all nodes whose names are in the report.
 names(#{node := Node, ends := Ends, links := {Links}}) ->
     {links, Up} = lists:keyfind(links, 1, Links),
     lists:usort([atom_to_binary(Name) || Name <- [Node] ++ [Of || #{node := Of} <- Ends] ++ [Of || {Fields} <- Up, {node, Of} <- Fields]]).

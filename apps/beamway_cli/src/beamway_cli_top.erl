@@ -134,7 +134,7 @@ sample(Options) ->
 
 failed(Asked) -> [Node || {Node, Answer} <- Asked, element(1, Answer) =/= ok].
 
-%% The result of a function of `beamway' on the node, or on all nodes.
+%% Returns the result of a function of `beamway' on the node, or on all nodes.
 asked(Function, #{node := Node} = Options) ->
     Nodes = [Node | [N || is_map_key(cluster, Options), N <- call(Node, erlang, nodes, [connected]), N =/= node()]],
     Answers = case Nodes of
@@ -176,7 +176,7 @@ number(Key, Info) ->
         #{} -> 0
     end.
 
-%% The fill level of the fuller of the two rings, as a fraction.
+%% Returns the fill level of the fuller of the two rings, as a fraction.
 fill(#{ring_bytes := Size, ring_fill_in := In, ring_fill_out := Out}) when Size > 0 -> max(In, Out) / Size;
 fill(_) -> 0.0.
 
@@ -224,7 +224,7 @@ senders_to_text(#{node := Node} = Options, Links, Failed, Room) ->
     [io_lib:format("~ts: ~ts~ts~n", [Node, case Rows of [] -> "no process has sent much in the last 10 s"; _ -> "who sent most in the last 10 s" end, no_answer(Failed)]),
      [beamway_cli_output:table([["FROM" || is_map_key(cluster, Options)] ++ ["NODE", "PID", "CLASS", "SENT/S", "WAITING", "PROCESS"] | Shown]) || Rows =/= []]].
 
-%% The pid as written on its own node.
+%% Returns the pid in the form that it has on its own node.
 pid_text(Pid) -> ["<0" | lists:dropwhile(fun(C) -> C =/= $. end, pid_to_list(Pid))].
 
 sender_cells(#{pid := Pid, class := Class, bytes_per_s := PerSecond, waiting := Waiting} = Sender) ->

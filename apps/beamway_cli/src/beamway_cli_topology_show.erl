@@ -41,7 +41,7 @@ json_text(Tree) -> [jiffy:encode(placement_export:to_json(Tree), [pretty, force_
 
 %% ---- reading ----
 
-%% The tree and, if it was measured, also the matrix and how well the tree fits.
+%% Returns the tree and, if it was measured, also the matrix and how well the tree fits.
 look(File, Options) ->
     case kind(File, Options) of
         measured -> of_times(measured_file(File), Options);
@@ -115,7 +115,7 @@ one_of(Option, Text, Words) ->
         [] -> throw({usage, [Option, ": expected one of ", lists:join(", ", [hd(string:split(atom_to_list(W), "_us")) || W <- Words])]})
     end.
 
-%% The times as a matrix. Throws `failed' if some nodes have no measured path to the others, unless these may be dropped.
+%% Returns the times as a matrix. Throws `failed' if some nodes have no measured path to the others, unless these may be dropped.
 -spec matrix(placement_probe:measured(), placement_probe:mode(), placement_measured:statistic(), map()) -> placement_matrix:matrix().
 matrix(Measured, Mode, Statistic, #{drop_gaps := true}) ->
     case placement_measured:joined_matrix(Measured, Mode, Statistic) of

@@ -14,7 +14,7 @@ start(_, _) ->
         {_, {error, Text}} -> {error, {bad_options, Text}}
     end.
 
-%% The options of the call that started the application, or those of the node's configuration.
+%% Returns the options of the call that started the application, or those of the node's configuration.
 given() ->
     case application:get_env(beamway_console, started_with) of
         {ok, Options} -> maps:to_list(Options);

@@ -125,7 +125,7 @@ sample() ->
 with(_, none, Sample) -> Sample;
 with(Key, Value, Sample) -> Sample#{Key => Value}.
 
-%% The parts running on this node, recognized by their registered names.
+%% Returns the parts running on this node, recognized by their registered names.
 apps() ->
     [App || {App, Name} <- [{beamway, beamway_links}, {teleport, teleport_sup}, {placement, placement_sup}, {yucan, yucan_sup}, {beamway_console, beamway_console_sup}],
             whereis(Name) =/= undefined].

@@ -38,7 +38,7 @@ all(Links) ->
     Kinds = lists:foldl(fun(#{kind := Kind}, Acc) -> maps:update_with(Kind, fun(N) -> N + 1 end, 1, Acc) end, #{}, Links),
     #{kinds => Kinds, bytes => Sum(ab) + Sum(ba), frames => Sum(frames), stalls => Sum(stalls)}.
 
-%% The name of each node's host, for display. If a machine has several network namespaces, the host part of the node's name is appended.
+%% Returns the name of each node's host, for display. If a machine has several network namespaces, the host part of the node's name is appended.
 hosts(Nodes) ->
     Spaces = maps:fold(fun(_, #{facts := #{host := Host, space := Space}}, Acc) -> maps:update_with(Host, fun(S) -> lists:usort([Space | S]) end, [Space], Acc);
                           (_, _, Acc) -> Acc

@@ -131,7 +131,7 @@ resources() ->
       helpers => length([Pid || Pid <- processes(), {initial_call, {Module, init, _}} <- [process_info(Pid, initial_call)],
                                 Module =:= beamway_keeper])}.
 
-%% The ring memory that the node still counts as used, and the processes that it still monitors because of it.
+%% Returns the ring memory that the node still counts as used, and the processes that it still monitors because of it.
 granted() ->
     case whereis(beamway_links) of
         undefined -> 0;

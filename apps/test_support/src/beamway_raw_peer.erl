@@ -220,7 +220,7 @@ read_to_end(Socket, Start, EndMs) ->
         {error, _Closed} -> erlang:monotonic_time(millisecond) - Start
     end.
 
-%% The distribution flags of a node with this OTP release. The record is private to ERTS and dist_util.
+%% Returns the distribution flags of a node with this OTP release. The record is private to ERTS and dist_util.
 flags() ->
     element(2, erts_internal:get_dflags()).
 

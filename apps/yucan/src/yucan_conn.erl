@@ -390,7 +390,7 @@ again(#state{served = Served} = State, #site{limits = Limits}) -> State#state{se
 -spec idle(#state{}) -> no_return().
 idle(#state{limits = #limits{idle_ms = Ms}} = State) -> yucan_idle:message(?MODULE, State, min(?WARM_MS, Ms)).
 
-%% The remaining idle time. It starts at the first call, so requests that follow each other closely need no clock.
+%% Returns the remaining idle time. It starts at the first call, so requests that follow each other closely need no clock.
 idle_left(_, #state{idle_until = {Served, Until}, served = Served} = State) -> {max(0, Until - erlang:monotonic_time(millisecond)), State};
 idle_left(Passed, #state{limits = #limits{idle_ms = Ms}, served = Served} = State) ->
     Left = max(0, Ms - Passed),

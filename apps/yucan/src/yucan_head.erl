@@ -342,7 +342,7 @@ name(_, _, _, _) -> error.
 named(Name, Port) when byte_size(Name) =< 255 -> with_port(Name, Port);
 named(_, _) -> error.
 
-%% The first `At' bytes. A trailing dot marks the name as fully qualified (RFC 3986, 3.2.2); without the dot it is the same name.
+%% Returns the first `At' bytes. A trailing dot marks the name as fully qualified (RFC 3986, 3.2.2); without the dot it is the same name.
 without_root(Bin, At) when At > 1 ->
     case binary:at(Bin, At - 1) of
         $. -> binary_part(Bin, 0, At - 1);

@@ -18,7 +18,7 @@ canonical(<<"/", Rest/binary>> = Path) ->
 canonical(_) ->
     error.
 
-%% True if there is nothing to decode and no segment is empty or begins with a dot.
+%% Returns true if there is nothing to decode and no segment is empty or begins with a dot.
 is_plain(<<"/.", _/binary>>) -> false;
 is_plain(<<"//", _/binary>>) -> false;
 is_plain(<<C, Rest/binary>>) when C > $\s, C =/= $%, C =/= $\\, C < 127 -> is_plain(Rest);

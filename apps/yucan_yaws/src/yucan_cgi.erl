@@ -141,8 +141,8 @@ port_of(_) -> 0.
 
 %% ---- the variables, pure
 
-%% The variables, where those of the second list override the others. `uri' is what the client sent, before any rewriting. `content_length' is
-%% the size of the body that the script gets, or `none' without a body.
+%% Returns the variables, where those of the second list override the others. `uri' is what the client sent, before any rewriting. `content_length'
+%% is the size of the body that the script gets, or `none' without a body.
 variables(Facts, Extra) ->
     Standard = standard(Facts) ++ path(Facts) ++ body(Facts) ++ user(Facts) ++ https(Facts) ++ headers(Facts),
     Wanted = [{text(Name), text(Value)} || {Name, Value} <- Extra],

@@ -118,8 +118,8 @@ shell(Body) ->
          none -> "exec \"$@\" </dev/null"
      end].
 
-%% The names of variables whose value a port cannot pass on: an empty value, which would mean that there is no such variable, and bytes that are
-%% not text. The shell finds these bytes in the variable in octal. (All users could see an argument.)
+%% Returns the names of variables whose value a port cannot pass on: an empty value, which would mean that there is no such variable, and bytes that
+%% are not text. The shell finds these bytes in the variable in octal. (All users could see an argument.)
 told_by_shell(Variables) ->
     [binary_to_list(Name) || {Name, Value} <- Variables, Value =:= <<>> orelse characters(Value) =:= none, is_shell_name(Name)].
 

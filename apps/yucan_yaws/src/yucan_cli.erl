@@ -231,7 +231,7 @@ name() ->
     [Name | _] = [Id || {Id, _, _, _} <- supervisor:which_children(yucan_sup)],
     Name.
 
-%% The addresses that a browser can open. If the server listens on all addresses of the host, each of them is listed.
+%% Returns the addresses that a browser can open. If the server listens on all addresses of the host, each of them is listed.
 urls(#{listen := Addresses, schemes := Schemes}) ->
     [url(Scheme, Address) || {Scheme, Any} <- lists:zip(Schemes, Addresses), Address <- addresses(Any)].
 

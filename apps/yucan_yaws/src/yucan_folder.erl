@@ -173,7 +173,7 @@ with_script({200, Headers, Body}) ->
     {200, [Header || {Name, _} = Header <- Headers, not lists:member(Name, [<<"accept-ranges">>, <<"etag">>, <<"last-modified">>])], [Text, script(<<>>)]};
 with_script(Response) -> Response.
 
-%% The start time of the last check, in ms, and its result. All open pages share it.
+%% Returns the start time of the last check, in ms, and its result. All open pages share it.
 looks() ->
     Looks = atomics:new(2, [{signed, true}]),
     ok = atomics:put(Looks, 1, erlang:monotonic_time(millisecond) - ?LOOK_MS),

@@ -12,7 +12,7 @@
 %% For each version, the number of data codewords and of error-correction codewords.
 -define(SIZES, [{1, 19, 7}, {2, 34, 10}, {3, 55, 15}, {4, 80, 20}, {5, 108, 26}]).
 
-%% The rows of the code, where 1 is dark. A text of more than 106 bytes is too long.
+%% Returns the rows of the code, where 1 is dark. A text of more than 106 bytes is too long.
 -spec modules(binary()) -> {ok, [[0 | 1]]} | too_long.
 modules(Text) ->
     case [Size || {_, Data, _} = Size <- ?SIZES, byte_size(Text) + 2 =< Data] of
@@ -48,7 +48,7 @@ codewords(Text, Count) ->
 
 pad(Count) -> binary_part(binary:copy(<<16#EC, 16#11>>, Count div 2 + 1), 0, Count).
 
-%% The remainder of the data divided by the generator polynomial, in the field of 256 elements (Reed and Solomon).
+%% Returns the remainder of the data divided by the generator polynomial, in the field of 256 elements (Reed and Solomon).
 correction(Data, Count) ->
     Generator = lists:foldl(fun(Power, Poly) -> plus([0 | [times(C, power(Power)) || C <- Poly]], Poly ++ [0]) end, [1], lists:seq(0, Count - 1)),
     [_ | Tail] = Generator,
@@ -82,7 +82,7 @@ fixed(Version, Size) ->
 finder(Distance) when Distance =:= 2; Distance =:= 4 -> 0;
 finder(_) -> 1.
 
-%% The format information (level L, mask 0) with its own error correction, written twice.
+%% Returns the format information (level L, mask 0) with its own error correction, written twice.
 format(Size) ->
     Bits = format_bits(1 bsl 3),
     Place = fun(Places) -> [{At, (Bits bsr Bit) band 1} || {Bit, At} <- Places] end,

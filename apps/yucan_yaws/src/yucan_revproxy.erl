@@ -51,7 +51,7 @@ head(Req, Prefix, Url, Body) ->
      end,
      "connection: close\r\n\r\n"].
 
-%% The canonical path, on which the decision was based, without the segments of the prefix. Escapes stay.
+%% Returns the canonical path, on which the decision was based, without the segments of the prefix. Escapes stay.
 target(Req, Prefix, #{path := Base}) ->
     Joined = iolist_to_binary([string:trim(Base, trailing, "/"), below(length(string:lexemes(Prefix, "/")), yucan_req:path(Req))]),
     [case Joined of <<"/", _/binary>> -> Joined; _ -> ["/", Joined] end,
@@ -103,7 +103,7 @@ back({<<"location">>, Location}, Prefix, #{path := Base} = Url, Own) ->
     {<<"location">>, case Below of none -> Location; _ -> iolist_to_binary([Own, string:trim(Prefix, trailing, "/"), Below]) end};
 back(Header, _, _, _) -> Header.
 
-%% The rest of the location after this prefix.
+%% Returns the rest of the location after this prefix.
 behind(There, Location, Otherwise) ->
     Start = iolist_to_binary(There),
     Size = byte_size(Start),

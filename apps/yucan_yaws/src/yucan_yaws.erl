@@ -261,7 +261,7 @@ run(Run, #{script := File} = Found, Req, Arg, #{server := #{extra_cgi_vars := Ex
     Spec = maps:merge(body(Arg), Found#{run => Run, variables => Variables}),
     yucan_cgi:respond(Req, maps:merge(yucan_yaws_options:for_scripts(), Spec)).
 
-%% The body that a module read before it named this page. If the module read it with get_more, it is no longer available.
+%% Returns the body that a module read before it named this page. If the module read it with get_more, it is no longer available.
 body(#arg{clidata = Read, cont = undefined}) when Read =/= <<>> -> #{body => Read};
 body(_) -> #{}.
 

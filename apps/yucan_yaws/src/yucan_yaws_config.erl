@@ -127,7 +127,7 @@ in_server([{Line, {set, _, _, _} = Set} | Rest], Start, Map, State) ->
 in_server([{Line, Other} | Rest], Start, Map, State) ->
     in_server(Rest, Start, Map, unexpected(server, Line, Other, State)).
 
-%% The lines up to the end tag of the block.
+%% Returns the lines up to the end tag of the block.
 inner(Name, Start, Lines, State) ->
     case lists:splitwith(fun({_, Content}) -> not ends(Name, Content) end, Lines) of
         {Inner, [{_, {close, Name}} | Rest]} -> {Inner, Rest, State};
@@ -244,7 +244,7 @@ said({junk, Text}) -> "'" ++ shown(Text) ++ "'".
 shown(Text) when length(Text) > 60 -> lists:sublist(Text, 57) ++ "...";
 shown(Text) -> Text.
 
-%% The name that was probably meant, if a similar one exists, and otherwise all names.
+%% Returns the name that was probably meant, if a similar one exists, and otherwise all names.
 candidates(Name, Block) ->
     Names = yucan_yaws_config_table:names(Block) -- yucan_yaws_config_table:without_effect(),
     case [Known || Name =/= "", Known <- Names, is_near(Known, Name, 2)] of
@@ -265,7 +265,7 @@ problem(Line, Text, #state{problems = Problems} = State) ->
 
 %% ---- problems between lines: servers that serve nothing, or conflict with each other
 
-%% The problems of servers, each at the line where its server begins.
+%% Returns the problems of servers, each at the line where its server begins.
 -spec between([server()]) -> [problem()].
 between(Servers) -> lists:append([one(Server) || Server <- Servers]) ++ same_names(Servers) ++ mixed_ports(Servers) ++ mixed_tls(Servers) ++ mixed_logs(Servers).
 

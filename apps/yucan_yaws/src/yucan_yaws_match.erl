@@ -112,7 +112,7 @@ is_under(Path, Folder) ->
         _ -> false
     end.
 
-%% The rest of a path after the directory that contains it.
+%% Returns the rest of a path after the directory that contains it.
 -spec rest(Path :: binary(), Folder :: binary()) -> binary().
 rest(Path, <<"/">>) -> Path;
 rest(Path, Folder) -> binary:part(Path, byte_size(Folder), byte_size(Path) - byte_size(Folder)).

@@ -29,7 +29,7 @@ clicked(Signed, Request) ->
 page(none, _, Request) -> answer(404, "text/plain", "no such page\n", Request);
 page(Module, Folder, Request) -> answer(200, "text/html; charset=utf-8", wf:page(Module, Folder), Request).
 
-%% The site's own module with that name, if it is a page. Names without a module do not become atoms.
+%% Returns the site's own module with that name, if it is a page. Names without a module do not become atoms.
 module([]) -> module(["index"]);
 module(Parts) ->
     try yucan_yaws_loader:own(list_to_existing_atom(lists:flatten(lists:join("_", Parts)))) of

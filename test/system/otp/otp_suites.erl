@@ -92,7 +92,7 @@ suites() ->
 %% Suites that other suites in the list run. They are looked up by name when one of their cases is repeated.
 parts() -> [{Suite, mnesia()} || Suite <- [mnesia_dirty_access_test, mnesia_trans_access_test, mnesia_evil_backup]].
 
-%% The suites that mnesia_SUITE would run, each run separately; that suite's own hook starts two more nodes.
+%% Returns the suites that mnesia_SUITE would run, each run separately; that suite's own hook starts two more nodes.
 mnesia() -> #{folder => "lib/mnesia/test", minutes => 10, helpers => ["*.erl"], hooks => [{ts_install_cth, [{nodenames, 2}]}]}.
 
 %% The directory of a hook that OTP's suites name in suite/0 and that an OTP installation does not include.
@@ -133,7 +133,7 @@ compile([Tree, Names]) ->
 
 data_folder(Tree, Suite, #{folder := Folder}) -> filename:join([Tree, Folder, atom_to_list(Suite) ++ "_data"]).
 
-%% The sources, each with the directory that it is compiled into.
+%% Returns the sources, each with the directory that it is compiled into.
 modules(Tree, Suite, #{folder := Folder} = Spec) ->
     Dir = filename:join(Tree, Folder),
     Data = data_folder(Tree, Suite, Spec),

@@ -18,8 +18,8 @@
 -define(SAMPLE_MS, 1000).
 -define(ASK_MS, 60000).
 
-%% The attribute's name, what the carrier calls it, the conversion, and the properties in answers about the built-in
-%% attribute.
+%% Returns, for each attribute, its name, the carrier's name for it, the conversion, and the properties in answers about
+%% the built-in attribute.
 attributes() ->
     [{loadavg1, loadavg1, fun(Average) -> Average end, {none, 1000, 0.05}},
      {mem_available, mem_available, fun(Bytes) -> Bytes div 1024 end, {kib, 1000, 1024}}].

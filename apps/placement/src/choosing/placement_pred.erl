@@ -236,7 +236,7 @@ judged(Leaf, #{view := #{attributes := Attributes}} = Context) ->
     Known = maps:get(element(2, Leaf), Attributes, {unknown, missing}),
     {of_attribute(Leaf, Known, Context), detail(Known)}.
 
-%% True on the same node, or in the smallest group of the tree that holds one of them.
+%% Returns true on the same node, or in the smallest group of the tree that holds one of them.
 is_near(Node, Hosts, Tree) ->
     Ranks = [placement_tree:rank(Tree, Host, Node) || Host <- Hosts],
     case {lists:member(Node, Hosts) orelse [near || {ok, Rank, _} <- Ranks, Rank =< 1] =/= [], lists:member(unknown, Ranks)} of

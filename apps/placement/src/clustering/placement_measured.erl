@@ -136,7 +136,7 @@ named([{Number, [Corner | Names] = First} | Lines] = All) ->
     Long =:= [] orelse throw({csv, Number, text("'~ts' is no name of a node", [hd(Long)])}),
     {[list_to_atom(Name) || Name <- Nodes], Rows}.
 
-%% True if the diagonal is empty, because no node is measured with itself.
+%% Returns true if the diagonal is empty, because no node is measured with itself.
 has_empty_diagonal(Lines) -> lists:all(fun({Place, {_, Row}}) -> lists:sublist(Row, Place, 1) =:= [""] end, lists:zip(lists:seq(1, length(Lines)), Lines)).
 
 %% Rows are in the order of the columns.

@@ -26,7 +26,7 @@ behind(Req, Peer, #site{forwarded = Names, trusted = Trusted}) ->
     {Client, Steps} = client(Trusted, Peer, Fors, 0),
     hosted(at(Steps, Hosts), schemed(at(Steps, Protos), Req#req{peer = Client})).
 
-%% The entries of the proxies, the nearest first.
+%% Returns the entries of the proxies, the nearest first.
 lists_of([<<"forwarded">>], Req) ->
     case yucan_header:elements(yucan_req:header(<<"forwarded">>, Req, <<>>)) of
         {ok, Elements} ->
@@ -42,7 +42,7 @@ lists_of(Names, Req) ->
                        _ -> []
                    end || Name <- [<<"x-forwarded-for">>, <<"x-forwarded-proto">>, <<"x-forwarded-host">>]]).
 
-%% The nearest address that does not belong to a trusted proxy, and which element named it.
+%% Returns the nearest address that does not belong to a trusted proxy, and which element named it.
 client(Trusted, {Ip, _} = Peer, [Next | Before], Steps) ->
     case yucan_cidr:contains(Trusted, Ip) andalso yucan_cidr:address(Next) of
         {ok, Address} -> client(Trusted, {Address, 0}, Before, Steps + 1);
@@ -50,7 +50,7 @@ client(Trusted, {Ip, _} = Peer, [Next | Before], Steps) ->
     end;
 client(_, Peer, [], Steps) -> {Peer, Steps}.
 
-%% The value from the proxy that named the client. Proxies may append to one list and overwrite another.
+%% Returns the value from the proxy that named the client. Proxies may append to one list and overwrite another.
 at(_, []) -> <<>>;
 at(Steps, List) -> lists:nth(max(1, min(Steps, length(List))), List).
 

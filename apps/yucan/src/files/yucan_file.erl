@@ -344,7 +344,7 @@ whole_or_parts(Source, #form{has_parts = false, headers = Headers}, _) -> {200, 
 whole_or_parts(Source, #form{etag = Etag, time = Time, size = Size, headers = Headers}, Req) ->
     parts(yucan_conditional:ranges(Req, Etag, Time, Size), Source, Size, Headers).
 
-%% The bytes, or the name of the file that contains them.
+%% Returns the bytes, or the name of the file that contains them.
 content(#form{data = Data}, _, _, _, _) when is_binary(Data) -> Data;
 content(Form, Req, {made, File}, Key, Seen) ->
     case file:read_file(File) of

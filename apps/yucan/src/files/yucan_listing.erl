@@ -88,7 +88,7 @@ page(Write, Path, Options, Order, Entries) ->
                [<<"<tr><td><a href=\"../\">../</a></td><td></td><td></td></tr>\n">> || Path =/= <<"/">>]]),
     rows(Write, Entries, maps:get(listing_end, Options, <<>>)).
 
-%% The parent directories, each as a link.
+%% Returns the parent directories, each as a link.
 way(Path, Mount) ->
     Parts = binary:split(Path, <<"/">>, [global, trim_all]),
     {Links, _} = lists:mapfoldl(fun(Part, Above) ->

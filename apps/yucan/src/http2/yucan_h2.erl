@@ -159,7 +159,7 @@ refuse(Id, Status, Reason, #state{conn = #conn{server = Server} = Conn, h2 = H2}
     {Fields, Body} = yucan_h2_reply:refusal(Status),
     State#state{h2 = yucan_h2_state:data(Id, Body, true, none, yucan_h2_state:head(Id, general(Fields, State), false, H2))}.
 
-%% The headers of every response, unless its handler has set them.
+%% Returns the headers of every response, unless its handler has set them.
 general([{_, <<"1", _/binary>>} | _] = Interim, _) -> Interim;
 general([Status | Fields], #state{conn = #conn{server = Server}}) ->
     #site{server_header = Header} = persistent_term:get({yucan, Server}),

@@ -45,8 +45,8 @@ taken_over(Status, Headers, Function, Req) ->
 
 stream(#req{conn = #conn{socket = {yucan_h2_stream, Stream}}}) -> Stream.
 
-%% The status and the handler's headers without those of a connection, and the length that the handler gave. yucan_h2 adds the headers of every
-%% response.
+%% Returns the status and the handler's headers without those of a connection, and the length that the handler gave. yucan_h2 adds the headers of
+%% every response.
 fields(Status, Headers) ->
     {Own, Length} = yucan_reply:fields(Headers),
     {[{<<":status">>, integer_to_binary(Status)} | Own], Length}.

@@ -56,7 +56,7 @@ unmask(Data, <<Key:32>>) ->
     Size = byte_size(Data),
     crypto:exor(Data, binary_part(mask(Key, Size), 0, Size)).
 
-%% The mask, repeated to at least this length. It is copied 64 bytes at a time, because copying four at a time would dominate the cost.
+%% Returns the mask, repeated to at least this length. It is copied 64 bytes at a time, because copying four at a time would dominate the cost.
 mask(Key, Size) when Size =< 64 ->
     <<Key:32, Key:32, Key:32, Key:32, Key:32, Key:32, Key:32, Key:32, Key:32, Key:32, Key:32, Key:32, Key:32, Key:32, Key:32, Key:32>>;
 mask(Key, Size) -> binary:copy(mask(Key, 64), Size div 64 + 1).

@@ -196,8 +196,8 @@ init(#{names := Names} = Options) ->
             {ok, look_later(Wait, State)}
     end.
 
-%% How many orders have failed, and how long the next one waits, in ms, because a program that is restarted again and again must not order each time.
-%% With other options it may order immediately.
+%% Returns how many orders have failed, and how long the next one waits, in ms, because a program that is restarted again and again must not order
+%% each time. With other options it may order immediately.
 failures(#{failed := File} = Options) ->
     Hash = hash(Options),
     case {file:read_file(File), file:read_file_info(File, [raw, {time, posix}])} of

@@ -138,7 +138,7 @@ nonce(S) ->
         Nonce -> Nonce
     end.
 
-%% The two numbers of the signature instead of their DER (RFC 7518, 3.4).
+%% Returns the two numbers of the signature instead of their DER (RFC 7518, 3.4).
 signature(Text, Key) ->
     #'ECDSA-Sig-Value'{r = R, s = S} = public_key:der_decode('ECDSA-Sig-Value', public_key:sign(Text, sha256, Key)),
     <<R:256, S:256>>.
