@@ -1,10 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc The data that `bench far' replicates: orders of a shop as mnesia records, events of that shop as JSON, and presences of a chat.
 %%
-%% How much data can be compressed depends on the data, so this is what programs typically send: field names and structure repeat, names and
-%% texts come from a vocabulary with frequent and rare words, numbers and times are close to each other, and identifiers and tokens are
-%% random. An item is determined by its kind and number, so each contender and each run gets the same items. No item contains another one's
-%% identifiers.
+%% How much data can be compressed depends on the data, so this is what programs typically send: field names and structure repeat, names and text come
+%% from a vocabulary with frequent and rare words, numbers and times are close to each other, and identifiers and tokens are random. An item is
+%% determined by its kind and number, so each contender and each run gets the same items. No item contains another one's identifiers.
 -module(beamway_bench_far_data).
 
 -export([items/2]).

@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 /*
- * Decides whether it pays to wait for other processes that are about to send.
+ * Decides whether it is worthwhile to wait for other processes that are about to send.
  *
  * A round is a batch of frames sent with one system call. If many processes talk to a peer, their
  * frames come in bursts, and a round of many frames costs as much as a round of one. A lone caller,

@@ -6,15 +6,15 @@
 #include <stdint.h>
 
 /*
- * When is it worth looking at a ring again and again instead of sleeping until the doorbell?
+ * Decides when to check a ring again and again instead of sleeping until the doorbell.
  *
- * Waking an idle CPU costs more than the rest of a round trip, so spinning for a short time pays if
- * recent frames have arrived within the budget. It does harm if other processes need the CPU. There
- * are two signs of that: if many frames arrive at a time, the node has work to do anyway, and if
- * the poller does not get the CPU, another process is using it. But every host has some background
- * work. The two cases differ in how much time is lost: next to a process that is always busy, the
- * poller runs for some milliseconds and then waits at least as long, whereas on an idle host it
- * waits a twentieth of the time.
+ * Waking an idle CPU costs more than the rest of a round trip, so spinning for a short time pays
+ * off if recent frames have arrived within the budget. It does harm if other processes need the
+ * CPU. There are two signs of that: if many frames arrive at a time, the node has work to do
+ * anyway, and if the poller does not get the CPU, another process is using it. But every host has
+ * some background work. The two cases differ in how much time is lost: next to a process that is
+ * always busy, the poller runs for some milliseconds and then waits at least as long, whereas on an
+ * idle host it waits a twentieth of the time.
  *
  * So looks that find frames earn credit, and losses (time for which the poller did not run, or a
  * look that found nothing) cost several times as much credit. A poller without enough credit stops

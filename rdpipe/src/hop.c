@@ -42,7 +42,7 @@ typedef struct {
 
 typedef struct {
     uint32_t version, carriers, block, flags; /* agreed values */
-    uint32_t streams, window;                 /* the most that the consumer accepts */
+    uint32_t streams, window;                 /* the maximum that the consumer accepts */
     uint32_t address_len;
     uint8_t address[BW_ADDRESS_MAX];
     uint8_t token[BW_TOKEN_BYTES];

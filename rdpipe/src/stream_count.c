@@ -75,7 +75,7 @@ static bool has_paid(const rd_stream_count_t *count, const rd_period_t *period, 
 }
 
 /* Returns false while the trial goes on. The streams that were added start slowly, so a trial may
- * take a second period to pay. */
+ * take a second period to pay off. */
 static bool has_decided(rd_stream_count_t *count, const rd_period_t *period, double rate)
 {
     bool has_failed = !has_paid(count, period, rate);

@@ -462,8 +462,8 @@ with_known(Name, true, Value, Stats) -> Stats#{Name => Value}.
 -spec stats_of_tcp() -> [atom()].
 stats_of_tcp() -> [rtt_us, window_bytes, retransmits, unanswered, ack_ms, kernel_bytes].
 
-%% @doc From now on, makes the link behave as over a bad network, on all of its connections (native/driver/fault.h). A missing key turns that fault
-%% off. With `holds_in' or `holds_out' nothing passes in that direction.
+%% @doc From now on, makes the link behave as if it ran over a bad network, on all of its connections (native/driver/fault.h). A missing key turns
+%% that fault off. With `holds_in' or `holds_out' nothing passes in that direction.
 -spec fault(port(), #{delay_ms | jitter_ms | rate_bytes => non_neg_integer(), holds_in | holds_out => boolean(), _ => _}) -> ok | {error, Reason :: binary()}.
 fault(Port, Fault) ->
     [DelayMs, JitterMs, Rate] = [maps:get(Key, Fault, 0) || Key <- [delay_ms, jitter_ms, rate_bytes]],

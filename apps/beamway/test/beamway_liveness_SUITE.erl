@@ -298,9 +298,8 @@ long_message(Carrier, TickS, Bytes) ->
     ok = beamway_peer:stop_all([PeerA, PeerB]),
     Ms.
 
-%% Lets the reader run for an instant at a time, and then stops it for as long as the data that have passed would have
-%% taken, but never so long that it could not show a sign of life. If nothing has passed because
-%% a busy machine gave the reader no time, it is left running for longer.
+%% Lets the reader run for an instant at a time, and then stops it for as long as the data that has passed would have taken, but never so long that
+%% it could not show a sign of life. If nothing has passed because a busy machine gave the reader no time, it is left running for longer.
 throttle(PeerA, PeerB, NodeB, BytesPerS, PulseMs, {Reader, _} = Call) ->
     OsPid = integer_to_list(beamway_peer:os_pid(PeerB)),
     Before = bytes_out(PeerA, NodeB),

@@ -23,7 +23,7 @@ end_per_testcase(_Case, _Config) -> beamway_peer:stop_started().
 
 %% --- choice of the link --------------------------------------------------------------------------------
 
-%% Version 0.1.0 has the same version numbers, as far as it has them.
+%% Where version 0.1.0 has version numbers, they are the same.
 version_0_1_0(Config) ->
     case beamway_builds:release(filename:join(proplists:get_value(priv_dir, Config), "release")) of
         {ok, Ebin} -> meet_build(Ebin, shm, "same host", "same host");

@@ -68,7 +68,7 @@ explain(Nodes, Query) ->
 -spec why_not(node(), placement_query:query()) -> {ok, [placement_explain:verdict()]} | {error, placement_choose:error()}.
 why_not(Node, Query) -> why_not(Node, Query, all).
 
-%% @doc Does the same among the given nodes, which matters because words such as `low' compare nodes with each other.
+%% @doc Does the same among the given nodes, which matters because keywords such as `low' compare nodes with each other.
 -spec why_not(node(), placement_query:query(), placement_choose:nodes_spec()) -> {ok, [placement_explain:verdict()]} | {error, placement_choose:error()}.
 why_not(Node, Query, Among) ->
     case placement_choose:candidates(Among) of

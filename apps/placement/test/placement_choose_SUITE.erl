@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Choices among real nodes: relative words, priorities, explanations, policies, spread and the command.
+%% @doc Choices among real nodes: relative keywords, priorities, explanations, policies, spread and the command.
 -module(placement_choose_SUITE).
 
 -include_lib("stdlib/include/assert.hrl").

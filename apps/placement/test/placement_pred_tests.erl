@@ -18,7 +18,7 @@ laws_test_() ->
 
 explain_test_() -> checked(prop_explain_agrees(), 500).
 
-%% The list of words, which the console offers, has all that the types name.
+%% The list of keywords that the console offers contains every keyword in the types.
 all_words_test_() ->
     [?_assertEqual({Module, []}, {Module, lists:usort(lists:append([words_of(Type, Module) || Type <- Types])) -- placement_query:words()})
      || {Module, Types} <- [{placement_pred, [predicate, operator, affinity]}, {placement_query, [query, preference, spread, counted]}, {placement_policy, [policy]}]].

@@ -149,7 +149,7 @@ release(_) -> ok.
 
 %% @doc Closes the connection so that the last response is not lost. A close with unread bytes resets the connection, so a client or proxy that is still
 %% sending could lose data that it has not read yet (RFC 9112, 9.6). Therefore this reads and drops data until the peer closes. The limits are `Ms' in
-%% all, 5 s of silence, and after the first 5 s `Rate' bytes per second.
+%% total, 5 s of silence, and after the first 5 s `Rate' bytes per second.
 -spec linger(socket(), Ms :: non_neg_integer(), Rate :: non_neg_integer()) -> ok.
 linger({Transport, Raw} = Socket, Ms, Rate) ->
     Early = byte_size(pause(Socket, <<>>)),

@@ -343,7 +343,7 @@ turned_into_links(Config) ->
     ok = file:make_symlink(<<"../..">>, Inside),
     true = beamway_peer:wait_until(fun() -> [Ask(Path) || Path <- ["/turned/file.txt", "/turned/to/outside.txt"]] =:= [403, 403] end, 20000).
 
-%% A wrong option is reported in words when the server starts.
+%% A wrong option is reported in plain text when the server starts.
 bad_options(Config) ->
     Root = ?config(root, Config),
     [begin

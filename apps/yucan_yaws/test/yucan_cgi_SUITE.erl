@@ -3,7 +3,7 @@
 %% no process or file is left behind.
 %%
 %% The good FastCGI application is php-fpm, which has its own suite (test/system/yucan/yucan_php_SUITE.erl). The bad ones are sockets here that
-%% send what no correct application sends. The server behind revproxy is one of ours, or again a socket that breaks the protocol.
+%% send what no correct application sends. The server behind revproxy is one of our own, or again a socket that violates the protocol.
 -module(yucan_cgi_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
@@ -260,7 +260,7 @@ hangs_after_the_head(Config) ->
     {200, _, {cut, <<"one\n">>}} = get(Port, "/hang.cgi"),
     no_process_left(nap(2)).
 
-%% Silence counts and not the total time: seven seconds in all, with a limit of five seconds of silence.
+%% Silence counts and not the total time: the script takes seven seconds in total, with a limit of five seconds of silence.
 slow_but_not_silent(Config) ->
     Port = start(Config, 5 * beamway_runner:slowness(), "", [{"slow.cgi", plain("for i in 1 2 3 4 5 6 7; do echo $i; sleep " ++ integer_to_list(beamway_runner:slowness()) ++ "; done")}]),
     {200, _, <<"1\n2\n3\n4\n5\n6\n7\n">>} = get(Port, "/slow.cgi"),

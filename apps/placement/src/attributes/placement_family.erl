@@ -108,8 +108,8 @@ now_ms() -> erlang:monotonic_time(millisecond).
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
 
-%% The head starts a member that traps exits, which starts one process with a link and one without. A stranger is
-%% linked to the member.
+%% The head starts a member that traps exits, which starts one process with a link and one without. An unrelated process
+%% is linked to the member.
 family_test() ->
     Self = self(),
     Waits = fun() -> _ = process_flag(trap_exit, true), receive stop -> ok end end,

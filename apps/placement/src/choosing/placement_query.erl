@@ -49,7 +49,7 @@ compile(Predicate) -> compile(#{require => Predicate}).
 
 keys() -> [require, order, prefer, from, n, min, on_conflict, spread, policy, charge, max_age, deadline].
 
-%% @doc Returns the words of queries, apart from units ({@link placement_unit:names/0}) and what users name themselves.
+%% @doc Returns the keywords of queries, apart from units ({@link placement_unit:names/0}) and what users name themselves.
 -spec words() -> [atom()].
 words() ->
     lists:usort(keys() ++ placement_pred:words() ++ placement_policy:words()
