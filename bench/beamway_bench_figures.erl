@@ -1,10 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc The numbers in the documents: `bench/figures.config' says from which stored results each table is made.
 %%
-%% A page has `<!-- figures: NAME -->' and `<!-- end -->' on their own lines, and the table of that name goes between them. Under each
-%% table the page lists the results it is made of, with commit, day, machine, repeats and command. A result that was measured on a changed
-%% tree, or at a commit that is missing from the repository, is not shown. `bench/stale' lists the stored results that are older than what
-%% they measure; the pages mark those, and {@link beamway_bench_history} determines their age.
+%% A page has `<!-- figures: NAME -->' and `<!-- end -->' on their own lines, and the table of that name goes between them. Under each table the page
+%% lists the results that it is based on, with commit, day, machine, repeats and command. A result that was measured on a changed tree, or at a commit
+%% that is missing from the repository, is not shown. `bench/stale' lists the stored results that are older than what they measure; the pages mark
+%% those, and {@link beamway_bench_history} determines their age.
 %%
 %% `scripts/figures' calls `main/0' and documents its arguments.
 -module(beamway_bench_figures).

@@ -169,7 +169,7 @@ panel(#{key := Key, title := Title, unit := Unit, divisor := Divisor}, #{finding
       lines => [plotted([{TimeS / 60, Value / Divisor} || {TimeS, Value} <- points(Key, Node, Samples)])
                 || Node <- lists:seq(1, Nodes)]}.
 
-%% The note is about the node that rose most.
+%% The note is about the node whose value rose most.
 panel_note(Findings, Divisor, Unit) ->
     {_, #{verdict := Verdict, growth := Growth, limit := Limit}} =
         lists:max([{Growth, Finding} || #{growth := Growth} = Finding <- Findings]),
@@ -180,7 +180,7 @@ panel_note(Findings, Divisor, Unit) ->
         _ -> [verdict_word(Verdict), ": ", Change, ", limit ", short(Limit / Divisor)]
     end.
 
-%% Returns the median of each stretch of time, with the lowest and highest value in it.
+%% Returns the median of each interval, with the lowest and highest value in it.
 plotted(Points) ->
     Size = max(1, (length(Points) + ?PLOTTED_POINTS - 1) div ?PLOTTED_POINTS),
     [begin

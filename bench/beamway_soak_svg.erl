@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Draws values over time as one SVG, with a panel for each metric and a line for each node. The functions are pure.
 %%
-%% Each point of a line is the median of a stretch of time; the band around the line reaches from the lowest to the highest value in that
-%% stretch. All scales start at 0, so that a flat line looks flat; the first line is thicker, so that a line on top of it does not hide it.
-%% Colours follow the reader's light or dark scheme; nothing is loaded from elsewhere.
+%% Each point of a line is the median of an interval; the band around the line reaches from the lowest to the highest value in that
+%% interval. All scales start at 0, so that a flat line looks flat; the first line is thicker, so that a line on top of it does not hide
+%% it. Colours follow the reader's light or dark scheme; nothing is loaded from elsewhere.
 -module(beamway_soak_svg).
 
 -export([draw/1]).

@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Decides whether a metric stayed flat over a long run. The functions are pure.
 %%
-%% Samples after the warm-up are divided into equal stretches of time, of which only the medians count, so that single peaks (a garbage
+%% Samples after the warm-up are divided into equal intervals, of which only the medians count, so that single peaks (a garbage
 %% collection, a stall) do not matter. The Theil-Sen line goes through these: its slope is the median of the slopes of all pairs, which up
 %% to 29 % of outliers do not change. Its 95 % interval is Sen's, from Kendall's statistic. A metric `grows' if the line rises over the
 %% judged time by more than the limit, and the interval lies above zero, so that the rise is both large and not due to chance. A falling

@@ -331,7 +331,8 @@ static void who_is_not_suspended_sends_on(void)
     CHECK_IN(stop());
 }
 
-/* The VM then handles each sender as requested, and as before once the peer reads again. */
+/* The VM then treats each sender as that sender requested, and returns to normal once the peer
+ * reads again. */
 static void a_peer_that_takes_nothing_makes_the_port_busy(void)
 {
     bw_sender_change_t change;

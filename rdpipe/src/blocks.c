@@ -5,9 +5,9 @@
 #include <endian.h>
 
 #define NONE UINT32_MAX
-#define CHAIN_MAX 32u                   /* the most blocks in one bucket of the table */
+#define CHAIN_MAX 32u                   /* maximum number of blocks in one bucket of the table */
 #define NEW_BYTES ((size_t)64 * 1024)   /* new bytes are sent once there are this many */
-#define ROOM_BYTES ((size_t)256 * 1024) /* the least room for more bytes */
+#define ROOM_BYTES ((size_t)256 * 1024) /* minimum room for more bytes */
 /* Bytes digested without a match before a search gives up. */
 #define WASTE_BYTES ((uint64_t)256 << 20)
 

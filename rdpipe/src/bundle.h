@@ -27,7 +27,7 @@ unsigned rd_streams_max(void);
 
 typedef struct {
     uint64_t out_bytes, in_bytes; /* valid ring sizes; the peer has the two swapped */
-    unsigned most;                /* the most streams to use */
+    unsigned most;                /* maximum number of streams to use */
     bool is_auto;                 /* decide by stream_count.h how many to use */
     unsigned rtt_ms;              /* round-trip time of the path */
 } rd_bundle_terms_t;

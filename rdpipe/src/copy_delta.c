@@ -8,7 +8,9 @@
 #include "sparse.h"
 
 #define READ_BYTES ((size_t)256 * 1024)
-#define NAMES_MAX (RD_VALUE_MAX / RD_BLOCK_NAME_BYTES) /* the most block names in one item */
+#define NAMES_MAX                                                                                  \
+    (RD_VALUE_MAX / RD_BLOCK_NAME_BYTES) /* maximum number of block names in one item              \
+#*/
 #define HOLE_BLOCKS 4u /* smaller holes are sent as zeros, so that the search covers them */
 
 /* ---- the blocks of a file, one after the other ---- */

@@ -65,7 +65,7 @@ bool rd_writer_complain(rd_writer_t *writer, const char *path, int error);
  * otherwise the copy continues without this path. */
 void rd_writer_lose(rd_writer_t *writer, const char *path);
 
-/* Warns that a file has another owner than it should, with the reason from errno. */
+/* Warns that a file does not have the owner that it should have, with the reason from errno. */
 void rd_writer_warn_of_owner(rd_writer_t *writer, const char *path);
 
 /* Returns whether a new file may get this name. Reports the reason if it may not. */

@@ -43,7 +43,7 @@
 /* The terms that the producer proposes and the consumer accepts or limits. */
 typedef struct {
     uint32_t carriers; /* the allowed carriers, RD_CARRIER_... */
-    uint32_t block;    /* the most bytes of the stream in a frame: RD_BLOCK_MIN to RD_BLOCK_MAX */
+    uint32_t block;    /* maximum bytes of the stream in a frame: RD_BLOCK_MIN to RD_BLOCK_MAX */
     uint8_t flags;     /* RD_FLAG_CRC: each frame of DATA has a checksum; RD_TERM_TLS */
     int zstd; /* the level of the producer's compression, or 0 if none; not sent to the peer */
     unsigned streams; /* over tcp: the producer's number or the consumer's limit; 0: auto or any */

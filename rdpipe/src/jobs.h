@@ -18,7 +18,7 @@
  */
 
 #define RD_JOBS_THREADS 8u
-#define RD_JOBS_MAX 32u /* the most jobs that are submitted but not yet complete */
+#define RD_JOBS_MAX 32u /* maximum number of jobs that are submitted but not yet complete */
 
 typedef struct rd_jobs rd_jobs_t;
 typedef void (*rd_job_t)(void *context, void *job);

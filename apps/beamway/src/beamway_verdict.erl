@@ -27,7 +27,7 @@
 -type cause() :: up | disconnected | fault | peer_ended | peer_restarted | peer_closed | cut | unreachable | peer_hung | this_node_stopped | this_node_busy
                | this_node_ended | protocol | no_memory | other.
 -type epmd() :: listed | listed_elsewhere | not_listed | refuses | unknown.
-%% `listed_elsewhere' means that epmd lists the node on another port than the one on which the peer of this link listened.
+%% `listed_elsewhere' means that epmd lists the node on a different port from the one on which the peer of this link listened.
 
 -type verdict() :: #{cause := cause(), short := binary(), facts := [{AgoMs :: non_neg_integer(), binary()}]}.
 %% The facts are listed from the oldest, with how long before the end (or before now) they happened.

@@ -2,9 +2,8 @@
 %% @doc Provides what the two compatibility suites share: a private epmd, and nodes with any form of name.
 %%
 %% The suites test how nodes are named, found and started, so they need more freedom than
-%% {@link beamway_peer:start/2} gives: long names, IPv6, no name at all, or another program than `erl'.
-%% The private epmd keeps them apart from other nodes on the machine, and the suites can rely on nothing
-%% else being registered in it. They control the nodes over standard input and output.
+%% {@link beamway_peer:start/2} gives: long names, IPv6, no name at all, or a program other than `erl'. The private epmd keeps them apart from other
+%% nodes on the machine, and the suites can rely on nothing else being registered in it. They control the nodes over standard input and output.
 %%
 %% It is also the Common Test hook of both: for a suite that names it in `ct_hooks' it starts the private epmd,
 %% puts the carrier of the group into the configuration, and stops all nodes after each case.

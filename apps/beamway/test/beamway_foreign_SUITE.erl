@@ -200,7 +200,7 @@ embedded_with_own_boot_script(Carrier, Script) ->
     embedded = peer:call(Peer, code, get_mode, []),
     ok = load_helper(Peer),
     exchange(beamway_peer:link_kind(Carrier), {Peer, Node}, start(Carrier, #{})),
-    %% The copy can also be made from another script than OTP's, and it also works in interactive mode.
+    %% The copy can also be made from a script other than OTP's, and it also works in interactive mode.
     Other = Script ++ "_other",
     {0, ""} = boot_script([Other, Script]),
     {OtherPeer, OtherNode} = start(Carrier, #{args => ["-boot", Other]}),

@@ -1,9 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc A cluster of nodes on two OTP releases, each with Beamway built for its own release; either side may call.
 %%
-%% Needs another OTP than the runner's ({@link beamway_other_otp} explains how to name it). `make test-otp27' has one, and
-%% runs the other suites over the same mixture. The group
-%% `inet_tcp' shows what stock distribution does between the two releases.
+%% Needs an OTP other than the runner's ({@link beamway_other_otp} explains how to name it). `make test-otp27' has one, and runs the other
+%% suites over the same mixture. The group `inet_tcp' shows what stock distribution does between the two releases.
 -module(beamway_mixed_SUITE).
 
 -export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_group/2, end_per_group/2, end_per_testcase/2]).

@@ -418,8 +418,8 @@ resources(Peer) ->
     OsPid = os_pid(Peer),
     {length(fds(OsPid)), length(maps(OsPid)), length(call(Peer, erlang, ports, []))}.
 
-%% @doc Returns whether a node has no more of any of these than before. It may have fewer, because the first count may include a socket that was just
-%% being closed.
+%% @doc Returns whether a node has at most as many of each of these as before. It may have fewer, because the first count may include a socket that
+%% was just being closed.
 -spec no_more(Now :: tuple(), Before :: tuple()) -> boolean().
 no_more({Fds, Maps, Ports}, {FdsBefore, MapsBefore, PortsBefore}) ->
     Fds =< FdsBefore andalso Maps =< MapsBefore andalso Ports =< PortsBefore.

@@ -10,10 +10,10 @@
 %% time, unless their clocks differ in speed by more than that margin, and under a partition only a side with more than half of
 %% the voters runs it. A voter that has lost its memory, because its node was restarted, makes no promises for one grace time.
 %%
-%% Each lease has a fencing number, which rises with every new holder. Voters refuse a new holder whose number is lower
-%% than one that they have granted. They refuse a renewal only if a later holder has run the child (`live'), so a node
-%% that comes back late cannot renew an old lease, but a node that asked without success does not cost the holder a voter. If a
-%% node has tried to give the child away, `live' also decides whether that node may resume it.
+%% Each lease has a fencing number, which increases with every new holder. Voters refuse a new holder whose number is lower
+%% than one that they have granted. They refuse a renewal only if a later holder has run the child (`live'), so a node that
+%% comes back late cannot renew an old lease, but a node that asked without success does not cost the holder a voter. If a node
+%% has tried to give the child away, `live' also decides whether that node may resume it.
 %%
 %% This module is what other modules call: it starts and deletes children, reads what this node knows of them, and asks
 %% the voters. {@link placement_child_server} is the voter on each node.
@@ -247,8 +247,7 @@ here() -> [node() | [Node || {Node} <- ets:tab2list(?PEERS)]].
 -spec count(Scope :: term(), [node()]) -> #{node() => pos_integer()}.
 count(Scope, Nodes) -> maps:from_list([{Node, Count} || Node <- Nodes, {_, Count} <- ets:lookup(?COUNTS, {Scope, Node}), Count > 0]).
 
-%% @doc Returns the fencing number of a child that runs on this node. The number rises with every new holder of the
-%% lease.
+%% @doc Returns the fencing number of a child that runs on this node. The number increases with every new holder of the lease.
 -spec fence(name()) -> {ok, integer()} | none.
 fence(Name) ->
     case ets:lookup(?KEPT, Name) of

@@ -2,12 +2,10 @@
 %% @doc Pure: predicates over nodes. They are data, never funs, so that they can be checked, explained and sent to
 %% other nodes.
 %%
-%% There are three values: `true', `false' and `unknown'. A predicate is unknown if its attribute is missing, has
-%% another type than the constant, is too old, or belongs to a node that does not answer; so is a distance to a node
-%% that is not in the tree. The negation of unknown is unknown, and only nodes for which the predicate is true are
-%% chosen.
-%% Called by {@link placement_choose}, {@link attr} and, to check a claim once more at its target,
-%% {@link placement_lease}.
+%% There are three values: `true', `false' and `unknown'. A predicate is unknown if its attribute is missing, has a different type from the constant,
+%% is too old, or belongs to a node that does not answer; so is a distance to a node that is not in the tree. The negation of unknown is unknown, and
+%% only nodes for which the predicate is true are chosen. Called by {@link placement_choose}, {@link attr} and, to check a claim once more at its
+%% target, {@link placement_lease}.
 -module(placement_pred).
 
 -export([compile/1, attributes/1, evaluate/2, conjuncts/1, source/1, is_relative/1, thresholds/2, account/2, at_target/1, contradictions/1, groups/1, affinities/1, neighbours/1, tolerance/1, words/0]).

@@ -43,7 +43,7 @@ estimate(I, J, Rows, Known, Most) ->
             lists:nth((length(Near) + 1) div 2, Near)
     end.
 
-%% The search ends at a time of I that is far above the least bound, because the bounds that follow are no smaller.
+%% The search ends at a time of I that is far above the lowest bound, because the bounds that follow are no smaller.
 %% `infinity' sorts after all numbers.
 bounds([{Value, _} | _], _, Least, Bounds) when is_float(Least), Value > ?NEAR * Least -> {Least, Bounds};
 bounds([{Value, K} | Known], RowJ, Least, Bounds) ->
@@ -58,9 +58,9 @@ bounds([{Value, K} | Known], RowJ, Least, Bounds) ->
     end;
 bounds([], _, Least, Bounds) -> {Least, Bounds}.
 
-%% @doc Improves the estimates with a binary tree that was made from the former ones. A pair without a value gets the
-%% median of the values that were measured between the two branches in which its nodes are. If nothing was measured
-%% between them, it keeps the former estimate.
+%% @doc Improves the estimates with a binary tree that was built from the previous ones. A pair without a value gets
+%% the median of the values that were measured between the two branches in which its nodes are. If nothing was
+%% measured between them, it keeps the former estimate.
 -spec refined(placement_linkage:binary_tree(), Former :: tuple(), Measured :: tuple()) -> tuple().
 refined(Tree, Former, Measured) ->
     Places = lists:seq(1, tuple_size(Measured)),

@@ -52,7 +52,7 @@
                 pairs :: non_neg_integer(), mean :: float(), squares :: float(),
                 %% without pulling in outliers, in units: sum, sum of squares, smallest, largest
                 raw :: none | {integer(), integer(), integer(), integer()},
-                %% the medians of the binary groups that it was made of, with the number of pairs in each
+                %% the medians of the binary groups that it was built from, with the number of pairs in each
                 medians :: [{integer(), pos_integer()}],
                 cost = 0.0 :: float()}).
 

@@ -3,8 +3,8 @@
 %% the tree does not show. Pure.
 %%
 %% A tree can explain most of the variance and still be too coarse: cities fall into continents, and within a
-%% continent the tree may say nothing. A comparison with the nearest node would prove nothing, because the least of
-%% many noisy times is always small. So a near node is picked without using its own time: by the bounds that third
+%% continent the tree may say nothing. A comparison with the nearest node would prove nothing, because the shortest of
+%% many noisy times is always short. So a near node is picked without using its own time: by the bounds that third
 %% nodes of the group give ({@link placement_gaps}). If there is only noise, it is as far away as the median node, and
 %% the ratio is 1. If it is nearer, the tree gives that nearness away.
 -module(placement_regret).
@@ -68,8 +68,8 @@ ratio(I, Members, Rows) ->
             [middle([Us || {Us, _} <- Known]) / mean([Us || {Bound, Us} <- Bounds, Bound == Least])]
     end.
 
-%% Often several nodes are equally near by the bound, namely those that are nearer to the same third node. Taking
-%% the one with the least own time would favour noise.
+%% Often several nodes are equally near by the bound, namely those that are nearer to the same third node. Taking the
+%% one with the shortest own time would favour noise.
 mean([Us]) -> Us;
 mean(Times) -> math:exp(lists:sum([math:log(Us) || Us <- Times]) / length(Times)).
 

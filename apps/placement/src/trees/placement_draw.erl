@@ -39,7 +39,7 @@ heat_map(Matrix, Options) ->
 longest(Names) ->
     min(30, lists:max([4 | [string:length(Name) || Name <- Names]])).
 
-%% Returns the least and the greatest logarithm, both 0.0 if there are no times.
+%% Returns the smallest and the largest logarithm, both 0.0 if there are no times.
 scale([]) -> {0.0, 0.0};
 scale(Times) -> {math:log(lists:min(Times)), math:log(lists:max(Times))}.
 
