@@ -384,7 +384,8 @@ static void send_name(node_t *node)
     send_packet(node, packet, (size_t)(at - packet));
 }
 
-/* True if the peer has sent an extension which says that its links outlive their connections. */
+/* Returns true if the peer has sent an extension that says that its links outlive their
+ * connections. */
 static bool wants_session(const uint8_t *at, size_t size)
 {
     return self.is_beamway && size >= 7 + 24 && memcmp(at, "BWay", 4) == 0 && at[4] == 1 &&

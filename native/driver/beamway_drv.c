@@ -24,7 +24,7 @@
 #define ABI_VERSION 16  /* of the commands below; must match beamway_port.erl */
 #define FLUSH_MS 1      /* the longest time that output waits for the keeper */
 #define CHECK_MS 1000   /* interval between searches for idle memory; timeout of the last flush */
-#define SESSION_MS 512  /* delay after which bytes that were sent or read are looked after */
+#define SESSION_MS 512  /* delay after which sent and read bytes are checked */
 #define AGAIN_MS 200    /* the same while the system still has bytes that the peer's does not */
 #define IDLE_PART 2     /* an idle link tests its path after resume_ms divided by this */
 #define TOGETHER_MS 256 /* links do so at multiples of this, so they share a wake-up */

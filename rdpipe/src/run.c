@@ -9,10 +9,10 @@
 
 #define HELLO_MS 120000 /* the user may have to type a password */
 #define READY_MS 45000
-/* After a fault, how long the other agents may take to exit by themselves. */
+/* After a fault, how long the other agents may take to exit on their own. */
 #define WIND_UP_MS 6000
 #define TELL_MS 500    /* or, before the start, how long they may take to report their own reason */
-#define SIGNAL_MS 2000 /* after a signal, how long the pipeline may take to exit by itself, */
+#define SIGNAL_MS 2000 /* after a signal, how long the pipeline may take to exit on its own, */
 #define COMMAND_MS 10000 /* and how long commands may clean up; a second signal kills them */
 #define CLOSE_MS 9000    /* how long agents may clean up before ssh is killed */
 

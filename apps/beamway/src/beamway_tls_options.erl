@@ -59,7 +59,7 @@ datetime({generalTime, Text}) ->
 read(Role) ->
     case given(init:get_argument(ssl_dist_optfile), init:get_argument(ssl_dist_opt)) of
         {ok, Given} ->
-            %% With ktls, ssl does not read by itself, but waits for OTP's own carrier to take over the socket.
+            %% With ktls, ssl does not read on its own, but waits for OTP's own carrier to take over the socket.
             Options = proplists:delete(ktls, proplists:get_value(Role, Given, [])),
             complete(Role, secure(Role, Options));
         {error, Problem} -> {error, Problem}

@@ -104,7 +104,7 @@ begin_member(Name, #{version := Version, carrier := Carrier, options := Options}
     ok = beamway_peer:call(Peer, beamway_upgrade_load, serve, []),
     #{name => Name, node => Node, peer => Peer, version => Version}.
 
-%% The callers of the other nodes connect to a new node by themselves, and it connects to them, so this only waits until all have.
+%% The callers on the other nodes connect to a new node on their own, and it connects to them, so this only waits until all have.
 mesh(Members) ->
     Nodes = lists:sort([Node || #{node := Node} <- Members]),
     [_ = beamway_peer:call(Peer, net_kernel, connect_node, [Node]) || #{peer := Peer} <- Members, Node <- Nodes],

@@ -217,7 +217,7 @@ taken_once(Config) ->
         Key = gen_rpc:async_call(Node, erlang, node),
         {_, Monitor} = spawn_monitor(fun() -> exit({took, gen_rpc:yield(Key)}) end),
         receive {'DOWN', Monitor, process, _, {took, Node}} -> ok after wait_ms() -> error(not_taken) end,
-        %% One collecting process was killed while it waited, and another one gave up. One of the remaining two got the value.
+        %% One collecting process was killed while it waited, and another one gave up. One of the other two received the value.
         {_, Holder} = Waited = gen_rpc:async_call(Node, erlang, apply, [Gate, [self()]]),
         {waits, Opener} = message(),
         Takes = fun(Count) -> beamway_peer:wait_until(fun() -> process_info(Holder, message_queue_len) =:= {message_queue_len, Count} end, wait_ms()) end,

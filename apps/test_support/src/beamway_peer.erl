@@ -147,7 +147,7 @@ run(Peer, Fun) ->
     run(Peer, Fun, ?CALL_MS).
 
 %% @doc Like {@link run/2}, but with a timeout in milliseconds, as for {@link call/5}. If the process there is killed through a link and the exit
-%% reason is a pair, as when a test's helper fails, `peer:call/5' returns `badarg', so the fun's result is tagged to tell the two apart.
+%% reason is a pair, as when a test's helper fails, `peer:call/5' returns `badarg', so the fun's result is tagged to distinguish the two.
 -spec run(pid(), fun(() -> Result), pos_integer()) -> Result.
 run(Peer, Fun, TimeoutMs) ->
     case call(Peer, ?MODULE, returned, [Fun], TimeoutMs) of

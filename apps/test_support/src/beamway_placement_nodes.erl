@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Starts many real nodes with the application `placement', for its suites. The nodes are small, use stock TCP, are started in batches, and
-%% do not connect to each other by themselves (`-connect_all false').
+%% do not connect to each other on their own (`-connect_all false').
 -module(beamway_placement_nodes).
 
 -compile({no_auto_import, [nodes/1]}).

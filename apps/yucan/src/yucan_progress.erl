@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc How far the answer to the current request has come. This is kept in the process dictionary, because a handler may write from anywhere in its
-%% code.
+%% @doc Records how much of the answer to the current request has been written. This is kept in the process dictionary, because a handler may write
+%% from anywhere in its code.
 -module(yucan_progress).
 
 -export([begin_stream/1, written/0, wrote/1, end_stream/0, keep/1, kept/0, take/0, has_begun/0, has_streamed/0, has_streamed/1]).

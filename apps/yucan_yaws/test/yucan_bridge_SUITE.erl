@@ -115,7 +115,7 @@ large_body(Config) ->
     ?LARGE_BYTES = list_to_integer(Count),
     true = list_to_integer(Most) - Before < ?HELD_BYTES.
 
-%% A form that has to be read in one piece has a limit (16 MB, and the length tells the server).
+%% A form that has to be read in one piece is limited to 16 MB, which the server checks against the announced length.
 too_large_form(Config) ->
     [{413, _, _}] = yucan_client:exchange(?config(port, Config), "POST /post_params HTTP/1.1\r\nHost: a\r\nContent-Type: application/x-www-form-urlencoded\r\n"
                                           "Content-Length: 17000000\r\n\r\na=b").

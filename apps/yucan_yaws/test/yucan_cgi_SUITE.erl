@@ -693,7 +693,7 @@ named_over_ipv6(Config) ->
         ok = inet_db:set_lookup(Lookup)
     end.
 
-%% A server that sends a fixed text, and tells this process what it was asked.
+%% A server that sends a fixed text, and reports each request to this process.
 told_server(Answer) ->
     {ok, Listen} = gen_tcp:listen(0, [binary, {active, false}, {ip, {127, 0, 0, 1}}]),
     {ok, Port} = inet:port(Listen),

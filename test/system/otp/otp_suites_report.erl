@@ -60,7 +60,7 @@ consult(File) ->
     end.
 
 %% A suite may list a case twice, so a case has a list of outcomes, latest first. If the only outcome is `started', the case killed its node
-%% or reached the time limit. All outcomes must pass; otherwise the case is repeated once by itself, which distinguishes flaky from failed.
+%% or reached the time limit. All outcomes must pass; otherwise the case is repeated once alone, which distinguishes flaky cases from failures.
 -spec results(Lines :: [tuple()], Repeats :: [tuple()]) -> results().
 results(Lines, Repeats) ->
     Again = lists:foldl(fun collect/2, #{}, Repeats),
@@ -162,7 +162,7 @@ text({Suite, Group, Case}, What) -> io_lib:format("~ts:~ts:~ts ~ts", [Suite, Gro
 
 %% ---- storing ----
 
-%% For a carrier by itself, only the names of its cases are stored, by outcome.
+%% For a carrier alone, only the names of its cases are stored, by outcome.
 store(BesideFile, Document, [{Carrier, Results}], Ids, Stored) ->
     Differ = beamway_otp_verdict:differences(maps:from_list([{Id, Case#{beamway := maps:get(word, find(Id, Results))}} || {Id, Case} <- maps:to_list(Stored)])),
     Name = "otp-suites-" ++ Carrier,

@@ -27,7 +27,7 @@ export class Live {
     source.onopen = () => this.onState("live");
     source.onerror = () => {
       this.onState("lost");
-      // The browser reconnects by itself unless the stream was rejected.
+      // The browser reconnects on its own unless the stream was rejected.
       if (source.readyState === EventSource.CLOSED) this.#timer = setTimeout(() => this.#open(), 2000);
     };
     // An event has the name of its topic's kind, which is the part before the first colon.
