@@ -3,7 +3,7 @@
 %% application.
 %%
 %% It starts the server ({@link beamway_sup}) or registers as an additional user, and sends it nothing else. When this process exits, the server has
-%% one user less. If the server terminates permanently, this process exits with the same reason.
+%% one user fewer. If the server terminates permanently, this process exits with the same reason.
 -module(beamway_holder).
 -behaviour(gen_server).
 

@@ -98,7 +98,7 @@ take_over(Role, Tls, Key, RingBytes, Deadline) ->
             {error, Reason}
     end.
 
-%% ssl restarts its timeout whenever anything arrives, such as half of a record, so another process measures the time. When this process exits, so
+%% ssl restarts its timeout whenever anything arrives, such as half a record, so another process measures the time. When this process exits, so
 %% does ssl's part.
 close(Tls, Deadline) ->
     Self = self(),

@@ -334,7 +334,7 @@ renewed(#{node := Node, affine := Affine} = Context, View, Plan) ->
 
 nodes_of(Contexts) -> [Node || #{node := Node} <- Contexts].
 
-%% Predicates that compare nodes with each other were judged before; the others must still hold.
+%% Predicates that compare nodes with each other have already been evaluated; the others must still hold.
 is_still(#{require := Require, tolerance := Tolerance}, Context) ->
     is_tolerated(Tolerance, Context) andalso
         lists:all(fun(P) -> placement_pred:is_relative(P) orelse placement_pred:evaluate(P, Context) =:= true end, placement_pred:conjuncts(Require)).

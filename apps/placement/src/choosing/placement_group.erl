@@ -2,18 +2,17 @@
 %% @doc Groups of nodes like the s_groups of the RELEASE project, on stock OTP. A node may be in several groups, each
 %% group has its own name space, and members come and leave at run time.
 %%
-%% Every member keeps the whole group. Each entry carries a stamp, and of two entries the one with the greater stamp
+%% Every member stores the complete group. Each entry carries a stamp, and of two entries the one with the greater stamp
 %% counts, so members that were apart agree again when they meet (at nodeup they send each other the groups that they
 %% share). Until then two members may give different answers, so use a lease or a lock where that matters. A change is
-%% sent on its own. Every ten seconds a member compares a digest of each group with one other member, and if it
-%% differs, both send everything they have. A name is dropped when its process exits, which every member connected to the
-%% process's node monitors, or when that node leaves the group. A name that was removed from a living process is not
-%% remembered, because the process's own node knows this and removes it from every member that still has it. A node
-%% remembers a group that it has left for one to two hours (`group_memory' in the environment). A member that was
-%% apart for longer brings the group back.
-%% Only members of a group talk about it: this server does not connect nodes that have no group in common. For that to
-%% hold, start nodes with `-connect_all false', or hidden, and with `-kernel prevent_overlapping_partitions false'.
-%% `pg' and `global' do not work on such nodes, since they need all visible nodes to be connected.
+%% sent on its own. Every ten seconds a member compares a digest of each group with one other member, and if it differs,
+%% both send everything they have. A name is dropped when its process exits, which every member connected to the process's
+%% node monitors, or when that node leaves the group. A name that was removed from a living process is not remembered,
+%% because the process's own node knows this and removes it from every member that still has it. A node remembers a group
+%% that it has left for one to two hours (`group_memory' in the environment). A member that was apart for longer brings
+%% the group back. Only members of a group talk about it: this server does not connect nodes that have no group in common.
+%% For that to hold, start nodes with `-connect_all false', or hidden, and with `-kernel prevent_overlapping_partitions
+%% false'. `pg' and `global' do not work on such nodes, since they need all visible nodes to be connected.
 -module(placement_group).
 -behaviour(gen_server).
 

@@ -95,8 +95,8 @@ share(_, _, Min, Max, Tolerance) when Max - Min =< Tolerance -> 1.0;
 share(min, Value, Min, Max, _) -> (Max - Value) / (Max - Min);
 share(max, Value, Min, Max, _) -> (Value - Min) / (Max - Min).
 
-%% @doc Adds to the known load of a node the placements that this node has made there since. A policy that does not ask
-%% again must take them into account.
+%% @doc Adds a charge to the known load of a node for each placement that this node has made there since. A policy that
+%% does not ask again must take them into account.
 -spec charged(Value :: unknown | number(), OwnPlacements :: non_neg_integer(), Charge :: number()) -> unknown | number().
 charged(unknown, _, _) -> unknown;
 charged(Value, Own, Charge) ->

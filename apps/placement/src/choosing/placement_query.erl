@@ -25,8 +25,8 @@
                | placement_pred:predicate().
 -type spread() :: none | {Level :: non_neg_integer() | {attribute, placement_entry:name()}, MaxSkew :: pos_integer(), soft | hard}
                 | #{by := non_neg_integer() | {attribute, placement_entry:name()}, max_skew => pos_integer(), how => soft | hard, min_domains => pos_integer(), count => counted()}.
-%% `max_skew' (1): no place gets more than this number above the least used one. `how' (hard). `count': what runs
-%% already also counts. `min_domains': if there are fewer places than this, the least used one counts as empty.
+%% `max_skew' (1): no place gets more than this many above the least used one. `how' (hard). `count': what runs already also counts. `min_domains': if
+%% there are fewer places than this, the least used one counts as empty.
 -type counted() :: placement_entry:name() | {group, term()} | {pg, Scope :: atom(), term()} | {children, Scope :: term()}.
 -type plan() :: #{require := placement_pred:compiled(), tolerance := [placement_pred:compiled()], order := [placement_pred:compiled()],
                   prefer := [{number(), min | max, placement_entry:name()} | {number(), truth, placement_pred:compiled()} |

@@ -3,10 +3,9 @@
 %%
 %% The default, `mdl', needs no parameter ({@link placement_mdl}); `{alpha, A}' is the report's own algorithm
 %% ({@link placement_alpha}). The fit is the share of the variance of the logarithms that the levels of the tree
-%% explain. From 0.8 the tree may be trusted. Under 0.6 the network is not a hierarchy (a torus has about 0.3, points
-%% on a plane 0.5) and the times themselves are more useful. A tree that explains much may still be too coarse inside
-%% its smallest groups: {@link placement_regret} looks for nearness there, {@link placement_refine} splits such
-%% groups, and from a regret of 1.5 the tree is no longer called good.
+%% explain. At 0.8 or more the tree may be trusted. Below 0.6 the network is not a hierarchy (a torus has about 0.3, points on a plane 0.5) and the
+%% times themselves are more useful. A tree that explains much may still be too coarse inside its smallest groups: {@link placement_regret} looks for
+%% nearness there, {@link placement_refine} splits such groups, and from a regret of 1.5 the tree is no longer called good.
 -module(placement_cluster).
 
 -export([cluster/1, cluster/2, format_error/1]).

@@ -40,8 +40,8 @@ link(Method, Table, Count) ->
     chain([], Active, Clusters, {Method, Count}).
 
 %% A cluster is its tree, its size and its height; its number is the position of one of its members. `Active' holds
-%% the remaining clusters with their rows, the last made first. Each element of the chain holds its distance from the
-%% one below it.
+%% the remaining clusters with their rows, the most recent first. Each element of the chain holds its distance from
+%% the one below it.
 chain(_, [{Last, _}], Clusters, _) ->
     {Tree, _, _} = maps:get(Last, Clusters),
     Tree;

@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Clusters without a threshold: finds the tree that describes the times most briefly. Pure.
 %%
-%% Average linkage ({@link placement_linkage}) makes a binary tree from the logarithms of the times. Then a group is
-%% merged into the one above it wherever that makes the whole description shorter. The description of a group has two
-%% costs, for the times between its children and for the nodes that each child contains:
+%% Average linkage ({@link placement_linkage}) builds a binary tree from the logarithms of the times. Then a group is merged
+%% into the one above it wherever that makes the whole description shorter. The description of a group has two costs, for the
+%% times between its children and for the nodes that each child contains:
 %%
 %% - the times: minus the logarithm of their marginal likelihood, if they are normal around a mean that
 %%   is drawn around the median of all times over their whole range, with a variance drawn from an
