@@ -168,7 +168,9 @@ silence(#{silent_ms := SilentMs, latest := Latest, own := Own, tick_ms := TickMs
         true -> silent_peer(Silent, Latest, Record)
     end.
 
-silent_peer(Silent, #{ack_ms := AckMs}, #{silent_ms := SilentMs, tick_ms := TickMs}) when AckMs < SilentMs, AckMs < 2 * TickMs ->
+%% If this node's data is sent again and again, an acknowledgement only came along with data of the peer's host, so the path is cut one way.
+silent_peer(Silent, #{ack_ms := AckMs, unanswered := Unanswered}, #{silent_ms := SilentMs, tick_ms := TickMs})
+  when AckMs < SilentMs, AckMs < 2 * TickMs, Unanswered < 2 ->
     {peer_hung, ["the peer's host acknowledged data ", seconds(AckMs), " ago, but its node sent nothing for ", Silent, ?HUNG]};
 silent_peer(Silent, #{ack_ms := _}, _Record) ->
     {unreachable, ["nothing came back from the peer's host for ", Silent]};
@@ -297,6 +299,7 @@ causes_test_() ->
              {unreachable, connection_closed, (GaveUp(absent))#{epmd => unknown}}, {peer_hung, connection_closed, (GaveUp(absent))#{epmd => listed}},
              {peer_hung, net_tick_timeout, #{silent_ms => 60000, latest => #{ack_ms => 9000, unanswered => 0}, epmd => listed}},
              {unreachable, net_tick_timeout, #{silent_ms => 60000, latest => #{ack_ms => 60000, unanswered => 7}, epmd => unknown}},
+             {unreachable, net_tick_timeout, #{silent_ms => 60000, latest => #{ack_ms => 9000, unanswered => 4}, epmd => listed}},
              {peer_hung, net_tick_timeout, #{silent_ms => 60000, link => shm, epmd => listed}},
              {this_node_stopped, net_tick_timeout, Late#{silent_ms => 60000}},
              {this_node_stopped, connection_closed, Late#{events => [{0, {gave_up, forgotten}}, {1, {lost, stopped}}, {9000, up}], epmd => listed}}, {this_node_busy, net_tick_timeout, Busy#{silent_ms => 60000}},
