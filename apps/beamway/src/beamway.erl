@@ -28,10 +28,10 @@
                        resumes => pos_integer(),
                        last_resume => #{cause := atom(), ms := non_neg_integer()}}.
 %% `reason' explains why the link is of this kind; `since' is system time in seconds. `key' is only present with the option `encrypt': it names the
-%% key that both nodes have proved, as `cookie' or `key file' followed by the first 8 hexadecimal digits of its fingerprint. `connections' is the
-%% current number of connections, for links that can have more than one. `fault' is the fault set with {@link fault/2}, with the remaining
-%% milliseconds. `resumes' counts how often the link has continued over another connection, most recently because of `cause', after `ms'
-%% milliseconds without a connection.
+%% key that both nodes have proved to have, as `cookie' or `key file' followed by the first 8 hexadecimal digits of its fingerprint. `connections' is
+%% the current number of connections, for links that can have more than one. `fault' is the fault set with {@link fault/2}, with the remaining
+%% milliseconds. `resumes' counts how often the link has continued over another connection, most recently because of `cause', after `ms' milliseconds
+%% without a connection.
 
 -type explained() :: #{node := node(), link := beamway_kind:label(), address := binary(), since := integer(),
                        cause := beamway_verdict:cause(), short := binary(),
@@ -163,7 +163,8 @@ senders() ->
     Traffic = beamway_recorder:traffic([Connection || #{connection := Connection} <- Links]),
     maps:from_list([{Node, Senders} || #{node := Node} = Link <- Links, {ok, Senders} <- [lately(Link, Traffic, 0)]]).
 
-%% @doc Measures for `Ms' milliseconds, and blocks for that time. With 0 it returns the bytes that are currently queued.
+%% @doc Like {@link senders/1}, but blocks for `Ms' milliseconds and measures during that time. With 0 it only returns the bytes that are currently
+%% queued.
 -spec senders(node(), Ms :: non_neg_integer()) -> {ok, [sender()]} | {error, not_connected | not_driven}.
 senders(Node, Ms) when is_atom(Node), is_integer(Ms), Ms >= 0, Ms =< 60000 ->
     case link_to(Node) of
@@ -182,7 +183,7 @@ of_link(Link, Ask) ->
         none -> {error, not_driven}
     end.
 
-%% If the recorder is off, it measures for this many milliseconds.
+%% Returns what was sent since the recorder's earlier reading. If the recorder is off, measures for `Ms' milliseconds instead.
 lately(#{connection := Connection} = Link, Traffic, Ms) ->
     of_link(Link, fun(Port) ->
                           case Traffic of

@@ -55,7 +55,7 @@ tell_without(Kind, Stream, Reason) ->
     ?LOG(Level, "beamway: no ~ts with ~ts, using ~ts: ~ts",
          [beamway_kind:name(Kind), beamway_stream:peer_text(Stream), beamway_stream:kind(Stream), Reason]).
 
-%% @private The connection is closed, and net_kernel learns of it from this process's exit.
+%% @private Closes the connection; net_kernel learns of that from this process's exit.
 -spec give_up_connection(term()) -> no_return().
 give_up_connection(closed) ->
     exit(shutdown);
@@ -84,7 +84,7 @@ agree(accepting, Kind, Stream, Deadline, Config, Granted) ->
         {_Offer, {error, Reason}} -> nack(Stream, none, Reason)
     end.
 
-%% connecting: the peer has joined, or reports why not
+%% On the connecting side: the peer has joined, or reports why it has not.
 answered(ready, Stream, Deadline, Kind, Port) ->
     case beamway_establish:accept(Kind, Port, Deadline) of
         {ok, Device} ->
@@ -100,7 +100,7 @@ answered({nack, Reason}, _Stream, _Deadline, _Kind, Port) ->
 answered(_Offer, _Stream, _Deadline, _Kind, _Port) ->
     give_up(<<"an offer as answer to ours">>).
 
-%% accepting
+%% On the accepting side: this node has joined the link, or could not.
 joined(Stream, Deadline, {ok, Port, Device}) ->
     or_close(Port, fun() ->
                            send(Stream, ready),

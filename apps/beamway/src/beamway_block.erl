@@ -82,9 +82,9 @@ info() -> info_nif().
 -spec limit(Bytes :: non_neg_integer()) -> ok.
 limit(Bytes) -> limit_nif(Bytes).
 
-%% @doc From now on the caller receives the message `beamway_blocks_to_reap' and must then call {@link reap/0}. Without such a process, the pages of
-%% a large block are freed by whichever scheduler garbage-collects its last binary. The call also frees immediately what an earlier caller has left
-%% behind.
+%% @doc Makes the caller the reaper: from now on it receives the message `beamway_blocks_to_reap', and must then call {@link reap/0}. Without such a
+%% process, the pages of a large block are freed by whichever scheduler garbage-collects its last binary. The call also frees immediately what an
+%% earlier caller has left behind.
 -spec reaper() -> ok.
 reaper() ->
     ok = reaper_nif(),
@@ -115,8 +115,8 @@ connect(Address, Token, Id) -> connect_nif(Address, Token, Id).
 -spec pass(channel(), binary()) -> {ok, Number :: pos_integer()} | busy | no_block | closed.
 pass(Channel, Binary) -> pass_nif(Channel, Binary).
 
-%% @doc Takes a block that was passed. If another block would exceed the limits, it is copied. If the node does not even have a free descriptor for
-%% that, the call waits up to a second for one.
+%% @doc Takes a block that was passed. If another block would exceed the limits, the data is copied instead. If the node does not even have a free
+%% descriptor for that, the call waits up to a second for one.
 -spec take(channel(), Number :: non_neg_integer(), Bytes :: non_neg_integer()) -> {ok, binary()} | {error, Reason :: binary()}.
 take(Channel, Number, Bytes) ->
     case take_nif(Channel, Number, Bytes) of

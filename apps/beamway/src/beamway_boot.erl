@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Boot scripts for nodes in embedded mode whose release does not name the application `beamway'.
+%% @doc Creates boot scripts for nodes in embedded mode whose release does not name the application `beamway'.
 %%
 %% In embedded mode a node loads only the modules named in its boot script, so with OTP's own script the carrier is missing when the distribution
 %% starts: `Protocol 'beamway': not supported'. This module copies a boot script and adds the carrier's modules to the copy:
@@ -84,7 +84,8 @@ modules() ->
     {ok, Modules} = application:get_key(beamway, modules),
     Modules.
 
-%% Inserted after the modules of the script's own applications. Every path set later also includes the directory, for the driver and the options.
+%% Inserts the carrier after the modules of the script's own applications. Every path set later also includes the directory, for the driver and
+%% the options.
 with_carrier({script, Id, Steps}, Ebin, Modules) ->
     {Loading, Rest} = lists:splitwith(fun(Step) -> Step =/= {progress, modules_loaded} end, Steps),
     Starting = [case Step of {path, Path} -> {path, Path ++ [Ebin]}; _ -> Step end || Step <- Rest],

@@ -1,5 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Decides how large the rings of a new link may be under the node's limits. Pure. {@link beamway_links} keeps the reservations and their sums.
+%% @doc Decides how large the rings of a new link may be under the node's limits. All functions are pure; {@link beamway_links} keeps the reservations
+%% and their sums.
 %%
 %% Links over RDMA have a separate limit (`rdma_limit_bytes'), because their rings are locked memory; all others share `ring_limit_bytes'. Rings
 %% that do not fit are halved. A link over the connection on which the two nodes have met gets the smallest rings even if that exceeds the limit,

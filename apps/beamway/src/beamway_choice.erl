@@ -1,15 +1,16 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Chooses the link that two nodes may try, and explains why no better one is possible.
 %%
-%% Pure. Both sides call {@link choose/2} with the two extensions swapped and get the same answer, so neither waits for an agreement that the other
-%% does not start.
+%% All functions are pure. Both sides call {@link choose/2} with the two extensions swapped, and get the same answer, so neither
+%% waits for an agreement that the other does not start.
 -module(beamway_choice).
 
 -export([choose/2, missed/2, takes_tls_over/2, resume_ms/2, hears_load/1, compresses/2, connections/2]).
 
 -type extension() :: beamway_wire:extension().
 
-%% @doc If the versions of the extension differ, both sides use the stream, TCP or TLS; the connection is never rejected.
+%% @doc Returns the ring that the two nodes may try, or the reason why they use their stream. If the versions of the extension differ, both sides
+%% use the stream, TCP or TLS; the connection is never rejected.
 -spec choose(Ours :: extension(), Theirs :: beamway_wire:found()) ->
           beamway_kind:ring() | {stream, Reason :: binary()}.
 choose(_Ours, none) ->
@@ -33,7 +34,7 @@ missed(#{host := Host} = Us, {ok, #{host := Other} = Them}) ->
 missed(_Us, _Theirs) ->
     [].
 
-%% For a kind that any host can have, no reason is given if neither node has a device.
+%% Gives no reason for a kind that any host can have if neither node has a device.
 why_no(Kind, SameHost, Ours, Theirs) ->
     case {beamway_kind:needs_same_host(Kind), has(Kind, Ours), has(Kind, Theirs)} of
         {true, _, _} when not SameHost -> "another host";

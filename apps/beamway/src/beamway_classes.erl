@@ -47,7 +47,7 @@ set(Pid, Class) ->
     catch exit:{noproc, _} -> normal
     end.
 
-%% @doc The controller of a new link is a port of the driver, so send it all classes.
+%% @doc Sends all classes to the controller of a new link, which is a port of the driver.
 -spec link_is_up(port()) -> ok.
 link_is_up(Port) ->
     gen_server:cast(?MODULE, {link_is_up, Port}).
@@ -112,7 +112,7 @@ change(Pid, _Former, Class) -> tell_all([{Pid, Class}]).
 tell_all([]) -> ok;
 tell_all(Classes) -> lists:foreach(fun(Port) -> tell(Port, Classes) end, ports()).
 
-%% Returns the ports of links carried by the driver.
+%% Returns the ports of all links that the driver carries.
 ports() -> [Port || Link <- beamway_links:all(), {ok, Port} <- [beamway_links:driven(Link)]].
 
 tell(_Port, []) -> ok;

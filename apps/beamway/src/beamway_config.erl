@@ -44,7 +44,7 @@
 %% The address of a unix socket is limited to 108 bytes, of which our names use 25.
 -define(DIR_MAX_BYTES, 80).
 
-%% Option, default, valid values, effect, and how its text is parsed.
+%% Returns each option with its default, its valid values, its effect, and how its text is parsed.
 options() ->
     [{links, lists:sort(beamway_kind:all() -- [rdma]), "a list of " ++ beamway_kind:words() ++ " or inet (BEAMWAY_LINKS=shm,tcp)",
       "Kinds of link that this node may use. Two nodes use the best kind that both have, in the order " ++ string:join([atom_to_list(Kind) || Kind <- beamway_kind:all()], ", ") ++ ", inet. inet is always allowed, and inet alone turns all others off.", fun links/1},
@@ -97,7 +97,8 @@ options() ->
       "Classes of sending processes (control, normal or bulk), by registered name or by initial call as i() shows it."
       " A process gets its class within about a second.", fun classes/1}].
 
-%% @doc For the reference of all options (`scripts/options'): option, default, valid values, when a change takes effect, effect.
+%% @doc Returns the table for the reference of all options (`scripts/options'): option, default, valid values, when a change takes effect,
+%% effect.
 -spec table() -> [{Option :: atom(), Default :: term(), Expected :: string(), TakesEffect :: string(), Effect :: string()}].
 table() ->
     [{Name, Default, Expected, "restart", Effect} || {Name, Default, Expected, Effect, _} <- options()].

@@ -9,8 +9,8 @@
 
 -include_lib("kernel/include/net_address.hrl").
 
-%% Started before net_kernel, and kept running as long as the distribution runs. Each carrier has its own identity, so that a node can have several
-%% carriers; they share a single server, beamway_links.
+%% Returns the children that are started before net_kernel and run as long as the distribution. The child of each carrier has its own id, so that
+%% a node can have several carriers; they share a single server, beamway_links.
 -spec childspecs() -> {ok, [supervisor:child_spec()]}.
 childspecs() ->
     {ok, [#{id => {beamway_holder, ?MODULE},
@@ -25,7 +25,7 @@ childspecs() ->
           {ok, {port(), #net_address{}, integer()}} | {error, term()}.
 listen(Name, Host) -> ?STREAM:listen(?FAMILY, Name, Host).
 
-%% Host and address family, for nodes that do not listen.
+%% Returns the host and the address family, for nodes that do not listen.
 -spec address() -> #net_address{}.
 address() ->
     inet_tcp_dist:gen_address(?FAMILY).
@@ -35,12 +35,12 @@ address() ->
 accept(Listen) ->
     ?STREAM:accept_loop(?FAMILY, Listen).
 
-%% net_kernel has accepted a connection from the accepting process.
+%% Called when net_kernel has accepted a connection from the accepting process.
 -spec accept_connection(pid(), port(), node(), Allowed :: [node() | string()], timeout()) -> pid().
 accept_connection(AcceptPid, Socket, MyNode, Allowed, SetupTime) ->
     beamway_dist_setup:accept({?FAMILY, ?STREAM}, AcceptPid, Socket, MyNode, Allowed, SetupTime).
 
-%% net_kernel wants a connection to a node.
+%% Called when net_kernel needs a connection to a node.
 -spec setup(node(), normal | hidden, node(), longnames | shortnames, timeout()) -> pid().
 setup(Node, Type, MyNode, LongOrShortNames, SetupTime) ->
     beamway_dist_setup:connect({?FAMILY, ?STREAM}, Node, Type, MyNode, LongOrShortNames, SetupTime).
@@ -55,7 +55,7 @@ close(Socket) ->
 select(Node) ->
     inet_tcp_dist:gen_select(?FAMILY, Node).
 
-%% For net_kernel:setopts/2 on listening sockets.
+%% Sets options of a listening socket for net_kernel:setopts/2.
 -spec setopts(port(), [inet:socket_setopt()]) -> ok | {error, term()}.
 setopts(Socket, Options) ->
     inet_tcp_dist:setopts(Socket, Options).

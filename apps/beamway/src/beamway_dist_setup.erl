@@ -26,7 +26,7 @@
          getstat/1, setopts/2, getopts/2]).
 
 -type carrier() :: {beamway_stream:family(), Stream :: module()}.
-%% The first letter of the first packet in beamway_session.
+%% The first packet of a resumption begins with one of these letters (beamway_session).
 -define(BEGINS_RESUMPTION(Letter), Letter =:= $R orelse Letter =:= $S orelse Letter =:= $J).
 
 -type stream() :: beamway_stream:stream().
@@ -74,7 +74,7 @@ init_connect({Family, Stream}, Kernel, Node, Type, MyNode, LongOrShortNames, Set
             ?shutdown(Node)
     end.
 
-%% The option `encrypt' is for the carrier over TCP, because the TLS carrier uses certificates.
+%% The option `encrypt' applies only to the carrier over TCP, because the TLS carrier uses certificates.
 mode(beamway_stream_tcp) -> beamway_encrypt:mode();
 mode(beamway_stream_tls) -> false.
 
@@ -206,8 +206,8 @@ check_first(Stream, Packet) ->
     end.
 
 %% A caller that has sent its name waits for an answer. But if the two nodes have called each other at the same time, this caller may have given way
-%% and exited while its connection was in the listen backlog. net_kernel must not be told about that connection, because it would mistake it for the
-%% one being set up, and callers would wait for it and get false.
+%% and exited while its connection was in the listen backlog. net_kernel must not be told about that connection, because net_kernel would mistake it
+%% for the one being set up, and processes that wait for the connection would get `false'.
 check_caller_waits(Stream) ->
     case beamway_stream:recv(Stream, 0) of
         {error, timeout} -> ok;
@@ -256,7 +256,7 @@ callbacks(Address) ->
              mf_setopts = fun ?MODULE:setopts/2,
              mf_getopts = fun ?MODULE:getopts/2}.
 
-%% @private Our extension is in the `N' message of the handshake; the acceptor only sends one to a peer that did.
+%% @private Our extension is in the `N' message of the handshake; the acceptor sends it only if the caller has sent one.
 -spec send(stream(), iodata()) -> ok | {error, term()}.
 send(Stream, Data) ->
     case {iolist_to_binary(Data), get_state(role), get_state(peer)} of
@@ -315,7 +315,7 @@ pre_nodeup(Stream) ->
             end
     end.
 
-%% Stays the same until this process exits, because the choice depends on what the peer was told.
+%% Returns the same extension until this process exits, because the choice of the link depends on what the peer has received.
 own_extension(Stream) ->
     case get_state(extension) of
         undefined ->
@@ -337,7 +337,7 @@ carry({beamway_stream_psk, _} = Stream, Reason) ->
 carry(Socket, Reason) ->
     carry_itself(Socket, Reason).
 
-%% From now on, that socket is the stream.
+%% Records the socket, which is the stream from now on.
 note_socket({beamway_stream_psk, _} = Stream) -> put_state(socket, beamway_stream_psk:socket(Stream));
 note_socket(_Stream) -> ok.
 
@@ -462,11 +462,11 @@ post_nodeup(Stream) ->
         {_, {false, Controller}} -> beamway_stream:activate(current(Stream), Controller)
     end.
 
-%% The keeper owns the socket, because RabbitMQ identifies the port of a connection as the only port of the connection's process.
+%% The keeper owns the socket, because RabbitMQ expects the connection's process to own exactly one port, that of the connection.
 keep(Link, Stream) ->
     beamway_keeper:start(Link, current(Stream), maps:get(poll_us, beamway_links:config())).
 
-%% @private The last callback before this process becomes the ticker.
+%% @private This is the last callback before this process becomes the ticker.
 -spec handshake_complete(stream(), node(), DHandle :: term()) -> ok.
 handshake_complete(Stream, Node, DHandle) ->
     ok = complete_session(Stream, Node),
@@ -480,8 +480,8 @@ handshake_complete(Stream, Node, DHandle) ->
             end
     end.
 
-%% The last callback before net_kernel announces the node. It inserts the link into the table, so any process that sees the node also sees its link,
-%% and announces it to the other servers.
+%% This is the last callback before net_kernel announces the node. It inserts the link into the table and announces it to the other servers, so any
+%% process that sees the node also sees its link.
 address(Handshaken, Node, Address) ->
     Stream = current(Handshaken),
     {Kind, Controller, Reason} = get_state(link),
@@ -604,7 +604,7 @@ take_state(Key) ->
 
 -ifdef(TEST).
 
-%% Calls that see 0, half a message, a whole one, nothing new, three more, and one in many parts followed by more messages.
+%% The calls find 0 bytes, half a message, a whole one, nothing new, three more, and one in many parts followed by more messages.
 messages_are_counted_and_parts_are_life_test() ->
     Looks = [{0, 0}, {50, 0}, {100, 1}, {100, 1}, {130, 4}, {200, 4}, {300, 4}, {400, 5}, {450, 9}],
     {Told, _} = lists:mapfoldl(fun({Bytes, Frames}, Before) ->

@@ -25,9 +25,9 @@ load() ->
     _ = ets:member(?TABLE, driver) orelse ets:insert(?TABLE, {driver, beamway_port:load()}),
     ignore.
 
-%% @doc Reloads the driver's file for the calling process, which must be the supervisor that loaded it, if it was loaded. This first closes all
-%% ports of the driver, and with them all links of this node. A library that the old driver had counts as available in the meantime; a process that
-%% wants such a link waits for its reservation.
+%% @doc Reloads the driver's file for the calling process. If the driver was loaded before, this must be the supervisor that loaded it. This first
+%% closes all ports of the driver, and with them all links of this node. A library that the old driver had counts as available in the meantime; a
+%% process that wants such a link waits for its reservation.
 -spec reload() -> ignore.
 reload() ->
     true = ets:insert(?TABLE, {driver, {error, <<"the driver is being loaded anew">>}}),

@@ -24,7 +24,7 @@
 -define(SALT, "beamway encrypt 1").
 -define(FILE_BYTES, 65536).
 -define(SECRET_BYTES, 32).
-%% 32 random bytes contain fewer different ones only once in 10^8 files.
+%% 32 random bytes contain fewer different values than this only once in 10^8 files.
 -define(DIFFERENT_BYTES, 20).
 -define(KEYGEN, "make one with: beamway keygen FILE").
 

@@ -1,5 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc What the epmd on a peer's host currently reports about the peer, and where the node's epmd module says that a peer listens.
+%% @doc Finds out what the epmd on a peer's host currently reports about the peer, and where a peer listens according to the node's
+%% epmd module.
 -module(beamway_epmd).
 
 -export([peer_of/4, of_node/3, resolved/2]).
@@ -33,7 +34,8 @@ call_epmd(Module, Function, Args) ->
         false -> apply(erl_epmd, Function, Args)
     end.
 
-%% @doc Queries epmd. `Known' is where the peer is known to listen. Takes as long as the system takes to connect to a host.
+%% @doc Queries epmd. `Known' is the address at which the peer is known to listen. Takes as long as the system takes to connect to
+%% a host.
 -spec of_node(node(), beamway_stream:family(), Known :: undefined | {inet:ip_address() | string(), inet:port_number()}) -> said().
 of_node(Node, Family, Known) ->
     case beamway_fault_path:is_cut(Node) of
@@ -87,7 +89,7 @@ epmd_port() ->
         _ -> 4369
     end.
 
-%% If this is not OTP's module, its not knowing the node proves nothing.
+%% If a module other than OTP's does not know the node, that proves nothing.
 ask(Module, Family, Name, Host) ->
     case peer_of(Module, Family, Name, Host) of
         {Ip, Port, _Version} -> {listed, {Ip, Port}};

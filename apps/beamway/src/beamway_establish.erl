@@ -55,7 +55,8 @@ accept(Kind, Port, Deadline) ->
             linked(Kind, Port, Other)
     end.
 
-%% @doc Returns what this side knows about its failure, because a peer only sees that it was rejected.
+%% @doc Returns the reason why this side has failed, or what the peer reports if this side has not failed. A peer that was rejected does not know
+%% the reason.
 -spec known(port(), PeerSays :: binary()) -> Reason :: binary().
 known(Port, PeerSays) ->
     case beamway_port:step(Port) of
@@ -75,7 +76,7 @@ failed(Kind, {listening, #{text := <<>>}}) -> {error, <<"nobody came to the ", (
 failed(_Kind, {listening, #{text := Reason}}) -> {error, Reason};
 failed(_Kind, {linked, _}) -> {error, <<"a link of a port that should listen">>}.
 
-%% Returns the first event, or `working' if none arrived in time.
+%% Returns the first event, or `working' if none arrives in time.
 await(Port, Deadline) ->
     case beamway_port:step(Port) of
         working ->

@@ -5,8 +5,8 @@
 %% everything on the path from this node to that one:
 %% <dl>
 %% <dt>The link</dt><dd>The driver holds the bytes of either direction (native/driver/fault.h).</dd>
-%% <dt>The socket</dt><dd>If a connection is cut on the way in, the system drops every packet for its socket. So the peer's system gets no
-%% acknowledgement and finds the path silent, as with a real cut. With a ring the same happens to the connection that reports the peer's
+%% <dt>The socket</dt><dd>If a fault cuts the incoming direction, the system drops every packet for the connection's socket. So the peer's system
+%% gets no acknowledgement and finds the path silent, as with a real cut. With a ring the same happens to the connection that reports the peer's
 %% end.</dd>
 %% <dt>New connections</dt><dd>A process that connects to that node or accepts its connection waits while the fault cuts the path
 %% ({@link beamway_fault_path:pass/2}), and the epmd on the node's host is not asked.</dd>
@@ -99,7 +99,7 @@ link_is_up(Link) ->
         _ -> try gen_server:call(?MODULE, {link_is_up, Link}, ?CALL_MS) catch exit:_ -> ok end
     end.
 
-%% @doc A text that describes a fault.
+%% @doc Returns a text that describes a fault.
 -spec text(fault() | known()) -> binary().
 text(Fault) ->
     Words = [word(Key, map_get(Key, Fault)) || Key <- [disconnect, cut, delay_ms, jitter_ms, rate_bytes], is_map_key(Key, Fault)],

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Which paths from this node have a fault, and how long a new connection has to wait because of it.
+%% @doc Looks up which paths from this node have a fault, and how long a new connection has to wait because of it.
 %%
 %% The table belongs to {@link beamway_fault}, and does not exist on a node that does not allow faults. Its rows are {Node, Fault, EndsMs}.
 -module(beamway_fault_path).
@@ -13,14 +13,14 @@
 -define(TABLE, beamway_fault).
 -define(LOOK_MS, 20).
 
-%% @doc The faults set on this node.
+%% @doc Returns the faults set on this node.
 -spec all() -> [{node(), beamway_fault:known()}].
 all() ->
     try [{Node, known(Fault, EndsMs)} || {Node, Fault, EndsMs} <- lists:sort(ets:tab2list(?TABLE))]
     catch error:badarg -> []
     end.
 
-%% @doc The fault set for a node.
+%% @doc Returns the fault set for a node.
 -spec of_node(node()) -> {ok, beamway_fault:known()} | none.
 of_node(Node) ->
     try ets:lookup(?TABLE, Node) of

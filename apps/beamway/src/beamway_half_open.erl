@@ -36,7 +36,7 @@ enter(Socket) ->
     _ = ets:info(?MODULE, size) > ?MOST andalso make_room(),
     Entry.
 
-%% @doc The connection has proved its key, or was rejected.
+%% @doc Removes a connection that has proved its key or was rejected.
 -spec leave(Entry :: integer()) -> ok.
 leave(Entry) ->
     true = ets:delete(?MODULE, Entry),
@@ -45,7 +45,7 @@ leave(Entry) ->
 address({ok, {Ip, _Port}}) -> Ip;
 address({error, _}) -> gone.
 
-%% A process that was killed leaves its row behind.
+%% A process that was killed has not removed its row, so this removes it.
 make_room() ->
     Rows = [Row || {Entry, _, Pid} = Row <- ets:tab2list(?MODULE), is_integer(Entry), is_process_alive(Pid) orelse not ets:delete(?MODULE, Entry)],
     case length(Rows) > ?MOST of

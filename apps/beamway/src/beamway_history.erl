@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Recent values of a set of metrics: one-second steps for the last few minutes, ten-second steps for the last hour. Pure.
+%% @doc Recent values of a set of metrics: one-second steps for the last few minutes, ten-second steps for the last hour. All functions are pure.
 %%
 %% Runs of equal steps are stored once, with their length, and each step only stores the metrics that are not 0. Each minute of steps is compressed.
 %% As a result, the history of an idle link takes less than 2 KB, and that of a busy one less than 64 KB.
@@ -17,7 +17,7 @@
 -define(TENS, 360).
 
 -type field() :: {Name :: atom(), sum | max}.
-%% How a ten-second step is computed from one-second steps.
+%% The second element determines how a ten-second step is computed from one-second steps.
 
 -type step() :: #{Name :: atom() => non_neg_integer()}.
 
@@ -77,7 +77,7 @@ encoded({Count, Values}) ->
     Padding = -bit_size(Mask) band 7,
     iolist_to_binary([number(Count), <<Mask/bits, 0:Padding>>, [number(Value) || Value <- Values, Value =/= 0]]).
 
-%% Seven bits per byte, the lowest first (LEB128).
+%% Encodes a number with seven bits per byte, the lowest first (LEB128).
 number(Value) when Value < 128 -> <<Value>>;
 number(Value) -> <<1:1, Value:7, (number(Value bsr 7))/binary>>.
 

@@ -6,7 +6,8 @@
 %% processes that were already scheduled, and everything that they have sent leaves in a single system call.
 %%
 %% Polling (option `poll_us'): for a short time the port is polled instead of letting the node sleep. The driver decides when that is worthwhile
-%% (native/link/spin.h) and sends `look'. Each poll is a short port command. Between two polls, other runnable processes on this scheduler go first.
+%% (native/link/spin.h) and sends `look'. Each poll is a short port command. Between two polls, the other runnable processes on this scheduler run
+%% first.
 %%
 %% Holding: a sender with more than 1 MB queued in addition to its message in progress is suspended here, and resumed when half of that is left. A
 %% port that stays busy would suspend all senders, including those of small messages. But a sender is only suspended here if the VM itself would
@@ -21,8 +22,8 @@
 %% would give that reason for a message `{tcp_closed, Stream}' in OTP 25, but `tcp_closed' in OTP 27.) {@link beamway_resume} gives the link another
 %% connection.
 %%
-%% For each message this process makes a fully qualified call to its module, and it hibernates while it waits long. It therefore does not keep
-%% running the code that it was started with, which a later load of this module would purge together with the link.
+%% For each message this process makes a fully qualified call to its module, and it hibernates during long waits. It therefore does not keep running
+%% the code that it was started with, which a later load of this module would purge together with the link.
 -module(beamway_keeper).
 
 -export([start/3, of_this/0]).
@@ -107,7 +108,7 @@ poll(Link, Stream) ->
         error:badarg -> exit(normal)
     end.
 
-%% A closed port raises badarg, and the connection is closed.
+%% A call with a closed port raises badarg. The connection is then closed as well, so this process exits.
 handled(Message, Link, Stream) ->
     try handle(Message, Link, Stream)
     catch error:badarg -> exit(normal)
@@ -132,12 +133,12 @@ handle(Message, Link, Stream) -> resumed(beamway_resume:handle(Message, Link), L
 
 %% ---- senders ----
 
-%% The sender is suspended before the port is told. Until then the port is busy, so the VM does not resume the sender in between.
+%% Suspends the sender before it tells the port. The port stays busy until then, so the VM does not resume the sender in between.
 answer(Port, Sender, Key, Answer) ->
     _ = Answer =:= suspended andalso hold(Sender),
     beamway_port:answer(Port, Key, Answer) orelse release(Sender).
 
-%% The sender may have exited. The call is asynchronous, because the sender may be running and this process has others to serve.
+%% The sender may have exited. The call is asynchronous, because the sender may be running, and this process must not wait for it.
 hold(Sender) ->
     try erlang:suspend_process(Sender, [asynchronous, unless_suspending])
     catch error:badarg -> false
@@ -198,7 +199,7 @@ beside(closed, Message, {ring, Port} = Link, Stream) ->
 beside(other, Message, Link, Stream) ->
     resumed(beamway_resume:handle(Message, Link), Link, Stream).
 
-%% A message from an older stream may arrive late.
+%% Returns whether the message is from this stream, because a message from an older one may arrive late.
 is_of_stream({tcp_closed, Socket}, Stream) -> Socket =:= Stream;
 is_of_stream(_OfTls, Stream) -> not is_port(Stream).
 

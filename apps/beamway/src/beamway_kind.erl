@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The one list of all kinds of link. Pure.
+%% @doc The only list of all kinds of link. All functions are pure.
 %%
 %% A new kind needs a directory in native/link, an entry here, and a module that creates its offers ({@link beamway_agreement}).
 -module(beamway_kind).

@@ -2,11 +2,11 @@
 %% @doc The server behind all links of a node: it knows every link, keeps the reservations of ring memory ({@link beamway_budget}) and logs
 %% each new link.
 %%
-%% net_kernel's supervisor has it started before net_kernel (see {@link beamway_dist:childspecs/0}), and the application starts it for its users. It
-%% belongs to neither, and terminates with the last of them, see {@link beamway_sup}.
+%% net_kernel's supervisor starts it before net_kernel (see {@link beamway_dist:childspecs/0}), and the application starts it for its own users. It
+%% belongs to neither, and terminates when its last user does, see {@link beamway_sup}.
 %%
 %% Any process may read its table. A connection process writes its own row, and the server removes the row when that process exits. All state that
-%% must outlive the server is in the table, which survives a crash, so the next server finds it there. If the server crashes repeatedly, the
+%% must outlive the server is in the table, which survives a crash, so the restarted server finds it there. If the server crashes repeatedly, the
 %% distribution terminates, so nothing here may crash because of what a peer or a user does.
 -module(beamway_links).
 -behaviour(gen_server).
@@ -24,7 +24,7 @@
 -define(TABLE, ?MODULE).
 -define(CALL_MS, 2000).
 -define(USABLE_MS, 200).
-%% The number of reasons that are remembered, and for how long.
+%% How many logged reasons the server remembers, and for how long.
 -define(TOLD, 256).
 -define(TOLD_MS, 3600000).
 -define(PULSE_MS, 1000). % as in native/driver/pulse.h
@@ -102,7 +102,7 @@ reload_driver() ->
 config() ->
     ets:lookup_element(?TABLE, config, 2).
 
-%% @doc Returns whether the data is carried by our driver rather than OTP's own port if two nodes have no ring, and if not, why.
+%% @doc Returns whether our driver, rather than OTP's own port, carries the data between two nodes that have no ring, and if not, why.
 -spec drives_tcp() -> true | {false, Reason :: binary()}.
 drives_tcp() ->
     case lists:member(tcp, maps:get(links, config())) of
@@ -136,7 +136,7 @@ compresses(#{compress := never}, _StreamKind) -> false;
 compresses(#{compress_encrypted := false}, tls) -> false;
 compresses(#{compress := When}, _StreamKind) -> beamway_driver:has_codec(When).
 
-%% The driver can only take over a port. With kernel's `inet_backend' set to socket, ssl uses another kind of socket.
+%% The driver can only take over a socket that is a port. If kernel's `inet_backend' is `socket', the sockets of ssl are of another kind.
 opens_ports() -> application:get_env(kernel, inet_backend) =/= {ok, socket}.
 
 %% The result is cached, because hundreds of handshakes a second take place while a mesh is being set up, and looking for devices takes time.
@@ -230,7 +230,7 @@ session(Id) ->
         [] -> error
     end.
 
-%% @doc Records that the link of that connection process has another connection.
+%% @doc Records that the link of that connection process has moved to another connection.
 -spec resumed(Connection :: pid(), #{cause := atom(), ms := non_neg_integer(), address := binary(), stream := beamway_stream:stream(), key => binary()}) ->
           {ok, link()} | error.
 resumed(Connection, Resumed) ->
@@ -460,7 +460,7 @@ handle_info({'EXIT', Port, _Reason}, #state{pulse = Port} = State) ->
 handle_info(_Info, State) ->
     {noreply, State}.
 
-%% Only links carried by the driver need it.
+%% Only links that the driver carries need the pulse.
 pulse(none, #{links := Links, resume_ms := Ms}) when Links =:= [inet]; Ms =:= 0 ->
     none;
 pulse(none, _Config) ->
@@ -479,7 +479,7 @@ after_user([], State) -> {noreply, State};
 after_user([_], #state{holders = 1} = State) -> {stop, normal, State};
 after_user([_], #state{holders = Holders} = State) -> {noreply, State#state{holders = Holders - 1}}.
 
-%% A tool such as ejabberdctl connects as a hidden node for a second at each call.
+%% Each call of a tool such as ejabberdctl connects as a hidden node for about a second.
 level(_Hidden = true) -> debug;
 level(_Hidden = false) -> info.
 

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The metrics of a link: {@link beamway:info/1} and the Prometheus text are both generated from this one list of fields.
+%% @doc The metrics of a link: {@link beamway:info/1} and the Prometheus text are both generated from this list of fields.
 -module(beamway_metrics).
 
 -export([of_link/1, peer_load/1, families/1, family/5, prometheus/1]).

@@ -1,8 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc The commands of the port driver as functions; native/driver/beamway_drv.c is the other side.
 %%
-%% A port is one link to one peer, and serves as a distribution controller. It belongs to the connection process that opened it and is linked to it.
-%% Any process may call the functions, which return immediately and never wait for a peer. A closed port raises `badarg', as any port does.
+%% A port is one link to one peer, and serves as a distribution controller. Its owner is the connection process that opened it, and the two are
+%% linked. Any process may call the functions, which return immediately and never wait for a peer. A call with a closed port raises `badarg', as for
+%% any other port.
 -module(beamway_port).
 
 -export([load/0, reload/0, open/0, opened/1, close/1, with_port/1, use/2, listen/3, connect/5, step/1, activate/2, tick/1, stats/1, stats_of_tcp/0,
@@ -12,9 +13,9 @@
 
 -define(DRIVER, "beamway_drv").
 -define(ABI_VERSION, 16).
-%% A file system access, or loading a library, may take this long.
+%% An access to the file system, or the loading of a library, may take this long.
 -define(LATER_MS, 5000).
-%% Deriving a key takes 0.3 s of CPU time, which others may need as well.
+%% Deriving a key takes 0.3 s of CPU time, and longer if the CPUs are busy.
 -define(DERIVE_MS, 60000).
 
 -define(VERSION, 1).
@@ -52,7 +53,7 @@
 -define(CODEC, 36).
 -define(COMPRESS, 37).
 
-%% The same values as in native/driver/establish.h.
+%% The same value as in native/driver/establish.h.
 -define(HEAR_BYTES, 256).
 %% The same values as in native/driver/traffic.h and senders.h.
 -define(TRAFFIC_SENDERS, 32).
@@ -67,24 +68,24 @@
                    uncompressed_out | compressed_out | compress_us | uncompressed_in | compressed_in | decompress_us => non_neg_integer()}.
 %% Bytes include frame headers, and frames include ticks. `doorbells_in' and `doorbells_out' are the system calls made for this link. `stalls'
 %% counts how often the ring was full. `queue_bytes' is the number of bytes queued for the link.
-%% `busy' is 1 while the VM has been told to wait. `held_senders' are suspended because each has too much data queued. `losses' counts the
-%% connections that the link has lost. `kept_bytes' were sent but not acknowledged by the peer. `run_delay_us' is the longest time that the link's
-%% own process ({@link beamway_keeper}) waited to be scheduled when the port asked it to send, in the current second and the one before. The last
-%% six are the kernel's values for the TCP connection, and 0 over rings: round-trip time, congestion window, retransmitted segments, how often the
-%% same segment was retransmitted without an answer, milliseconds since the peer's kernel last acknowledged anything, and bytes that it has not
-%% acknowledged. The keys that begin with `peer_' are what the peer last reported, `peer_load_age_ms' milliseconds ago: the CPU time of its VM as a
-%% percentage of what its schedulers could use, processes and ports that were ready to run, and its host's load average over one minute and
-%% available memory in bytes. They are missing until the peer has reported them.
-%% `uncompressed_out' and `compressed_out' are the bytes of compressed packets, before and after compression, and `compress_us' is the CPU time
-%% spent on it; the other three are the same for received packets. They are missing until there has been a compressed packet.
+%% `busy' is 1 while the port has told the VM to wait. `held_senders' is the number of senders that are suspended because each has too much data
+%% queued. `losses' counts the connections that the link has lost. `kept_bytes' is the number of bytes that were sent but not acknowledged by the
+%% peer. `run_delay_us' is the longest time that the link's own process ({@link beamway_keeper}) waited to be scheduled when the port asked it to
+%% send, in the current second and the one before. The last six are the kernel's values for the TCP connection, and 0 over rings: round-trip time,
+%% congestion window, retransmitted segments, how often the same segment was retransmitted without an answer, milliseconds since the peer's kernel
+%% last acknowledged anything, and bytes that it has not acknowledged. The keys that begin with `peer_' are what the peer last reported,
+%% `peer_load_age_ms' milliseconds ago: the CPU time of its VM as a percentage of what its schedulers could use, processes and ports that were ready
+%% to run, and its host's load average over one minute and available memory in bytes. They are missing until the peer has reported them.
+%% `uncompressed_out' and `compressed_out' are the sizes in bytes of all compressed packets, before and after compression, and `compress_us' is the
+%% CPU time spent on it; the other three are the same for received packets. They are missing until the first compressed packet.
 
 -type listener() :: #{token := <<_:128>>, address := binary(), device := binary(), text := binary()}.
-%% Where the peer can connect, in the carrier's format, with the secret that the peer must know and the device ("" means any device). `text'
-%% explains why no peer has been accepted yet, if the reason can be known.
+%% The address to which the peer can connect, in the carrier's format, the secret that the peer must know, and the device ("" means any device).
+%% `text' explains why no peer has been accepted yet, if the reason can be known.
 
 -type status() :: working | {listening, listener()} | {linked, Device :: binary()} | {failed, Reason :: binary()}.
 
-%% @doc Loads the driver file and checks that it has our version. The driver stays loaded as long as the calling process lives.
+%% @doc Loads the driver file and checks that its version matches this code. The driver stays loaded as long as the calling process lives.
 -spec load() -> ok | {error, Reason :: binary()}.
 load() -> load(fun erl_ddll:load_driver/2).
 
@@ -137,7 +138,7 @@ check_version() ->
                       end
               end).
 
-%% @doc Uses a port without a link, and always closes it afterwards. The driver must be loaded.
+%% @doc Opens a port without a link, calls `Use' on it, and always closes it afterwards. The driver must be loaded.
 -spec with_port(fun((port()) -> Result)) -> Result | {error, Reason :: binary()}.
 with_port(Use) ->
     case open() of
@@ -184,8 +185,8 @@ close(Port) ->
         error:badarg -> ok
     end.
 
-%% @doc Makes the port's link one of the given kind. Must come first on each port that uses the functions below. Returns an error if the carrier was
-%% not built or its libraries are missing.
+%% @doc Sets the kind of the port's link. On each port, this must be called before any of the functions below. Returns an error if the carrier was not
+%% built or its libraries are missing.
 -spec use(port(), beamway_kind:driven()) -> ok | {error, Reason :: binary()}.
 use(Port, Kind) ->
     case library(beamway_kind:library(Kind)) of
@@ -201,8 +202,8 @@ library(File) ->
         {error, Reason} -> {error, Reason}
     end.
 
-%% @doc Starts listening, with rings of at most that size. From now on the caller receives `{link, Port}' whenever {@link step/1} may have news,
-%% unless connections of this kind are set up without waiting.
+%% @doc Starts listening, with rings of at most that size. From now on the caller receives `{link, Port}' whenever the result of {@link step/1} may
+%% have changed, unless connections of this kind are set up without waiting.
 -spec listen(port(), Where :: binary(), MaxRingBytes :: pos_integer()) -> ok | {error, Reason :: binary()}.
 listen(Port, Where, MaxRingBytes) ->
     done(command(Port, ?LISTEN, <<MaxRingBytes:64, Where/binary>>)).
@@ -233,7 +234,7 @@ step(Port) ->
 activate(Port, PollUs) ->
     ok = done(command(Port, ?ACTIVATE, <<PollUs:64, (erlang:system_info(dist_buf_busy_limit)):64>>)).
 
-%% @doc Sends a keepalive unless other bytes are on their way.
+%% @doc Sends a keepalive unless other bytes are already waiting to be sent.
 -spec tick(port()) -> ok.
 tick(Port) ->
     ok = done(command(Port, ?TICK, <<>>)).
@@ -252,7 +253,8 @@ hear(Port, Count) ->
         Heard -> Heard
     end.
 
-%% @doc Makes the link of a port that is not active send nothing more, and leaves the connection to its other descriptors. Close the port next.
+%% @doc Makes the link of a port that is not active send nothing more; the connection stays open through its other descriptors. The caller must close
+%% the port next.
 -spec leave(port()) -> ok.
 leave(Port) ->
     ok = done(command(Port, ?LEAVE, <<>>)).
@@ -285,8 +287,8 @@ look(Port) ->
         {ok, <<0>>} -> asleep
     end.
 
-%% @doc The peer of a tcp link may be any Erlang node, so from now on frames are packets with a four-byte length. `Read' contains the bytes that
-%% were already read from the connection. Must come before {@link activate/2}.
+%% @doc Makes each frame of a tcp link a packet with a four-byte length from now on, because the peer may be any Erlang node. `Read' contains the
+%% bytes that were already read from the connection. Must come before {@link activate/2}.
 -spec packets(port(), Read :: binary()) -> ok | {error, Reason :: binary()}.
 packets(Port, Read) ->
     done(command(Port, ?PACKETS, Read)).
@@ -307,8 +309,8 @@ session(Port, Limit, ResumeMs) ->
 pulse(Port) ->
     ok = done(command(Port, ?PULSE, <<>>)).
 
-%% @doc Passes a sample of this node's load for all links, through any port: CPU time as a percentage of what the schedulers could use, and the
-%% length of the run queues. The driver adds the system's values.
+%% @doc Passes a sample of this node's load to the driver for all links; any port will do. The sample consists of the CPU time, as a percentage of
+%% what the schedulers could use, and the length of the run queues. The driver adds the system's values.
 -spec sample_load(port(), CpuPercent :: 0..100, RunQueue :: non_neg_integer()) -> ok.
 sample_load(Port, CpuPercent, RunQueue) ->
     ok = done(command(Port, ?LOAD, <<CpuPercent, (min(RunQueue, 16#FFFF)):32>>)).
@@ -343,8 +345,8 @@ detach(Port, Number) ->
         {error, Reason} -> {error, Reason}
     end.
 
-%% @doc Gives away the link of a port that is not active, for use in {@link attach/4} on another port. If it is not used, the link is closed with
-%% this port.
+%% @doc Offers the link of a port that is not active to another port, for {@link attach/4}. If no port accepts the offer, the link is closed with this
+%% port.
 -spec offer(port()) -> {ok, Offer :: pos_integer()} | {error, Reason :: binary()}.
 offer(Port) ->
     case command(Port, ?OFFER, <<>>) of
@@ -382,15 +384,16 @@ paths(Port) ->
 %% and call {@link answer/3}. `Patience' (1 to 8) is its limit as a multiple of the initial one: the limit doubles each time the sender turns out
 %% not to be suspended</dd>
 %% <dt>`{hold, Pid}'</dt><dd>a sender that the VM has suspended before has filled the link again, and must wait</dd>
-%% <dt>`{release, Pid}'</dt><dd>it may continue</dd>
+%% <dt>`{release, Pid}'</dt><dd>this sender may continue</dd>
 %% <dt>`watch'</dt><dd>much data is queued: call {@link watch/1} some 50 ms later</dd>
 %% </dl>
 -spec flush(port()) -> ok.
 flush(Port) ->
     ok = done(command(Port, ?FLUSH, <<>>)).
 
-%% @doc Checks whether the peer has read anything since the last call. If it has not, twice in a row (ten times over a network), the port becomes
-%% busy and all held senders are released until it does. Returns false if nothing is queued, so that the next call comes after the next `watch'.
+%% @doc Checks whether the peer has read anything since the last call. If two calls in a row (ten over a network) find that it has not, the port
+%% becomes busy and all held senders are released until the peer reads again. Returns false if nothing is queued, so that the next call comes after
+%% the next `watch'.
 -spec watch(port()) -> Again :: boolean().
 watch(Port) ->
     {ok, <<Again>>} = command(Port, ?WATCH, <<>>),
@@ -413,7 +416,7 @@ class_number(control) -> 0;
 class_number(normal) -> 1;
 class_number(bulk) -> 2.
 
-%% The driver identifies a sender by two numbers of its pid in control messages, which are in the external format.
+%% The driver identifies a sender by the two numbers with which its pid appears in control messages, which use the external term format.
 pid_number(Pid) ->
     External = term_to_binary(Pid),
     <<Number:4/binary, Serial:4/binary, _Creation:32>> = binary:part(External, byte_size(External), -12),
@@ -431,7 +434,7 @@ traffic(Port) ->
 senders(Traffic) ->
     [{list_to_pid(lists:flatten(io_lib:format("<0.~b.~b>", [Number, Serial]))), Most, Before, Waiting} || <<Serial:32, Number:32, Most:64, Before:64, Waiting:64>> <= Traffic].
 
-%% @doc Counters since the link was made.
+%% @doc Returns the counters of the link since it was created.
 -spec stats(port()) -> stats().
 stats(Port) ->
     Names = counters(),
@@ -439,7 +442,7 @@ stats(Port) ->
     {ok, <<Counters:Bytes/binary, Load:8/binary, AgeMs:64, Packing/binary>>} = command(Port, ?STATS, <<>>),
     with_peer_load(Load, AgeMs, with_packing(Packing, maps:from_list(lists:zip(Names, [Number || <<Number:64>> <= Counters])))).
 
-%% In the order of `command_stats' in native/driver/beamway_drv.c.
+%% Returns the names of the counters in the order in which `command_stats' in native/driver/beamway_drv.c writes them.
 counters() ->
     [bytes_in, bytes_out, frames_in, frames_out, doorbells_in, doorbells_out, stalls, ring_bytes, ring_fill_in, ring_fill_out,
      wakeups, queue_bytes, busy, held_senders, losses, kept_bytes, run_delay_us | stats_of_tcp()].
@@ -462,8 +465,8 @@ with_known(Name, true, Value, Stats) -> Stats#{Name => Value}.
 -spec stats_of_tcp() -> [atom()].
 stats_of_tcp() -> [rtt_us, window_bytes, retransmits, unanswered, ack_ms, kernel_bytes].
 
-%% @doc From now on, makes the link behave as if it ran over a bad network, on all of its connections (native/driver/fault.h). A missing key turns
-%% that fault off. With `holds_in' or `holds_out' nothing passes in that direction.
+%% @doc From now on, makes all connections of the link behave as over a bad network (native/driver/fault.h). A missing key turns that fault off. With
+%% `holds_in' or `holds_out' nothing passes in that direction.
 -spec fault(port(), #{delay_ms | jitter_ms | rate_bytes => non_neg_integer(), holds_in | holds_out => boolean(), _ => _}) -> ok | {error, Reason :: binary()}.
 fault(Port, Fault) ->
     [DelayMs, JitterMs, Rate] = [maps:get(Key, Fault, 0) || Key <- [delay_ms, jitter_ms, rate_bytes]],

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The metrics of the links for a node that serves Prometheus with the library prometheus.erl, as RabbitMQ does. `-prometheus collectors
-%% [default,beamway_prometheus]' adds them to the node's own metrics. RabbitMQ 4 overwrites that list, so call
+%% @doc Provides the metrics of the links on a node that serves Prometheus with the library prometheus.erl, as RabbitMQ does. `-prometheus
+%% collectors [default,beamway_prometheus]' adds them to the node's own metrics. RabbitMQ 4 overwrites that list, so call
 %% `prometheus_registry:register_collector(beamway_prometheus)' on the running node instead.
 %%
 %% The library is not a dependency, because it calls this module and is therefore present. Without it, use {@link beamway:metrics/0}, which returns

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc How two authenticated peers meet over RDMA; see {@link beamway_agreement}.
+%% @doc Connects two authenticated peers over RDMA; see {@link beamway_agreement}.
 %%
 %% The side that makes the offer listens. The other side tries its addresses one after another, and may use half of the remaining time.
 -module(beamway_rdma).
@@ -20,7 +20,7 @@ is_usable(#{rdma_plaintext := false}, tls) ->
 is_usable(Config, _StreamKind) ->
     ports(Config) =/= [] andalso beamway_driver:has(rdma).
 
-%% @doc Returns a log line for a node that has a device but may not use it. Devices are only searched for if the node may not use them.
+%% @doc Returns a log line for a node that has a device but may not use it. It looks for devices only if the node may not use them.
 -spec unused(beamway_config:config()) -> [string()].
 unused(#{links := Links} = Config) ->
     case Links =:= [inet] orelse lists:member(rdma, Links) of
@@ -110,10 +110,10 @@ unused_device_test_() ->
     [?_assertEqual([], unused_ports([])),
      ?_assertEqual(["this node does not use the RDMA device mlx5_0, rxe0, because rdma is off by default; "
                     "set BEAMWAY_RDMA=true or -beamway rdma true to use it"], unused_ports([Port, #{device => "rxe0"}, Port])),
-     %% Does not even look for devices.
+     %% This does not even look for devices.
      ?_assertEqual([], unused(#{links => [inet]})), ?_assertEqual([], unused(#{links => [rdma, shm, tcp]}))].
 
-%% Does not even read the offer.
+%% If there is no time left, the offer is not even read.
 no_time_is_left_test() ->
     ?assertEqual({error, <<"one; two">>}, join_one_of([{10, 0, 0, 1}], none, 65536, deadline(0), [<<"two">>, <<"one">>])).
 

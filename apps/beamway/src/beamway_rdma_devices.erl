@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Which RDMA devices the host has, and through which IP addresses they can be reached.
+%% @doc Finds the RDMA devices of the host, and the IP addresses through which they can be reached.
 %%
 %% The information is read from sysfs each time, because devices come and go. The verbs library is not called, so a node loads it only when there is
 %% a device to use with it. librdmacm finds a device through the IP address of its network interface, so a port whose interface has no address
@@ -37,8 +37,7 @@ all() ->
 named(Devices) ->
     all(?SYSFS, fun interface_addresses/0, Devices).
 
-%% The same, but reads another directory and gets the addresses of the interfaces from the caller. If devices are named, returns only their
-%% ports.
+%% Like all/0, but reads another directory and gets the addresses of the interfaces from the caller. If devices are named, returns only their ports.
 -spec all(Sysfs :: file:filename(), fun(() -> [{Interface :: string(), address()}]), Only :: [string()]) -> [port_info()].
 all(Sysfs, Addresses, Only) ->
     case [Device || Device <- names(Sysfs), Only =:= [] orelse lists:member(Device, Only)] of
@@ -86,7 +85,7 @@ gids(Folder, Entry, Gap) ->
         Interface -> [{read(filename:join([Folder, "gids", Name])), Interface} | gids(Folder, Entry + 1, ?GAP)]
     end.
 
-%% "4: ACTIVE"
+%% Returns the last word of a text such as "4: ACTIVE".
 last_word(Text) ->
     case string:lexemes(Text, ": ") of
         [] -> "";

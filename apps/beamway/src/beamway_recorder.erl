@@ -32,15 +32,15 @@
 -define(IDLE_BYTES, 128).
 -define(BUSY_PERCENT, 95).
 -define(BUSY_QUEUE, 2).
-%% A clock that is only being adjusted moves less than this in a second.
+%% A clock that is adjusted gradually deviates by less than this in a second.
 -define(CLOCK_MS, 1000).
 %% epmd notices that a process was killed slightly later than the peers do.
 -define(ASK_AGAIN_MS, 100).
 -define(ASK_TIMES, 5).
-%% How often the log names the processes that fill a link, and how many of them.
+%% The log names the processes that fill a link at most once in this time, and at most this many of them.
 -define(FULL_MS, 60000).
 -define(FULL_SENDERS, 3).
-%% How far back the recorder remembers what each process has sent.
+%% The recorder remembers what each process has sent for this long.
 -define(SENT_MS, 10000).
 
 -type event() :: up | {lost, Cause :: atom()} | silent | flows | {resumed, Cause :: atom(), Ms :: non_neg_integer()}
@@ -140,8 +140,8 @@ init([]) ->
     State = #state{seconds = Seconds, due = Now, own = beamway_history:new(own_fields(), Seconds), runtime = runtime(), clock_ms = clock_ms()},
     {ok, next(Now, lists:foldl(fun begin_link/2, State, beamway_links:all()))}.
 
-%% The caller of a function that closes connections is known only during the call. Such a trace costs nothing elsewhere, and other tracers are not
-%% affected.
+%% The caller of a function that closes connections is known only during the call. Such a trace costs nothing in other functions, and other tracers
+%% are not affected.
 watch_disconnects() ->
     _ = [erlang:trace_pattern(Function, true, [meta]) || Function <- [{net_kernel, disconnect, 1}, {net_kernel, async_disconnect, 1}]],
     ok.
@@ -312,13 +312,14 @@ full(_Now, _Figures, Link) ->
 
 kept(Events) -> lists:sublist(Events, ?EVENTS).
 
-%% Only ticks and acknowledgements were transferred.
+%% Returns whether only ticks and acknowledgements were transferred.
 is_idle(#{bytes_in := In, bytes_out := Out}, #{bytes_in := InNow, bytes_out := OutNow, queue_bytes := 0} = Now) ->
     InNow - In + OutNow - Out < ?IDLE_BYTES andalso maps:get(unanswered, Now, 0) =:= 0;
 is_idle(_Before, _Now) ->
     false.
 
-%% In the order of fields(). A link that has just come up has no earlier counters, and some kinds of link lack some counters.
+%% Returns the values of a step in the order of fields(). A link that has just come up has no earlier counters, and some kinds of link lack some
+%% counters.
 grown(Before, Figures) -> [grown(Kind, Name, Before, Figures) || {Name, Kind} <- fields()].
 
 grown(max, Name, _Before, Figures) ->
@@ -373,7 +374,8 @@ judged(Ms, #{hidden := Hidden} = Record, #state{dead = Dead} = State) ->
         false -> State#state{dead = lists:sublist([{Ms, Record#{verdict => Verdict}} | Dead], ?DEAD)}
     end.
 
-%% Each call of a tool such as ejabberdctl is a hidden node that lives for a second; at level info the log would have a line for each call.
+%% Each call of a tool such as ejabberdctl starts a hidden node that exists for about a second; at level info the log would have a line for each
+%% call.
 log(#{node := Node, link := Kind, hidden := Hidden, ended := #{reason := Reason}}, #{cause := Cause, short := Short}) ->
     Level = case {Cause, Hidden} of {protocol, _} -> error; {_, true} -> debug; {_, false} -> info end,
     ?LOG(Level, "beamway: link to ~ts over ~ts is down: ~ts: ~ts", [Node, Kind, beamway_verdict:reason(Reason), Short]).

@@ -8,8 +8,8 @@
 %% <dt>The dialer</dt><dd>It lives while the link has no connection, or only a silent one. It starts attempts until one succeeds, and decides when
 %% the peer counts as dead.</dd>
 %% <dt>An attempt</dt><dd>It is one connection to the peer. Attempts may overlap while they are only asking ({@link beamway_session}), so a lost
-%% packet delays only its own attempt. Then one of them reports how far this side has read, and only then is a connection that still exists given
-%% up.</dd>
+%% packet delays only its own attempt. Then one of them reports how many bytes this side has read, and only then is a connection that still exists
+%% given up.</dd>
 %% </dl>
 %% The answering side is a connection process of net_kernel that receives `resume' instead of a handshake ({@link answer/2}).
 %%
@@ -32,7 +32,7 @@
 -define(QUICK_MS, 2000).
 -define(LATER_PAUSE_MS, 200).
 -define(START_MS, 4).
-%% How long the dialer waits before it dials again while a connection is being set up.
+%% While a connection is being set up, the dialer waits this long before it dials again.
 -define(MADE_MS, 300).
 -define(CONNECT_MS, 2000).
 -define(ANSWER_MS, 1500).
@@ -54,7 +54,7 @@
 -define(SPREAD_LOOK_MS, 10000).
 -define(FAR_US, 5000).
 -define(FAR_CONNECTIONS, 8).
-%% Used for the link of a ring, which only asks.
+%% The ring size for the connection beside a ring, which carries no data.
 -define(RING_MIN_BYTES, 65536).
 %% The lowest first byte of a TLS record. Our packets begin with the high byte of their length.
 -define(TLS_FIRST, 20).
@@ -65,8 +65,8 @@
 -type info() :: #{kind := tcp | tls | ring, ring_bytes := pos_integer(), key := <<_:256>>, id := <<_:128>>, node := node(), role := connecting | accepting, family := beamway_stream:family(),
                   address := undefined | address(), from := called | unknown | inet:ip_address(), resume_ms := pos_integer(), refused_ms := non_neg_integer(),
                   connections := auto | 1..8, encrypted := boolean(), connection := pid()}.
-%% With `encrypted', each connection uses TLS from its first byte (beamway_stream_psk). `address' is where the peer listens, as far as this node
-%% knows. `from' is where the peer's call came from, if this node did not call it.
+%% With `encrypted', each connection uses TLS from its first byte (beamway_stream_psk). `address' is the address at which the peer listens, as far as
+%% this node knows. `from' is the address from which the peer called, or `called' if this node called the peer.
 
 -type address() :: {inet:ip_address() | string(), inet:port_number()}.
 
@@ -106,7 +106,7 @@ save(Session) ->
     _ = put(session, Session),
     ok.
 
-%% @doc Makes the connection close when that socket, which the keeper owns, closes, just as if OTP's own port carried the connection.
+%% @doc Makes the connection end when that socket, which the keeper owns, is closed, just as if OTP's own port carried the connection.
 -spec watch(port()) -> ok.
 watch(Socket) ->
     _ = put(socket, {Socket, monitor(port, Socket)}),
@@ -157,7 +157,7 @@ with_dialer(StartMs, #{dialer := Dialer, state := State, cause := Cause} = Sessi
     Dialer ! {state, State, Cause, StartMs},
     Session.
 
-%% If the node cannot spawn another process, it tries again later.
+%% If the node cannot spawn another process, the keeper tries again later.
 spawned(Function, Args) ->
     try spawn_link(?MODULE, Function, Args)
     catch error:system_limit -> none
@@ -267,7 +267,7 @@ with_spreader(AfterMs, Port, #{info := #{role := connecting, connections := Want
 with_spreader(_AfterMs, _Port, Session) ->
     Session.
 
-%% A link that loses its connection soon after it has spread waits longer each time.
+%% A link that loses its connection soon after it has spread waits longer each time before it spreads again.
 again_ms(spread, Session, _Now) -> maps:get(again_ms, Session, ?SPREAD_AGAIN_MS);
 again_ms(resume, #{spread_at := At, again_ms := Ms}, Now) when Now - At < ?SPREAD_SOON_MS -> min(?SPREAD_AGAIN_MAX_MS, 2 * Ms);
 again_ms(resume, _Session, _Now) -> ?SPREAD_AGAIN_MS.
@@ -289,7 +289,7 @@ count_paths(Connection, Port) ->
     {Connections, _RttUs} = beamway_port:paths(Port),
     beamway_links:connections(Connection, #{connections => Connections}).
 
-%% A running spreader may be about to exit.
+%% The spreader that is still running may be about to exit, so this checks again later.
 look_again(#{state := up, spreader := _}) ->
     _ = erlang:send_after(?SPREAD_LOOK_MS, self(), look_for_thin),
     ok;
@@ -334,7 +334,7 @@ spreading(Keeper, #{connections := Wanted} = Info, PauseMs, AfterMs) ->
 spread_on(Keeper, Info, _PauseMs, ok) -> ?MODULE:spreading(Keeper, Info, ?SPREAD_PAUSE_MS, 0);
 spread_on(Keeper, Info, PauseMs, {failed, _}) -> ?MODULE:spreading(Keeper, Info, min(?SPREAD_PAUSE_MAX_MS, 2 * PauseMs), PauseMs).
 
-%% This runs in a separate process, whose exit closes the sockets that it has not given away.
+%% This runs in a separate process, whose exit closes the sockets that it has not handed over.
 spread(Keeper, Info, {Connections, _RttUs}) ->
     Kind = case Connections of 0 -> spread; _ -> join end,
     {Attempt, Monitor} = spawn_monitor(?MODULE, ask_once, [Kind, Keeper, Info]),
@@ -433,7 +433,7 @@ signs(#{address := Address, refuses := Refuses, epmd := Epmd, others := Others, 
 give_up(#{keeper := Keeper, info := #{connection := Connection}}, Why) ->
     ok = beamway_recorder:note(Connection, {gave_up, Why}),
     Keeper ! gave_up,
-    %% This process traps exits, and the keeper must not exit for a reason of this one.
+    %% This process is linked to the keeper, which must not exit because of it. So it traps exits, and exits only after the keeper.
     receive {'EXIT', Keeper, Reason} -> exit(Reason) end.
 
 maybe_attempt(#{chosen := none, next := Next, attempts := Attempts} = Dialer) ->
@@ -454,7 +454,7 @@ begin_attempt(Now, #{info := Info, address := Address, keeper := Keeper, attempt
     Next = case Slow of true -> ?LATER_PAUSE_MS; false -> Pause end,
     Dialer#{attempts := case Attempt of none -> Attempts; _ -> Attempts#{Attempt => Address} end, next := Now + Next, pause := min(?PAUSE_MS, 2 * Pause)}.
 
-%% epmd is asked where the peer listens if that is unknown, and, if the peer may have exited, whether epmd still lists it.
+%% Asks epmd where the peer listens if that is unknown, and, if the peer may have exited, whether epmd still lists it.
 maybe_look(#{looking := none, look_at := At, info := Info, address := Address, refuses := Refuses, cause := Cause} = Dialer)
   when Address =:= undefined; Refuses; Cause =:= connection_finished ->
     case now_ms() >= At of
@@ -491,8 +491,8 @@ without(Attempt, #{attempts := Attempts, chosen := Chosen} = Dialer) ->
     end.
 
 ended(refused, _Address, Dialer) -> give_up(Dialer, forgotten);
-%% The peer's host has closed the connection, and nothing listens there any more, so the process has most likely exited, and epmd is asked. Attempts
-%% become less frequent, because many peers may have exited at once.
+%% The peer's host has closed the connection, and nothing listens there any more, so the peer has most likely exited, and the dialer asks epmd.
+%% Attempts become less frequent, because many peers may have exited at once.
 ended({failed, econnrefused}, Address, #{address := Address, cause := connection_finished, next := Next} = Dialer) ->
     Dialer#{refuses := true, pause := ?PAUSE_MS, next := max(Next, now_ms() + ?PAUSE_MS)};
 ended({failed, econnrefused}, Address, #{address := Address} = Dialer) -> Dialer#{refuses := true};
@@ -616,7 +616,8 @@ received(Stream) ->
     end.
 
 %% The socket's port may have read bytes beyond the last packet. When another connection succeeds, the keeper stops the dialer, and with it this
-%% process. That must not happen between giving the socket away and reporting it, because then no process would close it.
+%% process. That must not happen after this process has handed the socket over and before it has reported that, because then no process would close
+%% the socket.
 go_on(Keeper, Link, Talk, Socket, Role, Position) ->
     _ = process_flag(trap_exit, true),
     go_on_with(Keeper, Link, Talk, Socket, Role, Position).
@@ -749,7 +750,8 @@ answer(error, Socket, #{id := Id, caller := Caller} = Asked, {resume, _, _, _, N
             exit(shutdown)
     end.
 
-%% The peer may have lost the connection before the handshake was complete on this side, where the link is up by now.
+%% The peer may have lost the connection before this side completed the handshake. So if the peer is connected but its session is not registered yet,
+%% this waits for the session.
 begun(Id, Name, Until) ->
     case beamway_links:session(Id) of
         {ok, Link} -> {ok, Link};
@@ -773,7 +775,7 @@ proved(Keeper, Link, Socket, Talk, {ok, {proof, Number, Position, _} = Proof}) -
 proved(_Keeper, _Link, _Socket, _Talk, _Other) ->
     exit(shutdown).
 
-%% Returns how far this side has read, if it can accept the connection.
+%% Returns the number of bytes that this side has read, if it can accept the connection.
 ready(Keeper, #{kind := join}, Number) ->
     case call(Keeper, paths) of
         {ok, Number, {Connections, _RttUs}} when Connections > 0 -> {ok, 0};

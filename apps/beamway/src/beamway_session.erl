@@ -2,15 +2,16 @@
 %% @doc The packets with which two nodes move a link to another connection, and the rule for when a peer counts as dead.
 %%
 %% Four packets replace the handshake of the distribution: `resume' names the link, `challenge' shows that the other side knows it, `proof' states
-%% how far the calling side has read, and `accept' how far the other side has. Both sides have a key for each link, and each packet except the first
-%% proves it with HMAC-SHA-256 (RFC 2104, FIPS 180-4) over everything exchanged so far. This includes random numbers from both sides, so replaying
-%% an old packet is useless. `refuse' is the answer if the link is unknown. It proves the cookie, and is only sent to a caller that has proved the
-%% cookie in `resume', because an answer that anybody could get would allow an offline search for the cookie.
+%% how many bytes the calling side has read, and `accept' how many the other side has read. Both sides have a key for each link, and each packet
+%% except the first proves it with HMAC-SHA-256 (RFC 2104, FIPS 180-4) over everything exchanged so far. This includes random numbers from both
+%% sides, so replaying an old packet is useless. `refuse' is the answer if the link is unknown. It proves the cookie, and is only sent to a caller
+%% that has proved the cookie in `resume', because an answer that anybody could get would allow an offline search for the cookie.
 %%
 %% The number of a connection is higher than those of all earlier ones: the node that originally called uses even numbers, and the other node odd
 %% numbers. docs/dev/session.md describes the whole protocol.
 %%
-%% Pure except for random numbers. All data decoded here comes from the peer, so anything that is not exactly right results in `error'.
+%% All functions are pure, except for those that generate random numbers. All data decoded here comes from the peer, so anything that is not exactly
+%% right results in `error'.
 -module(beamway_session).
 
 -export([key/2, id/1, tls_key/1, random/0, number_after/2]).
@@ -35,7 +36,7 @@
 
 -type talk() :: #{kind := kind(), key := key(), id := random(), node := node(), caller := random(), callee => random(), number => non_neg_integer(), position => non_neg_integer()}.
 %% The exchange over a connection: the answering node, the random numbers of the calling and of the answering side, the number of the connection,
-%% and how far the calling side has read.
+%% and how many bytes the calling side has read.
 
 -type packet() :: {resume, kind(), Id :: random(), Caller :: random(), Node :: binary(), Mac :: binary()}
                 | {challenge, Callee :: random(), Number :: non_neg_integer(), Mac :: binary()}
@@ -58,7 +59,7 @@ id(Key) ->
 tls_key(#{key := Key, id := Id, caller := Caller, callee := Callee, number := Number}) ->
     mac(Key, [<<"tls">>, Id, Caller, Callee, <<Number:64>>]).
 
-%% @doc A number that cannot be guessed.
+%% @doc Returns a random number that cannot be guessed.
 -spec random() -> random().
 random() -> crypto:strong_rand_bytes(16).
 
@@ -151,7 +152,7 @@ accept_mac(#{kind := Kind, key := Key, id := Id, caller := Caller, callee := Cal
 resume_mac(Kind, Cookie, Id, Caller, Node) ->
     mac(atom_to_binary(Cookie), [<<"beamway resumes 1">>, of_kind(Kind), Id, Caller, Node]).
 
-%% Empty for a resumption, so that versions that know no other kind agree.
+%% A resumption adds nothing, so the result is the same as in versions that know no other kind.
 of_kind(resume) -> <<>>;
 of_kind(spread) -> <<" spread">>;
 of_kind(join) -> <<" join">>.
@@ -161,7 +162,7 @@ refuse_mac(Cookie, Id, Caller) ->
 
 mac(Key, Text) -> crypto:mac(hmac, sha256, Key, Text).
 
-%% Runs in constant time, wherever the two differ.
+%% Takes the same time no matter where the two differ.
 same(A, B) when byte_size(A) =:= byte_size(B) -> differences(A, B, 0) =:= 0;
 same(_A, _B) -> false.
 
@@ -176,10 +177,10 @@ differences(<<>>, <<>>, Differences) -> Differences.
                    closed := boolean(),
                    certain := boolean(),
                    missing_ms := non_neg_integer()}.
-%% The result of one check. `port' is whether the peer's distribution port refuses connections, or `none' if this node does not know it. `epmd' is
-%% what the epmd on its host reports about the node, and `others' whether it lists other nodes. `closed' is whether the peer's host has closed the
-%% last connection normally. `certain' means that the peer was at this address when the link was set up. `missing_ms' is how long the node has been
-%% missing from epmd.
+%% The result of one check. `port' is `refuses' if the peer's distribution port refuses connections, and `none' if this node does not know that
+%% port. `epmd' is what the epmd on the peer's host reports about the peer, and `others' is true if it lists other nodes. `closed' is true if the
+%% peer's host has closed the last connection normally. `certain' is true if the peer was at this address when the link was set up. `missing_ms' is
+%% how long the node has been missing from epmd.
 
 -type verdict() :: dead | hurry | wait.
 %% `hurry' means to wait no longer than the option `resume_refused_ms'.

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc How two authenticated peers on the same kernel meet for shared memory; see {@link beamway_agreement}.
+%% @doc Connects two authenticated peers on the same kernel over shared memory; see {@link beamway_agreement}.
 %%
 %% The side that makes the offer listens, and the other side passes memory and descriptors to it before it answers. So no step here waits for the
 %% peer.

@@ -27,7 +27,7 @@
 %% Counters of the socket. `frames_out' increases by one with each tick.
 
 -type wish() :: none | {resume, SetupMs :: pos_integer()}.
-%% Says whether both sides want the link to outlive its connection, and how long they may take to find out whether it can.
+%% Specifies whether both sides want the link to outlive its connection, and how long they may take to find out whether it can.
 
 %% Calls a peer. `Host' is the part of its name after the @.
 -callback connect(family(), inet:ip_address(), inet:port_number(), Host :: string()) ->
@@ -79,7 +79,7 @@ peer_text(Stream) ->
         {error, _} -> <<>>
     end.
 
-%% @doc For net_kernel:setopts/2. Options on which the carrier relies are rejected.
+%% @doc Sets options for net_kernel:setopts/2. Options on which the carrier relies are rejected.
 -spec setopts(stream(), [inet:socket_setopt()]) -> ok | {error, Reason :: term()}.
 setopts(Stream, Options) ->
     case [Option || {Name, _} = Option <- Options, lists:member(Name, [active, deliver, packet])] of
@@ -87,23 +87,23 @@ setopts(Stream, Options) ->
         Bad -> {error, {badopts, Bad}}
     end.
 
-%% @doc For net_kernel:getopts/2.
+%% @doc Returns options for net_kernel:getopts/2.
 -spec getopts(stream(), [inet:socket_getopt()]) -> {ok, [inet:socket_setopt()]} | {error, term()}.
 getopts(Stream, Options) -> (module(Stream)):getopts(Stream, Options).
 
 %% ---- a stream that carries the data, in this order ----
 
-%% @doc Lets the stream carry the data. Returns the controller for the VM, and why a better one failed. `resumes' means that the drivers of both
-%% nodes carry the data, so the link can outlive its connection.
+%% @doc Lets the stream carry the data. Returns the controller for the VM and, if a better one failed, the reason. `resumes' means that the drivers
+%% of both nodes carry the data, so the link can outlive its connection.
 -spec carry(stream(), connecting | accepting, wish()) ->
           {ok, controller()} | {resumes, controller()} | {ok, controller(), WhyNotBetter :: binary()} | {error, Reason :: term()}.
 carry(Stream, Role, Wish) -> (module(Stream)):carry(Stream, Role, Wish).
 
-%% @doc The VM has the controller, which is not a port of our driver.
+%% @doc Called once the VM has the controller, if that is not a port of our driver.
 -spec activate(stream(), controller()) -> ok | {error, Reason :: term()}.
 activate(Stream, Controller) -> (module(Stream)):activate(Stream, Controller).
 
-%% @doc The handshake is complete.
+%% @doc Called when the handshake is complete.
 -spec start(stream(), controller(), DHandle :: term()) -> ok | {error, Reason :: term()}.
 start(Stream, Controller, DHandle) -> (module(Stream)):start(Stream, Controller, DHandle).
 
@@ -111,13 +111,13 @@ start(Stream, Controller, DHandle) -> (module(Stream)):start(Stream, Controller,
 -spec tick(stream(), controller()) -> term().
 tick(Stream, Controller) -> (module(Stream)):tick(Stream, Controller).
 
-%% @doc Counters since the connection was established.
+%% @doc Returns the counters since the connection was established.
 -spec stats(stream(), controller()) -> {ok, stats()} | {error, Reason :: term()}.
 stats(Stream, Controller) -> (module(Stream)):stats(Stream, Controller).
 
 %% ---- the stream of another link ----
 
-%% @doc Another link carries the data. The stream stays open, but only to report when the peer exits.
+%% @doc Called if another link carries the data. The stream then stays open only to report when the peer exits.
 -spec keep(stream()) -> ok | {error, Reason :: term()}.
 keep(Stream) -> (module(Stream)):keep(Stream).
 
@@ -125,7 +125,7 @@ keep(Stream) -> (module(Stream)):keep(Stream).
 -spec give(stream(), pid()) -> ok | {error, Reason :: term()}.
 give(Stream, Pid) -> (module(Stream)):give(Stream, Pid).
 
-%% @doc The owner requests messages, see {@link event/1}, until `passive' arrives.
+%% @doc Requests messages ({@link event/1}) for the owner, until `passive' arrives.
 -spec watch(stream()) -> ok | {error, Reason :: term()}.
 watch(Stream) -> (module(Stream)):watch(Stream).
 
@@ -169,7 +169,7 @@ fd_of([]) -> error.
 
 -ifdef(TEST).
 
-%% The messages that a real socket sends to its owner: a peer sends although nothing is expected, until no more messages are requested.
+%% Tests the messages that a real socket sends to its owner: a peer sends although nothing is expected, until no more messages are requested.
 events_test() ->
     {ok, Listen} = gen_tcp:listen(0, [{ip, {127, 0, 0, 1}}, {active, false}, {packet, 4}]),
     {ok, Port} = inet:port(Listen),

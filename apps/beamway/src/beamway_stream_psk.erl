@@ -2,9 +2,9 @@
 %% @doc A stream over a connection that uses TLS 1.3 with a pre-shared key from its first byte (option `encrypt').
 %%
 %% The driver's link over TLS (native/link/tls) is created before anything else is sent. It first carries the handshake of the distribution as
-%% bytes, in packets with a four-byte length, and then the frames. If there is a ring, the link leaves the connection, which then carries nothing.
-%% After {@link carry/3} or {@link keep/1} the stream is the plain socket, so this module does not implement the later functions of {@link
-%% beamway_stream}.
+%% bytes, in packets with a four-byte length, and then the frames. If the nodes agree on a ring, the link gives up the connection, which then
+%% carries nothing. After {@link carry/3} or {@link keep/1} the stream is the plain socket, so this module does not implement the later functions
+%% of {@link beamway_stream}.
 %%
 %% A caller's first packet is read completely before a link is created for it, so an unauthenticated client that sends nothing only costs a process
 %% and a socket.
@@ -21,10 +21,10 @@
 -define(LAST_MS, 500).
 %% With `prefer', an unencrypted peer waits for the rest of what looks like a long packet.
 -define(PREFERS_MS, 1000).
-%% The time that an unauthenticated client has for its first packet, and then for the rest of the handshake.
+%% An unauthenticated client has this long for its first packet, and then for the rest of the handshake.
 -define(HELLO_MS, 2000).
 -define(SHAKE_MS, 3000).
-%% A handshake record of TLS. An unencrypted connection starts with the high byte of a packet's length.
+%% The first byte of a handshake record of TLS. An unencrypted connection starts with the high byte of a packet's length.
 -define(HANDSHAKE, 22).
 -define(RECORD_BYTES, 16640).
 -define(CLEAR_LAST, 19).
@@ -51,7 +51,7 @@ connect(Mode, Node, Family, Ip, TcpPort) ->
 in_clear(Reason, {ok, Socket}) -> {clear, Socket, Reason};
 in_clear(_Reason, {error, Reason}) -> {error, Reason}.
 
-%% @doc Calls a peer, encrypted. If the reason is an atom, no connection was established at all.
+%% @doc Calls a peer over an encrypted connection. If the reason is an atom, no connection was established at all.
 -spec dial(node(), beamway_stream:family(), inet:ip_address(), inet:port_number(), RingBytes :: pos_integer(), Ms :: pos_integer()) ->
           {ok, stream()} | {error, inet:posix() | binary()}.
 dial(Node, Family, Ip, TcpPort, RingBytes, Ms) ->
@@ -231,7 +231,7 @@ keep({?MODULE, #{socket := Socket, port := Port}}) ->
     ok = forget(Port),
     inet:setopts(Socket, [binary, {active, false}, {packet, raw} | beamway_stream_tcp:keepalive_options()]).
 
-%% This process may continue as the connection's ticker, without events from the port and without keys in its garbage.
+%% Discards events from the port, and keys in the garbage of this process, which may continue as the connection's ticker.
 forget(Port) ->
     receive {link, Port} -> forget(Port)
     after 0 -> true = erlang:garbage_collect(), ok

@@ -54,7 +54,7 @@ listen(Family, Name, Host) ->
             {error, {encrypt, unicode:characters_to_list(Problem)}}
     end.
 
-%% On the same port.
+%% Both kinds of connections are accepted on the same port.
 kinds(false) -> [tcp];
 kinds(_Encrypts) -> [tcp, tls].
 
@@ -69,14 +69,14 @@ accept_loop(Family, Listen) ->
 connect(Family, Ip, TcpPort, _Host) ->
     Family:connect(Ip, TcpPort, connect_options()).
 
-%% @doc As in OTP's carrier.
+%% @doc Returns the same options as OTP's carrier uses.
 -spec connect_options() -> [gen_tcp:connect_option()].
 connect_options() ->
     application:get_env(kernel, inet_dist_connect_options, []) ++ [{active, false}, {packet, 2}].
 
-%% @doc For the stream of a link with a ring. Ticks go through the ring, so the socket carries nothing. The kernel sends keepalive probes as often
-%% as ticks would be sent, because otherwise a firewall drops the connection from its table and its end goes unnoticed. The system determines after
-%% how many unanswered probes the socket closes (9).
+%% @doc Returns the options for the stream of a link with a ring. Ticks go through the ring, so the socket carries nothing. The kernel sends
+%% keepalive probes as often as ticks would be sent, because otherwise a firewall drops the connection from its table and its end goes unnoticed.
+%% The system determines after how many unanswered probes the socket closes (9).
 -spec keepalive_options() -> [inet:socket_setopt()].
 keepalive_options() ->
     Seconds = <<(keepalive_s(beamway_config:of_kernel(net_ticktime, 60), beamway_config:of_kernel(net_tickintensity, 4))):32/native>>,
@@ -158,7 +158,7 @@ adopt(Socket) ->
         {_, _} -> {error, <<"the socket is closed">>}
     end.
 
-%% A link turns this off, but the user may have turned it on.
+%% A link turns this option off, but the user may have turned it on.
 again(Option, Socket, {ok, _Port, _Device} = Adopted) ->
     _ = inet:setopts(Socket, [Option]), % a closed socket is noticed when it is handed over
     Adopted;
@@ -251,7 +251,7 @@ carry_itself(Socket, Role) ->
         {error, Reason} -> {error, Reason}
     end.
 
-%% @doc As specified by kernel's `dist_nodelay'.
+%% @doc Returns the option that kernel's `dist_nodelay' specifies.
 -spec nodelay() -> {nodelay, boolean()}.
 nodelay() ->
     {nodelay, application:get_env(kernel, dist_nodelay, true) =/= false}.
@@ -309,7 +309,7 @@ keepalive_s_test_() ->
     [?_assertEqual(Want, keepalive_s(TickTime, Intensity))
      || {Want, TickTime, Intensity} <- [{15, 60, 4}, {15, 600, 4}, {2, 8, 4}, {1, 1, 4}, {1, 40, 40}, {1, 5, 1000}]].
 
-%% What the kernel then reports for a real socket.
+%% Checks what the kernel reports for a real socket with these options.
 a_socket_is_kept_alive_test() ->
     {ok, Listen} = gen_tcp:listen(0, [{ip, {127, 0, 0, 1}}]),
     ok = inet:setopts(Listen, keepalive_options()),

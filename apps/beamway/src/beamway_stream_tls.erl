@@ -19,7 +19,7 @@
 -define(PACKETS, 100).
 -define(LOOK_MS, 20).
 -define(LAST_MS, 500).
-%% In the dictionary of the connection process: the peer's address, for a caller that has not received anything from its peer yet.
+%% The key in the dictionary of the connection process under which a caller stores its peer's address until it has received something from the peer.
 -define(UNHEARD, {?MODULE, unheard}).
 
 -type stream() :: {?MODULE, ssl:sslsocket()}.
@@ -68,7 +68,7 @@ connect(Family, Ip, TcpPort, Host) ->
 accept(Socket) ->
     secured(beamway_stream:peer_text(Socket), server,
             fun(Options, TimeoutMs) ->
-                    %% ssl takes mode and packet size from the socket.
+                    %% ssl uses the mode and the packet size of the socket.
                     case inet:setopts(Socket, socket_options()) of
                         ok -> handshake(Socket, inet:peername(Socket), Options, TimeoutMs);
                         {error, Reason} -> {error, Reason}

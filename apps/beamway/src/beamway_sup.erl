@@ -33,8 +33,8 @@ hold(Deadline) ->
             receive after ?PAUSE_MS -> hold(Deadline) end
     end.
 
-%% Started by a process that exits immediately, so that it has no parent, and outside the application's group, because when an application stops,
-%% the processes in its group are killed.
+%% A process that exits immediately starts the supervisor, so that it has no parent. The supervisor is outside the application's group, because
+%% when an application stops, the processes in its group are killed.
 root() ->
     {_, Monitor} = spawn_monitor(fun start_root/0),
     receive

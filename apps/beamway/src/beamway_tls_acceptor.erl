@@ -17,7 +17,7 @@
 -define(PASSES(Reason), Reason =:= emfile; Reason =:= enfile; Reason =:= system_limit; Reason =:= enobufs; Reason =:= enomem).
 -define(PAUSE_MS, 100).
 
-%% @doc For net_kernel, which is linked and starts another process when this one exits.
+%% @doc Starts the process for net_kernel, which is linked to it and starts another one when it exits.
 -spec start(beamway_stream:family(), Listen :: port()) -> pid().
 start(Family, Listen) ->
     spawn_opt(?MODULE, loop, [self(), Family, Listen], [link, {priority, max}]).
@@ -40,8 +40,8 @@ loop(Kernel, Family, Listen) ->
             exit({accept, Reason})
     end.
 
-%% Logged once until a connection is accepted. The reason is not translated to text, because the module for that may not be loaded, and there is no
-%% descriptor left for loading it.
+%% Logs the error once, until a connection is accepted again. The reason is not translated to text, because the module for that may not be loaded,
+%% and there is no descriptor left for loading it.
 tell(Reason) ->
     ?LOG_WARNING("beamway: cannot accept connections: ~ts; callers wait, and this node tries again ten times a second", [Reason]).
 

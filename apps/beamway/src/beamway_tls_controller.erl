@@ -25,7 +25,7 @@
 start(Socket) ->
     spawn_opt(?MODULE, init, [self(), Socket], ?SPAWN_OPTIONS).
 
-%% @doc The VM knows the controller, so it may start. Called by the connection process, which owns the socket.
+%% @doc Lets the controller start, because the VM knows it now. Called by the connection process, which owns the socket.
 -spec connected(pid(), ssl:sslsocket(), DHandle :: term()) -> ok | {error, term()}.
 connected(Controller, Socket, DHandle) ->
     Controller ! {self(), connected, DHandle},

@@ -65,8 +65,8 @@ read(Role) ->
         {error, Problem} -> {error, Problem}
     end.
 
-%% @doc The caller knows which host it wants to reach. The user's own options have priority. If the host is an address, there is no name to verify,
-%% and ssl compares the address.
+%% @doc Returns the options for calling this host. The user's own options have priority. If the host is an address, there is no name to verify, and
+%% ssl compares the address.
 -spec for_host(Host :: string(), options()) -> options().
 for_host(Host, Options) ->
     case proplists:is_defined(server_name_indication, Options) of
@@ -74,8 +74,9 @@ for_host(Host, Options) ->
         false -> [{server_name_indication, Host} || inet:parse_address(Host) =:= {error, einval}] ++ Options
     end.
 
-%% @doc OTP's own function for `verify_fun' compares the caller's certificate with its address and with the hosts of the nodes that net_kernel
-%% allows, so its state is inserted here, as in OTP's carrier. Any other function keeps the state given by the user.
+%% @doc Returns the options for a caller with this address. OTP's own function for `verify_fun' compares the caller's certificate with its address and
+%% with the hosts of the nodes that net_kernel allows, so its state is inserted here, as in OTP's carrier. Any other function keeps the state given by
+%% the user.
 -spec for_caller(inet:ip_address(), options()) -> options().
 for_caller(Ip, Options) -> for_caller(Ip, fun net_kernel:allowed/0, Options).
 
@@ -204,7 +205,7 @@ term(Text) ->
     {ok, Term} = erl_parse:parse_term(Tokens),
     Term.
 
-%% The form that OTP uses on the command line, and newer releases also in the file.
+%% OTP uses this form on the command line, and newer releases also in the file.
 function({Module, Function, State}) -> {fun Module:Function/3, State}.
 
 %% ---- required options and files ----
@@ -268,7 +269,7 @@ arguments_test() ->
                 ["server_verify_fun", "{lists"], ["server_verify_fun", "{lists, map}"]]],
     ?assertMatch({error, <<"-ssl_dist_optfile: expected one file", _/binary>>}, given({ok, [["a"], ["b"]]}, error)).
 
-%% Reads them as OTP does.
+%% The arguments are read as OTP reads them.
 every_argument_test_() ->
     [?_assertEqual({ok, [{server, []}, {client, [{list_to_atom(Name), Value}]}]}, given(error, {ok, [["client_" ++ Name, Text]]}))
      || {Name, Text, Value} <- [{"certfile", "a.pem", "a.pem"}, {"cacertfile", "a.pem", "a.pem"}, {"keyfile", "a.pem", "a.pem"},

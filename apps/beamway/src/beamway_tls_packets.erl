@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Splits a stream of bytes into packets, each of which is preceded by its four-byte length.
 %%
-%% Pure. A packet is an iolist of the pieces in which it arrived, to avoid copying large ones.
+%% All functions are pure. A packet is an iolist of the pieces in which it arrived, to avoid copying large ones.
 -module(beamway_tls_packets).
 
 -export([new/0, add/2]).

@@ -24,8 +24,9 @@
 -define(READY_FIRST_MS, 2).
 -define(READY_LAST_MS, 100).
 
-%% @doc `Said' is data that only these two sides have exchanged. The socket stays open for its options, and the port carries packets. Only the two
-%% sides know `Secret'. Returns within `TimeoutMs', or terminates the calling process. `stream' means that ssl's processes continue.
+%% @doc Moves the connection into the driver. `Said' is data that only these two sides have exchanged. The socket stays open for its options, and
+%% the port carries packets. Only the two sides know `Secret'. Returns within `TimeoutMs', or terminates the calling process. `stream' means that
+%% ssl's processes continue.
 -spec run(connecting | accepting, ssl:sslsocket(), Said :: iodata(), TimeoutMs :: pos_integer()) ->
           {ok, Socket :: port(), Controller :: port(), Cipher :: binary(), Secret :: binary()} | {stream, Reason :: binary()}.
 run(Role, Tls, Said, TimeoutMs) ->
@@ -71,7 +72,7 @@ key(Secrets, Said) ->
 
 %% ---- the socket ----
 
-%% The key remains only in the garbage of this process, which continues as the connection's ticker.
+%% The key now exists only in the garbage of this process, which continues as the connection's ticker, so the garbage is collected.
 taken_over({ok, Socket, Port, Cipher}, Secret) ->
     true = erlang:garbage_collect(),
     {ok, Socket, Port, Cipher, Secret};

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Explains why a link ended, from its record ({@link beamway_recorder}): a cause from the table below, a sentence, and the facts in
-%% order of time. Pure.
+%% order of time. All functions are pure.
 %%
 %% <table>
 %% <tr><td>`disconnected'</td><td>a process on this node requested it</td></tr>
@@ -35,7 +35,7 @@
 %% The peer's host answers. These causes cannot be distinguished from here.
 -define(HUNG, ": it is stopped or overloaded, or it sends ticks more seldom (net_ticktime)").
 
-%% How much of the time before the end is considered.
+%% The verdict considers this much time before the end.
 -define(LOOK_S, 60).
 
 %% On a healthy node the link's own process is scheduled within this time.
@@ -46,7 +46,7 @@
 asks_epmd(Reason, Events) ->
     lists:member(kind(Reason), [lost, silent]) andalso not lists:any(fun({_, {disconnected_by, _}}) -> true; (_) -> false end, Events).
 
-%% The exit reasons of the connection process, from dist_util, net_kernel and our own processes.
+%% Classifies the exit reasons of the connection process, which come from dist_util, net_kernel and our own processes.
 kind({shutdown, Reason}) -> kind(Reason);
 kind(net_tick_timeout) -> silent;
 kind(disconnect) -> asked;
@@ -64,7 +64,7 @@ kind(normal) -> own;
 kind(Reason) when is_atom(Reason) -> lost;
 kind(_) -> other.
 
-%% @doc Returns the cause. For a link that is up, it is `up' together with the facts.
+%% @doc Returns the cause and the facts. For a link that is up, the cause is `up'.
 -spec verdict(beamway_recorder:record()) -> verdict().
 verdict(#{ended := #{reason := Reason}} = Record) ->
     Kind = kind(Reason),
@@ -82,7 +82,7 @@ verdict(#{events := Events} = Record) ->
             end,
     #{cause => up, short => text(Short), facts => facts(Record)}.
 
-%% Returns a fault that affected or reset the link, and that the link did not survive.
+%% Looks for a fault that affected or reset the link, and that the link did not survive.
 fault(Kind, #{events := Events}) when Kind =:= lost; Kind =:= silent ->
     case [Event || {_, Event} <- Events, Event =:= fault_ended orelse (is_tuple(Event) andalso lists:member(element(1, Event), [fault, resumed, disconnected_by]))] of
         [{fault, Text} | _] -> Text;
@@ -245,7 +245,7 @@ full(Steps) ->
     [{0, text(["senders waited for room on the link in ", integer_to_list(FullS), " of the last ", integer_to_list(?LOOK_S), " s, up to ", integer_to_list(Held), " at a time held for their own data"])}
      || FullS > 0].
 
-%% Returns the scheduling delay of the link's own process, which this node's schedulers did not run in time.
+%% Reports the scheduling delay of the link's own process if this node's schedulers did not run it in time.
 run_delay(Steps) ->
     Most = lists:max([0 | [Us || {_, #{run_delay_us := Us}} <- Steps]]),
     [{0, text(["the link's own process waited up to ", milliseconds(Most), " to run on this node, within the last ", integer_to_list(?LOOK_S), " s"])} || Most >= ?RUN_DELAY_US].

@@ -5,8 +5,8 @@
 %% implementation ignores. Once both nodes are authenticated, they agree on a link with three packets: an offer, `ready' or `nack' as its answer,
 %% and `ready' or `nack' from the side that made the offer.
 %%
-%% Pure. All data decoded here comes from the peer, so anything that is not exactly right results in `none' or `{error, Reason}', never in an
-%% exception.
+%% The functions are pure. All data decoded here comes from the peer, so anything that is not exactly right results in `none' or `{error, Reason}',
+%% never in an exception.
 -module(beamway_wire).
 
 -export([encode_extension/1, find_extension/2, check_name/1, name/1, encode/1, decode/1]).
@@ -34,13 +34,13 @@
                        listens := inet:port_number(),
                        connections := none | auto | 1..8}.
 %% `host' is a digest that is the same for two nodes only if they run under the same kernel.
-%% `links' are the links that the node allows in addition to its stream; `rdma' only if it has a device that can be used now. `used_up' are those
-%% that would be among them if the node's ring memory for them were not used up. A version that does not report this finds out while the link is
-%% being agreed on. `takes_tls_over' means that its driver can carry a connection over TLS, and `hears_load' that its driver understands frames with
-%% a peer's load. `compresses' means that it accepts compressed packets over this connection, and wants them. `resume_ms' is how long its links wait
-%% for another connection when theirs is lost; with 0, which is also assumed for versions that do not send it, they do not wait. `listens' is the
-%% port on which it accepts connections of nodes; 0 means that it accepts none. `connections' is how many a link may have; it is `none' for versions
-%% that do not send it, and without `resume_ms'.
+%% `links' are the links that the node allows in addition to its stream; `rdma' is among them only if the node has a device that can be used now.
+%% `used_up' are those that would be among them if the node's ring memory for them were not used up. A version that does not report this finds out
+%% while the link is being agreed on. `takes_tls_over' means that its driver can carry a connection over TLS, and `hears_load' that its driver
+%% understands frames with a peer's load. `compresses' means that it accepts compressed packets over this connection, and wants them. `resume_ms' is
+%% how long its links wait for another connection when theirs is lost; with 0, which is also assumed for versions that do not send it, they do not
+%% wait. `listens' is the port on which it accepts connections of nodes; 0 means that it accepts none. `connections' is how many a link may have; it
+%% is `none' for versions that do not send it, and without `resume_ms'.
 
 -type found() :: {ok, extension()} | {other_version, byte()} | none.
 %% The extension after a peer's name; `none' means that the peer does not run Beamway.
@@ -60,8 +60,8 @@
 %% half of the key with which TLS continues in the driver; each side contributes a half. `offer_of_version' is an offer of a version other than
 %% ours, which must be answered with `nack'.
 
-%% @doc Returns the bytes that follow the node name. A later version may append fields without increasing the version number. With a new number it may
-%% change everything except the magic, the position of the number, and the length.
+%% @doc Returns the bytes that follow the node name. A later version may append fields without increasing the version number. A version with a new
+%% number may change everything except the magic, the position of the number, and the length.
 -spec encode_extension(extension()) -> binary().
 encode_extension(#{host := Host, links := Links, used_up := UsedUp, takes_tls_over := Takes, hears_load := Hears, compresses := Compresses, resume_ms := ResumeMs, listens := Port, connections := Connections}) ->
     Flags = beamway_kind:to_flags(flag, Links) bor beamway_kind:to_flags(used_up_flag, UsedUp) bor flag(Takes, ?TAKES_TLS_OVER)
@@ -137,7 +137,7 @@ check_name(Packet) ->
             {error, <<"an empty packet">>}
     end.
 
-%% @doc Returns the name that the caller claims in a packet that {@link check_name/1} has accepted; empty if it requests one.
+%% @doc Returns the name that the caller claims in a packet that {@link check_name/1} has accepted. It is empty if the caller requests a name.
 -spec name(iodata()) -> binary().
 name(Packet) ->
     case iolist_to_binary(Packet) of
@@ -151,8 +151,8 @@ check_length(Len, _NameMe = false) when Len > 0, Len =< 255 -> ok;
 check_length(Len, _NameMe = true) when Len > 0, Len =< 241 -> ok;
 check_length(Len, _) -> {error, iolist_to_binary(io_lib:format("a name of ~b bytes", [Len]))}.
 
-%% @doc One packet of the agreement. In every version an offer begins with its number and `o' or `d', and a `nack' has this format, so two versions
-%% can always agree on TCP.
+%% @doc Encodes one packet of the agreement. In every version an offer begins with its number and `o' or `d', and a `nack' has this format, so two
+%% versions can always agree on TCP.
 -spec encode({offer, offer()} | {rdma_offer, rdma_offer()} | ready | resumes | {secret, <<_:256>>} | {nack, Reason :: binary()}) -> binary().
 encode({offer, #{address := Address, token := Token, ring_bytes := RingBytes}}) ->
     <<?PACKET_VERSION, $o, RingBytes:64, Token:16/binary, Address/binary>>;
@@ -171,7 +171,7 @@ encode({nack, Reason}) ->
 encode_address({A, B, C, D}) -> <<4, A, B, C, D>>;
 encode_address({A, B, C, D, E, F, G, H}) -> <<6, A:16, B:16, C:16, D:16, E:16, F:16, G:16, H:16>>.
 
-%% @doc The reason of an error is for the log.
+%% @doc Decodes one packet of the agreement. The reason in an error is meant for the log.
 -spec decode(iodata()) -> {ok, packet()} | {error, Reason :: binary()}.
 decode(Packet) ->
     case iolist_to_binary(Packet) of
@@ -226,7 +226,7 @@ another_extension(Version) ->
     iolist_to_binary(io_lib:format("the peer speaks version ~b of beamway, this node version ~b",
                                    [Version, ?EXTENSION_VERSION])).
 
-%% @doc Returns a peer's text for our log: at most one line of plain characters.
+%% @doc Returns a peer's text in the form in which it may be logged: at most one line of plain characters.
 -spec printable(binary()) -> binary().
 printable(Reason) ->
     << <<(if C >= 32, C < 127 -> C; true -> $? end)>>

@@ -81,7 +81,7 @@ application_alone(_Config) ->
      end || Bytes <- [65536, 131072]],
     ok.
 
-%% Both address families, each with its own child under net_kernel's supervisor.
+%% The node uses both address families, and each has its own child under net_kernel's supervisor.
 two_carriers(_Config) ->
     {ok, Other, _} = beamway_peer:start(beamway_shm),
     {ok, Peer, _} = beamway_peer:start(beamway_shm, #{flags => ["-proto_dist", "beamway", "beamway6"]}),
@@ -104,13 +104,13 @@ server_killed(_Config) ->
     {ok, #{ring_bytes := 524288}} = beamway_peer:call(Peer, beamway, info, [SecondNode]),
     true = beamway_peer:call(Third, net_kernel, connect_node, [Node]),
     ok = beamway_peer:assert_link(Peer, ThirdNode, tcp),
-    %% It is notified when links that came up before it started are closed.
+    %% The new server is notified when links that came up before it started are closed.
     true = beamway_peer:call(First, erlang, disconnect_node, [Node]),
     _ = beamway_peer:wait_until(
           fun() -> not lists:member(FirstNode, [Of || #{node := Of} <- beamway_peer:call(Peer, beamway, links, [])]) end, ?WAIT_MS),
     ok.
 
-%% This server has not been told of anything yet: a connection that was closed has no link, and a node that has reconnected has one.
+%% This server has not been notified of anything yet: a connection that was closed has no link, and a node that has reconnected has one.
 server_hangs(_Config) ->
     {ok, Other, OtherNode} = beamway_peer:start(beamway_shm),
     {ok, Peer, Node} = beamway_peer:start(beamway_shm),

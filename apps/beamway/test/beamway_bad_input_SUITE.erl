@@ -19,7 +19,7 @@
 -define(RING_HEADER_BYTES, 320).
 -define(RING_TAIL, 64).
 -define(BADARG, {refused, badarg}).
-%% Shorter than any timeout of the handshake, because a peer must be rejected immediately.
+%% This is shorter than any timeout of the handshake, because a peer must be rejected immediately.
 -define(AT_ONCE_MS, 1500).
 
 suite() -> [{timetrap, {minutes, 2}}].
@@ -147,7 +147,7 @@ bad_offers(Config) ->
          ok = beamway_raw_peer:send(Socket, Bytes),
          {Name, Expected} = {Name, outcome(Socket, Expected)},
          ok = gen_tcp:close(Socket),
-         %% One line each, not more.
+         %% Each causes exactly one line in the log.
          _ = beamway_peer:wait_until(fun() -> length(problems(Config)) > Before end, ?WAIT_MS),
          {Name, 1} = {Name, length(problems(Config)) - Before}
      end || {Name, Expected, Bytes} <- Bad],
@@ -228,8 +228,8 @@ bad_answers(Config) ->
 
 %% --- the ring ------------------------------------------------------------------------------------------
 
-%% The test is not the peer, so it writes from outside into the peer's memory, where the peer would write. The node under test is stopped while it does so,
-%% so that it does not overwrite this with valid data.
+%% The test is not the peer, so it writes from outside into the peer's memory, where the peer would write. Meanwhile the node under test is stopped,
+%% so that it does not overwrite these bytes with valid data.
 
 %% Heads and tails that no correct peer writes. The reader detects a wrong head immediately, the writer a wrong tail when it next needs room.
 forged_ring_headers(Config) ->
@@ -242,7 +242,7 @@ forged_ring_headers(Config) ->
         Value <- [16#ffffffffffffffff, 1 bsl 63, 1 bsl 32, 1 bsl 31]],
     ok.
 
-%% Frames with a wrong magic word, kind or length, in place of the unread ones.
+%% Replaces the unread frames by ones with a wrong magic word, kind or length.
 forged_frames(Config) ->
     [ok = forge(Config, 1, fun(Memory, RingBytes) -> fill_with(Memory, RingBytes, Frame) end)
      || Frame <- [<<0:64>>, <<"garbage!">>,

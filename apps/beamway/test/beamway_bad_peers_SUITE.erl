@@ -82,7 +82,7 @@ packet_without_end(Config) ->
 
 %% ---- fragments ----
 
-%% ERTS detects them and reacts as it does with any carrier.
+%% ERTS detects such fragments and reacts as it does with any carrier.
 fragments_out_of_place(Config) ->
     [begin
          Bad = {BadPeer, _} = bad_peer(Config),
@@ -98,7 +98,7 @@ fragments_out_of_place(Config) ->
                           [<<131, 70, 7:64>>]]],                 % half a header
     ok.
 
-%% They are retained as long as the connection is open, and no longer.
+%% Unfinished messages are retained as long as the connection is open, and no longer.
 messages_never_finished(Config) ->
     {Peer, _} = under_test(Config),
     {BadPeer, BadNode} = Bad = bad_peer(Config),
@@ -118,7 +118,7 @@ rest(Sequence, Fragment) -> <<131, 70, Sequence:64, Fragment:64, "more">>.
 
 %% ---- peers that do not read ----
 
-%% Each side has sent until it is blocked, and nothing is read on the way. Then the connection is cut.
+%% Each side has sent until it is blocked, and the relay reads nothing. Then the connection is cut.
 both_queues_full_at_the_end(Config) ->
     {Peer, Node} = under_test(Config),
     {Other, OtherNode, Way} = on_the_way(Config),
@@ -230,7 +230,7 @@ on_the_way(Config) ->
     ok = beamway_peer:connect_both(beamway_carrier:carrier(Config), Peer, Other),
     {Other, OtherNode, Way}.
 
-%% How much passes in each direction: `all', `nothing', or `one_byte_a_second'.
+%% `How' determines how much passes in each direction: `all', `nothing', or `one_byte_a_second'.
 pass(Ends, How) ->
     receive
         {tcp, From, Bytes} when How =:= all ->

@@ -46,7 +46,7 @@ made_of_iodata_test() ->
                   ?assertNot(beamway_block:is_block(Part)),
                   ?assertNot(beamway_block:is_block(Bytes)),
                   ?assertNot(beamway_block:is_block(beamway_block:from_iodata(<<"few">>))),
-                  %% It behaves like any other binary.
+                  %% A block behaves like any other binary.
                   ?assertEqual(Block, binary_to_term(term_to_binary(Block))),
                   Self = self(),
                   _ = spawn_link(fun() -> Self ! {same, Block} end),
@@ -151,7 +151,7 @@ beyond_the_limit_test() ->
                       Block = beamway_block:from_iodata(bytes(?LARGE)),
                       {ok, Number} = beamway_block:pass(To, Block),
                       ok = beamway_block:limit(0),
-                      %% The same memory does not need more room the second time.
+                      %% The node already holds this memory, so it needs no more room when the block is taken.
                       {ok, Taken} = beamway_block:take(From, Number, ?LARGE),
                       ?assert(beamway_block:is_block(Taken)),
                       Ordinary = beamway_block:from_iodata(bytes(?LARGE)),

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc How the build behaves on another system and without the headers of libssl, and what the release and the packages contain.
+%% @doc Tests how the build behaves on another system and without the headers of libssl, and what the release and the packages contain.
 -module(beamway_build_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
@@ -68,15 +68,15 @@ rdpipe_without_zstd_and_isal(Config) ->
     {1, Refused} = status(through(Folder, With, Without, "--zstd"), Key),
     [_, _] = string:split(Refused, "built without libzstd").
 
-%% Streams from the commands in one directory to those in another; the status is the receiver's. The receiver may not have written the file with its
-%% port when the shell first looks, so the port of an earlier receiver must be removed first.
+%% Streams from the sending command in one directory to the receiving command in another; the status is the receiver's. The receiver may not have
+%% written the file with its port when the shell first looks, so the port of an earlier receiver must be removed first.
 through(Folder, Sender, Receiver, Options) ->
     ["cd '", test_support:checkout(), "' && seq 300000 >'", Folder, "/in'; : >'", Folder, "/port'; exec 2>&1; { '", Receiver, "/rdrecv' --wait 60 --bind 127.0.0.1 0 >'", Folder, "/out' 2>'", Folder, "/port' & }; "
      "for try in $(seq 600); do port=$(sed -n 's/.*port //p' '", Folder, "/port' | head -n 1); [ -n \"$port\" ] && break; sleep 0.1; done; '",
      Sender, "/rdsend' --carrier tcp ", Options, " 127.0.0.1 $port <'", Folder, "/in' 2>/dev/null; wait $!; got=$?; cmp '", Folder, "/in' '", Folder, "/out' && echo same; sed -n 's/^rdrecv: //p' '", Folder,
      "/port' | grep -v '^port'; exit $got"].
 
-%% A compiler that does not find these headers.
+%% Creates a compiler that does not find these headers.
 compiler_without(Headers, Folder) ->
     [begin
          Hidden = filename:join([Folder, "hidden", Header]),

@@ -97,22 +97,22 @@ build_driver(Folder) ->
         Output -> error({driver, Output})
     end.
 
-%% @doc Another version of the handshake's extension.
+%% @doc Returns the change to another version of the handshake's extension.
 -spec extension(pos_integer()) -> [change()].
 extension(Number) ->
     [number("apps/beamway/src/beamway_wire.erl", "-define(EXTENSION_VERSION, ", Number)].
 
-%% @doc Another version of the packets with which two nodes agree on a link.
+%% @doc Returns the change to another version of the packets with which two nodes agree on a link.
 -spec agreement(pos_integer()) -> [change()].
 agreement(Number) ->
     [number("apps/beamway/src/beamway_wire.erl", "-define(PACKET_VERSION, ", Number)].
 
-%% @doc Another version of the memory that two nodes share.
+%% @doc Returns the change to another version of the memory that two nodes share.
 -spec rings(pos_integer()) -> [change()].
 rings(Number) ->
     [number("native/link/shm/connect.c", "#define HELLO_VERSION ", Number)].
 
-%% @doc Another version of the commands between the modules and the driver.
+%% @doc Returns the change to another version of the commands between the modules and the driver.
 -spec driver_abi(pos_integer()) -> [change()].
 driver_abi(Number) ->
     [number("native/driver/beamway_drv.c", "#define ABI_VERSION ", Number),

@@ -47,8 +47,8 @@ control_first(Config) ->
     Wanted = [{Class, N} || Class <- [control, normal, bulk], N <- lists:seq(1, 5)] ++ [large],
     Wanted = taken(B, Taker, length(Wanted)).
 
-%% The class changes while the process's messages are queued, finally to bulk. So all of them wait for those of the other process, and stay in
-%% order.
+%% The class of a process changes several times while its messages are queued, and in the end it is bulk. So all its messages wait for those of the
+%% other process, and stay in order.
 order_of_one_process(Config) ->
     {A, B, Taker} = pair(Config),
     [Large, One, Other] = senders(A, 3),
@@ -62,7 +62,7 @@ order_of_one_process(Config) ->
     [{other, 1}, {other, 2}, {one, 1}, {one, 2}, {one, 3} | More] = taken(B, Taker, 9),
     [large, {one, 4}, {one, 5}, large] = More.
 
-%% Classes that were set before the connection, and between two connections.
+%% Sets classes before the first connection, and between two connections.
 a_new_link_knows_the_classes(Config) ->
     Carrier = beamway_carrier:carrier(Config),
     {ok, A, _} = beamway_peer:start(Carrier),
@@ -126,7 +126,7 @@ bulk_has_its_share(Config) ->
 
 %% --- processes with a class -------------------------------------------------------------------------------
 
-%% This also holds when the port asks, because it is told that the process is normal.
+%% The class of a process that has exited is dropped, also in the ports, because each port is told that the process is normal.
 who_ends_is_forgotten(Config) ->
     {A, _B, Taker} = pair(Config),
     [One, Other] = senders(A, 2),
@@ -145,7 +145,7 @@ who_ends_is_forgotten(Config) ->
     end),
     true = beamway_peer:wait_until(fun() -> rows(A) =:= [{Other, bulk, call}] end, ?WAIT_MS).
 
-%% By registered name and by initial call, whenever the process starts; a class that a process asks for itself takes precedence.
+%% The option names processes by registered name and by initial call, whenever they start; a class that a process asks for itself takes precedence.
 by_option(Config) ->
     Carrier = beamway_carrier:carrier(Config),
     Classes = "[{my_name, control}, {{pg, init, 1}, bulk}, {{erlang, apply, 2}, bulk}]",
@@ -201,11 +201,11 @@ pair(Config, Args) ->
 
 small_ring() -> #{args => ["-beamway", "ring_bytes", "65536"]}.
 
-%% More than the ring or the kernel can buffer, but not so much that the link counts as stalled before everything is sent.
+%% Returns a size that is more than the ring or the kernel can buffer, but not so much that the link counts as stalled before everything is sent.
 large_bytes(Config) ->
     case beamway_carrier:carrier(Config) of beamway_shm -> ?LARGE; beamway_tcp -> 5 * ?LARGE end.
 
-%% Processes that carry out requests.
+%% Starts processes that carry out requests.
 senders(Peer, Count) ->
     beamway_peer:run(Peer, fun() -> [spawn(fun() -> sender() end) || _ <- lists:seq(1, Count)] end).
 
@@ -240,7 +240,7 @@ while_stopped(Peer, Do) ->
     ok = beamway_peer:sigcont(Peer),
     Result.
 
-%% A process on B. Sends it the atoms of all messages first, because no message can overtake a frame with new atoms.
+%% Starts a process on B, and sends it the atoms of all messages first, because no message can overtake a frame with new atoms.
 taker(A, B) ->
     Taker = beamway_peer:run(B, fun() -> spawn(fun() -> take([], #{}) end) end),
     Atoms = [control, normal, bulk, large, one, other, taken, bytes, echo],
@@ -259,7 +259,7 @@ take(Taken, Bytes) ->
         Message -> take([Message | Taken], Bytes)
     end.
 
-%% The messages in the order of their arrival.
+%% Returns the messages in the order of their arrival.
 taken(Peer, Taker, Count) ->
     beamway_peer:wait_until(fun() ->
         case beamway_peer:run(Peer, fun() -> Taker ! {give, self(), Count}, receive {taken, Taken} -> Taken end end) of

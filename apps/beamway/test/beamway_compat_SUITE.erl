@@ -128,7 +128,7 @@ epmd_module(Config) ->
     {_, NodeA} = A = start(carrier(Config), Options),
     B = start(carrier(Config), Options),
     exchange(kind(Config), A, B),
-    %% epmd modules only know OTP's own carriers. What they are told about those differs between releases.
+    %% epmd modules only know OTP's own carriers. Releases differ in what they pass to these modules for those carriers.
     {_, NodeC} = start(inet_tcp, Options),
     Told = family_told(Folder, NodeC),
     Told = family_told(Folder, NodeA),
@@ -160,7 +160,7 @@ start_at_port(Config, Args, Port) ->
     Name = lists:concat([beamway_peer:unique_name("fixed"), "_", Port]),
     {start(carrier(Config), #{name => Name, args => Args, env => ?NO_EPMD}), Port}.
 
-%% Kernel's own way to work without epmd: all nodes on a system listen on one agreed port.
+%% Kernel itself can work without epmd: all nodes on a system listen on one agreed port.
 one_port_without_epmd(Config) ->
     [Port] = free_ports(1),
     Args = ["-start_epmd", "false", "-erl_epmd_port", integer_to_list(Port)],
@@ -204,7 +204,7 @@ dynamic_start_ipv6(Config) ->
               Node = list_to_atom(beamway_peer:unique_name("dynamic") ++ "@::1"),
               {ok, _} = peer:call(Peer, net_kernel, start, [Node, #{name_domain => longnames}]),
               true = peer:call(Peer, erlang, set_cookie, [beamway_compat]),
-              %% The listening socket takes these options as well.
+              %% The listening socket accepts these options as well.
               ok = peer:call(Peer, net_kernel, setopts, [new, [{priority, 3}]]),
               exchange(kind(Config), {Peer, Node}, Other),
               [_] = peer:call(Peer, ?MODULE, listening_sockets, []),
@@ -213,7 +213,7 @@ dynamic_start_ipv6(Config) ->
               false = try_connect(Other, Node)
       end).
 
-%% Both arities, and the options that have flags on the command line.
+%% Tests both arities, and the options that have flags on the command line.
 net_kernel_start(1, Name) ->
     [Name, #{name_domain => shortnames}];
 net_kernel_start(2, Name) ->
@@ -284,7 +284,7 @@ check_ip(Config) ->
 
 %%% Kernel's inet_dist_* options
 
-%% Another socket has taken the first port of the range.
+%% Another socket uses the first port of the range.
 listen_port_range(Config) ->
     {Taken, First} = range_with_first_taken(20),
     Args = ["-kernel", "inet_dist_listen_min", integer_to_list(First),
@@ -313,7 +313,7 @@ use_interface(Config) ->
     Options = #{host => "127.0.0.1", args => ["-kernel", "inet_dist_use_interface", "{127,0,0,1}"]},
     exchange(kind(Config), start(carrier(Config), Options), start(carrier(Config), Options)).
 
-%% `linger' is an option that nobody sets by default and that the system reports as it was set.
+%% `linger' is not set by default, and the system reports it as it was set.
 listen_options(Config) ->
     A = start(Config, ["-kernel", "inet_dist_listen_options", "[{linger,{true,7}}]"], []),
     B = start(Config, [], []),
@@ -412,7 +412,7 @@ setopts_for_new_connections(Config) ->
 
 %%% Timers and permissions of net_kernel
 
-%% The called port listens but never answers. The default of seven seconds would be clearly later.
+%% The called port listens but never answers. With the default of seven seconds, the failure would be clearly later.
 setuptime_connecting(Config) ->
     {ok, Silent} = gen_tcp:listen(0, []),
     {ok, Port} = inet:port(Silent),

@@ -23,7 +23,7 @@
                      args => [string()],
                      env => [{string(), string() | false}],
                      exec => file:name_all()}.
-%% A node under test: its control process and its name.
+%% The control process and the name of a node under test.
 -type member() :: {Peer :: pid(), node()}.
 
 -define(COOKIE, "beamway_compat").

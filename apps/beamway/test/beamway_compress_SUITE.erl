@@ -31,7 +31,7 @@ end_per_testcase(_Case, _Config) -> beamway_peer:stop_started().
 
 %% ---- cases ----
 
-%% Small maps, as Presence sends them, and large rows of JSON, in both directions.
+%% Sends small maps, as Presence does, and large rows of JSON, in both directions.
 saves_bytes(_Config) ->
     {One, OneNode, Other, OtherNode} = pair(beamway_tcp, always(), always()),
     Sent = messages(100),
@@ -88,7 +88,7 @@ the_path_decides(Config) ->
             on_path(?FAR, fun(Far) -> #{uncompressed_out := Before, compressed_out := After} = traffic(Far), ?assert(After < Before * 35 div 100) end)
     end.
 
-%% Some traffic until the path has been measured, and then some more.
+%% Sends some messages until the path has been measured, and then some more.
 traffic({One, _, Other, OtherNode}) ->
     ok = exchanged(One, Other, messages(10)),
     receive after 1000 -> ok end,
@@ -186,7 +186,7 @@ row(N) -> io_lib:format("{\"id\":~b,\"name\":\"user~b\",\"email\":\"user~b@examp
 
 bytes(What) -> lists:sum([erlang:external_size(Message) || Message <- generated(What)]).
 
-%% Generated both on the sending node and where they are compared, because the control connection to the nodes is slow.
+%% The messages are generated both on the sending node and on the node that compares them, because the control connection to the nodes is slow.
 generated({random, Count}) ->
     _ = rand:seed(exsss, 4711),
     [rand:bytes(200000) || _ <- lists:seq(1, Count)];

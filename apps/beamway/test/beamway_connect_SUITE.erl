@@ -55,8 +55,8 @@ simultaneous_connects(Config) ->
          ok = beamway_peer:assert_link(PeerA, NodeB, Kind),
          ok = beamway_peer:assert_link(PeerB, NodeA, Kind),
          true = beamway_peer:call(PeerA, erlang, disconnect_node, [NodeB]),
-         %% net_kernel may be slow to learn that an attempt has lost. With any carrier, a caller that connects at that moment shares the attempt's
-         %% fate and gets false.
+         %% net_kernel may be slow to learn that an attempt has lost. With any carrier, a caller that connects at that moment shares the result of
+         %% that attempt and gets false.
          _ = beamway_peer:wait_until(fun() -> Attempts() =:= None end, 10000)
      end || _ <- lists:seq(1, Rounds)],
     ok.
@@ -76,8 +76,8 @@ wait_for_time(At) ->
         false -> wait_for_time(At)
     end.
 
-%% The attempts were given up while they waited in the listen backlog, as the lower-named node leaves them after a simultaneous connect. They must
-%% not be mistaken for a connection that is being set up, or `connect_node' fails together with them.
+%% The callers have given up these attempts while they waited in the listen backlog, as the node with the lower name does after a simultaneous
+%% connect. They must not be mistaken for a connection that is being set up, or `connect_node' fails together with them.
 callers_that_gave_up(Config) ->
     {PeerA, NodeA, PeerB, NodeB} = start_two(Config, ?BY_HAND),
     [Name, _] = string:split(atom_to_list(NodeA), "@"),
@@ -295,7 +295,7 @@ allow(Config) ->
     true = lists:member(NodeA, Allowed),
     ok = beamway_peer:connect(Carrier, PeerA, NodeB).
 
-%% A stock node on either side, and a node that allows only tcp with one that prefers memory.
+%% Connects nodes of which either one is a stock node, and a node that allows only tcp with one that prefers shared memory.
 mixed_cluster(Config) ->
     Carrier = beamway_carrier:carrier(Config),
     {ok, Peer, Node} = beamway_peer:start(Carrier),
@@ -456,7 +456,7 @@ nodedown_reasons(Config) ->
      end || {Reason, End} <- Ends, CallerIsSurvivor <- [true, false]],
     ok.
 
-%% The same for failures of the network. Option 18 is TCP_USER_TIMEOUT, here one second.
+%% The same case for failures of the network. Option 18 is TCP_USER_TIMEOUT, here one second.
 nodedown_reasons_of_the_network(Config) ->
     Timeout = ["-kernel", "inet_dist_listen_options", "[{raw,6,18,<<1000:32/native>>},{sndbuf,65536}]"],
     {ok, Survivor, SurvivorNode} = beamway_peer:start(beamway_carrier:carrier(Config), #{args => Timeout ++ maps:get(args, ?BY_HAND)}),

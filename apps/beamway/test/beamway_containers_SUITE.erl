@@ -11,7 +11,7 @@
 
 -define(INSIDE, "/run/beamway").
 -define(WAIT_MS, 20000).
-%% The directory of a case. Its nodes see only parts of it.
+%% The directory of a case; its nodes see only parts of this directory.
 -define(BASE, "beamway-containers").
 -define(SETUP_S, "60").
 
@@ -86,7 +86,7 @@ another_user(Config) ->
             end,
     with_readable_checkout(fun() -> in_both_directions(Config, #{}, #{user => "1001"}, Check) end).
 
-%% Each is user 0 in its own namespace.
+%% Each of the nodes runs as user 0 in its own namespace.
 root_of_different_user_namespaces(Config) ->
     "" = os:cmd("chmod 1777 " ++ dir(Config)),
     One = #{user => "1001", user_inside => "0"},
@@ -211,8 +211,8 @@ the_doctor_tries_it(Config) ->
 
 dir(Config) -> proplists:get_value(dir, Config).
 
-%% A node in the first or the second container. The keys of Box are `user', `user_inside', `mount' (where it sees the
-%% shared directory), `outside' (another directory instead), `options' of the mount, `env' and `log'.
+%% Starts a node in the first or the second container. The keys of Box are `user', `user_inside', `mount' (where it sees the shared directory),
+%% `outside' (another directory instead), `options' of the mount, `env' and `log'.
 start(Config, Which, Box) ->
     #{spaces := Spaces, addresses := Addresses} = proplists:get_value(net, Config),
     Inside = maps:get(mount, Box, ?INSIDE),

@@ -29,7 +29,7 @@ partition(Config) ->
     ok = beamway_ct:heal(A),
     ok = until(fun() -> peer:call(A, net_adm, ping, [NodeB]) =:= pong end).
 
-%% A call takes as long as the path, and one with a shorter timeout fails.
+%% A call takes at least as long as the delay of the path, and one with a shorter timeout fails.
 slow_link(Config) ->
     [A, B, NodeB] = [proplists:get_value(Key, Config) || Key <- [a, b, node_b]],
     ok = beamway_ct:slow(A, B, 200),
@@ -55,7 +55,7 @@ until(Holds, Left) ->
 
 %% ---- cases beyond the examples ----
 
-%% One node asks for it by the names of two others.
+%% A third node separates two others, which it identifies by their names.
 by_name(Config) ->
     [A, B, NodeA, NodeB] = [proplists:get_value(Key, Config) || Key <- [a, b, node_a, node_b]],
     {C, _} = beamway_ct:start("c", ["-hidden"]),

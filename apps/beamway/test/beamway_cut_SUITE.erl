@@ -90,7 +90,7 @@ keepalive(_Carrier) -> [].
 
 %% ---- cuts ----
 
-%% The kinds of cuts in a group. A long run repeats these kinds. The second host cannot change its address where only the first one can call.
+%% Returns the kinds of cuts in a group, which a long run repeats. The second host cannot change its address where only the first one can call.
 kinds(Ring) when Ring =:= beamway_shm; Ring =:= beamway_encrypted_shm ->
     [{reset, 0}];
 kinds(several) ->
@@ -125,13 +125,13 @@ close(Config, Rules) -> beamway_cut:close(router(Config), Rules).
 
 refuses_all() -> beamway_cut:not_epmd("REJECT --reject-with tcp-reset").
 
-%% The ports of the current connection.
+%% Returns the ports of the current connection.
 ends({One, OneNode, Other, OtherNode}) ->
     [binary_to_list(lists:last(binary:split(Address, <<":">>, [global])))
      || {Peer, Node} <- [{Other, OneNode}, {One, OtherNode}], {ok, #{address := Address}} <- [beamway_peer:call(Peer, beamway, info, [Node])]].
 
-%% Returns when the path was restored, or when the cut began if the path was never interrupted. Resets only this connection, or all and then rejects
-%% new ones.
+%% Returns the time at which the path was restored, or at which the cut began if the path was never interrupted. `{reset, 0}' resets only this
+%% connection; `{reset, Ms}' resets all connections, and rejects new ones for this time.
 cut({reset, 0}, Pair, Config) ->
     resumed(fun() -> close(Config, beamway_cut:connection(ends(Pair), "REJECT --reject-with tcp-reset")) end, Pair, Config);
 cut({reset, Ms}, _Pair, Config) ->
@@ -190,7 +190,7 @@ cut_again_and_again(Config) ->
     true = resumes(Pair) >= Count div 4,
     ok.
 
-%% The longest time that a caller has waited after the path was back.
+%% Returns the longest time for which a caller waited after the path was restored.
 pause_of(Kind, Pair, Loads, Config) ->
     _ = proplists:get_value(group, Config) =:= several andalso spread(Pair),
     BackUs = case Kind of none -> os:system_time(microsecond); _ -> cut(Kind, Pair, Config) end,
@@ -238,7 +238,7 @@ kept_result(What, Config) ->
     {ok, Kept} = file:read_file(kept(What, Config)),
     binary_to_term(Kept).
 
-%% The limits that `make test-cut' promises.
+%% Checks the limits that `make test-cut' promises.
 all_together(Config) ->
     Context = beamway_bench_store:context("cut", "make test-cut STORE=1"),
     Groups = [kept_result(Group, Config) || Group <- [beamway_tcp, beamway_tls, nat, beamway_shm]],
@@ -270,7 +270,7 @@ limits([#{kind := <<"no cut">>, p99_ms := Calm} | _]) ->
 store("yes", Object) -> beamway_bench_store:write(beamway_bench_store:file("cut"), Object);
 store(_, _Object) -> ok.
 
-%% Messages can arrive before the handshake is complete. A node that has got this far loses the connection, and its peer calls again.
+%% Messages can arrive before the handshake is complete. A node loses its connection at that point, and its peer calls again.
 lost_at_birth(Config) ->
     #{spaces := [SpaceA, SpaceB, _], addresses := [AddressA, AddressB]} = proplists:get_value(net, Config),
     Carrier = proplists:get_value(carrier, Config),
@@ -298,7 +298,7 @@ connect_half(One, Other, OtherNode, Tries) when Tries > 0 ->
     case IsUp andalso beamway_peer:call(Other, ets, match, [beamway_links, {{session, '_'}, '_'}]) of
         [] -> Holder;
         _ ->
-            %% The end of the holder resumes the process that it has suspended.
+            %% When the holder exits, the process that it has suspended continues.
             true = beamway_peer:call(Other, erlang, exit, [Holder, kill]),
             _ = beamway_peer:call(One, erlang, disconnect_node, [OtherNode]),
             ok = beamway_peer:wait_disconnected(Other, beamway_peer:call(One, erlang, node, [])),
@@ -321,7 +321,7 @@ accepted() ->
 spin() ->
     case nodes(connected) of [] -> spin(); [_] -> ok end.
 
-%% A killed node is noticed as fast as when links are not resumed.
+%% The peer notices a killed node as fast as when links are not resumed.
 killed(Config) ->
     Carrier = proplists:get_value(carrier, Config),
     Count = case cuts() of 0 -> 3; Cuts -> max(3, Cuts div 10) end,
@@ -395,7 +395,8 @@ given_up(Config) ->
     _ = Pair,
     ok = beamway_peer:connect_both(proplists:get_value(carrier, Config), One, Other).
 
-%% A node is stopped and given up in the meantime. The messages that its kernel has received on the link are not delivered when it continues.
+%% A node is stopped, and its peer gives it up in the meantime. The messages that its kernel has received on the link are not delivered when it
+%% continues.
 stopped(Config) ->
     {One, OneNode, Other, OtherNode} = Pair = pair(Config, [{"BEAMWAY_RESUME_MS", "2000"}]),
     Collector = numbers_arrive(1, 10, Pair),

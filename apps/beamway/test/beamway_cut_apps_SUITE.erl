@@ -52,7 +52,7 @@ carrier(Config) -> proplists:get_value(carrier, Config).
 
 %% ---- cases ----
 
-%% A replicated table under writes: on stock nodes its copies diverge.
+%% Writes to a replicated table: on stock nodes its copies diverge.
 mnesia_table(Config) ->
     Members = cluster(Config),
     Nodes = [Node || {_, Node} <- Members],

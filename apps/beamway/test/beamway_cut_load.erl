@@ -67,8 +67,9 @@ results() ->
     #{checked => ets:lookup_element(?TABLE, checked, 2),
       errors => [Error || {{error, _}, Error} <- ets:tab2list(?TABLE)]}.
 
-%% @doc Returns the longest time that a call has waited after a given moment, once a call that began after a later moment has finished; clears the calls.
-%% All times are microseconds of system time, so that they can be compared with the times of another process on the same machine.
+%% @doc Returns the longest time for which a call waited after the moment `BackUs', and clears the calls. Returns false until a call that began after
+%% `UntilUs' has finished. All times are microseconds of system time, so that they can be compared with the times of another process on the same
+%% machine.
 -spec waited(BackUs :: integer(), UntilUs :: integer()) -> Us :: non_neg_integer() | false.
 waited(BackUs, UntilUs) ->
     Calls = ets:select(?TABLE, [{{{call, '$1'}, '$2'}, [], [{{'$1', '$2'}}]}]),
@@ -80,7 +81,7 @@ waited(BackUs, UntilUs) ->
             false
     end.
 
-%% @doc Stores the last number that was received; the process fails if a number is not the next one.
+%% @doc Remembers the last number that was received; the process fails if it receives any number but the next one.
 -spec numbers(non_neg_integer()) -> no_return().
 numbers(Last) ->
     receive
@@ -172,7 +173,7 @@ exits(Node, Number) ->
     receive after 5 -> ok end,
     runs() andalso exits(Node, Number + 1).
 
-%% The other node and its processes live throughout.
+%% The other node and its processes stay alive throughout.
 watch(Node) ->
     Monitor = monitor(process, {beamway_cut_echo, Node}),
     ok = net_kernel:monitor_nodes(true, [nodedown_reason]),

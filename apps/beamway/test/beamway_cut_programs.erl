@@ -59,7 +59,7 @@ lost(What, Node) -> ets:update_counter(?TABLE, {What, Node}, 1, {{What, Node}, 0
 
 %% ---- names ----
 
-%% Looks all of them up repeatedly.
+%% Looks up all names repeatedly.
 names(Nodes, Before) ->
     Known = [{Node, Pid} || Node <- Nodes, Pid <- [global:whereis_name({?MODULE, Node})], is_pid(Pid)],
     _ = [lost(name, Node) || {Node, _} <- Before -- Known],

@@ -81,7 +81,7 @@ says(Config, Name, Words) ->
 lines(Config, Name, Words) ->
     length([Line || Line <- string:lexemes(beamway_peer:log_text(file(Config, Name ++ ".log")), "\n"), string:find(Line, Words) =/= nomatch]).
 
-%% Two nodes, each behind a relay.
+%% Starts two nodes, each behind a relay.
 relayed(Config, Carrier, Environment) ->
     {_, NodeA} = A = beamway_relay:node_at(Carrier, "127.0.0.2", options(Config, "a", Environment)),
     {_, NodeB} = B = beamway_relay:node_at(Carrier, "127.0.0.3", options(Config, "b", Environment)),
@@ -209,7 +209,7 @@ peer_with_certificates(Config) ->
     ok = says(Config, "a", "the peer shows a certificate and does not know the key"),
     ok = says(Config, "a", "the caller names no key").
 
-%% Connections are encrypted where both sides can, whichever side calls. Others are in clear text, and this is logged.
+%% Connections are encrypted if both sides can do that, whichever side calls. Others are in clear text, and this is logged.
 prefer(Config) ->
     Prefer = [{"BEAMWAY_ENCRYPT", "prefer"}],
     [{PeerA, NodeA} = A, {_, NodeB} = B] = [start(Config, Name, Prefer) || Name <- ["a", "b"]],
@@ -301,14 +301,14 @@ sends_mark({Peer, _}, {_, Node}) ->
     <<?MARK>> = beamway_peer:run(Peer, fun() -> erpc:call(Node, erlang, list_to_binary, [?MARK], 10000) end),
     ok.
 
-%% A pair with a relay in front of the second node; the first is not connected yet.
+%% Starts a pair with a relay in front of the second node; the nodes are not connected yet.
 pair_with_relay(Config, Hook) ->
     {A, {PeerB, _} = B, _, _} = relayed(Config, beamway_encrypted, []),
     {A, B, beamway_relay:start("127.0.0.3", PeerB, Hook)}.
 
 pass(_Way, _Before, Data) -> {ok, Data}.
 
-%% Everything that a peer has sent when it connected is replayed. No link results, and only the server's handshake comes back.
+%% Everything that a peer sent when it connected is replayed. No link results, and only the server's handshake comes back.
 replay(Config) ->
     {{PeerA, NodeA} = A, {PeerB, _} = B, Relay} = pair_with_relay(Config, fun pass/3),
     ok = call(A, B),
@@ -337,8 +337,8 @@ reflection(Config) ->
     ok = says(Config, "a", "no encrypted connection with"),
     beamway_relay:stop(Relay).
 
-%% Both have the same key, so a node whose connection is redirected to itself completes TLS with itself. The distribution's handshake inside it
-%% checks the names.
+%% Both nodes have the same key, so a node whose connection is redirected to itself completes TLS with itself. The distribution's handshake inside
+%% it checks the names.
 call_to_itself(Config) ->
     {{PeerA, _} = A, {PeerB, NodeB}, _, _} = relayed(Config, beamway_encrypted, []),
     PortB = beamway_relay:port(PeerB),
@@ -372,7 +372,7 @@ registered(Name, Port) ->
     {ok, <<_, 0, _/binary>>} = gen_tcp:recv(Socket, 0, ?WAIT_MS),
     Socket.
 
-%% A connection that closes at any point of the handshake does not result in a link, and the next attempt does.
+%% A connection that is closed at any point of the handshake does not result in a link, but the next attempt does.
 truncation(Config) ->
     Way = fun(Limited, At) -> fun(W, Before, Data) when W =:= Limited, Before + byte_size(Data) >= At -> cut; (_, _, Data) -> {ok, Data} end end,
     {A, {PeerB, _} = B, _, _} = relayed(Config, beamway_encrypted, []),
@@ -423,8 +423,8 @@ garbage(Config) ->
     ok = call(A, B),
     ok = says(Config, "b", "it speaks no TLS").
 
-%% Unauthenticated clients send nothing, or only half of their first packet. Peers can still connect, no such client stays long, and the log stays
-%% short.
+%% Unauthenticated clients send nothing, or only half of their first packet. Peers can still connect, no such client stays connected for long, and
+%% the log stays short.
 silent_strangers(Config) ->
     [A, {PeerB, _} = B] = [start(Config, Name, []) || Name <- ["a", "b"]],
     Port = beamway_relay:port(PeerB),

@@ -52,7 +52,7 @@ link_server_hangs(Config) ->
      end || {Caller, Called} <- [{Odd, Node}, {Peer, OddNode}]],
     ok.
 
-%% The same where net_setuptime is shorter than the time that the server usually gets.
+%% The same with a net_setuptime that is shorter than the time that the server usually gets.
 link_server_hangs_in_a_hurry(_Config) ->
     Hurry = #{args => ["-hidden", "-kernel", "net_setuptime", "1.9"]},
     [{One, OneNode}, {Odd, OddNode}] = [{Peer, Node} || _ <- [one, odd], {ok, Peer, Node} <- [beamway_peer:start(beamway_shm, Hurry)]],
@@ -111,7 +111,7 @@ driver_comes_later(Config) ->
      end || _ <- [first, second]],
     ok.
 
-%% A node has its links even if the directory has any other name and the application's file is missing.
+%% A node has its links even if the directory has another name and the application's file is missing.
 application_without_its_name(Config) ->
     {Peer, Node} = under_test(Config),
     Root = copy(Config, "carrier"),
@@ -120,7 +120,7 @@ application_without_its_name(Config) ->
     ok = beamway_peer:connect(beamway_shm, Odd, Node),
     ok = beamway_peer:assert_link(Peer, OddNode, shm).
 
-%% A node that runs from a damaged copy of the application.
+%% Runs a node from a damaged copy of the application.
 with_copy(Config, Damage, Words) ->
     Root = copy(Config, "beamway"),
     ok = Damage(filename:join([Root, "beamway", "priv", "beamway_drv.so"])),
@@ -147,8 +147,8 @@ compile_c(Source, Arguments) ->
 
 %% --- limits of the host --------------------------------------------------------------------------------
 
-%% The called node creates the memory. If it cannot, it reports why and both use TCP. A node that cannot create memory can still call and use the
-%% other's.
+%% The called node creates the memory. If it cannot, it reports why and both use TCP. A node that cannot create memory can still call, and use the
+%% memory of the other node.
 
 %% 96 MB are enough for the VM's own memory files and for a log, but not for two rings of that size.
 file_size_limit(Config) ->
@@ -187,7 +187,7 @@ descriptor_limit(Config) ->
      end || {Caller, Log} <- [{odd, log_file(Config)}, {healthy, log_file(Config)}]],
     ok.
 
-%% A port closes its descriptors only when no poller uses them any more, which is later than the closing of the link.
+%% A port closes its descriptors only when no poller uses them any more, which is some time after the link was closed.
 has_no_doorbells(Peer) ->
     [] =:= [Fd || {Fd, "anon_inode:[eventfd]"} <- beamway_peer:fds(beamway_peer:os_pid(Peer))].
 
@@ -212,12 +212,12 @@ open_files(Files) ->
         {error, emfile} -> Files
     end.
 
-%% All ports of the VM are taken except one, which is used for the socket of the connection.
+%% All ports of the VM are in use except one, which is used for the socket of the connection.
 port_limit(Config) ->
     {Peer, Node} = under_test(Config),
     [begin
          {ok, Odd, OddNode} = beamway_peer:start(beamway_shm, #{log => Log, args => ["-hidden", "+Q", "1024"]}),
-         %% The first connection has opened what stays open permanently.
+         %% The first connection has opened everything that stays open permanently.
          ok = beamway_peer:connect(beamway_shm, Odd, Node),
          true = beamway_peer:call(Odd, erlang, disconnect_node, [Node]),
          ok = beamway_peer:wait_disconnected(Peer, OddNode),

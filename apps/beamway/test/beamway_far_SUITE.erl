@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Links with several connections over a long path between two hosts: they spread if both sides want that, lose some connections
-%% without losing or reordering a message, and fill a lossy path better than a single connection does. Needs root.
+%% @doc Links with several connections over a long path between two hosts: they spread if both sides want that, lose some of these without losing or
+%% reordering a message, and fill a lossy path better than a single connection does. Needs root.
 -module(beamway_far_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
@@ -52,7 +52,7 @@ encrypted(_Config) ->
                            end || Carrier <- [beamway_tls, beamway_encrypted]]
                   end).
 
-%% The connections are reset in sequence while numbered messages are sent both ways. The link stays the same and regains its connections.
+%% The connections are reset one after another while numbered messages are sent both ways. The link stays the same and regains its connections.
 some_are_lost(_Config) ->
     on_path(?FAR, fun(Net) ->
                           {One, OneNode, Other, OtherNode} = Pair = pair(Net, beamway_tcp, [said("4"), []]),
@@ -74,7 +74,8 @@ all_are_lost(_Config) ->
                           true = Resumes >= 1
                   end).
 
-%% Without compression, because the messages are repeated bytes. A single connection halves its window with each loss. `bench' measures the gain; this bound is so low that only a defect misses it.
+%% Compression is off, because the messages are repeated bytes. A single connection halves its window with each loss. `bench' measures the gain; this
+%% bound is so low that only a defect misses it.
 fills_the_path(_Config) ->
     [One, Several] = [on_path(?LOSSY, fun(#{spaces := Spaces} = Net) ->
                                               %% Most hosts use cubic. Some use BBR, which loss does not slow down.
@@ -107,7 +108,7 @@ pair(#{spaces := Spaces, addresses := Addresses}, Carrier, Environments) ->
     ok = beamway_peer:connect_both(Carrier, One, Other),
     {One, OneNode, Other, OtherNode}.
 
-%% Both nodes must report it. A link that should keep one connection gets some time to spread wrongly.
+%% Both nodes must report it. If the link should keep one connection, this waits for a moment, in which a defect would let it spread.
 connections(none, {One, OneNode, Other, OtherNode}) ->
     receive after 1000 -> ok end,
     [none, none] = [now_of(Peer, Node) || {Peer, Node} <- [{One, OtherNode}, {Other, OneNode}]],
@@ -119,13 +120,13 @@ now_of(Peer, Node) ->
     {ok, Info} = beamway_peer:call(Peer, beamway, info, [Node]),
     maps:get(connections, Info, none).
 
-%% The local ports of the first host's connections to the second, except those to epmd.
+%% Returns the local ports of the first host's connections to the second, except those to epmd.
 ports(#{spaces := [Space, _], addresses := [_, Address]}) ->
     [lists:last(string:lexemes(Local, ":"))
      || Line <- string:lexemes(beamway_netns:in(Space, "ss -Htn state established dst " ++ Address), "\n"), [_, _, Local, Remote | _] <- [string:lexemes(Line, " ")],
         lists:last(string:lexemes(Remote, ":")) =/= "4369", lists:last(string:lexemes(Local, ":")) =/= "4369"].
 
-%% Both ends of these connections are reset.
+%% Resets both ends of these connections.
 reset(#{spaces := [Space, _]}, Ports) ->
     Rules = ["INPUT -p tcp --dport " ++ Port ++ " -j REJECT --reject-with tcp-reset" || Port <- Ports]
         ++ ["OUTPUT -p tcp --sport " ++ Port ++ " -j REJECT --reject-with tcp-reset" || Port <- Ports],
@@ -159,7 +160,7 @@ taken(Receiver) ->
     Receiver ! {taken, self()},
     receive {Receiver, N} -> N after 5000 -> error(no_receiver) end.
 
-%% How many large messages arrive within a time, with a limited number in flight.
+%% Returns how many large messages arrive within a time, with a limited number in flight.
 filled(From, To) ->
     Sink = beamway_peer:run(To, fun() -> spawn(fun sink/0) end),
     beamway_peer:run(From, fun() -> fill(Sink, binary:copy(<<"f">>, ?MESSAGE_BYTES), 16, 0, erlang:monotonic_time(millisecond) + ?FILL_MS) end).

@@ -65,10 +65,10 @@ resumes(Peer, Node) -> maps:get(resumes, link_of(Peer, Node), 0).
 
 until(Holds) -> _ = beamway_peer:wait_until(Holds, ?WAIT_MS).
 
-%% A process that keeps the messages it gets.
+%% Starts a process that keeps the messages it gets.
 keeper(Peer) -> beamway_peer:run(Peer, fun() -> spawn(fun() -> ?MODULE:keep([]) end) end).
 
-%% @doc The process's loop.
+%% @doc The loop of that process.
 -spec keep([term()]) -> no_return().
 keep(Kept) ->
     receive
@@ -112,7 +112,7 @@ slow(Config) ->
     ok = fault(One, OtherNode, none),
     until(fun() -> Trip() < 100 end).
 
-%% 600 KB at 200 KB per second; processes that send more wait in the meantime.
+%% Sends 600 KB at 200 KB per second; processes that send more wait in the meantime.
 narrow(Config) ->
     {One, _, Other, OtherNode} = pair(Config),
     Keeper = keeper(Other),

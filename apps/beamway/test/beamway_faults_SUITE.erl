@@ -120,7 +120,7 @@ kill_round(Carrier, Survivor, SurvivorNode, Round) ->
     ok = load(Survivor, VictimNode),
     ok = load(Victim, SurvivorNode),
     Watcher = watch_node(Survivor, VictimNode),
-    %% Long enough for the load to start, and at a different instant in each round.
+    %% This is long enough for the load to start, and differs in each round.
     receive after 20 + Round * 7 rem 50 -> ok end,
     nodedown_ms(Victim, Survivor, Watcher).
 
@@ -139,8 +139,9 @@ nodedown_ms(Victim, Survivor, Watcher) ->
     DownAt = beamway_peer:wait_until(fun() -> beamway_peer:given(Survivor, Watcher) end, 10000),
     (DownAt - KilledAt) div 1000.
 
-%% Neither side sends anything, so nothing has to be delivered first, and the survivor notices as soon as with stock distribution. On a
-%% busy machine each process waits for its turn, and more of them are involved than with stock, so the slowest round on stock sets the limit.
+%% Neither side sends anything, so nothing has to be delivered first, and the survivor notices as soon as with stock distribution. On a busy
+%% machine each process waits for its turn, and more processes are involved than with stock distribution, so the slowest round of stock
+%% distribution sets the limit.
 kill_of_an_idle_peer(Config) ->
     Carrier = beamway_carrier:carrier(Config),
     Rounds = lists:seq(1, beamway_carrier:rounds(6, 20)),
@@ -294,7 +295,7 @@ timed(Fun) ->
 last_words(Config) ->
     last_words_of(Config, fun() -> halt() end).
 
-%% The same with a node that is killed. The peer must still receive what was written earlier.
+%% The same case with a node that is killed. The peer must still receive what was written earlier.
 last_words_of_the_killed(Config) ->
     last_words_of(Config, fun() -> os:cmd("kill -9 " ++ os:getpid()) end).
 
@@ -327,8 +328,8 @@ last_words_round(Carrier, Survivor, Round, End) ->
     end, []]),
     beamway_peer:wait_until(fun() -> beamway_peer:given(Survivor, Listener) end, 20000).
 
-%% A process on the survivor, linked to and monitoring one on the victim. It records the signals that it receives, sorted, up to and including
-%% nodedown.
+%% Starts a process on the survivor that is linked to one on the victim and monitors it. It records the signals that it receives, sorted, up to and
+%% including nodedown.
 listener(Survivor, VictimNode) ->
     beamway_peer:run(Survivor, fun() ->
         Self = self(),

@@ -88,7 +88,7 @@ end_per_suite(Config) ->
 
 %% ---- cases ----
 
-%% Without this the other cases would prove nothing.
+%% If the firewall did not forget, the other cases would prove nothing.
 forgets_a_silent_socket(Config) ->
     ok = be_silent(Config),
     {{One, Sender}, {Other, Receiver}} = proplists:get_value(sockets, Config),

@@ -77,12 +77,12 @@ many_peers(_Config) ->
 settled(Peers, Before, Most) ->
     lists:all(fun({Peer, Free}) -> descriptors(Peer) - Free =< Most end, lists:zip(Peers, Before)).
 
-%% Sockets and other descriptors that a link may poll, but not files, which the node opens for other reasons.
+%% Counts sockets and other descriptors that a link may poll, but not files, which the node opens for other reasons.
 descriptors(Peer) ->
     length([Fd || {Fd, What} <- beamway_peer:fds(beamway_peer:os_pid(Peer)),
                   lists:any(fun(Kind) -> lists:prefix(Kind, What) end, ["socket:", "anon_inode:", "/memfd:"])]).
 
-%% The connection process and the processes that start and exit with it.
+%% Returns the connection process and the processes that start and exit with it.
 processes_of_link(Peer) ->
     beamway_peer:run(Peer, fun() ->
                                [#{connection := Connection}] = beamway_links:all(),

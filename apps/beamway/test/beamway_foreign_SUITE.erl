@@ -38,7 +38,7 @@ init_per_testcase(Case, Config) when Case =:= release_interactive; Case =:= rele
 init_per_testcase(_Case, Config) ->
     Config.
 
-%% The kind of link between a node with the carrier and a node without Beamway.
+%% Returns the kind of link between a node with the carrier and a node without Beamway.
 foreign_kind(Config) ->
     case carrier(Config) of
         inet_tcp -> stock;

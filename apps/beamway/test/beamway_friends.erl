@@ -9,7 +9,7 @@
 
 -define(WAIT_MS, 20000).
 
-%% @doc For init_per_testcase: starts both and connects them. `log' is the log of the node under test.
+%% @doc Called by init_per_testcase: starts both nodes and connects them. `log' is the log of the node under test.
 -spec begin_case(config()) -> config().
 begin_case(Config) ->
     Log = log_file(Config),
@@ -19,7 +19,7 @@ begin_case(Config) ->
     Connection = beamway_peer:controller(Friend, Node),
     [{log, Log}, {under_test, {Peer, Node}}, {friend, Friend}, {friendship, Connection} | Config].
 
-%% @doc For end_per_testcase: the case fails if the friend has lost its connection. Stops all nodes.
+%% @doc Called by end_per_testcase: fails the case if the friend has lost its connection, and stops all nodes.
 -spec end_case(config()) -> ok | {fail, term()}.
 end_case(Config) ->
     {Peer, Node} = under_test(Config),
@@ -44,8 +44,8 @@ under_test(Config) -> proplists:get_value(under_test, Config).
 log_file(Config) ->
     filename:join(proplists:get_value(priv_dir, Config), beamway_peer:unique_name("node") ++ ".log").
 
-%% @doc A node started with these options gets links of that kind to the node under test, which reports tcp, whichever side calls. It logs
-%% the reason in a line that contains all the words, and messages of all sizes pass.
+%% @doc Checks that a node started with these options gets links of that kind to the node under test, which reports tcp, whichever side calls. It
+%% logs the reason in a line that contains all the words, and messages of all sizes pass.
 -spec falls_back(config(), beamway_peer:options(), Kind :: inet | tcp, Words :: [string()]) -> ok.
 falls_back(Config, Options, Kind, Words) ->
     falls_back(Config, Options, Kind, Words, [odd, healthy]).

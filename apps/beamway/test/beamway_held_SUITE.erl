@@ -31,7 +31,7 @@ end_per_group(_Carrier, _Config) -> ok.
 
 end_per_testcase(_Case, _Config) -> beamway_peer:stop_started().
 
-%% The peer runs a fifth of the time, so the port is not busy for long. It is busy while checking whether the VM suspends a sender.
+%% The peer runs a fifth of the time, so the port is not busy for long. It is busy only while the keeper checks whether the VM suspends a sender.
 small_messages_go_on(Config) ->
     {A, B, NodeB, Counter} = pair(Config),
     Brake = beamway_peer:slow_down(B),
@@ -96,7 +96,7 @@ thousands_of_senders(Config) ->
     nobody_is_held(A, NodeB).
 
 %% A process sends 100 MB, and its node halts when the port has all of it. Stock nodes lose nothing. If the port were not asked first, our node
-%% could: on a single CPU the last message is still on its way to the port when the VM halts.
+%% could lose some: on a single CPU the last message is still on its way to the port when the VM halts.
 last_words_of_many_megabytes(Config) ->
     {A, B, NodeA, Collector} = collecting_pair(Config),
     send_and_halt(A, Collector, 100),

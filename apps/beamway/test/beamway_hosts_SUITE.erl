@@ -23,7 +23,7 @@ init_per_suite(Config) ->
         _ -> {skip, {rights, "needs root to make a network namespace and to start a node as another user"}}
     end.
 
-%% A namespace connected by a virtual cable, with one address at each end.
+%% Creates a namespace that is connected by a virtual cable, with one address at each end.
 make_namespace(Config) ->
     Space = "bw" ++ os:getpid(),
     Near = "bwn" ++ os:getpid(),

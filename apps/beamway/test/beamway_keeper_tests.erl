@@ -21,7 +21,7 @@ rarely_woken(Keeper) ->
     ok = sleeps_within(Keeper, 5000),
     stopped(Keeper).
 
-%% It still answers while it polls.
+%% The keeper still answers while it polls.
 other_messages_are_not_kept_waiting_test_() ->
     {timeout, 30, fun() -> with_port(fun(Port, Socket, Peer) -> asked_while_it_polls(started(Port, Socket, 100000), Peer) end) end}.
 

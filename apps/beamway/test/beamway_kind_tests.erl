@@ -18,7 +18,7 @@ named_by() ->
 the_list_is_the_only_one_test() ->
     ?assertEqual(lists:sort(maps:keys(named_by())), lists:sort([Module || {Module, Forms} <- modules(), names_a_ring(Forms)])).
 
-%% The modules as they are shipped, without unit tests.
+%% Returns the modules as they are shipped, without unit tests.
 modules() ->
     [begin
          {ok, {Module, [{abstract_code, {raw_abstract_v1, Forms}}]}} = beam_lib:chunks(Beam, [abstract_code]),

@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc No wait is longer than it may be, over each carrier: peers that stall while a connection is made, peers that stop
-%% later, long messages through slow readers, and one direction while the other is busy.
+%% @doc No wait is longer than allowed, over each carrier: peers that stall while a connection is made, peers that stop later, long messages
+%% through slow readers, and one direction while the other is busy.
 %%
-%% With `BEAMWAY_TEST_LONG=1' in the environment there are 200 rounds of peers stopped while connecting (24 by
-%% default), net_ticktime is 8 (4), and there are 1 GB at 10 MB/s (150 MB) and 60 s of traffic both ways (5 s).
+%% With `BEAMWAY_TEST_LONG=1' in the environment peers are stopped while connecting in 200 rounds (24 by default), net_ticktime is 8 (4), the long
+%% message is 1 GB at 10 MB/s (150 MB), and the traffic both ways lasts 60 s (5 s).
 -module(beamway_liveness_SUITE).
 
 -export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2,
@@ -12,7 +12,7 @@
          stopped_peer_is_seen/1, silence_and_one_way/1, long_message_stays_up/1, both_directions_share/1,
          schedulers_stay_free/1]).
 
-%% A busy machine may delay the measured event by this long. Other limits are far enough from what a defect would take.
+%% A busy machine may delay the measured event by this long. The other limits differ enough from the times that a defect would cause.
 -define(BUSY_MS, 4000).
 
 -define(SETUP_S, 5).
@@ -25,7 +25,8 @@ suite() -> [{timetrap, {minutes, beamway_carrier:scale(3, 20)}}].
 all() -> beamway_carrier:all() ++ beamway_carrier:all([beamway_tls]).
 
 groups() ->
-    %% Stock distribution guarantees neither: it sent 28 to 104 times as much one way as the other. Over TLS the driver also encrypts on schedulers.
+    %% Stock distribution guarantees neither of these: it sent 28 to 104 times as much in one direction as in the other. Over TLS the driver also
+    %% encrypts on schedulers.
     Ours = [beamway_tcp, beamway_shm, beamway_rdma, beamway_tls],
     beamway_carrier:only(
       [{schedulers_stay_free, Ours}, {both_directions_share, Ours}],
@@ -245,7 +246,7 @@ silence_and_one_way(Config) ->
 is_known(undefined) -> false;
 is_known(Connection) -> Connection.
 
-%% Small and large messages.
+%% Sends small and large messages.
 trickle(To) ->
     [To ! binary:copy(<<1>>, Bytes) || Bytes <- [10, 200000]],
     receive after 20 -> trickle(To) end.
@@ -298,8 +299,9 @@ long_message(Carrier, TickS, Bytes) ->
     ok = beamway_peer:stop_all([PeerA, PeerB]),
     Ms.
 
-%% Lets the reader run for an instant at a time, and then stops it for as long as the data that has passed would have taken, but never so long that
-%% it could not show a sign of life. If nothing has passed because a busy machine gave the reader no time, it is left running for longer.
+%% Lets the reader run for an instant at a time, and then stops it for as long as the data that has passed would have taken at this rate, but never
+%% so long that it could not show a sign of life. If nothing has passed because a busy machine gave the reader no time, it is left running for
+%% longer.
 throttle(PeerA, PeerB, NodeB, BytesPerS, PulseMs, {Reader, _} = Call) ->
     OsPid = integer_to_list(beamway_peer:os_pid(PeerB)),
     Before = bytes_out(PeerA, NodeB),
@@ -325,9 +327,9 @@ bytes_out(Peer, Node) ->
 
 %% --- sharing -----------------------------------------------------------------------------------------
 
-%% Both nodes send as fast as they can, and neither direction may starve the other. One run of three must be good, because a node that gets
-%% less time for a while may have the smaller share in one run. On two CPUs of a shared machine one direction got 22 to 28 % in six runs. On
-%% stock TCP, OTP's own port was seen to give it 11 % of 100 KB messages.
+%% Both nodes send as fast as they can, and neither direction may starve the other. One run of three must be good, because a node that gets less
+%% CPU time for a while may have the smaller share in one run. On two CPUs of a shared machine one direction got 22 to 28 % in six runs. On stock
+%% TCP, OTP's own port gave one direction as little as 11 % of messages of 100 KB.
 both_directions_share(Config) ->
     {PeerA, _, PeerB, _} = beamway_carrier:connected_pair(Config),
     Least = case beamway_peer:link_kind(beamway_carrier:carrier(Config)) of shm -> 15; _ -> 5 end,

@@ -36,7 +36,7 @@ groups() ->
          thousand_talkers, order, order_of_mixed_sizes, atom_cache_churn,
          large_terms_beside_churn, one_way_flood])).
 
-%% It takes a minute and 12 GB, so it runs over one carrier unless others are named.
+%% The case of huge messages takes a minute and 12 GB, so it runs over one carrier unless others are named.
 huge_carriers("") -> [beamway_shm];
 huge_carriers(_Named) -> ?CARRIERS.
 
@@ -66,7 +66,7 @@ free_bytes() ->
 small_sizes(Config) ->
     exchange_sizes(Config, lists:seq(0, 300) ++ lists:seq(1000, 1100) ++ lists:seq(4070, 4110)).
 
-%% The sizes at which a message becomes two fragments or three.
+%% Tests the sizes at which a message becomes two fragments or three.
 fragment_sizes(Config) ->
     Around = [Count * ?FRAGMENT_BYTES + Offset || Count <- [1, 2, 3, 16],
                                                   Offset <- lists:seq(-120, 8, 8) ++ [-1, 0, 1, 7, 9]],
@@ -89,7 +89,7 @@ huge_message(Config) ->
     {_, NodeB} = beamway_carrier:nodes(Config),
     ok = send_all_sizes(PeerA, NodeB, [2362232013]).
 
-%% Both directions in turn, with one receiver on each node.
+%% Sends in both directions in turn, with one receiver on each node.
 exchange_sizes(Config, Sizes) ->
     {PeerA, PeerB} = beamway_carrier:peers(Config),
     {NodeA, NodeB} = beamway_carrier:nodes(Config),

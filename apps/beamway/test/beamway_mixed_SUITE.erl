@@ -11,7 +11,7 @@
 
 -define(CARRIERS, [inet_tcp, beamway_tcp, beamway_shm, beamway_small, beamway_rdma]).
 -define(BY_HAND, ["-kernel", "dist_auto_connect", "never", "-kernel", "prevent_overlapping_partitions", "false"]).
-%% Around one and several fragments, and more than a ring.
+%% Sizes around that of one and of several fragments, and larger than a ring.
 -define(SIZES, [0, 1, 100, 4096, 65400, 65536, 65600, 131072, 1000003, 12000017]).
 
 suite() -> [{timetrap, {minutes, 3}}].
@@ -169,7 +169,7 @@ leave_and_return(Config, Index, Otp, Cluster) ->
     Before = connections(Rest),
     [Name, _] = string:split(atom_to_list(Node), "@"),
     Returned = start(Config, Otp, #{name => Name, args => ?BY_HAND}),
-    %% It calls one node and is called by the others.
+    %% The returned node calls one node, and the others call it.
     ok = connect_all(Config, lists:sublist(Rest, 1) ++ [Returned]),
     [ok = beamway_peer:connect_both(beamway_carrier:carrier(Config), element(1, Returned), Called)
      || {Called, _} <- lists:nthtail(1, Rest)],

@@ -2,9 +2,9 @@
 %% @doc Mnesia on three nodes over each carrier: transactions run on all of them while one node is separated from the
 %% others, is stopped, or is killed, and comes back.
 %%
-%% Everything that is committed on the two that stay together must in the end be on all three nodes, and so must the
-%% third node's earlier commits, as far as the others had them. In the group `inet_tcp' the cases show what
-%% mnesia does over stock distribution; its events and its final state must be the same over Beamway.
+%% Everything that is committed on the two nodes that stay together must in the end be on all three nodes, and so must those of
+%% the third node's earlier commits that had reached the others. In the group `inet_tcp' the cases show what mnesia does over
+%% stock distribution; its events and its final state must be the same over Beamway.
 -module(beamway_mnesia_SUITE).
 
 -export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_group/2, end_per_group/2, end_per_testcase/2]).
@@ -12,7 +12,7 @@
 %% Called on a node.
 -export([leave/1]).
 
-%% The number of transactions of each node that a phase waits for.
+%% A phase waits for this many transactions of each node.
 -define(ENOUGH, 30).
 
 suite() -> [{timetrap, {minutes, beamway_carrier:scale(3, 20)}}].
@@ -95,7 +95,7 @@ part_and_join(Config, Part, {Minority, Majority}) ->
     [ok = stop_load(Member) || Member <- Majority],
     ok = same_everywhere(All),
     [ok = holds(Member, Kind, Keys) || Member <- All, {Kind, Keys} <- [Known | everything_of(Majority)]],
-    %% The other side's own writes are gone; if they were not, the nodes were never separated.
+    %% The other side's own writes are lost; otherwise the nodes would not have been separated.
     false = call(Minority, holds, [ledger, Lost]),
     ok = call(Minority, forget, []),
     {Minority, Majority}.
@@ -156,7 +156,7 @@ together([#{peer := Peer}, #{node := Other}]) ->
     true = lists:member(Other, beamway_peer:call(Peer, erlang, nodes, [])),
     ok.
 
-%% The node has lost the other, and its mnesia has noticed.
+%% Waits until the node has lost the other, and its mnesia has noticed.
 gone(#{peer := Peer} = Member, Node) ->
     _ = beamway_peer:wait_until(
           fun() ->
@@ -191,7 +191,8 @@ commits(Member) ->
     Before = length(call(Member, committed, [ledger])),
     beamway_peer:wait_until(fun() -> length(call(Member, committed, [ledger])) >= Before + ?ENOUGH end, 60000).
 
-%% Transactions that the node has committed and the others have received as well, so they survive the loss of the connection.
+%% Returns the transactions that the node has committed and the others have received as well, so they survive the loss of the
+%% connection.
 known_to(Others, Member) ->
     Keys = call(Member, committed, [ledger]),
     true = length(Keys) >= ?ENOUGH,

@@ -92,7 +92,7 @@ committed(Kind) ->
 refused() ->
     [{Kind, Reason, Count} || {{refused, Kind, Reason}, Count} <- ets:tab2list(?TABLE)].
 
-%% @doc Clears both, after writes that were meant to be lost.
+%% @doc Clears the committed keys and the rejected transactions, after writes that were meant to be lost.
 -spec forget() -> ok.
 forget() ->
     true = ets:delete_all_objects(?TABLE),

@@ -43,7 +43,7 @@ carrier(Config) ->
         inet_tcp -> stock
     end.
 
-%% Each fault takes effect, and costs no more than it may.
+%% Each fault takes effect, and has no consequences other than those that are allowed.
 every_fault(Config) ->
     Faults = [{stop, 2, 1500}, {fill_ring, 3, 1}, {clock_jump, 2, -3600}, {no_descriptors, 1, 500}, {cut_tcp, 2, 3},
               {slow_reader, 3, 700}, {kill, 1}, {wait, 300}, {restart, 1, #{ring_bytes => 65536}},
@@ -93,7 +93,7 @@ is_disconnected(Peer) ->
         _:_ -> false
     end.
 
-%% Drivers that occasionally lose a frame, deliver one twice, or forget to ring the doorbell.
+%% The oracle must detect drivers that occasionally lose a frame, deliver one twice, or forget to ring the doorbell.
 bad_drivers(Config) ->
     Output = <<"        is_read = give_next(pump, run, used, &frame);\n">>,
     Twice = <<"        if (frame.kind == BW_FRAME_DATA && pump->frames_in % 5000 == 4999)\n"

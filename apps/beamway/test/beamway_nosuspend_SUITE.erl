@@ -124,14 +124,14 @@ send(send_nosuspend, To, Data) ->
     end;
 send(async_dist, To, Data) -> To ! Data, ok.
 
-%% Half of what an idle machine achieves; a leader that is suspended achieves a tenth.
+%% Returns half of the number of rounds that a leader completes on an idle machine; a leader that is suspended completes a tenth.
 enough() -> ?RUN_MS div ?EVERY_MS div (2 * beamway_runner:slowness()).
 
 flood(To, Data) -> To ! Data, flood(To, Data).
 
 %% --- nodes ----------------------------------------------------------------------------------------------
 
-%% A leader that is connected to two followers, each with a process that counts.
+%% Starts a leader that is connected to two followers, each with a process that counts.
 cluster(Config) ->
     Carrier = proplists:get_value(carrier, Config),
     [{Leader, _} | Followers] = [begin {ok, Peer, Node} = beamway_peer:start(Carrier), {Peer, Node} end || _ <- [1, 2, 3]],

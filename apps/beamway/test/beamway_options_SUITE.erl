@@ -136,7 +136,7 @@ ring_limit(Config) ->
      end || Caller <- [odd, other]],
     ok.
 
-%% The handshake reports it, so no offer is rejected, and the log has one line for all links.
+%% The handshake reports that the ring memory is used up, so no offer is rejected, and the log has one line for all links.
 ring_memory_used_up(Config) ->
     Logs = [Log | _] = [log_file(Config) || _ <- lists:seq(1, 4)],
     Starts = [beamway_peer:async(fun() -> beamway_peer:start(beamway_shm, Options#{log => File, args => ["-hidden"]}) end)

@@ -133,7 +133,7 @@ peers_that_cannot_be_reached(Config) ->
                                 {"port => CmPort, token", "port => CmPort bxor 1, token"}]],
     ok.
 
-%% An address of the local host in the device's network that is not among its GIDs.
+%% The local host has an address in the device's network that is not among the device's GIDs.
 address_without_gid(Config) ->
     {A, B, C, _} = proplists:get_value(ip, Config),
     Ip = {A, B, C, 251},

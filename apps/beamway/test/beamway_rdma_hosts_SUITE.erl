@@ -77,7 +77,7 @@ packets_are_lost(Config) ->
     Connection = beamway_peer:controller(Here, ThereNode).
 
 %% If soft-RoCE of Linux 6.1 has to send while its interface is down, its connection manager stops permanently (even rping
-%% can no longer connect). So the device is created again, which a real one does not need.
+%% can no longer connect). So the case creates the device again, which is not necessary for a real one.
 wire_is_cut(Config) ->
     {Here, _, There, ThereNode} = connected(Config),
     Watcher = beamway_peer:watch_nodedown(Here),
@@ -96,7 +96,7 @@ wire_is_cut(Config) ->
     true = is_process_alive(There),
     ok = exchange(Here, ThereNode).
 
-%% The interface may be up before the device is, so the first connection may be one over TCP.
+%% The interface may be up before the device is, so the first connection may still use TCP.
 again(Here, ThereNode) ->
     _ = beamway_peer:call(Here, net_kernel, disconnect, [ThereNode]),
     false.

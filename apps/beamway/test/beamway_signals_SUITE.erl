@@ -87,7 +87,7 @@ links(Config) ->
         Pid1 = spawn_link(Node, fun() -> receive {stop, Reason} -> exit(Reason) end end),
         Pid1 ! {stop, {why, [1, 2]}},
         {'EXIT', Pid1, {why, [1, 2]}} = next_message(),
-        %% A link to a process that has exited.
+        %% Links to a process that has exited.
         true = link(Pid1),
         {'EXIT', Pid1, noproc} = next_message(),
         %% The local end exits and takes the remote one down with it.
@@ -278,7 +278,7 @@ group_leaders(Config) ->
         Line = lists:duplicate(200000, $x),
         spawn(Node, fun() -> io:put_chars(Line) end),
         {output, Line} = next_message(),
-        %% Changing the group leader of a remote process is a signal of its own.
+        %% Changing the group leader of a remote process sends a separate kind of signal.
         Pid = spawn(Node, fun bounce/0),
         true = group_leader(Self, Pid),
         {group_leader, Self} = rpc_process_info(Node, Pid, group_leader)

@@ -16,8 +16,8 @@ init_per_suite(Config) ->
 
 end_per_suite(_Config) -> ok.
 
-%% Both run at the same time, because they mostly wait. Half a minute proves nothing about memory, but the numbers of descriptors and ports must
-%% stay flat.
+%% Both soak tests run at the same time, because they mostly wait. Half a minute proves nothing about memory, but the numbers of descriptors and
+%% ports must stay flat.
 sound_and_leaking(Config) ->
     Sound = beamway_peer:async(fun() -> soak(Config, "sound", ["--minutes", "0.5", "--events-s", "3", "--seed", "1"]) end),
     Leaking = beamway_peer:async(fun() -> soak(Config, "leaking", ["--minutes", "0.4", "--events-s", "100", "--leak",

@@ -74,7 +74,7 @@ ended(Config, End, Reason) ->
     [ok = nothing_is_left(Peer, Resources) || {Peer, Resources} <- Before],
     goes_on(Config, Pair).
 
-%% The pids of a connection's process and its controller.
+%% Returns the pids of a connection's process and of its controller.
 connection(Node) ->
     {ok, Info} = net_kernel:node_info(Node),
     {Node, Controller} = lists:keyfind(Node, 1, erlang:system_info(dist_ctrl)),
@@ -96,7 +96,7 @@ accepted_sockets() ->
     [Listening] = [Number || Port <- Ports, {ok, {_, Number}} <- [inet:sockname(Port)], {error, enotconn} =:= inet:peername(Port)],
     [Port || Port <- Ports, {ok, _} <- [inet:peername(Port)], {ok, {_, Number}} <- [inet:sockname(Port)], Number =:= Listening].
 
-%% A peer that will not write any more counts as gone, even if it could still read.
+%% A peer that has closed its sending direction counts as gone, even if it could still read.
 peer_half_closes(Config) ->
     {ok, Survivor, SurvivorNode} = beamway_peer:start(beamway_carrier:carrier(Config)),
     Name = beamway_peer:unique_name("raw"),

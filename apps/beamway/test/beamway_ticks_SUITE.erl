@@ -61,14 +61,14 @@ store("yes", Context, Seen) ->
 store(_, _, _) ->
     ok.
 
-%% The number of connections that were lost, for whatever reason.
+%% Returns the number of connections that were lost, for whatever reason.
 lost(Seen, Carrier) -> lists:sum([length(Downs) || #{downs := Downs} <- proplists:get_value(Carrier, Seen)]).
 
 timeouts(Seen, Carrier) -> length([Reason || #{downs := Downs} <- proplists:get_value(Carrier, Seen), {_, Reason} <- Downs, Reason =:= net_tick_timeout]).
 
 messages(Seen, Carrier) -> lists:sum([Messages || #{messages := Messages} <- proplists:get_value(Carrier, Seen)]).
 
-%% Otherwise the path did not have the properties that the case requires.
+%% Returns whether the path had the properties that the case requires.
 is_lossy(#{<<"there">> := There, <<"back">> := Back}) ->
     lists:all(fun(#{<<"packets">> := Packets, <<"lost">> := Lost}) -> Packets > 1000 andalso Lost * 100 > Packets end, [There, Back]).
 
@@ -96,7 +96,7 @@ iperf(Space, Words) ->
 
 %% ---- in the nodes
 
-%% Streams to the other node, which restart when their connection is lost, and a process that records lost connections.
+%% Starts streams to the other node, which restart when their connection is lost, and a process that records lost connections.
 start(Node) ->
     Owner = self(),
     Count = counters:new(1, []),

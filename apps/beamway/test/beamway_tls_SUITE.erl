@@ -128,7 +128,7 @@ wrong_cookie_is_refused(_Config) ->
     false = beamway_peer:call(Good, net_kernel, connect_node, [StrangerNode]),
     [] = beamway_peer:maps(beamway_peer:os_pid(Good)).
 
-%% The reverse also holds: a node of a TLS cluster rejects a node without TLS.
+%% A node of a TLS cluster rejects a node without TLS, and the other way round.
 plain_nodes_are_refused(Config) ->
     [begin
          {ok, Good, GoodNode, Log} = start_logging(Config, Name, beamway_certificates:good()),
@@ -150,7 +150,7 @@ silent_callers_keep_nobody_waiting(_Config) ->
                    Socket
                end || _ <- lists:seq(1, 50)],
     ok = beamway_peer:connect_both(beamway_tls, Other, Good),
-    %% They have net_setuptime, as any caller has.
+    %% The node closes these connections after net_setuptime, as it does for any caller.
     [closed = read_to_end(Socket) || Socket <- Sockets].
 
 %% ssl of OTP 27 sends an alert before it closes.
@@ -291,7 +291,7 @@ no_descriptor_to_accept(Config) ->
     Log = filename:join(proplists:get_value(priv_dir, Config), "no_descriptor.log"),
     {ok, Full, FullNode} = beamway_peer:start(beamway_tls, #{log => Log, before_exec => "ulimit -n 256;"}),
     {ok, Other, OtherNode} = beamway_peer:start(beamway_tls),
-    %% The code that a connection and a line of the log need is loaded.
+    %% Connects once and logs one line, so that the code for both is loaded.
     ok = beamway_peer:connect(beamway_tls, Other, FullNode),
     ok = beamway_peer:call(Full, logger, warning, ["~ts has all that it needs", [FullNode]]),
     _ = beamway_peer:wait_until(fun() -> string:find(beamway_peer:log_text(Log), "has all that it needs") =/= nomatch end, 15000),

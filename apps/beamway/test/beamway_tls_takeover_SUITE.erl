@@ -74,7 +74,7 @@ ends({Caller, Accepter, _}, Bytes) ->
     [true = Ended =:= shutdown orelse (Bytes > 0 andalso element(1, Ended) =:= taken) || Ended <- [Caller, Accepter]],
     true = lists:member(shutdown, [Caller, Accepter]).
 
-%% The byte counts from one side after which to cut; once all bytes have passed, the takeover is complete.
+%% Returns the numbers of bytes from one side after which the connection is cut; once all bytes have passed, the takeover is complete.
 steps(Peer, Steps) ->
     {{taken, _}, {taken, _}, Passed} = meet(Peer, #{}),
     [{From, Most * Step div Steps} || {From, Most} <- maps:to_list(Passed), Step <- lists:seq(0, Steps - 2)].

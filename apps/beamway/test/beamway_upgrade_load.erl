@@ -85,7 +85,7 @@ call_on(Way, To, Number) ->
 pause(Ms) ->
     receive after Ms -> ok end.
 
-%% Mostly small payloads, and occasionally more than a fragment of the distribution.
+%% Most payloads are small, and a few are larger than a fragment of the distribution.
 payload(Number) when Number rem 50 =:= 0 -> binary:copy(<<Number:32>>, 50000);
 payload(Number) -> binary:copy(<<Number:32>>, 1 + Number rem 100).
 

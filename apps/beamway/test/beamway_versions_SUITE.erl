@@ -23,7 +23,7 @@ end_per_testcase(_Case, _Config) -> beamway_peer:stop_started().
 
 %% --- choice of the link --------------------------------------------------------------------------------
 
-%% Where version 0.1.0 has version numbers, they are the same.
+%% All version numbers that version 0.1.0 has are still the same.
 version_0_1_0(Config) ->
     case beamway_builds:release(filename:join(proplists:get_value(priv_dir, Config), "release")) of
         {ok, Ebin} -> meet_build(Ebin, shm, "same host", "same host");
@@ -80,12 +80,12 @@ exchange(Peer, Node) ->
     Data = beamway_peer:call(Peer, erpc, call, [Node, binary, copy, [Data]]),
     ok.
 
-%% The middle of an upgrade: two old nodes, two of a version with every version number changed, and a stock node.
+%% Tests the middle of an upgrade: two old nodes, two of a version in which every version number is changed, and a stock node.
 two_versions_and_stock(Config) ->
     Numbers = lists:append([Change(2) || Change <- [fun beamway_builds:extension/1, fun beamway_builds:agreement/1,
                                                     fun beamway_builds:rings/1, fun beamway_builds:driver_abi/1]]),
     New = build(Config, Numbers),
-    %% They connect as they start; otherwise OTP's global would disconnect nodes that are not fully connected.
+    %% The nodes connect as they start; otherwise OTP's global would disconnect nodes that are not fully connected.
     Nodes = [{Version, start_version(Version, New)} || Version <- [old, new, stock, old, new]],
     [begin
          true = beamway_peer:call(Caller, net_kernel, connect_node, [CalledNode]),
@@ -110,8 +110,8 @@ kind(_, _) -> tcp.
 
 %% --- code that is replaced while it runs ---------------------------------------------------------------
 
-%% Three times, because the second load makes the code that started the link old, and purges it. One process
-%% keeps calling throughout, and the connection stays the same.
+%% Loads the modules three times, because the second load makes the code that started the link old, and purges it. One process keeps calling
+%% throughout, and the connection stays the same.
 reload_keeps_links(Config) ->
     Builds = [build(Config, beamway_builds:later_fields()), beamway_peer:ebin(), build(Config, [])],
     lists:foreach(fun(Carrier) ->

@@ -113,7 +113,7 @@ halted(Config) ->
     ok = beamway_peer:halt_node(Other),
     ?assertMatch(#{cause := peer_ended}, why(Pair)).
 
-%% The new node is there before the verdict is read.
+%% The new node is up before the verdict is read.
 restarted(Config) ->
     {One, _, Other, OtherNode} = pair(Config),
     [Name, _] = string:split(atom_to_list(OtherNode), "@"),
@@ -129,7 +129,7 @@ disconnected(Config) ->
     #{cause := disconnected, short := Short} = why(Pair),
     ?assertMatch({_, _}, binary:match(Short, <<"the_operator">>), Short).
 
-%% @doc Disconnects from a registered process, which lives slightly longer, because after a process has exited only its pid is known.
+%% @doc Disconnects the node in a registered process that lives slightly longer, because once a process has exited, only its pid is known.
 drop_node(Node) ->
     true = register(the_operator, self()),
     true = erlang:disconnect_node(Node),
@@ -266,8 +266,8 @@ block(Ms) ->
     _ = erts_debug:set_internal_state(available_internal_state, true),
     erts_debug:set_internal_state(block, Ms).
 
-%% Processes that compute do not keep a node from ticking, however many there are. The delay of the link's own process is recorded when it was asked
-%% to send: many processes send bursts here, so that its work is queued.
+%% Processes that compute do not keep a node from ticking, however many there are. The record shows how late the link's own process ran after it was
+%% asked to send: many processes send bursts here, so that its work is queued.
 peer_burns(Config) ->
     {One, OneNode, Other, OtherNode} = pair(Config, [{args, ["-kernel", "net_ticktime", "2", "+S", "1"]}]),
     ok = beamway_peer:run(Other, fun() -> ?MODULE:burn_and_send(OneNode) end),
@@ -279,7 +279,7 @@ peer_burns(Config) ->
               end,
     true = beamway_peer:wait_until(Delayed, ?WAIT_MS).
 
-%% @doc Thousands of processes that compute, each for some microseconds at a time, and send something occasionally.
+%% @doc Starts thousands of processes that compute, each for some microseconds at a time, and occasionally send something.
 burn_and_send(Node) ->
     Loop = fun Loop() ->
                    _ = [lists:sum(lists:seq(1, 1000)) || _ <- lists:seq(1, 10)],

@@ -1,6 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% The bytes of the handshake extension and of the link agreement: round trips, every kind of damage,
-%% and what a later version may send.
+%% Tests the bytes of the handshake extension and of the link agreement: round trips, every kind of damage, and what a later version may send.
 -module(beamway_wire_tests).
 
 -include_lib("proper/include/proper.hrl").
@@ -48,7 +47,7 @@ prop_nothing_crashes() ->
                 end
             end).
 
-%% The bytes of a peer, with some bytes changed, left out, duplicated or added.
+%% Generates the bytes that a peer sends, and the damage to them: some bytes are changed, left out, duplicated or added.
 sent() ->
     oneof([?LET(Extension, extension(), {name, <<?NAME_HEAD, (beamway_wire:encode_extension(Extension))/binary>>}),
            ?LET(Extension, extension(),

@@ -154,7 +154,7 @@ program(Command, Module, Words) ->
             ?FAILED
     end.
 
-%% Returns the module required by a command, and the message if it is missing.
+%% Returns the module that a command requires, and the message if it is missing.
 needed("topology", _) -> {placement, "the application placement is not on the code path; run: make build"};
 needed("console", _) -> {beamway_console, "the application beamway_console is not on the code path; run: make build"};
 needed(_, Module) ->

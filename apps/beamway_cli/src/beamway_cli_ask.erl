@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc How a command asks a running node.
+%% @doc Connects a command to a running node and queries it.
 %%
 %% The command's VM becomes a hidden node that does not listen. It connects over stock TCP (over TLS if `BEAMWAY_TLS_OPTFILE' is set, encrypted if
 %% `BEAMWAY_ENCRYPT' is), with IPv4 or IPv6, so the answer does not depend on the carrier in question. Each error names one of the usual causes: epmd
@@ -42,7 +42,7 @@ failed(Format, Arguments) -> throw(io_lib:format(Format, Arguments)).
 
 %% Which node
 
-%% Name and host as given. `here' means the host part shared by all -sname nodes on this host.
+%% Returns the name and the host as given. `here' means the host part shared by all -sname nodes on this host.
 target(#{node := Words}) -> name_and_host(Words);
 target(_) -> only_node(names("localhost")).
 

@@ -19,7 +19,7 @@
 -spec examine() -> report().
 examine() -> examined(beamway_cli_doctor_facts:gather(), beamway_cli_doctor_facts:teleport()).
 
-%% @doc Collects and judges all facts, including the teleport of a node if one is named. Takes well under a second.
+%% @doc Collects and judges all facts, including those about teleport on a node if one is named. Takes well under a second.
 -spec examine(beamway_cli_ask:options()) -> {ok, report()} | {error, Text :: unicode:chardata()}.
 examine(#{node := _} = Options) ->
     %% The host is examined before this VM becomes a node, because doing so over TLS changes the option `links'.

@@ -104,7 +104,7 @@ libcrypto() ->
         error:_ -> unknown
     end.
 
-%% The flags of the first CPU, which ARM calls features. libcrypto uses VAES only together with AVX-512.
+%% Reads the flags of the first CPU, which ARM calls features. libcrypto uses VAES only together with AVX-512.
 aes_instructions(Text) ->
     Flags = case re:run(Text, "^(?:flags|Features)\\s*: (.*)$", [multiline, {capture, all_but_first, list}]) of
                 {match, [Line]} -> string:lexemes(Line, " ");
@@ -170,7 +170,7 @@ names([Ip | More], _) ->
 addresses(Host) ->
     [Ip || Family <- [inet, inet6], {ok, Ip} <- [inet:getaddr(Host, Family)], not is_mapped(Ip)].
 
-%% An IPv4-mapped IPv6 address, which inet returns for a host that has no other address.
+%% inet returns an IPv4-mapped IPv6 address for a host that has no other address.
 is_mapped({0, 0, 0, 0, 0, 16#ffff, _, _}) -> true;
 is_mapped(_) -> false.
 

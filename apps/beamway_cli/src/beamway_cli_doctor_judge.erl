@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Judges the facts that {@link beamway_cli_doctor_facts} has collected. Pure.
+%% @doc Judges the facts that {@link beamway_cli_doctor_facts} has collected. All functions are pure.
 %%
 %% A `problem' prevents shared memory, or means that teleport does not answer. A `warning' will become a problem as the number of links grows.
 -module(beamway_cli_doctor_judge).
@@ -187,7 +187,7 @@ encryption({prefer, Keys}) ->
 encryption({true, Keys}) ->
     well(encryption, "on, with ~ts", [keys_text(Keys)]).
 
-%% The speed of encryption. Without AES instructions the driver uses ChaCha20.
+%% Judges the speed of encryption. Without AES instructions the driver uses ChaCha20.
 cipher({unknown, _}) ->
     well(cipher, "unknown: this OTP has no crypto", []);
 cipher({{Library, Number}, vaes}) when Number < ?VAES_LIBCRYPTO ->
@@ -219,7 +219,7 @@ certificates(Ends, Now) ->
 keys_text(cookie) -> "a key from the cookie";
 keys_text({ok, Names}) -> lists:join(" and ", Names).
 
-%% Two links, each with two rings and its small buffers.
+%% The limit must suffice for two links, each with two rings and its small buffers.
 locked_memory(Limit, [_ | _], Ring) when is_integer(Limit), Limit < 2 * (2 * Ring + 65536) ->
     warning(locked_memory, "~ts may be locked: room for about ~b links over rdma", [in_bytes(Limit), Limit div (2 * Ring + 65536)],
             "raise it: ulimit -l unlimited, or LimitMEMLOCK=infinity in the systemd unit", []);
@@ -451,7 +451,7 @@ teleport_test_() ->
      ?_assertEqual("a@h runs teleport, with connections of its own to 2 nodes", found(teleport('a@h', {ok, 2}))),
      ?_assertEqual(problem, status(teleport('a@h', {error, timeout})))].
 
-%% A host without problems; each test changes one fact.
+%% Returns the facts of a host without problems; each test changes one fact.
 facts() ->
     {ok, Defaults} = beamway_config:read(fun(rdma) -> true; (_) -> undefined end),
     #{otp => "25", system => {{unix, linux}, {6, 1, 0}, 8}, options => {ok, Defaults}, driver => ok, rings => ok, socket_dir => ok,

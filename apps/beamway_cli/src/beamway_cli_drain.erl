@@ -12,7 +12,7 @@
 -type answer() :: {Result :: map(), Text :: unicode:chardata()}.
 
 -define(CALL_MS, 5000).
-%% Longer than the node itself needs after its timeout.
+%% This is longer than the node itself needs after its timeout.
 -define(SLACK_MS, 30000).
 
 %% @doc Drains the node. `Show' is called with each line of progress. `usage' means that the arguments were invalid, and `error' that the node could
@@ -68,7 +68,7 @@ answered(_, {ok, Result}) when is_map(Result) ->
 answered(Node, {error, already_draining}) -> {error, io_lib:format("node ~ts is being drained already", [Node])};
 answered(Node, {error, Reason}) -> {error, io_lib:format("node ~ts refused: ~0tP", [Node, Reason, 15])}.
 
-%% Names and reasons as text, as the node itself reports them.
+%% Returns names and reasons as text, in the form in which the node itself reports them.
 texts(Node, Result) ->
     Words = fun(Module, Function, Term) -> unicode:characters_to_binary(erpc:call(Node, Module, Function, [Term], ?CALL_MS)) end,
     maps:map(fun(Key, Left) when Key =:= stayed; Key =:= lost; Key =:= restarted ->

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The texts and options of the `beamway' command, for {@link beamway_cli}. Pure.
+%% @doc The texts and options of the `beamway' command, for {@link beamway_cli}. All functions are pure.
 %%
 %% The manual page and the completions (`bin/man', `bin/completion') have the same content; `beamway_cli_SUITE' checks that they agree.
 -module(beamway_cli_help).

@@ -18,9 +18,9 @@
 -define(POLL_MS, 50).
 -define(CALL_MS, 5000).
 -define(MEASURE_MS, 600000).
-%% How long a newly started epmd may take to answer.
+%% A newly started epmd may take this long to answer.
 -define(EPMD_MS, 15000).
-%% How long nodes that have all connected to the first one may take to connect to each other again.
+%% Nodes that have all connected to the first one may take this long to connect to each other again.
 -define(MESH_MS, 15000).
 
 -type plan() :: #{name := node(), peers := [node()], step := [node()], index := non_neg_integer(), slurm := boolean()}.
@@ -161,7 +161,7 @@ started(Name, Domain, End, Try) ->
 
 started_again(Name, Domain, Why, End, Try) ->
     case erlang:monotonic_time(millisecond) < End of
-        %% A random pause, so that two nodes do not collide again.
+        %% The pause is random, so that two nodes do not collide again.
         true -> receive after ?POLL_MS + rand:uniform(?POLL_MS) -> started(Name, Domain, End, Try) end;
         false -> {error, Why}
     end.
@@ -330,7 +330,7 @@ ready(_, _, _) -> ok.
 
 ended(#{index := 0, step := Step, slurm := Slurm}, {Module, Function}) ->
     Status = called(Module, Function),
-    %% All of them must know before the first one exits.
+    %% All of them must have done this before the first one exits.
     _ = [{ending(), erpc:multicall(Step, ?MODULE, ending, [], ?CALL_MS)} || Slurm],
     _ = [erpc:multicast(Step, ?MODULE, finish, [Status]) || Slurm],
     %% Casts must be sent before the connections close.

@@ -14,7 +14,7 @@
 
 -define(CALL_MS, 5000).
 -define(ROWS, 24).
-%% How many senders per link the table shows.
+%% The table shows this many senders per link.
 -define(SENDERS, 3).
 %% The lines of heading, column names and prompt.
 -define(OTHER_LINES, 4).
@@ -224,7 +224,7 @@ senders_to_text(#{node := Node} = Options, Links, Failed, Room) ->
     [io_lib:format("~ts: ~ts~ts~n", [Node, case Rows of [] -> "no process has sent much in the last 10 s"; _ -> "who sent most in the last 10 s" end, no_answer(Failed)]),
      [beamway_cli_output:table([["FROM" || is_map_key(cluster, Options)] ++ ["NODE", "PID", "CLASS", "SENT/S", "WAITING", "PROCESS"] | Shown]) || Rows =/= []]].
 
-%% Returns the pid in the form that it has on its own node.
+%% Returns the pid as it is written on its own node.
 pid_text(Pid) -> ["<0" | lists:dropwhile(fun(C) -> C =/= $. end, pid_to_list(Pid))].
 
 sender_cells(#{pid := Pid, class := Class, bytes_per_s := PerSecond, waiting := Waiting} = Sender) ->
@@ -263,7 +263,7 @@ cells(Options, #{from := From, node := Node, link := Link, why := Why, fill := F
         ++ [atom_to_list(Node), atom_to_list(Link)] ++ [amount(maps:get(Key, Row)) || Key <- [in, out, frames, doorbells, stalls]]
         ++ [io_lib:format("~b %", [round(Fill * 100)]), amount(maps:get(queue, Row)), Why].
 
-%% Three digits and a letter.
+%% Formats a value as three digits and a letter.
 amount(Value) -> amount(Value, ["", "k", "M", "G", "T"]).
 
 amount(Value, [Unit | Larger]) when Value < 999.5; Larger =:= [] ->

@@ -84,7 +84,7 @@ cookie(#{cookie_file := File}) ->
     end;
 cookie(#{}) -> ok.
 
-%% Returns the nodes, and how to release them at the end.
+%% Returns the nodes, and a fun that releases them at the end.
 nodes_of(Options) ->
     case [Key || Key <- [nodes, 'of', start, per_core], is_map_key(Key, Options)] of
         [nodes] -> {beamway_cli_topology_nodes:named(maps:get(nodes, Options)), fun() -> ok end};

@@ -199,7 +199,7 @@ hwloc(Nodes) ->
             end
     end.
 
-%% Its leaves are named after processing units, like the nodes.
+%% The leaves of this tree are named after processing units, like the nodes.
 of_xml(Xml, Nodes) ->
     case placement_hwloc:from_xml(Xml) of
         {ok, Hosts} ->

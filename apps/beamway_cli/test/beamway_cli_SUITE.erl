@@ -246,7 +246,7 @@ completion_of_strange_names(Config) ->
     ok = file:delete(Hosts),
     lists:foreach(fun gen_tcp:close/1, Registered).
 
-%% The connection that keeps a name registered with epmd.
+%% Registers a name with epmd, and returns the connection that keeps it registered.
 registered(Config, Name) ->
     {ok, Epmd} = gen_tcp:connect({127, 0, 0, 1}, ?config(epmd_port, Config), [binary, {active, false}]),
     Request = [<<$x, 4000:16, $M, 0, 6:16, 5:16, (length(Name)):16>>, Name, <<0:16>>],
@@ -326,7 +326,7 @@ not_told("rdcp") -> ["--have", "--host", "--list", "--names", "--of", "--pack", 
 not_told("rdrecv") -> ["--block", "--congestion", "--no-checksum", "--rate", "--zstd"];
 not_told(_) -> [].
 
-%% The options in the lines that match the expression.
+%% Returns the options in the lines that match the expression.
 options(Text, Lines) ->
     {match, Heads} = re:run(Text, Lines, [global, {capture, all_but_first, list}]),
     lists:usort(lists:append([lists:append(Found) || Head <- Heads, {match, Found} <- [re:run(Head, "(?<![a-zA-Z[-])(--[a-z][a-z0-9-]*|-[a-zA-Z](?![a-zA-Z]))", [global, {capture, all_but_first, list}])]])).

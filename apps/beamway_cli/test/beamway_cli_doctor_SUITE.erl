@@ -95,7 +95,7 @@ doctor_silent_epmd(Config) ->
     ?assertMatch(#{<<"status">> := <<"warning">>, <<"found">> := <<"does not answer: timeout">>}, check(<<"epmd">>, Checks)),
     ok = gen_tcp:close(Silent).
 
-%% A node without teleport, one with teleport running, and one on which it was stopped.
+%% Tests a node without teleport, one on which teleport runs, and one on which it was stopped.
 doctor_teleport(Config) ->
     Started = {A, Node} = start(Config, ["-proto_dist", "beamway"], #{}),
     try

@@ -64,7 +64,7 @@ asked(Config, Carrier, Links, Environment) ->
         ok = console(Config, Environment, First, Second)
     end).
 
-%% Waits until the console also shows the node whose name it was not given as up.
+%% Waits until the console shows both nodes as up, including the one whose name it was not given.
 console(Config, Environment, First, Second) ->
     Url = filename:join(?config(priv_dir, Config), "url"),
     {0, Shown, _} =
@@ -92,7 +92,7 @@ by_name(Config) ->
         ?assertMatch({match, _}, re:run(Shown, atom_to_list(B) ++ " +(shm|tcp) "))
     end).
 
-%% A node that the command itself starts, and another one that connects to it.
+%% The command itself starts a node, and another one that connects to it.
 node_command(Config) ->
     First = beamway_command:command_node(Config, "--carrier beamway6 --name first@::1"),
     Second = beamway_command:command_node(Config, "--carrier beamway6 --name second@::1 --connect first@::1"),
@@ -101,7 +101,7 @@ node_command(Config) ->
     [_ = beamway_command:ended(Node) || Node <- [Second, First]],
     ok.
 
-%% Two connected nodes, the second of which has an attribute.
+%% Starts two connected nodes, the second of which has an attribute.
 with_two(Config, Carrier, Host, Fun) ->
     Where = case Host of any -> #{}; _ -> #{longnames => true, host => Host} end,
     Placement = ["-pa", test_support:file("apps/placement/ebin")],

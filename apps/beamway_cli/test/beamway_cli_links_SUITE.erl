@@ -159,7 +159,7 @@ links_cookie_file(Config) ->
         [{0, Out, ""} = shell(Config, [Home, " \"$BEAMWAY\" links --cookie-file=", quoted(File), " ", atom_to_list(Node)]) || Home <- ["unset HOME;", "HOME=/proc"]],
         {1, "", Error} = run(Config, "links --cookie-file /nonexistent " ++ atom_to_list(Node)),
         ok = file:change_mode(File, 8#604),
-        %% As for the secrets of containers, whose modes cannot be changed.
+        %% The file can be read by all users, like the secrets of containers, whose modes cannot be changed.
         {0, Out, Open} = run(Config, ["links --cookie-file ", quoted(File), " ", atom_to_list(Node)]),
         ?assertMatch({match, _}, re:run(Open, "^beamway: warning: every user of this host can read the cookie file '.*cookie' [^\n]*\n$")),
         ?assertMatch({match, _}, re:run(Error, "cannot read the cookie file '/nonexistent': no such file")),
@@ -172,7 +172,7 @@ links_cookie_file(Config) ->
         stop(Started)
     end.
 
-%% A node without our code.
+%% The node does not have our code.
 links_without_beamway(Config) ->
     Started = start(Config, [], #{code => none}),
     try
@@ -183,7 +183,7 @@ links_without_beamway(Config) ->
         stop(Started)
     end.
 
-%% An unrelated module called `beamway' that does not answer or fails.
+%% The node has an unrelated module called `beamway' that does not answer or fails.
 links_of_a_strange_node(Config) ->
     Started = start(Config, [], #{code => none}),
     try

@@ -36,14 +36,14 @@ nodes_from_the_command(Config) ->
 module_folder(Config, Status) ->
     with_module(Config, "run", beamway_cli_end, "[_] = nodes(), " ++ integer_to_list(Status)).
 
-%% A directory with a module, and the body of its main/0.
+%% Creates a directory with a module whose main/0 has this body.
 with_module(Config, Name, Module, Body) ->
     Folder = filename:join(?config(priv_dir, Config), Name),
     ok = filelib:ensure_dir(filename:join(Folder, "x")),
     ok = file:write_file(filename:join(Folder, atom_to_list(Module) ++ ".beam"), compiled(Module, main, Body)),
     Folder.
 
-%% Nodes that start at the same time while epmd is not running. Each starts an epmd, one of these gets the port, and every node finds it.
+%% Several nodes start at the same time while epmd is not running. Each starts an epmd, one of these gets the port, and every node finds it.
 many_cold_starts(Config) ->
     [cold_start(Config, Port, ["cold" ++ integer_to_list(N) || N <- lists:seq(1, 6)], fun() -> ok end) || Port <- [test_support:free_port() || _ <- [1, 2, 3]]].
 
@@ -103,9 +103,9 @@ node_failures(Config) ->
         ?assertEqual(0, ended(Node))
     end.
 
-%% Slurm's variables for two steps of a job at the same time, with five tasks each, below two switches, and without a running epmd. Ready means that
-%% all nodes of the step know each other and answer. The tree must be Slurm's, and global must not complain, not even while the nodes exit one after
-%% another.
+%% Runs two steps of a job at the same time with Slurm's variables: five tasks each, below two switches, and without a running epmd. Ready means
+%% that all nodes of the step know each other and answer. The tree must be Slurm's, and global must not complain, not even while the nodes exit one
+%% after another.
 two_steps_at_once(Config) ->
     Cold = lists:keystore(epmd_port, 1, Config, {epmd_port, test_support:free_port()}),
     {ok, Host} = inet:gethostname(),
@@ -131,7 +131,7 @@ two_steps_at_once(Config) ->
         shell(Cold, "for _ in $(seq 100); do ! epmd -kill | grep -q Killed || exit 0; sleep 0.1; done")
     end.
 
-%% Slurm's variables for one of several tasks on this host.
+%% Returns Slurm's variables for one of several tasks on this host.
 task(Step, Tasks, Number) ->
     {ok, Host} = inet:gethostname(),
     ["SLURM_JOB_ID=7 SLURM_STEP_ID=", integer_to_list(Step), " SLURM_STEP_NODELIST=", Host, " SLURM_STEP_TASKS_PER_NODE=", integer_to_list(Tasks), " SLURMD_NODENAME=", Host,
@@ -156,7 +156,7 @@ node_beside_a_step(Config) ->
         ?assertEqual(0, ended(Node))
     end.
 
-%% Slurm's variables for a task whose peer task never starts, and variables that cannot be valid.
+%% Runs the command with Slurm's variables for a task whose peer task never starts, and with variables that cannot be valid.
 node_without_slurm_peer(Config) ->
     {ok, Host} = inet:gethostname(),
     Job = ["SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_STEP_NODELIST=", Host, " SLURMD_NODENAME=", Host, " SLURM_LOCALID=0 "],

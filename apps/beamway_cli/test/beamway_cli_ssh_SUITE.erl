@@ -44,7 +44,7 @@ environment(Config) -> ["export ERL_EPMD_PORT=1 PATH=", quoted(filename:join(?co
 
 beamway(Config, Words) -> shell(Config, [environment(Config), "\"$BEAMWAY\" ", Words]).
 
-%% On a terminal, as a user would work. Asks the remote shell where it runs; the node must survive.
+%% Runs the command on a terminal, as a user would, and asks the remote shell where it runs; the node must survive.
 attached(Config, Words, Node) ->
     Line = lists:flatten([environment(Config), "exec script -qefc ", quoted(lists:flatten([?config(command, Config), " attach ", Words])), " /dev/null"]),
     Port = open_port({spawn_executable, os:find_executable("bash")}, [{args, ["-c", Line]}, {env, [{"HOME", ?config(home, Config)}]}, use_stdio, stderr_to_stdout]),

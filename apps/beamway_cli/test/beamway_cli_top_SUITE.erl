@@ -29,7 +29,7 @@ top_into_a_pipe(Config) ->
         ?assertMatch({0, _, ""}, shell(Config, ["set -o pipefail; \"$BEAMWAY\" top --count 50 --interval 0.1 ", atom_to_list(A), " | head -n 1"]))
     end).
 
-%% Three of four senders. The process on the peer has a name.
+%% The table shows three of four senders. The process on the peer has a name.
 top_of_senders(Config) ->
     with_nodes(Config, 2, fun([A, B]) ->
         Sending = ["erl -noinput -hidden -sname sending -eval \"ok = erpc:call('", atom_to_list(A), "', fun() -> _ = [begin register(list_to_atom(\\\"sender\\\" ++ integer_to_list(I)), ",

@@ -62,7 +62,7 @@ history(Pairs) ->
         {_, Other} -> beamway_console_web:problem(400, ["of is '", Other, "'; expected node, link or http"])
     end.
 
-%% Returns the top three senders that fill a link, or none if the node does not know them.
+%% Returns the three processes that fill a link the most, or none if the node does not know them.
 senders({ok, Node}, {ok, Peer}) ->
     Told = try erpc:call(Node, beamway, senders, [Peer], ?WHY_MS) of
                {ok, Senders} -> lists:sublist(Senders, ?SENDERS);
@@ -73,7 +73,7 @@ senders({ok, Node}, {ok, Peer}) ->
 senders({error, Why}, _) -> beamway_console_web:problem(400, Why);
 senders(_, {error, Why}) -> beamway_console_web:problem(400, Why).
 
-%% Returns the sender, with its pid in the form that it has on its own node.
+%% Shows a pid as it is written on its own node.
 sender(#{pid := Pid} = Sender) ->
     Process = case Sender of
                   #{name := Name} -> Name;

@@ -81,7 +81,7 @@ is_own_page(Req) -> binary:match(yucan_req:header(<<"content-type">>, Req, <<>>)
 %% send this header.
 is_from_here(Req) -> lists:member(yucan_req:header(<<"sec-fetch-site">>, Req, <<"none">>), [<<"same-origin">>, <<"none">>]).
 
-%% The comparison runs in constant time.
+%% Compares in constant time.
 is_same(A, B) -> crypto:hash_equals(crypto:hash(sha256, A), crypto:hash(sha256, B)).
 
 login(Req, #{secret := Secret} = Guard) ->

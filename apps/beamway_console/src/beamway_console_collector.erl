@@ -46,7 +46,7 @@ start(Hub, IntervalMs, Sent) ->
         {Pid, started} ->
             true = demonitor(Monitor, [flush]),
             {ok, Pid, facts()};
-        %% Another console was faster.
+        %% Another console has started the collector first.
         {'DOWN', Monitor, process, Pid, taken} -> attach(Hub, IntervalMs, Sent);
         {'DOWN', Monitor, process, Pid, Reason} -> {error, Reason}
     after ?START_MS ->
@@ -125,7 +125,7 @@ sample() ->
 with(_, none, Sample) -> Sample;
 with(Key, Value, Sample) -> Sample#{Key => Value}.
 
-%% Returns the parts running on this node, recognized by their registered names.
+%% Returns the parts that run on this node, recognized by their registered names.
 apps() ->
     [App || {App, Name} <- [{beamway, beamway_links}, {teleport, teleport_sup}, {placement, placement_sup}, {yucan, yucan_sup}, {beamway_console, beamway_console_sup}],
             whereis(Name) =/= undefined].
@@ -153,7 +153,7 @@ counters(Port) when is_port(Port) ->
     end;
 counters(_) -> #{link => tls}.
 
-%% Only if a server of this module has been started. The module is not loaded just to find out.
+%% Returns the figures of the web servers if the module of the server is loaded. It is not loaded just to find out whether there are servers.
 http() ->
     case erlang:module_loaded(yucan_server) of
         true -> tried(fun() -> yucan:figures() end);

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The options of a console, which are validated once. Pure except for reading the file with the token.
+%% @doc The options of a console, which are validated once. All functions are pure, except that the file with the token is read.
 -module(beamway_console_config).
 
 -export([read/1, url/2, warnings/1, table/0]).
@@ -7,7 +7,7 @@
 
 -type config() :: #{ip := inet:ip_address(), port := inet:port_number(), secret => none | binary(), allow := boolean(), interval_ms := pos_integer(),
                     nodes := connected | [node()], results := file:filename(), command := file:filename(), pipes := file:filename(), tls := none | #{certfile | keyfile => file:filename()}}.
-%% `secret' is only for the guard, because the states and arguments of processes appear in logs.
+%% Only the guard may get `secret', because the states and arguments of processes appear in logs.
 
 -define(SECRET_LEAST, 12).
 -define(SECRET_MOST, 1024).
@@ -26,7 +26,8 @@ read(Given) ->
         throw:{bad, Format, Arguments} -> {error, unicode:characters_to_binary(io_lib:format(Format, Arguments))}
     end.
 
-%% @doc For the reference of all options (`scripts/options'): option, default, valid values, when a change takes effect, effect.
+%% @doc Returns the table for the reference of all options (`scripts/options'): option, default, valid values, when a change
+%% takes effect, effect.
 -spec table() -> [{Option :: atom(), Default :: term(), Expected :: string(), TakesEffect :: string(), Effect :: string()}].
 table() ->
     [{Name, Default, Expected, "start of the console", Effect} || {Name, Default, Expected, Effect} <- options()].
@@ -129,7 +130,7 @@ host({0, 0, 0, 0, 0, 0, 0, 0}) -> element(2, inet:gethostname());
 host(Ip) when tuple_size(Ip) =:= 8 -> [$[, inet:ntoa(Ip), $]];
 host(Ip) -> inet:ntoa(Ip).
 
-%% @doc Warnings for the operator about these options.
+%% @doc Returns warnings for the operator about these options.
 -spec warnings(config()) -> [unicode:chardata()].
 warnings(#{ip := Ip, tls := Tls, allow := Allow, secret := Secret}) ->
     [["it listens on ", inet:ntoa(Ip), " without TLS: token and figures pass the network as they are; give certfile and keyfile"] || Tls =:= none, not is_loopback(Ip)]

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The frames that are sent to browsers for each topic, as JSON. Pure.
+%% @doc Builds the frames that are sent to browsers for each topic, as JSON. All functions are pure.
 %%
 %% The frame of the cluster is short, because it is sent once per interval. Nodes are objects, and each pair of linked nodes occurs once, with the
 %% indexes of both in the list of nodes and the bytes per second in each direction. If there are very many pairs, only the busiest are listed, but
@@ -65,8 +65,8 @@ figures(_, _) -> #{}.
 
 rounded(Float) -> round(Float * 1000) / 1000.
 
-%% Every pair of nodes that are linked according to at least one of the two, if both are known here. The nodes of other consoles and commands are
-%% hidden, so they are left out.
+%% Returns every pair of nodes that are linked according to at least one of the two, if both are known here. The nodes of other consoles and
+%% commands are hidden, so they are left out.
 links(Nodes) ->
     Places = maps:from_list(lists:zip(lists:sort(maps:keys(Nodes)), lists:seq(0, map_size(Nodes) - 1))),
     Pairs = lists:usort([{min(A, B), max(A, B)} || {A, #{rates := #{links := Links}}} <- maps:to_list(Nodes), B <- maps:keys(Links), is_map_key(B, Nodes)]),

@@ -24,14 +24,14 @@
 -define(BEHIND_MAX, 2).
 -define(PAUSE_MS, 1000).
 -define(PAUSE_MAX_MS, 30000).
-%% How long nodes and links that are down are shown.
+%% Nodes and links that are down are shown for this long.
 -define(REMEMBER_MS, 600000).
 -define(AT_ONCE, 16).
 
 -record(state, {config :: beamway_console_config:config(), nodes = #{} :: #{node() => known()},
                 browsers = #{} :: #{pid() => {reference(), [topic()], Behind :: non_neg_integer()}}}).
 
-%% @doc Starts it.
+%% @doc Starts the hub.
 -spec start_link(beamway_console_config:config()) -> {ok, pid()} | {error, term()}.
 start_link(Config) -> gen_server:start_link({local, ?MODULE}, ?MODULE, Config, []).
 
@@ -172,7 +172,7 @@ reason(_) -> <<"nodedown">>.
 ended(#{state := Was, since := Since, pause := Pause} = Known, Is, Why) ->
     Known#{state := Is, since := case Was of Is -> Since; _ -> now_ms() end, why := Why, collector := none, attempt := none, rates := none, again := clock() + Pause}.
 
-%% A node that was down is up again.
+%% Called when a node that was down is up again.
 awake(Node, #state{nodes = Nodes} = State) ->
     case Nodes of
         #{Node := #{state := down} = Known} -> State#state{nodes = Nodes#{Node := Known#{state := new, since := now_ms(), again := clock(), pause := ?PAUSE_MS}}};

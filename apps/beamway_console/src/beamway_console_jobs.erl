@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Runs what browsers start and watch: a measurement of the network and a benchmark, one of each at a time. It also reads the state of
-%% running pipes while a browser shows it.
+%% @doc Runs the jobs that browsers start and watch: a measurement of the network and a benchmark, one of each at a time. It also reads the state
+%% of running pipes while a browser shows it.
 %%
 %% Each job is a separate process with a monitor and a time limit, so the browser that started it may close. The last measurement is stored here.
 -module(beamway_console_jobs).
@@ -19,7 +19,7 @@
 -record(state, {config :: beamway_console_config:config(), measured = none :: none | placement_probe:measured(), measured_at = 0 :: integer(),
                 jobs = #{} :: #{measure | bench => #job{}}, last = #{} :: #{measure | bench => map()}, told = 0 :: integer(), later = none :: none | reference(), looking = none :: none | pid()}).
 
-%% @doc Starts it.
+%% @doc Starts the server.
 -spec start_link(beamway_console_config:config()) -> {ok, pid()} | {error, term()}.
 start_link(Config) -> gen_server:start_link({local, ?MODULE}, ?MODULE, Config, []).
 
@@ -162,7 +162,7 @@ text(Term) -> unicode:characters_to_binary(io_lib:format("~0tP", [Term, 15])).
 view(#state{jobs = Jobs, last = Last, measured_at = At}) ->
     #{running => maps:map(fun(_, #job{view = View}) -> View end, Jobs), last => Last, measured_at => At}.
 
-%% No more often than a person can perceive.
+%% Sends the state no more often than a person can perceive.
 told(#state{later = Timer} = State) when Timer =/= none -> State;
 told(#state{told = Told} = State) ->
     case erlang:monotonic_time(millisecond) - Told of

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The pipes running on this host. A running `rdpipe' keeps a small file in a directory of its user that records how much each of its hops has
-%% carried so far, and removes it when it exits. This module reads these files, and skips those whose process was killed.
+%% @doc Finds the pipes that run on this host. A running `rdpipe' keeps a small file in a directory of its user that records how much each of its
+%% hops has carried so far, and removes it when it exits. This module reads these files, and skips those whose process was killed.
 -module(beamway_console_pipes).
 
 -export([default_folder/0, running/1]).

@@ -1,13 +1,13 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Placement as seen by a node of the cluster. All queries are sent to a node on which the application runs, so the console's own node need not
-%% have it.
+%% @doc Shows placement as a node of the cluster sees it. All queries are sent to a node on which the application runs, so the console's own node
+%% need not have it.
 -module(beamway_console_placement).
 
 -export([view/1, words/1, choose/3]).
 
 -define(CALL_MS, 15000).
 
-%% @doc Attributes with their ages, and leases, as seen by one of these nodes (the first that answers).
+%% @doc Returns the attributes with their ages, and the leases, as seen by one of these nodes (the first that answers).
 -spec view([node()]) -> {ok, map()} | {error, unicode:chardata()}.
 view([]) -> {error, "placement runs on none of the nodes: application:ensure_all_started(placement), or attr:start()"};
 view([Asker | _] = Nodes) ->

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Computes rates from two samples of a node's collector, and stores recent ones as series for charts. Pure.
+%% @doc Computes rates from two samples of a node's collector, and stores recent ones as series for charts. All functions are pure.
 -module(beamway_console_rates).
 
 -export([between/2, remember/5, series/1, link_fields/0, node_fields/0, http_fields/0, percentile/2]).
@@ -13,7 +13,7 @@
 -opaque history() :: {Count :: non_neg_integer(), [tuple()]}.
 
 -define(KEEP, 300).
-%% The limit for all links together. A history grows to twice its size before it is cut. A point takes 120 bytes.
+%% The maximum number of points of all links together. A history grows to twice its size before it is cut. A point takes 120 bytes.
 -define(LINK_POINTS, 500000).
 
 -define(LINK_COUNTERS, [bytes_in, bytes_out, frames_in, frames_out, doorbells_in, doorbells_out, wakeups, stalls]).
@@ -110,7 +110,7 @@ http_point(#{rates := Rates, totals := Totals, latency := Latency}) ->
     [round(maps:get(requests, Rates)), maps:get(open_connections, Totals, 0), Micros(0.5), Micros(0.99)]
         ++ [round(maps:get(F, Rates)) || F <- [bytes_out, status_2xx, status_3xx, status_4xx, status_5xx]].
 
-%% Cut in half only occasionally, so that adding a point is cheap.
+%% A history is cut in half only occasionally, so that adding a point is cheap.
 add(Point, {Count, Points}, Keep) when Count >= 2 * Keep -> {Keep, [Point | lists:sublist(Points, Keep - 1)]};
 add(Point, {Count, Points}, _) -> {Count + 1, [Point | Points]}.
 

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The measured times, for the Topology page and for download as files. Pure except for drawing a PNG.
+%% @doc The measured times, for the Topology page and for download as files. All functions are pure, except for the one that draws a PNG.
 -module(beamway_console_topology).
 
 -export([view/2, export/3, formats/0, choices/1]).

@@ -65,7 +65,7 @@ post(Port, Path, Body, Headers) ->
                                      [[N, ": ", V, "\r\n"] || {N, V} <- Headers], "\r\n", Text]),
     {Status, Answered, try jiffy:decode(Answer, [return_maps]) catch _:_ -> Answer end}.
 
-%% The first frame of a stream for which the function returns true.
+%% Returns the first frame of a stream for which the function returns true.
 frame(Port, Topics, Is) ->
     Socket = stream(Port, Topics),
     Frame = next(Socket, <<>>, Is, erlang:monotonic_time(millisecond) + ?PATIENCE_MS),
@@ -273,7 +273,7 @@ why(_) ->
     ok = until(fun() -> [] =/= [Link || #{<<"cause">> := <<"peer_ended">>, <<"ended">> := #{<<"ago_ms">> := _}} = Link <- Why()] end),
     ?assertMatch({400, _}, get(Port, ["/api/why?node=", atom_to_binary(Node), "&peer=nobody_at_all@nowhere"])).
 
-%% Three of four senders, the one that has sent the most first.
+%% The console shows three of four senders, beginning with the one that has sent the most.
 senders(_) ->
     [{Peer, Node}, {_, Other}] = started(2),
     Port = console(Peer),
@@ -337,7 +337,7 @@ guesses(Config) ->
     [begin
          {Us, Statuses} = timer:tc(fun() -> [beamway_peer:await(Call, ?PATIENCE_MS) || Call <- [beamway_peer:async(Guess) || _ <- lists:seq(1, 60)]] end),
          ?assertEqual([], [S || S <- Statuses, S =/= Judged, S =/= 429]),
-         %% One per scheduler, and one more whenever the pause is over.
+         %% At most one guess per scheduler is checked, and one more whenever the pause is over.
          ?assertMatch({true, _, _}, {length([S || S <- Statuses, S =:= Judged]) =< 4 + Us div (EveryMs * 1000), Us, Statuses}),
          ok = until(Right)
      end || {Judged, EveryMs, Guess, Right} <-
@@ -350,7 +350,7 @@ token_file(Config) ->
     ok = file:change_mode(File, 8#600),
     File.
 
-%% They are shown by the handler that OTP installs on every node.
+%% Warnings are shown by the handler that OTP installs on every node.
 warnings_are_shown(Config) ->
     Said = with_section("beamway_console", Config),
     ?assertMatch({match, _}, re:run(Said, "WARNING REPORT.*\n.*console: it listens on 0.0.0.0 without TLS")),
@@ -362,7 +362,7 @@ old_section(Config) ->
     ?assertMatch({match, _}, re:run(Said, "console: it listens on 0.0.0.0 without TLS")),
     ?assertMatch({match, _}, re:run(Said, "WARNING REPORT.*\n.*rename the section to `beamway_console'")).
 
-%% The output of a node that starts the console with the options in this section of its environment.
+%% Returns the output of a node that starts the console with the options in this section of its environment.
 with_section(Section, Config) ->
     [Erl | Words] = beamway_peer:erl(),
     Paths = lists:usort([filename:dirname(code:which(Module)) || Module <- [beamway_console, yucan, jiffy]]),
@@ -457,7 +457,7 @@ queries_that_call_code(_) ->
     ?assertMatch([_, _, #{<<"chosen">> := [Name]}], Answers(#{allow => true})),
     ?assertEqual([Node], Attributes() -- Before).
 
-%% A user's own score.
+%% A score that a user might define.
 seven(_, _) -> 7.
 
 benchmarks(Config) ->
@@ -491,12 +491,12 @@ benchmarks(Config) ->
     {202, _, _} = post(Port, "/api/bench/stop", #{}),
     ok = until(fun() -> map_size(maps:get(<<"running">>, Jobs())) =:= 0 end),
     ?assertMatch(#{<<"last">> := #{<<"bench">> := #{<<"ok">> := false, <<"why">> := <<"it was stopped">>}}}, Jobs()),
-    %% A browser that was disconnected in the meantime still gets the result, although nothing happens any more.
+    %% A browser that was disconnected in the meantime still gets the result, although no job runs any more.
     ?assertEqual([#{}, #{}], [maps:get(<<"running">>, frame(Port, "jobs", fun(F) -> is_map_key(<<"last">>, F) end)) || _ <- [once, again]]),
     %% When the job is gone, so are its processes and its result file.
     ok = until(fun() -> os:cmd("pgrep -f '" ++ Command ++ "'") =:= "" andalso file:list_dir(Temporary) =:= {ok, []} end).
 
-%% This node's directory for temporary files.
+%% Returns the node's directory for temporary files.
 temporary(Peer, Config) ->
     Folder = filename:join(?config(priv_dir, Config), "temporary"),
     ok = filelib:ensure_dir(filename:join(Folder, "x")),
@@ -575,7 +575,7 @@ demo(_) ->
     true = exit(Demo, kill),
     ok = until(fun() -> gen_tcp:connect({127, 0, 0, 1}, Port, []) =:= {error, econnrefused} end).
 
-%% A single line, without the supervisor reports.
+%% The command prints a single line, without the supervisor reports.
 port_in_use(Config) ->
     [{Peer, Node}] = started(1, beamway_shm),
     {ok, Taken} = gen_tcp:listen(0, [{ip, {127, 0, 0, 1}}]),

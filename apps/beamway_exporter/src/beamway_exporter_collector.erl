@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The metrics for a node that serves Prometheus with the library prometheus.erl, which calls this module and is not a dependency.
-%% `beamway_prometheus' does the same for nodes that have only the carrier.
+%% @doc Provides the metrics on a node that serves Prometheus with the library prometheus.erl, which calls this module and is not a
+%% dependency. `beamway_prometheus' does the same for nodes that have only the carrier.
 -module(beamway_exporter_collector).
 
 -export([collect_mf/2, deregister_cleanup/1]).

@@ -84,7 +84,7 @@ all_parts(_Config) ->
     #{<<"yucan_request_duration_seconds_count{server=\"beamway_exporter\"}">> := Timed} = Second,
     true = binary_to_integer(Timed) >= 1.
 
-%% A stock node on which only the exporter and its server run.
+%% Starts a stock node on which only the exporter and its server run.
 no_part(_Config) ->
     Names = lists:usort([hd(binary:split(hd(binary:split(Key, <<"{">>)), <<"_">>)) || Key <- maps:keys(scrape(start(inet_tcp, [beamway_exporter])))]),
     [<<"beamway">>, <<"yucan">>] = Names.

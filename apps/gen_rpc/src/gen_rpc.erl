@@ -348,7 +348,8 @@ checked(Other, Name) -> error({bad_limit, Name, Other}).
 
 default(Name) -> element(2, lists:keyfind(Name, 1, table())).
 
-%% @private For the reference of all options (`scripts/options'): option, default, what is valid, when a change takes effect, effect.
+%% @private Returns the table for the reference of all options (`scripts/options'): option, default, what is valid, when a change takes effect,
+%% effect.
 -spec table() -> [{Option :: atom(), Default :: term(), Expected :: string(), TakesEffect :: string(), Effect :: string()}].
 table() ->
     Ms = "milliseconds, 0 or more, or infinity",

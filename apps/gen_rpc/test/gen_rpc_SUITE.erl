@@ -169,7 +169,7 @@ bad_arguments(Config) ->
         ok = application:unset_env(gen_rpc, send_timeout)
     end).
 
-%% The application does not start if module control is configured, because it does not implement that feature.
+%% The application does not start if module control is configured, because it does not implement this feature of gen_rpc.
 control_of_modules(Config) ->
     on_first(Config, fun(Node) ->
         ok = application:stop(gen_rpc),

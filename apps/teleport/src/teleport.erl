@@ -6,9 +6,9 @@
 %% Reply = teleport:call({server, Node}, Request),
 %% ok = teleport:cast(Pid, Request)'''
 %%
-%% A destination is a pid, a name or `{Name, Node}', `{global, Name}' or `{via, Module, Name}'; messages to local ones
-%% are sent directly. Messages use the distribution and keep its order. If the distribution is stock TCP without
-%% encryption, they use a pool of separate connections instead. docs/guide/teleport.md lists the guarantees.
+%% A destination is a pid, a name or `{Name, Node}', `{global, Name}' or `{via, Module, Name}'; messages to local
+%% destinations are sent directly. Messages use the distribution and keep its order. If the distribution is stock TCP
+%% without encryption, they use a pool of separate connections instead. docs/guide/teleport.md lists the guarantees.
 %%
 %% Calls end like those of gen_server: with the reply, or with an exit whose reason is
 %% `{Reason, {teleport, call, Arguments}}'. `Reason' is that of gen_server (`timeout', `noproc', `{nodedown, Node}' or
@@ -118,7 +118,8 @@ multi_call(Nodes, Name, Request, Timeout) when is_list(Nodes), is_atom(Name) -> 
 -spec abcast(Name :: atom(), term()) -> abcast.
 abcast(Name, Request) -> abcast([node() | nodes()], Name, Request).
 
-%% @doc Like gen_server:abcast/3. Nodes with room get the request first, so a stuck node does not delay the others.
+%% @doc Like gen_server:abcast/3. Nodes whose connections have room get the request first, so a stuck node does not delay
+%% the others.
 -spec abcast([node()], Name :: atom(), term()) -> abcast.
 abcast(Nodes, Name, Request) when is_list(Nodes), is_atom(Name) ->
     Full = [Node || Node <- Nodes, cast({Name, Node}, Request, #{on_full => error}) =:= {error, overload}],

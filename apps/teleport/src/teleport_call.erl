@@ -55,7 +55,7 @@ request(Dest, Request, Options) ->
     Found = teleport_message:find(Dest),
     case teleport_trace:lent(fun() -> begun(Found, Request, Options) end) of
         {error, Reason} ->
-            %% The caller gets this as a message, like any other result of the call.
+            %% The caller gets this failure as a message, like any other result of the call.
             Ref = make_ref(),
             self() ! {'DOWN', Ref, process, Dest, Reason},
             Ref;

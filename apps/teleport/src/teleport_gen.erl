@@ -1,6 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Calls and events for gen_event and gen_fsm processes on any node. The functions have the same names as there,
-%% but accept the destinations of {@link teleport}. For a gen_statem, use {@link teleport:call/2} and {@link teleport:cast/2}.
+%% @doc Calls and events for gen_event and gen_fsm processes on any node. The functions have the same names as in those
+%% modules, but accept the destinations of {@link teleport}. For a gen_statem, use {@link teleport:call/2} and {@link
+%% teleport:cast/2}.
 -module(teleport_gen).
 
 -export([notify/2, sync_notify/2, event_call/3, event_call/4, send_event/2, send_all_state_event/2]).

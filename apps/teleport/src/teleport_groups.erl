@@ -3,9 +3,9 @@
 %% to each node that has members, and delivered there by {@link teleport_server}.
 %%
 %% The calling process itself sends, so its broadcasts to a group arrive in order. It waits for answers only with the
-%% option `confirm'. It waits for room only for a moment, and this time is not charged to a node whose connection makes
-%% progress. Once a node has exhausted it, broadcasts do not wait for that node for a while. If the sites of nodes are known
-%% ({@link teleport_sites}), one node of each other site passes the message on to the others there.
+%% option `confirm'. It waits for room only for a short time, which is not charged to a node whose connection makes progress.
+%% Once a node has used up this time, broadcasts do not wait for that node for a while. If the sites of nodes are known ({@link
+%% teleport_sites}), one node of each other site passes the message on to the others there.
 -module(teleport_groups).
 
 -export([broadcast/4]).
@@ -25,7 +25,7 @@
 -define(CONFIRM_MS, 5000).
 -define(ROOM_MS, 100).
 -define(LOOK_MS, 1).
-%% How long senders skip the wait for a node, after one of them has waited without success.
+%% After one sender has waited for a node without success, no sender waits for that node for this long.
 -define(LATE_MS, 30000).
 -define(TABLE, ?MODULE).
 -define(SERVER, teleport_server).

@@ -6,10 +6,10 @@
 %% by a hash of four bytes. If two groups have the same hash, a broadcast to one of them also reaches some nodes
 %% without members.
 %%
-%% When two nodes connect, each sends the other one question. The answer, `all', contains the peer's groups, and each
-%% later `change' follows it in order. Until the answer has arrived, the node does not know the peer's groups, so
-%% {@link nodes/3} returns the peer as unsure, and broadcasts are sent there as well. If there is no room to send a
-%% change to a peer, the peer gets the complete list of groups as soon as there is room.
+%% When two nodes connect, each sends the other a question. The answer, `all', contains the peer's groups, and each later
+%% `change' follows it in order. Until the answer has arrived, the node does not know the peer's groups, so {@link
+%% nodes/3} returns the peer as unsure, and broadcasts are sent there as well. If there is no room to send a change to a
+%% peer, the peer gets the complete list of groups as soon as there is room.
 %%
 %% So a broadcast can miss a peer with members only while the message about its first member is in flight, as with
 %% `pg', or is waiting for room.

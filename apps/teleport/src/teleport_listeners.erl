@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Groups with many members: a node tells the others for which groups it has members, but not who they are. A
-%% broadcast goes only to nodes with members.
+%% @doc Groups with many members: a node tells the others for which groups it has members, but not which processes they
+%% are. A broadcast goes only to nodes with members.
 %%
 %% ```
 %% ok = teleport_listeners:join({room, 7}),                     %% the calling process is a member until it leaves or exits
@@ -13,7 +13,7 @@
 -behaviour(gen_server).
 
 -export([join/1, join/2, leave/1, leave/2, broadcast/2, broadcast/3, members/1, nodes/1]).
-%% For the other modules of teleport.
+%% Called by the other modules of teleport.
 -export([start_link/0]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2]).
 
@@ -59,7 +59,8 @@ call(Request) ->
 broadcast(Group, Message) -> broadcast(Group, Message, #{}).
 
 %% @doc Broadcasts with options. For some milliseconds after two nodes have connected, each gets the other's
-%% broadcasts even if it has no members. In that case `sent' names it or, with `confirm', one of `sent' and `skipped'.
+%% broadcasts even if it has no members. In that case the result lists it under `sent' or, with `confirm', under `sent' or
+%% `skipped'.
 -spec broadcast(Group :: term(), Message :: term(), teleport_groups:options()) -> teleport_groups:result().
 broadcast(Group, Message, Options) ->
     case teleport_groups:broadcast(?MODULE, Group, Message, Options) of
@@ -172,7 +173,7 @@ told(#listeners{is_gathering = true} = State) -> State;
 told(#listeners{interest = Interest} = State) ->
     case teleport_interest:is_changed(Interest) orelse teleport_interest:is_behind(Interest) of
         true ->
-            %% A traced process may have brought a trace context.
+            %% A message from a traced process may have brought a trace context.
             _ = teleport_trace:set(none),
             _ = erlang:send_after(?GATHER_MS, self(), gathered),
             State#listeners{interest = teleport_interest:flush(fun is_sent/2, Interest), is_gathering = true};

@@ -13,11 +13,11 @@
 
 -type on_full() :: block | error | drop.
 
-%% How often a sender with a time limit polls for room. It has to poll, because a process that the VM has suspended on a
+%% A sender with a time limit polls for room this often. It has to poll, because a process that the VM has suspended on a
 %% full connection cannot time out.
 -define(LOOK_MS, 1).
 -define(SERVER, teleport_server).
-%% How long a process waits for a confirmation before it asks for the age of the server. Most confirmations have arrived
+%% A process waits this long for a confirmation before it asks for the age of the server. Most confirmations have arrived
 %% by then.
 -define(AGE_MS, 500).
 
@@ -61,8 +61,8 @@ delivered(To, Message) ->
     catch error:badarg -> {error, noproc}
     end.
 
-%% @doc Sends to a process on another node. Without room, `block' waits until the deadline, while `error' and `drop'
-%% do not wait.
+%% @doc Sends to a process on another node. If there is no room, `block' waits until the deadline, while `error' and
+%% `drop' do not wait.
 -spec transmit(node(), pid() | atom(), Key :: term(), Message :: term(), on_full(), teleport_deadline:deadline()) -> ok | {error, overload | timeout | {too_big, pos_integer()}}.
 transmit(Node, To, Key, Message, OnFull, Deadline) ->
     case teleport_pool:lookup(Node) of
@@ -199,7 +199,7 @@ key(_) -> self().
 -spec checked(term()) -> teleport:options().
 checked(Options) -> checked(fun is_option/2, Options).
 
-%% @doc Does the same for other functions with options.
+%% @doc Like {@link checked/1}, but for other functions with options.
 -spec checked(fun((Name :: term(), Value :: term()) -> boolean()), term()) -> map().
 checked(IsOption, Options) when is_map(Options) ->
     maps:foreach(fun(Name, Value) -> IsOption(Name, Value) orelse error({bad_option, Name, Value}) end, Options),

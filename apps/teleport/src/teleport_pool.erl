@@ -9,10 +9,10 @@
 %% opened it, and the replies to those requests.
 %%
 %% <b>Order.</b> Each key is assigned to one connection. Messages of a process that has sent over the distribution before
-%% ({@link note/1}) do not overtake its earlier ones: it sends a marker over the distribution and then its first message on
-%% a connection, and the other end delivers that message only after the marker has arrived. When a pool is shut down
-%% cleanly, its senders wait until everything in it has been delivered before they get `gone'. When a pool is lost, this is
-%% logged, and messages in flight may be lost or arrive late.
+%% ({@link note/1}) do not overtake its earlier ones: the process sends a marker over the distribution and then its first message
+%% on a connection, and the other end delivers that message only after the marker has arrived. When a pool is shut down cleanly,
+%% its senders wait until everything in it has been delivered before they get `gone'. When a pool is lost, this is logged, and
+%% messages in flight may be lost or arrive late.
 %%
 %% <b>Bounds.</b> A connection accepts messages while fewer than 4 MB are queued ({@link teleport_pool_queue}), and writes
 %% as fast as TCP permits. A sender that finds no room either waits or gets an error.
@@ -79,8 +79,8 @@ lookup(Node) ->
 -spec want(node()) -> ok.
 want(Node) -> gen_server:cast(?MODULE, {want, Node}).
 
-%% @doc Notes that the calling process is about to send over the distribution, so that what it later sends through a pool
-%% arrives after that.
+%% @doc Notes that the calling process is about to send over the distribution, so that messages that it later sends through a pool
+%% arrive after those.
 -spec note(node()) -> ok.
 note(Node) ->
     _ = put(?MARK(Node), []),
@@ -126,8 +126,8 @@ request(Pool, To, Key, Label, Request, Wait) ->
                         end
                 end).
 
-%% @doc Tells the node that the calling process no longer waits for the reply to this request. The request may have
-%% used any of the connections, so each of them carries this, unless its queue is full.
+%% @doc Tells the node that the calling process no longer waits for the reply to this request. The request may have used any of
+%% the connections, so this is sent over each of them whose queue is not full.
 -spec cancel(node(), Ref :: reference()) -> ok.
 -dialyzer({no_improper_lists, [cancel/2]}).
 cancel(Node, Ref) ->

@@ -26,7 +26,7 @@
 %% `delivered': everything in the queue has been delivered, but replies may still arrive.
 
 -define(OPEN_MS, 7000).
-%% Longer than the other end waits for replies.
+%% This is longer than the other end waits for replies.
 -define(CLOSE_MS, 7000).
 -define(ACTIVE, 16).
 -define(LARGE_BYTES, 1048576).

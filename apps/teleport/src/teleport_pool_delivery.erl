@@ -38,8 +38,8 @@
 -define(STRANGER_MS, 5000).
 -define(END_MS, 5000).
 -define(LOOK_MS, 5000).
-%% How long to wait for a marker, which arrives after everything that its process has sent before. The distribution either
-%% delivers it or is closed within net_ticktime.
+%% This process waits this long for a marker, which arrives after everything that its process has sent before. The distribution
+%% either delivers it or is closed within net_ticktime.
 -define(MARKER_MS, 60000).
 -define(ACTIVE, 16).
 -define(PACKET_BYTES, 65536).

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Encodes terms as the messages of a pool's connection, and decodes them. Pure.
+%% @doc Encodes terms as the messages of a pool's connection, and decodes them. All functions are pure.
 %%
 %% A packet holds one or more messages, each preceded by its length. Decoding copies the binaries in a term, so large
 %% binaries are sent outside of the encoded term: an atom replaces each one, and the receiver replaces the atom with a

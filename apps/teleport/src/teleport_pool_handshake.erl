@@ -20,7 +20,7 @@
 -spec version() -> pos_integer().
 version() -> ?VERSION.
 
-%% @doc The caller's side. The socket is passive.
+%% @doc Performs the caller's side of the handshake. The socket is passive.
 -spec call(gen_tcp:socket(), node(), teleport_deadline:deadline()) -> ok | {error, Reason :: binary()}.
 call(Socket, Node, Deadline) ->
     Hello = hello(atom_to_binary(node()), atom_to_binary(Node), nonce()),
@@ -38,8 +38,8 @@ call(Socket, Node, Deadline) ->
         error:{badmatch, _} -> {error, <<"the peer does not speak this protocol">>}
     end.
 
-%% @doc The acceptor's side. The socket is passive. Only nodes that are connected over the distribution are admitted,
-%% so unauthenticated input is never converted to an atom.
+%% @doc Performs the acceptor's side of the handshake. The socket is passive. Only nodes that are connected over the
+%% distribution are admitted, so unauthenticated input is never converted to an atom.
 -spec answer(gen_tcp:socket(), teleport_deadline:deadline()) -> {ok, node()} | {error, Reason :: binary()}.
 answer(Socket, Deadline) ->
     try

@@ -1,14 +1,14 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @private The supervisors for the pools. The strategy is `rest_for_one', because only {@link teleport_pool} knows the
 %% connections. The children are shut down in reverse order: first the listener stops accepting connections, then each
-%% connection delivers its queued messages, and only after that do senders find no pool. Connections are not restarted;
-%% the next sender causes them to be opened again.
+%% connection delivers its queued messages, and only then do senders no longer find the pool. Connections are not
+%% restarted; the next sender causes them to be opened again.
 -module(teleport_pool_sup).
 -behaviour(supervisor).
 
 -export([start_link/0, start_link/2, start_connection/1, start_delivery/0, init/1]).
 
-%% Longer than a connection may take to deliver its queued messages.
+%% This is longer than a connection may take to deliver its queued messages.
 -define(SHUTDOWN_MS, 12000).
 
 %% @private Starts the top supervisor, which owns the table of the connections.

@@ -16,7 +16,7 @@
 -define(PACKET_BYTES, 65536).
 -define(LARGE_BYTES, 1048576).
 -define(IDLE_MS, 5000).
-%% How long to wait for a sender that has counted its message but not queued it yet.
+%% The writer waits this long, this many times, for a sender that has counted its message but not queued it yet.
 -define(SENDER_MS, 20).
 -define(SENDER_TRIES, 50).
 

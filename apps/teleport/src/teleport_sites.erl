@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Plans which nodes get a broadcast directly, and which get it from a node of their site. Pure;
-%% {@link teleport_groups} sends.
+%% @doc Plans which nodes get a broadcast directly, and which get it from a node of their site. All functions are
+%% pure; {@link teleport_groups} sends the messages.
 %%
 %% Nodes of the sender's own site, nodes without a site, and nodes that are alone in their site are direct. In every
 %% other site one node is the relay and the others are its leaves. Each sending node ranks the relays of a site in

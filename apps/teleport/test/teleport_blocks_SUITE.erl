@@ -159,7 +159,7 @@ kept_as_long_as_told(Config) ->
     on_first(Config, fun(Node) ->
         Holder = spawn_link(Node, ?MODULE, holder, []),
         Self = self(),
-        %% Shared until its process exits.
+        %% The first binary is shared until its process exits.
         {Owner, Monitor} = spawn_monitor(fun() -> Self ! {handle, teleport:share(bytes(100000)), teleport:share(bytes(100004), 60000)}, receive stop -> ok end end),
         {Handle, Long} = receive {handle, Some, Other} -> {Some, Other} after wait_ms() -> error(nothing) end,
         {_, true} = opens(Holder, Handle),
@@ -168,10 +168,10 @@ kept_as_long_as_told(Config) ->
         _ = beamway_peer:wait_until(fun() -> {error, ended} =:= teleport:open(Handle) end, wait_ms()),
         {error, ended} = opens(Holder, Handle),
         {_, true} = opens(Holder, Long),
-        %% Shared until somebody unshares it.
+        %% The second one is shared until some process unshares it.
         ok = erpc:call(Node, teleport, unshare, [Long]),
         _ = beamway_peer:wait_until(fun() -> {error, ended} =:= opens(Holder, Long) end, wait_ms()),
-        %% Shared until its time expires.
+        %% This one is shared until its time expires.
         Short = teleport:share(bytes(100008), 50),
         _ = beamway_peer:wait_until(fun() -> {error, ended} =:= opens(Holder, Short) end, wait_ms()),
         %% Binaries that have been opened remain valid.
@@ -236,7 +236,7 @@ former_life(Config) ->
         {error, former_life} = teleport:open(Newer)
     end).
 
-%% A handle from another host, and a node that hangs.
+%% Tests a handle from another host, and a node that hangs.
 cannot_be_opened(Config) ->
     {Third, ThirdNode} = teleport_nodes:start(teleport_nodes:kind(Config)),
     ok = teleport_nodes:connect(teleport_nodes:first(Config), ThirdNode),

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% The checks of teleport's options.
+%% Tests the checks of teleport's options.
 -module(teleport_config_tests).
 
 -include_lib("eunit/include/eunit.hrl").

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% One limit for several waits.
+%% Tests a single time limit for several waits.
 -module(teleport_deadline_tests).
 
 -include_lib("eunit/include/eunit.hrl").

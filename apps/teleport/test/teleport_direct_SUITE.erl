@@ -91,7 +91,7 @@ replies(Config) ->
         teleport_nodes:open_gate(Gate),
         true = outcomes(Waiting) =:= lists:seq(1, 100),
         await_callers(Server, 0),
-        %% A request whose reply is collected later.
+        %% Sends a request whose reply is collected later.
         {reply, {echo, 3}} = teleport:receive_response(teleport:send_request(Server, {echo, 3}), wait_ms()),
         kill(Server, kill),
         nothing_left()
@@ -121,7 +121,8 @@ node_without_teleport(Config) ->
 
 ends_before(Config) ->
     on_first(Config, fun(Node) ->
-        %% The server dies before its first call, or it dies when it has a stand-in that may or may not know that yet.
+        %% The server dies before its first call, or it dies when it has a stand-in, which may or may not have noticed that
+        %% yet.
         Dead = server(Node),
         kill(Dead, kill),
         [{exit, noproc} = ours(Dest, x) || Dest <- [Dead, Dead, {direct_nobody, Node}]],

@@ -112,7 +112,7 @@ all_members_once(Config) ->
         Expected = result(#{sent => lists:sort([node(), Node, Third])}),
         [Expected = broadcast(Group, Term, Options) || Term <- Terms, Options <- [?CONFIRM, #{}]],
         [_ = await_got(Member, lists:append([[Term, Term] || Term <- Terms])) || Member <- Members],
-        %% Members in the default scope, and in another group there.
+        %% Starts members in the default scope, and in another group there.
         Default = members(Node, pg, Group, 1) ++ members(node(), pg, Group, 1),
         [Other] = members(Node, pg, {other, Group}, 1),
         Both = result(#{sent => lists:sort([node(), Node])}),
@@ -144,7 +144,7 @@ large_messages(Config) ->
         Messages = got(Far)
     end).
 
-%% Two senders at once, with and without confirmation, with small and large messages.
+%% Two senders send at the same time, with and without confirmation, with small and large messages.
 order_of_one_sender(Config) ->
     on_first(Config, fun(Node, Group) ->
         Members = lists:append([members(On, Group, 2) || On <- [node(), Node]]),

@@ -160,7 +160,7 @@ servers_that_end(Config) ->
              Sent = teleport_listeners:broadcast(Group, On, ?CONFIRM)
          end || On <- [node(), Node]],
         [await_got(Member, [node(), Node]) || Member <- [Own, Far]],
-        %% A member that exited while there was no server to monitor it.
+        %% A member exits while there is no server to monitor it.
         ok = erpc:call(Node, sys, suspend, [teleport_listeners]),
         true = exit(Far, kill),
         true = exit(erpc:call(Node, erlang, whereis, [teleport_listeners]), kill),
@@ -256,7 +256,7 @@ bad_input(Config) ->
         [{'EXIT', {{bad_member, Bad, _}, _}} = (catch teleport_listeners:join(Group, Bad)) || Bad <- [Far, name, {name, Node}]],
         {'EXIT', {{bad_member, Far, _}, _}} = (catch teleport_listeners:leave(Group, Far)),
         {'EXIT', {{bad_option, key, 1}, _}} = (catch teleport_listeners:broadcast(Group, x, #{key => 1})),
-        %% Messages that no node of this version sends.
+        %% Sends messages that no node of this version sends.
         Server = erpc:call(Node, erlang, whereis, [teleport_listeners]),
         [Server ! Garbage || Garbage <- [garbage, {ask, self(), 7}, {ask, name, make_ref()}, {all, node(), make_ref(), <<1, 2, 3, 4>>}, {all, 7, 7, <<1>>}, {change, node(), <<1>>, <<>>},
                                          {change, nobody, <<1, 2, 3, 4>>, <<>>}, {change, [], [], []}, {'DOWN', make_ref(), process, {teleport_listeners, 7}, x}]],

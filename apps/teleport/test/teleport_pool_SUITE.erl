@@ -53,7 +53,7 @@ start_pools(Peer) ->
         receive {Pid, held} -> ok end
     end).
 
-%% Takes the place of the application's supervisor.
+%% Stands in for the application's supervisor.
 hold(Owner) ->
     process_flag(trap_exit, true),
     ok = teleport_config:read(),
@@ -246,7 +246,7 @@ order_at_the_switch(_Config) ->
         Switched = [receive {switched, Who, N} -> N after ?WAIT_MS -> error(stuck) end || Who <- lists:seq(1, 10)],
         [ok = await(Checker, Who, 3000) || Who <- lists:seq(1, 10)],
         true = lists:any(fun(N) -> N > 0 andalso N < 3000 end, Switched),
-        %% The same for a process that is certain to wait, over each connection and with a server.
+        %% The same check with a process that certainly has to wait, over each connection and with calls to a server.
         Pool = pool(NodeB),
         Server = element(2, erpc:call(NodeB, gen_server, start, [?MODULE, [], []])),
         [begin
@@ -642,7 +642,7 @@ options(_Config) ->
 
 %% ---- cases: access control ----
 
-%% Returns where the node listens for its peer.
+%% Returns the address on which the node listens for its peer.
 port(Peer, Node) ->
     {ok, #{ip := Ip, port := Port}} = beamway_peer:call(Peer, teleport_pool_listener, offer, [Node]),
     {Ip, Port}.
@@ -763,7 +763,7 @@ words_of_no_node(_Config) ->
         await(Checker, k, 10)
     end).
 
-%% Two hosts whose firewall only lets the distribution pass.
+%% Runs on two hosts whose firewall lets only the distribution pass.
 blocked_port(_Config) -> on_two_hosts(fun blocked/1).
 
 on_two_hosts(Case) ->

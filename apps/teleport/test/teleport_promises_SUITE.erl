@@ -49,7 +49,7 @@ no_messages() -> {messages, []} = process_info(self(), messages).
 %% them.
 shortest(Fun) -> lists:min([element(1, timer:tc(Fun)) || _ <- lists:seq(1, 5)]) / 1000.
 
-%% @private A process that collects the numbers it receives.
+%% @private The loop of a process that collects the numbers it receives.
 take() -> take([]).
 
 take(Seen) ->
@@ -293,7 +293,7 @@ killed_before_asked(Second) ->
     ok = teleport:send(Killer, now),
     teleport:send({rex, Second}, x, #{confirm => true}).
 
-%% A program with OTP's own C library, which answers {Pid, Term} with {c_node, Term}.
+%% The other node is a program that uses OTP's own C library and answers {Pid, Term} with {c_node, Term}.
 c_node(Config) ->
     {Peer, _} = teleport_nodes:start(teleport_nodes:kind(Config)),
     Cookie = atom_to_list(beamway_peer:call(Peer, erlang, get_cookie, [])),
@@ -449,7 +449,7 @@ bad_input(Config) ->
         {error, [Text]} = teleport:configure(all, #{speed => 1}),
         {match, _} = re:run(Text, "speed = 1 is not valid: expected one of the options sites"),
         {error, [_]} = teleport:configure(all, #{sites => no}),
-        %% Messages that a rogue node could send to the server on each node.
+        %% Sends what a rogue node could send to the server on each node.
         Server = erpc:call(Node, erlang, whereis, [teleport_server]),
         [{teleport_server, Node} ! Rogue || Rogue <- [x, {hello}, {broadcast, pg, g, <<"no term">>, none}, {broadcast, nobody, g, <<>>, none}, {relay, [], {broadcast, pg, g, <<131>>, none}}]],
         Server = erpc:call(Node, erlang, whereis, [teleport_server]),

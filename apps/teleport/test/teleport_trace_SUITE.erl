@@ -86,7 +86,7 @@ plain_messages(Config) ->
         none = told()
     end).
 
-%% Members on this node, on a node that gets the message directly, and on one that gets it from a relay.
+%% Broadcasts to members on this node, on a node that gets the message directly, and on one that gets it from a relay.
 broadcasts(Config) ->
     {Third, ThirdNode} = teleport_nodes:start(teleport_nodes:kind(Config)),
     [ok = teleport_nodes:connect(Peer, ThirdNode) || Peer <- [teleport_nodes:first(Config), teleport_nodes:second(Config)]],

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% Which contexts are valid, and which tokens are teleport's own.
+%% Tests which contexts are valid, and which tokens are teleport's own.
 -module(teleport_trace_tests).
 
 -include_lib("eunit/include/eunit.hrl").

@@ -116,7 +116,7 @@ stop_in_order({Peer, _}) ->
     ok = peer:cast(Peer, init, stop, []),
     receive {'DOWN', Monitor, process, Peer, _} -> ok after wait_ms() -> error(still_running) end.
 
-%% Calls in both directions. No call made by the restarted node has failed.
+%% Makes calls in both directions. No call made by the restarted node may have failed.
 call_each_other(Load, {_, Node}, {Other, _}) ->
     Back = callers(Other, Node),
     [ok = go_on(Each) || Each <- [Load, Back]],
@@ -130,7 +130,7 @@ call_ms() -> ?CALL_MS * beamway_runner:slowness().
 
 %% ---- calls ----
 
-%% The functions that both versions have.
+%% Returns the functions that both versions have.
 ways(Node) ->
     {Server, Ms, Old} = {{?SERVER, Node}, call_ms(), teleport},
     [fun(N) -> {echo, N} = teleport:call(Server, {echo, N}, Ms) end,
