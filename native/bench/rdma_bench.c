@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The bare rdma link between two processes on the same host, measured for a comparison with
- * perftest: bytes per second one way, and half the round trip of a message, with both sides
- * sleeping (event mode).
+ * Measures the bare rdma link between two processes on the same host, for a comparison with
+ * perftest: the bytes per second in one direction, and half the round trip of a message, with both
+ * sides sleeping (event mode).
  *
  * usage: rdma_bench bw MESSAGE_BYTES TOTAL_BYTES | lat MESSAGE_BYTES COUNT | memory BYTES COUNT
  * It prints one line: the result (MB/s of 2^20, or us, median and mean), then posts, completion

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a record of TLS costs: `make -C native record-bench && native/build/bench/record_bench`.
+ * Measures what a TLS record costs:
+ * `make -C native record-bench && native/build/bench/record_bench`.
  * Both ends of a connection are in one thread, and no socket is involved: libssl reads what libssl
- * writes, over a memory BIO, and our reader what our writer writes. It alternates five rounds of
- * each and prints the best one, in nanoseconds for a record written and read.
+ * writes, over a memory BIO, and our reader reads what our writer writes. The program alternates
+ * five rounds of each and prints the best one, in nanoseconds for a record written and read.
  */
 #include <time.h>
 

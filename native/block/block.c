@@ -222,7 +222,7 @@ bw_status_t bw_block_write(bw_block_t *block, size_t offset, const void *data, s
     return BW_OK;
 }
 
-/* For files that sendfile does not support. */
+/* Fills the block from a file that sendfile does not support. */
 static ssize_t read_and_write(bw_block_t *block, int file, size_t done, bw_error_t *error_p)
 {
     char buffer[65536];

@@ -28,8 +28,9 @@ typedef struct {
     uint64_t waiting; /* descriptors that were received but not yet adopted; counted as blocks */
 } bw_blocks_info_t;
 
-/* The blocks of this process. Blocks and descriptors waiting to be adopted together use at most a
- * quarter of the descriptors that the process may open, not counting those taken with `beyond`. */
+/* Creates the record of this process's blocks. Blocks and descriptors waiting to be adopted
+ * together use at most a quarter of the descriptors that the process may open, not counting those
+ * taken with `beyond`. */
 bw_blocks_t *bw_blocks_new(uint64_t max_bytes);
 
 /* Call this only when no blocks and no channels are left. */
@@ -41,8 +42,8 @@ bw_blocks_info_t bw_blocks_info(bw_blocks_t *blocks);
 
 /* ---- to make one ---- */
 
-/* Creates an empty block, for the calls below until bw_block_finish. BW_LIMIT: a limit was
- * reached. */
+/* Creates an empty block, which is filled with the calls below and then passed to bw_block_finish.
+ * BW_LIMIT: a limit was reached. */
 bw_status_t bw_block_begin(bw_blocks_t *blocks, size_t size, bw_block_t **block_p,
                            bw_error_t *error_p);
 

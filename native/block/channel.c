@@ -141,7 +141,7 @@ void bw_channel_id(const bw_channel_t *channel, uint8_t id[BW_TOKEN_BYTES])
     memcpy(id, channel->id, BW_TOKEN_BYTES);
 }
 
-/* Caller holds the lock. Drops the blocks that were received but not taken. */
+/* Drops the blocks that were received but not taken. The caller holds the lock. */
 static void close_channel(bw_channel_t *channel)
 {
     if (channel->fd < 0)
@@ -221,7 +221,7 @@ static bool store(bw_channel_t *channel, const word_t *word, int fd)
     return true;
 }
 
-/* Checks whether the sender has gone, without receiving anything. */
+/* Checks whether the sender has closed the channel, without receiving anything. */
 static bw_status_t look_for_end(const bw_channel_t *channel)
 {
     char first;
@@ -231,8 +231,8 @@ static bw_status_t look_for_end(const bw_channel_t *channel)
 }
 
 /* Called by the receiver with the lock held. Receives everything that is queued; `beyond` allows
- * the limit to be exceeded only up to the block with that number. BW_REFUSED: the sender has gone.
- * BW_LIMIT: more is queued. */
+ * the limit to be exceeded only up to the block with that number. BW_REFUSED: the sender has closed
+ * the channel. BW_LIMIT: more is queued. */
 static bw_status_t take_in(bw_channel_t *channel, uint64_t number, bool beyond)
 {
     for (;;) {

@@ -4,8 +4,8 @@
  * that has one reference to the block.
  *
  * Slow operations (copying, unmapping, closing a channel) run on dirty schedulers. A large block
- * whose last binary is collected is put on a list, and a process that the VM has named is told to
- * empty it.
+ * whose last binary is collected is put on a list, and the process that has called reaper_nif is
+ * told to empty the list.
  */
 #include <erl_nif.h>
 #include <fcntl.h>
@@ -566,7 +566,7 @@ static int load(ErlNifEnv *env, void **priv, ERL_NIF_TERM argument)
     return state->blocks && state->lock ? 0 : -1;
 }
 
-/* The module was loaded again. The existing binaries stay valid. */
+/* Called when the module is loaded again. Existing binaries stay valid. */
 static int upgrade(ErlNifEnv *env, void **priv, void **old, ERL_NIF_TERM argument)
 {
     state_t *state = *old;
@@ -578,5 +578,5 @@ static int upgrade(ErlNifEnv *env, void **priv, void **old, ERL_NIF_TERM argumen
     return 0;
 }
 
-/* It cannot be unloaded, because binaries may outlive the module and need the state. */
+/* The library cannot be unloaded, because binaries may outlive the module and need the state. */
 ERL_NIF_INIT(beamway_block, functions, load, NULL, upgrade, NULL)

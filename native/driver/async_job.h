@@ -8,9 +8,9 @@
 #include "reply.h"
 
 /*
- * A command that may take longer than a scheduler can wait, because it uses a file system or loads
- * a library, so it runs on the VM's async thread. The command replies REPLY_LATER, and the caller
- * later gets {Port, done, Reply} with the actual reply.
+ * A command that uses a file system or loads a library may take longer than a scheduler can wait,
+ * so it runs on the VM's async thread. The command replies REPLY_LATER, and the caller later gets
+ * {Port, done, Reply} with the actual reply.
  */
 #define JOB_PATH_BYTES 4096
 

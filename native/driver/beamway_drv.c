@@ -24,10 +24,10 @@
 #define ABI_VERSION 16  /* of the commands below; must match beamway_port.erl */
 #define FLUSH_MS 1      /* the longest time that output waits for the keeper */
 #define CHECK_MS 1000   /* interval between searches for idle memory; timeout of the last flush */
-#define SESSION_MS 512  /* delay after which sent and read bytes are checked */
-#define AGAIN_MS 200    /* the same while the system still has bytes that the peer's does not */
+#define SESSION_MS 512  /* delay before the session checks the bytes that were sent or read */
+#define AGAIN_MS 200    /* the same while this system has bytes that the peer's has not received */
 #define IDLE_PART 2     /* an idle link tests its path after resume_ms divided by this */
-#define TOGETHER_MS 256 /* links do so at multiples of this, so they share a wake-up */
+#define TOGETHER_MS 256 /* idle links do so at multiples of this, to share a wake-up */
 
 /* Commands and their replies: a 0 byte and the result, or a 1 byte and the reason as text, or
  * REPLY_LATER. */
@@ -94,7 +94,8 @@ static void set_check(bw_port_t *self, unsigned long ms)
     set_timer(self);
 }
 
-/* If the timer is already set to read immediately, it will also flush, so it is left alone. */
+/* If the timer is already set because the port must read at once, its expiry will also flush, so
+ * the timer is not changed. */
 static void set_flush(bw_port_t *self, unsigned long ms)
 {
     if (self->timer_is_to_flush && self->flush_ms <= ms)
@@ -105,8 +106,8 @@ static void set_flush(bw_port_t *self, unsigned long ms)
         driver_set_timer(self->pump.port, ms);
 }
 
-/* Everything has been flushed. If rounds follow each other closely, the timer keeps running,
- * because the next round would only set it again. */
+/* Called when everything has been flushed. If rounds follow each other closely, this leaves the
+ * timer running, because the next round would only set it again. */
 static void cancel_flush(bw_port_t *self)
 {
     if (!self->timer_is_to_flush || !self->rounds.is_apart || self->pump.is_unflushed ||
@@ -123,8 +124,8 @@ static int64_t idle_ms(const bw_port_t *self)
     return part > AGAIN_MS ? part : AGAIN_MS;
 }
 
-/* Returns whether the port has sent bytes that may not have arrived, or has read bytes that it
- * should report to the peer. */
+/* Returns whether bytes have been sent that may not have arrived, or whether bytes have been read
+ * that should be acknowledged to the peer. */
 static bool has_news(const bw_port_t *self)
 {
     uint64_t untold = pump_untold(&self->pump);
@@ -414,7 +415,7 @@ static bool command_offer(bw_port_t *self, reply_t *reply)
     return true;
 }
 
-/* The commands for a link that has been set up but is not active yet. */
+/* Runs the commands for a link that has been set up but is not active yet. */
 static bool command_idle_link(bw_port_t *self, unsigned int command, const char *data, size_t len,
                               reply_t *reply)
 {
@@ -486,7 +487,7 @@ static void command_stats(bw_port_t *self, reply_t *reply)
         stats.bytes_out = self->pump.session.out.next;
         stats.ring_bytes = self->pump.ring_bytes;
     }
-    /* In the order of counters() in beamway_port.erl. */
+    /* The order is that of counters() in beamway_port.erl. */
     const uint64_t numbers[] = {
         stats.bytes_in,
         stats.bytes_out,
@@ -791,8 +792,9 @@ static ErlDrvSSizeT drv_control(ErlDrvData data, unsigned int command, char *buf
     return (ErlDrvSSizeT)reply.len;
 }
 
-/* The port is being closed with bytes still queued. If the peer keeps reading, it gets them; if it
- * takes nothing, it has CHECK_MS to start. The VM closes the port when its queue is empty. */
+/* Called when the port is being closed with bytes still queued. If the peer keeps reading, it gets
+ * them; if it accepts nothing, it has CHECK_MS to start reading. The VM closes the port when its
+ * queue is empty. */
 static void close_later(bw_port_t *self)
 {
     self->queued_before = pump_queued(&self->pump);
@@ -811,8 +813,8 @@ static void drv_flush(ErlDrvData data)
     come_back(self);
 }
 
-/* Stops waiting if the peer no longer takes anything, by emptying the queue so that the VM can
- * close the port. */
+/* If the peer no longer accepts anything, empties the queue, so that the VM stops waiting and
+ * closes the port. */
 static void closing_timeout(bw_port_t *self)
 {
     if (pump_queued(&self->pump) < self->queued_before) {

@@ -379,7 +379,8 @@ static bool find_sender(bw_scheduler_t *self, bw_scheduled_t *frame, const bw_di
             frame->class = sender->class;
             sender = NULL;
         }
-        /* A signal that its sender sends between two fragments counts as part of that message. */
+        /* A signal that its sender sends between two fragments of a message counts as part of that
+         * message. */
         if (sender && !sender->is_open)
             sender->messages++;
         break;

@@ -13,21 +13,21 @@
  * Two frames keep their order if one of these holds; any others may overtake each other:
  *   - they have the same sender
  *   - neither is a continuation (131,70), and one of them carries a new atom cache entry
- *   - the sender of one cannot be read. Such a frame is a barrier: earlier frames go before it, and
- *     later ones after it
+ *   - the sender of one of them cannot be read. Such a frame is a barrier: earlier frames go before
+ *     it, and later ones after it
  * Of the frames that may be sent, the oldest one that is not a continuation goes first.
  * Continuations go in the order of turns.h: first those of the message with the fewest fragments
  * left. If a frame may not pass an older one, the frames that the older one waits for go first.
- * After BW_SCHEDULER_PASSING_BYTES of other frames a continuation goes anyway, so nothing waits
- * forever.
+ * Once BW_SCHEDULER_PASSING_BYTES of other frames have been sent ahead of a continuation, it goes
+ * anyway, so nothing waits forever.
  *
- * Each sender has a class, and the rules above apply within a class. Control goes before normal,
- * and normal before bulk, until the class has used up its share of the round. When no class with
- * frames has any share left, the next round begins. So a class that always has frames gets at least
- * 4/9 (control), 2/9 (normal) or 1/9 (bulk) of the bytes, if no frame is larger than a fragment.
- * Continuations wait for all other frames whose class has some share left, even if that class is
- * lower. When the class of a sender changes, its waiting frames change with it, so they keep their
- * order.
+ * Each sender has a class, and the rules above apply within a class. Control frames go before
+ * normal ones, and normal frames before bulk ones, until the class has used up its share of the
+ * round. When every class that has frames has used up its share, the next round begins. So a class
+ * that always has frames gets at least 4/9 (control), 2/9 (normal) or 1/9 (bulk) of the bytes, if
+ * no frame is larger than a fragment. Continuations wait for all other frames whose class has some
+ * share left, even if that class is lower. When the class of a sender changes, its waiting frames
+ * change with it, so they keep their order.
  */
 
 #define BW_SCHEDULER_PASSING_BYTES BW_TURNS_PASSING_BYTES
@@ -43,8 +43,8 @@
 #define BW_SCHEDULER_SENDER_BYTES (1024 * 1024)
 #define BW_SCHEDULER_ALL_BYTES (64 * 1024 * 1024)
 
-/* The limit of a sender that turns out not to be suspended is doubled, up to this many times the
- * original limit. */
+/* The limit of a sender that the VM does not suspend is doubled, up to this many times the original
+ * limit. */
 #define BW_SCHEDULER_PATIENCE 8
 
 /* The classes, in the order in which they are sent. A sender without an explicit class is
@@ -93,8 +93,8 @@ typedef struct {
 typedef struct {
     uint64_t frames, bytes;      /* everything that is waiting */
     uint64_t continuation_bytes; /* how many of these bytes are in continuations */
-    uint64_t ready_bytes; /* bytes in other frames, except those that wait for fragments of their
-                             sender; these make a port busy */
+    uint64_t ready_bytes; /* bytes in other frames, except frames that wait for fragments of their
+                             sender; these bytes make a port busy */
     uint64_t held, asked; /* the number of senders in these states */
 } bw_scheduler_counts_t;
 
@@ -103,7 +103,7 @@ typedef struct {
  * makes the port busy and checks whether the VM suspends the sender. */
 typedef enum {
     BW_SENDER_FREE,
-    BW_SENDER_ASKED, /* until bw_scheduler_answer, or until the sender has no more frames */
+    BW_SENDER_ASKED, /* until bw_scheduler_answer is called or the sender has no more frames */
     BW_SENDER_HELD
 } bw_sender_state_t;
 
@@ -125,9 +125,10 @@ typedef struct {
     bw_scheduler_counts_t counts;
 } bw_scheduler_t;
 
-/* A sender that has exceeded the limit or has fallen to half of it. `pid` is the VM's term for it,
- * an ErlDrvTermData; `key` is for bw_scheduler_answer. If the state is BW_SENDER_ASKED, `patience`
- * says how many times the limit it has reached, 1 to BW_SCHEDULER_PATIENCE. */
+/* A sender whose waiting bytes have exceeded the limit or have fallen to half of it. `pid` is the
+ * VM's term for it, an ErlDrvTermData; `key` is for bw_scheduler_answer. If the state is
+ * BW_SENDER_ASKED, `patience` says how many times the limit it has reached, 1 to
+ * BW_SCHEDULER_PATIENCE. */
 typedef struct {
     uint64_t pid, key, patience;
     bw_sender_state_t state;
@@ -152,8 +153,8 @@ uint64_t bw_scheduler_waiting(bw_scheduler_t *scheduler, uint64_t pid);
 bw_scheduled_t *bw_scheduler_take(bw_scheduler_t *scheduler);
 
 /* Returns another sender whose state has changed since it was last reported, or false if there is
- * none. A question remains open until it is answered, even if all frames of the sender have been
- * sent. */
+ * none. A sender that was reported as BW_SENDER_ASKED is not reported again until
+ * bw_scheduler_answer is called, even if all of its frames have been sent. */
 bool bw_scheduler_next_change(bw_scheduler_t *scheduler, bw_sender_change_t *change);
 
 /* Answers whether the VM suspends a sender that was asked about. If it does, the sender is held as

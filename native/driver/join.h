@@ -32,7 +32,7 @@
 #define BW_FRAGMENT_HEAD_BYTES 18 /* 131, 69 or 70, sequence:64, fragment:64 */
 #define BW_FRAGMENT_BYTES 65536   /* payload of every fragment from ERTS except the first */
 #define BW_JOINS_MAX 16           /* maximum number of signals at the same time */
-#define BW_JOINS_BYTES ((uint64_t)256 << 20) /* maximum for all of them together, as announced */
+#define BW_JOINS_BYTES ((uint64_t)256 << 20) /* maximum of their announced sizes in total */
 
 typedef struct {
     ErlDrvBinary *binary;

@@ -28,11 +28,12 @@
  * it. */
 #define BW_UNIT_BYTES ((size_t)32 * 1024)
 
-/* How much more of a call's budget a compressed byte uses than a copied one. */
+/* A compressed byte uses this many times as much of a call's budget as a copied byte. */
 #define BW_UNIT_COST 4
 
-/* A path counts as far if its shortest round trip is at least this long. beamway_resume.erl uses
- * the same limit to decide whether a link gets several connections. */
+/* Unless `is_always` is set, packets are compressed only while the shortest recent round trip is at
+ * least this long. beamway_resume.erl uses the same limit to decide whether a link gets several
+ * connections. */
 #define BW_FAR_US 5000
 
 typedef struct {
@@ -42,7 +43,7 @@ typedef struct {
 
 typedef struct {
     const bw_codec_t *codec; /* NULL if the link does not use compression */
-    bool is_always;          /* compress even if the path is not far */
+    bool is_always;          /* compress even if the round trip is short */
     bool is_on;              /* units are currently being sent */
     bool has_failed; /* no more units can be sent, because memory ran out while making one */
     bw_packer_t *packer;
@@ -72,7 +73,7 @@ bool bw_packing_wants(bw_packing_t *packing, bool is_bulk, uint64_t bytes);
  * caller then sends the frames uncompressed. */
 bw_pending_t *bw_packing_pack(bw_packing_t *packing, const bw_pending_list_t *frames);
 
-/* The link is idle, so this frees the memory of the compressor's history. Returns true if the
+/* Called when the link is idle: frees the memory of the compressor's history. Returns true if the
  * caller must send the word for an empty unit, which tells the peer that the next unit starts
  * without history. */
 bool bw_packing_rests(bw_packing_t *packing);

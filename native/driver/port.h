@@ -61,7 +61,7 @@ typedef struct {
     uint64_t out_at_session; /* output position when last found fully acknowledged */
     uint64_t epoch;          /* the number of the connection */
     uint64_t losses;         /* how many connections have been lost */
-    unsigned connections;    /* how many, as last reported to the keeper */
+    unsigned connections;    /* how many connections there are, as last reported to the keeper */
     bool is_silent;          /* the keeper has been told `silent` */
     bw_fault_t fault;        /* applies to the link and to those that follow it */
     bool fault_is_due;       /* at fault_at_ms: bytes delayed by a fault may pass */
@@ -70,7 +70,7 @@ typedef struct {
     uint64_t offer;      /* number under which its link is offered to another port, or 0 */
     uint32_t stops;      /* the stops of this process that the port has seen (pulse.h) */
     senders_t senders;   /* includes the keeper, which also gets the messages `flush` and `look` */
-    bool is_flush_asked; /* and the keeper has not responded yet */
+    bool is_flush_asked; /* the keeper was asked to flush and has not responded yet */
     uint64_t asked_us;   /* when it was asked */
     late_t keeper_late;  /* how long the keeper takes to respond */
     ErlDrvTermData flush_atom;
@@ -92,16 +92,16 @@ void port_detach(bw_port_t *self);
 
 bool port_session(bw_port_t *self, uint64_t limit, uint64_t resume_ms);
 
-/* The command DETACH. */
+/* Implements the command DETACH. */
 bool port_give_up(bw_port_t *self, uint64_t epoch, reply_t *reply);
 
-/* The commands ATTACH and SPREAD. As with port_settle, the caller must not touch `self`
+/* Implements the commands ATTACH and SPREAD. As with port_settle, the caller must not touch `self`
  * afterwards. */
 bool port_attach(bw_port_t *self, unsigned command, const char *data, size_t len, reply_t *reply);
 
 /* ---- port_stripes.c: a link over several connections ---- */
 
-/* The command JOIN. As with port_settle, the caller must not touch `self` afterwards. */
+/* Implements the command JOIN. As with port_settle, the caller must not touch `self` afterwards. */
 bool port_join(bw_port_t *self, const char *data, size_t len, reply_t *reply);
 
 /* Takes an offered link, for ATTACH, SPREAD and JOIN. `data` begins with the number of the offer;
@@ -113,7 +113,8 @@ bw_status_t port_take_offer(const char *data, size_t len, bw_link_t **link_p, bw
 /* Wraps the link in the port's fault, if there is one. */
 bw_status_t port_begin_fault(bw_port_t *self, bw_error_t *error_p);
 
-/* The command FAULT. As with port_settle, the caller must not touch `self` afterwards. */
+/* Implements the command FAULT. As with port_settle, the caller must not touch `self`
+ * afterwards. */
 bool port_fault(bw_port_t *self, const char *data, size_t len, reply_t *reply);
 
 bool port_socket_fault(const char *data, size_t len, reply_t *reply);

@@ -37,11 +37,12 @@ typedef struct {
     bw_scheduler_t scheduler;    /* frames that wait for room */
     bw_pending_list_t under_way; /* frames to send next; the first may be partly sent */
     traffic_t traffic;
-    bw_session_t session;     /* for packets, if both sides support sessions */
-    bw_packing_t packing;     /* for compressed packets, if both sides support them */
-    uint64_t first_bytes;     /* bytes of first fragments in the scheduler */
-    uint64_t window;          /* minimum of bytes in the ring at which fragments must wait */
-    uint64_t unpassed_bytes;  /* bytes of fragments sent since another frame last passed some */
+    bw_session_t session; /* for packets, if both sides support sessions */
+    bw_packing_t packing; /* for compressed packets, if both sides support them */
+    uint64_t first_bytes; /* bytes of first fragments in the scheduler */
+    uint64_t window;      /* fragments must wait while the ring holds at least this many bytes */
+    uint64_t
+        unpassed_bytes; /* bytes of fragments sent since another frame last passed a fragment */
     uint64_t unflushed_bytes; /* committed since the last flush */
     bool has_token;           /* the VM's queue contains the driver's placeholder byte */
     uint64_t taken_at_watch;  /* bytes that the peer had taken at the last watch */
@@ -81,7 +82,7 @@ typedef struct {
     bool spinning; /* the poller is spinning, so the link is not armed for reading */
 } bw_pump_t;
 
-/* Returns the current time on the VM's monotonic clock. */
+/* Return the current time on the VM's monotonic clock. */
 static inline int64_t bw_now_ms(void)
 {
     return erl_drv_monotonic_time(ERL_DRV_MSEC);
@@ -141,8 +142,8 @@ bool pump_acknowledge(bw_pump_t *pump);
 /* Tells the peer that this side is closing the link, if that can be sent immediately. */
 void pump_say_end(bw_pump_t *pump);
 
-/* The connection is lost, and the caller closes its link. From now on frames are queued until the
- * next connection. */
+/* Detaches the pump from a connection that is lost; the caller closes its link. From now on, frames
+ * are queued until the next connection. */
 void pump_detach(bw_pump_t *pump);
 
 bool pump_is_attached(const bw_pump_t *pump);
@@ -210,8 +211,8 @@ typedef enum {
     WAKE_FAILED    /* the link is unusable */
 } wake_result_t;
 
-/* The link's descriptor is readable, or the pump has asked for this call (`comes_back`). Moves
- * frames in both directions. */
+/* Called when the link's descriptor is readable, or when the pump has asked for this call
+ * (`comes_back`). Moves frames in both directions. */
 wake_result_t pump_wake(bw_pump_t *pump);
 
 /* Called when the poller has found that the connection has room. */

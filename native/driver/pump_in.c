@@ -42,7 +42,7 @@ static void gather_into(bw_pump_t *pump, ErlDrvBinary *binary, const bw_frame_t 
     pump->join = -1;
 }
 
-/* Returns whether the allocation succeeded. Running out of memory has its own reason, because the
+/* Returns whether the allocation succeeded. If it failed, sets a reason of its own, because the
  * peer has done nothing wrong. */
 static bool is_had(bw_pump_t *pump, const ErlDrvBinary *binary)
 {

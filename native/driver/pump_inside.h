@@ -11,8 +11,8 @@
  * only pump_wake.c calls both. Functions that run for each frame are inline.
  */
 
-/* How much one call may write on a scheduler thread. It takes well under a millisecond at 4 GB/s
- * per copy. */
+/* How much one call may write on a scheduler thread. Copying this much takes well under a
+ * millisecond at 4 GB/s. */
 #define BUDGET_BYTES (1024 * 1024)
 
 /* How much one call may read, at about 1 us per small frame. Reading a byte costs more than writing

@@ -10,12 +10,13 @@
  * The output path for distribution frames. While nothing is queued, a small frame is copied
  * straight into the ring. If there is no room, the frame and every frame after it are queued in the
  * scheduler, which decides what to send next. Little may be queued below the scheduler (a window of
- * the ring, or as much as the socket takes), because nothing can overtake it there.
+ * the ring, or as much as the socket accepts), because nothing can overtake it there.
  */
 
 /* Fragments are kept out of the ring while it contains at least this many bytes, so that small
  * signals can overtake them. If nothing has passed fragments for a while, the limit is four times
- * as high, so that a sleeping node has time to wake up while the peer reads half of them. */
+ * as high, so that this node, if it sleeps, has time to wake up while the peer reads half of these
+ * bytes. */
 #define WINDOW_BYTES ((uint64_t)256 * 1024)
 #define WIDE 4
 
@@ -24,7 +25,7 @@
 #define DIRECT_BYTES (32 * 1024)
 
 /* How many bytes are offered to a socket in one call. Each call causes work for the peer and its
- * kernel, which favors a large value, but bytes that the socket has taken can no longer be
+ * kernel, which favors a large value, but bytes that the socket has accepted can no longer be
  * overtaken. */
 #define BATCH_BYTES ((uint64_t)512 * 1024)
 #define BATCH_VECTORS 64
@@ -92,7 +93,7 @@ static bool put_token(bw_pump_t *pump)
 
 /* ---- sending to the link ---- */
 
-/* Sends the frames under way. If the connection is cut, they wait for the next one. */
+/* Sends the frames in `under_way`. If the connection is cut, they wait for the next one. */
 static bw_status_t send_under_way(bw_pump_t *pump, uint64_t *moved_p)
 {
     bw_session_t *session = &pump->session;
@@ -109,8 +110,8 @@ static bw_status_t send_under_way(bw_pump_t *pump, uint64_t *moved_p)
     return status == BW_OK && taken == 0 ? BW_AGAIN : status;
 }
 
-/* Appends the frames in the list to those under way, compressed into one unit if `is_unit` and
- * there is memory for it. */
+/* Appends the frames in the list to `under_way`, compressed into one unit if `is_unit` and there is
+ * memory for it. */
 static void put_under_way(bw_pump_t *pump, bw_pending_list_t *frames, bool is_unit)
 {
     bw_pending_t *unit = is_unit ? bw_packing_pack(&pump->packing, frames) : NULL;
@@ -129,7 +130,7 @@ static void put_under_way(bw_pump_t *pump, bw_pending_list_t *frames, bool is_un
         bw_pending_append(&pump->under_way, unit);
 }
 
-/* Compresses the staged bytes into a unit and sends it. Nothing is under way, so the order is
+/* Compresses the staged bytes into a unit and sends it. `under_way` is empty, so the order is
  * preserved. */
 static bw_status_t pack_staged(bw_pump_t *pump)
 {
@@ -146,8 +147,8 @@ static bw_status_t pack_staged(bw_pump_t *pump)
     return status == BW_AGAIN ? BW_OK : status;
 }
 
-/* Sends the staged bytes in the session's chunk. Bytes that the connection does not take are queued
- * ahead of everything else. */
+/* Sends the staged bytes in the session's chunk. Bytes that the connection does not accept are
+ * queued ahead of everything else. */
 static bw_status_t flush_staged(bw_pump_t *pump)
 {
     bw_session_t *session = &pump->session;
@@ -181,8 +182,8 @@ static bw_status_t flush_staged(bw_pump_t *pump)
     return BW_OK;
 }
 
-/* Sends the staged bytes, or those in the ring. Bytes that are not taken are queued ahead of
- * everything else. */
+/* Sends the staged bytes, or those in the ring. Bytes that the link does not accept are queued
+ * ahead of everything else. */
 static bw_status_t flush(bw_pump_t *pump)
 {
     SysIOVec iov;
@@ -284,7 +285,7 @@ static bw_status_t copy_under_way(bw_pump_t *pump, uint64_t *moved_p)
     return copied >= DIRECT_BYTES ? flush(pump) : BW_OK;
 }
 
-/* Sends the frames under way. Large frames, and everything that waits for a socket, are sent
+/* Sends the frames in `under_way`. Large frames, and all frames that wait for a socket, are sent
  * without a copy. If that is impossible, or if the connection is cut, they go through the ring. */
 static bw_status_t move_under_way(bw_pump_t *pump, uint64_t *moved_p)
 {
@@ -483,7 +484,7 @@ static bw_status_t drain(bw_pump_t *pump)
     return BW_OK;
 }
 
-/* Returns whether a link over several connections has bytes that none of them has taken. */
+/* Returns whether a link over several connections has bytes that none of them has accepted. */
 static bool has_rest(const bw_pump_t *pump)
 {
     const bw_carrier_t *ops = pump->link->ops;
@@ -519,7 +520,7 @@ bool pump_drain_queue(bw_pump_t *pump)
 {
     bw_status_t status = drain(pump);
 
-    /* The poller may have called because there is room, and nothing else flushes then. */
+    /* The poller may have called because there is room; in that case, nothing else flushes. */
     if (status == BW_OK)
         status = flush(pump);
     return settle(pump, status);
@@ -622,8 +623,8 @@ static bool send_frame(bw_pump_t *pump, ErlIOVec *ev)
 
 /* ---- sending words to the peer's driver ---- */
 
-/* Sends a word after everything that is staged or under way, and before everything that is queued.
- * It is not staged if the staged bytes may be compressed into a unit. */
+/* Sends a word after everything that is staged or in `under_way`, and before everything that is
+ * queued. The word is not staged if the staged bytes may be compressed into a unit. */
 static bw_status_t put_word(bw_pump_t *pump, uint8_t *bytes, size_t size)
 {
     SysIOVec iov = {.iov_base = (char *)bytes, .iov_len = size};
@@ -661,7 +662,7 @@ static inline bool has_load(const bw_pump_t *pump)
            atomic_load_explicit(&bw_load_samples, memory_order_relaxed) != pump->load_told;
 }
 
-/* Does not flush, because the load is sent along with other bytes. */
+/* Does not flush, because the load can wait until other bytes are sent. */
 static bw_status_t tell_load(bw_pump_t *pump)
 {
     uint8_t bytes[BW_FRAME_HEADER_BYTES + BW_LOAD_BYTES];

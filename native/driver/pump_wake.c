@@ -27,8 +27,8 @@ static void learn(bw_pump_t *pump, mark_t before)
         bw_spin_learn(&pump->spin, bw_now_us(), load_since(pump, before));
 }
 
-/* The link is armed, so if the peer closes from now on, it rings; if it has already closed, this
- * notices it. */
+/* Called when the link is armed. A peer that closes from now on rings the doorbell, and this
+ * notices a peer that has already closed. */
 static wake_result_t asleep(bw_pump_t *pump)
 {
     return pump->link->ops->is_finished(pump->link) ? WAKE_FINISHED : WAKE_ASLEEP;

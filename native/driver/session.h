@@ -35,8 +35,9 @@
 
 /* The reader reports its position each time it has read this many bytes. */
 #define BW_SESSION_ACK_BYTES ((uint64_t)256 * 1024)
-/* After some time it reports this many bytes in a message of its own. Fewer wait for a frame in the
- * other direction, or until the link has been idle for a while. */
+/* After some time, the reader sends a separate message if it has read at least this many bytes
+ * since its last report. If there are fewer, the report waits for a frame in the other direction,
+ * or until the link has been idle for a while. */
 #define BW_SESSION_ACK_ALONE_BYTES ((uint64_t)4 * 1024)
 
 typedef struct {

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The message that a peer brings to the listener: any bytes, with any number and kind of
+ * Fuzzes the message that a peer sends to the listener: any bytes, with any number and kind of
  * descriptors, and then any content of the memory that came with it.
  *
- * Input: a byte of choices (bit 0: the right token is put in, bit 1: so is the rest of a good
- * head), a byte with the number of descriptors, 3 bytes with their kinds, 1 byte for the seals, 2
- * bytes for the memory's size; the rest is the message and, repeated, the memory's content.
- * Checked: only a peer with the token comes in, no descriptor is left, and a link that results can
- * be looked at and closed whatever its memory holds.
+ * Input: a byte of choices (bit 0: the right token is inserted; bit 1: the rest of a valid header
+ * is inserted), a byte with the number of descriptors, 3 bytes with their kinds, 1 byte for the
+ * seals, 2 bytes for the memory's size; the rest is the message and, repeated, the memory's
+ * content. This checks that only a peer with the token is accepted, that no descriptor is left
+ * open, and that a link that results can be looked at and closed whatever its memory contains.
  */
 #include <fcntl.h>
 #include <stddef.h>
@@ -44,7 +44,7 @@ static int make_memory(const uint8_t *input, size_t size)
     return fd;
 }
 
-/* Returns an ordinary file of the right size, which anybody who has it open can shorten at any
+/* Returns an ordinary file of the right size, which any process that has it open can shorten at any
  * time. */
 static int plain_file(void)
 {

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The whole driver over a socket to any Erlang node, while the VM sends and ticks, the keeper comes
- * or does not, the system takes any amount, the peer reads at any time, and the port closes. What
- * was sent arrives once and in order; after a millisecond with a peer that reads, nothing is
- * queued; what was sent before the port closed arrives as well, if the peer continues to read. Only
- * a connection that fails loses something, and the port then ends with a reason.
+ * Fuzzes the whole driver over a socket, as to any Erlang node, while the VM sends and ticks, the
+ * keeper runs or does not, the system accepts any amount, the peer reads at any time, and the port
+ * closes. What was sent must arrive once and in order. After a millisecond with a peer that reads,
+ * nothing may be queued. What was sent before the port closed must also arrive, if the peer
+ * continues to read. Only a connection that fails may lose anything, and the port must then end
+ * with a reason.
  *
- * Input: steps, each a byte that names it and then the bytes that it needs. An answer of the system
- * is for the next call only.
+ * Input: steps, each of which is a byte that selects it, followed by its arguments. An answer of
+ * the system applies only to the next call.
  */
 #include "../test/line.h"
 #include "input.h"
@@ -30,7 +31,7 @@ static void choose_answer(uint8_t choice)
 {
     static const int answers[] = {-EAGAIN, -EINTR, 1, 3, 4095, -EAGAIN, 100, -EPIPE, 20000};
 
-    /* Only one in many fails, because otherwise hardly any input would get far. */
+    /* Only one in many fails, because otherwise hardly any input would run for many steps. */
     next_answer = answers[choice % 8 + (choice == 247)];
     if (choice < 240 && next_answer == -EPIPE)
         next_answer = 30000;

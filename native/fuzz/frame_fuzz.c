@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Compares how the pump parses a stream of bytes with a parser that has the whole stream at once:
- * both must find the same frames with the same contents, and corruption at the same place, wherever
- * the pieces end in which the peer publishes them. One thread, so that runs of an input do not
- * differ.
+ * both must find the same frames with the same contents, and corruption at the same place, however
+ * the peer divides the stream into pieces when it publishes it. Everything runs in one thread, so
+ * that all runs of an input are the same.
  *
- * Input: steps, each a byte that names it and then the bytes that it needs. They make the stream
- * (frames of any length, ticks, headers with any field, plain bytes) and the pieces in which it is
- * published.
+ * Input: steps, each of which is a byte that selects it, followed by its arguments. They make the
+ * stream (frames of any length, ticks, headers with any field, plain bytes) and the pieces in which
+ * it is published.
  */
 #include "../test/rings.h"
 #include "stream.h"

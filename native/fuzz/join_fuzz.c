@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Fragments of the distribution: compares what the VM makes of the frames that the pump gives it
- * with a VM that gets the same frames unchanged (test/join_model.h).
+ * Fuzzes fragments of distribution signals: compares a VM that gets the frames from the pump with a
+ * VM that gets the same frames unchanged (test/join_model.h).
  *
  * Input: an even first byte, then 16 bytes for each frame of a mostly correct peer; or an odd first
  * byte, then literal frames, each after a byte with its length.

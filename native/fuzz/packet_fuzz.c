@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Compares how the pump parses packets that a peer sends over a socket with a parser that has the
- * whole stream at once: both must find the same packets with the same contents, wherever the pieces
- * end in which they come, and the link fails at the first impossible length, or at an end within a
- * packet.
+ * whole stream at once: both must find the same packets with the same contents, however the stream
+ * is divided into pieces, and the link must fail at the first impossible length, or if the stream
+ * ends within a packet.
  *
  * Input: two bytes with the number of bytes of the stream that were read beforehand; then steps,
- * each a byte that names it and then the bytes that it needs: packets of any length, ticks, any
- * header, plain bytes; pieces; at which piece the VM sends something itself.
+ * each of which is a byte that selects it, followed by its arguments: packets of any length, ticks,
+ * any header, plain bytes; pieces; at which piece the VM sends something itself.
  */
 #include <fcntl.h>
 #include <sys/socket.h>

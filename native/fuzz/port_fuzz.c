@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the owner of a port may do: control commands of any kind with any bytes, messages, closing,
- * at any time, on two ports that are joined or not. No command names a descriptor or file of this
- * process.
+ * Fuzzes everything that the owner of a port can do, at any time, on two ports that are connected
+ * or not: control commands of any kind with any bytes, messages, and closing. No command names a
+ * descriptor or file of this process.
  *
  * Input: a byte for how the ports begin (carrier, then nothing, joined or active), then repeatedly
  * a byte of choices. Its lowest bit is the port; the next two: 0: a command, with the next bytes as
- * its number, its length and its bytes; 1: a message, its length the next two; 2: the VM makes a
- * round; 3: the upper bits choose to close the port, to skip a second, or to call stop_select late.
- * Checked: what test/vm checks, and that nothing is left when both ports are closed.
+ * its number, its length and its bytes; 1: a message, whose length is in the next two bytes; 2: the
+ * VM runs one round; 3: the upper bits choose to close the port, to skip a second, or to call
+ * stop_select late. This checks what test/vm checks, and that nothing is left when both ports are
+ * closed.
  */
 #pragma GCC diagnostic ignored "-Wunused-function"
 #include "../test/ports.h"

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * TLS records sent by a peer. The first byte of the input selects the suite, how the rest reaches
- * the reader, and into how many pieces it reads. The rest is passed on unchanged, in pieces, or as
- * records sealed with the right key; in the last case the reader must accept all of them in order,
- * and nothing else.
+ * Fuzzes the TLS records that a peer sends. The first byte of the input selects the suite, how the
+ * rest reaches the reader, and into how many pieces it reads. The rest is passed on unchanged, in
+ * pieces, or as records sealed with the right key; in the last case the reader must accept all of
+ * them in order, and nothing else.
  */
 #include <string.h>
 

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Everything that is read from a peer's rings: the driver's own pump reads frames and writes some
- * over a real shm link, while a second thread changes the shared memory as the input demands.
+ * Fuzzes everything that is read from a peer's rings: the driver's own pump reads frames and writes
+ * some over a real shm link, while a second thread changes the shared memory as the input demands.
  *
  * Input: 2 bytes (little endian) n, the n bytes that the ring holds at the start, then steps of the
  * second thread, 10 bytes each: what to change, where, a value. They are repeated as long as the
- * pump runs. Checked: no access outside the rings (they end at an unmapped page), no delivery that
- * is longer than a frame may be or that the peer can still write, no binary is left, and every call
- * ends.
+ * pump runs. This checks that no access is outside the rings (they end at an unmapped page), that
+ * nothing is delivered that is longer than a frame may be or to which the peer can still write,
+ * that no binary is left, and that every call ends.
  */
 #include <pthread.h>
 #include <sched.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Compressed packets that a peer sends through the pump. Those that a correct peer packs are
- * delivered as they were, wherever the pieces end in which they come. Anything else may end the
- * link, but costs only bounded memory and time.
+ * Fuzzes compressed packets that a peer sends to the pump. Packets that a correct peer has packed
+ * must be delivered unchanged, however the stream is divided into pieces. Anything else may end the
+ * link, but must cost only bounded memory and time.
  *
  * Input: steps as in stream.h, of which 3 is a unit of some packets, and 4 the word of a unit with
  * any lengths; plain bytes act as the unit that follows it.

@@ -17,7 +17,7 @@
  * link sees only that table; carriers.h lists the tables.
  *
  * One side listens, and sends its report to the other over a channel that is already authenticated.
- * The other side connects. Both step until their reports say BW_LINKED.
+ * The other side connects. Both sides then call `step` until their reports say BW_LINKED.
  *
  * Nothing here blocks, except probe, close without `left_p`, and listen if BW_CAP_FILES is set. All
  * calls on one link are made by one thread at a time (in the driver: under the port lock); calls on
@@ -55,7 +55,7 @@ enum {
 
 /* The arguments of listen or connect, which are copied. */
 typedef struct {
-    const uint8_t *at; /* the place, in a format documented in the carrier's header */
+    const uint8_t *at; /* the address, in a format documented in the carrier's header */
     size_t at_len;
     uint64_t ring_bytes; /* for each direction: a valid size (connect), the maximum (listen) */
     uint8_t token[BW_TOKEN_BYTES]; /* for connect: the token in the listener's report */
@@ -83,10 +83,10 @@ typedef struct {
 typedef struct {
     uint64_t bytes_in, bytes_out;         /* released, committed */
     uint64_t doorbells_in, doorbells_out; /* received, rung; each is a system call */
-    uint64_t stalls;                      /* how often the producer armed for room */
-    uint64_t ring_bytes;                  /* size of the ring for each direction */
-    uint64_t fill_in, fill_out;           /* bytes in the rings now */
-    uint64_t unreleased; /* committed bytes that the peer is not known to have taken */
+    uint64_t stalls;            /* how often the producer asked to be woken when there is room */
+    uint64_t ring_bytes;        /* size of the ring for each direction */
+    uint64_t fill_in, fill_out; /* bytes in the rings now */
+    uint64_t unreleased;        /* committed bytes that the peer is not known to have taken */
     /* Statistics of the TCP connection from the kernel; 0 for other carriers. */
     uint64_t rtt_us, window_bytes; /* round trip, congestion window */
     uint64_t least_rtt_us;         /* the shortest recent round trip; 0 if not known */
@@ -98,15 +98,16 @@ typedef struct {
 
 /* The resources that remain of a closed link. */
 typedef struct {
-    int fd;              /* the polled descriptor */
-    int socket;          /* has many unread bytes to discard, or `unsent` to send; -1 if none */
+    int fd;     /* the polled descriptor */
+    int socket; /* a socket with many unread bytes to discard, or with `unsent` to send; -1 if there
+                   is none */
     struct iovec map[3]; /* mapped memory; iov_base is NULL if there is none */
     struct iovec unsent; /* bytes in one of the maps that must first be sent over the socket */
 } bw_leftover_t;
 
-/* Frees everything except `fd`, which takes about 100 ms for a link with gigabyte rings. First it
- * sends the unsent bytes, until the peer has taken none of them for BW_LEFTOVER_QUIET_MS or until
- * BW_LEFTOVER_MS have passed. Any thread may call this. */
+/* Frees everything except `fd`. For a link with gigabyte rings this takes about 100 ms. First it
+ * sends the unsent bytes, until the peer has accepted none of them for BW_LEFTOVER_QUIET_MS or
+ * until BW_LEFTOVER_MS have passed. Any thread may call this. */
 #define BW_LEFTOVER_QUIET_MS 1000
 #define BW_LEFTOVER_MS 4000
 void bw_leftover_free(bw_leftover_t *leftover);
@@ -114,12 +115,12 @@ void bw_leftover_free(bw_leftover_t *leftover);
 /* Like bw_leftover_free, for a caller that was delayed: both time limits started waited_ms ago. */
 void bw_leftover_free_late(bw_leftover_t *leftover, int64_t waited_ms);
 
-/* The last step of a carrier's `close`: passes the leftover to the caller or, if `left_p` is NULL,
- * frees it and closes `fd`. */
+/* Called as the last step of a carrier's `close`: passes the leftover to the caller or, if `left_p`
+ * is NULL, frees it and closes `fd`. */
 void bw_leftover_give(bw_leftover_t *leftover, bw_leftover_t *left_p);
 
-/* For carriers. Discards unread bytes from a socket, 0.5 MB per round. Returns true if there may be
- * more. */
+/* Used by carriers. Discards unread bytes from a socket, 0.5 MB per round. Returns true if there
+ * may be more. */
 bool bw_discard(int socket, int rounds);
 
 typedef struct {
@@ -132,9 +133,9 @@ typedef struct {
      * Returns BW_OK, or sets *error_p to the reason. Any thread may call it. It may take some
      * milliseconds. */
     bw_status_t (*probe)(uint64_t ring_bytes, bw_error_t *error_p);
-    /* Start setting up a link. On BW_OK, *link_p is the link, which the caller must close. After an
-     * error (INVALID, REFUSED, LIMIT, SYSTEM) there is nothing to close, and *error_p has the
-     * reason. */
+    /* Both start setting up a link. On BW_OK, *link_p is the link, which the caller must close.
+     * After an error (INVALID, REFUSED, LIMIT, SYSTEM) there is nothing to close, and *error_p has
+     * the reason. */
     bw_status_t (*listen)(const bw_order_t *order, bw_link_t **link_p, bw_error_t *error_p);
     bw_status_t (*connect)(const bw_order_t *order, bw_link_t **link_p, bw_error_t *error_p);
     /* Clears the event on `fd` and reports the progress of the setup. */
@@ -162,8 +163,8 @@ typedef struct {
     void (*flush)(bw_link_t *link, bw_span_t *rest_p);
     /* Finds contiguous readable bytes. Returns BW_OK, BW_AGAIN or BW_CORRUPT. */
     bw_status_t (*peek)(bw_link_t *link, bw_span_t *span_p);
-    /* Frees the first n bytes of the peeked span and rings the doorbell if the peer waits for that
-     * room. */
+    /* Frees the first n bytes of the peeked span and rings the doorbell if the peer is waiting for
+     * that room. */
     void (*release)(bw_link_t *link, size_t n);
     /* Both are NULL if bytes can only go through the ring. `write` sends as many bytes as possible
      * without a copy, after everything that was committed. BW_OK: the rest may be reserved and
@@ -182,13 +183,13 @@ typedef struct {
      * peek. */
     bw_status_t (*arm_read)(bw_link_t *link);
     bw_status_t (*arm_write)(bw_link_t *link, size_t room);
-    /* The descriptor to poll. It belongs to the link and never changes, except that with
+    /* Returns the descriptor to poll. It belongs to the link and never changes, except that with
      * BW_CAP_IMMEDIATE there is nothing to poll before BW_LINKED. */
     int (*fd)(const bw_link_t *link);
     /* Both are NULL if the descriptor becomes readable for every armed event. Otherwise the
      * descriptor is the connection itself, to be polled level-triggered. `wants` returns the events
      * of poll(2) to poll for: POLLIN if the link is armed for reading, POLLOUT while the connection
-     * takes nothing. Any other call may change them. The user passes the events that occurred to
+     * accepts nothing. Any other call may change them. The user passes the events that occurred to
      * `is_ready`. */
     short (*wants)(const bw_link_t *link);
     void (*is_ready)(bw_link_t *link, short events);
@@ -221,8 +222,9 @@ typedef struct {
     /* Returns true if the peer's process is known to have exited, so that no more bytes can arrive
      * than can be read now. NULL or false if not known. */
     bool (*is_orphan)(bw_link_t *link);
-    /* Leaves the connection intact for another process that has a descriptor for it. The link must
-     * be closed next, which then sends nothing. NULL if the carrier cannot do that. */
+    /* Leaves the connection intact for another process that has a descriptor for it. The caller
+     * must then close the link; in this case, closing sends nothing. NULL if the carrier cannot do
+     * that. */
     void (*leave)(bw_link_t *link);
     /* Returns whether the peer has violated the protocol, so that another connection would not
      * help. NULL or false if not known. */
@@ -252,7 +254,7 @@ static inline struct pollfd bw_link_polled(const bw_link_t *link)
 {
     short events = link->ops->wants ? link->ops->wants(link) : POLLIN;
 
-    /* -1, because poll would report a hangup on a descriptor even if no events are requested. */
+    /* Without events the descriptor is -1, because poll would otherwise report a hangup. */
     return (struct pollfd){.fd = events ? link->ops->fd(link) : -1, .events = events};
 }
 

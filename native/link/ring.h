@@ -33,8 +33,8 @@
  * lost. native/test/spin/doorbell.pml verifies this.
  */
 
-/* `alignas` puts fields that one side writes often into other cache lines than those that the other
- * side polls. */
+/* `alignas` puts fields that one side writes often on different cache lines from those that the
+ * other side polls. */
 typedef struct {
     /* written by the producer (D) */
     alignas(64) _Atomic uint64_t head;
@@ -71,7 +71,7 @@ typedef struct {
     uint8_t *data;
     uint64_t size;
     uint64_t head; /* authoritative; the shared one is only a copy for the peer */
-    uint64_t tail; /* the last valid one that the peer published */
+    uint64_t tail; /* the last valid tail that the peer published */
 } bw_tx_t;
 
 /* The consumer's end, under the same rule. */
@@ -80,7 +80,7 @@ typedef struct {
     const uint8_t *data;
     uint64_t size;
     uint64_t tail; /* authoritative */
-    uint64_t head; /* the last valid one that the peer published */
+    uint64_t head; /* the last valid head that the peer published */
 } bw_rx_t;
 
 /* A size is valid if it is a power of two from BW_RING_MIN_BYTES to BW_RING_MAX_BYTES. */
@@ -115,9 +115,9 @@ bool bw_tx_alert(bw_tx_t *tx);
 bool bw_tx_is_awaited(const bw_tx_t *tx);
 
 /*
- * Asks for one doorbell when at least `room` bytes (1 to size) are free. Returns BW_OK if it is
- * armed and the doorbell will be rung, BW_AGAIN if there already is enough room, so nothing is
- * armed, or BW_CORRUPT.
+ * Asks the consumer to ring the doorbell once when at least `room` bytes (1 to size) are free.
+ * Returns BW_OK if the doorbell will be rung, BW_AGAIN if there is already enough room, so that
+ * nothing is armed, or BW_CORRUPT.
  */
 bw_status_t bw_tx_arm(bw_tx_t *tx, size_t room);
 
@@ -125,15 +125,16 @@ bw_status_t bw_tx_arm(bw_tx_t *tx, size_t room);
  * corrupt. */
 bool bw_tx_is_drained(bw_tx_t *tx);
 
-/* Announces that nothing more will be committed. Returns true if the consumer must be rung. */
+/* Announces that nothing more will be committed. Returns true if the consumer's doorbell must be
+ * rung. */
 bool bw_tx_close(bw_tx_t *tx);
 
 /* Returns the readable bytes at tail: BW_OK, BW_AGAIN (none) or BW_CORRUPT. The span is valid until
  * it is released. */
 bw_status_t bw_rx_peek(bw_rx_t *rx, bw_span_t *span_p);
 
-/* Frees the first n bytes of the peeked span (n <= its length). Returns true if the producer must
- * be rung. */
+/* Frees the first n bytes of the peeked span (n <= its length). Returns true if the producer's
+ * doorbell must be rung. */
 bool bw_rx_release(bw_rx_t *rx, size_t n);
 
 /* Returns true if the producer will commit no more and everything that it committed has been
@@ -142,9 +143,9 @@ bool bw_rx_release(bw_rx_t *rx, size_t n);
  * doorbell. */
 bool bw_rx_is_finished(bw_rx_t *rx);
 
-/* Asks for one doorbell when there is more to read than the last peek returned (a partial frame may
- * be left unreleased). Returns BW_OK if it is armed, BW_AGAIN if there is already more and nothing
- * is armed, or BW_CORRUPT. */
+/* Asks the producer to ring the doorbell once when there is more to read than the last peek
+ * returned (a partial frame may be left unreleased). Returns BW_OK if the doorbell will be rung,
+ * BW_AGAIN if there is already more to read, so that nothing is armed, or BW_CORRUPT. */
 bw_status_t bw_rx_arm(bw_rx_t *rx);
 
 #endif

@@ -487,8 +487,8 @@ void bw_socket_link_free(bw_socket_link_t *base)
 
 /* Closing a socket with unread bytes resets the connection, and then the peer may lose bytes that
  * are still in flight to it. So unread bytes are discarded first, but only up to a limit, so a peer
- * that keeps writing is reset. The part that would take too long for this call needs a descriptor;
- * if there is none left, the unsent bytes are lost. */
+ * that keeps writing is reset. The part that would take too long for this call is done later and
+ * needs a descriptor; if none is free, the unsent bytes are lost. */
 void bw_socket_link_close(bw_link_t *link, struct iovec unsent, struct iovec map,
                           bw_leftover_t *left_p)
 {

@@ -37,7 +37,7 @@ typedef struct {
 size_t bw_socket_send(bw_socket_t *sock, const struct iovec *iov, int count);
 size_t bw_socket_receive(bw_socket_t *sock, struct iovec *iov, int count);
 
-/* Sends as much of a buffer as the socket takes. */
+/* Sends as much of a buffer as the socket accepts. */
 void bw_socket_push(bw_socket_t *sock, bw_buffer_t *out);
 
 /* Duplicates the descriptor of a connected stream socket; the new one is close-on-exec and
@@ -50,7 +50,8 @@ typedef struct {
     const char *failed; /* the reason for a failure if no other is known */
     /* Sends from the outgoing ring. */
     void (*push)(bw_link_t *link);
-    /* Sends directly from the vectors, after what was pushed. Returns how many bytes were taken. */
+    /* Sends directly from the vectors, after the bytes that were pushed. Returns how many bytes the
+     * socket accepted. */
     size_t (*write)(bw_link_t *link, const struct iovec *iov, int count);
     /* Reads into the vectors in order, possibly only into the first. Returns the number of bytes
      * read. */

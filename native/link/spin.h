@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 /*
- * Decides when to check a ring again and again instead of sleeping until the doorbell.
+ * Decides when it is worth polling a ring instead of sleeping until the doorbell rings.
  *
  * Waking an idle CPU costs more than the rest of a round trip, so spinning for a short time pays
  * off if recent frames have arrived within the budget. It does harm if other processes need the
@@ -39,7 +39,7 @@ typedef struct {
  * and the request, and occasionally one more frame arrives with them. */
 #define BW_SPIN_LOAD_MAX 4u
 #define BW_SPIN_LOAD_BYTES 8192u /* this many bytes count as much work as one frame */
-#define BW_SPIN_GAP_US 200u      /* if the poller did not run for longer, others need the CPU */
+#define BW_SPIN_GAP_US 200u      /* if the poller is off the CPU for longer, others need it */
 #define BW_SPIN_PRICE 4u         /* cost in credit for each microsecond lost */
 #define BW_SPIN_CREDIT_MAX_US 65536u
 #define BW_SPIN_GRANT_US                                                                           \
@@ -110,9 +110,9 @@ static inline bool bw_spin_pays(bw_spin_t *spin, uint64_t now_us, uint64_t lost_
     return true;
 }
 
-/* The poller has looked at `now_us` and found `load`, or 0 for nothing. Returns true to look again
- * and false to sleep. A spin that finds nothing also costs credit, because the peer may be waiting
- * for this very CPU. */
+/* Records that the poller looked at `now_us` and found `load`, or 0 if it found nothing. Returns
+ * true if it should look again, and false if it should sleep. A spin that finds nothing also costs
+ * credit, because the peer may be waiting for this very CPU. */
 static inline bool bw_spin_goes_on(bw_spin_t *spin, uint64_t now_us, uint32_t load)
 {
     uint64_t away = spin->looked_us ? now_us - spin->looked_us : 0;

@@ -182,7 +182,7 @@ static void poll_for(stripes_t *stripes, unsigned place)
 
 /* ---- all connections ---- */
 
-/* Sends as much as the connections take. */
+/* Sends as much as the connections accept. */
 static void send_some(stripes_t *stripes)
 {
     int place;
@@ -399,8 +399,9 @@ static bool stripes_has_hung_up(const bw_link_t *link)
     return const_of(link)->has_hung_up;
 }
 
-/* Treats a connection that is silent while another one is not as lost, so its bytes are sent over
- * the others. The peer may still be waiting for the last acknowledgement, so that is sent again. */
+/* If a connection is silent while another one is not, treats it as lost, so that its bytes are sent
+ * over the others. The peer may still be waiting for the last acknowledgement, so the
+ * acknowledgement is sent again. */
 static bool stripes_is_silent(bw_link_t *link)
 {
     stripes_t *stripes = stripes_of(link);

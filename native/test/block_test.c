@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Blocks and their way from one process to another: what a receiver must refuse, what is freed when
- * a process is killed, and that every descriptor and mapping is gone at the end.
+ * Tests blocks and how one process passes them to another: what a receiver must refuse, what is
+ * freed when a process is killed, and that no descriptor or mapping is left at the end.
  */
 #include "../block/channel.h"
 
@@ -801,7 +801,7 @@ static void *speak_late(void *arg)
     return NULL;
 }
 
-/* A peer may be preempted between connecting and sending its token, and here it is once delayed
+/* A peer may be preempted between connecting and sending its token. In this case it is once delayed
  * beyond the limit. */
 static void test_a_peer_that_speaks_late(void)
 {
@@ -827,7 +827,7 @@ static void test_a_peer_that_speaks_late(void)
     bw_blocks_delete(here);
 }
 
-/* A receiver that claims to have taken more blocks than were passed. */
+/* A receiver claims to have taken more blocks than were passed. */
 static void test_a_receiver_that_lies(void)
 {
     bw_blocks_t *there = bw_blocks_new(MOST);

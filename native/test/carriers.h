@@ -177,8 +177,8 @@ static inline void run_over(const bw_carrier_t *table)
     running.tells_of_death = table->caps & BW_CAP_TELLS_DEATH;
 }
 
-/* Counts the descriptors of this process, after the carrier's thread has closed those that it had
- * to. */
+/* Counts the descriptors of this process, after the carrier's thread has closed those that it has
+ * to close. */
 static inline int held_descriptors(void)
 {
     return carrier->at_rest ? carrier->at_rest() : open_descriptors();

@@ -53,7 +53,7 @@ static _Thread_local const char *volatile check_at = "its beginning";
         }                                                                                          \
     } while (0)
 
-/* For integers of any type; prints both values. */
+/* Compares integers of any type, and prints both if they differ. */
 #define CHECK_EQ(got, wanted)                                                                      \
     do {                                                                                           \
         check_at = CHECK_PLACE(__LINE__) #got;                                                     \

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A case that hangs fails and reports which check it has reached, and whatever a failed case has
- * left is ended before the next one.
+ * Tests that a case that hangs fails and reports the last check that it reached, and that
+ * everything that a failed case has left behind is ended before the next case.
  */
 #include "check.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The codec over libzstd: unpacking returns what was packed, later pieces are packed with reference
- * to earlier ones, and the reader survives bytes that no packer writes. */
+/* Tests the libzstd codec: unpacking returns what was packed, later pieces are packed with
+ * reference to earlier ones, and the reader survives bytes that no packer writes. */
 #include "check.h"
 
 #include <zstd.h>

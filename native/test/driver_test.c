@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The driver's callbacks without a VM, on links that this program plays: the order in which things
- * are closed, what the timer does, and the reason with which a port ends.
+ * Tests the driver's callbacks without a VM, on links that this program simulates: the order in
+ * which descriptors and links are closed, what the timer does, and the reason with which a port
+ * ends.
  */
 #include <fcntl.h>
 #include <sys/eventfd.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which bytes a fault holds back, and for how long: delays that preserve the order, rates, and
- * blocked links. */
+/* Tests which bytes a fault holds back, and for how long: delays that preserve the order, rates,
+ * and blocked links. */
 #include "check.h"
 
 #include "../driver/fault_way.h"

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The whole driver without a VM (test/vm) over a socket to any Erlang node. Gathered packets go out
- * in time even if the keeper does not run, and however much of them the system takes or refuses at
- * each call. What was sent arrives once and in order, also when the port closes. After each case
- * nothing is left.
+ * Tests the whole driver without a VM (test/vm), over a socket as to any Erlang node. Gathered
+ * packets must be sent in time even if the keeper does not run, and however many of their bytes the
+ * system accepts at each call. What was sent must arrive once and in order, even if the port
+ * closes. Each case must leave nothing behind.
  */
 #include "line.h"
 

@@ -199,7 +199,8 @@ static inline void model_put_control(model_writer_t *to, size_t kind, unsigned s
         }
 }
 
-/* The atom cache of one side, from which headers are built. Each slot contains an atom + 1. */
+/* The atom cache of one side, from which headers are built. Each slot contains the number of an
+ * atom plus 1. */
 typedef struct {
     uint8_t slots[MODEL_SLOTS];
 } model_cache_t;
@@ -282,13 +283,13 @@ typedef struct {
     unsigned count;
     uint64_t frames, overtaken, holds, shared, shortened; /* counts so far */
     bw_class_t classes[MODEL_PROCESSES];
-    /* Bytes taken since a continuation of this class last went ahead of smaller frames that could
-     * have gone. */
+    /* Bytes taken since a continuation of this class was last taken ahead of smaller frames that
+     * could have been taken. */
     uint64_t passed[BW_CLASSES];
-    /* [A][B]: bytes of class B that were taken while class A could have gone. */
+    /* [A][B]: bytes of class B that were taken while a frame of class A could have been taken. */
     uint64_t while_could[BW_CLASSES][BW_CLASSES];
     /* Bytes of other continuations of its class that were taken while the process had one that
-     * could have gone. */
+     * could have been taken. */
     uint64_t turn_passed[MODEL_PROCESSES];
 } model_t;
 
@@ -341,7 +342,7 @@ static inline bool model_is_obstructed(const model_t *model, unsigned at)
     return is_obstructed;
 }
 
-/* The frames that could have gone when a frame was taken. */
+/* The frames among which the scheduler could choose when it took one. */
 typedef struct {
     bool is_obstructed;
     bool classes[BW_CLASSES], small[BW_CLASSES];

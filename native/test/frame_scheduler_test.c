@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The frame scheduler: which frames may pass which, turns, limits, and the reading of frames; then
- * random schedules checked by the oracles of frame_model.h. test/frames has frames of real nodes.
+ * Tests which frames the scheduler lets pass which, its turns and limits, and how it reads frames.
+ * The last cases run random schedules, which the oracles of frame_model.h check. test/frames
+ * contains frames of real nodes.
  */
 #include "check.h"
 
@@ -489,7 +490,7 @@ static void each_class_has_its_share(void)
     CHECK_IN(end_classes());
 }
 
-/* They get their share even during a flood of small frames of the highest class. */
+/* Large messages get their share even during a flood of small frames of the highest class. */
 static void large_messages_have_their_share_too(void)
 {
     uint64_t small = 0, large_ones = 0;
@@ -1080,7 +1081,7 @@ static void random_schedules(void)
         shared += model.shared;
         shortened += model.shortened;
     }
-    /* Makes sure that the oracles had something to check. */
+    /* Make sure that the oracles had something to check. */
     CHECK(overtaken > (uint64_t)schedules * 100);
     CHECK(holds > (uint64_t)schedules);
     CHECK(shared > (uint64_t)schedules * 10);

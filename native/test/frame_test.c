@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The frame decoder: every limit of a header, headers that no correct peer writes, and incomplete
- * frames.
+ * Tests the frame decoder: every limit of a header, headers that no correct peer writes, and
+ * incomplete frames.
  */
 #include "check.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How the driver joins fragments: what the VM gets, and in which order. join_model.h compares this
- * with a VM that gets the fragments themselves.
+ * Tests how the driver joins fragments: what the VM gets, and in which order. join_model.h compares
+ * this with a VM that gets the fragments themselves.
  */
 #include "check.h"
 #include "join_model.h"

@@ -16,8 +16,8 @@
 #define KERNEL_TAKES_ALL INT_MAX
 
 static struct {
-    /* Returns how many bytes the next call from this thread accepts, or a negative error. NULL: all
-     * bytes. */
+    /* Returns how many bytes the next call from this thread accepts, or a negative error. If this
+     * is NULL, the call accepts all bytes. */
     int (*answer)(void);
     pthread_t thread;
     uint64_t calls; /* number of calls for which `answer` was consulted */

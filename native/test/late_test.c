@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Measuring how late a process was scheduled, for a reader that polls the value once a second. */
+/* Tests the measurement of how late a process was scheduled, for a reader that polls the value once
+ * a second. */
 #include "check.h"
 
 #include "../driver/late.h"

@@ -4,9 +4,9 @@
 
 /*
  * A driver port that sends packets over a socket, as to any Erlang node, in the VM of vm.h. The
- * program reads and writes the other end of the socket by hand; everything that was sent must
- * arrive there in order. LINE_MAIN runs each case twice: with a port that sleeps when it has
- * nothing to read, and with one that polls first.
+ * program itself reads and writes the other end of the socket; everything that was sent must arrive
+ * there in order. LINE_MAIN runs each case twice: with a port that sleeps when it has nothing to
+ * read, and with one that polls first.
  */
 #include "kernel.h"
 #include "ports.h"
@@ -122,7 +122,7 @@ static inline bool open_line(int sockets[2], int (*answer)(void))
            port_activates(line.port, line_poll_us);
     close(sockets[0]);
     while (line_runs(0))
-        ; /* wait for the news of the link and the port's first look */
+        ; /* waits until the port has reported the link and has looked for the first time */
     if (line_poll_us > 0)
         done = done && line_begins_to_look();
     line.is_asked = false;

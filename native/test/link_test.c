@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What every carrier promises through the table of link.h: bytes arrive in order, also those
- * written just before a close, room and wake-ups are reported, and nothing is left.
+ * Tests what every carrier promises through the table of link.h: bytes arrive in order, even those
+ * written just before a close; room and wake-ups are reported; and nothing is left behind.
  */
 #include "carriers.h"
 
@@ -408,7 +408,7 @@ static void writing_to_a_closed_end_does_no_harm(void)
         }
         run_end_of(here.one);
     }
-    /* over rdma the other end may have gone before everything was written */
+    /* over rdma the other end may have closed before everything was written */
     CHECK(position >= RING || (carrier->at_rest && here.one->ops->reason(here.one)));
     here.one->ops->stats(here.one, &stats);
     CHECK(stats.unreleased <= position);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a link costs in memory: nothing before its first use, the rings while bytes flow, and
- * nothing again after trim. Frames far larger than the ring pass through it.
+ * Tests how much memory a link uses: none before its first use, the rings while bytes flow, and
+ * none again after trim. Also tests that frames far larger than the ring pass through it.
  */
 #include "check.h"
 #include "rings.h"

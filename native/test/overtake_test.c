@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Distribution frames through the driver's pump: small signals pass the fragments of large ones, no
- * process's own frames change their order, senders that fill the link are named, and a closing port
- * reports when everything has gone out. The frames are like those that ERTS writes, and the test
- * reads them as the peer.
+ * Tests distribution frames in the driver's pump: small signals pass the fragments of large ones,
+ * the frames of each process keep their order, senders that fill the link are named, and a closing
+ * port reports when everything has been sent. The frames are like those that ERTS writes, and the
+ * test reads them as the peer would.
  */
 #include "pump_ends.h"
 

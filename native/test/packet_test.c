@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The driver's pump towards any Erlang node: packets with a length of four bytes, over a socket
- * whose other end the test works by hand.
+ * Tests the driver's pump with packets, each of which begins with its length in four bytes, as any
+ * Erlang node expects. They go over a socket, and the test itself reads and writes the other
+ * end.
  */
 #define _GNU_SOURCE
 #include "pump_ends.h"
@@ -365,8 +366,8 @@ static void lengths_are_bounded(void)
     }
 }
 
-/* Nothing is delivered after it, whether it came in a run or alone, and the reason identifies the
- * signal. */
+/* Nothing is delivered after such a signal, whether it arrived in a run or by itself, and the
+ * reason identifies the signal. */
 static void a_signal_that_cannot_be_read_is_the_last(void)
 {
     static uint8_t stream[200000];
@@ -385,7 +386,8 @@ static void a_signal_that_cannot_be_read_is_the_last(void)
     }
 }
 
-/* Bytes written to a peer that has gone are lost, and the reader reports the end of the stream. */
+/* Bytes written to a peer that no longer exists are lost, and the reader reports the end of the
+ * stream. */
 static void a_peer_that_resets_is_noticed_by_the_reader(void)
 {
     struct linger at_once = {.l_onoff = 1};

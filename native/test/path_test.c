@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The path emulator's decisions, at times that the test makes up. beamway_path_SUITE measures the
- * whole program.
+ * Tests the path emulator's decisions, at times that the test supplies. beamway_path_SUITE measures
+ * the whole program.
  */
 #include "path/path.h"
 #include "check.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The whole driver without a VM (test/vm): its commands, two ports joined over each carrier for
- * distribution, flushing, and ports that end in every state.
+ * Tests the whole driver without a VM (test/vm): its commands, two ports connected over each
+ * carrier that distribution can use, flushing, and ports that end in every state.
  */
 #include <pthread.h>
 
@@ -210,7 +210,7 @@ static void the_load_goes_along(void)
     CHECK_IN(stop());
 }
 
-/* This also holds while some bytes always wait for room, and every frame still arrives. */
+/* Samples are also sent while some bytes always wait for room, and every frame still arrives. */
 static void a_full_link_tells_the_load(void)
 {
     CHECK_IN(start_joined());

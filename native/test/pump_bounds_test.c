@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The driver's pump: each of its calls returns soon, however fast the peer reads or writes.
+ * Tests that each call of the driver's pump returns soon, however fast the peer reads or writes.
  */
 #include "pump_ends.h"
 
@@ -84,7 +84,7 @@ static void a_fast_reader_does_not_keep_a_call_from_ending(void)
     CHECK_IN(stop());
 }
 
-/* Both happen at once: there is always another frame, and there is always room. */
+/* The peer is fast in both directions: there is always another frame, and there is always room. */
 static void a_fast_peer_does_not_keep_a_call_from_ending(void)
 {
     uint64_t read_before;
@@ -111,7 +111,7 @@ static void a_fast_peer_does_not_keep_a_call_from_ending(void)
     CHECK_IN(stop());
 }
 
-/* A hostile peer, whose large frame grows by one byte whenever the pump wants to sleep. */
+/* A hostile peer lets its large frame grow by one byte whenever the pump wants to sleep. */
 static bw_status_t arm_read_a_byte_too_late(bw_link_t *link)
 {
     bw_span_t span = {0};

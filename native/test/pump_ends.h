@@ -2,8 +2,8 @@
 #ifndef BW_TEST_PUMP_ENDS_H
 #define BW_TEST_PUMP_ENDS_H
 
-/* The driver's pump over a real link of each carrier, without a VM. The test operates the other end
- * by hand. */
+/* Runs the driver's pump over a real link of each carrier, without a VM. The test itself operates
+ * the other end. */
 #include "carriers.h"
 #include "driver_shim.h"
 

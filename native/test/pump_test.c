@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The driver's pump: what it delivers, what it queues, and when it is busy.
+ * Tests the driver's pump: what it delivers, what it queues, and when it is busy.
  */
 #include "pump_ends.h"
 
@@ -389,8 +389,8 @@ static void a_message_above_the_largest_frame_is_refused(void)
     CHECK_IN(stop());
 }
 
-/* One pump sends and the test reads by hand, piece by piece, using all sizes close to that of the
- * ring. */
+/* One pump sends, and the test itself reads piece by piece. The messages have all sizes close to
+ * that of the ring. */
 static void messages_about_the_size_of_the_ring_come_through(void)
 {
     for (size_t len = RING - 24; len < RING + 24; len++) {

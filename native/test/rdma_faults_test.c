@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The rdma carrier under faults: the peer is killed or stopped, memory may not be locked, the port
- * goes down, the device is removed under load. Every link ends with a reason, in time, and without
- * leaving anything. Over real verbs the last two need root and soft-RoCE, because they remove its
- * device and bring it back; RXE_DEVICE and RXE_NETDEV name it (the test guest sets them).
+ * Tests the rdma carrier under faults: the peer is killed or stopped, memory cannot be locked, the
+ * port goes down, or the device is removed under load. Every link must end in time, with a reason,
+ * and without leaving anything behind. Over real verbs the last two cases need root and soft-RoCE,
+ * because they remove the soft-RoCE device and create it again; RXE_DEVICE and RXE_NETDEV name it
+ * (the test guest sets them).
  */
 #include "rdma_ends.h"
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The rdma link without a device: what is sent when, over a wire that keeps the order of each
- * direction and guarantees nothing else. Messages arrive, complete and are looked at in any order
- * that a device allows; receive slots, send queue and rings must never overflow, and everything
- * arrives.
+ * Tests what an rdma link sends and when, without a device, over a wire that preserves the order of
+ * each direction and guarantees nothing else. Messages arrive, complete and are looked at in any
+ * order that a device allows. The receive slots, the send queue and the rings must never overflow,
+ * and everything must arrive.
  */
 #include "check.h"
 #include "rings.h"
@@ -266,7 +266,6 @@ static void half_the_ring_becomes_free_without_being_asked_for(void)
     }
 }
 
-/* A busy sender posts rarely; a sender that waits for replies needs no completions at all. */
 /* If a writer needs more than half the ring, it is notified of the room at the latest when its
  * reader closes. */
 static void the_whole_ring_is_free_once_the_reader_has_closed(void)
@@ -291,6 +290,7 @@ static void the_whole_ring_is_free_once_the_reader_has_closed(void)
     CHECK_IN(end(sides));
 }
 
+/* A busy sender posts rarely; a sender that waits for replies needs no completions at all. */
 static void posts_are_few(void)
 {
     static side_t sides[2];

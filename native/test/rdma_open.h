@@ -15,7 +15,7 @@
 #include "../link/rdma/rdma.h"
 #include "verbs/fake_verbs.h"
 
-/* Missing if the program runs over real verbs. */
+/* These functions are missing if the program runs over real verbs. */
 #pragma weak fake_verbs_remove
 #pragma weak fake_verbs_add
 #pragma weak fake_verbs_set_port

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Peers that lie, over a real device: first about themselves in the hello, then about memory, slots
- * and positions. They can write nothing but the ring, nothing hangs, and each link ends with a
- * reason.
+ * Tests peers that lie, over a real device: first about themselves in the hello, then about memory,
+ * slots and positions. They must not be able to write to anything but the ring, nothing may hang,
+ * and each link must end with a reason.
  */
 #include "rdma_rogue.h"
 
@@ -299,7 +299,7 @@ static void wrong_address_there(int wire)
                 "beamway_rdma_peer_refuses_writes");
 }
 
-/* It announces more slots than it has posted. */
+/* The rogue announces more slots than it has posted. */
 static void no_slots_there(int wire)
 {
     wrong_hello(wire, (bw_rdma_hello_t){.slots = BW_RDMA_SLOTS_MAX}, 's',

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How the rdma carrier copes with a device that misbehaves, with both ends in one process. This
- * runs over the fake verbs only, because no real device fails on demand.
+ * Tests how the rdma carrier copes with a device that misbehaves, with both ends in one process.
+ * This runs over the fake verbs only, because no real device fails on demand.
  */
 #include "rdma_ends.h"
 #include "carriers.h"
@@ -130,7 +130,7 @@ static void bytes_stay_until_their_completion(void)
     CHECK_IN(close_both());
 }
 
-/* More events than one look processes, none of which affects a connection. */
+/* The device raises more events than one look processes; none of them affects a connection. */
 static void a_storm_of_events_does_no_harm(void)
 {
     CHECK_IN(open_both());

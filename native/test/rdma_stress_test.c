@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Frames of random sizes with known contents, both ways at once, with real sleeping and waking,
- * over the rdma carrier with the smallest rings: between two processes, and with one that dies.
+ * Sends frames of random sizes with known contents in both directions at once, with real sleeping
+ * and waking, over the rdma carrier with the smallest rings: between two processes, and with one
+ * that dies.
  *
  * usage: rdma_stress_test [FRAMES] [CASE]...
  */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Two processes over the rdma carrier, on a real device (soft-RoCE is enough): how they meet, that
- * bytes arrive in order whatever the ring's size, that waiting ends, and how a link ends.
+ * Tests the rdma carrier between two processes on a real device (soft-RoCE is enough): how they
+ * connect, that bytes arrive in order whatever the ring's size, that every wait ends, and how a
+ * link ends.
  */
 #include "rdma_ends.h"
 
@@ -329,7 +330,7 @@ static void full_here(int wire)
         memset(span.base, 7, span.len);
         written += span.len;
         link->ops->commit(link, span.len);
-        /* Gives completions time to arrive, in case they wrongly make room. */
+        /* Give completions time to arrive, in case they wrongly make room. */
         (void)wait_to_read(link, &span, 100);
     }
     CHECK_EQ(written, RING);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the carrier and its tests assume about verbs, checked directly. Running the same cases over
- * the fake verbs and over a real device shows that the fake ones behave alike. The faults that only
- * the fake ones notice (a real device breaks silently) are at the end.
+ * Tests directly what the carrier and its tests assume about verbs. Running the same cases over the
+ * fake verbs and over a real device shows that the fake ones behave alike. The last cases are
+ * errors that only the fake verbs detect, whereas a real device fails silently.
  */
 #include "rdma_rogue.h"
 
-/* Two ends that do nothing on their own; `here` is the one that listens. */
+/* Opens one of two ends that do nothing on their own. `here` is the one that listens. */
 static void listen_here(int wire, rogue_t *rogue)
 {
     struct sockaddr_in in = {.sin_family = AF_INET};

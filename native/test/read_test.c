@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The whole driver without a VM (test/vm) over a socket from any Erlang node: what a packet costs,
- * and peers that send something wrong or never finish it. After each case nothing is left.
+ * Tests the whole driver without a VM (test/vm), over a socket as from any Erlang node: what a
+ * packet costs, and peers that send something wrong or never finish a packet. Each case must leave
+ * nothing behind.
  */
 #include "../driver/join.h"
 #include "line.h"
@@ -148,7 +149,7 @@ static void who_looks_finds_the_rest_of_a_packet(void)
             found += line.is_looking;
             CHECK_IN(run_until_frames(frames));
         }
-    CHECK(found > frames / 2); /* on a busy machine, a port stops polling now and then */
+    CHECK(found > frames / 2); /* on a busy machine, a port occasionally stops polling */
     CHECK_IN(stop_line());
     line_poll_us = LINE_POLL_US;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Records of TLS 1.3: the example from RFC 8448, records exchanged with libssl, and records that
- * must be rejected.
+ * Tests records of TLS 1.3: the example from RFC 8448, records exchanged with libssl, and records
+ * that must be rejected.
  */
 #include <fcntl.h>
 #include <sys/socket.h>

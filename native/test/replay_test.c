@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The replay of a corpus (../fuzz/replay.c) fails when an input does, and names the input.
+ * Tests that the replay of a corpus (../fuzz/replay.c) fails if an input fails, and that it names
+ * the input.
  */
 #define main replay_main
 #include "../fuzz/replay.c"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The ring's arithmetic: at the wraps, at the edges of 32, 63 and 64 bits, and with positions that
- * no correct peer writes. There is one thread here; stress_test.c has several.
+ * Tests the ring's arithmetic where it wraps, at the limits of 32, 63 and 64 bits, and with
+ * positions that no correct peer writes. This program has one thread; stress_test.c has several.
  */
 #include "check.h"
 #include "rings.h"

@@ -52,8 +52,8 @@ static inline int open_descriptors(void)
     return count;
 }
 
-/* Returns the sum in KB of one smaps field (say "Rss:") over the mappings of the shm carrier, or,
- * if the field is NULL, the number of those mappings. */
+/* Returns the sum in KB of one smaps field (such as "Rss:") over the mappings of the shm carrier,
+ * or, if the field is NULL, the number of those mappings. */
 static inline long carrier_mappings(const char *field)
 {
     FILE *file = fopen("/proc/self/smaps", "r");

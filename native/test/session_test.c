@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A link that outlives its connections, under random faults of the network: two ports of the whole
- * driver in the VM of vm.h, joined through a relay that passes on random amounts and is cut at any
- * moment, even within a frame. What each port sends must arrive at the other once, in order and
- * complete, and a port must not keep more than it may.
+ * Tests a link that outlives its connections, under random network faults. Two ports of the whole
+ * driver, in the VM of vm.h, are connected through a relay that forwards random amounts and is cut
+ * at any moment, even within a frame. What each port sends must arrive at the other exactly once,
+ * completely and in order, and a port must not retain more than its limit.
  *
  * SESSION_SEEDS in the environment is the number of fault schedules; the default is 300.
  */
@@ -615,8 +615,8 @@ static void a_rogue_ends_the_link(void)
     }
 }
 
-/* No more connections may join than there are places, and none that presents the number of another
- * epoch. */
+/* At most as many connections may join as there are places, and a connection that presents the
+ * number of another epoch must be rejected. */
 static void no_more_join_than_may(void)
 {
     words_t words = {.len = 0};
@@ -785,7 +785,7 @@ static void room_comes_during_a_look(void)
     }
     CHECK(is_full(one));
     CHECK_IN(pass_all());
-    vm_skip(2 * 256 + 256); /* the links of a node do this together */
+    vm_skip(2 * 256 + 256); /* all links of a node probe their paths at the same time */
     CHECK_IN(pass_all());
     CHECK_IN(look_until_it_sleeps(one));
     CHECK_EQ(port_queued(one), 0);
@@ -813,7 +813,7 @@ static void an_idle_link_tries_its_path(void)
     }
     for (int half = 0; half < 3; half++) {
         CHECK(!has_written(0) && !has_written(1));
-        vm_skip(RESUME_MS / 2 + 256); /* the links of a node probe their paths together */
+        vm_skip(RESUME_MS / 2 + 256); /* all links of a node probe their paths at the same time */
         (void)vm_run(0);
         CHECK(has_written(0) && has_written(1));
         for (int round = 0; round < 4; round++) {
@@ -832,8 +832,8 @@ static bool nothing_is_written(void)
     return !has_written(0) && !has_written(1);
 }
 
-/* On a link with little traffic, frames take acknowledgements along. On its own, each would cost
- * both nodes a wake-up. */
+/* On a link with little traffic, acknowledgements are sent along with frames. Sent on its own, each
+ * would cost both nodes a wake-up. */
 static void acknowledgements_go_with_frames(void)
 {
     chance = 1;
@@ -906,7 +906,8 @@ static void frames_are_larger_than_the_limit(void)
 
 #ifdef BW_TEST_ZSTD
 
-/* As above, but with compressed packets, over one connection and over several. */
+/* The links of the cases above are tested with compressed packets, over one connection and over
+ * several. */
 static void compressed_packets_outlive_connections(void)
 {
     uint64_t losses = 0, before = 0, after = 0;

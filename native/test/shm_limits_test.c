@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the shm carrier reports when the system refuses it something: arguments out of range,
- * addresses without a listener, limits of the process. A failure leaves nothing behind.
+ * Tests what the shm carrier reports if an argument is out of range, if no process listens at an
+ * address, if a limit of the process is reached, and if the system refuses a call. A failure must
+ * leave nothing behind.
  */
 #include "peers.h"
 

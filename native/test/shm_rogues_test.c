@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Every peer that a listener must turn away, other users, and directories of other users. Rogue
- * peers cost nothing: after each of them the process holds as many descriptors and mappings as
- * before.
+ * Tests every kind of peer that a listener must reject, other users, and directories of other
+ * users. A rogue peer must cost nothing: after each of them the process must hold as many
+ * descriptors and mappings as before.
  */
 #include "peers.h"
 
@@ -219,7 +219,7 @@ static void rogue_peers_are_turned_away(void)
     bw_shm_listener_close(&listener);
 }
 
-/* The table's model of a peer is correct, because an unmodified peer is accepted. */
+/* An unmodified peer is accepted, which shows that the table's model of a peer is correct. */
 static void a_good_peer_comes_in(void)
 {
     static const rogue_t good = {.name = "good"};
@@ -341,7 +341,7 @@ static void in_a_closed_directory(void)
     as_nobody(BW_SYSTEM, "making a socket in socket_dir");
 }
 
-/* Whoever can remove the socket's name can prevent the link, so not every directory is
+/* A user who can remove the socket's name can prevent the link, so not every directory is
  * acceptable. */
 static void listeners_in_directories_of_others(void)
 {

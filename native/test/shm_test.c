@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How two ends meet over the shm carrier; link_test covers what they then carry. After each case
- * the process holds as many descriptors and mappings as before.
+ * Tests how two ends connect over the shm carrier; link_test covers the bytes that they then carry.
+ * After each case the process must hold as many descriptors and mappings as before.
  */
 #include "peers.h"
 

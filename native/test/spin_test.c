@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The rule for looking instead of sleeping, on the test's own clock: when looking begins and ends,
- * and that it pauses for longer the more often others need the processor. Also what it gains and
- * costs if the processor is given as it was on a real machine (spin_traces.h).
+ * Tests the rule for polling instead of sleeping, on the test's own clock: when polling begins and
+ * ends, and that the pauses without polling become longer the more often others need the processor.
+ * Also tests what polling gains and costs if the processor is available at the times recorded on a
+ * real machine (spin_traces.h).
  */
 #include "check.h"
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Several connections carry one stream in each direction between two ends, while the network
- * fails: connections die, which the two ends notice at different times, join, stop accepting data
- * for a while, and transfer only parts. The bytes written at one end must come out at the other
- * exactly once and in order.
+ * Tests several connections that carry one stream in each direction between two ends, while the
+ * network fails. Connections die (the two ends notice this at different times), join, stop
+ * accepting data for a while, and transfer only parts of it. The bytes written at one end must come
+ * out at the other exactly once and in order.
  *
  * STRANDS_SEEDS in the environment is the number of fault schedules; the default is 500.
  */

@@ -96,7 +96,8 @@ typedef struct {
     bw_frame_t in_frame;        /* its parsed header, once in_done > 0 */
     uint64_t sleeps;
     int patience_ms;
-    /* The link buffers sent bytes that we have to pass on, and notices the other's end. */
+    /* The link buffers sent bytes that we have to pass on, and it notices when the other end
+     * closes. */
     bool has_buffer;
     const char *failure;
 } end_t;

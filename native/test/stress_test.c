@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Frames of random sizes with known contents, both ways at once, with real sleeping and waking:
- * between two processes and between two threads over each carrier, and between two threads over
- * rings in plain memory, where the thread sanitizer sees both sides at the same addresses.
+ * Sends frames of random sizes with known contents in both directions at once, with real sleeping
+ * and waking: between two processes and between two threads over each carrier, and between two
+ * threads over rings in plain memory, where the thread sanitizer sees both sides at the same
+ * addresses.
  *
  * usage: stress_test [FRAMES] [CASE]...
- * FRAMES is the number each way. It defaults to STRESS_FRAMES in the environment, or 1000000
- * (100000 under a sanitizer). From 20000 on, two threads, and two processes that the kernel wakes,
- * send a third.
+ * FRAMES is the number of frames in each direction. It defaults to STRESS_FRAMES in the
+ * environment, or 1000000 (100000 under a sanitizer). If it is 20000 or more, two threads, and two
+ * processes that the kernel wakes, send only a third of it.
  */
 #include "carriers.h"
 #include "stress.h"
@@ -383,8 +384,9 @@ static void moments(bool other_commits)
         together = wait_for(&moment.done, round);
         armed += together && status == BW_OK;
         not_armed += together && status == BW_AGAIN;
-        /* Moves to a later time if too early, to an earlier one if too late, and faster when far
-         * away, so that the time settles where the two collide. */
+        /* If this thread acted too early, it acts later in the next round; if too late, it acts
+         * earlier. The steps grow while the result stays the same, so that the time settles where
+         * the two collide. */
         if (together) {
             alike = status == last ? alike + 1 : 0;
             step = 1 + alike / 8;

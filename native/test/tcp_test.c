@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What is particular to the tcp carrier: which descriptors it takes, how a connection ends, what it
- * reports about the end, and that it never wakes a user who has not asked for it.
+ * Tests what is particular to the tcp carrier: which descriptors it accepts, how a connection ends,
+ * what the link reports about the end, and that it never wakes a user that has not asked to be
+ * woken.
  */
 #include "carriers.h"
 #include "peers.h"
@@ -478,7 +479,8 @@ static void what_is_written_to_a_dead_peer_goes_through_the_ring(void)
     CHECK_IN(stop());
 }
 
-/* The bytes after it are in the ring; the read does not go beyond the available data. */
+/* The bytes after those that are read directly are in the ring, and the read does not go beyond the
+ * available data. */
 static void what_is_read_past_the_ring_is_in_order(void)
 {
     bw_link_stats_t stats;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What is particular to the tls carrier: who gets a link and who does not, what passes over the
+ * Tests what is particular to the tls carrier: which peers get a link, what is visible on the
  * network, and what happens to a connection that an attacker on the path cuts or changes. This
- * program is that attacker: each end has a socket to it, and it carries the bytes.
+ * program is that attacker: each end is connected to it by a socket, and it forwards the bytes.
  */
 #include <fcntl.h>
 
@@ -352,7 +352,8 @@ static size_t put_old_hello(uint8_t *at, uint64_t kind, const char *rest, size_t
     return (size_t)(end + 33 + len - at);
 }
 
-/* An attacker on the path may request it from the server, or send it to a client in reply. */
+/* An attacker on the path may request an older version from the server, or reply to a client with
+ * one. */
 static void an_older_version_is_refused(void)
 {
     static const char *const rest[] = {"\xC0\x2F", "\0\4\xC0\x2F\xC0\x30\1"};
@@ -769,7 +770,8 @@ static void what_went_before_the_connection_failed_counts(void)
     CHECK_IN(stop());
 }
 
-/* Bytes that have already left the socket, decrypted or not, must not be waited for. */
+/* The user must not wait for bytes that have already left the socket, whether or not they are
+ * decrypted. */
 static void who_waits_has_read_all(void)
 {
     static uint8_t bytes[100000]; /* more than the ring */

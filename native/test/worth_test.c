@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* When the next piece is compressed: never using more CPU time than allowed, and rarely if
- * compression has not saved anything. */
+/* Tests when the next piece is compressed: never if that would use more CPU time than allowed, and
+ * rarely if compression has not saved anything. */
 #include "check.h"
 
 #include "../link/session/worth.h"

@@ -430,7 +430,7 @@ static bool take_next(agent_t *agent, const char *line)
     return agent->over.host && start_thread(&agent->over, hop_thread);
 }
 
-/* Closes the output, so that the command sees that its reader has gone. */
+/* Closes the output, so that the command sees that nothing reads it any more. */
 static void close_output(agent_t *agent)
 {
     if (agent->output >= 0)
@@ -693,8 +693,8 @@ static void join(side_t *side)
         rd_stream_close(&side->stream);
 }
 
-/* The channel is closed, so there is nobody left to report to: this ends the command and waits for
- * it. */
+/* Called when the channel is closed, so that nothing can be reported. Ends the command and waits
+ * for it. */
 static void end_command(agent_t *agent)
 {
     int64_t deadline = rd_now_ms() + END_MS;

@@ -237,8 +237,8 @@ bool rd_attributes_own(const rd_attributes_t *attributes, int fd)
         return true;
     if (fchown(fd, uid, gid) == 0)
         return true;
-    /* An unprivileged user cannot change the owner, but can change the group to another of the
-     * user's groups. */
+    /* An unprivileged user cannot change the owner, but can change the group to one that the user
+     * belongs to. */
     return errno == EPERM && fchown(fd, (uid_t)-1, gid) == 0 && is.st_uid == uid;
 }
 

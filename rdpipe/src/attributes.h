@@ -31,7 +31,7 @@ static inline bool rd_attributes_wanted(const rd_copy_t *copy)
 }
 
 /* Sends the attributes of a file. If `fd` is -1 it is a symbolic link, for which only the owner is
- * preserved. Reports attributes that cannot be read. Returns false when the reader has gone. */
+ * preserved. Reports attributes that cannot be read. Returns false if the reader has closed. */
 bool rd_attributes_put(rd_complaints_t *complaints, const char *path, int fd, const struct stat *is,
                        rd_items_out_t *out);
 
@@ -54,8 +54,8 @@ bool rd_attributes_own(const rd_attributes_t *attributes, int fd);
 bool rd_attributes_own_link(const rd_attributes_t *attributes, int parent, const char *name);
 
 /* Sets the ACLs of a file, or its other extended attributes, and removes those of the same kind
- * that it should not have. Reports an error if one cannot be set, but only a warning if it takes
- * root to set it or the file system does not support it. */
+ * that it should not have. Reports an error if one cannot be set, but only a warning if only root
+ * may set it or the file system does not support it. */
 void rd_attributes_set(const rd_attributes_t *attributes, rd_complaints_t *complaints,
                        const char *path, int fd, bool are_acls);
 

@@ -40,7 +40,7 @@ uint32_t rd_block_bytes(uint64_t size)
 
 #define STRIDE 64
 
-/* STRIDE, STRIDE - 1 and so on to 1. */
+/* The numbers from STRIDE down to 1. */
 static const int16_t weights[STRIDE] = {
     64, 63, 62, 61, 60, 59, 58, 57, 56, 55, 54, 53, 52, 51, 50, 49, 48, 47, 46, 45, 44, 43,
     42, 41, 40, 39, 38, 37, 36, 35, 34, 33, 32, 31, 30, 29, 28, 27, 26, 25, 24, 23, 22, 21,
@@ -56,8 +56,8 @@ static sum_t sum_of(const uint8_t *at, size_t len)
     sum_t sum = {0, 0};
     size_t i = 0;
 
-    /* The same as below, in strides of a constant length and with numbers of 16 bits, for which
-     * compilers use vectors. */
+    /* This computes the same as the loop below, but in strides of constant length and with numbers
+     * of 16 bits, so that compilers use vector instructions. */
     for (; i + STRIDE <= len; i += STRIDE) {
         uint16_t plain = 0;
         int32_t weighted = 0;
@@ -308,8 +308,8 @@ static void roll(rd_search_t *search)
     search->searched++;
 }
 
-/* Returns whether too many blocks have differed in spite of equal weak sums. By chance there are
- * only a few. */
+/* Returns whether too many blocks have differed in spite of equal weak sums. By chance there would
+ * be only a few. */
 static bool has_given_up(const rd_search_t *search)
 {
     return search->wasted > WASTE_BYTES + search->searched;
@@ -345,7 +345,7 @@ static bool search_on(rd_search_t *search)
 
 uint8_t *rd_search_room(rd_search_t *search, size_t *room_p)
 {
-    /* Moves the new bytes that have not been sent yet, of which there are few, to the beginning of
+    /* Move the new bytes that have not been sent yet, of which there are few, to the beginning of
      * the buffer. */
     if (search->room - search->end < ROOM_BYTES) {
         memmove(search->bytes, search->bytes + search->from, search->end - search->from);

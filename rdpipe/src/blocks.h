@@ -7,8 +7,8 @@
 /*
  * The blocks of a file, and the search for them in another file: A. Tridgell and P. Mackerras, The
  * rsync algorithm, TR-CS-96-05, Australian National University, 1996. The side with the old file
- * names its blocks by a weak sum, which rolls from byte to byte, and by a strong digest. The side
- * with the new file finds these blocks at any offset, and sends only the rest.
+ * identifies its blocks by a weak checksum, which rolls from byte to byte, and by a strong digest.
+ * The side with the new file finds these blocks at any offset, and sends only the rest.
  *
  * The list of blocks comes from the other host and is not trusted, so the memory for it and the
  * time for a search are bounded whatever it contains. A wrong list leads to a wrong file, which the
@@ -20,9 +20,9 @@
 #define RD_BLOCKS_MAX (1u << 18) /* per file; the list and its index then take 10 MB */
 #define RD_BLOCK_NAME_BYTES 24u
 
-/* Returns the block size for a file of this size: a power of two near the square root of the size,
- * so that the list and one changed block cost about the same. Returns 0 if the file is too
- * large. */
+/* Returns the block size for a file of this size, or 0 if the file is too large. It is a power of
+ * two near the square root of the size, so that the list and one changed block cost about the
+ * same. */
 uint32_t rd_block_bytes(uint64_t size);
 
 /* Writes the name of block `index` in the format that is sent to the other host. */
@@ -42,7 +42,7 @@ bool rd_blocks_take(rd_blocks_t *blocks, uint64_t block_bytes, const uint8_t *na
                     rd_why_t *why);
 
 /* Returns whether this block of the new file may equal the block at the same offset in the old
- * file, which is also the case if the old block was not named. Call this for the blocks in order,
+ * file. The result is also true if the old block was not named. Call this for the blocks in order,
  * with *next_p = 0 at first. */
 bool rd_blocks_may_have(const rd_blocks_t *blocks, uint32_t *next_p, uint32_t index,
                         const uint8_t *block, const rd_digest_key_t *key);

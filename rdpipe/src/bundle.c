@@ -23,8 +23,8 @@ static rd_bundle_t *bundle_of(bw_link_t *link)
     return (rd_bundle_t *)link;
 }
 
-/* An eighth of the descriptors: an agent has two hops, and its listener needs some for clients that
- * have not proved anything yet. */
+/* Returns an eighth of the descriptors, because an agent has two hops, and its listener needs some
+ * for clients that have not proved yet that they have the key. */
 unsigned rd_streams_max(void)
 {
     struct rlimit limit;

@@ -39,7 +39,7 @@ bool rd_bundle_open(const rd_bundle_terms_t *terms, bw_link_t **link_p, rd_why_t
  * and the session from then on, also on failure. If `tls` is NULL the connection is plain. */
 bool rd_bundle_add(bw_link_t *link, int socket, rd_tls_t *tls);
 
-/* Return the number of connections that are alive, and of those that have carried bytes of a
+/* Return the number of live connections, and the number of connections that have carried bytes of a
  * stream. */
 unsigned rd_bundle_live(bw_link_t *link);
 unsigned rd_bundle_used(bw_link_t *link);

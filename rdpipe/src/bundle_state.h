@@ -79,7 +79,7 @@ static inline uint64_t rd_bundle_ack_bytes(const rd_bundle_t *bundle)
     return bundle->in_bytes / (bundle->most > 1 ? 64 : 16);
 }
 
-/* Returns the free bytes in the outgoing ring. Either thread may call this. */
+/* Returns the room in the outgoing ring. Either thread may call this. */
 static inline uint64_t rd_bundle_room(const rd_bundle_t *bundle)
 {
     return bundle->out_bytes - (atomic_load_explicit(&bundle->out_head, memory_order_relaxed) -

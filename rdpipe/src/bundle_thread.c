@@ -189,7 +189,7 @@ static void say_ack(rd_bundle_t *bundle)
         push(bundle, (unsigned)place);
 }
 
-/* Wakes the user if the event that it waits for has happened. */
+/* Wakes the user if the event for which the user waits has happened. */
 static void publish(rd_bundle_t *bundle)
 {
     const bw_strands_t *strands = &bundle->strands;
@@ -297,7 +297,7 @@ static void take_added(rd_bundle_t *bundle)
     }
 }
 
-/* One iteration of the thread's loop. Returns true if it did anything. */
+/* Runs one iteration of the thread's loop. Returns true if it did anything. */
 static bool turn(rd_bundle_t *bundle)
 {
     bool done = false;

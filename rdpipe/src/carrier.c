@@ -74,7 +74,7 @@ static const bw_carrier_t *load(rd_why_t *why)
 
 typedef int (*name_fn)(int, struct sockaddr *, socklen_t *);
 
-/* The address of one end of the connection, in the format of the RDMA connection manager. */
+/* Finds the address of one end of the connection, in the format of the RDMA connection manager. */
 static bool address_of(int socket, name_fn name, bw_rdma_address_t *address_p)
 {
     union {
@@ -130,7 +130,7 @@ static size_t as_told(int socket, const uint8_t *address, size_t len, uint8_t pl
     return len;
 }
 
-/* Our address on this connection, with the port left open. */
+/* Writes our address on this connection, without a particular port. */
 static size_t rdma_here(int socket, uint8_t place[PLACE_MAX])
 {
     bw_rdma_address_t at;
@@ -141,7 +141,7 @@ static size_t rdma_here(int socket, uint8_t place[PLACE_MAX])
     return BW_RDMA_LISTEN_BYTES;
 }
 
-/* The address of the connection's other end. */
+/* Writes the address of the connection's other end. */
 static size_t rdma_there(int socket, const uint8_t *port, size_t len, uint8_t place[PLACE_MAX])
 {
     bw_rdma_address_t to;

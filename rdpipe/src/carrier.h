@@ -34,7 +34,7 @@ typedef struct {
     bw_report_t report; /* report on the last step */
 } rd_attempt_t;
 
-/* Afterwards the report holds the address and the token for the producer. */
+/* Opens a listener. Afterwards the report holds the address and the token for the producer. */
 bool rd_carrier_listen(uint32_t carrier, int socket, int stop, int64_t deadline,
                        rd_attempt_t *attempt_p, rd_why_t *why);
 

@@ -34,7 +34,8 @@ void rd_cli_init(rd_cli_t *cli, const char *name)
         .key_fd = -1};
 }
 
-/* Returns the length of the UTF-8 character at `at`, and its code point; 0 if it is not valid. */
+/* Returns the length of the UTF-8 character at `at`, or 0 if it is not valid, and sets *letter_p to
+ * its code point. */
 static size_t letter_at(const unsigned char *at, uint32_t *letter_p)
 {
     static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};

@@ -84,9 +84,9 @@ enum {
     }
 
 /* Every command must call this first. It reopens standard streams that are closed, so that none of
- * our descriptors gets the number of one: a closed input then reads as empty, and writing to a
- * closed output is an error. It also resets SIGCHLD to its default, because a command that inherits
- * it as ignored cannot wait for its children. */
+ * our other descriptors gets one of their numbers: a closed input then reads as empty, and writing
+ * to a closed output is an error. It also resets SIGCHLD to its default, because a command that
+ * inherits it as ignored cannot wait for its children. */
 void rd_cli_init(rd_cli_t *cli, const char *name);
 
 /* Returns 0 if everything printed to standard output was written; otherwise it prints an error and
@@ -106,7 +106,7 @@ void rd_cli_option(rd_cli_t *cli, int option, const char *value);
 /* Call this after the last option. Exits if any options contradict each other. */
 void rd_cli_check(const rd_cli_t *cli);
 
-/* "prog: text" on standard error. */
+/* Prints "prog: text" to standard error. */
 __attribute__((format(printf, 2, 3))) void rd_say(const rd_cli_t *cli, const char *form, ...);
 
 /* Prints text from an untrusted source. Control characters and invalid UTF-8 become \xNN, so that a
@@ -121,7 +121,7 @@ void rd_say_plain(const char *name, const char *text);
 __attribute__((format(printf, 2, 3), noreturn)) void rd_usage(const rd_cli_t *cli, const char *form,
                                                               ...);
 
-/* Returns a port from 1 (or 0, if `any`) to 65535. Exits if the text is not one. */
+/* Parses a port from 1 (or 0, if `any`) to 65535. Exits if the text is not one. */
 uint16_t rd_cli_port(const rd_cli_t *cli, const char *text, bool any);
 
 /* Ignores SIGPIPE and SIGXFSZ, which would kill us silently, so that the system calls fail with an

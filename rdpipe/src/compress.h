@@ -21,7 +21,7 @@ typedef struct {
     bool compresses;
 } rd_compressor_t;
 
-/* Returns the version of libzstd, or NULL if rdpipe was built without it; then rd_compressor_open
+/* Returns the version of libzstd, or NULL if rdpipe was built without it; rd_compressor_open then
  * fails. */
 const char *rd_zstd_version(void);
 

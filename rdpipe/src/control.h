@@ -50,7 +50,7 @@ void rd_lines_fill(rd_lines_t *lines);
  * until the next call. */
 char *rd_lines_next(rd_lines_t *lines);
 
-/* Returns whether `what` is the first word of the line, which is not changed. */
+/* Returns whether `what` is the first word of the line. The line is not changed. */
 bool rd_line_is(const char *line, const char *what);
 /* Returns a copy of the value of `name`, decoded and NUL-terminated (*len_p, which may be NULL,
  * does not count the NUL), or NULL if the line has none. The caller frees it. */

@@ -15,7 +15,7 @@
  * A copy is a pipeline of four filters, which rdcp has rdpipe's agents run:
  *
  *   source: list    names the files to copy                                        (item.h)
- *   target: have    adds to each file what the target already has of it, and its digest
+ *   target: have    adds to each file how much of it the target already has, with a digest
  *   source: pack    sends what is missing
  *   target: unpack  writes it
  *
@@ -23,15 +23,17 @@
  * after the other in the pipeline, and the `unpack` parts all receive the same stream. A file that
  * only some targets have is sent to all of them.
  *
- * A file is written under the name that rd_part_name returns, and a rename gives it its own name
- * when it is complete. A new tree is built as a whole under such a name. A partial file or tree
- * stays there, and the next copy to the same target resumes it; a lock keeps two copies apart.
+ * A file is written under the name that rd_part_name returns, and is renamed to its own name when
+ * it is complete. A new tree is built as a whole under such a name. A partial file or tree keeps
+ * that name until the next copy to the same target resumes it; a lock prevents two copies from
+ * writing it at once.
  */
 
 typedef struct {
     const char *host; /* for messages; "" to omit it */
     const char *path; /* the path of the source or target, as the user wrote it */
-    const char *name; /* the last name of the source, for a target directory; "" if it has none */
+    /* The last component of the source's path, for a target directory; "" if it has none. */
+    const char *name;
     const char *const *paths;    /* if there are several sources; NULL if there is only `path` */
     const char *const *names;    /* their last names */
     size_t sources;              /* how many paths or names there are; 0 if there is only one */
@@ -42,10 +44,10 @@ typedef struct {
     bool recursive, preserve, verbose;
     bool owner, hard_links, xattrs, acls; /* also preserve these */
     bool compare;                         /* compare contents even if size and time are the same */
-    bool no_directory;        /* the target itself is the copy, even if it is a directory */
+    bool no_directory;        /* the copy becomes the target itself, even if that is a directory */
     bool fail_special;        /* a device, FIFO or socket in the source tree is an error */
-    bool deletes;             /* delete what a directory has only at the target */
-    uint64_t deletes_max;     /* if it would be more than this, nothing is deleted */
+    bool deletes;             /* delete entries that exist only at the target */
+    uint64_t deletes_max;     /* if more entries would have to be deleted, none are */
     bool dry_run;             /* show the changes, but make none */
     bool one_system;          /* copy directories on other file systems without their content */
     bool atomic;              /* replace an existing tree as a whole */
@@ -63,8 +65,8 @@ enum { RD_COPY_DONE = 0, RD_COPY_FAILED = 1 };
 /* The mode bits that -p preserves: all except the set-id bits. */
 #define RD_MODE_KEPT ((mode_t)01777)
 
-/* Returns whether the user has excluded this path of a source. Does not check the directories above
- * it. */
+/* Returns whether the user has excluded this path of a source. This does not check the directories
+ * above it. */
 bool rd_copy_excludes(const rd_copy_t *copy, const char *path, bool is_directory);
 
 /* Returns whether the user has left out this path of a source, or a directory above it. Without -r
@@ -105,7 +107,8 @@ __attribute__((format(printf, 3, 4))) void rd_warn(rd_complaints_t *complaints, 
  * NULL for a file, directory or symbolic link. */
 const char *rd_special_name(mode_t mode);
 
-/* Like rd_special_name, for an entry of a directory. NULL also if there is no such entry. */
+/* Like rd_special_name, for an entry of a directory. Also returns NULL if there is no such
+ * entry. */
 const char *rd_special_at(int parent, const char *name);
 
 /* Returns whether the file has exactly the modification time that the item names. */
@@ -114,8 +117,8 @@ bool rd_has_time(const struct stat *is, const rd_item_t *item);
 /* Flags to open an entry of a tree without following a symbolic link or waiting for a FIFO. */
 #define RD_FILE_FLAGS (O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC)
 
-/* Returns the descriptor of a regular file, and describes the file. Closes any other descriptor and
- * returns -1 with errno 0. Passes on a -1 with its errno. */
+/* If `fd` is a regular file, describes it in *is_p and returns `fd`. Otherwise closes `fd` and
+ * returns -1 with errno 0. If `fd` is already -1, returns -1 and leaves errno unchanged. */
 int rd_as_file(int fd, struct stat *is_p);
 
 /* Opens a regular file in a directory for reading, and fails as rd_as_file does. */
@@ -128,7 +131,7 @@ bool rd_copy_source(rd_copy_t *copy, const rd_item_t *start, rd_why_t *why);
 /* The destination of a copy. */
 typedef struct {
     int base;   /* a tree's top directory (-1 if there is none), or a file's directory */
-    int parent; /* of a tree; -1 if the user named an existing directory as the tree itself */
+    int parent; /* a tree's parent; -1 if the user named an existing directory as the tree itself */
     int old;    /* with --atomic, the tree to be replaced, or -1 if none */
     char name[256], part[256];
     char retired[256]; /* the name of `old` from its replacement until its removal */
@@ -137,30 +140,30 @@ typedef struct {
     bool is_new;  /* a tree that does not yet exist under its own name */
 } rd_target_t;
 
-/* Returns whether another file system is mounted here, or false if the kernel does not report that
- * (before 5.8). */
+/* Returns whether another file system is mounted here. Kernels before 5.8 do not report that, and
+ * then this returns false. */
 bool rd_is_mount_root(int fd);
 
 /* Identifies a directory for as long as its kernel is running, whatever name the user gives the
  * host. The ID is zero if the system does not provide it. */
 void rd_directory_id(const struct stat *is, uint8_t id[RD_DIGEST_BYTES]);
 
-/* Computes the temporary name of a file or tree until it is complete: .NAME.rdcp-part, shortened if
- * necessary. */
+/* Writes the temporary name that a file or tree has until it is complete: .NAME.rdcp-part,
+ * shortened if necessary. */
 void rd_part_name(const char *name, char part[256]);
-/* Computes the temporary name of a tree that was replaced: .NAME.rdcp-old. */
+/* Writes the temporary name of a tree that was replaced: .NAME.rdcp-old. */
 void rd_retired_name(const char *name, char retired[256]);
 bool rd_is_part_name(const char *name);
 
-/* Returns whether one of our own copies created this part, which is in `parent`. In a directory
- * that several users may write to, anybody can create a file or directory of this name, or a link
+/* Returns whether one of our own copies has made this part, which is in `parent`. In a directory
+ * that several users may write to, any of them can make a file or directory of this name, or a link
  * to one of our files. */
 bool rd_part_is_ours(int parent, const struct stat *is);
 
 /* The error message for a copy that finds another copy writing to its target. */
 #define RD_COPY_LOSES "another rdcp is writing it: wait until that one has ended"
 
-/* The message about the part of a tree that is not ours. */
+/* The error message for the part of a tree if rd_part_is_ours returns false. */
 #define RD_PART_FOREIGN "this part belongs to another user, or others may write it: remove it first"
 
 /* Locks a part until the descriptor is closed. Returns false with errno EBUSY if another copy has

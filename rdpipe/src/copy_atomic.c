@@ -10,7 +10,7 @@
 
 #define DIRECTORY (O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)
 
-/* ---- files that stay ---- */
+/* ---- files that are kept ---- */
 
 /* A file in the old tree or the new one. */
 typedef struct {
@@ -39,8 +39,8 @@ static bool open_kept(kept_t *kept)
     return kept->fd >= 0 && is.st_ino == kept->is.st_ino;
 }
 
-/* Returns whether the file already has exactly the attributes that a copy would give it. If not, it
- * cannot be shared with another tree. */
+/* Returns whether the file already has exactly the attributes that a copy would give it. If it does
+ * not, it cannot be shared with another tree. */
 static bool is_as_it_should_be(const rd_writer_t *writer, kept_t *kept, const rd_item_t *item,
                                const rd_attributes_t *attributes)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Decides which paths the user has selected. Every part of a copy asks here, so that no part has to
- * trust another. */
+/* Decides which paths the user has selected. Every part of a copy calls these functions itself, so
+ * that no part has to trust another. */
 #include "copy.h"
 
 #include <fnmatch.h>
@@ -9,7 +9,8 @@
 
 /* ---- patterns, with the meaning that they have for rsync ---- */
 
-/* Returns the length of the bracket expression at the beginning, or 0 if there is none. */
+/* Returns the length of the bracket expression at the beginning of the pattern, or 0 if there is
+ * none. */
 static size_t bracket_of(const char *pattern)
 {
     size_t at = 1;
@@ -70,7 +71,7 @@ static bool matches(const char *pattern, const char *path)
 }
 
 /* Matches at the top if the pattern begins with a slash, else at the end of the path: against its
- * last name if the pattern has no slash, or against as many names as the pattern has. */
+ * last component if the pattern has no slash, or against as many components as the pattern has. */
 static bool matches_end(const char *pattern, const char *path)
 {
     const char *name = strrchr(path, '/');

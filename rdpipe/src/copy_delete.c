@@ -303,7 +303,7 @@ bool rd_deletions_are_allowed(rd_deletions_t *deletions, rd_complaints_t *compla
     return false;
 }
 
-/* Returns true if no copy writes this part, or if it is not a part. */
+/* Returns true if no copy is writing this part, or if it is not a part. */
 static bool is_unused(int parent, const char *name)
 {
     int fd = rd_is_part_name(name) ? openat(parent, name, O_RDONLY | RD_FILE_FLAGS) : -1;
@@ -314,7 +314,8 @@ static bool is_unused(int parent, const char *name)
     return !is_used;
 }
 
-/* For a directory that we own, but that has the mode of a source without write permission. */
+/* Deletes an entry of a directory that we own, but that has the mode of a source without write
+ * permission. */
 static bool unlink_in_read_only(int parent, const char *name, int flags, const struct stat *is)
 {
     bool done;

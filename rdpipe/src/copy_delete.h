@@ -30,8 +30,8 @@ rd_extras_t *rd_extras_open(rd_complaints_t *complaints, rd_items_out_t *out);
 void rd_extras_begin(rd_extras_t *extras, int top, int part);
 
 /* Processes the next item of the list before it is forwarded. At a LEAVE this sends the DELETE
- * items for that directory. Returns false if the list contradicts itself, with *why set, or if
- * the reader has gone. */
+ * items for that directory. Returns false if the list contradicts itself, with *why set, or if the
+ * reader has closed. */
 bool rd_extras_take(rd_extras_t *extras, const rd_item_t *item, rd_why_t *why);
 
 void rd_extras_close(rd_extras_t *extras);
@@ -50,7 +50,7 @@ bool rd_deletions_add(rd_deletions_t *deletions, const rd_copy_t *copy, const rd
                       rd_why_t *why);
 
 /* Returns whether the requested entries may be deleted now. `is_whole` says whether the source has
- * arrived without an error so far. If they may not be deleted, reports the reason and discards the
+ * arrived without an error so far. If they may not, this reports the reason and discards the
  * requests. */
 bool rd_deletions_are_allowed(rd_deletions_t *deletions, rd_complaints_t *complaints,
                               bool is_whole);
@@ -59,8 +59,8 @@ bool rd_deletions_are_allowed(rd_deletions_t *deletions, rd_complaints_t *compla
  * the requests. */
 void rd_deletions_run(rd_deletions_t *deletions, rd_complaints_t *complaints, int top);
 
-/* Call this when the requested entries were removed with the old tree of --atomic. Records them as
- * deleted, unless `done` is false, and discards the requests. */
+/* Called when the requested entries were removed together with the old tree of --atomic. Records
+ * them as deleted, unless `done` is false, and discards the requests. */
 void rd_deletions_took_place(rd_deletions_t *deletions, const rd_complaints_t *complaints,
                              bool done);
 

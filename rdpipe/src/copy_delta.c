@@ -124,7 +124,7 @@ bool rd_delta_is_same(const rd_blocks_t *blocks, const rd_digest_key_t *key, int
     return false;
 }
 
-/* ---- the source searches them ---- */
+/* ---- the source searches for them ---- */
 
 bool rd_delta_take_blocks(rd_blocks_t *blocks, const rd_item_t *item, rd_items_in_t *in,
                           rd_why_t *why)
@@ -260,7 +260,7 @@ bool rd_delta_is_still(const rd_copy_terms_t *terms, int fd, uint64_t size,
     return rd_digest_file(terms->check, fd, size, now) && memcmp(now, check, sizeof now) == 0;
 }
 
-/* ---- the target puts the file together ---- */
+/* ---- the target assembles the file ---- */
 
 static void fail(rd_writer_t *writer, rd_file_t *file, const char *text)
 {

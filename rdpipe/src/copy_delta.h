@@ -36,7 +36,7 @@ bool rd_delta_send(rd_items_out_t *out, rd_blocks_t *blocks, const rd_copy_terms
                    uint8_t check[RD_DIGEST_BYTES]);
 
 /* Returns whether the file, up to its earlier length `size`, still has the digest that
- * rd_delta_send computed. */
+ * rd_delta_send has computed. */
 bool rd_delta_is_still(const rd_copy_terms_t *terms, int fd, uint64_t size,
                        const uint8_t check[RD_DIGEST_BYTES]);
 

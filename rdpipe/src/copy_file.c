@@ -72,7 +72,7 @@ mode_t rd_writer_mode(const rd_writer_t *writer, const rd_item_t *item, bool is_
 }
 
 /* The order matters: a new owner clears set-id bits, an unprivileged user can set attributes only
- * with write permission, and a new mode changes the ACL. */
+ * while that user has write permission, and a new mode changes the ACL. */
 bool rd_writer_attributes(rd_writer_t *writer, const rd_attributes_t *attributes, int fd,
                           const struct stat *now, const rd_item_t *item, const struct stat *there)
 {
@@ -254,8 +254,8 @@ static void note(rd_file_t *file)
 }
 
 /* Returns the initial mode of a new part: its final mode, unless the existing file, an owner or an
- * ACL may be stricter. A large part must never appear to be writable by others, because the next
- * copy would then not trust it. */
+ * ACL may be stricter. A large part must never appear writable for others, because the next copy
+ * would then not trust it. */
 static mode_t first_mode(const rd_writer_t *writer, const rd_file_t *file)
 {
     bool is_known = file->is_small && writer->copy.preserve && !rd_attributes_wanted(&writer->copy);
@@ -344,7 +344,7 @@ void rd_file_skip(rd_writer_t *writer, rd_file_t *file, uint64_t len)
     }
 }
 
-/* Returns whether all writes have succeeded. Call this before the attributes are set, because
+/* Returns whether all writes have succeeded. Must be called before the attributes are set, because
  * setting them may also flush the content and then lose the error. The lock remains held. */
 static bool is_written(const rd_file_t *file)
 {

@@ -11,7 +11,8 @@
  * copies. The part gets its attributes, and is then renamed to the file's name. In a new tree,
  * which is itself a part and locked as a whole, a small file has its own name from the beginning.
  *
- * A small file costs at most eight system calls, and five in a new tree (pipe_copy_calls_test.c).
+ * Writing a small file takes at most eight system calls, and five in a new tree
+ * (pipe_copy_calls_test.c).
  *
  * Several threads may write files of one writer at the same time if each file is written by only
  * one thread: complaints are protected by a lock, and the writer's other members are atomic or do
@@ -84,7 +85,7 @@ bool rd_writer_attributes(rd_writer_t *writer, const rd_attributes_t *attributes
 /* Determines the type of the file system that contains this directory. */
 void rd_writer_look_at(rd_writer_t *writer, int directory);
 
-/* Sets `times` for futimens to the modification time that an item names. */
+/* Writes the modification time that an item names to `times`, for futimens. */
 void rd_item_times(const rd_item_t *item, struct timespec times[2]);
 
 /* Returns whether `fd` is the file that has this name now. A lock is worthless if the file was
@@ -92,12 +93,12 @@ void rd_item_times(const rd_item_t *item, struct timespec times[2]);
 bool rd_is_named(int parent, const char *name, int fd);
 
 /* Opens the part, or, for a small file in a new tree, the file itself, at `item.offset`, to which
- * `at` is already set. An error is reported and leaves the file closed, and then the calls below do
+ * `at` is already set. On an error, reports it and leaves the file closed; the calls below then do
  * nothing. */
 void rd_file_open(rd_writer_t *writer, rd_file_t *file);
 
-/* Writes the next bytes. If that fails, reports the error, closes the file and leaves the partial
- * file for the next copy. */
+/* Writes the next bytes. On an error, reports it, closes the file and leaves its part for the next
+ * copy. */
 void rd_file_write(rd_writer_t *writer, rd_file_t *file, const uint8_t *at, size_t len);
 
 /* Like rd_file_write, for a hole of `len` bytes. */

@@ -179,7 +179,7 @@ bool rd_files_from_take(rd_names_t *names_p, int fd, rd_why_t *why)
     return done || rd_because(why, "the names of --files-from did not arrive");
 }
 
-/* ---- asking ---- */
+/* ---- look-ups ---- */
 
 bool rd_lies_in(const char *name, const char *path)
 {

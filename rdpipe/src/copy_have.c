@@ -69,8 +69,9 @@ static bool is_noted(const have_t *have, int parent, const char *part, rd_item_t
     return done;
 }
 
-/* Returns the resolution of timestamps on the file system in nanoseconds, estimated from the file's
- * own timestamps: when the kernel sets the status change time, it uses the full resolution. */
+/* Returns the resolution of timestamps on the file system in nanoseconds. It is estimated from the
+ * file's own timestamps, because the kernel sets the status change time with the full
+ * resolution. */
 static int64_t time_step(int parent, const struct stat *is)
 {
     int64_t step = 1;
@@ -85,7 +86,7 @@ static int64_t time_step(int parent, const struct stat *is)
 }
 
 /* Returns whether the file has its source's time, at the resolution that the file system can store.
- * FAT, SMB and some FUSE file systems truncate it. */
+ * FAT, SMB and some FUSE file systems truncate the time. */
 static bool has_time(int parent, const struct stat *is, const rd_item_t *item)
 {
     int64_t step;
@@ -226,8 +227,8 @@ static bool is_last_target(const have_t *have)
     return have->copy.target + 1 >= have->copy.targets;
 }
 
-/* Returns whether the tree would be copied into itself. Then the list would include the new files
- * and never end. This is detected even if the user has called the same host by two names. */
+/* Returns whether the tree would be copied into itself. If it were, the list would include the new
+ * files and never end. This is detected even if the user has called the same host by two names. */
 static bool is_copied_into(have_t *have)
 {
     static const uint8_t unknown[RD_DIGEST_BYTES];
@@ -242,8 +243,8 @@ static bool is_copied_into(have_t *have)
     return is_it;
 }
 
-/* Returns whether this item is the directory into which the tree is copied, or is inside it. Only
- * that subtree is omitted, and the rest is copied. */
+/* Returns whether this item is the directory into which the tree is copied, or inside it. Only that
+ * subtree is omitted, and the rest is copied. */
 static bool is_inside(have_t *have)
 {
     const rd_item_t *item = &have->item;

@@ -113,7 +113,7 @@ static bool put_link(list_t *list, const char *path, const struct stat *is)
 /* ---- directories ---- */
 
 /* Lists an entry that is not copied, so that the target's entry of the same name is not deleted.
- * Returns false if the reader has gone. */
+ * Returns false if the reader has closed. */
 static bool skip(list_t *list, const char *path, const struct stat *is)
 {
     return !list->copy.deletes || put(list, RD_ITEM_SKIP, path, is);
@@ -133,8 +133,8 @@ static bool skip_special(list_t *list, const char *path, const struct stat *is)
 
 /* ---- a tree ---- */
 
-/* Returns whether this path is to be copied. If it is not, and the user did not exclude it, that
- * has been reported. */
+/* Returns whether this path is to be copied. If it is not, and the user did not leave it out, the
+ * reason was reported. */
 static bool is_copied(list_t *list, const char *path, struct stat *is_p, bool *goes_on_p)
 {
     const char *name;
@@ -168,7 +168,7 @@ static bool put_leave(list_t *list, const char *path, const struct stat *is, boo
 static bool list_directory(list_t *list, char *path, const struct stat *is);
 static bool list_named(list_t *list, char *path, const struct stat *is);
 
-/* Returns false if the reader has gone. */
+/* Returns false if the reader has closed. */
 static bool list_one(list_t *list, char *path)
 {
     bool goes_on = true;
@@ -185,8 +185,8 @@ static bool list_one(list_t *list, char *path)
     return skip_special(list, path, &is);
 }
 
-/* Appends a name to `path`, a buffer of RD_PATH_BYTES. Returns false if the result is too long,
- * which was reported. */
+/* Appends a name to `path`, a buffer of RD_PATH_BYTES. Returns false and reports an error if the
+ * result is too long. */
 static bool append(list_t *list, char *path, size_t len, const char *name, size_t bytes)
 {
     int added =

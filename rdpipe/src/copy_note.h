@@ -11,11 +11,12 @@
  * reboot the note is ignored, because bytes that had not reached the disk are lost.
  */
 
-/* Returns the kernel's ID of this boot of the system in the kernel's format, or "" if it does not
+/* Returns the kernel's ID of this boot of the system, as the kernel writes it, or "" if it does not
  * provide one. */
 const char *rd_boot_id(void);
 
-/* 6 bytes that identify this boot of the system; all zeros if the system does not provide an ID. */
+/* Writes 6 bytes that identify this boot of the system; all zeros if the system does not provide an
+ * ID. */
 #define RD_KERNEL_BYTES 6u
 void rd_kernel_id(uint8_t id[RD_KERNEL_BYTES]);
 

@@ -33,7 +33,7 @@ typedef struct {
     rd_items_in_t in;
     bool is_opened;  /* the top directory is open */
     dev_t device;    /* device of the top directory */
-    bool is_reading; /* it rereads the bytes that were sent, and sends nothing */
+    bool is_reading; /* the bytes that were sent are being reread, and nothing is sent */
     uint32_t crc;    /* checksum of the bytes of this file that were sent or reread */
     bool has_ended;  /* the receiver has closed */
     rd_jobs_t *jobs; /* NULL if not needed yet */
@@ -200,9 +200,9 @@ static bool is_unchanged(int fd, const struct stat *before)
            is.st_mtim.tv_nsec == before->st_mtim.tv_nsec;
 }
 
-/* Returns whether the file ever had exactly the content that we sent. A file that only grew, such
- * as a log, did, but its timestamps cannot show that, so it is read again. `check` is its digest if
- * it was sent as a difference, or NULL. */
+/* Returns whether the file has at some time had exactly the content that we sent. This is true of a
+ * file that has only grown, such as a log, but its timestamps cannot show it, so the file is read
+ * again. `check` is its digest if it was sent as a difference, or NULL. */
 static bool is_sound(pack_t *pack, int fd, const struct stat *before, uint64_t at,
                      const uint8_t *check)
 {
@@ -336,7 +336,7 @@ static bool pack_nothing(pack_t *pack)
     return rd_items_put(&pack->out, item);
 }
 
-/* ---- files side by side ---- */
+/* ---- files read in parallel ---- */
 
 /* Runs in a job's thread. A file that cannot be read here is read when its turn comes. */
 static void do_job(void *context, void *argument)
@@ -436,7 +436,7 @@ static bool take_in_turn(pack_t *pack)
     job_t *job;
 
     if (is_small && was_beside && !reads)
-        /* So that the next files, read one by one, show how long each takes. */
+        /* Wait for the jobs, so that the next files, read one by one, show how long each takes. */
         rd_jobs_drain(pack->jobs);
     job = reads || rd_jobs_are_pending(pack->jobs) ? new_job(pack) : NULL;
     if (!job)

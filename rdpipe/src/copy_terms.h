@@ -21,7 +21,7 @@ typedef struct {
     bool has_notes; /* parts may be recognized by their notes */
 } rd_copy_terms_t;
 
-/* "auto", "always" or "never". */
+/* Translate "auto", "always" or "never" to a value, and back. */
 bool rd_delta_parse(const char *text, rd_delta_t *delta_p);
 const char *rd_delta_name(rd_delta_t delta);
 

@@ -24,7 +24,7 @@ typedef struct {
 typedef struct {
     rd_writer_t writer;
     rd_copy_terms_t terms;
-    /* Errors in the sources before this one, on the source's side and here. */
+    /* The number of errors in the sources before this one, at the source's side and here. */
     uint64_t missing, complained;
     bool has_failed; /* one of those sources has failed */
     rd_target_t target;
@@ -144,7 +144,7 @@ static bool find_place(unpack_t *unpack, int *parent_p, const char **name_p)
            rd_writer_is_free(&unpack->writer, unpack->item.path, *parent_p, *name_p);
 }
 
-/* ---- files side by side ---- */
+/* ---- files written in parallel ---- */
 
 /* Runs in a job's thread. */
 static void do_job(void *context, void *argument)
@@ -228,7 +228,7 @@ static void ungather(unpack_t *unpack)
     rd_file_write(&unpack->writer, file, job->content, job->filled);
 }
 
-/* ---- files as they come ---- */
+/* ---- files written one by one ---- */
 
 static void begin_file(unpack_t *unpack)
 {
@@ -710,7 +710,7 @@ static void report(const unpack_t *unpack)
     (void)fputc('\n', stderr);
 }
 
-/* Written with a single call, because other programs may write to the same output. */
+/* Prints the report with a single write, because other programs may write to the same output. */
 static void report_json(const unpack_t *unpack)
 {
     const rd_copy_t *copy = unpack->writer.complaints.copy;

@@ -181,7 +181,7 @@ static bool is_sound(drain_t *drain, const rd_frame_t *frame, const uint8_t *pay
 
     if (frame->offset != drain->total || drain->has_ended)
         return fault(drain, "a piece of the stream is missing or came twice", 0);
-    /* A node that only forwards leaves the check to the last one. */
+    /* A node that only forwards leaves the check to the last node. */
     if (is_read && !unpack(drain, frame, payload))
         return false;
     if (is_read && frame->flags & RD_FLAG_CRC && !drain->is_checked &&

@@ -90,7 +90,7 @@ static size_t block_bytes(const feed_t *feed)
     return tenth == 0 || tenth > block ? block : (size_t)tenth;
 }
 
-/* Milliseconds until the next block may be read. */
+/* Returns the number of milliseconds until the next block may be read. */
 static int wait_ms(const feed_t *feed)
 {
     double left = feed->transfer->rate > 0 ? feed->due_ms - (double)rd_now_ms() : 0;
@@ -206,7 +206,7 @@ static bool say_id(feed_t *feed)
     return feed->has_said_id;
 }
 
-/* The consumer already has this many bytes. */
+/* Called when the consumer has reported that it already has this many bytes. */
 static void begin_at(feed_t *feed, uint64_t bytes)
 {
     bool done;

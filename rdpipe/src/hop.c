@@ -18,8 +18,8 @@
 #define MAGIC "rdpipe\r\n"
 #define VERSION 2u
 #define RETRY_MS 100    /* pause between two attempts */
-#define SETTLE_MS 10000 /* for the rest of the setup, after the proof */
-/* Part of that time for each step of a carrier; if a step fails, tcp is used. */
+#define SETTLE_MS 10000 /* limit for the rest of the setup, after the proof */
+/* The part of SETTLE_MS that each step of a carrier may take; if a step fails, tcp is used. */
 #define STEP_MS 4000
 #define RING_MIN_BYTES ((uint64_t)1024 * 1024) /* fits into a CPU cache */
 /* Ring towards the producer, with several streams or TLS. */
@@ -339,7 +339,7 @@ static bool agree(rd_proved_t *proved, const hello_t *hello, int listener, const
     offer_t offer = {.version = htole32(VERSION)};
     bool done = take_hello(hello, terms, hop_p, why);
 
-    if (!done) { /* the offer's version is what the producer reads first */
+    if (!done) { /* the producer reads the offer's version before anything else */
         rd_why_t ignored;
 
         (void)rd_tls_write_all(proved->tls, &offer, sizeof offer, stop, rd_now_ms() + SETTLE_MS,
@@ -464,7 +464,7 @@ static bool choose(const offer_t *offer, int socket, int stop, rd_hop_t *hop_p, 
     return carriers & RD_CARRIER_TCP;
 }
 
-/* Returns the number of streams over tcp to ask for; `auto` means one if the path is short. A
+/* Returns how many streams over tcp are wanted; `auto` means one if the round trip is short. A
  * consumer of an older version offers at most 16. */
 static unsigned streams_of(const rd_terms_t *terms, const offer_t *offer, int socket)
 {

@@ -7,8 +7,8 @@
 #include "link.h"
 
 /*
- * A hop is the connection between two processes of a pipeline. This sets it up, up to a working
- * bw_link_t.
+ * A hop is the connection between two processes of a pipeline. This module sets it up, and the
+ * result is a working bw_link_t.
  *
  * The consumer listens on a TCP port and the producer connects to it. They perform a TLS 1.3
  * handshake with the hop's key as PSK, so each proves that it has the key. Over TLS they then agree
@@ -16,7 +16,7 @@
  *
  *   producer                                    consumer
  *   hello: what it wants                  ->
- *                                         <-    offer: what may be, and where
+ *                                         <-    offer: what is allowed, and where
  *   choice: the carrier that it has joined ->
  *                                         <-    settled
  *
@@ -36,8 +36,8 @@
 #define RD_BLOCK_BYTES ((uint32_t)256 * 1024)
 #define RD_BLOCK_MIN ((uint32_t)4 * 1024)
 
-/* A flag of the terms, next to those of frames. It means that all data leaving the host is
- * encrypted, and so excludes rdma. */
+/* A flag of the terms, in addition to those of frames. It means that all data leaving the host is
+ * encrypted, which rules out rdma. */
 #define RD_TERM_TLS 4u
 
 /* The terms that the producer proposes and the consumer accepts or limits. */
@@ -90,10 +90,11 @@ typedef struct {
     int64_t attempt_ms;
     int64_t connect_ms; /* the part of `attempt_ms` for the connection, or 0 for all of it */
     bool is_hop;        /* this is a hop of a pipeline, so `peer` is the name of the host */
-    /* Until then it is not an error if nobody listens there; with 0 it always is. */
+    /* Until then it is not an error if no consumer listens there; with 0 it always is. */
     int64_t awaited_until;
-    int64_t patient_until; /* until then we reconnect if it closes before it has read our hello,
-                              because other clients may have filled its listener */
+    /* Until then we reconnect if the consumer closes the connection before it has read our hello,
+     * because other clients may have filled its listener. */
+    int64_t patient_until;
 } rd_there_t;
 
 /* Connects to the consumer and joins a link. */

@@ -42,7 +42,7 @@ static void add(const rd_joiners_t *joiners, rd_proved_t *proved)
     *proved = (rd_proved_t){.fd = -1};
 }
 
-/* The consumer's thread: accepts the streams of this hop until all have joined. */
+/* Runs in the consumer's thread. Accepts the streams of this hop until all have joined. */
 static void *let_in(void *argument)
 {
     rd_joiners_t *joiners = argument;
@@ -75,7 +75,7 @@ static void *let_in(void *argument)
     return NULL;
 }
 
-/* The producer's side of one additional stream. Returns false if it has not joined. */
+/* Joins one additional stream at the producer's side. Returns false if it has not joined. */
 static bool join_one(const rd_joiners_t *joiners, int64_t deadline)
 {
     bool is_cut = true;
@@ -105,7 +105,7 @@ static bool join_one(const rd_joiners_t *joiners, int64_t deadline)
     return false;
 }
 
-/* One of the producer's threads, which join one stream after the other. */
+/* Runs in each of the producer's threads, which join one stream after the other. */
 static void *join_some(void *argument)
 {
     rd_joiners_t *joiners = argument;

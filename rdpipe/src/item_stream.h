@@ -4,8 +4,8 @@
 
 #include "item.h"
 
-/* Reads items from a descriptor and writes them to one, many at a time, so that small files are
- * sent in large batches. */
+/* Reads items from one descriptor and writes them to another, many at a time, so that small files
+ * are sent in large batches. */
 
 typedef struct {
     int fd; /* -1 if nothing is written */
@@ -42,8 +42,8 @@ bool rd_items_in_open(rd_items_in_t *in_p, int fd, rd_items_out_t *out);
 /* Reads the next item, skipping the rest of the previous item's content. On failure, *why is set.
  */
 bool rd_items_next(rd_items_in_t *in, rd_item_t *item_p, rd_why_t *why);
-/* Returns a piece of the content of the last item, valid until the next call. 0 at its end, or on
- * an error with *why. */
+/* Returns the length of the next piece of the last item's content, which is valid until the next
+ * call. Returns 0 at the end of the content, or on an error, which sets *why. */
 size_t rd_items_data(rd_items_in_t *in, const uint8_t **at_p, rd_why_t *why);
 void rd_items_in_close(rd_items_in_t *in);
 

@@ -19,8 +19,8 @@ typedef struct {
 /* Generates a key of 256 random bits. */
 bool rd_key_random(rd_key_t *key_p, rd_why_t *why);
 
-/* Makes a key from the SHA-256 of the user's text, without its trailing blanks: at least
- * RD_KEY_TEXT_MIN bytes. `source` names it in the reason. */
+/* Makes a key from the SHA-256 of the user's text without its trailing blanks, which must have at
+ * least RD_KEY_TEXT_MIN bytes. An error message calls the text `source`. */
 bool rd_key_of_text(const char *text, size_t len, const char *source, rd_key_t *key_p,
                     rd_why_t *why);
 

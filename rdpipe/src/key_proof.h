@@ -33,8 +33,8 @@ bool rd_peers_await(rd_peers_t *peers, int stop, int64_t deadline, rd_proved_t *
 unsigned rd_peers_close(rd_peers_t *peers);
 
 /* The producer's side: performs the handshake over proved->fd, which proves that both sides have
- * the key. *is_cut_p: the other side closed the connection before it answered. The socket stays
- * open. */
+ * the key. *is_cut_p is set to whether the other side closed the connection before it answered. The
+ * socket stays open. */
 bool rd_prove(rd_proved_t *proved, const char *peer, const rd_key_t *key, int stop,
               int64_t deadline, bool *is_cut_p, rd_why_t *why);
 

@@ -29,8 +29,8 @@ typedef enum {
 /* Takes ownership of the descriptor, which is -1 if there is no output. */
 void rd_output_open(rd_output_t *output_p, int fd);
 
-/* Takes ownership of `data`, which is from malloc. Returns false if memory is exhausted or the
- * output is closed. */
+/* Takes ownership of `data`, which was allocated with malloc. Returns false if memory is exhausted
+ * or the output is closed. */
 bool rd_output_put(rd_output_t *output, size_t from, char *data, size_t len);
 
 /* Writes at most one piece. After QUIT and FAULT the output is closed and the remaining pieces are

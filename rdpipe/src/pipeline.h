@@ -5,15 +5,15 @@
 #include "text.h"
 
 /*
- * Parses the command line of a pipeline into a list of segments. Pure.
+ * Parses the command line of a pipeline into a list of segments. These functions are pure.
  *
  *   HOST:COMMAND    a shell command on HOST ([USER@]NAME, or an IPv6 address in brackets; empty:
  *                   this host, without ssh)
  *   HOST:           passes the stream on, without a process
  *   HOST:<FILE      the first segment: the file itself, no process
  *   HOST:>FILE      the last segment, also HOST:>>FILE
- *   [A B C]         the last segments: each gets the whole stream. The brackets stand alone, or
- *                   both at their neighbours: `[A B C]`.
+ *   [A B C]         the last segments: each gets the whole stream. Each bracket is an argument of
+ *                   its own, or both are attached to the segments next to them: `[A B C]`.
  */
 
 typedef enum {
@@ -27,7 +27,7 @@ typedef enum {
 } rd_work_t;
 
 typedef struct {
-    char *host; /* "" for this host; otherwise as passed to ssh */
+    char *host; /* "" for this host; otherwise in the form that ssh expects */
     char *text; /* the command, or the shell word that names the file */
     rd_work_t work;
     bool is_receiver; /* one of several segments that receive the same stream */
@@ -50,7 +50,7 @@ void rd_pipeline_free(rd_pipeline_t *pipeline);
  * is a local path. On success the caller frees both strings. */
 bool rd_host_path(const char *text, char **host_p, char **path_p, rd_why_t *why);
 
-/* Returns the name of a kind of work in messages to agents. */
+/* Translate a kind of work to its name in messages to agents, and back. */
 const char *rd_work_name(rd_work_t work);
 bool rd_work_of(const char *name, rd_work_t *work_p);
 

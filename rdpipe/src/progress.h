@@ -5,10 +5,10 @@
 #include "cli.h"
 
 /*
- * Shows how far a stream is: bytes, current and average rate, time left. On a terminal that is one
- * line, which is redrawn; elsewhere, on request, it is written as lines of text or of JSON. A
- * stopped terminal (ctrl-S) or a full pipe never blocks the stream, because the line is then
- * omitted.
+ * Shows the progress of a stream: the bytes, the current and the average rate, and the time left.
+ * On a terminal that is one line, which is redrawn; elsewhere, on request, it is written as lines
+ * of text or of JSON. A stopped terminal (ctrl-S) or a full pipe never blocks the stream, because
+ * the line is then omitted.
  */
 
 #define RD_DRAW_MS 500  /* how often the line on a terminal is redrawn */
@@ -26,10 +26,10 @@ void rd_speed_begin(rd_speed_t *speed_p, int64_t now_ms);
 /* Updates the speed with the current counts. */
 void rd_speed_step(rd_speed_t *speed, uint64_t bytes, uint64_t size, int64_t now_ms);
 
-/* Seconds left at the average rate, or -1 if unknown. */
+/* Returns the number of seconds left at the average rate, or -1 if it is unknown. */
 int64_t rd_speed_left(const rd_speed_t *speed);
 
-/* "0:12  1.200 GB  98.0 MB/s  average 100.0 MB/s  41% 0:17 left" */
+/* Writes a line such as "0:12  1.200 GB  98.0 MB/s  average 100.0 MB/s  41% 0:17 left". */
 void rd_speed_text(char text[192], const rd_speed_t *speed);
 
 /* Like the function above, but writes members of a JSON object, without the braces. */

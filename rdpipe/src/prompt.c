@@ -106,9 +106,9 @@ static void show(int terminal, const char *text)
     (void)!write(terminal, shown, bytes);
 }
 
-/* Only answers that are not secret are echoed, which are those to ssh's own questions. These are
- * recognized by how they begin. A server can choose any text, but ssh puts the user and host before
- * it. */
+/* Only answers that are not secret are echoed: the answers to ssh's own questions, which are
+ * recognized by their beginning. A server can choose any text, but ssh puts the user and host in
+ * front of it. */
 static bool is_confirmation(const char *text)
 {
     static const char *const begins[] = {"The authenticity of host ", "Please type 'yes'",

@@ -278,8 +278,8 @@ static bool take_option(called_t *called, int option, const char *value)
     }
 }
 
-/* A part at the source has the sources after its options; a part at the target has the target and
- * the name of each source. */
+/* After its options, a part at the source is given the sources, and a part at the target is given
+ * the target and the name of each source. */
 static int run_part(called_t *called, char *const *paths, size_t count)
 {
     bool is_source = called->part == OPTION_LIST || called->part == OPTION_PACK;
@@ -539,8 +539,8 @@ static int compare_names(const void *one, const void *other)
     return strcmp((*(const end_t *const *)one)->name, (*(const end_t *const *)other)->name);
 }
 
-/* Exits if two sources have the same name, because the later one would replace the other. False: no
- * memory. */
+/* Exits if two sources have the same name, because the later one would replace the other. Returns
+ * false if memory is exhausted. */
 static bool check_names(const called_t *called, const sources_t *sources)
 {
     const end_t **sorted = calloc(sources->count, sizeof(const end_t *));

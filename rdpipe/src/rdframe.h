@@ -9,7 +9,8 @@
 #include "crc.h"
 
 /*
- * The frames of a stream, in both directions of a hop. Pure: no link, no clock.
+ * The frames of a stream, in both directions of a hop. These functions are pure: they use no link
+ * and no clock.
  *
  * A header of 24 bytes, little-endian: magic:16, kind:8, flags:8, length:32, crc:32, value:32,
  * offset:64; then `length` bytes of payload.

@@ -129,8 +129,8 @@ bool rd_resume_seek(const rd_resume_t *resume, int input, uint64_t bytes, rd_why
 
 /* ---- the consumer ---- */
 
-/* Writes an ID of the file that stays the same after a reboot, when its device may have another
- * number. */
+/* Writes an ID of the file that stays the same after a reboot, although the number of its device
+ * may change. */
 static bool identify(int output, char is[RD_RESUME_FILE])
 {
     struct statx stat;
@@ -222,8 +222,8 @@ bool rd_resume_take(rd_resume_t *resume_p, const char *file, int output, rd_why_
     return true;
 }
 
-/* Truncates the output to what is certain to be there. Bytes after a complete stream are not part
- * of it, and are kept. */
+/* Truncates the output to the bytes that are certain to be on the disk. Bytes after a complete
+ * stream are not part of it, and are kept. */
 static bool cut(const rd_resume_t *resume, int output, rd_why_t *why)
 {
     off_t at = (off_t)(resume->base + resume->bytes);

@@ -5,11 +5,12 @@
 #include "text.h"
 
 /*
- * Chooses the address at which a hop's consumer listens and to which its producer connects. Pure.
+ * Chooses the address at which a hop's consumer listens and to which its producer connects. This
+ * function is pure.
  *
  * A host that ssh has reached listens at the address at which it was reached. The local host
- * listens at the address from which the other one sees ssh come. Two processes on the local host
- * use loopback.
+ * listens at the address from which the other host sees the ssh connection come. Two processes on
+ * the local host use loopback.
  */
 
 #define RD_ADDRESS_BYTES 64u

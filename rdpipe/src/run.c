@@ -11,10 +11,11 @@
 #define READY_MS 45000
 /* After a fault, how long the other agents may take to exit on their own. */
 #define WIND_UP_MS 6000
-#define TELL_MS 500    /* or, before the start, how long they may take to report their own reason */
-#define SIGNAL_MS 2000 /* after a signal, how long the pipeline may take to exit on its own, */
-#define COMMAND_MS 10000 /* and how long commands may clean up; a second signal kills them */
-#define CLOSE_MS 9000    /* how long agents may clean up before ssh is killed */
+#define TELL_MS 500    /* before the start: how long they may take to report their own reason */
+#define SIGNAL_MS 2000 /* after a signal, how long the pipeline may take to exit by itself */
+/* How long commands may clean up after a signal. Another signal kills them. */
+#define COMMAND_MS 10000
+#define CLOSE_MS 9000 /* how long agents may clean up before ssh is killed */
 
 static void soon(rd_run_t *run, int64_t ms)
 {
@@ -27,8 +28,8 @@ static void soon(rd_run_t *run, int64_t ms)
 /* ---- faults ---- */
 
 /* Returns whether this fault explains the one recorded so far. A fault is often reported before the
- * one that caused it. If two segments lost a peer before the start, the one earlier in the chain
- * lost its peer because the later one had given up. */
+ * one that has caused it. If two segments lost a peer before the start, the one earlier in the
+ * chain lost its peer because the later one had given up. */
 static bool explains(const rd_run_t *run, size_t i, rd_cause_t cause)
 {
     if (cause != run->fault.cause)
@@ -258,8 +259,8 @@ static int status_of(const rd_run_t *run)
     return status;
 }
 
-/* Signals that are ignored when we start stay ignored, as nohup requires: a signalfd would report
- * them. */
+/* Signals that are ignored when we start must stay ignored, as nohup requires, so they are left
+ * out: a signalfd would report them. */
 static void set_signals(sigset_t *set_p)
 {
     static const int ends[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};

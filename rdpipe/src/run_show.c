@@ -54,9 +54,9 @@ static char *json_of(const rd_run_t *run)
     return fclose(to) == 0 ? text : NULL;
 }
 
-/* Returns the hop whose bytes are shown as the stream's. For a copy that is the last hop, which
- * carries the content. After a command that reads no input the stream begins one hop later; if that
- * command does read some input after all, the number shown does not decrease. */
+/* Returns the hop whose bytes are shown as those of the stream. For a copy that is the last hop,
+ * which carries the content. After a command that reads no input the stream begins one hop later;
+ * if that command does read some input after all, the number shown does not decrease. */
 static size_t shown_hop(const rd_run_t *run)
 {
     size_t last = rd_run_count(run) - 1, hop = 1;
@@ -93,7 +93,7 @@ void rd_run_show(rd_run_t *run)
     free(json);
 }
 
-/* ---- for others to see ---- */
+/* ---- for other programs ---- */
 
 static void write_hops(const rd_run_t *run, FILE *to)
 {

@@ -56,7 +56,7 @@ static inline size_t rd_run_count(const rd_run_t *run)
     return run->chain->count;
 }
 
-/* Returns the name of a segment's host as shown to the user. */
+/* Returns the name of a segment's host, as messages to the user show it. */
 static inline const char *rd_run_name(const rd_run_t *run, size_t i)
 {
     const char *host = run->chain->of[i].host;
@@ -106,7 +106,7 @@ void rd_run_take_loss(rd_run_t *run, size_t i);
 
 /* ---- run_show.c ---- */
 
-/* Shows the progress now and then, if the user wants to see it. */
+/* Shows the progress from time to time, if the user wants to see it. */
 void rd_run_show(rd_run_t *run);
 
 /* Writes the status file, through which other programs can see this pipeline. */

@@ -52,7 +52,7 @@ static bool make_directory(rd_run_t *run, rd_why_t *why)
     return false;
 }
 
-/* Computes the path of the socket where node i's master ssh listens once it is logged in. */
+/* Writes the path of the socket on which node i's master ssh listens once it is logged in. */
 static void socket_of(const rd_run_t *run, size_t i, char path[SOCKET_BYTES])
 {
     (void)snprintf(path, SOCKET_BYTES, "%s/%zu", run->directory, master_of(run, i));

@@ -28,7 +28,7 @@ bool rd_write_all(int fd, const void *data, size_t len, int stop, int64_t deadli
 bool rd_listen(const char *address, uint16_t port_first, uint16_t port_last, int *fd_p,
                uint16_t *port_p, rd_why_t *why);
 
-/* Connects. If nobody listens there, it tries again until `patient_until`. */
+/* Connects. If no process listens there, tries again until `patient_until`. */
 bool rd_connect(const char *host, uint16_t port, int stop, int64_t patient_until, int64_t deadline,
                 int *fd_p, rd_why_t *why);
 
@@ -38,14 +38,14 @@ bool rd_connect_to(const struct sockaddr *to, socklen_t len, int stop, int64_t d
 /* Returns what the kernel knows about a connection; all zero if it is not over TCP. */
 rd_tcp_t rd_tcp_of(int fd);
 
-/* Returns the shortest round trip that the kernel has seen on a connection. */
+/* Returns the shortest round trip that the kernel has measured on a connection. */
 unsigned rd_round_trip_ms(int fd);
 
 /* Returns the first line of a file in /proc or /sys, or "" if there is none. */
 const char *rd_kernel_line(const char *path, char *text, size_t bytes);
 
-/* Sets the kernel's congestion control; NULL leaves its default. False: the kernel does not have
- * it. */
+/* Sets the kernel's congestion control; NULL leaves its default. Returns false if the kernel does
+ * not have it. */
 bool rd_set_congestion(int fd, const char *name, rd_why_t *why);
 
 bool rd_congestion_is_name(const char *name);

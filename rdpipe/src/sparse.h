@@ -14,8 +14,8 @@ static inline bool rd_is_sparse(const struct stat *is)
     return (uint64_t)is->st_blocks * 512 < (uint64_t)is->st_size;
 }
 
-/* Returns the end of the hole that contains `at`, at most `size`; `at` itself if it is not in
- * one. */
+/* Returns the end of the hole that contains `at`, but at most `size`. Returns `at` itself if it is
+ * not in a hole. */
 static inline uint64_t rd_end_of_hole(int fd, uint64_t at, uint64_t size)
 {
     off_t data = lseek(fd, (off_t)at, SEEK_DATA);
@@ -25,7 +25,7 @@ static inline uint64_t rd_end_of_hole(int fd, uint64_t at, uint64_t size)
     return (uint64_t)data > size ? size : (uint64_t)data;
 }
 
-/* Returns the end of the data that contains `at`, at most `size`. */
+/* Returns the end of the data that contains `at`, but at most `size`. */
 static inline uint64_t rd_end_of_data(int fd, uint64_t at, uint64_t size)
 {
     off_t hole = lseek(fd, (off_t)at, SEEK_HOLE);
@@ -33,7 +33,7 @@ static inline uint64_t rd_end_of_data(int fd, uint64_t at, uint64_t size)
     return hole < 0 || (uint64_t)hole > size || (uint64_t)hole <= at ? size : (uint64_t)hole;
 }
 
-/* Reads exactly `len` bytes. On failure, errno is set, or 0 if the file ends before. */
+/* Reads exactly `len` bytes. On failure, errno is set, or 0 if the file ends earlier. */
 static inline bool rd_read_at(int fd, uint8_t *to, size_t len, uint64_t at)
 {
     while (len > 0) {

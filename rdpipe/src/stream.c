@@ -126,8 +126,8 @@ rd_cause_t rd_abort_cause(const rd_frame_t *frame)
     return frame->value == RD_ABORT_STOPPED ? RD_CAUSE_STOPPED : RD_CAUSE_LOST;
 }
 
-/* Returns whether bytes have arrived that were not examined yet. Then the delay is on our side, for
- * example on a disk. */
+/* Returns whether bytes have arrived that were not examined yet. If they have, the delay is on our
+ * side, for example on a disk. */
 static bool has_news(rd_stream_t *stream)
 {
     bw_span_t span = {0};

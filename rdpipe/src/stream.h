@@ -65,12 +65,12 @@ rd_cause_t rd_abort_cause(const rd_frame_t *frame);
 bool rd_stream_tick(rd_stream_t *stream, rd_why_t *why);
 
 /* For a keeper (keepalive.h): sends a ping if one is due and room for a payload of `spare` bytes
- * remains. Also sends frames that were put before but have not left yet. */
+ * remains. Also sends frames that were put earlier but have not been sent yet. */
 void rd_stream_keep(rd_stream_t *stream, size_t spare);
 
 /*
  * Waits at most `ms` until one of the streams (NULL if none) may have something to read or the room
- * that somebody waits for, or one of `polled` is ready. The caller must just have checked
+ * that its caller waits for, or one of `polled` is ready. The caller must just have checked
  * everything and found nothing to do. Sets polled[i].revents, to 0 if it did not poll at all.
  */
 struct pollfd;

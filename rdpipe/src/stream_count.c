@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "stream_count.h"
 
-/* Periods that follow a failed trial; twice as many each time. */
+/* How many periods pass after a failed trial before the next one. The number doubles with each
+ * failure. */
 #define HOLD 8u
 #define HOLD_MAX 64u
 /* For how many periods a loss counts: at 0.001 % losses are rare, but they limit a stream as
@@ -13,8 +14,9 @@
 /* After losses it is enough if the throughput did not fall, because a stream needs longer than a
  * trial to reach its speed. */
 #define NO_FALL 0.95
-/* One segment in this many may be lost for that. If more are, then our own streams may be the
- * cause, because the windows into which they divide a short queue have become small. */
+/* NO_FALL applies only if at most one segment in this many was lost. If more are lost, our own
+ * streams may be the cause, because the windows into which they divide a short queue have become
+ * small. */
 #define FEW_LOSSES 200u
 
 typedef enum { QUEUE, LOSS, BUFFERS, NONE } reason_t;
@@ -74,8 +76,8 @@ static bool has_paid(const rd_stream_count_t *count, const rd_period_t *period, 
                                             period->resent * FEW_LOSSES <= period->sent);
 }
 
-/* Returns false while the trial goes on. The streams that were added start slowly, so a trial may
- * take a second period to pay off. */
+/* Returns false while the trial continues. The streams that were added start slowly, so a trial may
+ * take a second period to pay. */
 static bool has_decided(rd_stream_count_t *count, const rd_period_t *period, double rate)
 {
     bool has_failed = !has_paid(count, period, rate);

@@ -10,14 +10,14 @@
  * them (TCP_INFO). These functions are pure: the caller measures, and calls rd_stream_count_step at
  * the end of each period.
  *
- * The number only doubles, and each doubling is a trial that is undone if it does not pay off.
- * Packet loss without a queue holds each stream back to a rate that does not depend on the others
- * (M. Mathis et al., The macroscopic behavior of the TCP congestion avoidance algorithm, 1997), so
- * more streams carry more. A queue on the path means that the line is full, so no stream is added.
+ * The number only doubles, and each doubling is a trial that is undone if it does not pay. Packet
+ * loss without a queue limits each stream to a rate that does not depend on the other streams (M.
+ * Mathis et al., The macroscopic behavior of the TCP congestion avoidance algorithm, 1997), so more
+ * streams carry more. A queue on the path means that the line is full, so no stream is added.
  */
 
-#define RD_STREAMS_FIRST 4u  /* how many a hop begins with */
-#define RD_STREAMS_BLIND 16u /* the maximum unless losses or full buffers justify more */
+#define RD_STREAMS_FIRST 4u  /* how many streams a hop begins with */
+#define RD_STREAMS_BLIND 16u /* the most streams, unless losses or full buffers call for more */
 
 /* What the kernel has counted on one connection since it was opened. */
 typedef struct {
@@ -32,7 +32,7 @@ typedef struct {
 typedef struct {
     int64_t ms;
     uint64_t acked, sent, resent;
-    uint32_t rtt_us;       /* of the fastest stream that sent anything; 0: none did */
+    uint32_t rtt_us;       /* that of the fastest stream that sent anything; 0: none did */
     uint32_t least_rtt_us; /* the shortest that any stream has ever seen; 0: unknown */
     uint64_t busy_us, limited_us;
     unsigned live;  /* how many streams there are */
@@ -44,7 +44,7 @@ void rd_period_add(rd_period_t *period, const rd_tcp_t *before, const rd_tcp_t *
 
 typedef struct {
     unsigned use;
-    unsigned fewer; /* a trial is running, and this many were in use before it; 0: none is */
+    unsigned fewer; /* how many streams were in use before the current trial; 0: there is none */
     bool is_for_loss, was_poor; /* the trial's reason; its first period did not show a gain */
     double before;              /* the throughput before the trial */
     unsigned hold, holds;       /* periods until the next trial, and after the next failure */

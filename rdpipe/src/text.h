@@ -75,7 +75,7 @@ static inline int64_t rd_now_ms(void)
     return rd_now_us() / 1000;
 }
 
-/* Returns the time until `deadline` for poll, never negative. */
+/* Returns the number of milliseconds until `deadline`, for poll; never negative. */
 static inline int rd_left_ms(int64_t deadline)
 {
     int64_t left = deadline - rd_now_ms();

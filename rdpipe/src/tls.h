@@ -5,9 +5,10 @@
 #include "key.h"
 
 /*
- * TLS 1.3 over a connected, non-blocking socket: libssl does the handshake, record.h and libcrypto
- * the records. Both sides have a key, which is an external PSK combined with a fresh Diffie-Hellman
- * exchange. There are no certificates. A side without the key cannot complete the handshake.
+ * TLS 1.3 over a connected, non-blocking socket: libssl performs the handshake, and record.h with
+ * libcrypto handles the records. Both sides have a key, which is an external PSK combined with a
+ * fresh Diffie-Hellman exchange. There are no certificates. A side without the key cannot complete
+ * the handshake.
  *
  * Only one thread at a time may use a session. The caller owns the socket. Until rd_tls_stream is
  * called, no bytes are read ahead, because those after the last message may be plain.
@@ -19,7 +20,7 @@ typedef struct rd_tls rd_tls_t;
 rd_tls_t *rd_tls_new(int socket, const rd_key_t *key, bool is_server, bool prefers_aes);
 void rd_tls_free(rd_tls_t *tls);
 
-/* Returns the name of the cipher suite; valid after the handshake. */
+/* Returns the name of the cipher suite. May be called only after the handshake. */
 const char *rd_tls_suite(const rd_tls_t *tls);
 
 typedef enum {

@@ -13,7 +13,7 @@
 #define LONG_MS 60000
 #define MB ((size_t)1024 * 1024)
 
-/* Returns the bytes of memory that this process uses. */
+/* Returns how many bytes of memory this process uses. */
 static size_t resident(void)
 {
     char text[128] = "";

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A link over several connections delivers all bytes once and in order, even if connections die. */
+/* Tests that a link over several connections delivers all bytes once and in order, even if
+ * connections die. */
 #include "pipe_ends.h"
 
 #include <arpa/inet.h>
@@ -279,7 +280,7 @@ static void a_cut_stream_is_never_whole(void)
     close_pair(&pair);
 }
 
-/* If nobody reads, the writer can write exactly as much as the ring holds. */
+/* If the other side does not read, the writer can write exactly as much as the ring holds. */
 static void memory_is_bounded(void)
 {
     pair_t pair;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the doctor says about encryption, for processors and libraries that this host need not
+/* Tests what the doctor says about encryption, for processors and libraries that this host need not
  * have. */
 #include "check.h"
 

@@ -230,8 +230,8 @@ static inline bool is_state_unchanged(void)
     return run(STATE " | diff was - >&2");
 }
 
-/* Items that many cases put into a stream: the top of a tree, the end of a file that has come
- * whole, and the end of the copy. */
+/* Items that many cases put into a stream: the top of a tree, the end of a file that has arrived
+ * completely, and the end of the copy. */
 #define TOP                                                                                        \
     {                                                                                              \
         .kind = RD_ITEM_DIR, .mode = 0755                                                          \

@@ -191,7 +191,7 @@ static void only_what_is_named(void)
     CHECK_EQ(copy_all(source, target), 0);
     CHECK(has_exactly("./dir ./dir/b ./with newline "));
     source.exclusions = 0;
-    /* The whole source, and then nothing at all. */
+    /* The names select the whole source, and then nothing at all. */
     CHECK(run("rm -r to && echo . >names"));
     CHECK(read_names(false, &why));
     CHECK_EQ(copy_all(source, target), 0);

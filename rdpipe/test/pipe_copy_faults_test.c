@@ -129,8 +129,8 @@ static void a_file_that_grows_and_changes_is_refused(void)
     CHECK_EQ(pack_and("truncate -s 100 from"), RD_COPY_FAILED);
 }
 
-/* As in all of /proc, and in FUSE file systems that do not know the size before the file is
- * read. */
+/* The size of a file reads as 0 in all of /proc, and in FUSE file systems that do not know the size
+ * before the file is read. */
 static void a_file_whose_size_reads_0(void)
 {
     static const char *const file = "/proc/self/mountinfo";
@@ -141,7 +141,7 @@ static void a_file_whose_size_reads_0(void)
     CHECK(stat(file, &is) == 0 && is.st_size == 0);
     CHECK_EQ(copy(file, "to"), 0);
     CHECK(run("cmp to /proc/self/mountinfo"));
-    /* Over an existing empty file, and then again. */
+    /* Copy it over an existing empty file, and then copy it again. */
     put_file("to", "");
     for (int round = 0; round < 2; round++) {
         CHECK_EQ(copy(file, "to"), 0);
@@ -153,7 +153,7 @@ static void a_file_whose_size_reads_0(void)
     CHECK(run("grep -q 'more than 64 MiB of content' said"));
     CHECK(!is_there("pages") && !is_there(".pages.rdcp-part"));
 #endif
-    /* In a tree, together with other files. */
+    /* Copy it in a tree, together with other files. */
     CHECK(run("rm to && mkdir from"));
     put_file("from/empty", "");
     CHECK_EQ(copy_all(source, target), 0);
@@ -372,7 +372,8 @@ static void a_source_gives_nothing_from_outside(void)
     }
 }
 
-/* Nor does it get files that the user has left out, however it requests them. */
+/* A hostile target does not get files that the user has left out either, however it requests
+ * them. */
 static void a_source_gives_nothing_that_was_left_out(void)
 {
     static const char *const patterns[] = {"secrets/", "/deep/key", "*.pem"};

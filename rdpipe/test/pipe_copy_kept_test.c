@@ -71,7 +71,7 @@ static void owners_are_kept_by_root(void)
     CHECK(run("cd to && stat -c '%n %u %g %a %y' . * | cmp - ../a"));
 }
 
-/* As with cp, which writes to the existing file. */
+/* An existing file keeps its owner, as with cp, which writes to that file. */
 static void a_file_that_is_there_keeps_its_owner(void)
 {
     rd_copy_t source = copy_of("from"), target = copy_of("to");
@@ -91,7 +91,8 @@ static void a_file_that_is_there_keeps_its_owner(void)
 
 /* ---- extended attributes and ACLs ---- */
 
-/* In the kernel's format: version 2, then tag, permissions and ID of each entry. */
+/* Writes an ACL in the kernel's format: version 2, then the tag, permissions and ID of each
+ * entry. */
 static size_t make_acl(uint8_t *at, unsigned uid)
 {
     static const uint16_t tags[][2] = {{1, 6}, {2, 4}, {4, 4}, {16, 4}, {32, 0}};
@@ -185,7 +186,7 @@ static void attributes_of_what_is_read_only(void)
     }
 }
 
-/* To new directories, and to existing ones. */
+/* The copies go to new directories, and then to existing ones. */
 static void directories_that_are_read_only(void)
 {
     rd_copy_t source = copy_of("from"), target = copy_of("to");
@@ -435,7 +436,8 @@ static void sources_that_there_are_not(void)
     CHECK_EQ(unpack(&target), 0);
 }
 
-/* More attributes than should be accepted into memory, and an invalid owner. */
+/* The source sends more attributes than the target should accept into memory, and an invalid
+ * owner. */
 static void attributes_of_a_hostile_source(void)
 {
     static rd_item_t item;

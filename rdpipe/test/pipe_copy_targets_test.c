@@ -86,7 +86,8 @@ static void what_one_lacks_is_sent_to_all(void)
     CHECK_IN(begin());
     CHECK_IN(preserve());
     CHECK_EQ(copy_to_all_well(), 0);
-    /* A missing file, a different file and a different mode, each at one of the targets. */
+    /* One target lacks a file, one has a different file, and one has a file with a different
+     * mode. */
     CHECK(run("rm to0/one && echo xxx >to2/three && chmod 600 to1/dir/two"));
     CHECK_EQ(copy_to_all_well(), 0);
     CHECK_EQ(bytes_and_files_packed(&kept, &left_out), 6);

@@ -108,7 +108,7 @@ static void a_file_and_a_tree(void)
     CHECK_EQ(copy("from", "to"), 0);
     CHECK(run("diff -r --no-dereference from to"));
     CHECK(!is_there(".to.rdcp-part"));
-    CHECK_EQ(copy("./from/.", "/proc/self/cwd/to"), 0); /* into it, all of it again */
+    CHECK_EQ(copy("./from/.", "/proc/self/cwd/to"), 0); /* into the directory, a second time */
     CHECK(run("diff -r --no-dereference from to"));
     CHECK(run("test -z \"$(find . -name '*rdcp-part*')\""));
 }
@@ -126,7 +126,7 @@ static void a_tree_is_not_copied_into_itself(void)
     CHECK(run("grep -q 'a directory is not copied into itself' said"));
     CHECK_EQ(copy("from", "from/new"), RD_COPY_FAILED); /* it would be made there */
     CHECK(run("test -z \"$(ls -A from | grep new)\""));
-    /* Nor a second time, over what exists there. */
+    /* This also fails if that directory already exists. */
     CHECK(mkdir("from/sub/from", 0755) == 0);
     CHECK_EQ(copy_all(source, target), RD_COPY_FAILED);
     CHECK(!is_there("from/sub/from/sub/from") && run("rm -r from/sub/from from/sub/.*part"));
@@ -137,7 +137,8 @@ static void a_tree_is_not_copied_into_itself(void)
     CHECK(run("diff -r from/other from/sub/from/other && test ! -e from/sub/from/sub"));
 }
 
-/* Only the directory into which the tree is copied is missing, and the message names it. */
+/* The copy lacks only the directory into which the tree is copied, and the message names that
+ * directory. */
 static void a_copy_into_its_source_takes_the_rest(void)
 {
     static const char *const excluded[] = {"middle"};
@@ -157,7 +158,7 @@ static void a_copy_into_its_source_takes_the_rest(void)
               "next copy to this target resumes it' said"));
     CHECK(run("cd from/middle/.to.rdcp-part && test \"$(find * | sort | xargs)\" = "
               "'first first/one next next/three top'"));
-    /* Does what the message advises. */
+    /* Do what the message advises. */
     source.excluded = excluded;
     source.exclusions = 1;
     CHECK_EQ(copy_all(source, target), 0);
@@ -165,7 +166,7 @@ static void a_copy_into_its_source_takes_the_rest(void)
     CHECK_EQ(kept, 3);
     CHECK(run("diff -r from/first from/middle/to/first && diff -r from/next from/middle/to/next && "
               "cmp from/top from/middle/to/top && test ! -e from/middle/to/middle"));
-    /* The same as one of two sources, whose files are counted separately. */
+    /* The same tree as one of two sources, whose files are counted separately. */
     CHECK(run("mkdir other && echo 5 >other/five"));
     source = (rd_copy_t){.host = "", .paths = paths, .sources = 2, .recursive = true};
     target = (rd_copy_t){
@@ -243,8 +244,8 @@ static void holes_stay_holes(void)
     CHECK((uint64_t)is.st_blocks * 512 < 10 << 20);
 }
 
-/* Of a large sparse image only the data is read, and the file is recognized even where a file
- * system has stored its zeros. */
+/* Only the data of a large sparse image is read, and the image is recognized even if a file system
+ * has stored its zeros. */
 static void holes_are_not_read_for(const rd_digest_key_t *key)
 {
     uint8_t sparse[RD_DIGEST_BYTES], full[RD_DIGEST_BYTES], other[RD_DIGEST_BYTES];
@@ -267,7 +268,7 @@ static void holes_are_not_read_for(const rd_digest_key_t *key)
         CHECK(memcmp(sparse, other, sizeof other) != 0);
         memcpy(other, sparse, sizeof other);
     }
-    /* The same bytes at another place, and only zeros. */
+    /* The same bytes at another offset, and zeros alone, have other digests. */
     CHECK(pwrite(stored, "\0\0", 2, 1 << 20) == 2 && rd_digest_file(key, stored, size, full));
     CHECK(memcmp(full, other, sizeof other) != 0);
     CHECK(pwrite(stored, "ab", 2, 2 << 20) == 2 && rd_digest_file(key, stored, size, sparse));
@@ -380,7 +381,7 @@ static void a_coarse_time_is_that_of_the_source(void)
     CHECK(bytes_read > 0);
 }
 
-/* ---- going on ---- */
+/* ---- resuming ---- */
 
 static void what_is_there_is_not_sent_again(void)
 {
@@ -414,9 +415,9 @@ static void a_small_file_that_was_cut_off(void)
     CHECK(run("diff -r from to && test \"$(cd to; stat -c %a one two | xargs)\" = '644 755'"));
 }
 
-/* Resumes a part of 3 MB of a 4 MB file, whose source may be changed first, and counts the bytes
- * read from both: the rest, which is sent, and, if the part has no valid note, also the first 3 MB
- * on both sides. */
+/* Resumes a part of 3 MB of a 4 MB file, whose source may be changed first, and checks how many
+ * bytes are read from the two: the rest of the source, which is sent, and, if the part has no valid
+ * note, also the first 3 MB of each. */
 static void resume_after(const char *change, bool is_known)
 {
     rd_copy_t source = copy_of("from"), target = copy_of("to");

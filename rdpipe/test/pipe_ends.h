@@ -59,7 +59,7 @@ static inline bool join_listener(uint16_t port, const rd_key_t *key, const rd_te
     return rd_hop_reach(&there, key, terms, -1, hop_p, why);
 }
 
-/* The exit status of a child, or 128 and the signal that killed it. */
+/* Returns the exit status of a child, or 128 plus the number of the signal that killed it. */
 static inline int status_of(pid_t child)
 {
     int status = -1;

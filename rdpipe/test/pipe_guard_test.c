@@ -67,7 +67,8 @@ static void a_directory_is_removed(void)
     CHECK(!is_there(path));
 }
 
-/* Otherwise a reader of one of its creator's pipes would wait for the guard. */
+/* A guard must not hold its creator's descriptors open, because otherwise a reader of one of the
+ * creator's pipes would wait for the guard. */
 static void a_guard_holds_nothing_of_its_maker(void)
 {
     struct pollfd end = {.events = POLLIN};
@@ -269,7 +270,7 @@ static void a_group_that_is_gone_gets_no_signal(void)
     }
 }
 
-/* A command that is longer than an argument may be still has normal input and output. */
+/* A command that is too long for one argument still has normal input and output. */
 static void a_command_of_any_length_runs(void)
 {
     enum { LONG = 1000000 };

@@ -139,7 +139,7 @@ static bool is_turned_away(int fd)
     return recv(fd, &byte, 1, MSG_DONTWAIT) == 0;
 }
 
-/* The oldest client is dropped to make room for the next, but only if necessary. */
+/* The oldest client is dropped only if the next one would otherwise have no room. */
 static void nobody_gives_way_to_nobody(void)
 {
     rd_key_t key = key_of(GOOD);
@@ -433,7 +433,7 @@ static uint32_t word_of(const uint8_t *message, size_t word)
     return le32toh(value);
 }
 
-/* A producer that chooses this many streams. Its status is 0 if the consumer then closes the
+/* Runs a producer that chooses this many streams. Its status is 0 if the consumer then closes the
  * connection. */
 static _Noreturn void choose_streams(uint16_t port, uint32_t streams)
 {
@@ -493,8 +493,8 @@ static void no_other_number_of_streams_is_accepted(void)
     }
 }
 
-/* A consumer that offers this many streams. Its status is the number that the producer chooses, or
- * 255 if it leaves. */
+/* Runs a consumer that offers this many streams. Its status is the number that the producer
+ * chooses, or 255 if it leaves. */
 static _Noreturn void offer_streams(int listener, uint32_t streams)
 {
     uint8_t hello[HELLO_BYTES], offer[OFFER_BYTES] = {0}, choice[CHOICE_BYTES];

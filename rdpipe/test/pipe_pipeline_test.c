@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Command lines of pipelines, and messages of the control channel. */
+/* Tests the command lines of pipelines, and the messages of the control channel. */
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>

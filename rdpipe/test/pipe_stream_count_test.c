@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How many streams `--streams auto` uses: single decisions, and what they lead to on paths that are
- * simulated by a formula. */
+/* Tests how many streams `--streams auto` uses: single decisions, and what they lead to on paths
+ * that are simulated by a formula. */
 #include "chance.h"
 #include "check.h"
 
@@ -101,7 +101,7 @@ static void each_decision(void)
     }
 }
 
-/* After each failure the next trial comes later, but not ever later. */
+/* After each failure the next trial comes later, up to a limit. */
 static void a_failure_holds(void)
 {
     static const unsigned holds[] = {8, 16, 32, 64, 64, 64};
@@ -186,8 +186,8 @@ static const path_t paths[] = {
     {"a slow reader", 10000, 10000, .least = 4, .most = 4},
 };
 
-/* What the kernel would report about a period in which `use` streams send. The rate varies by a
- * fifth, but by little if the line is full. */
+/* Returns what the kernel would report about a period in which `use` streams send. The rate varies
+ * by a fifth, but by little if the line is full. */
 static rd_period_t period_on(const path_t *path, unsigned use)
 {
     bool is_full = use * path->each >= path->line;

@@ -155,7 +155,7 @@ static void a_killed_consumer_is_a_fault(void)
         close(marks[0]);
         if (write(marks[1], "x", 1) != 1)
             _exit(1);
-        status = status_of(receiver.child); /* nobody reads, so it is still blocked */
+        status = status_of(receiver.child); /* there is no reader, so it is still blocked */
         _exit(status);
     }
     close(marks[1]);

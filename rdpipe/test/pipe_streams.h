@@ -33,7 +33,7 @@ static inline uint64_t throw_dice(dice_t *dice, uint64_t below)
     return dice->state % below;
 }
 
-/* Byte `at` of all test streams. */
+/* Returns byte `at` of the stream, which is the same in all tests. */
 static inline uint8_t byte_of(uint64_t at)
 {
     return (uint8_t)((at * 2654435761u) >> 13 ^ at >> 21);

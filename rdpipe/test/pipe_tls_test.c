@@ -196,7 +196,8 @@ static void *write_all(void *argument)
     return NULL;
 }
 
-/* Returns how many bytes arrived until the end. *right_p: all of them were right. */
+/* Returns how many bytes arrived until the end. *right_p is set to whether all of them were
+ * right. */
 static size_t read_all(bw_link_t *link, bool *right_p)
 {
     int64_t deadline = rd_now_ms() + LONG_MS;
@@ -353,7 +354,7 @@ static void nothing_is_read_ahead(void)
     close_both(&both);
 }
 
-/* A peer that has its own certificate, but not the key. */
+/* Returns the context of a peer that has its own certificate, but not the key. */
 static SSL_CTX *stranger(void)
 {
     SSL_CTX *context = SSL_CTX_new(TLS_server_method());
@@ -408,7 +409,7 @@ static void a_certificate_is_no_key(void)
 
 /* ---- libssl for both the handshake and the records, at the other end ---- */
 
-/* Echoes everything. Now and then it updates its keys, and requests a key update from the peer. */
+/* Echoes everything. Occasionally it updates its keys, and requests a key update from the peer. */
 static void *echo(void *argument)
 {
     SSL *ssl = argument;

@@ -312,8 +312,8 @@ static void await_frame(receiver_t *receiver)
             break;
 }
 
-/* A side that was held up has not checked for messages for a long time, but now finds what arrived
- * in the meantime. */
+/* A side that was delayed has not checked for messages for a long time, but now finds the messages
+ * that arrived in the meantime. */
 static void what_came_meanwhile_is_heard(void)
 {
     receiver_t receiver;

@@ -17,7 +17,8 @@
  * follow without a gap. */
 #define ASKING_BYTES ((uint64_t)16 * 1024)
 
-/* At most this many messages are sent without a completion, or the send queue would fill up. */
+/* At most this many consecutive messages request no completion, because otherwise the send queue
+ * would fill up. */
 #define UNSIGNALED_MAX (BW_RDMA_WINDOW / 4)
 
 void bw_rdma_flow_init(bw_rdma_flow_t *flow, uint64_t size, uint8_t *tx_data, uint8_t *rx_data,

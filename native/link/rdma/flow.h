@@ -39,8 +39,8 @@ typedef struct {
     uint64_t posted; /* how far it has been handed to the queue pair */
     uint64_t tail;   /* how far the peer has freed it */
     uint64_t number; /* number of the last message posted */
-    uint64_t reaped; /* the last one that the send queue has completed */
-    uint64_t taken;  /* the last one that the peer is known to have received */
+    uint64_t reaped; /* the last message that the send queue has completed */
+    uint64_t taken;  /* the last message that the peer is known to have received */
     /* numbers of the last messages that moved data, newest first, or 0 if none */
     uint64_t data[BW_RDMA_AHEAD];
     uint64_t last_write; /* number of the last message with writes before it, or 0 if none */

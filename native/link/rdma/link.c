@@ -65,8 +65,8 @@ static const char *reason_of(enum ibv_wc_status status)
 
 static unsigned poll_sent(bw_rdma_connection_t *connection);
 
-/* The queue pair has failed. If one of our requests was the cause, its completion has already been
- * seen. */
+/* Called when the queue pair has failed. If one of our requests was the cause, its completion has
+ * already been seen. */
 static void flushed(bw_rdma_connection_t *connection)
 {
     while (poll_sent(connection) > 0)
@@ -154,7 +154,7 @@ static void post_all(bw_rdma_connection_t *connection)
 
 #define ROUNDS 4
 
-/* Posts whatever can be sent now. The rest is sent when an event arrives, whatever the user
+/* Posts everything that can be sent now. The rest is sent when an event arrives, whatever the user
  * does. */
 static void post(bw_rdma_connection_t *connection)
 {

@@ -160,8 +160,8 @@ static void leaving_ready(bw_rdma_source_t *source)
 
 /* ---- requests and events ---- */
 
-/* Once the connection is off the list, its user may queue it again in order to close it.
- * *is_left_p is the value from before that. */
+/* Once the connection is off the list, its user may queue it again in order to close it. *is_left_p
+ * is the value of `is_left` before that can happen. */
 static bw_rdma_connection_t *next_request(bool *is_left_p)
 {
     bw_rdma_connection_t *connection;
@@ -203,7 +203,8 @@ static void event_ready(bw_rdma_source_t *source)
         request(connection, is_left);
 }
 
-/* Acknowledges the event before acting on it, because an id can be destroyed only then. */
+/* Acknowledges the event before acting on it, because an id cannot be destroyed while it has
+ * unacknowledged events. */
 static void channel_ready(bw_rdma_source_t *source)
 {
     bw_rdma_cm_event_t event = {0};

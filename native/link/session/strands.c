@@ -64,7 +64,8 @@ static bool is_free(const bw_strand_t *strand)
            !strand->has_said_end;
 }
 
-/* Returns before which place the strands are that may be given chunks. */
+/* Returns the end of the places that are in use: only strands at lower places may be given
+ * chunks. */
 static unsigned end_of_used(const bw_strands_t *strands)
 {
     unsigned place = 0;

@@ -19,7 +19,7 @@
  *
  *   kind:8, zero:24, len:32, offset:64, other:64
  *     CHUNK  offset: of its first byte in the stream
- *     ACK    offset: all before it was taken by the user; other: all before it has arrived
+ *     ACK    offset: the user has consumed all before it; other: all before it has arrived
  *     END    offset: bytes of the whole stream; nothing follows on this connection
  *
  * The writer keeps unacknowledged bytes in a ring as large as the reader's, so it cannot send more
@@ -58,7 +58,7 @@ typedef struct {
     unsigned last;        /* the strand that was given the last chunk */
     bw_strand_t strands[BW_STRANDS_MAX];
     bw_outgoing_t out;
-    uint64_t freed;            /* the peer's user has taken everything before this */
+    uint64_t freed;            /* the peer's user has consumed everything before this */
     bw_ranges_t in;            /* the bytes that have arrived; the user frees in.of */
     uint64_t acked, acked_all; /* the positions last reported to the peer: consumed, arrived */
     bool owes_ack, has_total;
@@ -81,7 +81,7 @@ static inline bool bw_strand_has_unsent(const bw_strand_t *strand)
     return strand->said_len > 0 || strand->left > 0;
 }
 
-/* Records that the strand's connection has taken `bytes` of them. */
+/* Records that the strand's connection has accepted `bytes` of these bytes. */
 void bw_strand_sent(bw_strand_t *strand, size_t bytes);
 
 static inline uint64_t bw_strands_unassigned(const bw_strands_t *strands)

@@ -42,8 +42,8 @@ void bw_shm_listener_close(bw_shm_listener_t *listener);
 
 /*
  * Creates rings of `ring_bytes` in each direction (a valid ring size) and passes them to the
- * process listening at `address`. BW_OK sets *link_p. BW_REFUSED: nobody listens there, or the
- * listener belongs to another user. BW_LIMIT, BW_SYSTEM.
+ * process listening at `address`. BW_OK sets *link_p. BW_REFUSED means that no process listens
+ * there, or that the listener belongs to another user. The other errors are BW_LIMIT and BW_SYSTEM.
  */
 bw_status_t bw_shm_connect(const uint8_t *address, size_t address_len,
                            const uint8_t token[BW_TOKEN_BYTES], uint64_t ring_bytes,

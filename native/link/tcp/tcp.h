@@ -23,7 +23,7 @@
 
 extern const bw_carrier_t bw_tcp_carrier;
 
-/* The place (`at` of an order) both to listen and to connect: the descriptor of the connected
+/* The address (`at` of an order), both to listen and to connect: the descriptor of the connected
  * socket in network order. Both return a link that is already BW_LINKED and need no token. */
 #define BW_TCP_PLACE_BYTES 4
 

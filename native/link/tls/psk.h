@@ -20,8 +20,8 @@ static inline bool bw_has_aes(void)
 #endif
 }
 
-/* For libssl's callbacks that look up an external pre-shared key: returns a TLS 1.3 session with
- * that key and cipher suite, or NULL. */
+/* Returns a TLS 1.3 session with that key and cipher suite, or NULL, for libssl's callbacks that
+ * look up an external pre-shared key. */
 static inline SSL_SESSION *bw_tls_psk_session(SSL *ssl, unsigned suite, const uint8_t *key,
                                               size_t len)
 {

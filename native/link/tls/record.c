@@ -30,7 +30,7 @@ static const struct bw_record_suite suites[] = {
 
 /* ---- keys ---- */
 
-/* HKDF-Expand-Label with an empty context and at most one digest of output. */
+/* Computes HKDF-Expand-Label with an empty context and at most one digest of output. */
 static bool expand(const bw_record_key_t *key, const char *label, uint8_t *to, size_t len)
 {
     uint8_t info[32] = {0, (uint8_t)len, (uint8_t)(6 + strlen(label))};

@@ -87,7 +87,8 @@ typedef struct {
 uint8_t *bw_record_place(bw_record_writer_t *writer);
 
 /* Seals at most BW_RECORD_BYTES of content in pieces, after bw_record_place. A piece that is
- * already at its place in the record is encrypted in place. Returns false in the same case. */
+ * already at its place in the record is encrypted in place. Returns false if libcrypto fails; the
+ * writer must then not be used any more. */
 bool bw_record_seal(bw_record_writer_t *writer, uint8_t type, const struct iovec *content,
                     int count);
 
@@ -118,8 +119,8 @@ typedef struct {
 } bw_record_reader_t;
 
 /* Reads the content of at most one record into the pieces, in order. If it returns BW_RECORD_READ,
- * *got_p is greater than 0. The rest of the pieces may be overwritten as well, and if the record is
- * wrong, any part of them. */
+ * *got_p is greater than 0. The rest of the pieces may be overwritten as well; if the record is
+ * wrong, any part of the pieces may be. */
 bw_record_state_t bw_record_take(bw_record_reader_t *reader, const struct iovec *to, int count,
                                  size_t *got_p);
 

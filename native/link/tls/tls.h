@@ -14,14 +14,14 @@
  * cluster. The listening side is the TLS server.
  *
  * Committed bytes are in a ring that is private to this process. A push encrypts them in records of
- * 16 KB, as many as the socket takes at once, and sends them together; large frames are encrypted
+ * 16 KB, as many as the socket accepts at once, and sends them together; large frames are encrypted
  * without first being copied into the ring. Bytes from the socket are decrypted into the other
  * ring, or directly into their final place.
  */
 
 extern const bw_carrier_t bw_tls_carrier;
 
-/* The place (`at` of an order) both to listen and to connect: the descriptor of the connected
+/* The address (`at` of an order), both to listen and to connect: the descriptor of the connected
  * socket in network order, the number of keys as one byte, the keys, and the bytes that were
  * already read from the connection. The client uses the first key; the server knows all of them. */
 #define BW_TLS_SOCKET_BYTES 4
@@ -44,8 +44,8 @@ typedef struct {
 /* Sets the number of records after which a sending key is replaced; for tests. */
 void bw_tls_limit_key(bw_link_t *link, uint64_t records);
 
-/* scrypt (RFC 7914) with N = 2^15, r = 8, p = 3, which takes 32 MB and about 0.3 s. Any thread may
- * call it. */
+/* Derives a key from a password with scrypt (RFC 7914), N = 2^15, r = 8, p = 3. This uses 32 MB of
+ * memory and takes about 0.3 s. Any thread may call it. */
 bw_status_t bw_tls_derive(const uint8_t *salt, size_t salt_len, const uint8_t *password, size_t len,
                           uint8_t key[BW_DERIVED_BYTES], bw_error_t *error_p);
 

@@ -201,7 +201,7 @@ static bool put(path_t *path, const record_t *record, const void *packet)
     return true;
 }
 
-/* Bytes that are on the line or waiting for it. */
+/* Returns how many bytes are on the line or waiting for it. */
 static uint64_t queued_bytes(const path_t *path, uint64_t now_ns)
 {
     if (path->free_ns <= now_ns)
@@ -209,7 +209,8 @@ static uint64_t queued_bytes(const path_t *path, uint64_t now_ns)
     return (uint64_t)((double)(path->free_ns - now_ns) * (double)path->settings.rate_bits / 8e9);
 }
 
-/* Exact over any number of packets, because the division's remainder is kept. */
+/* Adds the time that the bytes occupy the line. The result is exact over any number of packets,
+ * because the division's remainder is kept. */
 static void occupy(path_t *path, uint64_t now_ns, uint64_t bytes)
 {
     uint64_t work = bytes * 8 * 1000000000;

@@ -51,7 +51,7 @@ void path_close(path_t *path);
 bool path_offer(path_t *path, uint64_t now_ns, const void *packet, uint32_t size,
                 uint32_t line_bytes, uint32_t segments);
 
-/* Returns the time at which the next packet arrives, or UINT64_MAX if none is in flight. */
+/* Returns the time at which the next packet arrives; UINT64_MAX if none is in flight. */
 uint64_t path_next(const path_t *path);
 
 /* Returns the packet that has arrived by now, or NULL. The caller may use it until path_done(). */

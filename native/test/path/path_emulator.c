@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A network path between two network namespaces: rate, delay, loss and a bounded queue, in both
- * directions, for kernels without netem. See README.md in this directory. Needs root.
+ * Emulates a network path between two network namespaces, with a rate, a delay, loss and a bounded
+ * queue in both directions, for kernels without netem. See README.md in this directory. Needs root.
  *
  * usage: path_emulator SPACE SPACE [--rate BITS] [--delay US] [--loss SHARE] [--queue BYTES]
  *                      [--seed N] [--mtu BYTES] [--offload 0|1]
  *
  * Each namespace gets a TUN device `path0`, which is up and has no address. Then the line "ready"
- * is printed. On SIGUSR1 it prints its counters as a line of JSON, and also at its end, which
- * SIGTERM, SIGINT or the end of its standard input causes.
+ * is printed. The program prints its counters as a line of JSON on SIGUSR1, and when it exits,
+ * which it does on SIGTERM, on SIGINT and at the end of its standard input.
  */
 #include "path.h"
 

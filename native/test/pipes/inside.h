@@ -13,7 +13,7 @@ typedef struct {
     uint64_t peeked; /* in.head at the last peek */
     int reader, writer, event, epoll;
     bool is_cut;    /* written bytes were lost, or the stream ended prematurely */
-    bool has_ended; /* nobody has the pipe to us open for writing any more */
+    bool has_ended; /* no process has the pipe to us open for writing any more */
     uint64_t reads, writes, stalls, lost;
     int of_peer[2]; /* of a listener: the ends that its peer opens, until it has connected */
     uint8_t token[BW_TOKEN_BYTES];

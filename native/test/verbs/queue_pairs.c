@@ -74,7 +74,8 @@ static bool may_be_read(const pair_t *pair, const request_t *request)
                                                  request->sge.length, 0);
 }
 
-/* Until then, a device may have to send the bytes again. */
+/* Aborts if the bytes of a request have changed before its completion. Until then, a device may
+ * have to send them again. */
 static void check_unchanged(const pair_t *pair, uint64_t number)
 {
     const request_t *request = &pair->sends[(number - 1) % pair->cap.max_send_wr];

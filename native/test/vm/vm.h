@@ -13,7 +13,7 @@
  * called within driver_select, or later if a thread is polling.
  *
  * This VM aborts the process where ERTS would complain or corrupt data: if a descriptor is closed
- * while it is polled, if stop leaves one behind, or if a binary is written to after it was
+ * while it is polled, if stop leaves a descriptor behind, or if a binary is written to after it was
  * delivered.
  */
 #include <stdbool.h>
@@ -23,7 +23,7 @@
 #include "erl_driver.h"
 
 ErlDrvPort vm_open(void);
-/* The VM's port_close. */
+/* Closes the port, like port_close in the VM. */
 void vm_close(ErlDrvPort port);
 /* Returns why the port ended; NULL while it is alive. */
 const char *vm_reason(ErlDrvPort port);
@@ -70,7 +70,7 @@ void vm_hold_jobs(bool on);
 extern bool vm_deselects_later;
 /* If set, ready descriptors are no longer reported, because ERTS may miss events. */
 extern bool vm_loses_events;
-/* number of further allocations that succeed, or -1 for all of them */
+/* The number of further allocations that succeed, or -1 if all of them do. */
 extern int vm_allocations_left;
 
 /* Ends and forgets all ports in whatever state they are, and resets the settings above. Returns
