@@ -280,7 +280,7 @@ test-asan:
 	@scripts/install-packages test asan
 	@scripts/test-asan $(T)
 
-# MIN, or $(1): minutes for what runs for a time. 0 would be no end.
+# Expands to MIN or, if that is not set, to $(1): the minutes for which something runs. 0 is rejected, because it would mean no end.
 minutes = $(if $(MIN),$(or $(shell printf %s '$(MIN)' | grep -xE '[1-9][0-9]{0,4}'),$(error MIN=$(MIN): expected whole minutes, at least 1)),$(1))
 
 ## fuzz: libFuzzer on everything that is read from a peer; MIN=10 is ten minutes for each target (default 1); F=target runs one

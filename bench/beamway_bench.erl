@@ -44,7 +44,7 @@ of_all() ->
      {"casts", beamway_bench_casts, "one-way messages by teleport:cast and by plain '!', both over Beamway's carrier"},
      {"references", beamway_bench_references, "large binaries that nodes of one host share, beside copies"}].
 
-%% These need root, a device or other programs, or take a long time.
+%% Returns the other questions, which need root, a device or other programs, or take long.
 alone() ->
     [{"beside", beamway_bench_beside, "small calls beside large messages by plain '!', on loopback and over a path of 1 Gbit/s (root)"},
      {"hosts", beamway_bench_between, "calls and messages between hosts: network namespaces, and paths with a rate and a delay (root)"},
@@ -350,11 +350,11 @@ number(Word) ->
         _ -> none
     end.
 
-%% @doc Formats a number as numbers/4 parses it: `1m' for 1048576.
+%% @doc Returns `1m' for 1048576, in the form that numbers/4 parses.
 -spec size_text(Bytes :: non_neg_integer()) -> string().
 size_text(Bytes) -> scaled(Bytes, "m", "k", "").
 
-%% @doc Formats a number for people: `1 MB' for 1048576.
+%% @doc Returns `1 MB' for 1048576, in the form that people read.
 -spec size_words(Bytes :: non_neg_integer()) -> string().
 size_words(Bytes) -> scaled(Bytes, " MB", " KB", " B").
 

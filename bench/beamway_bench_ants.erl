@@ -31,7 +31,7 @@ key(Kind, Which, Ants) -> text("ML-ACO, ~b ants: time ~s ~s", [Ants, Which, Kind
 
 text(Format, Arguments) -> iolist_to_binary(io_lib:format(Format, Arguments)).
 
-%% @doc Five runs, as in the RELEASE report.
+%% @doc Returns the number of repeats; a full run has five, as in the RELEASE report.
 -spec repeats(full | quick) -> pos_integer().
 repeats(full) -> 5;
 repeats(quick) -> 1.

@@ -2,11 +2,11 @@
 %% @doc `bench beside': how long does a small call, or a message of 100 KB, take while four streams of large messages use the same
 %% connection with plain `!'?
 %%
-%% A `gen_server:call' of 64 B starts each millisecond whether or not the previous calls have returned (open loop). Its time runs from the
-%% moment for which it was planned, so a sender that is held up counts in full. The streams send as fast as they get through. It measures
-%% on the loopback interface, between hosts that are joined by veth, and over emulated paths of 1 Gbit/s, and compares with lanes, which
-%% carry calls and streams in separate classes. It needs root. On loopback it then sends a message of 100 KB each 10 ms in the same
-%% manner; the time of that message ends when its answer of a few bytes arrives.
+%% A `gen_server:call' of 64 B starts each millisecond whether or not the previous calls have returned (open loop). Its time is measured
+%% from the moment for which it was planned, so that a delay of the sender counts in full. The streams send as fast as the connection
+%% permits. The nodes run on the loopback interface, on hosts that are joined by veth, and on hosts that are joined by emulated paths of 1
+%% Gbit/s. Lanes, which carry calls and streams in separate classes, are measured for comparison. It needs root. On loopback it then sends
+%% a message of 100 KB each 10 ms in the same manner; the time of that message ends when its answer of a few bytes arrives.
 -module(beamway_bench_beside).
 -behaviour(beamway_bench).
 
@@ -16,7 +16,7 @@
 -define(BYTES, 10000000).
 -define(MEDIUM, 100000).
 -define(MEDIUM_EVERY_MS, 10).
-%% A rate so high that a stream sends its next message as soon as the previous one has been accepted.
+%% This rate is so high that a stream sends its next message as soon as the previous one has been accepted.
 -define(UNPACED, 1.0e9).
 
 %% @private

@@ -2,8 +2,8 @@
 %% @doc `bench broadcast': how many bytes cross a slow link when one process sends to a group of `pg'?
 %%
 %% The 16 nodes have one member each: 12 share a host and 4 share another, behind 100 Mbit/s. First `!' sends to each member, then
-%% teleport broadcasts with the hosts as sites. The bytes are those of the first host's network interface in both directions, for each
-%% message. It needs root.
+%% teleport broadcasts with the hosts as sites. The result is the number of bytes that cross the first host's network interface, in
+%% both directions, for each message. It needs root.
 -module(beamway_bench_broadcast).
 -behaviour(beamway_bench).
 
@@ -71,7 +71,7 @@ member(Count) ->
     receive
         {message, _} -> member(Count + 1);
         {await, From, Total} when Count >= Total -> From ! {all, self()}, member(0);
-        %% Requeued, so that it is handled after the messages that have not arrived yet.
+        %% The request is requeued, so that it is handled after the messages that have not arrived yet.
         {await, From, Total} -> receive {message, _} -> self() ! {await, From, Total}, member(Count + 1) end
     end.
 

@@ -8,7 +8,7 @@
 
 -export([prepare/2, groups/1, metrics/1]).
 
-%% The name of the metric, its description, the load, and the number of processes that produce it.
+%% Returns the name of each metric, its description, the load, and the number of processes that produce it.
 cases() ->
     [{"c1", "cast of 100 B, 1 sender", {cast, {binary, 100}, 512, 16}, 1},
      {"name_c1", "cast of 100 B to a name, 1 sender", {cast_name, {binary, 100}, 512, 16}, 1},

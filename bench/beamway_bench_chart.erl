@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Draws results with gnuplot: over sizes, as one line for each contender with bars for the middle half of the repeats; or as a bar
-%% chart.
+%% @doc Draws results with gnuplot: either over sizes, with a line for each contender and error bars for the middle half of the repeats,
+%% or as a bar chart.
 -module(beamway_bench_chart).
 
 -export([draw/4, curves/5, bars/4, plot/2, by_default/3]).

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The clustering part of `bench placement': how long clustering 1024 nodes takes, how many of the planted trees it finds exactly,
-%% and how well the algorithm of the RELEASE report does at the alpha that suits each shape best.
+%% @doc Measures the clustering part of `bench placement': how long clustering 1024 nodes takes, how many of the planted trees it finds
+%% exactly, and how well the algorithm of the RELEASE report does at the alpha that suits each shape best.
 -module(beamway_bench_cluster).
 
 -export([metrics/0, repeats/1, measure/2]).
@@ -30,12 +30,12 @@ alpha_key(Shape) -> text("~s: clusters found, alpha at its best", [Shape]).
 
 text(Format, Arguments) -> iolist_to_binary(io_lib:format(Format, Arguments)).
 
-%% @doc One, because the seeds are the same each time.
+%% @doc Returns one, because the seeds are the same each time.
 -spec repeats(full | quick) -> pos_integer().
 repeats(_) -> 1.
 
-%% @doc Measures. A quick run takes 3 seeds and scales their count to 20, and skips shapes of more than 200 nodes for alpha, which is slow
-%% on them; a full run takes one seed for those shapes and three for the others.
+%% @doc Measures everything once. A quick run uses 3 seeds and scales the number of exact trees to 20 seeds; it skips shapes of more than
+%% 200 nodes for alpha, because they are slow. A full run uses one seed for alpha on those shapes and three on the others.
 -spec measure(full | quick, Repeat :: pos_integer()) -> #{binary() => number()}.
 measure(Speed, _) ->
     Seeds = lists:seq(1, case Speed of full -> 20; quick -> 3 end),
@@ -84,7 +84,8 @@ best_alpha(Shape, {Seeds, Alphas}) ->
     {_, Alpha, Scores} = lists:max([{mean(Scores), Alpha, Scores} || Alpha <- Alphas, Scores <- [scores({alpha, Alpha}, Shape, Seeds)]]),
     {Alpha, Scores}.
 
-%% Returns the best of nine runs, each in its own process, because otherwise garbage of earlier work would be collected during the measured time.
+%% Returns the best of nine runs, each in its own process, because otherwise garbage of earlier work would be collected during the
+%% measured time.
 large() ->
     {Matrix, Planted} = beamway_bench_planted:make_spec(?LARGE, 1),
     lists:min([timed(Matrix, Planted) || _ <- lists:seq(1, 9)]).

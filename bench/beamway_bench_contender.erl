@@ -11,7 +11,7 @@
 
 -type name() :: tcp | tcp_tuned | tcp_spin | unix | beamway | beamway_tcp | beamway_far | beamway_far_10 | beamway_inet | beamway_rdma
               | tls | beamway_tls | beamway_poll | beamway_poll_off | teleport | direct | direct_tcp | direct_stock | gen_rpc
-              %% the state of another contender's nodes without what is measured; see beamway_bench_recorder
+              %% the same nodes as another contender's, but without the feature that is measured; see beamway_bench_recorder
               | beamway_unrecorded | beamway_tcp_unrecorded | teleport_untraced
               | openmpi | eventfd | rdma_link | ib_write | ib_send
     | beamway_bench_http_servers:name().
@@ -76,8 +76,8 @@ way(_) -> stock.
 variant(#{env := Common} = Contender, Name, Title, Env, Link) ->
     Contender#{name := Name, title := Title, env := Env ++ Common, link := Link}.
 
-%% Returns the settings of a careful operator without Beamway: the best options that `bench tune-tcp' has found or, until that has been
-%% measured, OTP's own remedy for many small messages.
+%% Returns the settings that a careful operator without Beamway would use: the best options that `bench tune-tcp' has found or, until that has
+%% been measured, OTP's own remedy for many small messages.
 tuned_args() ->
     case beamway_bench_tune:args(beamway_bench_tune:best()) of
         unknown ->
@@ -86,7 +86,7 @@ tuned_args() ->
         Args -> Args
     end.
 
-%% Polling without Beamway: schedulers spin for as long as OTP allows before they sleep.
+%% Returns the flags for polling without Beamway: schedulers spin for as long as OTP allows before they sleep.
 spin_args() -> lists:append([[Flag, "very_long"] || Flag <- ["+sbwt", "+sbwtdcpu", "+sbwtdio"]]).
 
 %% @doc Returns the names that a user may pass.

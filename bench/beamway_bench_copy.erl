@@ -17,9 +17,9 @@
 -define(GIGABYTE, 1000000000).
 -define(MEGABYTE, 1000000).
 
-%% Each row with its rivals. Over the long path scp waits several round trips for each file, so many small files would take it hours. A
-%% program that sends everything again is not measured where that can only be slower: for small files of which most are unchanged, and over
-%% the long path.
+%% Each row is listed with its rivals. Over the long path scp waits several round trips for each file, so many small files would take hours. A
+%% program that sends everything again is not measured where that can only be slower: for small files of which most are unchanged, and over the
+%% long path.
 -define(ROWS, [{"lan", "small_new", [rsync, scp, tar_ssh]}, {"lan", "small_same", [rsync]}, {"lan", "small_changed", [rsync]},
                {"lan", "large_new", [rsync, scp, tar_ssh]}, {"lan", "large_appended", [rsync, scp, tar_ssh]}, {"lan", "large_changed", [rsync, scp, tar_ssh]},
                {"wan", "small_new", [rsync, tar_ssh]}, {"wan", "small_same", [rsync]}, {"wan", "small_changed", [rsync]},
@@ -51,7 +51,8 @@ sized({ok, #{files := Files, lan_bytes := Lan, wan_bytes := Wan} = Sizes}, Rows,
     {ok, #{rows => Rows, words => [Directory | [integer_to_list(Number) || Number <- [Files, Lan, Wan]]],
            facts => #{copied => Sizes#{file_system => list_to_binary(string:trim(last_line("stat", ["-fc", "%T", Directory])))}}}}.
 
-%% On a disk everything must fit into the memory as well, so that it stays cached. A tenth is left to the rest of the machine.
+%% Returns the bytes that the files may occupy. On a disk everything must fit into the memory as well, so that it stays cached. A tenth is left
+%% to the rest of the machine.
 room(Directory) -> 9 * min(beamway_bench_os:available_bytes(), list_to_integer(string:trim(last_line("df", ["--output=avail", "-B1", Directory])))) div 10.
 
 last_line(Program, Args) ->
@@ -75,14 +76,14 @@ given(Value, _) -> Value.
 default_files(quick) -> 1000;
 default_files(full) -> 100000.
 
-%% The first one that fits.
+%% Returns the first size that fits.
 default_bytes(quick) -> [64 * ?MEGABYTE];
 default_bytes(full) -> [Count * ?GIGABYTE || Count <- lists:seq(10, 1, -1)].
 
 default_far_bytes(quick) -> 16 * ?MEGABYTE;
 default_far_bytes(full) -> ?GIGABYTE.
 
-%% Of each large file there are the source, the target and the copy in progress; of the small ones two versions and two targets.
+%% Each large file exists as source, as target and as a copy in progress; the small files exist in two versions and two targets.
 needed(#{files := Files, lan_bytes := Lan, wan_bytes := Wan}) -> 3 * (Lan + Wan) + 4 * 8192 * Files.
 
 %% @private
@@ -133,7 +134,7 @@ every_metric_is_measured_test() ->
     ?assertEqual([], lists:usort([{Key, Name} || #{key := Key, contender := Own, baselines := Others} <- Metrics, Name <- [Own | Others]]) -- Measured),
     ?assertEqual(length(lists:usort(Measured)), 3 * length(groups(#{rows => ?ROWS, words => []}))).
 
-%% Otherwise --only would refuse them.
+%% If a contender had no name, --only would reject it.
 contenders_have_names_test() ->
     ?assertEqual([], lists:usort([rdcp_tls, rdcp | lists:append([Rivals || {_, _, Rivals} <- ?ROWS])]) -- beamway_bench_contender:programs()).
 

@@ -32,7 +32,8 @@ prepare(Given, Speed) ->
         {{ok, Paths}, ok, _} -> {ok, settings(Paths, Speed)}
     end.
 
-%% A TCP stream needs several round trips before it fills the path, and the compressor uses up what it has saved while the link was idle.
+%% A TCP stream needs several round trips before it fills the path, and the compressor first spends the processor time that it has saved up
+%% while the link was idle.
 settings(Paths, quick) -> (settings(Paths))#{warm_ms => 200, ms => 500, budget_ms => 30000 * length(Paths)};
 settings(Paths, full) -> (settings(Paths))#{warm_ms => 2000, ms => 3000}.
 
@@ -87,7 +88,7 @@ done(Cluster) ->
 
 on_near(#{members := [Near, _]}, Module, Function, Args) -> beamway_bench_nodes:call(Near, Module, Function, Args, ?WAIT_MS).
 
-%% Returns what has been used so far, and how many of the sent bytes were compressed, as counted before that.
+%% Returns what has been used so far, and how many of the sent bytes were compressed, as counted just before that.
 sample(Cluster) ->
     maps:merge(of_link(Cluster), #{bytes => on_near(Cluster, beamway_bench_os, interface_bytes, []), cpu => lists:sum([beamway_bench_os:thread_us(OsPid) || OsPid <- beamway_bench_nodes:os_pids(Cluster)])}).
 

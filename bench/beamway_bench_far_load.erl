@@ -7,8 +7,8 @@
 %% `append_entries_rpc', which its replica on the other node answers. `presence' gives a delta to one of eight servers, which broadcast it
 %% like the shards of a Phoenix.Tracker. Phoenix does not confirm a broadcast; here the other node does, so that there is a time to measure.
 %%
-%% The servers are the same on both nodes. Each has the name of its peer, numbers what it sends, and fails if something is missing or out of
-%% order.
+%% The servers are the same on both nodes. Each has the same name as its peer, numbers what it sends, and fails if something is missing or
+%% arrives out of order.
 -module(beamway_bench_far_load).
 -behaviour(gen_server).
 
@@ -18,16 +18,17 @@
 
 -define(TABLE, order).
 -define(SERVERS, #{json => 4, presence => 8}).
-%% Each has one item in flight, 2 MB in total. A path of 100 Mbit/s and its queue hold 0.5 MB, so the path stays full even if the items are compressed
-%% to a quarter of their size.
+%% Each caller has one item in flight, about 2 MB in total. A path of 100 Mbit/s and its queue hold 0.5 MB, so the path stays full even if
+%% the items are compressed to a quarter of their size.
 -define(CALLERS, #{mnesia => 1000, json => 2000, presence => 1000}).
-%% More than 1 MB of each kind, whereas the compressor remembers 64 KB. So it never sees an item that it remembers.
+%% The items of each kind are more than 1 MB in total, but the compressor remembers only the last 64 KB. So it never sees an item that it
+%% still remembers.
 -define(ITEMS, #{mnesia => 600, json => 1200, presence => 700}).
 -define(WAIT_MS, 60000).
 -define(TERM, 3).
 
 -record(state, {name :: atom(), kind :: json | presence, peer = none :: node() | none, sent = 0 :: non_neg_integer(), received = 0 :: non_neg_integer(),
-                %% who waits for the confirmation of which number, the oldest first
+                %% the number of each unconfirmed item and the caller that waits for it, oldest first
                 waiting = queue:new() :: queue:queue({pos_integer(), gen_server:from()})}).
 
 %% @doc Starts mnesia and the servers. Call it on both nodes first.
@@ -119,7 +120,7 @@ confirmed(Index, #state{waiting = Waiting} = State) ->
     gen_server:reply(From, ok),
     State#state{waiting = Rest}.
 
-%% The shapes of ra_server.hrl and rabbit.hrl of RabbitMQ 3.10, and of Phoenix.PubSub 2.1.
+%% The messages have the shapes defined in ra_server.hrl and rabbit.hrl of RabbitMQ 3.10, and in Phoenix.PubSub 2.1.
 message(json, Name, Index, Publisher, Document) ->
     Message = {basic_message, {resource, <<"/">>, exchange, <<"orders">>}, [<<"shop.orders">>],
                %% The properties: content type application/json, delivery mode 2, and a time.
@@ -133,7 +134,7 @@ message(presence, Name, Index, _, #{replica := Replica} = Delta) ->
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
 
-%% Runs two real nodes. A kept cluster is measured again, so everything happens twice.
+%% Runs two real nodes. Everything happens twice, because a cluster that is kept is measured again.
 loads_test_() ->
     {timeout, 120, fun() ->
         {ok, ok} = beamway_bench_run:in_a_process(

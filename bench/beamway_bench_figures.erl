@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The numbers in the documents: `bench/figures.config' says from which stored results each table is made.
+%% @doc Writes the numbers in the documents. `bench/figures.config' says from which stored results each table is made.
 %%
 %% A page has `<!-- figures: NAME -->' and `<!-- end -->' on their own lines, and the table of that name goes between them. Under each table the page
 %% lists the results that it is based on, with commit, day, machine, repeats and command. A result that was measured on a changed tree, or at a commit
@@ -65,7 +65,7 @@ config() ->
         [First | _] -> throw({config, io_lib:format("bench/figures.config has ~ts twice: delete one", [First])})
     end.
 
-%% Returns the entries that occur more than once in the file. For a duplicate it would be undefined which of them is measured or shown.
+%% Returns the entries that occur more than once in the file. It would be undefined which of two duplicates is measured or shown.
 twice(Terms) ->
     Keys = [{element(1, Term), case Term of {_, _} -> none; _ -> element(2, Term) end} || Term <- Terms],
     [case Name of none -> atom_to_list(Kind); _ -> io_lib:format("~ts ~tp", [Kind, Name]) end
@@ -84,7 +84,7 @@ stale() ->
         {error, enoent} -> []
     end.
 
-%% Returns a stored result in the form that the pages show, or the reason why they do not show it.
+%% Returns a stored result in the form in which the pages show it, or the reason why they do not show it.
 shown(Name) ->
     case read(Name) of
         {ok, Stored} -> judged(beamway_bench_store:changed_tree(Stored), is_stale(Name, Stored), Stored);
@@ -160,7 +160,7 @@ question(Metric, #{}) -> Metric.
 name({Metric, _}) -> name(Metric);
 name(Metric) -> ["`", Metric, "`"].
 
-%% A row for each baseline; only the first row has the values that all of them share.
+%% Returns a row for each baseline. Only the first row has the values that all of them share.
 metric_row(Metric, Entries) ->
     case named(case Metric of {Text, _} -> Text; Text -> Text end, Entries) of
         [] -> [[question(Metric, #{}), name(Metric), ?AGAIN, "", "", ""]];
@@ -303,7 +303,7 @@ value(Number) when is_integer(Number), abs(Number) < 1000 -> integer_to_list(Num
 value(Number) when is_number(Number) -> beamway_bench_report:number(Number);
 value(Text) when is_binary(Text) -> Text.
 
-%% Returns the results that the numbers come from.
+%% Lists the results that the numbers come from.
 sources(Names) -> [["- ", source(Name, shown(Name)), "\n"] || Name <- unique(Names)].
 
 source(Name, {hidden, Why}) -> ["`", Name, ".json`: ", Why, "; to be measured again."];
@@ -420,7 +420,7 @@ labelled(Label, {hidden, _}) -> Label ++ ": " ++ ?AGAIN;
 labelled(Label, {old, _}) -> Label ++ " (old)";
 labelled(Label, {fresh, _}) -> Label.
 
-%% A point for each rival that was measured.
+%% Returns a point for each rival that was measured.
 points({hidden, _}, _, _) -> [];
 points({_, #{<<"metrics">> := Entries}}, Metrics, Series) ->
     [list_to_tuple([Rival | oriented(Better, Ratio, bounds(Entry))])
@@ -507,8 +507,8 @@ command(#{run := {bench, Words}}) -> "bin/beamway bench " ++ Words;
 command(#{run := {make, Words}}) -> "make " ++ Words;
 command(#{run := {sh, Command}}) -> Command.
 
-%% Prints lines for scripts/bench: the results that were not measured on today's tree, in the order in which to measure them, with the
-%% minutes each takes. A result that needs root has an empty command unless this process runs as root.
+%% Prints lines for scripts/bench: the results that were not measured on the current tree, in the order in which to measure them, with the
+%% minutes that each takes. A result that needs root has an empty command unless this process runs as root.
 plan(Words) ->
     {Repeats, Names} = case Words of ["--repeats", Count | Rest] -> {list_to_integer(Count), Rest}; _ -> {default, Words} end,
     case lists:usort(Names) -- [Name || {Name, _} <- results()] of
@@ -630,7 +630,7 @@ every_result_is_known_test() ->
 a_result_that_nobody_knows_is_not_planned_test_() ->
     [?_assertEqual(2, plan(["--repeats", "1", "rpc", "no_result"])), ?_assertEqual(0, plan(["rpc", "rpc"]))].
 
-%% For a benchmark with one repeat, and for one whose stored run may have had fewer than the default of nine repeats.
+%% Tests a benchmark with one repeat, and one whose stored run may have had fewer than the default of nine repeats.
 a_run_gets_no_less_time_than_the_guess_test_() ->
     [?_assertEqual(100000, minutes("http-2009", #{minutes => 100000}, 5)), ?_assertEqual(100000, minutes("hosts", #{minutes => 100000}, default))].
 

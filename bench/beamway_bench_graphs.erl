@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Graphs of which processes talk to each other, for `bench placement --part map' and for tests. The edges connect the numbers 1 to N
-%% and all have weight 1. The same seed always produces the same graph.
+%% @doc Generates graphs of which processes talk to each other, for `bench placement --part map' and for tests. The edges connect the
+%% numbers 1 to N and all have weight 1. The same seed always produces the same graph.
 %%
 %% The graphs follow the definitions of well-known families: random geometric graphs (radius 0.55 sqrt(ln N / N)), Delaunay triangulations
 %% of random points, stencils of grids, and preferential attachment, whose degrees follow a power law.
@@ -48,7 +48,7 @@ drawn(_, Ends, Random0) ->
     {Index, Random} = rand:uniform_s(map_size(Ends), Random0),
     {maps:get(Index - 1, Ends), Random}.
 
-%% Random points in the unit square, and the points in each cell of a grid with cells of this width.
+%% Returns random points in the unit square, and the points in each cell of a grid with cells of this width.
 points(Count, Seed, Width) ->
     {Points, _} = lists:mapfoldl(fun(_, R0) -> {X, R1} = rand:uniform_s(R0), {Y, R2} = rand:uniform_s(R1), {{X, Y}, R2} end, rand:seed_s(exsss, Seed), lists:seq(1, Count)),
     Cells = lists:foldl(fun({V, Point}, Acc) -> maps:update_with(cell(Point, Width), fun(Others) -> [V | Others] end, [V], Acc) end, #{}, lists:zip(lists:seq(1, Count), Points)),
@@ -58,7 +58,7 @@ cell({X, Y}, Width) -> {trunc(X / Width), trunc(Y / Width)}.
 
 squared({X1, Y1}, {X2, Y2}) -> (X1 - X2) * (X1 - X2) + (Y1 - Y2) * (Y1 - Y2).
 
-%% Other points within this many cells, nearest first.
+%% Returns other points within this many cells, nearest first.
 around(V, Rings, Points, Cells, Width) ->
     Point = element(V, Points),
     {Column, Row} = cell(Point, Width),
@@ -90,7 +90,7 @@ cut(Corners, Point, U, Other, Squared) ->
             lists:append([clipped(From, To, U) || {From, To} <- lists:zip(Sides, tl(Sides) ++ [hd(Sides)])])
     end.
 
-%% Negative if the corner is nearer to the point.
+%% Returns a negative number if the corner is nearer to the point.
 side(Corner, Point, Other) -> squared(Corner, Point) - squared(Corner, Other).
 
 clipped({One, Name, S1}, {_, _, S2}, _) when S1 =< 0, S2 =< 0 -> [{One, Name}];

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A part of `bench placement': what does it cost to choose with old information?
+%% @doc A part of `bench placement': what does it cost to choose with outdated information?
 %%
 %% A simulation runs the shipped {@link placement_policy} with 64 servers that have one queue each, exponential service times with mean 1,
 %% and load 0.9. Each of 16 choosers has a snapshot of all queues, which it refreshes every `T' service times; a live policy queries the
@@ -32,7 +32,7 @@ policies() ->
 
 key(Name) -> <<"herd: mean response, information 20 service times old, ", Name/binary>>.
 
-%% @doc One, because the random numbers are the same each time.
+%% @doc Returns one, because the random numbers are the same each time.
 -spec repeats(full | quick) -> pos_integer().
 repeats(_) -> 1.
 
@@ -51,7 +51,7 @@ simulated(Name, Policy, Age, Tasks, Seed) ->
     ok = beamway_bench:note("bench placement: herd: ~ts: mean response ~.2f", [Name, Mean]),
     Mean.
 
-%% Returns the mean response of one policy, in service times, without the first tenth of the tasks.
+%% @doc Returns the mean response of one policy, in service times, without the first tenth of the tasks.
 -spec mean_response(placement_policy:policy(), AgeOfInformation :: float(), Tasks :: pos_integer(), Seed :: integer()) -> float().
 mean_response(Policy, Age, Tasks, Seed) -> mean_response(Policy, Age, Tasks, Seed, {?SERVERS, ?CHOOSERS}).
 
@@ -135,7 +135,7 @@ random_is_a_queue_test_() ->
         ?assert(mean_response(two_choices, 20.0, 20000, 7) < 0.5 * Random)
     end}.
 
-%% With old information, choosing the best of all servers is far worse than asking two.
+%% With outdated information, choosing the best of all servers is far worse than asking two.
 herd_test_() ->
     {timeout, 60, fun() ->
         Two = mean_response(two_choices, 20.0, 20000, 3),

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Other hosts for a benchmark: their names, and an epmd on each.
+%% @doc Reaches other hosts for a benchmark: parses their names, and starts an epmd on each.
 %%
 %% Machines are reached over ssh, which must not need a password, and must have the built checkout under the same path as this one. Network
 %% namespaces of this machine ({@link beamway_bench_net}) are entered directly, which needs root. Everything that is started there exits
@@ -11,12 +11,12 @@
 -export_type([host/0, epmd/0]).
 
 -type host() :: string() | {Space :: string(), Address :: string()}.
-%% Either the argument for ssh, `name' or `user@name', or a network namespace and an address in it. The node names contain this name or
-%% address, so a name must refer to the same host everywhere.
+%% A host is either the argument for ssh, `name' or `user@name', or a network namespace and an address in it. The names of the nodes
+%% contain this name or address, so a name must refer to the same host everywhere.
 -opaque epmd() :: #{ports := [port()], number := inet:port_number()}.
 
 -define(READY_MS, 20000).
-%% Below the kernel's ephemeral port range.
+%% This is below the kernel's ephemeral port range.
 -define(FIRST_PORT, 20000).
 -define(PORTS, 10000).
 
@@ -30,7 +30,7 @@ parse(Text) ->
         [Bad | _] -> {error, ["--hosts ", Text, ": '", Bad, "' is no name of a host; expected names with commas, such as a,b or user@a,user@b"]}
     end.
 
-%% Returns the host part of the names of the host's nodes.
+%% Returns the host part of the names of the nodes on the host.
 -spec name(host()) -> string().
 name({_Space, Address}) -> Address;
 name(Host) ->
@@ -62,7 +62,7 @@ await_ready(Port, Number) ->
         Other -> error({epmd_did_not_start, io_lib:format("on a host, at port ~b: ~0p", [Number, Other])})
     end.
 
-%% @doc Stops them.
+%% @doc Stops the epmds.
 -spec stop_epmd(epmd()) -> ok.
 stop_epmd(#{ports := Ports}) ->
     lists:foreach(fun(Port) -> beamway_bench_tools:close(Port, none) end, Ports).

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc `bench http': how many requests per second does yucan serve, compared with yaws, mochiweb (which represents misultin, its
-%% discontinued fork), cowboy (of RabbitMQ's package), nginx, h2o, Caddy, Go's net/http, node's http, Tornado, and a rebuilt copy of the
+%% discontinued fork), cowboy (from RabbitMQ's package), nginx, h2o, Caddy, Go's net/http, node's http, Tornado, and a rebuilt copy of the
 %% design of 2009? All servers run on the first processor, or on the first ones (`--processors') with a worker on each; the load (wrk, 32
 %% connections) runs on the others. Each rate comes with the server's CPU time per request, because that is a fair measure even where the
 %% load generator is the bottleneck. The load generator also reports its idle time as a percentage, for the run in which it was busiest: if
@@ -11,8 +11,8 @@
 %%
 %% All servers (beamway_bench_http_servers) run for the whole benchmark and are idle while another one is being measured. Each server must
 %% give the right response before it is measured. http_load.c measures the 99th percentile at 70 % of the rate that the server has reached in
-%% the same turn, and at a rate that all can serve; times run from the moment when a request was due. `minimal' is the least work that a
-%% server on the Erlang VM can do: it answers everything with the same bytes, or with an object or a message.
+%% the same turn, and at a rate that all can serve; each time starts when the request was due. `minimal' does the least work that a server on
+%% the Erlang VM can do: it answers everything with the same bytes, or with an object or a message.
 %%
 %% `json' is an object of 43 bytes that is encoded for each request by jiffy, encoding/json, JSON.stringify or Python's json. nginx, h2o and
 %% Caddy do not encode anything, so measuring them would repeat hello world. `ws' sends text messages of 64 bytes over 50 WebSockets
@@ -137,7 +137,7 @@ p99(Port, Rate, Seconds, #{processors := Processors}) ->
     #{errors := 0, p99 := P99} = at_rate(Port, ?CONNECTIONS, Rate, Seconds, Processors),
     P99.
 
-%% Returns the result of http_load.c, with times in microseconds. It runs on the first processor that the servers do not use.
+%% Returns the result of http_load.c, with times in microseconds. The program runs on the first processor that the servers do not use.
 at_rate(Port, Connections, Rate, Seconds, Processors) ->
     Words = ["-c", integer_to_list(Processors), beamway_bench_http_servers:load_program(), "rate", integer_to_list(Port), "/", integer_to_list(Connections), integer_to_list(Rate), Seconds],
     {0, [Line]} = beamway_bench_tools:run(os:find_executable("taskset"), Words, 120000),
@@ -163,7 +163,7 @@ start_all(#{processors := Processors} = Settings) ->
     _ = [ok = beamway_bench_http_servers:start(Name, Port, #{cores => Cores, schedulers => Processors, fastcgi => fastcgi(Name, Port)}) || {Name, Port} <- Ports],
     Servers = maps:from_list(Ports),
     _ = [ok = check(Load, Name, maps:get(Name, Servers)) || {Name, Loads} <- Wanted, Load <- Loads],
-    %% A warm-up, because node's JIT compiles code only after it has run for a while.
+    %% Warms the servers up, because node's JIT compiles code only after it has run for a while.
     _ = [offer(Load, Name, maps:get(Name, Servers), Settings#{seconds := "1"}) || {Name, Loads} <- Wanted, Load <- Loads, lists:member(Load, [hello, json, ws])],
     Servers.
 

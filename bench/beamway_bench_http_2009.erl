@@ -40,7 +40,7 @@ few_closed_connections("yes") ->
     ok;
 few_closed_connections(_) -> ok.
 
-%% Server, schedulers, backlog. Tornado and the others get the backlog that was best in 2009.
+%% Returns the series, each as server, schedulers and backlog. Tornado and the others get the backlog that was best in 2009.
 series(#{backlogs := Backlogs}) ->
     [{yucan, Schedulers, Backlog} || Schedulers <- [1, 2], Backlog <- Backlogs]
         ++ [{Name, Schedulers, 128} || {Name, Schedulers} <- [{yaws, 1}, {yaws, 2}, {tornado, 1}, {nginx_tornado, 2}]].

@@ -83,7 +83,7 @@ listen(Port, Options) ->
 %% Returns the value that each server encodes as JSON for each request.
 json() -> jiffy:encode(#{id => 42, message => <<"hello world">>, ok => true}).
 
-%% @private yucan's handler.
+%% @private Answers a request, as yucan's handler.
 -spec handle(yucan_req:req(), hello | json | upload | ws) -> yucan_handler:response().
 handle(_, hello) -> {200, [{<<"content-type">>, <<"text/plain">>}], ?HELLO};
 handle(_, json) -> {200, [{<<"content-type">>, <<"application/json">>}], json()};
@@ -100,11 +100,11 @@ init(Req, hello) -> {ok, cowboy_answer(<<"text/plain">>, ?HELLO, Req), hello};
 init(Req, json) -> {ok, cowboy_answer(<<"application/json">>, json(), Req), json};
 init(Req, upload) -> {ok, upload(Req, 0), upload}.
 
-%% @private yucan received a message.
+%% @private Echoes a message that yucan received.
 -spec message({text | binary, binary()}, yucan) -> yucan_ws:result().
 message(Message, State) -> {reply, Message, State}.
 
-%% @private cowboy received a message.
+%% @private Echoes a message that cowboy received.
 -spec websocket_handle(term(), cowboy) -> {[term()], cowboy}.
 websocket_handle({text, _} = Message, State) -> {[Message], State};
 websocket_handle(_, State) -> {[], State}.
@@ -113,7 +113,7 @@ websocket_handle(_, State) -> {[], State}.
 -spec websocket_info(term(), cowboy) -> {[], cowboy}.
 websocket_info(_, State) -> {[], State}.
 
-%% @private mochiweb's loop function.
+%% @private Answers a request, as mochiweb's loop function.
 -spec mochiweb(term(), file:filename()) -> term().
 mochiweb(Request, Folder) ->
     Module = mochiweb_request,
@@ -128,7 +128,7 @@ mochiweb(Request, Folder) ->
         "/" ++ File -> Module:serve_file(File, Folder, Request)
     end.
 
-%% @private yaws's appmod.
+%% @private Answers a request, as yaws's appmod.
 -spec out(term()) -> term().
 out(Arg) ->
     Module = yaws_api,
@@ -139,7 +139,7 @@ out(Arg) ->
         _ -> {content, "text/plain", ?HELLO}
     end.
 
-%% @private yaws received a message.
+%% @private Echoes a message that yaws received.
 -spec handle_message(term()) -> {reply, {text, binary()}} | {close, term()}.
 handle_message({text, Text}) -> {reply, {text, Text}};
 handle_message({close, Status, _}) -> {close, Status}.

@@ -98,7 +98,8 @@ pids(Port) ->
 
 %% ---- load
 
-%% Returns the processors for the load, in the form that taskset accepts, and their number: all processors that the servers do not use.
+%% Returns the processors for the load generator, as a list for taskset, and their number. These are all processors that the servers do
+%% not use.
 -spec load_cores(Servers :: pos_integer()) -> {string(), pos_integer()}.
 load_cores(Servers) ->
     Available = erlang:system_info(logical_processors_available),
@@ -181,7 +182,7 @@ numbers(Text, Pattern) ->
     {match, Found} = re:run(Text, Pattern, [{capture, all_but_first, list}]),
     [case string:to_float(Word) of {error, _} -> list_to_integer(Word); {Float, []} -> Float end || Word <- Found].
 
-%% @doc Echoes per second over this many WebSockets with one outstanding message each; otherwise like wrk/5.
+%% @doc Returns the echoes per second over this many WebSockets, each with one outstanding message. Otherwise this is like wrk/5.
 -spec echo(inet:port_number(), Connections :: pos_integer(), Servers :: pos_integer(), Seconds :: string()) ->
           {float(), all_answered | no_answer | errors, #{requests := non_neg_integer(), idle_percent := float()}}.
 echo(Port, Connections, Servers, Seconds) ->

@@ -127,7 +127,7 @@ payload(Bytes) ->
 work(#{kind := burn}, _, _, _) ->
     burn(0);
 work(#{kind := echo, targets := [Node | _]}, _, Payload, Hist) ->
-    %% Linked, so that if either process exits, the other one does as well.
+    %% The processes are linked, so that if either exits, the other one does as well.
     Echo = spawn_link(Node, ?MODULE, echo_loop, [self()]),
     timed(fun() -> exchange(Echo, Payload) end, Hist);
 work(#{kind := traced} = Load, Index, Payload, Hist) ->
@@ -141,7 +141,7 @@ work(#{kind := Kind, targets := Targets}, Index, Payload, Hist) ->
     {Later, First} = lists:split(Index rem length(Targets), Targets),
     call_in_turn(Kind, First ++ Later, [], Payload, Hist).
 
-%% Always runnable, but can be preempted at any time.
+%% This process is always runnable, but it can be preempted at any time.
 burn(N) -> burn((N + 1) band 16#ffff).
 
 timed(Call, Hist) ->
@@ -159,8 +159,8 @@ paced([Echo | Echoes], Called, Payload, Hist, Us, Due) ->
     ok = beamway_bench_hist:add(Hist, erlang:monotonic_time(nanosecond) - Start),
     paced(Echoes, [Echo | Called], Payload, Hist, Us, Due + Us).
 
-%% Neither this call nor those below have a timeout, just as in the code that is measured. The process that measures the load has a timeout,
-%% and a blocked caller is terminated through its link or by the exit signal of a lost connection.
+%% Neither this call nor those below has a timeout, because the code that is measured has none either. The process that measures the load
+%% has a timeout, and a blocked caller is terminated through its link or by the exit signal of a lost connection.
 exchange(Echo, Payload) ->
     Echo ! {self(), Payload},
     receive {Echo, Same} when byte_size(Same) =:= byte_size(Payload) -> ok end.
@@ -179,7 +179,7 @@ remote(rpc, Node, Payload) -> rpc:call(Node, ?MODULE, echo, [Payload]);
 remote(erpc, Node, Payload) -> erpc:call(Node, ?MODULE, echo, [Payload]);
 remote(gen_rpc, Node, Payload) -> gen_rpc:call(Node, ?MODULE, echo, [Payload]).
 
-%% @doc The function that is called from other nodes.
+%% @doc Returns its argument. It is called from other nodes.
 -spec echo(Term) -> Term.
 echo(Term) -> Term.
 

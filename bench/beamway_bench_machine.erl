@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The machine and the versions with which a benchmark ran. They are stored with every result because a number without its machine
-%% means nothing. Names of hosts and users are omitted because results are meant to be published.
+%% @doc Describes the machine and the versions with which a benchmark ran. They are stored with every result because a number without its
+%% machine means nothing. Names of hosts and users are omitted because results are meant to be published.
 -module(beamway_bench_machine).
 
 -export([machine/0, versions/0, commit/0, noise/1, await_quiet/2, stolen/1, stolen_ms/0]).
@@ -8,7 +8,7 @@
 -define(QUIET_LOAD, 0.5).
 -define(LOOK_MS, 10000).
 
-%% @doc Processor, memory and kernel.
+%% @doc Returns the processor, memory and kernel.
 -spec machine() -> #{atom() => term()}.
 machine() ->
     #{processor => beamway_bench_os:cpu_model(),
@@ -41,7 +41,8 @@ otp_version() ->
     end.
 
 %% @doc Returns the checkout's commit, with `-dirty' if a tracked file that could affect a measurement differs from it. Stored results, and the
-%% pages made from them, cannot affect one. If the checkout was copied without its history, BEAMWAY_BENCH_COMMIT must contain the commit.
+%% pages made from them, cannot affect a measurement. If the checkout was copied without its history, BEAMWAY_BENCH_COMMIT must contain the
+%% commit.
 -spec commit() -> binary().
 commit() ->
     case os:getenv("BEAMWAY_BENCH_COMMIT") of

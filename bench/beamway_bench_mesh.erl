@@ -69,7 +69,7 @@ memory(Members) -> lists:sum([beamway_bench_os:pss_bytes(OsPid) || #{os_pid := O
 
 %% ---- set-up
 
-%% All nodes connect at once, each to those after it in the list. Returns the milliseconds until every node is connected to all others.
+%% Connects all nodes at once, each to those after it in the list. Returns the milliseconds until every node is connected to all others.
 connect_all(Members) ->
     Start = erlang:monotonic_time(millisecond),
     Answers = beamway_bench_nodes:each([{Member, ?MODULE, connect, [names(Later)]} || {Member, Later} <- with_later(Members)], ?CONNECT_MS),
@@ -153,7 +153,7 @@ call_in_turn([Node | Nodes], Called, Counts) ->
         {badrpc, _} -> ok = counters:add(Counts, 2, 1), call_in_turn(Nodes, Called, Counts)
     end.
 
-%% @private The number of answered and of failed calls so far.
+%% @private Returns the number of answered and of failed calls so far.
 -spec exchanged() -> {non_neg_integer(), non_neg_integer()}.
 exchanged() ->
     Counts = persistent_term:get(?MODULE),

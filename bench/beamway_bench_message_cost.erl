@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The cost of a message or a call: the user and system time of both nodes, divided by the number of confirmed messages or answered
-%% calls.
+%% @doc Measures the cost of a message or a call: the user and system time of both nodes, divided by the number of confirmed messages or
+%% answered calls.
 -module(beamway_bench_message_cost).
 
 -export([cost/4, cpu_key/1, rate_key/1]).

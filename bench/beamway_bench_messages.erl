@@ -13,7 +13,7 @@
 -type payload() :: {binary, Bytes :: pos_integer()} | {list, Bytes :: pos_integer()} | {map, Keys :: pos_integer()}.
 %% The map is a list of pairs of about 25 bytes each in the external format.
 -type load() :: call | {message | cast | cast_name, payload(), Batch :: pos_integer(), Open :: pos_integer()}.
-%% Either calls to the server, or messages or casts to the sink by its pid or name; the sink confirms each batch. `Open' is the largest
+%% A process either calls the server, or sends messages or casts to the sink by its pid or name. The sink confirms each batch. `Open' is the largest
 %% number of unconfirmed batches that a sender may have.
 
 -define(RING, beamway_bench_ring).
@@ -129,8 +129,8 @@ call_loop(Way, Server, Count) ->
 -spec start_sink() -> true.
 start_sink() -> start_sink(stock).
 
-%% @doc Like {@link start_sink/0}, but it confirms in the given way, and only messages that contain the pid of a process that waits for the
-%% confirmation.
+%% @doc Like {@link start_sink/0}, but the process confirms in the given way, and only those messages that contain the pid of a process that waits
+%% for the confirmation.
 -spec start_sink(way()) -> true.
 start_sink(Way) -> started(?SINK, fun() -> sink(Way) end).
 

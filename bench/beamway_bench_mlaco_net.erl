@@ -59,7 +59,7 @@ bytes_between(Net, Bridge, Master, Plan) ->
 
 measured([{First, _} | _] = Nodes, Net, Speed, Repeat) ->
     {Plan, Drawn} = plans(tree([Node || {_, Node} <- Nodes], Net), Repeat),
-    %% The connections are set up during the first runs, so that this does not count as measured time.
+    %% The connections are set up during these first runs, so that the setup does not count as measured time.
     _ = [bytes_between(Net, 1, First, P) || P <- [Plan, Drawn]],
     [{With, Same}, {Without, Same}] = [bytes_between(Net, 1, First, P) || P <- [Plan, Drawn]],
     ok = beamway_bench:note("bench placement: ML-ACO: ~b bytes between the sites with distances, ~b without", [With, Without]),
@@ -79,7 +79,7 @@ tree(Nodes, #{groups := [_ | Groups]}) ->
     {ok, Tree} = placement_tree:from_paths([{Node, lists:flatten(Path(lists:last(string:split(atom_to_list(Node), "@"))))} || Node <- Nodes]),
     Tree.
 
-%% The same processes on other nodes. The colonies keep their order, and therefore their numbers.
+%% Returns the same processes on other nodes. The colonies keep their order, and therefore their numbers.
 moved(Plan, Drawn) ->
     Nodes = lists:usort([Node || {_, Node} <- placement_plan:to_list(Plan)]),
     renamed(Plan, maps:from_list(lists:zip(Nodes, Drawn))).

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The networks on which benchmarks measure: network namespaces of this machine, joined by veth or by an emulated path. They need
-%% root.
+%% @doc Creates the networks on which benchmarks measure: network namespaces of this machine, joined by veth or by an emulated path. They
+%% need root.
 -module(beamway_bench_net).
 
 -export([names/0, chosen/2, title/1, facts/1, check/0, open/1, hosts/1, close/1]).
@@ -16,7 +16,8 @@
 -spec names() -> [name()].
 names() -> [veth, veth4, path_1ms, path_20ms].
 
-%% @doc Returns those of these networks that the value of `--path' names, or all of them. The names may include `loopback', which is not a network.
+%% @doc Returns the networks among these that the value of `--path' names, or all of them. The names may include `loopback', which is no
+%% network.
 -spec chosen(Text :: string() | all, Names) -> {ok, Names} | {error, unicode:chardata()} when Names :: [atom(), ...].
 chosen(all, Names) -> {ok, Names};
 chosen(Text, Names) ->
@@ -32,7 +33,7 @@ path(path_20ms) -> #{rate_bits => 1000000000, delay_us => 10000, loss => 0.0001,
 path(path_100m) -> #{rate_bits => 100000000, delay_us => 500, queue_bytes => 262144, mtu => 1500, offload => 1, seed => 1};
 path(path_100m_20ms) -> #{rate_bits => 100000000, delay_us => 10000, queue_bytes => 262144, mtu => 1500, offload => 1, seed => 1}.
 
-%% @doc A human-readable description.
+%% @doc Returns a human-readable description.
 -spec title(name()) -> string().
 title(veth) -> "veth";
 title(veth4) -> "veth";
@@ -110,7 +111,7 @@ facts_test_() ->
     [?_assertMatch(#{paths := #{path_1ms := #{mtu := 1500, delay_us := 500}}}, facts([veth, path_1ms])),
      ?_assertEqual(#{paths => #{}}, facts([veth4]))].
 
-%% Otherwise a single stream could not saturate the link.
+%% A queue that cannot hold the data of a round trip would not let a single stream saturate the link.
 queues_hold_a_round_trip_test() ->
     [?assert(Queue * 8 * 1000000 >= Bits * beamway_path:round_trip_us(Path))
      || Name <- [path_1ms, path_20ms, path_100m, path_100m_20ms], #{queue_bytes := Queue, rate_bits := Bits} = Path <- [path(Name)]].

@@ -77,7 +77,7 @@ start_local_epmd(Tries) ->
 -spec epmd_port(epmd()) -> inet:port_number().
 epmd_port(#{number := Number}) -> Number.
 
-%% @doc Stops it.
+%% @doc Stops an epmd.
 -spec stop_epmd(epmd()) -> ok.
 stop_epmd(#{remote := Remote}) ->
     beamway_bench_hosts:stop_epmd(Remote);

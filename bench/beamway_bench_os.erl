@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc What the kernel knows about a process: whether it is alive, what it has open and mapped, and how often its threads slept. The
-%% measuring process reads everything from /proc, so the measured process does no extra work. Also what it knows about the machine and its
-%% network interfaces.
+%% @doc Reports what the kernel knows about a process (whether it is alive, what it has open and mapped, and how often its threads slept),
+%% about the machine and about its network interfaces. The measuring process reads everything from /proc, so the measured process does no
+%% extra work.
 -module(beamway_bench_os).
 
 -export([identity/1, is_alive/1, await_end/2, kill/1, switches/1, cpu_us/1, sum_cpu_us/1, thread_us/1, pss_bytes/1, descriptors/1, mappings/1,
@@ -123,7 +123,7 @@ mappings(OsPid) ->
     {ok, Text} = read(OsPid, "maps"),
     [Line || Line <- binary:split(Text, <<"\n">>, [global]), binary:match(Line, <<"/memfd:">>) =/= nomatch].
 
-%% @doc Returns the bytes that the interfaces of this network namespace, except loopback, have received and sent so far.
+%% @doc Returns the bytes that the interfaces of this network namespace have received and sent so far, except loopback.
 -spec interface_bytes() -> non_neg_integer().
 interface_bytes() ->
     {ok, Text} = file:read_file("/proc/net/dev"),

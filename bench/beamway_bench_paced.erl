@@ -59,7 +59,7 @@ to_many(Name, Count, #{contenders := Contenders, ms := Ms} = Settings) ->
     ok = beamway_bench_nodes:stop_epmd(Epmd),
     maps:from_list(Figures).
 
-%% Returns the microseconds of CPU time that the nodes use per second.
+%% Returns the CPU time in microseconds that the nodes use per second.
 idle(Members, Ms) ->
     Before = cpu_us(Members),
     receive after 2 * Ms -> ok end,

@@ -3,8 +3,8 @@
 %% us.
 %%
 %% Each question is answered with the quick form of a benchmark, with seven interleaved repeats if they fit into its time. A row compares
-%% Beamway with the rival that does best on this machine, and repeats the published ratio to the same rival. The page also lists what could not be
-%% measured, and why. It goes to standard output, as Markdown or JSON, and both forms are stored.
+%% Beamway with the rival that does best on this machine, and repeats the published ratio to the same rival. The page lists what could not
+%% be measured, with the reason. It goes to standard output, as Markdown or JSON, and both forms are stored.
 -module(beamway_bench_page).
 
 -export([main/1]).

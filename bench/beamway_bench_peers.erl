@@ -137,13 +137,14 @@ noticed(Peers, Count, Call) ->
     ok = Call(await_links, [Count - Gone, ?CONNECT_MS]),
     Gone.
 
-%% Returns the result of the function, its milliseconds, and the node's microseconds of CPU time.
+%% Returns the result of the function, its duration in milliseconds, and the CPU time that the node used, in microseconds.
 timed(#{os_pid := OsPid}, Fun) ->
     {Cpu, Start} = {beamway_bench_os:thread_us(OsPid), erlang:monotonic_time(microsecond)},
     Result = Fun(),
     {Result, (erlang:monotonic_time(microsecond) - Start) / 1000, beamway_bench_os:thread_us(OsPid) - Cpu}.
 
-%% Waits because processes hibernate after a while. The kernel's memory for the sockets is not included.
+%% Returns the node's memory in bytes, after a wait, because processes hibernate after a while. The kernel's memory for the sockets is not
+%% included.
 settled_bytes(#{os_pid := OsPid}) ->
     receive after 3000 -> ok end,
     beamway_bench_os:pss_bytes(OsPid).

@@ -1,9 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc `bench pingpong': how long does a message take there and back, for one pair of processes?
 %%
-%% It measures several sizes, and in addition 64 bytes while messages of 1 MB go in both directions between the nodes; 64 bytes while
-%% nothing else runs (quiet), and while a process that never rests competes for each processor inside the nodes (busy), with and without
-%% `poll_us'; and Open MPI, which spins on shared memory and so shows what the machine itself can do.
+%% It measures several sizes. A message of 64 bytes is also measured while messages of 1 MB go in both directions between the nodes.
+%% With and without `poll_us', it is measured while nothing else runs (quiet), and while a process that never rests competes for each
+%% processor inside the nodes (busy). Open MPI is measured as well; it spins on shared memory and so shows what the machine itself can
+%% do.
 -module(beamway_bench_pingpong).
 -behaviour(beamway_bench).
 

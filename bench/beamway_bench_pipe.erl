@@ -8,7 +8,7 @@
 %%
 %% `--part wan' sends over paths of 1 Gbit/s with round trips of 20, 50 and 100 ms and losses from 0 to 0.1 % (`native/test/path'), and
 %% measures how much has arrived after a fixed time, which includes start-up and is the same for all contenders. One path is also measured for a
-%% minute, when the start no longer counts. `--quick' measures three of the paths, and `--path wan-50-0.0001' only that one.
+%% minute, so that the start hardly counts. `--quick' measures three of the paths, and `--path wan-50-0.0001' only that one.
 %%
 %% `--part recipes' times the recipes of the guide with rdpipe and with ssh, from the call to its end: a tree, a container's layers, a
 %% disk image with holes and, where ffmpeg and PostgreSQL are installed, a video and a database. It needs root.
@@ -65,7 +65,7 @@ can("video") -> os:find_executable("ffmpeg") =/= false;
 can("database") -> filelib:wildcard("/usr/lib/postgresql/*/bin/initdb") =/= [];
 can(_) -> true.
 
-%% @doc Returns whether the hosts of rdpipe's tests can be set up here, with rdpipe and these programs on them.
+%% @doc Returns whether the hosts of rdpipe's tests can be made here, with rdpipe and these programs on them.
 -spec can_run(Programs :: [string()]) -> ok | {error, unicode:chardata()}.
 can_run(Programs) ->
     Missing = [Program || Program <- ["python3", "ip", "ss", "ssh" | Programs], os:find_executable(Program) =:= false],
@@ -140,8 +140,7 @@ metrics(#{}) ->
         ++ [rate(unicode:characters_to_binary(["pipe_", Kind, "_block_", string:lowercase(Size)]), Kind ++ "-" ++ Size, rdpipe, [])
             || Kind <- ["tcp", "shm"], Size <- ?BLOCKS].
 
-%% The names are wan_50 without loss, wan_50_loss for a loss of 0.0001, wan_50_loss_0.001 for a loss of 0.001 and so on; wan_50_loss_60s is the name
-%% for a run of one minute.
+%% The names are wan_50, and with a loss wan_50_loss (0.0001), wan_50_loss_0.001 and so on; wan_50_loss_60s is measured for a minute.
 long_rate(Path, Suffix, Own, Baselines) ->
     ["wan", Ms, Loss | Seconds] = string:lexemes(Path, "-"),
     Lossy = case Loss of "0" -> []; "0.0001" -> "_loss"; _ -> ["_loss_", Loss] end,

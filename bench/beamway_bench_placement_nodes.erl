@@ -44,7 +44,7 @@ name(What, Way, Count) -> iolist_to_binary(io_lib:format("~ts_~ts_~b", [Way, Wha
 key(What, Way, Count) -> iolist_to_binary(io_lib:format("~b nodes, ~ts: ~ts a choice", [Count, Way, case What of age -> "age of values at"; _ -> atom_to_list(What) end])).
 herd_key(Kind, Policy) -> iolist_to_binary(io_lib:format("16 ~ts nodes, information 20 service times old: mean response, ~ts", [Kind, Policy])).
 
-%% @doc One, because starting the nodes takes most of the time.
+%% @doc Returns one, because starting the nodes takes most of the time.
 -spec repeats(full | quick) -> pos_integer().
 repeats(_) -> 1.
 
@@ -65,7 +65,7 @@ measure(Speed, _) ->
     ok = beamway_bench_nodes:stop_epmd(Epmd),
     lists:foldl(fun maps:merge/2, #{}, Figures).
 
-%% Small nodes on stock TCP; they boot in batches of ten.
+%% Starts small nodes on stock TCP, which boot in batches of ten.
 started(Epmd) ->
     Root = beamway_bench_nodes:root(),
     #{tcp := Stock} = beamway_bench_contender:all(Root, 50),
@@ -122,11 +122,11 @@ way(First, Names, Count, Way, Seconds) ->
     ok = beamway_bench:note("bench placement: ~b nodes, ~ts: ~.1f messages a choice, values ~.1f ms old, ~b us", [Count, Way, Messages, Ages, round(Times)]),
     #{key(messages, Way, Count) => Messages, key(age, Way, Count) => Ages, key(time, Way, Count) => Times}.
 
-%% @doc Runs on each node: the attribute.
+%% @doc Returns the attribute, which is the node's own clock. Runs on each node.
 -spec clock() -> integer().
 clock() -> erlang:system_time(microsecond).
 
-%% @doc Runs on the chooser and chooses every `EveryMs' ms. Returns the messages between nodes per choice (questions and answers, or
+%% @doc Runs on the chooser and chooses every `EveryMs' ms. Returns the messages between nodes per choice (queries and answers, or
 %% reports), the median age of the values in ms, and the median time of a choice in us.
 -spec choices([node()], pull | cached | push, Ms :: pos_integer(), EveryMs :: pos_integer()) -> {float(), float(), float()}.
 choices(Names, Way, Ms, EveryMs) ->

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Networks whose true tree is known, for `bench placement' and for tests of the clustering. The time between two nodes is that of
-%% the level at which they meet, with log-normal noise, slow nodes and outliers; the nodes are in random order. The same seed makes the
+%% @doc Generates networks whose true tree is known, for `bench placement' and for tests of the clustering. The time between two nodes is that of
+%% the level at which they meet, with log-normal noise, slow nodes and outliers; the nodes are in random order. The same seed always produces the
 %% same table.
 -module(beamway_bench_planted).
 
@@ -13,7 +13,7 @@
 %% A part is either a number of nodes or a group, which consists of the time between two of its parts, the standard deviation of that time's
 %% logarithm, and the parts.
 -type spec() :: #{tree := part(),
-                  outliers => float(),     %% the share of pairs that measure 3 to 12 times too long
+                  outliers => float(),     %% the share of pairs whose measured time is 3 to 12 times too long
                   slow => float()}.        %% standard deviation of the nodes' own slowness, in logarithms
 
 %% @doc Returns the fourteen shapes.
@@ -37,7 +37,7 @@ shapes() ->
 
 copies(Count, Part) -> lists:duplicate(Count, Part).
 
-%% EDF's cluster as the RELEASE report describes it: ten clusters in three groups, with much noise inside the clusters.
+%% Returns EDF's cluster as the RELEASE report describes it: ten clusters in three groups, with much noise inside the clusters.
 athos_groups() ->
     [{450, 0.10, [{60, 0.35, [Size]} || Size <- Sizes]} || Sizes <- [[18, 36, 30, 24], [36, 22, 26], [18, 28, 18]]].
 
@@ -123,7 +123,7 @@ agreement(One, Other) ->
     {Ones, Others} = {partitions(One), partitions(Other)},
     lists:zipwith(fun adjusted_rand/2, Ones, lists:sublist(Others ++ lists:duplicate(length(Ones), lists:last(Others)), length(Ones))).
 
-%% For each level below the root, the group of each node, in the order of the nodes. A node whose path is shorter counts in its lowest
+%% Returns the group of each node for each level below the root, in the order of the nodes. A node whose path is shorter counts in its lowest
 %% group.
 partitions(Tree) ->
     Paths = [Path || {_, Path} <- lists:sort(paths(placement_tree:packed(Tree), []))],

@@ -3,7 +3,7 @@
 %% `scripts/in-overlay --loopback', where the package is installed and the ports are free. Anything left of the cluster disappears when that
 %% overlay is removed.
 %%
-%% A contender ({@link beamway_bench_contender}) determines the cluster's carrier and reaches the servers only through environment
+%% A contender ({@link beamway_bench_contender}) determines the cluster's carrier, and the servers get its settings only through environment
 %% variables. The servers run as the package's user, so they get a copy of Beamway that this user may read. The ports of a cluster's nodes
 %% differ only in the last digit.
 -module(beamway_bench_rabbit).
@@ -31,7 +31,7 @@ install() ->
     {0, _} = beamway_bench_tools:run("/bin/cp", ["-rL", Source, ?LIB], 10000),
     ok.
 
-%% @doc Makes a key for encrypted links in this folder, and copies it to a file beside Beamway that only this user may read.
+%% @doc Makes a key for encrypted links in this directory, and copies it to a file beside Beamway that only this user may read.
 -spec install_key(User :: string(), file:filename()) -> File :: file:filename().
 install_key(User, Folder) ->
     {Made, File} = {filename:join(Folder, "key"), ?LIB ++ "/key"},

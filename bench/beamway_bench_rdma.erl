@@ -123,7 +123,7 @@ pipe_seconds(Text) ->
         nomatch -> none
     end.
 
-%% Returns the last row of a table from perftest. perftest first calibrates the CPU clock. If a busy machine disturbs the calibration,
+%% Returns the last row of a table of perftest. perftest first calibrates the CPU clock. If a busy machine disturbs the calibration,
 %% perftest exits without results, so we retry.
 perftest(Name, Words, Settings) -> perftest(Name, Words, Settings, ?TRIES).
 

@@ -4,8 +4,8 @@
 %% the CPU time per call if the messages carry a trace context.
 %%
 %% The recorder costs less than the difference between two starts of the same node. So each turn alternates between short windows with
-%% and without it, in random order, on the same nodes. Without it means that the recorder is suspended and samples nothing; the driver
-%% updates its per-message counters in both cases.
+%% and without it, in random order, on the same nodes. In the windows without it, the recorder is suspended and samples nothing; the
+%% driver updates its per-message counters in both cases.
 -module(beamway_bench_recorder).
 -behaviour(beamway_bench).
 
@@ -48,7 +48,7 @@ busy(Cluster, #{warm_ms := WarmMs, window_ms := Ms} = Settings) ->
     Messages = alternated(Settings, fun(State) -> ok = switched(State, Cluster), of_stream(Cluster, Ms) end),
     maps:merge(figures(Cluster, Calls, [{?CALL, fun cost/1}, {?CALLS, fun rate/1}]), figures(Cluster, Messages, [{?MESSAGE, fun cost/1}, {?MESSAGES, fun rate/1}])).
 
-%% The state without a context has the name of a contender of its own.
+%% The measurement without a context is stored under the name of a separate contender.
 traced(Cluster, #{warm_ms := WarmMs, window_ms := Ms} = Settings) ->
     Windows = alternated(Settings, fun(State) ->
                                            ok = start(case State of on -> traced; off -> echo end, Cluster, WarmMs),
@@ -128,7 +128,7 @@ metrics(#{}) ->
 
 -ifdef(TEST).
 
-%% While windows without the recorder are measured, it is suspended on all nodes, and only then.
+%% The recorder must be suspended on all nodes while windows without it are measured, and at no other time.
 it_is_suspended_in_between_test_() ->
     {timeout, 60, fun() ->
         Status = fun(Cluster) ->

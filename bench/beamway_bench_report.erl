@@ -41,7 +41,7 @@ result(Bench, Metrics, Samples, Context) ->
       warnings => [unicode:characters_to_binary(W)
                    || W <- maps:get(warnings, Context, []) ++ noisy(Figures)]}.
 
-%% Sorted in the order of the metrics; each entry has the values of all contenders.
+%% Returns the figures in the order of the metrics. Each has the values of all contenders.
 figures(Metrics, Samples) ->
     Wanted = unique([{Key, Name, Metric} || #{key := Key, contender := Own, baselines := Others} = Metric <- Metrics,
                                             Name <- Others ++ [Own]]),

@@ -3,8 +3,8 @@
 %% This repeats a benchmark of the library on which teleport is modelled.
 %%
 %% Like that library, it prints each worker's time in microseconds and their mean in seconds. It compares how many MB per second all
-%% workers together send around the ring, computed from the slowest of them. The contender `teleport' also sends handles of shared
-%% binaries (`teleport:share/1'), and `direct_stock' uses teleport's own connections in addition to stock distribution.
+%% workers together send around the ring, computed from the time of the slowest worker. The contender `teleport' also sends handles of
+%% shared binaries (`teleport:share/1'), and `direct_stock' uses teleport's own connections in addition to stock distribution.
 -module(beamway_bench_ring).
 -behaviour(beamway_bench).
 

@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `bench rpc': how many remote calls per second? On each of N nodes a hundred processes make calls to the other nodes in a tight
-%% loop, and the calls are counted.
+%% @doc `bench rpc': how many remote calls per second are possible? On each of N nodes a hundred processes make calls to the other
+%% nodes in a tight loop, and the calls are counted.
 %%
-%% The call returns its argument, which is 16 bytes long unless `--size' says otherwise. Callers on all nodes call at the same time,
-%% so it should not matter which node connected to which, but both directions are measured nevertheless.
+%% The call returns its argument, a binary of 16 bytes unless `--size' says otherwise. Callers on all nodes call at the same time, so
+%% it should not matter which node connected to which, but both directions are measured nevertheless.
 -module(beamway_bench_rpc).
 -behaviour(beamway_bench).
 

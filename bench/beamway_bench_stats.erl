@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc The arithmetic of the benchmarks: medians, percentiles, spreads and ratios. All functions are pure.
 %%
-%% All values of a run are medians over repeats. `spread' is the middle half of the repeats as a share of the median, so that a single
-%% outlier neither hides nor makes a difference.
+%% All values of a run are medians over repeats. `spread' is the range of the middle half of the repeats as a share of the median, so that a
+%% single outlier can neither hide a difference nor cause one.
 %%
 %% A ratio compares two contenders within each repeat, because disturbances on the machine affect both. Its value is the median of these
 %% ratios. Its interval is based on order statistics: whatever the distribution of the ratios, it contains their true median with a
@@ -41,7 +41,7 @@ percentile(P, [_ | _] = Values) when P >= 0, P =< 100 ->
 between([Last], _) -> float(Last);
 between([Low, High | _], Share) -> Low + Share * (High - Low).
 
-%% @doc Returns the middle half of the values as a share of their median, or 0 if the median is 0.
+%% @doc Returns the range of the middle half of the values as a share of their median, or 0 if the median is 0.
 -spec spread(Values :: [number(), ...]) -> float().
 spread(Values) ->
     share(percentile(75, Values) - percentile(25, Values), median(Values)).
@@ -165,10 +165,10 @@ sign_test_() ->
 
 significant_test_() ->
     [?_assertEqual(0.0, significant([])), ?_assertEqual(0.0, significant([0.06])), ?_assertEqual(0.05, significant([0.05])),
-     %% One comparison in a hundred with p = 0.004 is not significant, ninety of them are.
+     %% One comparison in a hundred with p = 0.004 is not significant, but ninety of them are.
      ?_assertEqual(0.0, significant([0.004 | lists:duplicate(99, 0.9)])), ?_assertEqual(0.004, significant(lists:duplicate(90, 0.004) ++ lists:duplicate(10, 0.9)))].
 
-%% The machine becomes ten times as fast and slow again, but each repeat still has a ratio of two.
+%% The machine becomes ten times as fast and then slow again, but each repeat still has a ratio of two.
 what_meets_both_cancels_out_test() ->
     Machine = [1, 10, 2, 7, 3, 9, 4, 8, 5],
     ?assertEqual({2.0, {2.0, 2.0}}, ratio([2 * M || M <- Machine], Machine)).

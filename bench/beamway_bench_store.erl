@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The results in `bench/results'. Only this module writes and reads them.
+%% @doc Writes and reads the results in `bench/results'. No other module does.
 %%
 %% Every result contains what it is (`bench'), its commit, time, machine and command, and its number of repeats. A result that lacks one
 %% of these is neither written nor read.
@@ -86,7 +86,7 @@ read(File) ->
 
 %% ---- required contents of a result
 
-%% Returns whether the object is a complete result.
+%% Checks whether the object is a complete result.
 -spec check(term()) -> ok | {error, unicode:chardata()}.
 check(Object) when is_map(Object) ->
     Wrong = wrong("", fields(), Object) ++ wrong_metrics(Object),

@@ -9,7 +9,8 @@
 %% Called by other benchmarks.
 -export([measure/2, key/1]).
 
-%% Bytes, messages between confirmations, and messages that may be unconfirmed (1, 8, 32 and 64 MB).
+%% Each entry has the bytes of a message, the messages between confirmations, and the messages that may be unconfirmed (1, 8, 32 and 64
+%% MB).
 -define(SMALL, [{64, 1024, 16384}, {4096, 256, 2048}]).
 -define(LARGE, [{1 bsl 20, 8, 32}, {16 bsl 20, 1, 4}]).
 

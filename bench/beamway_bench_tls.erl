@@ -1,6 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The certificate for nodes that are measured over TLS. All nodes share one certificate, which is created once in the directory with
-%% the beam files, where `make clean' removes it. It does not protect anything, but its key has the type that clusters typically use.
+%% @doc Creates the certificate for nodes that are measured over TLS. All nodes share one certificate, which is created once in the
+%% directory with the beam files, where `make clean' removes it. It does not protect anything, but its key has the type that clusters
+%% typically use.
 -module(beamway_bench_tls).
 
 -include_lib("public_key/include/public_key.hrl").

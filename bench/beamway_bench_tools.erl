@@ -98,8 +98,8 @@ collect(Port, Deadline, Lines) ->
         timeout -> close(Port, "KILL"), {timeout, lists:reverse(Lines)}
     end.
 
-%% @doc Asks a program in bench/ that measures on request, and returns its answer, a JSON object. The program is started by the first
-%% question. It is owned by the asking process and exits with it. The lines that it prints before the answer are shown to the user.
+%% @doc Sends a request to a program in bench/ that measures on request, and returns its answer, a JSON object. The first request starts the
+%% program, which is owned by the requesting process and exits with it. The lines that it prints before the answer are shown to the user.
 -spec ask(Bench :: string(), Name :: string(), [string()], Question :: iodata(), TimeoutMs :: pos_integer()) -> #{binary() => term()}.
 ask(Bench, Name, Args, Question, TimeoutMs) ->
     Port = asked(Bench, Name, Args),

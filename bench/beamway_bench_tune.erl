@@ -2,8 +2,8 @@
 %% @doc `bench tune-tcp': with which options does stock TCP distribution perform best? It tries all combinations of buffers, delayed
 %% sending, socket buffers and `+zdbbl', and compares each with stock in the same repeats.
 %%
-%% A candidate's score is the geometric mean of its ratios to stock over calls, a round trip and three streams. The contender `tcp_tuned'
-%% of all other benchmarks is the candidate with the best stored score, {@link best/0}; stock itself is one of the candidates.
+%% A candidate's score is the geometric mean of its ratios to stock over calls, a round trip and three streams. In all other benchmarks
+%% the contender `tcp_tuned' is the candidate with the best stored score, {@link best/0}; stock itself is one of the candidates.
 -module(beamway_bench_tune).
 -behaviour(beamway_bench).
 

@@ -57,7 +57,7 @@ forget(Space) ->
 -spec not_epmd(Target :: string()) -> rule().
 not_epmd(Target) -> "! --sport 4369 -m tcp ! --dport 4369 -j " ++ Target.
 
-%% @doc Rules for one connection, in both directions.
+%% @doc Returns rules for one connection, in both directions.
 -spec connection([Port :: string(), ...], Target :: string()) -> [rule()].
 connection(Ports, Target) ->
     ["--sport " ++ From ++ " --dport " ++ To ++ " -j " ++ Target || [From, To] <- [Ports, lists:reverse(Ports)]].

@@ -292,7 +292,7 @@ link_table(Links) ->
                                 | [[atom_to_list(Node), atom_to_list(Link), Reason]
                                    || #{node := Node, link := Link, reason := Reason} <- Links]]).
 
-%% Returns a message for each condition of a valid demo that was not met. The message says what to do about it.
+%% Returns the problems that make the result invalid. The message for each problem says what to do about it.
 problems(#{calls := Calls, bytes := Bytes}, Kill) ->
     %% The payload of a call is written once and read once in each direction.
     Payload = 4 * ?BYTES * Calls,

@@ -39,7 +39,7 @@ console(Member, Port) ->
         {error, Text} -> error({no_console, Text})
     end.
 
-%% @doc Runs a light workload, which leaves a processor mostly idle: calls, small and large messages, leases, requests.
+%% @doc Starts a light workload, which leaves a processor mostly idle: calls, small and large messages, leases, requests.
 -spec begin_work(node(), [node(), ...], inet:port_number()) -> ok.
 begin_work(Own, Names, Port) ->
     _ = [{ok, _} = application:ensure_all_started(App) || App <- [placement, teleport]],
@@ -55,7 +55,7 @@ begin_work(Own, Names, Port) ->
 -spec sink() -> no_return().
 sink() -> receive _ -> sink() end.
 
-%% @private Some pairs exchange more than others.
+%% @private Makes calls in a loop. Some pairs of nodes exchange more than others.
 -spec calls(node()) -> no_return().
 calls(Other) ->
     Data = binary:copy(<<"x">>, lists:nth(1 + erlang:phash2(lists:sort([node(), Other]), 4), [10, 300, 6000, 40000])),

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The demo's line on a network that breaks: two nodes on two hosts call each other while, for a moment, all connections between the
-%% hosts are reset and new ones refused, over stock distribution and over Beamway.
+%% @doc Measures the demo's line on a network that breaks: two nodes on two hosts call each other while, for a moment, all connections
+%% between the hosts are reset and new ones refused, over stock distribution and over Beamway.
 -module(beamway_demo_cut).
 
 -export([run/2, text/1]).
@@ -14,7 +14,7 @@
 -define(CALM_MS, 300).
 -define(WATCH_MS, 3000).
 
-%% @doc `Hosts' are two network namespaces.
+%% @doc Measures both carriers. `Hosts' are two network namespaces.
 -spec run(beamway_bench_nodes:epmd(), [beamway_bench_hosts:host()]) -> outcome().
 run(Epmd, Hosts) ->
     case os:find_executable("iptables") of

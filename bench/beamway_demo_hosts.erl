@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The demo's lines on two hosts: calls between two network namespaces on this machine, over TCP and over TLS, with stock
-%% distribution and with Beamway. `bench hosts' makes the full measurement.
+%% @doc Measures the demo's lines on two hosts: calls between two network namespaces on this machine, over TCP and over TLS,
+%% with stock distribution and with Beamway. `bench hosts' makes the full measurement.
 -module(beamway_demo_hosts).
 
 -export([run/0, text/1]).
@@ -12,7 +12,7 @@
 -define(WINDOWS, #{warm_ms => 250, window_ms => 700}).
 -define(PAIRS, [{"TCP", tcp, beamway_tcp}, {"TLS", tls, beamway_tls}]).
 
-%% @doc Takes about 10 s. Returns an error if the user does not have permission to create namespaces.
+%% @doc Measures for about 10 s. Returns an error if the user does not have permission to create namespaces.
 -spec run() -> outcome().
 run() ->
     case beamway_bench_net:check() of

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The demo's line on yucan: requests per second over kept connections, compared with yaws if that is installed. The client is also
-%% written in Erlang and competes with both servers for the processor; `bench http' measures with wrk.
+%% @doc Measures the demo's line on yucan: requests per second over kept connections, compared with yaws if that is installed. The
+%% client is also written in Erlang and competes with both servers for the processor; `bench http' measures with wrk.
 -module(beamway_demo_http).
 
 -export([run/1, text/1, handle/2]).
@@ -12,7 +12,7 @@
 -define(START_MS, 5000).
 -define(REQUEST, "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n").
 
-%% @doc Takes less than 10 s. yucan runs on the first node of the cluster, yaws in its own VM.
+%% @doc Measures for less than 10 s. yucan runs on the first node of the cluster, yaws in its own VM.
 -spec run(beamway_bench_nodes:cluster()) -> outcome().
 run(#{members := [First | _] = Members} = Cluster) ->
     Ebin = filename:join([beamway_bench_nodes:root(), "apps", "yucan", "ebin"]),
@@ -26,7 +26,7 @@ run(#{members := [First | _] = Members} = Cluster) ->
         Program -> beside(Program, #{yucan => Rate})
     end.
 
-%% @private yucan's handler.
+%% @private Answers a request, as yucan's handler.
 -spec handle(term(), none) -> {200, [{binary(), binary()}], binary()}.
 handle(_, none) -> {200, [{<<"content-type">>, <<"text/plain">>}], <<"hello world\n">>}.
 

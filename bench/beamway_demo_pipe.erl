@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The demo's line on rdpipe: the first example over an sshd of the demo's own, and the rate between two commands, compared
-%% with ssh. `bench pipe' makes the full measurement.
+%% @doc Measures the demo's line on rdpipe: the first example over an sshd of the demo's own, and the rate between two commands,
+%% compared with ssh. `bench pipe' makes the full measurement.
 -module(beamway_demo_pipe).
 
 -export([run/0, text/1]).
@@ -9,7 +9,7 @@
 
 -define(S, 15).
 
-%% @doc Takes less than 10 s. Returns an empty map if rdpipe is not built or the machine is too busy.
+%% @doc Measures for less than 10 s. Returns an empty map if rdpipe is not built or the machine is too busy.
 -spec run() -> outcome().
 run() ->
     Program = filename:join([beamway_bench_nodes:root(), "bench", "pipe_demo"]),

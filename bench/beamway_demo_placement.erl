@@ -1,5 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The demo's line on placement: which of its nodes a query chooses, and why it rejects one of the others.
+%% @doc Makes the demo's line on placement, which says which of the demo's nodes a query chooses, and why it
+%% rejects one of the others.
 -module(beamway_demo_placement).
 
 -export([run/1, text/1, hold/2]).

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A picture of the demo's output for a README: a terminal as SVG. Each line appears at the time when it was printed, five times as
-%% fast. In a viewer without animations all lines are visible at once.
+%% @doc Draws the demo's output for a README, as an SVG picture of a terminal. Each line appears at the time when it was printed, five
+%% times as fast. In a viewer without animations all lines are visible at once.
 -module(beamway_demo_record).
 
 -export([writable/1, said/2, lines/0, write/2]).
@@ -8,7 +8,7 @@
 -export_type([line/0]).
 
 -type line() :: {Ms :: integer(), Text :: string()}.
-%% When it was printed, in milliseconds of any clock.
+%% The time at which the line was printed, in milliseconds of any clock.
 
 -define(FASTER, 5).
 -define(COLUMNS, 120).
@@ -46,7 +46,7 @@ lines() ->
 -spec write(file:filename(), [line()]) -> ok | {error, unicode:chardata()}.
 write(File, Lines) -> answer(File, file:write_file(File, unicode:characters_to_binary(svg(Lines)))).
 
-%% The picture. Lines of more than 120 letters are wrapped at a space.
+%% Returns the picture. Lines of more than 120 letters are wrapped at a space.
 -spec svg([line(), ...]) -> unicode:chardata().
 svg([{Began, _} | _] = Lines) ->
     Rows = [{Ms - Began, Row} || {Ms, Line} <- Lines, Row <- wrapped(Line)],

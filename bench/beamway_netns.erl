@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Hosts, a firewall and containers, made of the kernel's namespaces.
+%% @doc Creates hosts, a firewall and containers from the kernel's namespaces.
 %%
 %% {@link pair/1} creates two network namespaces joined by a veth pair. {@link apart/1} lets its caller, such as {@link beamway_path}, join
 %% them. {@link firewalled/2} creates three namespaces; the middle one forwards only packets of tracked connections, and forgets connections

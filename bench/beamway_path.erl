@@ -1,6 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Two hosts, implemented as network namespaces and joined by a network path with a rate, a delay, a loss rate and a bounded queue in
-%% each direction. The path is a program (`native/test/path') because the kernels of test machines do not have netem. It needs root.
+%% @doc Creates two hosts, implemented as network namespaces and joined by a network path with a rate, a delay, a loss rate and a bounded
+%% queue in each direction. The path is a program (`native/test/path') because the kernels of test machines do not have netem. It needs
+%% root.
 %%
 %% The program exits with the process that opened the path. That process must remove the namespaces with {@link close/1}.
 -module(beamway_path).

@@ -149,8 +149,8 @@ stop_load(Cluster) ->
 others(#{name := Name}, Cluster) ->
     lists:delete(Name, beamway_bench_nodes:names(Cluster)).
 
-%% Returns the state at rest, with all links down and all garbage collected. Resources are released with a slight delay, so after the run it
-%% waits until nothing exceeds the first state; at the deadline it returns the state as it is.
+%% Returns the state at rest, with all links down and all garbage collected. Resources are released with a slight delay, so after the run
+%% this function waits until nothing exceeds the first state; at the deadline it returns the state as it is.
 rest(#{members := Members} = Cluster, Before) ->
     _ = [beamway_bench_nodes:call(Member, erlang, disconnect_node, [Other])
          || Member <- Members, Other <- others(Member, Cluster)],
@@ -165,7 +165,7 @@ at_rest(#{members := Members} = Cluster, Before, Deadline) ->
         false -> receive after 500 -> at_rest(Cluster, Before, Deadline) end
     end.
 
-%% Returns the samples, newest last: the time and one sample for each node.
+%% Returns the samples, newest last, each with its time and one sample for each node.
 loaded(Cluster, #{minutes := Minutes} = Settings) ->
     ok = start_load(Cluster, Settings),
     ok = maybe_leak(Cluster, Settings),

@@ -1,10 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The mixed load of a soak, which runs on each of its nodes, with its own checks.
+%% @doc The mixed load of a soak. It runs on each of the soak's nodes and checks its own results.
 %%
 %% Towards every other node there are: callers whose answers must equal what they sent; streams of 64 B to 1 MB, drawn evenly over the
 %% magnitudes, whose receiver checks order and content; processes that are linked and monitored across nodes and end with a reason that must
-%% arrive; and crowds of processes with a table each that start, call and end. A lost connection does not count as an error, because all
-%% activities restart after it. Every other deviation does: {@link counts/0} returns their number, and {@link errors/0} the first few.
+%% arrive; and crowds of processes that start, own a table each, make a call and end. A lost connection does not count as an error, because
+%% all activities restart after it. Every other deviation does: {@link counts/0} returns their number, and {@link errors/0} the first few.
 -module(beamway_soak_load).
 
 -export([start/2, stop/0, counts/0, errors/0, leak/0]).
@@ -58,7 +58,7 @@ leak(Files) ->
     rest(300),
     leak([File | Files]).
 
-%% @doc Counts of the work done so far; all of them are 0 before the first start.
+%% @doc Returns the counts of the work done so far, which are all 0 before the first start.
 -spec counts() -> counts().
 counts() ->
     case persistent_term:get(?KEY, none) of
@@ -143,7 +143,7 @@ rest(PaceMs) ->
 rest_after_loss() ->
     receive after 20 -> ok end.
 
-%% On average, as many messages are 64 B to 128 B long as are 512 KB to 1 MB long.
+%% On average, messages of 64 B to 128 B are as frequent as those of 512 KB to 1 MB.
 bytes() ->
     {_, _, Source} = persistent_term:get(?KEY),
     Size = round(?SMALLEST * math:exp(rand:uniform() * math:log(?LARGEST / ?SMALLEST))),

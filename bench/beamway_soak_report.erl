@@ -1,5 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The result of a soak: judged, as text, as JSON and as a plot. The functions are pure.
+%% @doc Judges a soak, and presents the result as text, as JSON and as a plot. The functions are
+%% pure.
 -module(beamway_soak_report).
 
 -export([result/3, risen_at_rest/2, progress/2, to_text/1, to_object/1, to_svg/1]).
@@ -180,7 +181,7 @@ panel_note(Findings, Divisor, Unit) ->
         _ -> [verdict_word(Verdict), ": ", Change, ", limit ", short(Limit / Divisor)]
     end.
 
-%% Returns the median of each interval, with the lowest and highest value in it.
+%% Returns the median of each stretch of time, with the lowest and highest value in it.
 plotted(Points) ->
     Size = max(1, (length(Points) + ?PLOTTED_POINTS - 1) div ?PLOTTED_POINTS),
     [begin
@@ -199,7 +200,7 @@ text(Chars) -> unicode:characters_to_binary(Chars).
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
 
-%% A run of ten minutes with one sample per second; Change modifies the values of node 2.
+%% Returns a run of ten minutes with one sample per second; Change modifies the values of node 2.
 outcome(Change) ->
     Base = maps:from_list([{Key, 1000} || #{key := Key} <- beamway_soak_sample:figures()]),
     Raw = maps:from_list([{Key, 10} || Key <- maps:keys(beamway_soak_sample:rest_limits())]),

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The metrics that a soak observes, with their units and limits, and the code that takes a sample of a node. The measuring process
-%% reads the kernel's metrics from /proc; it asks the node for those of the VM and the links over the node's standard input and output.
+%% @doc Defines the metrics that a soak observes, with their units and limits, and takes samples of a node. The measuring process reads the kernel's
+%% metrics from /proc; it asks the node for those of the VM and the links over the node's standard input and output.
 -module(beamway_soak_sample).
 
 -export([figures/0, rest_limits/0, take/2, rates/2, at_rest/2]).
@@ -15,7 +15,7 @@
 %% `divisor' converts the raw number to the unit. A metric without a limit is shown but not judged, because it depends on how much load
 %% the machine permits.
 -type raw() :: #{key() => number()}.
-%% Counters are still totals since their link was set up.
+%% Counters are still totals, counted since their link was set up.
 -type sample() :: #{key() => number()}.
 
 %% Metrics that rise and fall anyway mean nothing over less than five minutes, because allocators grow in steps.
@@ -106,7 +106,7 @@ collect_garbage() ->
     _ = [erlang:garbage_collect(Pid) || Pid <- processes()],
     ok.
 
-%% @private A description of every process, port and table.
+%% @private Returns a description of every process, port and table.
 -spec who() -> [binary()].
 who() ->
     Texts = [io_lib:format("process ~0tp: ~0tp",

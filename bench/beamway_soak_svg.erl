@@ -27,7 +27,7 @@
 -define(TOP, 30).
 -define(BOTTOM, 30).
 
-%% Returns the number of lines that can be distinguished.
+%% @doc Returns the number of lines that can be distinguished.
 -spec colours() -> pos_integer().
 colours() -> length(palette()).
 

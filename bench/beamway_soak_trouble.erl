@@ -1,6 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The disturbances of a soak: now and then a connection is cut from one side, or a node is stopped for a moment, so that its peers'
-%% rings fill, and then continued. They are derived from the seed. The load reconnects on its own, from whichever side is first.
+%% @doc Disturbs the nodes of a soak: now and then it cuts a connection from one side, or it stops a node for a moment, so that its
+%% peers' rings fill, and then continues it. The disturbances are derived from the seed. The load reconnects by itself, from whichever
+%% side is first.
 -module(beamway_soak_trouble).
 
 -export([start/2, stop/1]).

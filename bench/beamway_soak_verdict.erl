@@ -56,7 +56,7 @@ span(Points) ->
     Times = [TimeS || {TimeS, _} <- Points],
     float(lists:max(Times) - lists:min(Times)).
 
-%% @doc Returns at most `Count' points, each with the medians of the times and values in an interval.
+%% @doc Returns at most `Count' points, each of which has the medians of times and values in a stretch of time.
 -spec medians(points(), Count :: pos_integer()) -> [{float(), float()}].
 medians(Points, Count) when length(Points) =< Count ->
     [{float(TimeS), float(Value)} || {TimeS, Value} <- Points];
@@ -89,7 +89,7 @@ slopes([{TimeS, Value} | Later]) ->
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
 
-%% Twenty minutes with a sample each second; the noise is always the same.
+%% Returns samples of twenty minutes, one each second; the noise is always the same.
 samples(Value) ->
     _ = rand:seed(exsss, 42),
     [{T, Value(T)} || T <- lists:seq(0, 1200)].

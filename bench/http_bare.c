@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The least work that a server can do, for `bench http`: reads requests, discards their bodies and
- * answers hello world, or sends a constant JSON object (/json) or 1 KB (/file_1k.bin). Short
- * messages on a WebSocket are echoed; its client must use the key in RFC 6455's example. Answers to
- * requests that arrived together are sent with one call. The rate of this program shows how much
- * load can be generated on this machine, so no server's number can be much above it. It listens
- * only on loopback, and only for well-behaved clients.
+ * Does the least work that a server can do, for `bench http`: it reads requests, discards their
+ * bodies and answers hello world, or sends a constant JSON object (/json) or 1 KB (/file_1k.bin).
+ * Short messages on a WebSocket are echoed; its client must use the key in RFC 6455's example.
+ * Answers to requests that arrived together are sent with one call. The rate of this program shows
+ * how much load can be generated on this machine, so no server's number can be much above it. It
+ * listens only on loopback, and only for well-behaved clients.
  *
  * usage: http_bare PORT [PROCESSES]
  *
@@ -114,7 +114,8 @@ static bool add_answer(connection_t *connection)
     return false;
 }
 
-/* Echoes the complete frames in `head`; a message has less than 126 bytes and one frame. */
+/* Echoes the complete frames in `head`. A message must be shorter than 126 bytes and in one frame.
+ * */
 static void echo(connection_t *connection)
 {
     unsigned char *frame = (unsigned char *)connection->head;

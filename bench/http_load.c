@@ -146,7 +146,7 @@ static void send_request(const connection_t *connection)
     ssize_t n = send(connection->fd, request, request_bytes, MSG_NOSIGNAL);
     if (n >= 0 && (size_t)n != request_bytes)
         fail("the system took a part of a request");
-    /* Errors are found when reading. */
+    /* A failed write is noticed when reading. */
 }
 
 static void watch(connection_t *connection)
@@ -316,7 +316,7 @@ static void send_text(connection_t *connection)
     ssize_t n = send(connection->fd, frame, sizeof frame, MSG_NOSIGNAL);
     if (n >= 0 && (size_t)n != sizeof frame)
         fail("the system took a part of a frame");
-    /* Errors are found when reading. */
+    /* A failed write is noticed when reading. */
 }
 
 /* Returns true if the echo is complete or never will be. Anything else closes the connection. */

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the programs of `bench pipe` and `bench copy` share: the hosts of rdpipe/test/hosts, a long path between two of them, the meter of time, and the loop that answers the benchmark."""
+"""Contains what the programs of `bench pipe` and `bench copy` share: the hosts of rdpipe/test/hosts, a long path between two of them, the measurement of time, and the loop that answers the benchmark's requests."""
 import contextlib
 import json
 import os
@@ -19,14 +19,14 @@ FAR_PORT = 2222  # of the sshd at the end of a long path
 
 
 class Meter:
-    """A bash that reports, when its command has ended, the command's time and processor time."""
+    """A bash that runs a command and, when the command has ended, reports its elapsed time and its processor time."""
 
     def __init__(self, hosts, name, command, **environment):
         self.hosts = hosts
         self.process = hosts.start(name, f"TIMEFORMAT='METER %3R %3U %3S'; time {{ {command}; }}", **environment)
 
     def end(self, seconds=120):
-        """Waits for the end; seconds, and seconds of processor."""
+        """Waits until the command has ended. Returns its elapsed time and its processor time, in seconds."""
         status, _, err = self.hosts.end(self.process, seconds=seconds)
         told = re.search(r"METER ([0-9.]+) ([0-9.]+) ([0-9.]+)", err)
         if status != 0 or not told:
@@ -44,14 +44,14 @@ def children(pid):
 
 
 def processor_time(pid):
-    """In seconds, with the children that the process has waited for."""
+    """Returns the processor time of a process in seconds, including that of the children for which it has waited."""
     with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
         fields = file.read().rpartition(")")[2].split()
     return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
 class Daemons:
-    """The sshd of a host, whose processor time is known once nothing else runs there."""
+    """The sshd of a host. Its processor time is complete once nothing else runs on the host."""
 
     def __init__(self, hosts, name):
         self.hosts = hosts
@@ -65,19 +65,21 @@ class Daemons:
         return self.running() == self.pids and not any(map(children, self.pids))
 
     def time(self):
-        """Seconds of processor so far, with what the daemons have started."""
+        """Returns the processor time so far in seconds, including that of the processes that the daemons have started."""
         wait_for(f"nothing but sshd runs on {self.name}", self.is_idle)
         return sum(map(processor_time, self.pids))
 
 
 def use_cubic(hosts, name, network, device, address):
-    """What Linux comes with, whatever this machine prefers. By the route: a namespace may not choose what the machine keeps to its root."""
+    """Selects cubic, Linux's default congestion control, whatever this machine's default is. It is set for the route, because a namespace may not select an
+    algorithm that the machine reserves for root."""
     run("ip", "-n", hosts.space(name), "route", "change", network, "dev", device, "proto", "kernel", "scope", "link", "src", address, "congctl", "cubic")
 
 
 @contextlib.contextmanager
 def long_path(hosts, ms, loss):
-    """A path of 1 Gbit/s between host1 and host2, with a round trip of `ms` and a second sshd of host2 at its far end; its two addresses."""
+    """Creates a path of 1 Gbit/s between host1 and host2, with a round trip of `ms` milliseconds and a second sshd of host2 at its end. Yields the two
+    addresses of the path."""
     with hosts.path("host1", "host2", rate=10**9, delay=int(ms) * 500, loss=loss, queue=1 << 21, offload=1, seed=1) as addresses:
         daemon = subprocess.Popen(["ip", "netns", "exec", hosts.space("host2"), "/usr/sbin/sshd", "-D", "-f", os.path.join(hosts.folder, "sshd_host2"),
                                    "-o", f"ListenAddress={addresses[1]}:{FAR_PORT}"],
@@ -93,7 +95,7 @@ def long_path(hosts, ms, loss):
 
 
 def serve(bench, measure):
-    """Answers each line of standard input, a few words, by what measure(*words) returns, as a line of JSON; closes `bench` at the end."""
+    """Splits each line of standard input into words, and prints what measure(*words) returns, as a line of JSON. Closes `bench` at the end of the input."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     try:
         print(json.dumps({"ready": True}), flush=True)

@@ -55,7 +55,7 @@ enum {
 #define WORD_ACK 0xffffff03u
 #define WORD_END 0xffffff04u
 #define WORD_LOAD 0xffffff05u
-/* Encoded as in native/driver/load.h: 1 % of the processor, nothing waits, 0.50, 1024 MiB. */
+/* Encoded as in native/driver/load.h: 1 % CPU, empty run queue, load 0.50, 1024 MiB free. */
 #define LOAD 0x8100000032000400ull
 #define HEARS_LOAD 16
 #define LONGEST 0x7fffffffu
@@ -384,8 +384,7 @@ static void send_name(node_t *node)
     send_packet(node, packet, (size_t)(at - packet));
 }
 
-/* Returns true if the peer has sent an extension that says that its links outlive their
- * connections. */
+/* Returns true if the peer's extension says that its links outlive their connections. */
 static bool wants_session(const uint8_t *at, size_t size)
 {
     return self.is_beamway && size >= 7 + 24 && memcmp(at, "BWay", 4) == 0 && at[4] == 1 &&
@@ -525,7 +524,7 @@ static size_t take_packets(node_t *node, const uint8_t *at, size_t size)
         node->in += more;
         return more;
     }
-    /* A length has four bytes; a word has eight more. */
+    /* A length is four bytes long; a control word adds eight. */
     more = node->have < 4 ? 4 - node->have : 12 - node->have;
     taken = more < size ? more : size;
     memcpy(node->packet + node->have, at, taken);

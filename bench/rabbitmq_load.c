@@ -8,10 +8,11 @@
  * usage: rabbitmq_load PUBLISH_PORT CONSUME_PORT QUEUE BYTES WINDOW RATE WARM_MS MEASURE_MS
  * With RATE 0 it publishes as fast as the broker permits, with at most WINDOW messages that are
  * published and not yet both confirmed and consumed. With RATE above 0 it publishes RATE messages
- * per second at equal intervals. Prints `begin` when it measures, then `end CONSUMED SECONDS P50
- * P99`: messages, and microseconds from the moment when a message should have been published until
- * it is consumed. Messages are persistent, with confirms; the consumer acknowledges every 50th.
- * Exit code: 0, or 1 with a line on standard error.
+ * per second at equal intervals. Prints `begin` when it begins to measure, then `end CONSUMED
+ * SECONDS P50 P99`. CONSUMED counts messages; P50 and P99 are the microseconds from the moment when
+ * a message should have been published until it is consumed. Messages are persistent and are
+ * confirmed; the consumer acknowledges every 50th. Exit code: 0, or 1 with a line on standard
+ * error.
  */
 #define _POSIX_C_SOURCE 200809L
 #include <amqp.h>

@@ -47,7 +47,7 @@ suites(Dir) ->
 drop_gone(Apps) ->
     [ok = file:del_dir_r(Ebin) || Ebin <- filelib:wildcard("apps/*/ebin"), not lists:member(filename:dirname(Ebin), Apps)].
 
-%% The same modules compiled with TEST defined, for the unit tests that they contain.
+%% Returns the same modules compiled with TEST defined, for the unit tests that they contain.
 with_tests(#{name := Name} = Unit) ->
     Unit#{name := Name ++ " (unit tests)", out := filename:join(["build/eunit", Name, "ebin"]), options := [{d, 'TEST'}]}.
 

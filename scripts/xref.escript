@@ -3,10 +3,10 @@
 %%! -noinput
 %% SPDX-License-Identifier: Apache-2.0
 %%
-%% What compiled code says about itself, for scripts/tidy, one fact in a line:
+%% Prints facts about the compiled code for scripts/tidy, one per line:
 %%   calls TEXT                 a call of a function that does not exist, of a deprecated one, or of an application that apps.config does not allow
 %%                              to be called; a local function that nobody calls
-%%   circle FOLDER MODULE...    the largest circle of modules in a folder that call each other
+%%   circle FOLDER MODULE...    the largest cycle of modules in a directory that call each other
 %%   export MODULE:NAME/ARITY   an exported function that nobody calls and no code names
 %% usage: xref.escript EBIN...
 -mode(compile).
@@ -62,13 +62,13 @@ is_allowed(_, _) -> false.
 largest_circle(Folder, Calls, Owners) ->
     Graph = digraph:new(),
     [digraph:add_vertex(Graph, Module) || {Module, Owner} <- maps:to_list(Owners), Owner =:= Folder],
-    %% An edge to a module of another folder is an error, which adds nothing.
+    %% add_edge returns an error for a module in another directory, which has no vertex, and then adds nothing.
     [digraph:add_edge(Graph, From, To) || {From, To} <- Calls, From =/= To],
     Circles = [{length(Circle), lists:sort(Circle)} || Circle <- digraph_utils:cyclic_strong_components(Graph)],
     digraph:delete(Graph),
     element(2, lists:max([{0, []} | Circles])).
 
-%% Common Test and eunit call what suites and unit tests export.
+%% Common Test and eunit call the functions that suites and unit tests export.
 dead_exports(Modules) ->
     Code = maps:from_list([{Module, forms(Module)} || Module <- Modules]),
     Atoms = maps:map(fun(_, Forms) -> maps:from_keys(atoms(Forms), true) end, Code),
@@ -87,13 +87,13 @@ callbacks(Forms) ->
     lists:append([Behaviour:behaviour_info(callbacks) || {attribute, _, Word, Behaviour} <- Forms, lists:member(Word, [behaviour, behavior]),
                                                          {module, _} <- [code:ensure_loaded(Behaviour)], erlang:function_exported(Behaviour, behaviour_info, 1)]).
 
-%% Whether code could call the function by its names, as spawn and erpc do.
+%% Returns whether code could call the function by its names, as spawn and erpc do.
 is_named(Module, Name, Atoms) ->
     lists:any(fun({Other, #{Name := true} = In}) -> Other =:= Module orelse is_map_key(Module, In);
                  (_) -> false
               end, maps:to_list(Atoms)).
 
-%% The atoms in code that do not name a function where it is defined or called.
+%% Returns the atoms in code that do not name a function where it is defined or called.
 atoms({attribute, _, _, _}) -> [];
 atoms({function, _, _, _, Clauses}) -> atoms(Clauses);
 atoms({call, _, {atom, _, _}, Arguments}) -> atoms(Arguments);
@@ -103,7 +103,7 @@ atoms(Tuple) when is_tuple(Tuple) -> atoms(tuple_to_list(Tuple));
 atoms([Part | Parts]) -> atoms(Part) ++ atoms(Parts);
 atoms(_) -> [].
 
-%% The names and arities of calls whose module is known only at run time.
+%% Returns the names and arities of calls whose module is known only at run time.
 dynamic_calls({call, _, {remote, _, {atom, _, _}, {atom, _, _}}, Arguments}) -> dynamic_calls(Arguments);
 dynamic_calls({call, _, {remote, _, Module, {atom, _, Name}}, Arguments}) -> [{Name, length(Arguments)} | dynamic_calls([Module | Arguments])];
 dynamic_calls(Tuple) when is_tuple(Tuple) -> dynamic_calls(tuple_to_list(Tuple));

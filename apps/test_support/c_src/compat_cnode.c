@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A C node made with OTP's own library, for the tests that Beamway's nodes interoperate with C
- * nodes.
+ * A C node made with OTP's own library. The tests use it to check that Beamway's nodes interoperate
+ * with C nodes.
  *
  * usage: compat_cnode NAME COOKIE accept           waits for one node to connect
  *        compat_cnode NAME COOKIE connect NODE     connects to NODE and registers with

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A driver of the same name that answers every command with version 999. To a node this looks like
- * a library that was built from a different release than the Erlang code. */
+/* A driver of the same name that answers every command with version 999. To a node it looks like a
+ * library that was built from a different release than the Erlang code. */
 #include <string.h>
 
 #include <erl_driver.h>

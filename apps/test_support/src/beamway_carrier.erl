@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Shared by the suites. It defines a group for each carrier, and starts a pair of nodes for each group.
+%% @doc Defines a group of cases for each carrier, and starts a pair of nodes for each group. All suites share it.
 %%
 %% Every suite runs the same cases in each group, so a new carrier gets all tests, and the group `inet_tcp' (stock distribution) proves that the
-%% case itself is right. It reads these environment variables: `BEAMWAY_TEST_LONG=1' selects the long form of cases that have one ({@link
-%% scale/2}). `BEAMWAY_TEST_HUGE=1' adds the message of 2.2 GB, over shared memory or over the carriers named below.
+%% case itself is right. This module reads these environment variables: `BEAMWAY_TEST_LONG=1' selects the long form of cases that have one
+%% ({@link scale/2}). `BEAMWAY_TEST_HUGE=1' adds the message of 2.2 GB, over shared memory or over the carriers named below.
 %% `BEAMWAY_TEST_CARRIERS=beamway_shm,beamway_small' leaves out the groups of other carriers. `beamway_rdma' must be named explicitly, because
 %% it needs a device (test/system/rdma).
 -module(beamway_carrier).
@@ -28,7 +28,7 @@ is_wanted(Carrier) ->
     Wanted = string:lexemes(os:getenv("BEAMWAY_TEST_CARRIERS", ""), ","),
     (Wanted =:= [] andalso Carrier =/= beamway_rdma) orelse lists:member(atom_to_list(Carrier), Wanted).
 
-%% @doc Returns group definitions with the same cases for every carrier.
+%% @doc Returns the definitions of the groups, with the same cases for every carrier.
 -spec groups([atom()]) -> [{beamway_peer:carrier(), [], [atom()]}].
 groups(Cases) -> groups(?PLAIN, Cases).
 
@@ -68,7 +68,7 @@ start_pair(Config) ->
 -spec connected_pair(config()) -> {pid(), node(), pid(), node()}.
 connected_pair(Config) -> beamway_peer:connected_pair(carrier(Config), #{}).
 
-%% @doc For end_per_group.
+%% @doc For end_per_group: stops the two nodes.
 -spec stop_pair(config()) -> ok.
 stop_pair(Config) ->
     beamway_peer:stop_all(tuple_to_list(peers(Config))).

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Certificates for the nodes of the TLS tests, created for each run.
+%% @doc Creates certificates for the nodes of the TLS tests, in each run.
 %%
 %% One authority signs the certificates that the nodes trust. Each kind of certificate that must be rejected differs from the good one in a
 %% single property. {@link optfile/2} writes the files, and the file for `-ssl_dist_optfile'. The suite calls {@link prepare/1} first, with its
@@ -15,12 +15,12 @@
 -define(DIGEST, {digest, sha256}).
 
 -type kind() :: good            %% for this host, by the authority
-              | expired         %% its time has passed
-              | not_yet_valid   %% its time has not begun
+              | expired         %% it was valid until some time ago
+              | not_yet_valid   %% it will be valid later
               | revoked         %% it is on the authority's list
               | other_host      %% for another host
               | {address, inet:ip4_address()} %% for this address only
-              | other_authority %% by an authority with the same name, which the others do not know
+              | other_authority %% by another authority with the same name, which the nodes do not trust
               | self_signed.
 -type files() :: #{certificate := file:filename(), key := file:filename(), authorities := file:filename()}.
 
@@ -98,7 +98,7 @@ this_host() ->
     [{dNSName, Host}, {iPAddress, <<127, 0, 0, 1>>}, {iPAddress, <<1:128>>}]
         ++ [{iPAddress, Address} || Address <- [<<10, 97, 194, 1>>, <<10, 97, 194, 2>>, <<10, 97, 195, 2>>, <<10, 97, 196, 2>>]]. % the hosts of beamway_netns
 
-%% The validity, in days relative to today.
+%% Returns the validity, which is given in days relative to today.
 days(From, To) ->
     {Today, _} = calendar:universal_time(),
     Days = calendar:date_to_gregorian_days(Today),

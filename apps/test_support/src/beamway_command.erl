@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The `beamway' command as a user runs it, for its suites (`beamway_cli_*SUITE'): with real processes, exit statuses, and separate
+%% @doc Runs the `beamway' command as a user does, for its suites (`beamway_cli_*SUITE'): with real processes, exit statuses, and separate
 %% standard output and error.
 %%
-%% This is their Common Test hook. A suite that names it in `ct_hooks' has its own home, so it does not need the user's cookie, and each case
-%% has its own epmd, so that it does not see the nodes of other cases or of the machine's own epmd.
+%% This module is also the Common Test hook of these suites. A suite that names it in `ct_hooks' has its own home, so it does not need the
+%% user's cookie, and each case has its own epmd, so that it does not see the nodes of other cases or of the machine's own epmd.
 -module(beamway_command).
 
 -include_lib("common_test/include/ct.hrl").
@@ -82,7 +82,7 @@ can_connect(Port) ->
 
 %%% The command
 
-%% @doc Status, output and error of `beamway' with these arguments.
+%% @doc Runs `beamway' with these arguments, and returns its exit status, output and error.
 -spec run(config(), iolist()) -> {Status :: non_neg_integer(), Output :: string(), Error :: string()}.
 run(Config, Words) -> shell(Config, ["\"$BEAMWAY\" ", Words]).
 

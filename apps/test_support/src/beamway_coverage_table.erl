@@ -1,12 +1,12 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The table of `scripts/coverage'. It reads what clang's tools and {@link beamway_coverage} have left in the build directory, prints a row
-%% for each file and part, writes the missed lines to `build/coverage/missed' and, if the result is to be stored, the numbers to
+%% @doc Makes the table of `scripts/coverage'. It reads what clang's tools and {@link beamway_coverage} have left in the build directory, prints
+%% a row for each file and part, writes the missed lines to `build/coverage/missed' and, if the result is to be stored, the numbers to
 %% `bench/results/coverage.json'.
 -module(beamway_coverage_table).
 
 -export([main/3]).
 
-%% @doc `Tree' is where the tests ran, and `Root' is the checkout.
+%% @doc Prints the table, and stores the numbers on request. `Tree' is where the tests ran, and `Root' is the checkout.
 -spec main(Tree :: file:filename(), Root :: file:filename(), print | keep) -> ok.
 main(Tree, Root, Mode) ->
     Counts = filename:join(Tree, "build/counts"),
@@ -22,14 +22,14 @@ main(Tree, Root, Mode) ->
         keep -> keep(Root, Rows, Rooms)
     end.
 
-%% native/link, native/driver, rdpipe, apps/APP.
+%% Returns the part to which a file belongs: native/link, native/driver, rdpipe or apps/APP.
 room(File) ->
     case filename:split(File) of
         ["rdpipe" | _] -> "rdpipe";
         [One, Two | _] -> One ++ "/" ++ Two
     end.
 
-%% llvm-cov's own line count, and the lines that it shows with a count of 0.
+%% Returns llvm-cov's own line count, and the lines that it shows with a count of 0.
 c_rows(Tree, JsonFile, Missed) ->
     {ok, Json} = file:read_file(JsonFile),
     #{<<"data">> := [#{<<"files">> := Files}]} = jiffy:decode(Json, [return_maps]),

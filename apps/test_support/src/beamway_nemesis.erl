@@ -2,9 +2,9 @@
 %% @doc Runs a schedule of faults on real nodes that talk to each other all the time, and returns the findings: see {@link
 %% beamway_nemesis_schedule} and {@link beamway_nemesis_oracle}.
 %%
-%% The nodes are those of {@link beamway_peer}, which are controlled through standard input and output. In addition to the oracle's findings, it
-%% reports a node that exited on its own, a crash dump, log lines that no fault explains, descriptors, mappings, ports or memory leaked by
-%% connections, a pair on the wrong kind of link, and a process whose last message did not arrive although all faults had ended.
+%% The nodes are those of {@link beamway_peer}, which are controlled through standard input and output. In addition to the oracle's findings, this
+%% module reports a node that exited by itself, a crash dump, log lines that no fault explains, descriptors, mappings, ports or memory leaked by
+%% connections, a pair on the wrong kind of link, and a process whose last message did not arrive although all faults were over.
 -module(beamway_nemesis).
 
 -export([run/2, run/3]).
@@ -173,8 +173,8 @@ hub(Node, Function, Arguments) ->
 
 %% ---- before ----
 
-%% Returns what a node holds when all its connections are closed again. The baseline is taken after it has had some, because the VM opens a few things
-%% once and keeps them.
+%% Records what each node holds when it has no connections. The nodes connect to each other and disconnect first, because the VM opens a few things
+%% with the first connection and keeps them.
 with_baseline(Run) ->
     Alive = alive(Run),
     _ = [true = call(A, net_kernel, connect_node, [Node]) || {M, A} <- Alive, {N, #{node := Node}} <- Alive, M < N],
@@ -190,7 +190,7 @@ disconnect_all(Alive) ->
     _ = beamway_peer:wait_until(fun() -> lists:all(fun(Is) -> Is end, [Disconnected(One) || One <- Alive]) end, 20000),
     ok.
 
-%% Returns once nothing has changed for a while.
+%% Waits until the node's resources have not changed for a while, and returns them.
 settled(Node) -> settled(Node, resources(Node), 50).
 
 settled(_, Resources, 0) -> Resources;

@@ -66,8 +66,8 @@ flood(To, Count, Size) -> gen_server:call(?MODULE, {flood, To, Count, Size}, ?CA
 -spec is_suspended(pid()) -> boolean().
 is_suspended(Pid) -> process_info(Pid, status) =:= {status, suspended}.
 
-%% @doc Returns everything that has been recorded here so far. At the end of a run, no receiver may still be waiting for the exit of a process that
-%% has sent it words.
+%% @doc Returns everything that this node has recorded so far. At the end of a run, no receiver may still be waiting for the exit of a process that has
+%% sent it words.
 -spec collect(so_far | in_the_end) -> collected().
 collect(When) -> gen_server:call(?MODULE, {collect, When}, 2 * ?CALL_MS).
 
@@ -75,7 +75,7 @@ collect(When) -> gen_server:call(?MODULE, {collect, When}, 2 * ?CALL_MS).
 -spec stop() -> ok.
 stop() -> gen_server:stop(?MODULE, normal, ?CALL_MS).
 
-%% @doc Microseconds of a clock that all nodes on this machine share and that is not affected when the time is set.
+%% @doc Returns the time in microseconds of a clock that all nodes on this machine share and that is not affected when the time is set.
 -spec now_us() -> integer().
 now_us() -> erlang:convert_time_unit(os:perf_counter(), perf_counter, microsecond).
 
@@ -156,7 +156,7 @@ receiver(From, To, Kind, Node) ->
     {ok, Pid} = beamway_nemesis_receiver:start_link(name(From, To, Kind), Kind, Node),
     Pid.
 
-%% A fixed set of names, so that no atoms are created at run time.
+%% The names form a fixed set, so that no atoms are created at run time.
 name(From, To, Kind) ->
     list_to_atom(lists:concat(["beamway_nemesis_", Kind, "_", From, "_", To])).
 

@@ -43,7 +43,7 @@
 -define(GRACE_US, 10000000).
 %% How long a mandatory nodedown may take. It can be late because the node waits for last words and the machine is busy.
 -define(NOTICE_US, 5000000).
-%% More than a sender can have in flight when it learns of a new connection.
+%% A sender cannot have this many messages in flight when it learns of a new connection.
 -define(LATE, 200).
 
 %% @doc Adds an entry to a log, newest first. Consecutive messages are kept as a single run.
@@ -115,7 +115,7 @@ order(Life, From, To, #flow{last = Last} = Flow) when {Life, From} > Last ->
 order(Life, From, To, #flow{last = Last} = Flow) ->
     again(Life, From, To, Last, Flow).
 
-%% An old number. The message is late if its number was missing so far, and a duplicate otherwise.
+%% The number is old. The message is late if its number was missing so far, and a duplicate otherwise.
 again(Life, From, To, Last, #flow{gaps = Gaps} = Flow) ->
     Details = #{life => Life, numbers => {From, To}, after_number => Last},
     case [Gap || {L, Low, High} = Gap <- Gaps, L =:= Life, From >= Low, To =< High] of
@@ -146,7 +146,8 @@ found(Kind, Details, #flow{findings = Findings} = Flow) ->
 
 %% ---- last words ----
 
-%% @doc A process sent words 1 to K to a process that was linked to it and monitored it, and then exited with `{last, K}'.
+%% @doc Judges what was received from a process that sent words 1 to K to a process that was linked to it and monitored it, and then exited
+%% with `{last, K}'.
 -spec judge_words(words()) -> [finding()].
 judge_words(#{heard := Heard, exit := Exit, down := Down, cut_off := CutOff, nodedown := NodeDown} = Words) ->
     InOrder = Heard =:= lists:seq(1, length(Heard)),
@@ -157,7 +158,7 @@ judge_words(#{heard := Heard, exit := Exit, down := Down, cut_off := CutOff, nod
 
 %% ---- nodedowns ----
 
-%% @doc Every nodedown must be caused by a fault that ends this connection.
+%% @doc Checks that every nodedown was caused by a fault that ends this connection.
 -spec judge_downs(beamway_nemesis_schedule:index(), [event()], [executed()]) -> [finding()].
 judge_downs(Node, Events, Faults) ->
     [{false_nodedown, #{on => Node, about => Peer, reason => Reason, at_us => At}}
@@ -169,7 +170,7 @@ explains(#{effect := paused}, _Node, _Peer, _At) ->
 explains(#{fault := Fault, from_us := From, to_us := To}, Node, Peer, At) ->
     beamway_nemesis_schedule:ends(Fault, {Node, Peer}) andalso At >= From andalso At =< To + ?GRACE_US.
 
-%% @doc A fault that ends a connection must be followed by a nodedown on each side that survives.
+%% @doc Checks that a fault that ends a connection was followed by a nodedown on each side that survives.
 -spec judge_missing(observed(), [executed()], [observed()]) -> [finding()].
 judge_missing(#{node := Node, until_us := Until, events := Events}, Faults, Observed) ->
     Peers = lists:usort([Peer || #{node := Peer} <- Observed]) -- [Node],

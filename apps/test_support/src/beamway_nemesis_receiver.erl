@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The processes that listen while faults affect the nodes, and keep the logs that are judged afterwards.
+%% @doc The processes that receive messages while faults affect the nodes, and keep the logs that are judged afterwards.
 %%
 %% There is one for each other node and kind of traffic, started by {@link beamway_nemesis_hub} and registered. It records messages, nodeups and
 %% nodedowns in the order in which they arrive, because net_kernel promises that a nodeup comes before the first message of a connection and a
@@ -115,7 +115,7 @@ counted(Data, #state{counts = Counts} = State) ->
     Class = hd([Limit || Limit <- ?CLASSES, byte_size(Data) =< Limit]),
     State#state{counts = maps:update_with(Class, fun(Count) -> Count + 1 end, 1, Counts)}.
 
-%% {open or cut_off, words, reason by link, reason by monitor, since}
+%% The entry of a speaker is {open or cut_off, words, reason by link, reason by monitor, since}.
 hello(Pid, #state{speakers = Speakers} = State) ->
     true = link(Pid),
     _ = monitor(process, Pid),

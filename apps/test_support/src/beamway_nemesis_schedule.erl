@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Schedules of faults as plain data, which are written by hand or generated from a seed, checked, and made smaller.
+%% @doc Generates, checks and shrinks schedules of faults. A schedule is plain data, so it can also be written by hand.
 %%
 %% A schedule says which nodes there are (by number, with the options of each) and which faults affect them, in order. {@link beamway_nemesis}
 %% runs it, and {@link beamway_nemesis_oracle} judges what the nodes have observed. Lasting faults continue while the next ones start, but
@@ -21,8 +21,8 @@
                      poll_us => non_neg_integer(),
                      wire => another}.                %% speaks another version of the agreement
 -type fault() :: {wait, Ms :: pos_integer()}
-               | {kill, index()}                     %% like kill -9; it stays away until restarted
-               | {restart, index(), options()}       %% if it is running it ends normally first
+               | {kill, index()}                     %% like kill -9; the node stays down until it is restarted
+               | {restart, index(), options()}       %% a running node first exits normally
                | {stop, index(), Ms :: pos_integer()}
                | {cut_tcp, index(), index()}        %% only the TCP socket between two nodes
                | {fill_ring, From :: index(), To :: index()}
@@ -37,7 +37,7 @@
 -define(LONG_STOP_MS, 12000).
 -define(RINGS, [65536, 262144, 4194304]).
 
-%% @doc Returns the net_ticktime of the nodes, which is the same in every schedule.
+%% @doc Returns the net_ticktime of the nodes of every schedule.
 -spec tick_time_s() -> pos_integer().
 tick_time_s() -> ?TICK_TIME_S.
 
@@ -77,7 +77,7 @@ node_options(R0) ->
     {Poll, R2} = pick([200, 0], R1),
     {#{ring_bytes => Ring, poll_us => Poll}, R2}.
 
-%% Now and then a node gets another version or another carrier, so the two nodes use TCP.
+%% Now and then a node gets another version or another carrier, so that its connections use TCP.
 new_options(R0) ->
     {Options, R1} = node_options(R0),
     {Kind, R2} = pick([same, same, same, wire, tcp, stock], R1),
@@ -231,7 +231,7 @@ ends({stop, N, Ms}, {A, B}) when Ms >= ?LONG_STOP_MS -> N =:= A orelse N =:= B;
 ends({cut_tcp, A, B}, {C, D}) -> {A, B} =:= {C, D} orelse {A, B} =:= {D, C};
 ends(_, _) -> false.
 
-%% @doc Returns whether every Beamway link that existed before a fault exists afterwards.
+%% @doc Returns whether every Beamway link that existed before a fault still exists afterwards.
 -spec is_calm(fault()) -> boolean().
 is_calm({stop, _, Ms}) -> Ms < ?LONG_STOP_MS;
 is_calm(Fault) -> not lists:member(element(1, Fault), [kill, restart]).

@@ -1,10 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The processes that talk while faults affect the nodes: one for each other node and kind of traffic.
+%% @doc The processes that send messages and make calls while faults affect the nodes. There is one for each other node and kind of traffic.
 %%
-%% Started by {@link beamway_nemesis_hub} and linked to it. Every message is numbered as {@link beamway_nemesis_oracle} explains, and its data
-%% is derived from its number, so the receiver can check it. A sender has at most a window of messages in flight, of which the receiver
-%% acknowledges some. If no acknowledgement arrives for a second, the sender continues regardless, because messages may be lost with their
-%% connection.
+%% {@link beamway_nemesis_hub} starts the senders and is linked to them. Every message is numbered as {@link beamway_nemesis_oracle} explains,
+%% and its data is derived from its number, so the receiver can check it. A sender has at most a window of messages in flight, of which the
+%% receiver acknowledges some. If no acknowledgement arrives for a second, the sender continues regardless, because messages may be lost with
+%% their connection.
 %%
 %% After `finish' a sender repeats a final message until one is acknowledged, and then reports to the hub, so a missing end of a sequence cannot
 %% go unnoticed.
@@ -149,7 +149,7 @@ say_words(#{to := To, node := Node, n := N} = State) ->
         {'DOWN', Monitor, process, _, _} -> State#{n := N + 1}
     end.
 
-%% @private Speaks when the watcher is linked. Without an answer it has nothing to say.
+%% @private Sends its words once the watcher is linked to it. If the watcher does not answer, it exits without sending any.
 -spec speak({atom(), node()}, non_neg_integer()) -> no_return().
 speak(Watcher, Count) ->
     _ = erlang:send(Watcher, {hello, self()}),

@@ -5,17 +5,17 @@
 %% over the carrier under test, and continues to work while the distribution is broken or stopped. A node inherits the runner's code path outside
 %% OTP, so {@link run/2} may send it any fun of a suite.
 %%
-%% These are the carriers. `inet_tcp' is stock distribution, the oracle that proves a test itself. `beamway_inet' is Beamway with its kill
-%% switch on. `beamway_tcp' is its own link over TCP. `beamway_shm' is Beamway with default options, and `beamway_small' the same with the
-%% smallest ring, which cannot hold a whole fragment. `beamway_rdma' forces rdma. `beamway_encrypted' has the option `encrypt', and
-%% `beamway_encrypted_shm' the same with default links. `beamway_tls' has its own link over TLS, `beamway_ssl' continues over ssl, and
-%% `inet_tls' is OTP's own; these three need {@link beamway_certificates:prepare/1}.
+%% The carriers are the following. `inet_tcp' is stock distribution, with which a test must pass as well, to show that the test itself is right.
+%% `beamway_inet' is Beamway with its kill switch on. `beamway_tcp' uses Beamway's own link over TCP. `beamway_shm' is Beamway with default options,
+%% and `beamway_small' the same with the smallest ring, which cannot hold a whole fragment. `beamway_rdma' forces rdma. `beamway_encrypted' sets the
+%% option `encrypt', and `beamway_encrypted_shm' does so with default links. `beamway_tls' uses Beamway's own link over TLS, `beamway_ssl' continues
+%% over ssl, and `inet_tls' is OTP's own carrier; these three need {@link beamway_certificates:prepare/1}.
 %%
 %% `BEAMWAY_TEST_WRAPPER' in the environment names a program that gets every node's `erl' command as its arguments and executes it, so that a
 %% whole run can be examined, for example with a sanitizer. Nodes are then asked to exit rather than killed, because a sanitizer looks for leaks
 %% at exit.
 %%
-%% If another OTP release is named, every second node belongs to it; see {@link beamway_other_otp}.
+%% If another OTP release is named, every second node runs on it; see {@link beamway_other_otp}.
 -module(beamway_peer).
 
 -export([start/2, start/1, erl/0, unless_wrapped/2, stop/1, stop_all/1, started/0, stop_started/0, halt_node/1, halt_node/2, call/4, call/5, run/2, run/3, returned/1]).
@@ -42,7 +42,7 @@
                      log => file:name_all()}.   %% where the node's logger writes
 
 -define(BOOT_MS, 30000).
-%% Long enough even if the machine is slow.
+%% Every deadline of wait_until/2 is at least this long, which is enough even if the machine is slow.
 -define(LEAST_WAIT_MS, 15000).
 -define(CALL_MS, 60000).
 -define(WRAPPED_END_MS, 30000).
@@ -53,7 +53,7 @@
 start(Carrier) ->
     start(Carrier, #{}).
 
-%% @doc Starts a node with the carrier. The caller stops it with {@link stop/1}. It also exits when the runner does, because its standard input
+%% @doc Starts a node with the carrier. The caller stops it with {@link stop/1}. The node also exits when the runner does, because its standard input
 %% is closed.
 -spec start(carrier(), options()) -> {ok, pid(), node()} | {error, Reason :: term()}.
 start(Carrier, Given) ->
@@ -114,7 +114,7 @@ ended_by(End, Peer, TimeoutMs) ->
     _ = wait_until(fun() -> not is_running(OsPid) end, 10000),
     ok.
 
-%% @doc Stops every node that a test has started but not stopped. For end_per_testcase of suites whose cases start their own nodes, because a
+%% @doc Stops every node that a test has started but not stopped. Suites whose cases start their own nodes call this in end_per_testcase, because a
 %% case that fails halfway leaves nodes running.
 -spec stop_started() -> ok.
 stop_started() ->
@@ -146,8 +146,9 @@ call(Peer, Module, Function, Arguments, TimeoutMs) ->
 run(Peer, Fun) ->
     run(Peer, Fun, ?CALL_MS).
 
-%% @doc Like {@link run/2}, but with a timeout in milliseconds, as for {@link call/5}. If the process there is killed through a link and the exit
-%% reason is a pair, as when a test's helper fails, `peer:call/5' returns `badarg', so the fun's result is tagged to distinguish the two.
+%% @doc Like {@link run/2}, but with a timeout in milliseconds, as for {@link call/5}. `peer:call/5' also returns `badarg' if the process on the node
+%% is killed through a link and the exit reason is a pair, as when a test's helper fails. The fun's result is tagged, so that it cannot be mistaken
+%% for that.
 -spec run(pid(), fun(() -> Result), pos_integer()) -> Result.
 run(Peer, Fun, TimeoutMs) ->
     case call(Peer, ?MODULE, returned, [Fun], TimeoutMs) of
@@ -231,14 +232,14 @@ reported_links(Peer) ->
 nonempty([]) -> false;
 nonempty(List) -> List.
 
-%% @doc Returns the port or process through which the node is connected to `Node', as a term that identifies this connection. A different value later
-%% means that the connection was lost in between.
+%% @doc Returns a term that identifies the port or process through which the node is connected to `Node'. If a later call returns a different value,
+%% the connection was lost in between.
 -spec controller(pid(), node()) -> undefined | {string(), integer()}.
 controller(Peer, Node) -> call(Peer, ?MODULE, own_controller, [Node]).
 
 controller_driver(Peer, Node) -> call(Peer, ?MODULE, own_controller_driver, [Node]).
 
-%% @private On the node itself. These are not funs, because another OTP may have compiled this module there.
+%% @private Called on the node itself. This is not a fun, because another OTP may have compiled this module there.
 -spec own_controller(node()) -> {string(), non_neg_integer()} | undefined.
 own_controller(Node) ->
     case lists:keyfind(Node, 1, erlang:system_info(dist_ctrl)) of
@@ -307,7 +308,7 @@ collected(Node, IsRight, Numbers) ->
         {Number, Data} when is_integer(Number) -> true = IsRight(Number, Data), collected(Node, IsRight, [Number | Numbers])
     end.
 
-%% @doc Answers every caller of {@link given/2}, even those that called too early and no longer wait. To be called on the node.
+%% @doc Answers every caller of {@link given/2}, even those that called too early and no longer wait. Called on the node.
 -spec give(term()) -> no_return().
 give(Answer) ->
     receive {give, From} -> From ! {given, Answer}, give(Answer) end.
@@ -446,7 +447,7 @@ log_text(File) ->
         {error, enoent} -> ""
     end.
 
-%% @doc A process that echoes its messages: `{From, Message}' as `{echo, Message}'. `{stop, Reason}' ends it.
+%% @doc Runs in a process that answers each message `{From, Message}' with `{echo, Message}', and exits when it receives `{stop, Reason}'.
 -spec echo() -> no_return().
 echo() ->
     receive
@@ -582,11 +583,11 @@ beamway_of(_) -> ebin().
 carrier_flags(_Carrier, #{flags := Flags}) -> Flags;
 carrier_flags(Carrier, _Options) -> flags(Carrier).
 
-%% OTP gives two nodes 7 s to connect. If a parameter is given twice, the first one takes effect, which is the test case's.
+%% OTP gives two nodes 7 s to connect. If a parameter is given twice, the first value takes effect, which is the test case's.
 patience(1) -> [];
 patience(Slowness) -> ["-kernel", "net_setuptime", integer_to_list(min(60, 7 * Slowness))].
 
-%% If a different beamway from the runner's is given, it must be the only one, because `-pa' puts its last directory first.
+%% If the node runs a different beamway from the runner's, that must be the only one on its path, because `-pa' puts its last directory first.
 code_path([_ | _] = Tests, Ebin) -> ["-pa" | Tests ++ [Ebin]];
 code_path([], Ebin) ->
     Root = code:root_dir(),

@@ -16,17 +16,18 @@
 
 -type call_step() :: connected | half_name | named | status | challenge | half_reply
                    | authenticated | half_offer | offered | answered.
-%% The last step that the caller has completed. `named' has sent its name, `status' and `challenge' have read the acceptor's packet of that
-%% name, and `authenticated' has sent its reply and read the acknowledgement. `offered' has sent the offer of a link, and `answered' has read
-%% the answer.
+%% This is the last step that the caller has completed. At `named' it has sent its name, at `status' and `challenge' it has read the acceptor's
+%% packet of that name, and at `authenticated' it has sent its reply and read the acknowledgement. At `offered' it has sent the offer of a link,
+%% and at `answered' it has read the answer.
 
 -type serve_step() :: accepted | named | half_status | status | challenged | replied | acknowledged
                     | offered.
-%% The last step that the acceptor has completed. `named' has read the caller's name, `status' and `challenged' have sent that packet, `replied'
-%% has read the reply, `acknowledged' has sent the acknowledgement, and `offered' has read the caller's offer of a link.
+%% This is the last step that the acceptor has completed. At `named' it has read the caller's name, at `status' and `challenged' it has sent
+%% that packet, at `replied' it has read the reply, at `acknowledged' it has sent the acknowledgement, and at `offered' it has read the caller's
+%% offer of a link.
 
 -type options() :: #{name => string(), cookie => string(), extension => binary(),
-                     old_name => boolean()}. %% as OTP 23 and 24 call one of unknown version
+                     old_name => boolean()}. %% use the form in which OTP 23 and 24 call a node of unknown version
 -type server() :: #{name := string(), node := node(), listen := gen_tcp:socket(),
                     epmd := gen_tcp:socket()}.
 

@@ -11,8 +11,8 @@
 
 -type relay() :: #{table := ets:table(), acceptor := pid()}.
 -type hook() :: fun((up | down, Before :: non_neg_integer(), binary()) -> {ok, binary()} | {back, binary()} | cut).
-%% The treatment of the next bytes: they are forwarded, perhaps modified, or sent back to the sender, or the connection is closed. `up' means
-%% bytes from the connecting side. Before is the number of bytes that have already passed in that direction.
+%% The function decides how the next bytes are treated: they are forwarded, perhaps modified, or sent back to the sender, or the connection is
+%% closed. `up' means bytes from the connecting side. Before is the number of bytes that have already passed in that direction.
 
 -define(WAIT_MS, 20000).
 

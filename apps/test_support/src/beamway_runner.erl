@@ -36,7 +36,7 @@ has_tests(Module) ->
 suite() ->
     [Folder, Logs, Suite | Cases] = init:get_plain_arguments(),
     ok = filelib:ensure_dir(filename:join(Logs, "x")),
-    %% Passed by name, because Common Test writes the options to a file, from which a pid cannot be read again.
+    %% The process is passed by name, because Common Test writes the options to a file, from which a pid cannot be read again.
     true = register(?MODULE, self()),
     Options = [{dir, Folder}, {suite, list_to_atom(Suite)}, {auto_compile, false}, {logdir, Logs}, {ct_hooks, [{beamway_runner_cth, ?MODULE}]},
                {verbosity, 0}, {basic_html, true}, {multiply_timetraps, slowness()}] ++ only(list_to_atom(Suite), [list_to_atom(C) || C <- Cases]),

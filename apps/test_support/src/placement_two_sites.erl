@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Six nodes for the suites of placement, in a tree of two sites, the first of which has two racks. The pairs `a' and `b', `c' and `d', and
-%% `e' and `f' are each close together. The attribute size goes from 1 to 6, zone alternates between x and y, and slots is 2. Only `a' is
-%% connected to all others.
+%% @doc Starts six nodes for the suites of placement, in a tree of two sites, the first of which has two racks. The pairs `a' and `b', `c' and
+%% `d', and `e' and `f' are each close together. The attribute size goes from 1 to 6, zone alternates between x and y, and slots is 2. Only `a'
+%% is connected to all others.
 -module(placement_two_sites).
 
 -export([names/0, start/1, stop/1, call/5, on/3, node_of/2, nodes_of/1, name_of/2, chosen/2]).
@@ -10,7 +10,7 @@
 -spec names() -> [string()].
 names() -> ["a", "b", "c", "d", "e", "f"].
 
-%% @doc For init_per_suite. The configuration also contains the tree.
+%% @doc For init_per_suite: starts the nodes. The configuration also contains the tree.
 -spec start([tuple()]) -> [tuple()].
 start(Config) ->
     Cluster = beamway_placement_nodes:start(names()),
@@ -26,7 +26,7 @@ start(Config) ->
     {ok, 1, []} = call(Conf, "a", placement, set_topology, [Tree, nodes_of(Conf)]),
     [{tree, Tree} | Conf].
 
-%% @doc For end_per_suite.
+%% @doc For end_per_suite: stops the nodes.
 -spec stop([tuple()]) -> ok.
 stop(Config) -> beamway_placement_nodes:stop(cluster(Config)).
 

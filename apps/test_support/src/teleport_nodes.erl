@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Pairs of nodes with teleport, for its suites. There is a group for each kind of connection between them.
+%% @doc Starts pairs of nodes with teleport, for its suites. There is a group for each kind of connection between them.
 %%
 %% `shm', `tcp' and `tls' are Beamway's links, and `stock' is OTP's own distribution over TCP. Cases run on the first node and use the second.
 -module(teleport_nodes).
@@ -16,15 +16,15 @@
 
 -define(CASE_MS, 120000).
 
-%% @doc For all/0 of a suite.
+%% @doc Returns the groups, for all/0 of a suite.
 -spec all([kind()]) -> [{group, kind()}].
 all(Kinds) -> [{group, Kind} || Kind <- Kinds].
 
-%% @doc For groups/0: every kind has the same cases.
+%% @doc Returns the definitions of the groups, for groups/0 of a suite. Every kind has the same cases.
 -spec groups([kind()], [atom()]) -> [{kind(), [], [atom()]}].
 groups(Kinds, Cases) -> [{Kind, [], Cases} || Kind <- Kinds].
 
-%% @doc For init_per_group.
+%% @doc For init_per_group: stores the kind of connection, and prepares certificates for `tls'.
 -spec init_group(kind(), list()) -> list().
 init_group(tls, Config) ->
     ok = beamway_certificates:prepare(proplists:get_value(priv_dir, Config)),
@@ -94,7 +94,7 @@ kind(Config) -> proplists:get_value(kind, Config).
 -spec on_first(list(), fun((node()) -> term())) -> ok.
 on_first(Config, Body) -> on_first(Config, Body, ?CASE_MS).
 
-%% The same with a timeout in milliseconds.
+%% Like on_first/2, but with a timeout in milliseconds.
 -spec on_first(list(), fun((node()) -> term()), pos_integer()) -> ok.
 on_first(Config, Body, TimeoutMs) ->
     Node = second_node(Config),

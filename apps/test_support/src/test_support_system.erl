@@ -4,8 +4,8 @@
 
 -export([run/1]).
 
-%% @doc Fails if the script fails, and is skipped without root. The script's output is copied to the case's output line by line; its last line
-%% has the counts.
+%% @doc Runs the script. The case fails if the script fails, and is skipped without root. The script's output is copied to the case's output
+%% line by line; its last line has the counts.
 -spec run(Name :: string()) -> ok | {skip, {rights, string()}}.
 run(Name) ->
     case string:trim(os:cmd("id -u")) of

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc php-fpm for the suites that run where it is installed: a process in its own directory, which listens on a unix socket and a loopback
-%% port, with few children, so that waiting requests can be observed.
+%% @doc Starts php-fpm for the suites that run where it is installed. It runs in its own directory, and listens on a unix socket and a loopback
+%% port. It has few children, so that waiting requests can be observed.
 -module(yucan_fpm).
 
 -export([start/1, stop/1, restart/1, children/0, run/2, end_program/1]).
@@ -14,7 +14,7 @@
 %% Returns the number of processes in each of its two pools.
 children() -> ?CHILDREN.
 
-%% Returns the argument for stop/1: #{socket, tcp, ...}.
+%% Starts php-fpm. Returns the argument for stop/1: #{socket, tcp, ...}.
 start(Folder) ->
     ok = filelib:ensure_dir(filename:join(Folder, "x")),
     Tcp = test_support:free_port(),

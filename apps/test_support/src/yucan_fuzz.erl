@@ -10,7 +10,7 @@
 -define(ROUND, 1000).
 -define(SIZES, [10, 42, 150]).
 
-%% @doc Unit tests of these properties, with a fixed number of inputs.
+%% @doc Returns unit tests of these properties, with a fixed number of inputs.
 -spec tests(pos_integer(), [{Name :: string(), fun(() -> proper:outer_test())}]) -> [term()].
 tests(Count, Properties) ->
     [{timeout, 120 * beamway_runner:slowness(), {Name, fun() -> ?assert(proper:quickcheck(Property(), [quiet, {to_file, user}, {numtests, Count}])) end}}

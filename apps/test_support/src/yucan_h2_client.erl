@@ -44,7 +44,7 @@ frame(Type, Flags, Id, Payload) -> [<<(iolist_size(Payload)):24, Type, Flags, Id
 -spec headers(pos_integer(), Flags :: byte(), [{binary(), binary()}], Extra :: iodata()) -> iodata().
 headers(Id, Flags, Fields, Extra) -> frame(1, Flags bor 4, Id, [block(Fields), Extra]).
 
-%% Fields as literals without indexing.
+%% Encodes the fields as literals without indexing.
 -spec block([{binary(), binary()}]) -> iodata().
 block(Fields) -> [[0, text(Name), text(Value)] || {Name, Value} <- Fields].
 

@@ -74,7 +74,7 @@ stop_memory(Watcher) ->
 
 %% ---- load
 
-%% Eight clients, each of which sends its next request once the previous one has been answered. Returns the responses per second.
+%% Runs eight clients, each of which sends its next request once the previous one has been answered. Returns the responses per second.
 closed(Port, Ms) ->
     Parent = self(),
     Began = erlang:monotonic_time(millisecond),

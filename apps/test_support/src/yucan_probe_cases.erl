@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The tables of yucan_probe_SUITE: id, source of the rule, bytes, verdict.
+%% @doc Contains the tables of yucan_probe_SUITE. Each entry has an id, the source of the rule, the bytes and the verdict.
 %%
 %% The ids are those of MDA2AV/Http11Probe (87 for smuggling, 26 for malformed requests) and numbers for dropseed/h1spec (33, strict). If these
 %% allow more than one response, we expect the strictest, because the danger is that two servers interpret the same bytes differently.
@@ -23,12 +23,12 @@ chunked(Body) -> post(["Transfer-Encoding: chunked"], Body).
 
 both(Te, Body) -> post(["Content-Length: 5", Te], Body).
 
-%% A request with ambiguous framing, with a second request inside its body and a third one after it.
+%% Returns a request with ambiguous framing, with a second request inside its body and a third one after it.
 hiding(Lines) -> [post(Lines, ["0\r\n\r\n", ?SMUGGLED]), ?FOLLOW].
 
 length_of(Text) -> integer_to_list(iolist_size(Text)).
 
-%% @doc Ways to smuggle a request inside another one.
+%% @doc Returns requests that try to smuggle another request inside them.
 -spec smuggling() -> [probe()].
 smuggling() -> lengths() ++ encodings() ++ chunks() ++ trailers() ++ others() ++ sequences().
 
@@ -144,7 +144,7 @@ sequences() ->
      {"SMUG-CHUNK-INVALID-SIZE-DESYNC", "RFC 9112, 7.1", [chunked("+0\r\n\r\nX"), ?FOLLOW], ?BAD},
      {"SMUG-PIPELINE-SAFE", "RFC 9112, 9.3.2", [?FOLLOW, ?FOLLOW], {answers, [200, 200]}}].
 
-%% @doc Requests that no client would send on purpose.
+%% @doc Returns requests that no client would send on purpose.
 -spec malformed() -> [probe()].
 malformed() ->
     With = fun(Line) -> request("GET", [Line], "") end,
@@ -178,7 +178,7 @@ malformed() ->
      {"MAL-RANGE-OVERLAPPING", "RFC 9110, 14.2", With(["Range: bytes=", lists:join(",", lists:duplicate(1000, "0-"))]), {answers, [200]}},
      {"MAL-POST-CL-HUGE-NO-BODY", "RFC 9112, 6.3", post(["Content-Length: 999999999"], ""), {refused, [413]}}].
 
-%% @doc Conformance, as h1spec --strict checks it.
+%% @doc Returns the cases for conformance, as h1spec --strict checks it.
 -spec h1spec() -> [probe()].
 h1spec() -> request_line() ++ headers() ++ bodies() ++ connections() ++ hardening() ++ semantics().
 

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A replacement for simple_bridge, which is not packaged. It makes a bridge from a request through the same callbacks that simple_bridge
-%% calls, in the same order and with the same conversions. It also has a handler in which each path exercises one feature.
+%% @doc Replaces simple_bridge, which is not packaged. It makes a bridge from a request through the same callbacks that simple_bridge calls,
+%% in the same order and with the same conversions. It also has a handler in which each path exercises one feature.
 -module(yucan_test_bridge).
 
 -export([make/2, run/1, ws_init/1, ws_message/3, ws_info/3, ws_terminate/3]).
@@ -24,7 +24,7 @@ pairs(Pairs) -> [{to_binary(Name), to_binary(Value)} || {Name, Value} <- Pairs].
 to_binary(Value) when is_atom(Value) -> atom_to_binary(Value);
 to_binary(Value) -> unicode:characters_to_binary(Value).
 
-%% @doc The handler.
+%% @doc Answers a request, as the handler.
 -spec run(map()) -> yucan_handler:response().
 run(#{request := R} = Bridge) -> answer(?CALLBACKS:path(R), R, Bridge).
 
@@ -51,7 +51,7 @@ counted(Left, R, Count, Most) ->
         Data -> counted(Left - byte_size(Data), R, Count + byte_size(Data), max(Most, erlang:memory(binary)))
     end.
 
-%% @doc Counts messages.
+%% @doc Starts a WebSocket, whose state counts messages.
 -spec ws_init(map()) -> {ok, pos_integer()}.
 ws_init(_) ->
     self() ! hello,
@@ -66,6 +66,6 @@ ws_message({text, Text}, _, Count) -> {reply, {text, [integer_to_binary(Count), 
 -spec ws_info(term(), map(), integer()) -> term().
 ws_info(hello, _, Count) -> {reply, [{text, <<"hello">>}], Count}.
 
-%% @doc Nothing to do.
+%% @doc Does nothing.
 -spec ws_terminate(term(), map(), integer()) -> ok.
 ws_terminate(_, _, _) -> ok.

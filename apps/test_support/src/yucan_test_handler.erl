@@ -5,7 +5,7 @@
 
 -export([handle/2]).
 
-%% @doc See the clauses.
+%% @doc Answers a request; see the clauses.
 -spec handle(yucan_req:req(), term()) -> yucan_handler:response().
 handle(Req, State) -> answer(yucan_req:path(Req), Req, State).
 
@@ -120,7 +120,7 @@ leave(What) ->
     end,
     pid_to_list(self()).
 
-%% Never returns, and never blocks.
+%% Neither returns nor blocks.
 spin(Count) -> spin(Count + 1).
 
 %% Uses the scheduler for two milliseconds without yielding it to other work.
@@ -137,7 +137,7 @@ count(Req, Total) ->
         {error, Reason} -> exit({body, Reason})
     end.
 
-%% The sizes of parts of at most 1000 bytes.
+%% Returns the sizes of parts of at most 1000 bytes.
 parts(Req) ->
     case yucan_req:read(Req, #{max => 1000}) of
         {more, Data} -> [byte_size(Data) | parts(Req)];

@@ -42,15 +42,15 @@ start(Name, Options) ->
 -spec handler() -> {module(), none}.
 handler() -> {yucan_test_handler, none}.
 
-%% @doc High values for the limits that a case does not test, so that slow operations on a loaded machine do not exceed them.
+%% @doc Returns high values for the limits that a case does not test, so that slow operations on a loaded machine do not exceed them.
 -spec patient(yucan_config:limits()) -> #{atom() => non_neg_integer() | infinity}.
 patient(Own) -> maps:merge(#{header_ms => ?WAIT_MS, read_ms => ?WAIT_MS, idle_ms => ?WAIT_MS, min_body_rate => 0}, Own).
 
-%% The servers that run under the application.
+%% @doc Returns the names of the servers that run under the application.
 -spec names() -> [atom()].
 names() -> [Name || {Name, _, supervisor, _} <- supervisor:which_children(yucan_sup)].
 
-%% @doc For end_per_testcase: stops all of them.
+%% @doc For end_per_testcase: stops all servers that run under the application.
 -spec stop_all() -> ok.
 stop_all() -> lists:foreach(fun yucan:stop/1, names()).
 
@@ -97,7 +97,7 @@ flooded(Pid, Send) ->
     true = erlang:resume_process(Pid),
     Count.
 
-%% @doc The same, repeated this many times, for a connection that is held (see serve/2); after each count it serves one message.
+%% @doc Does the same this many times with a connection that is held (see serve/2), which serves one message after each count.
 -spec flooded_served(pid(), Send :: fun(() -> ok), Times :: pos_integer()) -> [pos_integer()].
 flooded_served(Pid, Send, Times) ->
     [begin

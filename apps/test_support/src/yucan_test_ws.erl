@@ -5,7 +5,7 @@
 
 -export([init/2, message/2, info/2, terminate/2]).
 
-%% @doc Events are reported to the process in the argument.
+%% @doc Starts a WebSocket, which reports events to the process in the argument.
 -spec init(yucan_req:req(), pid() | none | greet) -> {ok, pid() | none} | {reply, yucan_ws:frame(), none}.
 init(_, greet) -> {reply, {text, <<"hello">>}, none};
 init(_, Parent) ->
@@ -15,7 +15,7 @@ init(_, Parent) ->
 tell(none, _) -> ok;
 tell(Pid, Message) -> Pid ! Message, ok.
 
-%% @doc Echoes.
+%% @doc Echoes a message.
 -spec message({text | binary, binary()}, State) -> yucan_ws:result() when State :: term().
 message({text, <<"close">>}, S) -> {close, 3001, <<"as you wish">>, S};
 message({text, <<"hold">>}, S) ->
@@ -25,11 +25,11 @@ message({text, <<"crash">>}, _) -> error(crashed_on_purpose);
 message({text, <<"twice">>}, S) -> {reply, [{text, <<"one">>}, {binary, <<"two">>}], S};
 message({Kind, Data}, S) -> {reply, {Kind, Data}, S}.
 
-%% @doc Sends the frames that it is told to.
+%% @doc Sends the text that the message contains.
 -spec info(term(), State) -> yucan_ws:result() when State :: term().
 info({say, Text}, S) -> {reply, {text, Text}, S};
 info(_, S) -> {ok, S}.
 
-%% @doc Reports the reason.
+%% @doc Reports the reason why the WebSocket has ended.
 -spec terminate(term(), pid() | none) -> ok.
 terminate(Reason, Parent) -> tell(Parent, {ws_ended, Reason}).

@@ -6,10 +6,11 @@
 
 -define(TIMEOUT_MS, 30000).
 
-%% A target on a host.
+%% Requests a target on a host.
 get(Port, Host, Target) -> request(#{port => Port, host => Host, target => Target}).
 
-%% {Status, [{LowerName, Value}], Body}; keys: port, host, target, method, headers, body.
+%% Makes a request, and returns {Status, [{LowerName, Value}], Body}. Its keys are port, host, target, method, headers and
+%% body.
 request(#{port := Port, host := Host, target := Target} = Request) ->
     Body = iolist_to_binary(maps:get(body, Request, <<>>)),
     Length = case Body of

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A typical Yaws module, which uses every feature: pages by name, rewriting, auth, errors.
+%% @doc A typical Yaws module that uses every feature: pages by name, rewriting, auth, errors.
 -module(yucan_yaws_pages).
 
 -include("../../yucan_yaws/include/yaws_api.hrl").
@@ -9,7 +9,7 @@
 
 out(#arg{appmoddata = Page} = Arg) -> page(Page, Arg).
 
-%% Used in place of PHP, with `php_handler = <extern, ...>'.
+%% Answers in place of PHP, with `php_handler = <extern, ...>'.
 php(#arg{prepath = Before, pathinfo = Info, clidata = Body}) -> {content, "text/plain", io_lib:format("~p ~p ~p", [Before, Info, Body])}.
 
 page("html", _) -> {html, "<p>hello</p>"};
@@ -33,8 +33,7 @@ page("visits", Arg) ->
             {html, integer_to_list(Visits + 1)};
         {error, no_session} -> [yaws_api:set_cookie("sid", yaws_api:new_cookie_session(1), []), {html, "1"}]
     end;
-%% Returns the parts of the form, with the pieces of each part joined. If there is no form, the atom that
-%% says why.
+%% Returns the form's parts, each with its pieces joined, or the atom that says why there is no form.
 page("upload", #arg{state = State} = Arg) ->
     Before = case State of undefined -> []; _ -> State end,
     case yaws_api:parse_multipart_post(Arg, [binary]) of

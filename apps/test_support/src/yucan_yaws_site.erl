@@ -1,12 +1,12 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Yaws sites for the suites: a configuration with its files in the suite's private directory, served on any free port.
+%% @doc Serves Yaws sites for the suites: a configuration with its files in the suite's private directory, on any free port.
 -module(yucan_yaws_site).
 
 -export([start/3, start_text/3, reload/2, stop/0, example/1, nitrogen/1, server/2, write/3, compile/3, receive_until/2, folder/1]).
 
 -define(NAME, yucan_yaws_test).
 
-%% A single server `h' with these directives, and files below the configuration's directory.
+%% Starts a single server `h' with these directives, and files below the configuration's directory.
 start(Config, Directives, Files) -> start_text(Config, server("h", Directives), Files).
 
 start_text(Config, Text, Files) ->
@@ -18,7 +18,7 @@ serve(File) ->
     {ok, _} = yucan:start(Options#{name => ?NAME}),
     yucan:port(?NAME).
 
-%% The same server with other directives.
+%% Reloads the same server with other directives.
 reload(Config, Directives) ->
     {ok, Options} = yucan_yaws_config:load(write(Config, "site.conf", server("h", Directives))),
     yucan:reload(?NAME, Options#{name => ?NAME}).
@@ -43,7 +43,7 @@ compile(Config, Folder, Sources) ->
     _ = [{ok, _} = compile:file(File, [debug_info, report, {outdir, Out}]) || File <- Files],
     Out.
 
-%% examples/yaws-site on another port, with paths to this directory in its two modules.
+%% Starts examples/yaws-site on another port, with paths to this directory in its two modules.
 example(Config) ->
     Example = example_folder("yaws-site"),
     Here = folder(Config),
@@ -57,7 +57,7 @@ example(Config) ->
     ok = file:change_mode(Script, 8#755),
     on_free_port(Config, string:replace(Text, "ebin_dir = ebin", "ebin_dir = " ++ Ebin), 10).
 
-%% examples/nitrogen, on another port.
+%% Starts examples/nitrogen on another port.
 nitrogen(Config) ->
     Example = example_folder("nitrogen"),
     _ = [write(Config, lists:nthtail(length(Example) + 1, File), element(2, {ok, _} = file:read_file(File)))

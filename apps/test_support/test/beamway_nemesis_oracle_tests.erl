@@ -43,7 +43,8 @@ what_is_forbidden_test_() ->
 
 %% --- any correct log, and changes that make it wrong ---------------------------------------------------
 
-%% A sequence of connections, with the number of messages that arrive in each, and the number that are lost when it ends.
+%% Generates a sequence of connections, with the number of messages that arrive in each, and the number that are lost
+%% when it ends.
 connections() ->
     non_empty(list({range(0, 20), range(0, 5)})).
 
@@ -62,7 +63,7 @@ properties_test_() ->
 correct_logs_are_clean() ->
     ?FORALL(Connections, connections(), kinds(entries(Connections)) =:= []).
 
-%% Positions of messages that are between two other messages.
+%% Returns the positions of messages that are between two other messages.
 inner(Entries) ->
     Numbered = lists:zip(lists:seq(1, length(Entries)), Entries),
     [I || {I, {_, _, _}} <- Numbered, I > 1, I < length(Entries),

@@ -1,5 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% Schedules of faults: a seed always yields the same schedule, which is valid, and shrinking a schedule terminates.
+%% Tests schedules of faults: a seed always yields the same schedule, which is valid, and shrinking a schedule
+%% terminates.
 -module(beamway_nemesis_schedule_tests).
 
 -include_lib("proper/include/proper.hrl").

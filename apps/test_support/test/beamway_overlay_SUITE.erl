@@ -19,7 +19,7 @@ init_per_suite(Config) ->
 
 end_per_suite(_Config) -> ok.
 
-%% Absolute, because Common Test changes the working directory.
+%% The path is absolute, because Common Test changes the working directory.
 run(Words) ->
     beamway_bench_tools:run(filename:join([test_support:checkout(), "scripts", "in-overlay"]), Words, 60000).
 

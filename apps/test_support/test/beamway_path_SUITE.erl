@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc The path emulator (`native/test/path'): rate, delay, loss and queue between two namespaces must be as configured.
 %%
-%% `native/test/path_test.c' tests its decisions without a clock. This suite measures time, so it runs alone, and a measurement that another
-%% process has disturbed is repeated a few times. The program itself reports how much has passed and how long that took; only round trips are
-%% timed by a node.
+%% `native/test/path_test.c' tests the emulator's decisions without a clock. This suite measures time, so it runs alone, and a measurement
+%% that another process has disturbed is repeated a few times. The emulator itself reports how much data has passed and how long that took;
+%% only round trips are timed by a node.
 -module(beamway_path_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
@@ -35,7 +35,7 @@ rate_of_packets(_Config) ->
          end || {Size, Count} <- [{1400, 3000}, {500, 8000}]]
     end).
 
-%% Four TCP streams with offload, as in `bench hosts'.
+%% Sends four TCP streams with offload, as `bench hosts' does.
 rate_of_a_gigabit(_Config) ->
     Bits = 1000000000,
     with_path(#{rate_bits => Bits, delay_us => 500, queue_bytes => 1000000, offload => 1}, fun(Path) ->
@@ -77,7 +77,8 @@ loss_share(_Config) ->
          end || {Direction, Peer, Address} <- [{<<"there">>, From, address(Path, 2)}, {<<"back">>, To, address(Path, 1)}]]
     end).
 
-%% 64 KB at 10 Mbit/s are 52 ms. A burst of 40 KB passes, part of a burst of 2 MB is dropped, and the queue never holds more.
+%% The queue holds at most 64 KB, which take 52 ms at 10 Mbit/s. A burst of 40 KB must pass, part of a burst of 2 MB must be dropped, and the
+%% queue must never hold more than its limit.
 queue_bound(_Config) ->
     with_nodes(#{rate_bits => 10000000, queue_bytes => 64000}, fun(Path, From, _) ->
         Send = fun(Count) -> ok = beamway_peer:run(From, fun() -> send(address(Path, 2), 1000, Count) end) end,
@@ -156,7 +157,7 @@ within(Measure, Wanted, Most, Tries, Seen) ->
         Got -> within(Measure, Wanted, Most, Tries - 1, [Got | Seen])
     end.
 
-%% The amount that arrives within this time under a load that has already started.
+%% Returns the bits per second that arrive within this time under a load that has already started.
 measured_rate(Path, Ms) ->
     receive after 200 -> ok end,
     #{<<"seconds">> := From, <<"there">> := #{<<"bytes">> := Before}} = beamway_path:counters(Path),
@@ -193,7 +194,7 @@ echo_loop(Socket) ->
     receive {udp, Socket, Ip, Port, Ping} -> ok = gen_udp:send(Socket, Ip, Port, Ping) end,
     echo_loop(Socket).
 
-%% The round-trip time in microseconds of each packet that came back.
+%% Returns the round-trip time in microseconds of each packet that came back.
 pings(Port, Count) ->
     {ok, Socket} = gen_udp:open(0, [binary, {active, false}]),
     Times = lists:append([ping(Socket, Port, <<Number:32>>) || Number <- lists:seq(1, Count)]),

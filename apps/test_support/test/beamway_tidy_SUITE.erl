@@ -1,5 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `scripts/tidy' finds each kind of fault: every case plants one in a small tree that has none, and names the lines that it expects.
+%% @doc Tests that `scripts/tidy' finds each kind of fault. Every case plants a fault in a small tree that has none, and names the lines
+%% that it expects.
 -module(beamway_tidy_SUITE).
 
 -export([all/0, suite/0, init_per_testcase/2]).
@@ -12,7 +13,7 @@ all() ->
     [nothing, lengths, described, calls, circles, exports, unused, runners, skips, links, decisions, tables, lines, rooms, prose, words,
      exceptions, every_check, usage].
 
-%% A tree without a fault.
+%% Creates a tree without a fault.
 init_per_testcase(Case, Config) ->
     Folder = filename:join(proplists:get_value(priv_dir, Config), Case),
     [put_file(Folder, File, Lines) || {File, Lines} <- tree()],
@@ -43,7 +44,7 @@ put_file(Folder, File, Lines) ->
     ok = file:write_file(Path, unicode:characters_to_binary([[Line, $\n] || Line <- Lines])),
     ok = file:change_mode(Path, 8#755).
 
-%% Adds files to the tree, and expects these lines of the check, or of all checks.
+%% Adds files to the tree, and expects that one check, or all of them, print these lines.
 found(Expected, Check, Files, Config) ->
     Folder = proplists:get_value(folder, Config),
     [put_file(Folder, File, Lines) || {File, Lines} <- Files],
@@ -59,7 +60,7 @@ compile(Source) ->
     ok = filelib:ensure_path(Out),
     {ok, _} = compile:file(Source, [debug_info, {outdir, Out}]).
 
-%% Absolute, because Common Test changes the working directory.
+%% The path is absolute, because Common Test changes the working directory.
 tidy(Words) ->
     {Status, Lines} = beamway_bench_tools:run(test_support:file("scripts/tidy"), Words, 60000),
     {Status, [string:trim(unicode:characters_to_list(list_to_binary(Line)), trailing) || Line <- Lines]}.
@@ -88,7 +89,7 @@ circles(Config) ->
     found(["apps/one: 4 modules call each other in a circle; at most 3: a b c d"], ["circles"],
           [Module("a", "b"), Module("b", "c"), Module("c", "d"), Module("d", "a"), Module("e", "a")], Config).
 
-%% Called by nobody, as a callback, by its name, and with a module that is not known.
+%% The functions are called by nobody, as a callback, by name, and with a module that is not known.
 exports(Config) ->
     found(["three:f/0 is exported, and no other module, script or page names it"], ["exports"],
           [{"apps/one/src/three.erl", ["-module(three).", "-behaviour(supervisor).", "-export([f/0, g/1, h/0, init/1, script/0]).",
@@ -150,7 +151,7 @@ words(Config) ->
            "comments: 9.9 habits of scripts/prose-rules in 10,000 words; at most 8; most: 'habit' 1, 'a.c' 1"], ["words"],
           [{"docs/guide/two.md", [Text]}, {"a.c", ["// " ++ Text, "\"habit habit\"", "habit"]}], Config).
 
-%% An entry allows what is there and no more, and it must be needed.
+%% An entry allows the findings that exist and no more, and it must be needed.
 exceptions(Config) ->
     Long = {"b.sh", lists:duplicate(800, "true")},
     [found(Expected, ["lengths"], [Long, {"test/tidy", [Entry]}], Config)
@@ -160,7 +161,7 @@ exceptions(Config) ->
                               {["b.sh: 800 lines; at most 700", "test/tidy: nothing needs 'lengths c.sh' any more: remove the line"], "lengths c.sh 900"}]],
     ok.
 
-%% No check is without a case.
+%% Every check must have a case.
 every_check(_Config) ->
     {0, Help} = tidy(["--help"]),
     Checks = [list_to_atom(Check) || Line <- Help, {match, [Check]} <- [re:run(Line, "^  ([a-z]+)  +[a-z]", [{capture, all_but_first, list}])]],

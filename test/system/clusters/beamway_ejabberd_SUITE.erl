@@ -41,7 +41,7 @@ init_per_suite(Config) ->
 end_per_suite(_Config) -> ok.
 
 init_per_group(guide, Config) ->
-    %% In this group the guide's commands copy Beamway there.
+    %% In this group the guide's commands copy Beamway to this directory.
     ok = file:del_dir_r("/opt/beamway"),
     Config;
 init_per_group(Group, Config) ->
@@ -203,7 +203,7 @@ moved_node(N, Cluster) ->
     logout(AtTwo),
     ok.
 
-%% Once it is back on stock distribution, each node must report its cluster and the users that it knows.
+%% Once the cluster is back on stock distribution, each node must report the cluster and the users that it knows.
 commands_of_the_guide(Config) ->
     Lines = test_support:guide("ejabberd.md", proplists:get_value(priv_dir, Config), 10 * 60000),
     {Over, Back} = lists:splitwith(fun(Line) -> string:find(Line, "+ sed -i '/proto_dist") =:= nomatch end, Lines),
@@ -227,7 +227,7 @@ configure(Cluster) ->
     {0, _} = beamway_bench_tools:run("/bin/chown", ["-R", "ejabberd:", ?STATE], 10000),
     ok.
 
-%% Applies to the node at its next start, and to ejabberdctl from now on.
+%% Sets the environment of the node, from its next start on, and that of ejabberdctl, from now on.
 set_environment(N, #{flags := Flags, exports := Exports} = Cluster) ->
     file:write_file(folder(N, Cluster) ++ "/ejabberdctl.cfg", ["ERL_OPTIONS=\"", Flags, "\"\n", Exports]).
 
@@ -281,8 +281,8 @@ await_running(Numbers, Cluster) ->
                          end, {no_cluster, N, Expected})
       end, Numbers).
 
-%% The kind of the link to each of the other two nodes, as the node itself reports it. On stock distribution the list also contains the
-%% connection of the node that sends the query. The expression must not contain single quotes because it is enclosed in them.
+%% Returns the kind of the link to each of the other two nodes, as the node itself reports it. On stock distribution the list also contains
+%% the connection of the node that sends the query. The expression must not contain single quotes because it is enclosed in them.
 links(N, Cluster) ->
     Node = "list_to_atom(\"" ++ node_name(N, Cluster) ++ "\")",
     Kinds = "case rpc:call(" ++ Node ++ ", beamway, links, []) of {badrpc, {_, {undef, _}}} -> "

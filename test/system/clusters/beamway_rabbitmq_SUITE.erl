@@ -44,7 +44,7 @@ init_per_suite(Config) ->
 end_per_suite(_Config) -> ok.
 
 init_per_group(guide, Config) ->
-    %% In this group the guide's commands copy Beamway there.
+    %% In this group the guide's commands copy Beamway to this directory.
     ok = file:del_dir_r("/opt/beamway"),
     Config;
 init_per_group(Group, Config) ->
@@ -98,8 +98,8 @@ assert_links(Config) ->
 
 %% ---- links as other tools show them ----
 
-%% Both look for the TCP socket of each connection. With stock TCP they find it and its counters grow. Over the driver's links they must
-%% not find one, because the numbers that they would show do not change while the link is in use.
+%% The management page and the Prometheus page both look for the TCP socket of each connection. With stock TCP they find it and its counters
+%% grow. Over the driver's links they must not find a socket, because its counters would not change while the link is in use.
 monitoring_pages(Config) ->
     Cluster = cluster(Config),
     Stock = proplists:get_value(link, Config) =:= stock,
@@ -202,7 +202,7 @@ classes_by_option(Config) ->
      end || N <- [1, 2, 3]],
     ok.
 
-%% The name, the module of the initial call and the class of each registered process.
+%% Returns the name, the module of the initial call and the class of each registered process.
 classes(N, Cluster) ->
     {ok, Lines} = beamway_bench_rabbit:eval(N, "[io:format(\"~ts ~ts ~ts~n\", [Name, element(1, proc_lib:translate_initial_call(Pid)), beamway_classes:of_process(Pid)])"
                                                " || Name <- registered(), Pid <- [whereis(Name)], is_pid(Pid)], done.", Cluster),
@@ -210,7 +210,7 @@ classes(N, Cluster) ->
 
 %% ---- messages ----
 
-%% A majority is enough, so while one of three nodes hangs, a message of 200 KB is confirmed in every second.
+%% A majority is enough, so while one of three nodes hangs, a message of 200 KB must be confirmed in every second.
 a_member_hangs(Config) ->
     Queue = "hanging",
     Cluster = cluster(Config),
@@ -237,8 +237,8 @@ confirmed_each_second(Seconds, Clients) ->
     Counts = [begin receive after 1000 * beamway_runner:slowness() -> ok end, length(ids(publishers, Clients)) end || _ <- lists:seq(0, Seconds)],
     lists:zipwith(fun(Before, After) -> After - Before end, lists:droplast(Counts), tl(Counts)).
 
-%% Each connection between the nodes is reset, and new ones are refused for a moment. With stock distribution the first cut counts as the
-%% loss of two nodes, so the cluster is partitioned. Over Beamway the cluster must not notice the cuts.
+%% Each connection between the nodes is reset, and new ones are refused for a moment. With stock distribution the first cut looks to each
+%% node like the loss of the two others, so the cluster is partitioned. Over Beamway the cluster must not notice the cuts.
 connections_are_cut(Config) ->
     Queue = "cut",
     Cluster = cluster(Config),
@@ -364,7 +364,7 @@ leader(Queue, Config) ->
     [N] = [N || N <- [1, 2, 3], list_to_binary(name(N, Config)) =:= Node],
     N.
 
-%% The number of members that have all messages.
+%% Returns the number of members that have all messages.
 members(Queue, Config) ->
     case queue(Queue, Config) of
         #{<<"type">> := <<"quorum">>, <<"online">> := Online} -> length(Online);
@@ -374,7 +374,7 @@ members(Queue, Config) ->
 
 %% ---- clients ----
 
-%% The nodes to which the clients connect first.
+%% `Nodes' are the nodes to which the clients connect first.
 start_clients(Queue, Name, Nodes, Config) ->
     #{base_port := Base} = cluster(Config),
     Folder = filename:join(proplists:get_value(priv_dir, Config), Queue ++ "_" ++ maps:get(name, cluster(Config))),
@@ -414,7 +414,7 @@ complete_lines(File) ->
 missing(Confirmed, Clients) ->
     ordsets:subtract(ordsets:from_list(Confirmed), ordsets:from_list(ids(consumers, Clients))).
 
-%% More messages must be confirmed, and more must be consumed.
+%% Waits until more messages have been confirmed and more have been consumed.
 progress(Clients) -> progress(Clients, ?PROGRESS).
 
 progress(Clients, More) ->

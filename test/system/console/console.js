@@ -92,7 +92,7 @@ async function crowd(browser) {
 
 async function topology(browser) {
   const page = await opened(browser, { viewport: { width: 1280, height: 900 }, colorScheme: "light" }, "topology");
-  // First the times that the suite has passed to the console, then those measured between its own nodes.
+  // These are first the times that the suite has passed to the console, then those measured between the suite's own nodes.
   await page.getByRole("img", { name: "Heat map of 400 nodes" }).waitFor();
   await page.locator("#measure").click();
   await page.getByRole("progressbar").waitFor();

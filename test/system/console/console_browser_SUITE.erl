@@ -105,7 +105,7 @@ times(Count) ->
     #{nodes => Nodes, failed => [], messages => 100, seconds => 2.0,
       pairs => maps:from_list([{{quiet, X, Y}, #{min_us => Far(X, Y), median_us => Far(X, Y), p90_us => Far(X, Y), batches => 20}} || X <- Nodes, Y <- Nodes, X < Y])}.
 
-%% A real pipe of three hops, which runs for longer than the test observes it.
+%% Starts a real pipe of three hops, which runs for longer than the test observes it.
 pipe(Root, Folder) ->
     Program = filename:absname(filename:join([Root, "rdpipe", "build", "bin", "rdpipe"])),
     open_port({spawn_executable, "/bin/sh"},

@@ -125,11 +125,11 @@ dashboard(_Config) ->
     [beamway_peer:wait_until(fun() -> query(ready(Expression)) =/= [] end, ?WAIT_MS) || Expression <- Queries],
     ok.
 
-%% The expression with the values that Grafana would substitute for its variables.
+%% Returns the expression with the values that Grafana would substitute for its variables.
 ready(Expression) ->
     unicode:characters_to_list(string:replace(string:replace(Expression, "$__rate_interval", "1m", all), "$instance", ".*", all)).
 
-%% If the library runs, the application registers its collector there. The application listens only if a port is configured.
+%% If the library runs, the application registers its collector with the library. The application listens only if a port is configured.
 by_the_library(_Config) ->
     Paths = [_, _, _] = filelib:wildcard(?LIBRARY),
     {ok, Peer, _} = beamway_peer:start(beamway_shm, #{args => lists:append([["-pa", Path] || Path <- Paths])}),

@@ -92,10 +92,10 @@ suites() ->
 %% Suites that other suites in the list run. They are looked up by name when one of their cases is repeated.
 parts() -> [{Suite, mnesia()} || Suite <- [mnesia_dirty_access_test, mnesia_trans_access_test, mnesia_evil_backup]].
 
-%% Returns the suites that mnesia_SUITE would run, each run separately; that suite's own hook starts two more nodes.
+%% Describes the suites that mnesia_SUITE would run, each of which is run separately; that suite's own hook starts two more nodes.
 mnesia() -> #{folder => "lib/mnesia/test", minutes => 10, helpers => ["*.erl"], hooks => [{ts_install_cth, [{nodenames, 2}]}]}.
 
-%% The directory of a hook that OTP's suites name in suite/0 and that an OTP installation does not include.
+%% Returns the directory of a hook that OTP's suites name in suite/0 and that an OTP installation does not include.
 shared_folder() -> "lib/common_test/test_server".
 shared_helpers() -> ["ts_install_cth.erl"].
 

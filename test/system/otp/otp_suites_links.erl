@@ -2,10 +2,10 @@
 %% @doc Counts the links that nodes set up while OTP's suites run, so that a fallback to stock TCP cannot go unnoticed.
 %%
 %% A node logs the kind of each link (beamway_links, level info, or debug for a hidden peer). Every node of the suites has {@link seen/2} as
-%% a logger filter from before its first connection: the filter writes such an event as a line to the file `OTP_SUITES_TRACE' and hides it
-%% from every handler, so that the suites see the log that they expect. Each end of a link writes a line: `link tcp' with the reason, `link
-%% shm', or `link shm here' on the suites' own node. The last line of another node may be missing, because some nodes are halted as soon as
-%% they are connected. `otp_suites_erl' adds `node beamway', `node own' or `node tcp' for each start.
+%% a logger filter, which is installed before the node's first connection. The filter writes such an event as a line to the file
+%% `OTP_SUITES_TRACE' and hides it from every handler, so that the suites see the log that they expect. Each end of a link writes a line:
+%% `link tcp' with the reason, `link shm', or `link shm here' on the suites' own node. The last line of another node may be missing, because
+%% some nodes are halted as soon as they are connected. `otp_suites_erl' adds `node beamway', `node own' or `node tcp' for each start.
 -module(otp_suites_links).
 
 -export([seen/2, position/0, since/1, shared/1, add/2, own/2, total/2, none/0]).
@@ -17,7 +17,7 @@
 %% in parallel are counted as <<"shared link shm">>.
 -type counts() :: #{binary() => pos_integer()}.
 
-%% @doc The filter. It runs in the process that logs, so it must neither wait nor fail.
+%% @doc Filters a log event. It runs in the process that logs, so it must neither wait nor fail.
 -spec seen(logger:log_event(), term()) -> logger:filter_return().
 seen(#{level := Level, msg := {Format, Args}, meta := #{mfa := {beamway_links, _, _}}}, _)
   when Level =:= info; Level =:= debug ->

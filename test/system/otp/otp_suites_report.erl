@@ -105,7 +105,7 @@ repeated(Word, [_ | _] = Again) when Word =:= failed; Word =:= died ->
 repeated(Word, _Again) ->
     Word.
 
-%% For each suite, the stored number of shared-memory link ends and the stored cases.
+%% Returns the stored number of shared-memory link ends for each suite, and the stored cases.
 -spec stored(file:filename()) -> {#{atom() => non_neg_integer()}, [{id(), beamway_otp_verdict:stored()}]}.
 stored(File) ->
     case file:read_file(File) of
@@ -162,7 +162,7 @@ text({Suite, Group, Case}, What) -> io_lib:format("~ts:~ts:~ts ~ts", [Suite, Gro
 
 %% ---- storing ----
 
-%% For a carrier alone, only the names of its cases are stored, by outcome.
+%% If only one carrier was run, just the names of its cases are stored, by outcome.
 store(BesideFile, Document, [{Carrier, Results}], Ids, Stored) ->
     Differ = beamway_otp_verdict:differences(maps:from_list([{Id, Case#{beamway := maps:get(word, find(Id, Results))}} || {Id, Case} <- maps:to_list(Stored)])),
     Name = "otp-suites-" ++ Carrier,

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc yucan as users see it, in Debian's Chromium (`visit.js'): the button of examples/nitrogen in both of its sites, WebSockets with and
-%% without compression, and events. Run by `test/system/run browser', in an overlay that is removed afterwards.
+%% @doc Tests yucan as users see it, in Debian's Chromium (`visit.js'): the button of examples/nitrogen in both of its sites, WebSockets
+%% with and without compression, and events. Run by `test/system/run browser', in an overlay that is removed afterwards.
 -module(yucan_browser_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).

@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc nginx and haproxy in front of yucan. For each of about two hundred inputs, most of them designed to be misinterpreted, the requests
-%% that the front logs as forwarded must be the ones that yucan received, in the same order and with the same methods, targets, hosts and
-%% bodies. It is harmless if a front forwards something that yucan then rejects, but a request that only one of them has seen is dangerous.
-%% With these two and varnish, an answer that the handler gives before the body has arrived must reach the client. Run by `test/system/run
-%% fronts'.
+%% @doc Tests nginx and haproxy in front of yucan. For each of about two hundred inputs, most of them designed to be misinterpreted, the
+%% requests that the front logs as forwarded must be the ones that yucan received, in the same order and with the same methods, targets,
+%% hosts and bodies. It is harmless if a front forwards something that yucan then rejects, but a request that only one of them has seen is
+%% dangerous. With these two and varnish, an answer that the handler gives before the body has arrived must reach the client. Run by
+%% `test/system/run fronts'.
 -module(yucan_fronts_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
@@ -13,7 +13,7 @@
 -include_lib("common_test/include/ct.hrl").
 
 -define(WAIT_MS, (20000 * beamway_runner:slowness())).
-%% Fronts give up on incomplete requests after one second. A client waits longer than that because some operations of the fronts are slow.
+%% Fronts give up on incomplete requests after one second. A client waits longer, because some operations of the fronts are slow.
 -define(PATIENCE_MS, 3000).
 %% The number of early answers, and the size of the body that each of them does not wait for.
 -define(EARLY, 15).
@@ -52,7 +52,7 @@ haproxy(_, Socket, Log, Port) ->
      "  log-format \"%HM %HU %ST %s h%[var(txn.host)] b%[var(txn.body)]\"\n  default_backend behind\n"
      "backend behind\n  server yucan 127.0.0.1:", integer_to_list(Port), "\n"].
 
-%% {Method, Target, Host, Body} of a request that was forwarded and answered with 200.
+%% Returns {Method, Target, Host, Body} of a request that was forwarded and answered with 200.
 from_nginx(Line) ->
     [_, Json] = binary:split(Line, <<"{">>),
     %% nginx logs bytes that are not UTF-8 unchanged.
@@ -205,7 +205,7 @@ witnessed(Last, Done) ->
     after ?WAIT_MS -> error({not_seen, Last})
     end.
 
-%% @doc The handler, which reports to the test what it received.
+%% @doc Answers a request, as the handler, and reports to the test what it received.
 -spec handle(yucan_req:req(), pid()) -> yucan_handler:response().
 handle(Req, Test) ->
     case yucan_req:path(Req) =/= <<"/early">> andalso yucan_req:body(Req) of

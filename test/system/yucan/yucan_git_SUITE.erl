@@ -1,12 +1,12 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Git as CGI under yucan: git's own server program, tested with clones and pushes by a real git client, and the pages of gitweb and
-%% cgit. Run by `test/system/run git', in an overlay that is removed afterwards.
+%% @doc Runs Git as CGI under yucan: git's own server program, tested with clones and pushes by a real git client, and the pages of
+%% gitweb and cgit. Run by `test/system/run git', in an overlay that is removed afterwards.
 -module(yucan_git_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
 -export([clone_and_push/1, gitweb/1, cgit/1]).
 
-%% More than git's http.postBuffer, so that the push is chunked.
+%% This is more than git's http.postBuffer, so that the push is chunked.
 -define(BLOB_BYTES, 5000000).
 
 suite() -> [{timetrap, {minutes, 5}}].
@@ -30,7 +30,7 @@ end_per_suite(_) -> application:stop(yucan).
 
 end_per_testcase(_, _) -> yucan_yaws_site:stop().
 
-%% Configured as the manual page of git-http-backend and the guide describe.
+%% The server is configured as the manual page of git-http-backend and the guide describe.
 clone_and_push(Config) ->
     Folder = proplists:get_value(folder, Config),
     Port = serve(Config, ["script_alias = /git /usr/lib/git-core/git-http-backend\n"

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Debian's PHP under yucan: php-fpm over a unix socket and over TCP, and php-cgi, all of which must behave the same; then the special
-%% cases of keep-alive connections to php-fpm. Run by `test/system/run php', where PHP is installed.
+%% @doc Tests Debian's PHP under yucan: php-fpm over a unix socket and over TCP, and php-cgi, all of which must behave the same; then the
+%% special cases of keep-alive connections to php-fpm. Run by `test/system/run php', where PHP is installed.
 -module(yucan_php_SUITE).
 
 -export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_group/2, end_per_group/2, init_per_testcase/2, end_per_testcase/2]).
@@ -70,7 +70,7 @@ forms(Config) ->
                                     headers => [{"content-type", "application/x-www-form-urlencoded"}, {"cookie", "c=4"}]}),
     stop(Fpm).
 
-%% The body is larger than what yucan keeps in memory, and is chunked, so its length is unknown.
+%% The body is larger than what yucan keeps in memory, and it is chunked, so its length is unknown.
 uploads(Config) ->
     {Port, Fpm} = start(Config, [{"u.php", "echo $_FILES['f']['size'], ' ', md5_file($_FILES['f']['tmp_name']);"},
                                  {"raw.php", "echo $_SERVER['CONTENT_LENGTH'], ' ', md5(file_get_contents('php://input'));"}]),
@@ -204,7 +204,7 @@ no_hole(Config) ->
     true = lists:member(Status, [400, 404]),
     stop(Fpm).
 
-%% The example site that was moved from Apache, with php-cgi at the path that its configuration names.
+%% Uses the example site that was moved from Apache, with php-cgi at the path that its configuration names.
 seed(Config) ->
     Port = yucan_yaws_site:example(Config),
     Get = fun(Target) ->

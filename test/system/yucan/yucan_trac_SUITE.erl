@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Trac as CGI under yucan at `/', with the seed's two modules, SCRIPT_NAME `/' and the script that Trac's own command generates. The
-%% test reads and writes wiki and ticket pages. Run by `test/system/run trac'. Debian 12 does not have a package of Trac, so it is installed
-%% from its package index into a virtual environment, in an overlay that is removed afterwards.
+%% @doc Runs Trac as CGI under yucan at `/', with the seed's two modules, SCRIPT_NAME `/' and the script that Trac's own command generates.
+%% The test reads and writes wiki and ticket pages. Run by `test/system/run trac'. Debian 12 does not have a package of Trac, so it is
+%% installed from its package index into a virtual environment, in an overlay that is removed afterwards.
 -module(yucan_trac_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
@@ -81,7 +81,7 @@ serve(Config, Script) ->
                                         yucan_yaws_site:server("localhost", "docroot = www\nappmods = </trac, trac>\narg_rewrite_mod = rewrite_trac\n")],
                                [{"www/robots.txt", ""}]).
 
-%% Changed as the seed explains: with the rewriting, SCRIPT_NAME is the root.
+%% Changes the module as the seed explains: with the rewriting, SCRIPT_NAME is the root.
 replaced(Appmod, Script) ->
     lists:foldl(fun({Old, New}, Text) -> string:replace(Text, Old, New) end, Appmod,
                 [{"{\"SCRIPT_NAME\", ?APPMOD}", "{\"SCRIPT_NAME\", \"\"}"}, {"/trac/iriverter", "/opt/trac"},

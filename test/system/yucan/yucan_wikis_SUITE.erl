@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Debian's MediaWiki (with SQLite) and DokuWiki with php-fpm under yucan, used as a person would use them (`yucan_mediawiki.py',
-%% `yucan_dokuwiki.py'). Both put the page's name after the script in the path. Run by `test/system/run wikis', in an overlay that is
-%% removed afterwards.
+%% @doc Tests Debian's MediaWiki (with SQLite) and DokuWiki with php-fpm under yucan, used as a person would use them
+%% (`yucan_mediawiki.py', `yucan_dokuwiki.py'). Both put the page's name after the script in the path. Run by `test/system/run wikis',
+%% in an overlay that is removed afterwards.
 -module(yucan_wikis_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).

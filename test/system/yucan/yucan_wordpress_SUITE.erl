@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Debian's WordPress with MariaDB and php-fpm under yucan, used as a person would use it (`yucan_wordpress.py'): the test installs
-%% it, publishes a post and opens it at its permalink, and uploads a picture. The example's rewriting module implements the permalinks.
-%% Run by `test/system/run wordpress', in an overlay that is removed afterwards.
+%% @doc Tests Debian's WordPress with MariaDB and php-fpm under yucan, used as a person would use it (`yucan_wordpress.py'): the test
+%% installs it, publishes a post and opens it at its permalink, and uploads a picture. The example's rewriting module implements the
+%% permalinks. Run by `test/system/run wordpress', in an overlay that is removed afterwards.
 -module(yucan_wordpress_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
