@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# The examples of docs/guide/faults.md.
+# Runs the examples of docs/guide/faults.md.
 defmodule FaultsTest do
   use ExUnit.Case
   alias Beamway.Faults

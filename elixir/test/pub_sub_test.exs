@@ -44,7 +44,7 @@ defmodule Teleport.PubSubTest do
       assert_receive {^node, {:for, ^to}}, 20_000
     end
 
-    # The library raises on any other result, in processes that would take their clients along.
+    # The library raises on any other result, in processes whose exit would also end those of their clients.
     failed = Teleport.PubSub.failed(@name)
     assert :ok == Teleport.PubSub.direct_broadcast(adapter, "nobody@nowhere", topic, :x, Topics)
     assert failed + 1 == Teleport.PubSub.failed(@name)
@@ -191,7 +191,7 @@ defmodule Teleport.PubSubTest do
   end
 
   test "a cluster that changes from the default adapter to this one and back", %{topic: topic, adapter: adapter, node: node} do
-    # One node runs without teleport, and one with it.
+    # One node runs without teleport, and the other runs with it.
     plain =
       for teleport <- [false, true] do
         {peer, other} = OtherNode.start(teleport: teleport)
@@ -229,7 +229,7 @@ defmodule Teleport.PubSubTest do
     for group <- [adapter, second], do: :ok = :erpc.call(node, :sys, :suspend, [group])
     senders = for n <- 1..20, do: Task.async(fn -> {self(), Topics.broadcast(name, topic, n), Topics.direct_broadcast(node, name, topic, n)} end)
     by_group = Enum.group_by(Task.await_many(senders, 30_000), fn {pid, :ok, :ok} -> elem({adapter, second}, :erlang.phash2(pid, 2)) end)
-    # The library's default adapter picks the group of a sender in the same way, and a cluster has one kind of pool.
+    # The library's default adapter picks the group of a sender in the same way, and a cluster has only one kind of pool.
     for group <- [adapter, second] do
       waiting = 2 * length(Map.fetch!(by_group, group))
       worker = :erpc.call(node, Process, :whereis, [group])

@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Multi-level ant colony optimisation on real nodes, placed by `placement': the application of the RELEASE report D3.5.
 %%
-%% `examples/ml_aco/run' starts nodes on this host, measures how fast each is (an attribute), runs colonies on the fast ones and submasters on
-%% any, and shows the cost over time. `--placement random' draws nodes instead, which gives the same cost in a different time.
+%% `examples/ml_aco/run' starts nodes on this host, measures how fast each of them is (an attribute), runs colonies on the fast nodes and submasters
+%% on any node, and shows the cost over time. `--placement random' draws nodes instead, which gives the same cost in a different time.
 -module(ml_aco).
 
 -export([main/0, run/1, plan/3, start_nodes/1, measure_speed/2, stop_nodes/1]).
@@ -17,7 +17,7 @@
 -define(BOOT_MS, 60000).
 -define(AT_ONCE, 4).
 
-%% @doc The entry point for the script. Runs the arguments after `-extra' and ends the VM.
+%% @doc The entry point for the script. Runs the command with the arguments after `-extra' and then stops the VM.
 -spec main() -> no_return().
 main() ->
     ok = io:setopts([{encoding, unicode}]),
@@ -119,8 +119,8 @@ solved(Nodes, #{placement := Placement, colonies := Colonies, jobs := Jobs, seed
 proven(Instance) when tuple_size(Instance) =< 14 -> io_lib:format("; the optimum is ~b (proved by dynamic programming)", [ml_aco_instance:optimum(Instance)]);
 proven(_) -> "".
 
-%% @doc Returns a plan with this many colonies, on the fastest nodes by the attribute `speed' or on nodes drawn at random. All other processes
-%% run on other nodes if there are any.
+%% @doc Returns a plan with this many colonies, either on the nodes with the highest attribute `speed' or on nodes drawn at random. All other
+%% processes run on other nodes if there are any.
 -spec plan(attributes | random, [node()], Colonies :: pos_integer()) -> {ok, placement_plan:process()} | {error, term()}.
 plan(Placement, Nodes, Colonies) ->
     {ok, Tree} = placement_tree:from_paths([{Node, []} || Node <- Nodes]),
@@ -143,7 +143,7 @@ workers(attributes, Nodes, Colonies) ->
         {error, _} = Error -> Error
     end.
 
-%% @doc Starts nodes with placement. Each is given by its host and the command in front of `erl'.
+%% @doc Starts nodes with placement. Each node is given by its host and the command in front of `erl'.
 -spec start_nodes([where()]) -> nodes().
 start_nodes(Wanted) ->
     Paths = lists:append([["-pa", Folder] || Folder <- code:get_path(), lists:suffix("ebin", Folder), not lists:prefix(code:lib_dir(), Folder)]),
@@ -153,11 +153,11 @@ some_at_once([]) -> [];
 some_at_once(Funs) ->
     {Now, Later} = lists:split(min(?AT_ONCE, length(Funs)), Funs),
     Running = [in_a_process(Fun) || Fun <- Now],
-    %% Each ends with its own time limit.
+    %% Each process exits at its own time limit at the latest.
     [receive {'DOWN', Monitor, process, Pid, {started, Node}} -> Node; {'DOWN', Monitor, process, Pid, Reason} -> error({node_did_not_start, Reason}) end
      || {Pid, Monitor} <- Running] ++ some_at_once(Later).
 
-%% The result travels as the exit reason.
+%% The result is passed in the exit reason.
 -dialyzer({nowarn_function, in_a_process/1}).
 in_a_process(Fun) -> spawn_monitor(fun() -> exit({started, Fun()}) end).
 
@@ -175,7 +175,7 @@ start_node(Where, Paths, Number) ->
     {ok, _} = peer:call(Peer, application, ensure_all_started, [placement], ?BOOT_MS),
     {Peer, Node}.
 
-%% @doc Ends the nodes.
+%% @doc Stops the nodes.
 -spec stop_nodes(nodes()) -> ok.
 stop_nodes(Nodes) ->
     lists:foreach(fun({Peer, _}) ->

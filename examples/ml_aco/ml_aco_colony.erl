@@ -1,16 +1,16 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A colony of ants (M. den Besten, T. Stuetzle, M. Dorigo 2000, for this problem). Each ant builds a schedule job by job, drawn by
-%% pheromone and by how urgent a job is (the modified due date), and the best schedule so far gets pheromone.
+%% @doc A colony of ants (M. den Besten, T. Stuetzle, M. Dorigo 2000, for this problem). Each ant builds a schedule job by job. It draws each job with
+%% a probability that depends on pheromone and on the job's urgency (the modified due date). The best schedule so far is reinforced with pheromone.
 %%
-%% With `local', {@link ml_aco_local} improves each ant's schedule before it counts. If a colony has found nothing better for some iterations, it
-%% forgets its pheromone and begins again, but still knows the best schedule that it has found.
+%% With `local', {@link ml_aco_local} improves each ant's schedule before it is compared with others. If a colony has found no better schedule for
+%% some iterations, it discards its pheromone and begins again, but still knows the best schedule that it has found.
 %%
-%% All randomness comes from the seed, the colony's number, the iteration and the ant's number, and the smaller schedule wins a tie. So a colony
-%% finds the same result wherever it runs, and in whatever order its ants end. Each ant is a process.
+%% All randomness comes from the seed, the colony's number, the iteration and the ant's number, and in a tie the smaller schedule is taken. So a
+%% colony finds the same result wherever it runs, and in whatever order its ants finish. Each ant is a process.
 -module(ml_aco_colony).
 
 -export([new/4, run/3, best/1, speed/1]).
-%% For an ant's process.
+%% This function runs in an ant's process.
 -export([search/2]).
 
 -export_type([colony/0, found/0]).
@@ -19,8 +19,8 @@
 -opaque colony() :: #{instance := ml_aco_instance:instance(), number := pos_integer(), seed := integer(), ants := pos_integer(), local := boolean(),
                       iteration := non_neg_integer(), pheromone := tuple(), first := float(), best := found(),
                       current := found(), still := non_neg_integer()}.
-%% `pheromone' is a row for each position, with a value for each job. `current' is the best schedule since it was forgotten, and `still' the
-%% number of iterations without a better one.
+%% `pheromone' contains a row for each position, with a value for each job. `current' is the best schedule since the pheromone was last discarded, and
+%% `still' is the number of iterations without a better one.
 
 -define(RHO, 0.1).
 -define(BETA, 2).
@@ -28,7 +28,7 @@
 %% The number of iterations without a better schedule before the colony begins again.
 -define(PATIENCE, 12).
 
-%% @doc Returns a colony that only knows the order of due dates.
+%% @doc Returns a colony that knows only the order of due dates.
 -spec new(ml_aco_instance:instance(), Number :: pos_integer(), Seed :: integer(), Ants :: pos_integer() | {pos_integer(), local}) -> colony().
 new(Instance, Number, Seed, {Ants, local}) -> (new(Instance, Number, Seed, Ants))#{local := true};
 new(Instance, Number, Seed, Ants) ->
@@ -44,7 +44,7 @@ even(Jobs, First) -> erlang:make_tuple(Jobs, erlang:make_tuple(Jobs, First)).
 %% @doc Runs this many iterations, after learning the best schedule that others have found.
 -spec run(colony(), found(), Iterations :: non_neg_integer()) -> colony().
 run(#{best := Own, current := Current} = Colony, Heard, Iterations) ->
-    %% Old news would lead each colony that has begun again back to where it was.
+    %% An old schedule from others would lead each colony that has begun again back to where it was.
     Known = case Heard < Own of
                 true -> Colony#{best := Heard, current := min(Current, Heard), still := 0};
                 false -> Colony
@@ -79,7 +79,7 @@ result(Pid, Monitor) ->
     after ?ANT_MS -> exit({ant, timeout})
     end.
 
-%% Follows the best schedule: evaporation, and pheromone in proportion to how good it is.
+%% Reinforces the best schedule: pheromone evaporates, and the schedule gets pheromone in proportion to how good it is.
 reinforced(Pheromone, {Cost, Schedule}) ->
     list_to_tuple([begin
                        Old = element(Job, Row),
@@ -100,11 +100,11 @@ build([Row | Rows], Jobs, {Time, Greed}, Instance, Random0, Schedule) ->
     {Job, Random} = chosen(Drawn, Greed, Random0),
     build(Rows, lists:delete(Job, Jobs), {Time + element(1, element(Job, Instance)), Greed}, Instance, Random, [Job | Schedule]).
 
-%% Returns the modified due date, weighted.
+%% Returns the job's weight divided by the time until its modified due date.
 urgency({Duration, Weight, Due}, Time) -> Weight / (max(Time + Duration, Due) - Time).
 
-%% Returns how often an ant takes the best job instead of drawing one. Every second colony explores: the others find good schedules early but
-%% small optima late.
+%% Returns how often an ant takes the best job instead of drawing one. Every second colony explores: the other colonies find good schedules early but
+%% find narrow optima late.
 greed(Number) when Number rem 2 =:= 1 -> 0.9;
 greed(_) -> 0.0.
 
@@ -121,7 +121,8 @@ pick([{_, Job}], _) -> Job;
 pick([{Weight, Job} | _], Left) when Left =< Weight -> Job;
 pick([{Weight, _} | Rest], Left) -> pick(Rest, Left - Weight).
 
-%% @doc Returns how many ants per second this node can run, measured for this many milliseconds. It is an attribute for choosing nodes.
+%% @doc Returns how many ants per second this node can run, measured for this many milliseconds. The result is used as an attribute for choosing
+%% nodes.
 -spec speed(Ms :: pos_integer()) -> float().
 speed(Ms) ->
     Colony = new(ml_aco_instance:make(20, 1), 1, 1, 1),
@@ -156,7 +157,7 @@ same_seed_same_schedule_test() ->
     ?assertEqual(Cost, ml_aco_instance:cost(Instance, Schedule)),
     ?assertEqual(lists:seq(1, 20), lists:sort(Schedule)).
 
-%% Long after it could have stopped at its first result, a colony still finds better ones, because it has begun again in between.
+%% Long after it could have stopped at its first result, a colony still finds better results, because it has begun again in between.
 begins_again_test() ->
     Colony = run(new(ml_aco_instance:make(8, 1), 1, 1, 4), {infinity, []}, 80),
     #{iteration := 80, still := Still, best := Best, current := Current} = Colony,

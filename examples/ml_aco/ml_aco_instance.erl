@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The problem that the ants solve, which is single-machine total weighted tardiness. Jobs have a duration, a weight and a due date. A
-%% schedule is an order of them, and costs the sum of weight times lateness. Pure.
+%% @doc The problem that the ants solve, which is single-machine total weighted tardiness. Jobs have a duration, a weight and a due date. A schedule
+%% is an order of the jobs, and its cost is the sum of weight times lateness. Pure.
 %%
-%% Instances follow the recipe that the OR-Library documents for its own (J. E. Beasley; Crauwels, Potts and Van Wassenhove 1998): durations from
-%% 1 to 100, weights from 1 to 10, due dates uniform from `P(1-TF-RDD/2)' to `P(1-TF+RDD/2)', where P is the sum of the durations, TF the
+%% Instances follow the recipe that the OR-Library documents for its own instances (J. E. Beasley; Crauwels, Potts and Van Wassenhove 1998): durations
+%% from 1 to 100, weights from 1 to 10, due dates uniform from `P(1-TF-RDD/2)' to `P(1-TF+RDD/2)', where P is the sum of the durations, TF the
 %% tardiness factor and RDD the relative range of due dates.
 -module(ml_aco_instance).
 
@@ -16,7 +16,7 @@
 %% A job's number is its position in the instance, from 1.
 -type schedule() :: [pos_integer()].
 
-%% @doc Returns an instance with this many jobs and the factors 0.6 and 0.6, which make it hard.
+%% @doc Returns an instance with this many jobs and with both factors 0.6, which makes it hard.
 -spec make(Jobs :: pos_integer(), Seed :: integer()) -> instance().
 make(Jobs, Seed) -> make(Jobs, 0.6, 0.6, Seed).
 
@@ -51,8 +51,8 @@ cost(Instance, Schedule) ->
 earliest_due_date(Instance) ->
     [Job || {_, Job} <- lists:sort([{element(3, element(Job, Instance)), Job} || Job <- lists:seq(1, tuple_size(Instance))])].
 
-%% @doc Returns the cost of the best schedule, by dynamic programming over all sets of jobs: for each set that comes first, the cheapest choice of its
-%% last job, however the others are ordered. For up to 16 jobs.
+%% @doc Returns the cost of the best schedule, by dynamic programming over all sets of jobs: for each set that comes first, it finds the cheapest
+%% choice of the set's last job, however the others are ordered. For up to 16 jobs.
 -spec optimum(instance()) -> number().
 optimum(Instance) when tuple_size(Instance) =< 16 ->
     Jobs = tuple_size(Instance),
@@ -83,7 +83,7 @@ recipe_test() ->
     Sum = lists:sum([P || {P, _, _} <- tuple_to_list(Instance)]),
     [?assert(P >= 1 andalso P =< 100 andalso W >= 1 andalso W =< 10 andalso Due >= 0.1 * Sum - 1 andalso Due =< 0.7 * Sum + 1) || {P, W, Due} <- tuple_to_list(Instance)].
 
-%% The optimum by sets is the minimum over all orders.
+%% The optimum computed over sets equals the minimum over all orders.
 optimum_test() ->
     [begin
          Instance = make(6, Seed),

@@ -1,10 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc ML-ACO in a Slurm job, with and without distances: the experiment that the RELEASE report plans.
+%% @doc Runs ML-ACO in a Slurm job, with and without distances: the experiment that the RELEASE report plans.
 %%
-%% `srun beamway node --run ml_aco_job' calls {@link main/0} on the first node when all nodes are connected, measured and clustered. The tree of
-%% processes alternately has the shape of the measured network (with), or is the same tree on nodes in random order (without). The cost must be
-%% the same. A table goes to standard output, and all measurements to `ml-aco-JOB.json' in the current directory. ML_ACO_REPEATS (5), ML_ACO_ANTS
-%% (20), ML_ACO_JOBS (40) and ML_ACO_ROUNDS (6) in the environment change the numbers.
+%% `srun beamway node --run ml_aco_job' calls {@link main/0} on the first node once all nodes are connected, measured and clustered. The tree of
+%% processes alternately has the shape of the measured network (with distances), or is the same tree on nodes in random order (without). The cost must
+%% be the same. A table is written to standard output, and all measurements to `ml-aco-JOB.json' in the current directory. The environment variables
+%% ML_ACO_REPEATS (5), ML_ACO_ANTS (20), ML_ACO_JOBS (40) and ML_ACO_ROUNDS (6) change the numbers.
 -module(ml_aco_job).
 
 -export([main/0]).
@@ -16,7 +16,7 @@
 -define(SEED, 1).
 -define(ITERATIONS, 2).
 
-%% @doc Runs the experiment. Returns `ok', or an exit status after a message.
+%% @doc Runs the experiment. Returns `ok', or prints a message and returns an exit status.
 -spec main() -> ok | 1 | 2.
 main() ->
     case {[{Variable, os:getenv(Variable)} || {Variable, _} <- settings(), not is_number_text(os:getenv(Variable))], placement:topology()} of
@@ -42,13 +42,13 @@ compared(Tree) ->
     Instance = ml_aco_instance:make(setting("ML_ACO_JOBS"), ?SEED),
     Options = #{seed => ?SEED, ants => setting("ML_ACO_ANTS"), rounds => setting("ML_ACO_ROUNDS"), iterations => ?ITERATIONS},
     {ok, Plan} = placement_plan:plan(Tree, #{}),
-    %% Connections and code are there before the clock starts.
+    %% This run opens the connections and loads the code before any time is measured.
     _ = run(Plan, Instance, Options#{ants := 1}),
     Rows = [row(Repeat, Plan, Instance, Options) || Repeat <- lists:seq(1, setting("ML_ACO_REPEATS"))],
     ok = io:put_chars(to_text(Rows, placement_tree:size(Tree))),
     kept(Rows, Tree, Options).
 
-%% Each of the two is the first in turn.
+%% The two trees take turns at being measured first.
 row(Repeat, Plan, Instance, Options) ->
     Drawn = moved(Plan, Repeat),
     Order = case Repeat rem 2 of 1 -> [{with, Plan}, {without, Drawn}]; 0 -> [{without, Drawn}, {with, Plan}] end,
@@ -61,7 +61,7 @@ run(Plan, Instance, Options) ->
     {ok, #{cost := Cost, ms := Ms}} = ml_aco_tree:run(Plan, Instance, Options),
     {Cost, Ms}.
 
-%% The same processes on other nodes. The colonies stay in order, so they keep their numbers.
+%% Returns the same processes on other nodes. The colonies stay in order, so they keep their numbers.
 moved(Plan, Repeat) ->
     Nodes = lists:usort([Node || {_, Node} <- placement_plan:to_list(Plan)]),
     {Drawn, _} = lists:mapfoldl(fun(Node, Random) -> {Key, Next} = rand:uniform_s(Random), {{Key, Node}, Next} end, rand:seed_s(exsss, {Repeat, 16, 7}), Nodes),

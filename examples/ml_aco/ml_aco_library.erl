@@ -1,8 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Files of the OR-Library (J. E. Beasley) with instances of weighted tardiness, such as `wt40.txt', and their best known values, such as `wtopt40.txt'.
+%% @doc Reads files of the OR-Library (J. E. Beasley): instances of weighted tardiness, such as `wt40.txt', and their best known values, such as
+%% `wtopt40.txt'.
 %%
-%% A file of instances is a row of whole numbers. For each instance it has all durations, then all weights, then all due dates. Called by {@link
-%% ml_aco}.
+%% A file of instances is a sequence of whole numbers. For each instance it contains all durations, then all weights, then all due dates. Called by
+%% {@link ml_aco}.
 -module(ml_aco_library).
 
 -export([read/2, read_values/1, solve/3]).
@@ -39,7 +40,7 @@ read_values(File) ->
 
 text(Format, Arguments) -> lists:flatten(io_lib:format(Format, Arguments)).
 
-%% @doc Returns the best cost that a single colony finds in this many milliseconds. It ends early if it reaches the best known value.
+%% @doc Returns the best cost that a single colony finds in this many milliseconds. It stops early if it reaches the best known value.
 -spec solve(ml_aco_instance:instance(), Known :: none | number(), {Seed :: integer(), Ants :: pos_integer(), LimitMs :: pos_integer()}) -> {Cost :: number(), Ms :: non_neg_integer()}.
 solve(Instance, Known, {Seed, Ants, LimitMs}) ->
     Start = erlang:monotonic_time(millisecond),
@@ -63,7 +64,7 @@ read_test() ->
     [?assertMatch({error, _}, Try(Text)) || Text <- ["", "1 2 3", "1 2 3 4 5 six", "1 2 3 4 5 -6"]],
     ?assertMatch({error, _}, read("/no/such/file", 2)).
 
-%% Proved optima, here by dynamic programming.
+%% The optima are proved, here by dynamic programming.
 solve_test_() ->
     {timeout, 120, fun() ->
         [begin

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Local search on schedules: a job moves to another position, or two jobs change places, as long as that makes the schedule cheaper. The
-%% best of all such changes comes first. Pure. Called by {@link ml_aco_colony}.
+%% @doc Local search on schedules: as long as that makes the schedule cheaper, a job is moved to another position, or two jobs are swapped. Of all
+%% such changes the best is made first. Pure. Called by {@link ml_aco_colony}.
 -module(ml_aco_local).
 
 -export([improved/2]).
@@ -15,7 +15,7 @@ improved(Instance, Schedule) ->
         _ -> {ml_aco_instance:cost(Instance, Schedule), Schedule}
     end.
 
-%% Duration, weight, due date and end of the job at each position.
+%% Returns the duration, the weight, the due date and the end of the job at each position.
 timed(Instance, Schedule) ->
     {Jobs, _} = lists:mapfoldl(fun(Job, Time) ->
                                        {Duration, Weight, Due} = element(Job, Instance),
@@ -31,7 +31,7 @@ best_move(Jobs, Count) ->
                                            Found <- [later(From + 1, Count, element(From, Jobs), From, Jobs, 0, {0, none, 0, 0}),
                                                      earlier(From - 1, element(From, Jobs), From, Jobs, 0, {0, none, 0, 0})]]]).
 
-%% The jobs that are passed end earlier.
+%% The jobs that are passed by the moved job end earlier.
 later(Place, Count, _, _, _, _, Best) when Place > Count -> Best;
 later(Place, Count, {Own, OwnWeight, OwnDue, OwnEnd} = Job, From, Jobs, Sum, Best) ->
     {_, Weight, Due, End} = element(Place, Jobs),
@@ -71,7 +71,7 @@ changed(swap, From, To, Schedule) ->
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
 
-%% The computed saving of a change is its real saving, so no move or swap makes the result cheaper.
+%% The computed saving of a change equals its real saving, so no move or swap makes the result cheaper.
 local_optimum_test() ->
     [begin
          Instance = ml_aco_instance:make(12, 0.6, 0.6, Seed),

@@ -1,10 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The processes of multi-level ant colony optimisation, on the nodes of a plan ({@link placement_plan}): a master, submasters, and colonies
-%% as workers. Colonies search and report upwards, each submaster passes on the best result of its children, and the master sends the best of all
+%% @doc The processes of multi-level ant colony optimisation, on the nodes of a plan ({@link placement_plan}): a master, submasters, and colonies as
+%% workers. Colonies search and report upwards, each submaster passes on the best result of its children, and the master sends the best of all results
 %% back down.
 %%
-%% All processes run in rounds, and colonies are numbered in the order of their names in the plan, so the result does not depend on where
-%% processes run. Every wait ends with an answer, the end of a child, or the time limit; in the last two cases the whole run ends with an error.
+%% All processes run in rounds, and colonies are numbered in the order of their names in the plan, so the result does not depend on where processes
+%% run. Every wait ends with an answer, with the exit of a child, or at the time limit; in the last two cases the whole run ends with an error.
 -module(ml_aco_tree).
 
 -export([run/3, start/4]).
@@ -14,7 +14,7 @@
 -type options() :: #{seed => integer(), ants => pos_integer(), search => none | local, rounds => pos_integer(), iterations => pos_integer(), limit_ms => pos_integer(),
                      progress => fun((Round :: non_neg_integer(), Cost :: number(), Ms :: non_neg_integer()) -> ok)}.
 
-%% @doc Runs to the end. Returns the costs over time, each with its milliseconds from the start.
+%% @doc Runs the search to its end. Returns the costs over time, each with its milliseconds from the start.
 -spec run(placement_plan:process(), ml_aco_instance:instance(), options()) ->
           {ok, #{cost := number(), schedule := ml_aco_instance:schedule(), ms := non_neg_integer(), over_time := [{non_neg_integer(), number()}]}} | {error, term()}.
 run({master, Node, Children}, Instance, Given) ->
@@ -48,7 +48,7 @@ await(Pid, Monitor, #{limit_ms := Limit, progress := Progress} = Options, Start,
         {error, timeout}
     end.
 
-%% @private A process of the tree, which ends together with the one above it.
+%% @private A process of the tree, which exits together with the one above it.
 -spec start(term(), ml_aco_instance:instance(), map(), pid()) -> no_return().
 start(Role, Instance, Options, Above) ->
     Monitor = monitor(process, Above),
@@ -87,7 +87,7 @@ heard(#{limit_ms := Limit}, {Parent, Monitor}) ->
     after Limit -> exit(timeout)
     end.
 
-%% Sends the best known schedule down, and takes the best of those that come up.
+%% Sends the best known schedule down, and takes the best of the schedules that come up.
 round(Below, Known, Options, Above) ->
     _ = [Pid ! {self(), Known} || {Pid, _} <- Below],
     lists:min([Known | [answer(Child, Options, Above) || Child <- Below]]).
@@ -116,7 +116,7 @@ shapes_test() ->
                          || Shape <- [[colony, colony, colony], [[colony, colony], colony], [[[colony], colony], [colony]]]],
     ?assertEqual({One, One}, {Two, Three}).
 
-%% The run in the README ends with a result that it calls the optimum.
+%% The run in the README ends with a result that the README calls the optimum.
 readme_test() ->
     Instance = ml_aco_instance:make(12, 1),
     {ok, #{cost := Cost}} = run(plan([colony, colony, colony]), Instance, #{ants => 20, rounds => 10, iterations => 5, search => local}),

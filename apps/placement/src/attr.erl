@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc The attribute library of the RELEASE report D3.5, with the calls of its section 3.
 %%
-%% Call `attr:start()' on each node, which starts the application `placement' if it does not run yet. Then, on any of
-%% them:
+%% Call `attr:start()' on each node, which starts the application `placement' unless it is already running. Then, on any
+%% of these nodes:
 %% ```
 %% attr:request_attrs(Nodes, [cpu_speed, mem_free]).
 %% attr:choose_nodes(Nodes, [{vm_num_processors, ge, 8}, {loadavg5, lt, 0.5}]).
@@ -21,17 +21,17 @@
 
 -define(DEADLINE_MS, 5000).
 
-%% @doc Serves the built-in attributes.
+%% @doc Starts the server with the built-in attributes.
 -spec start() -> ok | {error, Text :: unicode:chardata()}.
 start() -> begin_with(true, none).
 
-%% @doc Serves the built-in attributes and those of a configuration file, which override built-in ones of the same
-%% name. With `nobuiltins' the node has no attributes until some are inserted.
+%% @doc Starts the server with the built-in attributes and those of a configuration file, which override built-in ones
+%% of the same name. With `nobuiltins' the node has no attributes until some are inserted.
 -spec start(nobuiltins | file:name_all()) -> ok | {error, Text :: unicode:chardata()}.
 start(nobuiltins) -> begin_with(false, none);
 start(File) -> begin_with(true, File).
 
-%% @doc Serves only the attributes of a configuration file.
+%% @doc Starts the server with only the attributes of a configuration file.
 -spec start(nobuiltins, file:name_all()) -> ok | {error, Text :: unicode:chardata()}.
 start(nobuiltins, File) -> begin_with(false, File).
 
@@ -73,7 +73,7 @@ request_attrs(Nodes, Names) ->
     [{Node, [{Name, value(maps:get(Name, Attributes))} || Name <- Names]}
      || Node <- Distinct, #{status := ok, attributes := Attributes} <- [maps:get(Node, Views)]].
 
-%% Works without a call of start, because a caller may only want to query other nodes.
+%% This works even if start/0 was not called, because a caller may only want to query other nodes.
 ask(Nodes, Names) ->
     {ok, _} = case placement_cache:is_running() of
                   true -> {ok, []};

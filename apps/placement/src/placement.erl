@@ -6,10 +6,11 @@
 %% {ok, Pid, _} = placement:spawn(#{require => [{gpu, true}]}, {my_worker, start, []}).
 %% {ok, Reasons} = placement:why_not('b@host', [{loadavg5, lt, 0.5}]).
 %% '''
-%% A query is data ({@link placement_query:query()}, {@link placement_pred:predicate()}). If several nodes suit, a
-%% policy takes one of them after asking two of them again ({@link placement_policy}), and the target itself decides
-%% whether to accept the process ({@link reserve/3}). The application must run on this node and on the nodes to be
-%% chosen; nodes without it are unknown. {@link attr} offers the calls of the RELEASE report's library.
+%% A query is data ({@link placement_query:query()}, {@link placement_pred:predicate()}). If several nodes are suitable,
+%% the default policy asks two of them again for their attributes and takes the better one ({@link placement_policy}).
+%% The target itself decides whether to accept the process ({@link reserve/3}). The application must run on this node
+%% and on the nodes to be chosen; a node without it counts as unknown. {@link attr} offers the calls of the RELEASE
+%% report's library.
 -module(placement).
 
 -compile({no_auto_import, [spawn/2, spawn/3]}).
@@ -31,7 +32,7 @@
 -define(TRIES, 3).
 -define(SPAWN_MS, 5000).
 -define(DRAIN_MS, 60000).
-%% Times whose logarithms differ by less than this belong to the same level.
+%% Measured times whose logarithms differ by less than this belong to the same level.
 -define(FLOOR, 0.15).
 -define(PROBE_BATCHES, 5).
 -define(PROBE_MESSAGES, 100).
@@ -53,7 +54,7 @@ choose_node(Nodes, Query) ->
 with(Query, More) when is_map(Query) -> maps:merge(Query, More);
 with(Predicate, More) -> More#{require => Predicate}.
 
-%% @doc Returns the verdict of every constraint on every node, and the values that it is based on.
+%% @doc Returns the verdict of every constraint on every node, and the values on which it is based.
 -spec explain(placement_choose:nodes_spec(), placement_query:query()) -> {ok, [placement_explain:report()]} | {error, placement_choose:error()}.
 explain(Nodes, Query) ->
     case {placement_query:compile(Query), placement_choose:candidates(Nodes)} of
@@ -68,7 +69,8 @@ explain(Nodes, Query) ->
 -spec why_not(node(), placement_query:query()) -> {ok, [placement_explain:verdict()]} | {error, placement_choose:error()}.
 why_not(Node, Query) -> why_not(Node, Query, all).
 
-%% @doc Does the same among the given nodes, which matters because keywords such as `low' compare nodes with each other.
+%% @doc Does the same, but only among the given nodes, which matters because words such as `low' compare nodes with each
+%% other.
 -spec why_not(node(), placement_query:query(), placement_choose:nodes_spec()) -> {ok, [placement_explain:verdict()]} | {error, placement_choose:error()}.
 why_not(Node, Query, Among) ->
     case placement_choose:candidates(Among) of
@@ -93,14 +95,14 @@ format_error(no_nodes) -> placement_map:format_error(no_nodes);
 format_error(busy) -> io_lib:format("the ~b best nodes all refused", [?TRIES]);
 format_error(Reason) -> io_lib:format("~0tP", [Reason, 20]).
 
-%% @doc Returns the nodes for a key, the best first; each node is the first for the same share of all keys
-%% ({@link placement_rendezvous}). The answer depends only on the key and the nodes, so every node computes the same
+%% @doc Returns the nodes for a key, the best first. Each node comes first for an equal share of all keys
+%% ({@link placement_rendezvous}). The result depends only on the key and the nodes, so every node computes the same
 %% one, and when a node is added or removed, only the keys assigned to it move.
 -spec node_for(Key :: term(), [node()]) -> [node()].
 node_for(Key, Nodes) -> placement_rendezvous:ranked(Key, [{Node, 1} || Node <- placement_query:distinct(Nodes)]).
 
-%% @doc Does the same with shares in proportion to a numeric attribute, such as `mem_total'. Nodes whose value is
-%% unknown are left out, so use an attribute that does not change.
+%% @doc Does the same, but each node's share of the keys is proportional to a numeric attribute, such as `mem_total'.
+%% Nodes whose value is unknown are left out, so use an attribute that does not change.
 -spec node_for(Key :: term(), [node()], Weight :: placement_entry:name()) -> [node()].
 node_for(Key, Nodes, Weight) ->
     Views = attributes(Nodes, [Weight]),
@@ -108,7 +110,8 @@ node_for(Key, Nodes, Weight) ->
 
 %%% Leases
 
-%% @doc Asks a node for a lease ({@link placement_lease:reserve/4}); its options are `ttl', `require' and `timeout'.
+%% @doc Requests a lease from a node ({@link placement_lease:reserve/4}). The options are `ttl', `require' and
+%% `timeout'.
 -spec reserve(node(), placement_lease:claims(), #{ttl => pos_integer(), timeout => pos_integer(), require => placement_pred:predicate()}) ->
           {ok, lease()} | {error, {bad_query, string()} | placement_lease:bad_claim() | {refused, placement_lease:refusal()} | nodedown | no_server | timeout}.
 reserve(Node, Claims, Options) ->
@@ -117,7 +120,7 @@ reserve(Node, Claims, Options) ->
         {error, Text} -> {error, {bad_query, unicode:characters_to_list(Text)}}
     end.
 
-%% @doc Asks several nodes at once, each for its claims, and gets either all leases or none
+%% @doc Requests leases from several nodes at once, each for its own claims, and gets either all of them or none
 %% ({@link placement_lease:reserve_all/3}). The options are those of {@link reserve/3}.
 -spec reserve_all([{node(), placement_lease:claims()}], placement_pred:predicate(), #{ttl => pos_integer(), timeout => pos_integer()}) ->
           {ok, [lease()]} | {error, {bad_query, string()} | placement_lease:bad_claim()
@@ -146,9 +149,9 @@ hand_over(Lease, Pid) -> placement_lease:hand_over(Lease, Pid).
 spawn(Query, Call) -> spawn(Query, Call, #{}).
 
 %% @doc Does the same with options: `nodes' and `claims' ({@link placement_lease:claims()}). If a node refuses because
-%% other callers came first, the next best node is tried, up to three in total; after that the error lists each node's reason. The
-%% process runs the given function only after the lease was handed over to it, and it is killed if that fails
-%% (`{no_lease, Why}').
+%% other callers came first, the next best node is tried, up to three in total; if they all refuse, the error lists each
+%% node's reason. The process calls the given function only after the lease has been handed over to it, and it is killed
+%% if that fails (`{no_lease, Why}').
 -spec spawn(placement_query:query(), {module(), atom(), [term()]}, #{nodes => placement_choose:nodes_spec(), claims => placement_lease:claims()}) ->
           {ok, pid(), #{node := node(), refused := [{node(), term()}]}} | {error, placement_choose:error() | placement_lease:bad_claim() | {busy, [{node(), term()}]}}.
 spawn(Query, {_, _, _} = Call, Options) ->
@@ -220,14 +223,14 @@ with_lease(Lease, Pid) ->
 
 %%% Processes that exist once
 
-%% @doc Starts a process that exists once among some nodes ({@link placement_child}). It runs where the query says,
-%% and starts again on another node when its node goes down, or when the node has not suited the query for the grace
-%% time and another one does. The function returns `{ok, Pid}', like the start function of a supervisor's child.
-%% Options: `name' (required; `{via, placement, Name}' finds the process on each of its nodes), `nodes' (by default
-%% all nodes that are connected now and those that join later), `grace' (ms, 5000), `voters' (5; the child runs only
-%% while more than half of that many nodes are connected), `replace_after' and `settle' (ms, 30000 each: when a voter
-%% that is away loses its vote to another node, and how long both are asked after that), `restart' (permanent) and
-%% `shutdown' (5000), both as in a supervisor's child specification.
+%% @doc Starts a process that exists once among some nodes ({@link placement_child}). It runs on a node that the query
+%% chooses. It is started again on another node when its node goes down, or when its node has not suited the query for
+%% the grace time and another node does. The function returns `{ok, Pid}', like the start function of a supervisor's
+%% child. Options: `name' (required; `{via, placement, Name}' finds the process on each of its nodes), `nodes' (by
+%% default all nodes that are connected now and those that join later), `grace' (ms, 5000), `voters' (5; the child runs
+%% only while more than half of that many nodes are connected), `replace_after' (ms, 30000: how long a voter must be
+%% disconnected before another node replaces it), `settle' (ms, 30000: for how long both the old and the new voters are
+%% asked after that), `restart' (permanent) and `shutdown' (5000), both as in a supervisor's child specification.
 -spec child(placement_query:query(), {module(), atom(), [term()]}, placement_child:options()) ->
           {ok, pid()} | {error, {bad_option, atom(), term()} | {bad_query, string()} | {exists, pid()} | no_majority | not_started}.
 child(Query, Call, Options) -> placement_child:start(Query, Call, Options).
@@ -262,7 +265,7 @@ children() -> placement_child:children().
 -spec whereis_name(placement_child:name()) -> pid() | undefined.
 whereis_name(Name) -> placement_child:whereis_name(Name).
 
-%% @doc For `{via, placement, Name}'.
+%% @doc Sends a message to the process of that name, for `{via, placement, Name}'.
 -spec send(placement_child:name(), Message :: term()) -> pid().
 send(Name, Message) ->
     case whereis_name(Name) of
@@ -296,10 +299,9 @@ drain() -> placement_drain:run(#{}).
 drain(Node) -> drain(Node, #{}).
 
 %% @doc Moves the processes of a node to other nodes, with their states and queued messages ({@link placement_drain}).
-%% This applies to the children of {@link child/3}, and to gen_servers and gen_statems that export
-%% `placement_handoff/3'. The node accepts no new processes until {@link undrain/0} is called there. Options:
-%% `at_once' (concurrent moves, 8), `timeout' (ms, 60000; processes that have not moved by then stay), and `tell', a
-%% pid that receives progress reports.
+%% It moves the children of {@link child/3}, and gen_servers and gen_statems that export `placement_handoff/3'. The node
+%% accepts no new processes until {@link undrain/0} is called there. Options: `at_once' (concurrent moves, 8), `timeout'
+%% (ms, 60000; processes that have not moved by then stay), and `tell', a pid that receives progress reports.
 -spec drain(node(), placement_drain:options()) -> {ok, placement_drain:result()} | {error, already_draining | nodedown | no_placement | timeout | {bad_option, atom(), term()} | term()}.
 drain(Node, Options) ->
     Timeout = maps:get(timeout, Options, ?DRAIN_MS),
@@ -321,8 +323,8 @@ undrain() -> placement_drain:undo().
 -spec own(placement_entry:name()) -> ok | {error, term()}.
 own(Name) -> placement_attr:own(Name, count, self()).
 
-%% @doc Sets an attribute that is removed when the calling process exits. If several processes own it, the value of the
-%% newest living owner counts.
+%% @doc Sets an attribute that is removed when the calling process exits. If several processes own it, its value is the
+%% one set by the newest living owner.
 -spec own(placement_entry:name(), Value :: term()) -> ok | {error, term()}.
 own(Name, Value) -> placement_attr:own(Name, {value, Value}, self()).
 
@@ -330,12 +332,12 @@ own(Name, Value) -> placement_attr:own(Name, {value, Value}, self()).
 -spec disown(placement_entry:name()) -> ok.
 disown(Name) -> placement_attr:disown(Name, self()).
 
-%% @doc Sets the taints of this node, which are any terms; `[]' removes them. The node refuses every choice and lease
-%% that does not tolerate all of them (`{tolerates, Taints}').
+%% @doc Sets the taints of this node, which are any terms; `[]' removes them. The node is not chosen and grants no lease
+%% unless the query tolerates all of its taints (`{tolerates, Taints}').
 -spec taint([Taint :: term()]) -> ok.
 taint(Taints) when is_list(Taints) -> placement_builtin:taint(Taints).
 
-%% @doc Adds an attribute; the entry has the form of one in a configuration file ({@link placement_entry}).
+%% @doc Adds an attribute. The entry has the same form as in a configuration file ({@link placement_entry}).
 -spec insert(placement_entry:name(), Entry :: term()) -> ok | {error, unicode:chardata()}.
 insert(Name, Entry) -> placement_attr:insert(Name, Entry).
 
@@ -355,7 +357,7 @@ delete(Name) -> placement_attr:delete(Name).
 -spec attributes() -> [placement_entry:name()].
 attributes() -> placement_attr:names().
 
-%% @doc Returns attributes of nodes, with the age and the unit of each, or why it is unknown.
+%% @doc Returns attributes of nodes: for each one its value, age and unit, or the reason why it is unknown.
 -spec attributes([node()], [placement_entry:name()]) -> #{node() => placement_cache:view()}.
 attributes(Nodes, Names) -> placement_cache:fetch(placement_query:distinct(Nodes), Names, #{}).
 
@@ -370,11 +372,11 @@ unfollow(Nodes) -> placement_cache:unfollow(Nodes).
 
 %%% Topology
 
-%% @doc Returns the tree that this node uses to choose.
+%% @doc Returns the tree that this node uses for its choices.
 -spec topology() -> placement_tree:tree() | none.
 topology() -> placement_topology:tree().
 
-%% @doc Returns the number of the tree in use, or 0 without one.
+%% @doc Returns the epoch number of the tree in use, or 0 if there is no tree.
 -spec epoch() -> non_neg_integer().
 epoch() -> placement_topology:epoch().
 
@@ -391,8 +393,7 @@ site(Node) ->
 -spec set_topology(placement_tree:tree()) -> {ok, Epoch :: pos_integer()}.
 set_topology(Tree) -> placement_topology:set(Tree).
 
-%% @doc Sets the tree here and on other nodes. The result names the nodes that did not accept it or already have a newer
-%% tree.
+%% @doc Sets the tree here and on other nodes. Returns the nodes that did not accept it or already have a newer tree.
 -spec set_topology(placement_tree:tree(), [node()]) -> {ok, Epoch :: pos_integer(), Without :: [node()]}.
 set_topology(Tree, Nodes) -> placement_topology:publish(Tree, Nodes).
 
@@ -401,9 +402,9 @@ set_topology(Tree, Nodes) -> placement_topology:publish(Tree, Nodes).
 -spec declared_topology([node(), ...]) -> {ok, placement_tree:tree()} | {error, {no_place, [node(), ...]} | placement_tree:error()}.
 declared_topology(Nodes) -> placement_place:tree(placement_query:distinct(Nodes)).
 
-%% @doc Adds a node to the tree, on this node and on all connected nodes of the tree. It goes to its declared path or,
-%% with `probe', to the place that it finds by measuring on its way down from the root, which takes about a second for
-%% each group on that way.
+%% @doc Adds a node to the tree, on this node and on all connected nodes of the tree. The node is put at its declared
+%% path. With `probe' it is put at a place found by measuring, from the root downwards, which takes about a second for
+%% each group on the way.
 -spec join(node(), placement_tree:path() | probe) -> {ok, Epoch :: pos_integer()} | {error, placement_tree:error() | no_topology | not_measured | too_many_changes}.
 join(Node, probe) ->
     case topology() of
@@ -421,7 +422,7 @@ measured(Node, Other) ->
     try erpc:call(Node, placement_probe_pair, run, [Other, ?PROBE_BATCHES, ?PROBE_MESSAGES, ?PROBE_MS, none], 2 * ?PROBE_MS) of
         Batches -> {ok, lists:min(Batches)}
     catch
-        %% A node that is down cannot be measured, so it cannot lead to a place.
+        %% A node that is down cannot be measured, so it cannot help to find the place.
         _:_ -> unknown
     end.
 
@@ -431,14 +432,14 @@ leave(Node) -> placement_topology:leave(Node).
 
 %%% Measuring and planning
 
-%% @doc Measures the round-trip times between every pair of nodes ({@link placement_probe:measure/2}), from which
-%% {@link placement_cluster} makes a tree.
+%% @doc Measures the round-trip times between every pair of nodes ({@link placement_probe:measure/2}).
+%% {@link placement_cluster} builds a tree from them.
 -spec probe([node()], placement_probe:options()) ->
           {ok, placement_probe:measured()} | {error, {bad_option, atom(), term()} | no_pairs | {unreachable, [{node(), term()}]}}.
 probe(Nodes, Options) -> placement_probe:measure(Nodes, Options).
 
 %% @doc Plans a master, submasters and workers in the shape of the tree of nodes ({@link placement_plan:plan/2}).
-%% `workers' and `submasters' may also be queries, which take the suitable nodes of the tree.
+%% `workers' and `submasters' may also be queries, which select suitable nodes of the tree.
 -spec plan(placement_tree:tree() | none, #{workers => [node()] | placement_query:query(), submasters => [node()] | placement_query:query(),
                                     fan_out => pos_integer() | infinity, least => pos_integer()}) ->
           {ok, placement_plan:process()} | {error, no_workers | no_submasters | {bad_option, atom(), term()} | placement_choose:error()}.
@@ -458,8 +459,8 @@ plan_option(Key, Value, Tree) when Key =:= workers; Key =:= submasters ->
     end;
 plan_option(_, Value, _) -> Value.
 
-%% @doc Assigns processes to nodes, given which processes talk to each other and how far apart the nodes are
-%% ({@link placement_map:map/3}). It starts and moves nothing.
+%% @doc Assigns processes to nodes, given how much the processes communicate with each other and how far apart the nodes
+%% are ({@link placement_map:map/3}). It neither starts nor moves any process.
 -spec map(placement_map:graph(), placement_tree:tree() | none, placement_map:options()) -> {ok, placement_map:mapping()} | {error, placement_map:error()}.
 map(Graph, Tree, Options) -> placement_map:map(Graph, Tree, Options).
 
@@ -469,8 +470,8 @@ map(Graph, Tree, Options) -> placement_map:map(Graph, Tree, Options).
 -spec observe([pid()], Ms :: pos_integer()) -> {ok, placement_map:graph(), placement_observe:seen()} | {error, {bad_pids | bad_ms, term()}}.
 observe(Pids, Ms) -> placement_observe:observe(Pids, Ms).
 
-%% @doc Returns which processes of a graph should rather run on another node of the tree in use
-%% ({@link placement_moves}), what each move saves, and over which link. It moves nothing.
+%% @doc Returns which processes of a graph should run on another node of the tree in use instead
+%% ({@link placement_moves}), how much traffic each move saves, and over which link. It does not move them.
 -spec advise(placement_map:graph(), placement_moves:options()) -> {ok, [placement_moves:move()]} | {error, no_topology | placement_map:error()}.
 advise(Graph, Options) ->
     case topology() of
@@ -478,8 +479,8 @@ advise(Graph, Options) ->
         Tree -> placement_moves:moves(Graph, Tree, Options)
     end.
 
-%% @doc Returns pairs of nodes that talk much although they are far apart ({@link placement_advise}), and the nodes
-%% whose traffic is unknown.
+%% @doc Returns pairs of nodes that exchange a lot of data although they are far apart ({@link placement_advise}), and
+%% the nodes whose traffic is unknown.
 -spec advise(placement_choose:nodes_spec()) -> {ok, [placement_advise:advice()], Without :: [node()]} | {error, no_topology | {bad_nodes, string()}}.
 advise(Nodes) ->
     case placement_choose:candidates(Nodes) of

@@ -1,14 +1,15 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc The options of placement, from the application's environment.
 %%
-%% {@link placement_app} checks them when the application starts. The other functions are called wherever their option is
-%% needed.
+%% {@link placement_app} checks them when the application starts. Each of the other functions is called where its option
+%% is needed.
 -module(placement_config).
 
 -export([check/0, builtins/0, attributes/0, deadline_ms/0, limit_ms/0, group_memory_ms/0, drain_ms/0, table/0]).
 
 -define(DEADLINE_MS, 1000).
-%% Shorter than the deadline of a choice, so that one slow function does not make its whole node miss the deadline.
+%% This is shorter than the deadline of a choice, so that one slow function does not make its whole node miss the
+%% deadline.
 -define(LIMIT_MS, 500).
 -define(GROUP_MEMORY_MS, 3600000).
 
@@ -24,8 +25,8 @@ check() ->
         [] -> ok
     end.
 
-%% Option, default, expected value, when a change takes effect, what the option does, and whether a value is valid.
-%% Files and attributes are checked when they are read.
+%% For each option: its name, its default, the expected value, when a change takes effect, what the option does, and
+%% whether a value is valid. Files and attributes are checked when they are read.
 options() ->
     [{builtins, true, "true or false", {start, "Whether this node serves the built-in attributes."}, fun is_boolean/1},
      {attributes, none, "none or the name of a file", {start, "A file with attributes that this node serves."}, fun(_) -> true end},
@@ -50,7 +51,7 @@ value(Name) ->
     {Name, Default, _, _, _} = lists:keyfind(Name, 1, options()),
     application:get_env(placement, Name, Default).
 
-%% A process can wait for at most 2^32 - 1 ms, and a lease is judged for twice the deadline.
+%% A process can wait for at most 2^32 - 1 ms, and the check of a lease may take twice the deadline.
 is_ms(Value) -> is_integer(Value) andalso Value > 0 andalso Value < 1 bsl 31.
 
 %% A string such as "/site/rack1" is also a valid path; placement_tree splits it.
@@ -64,7 +65,7 @@ builtins() -> value(builtins).
 -spec attributes() -> none | file:name_all().
 attributes() -> value(attributes).
 
-%% @doc Returns the milliseconds for a choice, or a question about a lease, without a time limit of its own.
+%% @doc Returns the milliseconds for a choice, or for a request for a lease, that has no time limit of its own.
 -spec deadline_ms() -> pos_integer().
 deadline_ms() -> value(deadline).
 
@@ -72,7 +73,7 @@ deadline_ms() -> value(deadline).
 -spec limit_ms() -> pos_integer().
 limit_ms() -> value(limit).
 
-%% @doc Returns the milliseconds after which a member of a group looks for what it may forget
+%% @doc Returns the interval in milliseconds at which a member of a group looks for what it may forget
 %% ({@link placement_group}).
 -spec group_memory_ms() -> pos_integer().
 group_memory_ms() -> value(group_memory).

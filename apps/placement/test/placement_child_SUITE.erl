@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Processes that exist once among some nodes: they restart elsewhere, move with their state, and survive
-%% partitions. Four real nodes, three of which are voters.
+%% @doc Processes that exist once among some nodes: they restart on another node, move with their state, and survive
+%% partitions. Uses four real nodes, three of which are voters.
 -module(placement_child_SUITE).
 -behaviour(gen_server).
 
@@ -12,7 +12,7 @@
          started_anew_on_restarted_nodes/1, a_helper_of_the_start_ends/1, a_voter_that_missed_the_end/1, deleted_by_a_voter_that_missed_the_call/1, forgets_what_was_deleted/1, the_first_choice_does_not_start_it/1,
          the_first_choice_does_not_take_its_state/1, the_first_choice_hangs_over_its_state/1, the_first_voter_hangs/1, the_first_voter_knows_nothing/1, the_first_voter_comes_back/1,
          two_calls_at_once/1, a_call_beside_a_start/1, the_query_takes_long/1, apart_from_its_own_kind/1, near_to_another_kind/1, ends_with_its_tree_before_the_lease/1]).
-%% The child, which runs on the nodes.
+%% The functions of the child, which run on the nodes.
 -export([start_link/1, start_link_below/2, start_link_by_helper/1, start_link_but/2, start_link_behind_a_gate/1, init/1, handle_call/3, handle_cast/2, terminate/2, placement_handoff/1, placement_handoff/2, worker_after/1]).
 %% Stores the log messages of the nodes.
 -export([log/2]).
@@ -39,7 +39,7 @@ end_per_testcase(_, Config) -> ok = beamway_placement_nodes:stop(proplists:get_v
 
 start_link(Kept) -> gen_server:start_link(?MODULE, Kept, []).
 
-%% Starts it below this many supervisors.
+%% Starts the child below this many supervisors.
 start_link_below(0, Kept) -> start_link(Kept);
 start_link_below(Levels, Kept) -> supervisor:start_link(?MODULE, {above, Levels, Kept}).
 
@@ -106,10 +106,10 @@ started(Config, Query, Kept) ->
 child(Config, Name, Query, Call) ->
     call(Config, Name, child, [Query, Call, #{name => once, nodes => beamway_placement_nodes:nodes(cluster(Config)), grace => grace()}]).
 
-%% Sets the attribute `role' on these nodes; with ttl 0, other nodes see changes immediately.
+%% Sets the attribute `role' on these nodes. With ttl 0 other nodes see changes at once.
 roles(Config, Values) -> [ok = call(Config, Name, insert, [role, {static, Value, [{ttl, 0}]}]) || {Name, Value} <- Values].
 
-%% Returns the process if all of these nodes find the same one and it lives.
+%% Returns the process if all of these nodes find the same one and it is alive.
 found(Config, Names) ->
     case lists:usort([call(Config, Name, whereis_name, [once]) || Name <- Names]) of
         [Pid] when is_pid(Pid) ->
@@ -153,15 +153,15 @@ restarted_elsewhere(Config) ->
     ?assertNotEqual(node(Second), node(Third)),
     ?assertEqual([[{once, node(Third), Third}]], lists:usort([call(Config, Name, children, []) || Name <- Left])).
 
-%% When its node no longer suits the query, then after the grace time the child runs on a node that does, with its state,
-%% and the old process has exited.
+%% When the child's node no longer suits the query, the child runs after the grace time on a node that does, with its
+%% state, and the old process has exited.
 moves_with_its_state(Config) ->
     roles(Config, [{"a", other}, {"b", worker}, {"c", other}]),
     Old = started(Config, {role, eq, worker}, fresh),
     ?assertEqual("b", name_of(Config, node(Old))),
     ok = beamway_placement_nodes:call(cluster(Config), "a", {gen_server, call}, [Old, {put, precious}]),
     ok = call(Config, "b", update, [role, {static, other, [{ttl, 0}]}]),
-    %% The child stays, because no other node suits.
+    %% The child stays, because no other node is suitable.
     ?assert(stays(Config, ["b"], Old, 2)),
     ok = call(Config, "c", update, [role, {static, worker, [{ttl, 0}]}]),
     New = another(Config, ["a", "b", "c"], Old),
@@ -169,8 +169,8 @@ moves_with_its_state(Config) ->
     ?assertEqual(precious, beamway_placement_nodes:call(cluster(Config), "a", {gen_server, call}, [{via, placement, once}, get])),
     ?assertNot(is_alive(Config, Old)).
 
-%% Another voter has also chosen `b', and the keeper there is still asking the voters when the state arrives. It needs the
-%% answer of `b' itself, because `c' does not answer.
+%% Another voter has also chosen `b', and the keeper there is still asking the voters when the state arrives. It needs
+%% the answer of the voter on `b' itself, because `c' does not answer.
 moves_to_a_node_that_was_chosen_before(Config) ->
     roles(Config, [{"a", worker}, {"b", other}, {"c", other}]),
     Old = started(Config, {role, eq, worker}, fresh),
@@ -274,7 +274,7 @@ a_new_child_waits_for_the_old_one(Config) ->
     ?assertNotEqual(node(Old), node(New)).
 
 %% A voter that is cut off receives another call or a deletion. The caller gets an error, and the child is still running
-%% when the nodes have reconnected.
+%% after the nodes have reconnected.
 a_minority_changes_nothing(Config) ->
     no_effect(Config, fun() -> child(Config, "a", [], {?MODULE, start_link, [another]}) end).
 
@@ -292,8 +292,8 @@ no_effect(Config, Call) ->
     ?assert(stays(Config, ["c"], Pid, 5)),
     true = beamway_peer:wait_until(fun() -> found(Config, ["a", "b", "c"]) =:= Pid end, 30000).
 
-%% The majority was restarted and has lost its promises. Its startup code requests the child again while the old process
-%% still holds its lease on a node that is cut off.
+%% The majority was restarted and has lost its promises. The startup code of the restarted nodes starts the child again
+%% while the old process still holds its lease on a node that is cut off.
 started_anew_on_restarted_nodes(Config) ->
     Old = started(Config, [], kept),
     [Name | _] = Others = names_but(Config, node(Old)),
@@ -318,7 +318,7 @@ a_voter_that_missed_the_end(Config) ->
     true = beamway_peer:wait_until(fun() -> call(Config, "a", children, []) =:= [] end, 30000),
     ?assertNot(is_alive(Config, Pid)).
 
-%% The voter only knows an earlier call. It is never asked for a promise, because no node suits the child.
+%% The voter knows only an earlier call. It is never asked for a promise, because no node suits the child.
 deleted_by_a_voter_that_missed_the_call(Config) ->
     Spec = #{name => once, query => {role, eq, worker}, call => {?MODULE, start_link, [kept]}, nodes => lists:sort(beamway_placement_nodes:nodes(cluster(Config))), grace => grace()},
     [ok = voter(Config, Name, {gen_server, call}, [{put, Spec#{version => {Version, node()}}}]) || {Name, Version} <- [{"a", 1}, {"b", 2}, {"c", 2}]],
@@ -359,7 +359,7 @@ the_first_choice_does_not_take_its_state(Config) ->
 the_first_choice_hangs_over_its_state(Config) ->
     goes_on_from_c(Config, {?MODULE, start_link, [fresh]}, {hangs_on, node_of(Config, "c")}).
 
-%% The child moves away from `b', and `c' is the best of the nodes that suit.
+%% The child moves away from `b', and `c' is the best of the suitable nodes.
 goes_on_from_c(Config, Call, State) ->
     roles(Config, [{"a", other}, {"b", worker}, {"c", other}]),
     [ok = call(Config, Name, insert, [rank, {static, Rank, [{ttl, 0}]}]) || {Name, Rank} <- [{"a", 1}, {"b", 2}, {"c", 3}]],
@@ -370,8 +370,8 @@ goes_on_from_c(Config, Call, State) ->
     ?assertEqual("a", name_of(Config, node(New))),
     ?assertEqual(State, beamway_placement_nodes:call(cluster(Config), "a", {gen_server, call}, [New, get])).
 
-%% The first voter hangs. It runs the child, it would be the one to choose the next node, and it stays connected for
-%% about a minute.
+%% The first voter hangs. It runs the child, it would be the one to choose the next node, and the others stay connected
+%% to it for about a minute.
 the_first_voter_hangs(Config) ->
     roles(Config, [{"a", worker}, {"b", other}, {"c", other}]),
     {ok, Old} = child(Config, "a", #{require => {role, eq, worker}, deadline => 1000 * beamway_runner:slowness()}, {?MODULE, start_link, [kept]}),
@@ -393,9 +393,9 @@ the_first_voter_knows_nothing(Config) ->
     ok = beamway_placement_nodes:call(cluster(Config), "a", {application, start}, [placement]),
     true = beamway_peer:wait_until(fun() -> found(Config, ["a", "b", "c"]) =:= Pid end, 30000).
 
-%% The first voter was cut off with the child until its promise had expired, so it chooses a node, itself, as soon as it
-%% reaches the others again. The majority refuses that node. The voter must still promise itself to the node that runs the
-%% child, so that the child survives the loss of the third voter.
+%% The first voter was cut off together with the child until its promise had expired. So it chooses a node, itself, as
+%% soon as it reaches the others again. The majority refuses that node. The voter must still promise itself to the node
+%% that runs the child, so that the child survives the loss of the third voter.
 the_first_voter_comes_back(Config) ->
     roles(Config, [{"a", worker}, {"b", other}, {"c", other}]),
     [ok = call(Config, Name, insert, [rank, {static, Rank, [{ttl, 0}]}]) || {Name, Rank} <- [{"a", 3}, {"b", 2}, {"c", 1}]],
@@ -410,8 +410,8 @@ the_first_voter_comes_back(Config) ->
     ok = beamway_peer:kill9(peer_of(Config, node_of(Config, "c"))),
     ?assert(stays(Config, ["a", "b"], New, 5)).
 
-%% Two voters receive the later call first, the third one the earlier call. All of them keep the later call and find its
-%% process.
+%% Two voters receive the later call first, and the third one receives the earlier call first. All of them keep the
+%% later call and find its process.
 two_calls_at_once(Config) ->
     Spec = #{name => once, query => [], nodes => lists:sort(beamway_placement_nodes:nodes(cluster(Config))), grace => grace()},
     [Earlier, Later] = [Spec#{call => {?MODULE, start_link, [Kept]}, version => {Version, node()}} || {Kept, Version} <- [{earlier, 1}, {later, 2}]],
@@ -424,8 +424,8 @@ two_calls_at_once(Config) ->
 
 voter(Config, Name, Function, Arguments) -> beamway_placement_nodes:call(cluster(Config), Name, Function, [placement_child | Arguments]).
 
-%% While the child starts, most voters receive another call. When it reaches the child's node, the process already has
-%% its name, so the call is withdrawn and the child keeps running.
+%% While the child starts, most voters receive another call. When this call reaches the child's node, the process
+%% already has its name, so the call is withdrawn and the child keeps running.
 a_call_beside_a_start(Config) ->
     roles(Config, [{"a", other}, {"b", other}, {"c", worker}]),
     Options = #{name => once, nodes => beamway_placement_nodes:nodes(cluster(Config)), grace => 4 * grace()},
@@ -455,7 +455,7 @@ the_query_takes_long(Config) ->
 
 worker_after(Ms) -> receive after Ms -> worker end.
 
-%% The child itself belongs to the kind from which it must be apart. It does not move because of itself, but because of
+%% The child is itself of the kind from which it must be apart. It does not move because of itself, but because of
 %% another process of that kind on its node.
 apart_from_its_own_kind(Config) ->
     [{ok, _} = beamway_placement_nodes:call(cluster(Config), Name, {pg, start}, [kinds]) || Name <- ["a", "b", "c"]],
@@ -470,7 +470,8 @@ apart_from_its_own_kind(Config) ->
          true = beamway_peer:wait_until(fun() -> not is_alive(Config, New) end, 30000)
      end || {What, Call} <- [{kind, {?MODULE, start_link, [owns]}}, {kind, {?MODULE, start_link_below, [2, owns]}}, {{pg, kinds, all}, {?MODULE, start_link_below, [1, joins]}}]].
 
-%% The process that the child must be near to runs on one other voter. The child's node suits as long as it runs there.
+%% The process near which the child must be runs on one other voter. The child's node is suitable as long as that
+%% process runs there.
 near_to_another_kind(Config) ->
     Nodes = beamway_placement_nodes:nodes(cluster(Config)),
     {ok, Rack} = placement_tree:from_paths([{Node, "/rack"} || Node <- Nodes]),
@@ -480,8 +481,8 @@ near_to_another_kind(Config) ->
     ?assert(stays(Config, [name_of(Config, node(Pid))], Pid, 5)).
 
 %% The child is a supervisor on a node that is cut off. It is dead before the promises of the other nodes expire, with a
-%% margin for clocks that run at different rates, and so is a worker that would take half a minute to terminate. A
-%% process that is linked to the worker but was not started by it survives.
+%% margin for clocks that run at different rates. So is a worker that would take half a minute to terminate. A process
+%% that is linked to the worker but was not started by it survives.
 ends_with_its_tree_before_the_lease(Config) ->
     Grace = 8000 * beamway_runner:slowness(),
     Options = #{name => once, nodes => beamway_placement_nodes:nodes(cluster(Config)), grace => Grace},

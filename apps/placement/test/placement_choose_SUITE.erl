@@ -48,7 +48,7 @@ relative_words(Config) ->
     ?assertEqual(["a", "b"], chosen(Config, {size, bottom, 2})),
     %% `highest' compares the nodes that pass everything else, wherever it is in the list.
     [?assertEqual(["e"], chosen(Config, P)) || P <- [[{size, highest}, {zone, eq, x}], [{zone, eq, x}, {size, highest}]]],
-    %% All nodes are equal, so each is both low and high.
+    %% All nodes have the same value, so each is both low and high.
     ?assertEqual(names(), chosen(Config, [{slots, low}, {slots, high}])).
 
 distance_words(Config) ->
@@ -74,7 +74,8 @@ affinity(Config) ->
     Apart = fun(What) -> chosen(Config, {affinity, What, apart}) end,
     ?assertEqual({["a", "b"], ["a", "c", "d", "e", "f"]}, {Near(runs_db), Apart(runs_db)}),
     ?assertEqual(["c", "d", "e", "f"], chosen(Config, {'not', {affinity, runs_db, near}})),
-    %% The same as a preference, with each policy. A policy that asks the drawn nodes again also asks all nodes what they run.
+    %% The same holds for a preference, with each policy. A policy that asks the drawn nodes again also asks all nodes
+    %% what they run.
     [?assert(lists:member(chosen(Config, #{n => 1, policy => Policy, prefer => [{1, {affinity, runs_db, near}}]}), [["a"], ["b"]]))
      || Policy <- [{choices, 6}, least], _ <- lists:seq(1, 10)],
     ?assertEqual({[], names()}, {Near(runs_nowhere), Apart(runs_nowhere)}),
@@ -104,8 +105,8 @@ affinity(Config) ->
     ?assertEqual(node_of(Config, "c"), Alone),
     [{error, {bad_query, _}} = call(Config, "a", placement, choose_nodes, [nodes_of(Config), P]) || P <- [{affinity, {pg, "s", g}, near}, {affinity, 7, apart}, {affinity, x, beside}]].
 
-%% A node with taints only suits queries that tolerate all of them. The node itself decides this, regardless of what the
-%% other nodes know.
+%% A node with taints is suitable only for queries that tolerate all of them. The node itself decides this, regardless
+%% of what the other nodes know.
 taints(Config) ->
     C = node_of(Config, "c"),
     ok = call(Config, "c", placement, taint, [[maintenance, {only, db}]]),
@@ -182,7 +183,7 @@ why_not_names_everything(Config) ->
     ?assertEqual([4, 4, 4, 4, 4, 4], [length(Constraints) || #{constraints := Constraints} <- Reports]),
     Text = unicode:characters_to_list(placement_explain:to_text(Reports)),
     [?assertNotEqual(nomatch, string:find(Text, Part)) || Part <- ["not suitable", "size > 5: no, it is 1", "unheard_of is true: unknown, there is no such attribute"]],
-    %% Relative keywords give different results among different nodes.
+    %% Relative keywords give different results if they are applied to different sets of nodes.
     {ok, [_]} = call(Config, "a", placement, why_not, [node_of(Config, "c"), {size, lowest}, nodes_of(Config)]),
     {ok, []} = call(Config, "a", placement, why_not, [node_of(Config, "c"), {size, lowest}, [node_of(Config, "d")]]).
 
@@ -200,14 +201,14 @@ bad_queries(Config) ->
 bad_nodes(Config) ->
     [{error, {bad_nodes, _}} = call(Config, "a", placement, choose_nodes, [Nodes, []])
      || Nodes <- [[], foo, ["b@h"], [a | b], {group, nobody}, {level, 1, 'never@127.0.0.1'}, {level, -1, node_of(Config, "a")}]],
-    %% A node that does not answer does not suit any query, not even an empty one.
+    %% A node that does not answer is not suitable for any query, not even an empty one.
     {error, {unsatisfied, #{feasible := 0}}} = call(Config, "a", placement, choose_nodes, [['never@127.0.0.1'], []]),
     {error, {unsatisfied, _}} = call(Config, "a", placement, choose_node, [['never@127.0.0.1'], []]),
     {error, {unsatisfied, #{unreachable := [{'never@127.0.0.1', nodedown}]}}} = call(Config, "a", placement, choose_nodes, [['never@127.0.0.1'], {size, gt, 0}]).
 
 %%% Policies
 
-%% Twenty choosers with the same information choose at the same time, and they do not all choose the same node.
+%% Twenty choosers with the same information choose at the same time, but they do not all choose the same node.
 choosers_do_not_pile_up(Config) ->
     Nodes = nodes_of(Config),
     Picks = on(Config, "a", fun() ->
@@ -216,9 +217,10 @@ choosers_do_not_pile_up(Config) ->
         [receive {pick, {ok, Node, _}} -> Node after 50000 -> none end || _ <- lists:seq(1, 120)]
     end),
     Counts = [length([P || P <- Picks, P =:= Node]) || Node <- Nodes],
-    %% The average is 20; a fair choice gives a node fewer than 3 or more than 50 less than once in a million runs.
+    %% The average is 20. If the choice is fair, a node is chosen fewer than 3 or more than 50 times in less than one of
+    %% a million runs.
     {true, _} = {lists:min(Counts) >= 3 andalso lists:max(Counts) =< 50, Counts},
-    %% Of two nodes the better one is always taken, because both are asked.
+    %% Of two nodes the better one is always chosen, because both are asked.
     [A, F] = [node_of(Config, Name) || Name <- ["a", "f"]],
     [{ok, F, _} = call(Config, "a", placement, choose_node, [[A, F], #{prefer => [{1, {size, max}}]}]) || _ <- lists:seq(1, 20)].
 
@@ -230,8 +232,8 @@ a_policy_of_ones_own(Config) ->
 
 select(Scored, Count, _) -> [Node || {Node, _} <- lists:sublist(lists:reverse(lists:keysort(2, Scored)), Count - 1)].
 
-%% A chooser counts its own placements since the nodes were last asked, so with outdated information it uses the nodes in
-%% turn. Of the three nodes that spawn/3 may try, only those that it has actually tried count.
+%% A chooser counts the placements that it has made since the nodes were last asked, so even with outdated information
+%% it uses the nodes in turn. Of the three nodes that spawn/3 may try, only those that it has actually tried count.
 own_placements_count(Config) ->
     Nodes = nodes_of(Config),
     Query = #{prefer => [{1, {tasks, min}}], policy => least, charge => #{tasks => 1}, max_age => 60000},
@@ -246,19 +248,19 @@ own_placements_count(Config) ->
 spread_over_places(Config) ->
     Query = fun(Spread, N, Require) -> #{require => Require, n => N, policy => {choices, 6}, prefer => [{1, {size, min}}], spread => Spread} end,
     Sites = fun(Names) -> lists:sort([case lists:member(Name, ["e", "f"]) of true -> 2; false -> 1 end || Name <- Names]) end,
-    %% Without a spread the smallest four are all at one site.
+    %% Without a spread the four smallest nodes are all at one site.
     ?assertEqual(["a", "b", "c", "d"], lists:sort(chosen(Config, #{n => 4, policy => {choices, 6}, prefer => [{1, {size, min}}]}))),
     ?assertEqual([1, 1, 2, 2], Sites(chosen(Config, Query({1, 1, hard}, 4, [])))),
     ?assertEqual(["x", "x", "y", "y"], lists:sort([case lists:member(Name, ["a", "c", "e"]) of true -> "x"; false -> "y" end || Name <- chosen(Config, Query({{attribute, zone}, 1, hard}, 4, []))])),
     %% If a place has too few nodes, a soft spread ignores it and a hard one fails.
     ?assertEqual(5, length(chosen(Config, Query({1, 1, soft}, 5, {size, lt, 6})))),
     ?assertEqual([], chosen(Config, Query({1, 1, hard}, 5, {size, lt, 6}))),
-    %% As many nodes as possible, when one place has four nodes and another has one.
+    %% As many nodes as possible are chosen when one place has four nodes and another has one.
     ?assertEqual([1, 1, 2], Sites(chosen(Config, Query({1, 1, hard}, all, {size, lt, 6})))),
     ?assertEqual(5, length(chosen(Config, Query({1, 1, soft}, all, {size, lt, 6})))),
     ?assertEqual([], chosen(Config, (Query({1, 1, hard}, all, {size, lt, 6}))#{min => 4})).
 
-%% There are five nodes at one place and one at another. Whichever nodes a policy draws, both places count and both are
+%% There are five nodes at one place and one at another. Whichever nodes a policy draws, both places are counted and
 %% used.
 spread_by_every_policy(Config) ->
     [A, _, _, _, E, _] = nodes_of(Config),
@@ -274,22 +276,22 @@ spread_by_every_policy(Config) ->
     ?assertMatch(#{feasible := 5, wanted := 4, spread := #{most := 3, places := [{{value, far}, 1}, {{value, near}, 4}]}}, Conflict),
     ?assertNotEqual(nomatch, string:find(unicode:characters_to_list(placement:format_error(Error)),
                                          "the hard spread over room (at most 1 more than in the least used place) allows 3 nodes; suitable nodes per place: far 1, near 4")),
-    %% A place whose only node cannot be asked does not count, so the others need not wait for it.
+    %% A place whose only node cannot be asked does not count, so it does not limit the others.
     {ok, [A], _} = call(Config, "a", placement, choose_nodes, [[A, 'never@127.0.0.1'], #{n => 1, spread => {1, 1, hard}}]),
     [ok = call(Config, Name, placement, delete, [room]) || Name <- names()].
 
-%% The policy chooses at random, but only from the best third.
+%% The policy chooses at random, but only among the best third.
 top_is_not_chance(Config) ->
     Chosen = [chosen(Config, #{n => 1, policy => {top, 0.3}, prefer => [{1, {size, max}}]}) || _ <- lists:seq(1, 40)],
     ?assertEqual([["e"], ["f"]], lists:usort(Chosen)).
 
 latencies(Config) ->
-    %% The first question uses a new connection; after that the shortest round trip is known.
+    %% The first request uses a new connection; after that the shortest round trip is known.
     _ = chosen(Config, {size, gt, 0}),
     _ = call(Config, "a", attr, request_attrs, [nodes_of(Config), [size]]),
     ?assertEqual(names(), chosen(Config, {latency, lt, {1, minute}})),
     ?assertEqual(["a"], chosen(Config, {latency, eq, 0})),
-    %% Nothing was measured from another node.
+    %% There are no measurements from another node.
     ?assertEqual([], chosen(Config, #{require => {latency, gt, 0}, from => node_of(Config, "b")})).
 
 %%% bin/beamway choose
@@ -314,7 +316,7 @@ the_command(Config) ->
      end || {Words, Part} <- [{"'{size'", "character"}, {"'{size, about, 5}'", "no predicate"}, {"", "Expected a query"}, {"'{a, true}' --nodes b", "--nodes"}]],
     {1, "", NotThere} = command(Config, "choose '{a, true}' --node nobody@127.0.0.1"),
     ?assertMatch({match, _}, re:run(NotThere, "nobody@127.0.0.1 is not running")),
-    %% A node on which placement does not run.
+    %% This node does not run placement.
     [{_, _, Plain}] = Extra = beamway_placement_nodes:start(["plain"], #{run => false}),
     {1, "", NotRunning} = command(Config, ["choose '{a, true}' --node ", atom_to_list(Plain)]),
     ?assertMatch({match, _}, re:run(NotRunning, "placement does not run on node")),
@@ -322,7 +324,7 @@ the_command(Config) ->
 
 sorted({Status, Out, Error}) -> {Status, lists:append([Line ++ "\n" || Line <- lists:sort(string:lexemes(Out, "\n"))]), Error}.
 
-%% Returns status, standard output and standard error of the command.
+%% Returns the status, the standard output and the standard error of the command.
 command(Config, Words) ->
     Folder = proplists:get_value(priv_dir, Config),
     [Cookie, Error] = [filename:join(Folder, Name) || Name <- ["cookie", "error"]],

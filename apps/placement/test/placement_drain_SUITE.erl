@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Nodes are drained: processes move with their state and their queued messages while others call them. Four real
-%% nodes.
+%% @doc Nodes are drained: processes move with their state and their queued messages while others call them. Uses four
+%% real nodes.
 %%
-%% `BEAMWAY_TEST_DRAINS=100' (`make test-drain') runs the two cases under load in full: that many clean drains, and
+%% `BEAMWAY_TEST_DRAINS=100' (`make test-drain') runs the two cases under load at full size: that many clean drains, and
 %% that many with `kill -9', with 20,000 processes of 500 MB in total (`BEAMWAY_TEST_CHILDREN') and 100 callers.
 -module(placement_drain_SUITE).
 -behaviour(gen_statem).
@@ -62,7 +62,7 @@ drain(Config, Name, Options) -> on(Config, "d", {placement, drain}, [node_of(Con
 
 grace() -> 1500 * beamway_runner:slowness().
 
-%% One child, which counts calls.
+%% Starts one child, which counts calls.
 child(Config, Options) -> child(Config, [], Options).
 
 child(Config, Query, Options) ->
@@ -70,7 +70,7 @@ child(Config, Query, Options) ->
     true = beamway_peer:wait_until(fun() -> all_run(Config, 1) end, 60000),
     Pid.
 
-%% Sets the attribute `role' on these nodes; with ttl 0, other nodes see changes immediately.
+%% Sets the attribute `role' on these nodes. With ttl 0 other nodes see changes at once.
 roles(Config, Values) -> [ok = on(Config, Name, {placement, insert}, [role, {static, Value, [{ttl, 0}]}]) || {Name, Value} <- Values].
 
 called(Config, Request) -> on(Config, "d", {gen_server, call}, [{via, placement, one}, Request]).
@@ -123,7 +123,7 @@ again(Config, Name) ->
     ok = beamway_placement_nodes:connect(cluster(After), Name),
     After.
 
-%% All voters agree on where each child is, and every child runs.
+%% Returns whether all voters agree on where each child is and every child runs.
 all_run(Config, Count) ->
     Views = [run(Config, Name, fun() ->
         Children = placement:children(),
@@ -153,7 +153,8 @@ logs(Config, Name) ->
     _ = on(Config, Name, {logger, remove_handler}, [default]),
     ok = on(Config, Name, {logger, add_handler}, [?MODULE, ?MODULE, #{level => warning, config => node_of(Config, "d")}]).
 
-%% A quantile of the call times: with 0.999, all but one of a thousand calls took at most this many milliseconds.
+%% Returns a quantile of the call times: with 0.999, all but one of a thousand calls took at most this many
+%% milliseconds.
 quantile(Took, Part) ->
     Sorted = lists:sort(maps:to_list(Took)),
     beyond(Sorted, Part * lists:sum([Count || {_, Count} <- Sorted])).
@@ -179,7 +180,7 @@ loaded(Config, #{children := Children, callers := Callers, pause := Pause, grace
     Names = [Name || {Name, _} <- Sized],
     {Names, lists:sum([Bytes || {_, Bytes} <- Sized]), run(Config, "d", fun() -> placement_drain_caller:start(Callers, Names, Pause) end)}.
 
-%% One node after the other is drained, stopped and started again. Callers notice at most a pause.
+%% One node after the other is drained, stopped and started again. All that callers notice is a pause.
 clean_under_load(Config) ->
     #{children := Children, drains := Drains} = Load = load(),
     {Names, Bytes, Callers} = loaded(Config, Load),
@@ -217,10 +218,10 @@ killed_under_load(Config) ->
         Name = lists:nth(1 + N rem 3, ["a", "b", "c"]),
         Victim = case N rem 2 of 0 -> Name; 1 -> lists:nth(1 + (N + 1) rem 3, ["a", "b", "c"]) end,
         Drain = beamway_peer:async(fun() -> beamway_peer:call(peer_of(Now, "d"), placement, drain, [node_of(Now, Name), #{timeout => 5000}], 600000) end),
-        %% At some point of the drain, when a random part of the children has left.
+        %% This happens at some point of the drain, when a random part of the children has left.
         There = here(Now, Name),
         Left = rand:uniform(max(1, There)),
-        %% On a busy machine the drain may finish before that.
+        %% On a busy machine the drain may finish before that point.
         true = beamway_peer:wait_until(fun() -> here(Now, Name) < Left orelse not is_process_alive(element(1, Drain)) end, 120000),
         ok = beamway_peer:kill9(peer_of(Now, Victim)),
         Result = beamway_peer:await(Drain, 600000),
@@ -246,7 +247,7 @@ killed_under_load(Config) ->
     ?assertEqual([], Twice),
     ?assertEqual([], [One || {Child, _, _, _} = One <- Wrong, not lists:member(Child, Named)]).
 
-%% Returns how many children run there.
+%% Returns how many children run on the node.
 here(Config, Name) ->
     Node = node_of(Config, Name),
     run(Config, "d", fun() -> length([Child || {Child, On, _} <- placement:children(), On =:= Node]) end).
@@ -272,8 +273,8 @@ beside_stop_and_start(Config) ->
     {Count, New, _} = on(Left, Asks, {gen_server, call}, [New, {bump, me}]),
     ?assertEqual(1, Count).
 
-%% Processes under supervisors. Callers that know the old pid can continue to use it, and messages arrive in order.
-%% The supervisor does not restart a process that has moved, not even when the new process exits.
+%% Processes under supervisors are moved. Callers that know the old pid can continue to use it, and messages arrive in
+%% order. The supervisor does not restart a process that has moved, not even when the new process exits.
 supervised(Config) ->
     Olds = supervisors(Config, drain_sup, one_for_one, ["a", "b"], [counter(N) || N <- lists:seq(1, 5)]),
     [] = supervisors(Config, drain_simple, simple_one_for_one, ["a", "c"], [#{id => any, start => {?COUNTER, start_link, [simple]}}]),
@@ -297,7 +298,7 @@ supervised(Config) ->
     ?assertEqual(node_of(Config, "c"), node(element(2, run(Config, "d", fun() -> ?COUNTER:bump(Simple, me) end)))),
     ?assertEqual(lists:sort(Olds), lists:sort([Pid || {_, Pid} <- children_of(Config, "a", drain_sup)])),
     ?assertEqual([1, 2, 3, 4, 5], lists:sort([Id || {Id, _} <- children_of(Config, "b", drain_sup)])),
-    %% A second drain has nothing to move.
+    %% A second drain finds nothing to move.
     ?assertMatch({ok, #{moved := 0, stayed := []}}, drain(Config, "a", #{})),
     true = on(Config, "b", {erlang, exit}, [New, kill]),
     true = beamway_peer:wait_until(fun() -> not is_alive(Config, First) end, 30000),
@@ -346,7 +347,7 @@ refused_by_name(Config) ->
     Text = lists:flatten(io_lib:format("~ts", [placement_drain:to_text(Result)])),
     [?assertMatch({Part, [_ | _]}, {Part, string:find(Text, Part)}) || Part <- ["process port of drain_sup: it has the port #Port<", "it monitors the process", "ETS table drained", "global name drained", "another node"]],
     [?assertMatch({1, Which, _}, run(Config, "d", fun() -> ?COUNTER:bump(Which, me) end)) || Which <- [Global, Together, Here, Temporary, Alone | Olds]],
-    %% Things that the new process creates again, according to the callback, do not keep it from moving.
+    %% A process can still move if it owns only things that, according to its callback, the new process creates again.
     [ok = on(Config, "a", {gen_server, call}, [Pid(Id), {extra, {handles, [What]}}]) || {Id, What} <- [{port, ports}, {link, links}, {monitor, monitors}, {table, tables}]],
     ?assertMatch({ok, #{moved := 4}}, drain(Config, "a", #{timeout => 1000})),
     ?assertEqual(undefined, on(Config, "a", {ets, whereis}, [drained])),
@@ -373,7 +374,7 @@ goes_on_where_it_was(Config) ->
     {ok, #{moved := 1}} = drain(Config, Name, #{timeout => 5000}),
     ?assertEqual(3, bumped(Config)).
 
-%% The target node is killed while it takes over a child's state. Nothing is lost: the old process resumes when that
+%% The target node is killed while it is receiving a child's state. Nothing is lost: the old process resumes when that
 %% node's promises have expired, and moves to another node.
 target_dies(Config) ->
     roles(Config, [{"a", other}, {"b", worker}, {"c", other}, {"d", other}]),
@@ -390,7 +391,7 @@ target_dies(Config) ->
     {2, New, _} = on(Left, "d", {gen_server, call}, [{via, placement, one}, {bump, me}]),
     ?assertEqual(node_of(Config, "c"), node(New)).
 
-%% The process is in a long callback when the drain begins, and moves after that.
+%% The process is in a long callback when the drain begins, and moves when the callback has returned.
 busy(Config) ->
     Pid = child(Config, #{grace => 6000 * beamway_runner:slowness()}),
     Call = beamway_peer:async(fun() -> called(Config, {sleep, 1000}) end),
@@ -401,7 +402,8 @@ busy(Config) ->
     ?assertEqual(1, beamway_peer:await(Waits)),
     ?assertEqual(2, bumped(Config)).
 
-%% Children without placement_handoff/3 restart elsewhere; they keep their state if they have placement_handoff/1.
+%% Children without placement_handoff/3 are restarted on another node; they keep their state if they have
+%% placement_handoff/1.
 old_handoff(Config) ->
     Nodes = beamway_placement_nodes:nodes(cluster(Config)),
     {ok, Pid} = on(Config, "d", {placement, child}, [[], {placement_child_SUITE, start_link, [fresh]}, #{name => one, nodes => Nodes, grace => grace()}]),
@@ -412,8 +414,8 @@ old_handoff(Config) ->
     true = beamway_peer:wait_until(fun() -> case on(Config, "d", {placement, whereis_name}, [one]) of New when is_pid(New) -> node(New) =/= node(Pid); _ -> false end end, 60000),
     ?assertEqual(precious, called(Config, get)).
 
-%% The child's node is stopped (SIGSTOP), and the child starts elsewhere with a higher number. When the node
-%% continues, it cannot act under its old lease: its process ends, and no voter renews its promise.
+%% The child's node is suspended (SIGSTOP), and the child is started on another node with a higher number. When the
+%% suspended node continues, it cannot act under its old lease: its process exits, and no voter renews its promise.
 late_node(Config) ->
     Pid = child(Config, #{}),
     Name = name_of(Config, node(Pid)),
@@ -431,7 +433,7 @@ late_node(Config) ->
     ?assert(After > Before, {After, Before}),
     ok = beamway_peer:sigcont(peer_of(Config, Name)),
     true = beamway_peer:wait_until(fun() -> not is_alive(Config, Pid) end, 30000),
-    %% Simulates a question that arrives late, when no node holds the lease any more.
+    %% Simulates a request that arrives late, when no node holds the lease any more.
     ok = on(Config, hd(Others), {placement, delete_child}, [one]),
     true = beamway_peer:wait_until(fun() -> not is_alive(Config, New) end, 30000),
     Fenced = beamway_peer:run(peer_of(Config, hd(Others)), fun() ->
@@ -473,7 +475,7 @@ options_and_the_taint(Config) ->
     true = beamway_peer:wait_until(fun() -> on(Config, "a", {erlang, whereis}, [placement_drain]) =:= Holds end, 30000),
     ?assertEqual({error, already_draining}, drain(Config, "a", #{})).
 
-%% Uses the command `beamway drain'.
+%% Drains nodes with the command `beamway drain'.
 by_the_command(Config) ->
     Pid = child(Config, #{}),
     Name = name_of(Config, node(Pid)),
@@ -496,7 +498,7 @@ by_the_command(Config) ->
     {2, "", Wrong} = Run(node_of(Config, Name), ["--timeout", "0"]),
     ?assertMatch({match, _}, re:run(Wrong, "expected seconds"), Wrong).
 
-%% An Elixir GenServer under a DynamicSupervisor, which is called all the time.
+%% Moves an Elixir GenServer under a DynamicSupervisor, which is called all the time.
 elixir(Config) ->
     case os:find_executable("elixirc") of
         false -> {skip, "elixirc is not installed (elixir)"};
@@ -538,6 +540,6 @@ elixir_source() ->
     "  def placement_handoff(:arrive, n, _info), do: {:ok, n}\n"
     "end\n".
 
-%% The gen_statem's state name and data.
+%% Hands over the gen_statem's state name and data.
 placement_handoff(leave, {StateName, Data}, _) -> {ok, {StateName, Data}};
 placement_handoff(arrive, {StateName, Data}, #{state := {waiting, none}}) -> {ok, {StateName, Data}}.

@@ -22,8 +22,8 @@ parts(List, Count) ->
 %% @doc Switches the measurement of call times on or off.
 mark(Counted) -> persistent_term:put(?MODULE, Counted).
 
-%% @doc Stops the callers. Reports the number of calls, the failed ones, wrong counts, names under which two processes
-%% answered in turn, and the number of calls for each time in milliseconds.
+%% @doc Stops the callers. Reports the number of calls, the number of failed calls, wrong counts, names under which two
+%% processes answered in turn, and how many calls took each number of milliseconds.
 report({Collector, Callers}) ->
     _ = [Caller ! stop || Caller <- Callers],
     Monitor = monitor(process, Collector),
@@ -39,7 +39,7 @@ report({Collector, Callers}) ->
 
 add(Counts, All) -> maps:fold(fun(Ms, Count, Sum) -> maps:update_with(Ms, fun(Before) -> Before + Count end, Count, Sum) end, All, Counts).
 
-%% If two processes answered under one name, all times of one must be before those of the other.
+%% If two processes answered under one name, all replies of one must have come before those of the other.
 twice(Seen) ->
     ByName = lists:foldl(fun(One, All) -> maps:fold(fun(Name, Pids, Sum) -> maps:update_with(Name, fun(Before) -> merged(Pids, Before) end, Pids, Sum) end, All, One) end, #{}, Seen),
     [{Name, Sorted} || {Name, Pids} <- maps:to_list(ByName), Sorted <- [lists:sort([{From, To, Pid} || {Pid, {From, To}} <- maps:to_list(Pids)])], overlap(Sorted)].

@@ -28,7 +28,8 @@ epochs(Config) ->
     {ok, Last} = call(Config, "a", placement, leave, ['new@host']),
     ?assertEqual(lists:sort(nodes_of(Config)), lists:sort(placement_tree:nodes(call(Config, "a", placement, topology, [])))),
     {error, _} = call(Config, "a", placement, join, ['new@host', 7]),
-    %% A node that cannot be reached does not take the tree and is named. An older epoch does not replace a newer one.
+    %% A node that cannot be reached does not receive the tree and is named in the result. An older epoch does not
+    %% replace a newer one.
     {ok, _, ['never@127.0.0.1']} = call(Config, "a", placement, set_topology, [proplists:get_value(tree, Config), [A, B, 'never@127.0.0.1']]),
     ?assertEqual(call(Config, "a", placement, epoch, []), call(Config, "b", placement, epoch, [])),
     %% A node of the previous version publishes with this message.
@@ -54,8 +55,8 @@ publishers_agree(Config) ->
      end || Round <- lists:seq(1, 20)],
     {ok, _, []} = call(Config, "a", placement, set_topology, [proplists:get_value(tree, Config), Nodes]).
 
-%% All connected nodes of the tree learn who joins and who leaves. A node with an older tree takes the newer one
-%% before it changes it.
+%% All connected nodes of the tree are informed when a node joins or leaves. A node with an older tree takes the newer
+%% one before it changes it.
 changes_reach_the_others(Config) ->
     [A, B, C | _] = Nodes = nodes_of(Config),
     [true = call(Config, Name, net_kernel, connect_node, [Node]) || {Name, Node} <- [{"b", C}, {"b", A}, {"c", A}]],
@@ -95,8 +96,8 @@ changes_at_once_are_all_kept(Config) ->
      end || Round <- lists:seq(1, 10)],
     {ok, _, []} = call(Config, "a", placement, set_topology, [proplists:get_value(tree, Config), Nodes]).
 
-%% The node measures one node of each group and continues in the nearest one, if it is as near as that group's nodes
-%% are to each other.
+%% The new node measures one node of each group and continues in the nearest group, if it is as near to it as that
+%% group's nodes are to each other.
 a_node_finds_its_place(Config) ->
     [A, B, C, D | _] = nodes_of(Config),
     Group = fun(Name, Us, Nodes) -> {group, Name, #{median_us => Us}, [{leaf, Node} || Node <- Nodes]} end,
@@ -112,11 +113,11 @@ a_node_finds_its_place(Config) ->
     ?assert(lists:member({ok, 0.5}, [placement_tree:distance(Inside, A, Node) || Node <- [B, D]])),
     Above = Join([Group(one, 0.001, [B, C]), Group(two, 0.001, [D])]),
     ?assertEqual([{ok, 1.0}, {ok, 1.0}], [placement_tree:distance(Above, A, Node) || Node <- [B, D]]),
-    %% A node that cannot be reached has no measurements.
+    %% There are no measurements to a node that cannot be reached.
     {error, not_measured} = call(Config, "a", placement, join, ['never@127.0.0.1', probe]).
 
 %% Two of four nodes do not reach each other, so their distance is estimated and the job still gets its tree. A node
-%% that nobody reaches is not part of it.
+%% that no other node reaches is not part of the tree.
 a_job_with_a_bad_pair(Config) ->
     [A, B, C, D | _] = nodes_of(Config),
     Cookie = call(Config, "a", erlang, get_cookie, []),

@@ -69,8 +69,8 @@ names_in_groups(Config) ->
     [ok = call(Config, "a", placement_group, delete_group, [Group]) || Group <- [g1, g2]],
     await_groups(Config, "b", []).
 
-%% Members that were apart agree again, and if two processes have the same name, one of them is informed that it lost
-%% it.
+%% Members that were apart agree again. If two processes have the same name, one of them is informed that it has lost
+%% the name.
 groups_meet_again(Config) ->
     [_, B, C, D | _] = nodes_of(Config),
     ok = call(Config, "b", placement_group, new_group, [apart, [B, C]]),
@@ -78,7 +78,8 @@ groups_meet_again(Config) ->
     Reporter = fun() -> spawn(fun() -> receive {placement_group, _, name_lost, Name} -> persistent_term:put(lost, Name), wait() end end) end,
     true = call(Config, "b", erlang, disconnect_node, [C]),
     _ = beamway_peer:wait_until(fun() -> not lists:member(B, call(Config, "c", erlang, nodes, [connected])) end, 10000),
-    %% Sending to the other members reconnects the nodes, so both sides make their changes at once and exchange them then.
+    %% Sending to the other members reconnects the nodes. So both sides make their changes at once and then exchange
+    %% them.
     [P1, P2] = [on(Config, Name, Reporter) || Name <- ["b", "c"]],
     yes = on(Config, "b", fun() -> placement_group:register_name(apart, one, P1) end),
     case on(Config, "c", fun() -> placement_group:register_name(apart, one, P2) end) of
@@ -89,7 +90,7 @@ groups_meet_again(Config) ->
         Found = call(Config, "b", placement_group, whereis_name, [apart, one]),
         is_pid(Found) andalso Found =:= call(Config, "c", placement_group, whereis_name, [apart, one])
     end, 10000),
-    %% A server that was killed on a member and restarts finds its group in its supervisor's table.
+    %% A server that is killed on a member and restarts finds its group in its supervisor's table.
     true = on(Config, "c", fun() -> exit(whereis(placement_group), kill) end),
     ok = call(Config, "b", placement_group, add_nodes, [apart, [D]]),
     _ = beamway_peer:wait_until(fun() -> {ok, lists:sort([B, C, D])} =:= try call(Config, "c", placement_group, members, [apart]) catch _:_ -> false end end, 10000),
@@ -172,8 +173,8 @@ merged() ->
     end,
     merged().
 
-%% Names of a living process leave no data behind once they are removed. Members that missed the removal learn of it from
-%% the process's node.
+%% Names of a living process leave no data behind once they are removed. Members that missed the removal are informed of
+%% it by the process's node.
 names_leave_nothing(_Config) ->
     [{_, A, NodeA}, {_, B, NodeB}, {_, C, NodeC}] = Extra = beamway_placement_nodes:start(["a", "b", "c"]),
     [true = beamway_peer:call(Peer, net_kernel, connect_node, [Node]) || {Peer, Node} <- [{A, NodeB}, {A, NodeC}, {B, NodeC}]],
@@ -184,7 +185,7 @@ names_leave_nothing(_Config) ->
     Give = fun(Name) -> yes = beamway_peer:call(A, placement_group, register_name, [many, Name, Owner]) end,
     Give(stays),
     Until([stays]),
-    %% B and C do not know the removal yet.
+    %% B and C do not know about the removal yet.
     Give(taken),
     Until([stays, taken]),
     [Stale] = beamway_peer:call(B, ets, lookup, [placement_groups, many]),
@@ -205,7 +206,7 @@ names_leave_nothing(_Config) ->
     Before = Memory(),
     ok = beamway_peer:run(A, fun() -> lists:foreach(fun(N) -> yes = placement_group:register_name(many, N, Owner), ok = placement_group:unregister_name(many, N) end, lists:seq(1, 10000)) end),
     Until([stays]),
-    %% Messages in flight to another member take a few words; 10,000 names would take more than 100,000.
+    %% Messages in flight to another member take up a few words; 10,000 names would take up more than 100,000.
     ?assertEqual([], [Grown || {Now, Was} <- lists:zip(Memory(), Before), Grown <- [Now - Was], Grown > 1000]),
     ok = beamway_placement_nodes:stop(Extra).
 

@@ -25,7 +25,7 @@ end_per_suite(Config) -> placement_two_sites:stop(Config).
 
 leases_have_a_capacity(Config) ->
     F = node_of(Config, "f"),
-    %% Four nodes ask for five slots each at the same moment, but there are only two.
+    %% Four nodes request leases for five slots each at the same moment, but there are only two slots.
     Askers = ["a", "b", "c", "d"],
     [true = call(Config, Name, net_kernel, connect_node, [F]) || Name <- Askers],
     Holders = [{Name, on(Config, Name, fun() -> asker(F, 5) end)} || Name <- Askers],
@@ -82,7 +82,7 @@ holder(Node, Starter) ->
     receive shorten -> ok = placement:renew(Lease, 50) end,
     receive stop -> ok end.
 
-%% All or none: if one node has no room, the leases on the others are released.
+%% Either all leases are granted or none: if one node has no room, the leases on the others are released.
 leases_for_several_nodes(Config) ->
     Nodes = [A, B, _] = [node_of(Config, Name) || Name <- ["a", "b", "f"]],
     [ok = call(Config, Name, placement, insert, [seats, 2]) || Name <- ["a", "b", "f"]],
@@ -109,7 +109,8 @@ leases_for_several_nodes(Config) ->
     ?assertEqual([B], call(Config, "f", placement, node_for, [key, Nodes, share])),
     [ok = call(Config, Name, placement, delete, [share]) || Name <- ["a", "b"]].
 
-%% All callers ask at the same moment for something that only some can get; a lease counts as soon as it is granted.
+%% All callers request at the same moment something that only some of them can get. A lease counts as soon as it is
+%% granted.
 leases_are_judged_one_by_one(Config) ->
     F = node_of(Config, "f"),
     [begin
@@ -147,7 +148,7 @@ processes_take_their_lease(Config) ->
     {ok, _, _} = call(Config, "a", placement, spawn, [{size, eq, 6}, {erlang, node, []}, Options]),
     _ = beamway_peer:wait_until(fun() -> [] =:= call(Config, "f", placement_lease, list, []) end, 10000).
 
-%% The lease expires before the node hands it over, so the process is killed, and the next node is tried.
+%% The lease expires before the node hands it over. So the process is killed, and the next node is tried.
 a_lease_that_is_gone(Config) ->
     [E, F] = [node_of(Config, Name) || Name <- ["e", "f"]],
     ok = on(Config, "f", fun() -> sys:install(placement_lease, {fun without_lease/3, none}) end),
@@ -165,8 +166,8 @@ without_lease(State, {in, {'$gen_call', _, {hand_over, Reference, Pid}}}, _) ->
     State;
 without_lease(State, _, _) -> State.
 
-%% The node grants the lease and then does not receive anything for longer than a start may take. The function is called
-%% only on the next node.
+%% The node grants the lease and then receives nothing for longer than a start may take. The function is called only on
+%% the next node.
 a_node_that_begins_late(Config) ->
     [A, E, F] = [node_of(Config, Name) || Name <- ["a", "e", "f"]],
     Reads = fun(Active) -> inet:setopts(proplists:get_value(A, erlang:system_info(dist_ctrl)), [{active, Active}]) end,
@@ -178,7 +179,7 @@ a_node_that_begins_late(Config) ->
         call(Config, "a", placement, spawn, [#{require => {size, ge, 5}, prefer => [{1, {size, max}}], policy => {choices, 6}}, {?MODULE, wait, []}, #{nodes => [E, F]}]),
     ok = on(Config, "f", fun() -> ok = sys:remove(placement_lease, deaf), Reads(true) end),
     _ = beamway_peer:wait_until(fun() -> [Pid] =:= call(Config, "e", ?MODULE, waiting, []) end, 10000),
-    %% This question comes after the request for the process.
+    %% This request arrives after the request for the process.
     ?assertEqual([], on(Config, "a", fun() -> erpc:call(F, ?MODULE, waiting, []) end)),
     on(Config, "a", fun() -> Pid ! stop end),
     _ = beamway_peer:wait_until(fun() -> {0, 0} =:= {call(Config, "e", placement_lease, count, []), call(Config, "f", placement_lease, count, [])} end, 10000),
@@ -203,7 +204,7 @@ a_node_of_the_version_before(Config) ->
     on(Config, "a", fun() -> Pid ! stop end),
     _ = beamway_peer:wait_until(fun() -> 0 =:= call(Config, "f", placement_lease, count, []) end, 10000).
 
-%% If the best node refuses, the next best is asked; when all have refused, the error names all.
+%% If the best node refuses, the next best is tried. When all have refused, the error names all of them.
 nobody_has_room(Config) ->
     Options = #{nodes => nodes_of(Config), claims => #{slots => 1}},
     Spawn = fun() -> call(Config, "a", placement, spawn, [{size, ge, 5}, {?MODULE, wait, []}, Options]) end,
@@ -214,7 +215,7 @@ nobody_has_room(Config) ->
     on(Config, "a", fun() -> [Pid ! stop || {ok, Pid, _} <- Started] end),
     _ = beamway_peer:wait_until(fun() -> {0, 0} =:= {call(Config, "e", placement_lease, count, []), call(Config, "f", placement_lease, count, [])} end, 10000).
 
-%% Uses a policy that does not ask nodes again, and a query that does not give a number of nodes.
+%% Uses a policy that does not ask nodes again, and a query that does not specify a number of nodes.
 preferred_by_what_is_known(Config) ->
     F = node_of(Config, "f"),
     Query = #{policy => least, prefer => [{1, {size, max}}]},
@@ -244,8 +245,8 @@ claims_that_are_no_amounts(Config) ->
     end),
     _ = beamway_peer:wait_until(fun() -> 0 =:= call(Config, "f", placement_lease, count, []) end, 10000).
 
-%% Names that act as wildcards in an ets pattern, while there are a lease and an owned attribute. They are treated like
-%% all other names.
+%% These names act as wildcards in an ets pattern. They are used while there are a lease and an owned attribute, and
+%% must be treated like all other names.
 names_that_are_patterns(Config) ->
     F = node_of(Config, "f"),
     Server = call(Config, "f", erlang, whereis, [placement_lease]),
@@ -289,7 +290,7 @@ apart_at_the_target(Config) ->
     _ = beamway_peer:wait_until(fun() -> not lists:member(ants, call(Config, "f", placement, attributes, [])) end, 10000),
     {ok, Again} = Reserve(),
     ok = call(Config, "a", placement, release, [Again]),
-    %% Tests values which mean that nothing runs there, and values which mean that something does.
+    %% The first values mean that nothing runs there, the others mean that something does.
     [begin
          ok = call(Config, "f", placement, insert, [ants, Value]),
          ?assertMatch({Value, Granted}, {Value, element(1, Reserve()) =:= ok})
@@ -301,8 +302,8 @@ ant() ->
     ok = placement:own(ants),
     wait().
 
-%% The node receives the request after its caller has given up. It must not keep a lease of which the caller does not
-%% know.
+%% The node receives the request after its caller has given up. It must not keep a lease that the caller does not know
+%% about.
 a_reservation_that_came_too_late(Config) ->
     F = node_of(Config, "f"),
     ok = on(Config, "f", fun() -> sys:suspend(placement_lease) end),

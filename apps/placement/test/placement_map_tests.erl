@@ -9,7 +9,7 @@ laws_test_() ->
     [{timeout, 120, ?_assert(proper:quickcheck(Law, [quiet, {numtests, Count}, {to_file, user}]))}
      || {Law, Count} <- [{prop_capacities(), 200}, {prop_cost(), 100}, {prop_near_the_best(), 100}, {prop_same_seed(), 30}]].
 
-%% Generates the place of each node in the tree, as a path of groups; paths differ in depth.
+%% Generates the place of each node in the tree, as a path of groups. The paths differ in depth.
 places() -> ?LET(Paths, ?SUCHTHAT(Ps, resize(8, list(path())), Ps =/= []), [{list_to_atom("n" ++ integer_to_list(N)), Path} || {N, Path} <- lists:zip(lists:seq(1, length(Paths)), Paths)]).
 
 path() -> resize(3, list(oneof([x, y, z]))).
@@ -58,7 +58,7 @@ apart(A, B, Paths, Levels) -> lists:nth(1 + shared(maps:get(A, Paths), maps:get(
 shared([X | A], [X | B]) -> 1 + shared(A, B);
 shared(_, _) -> 0.
 
-%% A group that holds everything in the group above it does not count.
+%% A group that contains everything in the group above it does not count.
 packed(Places) -> maps:from_list([{Node, steps(Path, Node, Places)} || {Node, Path} <- Places]).
 
 steps(Path, Node, Places) ->

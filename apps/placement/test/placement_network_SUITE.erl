@@ -30,8 +30,8 @@ end_per_suite(_Config) -> ok.
 end_per_testcase(_Case, _Config) ->
     beamway_peer:stop_started().
 
-%% The links are so slow that they dominate the measured time, and not the CPU. The number of batches is high enough that
-%% other work on the machine does not change the medians.
+%% The links are so slow that they, and not the CPU, dominate the measured time. The number of batches is high enough
+%% that other work on the machine does not change the medians.
 two_racks(Config) ->
     recovered(Config, two_racks, [{4, 1000}, {4, 1000}], 1000, #{batches => 20, messages => 20}).
 
@@ -39,8 +39,8 @@ two_sites(Config) ->
     Racks = lists:duplicate(4, {4, 500}),
     recovered(Config, two_sites, [{Racks, 1000}, {Racks, 1000}], 500, #{batches => 24, messages => 10}).
 
-%% ML-ACO on 16 nodes under two bridges. With processes in the shape of the network, the link between the racks
-%% carries at most a fifth of the bytes, and the cost is the same.
+%% Runs ML-ACO on 16 nodes under two bridges. With processes arranged in the shape of the network, the link between the
+%% racks carries at most a fifth of the bytes, and the cost is the same.
 ants_between_two_racks(_Config) ->
     case beamway_bridges:build("bwt", [{8, 1000}, {8, 1000}], 1000) of
         {error, Text} -> {skip, {rights, Text}};
@@ -50,7 +50,7 @@ ants_between_two_racks(_Config) ->
                 try
                     [{Master, _} | _] = Nodes,
                     {Plan, Drawn} = beamway_bench_mlaco_net:plans(beamway_bench_mlaco_net:tree([Node || {_, Node} <- Nodes], Net), 1),
-                    %% The nodes connect in the first runs.
+                    %% The nodes connect to each other during the first runs.
                     _ = [beamway_bench_mlaco_net:bytes_between(Net, 1, Master, P) || P <- [Plan, Drawn]],
                     [{With, Cost}, {Without, Cost}] = [beamway_bench_mlaco_net:bytes_between(Net, 1, Master, P) || P <- [Plan, Drawn]],
                     ct:log("with distances ~b bytes, without ~b: ~.1f times", [With, Without, Without / With]),

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Attributes of real nodes: the defects of the earlier library (one case each), misbehaving functions, owners,
-%% averages, caches, push on change.
+%% averages, caches, reports of changes.
 %%
 %% Four nodes serve all cases, and each case removes what it inserts. Cases that stop or kill nodes start their own.
 -module(placement_nodes_SUITE).
@@ -95,13 +95,13 @@ a_stopped_node_leaves_the_others(Config) ->
         placement:choose_nodes([Stopped | Nodes], #{require => {num_erlang_processes, gt, 0}, deadline => 3000}) end) end),
     ?assertEqual(Nodes, Chosen),
     ?assertMatch(#{unreachable := [{Stopped, timeout}], answered := 4}, Meta),
-    %% The deadline is counted in whole milliseconds. Without a deadline the question would take 20 s here.
+    %% The deadline is counted in whole milliseconds. Without a deadline the request would take 20 s here.
     ?assert(Took > 2998000 andalso Took < 15000000 * beamway_runner:slowness()),
     ?assertEqual(lists:sort(Nodes), lists:sort([Node || {Node, _} <- call(Config, "a", attr, request_attrs, [[Stopped | Nodes], [os_type]])])),
     ok = beamway_placement_nodes:stop(Extra).
 
-%% The first choice waits until its deadline; later ones know that the node is silent. It is asked again about once a
-%% second and is back soon after it answers.
+%% The first choice waits until its deadline; later ones know that the node is silent. The node is asked again about
+%% once a second and is used again soon after it answers.
 a_stopped_node_is_waited_for_once(Config) ->
     [{_, Peer, Stopped}] = Extra = beamway_placement_nodes:start(["stopped"]),
     true = call(Config, "a", net_kernel, connect_node, [Stopped]),
@@ -173,8 +173,8 @@ functions_that_misbehave(Config) ->
     ?assertMatch([{Node, [{num_erlang_processes, Number}]}] when is_integer(Number), asked(Config, Node, [num_erlang_processes])),
     [ok = call(Config, "b", attr, delete_attr, [Name]) || Name <- Names].
 
-%% attr leaves out a node that does not answer within five seconds, which can happen on a busy machine that frees a
-%% list of 64 MiB.
+%% attr leaves out a node that does not answer within five seconds. This can happen on a busy machine that frees a list
+%% of 64 MiB.
 asked(Config, Node, Names) ->
     {ok, Answer} = beamway_peer:wait_until(fun() ->
         case call(Config, "a", attr, request_attrs, [[Node], Names]) of
@@ -188,7 +188,7 @@ wrong() -> {undefined, undefined}.
 
 caught(Nodes) -> catch placement:choose_nodes(Nodes, []).
 
-%% The earlier library pinged nodes one after the other, and a dead one ended the query.
+%% The earlier library pinged nodes one after the other, and a dead node ended the query.
 a_dead_node_costs_no_time(Config) ->
     Extra = beamway_placement_nodes:start(["dead1", "dead2"]),
     Dead = beamway_placement_nodes:nodes(Extra),
@@ -199,7 +199,7 @@ a_dead_node_costs_no_time(Config) ->
     ?assertEqual(Nodes, Chosen),
     ?assertEqual(lists:sort([{Node, nodedown} || Node <- ['never@127.0.0.1' | Dead]]), lists:sort(Unreachable)).
 
-%% The earlier library asked and returned a node twice if it was listed twice.
+%% The earlier library queried and returned a node twice if it was listed twice.
 a_duplicate_is_one_node(Config) ->
     [B, C] = [node_of(Config, Name) || Name <- ["b", "c"]],
     ?assertEqual([C, B], call(Config, "a", attr, choose_nodes, [[C, B, C, C, B], [{vm_num_processors, ge, 1}]])),
@@ -254,7 +254,7 @@ the_server_is_killed(Config) ->
     Owner = on(Config, "b", fun() -> owner([{owned, 2}]) end),
     Dying = on(Config, "b", fun() -> owner([{lost, 3}]) end),
     Before = call(Config, "b", erlang, whereis, [attr_server]),
-    %% One owner dies while there is no server to notice it.
+    %% One owner dies while there is no server that could notice it.
     on(Config, "b", fun() ->
         true = erlang:suspend_process(whereis(placement_sup)),
         exit(whereis(attr_server), kill),
@@ -375,7 +375,8 @@ many_ask_one_evaluation(Config) ->
     ?assertEqual(lists:duplicate(20, 1), Values),
     ok = call(Config, "d", attr, delete_attr, [slow]).
 
-%% Thirty-two evaluations run, and one waits behind others that are deleted in the meantime; it still gets its turn.
+%% Thirty-two evaluations run, and one waits behind others that are deleted in the meantime. It is still evaluated in
+%% the end.
 more_than_run_at_once(Config) ->
     Named = fun(Letter, Count) -> [list_to_atom(lists:concat([Letter, N])) || N <- lists:seq(1, Count)] end,
     [Running, Deleted, [Last]] = Groups = [Named(a, 32), Named(b, 40), Named(c, 1)],
@@ -422,7 +423,7 @@ waiting(Pids) ->
         _ -> erlang:yield(), waiting(Pids)
     end.
 
-%% The attribute's function on d, which waits until it is released.
+%% The attribute's function on d; it waits until it is released.
 held() ->
     true = register(held, self()),
     receive release -> count_up() end.
@@ -512,7 +513,7 @@ a_node_without_placement(Config) ->
     {'EXIT', {{not_running, _}, _}} = beamway_placement_nodes:call(Extra, "plain", {?MODULE, caught}, [[A]]),
     %% The node has not reported that the attribute is missing either.
     {error, {unsatisfied, _}} = call(Config, "a", placement, choose_nodes, [[Plain], {os_type, missing}]),
-    %% Once placement runs there, a live question finds it immediately.
+    %% Once placement runs there, a live request finds it at once.
     ok = beamway_placement_nodes:call(Extra, "plain", {attr, start}, []),
     ?assertEqual([Plain], call(Config, "a", attr, choose_nodes, [[Plain], [{os_type, eq, {unix, linux}}]])),
     ok = beamway_placement_nodes:stop(Extra).
@@ -530,7 +531,7 @@ bad_environment(_Config) ->
                 end || {Name, Value} <- [{deadlin, 1000}, {path, rack1}, {deadline, soon}, {deadline, 1 bsl 31}, {limit, 1 bsl 32}, {group_memory, 1 bsl 64}]],
         ok = application:set_env(placement, path, "/site/rack1"),
         {ok, _} = application:ensure_all_started(placement),
-        %% The node's place is the one in that text.
+        %% The node's place is the one in the text.
         {ok, Tree} = placement:declared_topology([node()]),
         ["/site/rack1"] = tl(string:lexemes(lists:flatten(placement_export:text(paths, Tree)), " \n")),
         Said
@@ -543,8 +544,8 @@ bad_environment(_Config) ->
                   "placement: group_memory = 18446744073709551616 is not valid; expected milliseconds, at most 2147483647"], Texts),
     ok = beamway_placement_nodes:stop(Extra).
 
-%% The server starts before the attributes are evaluated. It used to answer that they were missing, and the asking node
-%% cached that answer for a second.
+%% The server starts before the attributes are evaluated. It used to answer that they were missing, and the node that
+%% had asked cached that answer for a second.
 asked_before_it_is_configured(Config) ->
     File = filename:join(proplists:get_value(priv_dir, Config), "held"),
     ok = file:write_file(File, "[{held, {automatic, {placement_nodes_SUITE, held, []}, #{limit => 60000}}}]."),
@@ -569,8 +570,8 @@ asked_before_it_is_configured(Config) ->
     ?assertMatch({not_yet, [{mem_total, {ok, _, 0, kib, _, _}}, {held, {ok, 1, 0, _, _, _}}]}, {Early, Later}),
     ok = beamway_placement_nodes:stop(Extra).
 
-%% On a busy machine an automatic attribute may exceed its time limit at startup. It used to be missing for the rest of
-%% the node's life in that case.
+%% On a busy machine an automatic attribute may exceed its time limit at startup. In that case it used to be missing for
+%% as long as the node ran.
 automatic_and_slow(Config) ->
     File = filename:join(proplists:get_value(priv_dir, Config), "slow"),
     ok = file:write_file(File, "[{slow, {automatic, {placement_nodes_SUITE, slow_once, []}, #{limit => 50}}}]."),
@@ -637,8 +638,8 @@ warnings_are_shown(Config) ->
     Said = said(["-placement attributes '\"", File, "\"'"], "init:stop()."),
     ?assertMatch({match, _}, re:run(Said, "WARNING REPORT.*\n.*placement: attribute gone is not known on this node: its function does not exist")).
 
-%% The VM's distribution may start later. Until then it tries once a second, however often follow is called, even if
-%% its timer fires before it reads the call.
+%% The VM's distribution may start later. Until then the VM tries once a second, however often follow is called, even if
+%% its timer fires before it handles the call.
 a_vm_that_is_no_node(_) ->
     Said = said([], "Cache = whereis(placement_cache), Follow = fun() -> ok = placement:follow([x@y], [os_type], 100) end, _ = [Follow() || _ <- lists:seq(1, 50)], "
                     "ok = sys:suspend(Cache), _ = spawn(Follow), timer:sleep(1500), ok = sys:resume(Cache), Cache = whereis(placement_cache), "
@@ -666,14 +667,14 @@ strangers_write_to_the_server(Config) ->
     end),
     ?assertMatch([{Node, [{os_type, {unix, linux}}]}], call(Config, "a", attr, request_attrs, [[Node], [os_type]])),
     _ = [call(Config, "b", sys, get_state, [Name]) || Name <- [placement_push, placement_cache, placement_group, placement_epoch, placement_lease]],
-    %% Times that timers do not accept.
+    %% Timers do not accept these times.
     ?assertEqual(told, on(Config, "b", fun() ->
         Reference = make_ref(),
         ok = placement_push:subscribe(node(), self(), Reference, [os_type], 1 bsl 100),
         receive {placement_change, Reference, _, _, [_]} -> told after 20000 -> nothing end
     end)),
     ?assertMatch({error, {unknown_request, _}}, call(Config, "a", placement, reserve, [Node, #{}, #{ttl => 1 bsl 100}])),
-    %% Lists of terms that are not nodes.
+    %% These are lists of terms that are not nodes.
     [?assertError({bad_nodes, _}, on(Config, "b", Fun)) || Fun <- [fun() -> placement:follow(["b@host"], [os_type], 100) end, fun() -> placement:unfollow(foo) end]],
     ?assertMatch({error, _}, call(Config, "b", placement, insert, [huge, {sampled, {erlang, node, []}, #{every => 1 bsl 100, over => 1 bsl 100}}])),
     ?assertEqual(Pids, [call(Config, "b", erlang, whereis, [Name]) || Name <- [attr_server, placement_push, placement_cache, placement_group, placement_epoch, placement_lease]]).

@@ -6,7 +6,7 @@
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
 -export([nobody_counts/1, bytes_of_pairs/1, what_cannot_be_traced/1, stopped_nodes/1, nothing_stays/1, bad_input/1]).
-%% Run on the nodes.
+%% These functions run on the nodes.
 -export([talker/2, listener/0]).
 
 suite() -> [{timetrap, {minutes, 3}}].
@@ -43,8 +43,8 @@ nobody_counts(Config) ->
     ?assertEqual({ok, [], lists:sort([One, Two])}, beamway_peer:call(First, placement, advise, [[One, Two]])),
     ok.
 
-%% A process on the first node sends to another one there, and ten times as much to one on the other node, which it
-%% addresses by name.
+%% A process on the first node sends to another one there. It sends ten times as much to a process on the other node,
+%% which it addresses by name.
 bytes_of_pairs(Config) ->
     [{First, One}, {Second, Two}] = proplists:get_value(peers, Config),
     Near = beamway_peer:call(First, erlang, spawn, [?MODULE, listener, []]),
@@ -56,7 +56,7 @@ bytes_of_pairs(Config) ->
     ?assert(Messages > 10),
     [{Loud, Far, Much}, {Soft, Near, Little}] = lists:sort(fun({_, _, A}, {_, _, B}) -> A >= B end, Graph),
     ?assert(Much > 4 * Little andalso Much < 25 * Little),
-    %% The tree puts the nodes into different sites, so the talker should rather run on the other node.
+    %% The tree puts the nodes into different sites, so the talker should run on the other node instead.
     {ok, Tree} = placement_tree:from_paths([{One, "/a"}, {Two, "/b"}]),
     {ok, _} = beamway_peer:call(First, placement, set_topology, [Tree]),
     %% Its own node has no room for another process.
@@ -98,7 +98,7 @@ nothing_stays(Config) ->
     Asking = beamway_peer:call(First, erlang, spawn, [placement_observe, local, [[Talker], 60000]]),
     until(fun() -> beamway_peer:call(First, erlang, trace_info, [Talker, flags]) =:= {flags, [send]} end),
     true = beamway_peer:call(First, erlang, exit, [Asking, kill]),
-    %% A window takes a fifth of the time, so if several consecutive checks find no tracing, it has ended.
+    %% Each window is a fifth of the time. So if several consecutive checks find no tracing, it has ended.
     until(fun() -> lists:all(fun(_) -> ok = timer:sleep(10), beamway_peer:call(First, erlang, trace_info, [Talker, flags]) =:= {flags, []} end, lists:seq(1, 30)) end).
 
 until(Holds) -> true = beamway_peer:wait_until(Holds, 30000).

@@ -18,7 +18,7 @@ laws_test_() ->
 
 explain_test_() -> checked(prop_explain_agrees(), 500).
 
-%% The list of keywords that the console offers contains every keyword in the types.
+%% The list of words, which the console offers, contains all words that the types name.
 all_words_test_() ->
     [?_assertEqual({Module, []}, {Module, lists:usort(lists:append([words_of(Type, Module) || Type <- Types])) -- placement_query:words()})
      || {Module, Types} <- [{placement_pred, [predicate, operator, affinity]}, {placement_query, [query, preference, spread, counted]}, {placement_policy, [policy]}]].
@@ -146,7 +146,7 @@ contradictions_test_() ->
                       {1, [{a, lt, {1, gib}}, {a, gt, {2048, mib}}]}, {0, [{a, lt, 2000000}, {a, gt, {1, gib}}]},
                       {0, [{a, lt, 3}, {a, gt, 2}]}, {0, [{a, lt, 1}, {b, gt, 2}]}]].
 
-%% The target does not check again what only the chooser can judge.
+%% The target does not check again what only the chooser can evaluate.
 at_target_test() ->
     {ok, Compiled} = placement_pred:compile([{a, gt, 1}, {dist, near}, {'or', [{b, true}, {group, g}]}, {c, low}, {'not', {b, exists}}]),
     ?assertEqual([{a, gt, 1}, {'not', {b, exists}}], placement_pred:at_target(Compiled)),

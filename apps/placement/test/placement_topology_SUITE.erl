@@ -35,7 +35,7 @@ every_pair(_Config) ->
     {ok, Matrix} = placement_measured:matrix(Result, quiet, min_us),
     ?assertMatch(#{verdict := _}, placement_cluster:cluster(Matrix)).
 
-%% The same checks as in placement_cluster_tests, but for large trees.
+%% Makes the same checks as placement_cluster_tests, but for large trees.
 large_planted_trees(_Config) ->
     [begin
          [placement_cluster_tests:planted(Shape, Seed) || Seed <- [1, 2]],
@@ -71,7 +71,7 @@ a_node_that_dies(_Config) ->
     %% The measurements with it are enough to place it.
     {ok, Matrix} = placement_measured:matrix(Result, quiet, median_us),
     ?assertEqual({4, 2}, {placement_matrix:size(Matrix), placement_matrix:gaps(Matrix)}),
-    %% In loaded mode the remaining pairs begin although one cannot.
+    %% In loaded mode the remaining pairs begin although one pair cannot.
     {error, {unreachable, [{Gone, _}]}} = probe(Cluster, beamway_placement_nodes:nodes(Cluster), #{modes => [loaded]}).
 
 gone(Cluster, Victim, Gone) ->
@@ -83,7 +83,7 @@ gone(Cluster, Victim, Gone) ->
 a_frozen_node(_Config) ->
     Cluster = cluster(3),
     Nodes = lists:sort(beamway_placement_nodes:nodes(Cluster)),
-    %% A node that the first round leaves out.
+    %% The first round leaves this node out.
     [[{One, Other}] | _] = placement_probe:rounds(Nodes),
     [Node] = Nodes -- [One, Other],
     {_, Frozen, Node} = lists:keyfind(Node, 3, Cluster),
@@ -137,8 +137,8 @@ unreachable(_Config) ->
     Cluster = cluster(2),
     ?assertMatch({error, {unreachable, [{'nobody@127.0.0.1', _}]}}, probe(Cluster, ['nobody@127.0.0.1' | beamway_placement_nodes:nodes(Cluster)], #{})).
 
-%% Earlier measurements are not repeated. Those with a node that has gone are left out, because the file would
-%% otherwise list pairs of nodes that it does not have.
+%% Earlier measurements are not repeated. Those with a node that is no longer there are left out, because the file would
+%% otherwise list pairs of nodes that it does not contain.
 resumed(_Config) ->
     Cluster = cluster(3),
     [A, B | _] = Nodes = lists:sort(beamway_placement_nodes:nodes(Cluster)),
@@ -148,7 +148,7 @@ resumed(_Config) ->
     ?assertEqual(3, map_size(Pairs)),
     ?assertMatch(#{{quiet, A, B} := #{median_us := 2.0}}, Pairs).
 
-%% Workers are chosen by an attribute, in the shape of the tree.
+%% Workers are chosen by an attribute and arranged in the shape of the tree.
 plan_by_query(_Config) ->
     Cluster = beamway_placement_nodes:start(["a", "b", "c"]),
     [A, B, C] = beamway_placement_nodes:nodes(Cluster),
@@ -291,7 +291,7 @@ command_imports(Config) ->
     end.
 
 sixty_four_nodes(Config) ->
-    %% This takes two minutes on an idle machine, but every other program on the machine slows down that many nodes.
+    %% This takes two minutes on an idle machine, but any other program on the machine slows down that many nodes.
     ct:timetrap({minutes, 30}),
     {0, Text} = run(Config, ["measure", "--start", "64", "--batches", "10"]),
     says(Text, "loaded: 2016 of 2016 pairs"),

@@ -5,7 +5,7 @@
 -include_lib("proper/include/proper.hrl").
 -include_lib("eunit/include/eunit.hrl").
 
-%% `none' is what placement:topology() returns without a tree.
+%% placement:topology() returns `none' if there is no tree.
 none_holds_no_node_test() ->
     ?assertEqual({[], 0, false, 0, 0.0}, {placement_tree:nodes(none), placement_tree:size(none), placement_tree:is_member(none, a), placement_tree:depth(none), placement_tree:diameter(none, [a, b])}),
     [?assertEqual(unknown, Answer) || Answer <- [placement_tree:distance(none, a, b), placement_tree:distance(none, a, a), placement_tree:shared(none, a, b), placement_tree:disc(none, a, 1),

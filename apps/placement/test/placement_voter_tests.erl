@@ -10,8 +10,8 @@
 -define(STEP, 4).
 -define(STEPS, 3000).
 
-%% `broken': the rule that is disabled in this run. `asks': open questions, by the node that asks. `runs': the nodes that
-%% run the child.
+%% `broken': the rule that is disabled in this run. `asks': the pending requests, by the node that sent them. `runs':
+%% the nodes that run the child.
 -record(world, {now = 0, broken = none, rows = #{}, made = #{}, down = #{}, sides = #{}, asks = #{}, runs = #{}, names = #{}, seen = #{}}).
 -record(ask, {spec, since, answers = #{}}).
 -record(run, {spec, until, next, change = {#{}, none}}).
@@ -30,8 +30,8 @@ each_rule_is_needed_test_() ->
     [{timeout, 120, {atom_to_list(Rule), ?_assertMatch({Rule, {two, _}}, {Rule, first_two(Rule, First, First + 1500)})}}
      || {Rule, First} <- [{quarantine, 2}, {both_sets, 13}, {margin, 1}]].
 
-%% The voter was cut off with the last holder (1). Since then it has promised itself to a node (3) that got no majority.
-%% Once that promise has expired or been released, it must not refuse the node that runs the child (2).
+%% The voter was cut off together with the last holder (1). Since then it has promised itself to a node (3) that got no
+%% majority. Once that promise has expired or been released, the voter must not refuse the node that runs the child (2).
 refused_in_between_test_() ->
     Spec = maps:remove(next, spec(#{})),
     Asks = fun(Number, Holder, Row, Now) -> placement_voter:ask(Spec#{fence => Number}, {Holder, none}, Row, Now, -?GRACE) end,
@@ -129,7 +129,7 @@ ends(#world{now = Now, runs = Runs, asks = Asks} = World) ->
                         end
                 end, World#world{runs = maps:remove(Node, Runs), asks = maps:remove(Node, Asks)}, placement_voter:asked(Spec)).
 
-%% A caller uses placement:child/3 again, on a side with more than half of the candidates, at least one of which knows
+%% A caller uses placement:child/3 again, on a side with more than half of the candidates. At least one of these knows
 %% the current voters, unless no node knows the child.
 called(#world{now = Now, made = Made, names = Names, rows = All} = World) ->
     Here = here(one_of(?NODES), World),
@@ -183,7 +183,7 @@ answered(Node, #world{asks = Asks} = World) ->
 
 to_ask(Spec, World) -> placement_voter:asked(left_out(Spec, World)).
 
-%% Removes from the asking node's specification what the rule disabled in this run would use.
+%% Removes from the asking node's specification whatever the rule disabled in this run would use.
 left_out(#{fence := Fence, live := Fence} = Spec, _) -> Spec;
 left_out(Spec, #world{broken = both_sets}) -> maps:remove(next, Spec);
 left_out(Spec, #world{broken = memory}) -> maps:remove(settle, Spec);

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Children with few voters among many nodes: names on every node, replacement of voters, messages per second, the
-%% supervisor-like API, and spreads that count running children. Five real nodes.
+%% supervisor-like API, and spreads that count running children. Uses five real nodes.
 -module(placement_voters_SUITE).
 
 -include_lib("stdlib/include/assert.hrl").
@@ -63,7 +63,8 @@ child(Config, Options) -> on(Config, "a", child, [[], {?COUNTER, start_link, [on
 
 grace() -> 1500 * beamway_runner:slowness().
 
-%% Three of five nodes vote. The others know the name, can delete the child, and are informed of it when they join.
+%% Three of five nodes vote. The others know the child's name, can delete the child, and are informed of it when they
+%% join.
 names_on_every_node(Config) ->
     {ok, First} = child(Config, #{voters => 3}),
     ?assertEqual(First, found(Config, none)),
@@ -83,15 +84,15 @@ names_on_every_node(Config) ->
     true = wait_until(fun() -> lists:usort([{on(Config, Name, whereis_name, [one]), on(Config, Name, children, [])} || Name <- names(Config)]) =:= [{undefined, []}] end),
     ?assertEqual({error, no_such_child}, on(Config, Other, delete_child, [one])).
 
-%% One voter after the other is killed. Other nodes replace them, so the child survives the loss of two of its first three
-%% voters, and then that of its own node.
+%% One voter after the other is killed. Other nodes replace them, so the child survives the loss of two of its first
+%% three voters, and after that the loss of its own node.
 voters_are_replaced(Config) ->
     {ok, First} = child(Config, #{voters => 3, replace_after => 300, settle => 1000, nodes => beamway_placement_nodes:nodes(cluster(Config))}),
     {0, Voters} = voters(Config),
     [One, Two | _] = [Name || {Name, _, Node} <- cluster(Config), lists:member(Node, Voters), Node =/= node(First)],
     ok = beamway_peer:kill9(peer_of(Config, One)),
     Four = without(One, Config),
-    %% The second configuration after the first no longer contains the nodes that are gone.
+    %% The second configuration after the first no longer contains the nodes that were killed.
     true = wait_until(fun() -> case voters(Four) of {2, Nodes} -> not lists:member(node_of(Config, One), Nodes); _ -> false end end),
     ?assertEqual(First, found(Four, none)),
     ok = beamway_peer:kill9(peer_of(Config, Two)),
@@ -103,7 +104,8 @@ voters_are_replaced(Config) ->
     ok = beamway_peer:kill9(peer_of(Config, Own)),
     ?assertNotEqual(First, found(without(Own, Three), First)).
 
-%% The child starts while there is no other node. Nodes that join later become voters, so it survives the loss of the first.
+%% The child starts when there is no other node. Nodes that join later become voters, so the child survives the loss of
+%% the first node.
 follows_the_cluster(Config) ->
     {ok, First} = on(Config, "a", child, [[], {?COUNTER, start_link, [one, 100]}, #{name => one, grace => grace(), replace_after => 300, settle => 500}]),
     ?assertEqual({0, [node(First)]}, voters(Config)),
@@ -114,8 +116,8 @@ follows_the_cluster(Config) ->
     ok = beamway_peer:kill9(peer_of(Config, "a")),
     ?assertNotEqual(First, found(without("a", Config), First)).
 
-%% The voters of all children are asked four times in the grace time. With all nodes as voters there would be five
-%% thirds as many messages.
+%% The voters of each child are asked four times in the grace time. If all nodes were voters, there would be five thirds
+%% as many messages.
 messages_per_second(Config) ->
     Children = 40,
     Grace = 2000 * beamway_runner:slowness(),
@@ -129,7 +131,7 @@ messages_per_second(Config) ->
     io:format(user, "~b children, 3 voters each, grace time ~b ms: ~.1f questions a second, ~.1f expected~n", [Children, Grace, PerSecond, Expected]),
     ?assert(PerSecond > Expected / 2 andalso PerSecond < Expected * 4 / 3, {PerSecond, Expected}).
 
-%% Runs on a node: counts the questions that its voter gets in `Ms' milliseconds.
+%% Runs on a node: counts the requests that its voter receives in `Ms' milliseconds.
 asked(Ms) ->
     Voter = whereis(placement_child),
     1 = erlang:trace(Voter, true, ['receive']),
@@ -183,7 +185,7 @@ spread_over_what_runs(Config) ->
     end,
     ?assertEqual(4, length([N || N <- lists:seq(1, 8), Starts(N)])),
     ?assertMatch({ok, _, _}, on(Config, "b", choose_node, [Nodes, #{spread => Spread#{min_domains => 2}}])),
-    %% With fewer zones than this the least used one counts as empty, and no zone may take more than one.
+    %% With fewer zones than this, the least used one counts as empty, and no zone may take more than one.
     {error, {unsatisfied, #{spread := #{most := 0}} = Conflict}} = on(Config, "b", choose_node, [Nodes, #{spread => Spread#{min_domains => 3}}]),
     ?assertMatch([_ | _], string:find(lists:flatten(io_lib:format("~ts", [call(Config, "b", {placement, format_error}, [{unsatisfied, Conflict}])])), "hard spread")),
     ?assertMatch({ok, _, _}, on(Config, "b", choose_node, [Nodes, #{spread => (maps:remove(min_domains, Spread))#{how => soft}}])).

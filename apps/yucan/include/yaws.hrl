@@ -1,3 +1,3 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% Where it was until 0.1: include yucan_yaws/include/yaws.hrl instead.
+%% Until release 0.1 the file was here. Include yucan_yaws/include/yaws.hrl instead.
 -include("../../yucan_yaws/include/yaws.hrl").

@@ -33,8 +33,8 @@ start(Options) ->
         {error, Reason} -> {error, Reason}
     end.
 
-%% @doc Stops a server and closes its connections immediately. If it is under your own supervisor, its child specification decides whether it
-%% starts again.
+%% @doc Stops a server and closes its connections at once. If it is under your own supervisor, its child specification decides whether it is started
+%% again.
 -spec stop(Name :: atom()) -> ok.
 stop(Name) ->
     Supervisor = yucan_server:supervisor(Name),
@@ -54,7 +54,7 @@ port(Name) -> yucan_server:port(Name).
 -spec reload(Name :: atom(), yucan_config:options()) -> ok | {error, Text :: binary()}.
 reload(Name, Options) -> yucan_server:reload(Name, Options).
 
-%% @doc Accepts no more connections, and waits for the open ones: idle connections are closed, and requests get their response.
+%% @doc Stops accepting connections, and waits for the open ones: idle connections are closed, and requests in progress get their responses.
 -spec drain(Name :: atom(), TimeoutMs :: non_neg_integer()) -> ok | {error, {still_open, pos_integer()}}.
 drain(Name, Timeout) -> yucan_server:drain(Name, Timeout).
 
@@ -66,6 +66,6 @@ info(Name) -> yucan_server:info(Name).
 -spec metrics_text(Name :: atom()) -> iodata().
 metrics_text(Name) -> yucan_server:metrics_text(Name).
 
-%% @doc Returns the metrics of all servers on this node, and their response times ({@link yucan_server:figures/0}). Asks no process.
+%% @doc Returns the metrics of all servers on this node, and their response times ({@link yucan_server:figures/0}). It does not call any process.
 -spec figures() -> [{Name :: atom(), #{atom() => integer()}, [{Place :: non_neg_integer(), Count :: pos_integer()}]}].
 figures() -> yucan_server:figures().

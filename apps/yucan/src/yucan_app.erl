@@ -2,7 +2,7 @@
 %% @doc The application and its supervisor, `yucan_sup', which supervises the servers that yucan:start/1 starts. Other servers run under their users'
 %% supervisors.
 %%
-%% Before the application stops, for example because of SIGTERM, these servers drain for at most `drain_ms' of its environment.
+%% Before the application stops, for example because of SIGTERM, these servers drain for at most `drain_ms', which is set in its environment.
 -module(yucan_app).
 -behaviour(application).
 -behaviour(supervisor).
@@ -17,9 +17,9 @@
 -spec start(application:start_type(), term()) -> {ok, pid()} | {error, term()}.
 start(_, _) -> supervisor:start_link({local, ?SUP}, ?MODULE, []).
 
-%% @private Drains all servers at once. Connections that are still open after that close together with their server, so a second call has nothing to
-%% wait for. A server that has crashed in the meantime has nothing to drain. An application that handlers use, and that stops before this one, also
-%% calls it.
+%% @private Drains all servers at once. Connections that are still open after that are closed together with their server, so a second call has nothing
+%% to wait for. A server that has crashed in the meantime has nothing to drain. An application that is used by handlers and stops before this one also
+%% calls this function.
 -spec prep_stop(State) -> State when State :: term().
 prep_stop(State) ->
     Ms = application:get_env(yucan, drain_ms, ?DRAIN_MS),

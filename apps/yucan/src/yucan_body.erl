@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc The body of the request that this process serves. It is read on demand, with limits on bytes and time.
 %%
-%% yucan_conn opens the body before the handler runs and closes it after the response, and yucan_req makes it available to handlers. The reading
-%% position is in the process dictionary, so handlers need not pass it through their own code.
+%% yucan_conn opens the body before the handler runs and closes it after the response, and yucan_req makes it available to handlers. The read position
+%% is in the process dictionary, so handlers need not pass it through their own code.
 -module(yucan_body).
 
 -export([open/3, close/1, all/1, read/1, gather/3, trailers/0, outlook/0]).
@@ -11,18 +11,18 @@
 
 -define(KEY, '$yucan_body').
 -define(PART_BYTES, 131072).
-%% If a handler wants an entire body of up to this size, a single call reads it, which allocates the announced length. A larger announcement must not
+%% If a handler wants an entire body of up to this size, a single call reads it and allocates the announced length. A larger announcement must not
 %% allocate memory that the client may never fill.
 -define(WHOLE_BYTES, 1048576).
-%% A body of this size is garbage-collected explicitly, because the connection may never reach its next garbage collection.
+%% After a body of this size the process collects garbage explicitly, because the connection may never reach its next garbage collection.
 -define(LARGE_BYTES, 65536).
-%% How long a client may stay silent inside a body that no handler reads.
+%% For how long a client may stay silent inside a body that no handler reads.
 -define(SILENCE_MS, 5000).
 
 -record(body, {
     socket :: yucan_transport:socket(),
     limits :: #limits{},
-    %% What is still to be read: a number of bytes, chunks (with the parser's state), everything until the transport reports the end, or nothing.
+    %% What remains to be read: a number of bytes, chunks (with the parser's state), everything until the transport reports the end, or nothing.
     left :: {length, non_neg_integer()} | {chunks, yucan_chunk:state()} | stream | done | {failed, yucan_req:body_error()},
     %% Bytes that have been read from the socket but not returned yet.
     buffer :: binary(),
@@ -35,8 +35,8 @@
     trailers = [] :: [{binary(), binary()}]
 }).
 
-%% @doc Called before the handler. `Buffer' has the bytes that arrived after the head. If a part of the body is missing, the socket stops sending
-%% messages.
+%% @doc Opens the body; called before the handler. `Buffer' contains the bytes that arrived after the head. If a part of the body is missing, the
+%% socket stops sending messages.
 -spec open(#req{}, Buffer :: binary(), #limits{}) -> ok.
 open(#req{body = Framing, expect = Expect, version = Version, conn = #conn{socket = Socket}}, Buffer, Limits) ->
     Left = case Framing of
@@ -48,18 +48,18 @@ open(#req{body = Framing, expect = Expect, version = Version, conn = #conn{socke
     _ = put(?KEY, #body{socket = Socket, limits = Limits, left = Left, buffer = Buffer, expect = Wait}),
     ok.
 
-%% @doc Called after the response. Drains the part that the handler did not read, up to a limit. Returns the bytes after the body, or for how long
-%% the connection may linger.
+%% @doc Closes the body; called after the response. Drains the part that the handler did not read, up to a limit. Returns the bytes after the body, or
+%% for how long the connection may linger.
 -spec close(AlreadyEnding :: boolean()) -> {keep, Rest :: binary()} | {linger, Ms :: non_neg_integer()}.
 close(Ending) ->
     #body{socket = Socket, limits = #limits{drain_bytes = Max, linger_ms = Ms}, buffer = Buffer, received = Received} = Body = get(?KEY),
     Result = case Body of
         #body{left = Left, buffer = Rest} when Left =:= done; Left =:= {length, 0} -> {keep, Rest};
         _ when Ending -> {linger, Ms};
-        %% The body was never requested, so it may come or not (RFC 9110, 10.1.1), and nothing marks the start of the next request.
+        %% The body was never requested, so the client may or may not send it (RFC 9110, 10.1.1), and nothing marks the start of the next request.
         #body{expect = true} -> {linger, Ms};
-        %% The rate is measured from here, because a handler that has read fast must not allow a slow rest. With a stream of events, a part of
-        %% the body may have arrived as messages.
+        %% The rate is measured from here, because a handler that has read quickly must not allow the rest to be slow. With a stream of events, a part
+        %% of the body may have arrived as messages.
         _ -> drain(Body#body{buffer = yucan_transport:pause(Socket, Buffer), started = undefined, received = 0,
                              deadline = erlang:monotonic_time(millisecond) + Ms}, Max)
     end,
@@ -72,7 +72,7 @@ drain(#body{left = {length, Length}, buffer = Buffer, deadline = Deadline}, Max)
 drain(#body{deadline = Deadline} = Body, Max) ->
     case next(Body, ?PART_BYTES, min(?SILENCE_MS, until(Deadline))) of
         {_, Data, Body1} when byte_size(Data) =< Max -> drain(Body1, Max - byte_size(Data));
-        %% The client has used up its time to continue.
+        %% The client has used up the time in which it could continue.
         {error, timeout} -> {linger, 0};
         _ -> {linger, until(Deadline)}
     end.

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A strict parser for the chunked coding (RFC 9112, 7.1). Pure. yucan_body feeds it.
+%% @doc A strict parser for the chunked coding (RFC 9112, 7.1). Pure. yucan_body passes it the bytes.
 -module(yucan_chunk).
 
 -export([new/0, parse/3, parse/4, encode/1, last/0]).
@@ -25,7 +25,7 @@ parse(State, Bin, Limits) -> parse(State, Bin, infinity, Limits).
 -spec parse(state(), binary(), Most :: pos_integer() | infinity, #limits{}) -> result().
 parse({data, _} = State, <<>>, _, _) ->
     {more, State, <<>>};
-%% In Erlang's term order an atom is greater than any number.
+%% `infinity' needs no special case, because in Erlang's term order an atom is greater than any number.
 parse({data, Left}, Bin, Most, _) ->
     Size = lists:min([Left, byte_size(Bin), Most]),
     <<Data:Size/binary, Rest/binary>> = Bin,
@@ -64,7 +64,7 @@ incomplete(<<>>, At, Max) when At =< Max -> more;
 incomplete(<<"\r">>, At, Max) when At > 0, At =< Max -> more;
 incomplete(_, _, _) -> error.
 
-%% `Length' is that of the name or value so far. Neither may be empty.
+%% `Length' is the length of the name or value so far. Neither may be empty.
 extension_name(<<C, Rest/bits>>, At, Length, Size, Max) when ?IS_TCHAR(C), At < Max ->
     extension_name(Rest, At + 1, Length + 1, Size, Max);
 extension_name(<<$=, $", Rest/bits>>, At, Length, Size, Max) when Length > 0 -> quoted(Rest, At + 2, Size, Max);

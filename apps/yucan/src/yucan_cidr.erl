@@ -27,7 +27,7 @@ make(Address, Length) ->
             case Length of
                 all -> {ok, {Bits, Number, Bits}};
                 _ when Length >= 0, Length =< Bits -> {ok, {Bits, Number bsr (Bits - Length), Length}};
-                %% An IPv4 address in IPv6 form, with a prefix length for IPv6.
+                %% This is an IPv4 address in IPv6 form, with a prefix length for IPv6.
                 _ when tuple_size(Ip) =:= 8, Length >= 96, Length =< 128 -> {ok, {Bits, Number bsr (128 - Length), Length - 96}};
                 _ -> error
             end;
@@ -47,7 +47,7 @@ contains(Blocks, Ip) when is_tuple(Ip), tuple_size(Ip) =:= 4; is_tuple(Ip), tupl
 contains(_, _) ->
     false.
 
-%% @doc Parses an address, which may have a port because some proxies write it so.
+%% @doc Parses an address, which may include a port, because some proxies add it.
 -spec address(binary()) -> {ok, inet:ip_address()} | error.
 address(<<"[", Rest/binary>>) -> address(hd(binary:split(Rest, <<"]">>)));
 address(Text) ->
@@ -85,7 +85,7 @@ proxy_header(Socket, Timeout) ->
 recv(Socket, Length, Deadline) ->
     yucan_transport:recv(Socket, Length, max(0, Deadline - erlang:monotonic_time(millisecond))).
 
-%% Reads byte by byte to find the end of the line. That is at most 107 reads, once per connection.
+%% Reads byte by byte to find the end of the line. This takes at most 107 reads, once per connection.
 version1(Socket, Line, Deadline) ->
     case binary:match(Line, <<"\r\n">>) of
         {At, 2} -> line(binary:split(binary_part(Line, 0, At), <<" ">>, [global]));

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Checks and compiles the options of a server, including its limits. Nothing is checked again after that.
+%% @doc Checks and compiles the options of a server, including its limits. The options are not checked again after that.
 -module(yucan_config).
 
 -export([check/1, site/4, default_limits/0, limits_table/0, table/0, freeze/1]).
@@ -247,7 +247,7 @@ site(#{name := Name, hosts := Hosts, default_host := Default} = Options, Metrics
     #site{name = Name, limits = Limits, metrics = Metrics, counters = Counters, select = maps:get(select_host, Options),
           server_header = maps:get(server_header, Options), http2 = maps:get(http2, Options), trusted = maps:get(trusted_proxies, Options),
           forwarded = maps:get(forwarded, Options), request_id = maps:get(request_id, Options), on_event = maps:get(on_event, Options), hosts = list_to_tuple(Compiled),
-          %% If two hosts have the same name, the first one gets it.
+          %% If two hosts have the same name, the first one is used.
           exact = maps:from_list(lists:reverse(Exact)),
           patterns = lists:sort(fun({A, _}, {B, _}) -> byte_size(A) >= byte_size(B) end, Patterns),
           default = case Default of none -> none; Index -> lists:nth(Index + 1, Compiled) end}.
@@ -255,7 +255,7 @@ site(#{name := Name, hosts := Hosts, default_host := Default} = Options, Metrics
 compile(#{names := Names, what := What, middleware := Own, tls := Tls}, Common) ->
     #host{names = Names, demands = yucan_tls:demands(case Tls of none -> []; _ -> Tls end), plan = yucan_router:plan(What, Common ++ Own)}.
 
-%% @doc For the reference of all options (`scripts/options'): option, default, what is valid, when a change takes effect, effect.
+%% @doc Returns the table for the reference of all options (`scripts/options'): option, default, valid values, when a change takes effect, effect.
 -spec table() -> [{Option :: atom(), Default :: term(), Expected :: string(), TakesEffect :: string(), Effect :: string()}].
 table() ->
     [{Name, Default, Expected, case Name of name -> "start of the server"; listen -> "reload, for sockets that stay"; _ -> "reload" end, Effect}
@@ -284,7 +284,7 @@ table() ->
 default_limits() ->
     maps:from_list([{Name, Default} || {Name, Default, _} <- limits_table()]).
 
-%% @doc Name, default and meaning of each limit. `docs/options.md' shows the same table.
+%% @doc Returns name, default and meaning of each limit. `docs/options.md' shows the same table.
 -spec limits_table() -> [{atom(), pos_integer() | infinity, Meaning :: string()}].
 limits_table() ->
     [{request_line_bytes, 8192, "the request line; more: 414"},

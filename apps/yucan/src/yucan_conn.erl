@@ -1,11 +1,11 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The process of a connection: it waits for one, serves it until it closes, and then exits. There is one process per connection and none per
-%% request; yucan_pool starts it. It never serves a second client, because a late message meant for the first client's handler would reach that
-%% client.
+%% @doc The process of a connection: it waits for a connection, serves it until it closes, and then exits. There is one process per connection and
+%% none per request; yucan_pool starts it. It never serves a second client, because a late message meant for the first client's handler would then be
+%% handled for the second client.
 %%
-%% The first request is read with recv, which is cheapest for a connection with a single request. After that, data arrives as messages, of which the
-%% socket sends a limited number before it stops (`{active, N}'), so it need not be armed for each read. Bodies are read with recv again. Between
-%% requests the process waits in yucan_idle, so new code of this module takes effect at the next request, and closes no connection however often it is
+%% The first request is read with recv, which is cheapest for a connection with a single request. After that, data arrives as messages. The socket
+%% sends a limited number of these before it stops (`{active, N}'), so it need not be armed for each read. Bodies are read with recv again. Between
+%% requests the process waits in yucan_idle. So new code of this module takes effect at the next request, and closes no connection however often it is
 %% loaded.
 -module(yucan_conn).
 
@@ -16,9 +16,9 @@
 
 -include("yucan_internal.hrl").
 
-%% How many messages may arrive before the socket stops, which limits the mailbox to that many times its `buffer'.
+%% How many messages may arrive before the socket stops. This limits the mailbox to that many times the socket's `buffer'.
 -define(ARM, 100).
-%% How long an idle connection keeps its heap.
+%% For how long an idle connection keeps its heap.
 -define(WARM_MS, 2000).
 %% After waiting this long for a connection, a process hibernates, so that it holds no old code.
 -define(ACCEPT_MS, 5000).
@@ -31,7 +31,7 @@
     conn :: #conn{},
     socket :: yucan_transport:socket(),
     template :: #req{},
-    %% The previous request, if nothing but its head had arrived.
+    %% The previous request, if only its head had arrived.
     last = none :: none | {Head :: binary(), #req{}},
     limits :: #limits{},
     %% The same as in the listener.
@@ -43,7 +43,7 @@
     idle_until = none :: none | {Served :: non_neg_integer(), Ms :: integer()}
 }).
 
-%% @doc Waits for a connection. Ends when the listening socket is closed.
+%% @doc Waits for a connection. Exits when the listening socket is closed.
 -spec accept(#listener{}) -> no_return().
 accept(#listener{socket = Listening} = Listener) ->
     case yucan_tcp:accept(Listening) of
@@ -66,7 +66,7 @@ failed(Reason, #listener{pool = Pool} = Listener) ->
     refresh(Reason, Pool),
     ?MODULE:accept(Listener).
 
-%% There may be no descriptors left. Closing connections releases some, so trying again immediately would only waste CPU time.
+%% There may be no free descriptors. Closing connections releases some, so trying again at once would only waste CPU time.
 refresh(econnaborted, _) -> ok;
 refresh(Reason, Pool) ->
     Pool ! {accept_failed, Reason},
@@ -92,7 +92,7 @@ turn_away(Socket, Listening, #site{listeners = Listeners, limits = #limits{conne
     case Listeners of
         #{Listening := {none, _}} ->
             yucan_reply:refuse(503, yucan_error:reason(503), Socket, any, Site),
-            %% Connections that are kept for a while use descriptors, so they may exceed the limit by no more than a quarter.
+            %% Connections that are kept open for a while use descriptors, so they may exceed the limit by no more than a quarter.
             _ = [done(Socket) || atomics:get(Counters, ?OPEN) > Most + Most div 4],
             yucan_transport:linger(Socket, min(?REFUSED_MS, Limits#limits.linger_ms), Limits#limits.min_body_rate),
             exit(normal);
@@ -146,7 +146,7 @@ secure(Options, {#conn{socket = Socket} = Conn, <<>>}, #limits{tls_ms = Timeout}
         plain -> refuse_plain(Conn, Limits);
         error -> done(Socket)
     end;
-%% TLS cannot start, because the read of the PROXY header also returned later bytes. Reads of an exact size prevent this.
+%% TLS cannot start, because the read of the PROXY header has also returned later bytes. Reads of an exact size prevent this.
 secure(_, {#conn{socket = Socket}, _}, _, _) ->
     done(Socket).
 
@@ -156,7 +156,7 @@ spoken(<<"h2">>, #conn{socket = Socket} = Conn, Limits, Doing) ->
 spoken(_, Conn, Limits, Doing) ->
     first(<<>>, Conn, Limits, Doing).
 
-%% The user has typed http: instead of https:.
+%% Rejects plain HTTP on a TLS listener: the user has typed http: instead of https:.
 -spec refuse_plain(#conn{}, #limits{}) -> no_return().
 refuse_plain(#conn{socket = Socket} = Conn, #limits{linger_ms = Ms, min_body_rate = Rate}) ->
     refused(400, plain_http_on_tls, "This port speaks TLS: the address begins with https:", any, Conn),
@@ -182,7 +182,7 @@ done(Socket) ->
     yucan_transport:close(Socket),
     exit(normal).
 
-%% @doc Bytes of a request's head have arrived. The deadline starts with the first of them.
+%% @doc Handles bytes of a request's head. The deadline starts with the first of them.
 -spec head(binary(), Deadline :: none | integer(), #state{}) -> no_return().
 head(Buffer, _, #state{last = {Buffer, Req}} = State) ->
     request(Req, <<>>, State);
@@ -207,7 +207,8 @@ remember(#req{lines = Lines, authority = Authority}, #state{template = #req{line
 remember(#req{lines = Lines, authority = Authority}, #state{template = Template} = State) ->
     State#state{template = Template#req{lines = Lines, authority = Authority}}.
 
-%% Not cached while idle: the next request may be far off, and the header lines reference the complete binary in which they were read.
+%% The lines are not cached while the connection is idle: it may be long until the next request, and the header lines reference the complete binary in
+%% which they were read.
 forget(#state{template = Template} = State) ->
     ok = yucan_reply:forget(),
     State#state{template = Template#req{lines = none}, last = none}.
@@ -298,7 +299,7 @@ after_body({upgrade, Function}, State, _) ->
     end;
 after_body({Connection, _, _}, State, Site) ->
     case yucan_body:close(Connection =:= close) of
-        %% Another body may follow, of which more than one message could arrive before this process switches to recv.
+        %% Another body may follow. More than one message with its data could arrive before this process switches to recv.
         {keep, Rest} when Connection =:= keep -> next(Rest, 1, State, Site);
         {keep, Rest} -> finish(Rest, State);
         {linger, Ms} -> linger(Ms, State)
@@ -333,7 +334,7 @@ left({crashed, Class, Reason, Stack}, #state{socket = Socket, conn = Conn}) ->
 left(ended, #state{socket = Socket}) ->
     done(Socket).
 
-%% If the client has sent more than this request, a plain close would lose the response.
+%% If the client has sent more than this request, closing the socket in the usual way would lose the response.
 -spec finish(binary(), #state{}) -> no_return().
 finish(<<>>, #state{armed = 0, socket = Socket}) ->
     ok = yucan_transport:release(Socket),
@@ -345,7 +346,7 @@ finish(Rest, #state{socket = Socket} = State) ->
         false -> linger(State)
     end.
 
-%% `Count' messages are allowed if none are at present. A stream may also have allowed some (yucan_sse), which come before everything that recv
+%% Allows `Count' messages if none are allowed at present. A stream may also have allowed some (yucan_sse), which come before everything that recv
 %% would return.
 next(Rest, Count, #state{armed = Armed, socket = Socket} = State, Site) ->
     ok = forget_user(get_keys()),
@@ -382,7 +383,7 @@ arm(Count, #state{socket = Socket} = State) ->
 %% Handles a message with data.
 used(#state{armed = Left, socket = Socket} = State) -> State#state{armed = yucan_transport:used(Socket, Left, ?ARM)}.
 
-%% A reload may have changed the limits, under which the same bytes may not be a valid request.
+%% A reload may have changed the limits, and with other limits the same bytes may not be a valid request.
 again(#state{limits = Limits, served = Served} = State, #site{limits = Limits}) -> State#state{served = Served + 1};
 again(#state{served = Served} = State, #site{limits = Limits}) -> State#state{served = Served + 1, limits = Limits, last = none}.
 
@@ -406,7 +407,7 @@ message(Message, #state{socket = {Transport, Raw} = Socket} = State) ->
         passive -> arm(?ARM, State);
         closed -> done(Socket);
         other when Message =:= {yucan, drain} -> done(Socket);
-        %% A late message to a handler must not extend the idle time.
+        %% A late message for a handler must not extend the idle time.
         other ->
             case idle_left(0, State) of
                 {0, _} -> done(Socket);

@@ -10,7 +10,7 @@
 -spec page(Status :: 300..599) -> yucan_handler:response().
 page(Status) -> page(Status, reason(Status)).
 
-%% @doc Like the function above, with a custom text.
+%% @doc Like the function above, but with a custom text.
 -spec page(Status :: 300..599, Text :: iodata()) -> yucan_handler:response().
 page(Status, Text) ->
     Title = [integer_to_binary(Status), $\s, escape(Text)],
@@ -23,7 +23,7 @@ page_with(Status, More) ->
     {Status, Headers, Body} = page(Status),
     {Status, More ++ Headers, Body}.
 
-%% @doc Returns the response if a resource supports only these methods: 405, or the list for OPTIONS (RFC 9110, 15.5.6 and 9.3.7).
+%% @doc Returns the response to a request for a resource that supports only these methods: 405, or the list for OPTIONS (RFC 9110, 15.5.6 and 9.3.7).
 -spec not_allowed(Methods :: [binary()], yucan_req:req()) -> yucan_handler:response().
 not_allowed(Methods, #req{method = Method}) ->
     Allow = {<<"allow">>, lists:join(<<", ">>, Methods)},

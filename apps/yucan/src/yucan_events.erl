@@ -23,8 +23,8 @@ emit(#site{on_event = Handler, name = Server, counters = Counters}, Name, Measur
     Call = fun() -> call(Handler, [yucan | Name], Measurements#{system_time => erlang:system_time()}, Metadata#{server => Server}) end,
     attempt(Call, on_event, Counters, ?EVENTS_FAIL).
 
-%% @doc Calls a function of the user. If it fails, the request is not affected, and the log has a single warning until it succeeds again, which
-%% `Failing' records.
+%% @doc Calls a user's function. If it fails, the request is not affected, and a single warning is logged until the function succeeds again. `Failing'
+%% records this.
 -spec attempt(fun(() -> term()), Option :: on_event | access_log, Failing :: atomics:atomics_ref(), Place :: pos_integer()) -> ok.
 attempt(Call, Option, Failing, Place) ->
     try Call() of
@@ -42,11 +42,11 @@ facts(#req{method = Method, target = Target, host = Host, version = Version, id 
     Facts = #{method => Method, target => Target, host => Host, version => Version, peer => yucan_req:peer(Req)},
     case Id of none -> Facts; _ -> Facts#{id => Id} end.
 
-%% The server may just have stopped.
+%% The server may have just been stopped.
 site(Server) -> persistent_term:get({yucan, Server}, none).
 
-%% @doc Reports that a request has been answered: `[yucan, request, stop]'. The duration is in microseconds here, and in native units for the
-%% function.
+%% @doc Reports that a request has been answered: `[yucan, request, stop]'. The duration is in microseconds here; the function gets it in native
+%% units.
 -spec answered(#site{}, #req{}, Status :: 0..999, {Bytes :: non_neg_integer(), TookUs :: integer()}) -> ok.
 answered(Site, Req, Status, {Bytes, Us}) ->
     emit(Site, [request, stop], #{duration => erlang:convert_time_unit(Us, microsecond, native), bytes => Bytes}, (facts(Req))#{status => Status}).
@@ -98,7 +98,7 @@ without_flags() ->
         _ -> ok
     end.
 
-%% 0 if the VM was built without these allocators.
+%% Returns 0 if the VM was built without these allocators.
 carrier_bytes() ->
     case erlang:system_info({allocator, eheap_alloc}) of
         [{instance, _, Properties} | _] -> proplists:get_value(lmbcs, proplists:get_value(options, Properties, []), 0);

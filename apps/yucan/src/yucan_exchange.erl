@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A request and its answer, whichever protocol carries them: the answer of the handler as data, and what is counted and logged. The process
-%% that has read the request (yucan_conn, yucan_h2_exchange) writes the answer in its protocol.
+%% @doc A request and its answer, whichever protocol carries them: returns the answer of the handler as data, and counts and logs it. The process that
+%% has read the request (yucan_conn, yucan_h2_exchange) writes the answer in its protocol.
 -module(yucan_exchange).
 
 -export([began/1, received/2, answer/2, ready/3, failed/5, account/5]).
@@ -14,7 +14,7 @@
 %% An answer to be written, or the outcome of one that needs no writing.
 -type answer() :: {Status :: integer(), yucan_handler:headers(), Body :: term()} | {done, yucan_progress:outcome()}.
 
-%% @doc Returns the time at which a request arrived, in us, if an access log or an event function needs it.
+%% @doc Returns when a request arrived, in us, if an access log or a function for events needs it.
 -spec began(#site{}) -> integer().
 began(#site{log = none, on_event = none}) -> 0;
 began(_) -> os:system_time(microsecond).
@@ -28,7 +28,7 @@ received(Req, Site) -> yucan_forwarded:received(Req, Site).
 -spec answer(#req{}, #site{}) -> answer().
 answer(#req{id = Id} = Req, Site) ->
     case only(respond(Req, Site)) of
-        %% Most answers are ready, and this saves them two calls.
+        %% Most answers are complete already, and this clause saves two calls for them.
         {Status, _, _} = Answer when is_integer(Status), Id =:= none -> Answer;
         Response -> ready(Response, Req, Site)
     end.
@@ -81,7 +81,7 @@ failed(Class, Reason, Stack, Req, Site) ->
 account({upgrade, _}, Req, Began, _, Site) -> account({keep, 101, 0}, Req, Began, none, Site);
 account({_, Status, Bytes}, Req, Began, Start, #site{metrics = Metrics, log = Log} = Site) ->
     yucan_metrics:answered(Metrics, Status, Bytes),
-    %% A stream lasts as long as its handler likes, so it is not timed.
+    %% A stream lasts for as long as its handler wants, so it is not timed.
     _ = [yucan_metrics:took(Metrics, Start) || Start =/= none, not yucan_progress:has_streamed(Start)],
     _ = [yucan_log:answered(Log, Req, Status, Bytes, Began) || Log =/= none],
     _ = [yucan_events:answered(Site, Req, Status, {Bytes, os:system_time(microsecond) - Began}) || Site#site.on_event =/= none],

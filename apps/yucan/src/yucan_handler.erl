@@ -16,7 +16,7 @@
 -type response() ::
     {Status :: 200..999, headers(), iodata()}
     | {Status :: 200..999, headers(), {file, file:name_all()}}
-    %% Like the previous form, with a known size.
+    %% Like the previous form, but with a known size.
     | {Status :: 200..999, headers(), {file, file:name_all(), Size :: non_neg_integer()}}
     | {Status :: 200..999, headers(), {file, file:name_all(), Offset :: non_neg_integer(), Length :: non_neg_integer()}}
     | {Status :: 200..999, headers(), {stream, fun((write()) -> term())}}
@@ -26,7 +26,7 @@
     | sent
     | close.
 
-%% Called in the server's process each time the configuration is loaded. Without it, the argument is the state.
+%% Called in the server's process each time the configuration is loaded. If it is not exported, the argument is the state.
 -callback init(Arg :: term()) -> State :: term().
 -callback handle(yucan_req:req(), State :: term()) -> response().
 -optional_callbacks([init/1]).

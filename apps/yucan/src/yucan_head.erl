@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc A strict parser for the head of a request. Pure, and a single pass over the bytes.
 %%
-%% yucan_conn calls `parse/3' with the bytes that it has received. Nothing that RFC 9112 forbids is repaired: a bare LF, a folded line, a space before
-%% the colon, two Content-Length headers, both kinds of framing. All of these can make two servers disagree about where a request ends. The path of a
-%% request is in canonical form (yucan_path), and a request whose path has none is rejected.
+%% yucan_conn calls `parse/3' with the bytes that it has received. Whatever RFC 9112 forbids is rejected and not repaired: a bare LF, a folded line, a
+%% space before the colon, two Content-Length headers, both kinds of framing. Each of these can make two servers disagree about where a request ends.
+%% The path of a request is in canonical form (yucan_path), and a request whose path has no such form is rejected.
 -module(yucan_head).
 
 -export([parse/3, trailers/2, authority/1]).
@@ -59,12 +59,12 @@ target_byte(<<" HTTP/1.1\r\n", Rest/bits>>, Bin, Start, At, Mark, Form, Limits, 
     set_target(Rest, Bin, Start, At, Mark, Form, Limits, Req);
 target_byte(<<" HTTP/1.0\r\n", Rest/bits>>, Bin, Start, At, Mark, Form, Limits, Req) ->
     set_target(Rest, Bin, Start, At, Mark, Form, Limits, Req#req{version = 10, keep = unsaid});
-%% An unknown minor version is treated as the highest one we know (RFC 9110, 2.5).
+%% An unknown minor version is treated as the highest one that we know (RFC 9110, 2.5).
 target_byte(<<" HTTP/1.", Minor, "\r\n", Rest/bits>>, Bin, Start, At, Mark, Form, Limits, Req) when Minor >= $2, Minor =< $9 ->
     set_target(Rest, Bin, Start, At, Mark, Form, Limits, Req);
 target_byte(<<C, Rest/bits>>, Bin, Start, At, Mark, Form, Limits, Req) when C =:= $!; C =:= $"; C =:= $\\, Mark =/= 0 ->
     target_byte(Rest, Bin, Start, At + 1, Mark, Form, Limits, Req);
-%% A byte in the query that no target may contain (see set_target).
+%% The byte is in the query and no target may contain it (see set_target).
 target_byte(<<C, Rest/bits>>, Bin, Start, At, Mark, Form, Limits, Req) when C > 127, Mark =/= 0 ->
     target_byte(Rest, Bin, Start, At + 1, -abs(Mark), Form, Limits, Req);
 target_byte(<<>>, _, _, At, _, _, #limits{request_line_bytes = Max}, _) ->
@@ -104,7 +104,7 @@ set_target(_, _, _, End, _, _, #limits{request_line_bytes = Max}, _) when End + 
 set_target(Rest, Bin, Start, End, 0, Form, Limits, Req) ->
     Target = binary_part(Bin, Start, End - Start),
     set_path(Form, Target, Rest, Bin, End, Limits, Req#req{target = Target});
-%% Some programs do not escape what their user has typed. It is escaped here, as browsers do it, so that logs, scripts and other servers get a
+%% Some programs do not escape what their user has typed. It is escaped here, as browsers would do it, so that logs, scripts and other servers get a
 %% valid target.
 set_target(Rest, Bin, Start, End, Mark, Form, Limits, Req) when Mark < 0 ->
     Query = << <<(case C > 127 of true -> yucan_path:escape(<<C>>); false -> <<C>> end)/binary>> || <<C>> <= binary_part(Bin, 1 - Mark, End + Mark - 1) >>,
@@ -135,7 +135,7 @@ lines(Bytes, Bin, At, #limits{header_block_bytes = Max} = Limits,
 lines(Bytes, Bin, At, Limits, Req) ->
     line(Bytes, Bin, At, 0, [], Limits, Req).
 
-%% At the start of a header line, or at the end of the head.
+%% The parser is at the start of a header line, or at the end of the head.
 line(<<C, Rest/bits>>, Bin, At, Count, Headers, Limits, Req) when ?IS_TCHAR(C) ->
     name(Rest, Bin, At, At + 1, Count, Headers, Limits, Req);
 %% Trailers are not preceded by a request line, so they have no method.
@@ -217,7 +217,7 @@ trimmed(Bin, From, At) ->
         _ -> At
     end.
 
-%% Records the headers that decide about framing and connection.
+%% Records the headers that determine the framing and the fate of the connection.
 note(host, Value, #req{host = undefined} = Req) -> Req#req{host = Value};
 note(host, _, _) -> {error, 400, two_hosts};
 note(connection, Value, Req) -> connection(Value, Req);
@@ -234,13 +234,13 @@ note(transfer_encoding, Value, Req) ->
     end;
 note(expect, Value, #req{version = Version} = Req) ->
     case yucan_header:lower(Value) of
-        %% A client with HTTP/1.0 does not know interim responses (RFC 9110, 10.1.1).
+        %% An HTTP/1.0 client does not know interim responses (RFC 9110, 10.1.1).
         <<"100-continue">> -> Req#req{expect = Version =:= 11};
         _ -> {error, 417, bad_expectation}
     end.
 
-%% If the list ends in chunked, we could find the length but do not know the codings (RFC 9112, 6.1: 501). Any other list leaves the end of the
-%% body undefined.
+%% If the list ends in chunked, the length could be determined, but we do not know the codings (RFC 9112, 6.1: 501). Any other list leaves the end of
+%% the body undefined.
 unknown_coding(Value) ->
     case lists:reverse(binary:split(Value, <<",">>, [global])) of
         [Last | [_ | _] = Others] ->
@@ -256,7 +256,7 @@ not_a_coding(<<>>) -> true;
 not_a_coding(<<"chunked">>) -> true;
 not_a_coding(Coding) -> not yucan_header:is_token(Coding).
 
-%% Nothing can revoke a `close' that was sent (RFC 9112, 9.3).
+%% A `close' that was sent cannot be revoked (RFC 9112, 9.3).
 connection(_, #req{keep = false} = Req) -> Req;
 connection(<<"keep-alive">>, Req) -> Req#req{keep = true};
 connection(<<"close">>, Req) -> Req#req{keep = false};
@@ -274,7 +274,7 @@ digits(<<C, Rest/bits>>, Length, Req) when C >= $0, C =< $9 -> digits(Rest, Leng
 digits(<<>>, Length, Req) -> Req#req{body = {length, Length}};
 digits(_, _, _) -> {error, 400, bad_length}.
 
-%% @doc Parses the trailers after a chunked body, just as strictly. Trailers that would frame a message are rejected.
+%% @doc Parses the trailers after a chunked body, with the same strictness. Trailers that would frame a message are rejected.
 -spec trailers(binary(), #limits{}) -> {ok, [{binary(), binary()}], Rest :: binary()} | more | refusal().
 trailers(Bytes, Limits) ->
     case line(Bytes, Bytes, 0, 0, [], Limits, #req{method = <<>>, host = <<>>}) of
@@ -283,7 +283,7 @@ trailers(Bytes, Limits) ->
         Other -> Other
     end.
 
-%% Checks that need all headers.
+%% Makes the checks that need all headers.
 finish(#req{host = undefined, version = 11}, _) ->
     {error, 400, no_host};
 finish(#req{method = <<"CONNECT">>}, _) ->
@@ -307,12 +307,12 @@ relative(#req{host = Said} = Req, Rest) ->
         error -> {error, 400, bad_host}
     end.
 
-%% Copied, because it outlives the buffer that it arrived in.
+%% The value is copied, because it outlives the buffer in which it arrived.
 kept(undefined) -> undefined;
 kept(Said) -> binary:copy(Said).
 
-%% The target's authority counts, whatever the Host header says, but that header must still be valid (RFC 9112, 3.2.2). Handlers see only the
-%% target's.
+%% The authority in the target is used, whatever the Host header says, but that header must still be valid (RFC 9112, 3.2.2). Handlers see only the
+%% authority in the target.
 absolute(Authority, Path, #req{host = Host, headers = Headers} = Req, Rest) ->
     case {authority(Authority), authority(Host), yucan_path:canonical(Path)} of
         {{ok, Name, Port}, {ok, _, _}, {ok, Canonical}} when Name =/= <<>> ->
@@ -321,7 +321,7 @@ absolute(Authority, Path, #req{host = Host, headers = Headers} = Req, Rest) ->
         _ -> {error, 400, bad_host}
     end.
 
-%% @doc Returns the host and port from a Host header or an absolute target. The name is in lower case, without a trailing dot. If Host is missing or
+%% @doc Returns host and port from a Host header or an absolute target. The name is in lower case, without a trailing dot. If Host is missing or
 %% empty, the name is empty (RFC 9110, 7.2).
 -spec authority(undefined | binary()) -> {ok, Name :: binary(), undefined | inet:port_number()} | error.
 authority(undefined) -> {ok, <<>>, undefined};
@@ -329,7 +329,7 @@ authority(<<>>) -> {ok, <<>>, undefined};
 authority(<<"[", Rest/binary>> = Bin) -> literal(Rest, Bin);
 authority(Bin) -> name(Bin, Bin, 0, false).
 
-%% `Upper' says whether the name has to be converted to lower case, which copies it.
+%% `Upper' is whether the name has to be converted to lower case, which copies it.
 name(<<C, Rest/bits>>, Bin, At, Upper) when C >= $a, C =< $z; C >= $0, C =< $9; C =:= $.; C =:= $-; C =:= $_ ->
     name(Rest, Bin, At + 1, Upper);
 name(<<C, Rest/bits>>, Bin, At, _) when C >= $A, C =< $Z ->
@@ -342,7 +342,7 @@ name(_, _, _, _) -> error.
 named(Name, Port) when byte_size(Name) =< 255 -> with_port(Name, Port);
 named(_, _) -> error.
 
-%% Returns the first `At' bytes. A trailing dot marks the name as fully qualified (RFC 3986, 3.2.2); without the dot it is the same name.
+%% Returns the first `At' bytes without a trailing dot. The dot marks the name as fully qualified (RFC 3986, 3.2.2); without it the name is the same.
 without_root(Bin, At) when At > 1 ->
     case binary:at(Bin, At - 1) of
         $. -> binary_part(Bin, 0, At - 1);
@@ -375,7 +375,7 @@ after_literal(Name, <<>>) -> {ok, Name, undefined};
 after_literal(Name, <<":", Port/binary>>) -> with_port(Name, Port);
 after_literal(_, _) -> error.
 
-%% Authority and path of an absolute target: `http://a.org/b' gives `a.org' and `/b'.
+%% Splits an absolute target into authority and path: `http://a.org/b' gives `a.org' and `/b'.
 -spec split(binary()) -> {ok, Authority :: binary(), Path :: binary()} | error.
 split(Target) ->
     case binary:split(Target, <<"://">>) of

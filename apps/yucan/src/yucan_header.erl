@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Headers: their names, which of them decide about framing, and the grammar of their values: tokens, lists, dates (RFC 9110, 5.6). Pure
-%% except for `date_line/0'.
+%% @doc Headers: their names, which of them affect the framing, and the grammar of their values: tokens, lists, dates (RFC 9110, 5.6). Pure except for
+%% `date_line/0'.
 %%
-%% A name in the table costs a look-up and no additional memory. Other names are copied.
+%% A name that is in the table costs a look-up and no additional memory. Other names are copied.
 -module(yucan_header).
 
 -export([known/1, listed/1, lower/1, trim/1, tokens/1, is_token/1, elements/1, without_hops/1, date_line/0, date/1, parse_date/1]).
@@ -121,7 +121,7 @@ trim(Bin) ->
 -spec tokens(binary()) -> [binary()].
 tokens(List) -> [trim(Token) || Token <- binary:split(lower(List), <<",">>, [global])].
 
-%% @doc Returns the headers that may be passed on to another connection: neither those that concern a single connection, nor those that `connection'
+%% @doc Returns the headers that may be passed on to another connection, without those that concern a single connection and those that `connection'
 %% names (RFC 9110, 7.6.1).
 -spec without_hops([{Name :: binary(), Value :: binary()}]) -> [{Name :: binary(), Value :: binary()}].
 without_hops(Headers) ->
@@ -137,8 +137,9 @@ is_token(Bin) -> all_tchars(Bin).
 all_tchars(<<C, Rest/bits>>) when ?IS_TCHAR(C) -> all_tchars(Rest);
 all_tchars(Rest) -> Rest =:= <<>>.
 
-%% @doc Pairs such as `a=b; c="d e"', in lists with commas between them, as after a media type or disposition and in Forwarded (RFC 7239, 4).
-%% Names are in lower case. In quotes `\\"' and `\\\\' are one byte, while any other backslash is literal, because browsers send it so.
+%% @doc Parses pairs such as `a=b; c="d e"', in lists with commas between them, as they follow a media type or disposition and occur in Forwarded (RFC
+%% 7239, 4). Names are in lower case. In quotes `\\"' and `\\\\' are one byte, while any other backslash is literal, because browsers send it that
+%% way.
 -spec elements(binary()) -> {ok, [[{Name :: binary(), Value :: binary()}]]} | error.
 elements(Text) -> pair(trim(Text), [], []).
 

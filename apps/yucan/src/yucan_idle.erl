@@ -2,8 +2,8 @@
 %% @doc The code in which connection processes wait while they are idle.
 %%
 %% Loading a module twice kills each process that still has the old code on its stack. Idle connections and WebSockets have only this module on their
-%% stacks, which knows no protocol and so has no reason to change. All other modules can therefore be loaded as often as one likes. The module is left
-%% through calls with a module name, so new code takes effect.
+%% stacks, which knows no protocol and so has no reason to change. All other modules can therefore be loaded any number of times. Calls out of this
+%% module name the other module, so new code takes effect.
 -module(yucan_idle).
 
 -export([message/3, first/4, upgraded/4]).

@@ -15,13 +15,13 @@
     local :: yucan_req:address(),
     %% The address in the PROXY protocol, if the listener expects it.
     proxied = none :: none | yucan_req:address(),
-    %% The name that the client requested in TLS.
+    %% The host name that the client requested in TLS.
     sni = undefined :: undefined | binary(),
-    %% The certificate that the client had to show there; `none' without TLS.
+    %% The requirements for the client's certificate in that handshake; `none' without TLS.
     asked = none :: none | yucan_tls:asked()
 }).
 
-%% The limits of a server, frozen. yucan_config:limits_table/0 documents each.
+%% The limits of a server, compiled. yucan_config:limits_table/0 documents each of them.
 -record(limits, {
     request_line_bytes :: pos_integer(),
     header_line_bytes :: pos_integer(),
@@ -74,13 +74,13 @@
     headers = [] :: [{binary(), binary()}],
     host = undefined :: undefined | binary(),
     port = undefined :: undefined | inet:port_number(),
-    %% A Host header and its meaning. Requests on the same connection repeat it, so only the first is parsed.
+    %% A Host header and its meaning. Requests on the same connection repeat the header, so only the first is parsed.
     authority = none :: none | {Said :: undefined | binary(), Name :: binary(), Port :: undefined | inet:port_number()},
-    %% The same for all header lines. In a template they are those of the previous request.
+    %% All header lines and their meaning. In a template these are the lines of the previous request.
     lines = none :: none | #lines{},
     body = none :: none | chunked | {length, non_neg_integer()},
-    %% With false, the connection closes after the response. `unsaid' is an HTTP/1.0 client without a Connection header, which is treated in the same
-    %% way.
+    %% If this is false, the connection closes after the response. `unsaid' stands for an HTTP/1.0 client that sent no Connection header and is
+    %% treated in the same way.
     keep = true :: boolean() | unsaid,
     expect = false :: boolean(),
     peer = socket :: socket | yucan_req:address(),
@@ -92,19 +92,19 @@
 %% A virtual host, compiled.
 -record(host, {
     names = [] :: [binary()],
-    %% The certificate that its clients have to show.
+    %% The requirements for the certificates of its clients.
     demands :: yucan_tls:demands(),
     %% Middleware, routes and handler.
     plan :: yucan_router:plan()
 }).
 
-%% The positions in `counters': the number of open connections; 1 while the server drains, when responses contain `connection: close'; 1 after the
+%% The positions in `counters': the number of open connections; 1 while the server drains, when responses contain `connection: close'; 1 once the
 %% function for events has failed.
 -define(OPEN, 1).
 -define(DRAINING, 2).
 -define(EVENTS_FAIL, 3).
 
-%% A server's configuration, compiled. It is a persistent term, which a reload replaces.
+%% The compiled configuration of a server. It is a persistent term, which a reload replaces.
 -record(site, {
     name :: atom(),
     limits :: #limits{},
@@ -117,7 +117,7 @@
     select = none :: none | fun((binary(), #req{}) -> default | non_neg_integer()),
     server_header = <<>> :: binary(),
     trusted = [] :: [yucan_cidr:block()],
-    %% The headers of trusted proxies that count, and the header for ids.
+    %% The headers of trusted proxies that are used, and the header for ids.
     forwarded = [] :: [binary()],
     request_id = none :: none | binary(),
     on_event = none :: none | yucan_events:handler(),

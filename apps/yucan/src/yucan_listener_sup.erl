@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The two supervisors of each server. The upper one is one_for_all, because connections are useless without the owner of their socket.
-%% Below it, next to yucan_server, is the supervisor of the processes that belong to a configuration: the pools of the listeners and the access
-%% log.
+%% @doc The two supervisors of each server. The upper one is one_for_all, because connections are useless without the process that owns their
+%% listening socket. Below it, next to yucan_server, is the supervisor of the processes that belong to a configuration: the pools of the listeners and
+%% the access log.
 -module(yucan_listener_sup).
 -behaviour(supervisor).
 

@@ -82,7 +82,7 @@ move(Process, File) -> gen_server:call(Process, {move, File}, 10000).
 -spec init({target(), atomics:atomics_ref(), yucan_metrics:metrics()}) -> {ok, #state{}} | {stop, term()}.
 init({File, Queued, _Metrics}) ->
     process_flag(message_queue_data, off_heap),
-    %% The supervisor's shutdown then arrives after the entries that are queued.
+    %% With this, the supervisor's shutdown arrives after the entries that are queued.
     process_flag(trap_exit, true),
     case reopen(#state{file = File, queued = Queued}) of
         {ok, State} ->
@@ -153,7 +153,7 @@ handle_info(look, #state{file = File, inode = Inode} = State) ->
 handle_info(_, State) ->
     {noreply, State}.
 
-%% @private The file is closed here, so that the last lines have been written when this process has exited.
+%% @private Closes the file, so that the last lines have been written when this process has exited.
 -spec terminate(term(), #state{}) -> ok.
 terminate(_, #state{device = Device}) ->
     _ = file:close(Device),

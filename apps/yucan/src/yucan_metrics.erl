@@ -130,7 +130,7 @@ family(Name, Type, Help, Servers) ->
     Full = iolist_to_binary(["yucan_", atom_to_list(Name), case Type of counter -> "_total"; gauge -> "" end]),
     {Full, Type, Help, [{[{server, Server}], Value} || {Server, #{Name := Value}, _} <- Servers]}.
 
-%% There is one bucket per power of two from 16 us upwards. Its bound is that of the last slot below the power.
+%% The histogram has one bucket per power of two from 16 us upwards. The bound of a bucket is that of the last slot below the power.
 histogram(Latency, TotalUs) ->
     Buckets = [{bound_us(Place), lists:sum([Count || {Lower, Count} <- Latency, Lower =< Place])} || Place <- lists:seq(11, ?PLACES - 5, 4)],
     #{buckets => Buckets, count => lists:sum([Count || {_, Count} <- Latency]), sum_us => TotalUs}.

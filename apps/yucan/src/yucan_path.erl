@@ -1,14 +1,14 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Paths: normalizes each to a single form, decodes it once, and keeps it below the root. yucan_head canonicalizes a path before anything uses
-%% it, so routes, files, passwords and servers behind this one cannot see different paths. Every conversion of a client's bytes into a file name uses
-%% this module.
+%% @doc Paths: converts each path to a single canonical form, decodes it once, and keeps it below the root. yucan_head canonicalizes a path before
+%% anything uses it, so routes, files, passwords and servers behind this one cannot see different paths. Every conversion of a client's bytes into a
+%% file name uses this module.
 -module(yucan_path).
 
 -export([canonical/1, decode/1, unescape/1, unescape_form/1, escape/1, has_dot_name/1, resolve/2, join/2]).
 
 %% @doc Returns the canonical form of a path, still encoded (RFC 3986, 6.2.2): dot segments are resolved, repeated slashes collapse into one, as in
 %% file systems, and percent escapes are in upper case and used only where they are needed. Rejects more `..' than there are directories, an encoded
-%% slash or backslash next to dots, a broken escape, and NUL.
+%% slash or backslash next to dots, an invalid escape, and NUL.
 -spec canonical(binary()) -> {ok, binary()} | error.
 canonical(<<"/", Rest/binary>> = Path) ->
     case is_plain(Path) of
@@ -18,7 +18,7 @@ canonical(<<"/", Rest/binary>> = Path) ->
 canonical(_) ->
     error.
 
-%% Returns true if there is nothing to decode and no segment is empty or begins with a dot.
+%% Returns whether there is nothing to decode and no segment is empty or begins with a dot.
 is_plain(<<"/.", _/binary>>) -> false;
 is_plain(<<"//", _/binary>>) -> false;
 is_plain(<<C, Rest/binary>>) when C > $\s, C =/= $%, C =/= $\\, C < 127 -> is_plain(Rest);
@@ -96,7 +96,7 @@ hex(C) when C >= $a, C =< $f -> C - $a + 10;
 hex(C) when C >= $A, C =< $F -> C - $A + 10;
 hex(_) -> none.
 
-%% @doc Decodes escapes. A broken escape is left as it is.
+%% @doc Decodes escapes. An invalid escape is left as it is.
 -spec unescape(binary()) -> binary().
 unescape(Text) ->
     case binary:match(Text, <<"%">>) of

@@ -13,7 +13,7 @@
     listener :: #listener{},
     %% The state of each process, with one of the values below.
     processes = #{} :: #{pid() => atomics:atomics_ref()},
-    %% The listening socket is closed.
+    %% True if the listening socket is closed.
     closed = false :: boolean(),
     draining = false :: boolean(),
     complained = 0 :: integer()
@@ -22,7 +22,7 @@
 %% After this time without messages the pool also hibernates, because a burst of thousands of connections leaves it with a heap of several megabytes.
 -define(QUIET_MS, 1000).
 
-%% Large enough for several requests between two garbage collections. A hibernating connection keeps only what it needs.
+%% The heap is large enough for several requests between two garbage collections. A hibernating connection keeps only what it needs.
 -define(WORDS, 1598).
 
 %% The state of a process is in its own atomic, so the counts are correct however the process exits.
@@ -31,7 +31,7 @@
 %% The process has a client that has not sent a request yet. During a drain such a client gets some time to send one.
 -define(SILENT, 2).
 -define(SILENT_MS, 1000).
-%% How long a handler that traps exits may take when the server stops.
+%% The maximum time for a handler that traps exits to finish when the server stops.
 -define(END_MS, 2000).
 
 %% @doc Starts the acceptors of a listener, whose socket may belong to another process.
@@ -129,7 +129,7 @@ gone(Left, Deadline) ->
         maps:foreach(fun(Pid, _) -> exit(Pid, kill) end, Left)
     end.
 
-%% It was waiting: the socket was closed, the process was killed, or its old code was purged.
+%% The process was waiting: the socket was closed, the process was killed, or its old code was purged.
 ended(?WAITS, _, #state{listener = #listener{waiting = Waiting}}) -> atomics:sub(Waiting, 1, 1);
 ended(_, Pid, #state{listener = #listener{counters = Counters, quota = Quota}}) ->
     yucan_quota:leave(Quota, Pid),

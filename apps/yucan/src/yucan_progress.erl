@@ -8,12 +8,12 @@
 
 %% The head of a stream that has not been sent yet, and how many bytes of the body were written.
 -define(WRITTEN, '$yucan_written').
-%% The result of an answer in steps.
+%% The result of an answer that was sent in steps.
 -define(ANSWERED, '$yucan_answered').
-%% When the last stream began.
+%% The time at which the last stream began.
 -define(STREAMED, '$yucan_streamed').
 
-%% What to do with the connection, and what to log.
+%% What happens to the connection, and what is logged.
 -type outcome() ::
     {keep | close, Status :: 0..999, Bytes :: non_neg_integer()}
     | {upgrade, fun((yucan_transport:socket(), binary()) -> term())}.
@@ -21,14 +21,14 @@
 %% A stream that is written in steps.
 -type stream() :: {open, Mode :: term(), keep | close, Status :: 200..999}.
 
-%% @doc Records that a stream begins. `Head' is the head that waits for the first part, or `<<>>' if it has been sent.
+%% @doc Records that a stream begins. Its head waits for the first part; `<<>>' means that the head has been sent.
 -spec begin_stream(Head :: term()) -> ok.
 begin_stream(Head) ->
     _ = put(?STREAMED, erlang:monotonic_time(microsecond)),
     _ = put(?WRITTEN, {Head, 0}),
     ok.
 
-%% @doc Returns the head that waits, and how many bytes of the body were written.
+%% @doc Returns the head that is waiting, and how many bytes of the body were written.
 -spec written() -> undefined | {Head :: term(), Bytes :: non_neg_integer()}.
 written() -> get(?WRITTEN).
 
@@ -40,15 +40,15 @@ wrote(Bytes) -> _ = put(?WRITTEN, {<<>>, Bytes}), ok.
 -spec end_stream() -> undefined | {Head :: term(), Bytes :: non_neg_integer()}.
 end_stream() -> erase(?WRITTEN).
 
-%% @doc Stores the result of an answer in steps until the handler returns `sent'.
+%% @doc Stores the result of an answer that was sent in steps until the handler returns `sent'.
 -spec keep(outcome() | stream()) -> ok.
 keep(Result) -> _ = put(?ANSWERED, Result), ok.
 
-%% @doc Returns that result.
+%% @doc Returns the result that keep/1 has stored.
 -spec kept() -> undefined | outcome() | stream().
 kept() -> get(?ANSWERED).
 
-%% @doc Returns that result, and forgets it.
+%% @doc Returns the result that keep/1 has stored, and deletes it.
 -spec take() -> undefined | outcome() | stream().
 take() -> erase(?ANSWERED).
 
@@ -64,6 +64,6 @@ has_begun() ->
 -spec has_streamed() -> boolean().
 has_streamed() -> get(?STREAMED) =/= undefined.
 
-%% @doc Returns whether this process has answered with a stream since a request arrived, at this time in us.
+%% @doc Returns whether this process has answered with a stream since this time, in us, at which a request arrived.
 -spec has_streamed(Since :: integer()) -> boolean().
 has_streamed(Since) -> has_streamed() andalso get(?STREAMED) >= Since.

@@ -1,10 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Writes an answer in HTTP/1.1. Head and body are sent together if the body is known.
 %%
-%% Called by yucan_conn, or by yucan_answer for a handler. Only this module decides about the framing: a handler's Content-Length is used for
-%% streams, and otherwise its framing headers are replaced. A header that contains CR, LF or NUL is never sent.
+%% Called by yucan_conn, or by yucan_answer for a handler. Only this module decides about the framing: for a stream it uses a handler's
+%% Content-Length; otherwise it replaces the handler's framing headers. A header that contains CR, LF or NUL is never sent.
 -module(yucan_reply).
-%% Iolists end in a binary tail, which is the cheapest form for the socket.
+%% Iolists end in a binary tail, which is the form that is cheapest to write to the socket.
 -dialyzer(no_improper_lists).
 
 -export([send/3, forget/0, inform/3, refuse/5, fields/1]).
@@ -15,7 +15,7 @@
 -include("yucan_internal.hrl").
 -include_lib("kernel/include/file.hrl").
 
-%% Cache: the headers of the previous answer, and the result of checking them.
+%% The key for the headers of the previous answer and the result of checking them, which are cached.
 -define(CHECKED, '$yucan_checked').
 
 %% The result of checking a handler's headers.
@@ -27,7 +27,7 @@
     server = false :: boolean()
 }).
 
-%% A larger response is sent in parts.
+%% A larger response than this is sent in parts.
 -define(PART_BYTES, 65536).
 
 %% @doc Sends the answer. Raises `{bad_response, What}' before the first byte if the answer is not valid.
@@ -51,7 +51,7 @@ body({upgrade, Function}, Status, Out, #req{conn = Conn} = Req, Site) when is_fu
         ok -> {upgrade, Function};
         {error, _} -> {close, Status, 0}
     end;
-%% These have no body, whatever the handler returns (RFC 9110, 6.4.1).
+%% These responses have no body, whatever the handler returns (RFC 9110, 6.4.1).
 body(_, Status, Out, Req, Site) when Status =:= 204; Status =:= 304 ->
     Connection = connection(Out, Req, Site),
     done(transmit(head(Status, Out, Connection, <<>>, Req, Site), Req), Connection, Status, 0);
@@ -102,7 +102,7 @@ connection(_, _, _) -> close.
 head(Status, #out{lines = Lines} = Out, Connection, Framing, Req, Site) ->
     [opening(Status, Out, Site), connection_line(Connection, Req), Lines, Framing, <<"\r\n">>].
 
-%% Every response begins with this, whichever module writes it. To add a header to all responses, add a line to `general'.
+%% Returns the beginning of every response, whichever module writes it. A header for all responses would be a line in `general'.
 opening(Status, Out, Site) -> [status_line(Status) | general(Out, Site)].
 
 general(#out{date = false, server = false}, #site{server_header = Server}) -> [yucan_header:date_line(), Server];
@@ -118,7 +118,7 @@ status_line(304) -> <<"HTTP/1.1 304 Not Modified\r\n">>;
 status_line(404) -> <<"HTTP/1.1 404 Not Found\r\n">>;
 status_line(Status) -> [<<"HTTP/1.1 ">>, integer_to_binary(Status), $\s, yucan_error:reason(Status), <<"\r\n">>].
 
-%% Cached, because many handlers return the same headers as in their previous response.
+%% The result is cached, because many handlers return the same headers as in their previous response.
 checked(Headers) ->
     case get(?CHECKED) of
         {Headers, Out} -> Out;
@@ -128,7 +128,7 @@ checked(Headers) ->
             Out
     end.
 
-%% @doc The connection is idle, so the data cached from the last response is discarded.
+%% @doc Discards the data cached from the last response, because the connection is idle.
 -spec forget() -> ok.
 forget() -> _ = erase(?CHECKED), ok.
 
@@ -141,8 +141,8 @@ headers([], Out) ->
 headers(Other, _) ->
     error({bad_response, {headers, Other}}).
 
-%% @doc Returns the headers of a handler for HTTP/2, checked and without those that only concern an HTTP/1.1 connection, and the length that the handler
-%% gave.
+%% @doc Returns the headers of a handler for HTTP/2, checked and without those that only concern an HTTP/1.1 connection, and the length that the
+%% handler gave.
 -spec fields(yucan_handler:headers()) -> {[{Name :: binary(), Value :: binary()}], undefined | non_neg_integer()}.
 fields(Headers) -> fields(Headers, [], undefined).
 
@@ -159,7 +159,7 @@ fields(Other, _, _) -> error({bad_response, {headers, Other}}).
 
 header(plain, <<"date">> = Name, Value, Out) -> add(Name, Value, Out#out{date = true});
 header(plain, <<"server">> = Name, Value, Out) -> add(Name, Value, Out#out{server = true});
-%% This header is only for this connection (RFC 9110, 7.8).
+%% This header concerns only this connection (RFC 9110, 7.8).
 header(plain, <<"upgrade">> = Name, Value, Out) -> add(<<"connection">>, Name, add(Name, Value, Out));
 header(connection, _, Value, Out) ->
     Out#out{close = Out#out.close orelse binary:match(yucan_header:lower(Value), <<"close">>) =/= nomatch};
@@ -211,7 +211,8 @@ is_clean(<<C, Rest/bits>>) when C >= $\s, C =/= 127; C =:= $\t -> is_clean(Rest)
 is_clean(<<>>) -> true;
 is_clean(_) -> false.
 
-%% Files. A single call reads a small file, because each call goes to another thread and back. Over TCP large files are sent with sendfile.
+%% This applies to files. A small file is read with a single call, because each call switches to another thread and back. Over TCP, large files are
+%% sent with sendfile.
 -define(SMALL_BYTES, 16384).
 
 whole(File, Size, Status, Out, #req{method = Method} = Req, Site) when Size =< ?SMALL_BYTES, Method =/= <<"HEAD">> ->

@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc A request, as handlers and middleware see it.
 %%
-%% Everything except the body is a plain value. The body is read from the connection, once, and only by the process in which `handle' of
-%% yucan_handler was called. The reading position is kept there (yucan_body), so reading does not return a new request.
+%% Everything except the body is a plain value. The body is read from the connection, once, and only by the process in which `handle' of yucan_handler
+%% was called. The read position is kept in that process (yucan_body), so reading does not return a new request.
 -module(yucan_req).
 
 -export([method/1, target/1, path/1, query/1, has_query/1, decoded_path/1, version/1, scheme/1, host/1, own_names/2, has_own_name/2, port/1, id/1, headers/1, header/2,
@@ -16,7 +16,7 @@
 %% The process dictionary's key for the peer address of this process's socket.
 -define(PEER, '$yucan_peer').
 
-%% Read it through the functions of this module, because the record is private to the core.
+%% Access it through the functions of this module, because the record is private to the core.
 -type req() :: #req{}.
 -type address() :: {inet:ip_address(), inet:port_number()} | {local, binary()}.
 -type body_error() :: too_large | timeout | closed | bad_chunk | trailers_too_long.
@@ -47,7 +47,7 @@ has_query(#req{query = Query}) -> Query =/= none.
 -spec decoded_path(req()) -> {ok, binary()} | {error, bad_path}.
 decoded_path(#req{path = Path}) -> yucan_path:decode(Path).
 
-%% @doc HTTP/2, HTTP/1.1 or HTTP/1.0.
+%% @doc Returns the protocol version: HTTP/2, HTTP/1.1 or HTTP/1.0.
 -spec version(req()) -> {1, 0 | 1} | {2, 0}.
 version(#req{version = 11}) -> {1, 1};
 version(#req{version = 10}) -> {1, 0};
@@ -61,9 +61,9 @@ scheme(#req{conn = Conn}) -> Conn#conn.scheme.
 -spec host(req()) -> binary().
 host(#req{host = Host}) -> Host.
 
-%% @doc Returns the names to which a server at this address answers, for has_own_name/2: any name, or, if only this host can connect, its own names and
-%% these. Otherwise a page of any site could send a browser there under its own name, if DNS resolves that name to this host (DNS rebinding), and
-%% read what is served.
+%% @doc Returns the names to which a server at this address answers, for has_own_name/2: any name or, if only this host can connect, its own names and
+%% these. Otherwise a page of any site could let a browser on this host send requests under the site's name, if DNS resolves that name to this host
+%% (DNS rebinding), and read what is served.
 -spec own_names(inet:ip_address(), More :: [binary()]) -> any | [binary()].
 own_names(Ip, More) when element(1, Ip) =:= 127; Ip =:= {0, 0, 0, 0, 0, 0, 0, 1} ->
     {ok, Own} = inet:gethostname(),
@@ -77,7 +77,7 @@ has_own_name(#req{host = Host}, Names) ->
     lists:member(Host, [<<>>, <<"localhost">> | Names]) orelse yucan_hostname:is_match(<<"*.localhost">>, Host)
         orelse is_tuple(element(2, inet:parse_strict_address(string:trim(binary_to_list(Host), both, "[]")))).
 
-%% @doc Returns the port that the client named, or else the one that it connected to.
+%% @doc Returns the port that the client named, or otherwise the one to which it connected.
 -spec port(req()) -> inet:port_number().
 port(#req{port = undefined, conn = #conn{local = {_, Port}}}) when is_integer(Port) -> Port;
 port(#req{port = undefined, conn = #conn{scheme = https}}) -> 443;
@@ -112,8 +112,8 @@ values(_, [], Values) -> Values.
 separator(<<"cookie">>) -> <<"; ">>;
 separator(_) -> <<", ">>.
 
-%% @doc Returns the client's address: the one in the PROXY header or, if the peer of the socket is trusted, in a header that `forwarded' names, or
-%% otherwise the address of the peer itself.
+%% @doc Returns the client's address. This is the address in the PROXY header or, if the peer of the socket is trusted, in a header of `forwarded'.
+%% Otherwise it is the address of the peer itself.
 -spec peer(req()) -> address().
 peer(#req{peer = socket, conn = Conn}) -> conn_peer(Conn);
 peer(#req{peer = Peer}) -> Peer.
@@ -128,7 +128,7 @@ conn_peer(#conn{proxied = Peer}) -> Peer.
 peer_socket(#req{conn = #conn{socket = Socket}}) -> socket_peer(Socket).
 
 socket_peer(Socket) ->
-    %% Cached, because it never changes and looking it up takes a system call.
+    %% The address is cached, because it never changes and looking it up takes a system call.
     case get(?PEER) of
         {Socket, Peer} -> Peer;
         _ ->
@@ -168,11 +168,11 @@ unquoted(Quoted) ->
 -spec query_pairs(req()) -> [{binary(), binary()}].
 query_pairs(Req) -> pairs(query(Req)).
 
-%% @doc Like the function above, for any text in that format, such as a body of type application/x-www-form-urlencoded.
+%% @doc Like the function above, but for any text in that format, such as a body of type application/x-www-form-urlencoded.
 -spec pairs(binary()) -> [{binary(), binary()}].
 pairs(Text) -> pairs(Text, <<>>).
 
-%% @doc Like the function above, with a different default for names without a value.
+%% @doc Like the function above, but with a different default for names without a value.
 -spec pairs(binary(), Default) -> [{binary(), binary() | Default}].
 pairs(Text, Default) ->
     [{yucan_path:unescape_form(Name), case Value of Default -> Default; _ -> yucan_path:unescape_form(Value) end}
@@ -186,7 +186,7 @@ binding(Name, #req{bindings = Bindings}) -> maps:get(Name, Bindings, undefined).
 -spec bindings(req()) -> #{binary() => binary()}.
 bindings(#req{bindings = Bindings}) -> Bindings.
 
-%% @private For the router.
+%% @private Adds bindings; called by the router.
 -spec bind(#{binary() => binary()}, req()) -> req().
 bind(Bindings, Req) -> Req#req{bindings = Bindings}.
 
@@ -258,7 +258,7 @@ body(_, Max) -> yucan_body:all(Max).
 -spec read(req()) -> {more | ok, binary()} | {error, body_error()}.
 read(Req) -> read(Req, #{}).
 
-%% @doc Like the function above, with options: `max' in bytes (128 KB), `timeout' in ms (the limit read_ms).
+%% @doc Like the function above, but with options: `max' in bytes (128 KB), `timeout' in ms (the limit read_ms).
 -spec read(req(), #{max => pos_integer(), timeout => pos_integer()}) -> {more | ok, binary()} | {error, body_error()}.
 read(#req{body = none}, _) -> {ok, <<>>};
 read(_, Options) -> yucan_body:read(Options).
@@ -267,7 +267,7 @@ read(_, Options) -> yucan_body:read(Options).
 -spec gather(Enough :: pos_integer() | infinity, Before :: binary(), req()) -> {more | ok, binary()} | {error, body_error()}.
 gather(Enough, Before, Req) -> gather(Enough, Before, #{}, Req).
 
-%% @doc Like the function above, with the options of read/2. If `max' is among them, no byte beyond `Enough' is read.
+%% @doc Like the function above, but with the options of read/2. If `max' is among them, no byte beyond `Enough' is read.
 -spec gather(Enough :: pos_integer() | infinity, Before :: binary(), #{max => pos_integer(), timeout => pos_integer()}, req()) ->
     {more | ok, binary()} | {error, body_error()}.
 gather(_, Before, _, #req{body = none}) -> {ok, Before};

@@ -16,10 +16,10 @@
 -type compiled() :: {[segment()], any | [binary()], module(), State :: term()}.
 -opaque plan() :: {handler, module(), term()} | {routes, #{binary() => compiled()}, [compiled()]} | {middleware, middleware(), plan()}.
 
-%% @doc Lets the host that the request names answer it.
+%% @doc Returns the answer of the host that the request names.
 -spec respond(#req{}, #site{}) -> yucan_handler:response().
 respond(#req{path = <<"*">>}, _) ->
-    %% OPTIONS * is about the server itself (RFC 9110, 9.3.7).
+    %% OPTIONS * concerns the server itself (RFC 9110, 9.3.7).
     {204, [{<<"allow">>, <<"GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS">>}], <<>>};
 respond(#req{conn = #conn{asked = Asked}} = Req, Site) ->
     case host(Req, Site) of
@@ -103,7 +103,7 @@ segments([<<":", Name/binary>> | Rest], Done) -> segments(Rest, [{one, Name} | D
 segments([Segment | Rest], Done) -> segments(Rest, [Segment | Done]);
 segments([], Done) -> {ok, lists:reverse(Done)}.
 
-%% Routes without bindings that no earlier route matches. A single look-up finds them.
+%% Collects the routes without bindings that no earlier route matches. A single look-up finds them.
 exact([{Segments, any, _, _} = Route | Rest], Exact, Earlier) ->
     Plain = lists:all(fun is_binary/1, Segments) andalso
         lists:all(fun({Other, _, _, _}) -> match(Other, Segments, #{}) =:= nomatch end, Earlier),
@@ -131,7 +131,7 @@ run({middleware, Function, Next}, Req) ->
 decoded(<<"/", Rest/binary>>) -> [yucan_path:unescape(Segment) || Segment <- binary:split(Rest, <<"/">>, [global])];
 decoded(Other) -> [Other].
 
-%% `Allowed' are the methods of routes that matched except for the method.
+%% `Allowed' contains the methods of routes that matched except for the method.
 search([{Pattern, Methods, Module, State} | Routes], Segments, Req, Allowed) ->
     case match(Pattern, Segments, #{}) of
         nomatch -> search(Routes, Segments, Req, Allowed);
@@ -162,13 +162,13 @@ match([Segment | Pattern], [Segment | Rest], Bindings) -> match(Pattern, Rest, B
 match([], [], Bindings) -> Bindings;
 match(_, _, _) -> nomatch.
 
-%% An encoded slash would become part of the binding, which could lead past routes for directories.
+%% An encoded slash would become part of the binding and could bypass routes for directories.
 is_one(Segment) -> Segment =/= <<"..">> andalso Segment =/= <<".">> andalso has_no_slash(Segment).
 
 has_no_slash(<<C, Rest/binary>>) when C =/= $/ -> has_no_slash(Rest);
 has_no_slash(Rest) -> Rest =:= <<>>.
 
-%% Only a path from middleware, which yucan_req:with_path/3 has left unchanged, can have dots.
+%% Only a path that comes from middleware can contain dots, because yucan_req:with_path/3 does not change it.
 has_dots(Segment) -> lists:any(fun(Part) -> Part =:= <<".">> orelse Part =:= <<"..">> end, binary:split(Segment, <<"/">>, [global])).
 
 bind(<<>>, _, Bindings) -> Bindings;

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The owner of a server's listening sockets, configuration and lifetime. No request passes through it.
+%% @doc The process that owns a server's listening sockets, configuration and lifetime. No request passes through it.
 -module(yucan_server).
 -behaviour(gen_server).
 
@@ -16,7 +16,7 @@
     quota = yucan_quota:new() :: yucan_quota:table(),
     anchor = yucan_tls:anchor() :: port(),
     log = none :: none | {file, atom(), atomics:atomics_ref()} | {function, fun((yucan_log:entry()) -> term())},
-    %% The user's options, the socket, its address, and its pool.
+    %% For each listener: the user's options, the socket, its address, and its pool.
     listening = [] :: [{map(), gen_tcp:socket(), yucan_req:address(), pid()}],
     %% The callers of drain.
     waiting = [] :: [{gen_server:from(), Deadline :: integer()}]
@@ -50,7 +50,7 @@ info(Name) -> gen_server:call(Name, info, 10000).
 -spec metrics_text(atom()) -> iodata().
 metrics_text(Name) -> gen_server:call(Name, metrics_text, 10000).
 
-%% @doc Returns the name, metrics and latencies (see {@link yucan_metrics:latency/1}) of each server on this node, without asking any process.
+%% @doc Returns name, metrics and latencies (see {@link yucan_metrics:latency/1}) of each server on this node, without calling any process.
 -spec figures() -> [{Name :: atom(), #{atom() => integer()}, [{non_neg_integer(), pos_integer()}]}].
 figures() ->
     lists:sort([{Name, yucan_metrics:to_map(Metrics, atomics:get(Counters, ?OPEN)), yucan_metrics:latency(Metrics)}
@@ -91,8 +91,8 @@ start(Options, State) ->
         throw:{cannot, Text} -> {error, unicode:characters_to_binary(Text)}
     end.
 
-%% A socket that already listens on a configured address is reused, so that no connection is refused during a reload; its other settings are in the
-%% site. Unchanged listeners come first, because several may have port 0.
+%% A socket that already listens on a configured address is reused, so that no connection is refused during a reload; its other settings are stored in
+%% the site. Unchanged listeners come first, because several may have port 0.
 stay(Wanted, #state{listening = Listening}) ->
     {Same, Others, Left} = paired(fun(Listen) -> Listen end, Wanted, Listening),
     {Changed, Missing, Go} = paired(fun(#{ip := Ip, port := Port}) -> {Ip, Port} end, Others, Left),
@@ -130,7 +130,7 @@ change(#{name := Name, listen := Wanted} = Options, Limits, Stay, Go, New, #stat
         Secured = [secured(L, Options, tls_before(Name)) || L <- Sockets],
         Made = yucan_config:site(Options, Metrics, Limits, Counters),
         Opened = log(maps:get(access_log, Options), State),
-        %% ssl keeps processes for these until the server ends, so the reload must not fail after this point.
+        %% For these, ssl keeps processes until the server stops, so the reload must not fail after this point.
         Listeners = maps:from_list([{Socket, {yucan_tls:open(State#state.anchor, Tls), Proxy}} || {Socket, {Tls, Proxy}} <- Secured]),
         {Opened, Made#site{quota = State#state.quota, listeners = Listeners, log = yucan_log:open(Opened, Limits, Metrics)}}
     catch
@@ -142,7 +142,7 @@ change(#{name := Name, listen := Wanted} = Options, Limits, Stay, Go, New, #stat
     persistent_term:put({yucan, Name}, Site),
     %% The server may have been drained.
     ok = atomics:put(Counters, ?DRAINING, 0),
-    %% New connections inherit it from their listener.
+    %% New connections inherit the option from their listener.
     _ = [inet:setopts(Socket, [{send_timeout, Limits#limits.send_ms}]) || {_, Socket, _, _} <- Stay],
     Started = [listener(L, Options, State) || L <- New],
     lists:foreach(fun close/1, Go),
@@ -152,7 +152,7 @@ change(#{name := Name, listen := Wanted} = Options, Limits, Stay, Go, New, #stat
 
 place(Listen, Wanted) -> length(lists:takewhile(fun(L) -> L =/= Listen end, Wanted)).
 
-%% A certificate may have been renewed in its file, which ssl caches for minutes.
+%% A certificate may have been renewed in its file, and ssl caches the file for minutes.
 secured({#{tls := none, proxy_protocol := Proxy}, Socket}, _, _) -> {Socket, {none, Proxy}};
 secured({#{tls := Tls, proxy_protocol := Proxy}, Socket}, #{hosts := Hosts, http2 := Http2}, Before) ->
     _ = [ssl:clear_pem_cache() || whereis(ssl_pem_cache) =/= undefined],
@@ -171,8 +171,8 @@ listener({#{ip := Ip} = Listen, Socket}, #{limits := #{acceptors := Acceptors}},
     {ok, Pool} = yucan_listener_sup:start_pool(Name, Listener, Acceptors),
     {Listen, Socket, Local, Pool}.
 
-%% Called last, so that a rejected reload does not change the log. An open log switches to the new file. If that cannot be opened, it continues in the
-%% old one.
+%% This is called last, so that a rejected reload does not change the log. An open log switches to the new file. If that file cannot be opened, the
+%% log continues in the old one.
 log({file, File}, #state{log = {file, Process, Queued}}) -> {opened(yucan_log:move(Process, File), File), Process, Queued};
 log({file, File}, #state{name = Name, metrics = Metrics}) ->
     Queued = atomics:new(1, []),
@@ -186,7 +186,7 @@ opened({error, Reason}, File) -> throw({cannot, io_lib:format("the access log ~t
 where({local, Path}, _) -> Path;
 where(Ip, Port) -> io_lib:format("~ts port ~b", [inet:ntoa(Ip), Port]).
 
-%% With exit_on_close false, a client that has closed its side still gets its response. buffer limits what a single read may return.
+%% With exit_on_close false, a client that has closed its side still gets its response. `buffer' limits how much a single read may return.
 socket_options(#limits{backlog = Backlog, send_ms = Send}) ->
     [binary, {active, false}, {packet, raw}, {reuseaddr, true}, {backlog, Backlog}, {nodelay, true}, {exit_on_close, false},
      {send_timeout, Send}, {send_timeout_close, true}, {buffer, 8192}].
@@ -259,7 +259,7 @@ handle_info(_, State) ->
 -spec terminate(term(), #state{}) -> ok.
 terminate(_, #state{name = Name, listening = Listening}) ->
     _ = [close(Socket, Local) || {_, Socket, Local, _} <- Listening],
-    %% Each request reads the configuration.
+    %% The pools are stopped before the configuration is removed, because each request reads it.
     ok = yucan_listener_sup:stop_pools(Name),
     _ = persistent_term:erase({yucan, Name}),
     yucan_file_cache:close(Name).

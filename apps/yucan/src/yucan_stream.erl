@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A body that is written in parts, by the function of a handler or in steps (yucan_answer). The head waits for the first part and is sent with
-%% it.
+%% @doc A body that is written in parts, by a handler's function or in steps (yucan_answer). The head waits for the first part and is sent together
+%% with it.
 -module(yucan_stream).
-%% Iolists end in a binary tail, which is the cheapest form for the socket.
+%% Iolists end in a binary tail, which is the form that is cheapest to write to the socket.
 -dialyzer(no_improper_lists).
 
 -export([run/6, write/3, sent/1, outcome/1, cut/0]).
@@ -17,7 +17,7 @@
 %% An answer whose body is written in steps.
 -type answer() :: {Status :: 200..999, yucan_handler:headers(), {stream, open}}.
 
-%% A larger part is split.
+%% A part that is larger than this is split.
 -define(PART_BYTES, 65536).
 
 %% @doc Sends a stream. The head is data for yucan_transport:send/2. With `open' the body is still to be written.
@@ -38,7 +38,7 @@ run(Function, Mode, Status, Head, Connection, #req{conn = #conn{socket = Socket}
             case yucan_progress:end_stream() of
                 %% Nothing has been sent yet, so the client can still get a 500.
                 {_, 0} -> erlang:raise(Class, Reason, Stack);
-                %% The handler has truncated its answer on purpose.
+                %% The handler has cut off its answer on purpose.
                 {_, Written} when Class =:= exit, element(1, Reason) =:= shutdown -> {close, Status, Written};
                 {_, Written} ->
                     yucan_events:crash(Class, Reason, Stack, Req),
@@ -60,7 +60,7 @@ write(Data, Mode, Socket) ->
             sent(yucan_transport:send(Socket, [Head | framed(Mode, Data)]))
     end.
 
-%% A client that keeps accepting data has `send_ms' for each part.
+%% A client that keeps accepting data gets `send_ms' for each part.
 by_parts(<<Part:?PART_BYTES/binary, Rest/binary>>, Mode, Socket) ->
     case write(Part, Mode, Socket) of
         ok -> by_parts(Rest, Mode, Socket);
@@ -68,7 +68,7 @@ by_parts(<<Part:?PART_BYTES/binary, Rest/binary>>, Mode, Socket) ->
     end;
 by_parts(Rest, Mode, Socket) -> write(Rest, Mode, Socket).
 
-%% @doc Returns the result of a send as handlers see it.
+%% @doc Converts the result of a send to what handlers see.
 -spec sent(ok | {error, yucan_transport:reason()}) -> ok | {error, closed | timeout}.
 sent(ok) -> ok;
 sent({error, timeout}) -> {error, timeout};
@@ -91,7 +91,7 @@ finish(_, _, _, Status, {_, Written}) ->
 done(ok, Connection, Status, Bytes) -> {Connection, Status, Bytes};
 done({error, _}, _, Status, _) -> {close, Status, 0}.
 
-%% @doc Ends an answer in steps: its handler has returned `sent'.
+%% @doc Ends an answer that was sent in steps, because its handler has returned `sent'.
 -spec outcome(#req{}) -> yucan_progress:outcome().
 outcome(#req{conn = #conn{socket = Socket}}) ->
     case yucan_progress:take() of
@@ -100,8 +100,8 @@ outcome(#req{conn = #conn{socket = Socket}}) ->
         Outcome -> Outcome
     end.
 
-%% @doc Called after a failure. Returns `none' if nothing was sent in steps. Otherwise the answer stays as it is, and the client can see that a part
-%% is missing.
+%% @doc Handles a failure of the handler. Returns `none' if nothing was sent in steps. Otherwise the answer stays as it is, and the client can see
+%% that a part is missing.
 -spec cut() -> none | yucan_progress:outcome().
 cut() ->
     case yucan_progress:take() of

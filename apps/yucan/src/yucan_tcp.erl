@@ -12,11 +12,11 @@
 
 -opaque accepting() :: none | non_neg_integer().
 
-%% For connecting to a unix socket on the same host.
+%% The time limit for connecting to a unix socket on the same host.
 -define(CONNECT_MS, 2000).
 
 %% @doc Opens a listening socket with the options of yucan_server and those for its type (TCP or unix). A server that was killed leaves behind a unix
-%% socket without a listener, which is removed. Any other file of that name is left alone.
+%% socket that nobody listens on; such a socket is removed. Any other file of that name is left alone.
 -spec listen(inet:ip_address() | {local, binary()}, inet:port_number(), list()) -> {ok, gen_tcp:socket()} | {error, system_limit | inet:posix()}.
 listen({local, Path} = Where, Port, Options) ->
     ok = remove_stale(Path),
@@ -44,8 +44,8 @@ name(_, Listening) -> inet:sockname(Listening).
 -spec sockname(gen_tcp:socket()) -> {ok, yucan_req:address()} | {error, inet:posix()}.
 sockname(Socket) -> inet:sockname(Socket).
 
-%% @doc Asks a listening socket for a connection, which accepted/3 then returns. gen_tcp:accept would copy options one by one, with about ten
-%% system calls, but the driver and the kernel have already passed on every option that our listeners set. `private_accept' in
+%% @doc Requests a connection from a listening socket; accepted/3 then returns the connection. gen_tcp:accept would copy options one by one, with
+%% about ten system calls, but the driver and the kernel have already passed on every option that our listeners set. `private_accept' in
 %% bench/results/http-private.json measures the benefit.
 -spec accept(gen_tcp:socket()) -> {ok, accepting()} | {error, closed | system_limit | inet:posix()}.
 accept(Listening) when is_port(Listening) ->
@@ -83,9 +83,8 @@ peer(Socket) -> inet:peername(Socket).
 -spec recv(gen_tcp:socket(), non_neg_integer(), timeout()) -> {ok, binary()} | {error, yucan_transport:reason()}.
 recv(Socket, Length, Timeout) -> gen_tcp:recv(Socket, Length, Timeout).
 
-%% @doc The driver reads directly into the final binary, so nothing is joined and the process does not wake up for parts. Bytes that were already
-%% read are first given back to the driver, with an undocumented function. `private_body' in bench/results/http-private.json measures the
-%% benefit.
+%% @doc Lets the driver read directly into the final binary, so nothing is joined and the process does not wake up for parts. Bytes that were already
+%% read are first put back into the driver, with an undocumented function. `private_body' in bench/results/http-private.json measures the benefit.
 -spec recv_whole(gen_tcp:socket(), binary(), pos_integer(), timeout()) -> {ok, binary()} | {partial, binary()} | {error, yucan_transport:reason()}.
 recv_whole(Socket, Before, Length, Timeout) ->
     case unrecv(Socket, Before) of
@@ -100,7 +99,7 @@ recv_whole(Socket, Before, Length, Timeout) ->
 unrecv(_, <<>>) -> ok;
 unrecv(Socket, Data) -> gen_tcp:unrecv(Socket, Data).
 
-%% Determines whether the client was silent or is only slow.
+%% Determines whether the client was silent or is just slow.
 partial(Socket, Before) ->
     case gen_tcp:recv(Socket, 0, 0) of
         {ok, Data} when byte_size(Data) > Before -> {partial, Data};
@@ -118,8 +117,8 @@ send(Socket, Data) ->
         Result -> Result
     end.
 
-%% @doc The driver queues what the system does not accept immediately, without blocking the caller, but an empty send waits for the queue. The
-%% driver's timeout is for the whole queue, so the connection is closed only if the queue has not shrunk.
+%% @doc Sends data, of which the driver queues whatever the system does not accept at once. That does not block the caller, but an empty send waits
+%% for the queue. The driver's timeout applies to the whole queue, so the connection is closed only if the queue has not become shorter.
 -spec send_large(gen_tcp:socket(), iodata()) -> ok | {error, yucan_transport:reason()}.
 send_large(Socket, Data) ->
     _ = inet:setopts(Socket, [{send_timeout_close, false}]),
@@ -130,7 +129,7 @@ send_large(Socket, Data) ->
     _ = inet:setopts(Socket, [{send_timeout_close, true}]),
     Sent.
 
-%% In Erlang's term order an atom is greater than any number.
+%% `infinity' as `Before' exceeds every queue size, because in Erlang's term order an atom is greater than any number.
 shorter({error, timeout}, Socket, Before) ->
     case is_port(Socket) andalso erlang:port_info(Socket, queue_size) of
         {queue_size, Left} when Left < Before -> shorter(send(Socket, []), Socket, Left);
@@ -140,7 +139,7 @@ shorter({error, timeout}, Socket, Before) ->
     end;
 shorter(Result, _, _) -> Result.
 
-%% @doc The system copies the file itself, after a head that waits for it if the socket supports that.
+%% @doc Lets the system copy the file itself, after a head that waits for it if the socket supports that.
 -spec send_file(gen_tcp:socket(), iodata(), file:fd(), non_neg_integer(), pos_integer(), pos_integer()) ->
     {ok, non_neg_integer()} | {error, yucan_transport:reason()}.
 send_file(Socket, Head, Handle, Offset, Length, SendMs) ->
@@ -155,9 +154,9 @@ send_file(Socket, Head, Handle, Offset, Length, SendMs) ->
 -spec finish(gen_tcp:socket(), iodata()) -> ok | {error, yucan_transport:reason()}.
 finish(Socket, Data) -> send(Socket, Data).
 
-%% sendfile has no time limit. If the peer accepts nothing for this long, the calling process is killed and the connection closes, because the process
-%% waits for a message from the driver that never arrives, even if the socket is closed. If the system does not report how much was taken, as with a
-%% unix socket, there is no limit.
+%% sendfile has no time limit. If the peer accepts nothing for this long, the calling process is killed and the connection closes. The process could
+%% not end by itself, because it waits for a message from the driver that never arrives, even if the socket is closed. If the system does not report
+%% how much was accepted, as with a unix socket, there is no limit.
 guarded(Socket, Ms, Function) ->
     Owner = self(),
     {Guard, Monitor} = spawn_opt(fun() -> guard(Owner, Socket, Ms, taken(Socket)) end, [link, monitor]),
@@ -224,7 +223,7 @@ next(Socket, Timeout) ->
     after Timeout -> timeout
     end.
 
-%% @doc If the peer has disconnected for good, the socket reports an error or has no peer address.
+%% @doc Returns whether the peer has disconnected. If it has, the socket reports an error or has no peer address.
 -spec is_closed(gen_tcp:socket()) -> boolean().
 is_closed(Socket) ->
     case inet:peername(Socket) of
@@ -242,7 +241,8 @@ has_hung_up(Socket) ->
 -spec half_close(gen_tcp:socket()) -> ok.
 half_close(Socket) -> _ = gen_tcp:shutdown(Socket, write), ok.
 
-%% @doc If the driver's queue is empty, this skips the first step of gen_tcp:close, which waits until the driver has sent everything.
+%% @doc Closes the socket. If the driver's queue is empty, this skips the first step of gen_tcp:close, which waits until the driver has sent
+%% everything.
 -spec close(gen_tcp:socket()) -> ok.
 close(Socket) when is_port(Socket) ->
     case erlang:port_info(Socket, queue_size) of

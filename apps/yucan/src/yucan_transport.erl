@@ -13,8 +13,8 @@
 -type socket() :: {Transport :: module(), raw()}.
 -type reason() :: closed | timeout | inet:posix().
 -type event() :: {data, binary()} | {last, binary()} | passive | closed.
-%% The meaning of a message for a socket. `last' is data after which the socket sends no more messages, as after `passive'. Both may be older than a
-%% later arm/2.
+%% The meaning of a message for a socket. `last' is data after which the socket sends no more messages, as after `passive'. Both may have been sent
+%% before a later arm/2.
 
 -callback peer(raw()) -> {ok, term()} | {error, term()}.
 -callback recv(raw(), Length :: non_neg_integer(), timeout()) -> {ok, binary()} | {error, reason()}.
@@ -37,7 +37,7 @@
 -callback info(raw()) -> none | #{atom() => term()}.
 -callback tls(raw()) -> none | ssl:sslsocket().
 
-%% A key in the process dictionary of a connection, which is set while the data that it sends is buffered.
+%% A key in the process dictionary of a connection process. It is set while the data that the process sends is buffered.
 -define(HELD, '$yucan_held').
 -define(SILENCE_MS, 5000).
 -define(LINGER_BUFFER, 131072).
@@ -51,17 +51,17 @@ peer({Transport, Raw}) ->
         {error, _} -> {{0, 0, 0, 0}, 0}
     end.
 
-%% @doc Receives `Length' bytes, or with 0 the bytes that have arrived.
+%% @doc Receives `Length' bytes or, if `Length' is 0, the bytes that have arrived.
 -spec recv(socket(), Length :: non_neg_integer(), TimeoutMs :: timeout()) -> {ok, binary()} | {error, reason()}.
 recv({Transport, Raw}, Length, Timeout) -> Transport:recv(Raw, Length, Timeout).
 
-%% @doc Receives `Length' bytes, including those in `Before', directly into the final binary. `partial' means that only these arrived in that
-%% time, and `unsupported' that the caller has to use recv/3.
+%% @doc Receives `Length' bytes, including those in `Before', directly into the final binary. `partial' means that only the returned bytes arrived in
+%% that time, and `unsupported' that the caller has to use recv/3.
 -spec recv_whole(socket(), Before :: binary(), Length :: pos_integer(), TimeoutMs :: timeout()) ->
     {ok, binary()} | {partial, binary()} | unsupported | {error, reason()}.
 recv_whole({Transport, Raw}, Before, Length, Timeout) -> Transport:recv_whole(Raw, Before, Length, Timeout).
 
-%% @doc Receives the bytes of a request's body that have arrived. `eof' is the end of a body that the transport itself marks.
+%% @doc Receives the bytes of a request's body that have arrived. `eof' is returned at the end of a body that the transport itself marks.
 -spec read(socket(), TimeoutMs :: timeout()) -> {ok, binary()} | {eof, Trailers :: [{binary(), binary()}]} | {error, reason()}.
 read({Transport, Raw}, Timeout) -> Transport:read(Raw, Timeout).
 
@@ -79,11 +79,11 @@ send_large({Transport, Raw}, Data) -> Transport:send_large(Raw, Data).
     {ok, Sent :: non_neg_integer()} | {error, reason()}.
 send_file({Transport, Raw}, Head, Handle, Offset, Length, SendMs) -> Transport:send_file(Raw, Head, Handle, Offset, Length, SendMs).
 
-%% @doc Like send/2, for the last part of an answer, whose end the transport marks if it has frames of its own.
+%% @doc Like send/2, but for the last part of an answer. If the transport has frames of its own, it marks the end.
 -spec finish(socket(), iodata()) -> ok | {error, reason()}.
 finish({Transport, Raw}, Data) -> Transport:finish(Raw, Data).
 
-%% @doc Like inet:setopts/2. If the socket is gone, the next read returns the error.
+%% @doc Like inet:setopts/2. If the socket is closed, the next read returns the error.
 -spec setopts(socket(), list()) -> ok.
 setopts({Transport, Raw}, Options) -> Transport:setopts(Raw, Options).
 
@@ -91,9 +91,10 @@ setopts({Transport, Raw}, Options) -> Transport:setopts(Raw, Options).
 -spec arm(socket(), Count :: pos_integer()) -> ok | {error, reason()}.
 arm({Transport, Raw}, Count) -> Transport:arm(Raw, Count).
 
-%% @doc Handles a message with data. Returns how many more may arrive. Over TCP, `Count' messages are allowed again once half of them are used, before
-%% the socket falls silent, because a silent socket leaves the scheduler's own set of descriptors. A client that sends faster than it is served still
-%% makes it silent. So `passive' means nothing while more than one message may arrive, because the socket has been armed since.
+%% @doc Accounts for a message with data. Returns how many more may arrive. Over TCP, `Count' messages are allowed again once half of them are used,
+%% before the socket stops sending messages, because a socket that has stopped leaves the scheduler's own set of descriptors. A client that sends
+%% faster than it is served still makes the socket stop. So `passive' means nothing while more than one message may arrive, because the socket has
+%% been armed since.
 -spec used(socket(), Left :: non_neg_integer(), Count :: pos_integer()) -> pos_integer().
 used({yucan_tcp, _} = Socket, Left, Count) when Left =:= Count div 2 + 1 ->
     _ = arm(Socket, Count div 2),
@@ -112,7 +113,7 @@ event(Message, {Transport, Raw}) -> Transport:event(Message, Raw).
 -spec next(socket(), timeout()) -> event() | timeout.
 next({Transport, Raw}, Timeout) -> Transport:next(Raw, Timeout).
 
-%% @doc Returns whether the peer has disconnected. This is known only while data arrives as messages. Data that has arrived stays for its reader.
+%% @doc Returns whether the peer has disconnected. This is known only while data arrives as messages. Data that has arrived is kept for its reader.
 -spec is_closed(socket()) -> boolean().
 is_closed({Transport, Raw}) -> Transport:is_closed(Raw).
 
@@ -120,7 +121,7 @@ is_closed({Transport, Raw}) -> Transport:is_closed(Raw).
 -spec close(socket()) -> ok.
 close({Transport, Raw}) -> Transport:close(Raw).
 
-%% @doc Returns the protocol, cipher and name of a TLS connection.
+%% @doc Returns protocol, cipher and server name of a TLS connection.
 -spec info(socket()) -> none | #{atom() => term()}.
 info({Transport, Raw}) -> Transport:info(Raw).
 
@@ -128,8 +129,8 @@ info({Transport, Raw}) -> Transport:info(Raw).
 -spec tls(socket()) -> none | ssl:sslsocket().
 tls({Transport, Raw}) -> Transport:tls(Raw).
 
-%% @doc From now on, data is held back until more data is sent, so that several responses are sent together. The system waits at most 200 ms, whatever
-%% this process does in the meantime.
+%% @doc Holds back data that is sent from now on until more data is sent after it, so that several responses are sent together. The system holds it
+%% for at most 200 ms, whatever this process does in the meantime.
 -spec hold(socket()) -> ok.
 hold({yucan_tcp, Raw}) ->
     case put(?HELD, true) of
@@ -147,9 +148,9 @@ release({yucan_tcp, Raw}) ->
     end;
 release(_) -> ok.
 
-%% @doc Closes the connection so that the last response is not lost. A close with unread bytes resets the connection, so a client or proxy that is still
-%% sending could lose data that it has not read yet (RFC 9112, 9.6). Therefore this reads and drops data until the peer closes. The limits are `Ms' in
-%% total, 5 s of silence, and after the first 5 s `Rate' bytes per second.
+%% @doc Closes the connection in such a way that the last response is not lost. A close with unread bytes resets the connection, so a client or proxy
+%% that is still sending could lose data that it has not read yet (RFC 9112, 9.6). Therefore this function reads and drops data until the peer closes.
+%% The limits are `Ms' in total, 5 s of silence, and after the first 5 s a minimum of `Rate' bytes per second.
 -spec linger(socket(), Ms :: non_neg_integer(), Rate :: non_neg_integer()) -> ok.
 linger({Transport, Raw} = Socket, Ms, Rate) ->
     Early = byte_size(pause(Socket, <<>>)),

@@ -28,7 +28,7 @@ end_per_testcase(_, Config) ->
     [port_close(Port) || Port <- proplists:get_value(programs, Config, [])],
     yucan_test_server:stop_all().
 
-%% Starts a separate authority for each case. It validates on these two ports, whatever the name.
+%% Starts a separate authority for each case. It validates on these two ports, whatever the name is.
 authority(Case, Config) ->
     Folder = filename:join(?config(priv_dir, Config), atom_to_list(Case)),
     ok = filelib:ensure_path(Folder),
@@ -42,7 +42,7 @@ authority(Case, Config) ->
         [Directory, Management, Certificate, Key, Http, Tls, case Case of renewed -> 24; _ -> 1000000 end])),
     Programs = [program("pebble-challtestsrv", ["-defaultIPv6", "", "-defaultIPv4", "127.0.0.1", "-dns01", address(Dns), "-http01", "", "-https01", "", "-tlsalpn01", "",
                                                 "-management", address(test_support:free_port())], []),
-                %% A quarter of the valid nonces are rejected, so that they are tried again, except where time matters.
+                %% The authority rejects a quarter of the valid nonces, so that the requests are repeated, except where time matters.
                 program("pebble", ["-config", Settings, "-dnsserver", address(Dns)], [{"PEBBLE_VA_NOSLEEP", "1"}, {"PEBBLE_WFE_NONCEREJECT", case Case of renewed -> "0"; _ -> "25" end}])],
     wait(fun() -> listens(Directory) end),
     Options = (options(Folder, Directory, Root))#{contact => [<<"mailto:admin@example.test">>]},
@@ -51,7 +51,7 @@ authority(Case, Config) ->
 options(Folder, Port, Root) ->
     #{directory => iolist_to_binary(["https://localhost:", integer_to_list(Port), "/dir"]), cacertfile => Root, folder => filename:join(Folder, "certificates")}.
 
-%% The files for localhost: the certificate, its key, and the issuer's certificate.
+%% Returns the files for localhost: the certificate, its key, and the issuer's certificate.
 localhost(Folder) ->
     Curve = {key, {namedCurve, ?secp256r1}},
     #{server_config := Own} = public_key:pkix_test_data(#{
@@ -114,7 +114,8 @@ bad_certificates(Config) ->
          {{200, [], <<>>}, <<"no certificate">>},
          {{200, [], Other}, <<"another key">>}]].
 
-%% An order is killed, is stopped together with its server, and is killed together with it. It leaves nothing behind. This authority never validates.
+%% An order is killed, is stopped together with its server, and is killed together with its server. It leaves nothing behind. This authority never
+%% validates.
 killed(Config) ->
     Folder = filename:join(?config(priv_dir, Config), "killed"),
     ok = filelib:ensure_path(Folder),
@@ -128,7 +129,7 @@ nothing_is_left(Options) ->
     <<"the order took too long">> = failed(First),
     [] = offered(),
     ok = gen_server:stop(First),
-    %% If this file were left behind, the next order would wait.
+    %% If this file remained, the next order would wait.
     ok = file:delete(filename:join(maps:get(folder, Options), "h.test.failed")),
     {Second, _} = offering(Options),
     ok = gen_server:stop(Second),
@@ -150,10 +151,10 @@ offering(Options) ->
     [Order] = Links -- [self()],
     {Pid, Order}.
 
-%% The response that the authority would see.
+%% Returns the response that the authority would see.
 offered() -> [Term || {{yucan_acme_challenge, token, _}, _} = Term <- persistent_term:get()] ++ [asked || yucan_acme_challenge:has_certificates()].
 
-%% An authority with a given last response, which validates nothing unless it is configured to poll forever.
+%% Simulates an authority with a given last response, which validates nothing unless it is configured to be polled forever.
 handle(Req, {Finalized, Answer}) ->
     {ok, _} = yucan_req:body(Req),
     Url = fun(Path) -> <<"https://", (yucan_req:header(<<"host">>, Req))/binary, Path/binary>> end,
@@ -176,7 +177,7 @@ server(Config, Options) ->
     yucan_test_server:start(yucan_acme_test, #{listen => [#{port => ?config(tls, Config), tls => yucan_acme:tls(Options)}, #{port => ?config(http, Config)}],
                                                middleware => [fun yucan_acme:challenge/2]}).
 
-%% The certificate that a client sees when it requests this name.
+%% Returns the certificate that a client sees when it requests this name.
 shown(Config, Name) ->
     {ok, Socket} = yucan_test_server:tls_connect(?config(tls, Config), [{server_name_indication, Name}]),
     {ok, Der} = ssl:peercert(Socket),
@@ -249,7 +250,7 @@ changed(Config) ->
     Third = started(Config, Both#{directory => <<Directory/binary, "?another">>}),
     true = serial(Third) =/= serial(Second).
 
-%% The certificate that the listener shows after the first order.
+%% Returns the certificate that the listener shows after the first order.
 started(Config, Options) ->
     {ok, Pid} = yucan_acme:start_link(Options),
     ok = outcome(Pid),

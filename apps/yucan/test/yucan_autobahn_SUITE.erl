@@ -48,7 +48,7 @@ received(Socket, Done) ->
         Frame -> received(Socket, [Frame | Done])
     end.
 
-%% Sent all at once, and, if it is short, also byte by byte, because fragmentation must not matter.
+%% The frames are sent all at once and, if there are few bytes, also byte by byte, because fragmentation must not matter.
 table(Config, Rows) ->
     [begin
          Bytes = iolist_to_binary(Send),
@@ -73,7 +73,7 @@ framing(Config) ->
     Sizes = [0, 125, 126, 127, 128, 65535, 65536],
     table(Config, [echoed(["1.1.", N], ?TEXT, binary:copy(<<"*">>, Size)) || {N, Size} <- lists:zip(lists:seq(1, 7), Sizes)]
         ++ [echoed(["1.2.", N], ?BINARY, binary:copy(<<254>>, Size)) || {N, Size} <- lists:zip(lists:seq(1, 7), Sizes)]),
-    %% 1.1.8 and 1.2.8: in pieces of 997 bytes.
+    %% Cases 1.1.8 and 1.2.8 send pieces of 997 bytes.
     [begin
          Socket = open(Config),
          Data = binary:copy(<<"*">>, 65536),
@@ -81,7 +81,7 @@ framing(Config) ->
          {["1.x.8"], {[{Opcode, Data}], 1000}} = {["1.x.8"], received(Socket, [])}
      end || Opcode <- [?TEXT, ?BINARY]].
 
-%% Pieces of this many bytes, or a single one with `infinity'.
+%% Sends pieces of this many bytes, or a single one with `infinity'.
 pieces(Socket, Size, Bytes) when byte_size(Bytes) > Size ->
     <<Piece:Size/binary, Rest/binary>> = Bytes,
     ok = gen_tcp:send(Socket, Piece),
@@ -159,7 +159,7 @@ valid() ->
         ++ [{"6.22: no characters", <<(Plane * 16#10000 + C)/utf8>>} || Plane <- lists:seq(0, 16), C <- [16#fffe, 16#ffff]]
         ++ [{"6.23", <<C/utf8>>} || C <- lists:seq(16#fff9, 16#ffff)].
 
-%% Cases 6.14, and 6.15 with all of these together.
+%% Case 6.14 consists of these, and case 6.15 of all of them together.
 cut() ->
     [<<192>>, <<224, 128>>, <<240, 128, 128>>, <<248, 128, 128, 128>>, <<252, 128, 128, 128, 128>>,
      <<223>>, <<239, 191>>, <<247, 191, 191>>, <<251, 191, 191, 191>>, <<253, 191, 191, 191, 191>>].
@@ -188,7 +188,7 @@ utf8(Config) ->
     %% Binary messages may contain any bytes.
     table(Config, [echoed(Id, ?BINARY, Bytes) || {Id, Bytes} <- invalid()]).
 
-%% 6.4: the server need not wait for text that cannot become valid. The suite also accepts a response after the last fragment.
+%% Case 6.4: the server need not wait for text that cannot become valid. The suite also accepts a response after the last fragment.
 utf8_fails_fast(Config) ->
     table(Config, [{"6.4.1", [part(?TEXT, <<206, 186>>), part(0, <<244, 144, 128, 128>>), whole(0, <<"edited">>)], [], 1007}]).
 
@@ -237,20 +237,20 @@ limits(Config) ->
             {Id, Size, Fragment, Piece} <- [{"9.1 and 9.2", S, infinity, infinity} || S <- [65536, 262144, 1048576, 4194304, 8388608, 16777216]]
                 ++ [{"9.3 and 9.4", 4194304, F, infinity} || F <- [64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304]]
                 ++ [{"9.5 and 9.6", 1048576, infinity, P} || P <- [64, 128, 256, 512, 1024, 2048]]],
-    %% 9.7 and 9.8: one message after another.
+    %% Cases 9.7 and 9.8 send one message after another.
     [begin
          Socket = open(Config),
          [begin ok = gen_tcp:send(Socket, whole(Opcode, Data(Size))), {Opcode, _} = recv(Socket) end || _ <- lists:seq(1, 1000)],
          gen_tcp:close(Socket)
      end || Opcode <- [?TEXT, ?BINARY], Size <- [0, 16, 64, 256, 1024, 4096]].
 
-%% `infinity' means no fragments.
+%% With `infinity' there are no fragments.
 fragments(Opcode, Bytes, Size) when byte_size(Bytes) =< Size -> [whole(Opcode, Bytes)];
 fragments(Opcode, Bytes, Size) ->
     <<Part:Size/binary, Rest/binary>> = Bytes,
     [part(Opcode, Part) | fragments(0, Rest, Size)].
 
-%% 10.1.1: fragments of 1,300 bytes.
+%% Case 10.1.1 sends fragments of 1,300 bytes.
 auto_fragmentation(Config) ->
     Data = binary:copy(<<"*">>, 65536),
     table(Config, [{"10.1.1", [fragments(?TEXT, Data, 1300), goodbye()], [{?TEXT, Data}], 1000}]).
@@ -280,7 +280,7 @@ compression(Config) ->
                       "permessage-deflate; server_no_context_takeover; server_max_window_bits=9, permessage-deflate; server_max_window_bits=9, permessage-deflate",
                       "permessage-deflate; server_no_context_takeover; client_no_context_takeover; server_max_window_bits=15"]].
 
-%% The client's table lives as long as its connection.
+%% The client's table lives as long as the client's connection.
 unpacked(Socket, Data, Path) ->
     Z = case get({inflate, Socket, Path}) of
         undefined -> New = zlib:open(), ok = zlib:inflateInit(New, -15), put({inflate, Socket, Path}, New), New;

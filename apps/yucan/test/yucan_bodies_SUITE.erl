@@ -15,7 +15,7 @@
 
 -define(HOST, " HTTP/1.1\r\nHost: localhost\r\n").
 -define(WAIT_MS, (20000 * beamway_runner:slowness())).
-%% Less than the server's own limits.
+%% This is less than the server's own limits.
 -define(SHORT_MS, (2000 * beamway_runner:slowness())).
 
 suite() -> [{timetrap, {minutes, 2}}].
@@ -29,7 +29,7 @@ init_per_suite(Config) -> [{port, yucan_test_server:start(yucan_bodies, #{limits
 
 end_per_suite(_) -> yucan_test_server:stop_all().
 
-%% RFC 9110, 10.1.1: sent when the handler reads.
+%% RFC 9110, 10.1.1: 100 Continue is sent when the handler reads.
 expect(Config) ->
     Socket = yucan_client:connect(?config(port, Config)),
     ok = gen_tcp:send(Socket, ["POST /", ?HOST, "Content-Length: 5\r\nExpect: 100-continue\r\n\r\n"]),
@@ -38,7 +38,7 @@ expect(Config) ->
     {200, _, <<"hello">>} = yucan_client:one(Socket),
     [{417, _, _}] = yucan_client:exchange(?config(port, Config), ["POST /", ?HOST, "Content-Length: 5\r\nExpect: miracles\r\n\r\nhello"]).
 
-%% RFC 9110, 10.1.1: ignored in HTTP/1.0, because such a client would take it for the response.
+%% RFC 9110, 10.1.1: the header is ignored in HTTP/1.0, because such a client would mistake 100 Continue for the response.
 expect_1_0(Config) ->
     Socket = yucan_client:connect(?config(port, Config)),
     ok = gen_tcp:send(Socket, "POST / HTTP/1.0\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n"),
@@ -46,7 +46,7 @@ expect_1_0(Config) ->
     ok = gen_tcp:send(Socket, "hello"),
     {200, _, <<"hello">>} = yucan_client:one(Socket).
 
-%% No 100 for a body that nobody reads. The connection is closed, because the server cannot know whether the body follows.
+%% No 100 Continue is sent for a body that no handler reads. The connection is closed, because the server cannot know whether the body follows.
 expect_ignored(Config) ->
     Socket = yucan_client:connect(?config(port, Config)),
     ok = gen_tcp:send(Socket, ["POST /ignore", ?HOST, "Content-Length: 5\r\nExpect: 100-continue\r\n\r\n"]),
@@ -55,7 +55,7 @@ expect_ignored(Config) ->
     gen_tcp:shutdown(Socket, write),
     <<>> = yucan_client:until_closed(Socket).
 
-%% No 100 once a part of the response has been sent either, because it would be in the middle of that response.
+%% No 100 Continue is sent once a part of the response has been sent either, because it would be in the middle of that response.
 expect_late(_) ->
     Read = fun(Req) -> {ok, Body} = yucan_req:body(Req), Body end,
     Answer = fun(<<"/stream">>, Req) -> {200, [], {stream, fun(Write) -> ok = Write(<<"one">>), Write(Read(Req)) end}};
@@ -96,7 +96,7 @@ send_parts(Socket, Data, Size) when byte_size(Data) > Size ->
     send_parts(Socket, Rest, Size);
 send_parts(Socket, Data, _) -> ok = gen_tcp:send(Socket, Data).
 
-%% RFC 9112, 7.1: chunks of all sizes, split anywhere.
+%% RFC 9112, 7.1: chunks may have all sizes and may be split anywhere.
 chunked_by_parts(Config) ->
     Parts = [crypto:strong_rand_bytes(Size) || Size <- [1, 2, 15, 16, 17, 255, 256, 4095, 4096, 70000]],
     Coded = iolist_to_binary([[[integer_to_list(byte_size(P), 16), ";n=v;q=\"a b\"\r\n", P, "\r\n"] || P <- Parts], "0\r\n\r\n"]),
@@ -108,7 +108,7 @@ chunked_by_parts(Config) ->
          {200, _, Body} = yucan_client:one(Socket)
      end || Size <- [41, 1000, 100000]].
 
-%% RFC 9112, 7.1: sizes of a fixed width, with leading zeros. A value larger than any disk is rejected whatever its width.
+%% RFC 9112, 7.1: sizes may have a fixed width, with leading zeros. A value larger than any disk is rejected whatever its width.
 chunk_widths(Config) ->
     Ask = fun(Size) -> yucan_client:exchange(?config(port, Config), ["POST /", ?HOST, "Transfer-Encoding: chunked\r\n\r\n", Size, "\r\nhello\r\n", string:copies("0", length(Size)), "\r\n\r\n"]) end,
     [[{200, _, <<"hello">>}] = Ask(string:right("5", Width, $0)) || Width <- [1, 8, 15, 16, 17, 64]],
@@ -126,17 +126,17 @@ unread_body(Config) ->
     Chunked = ["POST /ignore", ?HOST, "Transfer-Encoding: chunked\r\n\r\n14\r\nGET /smuggled HTTP/1\r\n"],
     [{200, _, <<"ignored">>}, {200, _, <<"OK">>}] =
         yucan_client:exchange(?config(port, Config), [Chunked, "0\r\nX-Sum: 1\r\n\r\n", "GET /", ?HOST, "\r\n"]),
-    %% After an invalid chunk or trailer, nothing counts as a request.
+    %% After an invalid chunk or trailer, nothing is treated as a request.
     [[{200, _, <<"ignored">>}] = yucan_client:exchange(?config(port, Config), [Chunked, Broken, "\r\n\r\n", "GET /", ?HOST, "\r\n"])
      || Broken <- ["zz", "1\r\nabc", "0\r\nno trailer"]].
 
-%% Too much to drain: the response still arrives (RFC 9112, 9.6), and then the connection is closed.
+%% There is too much to drain. The response still arrives (RFC 9112, 9.6), and then the connection is closed.
 large_unread_body(Config) ->
     [{200, Headers, <<"ignored">>}] =
         yucan_client:exchange(?config(port, Config), ["POST /ignore", ?HOST, "Content-Length: 100000000000\r\n\r\n", binary:copy(<<"x">>, 500000), "GET /", ?HOST, "\r\n"]),
     <<"close">> = proplists:get_value(<<"connection">>, Headers).
 
-%% A client that sends all of a large body before it reads, like some proxies, still gets the complete early response: with a length, in chunks, over
+%% Like some proxies, this client sends all of a large body before it reads. It still gets the complete early response: with a length, in chunks, over
 %% TLS. The connection then serves the next request.
 early_answer(Config) ->
     Part = binary:copy(<<"x">>, 100000),
@@ -187,7 +187,7 @@ stream_faults(Config) ->
     [_, <<"5\r\nbegun\r\n">>] = binary:split(yucan_client:until_closed(Late), <<"\r\n\r\n">>),
     ok = yucan:stop(yucan_inform_late).
 
-%% yucan_answer over both protocols.
+%% Tests yucan_answer over both protocols.
 answers_by_steps(Config) ->
     Port = ?config(port, Config),
     Get = fun(Path) -> ["GET /steps/", Path, ?HOST, "\r\n"] end,
@@ -208,7 +208,7 @@ answers_by_steps(Config) ->
     {reset, _} = yucan_h2_client:request(Port, <<"/steps/crash">>, []),
     {500, _, _} = yucan_h2_client:request(Port, <<"/steps/none">>, []).
 
-%% A handler that writes endlessly is notified that its client has disconnected, even if nothing is sent.
+%% A handler that writes endlessly is notified that its client has disconnected, even if it sends nothing.
 steps_after_head(_) ->
     Test = self(),
     Endless = fun(Req, _) -> ok = yucan_answer:open(200, [], Req), Test ! {ended, written_for_ever(Req)}, sent end,
@@ -225,7 +225,7 @@ written_for_ever(Req) ->
         Error -> Error
     end.
 
-%% As long as a handler does not read, the client cannot send.
+%% As long as a handler does not read, its client cannot send.
 upload_backpressure(Config) ->
     Body = binary:copy(<<"x">>, 1000000),
     [begin
@@ -236,8 +236,8 @@ upload_backpressure(Config) ->
          gen_tcp:close(Socket)
      end || Path <- ["/count", "/slow_read"]].
 
-%% Data that has been read is not retained until the next request. Of the next body only one message arrives, which is that of the head, because the
-%% rest is read with recv.
+%% Data that has been read is not retained until the next request. Only one message with data of the next body arrives, the one that contains the
+%% head, because the rest is read with recv.
 upload_after_upload(Config) ->
     Socket = yucan_client:connect(?config(port, Config)),
     Head = ["POST /size", ?HOST, "Content-Length: 300000\r\n\r\n"],
@@ -261,7 +261,7 @@ messages(Pid) ->
     {message_queue_len, Count} = process_info(Pid, message_queue_len),
     Count.
 
-%% If a client does not read, the stream's writes block, with no more data in transit than the buffers hold. When the client disconnects, the writer
+%% If a client does not read, the stream's writes block, and no more data is in transit than the buffers hold. When the client disconnects, the writer
 %% is notified.
 download_backpressure(Config) ->
     Table = ets:new(?FUNCTION_NAME, [named_table, public]),
@@ -273,7 +273,7 @@ download_backpressure(Config) ->
     wait_for(fun() -> ets:lookup(Table, ended) =/= [] end),
     ets:delete(Table).
 
-%% The same value ten times in a row.
+%% Waits until it has seen the same value ten times in a row.
 settled(_, Written, 10) when Written > 0 -> Written;
 settled(Table, Last, Same) ->
     receive after 50 -> ok end,
@@ -285,13 +285,13 @@ settled(Table, Last, Same) ->
 
 wait_for(Condition) -> true = beamway_peer:wait_until(Condition, 60000).
 
-%% A client that has closed its side still gets its responses (RFC 9112, 9.6), including all of the last one.
+%% A client that has closed its side still gets its responses (RFC 9112, 9.6), including the whole of the last one.
 half_closed(Config) ->
     [200, 200, 200] = statuses(yucan_client:exchange(?config(port, Config), [["GET ", P, ?HOST, "\r\n"] || P <- ["/", "/large", "/slow_read"]])),
-    %% Half a body, after which the client closes its side.
+    %% The client sends half a body and then closes its side.
     [] = yucan_client:exchange(?config(port, Config), ["POST /", ?HOST, "Content-Length: 50\r\n\r\nhalf"]).
 
-%% The message about the close may arrive after a body that arrived as messages. The connection is closed all the same.
+%% The message about the close may arrive after a body that arrived as messages. The connection is closed nevertheless.
 half_closed_body(Config) ->
     Socket = yucan_client:connect(?config(port, Config)),
     ok = gen_tcp:send(Socket, ["GET /", ?HOST, "\r\n"]),
@@ -345,8 +345,8 @@ has_come(Bytes, Socket, Read) ->
         _ -> ok
     end.
 
-%% Data that a client sends during a stream of events stays in order. Here one part arrives before the message that ends the events, and another
-%% part after it.
+%% Data that a client sends during a stream of events stays in order. Here one part arrives before the message that ends the events, and another part
+%% arrives after it.
 events_pipelined(_) ->
     Socket = yucan_client:connect(yucan_test_server:start(yucan_events_pipelined, #{handler => {yucan_test_handler, self()}})),
     %% From the second request on, data arrives as messages.
@@ -365,8 +365,8 @@ events_pipelined(_) ->
     [200, 200] = statuses(yucan_client:parse(yucan_client:until_closed(Socket), <<"GET">>)),
     ok = yucan:stop(yucan_events_pipelined).
 
-%% The same for the first request of a connection, and for one with a body. The part of the next request that arrived with it was read with recv,
-%% and the rest arrives before the stream's end or after it.
+%% The same is tested for the first request of a connection, and for one with a body. The part of the next request that arrived with this request was
+%% read with recv, and the rest arrives before the stream's end or after it.
 events_first(_) ->
     Port = yucan_test_server:start(yucan_events_first, #{handler => {yucan_test_handler, self()}}),
     [begin

@@ -49,7 +49,7 @@ proxy_protocol(Config) ->
     ok = ssl:send(Tls, ?GET("/peer")),
     {200, _, <<"{{10,1,2,3},5555}">>} = tls_one(Tls, <<>>).
 
-%% Only headers from trusted proxies count, and only the part that these wrote.
+%% Only headers from trusted proxies count, and only the part that these proxies wrote.
 forwarded_for(_) ->
     Port = start(#{trusted_proxies => [<<"127.0.0.0/8">>, <<"10.0.0.0/8">>]}),
     Ask = fun(Headers) -> element(3, yucan_client:get(Port, "/peer", [{"X-Forwarded-For", H} || H <- Headers])) end,
@@ -88,8 +88,8 @@ forwarded(_) ->
     Reload(#{trusted_proxies => [<<"10.0.0.0/8">>], forwarded => All}),
     Plain([{"X-Forwarded-For", "5.6.7.8"}, {"X-Forwarded-Proto", "https"}, {"X-Forwarded-Host", "c.org"}]).
 
-%% The id is generated here or comes from a trusted proxy. It is the same in the response, for the handler and in the log, also for a handler that
-%% fails and over HTTP/2.
+%% The id is generated here or comes from a trusted proxy. It is the same in the response, for the handler and in the log. This also holds for a
+%% handler that fails, and over HTTP/2.
 request_ids(_) ->
     Self = self(),
     Options = #{request_id => true, access_log => {function, fun(Entry) -> Self ! {entry, Entry} end}},
@@ -111,7 +111,8 @@ request_ids(_) ->
     Entry = #{time => 0, peer => {{1, 2, 3, 4}, 5}, method => <<"GET">>, target => <<"/">>, version => 11, status => 200, bytes => 0, host => <<>>, referer => <<>>, agent => <<>>, us => 0},
     [{_, _} = binary:match(iolist_to_binary(Format(Entry#{id => <<"x1">>})), Part) || {Format, Part} <- [{fun yucan_log:format/1, <<" \"-\" \"-\" \"x1\"\n">>}, {fun yucan_log:json/1, <<"\"id\":\"x1\"}">>}]].
 
-%% A single client cannot use up all connections. A closed connection no longer counts, however it was closed, and trusted proxies have no limit.
+%% A single client cannot use up all connections. A closed connection no longer counts, in whatever way it was closed, and trusted proxies have no
+%% limit.
 address_connections(_) ->
     Port = start(#{limits => #{address_connections => 2}}),
     Open = fun() -> Socket = yucan_client:connect(Port), ok = gen_tcp:send(Socket, ?GET("/")), {element(1, yucan_client:one(Socket)), Socket} end,

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Limits on time and number, and faults of clients and handlers over HTTP/1.1: clients that are slow, silent, disconnected, too numerous or send
-%% without a pause, handlers that fail or never return, and what is logged about bad input. Other clients are served throughout.
+%% @doc Limits on time and number, and faults of clients and handlers over HTTP/1.1: clients that are slow, silent, disconnected or too numerous, or
+%% that send without a pause; handlers that fail or never return; and what is logged about bad input. Other clients are served throughout.
 -module(yucan_faults_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
@@ -14,7 +14,7 @@
 
 -define(HOST, " HTTP/1.1\r\nHost: localhost\r\n").
 -define(WAIT_MS, (20000 * beamway_runner:slowness())).
-%% Long enough for a client to send its first bytes after it has connected.
+%% This is long enough for a client to send its first bytes after it has connected.
 -define(SHORT_MS, (2000 * beamway_runner:slowness())).
 
 suite() -> [{timetrap, {minutes, 2}}].
@@ -58,7 +58,7 @@ slow_headers(Config) ->
     <<>> = yucan_client:until_closed(yucan_client:connect(?config(slow_heads, Config))),
     is_waited_for(Patient).
 
-%% The same against a server with higher limits, started earlier. It shows that no default limit closes the connections.
+%% Does the same against a server with higher limits, started earlier. This shows that no default limit closes the connections.
 patient_client(Config, Sent) ->
     Socket = yucan_client:connect(?config(port, Config)),
     ok = gen_tcp:send(Socket, Sent),
@@ -119,8 +119,8 @@ idle_limit(Config) ->
     <<>> = yucan_client:until_closed(Socket),
     true = erlang:monotonic_time(millisecond) - Answered < 1900 * beamway_runner:slowness().
 
-%% Messages that a handler left behind do not count as activity of the client: before the process hibernates, while it does, and if it never
-%% does.
+%% Messages that a handler left behind do not count as activity of the client, whether they arrive before the process hibernates, while it hibernates,
+%% or if it never does.
 idle_with_messages(_) ->
     [begin
          Ticks = fun(Req, Next) -> {ok, _} = timer:send_interval(Every, tick), Next(Req) end,
@@ -182,11 +182,11 @@ flood(_) ->
                           receive {serves, P} -> P after ?WAIT_MS -> error(not_served) end
                       end || _ <- [1, 2]]),
     Send = fun() -> gen_tcp:send(Socket, ["GET /ignore", ?HOST, "\r\n"]) end,
-    %% A hundred data messages, and the message that the socket has become passive.
+    %% There are a hundred data messages, and the message that the socket has become passive.
     [] = [Count || Count <- [yucan_test_server:flooded(Pid, Send) || _ <- [1, 2, 3]], Count > 101],
     ok = yucan:stop(yucan_flood).
 
-%% The same while it is being served, with a client whose next requests have already arrived each time that the socket is armed.
+%% Tests the same while the client is being served. Its next requests have already arrived each time the socket is armed.
 flood_served(_) ->
     Socket = yucan_client:connect(yucan_test_server:start(yucan_flood, #{handler => {yucan_test_handler, self()}})),
     Send = fun() -> gen_tcp:send(Socket, ["GET /held", ?HOST, "\r\n"]) end,
@@ -197,11 +197,11 @@ flood_served(_) ->
     ok = Send(),
     receive {held, Pid} -> ok after ?WAIT_MS -> error(not_served) end,
     Counts = yucan_test_server:flooded_served(Pid, Send, 400),
-    %% A hundred data messages, and three messages that the socket has become passive.
+    %% There are a hundred data messages, and three messages that the socket has become passive.
     [] = [Count || Count <- Counts, Count > 103],
     ok = yucan:stop(yucan_flood).
 
-%% Bad input is not worth an event above debug level.
+%% Bad input does not cause events above debug level.
 garbage_is_quiet(Config) ->
     ok = logger:set_module_level(yucan_events, info),
     ok = logger:add_handler(?MODULE, yucan_test_logger, #{level => info, config => #{pid => self()}}),
@@ -211,7 +211,7 @@ garbage_is_quiet(Config) ->
     ok = logger:unset_module_level(yucan_events),
     receive {logged, Event} -> error({logged, Event}) after 0 -> ok end.
 
-%% Each rejected request is logged at debug level, and connections that just close are not.
+%% Each rejected request is logged at debug level; connections that are just closed are not logged.
 one_line_at_debug(Config) ->
     Port = ?config(port, Config),
     ok = logger:set_module_level(yucan_events, debug),
@@ -226,7 +226,8 @@ one_line_at_debug(Config) ->
     [true = lists:prefix("yucan yucan_faults_port: refused " ++ integer_to_list(Status), Line) || {Status, Line} <- lists:zip(Refused, Lines)],
     receive {logged, More} -> error({logged, More}) after 0 -> ok end.
 
-%% A handler never returns and uses all the CPU time that it gets. Other clients are answered in the meantime, and it is killed when the server stops.
+%% A handler never returns and uses all the CPU time that it gets. Other clients are answered in the meantime, and the handler is killed when the
+%% server stops.
 spinning_handler(_) ->
     Port = yucan_test_server:start(yucan_spinning),
     Socket = yucan_client:connect(Port),

@@ -88,7 +88,7 @@ methods(Config) ->
     [{204, Headers, _}] = Ask("OPTIONS"),
     <<"GET, HEAD, OPTIONS">> = proplists:get_value(<<"allow">>, Headers).
 
-%% RFC 9110, 13.1 and 13.2.2: the order of precedence.
+%% RFC 9110, 13.1 and 13.2.2: tests the order of precedence.
 conditional(Config) ->
     Etag = header(<<"etag">>, get(Config, "/digits.txt")),
     Ask = fun(Headers) -> element(1, get(Config, "/digits.txt", Headers)) end,
@@ -137,7 +137,7 @@ several_ranges(Config) ->
     Expected = iolist_to_binary([["\r\n--", Boundary, "\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-range: bytes ", Range, "/10\r\n\r\n", Part]
                                  || {Range, Part} <- [{"1-2", "12"}, {"9-9", "9"}]] ++ ["\r\n--", Boundary, "--\r\n"]),
     Expected = Body,
-    %% Overlapping ranges serve only to create load on the server.
+    %% Overlapping ranges are only used to create load on the server.
     {200, _, <<"0123456789">>} = get(Config, "/digits.txt", [{"Range", "bytes=0-5,3-9"}]).
 
 %% RFC 9110, 13.1.5.
@@ -198,7 +198,7 @@ compress_middleware(Config) ->
     {200, _, Plain} = yucan_client:get(?config(gzipped, Config), "/text"),
     5000 = byte_size(Plain).
 
-%% In all encodings. None may escape the docroot, and none may cause a crash.
+%% These paths are tried in all encodings. None may escape the docroot, and none may cause a crash.
 traversal(Config) ->
     Up = ["..", "%2e%2e", ".%2e", "%2e.", "%2E%2E", "%252e%252e", "..%2f", "..%5c", "..\\", "%c0%ae%c0%ae", "..%00", "..;", "%uff0e%uff0e", ".%00.", "....//"],
     Paths = [[Before, U, "/", After] || U <- Up, Before <- ["/", "/page/", "/page/x/../../", "/listed/", "//"], After <- ["outside.txt", "../outside.txt", "../../../../../../etc/passwd"]],
@@ -221,7 +221,7 @@ symlinks(Config) ->
     [{403, _, _} = get(Config, Path) || Path <- ["/leaves", "/up/outside.txt", "/etc/passwd", "/up/root/../outside.txt", "/links/stays"]],
     {200, _, <<"secret">>} = get(Config, "/any/leaves").
 
-%% A listing has exactly the links that a request would follow.
+%% A listing contains exactly those links that a request would follow.
 listed_links(Config) ->
     Links = fun(Path) ->
         {200, _, Page} = get(Config, Path),
@@ -229,8 +229,8 @@ listed_links(Config) ->
     end,
     [["stays"], [], ["leaves", "up", "etc", "stays"]] = [Links(Path) || Path <- ["/listed/", "/links/", "/any/"]].
 
-%% A file that may change again within the second of its time has no validator, so a cache asks again and gets the current content. A tag never
-%% reveals an inode.
+%% A file that may change again within the second of its modification time has no validator, so a cache asks again and gets the current content. A tag
+%% never reveals an inode.
 fresh(Config) ->
     File = <<(?config(root, Config))/binary, "/fresh.txt">>,
     ok = file:write_file(File, <<"one">>),
@@ -242,7 +242,7 @@ fresh(Config) ->
     <<"\"3-", _/binary>> = Etag = header(<<"etag">>, get(Config, "/fresh.txt")),
     {304, _, _} = get(Config, "/fresh.txt", [{"If-None-Match", Etag}]).
 
-%% The first form that the client accepts and that is not older than the file. A link to such a form is not followed.
+%% The response is the first form that the client accepts and that is not older than the file. A link to such a form is not followed.
 beside_by_coding(Config) ->
     Root = ?config(root, Config),
     Time = fun(Name, Date) -> ok = file:write_file_info(<<Root/binary, "/", Name/binary>>, #file_info{mtime = {Date, {3, 4, 5}}}, [{time, universal}]) end,
@@ -258,8 +258,8 @@ beside_by_coding(Config) ->
     [{<<"newer">>, undefined, _}, {<<"plain">>, undefined, _}] = [Ask(Path, "br") || Path <- ["/old.js", "/linked.js"]],
     4 = length(lists:usort([element(3, Ask("/app.js", Accept)) || Accept <- ["br", "zstd", "gzip", "identity"]])).
 
-%% A file that has not changed lately is checked once a second, however often it is requested. So is the index of a directory and, from its
-%% second request on, a larger file.
+%% A file that has not changed lately is checked once a second, however often it is requested. So are the index of a directory and, from its second
+%% request on, a larger file.
 kept(Config) ->
     Root = ?config(root, Config),
     [begin
@@ -280,8 +280,8 @@ prepared(Root, <<"/kept.bin">> = File) -> ok =:= file:write_file(<<Root/binary, 
 prepared(Root, <<"/often.bin">> = File) -> ok =:= file:write_file(<<Root/binary, File/binary>>, binary:copy(<<"0123456789">>, 100000));
 prepared(_, _) -> true.
 
-%% Waits until a further change would be visible in the file's times, by the server's clock. (The second of os:system_time/1 begins some
-%% milliseconds earlier.)
+%% Waits until another change would be visible in the file's times, by the server's clock. (A new second begins some milliseconds earlier in
+%% os:system_time/1.)
 settled(File) ->
     true = beamway_peer:wait_until(fun() ->
         {ok, #file_info{ctime = Changed, mtime = Modified}} = file:read_file_info(File, [{time, universal}]),
@@ -300,7 +300,7 @@ calls(Function, Work) ->
         erlang:trace_pattern(Function, false, [call_count])
     end.
 
-%% Text is compressed once and not for each request, even if the file is checked again.
+%% Text is compressed once and not again for each request, even if the file is checked again.
 kept_forms(Config) ->
     ok = settled(<<(?config(root, Config))/binary, "/long.txt">>),
     Ask = fun() -> {200, _, Body} = get(Config, "/long.txt", [{"Accept-Encoding", "gzip"}]), Body end,
@@ -310,8 +310,8 @@ kept_forms(Config) ->
         true = beamway_peer:wait_until(fun() -> calls({yucan_symlink, info, 3}, Ask) > 0 end, 20000)
     end).
 
-%% A change is noticed within a second, however the file is replaced: by another file, in place, in place with its old time, or when it
-%% disappears.
+%% A change is noticed within a second, however it is made: the file is replaced by another file, changed in place, changed in place with its old
+%% time, or removed.
 replaced(Config) ->
     File = fun(Name) -> <<(?config(root, Config))/binary, "/replaced-", Name/binary>> end,
     Put = fun(Name, Data) -> ok = file:write_file(File(Name), Data), ok = file:write_file_info(File(Name), #file_info{mtime = {{2020, 1, 2}, {3, 4, 5}}}, [{time, universal}]) end,
@@ -328,7 +328,7 @@ replaced(Config) ->
     true = beamway_peer:wait_until(fun() -> [Ask(Name) || {Name, _, _} <- Ways] =:= [Expected || {_, _, Expected} <- Ways] end, 20000),
     true = erlang:monotonic_time(millisecond) - Changed < 3000.
 
-%% A cached file, or a directory in its path, becomes a link to another place.
+%% A cached file, or a directory in its path, is replaced by a link to another place.
 turned_into_links(Config) ->
     Root = ?config(root, Config),
     Inside = <<Root/binary, "/turned/to">>,
@@ -343,7 +343,7 @@ turned_into_links(Config) ->
     ok = file:make_symlink(<<"../..">>, Inside),
     true = beamway_peer:wait_until(fun() -> [Ask(Path) || Path <- ["/turned/file.txt", "/turned/to/outside.txt"]] =:= [403, 403] end, 20000).
 
-%% A wrong option is reported in plain text when the server starts.
+%% A wrong option is reported in plain language when the server starts.
 bad_options(Config) ->
     Root = ?config(root, Config),
     [begin
@@ -357,7 +357,7 @@ dot_files(Config) ->
     [{404, _, _} = get(Config, Path) || Path <- ["/.secret", "/%2esecret", "/list/.hidden", "/./.secret"]],
     {200, _, <<"token">>} = get(Config, "/.well-known/acme").
 
-%% A file that not even root may read. No crash is reported.
+%% Not even root may read this file. No crash is reported.
 write_only(Config) ->
     Crashes = fun() -> #{metrics := #{crashes := Count}} = yucan:info(yucan_files), Count end,
     Before = Crashes(),

@@ -33,7 +33,7 @@ with_method(Method, Path, Others) -> lists:keystore(<<":method">>, 1, yucan_h2_c
 
 ask(Socket, Id, Fields) -> yucan_h2_client:send(Socket, yucan_h2_client:headers(Id, 1, Fields, <<>>)).
 
-%% A body will follow.
+%% Sends the head of a request whose body will follow.
 begin_with(Socket, Id, Fields) -> yucan_h2_client:send(Socket, yucan_h2_client:headers(Id, 0, Fields, <<>>)).
 
 data(Socket, Id, Flags, Data) -> yucan_h2_client:send(Socket, yucan_h2_client:frame(0, Flags, Id, Data)).
@@ -74,7 +74,7 @@ answers(_) ->
     ask(Socket, 3, with_method(<<"OPTIONS">>, <<"*">>, [])),
     {204, _, <<>>} = response(Socket, 3).
 
-%% Request bodies with and without a length, with padding, trailers and `Expect'.
+%% Tests request bodies with and without a length, with padding, with trailers and with `Expect'.
 bodies(_) ->
     Socket = yucan_h2_client:connect(start()),
     begin_with(Socket, 1, with_method(<<"POST">>, <<"/">>, [{<<"content-length">>, <<"6">>}])),
@@ -93,14 +93,14 @@ bodies(_) ->
     {1, _, 7, [{<<":status">>, <<"100">>}]} = yucan_h2_client:until(Socket, 1),
     data(Socket, 7, 1, <<"now">>),
     {200, _, <<"now">>} = response(Socket, 7),
-    %% If a response does not wait for the body, it asks the client to stop.
+    %% If a response does not wait for the body, the server asks the client to stop.
     begin_with(Socket, 9, with_method(<<"POST">>, <<"/ignore">>, [])),
     {200, _, <<"ignored">>} = response(Socket, 9),
     {3, 0, 9, <<0:32>>} = yucan_h2_client:until(Socket, 3),
     data(Socket, 9, 1, <<"on its way already">>),
     ask(Socket, 11, fields(<<"/">>)),
     {200, _, <<"OK">>} = response(Socket, 11),
-    %% A body with more bytes than announced, and one with fewer.
+    %% One body has more bytes than announced, and one has fewer.
     [begin
          begin_with(Socket, Id, with_method(<<"POST">>, <<"/">>, [{<<"content-length">>, Length}])),
          data(Socket, Id, 1, <<"four">>),
@@ -182,7 +182,7 @@ large(_) ->
     upload(Socket, 3, File, 262144, 1048576),
     {200, _, <<"3200000">>} = response(Socket, 3).
 
-%% Sends as much as the windows allow. The window of a stream is in the settings.
+%% Sends as much as the windows allow. The window of a stream is given in the settings.
 upload(Socket, Id, Data, _, _) when byte_size(Data) =< 16384 -> data(Socket, Id, 1, Data);
 upload(Socket, Id, <<Part:16384/binary, Rest/binary>>, Own, Whole) when Own >= 16384, Whole >= 16384 ->
     data(Socket, Id, 0, Part),
@@ -234,7 +234,7 @@ received(Socket, Id, Sum, Most) ->
     {0, _, Id, Data} = yucan_h2_client:until(Socket, 0),
     received(Socket, Id, Sum + byte_size(Data), Most).
 
-%% While a large response is sent to a client that reads slowly, other requests begin.
+%% Other requests begin while a large response is sent to a client that reads slowly.
 reads_while_it_sends(_) ->
     Test = self(),
     Large = binary:copy(<<"x">>, 24 bsl 20),
@@ -256,7 +256,7 @@ read_until_begun(Socket, Read) ->
         read_until_begun(Socket, Read + byte_size(Data))
     end.
 
-%% A connection that waits for events retains no memory of earlier bodies.
+%% A connection that waits for events does not retain the memory of earlier bodies.
 nothing_kept(_) ->
     Events = fun(Req) -> yucan_sse:response(Req, [], fun(start, _) -> {send, #{data => <<"x">>}, none}; (_, _) -> {ok, none} end, none) end,
     Port = start(#{middleware => [fun(Req, Next) -> case yucan_req:path(Req) of <<"/wait">> -> Events(Req); _ -> Next(Req) end end]}),
@@ -295,7 +295,7 @@ window_of_zero(_) ->
     wait_for(fun() -> length(streams()) =:= 0 end).
 
 %% A handler streams for six seconds while the client only reads. Meanwhile a stream without window space is reset. The streaming handler still has
-%% `send_ms' from the time when it first needs space, and `idle_ms' begins when it returns.
+%% `send_ms' from the time when it first needs space, and `idle_ms' starts when it returns.
 silent_client(_) ->
     Stream = fun(Write) -> [begin ok = Write(<<"x">>), receive after 200 -> ok end end || _ <- lists:seq(1, 30)], Write(["last", binary:copy(<<"x">>, 200000)]) end,
     Slow = fun(Req, Next) -> case yucan_req:path(Req) of <<"/slow">> -> {200, [], {stream, Stream}}; _ -> Next(Req) end end,
@@ -318,7 +318,8 @@ next_of_slow(Socket) ->
         _ -> next_of_slow(Socket)
     end.
 
-%% If a client reads nothing for four seconds and so blocks the server's send, it still has `send_ms' from when the send continued.
+%% If a client reads nothing for four seconds and so blocks the server's send, the client still has `send_ms' from the time at which the send
+%% continues.
 blocked_send(_) ->
     {ok, Small} = gen_tcp:connect({127, 0, 0, 1}, start(#{limits => #{send_ms => 6000}}), [binary, {active, false}, {recbuf, 65536}, {nodelay, true}]),
     Window = 7 * 1024 * 1024,
@@ -349,7 +350,7 @@ uploads_are_bounded(_) ->
     [data(Socket, 1, 0, Part) || _ <- lists:seq(1, 2)],
     {reset, 3} = response(Socket, 1),
     wait_for(fun() -> length(streams()) =:= 3 end),
-    %% Data that was dropped with the stream is returned to the connection's window. This uses up the rest.
+    %% Data that was dropped together with the stream is returned to the connection's window. This uses up the rest of the window.
     [data(Socket, 3, 0, <<"x">>) || _ <- lists:seq(1, 10)],
     Others = [begin_with(Socket, Id, with_method(<<"POST">>, <<"/loop">>, [])) || Id <- lists:seq(9, 39, 2)],
     16 = length(Others),
@@ -371,7 +372,7 @@ crashes(_) ->
     end, 1, Cases),
     ask(Socket, 101, fields(<<"/">>)),
     {200, _, _} = response(Socket, 101),
-    %% A process that is killed counts as one without a response.
+    %% A process that is killed counts like one that sent no response.
     ask(Socket, 103, fields(<<"/loop">>)),
     wait_for(fun() -> length(streams()) =:= 1 end),
     exit(hd(streams()), kill),
@@ -427,7 +428,7 @@ unread_given_up(_) ->
     ask(Socket, 33, fields(<<"/">>)),
     {200, _, <<"OK">>} = response(Socket, 33).
 
-%% When a client cancels a stream, its handler is stopped. When a connection is lost, so are all of its handlers.
+%% When a client cancels a stream, its handler is stopped. When a connection is lost, all of its handlers are stopped.
 given_up(_) ->
     Socket = yucan_h2_client:connect(start()),
     [ask(Socket, Id, fields(<<"/spin">>)) || Id <- [1, 3, 5]],
@@ -437,7 +438,7 @@ given_up(_) ->
     ok = gen_tcp:close(Socket),
     wait_for(fun() -> streams() =:= [] end).
 
-%% State that a handler leaves behind never reaches another handler, whether for this client or another one.
+%% State that a handler leaves behind never reaches another handler, whether that handler serves this client or another one.
 own_process(_) ->
     Socket = yucan_h2_client:connect(start()),
     Pids = [begin
@@ -450,7 +451,7 @@ own_process(_) ->
 
 %% A flood of frames that cost the client nothing closes the connection, and neither processes nor memory grow.
 floods(_) ->
-    %% The time limits are high, so that only the tokens end the connection.
+    %% The time limits are so high that only the tokens can end the connection.
     Port = start(#{limits => #{header_ms => 3600000, send_ms => 3600000}}),
     Reset = fun(Id) -> [yucan_h2_client:headers(Id, 1, fields(<<"/loop">>), <<>>), yucan_h2_client:frame(3, 0, Id, <<8:32>>)] end,
     Stream = yucan_h2_client:headers(1, 0, with_method(<<"POST">>, <<"/loop">>, []), <<>>),
@@ -488,7 +489,7 @@ floods(_) ->
     ok = yucan_h2_client:send(Socket, yucan_h2_client:frame(4, 0, 0, yucan_h2_client:settings(lists:duplicate(2000, {4, 65535})))),
     ?CALM = yucan_h2_client:closed(Socket).
 
-%% The largest number of processes for connections and streams, and the memory of the largest of them.
+%% Returns the largest number of processes for connections and streams, and the memory of the largest of them.
 most(Processes, Bytes) ->
     Pids = serving(),
     Memory = [M || Pid <- Pids, {memory, M} <- [process_info(Pid, memory)]],
@@ -496,8 +497,8 @@ most(Processes, Bytes) ->
     after 1 -> most(max(Processes, length(Pids)), lists:max([Bytes | Memory]))
     end.
 
-%% Streams that the server has to reset have also cost a process. They are opened twenty at a time, so that only the tokens end the connection and not
-%% the limit on streams.
+%% Streams that the server has to reset have also cost a process. They are opened twenty at a time, so that the tokens end the connection and not the
+%% limit on streams.
 broken_rules(_) ->
     Port = start(),
     Loop = fun(Id, Flags, Others) -> yucan_h2_client:headers(Id, Flags, with_method(<<"POST">>, <<"/loop">>, Others), <<>>) end,
@@ -515,7 +516,7 @@ broken(Socket, First, Break) when First < 2000 ->
         End -> End
     end.
 
-%% 6.10: a header block that exceeds the limit on bytes or time.
+%% 6.10: a header block may exceed the limit on bytes or that on time.
 headers_without_end(_) ->
     Port = start(#{limits => #{header_ms => 1000, header_block_bytes => 10000}}),
     Long = yucan_h2_client:connect(Port),
@@ -568,7 +569,7 @@ pings_keep_nothing(_) ->
     unlink(Sender),
     exit(Sender, kill).
 
-%% `idle_ms' begins when the last handler returns, even if that handler continues after its response.
+%% `idle_ms' starts when the last handler returns, even if that handler continues after its response.
 idle_behind_answer(_) ->
     Self = self(),
     Works = fun(Req, _) ->
@@ -703,7 +704,7 @@ websocket(_) ->
     yucan_h2_client:send(Socket, yucan_h2_client:headers(11, 1, [{<<"x-sum">>, <<"7">>}], <<>>)),
     {reset, 1} = response(Socket, 11).
 
-%% A client sends faster than it is served. The stream's process has at most twenty messages in its mailbox; the rest is held back by the window.
+%% A client sends faster than it is served. The stream's process has at most twenty messages in its mailbox; the window holds back the rest.
 websocket_flood(_) ->
     Self = self(),
     Socket = yucan_h2_client:connect(start(#{handler => {yucan_test_handler, Self}})),
@@ -737,7 +738,7 @@ websocket_lost(_) ->
                           {5, fun(_) -> gen_tcp:close(Socket) end}]],
     wait_for(fun() -> streams() =:= [] end).
 
-%% The server closes a WebSocket whose client disconnects before the close handshake is complete. The module is notified of the reason.
+%% The server closes a WebSocket whose client disconnects before the close handshake is complete. The module is informed of the reason.
 websocket_closed(_) ->
     Self = self(),
     Socket = yucan_h2_client:connect(start(#{handler => {yucan_test_handler, Self}})),
@@ -747,7 +748,7 @@ websocket_closed(_) ->
          {1, _, Id, _} = yucan_h2_client:until(Socket, 1),
          data(Socket, Id, 0, ws_frame(1, <<"close">>)),
          {0, 0, Id, <<136, 13, 3001:16, "as you wish">>} = yucan_h2_client:until(Socket, 0),
-         %% The server waits for the client's close.
+         %% The server waits for the client's close frame.
          wait_for(fun() -> process_info(Pid, current_function) =:= {current_function, {yucan_h2_stream, call, 3}} end),
          End(Id),
          receive {ws_ended, {closed, 3001, <<"as you wish">>}} -> ok after ?WAIT_MS -> error({not_told, Id}) end

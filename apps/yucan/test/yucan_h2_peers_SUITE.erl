@@ -18,14 +18,14 @@ init_per_suite(Config) -> yucan_test_server:start_application(Config).
 
 end_per_suite(Config) -> yucan_test_server:stop_application(Config).
 
-%% Reads everything, and responses with more than a window of a few bytes, as the cases expect.
+%% Reads the whole body, and answers with more than a window of a few bytes, as the cases expect.
 handle(Req, _) ->
     {ok, _} = yucan_req:body(Req),
     {200, [], binary:copy(<<"x">>, 1000)}.
 
 end_per_testcase(_, _) -> yucan_test_server:stop_all().
 
-%% Over TCP the server expects HTTP/1.1, and responses an invalid preface like any other line that is not a request.
+%% Over TCP the server expects HTTP/1.1, and answers an invalid preface like any other line that is not a request.
 h2spec_plain(Config) ->
     Port = yucan_test_server:start(yucan_h2spec, #{handler => {?MODULE, none}}),
     h2spec(["-p ", integer_to_list(Port)], ["Sends invalid connection preface"], Config).
@@ -35,7 +35,7 @@ h2spec_tls(Config) ->
     Port = yucan_test_server:start(yucan_h2spec, #{handler => {?MODULE, none}, listen => [#{port => 0, tls => Certificate}]}),
     h2spec(["-t -k -p ", integer_to_list(Port)], [], Config).
 
-%% The number of cases, 145, and those that may fail.
+%% Runs h2spec. There must be 145 cases, and exactly the given ones must fail.
 h2spec(Arguments, Known, Config) ->
     case installed(Config) of
         {ok, Program} ->
@@ -52,7 +52,7 @@ h2spec(Arguments, Known, Config) ->
         {skip, _} = Skip -> Skip
     end.
 
-%% Built once per run, because its modules have no Debian package.
+%% The program is built once per run, because its modules have no Debian package.
 installed(Config) ->
     Folder = filename:join(?config(priv_dir, Config), "go"),
     Program = filename:join(Folder, "h2spec"),
@@ -73,7 +73,7 @@ with(Name, Function) ->
         Program -> Function(Program)
     end.
 
-%% Several concurrent requests, with priorities, padding, small windows and a body.
+%% Sends several concurrent requests, with priorities, padding, small windows and a body.
 nghttp(Config) ->
     with("nghttp", fun(Program) ->
         Base = lists:flatten(io_lib:format("http://127.0.0.1:~b", [yucan_test_server:start(yucan_nghttp)])),

@@ -7,10 +7,10 @@
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
 -export([all_at_once/1, handle/2]).
 
-%% Clients of each kind.
+%% The number of clients of each kind.
 -define(CLIENTS, 20).
 -define(STREAMS, 10).
-%% How many times the good client is served until the limits have disconnected all others. On a busy machine a round takes longer.
+%% How many times the good client is served until the limits must have disconnected all others. On a busy machine a round takes longer.
 -define(ROUNDS, 600).
 %% The largest process of the server: a body that is read in one piece, a WebSocket message, or unread HTTP/2 data, counted twice because it is
 %% copied, plus the heap.
@@ -33,7 +33,7 @@ handle(_, _) ->
     Part = binary:copy(<<"x">>, 65536),
     {200, [], {stream, fun Flow(Write) -> case Write(Part) of ok -> Flow(Write); {error, _} -> ok end end}}.
 
-%% What each client does until the server closes the connection.
+%% Returns what each client does until the server closes the connection.
 clients() ->
     [{slow_head, fun(S) -> drip(S, "GET / HTTP/1.1\r\nHost: a\r\nX: ", "y", 100) end},
      {slow_body, fun(S) -> drip(S, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 900000\r\n\r\n", "y", 200) end},
@@ -62,7 +62,7 @@ h2_preface(Settings) -> ["PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", yucan_h2_client:fra
 h2_head(Settings, Path) ->
     [h2_preface(Settings) | [yucan_h2_client:headers(2 * N - 1, 1, yucan_h2_client:get(Path, []), <<>>) || N <- lists:seq(1, ?STREAMS)]].
 
-%% None of them reads. They detect that the server has closed its side when they write, or from the state of the socket.
+%% None of these clients reads. They detect that the server has closed its side when they write, or from the state of the socket.
 drip(Socket, First, Next, Ms) ->
     ok = gen_tcp:send(Socket, First),
     dripped(Socket, Next, Ms).
@@ -78,7 +78,7 @@ flood(Socket, First, Next) ->
     _ = gen_tcp:send(Socket, First),
     flooded(Socket, Next).
 
-%% Fast, but not so fast that two CPUs cannot keep up with all clients.
+%% Sends fast, but not so fast that two CPUs cannot keep up with all clients.
 flooded(Socket, Next) ->
     receive after 10 -> ok end,
     case gen_tcp:send(Socket, Next) =:= ok andalso not yucan_tcp:is_closed(Socket) of
@@ -94,7 +94,7 @@ resets(Socket, Id) ->
         false -> gone
     end.
 
-%% The server's processes: those that serve, and about 16 that wait for a connection.
+%% Returns the server's processes: those that serve clients, and about 16 that wait for a connection.
 serving() ->
     [Pid || Pid <- processes(), {initial_call, {Module, _, _}} <- [process_info(Pid, initial_call)], lists:member(Module, [yucan_conn, yucan_h2_exchange])].
 

@@ -49,7 +49,7 @@ appendix_test_() ->
                        {"88c1 6196 d07a be94 1054 d444 a820 0595 040b 8166 e084 a62d 1bff c05a 839b d9ab 77ad 94e7 821d d7f2 e6c7 b335 dfdf cd5b 3960 d5af"
                         "2708 7f36 72c1 ab27 0fb5 291f 9587 3160 65c0 03ed 4ee5 b106 3d50 07", last(), 215}]}]].
 
-%% Appendix A: from the 15th entry on, the names are in order.
+%% In Appendix A the names are in order from the 15th entry on.
 static_test() ->
     Names = [begin {ok, [{Name, _}], _} = yucan_hpack:decode(<<1:1, Index:7>>, 100, yucan_hpack:new(0)), Name end || Index <- lists:seq(1, 61)],
     ?assertEqual([], [Name || Name <- Names, re:run(Name, "^:?[a-z-]+$", [dollar_endonly]) =:= nomatch]),
@@ -57,7 +57,7 @@ static_test() ->
     ?assertEqual(lists:usort(lists:nthtail(19, Names)), lists:nthtail(19, Names)),
     ?assertEqual(<<"www-authenticate">>, lists:last(Names)).
 
-%% C.1: 10 and 1337 with a prefix of five bits, as table sizes.
+%% C.1 gives 10 and 1337 with a prefix of five bits, here as table sizes.
 integers_test() ->
     ?assertMatch({ok, [], _}, yucan_hpack:decode(<<2#00101010>>, 100, yucan_hpack:new(4096))),
     ?assertMatch({ok, [], _}, yucan_hpack:decode(<<2#00111111, 154, 10>>, 100, yucan_hpack:new(4096))),
@@ -65,7 +65,7 @@ integers_test() ->
     {Update, _} = yucan_hpack:encode([], yucan_hpack:resize(1337, yucan_hpack:new(4096))),
     ?assertEqual(<<2#00111111, 154, 10>>, iolist_to_binary(Update)).
 
-%% 4.2: a table that was made small and then large again is empty in between.
+%% 4.2: a table that was made small and then large again has been emptied in between.
 sizes_test() ->
     Fields = [{<<"x">>, <<"y">>}],
     {_, Encoder} = yucan_hpack:encode(Fields, yucan_hpack:new(4096)),
@@ -132,7 +132,7 @@ prop_huffman() ->
                 bit_size(Bits) > 126 * 8 orelse {ok, [{<<"a">>, Text}], yucan_hpack:new(0)} =:= yucan_hpack:decode(huffman(Bits), 100000, yucan_hpack:new(0))
             end).
 
-%% Code and length of each byte, found by decoding. The codes of each length are consecutive (Appendix B).
+%% Returns the code and the length of each byte, found by decoding. The codes of each length are consecutive (Appendix B).
 codes() ->
     maps:from_list([{Byte, {Code, Bits}} || {Bits, First, Count} <- [{5, 0, 10}, {6, 16#14, 26}, {7, 16#5c, 32}, {8, 16#f8, 6}, {10, 16#3f8, 5}, {11, 16#7fa, 3},
         {12, 16#ffa, 2}, {13, 16#1ff8, 6}, {14, 16#3ffc, 2}, {15, 16#7ffc, 3}, {19, 16#7fff0, 3}, {20, 16#fffe6, 8}, {21, 16#1fffdc, 13}, {22, 16#3fffd2, 26},

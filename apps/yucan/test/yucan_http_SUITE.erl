@@ -36,8 +36,8 @@ dictionary(Config) ->
          {200, _, <<"[undefined,undefined]">>} = yucan_client:one(Socket)
      end || Name <- ["alice", "bob"]].
 
-%% Some programs send what a user has typed. It becomes what a browser would have sent, because handlers, logs and other servers expect a valid
-%% target.
+%% Some programs send what a user has typed. The server converts it to what a browser would have sent, because handlers, logs and other servers expect
+%% a valid target.
 raw_query(_) ->
     Shown = fun(Req, _) -> {200, [], [yucan_req:target(Req), " ", yucan_req:path(Req), " ", yucan_req:query(Req)]} end,
     Port = yucan_test_server:start(yucan_raw_query, #{middleware => [Shown]}),
@@ -46,7 +46,8 @@ raw_query(_) ->
     [400 = element(1, yucan_client:get(Port, Target)) || Target <- [<<"/", 195, 188>>, <<"/", 195, 188, "?q">>, <<"/a?q=", 127>>, <<"/a?q=", 1>>, <<"/a?q=#", 195>>]],
     ok = yucan:stop(yucan_raw_query).
 
-%% RFC 9110, 6.6.1 and 10.2.4, whichever module writes the response: for a body, a file, a stream, a switch of protocols, and an invalid request.
+%% RFC 9110, 6.6.1 and 10.2.4: these headers are sent whichever module writes the response, for a body, a file, a stream, a switch of protocols, and
+%% an invalid request.
 what_all_answers_have(Config) ->
     Port = ?config(port, Config),
     Switch = "Connection: upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n",
@@ -89,13 +90,13 @@ keep_alive(Config) ->
      || Minor <- ["0", "1"], Lines <- ["Connection: close\r\nConnection: keep-alive\r\n", "Connection: close\r\nConnection: x, keep-alive\r\n",
                                        "Connection: keep-alive\r\nConnection: close\r\n"]].
 
-%% RFC 9112, 9.3.2: responses in the order of the requests, with bodies between them.
+%% RFC 9112, 9.3.2: the responses come in the order of the requests, also with bodies between the requests.
 pipelining(Config) ->
     Requests = [["POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\n", io_lib:format("~5..0b", [N])] || N <- lists:seq(1, 500)],
     Expected = [iolist_to_binary(io_lib:format("~5..0b", [N])) || N <- lists:seq(1, 500)],
     Expected = [Body || {200, _, Body} <- yucan_client:exchange(?config(port, Config), Requests)].
 
-%% The responses to requests that arrived in one packet are sent in one.
+%% The responses to requests that arrived in one packet are sent in one packet.
 answers_together(Config) ->
     Socket = yucan_client:connect(?config(port, Config)),
     Ask = fun(Count) -> ok = gen_tcp:send(Socket, lists:duplicate(Count, ["GET /", ?HOST, "\r\n"])), answers(Count, Socket) end,
@@ -115,12 +116,12 @@ answers(Count, Socket, Bytes) ->
         _ -> answers(Count, Socket, All)
     end.
 
-%% The number of segments with data that have arrived, from TCP_INFO of Linux.
+%% Returns the number of segments with data that have arrived, from TCP_INFO of Linux.
 segments(Socket) ->
     {ok, [{raw, 6, 11, <<_:152/binary, Segments:32/native, _/binary>>}]} = inet:getopts(Socket, [{raw, 6, 11, 160}]),
     Segments.
 
-%% A response is not delayed by a later request that is incomplete, or that is answered late or never.
+%% A response is not delayed by a later request that is incomplete, or that gets its own response late or never.
 answers_that_wait(Config) ->
     [begin
          Socket = yucan_client:connect(?config(port, Config)),
@@ -129,7 +130,7 @@ answers_that_wait(Config) ->
          gen_tcp:close(Socket)
      end || Next <- [["GET /loop", ?HOST, "\r\n"], "GET /", ["POST /", ?HOST, "Content-Length: 5\r\n\r\n"], ["POST /slow_read", ?HOST, "Content-Length: 5\r\n\r\n123"]]].
 
-%% More requests than messages that the socket may send before it has to be armed again.
+%% The client sends more requests than the number of messages that the socket may send before it has to be armed again.
 one_connection_many_requests(Config) ->
     Socket = yucan_client:connect(?config(port, Config)),
     [begin
@@ -162,7 +163,7 @@ repeated(Config) ->
     [] = [Size || {_, Size, _} <- Held, Size >= 5000],
     {200, _, <<"OK">>} = Ask(Long).
 
-%% RFC 9112, 9.3: closes, unless the client asks to keep the connection.
+%% RFC 9112, 9.3: the server closes the connection, unless the client asks to keep it.
 http_1_0(Config) ->
     Port = ?config(port, Config),
     [{200, Headers, <<"OK">>}] = yucan_client:exchange(Port, "GET / HTTP/1.0\r\n\r\nGET / HTTP/1.0\r\n\r\n"),
@@ -176,7 +177,7 @@ http_1_0(Config) ->
     <<"close">> = proplists:get_value(<<"connection">>, Stream),
     Body = << <<(integer_to_binary(N))/binary>> || N <- lists:seq(1, 100) >>.
 
-%% RFC 9110, 9.3.2: the headers of a GET without a body, and the connection continues.
+%% RFC 9110, 9.3.2: the response has the headers of a GET without the body, and the connection continues.
 head(Config) ->
     Port = ?config(port, Config),
     [{200, Headers, <<>>}, {200, _, <<"OK">>}] = yucan_client:exchange(Port, ["HEAD /", ?HOST, "\r\nGET /", ?HOST, "\r\n"], <<"HEAD">>),
@@ -189,7 +190,7 @@ no_body_statuses(Config) ->
     [{204, Nothing, <<>>}, {304, Same, <<>>}, {200, _, <<"OK">>}] =
         yucan_client:exchange(?config(port, Config), ["GET /nothing", ?HOST, "\r\nGET /same", ?HOST, "\r\nGET /", ?HOST, "\r\n"]),
     [undefined, undefined] = [proplists:get_value(N, H) || N <- [<<"content-length">>], H <- [Nothing, Same]],
-    %% Whatever a handler returns as their body, over both protocols.
+    %% This holds whatever a handler returns as the body, over both protocols.
     File = filename:join(?config(priv_dir, Config), "unseen"),
     ok = file:write_file(File, binary:copy(<<"x">>, 100000)),
     Bodies = #{<<"/file">> => {file, File}, <<"/stream">> => {stream, fun(Write) -> Write(<<"unseen">>) end}},
@@ -207,7 +208,7 @@ options(Config) ->
     [{204, Headers, <<>>}] = yucan_client:exchange(?config(port, Config), ["OPTIONS *", ?HOST, "\r\n"]),
     true = is_binary(proplists:get_value(<<"allow">>, Headers)).
 
-%% RFC 9110, 2.5: treated as the latest version that we know, even if the line arrives byte by byte.
+%% RFC 9110, 2.5: the version is treated as the latest one that we know, even if the line arrives byte by byte.
 later_minor_version(Config) ->
     Port = ?config(port, Config),
     [200, 200] = statuses(yucan_client:exchange(Port, ["GET / HTTP/1.2\r\nHost: a\r\n\r\n", "GET / HTTP/1.9\r\nHost: a\r\n\r\n"])),
@@ -232,7 +233,7 @@ byte_by_byte(Config) ->
          {200, _, <<"abc">>} = yucan_client:one(Socket)
      end || _ <- [1, 2]].
 
-%% Values are bytes, and those that are not text must not cause a crash.
+%% Values are bytes. Those that are not text must not cause a crash.
 odd_bytes(Config) ->
     Names = ["Connection", "Cookie", "Accept-Encoding", "If-None-Match", "X-Forwarded-For", "Range", "Upgrade", "If-Modified-Since", "Referer", "Content-Type"],
     [[200] = statuses(yucan_client:exchange(?config(port, Config), ["GET /", ?HOST, Name, ": ", Bytes, "\r\n\r\n"])) || Name <- Names, Bytes <- [<<255, 254>>, <<"a,", 200, " , ", 150>>]],

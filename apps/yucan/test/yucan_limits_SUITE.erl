@@ -9,7 +9,7 @@
 
 -define(WAIT_MS, (20000 * beamway_runner:slowness())).
 -define(SHORT_MS, (1000 * beamway_runner:slowness())).
-%% High enough that the connection stays open after an early response, whatever the body's length.
+%% These limits are high enough that the connection stays open after an early response, whatever the body's length.
 -define(KEPT, #{drain_bytes => 1000000000000}).
 
 suite() -> [{timetrap, {minutes, 2}}].
@@ -33,20 +33,20 @@ status([{Status, _, _}]) -> Status.
 
 times(Count, Bytes) -> binary:copy(Bytes, Count).
 
-%% RFC 9112, 3; RFC 9110, 5.4; RFC 6585, 5: as a client sees them, with the defaults.
+%% RFC 9112, 3; RFC 9110, 5.4; RFC 6585, 5: tests the limits as a client sees them, with their defaults.
 heads(_) ->
     Port = start(#{}),
     Line = fun(Bytes) -> ["GET /", times(Bytes - 14, <<"a">>), " HTTP/1.1\r\nHost: a\r\n\r\n"] end,
     Header = fun(Bytes) -> ["GET / HTTP/1.1\r\nHost: a\r\nx:", times(Bytes - 2, <<"a">>), "\r\n\r\n"] end,
     Headers = fun(Count) -> ["GET / HTTP/1.1\r\nHost: a\r\n", times(Count - 1, <<"x: y\r\n">>), "\r\n"] end,
-    %% A request line of 16 bytes, a Host of 9 and four other headers of 8,002. The line end of the last one does not count.
+    %% The head has a request line of 16 bytes, a Host of 9 and four other headers of 8,002. The line end of the last one does not count.
     Block = fun(Bytes) -> ["GET / HTTP/1.1\r\nHost: a\r\n", times(4, iolist_to_binary(["x:", times(7998, <<"a">>), "\r\n"])), "x:", times(Bytes - 27 - 4 * 8002, <<"a">>), "\r\n\r\n"] end,
     [{Name, Good, 200} = {Name, Good, status(yucan_client:exchange(Port, Make(Good)))}
      || {Name, Make, Good} <- [{line, Line, 8192}, {header, Header, 8192}, {headers, Headers, 100}, {block, Block, 32768}]],
     [{Name, Status} = {Name, status(yucan_client:exchange(Port, Make(Bad)))}
      || {Name, Make, Bad, Status} <- [{line, Line, 8193, 414}, {header, Header, 8193, 431}, {headers, Headers, 101, 431}, {block, Block, 32769, 431}]].
 
-%% RFC 9110, 15.5.14, with a length and without.
+%% RFC 9110, 15.5.14: tests the limit with a length and without.
 body_bytes(_) ->
     Port = start(#{body_bytes => 1000}),
     Chunks = fun(Count) -> [times(Count, <<"a\r\n0123456789\r\n">>), "0\r\n\r\n"] end,
@@ -56,7 +56,7 @@ body_bytes(_) ->
     413 = status(post(Port, "Content-Length: 1001\r\n", times(1001, <<"x">>))),
     413 = status(chunked(Port, [times(100, <<"a\r\n0123456789\r\n">>), "1\r\nx\r\n0\r\n\r\n"])).
 
-%% A body in chunks of a byte needs memory for its content, not for the number of its chunks.
+%% A body in chunks of one byte needs memory for its content, not for the number of its chunks.
 small_chunks(_) ->
     Port = start(#{}),
     Socket = yucan_client:connect(Port),
@@ -83,7 +83,7 @@ chunk_line_bytes(_) ->
     Line = fun(Bytes) -> ["1;", times(Bytes - 2, <<"a">>), "\r\nx\r\n0\r\n\r\n"] end,
     [{200, _, <<"x">>}] = chunked(Port, Line(256)),
     400 = status(chunked(Port, Line(257))),
-    %% Even if it never ends.
+    %% The limit also applies if the extension never ends.
     400 = status(chunked(Port, ["1;", times(1000, <<"a">>)])).
 
 %% RFC 9110, 6.5.1; RFC 6585, 5.
@@ -114,7 +114,7 @@ linger_ms(_) ->
     %% A client that sends nothing is also disconnected.
     {error, closed} = gen_tcp:recv(answered_early(start((?KEPT)#{linger_ms => ?SHORT_MS})), 0, ?WAIT_MS).
 
-%% A client that sends only now and then is disconnected long before that.
+%% A client that sends only now and then is disconnected long before that limit.
 linger_rate(_) ->
     [begin
          Socket = answered_early(start(Limits#{linger_ms => 100 * ?WAIT_MS, min_body_rate => 100000})),
@@ -136,7 +136,7 @@ send_until(Socket, Data, Pause, Deadline) ->
         {error, _} -> gen_tcp:close(Socket)
     end.
 
-%% A client that does not read its response.
+%% The client does not read its response.
 send_ms(_) -> not_taken("/large").
 
 send_ms_stream(_) ->
@@ -152,7 +152,7 @@ send_ms_file(Config) ->
     ok = file:write_file(filename:join(Root, "large"), times(30000000, <<"x">>)),
     not_taken("/large", #{handler => {yucan_file, #{root => Root}}}).
 
-%% A client that keeps reading gets all of a large response, however long that takes, even of a stream that is written in one piece.
+%% A client that keeps reading gets the whole of a large response, however long that takes, even if it is a stream that is written in one piece.
 send_ms_slow(_) ->
     Port = yucan_test_server:start(yucan_limits_test, #{limits => #{send_ms => ?SHORT_MS}}),
     [begin
@@ -167,7 +167,7 @@ send_ms_slow(_) ->
          8388608 = byte_size(Body)
      end || Path <- ["/large", "/large_stream"]].
 
-%% So does a client that keeps reading a large WebSocket message.
+%% The same holds for a client that keeps reading a large WebSocket message.
 send_ms_websocket(_) ->
     Port = yucan_test_server:start(yucan_limits_test, #{handler => {yucan_test_handler, self()}, limits => #{send_ms => ?SHORT_MS}}),
     {ok, Socket} = gen_tcp:connect({127, 0, 0, 1}, Port, [binary, {active, false}, {recbuf, 65536}]),
@@ -182,8 +182,8 @@ send_ms_websocket(_) ->
      end || _ <- lists:seq(1, 8)],
     ok = gen_tcp:close(Socket).
 
-%% Over TLS it is also sent in parts, because ssl encrypts everything it accepts at once, and all of that waits for the client. Most templates produce
-%% a list.
+%% Over TLS the response is also sent in parts, because ssl encrypts everything that it accepts at once, and all of that waits for the client. Most
+%% templates produce a list.
 send_ms_list(Config) ->
     Tls = yucan_test_server:certificate("localhost", proplists:get_value(priv_dir, Config)),
     Port = yucan_test_server:start(yucan_limits_test, #{listen => [#{port => 0, tls => Tls}], handler => {yucan_test_handler, self()}}),
@@ -216,7 +216,7 @@ not_taken(Path, Options) ->
     true = beamway_peer:wait_until(fun() -> open() =:= 0 end, 20000),
     gen_tcp:close(Socket).
 
-%% Of the connections beyond the limit, only as many as a quarter of the limit stay open for a while after the 503, because each uses a descriptor.
+%% Of the connections beyond the limit, at most a quarter of the limit stay open for a while after the 503, because each uses a descriptor.
 beyond_connections(_) ->
     Port = start(#{connections => 4}),
     Served = [yucan_client:connect(Port) || _ <- lists:seq(1, 4)],
@@ -230,8 +230,8 @@ open() ->
     #{metrics := #{open_connections := Open}} = yucan:info(yucan_limits_test),
     Open.
 
-%% Clients that send nothing where TLS or the PROXY header should begin. A server with higher limits still waits then, so no default limit disconnects
-%% them.
+%% These clients send nothing where TLS or the PROXY header should begin. A server with higher limits still waits then, so no default limit
+%% disconnects them.
 tls_ms(Config) ->
     Tls = yucan_test_server:certificate("localhost", proplists:get_value(priv_dir, Config)),
     [begin
@@ -244,7 +244,8 @@ tls_ms(Config) ->
          ok = yucan_test_server:stop_all()
      end || Listen <- [#{tls => Tls}, #{proxy_protocol => true}]].
 
-%% This many processes wait for connections, and at least half as many once some of them have one. Processes that have served a connection exit.
+%% This many processes wait for connections, and at least half as many once some of them have a connection. Processes that have served a connection
+%% exit.
 acceptors(_) ->
     Before = waiting(),
     Port = start(#{acceptors => 3}),
@@ -256,18 +257,18 @@ acceptors(_) ->
     lists:foreach(fun gen_tcp:close/1, Sockets),
     true = beamway_peer:wait_until(fun() -> Waiting() =:= 3 end, 20000).
 
-%% Processes that wait for a connection, and therefore have no linked port.
+%% Returns the processes that wait for a connection, and therefore have no linked port.
 waiting() ->
     [P || P <- processes(), process_info(P, initial_call) =:= {initial_call, {yucan_conn, accept, 1}},
           {links, Links} <- [process_info(P, links)], not lists:any(fun is_port/1, Links)].
 
-%% The value that the kernel was asked for, which is the second last number for a listening socket in `ss'.
+%% Returns the value that was passed to the kernel, which is the second last number for a listening socket in `ss'.
 backlog(_) ->
     Port = start(#{backlog => 7}),
     Line = os:cmd("ss -ltn 'sport = :" ++ integer_to_list(Port) ++ "' | tail -n 1"),
     {match, ["7"]} = re:run(Line, "^LISTEN +0 +(\\d+) ", [{capture, all_but_first, list}]).
 
-%% RFC 6455, 7.4.1: 1009, in one frame and in two.
+%% RFC 6455, 7.4.1: a message that is too large causes 1009, in one frame and in two.
 ws_message_bytes(_) ->
     Port = start(#{ws_message_bytes => 100}),
     Good = websocket(Port),
@@ -279,8 +280,8 @@ ws_message_bytes(_) ->
          {ok, <<16#88, 2, 1009:16>>} = gen_tcp:recv(Socket, 4, ?WAIT_MS)
      end || Frames <- [frame(1, 2, 101), [frame(0, 2, 60), frame(1, 0, 41)]]].
 
-%% Silence, then a ping and a response, and it begins again; then silence to the end. Other messages to the process do not count as activity of
-%% the client.
+%% The client is silent, is pinged and responds, and this is repeated; then it is silent until the end. Other messages to the process do not count as
+%% activity of the client.
 ws_idle_ms(_) ->
     Port = yucan_test_server:start(yucan_limits_test, #{handler => {yucan_test_handler, self()}, limits => #{ws_idle_ms => ?SHORT_MS}}),
     Socket = websocket(Port),

@@ -52,7 +52,7 @@ prop_split() ->
         end
     end).
 
-%% A head has the same meaning whatever came before it on its connection: the same lines or others, of another version or with other limits.
+%% A head has the same meaning whatever came before it on its connection: the same lines or others, with another version or other limits.
 prop_repeated() ->
     ?FORALL({{_, _, Lines} = First, {Method, Target, Others}, Repeats, Framing, {Version, Next}, Room, Limits},
             {head(), head(), frequency([{3, true}, {1, false}]), oneof([[], [framing()]]), {version(), version()}, range(-5, 40), oneof([#{}, #{headers => 2}, #{header_line_bytes => 8}])}, begin
@@ -74,7 +74,7 @@ version() -> oneof(["1.0", "1.1"]).
 said({ok, Req, Rest}) -> {ok, Req#req{lines = none, authority = none}, Rest};
 said(Refusal) -> Refusal.
 
-%% The canonical form of the path that was sent.
+%% Returns the canonical form of the path that was sent.
 form({_, Target, _}) -> yucan_path:canonical(hd(binary:split(iolist_to_binary(Target), <<"?">>))).
 
 same({Method, Target, Headers} = Head, Req) ->
@@ -92,7 +92,7 @@ prop_cut() ->
         end
     end).
 
-%% With any byte changed, the result is one of the known kinds, and a request contains no control byte.
+%% If any byte is changed, the result is still one of the known kinds, and a request contains no control byte.
 prop_damaged() ->
     ?FORALL({Head, Part, Byte}, {head(), float(0.0, 0.999), byte()}, begin
         Bytes = bytes(Head),
@@ -194,7 +194,7 @@ prop_paths() ->
         end
     end).
 
-%% Canonicalization is idempotent: the canonical form, names the same file, and has neither dot segments nor empty ones.
+%% Canonicalization is idempotent. The canonical form names the same file, and has neither dot segments nor empty ones.
 prop_canonical() ->
     ?FORALL(Parts, list(part()), begin
         Raw = iolist_to_binary([[$/, Part] || Part <- Parts]),
@@ -220,7 +220,7 @@ canonical_test_() ->
 
 -define(FORM, <<"multipart/form-data; boundary=\"a b\"">>).
 
-%% The parser recovers what was generated, however it is split. The content is full of beginnings of delimiters.
+%% The parser recovers what was generated, however it is split. The content contains many beginnings of delimiters.
 prop_forms() ->
     ?FORALL({Parts, Before, Size}, {resize(6, list(form_part())), oneof(["", "before\r\n"]), range(1, 40)},
             {done, Parts} =:= understood(in_pieces(iolist_to_binary([Before, form_bytes(Parts), "after"]), Size), form_state(#{}), [])).
@@ -256,7 +256,7 @@ understood([Piece | Pieces], State, Parts) ->
         _ -> understood(Pieces, Next, Seen)
     end.
 
-%% Nothing crashes, and no more is buffered than the limit for a head plus one piece.
+%% No input causes a crash, and no more is buffered than the limit for a head plus one piece.
 prop_damaged_forms() ->
     Good = iolist_to_binary(form_bytes([{"a", none, <<"x\r\n--a">>}, {"b", "f.txt", <<"content">>}])),
     ?FORALL({At, Byte, Long, Size}, {range(0, byte_size(Good) - 1), byte(), oneof([0, 0, 300]), range(1, 60)}, begin
@@ -305,7 +305,7 @@ file_names_test_() ->
 limits_test_() ->
     Long = fun(N) -> lists:duplicate(N, $a) end,
     Get = fun(Target, Lines) -> iolist_to_binary(["GET ", Target, " HTTP/1.1\r\nHost: a\r\n", Lines, "\r\n"]) end,
-    %% The limit minus one, exactly, and plus one.
+    %% The length is one below the limit, exactly the limit, and one above it.
     [?_assertMatch({ok, _, _}, parse(Get(["/", Long(2000 - 14)], []))), ?_assertMatch({error, 414, _}, parse(Get(["/", Long(2000 - 13)], []))),
      ?_assertMatch({ok, _, _}, parse(Get("/", ["x: ", Long(1997), "\r\n"]))), ?_assertMatch({error, 431, _}, parse(Get("/", ["x: ", Long(1998), "\r\n"]))),
      ?_assertMatch({ok, _, _}, parse(Get("/", [["x: y\r\n"] || _ <- lists:seq(1, 19)]))),
@@ -328,11 +328,11 @@ hosts_test_() ->
      || {Text, Expected} <- [{<<"A.org">>, {ok, <<"a.org">>, undefined}}, {<<"a:80">>, {ok, <<"a">>, 80}}, {<<"a:">>, {ok, <<"a">>, undefined}}, {<<"A.org.">>, {ok, <<"a.org">>, undefined}},
                              {<<"a.:80">>, {ok, <<"a">>, 80}}, {<<"[::1]:8">>, {ok, <<"[::1]">>, 8}},
                              {<<>>, {ok, <<>>, undefined}}, {<<":80">>, error}, {<<"a:65536">>, error},
-                             %% No name in DNS is longer (RFC 1035, 2.3.4).
+                             %% DNS permits no longer name (RFC 1035, 2.3.4).
                              {binary:copy(<<"a">>, 255), {ok, binary:copy(<<"a">>, 255), undefined}}, {<<(binary:copy(<<"a">>, 255))/binary, ".:1">>, {ok, binary:copy(<<"a">>, 255), 1}},
                              {binary:copy(<<"A">>, 256), error}, {<<(binary:copy(<<"a">>, 256))/binary, ":1">>, error}]].
 
-%% The authority of a target replaces the Host header, but only for this request.
+%% The authority of a target replaces the Host header, but only for that request.
 absolute_test() ->
     Lines = ["x: 1\r\n", "Host: b.org\r\n", "y: 2\r\n"],
     Parse = fun(Target, Version, Said, Template) ->
@@ -342,7 +342,7 @@ absolute_test() ->
     Headers = fun(Host) -> [{<<"x">>, <<"1">>}, {<<"host">>, Host}, {<<"y">>, <<"2">>}] end,
     {First, Template} = Parse("http://A.org:81/p", "1.1", Lines, #req{}),
     ?assertEqual({<<"a.org">>, <<"/p">>, Headers(<<"A.org:81">>)}, First),
-    %% The next ones have the same lines.
+    %% The next requests have the same lines.
     ?assertEqual({<<"b.org">>, <<"/p">>, Headers(<<"b.org">>)}, element(1, Parse("/p", "1.1", Lines, Template))),
     ?assertEqual({<<"c.org">>, <<"/">>, Headers(<<"c.org">>)}, element(1, Parse("http://c.org?q", "1.1", Lines, Template))),
     ?assertEqual({<<"a.org">>, <<"/">>, [{<<"host">>, <<"a.org">>}]}, element(1, Parse("http://a.org", "1.0", [], #req{}))).

@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% The parsers for data from other programs, with random bytes and with damaged valid data: FastCGI records, heads of scripts, configuration files,
-%% values of directives. Each returns a result or an error, none crashes, and encoded data can be decoded again. `make fuzz-yucan' runs them for
-%% minutes.
+%% Tests the parsers for data from other programs with random bytes and with damaged valid data: FastCGI records, heads of scripts, configuration
+%% files, values of directives. Each returns a result or an error, none crashes, and encoded data can be decoded again. `make fuzz-yucan' runs the
+%% tests for minutes.
 -module(yucan_parsers_tests).
 
 -include_lib("proper/include/proper.hrl").
@@ -29,7 +29,7 @@ text() -> oneof([binary(), ?LET({Byte, Size}, {byte(), range(100, 400)}, binary:
 prop_any_pairs() ->
     ?FORALL(Bytes, binary(), case yucan_fcgi:decode_pairs(Bytes) of {ok, Pairs} -> is_list(Pairs); {error, truncated} -> true end).
 
-%% The output of an application, in whatever pieces it arrives.
+%% The output of an application arrives split into arbitrary pieces.
 prop_records() ->
     ?FORALL({Records, Cut}, {list(record()), pos_integer()},
             decoded(pieces(iolist_to_binary([encoded(Record) || Record <- Records]), Cut), <<>>) =:= {Records, <<>>}).
@@ -85,7 +85,7 @@ prop_heads() ->
                            headers => [{<<"content-type">>, <<"a/b">>} | [{string:lowercase(Name), Name} || Name <- Names]]}, Body}
             end).
 
-%% Generates a header name without a meaning for the server.
+%% Generates a header name that has no meaning for the server.
 name() -> ?LET(Letters, non_empty(list(oneof([range($a, $z), range($A, $Z), $-]))), iolist_to_binary(["x-", Letters])).
 
 fed([Piece | Rest], State) ->
@@ -111,7 +111,7 @@ is_clean({Name, Value}) -> binary:match(<<Name/binary, Value/binary>>, [<<"\r">>
 prop_lines() ->
     ?FORALL(Text, damaged(configuration()), lists:all(fun({Line, _}) -> is_integer(Line) andalso Line > 0 end, yucan_yaws_config_lines:lines(Text))).
 
-%% A configuration, or problems in lines that exist, with a character above 255 at each position.
+%% The result is a configuration, or problems in lines that exist, with a character above 255 at each position.
 any_letter_anywhere_test_() ->
     {timeout, 60 * beamway_runner:slowness(),
      fun() -> [?assert(is_read(<<Before/binary, "\x{100}"/utf8, After/binary>>))
@@ -140,7 +140,7 @@ shuffled(Text) ->
     Lines = binary:split(Text, <<"\n">>, [global]),
     ?LET(Picked, list(oneof(Lines)), iolist_to_binary(lists:join("\n", Picked))).
 
-%% A text with some bytes changed, removed or inserted; or random bytes.
+%% Generates a text with some bytes changed, removed or inserted, or random bytes.
 damaged(Generator) ->
     oneof([binary(), ?LET({Text, Changes}, {Generator, list({non_neg_integer(), oneof([byte(), none, binary()])})},
                           lists:foldl(fun change/2, Text, Changes))]).
@@ -173,7 +173,7 @@ prop_names() ->
                 andalso yucan_hostname:is_match(<<"*", Pattern/binary>>, <<Host/binary, Pattern/binary>>)
                 andalso (Host =:= Pattern) =:= yucan_hostname:is_match(Pattern, Host)).
 
-%% A pattern with several stars takes at most quadratic time. (4,000 bytes used to take 38 s.)
+%% Matching a pattern with several stars takes at most quadratic time. (4,000 bytes used to take 38 s.)
 pattern_time_test() ->
     Name = <<"q", (binary:copy(<<".a.b">>, 2000))/binary>>,
     Reductions = fun(Pattern) ->
@@ -192,7 +192,7 @@ patterns_test_() ->
 
 host() -> ?LET(Letters, list(oneof([range($a, $c), $.])), list_to_binary(Letters)).
 
-%% Regardless of the number of slashes, a path below a directory is recognized as such.
+%% A path below a directory is recognized as such, regardless of the number of slashes.
 prop_slashes() ->
     ?FORALL(Counts, non_empty(list(range(1, 4))),
             begin

@@ -19,8 +19,8 @@ init_per_suite(Config) ->
 
 end_per_suite(_) -> yucan_test_server:stop_all().
 
-%% The core stays small, with at most 28 modules. Of the others it calls only the owner of the file cache, those that a configuration asks about
-%% clients, the process of an HTTP/2 connection, the transport for TLS, and the one for `{websocket, ...}'.
+%% The core stays small, with at most 28 modules. Of the other modules it calls only the owner of the file cache, those that identify or limit clients
+%% if the configuration requires it, the process of an HTTP/2 connection, the transport for TLS, and the one for `{websocket, ...}'.
 core(_) ->
     Src = filename:join([code:lib_dir(yucan), "src"]),
     Core = modules(filename:join(Src, "*.erl")),
@@ -31,7 +31,7 @@ core(_) ->
 modules(Pattern) -> [list_to_atom(filename:basename(File, ".erl")) || File <- filelib:wildcard(Pattern)].
 
 %% No id occurs twice, no number of h1spec is missing, and each row can fail: no verdict accepts both a server that accepts everything and one that
-%% rejects everything, and each accepts one of the responses that servers give.
+%% rejects everything, and each accepts one of the responses that real servers give.
 tables(_) ->
     Rows = yucan_probe_cases:smuggling() ++ yucan_probe_cases:malformed() ++ yucan_probe_cases:h1spec() ++ yucan_corpus:requests(),
     Ids = [Id || {Id, _, _, _} <- Rows],
@@ -43,17 +43,17 @@ tables(_) ->
 
 takes(Verdict, Server) -> lists:any(fun(Seen) -> agrees(Verdict, Seen) end, Server(Verdict)).
 
-%% One or more responses with the expected content, after which the connection stays open.
+%% Accepts one or more responses with the expected content, after which the connection stays open.
 accepts({echo, Body}) -> [[{200, [], Body}]];
 accepts({_, [First | _] = Statuses}) ->
     Answer = fun(Status) -> {Status, [{<<"content-length">>, <<"0">>}], <<>>} end,
     [[Answer(Status)] || Status <- [200 | Statuses], Status < 400] ++ [[Answer(Status) || Status <- Statuses] || First < 400];
 accepts(_) -> [[{200, [], <<>>}]].
 
-%% Rejected immediately, with or without a response.
+%% Accepts a rejection at once, with or without a response.
 refuses(_) -> [[]] ++ [[{Status, [{<<"connection">>, <<"close">>}, {<<"content-length">>, <<"0">>}], <<>>}] || Status <- [400, 405, 408, 411, 413, 414, 417, 431, 501, 503, 505]].
 
-%% Everything that docs/dev/yucan-rules.md names exists: cases of suites, functions of unit tests, ids in the tables.
+%% Checks that everything that docs/dev/yucan-rules.md names exists: cases of suites, functions of unit tests, ids in the tables.
 map(_) ->
     {ok, Text} = file:read_file(filename:join([code:lib_dir(yucan), "..", "..", "docs", "dev", "yucan-rules.md"])),
     [_ | Tables] = binary:split(Text, <<"\n## ">>, [global]),
@@ -92,7 +92,8 @@ seen(Port, Bytes) ->
     Method = case Binary of <<"HEAD ", _/binary>> -> <<"HEAD">>; _ -> <<"GET">> end,
     yucan_client:exchange(Port, Binary, Method).
 
-%% rejected: one of these responses or none, then the connection closes, whatever follows. Other verdicts: exactly these responses.
+%% The verdict `refused' accepts one of these responses or none, after which the connection closes, whatever follows. Other verdicts accept exactly
+%% these responses.
 agrees({refused, Statuses}, [{Status, Headers, _}]) ->
     lists:member(Status, Statuses) andalso proplists:get_value(<<"connection">>, Headers) =:= <<"close">>;
 agrees(silent, []) -> true;

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A server that keeps running: configuration changes under load, code changes under open connections, and a shutdown that leaves no request
+%% @doc A server that keeps running: configuration changes under load, code changes while connections are open, and a shutdown that leaves no request
 %% unanswered.
 -module(yucan_reload_SUITE).
 
@@ -25,7 +25,7 @@ end_per_testcase(_, _) -> yucan_test_server:stop_all().
 
 start(Options) -> yucan_test_server:start(yucan_server_test, Options).
 
-%% Forty reloads while clients send requests without a pause. Not a single request fails.
+%% The server is reloaded forty times while clients send requests without a pause. Not a single request fails.
 reload_under_load(_) ->
     Port = start(#{}),
     Parent = self(),
@@ -52,7 +52,7 @@ client(Port, Socket, Keeps, Count) ->
         end
     end.
 
-%% An open connection uses the new limits from its second request on, even for a request that it has sent before. A new one also has the new
+%% An open connection uses the new limits from its second request on, even for a request that it has sent before. A new connection also has the new
 %% `send_ms'.
 reload_limits(_) ->
     Port = start(#{}),
@@ -78,7 +78,7 @@ reload_errors(Config) ->
     {error, InUse} = yucan:reload(yucan_server_test, #{listen => [#{port => TakenPort}], handler => {yucan_file, #{root => "/tmp"}}}),
     {_, _} = binary:match(InUse, <<"in use">>),
     {200, _, <<"OK">>} = yucan_client:get(Port, "/"),
-    %% With an option that only ssl rejects, open connections continue, and the socket that had been opened for the new configuration is closed again.
+    %% An option that only ssl itself rejects: open connections continue, and the socket that was opened for the new configuration is closed again.
     Open = yucan_client:connect(Port),
     answered(Open),
     Wrong = (yucan_test_server:certificate("localhost", ?config(priv_dir, Config)))#{verify => verify_pear},
@@ -124,7 +124,8 @@ drain(_) ->
     Kept = yucan_client:connect(yucan:port(yucan_server_test)),
     [answered(Kept), answered(Kept)].
 
-%% If the system has accepted a connection, but the listener is already closed when its process gets it, it is closed without a crash.
+%% If the system has accepted a connection, but the listener is already closed when its process gets the connection, the connection is closed without
+%% a crash.
 accepted_last(_) ->
     Port = start(#{limits => #{acceptors => 1}}),
     [Acceptor] = [P || P <- processes(), process_info(P, initial_call) =:= {initial_call, {yucan_conn, accept, 1}}],
@@ -160,7 +161,8 @@ drain_at_sigterm(_) ->
     <<"close">> = proplists:get_value(<<"connection">>, Headers),
     receive {'DOWN', Monitor, process, Peer, _} -> ok after ?WAIT_MS -> error(still_there) end.
 
-%% Ten times, clients send requests until the server stops. No request meets a half-stopped server, and no error is logged before the one caused here.
+%% This is repeated ten times: clients send requests until the server stops. No request meets a half-stopped server, and no error is logged before the
+%% one caused here.
 stop_under_load(_) ->
     ok = logger:add_handler(?MODULE, ?MODULE, #{level => error, config => #{pid => self()}}),
     [begin
@@ -201,7 +203,7 @@ stop_despite_trap(_) ->
     ok = yucan:stop(yucan_server_test),
     [killed, shutdown] = [receive {'DOWN', Monitor, process, _, Reason} -> Reason after ?WAIT_MS -> error(lives_on) end || Monitor <- Monitors].
 
-%% New code of the handler and of the connection itself answers the next request on an open connection.
+%% New code of the handler and of the connection itself is used for the next request on an open connection.
 hot_code(_) ->
     load_version(1),
     Port = start(#{handler => {yucan_hot_handler, none}}),
@@ -220,15 +222,15 @@ load_version(N) ->
     code:purge(Module),
     {module, Module} = code:load_binary(Module, "none", Beam).
 
-%% Loads all modules three times in a row, except the one in which processes wait. Idle and hibernating connections, those that have not sent
-%% anything yet, and WebSockets have none of that code on their stack, so they survive.
+%% Loads all modules three times in a row, except the one in which processes wait. Idle and hibernating connections, those that have not sent anything
+%% yet, and WebSockets have none of the other code on their stacks, so they survive.
 hot_server(_) ->
     Port = start(#{limits => #{header_ms => ?WAIT_MS, idle_ms => 2 * ?WAIT_MS}}),
     [New, Warm, Asleep, Kept, WebSocket] = Sockets = [yucan_client:connect(Port) || _ <- lists:seq(1, 5)],
     [answered(S) || S <- [Warm, Asleep, Kept]],
     _ = yucan_ws_client:upgrade(WebSocket, yucan_ws_client:head("/ws")),
     wait_for(fun() -> length(connections_in({erlang, hibernate, 3})) =:= 3 end),
-    %% A process on its way to yucan_idle has other code on its stack, and on a busy machine it may be scheduled out there.
+    %% A process that is about to enter yucan_idle has other code on its stack, and on a busy machine it may be scheduled out there.
     wait_for(fun() ->
         length(connections_in({yucan_idle, message, 3})) =:= 2 orelse begin answered(Warm), false end
     end),

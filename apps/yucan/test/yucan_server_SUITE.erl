@@ -30,7 +30,7 @@ end_per_testcase(_, _) -> yucan_test_server:stop_all().
 
 start(Options) -> yucan_test_server:start(yucan_server_test, Options).
 
-%% The error states the value and what was expected, and nothing is started.
+%% The error states the value and what was expected, and no server is started.
 bad_options(_) ->
     Cases = [{#{handler => {no_such_module, x}}, "no_such_module"}, {#{}, "handler or routes"}, {#{handler => handler(), colour => red}, "colour"},
              {#{handler => {lists, x}}, "handle/2"}, {#{handler => handler(), limits => #{headers => -1}}, "headers is -1"},
@@ -50,7 +50,7 @@ bad_options(_) ->
     {error, Text} = yucan:start_link(#{name => yucan_x, handler => handler(), listen => [#{port => 0}], access_log => "/no/such/folder/log"}),
     {true, Text} = {string:find(Text, "/no/such/folder/log") =/= nomatch, Text}.
 
-%% Also sends a file with sendfile.
+%% This case also sends a file with sendfile.
 unix_socket(Config) ->
     Path = filename:join(?config(sockets, Config), "ends"),
     Root = filename:join(?config(priv_dir, Config), "unix_socket"),
@@ -89,7 +89,8 @@ unix_socket_goes(Config) ->
     ok = gen_tcp:close(Another),
     ok = file:delete(Path).
 
-%% A server that was killed leaves its socket behind, which the next one replaces. A socket with a listener is left alone, and so is a regular file.
+%% A server that was killed leaves its socket behind, and the next server replaces it. A socket that has a listener is left alone, and so is a regular
+%% file.
 stale_unix_socket(Config) ->
     Path = filename:join(?config(sockets, Config), "stale"),
     Options = #{name => yucan_server_test, listen => [#{ip => {local, Path}, port => 0}], handler => handler()},
@@ -115,7 +116,7 @@ address_in_use(_) ->
     {error, Text} = yucan:start(#{name => yucan_second, listen => [#{port => Port}], handler => handler()}),
     {true, Text} = {string:find(io_lib:format("~tp", [Text]), "in use") =/= nomatch, Text}.
 
-%% Under the user's supervisor, which decides what happens when the server stops.
+%% The server runs under the user's supervisor, which decides what happens when the server stops.
 supervised(_) ->
     Spec = yucan:child_spec(#{name => yucan_supervised, listen => [#{port => 0}], handler => handler()}),
     {ok, _} = yucan_test_sup:start_link([Spec]),
@@ -130,7 +131,7 @@ supervised(_) ->
     wait_for(fun() -> is_pid(whereis(yucan_supervised)) andalso whereis(yucan_supervised) =/= Stopped end),
     ok = yucan_test_sup:stop().
 
-%% Stopped by a process other than the one that started it, which survives.
+%% The server is stopped by a process other than the one that started it, which survives.
 stopped_by_another(_) ->
     Self = self(),
     {Starter, Monitor} = spawn_monitor(fun() ->
@@ -144,7 +145,7 @@ stopped_by_another(_) ->
     Starter ! the_end,
     receive {'DOWN', Monitor, process, Starter, Reason} -> normal = Reason after ?WAIT_MS -> error(no_end) end.
 
-%% A process whose handler has run serves no other client, because a timer, a table or a late response may still belong to the first one.
+%% A process whose handler has run serves no other client, because a timer, a table or a late response may still belong to the first client.
 one_for_each(_) ->
     Port = start(#{handler => handler()}),
     [begin
@@ -192,7 +193,7 @@ events(_) ->
     503 = Ask("GET", "/"),
     {_, #{limit := address_connections, peer := {{127, 0, 0, 1}, _}}} = Event([yucan, connection, refused]).
 
-%% OTP's own log handler shows what went wrong, without any configuration, in a plain VM.
+%% In a plain VM without any configuration, OTP's own log handler shows what went wrong.
 stock_log(_) ->
     Vm = vm("exec erl -noinput -boot no_dot_erlang -pa \"$0\" \"$1\" -eval \"$2\""),
     try
@@ -203,7 +204,7 @@ stock_log(_) ->
         kill(Vm)
     end.
 
-%% 256 descriptors and 320 clients, in a separate VM. As many as possible are served, the others wait, and all are served once descriptors become
+%% A separate VM has 256 descriptors and 320 clients. As many as possible are served, the others wait, and all are served once descriptors become
 %% available.
 descriptors_used_up(_) ->
     Vm = vm("ulimit -n 256; exec erl -noinput -boot no_dot_erlang -kernel logger_level error -pa \"$0\" \"$1\" -eval \"$2\""),
@@ -217,7 +218,7 @@ descriptors_used_up(_) ->
         kill(Vm)
     end.
 
-%% 200 connections, twice. A VM without the flags of priv/vm.args logs this once, and one with them does not.
+%% There are 200 connections, twice. A VM without the flags of priv/vm.args logs this once, and one with the flags does not.
 without_flags(_) ->
     Warnings = fun(Flags) ->
         Vm = vm("exec erl " ++ Flags ++ " -noinput -boot no_dot_erlang -pa \"$0\" \"$1\" -eval \"$2\""),
@@ -238,7 +239,7 @@ without_flags(_) ->
     1 = Warnings(""),
     0 = Warnings("-args_file " ++ filename:join(code:priv_dir(yucan), "vm.args")).
 
-%% A separate VM that serves the tests' handler. It is started by a shell command and prints its port.
+%% Starts a separate VM that serves the tests' handler. It is started by a shell command and prints its port.
 vm(Script) ->
     Ebin = [filename:dirname(code:which(M)) || M <- [yucan, yucan_test_handler]],
     Code = "{ok, _} = application:ensure_all_started(yucan), {ok, _} = yucan:start(#{listen => [#{port => 0}], handler => {yucan_test_handler, none}}),"

@@ -24,7 +24,7 @@ end_per_testcase(_, _) -> yucan_test_server:stop_all().
 
 start(Options) -> yucan_test_server:start(yucan_server_test, Options).
 
-%% Keep-alive, a body of many records, ALPN (RFC 7301).
+%% Tests keep-alive, a body of many records, and ALPN (RFC 7301).
 tls(Config) ->
     Port = start(#{listen => [#{port => 0, tls => yucan_test_server:certificate("localhost", ?config(priv_dir, Config))}]}),
     {ok, Socket} = yucan_test_server:tls_connect(Port, [{alpn_advertised_protocols, [<<"spdy/1">>, <<"http/1.1">>]}]),
@@ -45,7 +45,7 @@ tls_all(Socket, Done) ->
         {error, closed} -> iolist_to_binary(Done)
     end.
 
-%% A client that speaks plain HTTP to a TLS port gets an HTTP response that explains this. A client that starts TLS slowly is served.
+%% A client that sends plain HTTP to a TLS port gets an HTTP response that explains this. A client that starts TLS slowly is served.
 plain_on_tls(Config) ->
     Port = start(#{listen => [#{port => 0, tls => yucan_test_server:certificate("localhost", ?config(priv_dir, Config))}]}),
     [{400, _, Page}] = yucan_client:exchange(Port, ?GET("/")),
@@ -58,15 +58,15 @@ plain_on_tls(Config) ->
     {ok, <<"HTTP/1.1 200 ", _/binary>>} = ssl:recv(Socket, 0, ?WAIT_MS),
     #{schemes := [https]} = yucan:info(yucan_server_test).
 
-%% A client that disconnects before its first byte, as a port check does, causes no crash.
+%% A client that disconnects before its first byte, as a port check does, does not cause a crash.
 silent_on_tls(Config) ->
     Port = start(#{listen => [#{port => 0, tls => yucan_test_server:certificate("localhost", ?config(priv_dir, Config))}], limits => #{tls_ms => ?WAIT_MS}}),
     Socket = yucan_client:connect(Port),
     wait_for(fun() -> #{metrics := #{open_connections := Open}} = yucan:info(yucan_server_test), Open =:= 1 end),
     {Pid, _} = server_side(Socket),
     Monitor = monitor(process, Pid),
-    %% ERTS may delay the monitor's signal until this process sends another one or is scheduled out, but the connection must have it before its
-    %% client leaves.
+    %% ERTS may delay the monitor's signal until this process sends another one or is scheduled out, but the connection must receive it before its
+    %% client disconnects.
     true = is_process_alive(Pid),
     ok = gen_tcp:close(Socket),
     receive {'DOWN', Monitor, process, Pid, Reason} -> normal = Reason after ?WAIT_MS -> error(connection_stays) end.
@@ -125,10 +125,10 @@ client_certificate(Config) ->
     [{421, _, _} = {Status(Client, Name), Client, Name} || {Client, Name} <- [{[No], "secret.org"}, {[No | Own], "secret.org"},
         {[No], "nobody.org"}, {[Named("nobody.org")], "nobody.org"}, {[Named("public.org")], "secret.org"}]],
     [{200, _, _} = {Status(Client, Name), Client, Name} || {Client, Name} <- [{[No], "public.org"}, {[No], "bare.org"}, {[Named("public.org")], "public.org"}]],
-    %% If all hosts require the same, the name does not matter.
+    %% If all hosts have the same requirements, the name does not matter.
     ok = yucan:reload(yucan_server_test, Options#{listen := [#{port => 0, tls => Secret}]}),
     200 = Status([No | Own], "secret.org"),
-    %% One name for which the listener's own requirement is sufficient, and one that requires less.
+    %% For one name the listener's own requirement is sufficient, and another name requires less.
     200 = Status([No | Own], "bare.org"),
     [Open] = [element(2, {ok, _} = yucan_test_server:tls_connect(Port, [Named("public.org")]))],
     ok = yucan:reload(yucan_server_test, Options#{hosts := [Host("public.org", #{tls => Secret})]}),
@@ -192,14 +192,14 @@ only_tls_1_3(Config) ->
          {_, _} = binary:match(iolist_to_binary(Why), <<"client_renegotiation">>)
      end || Tls <- [Own, Peer]].
 
-%% The authorities that a server trusts, and the certificate of a client that one of them has signed.
+%% Returns the authorities that a server trusts, and the certificate of a client that one of them has signed.
 client() ->
     One = [{key, {namedCurve, secp256r1}}, {digest, sha256}],
     Chain = #{root => One, intermediates => [], peer => One},
     #{server_config := Server, client_config := Client} = public_key:pkix_test_data(#{server_chain => Chain, client_chain => Chain}),
     {proplists:get_value(cacerts, Server), [Option || {Key, _} = Option <- Client, Key =/= cacerts]}.
 
-%% The subject of the certificate that a client is shown.
+%% Returns the subject of the certificate that a client is shown.
 shown(Port, Name) ->
     {ok, Socket} = yucan_test_server:tls_connect(Port, [{server_name_indication, Name}]),
     Subject = yucan_test_server:subject(Socket),
@@ -221,7 +221,7 @@ tls_reload(Config) ->
     "b.org" = shown(Port, "b.org"),
     "new.a.org" = shown(Port, "a.org").
 
-%% The same file name with a different certificate, as after a renewal.
+%% The file name stays the same but the certificate in the file changes, as after a renewal.
 tls_renewed(Config) ->
     Dir = ?config(priv_dir, Config),
     #{certfile := Certificate, keyfile := Key} = Old = yucan_test_server:certificate("old.org", Dir),
@@ -278,7 +278,7 @@ tls_refused(Config) ->
      end || Refused <- [#{access_log => "/no/such/folder/log"}, #{handler => {yucan_file, #{root => "/no/such/folder"}}}, #{listen => [New, Wrong]}]],
     {true, _} = ticket(Port, [{use_ticket, [Ticket]}]).
 
-%% The processes in which OTP's ssl keeps the tickets of a listening socket.
+%% Returns the processes in which OTP's ssl keeps the tickets of a listening socket.
 ticket_processes() -> [Pid || {_, Pid, _, _} <- supervisor:which_children(tls_server_session_ticket_sup)].
 
 %% A client that connected before a drain, and starts or completes its handshake afterwards, is served. A client that does neither delays no other.
@@ -296,7 +296,7 @@ tls_drain(Config) ->
     [begin
          Socket = Begin(start(Options)),
          wait_for(fun() -> #{metrics := #{open_connections := Open}} = yucan:info(yucan_server_test), Open =:= 1 end),
-         %% It disconnects clients that are silent for a second.
+         %% The pool disconnects clients that are silent for a second.
          [Pool] = [Pid || {_, Pid, _, _} <- supervisor:which_children(yucan_server_test_listeners)],
          true = erlang:suspend_process(Pool),
          {error, {still_open, 1}} = yucan:drain(yucan_server_test, 0),

@@ -57,7 +57,7 @@ handshake(Config) ->
 refused(Config) ->
     Ask = fun(Changes) -> [{Status, Headers, _}] = yucan_client:exchange(?config(port, Config), head("/ws", Changes)), {Status, proplists:get_value(<<"sec-websocket-version">>, Headers)} end,
     [{426, <<"13">>} = Ask(C) || C <- [#{"Sec-WebSocket-Version" => "8"}, #{"Upgrade" => none}, #{"Connection" => "close"}]],
-    %% RFC 9110, 7.8 and 15.5.6: an offer to upgrade is only for this connection, and 405 says which methods exist.
+    %% RFC 9110, 7.8 and 15.5.6: an offer to upgrade concerns only this connection, and 405 lists the methods that exist.
     [{426, Offer, _}] = yucan_client:exchange(?config(port, Config), head("/ws", #{"Upgrade" => none})),
     [<<"websocket">>, <<"upgrade">>] = [proplists:get_value(Name, Offer) || Name <- [<<"upgrade">>, <<"connection">>]],
     [{405, Refusal, _}] = yucan_client:exchange(?config(port, Config), "POST /ws HTTP/1.1\r\nHost: a\r\n\r\n"),
@@ -74,14 +74,14 @@ echo(Config) ->
     {1, 0, 1, <<"one">>} = recv(Socket),
     {1, 0, 2, <<"two">>} = recv(Socket).
 
-%% RFC 6455, 5.4: control frames may come between them.
+%% RFC 6455, 5.4: control frames may come between fragments.
 fragments(Config) ->
     Socket = open(Config),
     ok = gen_tcp:send(Socket, [frame(0, 0, 1, <<"a">>), frame(1, 0, 9, <<"p">>), frame(0, 0, 0, <<>>), frame(1, 0, 0, <<"b">>)]),
     {1, 0, 10, <<"p">>} = recv(Socket),
     {1, 0, 1, <<"ab">>} = recv(Socket).
 
-%% Many small fragments only take the memory of their content: none for those without payload, a byte for those of a byte.
+%% Many small fragments only use memory for their content: none for fragments without payload, and one byte for those of one byte.
 fragments_are_bounded(_) ->
     Port = yucan_test_server:start(yucan_ws_fragments, #{handler => {yucan_test_handler, self()}}),
     [begin
@@ -97,8 +97,8 @@ fragments_are_bounded(_) ->
      end || Payload <- [<<>>, <<"x">>]],
     ok = yucan:stop(yucan_ws_fragments).
 
-%% Memory that one large message or many small ones have used is released when a client falls silent, and that of the large message even if the
-%% client continues.
+%% Memory that one large message or many small ones have used is released when a client stops sending. That of the large message is released even if
+%% the client continues.
 nothing_kept(_) ->
     Port = yucan_test_server:start(yucan_ws_kept, #{handler => {yucan_test_handler, self()}}),
     Large = crypto:strong_rand_bytes(900000),
@@ -122,11 +122,11 @@ flood(_) ->
     {Socket, _} = open(yucan_test_server:start(yucan_ws_flood, #{handler => {yucan_test_handler, self()}}), "/ws", #{}),
     Pid = receive {ws_open, P} -> P after ?WAIT_MS -> error(not_open) end,
     Send = fun() -> send(Socket, 1, <<"x">>) end,
-    %% Twenty data messages, and the message that the socket has become passive.
+    %% There are twenty data messages, and the message that the socket has become passive.
     [] = [Count || Count <- [yucan_test_server:flooded(Pid, Send) || _ <- lists:seq(1, 5)], Count > 21],
     ok = yucan:stop(yucan_ws_flood).
 
-%% The same while it is being served, with a client whose next messages have already arrived each time that the socket is armed.
+%% Tests the same while the client is being served. Its next messages have already arrived each time the socket is armed.
 flood_served(_) ->
     {Socket, _} = open(yucan_test_server:start(yucan_ws_flood, #{handler => {yucan_test_handler, self()}}), "/ws", #{}),
     Pid = receive {ws_open, P} -> P after ?WAIT_MS -> error(not_open) end,
@@ -137,7 +137,8 @@ flood_served(_) ->
     [] = [Count || Count <- Counts, Count > 23],
     ok = yucan:stop(yucan_ws_flood).
 
-%% The loop asks for more before the socket falls silent, because a silent socket leaves the scheduler's own set of descriptors.
+%% The loop allows more messages before the socket stops sending them, because a socket that has stopped leaves the scheduler's own set of
+%% descriptors.
 never_silent(_) ->
     {Socket, _} = open(yucan_test_server:start(yucan_ws_never_silent, #{handler => {yucan_test_handler, self()}}), "/ws", #{}),
     Pid = receive {ws_open, P} -> P after ?WAIT_MS -> error(not_open) end,
@@ -264,7 +265,7 @@ deflate_context(Config) ->
              end || Message <- [Text, Text, <<>>, <<"other">>, Text]],
     [First, Second, 1, _, Last] = Sizes,
     {true, true, true} = {First > 500, Second < 30, Last < 30},
-    %% A client that asks for no context gets none.
+    %% A client that asks the server to keep no context gets none.
     {Other, Answered} = open(?config(port, Config), "/ws_context", #{"Sec-WebSocket-Extensions" => "permessage-deflate; server_no_context_takeover"}),
     <<"permessage-deflate; server_no_context_takeover; server_max_window_bits=12">> = proplists:get_value(<<"sec-websocket-extensions">>, Answered),
     [begin ok = gen_tcp:send(Other, frame(1, 0, 1, Text)), {1, 1, 1, Whole} = recv(Other), Text = unpacked(Whole, -12) end || _ <- [1, 2]].
@@ -298,7 +299,7 @@ origins_over_tls(Config) ->
      end || {Host, Origin, Status} <- [{"a.org", "https://a.org", <<"101">>}, {"a.org:443", "https://a.org", <<"101">>}, {"a.org", "http://a.org", <<"403">>}, {"a.org:80", "http://a.org", <<"403">>}]],
     ok = yucan:stop(yucan_ws_tls).
 
-%% A kilobyte that expands to a megabyte.
+%% A kilobyte expands to a megabyte.
 bomb(Config) ->
     {Socket, _} = open(?config(port, Config), "/ws_small", #{"Sec-WebSocket-Extensions" => "permessage-deflate"}),
     Packed = packed(binary:copy(<<0>>, 900000)),
@@ -350,7 +351,7 @@ in_one_packet(Config) ->
     <<"HTTP/1.1 101 ", _/binary>> = yucan_yaws_site:receive_until(Socket, <<"\r\n\r\n">>),
     {1, 0, 1, <<"early">>} = recv(Socket).
 
-%% Frames with each kind of length, split anywhere, with the next frame in the same piece.
+%% Sends frames with each kind of length, split anywhere, with the next frame in the same piece.
 in_pieces(Config) ->
     Socket = open(Config),
     [begin

@@ -1,5 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% The configuration as modules written for Yaws see it, through yaws_api:getconf/0 and start_mod. It has only the fields that this server knows.
+%% The configuration as modules written for Yaws see it, through yaws_api:getconf/0 and start_mod. The records have only the fields that this server
+%% supports.
 -ifndef(YAWS_HRL).
 -define(YAWS_HRL, true).
 

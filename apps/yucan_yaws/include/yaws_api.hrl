@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% The records that modules written for Yaws use. The fields and their order are the contract, but the comments are ours.
+%% The records that modules written for Yaws use. The fields and their order are defined by Yaws, but the comments are ours.
 -ifndef(YAWS_API_HRL).
 -define(YAWS_API_HRL, true).
 
@@ -49,7 +49,7 @@
 
 -record(redir_self, {host, scheme, scheme_str, port, port_str}).
 
-%% If arg_rewrite/1 puts it into the state of #arg{}, it is the response.
+%% If arg_rewrite/1 puts this record into the state of #arg{}, it is the response.
 -record(rewrite_response, {status, headers = [], content = <<>>}).
 
 -endif.

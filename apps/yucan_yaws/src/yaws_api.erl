@@ -41,8 +41,8 @@ url_decode_q_split(Target) ->
         [Path] -> {url_decode(Path), ""}
     end.
 
-%% @doc Encodes a text for use in a URL, except slashes. If it has characters beyond Latin-1, it is encoded as UTF-8; otherwise each character is
-%% a byte.
+%% @doc Encodes a text for use in a URL, except slashes. If it contains characters beyond Latin-1, it is encoded as UTF-8; otherwise each character is
+%% taken as a byte.
 -spec url_encode(string() | binary()) -> string().
 url_encode(Text) ->
     Bytes = case io_lib:latin1_char_list(Text) of
@@ -69,15 +69,15 @@ pairs(Text) ->
 -spec parse_multipart_post(#arg{}) -> yucan_yaws_form:result().
 parse_multipart_post(Arg) -> parse_multipart_post(Arg, [list]).
 
-%% @doc Like the function above, with contents as strings or binaries.
+%% @doc Like the function above, but returns contents as strings or binaries.
 -spec parse_multipart_post(#arg{}, [yucan_yaws_form:option()]) -> yucan_yaws_form:result().
 parse_multipart_post(Arg, Options) -> yucan_yaws_form:parse(Arg, Options).
 
-%% @doc Like the function above, for bytes. The second argument is the boundary, or what the previous call returned.
+%% @doc Like the function above, but takes bytes. The second argument is the boundary, or what the previous call returned.
 -spec parse_multipart(binary(), string() | {cont, yucan_yaws_form:cont()}) -> yucan_yaws_form:result().
 parse_multipart(Bytes, State) -> parse_multipart(Bytes, State, [list]).
 
-%% @doc Like the function above, with contents as strings or binaries.
+%% @doc Like the function above, but returns contents as strings or binaries.
 -spec parse_multipart(binary(), string() | {cont, yucan_yaws_form:cont()}, [yucan_yaws_form:option()]) -> yucan_yaws_form:result().
 parse_multipart(Bytes, State, Options) -> yucan_yaws_form:parse(Bytes, State, Options).
 
@@ -138,20 +138,20 @@ set_cookie(Name, Value, Options) -> {header, {set_cookie, yucan_yaws_cookie:set(
 -spec setcookie(string(), string()) -> {header, {set_cookie, iolist()}}.
 setcookie(Name, Value) -> set_cookie(Name, Value, []).
 
-%% @doc Like the function above, with a path.
+%% @doc Like the function above, but with a path.
 -spec setcookie(string(), string(), Path :: string()) -> {header, {set_cookie, iolist()}}.
 setcookie(Name, Value, Path) -> {header, {set_cookie, [Name, "=", Value, "; Path=", Path]}}.
 
-%% @doc Like the function above, with an expiry date in the format of a header.
+%% @doc Like the function above, but with an expiry date in the format of a header.
 -spec setcookie(string(), string(), Path :: string(), Expires :: string()) -> {header, {set_cookie, iolist()}}.
 setcookie(Name, Value, Path, Expires) -> setcookie(Name, Value, Path, Expires, "").
 
-%% @doc Like the function above, with a domain.
+%% @doc Like the function above, but with a domain.
 -spec setcookie(string(), string(), Path :: string(), Expires :: string(), Domain :: string()) -> {header, {set_cookie, iolist()}}.
 setcookie(Name, Value, Path, Expires, Domain) -> setcookie(Name, Value, Path, Expires, Domain, "").
 
-%% @doc Like the function above, for encrypted connections only if the last argument is `on'. An empty argument sets nothing, but an empty path sets
-%% `/'.
+%% @doc Like the function above. If the last argument is `on', the cookie is only for encrypted connections. An empty argument sets nothing, but an
+%% empty path sets `/'.
 -spec setcookie(string(), string(), Path :: string(), Expires :: string(), Domain :: string(), Secure :: on | term()) -> {header, {set_cookie, iolist()}}.
 setcookie(Name, Value, Path, Expires, Domain, Secure) ->
     {header, {set_cookie, [Name, "=", Value, ["; Domain=" ++ Domain || Domain =/= ""], ["; Expires=" ++ Expires || Expires =/= ""],
@@ -161,11 +161,11 @@ setcookie(Name, Value, Path, Expires, Domain, Secure) ->
 -spec new_cookie_session(Opaque :: term()) -> string().
 new_cookie_session(Opaque) -> new_cookie_session(Opaque, ?SESSION_S).
 
-%% @doc Like the function above, with a lifetime in seconds.
+%% @doc Like the function above, but with a lifetime in seconds.
 -spec new_cookie_session(Opaque :: term(), Seconds :: non_neg_integer()) -> string().
 new_cookie_session(Opaque, Seconds) -> new_cookie_session(Opaque, Seconds, undefined).
 
-%% @doc Like the function above, with a process that receives `{yaws_session_end, timeout | normal, Cookie, Opaque}' when the session ends.
+%% @doc Like the function above, but with a process that receives `{yaws_session_end, timeout | normal, Cookie, Opaque}' when the session ends.
 -spec new_cookie_session(Opaque :: term(), Seconds :: non_neg_integer() | undefined, Cleanup :: pid() | undefined) -> string().
 new_cookie_session(Opaque, undefined, Cleanup) -> new_cookie_session(Opaque, ?SESSION_S, Cleanup);
 new_cookie_session(Opaque, Seconds, Cleanup) -> yucan_yaws_session:new(Opaque, Seconds, Cleanup).
@@ -191,8 +191,8 @@ delete_cookie_session(Cookie) -> yucan_yaws_session:delete(Cookie).
 htmlize(Text) when is_binary(Text) -> iolist_to_binary(yucan_error:escape(Text));
 htmlize(Text) -> binary_to_list(iolist_to_binary(yucan_error:escape(Text))).
 
-%% @doc Generates HTML from terms: `{Tag, [{Attribute, Value}], Body}'. A function without arguments, or `{Module, Function, Argument}' with a list
-%% as the only argument, is replaced by its result. A quote in the value of an attribute is escaped. Text consists of bytes, so a character above
+%% @doc Generates HTML from terms: `{Tag, [{Attribute, Value}], Body}'. A function without arguments, or `{Module, Function, Argument}' with a list as
+%% the only argument, is replaced by its result. A quote in the value of an attribute is escaped. Text is a sequence of bytes, so a character above
 %% 255 is an error.
 -spec ehtml_expand(term()) -> iodata().
 ehtml_expand(Term) -> yucan_yaws_ehtml:expand(Term).
@@ -232,8 +232,8 @@ set_content_type(Type) -> {header, {content_type, Type}}.
 -spec set_status_code(integer()) -> {status, integer()}.
 set_status_code(Status) -> {status, Status}.
 
-%% @doc Removes spaces and characters with a meaning in a shell or in HTML from a name, and all but one of the dots at its beginning. Slashes
-%% stay.
+%% @doc Removes from a name all spaces, all characters with a meaning in a shell or in HTML, and all but one of the dots at its beginning. Slashes are
+%% kept.
 -spec sanitize_file_name(string()) -> string().
 sanitize_file_name(".." ++ Rest) -> sanitize_file_name("." ++ Rest);
 sanitize_file_name([C | Rest]) ->
@@ -267,7 +267,7 @@ set_header(Headers, Name, Value) -> yucan_yaws_headers:set(Name, Value, Headers)
 -spec delete_header(#headers{}, yucan_yaws_headers:name()) -> #headers{}.
 delete_header(Headers, Name) -> set_header(Headers, Name, undefined).
 
-%% @doc Adds a value to a header, after a comma, or as `{multi, Values}' for set-cookie.
+%% @doc Adds a value to a header, after a comma or, for set-cookie, as `{multi, Values}'.
 -spec merge_header(#headers{}, {yucan_yaws_headers:name(), yucan_yaws_headers:value()}) -> #headers{}.
 merge_header(Headers, {Name, Value}) -> merge_header(Headers, Name, Value).
 
@@ -287,7 +287,7 @@ reformat_header(Headers) ->
 -spec reformat_header(#headers{}, fun((term(), term()) -> term())) -> [term()].
 reformat_header(Headers, Format) -> yucan_yaws_headers:lines(Format, Headers).
 
-%% @doc Like the function above, but passes names and values unchanged, or as `string' or `binary'. In a list the first element counts.
+%% @doc Like the function above, but passes names and values unchanged, or as `string' or `binary'. In a list only the first element is used.
 -spec reformat_header(#headers{}, fun((term(), term()) -> term()), string | binary | [string | binary]) -> [term()].
 reformat_header(Headers, Format, [string | _]) -> reformat_header(Headers, Format, string);
 reformat_header(Headers, Format, [binary | _]) -> reformat_header(Headers, Format, binary);
@@ -315,7 +315,7 @@ stream_chunk_end(Pid) -> yucan_yaws_stream:finish(Pid).
 -spec stream_process_deliver({yucan_stream, pid()}, iodata()) -> ok | {error, closed | timeout}.
 stream_process_deliver({yucan_stream, Pid}, Data) -> yucan_yaws_stream:deliver_blocking(Pid, Data).
 
-%% @doc Like the function above, because the server does the chunking itself.
+%% @doc Like the function above, because the server itself applies the chunked coding.
 -spec stream_process_deliver_chunk({yucan_stream, pid()}, iodata()) -> ok | {error, closed | timeout}.
 stream_process_deliver_chunk(Socket, Data) -> stream_process_deliver(Socket, Data).
 
@@ -333,7 +333,7 @@ websocket_send(Pid, Message) ->
     Pid ! {yucan_yaws_ws, send, Message},
     ok.
 
-%% @doc Formatted text.
+%% @doc Returns formatted text.
 -spec f(io:format(), [term()]) -> string().
 f(Format, Arguments) -> lists:flatten(io_lib:format(Format, Arguments)).
 
@@ -542,7 +542,7 @@ ehtml_test_() ->
                           <<"<a href=\"/?a&b\" id=\"n1\"><i>z</i>uv</a>">>},
                          {[0, 255, {p, [], [127, <<"\x{20ac}"/utf8>>]}], <<0, 255, "<p>", 127, "\x{20ac}</p>"/utf8>>}]].
 
-%% Truncated to its low byte, U+013C would become `<'.
+%% If U+013C were truncated to its low byte, it would become `<'.
 ehtml_takes_bytes_test_() ->
     [?_assertError({ehtml_takes_bytes, Character, _}, ehtml_expand({p, [], ["a", Character | "script"]}))
      || Character <- [16#13C, 16#20AC, 256, -1]].

@@ -7,7 +7,7 @@
 -include("../include/yaws_api.hrl").
 
 -type result() :: {yucan_response, yucan_handler:response()}.
-%% A part of the result of out/1.
+%% A value that can be a part of the result of out/1.
 
 %% @doc Runs an executable script.
 -spec call_cgi(#arg{}, Script :: file:filename()) -> result().
@@ -17,11 +17,11 @@ call_cgi(Arg, Script) -> call_cgi(Arg, undefined, Script, Arg#arg.pathinfo, []).
 -spec call_cgi(#arg{}, Program :: file:filename() | undefined, Script :: file:filename()) -> result().
 call_cgi(Arg, Program, Script) -> call_cgi(Arg, Program, Script, Arg#arg.pathinfo, []).
 
-%% @doc Like the function above, with a different PATH_INFO.
+%% @doc Like the function above, but with a different PATH_INFO.
 -spec call_cgi(#arg{}, Program :: file:filename() | undefined, Script :: file:filename(), PathInfo :: string() | undefined) -> result().
 call_cgi(Arg, Program, Script, PathInfo) -> call_cgi(Arg, Program, Script, PathInfo, []).
 
-%% @doc Like the function above, with additional variables, which override the standard ones.
+%% @doc Like the function above, but with additional variables, which override the standard ones.
 -spec call_cgi(#arg{}, Program :: file:filename() | undefined, Script :: file:filename(), PathInfo :: string() | undefined,
                [{Name :: string(), Value :: string()}] | undefined) -> result().
 call_cgi(#arg{docroot = Docroot, appmod_prepath = Before} = Arg, Program, Script, PathInfo, Variables) ->
@@ -34,7 +34,7 @@ call_cgi(#arg{docroot = Docroot, appmod_prepath = Before} = Arg, Program, Script
              variables => pairs(Variables), body => Arg#arg.clidata},
     {yucan_response, yucan_cgi:respond(Req, maps:merge(yucan_yaws_options:for_scripts(), Spec))}.
 
-%% For an appmod, the path at which it is mounted.
+%% For an appmod, this is the path at which it is mounted.
 script_name(undefined, #arg{server_path = Path, pathinfo = undefined}) -> Path;
 script_name(undefined, #arg{server_path = Path, pathinfo = Info}) -> lists:sublist(Path, max(0, length(Path) - length(Info)));
 script_name("/", _) -> "";

@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Answers a request with a script, which runs as a program (CGI) or in a FastCGI application such as php-fpm. The script gets the variables of
-%% RFC 3875 and those that are expected in practice.
+%% RFC 3875 and those that scripts expect in practice.
 %%
-%% `Proxy' never becomes HTTP_PROXY ("httpoxy"). A name with an underscore does not become a variable either, because X_A and X-A would be the same
-%% variable and a proxy in front may have checked only the latter. Values never contain NUL.
+%% The header `Proxy' never becomes HTTP_PROXY ("httpoxy"). A header whose name contains an underscore does not become a variable either, because X_A
+%% and X-A would be the same variable, and a proxy in front of this server may have checked only the latter. Values never contain NUL.
 -module(yucan_cgi).
 
 -export([respond/2]).
@@ -26,8 +26,8 @@
                   body_bytes => non_neg_integer(),
                   body => binary() | {partial, binary()}}.
 %% `program' runs the script itself, and `interpreter' runs that program with the script as its argument. `variables' override the standard ones.
-%% `max' is how many scripts may run at once, `keep' whether a connection to a FastCGI application is kept open, `body_bytes' the size limit of the
-%% body, and `body' the part of it that has already been read.
+%% `max' is how many scripts may run at once, `keep' is whether a connection to a FastCGI application is kept open, `body_bytes' is the size limit of
+%% the body, and `body' is the part of the body that has already been read.
 
 -define(TIMEOUT_MS, 60000).
 -define(MAX, 64).
@@ -50,7 +50,7 @@ respond(Req, #{run := Run} = Spec) ->
 take(Req, Max, #{body := Before}) -> yucan_spool:take(Req, Max, Before);
 take(Req, Max, _) -> yucan_spool:take(Req, Max).
 
-%% The shell gets a name as a single argument. A name that looks like a command line is a configuration error.
+%% The shell gets the name as a single argument. A name that looks like a command line is a configuration error.
 is_safe({fcgi, _}) -> true;
 is_safe({_, Program}) -> re:run(bytes(Program), "[;|&$`<>()*?!#~\\\\'\"\\n\\r\\0]", [{capture, none}]) =:= nomatch.
 
@@ -117,7 +117,7 @@ find(Name) ->
         Path -> Path
     end.
 
-%% Removes control characters and indents further lines, so that a script's output cannot forge log lines.
+%% Removes control characters and indents further lines, so that a script's output cannot forge lines of the log.
 printable(Text) -> string:replace(string:trim([C || C <- binary_to_list(Text), C >= $\s orelse C =:= $\n]), "\n", "\n    ", all).
 
 facts(Req, Spec, Body) ->
@@ -141,8 +141,8 @@ port_of(_) -> 0.
 
 %% ---- the variables, pure
 
-%% Returns the variables, where those of the second list override the others. `uri' is what the client sent, before any rewriting. `content_length'
-%% is the size of the body that the script gets, or `none' without a body.
+%% Returns the variables; those of the second list override the others. `uri' is what the client sent, before any rewriting. `content_length' is the
+%% size of the body that the script gets, or `none' without a body.
 variables(Facts, Extra) ->
     Standard = standard(Facts) ++ path(Facts) ++ body(Facts) ++ user(Facts) ++ https(Facts) ++ headers(Facts),
     Wanted = [{text(Name), text(Value)} || {Name, Value} <- Extra],
@@ -169,16 +169,16 @@ standard(#{version := {Major, Minor}, server_port := ServerPort, server_addr := 
      {<<"SCRIPT_FILENAME">>, text(File)},
      {<<"REMOTE_ADDR">>, address(Remote)},
      {<<"REMOTE_PORT">>, integer_to_binary(RemotePort)},
-     %% php-cgi refuses to work without it unless cgi.force_redirect is off.
+     %% Without this variable php-cgi refuses to work unless cgi.force_redirect is off.
      {<<"REDIRECT_STATUS">>, <<"200">>}].
 
-%% If the client names no host, this is the address that it connected to (RFC 3875, 4.1.14).
+%% If the client names no host, this is the address to which it connected (RFC 3875, 4.1.14).
 server_name(#{server_name := <<>>, server_addr := undefined}) -> <<"localhost">>;
 server_name(#{server_name := <<>>, server_addr := Address}) when tuple_size(Address) =:= 8 -> <<"[", (address(Address))/binary, "]">>;
 server_name(#{server_name := <<>>, server_addr := Address}) -> address(Address);
 server_name(#{server_name := Name}) -> text(Name).
 
-%% PATH_INFO is set even if it is empty, because scripts expect it. PATH_TRANSLATED is only meaningful together with it.
+%% PATH_INFO is set even if it is empty, because scripts expect it. PATH_TRANSLATED is meaningful only together with it.
 path(#{path_info := Info, document_root := Root}) ->
     case {text(Info), text(Root)} of
         {<<>>, _} -> [{<<"PATH_INFO">>, <<>>}];
@@ -232,7 +232,7 @@ address(undefined) -> <<>>;
 address({A, B, C, D}) -> <<(integer_to_binary(A))/binary, ".", (integer_to_binary(B))/binary, ".", (integer_to_binary(C))/binary, ".", (integer_to_binary(D))/binary>>;
 address(Address) -> list_to_binary(inet:ntoa(Address)).
 
-%% A NUL would terminate the value, and the rest would be lost silently.
+%% A NUL would terminate the value, and the rest of the value would be lost silently.
 text(Text) when is_binary(Text) ->
     case has_nul(Text) of
         false -> Text;

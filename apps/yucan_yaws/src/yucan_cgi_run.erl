@@ -1,13 +1,13 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Runs a CGI script, and ensures that none of its processes survive. It is a source of bytes for {@link yucan_gateway}.
 %%
-%% The script gets exactly the given environment, and its body as standard input with an end. The body comes from a file, through a shell,
-%% because a port cannot close only its input side. Its standard error is the server's.
+%% The script gets exactly the given environment, and its body as standard input that ends after the body. The body comes from a file, through a
+%% shell, because a port cannot close only its input side. The script's standard error is the server's.
 %%
 %% The runtime makes each program the leader of a process group. When the script exits or is told to stop, or its reader exits, the rest of that group
-%% is killed. While its reader is slow, the group is stopped (SIGSTOP), because a port reads everything that arrives. Each script has an Erlang
-%% process, which exits together with its reader. A shell that was started before the script sends the signals, because later there may be no
-%% descriptor left to start one. It kills the group at the end of its input.
+%% is killed. While its reader is slow, the group is stopped (SIGSTOP), because a port has no flow control for what it reads. Each script has an
+%% Erlang process, which exits together with its reader. A shell that was started before the script sends the signals, because later there may be no
+%% free descriptor with which to start one. The shell kills the group at the end of its input.
 -module(yucan_cgi_run).
 -behaviour(gen_server).
 
@@ -15,10 +15,10 @@
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2, terminate/2]).
 -export_type([source/0, script/0]).
 
-%% If more bytes than this are waiting, the group is stopped. It resumes when only a quarter is left.
+%% If more bytes than this are waiting, the group is stopped. It resumes when only a quarter of them is left.
 -define(HIGH_BYTES, 1048576).
-%% How often to check whether the script itself has exited while another process holds its output open, because the port only reports when all have
-%% closed it.
+%% The interval at which this module checks whether the script itself has exited while another process holds its output open. The port reports an exit
+%% only when all of them have closed it.
 -define(LOOK_MS, 250).
 -define(CALL_MS, 10000).
 
@@ -47,7 +47,7 @@ open(#{max := Max} = Script) ->
         false -> open(maps:remove(max, Script))
     end;
 open(Script) ->
-    %% Not linked, because a script that fails to start would take down the reader, which still has to answer.
+    %% The process is not linked, because a script that fails to start would take down the reader, which still has to answer.
     case gen_server:start(?MODULE, {self(), Script}, []) of
         {ok, Pid} -> {ok, Pid};
         {error, Reason} -> {error, {start, Reason}}
@@ -104,13 +104,13 @@ init({Reader, #{program := Program, arguments := Arguments, folder := Folder, va
         error:Reason -> {stop, Reason}
     end.
 
-%% Its input is the id of the group, and then names of signals. If the program is not the leader of its group yet, it gets the first signal itself.
-%% Later signals are only for the group, because the program may have exited and its id may belong to another process.
+%% The shell's input is the id of the group, followed by names of signals. If the program is not the leader of its group yet, it gets the first signal
+%% itself. Later signals are only for the group, because the program may have exited and its id may belong to another process.
 signaller() ->
     "exec >/dev/null 2>&1; read group || exit; first=$group; "
     "while read name; do kill -s \"$name\" -- \"-$group\" || [ -z \"$first\" ] || kill -s \"$name\" \"$first\"; first=; done; kill -s KILL -- \"-$group\"".
 
-%% The file's name is deleted when the shell has opened it.
+%% The shell deletes the file's name once it has opened the file.
 shell(Body) ->
     ["while [ \"$1\" != -- ]; do eval \"value=\\$$1\"; export \"$1=$(printf \"$value\")\"; shift; done; shift; ",
      case Body of
@@ -118,8 +118,8 @@ shell(Body) ->
          none -> "exec \"$@\" </dev/null"
      end].
 
-%% Returns the names of variables whose value a port cannot pass on: an empty value, which would mean that there is no such variable, and bytes that
-%% are not text. The shell finds these bytes in the variable in octal. (All users could see an argument.)
+%% Returns the names of the variables whose values a port cannot pass on: an empty value, which would mean that there is no such variable, and bytes
+%% that are not text. The shell finds these bytes in the variable in octal. (An argument would be visible to all users.)
 told_by_shell(Variables) ->
     [binary_to_list(Name) || {Name, Value} <- Variables, Value =:= <<>> orelse characters(Value) =:= none, is_shell_name(Name)].
 
@@ -155,7 +155,7 @@ started(Port, Signaller, Body) ->
         undefined -> {stop, ended}
     end.
 
-%% Nothing from the server's own environment except what a program needs to find others.
+%% Passes on nothing from the server's own environment except what a program needs to find other programs.
 environment(Variables) ->
     Given = [{binary_to_list(Name), value(Value)} || {Name, Value} <- Variables, Name =/= <<>>],
     Default = [{"PATH", os:getenv("PATH", "/usr/local/bin:/usr/bin:/bin")}, {"LANG", "C.UTF-8"}],
@@ -201,7 +201,7 @@ handle_info({'DOWN', _, process, _, _}, State) ->
 handle_info(_, State) ->
     {noreply, State}.
 
-%% A zombie no longer has an exe, and after its status has been fetched it has no directory.
+%% A zombie no longer has an exe, and after its status has been fetched its directory in /proc is gone.
 look(#state{os_pid = OsPid} = State) ->
     case file:read_link(lists:concat(["/proc/", OsPid, "/exe"])) of
         {error, enoent} ->
@@ -241,7 +241,8 @@ continue(State) -> State.
 terminate(_, #state{exit = Exit, body = Body} = State) ->
     _ = atomics:sub(counter(), 1, 1),
     ok = yucan_spool:delete(Body),
-    %% After the script has exited, only its group is killed, as the port closes, because its id may belong to another process.
+    %% After the script has exited, only its group is killed, which happens when the port closes, because the script's id may belong to another
+    %% process.
     case Exit of
         none -> signal("KILL", State);
         _ -> ok

@@ -1,18 +1,18 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc The `yucan' command, which bin/yucan starts. It serves a directory or the sites in a configuration file until it is told to stop.
 %%
-%% The exit status is 0 if it exited normally, 1 if it cannot serve, and 2 for a usage error. What it serves, and where, goes to standard output and
-%% everything else to standard error.
+%% The exit status is 0 if it exited normally, 1 if it cannot serve, and 2 for a usage error. It writes what it serves, and where, to standard output
+%% and everything else to standard error.
 -module(yucan_cli).
 
 -export([main/0]).
 
 -define(DRAIN_MS, 30000).
-%% A file in a daemon's directory with the reason why it does not serve. bin/yucan removes it before it starts another daemon.
+%% The file in a daemon's directory that gives the reason why the daemon does not serve. bin/yucan removes it before it starts another daemon.
 -define(REFUSED, "refused").
 
 -type words() :: #{watch => [string()], what => string(), _ => _}.
-%% Used together with the options of yucan_folder.
+%% These options are used together with those of yucan_folder.
 
 %% @doc The entry point. The command-line arguments follow `-extra'.
 -spec main() -> ok | no_return().
@@ -145,7 +145,7 @@ serve(Words) ->
         {error, Lines} -> refuse(1, Lines)
     end.
 
-%% Standard output only says what is served where.
+%% Logs go to standard error, because standard output only says what is served where.
 log_to_standard_error() ->
     {ok, Handler} = logger:get_handler_config(default),
     Kept = maps:with([level, filters, filter_default, formatter], Handler),
@@ -157,7 +157,7 @@ fail({bad_options, Text}) -> fail(Text);
 fail(Text) when is_binary(Text) -> refuse(1, [Text]);
 fail(Reason) -> refuse(1, [io_lib:format("~0tp", [Reason])]).
 
-%% A daemon's own standard error is a log, so the command that started it reads a file in its directory (await/1).
+%% A daemon's own standard error is a log. So the command that started the daemon reads a file in the daemon's directory instead (await/1).
 -spec refuse(1 | 2, [unicode:chardata()]) -> no_return().
 refuse(Status, Lines) ->
     _ = [complain("~ts", [Line]) || Line <- Lines],
@@ -218,7 +218,7 @@ served(#{what := What} = Words) ->
     control(os:getenv("YUCAN_CONTROL"), Words),
     ok.
 
-%% On a terminal, the first address that another device can reach.
+%% Returns, on a terminal, the first address that another device can reach.
 scannable(#{quiet := true}, _) -> [];
 scannable(_, #{listen := Addresses, schemes := Schemes}) ->
     Terminal = element(1, io:columns()) =:= ok andalso proplists:get_value(encoding, io:getopts()) =:= unicode,
@@ -294,7 +294,7 @@ ask("--" ++ Word) ->
         Other -> complain("~0tp", [Other]), halt(1)
     end.
 
-%% How long a new daemon may take until it serves.
+%% Waits until a new daemon serves, with a time limit.
 -spec await(integer()) -> no_return().
 await(Deadline) ->
     case yucan_control:ask(os:getenv("YUCAN_CONTROL"), "status") of

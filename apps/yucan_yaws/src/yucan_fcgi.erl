@@ -27,9 +27,9 @@
 -type record_in() :: {stdout | stderr, binary()}
                    | {end_request, AppStatus :: non_neg_integer(), complete | cant_mpx_conn | overloaded | unknown_role | other}
                    | {other, Type :: byte(), binary()}.
-%% `{stdout, <<>>}' is the end of that stream.
+%% `{stdout, <<>>}' marks the end of that stream.
 
-%% @doc Encodes the record that begins a request. `Keep' says whether the application keeps the connection open afterwards.
+%% @doc Encodes the record that begins a request. `Keep' is whether the application keeps the connection open afterwards.
 -spec begin_request(Keep :: boolean()) -> iodata().
 begin_request(true) -> record(?BEGIN_REQUEST, <<?RESPONDER:16, ?KEEP_CONN, 0:40>>);
 begin_request(false) -> record(?BEGIN_REQUEST, <<?RESPONDER:16, 0:48>>).
@@ -75,7 +75,7 @@ protocol_status(2) -> overloaded;
 protocol_status(3) -> unknown_role;
 protocol_status(_) -> other.
 
-%% @doc Names and values with their lengths in front.
+%% @doc Encodes names and values, with their lengths in front.
 -spec encode_pairs([{iodata(), iodata()}]) -> binary().
 encode_pairs(Pairs) ->
     iolist_to_binary([[size_of(Name), size_of(Value), Name, Value] || {Name, Value} <- Pairs]).

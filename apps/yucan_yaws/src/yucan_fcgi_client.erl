@@ -1,16 +1,16 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A request to a FastCGI application, as a source of bytes for {@link yucan_gateway}.
+%% @doc Makes a request to a FastCGI application, as a source of bytes for {@link yucan_gateway}.
 %%
 %% The process that begins a request is linked to the connection, so both end together. A large body is sent by a separate process, because the
 %% application may answer before it has read everything. If a pooled connection closes without a response, that is not an error for an idempotent
-%% request, which is repeated on a new connection.
+%% request, which is then repeated on a new connection.
 -module(yucan_fcgi_client).
 
 -export([open/5, read/2, close/1]).
 -export_type([source/0]).
 
 -define(SEND_MS, 30000).
-%% At most this many messages of this many bytes queue up for a process that does not read. The allowance is renewed before it is used up (see
+%% At most this many messages of this many bytes are queued for a process that does not read. More messages are allowed before these are used up (see
 %% yucan_conn).
 -define(ARM, 32).
 -define(ARM_MORE, 16).
@@ -29,8 +29,8 @@
                log :: fun((binary()) -> any())}).
 -opaque source() :: #fcgi{}.
 
-%% @doc Connects, or takes a pooled connection, and sends the request. `Keep' says whether the connection may come from the pool and is returned to it
-%% afterwards. `Log' gets what the application writes to its standard error.
+%% @doc Connects, or takes a pooled connection, and sends the request. `Keep' is whether the connection may come from the pool and is returned to it
+%% afterwards. `Log' is called with what the application writes to its standard error.
 -spec open(yucan_fcgi_pool:address(), Keep :: boolean(), [{binary(), binary()}], yucan_spool:body(), Log :: fun((binary()) -> any())) ->
           {ok, source()} | {error, {connect | send, inet:posix() | closed | timeout}}.
 open(Address, false, Variables, Body, Log) ->
@@ -51,7 +51,7 @@ open(Address, true, Variables, Body, Log) ->
             connect(Address, Ticket, Request, Body, Log)
     end.
 
-%% Requests that may be repeated (RFC 9110, 9.2.2).
+%% Returns the request if it may be repeated (RFC 9110, 9.2.2).
 again(Request, Variables, Body) ->
     case lists:member(proplists:get_value(<<"REQUEST_METHOD">>, Variables), [<<"GET">>, <<"HEAD">>, <<"OPTIONS">>, <<"TRACE">>, <<"PUT">>, <<"DELETE">>]) of
         true -> {Request, Body};
@@ -108,7 +108,7 @@ send_request(Socket, Request, Body) ->
 reason({timeout, _}) -> timeout;
 reason(Reason) -> Reason.
 
-%% If this fails, the application sees a body that never ends, and the reader of its response closes the connection.
+%% If this fails, the application sees a body that never ends, and the process that reads its response closes the connection.
 send_body(Socket, Body) ->
     Send = fun(Data) -> gen_tcp:send(Socket, yucan_fcgi:stdin(Data)) end,
     Sent = case yucan_spool:send(Send, Body) of
@@ -142,7 +142,7 @@ read(#fcgi{buffer = Buffer} = Source, TimeoutMs) ->
 receive_more(#fcgi{socket = Socket} = Source, TimeoutMs) ->
     receive
         {tcp, Socket, Data} -> received(Data, Source, TimeoutMs);
-        %% Outdated, because more messages have been allowed since.
+        %% This message is outdated, because more messages have been allowed since it was sent.
         {tcp_passive, Socket} -> receive_more(Source, TimeoutMs);
         {tcp_closed, Socket} -> lost(closed, Source, TimeoutMs);
         {tcp_error, Socket, Reason} -> lost(Reason, Source, TimeoutMs)
@@ -179,7 +179,7 @@ finish(#fcgi{sender = {Pid, Monitor}} = Source) ->
         close(Source)
     end;
 finish(#fcgi{address = Address, socket = Socket, armed = Armed, sender = none} = Source) ->
-    %% Data that has arrived after the end is not for the next request.
+    %% Data that has arrived after the end must not reach the next request.
     receive
         {Kind, Socket, _} when Kind =:= tcp; Kind =:= tcp_error -> close(Source);
         {tcp_closed, Socket} -> close(Source)
@@ -188,7 +188,7 @@ finish(#fcgi{address = Address, socket = Socket, armed = Armed, sender = none} =
         Source
     end.
 
-%% @doc Closes the request, no matter what state it is in. The application sees its connection close.
+%% @doc Closes the request, no matter what state it is in. For the application the connection is closed.
 -spec close(source()) -> source().
 close(#fcgi{socket = Socket, sender = Sender, ticket = Ticket} = Source) ->
     yucan_fcgi_pool:close(Socket),

@@ -1,17 +1,19 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc A pool of idle connections to FastCGI applications.
 %%
-%% Idle connections are stored in a public table, so a request can take one and return it without asking a process. The process that uses a connection
-%% is linked to its socket, and gets its bytes as messages. The pool's process receives those of an idle connection, so it notices when an application
-%% closes one.
+%% Idle connections are stored in a public table, so a request can take one and return it without calling a process. The process that uses a
+%% connection is linked to its socket, and gets its bytes as messages. The pool's process receives the messages of an idle connection, so it notices
+%% when an application closes one.
 %%
 %% php-fpm assigns a process to a connection as long as it is open, so an idle connection blocks another one that waits for a process. Therefore, for
 %% each request that has had no response on its new connection for `WAIT_MS', the pool closes one connection, either an idle one or the next that is
-%% returned. php-fpm decides who gets the process, so closed connections are counted and not assigned: each stops counting when any new connection has
-%% its response, or after `SOON_MS'. Until then all other connections stay open, so that an excess of requests over processes costs a few new
-%% connections instead of one per request. Only while a request waits do returned connections pass through the pool's process.
+%% returned. php-fpm decides which connection gets the process, so closed connections are only counted and not assigned to requests: each stops
+%% counting when any new connection has its response, or after `SOON_MS'. Until then all other connections stay open, so that an excess of requests
+%% over processes costs a few new connections instead of one per request. Returned connections pass through the pool's process only while a request
+%% waits.
 %%
-%% There is a single pool for the VM, because servers may share an application. It is under yucan_yaws_sup. If it crashes, its connections end.
+%% There is a single pool for the VM, because servers may share an application. Its supervisor is yucan_yaws_sup. If the pool crashes, its connections
+%% are closed.
 -module(yucan_fcgi_pool).
 -behaviour(gen_server).
 
@@ -31,14 +33,14 @@
 %% A ticket identifies a request that waits for its first response on a new connection.
 
 -record(state, {waiting = #{} :: #{ticket() => {address(), Since :: integer()}},
-                %% When connections were closed for waiting requests, the latest first.
+                %% The times at which connections were closed for waiting requests, the latest first.
                 closed = [] :: [{address(), At :: integer()}],
-                %% Whether a message to this process is on its way: `sweep' while a connection is kept, `let_in' while a request may be waiting
-                %% for that.
+                %% Whether a message to this process is on its way: `sweep' while an idle connection is kept, `let_in' while a request may be waiting
+                %% for that message.
                 sweeps = false :: boolean(),
                 lets_in = false :: boolean()}).
 
-%% The table has {{Address, Number}, Socket, Armed, Since}, ordered so that the most recently used connection is taken first, and {waiting,
+%% The table contains {{Address, Number}, Socket, Armed, Since}, ordered so that the most recently used connection is taken first, and {waiting,
 %% Count}.
 -define(TABLE, ?MODULE).
 -define(ROW(Address), {{Address, '_'}, '_', '_', '_'}).
@@ -47,8 +49,8 @@
 -spec start_link() -> {ok, pid()} | {error, term()}.
 start_link() -> gen_server:start_link({local, ?MODULE}, ?MODULE, [], []).
 
-%% @doc Takes an idle connection, which then belongs to the caller, and returns how many messages may still arrive on it. If there is none, returns a
-%% ticket: the caller opens a connection and reports its first response. There is no ticket if the pool is not running.
+%% @doc Takes an idle connection, which then belongs to the caller, and returns it with the number of messages that may still arrive on it. If there
+%% is none, returns a ticket: the caller opens a connection and later reports its first response. There is no ticket if the pool is not running.
 -spec checkout(address()) -> {kept, gen_tcp:socket(), Armed :: pos_integer()} | {new, ticket() | none}.
 checkout(Address) ->
     _ = [yucan_yaws_app:ensure() || whereis(?MODULE) =:= undefined],
@@ -89,13 +91,13 @@ mine(Address, Socket, Armed) ->
 is_open({local, _}, _) -> true;
 is_open(_, Socket) -> not yucan_tcp:is_closed(Socket).
 
-%% @doc Returns an idle connection, on which this many messages may still arrive.
+%% @doc Returns a connection to the pool; this many messages may still arrive on it.
 -spec checkin(address(), gen_tcp:socket(), Armed :: pos_integer()) -> ok.
 checkin(Address, Socket, Armed) ->
     try
         true = erlang:port_connect(Socket, whereis(?MODULE)),
         back(Address, Socket, Armed),
-        %% Inserted last, because a socket that is neither in the table nor linked would be lost if this process were killed.
+        %% The connection is inserted last, because a socket that is neither in the table nor linked would be lost if this process were killed.
         _ = unlink(Socket),
         ok
     catch error:_ -> close(Socket)
@@ -145,9 +147,9 @@ idle(Address) -> gen_server:call(?MODULE, {idle, Address}, ?CALL_MS).
 %% @private
 -spec init([]) -> {ok, #state{}}.
 init([]) ->
-    %% Traps exits, because a socket that closes together with its user may also be linked to this process.
+    %% This process traps exits, because a socket that closes together with its user may also be linked to this process.
     true = is_boolean(process_flag(trap_exit, true)),
-    %% Centralized counters, because each request reads the size of the table.
+    %% The table uses centralized counters, because each request reads its size.
     ?TABLE = ets:new(?TABLE, [named_table, public, ordered_set, {write_concurrency, true}, {decentralized_counters, false}]),
     {ok, counted(#state{})}.
 

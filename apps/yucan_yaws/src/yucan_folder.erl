@@ -1,6 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Implements `yucan FOLDER'. Turns the command-line arguments into server options. It is also the handler for a directory or a file, which adds
-%% the features of the command line to {@link yucan_file}: headers, a password, a page for the paths of an application, uploads that need a token.
+%% @doc Implements `yucan FOLDER'. It converts the command-line arguments to server options. It is also the handler for a directory or a file, which
+%% adds the features of the command line to {@link yucan_file}: headers, a password, a page for the paths of an application, uploads that need a
+%% token.
 -module(yucan_folder).
 -behaviour(yucan_handler).
 
@@ -46,7 +47,7 @@ log(#{log := File}) -> File;
 log(#{lines := true}) -> {function, fun ?MODULE:line/1};
 log(_) -> none.
 
-%% @doc Shows a request as a line on the terminal. The client's text is printable, because other requests were rejected.
+%% @doc Shows a request as a line on the terminal. The client's text is printable, because requests with other text were rejected.
 -spec line(yucan_log:entry()) -> ok.
 line(#{time := Began, peer := Peer, method := Method, target := Target, status := Status, bytes := Bytes, us := Us}) ->
     {_, {H, M, S}} = calendar:system_time_to_local_time(Began div 1000000, second),
@@ -127,11 +128,11 @@ answer(Req, #{cors := Cors, files := #{headers := Wanted}} = State) ->
     Any = [{<<"access-control-allow-origin">>, <<"*">>} || Cors, not lists:keymember(<<"access-control-allow-origin">>, 1, Wanted)],
     with_headers(Any ++ Wanted, Response).
 
-%% Answers for files and listings already have these headers.
+%% Adds the headers to a response. Those for files and listings already have them.
 with_headers(Wanted, {Status, Headers, Body}) -> {Status, Headers ++ [Header || {Name, _} = Header <- Wanted, not lists:keymember(Name, 1, Headers)], Body};
 with_headers(_, Other) -> Other.
 
-%% Compared by digest, so that the time does not reveal how much was right. An upload has its token instead.
+%% Passwords are compared by digest, so that the time does not reveal how much of a password was right. An upload has its token instead.
 is_known(_, #{users := none}) -> true;
 is_known(Req, #{users := Users} = State) ->
     case lists:member(yucan_req:method(Req), [<<"PUT">>, <<"POST">>]) andalso yucan_upload:has_token(Req, State) of
@@ -143,8 +144,8 @@ is_known(Req, #{users := Users} = State) ->
             end
     end.
 
-%% Pages get a script that waits for an event. They are sent complete and uncompressed, because ranges, compressed forms and a browser's cached copy
-%% would not contain the script.
+%% Adds to pages a script that waits for an event. Such pages are sent complete and uncompressed, because ranges, compressed forms and a browser's
+%% cached copy would not contain the script.
 live(Req, #{live := none} = State) -> page(Req, State);
 live(Req, State) ->
     case yucan_req:path(Req) of
@@ -164,7 +165,7 @@ live(Req, State) ->
 
 script(More) -> [<<"<script>{const e=new EventSource('", ?LIVE, "');e.onmessage=()=>location.reload()">>, More, <<"}</script>\n">>].
 
-%% A listing, whose own policy does not let scripts run. Loading it again would interrupt an upload from its form.
+%% This is a listing, whose own policy does not let scripts run. Reloading it would interrupt an upload from its form.
 with_script({200, Headers, {stream, Page}}) ->
     {200, lists:keyreplace(<<"content-security-policy">>, 1, Headers, {<<"content-security-policy">>, ?LIVE_POLICY}),
      {stream, fun(Write) -> _ = Page(Write), Write(script(<<";addEventListener('submit',()=>e.close())">>)) end}};
@@ -173,13 +174,13 @@ with_script({200, Headers, Body}) ->
     {200, [Header || {Name, _} = Header <- Headers, not lists:member(Name, [<<"accept-ranges">>, <<"etag">>, <<"last-modified">>])], [Text, script(<<>>)]};
 with_script(Response) -> Response.
 
-%% Returns the start time of the last check, in ms, and its result. All open pages share it.
+%% Returns the cell with the start time of the last check, in ms, and its result. All open pages share it.
 looks() ->
     Looks = atomics:new(2, [{signed, true}]),
     ok = atomics:put(Looks, 1, erlang:monotonic_time(millisecond) - ?LOOK_MS),
     Looks.
 
-%% Checks the files every half second while a page is open. A page that loads again must not get content that was cached before the change.
+%% Checks the files every half second while a page is open. A page that is reloaded must not get content that was cached before the change.
 changes(Req, #{files := #{root := Root}, hidden := Hidden, live := Looks} = State) ->
     Served = case State of #{file := Name} -> filename:join(Root, Name); _ -> Root end,
     yucan_sse:response(Req, [], fun(start, _) -> {ok, look(Served, Hidden, Looks)};
@@ -211,7 +212,7 @@ look(Served, Hidden, Looks) ->
 
 look_later() -> _ = erlang:send_after(?LOOK_MS, self(), look), ok.
 
-%% Names, times and sizes of up to a given number of files. The directory or file itself may be a link, but other links are not followed.
+%% Returns the names, times and sizes of up to a given number of files. The directory or file itself may be a link, but other links are not followed.
 seen(_, _, _, {_, 0} = All) -> All;
 seen(Info, Path, Hidden, {Seen, Left}) ->
     case Info(Path, [raw, {time, posix}]) of
@@ -228,7 +229,7 @@ is_hidden("." ++ _) -> true;
 is_hidden(<<".", _/binary>>) -> true;
 is_hidden(_) -> false.
 
-%% A single file represents its directory.
+%% A single file is served both at `/' and under its own name.
 page(Req, #{file := Name, files := #{root := Root} = Files}) ->
     case yucan_path:decode(yucan_req:path(Req)) of
         {ok, Path} when Path =:= <<"/">>; Path =:= <<"/", Name/binary>> -> yucan_file:serve(Req, <<Root/binary, "/", Name/binary>>, Files);

@@ -9,10 +9,10 @@
 -export_type([source/0, options/0]).
 
 -define(CONNECT_MS, 5000).
-%% How often to check whether the client is still there.
+%% The interval at which this module checks whether the client is still connected.
 -define(LOOK_MS, 1000).
 %% A program that was killed by a signal has the status 128 plus the signal's number, and its response is incomplete. Any other status says nothing
-%% about the response. Scripts whose last command fails have one, and so has PHP after an error that its page shows.
+%% about the response: scripts whose last command fails have such a status, and so does PHP after an error that its page shows.
 -define(IS_OWN_END(Status), (Status =< 128 orelse Status > 192)).
 %% If a response is complete within this time, it is sent in one piece, with its length.
 -define(GATHER_MS, 1).
@@ -21,7 +21,7 @@
 -type source() :: {yucan_cgi_run | yucan_fcgi_client | yucan_proxy_client, term()}.
 %% A module with read/2 and close/1, and its state.
 -type options() :: #{silence_ms := pos_integer(), name := file:filename_all(), headers => fun((headers()) -> headers())}.
-%% `silence_ms' is how long the source may be silent, `name' is for the log, and `headers' changes the headers.
+%% `silence_ms' is how long the source may be silent, `name' is the name for the log, and `headers' is a function that changes the headers.
 -type headers() :: [{binary(), binary()}].
 
 %% @doc Connects to a server or an application. A name is tried over IPv4 first, then over IPv6.
@@ -37,7 +37,7 @@ connect(Host, Port, Options) ->
         Result -> Result
     end.
 
-%% @doc Reads the head and responses. Afterwards the source is closed or belongs to the response.
+%% @doc Reads the head and answers the request. Afterwards the source is closed or belongs to the response.
 -spec respond(yucan_req:req(), source(), options()) -> yucan_handler:response().
 respond(Req, Source, Options) -> head(Req, Source, yucan_cgi_head:new(), Options, deadline(Options)).
 
@@ -154,7 +154,7 @@ late(_, _, _, _, Reason, Options) ->
 streamed(Req, Source, Status, Headers, Parts, Options) ->
     {Status, Headers, {stream, fun(Write) -> stream(Req, Source, lists:reverse(Parts), unknown, Write, Options) end}}.
 
-%% Drops data beyond the announced length.
+%% Sends the body, and drops data beyond the announced length.
 stream(Req, Source, Data, Left, Write, Options) ->
     Part = cut(iolist_to_binary(Data), Left),
     case Part =:= <<>> orelse Write(Part) of
@@ -185,8 +185,8 @@ cut(Data, Left) -> binary:part(Data, 0, Left).
 less(unknown, _) -> unknown;
 less(Left, Bytes) -> Left - Bytes.
 
-%% The client has everything, but the script may have more to do. A script that keeps writing is never silent, so after a while each part also
-%% counts as a check.
+%% The client has received everything, but the script may have more to do. A script that keeps writing is never silent, so after a while each part
+%% also counts as a check.
 drain(Req, Source, Options, Look) ->
     case wait(Req, Source, deadline(Options)) of
         {data, _, Next} ->

@@ -27,7 +27,7 @@ expected() -> "{pbkdf2}SALT$HASH, both in base64, of 10000 rounds of SHA-256".
 check(Password, Stored) ->
     case parts(Stored) of
         {Salt, Hash} -> same(derive(Password, Salt), Hash);
-        %% Hashed once more, so that the time does not reveal the length of the secret.
+        %% The passwords are hashed once more, so that the time does not reveal the length of the secret.
         error -> same(crypto:hash(sha256, Password), crypto:hash(sha256, unicode:characters_to_binary(Stored)))
     end.
 

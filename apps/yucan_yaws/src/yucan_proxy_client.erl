@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A request to a server behind this one, as a source of bytes for {@link yucan_gateway}.
+%% @doc Makes a request to a server behind this one, as a source of bytes for {@link yucan_gateway}.
 %%
 %% It returns the head as it arrived, and then the body without its framing. If a body ends before its length is reached, that is an error.
 -module(yucan_proxy_client).

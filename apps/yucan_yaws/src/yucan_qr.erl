@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A short text as a QR code for a terminal (ISO/IEC 18004): bytes, versions 1 to 5, level L, one block, mask 0. A decoder can read any
-%% mask, and the rules for choosing one only make it easier. Pure.
+%% @doc Shows a short text as a QR code on a terminal (ISO/IEC 18004): bytes, versions 1 to 5, level L, one block, mask 0. A decoder can read any
+%% mask; the rules for choosing one only make decoding easier. Pure.
 -module(yucan_qr).
 
 -export([terminal/1]).
@@ -93,20 +93,20 @@ format_bits(Data) ->
     Rest = lists:foldl(fun(_, R) -> (R bsl 1) bxor ((R bsr 9) * 16#537) end, Data, lists:seq(1, 10)),
     (Data bsl 10 bor Rest) bxor 16#5412.
 
-%% Pairs of columns from the right, alternately up and down.
+%% Returns the positions in pairs of columns from the right, alternately upwards and downwards.
 places(Size, Fixed) ->
     Pairs = lists:seq(Size - 1, 8, -2) ++ [5, 3, 1],
     [{Row, Column} || Right <- Pairs, Step <- lists:seq(0, Size - 1), Column <- [Right, Right - 1],
                       Row <- [case (Right + 1) band 2 of 0 -> Size - 1 - Step; _ -> Step end], not is_map_key({Row, Column}, Fixed)].
 
 filled(<<Bit:1, Bits/bits>>, [{Row, Column} | Places], All) -> filled(Bits, Places, All#{{Row, Column} => Bit bxor ((Row + Column + 1) rem 2)});
-%% The modules left over after the last bit hold only the mask.
+%% The modules that are left over after the last bit contain only the mask.
 filled(<<>>, [{Row, Column} | Places], All) -> filled(<<>>, Places, All#{{Row, Column} => (Row + Column + 1) rem 2});
 filled(<<>>, [], All) -> All.
 
 -ifdef(TEST).
 
-% What the Python package qrcode produces with the same version, level and mask.
+% This is what the Python package qrcode produces with the same version, level and mask.
 known_test() ->
     {ok, Rows} = modules(<<"http://127.0.0.1:8080/">>),
     ?assertEqual([16#1fc4b7f, 16#1048a41, 16#175275d, 16#174915d, 16#174935d, 16#1047b41, 16#1fd557f, 16#12a00, 16#1df1cc4, 16#dab461, 16#7d75c7, 16#108d962,

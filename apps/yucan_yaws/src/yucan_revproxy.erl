@@ -1,20 +1,19 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Mounts another server below a path: `revproxy = /prefix http://host/path'.
 %%
-%% The other server gets the request without the prefix, with X-Forwarded-For, -Host and -Proto, X-Real-IP, and a body of known length. Other
-%% headers in which a client describes itself are removed. If the response has a Location, it is translated back. Each request has its own
-%% connection.
+%% The other server gets the request without the prefix, with X-Forwarded-For, -Host and -Proto, X-Real-IP, and a body of known length. Other headers
+%% in which a client describes itself are removed. A Location in the response is translated back. Each request has its own connection.
 -module(yucan_revproxy).
 
 -export([respond/4]).
 
 -define(SILENCE_MS, 60000).
 
-%% @doc Asks the other server. `Own' is the scheme and host of this one, and `Max' the largest body in bytes.
+%% @doc Passes the request to the other server. `Own' is the scheme and host of this server, and `Max' the largest body in bytes.
 -spec respond(yucan_req:req(), yucan_yaws_config_value:revproxy(), Own :: iodata(), Max :: pos_integer()) -> yucan_handler:response().
 respond(Req, #{url := Url} = Proxy, Own, Max) ->
     case yucan_spool:take(Req, Max) of
-        %% Deleting is safe: by then the process that sends the file has opened it, or will fail, as it should.
+        %% Deleting the body now is safe: by now the process that sends the file has opened it, or will fail, as it should.
         {ok, Body} -> try ask(Req, Proxy, Own, Body) after yucan_spool:delete(Body) end;
         {error, {spool, Reason}} -> failed({spool, Reason}, Url);
         {error, Reason} -> yucan_req:body_error(Reason)
@@ -51,7 +50,7 @@ head(Req, Prefix, Url, Body) ->
      end,
      "connection: close\r\n\r\n"].
 
-%% Returns the canonical path, on which the decision was based, without the segments of the prefix. Escapes stay.
+%% Returns the canonical path, on which the decision was based, without the segments of the prefix. Escapes are kept.
 target(Req, Prefix, #{path := Base}) ->
     Joined = iolist_to_binary([string:trim(Base, trailing, "/"), below(length(string:lexemes(Prefix, "/")), yucan_req:path(Req))]),
     [case Joined of <<"/", _/binary>> -> Joined; _ -> ["/", Joined] end,
@@ -84,18 +83,18 @@ address({Address, _}) ->
         Text -> Text
     end.
 
-%% A client must not be able to impersonate a proxy. Many servers treat X_A and X-A as the same variable, so names with an underscore are removed, as
-%% for scripts (yucan_cgi).
+%% A client must not be able to impersonate a proxy. Many servers treat X_A and X-A as the same variable, so headers whose names contain an underscore
+%% are removed, as they are for scripts (yucan_cgi).
 is_passed(<<"x-forwarded-", _/binary>>) -> false;
 is_passed(Name) ->
     not lists:member(Name, [<<"host">>, <<"content-length">>, <<"expect">>, <<"forwarded">>, <<"x-real-ip">>, <<"proxy">>])
         andalso binary:match(Name, <<"_">>) =:= nomatch.
 
-%% Maps a location on the other server to one below the prefix here.
+%% Maps a location on the other server to one below the prefix on this server.
 back({<<"location">>, Location}, Prefix, #{path := Base} = Url, Own) ->
     Path = string:trim(Base, trailing, "/"),
     Below = case Location of
-        %% A network-path reference, which names another host (RFC 3986, 4.2).
+        %% This is a network-path reference, which names another host (RFC 3986, 4.2).
         <<"//", _/binary>> -> none;
         <<"/", _/binary>> -> behind(Path, Location, Location);
         _ -> behind([yucan_yaws_config_value:origin(Url), Path], Location, none)

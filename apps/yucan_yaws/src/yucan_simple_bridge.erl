@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc This server as a backend of simple_bridge, the layer through which Nitrogen uses web servers. simple_bridge finds the callbacks, which
-%% work on our requests, by this module's name. {@link yucan_simple_bridge_anchor} calls the handler.
+%% @doc Makes this server a backend of simple_bridge, the layer through which Nitrogen uses web servers. simple_bridge finds the callbacks, which work
+%% on our requests, by this module's name. {@link yucan_simple_bridge_anchor} calls the handler.
 %%
-%% Files are sent with sendfile, whatever their size. The body of a form is read in one piece, at most `body_bytes' (yucan_config). A multipart form
+%% Files are sent with sendfile, whatever their size. The body of a form is read in one piece of at most `body_bytes' (yucan_config). A multipart form
 %% is read part by part with recv_from_socket/3, so an upload can be larger than memory. All of this works only in the process of the request.
 -module(yucan_simple_bridge).
 
@@ -19,7 +19,7 @@
                   root :: file:filename_all()}).
 -opaque request() :: #request{}.
 
-%% simple_bridge's records, in which the order is the contract.
+%% The records of simple_bridge, which defines the order of their fields.
 -type header() :: {header, Name :: atom() | iodata(), Value :: iodata()}.
 -type cookie() :: {cookie, Name :: atom() | iodata(), Value :: iodata(), Domain :: iodata() | undefined, Path :: iodata() | undefined,
                    MaxAgeSeconds :: integer() | undefined, Secure :: boolean(), HttpOnly :: boolean(), SameSite :: atom() | iodata()}.
@@ -36,12 +36,12 @@ init(#arg{clidata = Read}) ->
 init(Req) ->
     begun(Req, <<>>).
 
-%% The body is read once but requested several times.
+%% The body is read only once, but may be requested several times.
 begun(Req, First) ->
     _ = erase(?MODULE),
     #request{req = Req, first = First, root = yucan_req:assigned(?MODULE, Req, application:get_env(simple_bridge, document_root, "./priv/static"))}.
 
-%% @doc Returns the request with a directory for `{file, Path}' other than the document_root of the application simple_bridge.
+%% @doc Returns the request with a directory for `{file, Path}' that replaces the document_root of the application simple_bridge.
 -spec rooted(file:filename_all(), yucan_req:req()) -> yucan_req:req().
 rooted(Root, Req) -> yucan_req:assign(?MODULE, Root, Req).
 
@@ -49,13 +49,13 @@ rooted(Root, Req) -> yucan_req:assign(?MODULE, Root, Req).
 -spec protocol(request()) -> http | https.
 protocol(#request{req = Req}) -> yucan_req:scheme(Req).
 
-%% @private An atom if there already is one with this name, and otherwise what the client sent.
+%% @private Returns an atom if there already is one with this name, and otherwise what the client sent.
 -spec request_method(request()) -> atom() | binary().
 request_method(#request{req = Req}) ->
     Method = yucan_req:method(Req),
     try binary_to_existing_atom(Method) catch error:badarg -> Method end.
 
-%% @private Path and query as the client sent them.
+%% @private Returns path and query as the client sent them.
 -spec uri(request()) -> string().
 uri(#request{req = Req}) -> binary_to_list(yucan_req:target(Req)).
 
@@ -93,7 +93,7 @@ post_params(#request{req = Req} = Request) ->
         _ -> []
     end.
 
-%% @private Returns the entire body. For a multipart form, only the part that has been read so far, because recv_from_socket/3 reads the rest.
+%% @private Returns the entire body. For a multipart form, returns only the part that has been read so far, because recv_from_socket/3 reads the rest.
 -spec request_body(request()) -> binary().
 request_body(#request{req = Req, first = First}) ->
     case yucan_req:header(<<"content-type">>, Req, <<>>) of
@@ -176,7 +176,7 @@ file(Path, Status, Lines, #request{req = Req, root = Root}) ->
         Response -> Response
     end.
 
-%% The handler has chosen to answer with a file, even if the request was a form.
+%% The handler has chosen to answer with a file, even if the request was a form. The file is served as for GET.
 readable(Req) ->
     case yucan_req:method(Req) of
         <<"HEAD">> -> Req;

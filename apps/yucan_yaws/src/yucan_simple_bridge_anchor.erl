@@ -7,8 +7,8 @@
 %% appmods = </, yucan_simple_bridge_anchor exclude_paths static>        # and in <opaque>: handler = my_handler
 %% '''
 %% The handler's `run(Bridge)' answers a request; `ws_init/1', `ws_message/3', `ws_info/3' and `ws_terminate/3' serve a WebSocket. `Bridge' comes from
-%% `simple_bridge:make(yucan, Request)', which must be a dependency of the user's application, because it is not one of this application. The option
-%% `bridge' names another module with that function.
+%% `simple_bridge:make(yucan, Request)'. simple_bridge must be a dependency of the user's application, because it is not one of this application. The
+%% option `bridge' names another module with that function.
 -module(yucan_simple_bridge_anchor).
 -behaviour(yucan_handler).
 -behaviour(yucan_ws).
@@ -19,14 +19,14 @@
 -include("../include/yaws_api.hrl").
 
 -type options() :: #{handler => module(), bridge => module(), document_root => file:filename_all(), static_paths => [string()],
-    %% The largest message of a WebSocket. The default is the server's limit.
+    %% The size limit of a WebSocket message. The default is the server's limit.
     ws_message_bytes => pos_integer()}.
 -type settings() :: #{handler := module(), bridge := module(), document_root := file:filename_all(), static_paths := [binary()],
     websocket := yucan_ws:options()}.
 
 -record(ws, {handler :: module(), bridge :: term(), state :: term()}).
 
-%% @doc Returns the options. Like simple_bridge, this takes missing ones from the environment of the application simple_bridge.
+%% @doc Returns the options. Like simple_bridge, it takes missing options from the environment of the application simple_bridge.
 -spec init(options()) -> settings().
 init(Options) ->
     Value = fun(Key, Default) -> maps:get(Key, Options, application:get_env(simple_bridge, Key, Default)) end,
@@ -64,7 +64,7 @@ found(not_found) -> yucan_error:page(404);
 found({error, _}) -> yucan_error:page(403);
 found(Response) -> Response.
 
-%% @doc Handles a request to an appmod. The handler is in the opaque data of the server, or in the environment.
+%% @doc Handles a request to an appmod. The handler is named in the opaque data of the server, or in the environment.
 -spec out(#arg{}) -> {yucan_response, yucan_handler:response()}.
 out(#arg{opaque = Opaque, docroot = Docroot} = Arg) ->
     Named = maps:from_list([named(Name, Value) || is_list(Opaque), {Name, Value} <- Opaque, lists:member(Name, ["handler", "bridge", "ws_message_bytes"])]),

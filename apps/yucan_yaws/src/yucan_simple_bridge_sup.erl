@@ -1,19 +1,19 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Started by `simple_bridge:start(yucan)': a supervisor with a server that has yucan_simple_bridge_anchor, at the address and port in the
-%% environment of the application simple_bridge (`address', loopback by default; `port', 8000). Its variable `yucan' is a map with further
-%% options of yucan:start_link/1, such as `limits' and `access_log', in which `tls' and `proxy_protocol' are for the listener.
+%% @doc The supervisor that `simple_bridge:start(yucan)' starts. It has a server whose handler is yucan_simple_bridge_anchor, at the address and port
+%% in the environment of the application simple_bridge (`address', loopback by default; `port', 8000). The variable `yucan' there is a map with
+%% further options of yucan:start_link/1, such as `limits' and `access_log'; in it, `tls' and `proxy_protocol' are for the listener.
 %%
 %% ```
 %% {simple_bridge, [{backend, yucan}, {port, 8443}, {yucan, #{tls => #{certfile => "a.pem", keyfile => "a.key"}, limits => #{body_bytes => 50000000}}}]}
 %% '''
 %% A WebSocket message may have as many bytes as a body that is read as a whole. Other backends have no limit, and an application whose message is
-%% rejected would connect and send it again forever.
+%% rejected would reconnect and send it again forever.
 -module(yucan_simple_bridge_sup).
 -behaviour(supervisor).
 
 -export([start_link/0, init/1]).
 
-%% @doc The server's name is `simple_bridge' unless the environment has a `server_name'.
+%% @doc Starts the supervisor. The server's name is `simple_bridge' unless the environment contains a `server_name'.
 -spec start_link() -> {ok, pid()} | {error, term()}.
 start_link() -> supervisor:start_link({local, ?MODULE}, ?MODULE, []).
 

@@ -7,7 +7,7 @@
 -include_lib("kernel/include/file.hrl").
 
 -type state() :: #{upload := none | binary(), hidden := boolean(), files := yucan_file:options(), file => binary(), _ => _}.
-%% The state of {@link yucan_folder}. With `file' nothing else is served.
+%% The state of {@link yucan_folder}. If it contains `file', nothing else is served.
 
 -define(MOST_UPLOADED, 16#100000000).
 
@@ -22,7 +22,7 @@ has_token(Req, State) ->
 is_token(_, #{upload := none}) -> false;
 is_token(Given, #{upload := Token}) -> crypto:hash_equals(crypto:hash(sha256, Token), crypto:hash(sha256, Given)).
 
-%% @doc Stores a file in a directory that a request could see. Until it is complete it has another name.
+%% @doc Stores a file in a directory that a request could reach. Until the file is complete it has another name.
 -spec file(yucan_req:req(), state()) -> yucan_handler:response().
 file(Req, #{upload := none}) -> no_upload(Req);
 file(Req, State) ->
@@ -105,7 +105,7 @@ copy(Req, Device, Size) ->
             end
     end.
 
-%% @doc Handles a browser's form for a directory, with the token, unless the request has it, and then files. Browsers are sent back to the
+%% @doc Handles a browser's form for a directory. It contains the token, unless the request has it, and then files. Browsers are sent back to the
 %% directory.
 -spec form(yucan_req:req(), state()) -> yucan_handler:response().
 form(Req, #{upload := none}) -> no_upload(Req);

@@ -92,7 +92,7 @@ options(File) ->
     end,
     [debug_info, {i, Folder}, {i, filename:join(filename:dirname(Folder), "include")} | Old].
 
-%% If the source of a beam is also watched, this process has compiled it, or a build whose result is the same.
+%% If the source of a beam is also watched, either this process has compiled it, or a build whose result is the same.
 beam(File, State) ->
     Module = list_to_atom(filename:basename(File, ".beam")),
     case erlang:module_loaded(Module) andalso file:read_file(File) of

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Answers the requests to a server in a configuration, in the order that modules written for Yaws rely on: arg_rewrite_mod, redirects,
-%% auth, aliases, revproxy, appmods, then files and scripts.
+%% @doc Answers the requests to a server in a configuration, in the order on which modules written for Yaws rely: arg_rewrite_mod, redirects, auth,
+%% aliases, revproxy, appmods, then files and scripts.
 -module(yucan_yaws).
 -behaviour(yucan_handler).
 
@@ -16,7 +16,7 @@
 %% @doc Called each time the configuration is loaded.
 -spec init(site()) -> site().
 init(#{server := #{name := Name, ebin_dir := Folders}} = Site) ->
-    %% Creates the counter of scripts now, before two of them could create it at the same time.
+    %% Creates the counter of scripts now, because otherwise two of them could create it at the same time.
     _ = yucan_cgi_run:running(),
     Site#{own => yucan_yaws_loader:load(Name, Folders)}.
 
@@ -70,8 +70,8 @@ routed(Req, Arg, #{server := #{redirects := Redirects}} = Site, Left) ->
             slashed(Req, Site)
     end.
 
-%% A path with an encoded slash is only for another server, and only where nothing here decides by path, because the other server may treat it as
-%% a slash.
+%% A path with an encoded slash is only passed to another server, and only where nothing here decides by path, because the other server may treat it
+%% as a slash.
 slashed(Req, #{server := #{auth := [], arg_rewrite_mod := undefined, redirects := Redirects, alias := Files, script_alias := Scripts} = Server}) ->
     Path = yucan_req:path(Req),
     case yucan_path:decode(binary:replace(Path, <<"%2F">>, <<"%252F">>, [global])) of
@@ -145,7 +145,7 @@ aliased(Path, Req, Arg, #{server := #{alias := Files, script_alias := Scripts, f
             end
     end.
 
-%% A directory is like another docroot, and a file like a file in a docroot: scripts run, and are never shown.
+%% The directory of an alias is treated like another docroot, and a file like a file in a docroot: scripts run, and are never shown.
 alias(#{prefix := Prefix, target := Target}, Rest, Path, Req, Arg, #{server := Server} = Site, Left) ->
     case {filelib:is_dir(Target), Rest} of
         {true, <<>>} ->
@@ -314,7 +314,7 @@ outcome(#{next := {page, Target}, headers := Headers} = Outcome, Req, Arg, Site,
 outcome(#{next := {redirect_local, Path}, headers := Headers} = Outcome, Req, Arg, #{server := Server}, _) ->
     Location = case Path of
         "/" ++ _ -> [yucan_yaws_out:own_origin(Req, Server), Path];
-        %% In the directory of this request, or a whole URL. The client knows both.
+        %% The target is relative to the directory of this request, or it is a whole URL. The client can resolve both.
         _ -> Path
     end,
     yucan_yaws_out:answer(Outcome#{next := none, headers := Headers ++ [{<<"location">>, Location}]}, Req, Arg);

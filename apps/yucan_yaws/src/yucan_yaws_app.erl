@@ -7,7 +7,7 @@
 -export([ensure/0]).
 -export([start/2, prep_stop/1, stop/1, init/1]).
 
-%% @doc Starts the application, because a program may have started a server without it.
+%% @doc Starts the application if necessary, because a program may have started a server without it.
 -spec ensure() -> ok.
 ensure() ->
     _ = application:ensure_all_started(yucan_yaws),

@@ -17,7 +17,7 @@
 
 -type verdict() :: ok | {ok, User :: binary()} | forbidden | {unauthorized, Realm :: string()} | {appmod, module()}.
 
-%% @doc Checks all blocks that contain one of the paths. The first one that rejects decides.
+%% @doc Checks all blocks that contain one of the paths. The first block that rejects the request decides.
 -spec check(Paths :: [binary()], [yucan_yaws_config:auth()], #arg{}) -> verdict().
 check(Paths, Blocks, Arg) ->
     Holding = [Block || #{dir := Dirs} = Block <- Blocks,
@@ -68,7 +68,7 @@ user({Name, Password, _}, [{_, Any} | _] = Users, Realm) when is_list(Name) ->
     end;
 user(_, _, Realm) -> {unauthorized, Realm}.
 
-%% @doc Returns the name and password from an Authorization header.
+%% @doc Returns name and password from an Authorization header.
 -spec basic(binary()) -> {ok, binary(), binary()} | error.
 basic(<<Scheme:5/binary, " ", Encoded/binary>>) ->
     case yucan_header:lower(Scheme) of

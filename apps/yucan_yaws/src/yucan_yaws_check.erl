@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Checks whether the directories and modules that a configuration names, and the functions of yaws_api that modules call, exist.
 %%
-%% None of these problems stops a configuration, because a directory may be mounted later and a call may never be reached. But without a warning
-%% at the start, each mistake would only show up as a 404 or 500.
+%% A configuration with such problems still works, because a directory may be mounted later and a call may never be reached. But without a warning at
+%% the start, each mistake would only show up as a 404 or 500.
 -module(yucan_yaws_check).
 
 -export([problems/1, missing/1]).

@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Reads a configuration file in the language of Yaws, with the directives that docs/options.md lists.
 %%
-%% A line is a setting, or the beginning or end of a block. `#' begins a comment, a backslash at the end of a line joins the next one, and double
-%% quotes preserve spaces and special characters. yucan_yaws_config_lines parses lines, yucan_yaws_config_value values, and yucan_yaws_config_entry
-%% entries of blocks. yucan_yaws_config_table has the directives.
+%% A line is a setting, or the beginning or end of a block. `#' begins a comment, a backslash at the end of a line joins the next line, and double
+%% quotes preserve spaces and special characters. yucan_yaws_config_lines parses lines, yucan_yaws_config_value parses values, and
+%% yucan_yaws_config_entry parses entries of blocks. yucan_yaws_config_table contains the directives.
 %%
 %% Everything is checked here, once. All problems of a file are reported together, each with its line and what was expected. A file with a problem has
 %% no effect, so a typo never takes a site down. {@link parse/2} is pure.
@@ -33,8 +33,8 @@
 -record(state, {folder :: file:filename(), problems = [] :: [problem()]}).
 
 %% @doc Returns the options of {@link yucan:start_link/1} for a file. Afterwards its directories of modules are in the code path and its start modules
-%% have run, but if there is a problem nothing has happened. If it names something that does not exist, such as a directory or a module, the log
-%% has a warning.
+%% have run; but if there is a problem, nothing has happened. If the file names something that does not exist, such as a directory or a module, a
+%% warning is logged.
 -spec load(file:filename()) -> {ok, map()} | {error, [Line :: unicode:chardata(), ...]}.
 load(File) ->
     case read(File) of
@@ -62,7 +62,7 @@ format(File, Problems) ->
          _ -> io_lib:format("~ts:~b: ~ts~n", [File, Line, Text])
      end || {Line, Text} <- Problems].
 
-%% @doc Parses and checks a text. Relative paths in it start at the directory.
+%% @doc Parses and checks a text. Relative paths in it are relative to the directory.
 -spec parse(binary(), Folder :: file:filename()) -> {ok, conf()} | {error, [problem(), ...]}.
 parse(Text, Folder) ->
     State = #state{folder = Folder},
@@ -295,14 +295,14 @@ mixed_ports(Servers) ->
         #{port := OtherPort, line := First, ssl := OtherSsl} = Earlier <- Before,
         Port =:= OtherPort, (Ssl =:= undefined) =/= (OtherSsl =:= undefined), shares_address(Server, Earlier)].
 
-%% A client need not send SNI. It would then have to satisfy only the first server's requirements, but could reach the others.
+%% A client need not send SNI. It would then have to satisfy only the first server's requirements, but could reach the other servers.
 mixed_tls(Servers) ->
     [{Line, text("~ts of <ssl> on port ~b is not that of the server in line ~b: expected the same in both, since a client need not say in TLS which server it wants", [Key, Port, First])}
      || {#{port := Port, line := Line, ssl := #{} = Ssl} = Server, Before} <- with_those_before(Servers), Port =/= 0,
         #{port := OtherPort, line := First, ssl := #{} = Other} = Earlier <- Before, Port =:= OtherPort, shares_address(Server, Earlier),
         Key <- [verify, fail_if_no_peer_cert, depth, protocol_version] ++ [cacertfile || maps:get(verify, Ssl) =:= verify_peer], maps:get(Key, Ssl) =/= maps:get(Key, Other)].
 
-%% All servers share one file.
+%% All servers must use one log file.
 mixed_logs([#{access_log := First} | Rest]) ->
     [{Line, text("access_log of <server ~ts> is ~ts, that of the first server is not: expected the same in all", [Name, Wanted])}
      || #{access_log := Wanted, line := Line, name := Name} <- Rest, Wanted =/= First];

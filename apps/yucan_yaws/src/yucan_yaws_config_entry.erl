@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Parses the entries of the blocks in a server: redirects, variables, headers, access rules. Returns each of them, or a text that says what is
-%% wrong.
+%% @doc Parses the entries of the blocks in a server: redirects, variables, headers, access rules. Returns the parsed entry, or a text that says what
+%% is wrong.
 -module(yucan_yaws_config_entry).
 
 -export([redirect/3, pair/3, header/3, dir/1, auth/1]).
@@ -61,7 +61,7 @@ target_of(Text) ->
         error -> error
     end.
 
-%% @doc Parses a key and its value, which are not converted.
+%% @doc Parses a key and its value, neither of which is converted.
 -spec pair(string(), '=' | '==', string()) -> result({string(), string()}).
 pair(Key, '=', Value) -> {ok, {Key, Value}};
 pair(Key, '==', Value) -> {ok, {Key, "=" ++ Value}}.
@@ -114,11 +114,11 @@ user(Text) ->
                 bad("user = ~ts:...: expected NAME:PASSWORD or NAME:~ts", [Name, yucan_password:expected()]),
             {bytes(Name), Password};
         [Name | _] ->
-            %% Not shown, because the text after the colon may be a secret.
+            %% The value is not shown, because the text after the colon may be a secret.
             bad("user = ~ts: expected NAME:PASSWORD or NAME:{HASH}...", [Name])
     end.
 
-%% Text that is compared with, or added to, the bytes of a request or a response. Modules for Yaws also get it in this form.
+%% Converts text that is compared with, or added to, the bytes of a request or a response. Modules written for Yaws also get it in this form.
 bytes(Text) -> binary_to_list(unicode:characters_to_binary(Text)).
 
 cidr(_, "all") -> all;

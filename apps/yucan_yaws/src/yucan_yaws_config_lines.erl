@@ -16,7 +16,7 @@
                  | {junk, Text :: string()}.
 %% `{set, "/p", '==', "/q"}' is a redirect that does not append. Everything else is set with `='.
 
-%% @doc Returns the lines of a text without empty ones and comments. Any bytes give a result. Text that is not UTF-8 is read as Latin-1.
+%% @doc Returns the lines of a text without empty ones and comments. Any bytes give a result. Text that is not UTF-8 is interpreted as Latin-1.
 -spec lines(binary()) -> [line()].
 lines(Text) ->
     Characters = case unicode:characters_to_list(Text) of
@@ -26,7 +26,7 @@ lines(Text) ->
     Numbered = join(number(string:split(without_mark(Characters), "\n", all), 1)),
     [{Line, content(Stripped)} || {Line, Raw} <- Numbered, Stripped <- [string:trim(strip_comment(Raw))], Stripped =/= ""].
 
-%% Editors on Windows write a byte order mark.
+%% Editors on Windows write a byte order mark, which is removed.
 without_mark([16#FEFF | Characters]) -> Characters;
 without_mark(Characters) -> Characters.
 

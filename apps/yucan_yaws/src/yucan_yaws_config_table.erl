@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc The directives of a configuration: the blocks in which each is allowed, the kind of its value, its default, and its effect.
 %%
-%% `one' may be given at most once, while `many' collects a list in the order of the file. A directive that Yaws has and this server does not is
-%% reported as an unsupported directive and never silently ignored.
+%% A directive with `one' may be given at most once, while one with `many' collects a list in the order of the file. A directive that Yaws has and
+%% this server does not is reported as unsupported and never silently ignored.
 -module(yucan_yaws_config_table).
 
 -export([table/1, directive/2, names/1, without_effect/0, defaults/1, blocks/1, elsewhere/1]).
@@ -15,8 +15,8 @@
 -type block() :: global | server | ssl | auth.
 -type directive() :: {Key :: atom(), one | many, yucan_yaws_config_value:kind()}.
 
-%% @doc Name, one or many, kind, default, effect. A `many' directive has no default except []. The reference of all options (`scripts/options')
-%% also shows the table.
+%% @doc Returns the table: name, one or many, kind, default, effect. A `many' directive has no default except []. The reference of all options
+%% (`scripts/options') also shows the table.
 -spec table(block()) -> [{Key :: atom(), one | many, yucan_yaws_config_value:kind(), Default :: term(), Effect :: string()}].
 table(global) ->
     [{logdir, one, path, undefined, "Directory of access.log, which all servers share. Without it there is no access log."},
@@ -92,7 +92,7 @@ directive(Block, Name) ->
 names(Block) ->
     [atom_to_list(Key) || {Key, _, _, _, _} <- table(Block)] ++ ["<" ++ Name ++ ">" || Name <- blocks(Block)].
 
-%% @doc Directives that are accepted because many Yaws configurations have them, but that have no effect.
+%% @doc Returns the directives that are accepted because many Yaws configurations contain them, but that have no effect.
 -spec without_effect() -> [string()].
 without_effect() -> ["include_dir", "id"].
 
@@ -155,7 +155,7 @@ table_test_() ->
 many_defaults_test() ->
     [?assertEqual([], Default) || Block <- [global, server, ssl, auth], {_, many, _, Default, _} <- table(Block)].
 
-%% A cell of the reference, which Markdown shows unchanged.
+%% Each effect becomes a cell of the reference, which Markdown must show unchanged.
 effects_test_() ->
     [?_assertMatch({_, _, match}, {Block, Name, re:run(Effect, "^[A-Za-z][^<>`\n]+\\.$", [{capture, none}])})
      || Block <- [global, server, ssl, auth], {Name, _, _, _, Effect} <- table(Block)].

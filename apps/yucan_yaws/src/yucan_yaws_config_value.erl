@@ -12,7 +12,7 @@
 -type kind() :: text | boolean | module | program | path | paths | words | address | host_port | mounts | php_handler | revproxy | expires | alias | ciphers | versions
               | {integer, Min :: integer(), Max :: integer()} | {one_of, [atom()]} | {none_or, atom(), kind()}.
 -type mount() :: #{path := string(), module := module(), exclude := [string()]}.
-%% An appmod. A path without a leading slash matches that segment anywhere in a path.
+%% An appmod. If the path has no leading slash, it matches that segment anywhere in a path.
 -type php_handler() :: {cgi, Program :: string()} | {fcgi, yucan_fcgi_address()} | {extern, node(), module(), atom()}.
 -type yucan_fcgi_address() :: {inet:hostname() | inet:ip_address(), inet:port_number()} | {local, binary()}.
 -type alias() :: #{prefix := binary(), target := binary()}.
@@ -22,7 +22,7 @@
 -type url() :: #{scheme := http | https, host := string(), port := inet:port_number() | undefined, path := string()}.
 %% The path is "" if there is none. It includes the query, and keeps its case and percent signs.
 
-%% @doc Parses a value. A relative path starts at the folder, which is the file's directory.
+%% @doc Parses a value. A relative path is relative to the folder, which is the file's directory.
 -spec read(kind(), Text :: string(), Folder :: file:filename()) -> {ok, term()} | {error, Expected :: string()}.
 read(Kind, Text, Folder) ->
     case value(Kind, Text, Folder) of
@@ -54,7 +54,7 @@ value(ciphers, Text, _) -> ciphers(string:lexemes(Text, " \t,:"));
 value(versions, Text, _) -> versions(string:lexemes(Text, " \t,"));
 value(expires, Text, _) -> expires(string:lexemes(Text, " \t")).
 
-%% @doc Returns the form of a value of this kind, for messages and for the reference of all options (`scripts/options').
+%% @doc Returns a description of values of this kind, for messages and for the reference of all options (`scripts/options').
 -spec expected(kind()) -> string().
 expected(text) -> "any text";
 expected(boolean) -> expected({one_of, [true, false]});
@@ -78,7 +78,7 @@ expected(ciphers) -> "names of cipher suites that this Erlang knows, such as TLS
 expected(versions) -> expected({one_of, lists:sort(tls_versions())}) ++ ", several of them separated by blanks";
 expected(expires) -> "TYPE|access+SECONDS, several of them separated by blanks".
 
-%% Parts are separated by spaces. Double quotes keep the spaces inside a part.
+%% Splits a text into parts. Parts are separated by spaces. Double quotes keep the spaces inside a part.
 parts(Text) -> parts(string:trim(Text, leading, " \t"), []).
 
 parts("", Done) -> lists:reverse(Done);
@@ -243,7 +243,7 @@ alias(["/" ++ _ = Prefix, Place], Folder) ->
     end;
 alias(_, _) -> error.
 
-%% Names as in OpenSSL or IANA.
+%% Names may be those of OpenSSL or of IANA.
 ciphers([]) -> error;
 ciphers(Names) ->
     Suites = [ssl:str_to_suite(Name) || Name <- Names],
@@ -260,7 +260,7 @@ versions(Names) ->
 
 tls_versions() -> proplists:get_value(supported, ssl:versions()).
 
-%% `image/png|access+3600': seconds after the access.
+%% Parses values such as `image/png|access+3600', where the number is the seconds after the access.
 expires([]) -> error;
 expires(Words) ->
     Read = [re:run(Word, "^([^|]+)\\|access\\+([0-9]{1,9})$", [unicode, {capture, all_but_first, list}]) || Word <- Words],
@@ -286,7 +286,7 @@ url(Text) ->
         nomatch -> error
     end.
 
-%% @doc Returns the scheme, host and port as text, without a slash at the end.
+%% @doc Returns scheme, host and port as text, without a slash at the end.
 -spec origin(url()) -> string().
 origin(#{scheme := Scheme, host := Host, port := Port}) ->
     atom_to_list(Scheme) ++ "://" ++ Host

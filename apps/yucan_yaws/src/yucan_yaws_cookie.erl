@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Cookies as records of yaws_api.hrl: parsed from `Cookie' and `Set-Cookie', and formatted again. Pure. For {@link yaws_api}.
+%% @doc Parses cookies from `Cookie' and `Set-Cookie' headers into records of yaws_api.hrl, and formats them again. Pure. For {@link yaws_api}.
 %%
 %% Like a semicolon, a comma separates cookies (RFC 2109), while in RFC 6265 it is an ordinary character. A text that cannot be parsed yields no
-%% cookie at all.
+%% cookies at all.
 -module(yucan_yaws_cookie).
 
 -export([parse/1, parse_set/1, format/1, format_set/1, set/3]).

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Forms with files for modules written for Yaws, which read them part by part as `get_more' delivers the body. Pure. For {@link yaws_api}. The
-%% parser is {@link yucan_multipart}, which rejects everything that two parsers could read differently.
+%% @doc Parses forms with files for modules written for Yaws, which read them part by part as `get_more' delivers the body. Pure. For
+%% {@link yaws_api}. The parser is {@link yucan_multipart}, which rejects everything that two parsers could read differently.
 -module(yucan_yaws_form).
 
 -export([parse/2, parse/3]).
@@ -13,7 +13,7 @@
 -endif.
 
 -type item() :: {head, {Name :: string(), [{string() | content_type, string()}]}} | {part_body | body, string() | binary()}.
-%% Content is delivered as `part_body' while it is incomplete; the last piece is a `body'.
+%% Content is delivered as `part_body' while it is incomplete; the last piece is delivered as `body'.
 -opaque cont() :: {yucan_multipart:state(), list | binary}.
 -type option() :: list | binary.
 %% The content type.

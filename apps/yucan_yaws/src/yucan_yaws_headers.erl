@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The `#headers{}' of modules written for Yaws: a single header by its name, and all of them as lines. Pure. For {@link yaws_api}.
+%% @doc Access to the `#headers{}' of modules written for Yaws: a single header by its name, and all of them as lines. Pure. For {@link yaws_api}.
 %%
 %% A name is an atom, a binary or a string in any case. Names without a field in the record are in `other'.
 -module(yucan_yaws_headers).
@@ -60,7 +60,7 @@ merged({field, #headers.cookie}, Before, Value) -> Before ++ [Value];
 merged(_, undefined, Value) -> Value;
 merged(_, Before, Value) -> Before ++ ", " ++ Value.
 
-%% @doc Returns the results of calling the function for each header with its name as it is sent, and its value. `{multi, Results}' counts as several
+%% @doc Calls the function for each header, with its name as it is sent and its value, and returns the results. `{multi, Results}' counts as several
 %% results.
 -spec lines(fun((string() | atom(), value()) -> term()), #headers{}) -> [term()].
 lines(Format, #headers{other = Others} = Headers) ->
@@ -69,7 +69,7 @@ lines(Format, #headers{other = Others} = Headers) ->
     lists:append([case Format(Name, sent(Name, Value)) of {multi, Several} -> Several; One -> [One] end
                   || {Name, Value} <- Fields ++ [{Name, Value} || {http_header, _, Name, _, Value} <- Others]]).
 
-%% These two are stored in a different form from the one that the client sent.
+%% These two headers are stored in a different form from the one that the client sent.
 sent("Cookie", [[_ | _] | _] = Cookies) -> lists:append(lists:join("; ", Cookies));
 sent("Authorization", {_, _, Text}) -> Text;
 sent(_, Value) -> Value.

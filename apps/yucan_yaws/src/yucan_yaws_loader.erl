@@ -1,10 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Modules that belong to a single server, which are those in its own `ebin_dir'. Two sites may have modules with the same name.
+%% @doc Loads modules that belong to a single server, which are those in its own `ebin_dir'. Two sites may have modules with the same name.
 %%
-%% A VM can only have one module of each name. Each beam in such a directory is therefore loaded as `NAME@SERVER', and the names in its calls to
-%% the other modules are changed as well: `page:main()', `fun page:main/0', and module names in spawn, apply and the starting functions of OTP. A
-%% module that is named by data, such as a path, is found with {@link own/1}. This needs debug information (erlc +debug_info). A module without
-%% it is loaded under its own name, and an error reports that.
+%% A VM can have only one module of each name. Each beam in such a directory is therefore loaded as `NAME@SERVER', and the names in its calls to the
+%% other modules are changed as well: `page:main()', `fun page:main/0', and module names in spawn, apply and the starting functions of OTP. A module
+%% that is named by data, such as a path, is found with {@link own/1}. This requires debug information (erlc +debug_info). A module without it is
+%% loaded under its own name, and an error reports that.
 -module(yucan_yaws_loader).
 
 -export([load/2, remember/1, own/1]).
@@ -52,13 +52,13 @@ beam_md5(Code) ->
     {ok, {_, Md5}} = beam_lib:md5(Code),
     {ok, Md5}.
 
-%% @doc Stores the function of a server in the process that answers for it.
+%% @doc Stores a server's function in the process that answers requests to that server.
 -spec remember(fun((module()) -> module())) -> ok.
 remember(Own) ->
     _ = put(?MODULE, Own),
     ok.
 
-%% @doc Returns the name under which a module is loaded for the server for which this process answers.
+%% @doc Returns the name under which a module is loaded for the server whose requests this process answers.
 -spec own(module()) -> module().
 own(Module) ->
     case get(?MODULE) of
@@ -89,7 +89,7 @@ term(Tuple, Names) when is_tuple(Tuple) -> list_to_tuple(term(tuple_to_list(Tupl
 term([Head | Rest], Names) -> [term(Head, Names) | term(Rest, Names)];
 term(Other, _) -> Other.
 
-%% Functions that take a module as an argument, and which argument that may be.
+%% Renames modules in the arguments of the functions that take a module as an argument.
 arguments(Function, Arguments, Names) ->
     case lists:keyfind(Function, 1, takes_module()) of
         {_, Places} -> [at(N, Places, Argument, Names) || {N, Argument} <- lists:zip(lists:seq(1, length(Arguments)), Arguments)];

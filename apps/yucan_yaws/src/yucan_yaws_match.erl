@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Finds the parts of a configuration that apply to a request: the server, by the socket and the name of the host; the redirect, and its target;
-%% the appmod; which path contains which. Pure.
+%% @doc Finds the parts of a configuration that apply to a request: the server, by the socket and the host name; the redirect, and its target; the
+%% appmod; and whether one path contains another. Pure.
 %%
 %% A redirect `/p = URL' appends the path of the request, as the client sent it, to the URL, and `/p == URL' does not. Both keep the query. There
 %% is exactly one slash between the URL and the path, even if the URL ends with several.
@@ -16,7 +16,8 @@
 -opaque table() :: {FirstOnNoMatch :: boolean(), [{Index :: non_neg_integer(), Port :: inet:port_number(), [inet:ip_address()], [binary()]}]}.
 
 -type appmod() :: #{module := module(), prefix := binary(), rest := binary(), others := [yucan_yaws_config_value:mount()]}.
-%% `prefix' is the path up to and including the appmod, `rest' is the part after it, with a slash, or nothing, and `others' are all other mounts.
+%% `prefix' is the path up to and including the appmod, `rest' is the part after it, which begins with a slash or is empty, and `others' are all other
+%% mounts.
 
 %% ---- servers
 
@@ -29,7 +30,7 @@ table(Servers, First) ->
 names(#{name := Name, servername := Other, serveralias := Aliases}) ->
     [without_port(N) || N <- [Name | [Other || Other =/= undefined]] ++ Aliases].
 
-%% @doc Returns the name of a host as in requests. An IPv6 address keeps its brackets.
+%% @doc Returns the name of a host as it occurs in requests. An IPv6 address keeps its brackets.
 -spec without_port(string()) -> binary().
 without_port(Name) ->
     Lower = string:lowercase(unicode:characters_to_binary(Name)),
@@ -48,7 +49,7 @@ server(Host, Address, Port, {First, Rows}) ->
         [] -> default
     end.
 
-%% No address in the file means loopback.
+%% If the file gives no address, loopback is meant.
 is_there(_, []) -> true;
 is_there(Address, Addresses) ->
     lists:any(fun({0, 0, 0, 0}) -> true;
@@ -138,7 +139,7 @@ prefix(Path, #{path := "/" ++ _ = From}) ->
         true -> {ok, Folder};
         false -> none
     end;
-%% Without a slash it is a segment, wherever it occurs.
+%% A path without a slash is a segment, which matches wherever it occurs.
 prefix(Path, #{path := Part}) ->
     Name = to_binary(Part),
     case lists:splitwith(fun(Segment) -> Segment =/= Name end, binary:split(Path, <<"/">>, [global])) of

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Turns a configuration into the options of {@link yucan:start_link/1}, and stores what modules can query later.
+%% @doc Converts a configuration to the options of {@link yucan:start_link/1}, and stores what modules can query later.
 -module(yucan_yaws_options).
 
 -export([options/1, prepare/1, remember/1, records/0, for_scripts/0]).
@@ -13,7 +13,7 @@
 %% Servers bind to loopback unless configured otherwise.
 -define(LOOPBACK, {127, 0, 0, 1}).
 
-%% @doc Returns the options. Nothing is started or loaded yet.
+%% @doc Returns the options. This does not start or load anything.
 -spec options(yucan_yaws_config:conf()) -> map().
 options(#{globals := Globals, servers := Servers}) ->
     #{pick_first_virthost_on_nomatch := First, keepalive_timeout := Idle, max_connections := Max} = Globals,
@@ -45,7 +45,7 @@ tls(#{protocol_version := Versions, verify := Verify, fail_if_no_peer_cert := Fa
     Fails = case Verify of verify_peer when Fail =:= undefined -> true; verify_peer -> Fail; _ -> undefined end,
     maps:filter(fun(_, Value) -> Value =/= undefined end, (maps:remove(protocol_version, Ssl))#{keyfile := key_file(Ssl), versions => Versions, fail_if_no_peer_cert := Fails}).
 
-%% One file may contain both certificate and key.
+%% A single file may contain both certificate and key.
 key_file(#{keyfile := undefined, certfile := File}) -> File;
 key_file(#{keyfile := File}) -> File.
 
@@ -56,7 +56,7 @@ host(Globals, #{name := Name, ssl := Ssl} = Server) ->
         _ -> Host#{tls => tls(Ssl)}
     end.
 
-%% All servers share one file, unless none of them has an access log.
+%% All servers share one log file, unless none of them has an access log.
 access_log(#{logdir := undefined}, _) -> none;
 access_log(#{logdir := Folder}, Servers) ->
     case lists:any(fun(#{access_log := Wanted}) -> Wanted end, Servers) of
@@ -76,7 +76,7 @@ start_server(#{start_mod := undefined}, _) -> ok;
 start_server(#{start_mod := Module, name := Name, port := Port} = Server, Globals) ->
     once({start, Module, Name, Port}, fun() -> Module:start(sconf(Server, Globals)) end).
 
-%% Runs in a separate process, which reports its failure and affects nothing else.
+%% Runs the function in a separate process, which reports its failure and affects nothing else.
 once(Key, Start) ->
     Started = persistent_term:get(?MODULE, []),
     case lists:member(Key, Started) of
@@ -95,13 +95,13 @@ started(Key, Start) ->
             yucan_events:error("~ts:start failed: ~0tp", [element(2, Key), {Class, Reason, Stack}])
     end.
 
-%% @doc Stores the configuration for {@link records/0} in the process that answers.
+%% @doc Stores the configuration for {@link records/0} in the process that answers requests.
 -spec remember(#{globals := map(), server := yucan_yaws_config:server(), user => binary(), _ => _}) -> ok.
 remember(Site) ->
     _ = put(?MODULE, Site),
     ok.
 
-%% @doc Returns the configuration as records, for yaws_api:getconf/0. Outside a request these only have defaults.
+%% @doc Returns the configuration as records, for yaws_api:getconf/0. Outside of a request the records contain only defaults.
 -spec records() -> {ok, #gconf{}, [[#sconf{}]]}.
 records() ->
     case get(?MODULE) of

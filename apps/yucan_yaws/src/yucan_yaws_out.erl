@@ -2,8 +2,8 @@
 %% @doc Implements the out/1 interface of Yaws: creates the #arg{} that modules get, turns it back into a request after they have rewritten it,
 %% collects what they return into an outcome, and turns that into a response.
 %%
-%% The result of out/1 is a list, of any depth, of the tuples below. If only one of a kind is possible, the last one counts. `break' drops everything
-%% after it, and a redirect drops everything except headers. Anything else is an error in the module and results in a 500.
+%% The result of out/1 is a list, of any depth, of the tuples below. If there can be only one of a kind, the last one is used. `break' drops
+%% everything after it, and a redirect drops everything except headers. Anything else is an error in the module and results in a 500.
 -module(yucan_yaws_out).
 
 -export([later/3, made/1, rewritten/2, escaped/1, request/0, remember/1, with_body/3, moved/2, in_appmod/4, in_script/2, path/1]).
@@ -31,7 +31,7 @@
 %% ---- the #arg{}
 
 -type lazy() :: #arg{} | {later, yucan_req:req(), Docroots :: [file:filename()], Opaque :: term()}.
-%% Created lazily, because most requests for files and scripts need no arg.
+%% The arg is created lazily, because most requests for files and scripts do not need it.
 
 %% @doc Returns the arg of a request to a server with these docroots and this opaque data, created on demand.
 -spec later(yucan_req:req(), Docroots :: [file:filename()], Opaque :: term()) -> lazy().
@@ -55,7 +55,7 @@ http_request(Req) ->
     #http_request{method = method(yucan_req:method(Req)), path = {abs_path, text(yucan_req:path(Req)) ++ Query},
                   version = yucan_req:version(Req)}.
 
-%% Uses atoms for the original methods of HTTP/1.1, as erlang:decode_packet/3 does.
+%% Returns atoms for the original methods of HTTP/1.1, as erlang:decode_packet/3 does.
 method(<<"GET">>) -> 'GET';
 method(<<"HEAD">>) -> 'HEAD';
 method(<<"POST">>) -> 'POST';
@@ -65,7 +65,7 @@ method(<<"OPTIONS">>) -> 'OPTIONS';
 method(<<"TRACE">>) -> 'TRACE';
 method(Other) -> text(Other).
 
-%% @doc Returns the decoded path, or nothing if there is none.
+%% @doc Returns the decoded path, or an empty one if it cannot be decoded.
 -spec path(yucan_req:req()) -> string().
 path(Req) ->
     case yucan_req:decoded_path(Req) of
@@ -75,7 +75,7 @@ path(Req) ->
 
 text(Binary) -> binary_to_list(Binary).
 
-%% @doc Headers as a record. Names without a field are in `other'.
+%% @doc Returns headers as a record. Names without a field are in `other'.
 -spec headers([{binary(), binary()}]) -> #headers{}.
 headers(Headers) ->
     Record = lists:foldl(fun known/2, #headers{}, Headers),
@@ -132,13 +132,13 @@ rewritten(#arg{req = #http_request{path = {abs_path, Target}, method = Method}, 
     end;
 rewritten(_, Req) -> Req.
 
-%% @doc Returns a path that a module or a configuration may have decoded. Characters that are not allowed in a target are escaped again.
+%% @doc Escapes a path that a module or a configuration may have decoded: characters that are not allowed in a target are escaped again.
 -spec escaped(binary()) -> binary().
 escaped(Path) ->
     << <<(case C > $\s andalso C < 127 of true -> <<C>>; false -> yucan_path:escape(<<C>>) end)/binary>> || <<C>> <= Path >>.
 
-%% @doc Adds the body to the arg, either all of it or, if it is larger than the server's `partial_post_size', its first part. The part that was read
-%% before {page, Path} is retained.
+%% @doc Adds the body to the arg. It is all of the body or, if that is larger than the server's `partial_post_size', its first part. The part that was
+%% read before {page, Path} is retained.
 -spec with_body(#arg{}, yucan_req:req(), #{partial_post_size := pos_integer() | nolimit, max_body_size := pos_integer(), _ => _}) -> {ok, #arg{}} | {error, term()}.
 with_body(#arg{clidata = Read} = Arg, _, _) when Read =/= <<>> -> {ok, Arg};
 with_body(Arg, Req, #{partial_post_size := PartBytes, max_body_size := Max}) ->
@@ -218,7 +218,7 @@ item({redirect_local, Path}, Out) -> item({redirect_local, Path, 302}, Out);
 item({redirect_local, {Kind, Path}, Status}, Out) when Kind =:= any_path; Kind =:= abs_path; Kind =:= rel_path ->
     item({redirect_local, Path, Status}, Out);
 item({redirect_local, Path, Status}, Out) -> {redirect, Out#{status => Status, next := {redirect_local, lists:flatten(Path)}}};
-%% Only the status that was set earlier applies to the page.
+%% Of what was set earlier, only the status applies to the page.
 item({page, {Options, Path}}, Out) when is_list(Options) ->
     #{headers := Headers} = Given = collect(Options),
     {break, (maps:merge(Out, maps:with([status], Given)))#{headers := Headers, next := {page, lists:flatten(Path)}}};
@@ -250,7 +250,7 @@ redirect(Url, Status, #{headers := Headers} = Out) ->
 allheader({header, Header}, Out) -> header(Header, Out);
 allheader(Header, Out) -> header(Header, Out).
 
-%% `{Name, Value}', `{Name, erase}', `{multi, Name, Values}' or "Name: Value".
+%% A header is `{Name, Value}', `{Name, erase}', `{multi, Name, Values}' or "Name: Value".
 header({Name, erase}, #{headers := Headers} = Out) ->
     Wanted = name(Name),
     Out#{headers := [Header || {Other, _} = Header <- Headers, Other =/= Wanted]};
@@ -308,14 +308,14 @@ typed(Mime, Headers) ->
         false -> [{<<"content-type">>, Mime} | Headers]
     end.
 
-%% @doc Adds headers that were set earlier to a response. If only one of a kind is possible, the response's own counts.
+%% @doc Adds headers that were set earlier to a response. If there can be only one of a kind, the response's own is used.
 -spec with_headers([{binary(), iodata()}], yucan_handler:response()) -> yucan_handler:response().
 with_headers(Given, {Status, Headers, Body}) ->
     Names = [name(Name) || {Name, _} <- Headers],
     {Status, [Header || {Name, _} = Header <- Given, is_repeatable(Name) orelse not lists:member(Name, Names)] ++ Headers, Body};
 with_headers(_, Response) -> Response.
 
-%% Adds the status and the headers that the module returned earlier to the response of a script.
+%% Adds the status and headers that the module returned earlier to a script's response.
 merged(#{headers := Headers} = Outcome, {Status, Others, Body}) ->
     {maps:get(status, Outcome, Status), Headers ++ Others, Body};
 merged(_, Response) -> Response.
@@ -326,7 +326,7 @@ parts({ssi, File, Delimiter, Bindings}, #arg{docroot = Docroot}) ->
 parts([Part | Rest], Arg) -> [parts(Part, Arg) | parts(Rest, Arg)];
 parts(Data, _) -> Data.
 
-%% Names between two delimiters are replaced by their values. An unknown name is left as it is.
+%% Replaces names between two delimiters by their values. An unknown name is left as it is.
 filled(Text, <<>>, _) -> Text;
 filled(Text, Delimiter, Bindings) ->
     Known = [{iolist_to_binary(Name), Value} || {Name, Value} <- Bindings],
@@ -339,8 +339,8 @@ fill([Text, Name | Rest], Delimiter, Known) when Rest =/= [] ->
     end;
 fill(Rest, Delimiter, _) -> lists:join(Delimiter, Rest).
 
-%% @doc Returns the scheme, host and port of this server as the client knows them. `rhost' and `rscheme' (or `rmethod') describe the server in front
-%% of it.
+%% @doc Returns scheme, host and port of this server as the client knows them. `rhost' and `rscheme' (or `rmethod') describe the server in front of
+%% it.
 -spec own_origin(yucan_req:req(), yucan_yaws_config:server()) -> iodata().
 own_origin(Req, #{rhost := Rhost, rscheme := Rscheme, rmethod := Rmethod, name := Name}) ->
     Scheme = hd([S || S <- [Rscheme, Rmethod], S =/= undefined] ++ [yucan_req:scheme(Req)]),
@@ -351,7 +351,7 @@ own_origin(Req, #{rhost := Rhost, rscheme := Rscheme, rmethod := Rmethod, name :
            end,
     [atom_to_binary(Scheme), "://", Host].
 
-%% @doc Returns the options of a static file, including how long it stays fresh if the configuration has a time for its type.
+%% @doc Returns the options of a static file, including how long it stays fresh if the configuration gives a time for its type.
 -spec expiring(Path :: binary(), [{Type :: string(), Seconds :: non_neg_integer()}], map()) -> map().
 expiring(_, [], Options) -> Options;
 expiring(Path, Expires, Options) ->

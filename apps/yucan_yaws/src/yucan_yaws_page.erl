@@ -1,9 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Pages with Erlang in them (`.yaws'). The text between `<erl>' and `</erl>' is the code of a module with a function `out/1', whose result
-%% replaces it. The code knows the records of yaws_api.hrl, but no macros.
+%% @doc Compiles pages with Erlang in them (`.yaws'). The text between `<erl>' and `</erl>' is the code of a module with a function `out/1', whose
+%% result replaces it. The code can use the records of yaws_api.hrl, but no macros.
 %%
 %% A page is compiled when it is first requested, and again when its file has changed. If it has an error, no part of it is served. Its modules have
-%% names of their own, of which four generations are used in turn, so a request that is still running after four changes is killed.
+%% names of their own. There are four generations of these names, which are used in turn, so a request that is still running after four changes is
+%% killed.
 -module(yucan_yaws_page).
 
 -export([items/2, version/1]).
@@ -36,7 +37,7 @@ parts(File) ->
     Stamp = stamp(File),
     case known(File) of
         {Stamp, _, Result} -> Result;
-        %% If another process has compiled the page in the meantime, this has nothing to do.
+        %% If another process has compiled the page in the meantime, there is nothing left to do.
         _ -> global:trans({{?MODULE, File}, self()}, fun() -> compiled(known(File), Stamp, File) end, [node()])
     end.
 

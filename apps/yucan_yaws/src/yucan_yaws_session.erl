@@ -1,8 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Sessions of modules written for Yaws: data of the module under a random value, which the module sends as a cookie. For {@link yaws_api}.
+%% @doc Stores sessions of modules written for Yaws: data of the module under a random value, which the module sends as a cookie. For
+%% {@link yaws_api}.
 %%
-%% Sessions exist only in this process and are lost when it or the node stops. A session ends when it has not been used for its lifetime, or earlier
-%% if the table is full and a new session needs the space.
+%% Sessions exist only in this process and are lost when it exits or the node stops. A session ends when it has not been used for its lifetime, or
+%% earlier if the table is full and a new session needs the space.
 -module(yucan_yaws_session).
 -behaviour(gen_server).
 
@@ -25,8 +26,8 @@
 -spec start_link() -> {ok, pid()} | {error, term()}.
 start_link() -> gen_server:start_link({local, ?MODULE}, ?MODULE, [], []).
 
-%% @doc Creates a session with some data, and returns the value for its cookie. The process gets `{yaws_session_end, timeout | normal, Cookie,
-%% Opaque}' when it ends.
+%% @doc Creates a session with some data, and returns the value for its cookie. When the session ends, the process receives `{yaws_session_end,
+%% timeout | normal, Cookie, Opaque}'.
 -spec new(term(), TtlSeconds :: non_neg_integer(), pid() | undefined) -> string().
 new(Opaque, Ttl, Cleanup) when is_integer(Ttl), Ttl >= 0 -> call({new, Opaque, Ttl, Cleanup}).
 

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc PHP and git's servers under yucan, with nginx and haproxy in front, as part of `make test-rest'. Each has its own suite in
+%% @doc Tests PHP and git's servers under yucan, with nginx and haproxy in front, as part of `make test-rest'. Each of them has its own suite in
 %% `test/system/yucan'. WordPress, the wikis, Trac and Chromium take longer and have make targets.
 -module(yucan_apps_SUITE).
 

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc The adapter for simple_bridge: the fifteen cases of simple_bridge's own suite, reimplemented, and what its bridges to other servers cannot do:
-%% files and bodies larger than 64 MB without holding them in memory. There is no package of simple_bridge, so `yucan_test_bridge' replaces it.
+%% files and bodies larger than 64 MB without holding them in memory. There is no package of simple_bridge, so `yucan_test_bridge' stands in for it.
 -module(yucan_bridge_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
@@ -11,7 +11,7 @@
 -include_lib("common_test/include/ct.hrl").
 
 -define(LARGE_BYTES, 70000000).
-%% The memory that may be used at any time for these files and bodies.
+%% The memory that these files and bodies may use at any time.
 -define(HELD_BYTES, 30000000).
 -define(WAIT_MS, (20000 * beamway_runner:slowness())).
 
@@ -115,7 +115,7 @@ large_body(Config) ->
     ?LARGE_BYTES = list_to_integer(Count),
     true = list_to_integer(Most) - Before < ?HELD_BYTES.
 
-%% A form that has to be read in one piece is limited to 16 MB, which the server checks against the announced length.
+%% A form that has to be read in one piece is limited (to 16 MB, and its length tells the server).
 too_large_form(Config) ->
     [{413, _, _}] = yucan_client:exchange(?config(port, Config), "POST /post_params HTTP/1.1\r\nHost: a\r\nContent-Type: application/x-www-form-urlencoded\r\n"
                                           "Content-Length: 17000000\r\n\r\na=b").
@@ -130,7 +130,7 @@ talk(Port, Host) ->
     {ok, <<16#81, 3, "1 a", 16#81, 3, "2 b", 16#88, 2, 4000:16>>} = gen_tcp:recv(Socket, 14, ?WAIT_MS),
     gen_tcp:close(Socket).
 
-%% The same handler in a Yaws site. The part of the body that out/1 gets is not lost.
+%% The same handler is used in a Yaws site. The part of the body that out/1 gets is not lost.
 appmod(Config) ->
     Port = yucan_yaws_site:start(Config, ["docroot = www\nappmods = </, yucan_simple_bridge_anchor exclude_paths plain>\npartial_post_size = 1000\n"
                                           "<opaque>\nhandler = yucan_test_bridge\nbridge = yucan_test_bridge\nws_message_bytes = 6000000\n</opaque>\n"],
@@ -157,8 +157,8 @@ supervisor(Config) ->
     ok = gen_server:stop(Pid),
     [ok = application:unset_env(simple_bridge, Key) || {Key, _} <- Environment].
 
-%% Limits, TLS and our other options are also in the environment. A message of 5.6 MB, like the one in Nitrogen's own test, fits unless they set
-%% a lower limit.
+%% Limits, TLS and our other options are also in the environment. A message of 5.6 MB, like the one in Nitrogen's own test, is accepted unless they
+%% set a lower limit.
 supervisor_options(Config) ->
     Tls = yucan_test_server:certificate("localhost", ?config(priv_dir, Config)),
     Environment = [{handler, yucan_test_bridge}, {bridge, yucan_test_bridge}, {port, 0}, {document_root, ?config(root, Config)}],

@@ -32,7 +32,8 @@ end_per_suite(Config) -> yucan_test_server:stop_application(Config).
 
 end_per_testcase(_, _) -> yucan_yaws_site:stop().
 
-%% A server with scripts, each with its marker in its arguments or environment. The time limit for scripts is high, except where silence is tested.
+%% Starts a server with scripts, each with a marker in its arguments or environment. The time limit for scripts is high, except where silence is
+%% tested.
 start(Config, Scripts) -> start(Config, "", Scripts).
 
 start(Config, More, Scripts) -> start(Config, 30 * beamway_runner:slowness(), More, Scripts).
@@ -80,14 +81,14 @@ environment(Config) ->
     {200, _, Again} = get(Port, "/dir/env.cgi"),
     nomatch = binary:match(Again, <<"YUCAN_SECRET">>),
     {_, _} = binary:match(Again, <<"\nQUERY_STRING=\n">>),
-    %% If a request names no host, this is the address that it connected to.
+    %% If a request names no host, this is the address to which it was sent.
     {200, _, Nameless} = yucan_yaws_client:parse(yucan_yaws_client:receive_all(yucan_yaws_client:send(Port, "GET /dir/env.cgi HTTP/1.0\r\n\r\n"))),
     [] = ["SERVER_NAME=127.0.0.1", "SERVER_PORT=" ++ integer_to_list(Port)] -- string:split(binary_to_list(Nameless), "\n", all),
     true = os:unsetenv("YUCAN_SECRET"),
     ok.
 
 %% Variables, the script's name and its directory have the same bytes as in the request, in the configuration and on the disk: UTF-8 is not encoded
-%% again, and bytes that are not UTF-8 are preserved. The node that runs this treats names as UTF-8, as `yucan' does with a usual locale.
+%% again, and bytes that are not UTF-8 are preserved. The node that runs this test treats names as UTF-8, as `yucan' does with a usual locale.
 bytes(Config) ->
     utf8 = file:native_name_encoding(),
     Port = start(Config, [unicode:characters_to_binary("<extra_cgi_vars dir='" ++ yucan_yaws_site:folder(Config) ++ "'>\nEXTRA = \x{e9}\n</extra_cgi_vars>\n"
@@ -107,7 +108,7 @@ bytes(Config) ->
     {_, _} = binary:match(Called, <<"\nSELF=", Root/binary, "/d\x{e9}/e.cgi\n"/utf8>>),
     ok.
 
-%% Other users cannot enter the directory with the bodies, because setting the mode of a file would be too late.
+%% Other users cannot enter the directory with the bodies, because setting the mode of a file would come too late.
 private_body(Config) ->
     Port = start(Config, [{"where.cgi", plain("stat -c %a \"$(dirname \"$(readlink /proc/self/fd/0)\")\"")}]),
     {200, _, <<"700\n">>} = post(Port, "/where.cgi", binary:copy(<<"x">>, 200000)),
@@ -140,14 +141,14 @@ big_body(Config) ->
     {200, _, <<"deaf\n">>} = post(Port, "/deaf.cgi", Body),
     no_files_left(Config).
 
-%% 40 MB to a slow client. The script has to wait, and the server does not buffer data that the client has not read.
+%% 40 MB are sent to a slow client. The script has to wait, and the server does not buffer data that the client has not read.
 big_answer_to_a_slow_client(Config) ->
     Port = start(Config, [{"big.cgi", plain("head -c 40000000 /dev/zero")}]),
     {ok, Socket} = gen_tcp:connect({127, 0, 0, 1}, Port, [binary, {active, false}, {recbuf, 65536}]),
     ok = gen_tcp:send(Socket, "GET /big.cgi HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n"),
     {ok, First} = gen_tcp:recv(Socket, 1000000, 20000),
     true = beamway_peer:wait_until(fun() -> yucan_cgi_run:running() > 0 end, 20000),
-    %% The data that has been read by then is limited by the server's limit and the pipe, which together are far smaller than the response.
+    %% The server's limit and the pipe bound the data that has been read by then; together they are far smaller than the response.
     Most = lists:max([begin receive after 20 -> ok end, binaries() end || _ <- lists:seq(1, 25)]),
     true = Most < 20000000,
     Rest = yucan_yaws_client:receive_all(Socket),
@@ -195,7 +196,7 @@ dies(Config) ->
     no_process_left(filename:join(yucan_yaws_site:folder(Config), "www")).
 
 %% RFC 9112, 8: an incomplete response of unknown length has no last chunk. RFC 9113, 8.1: its stream is reset. A script's own status says nothing
-%% about its response: PHP ends with 255 after an error that its page shows.
+%% about its response: PHP exits with 255 after an error that its page shows.
 killed(Config) ->
     Later = fun(Last) -> plain(["printf part; sleep 0.3; printf more; ", Last]) end,
     Port = start(Config, [{"kill.cgi", Later("kill -KILL $$")}, {"child.cgi", Later("sh -c 'kill -SEGV $$'")}, {"at_once.cgi", plain("printf part; kill -KILL $$")},
@@ -211,7 +212,7 @@ killed(Config) ->
              {Name, {200, _, <<"partmore">>}} = {Name, get(Port, "/" ++ Name)},
              {Name, {200, _, <<"partmore">>}} = {Name, over_h2(Port, Name)}
          end || Name <- ["own.cgi", "php.cgi"]],
-        %% This is not a server fault; the server has logged it.
+        %% This is not a fault of the server; it has logged what happened.
         [] = [Event || {logged, Event} <- element(2, process_info(self(), messages))]
     after
         logger:remove_handler(?MODULE)
@@ -260,7 +261,7 @@ hangs_after_the_head(Config) ->
     {200, _, {cut, <<"one\n">>}} = get(Port, "/hang.cgi"),
     no_process_left(nap(2)).
 
-%% Silence counts and not the total time: the script takes seven seconds in total, with a limit of five seconds of silence.
+%% Only silence is limited, not the total time: the script takes seven seconds in all, with a limit of five seconds of silence.
 slow_but_not_silent(Config) ->
     Port = start(Config, 5 * beamway_runner:slowness(), "", [{"slow.cgi", plain("for i in 1 2 3 4 5 6 7; do echo $i; sleep " ++ integer_to_list(beamway_runner:slowness()) ++ "; done")}]),
     {200, _, <<"1\n2\n3\n4\n5\n6\n7\n">>} = get(Port, "/slow.cgi"),
@@ -315,7 +316,7 @@ take_descriptors(Files) ->
         {error, Reason} -> {Reason, Files}
     end.
 
-%% An HTTP/2 client cancels its stream, or closes its connection, while its body arrives or another server is being asked. No file is left.
+%% An HTTP/2 client cancels its stream, or closes its connection, while its body arrives or another server is processing the request. No file is left.
 given_up(Config) ->
     {ok, Silent} = gen_tcp:listen(0, [{ip, {127, 0, 0, 1}}]),
     {ok, Behind} = inet:port(Silent),
@@ -338,7 +339,8 @@ given_up(Config) ->
      end || {Rest, Reached} <- [{[], fun() -> ok end}, {[Frame(1)], Asked}], GiveUp <- [Reset, fun gen_tcp:close/1]],
     gen_tcp:close(Silent).
 
-%% The fifth client gets 503, and the other four are served. The scripts exit only when told to, so the fifth request overlaps with them.
+%% The fifth client gets 503, and the other four are served. The scripts exit only when they are told to, so the fifth request overlaps with the
+%% others.
 too_many(Config) ->
     Go = filename:join(proplists:get_value(priv_dir, Config), "go"),
     Port = start(Config, [{"wait.cgi", plain(["echo in; while [ ! -e ", Go, " ]; do sleep 0.1; done; echo out"])}, {"quick.cgi", plain("echo quick")}]),
@@ -365,7 +367,7 @@ not_executable(Config) ->
     ok = file:change_mode(File, 8#644),
     {502, _, _} = get(Port, "/a.cgi"),
     {502, _, _} = get(Port, "/b.cgi"),
-    %% A script that the system does not even try to start.
+    %% The system does not even try to start this script.
     {502, _, _} = get(Port, "/m/never_starts"),
     ok.
 
@@ -380,7 +382,7 @@ shell_characters(Config) ->
     false = filelib:is_file(filename:join([yucan_yaws_site:folder(Config), "www", "pwned"])),
     ok.
 
-%% A script that a module calls gets the same variables and limits as one that is found by its path.
+%% A script that a module calls gets the same variables and limits as a script that is found by its path.
 called(Config) ->
     Port = start(Config, "max_body_size = 100000\nappmods = </m, yucan_yaws_pages>\n<auth>\ndir = /m\nrealm = r\nuser = joe:pw\n</auth>\n",
                  [{"who.cgi", plain("echo \"$REMOTE_USER $AUTH_TYPE $HTTP_AUTHORIZATION\"; wc -c")}]),
@@ -399,7 +401,7 @@ many_at_once(Config) ->
     [receive {Pid, Results} -> [ok] = lists:usort(Results) after 120000 * beamway_runner:slowness() -> error(timeout) end || Pid <- Pids],
     no_process_left(script(Config, "a.cgi")).
 
-%% At most four run at once, so a client may have to come back several times.
+%% At most four scripts run at once, so a client may have to repeat its request several times.
 ask(Port, Word, Deadline) ->
     Expected = list_to_binary(Word ++ "\n"),
     case get(Port, "/a.cgi?" ++ Word) of
@@ -421,7 +423,7 @@ scripts_of_two_sites(Config) ->
 
 %% ---- broken FastCGI applications
 
-%% max_body_size, with a length and with chunks, in memory and on disk.
+%% Tests max_body_size with a length and with chunks, in memory and on disk.
 body_bound(Config) ->
     Port = start(Config, "allowed_scripts = cgi\nmax_body_size = 100000\n", [{"count.cgi", plain("wc -c")}]),
     [{Size, Status} = {Size, element(1, post(Port, "/count.cgi", binary:copy(<<"x">>, Size)))} || {Size, Status} <- [{100000, 200}, {100001, 413}, {10, 200}]].
@@ -437,7 +439,7 @@ fcgi_broken(Config) ->
          ok = yucan_yaws_site:stop(),
          ok = gen_tcp:close(Listen)
      end || Answer <- Answers],
-    %% A head, then the end of the connection, which the client notices.
+    %% The application sends a head and then closes the connection, which the client notices.
     {Listen, Address} = rubbish_server(<<1, 6, 0, 1, 0, 22, 0, 0, "Content-Type: a/b\n\nabc", 1, 6, 0, 1, 0, 9, 0, 0, "de">>),
     Port = start(Config, "php_handler = <fcgi, " ++ Address ++ ">\n", [{"a.php", ""}]),
     {502, _, _} = get(Port, "/a.php"),
@@ -509,7 +511,7 @@ fcgi_absent(Config) ->
     {404, _, _} = get(Port, "/b.php"),
     ok.
 
-%% Sends a fixed text to each client after it has received something, and hangs up.
+%% Starts a server that waits for something from each client, sends it a fixed text, and disconnects.
 rubbish_server(Answer) -> rubbish_server(Answer, {127, 0, 0, 1}, "127.0.0.1").
 
 rubbish_server(Answer, Ip, Name) ->
@@ -576,7 +578,7 @@ revproxy_broken(Config) ->
          Port = start(Config, "revproxy = / http://" ++ Address ++ "\n", []),
          {Status, _, Body} = get(Port, "/x"),
          {Answer, true} = {Answer, Status =:= Expected orelse Expected =:= any},
-         %% The client can recognize a response that ends early.
+         %% The client can tell that a response was cut off.
          true = Status =/= 200 orelse element(1, Body) =:= cut,
          ok = yucan_yaws_site:stop(),
          ok = gen_tcp:close(Listen)
@@ -585,7 +587,7 @@ revproxy_broken(Config) ->
     {502, _, _} = get(Port, "/x"),
     ok.
 
-%% The path that is forwarded is the path on which the decision was based: the one below the prefix, in canonical form.
+%% The path that is forwarded is the one on which the decision was based: the path below the prefix, in canonical form.
 revproxy_path(Config) ->
     {Listen, Address} = told_server("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"),
     Port = start(Config, ["revproxy = /in http://", Address, "/base\nrevproxy = /\x{c3}\x{a9}/b/ http://", Address, "/\n"], []),
@@ -612,7 +614,7 @@ revproxy_hops(Config) ->
     [undefined, <<"2">>] = [proplists:get_value(Name, Headers) || Name <- [<<"x-own">>, <<"x-other">>]],
     gen_tcp:close(Listen).
 
-%% The server behind decides what an encoded slash means, as long as nothing here decides by path. RabbitMQ calls its first virtual host %2F.
+%% The server behind this one decides what an encoded slash means, as long as nothing here decides by path. RabbitMQ calls its first virtual host %2F.
 revproxy_slash(Config) ->
     {Listen, Address} = told_server("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"),
     Proxy = ["revproxy = /api http://", Address, "/api\n"],
@@ -629,7 +631,7 @@ revproxy_slash(Config) ->
     400 = Status(Guarded, "/api/secret%2Fx"),
     gen_tcp:close(Listen).
 
-%% A client cannot forge the proxy's headers, not even with an underscore in its name, which many servers turn into the same variable.
+%% A client cannot forge the proxy's headers, not even with a name that contains an underscore, which many servers turn into the same variable.
 revproxy_names(Config) ->
     {Listen, Address} = told_server("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"),
     Port = start(Config, ["revproxy = / http://", Address, "/\n"], []),
@@ -639,7 +641,7 @@ revproxy_names(Config) ->
         lists:sort([Line || Line <- [string:lowercase(binary_to_list(Line)) || Line <- told()], lists:prefix("x", Line) orelse lists:prefix("forwarded", Line)]),
     gen_tcp:close(Listen).
 
-%% RFC 9110, 8.6: a request whose method normally has a body says that it has none.
+%% RFC 9110, 8.6: if the method of a request normally has a body, a request without one says so.
 revproxy_no_body(Config) ->
     {Listen, Address} = told_server("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"),
     Port = start(Config, ["revproxy = / http://", Address, "/\n"], []),
@@ -650,8 +652,8 @@ revproxy_no_body(Config) ->
                                             {"DELETE", [{"Content-Length", "0"}], [<<"content-length: 0">>]}, {"GET", [], []}, {"DELETE", [], []}]],
     gen_tcp:close(Listen).
 
-%% A location on the other server is below the prefix here, without the path that the prefix represents. A location on a third server is not
-%% translated.
+%% A location on the other server is translated to one below the prefix here, without the path that the prefix represents. A location on a third
+%% server is not translated.
 revproxy_elsewhere(Config) ->
     [begin
          {Listen, Address} = told_server(["HTTP/1.1 302 Found\r\nLocation: ", Place, "\r\nContent-Length: 0\r\n\r\n"]),
@@ -663,7 +665,7 @@ revproxy_elsewhere(Config) ->
      end || {Base, Place, Expected} <- [{"/", "//a.example/x", <<"//a.example/x">>}, {"/", "http://a.example/x", <<"http://a.example/x">>}, {"/", "/x", <<"http://h/in/x">>},
                                         {"/base", "/base/x?y", <<"http://h/in/x?y">>}, {"/base/", "/base?y", <<"http://h/in?y">>}, {"/base", "/basement", <<"http://h/in/basement">>}]].
 
-%% A name with only an IPv6 address, and one with both kinds, for an application that listens on IPv6.
+%% One name has only an IPv6 address, and one has addresses of both kinds; the application listens on IPv6.
 over_ipv6(Config) ->
     case gen_tcp:listen(0, [{ip, ?LOOPBACK6}]) of
         {ok, Socket} ->
@@ -693,7 +695,7 @@ named_over_ipv6(Config) ->
         ok = inet_db:set_lookup(Lookup)
     end.
 
-%% A server that sends a fixed text, and reports each request to this process.
+%% Starts a server that sends a fixed text, and informs this process of the request that it received.
 told_server(Answer) ->
     {ok, Listen} = gen_tcp:listen(0, [binary, {active, false}, {ip, {127, 0, 0, 1}}]),
     {ok, Port} = inet:port(Listen),
@@ -718,7 +720,7 @@ told() -> receive {told, Lines} -> Lines after 20000 * beamway_runner:slowness()
 
 script(Config, Name) -> filename:join([yucan_yaws_site:folder(Config), "www", Name]).
 
-%% No process on the machine except a VM has the word in its arguments. Processes that are being killed get some time to exit.
+%% Checks that no process on the machine except a VM has the word in its arguments. Processes that are being killed get some time to exit.
 no_process_left(Word) ->
     true = beamway_peer:wait_until(fun() -> processes_with(Word) =:= [] end, 20000),
     ok.

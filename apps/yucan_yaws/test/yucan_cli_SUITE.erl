@@ -45,7 +45,7 @@ run(Port) ->
         Line -> {Status, Lines} = run(Port), {Status, [Line | Lines]}
     end.
 
-%% Both completions and the manual page know each option in the help. The completions offer all of them, including the long ones.
+%% Both completions and the manual page contain each option in the help. The completions offer all options, including the long ones.
 completion_and_manual(Config) ->
     {0, Help} = run(Config, ["--help"], []),
     {match, Found} = re:run(lists:join("\n", Help), "(?<![a-z-])--[a-z][a-z-]*", [global, {capture, first, list}]),
@@ -106,7 +106,7 @@ this_folder(Config) ->
         stop(Served)
     end.
 
-%% On a terminal, which `script' provides, each request is a line. A link out of the directory is served on demand.
+%% On a terminal, which `script' provides, each request is shown as a line. A link out of the directory is served only with the option for that.
 terminal(Config) ->
     Folder = filename:join(?config(priv_dir, Config), "terminal"),
     ok = filelib:ensure_dir(filename:join(Folder, "x")),
@@ -136,8 +136,7 @@ hostile_folder(Config) ->
     after
         stop(Served)
     end,
-    %% They do not run either if the directory cannot be entered again. The shell loses the end of this name. root may enter all other
-    %% directories.
+    %% They do not run either if the directory cannot be entered again: the shell loses the end of this name. root may enter all other directories.
     Unnamed = filename:join(?config(priv_dir, Config), "unnamed\n"),
     ok = test_support:put_hostile([net_kernel], Unnamed, Ran),
     {1, ["yucan: the current folder cannot be entered by its path; " ++ _]} =
@@ -149,7 +148,7 @@ hostile_folder(Config) ->
     {1, ["yucan: cannot enter " ++ _]} = run(open_port({spawn_executable, "/bin/sh"},
                                                        [{args, ["-c", <<"cd \"", Latin1/binary, "\" && exec \"$0\"">>, ?config(command, Config)]}, {line, 2000}, exit_status, stderr_to_stdout])).
 
-%% Files in the current directory that the user's variables name are still found.
+%% Files in the current directory that are named in the user's environment variables are still found.
 relative_libraries(Config) ->
     Folder = filename:join(?config(priv_dir, Config), "libraries"),
     Erl = filename:join(Folder, "erl"),
@@ -161,14 +160,14 @@ relative_libraries(Config) ->
                                      [{args, ["-c", "cd \"$1\" && exec \"$0\"", ?config(command, Config), Folder]},
                                       {env, [{"ERL_LIBS", "a:/b:c d"}, {"YUCAN_ERL", "./erl"}]}, {line, 2000}, exit_status, stderr_to_stdout])).
 
-%% The shell may first print messages of its own.
+%% The shell may first print something of its own.
 deleted_folder(Config) ->
     Folder = filename:join(?config(priv_dir, Config), "deleted"),
     ok = file:make_dir(Folder),
     {1, Lines} = run(open_port({spawn_executable, "/bin/sh"}, [{args, ["-c", "rmdir \"$PWD\" && exec \"$0\"", ?config(command, Config)]}, {cd, Folder}, {line, 2000}, exit_status, stderr_to_stdout])),
     "yucan: the current folder has been deleted; enter another one" = lists:last(Lines).
 
-%% Starts yucan as cron may do: names beyond ASCII are UTF-8 even without a locale.
+%% Starts yucan as cron may do: names beyond ASCII are treated as UTF-8 even without a locale.
 no_locale(Config) ->
     Folder = filename:join(?config(priv_dir, Config), "d\x{e9}"),
     ok = filelib:ensure_dir(filename:join(Folder, "x")),
@@ -181,7 +180,7 @@ no_locale(Config) ->
         stop(Served)
     end.
 
-%% Options of the command line apply to files, listings and errors. A wrong password is treated like none.
+%% Options of the command line apply to files, listings and errors. A wrong password is treated like no password.
 wishes(Config) ->
     Folder = filename:join(?config(priv_dir, Config), "wishes"),
     [begin ok = filelib:ensure_dir(filename:join(Folder, Name)), ok = file:write_file(filename:join(Folder, Name), "text\n") end || Name <- ["a.txt", ".dot", "README", "sub/x"]],
@@ -202,23 +201,23 @@ wishes(Config) ->
         {200, _, _} = Ask("/.dot", "joe:se:cret"),
         {200, Listed, Page} = Ask("/?sort=size&desc", "joe:se:cret"),
         <<"b">> = proplists:get_value(<<"x-a">>, Listed),
-        %% Refusals and redirects also have them.
+        %% Rejections and redirects also have these headers.
         [{Status, [<<"*">>, <<"b">>, <<"nosniff">>]} =
              {element(1, Response), [proplists:get_value(Name, element(2, Response)) || Name <- [<<"access-control-allow-origin">>, <<"x-a">>, <<"x-content-type-options">>]]}
          || {Status, Response} <- [{401, yucan_client:get(Port, "/a.txt")}, {404, Ask("/missing", "joe:se:cret")}, {301, Ask("/sub", "joe:se:cret")}]],
         [{_, _} = binary:match(Page, Part) || Part <- [<<"./.dot">>, <<"5 B">>, <<"?sort=size\"">>]],
         Exchange = fun(Head, Body) -> [{Status, _, _}] = yucan_client:exchange(Port, [Head, "\r\nHost: localhost\r\nContent-Length: ", integer_to_list(length(Body)), "\r\n\r\n", Body]), Status end,
         [{204, Preflight, _}] = yucan_client:exchange(Port, "OPTIONS /a.txt HTTP/1.1\r\nHost: localhost\r\nOrigin: http://b\r\nAccess-Control-Request-Method: GET\r\nAccess-Control-Request-Headers: authorization\r\n\r\n"),
-        %% `*' does not include it (Fetch, 3.3.3).
+        %% `*' does not include this header (Fetch, 3.3.3).
         <<"*, Authorization">> = proplists:get_value(<<"access-control-allow-headers">>, Preflight),
         Put = fun(Path, Token) -> Exchange(["PUT ", Path, " HTTP/1.1\r\nAuthorization: Bearer ", Token], "uploaded") end,
         [401, 201, 204, 403, 403, 403] = [Put("/new.txt", "wrong"), Put("/sub/new.txt", "a token"), Put("/sub/new.txt", "a token"), Put("/no/such/folder", "a token"), Put("/sub", "a token"), Put("/sub/", "a token")],
         400 = Put("/../x", "a token"),
-        %% The second part of a file, as `curl -C 4 -T' sends it.
+        %% This is the second part of a file, as `curl -C 4 -T' sends it.
         400 = Exchange("PUT /sub/new.txt HTTP/1.1\r\nAuthorization: Bearer a token\r\nContent-Range: bytes 4-8/9", "again"),
         Bearer = fun(Boundary, Parts) -> Exchange(["POST /sub/ HTTP/1.1\r\nAuthorization: Bearer a token\r\nContent-Type: multipart/form-data; boundary=", Boundary], lists:flatten(Parts)) end,
         {ok, <<"uploaded">>} = file:read_file(filename:join(Folder, "sub/new.txt")),
-        %% The same uploads with forms, as browsers send them: the token is in a field or in the request.
+        %% The same uploads are made with forms, as browsers send them: the token is in a field or in the request.
         {_, _} = binary:match(Page, <<"enctype=\"multipart/form-data\"">>),
         Part = fun(Name, Value) -> ["--b\r\nContent-Disposition: form-data; name=", Name, "\r\n\r\n", Value, "\r\n"] end,
         File = fun(Name, Value) -> Part(["file; filename=\"", Name, "\""], Value) end,
@@ -247,7 +246,7 @@ wishes(Config) ->
         stop(Served)
     end.
 
-%% A name that DNS points to this host belongs to another site, whose page must not read what only this host can reach.
+%% A name that DNS points to this host may belong to another site, whose page must not be able to read what only this host can reach.
 other_names(Config) ->
     Ask = fun(Port, Head) ->
         [{Status, _, Body}] = yucan_client:exchange(Port, ["GET /a.txt HTTP/1.", Head, "\r\n\r\n"]),
@@ -282,7 +281,7 @@ own_origin(Config) ->
         stop(Served)
     end.
 
-%% An empty token in the environment permits nothing, and another one is generated.
+%% An empty token in the environment permits nothing, and another token is generated.
 empty_token(Config) ->
     Served = open_port({spawn_executable, os:find_executable("env")}, [{args, ["YUCAN_UPLOAD_TOKEN=", ?config(command, Config), "-p", "0", "--upload", ?config(served, Config)]},
                                                                       {line, 2000}, exit_status, stderr_to_stdout, use_stdio]),
@@ -295,7 +294,7 @@ empty_token(Config) ->
         stop(Served)
     end.
 
-%% The server caches a file for a second, but an upload within that second is served immediately, both with PUT and with a form.
+%% The server caches a file for a second, but an upload within that second, with PUT or with a form, is served at once.
 upload_is_seen(Config) ->
     Folder = filename:join(?config(priv_dir, Config), "upload_is_seen"),
     Names = ["a.txt", "b.txt"],
@@ -345,7 +344,7 @@ upload_at_sigterm(Config) ->
         _ = [stop(Served) || erlang:port_info(Served) =/= undefined]
     end.
 
-%% The file is old enough to be cached, because a further change would be visible in its times.
+%% Waits until the file is old enough to be cached, because a further change would then be visible in its times.
 settled(File) ->
     true = beamway_peer:wait_until(fun() ->
         {ok, #file_info{ctime = Changed}} = file:read_file_info(File, [{time, posix}]),
@@ -353,7 +352,7 @@ settled(File) ->
     end, ?WAIT_MS),
     ok.
 
-%% RFC 9110, 13.1 and 13.2: an upload that must not replace the file, or only the version that its client has seen. A rejected upload changes nothing.
+%% RFC 9110, 13.1 and 13.2: an upload must not replace the file, or only the version that its client has seen. A rejected upload changes nothing.
 upload_conditions(Config) ->
     Folder = filename:join(?config(priv_dir, Config), "upload_conditions"),
     File = filename:join(Folder, "a.txt"),
@@ -403,7 +402,7 @@ upload_conditions(Config) ->
         412 = Put("/a.txt", [["If-Match: W/", Strong]]),
         204 = Put("/a.txt", [["If-Match: ", Weak]]),
         412 = Put("/a.txt", [["If-Match: ", Weak]]),
-        %% An upload that began when the file did not exist.
+        %% This upload began when the file did not exist.
         Slow = yucan_client:connect(Port),
         ok = gen_tcp:send(Slow, "PUT /c.txt HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer a token\r\nContent-Length: 4\r\nIf-None-Match: *\r\n\r\nsl"),
         true = beamway_peer:wait_until(fun() -> filelib:wildcard(".c.txt.*.part", Folder) =/= [] end, ?WAIT_MS),
@@ -427,7 +426,7 @@ upload_conditions(Config) ->
         stop(Served)
     end.
 
-%% A single file, over TLS with a certificate that is created once.
+%% A single file is served over TLS with a certificate that is created once.
 one_file(Config) ->
     {ok, _} = application:ensure_all_started(ssl),
     Data = filename:join(?config(priv_dir, Config), "data"),
@@ -448,7 +447,7 @@ one_file(Config) ->
     Der = Certificate(),
     {true, Der} = {public_key:pkix_verify_hostname(Der, [{dns_id, "localhost"}]), Certificate()},
     File = filename:join([Data, "yucan", "https", "localhost.pem"]),
-    %% A user who trusts it trusts no other certificate. A certificate from an earlier version, which is that of an authority, is replaced.
+    %% A user who trusts this certificate trusts no other. A certificate from an earlier version, which is that of an authority, is replaced.
     false = yucan_certificate:may_sign(Der),
     #{cert := Authority, key := Key} = public_key:pkix_test_root_cert("old", [{key, {namedCurve, secp256r1}}, {digest, sha256}]),
     true = yucan_certificate:may_sign(Authority),
@@ -481,7 +480,7 @@ live_for_many(Config) ->
     Begun = erlang:monotonic_time(millisecond),
     _ = erlang:trace(all, true, [call]),
     1 = erlang:trace_pattern({yucan_folder, look, 3}, true, [local]),
-    %% One page causes ten checks.
+    %% A single page causes ten checks.
     [receive {trace, _, call, _} -> ok after ?WAIT_MS -> error(no_look) end || _ <- lists:seq(1, 10)],
     true = erlang:monotonic_time(millisecond) - Begun > 4000,
     _ = erlang:trace(all, false, [call]),
@@ -490,7 +489,7 @@ live_for_many(Config) ->
     ok = yucan:stop(yucan_live),
     yucan_test_server:stop_application(Started).
 
-%% Paths of an application in the browser get its first page, but missing files are missing.
+%% Paths of an application in the browser get its first page, but missing files are reported as missing.
 application_paths(Config) ->
     Folder = filename:join(?config(priv_dir, Config), "application"),
     ok = filelib:ensure_dir(filename:join(Folder, "x")),
@@ -504,7 +503,7 @@ application_paths(Config) ->
         stop(Served)
     end.
 
-%% With the option, pages have the script, and its event comes when a served file changes. Other files and other servers have none.
+%% With the option, pages contain the script, and its event is sent when a served file changes. Other files and other servers have neither.
 live(Config) ->
     Folder = filename:join(?config(priv_dir, Config), "live"),
     File = filename:join(Folder, "sub/page.html"),
@@ -535,7 +534,7 @@ live(Config) ->
         Socket = Changes(Port),
         ok = file:write_file(filename:join(Folder, "sub/.page.html.swp"), "an editor's"),
         {error, timeout} = gen_tcp:recv(Socket, 0, 1500),
-        %% The page that loads again gets the new content, although the server had cached the old one.
+        %% The page that is reloaded gets the new content, although the server had cached the old content.
         ok = settled(filename:join(Folder, "a.txt")),
         {200, _, <<"text">>} = yucan_client:get(Port, "/a.txt"),
         ok = file:write_file(filename:join(Folder, "a.txt"), "other"),
@@ -637,7 +636,7 @@ daemon_cannot_serve(Config) ->
     {0, ["yucan: serving " ++ _]} = run(Config, ["--daemon", "three", "--port", "0", ?config(served, Config)], Environment),
     {0, ["yucan: stopping"]} = run(Config, ["--stop", "three"], Environment).
 
-%% Started as services or cron may do it, with standard descriptors closed: no other file gets their numbers.
+%% The program is started with standard descriptors closed, as services or cron may do. No other file gets their numbers.
 closed_descriptors(Config) ->
     [begin
          {ok, Free} = gen_tcp:listen(0, [{reuseaddr, true}]),
@@ -652,7 +651,7 @@ closed_descriptors(Config) ->
          end
      end || Closed <- ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"]].
 
-%% If two versions are installed, the newer one is started, by number: 0.10 comes after 0.9.
+%% If two versions are installed, the newer one is started. Versions are compared by number: 0.10 comes after 0.9.
 newest_version(Config) ->
     Root = filename:join(?config(priv_dir, Config), "installed"),
     Link = fun(Target, Name) -> File = filename:join(Root, Name), ok = filelib:ensure_dir(File), ok = file:make_symlink(Target, File) end,
@@ -685,13 +684,13 @@ daemon(Config) ->
     {0, ["yucan: stopping"]} = run(Config, ["--stop", "one"], Environment),
     gone(Config, Environment, erlang:monotonic_time(millisecond) + ?WAIT_MS),
     {2, _} = run(Config, ["--status", "../one"], Environment),
-    %% The name was forgotten. The directory is not a name, and nothing is left in it.
+    %% The user forgot the name. The directory is not taken as a name, and nothing is left in it.
     {2, [_]} = run(Config, ["--daemon", ?config(served, Config), "--port", "0"], Environment),
     {ok, ["a.txt"]} = file:list_dir(?config(served, Config)),
     %% Querying a name does not leave a directory behind either.
     [{1, ["yucan: no daemon of this name runs"]} = run(Config, [Word, "none"], Environment) || Word <- ["--status", "--attach"]],
     [] = filelib:wildcard(filename:join([proplists:get_value("XDG_RUNTIME_DIR", Environment), "*", "none"])),
-    %% Another user may have put a link to a directory of this user in the place of its directories.
+    %% Another user may have put a link to one of this user's directories in the place of the command's directories.
     [Runtime, Other] = [filename:join(?config(priv_dir, Config), Name) || Name <- ["linked", "other"]],
     [ok = file:make_dir(Folder) || Folder <- [Runtime, Other]],
     ok = file:change_mode(Other, 8#755),
@@ -737,7 +736,7 @@ failed_command(Config) ->
     true = unlink(Pid),
     exit(Pid, kill).
 
-%% The shell of a daemon, on a terminal that `script' provides. Watching can be switched off and on there, and Ctrl-D leaves the daemon running.
+%% Uses the shell of a daemon, on a terminal that `script' provides. Watching can be switched off and on there, and Ctrl-D leaves the daemon running.
 attached(Config) ->
     Environment = environment(Config),
     {Folder, Write} = watched(Config, "attached"),
@@ -747,7 +746,7 @@ attached(Config) ->
     Rest = typed(Shell, "1234 + 4321.\n", "5555", <<>>),
     Off = typed(Shell, "{off, yucan_watch:off()}.\n", "{off,ok}", Rest),
     Write("-module(yucan_watched).\n-export([f/0]).\nf() -> 10203.\n", 1),
-    %% Longer than two checks take.
+    %% This is longer than two checks take.
     Not = typed(Shell, "timer:sleep(1500), {loaded, code:is_loaded(yucan_watched)}.\n", "{loaded,false}", Off),
     On = typed(Shell, "{on, yucan_watch:on()}.\n", "{on,ok}", Not),
     New = typed(Shell, "", "Recompiled: ", On),
@@ -773,7 +772,7 @@ said(Shell, Answer, Before) ->
             end
     end.
 
-%% A directory, and a function that writes a module into it.
+%% Returns a directory, and a function that writes a module into it.
 watched(Config, Name) ->
     Folder = filename:join(?config(priv_dir, Config), Name),
     ok = filelib:ensure_dir(filename:join(Folder, "x")),
@@ -785,7 +784,7 @@ watched(Config, Name) ->
         ok = file:rename(File ++ ".new", File)
     end}.
 
-%% An error is reported with its line, and later that it has been fixed.
+%% An error is reported with its line, and later it is reported that the error has been fixed.
 watch(Config) ->
     {Folder, Write} = watched(Config, "watched"),
     Served = open(Config, ["--port", "0", "--watch", Folder, ?config(served, Config)]),

@@ -27,7 +27,7 @@ status(Response) -> element(1, Response).
 
 %% ---- TLS
 
-%% Two servers on one port, each with its own certificate.
+%% Two servers use one port, each with its own certificate.
 tls_by_name(Config) ->
     Server = fun(Name) ->
         #{certfile := Certificate, keyfile := Key} = yucan_test_server:certificate(Name, ?config(priv_dir, Config)),
@@ -87,7 +87,7 @@ tls_options(Config) ->
     {ok, [{protocol, 'tlsv1.3'}]} = ssl:connection_information(Only, [protocol]),
     {error, _} = yucan_test_server:tls_connect(Newest, [{versions, ['tlsv1.2']}]).
 
-%% With a certificate that an authority has signed, like those of clients.
+%% Writes the settings for a certificate that an authority has signed, like those of clients.
 ssl(Config, Name, More) ->
     #{server_config := Server} = signed(),
     #{certfile := Certificate, keyfile := Key} = files(Config, Name, Server),
@@ -128,7 +128,7 @@ client_certificates(Config) ->
 
 %% ---- FastCGI, PHP
 
-%% A FastCGI application that serves two requests, using ERTS's own parser for the protocol: `{packet, fcgi}' reads what we write.
+%% The FastCGI application serves two requests, using ERTS's own parser for the protocol: `{packet, fcgi}' reads what we write.
 fcgi_application(Config) ->
     {Listen, Address} = application(2),
     Port = yucan_yaws_site:start(Config, ["docroot = www\nfcgi_app_server = ", Address, "\n"], [{"www/a.fcgi", ""}]),
@@ -142,7 +142,7 @@ fcgi_application(Config) ->
     Without = yucan_yaws_site:start(Config, "docroot = www\n", []),
     403 = status(yucan_yaws_client:get(Without, "h", "/a.fcgi")).
 
-%% Answers with everything that it received, on one connection.
+%% The application answers with everything that it has received, on one connection.
 application(Requests) ->
     {ok, Listen} = gen_tcp:listen(0, [binary, {active, false}, {packet, fcgi}, {ip, {127, 0, 0, 1}}]),
     {ok, Port} = inet:port(Listen),
@@ -164,7 +164,7 @@ told(Socket, Told) ->
         _ -> told(Socket, [Content | Told])
     end.
 
-%% The pool of connections is killed. It is restarted by the next request, and requests continue.
+%% The pool of connections is killed. The next request restarts it, and requests continue.
 fcgi_pool_lives(Config) ->
     {Listen, Address} = application(1),
     Port = yucan_yaws_site:start(Config, ["docroot = www\nfcgi_app_server = ", Address, "\n"], [{"www/a.fcgi", ""}]),
@@ -203,7 +203,7 @@ answers_once(Listen) ->
     ok = gen_tcp:close(Socket),
     answers_once(Listen).
 
-%% Each request has its own connection, asks for it to be closed, and it is closed.
+%% Each request has its own connection and asks for the connection to be closed, and it is closed.
 fcgi_keep_conn(Config) ->
     {ok, Listen} = gen_tcp:listen(0, [binary, {active, false}, {packet, fcgi}, {ip, {127, 0, 0, 1}}]),
     {ok, Behind} = inet:port(Listen),
@@ -229,7 +229,7 @@ extern_function(Config) ->
     [{400, _, _}] = Post(Chunked, "no chunk"),
     404 = status(yucan_yaws_client:get(Port, "h", "/d/b.php")).
 
-%% The function may also be in another VM. If that VM does not exist, the result is an error, and the server continues.
+%% The function may also be in another VM. If that VM does not exist, the response is an error, and the server continues.
 extern_node(Config) ->
     Port = yucan_yaws_site:start(Config, "docroot = www\nphp_handler = <extern, nobody@localhost:yucan_yaws_pages:php>\n", [{"www/a.php", ""}, {"www/f", "f"}]),
     500 = status(yucan_yaws_client:get(Port, "h", "/a.php")),
@@ -271,7 +271,7 @@ names(Config) ->
     [{Host, Body} = {Host, element(3, yucan_yaws_client:get(Port, Host, "/f"))}
      || {Host, Body} <- [{"first", <<"1">>}, {"other.example", <<"2">>}, {"a.second.example", <<"2">>}, {"s1.example", <<"2">>}, {"s12.example", <<"1">>}, {"s..example", <<"1">>}]].
 
-%% The location in redirects when another server is in front.
+%% Tests the location in redirects when another server is in front.
 in_front(Config) ->
     [begin
          Port = yucan_yaws_site:start(Config, ["docroot = www\n<redirect>\n/old == /new\n</redirect>\n", Directives], []),
@@ -320,7 +320,7 @@ symbolic_links(Config) ->
      end || {Directive, Status} <- [{"", 403}, {"follow_symlinks = inside\n", 403}, {"follow_symlinks = never\n", 403}, {"follow_symlinks = always\n", 200}]].
 
 %% An alias for a directory works like another docroot: scripts run, sources are not shown, and nothing outside it is served. An alias for a file
-%% is only that file.
+%% applies only to that file.
 aliases(Config) ->
     Style = yucan_yaws_site:write(Config, "share/style.css", "css"),
     program(Config, "share/sub/env.cgi", "echo \"$SCRIPT_NAME $PATH_INFO\""),
@@ -344,7 +344,7 @@ program(Config, Name, Shell) ->
     ok = file:change_mode(File, 8#755),
     File.
 
-%% Programs of any name, and a program for all paths below it. If no beginning of a path names a program, nothing runs.
+%% Programs may have any name, and one program may serve all paths below it. If no beginning of a path names a program, nothing is run.
 script_aliases(Config) ->
     Say = "echo \"${0##*/} $SCRIPT_NAME $PATH_INFO $EXTRA\"",
     [_, _, _, Main] = [program(Config, Name, Say) || Name <- ["bin/a.pl", "bin/b.py", "bin/sub/plain", "main/program"]],
@@ -362,7 +362,7 @@ script_aliases(Config) ->
      || {Path, Status} <- [{"/cgi-bin", 403}, {"/cgi-bin/", 403}, {"/cgi-bin/sub", 403}, {"/cgi-bin/none", 404}, {"/cgi-bin/sub/none", 404}, {"/cgi-bin/.hidden", 404}, {"/cgi-bin/link", 403}, {"/gitx", 404},
                            {"/cgi-bin/data.txt", 502}]].
 
-%% Pages with Erlang in them: only if they are turned on, compiled once, compiled again when they change, and never shown as text.
+%% Pages with Erlang in them are served only if they are turned on. They are compiled once, compiled again when they change, and never shown as text.
 pages(Config) ->
     Page = fun(Text) -> yucan_yaws_site:write(Config, "www/p.yaws", Text) end,
     File = unicode:characters_to_binary(Page("<p>a</p>\n<erl>\nout(A) -> {html, [\"<b>\", f(A), \"</b>\"]}.\nf(A) -> A#arg.querydata.\n</erl>\n<erl>out(A) -> {html, A#arg.clidata}.</erl><p>z</p>\n")),

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Yaws sites as their users see them: a configuration file is loaded into a server in this VM, and raw sockets send requests.
+%% @doc Tests Yaws sites as their users see them: a configuration file is loaded into a server in this VM, and raw sockets send requests.
 %%
 %% The two-domain configuration of examples/yaws-site runs unchanged except for the port and the two paths that its modules name. PHP is tested in
 %% `make test-wordpress' and in yucan_php_SUITE, where PHP is installed.
@@ -51,7 +51,7 @@ domains(Config) ->
     {200, _, <<"a file of i\n">>} = yucan_yaws_client:get(Port, "i.example.com", "/file.txt"),
     ok.
 
-%% A Python script stands in for Trac's. It is run through call_cgi/5.
+%% A Python script stands in for Trac's. It is run by call_cgi/5.
 trac_appmod(Config) ->
     Port = yucan_yaws_site:example(Config),
     Ask = fun(Target, Body) ->
@@ -62,7 +62,7 @@ trac_appmod(Config) ->
     <<"script=/trac info=/ env=/trac/iriverter uri=/ query= body=\n">> = Ask("/", ""),
     <<"script=/trac info=/wiki/A b env=/trac/iriverter uri=/wiki/A%20b?x=1 query=x=1 body=\n">> = Ask("/wiki/A%20b?x=1", ""),
     <<"script=/trac info=/newticket env=/trac/iriverter uri=/newticket query= body=summary=1\n">> = Ask("/newticket", "summary=1"),
-    %% More than out/1 gets at once.
+    %% This is more than out/1 gets at once.
     Long = binary:copy(<<"0123456789">>, 30000),
     Answer = Ask("/attach", Long),
     true = byte_size(Answer) > 300000,
@@ -84,13 +84,13 @@ redirects(Config) ->
     {302, <<"http://h:1/there?b=c">>, _} = Get("/here/a?b=c"),
     {302, <<"http://other.example/base/out/">>, _} = Get("/out/"),
     {301, <<"http://h:1/x/moved">>, _} = Get("/moved"),
-    %% Control bytes in a path are rejected before they could become a header.
+    %% Control bytes in a path are rejected before they could become a part of a header.
     {400, undefined, _} = Get("/old/%0D%0ASet-Cookie:a=b"),
     {410, undefined, _} = Get("/gone"),
-    %% The path is also appended there, so this is one of our own pages and not a file.
+    %% The path is also appended there, so the result is a page of ours and not a file.
     {404, undefined, _} = Get("/lost"),
     {404, undefined, _} = Get("/older"),
-    %% A body that nobody reads does not become the next request.
+    %% A body that no module reads is not mistaken for the next request.
     Socket = yucan_yaws_client:send(Port, "POST /old HTTP/1.1\r\nhost: h\r\ncontent-length: 22\r\n\r\nGET /x HTTP/1.1\r\n\r\nabcd"
                                     "GET /gone HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n"),
     Both = yucan_yaws_client:receive_all(Socket),
@@ -169,7 +169,7 @@ bounded_bodies(Config) ->
          [{Status, _, _}] = yucan_client:exchange(Port, Chunked)
      end || {Size, Status} <- [{100000, 200}, {101000, 413}]].
 
-%% Small bodies at once, longer ones in parts with get_more.
+%% Small bodies arrive at once, and longer ones in parts with get_more.
 bodies(Config) ->
     Port = appmods(Config),
     Post = fun(Body) ->
@@ -195,7 +195,7 @@ helpers(Config) ->
     Sid = proplists:get_value(<<"set-cookie">>, First),
     [{200, _, Visit} = Get("visits", [{"cookie", Sid}]) || Visit <- [<<"2">>, <<"3">>]],
     {200, _, <<"1">>} = Get("visits", [{"cookie", [Sid, "x"]}]),
-    %% A session ends when its lifetime expires, and when delete_cookie_session/1 is called. The process that asked to be notified gets the message.
+    %% A session ends when its lifetime expires, or when delete_cookie_session/1 is called. The process that asked to be notified gets the message.
     Brief = yaws_api:new_cookie_session(brief, 0, self()),
     {error, no_session} = yaws_api:cookieval_to_opaque(Brief),
     yucan_yaws_session ! sweep,
@@ -206,10 +206,10 @@ helpers(Config) ->
     receive {yaws_session_end, normal, Deleted, deleted} -> ok after 10000 * beamway_runner:slowness() -> error(not_told) end,
     error = yaws_api:replace_cookie_session(Deleted, x).
 
-%% If the table is full, a new visitor replaces the session that would end first.
+%% If the table is full, a new visitor's session replaces the one that would end first.
 full_of_sessions(_) ->
     New = fun(Ttl) -> yaws_api:new_cookie_session(Ttl, Ttl, self()) end,
-    %% All of them expire before those that other cases have left behind.
+    %% All of these expire before those that other cases have left behind.
     [Late, Early, Gone, Ended] = [New(Ttl) || Ttl <- [1000, 500, 200, 0]],
     true = yaws_api:delete_cookie_session(Gone),
     receive {yaws_session_end, normal, Gone, 200} -> ok after 0 -> error(not_told) end,
@@ -279,7 +279,7 @@ what_is_not_there(Config) ->
         logger:remove_handler(?MODULE)
     end.
 
-%% When the logger returns it has called its handlers.
+%% When the logger returns, it has called its handlers.
 warnings() ->
     receive
         {logged, #{level := warning, msg := {Format, Arguments}}} -> [lists:flatten(io_lib:format(Format, Arguments)) | warnings()];
@@ -291,7 +291,7 @@ streams(Config) ->
     Port = appmods(Config),
     {200, _, <<"first 1 2 3 ">>} = yucan_yaws_client:get(Port, "h", "/m/stream"),
     {200, _, <<"p1 p2 p3 ">>} = yucan_yaws_client:get(Port, "h", "/m/stream_pid"),
-    %% The writer is gone, and the client must be able to tell that the response is incomplete.
+    %% The writer has exited, and the client must be able to tell that the response is incomplete.
     {200, _, {cut, <<"first ">>}} = yucan_yaws_client:get(Port, "h", "/m/stream_silent"),
     ok.
 
@@ -316,7 +316,7 @@ stream_after_head(Config) ->
      || Expected <- [{told, discard}, {stream_ended, {error, closed}}]],
     lists:foreach(fun gen_tcp:close/1, Sockets).
 
-%% They get 500, and the next request is served normally.
+%% Requests to such modules get 500, and the next request is served normally.
 crash_and_nonsense(Config) ->
     Port = appmods(Config),
     [begin
@@ -325,7 +325,7 @@ crash_and_nonsense(Config) ->
      end || Name <- ["crash", "throw", "exit", "nonsense", "bad_header", "ehtml_letters"]],
     ok.
 
-%% An appmod for all paths names a file, for which it is not called again, and a page that names itself does not loop.
+%% If an appmod for all paths names a file, it is not called again for that file, and a page that names itself does not loop.
 pages_of_an_appmod(Config) ->
     Port = yucan_yaws_site:start(Config, "docroot = www\nallowed_scripts = yaws\nappmods = </, yucan_yaws_pages exclude_paths loop.yaws>\n",
                                  [{"www/page.html", "<p>page</p>"}, {"www/loop.yaws", "<erl>out(_) -> {page, \"/loop.yaws\"}.</erl>\n"}]),
@@ -435,7 +435,7 @@ files(Config) ->
     <<"max-age=60", _/binary>> = proplists:get_value(<<"cache-control">>, Headers),
     ok.
 
-%% Names of files and people, and texts of headers, have the same bytes as in the configuration.
+%% Names of files and users, and the values of headers, have the same bytes as in the configuration.
 beyond_ascii(Config) ->
     Text = fun unicode:characters_to_binary/1,
     Port = yucan_yaws_site:start(Config, Text("docroot = www\nindex_files = \x{e9}.html \x{416}.html /\x{416}/?a=%20\nerrormod_401 = yucan_yaws_pages\nappmods = </secret, yucan_yaws_pages>\n"
@@ -486,7 +486,7 @@ own_modules(Config) ->
     false = code:is_loaded(index),
     ok.
 
-%% The page module is found by path, as in Nitrogen.
+%% The page module is found by its path, as in Nitrogen.
 front() ->
     "-module(front).\n-export([out/1, handle_message/1]).\n-include_lib(\"yucan_yaws/include/yaws_api.hrl\").\n"
         "handle_message({text, _}) -> {reply, {text, index:site()}}.\n"
@@ -497,7 +497,7 @@ index(Site) ->
     ["-module(index).\n-export([main/0, site/0]).\nmain() -> [index:site(), \" page of \", atom_to_list(name())].\nsite() -> \"", Site, "\".\n"
      "name() -> element(2, erlang:fun_info(fun index:site/0, module)).\n"].
 
-%% The page with its button in two sites, whose page modules are both called index. `make test-browser' clicks in Chromium.
+%% The page with its button is served in two sites, whose page modules are both called index. `make test-browser' clicks the button in Chromium.
 nitrogen(Config) ->
     Port = yucan_yaws_site:nitrogen(Config),
     [begin
@@ -553,7 +553,7 @@ websocket(Config) ->
      end || {Page, Close, Left} <- [{"websocket_refused", <<4401:16, "login">>, {4401, <<"login">>}},
                                     {"websocket_failed", <<1011:16>>, {no_login, for_me}}]].
 
-%% The state is 6, because the page's state, or none, has passed through init/1 and handle_open/2.
+%% The initial state is 6, because the page's state, or none, has passed through init/1 and handle_open/2.
 converse(Port, Page) ->
     Socket = opened(Port, "h", "/m/" ++ Page),
     {16#81, <<"open">>} = yucan_ws_client:recv(Socket),

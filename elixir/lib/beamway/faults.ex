@@ -30,7 +30,7 @@ defmodule Beamway.Faults do
     {peer, node}
   end
 
-  # It may already have ended.
+  # The node may already have been stopped.
   defp stop(peer) do
     :beamway_ct.stop(peer)
   catch
@@ -66,7 +66,7 @@ defmodule Beamway.Faults do
   @spec heal(named()) :: :ok
   defdelegate heal(one), to: :beamway_ct
 
-  # Nodes from start/2 end with the test anyway.
+  # Nodes from start/2 are stopped when the test ends, so their faults need not be removed.
   defp heal_later(peer) when is_pid(peer), do: :ok
   defp heal_later(node), do: ExUnit.Callbacks.on_exit({__MODULE__, node}, fn -> heal(node) end)
 end

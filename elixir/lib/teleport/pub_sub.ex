@@ -23,7 +23,7 @@ defmodule Teleport.PubSub do
   @scope Phoenix.PubSub
   @wait_ms 2000
   @log_ms 60_000
-  # A counter, then for each cause the time of its next log line. A hash chooses the slot, so the memory is bounded.
+  # A counter is followed by slots, which hold for each cause the time of its next log line. A hash chooses the slot, so the memory is bounded.
   @slots 1000
 
   defmodule Worker do
@@ -111,7 +111,7 @@ defmodule Teleport.PubSub do
     }
 
     :persistent_term.put({__MODULE__, adapter_name}, config)
-    # The library's tests for adapters look here.
+    # The library's tests for adapters look up this key.
     :persistent_term.put(adapter_name, groups |> Enum.take(Keyword.get(options, :broadcast_pool_size, pool_size)) |> List.to_tuple())
     # Only tests use another module.
     module = Keyword.get(options, :pubsub, Phoenix.PubSub)
@@ -119,7 +119,7 @@ defmodule Teleport.PubSub do
     Supervisor.init(children, strategy: :one_for_one)
   end
 
-  # The default adapter's groups, because nodes with that adapter send to these names.
+  # These are the default adapter's groups, because nodes with that adapter send to these names.
   defp groups(adapter_name, pool_size), do: [adapter_name | for(n <- 2..pool_size//1, do: :"#{adapter_name}_#{n}")]
 
   @doc "The name of this node."
@@ -153,14 +153,14 @@ defmodule Teleport.PubSub do
         :ok
 
       {:connected, to} ->
-        # A broadcast to this node only, so that it stays behind those that this process has already sent.
+        # This broadcast is only to this node, so that it stays behind those that this process has already sent.
         case running(fn -> :teleport.broadcast(@scope, group, forward, Map.put(config.broadcast, :nodes, [to])) end) do
           %{failed: [], sent: [], plain: []} -> send_by_name({group, to}, forward)
           %{failed: failed} -> Enum.each(failed, fn {to, reason} -> failed(config, to, reason) end)
           {:error, reason} -> failed(config, to, reason)
         end
 
-      # Before the node is connected, if it ever is, there is nothing to wait for.
+      # Until the node is connected, if it ever is, there is nothing to wait for.
       {:not_connected, to} ->
         send_by_name({group, to}, forward)
     end
@@ -177,7 +177,7 @@ defmodule Teleport.PubSub do
 
   defp config(adapter_name), do: :persistent_term.get({__MODULE__, adapter_name})
 
-  # The group that the default adapter chooses for this process.
+  # Returns the group that the default adapter chooses for this process.
   defp group(adapter_name) do
     groups = :persistent_term.get(adapter_name)
     elem(groups, :erlang.phash2(self(), tuple_size(groups)))
@@ -189,7 +189,7 @@ defmodule Teleport.PubSub do
     :ok
   end
 
-  # Creates no atom for a name that is not a node.
+  # Does not create an atom for a name that is not a node's.
   defp known(node_name) do
     connected = [node() | Node.list(:connected)]
 

@@ -34,7 +34,7 @@ defmodule Yucan do
   def start_link(options) do
     with {:ok, server} <- checked(options) do
       drain = {Yucan.Drain, {server.name, Keyword.get(options, :drain_ms, 15_000)}}
-      # Children end in reverse order, so the server drains before it stops.
+      # Children are stopped in reverse order, so the server drains before it stops.
       case Supervisor.start_link([:yucan.child_spec(server), drain], strategy: :rest_for_one) do
         {:ok, pid} ->
           announce(Keyword.get(options, :startup_log, :info), options, server.name)
@@ -142,7 +142,7 @@ end
 
 defmodule Yucan.Drain do
   @moduledoc false
-  # This process ends first, so that requests get their answers before the server stops.
+  # This process is stopped first, so that requests get their answers before the server stops.
   use GenServer
 
   def start_link(server), do: GenServer.start_link(__MODULE__, server)
@@ -161,7 +161,7 @@ defmodule Yucan.Drain do
   def terminate(_, {name, ms}) do
     :yucan.drain(name, ms)
   catch
-    # The server has already ended.
+    # The server has already been stopped.
     :exit, _ -> :ok
   end
 end

@@ -5,7 +5,7 @@ defmodule YucanTest do
 
   @patience 20_000
 
-  # A plug that gets what the tests need through its options.
+  # A plug to which the tests pass what they need in its options.
   defp options(own) do
     plug = {Application.Plug, [test: self()] ++ Keyword.get(own, :plug, [])}
     name = :"yucan_#{System.unique_integer([:positive])}"
@@ -18,7 +18,7 @@ defmodule YucanTest do
     Yucan.port(options[:name])
   end
 
-  # Starts a server that the test stops itself. Returns how to stop it.
+  # Starts a server that the test stops itself. Returns a function that stops it.
   defp start_to_stop do
     options = options([])
     {:ok, supervisor} = Supervisor.start_link([{Yucan, options}], strategy: :one_for_one)
@@ -101,7 +101,7 @@ defmodule YucanTest do
     port = start()
     request = "GET /seen/a%20b/../c//d?q=1&r HTTP/1.1\r\nHost: Example.org:81\r\nX-Twice: 1\r\nx-twice: 2\r\n\r\n"
     assert [response] = :yucan_client.exchange(port, request)
-    # One path for routes, files and plugs: without dots and empty segments.
+    # Routes, files and plugs see the same path, without dots and empty segments.
     expected = %{method: "GET", host: "example.org", port: 81, scheme: :http, request_path: "/seen/c/d", path_info: ["seen", "c", "d"], query_string: "q=1&r"}
     assert expected == Map.take(seen(response), Map.keys(expected))
     assert %{headers: ["1", "2"], remote_ip: {127, 0, 0, 1}, tls: nil, protocol: :"HTTP/1.1"} = seen(response)
@@ -132,7 +132,7 @@ defmodule YucanTest do
     port = start()
 
     for {path, length} <- [{"/hello", "5"}, {"/set", "3"}, {"/chunks/3", nil}, {"/counted", "6"}] do
-      # The client must keep its own side open, because a client that has closed it is considered gone.
+      # The client must keep its own side open, because a client that has closed its side counts as disconnected.
       socket = :yucan_client.connect(port)
       :ok = :gen_tcp.send(socket, "HEAD #{path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
       assert [{_, _, ""} = response] = socket |> :yucan_client.until_closed() |> :yucan_client.parse("HEAD")
@@ -212,7 +212,7 @@ defmodule YucanTest do
     assert [{103, headers, ""}, {200, _, "page"}, {103, _, _}, {200, _, "page"}] = :yucan_client.exchange(port, [request, request])
     assert headers == [{"link", "</style.css>; rel=preload"}, {"x-second", "2"}]
 
-    # HTTP/1.0 does not have interim responses.
+    # HTTP/1.0 has no interim responses.
     socket = :yucan_client.connect(port)
     :ok = :gen_tcp.send(socket, "GET /hints HTTP/1.0\r\n\r\n")
     assert "HTTP/1.1 200 OK\r\n" <> _ = :yucan_client.until_closed(socket)
@@ -257,7 +257,7 @@ defmodule YucanTest do
              assert [{200, _, "first"}] = :yucan_client.exchange(port, request.("/twice"))
            end) =~ "a plug fails after its answer"
 
-    # The truncated answer must not look complete, and nothing must follow it.
+    # The truncated answer must not look complete, and nothing may follow it.
     assert capture_log(fn ->
              assert {:malformed, bytes} = :yucan_client.exchange(port, [request.("/raise_within"), request.("/hello")])
              assert String.ends_with?(bytes, "5\r\nbegun\r\n")
@@ -369,7 +369,7 @@ defmodule YucanTest do
     if length == 0, do: {opcode, ""}, else: {opcode, socket |> :gen_tcp.recv(length, @patience) |> elem(1)}
   end
 
-  # With a mask of zeros.
+  # The mask consists of zeros.
   defp say(socket, opcode, data), do: :ok = :gen_tcp.send(socket, <<1::1, 0::3, @opcodes[opcode]::4, 1::1, byte_size(data)::7, 0::32, data::binary>>)
 
   test "upgrades to a WebSock" do

@@ -1,7 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Generates HTML from elements, and handles postbacks: a term is sent to the browser with a signature, comes back when its button is clicked,
-%% and the page's `event/1' answers with changes to the page. This is a small part of what Nitrogen's module of the same name does, with the same
-%% function names.
+%% @doc Elements as HTML, and postbacks: a term is sent to the browser with a signature and comes back when its button is clicked, and the page's
+%% `event/1' answers with changes to the page. This is a small part of what Nitrogen's module of the same name does, with the same function names.
 -module(wf).
 
 -export([page/2, postback/1, replace/2]).

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% /wiki instead of /trac/wiki: paths that do not name a file in the docroot belong to Trac.
+%% Makes Trac available at /wiki instead of /trac/wiki: paths that do not name a file in the docroot belong to Trac.
 -module(rewrite_trac).
 
 -include_lib("yucan_yaws/include/yaws_api.hrl").

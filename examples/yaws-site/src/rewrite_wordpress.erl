@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% Permalinks for WordPress: paths that do not name a file belong to the blog, which must see the address as the client sent it. /wsvn belongs to
-%% WebSVN.
+%% Implements permalinks for WordPress: paths that do not name a file belong to the blog, which must see the address as the client sent it. /wsvn
+%% belongs to WebSVN.
 -module(rewrite_wordpress).
 
 -include_lib("yucan_yaws/include/yaws_api.hrl").

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% Trac as an appmod. trac.cgi stays, unmodified, where its package has put it.
+%% Runs Trac as an appmod. trac.cgi is used, unmodified, where its package has installed it.
 -module(trac).
 
 -include_lib("yucan_yaws/include/yaws_api.hrl").

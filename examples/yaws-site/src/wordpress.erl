@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% WordPress as an appmod: its index.php with php-cgi, and with the variables that the rewriting module has put into `opaque'.
+%% Runs WordPress as an appmod: its index.php with php-cgi, and with the variables that the rewriting module has put into `opaque'.
 -module(wordpress).
 
 -include_lib("yucan_yaws/include/yaws_api.hrl").

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The attribute server of a node, registered as `attr_server'. It keeps the attributes and answers questions
-%% about them.
+%% @doc The attribute server of a node, registered as `attr_server'. It keeps the attributes and answers requests for
+%% them.
 %%
 %% Its tables belong to {@link placement_sup}, so a server that was killed restarts with all attributes. It then
 %% monitors their owners again and drops those that died in the meantime. The server never evaluates anything itself and
@@ -28,7 +28,7 @@
                 | {stale, Value :: term(), AgeMs :: non_neg_integer(), placement_unit:unit(), Tolerance :: number(), reason()}
                 | {unknown, reason()}.
 %% `stale': the last evaluation failed, so this is the previous value with its age. The caller decides whether it is too
-%% old.
+%% old to use.
 -type version() :: {Creation :: non_neg_integer(), Changes :: non_neg_integer()}.
 %% The version changes when the node restarts and with each change of a static attribute.
 
@@ -60,10 +60,10 @@
 -spec start_link() -> {ok, pid()} | {error, term()}.
 start_link() -> gen_server:start_link({local, ?SERVER}, ?MODULE, [], []).
 
-%% @doc Replaces the configured attributes by built-in ones, in the form of entries of a configuration file, and by
-%% these entries, which override them. Attributes that were inserted at run time stay. Entries whose function does not
-%% exist, and automatic ones whose function fails, are unknown; a warning gives the reason. An automatic attribute whose
-%% function takes too long now is evaluated again whenever it is asked for, until it gives a value.
+%% @doc Replaces the configured attributes with the built-in ones, given as entries of a configuration file, and with
+%% these entries, which override them. Attributes that were inserted at run time stay. An entry whose function does not
+%% exist, or an automatic one whose function fails, is unknown, and a warning gives the reason. An automatic attribute
+%% whose function takes too long now is evaluated again whenever it is requested, until the function returns a value.
 -spec configure(BuiltIn :: [{placement_entry:name(), Entry :: term()}], [{placement_entry:name(), placement_entry:definition()}]) -> ok.
 configure(BuiltIn, Entries) ->
     {ok, Parsed} = placement_entry:parse(BuiltIn),
@@ -130,7 +130,7 @@ own(Name, What, Pid) when is_atom(Name), node(Pid) =:= node() ->
     end;
 own(_, _, Pid) -> {error, {not_local, Pid}}.
 
-%% @doc Gives up the ownership of an attribute.
+%% @doc Ends the given process's ownership of an attribute.
 -spec disown(placement_entry:name(), pid()) -> ok.
 disown(Name, Pid) -> gen_server:call(?SERVER, {disown, Name, Pid}, ?CALL_MS).
 
@@ -139,8 +139,9 @@ disown(Name, Pid) -> gen_server:call(?SERVER, {disown, Name, Pid}, ?CALL_MS).
 names() ->
     lists:usort([Name || {Name, _} <- ets:tab2list(?DEFINITIONS)] ++ [Name || {{Name, _}, _, _} <- ets:tab2list(?OWNED)]).
 
-%% @doc Returns for each attribute with a function how often in a row that function has failed. The attributes of
-%% {@link placement_builtin} are left out, because they fail wherever the system does not supply what they read.
+%% @doc Returns, for each attribute that a function computes, how many times in a row that function has failed. The
+%% attributes of {@link placement_builtin} are left out, because they fail wherever the system does not supply the data
+%% that they read.
 -spec failures() -> [{placement_entry:name(), non_neg_integer()}].
 failures() ->
     [{Name, failures(ets:lookup(?VALUES, Name))}
@@ -150,7 +151,7 @@ failures() ->
 -spec definitions() -> [{placement_entry:name(), placement_entry:definition()}].
 definitions() -> lists:sort(ets:tab2list(?DEFINITIONS)).
 
-%% @doc Returns whether a function gives the value of an attribute of this node, so that the value may differ each time.
+%% @doc Returns whether an attribute of this node is computed by a function, so that its value may differ each time.
 -spec is_evaluated(placement_entry:name()) -> boolean().
 is_evaluated(Name) ->
     case ets_lookup(?DEFINITIONS, Name) of
@@ -158,8 +159,8 @@ is_evaluated(Name) ->
         [] -> false
     end.
 
-%% @doc Returns the value that an owned attribute of this node would have without a process and its descendants, or `same'
-%% if none of them owns it.
+%% @doc Returns the value that an owned attribute of this node would have if a process and its descendants did not
+%% exist, or `same' if none of them owns it.
 -spec without(placement_entry:name(), pid()) -> answer() | same.
 without(Name, Pid) ->
     Owners = case ets:member(?DEFINITIONS, Name) of true -> []; false -> owners(Name) end,
@@ -275,7 +276,7 @@ plain(_) -> undefined.
 
 version() -> {erlang:system_info(creation), stored(?CHANGES, 0)}.
 
-%% Not usable for the value of an attribute, whose row is longer.
+%% Must not be used for the value of an attribute, whose row has more elements.
 stored(Key, Default) ->
     case ets:lookup(?VALUES, Key) of
         [{_, Term}] -> Term;
@@ -293,7 +294,7 @@ forget(Name) ->
     true = ets:delete(?VALUES, Name),
     true = ets:delete(?VALUES, {samples, Name}).
 
-%% One timer for each sampled attribute: if the attribute is defined again, the old timer is not renewed.
+%% Each sampled attribute has one timer. If the attribute is redefined, the old timer is not renewed.
 sample_after(Name, Ms) ->
     case erlang:get({timer, Name}) of
         undefined -> ok;
@@ -331,7 +332,7 @@ request(Distinct, Names, Reply, #state{next = Next, requests = Requests} = State
 
 in_order(Names, Answers) -> [{Name, maps:get(Name, Answers, {unknown, missing})} || Name <- Names].
 
-%% Returns what is known of an attribute without evaluating anything.
+%% Returns what is known about an attribute without evaluating anything.
 look(Name, Now) ->
     case ets:lookup(?DEFINITIONS, Name) of
         [{_, #{kind := static, value := Value} = Definition}] -> answer(Value, 0, Definition);
@@ -416,7 +417,7 @@ evaluation_ended(Name, Reason, #state{evaluations = Evaluations} = State) ->
     Left = State#state{evaluations = maps:remove(Name, Evaluations)},
     case is_defined(Name, Definition) of
         true -> next(answered(Name, learnt(Name, Definition, placement_eval:outcome(Reason, Stopped), erlang:monotonic_time(millisecond)), Left));
-        %% The result of the old function does not apply to the attribute that has its name now.
+        %% The attribute has been redefined or deleted, so the result of its old function is not used.
         false -> next(asked_anew(Name, Left))
     end.
 

@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The attributes that every node has: those of the report's Tables 1 and 2, in its units, and some more.
+%% @doc The attributes that every node has: those of the report's Tables 1 and 2, in its units, and some others.
 %%
-%% Each is a function here or in OTP and is evaluated like any other attribute. If the system does not supply the data
-%% (no `/proc', no cgroup), the function fails and the attribute is unknown.
+%% Each attribute is a function here or in OTP and is evaluated like any other attribute. If the system does not supply
+%% the data (for example, because it has no `/proc' or no cgroups), the function fails and the attribute is unknown.
 -module(placement_builtin).
 
 -export([definitions/1, definitions/0, taint/1]).
@@ -10,13 +10,14 @@
          kernel_entities/0, load/0, run_queue/0, scheduler_utilization/0, vm_memory/0, reductions_per_s/0, applications/0, crypto_version/0,
          gpu/0, cgroup_cpus/0, cgroup_memory/0, declared_path/0, environment/1, leases/0, link_bytes/0]).
 
-%% Other nodes notice a change of the taints within five seconds, but the node itself checks each lease.
+%% Other nodes notice a change of the taints within five seconds. The node itself checks its taints before it grants a
+%% lease.
 -define(TAINTS, #{ttl => 5000}).
 -define(CGROUPS, "/sys/fs/cgroup").
 -define(OWN_CGROUPS, "/proc/self/cgroup").
 -define(VALUES, placement_values). %% {{kept, Key}, Term}, beside the rows of placement_attr
 
-%% @doc Returns all built-in attributes, or none.
+%% @doc Returns all built-in attributes if they are wanted, otherwise an empty list.
 -spec definitions(AreWanted :: boolean()) -> [{placement_entry:name(), term()}].
 definitions(true) -> definitions();
 definitions(false) -> [].
@@ -34,7 +35,8 @@ report_static() ->
      {vm_num_processors, automatic(processors, [], #{type => integer})},
      {mem_total, automatic(mem_info, ["MemTotal"], #{unit => kib, type => integer})}].
 
-%% Table 2 of the report. As in its session, memory is in kB, the clock in MHz and the loads are as in /proc.
+%% Table 2 of the report. As in the report's example session, memory is in kB, the clock rate in MHz, and the loads are
+%% as in /proc.
 report_dynamic() ->
     [{cpu_speed, dynamic(cpu_speed, [], #{unit => mhz, type => number, tolerance => 1})},
      {mem_free, dynamic(mem_info, ["MemFree"], #{unit => kib, type => integer, tolerance => 1024})},
@@ -105,11 +107,11 @@ hostname() ->
     {ok, Name} = inet:gethostname(),
     Name.
 
-%% @doc Returns a line of `/proc/meminfo', in kB.
+%% @doc Returns the value of a line of `/proc/meminfo', in kB.
 -spec mem_info(Line :: string()) -> non_neg_integer().
 mem_info(Line) -> binary_to_integer(matched("/proc/meminfo", ["(?m)^", Line, ":\\s*([0-9]+) kB"])).
 
-%% @doc Returns the current clock of the first processor in MHz, which may be low while the processor is idle.
+%% @doc Returns the current clock rate of the first processor in MHz, which may be low while the processor is idle.
 -spec cpu_speed() -> float().
 cpu_speed() -> binary_to_float(matched("/proc/cpuinfo", "(?m)^cpu MHz\\s*:\\s*([0-9]+\\.[0-9]+)")).
 
@@ -129,7 +131,7 @@ kernel_entities() ->
     [Runnable, All] = binary:split(matched("/proc/loadavg", "([0-9]+/[0-9]+)"), <<"/">>),
     {binary_to_integer(Runnable), binary_to_integer(All)}.
 
-%% @doc Returns the work per scheduler on this VM: the run queues plus the leases, which represent work that is about to
+%% @doc Returns the work per scheduler of this VM: the run queues plus the leases, which represent work that is about to
 %% start. This is the default measure of load.
 -spec load() -> float().
 load() -> (run_queue() + leases()) / erlang:system_info(schedulers_online).
@@ -184,7 +186,7 @@ crypto_version() ->
 -spec gpu() -> boolean().
 gpu() -> filelib:wildcard("/dev/nvidia[0-9]*") ++ filelib:wildcard("/dev/dri/renderD*") ++ filelib:wildcard("/dev/kfd") =/= [].
 
-%% @doc Returns the number of processors that the control groups allow. Fails if they set none.
+%% @doc Returns the number of processors that the control groups allow. Fails if they set no limit.
 -spec cgroup_cpus() -> float().
 cgroup_cpus() -> cgroup_cpus(?CGROUPS, ?OWN_CGROUPS).
 
@@ -197,19 +199,19 @@ cpus(Group) ->
         _ -> []
     end.
 
-%% @doc Returns the bytes of memory that the control groups allow. Fails if they set none.
+%% @doc Returns the bytes of memory that the control groups allow. Fails if they set no limit.
 -spec cgroup_memory() -> pos_integer().
 cgroup_memory() -> cgroup_memory(?CGROUPS, ?OWN_CGROUPS).
 
-%% Version 1 expresses "no limit" as the greatest number of pages.
+%% Version 1 of control groups expresses "no limit" as the greatest number of pages.
 cgroup_memory(Root, Own) ->
     least([Bytes || Group <- cgroups("memory", Root, Own), File <- ["memory.max", "memory.limit_in_bytes"], [Bytes] <- [numbers(Group, File)], Bytes < 1 bsl 60]).
 
 least([]) -> error(no_limit);
 least(Limits) -> lists:min(Limits).
 
-%% Returns this process's group of a controller and all groups above it, because each may set a lower limit. A
-%% container may see its own group as the root although its path is the one on the host; in that case only the root
+%% Returns this process's group of a controller and all groups above it, because each may set a lower limit. A container
+%% may see its own group as the root although its path is the one on the host; in that case only the root directory
 %% exists.
 cgroups(Controller, Root, Own) ->
     Lines = [string:split(Line, ":", all) || Line <- string:lexemes(text(Own), "\n")],
@@ -249,7 +251,7 @@ environment(Name) ->
 -spec leases() -> non_neg_integer().
 leases() -> placement_lease:count().
 
-%% @doc Returns the bytes sent to plus received from each peer. Only the Beamway carrier counts them.
+%% @doc Returns the sum of the bytes sent to and received from each peer. Only the Beamway carrier counts them.
 -spec link_bytes() -> [{node(), non_neg_integer()}].
 link_bytes() ->
     %% No other carrier counts bytes, so the function fails rather than return an empty list.
@@ -281,7 +283,8 @@ proc_test_() ->
     [?_assert(mem_info("MemTotal") > mem_info("MemFree")), ?_assert(load_average(1) >= 0.0), ?_assert(load_average(5) >= 0.0),
      ?_assert(load_average(15) >= 0.0), ?_assertMatch({R, A} when R >= 1 andalso A >= R, kernel_entities())].
 
-%% These are the groups seen by a systemd unit, a Slurm step (both versions of control groups) and a container.
+%% These are the groups as seen by a systemd unit, by a Slurm step (with both versions of control groups) and by a
+%% container.
 cgroups_test_() ->
     Max = "9223372036854771712\n",
     [{Own, fun() ->

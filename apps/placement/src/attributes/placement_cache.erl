@@ -2,21 +2,20 @@
 %% @doc Caches the attributes of other nodes: asks all nodes in parallel, with a single deadline, and stores their
 %% answers.
 %%
-%% Called by {@link placement_choose} and {@link attr}. Callers read the table themselves and ask this server only for
-%% values that are missing or too old. The server has at most one question for the same names in flight to a node
-%% ("single flight") and never waits, because each question runs in a separate process. So a node that does not answer
-%% delays only the callers that need its values, and them only until their own deadline.
-%% A node that is down, or has no attribute server, is not asked again for a second, or until it comes up. Callers
-%% also do not wait for a node that has already left a question unanswered for as long as they would wait. While such
-%% a node is wanted, it is asked again once a second in the background, until it answers.
-%% Frequent callers do not wait at all, because a value that is still fresh but will soon be too old is refreshed in
-%% the background.
+%% This server is called by {@link placement_choose} and {@link attr}. Callers read the table themselves and ask this
+%% server only for values that are missing or too old. The server has at most one request for the same names in flight
+%% to a node ("single flight") and never waits, because each request is made by a separate process. So a node that does
+%% not answer delays only the callers that need its values, and those only until their own deadline. A node that is
+%% down, or has no attribute server, is not asked again for a second, or until it comes up. Callers also do not wait for
+%% a node that has already left a request unanswered for as long as they would wait. While callers want such a node, it
+%% is asked again once a second in the background, until it answers. Frequent callers do not wait at all, because a
+%% value that is still fresh but will soon be too old is refreshed in the background.
 %%
-%% The load that nodes report anyway is not asked for ({@link placement_told}). Each node also sends its own values of
-%% these attributes to a new peer, so that the first choice need not ask either.
+%% The load that nodes report anyway is not requested ({@link placement_told}). Each node also sends its own values of
+%% these attributes to a new peer, so the peer's first choice need not request them either.
 %%
-%% With {@link follow/3} a node's own server reports changes instead ({@link placement_push}), which go into the same
-%% table.
+%% With {@link follow/3} a node's own server reports changes instead ({@link placement_push}), and these are stored in
+%% the same table.
 -module(placement_cache).
 -behaviour(gen_server).
 
@@ -28,10 +27,11 @@
 -type known() :: {ok, Value :: term(), AgeMs :: non_neg_integer(), placement_unit:unit(), Tolerance :: number()}
                | {unknown, placement_attr:reason() | {too_old, AgeMs :: non_neg_integer()} | status()}.
 -type status() :: ok | nodedown | no_server | timeout | unasked.
-%% `unasked': there was no reason to ask the node.
+%% `unasked': there was no reason to send a request to the node.
 -type view() :: #{status := status(), attributes := #{placement_entry:name() => known()}, at_ms => integer(), rtt_us => non_neg_integer()}.
-%% `at_ms' in the result of {@link fetch/3} is the erlang:monotonic_time(millisecond) that the values' ages refer to.
-%% `rtt_us' is the shortest time in which the node has answered this one so far.
+%% `at_ms' in the result of {@link fetch/3} is the erlang:monotonic_time(millisecond) to which the ages of the values
+%% refer.
+%% `rtt_us' is the shortest time in which the node has answered a request of this node so far.
 -type options() :: #{deadline => pos_integer(),    %% ms after which fetch/3 returns, even if nodes are missing (placement_config:deadline_ms/0)
                      max_age => non_neg_integer(), %% greatest age of a value in ms; without it, each attribute's own ttl applies
                      live => boolean()}.           %% ask even if the values are known
@@ -45,7 +45,7 @@
 -define(PATIENCE_MS, 200).
 
 -type silence() :: {Names :: [atom()], SinceMs :: integer(), LastMs :: integer()}.
-%% An unanswered question: when it was first asked, and when it was last asked.
+%% An unanswered request: its names, when it was first sent, and when it was last sent.
 
 -record(state, {queries = #{} :: #{reference() => {node(), [atom()], pid()}},
                 waiters = #{} :: #{reference() => [{reference(), node()}]},
@@ -83,7 +83,7 @@ fetch(Nodes, Names, Options) ->
     Waited = maps:map(fun(max_age, Max) -> Max + After - Now; (_, Value) -> Value end, Known),
     maps:from_list([{Node, view(Node, Distinct, Waited, After, maps:get(Node, Got, not_asked), maps:from_list(Open))} || Node <- Wanted]).
 
-%% @doc Returns how many questions were sent to other nodes so far, for measurements.
+%% @doc Returns how many requests have been sent to other nodes so far, for measurements.
 -spec asked() -> non_neg_integer().
 asked() ->
     case ets:lookup(?KNOWN, asked) of
@@ -98,7 +98,7 @@ missing(Node, Names, Options, Now) ->
         Missing -> unless_down(Node, Missing, Now, [nodedown, no_server])
     end.
 
-%% Without a live question it takes a while to notice that a node has started its server in the meantime.
+%% Unless `live' is set, a caller may notice only after ?NEGATIVE_MS that a node has started its server in the meantime.
 unless_down(Node, Names, Now, Statuses) ->
     case ets:lookup(?KNOWN, {node, Node}) of
         [{_, Status, At, _}] when Now - At < ?NEGATIVE_MS ->
@@ -109,8 +109,8 @@ unless_down(Node, Names, Now, Statuses) ->
         _ -> Names
     end.
 
-%% Returns the questions that this node has left unanswered for about as long as the caller would wait. Questions for
-%% more names than these do not count, because the function of one of the others may be slow.
+%% Returns the requests that this node has left unanswered for about as long as the caller would wait. A request for
+%% other names besides these does not count, because the function of one of the others may be slow.
 silences(Node, Names, Now, Deadline) ->
     [Silence || {Asked, Since, Last} = Silence <- silences(Node), Now - Since >= max(Deadline * 9 div 10, ?PATIENCE_MS), is_lasting(Last, Now), Asked -- Names =:= []].
 
@@ -121,13 +121,13 @@ silences(Node) ->
         [] -> []
     end.
 
-%% A node counts as silent while the question is in flight, and until the next one would be due.
+%% A node counts as silent while the request is in flight, and until the next one would be due.
 is_lasting(LastMs, Now) -> Now - LastMs < query_ms() + ?NEGATIVE_MS.
 
 query_ms() -> max(?QUERY_MS, placement_config:deadline_ms()).
 
-%% Returns what the node has answered. A value that the carrier brought replaces it before the caller would ask again;
-%% with `max_age' the younger of the two counts.
+%% Returns what the node has answered. A value that arrived through the carrier replaces that answer before the caller
+%% would send a request; with `max_age' the younger of the two is used.
 entry(Node, Name, Now, #{told := {At, Told}} = Options) ->
     case {Told, entry(Node, Name, Now)} of
         {#{{Node, Name} := {ok, _, ToldAge, _, ToldTtl, _} = Answer}, {{ok, _, Age, _, Ttl, _}, Elapsed}}
@@ -162,8 +162,8 @@ is_fresh(Entry, Options) ->
         none -> false
     end.
 
-%% Returns whether three quarters of a value's lifetime have passed. A node may answer with a value that is already old, so it is asked at most four
-%% times in that lifetime.
+%% Returns whether three quarters of a value's lifetime are over. A node may answer with a value that is already old. So
+%% that it is asked at most four times in that lifetime, a quarter of it must also have passed since the answer.
 is_ageing(_, #{live := true}) -> false;
 is_ageing(Entry, Options) ->
     case age(Entry, Options) of
@@ -171,7 +171,7 @@ is_ageing(Entry, Options) ->
         _ -> false
     end.
 
-%% Returns how old a value is, how long this node has had it, and how old it may become.
+%% Returns how old a value is, for how long this node has had it, and how old it may become.
 age({{unknown, missing}, Elapsed}, Options) -> {Elapsed, Elapsed, maps:get(max_age, Options, ?NEGATIVE_MS)};
 age({{ok, _, Age, _, Ttl, _}, Elapsed}, Options) -> {Age + Elapsed, Elapsed, maps:get(max_age, Options, Ttl)};
 age(_, _) -> none.
@@ -181,7 +181,7 @@ ask_ahead(Questions) ->
     _ = ?SERVER ! {ask_ahead, Questions},
     ok.
 
-%% Sends all questions, then waits until the deadline.
+%% Sends all requests, then waits until the deadline.
 ask([], _, _) -> #{};
 ask(Open, Now, End) ->
     Alias = alias(),
@@ -231,7 +231,7 @@ known({{stale, Value, Age, Unit, Tolerance, _}, Elapsed}, Status, #{max_age := M
 known({{stale, _, Age, _, _, Reason}, Elapsed}, ok, _) -> {unknown, case Reason of timeout -> {too_old, Age + Elapsed}; _ -> Reason end};
 known({{stale, _, _, _, _, _}, _}, Status, _) -> {unknown, Status}.
 
-%% The answer to the caller's own question is never too old, however small its ttl.
+%% The answer to the caller's own request is never too old, however short its ttl.
 slack(ok) -> ?QUERY_MS;
 slack(_) -> 0.
 
@@ -250,7 +250,7 @@ follow(Nodes, Names, EveryMs) when is_integer(EveryMs), EveryMs >= 10 ->
 -spec unfollow([node()]) -> ok.
 unfollow(Nodes) -> gen_server:call(?SERVER, {unfollow, placement_query:distinct(Nodes)}).
 
-%% @doc Forgets everything that is known of a node.
+%% @doc Discards everything that is known about a node.
 -spec forget(node()) -> ok.
 forget(Node) -> gen_server:call(?SERVER, {forget, Node}).
 
@@ -339,8 +339,8 @@ handle_info({nodedown, Node, _}, #state{versions = Versions} = State) ->
 handle_info(_, State) ->
     {noreply, State}.
 
-%% Sends this node's own values to the node as soon as its attribute server has given them. `Wants' asks the node to
-%% do the same, because it cannot have heard that this server has started.
+%% Sends this node's own values to the node as soon as its attribute server has supplied them. `Wants' asks the node to
+%% do the same, because it cannot know yet that this server has started.
 introduce(Node, Wants) ->
     _ = catch attr_server ! {placement, self(), {introduce, Node, Wants}, placement_told:names()},
     ok.
@@ -355,7 +355,7 @@ introduced(Node, Version, [_ | _] = Answers, #state{versions = Versions} = State
     end;
 introduced(_, _, _, State) -> State.
 
-%% Returns the monitor of a pending question to this node that covers all of these names, or `none'.
+%% Returns the monitor of a pending request to this node that covers all of these names, or none.
 under_way(Node, Names, #state{queries = Queries}) ->
     maps:fold(fun(Monitor, {N, Asked, _}, none) when N =:= Node ->
                       case Names -- Asked of [] -> Monitor; _ -> none end;
@@ -378,7 +378,7 @@ unanswered(Node, Names, At) ->
     true = ets:insert(?KNOWN, {{silent, Node}, lists:keystore(Names, 1, Lasting, {Names, Since, At})}),
     ok.
 
-%% The node is no longer silent for any question that asked for no more than these names.
+%% The node no longer counts as silent for any request whose names are all among these.
 answered(Node, Names) ->
     case [Silence || {Asked, _, _} = Silence <- silences(Node), Asked -- Names =/= []] of
         [] -> ets:delete(?KNOWN, {silent, Node});
@@ -428,7 +428,8 @@ finished(Monitor, Reason, #state{queries = Queries, waiters = Waiters, versions 
     _ = [Alias ! {Alias, Node, Status} || {Alias, _} <- maps:get(Monitor, Waiters)],
     New.
 
-%% If the node has gone down in the meantime, its answer may arrive after its nodedown, which has dropped what was known.
+%% If the node has gone down in the meantime, its answer may arrive after the nodedown message, which caused everything
+%% known about the node to be dropped.
 is_up(Node) ->
     case ets:lookup(?KNOWN, {node, Node}) of
         [{_, nodedown, _, _}] -> lists:member(Node, [node() | nodes(connected)]);

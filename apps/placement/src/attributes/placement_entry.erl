@@ -16,7 +16,7 @@
 
 -type name() :: atom().
 -type type() :: number | integer | atom | text | boolean | any.
-%% `type': what the value must be; any other value counts as a failure of the function.
+%% `type': the type that the value must have; any other value counts as a failure of the function.
 -type options() :: #{unit => placement_unit:unit(),
                      type => type(),
                      ttl => non_neg_integer(),         %% ms for which another node may keep a value that it was given
@@ -31,7 +31,7 @@
 
 -define(STATIC_TTL_MS, 60000).
 -define(DYNAMIC_TTL_MS, 1000).
-%% Timers are limited to some centuries.
+%% Timers are limited to several centuries.
 -define(EVERY_MAX_MS, (1 bsl 40)).
 
 %% @doc Returns the entries of a file, in its order, or an empty list without a file. The error text names the file, the
@@ -81,7 +81,7 @@ parsed({ok, Term}, Tokens) ->
     end;
 parsed({error, {Place, Module, What}}, _) -> {error, Place, Module:format_error(What)}.
 
-%% Returns where an element of the list begins.
+%% Returns the position at which an element of the list begins.
 place_of(Number, [_ | Tokens]) -> place_of(Number, Tokens, 0).
 
 place_of(1, [Token | _], 0) -> erl_scan:location(Token);
@@ -210,13 +210,14 @@ syntax_test_() ->
     [?_assertMatch({error, Place, _}, text(Text))
      || {Place, Text} <- [{{1, 6}, "[{a, }]."}, {{2, 5}, "[{a, 1},\n {b 2}]."}, {{1, 9}, "[{a, 1}]"}, {{2, 1}, "[{a, 1}].\n[{b, 2}]."},
                           {{3, 1}, "[\n{a,1}\n"}]]
-        %% The position is at the quote or after it, as reported by newer OTP releases and late patches of OTP 27.
+        %% The position is that of the quote or a later one, depending on the OTP release: newer releases and late
+        %% patches of OTP 27 report a later one.
         ++ [begin
                 {error, {1, Column}, _} = text(Text),
                 ?_assert(Column =:= 6 orelse Column =:= 7)
             end || Text <- ["[{a, \"open}].", "[{a, 'x]."]].
 
-%% A wrong entry is reported with its line and column as well, in a message of one line.
+%% A wrong entry is also reported with its line and column, in a message of one line.
 place_test_() ->
     [fun() ->
              {error, Got, Said} = text(Text),

@@ -1,8 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Evaluates the function of an attribute in a separate process, with limits on time, memory and size.
 %%
-%% Called by {@link placement_attr}. If a function raises, never returns, exhausts its memory or returns 100 MB, only that
-%% process is lost, not the server. The result arrives as the exit reason of a monitored process, see {@link outcome/2}.
+%% Called by {@link placement_attr}. If a function raises, never returns, exhausts its memory or returns 100 MB, only
+%% that process is lost, not the server. The result arrives as the exit reason of a monitored process (see
+%% {@link outcome/2}).
 -module(placement_eval).
 
 -export([start/1, stop/1, outcome/2, run/2, is_exported/1]).
@@ -19,7 +20,7 @@
 -type outcome() :: {ok, Value :: term()} | {error, reason()}.
 
 -define(VALUE_BYTES, 65536).
-%% 64 MiB, which is enough to read any file in /proc.
+%% This is 64 MiB, which is enough to read any file in /proc.
 -define(HEAP_WORDS, (64 bsl 20) div 8).
 %% Releases before 27 do not count large binaries in the heap limit.
 -if(?OTP_RELEASE >= 27).
@@ -58,7 +59,7 @@ shortened(Reason) ->
 -spec stop(pid()) -> true.
 stop(Pid) -> exit(Pid, kill).
 
-%% @doc Translates the exit reason of an evaluation. `Stopped' says whether {@link stop/1} was called before.
+%% @doc Translates the exit reason of an evaluation. `Stopped' is whether {@link stop/1} was called before.
 -spec outcome(ExitReason :: term(), Stopped :: boolean()) -> outcome().
 outcome({?MODULE, Outcome}, _) -> Outcome;
 outcome(killed, true) -> {error, timeout};
@@ -91,7 +92,7 @@ hoard(Count) ->
     Kept = [binary:copy(<<N>>, 1 bsl 20) || N <- lists:seq(1, Count)],
     length([Binary || Binary <- Kept, byte_size(Binary) =:= 1 bsl 20]).
 
-%% Only the function that never returns gets a short limit, because a busy machine may need time for the others.
+%% Only the function that never returns gets a short limit, because the others may need more time on a busy machine.
 run_test_() ->
     Patience = 60000,
     [{timeout, 120, Test}

@@ -5,8 +5,8 @@
 
 -export([is_in/2, kill/1]).
 
-%% Most families are read completely within this time and are then killed, parents first. It is shorter than the safety
-%% margin of the shortest lease (20 ms).
+%% Most families can be read completely within this time and are then killed, parents first. The time is shorter than
+%% the safety margin of the shortest lease (20 ms).
 -define(FIRST_MS, 5).
 -define(ALL_MS, 60000).
 %% The maximum number of processes that read at the same time.
@@ -30,13 +30,13 @@ is_in(Pid, Head) when node(Pid) =:= node() ->
     end;
 is_in(_, _) -> false.
 
-%% @doc Kills a process, and with it those that it has started and that are linked to it or to each other, which would
-%% otherwise exit only later. Processes that it has started without a link survive, and so do those that are linked to it
-%% but were started by others.
+%% @doc Kills a process together with the processes that it has started and that are linked to it or to each other,
+%% which would otherwise exit some time after it. Processes that it has started without a link survive, and so do those
+%% that are linked to it but were started by others.
 %%
-%% Returns within a few milliseconds, when the head and all members found so far have been killed. The others are
-%% killed in the background as they are found: those of a large family, and those behind a process that does not
-%% answer because it is in a native call.
+%% Returns within a few milliseconds, as soon as the head and all members found so far have been killed. The remaining
+%% ones are killed in the background as they are found: the rest of a large family, and members that can only be found
+%% through a process that does not answer because it is in a native call.
 -spec kill(Head :: pid()) -> ok.
 kill(Head) when node(Head) =:= node() ->
     Caller = self(),
@@ -46,7 +46,7 @@ kill(Head) when node(Head) =:= node() ->
         Tag -> _ = demonitor(Monitor, [flush]), ok;
         {'DOWN', Monitor, process, _, _} -> ok
     end;
-%% A start function may return a process on another node, which has no family here.
+%% A start function may return a process on another node; such a process has no family here.
 kill(Head) ->
     true = exit(Head, kill),
     ok.

@@ -1,11 +1,11 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Sends changes of this node's attributes to subscribers, so that they need not ask.
 %%
-%% A subscriber gets `{placement_change, Reference, Node, Version, [{Name, Answer}]}'. The list holds all attributes
-%% at first and with each new version of the node, and later those that changed by more than their tolerance. After
-%% three checks without a message, the fourth sends an empty list as a sign of life. Each subscriber chooses the interval
-%% between checks in milliseconds. A subscription is removed when its subscriber exits. {@link placement_cache:follow/3}
-%% subscribes, and any other process can do so with {@link subscribe/5}.
+%% A subscriber receives `{placement_change, Reference, Node, Version, [{Name, Answer}]}'. At first and with each new
+%% version of the node, the list contains all attributes, and later only those that changed by more than their
+%% tolerance. If three checks in a row sent no message, the fourth sends an empty list as a sign of life. Each
+%% subscriber chooses the interval between checks in milliseconds. A subscription is removed when its subscriber exits.
+%% {@link placement_cache:follow/3} subscribes, and any other process can do so with {@link subscribe/5}.
 -module(placement_push).
 -behaviour(gen_server).
 
@@ -15,7 +15,7 @@
 -define(SERVER, ?MODULE).
 -define(SUBSCRIPTIONS_MAX, 10000).
 -define(QUIET_LOOKS, 4).
-%% Timers do not accept numbers of any size.
+%% The intervals of timers are limited.
 -define(EVERY_MAX_MS, 86400000).
 
 -record(subscription, {pid :: pid(), reference :: reference(), names :: [atom()], every :: pos_integer(), monitor :: reference(),
@@ -30,7 +30,7 @@
 -spec start_link() -> {ok, pid()} | {error, term()}.
 start_link() -> gen_server:start_link({local, ?SERVER}, ?MODULE, [], []).
 
-%% @doc Subscribes a process to attributes of a node. Nothing confirms that the node has received it, so monitor
+%% @doc Subscribes a process to attributes of a node. The node does not confirm the subscription, so monitor
 %% `{placement_push, Node}'.
 -spec subscribe(node(), pid(), reference(), [placement_entry:name()], EveryMs :: pos_integer()) -> ok | noconnect | nosuspend.
 subscribe(Node, Pid, Reference, Names, EveryMs) when is_integer(EveryMs), EveryMs >= 10 ->
@@ -110,7 +110,8 @@ seen(Id, Version, Answers, #state{subscriptions = All, sent = Sent} = State) ->
         [] when Quiet + 1 < ?QUIET_LOOKS ->
             State#state{subscriptions = All#{Id := Subscription#subscription{quiet = Quiet + 1}}};
         News ->
-            %% A subscriber that does not read loses changes; it gets the newest value with the next change.
+            %% A subscriber that does not read its messages loses changes; it gets the newest value with the next
+            %% change.
             case erlang:send(Pid, {placement_change, Reference, node(), Version, News}, [nosuspend, noconnect]) of
                 ok ->
                     New = Subscription#subscription{version = Version, told = maps:merge(Known, maps:from_list(News)), quiet = 0},
@@ -120,7 +121,7 @@ seen(Id, Version, Answers, #state{subscriptions = All, sent = Sent} = State) ->
     end.
 
 is_news(_, none) -> true;
-%% The guard fails for terms that are not numbers, and if the difference is out of the range of a float.
+%% The guard fails for terms that are not numbers, and also if the difference exceeds the range of a float.
 is_news({ok, New, _, _, _, Tolerance}, {ok, Old, _, _, _, _}) when abs(New - Old) =< Tolerance -> false;
 is_news({ok, New, _, _, _, _}, {ok, Old, _, _, _, _}) -> New =/= Old;
 is_news({stale, _, _, _, _, _}, {stale, _, _, _, _, _}) -> false;
@@ -129,8 +130,8 @@ is_news(New, Old) -> New =/= Old.
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
 
-%% When a node goes down, all its subscribers exit at the same time. Handling each exit takes equally long, however many there
-%% are.
+%% When a node goes down, all its subscribers exit at once. Handling each of them takes the same time, however many
+%% there are.
 many_end_at_once_test() ->
     Work = fun(Count) ->
         Pids = [spawn(fun() -> receive stop -> ok end end) || _ <- lists:seq(1, Count)],

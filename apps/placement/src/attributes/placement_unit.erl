@@ -2,11 +2,11 @@
 %% @doc Pure: units of attributes, and the comparison of values. Called by {@link placement_pred} and
 %% {@link placement_entry}.
 %%
-%% A value with a unit is compared with a quantity `{4, gib}' after conversion, and with a bare number as a number in
-%% its own unit. Numbers compare only with numbers, and text only with text (a string or a binary). Any other term
-%% compares only for equality, and only with a term of its kind: tuples with tuples, and lists with lists. Everything
-%% else is `{error, _}', which is the third truth value. In Erlang's own order any atom would be greater than any
-%% number.
+%% A value with a unit is compared with a quantity such as `{4, gib}' after conversion; a bare number is taken to be in
+%% the value's own unit. Numbers can be compared only with numbers, and text only with text (a string or a binary).
+%% Likewise, atoms can be compared only with atoms, lists with lists, and tuples with tuples whose elements are of the
+%% same kinds. For two other terms the only possible result is that they are equal. Everything else is `{error, _}',
+%% which is the third truth value. In Erlang's own term order any atom would be greater than any number.
 -module(placement_unit).
 
 -export([is_unit/1, is_quantity/1, is_measure/1, convert/2, compare/3, names/0]).
@@ -134,7 +134,7 @@ compare_test_() ->
                                           {{error, {other_type, "8", 8}}, "8", none, 8},
                                           {{error, {other_dimension, gib, mhz}}, 5, mhz, {1, gib}}]].
 
-%% This was the defect of the earlier library: an atom sorts above all numbers.
+%% The earlier library had this defect: an atom sorts above all numbers.
 an_atom_is_not_greater_than_a_number_test() ->
     ?assertMatch({error, _}, compare(undefined, none, 5)),
     ?assert(undefined > 5).

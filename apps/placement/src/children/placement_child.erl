@@ -1,22 +1,23 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Processes that exist once in the cluster. They start where a query says and restart elsewhere when their node
-%% goes down or no longer fits.
+%% @doc Processes that exist once in the cluster. The query decides where they start, and they restart on another node
+%% when theirs goes down or is no longer suitable.
 %%
-%% The nodes on which a child may run are its candidates. Three or five of them, chosen by
-%% {@link placement_rendezvous}, are its voters. The node that runs the child holds a lease from the majority of the
-%% voters ({@link placement_child_keeper}): a voter promises itself to one node for the child's grace time, and to no other
-%% node before that time has passed ({@link placement_voter}). The holder asks again four times in the grace time. It kills the
-%% child, with the processes below it, when 95 % of the grace time has passed. So two nodes never run the child at the same
-%% time, unless their clocks differ in speed by more than that margin, and under a partition only a side with more than half of
-%% the voters runs it. A voter that has lost its memory, because its node was restarted, makes no promises for one grace time.
+%% The nodes on which a child may run are its candidates. Three or five of them, chosen by {@link placement_rendezvous},
+%% are its voters. The node that runs the child holds a lease from the majority of the voters
+%% ({@link placement_child_keeper}): a voter promises itself to one node for the child's grace time, and to no other
+%% node before that time is over ({@link placement_voter}). The holder renews the lease four times per grace time. If it
+%% cannot, it kills the child, with the processes below it, when 95 % of the grace time are over. So two nodes never run
+%% the child at the same time unless their clocks differ in speed by more than that margin, and in a partition only a
+%% side with more than half of the voters runs it. A voter that was restarted has lost its promises, so it makes no new
+%% ones for one grace time.
 %%
-%% Each lease has a fencing number, which increases with every new holder. Voters refuse a new holder whose number is lower
-%% than one that they have granted. They refuse a renewal only if a later holder has run the child (`live'), so a node that
-%% comes back late cannot renew an old lease, but a node that asked without success does not cost the holder a voter. If a node
-%% has tried to give the child away, `live' also decides whether that node may resume it.
+%% Each lease has a fencing number, which rises with every new holder. Voters refuse a new holder whose number is lower
+%% than one that they have granted. They refuse a renewal only if a later holder has run the child (`live'). So a node
+%% that comes back late cannot renew an old lease, but a node that asked without success does not cost the holder a
+%% voter. If a node has tried to hand the child over, `live' also decides whether that node may resume it.
 %%
-%% This module is what other modules call: it starts and deletes children, reads what this node knows of them, and asks
-%% the voters. {@link placement_child_server} is the voter on each node.
+%% This module contains what other modules call: it starts and deletes children, reads what this node knows about them,
+%% and asks the voters. {@link placement_child_server} is the voter on each node.
 -module(placement_child).
 
 -include("placement_child.hrl").
@@ -31,9 +32,9 @@
 -type shutdown() :: brutal_kill | timeout().
 -type options() :: #{name := name(), nodes => [node(), ...], grace => pos_integer(), voters => pos_integer(), replace_after => pos_integer(), settle => pos_integer(),
                      restart => restart(), shutdown => shutdown(), scope => placement_scope:member()}.
-%% `candidates': where it may run; with `follow' these are all nodes that run placement. `nodes': the voters. `next':
-%% the voters that are to replace them ({@link placement_voter}). In older releases the voters are the only
-%% candidates.
+%% `candidates': the nodes on which the child may run; with `follow' these are all nodes that run placement. `nodes':
+%% the voters. `next': the voters that are to replace them ({@link placement_voter}). In older releases the voters are
+%% the only candidates.
 -type spec() :: #{name := name(), query := placement_query:query(), call := {module(), atom(), [term()]}, nodes := [node(), ...], grace := pos_integer(), version := version(),
                   candidates => [node(), ...], follow => boolean(), voters => pos_integer(), next => [node(), ...], term => non_neg_integer(), replace_after => pos_integer(), settle => pos_integer(),
                   restart => restart(), shutdown => shutdown(), scope => placement_scope:member(),
@@ -41,11 +42,11 @@
                   %% that ran the child. `over': the value of `live' for the last run that was finished properly; if it
                   %% is lower than `live', the last run was cut short and its state is lost.
                   fence => integer(), live => integer(), at => node(), over => integer(),
-                  %% Only in a question. `base': the number of a holder that asks to resume a child after trying to hand
-                  %% it over. `passed': the node that handed the child over to the asking one. `above': a number that
-                  %% voters rejected as too low. `late': the age of the question.
+                  %% These keys occur only in requests. `base': the number of a holder that asks to resume a child after
+                  %% trying to hand it over. `passed': the node that handed the child over to the asking one. `above': a
+                  %% number that voters rejected as too low. `late': the age of the request.
                   base => integer(), passed => {node(), integer()}, above => integer(), late => non_neg_integer(),
-                  %% Only on a voter: when a holder last reported the child to it.
+                  %% Only on a voter: the time at which a holder last reported the child to it.
                   heard => integer()}.
 
 %% The name of placement_child_server on each node.
@@ -60,7 +61,7 @@
 -define(SETTLE_MS, 30000).
 -define(VOTERS, 5).
 
-%% @doc Informs the voters of a child and returns when it runs.
+%% @doc Informs the voters of a child and returns once the child runs.
 -spec start(placement_query:query(), {module(), atom(), [term()]}, options()) ->
           {ok, pid()} | {error, {bad_option, atom(), term()} | {bad_query, string()} | {exists, pid()} | no_majority | not_started}.
 start(Query, {Module, Function, Arguments} = Call, Options) when is_atom(Module), is_atom(Function), is_list(Arguments) ->
@@ -86,8 +87,8 @@ is_option(scope, _) -> true;
 is_option(follow, Is) -> is_boolean(Is);
 is_option(_, _) -> false.
 
-%% Returns a time that is not earlier than any version of the name that this node knows, so that differences between
-%% the nodes' clocks do not matter.
+%% Returns a time that is not earlier than any version of the child of this name that this node knows. With it,
+%% differences between the nodes' clocks do not matter.
 known(Name) ->
     case ets:whereis(?CHILDREN) =/= undefined andalso {row(Name), ets:lookup(?NAMES, Name)} of
         false -> 0;
@@ -98,11 +99,11 @@ known(Name) ->
                                        end ++ lists:append([[Time, maps:get(fence, Spec, 0)] || {_, _, #{version := {Time, _}} = Spec, _} <- Names])])
     end.
 
-%% @doc Returns what this node knows of a child, where it runs, and its process.
+%% @doc Returns what this node knows about a child, the node that runs it, and its process.
 -spec look(name()) -> {spec(), node() | none, pid() | none} | deleted | none.
 look(Name) -> known_as(row(Name), ets:lookup(?NAMES, Name)).
 
-%% @doc Returns what this node knows as a voter.
+%% @doc Returns what this node knows about a child as its voter.
 -spec row(name()) -> placement_voter:row().
 row(Name) ->
     case ets:lookup(?CHILDREN, Name) of
@@ -134,7 +135,7 @@ told_of([{_, none, Spec, _}]) -> {Spec, none, none};
 told_of([{_, Pid, Spec, _}]) -> {Spec, node(Pid), Pid};
 told_of([]) -> none.
 
-%% More than half of the candidates must report what they know of the name, because its voters may have changed since
+%% More than half of the candidates must report what they know about the name, because its voters may have changed since
 %% the first call.
 begun(#{name := Name, candidates := Candidates} = Given, Tries) ->
     {Looks, _} = gen_server:multi_call(Candidates, ?SERVER, {look, Name}, ?CALL_MS),
@@ -161,12 +162,13 @@ told(#{name := Name, grace := Grace} = Spec, Given, Tries) ->
         {[], true, _} -> running(Spec, 0, now_ms() + 2 * Grace + ?CALL_MS)
     end.
 
-%% A failed call must have no effect, so the voters that have received it are told to forget it.
+%% A failed call must have no effect, so the voters that have received it are told to discard it.
 withdrawn(Name, Spec, Reason) ->
     abcast = gen_server:abcast(placement_voter:asked(Spec), ?SERVER, {withdraw, Name, Spec}),
     {error, Reason}.
 
-%% Waits until the child runs. If this node is a candidate, the keeper informs it; in case it is not, the voters are asked.
+%% Waits until the child runs. If this node is a candidate, the keeper informs it. The voters are asked as well, because
+%% this node need not be a candidate.
 running(#{name := Name} = Spec, Round, End) ->
     Own = case ets:whereis(?CHILDREN) of
               undefined -> undefined;
@@ -190,7 +192,7 @@ delete(Name) ->
         _ -> {error, no_such_child}
     end.
 
-%% @doc Does the same for a child whose process has exited and must not be restarted.
+%% @doc Does the same for a child whose process has exited and must not be restarted. Takes the child's specification.
 -spec ended(spec()) -> ok | {error, no_majority}.
 ended(Spec) -> ended(Spec, ?START_TRIES).
 
@@ -199,7 +201,7 @@ ended(#{name := Name, version := Version} = Spec, Tries) ->
     Newer = lists:sort([{Other, Term, Known} || {_, {newer, #{version := Other} = Known}} <- Replies, Term <- [maps:get(term, Known, 0)]]),
     Later = lists:sort([{Term, Config} || {_, {config, #{term := Term} = Config}} <- Replies, Term > maps:get(term, Spec, 0)]),
     case {Newer, Later, placement_voter:is_majority(Spec, [Node || {Node, ok} <- Replies])} of
-        %% The voters know a newer call, which this node has missed.
+        %% The voters know a newer version of the child, which this node has missed.
         {[_ | _], _, _} when Tries > 1 -> ended(element(3, lists:last(Newer)), Tries - 1);
         {_, [_ | _], _} when Tries > 1 -> ended(maps:merge(maps:remove(next, Spec), element(2, lists:last(Later))), Tries - 1);
         {_, _, true} ->
@@ -215,7 +217,7 @@ ended(#{name := Name, version := Version} = Spec, Tries) ->
 candidates(#{candidates := Candidates}) -> Candidates;
 candidates(#{nodes := Nodes}) -> Nodes.
 
-%% @doc Returns the process of a child, as far as this node knows; for `{via, placement, Name}'.
+%% @doc Returns the process of a child, as far as this node knows. Used for `{via, placement, Name}'.
 -spec whereis_name(name()) -> pid() | undefined.
 whereis_name(Name) ->
     case look(Name) of
@@ -231,7 +233,7 @@ whereis_name(Name) ->
 -spec children() -> [{name(), node() | none, pid() | none}].
 children() -> [{Name, Holder, Pid} || {#{name := Name}, Holder, Pid} <- known()].
 
-%% @doc Returns the same with each child's whole specification.
+%% @doc Returns the same, but with each child's whole specification.
 -spec known() -> [{spec(), node() | none, pid() | none}].
 known() ->
     Rows = maps:from_list([{Name, {Spec, Promise}} || {Name, Spec, Promise} <- ets:tab2list(?CHILDREN)]),
@@ -259,19 +261,19 @@ fence(Name) ->
 -spec kept() -> [{spec(), Keeper :: pid(), pid()}].
 kept() -> [{Spec, Keeper, Pid} || {_, Keeper, Spec, Pid} <- ets:tab2list(?KEPT), is_pid(Pid)].
 
-%% @doc Records what a keeper runs.
+%% @doc Records the process that a keeper runs.
 -spec keeps(spec(), pid() | none) -> ok.
 keeps(#{name := Name} = Spec, Pid) ->
     true = ets:insert(?KEPT, {Name, self(), Spec, Pid}),
     ok.
 
-%% @doc Records that a keeper no longer runs its child. Another keeper may have the name by now.
+%% @doc Records that a keeper no longer runs its child, unless another keeper has the name by now.
 -spec keeps_no_more(name(), Keeper :: pid()) -> ok.
 keeps_no_more(Name, Keeper) ->
     _ = [ets:delete_object(?KEPT, Row) || {_, By, _, _} = Row <- ets:lookup(?KEPT, Name), By =:= Keeper],
     ok.
 
-%% @doc Announces the process of a child that runs here to all candidates.
+%% @doc Announces the process of a child that runs here to all of the child's candidates.
 -spec announce(spec(), pid()) -> ok.
 announce(Spec, Pid) ->
     abcast = gen_server:abcast(lists:usort(candidates(Spec) ++ placement_voter:asked(Spec)), ?SERVER, {named, Spec, Pid}),
@@ -279,19 +281,21 @@ announce(Spec, Pid) ->
 
 now_ms() -> erlang:monotonic_time(millisecond).
 
-%% @doc Gives a new fencing number to a node that asks for a lease which it does not hold yet.
+%% @doc Gives a new fencing number to a child whose lease this node requests but does not hold yet.
 -spec numbered(spec()) -> spec().
 numbered(#{name := Name} = Spec) -> Spec#{fence => lists:max([erlang:system_time(), known(Name) + 1, maps:get(fence, Spec, 0) + 1, maps:get(above, Spec, 0) + 1])}.
 
-%% @doc Asks all voters to promise themselves to this node, waiting for at most `Ms'. The lease begins at `SinceMs',
-%% taken before the question was sent. `Both' says whether the voters that are to replace others agree as well. `fenced':
-%% another holder had a higher number. `stale': another holder has run the child since. `config': other nodes are the voters.
+%% @doc Asks all voters to promise themselves to this node, waiting for at most `Ms'. The lease begins at `SinceMs', a
+%% time taken before the request was sent. `Both' is whether the voters that are to replace others agree as well.
+%% `fenced': another holder had a higher number. `stale': another holder has run the child since. `config': other nodes
+%% are the voters.
 -spec ask(spec(), pid() | none, Ms :: non_neg_integer()) ->
           {granted, SinceMs :: integer(), Both :: boolean()} | refused | deleted | stale | {fenced, integer()} | {config, placement_voter:config()}.
 ask(#{name := Name, version := Version} = Spec, Pid, Ms) ->
     Since = now_ms(),
     Asked = maps:from_list([{alias(), Node} || Node <- placement_voter:asked(Spec)]),
-    %% The receiver computes the age from the system clock, because this message may wait a long time at a suspended node.
+    %% The receiver computes the age from the system clock, because this message may wait for a long time at a suspended
+    %% node.
     Sent = Spec#{late => erlang:system_time(millisecond)},
     _ = [gen_server:cast({?SERVER, Node}, {ask, Alias, Sent, node(), Pid}) || {Alias, Node} <- maps:to_list(Asked)],
     Got = gathered(Spec, Asked, #{}, Since + Ms),
@@ -319,8 +323,8 @@ gathered(open, Spec, Asked, Answers, End) ->
 gathered(denied, Spec, _, Answers, _) -> denied(Spec, maps:values(Answers));
 gathered(Granted, _, _, _, _) -> Granted.
 
-%% A single voter may know of a deletion or a new child that the majority has not received. So if another node holds the
-%% lease, this counts only as a refusal, and that node finds out with its own question.
+%% A single voter may know about a deletion or a new child of which the majority has not been informed. So if another
+%% node holds the lease, this counts only as a refusal, and that node finds out with its own request.
 denied(Spec, Denials) ->
     Configs = lists:sort([{Term, Config} || {config, #{term := Term} = Config} <- Denials, Term > maps:get(term, Spec, 0)]),
     case {[Word || Word <- [deleted, newer], lists:member(Word, Denials)], [Node || {held, Node} <- Denials, Node =/= nobody], [Fence || {fenced, Fence} <- Denials]} of
@@ -342,7 +346,8 @@ release(#{name := Name} = Spec, Holder) ->
     abcast = gen_server:abcast(placement_voter:asked(Spec), ?SERVER, {release, Name, Holder}),
     ok.
 
-%% @doc Hands the promises over to another node, which asks next. Until it does, no other node can get them.
+%% @doc Passes the promises on to another node, which requests the lease next. Until it does so, no other node can get
+%% them.
 -spec pass(spec(), Holder :: node(), Next :: node()) -> ok.
 pass(#{name := Name} = Spec, Holder, Next) ->
     abcast = gen_server:abcast(placement_voter:asked(Spec), ?SERVER, {pass, Name, Holder, Next}),

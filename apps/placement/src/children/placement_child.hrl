@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% The tables of children. placement_child reads them; each comment names the writer.
+%% The tables of children. placement_child reads them; the comments name the writers.
 
 %% {name(), spec() | {deleted, Version} | unknown, {Holder :: node() | nobody, pid() | none, UntilMs}}
 -define(CHILDREN, placement_children).

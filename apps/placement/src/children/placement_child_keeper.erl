@@ -3,16 +3,17 @@
 %% themselves to the node.
 %%
 %% The keeper starts the child with a function that returns `{ok, Pid}' and links the process to its caller, as in a
-%% supervisor. It asks the voters again four times per grace time. It kills the child when its lease expires, and
-%% releases the lease when the child exits, so that it can be started again immediately. The child moves when the node
-%% is drained, or when the node has not suited the query for a grace time and another one does. With
-%% `placement_handoff/3' ({@link placement_move}) its state and its queued messages move with it, and the keeper keeps
-%% running for the old process, which forwards messages. With `placement_handoff/1' and `placement_handoff/2' only its
-%% state moves.
+%% supervisor. It renews the lease four times per grace time. It kills the child when the lease expires, and releases
+%% the lease when the child exits, so that the child can be started again at once. The child moves when the node is
+%% drained, or when the node has not suited the query for a grace time and another node does. With `placement_handoff/3'
+%% ({@link placement_move}) the child's state and its queued messages move with it, and the keeper keeps running for the
+%% old process, which forwards messages. With `placement_handoff/1' and `placement_handoff/2' only the child's state
+%% moves.
 %%
-%% The next keeper gets the voters' promises by showing them this keeper's number. It starts the new process and asks
-%% once more, now as the holder that runs the child, before that process may act. If this fails, the old keeper asks
-%% for the promises back and resumes the old process; the voters reject this if the new process was allowed to act.
+%% The next keeper gets the voters' promises by presenting this keeper's number. It starts the new process. Before that
+%% process may act, the next keeper asks the voters once more, now as the holder that runs the child. If this fails, the
+%% old keeper asks for the promises back and resumes the old process; the voters reject this if the new process was
+%% allowed to act.
 -module(placement_child_keeper).
 
 -export([start_link/2, give/3, move/3]).
@@ -21,7 +22,7 @@
 
 -optional_callbacks([placement_handoff/1, placement_handoff/2]).
 
-%% Returns the state for the process on the new node. The old process is terminated afterwards.
+%% Returns the state to be given to the process on the new node. The old process is terminated afterwards.
 -callback placement_handoff(Old :: pid()) -> {ok, Given :: term()} | none.
 %% Passes the state to the new process before that process can be found by its name. If this fails, the new process is
 %% terminated, and the state is passed on to another node.
@@ -35,7 +36,8 @@
 %% The state that another node hands over: none, a term, or a process that is suspended there, with the number of its
 %% lease.
 -type given() :: none | {ok, term()} | {held, placement_move:held(), Old :: pid(), Keeper :: pid(), Fence :: integer()}.
-%% `restarted': without the queued messages, and with its state only if it has `placement_handoff/1'.
+%% `restarted': the child was started without its queued messages, and with its state only if it has
+%% `placement_handoff/1'.
 -type outcome() :: {moved, New :: pid()} | {restarted, node()} | {refused, placement_move:reason() | term()} | {lost, term()}.
 
 -record(kept, {spec :: placement_child:spec(), pid :: pid(), server :: pid(), until :: integer(), timer :: timer:tref(), unfit_since = none :: none | integer(),
@@ -72,7 +74,7 @@ numbered(Spec, _) -> placement_child:numbered(Spec).
 
 asked(#{grace := Grace} = Spec, Given, Server, End) ->
     case {placement_child:ask(Spec, none, Grace div 3), handed()} of
-        %% Promises that this node has already received also count for the next question.
+        %% Promises that this node has already received also count for its next request.
         {_, {Newer, Handed}} -> asked(numbered(Newer, Handed), Handed, Server, now_ms() + Grace);
         {{fenced, Fence}, none} -> asked(Spec#{fence := Fence + 1}, Given, Server, End);
         %% If the start takes longer than the lease, the timer kills the keeper, and with it the process being started,
@@ -128,11 +130,11 @@ started(#{call := {Module, Function, Arguments}} = Spec, Given, Server, Until, T
         _:Reason -> not_started(Spec, Given, Timer, Reason)
     end.
 
-%% Records this lease's number as that of the holder that runs the child.
+%% Records this lease's number as the number of the holder that runs the child.
 lives(#{fence := Fence} = Spec) -> Spec#{live => Fence, at => node()}.
 
 not_started(#{name := Name} = Spec, Given, Timer, Reason) ->
-    %% No process runs under the lease now, so choosing another node may take as long as it needs.
+    %% No process runs under the lease now, so choosing another node may take any amount of time.
     {ok, cancel} = timer:cancel(Timer),
     logger:warning("placement: child ~0tP did not start: ~0tP", [Name, 8, Reason, 12]),
     case Given of
@@ -162,8 +164,8 @@ given_back(#{fence := Fence}, {held, _, Old, Keeper, _}, Reason) ->
     Keeper ! {?MODULE, failed, Old, {node(), Fence}, Reason},
     ok.
 
-%% The new process has its state and waits. Once the voters know that this node runs the child, the old process cannot
-%% resume any more. The old process keeps the name until it has forwarded its queued messages, so that each caller's
+%% The new process has the state and waits. Once the voters know that this node runs the child, the old process can no
+%% longer resume. The old process keeps the name until it has forwarded its queued messages, so that each caller's
 %% messages arrive in order.
 arrived(Go, {held, Held, Old, _, _} = Given, #kept{spec = Spec, pid = Pid, server = Server, until = Until, timer = Timer} = Kept) ->
     #{grace := Grace} = Spec,
@@ -187,7 +189,7 @@ arrived(Go, {held, Held, Old, _, _} = Given, #kept{spec = Spec, pid = Pid, serve
             given_back(Spec, Given, no_lease)
     end.
 
-%% Uses at most half of the remaining lease time, which leaves the other half for passing the state on.
+%% Uses at most half of the remaining lease time, so that the other half remains for passing the state on.
 handed_over(_, _, none, _) -> ok;
 handed_over(_, Pid, {held, Held, Old, _, _}, Until) ->
     case placement_move:arrive(Pid, Held, Old, lease, min(?HANDOFF_MS, (Until - now_ms()) div 2)) of
@@ -198,7 +200,7 @@ handed_over(Module, Pid, {ok, Given}, Until) -> apart(fun() -> Module:placement_
 
 now_ms() -> erlang:monotonic_time(millisecond).
 
-%% The first question gives the voters the pid.
+%% The first request tells the voters the pid.
 renewed(Kept) -> renewed(Kept, fun fits/1).
 
 renewed(#kept{spec = #{grace := Grace} = Spec, pid = Pid, until = Until, timer = Timer} = Kept, Judge) ->
@@ -249,7 +251,7 @@ waiting(#kept{spec = #{grace := Grace} = Spec, pid = Pid, server = Server, until
             placement_child:release(Spec, node());
         {placement_child, delete} -> stopped(Spec, Pid);
         {?MODULE, move, Node, To} -> waiting(answered(To, move_to(Node, Kept)));
-        %% The state arrived too late: the child already runs without it.
+        %% The state has arrived too late: the child is already running without it.
         {?MODULE, _, {held, _, Old, Keeper, _}} -> Keeper ! {?MODULE, failed, Old, {node(), 0}, exists}, waiting(Kept);
         {?MODULE, _, Given} when Given =/= none -> _ = lost(Spec), waiting(Kept);
         %% This message belongs to a move that has been abandoned.
@@ -257,7 +259,7 @@ waiting(#kept{spec = #{grace := Grace} = Spec, pid = Pid, server = Server, until
         {placement_move, _, _} -> waiting(Kept);
         %% The server has exited.
         {'EXIT', Server, Reason} -> _ = stop(Spec, Pid), exit(Reason);
-        %% Another process that the start function has linked.
+        %% The start function has linked another process, which has exited.
         {'EXIT', _, _} -> waiting(Kept)
     after max(0, min(Grace div 4, Until - now_ms())) -> renewed(Kept)
     end.
@@ -300,8 +302,8 @@ fits(#kept{spec = #{grace := Grace} = Spec, unfit_since = Since} = Kept) ->
             end
     end.
 
-%% Takes at most a third of the remaining time, because the lease must be renewed however long the query takes. The
-%% load that the child itself adds to its node must not count against the node.
+%% Takes at most a third of the remaining time, because the lease must be renewed however long the query takes. The load
+%% that the child itself causes on its node must not count against that node.
 ranked(Nodes, Others, #kept{spec = #{query := Query} = Spec, pid = Pid, until = Until}) ->
     apart(fun() -> placement_choose:ranked(Nodes, {Query, 1}, Others#{without => Pid, among => connected(Spec)}) end, (Until - now_ms()) div 3).
 
@@ -335,7 +337,7 @@ held(Node, #kept{pid = Pid, until = Until} = Kept) ->
         {refused, Reason} -> {{refused, Reason}, Kept}
     end.
 
-%% From here on the old process is suspended and does not act, so it needs no lease, and it is not killed when the lease
+%% From here on the old process is suspended and does not act. So it needs no lease, and it is not killed when the lease
 %% expires.
 transferred(Held, Node, #kept{spec = #{grace := Grace, fence := Fence} = Spec, pid = Pid, timer = Timer} = Kept) ->
     _ = timer:cancel(Timer),
@@ -374,8 +376,8 @@ forwards(Spec, Pid, New, Server) ->
         _ -> forwards(Spec, Pid, New, Server)
     end.
 
-%% Resumes the old process only if it gets the promises back, which is impossible until those for the other node have
-%% expired, and impossible for good if that node has run the child.
+%% Resumes the old process only if this node gets the promises back. That is impossible until the other node's promises
+%% have expired, and it stays impossible if that node has run the child.
 reclaimed(Held, Other, Why, #kept{spec = #{grace := Grace, fence := Base} = Spec, pid = Pid, server = Server, timer = Timer} = Kept, End) ->
     Own = placement_child:numbered(Spec),
     case placement_child:ask(Own#{base => Base, passed => Other}, Pid, Grace div 3) of
@@ -393,7 +395,8 @@ reclaimed(Held, Other, Why, #kept{spec = #{grace := Grace, fence := Base} = Spec
                 {placement_move, gone, Pid, New} -> gone(New, Kept);
                 {'EXIT', Pid, _} -> {{lost, ended}, moved};
                 {'EXIT', Server, Reason} -> _ = stop(Spec, Pid), exit(Reason)
-            %% Retries sooner than another node is chosen, because voters leave this node one grace time for it.
+            %% Retries early enough to come before another node is chosen, because the voters leave this node one grace
+            %% time for the retries.
             after min(Grace div 4, ?RECLAIM_MS) ->
                 case now_ms() < End of
                     true -> reclaimed(Held, Other, Why, Kept#kept{spec = Above#{fence := Base}}, End);
@@ -420,8 +423,8 @@ given(true, Module, Pid) ->
         _ -> none
     end.
 
-%% Runs in a separate process, because the child may hang and scores may raise. The result is passed in the exit
-%% reason.
+%% Runs in a separate process, because the child may hang and score functions may raise. The result is passed in the
+%% exit reason.
 -dialyzer({nowarn_function, apart/2}).
 apart(Fun, Ms) ->
     {Worker, Monitor} = spawn_monitor(fun() -> exit({?MODULE, Fun()}) end),

@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc The voter for the children of {@link placement_child}, registered under that module's name on each node.
 %%
-%% It also chooses the next node when nobody holds the lease. Among the connected voters the first by name does that, or
+%% It also chooses the next node when no node holds the lease. The connected voter whose name sorts first does this, or
 %% the next one if the first hangs or does not know the child. The server also knows the processes of children for which
 %% it is a candidate but not a voter, because their keepers inform all candidates.
 %%
@@ -17,16 +17,16 @@
 
 -define(SERVER, placement_child).
 -define(TICK_MS, 100).
-%% How long this node remembers deleted children and failed calls. If it is a candidate, it also remembers a child that
-%% runs nowhere, and its voters, for this time.
+%% For how long this node remembers deleted children and failed calls. If it is a candidate, it remembers a child that
+%% runs nowhere, and the child's voters, for the same time.
 -define(REMEMBERED_MS, 3600000).
 -define(FORGET_MS, 5000).
-%% How many choices may run at once. Each choice asks nodes, and a node that went down may have run thousands of
-%% children.
+%% How many choices may run at once. Each choice sends requests to nodes, and a node that went down may have run
+%% thousands of children.
 -define(CHOOSERS_MAX, 64).
 
-%% `made': when (ms) the table was created. `due': when to check each child, at the latest when its promise expires.
-%% `choosing': the monitor of the running chooser, or the time before which no other choice may start.
+%% `made': when (ms) the table was created. `due': when to check each child; this is at the latest when its promise
+%% expires. `choosing': the monitor of the running chooser, or the time before which no other choice may start.
 -record(state, {made :: integer(), keepers = #{} :: #{pid() => placement_child:name()}, kept = #{} :: #{placement_child:name() => pid()}, named = #{} :: #{reference() => placement_child:name()},
                 due = placement_due:new() :: placement_due:due(),
                 choosers = #{} :: #{reference() => {placement_child:name(), PauseMs :: non_neg_integer()}}, choosing = #{} :: #{placement_child:name() => reference() | integer()}}).
@@ -42,7 +42,7 @@ init(Made) ->
     ok = later(tick, ?TICK_MS),
     ok = later(forget, ?FORGET_MS),
     ok = net_kernel:monitor_nodes(true, #{node_type => all}),
-    %% Children known before this server was restarted, and those that run elsewhere.
+    %% These are the children that were known before this server was restarted, and those that run elsewhere.
     Known = ets:select(?CHILDREN, [{{'$1', '$2', '_'}, [{is_map, '$2'}], ['$1']}]),
     Names = [{Spec, Pid} || {_, Pid, Spec, _} <- ets:tab2list(?NAMES), is_pid(Pid)],
     true = ets:delete_all_objects(?NAMES),
@@ -69,7 +69,8 @@ named(#{name := Name} = Spec, Pid, State) ->
             After#state{named = Named#{Monitor => Name}}
     end.
 
-%% The row no longer describes the process with this name.
+%% Stops monitoring and counting the process in this row, because the row no longer describes the process with this
+%% name.
 ends({_, none, _, _}, State) -> State;
 ends({_, Pid, Spec, Monitor}, #state{named = Named} = State) ->
     true = demonitor(Monitor, [flush]),
@@ -122,7 +123,7 @@ handle_call({look, Name}, _, State) ->
     {reply, {known, placement_child:whereis_name(Name), Config}, State};
 handle_call({delete, Name, Version}, _, State) ->
     case placement_child:row(Name) of
-        %% This voter has been replaced.
+        %% This voter has been replaced by another one.
         {#{term := _} = Spec, _} -> {reply, case lists:member(node(), placement_voter:asked(Spec)) of true -> deleted(Name, Version, State); false -> {config, placement_voter:config(Spec)} end, State};
         _ -> {reply, deleted(Name, Version, State), State}
     end;
@@ -167,7 +168,7 @@ handle_cast({forget, Name, Version}, State) ->
             {noreply, ends(Row, State)};
         _ -> {noreply, State}
     end;
-%% A node or its server has started. It gets an answer if it may not know yet that placement runs on this node.
+%% Another node, or its server, has started. It gets an answer if it may not know yet that placement runs on this node.
 handle_cast({here, Node, Is}, State) when is_atom(Node) ->
     true = ets:insert(?PEERS, {Node}),
     _ = [gen_server:cast({?SERVER, Node}, {here, node(), old}) || Is =:= new],
@@ -184,13 +185,13 @@ handle_cast({try_start, #{name := Name} = Spec, Given}, #state{keepers = Keepers
             ok = placement_child_keeper:give(Keeper, Spec, Given),
             {noreply, State}
     end;
-%% The child runs elsewhere now. It may return to this node while the old process is still here to forward messages.
+%% The child now runs elsewhere. It may return to this node while the old process is still here to forward messages.
 handle_cast({moved, Keeper}, State) -> {noreply, without(Keeper, State)};
 handle_cast(_, State) -> {noreply, State}.
 
 tell(Node) ->
     _ = [gen_server:cast({?SERVER, Node}, {named, Spec, Pid}) || {Spec, _, Pid} <- placement_child:kept(), lists:member(Node, placement_child:candidates(Spec)) orelse lists:member(Node, placement_voter:asked(Spec))],
-    %% The node may have been away when a child was deleted.
+    %% The node may have been disconnected when a child was deleted.
     _ = [gen_server:cast({?SERVER, Node}, {forget, Name, Version}) || [Name, Version] <- ets:select(?CHILDREN, [{{'$1', {deleted, '$2'}, '_'}, [], [['$1', '$2']]}])],
     ok.
 
@@ -246,8 +247,8 @@ rested(Name, Now, #state{choosing = Choosing} = State) ->
         #{} -> State
     end.
 
-%% Each voter runs at most one chooser per name, and the next voter takes over after half a grace time. It is harmless if
-%% two nodes choose at the same time, because both chosen nodes must ask the same voters.
+%% Each voter runs at most one chooser per name, and the next voter takes over after half a grace time. It is harmless
+%% if two nodes choose at the same time, because both chosen nodes must request the lease from the same voters.
 chosen(#{name := Name, grace := Grace} = Spec, SinceMs, Holder, Pid, #state{choosers = Choosers, choosing = Choosing, kept = Kept} = State) ->
     Here = [node() | nodes(connected)],
     Connected = [Node || Node <- placement_voter:asked(Spec), lists:member(Node, Here)],
@@ -257,14 +258,15 @@ chosen(#{name := Name, grace := Grace} = Spec, SinceMs, Holder, Pid, #state{choo
         true ->
             Candidates = [Node || Node <- placement_child:candidates(Spec), lists:member(Node, Here)],
             {_, Monitor} = spawn_monitor(fun() -> choose(Spec, Candidates) end),
-            %% The pause gives the chosen node time to ask the voters; without it, this voter would choose again too early.
-            %% It grows with the voter's position, so that not all voters keep trying when no node suits.
+            %% The pause gives the chosen node time to request the lease; without the pause, this voter would choose
+            %% again too early. It grows with the voter's position, so that not all voters keep trying when no node is
+            %% suitable.
             State#state{choosers = Choosers#{Monitor => {Name, min(Grace div 4, 1000) * (Before + 1)}}, choosing = Choosing#{Name => Monitor}};
         false -> State
     end.
 
-%% If a child was being moved and its new node is gone, the node that tried to hand it over still has its state, so that
-%% node gets more time.
+%% If a child was being moved and its new node is down, the node that tried to hand the child over still has the child's
+%% state, so that node gets more time.
 for_the_giver(Holder, Pid, Grace) when is_pid(Pid), Holder =/= nobody, node(Pid) =/= Holder ->
     case lists:member(node(Pid), [node() | nodes(connected)]) of
         true -> Grace;

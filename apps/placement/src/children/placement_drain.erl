@@ -1,14 +1,14 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Drains a node: each process that supports it moves to another node, several at a time.
 %%
-%% The processes that move are the children of {@link placement_child}, which their keepers move under their leases, and
-%% every other gen_server or gen_statem with `placement_handoff/3' whose supervisor has a registered name; the supervisor
-%% with that name on another node starts the process there. {@link placement_move} does the move itself. For a process
-%% without a lease, the commit by the old process decides. The new process does nothing until it has received the commit,
-%% and if the connection between the nodes is lost before that, the new process is killed.
+%% Two kinds of processes move. Children of {@link placement_child} are moved by their keepers, under their leases. The
+%% others are all gen_servers and gen_statems with `placement_handoff/3' whose supervisor has a registered name; the
+%% supervisor with that name on another node starts the process there. {@link placement_move} does the move itself. For
+%% a process without a lease, the commit by the old process decides. The new process does nothing until it has received
+%% the commit, and if the connection between the nodes is lost before that, the new process is killed.
 %%
-%% A drain runs in a process on the node that is drained, with one more process for each move in progress. When it starts,
-%% the node gets the taint `draining'.
+%% A drain runs in a process on the node that is drained, with one more process for each move in progress. When the
+%% drain starts, the node gets the taint `draining'.
 -module(placement_drain).
 
 -include_lib("kernel/include/logger.hrl").
@@ -28,13 +28,14 @@
 -define(TELL_MS, 250).
 %% The pause before another attempt to move a process that could not move.
 -define(AGAIN_MS, 100).
-%% How long to keep retrying if the reason for a refusal rarely changes.
+%% For how long a move is retried if the reason for its refusal rarely changes.
 -define(PATIENCE_MS, 3000).
 -define(CALL_MS, 5000).
 -define(HOLD_MS, 5000).
-%% How many processes that have moved are asked at the same time. Unlike a move, such a question does not delay callers.
+%% How many of the processes that have moved are asked at the same time. Unlike a move, such a request does not delay
+%% callers.
 -define(SETTLE_AT_ONCE, 100).
-%% How long an answer is kept about which nodes suit the children of a query, or have a supervisor.
+%% For how long this process remembers which nodes suit the children of a query, or have a supervisor.
 -define(SUITS_MS, 1000).
 
 -record(job, {process :: {child, term()} | {supervised, atom(), term()}, pid :: pid(), what :: {child, placement_child:spec(), Keeper :: pid()} | {supervised, map()},
@@ -45,7 +46,7 @@
                 restarted = [] :: [left()], stayed = [] :: [left()], lost = [] :: [left()], suits = #{} :: #{term() => {integer(), [node()]}}, turn = 0 :: non_neg_integer(),
                 at_once :: pos_integer(), tell :: pid() | none, told :: integer(), until :: integer()}).
 
-%% @doc Drains this node. Returns when each process has either moved or turned out to be unable to, or after the timeout.
+%% @doc Drains this node. Returns when every process has either moved or proved unable to move, or at the timeout.
 -spec run(options()) -> {ok, result()} | {error, already_draining | {bad_option, atom(), term()}}.
 run(Options) ->
     case [{Key, Value} || {Key, Value} <- maps:to_list(Options), not is_option(Key, Value)] of
@@ -74,8 +75,8 @@ drained(Options) ->
     State = #state{jobs = Jobs, seen = seen(Jobs, #{}), total = length(Jobs), at_once = maps:get(at_once, Options, ?AT_ONCE), tell = maps:get(tell, Options, none), told = Begin,
                    until = Begin + maps:get(timeout, Options, ?TIMEOUT_MS)},
     #state{moved = Moved, restarted = Restarted, stayed = Stayed, lost = Lost} = Last = moving(State),
-    %% Waits until the old processes' queued messages are handled, so that callers have their answers before this node
-    %% stops.
+    %% Waits until the old processes' queued messages are handled, so that callers have received their replies before
+    %% this node stops.
     ok = settled(Moved, Last),
     ok = told(Last),
     #{node => node(), moved => length(Moved), restarted => lists:reverse(Restarted), stayed => lists:reverse(Stayed), lost => lists:reverse(Lost), ms => now_ms() - Begin}.
@@ -102,7 +103,7 @@ jobs() ->
     Others = [Pid || Pid <- processes(), not is_map_key(Pid, Known), placement_move:is_willing(Pid)],
     Children ++ supervised([{Pid, parent(Pid)} || Pid <- Others, not is_below(Pid, Known)], Names).
 
-%% Its supervisor is a child, which moves or stays as a whole.
+%% The supervisor of the process is a child, which moves or stays as a whole.
 is_below(Pid, Known) -> lists:any(fun(Ancestor) -> is_map_key(Ancestor, Known) end, ancestors(Pid)).
 
 ancestors(Pid) ->
@@ -150,7 +151,7 @@ supervised(Pid, _, Parent, {ok, Children}) ->
 %%% The moves
 
 moving(#state{jobs = [], later = [], open = Open, seen = Seen, total = Total} = State) when map_size(Open) =:= 0 ->
-    %% Some processes may have been started in the meantime.
+    %% Some processes may have been started since the last look.
     case [Job || #job{pid = Pid} = Job <- jobs(), not is_map_key(Pid, Seen)] of
         [] -> State;
         New -> moving(State#state{jobs = New, seen = seen(New, Seen), total = Total + length(New)})
@@ -225,8 +226,8 @@ waits_since(seldom, #job{waits_since = Since}, _) when is_integer(Since) -> Sinc
 waits_since(seldom, _, Now) -> Now;
 waits_since(_, _, _) -> none.
 
-%% Returns whether retrying is worthwhile. Monitors may be temporary, because a process also has some while it waits for
-%% replies; and another node may accept what the first node did not.
+%% Returns whether retrying is worthwhile. A process may have monitors only for a time, for example while it waits for
+%% replies. Another node may accept what the first node did not.
 changes({has, monitors, _}) -> seldom;
 changes({has, _, _}) -> never;
 changes({stays, _}) -> never;
@@ -254,7 +255,8 @@ told(#state{tell = Tell, total = Total, moved = Moved, restarted = Restarted, st
 
 %%% Choosing targets
 
-%% Returns all suitable nodes. They are used in turn, so they fill evenly and the query is not evaluated for each child.
+%% Returns all suitable nodes. They are used in turn, so that they fill evenly and the query is not evaluated again for
+%% each child.
 nodes_for(#job{what = {child, #{query := Query} = Spec, _}}, State) ->
     Nodes = placement_child:candidates(Spec),
     cached({Query, Nodes}, fun() ->
@@ -304,8 +306,8 @@ one(#job{pid = Pid, what = {supervised, Child}}, Node) ->
             moved_to(Receiver, Monitor, Held, Pid, Node)
     end.
 
-%% The old process commits when the receiver reports that the new one is ready, unless this process has already told it
-%% to resume. So the decision is made by the old process alone.
+%% The old process commits when the receiver reports that the new one is ready, unless this process has told it to
+%% resume before that. So the old process alone makes the decision.
 moved_to(Receiver, Monitor, Held, Pid, Node) ->
     Old = monitor(process, Pid),
     receive

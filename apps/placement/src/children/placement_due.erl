@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A set of names, each with the time at which it is due, so that a tick only handles the names that are due. Pure.
-%% Called by {@link placement_child_server}.
+%% @doc A set of names, each with the time at which it is due, so that a tick handles only the names that are due. The
+%% module is pure and is called by {@link placement_child_server}.
 -module(placement_due).
 
 -export([new/0, at/3, pop/2]).
@@ -17,7 +17,7 @@
 -spec new() -> due().
 new() -> #due{}.
 
-%% @doc Makes the name due at this time, or earlier if it already was due earlier.
+%% @doc Makes the name due at this time, unless it is already due earlier.
 -spec at(Name :: term(), Ms :: integer(), due()) -> due().
 at(Name, Ms, #due{last = Last, keys = Keys, tree = Tree} = Due) ->
     case Keys of

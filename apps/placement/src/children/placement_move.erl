@@ -1,16 +1,16 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Moves a gen_server or gen_statem to another node: what runs inside the old and the new process.
+%% @doc Moves a gen_server or gen_statem to another node. Most of this code runs inside the old and the new process.
 %%
 %% The code gets into both processes with a system message of {@link sys} (`replace_state'), so each of them is between
 %% two callbacks and its state is available. The old process then waits, and its messages stay queued. The new process,
-%% created by its start function, asks the old one for the state. The `commit' by the old process decides: until then it
-%% can resume as if nothing had happened, and afterwards it only forwards messages. The new process handles no message
-%% before the commit, so at most one of the two acts. {@link placement_child_keeper} or {@link placement_drain} controls
-%% the move and decides who may commit and when the old process may resume.
+%% created by its start function, asks the old one for the state. The `commit' by the old process is decisive: before
+%% it, the old process can resume as if nothing had happened; after it, the old process only forwards messages. The new
+%% process handles no message before the commit, so at most one of the two acts. {@link placement_child_keeper} or
+%% {@link placement_drain} controls the move and decides who may commit and when the old process may resume.
 %%
-%% The steps: `hold' the old one; start the new one; `arrive' (state from old to new, `placement_handoff/3' on both
-%% nodes); `ready' to the old one; the old one commits, sends `go' to the new one, and forwards the queued messages,
-%% then each later message, until its node stops.
+%% The steps are: `hold' suspends the old process; the new process is started; `arrive' passes the state to it
+%% (`placement_handoff/3' is called on both nodes); `ready' is sent to the old process; the old process commits, sends
+%% `go' to the new one, and forwards its queued messages and then each later message, until its node stops.
 -module(placement_move).
 
 -export([is_willing/1, callback_module/1, hold/3, resume/1, arrive/5, ready/4, reason_text/1]).
@@ -20,24 +20,24 @@
 
 -optional_callbacks([placement_handoff/3]).
 
-%% `leave' runs in the old process, with its state as `sys:get_state/1' shows it, and returns what the new process
-%% gets. It must not have side effects, because the process may have to stay. The third element names things that the
-%% old process has and the new one creates again: `links', `monitors', `tables' or `ports'. A process that has any of
-%% these and does not name them stays. `arrive' runs in the new process, with what the old one gave, and returns the
-%% state.
+%% `leave' is called in the old process, with its state as `sys:get_state/1' returns it, and returns what the new
+%% process is given. It must not have side effects, because the process may have to stay. The third element lists what
+%% the old process has and the new one creates again: `links', `monitors', `tables' or `ports'. A process that has any
+%% of these and does not list them stays. `arrive' is called in the new process, with what the old one gave, and returns
+%% the state.
 -callback placement_handoff(leave, State :: term(), #{to := node()}) -> {ok, Given :: term()} | {ok, Given :: term(), Handled :: [links | monitors | tables | ports]} | {stay, Reason :: term()};
                            (arrive, Given :: term(), #{from := node(), vsn := term(), state := Fresh :: term()}) -> {ok, State :: term()} | {error, Reason :: term()}.
 
 %% An old process that waits and accepts messages only through this alias.
 -opaque held() :: {Alias :: reference(), pid()}.
 -type reason() :: {no_answer, Ms :: non_neg_integer()} | {has, links | monitors | tables | ports, [term()]} | {stays, term()} | {bad_handoff, node(), term()} | ended.
-%% Says whether the new process may act if the old one exits without sending anything: `lease' if a lease permits it, `commit'
-%% if not.
+%% Whether the new process may act if the old one exits without sending anything: with `lease' it may if a lease permits
+%% it, with `commit' it may not.
 -type policy() :: lease | commit.
 
 %% The maximum time for which the new process waits for the last message of the old one.
 -define(GO_MS, 5000).
-%% A key in the dictionary of a process that forwards.
+%% The key in the process dictionary of a process that forwards.
 -define(FORWARDS, '$placement_forwards').
 
 %% @doc Returns whether the process has a callback module that exports `placement_handoff/3'.
@@ -75,7 +75,7 @@ hold(Pid, To, Ms) ->
     Answer = alias(),
     Monitor = monitor(process, Pid),
     system(Pid, fun(State) ->
-        %% If this fails, the caller has stopped waiting.
+        %% If the exchange fails, the caller has stopped waiting.
         case atomics:compare_exchange(Entered, 1, 0, 1) of
             ok -> leaving(State, To, Caller, Answer);
             _ -> State
@@ -109,7 +109,7 @@ system(Pid, Fun) ->
     ok.
 
 %% @doc Lets a held process resume. The process sends `{placement_move, resumed, pid()}' to the caller of
-%% {@link hold/3}, unless it had committed before; then it has sent `{placement_move, gone, pid(), New}'.
+%% {@link hold/3}. If it had already committed, it has sent `{placement_move, gone, pid(), New}' instead.
 -spec resume(held()) -> ok.
 resume({Alias, _}) ->
     Alias ! {Alias, resume},
@@ -204,7 +204,7 @@ commit(New, Go, Watcher, Caller) ->
     self() ! {?MODULE, flushed, Monitor},
     proc_lib:hibernate(?MODULE, forwarding, [{New, Monitor, Parent, Caller, Watcher, is_statem(callback_module(self()))}]).
 
-%% Whatever the callback module has named as created again by the new process is released here, as if the old process had
+%% Releases whatever the callback module has named as created again by the new process, as if the old process had
 %% exited.
 let_go(Belongings) ->
     Has = fun(What) -> proplists:get_value(What, Belongings, []) end,
@@ -217,14 +217,14 @@ is_statem(Module) ->
     Attributes = Module:module_info(attributes),
     lists:member(gen_statem, lists:append([Value || {Key, Value} <- Attributes, Key =:= behaviour orelse Key =:= behavior])).
 
-%% @private Queued messages are forwarded first, because the mark comes after them.
+%% @private Forwards messages. The queued ones are forwarded first, because the mark comes after them.
 -spec forwarding({New :: pid(), Monitor :: reference(), Parent :: pid() | none, Caller :: pid(), Watcher :: pid(), IsStatem :: boolean()}) -> no_return().
 forwarding({New, Monitor, Parent, Caller, Watcher, IsStatem} = Stub) ->
     receive
         {?MODULE, flushed, Monitor} -> Watcher ! {?MODULE, flushed, New}, ok;
         {'EXIT', From, Reason} when From =:= Parent; From =:= Caller -> exit(Reason);
-        %% Callers that wait for a reply must notice that the new process has exited. If this process exited, its
-        %% supervisor would restart it.
+        %% Callers that wait for a reply must notice that the new process has exited. This process must not exit,
+        %% because its supervisor would restart it.
         {'DOWN', Monitor, process, _, _} when is_pid(Parent), Parent =/= Caller -> _ = spawn(placement_supervisor, retire, [Parent, self()]), ok;
         {'DOWN', Monitor, process, _, Reason} -> exit(Reason);
         %% This is an internal timeout of gen_statem, which the new process would mistake for a message.
@@ -285,7 +285,7 @@ given(Given, Info) ->
         Class:Reason -> {error, {Class, Reason}}
     end.
 
-%% With `lease' the process that controls the move sends `allowed' once it knows that nobody else has the lease.
+%% With `lease', the process that controls the move sends `allowed' once it knows that no other node has the lease.
 go(Alias, Monitor, Policy) ->
     Parent = parent(),
     receive

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Children that exist once, in the form of the children of a supervisor that spans nodes: they are started,
+%% @doc Children that exist once, presented like the children of a supervisor that spans nodes: they are started,
 %% listed, counted and ended with the return values of {@link //stdlib/supervisor}. Called by {@link placement}.
 %%
 %% A scope is any term. Its child `Id' has the name `{Scope, Id}' ({@link placement_child}), and no other process runs
@@ -16,8 +16,8 @@
                     | {Id :: term(), {module(), atom(), [term()]}, placement_child:restart(), placement_child:shutdown(), worker | supervisor, [module()] | dynamic}.
 -type member() :: {Scope :: term(), Id :: term(), worker | supervisor, [module()] | dynamic}.
 
-%% @doc Starts a child. `query' determines where it may run. The other keys that a supervisor does not have are those
-%% of {@link placement:child/3}.
+%% @doc Starts a child. `query' determines where it may run. The other keys that are not in a supervisor's
+%% specifications are options of {@link placement:child/3}.
 -spec start_child(Scope :: term(), child_spec()) ->
           {ok, pid()} | {error, {already_started, pid()} | {missing, id | start} | {bad_option, atom(), term()} | {bad_query, string()} | no_majority | not_started}.
 start_child(Scope, {Id, Start, Restart, Shutdown, Type, Modules}) -> start_child(Scope, #{id => Id, start => Start, restart => Restart, shutdown => Shutdown, type => Type, modules => Modules});
@@ -36,7 +36,7 @@ start_child(_, #{id := _, start := Start}) -> {error, {bad_option, start, Start}
 start_child(_, #{id := _}) -> {error, {missing, start}};
 start_child(_, #{}) -> {error, {missing, id}}.
 
-%% @doc Returns the children that this node knows.
+%% @doc Returns the children that this node knows about.
 -spec which_children(Scope :: term()) -> [{Id :: term(), pid() | restarting, worker | supervisor, [module()] | dynamic}].
 which_children(Scope) ->
     [{Id, case Pid of none -> restarting; _ -> Pid end, Type, Modules} || {#{scope := {Of, Id, Type, Modules}}, _, Pid} <- placement_child:known(), Of =:= Scope].

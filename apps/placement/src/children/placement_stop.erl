@@ -2,8 +2,8 @@
 %% @doc Drains this node before it stops, if the option `drain_ms' is set.
 %%
 %% `init:stop/0', and therefore SIGTERM, stops applications in the reverse order of their start. So this module starts
-%% one more application, without a file, when the node has booted. It is the first to be stopped, while all others
-%% still run. Applications that are started later are stopped before it.
+%% one more application, which has no file, when the node has booted. That application is the first to be stopped, while
+%% all others still run. Applications that are started after it are stopped before it.
 -module(placement_stop).
 -behaviour(application).
 -behaviour(supervisor).

@@ -10,9 +10,9 @@
 
 -export_type([child/0]).
 
-%% How to start the child again. `extra': the arguments of a child of `simple_one_for_one'.
+%% How to start the child again. `extra': the arguments that only this child of `simple_one_for_one' has.
 -type child() :: #{id := term(), spec | dynamic => supervisor:child_spec(), extra => [term()], refused => term(), atom() => term()}.
-%% It has exactly one of the four.
+%% The map has exactly one of the keys `spec', `dynamic', `extra' and `refused'.
 
 -define(CALL_MS, 5000).
 
@@ -43,7 +43,7 @@ simple(Name, {maps, Children}) -> maps:map(fun(Pid, Arguments) -> #{id => undefi
 simple(Name, {mapsets, Children}) -> maps:from_list([{Pid, #{id => undefined, refused => {no_arguments, Name}}} || Pid <- maps:keys(Children)]);
 simple(_, _) -> #{}.
 
-%% Returns how many of the arguments all children have in common.
+%% Returns the number of arguments that all children have in common.
 common(Name, Pid) ->
     {ok, #{start := {_, _, Arguments}}} = supervisor:get_childspec(Name, Pid),
     length(Arguments).
@@ -51,8 +51,8 @@ common(Name, Pid) ->
 ordinary(Name) ->
     maps:from_list([{Pid, #{id => Id, spec => Spec}} || {Id, Pid, _, _} <- supervisor:which_children(Name), is_pid(Pid), {ok, Spec} <- [supervisor:get_childspec(Name, Id)]]).
 
-%% @doc Starts the child under the supervisor of the same name on this node. A child with that id that does not run is
-%% replaced.
+%% @doc Starts the child under the supervisor of the same name on this node. If a child with that id exists but is not
+%% running, it is replaced.
 -spec start_child(atom(), child()) -> {ok, pid()} | {error, term()}.
 start_child(Name, #{extra := Extra}) -> started(catch supervisor:start_child(Name, Extra));
 start_child(Name, #{dynamic := Spec}) -> started(catch (module_of(dynamic)):start_child(Name, Spec));
@@ -82,8 +82,8 @@ remove(Name, Pid) ->
         end,
     ok.
 
-%% @doc Terminates a child so that the supervisor does not restart it: the old process of a move whose new process is
-%% gone.
+%% @doc Terminates a child in such a way that the supervisor does not restart it. This is used for the old process of a
+%% move whose new process has exited.
 -spec retire(atom() | pid(), pid()) -> ok.
 retire(Name, Pid) ->
     Ended = case id(Name, Pid) of
@@ -93,8 +93,8 @@ retire(Name, Pid) ->
     _ = Ended =:= ok orelse exit(Pid, kill),
     ok.
 
-%% DynamicSupervisor and simple_one_for_one identify their children by pid. DynamicSupervisor answers the requests of
-%% supervisor.
+%% DynamicSupervisor and simple_one_for_one identify their children by pid. DynamicSupervisor handles the same requests
+%% as supervisor.
 id(Name, Pid) ->
     try [Id || {Id, Child, _, _} <- supervisor:which_children(Name), Child =:= Pid] of
         [undefined] -> {ok, Pid};

@@ -1,17 +1,17 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Implements the decisions of a child's voter: what it remembers and answers, and when the answers of several voters
-%% are a majority. Pure; the time is an argument.
+%% @doc Implements the decisions of a child's voter: what it remembers and answers, and when the answers of several
+%% voters are a majority. The module is pure; the time is an argument.
 %%
-%% The voters of a child are a configuration with a number, its `term': `nodes', and, while they are being replaced,
-%% `next'. A node that wants the lease needs more than half of `nodes' and more than half of `next'. A node that runs
-%% the child and renews its lease needs only more than half of `nodes', because no other node can have those. Only that
-%% node changes the configuration: first to `{nodes, next}', then to `next' as the new `nodes'. If a voter knows a later
-%% term than the node that asks, it answers with its configuration.
+%% The voters of a child form a configuration with a number, its `term'. It consists of `nodes' and, while these are
+%% being replaced, `next'. A node that wants the lease needs more than half of `nodes' and more than half of `next'. A
+%% node that runs the child and renews its lease needs only more than half of `nodes', because no other node can have
+%% those. Only that node changes the configuration: first to `{nodes, next}', then to `next' as the new `nodes'. If a
+%% voter knows a later term than the node that asks, it answers with its configuration.
 %%
 %% A voter that was restarted has forgotten both its promises and the configurations that it received. It makes no
-%% promises until its table is older than the grace time. The majority that knew of a replacement may have forgotten
-%% it, so the votes of such voters count only if at least one other voter has heard from the holder within the settle
-%% time. The holder makes `next' the new `nodes' only after it has informed both sets for longer than that.
+%% promises until its table is older than the grace time. A majority that knew about a replacement may have forgotten
+%% it, so the votes of restarted voters count only if at least one other voter has heard from the holder within the
+%% settle time. The holder makes `next' the new `nodes' only after it has been informing both sets for longer than that.
 -module(placement_voter).
 
 -export([put/4, ask/5, release/3, pass/3, delete/3, withdraw/2, told/2]).
@@ -27,20 +27,23 @@
 -type answer() :: granted | {granted, Gone :: node() | none, HeardMs :: non_neg_integer() | none} | {held, node() | nobody} | newer | deleted | stale | {fenced, integer()} | {config, config()}.
 
 -type change() :: {Away :: #{node() => SinceMs :: integer()}, ToldSinceMs :: integer() | none}.
-%% The voters that are not connected, each with the time since when; and the time since when `next' is also asked.
+%% The voters that are not connected, each with the time since which it has been disconnected, and the time since which
+%% `next' is also asked.
 
 %% These keys change while a child runs.
 -define(NUMBERS, [fence, live, at, over]).
-%% These keys belong to a question or to this voter's memory.
+%% These keys occur only in a request or in this voter's memory.
 -define(OWN, [base, passed, above, heard, late]).
 
-%% @doc Informs a voter of a call. `Running' is the process of that name, as far as the voter knows.
+%% @doc Informs a voter of a child that a caller wants to start. `Running' is the process of that name, as far as the
+%% voter knows.
 -spec put(placement_child:spec(), {row(), Running :: pid() | undefined}, NowMs :: integer(), MadeMs :: integer()) ->
           {ok | {exists, pid()} | {config, config()}, row()}.
-%% The chosen node was faster than this call: it has already asked for this voter's promise and may even run the child.
+%% The chosen node was faster than this message: it has already asked for this voter's promise and may even run the
+%% child.
 put(#{version := Version}, {{#{version := Version}, _} = Row, _}, _, _) -> {ok, Row};
 put(_, {Row, Pid}, _, _) when is_pid(Pid) -> {{exists, Pid}, Row};
-%% Of two concurrent calls the later one wins, regardless of the order in which a voter receives them.
+%% Of two concurrent calls the later one takes effect, regardless of the order in which a voter receives them.
 put(#{version := Version}, {{#{version := Newer}, _} = Row, _}, _, _) when Newer > Version -> {ok, Row};
 put(#{grace := Grace} = Spec, {Row, _}, Now, Made) ->
     case Row =/= none andalso is_map(element(1, Row)) andalso config(element(1, Row)) of
@@ -84,13 +87,13 @@ ask(#{grace := Grace, version := Version} = Spec, {Holder, Pid}, Row, Now, Made)
         {#{fence := Known}, {Other, _, Until}} when Until > Now, map_get(passed, Spec) =:= {Other, Known} -> granted(Spec, Holder, Pid, Row, Now);
         {_, {Other, _, Until}} when Other =/= Holder, Until > Now, Other =/= nobody orelse Pid =:= none -> {{held, Other}, Row};
         %% This node may have promised itself to another one before it was restarted. A node that runs the child may
-        %% still be granted its promise, because it has the promises of a majority that remembers.
+        %% still get the promise, because it has the promises of a majority that remembers.
         none when Pid =:= none, Now < Made + Grace -> {{held, nobody}, {maps:without(?OWN, Spec), {nobody, none, Made + Grace}}};
         _ -> granted(Spec, Holder, Pid, Row, Now)
     end.
 
-%% Returns the lowest number that this voter accepts. A node that got a higher number from this voter, but not from a
-%% majority, never ran the child, so that number does not count against the node that runs it.
+%% Returns the lowest number that this voter accepts. A node that got a higher number from this voter, but no majority,
+%% never ran the child, so that number does not count against the node that runs it.
 lowest(true, {#{live := Live}, _}) -> Live;
 lowest(false, {#{fence := Fence}, _}) -> Fence;
 lowest(_, _) -> 0.
@@ -113,7 +116,7 @@ is_run(_) -> false.
 heard({#{heard := Ms}, _}) -> Ms;
 heard(_) -> none.
 
-%% The last holder did not report that its child exited, so the child's state is lost.
+%% The last holder did not report that its run of the child had ended, so the child's state is lost.
 gone(Spec, none, {#{live := Live, at := Gone} = Known, _}) when not is_map_key(passed, Spec) ->
     case maps:get(over, Known, 0) < Live andalso maps:get(live, Spec, none) =/= maps:get(fence, Spec) of
         true -> Gone;
@@ -159,7 +162,7 @@ delete(Version, {#{version := Newer} = Spec, _} = Row, _) when Newer > Version -
 delete(Version, {{deleted, Newer}, _} = Row, _) when Newer >= Version -> {ok, Row};
 delete(Version, Row, Now) -> {ok, {{deleted, Version}, promise(Row, Now, Now)}}.
 
-%% @doc Undoes a call that has failed. The voter then learns the majority's state from the next holder.
+%% @doc Undoes a call that has failed. The next holder then informs the voter of what the majority knows.
 -spec withdraw(placement_child:spec() | {deleted, placement_child:version()}, row()) -> row().
 withdraw(#{version := Version}, {#{version := Version}, Promise}) -> {unknown, Promise};
 withdraw(Given, {Given, Promise}) -> {unknown, Promise};
@@ -210,7 +213,7 @@ counted(false, Spec, Granted, Answers) ->
     Yes = [Node || {Node, _} <- Granted],
     case is_majority(Spec, Yes) andalso is_remembered(Spec, Granted) of
         true -> {granted, true, [Gone || {_, {granted, Gone, _}} <- Granted, Gone =/= none]};
-        %% Even with a majority, an answer from a voter that remembers may still arrive.
+        %% Even with a majority, a voter that remembers may still answer.
         false -> undecided(Spec, Yes, Answers)
     end.
 
@@ -239,8 +242,8 @@ heard_ago(granted) -> none.
 
 %%% Replacing voters
 
-%% @doc Decides after a renewal whether the holder replaces voters, or has replaced them. `Since' is when it asked,
-%% `Both' whether both sets have agreed, `Here' the nodes to which it is connected.
+%% @doc Decides after a renewal whether the holder begins or completes a replacement of voters. `Since' is when it
+%% asked, `Both' whether both sets have agreed, and `Here' the nodes to which it is connected.
 -spec revoted({SinceMs :: integer(), Both :: boolean()}, Here :: [node()], placement_child:spec(), change()) -> {placement_child:spec(), change()}.
 revoted({Since, _}, _, #{next := _} = Spec, {Away, none}) -> {Spec, {Away, Since}};
 revoted({Since, true}, _, #{next := Next, settle := Settle, grace := Grace} = Spec, {_, Told}) when Since - Told > Settle + Grace ->
@@ -252,8 +255,8 @@ revoted({Since, _}, Here, #{replace_after := After, nodes := Nodes} = Spec, {Bef
 %% The child was created by an older release.
 revoted(_, _, Spec, Change) -> {Spec, Change}.
 
-%% Keeps at least as many voters as before: voters that are gone stay in the set if there are not enough other nodes. The
-%% set grows if the child was started when there were fewer nodes.
+%% Keeps at least as many voters as before: voters that are down stay in the set if there are not enough other nodes.
+%% The set grows if the child was started when there were fewer nodes.
 replaced(#{name := Name, nodes := Nodes, candidates := Candidates, voters := Most} = Spec, Gone, Here) ->
     Others = [Node || Node <- placement_rendezvous:ranked(Name, [{Node, 1} || Node <- Candidates -- Nodes]), lists:member(Node, Here)],
     Count = case how_many(Most, length(Nodes) + length(Others)) of
@@ -267,12 +270,12 @@ replaced(#{name := Name, nodes := Nodes, candidates := Candidates, voters := Mos
             configured(#{nodes => Nodes, next => lists:sort(Left ++ lists:sublist(Gone, max(0, Count - length(Left)))), term => term(Spec) + 1}, Spec)
     end.
 
-%% @doc Returns the voters for a child that was never started before; every node computes the same set.
+%% @doc Returns the voters for a child that was never started before. Every node computes the same set.
 -spec first(placement_child:name(), Candidates :: [node(), ...], Most :: pos_integer()) -> [node(), ...].
 first(Name, Candidates, Most) -> lists:sort(lists:sublist(placement_rendezvous:ranked(Name, [{Node, 1} || Node <- Candidates]), how_many(Most, length(Candidates)))).
 
-%% The number is odd, because one more voter adds messages without allowing one more node to fail. If there are only
-%% two nodes, both vote.
+%% The number is odd, because an additional voter would add messages without allowing one more node to fail. If there
+%% are only two nodes, both vote.
 how_many(Most, There) ->
     case min(Most, There) of
         Even when Even > 2, Even rem 2 =:= 0 -> Even - 1;

@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Chooses nodes: collects the values that a query needs, filters the nodes, drops optional constraints if too
-%% few suit, and takes some of the remaining nodes by a policy.
+%% @doc Chooses nodes: collects the values that a query needs, filters the nodes, drops optional constraints if too few
+%% nodes are suitable, and picks some of the remaining nodes by a policy.
 %%
-%% Called by {@link placement}. A choice works on one snapshot: the answers of the nodes and the tree of one epoch.
+%% Called by {@link placement}. A choice is based on one snapshot: the answers of the nodes and the tree of one epoch.
 %% All nodes are asked at once. The choice ends at its deadline with the answers that have arrived by then, and nodes
 %% that did not answer are unknown, not unsuitable.
 -module(placement_choose).
@@ -12,13 +12,14 @@
 -export_type([nodes_spec/0, meta/0, snapshot/0, error/0]).
 
 -type nodes_spec() :: [node()] | all | {group, term()} | {level, Level :: non_neg_integer(), From :: node()}.
-%% `all': this node and all connected nodes, including hidden ones. `{level, L, From}': the nodes that share `L'
-%% levels of the tree with a node.
+%% `all': this node and all connected nodes, including hidden ones. `{level, L, From}': the nodes that share `L' levels
+%% of the tree with the node `From'.
 -type snapshot() :: #{contexts := [placement_pred:context()], running => #{node() => number()}, tree := placement_tree:tree() | none, epoch := non_neg_integer(), end_ms := integer()}.
 -type meta() :: #{epoch := non_neg_integer(), policy := placement_policy:policy(), candidates := non_neg_integer(), feasible := non_neg_integer(),
                   dropped := [placement_pred:predicate()], unreachable := [{node(), placement_cache:status()}], answered := non_neg_integer(),
                   oldest_ms := non_neg_integer(), took_us := non_neg_integer()}.
-%% `dropped': the parts of the order that were dropped. `oldest_ms': the age of the oldest value that was used.
+%% `dropped': the parts of the query's `order' that were dropped. `oldest_ms': the age of the oldest value that was
+%% used.
 -type error() :: {bad_query, Text :: string()} | {bad_nodes, Text :: string()} | {unsatisfied, placement_explain:conflict()}.
 
 -define(LIVE_ROUNDS, 3).
@@ -33,8 +34,8 @@ choose(Nodes, Query) -> with_plan(Nodes, Query, fun(Plan, Found, Began) -> decid
 ranked(Nodes, Wanted) -> ranked(Nodes, Wanted, #{}).
 
 %% @doc Does the same for a process that may already run. `without': this node is judged as if the process, and those
-%% that it has started, did not run. `among': also take into account what runs on these nodes if the query wants to be near
-%% to something. Other keys override the query's own.
+%% that it has started, did not run. `among': if the query wants to be near something, what runs on these nodes is taken
+%% into account as well. Other keys override the query's own.
 -spec ranked(nodes_spec(), {placement_query:query(), Count :: pos_integer()},
              #{without => pid(), among => [node()], max_age => non_neg_integer(), policy => placement_policy:policy(), prefer => [], spread => none}) ->
           {ok, [node(), ...], placement_query:plan()} | {error, error()}.
@@ -106,7 +107,7 @@ predicates(#{require := Require, order := Order, prefer := Prefer}) -> [Require 
 
 groups(Plan) -> lists:append([placement_pred:groups(P) || P <- predicates(Plan)]).
 
-%% Returns nodes that are not candidates but may run something that a candidate wants to be near to.
+%% Returns nodes that are not candidates but may run something to which a candidate wants to be near.
 neighbours(#{among := Among} = Plan) ->
     case lists:append([placement_pred:neighbours(P) || P <- predicates(Plan)]) of
         [] -> [];
@@ -176,8 +177,8 @@ nodes_of_pids(Pids, _) -> [node(Pid) || Pid <- Pids].
 
 nodes_but(Pids, Plan) -> lists:usort(nodes_of_pids(Pids, Plan)).
 
-%% Attributes that only rank suitable nodes are requested later, and only from the drawn nodes. If nodes are not asked
-%% later, they must answer at least one question now, because a node that is down must not be chosen.
+%% Attributes that only rank suitable nodes are requested later, and only from the drawn nodes. If no node is asked
+%% later, each must answer at least one request now, because a node that is down must not be chosen.
 first_names(Plan) ->
     case {is_asked_later(Plan), placement_query:names(Plan#{n := all}), placement_query:names(Plan)} of
         %% The answers of all nodes are needed to decide whether a node is near something.
@@ -207,8 +208,8 @@ feasible(#{require := Require, tolerance := Tolerance, order := Order, min := Mi
 
 is_tolerated(Tolerance, Context) -> lists:all(fun(P) -> placement_pred:evaluate(P, Context) =:= true end, Tolerance).
 
-%% Returns, after each part of the order from the first one on, the remaining nodes and the parts that are not applied
-%% yet.
+%% Returns a list of steps: the remaining nodes, and the parts of the order that are not applied yet. The first step
+%% applies no part, and each later step applies one more.
 steps([], Steps) -> lists:reverse(Steps);
 steps([P | Rest], [{Nodes, _} | _] = Steps) -> steps(Rest, [{fulfilling(P, Nodes), Rest} | Steps]).
 
@@ -241,12 +242,12 @@ decided(#{policy := Policy} = Plan, #{contexts := Contexts, epoch := Epoch} = Sn
         {error, _} = Error -> Error
     end.
 
-%% The first question may have left the values of the drawn nodes unknown, so all nodes are asked now.
+%% The first request may have left the values of the drawn nodes unknown, so all nodes are asked now.
 why_none(Plan, #{contexts := Contexts}) ->
     Snapshot = snapshot(nodes_of(Contexts), Plan#{n := all}),
     maps:merge(placement_explain:conflict(Plan, Snapshot), too_narrow(Plan, Snapshot)).
 
-%% Enough nodes fit, but a hard spread does not allow that many to be taken.
+%% There are enough suitable nodes, but a hard spread does not allow that many to be chosen.
 too_narrow(#{spread := {By, MaxSkew, hard}, n := Count} = Plan, Snapshot) ->
     case feasible(Plan, Snapshot) of
         {ok, Feasible, _} ->
@@ -263,7 +264,7 @@ named(Place, _) -> Place.
 oldest(Contexts) -> lists:max([0 | [Age || #{view := #{attributes := Attributes}} <- Contexts, {ok, _, Age, _, _} <- maps:values(Attributes)]]).
 
 taken(#{n := all, spread := none}, Feasible, _) -> [Node || #{node := Node} <- Feasible];
-%% If a spread takes only some of all nodes, it takes them at random, because nobody was asked for the attributes in
+%% If a spread picks only some of all nodes, it picks them at random, because no node was asked for the attributes in
 %% `prefer'.
 taken(#{n := all} = Plan, Feasible, Snapshot) -> taken(Plan#{n := length(Feasible), policy := random, prefer := []}, Feasible, Snapshot);
 taken(#{policy := {module, Module}, n := Count, source := Query} = Plan, Feasible, _) -> enough(Module:select(scored(Plan, Feasible), Count, Query), Plan);
@@ -280,7 +281,7 @@ taken(Plan, Feasible, Snapshot) ->
             end
     end.
 
-%% Takes nodes in the open places; the spread counts all places.
+%% Picks nodes from the open places; the spread counts all places.
 taken(Open, Places, Before, #{policy := Policy} = Plan, Snapshot) ->
     Spread = fun(Nodes, Unfit) -> spread(Plan, Nodes, place_of(Places, Unfit), Before) end,
     {Drawn, Unfit} = case placement_policy:is_live(Policy) of
@@ -298,7 +299,7 @@ enough(Chosen, #{n := Count, min := Min}) ->
 
 seed() -> rand:seed_s(exsss).
 
-%% Draws some places, if there are many, and in each of them as many nodes as the spread may need from it.
+%% Draws some of the places, if there are many, and from each as many nodes as the spread may need from it.
 drawn(#{policy := Policy, n := Count}, Places) ->
     {Chosen, _} = placement_policy:draw(Policy, Places, Count, seed()),
     lists:append([element(1, placement_policy:draw(Policy, Contexts, Wanted, seed())) || {_, Wanted, Contexts} <- Chosen]).
@@ -324,7 +325,7 @@ live(#{n := Count} = Plan, Places, #{end_ms := End} = Snapshot, Spread, Rounds, 
         false -> live(Plan, [Place || {_, Place} <- Open], Snapshot, Spread, Rounds - 1, {Found, Unfit})
     end.
 
-%% A node that was asked again has also reported what runs there now, so this is updated as well.
+%% A node that was asked again has also reported what runs there now, so that information is updated as well.
 renewed(#{node := Node, affine := Affine} = Context, View, Plan) ->
     Context#{view := View, affine := maps:map(fun(Name, Hosts) when is_atom(Name) ->
                                                       {ok, Now} = hosts(Name, #{Node => View}, Plan),
@@ -334,7 +335,7 @@ renewed(#{node := Node, affine := Affine} = Context, View, Plan) ->
 
 nodes_of(Contexts) -> [Node || #{node := Node} <- Contexts].
 
-%% Predicates that compare nodes with each other have already been evaluated; the others must still hold.
+%% Predicates that compare nodes with each other were evaluated before; the others must still hold.
 is_still(#{require := Require, tolerance := Tolerance}, Context) ->
     is_tolerated(Tolerance, Context) andalso
         lists:all(fun(P) -> placement_pred:is_relative(P) orelse placement_pred:evaluate(P, Context) =:= true end, placement_pred:conjuncts(Require)).
@@ -385,8 +386,8 @@ note(Nodes) ->
     _ = ets:select_delete(?OWN, [{{'_', '$1', '_'}, [{'<', '$1', Now - 60000}], [true]}]),
     ok.
 
-%% Adds to each value the placements made since it was taken. Because the time of the value counts, it does not matter how
-%% long this choice was delayed.
+%% Adds to each value the placements that were made after it was measured. Because the time of the value is used, it
+%% does not matter by how much this choice was delayed.
 charged(Contexts, #{charge := Charge}) ->
     [Context#{view := View#{attributes := maps:map(fun(Name, Known) -> charge(Known, maps:get(Name, Charge, 0), Node, Seen) end, Attributes)}}
      || #{node := Node, view := #{attributes := Attributes, at_ms := Seen} = View} = Context <- Contexts].
@@ -405,7 +406,7 @@ places(#{spread := {By, MaxSkew, _}, n := Count} = Plan, Feasible, #{tree := Tre
     Places = maps:to_list(maps:groups_from_list(fun(Context) -> place(By, Context, Tree) end, Feasible)),
     places(Plan, Places, Count, MaxSkew).
 
-%% Any single place may have to provide all nodes, because places that already run more processes get fewer.
+%% Any single place may have to provide all nodes, because places that already run more processes receive fewer.
 places(#{count := _}, Places, Count, _) -> [{Place, min(length(Contexts), Count), Contexts} || {Place, Contexts} <- Places];
 places(_, Places, Count, MaxSkew) ->
     Level = level(1, Count, [length(Contexts) || {_, Contexts} <- Places]),
@@ -421,7 +422,7 @@ in_places(#{spread := {By, _, _}, count := _}, #{contexts := Contexts, running :
                 end, #{}, Contexts);
 in_places(_, _) -> #{}.
 
-%% Returns the places that may take one more, so that only these are drawn.
+%% Returns the places that may receive one more process, so that nodes are drawn only from these.
 open_places(#{spread := {_, MaxSkew, _}, count := _, n := Count} = Plan, [_ | _] = Places, Before) ->
     Counts = maps:from_list([{Place, maps:get(Place, Before, 0)} || {Place, _, _} <- Places]),
     Most = least(Counts, Plan) + MaxSkew - 1 + Count - 1,
@@ -435,7 +436,7 @@ least(Counts, Plan) ->
         false -> lists:min(maps:values(Counts))
     end.
 
-%% Returns how many nodes per place are enough; a place that has fewer gives all of its nodes.
+%% Returns how many nodes per place are enough; a place that has fewer provides all of its nodes.
 level(Level, Count, Sizes) ->
     case lists:sum([min(Size, Level) || Size <- Sizes]) >= Count orelse Level >= lists:max(Sizes) of
         true -> Level;
@@ -451,7 +452,7 @@ place(Level, #{node := Node}, Tree) ->
         unknown -> unknown
     end.
 
-%% A place counts if one of its nodes suits or was not asked again.
+%% A place counts if at least one of its nodes is suitable or was not asked again.
 place_of(Places, Unfit) -> maps:without(Unfit, maps:from_list([{Node, Place} || {Place, _, Contexts} <- Places, #{node := Node} <- Contexts])).
 
 spread(#{spread := none, n := Count}, Best, _, _) -> lists:sublist(Best, Count);
@@ -462,8 +463,8 @@ spread(#{n := Count} = Plan, Best, PlaceOf, Before) ->
 pick(_, 0, _, _, Chosen) -> lists:reverse(Chosen);
 pick([], _, _, _, Chosen) -> lists:reverse(Chosen);
 pick(Left, Count, Counts, #{spread := {_, MaxSkew, How}} = Plan, Chosen) ->
-    %% With a hard spread a place that can take no more still counts. With a soft one, places without remaining nodes
-    %% no longer hold the others back.
+    %% With a hard spread, a place that can provide no more nodes still counts. With a soft one, places without
+    %% remaining nodes no longer limit the others.
     Counting = case How of hard -> Counts; soft -> maps:with([Place || {Place, _} <- Left], Counts) end,
     Most = least(Counting, Plan) + MaxSkew - 1,
     case [Placed || {Place, _} = Placed <- Left, maps:get(Place, Counts) =< Most] of
@@ -476,7 +477,7 @@ counted(Place, Counts) -> maps:update_with(Place, fun(N) -> N + 1 end, Counts).
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
 
-%% The processor was busy for five seconds between reading the values and choosing.
+%% The process was delayed for five seconds between reading the values and choosing.
 held_up_test() ->
     ?OWN = ets:new(?OWN, [named_table, duplicate_bag]),
     Seen = erlang:monotonic_time(millisecond) - 5000,
@@ -486,14 +487,14 @@ held_up_test() ->
     true = ets:delete(?OWN),
     ?assertEqual(#{tasks => {ok, 10, 10, none, 0}, other => {ok, 7, 10, none, 0}}, Charged).
 
-%% The differences and shares of these values are out of the range of a float, so they count as unknown.
+%% The differences and shares of these values exceed the range of a float, so they count as unknown.
 huge_values_test_() ->
     Contexts = fun(Values) -> [#{node => Node, view => #{attributes => #{size => {ok, Value, 0, none, 0}}}} || {Node, Value} <- Values] end,
     [?_assertEqual(Want, scored(#{prefer => [{2, Way, size}]}, Contexts(Values)))
      || {Want, Way, Values} <- [{[{a, 2.0}, {b, 0.0}, {c, 0.0}], min, [{a, 1}, {b, 2.5}, {c, 1 bsl 1024}]}, {[{a, 0.0}, {b, 2.0}, {c, 0.0}], max, [{a, 1}, {b, 2.5}, {c, 1 bsl 1024}]},
                                 {[{a, 0.0}, {b, 0.0}], min, [{a, 1.0e308}, {b, -1.0e308}]}]].
 
-%% A choice of all nodes does not count as own placements, with a spread or without one.
+%% A choice of all nodes does not count as placements by this node, with a spread or without one.
 own_placements_test_() ->
     Contexts = [#{node => Node, view => #{status => ok, at_ms => 0, attributes => #{zone => {ok, Zone, 0, none, 0}}}} || {Node, Zone} <- [{a, x}, {b, x}, {c, x}, {d, y}]],
     [fun() ->
@@ -507,7 +508,8 @@ own_placements_test_() ->
      end || {Count, Query} <- [{4, #{}}, {4, #{spread => {{attribute, zone}, 1, soft}}}, {3, #{spread => {{attribute, zone}, 1, hard}}},
                                {1, #{n => 1, policy => least}}]].
 
-%% Processes that already run count. X has two, one of them on node b, which does not suit; y has one and z has none.
+%% Processes that already run count. Place x has two, one of them on node b, which is not suitable; y has one and z has
+%% none.
 spread_over_what_runs_test_() ->
     Context = fun(Node, Zone) -> #{node => Node, view => #{attributes => #{zone => {ok, Zone, 0, none, 0}}}} end,
     Suit = [Context(a, x), Context(c, y), Context(d, y), Context(e, z)],

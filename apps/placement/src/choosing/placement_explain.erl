@@ -19,9 +19,10 @@
 -type spread() :: #{by := non_neg_integer() | {attribute, placement_entry:name()}, max_skew := pos_integer(), most := non_neg_integer(),
                     places := [{{value, term()} | {with, node()} | unknown, Nodes :: pos_integer()}]}.
 %% `spread': enough nodes fulfil the constraints, but a hard spread over their places allows only `most' of them.
-%% `alone': how many nodes fulfil each constraint, and on how many it is unknown. `together': pairs of constraints
-%% that too few nodes fulfil although enough fulfil each. `largest': the most constraints that enough nodes fulfil at
-%% once. `relaxations': a constraint, a weaker one to replace it, and the number of nodes that would then fit.
+%% `alone': how many nodes fulfil each constraint, and on how many it is unknown. `together': pairs of constraints that
+%% too few nodes fulfil although enough nodes fulfil each of the two. `largest': the largest set of constraints that
+%% enough nodes fulfil at once. `relaxations': a constraint, a weaker one to replace it, and the number of nodes that
+%% would then be suitable.
 
 -define(EXACT_MAX, 12).
 -define(SHOWN_PLACES, 8).
@@ -48,7 +49,8 @@ report(#{node := Node, view := #{status := Status}} = Context, Parts) ->
     #{node => Node, status => Status, constraints => Constraints,
       suitable => Status =:= ok andalso [] =:= [C || #{kind := require, truth := Truth} = C <- Constraints, Truth =/= true]}.
 
-%% @doc Returns every constraint that keeps a node from being chosen; the optional ones of the order come last.
+%% @doc Returns every constraint that keeps a node from being chosen; the optional ones from the query's `order' come
+%% last.
 -spec why_not(node(), [report()]) -> [verdict()].
 why_not(Node, Reports) -> [Constraint || #{node := N, constraints := All} <- Reports, N =:= Node, #{truth := Truth} = Constraint <- All, Truth =/= true].
 
@@ -82,7 +84,8 @@ holding(Bits, Masks) -> length([Mask || Mask <- Masks, Mask band Bits =:= Bits])
 
 unknowns(P, Counted) -> length([C || Truths <- Counted, {C, unknown} <- Truths, C =:= P]).
 
-%% Exact up to 12 constraints. With more it takes the constraints of the node that fulfils most.
+%% The result is exact for up to 12 constraints. With more, it is the set of constraints fulfilled by the node that
+%% fulfils most.
 largest(Count, Masks, Min) when Count =< ?EXACT_MAX ->
     {_, Best} = lists:max([{bits(Set), Set} || Set <- lists:seq(0, 1 bsl Count - 1), Set =:= 0 orelse holding(Set, Masks) >= Min]),
     Best;
@@ -93,8 +96,8 @@ largest(_, Masks, _) ->
 bits(0) -> 0;
 bits(N) -> (N band 1) + bits(N bsr 1).
 
-%% For each comparison of numbers, returns the mildest changes of its constant that add one node, and enough nodes, if
-%% everything else stays.
+%% For each comparison of numbers, returns two of the smallest changes of its constant: one that adds one node, and one
+%% that adds enough nodes, if everything else stays the same.
 relaxations(Indexed, Answering, Min) ->
     All = 1 bsl length(Indexed) - 1,
     lists:append([relaxed(P, [Value || {Mask, #{constraints := Constraints}} <- Answering, Mask bor (1 bsl I) =:= All,

@@ -1,17 +1,18 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Groups of nodes like the s_groups of the RELEASE project, on stock OTP. A node may be in several groups, each
-%% group has its own name space, and members come and leave at run time.
+%% group has its own name space, and members join and leave at run time.
 %%
-%% Every member stores the complete group. Each entry carries a stamp, and of two entries the one with the greater stamp
-%% counts, so members that were apart agree again when they meet (at nodeup they send each other the groups that they
-%% share). Until then two members may give different answers, so use a lease or a lock where that matters. A change is
-%% sent on its own. Every ten seconds a member compares a digest of each group with one other member, and if it differs,
-%% both send everything they have. A name is dropped when its process exits, which every member connected to the process's
-%% node monitors, or when that node leaves the group. A name that was removed from a living process is not remembered,
-%% because the process's own node knows this and removes it from every member that still has it. A node remembers a group
-%% that it has left for one to two hours (`group_memory' in the environment). A member that was apart for longer brings
-%% the group back. Only members of a group talk about it: this server does not connect nodes that have no group in common.
-%% For that to hold, start nodes with `-connect_all false', or hidden, and with `-kernel prevent_overlapping_partitions
+%% Every member keeps the state of the whole group. Each entry carries a stamp, and of two versions of an entry the one
+%% with the greater stamp is used. So members that were apart agree again when they reconnect (at nodeup they send each
+%% other the groups that they share). Until then two members may give different answers, so use a lease or a lock where
+%% that matters. A change is sent without the rest of the state. Every ten seconds a member compares a digest of each
+%% group with one other member, and if the digests differ, both send their complete state. A name is dropped when its
+%% process exits, which every member connected to the process's node monitors, or when that node leaves the group. A
+%% name that was removed from a living process is not remembered, because the process's own node knows this and removes
+%% the name from every member that still has it. A node remembers a group that it has left for one to two hours
+%% (`group_memory' in the environment). A member that was apart for longer brings the group back. Only members of a
+%% group exchange messages about it: this server does not connect nodes that have no group in common. To keep such nodes
+%% unconnected, start them with `-connect_all false', or hidden, and with `-kernel prevent_overlapping_partitions
 %% false'. `pg' and `global' do not work on such nodes, since they need all visible nodes to be connected.
 -module(placement_group).
 -behaviour(gen_server).
@@ -25,7 +26,8 @@
 -type group() :: term().
 -type stamp() :: {Count :: non_neg_integer(), node()}.
 -type state_of_group() :: #{members := #{node() => {stamp(), in | out}}, names := #{term() => {stamp(), pid() | none}}}.
-%% In messages between members, a name with the process `none' has been removed. Only nodes of 0.2.0 and older store this.
+%% In messages between members, a name with the process `none' has been removed. Only nodes of release 0.2.0 and older
+%% store such names.
 
 -define(SERVER, ?MODULE).
 -define(GROUPS, placement_groups). %% {group(), state_of_group()}; a group that this node left stays, with its stamps
@@ -49,11 +51,11 @@ start_link() -> gen_server:start_link({local, ?SERVER}, ?MODULE, [], []).
 -spec new_group(group(), [node()]) -> ok | {error, exists | not_a_member | {bad_nodes, string()}}.
 new_group(Group, Nodes) -> changed(Nodes, {new, Group, Nodes}).
 
-%% @doc Adds nodes to a group that this node is in.
+%% @doc Adds nodes to a group of which this node is a member.
 -spec add_nodes(group(), [node()]) -> ok | {error, no_such_group | {bad_nodes, string()}}.
 add_nodes(Group, Nodes) -> changed(Nodes, {add, Group, Nodes}).
 
-%% @doc Removes nodes from a group that this node is in.
+%% @doc Removes nodes from a group of which this node is a member.
 -spec remove_nodes(group(), [node()]) -> ok | {error, no_such_group | {bad_nodes, string()}}.
 remove_nodes(Group, Nodes) -> changed(Nodes, {remove, Group, Nodes}).
 
@@ -93,13 +95,13 @@ members(Group) ->
     end.
 
 %% @doc Gives a process on this node a name in a group. Returns `no' if a living process is known to have the name, or
-%% if this node is not in the group. If two processes get the same name on members that are apart, one of them loses
-%% it when the members meet, and receives `{placement_group, Group, name_lost, Name}'.
+%% if this node is not in the group. If two processes get the same name on members that are apart, one of them loses it
+%% when the members reconnect, and receives `{placement_group, Group, name_lost, Name}'.
 -spec register_name(group(), Name :: term(), pid()) -> yes | no.
 register_name(Group, Name, Pid) when node(Pid) =:= node() -> gen_server:call(?SERVER, {register, Group, Name, Pid}).
 
 %% @doc Unregisters a name. The node of the process is asked first; if it is connected but does not answer within five
-%% seconds, this exits as `gen_server:call/2' does.
+%% seconds, this function exits as `gen_server:call/2' does.
 -spec unregister_name(group(), Name :: term()) -> ok.
 unregister_name(Group, Name) ->
     case whereis_name(Group, Name) of
@@ -110,8 +112,8 @@ unregister_name(Group, Name) ->
             gen_server:call(?SERVER, Request)
     end.
 
-%% Nodes of 0.2.0 and older do not support this request, and they do not need it because they remember the names that
-%% have been removed.
+%% Nodes of release 0.2.0 and older do not support this request. They do not need it, because they remember the names
+%% that have been removed.
 unregister_there(Node, Request) ->
     try gen_server:call({?SERVER, Node}, Request)
     catch exit:{{nodedown, _}, _} -> ok
@@ -155,7 +157,7 @@ known(Group) ->
 
 is_in(Node, #{members := Members}) -> said_of(Node, Members) =:= in.
 
-%% Returns `in' or `out' for a node, the process for a name, and `none' for what is not known.
+%% Returns `in' or `out' for a node, the process for a name, and `none' for a key that is not known.
 said_of(Key, Entries) ->
     case Entries of
         #{Key := {_, Said}} -> Said;
@@ -174,7 +176,7 @@ init(_) ->
     _ = [send_to(Node, {sync, Group, State, node()}) || {Group, #{members := Members} = State} <- All, Node <- maps:keys(Members), Node =/= node()],
     _ = erlang:send_after(?CHECK_MS, self(), check),
     _ = erlang:send_after(placement_config:group_memory_ms(), self(), forget),
-    %% Later than everything that this node sent before it was restarted and lost its table.
+    %% The clock must be later than everything that this node sent before it was restarted and lost its table.
     Clock = lists:max([erlang:system_time(millisecond) | [Count || {_, State} <- All, {Count, _} <- stamps(State)]]),
     {ok, lists:foldl(fun({Group, State}, Acc) -> watching(Group, ?NOTHING, State, Acc) end, #state{clock = Clock, began = began(Clock)}, All)}.
 
@@ -313,7 +315,7 @@ merge(#{members := Members, names := Names}, #{members := OtherMembers, names :=
 
 latest(One, Other) -> maps:merge_with(fun(_, A, B) -> later(A, B) end, One, Other).
 
-%% With equal stamps `none' wins, because it means that the node of the process has removed the name.
+%% With equal stamps `none' is used, because it means that the node of the process has removed the name.
 later({Stamp, none} = A, {Stamp, _}) -> A;
 later({Stamp, _}, {Stamp, none} = B) -> B;
 later(A, B) -> max(A, B).
@@ -338,8 +340,8 @@ settled(#{members := Members, names := Names} = State) ->
 
 digest(#{members := Members, names := Names}) -> erlang:phash2({Members, Names}, 1 bsl 32).
 
-%% This connects to a node that is not connected. A node with a busy connection gets the change when digests are
-%% compared, or at nodeup.
+%% This function connects to a node that is not connected. A node with a busy connection gets the change when digests
+%% are compared, or at nodeup.
 tell(Nodes, Group, Known) ->
     _ = [erlang:send({?SERVER, Node}, {'$gen_cast', {merge, Group, Known}}, [nosuspend]) || Node <- Nodes, Node =/= node()],
     ok.
@@ -348,7 +350,7 @@ send_to(Node, Request) -> erlang:send({?SERVER, Node}, {'$gen_cast', Request}, [
 
 %%% Processes
 
-%% Stops watching names that no longer exist and starts watching new ones.
+%% Stops monitoring names that have been removed and starts monitoring new ones.
 watching(Group, #{names := Before}, #{names := After}, State) ->
     Gone = [Name || {Name, {_, Pid}} <- maps:to_list(Before), is_pid(Pid), said_of(Name, After) =/= Pid],
     Come = [{Name, Pid} || {Name, {_, Pid}} <- maps:to_list(After), is_pid(Pid), said_of(Name, Before) =/= Pid],
@@ -373,7 +375,7 @@ unwatched(Group, Name, #state{watched = Watched, monitors = Monitors} = State) -
         error -> State
     end.
 
-%% Each member notices on its own that the process has exited.
+%% All members notice the exit of the process by themselves.
 ended(Group, Name, Pid) ->
     case known(Group) of
         #{names := #{Name := {_, Pid}} = Names} = Known ->
@@ -390,7 +392,7 @@ buried(All) -> [Left || {_, Known} = Left <- All, not is_in(node(), Known)].
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
 
-%% All members agree, regardless of the order in which changes arrive, and of how often they arrive.
+%% All members agree, regardless of the order in which changes arrive and of how often they arrive.
 merge_test() ->
     A = #{members => #{a => {{1, a}, in}, b => {{1, a}, in}}, names => #{}},
     B = #{members => #{b => {{2, b}, out}}, names => #{n => {{3, b}, none}}},
@@ -399,7 +401,7 @@ merge_test() ->
     ?assertEqual(1, length(lists:usort(Orders))),
     ?assertMatch(#{members := #{a := {_, in}, b := {_, out}, c := {_, in}}, names := #{n := {_, none}}}, hd(Orders)).
 
-%% Names go with their nodes, and names that were taken are not kept.
+%% Names disappear together with their nodes, and names that have been removed are not kept.
 settled_test() ->
     Here = node(),
     Group = #{members => #{Here => {{1, a}, in}, b => {{1, a}, in}}, names => #{n => {{2, a}, self()}}},
@@ -408,8 +410,8 @@ settled_test() ->
     ?assertMatch(#{names := Names} when map_size(Names) =:= 0, settled(merge(Group, #{members => #{Here => {{4, b}, out}}, names => #{}}))),
     ?assertNotEqual(digest(Group), digest(Group#{names := #{}})).
 
-%% The node that gave a name refuses a stale copy of it. It does not refuse a name that it knows, a name from the time
-%% before it had a table, or a name that another node gave.
+%% The node that gave a name refuses an outdated copy of it. It does not refuse a name that it knows, a name from the
+%% time before it had a table, or a name that another node gave.
 taken_test() ->
     Here = node(),
     Group = fun(Names) -> #{members => #{Here => {{1, Here}, in}}, names => Names} end,

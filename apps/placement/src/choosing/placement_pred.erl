@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Pure: predicates over nodes. They are data, never funs, so that they can be checked, explained and sent to
-%% other nodes.
+%% @doc Pure: predicates over nodes. They are data, never funs, so that they can be checked, explained and sent to other
+%% nodes.
 %%
 %% There are three values: `true', `false' and `unknown'. A predicate is unknown if its attribute is missing, has a different type from the constant,
 %% is too old, or belongs to a node that does not answer; so is a distance to a node that is not in the tree. The negation of unknown is unknown, and
@@ -21,11 +21,11 @@
                    | {affinity, affinity(), near | apart} | {tolerates, [Taint :: term()] | all}
                    | {'and', [predicate()]} | {'or', [predicate()]} | {'not', predicate()} | [predicate()].
 %% A list means `and'. A constant with a unit is written `{4, gib}'. `tolerates' is true if the node's attribute
-%% `taints' holds no other taint.
+%% `taints' contains no other taint.
 -type affinity() :: placement_entry:name() | {group, Name :: term()} | {pg, Scope :: atom(), Group :: term()}.
-%% Where something runs: on the candidates whose attribute is `true' or above 0 (`placement:own/1' counts processes),
-%% or on the nodes of the processes that have names in a group of {@link placement_group}, or are members of a `pg'
-%% group.
+%% Specifies where something runs: on the candidates whose attribute is `true' or above 0 (`placement:own/1' counts
+%% processes), or on the nodes of the processes that have names in a group of {@link placement_group} or are members of
+%% a `pg' group.
 -type truth() :: true | false | unknown.
 -type context() :: #{node := node(), view := placement_cache:view(), from => node(), tree => placement_tree:tree() | none,
                      groups => #{term() => [node()]}, thresholds => thresholds(),
@@ -41,7 +41,7 @@
 -define(OPERATORS, [eq, ne, lt, le, gt, ge]).
 -define(DEPTH_MAX, 50).
 
-%% @doc Returns the words of predicates.
+%% @doc Returns the keywords of predicates.
 -spec words() -> [atom()].
 words() ->
     ?OPERATORS ++ [true, false, yes, no, in, between, match, exists, missing, low, high, lowest, highest, top, bottom, dist, same, very_near, near, far,
@@ -141,11 +141,11 @@ leaves({_, _, List}) -> lists:append([leaves(Inner) || Inner <- List]).
 -spec groups(compiled()) -> [term()].
 groups(Compiled) -> lists:usort([Name || {group, Name} <- leaves(Compiled)]).
 
-%% @doc Returns what a predicate wants to be near to or apart from.
+%% @doc Returns what a predicate requires to be near or apart.
 -spec affinities(compiled()) -> [affinity()].
 affinities(Compiled) -> lists:usort([What || {affinity, What, _} <- leaves(Compiled)]).
 
-%% @doc Returns the attributes whose nodes it wants to be near to.
+%% @doc Returns the attributes near whose nodes the predicate requires a node to be.
 -spec neighbours(compiled()) -> [placement_entry:name()].
 neighbours(Compiled) -> lists:usort([Name || {affinity, Name, near} <- leaves(Compiled), is_atom(Name)]).
 
@@ -162,8 +162,8 @@ tolerance(Compiled) ->
 conjuncts({'and', _, List}) -> lists:append([conjuncts(Inner) || Inner <- List]);
 conjuncts(Other) -> [Other].
 
-%% @doc Returns whether a predicate compares candidates with each other, so that it can only be judged when they are
-%% known.
+%% @doc Returns whether a predicate compares candidates with each other, so that it can be evaluated only when all of
+%% them are known.
 -spec is_relative(compiled()) -> boolean().
 is_relative(Compiled) -> lists:any(fun(Leaf) -> element(1, Leaf) =:= relative end, leaves(Compiled)).
 
@@ -193,8 +193,8 @@ negated(true) -> false;
 negated(false) -> true;
 negated(unknown) -> unknown.
 
-%% @doc Returns each leaf with its truth and the reason for it: `{value, V, AgeMs}', `{unknown, Why}', `{distance, D}'
-%% …
+%% @doc Returns each leaf with its truth value and the reason for it: `{value, V, AgeMs}', `{unknown, Why}', `{distance,
+%% D}' …
 -spec account(compiled(), context()) -> [{predicate(), truth(), Detail :: term()}].
 account({leaf, P, Leaf}, Context) ->
     {Truth, Detail} = judged(Leaf, Context),
@@ -234,7 +234,8 @@ judged(Leaf, #{view := #{attributes := Attributes}} = Context) ->
     Known = maps:get(element(2, Leaf), Attributes, {unknown, missing}),
     {of_attribute(Leaf, Known, Context), detail(Known)}.
 
-%% Returns true on the same node, or in the smallest group of the tree that holds one of them.
+%% Returns whether the node is one of the hosts or is in the smallest group of the tree that contains one of them. The
+%% result is `unknown' if neither is known to be the case and the distance to one of the hosts is unknown.
 is_near(Node, Hosts, Tree) ->
     Ranks = [placement_tree:rank(Tree, Host, Node) || Host <- Hosts],
     case {lists:member(Node, Hosts) orelse [near || {ok, Rank, _} <- Ranks, Rank =< 1] =/= [], lists:member(unknown, Ranks)} of
@@ -317,8 +318,8 @@ by_rank(Word, {ok, Rank, Levels}) ->
          very_far -> Rank > 0 andalso Rank =:= Levels
      end, {level, Rank, Levels}}.
 
-%% Takes the time measured for the smallest group that holds both nodes; without one, the node's fastest answer to
-%% this node.
+%% Returns the time measured for the smallest group that contains both nodes, or otherwise the shortest time in which
+%% the node has answered this node.
 latency(#{node := Node, view := View} = Context) ->
     case in_tree(latency, Context) of
         {ok, #{median_us := Us}} -> {ok, Us};
@@ -330,7 +331,7 @@ latency(#{node := Node, view := View} = Context) ->
             end
     end.
 
-%% @doc Returns what `low', `highest', `top' … mean among these candidates, independent of their order.
+%% @doc Returns the meaning of `low', `highest', `top' … among these candidates, independent of their order.
 -spec thresholds(compiled(), [context()]) -> thresholds().
 thresholds(Compiled, Candidates) ->
     maps:from_list([{{Name, What}, threshold(What, [Known || #{view := #{attributes := #{Name := {ok, Value, _, _, _} = Known}}} <- Candidates, placement_unit:is_measure(Value)])}
@@ -353,7 +354,7 @@ bound(highest, Values, _, Tolerance) -> {ge, lists:last(Values) - Tolerance};
 bound({bottom, N}, Values, Count, _) -> {le, lists:nth(min(N, Count), Values)};
 bound({top, N}, Values, Count, _) -> {ge, lists:nth(max(1, Count + 1 - N), Values)}.
 
-%% @doc Returns pairs of parts that no value of an attribute can fulfil together.
+%% @doc Returns pairs of parts that no single value of an attribute can fulfil together.
 -spec contradictions(compiled()) -> [{predicate(), predicate()}].
 contradictions(Compiled) ->
     Parts = [{P, Leaf} || {leaf, P, {compare, _, _, _} = Leaf} <- conjuncts(Compiled)],

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Pure: checks a query once, at the boundary, and prepares it. Called by {@link placement_choose}.
+%% @doc Pure: checks a query once, when a caller passes it, and prepares it. Called by {@link placement_choose}.
 -module(placement_query).
 
 -export([compile/1, distinct/1, names/1, words/0]).
@@ -25,8 +25,9 @@
                | placement_pred:predicate().
 -type spread() :: none | {Level :: non_neg_integer() | {attribute, placement_entry:name()}, MaxSkew :: pos_integer(), soft | hard}
                 | #{by := non_neg_integer() | {attribute, placement_entry:name()}, max_skew => pos_integer(), how => soft | hard, min_domains => pos_integer(), count => counted()}.
-%% `max_skew' (1): no place gets more than this many above the least used one. `how' (hard). `count': what runs already also counts. `min_domains': if
-%% there are fewer places than this, the least used one counts as empty.
+%% `max_skew' (1): no place gets more than this number above the least used one. `how' (hard). `count': processes that
+%% already run are counted as well. `min_domains': if there are fewer places than this, the least used one counts as
+%% empty.
 -type counted() :: placement_entry:name() | {group, term()} | {pg, Scope :: atom(), term()} | {children, Scope :: term()}.
 -type plan() :: #{require := placement_pred:compiled(), tolerance := [placement_pred:compiled()], order := [placement_pred:compiled()],
                   prefer := [{number(), min | max, placement_entry:name()} | {number(), truth, placement_pred:compiled()} |
@@ -34,7 +35,7 @@
                   from := node(), n := pos_integer() | all, min := pos_integer(), on_conflict := error | relax, spread := none | tuple(), min_domains => pos_integer(), count => counted(),
                   policy := placement_policy:policy(), charge := #{atom() => number()}, deadline := pos_integer(), max_age => non_neg_integer(), source := map(),
                   without => pid(), among => [node()]}.
-%% `without', `among': {@link placement_choose:ranked/3}.
+%% `without' and `among' are described in {@link placement_choose:ranked/3}.
 
 %% @doc Checks a query. The error text names the key, the value and what was expected.
 -spec compile(query()) -> {ok, plan()} | {error, Text :: unicode:chardata()}.
@@ -49,7 +50,8 @@ compile(Predicate) -> compile(#{require => Predicate}).
 
 keys() -> [require, order, prefer, from, n, min, on_conflict, spread, policy, charge, max_age, deadline].
 
-%% @doc Returns the keywords of queries, apart from units ({@link placement_unit:names/0}) and what users name themselves.
+%% @doc Returns the words that a query may contain, apart from units ({@link placement_unit:names/0}) and names that
+%% users choose.
 -spec words() -> [atom()].
 words() ->
     lists:usort(keys() ++ placement_pred:words() ++ placement_policy:words()
@@ -88,7 +90,7 @@ checked(Key, Is, Expected, Query, Default) ->
         _ -> Default
     end.
 
-%% The names are those of Kubernetes' topology spread constraints, where it has them.
+%% The names are those of Kubernetes' topology spread constraints, where these have an equivalent.
 spread(none) -> #{spread => none};
 spread({By, MaxSkew, How}) -> spread(#{by => By, max_skew => MaxSkew, how => How});
 spread(#{by := By} = Given) ->
@@ -149,7 +151,8 @@ preferred(Prefer) -> lists:append([case Term of {_, truth, P} -> placement_pred:
 spread_by({{attribute, Name}, _, _}) -> [Name];
 spread_by(_) -> [].
 
-%% @doc Returns the nodes of a list, each once, in its order. Anything but a list of atoms is an error of the caller.
+%% @doc Returns the nodes of a list, each once, in the list's order. It is the caller's error to pass anything but a
+%% list of atoms.
 -spec distinct([node()]) -> [node()].
 distinct(Nodes) ->
     case is_list(Nodes) andalso lists:all(fun is_atom/1, Nodes) of

@@ -10,8 +10,8 @@
 
 -export([ranked/2]).
 
-%% @doc Returns the nodes for a key, the best first; the others can hold copies or take over when the first is down.
-%% Nodes without a weight above 0 are left out, as are those whose weight is too large for floats.
+%% @doc Returns the nodes for a key, the best first. The others can hold copies or take over when the first is down.
+%% Nodes without a weight above 0 are left out, as are those whose weight is too large for a float.
 -spec ranked(Key :: term(), [{node(), Weight :: number()}]) -> [node()].
 ranked(Key, Weighted) ->
     Scored = [{score(Key, Node, Weight), Node} || {Node, Weight} <- Weighted, Weight > 0, placement_unit:is_measure(Weight)],
@@ -21,8 +21,8 @@ score(Key, Node, Weight) ->
     <<Bits:52, _/bitstring>> = erlang:md5(bytes({Key, Node})),
     Weight / -math:log((Bits + 0.5) / (1 bsl 52)).
 
-%% The bytes are the same on every node and release: the external format with a fixed minor version, and the keys of
-%% maps in their order. From OTP 26 on, the order in memory depends on the order in which a node has created its
+%% The bytes are the same on every node and in every release: the external format with a fixed minor version, and the
+%% keys of maps in term order. From OTP 26 on, the order in memory depends on the order in which a node has created its
 %% atoms.
 bytes(Term) -> term_to_binary(Term, [{minor_version, 2}, deterministic]).
 
@@ -53,7 +53,7 @@ a_leave_test() ->
 
 left_out_test() -> ?assertEqual([c], ranked(key, [{a, 0}, {b, 1 bsl 1024}, {c, 1}])).
 
-%% The name that sorts last is created first.
+%% The atom that sorts last is created first.
 atoms_in_another_order_test() ->
     Names = ["rendezvous_" ++ [C] || C <- "edcba"],
     Bytes = bytes(maps:from_list([{list_to_atom(Name), 1} || Name <- Names])),

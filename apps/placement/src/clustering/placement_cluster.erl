@@ -3,9 +3,10 @@
 %%
 %% The default, `mdl', needs no parameter ({@link placement_mdl}); `{alpha, A}' is the report's own algorithm
 %% ({@link placement_alpha}). The fit is the share of the variance of the logarithms that the levels of the tree
-%% explain. At 0.8 or more the tree may be trusted. Below 0.6 the network is not a hierarchy (a torus has about 0.3, points on a plane 0.5) and the
-%% times themselves are more useful. A tree that explains much may still be too coarse inside its smallest groups: {@link placement_regret} looks for
-%% nearness there, {@link placement_refine} splits such groups, and from a regret of 1.5 the tree is no longer called good.
+%% explain. From 0.8 on, the tree may be trusted. Below 0.6 the network is not a hierarchy (a torus has about 0.3,
+%% points on a plane 0.5) and the times themselves are more useful. A tree that explains most of the variance may still
+%% be too coarse inside its smallest groups: {@link placement_regret} looks for nearness there, {@link placement_refine}
+%% splits such groups, and from a regret of 1.5 on, the tree is no longer called good.
 -module(placement_cluster).
 
 -export([cluster/1, cluster/2, format_error/1]).
@@ -16,19 +17,19 @@
 -type verdict() :: one_cluster | good | fair | poor.
 -type result() :: #{tree := placement_tree:tree(), method := method(), explained := float(), regret := float(), verdict := verdict(),
                     advice := unicode:chardata(), slow := [{node(), Factor :: float()}]}.
-%% `slow': the nodes that exceed the level of their groups, and by what factor, the slowest first.
+%% `slow': the nodes that exceed the level of their groups, each with the factor by which it does, the slowest first.
 
 -define(GOOD, 0.8).
 -define(FAIR, 0.6).
 -define(COARSE, 1.5).
 
-%% @doc Returns the tree by the default algorithm.
+%% @doc Returns the tree that the default algorithm builds.
 -spec cluster(placement_matrix:matrix()) -> result().
 cluster(Matrix) ->
     {ok, Result} = cluster(Matrix, mdl),
     Result.
 
-%% @doc Returns the tree by the given algorithm.
+%% @doc Returns the tree that the given algorithm builds.
 -spec cluster(placement_matrix:matrix(), method()) -> {ok, result()} | {error, {bad_method, term()}}.
 cluster(Matrix, mdl) ->
     #{root := Root, slow := Slow, explained := Explained} = placement_mdl:cluster(Matrix),

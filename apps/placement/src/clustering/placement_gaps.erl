@@ -13,7 +13,7 @@
 
 -define(NEAR, 1.16).
 
-%% @doc Returns the rows with an estimate in place of each `undefined'.
+%% @doc Returns the rows with each `undefined' replaced by an estimate.
 -spec filled(Rows :: tuple()) -> tuple().
 filled(Rows) ->
     Places = lists:seq(1, tuple_size(Rows)),
@@ -25,7 +25,7 @@ filled(Rows) ->
                                   Value -> Value
                               end || J <- Places]) || I <- Places]).
 
-%% A missing value below the diagonal is taken from above it.
+%% Takes a missing value below the diagonal from its mirror position above the diagonal.
 symmetric(Above) ->
     Rows = list_to_tuple(Above),
     Places = lists:seq(1, tuple_size(Rows)),
@@ -34,7 +34,7 @@ symmetric(Above) ->
                                       Value -> Value
                                   end || J <- Places]) || I <- Places]).
 
-%% If no third node was measured with both, the two nodes are assumed to be far apart.
+%% If there is no third node for which the times to both nodes were measured, the two are assumed to be far apart.
 estimate(I, J, Rows, Known, Most) ->
     case bounds(element(I, Known), element(J, Rows), infinity, []) of
         {infinity, []} -> Most;
@@ -43,8 +43,8 @@ estimate(I, J, Rows, Known, Most) ->
             lists:nth((length(Near) + 1) div 2, Near)
     end.
 
-%% The search ends at a time of I that is far above the lowest bound, because the bounds that follow are no smaller.
-%% `infinity' sorts after all numbers.
+%% The search ends at a time of node I that is far above the least bound, because the bounds that follow are no smaller
+%% than that time. `infinity' sorts after all numbers.
 bounds([{Value, _} | _], _, Least, Bounds) when is_float(Least), Value > ?NEAR * Least -> {Least, Bounds};
 bounds([{Value, K} | Known], RowJ, Least, Bounds) ->
     case element(K, RowJ) of
@@ -58,9 +58,9 @@ bounds([{Value, K} | Known], RowJ, Least, Bounds) ->
     end;
 bounds([], _, Least, Bounds) -> {Least, Bounds}.
 
-%% @doc Improves the estimates with a binary tree that was built from the previous ones. A pair without a value gets
-%% the median of the values that were measured between the two branches in which its nodes are. If nothing was
-%% measured between them, it keeps the former estimate.
+%% @doc Improves the estimates with a binary tree that was built from the previous ones. Each missing pair gets the
+%% median of the values that were measured between the two branches that contain its nodes. If nothing was measured
+%% between them, it keeps the previous estimate.
 -spec refined(placement_linkage:binary_tree(), Former :: tuple(), Measured :: tuple()) -> tuple().
 refined(Tree, Former, Measured) ->
     Places = lists:seq(1, tuple_size(Measured)),
@@ -79,8 +79,8 @@ with_members({One, Other, _}) ->
     {{First, Second}, Left ++ Right};
 with_members(Leaf) -> {Leaf, [Leaf]}.
 
-%% Returns for each node a row of the medians at which it meets the others. `Path' holds what was found on the way
-%% down: places and their median.
+%% Returns for each node a row of the medians of the branches in which it meets the other nodes. `Path' holds what was
+%% found on the way down: positions and their median.
 medians({{{_, Left} = One, {_, Right} = Other}, _}, Measured, Path, Rows) ->
     Median = case [Value || I <- Left, Row <- [element(I, Measured)], J <- Right, Value <- [element(J, Row)], is_integer(Value)] of
                  [] -> none;
@@ -93,7 +93,7 @@ medians({Leaf, _}, Measured, Path, Rows) ->
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
 
-%% Two racks of two nodes, with 10 inside a rack and 100 between them.
+%% There are two racks of two nodes, with times of 10 inside a rack and 100 between the racks.
 a_level_is_found_test() ->
     Rows = {{0.0, undefined, 10.0, 101.0}, {undefined, 0.0, 104.0, 10.0}, {10.0, 104.0, 0.0, 100.0}, {101.0, 10.0, 100.0, 0.0}},
     Filled = filled(Rows),

@@ -7,12 +7,12 @@
 %% Logarithms are fixed-point integers in which 65536 means 1.0.
 -define(UNIT, 65536).
 
-%% Returns the labels of a group, given the times between its children in microseconds.
+%% Returns the labels of a group from the times between its children in microseconds.
 -spec of_values([float(), ...]) -> placement_tree:labels().
 of_values(Values) ->
     of_logs([round(math:log(Value) * ?UNIT) || Value <- Values], lists:max(Values)).
 
-%% @doc Returns the same, given the logarithms times 65536, and the largest time.
+%% @doc Returns the same from the logarithms times 65536 and the largest time.
 -spec of_logs([integer(), ...], Most :: float()) -> placement_tree:labels().
 of_logs(Logs, Most) ->
     {Count, Sum, Squares, _, _} = Sums = placement_quantiles:sums(Logs),
@@ -20,7 +20,7 @@ of_logs(Logs, Most) ->
     #{median_us => min(Most, math:exp(Median / ?UNIT)), p95_us => min(Most, math:exp(P95 / ?UNIT)), max_us => Most, pairs => Count,
       spread => math:sqrt(Squares * Count - Sum * Sum) / Count / ?UNIT}.
 
-%% @doc Returns the vertex with the labels that a matrix gives its groups.
+%% @doc Returns the vertex with labels computed from a matrix for each of its groups.
 -spec measured(placement_tree:vertex(), placement_matrix:matrix()) -> placement_tree:vertex().
 measured(Vertex, Matrix) ->
     Places = maps:from_list(lists:zip(placement_matrix:nodes(Matrix), lists:seq(1, placement_matrix:size(Matrix)))),

@@ -1,16 +1,15 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Hierarchical agglomerative clustering into a binary tree, by average or complete linkage.
 %%
-%% This is the nearest-neighbour chain (F. Murtagh, "A survey of recent advances in hierarchical clustering
-%% algorithms", The Computer Journal 26, 1983; Lance and Williams' update formula). From any cluster it goes to the
-%% nearest one, from there to the nearest of that, until two clusters are each other's nearest; these are merged. The
-%% tree is the same in whatever order the merges happen. The algorithm takes n^2 steps and never searches for the
-%% closest pair of all. `make test-scipy' compares heights and cophenetic distances with scipy's.
+%% This is the nearest-neighbour chain (F. Murtagh, "A survey of recent advances in hierarchical clustering algorithms",
+%% The Computer Journal 26, 1983; Lance and Williams' update formula). From any cluster it goes to the nearest one, from
+%% there to the one nearest to that, and so on, until two clusters are each other's nearest; these are merged. The tree
+%% does not depend on the order of the merges. The algorithm takes n^2 steps and never searches for the closest of all
+%% pairs. `make test-scipy' compares heights and cophenetic distances with those from scipy.
 %%
-%% Values are whole numbers (`?SCALE' means 1.0), because reading them from a tuple does not allocate memory.
-%% With 40 bits after the binary point the rounding error stays under 1.0e-9. A tuple cannot be changed in place, so a
-%% new cluster gets its own row, and the distance between two clusters is in the row of the one that was made
-%% later.
+%% Values are whole numbers (`?SCALE' means 1.0), because reading these from a tuple does not allocate memory. With 40
+%% bits after the binary point the rounding error stays below 1.0e-9. A tuple cannot be changed in place, so a new
+%% cluster gets its own row, and the distance between two clusters is in the row of the one that was created later.
 -module(placement_linkage).
 
 -export([link/3, table/2, heights/1, cophenetic/2]).
@@ -19,14 +18,14 @@
 
 -type method() :: average | complete.
 -type table() :: tuple().
-%% A tuple of whole numbers for each node.
+%% A row of whole numbers for each node.
 -type binary_tree() :: pos_integer() | {binary_tree(), binary_tree(), Height :: float()}.
 %% A leaf is the position of a node, counted from 1.
 
 -define(SCALE, 1099511627776).
 
-%% @doc Returns a table of some function of the matrix's times, such as the logarithm. Its values may be between minus
-%% and plus ten thousand.
+%% @doc Returns a table of a function of the matrix's times, such as the logarithm. The function's values may be between
+%% minus and plus ten thousand.
 -spec table(placement_matrix:matrix(), fun((float()) -> float())) -> table().
 table(Matrix, Fun) ->
     placement_matrix:mapped(fun(Value) -> round(Fun(Value) * ?SCALE) end, Matrix).
@@ -39,16 +38,16 @@ link(Method, Table, Count) ->
     Clusters = maps:from_list([{I, {I, 1, 0}} || {I, _} <- Active]),
     chain([], Active, Clusters, {Method, Count}).
 
-%% A cluster is its tree, its size and its height; its number is the position of one of its members. `Active' holds
-%% the remaining clusters with their rows, the most recent first. Each element of the chain holds its distance from
-%% the one below it.
+%% A cluster is stored with its tree, its size and its height; its number is the position of one of its members.
+%% `Active' holds the remaining clusters with their rows, the most recently created first. Each element of the chain
+%% holds its distance from the one below it.
 chain(_, [{Last, _}], Clusters, _) ->
     {Tree, _, _} = maps:get(Last, Clusters),
     Tree;
 chain([], [{First, _} | _] = Active, Clusters, Setting) ->
     chain([{First, none, infinity}], Active, Clusters, Setting);
 chain([{I, From, Distance} | Before] = Chain, Active, Clusters, Setting) ->
-    %% On a tie the previous cluster of the chain wins, because otherwise the chain could go round in circles.
+    %% In a tie the previous cluster of the chain is taken, because otherwise the chain could go round in circles.
     %% `infinity' sorts after all numbers.
     case nearest(Active, I, From, Distance) of
         {From, Height} ->
@@ -58,7 +57,7 @@ chain([{I, From, Distance} | Before] = Chain, Active, Clusters, Setting) ->
             chain([{J, I, Height} | Chain], Active, Clusters, Setting)
     end.
 
-%% Clusters that were made after I have the distance in their own rows; for the others it is in I's row.
+%% Clusters created after I have the distance in their own rows; for the others it is in I's row.
 nearest([{I, Row} | Older], I, J, Least) -> nearest_older(Older, Row, J, Least);
 nearest([{K, Row} | Rest], I, J, Least) ->
     case element(I, Row) of
@@ -84,8 +83,8 @@ merged(I, J, Distance, Active, Clusters, {Method, Count}) ->
 joined(average, SizeI, SizeJ) -> Sum = SizeI + SizeJ, fun(I, J) -> (SizeI * I + SizeJ * J) div Sum end;
 joined(complete, _, _) -> fun erlang:max/2.
 
-%% Returns the remaining clusters and the distance of each from the merged I and J: first the clusters made after
-%% both, then those between the two, then those before both.
+%% Returns the remaining clusters and the distance of each from the cluster merged from I and J: first the clusters
+%% created after both, then those created between the two, then those created before both.
 newest([{I, Row} | Rest], I, J, Joined, Left, Far) -> between(Rest, Row, J, Joined, Left, Far);
 newest([{J, Row} | Rest], I, J, Joined, Left, Far) -> between(Rest, Row, I, fun(OfJ, OfI) -> Joined(OfI, OfJ) end, Left, Far);
 newest([{K, Row} = Other | Rest], I, J, Joined, Left, Far) ->
@@ -106,7 +105,7 @@ heights(Tree) ->
 heights({One, Other, Height}, Rest) -> heights(One, heights(Other, [Height | Rest]));
 heights(_, Rest) -> Rest.
 
-%% @doc Returns the cophenetic distances: for each pair of positions `I < J' the height at which they meet, in the
+%% @doc Returns the cophenetic distances: for each pair of positions `I < J', the height at which they meet, in the
 %% order of {@link placement_matrix:pairs/1}.
 -spec cophenetic(binary_tree(), Count :: pos_integer()) -> [float()].
 cophenetic(Tree, Count) ->

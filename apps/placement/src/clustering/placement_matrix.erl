@@ -1,11 +1,12 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A checked table of round-trip times between nodes, in microseconds. It is square and symmetric (the smaller of
-%% both directions counts), all times are above 0, and measured pairs connect every node to every other. Pure.
+%% @doc A validated table of round-trip times between nodes, in microseconds. It is square and symmetric (the smaller
+%% value of the two directions is used), all times are above 0, and measured pairs connect every node to every other, if
+%% only through other nodes. Pure.
 %%
 %% It is built from measurements by {@link placement_probe} or from a file, and {@link placement_cluster} builds trees
-%% from it. A pair that was not measured is a gap (`undefined'), which does not mean that it is far apart:
-%% {@link filled/1} estimates it from the others. {@link drop_gaps/2} leaves out the nodes that no measured pair
-%% connects to the rest.
+%% from it. A pair that was not measured is a gap (`undefined'). This does not mean that its nodes are far apart:
+%% {@link filled/1} estimates the gap from the other times. {@link drop_gaps/2} leaves out the nodes that no measured
+%% pair connects to the rest.
 -module(placement_matrix).
 
 -compile({no_auto_import, [nodes/1, size/1]}).
@@ -16,10 +17,10 @@
 -export_type([matrix/0, value/0, error/0]).
 
 -type value() :: number() | undefined | null.
-%% Microseconds; a gap is `undefined', or `null' as in JSON.
+%% Microseconds. A gap is `undefined', or `null' as in JSON.
 -opaque matrix() :: #{nodes := tuple(), rows := tuple(), gaps := non_neg_integer()}.
-%% The names, and a tuple with a row for each, which holds floats, and `undefined' for gaps; the diagonal is 0.0.
-%% `gaps' is the number of pairs that are gaps.
+%% `nodes' holds the names. `rows' holds a row for each of them, with floats, and `undefined' for gaps; the diagonal is
+%% 0.0. `gaps' is the number of pairs that are gaps.
 -type error() :: {not_square, Nodes :: non_neg_integer(), RowNumber :: non_neg_integer(), RowLength :: non_neg_integer() | term()}
                | {bad_node, term()} | {duplicate_node, node()} | no_nodes
                | {not_a_number, node(), node(), term()} | {not_positive, node(), node(), number()}
@@ -28,7 +29,8 @@
 
 -define(SHOWN_APART, 5).
 
-%% @doc Builds the matrix from rows, one for each node in their order. The values on the diagonal are ignored.
+%% @doc Builds the matrix from rows, one for each node, in the order of the nodes. The values on the diagonal are
+%% ignored.
 -spec from_rows([node()], [[value()]]) -> {ok, matrix()} | {error, error()}.
 from_rows(Nodes, Rows) ->
     checked(fun() -> joined(raw(Nodes, Rows)) end).
@@ -46,7 +48,8 @@ from_pairs(Pairs) ->
 check_pair({A, B, _}) when is_atom(A), is_atom(B) -> ok;
 check_pair(Other) -> throw({bad_pair, Other}).
 
-%% @doc Returns the matrix for the largest set of nodes that are connected by measured pairs, and the nodes outside of it.
+%% @doc Returns the matrix of the largest set of nodes that are connected by measured pairs, and the nodes outside this
+%% set.
 -spec drop_gaps([node()], [[value()]]) -> {ok, matrix(), Dropped :: [node()]} | {error, error()}.
 drop_gaps(Nodes, Rows) ->
     checked(fun() ->
@@ -127,7 +130,8 @@ count_gaps(_, 0, Gaps) -> Gaps;
 count_gaps(Row, J, Gaps) when element(J, Row) =:= undefined -> count_gaps(Row, J - 1, Gaps + 1);
 count_gaps(Row, J, Gaps) -> count_gaps(Row, J - 1, Gaps).
 
-%% Returns the positions of the largest set that measured pairs connect; if several have the same size, the first one.
+%% Returns the positions of the largest set that measured pairs connect; if several are equally large, the first of
+%% them.
 largest(Rows) -> largest(lists:seq(1, tuple_size(Rows)), Rows, []).
 
 largest([], _, Best) -> lists:sort(Best);
@@ -161,8 +165,8 @@ value(#{rows := Rows}, I, J) ->
 rows(#{rows := Rows}) ->
     Rows.
 
-%% @doc Returns rows with a function applied to each time, and 0 on the diagonal; gaps stay. The function is called
-%% once for each pair.
+%% @doc Returns rows with a function applied to each time, and 0 on the diagonal. Gaps are left unchanged. The function
+%% is called once for each pair.
 -spec mapped(fun((float()) -> integer()), matrix()) -> tuple().
 mapped(Fun, #{rows := Rows}) ->
     mapped(tuple_to_list(Rows), 1, Fun, []).
@@ -172,7 +176,7 @@ mapped([Row | Rows], I, Fun, Done) ->
     mapped(Rows, I + 1, Fun, [list_to_tuple(mirrored(Done, I, Right)) | Done]);
 mapped([], _, _, Done) -> list_to_tuple(lists:reverse(Done)).
 
-%% The values left of the diagonal are those above it in the previous rows, the last of which comes first.
+%% The values left of the diagonal are the mirrored ones from the previous rows, the last of which comes first.
 mirrored([Row | Rows], I, Values) -> mirrored(Rows, I, [element(I, Row) | Values]);
 mirrored([], _, Values) -> Values.
 
@@ -272,8 +276,9 @@ drop_gaps_test() ->
     ?assertEqual({[a, b, d], 1}, {nodes(Matrix), gaps(Matrix)}),
     ?assertMatch({ok, _, []}, drop_gaps([a, b], [[0, 1], [1, 0]])).
 
-%% The work is quadratic in the number of nodes with a small constant: less than six steps for each value. The heap is
-%% large enough to avoid garbage collection, whose steps depend on the load. Instrumented code takes more steps.
+%% The work is quadratic in the number of nodes with a small constant: less than six reductions for each value. The heap
+%% is large enough to avoid garbage collection, whose reductions depend on the load. Instrumented code takes more
+%% reductions.
 many_nodes_test_() -> [fun many_nodes/0 || os:getenv("BEAMWAY_COVERAGE") =:= false].
 
 many_nodes() ->

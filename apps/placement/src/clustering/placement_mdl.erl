@@ -1,30 +1,30 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Clusters without a threshold: finds the tree that describes the times most briefly. Pure.
 %%
-%% Average linkage ({@link placement_linkage}) builds a binary tree from the logarithms of the times. Then a group is merged
-%% into the one above it wherever that makes the whole description shorter. The description of a group has two costs, for the
-%% times between its children and for the nodes that each child contains:
+%% Average linkage ({@link placement_linkage}) builds a binary tree from the logarithms of the times. Then a group is
+%% merged into the one above it wherever that makes the whole description shorter. The description of a group has two
+%% costs, one for the times between its children and one for the nodes that each child contains:
 %%
-%% - the times: minus the logarithm of their marginal likelihood, if they are normal around a mean that
-%%   is drawn around the median of all times over their whole range, with a variance drawn from an
+%% - the times: minus the logarithm of their marginal likelihood, where they are assumed to be normally distributed.
+%%   Their mean is drawn around the median of all times, over the whole range of these, and their variance from an
 %%   inverse gamma distribution around `floor^2' (the conjugate prior; K. P. Murphy, "Conjugate Bayesian
 %%   analysis of the Gaussian distribution", 2007). Pairs share nodes and so carry less information than their number
 %%   suggests: m pairs count as `m^0.75'. Outliers are pulled in to within three times the
 %%   interquartile range of the median.
 %% - the names: the logarithm of the number of ways to divide its n nodes into s single ones and sets of the sizes
-%%   of its other children. Without this cost, noise would be split.
+%%   of its other children. Without this cost, groups would be split along noise.
 %%
 %% The idea is from J. Rissanen, "Modeling by shortest data description", Automatica 14, 1978. The closest method for
 %% times between pairs is C. Blundell and Y. W. Teh, "Bayesian hierarchical community discovery", NIPS 2013.
 %%
 %% Slow nodes would be separated from their groups, so all this is done twice: the first time coarsely (`m^0.5'), to
-%% see by how much each node exceeds the level of its pairs, and the second time without that excess.
+%% determine by how much each node exceeds the level of its pairs, and the second time with that excess subtracted.
 %%
 %% Pairs that were not measured provide no information. The binary tree is built with estimates for them
 %% ({@link placement_gaps}), but the description only counts measured pairs. Nodes that no measured pair distinguishes
 %% form a single group.
 %%
-%% The only constant is `floor' = 0.15, which makes levels closer than 16 % one level. On planted trees 0.15 and 0.20
+%% The only constant is `floor' = 0.15, which makes levels closer than 16 % one level. On generated trees 0.15 and 0.20
 %% give the same result, 0.10 splits noise, and 0.25 loses levels that differ by a factor of 1.27.
 -module(placement_mdl).
 
@@ -115,7 +115,7 @@ binary(Full, Logs, Count) ->
     Groups.
 
 linked(Full, Count) ->
-    %% Shifted by 16 bits, so that averages lose less by rounding.
+    %% The values are shifted by 16 bits, so that averages lose less by rounding.
     placement_linkage:link(average, list_to_tuple([list_to_tuple([Value bsl 16 || Value <- tuple_to_list(Row)]) || Row <- tuple_to_list(Full)]), Count).
 
 groups({One, Other, _}, Parent, Groups, Number, Logs) ->
@@ -216,8 +216,8 @@ collapse_edge(Child, Groups, Weighing) ->
         false -> Groups
     end.
 
-%% Returns whether to merge this group into the one above, because the whole description gets shorter or the two are one
-%% level.
+%% Returns whether to merge this group into the one above, either because the whole description gets shorter or because
+%% the two are on one level.
 gain(Child, Groups, Weighing) ->
     #{Child := #group{parent = Parent, pairs = Pairs, mean = Low, cost = ChildCost} = Group} = Groups,
     #{Parent := #group{pairs = PairsAbove, mean = High, cost = ParentCost} = Above} = Groups,
@@ -252,12 +252,12 @@ joined({Sum1, Squares1, Least1, Most1}, {Sum2, Squares2, Least2, Most2}) ->
 
 %% ---- slow nodes ----
 
-%% Residuals are counted in 512 steps of 1/128 around the median of the group.
+%% Residuals are sorted into 512 steps of 1/128 around the median of the group.
 -define(STEPS, 512).
 -define(STEP_BITS, 9).
 
-%% Returns by how much each node exceeds the medians of its groups (in units; the median over its pairs), beyond the
-%% usual excess of nodes.
+%% Returns by how much each node exceeds the medians of its groups (in units; the median over its pairs), minus the
+%% usual excess of a node.
 excess(Groups, Logs, Count) ->
     Steps = counters:new(Count * ?STEPS, []),
     _ = tally_group(1, Groups, Logs, Steps),

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Converts measured times: to a matrix, to and from the JSON object that `beamway topology measure' stores, and
-%% from a matrix in a CSV file. Pure.
+%% @doc Converts measured times to a matrix, and to and from the JSON object that `beamway topology measure' stores, and
+%% reads a matrix from CSV. Pure.
 -module(placement_measured).
 
 -export([matrix/3, joined_matrix/3, best_mode/1, to_json/1, from_json/1, from_csv/1, format_error/1]).
@@ -29,7 +29,7 @@ rows(#{nodes := Nodes, pairs := Pairs}, Mode, Statistic) ->
           #{} -> undefined
       end || B <- Nodes] || A <- Nodes].
 
-%% @doc Returns the more informative mode: loaded, if it was measured.
+%% @doc Returns the more informative mode, which is `loaded' if it was measured.
 -spec best_mode(placement_probe:measured()) -> placement_probe:mode().
 best_mode(#{pairs := Pairs}) ->
     case [x || {loaded, _, _} <- maps:keys(Pairs)] of
@@ -37,7 +37,7 @@ best_mode(#{pairs := Pairs}) ->
         _ -> loaded
     end.
 
-%% @doc Returns a map for a JSON encoder.
+%% @doc Returns the measured times as a map for a JSON encoder.
 -spec to_json(placement_probe:measured()) -> map().
 to_json(#{nodes := Nodes, pairs := Pairs, failed := Failed, messages := Messages, seconds := Seconds}) ->
     #{what => <<"beamway topology">>, unit => <<"microseconds of one round trip">>, nodes => [atom_to_binary(Node) || Node <- Nodes],
@@ -83,11 +83,11 @@ pair(#{<<"mode">> := Mode, <<"from">> := From, <<"to">> := To, <<"min_us">> := M
     end;
 pair(Other, _) -> throw({bad_pair, Other}).
 
-%% @doc Reads a matrix of microseconds from CSV, with a row and a column for each node, separated by commas,
-%% semicolons or tabs. A cell may be in double quotes. A decimal comma is read as a point. Names may be in the first
-%% row and the first column; if there are only numbers, the nodes are called n1, n2 and so on. If the first cell is
-%% empty, but the diagonal is not, names follow, even if they are numbers. Another empty cell, `-' or `nan' means that
-%% the pair was not measured.
+%% @doc Reads a matrix of microseconds from CSV, with a row and a column for each node, separated by commas, semicolons
+%% or tabs. A cell may be in double quotes. A decimal comma is read as a point. Names may be in the first row and the
+%% first column; if there are only numbers, the nodes are called n1, n2 and so on. If the first cell is empty and the
+%% diagonal is not, the cells after it are names, even if they are numbers. Any other empty cell, `-' or `nan' means
+%% that the pair was not measured.
 -spec from_csv(unicode:chardata()) -> {ok, placement_probe:measured()} | {error, error()}.
 from_csv(Text) ->
     case unicode:characters_to_list(Text) of
@@ -136,10 +136,10 @@ named([{Number, [Corner | Names] = First} | Lines] = All) ->
     Long =:= [] orelse throw({csv, Number, text("'~ts' is no name of a node", [hd(Long)])}),
     {[list_to_atom(Name) || Name <- Nodes], Rows}.
 
-%% Returns true if the diagonal is empty, because no node is measured with itself.
+%% Returns whether the diagonal is empty, because no node is measured with itself.
 has_empty_diagonal(Lines) -> lists:all(fun({Place, {_, Row}}) -> lists:sublist(Row, Place, 1) =:= [""] end, lists:zip(lists:seq(1, length(Lines)), Lines)).
 
-%% Rows are in the order of the columns.
+%% Rows are returned in the order of the columns.
 row_of(N, Name, Row, Lines, Names) ->
     {_, Before} = lists:unzip(lists:takewhile(fun({Other, _}) -> Other < N end, Lines)),
     case lists:nthtail(min(length(Before), length(Names)), Names) of
@@ -216,7 +216,7 @@ csv_test_() ->
      end || Text <- ["node,a,b,c\na,0,3,\nb,2,0,4.5\nc,-,nan,0\n", ";a;b;c\r\na;0;2;\r\n\r\nb;;0;4.5\r\nc;;;0\r\n", "\"\"\ta\tb\tc\na\t0\t2\t\nb\t2\t0\t4.5\nc\t\t4.5\t",
                     %% Commas in quotes do not separate cells; they are decimal commas.
                     "\"\",\"a\",b,\"c\"\n\"a\",0,\"2,5\",\nb,2,0,\"4,5\"\r\nc,,\"5,25\",0\n", ";a;b;c\na;0;2;\nb;2,5;0;4,5\nc;;4,5;0\n"]]
-        %% A name may contain a separator, or a quote that is written twice.
+        %% A name may contain a separator, or a quote, which is written twice.
         ++ [?_assertMatch({ok, #{nodes := ['a,b', 'c;"d']}}, from_csv(",\"a,b\",\"c;\"\"d\"\n\"a,b\",0,1\n\"c;\"\"d\",1,0\n"))]
         %% A quote inside a name is part of the name.
         ++ [?_assertMatch({ok, #{nodes := ['5"', b]}}, from_csv(", 5\", \"b\"\n5\",0,1\nb,1,0\n"))]

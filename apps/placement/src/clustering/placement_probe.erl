@@ -1,17 +1,17 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Measures the round-trip times between every pair of some nodes.
 %%
-%% In quiet mode it works in rounds of disjoint pairs (the circle method of tournaments), one round after the other,
-%% so that each node talks to one other node at a time. In loaded mode all pairs run at once, as in the RELEASE
-%% report's second strategy, because a network often shows its structure only under load. With `pairs' only a share of
-%% the rounds is measured, so that all nodes have the same number of pairs, and the clustering estimates the others
-%% ({@link placement_gaps}). The unit is a batch of 100 round trips. For each pair it keeps the minimum, the median
-%% and the 90th percentile of its batches, but not the mean, because a single stall of the machine would move that by
-%% a third.
+%% In quiet mode it works in rounds of disjoint pairs (the circle method of tournaments), one round after the other, so
+%% that each node communicates with only one other node at a time. In loaded mode all pairs run at once, as in the
+%% RELEASE report's second strategy, because a network often shows its structure only under load. With `pairs' only a
+%% share of the rounds is measured, in such a way that all nodes have the same number of pairs, and the clustering
+%% estimates the others ({@link placement_gaps}). The unit of measurement is a batch of 100 round trips. For each pair
+%% it keeps the minimum, the median and the 90th percentile of its batches, but not the mean, which a single stall of
+%% the machine would shift by a third.
 %%
-%% The nodes connect to each other for the measurement. They need not run this application:
-%% {@link placement_probe_pair} is loaded into nodes that do not have it, and removed again. A pair that fails is
-%% missing in the result, which gives the reason.
+%% The nodes connect to each other for the measurement. They need not run this application: {@link placement_probe_pair}
+%% is loaded into nodes that do not have it, and removed again. A pair that fails is missing from the result, which
+%% gives the reason.
 -module(placement_probe).
 
 -export([measure/2, rounds/1, drawn_rounds/2]).
@@ -32,16 +32,16 @@
                       messages := pos_integer(), seconds := float()}.
 -type progress() :: #{mode := mode(), done := non_neg_integer(), total := non_neg_integer(), left_s := float() | unknown,
                       pairs := pairs()}.
-%% Called before and after each step with the pairs done, the total, the estimated seconds left, and all results so
-%% far.
+%% Called before and after each step with the number of pairs done, the total, the estimated seconds left, and all
+%% results so far.
 
 -define(LOAD_MS, 15000).
-%% The longest time to wait for the gate, a little less than the pairs themselves wait.
+%% The longest time to wait for the gate, a little less than the time for which the pairs themselves wait.
 -define(GATE_MS, 15000).
-%% With more pairs at once the measurement would be limited by the coordinator.
+%% With more pairs at once the coordinator would limit the measurement.
 -define(AT_ONCE, 4096).
 
-%% @doc Measures. Returns an error if a node cannot be reached at the start.
+%% @doc Measures the times. Returns an error if a node cannot be reached at the start.
 -spec measure([node()], options()) ->
           {ok, measured()} | {error, {bad_option, atom(), term()} | no_pairs | {unreachable, [{node(), term()}]}}.
 measure(Nodes, Options) ->
@@ -103,9 +103,9 @@ rotated(List, Turn) ->
     {Front, Back} = lists:split(Turn, List),
     Back ++ Front.
 
-%% @doc Returns a share of the rounds, at least three, because fewer would hardly connect all nodes. The nodes are in
-%% the circle in the order of a hash of their names, so that the order does not depend on the network; the same nodes
-%% get the same rounds each time.
+%% @doc Returns a share of the rounds, but at least three, because fewer would hardly connect all nodes. The nodes are
+%% placed on the circle in the order of a hash of their names, so that the order is unrelated to the network and the
+%% same nodes get the same rounds each time.
 -spec drawn_rounds([node()], Share :: number()) -> [[{node(), node()}]].
 drawn_rounds(Nodes, Share) when Share < 1 ->
     Hashed = [Node || {_, Node} <- lists:sort([{erlang:phash2(Node), Node} || Node <- Nodes])],
@@ -173,10 +173,10 @@ left_s(_, 0, _) -> unknown;
 left_s(Start, Measured, Left) ->
     (erlang:monotonic_time(millisecond) - Start) / 1000 / Measured * Left.
 
-%% Runs all pairs of a step at once, each watched by a separate process. The time limit of a pair begins when all
-%% have begun, and late results are missing.
+%% Runs all pairs of a step at once, each watched by a separate process. The time limit of a pair begins when all pairs
+%% have begun. Results that arrive late are missing.
 step(Mode, Pairs, #{limit_ms := LimitMs} = Options) ->
-    %% An alias, so that the late messages of a node that was stopped in the meantime are dropped.
+    %% This is an alias, so that late messages from a node that was suspended in the meantime are dropped.
     Gate = alias(),
     Watched = maps:from_list([watched(Mode, Pair, Gate, Options) || Pair <- Pairs]),
     {Begun, Early} = case Mode of
@@ -208,7 +208,7 @@ watched(Mode, {A, B} = Pair, Gate, #{batches := Batches, messages := Messages, l
     {Pid, Monitor} = spawn_monitor(fun() -> exit({?MODULE, called(A, [B, Batches, Messages, LimitMs, Entry], LimitMs)}) end),
     {Monitor, {Pid, Pair}}.
 
-%% Twice the limit plus the time at the gate is longer than the pair itself takes, unless its node is stopped.
+%% Twice the limit plus the time at the gate is longer than the pair itself can take, unless its node is suspended.
 called(Node, Arguments, LimitMs) ->
     try erpc:call(Node, placement_probe_pair, run, Arguments, 2 * LimitMs + ?GATE_MS) of
         Times -> {ok, Times}
@@ -218,8 +218,8 @@ called(Node, Arguments, LimitMs) ->
         _:Reason -> {error, Reason}
     end.
 
-%% All pairs begin when the last is ready or has failed. When the time has run out, only those that are ready begin, because a late one
-%% would measure a different load.
+%% All pairs begin when the last one is ready or has failed. At the timeout only those that are ready begin, because a
+%% late one would measure under a different load.
 opened(Gate, Waiting, Ready, Ended, End) when map_size(Waiting) > map_size(Ready) ->
     receive
         {{Gate, Pair}, Pid} -> opened(Gate, Waiting, Ready#{Pair => Pid}, Ended, End);
@@ -234,7 +234,7 @@ opened(Gate, Waiting, Ready, Ended, _) ->
     _ = [Pid ! {{Gate, Pair}, go} || {Pair, Pid} <- maps:to_list(Ready)],
     {Waiting, Ended}.
 
-%% Returns the outcome of each pair. Pairs that have not finished when the time runs out are killed.
+%% Returns the outcome of each pair. Pairs that have not finished at the timeout are killed.
 ended(Watched, Ended, End) when map_size(Watched) > 0 ->
     receive
         {'DOWN', Monitor, process, _, Reason} when is_map_key(Monitor, Watched) ->
@@ -257,7 +257,7 @@ summary(Times) ->
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
 
-%% Every pair once, and no node twice in a round.
+%% Every pair occurs once, and no node occurs twice in a round.
 rounds_test_() ->
     [fun() ->
              Nodes = [list_to_atom("n" ++ integer_to_list(N)) || N <- lists:seq(1, Count)],

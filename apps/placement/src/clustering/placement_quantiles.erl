@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Computes quantiles of integers quickly. Pure.
 %%
-%% Short lists are sorted. Long ones are counted into 4096 steps of their range, and the middle of a step is the
-%% answer, because sorting half a million values would take longer than clustering them, and a sample would make the
-%% answer depend on their order.
+%% Short lists are sorted. The values of long lists are counted in 4096 steps of their range, and the result is the
+%% middle of a step. Sorting half a million values would take longer than clustering them, and with a sample the result
+%% would depend on their order.
 -module(placement_quantiles).
 
 -export([quantiles/2, quantiles/3, median/1, sums/1]).
@@ -69,7 +69,7 @@ short_test_() ->
     [?_assertEqual(3, median([5, 1, 3])), ?_assertEqual([1, 2, 4], quantiles([0.25, 0.5, 1.0], [4, 3, 2, 1])),
      ?_assertEqual(7, median([7]))].
 
-%% The answer is within one step of the one from sorting, whatever the order.
+%% The result differs by at most one step from that of sorting, whatever the order of the values.
 long_test() ->
     Values = [N * N || N <- lists:seq(1, 3000)],
     Answer = quantiles([0.1, 0.5, 0.95], Values),

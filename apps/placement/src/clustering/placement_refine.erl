@@ -2,19 +2,19 @@
 %% @doc Splits the smallest groups of a tree where some of their nodes are nearer to each other than the tree shows. Pure.
 %%
 %% The shortest description of the times ({@link placement_mdl}) finds levels. Cities inside a continent do not form
-%% levels, because any distance occurs, so the continent stays one group. A choice with this tree would treat any city
-%% of the continent as near. So each group whose nodes give away nearness, according to {@link placement_regret}, is
-%% cut: the average linkage of its times is followed down until the times have halved, and the parts are treated the
-%% same way.
+%% levels, because any distance occurs, so the continent stays one group. A choice based on this tree would treat any
+%% city of the continent as near. So each group that contains unused nearness, according to {@link placement_regret}, is
+%% cut: the average linkage of its times is followed down until the times have halved, and the resulting parts are
+%% treated in the same way.
 %%
-%% Noise must not count as nearness, but the median of 18 noisy ratios is sometimes just as far from 1. So a group of the
-%% shortest description is cut only if far more than half of its nodes show nearness. That proves that its times are
-%% not a level with noise, so for its parts, which may be small, the ratio alone decides.
+%% Noise must not count as nearness, but the median of 18 noisy ratios is sometimes just as far from 1. So a group of
+%% the shortest description is cut only if far more than half of its nodes show nearness. That proves that its times are
+%% not one level with noise, so for its parts, which may be small, the ratio alone decides.
 -module(placement_refine).
 
 -export([refined/2]).
 
-%% A group is cut from this ratio on.
+%% A group is cut if its ratio is at least this.
 -define(REGRET, 1.2).
 %% Groups with fewer nodes than this are not examined.
 -define(LEAST, 4).
@@ -48,7 +48,7 @@ parts(Leaves, Regret, Matrix, Filled) ->
             [finer(vertex([element(Place, Names) || Place <- Places]), fun placement_regret:of_group/1, Matrix, Filled) || Places <- cut(Tree, Height - math:log(2))]
     end.
 
-%% The two halves are always separated.
+%% The two halves are separated in any case.
 cut({One, Other, _}, Height) -> below(One, Height) ++ below(Other, Height).
 
 below({One, Other, Own}, Height) when Own > Height -> below(One, Height) ++ below(Other, Height);

@@ -1,22 +1,23 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Measures what a choice by the tree alone gives away: whether there is nearness inside the smallest groups that
-%% the tree does not show. Pure.
+%% @doc Measures how much nearness a choice based on the tree alone misses, that is, nearness inside the smallest groups
+%% that the tree does not show. Pure.
 %%
-%% A tree can explain most of the variance and still be too coarse: cities fall into continents, and within a
-%% continent the tree may say nothing. A comparison with the nearest node would prove nothing, because the shortest of
-%% many noisy times is always short. So a near node is picked without using its own time: by the bounds that third
-%% nodes of the group give ({@link placement_gaps}). If there is only noise, it is as far away as the median node, and
-%% the ratio is 1. If it is nearer, the tree gives that nearness away.
+%% A tree can explain most of the variance and still be too coarse: it may group cities by continent but say nothing
+%% about distances within a continent. A comparison with the nearest node would prove nothing, because the smallest of
+%% many noisy times is always small. So a near node is selected without using its own time: by the bounds that third
+%% nodes of the group give ({@link placement_gaps}). If there is only noise, this node is as far away as the median
+%% node, and the ratio is 1. If it is nearer, a choice by the tree misses that nearness.
 -module(placement_regret).
 
 -export([regret/2, of_group/1, surely_of_group/1]).
 
-%% At most this many nodes are judged, and this many members of a group considered; they are picked at even intervals.
+%% At most this many nodes are examined, and at most this many members of a group are considered; they are picked at
+%% even intervals.
 -define(JUDGED, 48).
 -define(MEMBERS, 96).
 
-%% @doc Returns how many times as far away the median node of the same smallest group is, compared with the near one;
-%% the median over the nodes. 1.0 if groups have fewer than four nodes.
+%% @doc Returns how many times as far away the median node of the same smallest group is as the near one (the median of
+%% this ratio over the nodes). Returns 1.0 if all groups have fewer than four nodes.
 -spec regret(placement_tree:tree(), placement_matrix:matrix()) -> float().
 regret(Tree, Matrix) ->
     Places = maps:from_list(lists:zip(placement_matrix:nodes(Matrix), lists:seq(1, placement_matrix:size(Matrix)))),
@@ -27,9 +28,9 @@ regret(Tree, Matrix) ->
 -spec of_group(placement_matrix:matrix()) -> float().
 of_group(Matrix) -> typical(of_all(Matrix)).
 
-%% @doc Returns the part of it that noise does not explain: the ratio that half of the n nodes and `sqrt(n)' more
-%% reach. Noise puts the near node below the median as often as above. To find this many below, two standard
-%% deviations more than half, is rare, and that they all reach a ratio well over 1 is far rarer.
+%% @doc Returns the part of the regret that noise does not explain: the ratio that half of the n nodes and `sqrt(n)'
+%% more reach. Noise puts the near node below the median as often as above. It rarely puts this many below, which is two
+%% standard deviations more than half, and far more rarely do they all reach a ratio well above 1.
 -spec surely_of_group(placement_matrix:matrix()) -> float().
 surely_of_group(Matrix) ->
     Ratios = of_all(Matrix),
@@ -68,8 +69,8 @@ ratio(I, Members, Rows) ->
             [middle([Us || {Us, _} <- Known]) / mean([Us || {Bound, Us} <- Bounds, Bound == Least])]
     end.
 
-%% Often several nodes are equally near by the bound, namely those that are nearer to the same third node. Taking the
-%% one with the shortest own time would favour noise.
+%% Often several nodes are equally near by the bound, namely those that are nearer to the same third node. Selecting the
+%% one with the smallest time of its own would favour noise.
 mean([Us]) -> Us;
 mean(Times) -> math:exp(lists:sum([math:log(Us) || Us <- Times]) / length(Times)).
 

@@ -13,7 +13,8 @@
 -type advice() :: #{pair := {node(), node()}, bytes := pos_integer(), share := float(), distance := float()}.
 %% `share' is relative to all bytes between the nodes that were asked.
 
-%% @doc Returns the pairs, the one that would gain most first, and `Without', the nodes whose peers are unknown.
+%% @doc Returns the pairs, starting with the one that would gain most, and, as `Without', the nodes whose traffic is
+%% unknown.
 -spec advise([node()]) -> {ok, [advice()], Without :: [node()]} | {error, no_topology}.
 advise(Nodes) ->
     case placement_topology:tree() of
@@ -24,8 +25,8 @@ advise(Nodes) ->
             {ok, pairs(Tree, Known), lists:sort(maps:keys(Views) -- [Node || {Node, _} <- Known])}
     end.
 
-%% Pure. Takes the traffic that each node reports per peer. A pair is included if its distance is more than half of
-%% the way to the root, and it exchanged more bytes than the average pair.
+%% Pure. Takes the traffic that each node reports per peer. A pair is included if its distance is more than half of the
+%% way to the root and it exchanged more bytes than the average pair.
 -spec pairs(placement_tree:tree(), [{node(), [{node(), Bytes :: non_neg_integer()}]}]) -> [advice()].
 pairs(Tree, Known) ->
     Talk = lists:foldl(fun({Pair, Bytes}, Acc) -> maps:update_with(Pair, fun(Before) -> max(Before, Bytes) end, Bytes, Acc) end, #{},

@@ -1,12 +1,12 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Maps a graph of processes that talk to each other onto the nodes of a tree. Called by {@link placement:map/3}.
+%% @doc Maps a graph of communicating processes onto the nodes of a tree. Called by {@link placement:map/3}.
 %%
-%% The cost is the sum of weight times distance over all pairs that communicate. First comes recursive multisection down the
-%% tree: the graph is cut into parts for the children of the root, and each part is cut further for the children
-%% below, in proportion to their capacities ({@link placement_map_bisect}). Traffic between two children of a group
-%% costs the same wherever in them it begins and ends, so each cut can be made independently. Then moves and swaps
-%% refine the whole mapping ({@link placement_map_refine}). `docs/guide/placement.md' names the sources. Pure except
-%% for its helper processes: the same seed gives the same mapping.
+%% The cost is the sum of weight times distance over all pairs that communicate. The first step is recursive
+%% multisection down the tree: the graph is cut into parts for the children of the root, and each part is cut further
+%% for the children below, in proportion to their capacities ({@link placement_map_bisect}). Traffic between two
+%% children of a group costs the same wherever in them it begins and ends, so each cut can be made independently. Then
+%% moves and swaps refine the whole mapping ({@link placement_map_refine}). `docs/guide/placement.md' names the sources.
+%% The module is pure except for its helper processes: the same seed gives the same mapping.
 -module(placement_map).
 
 -export([map/3, cost/4, distance/4, expected/3, pairs/1, format_error/1]).
@@ -16,7 +16,7 @@
 -type name() :: term().
 %% A process is named by a pid, a registered name or any other term.
 -type graph() :: [{name(), name(), Weight :: number()}] | #{{name(), name()} => Weight :: number()}.
-%% Pairs may be in either order; the weights of a pair that is listed twice are added.
+%% The two processes of a pair may be in either order; the weights of a pair that is listed twice are added.
 -type options() :: #{processes => [name()] | #{name() => Load :: pos_integer()}, %% also those that talk to nobody; default: those of the graph, each of load 1
                      nodes => [node()],                  %% default: all of the tree
                      capacity => #{node() => non_neg_integer()}, %% the greatest load of a node; default: equal shares and `imbalance'
@@ -28,7 +28,7 @@
 -type error() :: {bad_graph, term(), Expected :: string()} | {bad_option, {atom(), term()}, Expected :: string()} | no_nodes | {no_room, Load :: pos_integer(), Capacity :: non_neg_integer()} | {does_not_fit, name()}.
 
 -define(DEFAULTS, #{imbalance => 0.03, distances => tree, seed => 1, tries => 2}).
-%% Keeps sums of weights times distances within small integers.
+%% The limit keeps sums of weights times distances within small integers.
 -define(MOST_WEIGHT, (1 bsl 38)).
 -define(MOST_DISTANCE, (1 bsl 18)).
 -define(PASSES, 6).
@@ -90,7 +90,7 @@ when_all(Is, Values, Expected) ->
         false -> Expected
     end.
 
-%% @doc Returns the pairs of a graph, sorted. Both orders of a pair are the same pair, and the weights of repeated
+%% @doc Returns the pairs of a graph, sorted. Both orders of a pair count as the same pair, and the weights of repeated
 %% pairs are added. Throws an error that {@link format_error/1} understands.
 -spec pairs(graph()) -> [{name(), name(), Weight :: number()}].
 pairs(Graph) when is_map(Graph) -> pairs([edge(Key, Weight) || {Key, Weight} <- maps:to_list(Graph)]);
@@ -130,8 +130,8 @@ capacity(#{nodes := Nodes} = Setting, Load) ->
     Each = case Setting of
                #{capacity := Given} -> [maps:get(Node, Given, 0) || Node <- Nodes];
                #{imbalance := Imbalance} ->
-                   %% Rounded up. A product that is a whole number must not be rounded up, although 100 * 1.1 is more
-                   %% than 110 in floats.
+                   %% The share is rounded up. A product that is a whole number must not be rounded up, although 100 *
+                   %% 1.1 is more than 110 in floats.
                    Share = (Load + length(Nodes) - 1) div length(Nodes),
                    [ceil(Share * (1 + Imbalance) - 1.0e-6) || _ <- Nodes]
            end,
@@ -201,7 +201,7 @@ grouped(V, Count, Arcs) ->
 own(V, [{V, U, Weight} | Rest], Own) -> own(V, Rest, [U, Weight | Own]);
 own(_, Rest, Own) -> {Own, Rest}.
 
-%% Returns 1 if the numbers are whole and small enough already.
+%% Returns 1 if the numbers are already whole and small enough.
 scale(Numbers, Largest, Most) ->
     case lists:all(fun erlang:is_integer/1, Numbers) andalso Largest =< Most of
         true -> 1;
@@ -230,7 +230,7 @@ rows(Tree, Nodes, Kind) ->
 between(Kind, Tree, [One | _] = Group, Group) -> distance(Kind, Tree, One, lists:last(Group));
 between(Kind, Tree, [One | _], [Other | _]) -> distance(Kind, Tree, One, Other).
 
-%% Returns the tree with numbers of blocks as leaves, without the nodes that are not wanted.
+%% Returns the tree with block numbers as leaves, without the nodes that are not wanted.
 parts({leaf, Node}, Numbers) ->
     case Numbers of
         #{Node := Number} -> Number;
@@ -351,8 +351,9 @@ bound(even, Load, Own, Other, Part, Most) ->
     Slack = math:pow(max(1.0, All / max(1, Load)), 1 / math:ceil(math:log2(count(Part)))),
     {Target, min(Capacity, max(ceil(Target), trunc(Target * Slack)))}.
 
-%% If loads have several sizes, they may not fit after the cuts. The excess is moved to nodes with room, each process
-%% to the cheapest one. If that does not suffice, all processes are placed from scratch, the largest first.
+%% If the loads have different sizes, they may not fit after the cuts. The excess is then moved to nodes with spare
+%% capacity, each process to the node where it costs least. If that does not suffice, all processes are placed from
+%% scratch, the largest first.
 fitted({Arcs, Loads} = Graph, Blocks, Most, Rows) ->
     Count = tuple_size(Arcs),
     Full = placement_map_refine:loads(Graph, Blocks, tuple_size(Most)),
@@ -366,7 +367,7 @@ fitted({Arcs, Loads} = Graph, Blocks, Most, Rows) ->
             ok
     end.
 
-%% Takes out the smallest processes until the rest fits.
+%% Takes out the smallest processes until the remaining ones fit.
 taken_out([V | Rest], Loads, Blocks, Full, Most, Out) ->
     Block = atomics:get(Blocks, V),
     case atomics:get(Full, Block) > element(Block, Most) of
@@ -414,7 +415,7 @@ format_error({does_not_fit, Name}) -> io_lib:format("no mapping was found in whi
 scale_test_() ->
     [?_assertEqual(1, scale([3, 4], 7, 10)), ?_assertEqual(2.0, scale([2.5, 2.5], 5.0, 10)), ?_assertEqual(0.5, scale([20], 20, 10)), ?_assertEqual(1, scale([0.0], 0.0, 10))].
 
-%% The result equals a look-up for each pair of nodes, but takes far less work.
+%% The result equals that of a look-up for each pair of nodes, but takes far less work.
 rows_test_() ->
     Paths = [{list_to_atom("n" ++ integer_to_list(N)), [{a, N rem 3}, {b, N rem 7}] ++ [{c, x} || N rem 5 =:= 0]} || N <- lists:seq(1, 400)],
     {ok, Tree} = placement_tree:from_paths(Paths),

@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Cuts a graph into two sides with bounded loads and little traffic between them. It works on several levels:
-%% the graph is made coarser, a side of its coarsest form is grown from single vertices in several tries, and the best
-%% try is refined on the way back (Fiduccia and Mattheyses, with both sides' gains in queues).
-%% Called by {@link placement_map}.
+%% @doc Cuts a graph into two sides with bounded loads and little traffic between them. It works on several levels: the
+%% graph is made coarser, a side of its coarsest form is grown from a single vertex in several tries, and the best try
+%% is refined on the way back (by the method of Fiduccia and Mattheyses, with the gains of both sides in queues). Called
+%% by {@link placement_map}.
 -module(placement_map_bisect).
 
 -export([sides/4]).
@@ -38,7 +38,7 @@ each(V, Do) ->
 best_of(Tries, Graph, Bounds) ->
     hd(lists:keysort(1, [grown(Graph, Bounds) || _ <- lists:seq(1, Tries)])).
 
-%% Grows one side from a vertex, the best neighbour first.
+%% Grows one side from a vertex; the best neighbour is added first.
 grown(Graph, {Target, _, _} = Bounds) ->
     Count = placement_map_graph:size(Graph),
     Sides = atomics:new(max(1, Count), []),
@@ -57,7 +57,7 @@ grow(Order, Heap, Load, Target, {Arcs, Loads} = Graph, Sides, Gains) when Load <
             end;
         {_, V, Rest} ->
             Size = element(V, Loads),
-            %% A vertex whose load would overshoot the target by more than it fills is not added.
+            %% A vertex is not added if its load would exceed the target by more than what was missing before.
             case atomics:get(Sides, V) =:= 1 andalso 2 * (Load + Size - Target) =< Size of
                 true ->
                     ok = atomics:put(Sides, V, 0),
@@ -67,7 +67,8 @@ grow(Order, Heap, Load, Target, {Arcs, Loads} = Graph, Sides, Gains) when Load <
     end;
 grow(_, _, _, _, _, _, _) -> ok.
 
-%% After a neighbour has left a side, the vertices that stayed there gain and those on the other side lose.
+%% After a neighbour has left a side, moving becomes more profitable for the vertices that stayed there and less so for
+%% those on the other side.
 moved_away([U, Weight | Rest], From, Sides, Gains, Heap) ->
     case atomics:get(Sides, U) of
         From -> moved_away(Rest, From, Sides, Gains, placement_map_heap:push(atomics:add_get(Gains, U, 2 * Weight), U, Heap));
@@ -77,8 +78,8 @@ moved_away([U, Weight | Rest], From, Sides, Gains, Heap) ->
     end;
 moved_away([], _, _, _, Heap) -> Heap.
 
-%% Returns the gain of each vertex if it changed sides, the vertices with neighbours on the other side, and the weight
-%% that is cut.
+%% Returns what each vertex would gain by changing sides, the vertices with neighbours on the other side, and the weight
+%% of the cut.
 gains({Arcs, _}, Sides) ->
     Count = tuple_size(Arcs),
     Gains = atomics:new(max(1, Count), []),
@@ -101,7 +102,7 @@ weights([U, Weight | Rest], Side, Sides, Inner, Outer) ->
     end;
 weights([], _, _, Inner, Outer) -> {Inner, Outer}.
 
-%% Returns the excess load of the sides and the weight that is cut; tries are compared by these.
+%% Returns the excess load of the sides and the weight of the cut, by which tries are compared.
 refined({Arcs, Loads} = Graph, Sides, {_, Most0, Most1}) ->
     {Gains, Boundary, Cut} = gains(Graph, Sides),
     Count = tuple_size(Arcs),
@@ -113,7 +114,7 @@ refined({Arcs, Loads} = Graph, Sides, {_, Most0, Most1}) ->
 %% Makes passes until one of them finds no improvement.
 passes(0, _, _, _, Best, _) -> Best;
 passes(Left, Boundary, Load0, Load1, {Excess, Cut} = Start, {Arcs, Loads, Sides, Gains, _, _, _, _, _} = Context) ->
-    %% Inner vertices are moved only if a side is too full.
+    %% Inner vertices are moved only if a side is overloaded.
     Movable = case Excess of
                   0 -> Boundary;
                   _ -> lists:seq(1, tuple_size(Arcs))
@@ -182,7 +183,7 @@ moved_back([U, Weight | Rest], From, Sides, Gains) ->
     moved_back(Rest, From, Sides, Gains);
 moved_back([], _, _, _) -> ok.
 
-%% Moves the best vertex that may move, even at a loss, and remembers the moves after the best state.
+%% Moves the best vertex that may move, even at a loss, and remembers which moves came after the best state.
 pass(_, _, _, _, Best, Kept, Since, Count, {_, _, _, _, _, _, _, _, Patience}) when Count > Patience -> {Best, Kept, Since};
 pass({Heap0, Heap1}, Load0, Load1, Cut, Best, Kept, Since, Count, {_, Loads, Sides, Gains, Locked, Most0, Most1, Widest, _} = Context) ->
     Top0 = top(Heap0, 0, Sides, Gains, Locked),

@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The graph that {@link placement_map} works on: vertices 1 to N with loads, and their neighbours with weights.
+%% @doc The graph on which {@link placement_map} works: vertices 1 to N with loads, and their neighbours with weights.
 %%
 %% Weights and loads are integers that fit into `atomics'. A coarser graph has one vertex for each matched pair of
-%% vertices; vertices that talk much and carry little are matched. If the neighbours of a vertex are all matched
-%% already, it is matched with another vertex that has the same first neighbour, so that stars shrink as well as
+%% vertices; vertices with much traffic between them and small loads are matched. If the neighbours of a vertex are all
+%% matched already, it is matched with another vertex that has the same first neighbour, so that stars shrink as well as
 %% meshes.
 -module(placement_map_graph).
 
@@ -17,13 +17,13 @@
 %% Neighbour, weight, neighbour, weight, ...: this takes half the memory of pairs.
 -type graph() :: {Arcs :: tuple(), Loads :: tuple()}.
 -type level() :: {graph(), Coarse :: tuple()}.
-%% A graph, and for each of its vertices the vertex of the next coarser graph that it became part of.
+%% A graph and, for each of its vertices, the vertex of the next coarser graph into which it was merged.
 
 %% @doc Returns the number of vertices.
 -spec size(graph()) -> non_neg_integer().
 size({Arcs, _}) -> tuple_size(Arcs).
 
-%% @doc Returns the numbers 1 to N in random order, using the random numbers of the process.
+%% @doc Returns the numbers 1 to N in random order, using the random number state of the process.
 -spec sorted_at_random(non_neg_integer()) -> [pos_integer()].
 sorted_at_random(Count) ->
     [V || {_, V} <- lists:sort([{rand:uniform(1 bsl 30), V} || V <- lists:seq(1, Count)])].
@@ -40,7 +40,7 @@ levels(Graph, Most, MaxLoad, Levels) ->
         _ -> {Graph, Levels}
     end.
 
-%% Makes one step: returns the graph of pairs, and what each vertex became.
+%% Makes one step: returns the graph of pairs, and the vertex that each vertex was merged into.
 -spec coarser(graph(), MaxLoad :: pos_integer()) -> {graph(), Coarse :: tuple()}.
 coarser({Arcs, Loads} = Graph, MaxLoad) ->
     Count = size(Graph),
@@ -49,7 +49,7 @@ coarser({Arcs, Loads} = Graph, MaxLoad) ->
     ok = match_by_neighbour(Alone, Arcs, Loads, MaxLoad, Mates, #{}),
     Numbers = atomics:new(Count, []),
     Pairs = numbered(1, Count, 1, Mates, Numbers, []),
-    %% Each arc is looked up here, and a tuple is several times as fast to read as atomics.
+    %% Each arc is looked up here, and reading a tuple is several times as fast as reading atomics.
     Coarse = list_to_tuple([atomics:get(Numbers, V) || V <- lists:seq(1, Count)]),
     {{list_to_tuple([merged_arcs(Pair, Arcs, Coarse) || Pair <- Pairs]), list_to_tuple([lists:sum([element(V, Loads) || V <- Pair]) || Pair <- Pairs])}, Coarse}.
 

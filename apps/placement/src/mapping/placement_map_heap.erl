@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc A priority queue of gains, the greatest first, as a pairing heap. Pure.
 %%
-%% An entry is never changed. To change a gain, a caller pushes a second entry, so after each pop it must check
-%% whether the entry is still valid, as {@link placement_map_bisect} and {@link placement_map_refine} do.
+%% An entry is never changed. To change a gain, a caller pushes a second entry. So after each pop it must check whether
+%% the entry is still valid, as {@link placement_map_bisect} and {@link placement_map_refine} do.
 -module(placement_map_heap).
 
 -export([empty/0, push/3, pop/1]).

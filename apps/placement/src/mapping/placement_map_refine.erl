@@ -1,10 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Makes a mapping cheaper by moving vertices and by swapping them. Called by {@link placement_map}.
 %%
-%% A pass takes the vertex with the greatest gain from a queue and moves it to the block where its traffic costs
-%% least. It continues at a loss for a while; the moves after the best state are then undone. If the better block is
-%% full, the vertex is swapped with the vertex of that block that makes the swap cheapest. Each vertex moves at most
-%% once per pass.
+%% A pass takes the vertex with the greatest gain from a queue and moves it to the block where its traffic costs least.
+%% It continues at a loss for a while, and then undoes the moves made after the best state. If the better block is full,
+%% the vertex is swapped with the vertex of that block that makes the swap cheapest. Each vertex moves at most once per
+%% pass.
 -module(placement_map_refine).
 
 -export([refined/5, loads/3]).
@@ -12,7 +12,7 @@
 -record(context, {arcs :: tuple(), loads :: tuple(), blocks :: atomics:atomics_ref(), full :: atomics:atomics_ref(), most :: tuple(),
                   distances :: tuple(), locked :: atomics:atomics_ref(), patience :: pos_integer()}).
 
-%% @doc Changes the blocks. `Most' holds the greatest load of each block, `Distances' a row for each.
+%% @doc Changes the blocks in place. `Most' holds the greatest load of each block, `Distances' a row for each block.
 -spec refined(placement_map_graph:graph(), Blocks :: atomics:atomics_ref(), Most :: tuple(), Distances :: tuple(), Passes :: pos_integer()) -> ok.
 refined({Arcs, Loads} = Graph, Blocks, Most, Distances, Passes) ->
     Count = tuple_size(Arcs),
@@ -47,8 +47,8 @@ pushed(V, How, Context, Heap) ->
         {Gain, _, _} -> placement_map_heap:push(Gain, {V, How}, Heap)
     end.
 
-%% Returns the best move of a vertex: its gain, the target block, and whether there is room. With `room' only blocks
-%% with room are considered.
+%% Returns the best move of a vertex: its gain, the target block, and whether that block has room. With `room' only
+%% blocks with room are considered.
 best(V, How, #context{arcs = Arcs, blocks = Blocks} = Context) ->
     From = atomics:get(Blocks, V),
     case by_block(element(V, Arcs), Blocks, From, []) of
@@ -59,7 +59,7 @@ best(V, How, #context{arcs = Arcs, blocks = Blocks} = Context) ->
             best_of(Sums, Sums, cost(Sums, element(From, Distances), 0), From, element(V, Loads), How, Context, none)
     end.
 
-%% Groups the neighbours by block. The result is empty if all are in the vertex's own block.
+%% Groups the neighbours by block. The result is empty if all of them are in the vertex's own block.
 by_block([U, Weight | Rest], Blocks, From, Others) -> by_block(Rest, Blocks, From, [{atomics:get(Blocks, U), Weight} | Others]);
 by_block([], _, From, Others) ->
     case lists:all(fun({Block, _}) -> Block =:= From end, Others) of
@@ -158,8 +158,8 @@ partner([U | Rest], V, From, Block, Least, Room, #context{loads = Loads, locked 
     end;
 partner([], _, _, _, _, _, _, Best, _) -> Best.
 
-%% V moves the other way, so the two vertices stay equally far apart. Both gains have counted their traffic as saved, so
-%% that part is subtracted.
+%% V moves the other way, so the two vertices stay equally far apart. Both gains count the traffic between them as
+%% saved, so that part is subtracted.
 gain(U, Block, From, V, #context{arcs = Arcs, blocks = Blocks, distances = Distances}) ->
     Here = element(Block, Distances),
     There = element(From, Distances),

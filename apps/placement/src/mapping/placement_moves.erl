@@ -1,6 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Plans which processes should run on a different node: a list of moves, starting with the one that saves the most,
-%% each with the traffic it saves per link. Pure; it moves nothing. Called by {@link placement:advise/2}.
+%% @doc Plans which processes should run on a different node. The result is a list of moves, starting with the one that
+%% saves the most, each with the traffic that it saves per link. Pure; it moves nothing. Called by
+%% {@link placement:advise/2}.
 -module(placement_moves).
 
 -export([moves/3, to_text/1]).
@@ -8,8 +9,8 @@
 -export_type([move/0, options/0]).
 
 -type move() :: #{process := placement_map:name(), from := node(), to := node(), saves := number(), less := [{link(), number()}], more := [{link(), number()}]}.
-%% `saves': weight times distance. `less' and `more': pairs of nodes with the bytes by which their traffic falls or
-%% rises.
+%% `saves' is weight times distance. `less' and `more' are pairs of nodes with the number of bytes by which their
+%% traffic falls or rises.
 -type link() :: {node(), node()}.
 -type options() :: #{places => #{placement_map:name() => node()}, %% where the processes run; default for pids: their nodes
                      most => pos_integer(),              %% the most of these processes on a node; default: as many as the fullest node has
@@ -39,7 +40,7 @@ expected(Key, Value, _) when Key =:= most; Key =:= moves -> case is_integer(Valu
 expected(distances, Value, Tree) -> placement_map:expected(distances, Value, Tree);
 expected(_, _, _) -> "one of places, most, moves, distances".
 
-%% Maps each process to the processes that it talks to.
+%% Maps each process to the processes with which it communicates.
 talk(Pairs) ->
     Add = fun(A, B, Weight, Acc) -> maps:update_with(A, fun(Others) -> [{B, Weight} | Others] end, [{B, Weight}], Acc) end,
     lists:foldl(fun({A, A, _}, Acc) -> Acc; ({A, B, Weight}, Acc) -> Add(A, B, Weight, Add(B, A, Weight, Acc)) end, #{}, Pairs).
@@ -63,7 +64,7 @@ best(Left, Talk, Places, Full, Most, Nodes, Distance) ->
 saves(Others, From, To, Places, Distance) ->
     lists:sum([Weight * (Distance(From, Node) - Distance(To, Node)) || {Other, Weight} <- Others, {ok, Node} <- [maps:find(Other, Places)]]).
 
-%% Returns the pairs of nodes with the process's traffic between them, the greatest first.
+%% Returns the pairs of nodes with the process's traffic between them, the greatest traffic first.
 links(Node, Talked) ->
     Sums = lists:foldl(fun({Peer, Weight}, Acc) -> maps:update_with({min(Node, Peer), max(Node, Peer)}, fun(Sum) -> Sum + Weight end, Weight, Acc) end, #{},
                        [Pair || {Peer, _} = Pair <- Talked, Peer =/= Node]),

@@ -1,10 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Plans a tree of processes (master, submasters and workers) in the shape of the tree of nodes. Pure.
 %%
-%% Each group of nodes gets its own submaster, on one of its nodes. Each worker is attached to the submaster of
-%% the smallest group around it, and the master is in the largest group. A message from master to worker then crosses
-%% each level of the network at most once (the RELEASE report's Figure 28), which cannot be said of a fixed tree that
-%% is assigned from lists of nodes.
+%% Each group of nodes gets its own submaster, on one of its nodes. Each worker is attached to the submaster of the
+%% smallest group around it, and the master is in the largest group. A message from master to worker then crosses each
+%% level of the network at most once (the RELEASE report's Figure 28). This is not true of a fixed tree whose processes
+%% are assigned from lists of nodes.
 %%
 %% If the children are limited (`fan_out'), a group may get several submasters, all on one node. On different nodes,
 %% the path through the first and the second would cross the group's level twice. For the same reason, the root's
@@ -53,7 +53,7 @@ planned(Tree, #{fan_out := FanOut} = Setting) ->
     Master = host(Units, Setting),
     {ok, {master, Master, narrowed(Units, FanOut, Master)}}.
 
-%% The largest group comes first, because master and submasters live in the first of their parts.
+%% The largest group comes first, because master and submasters run in the first of their parts.
 largest_first(Children) ->
     [Child || {_, _, Child} <- lists:sort([{-length(placement_tree:members(Child)), N, Child}
                                            || {N, Child} <- lists:zip(lists:seq(1, length(Children)), Children)])].
@@ -83,12 +83,12 @@ cut(Units, Count, Parts) ->
     {Part, Rest} = lists:split(Length, Units),
     [Part | cut(Rest, Count - Length, Parts - 1)].
 
-%% The root has no process above it that could take several submasters.
+%% There is no process above the root that could take several submasters.
 narrowed(Units, FanOut, _) when FanOut =:= infinity; length(Units) =< FanOut -> Units;
 narrowed(Units, FanOut, Master) ->
     narrowed([case Part of [Only] -> Only; _ -> {submaster, Master, Part} end || Part <- parts(Units, FanOut)], FanOut, Master).
 
-%% Returns the first node below that may carry a submaster, or the one nearest to the first node.
+%% Returns the first node below that may run a submaster, or otherwise the permitted node nearest to the first node.
 host(Units, #{submasters := Submasters, tree := Tree}) ->
     Below = lists:append([all_nodes(Unit) || Unit <- Units]),
     case [Node || Node <- Below, is_map_key(Node, Submasters)] of
@@ -109,7 +109,7 @@ all_nodes(Process) -> [Node || {_, Node} <- to_list(Process)].
 to_list({Role, Node, Children}) ->
     [{Role, Node} | lists:append([to_list(Child) || Child <- Children])].
 
-%% @doc Returns the nodes on the path to each worker, the master's first.
+%% @doc Returns the nodes on the path to each worker, starting with the master's.
 -spec paths(process()) -> [[node()]].
 paths({worker, Node, []}) -> [[Node]];
 paths({_, Node, Children}) -> [[Node | Path] || Child <- Children, Path <- paths(Child)].

@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Draws measured times as SVG: a heat map of all pairs and a dendrogram of the tree. `rsvg-convert' (Debian's
-%% librsvg2-bin) turns them into PNG. No other module draws.
+%% librsvg2-bin) converts both to PNG. No other module draws.
 %%
-%% Both stay readable with 256 nodes, because each node has a separate line, at least 8 points high, with its name.
-%% The colour depends on the logarithm, from red for fast through yellow to white for slow, as in the report's
+%% Both stay readable with 256 nodes, because each node has a separate line, at least 8 points high, with its name. The
+%% colour depends on the logarithm of the time, from red for fast through yellow to white for slow, as in the report's
 %% figures. All functions are pure except {@link to_png/2}.
 -module(placement_draw).
 
@@ -19,8 +19,8 @@
 -define(SHADES, 64).
 -define(PNG_MS, 120000).
 
-%% @doc Draws the heat map of a matrix. Rows and columns are the nodes, from top and left in the order given in the
-%% options or, by default, in that of the matrix.
+%% @doc Draws the heat map of a matrix. The nodes are the rows, from the top, and the columns, from the left, in the
+%% order given in the options or, by default, in that of the matrix.
 -spec heat_map(placement_matrix:matrix(), options()) -> unicode:chardata().
 heat_map(Matrix, Options) ->
     Nodes = maps:get(order, Options, placement_matrix:nodes(Matrix)),
@@ -48,7 +48,7 @@ shade(Time, {Low, High}) when High - Low > 1.0e-9 ->
     min(?SHADES - 1, trunc((math:log(Time) - Low) / (High - Low) * ?SHADES));
 shade(_, _) -> 0.
 
-%% Returns the colour, from red through orange and yellow to white.
+%% Returns the colour of a shade, from red through orange and yellow to white.
 colour(Shade) ->
     Share = Shade / (?SHADES - 1),
     {Green, Blue} = if Share < 0.7 -> {round(255 * Share / 0.7), 0};
@@ -56,7 +56,7 @@ colour(Shade) ->
                     end,
     io_lib:format("#ff~2.16.0b~2.16.0b", [Green, Blue]).
 
-%% All cells of one shade form one path, and neighbours in a row form one rectangle of it.
+%% All cells of one shade form one path, in which neighbouring cells of a row form one rectangle.
 cells(Matrix, Count, Scale, #{left := Left, top := Top, cell := Cell, side := Side}) ->
     Runs = lists:foldl(fun(Row, Acc) -> runs(row_shades(Row, Count, Matrix, Scale), Row, Acc) end, #{}, lists:seq(1, Count)),
     [io_lib:format("<g transform=\"translate(~b ~b) scale(~b)\" shape-rendering=\"crispEdges\">\n", [Left, Top, Cell]),
@@ -110,7 +110,7 @@ legend({Low, High} = Scale, #{left := Left, top := Top, side := Side}) ->
 shown(Shade, {Low, High}) -> Shade =:= 0 orelse High - Low > 1.0e-9.
 
 %% @doc Draws the dendrogram of a tree, with the root at the left and a line for each node at the right. A group is
-%% drawn at its median time if that is known, and at its level if not.
+%% drawn at its median time if that is known, and otherwise at its level.
 -spec dendrogram(placement_tree:tree(), options()) -> unicode:chardata().
 dendrogram(Tree, Options) ->
     Root = placement_tree:packed(Tree),
@@ -164,7 +164,7 @@ place(Group, #{axis := {levels, _, Levels}} = Frame) -> x(1 - levels(Group) / ma
 
 x(Share, #{left := Left, wide := Wide}) -> Left + Share * Wide.
 
-%% Draws the lines of a vertex from this line number on. Returns its position and the next free line.
+%% Draws the lines of a vertex, starting at this line number. Returns the vertex's position and the next free line.
 branch({leaf, Node}, Number, #{top := Top, line := Line, left := Left, wide := Wide, names := Names}) ->
     Y = Top + Number * Line + Line / 2,
     {text(Left + Wide + 6, Y + min(11, Line - 1) * 0.35, min(11, Line - 1), "start", maps:get(Node, Names)), {Left + Wide, Y}, Number + 1};
@@ -211,7 +211,7 @@ page(Width, Height, Content) ->
                    [Width, Height, Width, Height]),
      "<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n", Content, "</svg>\n"].
 
-%% @doc Writes an SVG text to a PNG file, with rsvg-convert.
+%% @doc Converts an SVG text to a PNG file with rsvg-convert.
 -spec to_png(Svg :: unicode:chardata(), file:filename_all()) -> ok | {error, error()}.
 to_png(Svg, File) ->
     Source = unicode:characters_to_list([File, ".", os:getpid(), ".svg"]),

@@ -41,8 +41,8 @@ name(Name) -> lists:flatten(io_lib:format("~tw", [Name])).
 
 %% ---- DOT ----
 
-%% As in the report's figures, an ellipse holds the members of a lowest cluster, its size and diameter, and a box the
-%% diameter of a higher one.
+%% As in the report's figures, an ellipse shows the members of a lowest cluster, its size and its diameter, and a box
+%% shows the diameter of a higher one.
 dot(Tree) ->
     Nodes = placement_tree:nodes(Tree),
     Names = maps:from_list(lists:zip(Nodes, short_names(Nodes))),
@@ -61,7 +61,7 @@ dot_vertex({group, _, Labels, Children} = Group, Number, Names) ->
 dot_vertex({leaf, Node}, Number, Names) ->
     {dot_node(Number, ellipse, members([Node], Names)), Number + 1}.
 
-%% Nodes that have groups as siblings do not form a cluster, so each is attached to its parent group separately.
+%% Nodes that have groups as siblings do not form a cluster, so each of them is attached to its parent group separately.
 dot_below({group, alone, _, Leaves}, Above, Number, Names) ->
     lists:mapfoldl(fun(Leaf, N) -> dot_below(Leaf, Above, N, Names) end, Number, Leaves);
 dot_below(Child, Above, Number, Names) ->
@@ -85,7 +85,7 @@ wrapped(Words, Line) -> [Line ++ "," | wrapped(Words, "")].
 diameter(#{max_us := Most}) -> [["diameter ", micros(Most)]];
 diameter(#{}) -> [].
 
-%% @doc Returns names for people, without the part before or after the `@' if all nodes have it in common.
+%% @doc Returns short names for readers: the part before or after the `@' is left out if all nodes have it in common.
 -spec short_names([node()]) -> [string()].
 short_names(Nodes) ->
     Parts = [string:split(atom_to_list(Node), "@") || Node <- Nodes],
@@ -98,7 +98,7 @@ short_parts(Parts, _, [_]) -> [Name || [Name, _] <- Parts];
 short_parts(Parts, [_], _) -> [Host || [_, Host] <- Parts];
 short_parts(Parts, _, _) -> [Name ++ "@" ++ Host || [Name, Host] <- Parts].
 
-%% @doc Formats a time for people.
+%% @doc Formats a time for readers.
 -spec micros(number()) -> unicode:chardata().
 micros(Us) when Us >= 1.0e6 -> io_lib:format("~.2f s", [Us / 1.0e6]);
 micros(Us) when Us >= 1.0e4 -> io_lib:format("~.1f ms", [Us / 1.0e3]);
@@ -107,8 +107,8 @@ micros(Us) -> io_lib:format("~.1f µs", [float(Us)]).
 
 %% ---- Newick ----
 
-%% The height of a group is half its median time, or its level if nothing was measured, so that the path between two
-%% nodes is as long as their time.
+%% The height of a group is half its median time, or its level if nothing was measured, so that the length of the path
+%% between two nodes equals the time between them.
 newick(Tree) ->
     Root = placement_tree:packed(Tree),
     [newick(Root, height(Root)), ";\n"].

@@ -8,7 +8,7 @@
 
 -type error() :: {hostlist, Text :: string(), Why :: string()}.
 
-%% No cluster has more hosts than this, and a typo in a range must not exhaust the memory.
+%% No cluster has more hosts than this. The limit keeps a typo in a range from exhausting the memory.
 -define(MOST, 100000).
 
 %% @doc Returns the hosts, in the order of the list.
@@ -87,8 +87,8 @@ runs([], First, Last, Runs) -> lists:reverse([{First, Last} | Runs]).
 run_text({{Prefix, Number}, {Prefix, Number}}) -> Prefix ++ Number;
 run_text({{Prefix, First}, {Prefix, Last}}) -> [Prefix, "[", First, "-", Last, "]"].
 
-%% @doc Returns the positions of the hosts after which an allocation has a gap, so that the next host does not have
-%% the next number.
+%% @doc Returns the positions of the hosts after which an allocation has a gap, where the next host does not have the
+%% next number.
 -spec breaks([string()]) -> [pos_integer()].
 breaks(Hosts) ->
     Lengths = [case {First, Last} of {{_, ""}, _} -> 1; {{_, A}, {_, B}} -> list_to_integer(B) - list_to_integer(A) + 1 end

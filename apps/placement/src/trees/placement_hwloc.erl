@@ -3,8 +3,8 @@
 %% and 2), as a tree of processing units. Pure.
 %%
 %% Processing objects (machine, package, die, group, cache, core) become groups. Processing units become hosts called
-%% `pu0', `pu1' ... by the number that the operating system gives them. In format 2, NUMA nodes are not part of the
-%% tree; where they matter, hwloc adds a group object. Devices are left out.
+%% `pu0', `pu1' and so on, after the numbers that the operating system gives them. In format 2, NUMA nodes are not part
+%% of the tree; where they matter, hwloc adds a group object. Devices are left out.
 -module(placement_hwloc).
 
 -export([from_xml/1, path/2, format_error/1]).
@@ -49,7 +49,7 @@ built(Tags) ->
         Roots -> {ok, {group, "machine", Roots}}
     end.
 
-%% Keeps a stack of open objects, each with its content so far.
+%% Keeps a stack of open objects, each with the content that has been read so far.
 nested([], [{"top", _, Below}]) -> lists:reverse(Below);
 nested([], _) -> {error, {unbalanced, 0}};
 nested([{_, open, {Type, Index}} | Tags], Stack) -> nested(Tags, [{Type, Index, []} | Stack]);
@@ -67,9 +67,9 @@ vertices({Type, Index, Below}) ->
         false -> Below
     end.
 
-%% @doc Returns the objects of the machine that hold all of these processing units, the outermost first, or an empty
-%% list if only the whole machine holds them. If several objects hold the same units, only the outermost is returned.
-%% Caches have no number, so they are called after their first unit.
+%% @doc Returns the objects of the machine that contain all of these processing units, the outermost first, or an empty
+%% list if only the whole machine contains them. If several objects contain the same units, only the outermost is
+%% returned. Caches have no number, so they are named after their first unit.
 -spec path(placement_slurm:hosts(), Units :: [non_neg_integer(), ...]) -> [string()].
 path(Machine, Units) -> path(Machine, units(Machine), ["pu" ++ integer_to_list(Unit) || Unit <- Units]).
 

@@ -2,10 +2,10 @@
 %% @doc Reads the tree of a network from a file: Slurm's `topology.conf' and `topology.yaml', declared paths, the
 %% report's network term, hwloc's XML, or a list of hosts as in `SLURM_JOB_NODELIST'.
 %%
-%% Files name hosts, but trees hold nodes. The options say which nodes run where: `nodes' lists the existing nodes,
-%% each of which goes to the host in its name. Without it there is one node per host, called `Name@Host' with the
-%% option `name', or like the host itself. A host without a node and a node without a host are warnings: the host is
-%% left out, and the node's distances are unknown.
+%% Files name hosts, but trees contain nodes. The options determine which nodes run where: `nodes' lists the existing
+%% nodes, each of which is attached to the host in its name. Without it there is one node per host, called `Name@Host'
+%% with the option `name', or otherwise named like the host. A host without a node and a node without a host cause
+%% warnings: the host is left out, and the node's distances are unknown.
 -module(placement_import).
 
 -export([file/2, text/3, kinds/0, format_error/1, format_warning/1]).
@@ -21,7 +21,7 @@
 
 -define(SHOWN, 8).
 
-%% @doc Returns the kinds of files, and how each is recognised.
+%% @doc Returns the kinds of files, and how each kind is recognised.
 -spec kinds() -> [{kind(), string()}].
 kinds() ->
     [{conf, ".conf"}, {yaml, ".yaml"}, {yaml, ".yml"}, {paths, ".paths"}, {term, ".term"}, {hwloc, ".xml"}, {hostlist, ".hosts"}].
@@ -37,7 +37,7 @@ file(File, Options) ->
         {Kind, {ok, Bytes}} -> text(Kind, Bytes, Options)
     end.
 
-%% @doc Like {@link file/2}, for the content of a file of that kind.
+%% Returns the tree described by a text.
 -spec text(kind(), unicode:chardata(), options()) -> {ok, placement_tree:tree(), [warning()]} | {error, error()}.
 text(Kind, Text, Options) ->
     case unicode:characters_to_list(Text) of
@@ -86,7 +86,8 @@ host_names(Name) ->
     Host = lists:last(string:split(Name, "@")),
     lists:usort([Host, hd(string:split(Host, "."))]).
 
-%% Returns no, one or several vertices for each part, the nodes that got a place, and the hosts without a node.
+%% Returns no, one or several vertices for each part, the nodes that were attached to a host, and the hosts without a
+%% node.
 attach({host, Host}, one_each, Options) ->
     {[{leaf, list_to_atom(case Options of #{name := Name} -> Name ++ "@" ++ Host; #{} -> Host end)}], [], []};
 attach({host, Host}, ByHost, _) ->
@@ -136,7 +137,7 @@ format_error({slurm, Error}) -> placement_slurm:format_error(Error);
 format_error({hwloc, Error}) -> placement_hwloc:format_error(Error);
 format_error({tree, Error}) -> placement_tree:format_error(Error).
 
-%% @doc Describes a warning for people.
+%% @doc Formats a warning as text for users.
 -spec format_warning(warning()) -> unicode:chardata().
 format_warning({slurm, Warning}) -> placement_slurm:format_warning(Warning);
 format_warning({hosts_without_node, Hosts}) ->
@@ -159,7 +160,7 @@ names_test() ->
     ?assertEqual({ok, 0.5}, placement_tree:distance(Named, vm1@n0, vm1@n1)),
     ?assertEqual({ok, 1.0}, placement_tree:distance(Named, vm1@n0, vm1@n2)).
 
-%% Several nodes on a host are nearer to each other than to a node on the neighbouring host.
+%% Several nodes on one host are nearer to each other than to a node on the neighbouring host.
 nodes_test() ->
     Nodes = [a@n0, b@n0, 'c@n1.example', d@elsewhere],
     {ok, Tree, Warnings} = text(conf, conf(), #{nodes => Nodes}),
@@ -173,7 +174,7 @@ kinds_test_() ->
      || {Kind, Text} <- [{paths, "# all\na@h /x/1\nb@h /x/2\n"}, {term, "{network, n, [{node, a@h}, {node, b@h}]}."}, {hostlist, "a@h,b@h"},
                          {yaml, "- topology: t\n  tree:\n    switches:\n    - switch: s\n      nodes: a@h,b@h\n"}]].
 
-%% Overlapping ranges name a host twice, which Slurm counts only once.
+%% Overlapping ranges name a host twice. Slurm counts it only once.
 overlapping_hosts_test() ->
     {ok, Tree, []} = text(hostlist, "n[1-2],n[2-3],n1", #{}),
     ?assertEqual([n1, n2, n3], placement_tree:nodes(Tree)).
@@ -187,6 +188,6 @@ bad_input_test_() ->
          {{tree, {bad_network, x}}, text(term, "x.", #{})},
          {{hwloc, not_hwloc}, text(hwloc, "", #{})}, {{slurm, no_switch}, text(conf, "", #{})}]]
         ++ [?_assertEqual({syntax, {1, 9}}, fun({error, {syntax, Where, What}}) -> _ = format_error({syntax, Where, What}), {syntax, Where} end(text(term, "{network,", #{}))),
-            %% At the quote or after it, depending on the OTP release.
+            %% The position is that of the quote or one column after it, depending on the OTP release.
             ?_assertMatch({error, {syntax, {1, Column}, _}} when Column =:= 1; Column =:= 2, text(term, "'a", #{}))].
 -endif.

@@ -2,10 +2,10 @@
 %% @doc Reports where a node is in the network, and makes a tree from the reports of some nodes, without measuring and
 %% without a topology file.
 %%
-%% The first source that has an answer counts: the application's environment `path'; Slurm
-%% ({@link placement_slurm_job:path/1}); region and zone in the cloud. The latter come from the variables
+%% The first source that gives an answer is used: the application's environment `path'; Slurm
+%% ({@link placement_slurm_job:path/1}); region and zone in the cloud. Region and zone come from the variables
 %% `PLACEMENT_REGION', `PLACEMENT_ZONE' and `PLACEMENT_HOST', or from a file of labels in the format of Kubernetes'
-%% downward API: `PLACEMENT_LABELS', by default `/etc/podinfo/labels'. After the path from Slurm or the cloud comes
+%% downward API: `PLACEMENT_LABELS', by default `/etc/podinfo/labels'. The path from Slurm or the cloud is followed by
 %% the part of the machine to which `taskset' or Slurm binds the node, if hwloc's lstopo-no-graphics is installed.
 -module(placement_place).
 
@@ -21,8 +21,8 @@
 
 -define(LSTOPO_MS, 2000).
 
-%% @doc Returns the groups above this node, the root first: those above its host, its host, and the parts of the host
-%% to which the node is bound.
+%% @doc Returns the groups above this node, starting at the root: those above its host, its host, and the parts of the
+%% host to which the node is bound.
 -spec own_path() -> [term()].
 own_path() ->
     case application:get_env(placement, path) of
@@ -41,7 +41,8 @@ bound() ->
 
 inside(false, _) -> [];
 inside(Program, Units) ->
-    %% In a cgroup with some processors, lstopo would by default show only these, as if they were the whole machine.
+    %% In a cgroup with only some of the processors, lstopo would by default show only these, as if they were the whole
+    %% machine.
     case placement_program:run(Program, ["--whole-system", "--of", "xml", "-"], ?LSTOPO_MS) of
         {ok, Xml} ->
             case placement_hwloc:from_xml(Xml) of
@@ -61,7 +62,7 @@ units(File, Pattern) ->
         {error, _} -> []
     end.
 
-%% Linux writes a set as 0-3,8.
+%% Linux writes a set in the form 0-3,8.
 listed({match, [List]}) ->
     {ok, Numbers} = placement_hostlist:expand("[" ++ List ++ "]"),
     [list_to_integer(Number) || Number <- Numbers];
@@ -93,8 +94,8 @@ named(Variable, Getenv, Default) ->
         _ -> Default
     end.
 
-%% A line is `key="value"' with Go's escapes. The value of a label has only letters, digits, dots, dashes and
-%% underscores.
+%% A line has the form `key="value"' with Go's escapes. The value of a label contains only letters, digits, dots, dashes
+%% and underscores.
 labelled(Key, Labels) ->
     case re:run(Labels, ["(?m)^", Key, "=\"([A-Za-z0-9._-]+)\"$"], [{capture, all_but_first, list}]) of
         {match, [Value]} -> Value;

@@ -2,12 +2,12 @@
 %% @doc Converts Slurm's description of a network, `topology.conf' and `topology.yaml', to a tree of hosts and back.
 %% Pure.
 %%
-%% Written after the documents of Slurm 25.05: topology.conf(5) (`SwitchName= Switches= Nodes= LinkSpeed=',
+%% Written according to the documentation of Slurm 25.05: topology.conf(5) (`SwitchName= Switches= Nodes= LinkSpeed=',
 %% `BlockName= Nodes=', `BlockSizes='; names of parameters in any case, spaces around `=', quotes around values,
-%% comments after `#', lines that continue after `\') and topology.yaml(5). What Slurm itself accepts with a warning
-%% is accepted with a warning here. A host below two switches, or a switch below two others, as in a network with two
-%% spines, stays below the first. A name that occurs twice in a list counts once.
-%% If a YAML file has several topologies, the one with `cluster_default: true' is taken, or else the first.
+%% comments after `#', lines continued after `\') and topology.yaml(5). What Slurm itself accepts with a warning is
+%% accepted with a warning here. A host below two switches, or a switch below two others, as in a network with two
+%% spines, stays below the first. A name that occurs twice in a list counts once. If a YAML file has several topologies,
+%% the one with `cluster_default: true' is used, or else the first.
 -module(placement_slurm).
 
 -export([from_conf/1, from_yaml/1, to_conf/1, format_error/1, format_warning/1]).
@@ -24,7 +24,7 @@
 %% A switch: its name, and the switches and hosts below it.
 -type switch() :: {Name :: string(), Switches :: [string()], Hosts :: [string()]}.
 
-%% @doc Returns the tree of a `topology.conf'. If several switches have none above them, a root is added.
+%% @doc Returns the tree of a `topology.conf'. If several switches have no switch above them, a root is added.
 -spec from_conf(unicode:chardata()) -> {ok, hosts(), [warning()]} | {error, error()}.
 from_conf(Text) ->
     guarded(fun() ->
@@ -40,8 +40,8 @@ guarded(Make) ->
 
 without_comment(Line) -> string:trim(hd(string:split(Line, "#")), trailing).
 
-%% A continued line has the number of its first part. The next part follows that part directly, including its leading
-%% spaces.
+%% A continued line has the line number of its first part. The next part follows the first directly, including its
+%% leading spaces.
 lines([]) -> [];
 lines([{Number, Line} | Lines]) ->
     case {lists:suffix("\\", Line), Lines} of
@@ -170,8 +170,8 @@ rooted(Roots) -> {group, "root", Roots}.
 names({group, Name, Children}) -> [Name | lists:append([names(Child) || Child <- Children])];
 names({host, _}) -> [].
 
-%% @doc Returns the text of a `topology.conf'. If a group has both hosts and switches, the hosts get a switch of their
-%% own, because a switch in Slurm has only one of the two.
+%% @doc Returns the text of a `topology.conf'. If a group has both hosts and switches, a separate switch is added for
+%% the hosts, because in Slurm a switch has only hosts or only switches.
 -spec to_conf(hosts()) -> unicode:chardata().
 to_conf({host, _} = Host) -> to_conf({group, "root", [Host]});
 to_conf({group, Name, Children}) ->
@@ -198,7 +198,7 @@ format_error({not_a_topology, Why}) -> Why;
 format_error({yaml, _, _} = Error) -> placement_yaml:format_error(Error);
 format_error({hostlist, _, _} = Error) -> placement_hostlist:format_error(Error).
 
-%% @doc Describes a warning for people.
+%% @doc Formats a warning as text for users.
 -spec format_warning(warning()) -> unicode:chardata().
 format_warning({two_parents, Name, Kept, Other}) -> io_lib:format("~ts is below ~ts and below ~ts; the tree has it below ~ts", [Name, Kept, Other, Kept]);
 format_warning({named_twice, Name, Switch}) -> io_lib:format("~ts is named twice below ~ts", [Name, Switch]).

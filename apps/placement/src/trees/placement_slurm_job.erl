@@ -1,10 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Finds the Erlang nodes of a Slurm job step from Slurm's own variables, as every task can do on its own. Pure.
+%% @doc Finds the Erlang nodes of a Slurm job step from Slurm's own variables, which every task can do on its own. Pure.
 %%
 %% Every task is a node. Its name contains the job, the step and a number, which counts the tasks of the step host by
 %% host. With the block distribution that number is SLURM_PROCID. With any other distribution, all tasks compute it in
-%% the same way from SLURM_STEP_NODELIST, SLURM_STEP_TASKS_PER_NODE, SLURMD_NODENAME and SLURM_LOCALID.
-%% The hosts are Slurm's names for its nodes, which must resolve.
+%% the same way from SLURM_STEP_NODELIST, SLURM_STEP_TASKS_PER_NODE, SLURMD_NODENAME and SLURM_LOCALID. The hosts are
+%% Slurm's names for its nodes, which must resolve.
 -module(placement_slurm_job).
 
 -export([from_env/1, path/1, format_error/1]).
@@ -46,15 +46,16 @@ described(Job, Step, Getenv) ->
             #{job => Job, step => Step, index => Index, name => lists:nth(Index + 1, Nodes), nodes => Nodes}
     end.
 
-%% @doc Returns the groups above the tasks of a host, the root of the network first, according to SLURM_TOPOLOGY_ADDR:
-%% switches or blocks, and the host. If Slurm's topology plugin provides nothing, the host is the only group.
+%% @doc Returns the groups above the tasks of a host, starting at the root of the network, according to
+%% SLURM_TOPOLOGY_ADDR: switches or blocks, and the host. If Slurm's topology plugin provides nothing, the path is only
+%% the host.
 -spec path(fun((Variable :: string()) -> string() | false)) -> [string()].
 path(Getenv) ->
     Host = [Name || [_ | _] = Name <- [Getenv("SLURMD_NODENAME")]],
     case {Getenv("SLURM_TOPOLOGY_ADDR"), Getenv("SLURM_TOPOLOGY_ADDR_PATTERN")} of
         {[_ | _] = Address, [_ | _] = Pattern} ->
             {Names, Kinds} = {string:split(Address, ".", all), string:split(Pattern, ".", all)},
-            %% A host name may contain dots itself, and Slurm puts the host last.
+            %% A host name may itself contain dots, and Slurm puts the host last.
             Groups = lists:sublist(Names, length([Kind || Kind <- Kinds, Kind =/= "node"])),
             [Name || Name <- Groups, Name =/= ""] ++ Host;
         _ -> Host

@@ -1,11 +1,11 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Stores the tree that this node uses for its choices: one at a time, with its epoch number.
 %%
-%% A choice reads the tree once and uses it to its end, so it never sees half of a change. Nodes join at a declared
-%% path, or by measuring their way down from the root ({@link place/3}), and removing a node does not affect any other
-%% node. The other nodes of the tree are informed of both. A new tree is published only when it is complete. The
-%% tree with the higher epoch replaces the other. If two nodes publish the same epoch at once, the tree of the node
-%% with the greater name is kept, so all nodes end with the same tree.
+%% A choice reads the tree once and uses that tree throughout, so it never sees half of a change. A node joins at a
+%% declared path, or at a place found by measuring from the root downwards ({@link place/3}). Removing a node does not
+%% affect any other node. The other nodes of the tree are informed when a node joins or leaves. A new tree is published
+%% only when it is complete. The tree with the higher epoch replaces the other. If two nodes publish the same epoch at
+%% once, the tree from the node with the greater name is kept, so in the end all nodes have the same tree.
 -module(placement_topology).
 -behaviour(gen_server).
 
@@ -17,7 +17,7 @@
 -define(KEY, {?MODULE, tree}).
 -define(PUBLISH_MS, 5000).
 -define(PUBLISH_TRIES, 3).
-%% Each try but the last may be lost to a change that another node makes at the same time.
+%% Each try but the last may fail because another node makes a change at the same time.
 -define(CHANGE_TRIES, 100).
 -define(BACK_OFF_MS, 20).
 
@@ -31,15 +31,16 @@
 -spec start_link() -> {ok, pid()} | {error, term()}.
 start_link() -> gen_server:start_link({local, ?SERVER}, ?MODULE, [], []).
 
-%% @doc Returns the tree in use. It is in a persistent term, because it seldom changes and is read at each choice.
+%% @doc Returns the tree in use. It is stored in a persistent term, because it seldom changes and is read at each
+%% choice.
 -spec tree() -> placement_tree:tree() | none.
 tree() -> element(2, current()).
 
-%% @doc Returns the number of the tree in use, or 0 without one.
+%% @doc Returns the epoch number of the tree in use, or 0 if there is no tree.
 -spec epoch() -> non_neg_integer().
 epoch() -> element(1, current()).
 
-%% @doc Returns both, from the same moment.
+%% @doc Returns the epoch number and the tree, from the same moment.
 -spec current() -> {Epoch :: non_neg_integer(), placement_tree:tree() | none}.
 current() ->
     {{Epoch, _}, Tree} = stamped(),
@@ -48,14 +49,14 @@ current() ->
 -spec stamped() -> {stamp(), placement_tree:tree() | none}.
 stamped() -> persistent_term:get(?KEY, {{0, none}, none}).
 
-%% @doc Uses a tree on this node, as the next epoch.
+%% @doc Makes this node use a tree, with the next epoch number.
 -spec set(placement_tree:tree()) -> {ok, Epoch :: pos_integer()}.
 set(Tree) ->
     {Epoch, _} = gen_server:call(?SERVER, {set, Tree, 0}),
     {ok, Epoch}.
 
-%% @doc Uses a tree here and on other nodes. If a node refuses because it already has a newer tree, the tree is
-%% published once more with a higher epoch than that. The result names the nodes that did not accept it.
+%% @doc Makes this and other nodes use a tree. If a node refuses because it already has a newer tree, the tree is
+%% published once more with a higher epoch than that tree's. The result names the nodes that did not accept it.
 -spec publish(placement_tree:tree(), [node()]) -> {ok, Epoch :: pos_integer(), Without :: [node()]}.
 publish(Tree, Nodes) -> publish(Tree, placement_query:distinct(Nodes) -- [node()], 0, ?PUBLISH_TRIES).
 
@@ -72,7 +73,7 @@ publish(Tree, Others, After, Tries) ->
 -spec join(node(), placement_tree:path()) -> {ok, Epoch :: pos_integer()} | {error, placement_tree:error() | too_many_changes}.
 join(Node, Path) -> gen_server:call(?SERVER, {join, Node, Path}, infinity).
 
-%% @doc Removes a node, on the same nodes and on the one that leaves.
+%% @doc Removes a node from the tree, on the same nodes and on the one that leaves.
 -spec leave(node()) -> {ok, Epoch :: non_neg_integer()} | {error, too_many_changes}.
 leave(Node) -> gen_server:call(?SERVER, {leave, Node}, infinity).
 
@@ -93,8 +94,8 @@ changed(Change, After, Tries) ->
         Unchanged -> Unchanged
     end.
 
-%% A node of an earlier version does not send its tree. In that case this node's tree is changed and gets a higher
-%% number than both.
+%% A node of an earlier version does not send its tree. In that case this node's tree is changed and gets a higher epoch
+%% than both trees.
 take_from(Node) ->
     case gen_server:multi_call([Node], ?SERVER, stamped, ?PUBLISH_MS) of
         {[{Node, {{_, _} = Stamp, Tree}}], []} ->
@@ -103,9 +104,9 @@ take_from(Node) ->
         _ -> ok
     end.
 
-%% @doc Finds the place of a node that declares none. Starting at the root, it measures one node of each child and
-%% continues in the nearest child, as long as the new node is as near as that child's own nodes are to each other.
-%% That costs one measurement for each child on the way. `Measure' returns the microseconds to a node, or `unknown'.
+%% @doc Finds a place for a node that declares none. Starting at the root, it measures one node of each child and
+%% continues in the nearest child, as long as the new node is as near to it as that child's own nodes are to each other.
+%% This takes one measurement for each child on the way. `Measure' returns the microseconds to a node, or `unknown'.
 %% `Floor' is the largest difference of logarithms that counts as the same level (0.15).
 -spec place(placement_tree:tree(), fun((node()) -> {ok, Us :: number()} | unknown), Floor :: number()) -> {ok, placement_tree:path()} | unknown.
 place(Tree, Measure, Floor) ->
@@ -127,7 +128,7 @@ descend(Children, Measure, Floor, Way) ->
     end.
 
 is_inside(Us, #{median_us := Median}, _, Floor) -> math:log(max(Us, 0.001)) =< math:log(max(Median, 0.001)) + Floor;
-%% A group of one child has no latency of its own, so the measurement applies to the child.
+%% A group with only one child has no latency of its own, so the measurement applies to the child.
 is_inside(Us, _, [{group, _, Labels, Inner}], Floor) -> is_inside(Us, Labels, Inner, Floor);
 is_inside(_, _, _, _) -> false.
 

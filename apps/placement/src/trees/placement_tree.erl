@@ -2,16 +2,17 @@
 %% @doc The tree of a network: its leaves are nodes, and its groups are racks, switches, sites or measured clusters.
 %% Pure. The rest of placement uses it for the distance between two nodes.
 %%
-%% The distance is that of the RELEASE report D3.5, section 4.2: 0 from a node to itself, else `2^-l', where `l' is
-%% the length of the path that both nodes share, seen from the root. It is an ultrametric. A group with a single child
-%% does not affect distances, so it is not counted: two nodes on one machine are as close in a cluster of one switch
-%% as in one of ten.
-%% The distance of a node outside of the tree is `unknown', never far. Where a tree is expected, the functions also
-%% accept `none', which {@link placement:topology/0} returns without a tree; it contains no node.
+%% The distance is that of the RELEASE report D3.5, section 4.2: 0 from a node to itself, otherwise `2^-l', where `l' is
+%% the length of the path that the two nodes share, starting at the root. It is an ultrametric. A group with a single
+%% child does not affect distances, so it is not counted: two nodes on one machine are as close in a cluster of one
+%% switch as in one of ten. The distance to a node outside of the tree is `unknown', and such a node never counts as
+%% far.
+%% Where a tree is expected, the functions also accept `none', which {@link placement:topology/0} returns if there is no
+%% tree; it contains no node.
 %%
-%% Trees come from declared paths ({@link from_paths/1}), from the report's network terms
-%% ({@link from_network/1}), from files ({@link placement_import}) and from measured times
-%% ({@link placement_cluster}). Each change makes a tree of the next epoch.
+%% Trees come from declared paths ({@link from_paths/1}), from the report's network terms ({@link from_network/1}), from
+%% files ({@link placement_import}) and from measured times ({@link placement_cluster}). Each change produces a tree
+%% with the next epoch number.
 -module(placement_tree).
 
 -compile({no_auto_import, [nodes/1, size/1]}).
@@ -31,10 +32,10 @@
 %% the largest value (the diameter), the number of pairs, and the standard deviation of the logarithms.
 -type vertex() :: {leaf, node()} | {group, name(), labels(), [vertex()]}.
 -type path() :: string() | binary() | [name()].
-%% The groups of a node, the root first: `"/site/rack/host"' or `[site, rack, host]'.
+%% The groups of a node, starting at the root: `"/site/rack/host"' or `[site, rack, host]'.
 -opaque tree() :: #{root := vertex(), packed := vertex(), places := #{node() => [pos_integer()]},
                     epoch := non_neg_integer()}.
-%% `packed' is the root without groups of one child, and `places' the path from its root to each node.
+%% `packed' is the root without groups that have only one child, and `places' maps each node to its path from that root.
 -type error() :: {bad_path, term(), term()} | {bad_network, term()} | {duplicate_node, node()} | {bad_vertex, term()}.
 
 %% @doc Returns the empty tree.
@@ -42,7 +43,7 @@
 empty() ->
     build({group, root, #{}, []}, 0).
 
-%% @doc Builds the tree of declared paths. A node may occur only once.
+%% @doc Builds the tree from declared paths. A node may occur only once.
 -spec from_paths([{node(), path()}] | #{node() => path()}) -> {ok, tree()} | {error, error()}.
 from_paths(Paths) when is_map(Paths) ->
     from_paths(maps:to_list(Paths));
@@ -95,7 +96,7 @@ to_network(#{root := Root}) ->
 network_term({leaf, Node}) -> {node, Node};
 network_term({group, Name, _, Children}) -> {network, Name, [network_term(Child) || Child <- Children]}.
 
-%% @doc Builds the tree under a vertex, with its labels.
+%% @doc Builds the tree whose root is a vertex, with its labels.
 -spec from_vertex(vertex()) -> {ok, tree()} | {error, error()}.
 from_vertex(Vertex) ->
     checked(fun() -> as_group(checked_vertex(Vertex)) end).
@@ -124,7 +125,7 @@ build(Root, Epoch) ->
     Packed = pack(Root),
     #{root => Root, packed => Packed, places => maps:from_list(places(Packed, [])), epoch => Epoch}.
 
-%% Groups of one child and empty groups are left out, except for the root of an empty tree.
+%% Leaves out groups of one child and empty groups, except for the root of an empty tree.
 pack(Root) ->
     case pack_vertex(Root) of
         [Packed] -> Packed;
@@ -165,7 +166,7 @@ is_member(none, Node) -> is_member(empty(), Node);
 is_member(#{places := Places}, Node) ->
     is_map_key(Node, Places).
 
-%% @doc Returns the number of changes since the tree was made.
+%% @doc Returns the number of changes since the tree was built.
 -spec epoch(tree()) -> non_neg_integer().
 epoch(#{epoch := Epoch}) ->
     Epoch.
@@ -210,13 +211,13 @@ diameter(#{places := Places}, Nodes) ->
     case lists:usort([maps:get(Node, Places) || Node <- Nodes, is_map_key(Node, Places)]) of
         [] -> 0.0;
         [_] -> 0.0;
-        %% In lexical order the first and the last path share least.
+        %% In lexical order the first and the last path have the shortest common prefix.
         [First | Rest] -> math:pow(2, -common_length(First, lists:last(Rest), 0))
     end.
 
 %% @doc Returns how many groups one must go up from the first node to reach a group that contains the second, and how
-%% many groups there are above the first. Words such as `near' are shares of this: a rank of 1 is the nearest
-%% possible, and a rank of `Levels' leads through the root. The rank of a node to itself is 0.
+%% many groups there are above the first node. Words such as `near' stand for shares of this number: a rank of 1 is the
+%% nearest possible, and with a rank of `Levels' the path leads through the root. The rank of a node to itself is 0.
 -spec rank(tree() | none, From :: node(), To :: node()) -> {ok, Rank :: non_neg_integer(), Levels :: non_neg_integer()} | unknown.
 rank(none, From, To) -> rank(empty(), From, To);
 rank(#{places := Places} = Tree, From, To) ->
@@ -228,7 +229,7 @@ rank(#{places := Places} = Tree, From, To) ->
         unknown -> unknown
     end.
 
-%% @doc Returns what was measured in the smallest group that holds both nodes; the map is empty if nothing was.
+%% @doc Returns what was measured in the smallest group that contains both nodes; the map is empty if nothing was.
 -spec latency(tree() | none, node(), node()) -> {ok, labels()} | unknown.
 latency(none, One, Other) -> latency(empty(), One, Other);
 latency(#{places := Places, packed := Packed} = Tree, One, Other) ->
@@ -243,8 +244,8 @@ latency(#{places := Places, packed := Packed} = Tree, One, Other) ->
 descend(Vertex, []) -> Vertex;
 descend({group, _, _, Children}, [Index | Way]) -> descend(lists:nth(Index, Children), Way).
 
-%% @doc Covers the tree with discs of that radius and returns one node of each disc, with the disc's size: the nodes to
-%% send to if each passes the message on to its own neighbours. The centre represents its own disc.
+%% @doc Covers the tree with discs of that radius and returns one node of each disc, with the disc's size. These are the
+%% nodes to send to if each passes the message on to its own neighbours. The centre represents its own disc.
 -spec basis(tree() | none, Centre :: node(), Radius :: number()) -> {ok, [{node(), Size :: pos_integer()}]} | unknown.
 basis(none, Centre, Radius) -> basis(empty(), Centre, Radius);
 basis(#{places := Places} = Tree, Centre, Radius) when is_number(Radius) ->
@@ -268,8 +269,8 @@ root(#{root := Root}) ->
 packed(#{packed := Packed}) ->
     Packed.
 
-%% @doc Returns the number of the root's child that contains a node, in the tree as it is used for distances; the
-%% first is 1. A node that is the whole tree is in none.
+%% @doc Returns the number, starting with 1, of the root's child that contains a node, in the tree as it is used for
+%% distances. If a node is the whole tree, no child contains it.
 -spec branch(tree() | none, node()) -> {ok, pos_integer()} | unknown.
 branch(none, Node) -> branch(empty(), Node);
 branch(#{places := Places}, Node) ->
@@ -278,8 +279,8 @@ branch(#{places := Places}, Node) ->
         #{} -> unknown
     end.
 
-%% @doc Returns the first `Levels' steps from the root to a node, or fewer. Two nodes share that many levels if these
-%% are equal.
+%% @doc Returns the first `Levels' steps from the root to a node, or fewer. Two nodes share that many levels if their
+%% steps are equal.
 -spec way(tree() | none, node(), Levels :: non_neg_integer()) -> {ok, [pos_integer()]} | unknown.
 way(none, Node, Levels) -> way(empty(), Node, Levels);
 way(#{places := Places}, Node, Levels) ->
@@ -288,7 +289,7 @@ way(#{places := Places}, Node, Levels) ->
         #{} -> unknown
     end.
 
-%% @doc Returns the groups that hold a node, the smallest first.
+%% @doc Returns the groups that contain a node, the smallest first.
 -spec ancestors(tree() | none, node()) -> {ok, [vertex()]} | unknown.
 ancestors(none, Node) -> ancestors(empty(), Node);
 ancestors(#{places := Places, packed := Packed}, Node) ->
@@ -309,7 +310,7 @@ members(Vertex) ->
 members({leaf, Node}, Rest) -> [Node | Rest];
 members({group, _, _, Children}, Rest) -> lists:foldr(fun members/2, Rest, Children).
 
-%% @doc Returns all nodes in the order of the tree, in which neighbours are next to each other.
+%% @doc Returns all nodes in the order of the tree, so that neighbours are next to each other.
 -spec leaf_order(tree()) -> [node()].
 leaf_order(#{packed := Packed}) ->
     members(Packed).
@@ -320,7 +321,7 @@ depth(none) -> depth(empty());
 depth(#{places := Places}) ->
     lists:max([0 | [length(Way) || Way <- maps:values(Places)]]).
 
-%% @doc Adds a node at its declared path. A node that is already in the tree moves.
+%% @doc Adds a node at its declared path. If the node is already in the tree, it is moved there.
 -spec insert(tree(), node(), path()) -> {ok, tree()} | {error, error()}.
 insert(#{epoch := Epoch} = Tree, Node, Path) ->
     #{root := Root} = remove(Tree, Node),
@@ -359,7 +360,7 @@ format_error({bad_vertex, Term}) ->
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
 
-%% The report's Figures 4 and 5: a tree of four levels.
+%% The report's Figures 4 and 5 show a tree of four levels.
 figure() ->
     {ok, Tree} = from_network({network, top, [{network, left, [{network, deep, [{node, a}, {node, b}]}, {node, c}, {node, d}]},
                                               {network, right, [{node, j}, {node, k}]}]}),

@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Reads the subset of YAML that Slurm's `topology.yaml' uses: maps and lists by indentation, plain and quoted
-%% texts, lists in brackets, comments. Pure.
+%% strings, lists in brackets, comments. Pure.
 %%
-%% Anchors, tags, maps in braces, multi-line texts and multiple documents are rejected, and the error gives the line
+%% Anchors, tags, maps in braces, multi-line strings and multiple documents are rejected, and the error gives the line
 %% number.
 -module(placement_yaml).
 
@@ -30,7 +30,7 @@ decode(Text) ->
         throw:{Number, Why} -> {error, {yaml, Number, Why}}
     end.
 
-%% Returns number, indentation and content of each line that has content.
+%% Returns the number, the indentation and the content of each line that has content.
 numbered([], _) -> [];
 numbered([Line | Lines], Number) ->
     Content = string:trim(without_comment(Line, none), trailing),
@@ -63,7 +63,7 @@ items([{Number, Indent, "-" ++ More} | Lines], Indent, Items) when More =:= ""; 
 items([{Number, Deeper, _} | _], Indent, _) when Deeper > Indent -> throw({Number, "this line is indented more than the list before it"});
 items(Rest, _, Items) -> {lists:reverse(Items), Rest}.
 
-%% The dash may be followed by the first entry of a map, whose indentation is that of its text.
+%% The dash may be followed by the first entry of a map. The map's indentation is that of this entry's text.
 item("", _, _, Indent, Lines) -> nested(Lines, Indent + 1);
 item(Text, Offset, Number, Indent, Lines) ->
     case is_entry(Text) orelse lists:prefix("- ", Text) of

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Information about the client that a request carries in addition to the connection: the headers of trusted proxies (`Forwarded' of RFC 7239, or
+%% @doc Applies to a request what it says about its client in addition to the connection: the headers of trusted proxies (`Forwarded' of RFC 7239, or
 %% `X-Forwarded-For', `-Proto' and `-Host'), and the id of the request. Only headers from a trusted proxy count, and only those that the configuration
 %% names. Pure except for new ids.
 -module(yucan_forwarded).
@@ -14,7 +14,7 @@
 -spec headers() -> [binary()].
 headers() -> [<<"x-forwarded-for">>, <<"x-forwarded-proto">>, <<"x-forwarded-host">>, <<"forwarded">>].
 
-%% @doc Returns the request as its client made it, with its id.
+%% @doc Returns the request as its client made it, with an id.
 -spec received(#req{}, #site{}) -> #req{}.
 received(Req, #site{trusted = Trusted} = Site) ->
     {Ip, _} = Peer = case Trusted of [] -> {none, 0}; _ -> yucan_req:peer(Req) end,
@@ -61,7 +61,7 @@ schemed(Said, #req{conn = Conn, port = Port} = Req) ->
         _ -> Req
     end.
 
-%% The name requested in TLS is cleared, because it belongs to the proxy's connection.
+%% The name that was requested in TLS is cleared, because it belongs to the proxy's connection.
 hosted(Said, #req{conn = #conn{scheme = Scheme} = Conn} = Req) ->
     case yucan_head:authority(Said) of
         {ok, Name, Port} when Name =/= <<>> ->
@@ -71,7 +71,7 @@ hosted(Said, #req{conn = #conn{scheme = Scheme} = Conn} = Req) ->
 
 %% ---- ids
 
-%% @doc Returns the header for ids that the option `request_id => true' means.
+%% @doc Returns the header that is used for ids with the option `request_id => true'.
 -spec request_id() -> binary().
 request_id() -> <<"x-request-id">>.
 

@@ -1,16 +1,16 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Conditional requests and ranges (RFC 9110, 13 and 14). Pure: decides from the request's headers and the properties of the representation
-%% what to answer.
+%% @doc Conditional requests and ranges (RFC 9110, 13 and 14). Pure: decides what to answer from the request's headers and the properties of the
+%% representation.
 -module(yucan_conditional).
 
 -export([decide/3, may_change/2, ranges/4, accepts_gzip/1, codings/1]).
 -export_type([etag/0]).
 
-%% Includes the quotes, and W/ if the tag is weak. `none' means that the content may change without a change of its time, so no earlier response can be
-%% reused.
+%% A tag includes the quotes, and W/ if it is weak. `none' means that the content may change without a change of its modification time, so no earlier
+%% response can be reused.
 -type etag() :: none | binary().
 
-%% Two dozen small ranges cost more than the whole file, and overlapping ones are a known attack.
+%% Two dozen small ranges cost more than the whole file, and overlapping ranges are a known attack.
 -define(MOST_RANGES, 16).
 
 %% @doc Evaluates the preconditions in the order of RFC 9110, 13.2.2.
@@ -50,7 +50,7 @@ matches(<<"*">>, _, _) -> true;
 matches(_, none, _) -> false;
 matches(Tags, Etag, How) -> lists:any(fun(Tag) -> same(yucan_header:trim(Tag), Etag, How) end, binary:split(Tags, <<",">>, [global])).
 
-%% For this purpose the tag of a file that was compressed by the server equals the file's own tag, which clients that accept gzip never see.
+%% For this purpose the tag of a file that the server has compressed equals the file's own tag, which clients that accept gzip never see.
 same(Tag, Etag, version) -> same(uncompressed(Tag), uncompressed(Etag), strong);
 same(<<"W/", _/binary>>, _, strong) -> false;
 same(_, <<"W/", _/binary>>, strong) -> false;
@@ -66,13 +66,13 @@ uncompressed(Tag) -> Tag.
 opaque(<<"W/", Tag/binary>>) -> Tag;
 opaque(Tag) -> Tag.
 
-%% @doc Returns whether a method that changes the representation, such as PUT, may do so. `none' means that there is no file.
+%% @doc Decides whether a method that changes the representation, such as PUT, may do so. `none' means that there is no file.
 -spec may_change(yucan_req:req(), none | {etag(), Modified :: calendar:datetime()}) -> boolean().
 may_change(Req, none) -> yucan_req:header(<<"if-match">>, Req) =:= undefined;
 %% If-Modified-Since is only for GET and HEAD (RFC 9110, 13.1.3).
 may_change(Req, {Etag, Modified}) -> decide(yucan_req:delete_header(<<"if-modified-since">>, Req), Etag, Modified) =:= proceed.
 
-%% @doc Returns the ranges that the client requests. `all' also if the Range header cannot be parsed, or is for another version.
+%% @doc Returns the ranges that the client requests. Also returns `all' if the Range header cannot be parsed or applies to another version.
 -spec ranges(yucan_req:req(), etag(), Modified :: calendar:datetime(), Size :: non_neg_integer()) ->
     all | unsatisfiable | [{First :: non_neg_integer(), Length :: pos_integer()}].
 ranges(Req, Etag, Modified, Size) ->
@@ -147,7 +147,7 @@ digits(_) -> error.
 -spec accepts_gzip(yucan_req:req()) -> boolean().
 accepts_gzip(Req) -> lists:member(<<"gzip">>, codings(Req)).
 
-%% @doc Returns those of our codings that the client accepts, best compression first.
+%% @doc Returns those of our codings that the client accepts, starting with the best compression.
 -spec codings(yucan_req:req()) -> [binary()].
 codings(Req) ->
     case yucan_req:header(<<"accept-encoding">>, Req) of

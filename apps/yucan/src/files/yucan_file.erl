@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Static files: a handler, and functions for handlers that choose the file themselves.
 %%
-%% Supports ranges, conditional requests, HEAD, index files, listings, and compressed forms, which are separate files or created here. Nothing outside
-%% the docroot is ever served, neither through the path (yucan_path) nor, unless the options allow it, through a symbolic link. Small files and their
-%% compressed forms are cached (yucan_file_cache).
+%% This module supports ranges, conditional requests, HEAD, index files, listings, and compressed forms, which are separate files or created here.
+%% Nothing outside the docroot is ever served, neither through the path (yucan_path) nor, unless the options allow it, through a symbolic link. Small
+%% files and their compressed forms are cached (yucan_file_cache).
 -module(yucan_file).
 -behaviour(yucan_handler).
 
@@ -17,7 +17,7 @@
     %% The prefix of the path that is not part of the file name.
     mount => binary(),
     index => [binary()],
-    %% Omits names for which a request would fail: those with a dot or a control byte, and links that the policy rejects.
+    %% Lists directories. Names for which a request would fail are left out: those with a dot or a control byte, and links that the policy rejects.
     listing => boolean(),
     %% HTML that follows a listing.
     listing_end => binary(),
@@ -34,12 +34,12 @@
 -define(LEAST_GZIP, 1024).
 -define(MOST_GZIP, 1048576).
 -define(LOOK_BYTES, 512).
-%% Files of up to the first size are cached at their first request, and files of up to the second size when they are requested twice within a second.
-%% All others are sent with sendfile.
+%% Files of up to the first size are cached at once, and files of up to the second size when they are requested twice within a second. All others are
+%% sent with sendfile.
 -define(MOST_KEPT, 65536).
 -define(MOST_KEPT_OFTEN, 1048576).
 -define(INDEX, [<<"index.html">>]).
-%% Codings and their file extensions. A client that accepts several gets the first.
+%% Codings and their file extensions. A client that accepts several of them gets the first.
 -define(BESIDE, [{<<"br">>, <<".br">>}, {<<"zstd">>, <<".zst">>}, {<<"gzip">>, <<".gz">>}]).
 
 %% @private
@@ -54,7 +54,7 @@ init(#{root := Root} = Options) ->
     Options#{root := Bytes};
 init(Options) -> cannot("the options are ~0tp; a map with root is expected", [Options]).
 
-%% The server passes the text on to the caller that starts it.
+%% Throws this text, which the server passes on to the caller that starts it.
 -spec cannot(io:format(), [term()]) -> no_return().
 cannot(Format, Arguments) -> throw({cannot, ["yucan_file: " | io_lib:format(Format, Arguments)]}).
 
@@ -101,14 +101,14 @@ below(Path, Mount) ->
 is_hidden(<<"/.well-known/", Rest/binary>>) -> yucan_path:has_dot_name(<<"/", Rest/binary>>);
 is_hidden(Path) -> yucan_path:has_dot_name(Path).
 
-%% A fresh cache entry needs no access to the file system. It only has bytes that a check has permitted within the last second.
+%% A fresh cache entry needs no access to the file system. It contains only bytes that a check has permitted within the last second.
 look(Req, Path, Root, Options) ->
     case remembered(Req, {Root, below, Options, first_name(Path, Options)}) of
         none -> search(Req, yucan_path:join(Root, Path), Path, Root, Options);
         Response -> Response
     end.
 
-%% For a directory, only the first index file is considered. If it exists, no other is tried.
+%% For a directory, only the first index file is considered here. If it exists, no other is tried.
 first_name(Path, Options) ->
     case {binary:last(Path), maps:get(index, Options, ?INDEX)} of
         {$/, [Name | _]} -> <<Path/binary, Name/binary>>;
@@ -167,28 +167,28 @@ serve(Req, File, Options) ->
         Response -> Response
     end.
 
-%% @doc Returns whether the conditions of a request permit it to change the file at a decoded path. They apply to the file itself, not to its compressed
-%% forms.
+%% @doc Returns whether the conditions of a request permit it to change the file at a decoded path. The conditions apply to the file itself, not to
+%% its compressed forms.
 -spec may_change(yucan_req:req(), Path :: binary(), Root :: binary(), options()) -> boolean().
 may_change(Req, Path, Root, Options) ->
     Current = case yucan_symlink:info(Path, Root, policy(Options)) of
         {ok, #file_info{mtime = Time} = Info} -> {etag(Info, <<>>), Time};
         {error, enoent} -> none;
-        %% The file exists, but clients have never seen a tag for it.
+        %% The file exists, but no client has ever seen a tag for it.
         {error, _} -> {none, {{1970, 1, 1}, {0, 0, 0}}}
     end,
     yucan_conditional:may_change(Req, Current).
 
 %% ---- a file in its forms
 
-%% The file itself, a coding for which there is a separate file, or a form that is compressed here.
+%% Either the file itself, a coding for which there is a separate file, or a form that is compressed here.
 -type form() :: identity | made | binary().
 
 -record(form, {
     etag :: none | binary(),
     time :: calendar:datetime(),
     size :: non_neg_integer(),
-    %% For a response with content, and for 304.
+    %% These headers are for a response with content, and for 304.
     headers :: yucan_handler:headers(),
     unchanged :: yucan_handler:headers(),
     has_parts :: boolean(),
@@ -203,9 +203,9 @@ may_change(Req, Path, Root, Options) ->
     %% True if the file is old enough that another change would be noticed.
     settled :: boolean(),
     type :: binary(),
-    %% The file was also checked less than a second earlier.
+    %% True if the file had also been checked less than a second earlier.
     often = false :: boolean(),
-    %% The file is text, which has other forms.
+    %% True if the file is text, which has other forms.
     varies :: boolean(),
     beside = [] :: [{Coding :: binary(), file:file_info()}],
     forms = #{} :: #{form() => #form{}}
@@ -281,7 +281,7 @@ choose(Req, #seen{beside = Beside, info = #file_info{size = Size}}) ->
             end
     end.
 
-%% Files that were compressed beforehand, unless they are older than the file itself. Links to such files are not followed.
+%% Returns the files that were compressed beforehand, unless they are older than the file itself. Links to such files are not followed.
 beside(_, _, false) -> [];
 beside(File, #file_info{mtime = Time}, true) ->
     [{Coding, Info#file_info{atime = undefined}}
@@ -384,7 +384,7 @@ cut(Data, First, Length) -> binary_part(Data, First, Length).
 content_range(First, Length, Size) ->
     [<<"bytes ">>, integer_to_binary(First), $-, integer_to_binary(First + Length - 1), $/, integer_to_binary(Size)].
 
-%% Several ranges (RFC 9110, 14.6).
+%% Answers several ranges (RFC 9110, 14.6).
 several(Ranges, Source, Size, Headers) ->
     {_, Type} = lists:keyfind(<<"content-type">>, 1, Headers),
     Boundary = binary:encode_hex(crypto:strong_rand_bytes(12)),
@@ -395,7 +395,7 @@ several(Ranges, Source, Size, Headers) ->
     Own = lists:keystore(<<"content-type">>, 1, Headers, {<<"content-type">>, [<<"multipart/byteranges; boundary=">>, Boundary]}),
     {206, [{<<"content-length">>, Total} | Own], {stream, fun(Write) -> parts_of(Source, Write, Parts, End) end}}.
 
-%% Stops early if the client disconnects or the file is truncated, which the client notices because of the length.
+%% Stops early if the client disconnects or the file is truncated. The client notices the latter, because it knows the length.
 parts_of({file, File, _}, Write, Parts, End) ->
     {ok, Handle} = file:open(File, [read, raw, binary]),
     try

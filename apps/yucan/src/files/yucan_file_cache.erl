@@ -16,9 +16,9 @@
 -endif.
 
 -define(HALF_BYTES, 16 * 1024 * 1024).
-%% How long an entry is valid before its file must be checked again.
+%% For how long an entry is valid before its file must be checked again.
 -define(FRESH_MS, 1000).
-%% The overhead of an entry, in addition to its content and name.
+%% The overhead of an entry, which is added to its content and name.
 -define(ENTRY_BYTES, 1024).
 
 %% The positions in the atomics: which table is the younger, and the size of each.
@@ -26,7 +26,7 @@
 -define(BYTES(Table), 2 + Table).
 
 -type key() :: {Root :: file:name_all(), below | chosen | script, Options :: map() | binary(), Name :: binary()}.
-%% The same file with other options is a separate entry.
+%% If the options differ, the same file has a separate entry.
 
 %% @doc Creates an empty cache for a server. The tables belong to the calling process.
 -spec open(Server :: atom()) -> ok.
@@ -34,7 +34,7 @@ open(Server) ->
     [First, Second] = [ets:new(?MODULE, [public, {read_concurrency, true}, {write_concurrency, true}]) || _ <- [0, 1]],
     persistent_term:put({?MODULE, Server}, {First, Second, atomics:new(3, [])}).
 
-%% @doc Called when the server stops.
+%% @doc Deletes the cache. Called when the server stops.
 -spec close(Server :: atom()) -> ok.
 close(Server) ->
     _ = persistent_term:erase({?MODULE, Server}),
@@ -67,12 +67,12 @@ aged(Until, Entry) ->
 
 now_ms() -> erlang:monotonic_time(millisecond).
 
-%% @doc Caches an entry that was just read under this key, and replaces the previous one. `Bytes' is the size of its content.
+%% @doc Caches an entry that has just been read under this key, replacing the previous one. `Bytes' is the size of its content.
 -spec keep(Server :: atom(), key(), Entry :: term(), Bytes :: non_neg_integer()) -> ok.
 keep(Server, {Root, How, Options, Name}, Entry, Bytes) ->
     case persistent_term:get({?MODULE, Server}, none) of
         none -> ok;
-        %% Copied, because the name may be a sub-binary of a client's data, all of which would stay in memory.
+        %% The name is copied, because it may be a sub-binary of a client's data, all of which would otherwise stay in memory.
         Cache -> insert({{Root, How, Options, binary:copy(Name)}, now_ms() + ?FRESH_MS, Bytes + byte_size(Name) + ?ENTRY_BYTES, Entry}, Cache)
     end.
 
@@ -86,8 +86,8 @@ insert({Key, _, Bytes, _} = Row, {_, _, Counters} = Cache) ->
         false -> ok
     end.
 
-%% The process that changes the number first empties the table. It resets the size before that, so that entries which others insert in the meantime may
-%% be lost but are never uncounted for long.
+%% The process that changes the number first empties the table. It resets the size before that. So entries that other processes insert in the meantime
+%% may be lost but are never uncounted for long.
 swap(Younger, {_, _, Counters} = Cache) ->
     Older = 1 - Younger,
     case atomics:compare_exchange(Counters, ?YOUNGER, Younger, Older) of
@@ -98,7 +98,7 @@ swap(Younger, {_, _, Counters} = Cache) ->
         _ -> ok
     end.
 
-%% @doc Files have changed, so all entries become invalid. The sizes are reset first, as in swap/2.
+%% @doc Makes all entries invalid, because files have changed. The sizes are reset first, as in swap/2.
 -spec forget(Server :: atom()) -> ok.
 forget(Server) ->
     case persistent_term:get({?MODULE, Server}, none) of
@@ -137,7 +137,7 @@ found_again_test() ->
         ?assertEqual(#{entries => 0, bytes => 0}, info(?MODULE))
     end).
 
-%% Inserts ten times what fits. The limit holds at each step, entries in use stay, and the oldest disappear.
+%% Inserts ten times as much as fits. The limit holds at each step, entries in use stay, and the oldest ones disappear.
 bounded_test() ->
     with_cache(fun() ->
         Size = 64 * 1024,

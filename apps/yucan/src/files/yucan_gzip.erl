@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Middleware that compresses the responses of handlers: `#{middleware => [fun yucan_gzip:compress/2]}'.
 %%
-%% It does not change responses that are small, not text, already encoded, or only a part, nor those with a strong ETag, which promises exactly
-%% these bytes.
+%% It does not change responses that are small, not text, already encoded, or only a part of the content. Nor does it change those with a strong ETag,
+%% which promises exactly these bytes.
 -module(yucan_gzip).
 
 -export([compress/2]).

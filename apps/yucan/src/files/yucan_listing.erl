@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A directory as a page: its path, and its entries with sizes and times in the order that the client requests (`?sort=name', `time' or
+%% @doc Renders a directory as a page: its path, and its entries with sizes and times in the order that the client requests (`?sort=name', `time' or
 %% `size', `&desc'). Directories come first. The page is streamed, because a directory may be large.
 -module(yucan_listing).
 
@@ -11,7 +11,7 @@
 
 -include_lib("kernel/include/file.hrl").
 
-%% The number of entries in a part of the page.
+%% The number of entries in each part of the page.
 -define(PIECE, 200).
 
 %% @doc Returns the page for a directory. `Path' is the requested path, decoded, below the root. A link is listed if the policy permits its target, and a
@@ -35,7 +35,7 @@ response(Req, Folder, Path, Root, Options) ->
 %% A name that no request can contain, such as one with a line end, is listed without a link.
 has_path(Name) -> yucan_path:decode(<<"/", (yucan_path:escape(Name))/binary>>) =:= {ok, <<"/", Name/binary>>}.
 
-%% Counted, so that the user knows that they are missing.
+%% Such names are counted, so that the user knows that they are missing from the list.
 nameless(0) -> <<>>;
 nameless(1) -> <<"<p>1 more has a backslash or a control character in its name and cannot be served.</p>">>;
 nameless(Count) -> [<<"<p>">>, integer_to_binary(Count), <<" more have a backslash or a control character in their names and cannot be served.</p>">>].
@@ -67,7 +67,7 @@ bytes(Name) -> unicode:characters_to_binary(Name).
 
 entry(Look, Name) ->
     case Look(Name) of
-        %% Omits entries that this server may not read, because it could not serve them.
+        %% Entries that this server may not read are left out, because it could not serve them.
         {ok, #file_info{type = directory, mtime = Time, access = Access}} when Access =:= read; Access =:= read_write -> {1, <<Name/binary, "/">>, Time, none};
         {ok, #file_info{type = regular, mtime = Time, size = Size, access = Access}} when Access =:= read; Access =:= read_write -> {2, Name, Time, Size};
         _ -> gone

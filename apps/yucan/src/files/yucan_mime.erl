@@ -62,7 +62,7 @@ type(Ending) ->
         <<"aac">> => <<"audio/aac">>, <<"glb">> => <<"model/gltf-binary">>, <<"br">> => <<"application/x-brotli">>
     }, <<"application/octet-stream">>).
 
-%% @doc Returns the type for the first bytes of a file whose name does not determine it: UTF-8 text or not.
+%% @doc Returns the type according to the first bytes of a file whose name does not determine it: UTF-8 text or not.
 -spec of_content(binary()) -> binary().
 of_content(Start) ->
     case has_control(Start) of

@@ -1,7 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Files below a docroot, and the symbolic links in their paths. Files outside the docroot are served only if the policy allows it.
+%% @doc Looks up files below a docroot, and checks the symbolic links in their paths. Files outside the docroot are served only if the policy allows
+%% it.
 %%
-%% Each access to the file system switches threads, so this makes as few as the policy allows, and bypasses the file server.
+%% Each access to the file system switches threads, so this module makes as few as the policy allows, and bypasses the file server.
 -module(yucan_symlink).
 
 -export([info/3]).

@@ -17,7 +17,7 @@
     %% The part of the preface that has not arrived yet.
     preface = <<"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n">> :: binary(),
     buffer = <<>> :: binary(),
-    %% Nothing has arrived since the last garbage collection of a connection that waits with open streams.
+    %% True if nothing has arrived since the last garbage collection of a connection that waits with open streams.
     collected = false :: boolean(),
     served = 0 :: non_neg_integer()
 }).
@@ -144,7 +144,7 @@ request(Id, Fields, Fin, #state{conn = Conn, socket = Socket, limits = Limits, t
         {ok, #req{body = Body, expect = Expect, authority = Authority} = Req} ->
             Pid = yucan_h2_exchange:start(Req, Served, Stream),
             H21 = yucan_h2_state:opened(Id, Pid, case yucan_h2_request:is_tunnel(Req) of true -> tunnel; false -> Body end, H2),
-            %% The client asks whether it may send its body. Its windows determine how much.
+            %% The client asks whether it may send its body. The flow-control windows determine how much it may send.
             H22 = case Expect of true -> yucan_h2_state:head(Id, [{<<":status">>, <<"100">>}], false, H21); false -> H21 end,
             State#state{h2 = H22, served = Served + 1, template = Template#req{authority = Authority}};
         malformed -> failed(Id, protocol_error, State);
@@ -159,7 +159,7 @@ refuse(Id, Status, Reason, #state{conn = #conn{server = Server} = Conn, h2 = H2}
     {Fields, Body} = yucan_h2_reply:refusal(Status),
     State#state{h2 = yucan_h2_state:data(Id, Body, true, none, yucan_h2_state:head(Id, general(Fields, State), false, H2))}.
 
-%% Returns the headers of every response, unless its handler has set them.
+%% Adds the headers of every response, unless the handler has set them.
 general([{_, <<"1", _/binary>>} | _] = Interim, _) -> Interim;
 general([Status | Fields], #state{conn = #conn{server = Server}}) ->
     #site{server_header = Header} = persistent_term:get({yucan, Server}),
@@ -183,7 +183,7 @@ next(#state{h2 = H2} = State) ->
         Bytes -> any_more(Bytes, yucan_h2_state:is_busy(H2), Pumped)
     end.
 
-%% The client may take a long time to receive the rest of a large response. Input that arrives in the meantime is not delayed by that.
+%% The client may take a long time to accept the rest of a large response. Input that arrives in the meantime is handled before that.
 between(State) ->
     receive
         Message -> message(Message, State)
@@ -192,7 +192,7 @@ between(State) ->
 
 any_more(0, _, State) -> rest(State);
 any_more(_, Busy, State) ->
-    %% Handlers that can run now do so first.
+    %% Handlers that can run now do so before this process continues.
     _ = Busy andalso erlang:yield(),
     receive
         Message -> message(Message, State)

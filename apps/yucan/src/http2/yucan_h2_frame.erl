@@ -1,5 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Frames of HTTP/2 (RFC 9113, 4 and 6). Pure. This module decides which frames are well-formed, and yucan_h2_state what they mean.
+%% @doc Parses and writes frames of HTTP/2 (RFC 9113, 4 and 6). Pure. This module decides which frames are well-formed; yucan_h2_state decides what
+%% they mean.
 -module(yucan_h2_frame).
 %% Iolists end in a binary tail.
 -dialyzer(no_improper_lists).
@@ -22,7 +23,7 @@
 
 -define(MAX_WINDOW, 16#7fffffff).
 
-%% @doc Returns the next frame. A connection error ends the connection, and a stream error only the stream.
+%% @doc Returns the next frame, or an error: a connection error ends the connection, and a stream error only the stream.
 -spec parse(binary(), MaxBytes :: pos_integer()) ->
     {frame(), Rest :: binary()} | more | {connection_error, code()} | {stream_error, id(), code(), Rest :: binary()}.
 parse(<<Length:24, _/binary>>, Max) when Length > Max -> {connection_error, frame_size_error};
@@ -52,7 +53,7 @@ frame(1, Flags, Id, Payload) ->
     case {unpadded(Flags, Payload), ?IS_SET(Flags, ?PRIORITY)} of
         {error, _} -> {connection_error, protocol_error};
         {Fragment, false} -> {headers, Id, ?IS_SET(Flags, ?END_STREAM), ?IS_SET(Flags, ?END_HEADERS), Fragment};
-        %% A stream may not depend on itself. Otherwise priorities are ignored (5.3.2).
+        %% A stream may not depend on itself. Apart from that, priorities are ignored (5.3.2).
         {<<_:1, Id:31, _, _/binary>>, true} -> {connection_error, protocol_error};
         {<<_:40, Fragment/binary>>, true} -> {headers, Id, ?IS_SET(Flags, ?END_STREAM), ?IS_SET(Flags, ?END_HEADERS), Fragment};
         {_, true} -> {connection_error, frame_size_error}
@@ -89,7 +90,7 @@ unpadded(Flags, Payload) when not ?IS_SET(Flags, ?PADDED) -> Payload;
 unpadded(_, <<Padding, Rest/binary>>) when Padding =< byte_size(Rest) -> binary_part(Rest, 0, byte_size(Rest) - Padding);
 unpadded(_, _) -> error.
 
-%% Order matters, because a later value overrides an earlier one.
+%% The order of the settings matters, because a later value overrides an earlier one.
 settings(<<1:16, Value:32, Rest/binary>>, Done) -> settings(Rest, [{header_table_size, Value} | Done]);
 settings(<<2:16, Value:32, Rest/binary>>, Done) when Value =< 1 -> settings(Rest, [{enable_push, Value} | Done]);
 settings(<<2:16, _/binary>>, _) -> {connection_error, protocol_error};
@@ -148,11 +149,11 @@ settings_ack() -> <<0:24, 4, ?ACK, 0:32>>.
 -spec ping_ack(binary()) -> binary().
 ping_ack(Opaque) -> <<8:24, 6, ?ACK, 0:32, Opaque/binary>>.
 
-%% @doc Ends a stream.
+%% @doc Encodes the frame that ends a stream.
 -spec reset(id(), code()) -> binary().
 reset(Id, Code) -> <<4:24, 3, 0, Id:32, (number(Code)):32>>.
 
-%% @doc Tells the client that no stream after `Last' is served.
+%% @doc Encodes the frame that tells the client that no stream after `Last' is served.
 -spec goaway(Last :: id(), code()) -> binary().
 goaway(Last, Code) -> <<8:24, 7, 0, 0:32, Last:32, (number(Code)):32>>.
 

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Writes a response to an HTTP/2 stream, as yucan_reply does for HTTP/1.1. There is no framing to decide, because the last frame of a stream
-%% marks its end.
+%% @doc Writes a response to an HTTP/2 stream, as yucan_reply does for HTTP/1.1. No framing has to be chosen, because the last frame of a stream marks
+%% its end.
 -module(yucan_h2_reply).
 
 -export([send/2, inform/3, refusal/1]).
@@ -22,7 +22,7 @@ send(Other, _) -> error({bad_response, Other}).
 
 written({101, Headers, {upgrade, Function}}, Req) -> taken_over(200, Headers, Function, Req);
 written({Status, Headers, {upgrade, Function}}, Req) -> taken_over(Status, Headers, Function, Req);
-%% As in HTTP/1.1, these have no body, whatever the handler returns.
+%% As in HTTP/1.1, these responses have no body, whatever the handler returns.
 written({Status, Headers, _}, Req) when Status =:= 204; Status =:= 304 ->
     {Fields, _} = fields(Status, Headers),
     bare(Fields, Status, Req);
@@ -45,8 +45,8 @@ taken_over(Status, Headers, Function, Req) ->
 
 stream(#req{conn = #conn{socket = {yucan_h2_stream, Stream}}}) -> Stream.
 
-%% Returns the status and the handler's headers without those of a connection, and the length that the handler gave. yucan_h2 adds the headers of
-%% every response.
+%% Returns the status, the handler's headers without those that concern a connection, and the length that the handler gave. yucan_h2 adds the headers
+%% of every response.
 fields(Status, Headers) ->
     {Own, Length} = yucan_reply:fields(Headers),
     {[{<<":status">>, integer_to_binary(Status)} | Own], Length}.

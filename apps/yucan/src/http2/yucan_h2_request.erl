@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Turns the fields of HTTP/2 into a request (RFC 9113, 8.2 and 8.3). Pure. Method, target and host pass through the parser for HTTP/1.1, so a
+%% @doc Converts the fields of HTTP/2 to a request (RFC 9113, 8.2 and 8.3). Pure. Method, target and host pass through the parser for HTTP/1.1, so a
 %% path has the same canonical form, limits and rejections over both protocols.
 -module(yucan_h2_request).
 
@@ -17,7 +17,7 @@
 
 -type refusal() :: malformed | {error, Status :: 400..505, Reason :: atom()}.
 
-%% @doc Returns a request. `Fin' means that nothing follows its headers. `malformed' ends the stream, while an error is answered. A WebSocket (RFC
+%% @doc Returns a request. `Fin' means that nothing follows its headers. `malformed' ends the stream, while an error gets a response. A WebSocket (RFC
 %% 8441) becomes a GET with the header `upgrade: websocket', which a client cannot send over HTTP/2.
 -spec parse([yucan_hpack:field()], Fin :: boolean(), #limits{}, Template :: #req{}) -> {ok, #req{}} | refusal().
 parse(Fields, Fin, Limits, Template) ->
@@ -57,7 +57,7 @@ headers([{Name, Value} = Field | Rest], Count, Done, Cookies, Fin, P, Limits, Re
 headers([], _, Done, Cookies, Fin, P, Limits, Req) ->
     finish(P, Fin, Limits, Req#req{headers = joined(Cookies, Done)}).
 
-%% Outside HTTP/2 the cookies form a single header (RFC 9113, 8.2.3).
+%% Outside of HTTP/2 the cookies form a single header (RFC 9113, 8.2.3).
 joined([], Done) -> Done;
 joined(Cookies, Done) -> [{<<"cookie">>, iolist_to_binary(lists:join(<<"; ">>, lists:reverse(Cookies)))} | Done].
 
@@ -72,7 +72,7 @@ header(<<"expect">>, Value, Req) ->
         <<"100-continue">> -> Req#req{expect = true};
         _ -> {error, 417, bad_expectation}
     end;
-%% Connection-specific headers (8.2.2).
+%% These headers are specific to a connection (8.2.2).
 header(<<"connection">>, _, _) -> malformed;
 header(<<"transfer-encoding">>, _, _) -> malformed;
 header(<<"upgrade">>, _, _) -> malformed;
@@ -126,7 +126,7 @@ finish(_, true, _, _) -> malformed;
 finish(P, false, Limits, #req{body = none} = Req) -> target(P, Limits, Req#req{body = chunked});
 finish(P, false, Limits, Req) -> target(P, Limits, Req).
 
-%% These can be written as an HTTP/1.1 request only if none of them has a space or a control byte.
+%% These parts can be written as an HTTP/1.1 request only if none of them contains a space or a control byte.
 target(#pseudo{method = Method, scheme = Scheme, authority = Authority, path = <<C, _/binary>> = Path}, Limits, #req{host = Said} = Req)
   when Scheme =:= <<"http">> orelse Scheme =:= <<"https">>, C =:= $/ orelse Path =:= <<"*">> ->
     case {is_clean(Authority, Said), is_visible(Method) andalso is_visible(Path)} of
@@ -135,7 +135,7 @@ target(#pseudo{method = Method, scheme = Scheme, authority = Authority, path = <
     end;
 target(_, _, _) -> malformed.
 
-%% If the names differ, two servers could choose different hosts (8.3.1).
+%% If the two names differed, two servers could choose different hosts (8.3.1).
 is_clean(none, undefined) -> {ok, <<>>};
 is_clean(none, Said) -> visible(Said);
 is_clean(Authority, undefined) -> visible(Authority);

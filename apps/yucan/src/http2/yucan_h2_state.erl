@@ -2,7 +2,7 @@
 %% @doc The state of an HTTP/2 connection (RFC 9113, 5 and 6): its streams, windows and tables. Pure. yucan_h2 passes it what arrives from the
 %% client and from the processes of the streams, and then takes the bytes to send and the effects from it.
 %%
-%% Frames that request nothing, and streams that the client cancels or causes to be reset, use up tokens, which return with time and with each
+%% Frames that request nothing, and streams that the client cancels or causes to be reset, use up tokens. Tokens are regained over time and with each
 %% response. A client without tokens loses the connection (`enhance_your_calm').
 -module(yucan_h2_state).
 
@@ -21,21 +21,21 @@
 -record(stream, {
     %% Set until the handler's process has exited.
     pid = none :: none | pid(),
-    %% True while the client may still send data.
+    %% True as long as the client may still send data.
     receiving :: boolean(),
     %% How many bytes of the body are still missing, if its length is known.
     missing = any :: any | non_neg_integer(),
-    %% Data that has arrived but has not been read.
+    %% Data that has arrived but has not been read by the handler.
     buffer = <<>> :: binary(),
     %% The receive window, and how much of it has not been announced to the client yet.
     receive_window :: integer(),
     credit = 0 :: non_neg_integer(),
     reader = none :: none | {once, from()} | {active, Count :: pos_integer()},
-    %% A tunnel ends when the client closes its side, but a request does not.
+    %% True for a tunnel, which ends when the client closes its side; a request does not.
     tunnel = false :: boolean(),
     trailers = [] :: [yucan_hpack:field()],
     send_window :: integer(),
-    %% Data waiting for window space, when it last made progress, and the caller that waits for it.
+    %% The data that waits for window space, the time at which it last made progress, and the caller that waits for it.
     pending = none :: none | {binary(), Fin :: boolean(), none | from()},
     since = 0 :: integer(),
     %% True while the stream is in `ready'.
@@ -46,30 +46,30 @@
     limits :: #limits{},
     now :: integer(),
     tokens :: integer(),
-    %% Streams are checked at most once a second.
+    %% When streams were last checked, which happens at most once a second.
     checked :: integer(),
     idle_since :: integer(),
     decoder :: yucan_hpack:table(),
     encoder :: yucan_hpack:table(),
     streams = #{} :: #{id() => #stream{}},
-    %% Processes live slightly longer than their streams. `active' means that the process has asked for messages, so it also gets one when the
-    %% stream ends.
+    %% The processes of the streams, which live slightly longer than these. `active' means that the process has asked for messages, so it also gets
+    %% one when the stream ends.
     pids = #{} :: #{pid() => {passive | active, id()}},
     last = 0 :: non_neg_integer(),
-    %% Streams closed by the server before the client could know.
+    %% The streams that the server closed before the client could know.
     given_up = [] :: [id()],
-    %% An incomplete block of headers, during which nothing else may arrive.
+    %% An incomplete block of headers. Until it is complete, nothing else may arrive.
     block = none :: none | {id(), Fin :: boolean(), binary(), Began :: integer()},
     settled = false :: boolean(),
     requests = 0 :: non_neg_integer(),
-    %% GOAWAY has been sent with this stream as the last one.
+    %% If GOAWAY has been sent, the last stream that it named.
     goaway = none :: none | non_neg_integer(),
     receive_window :: integer(),
     credit = 0 :: non_neg_integer(),
     send_window = 65535 :: integer(),
     initial_window = 65535 :: non_neg_integer(),
     max_frame = 16384 :: pos_integer(),
-    %% Streams with pending data whose window may be open; each occurs once.
+    %% The streams with pending data whose window may be open; each occurs only once.
     ready = queue:new() :: queue:queue(id()),
     out = [] :: iodata(),
     out_bytes = 0 :: non_neg_integer(),
@@ -81,14 +81,14 @@
 %% The limits on buffered unread data, per stream and per connection.
 -define(STREAM_WINDOW, 262144).
 -define(WINDOW, 1048576).
-%% How much one stream may send before the next gets its turn, and how much is written to the socket at once.
+%% How much one stream may send before the next one's turn, and how much is written to the socket at once.
 -define(TURN_BYTES, 16384).
 -define(SEND_BYTES, 65536).
 
 -define(TOKENS, 1000).
 -define(TOKENS_PER_SECOND, 200).
 -define(TOKENS_PER_ANSWER, 3).
-%% Tokens for a stream that ends without a response, because it has cost a process.
+%% The number of tokens that a stream costs if it ends without a response, because a process was started for it.
 -define(GIVEN_UP, 5).
 -define(SMALL_INCREMENT, 1024).
 -define(REMEMBERED, 100).
@@ -206,7 +206,7 @@ failed(_, _, #h2{block = {_, _, _, _}} = S) -> stop(protocol_error, S);
 failed(Id, Code, #h2{last = Last} = S) when Id > Last, Code =/= frame_size_error -> stop(Code, S);
 failed(Id, Code, S) -> reset(Id, Code, pay(1, S)).
 
-%% The stream has not been opened yet (5.1).
+%% Stops the connection if the stream has not been opened yet (5.1).
 unless_idle(Id, #h2{last = Last} = S) when Id > Last; Id band 1 =:= 0 -> stop(protocol_error, S);
 unless_idle(_, S) -> S.
 
@@ -255,7 +255,7 @@ fields(Id, Fin, Fields, #h2{last = Last} = S) when Id > Last -> request(Id, Fin,
 fields(Id, Fin, Fields, #h2{streams = Streams, given_up = GivenUp} = S) ->
     case Streams of
         #{Id := #stream{receiving = false}} -> reset(Id, stream_closed, S);
-        %% A tunnel has no trailers (8.5).
+        %% A tunnel must not have trailers (8.5).
         #{Id := #stream{tunnel = false} = Stream} when Fin, Fields =/= too_large -> trailers(Id, Fields, Stream, S);
         #{Id := _} -> reset(Id, protocol_error, S);
         _ ->
@@ -271,7 +271,7 @@ trailers(Id, Fields, Stream, S) ->
         false -> reset(Id, protocol_error, S)
     end.
 
-%% The client sent this request before it read that it should not. Frames that follow it are also dropped (6.8).
+%% The client sent this request before it read that it should send no more. Frames that follow on the stream are also dropped (6.8).
 request(Id, _, _, #h2{goaway = Last} = S) when is_integer(Last) -> pay(1, remember(Id, S#h2{last = Id}));
 request(Id, _, _, #h2{streams = Streams, pids = Pids, limits = #limits{h2_streams = Most}} = S) when map_size(Streams) >= Most; map_size(Pids) >= Most ->
     reset(Id, refused_stream, pay(?GIVEN_UP, S#h2{last = Id}));
@@ -354,8 +354,8 @@ credit(Id, Size, #stream{credit = Credit, receive_window = Window} = Stream, S) 
         Sum -> {Stream#stream{credit = Sum}, credit(Size, S)}
     end.
 
-%% The client has cancelled the stream. A process that receives messages is notified as at the end of a connection, even between two messages; other
-%% processes are killed immediately.
+%% The client has cancelled the stream. A process that receives messages is notified as at the end of a connection, even if it has not requested any
+%% at the moment; other processes are killed at once.
 given_up(Id, #stream{pid = Pid} = Stream, #h2{pids = Pids} = S) ->
     S1 = case Pids of
         #{Pid := {active, _}} -> effect({tell, Pid, {yucan_h2, Id, closed}}, S);
@@ -364,7 +364,7 @@ given_up(Id, #stream{pid = Pid} = Stream, #h2{pids = Pids} = S) ->
     end,
     removed(Id, Stream, S1).
 
-%% A stream ends with an error. Either the client caused it, which costs tokens, or the handler's process has exited.
+%% Ends a stream with an error. Either the client caused it, which costs tokens, or the handler's process has exited.
 reset(Id, Code, #h2{streams = Streams} = S) ->
     S1 = out(yucan_h2_frame:reset(Id, Code), remember(Id, S)),
     case Streams of
@@ -373,7 +373,7 @@ reset(Id, Code, #h2{streams = Streams} = S) ->
         _ -> S1
     end.
 
-%% Data that the client still sends on this stream is not an error.
+%% Remembers the stream, because data that the client still sends on it is not an error.
 remember(Id, #h2{given_up = GivenUp} = S) -> S#h2{given_up = lists:sublist([Id | GivenUp], ?REMEMBERED)}.
 
 removed(Id, #stream{buffer = Buffer, pending = Pending, reader = Reader}, #h2{streams = Streams, now = Now} = S) ->
@@ -397,7 +397,7 @@ head(Id, Fields, Fin, #h2{streams = Streams, encoder = Encoder, max_frame = Max}
         _ -> S
     end.
 
-%% @doc Sends a part of a body; `Fin' marks the last. `From' receives ok once all of it has been sent, or an error.
+%% @doc Sends a part of a body; `Fin' marks the last part. `From' receives `ok' once all of it has been sent, or otherwise an error.
 -spec data(id(), iodata(), Fin :: boolean(), none | from(), state()) -> state().
 data(Id, Data, Fin, From, #h2{streams = Streams, send_window = Window, max_frame = Max, now = Now} = S) ->
     Size = iolist_size(Data),
@@ -411,7 +411,7 @@ data(Id, Data, Fin, From, #h2{streams = Streams, send_window = Window, max_frame
         _ -> reply(From, {error, closed}, S)
     end.
 
-%% All of it has been sent.
+%% The entire part has been sent.
 sent(_, _, 0, false, From, _, S) -> reply(From, ok, S);
 sent(Id, Data, Size, Fin, From, #stream{send_window = Own} = Stream, #h2{send_window = Window} = S) ->
     S1 = reply(From, ok, out(yucan_h2_frame:data(Id, Fin, Data), S#h2{send_window = Window - Size})),
@@ -462,7 +462,7 @@ read(Id, From, #h2{streams = Streams} = S) ->
         _ -> reply(From, {error, closed}, S)
     end.
 
-%% @doc The handler requests this many messages; 0 stops delivery.
+%% @doc Handles a handler's request for this many messages; 0 stops delivery.
 -spec active(id(), Count :: non_neg_integer(), state()) -> state().
 active(Id, Count, #h2{streams = Streams, pids = Pids} = S) ->
     case Streams of
@@ -486,7 +486,7 @@ exited(Pid, Failed, #h2{pids = Pids, streams = Streams, now = Now} = S) ->
         error -> S
     end.
 
-%% @doc Accepts no more streams. Those in progress are answered.
+%% @doc Stops accepting streams. Those in progress are still answered.
 -spec drain(state()) -> state().
 drain(#h2{goaway = none, last = Last} = S) -> out(yucan_h2_frame:goaway(Last, no_error), S#h2{goaway = Last});
 drain(S) -> S.

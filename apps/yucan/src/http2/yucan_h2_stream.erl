@@ -68,8 +68,8 @@ recv_whole(_, _, _, _) -> unsupported.
 -spec read(stream(), timeout()) -> {ok, binary()} | {eof, [yucan_hpack:field()]} | {error, closed | timeout}.
 read(#stream{id = Id} = Stream, Timeout) -> call(fun(From) -> {read, Id, From} end, Stream, Timeout).
 
-%% @doc Returns when everything has been written to the socket, or after `send_ms' without progress, which the connection checks. `{head,
-%% Fields}' instead of the first part is the head of the answer, which by itself is sent without waiting.
+%% @doc Returns when everything has been written to the socket, or after `send_ms' without progress, which the connection checks. If the first part is
+%% `{head, Fields}', it is the head of the answer; a head by itself is sent without waiting.
 -spec send(stream(), iodata() | [{head, [yucan_hpack:field()]} | iodata()]) -> ok | {error, yucan_transport:reason()}.
 send(Stream, [{head, Fields}]) -> head(Stream, Fields, false);
 send(Stream, Data) -> send(Stream, Data, false).
@@ -85,7 +85,7 @@ send_large(Stream, Data) -> send(Stream, Data).
 -spec finish(stream(), iodata() | [{head, [yucan_hpack:field()]} | iodata()]) -> ok | {error, yucan_transport:reason()}.
 finish(Stream, Data) -> send(Stream, Data, true).
 
-%% @doc Uses the same definition of progress as send/2.
+%% @doc Sends a part of a file, with the same definition of progress as send/2.
 -spec send_file(stream(), iodata(), file:fd(), non_neg_integer(), pos_integer(), pos_integer() | infinity) ->
     {ok, non_neg_integer()} | {error, yucan_transport:reason()}.
 send_file(Stream, _, Handle, Offset, Length, _) -> {ok, Length - copy(Stream, Handle, Offset, Length)}.
@@ -110,7 +110,7 @@ arm(#stream{connection = Connection, id = Id}, Count) ->
     Connection ! {active, Id, Count},
     ok.
 
-%% @doc Data that arrives later remains buffered until it is read.
+%% @doc Stops delivery. Data that arrives later remains buffered until it is read.
 -spec pause(stream(), binary()) -> binary().
 pause(#stream{connection = Connection, id = Id} = Stream, Buffer) ->
     Connection ! {active, Id, 0},
@@ -134,7 +134,7 @@ next(#stream{id = Id}, Timeout) ->
     after Timeout -> timeout
     end.
 
-%% @doc A stream cancelled by its client no longer has a process.
+%% @doc Returns whether the connection is closed. The stream need not be checked, because the process of a cancelled stream has been killed.
 -spec is_closed(stream()) -> boolean().
 is_closed(#stream{connection = Connection, below = {Transport, Raw}}) -> not is_process_alive(Connection) orelse Transport:is_closed(Raw).
 

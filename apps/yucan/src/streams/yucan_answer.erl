@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A response in steps while the handler runs, for handlers that cannot return one, such as the adapter for Elixir's Plug. All functions are
-%% called in the process of the handler, which then returns `sent' and nothing else.
+%% @doc Sends a response in steps while the handler runs, for handlers that cannot return one, such as the adapter for Elixir's Plug. All functions
+%% are called in the process of the handler, which then returns `sent' and nothing else.
 -module(yucan_answer).
 
 -export([send/2, open/3, write/2, cut/0, inform/3]).
@@ -30,13 +30,13 @@ send_by_version(Answer, Req, Site) -> yucan_reply:send(Answer, Req, Site).
 write(Data, #req{conn = #conn{socket = Socket}}) ->
     case yucan_progress:kept() of
         {open, Mode, _, _} -> yucan_stream:write(Data, Mode, Socket);
-        %% The client has received everything, and may still be connected.
+        %% The client has received everything and may still be connected.
         {_, _, _} -> case yucan_transport:is_closed(Socket) of true -> {error, closed}; false -> ok end;
         undefined -> error({bad_response, {write, nothing_open}})
     end.
 
-%% @doc For a handler that has failed. The rest of an open body is never sent, and the client can see that. `false' means that nothing was sent,
-%% so the handler has to answer in another way. After `true' it returns `sent'.
+%% @doc Cuts off the response of a handler that has failed. The rest of an open body is never sent, and the client can see that. `false' means that
+%% nothing was sent, so the handler has to answer in another way. After `true' it returns `sent'.
 -spec cut() -> boolean().
 cut() ->
     case yucan_stream:cut() of

@@ -2,18 +2,18 @@
 %% @doc Forms with files, `multipart/form-data' (RFC 7578), which are read part by part from the body of a request, so a form can be larger than
 %% memory. `new/2' and `feed/2' are a pure parser, which the other functions use to read the request.
 %%
-%% The parser rejects everything that two parsers could read differently: two names in a disposition, a line of a head that continues on the next one,
-%% a delimiter with other text after it.
+%% The parser rejects everything that two parsers could read differently: two names in a disposition, a line of a head that continues on the next
+%% line, a delimiter with other text after it.
 -module(yucan_multipart).
 
 -export([fold/4, form/2, refusal/1, file_name/1, new/2, feed/2, is_done/1]).
 -export_type([options/0, event/0, part/0, reason/0, state/0]).
 
 -type options() :: #{parts => limit(), headers => limit(), header_bytes => limit(), part_bytes => limit(), bytes => limit()}.
-%% The largest number of parts (100), headers of a part (16), bytes of its head (8192), bytes of its content (16 MB), bytes of the form (64 MB).
+%% The maximum numbers of parts (100), headers of a part (16), bytes of its head (8192), bytes of its content (16 MB) and bytes of the form (64 MB).
 -type limit() :: pos_integer() | infinity.
 -type part() :: #{name := binary(), filename => binary(), type => binary(), headers := [{Name :: binary(), Value :: binary()}]}.
-%% `filename' is what the client sent; {@link file_name/1} checks whether it is acceptable as a file name. Header names are in lower case.
+%% `filename' is what the client sent; {@link file_name/1} checks whether it can be used as a file name. Header names are in lower case.
 -type event() :: {part, part()} | {data, binary()} | part_end.
 -type reason() :: not_a_form | malformed | cut | too_many_parts | head_too_large | too_large | yucan_req:body_error().
 
@@ -109,7 +109,7 @@ new(ContentType, Options) ->
         _ -> error
     end.
 
-%% A value and its parameters.
+%% Parses a value and its parameters.
 value(Text) ->
     [Value | Rest] = binary:split(Text, <<";">>),
     case yucan_header:elements(iolist_to_binary(Rest)) of
@@ -166,7 +166,7 @@ parse(#multipart{where = content, buffer = Buffer, delimiter = Delimiter} = Stat
                 {State1, Events1} -> parse(State1#multipart{where = delimiter, buffer = after_bytes(At + Length, Buffer)}, [part_end | Events1])
             end;
         nomatch ->
-            %% The tail may be the beginning of a delimiter.
+            %% The last bytes may be the beginning of a delimiter.
             Safe = max(0, byte_size(Buffer) - byte_size(Delimiter) + 1),
             case content(binary_part(Buffer, 0, Safe), State, Events) of
                 {error, _} = Error -> {Error, lists:reverse(Events)};

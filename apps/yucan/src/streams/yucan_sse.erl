@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Server-sent events (the HTML standard, 9.2): a stream that waits for messages to its process and turns them into events.
+%% @doc Server-sent events (the HTML standard, 9.2): a stream that waits for messages to its process and converts them to events.
 %%
 %% ```
 %% handle(Req, _) ->
@@ -36,7 +36,8 @@ start(Write, Socket, Function, State) ->
 
 alive_until() -> erlang:monotonic_time(millisecond) + ?ALIVE_MS.
 
-%% Data from the client is saved for the connection. `Until' is when the next comment is due, whatever messages arrive without causing an event.
+%% Data from the client is kept for the connection. `Until' is the time at which the next comment is due, whatever messages arrive without causing an
+%% event.
 step({send, Events, State}, {Write, _, _} = Stream, _, Kept) ->
     case Write(encode(Events)) of
         ok -> wait(State, Stream, alive_until(), Kept);
@@ -48,7 +49,7 @@ step(stop, _, _, Kept) -> give_back(Kept).
 wait(State, Stream, Until, Kept) -> wait(Until - erlang:monotonic_time(millisecond), State, Stream, Until, Kept).
 
 wait(Left, State, Stream, Until, Kept) when Left =< 0 ->
-    %% This process is mostly idle, so the memory used by the last large event would stay allocated.
+    %% This process is idle most of the time, so the memory used by the last large event would stay allocated.
     true = erlang:garbage_collect(),
     step({send, #{comment => <<>>}, State}, Stream, Until, Kept);
 wait(Left, State, {_, Socket, Function} = Stream, Until, Kept) ->
@@ -64,7 +65,7 @@ wait(Left, State, {_, Socket, Function} = Stream, Until, Kept) ->
         wait(0, State, Stream, Until, Kept)
     end.
 
-%% Data that has arrived since then stays queued after it.
+%% Puts the kept messages back into the mailbox, before any that have arrived since then.
 give_back([]) -> ok;
 give_back(Kept) -> lists:foreach(fun(Message) -> self() ! Message end, lists:reverse(Kept, waiting())).
 
@@ -81,7 +82,7 @@ field(comment, Value) -> [<<": ">>, one_line(Value), $\n];
 field(retry, Ms) -> [<<"retry: ">>, integer_to_binary(Ms), $\n];
 field(Name, Value) when Name =:= event; Name =:= id -> [atom_to_binary(Name), <<": ">>, one_line(Value), $\n].
 
-%% Most texts have one line, and finding that out is much faster than splitting.
+%% Most texts have one line, and checking for that is much faster than splitting.
 lines(Text) ->
     case binary:match(Text, [<<"\r">>, <<"\n">>]) of
         nomatch -> [Text];

@@ -1,11 +1,11 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc WebSocket (RFC 6455): the handshake, then the loop of the connection's process, which calls the user's module.
 %%
-%% A handler answers `{websocket, Module, Argument, Options}'. permessage-deflate (RFC 7692) is off unless the options have `compress => true',
-%% which compresses each message separately so that an idle connection needs no window, or a map (yucan_ws_deflate). A page of another origin gets
-%% 403, unless `origins' contains it or is `any'.
+%% A handler answers `{websocket, Module, Argument, Options}'. permessage-deflate (RFC 7692) is off unless the options contain `compress'. With
+%% `compress => true' each message is compressed by itself, so that an idle connection needs no window; a map sets other parameters
+%% (yucan_ws_deflate). A page of another origin gets 403, unless `origins' contains its origin or is `any'.
 -module(yucan_ws).
-%% Iolists end in a binary tail, which is the cheapest form for the socket.
+%% Iolists end in a binary tail, which is the form that is cheapest to write to the socket.
 -dialyzer(no_improper_lists).
 
 -export([upgrade/5, message/2, silence/1]).
@@ -42,23 +42,23 @@
     module :: module(),
     user :: term(),
     buffer = <<>> :: binary(),
-    %% Parsing is worthwhile when the buffer has this many bytes. Until then it only grows, which copies nothing.
+    %% Parsing is worthwhile only when the buffer has this many bytes. Until then the buffer only grows, without any copying.
     wanted = 0 :: non_neg_integer(),
-    %% The beginning of a message whose last frame has not arrived: kind, compressed, payload. It is a single growing binary, because a list of
-    %% frames without payload would grow without limit.
+    %% The beginning of a message whose last frame has not arrived: its kind, whether it is compressed, and its payload. The payload is a single
+    %% growing binary, because a list of frames without payload would grow without limit.
     partial = none :: none | {text | binary, boolean(), binary()},
     deflate = none :: none | yucan_ws_deflate:context(),
-    %% A large message has left its bytes on the heap.
+    %% True if a large message has left its bytes on the heap.
     large = false :: boolean(),
     max :: pos_integer(),
     idle_ms :: pos_integer(),
     %% How many messages may still arrive. 0 means none until the transport is armed again.
     armed = 0 :: non_neg_integer(),
-    %% Says whether bytes have arrived since the last check. `pinged' means that none have, and a ping has been sent.
+    %% Whether bytes have arrived since the last check. `pinged' means that none have, and a ping has been sent.
     heard = false :: boolean() | pinged
 }).
 
-%% @doc Returns the response to a request for an upgrade: 101 and the loop, or the reason for a rejection.
+%% @doc Returns the response to a request for an upgrade: either 101 and the loop, or the reason for a rejection.
 -spec upgrade(yucan_req:req(), module(), term(), options(), #limits{}) -> yucan_handler:response().
 upgrade(Req, Module, Argument, Options, Limits) ->
     case check(Req, Options) of
@@ -124,7 +124,8 @@ has_token(Name, Token, Req) ->
 is_key(Key) ->
     try byte_size(base64:decode(Key)) =:= 16 catch error:_ -> false end.
 
-%% Programs other than browsers send no Origin. Browsers always do, together with cookies, whichever page has opened the WebSocket (RFC 6455, 10.2).
+%% Programs other than browsers send no Origin. Browsers always send it, together with cookies, whichever page has opened the WebSocket (RFC 6455,
+%% 10.2).
 is_welcome(Req, Options) ->
     case {maps:get(origins, Options, same), yucan_req:header(<<"origin">>, Req)} of
         {any, _} -> true;
@@ -133,8 +134,8 @@ is_welcome(Req, Options) ->
         {Origins, Origin} -> lists:member(Origin, Origins)
     end.
 
-%% The page must have the name and port of this request. A page over TLS may open a WebSocket without TLS, because TLS may end in front of this
-%% server. The reverse is rejected, because anybody on the path to the browser could forge such a page.
+%% The page must have the host name and port of this request. A page over TLS may open a WebSocket without TLS, because a proxy in front of this
+%% server may handle TLS. The reverse is rejected, because anybody on the path to the browser could forge such a page.
 is_same(<<"http://", Page/binary>>, http, Host) -> without(<<":80">>, Page) =:= without(<<":80">>, Host);
 is_same(<<"https://", Page/binary>>, _, Host) -> without(<<":443">>, Page) =:= without(<<":443">>, Host);
 is_same(_, _, _) -> false.
@@ -168,20 +169,20 @@ arm(#ws{socket = Socket} = Ws) ->
         {error, _} -> ended(lost, Ws)
     end.
 
-%% A message leaves large binaries behind a small heap, so no garbage collection would happen on its own.
+%% A large message leaves large binaries behind on a small heap, so no garbage collection would happen by itself.
 loop(#ws{large = true, buffer = Buffer} = Ws) when byte_size(Buffer) < ?PART_BYTES ->
     Ws1 = Ws#ws{large = false, buffer = binary:copy(Buffer)},
     true = erlang:garbage_collect(),
     loop(Ws1);
 loop(Ws) -> yucan_idle:message(?MODULE, Ws, ?WARM_MS).
 
-%% @private Called when nothing has arrived for a while. Hibernating would lose the caller that waits for the end of this loop.
+%% @private Called when nothing has arrived for a while. Hibernating would discard the caller that waits for the end of this loop.
 -spec silence(#ws{}) -> ok.
 silence(Ws) ->
     true = erlang:garbage_collect(),
     yucan_idle:message(?MODULE, Ws, infinity).
 
-%% A separate timer, so that messages from this system do not postpone it.
+%% This uses a separate timer, so that messages from this system do not postpone the check.
 look_later(#ws{idle_ms = Idle}) ->
     _ = erlang:send_after(Idle, self(), {yucan, look}),
     ok.
@@ -292,7 +293,7 @@ reply(Frames, Ws) when is_list(Frames) ->
     end;
 reply(Frame, Ws) -> reply([Frame], Ws).
 
-%% A slow client gets more time for more bytes, as with a response. A WebSocket message has no head in front of it.
+%% A slow client gets more time for more bytes, as with a response. A WebSocket message has no HTTP head in front of it.
 send(Frames, #ws{socket = Socket} = Ws) ->
     Data = [encode(Frame, Ws) || Frame <- Frames],
     case iolist_size(Data) > ?PART_BYTES of

@@ -2,9 +2,9 @@
 %% @doc permessage-deflate (RFC 7692) for {@link yucan_ws}: which offer of a client is accepted, and how messages are compressed and
 %% decompressed.
 %%
-%% Without context, each message is compressed separately, and an idle connection costs nothing. With context, messages refer to earlier ones, which
-%% makes small messages that resemble each other much smaller but costs both windows for as long as the connection lives. A context belongs to a
-%% single process.
+%% Without context, each message is compressed by itself, and an idle connection costs nothing. With context, messages refer to earlier ones. That
+%% makes small messages that resemble each other much smaller, but costs the memory of both windows for as long as the connection lives. A context
+%% belongs to a single process.
 -module(yucan_ws_deflate).
 
 -export([wanted/1, negotiate/2, open/1, deflate/2, inflate/3]).
@@ -42,7 +42,7 @@ is_window(Bits) -> is_integer(Bits) andalso Bits >= 9 andalso Bits =< 15.
 -spec wrong(term()) -> no_return().
 wrong(Value) -> error({bad_compress, Value, "true, false or #{context => boolean(), window => 9..15, client_window => 9..15} is expected"}).
 
-%% @doc Returns the first offer in a Sec-WebSocket-Extensions header that can be accepted: the response to it, and the agreed parameters. An offer with an
+%% @doc Returns, for the first acceptable offer in a Sec-WebSocket-Extensions header, the response to it and the agreed parameters. An offer with an
 %% unknown, repeated or invalid parameter is declined (7.1). So is a window of 8 bits, which zlib does not support.
 -spec negotiate(Header :: binary(), wanted()) -> {Answer :: iodata(), agreed()} | none.
 negotiate(Header, Wanted) ->
@@ -83,7 +83,7 @@ accepted([{<<"server_max_window_bits">> = Name, Bits} | Rest], Known) when is_in
 accepted([], Known) -> {ok, Known};
 accepted(_, _) -> error.
 
-%% A client that does not name its own window cannot be asked for a smaller one (7.1.2.2).
+%% A client that does not mention its own window cannot be asked for a smaller one (7.1.2.2).
 answer(Known, #{context := Context, window := Window, client_window := ClientWindow}) ->
     ServerContext = Context andalso not is_map_key(<<"server_no_context_takeover">>, Known),
     ClientContext = Context andalso not is_map_key(<<"client_no_context_takeover">>, Known),
@@ -110,7 +110,7 @@ deflater(Bits) ->
     ok = zlib:deflateInit(Z, default, deflated, -Bits, 8, default),
     Z.
 
-%% A client may end a zlib stream with a message and begin another one (7.2.3.4).
+%% A client may end a zlib stream with one message and begin another stream (7.2.3.4).
 inflater(Bits) ->
     Z = zlib:open(),
     ok = zlib:inflateInit(Z, -Bits, reset),
@@ -123,7 +123,7 @@ once(Z, Function) -> try Function(Z) after zlib:close(Z) end.
 deflate(Data, {Bits, _}) when is_integer(Bits) -> once(deflater(Bits), fun(Z) -> flushed(Z, Data) end);
 deflate(Data, {Z, _}) -> flushed(Z, Data).
 
-%% After a flush there is nothing to flush, so an empty message is an empty block (7.2.3.6).
+%% If nothing was written since the last flush, zlib has nothing to flush, so an empty message is sent as an empty block (7.2.3.6).
 flushed(Z, Data) ->
     case iolist_to_binary(zlib:deflate(Z, Data, sync)) of
         <<>> -> <<0>>;
@@ -193,7 +193,7 @@ window_test() ->
     Far = [Block, rand:bytes(2000), Block],
     ?assert(byte_size(deflate(Far, alone(15))) < byte_size(deflate(Far, alone(9))) - 400).
 
-%% With context, a repeated message is small in both directions, even after an empty one or one that ends its stream (7.2.3).
+%% With context, a repeated message is small in both directions, even after an empty message or one that ends its stream (7.2.3).
 context_test() ->
     Text = rand:bytes(500),
     {_, Agreed} = negotiate(<<"permessage-deflate">>, wanted(#{})),

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Frames of WebSocket (RFC 6455, 5). Pure. yucan_ws feeds it what it receives.
+%% @doc Parses and encodes frames of WebSocket (RFC 6455, 5). Pure. yucan_ws passes it what it receives.
 -module(yucan_ws_frame).
 
 -export([parse/3, size/1, encode/2, unmask/2, is_text/1, close_payload/2, parse_close/1]).
@@ -7,13 +7,13 @@
 
 -type opcode() :: continuation | text | binary | close | ping | pong.
 
-%% @doc Returns the next frame from a client, unmasked. `MaxBytes' is the size limit for a message. `Compressed' says whether the first reserved bit may
+%% @doc Returns the next frame from a client, unmasked. `MaxBytes' is the size limit for a message. `Compressed' is whether the first reserved bit may
 %% be set.
 -spec parse(binary(), MaxBytes :: pos_integer(), Compressed :: boolean()) ->
     {ok, Fin :: boolean(), Deflated :: boolean(), opcode(), Payload :: binary(), Rest :: binary()} | more
     | {error, CloseCode :: 1002 | 1009}.
-%% Matches whole bytes, because fields of a few bits take longer. In the first byte, 128 is Fin, 64, 32 and 16 are reserved, and 8 marks a
-%% control frame. In the second byte, 128 is the mask.
+%% Matches whole bytes, because matching fields of a few bits takes longer. In the first byte, 128 is Fin, 64, 32 and 16 are reserved, and 8 marks a
+%% control frame. In the second byte, 128 is the mask bit.
 parse(<<Head, _/bits>>, _, Compressed) when Head band 16#30 =/= 0; Head band 16#40 =/= 0, not Compressed -> {error, 1002};
 parse(<<Head, _/bits>>, _, _) when Head band 15 > 2, Head band 15 < 8; Head band 15 > 10 -> {error, 1002};
 %% A client must mask its frames (5.1). Control frames are short, unfragmented and not compressed (5.5).
@@ -36,7 +36,7 @@ payload(Head, Length, Rest, _) ->
         _ -> more
     end.
 
-%% @doc Returns the size in bytes of the frame that begins with these bytes, or 0 if they are too few to tell.
+%% @doc Returns the size in bytes of the frame that begins with these bytes, or 0 if there are too few bytes to determine it.
 -spec size(binary()) -> non_neg_integer().
 size(<<_:9, 127:7, Length:64, _/bits>>) -> 14 + Length;
 size(<<_:9, 126:7, Length:16, _/bits>>) -> 8 + Length;
@@ -61,7 +61,7 @@ mask(Key, Size) when Size =< 64 ->
     <<Key:32, Key:32, Key:32, Key:32, Key:32, Key:32, Key:32, Key:32, Key:32, Key:32, Key:32, Key:32, Key:32, Key:32, Key:32, Key:32>>;
 mask(Key, Size) -> binary:copy(mask(Key, 64), Size div 64 + 1).
 
-%% @doc Returns whether it is UTF-8. Most text is plain ASCII, in which case nothing is copied.
+%% @doc Returns whether the bytes are UTF-8. Most text is plain ASCII, in which case nothing is copied.
 -spec is_text(binary()) -> boolean().
 is_text(<<A:32, B:32, Rest/bits>>) when (A bor B) band 16#80808080 =:= 0 -> is_text(Rest);
 is_text(<<A, Rest/bits>>) when A < 128 -> is_text(Rest);

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A certificate for a yucan listener from an authority that supports ACME, such as Let's Encrypt. It is ordered, stored in a file, and renewed
-%% before it expires.
+%% @doc Obtains a certificate for a yucan listener from an authority that supports ACME, such as Let's Encrypt. The certificate is ordered, stored in
+%% a file, and renewed before it expires.
 %%
 %% tls/1 returns the options for the listener. Its certificate is self-signed until the process started by start_link/1 has obtained the real one,
 %% which new connections then use without a reload. The challenge `http' needs the middleware challenge/2 on an http listener; `tls_alpn' needs
@@ -16,10 +16,10 @@
 -include_lib("public_key/include/public_key.hrl").
 
 -define(LETS_ENCRYPT, <<"https://acme-v02.api.letsencrypt.org/directory">>).
-%% The interval at which the certificate's expiry is checked, and the shortest and longest pauses after a failure.
+%% The interval between checks of the certificate's expiry, and the shortest and longest pauses after a failure.
 -define(LOOK_MS, 43200000).
 -define(RETRY_MS, 60000).
-%% Authorities limit failures per hour; Let's Encrypt allows five.
+%% Authorities limit the number of failures per hour; Let's Encrypt allows five.
 -define(RESTART_MS, 720000).
 -define(ORDER_MS, 600000).
 
@@ -29,7 +29,7 @@
     contact => [binary()],
     directory => binary(),
     challenge => http | tls_alpn,
-    %% The certificates to trust for the directory, as PEM. The default is the system's authorities.
+    %% The certificates with which the directory is authenticated, as PEM. By default these are the system's authorities.
     cacertfile => file:name_all()
 }.
 
@@ -45,7 +45,7 @@
 -spec start_link(options()) -> {ok, pid()} | {error, term()}.
 start_link(Options) -> gen_server:start_link(?MODULE, checked(Options), []).
 
-%% @doc Returns a child specification for a supervisor. It may be before or after the server.
+%% @doc Returns a child specification for a supervisor. The child may be before or after the server.
 -spec child_spec(options()) -> supervisor:child_spec().
 child_spec(Options) -> #{id => {?MODULE, maps:get(names, Options, [])}, start => {?MODULE, start_link, [Options]}}.
 
@@ -155,7 +155,7 @@ pubkey_time({generalTime, Text}) ->
     {ok, [Year, Month, Day, Hour, Minute, Second], _} = io_lib:fread("~4d~2d~2d~2d~2d~2d", Text),
     {{Year, Month, Day}, {Hour, Minute, Second}}.
 
-%% The last order may have had other options. The certificate of an older version does not record its authority.
+%% The last order may have been made with other options. The certificate of an older version does not record its authority.
 is_wanted(#{names := Names, directory := Directory, origin := Origin} = Options) ->
     yucan_certificate:is_for(Names, hd(certificates(Options))) andalso lists:member(file:read_file(Origin), [{ok, Directory}, {error, enoent}]).
 
@@ -166,7 +166,7 @@ self_signed(Name, Key, Extensions) ->
 %% ---- challenges
 
 offer(<<"http-01">>, Name, Token, Authorization) -> yucan_acme_challenge:put_token(Token, Name, Authorization);
-%% The hash of the authorization in a critical extension (RFC 8737, 3).
+%% This is the hash of the authorization in a critical extension (RFC 8737, 3).
 offer(<<"tls-alpn-01">>, Name, _, Authorization) ->
     Key = yucan_certificate:new_key(),
     Hash = #'Extension'{extnID = {1, 3, 6, 1, 5, 5, 7, 1, 31}, critical = true, extnValue = <<4, 32, (crypto:hash(sha256, Authorization))/binary>>},
@@ -196,8 +196,8 @@ init(#{names := Names} = Options) ->
             {ok, look_later(Wait, State)}
     end.
 
-%% Returns how many orders have failed, and how long the next one waits, in ms, because a program that is restarted again and again must not order
-%% each time. With other options it may order immediately.
+%% Returns how many orders have failed, and how long the next one waits, in ms. It is stored because a program that is restarted again and again must
+%% not order each time. With other options it may order at once.
 failures(#{failed := File} = Options) ->
     Hash = hash(Options),
     case {file:read_file(File), file:read_file_info(File, [raw, {time, posix}])} of
@@ -249,7 +249,7 @@ start_order(#state{options = Options} = State) ->
     {Pid, Monitor} = spawn_opt(?MODULE, order, [Options], [link, monitor]),
     State#state{worker = {Pid, Monitor, erlang:send_after(?ORDER_MS, self(), too_long)}}.
 
-%% @private Returns the process of an order.
+%% @private The process of an order runs this function.
 -spec order(map()) -> no_return().
 order(Options) -> exit(ordered(Options)).
 
@@ -263,7 +263,7 @@ ordered(#{challenge := Kind, certificate := File, tls := Tls, directory := Direc
         Chain ->
             ok = yucan_certificate:write(File, [yucan_certificate:entry(Key) | Chain]),
             ok = file:write_file(Origin, Directory),
-            %% ssl caches files for minutes.
+            %% Otherwise ssl would use the cached old file for some minutes.
             ssl:clear_pem_cache(),
             {shutdown, ordered}
     catch

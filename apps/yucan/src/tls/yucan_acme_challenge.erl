@@ -1,15 +1,15 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The responses to the challenges of authorities that are outstanding. yucan_acme puts them here, its middleware finds those for http by token,
-%% and yucan_tls finds the certificates for TLS by name (RFC 8737).
+%% @doc The responses to outstanding challenges of authorities. yucan_acme puts them here, its middleware finds those for http by token, and yucan_tls
+%% finds the certificates for TLS by name (RFC 8737).
 -module(yucan_acme_challenge).
 
 -export([put_token/3, token/1, erase_token/1, put_certificate/2, certificate/1, erase_certificate/1, has_certificates/0, erase_all/1]).
 
-%% @doc Stores what a client of http gets for this token.
+%% @doc Stores the response for an http client that requests this token.
 -spec put_token(Token :: binary(), Name :: binary(), Authorization :: binary()) -> ok.
 put_token(Token, Name, Authorization) -> persistent_term:put({?MODULE, token, Token}, {Name, Authorization}).
 
-%% @doc Returns what a client of http gets for this token.
+%% @doc Returns the response for an http client that requests this token.
 -spec token(binary()) -> none | binary().
 token(Token) ->
     case persistent_term:get({?MODULE, token, Token}, none) of
@@ -33,7 +33,7 @@ certificate(Name) -> maps:get(Name, certificates(), none).
 -spec erase_certificate(Name :: binary()) -> ok.
 erase_certificate(Name) -> change(fun(All) -> maps:remove(Name, All) end).
 
-%% @doc Returns whether an authority may currently be validating over TLS. Only then does a handshake check which protocols the client offers.
+%% @doc Returns whether an authority may be validating over TLS now. Only then does a handshake check which protocols the client offers.
 -spec has_certificates() -> boolean().
 has_certificates() -> certificates() =/= #{}.
 
@@ -45,5 +45,5 @@ erase_all(Names) ->
 
 certificates() -> persistent_term:get({?MODULE, certificates}, #{}).
 
-%% Several orders may run at the same time.
+%% A lock is needed because several orders may run at the same time.
 change(Change) -> global:trans({?MODULE, self()}, fun() -> persistent_term:put({?MODULE, certificates}, Change(certificates())) end, [node()]).

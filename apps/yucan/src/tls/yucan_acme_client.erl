@@ -7,7 +7,7 @@
 
 -include_lib("public_key/include/public_key.hrl").
 
-%% How long the parts of an order may take together.
+%% The time limit for all parts of an order together.
 -define(ORDER_MS, 180000).
 -define(HTTP_MS, 30000).
 -define(MAX_BYTES, 1048576).
@@ -26,7 +26,7 @@
     withdraw := fun((Name :: binary(), Token :: binary()) -> term())
 }.
 
-%% @doc Returns the chain of certificates, of which the first is for the key and the names. May take minutes.
+%% @doc Returns the chain of certificates, the first of which is for the key and the names. This may take minutes.
 -spec order(order()) -> [public_key:pem_entry()].
 order(#{directory := Url, names := Names, contact := Contact} = Order) ->
     {_, Directory} = json(request(get, Url, <<>>, Order)),
@@ -113,7 +113,7 @@ post(Url, Payload, S) -> post(Url, Payload, ?NONCES, S).
 post(Url, Payload, Tries, #{account := Account} = S) ->
     Who = case S of #{kid := Kid} -> #{<<"kid">> => Kid}; _ -> #{<<"jwk">> => jwk(Account)} end,
     Protected = base64url(yucan_acme_json:encode(Who#{<<"alg">> => <<"ES256">>, <<"nonce">> => nonce(S), <<"url">> => Url})),
-    %% A read is a POST without a payload.
+    %% In ACME a read is a POST without a payload.
     Text = case Payload of none -> <<>>; _ -> base64url(yucan_acme_json:encode(Payload)) end,
     Signature = signature(<<Protected/binary, $., Text/binary>>, Account),
     Body = yucan_acme_json:encode(#{<<"protected">> => Protected, <<"payload">> => Text, <<"signature">> => base64url(Signature)}),
@@ -138,7 +138,7 @@ nonce(S) ->
         Nonce -> Nonce
     end.
 
-%% Returns the two numbers of the signature instead of their DER (RFC 7518, 3.4).
+%% Returns the two numbers of the signature instead of their DER encoding (RFC 7518, 3.4).
 signature(Text, Key) ->
     #'ECDSA-Sig-Value'{r = R, s = S} = public_key:der_decode('ECDSA-Sig-Value', public_key:sign(Text, sha256, Key)),
     <<R:256, S:256>>.
@@ -158,7 +158,7 @@ base64url(Data) ->
 
 %% ---- the request for a certificate (RFC 2986)
 
-%% Built byte by byte, because the records of public_key are different in OTP 25 and OTP 29.
+%% The request is built byte by byte, because the records of public_key are different in OTP 25 and OTP 29.
 request_for(Names, Key) ->
     P256 = der(sequence, [oid("2A8648CE3D0201"), oid("2A8648CE3D030107")]),
     San = der(sequence, [der(16#82, Name) || Name <- Names]),

@@ -7,7 +7,7 @@
 
 -type value() :: #{binary() => value()} | [value()] | binary() | number() | boolean() | null.
 
-%% @doc Encodes a value as text. Its binaries must not need escapes.
+%% @doc Encodes a value as text. The binaries in it must not need escapes.
 -spec encode(value()) -> iodata().
 encode(Map) when is_map(Map) -> [${, lists:join($,, [[encode(Key), $:, encode(Value)] || {Key, Value} <- lists:sort(maps:to_list(Map))]), $}];
 encode(List) when is_list(List) -> [$[, lists:join($,, [encode(Value) || Value <- List]), $]];
@@ -29,7 +29,7 @@ decode(Text) ->
 space(<<C, Rest/binary>>) when C =:= $\s; C =:= $\n; C =:= $\r; C =:= $\t -> space(Rest);
 space(Rest) -> Rest.
 
-%% `Depth' is how many more levels are allowed.
+%% `Depth' is the number of further levels that are allowed.
 value(<<"{", Rest/binary>>, Depth) when Depth > 0 -> object(space(Rest), #{}, Depth - 1);
 value(<<"[", Rest/binary>>, Depth) when Depth > 0 -> array(space(Rest), [], Depth - 1);
 value(<<"\"", Rest/binary>>, _) -> string(Rest, <<>>);

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Self-signed certificates, and files of keys. {@link yucan_acme} uses them until the authority has answered, and so does `yucan FOLDER
-%% --https'. Keys are on the curve P-256.
+%% @doc Self-signed certificates, and key files. {@link yucan_acme} uses such certificates until the authority has answered, and `yucan FOLDER
+%% --https' uses them as well. Keys are on the curve P-256.
 -module(yucan_certificate).
 
 -export([new_key/0, entry/1, self_signed/4, names/1, is_of/2, is_for/2, may_sign/1, write/2]).
@@ -53,7 +53,7 @@ may_sign(Der) ->
     #'OTPCertificate'{tbsCertificate = #'OTPTBSCertificate'{extensions = Extensions}} = public_key:pkix_decode_cert(Der, otp),
     is_list(Extensions) andalso [yes || #'Extension'{extnValue = #'BasicConstraints'{cA = true}} <- Extensions] =/= [].
 
-%% @doc Writes entries as PEM. Other users can never read the file, not even for a moment, and nobody sees half of it.
+%% @doc Writes entries as PEM. Other users can never read the file, not even for a moment, and no reader sees half of it.
 -spec write(file:name_all(), [public_key:pem_entry()]) -> ok | {error, file:posix() | badarg | terminated | system_limit}.
 write(File, Entries) ->
     New = filename:join(filename:dirname(File), <<".", (binary:encode_hex(crypto:strong_rand_bytes(4)))/binary, ".new">>),

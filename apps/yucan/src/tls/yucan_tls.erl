@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The transport over TLS, on top of another one, and the TLS options of a listener: its own certificate, and those of its hosts by the name
-%% that the client requests. yucan_transport documents the callbacks.
+%% @doc The transport over TLS, on top of another transport, and the TLS options of a listener: its own certificate, and those of its hosts, which are
+%% selected by the name that the client requests. yucan_transport documents the callbacks.
 -module(yucan_tls).
 
 -behaviour(yucan_transport).
@@ -14,7 +14,7 @@
 
 -define(PART_BYTES, 65536).
 
-%% The TLS of a listener: its options, and where ssl keeps the key for its session tickets.
+%% The TLS settings of a listener: its options, and where ssl keeps the key for its session tickets.
 -opaque server() :: {[ssl:tls_server_option()], Tickets :: none | wanted | ssl:sslsocket()}.
 
 %% The options of ssl that concern the client's certificate.
@@ -24,7 +24,7 @@
 
 -define(DEMANDS, [verify, fail_if_no_peer_cert, cacerts, cacertfile, depth, verify_fun, partial_chain, crl_check, crl_cache]).
 
-%% @doc Checks whether a file has what an option of ssl needs, because ssl itself would only find out when the first client connects.
+%% @doc Checks whether a file contains what an option of ssl needs, because ssl itself would only find out when the first client connects.
 -spec look_at(certfile | keyfile | cacertfile, file:name_all()) -> ok | {error, Why :: unicode:chardata()}.
 look_at(Key, File) ->
     case file:read_file(File) of
@@ -43,8 +43,8 @@ is_for(_, Kind) -> Kind =:= 'Certificate'.
 what(keyfile) -> "private key";
 what(_) -> "certificate".
 
-%% @doc Returns the TLS of a listening socket, for {@link open/2}. If it equals the previous one, that one is reused, so that tickets stay valid after a
-%% reload. Throws `{cannot, Text}' if ssl rejects the options.
+%% @doc Returns the TLS settings of a listening socket, for {@link open/2}. If they equal the previous ones, those are reused, so that tickets stay
+%% valid after a reload. Throws `{cannot, Text}' if ssl rejects the options.
 -spec server(Before :: none | server(), {[ssl:tls_server_option()], Hosts :: [map()]}, Http2 :: boolean()) -> server().
 server(Before, {Own, Hosts}, Http2) ->
     case {options(Own, Hosts, Http2), Before} of
@@ -58,7 +58,7 @@ tickets(Options) ->
         _ -> wanted
     end.
 
-%% Without this check, each handshake would fail silently if options are wrong.
+%% Without this check, each handshake would fail silently if the options are wrong.
 accepted(Options) ->
     case listen(none, Options) of
         {error, no_socket} -> ok;
@@ -69,8 +69,8 @@ accepted(Options) ->
 -spec anchor() -> port().
 anchor() -> open_port({spawn_driver, "ram_file_drv"}, []).
 
-%% @doc From now on connections may use it. ssl keeps its ticket key until the port is closed. A listening socket would be closed too early, because
-%% handshakes are still in progress when a server drains, and TLS 1.3 issues a ticket at the end of each.
+%% @doc Permits connections to use these settings from now on. ssl keeps the ticket key until the port is closed. A listening socket, in place of the
+%% port, would be closed too early, because handshakes are still in progress when a server drains, and TLS 1.3 issues a ticket at the end of each.
 -spec open(Anchor :: port(), Tls) -> Tls when Tls :: none | server().
 open(Anchor, {Options, wanted}) ->
     {ok, Tickets} = listen(Anchor, Options),
@@ -81,7 +81,7 @@ listen(Socket, Options) ->
     Below = [{cb_info, {yucan_tls_below, tcp, tcp_closed, tcp_error, tcp_passive}}, binary, {active, false}, {packet, raw}],
     yucan_tls_below:with(Socket, fun() -> ssl:listen(0, Below ++ Options) end).
 
-%% The value may be a password.
+%% The value is left out, because it may be a password.
 refused({options, {Option, _}}) when is_atom(Option) -> atom_to_list(Option);
 refused(Reason) -> io_lib:format("~0tp", [Reason]).
 
@@ -99,11 +99,11 @@ options(Own, Hosts, Http2) ->
 %% ssl rejects options for older versions if only TLS 1.3 is used.
 speaks_older(Own) -> lists:any(fun(Version) -> Version =/= 'tlsv1.3' end, proplists:get_value(versions, Own, ['tlsv1.2'])).
 
-%% A ticket records neither the client's certificate nor the name for which it was issued, so it could be used to bypass verify_peer.
+%% A ticket records neither the client's certificate nor the name for which it was issued, so a client could use it to bypass verify_peer.
 may_resume([Own | _] = All) ->
     lists:member('tlsv1.3', proplists:get_value(versions, Own, ['tlsv1.3'])) andalso not lists:any(fun(Tls) -> proplists:get_value(verify, Tls) =:= verify_peer end, All).
 
-%% ssl resumes a TLS 1.2 session by its id under any name, so one host's authority could admit clients to all hosts.
+%% ssl resumes a TLS 1.2 session by its id under any name. So a certificate from the authority of one host would admit a client to all hosts.
 have_same_demands(Own, Hosts) ->
     Listener = demands(Own),
     lists:all(fun(Host) -> asked(demands(Host), Listener) =:= asked([], Listener) end, Hosts).
@@ -121,7 +121,7 @@ asked(Host, Listener) ->
     end.
 
 %% @doc Returns whether the client has presented the certificate that this host requires. The handshake may have been for another host, because a
-%% client need not name one in TLS.
+%% client need not name a host in TLS.
 -spec has_met(none | asked(), Host :: demands()) -> boolean().
 has_met(none, _) -> true;
 has_met({Listener, Asked}, Host) ->
@@ -141,8 +141,8 @@ by_name(Name, Named) ->
         [] -> undefined
     end.
 
-%% @doc Turns a connection into one over TLS, and returns the name that the client requested and what it had to show. `plain' means that the
-%% connection begins with a letter, like an HTTP request, and not with TLS's byte 22.
+%% @doc Turns a connection into one over TLS, and returns the name that the client requested and the requirements that it had to meet. `plain' means
+%% that the connection begins with a letter, like an HTTP request, and not with TLS's byte 22.
 -spec handshake(yucan_transport:socket(), server(), TimeoutMs :: pos_integer()) ->
     {ok, yucan_transport:socket(), Sni :: undefined | binary(), asked()} | plain | error.
 handshake({_, Below}, {Options, _} = Server, Timeout) ->
@@ -164,7 +164,7 @@ shake(Below, {Options, Tickets}, Timeout) ->
 
 without_tickets(Options) -> proplists:delete(session_tickets, Options).
 
-%% An authority connects with a special protocol and only wants to see its certificate (RFC 8737).
+%% An authority connects with a special protocol and only wants to see the certificate for its challenge (RFC 8737).
 may_be_asked(Below, Options, Timeout) ->
     %% The type of ssl:handshake/3 does not include this option.
     case ssl:handshake(Below, lists:keystore(handshake, 1, Options, {handshake, hello}), Timeout) of
@@ -188,7 +188,7 @@ shake(Below, _, Tickets, Timeout) ->
         Error -> Error
     end.
 
-%% The bytes that were read are given back. A client that sends nothing never reaches ssl, which crashes on a closed socket.
+%% The bytes that were read are put back. A client that sends nothing never reaches ssl, which crashes on a closed socket.
 is_plain(Socket, Timeout) when is_port(Socket) ->
     case gen_tcp:recv(Socket, 1, Timeout) of
         {ok, <<C>>} when C >= $A, C =< $Z -> true;
@@ -238,7 +238,7 @@ read(Tls, Timeout) -> recv(Tls, 0, Timeout).
 -spec send(ssl:sslsocket(), iodata()) -> ok | {error, yucan_transport:reason()}.
 send(Tls, Data) -> plain_reason(ssl:send(Tls, Data)).
 
-%% @doc Sends in parts, because data that the peer has not read is buffered in encrypted form, separately for each connection.
+%% @doc Sends in parts, because ssl buffers data that the peer has not read in encrypted form, separately for each connection.
 -spec send_large(ssl:sslsocket(), iodata()) -> ok | {error, yucan_transport:reason()}.
 send_large(Tls, [Head | <<Part:?PART_BYTES/binary, Rest/binary>>]) ->
     case send(Tls, [Head | Part]) of
@@ -274,7 +274,7 @@ finish(Tls, Data) -> send(Tls, Data).
 -spec setopts(ssl:sslsocket(), list()) -> ok.
 setopts(Tls, Options) -> _ = ssl:setopts(Tls, Options), ok.
 
-%% @doc Each call requests a single message, whatever the count.
+%% @doc Requests a single message at each call, whatever the count.
 -spec arm(ssl:sslsocket(), pos_integer()) -> ok | {error, yucan_transport:reason()}.
 arm(Tls, _) -> plain_reason(ssl:setopts(Tls, [{active, once}])).
 
@@ -308,7 +308,7 @@ next(Tls, Timeout) ->
 -spec is_closed(ssl:sslsocket()) -> boolean().
 is_closed(Tls) -> element(1, ssl:peername(Tls)) =:= error.
 
-%% @doc After the TLS closure alert many clients, including OTP's, neither send nor read any more.
+%% @doc Does not send TLS's closure alert, after which many clients, including OTP's, neither send nor read any more.
 -spec half_close(ssl:sslsocket()) -> ok.
 half_close(_) -> ok.
 

@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc The transport below OTP's ssl when a listener issues session tickets, for sockets that yucan has already accepted. ssl keeps the key for
-%% tickets with its own listening socket, and has none for a connection that was accepted elsewhere. So yucan_tls makes it `listen' and
-%% `accept' through its option `cb_info', and both functions return the existing socket. The other functions are those of gen_tcp and inet.
+%% tickets with its own listening socket, and has no key for a connection that was accepted elsewhere. So yucan_tls makes it call `listen' and
+%% `accept' here, through its option `cb_info', and both functions return the existing socket. The other functions are those of gen_tcp and inet.
 -module(yucan_tls_below).
 
 -export([with/2]).

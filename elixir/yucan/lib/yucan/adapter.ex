@@ -88,7 +88,7 @@ defmodule Yucan.Adapter do
   end
 
   @doc false
-  # The client according to trusted proxies. Plugs expect an address, which a unix socket does not have.
+  # Returns the client according to trusted proxies. Plugs expect an address, which a unix socket does not have.
   def remote_ip(req) do
     case :yucan_req.peer(req) do
       {:local, _} -> {127, 0, 0, 1}

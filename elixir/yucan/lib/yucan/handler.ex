@@ -42,7 +42,7 @@ defmodule Yucan.Handler do
 
     payload = %Yucan.Adapter{req: req, owner: self(), tells: true}
     conn = Plug.Conn.Adapter.conn({Yucan.Adapter, payload}, :yucan_req.method(req), uri, Yucan.Adapter.remote_ip(req), :yucan_req.headers(req))
-    # If Plug has set the owner, Plug itself tells it that an answer has been sent.
+    # If Plug has set the owner, Plug itself informs it that an answer has been sent.
     if Map.get(conn, :owner), do: %{conn | adapter: {Yucan.Adapter, %{payload | tells: false}}}, else: conn
   end
 
@@ -67,7 +67,7 @@ defmodule Yucan.Handler do
     if :yucan_answer.cut(), do: :sent, else: :yucan_error.page(status)
   end
 
-  # 500 if Plug.Exception does not exist, because the plug is the user's own.
+  # Returns 500 if Plug.Exception does not exist, because the plug is the user's own.
   defp status(:error, reason) do
     if Code.ensure_loaded?(Plug.Exception), do: reason |> then(&Exception.normalize(:error, &1)) |> Plug.Exception.status() |> code(), else: 500
   end
@@ -77,7 +77,7 @@ defmodule Yucan.Handler do
   defp code(status) when is_integer(status), do: status
   defp code(status), do: Plug.Conn.Status.code(status)
 
-  # The process continues with the connection's next request.
+  # Removes Plug's messages about sent answers, because the process continues with the connection's next request.
   defp forget do
     receive do
       @sent -> forget()

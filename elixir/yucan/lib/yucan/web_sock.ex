@@ -35,7 +35,7 @@ defmodule Yucan.WebSock do
   def info(message, {module, state, _}), do: result(module.handle_info(message, state), module)
 
   @impl true
-  # There is no state if init has stopped the socket.
+  # If init has stopped the socket, there is no state.
   def terminate(_, :undefined), do: :ok
 
   def terminate(reason, {module, state, stopped}) do
@@ -61,7 +61,7 @@ defmodule Yucan.WebSock do
     {:close, code, text || "", List.wrap(messages), {module, state, {:stopped, reason}}}
   end
 
-  # RFC 6455, 7.4.1, and 1012 from its registry.
+  # These codes are from RFC 6455, 7.4.1, and 1012 is from its registry.
   defp code(:normal), do: 1000
   defp code({:shutdown, :restart}), do: 1012
   defp code(_), do: 1011

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# The parts of Plug that the tests use, implemented as documented, because hex may not be reachable. Not compiled if Plug itself is on the code path.
+# The parts of Plug that the tests use, implemented as documented, because hex may not be reachable. This file is not compiled if Plug itself is on
+# the code path.
 defmodule Plug.Conn do
   defmodule NotSentError do
     defexception message: "a response was neither set nor sent from the connection"

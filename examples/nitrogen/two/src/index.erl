@@ -6,7 +6,7 @@
 
 title() -> "Welcome to site two".
 
-%% In the opposite order, so that the two pages can be told apart.
+%% The elements are in the opposite order, so that the two pages can be told apart.
 body() -> [#button{id = button, text = "Click me!", postback = {click, 2}}, #h1{text = title()}].
 
 event({click, 2}) ->
