@@ -111,7 +111,7 @@ request_ids(_) ->
     Entry = #{time => 0, peer => {{1, 2, 3, 4}, 5}, method => <<"GET">>, target => <<"/">>, version => 11, status => 200, bytes => 0, host => <<>>, referer => <<>>, agent => <<>>, us => 0},
     [{_, _} = binary:match(iolist_to_binary(Format(Entry#{id => <<"x1">>})), Part) || {Format, Part} <- [{fun yucan_log:format/1, <<" \"-\" \"-\" \"x1\"\n">>}, {fun yucan_log:json/1, <<"\"id\":\"x1\"}">>}]].
 
-%% A single client cannot use up all connections. A closed connection no longer counts, in whatever way it was closed, and trusted proxies have no
+%% A single client cannot use up all connections. A closed connection no longer counts, whoever has closed it, and trusted proxies have no
 %% limit.
 address_connections(_) ->
     Port = start(#{limits => #{address_connections => 2}}),

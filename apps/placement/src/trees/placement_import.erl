@@ -37,7 +37,7 @@ file(File, Options) ->
         {Kind, {ok, Bytes}} -> text(Kind, Bytes, Options)
     end.
 
-%% Returns the tree described by a text.
+%% @doc Like {@link file/2}, for the content of a file of that kind.
 -spec text(kind(), unicode:chardata(), options()) -> {ok, placement_tree:tree(), [warning()]} | {error, error()}.
 text(Kind, Text, Options) ->
     case unicode:characters_to_list(Text) of

@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Limits what a client address may have: open connections, and requests per second (the limits `address_connections' and `address_requests').
-%% Each server has a table, which its process owns and sweeps. Connections add themselves to it, and their pool removes them, in whatever way they
-%% exit.
+%% Each server has a table, which its process owns and sweeps. Connections add themselves to it, and their pool removes them when they exit,
+%% even if they are killed.
 %%
 %% Requests are limited by a bucket that holds one second's worth (the generic cell rate algorithm, ITU-T I.371): a row contains the time at which its
 %% bucket will be full again. With IPv6 the first 64 bits count as the address, since a client usually controls the entire /64 network. The table has
