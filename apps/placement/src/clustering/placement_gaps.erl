@@ -79,8 +79,8 @@ with_members({One, Other, _}) ->
     {{First, Second}, Left ++ Right};
 with_members(Leaf) -> {Leaf, [Leaf]}.
 
-%% Returns for each node a row of the medians of the branches in which it meets the other nodes. `Path' holds what was
-%% found on the way down: positions and their median.
+%% Returns a row for each node: for every other node, the median between the two branches that separate them. `Path' holds
+%% the sibling branches that were passed on the way down, as the positions in each and its median.
 medians({{{_, Left} = One, {_, Right} = Other}, _}, Measured, Path, Rows) ->
     Median = case [Value || I <- Left, Row <- [element(I, Measured)], J <- Right, Value <- [element(J, Row)], is_integer(Value)] of
                  [] -> none;
