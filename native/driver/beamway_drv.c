@@ -140,16 +140,18 @@ static bool has_news(const bw_port_t *self)
  * the same bytes twice, which takes 600 ms, so there is no hurry to look. */
 static void check_session_in(bw_port_t *self, int64_t news_ms)
 {
+    bool is_news;
     int64_t ms;
 
     if (!self->pump.session.is_on || (self->session_is_due && !self->session_is_idle) ||
         !pump_is_attached(&self->pump))
         return;
-    if (self->session_is_due && !has_news(self))
+    is_news = has_news(self);
+    if (self->session_is_due && !is_news)
         return;
     self->session_is_due = true;
-    self->session_is_idle = !has_news(self);
-    ms = self->session_is_idle ? idle_ms(self) : news_ms;
+    self->session_is_idle = !is_news;
+    ms = is_news ? news_ms : idle_ms(self);
     self->session_at_ms = bw_now_ms() + ms;
     if (ms >= 2 * TOGETHER_MS)
         self->session_at_ms += TOGETHER_MS - self->session_at_ms % TOGETHER_MS;
@@ -829,14 +831,13 @@ static void closing_timeout(bw_port_t *self)
 static bool session_timeout(bw_port_t *self)
 {
     const bw_carrier_t *ops = self->pump.link->ops;
-    uint64_t untold = pump_untold(&self->pump);
     bw_link_stats_t stats;
     bool is_silent;
 
     self->session_is_due = false;
     if (self->session_is_idle && !pump_rest(&self->pump))
         return false;
-    if ((self->session_is_idle || untold >= BW_SESSION_ACK_ALONE_BYTES) &&
+    if ((self->session_is_idle || pump_untold(&self->pump) >= BW_SESSION_ACK_ALONE_BYTES) &&
         !pump_acknowledge(&self->pump))
         return false;
     self->pump.owes_ack = pump_untold(&self->pump) > 0;

@@ -645,15 +645,15 @@ static bw_status_t put_word(bw_pump_t *pump, uint8_t *bytes, size_t size)
     return drain(pump);
 }
 
-/* Sends a word immediately, if both nodes understand words. */
-static bw_status_t say(bw_pump_t *pump, bw_frame_kind_t kind)
+/* Tells the peer how far this side has read. Does not flush. */
+static bw_status_t put_ack(bw_pump_t *pump)
 {
     uint8_t word[BW_WORD_BYTES];
-    bw_status_t status;
 
-    bw_word_put(word, kind, pump->bytes_read);
-    status = put_word(pump, word, sizeof word);
-    return status == BW_OK ? flush(pump) : status;
+    pump->owes_ack = false;
+    pump->session.told = pump->bytes_read;
+    bw_word_put(word, BW_FRAME_ACK, pump->bytes_read);
+    return put_word(pump, word, sizeof word);
 }
 
 static inline bool has_load(const bw_pump_t *pump)
@@ -683,15 +683,9 @@ static bw_status_t tell_load(bw_pump_t *pump)
  * cost both nodes a wake-up. */
 static bw_status_t put_waiting_words(bw_pump_t *pump)
 {
-    uint8_t word[BW_WORD_BYTES];
     bw_status_t status = tell_load(pump);
 
-    if (status != BW_OK || !pump->owes_ack || !pump_is_attached(pump))
-        return status;
-    pump->owes_ack = false;
-    pump->session.told = pump->bytes_read;
-    bw_word_put(word, BW_FRAME_ACK, pump->bytes_read);
-    return put_word(pump, word, sizeof word);
+    return status == BW_OK && pump->owes_ack && pump_is_attached(pump) ? put_ack(pump) : status;
 }
 
 bool pump_send(bw_pump_t *pump, ErlIOVec *ev)
@@ -751,16 +745,21 @@ bool pump_acknowledge(bw_pump_t *pump)
     bw_status_t status = tell_load(pump);
 
     if (status == BW_OK)
-        status = say(pump, BW_FRAME_ACK);
-    pump->owes_ack = false;
-    pump->session.told = pump->bytes_read;
+        status = put_ack(pump);
+    if (status == BW_OK)
+        status = flush(pump);
     return settle(pump, status);
 }
 
 void pump_say_end(bw_pump_t *pump)
 {
-    if (pump->session.is_on && pump_is_attached(pump) && pump_flush(pump) && !is_waiting(pump))
-        (void)say(pump, BW_FRAME_END);
+    uint8_t word[BW_WORD_BYTES];
+
+    if (!pump->session.is_on || !pump_is_attached(pump) || !pump_flush(pump) || is_waiting(pump))
+        return;
+    bw_word_put(word, BW_FRAME_END, pump->bytes_read);
+    if (put_word(pump, word, sizeof word) == BW_OK)
+        (void)flush(pump);
 }
 
 /* ---- watching for a stalled peer ---- */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "placeholder_link.h"
+#include "detached_link.h"
 #include "pump_inside.h"
 
 /* How many times one call retries if the peer publishes between our read and our arming. */
@@ -87,12 +87,12 @@ bool pump_begin_polling(bw_pump_t *pump)
 
 bool pump_is_attached(const bw_pump_t *pump)
 {
-    return pump->link && pump->link != &bw_between;
+    return pump->link && pump->link != &bw_detached_link;
 }
 
 void pump_detach(bw_pump_t *pump)
 {
-    pump->link = &bw_between;
+    pump->link = &bw_detached_link;
     pump->is_faulty = false;
     pump->polls = 0;
     pump->spinning = pump->comes_back = false;

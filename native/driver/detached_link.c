@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "placeholder_link.h"
+#include "detached_link.h"
 
 static bw_status_t no_room(bw_link_t *link, size_t want, bw_span_t *span_p)
 {
@@ -85,4 +85,4 @@ static const bw_carrier_t between_ops = {.kind = "none",
                                          .is_finished = never_yet,
                                          .reason = no_reason};
 
-bw_link_t bw_between = {.ops = &between_ops};
+bw_link_t bw_detached_link = {.ops = &between_ops};
