@@ -4,7 +4,7 @@
 %% extra work.
 -module(beamway_bench_os).
 
--export([identity/1, is_alive/1, await_end/2, kill/1, switches/1, cpu_us/1, sum_cpu_us/1, thread_us/1, pss_bytes/1, descriptors/1, mappings/1,
+-export([identity/1, is_alive/1, await_end/2, kill/1, switches/1, cpu_us/1, sum_cpu_us/1, thread_us/1, sum_thread_us/1, pss_bytes/1, descriptors/1, mappings/1,
          interface_bytes/0, load_average/0, available_bytes/0, processors/0, cpu_model/0, memory_bytes/0]).
 
 -export_type([identity/0, switches/0]).
@@ -102,6 +102,10 @@ sum_cpu_us(OsPids) -> lists:sum([User + Kernel || OsPid <- OsPids, #{user := Use
 thread_us(OsPid) ->
     {ok, Threads} = file:list_dir(path(OsPid, "task")),
     lists:sum([binary_to_integer(hd(binary:split(Text, <<" ">>))) || Thread <- Threads, {ok, Text} <- [read(OsPid, filename:join(["task", Thread, "schedstat"]))]]) / 1000.
+
+%% @doc Returns the CPU time of the threads of several processes together, in microseconds.
+-spec sum_thread_us([OsPid :: pos_integer()]) -> number().
+sum_thread_us(OsPids) -> lists:sum([thread_us(OsPid) || OsPid <- OsPids]).
 
 %% @doc Returns the memory of a process including its share of shared pages (PSS). The kernel's memory for its sockets is not included.
 -spec pss_bytes(OsPid :: pos_integer()) -> non_neg_integer().

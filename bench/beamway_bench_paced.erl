@@ -91,7 +91,7 @@ rate(Rate, Key, [Asking | _] = Members, Names, #{ms := Ms}) ->
                _ -> []
            end.
 
-cpu_us(Members) -> lists:sum([beamway_bench_os:thread_us(OsPid) || #{os_pid := OsPid} <- Members]).
+cpu_us(Members) -> beamway_bench_os:sum_thread_us([OsPid || #{os_pid := OsPid} <- Members]).
 
 switches(Members) -> lists:sum([V + F || #{os_pid := OsPid} <- Members, #{voluntary := V, forced := F} <- [beamway_bench_os:switches(OsPid)]]).
 

@@ -84,10 +84,7 @@ of_calls(Cluster, Ms) ->
     Calls = fun() -> lists:sum(beamway_bench_nodes:all(Cluster, beamway_bench_load, calls, [])) end,
     window(Cluster, fun() -> Before = Calls(), receive after Ms -> Calls() - Before end end).
 
-of_stream(#{members := [Sending | _]} = Cluster, Ms) ->
-    [_, Receiving] = beamway_bench_nodes:names(Cluster),
-    Stream = #{target => Receiving, bytes => ?BYTES, ms => Ms, batch => 1024, window => 16384},
-    window(Cluster, fun() -> map_get(messages, beamway_bench_nodes:call(Sending, beamway_bench_load, stream, [Stream], Ms + 60000)) end).
+of_stream(Cluster, Ms) -> window(Cluster, fun() -> map_get(messages, beamway_bench_stream:small(Cluster, Ms)) end).
 
 -spec window(beamway_bench_nodes:cluster(), fun(() -> Count :: number())) -> window().
 window(Cluster, Fun) ->
@@ -95,7 +92,7 @@ window(Cluster, Fun) ->
     Count = Fun(),
     {cpu_us(Cluster) - Cpu, Count, erlang:monotonic_time(nanosecond) - Start}.
 
-cpu_us(Cluster) -> lists:sum([beamway_bench_os:thread_us(OsPid) || OsPid <- beamway_bench_nodes:os_pids(Cluster)]).
+cpu_us(Cluster) -> beamway_bench_os:sum_thread_us(beamway_bench_nodes:os_pids(Cluster)).
 
 -spec alternated(map(), fun((state()) -> window())) -> #{state() => window()}.
 alternated(#{pairs := Pairs}, Measure) ->

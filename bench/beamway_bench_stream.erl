@@ -7,7 +7,7 @@
 
 -export([prepare/2, groups/1, metrics/1]).
 %% Called by other benchmarks.
--export([measure/2, key/1]).
+-export([measure/2, small/2, key/1]).
 
 %% Each entry has the bytes of a message, the messages between confirmations, and the messages that may be unconfirmed (1, 8, 32 and 64
 %% MB).
@@ -35,6 +35,10 @@ measure(Cluster, Sizes, #{warm_ms := WarmMs, window_ms := Ms}) ->
                         _ = stream(Cluster, Size, WarmMs),
                         figure(Size, stream(Cluster, Size, Ms))
                     end || Size <- Sizes]).
+
+%% @doc Sends messages of 64 B for that many milliseconds.
+-spec small(beamway_bench_nodes:cluster(), Ms :: pos_integer()) -> #{messages := pos_integer(), elapsed_ns := pos_integer()}.
+small(Cluster, Ms) -> stream(Cluster, hd(?SMALL), Ms).
 
 %% The first node sends, whichever side has connected.
 stream(#{members := [Sending | _]} = Cluster, {Bytes, Batch, Window}, Ms) ->
