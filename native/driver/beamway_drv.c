@@ -43,10 +43,11 @@ enum {
     COMMAND_LOOK,         /* -> 1 to look again, 0 to wait for `look` */
     COMMAND_FLUSH, /* -> ; the caller becomes the keeper: it gets `flush` when it must flush again,
                       and the messages in senders.h */
-    COMMAND_PULSE = 18, /* -> ; pulse.h */
-    COMMAND_OFFER,      /* -> number:64 ; needs a link that is not active: another port will use the
+    COMMAND_OFFER = 19, /* -> number:64 ; needs a link that is not active: another port will use the
                            link, unless this one is closed first */
-    COMMAND_LOAD = 30,  /* cpu_percent:8, run_queue:32 -> ; a load sample of this node (load.h) */
+    COMMAND_LOAD = 30,  /* cpu_percent:8, run_queue:32, next_ms:32 -> ; a load sample of this node
+                           (load.h) and a pulse (pulse.h). The next one will come in next_ms, unless
+                           this port is closed first */
     COMMAND_TELL_LOAD,  /* -> ; before ACTIVATE: the peer accepts this node's load */
     COMMAND_CODEC = 36, /* path of a shared object -> ; applies to all ports */
     COMMAND_COMPRESS    /* is_always:8, percent:8 -> ; after SESSION: the peer accepts compressed
@@ -367,9 +368,11 @@ static bool command_packets(bw_port_t *self, const char *data, size_t len, reply
     return true;
 }
 
-static bool command_load(const char *data)
+static bool command_load(bw_port_t *self, const char *data)
 {
     bw_load_sample(bw_number(data, 1), bw_number(data + 1, 4));
+    bw_pulse((uint32_t)bw_number(data + 5, 4));
+    self->gives_pulse = true;
     return true;
 }
 
@@ -587,11 +590,8 @@ static bool run_command(bw_port_t *self, unsigned int command, const char *data,
         return len == 12 && port_session(self, bw_number(data, 8), bw_number(data + 8, 4));
     case COMMAND_OFFER:
         return len == 0 && command_offer(self, reply);
-    case COMMAND_PULSE:
-        bw_pulse();
-        return true;
     case COMMAND_LOAD:
-        return len == 5 && command_load(data);
+        return len == 9 && command_load(self, data);
     case COMMAND_TELL_LOAD:
         return len == 0 && command_tell_load(self);
     case COMMAND_FAULT:
@@ -670,6 +670,8 @@ static void drv_stop(ErlDrvData data)
     bw_port_t *self = (bw_port_t *)data;
 
     driver_cancel_timer(self->pump.port);
+    if (self->gives_pulse)
+        bw_pulse_end();
     pump_say_end(&self->pump);
     pump_reset(&self->pump);
     pump_drop(&self->pump);

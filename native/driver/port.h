@@ -69,6 +69,7 @@ typedef struct {
     int64_t resume_ms;   /* the peer gives the link up after this time without a connection */
     uint64_t offer;      /* number under which its link is offered to another port, or 0 */
     uint32_t stops;      /* the stops of this process that the port has seen (pulse.h) */
+    bool gives_pulse;    /* the owner of this port is the process that calls bw_pulse */
     senders_t senders;   /* includes the keeper, which also gets the messages `flush` and `look` */
     bool is_flush_asked; /* the keeper was asked to flush and has not responded yet */
     uint64_t asked_us;   /* when it was asked */

@@ -4,7 +4,8 @@
 #include <stdatomic.h>
 #include <time.h>
 
-static _Atomic int64_t last_ms;   /* 0 until the first pulse */
+static _Atomic int64_t last_ms;   /* 0 if no pulse is expected */
+static _Atomic int64_t limit_ms;  /* how long after the last pulse its successor is missing */
 static _Atomic int64_t missed_ms; /* written before `stops` */
 static _Atomic uint32_t stops;
 
@@ -21,7 +22,7 @@ static void look(int64_t now)
 {
     int64_t last = atomic_load(&last_ms);
 
-    if (last == 0 || now - last < 2 * BW_PULSE_MS)
+    if (last == 0 || now - last < atomic_load(&limit_ms))
         return;
     if (atomic_compare_exchange_strong(&last_ms, &last, now)) {
         atomic_store(&missed_ms, now - last);
@@ -29,12 +30,18 @@ static void look(int64_t now)
     }
 }
 
-void bw_pulse(void)
+void bw_pulse(uint32_t next_ms)
 {
     int64_t now = now_ms();
 
     look(now);
     atomic_store(&last_ms, now);
+    atomic_store(&limit_ms, 2 * (int64_t)next_ms);
+}
+
+void bw_pulse_end(void)
+{
+    atomic_store(&last_ms, 0);
 }
 
 int64_t bw_pulse_missed(uint32_t *seen_p)

@@ -10,18 +10,20 @@
  * Meanwhile its peers may have given up their links, so the bytes that are still in its sockets
  * must no longer be read.
  *
- * An Erlang process (beamway_links) calls bw_pulse about once a second. The next caller that
- * checks, which is that process or a port that is about to read, notices that a pulse is missing.
- * The clock includes the time during which the host was suspended. Any thread may call both
- * functions.
+ * An Erlang process (beamway_recorder) calls bw_pulse every few seconds, and says when it will do
+ * so again. The next caller that checks, which is that process or a port that is about to read,
+ * notices that a pulse is missing. The clock includes the time during which the host was suspended.
+ * Any thread may call these functions.
  */
 
-#define BW_PULSE_MS 1000
+/* The next pulse will come in next_ms. */
+void bw_pulse(uint32_t next_ms);
 
-void bw_pulse(void);
+/* There will be no more pulses, so none is missing. */
+void bw_pulse_end(void);
 
 /* Returns an upper bound in milliseconds for the last stop of this process that lasted at least
- * twice BW_PULSE_MS, or 0 if there was none since *seen_p. */
+ * twice the time between two pulses, or 0 if there was none since *seen_p. */
 int64_t bw_pulse_missed(uint32_t *seen_p);
 
 #endif

@@ -5,7 +5,7 @@
 %% process and drops the class when it exits. Each port stores the classes in its frame scheduler, so sending a frame does not require a message to
 %% this server.
 %%
-%% If the option names any process, a second process looks for matches once a second: it looks up the registered names, and the initial calls of
+%% If the option names any process, a second process looks for matches every five seconds: it looks up the registered names, and the initial calls of
 %% processes that it has not seen before. It is linked to the server, which therefore never waits for a process that is slow to answer. It uses at
 %% most one percent of a CPU, so with a million processes it looks less often.
 %%
@@ -20,7 +20,7 @@
 -export_type([class/0, named/0]).
 
 -define(TABLE, beamway_links).
--define(LOOK_MS, 1000).
+-define(LOOK_MS, 5000). % each time, a scheduler wakes up and then spins for a while
 
 -type class() :: control | normal | bulk.
 -type named() :: {Name :: atom() | mfa(), class()}.

@@ -95,7 +95,7 @@ options() ->
       "a list of {Name, Class} and {{Module, Function, Arity}, Class}"
       " (BEAMWAY_CLASSES=aten_emitter=control,my_backup:init/1=bulk)",
       "Classes of sending processes (control, normal or bulk), by registered name or by initial call as i() shows it."
-      " A process gets its class within about a second.", fun classes/1}].
+      " A process gets its class within about five seconds.", fun classes/1}].
 
 %% @doc Returns the table for the reference of all options (`scripts/options'): option, default, valid values, when a change takes effect,
 %% effect.

@@ -487,7 +487,7 @@ address(Handshaken, Node, Address) ->
     {Kind, Controller, Reason} = get_state(link),
     {Family, Called} = get_state(target),
     Link = (key(Handshaken))#{node => Node, link => Kind, reason => Reason, hidden => lists:member(Node, nodes(hidden)),
-                              address => beamway_stream:peer_text(Stream), family => Family, peer_port => peer_port(Called, get_state(peer)), since => os:system_time(second),
+                              address => beamway_stream:peer_text(Stream), family => Family, peer_port => peer_port(Called, get_state(peer)), since => os:system_time(second), resume_ms => resume_ms(Handshaken),
                               connection => self(), controller => Controller, stream => Stream},
     ok = beamway_links:up(Link),
     ok = beamway_recorder:up(Link),

@@ -27,7 +27,6 @@
 %% How many logged reasons the server remembers, and for how long.
 -define(TOLD, 256).
 -define(TOLD_MS, 3600000).
--define(PULSE_MS, 1000). % as in native/driver/pulse.h
 
 -type link() :: #{node := node(),
                   link := beamway_kind:label(),
@@ -37,6 +36,7 @@
                   family := beamway_stream:family(),
                   peer_port := inet:port_number(),
                   since := integer(),
+                  resume_ms => non_neg_integer(),
                   key => binary(),
                   connection := pid(),
                   connections => non_neg_integer(),
@@ -44,7 +44,7 @@
                   last_resume => #{cause := atom(), ms := non_neg_integer()},
                   controller := beamway_stream:controller(),
                   stream := beamway_stream:stream()}.
-%% `since' is system time in seconds. `peer_port' is where the peer listens, or 0 if that is not known. `key' names the key that both sides have
+%% `since' is system time in seconds. `resume_ms' is how long the link may be without a connection. `peer_port' is where the peer listens, or 0 if that is not known. `key' names the key that both sides have
 %% proved, with the option `encrypt'. `hidden' means that the peer is not in `nodes()', as with a tool that connects for a moment.
 
 %% Rows of the table: {{link, Pid}, link()}; {{holder, Pid}, true}; {config, beamway_config:config()};
@@ -61,7 +61,6 @@
 -type session() :: #{kind := tcp | tls | ring, ring_bytes := non_neg_integer(), key := <<_:256>>, encrypted := boolean(), keeper := pid()}.
 
 -record(state, {config :: beamway_config:config(),
-                pulse = none :: port() | none,
                 holders = 0 :: non_neg_integer(),
                 monitors = #{} :: #{pid() | port() => reference()}}).
 
@@ -311,7 +310,6 @@ init([]) ->
     Known = ets:tab2list(?TABLE),
     Reserved = [beamway_budget:bytes(Reservation) || {{reserved, _}, Reservation} <- Known],
     ets:insert(?TABLE, [{{used, Option}, lists:sum([Bytes || {Of, Bytes} <- Reserved, Of =:= Option])} || Option <- beamway_budget:limits()]),
-    self() ! pulse,
     {ok, lists:foldl(fun watch/2, #state{config = config(), holders = length([Pid || {{holder, Pid}, _} <- Known])},
                      [Key || {{What, Key}, _} <- Known, lists:member(What, [link, reserved, holder])])}.
 
@@ -452,28 +450,8 @@ handle_info({'DOWN', _Ref, _Type, Key, _Reason}, #state{monitors = Monitors} = S
     ok = unreserve(Key),
     _ = [ets:delete(?TABLE, {session, Id}) || {_, Id} <- ets:take(?TABLE, {session_of, Key})],
     after_user(ets:take(?TABLE, {holder, Key}), State#state{monitors = maps:remove(Key, Monitors)});
-handle_info(pulse, #state{pulse = Port} = State) ->
-    _ = erlang:send_after(?PULSE_MS, self(), pulse),
-    {noreply, State#state{pulse = pulse(Port, config())}};
-handle_info({'EXIT', Port, _Reason}, #state{pulse = Port} = State) ->
-    {noreply, State#state{pulse = none}};
 handle_info(_Info, State) ->
     {noreply, State}.
-
-%% Only links that the driver carries need the pulse.
-pulse(none, #{links := Links, resume_ms := Ms}) when Links =:= [inet]; Ms =:= 0 ->
-    none;
-pulse(none, _Config) ->
-    case beamway_port:open() of
-        {ok, Port} -> pulse(Port, given);
-        {error, _} -> none
-    end;
-pulse(Port, _Config) ->
-    try beamway_port:pulse(Port) of
-        ok -> Port
-    catch
-        error:badarg -> none
-    end.
 
 after_user([], State) -> {noreply, State};
 after_user([_], #state{holders = 1} = State) -> {stop, normal, State};

@@ -7,7 +7,7 @@
 -module(beamway_port).
 
 -export([load/0, reload/0, open/0, opened/1, close/1, with_port/1, use/2, listen/3, connect/5, step/1, activate/2, tick/1, stats/1, stats_of_tcp/0,
-         receive_some/1, look/1, packets/2, flush/1, watch/1, answer/3, classes/2, session/3, detach/2, offer/1, attach/4, spread/4, join/4, paths/1, pulse/1, sample_load/3, tell_load/1, load_codec/1, compress/3, probe/2, traffic/1, senders/1,
+         receive_some/1, look/1, packets/2, flush/1, watch/1, answer/3, classes/2, session/3, detach/2, offer/1, attach/4, spread/4, join/4, paths/1, sample_load/4, tell_load/1, load_codec/1, compress/3, probe/2, traffic/1, senders/1,
          say/2, hear/2, leave/1, derive/2, fault/2, socket_fault/3]).
 -export_type([stats/0, status/0, listener/0]).
 
@@ -32,7 +32,6 @@
 -define(SESSION, 15).
 -define(DETACH, 16).
 -define(ATTACH, 17).
--define(PULSE, 18).
 -define(OFFER, 19).
 -define(USE, 20).
 -define(LISTEN, 21).
@@ -304,18 +303,14 @@ packets(Port, Read) ->
 session(Port, Limit, ResumeMs) ->
     ok = done(command(Port, ?SESSION, <<Limit:64, ResumeMs:32>>)).
 
-%% @doc Must be called about once a second, on any port, because otherwise the driver assumes that this node was stopped.
--spec pulse(port()) -> ok.
-pulse(Port) ->
-    ok = done(command(Port, ?PULSE, <<>>)).
+%% @doc Passes a sample of this node's load to the driver for all links. The sample consists of the CPU time, as a percentage of what the schedulers
+%% could use, and the length of the run queues. The driver adds the system's values. The next call must come in `NextMs' milliseconds, or this port
+%% be closed: if the call is missing for twice that long, the driver assumes that this node was stopped.
+-spec sample_load(port(), CpuPercent :: 0..100, RunQueue :: non_neg_integer(), NextMs :: pos_integer()) -> ok.
+sample_load(Port, CpuPercent, RunQueue, NextMs) ->
+    ok = done(command(Port, ?LOAD, <<CpuPercent, (min(RunQueue, 16#FFFF)):32, NextMs:32>>)).
 
-%% @doc Passes a sample of this node's load to the driver for all links; any port will do. The sample consists of the CPU time, as a percentage of
-%% what the schedulers could use, and the length of the run queues. The driver adds the system's values.
--spec sample_load(port(), CpuPercent :: 0..100, RunQueue :: non_neg_integer()) -> ok.
-sample_load(Port, CpuPercent, RunQueue) ->
-    ok = done(command(Port, ?LOAD, <<CpuPercent, (min(RunQueue, 16#FFFF)):32>>)).
-
-%% @doc Declares that the peer understands the reports of {@link sample_load/3}. Must come after {@link session/3}, if the link has a session, and
+%% @doc Declares that the peer understands the reports of {@link sample_load/4}. Must come after {@link session/3}, if the link has a session, and
 %% before {@link activate/2}.
 -spec tell_load(port()) -> ok.
 tell_load(Port) ->

@@ -1,12 +1,14 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc The flight recorder: what each link did in the last few minutes, and why it ended ({@link beamway:why/1}).
 %%
-%% Once a second this server reads the counters of all links and adds a step to each link's {@link beamway_history}. In between it is notified of
-%% events on links ({@link note/2}). When a link ends, a separate process queries the peer's epmd, {@link beamway_verdict} finds the cause, and one
+%% Once a second this server reads the counters of all links and adds a step to each link's {@link beamway_history}. While this node and all its links
+%% are idle, it does so every five seconds, because each time its timer fires, a scheduler wakes up and then spins for a while. In between it is notified
+%% of events on links ({@link note/2}). When a link ends, a separate process queries the peer's epmd, {@link beamway_verdict} finds the cause, and one
 %% line is logged. The records of ended links are kept for an hour.
 %%
 %% The server also records how late its own timer fired and how busy this node was, because a link often seems silent when it is actually this node
-%% that is not running.
+%% that is not running. For the same reason it is this server that tells the driver that the node is running: it opens a port of its own, over which it
+%% also passes on each sample of the node's load ({@link beamway_port:sample_load/4}).
 -module(beamway_recorder).
 -behaviour(gen_server).
 
@@ -28,8 +30,9 @@
 -define(EVENTS, 60).
 -define(DEAD, 256).
 -define(IDLE_STEPS, 10).
--define(MISSED_STEPS, 4).
+-define(REST_STEPS, 5).
 -define(IDLE_BYTES, 128).
+-define(IDLE_PERCENT, 5).
 -define(BUSY_PERCENT, 95).
 -define(BUSY_QUEUE, 2).
 %% A clock that is adjusted gradually deviates by less than this in a second.
@@ -76,6 +79,9 @@
 
 -record(state, {seconds :: non_neg_integer(),
                 due :: integer(),
+                steps = 1 :: pos_integer(), % the number of seconds until then
+                timer = none :: reference() | none,
+                port = none :: port() | none, % open while the driver carries a link
                 own :: beamway_history:history(),
                 runtime :: non_neg_integer(),
                 clock_ms :: integer(), % system time minus monotonic time
@@ -138,7 +144,7 @@ init([]) ->
     Now = now_ms(),
     ok = watch_disconnects(),
     State = #state{seconds = Seconds, due = Now, own = beamway_history:new(own_fields(), Seconds), runtime = runtime(), clock_ms = clock_ms()},
-    {ok, next(Now, lists:foldl(fun begin_link/2, State, beamway_links:all()))}.
+    {ok, next(Now, 1, lists:foldl(fun begin_link/2, State, beamway_links:all()))}.
 
 %% The caller of a function that closes connections is known only during the call. Such a trace costs nothing in other functions, and other tracers
 %% are not affected.
@@ -146,11 +152,19 @@ watch_disconnects() ->
     _ = [erlang:trace_pattern(Function, true, [meta]) || Function <- [{net_kernel, disconnect, 1}, {net_kernel, async_disconnect, 1}]],
     ok.
 
-next(Now, #state{due = Due} = State) ->
+next(Now, Steps, #state{due = Due} = State) ->
     %% Missed steps are not filled in, because a node that was not running knows nothing about them.
-    Next = max(Due + ?STEP_MS, Now + ?STEP_MS div 2),
-    _ = erlang:start_timer(Next, self(), step, [{abs, true}]),
-    State#state{due = Next}.
+    Next = max(Due + Steps * ?STEP_MS, Now + ?STEP_MS div 2),
+    State#state{due = Next, steps = Steps, timer = erlang:start_timer(Next, self(), step, [{abs, true}])}.
+
+%% Ends a rest at the next full second, because a link has come up.
+hurried(Now, #state{due = Due, steps = Steps, timer = Timer} = State) ->
+    case min(Steps - 1, max(0, Due - Now) div ?STEP_MS) of
+        0 -> State;
+        Less ->
+            _ = erlang:cancel_timer(Timer),
+            next(Now, Steps - Less, State#state{due = Due - Steps * ?STEP_MS})
+    end.
 
 begin_link(#{connection := Pid} = About, #state{links = Links, seconds = Seconds} = State) when not is_map_key(Pid, Links) ->
     Link = #link{about = About, monitor = monitor(process, Pid), history = beamway_history:new(fields(), Seconds), latest_ms = now_ms(), read_ms = now_ms(),
@@ -177,8 +191,8 @@ handle_call(_Request, _From, State) ->
 %% @private
 -spec handle_cast(term(), #state{}) -> {noreply, #state{}}.
 handle_cast({up, About}, State) ->
-    ok = tell_peer(About, State),
-    {noreply, begin_link(About, State)};
+    Begun = hurried(now_ms(), tell_peer(About, begin_link(About, State))),
+    {noreply, Begun};
 handle_cast({note, Connection, Event}, State) -> {noreply, noted(Connection, Event, State)};
 handle_cast(_Request, State) -> {noreply, State}.
 
@@ -191,17 +205,18 @@ noted(Connection, Event, #state{links = Links} = State) ->
 
 %% @private
 -spec handle_info(term(), #state{}) -> {noreply, #state{}}.
-handle_info({timeout, _Timer, step}, #state{due = Due, runtime = Before} = State) ->
+handle_info({timeout, Timer, step}, #state{due = Due, steps = Steps, timer = Timer, runtime = Before} = State) ->
     Now = now_ms(),
     Runtime = runtime(),
     LateMs = Now - Due,
-    Cpu = cpu_percent(Runtime - Before, ?STEP_MS + LateMs),
+    Cpu = cpu_percent(Runtime - Before, Steps * ?STEP_MS + LateMs),
     RunQueue = run_queue(),
-    ok = tell_peers(min(Cpu, 100), RunQueue, State),
-    Own = beamway_history:add(own_step(LateMs, Cpu, RunQueue), State#state.own),
-    Links = maps:map(fun(_, Link) -> stepped(Now, Link) end, State#state.links),
+    Own = repeated(Steps - 1, own_step(0, Cpu, RunQueue), State#state.own),
+    Links = maps:map(fun(_, Link) -> stepped(Now, Steps, Link) end, State#state.links),
     Dead = lists:takewhile(fun({Ms, _}) -> Now - Ms < ?KEEP_MS end, State#state.dead),
-    {noreply, next(Now, clock_set(State#state{own = Own, runtime = Runtime, links = Links, dead = Dead}))};
+    Next = case Cpu < ?IDLE_PERCENT andalso lists:all(fun may_rest/1, maps:values(Links)) of true -> ?REST_STEPS; false -> 1 end,
+    Stepped = State#state{own = beamway_history:add(own_step(LateMs, Cpu, RunQueue), Own), runtime = Runtime, links = Links, dead = Dead},
+    {noreply, sampled(min(Cpu, 100), RunQueue, next(Now, Next, clock_set(Stepped)))};
 handle_info({'DOWN', _Monitor, process, Pid, Reason}, #state{links = Links} = State) when is_map_key(Pid, Links) ->
     {Link, Left} = maps:take(Pid, Links),
     {noreply, ended(Link, Reason, State#state{links = Left})};
@@ -210,6 +225,8 @@ handle_info({trace_ts, Pid, call, {net_kernel, _Disconnect, [Node]}, _When}, Sta
 handle_info({'EXIT', Looker, Result}, #state{lookers = Lookers} = State) when is_map_key(Looker, Lookers) ->
     {{Ms, Record}, Left} = maps:take(Looker, Lookers),
     {noreply, judged(Ms, Record#{epmd => case Result of {looked, Epmd} -> Epmd; _ -> unknown end}, State#state{lookers = Left})};
+handle_info({'EXIT', Port, _Reason}, #state{port = Port} = State) ->
+    {noreply, State#state{port = none}};
 handle_info({stop, Looker}, State) ->
     true = exit(Looker, kill), % it may have exited already
     {noreply, State};
@@ -236,23 +253,38 @@ cpu_percent(RuntimeMs, Ms) -> 100 * RuntimeMs div (max(1, Ms) * erlang:system_in
 
 run_queue() -> erlang:statistics(total_run_queue_lengths).
 
-%% Any port of the driver will do, because the sample is sent on all links.
-tell_peers(Cpu, RunQueue, #state{links = Links}) ->
-    case lists:search(fun is_driven/1, maps:values(Links)) of
-        {value, #link{about = About}} -> on_port(About, ok, fun(Port) -> beamway_port:sample_load(Port, Cpu, RunQueue) end);
-        false -> ok
+%% The driver sends the sample on all links, and takes it as the sign that this node is running. It expects the next one at the next step, so the port
+%% is closed when there are no more links.
+sampled(Cpu, RunQueue, #state{port = Port, due = Due, links = Links} = State) ->
+    case {lists:any(fun is_driven/1, maps:values(Links)), Port} of
+        {true, none} ->
+            case beamway_port:open() of
+                {ok, Opened} -> sampled(Cpu, RunQueue, State#state{port = Opened});
+                {error, _} -> State
+            end;
+        {true, _} ->
+            try beamway_port:sample_load(Port, Cpu, RunQueue, max(1, Due - now_ms())) of
+                ok -> State
+            catch
+                error:badarg -> State#state{port = none} % the driver is being reloaded
+            end;
+        {false, none} -> State;
+        {false, _} ->
+            ok = beamway_port:close(Port),
+            State#state{port = none}
     end.
 
 is_driven(#link{about = About}) -> beamway_links:driven(About) =/= none.
 
-%% A new peer should not have to wait for the next tick to learn the load. If there were no other links, no sample was taken in the last second.
-tell_peer(About, #state{links = Links, runtime = Before, due = Due}) ->
-    SinceMs = now_ms() - Due + ?STEP_MS,
-    on_port(About, ok, fun(Port) ->
-                           _ = lists:any(fun is_driven/1, maps:values(Links))
-                               orelse beamway_port:sample_load(Port, min(cpu_percent(runtime() - Before, SinceMs), 100), run_queue()),
-                           beamway_port:tick(Port)
-                       end).
+%% A new peer should not have to wait for the next tick to learn the load. If this is the only link, there is no recent sample.
+tell_peer(About, #state{port = Port, runtime = Before, due = Due, steps = Steps} = State) ->
+    SinceMs = now_ms() - Due + Steps * ?STEP_MS,
+    Sampled = case Port of
+                  none -> sampled(min(cpu_percent(runtime() - Before, SinceMs), 100), run_queue(), State);
+                  _ -> State
+              end,
+    ok = on_port(About, ok, fun beamway_port:tick/1),
+    Sampled.
 
 on_port(About, Otherwise, Do) ->
     case beamway_links:driven(About) of
@@ -263,16 +295,20 @@ on_port(About, Otherwise, Do) ->
         none -> Otherwise
     end.
 
+%% The driver notices only stops of this node that last twice as long as a rest, and must notice those after which a peer may have given up a link.
+may_rest(#link{about = #{resume_ms := Ms}}) when Ms > 0, Ms < 2 * ?REST_STEPS * ?STEP_MS -> false;
+may_rest(#link{idle = Idle}) -> Idle >= ?IDLE_STEPS.
+
 %% An idle link is only sampled every five seconds, because a mesh has many of them.
-stepped(_Now, #link{idle = Idle, missed = Missed} = Link) when Idle >= ?IDLE_STEPS, Missed < ?MISSED_STEPS ->
-    Link#link{missed = Missed + 1};
-stepped(Now, #link{about = About, latest = Before, history = History, idle = Idle, missed = Missed, read_ms = ReadMs} = Link) ->
+stepped(_Now, Steps, #link{idle = Idle, missed = Missed} = Link) when Idle >= ?IDLE_STEPS, Missed + Steps < ?REST_STEPS ->
+    Link#link{missed = Missed + Steps};
+stepped(Now, Steps, #link{about = About, latest = Before, history = History, idle = Idle, missed = Missed, read_ms = ReadMs} = Link) ->
     case beamway_metrics:of_link(About) of
         Figures when map_size(Figures) =:= 0 -> Link;
         Figures ->
             Idled = case is_idle(Before, Figures) of true -> Idle + 1; false -> 0 end,
             LastReadMs = case Figures of #{bytes_in := Bytes} when Bytes =/= map_get(bytes_in, Before) -> Now; _ -> ReadMs end,
-            Recorded = beamway_history:add(grown(Before, Figures), at_rest(Missed, Before, History)),
+            Recorded = beamway_history:add(grown(Before, Figures), repeated(Missed + Steps - 1, grown(Before, Before), History)),
             Traffic = case {Figures, Before, Link#link.traffic} of
                           {#{bytes_out := Same}, #{bytes_out := Same}, [_ | _] = Known} -> same_traffic(Now, Known);
                           {_, _, Known} -> kept_traffic(Now, traffic_now(About), Known)
@@ -295,9 +331,9 @@ kept_traffic(Now, Bytes, Traffic) ->
     {Young, Old} = lists:splitwith(fun({Ms, _}) -> Now - Ms < ?SENT_MS end, Traffic),
     [{Now, Bytes} | Young ++ lists:sublist(Old, 1)].
 
-%% Nothing happened in the seconds that were not sampled.
-at_rest(0, _Before, History) -> History;
-at_rest(Missed, Before, History) -> at_rest(Missed - 1, Before, beamway_history:add(grown(Before, Before), History)).
+%% Fills in the seconds that were not sampled, because everything was idle.
+repeated(0, _Step, History) -> History;
+repeated(Times, Step, History) -> repeated(Times - 1, Step, beamway_history:add(Step, History)).
 
 %% Logs the senders when their messages are queued.
 full(Now, #{busy := Busy, held_senders := Held}, #link{about = #{node := Node, link := Kind} = About, full_ms = Last, events = Events} = Link)
@@ -404,6 +440,25 @@ runtime() -> element(1, erlang:statistics(runtime)).
 now_ms() -> erlang:monotonic_time(millisecond).
 
 -ifdef(TEST).
+%% A rest of five seconds ends early, at a full second of it and after at least half a second.
+a_rest_ends_early_test_() ->
+    Now = now_ms(),
+    Ends = fun(LeftMs) ->
+                   #state{due = Due, steps = Steps, timer = Timer} =
+                       hurried(Now, #state{seconds = 60, due = Now + LeftMs, steps = 5, own = beamway_history:new([], 60), runtime = 0, clock_ms = 0, timer = make_ref()}),
+                   _ = erlang:cancel_timer(Timer),
+                   {Due - Now, Steps}
+           end,
+    [?_assertEqual({900, 1}, Ends(4900)), ?_assertEqual({500, 2}, Ends(3400)), ?_assertEqual({700, 5}, Ends(700)), ?_assertEqual({-3000, 5}, Ends(-3000))].
+
+%% A peer may give up this link after three seconds, so a stop of this node that lasts as long must be noticed.
+may_rest_test_() ->
+    Link = fun(ResumeMs, Idle) ->
+                   #link{about = #{resume_ms => ResumeMs}, monitor = make_ref(), history = beamway_history:new([], 60), idle = Idle, latest_ms = 0, full_ms = 0,
+                         read_ms = 0, events = []}
+           end,
+    [?_assertNot(may_rest(Link(3000, 10))), ?_assertNot(may_rest(Link(15000, 9))), ?_assert(may_rest(Link(15000, 10))), ?_assert(may_rest(Link(0, 10)))].
+
 %% If a link reported a second ago that the last acknowledgement was three seconds old, it is now four seconds old.
 what_a_link_said_grows_older_test() ->
     Now = now_ms(),

@@ -7,7 +7,7 @@
 
 -export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_group/2, end_per_group/2, end_per_testcase/2]).
 -export([killed/1, halted/1, restarted/1, disconnected/1, disconnected_by_the_peer/1, peer_stopped/1, stopped_here/1, busy_here/1,
-         reset_without_resume/1, clock/1, peer_out_of_memory/1, no_memory/1, ticks_off/1, ticks_differ/1, peer_blocked/1, peer_burns/1, outlived/1, unreachable/1, congested/1, no_record/1, corrupt/1, without_recorder/1, tool/1, senders/1, a_late_sender/1, senders_that_wait/1]).
+         reset_without_resume/1, clock/1, peer_out_of_memory/1, no_memory/1, ticks_off/1, ticks_differ/1, peer_blocked/1, peer_burns/1, outlived/1, unreachable/1, congested/1, no_record/1, corrupt/1, without_recorder/1, at_rest/1, tool/1, senders/1, a_late_sender/1, senders_that_wait/1]).
 -export([send_all/3]).
 -export([drop_node/1, of_resume/0, burn/0, burn_and_send/1, block/1]).
 
@@ -20,7 +20,7 @@ all() -> [{group, Carrier} || Carrier <- [beamway_tcp, beamway_shm, beamway_tls,
 groups() ->
     Everywhere = [killed, halted, disconnected, disconnected_by_the_peer],
     Driven = [senders, senders_that_wait],
-    [{beamway_tcp, [], Everywhere ++ Driven ++ [a_late_sender, restarted, peer_stopped, stopped_here, busy_here, reset_without_resume, clock, peer_out_of_memory, no_memory, peer_blocked, peer_burns, outlived, unreachable, no_record, corrupt, without_recorder, tool]},
+    [{beamway_tcp, [], Everywhere ++ Driven ++ [a_late_sender, restarted, peer_stopped, stopped_here, busy_here, reset_without_resume, clock, peer_out_of_memory, no_memory, peer_blocked, peer_burns, outlived, unreachable, no_record, corrupt, without_recorder, at_rest, tool]},
      {beamway_shm, [], Everywhere ++ Driven ++ [restarted, peer_stopped, stopped_here, ticks_off, ticks_differ, corrupt]},
      {beamway_tls, [], Everywhere ++ Driven ++ [peer_stopped]},
      {beamway_inet, [], Everywhere ++ [peer_stopped]},
@@ -319,6 +319,28 @@ without_recorder(Config) ->
     ?assertEqual({error, unknown}, Why()),
     ?assertMatch([#{node := OtherNode}], beamway_peer:call(One, beamway, links, [])),
     ?assertEqual(OtherNode, beamway_peer:call(One, erpc, call, [OtherNode, erlang, node, []])).
+
+%% The recorder of an idle node runs every five seconds, and every second once there is something to record.
+at_rest(Config) ->
+    {One, _, _, OtherNode} = pair(Config),
+    true = beamway_peer:wait_until(fun() -> beamway_peer:run(One, fun() -> runs(11000) end) =< 4 end, 3 * ?WAIT_MS),
+    ok = beamway_peer:run(One, fun() -> _ = spawn(fun Send() -> {x, OtherNode} ! lists:seq(1, 100), receive after 10 -> Send() end end), ok end),
+    true = beamway_peer:wait_until(fun() -> beamway_peer:run(One, fun() -> runs(6000) end) >= 4 end, 2 * ?WAIT_MS).
+
+%% Returns how often the recorder ran within this time.
+runs(Ms) ->
+    Recorder = whereis(beamway_recorder),
+    1 = erlang:trace(Recorder, true, [running]),
+    receive after Ms -> ok end,
+    1 = erlang:trace(Recorder, false, [running]),
+    runs_seen(0).
+
+runs_seen(Runs) ->
+    receive
+        {trace, _, in, _} -> runs_seen(Runs + 1);
+        {trace, _, out, _} -> runs_seen(Runs)
+    after 0 -> Runs
+    end.
 
 %% A hidden node that connects only briefly leaves no record.
 tool(Config) ->
