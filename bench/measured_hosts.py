@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Contains what the programs of `bench pipe` and `bench copy` share: the hosts of rdpipe/test/hosts, a long path between two of them, the measurement of time, and the loop that answers the benchmark's requests."""
+"""The code that the programs of `bench pipe` and `bench copy` share: the hosts of rdpipe/test/hosts, a long path between two of them, the measurement of time, and the loop that answers the benchmark's requests."""
 import contextlib
 import json
 import os

@@ -27,7 +27,7 @@ def gives(hosts, command, output, data=b"", status=0, **more):
     return err
 
 
-# ---- the seed's examples
+# ---- basic pipelines
 
 def olleh(hosts):
     gives(hosts, "echo hello | rdpipe host1:'tr [:lower:] [:upper:]' host2:'rev'", b"OLLEH\n")
@@ -87,7 +87,7 @@ def test_picture_of_ffmpeg(hosts):
     gives(hosts, f"{source} | rdpipe host1:'{player}'", shown)
 
 
-# ---- more than the seed
+# ---- further pipelines
 
 def files_at_both_ends(hosts):
     path = os.path.join(hosts.folder, "file with 'quote")
@@ -120,7 +120,7 @@ def one_connection_a_host(hosts):
 
 
 def sessions_of_a_host_start_side_by_side(hosts):
-    """Both sessions of a host are started at the same time: the first one only sends its hello after the second has been started."""
+    """Both ssh sessions to a host are started at the same time: the first one sends its hello only after the second has been started."""
     meet, second = os.path.join(hosts.folder, "ssh_meet"), os.path.join(hosts.folder, "second")
     with open(meet, "w", encoding="utf-8") as file:
         print(f"""#!/bin/bash
@@ -226,11 +226,11 @@ def progress_on_a_terminal(hosts):
     parts = [int(found[1]) for found in told if found]
     expect(status == 0 and parts and parts == sorted(parts) and parts[-1] <= 100, f"status {status}: {lines[-5:]}")
     expect(any("*" in line for line in lines), f"no hop is marked as the slowest: {lines[-5:]}")
-    # It fits on one line of a narrow terminal.
+    # The progress fits on one line of a narrow terminal.
     status, lines = hosts.on_a_terminal(f"stty cols 40; rdpipe host1:'<{path}' host2: host3:'>/dev/null'")
     drawn = [line.replace("\x1b[K", "") for line in lines if line.startswith("rdpipe: 0:")]
     expect(status == 0 and drawn and all(len(line) < 40 for line in drawn), f"status {status}: {drawn[-5:]}")
-    # It shows what the first command produces without input; the hop to that command is then not the slowest.
+    # If the first command reads no input, its output is counted, and the idle hop to it is not marked as the slowest.
     status, lines = hosts.on_a_terminal(f"rdpipe host1:'cat {path}' host2: host3:'>/dev/null'")
     drawn = [line for line in lines if line.startswith("rdpipe: 0:")]
     expect(status == 0 and drawn and re.search(r"\d\d  [1-9][0-9.]* .?B  ", drawn[-1]) and "host1 0 B/s*" not in drawn[-1],
@@ -671,7 +671,7 @@ def encrypted_streams_and_their_ends(hosts):
 
 
 def sixty_four_streams(hosts):
-    """As many in each of four hops; where only 256 descriptors are allowed, 32."""
+    """Each of four hops uses 64 streams, or 32 if one of its hosts allows only 256 descriptors."""
     data = os.urandom(5_000_000)
     digest = (hashlib.sha256(data).hexdigest() + "  -\n").encode()
     for before, options, counts in (("", "", {"64": 4}), ("", "--encrypt", {"64": 4}), ("ulimit -n 256; ", "", {"32": 2, "64": 2})):
@@ -729,7 +729,7 @@ def kill_connections(hosts, name, port, count):
 
 
 def streams_that_are_killed(hosts):
-    """Some of eight or 64 in mid-flight: nothing is missing. Then all: neither side takes it for whole."""
+    """If some of 8 or 64 connections are reset during a stream, no data is lost. If all are reset, both sides report that the stream is incomplete."""
     data = os.urandom(24_000_000)
     key = {"RDPIPE_KEY": "a key for two hosts, long enough"}
     with hosts.path("host1", "host2", rate=100_000_000, delay=5000, offload=1) as (_, address):
@@ -761,7 +761,7 @@ def streams_that_are_killed(hosts):
 
 
 def a_far_path_begins_with_four_streams(hosts):
-    """A near path uses one. Where packets are lost and nothing queues, more are used than without a loss."""
+    """A short path uses a single stream. If packets are lost although no queue delays them, more streams are used than without losses."""
     key = {"RDPIPE_KEY": "a key for two hosts, long enough"}
 
     def streams(port, address, data, options=""):

@@ -165,7 +165,7 @@ def a_stream_that_goes_on(hosts):
     status, got, said = both(hosts, sending, taking)
     expect((status, got) == (0, 0), f"status {status} and {got}: {said}")
     run("cmp", "-i", "0:16", f"{folder}/whole", f"{folder}/copy")
-    # When it is run again, there is nothing to do.
+    # Running the commands again finds nothing left to send.
     status, got, said = both(hosts, *resumed(hosts, "--resume sent -v", "--resume taken -v")[1:])
     expect((status, got) == (0, 0) and os.path.getsize(f"{folder}/copy") == size + 16 and said.count(": 0 B in ") == 2, f"status {status} and {got}: {said}")
 
@@ -238,7 +238,7 @@ def a_buffer_before_the_output(hosts):
     open(reader, "w", encoding="utf-8").close()
     status, out, err = hosts.end(process)
     expect(status == 0 and out.decode().split()[0] == digest, f"status {status}: {out!r} {err}")
-    # From a file as the first segment, and in front of each of several receivers.
+    # The same with a file as the first segment, and with a buffer for each of several receivers.
     for options in ("--buffer 1M", "--buffer 2G --start 90", "--buffer 4M --start 100"):
         status, out, err = hosts.call(f"rdpipe {options} host1:'<{path}' [host2:sha256sum host3:sha256sum]")
         expect(status == 0 and out.decode() == f"{digest}  -\n" * 2, f"{options}: status {status}: {out!r} {err}")

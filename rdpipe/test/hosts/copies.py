@@ -231,7 +231,7 @@ def more_sources_than_a_command_line_of_a_shell_holds(hosts):
 
 
 def a_file_system_without_attributes(hosts):
-    """On such a file system the copy is complete except for the attributes, as with cp -a."""
+    """If the target's file system has no extended attributes, everything else is copied, as with cp -a."""
     folder = folder_of(hosts, "plain")
     disk = folder_of(hosts, "plain/disk")
     os.mkdir(f"{folder}/tree")

@@ -135,10 +135,10 @@ def torture_one(hosts, plan):
         with open(whole, "rb") as file:
             data = file.read()
         got = hashlib.sha256(data).hexdigest()
-        # A killed command ends its stream, as in a local pipeline, and its status reports the kill.
+        # A killed command ends its stream, as in a local pipeline, and its exit status shows that it was killed.
         expect(got == digest_of(hosts, plan) or (plan["fate"] == "command" and status != 0), f"{plan}: what has the name is not the stream ({len(data)} bytes, status {status}): {err}")
     allowed = STATUSES[plan["fate"]] if struck else {0} | STATUSES[plan["fate"]]
-    # A kill may come when everything has already arrived.
+    # The process may be killed only after everything has arrived.
     may_be_late = plan["fate"] in ("command", "agent", "rdpipe", "ssh", "cut")
     expect(status in allowed or (may_be_late and has_whole and status == 0), f"{plan}: status {status}, expected one of {sorted(allowed)}: {err}")
     expect(has_whole or status != 0 or plan["fate"] == "reader quits", f"{plan}: status 0, and nothing arrived: {err}")

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Uses DokuWiki like a person: edits a page through its form, and reads and compares it.
+"""Uses DokuWiki as a person would: edits a page through its form, and reads and compares it.
 
 usage: yucan_dokuwiki.py PORT      (prints a line for each step, and exits with a message at the first step that fails)
 """

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Uses MediaWiki like a person, through its forms and its API: writes and reads pages, uploads a file, revalidates styles.
+"""Uses MediaWiki as a person would, through its forms and its API: writes and reads pages, uploads a file, revalidates styles.
 
 usage: yucan_mediawiki.py PORT      (prints a line for each step, and exits with a message at the first step that fails)
 """

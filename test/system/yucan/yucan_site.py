@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shared by the programs that use a site like a person: cookies and forms as in a browser, and a report of each step."""
+"""Shared by the programs that use a site as a person would: cookies and forms as in a browser, and a report of each step."""
 import http.cookiejar
 import sys
 import urllib.error

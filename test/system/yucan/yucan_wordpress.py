@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Uses WordPress like a person, with a browser's cookies and forms: installation, permalinks, a post, a picture.
+"""Uses WordPress as a person would, with a browser's cookies and forms: installation, permalinks, a post, a picture.
 
 usage: yucan_wordpress.py PORT      (prints a line for each step, and exits with a message at the first step that fails)
 """
