@@ -38,9 +38,9 @@
                        facts := [#{ago_ms := non_neg_integer(), text := binary()}],
                        seconds := [#{steps | atom() => non_neg_integer()}], tens := [#{steps | atom() => non_neg_integer()}],
                        ended => #{ago_ms := non_neg_integer(), reason := binary()}}.
-%% `cause' is `up' while there is no `ended'. `short' is one sentence about the cause. `facts' are listed from the oldest, each with how long before
-%% the end (or before now) it happened. `seconds' and `tens' show the link's activity in one-second and ten-second steps, newest first; `steps' is
-%% the number of consecutive equal ones.
+%% `cause' is `up' while the link has not `ended'. `short' is one sentence about the cause. `facts' are listed oldest first, each with how many
+%% milliseconds before the end (or before now, if the link is up) it happened. `seconds' and `tens' show the link's activity in one-second and
+%% ten-second steps, newest first; `steps' is the number of consecutive equal steps.
 
 -type load() :: #{cpu_percent := 0..100, run_queue := non_neg_integer(), loadavg1 => float(), mem_available => pos_integer(), age_ms := non_neg_integer()}.
 %% The load that a peer reported `age_ms' milliseconds ago: the CPU time of its VM as a percentage of what its schedulers could use, the length of
@@ -114,14 +114,14 @@ info() ->
 
 %% @doc Returns the load of the peers, according to their latest reports. They send reports along with ticks, acknowledgements and messages that are due
 %% anyway, at most once a second, so this call does not query any peer. The report of an idle peer is at most one tick old (a quarter of kernel's
-%% `net_ticktime', by default 15 s), and that of a peer that sends little at most two ticks. A peer is missing if it runs an older version or
-%% another carrier. {@link info/1} returns the same data, with `peer_' before each name.
+%% `net_ticktime', by default 15 s), and that of a peer that sends little at most two ticks. A peer is missing if it runs an older version or a
+%% different carrier. {@link info/1} returns the same data, with `peer_' before each name.
 -spec loads() -> #{node() => load()}.
 loads() ->
     maps:from_list([{Node, Load} || #{node := Node} = Link <- beamway_links:all(), #{} = Load <- [beamway_metrics:peer_load(Link)]]).
 
-%% @doc Explains why the links to a node ended, and what each did before: first the current link, if it is up, then those that ended in the last
-%% hour, most recent first. `{error, unknown}' means that there were no links.
+%% @doc Explains why the links to a node ended, and what happened on each before that: first the current link, if it is up, then those that ended in
+%% the last hour, most recent first. `{error, unknown}' means that there were no links.
 -spec why(node()) -> {ok, [explained(), ...]} | {error, unknown}.
 why(Node) when is_atom(Node) ->
     case beamway_recorder:records(Node) of
@@ -144,9 +144,9 @@ explained(Record) ->
                #{cause => Cause, short => Short, facts => [#{ago_ms => AgoMs, text => Text} || {AgoMs, Text} <- Facts],
                  seconds => Steps(seconds), tens => Steps(tens)}).
 
-%% @doc Returns up to twelve processes of this node that sent the most over the link to a node in the last ten seconds; those with the most queued
-%% bytes come first. Small messages are sampled: one is counted per 16 KB. `not_driven' means that the link is carried by OTP's own port or by
-%% processes of ssl.
+%% @doc Returns the processes of this node, at most twelve, that sent the most over the link to a node in the last ten seconds; those with the most
+%% queued bytes come first. Small messages are sampled: one is counted per 16 KB. `not_driven' means that OTP's own port or processes of ssl carry the
+%% link.
 -spec senders(node()) -> {ok, [sender()]} | {error, not_connected | not_driven}.
 senders(Node) when is_atom(Node) ->
     case link_to(Node) of
@@ -209,8 +209,8 @@ carries(Node) ->
 %% If messages are queued on a link, those from processes of class `control' go before those of class `normal', which go before those of class
 %% `bulk'. Each class has a share of the bandwidth, so no class can block another: a class that always has messages queued gets at least 4/9
 %% (`control'), 2/9 (`normal') or 1/9 (`bulk') of the bytes. The messages of one process always stay in order: when it changes its class, its queued
-%% messages change with it. The class is dropped when the process exits. Links carried by OTP's own port or by processes of ssl have no classes, and
-%% the call has no effect on a node that does not run the carrier.
+%% messages change with it. A process loses its class when it exits. Links carried by OTP's own port or by processes of ssl have no classes, and the
+%% call has no effect on a node that does not run the carrier.
 %%
 %% A call takes about a microsecond per link, so it belongs in the `init' of a long-lived process. Use the option `classes' for processes of
 %% programs that do not call this function.

@@ -3,12 +3,13 @@
 %%
 %% The calling side makes an offer, the other side answers, and the calling side confirms. A side uses the ring only once it knows that the other
 %% side will: the calling side after it has received `ready', and the other side after the calling side has confirmed with its own `ready'. `nack'
-%% from either side means that both use the stream; it is also the answer to an offer of another version. Anything else (silence until the deadline,
+%% from either side means that both use the stream; it is also the answer to an offer in a different version. Anything else (silence until the
+%% deadline,
 %% a closed socket, garbage) terminates the process and with it the connection, so two peers can never continue with different links.
 %% native/test/spin/agree.pml verifies this.
 %%
-%% How the two sides meet to set up a ring depends on the kind: see {@link beamway_shm} and {@link beamway_rdma}. This runs in the connection
-%% process of the distribution, on the stream, which is still passive.
+%% How the two sides connect to set up a ring depends on the kind: see {@link beamway_shm} and {@link beamway_rdma}. All of this runs in the
+%% connection process of the distribution, on the stream, which is still passive.
 -module(beamway_agreement).
 
 -include_lib("kernel/include/logger.hrl").
@@ -55,7 +56,7 @@ tell_without(Kind, Stream, Reason) ->
     ?LOG(Level, "beamway: no ~ts with ~ts, using ~ts: ~ts",
          [beamway_kind:name(Kind), beamway_stream:peer_text(Stream), beamway_stream:kind(Stream), Reason]).
 
-%% @private Closes the connection; net_kernel learns of that from this process's exit.
+%% @private Closes the connection; net_kernel is notified by this process's exit.
 -spec give_up_connection(term()) -> no_return().
 give_up_connection(closed) ->
     exit(shutdown);
@@ -84,7 +85,7 @@ agree(accepting, Kind, Stream, Deadline, Config, Granted) ->
         {_Offer, {error, Reason}} -> nack(Stream, none, Reason)
     end.
 
-%% On the connecting side: the peer has joined, or reports why it has not.
+%% Runs on the connecting side. The peer has joined the link, or reports why it could not.
 answered(ready, Stream, Deadline, Kind, Port) ->
     case beamway_establish:accept(Kind, Port, Deadline) of
         {ok, Device} ->
@@ -100,7 +101,7 @@ answered({nack, Reason}, _Stream, _Deadline, _Kind, Port) ->
 answered(_Offer, _Stream, _Deadline, _Kind, _Port) ->
     give_up(<<"an offer as answer to ours">>).
 
-%% On the accepting side: this node has joined the link, or could not.
+%% Runs on the accepting side. This node has joined the link, or could not.
 joined(Stream, Deadline, {ok, Port, Device}) ->
     or_close(Port, fun() ->
                            send(Stream, ready),

@@ -73,8 +73,8 @@ path_of(Path) when is_binary(Path) -> Path.
 is_block(Binary) when byte_size(Binary) < ?MIN_BYTES -> false;
 is_block(Binary) -> try is_block_nif(Binary) catch error:not_loaded -> false end.
 
-%% @doc Returns the number of blocks that this node holds, their total size in bytes, and the limits for both. `made' and `received' count blocks since the
-%% node started, and `refused' counts those for which there was no room.
+%% @doc Returns the number of blocks that this node holds, their total size in bytes, and the limits for both. `made' and `received' count blocks
+%% since the node started, and `refused' counts those that would have exceeded a limit.
 -spec info() -> #{blocks | bytes | max_blocks | max_bytes | made | received | refused => non_neg_integer()}.
 info() -> info_nif().
 
@@ -82,9 +82,9 @@ info() -> info_nif().
 -spec limit(Bytes :: non_neg_integer()) -> ok.
 limit(Bytes) -> limit_nif(Bytes).
 
-%% @doc Makes the caller the reaper: from now on it receives the message `beamway_blocks_to_reap', and must then call {@link reap/0}. Without such a
-%% process, the pages of a large block are freed by whichever scheduler garbage-collects its last binary. The call also frees immediately what an
-%% earlier caller has left behind.
+%% @doc Makes the caller the reaper: from now on it receives the message `beamway_blocks_to_reap', and must then call {@link reap/0}. Without a
+%% reaper, the pages of a large block are freed by whichever scheduler garbage-collects the last binary that refers to it. The call also immediately
+%% frees whatever an earlier reaper has left behind.
 -spec reaper() -> ok.
 reaper() ->
     ok = reaper_nif(),

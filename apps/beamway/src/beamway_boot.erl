@@ -9,7 +9,7 @@
 %% erl -mode embedded -boot /etc/my_node -proto_dist beamway -sname my_node
 %% '''
 %% A second argument names the boot script to copy; the default is `start', which is also the default of `erl'. The copy only works with the same
-%% OTP release, and with Beamway in the same directory unless `-pa' names another one.
+%% OTP release, and with Beamway in the same directory unless `-pa' names a different one.
 -module(beamway_boot).
 
 -export([main/0, make/2]).
@@ -34,8 +34,8 @@ done({error, Text}) ->
     io:put_chars(standard_error, [Text, $\n]),
     halt(1).
 
-%% @doc Copies the boot script `Base.boot' to `Target.boot', adding the modules of the carrier. As with `erl -boot', a name that is not found is
-%% looked up among OTP's own, such as `start_sasl'.
+%% @doc Copies the boot script `Base.boot' to `Target.boot', adding the modules of the carrier. As with `erl -boot', a script that is not found is
+%% looked up among OTP's own scripts, such as `start_sasl'.
 -spec make(Base :: file:filename(), Target :: file:filename()) -> ok | {error, Text :: iodata()}.
 make(Base, Target) ->
     case read(found(Base ++ ".boot")) of
@@ -84,8 +84,8 @@ modules() ->
     {ok, Modules} = application:get_key(beamway, modules),
     Modules.
 
-%% Inserts the carrier after the modules of the script's own applications. Every path set later also includes the directory, for the driver and
-%% the options.
+%% Inserts the carrier after the modules of the script's own applications. Every code path that the script sets later also includes the carrier's
+%% directory, which is needed for the driver and the options.
 with_carrier({script, Id, Steps}, Ebin, Modules) ->
     {Loading, Rest} = lists:splitwith(fun(Step) -> Step =/= {progress, modules_loaded} end, Steps),
     Starting = [case Step of {path, Path} -> {path, Path ++ [Ebin]}; _ -> Step end || Step <- Rest],

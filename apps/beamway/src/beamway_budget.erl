@@ -2,9 +2,9 @@
 %% @doc Decides how large the rings of a new link may be under the node's limits. All functions are pure; {@link beamway_links} keeps the reservations
 %% and their sums.
 %%
-%% Links over RDMA have a separate limit (`rdma_limit_bytes'), because their rings are locked memory; all others share `ring_limit_bytes'. Rings
-%% that do not fit are halved. A link over the connection on which the two nodes have met gets the smallest rings even if that exceeds the limit,
-%% because it has nothing to fall back to.
+%% Links over RDMA have a separate limit (`rdma_limit_bytes'), because their rings are locked memory; all others share `ring_limit_bytes'. Rings that
+%% do not fit are halved. A link over the distribution connection itself (TCP or TLS) gets the smallest rings even if that exceeds the limit, because
+%% it has nothing to fall back to.
 -module(beamway_budget).
 
 -export([ring/4, limits/0, bytes/1, has_room/3, used_up/2]).
@@ -18,8 +18,8 @@
 
 -type reservation() :: {beamway_kind:driven(), RingBytes :: pos_integer()}.
 
-%% @doc Returns the size in bytes of each of the two rings for a link of this kind. `{less, …}' names the limit that made them smaller. `Used' is the memory
-%% already reserved by all links under the same limit.
+%% @doc Returns the size in bytes of each of the two rings for a link of this kind. `{less, …}' names the limit that made the rings smaller. `Used' is
+%% the memory already reserved by all links under the same limit.
 -spec ring(beamway_kind:driven(), Wanted :: pos_integer(), Used :: non_neg_integer(), beamway_config:config()) ->
           {ok, RingBytes :: pos_integer()} | {less, RingBytes :: pos_integer(), {Option :: atom(), Limit :: non_neg_integer()}}
               | {error, Reason :: binary()}.
@@ -71,7 +71,7 @@ ring_test_() ->
      ?_assertEqual({ok, 131072}, Ring(rdma, 131072, 0)),
      ?_assertEqual({error, <<"the ring memory of this node is used up (rdma_limit_bytes)">>}, Ring(rdma, 131072, 262144))].
 
-%% A link gets a ring exactly when there is room for it.
+%% A link gets a ring if and only if there is room for it.
 has_room_test_() ->
     [?_assertEqual(has_room(Kind, Used, config()), ring(Kind, 262144, Used, config()) =/= ring(Kind, 65536, 1 bsl 40, config()))
      || Kind <- [shm, rdma], Used <- [0, 131072, 131073, 917504, 917505, 1048576, 1 bsl 30]].

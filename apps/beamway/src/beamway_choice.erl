@@ -34,7 +34,7 @@ missed(#{host := Host} = Us, {ok, #{host := Other} = Them}) ->
 missed(_Us, _Theirs) ->
     [].
 
-%% Gives no reason for a kind that any host can have if neither node has a device.
+%% For a kind that any host can have, gives no reason if neither node has a device.
 why_no(Kind, SameHost, Ours, Theirs) ->
     case {beamway_kind:needs_same_host(Kind), has(Kind, Ours), has(Kind, Theirs)} of
         {true, _, _} when not SameHost -> "another host";

@@ -35,7 +35,7 @@
                     encrypt := boolean() | prefer,
                     encrypt_key_file := string(),
                     classes := [beamway_classes:named()]}.
-%% {@link table/0} describes each.
+%% {@link table/0} describes each option.
 
 -type problem() :: {Option :: atom(), Value :: term(), Expected :: string()}.
 
@@ -97,8 +97,8 @@ options() ->
       "Classes of sending processes (control, normal or bulk), by registered name or by initial call as i() shows it."
       " A process gets its class within about five seconds.", fun classes/1}].
 
-%% @doc Returns the table for the reference of all options (`scripts/options'): option, default, valid values, when a change takes effect,
-%% effect.
+%% @doc Returns the table for the reference of all options (`scripts/options'): the option, its default, its valid values, when a change takes effect,
+%% and its effect.
 -spec table() -> [{Option :: atom(), Default :: term(), Expected :: string(), TakesEffect :: string(), Effect :: string()}].
 table() ->
     [{Name, Default, Expected, "restart", Effect} || {Name, Default, Expected, Effect, _} <- options()].
@@ -108,7 +108,7 @@ table() ->
 read() ->
     read(fun value/1).
 
-%% @doc Like {@link read/0}, but with values from another source; `undefined' means the default.
+%% @doc Like {@link read/0}, but with values from a different source; `undefined' means the default.
 -spec read(fun((Option :: atom()) -> term())) -> {ok, config()} | {error, [problem(), ...]}.
 read(Value) ->
     Read = [{Name, check(Value(Name), Default, Parse), Expected}
@@ -118,7 +118,7 @@ read(Value) ->
         Problems -> {error, Problems}
     end.
 
-%% @doc Returns a parameter of kernel that must be a positive number.
+%% @doc Returns the value of a kernel parameter, or the default unless the value is a positive integer.
 -spec of_kernel(Name :: atom(), Default) -> Default when Default :: pos_integer().
 of_kernel(Name, Default) ->
     case application:get_env(kernel, Name) of
@@ -252,7 +252,7 @@ socket_dir("") ->
     {ok, ""};
 socket_dir([$/ | _] = Dir) ->
     Bytes = beamway_socket_dir:bytes(Dir),
-    %% The driver would truncate the path at a NUL byte and use another directory.
+    %% The driver would truncate the path at a NUL byte and use a different directory.
     case byte_size(Bytes) =< ?DIR_MAX_BYTES andalso binary:match(Bytes, <<0>>) of
         nomatch -> {ok, Dir};
         _ -> error

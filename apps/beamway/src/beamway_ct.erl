@@ -32,9 +32,9 @@
 start(Name) -> start(Name, []).
 
 %% @doc Starts a local node on Beamway's carrier that allows faults and has the code path of this node. `Options' are arguments of `erl' and `{env,
-%% Name, Value}'. The node's name begins with `Name'. It gives up on a silent peer after four to five seconds instead of 45 to 75 (`net_ticktime'
-%% 4), and on a call to a peer that does not answer after two instead of seven (`net_setuptime' 2); arguments in `Options' override these. The node
-%% stops when the calling process exits.
+%% Name, Value}'. The node's name begins with `Name'. The node gives up on a silent peer after four to five seconds instead of 45 to 75
+%% (`net_ticktime' 4), and on calling a peer that does not answer after two seconds instead of seven (`net_setuptime' 2); arguments in `Options'
+%% override these. The node stops when the calling process exits.
 -spec start(Name :: string(), Options :: [string() | {env, string(), string()}]) -> {pid(), node()}.
 start(Name, Options) ->
     Paths = lists:append([["-pa", Path] || Path <- code:get_path(), filename:pathtype(Path) =:= absolute]),
@@ -50,7 +50,7 @@ start(Name, Options) ->
 -spec stop(pid()) -> ok.
 stop(Peer) -> peer:stop(Peer).
 
-%% @doc Stops all packets between two nodes, or between each node on one side and each on the other, until {@link heal/1} is called for the nodes
+%% @doc Stops all packets between two nodes, or between each node in one list and each node in the other, until {@link heal/1} is called for the nodes
 %% named first, or for an hour at most. Both sides report `nodedown' when they have missed each other's ticks.
 -spec partition(named() | [named()], named() | [named()]) -> ok.
 partition(Ones, Others) ->
@@ -64,7 +64,7 @@ several(Name) -> [Name].
 -spec slow(named(), named(), DelayMs :: 0..10000) -> ok.
 slow(One, Other, DelayMs) -> fault(One, Other, #{delay_ms => DelayMs, for_ms => ?LONGEST_MS}).
 
-%% @doc Resets the connection between the two nodes. The link continues over another one, unless the option `resume_ms' is 0.
+%% @doc Resets the connection between the two nodes. The link continues over a new connection, unless the option `resume_ms' is 0.
 -spec disconnect(named(), named()) -> ok.
 disconnect(One, Other) -> fault(One, Other, #{disconnect => true}).
 

@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% The callbacks that net_kernel calls, the same for all four carriers. A carrier defines
+%% The callbacks that net_kernel calls. They are the same for all four carriers. A carrier defines
 %% FAMILY   inet_tcp or inet6_tcp
 %% STREAM   beamway_stream_tcp or beamway_stream_tls
-%% and includes this. Listening, epmd and addresses are OTP's own; the connection processes are ours,
-%% see beamway_dist_setup.
+%% and includes this file. Listening, epmd and addresses are handled by OTP's own code; only the connection processes are ours (see
+%% beamway_dist_setup).
 
 -export([childspecs/0, listen/2, address/0, accept/1, accept_connection/5, setup/5, close/1, select/1, setopts/2]).
 

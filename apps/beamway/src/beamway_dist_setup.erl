@@ -54,7 +54,7 @@ accept(Carrier, AcceptPid, Socket, MyNode, Allowed, SetupTime) ->
 init_connect({Family, Stream}, Kernel, Node, Type, MyNode, LongOrShortNames, SetupTime) ->
     {Name, Host} = split_name(Family, Node, LongOrShortNames),
     Timer = dist_util:start_timer(SetupTime),
-    ok = beamway_fault_path:pass(Node, infinity), % the timer kills this process
+    ok = beamway_fault_path:pass(Node, infinity), % the setup timer kills this process if that takes too long
     {Ip, TcpPort, Version} = find_peer(Family, Node, Name, Host),
     dist_util:reset_timer(Timer),
     case connected(mode(Stream), Stream, Node, Family, Ip, TcpPort, Host) of
@@ -90,7 +90,7 @@ maybe_clear(Made) ->
     Made.
 
 split_name(Family, Node, LongOrShortNames) ->
-    {node, Name, Host} = dist_util:split_node(Node), % otherwise the carrier's select/1 has rejected it
+    {node, Name, Host} = dist_util:split_node(Node), % the carrier's select/1 has rejected all other names
     check_host(Family, Node, Host, lists:member($., Host), LongOrShortNames),
     {Name, Host}.
 
@@ -295,7 +295,7 @@ recv_more(Stream, Timeout) ->
     end,
     Received.
 
-%% @private The peer is authenticated, so the two sides agree on the link.
+%% @private The peer is now authenticated, so the two sides agree on the link.
 -spec pre_nodeup(stream()) -> ok | {error, term()}.
 pre_nodeup(Stream) ->
     case beamway_choice:choose(own_extension(Stream), get_state(peer)) of
@@ -434,7 +434,7 @@ listens(Node, {ok, #{listens := Port}}) ->
     {node, _Name, Host} = dist_util:split_node(Node),
     {Host, Port}.
 
-%% Once TLS has been taken over, only ssl's socket remains, which is a stream in itself. A link that has outlived its connection has a different
+%% Once the driver has taken over TLS, what remains is ssl's socket, which is itself a stream. A link that has outlived its connection has a different
 %% socket.
 current(Stream) ->
     case {beamway_links:stream(), get_state(socket)} of
@@ -558,7 +558,7 @@ controller({Kind, Controller, _Reason}) ->
         false -> {stream, Controller}
     end.
 
-%% The port may have just exited. Its exit signal, with the reason, is then on its way to this process.
+%% The port may have just exited. In that case its exit signal, with the reason, is on its way to this process.
 of_port(Command, Port) ->
     try Command(Port)
     catch error:badarg -> {error, closed}
@@ -581,7 +581,7 @@ getopts(Stream, Options) ->
              | peer           %% beamway_wire:found()
              | extension      %% beamway_wire:extension() of this node
              | heard          %% {Bytes, Told}: what getstat/1 saw and returned last
-             | target         %% {Family, Address}: where the peer listens, undefined if it has called
+             | target         %% {Family, Address}: where the peer listens; undefined if the peer has called
              | resume_ms      %% how long the link may be without a connection
              | said           %% data that only these two nodes have exchanged
              | socket         %% of a TLS connection that the driver has taken over or set up

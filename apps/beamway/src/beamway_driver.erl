@@ -26,8 +26,8 @@ load() ->
     ignore.
 
 %% @doc Reloads the driver's file for the calling process. If the driver was loaded before, this must be the supervisor that loaded it. This first
-%% closes all ports of the driver, and with them all links of this node. A library that the old driver had counts as available in the meantime; a
-%% process that wants such a link waits for its reservation.
+%% closes all ports of the driver, and with them all links of this node. Until the reload is complete, a library that the old driver had loaded counts
+%% as available; a process that wants such a link waits for its reservation.
 -spec reload() -> ignore.
 reload() ->
     true = ets:insert(?TABLE, {driver, {error, <<"the driver is being loaded anew">>}}),
@@ -59,8 +59,8 @@ has(Kind) ->
     ets:lookup(?TABLE, {library, Kind}) =:= [{{library, Kind}, true}]
         orelse tried(Kind, beamway_port:with_port(fun(Port) -> beamway_port:use(Port, Kind) end)).
 
-%% @doc Returns whether the codec that compresses links is loaded. Loading is only tried once, because if the codec is missing, the driver was built
-%% without it. This is worth a warning only on a node that should compress every link.
+%% @doc Returns whether the codec that compresses links is loaded. Loading is tried only once, because if the codec is missing, the driver was built
+%% without it. A missing codec is worth a warning only on a node that is supposed to compress every link.
 -spec has_codec(far | always) -> boolean().
 has_codec(When) ->
     case ets:lookup(?TABLE, codec) of

@@ -24,14 +24,14 @@
 -define(SALT, "beamway encrypt 1").
 -define(FILE_BYTES, 65536).
 -define(SECRET_BYTES, 32).
-%% 32 random bytes contain fewer different values than this only once in 10^8 files.
+%% The chance that 32 random bytes contain fewer different values than this is 1 in 10^8.
 -define(DIFFERENT_BYTES, 20).
 -define(KEYGEN, "make one with: beamway keygen FILE").
 
 -type key() :: #{source := cookie | file, label := <<_:64>>, key := <<_:256>>}.
 %% `label' is the first 8 hexadecimal digits of the fingerprint.
 
-%% @doc Returns the option. It may be missing on a node that was upgraded while running.
+%% @doc Returns the value of the option `encrypt', which may be missing on a node that was upgraded while running.
 -spec mode() -> boolean() | prefer.
 mode() -> maps:get(encrypt, beamway_links:config(), false).
 
@@ -55,7 +55,7 @@ check(#{encrypt_key_file := File}, true, {module, crypto}) ->
         {_, Cookie} -> case keys(Cookie) of {ok, _} -> ok; Problem -> Problem end
     end.
 
-%% The mode of files in containers often cannot be changed.
+%% This is only a warning, because the mode of files in containers often cannot be changed.
 warn_if_open(File, {ok, #file_info{mode = Mode}}) when Mode band 8#004 =/= 0 ->
     ?LOG_WARNING("beamway: every user of this host can read the keys in ~ts and so join the cluster; chmod o-r it if you can", [File]);
 warn_if_open(_File, _) ->
@@ -69,7 +69,7 @@ keys(Cookie) ->
         File -> of_file(File)
     end.
 
-%% @doc Returns where the driver's TLS link starts: the socket, the keys, and the bytes already read from the connection.
+%% @doc Returns the driver's description of where a TLS link starts: the socket, the keys, and the bytes already read from the connection.
 -spec place(Fd :: non_neg_integer(), [{Label :: <<_:64>>, Key :: <<_:256>>}, ...], Read :: binary()) -> binary().
 place(Fd, Keys, Read) ->
     iolist_to_binary([<<Fd:32, (length(Keys))>>, [[Label, Key] || {Label, Key} <- Keys], Read]).
@@ -137,7 +137,7 @@ of_file(File) ->
             problem("encrypt_key_file ~ts: ~ts; " ++ ?KEYGEN, [File, file:format_error(Reason)])
     end.
 
-%% The distribution starts before the file server.
+%% The file is opened raw, because the distribution starts before the file server.
 read(File) ->
     case file:open(File, [read, raw, binary]) of
         {ok, Io} ->
@@ -180,7 +180,7 @@ key(Source, Secret) ->
     #{source => Source, key => hkdf(Secret, <<"tls 1.3 psk">>),
       label => iolist_to_binary(io_lib:format("~8.16.0b", [Fingerprint]))}.
 
-%% One block of output is enough.
+%% HKDF needs only one block of output, because the hash is as long as the key.
 hkdf(Secret, Info) -> hkdf(<<?SALT>>, Secret, Info).
 
 hkdf(Salt, Secret, Info) -> crypto:mac(hmac, sha256, crypto:mac(hmac, sha256, Salt, Secret), <<Info/binary, 1>>).

@@ -34,8 +34,7 @@ call_epmd(Module, Function, Args) ->
         false -> apply(erl_epmd, Function, Args)
     end.
 
-%% @doc Queries epmd. `Known' is the address at which the peer is known to listen. Takes as long as the system takes to connect to
-%% a host.
+%% @doc Queries epmd. `Known' is the address at which the peer is known to listen. This takes as long as the system needs to connect to a host.
 -spec of_node(node(), beamway_stream:family(), Known :: undefined | {inet:ip_address() | string(), inet:port_number()}) -> said().
 of_node(Node, Family, Known) ->
     case beamway_fault_path:is_cut(Node) of
@@ -89,7 +88,7 @@ epmd_port() ->
         _ -> 4369
     end.
 
-%% If a module other than OTP's does not know the node, that proves nothing.
+%% Modules other than OTP's may not know the node, which proves nothing.
 ask(Module, Family, Name, Host) ->
     case peer_of(Module, Family, Name, Host) of
         {Ip, Port, _Version} -> {listed, {Ip, Port}};

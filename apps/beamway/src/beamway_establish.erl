@@ -10,7 +10,7 @@
 
 -define(LISTEN_MS, 2000).
 
-%% @doc Listens, with rings of at most that size. The format of `Where' is defined by the kind's carrier (its header in native/link).
+%% @doc Listens for a peer, with rings of at most that size. The format of `Where' is defined by the kind's carrier (its header in native/link).
 -spec listen(beamway_kind:driven(), Where :: binary(), MaxRingBytes :: pos_integer()) ->
           {ok, port(), beamway_port:listener()} | {error, Reason :: binary()}.
 listen(Kind, Where, MaxRingBytes) ->
@@ -55,8 +55,8 @@ accept(Kind, Port, Deadline) ->
             linked(Kind, Port, Other)
     end.
 
-%% @doc Returns the reason why this side has failed, or what the peer reports if this side has not failed. A peer that was rejected does not know
-%% the reason.
+%% @doc Returns the reason why this side has failed or, if it has not failed, the reason that the peer reports. A peer that was rejected does not know
+%% why.
 -spec known(port(), PeerSays :: binary()) -> Reason :: binary().
 known(Port, PeerSays) ->
     case beamway_port:step(Port) of
@@ -88,7 +88,7 @@ await(Port, Deadline) ->
             News
     end.
 
-%% A failed port also sends an exit signal, and this process exits with it, as with any link.
+%% A failed port also sends an exit signal, so this process exits with it, as with any link.
 has_news(Port, Deadline) ->
     receive
         {link, Port} -> true

@@ -5,9 +5,9 @@
 %% everything on the path from this node to that one:
 %% <dl>
 %% <dt>The link</dt><dd>The driver holds the bytes of either direction (native/driver/fault.h).</dd>
-%% <dt>The socket</dt><dd>If a fault cuts the incoming direction, the system drops every packet for the connection's socket. So the peer's system
-%% gets no acknowledgement and finds the path silent, as with a real cut. With a ring the same happens to the connection that reports the peer's
-%% end.</dd>
+%% <dt>The socket</dt><dd>If a fault cuts the incoming direction, the system drops every packet for the connection's socket. So the peer's system gets
+%% no acknowledgement and finds the path silent, as in a real outage. With a ring, the same happens to the connection that reports the peer's
+%% exit.</dd>
 %% <dt>New connections</dt><dd>A process that connects to that node or accepts its connection waits while the fault cuts the path
 %% ({@link beamway_fault_path:pass/2}), and the epmd on the node's host is not asked.</dd>
 %% </dl>
@@ -95,7 +95,7 @@ expected(_) -> "expected the keys delay_ms, jitter_ms, rate_bytes, cut, disconne
 -spec link_is_up(beamway_links:link()) -> ok.
 link_is_up(Link) ->
     case ets:whereis(?MODULE) of
-        undefined -> ok; % this node allows no faults
+        undefined -> ok; % this node does not allow faults
         _ -> try gen_server:call(?MODULE, {link_is_up, Link}, ?CALL_MS) catch exit:_ -> ok end
     end.
 
@@ -234,7 +234,7 @@ applied([Link | Links], Fault) ->
         {error, Reason} -> {error, Reason}
     end.
 
-%% A link may be closed, or change its connection, at any time. If it then has no port or no socket, it needs no fault.
+%% A link may be closed, or change its connection, at any time. If it no longer has a port or a socket, the fault need not be applied.
 applied_to(_Link, none, _Fault) ->
     ok;
 applied_to(#{link := Kind, stream := Stream}, {ok, Port}, Fault) ->
@@ -248,8 +248,8 @@ applied_to(#{link := Kind, stream := Stream}, {ok, Port}, Fault) ->
         error:badarg -> ok
     end.
 
-%% This process knows only one of the link's sockets, so the driver holds back data arriving over any of them. A port that is not active yet has one
-%% connection.
+%% If the link has several connections, this process knows only one of their sockets, so the driver holds back the data that arrives over any of
+%% them. A port that is not active yet has only one connection.
 has_several(Port) ->
     try beamway_port:paths(Port) of
         {Connections, _RttUs} -> Connections > 0

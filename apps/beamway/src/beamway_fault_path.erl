@@ -32,8 +32,8 @@ of_node(Node) ->
 
 known(Fault, EndsMs) -> (maps:without([for_ms, disconnect], Fault))#{left_ms => max(0, EndsMs - now_ms())}.
 
-%% @doc Waits as long as it would take to set up a connection to or from that node: while the path is cut, for at most `Ms', and for two delays if
-%% it is slow.
+%% @doc Waits as long as the fault would delay setting up a connection to or from that node: for at most `Ms' while the path is cut, and for twice
+%% the delay if the path is slow.
 -spec pass(node(), Ms :: timeout()) -> ok | {error, timeout}.
 pass(Node, Ms) ->
     case of_node(Node) of

@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Accepted connections that have not proved a key yet: limits their number, and logs those that fail.
 %%
-%% Anybody can open a connection and send nothing. Each such connection is closed after a few seconds, and there may be at most 256. Beyond that,
-%% the oldest connection from the address with the most of them is closed, so an unauthenticated client displaces only its own. A peer proves its
-%% key with its first packet, within a round trip.
+%% Anybody can open a connection and send nothing. Each such connection is closed after a few seconds, and there may be at most 256. Beyond that, the
+%% address with the most such connections loses its oldest one, so an unauthenticated client displaces only its own connections. A peer proves its key
+%% with its first packet, within a round trip.
 %%
 %% The table belongs to the supervisor of {@link beamway_links}. Its rows are {Number, Address, Pid}, oldest first; {refused, Count}; {told, Second,
 %% Lines}.
@@ -57,7 +57,7 @@ make_room() ->
             true
     end.
 
-%% Another process may have chosen the same connection.
+%% Another process may have chosen the same connection to close.
 crowd_out([_], Pid) ->
     _ = ets:update_counter(?MODULE, refused, 1),
     true = exit(Pid, shutdown),

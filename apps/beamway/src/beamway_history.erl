@@ -140,7 +140,7 @@ nothing_is_kept_test() ->
     History = lists:foldl(fun add/2, new(fields(), 0), [[N, 0] || N <- lists:seq(1, 100)]),
     ?assertEqual({[], []}, {seconds(History), tens(History)}).
 
-%% All histories share the same list of fields.
+%% All histories share the same list of fields, so it is not counted.
 bytes_of(History) ->
     erts_debug:flat_size(History#history{fields = []}) * erlang:system_info(wordsize) + lists:sum([byte_size(Chunk) || Chunk <- binaries(History), byte_size(Chunk) > 64]). % smaller ones are in the heap
 

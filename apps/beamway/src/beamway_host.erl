@@ -9,7 +9,7 @@
 digest() ->
     case boot_id() of
         {ok, BootId} -> erlang:md5(["beamway host ", BootId]);
-        %% Must differ from the digest of every other node.
+        %% Without a boot ID the digest must differ from that of every other node.
         {error, _} -> erlang:md5(term_to_binary({make_ref(), os:system_time(), os:getpid()}))
     end.
 

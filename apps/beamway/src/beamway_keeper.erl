@@ -5,15 +5,15 @@
 %% Sending: messages to a peer are gathered in the port, which sends `flush' to this process. This process has normal priority, so it runs after the
 %% processes that were already scheduled, and everything that they have sent leaves in a single system call.
 %%
-%% Polling (option `poll_us'): for a short time the port is polled instead of letting the node sleep. The driver decides when that is worthwhile
-%% (native/link/spin.h) and sends `look'. Each poll is a short port command. Between two polls, the other runnable processes on this scheduler run
-%% first.
+%% Polling (option `poll_us'): for a short time this process polls the port instead of letting the node sleep. The driver decides when that is
+%% worthwhile (native/link/spin.h) and sends `look'. Each poll is a short port command. Between two polls, the other runnable processes on this
+%% scheduler run first.
 %%
-%% Holding: a sender with more than 1 MB queued in addition to its message in progress is suspended here, and resumed when half of that is left. A
-%% port that stays busy would suspend all senders, including those of small messages. But a sender is only suspended here if the VM itself would
-%% suspend it: the port becomes busy for some milliseconds, and a short-lived process checks whether the VM suspends the sender in the meantime. A process
-%% that sends with `nosuspend' or has set `async_dist' is not suspended, so it continues. When the keeper exits, ERTS resumes the processes that it
-%% had suspended.
+%% Suspending: a sender with more than 1 MB queued in addition to its message in progress is suspended here, and resumed once its queue has drained to
+%% half of that. If the port instead stayed busy, all senders would be suspended, including those of small messages. But a sender is only suspended
+%% here if the VM itself would suspend it: the port becomes busy for a few milliseconds, and a short-lived process checks whether the VM suspends the
+%% sender in the meantime. A process that sends with `nosuspend' or has set `async_dist' is not suspended, so it continues. When the keeper exits,
+%% ERTS resumes the processes that it had suspended.
 %%
 %% The socket: closing the socket of a connection that carries the data closes the connection, just as if OTP's own port carried it. The stream of a
 %% link with a ring stays open as long as the connection. Nothing is sent on it except the kernel's keepalive probes, so data that arrives is
@@ -78,9 +78,9 @@ wait(Link, Stream) ->
         erlang:hibernate(?MODULE, wait, [Link, Stream])
     end.
 
-%% How long this process waits before it hibernates. If it is rarely needed, it hibernates again immediately, because otherwise it would be
-%% scheduled a second time one second after each message. The value is in the process dictionary, so that an older or newer version of this module
-%% can continue from any state.
+%% Returns how long this process waits before it hibernates. If it is rarely needed, it hibernates again immediately, because otherwise it would be
+%% scheduled a second time one second after each message. The value is in the process dictionary, so that an older or newer version of this module can
+%% continue from any state.
 idle_ms() ->
     case erase(slept_at_ms) of
         undefined ->
@@ -133,7 +133,7 @@ handle(Message, Link, Stream) -> resumed(beamway_resume:handle(Message, Link), L
 
 %% ---- senders ----
 
-%% Suspends the sender before it tells the port. The port stays busy until then, so the VM does not resume the sender in between.
+%% Suspends the sender before it answers the port. The port stays busy until then, so the VM does not resume the sender in between.
 answer(Port, Sender, Key, Answer) ->
     _ = Answer =:= suspended andalso hold(Sender),
     beamway_port:answer(Port, Key, Answer) orelse release(Sender).
@@ -149,7 +149,8 @@ release(Sender) ->
     catch error:badarg -> false
     end.
 
-%% The check runs in a separate process, because a running sender answers late. If no process can be spawned, the check is skipped.
+%% The check runs in a separate process, because `process_info' has to wait for a sender that is running. If no process can be spawned, the check is
+%% skipped.
 begin_asking(Sender, Key, Patience) ->
     try
         spawn_link(?MODULE, ask, [self(), Sender, Key, Patience])
@@ -191,7 +192,7 @@ beside(closed, Message, {ring, Port} = Link, Stream) ->
         {true, undefined} ->
             peer_gone(Port);
         {true, _} ->
-            %% Perhaps only the stream is lost: the ring still carries the data, and beamway_resume finds out whether the peer is alive.
+            %% It may be that only the stream is lost: the ring still carries the data, and beamway_resume finds out whether the peer is alive.
             ok = close(Stream),
             self() ! look_at_peer,
             resumed(beamway_resume:handle({lost, connection_finished}, Link), Link, none)

@@ -13,9 +13,9 @@
 -type ring() :: shm | rdma.
 %% Two nodes have to agree on a ring, but `tcp' needs no agreement.
 -type driven() :: kind() | tls.
-%% The kinds carried by our driver. Users never name `tls': it replaces `tcp' if two nodes have met over TLS.
+%% The kinds carried by our driver. Users never specify `tls': it replaces `tcp' if two nodes have connected over TLS.
 -type label() :: kind() | inet | tls.
-%% The name of a link for users. `tcp' and `inet' mean that the data is carried by the connection on which the two nodes have met, through our
+%% The name of a link for users. `tcp' and `inet' mean that the data is carried by the connection that the two nodes originally opened, through our
 %% driver or OTP's own port. `tls' is the same over TLS, through our driver or processes of ssl.
 
 -type entry() :: #{kind := driven(),

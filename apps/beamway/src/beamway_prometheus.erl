@@ -3,8 +3,8 @@
 %% collectors [default,beamway_prometheus]' adds them to the node's own metrics. RabbitMQ 4 overwrites that list, so call
 %% `prometheus_registry:register_collector(beamway_prometheus)' on the running node instead.
 %%
-%% The library is not a dependency, because it calls this module and is therefore present. Without it, use {@link beamway:metrics/0}, which returns
-%% the same metrics as text.
+%% The library is not a dependency: only the library calls this module, so it is present then. Without it, use {@link beamway:metrics/0}, which
+%% returns the same metrics as text.
 -module(beamway_prometheus).
 
 -export([collect_mf/2, deregister_cleanup/1]).

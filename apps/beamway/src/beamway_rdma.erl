@@ -13,7 +13,7 @@
 
 -define(CONNECT_MIN_MS, 500).
 
-%% @private The devices are checked each time, and the library until it has been loaded.
+%% @private Looks for the devices each time, and checks the library until it has been loaded.
 -spec is_usable(beamway_config:config(), StreamKind :: tcp | tls) -> boolean().
 is_usable(#{rdma_plaintext := false}, tls) ->
     false;
@@ -63,7 +63,7 @@ any_of(Ips) ->
         false -> {0, 0, 0, 0, 0, 0, 0, 0}
     end.
 
-%% The layout is defined in native/link/rdma/rdma.h. The fields in between are the scope.
+%% The layout is defined in native/link/rdma/rdma.h. The fields between the address and the port are the scope.
 address({A, B, C, D}, CmPort) ->
     <<4, A, B, C, D, 0:12/unit:8, 0:32, CmPort:16>>;
 address({A, B, C, D, E, F, G, H}, CmPort) ->
@@ -81,7 +81,8 @@ join({rdma_offer, #{addresses := Addresses, ring_bytes := Offered} = Offer}, Con
 join(_Packet, _Config, _RingBytes, _Deadline) ->
     {error, <<"an offer of another kind of link">>}.
 
-%% Each address gets an equal part of the remaining time. After that no further attempt is started, because the peer waits for our answer.
+%% Each address gets an equal share of the remaining time. Once that time is up, no further attempt is started, because the peer is waiting for our
+%% answer.
 join_one_of(Routes, Offer, RingBytes, Deadline, Reasons) ->
     Left = Deadline - erlang:monotonic_time(millisecond),
     case Routes of

@@ -37,7 +37,8 @@ all() ->
 named(Devices) ->
     all(?SYSFS, fun interface_addresses/0, Devices).
 
-%% Like all/0, but reads another directory and gets the addresses of the interfaces from the caller. If devices are named, returns only their ports.
+%% Like all/0, but reads a different directory and gets the addresses of the interfaces from the caller. If devices are named, returns only their
+%% ports.
 -spec all(Sysfs :: file:filename(), fun(() -> [{Interface :: string(), address()}]), Only :: [string()]) -> [port_info()].
 all(Sysfs, Addresses, Only) ->
     case [Device || Device <- names(Sysfs), Only =:= [] orelse lists:member(Device, Only)] of
@@ -139,8 +140,8 @@ prefix_bits(Mask) ->
 bits({A, B, C, D}) -> <<A, B, C, D>>;
 bits(Ip) -> << <<Part:16>> || Part <- tuple_to_list(Ip) >>.
 
-%% @doc Returns the order in which the peer's addresses are tried: first those in a network of one of our devices, then those behind a router, if we have an
-%% address of that family. If the result is empty, none of our devices can reach the peer.
+%% @doc Returns the order in which to try the peer's addresses: first those in a network of one of our devices, then those behind a router, if we have
+%% an address of that family. If the result is empty, none of our devices can reach the peer.
 -spec routes(Ours :: [port_info()], Theirs :: [inet:ip_address()]) -> [inet:ip_address()].
 routes(Ours, Theirs) ->
     Own = lists:append([Addresses || #{addresses := Addresses} <- Ours]),

@@ -7,16 +7,17 @@
 %% so these steps are serialized. It lives as long as the link.</dd>
 %% <dt>The dialer</dt><dd>It lives while the link has no connection, or only a silent one. It starts attempts until one succeeds, and decides when
 %% the peer counts as dead.</dd>
-%% <dt>An attempt</dt><dd>It is one connection to the peer. Attempts may overlap while they are only asking ({@link beamway_session}), so a lost
-%% packet delays only its own attempt. Then one of them reports how many bytes this side has read, and only then is a connection that still exists
-%% given up.</dd>
+%% <dt>An attempt</dt><dd>It owns one connection to the peer. Attempts may overlap until the peer has answered ({@link beamway_session}), so a lost
+%% packet delays only its own attempt. From then on only one attempt at a time continues: it states how many bytes this side has read, and this side
+%% gives up the connection that it still has, if any.</dd>
 %% </dl>
 %% The answering side is a connection process of net_kernel that receives `resume' instead of a handshake ({@link answer/2}).
 %%
-%% A link that should have several connections has one more process on the node that has established the first one, the {@link spreading/4.
+%% If a link is to have several connections, there is one more process on the node that established the first connection, the {@link spreading/4.
 %% spreader}. It replaces the single connection with the first of several, and then adds others until there are enough.
 %%
-%% Both nodes dial, because perhaps only one of them notices the loss or can reach the other. The connection with the higher number wins.
+%% Both nodes dial, because it may be that only one of them notices the loss, or that only one can reach the other. The connection with the higher
+%% number wins.
 -module(beamway_resume).
 
 -include_lib("kernel/include/logger.hrl").
@@ -25,18 +26,18 @@
 -export([dial/3, dialing/1, attempt/3, look/3, spreading/4, ask_once/3]).
 -export_type([link/0]).
 
-%% The first attempts are made in quick succession, because a peer whose process is exiting may still answer, or be listed by epmd, for some
+%% The first attempts are made in quick succession, because a peer whose process is exiting may still answer, or be listed by epmd, for a few
 %% milliseconds.
 -define(FIRST_PAUSE_MS, 2).
 -define(PAUSE_MS, 50).
 -define(QUICK_MS, 2000).
 -define(LATER_PAUSE_MS, 200).
 -define(START_MS, 4).
-%% While a connection is being set up, the dialer waits this long before it dials again.
+%% While another connection is being set up, the dialer waits this long before it dials again.
 -define(MADE_MS, 300).
 -define(CONNECT_MS, 2000).
 -define(ANSWER_MS, 1500).
-%% A connected node is ready to answer after at most this time.
+%% The answering node waits at most this long for a connected peer's session to be registered.
 -define(BEGIN_MS, 1000).
 -define(BEGIN_PAUSE_MS, 5).
 -define(CALL_MS, 5000).
@@ -44,17 +45,17 @@
 -define(LOOK_PAUSE_MS, 25).
 -define(ATTEMPTS, 10).
 -define(NO_PROCESS_MS, 20).
-%% The pause of a spreader after a failed attempt; it doubles each time.
+%% A spreader's first pause after a failed attempt. It doubles each time.
 -define(SPREAD_PAUSE_MS, 100).
 -define(SPREAD_PAUSE_MAX_MS, 5000).
-%% A link that keeps losing its connection does not spread in the meantime.
+%% The pause before a link that has lost its connection spreads again. It doubles if the link keeps losing its connection soon after it has spread.
 -define(SPREAD_AGAIN_MS, 1000).
 -define(SPREAD_AGAIN_MAX_MS, 300000).
 -define(SPREAD_SOON_MS, 60000).
 -define(SPREAD_LOOK_MS, 10000).
 -define(FAR_US, 5000).
 -define(FAR_CONNECTIONS, 8).
-%% The ring size for the connection beside a ring, which carries no data.
+%% The minimum ring size for an encrypted connection that accompanies a ring. That connection carries no data.
 -define(RING_MIN_BYTES, 65536).
 %% The lowest first byte of a TLS record. Our packets begin with the high byte of their length.
 -define(TLS_FIRST, 20).
@@ -106,7 +107,7 @@ save(Session) ->
     _ = put(session, Session),
     ok.
 
-%% @doc Makes the connection end when that socket, which the keeper owns, is closed, just as if OTP's own port carried the connection.
+%% @doc Makes the calling process exit when that socket, which the keeper owns, is closed, just as if OTP's own port carried the connection.
 -spec watch(port()) -> ok.
 watch(Socket) ->
     _ = put(socket, {Socket, monitor(port, Socket)}),
@@ -115,8 +116,8 @@ watch(Socket) ->
 socket_closed(Monitor, {_Socket, Monitor}) -> exit(connection_closed);
 socket_closed(_Monitor, _Other) -> ok.
 
-%% If the link had no session, the port would close and the driver would not report a loss. So the connection process must be about to start the
-%% session: messages can arrive before the handshake is complete.
+%% If the link had no session, the port would close and the driver would not report a loss. So the connection process must be about to begin the
+%% session; the loss can be reported first because messages arrive even before the handshake is complete.
 lost(Reason, Port, undefined) ->
     receive
         {session, _} = Begun -> ok = handle(Begun, Port), lost(Reason, Port, get(session))
@@ -127,11 +128,11 @@ lost(Reason, _Port, Session) ->
     forget_socket(get(socket)),
     down(cause(Reason, Session, now_ms()), start_ms(maps:get(info, Session)), Session).
 
-%% The closing of the last connection may be reported before the proof of the first of several arrives.
+%% The driver may report that the last connection has closed before the proof of the first of several arrives.
 cause(connection_finished, #{spreads_until := Until}, Now) when Now < Until -> spreads;
 cause(Reason, _Session, _Now) -> Reason.
 
-%% A link that is spreading has no connection on purpose.
+%% A link that is spreading has given up its connection on purpose.
 down(spreads, StartMs, #{state := up} = Session) ->
     save(with_dialer(StartMs, (maps:remove(spreads_until, Session))#{state := {down, now_ms()}, cause := spreads}));
 down(Reason, StartMs, #{state := up, info := #{connection := Connection}} = Session) ->
@@ -140,7 +141,7 @@ down(Reason, StartMs, #{state := up, info := #{connection := Connection}} = Sess
 down(_Reason, StartMs, Session) ->
     save(with_dialer(StartMs, Session)).
 
-%% The node that originally called goes first, so that the two nodes do not set up connections at the same time.
+%% The node that originally called dials first, so that the two nodes do not both set up a connection at the same time.
 start_ms(#{role := connecting}) -> 0;
 start_ms(#{role := accepting}) -> ?START_MS.
 
@@ -208,7 +209,7 @@ detach(Number, Kind, Port, #{number := Last} = Before) when Number > Last ->
 detach(_Number, _Kind, _Port, _Session) ->
     {error, superseded}.
 
-%% A ring has no positions, because nothing in it is ever lost.
+%% A ring has no position, because it never loses any data.
 detach_link({ring, _Port}, _Number) -> {ok, 0};
 detach_link(Port, Number) -> beamway_port:detach(Port, Number).
 
@@ -255,8 +256,8 @@ tell(#{node := Node, connection := Connection}, Cause, Ms, Socket, Secured) ->
 
 %% ---- several connections ----
 
-%% If a link should have more connections, there is a spreader on the node that has established the first one. The spreader exits on its own, and this
-%% process does not exit with it.
+%% If a link is to have more connections, there is a spreader on the node that established the first one. The spreader exits on its own, and the
+%% keeper is not linked to it.
 with_spreader(AfterMs, Port, #{info := #{role := connecting, connections := Wanted} = Info} = Session) when is_port(Port), Wanted =/= 1 ->
     Spreader = maps:get(spreader, Session, none),
     Lives = is_pid(Spreader) andalso is_process_alive(Spreader),
@@ -304,8 +305,8 @@ spreads(Session) ->
 paths(Port, #{state := up, number := Number}) when is_port(Port) -> {ok, Number, beamway_port:paths(Port)};
 paths(_Port, _Session) -> {error, down}.
 
-%% The driver holds the connection through its own descriptor. A peer that has not noticed yet that it has lost some connections may count more than
-%% this side.
+%% The driver has its own descriptor for the connection, so the socket can be closed. A peer that has not yet noticed that it has lost some
+%% connections may count more of them than this side.
 join(Number, {Socket, Offer, Read}, Port, #{state := up, number := Number, info := #{connection := Connection}}) when is_port(Port) ->
     Joined = beamway_port:join(Port, Offer, Number, Read),
     ok = beamway_port:close(Socket),
@@ -315,7 +316,8 @@ join(_Number, {Socket, _Offer, _Read}, _Port, _Session) ->
     ok = beamway_port:close(Socket),
     {error, superseded}.
 
-%% @private Sets up one connection after another until there are enough or the link is down. When the link is up again, another spreader is started.
+%% @private Sets up one connection after another until there are enough or the link is down. When the link is up again, the keeper starts a new
+%% spreader.
 -spec spreading(pid(), info(), PauseMs :: pos_integer(), AfterMs :: non_neg_integer()) -> ok.
 spreading(Keeper, #{connections := Wanted} = Info, PauseMs, AfterMs) ->
     receive after AfterMs -> ok end,
@@ -491,7 +493,7 @@ without(Attempt, #{attempts := Attempts, chosen := Chosen} = Dialer) ->
     end.
 
 ended(refused, _Address, Dialer) -> give_up(Dialer, forgotten);
-%% The peer's host has closed the connection, and nothing listens there any more, so the peer has most likely exited, and the dialer asks epmd.
+%% The peer's host has closed the connection, and nothing listens on that port any more, so the peer has most likely exited, and the dialer asks epmd.
 %% Attempts become less frequent, because many peers may have exited at once.
 ended({failed, econnrefused}, Address, #{address := Address, cause := connection_finished, next := Next} = Dialer) ->
     Dialer#{refuses := true, pause := ?PAUSE_MS, next := max(Next, now_ms() + ?PAUSE_MS)};
@@ -589,7 +591,7 @@ challenged(ok, Keeper, #{role := Role} = Info, Socket, #{kind := Kind} = Talk, T
             {failed, Reason}
     end.
 
-%% The previous connection has been given up.
+%% The previous connection has been given up by now.
 prove(Keeper, Info, Socket, #{number := Number} = Talk, {ok, Position}) ->
     case exchange(Socket, beamway_session:proof(Talk, Number, Position)) of
         {ok, {accept, Theirs, _} = Accept} ->
@@ -646,7 +648,7 @@ go_on_with(Keeper, Link, Talk, Socket, Role, Position) ->
 made(ok, Port) -> {ok, Port, <<>>};
 made({error, Reason}, _Port) -> {error, Reason}.
 
-%% The link is created in a separate port, which hands it over.
+%% The link is created in a separate port, which then hands it over to the link's own port.
 make_link(#{kind := tcp, ring_bytes := RingBytes}, _Role, _Talk, Fd, Read) ->
     case beamway_establish:connect(tcp, <<Fd:32>>, <<0:128>>, RingBytes, 1) of
         {ok, Port, _Device} -> {ok, Port, Read};
@@ -682,8 +684,8 @@ attached({error, Reason}) -> {failed, Reason}.
 
 %% ---- the answering side ----
 
-%% @doc Returns the packet `resume' if it is the first data on an accepted connection, on which a TLS handshake may also begin. The first byte of
-%% TLS is left unread. If a caller sends nothing, the handshake's timeout applies.
+%% @doc Returns the packet `resume' if it is the first data on an accepted connection. The connection may instead begin with a TLS handshake, whose
+%% first byte is left unread. If a caller sends nothing, the handshake's timeout applies.
 -spec asked(port()) -> {ok, iodata()} | no.
 asked(Socket) ->
     Unpacked = inet:setopts(Socket, [{packet, raw}]),

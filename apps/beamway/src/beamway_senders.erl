@@ -26,7 +26,7 @@ since(Port, Traffic, Ms) ->
     Grown = [{{Waiting, Sent}, Pid} || {Pid, Sent, Waiting} <- grown(beamway_port:senders(Traffic), Now), Sent + Waiting > 0],
     [sender(Pid, Sent, Ms, Waiting) || {{Waiting, Sent}, Pid} <- lists:sublist(lists:reverse(lists:sort(Grown)), ?MOST)].
 
-%% A process without an earlier counter has sent at least the increase since it took the counter over.
+%% A process for which there is no earlier counter value has sent at least the counter's increase since the process took it over.
 grown(Before, After) ->
     [{Pid, Most - case lists:keyfind(Pid, 1, Before) of
                       {_, Then, SameCounter, _} when SameCounter =:= OfOther -> Then;

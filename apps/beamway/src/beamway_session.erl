@@ -70,7 +70,7 @@ number_after(accepting, Last) -> (Last + 1) div 2 * 2 + 1.
 
 %% ---- packets ----
 
-%% @doc `Node' is the name of the calling node, which may have its own cookie.
+%% @doc Returns the packet that asks the peer to resume the link. `Node' is the name of the calling node, which may have its own cookie.
 -spec resume(kind(), Cookie :: atom(), random(), random(), node()) -> iodata().
 resume(Kind, Cookie, Id, Caller, Node) ->
     Name = atom_to_binary(Node),
@@ -152,7 +152,7 @@ accept_mac(#{kind := Kind, key := Key, id := Id, caller := Caller, callee := Cal
 resume_mac(Kind, Cookie, Id, Caller, Node) ->
     mac(atom_to_binary(Cookie), [<<"beamway resumes 1">>, of_kind(Kind), Id, Caller, Node]).
 
-%% A resumption adds nothing, so the result is the same as in versions that know no other kind.
+%% A resumption adds nothing to the input of the MACs, so they are the same as in versions that support no other kind of connection.
 of_kind(resume) -> <<>>;
 of_kind(spread) -> <<" spread">>;
 of_kind(join) -> <<" join">>.
@@ -162,7 +162,7 @@ refuse_mac(Cookie, Id, Caller) ->
 
 mac(Key, Text) -> crypto:mac(hmac, sha256, Key, Text).
 
-%% Takes the same time no matter where the two differ.
+%% Compares two binaries in constant time.
 same(A, B) when byte_size(A) =:= byte_size(B) -> differences(A, B, 0) =:= 0;
 same(_A, _B) -> false.
 
@@ -186,9 +186,9 @@ differences(<<>>, <<>>, Differences) -> Differences.
 %% `hurry' means to wait no longer than the option `resume_refused_ms'.
 
 %% @doc A firewall also refuses connections, so a refusal alone proves nothing. epmd drops a node when its process exits, but an epmd that has just
-%% been restarted does not know any nodes. It is trusted immediately if it lists other nodes, or if the peer's host closed the connection normally
-%% without a last message, as happens when a process is killed. None of this counts at an address where the peer may never have been: the called
-%% node resolves the host in the caller's name, and behind a router, or among containers, another host may answer.
+%% been restarted does not know any nodes. Its answer is trusted immediately if it lists other nodes, or if the peer's host closed the connection
+%% normally without a last message, as happens when a process is killed. None of this counts if the peer may never have been at that address: the
+%% called node resolves the host in the caller's name, and behind a router, or among containers, a different host may answer.
 -spec verdict(signs()) -> verdict().
 verdict(#{port := none, closed := true}) -> hurry; % such a peer cannot be called, but if it is alive it calls again immediately
 verdict(#{certain := false}) -> wait;

@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The directory of the option `socket_dir', in which nodes in different containers meet.
+%% @doc The directory of the option `socket_dir', through which nodes in different containers find each other.
 %%
 %% A socket is in the directory only while a link is being agreed on: one side listens, the peer connects, and the name is removed. If a node is
-%% killed in between, the name remains, and the next node that starts with that directory removes it ({@link sweep/1}). Containers may mount the
-%% same directory under different paths, so a node looks for a peer's socket in its own directory ({@link address/2}).
+%% killed before that, the name remains, and the next node that starts with that directory removes it ({@link sweep/1}). Containers may mount the same
+%% directory under different paths, so a node looks for a peer's socket in its own directory ({@link address/2}).
 %%
 %% Used by {@link beamway_links} at start, {@link beamway_shm}, and `beamway doctor'.
 -module(beamway_socket_dir).
@@ -20,7 +20,7 @@
 %% How the driver names its sockets: see listener_name() in native/link/shm/connect.c.
 -define(PREFIX, "beamway-").
 -define(ID_LENGTH, 16).
-%% A name exists for a moment before its socket does.
+%% A socket's name exists for a moment before the socket is listening.
 -define(YOUNG_S, 10).
 -define(CONNECT_MS, 1000).
 
@@ -55,7 +55,7 @@ check(Dir) ->
         {error, Reason} -> {error, Reason}
     end.
 
-%% @doc Returns where to look for a peer's socket, given the address in its offer and our own directory. A peer cannot direct us to any other place in the
+%% @doc Returns the path of a peer's socket, given the address in its offer and our own directory. A peer cannot direct us to any other place in the
 %% file system.
 -spec address(Address :: binary(), Dir :: string()) -> {ok, binary()} | {error, Reason :: binary()}.
 address(<<0, _/binary>> = Abstract, _Dir) ->
@@ -161,7 +161,7 @@ only_old_names_of_nobody_go_test() ->
         ok = gen_tcp:close(Three)
     end).
 
-%% `gen_tcp' cannot connect to the driver's own sockets, because they are of another type.
+%% `gen_tcp' cannot connect to the driver's own sockets, because they are of a different type.
 a_listener_is_not_deserted_test() ->
     with_dir(fun(Dir) ->
         Path = filename:join(Dir, ?PREFIX ++ "00000000000000ee"),

@@ -19,7 +19,7 @@
 -define(PACKET_BYTES, 65535).
 %% When the time allowed for the whole connection setup has passed, dist_util kills the process without reporting why.
 -define(LAST_MS, 500).
-%% With `prefer', an unencrypted peer waits for the rest of what looks like a long packet.
+%% With `prefer', TLS gets this long, because an unencrypted peer takes the TLS handshake for the beginning of a long packet and waits for the rest.
 -define(PREFERS_MS, 1000).
 %% An unauthenticated client has this long for its first packet, and then for the rest of the handshake.
 -define(HELLO_MS, 2000).
@@ -33,7 +33,7 @@
 -type result() :: {ok, stream()} | {clear, port(), Why :: binary()} | {error, Reason :: term()}.
 %% `clear' is returned if `prefer' allows it.
 
-%% ---- making one ----
+%% ---- creating a stream ----
 
 %% @doc Calls a peer as required by the option.
 -spec connect(true | prefer, node(), beamway_stream:family(), inet:ip_address(), inet:port_number()) -> result().
@@ -231,7 +231,8 @@ keep({?MODULE, #{socket := Socket, port := Port}}) ->
     ok = forget(Port),
     inet:setopts(Socket, [binary, {active, false}, {packet, raw} | beamway_stream_tcp:keepalive_options()]).
 
-%% Discards events from the port, and keys in the garbage of this process, which may continue as the connection's ticker.
+%% Discards events from the port, and runs a garbage collection to discard old copies of keys, because this process may continue as the connection's
+%% ticker.
 forget(Port) ->
     receive {link, Port} -> forget(Port)
     after 0 -> true = erlang:garbage_collect(), ok

@@ -29,7 +29,7 @@
 -define(TCP_KEEPINTVL, 5).
 %% The number of bytes that the kernel accepts in addition to those in transit.
 -define(TCP_NOTSENT_LOWAT, 25).
-%% This is not `recbuf', which would also enlarge the port's `buffer'.
+%% SO_RCVBUF is set directly, because `recbuf' would also enlarge the port's `buffer'.
 -define(SOL_SOCKET, 1).
 -define(SO_RCVBUF, 8).
 -define(UNSENT_BYTES, 262144).
@@ -135,7 +135,8 @@ carry(Socket, Role, Wish) ->
             explained(carry_itself(Socket, Role), Reason)
     end.
 
-%% One side may find out late that its driver cannot carry the data. The other side must then not send the messages of a session to OTP's own port.
+%% One side may only find out during the agreement that its driver cannot carry the data. The other side must then not send the messages of a session
+%% to OTP's own port.
 both_resume(_Ours, _Socket, none) ->
     false;
 both_resume(Ours, Socket, {resume, SetupMs}) ->
@@ -158,7 +159,7 @@ adopt(Socket) ->
         {_, _} -> {error, <<"the socket is closed">>}
     end.
 
-%% A link turns this option off, but the user may have turned it on.
+%% Creating a link turns this option off, although the user may have turned it on.
 again(Option, Socket, {ok, _Port, _Device} = Adopted) ->
     _ = inet:setopts(Socket, [Option]), % a closed socket is noticed when it is handed over
     Adopted;

@@ -19,7 +19,8 @@
 -define(PACKETS, 100).
 -define(LOOK_MS, 20).
 -define(LAST_MS, 500).
-%% The key in the dictionary of the connection process under which a caller stores its peer's address until it has received something from the peer.
+%% The key in the process dictionary of a calling connection process. Its value is the peer's address, which stays there until something has arrived
+%% from the peer.
 -define(UNHEARD, {?MODULE, unheard}).
 
 -type stream() :: {?MODULE, ssl:sslsocket()}.
@@ -94,7 +95,7 @@ socket_options() ->
     [binary, {active, false}, {packet, 4},
      beamway_stream_tcp:nodelay()].
 
-%% A missing peer is not worth a warning, but an insecure one is.
+%% Failing to reach a peer is not worth a warning, but rejecting an insecure one is.
 secured(Peer, Role, Secure) ->
     TimeoutMs = net_kernel:connecttime(),
     %% When the time allowed for the whole connection setup has passed, dist_util kills this process without reporting why.
@@ -112,7 +113,7 @@ secured(Peer, Role, Secure) ->
 
 stream(_Peer, _Role, {ok, Socket}) -> {ok, {?MODULE, Socket}};
 stream(Peer, _Role, {error, Reason}) when not is_atom(Reason) -> refused(Peer, ssl:format_error({error, Reason}));
-%% A node without TLS waits for the rest of what looks like a long packet.
+%% A node without TLS takes the handshake for the beginning of a long packet, and waits for the rest.
 stream(Peer, client, {error, timeout}) -> refused(Peer, <<"no answer to the TLS handshake: the peer speaks no TLS, is stopped, or cannot be reached">>);
 stream(_Peer, _Role, {error, Reason}) -> {error, Reason}.
 
@@ -120,7 +121,7 @@ refused(Peer, Reason) ->
     ?LOG_WARNING("beamway: no TLS connection with ~ts: ~ts", [Peer, Reason]),
     {error, tls}.
 
-%% Applications that need kernel cannot start until it is up.
+%% An application that needs kernel cannot start before kernel is up.
 ssl_is_up(Deadline) ->
     case application:ensure_all_started(ssl) of
         {ok, _} ->

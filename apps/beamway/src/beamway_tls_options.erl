@@ -2,7 +2,7 @@
 %% @doc The TLS options of the node's distribution: those of OTP's `inet_tls', with safe defaults.
 %%
 %% With `-ssl_dist_optfile FILE', the file contains `[{server, Options}, {client, Options}].', where the options are those of the ssl application.
-%% `-ssl_dist_opt server_certfile FILE ...' supports the few names that OTP knows there; together with a file they add the options that the file
+%% `-ssl_dist_opt server_certfile FILE ...' accepts the few options that OTP accepts there; together with a file they add the options that the file
 %% does not set, as in OTP 26. The file is read again for each connection, so a change does not require a restart.
 %%
 %% Unless the options say otherwise, both sides verify each other (`verify_peer', and on the server `fail_if_no_peer_cert'), and the caller compares
@@ -143,7 +143,7 @@ from_text(File, Text) ->
         _:_ -> problem("-ssl_dist_optfile: ~ts: expected [{server, Options}, {client, Options}].", [File])
     end.
 
-%% OTP treats a file as Latin-1 unless its first lines name another encoding.
+%% OTP treats a file as Latin-1 unless its first lines specify a different encoding.
 characters(Text) ->
     case unicode:characters_to_list(Text) of
         Characters when is_list(Characters) -> Characters;
@@ -242,7 +242,7 @@ readable(Role, Options) ->
                     [Role, Name, File, file:format_error(Reason)])
     end.
 
-%% The distribution starts before the file server.
+%% The file is opened raw, because the distribution starts before the file server.
 readable(File) ->
     case file:open(File, [read, raw]) of
         {ok, Io} -> file:close(Io);

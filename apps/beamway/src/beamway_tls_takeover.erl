@@ -1,17 +1,18 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Moves a connection from the processes of OTP's ssl into the driver, without opening a new connection.
 %%
-%% ssl has authenticated both sides, and the handshake of the distribution has taken place inside it. There, both sides send 32 random bytes, and
-%% derive a key from these and from the names and challenges that they have exchanged. Then both let ssl close its part of the connection
+%% ssl has authenticated both sides, and the handshake of the distribution has taken place inside the TLS connection. There, both sides send 32 random
+%% bytes, and derive a key from these and from the names and challenges that they have exchanged. Then both let ssl close its part of the connection
 %% (`close_notify' in both directions, ssl:close/2), which leaves the plain socket. On that socket the driver starts TLS 1.3 again, with libssl and
-%% that key (native/link/tls). Nothing is revealed or opened that an outsider could use.
+%% that key (native/link/tls). None of this reveals anything to an outsider, or opens anything that an outsider could use.
 %%
 %% ssl reads everything that arrives, and returns only part of what it has read after the peer's `close_notify', or nothing at all. So nothing may
-%% be sent to a side whose ssl still reads. A side whose ssl has released the socket therefore only sends a known byte, again and again; if the
-%% other side does not read yet, it misses some of these bytes, which does no harm. Only the accepting side sends that byte. When the calling side
-%% receives it, it has released the socket itself and knows that the accepting side has done so as well, so it begins.
-%% Runs in the connection process of the distribution. If something fails before the keys have been exchanged, the connection stays with ssl. A
-%% later failure closes it.
+%% be sent to a side whose ssl still reads. Once the accepting side's ssl has released the socket, that side therefore only sends a known byte, and
+%% repeats it. If the calling side's ssl has not released its socket yet, some of these bytes are lost, which does no harm. When the calling side
+%% receives the byte, its own ssl has released the socket, and it knows that the other side's ssl has as well, so it begins.
+%%
+%% All of this runs in the connection process of the distribution. If something fails before the keys have been exchanged, the connection stays with
+%% ssl. A later failure closes it.
 -module(beamway_tls_takeover).
 
 -export([run/4, accept/2]).
@@ -72,7 +73,7 @@ key(Secrets, Said) ->
 
 %% ---- the socket ----
 
-%% The key now exists only in the garbage of this process, which continues as the connection's ticker, so the garbage is collected.
+%% Old copies of the key remain only in the garbage of this process, which continues as the connection's ticker, so the garbage is collected.
 taken_over({ok, Socket, Port, Cipher}, Secret) ->
     true = erlang:garbage_collect(),
     {ok, Socket, Port, Cipher, Secret};
@@ -99,8 +100,8 @@ take_over(Role, Tls, Key, RingBytes, Deadline) ->
             {error, Reason}
     end.
 
-%% ssl restarts its timeout whenever anything arrives, such as half a record, so another process measures the time. When this process exits, so
-%% does ssl's part.
+%% ssl restarts its timeout whenever anything arrives, such as half a record, so a separate process enforces the deadline. When this process exits,
+%% ssl's side of the connection is closed as well.
 close(Tls, Deadline) ->
     Self = self(),
     {Closer, Monitor} = spawn_monitor(fun() -> Self ! {closed, self(), ssl:close(Tls, {Self, left(Deadline)})} end),
@@ -120,7 +121,7 @@ let_go({ok, Socket, Read}) -> {ok, Socket, Read};
 let_go({error, Reason}) -> {error, Reason};
 let_go(ok) -> {error, closed}.
 
-%% The calling side acts as TLS client.
+%% The calling side acts as the TLS client.
 meet(connecting, Socket, Read, Place, RingBytes, Deadline) ->
     case await_ready(Socket, Read, Deadline) of
         ok -> beamway_establish:connect(tls, Place, <<0:128>>, RingBytes, max(1, left(Deadline)));

@@ -30,12 +30,12 @@
 %% `listed_elsewhere' means that epmd lists the node on a different port from the one on which the peer of this link listened.
 
 -type verdict() :: #{cause := cause(), short := binary(), facts := [{AgoMs :: non_neg_integer(), binary()}]}.
-%% The facts are listed from the oldest, with how long before the end (or before now) they happened.
+%% The facts are listed oldest first, each with how many milliseconds before the end (or before now, if the link is up) it happened.
 
-%% The peer's host answers. These causes cannot be distinguished from here.
+%% The peer's host answers but its node does not. From this node these causes look the same.
 -define(HUNG, ": it is stopped or overloaded, or it sends ticks more seldom (net_ticktime)").
 
-%% The verdict considers this much time before the end.
+%% How many seconds before the end the verdict takes into account.
 -define(LOOK_S, 60).
 
 %% On a healthy node the link's own process is scheduled within this time.
@@ -168,7 +168,8 @@ silence(#{silent_ms := SilentMs, latest := Latest, own := Own, tick_ms := TickMs
         true -> silent_peer(Silent, Latest, Record)
     end.
 
-%% If this node's data is sent again and again, an acknowledgement only came along with data of the peer's host, so the path is cut one way.
+%% If the peer's host leaves this node's retransmissions unanswered, the last acknowledgement only came along with data that the host sent. So packets
+%% get through in one direction only.
 silent_peer(Silent, #{ack_ms := AckMs, unanswered := Unanswered}, #{silent_ms := SilentMs, tick_ms := TickMs})
   when AckMs < SilentMs, AckMs < 2 * TickMs, Unanswered < 2 ->
     {peer_hung, ["the peer's host acknowledged data ", seconds(AckMs), " ago, but its node sent nothing for ", Silent, ?HUNG]};

@@ -35,12 +35,13 @@
                        connections := none | auto | 1..8}.
 %% `host' is a digest that is the same for two nodes only if they run under the same kernel.
 %% `links' are the links that the node allows in addition to its stream; `rdma' is among them only if the node has a device that can be used now.
-%% `used_up' are those that would be among them if the node's ring memory for them were not used up. A version that does not report this finds out
-%% while the link is being agreed on. `takes_tls_over' means that its driver can carry a connection over TLS, and `hears_load' that its driver
-%% understands frames with a peer's load. `compresses' means that it accepts compressed packets over this connection, and wants them. `resume_ms' is
-%% how long its links wait for another connection when theirs is lost; with 0, which is also assumed for versions that do not send it, they do not
-%% wait. `listens' is the port on which it accepts connections of nodes; 0 means that it accepts none. `connections' is how many a link may have; it
-%% is `none' for versions that do not send it, and without `resume_ms'.
+%% `used_up' are the links that the node would also allow if its ring memory for them were not used up. If a node's version does not report this, the
+%% shortage is discovered only while the nodes agree on a link. `takes_tls_over' means that the node's driver can carry a connection over TLS, and
+%% `hears_load' that its driver understands frames with a peer's load. `compresses' means that the node accepts compressed packets over this
+%% connection, and wants them. `resume_ms' is how long its links wait for another connection after losing theirs; 0, which is also assumed for
+%% versions that do not send it, means that they do not wait. `listens' is the port on which the node accepts connections from other nodes; 0 means
+%% that it accepts none. `connections' is how many connections a link may have; it is `none' for versions that do not send it, and without
+%% `resume_ms'.
 
 -type found() :: {ok, extension()} | {other_version, byte()} | none.
 %% The extension after a peer's name; `none' means that the peer does not run Beamway.
@@ -52,12 +53,12 @@
                         port := inet:port_number(),
                         token := <<_:128>>,
                         ring_bytes := pos_integer()}.
-%% `port' is from librdmacm's port space, not from TCP's. `device' is only informative, for people.
+%% `port' is from librdmacm's port space, not from TCP's. `device' is only shown to people.
 
 -type packet() :: {offer, offer()} | {rdma_offer, rdma_offer()} | {offer_of_version, byte()} | ready | resumes | {secret, <<_:256>>}
                 | {nack, Reason :: binary()}.
-%% `resumes' means that this side's link over the stream can outlive its connection; like `nack', it is the same in every version. `secret' is one
-%% half of the key with which TLS continues in the driver; each side contributes a half. `offer_of_version' is an offer of a version other than
+%% `resumes' means that this side's link over the stream can outlive its connection; like `nack', it has the same format in every version. `secret' is
+%% one half of the key with which TLS continues in the driver; each side contributes a half. `offer_of_version' is an offer in a version other than
 %% ours, which must be answered with `nack'.
 
 %% @doc Returns the bytes that follow the node name. A later version may append fields without increasing the version number. A version with a new
@@ -119,9 +120,9 @@ decode_extension(<<?EXTENSION_MAGIC, Version, Len:16, _Body:Len/binary, _/binary
 decode_extension(_) ->
     none.
 
-%% @doc Returns whether this can be passed to OTP's handshake as a caller's first packet. OTP trusts its lengths, and a host name that is too long
-%% for an atom crashes net_kernel, and with it every connection. dist_util of OTP 25.3 and later knows the old message `n', which nodes of OTP 23
-%% and 24 send to a node whose version epmd did not report; 25.0 to 25.2 close the connection.
+%% @doc Returns whether this can be passed to OTP's handshake as a caller's first packet. OTP trusts the lengths in it, and a host name that is too
+%% long for an atom crashes net_kernel, and with it every connection. dist_util of OTP 25.3 and later supports the old message `n', which nodes of
+%% OTP 23 and 24 send to a node whose version epmd did not report; 25.0 to 25.2 close the connection.
 -spec check_name(iodata()) -> ok | {error, Reason :: binary()}.
 check_name(Packet) ->
     case iolist_to_binary(Packet) of

@@ -1,8 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The link server of a node, used by the application and by the distribution, started and stopped in every order.
+%% @doc The link server of a node, which the application and the distribution both use. The cases start and stop the
+%% two in every order.
 %%
-%% Connections work as long as either of the two runs; when neither does, nothing of Beamway remains on the node.
-%% A link server that was killed is restarted and knows all links.
+%% Connections work as long as either of the two is running; once neither is, nothing of Beamway remains on the node.
+%% A link server that was killed is restarted and recovers all links.
 -module(beamway_application_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
@@ -99,7 +100,8 @@ server_killed(_Config) ->
     ok = kill_server(Peer),
     Before = beamway_peer:call(Peer, beamway, links, []),
     ok = connected(Peer, First),
-    %% The first link's memory counts, so half as much remains for the second, and nothing for the third.
+    %% The first link's memory counts towards the limit, so half as much remains for the second, and nothing for the
+    %% third.
     ok = beamway_peer:connect_both(beamway_shm, Peer, Second),
     {ok, #{ring_bytes := 524288}} = beamway_peer:call(Peer, beamway, info, [SecondNode]),
     true = beamway_peer:call(Third, net_kernel, connect_node, [Node]),
@@ -110,7 +112,8 @@ server_killed(_Config) ->
           fun() -> not lists:member(FirstNode, [Of || #{node := Of} <- beamway_peer:call(Peer, beamway, links, [])]) end, ?WAIT_MS),
     ok.
 
-%% This server has not been notified of anything yet: a connection that was closed has no link, and a node that has reconnected has one.
+%% A server that hangs has not been notified of anything yet, but the list of links is correct anyway: a connection
+%% that was closed has no link, and a node that has reconnected has one.
 server_hangs(_Config) ->
     {ok, Other, OtherNode} = beamway_peer:start(beamway_shm),
     {ok, Peer, Node} = beamway_peer:start(beamway_shm),

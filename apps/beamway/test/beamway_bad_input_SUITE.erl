@@ -15,7 +15,8 @@
 -import(beamway_friends, [under_test/1, has_line/2, problem_lines/1]).
 
 -define(WAIT_MS, 20000).
-%% From native/link/ring.h: the head comes first, and the next ring's header follows.
+%% From native/link/ring.h: each header begins with the ring's head, and the headers of the two rings follow one
+%% another.
 -define(RING_HEADER_BYTES, 320).
 -define(RING_TAIL, 64).
 -define(BADARG, {refused, badarg}).
@@ -97,7 +98,8 @@ wrong_cookie_with_extension(Config) ->
     ok = logs(Config, "Invalid challenge reply"),
     ok = takes_new_connections(Node).
 
-%% The driver does not create a link on a socket whose peer has disconnected. That is not the node's fault, so it does not log it.
+%% The driver does not create a link on a socket whose peer has disconnected. That is not the node's fault, so it logs
+%% nothing.
 gone_in_a_handshake(Config) ->
     {Peer, _} = under_test(Config),
     Log = proplists:get_value(log, Config),
@@ -118,7 +120,8 @@ gone_in_a_handshake(Config) ->
 
 %% --- the agreement -------------------------------------------------------------------------------------
 
-%% After a valid handshake. `tcp': the node sends nack and falls back to TCP; `closed': it closes the connection.
+%% Sends each offer after a valid handshake. `tcp' means that the node replies with nack and falls back to TCP, `tcp_at_once' that it falls back to
+%% TCP without a reply, and `closed' that it closes the connection.
 bad_offers(Config) ->
     {Peer, Node} = under_test(Config),
     Extension = valid_extension(Peer),
@@ -147,7 +150,7 @@ bad_offers(Config) ->
          ok = beamway_raw_peer:send(Socket, Bytes),
          {Name, Expected} = {Name, outcome(Socket, Expected)},
          ok = gen_tcp:close(Socket),
-         %% Each causes exactly one line in the log.
+         %% Each offer causes exactly one line in the log.
          _ = beamway_peer:wait_until(fun() -> length(problems(Config)) > Before end, ?WAIT_MS),
          {Name, 1} = {Name, length(problems(Config)) - Before}
      end || {Name, Expected, Bytes} <- Bad],
@@ -228,8 +231,8 @@ bad_answers(Config) ->
 
 %% --- the ring ------------------------------------------------------------------------------------------
 
-%% The test is not the peer, so it writes from outside into the peer's memory, where the peer would write. Meanwhile the node under test is stopped,
-%% so that it does not overwrite these bytes with valid data.
+%% The test is not the peer, so it writes into the peer's memory from outside, where the peer itself would write.
+%% Meanwhile the node under test is stopped, so that it does not overwrite these bytes with valid data.
 
 %% Heads and tails that no correct peer writes. The reader detects a wrong head immediately, the writer a wrong tail when it next needs room.
 forged_ring_headers(Config) ->

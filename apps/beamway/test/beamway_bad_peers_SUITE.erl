@@ -2,9 +2,9 @@
 %% @doc Peers that pass the handshake and then send what no node sends, or stop reading, over TCP and over TLS (where only the peer itself can do
 %% that).
 %%
-%% The bad peer is this checkout with a changed line in its driver ({@link beamway_builds}): packets of two certain sizes announce
-%% another length. It can send fragments through the port of its connection, as any node could. Each case has a friend of the
-%% node under test, whose connection must outlast it.
+%% The bad peer is built from this checkout with one line of its driver changed ({@link beamway_builds}): packets of
+%% two particular sizes announce a different length. It can also send fragments through the port of its connection, as
+%% any node could. In each case the node under test has a friend, and the link between the two must outlast the case.
 -module(beamway_bad_peers_SUITE).
 
 -export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_group/2, end_per_group/2, init_per_testcase/2, end_per_testcase/2]).
@@ -20,7 +20,7 @@
 -define(OF_4_GB, 4711).
 -define(WITHOUT_END, 4712).
 -define(MB, 1048576).
-%% A relay between two nodes closes their link together with its connection.
+%% With these options, a relay that closes a connection between two nodes also closes their link.
 -define(NO_RESUME, [{"BEAMWAY_RESUME_MS", "0"}]).
 
 suite() -> [{timetrap, {minutes, 3}}].

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Tests how the build behaves on another system and without the headers of libssl, and what the release and the packages contain.
+%% @doc Tests how the build behaves on a system other than Linux and without the headers of libssl, and what the release and the packages contain.
 -module(beamway_build_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
@@ -18,7 +18,8 @@ end_per_suite(_Config) -> ok.
 
 end_per_testcase(_Case, _Config) -> beamway_peer:stop_started().
 
-%% There the build stops immediately: it prints one line that names the system and what is needed.
+%% On a system other than Linux the build stops immediately: it prints one line that names the system and says what is
+%% needed.
 on_another_system(Config) ->
     Folder = filename:join(proplists:get_value(priv_dir, Config), "elsewhere"),
     ok = filelib:ensure_path(Folder),
@@ -68,8 +69,9 @@ rdpipe_without_zstd_and_isal(Config) ->
     {1, Refused} = status(through(Folder, With, Without, "--zstd"), Key),
     [_, _] = string:split(Refused, "built without libzstd").
 
-%% Streams from the sending command in one directory to the receiving command in another; the status is the receiver's. The receiver may not have
-%% written the file with its port when the shell first looks, so the port of an earlier receiver must be removed first.
+%% Returns a shell command that streams a file from the sending command in one directory to the receiving command in
+%% another, and exits with the receiver's status. The receiver may not have written the file with its port when the
+%% shell first looks, so the port of an earlier receiver must be removed first.
 through(Folder, Sender, Receiver, Options) ->
     ["cd '", test_support:checkout(), "' && seq 300000 >'", Folder, "/in'; : >'", Folder, "/port'; exec 2>&1; { '", Receiver, "/rdrecv' --wait 60 --bind 127.0.0.1 0 >'", Folder, "/out' 2>'", Folder, "/port' & }; "
      "for try in $(seq 600); do port=$(sed -n 's/.*port //p' '", Folder, "/port' | head -n 1); [ -n \"$port\" ] && break; sleep 0.1; done; '",

@@ -25,7 +25,7 @@ release(Folder) ->
         Skip -> Skip
     end.
 
-%% @doc Builds these applications at a commit, and its driver.
+%% @doc Builds these applications, and the driver, from a commit.
 -spec release(Folder :: file:filename(), Commit :: string(), [Application :: atom()]) -> {ok, Ebins :: [file:filename()]} | {skip, Reason :: string()}.
 release(Folder, Wanted, Applications) ->
     case {git(["rev-parse --verify --quiet '", Wanted, "^{commit}'"]), git(["log -1 --format=%H"])} of
@@ -97,22 +97,22 @@ build_driver(Folder) ->
         Output -> error({driver, Output})
     end.
 
-%% @doc Returns the change to another version of the handshake's extension.
+%% @doc Returns the changes that give the handshake's extension a different version number.
 -spec extension(pos_integer()) -> [change()].
 extension(Number) ->
     [number("apps/beamway/src/beamway_wire.erl", "-define(EXTENSION_VERSION, ", Number)].
 
-%% @doc Returns the change to another version of the packets with which two nodes agree on a link.
+%% @doc Returns the changes that give the packets with which two nodes agree on a link a different version number.
 -spec agreement(pos_integer()) -> [change()].
 agreement(Number) ->
     [number("apps/beamway/src/beamway_wire.erl", "-define(PACKET_VERSION, ", Number)].
 
-%% @doc Returns the change to another version of the memory that two nodes share.
+%% @doc Returns the changes that give the memory that two nodes share a different version number.
 -spec rings(pos_integer()) -> [change()].
 rings(Number) ->
     [number("native/link/shm/connect.c", "#define HELLO_VERSION ", Number)].
 
-%% @doc Returns the change to another version of the commands between the modules and the driver.
+%% @doc Returns the changes that give the commands between the modules and the driver a different version number.
 -spec driver_abi(pos_integer()) -> [change()].
 driver_abi(Number) ->
     [number("native/driver/beamway_drv.c", "#define ABI_VERSION ", Number),

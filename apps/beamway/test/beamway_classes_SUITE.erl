@@ -87,8 +87,7 @@ control_before_normal(Config, {A, B, Taker}, {Large, Normal, Control}) ->
 
 %% --- shares -----------------------------------------------------------------------------------------------
 
-%% A process of class control makes calls while others flood the link as fast as the VM lets them; the peer runs a
-%% fifth of the time.
+%% A process of class control makes calls while others flood the link as fast as the VM lets them; the peer runs for only a fifth of the time.
 control_beside_a_flood_of_bulk(Config) ->
     {A, B, Taker} = pair(Config),
     Brake = beamway_peer:slow_down(B),
@@ -126,7 +125,7 @@ bulk_has_its_share(Config) ->
 
 %% --- processes with a class -------------------------------------------------------------------------------
 
-%% The class of a process that has exited is dropped, also in the ports, because each port is told that the process is normal.
+%% The class of a process that has exited is dropped, also in the ports, because each port is told that the process is back to class normal.
 who_ends_is_forgotten(Config) ->
     {A, _B, Taker} = pair(Config),
     [One, Other] = senders(A, 2),

@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Names, epmd modules, kernel's options and net_kernel's functions work over each carrier.
 %%
-%% The same cases run over stock distribution, which proves the cases themselves, over Beamway on
-%% TCP and over Beamway with its defaults. beamway_foreign_SUITE tests against nodes that are not Erlang
-%% nodes of this OTP release. Each side connects once wherever it makes a difference.
+%% The same cases run over stock distribution, to show that the cases themselves are right, over Beamway on TCP, and over Beamway with its defaults.
+%% beamway_foreign_SUITE tests against nodes that are not Erlang nodes of this OTP release. Where it makes a difference which side connects, each
+%% side does so once.
 -module(beamway_compat_SUITE).
 
 -export([all/0, groups/0, suite/0]).
@@ -309,7 +309,7 @@ use_interface(Config) ->
     {PeerA, _} = A = start(Config, ["-kernel", "inet_dist_use_interface", "{127,0,0,1}"], []),
     Port = dist_port(A),
     [{{127, 0, 0, 1}, Port}] = peer:call(PeerA, ?MODULE, listening_sockets, []),
-    %% Loopback serves only names that resolve to it.
+    %% Only nodes with names that resolve to loopback can be reached on that interface.
     Options = #{host => "127.0.0.1", args => ["-kernel", "inet_dist_use_interface", "{127,0,0,1}"]},
     exchange(kind(Config), start(carrier(Config), Options), start(carrier(Config), Options)).
 
@@ -412,7 +412,7 @@ setopts_for_new_connections(Config) ->
 
 %%% Timers and permissions of net_kernel
 
-%% The called port listens but never answers. With the default of seven seconds, the failure would be clearly later.
+%% The called port listens but never answers. With the default of seven seconds, the failure would come much later.
 setuptime_connecting(Config) ->
     {ok, Silent} = gen_tcp:listen(0, []),
     {ok, Port} = inet:port(Silent),

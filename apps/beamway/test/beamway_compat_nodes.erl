@@ -17,9 +17,9 @@
 -export_type([options/0, member/0]).
 
 -type options() :: #{name => string() | none,       %% none: not distributed; unique by default
-                     host => string(),              %% with it, a long name
+                     host => string(),              %% if given, the name is a long one
                      family => inet | inet6,
-                     protocols => [string()],       %% instead of the one of the carrier and family
+                     protocols => [string()],       %% instead of that of the carrier and family
                      args => [string()],
                      env => [{string(), string() | false}],
                      exec => file:name_all()}.

@@ -31,7 +31,7 @@ end_per_testcase(_Case, _Config) -> beamway_peer:stop_started().
 
 %% ---- cases ----
 
-%% Sends small maps, as Presence does, and large rows of JSON, in both directions.
+%% Sends small maps, as Phoenix.Presence does, and large rows of JSON, in both directions.
 saves_bytes(_Config) ->
     {One, OneNode, Other, OtherNode} = pair(beamway_tcp, always(), always()),
     Sent = messages(100),
@@ -134,7 +134,7 @@ a_peer_that_lies(Config) ->
     {ok, Other, OtherNode} = beamway_peer:start(beamway_tcp, #{ebin => Ebin, env => always()}),
     true = beamway_peer:call(Other, net_kernel, connect_node, [OneNode]),
     _ = beamway_peer:run(Other, fun() -> {nobody_there, OneNode} ! binary:copy(<<"lies">>, 10000) end),
-    %% The peer may be connected again by the time somebody asks.
+    %% The peer may be connected again by the time the test queries the node.
     Ended = fun() -> [Link || {ok, Links} <- [beamway_peer:call(One, beamway, why, [OtherNode])], #{ended := _} = Link <- Links] end,
     true = beamway_peer:wait_until(fun() -> Ended() =/= [] end, ?WAIT_MS),
     [#{cause := protocol, ended := #{reason := Reason}} | _] = Ended(),

@@ -55,7 +55,7 @@ simultaneous_connects(Config) ->
          ok = beamway_peer:assert_link(PeerA, NodeB, Kind),
          ok = beamway_peer:assert_link(PeerB, NodeA, Kind),
          true = beamway_peer:call(PeerA, erlang, disconnect_node, [NodeB]),
-         %% net_kernel may be slow to learn that an attempt has lost. With any carrier, a caller that connects at that moment shares the result of
+         %% net_kernel may be slow to notice that an attempt has lost. With any carrier, a caller that connects at that moment shares the result of
          %% that attempt and gets false.
          _ = beamway_peer:wait_until(fun() -> Attempts() =:= None end, 10000)
      end || _ <- lists:seq(1, Rounds)],
@@ -295,7 +295,7 @@ allow(Config) ->
     true = lists:member(NodeA, Allowed),
     ok = beamway_peer:connect(Carrier, PeerA, NodeB).
 
-%% Connects nodes of which either one is a stock node, and a node that allows only tcp with one that prefers shared memory.
+%% Connects a node with the carrier to stock nodes and to nodes that allow only tcp. Each side calls once.
 mixed_cluster(Config) ->
     Carrier = beamway_carrier:carrier(Config),
     {ok, Peer, Node} = beamway_peer:start(Carrier),
@@ -528,7 +528,7 @@ absent_node(Config) ->
     [] = beamway_peer:call(Peer, erlang, nodes, [connected]),
     ok.
 
-%% A name of the other kind (short or long) than the node's own is rejected before any connection is opened, and the log says why.
+%% A name whose kind (short or long) differs from that of the node's own name is rejected before any connection is opened, and the log says why.
 illegal_names(Config) ->
     Carrier = beamway_carrier:carrier(Config),
     [begin

@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Nodes in containers: separate network, pid and mount namespaces that share nothing but one directory, `socket_dir'. They communicate over
-%% shared memory. Where that is impossible (another user, or an unusable directory), both stay on TCP and log why. The name left by a killed node is
-%% removed from the directory. Needs root.
+%% shared memory. Where that is impossible (because the nodes run as different users, or because the directory is unusable), both stay on TCP and
+%% log why. The name left by a killed node is removed from the directory. Needs root.
 -module(beamway_containers_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_testcase/2, end_per_testcase/2]).
@@ -98,7 +98,7 @@ root_of_different_user_namespaces(Config) ->
             end,
     with_readable_checkout(fun() -> in_both_directions(Config, One, Other, Check) end).
 
-%% The node reports it at startup, and again for each link that could have used the directory.
+%% The node logs at startup that the directory is unusable, and again for each link that could have used it.
 useless_directories(Config) ->
     Base = filename:dirname(dir(Config)),
     Dirs = [{"missing", fun(_) -> ok end, "socket_dir: No such file or directory"},
@@ -211,8 +211,8 @@ the_doctor_tries_it(Config) ->
 
 dir(Config) -> proplists:get_value(dir, Config).
 
-%% Starts a node in the first or the second container. The keys of Box are `user', `user_inside', `mount' (where it sees the shared directory),
-%% `outside' (another directory instead), `options' of the mount, `env' and `log'.
+%% Starts a node in the first or the second container. The keys of Box are `user', `user_inside', `mount' (the path at which the node sees the
+%% shared directory), `outside' (a different directory to share), `options' of the mount, `env' and `log'.
 start(Config, Which, Box) ->
     #{spaces := Spaces, addresses := Addresses} = proplists:get_value(net, Config),
     Inside = maps:get(mount, Box, ?INSIDE),

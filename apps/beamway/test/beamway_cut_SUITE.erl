@@ -261,7 +261,7 @@ killed_row(Name, Ms) ->
     #{carrier => list_to_binary(Name), kills => length(Ms), p50_ms => rounded(beamway_bench_stats:median(Ms)),
       p99_ms => rounded(beamway_bench_stats:percentile(99, Ms)), max_ms => rounded(lists:max(Ms))}.
 
-%% The calm round trip is the time of a call under this load without a cut.
+%% `Calm' is the time of a call under this load without a cut.
 limits([#{kind := <<"no cut">>, p99_ms := Calm} | _]) ->
     [{{reset, 0}, 3 * Calm + 10}] ++ [{{reset, Ms}, 3 * Calm + 10 + 50} || Ms <- [4, 43, 1000]]
         ++ [{Kind, Calm + 300} || Kind <- [{silence, 100}, {silence, 1000}, {silence, 5000}, {silence, 20000}, {one_way, 2000}]]
@@ -321,7 +321,7 @@ accepted() ->
 spin() ->
     case nodes(connected) of [] -> spin(); [_] -> ok end.
 
-%% The peer notices a killed node as fast as when links are not resumed.
+%% The peer notices a killed node as quickly as when links are not resumed.
 killed(Config) ->
     Carrier = proplists:get_value(carrier, Config),
     Count = case cuts() of 0 -> 3; Cuts -> max(3, Cuts div 10) end,
@@ -360,7 +360,7 @@ cannot_carry(Config) ->
     [Connection] = Connections(),
     ok.
 
-%% The new node has another creation, so the old link is closed, and earlier messages do not reach the new node.
+%% The new node has a different creation, so the old link is closed, and earlier messages do not reach the new node.
 restarted(Config) ->
     {One, _, Other, OtherNode} = pair(Config),
     #{spaces := [_, SpaceB, _], addresses := [_, AddressB]} = proplists:get_value(net, Config),

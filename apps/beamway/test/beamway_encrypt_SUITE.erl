@@ -2,7 +2,8 @@
 %% @doc The option `encrypt': which nodes can connect, what is visible on the wire, and what an attacker on the path or an unauthenticated client
 %% can do.
 %%
-%% The nodes are real; some pairs talk through a {@link beamway_relay} that records, cuts, changes and repeats their data.
+%% The nodes are real; some pairs communicate through a {@link beamway_relay} that records, cuts, changes and replays
+%% their data.
 -module(beamway_encrypt_SUITE).
 
 -include_lib("stdlib/include/assert.hrl").

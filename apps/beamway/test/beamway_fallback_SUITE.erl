@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Nodes that lack what a link needs: the link server hangs, the driver is missing or is another one, or the host does not permit what a ring
-%% needs.
+%% @doc Nodes that lack what a link needs: the link server hangs, the driver is missing, damaged or of a different
+%% version, or the host does not permit what a ring needs.
 %%
 %% Each case ends in the same way: the node logs in one line what is missing and falls back to TCP or, without its driver, to OTP's own port. An
 %% existing link is not affected.
@@ -111,7 +111,7 @@ driver_comes_later(Config) ->
      end || _ <- [first, second]],
     ok.
 
-%% A node has its links even if the directory has another name and the application's file is missing.
+%% A node has its links even if the directory has a different name and the application's file is missing.
 application_without_its_name(Config) ->
     {Peer, Node} = under_test(Config),
     Root = copy(Config, "carrier"),
@@ -165,7 +165,7 @@ with_large_rings(Config) ->
 descriptor_limit(Config) ->
     {Peer, Node} = under_test(Config),
     [begin
-         %% Hidden, because otherwise global, in the middle of its exchange, connects again after the disconnect below.
+         %% The node is hidden, because otherwise `global' could still be exchanging messages with it and reconnect it after the disconnect below.
          {ok, Odd, OddNode} = beamway_peer:start(beamway_shm, #{log => Log, args => ["-hidden"],
                                                                 before_exec => "ulimit -n 150;"}),
          Own = sockets(Odd),

@@ -1,6 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Links with several connections over a long path between two hosts: they spread if both sides want that, lose some of these without losing or
-%% reordering a message, and fill a lossy path better than a single connection does. Needs root.
+%% @doc Links with several connections over a long path between two hosts: they spread if both sides want that,
+%% survive the loss of some connections without losing or reordering a message, and fill a lossy path better than a
+%% single connection does. Needs root.
 -module(beamway_far_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
@@ -108,7 +109,8 @@ pair(#{spaces := Spaces, addresses := Addresses}, Carrier, Environments) ->
     ok = beamway_peer:connect_both(Carrier, One, Other),
     {One, OneNode, Other, OtherNode}.
 
-%% Both nodes must report it. If the link should keep one connection, this waits for a moment, in which a defect would let it spread.
+%% Waits until both nodes report this number of connections. With `none', waits for a second instead, in which a
+%% defect would let the link spread.
 connections(none, {One, OneNode, Other, OtherNode}) ->
     receive after 1000 -> ok end,
     [none, none] = [now_of(Peer, Node) || {Peer, Node} <- [{One, OtherNode}, {Other, OneNode}]],

@@ -186,7 +186,7 @@ cut_is_outlived(Config) ->
     until(fun() -> kept(One, Here) =:= [1, 2] andalso kept(Other, There) =:= [1, 2] end),
     ?assertEqual({[], error}, {beamway_peer:call(One, beamway, faults, []), maps:find(fault, link_of(One, OtherNode))}),
     ?assert(is_up(One, OtherNode) andalso is_up(Other, OneNode)),
-    %% The other node's kernel has found the path silent, as with a real cut.
+    %% The other node's kernel has found the path silent, as in a real outage.
     {ok, [#{facts := Facts} | _]} = beamway_peer:call(Other, beamway, why, [OneNode]),
     ?assertMatch([_ | _], [Text || #{text := Text} <- Facts, string:find(Text, "nothing came back from the peer's host") =/= nomatch]).
 

@@ -97,8 +97,8 @@ all_suspended(Peer, Pids) ->
 
 %% --- kill -9 -----------------------------------------------------------------------------------------
 
-%% With traffic both ways the peer is killed. The survivor notices within a second (a busy machine may
-%% take longer now and then, but not in each round), and afterwards has as many descriptors and mappings as before the two were connected.
+%% The peer is killed while there is traffic both ways. The survivor notices within a second (a busy machine may take longer now and then, but not
+%% in each round), and afterwards has as many descriptors and mappings as before the two were connected.
 kill_under_load(Config) ->
     Carrier = beamway_carrier:carrier(Config),
     {ok, Survivor, SurvivorNode} = beamway_peer:start(Carrier),

@@ -43,7 +43,7 @@ init_per_suite(Config) ->
 start(Net, Config) ->
     Dir = beamway_peer:new_folder("beamway-firewall"),
     Owner = self(),
-    %% The nodes belong to a process that outlives this one, because the cases run in another one.
+    %% The nodes belong to a process that outlives this one, because the cases run in other processes.
     {Keeper, Monitor} = spawn_monitor(fun() -> keep(Owner, Net, Dir) end),
     receive
         {Keeper, Pairs, Sockets} ->

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc What one end of a link costs its node, in descriptors (which limit how many peers a node can have) and processes; and a node with many
-%% peers.
+%% @doc Tests how many descriptors (which limit how many peers a node can have) and processes each end of a link uses,
+%% and a node with many peers.
 -module(beamway_footprint_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).

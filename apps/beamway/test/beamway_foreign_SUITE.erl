@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Programs that are not a plain `erl' of this OTP release, and other ways to start a node, over each carrier.
 %%
-%% C nodes, erl_call and Jinterface implement the distribution protocol themselves and know nothing about
-%% Beamway, which must reach them over TCP, whichever side connects. A release and Elixir start the very same
-%% node in another way, and it must get the same link as plain nodes.
+%% C nodes, erl_call and Jinterface implement the distribution protocol themselves and know nothing about Beamway, so
+%% Beamway nodes must use TCP with them, whichever side connects. Releases and Elixir only start an Erlang node in a
+%% different way, so it must get the same links as any other node.
 -module(beamway_foreign_SUITE).
 
 -export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_testcase/2]).
@@ -173,8 +173,8 @@ release_interactive(Config) -> release(Config, interactive).
 
 release_embedded(Config) -> release(Config, embedded).
 
-%% The release is unpacked where only its own files can serve the node: it has its own ERTS and OTP
-%% applications, Beamway as one of its applications, options in sys.config and the carrier in vm.args.
+%% The release is unpacked in a directory where the node can use only the release's own files: ERTS and the OTP applications, Beamway as one of its
+%% applications, options in sys.config and the carrier in vm.args.
 release(Config, Mode) ->
     Root = filename:join(proplists:get_value(priv_dir, Config),
                          lists:concat([carrier(Config), "_", Mode])),

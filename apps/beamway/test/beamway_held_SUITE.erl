@@ -31,7 +31,8 @@ end_per_group(_Carrier, _Config) -> ok.
 
 end_per_testcase(_Case, _Config) -> beamway_peer:stop_started().
 
-%% The peer runs a fifth of the time, so the port is not busy for long. It is busy only while the keeper checks whether the VM suspends a sender.
+%% The peer runs for only a fifth of the time, so the port is not busy for long. It is busy only while the keeper checks whether the VM suspends a
+%% sender.
 small_messages_go_on(Config) ->
     {A, B, NodeB, Counter} = pair(Config),
     Brake = beamway_peer:slow_down(B),
@@ -95,18 +96,19 @@ thousands_of_senders(Config) ->
     true = beamway_peer:wait_until(fun() -> count(B, Counter) =:= ?THOUSANDS end, 2 * ?WAIT_MS),
     nobody_is_held(A, NodeB).
 
-%% A process sends 100 MB, and its node halts when the port has all of it. Stock nodes lose nothing. If the port were not asked first, our node
-%% could lose some: on a single CPU the last message is still on its way to the port when the VM halts.
+%% A process sends 100 MB, and its node halts when the port has all of it. Stock nodes lose nothing. If the process
+%% did not query the port before it halts the node, our node could lose some of the data: on a single CPU the last
+%% message is still on its way to the port when the VM halts.
 last_words_of_many_megabytes(Config) ->
     {A, B, NodeA, Collector} = collecting_pair(Config),
     send_and_halt(A, Collector, 100),
     arrived(B, NodeA, Collector, 100).
 
-%% OTP's port under Beamway accepts 4 MB that the peer does not read, and its VM sends them before it exits. A busy port would leave them to ERTS,
-%% which drops them.
+%% With Beamway, OTP's own port queues up to 4 MB that the peer does not read, and the VM sends this data before it exits. If the port were busy
+%% instead, the data would stay in ERTS's queue, which is dropped.
 last_words_to_a_stopped_peer(Config) ->
     {A, B, NodeA, Collector} = collecting_pair(Config),
-    %% Lets B's global finish first, because its messages would reach a VM that no longer reads. Its kernel would then reset the connection
+    %% Lets `global' finish first. Otherwise its messages from B would reach a VM that no longer reads, and A's kernel would reset the connection
     %% and drop unsent data.
     [ok = beamway_peer:call(Peer, global, sync, []) || Peer <- [A, B]],
     ok = beamway_peer:sigstop(B),

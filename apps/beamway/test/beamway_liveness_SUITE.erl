@@ -389,7 +389,7 @@ held_ms(Carrier) ->
     ct:log("over ~p the distribution port held schedulers for ~b ms", [Carrier, Ms]),
     Ms.
 
-%% One scheduler for each node, because with more of them than CPUs the system would interrupt them all the time.
+%% One scheduler for each node, because with more schedulers than CPUs the system would constantly interrupt them.
 long_schedules(Carrier) ->
     Options = #{args => ["+S", "1:1"], wrapper => [os:find_executable("nice"), "-n", "-15"]},
     {PeerA, NodeA, PeerB, NodeB} = beamway_peer:connected_pair(Carrier, Options),

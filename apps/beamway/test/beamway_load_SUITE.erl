@@ -135,7 +135,7 @@ placement_does_not_ask(Config) ->
     ?assertEqual(0, Asked()),
     Before = Asked(),
     Answers = [begin receive after 1300 -> ok end, Fetch(#{}) end || _ <- [1, 2, 3]],
-    %% It is not asked either if a caller reads the value often, although such values would otherwise be fetched in advance.
+    %% The peer is also not asked if a caller reads the value often, although such values would otherwise be fetched in advance.
     _ = [begin receive after 50 -> ok end, Fetch(#{}) end || _ <- lists:seq(1, 40)],
     ct:pal("~p", [Answers]),
     ?assertEqual(Before, Asked()),
@@ -180,7 +180,7 @@ a_peer_that_lies(Config) ->
     ok = beamway_peer:connect_both(Carrier, One, Honest),
     {Other, OtherNode} = start(Carrier, #{ebin => proplists:get_value(liar, Config)}),
     true = beamway_peer:call(Other, net_kernel, connect_node, [beamway_peer:call(One, erlang, node, [])]),
-    %% The peer may be connected again by the time somebody asks.
+    %% The peer may be connected again by the time the test queries the node.
     Ended = fun() -> [Link || {ok, Links} <- [beamway_peer:call(One, beamway, why, [OtherNode])], #{ended := _} = Link <- Links] end,
     true = beamway_peer:wait_until(fun() -> Ended() =/= [] end, ?WAIT_MS),
     [#{cause := protocol, ended := #{reason := Reason}} | _] = Ended(),

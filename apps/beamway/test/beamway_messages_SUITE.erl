@@ -6,8 +6,8 @@
 %% block that payloads repeat has a prime length, so a misplaced fragment never looks right.
 %%
 %% The group `beamway_small' has a ring of 64 KB, which cannot hold a fragment of a larger message. With `BEAMWAY_TEST_LONG=1' in the environment
-%% the sizes around the ring are tried byte by byte and there are more talkers; `BEAMWAY_TEST_HUGE=1' adds one message of 2.2 GB, which needs about
-%% 10 GB of memory.
+%% the sizes around the ring are tried byte by byte and there are more talkers; `BEAMWAY_TEST_HUGE=1' adds a 2.2 GB message, which needs about 10 GB
+%% of memory.
 -module(beamway_messages_SUITE).
 
 -export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2,
@@ -36,7 +36,7 @@ groups() ->
          thousand_talkers, order, order_of_mixed_sizes, atom_cache_churn,
          large_terms_beside_churn, one_way_flood])).
 
-%% The case of huge messages takes a minute and 12 GB, so it runs over one carrier unless others are named.
+%% The case of huge messages takes a minute and 12 GB, so it runs over one carrier unless others are specified.
 huge_carriers("") -> [beamway_shm];
 huge_carriers(_Named) -> ?CARRIERS.
 

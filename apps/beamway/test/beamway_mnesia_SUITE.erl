@@ -2,9 +2,9 @@
 %% @doc Mnesia on three nodes over each carrier: transactions run on all of them while one node is separated from the
 %% others, is stopped, or is killed, and comes back.
 %%
-%% Everything that is committed on the two nodes that stay together must in the end be on all three nodes, and so must those of
-%% the third node's earlier commits that had reached the others. In the group `inet_tcp' the cases show what mnesia does over
-%% stock distribution; its events and its final state must be the same over Beamway.
+%% In the end all three nodes must have everything that was committed on the two nodes that stay together, and also
+%% those earlier commits of the third node that had reached the others. In the group `inet_tcp' the cases show what
+%% mnesia does over stock distribution; its events and its final state must be the same over Beamway.
 -module(beamway_mnesia_SUITE).
 
 -export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_group/2, end_per_group/2, end_per_testcase/2]).
@@ -95,7 +95,7 @@ part_and_join(Config, Part, {Minority, Majority}) ->
     [ok = stop_load(Member) || Member <- Majority],
     ok = same_everywhere(All),
     [ok = holds(Member, Kind, Keys) || Member <- All, {Kind, Keys} <- [Known | everything_of(Majority)]],
-    %% The other side's own writes are lost; otherwise the nodes would not have been separated.
+    %% The minority's own writes are lost. If they were not, the nodes would not have been separated.
     false = call(Minority, holds, [ledger, Lost]),
     ok = call(Minority, forget, []),
     {Minority, Majority}.
@@ -191,8 +191,8 @@ commits(Member) ->
     Before = length(call(Member, committed, [ledger])),
     beamway_peer:wait_until(fun() -> length(call(Member, committed, [ledger])) >= Before + ?ENOUGH end, 60000).
 
-%% Returns the transactions that the node has committed and the others have received as well, so they survive the loss of the
-%% connection.
+%% Returns the transactions that the node has committed and that the others have also received, which therefore
+%% survive the loss of the connection.
 known_to(Others, Member) ->
     Keys = call(Member, committed, [ledger]),
     true = length(Keys) >= ?ENOUGH,

@@ -1,9 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc The load of beamway_mnesia_SUITE on every node of its cluster, and the functions with which the suite queries a node.
 %%
-%% Writers run transactions endlessly and store the key of each one that mnesia has reported committed. A transaction adds a record to a table in
-%% memory, the same record to one on disc, and one to a counter. However the cluster was split, the counter must equal the number of records. A
-%% second transaction writes to a table that rejects writes without a majority of its nodes.
+%% Writers run transactions endlessly and store the key of each one that mnesia has reported as committed. Each
+%% transaction adds a record to an in-memory table and to an on-disc table, and increments a counter. However the
+%% cluster was split, the counter must equal the number of records. Transactions of a second kind write to a table
+%% that rejects writes without a majority of its nodes.
 -module(beamway_mnesia_load).
 
 -export([tables/1, start/0, stop/0, committed/1, refused/0, forget/0, listen/0, events/0, content/1, holds/2]).
@@ -82,7 +83,7 @@ write(quorum, Key) ->
 shortened(Reason) ->
     lists:flatten(io_lib:format("~0P", [Reason, 8])).
 
-%% @doc Returns the keys that mnesia has reported committed on this node.
+%% @doc Returns the keys that mnesia has reported as committed on this node.
 -spec committed(kind()) -> [term()].
 committed(Kind) ->
     [Key || {{_, _, _} = Key, Of} <- ets:tab2list(?TABLE), Of =:= Kind].

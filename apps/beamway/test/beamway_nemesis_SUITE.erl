@@ -1,10 +1,11 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Faults hit real nodes that talk to each other: schedules that once found a defect, a schedule with a fault of
-%% each kind, and new ones for a quarter of a minute, whose seeds are printed. `make nemesis MIN=30' runs longer.
+%% @doc Injects faults into real nodes that exchange messages. Runs the schedules that once found a defect, a schedule
+%% with a fault of each kind, and new schedules for 15 seconds, whose seeds it prints. `make nemesis MIN=30' runs
+%% longer.
 %%
-%% A schedule that fails is a term: put it into a file in beamway_nemesis_SUITE_data with a comment about
-%% what it found, and it becomes a case. The oracle is proved by its own unit tests and, on nodes, by
-%% `the_oracle_sees' and, with `BEAMWAY_TEST_LONG=1', by drivers that are broken on purpose.
+%% A schedule that fails is a term: put it into a file in beamway_nemesis_SUITE_data with a comment about what it
+%% found, and it becomes a case. The oracle itself is tested by unit tests and, on real nodes, by `the_oracle_sees'
+%% and, with `BEAMWAY_TEST_LONG=1', by drivers that are broken on purpose.
 -module(beamway_nemesis_SUITE).
 
 -export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2, init_per_testcase/2, end_per_testcase/2]).
@@ -51,7 +52,7 @@ every_fault(Config) ->
     Schedule = #{nodes => [#{ring_bytes => 65536}, #{poll_us => 0}, #{}], faults => Faults},
     #{faults := Executed} = Result = beamway_nemesis:run(Schedule, carrier(Config)),
     ok = clean(Schedule, Result),
-    %% A dead node is only started, which is not a fault.
+    %% Restarting a dead node only starts it, so it does not count as a fault.
     Wanted = lists:sort(Faults -- [{wait, 300}, {restart, 1, #{ring_bytes => 65536}}]),
     Wanted = lists:sort([Fault || #{fault := Fault, effect := Effect} <- Executed, Effect =/= false]),
     #{messages := Messages, calls := #{answered := Calls}, spoken := Spoken, nodedowns := Downs} = Result,

@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc A process that asked not to be suspended is not suspended, whatever its peers do; stock TCP distribution is the oracle.
 %%
-%% A leader sends 400 KB to two followers every 20 ms. One follower is healthy; the other hangs (SIGSTOP) or runs a fifth of the time.
+%% A leader sends 400 KB to two followers every 20 ms. One follower is healthy; the other hangs (SIGSTOP) or runs for only a fifth of the time.
 -module(beamway_nosuspend_SUITE).
 
 -export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2, end_per_testcase/2]).

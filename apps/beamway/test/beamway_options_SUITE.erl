@@ -84,7 +84,7 @@ the_best_of_links(Config) ->
               Labels = iolist_to_binary(["beamway_link_bytes_out_total{peer=\"", atom_to_list(To), "\",link=\"", atom_to_list(Kind), "\"} "]),
               {match, _} = re:run(beamway_peer:call(Odd, beamway, metrics, []), ["(?m)^\\Q", Labels, "\\E[1-9]"])
           end || {To, {Kind, Reason}} <- [{Node, Ours}, {StockNode, Theirs}]],
-         %% The peer is not affected by which links this node itself must not use.
+         %% Even if this node must not use its driver, the peer still uses its own.
          ok = beamway_peer:assert_link(Peer, OddNode, case Best of inet -> tcp; _ -> Best end),
          ok = beamway_peer:stop(Odd)
      end || {Links, {Best, _} = Ours, Theirs} <-

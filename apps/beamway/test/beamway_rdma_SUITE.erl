@@ -200,7 +200,7 @@ port_goes_down(Config) ->
                                         beamway_peer:call(One, net_kernel, connect_node, [OtherNode]) andalso
                                             beamway_peer:call(One, net_adm, ping, [OtherNode]) =:= pong
                                 end, 20000),
-    %% If soft-RoCE of Linux 6.1 had connections, it accepts no new ones after that, not even from rping.
+    %% After that, soft-RoCE in Linux 6.1 accepts no new connections if it had any, not even from rping.
     beamway_peer:stop_started(),
     ok = delete_device(Config),
     ok = add_device(Config).
@@ -268,7 +268,7 @@ stays_on_tcp(Peer, Node, Words) ->
     ok = beamway_peer:assert_link(Peer, Node, tcp),
     beamway_peer:assert_reason(Peer, Node, Words).
 
-%% The node runs this module with one text replaced. (A complete other version, with its driver, would need a compiler.)
+%% The node runs this module with one text replaced. (A complete different version, with its driver, would require a compiler.)
 change(Peer, Module, Text, Instead) ->
     File = filename:join([beamway_peer:ebin(), "..", "src", atom_to_list(Module) ++ ".erl"]),
     {ok, Source} = file:read_file(File),

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A bad network is not a dead peer: no Beamway connection is closed on a path of 100 Mbit/s that loses 2 % of its packets and is full of bulk
-%% data, with busy schedulers and a net_ticktime of 8 s.
+%% @doc A bad network is not a dead peer: no Beamway connection is closed on a 100 Mbit/s path that loses 2 % of its
+%% packets and is full of bulk data, with busy schedulers and a net_ticktime of 8 s.
 %%
 %% A pair of stock nodes and a pair with Beamway on TCP share the path with streams of iperf3 in both directions. Lost connections of the stock pair
 %% are only counted, for comparison. `make test-ticks' takes five minutes; `BEAMWAY_TEST_TICKS_S=N' takes N seconds. Needs root. With

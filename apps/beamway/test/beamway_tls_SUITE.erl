@@ -128,7 +128,7 @@ wrong_cookie_is_refused(_Config) ->
     false = beamway_peer:call(Good, net_kernel, connect_node, [StrangerNode]),
     [] = beamway_peer:maps(beamway_peer:os_pid(Good)).
 
-%% A node of a TLS cluster rejects a node without TLS, and the other way round.
+%% A node of a TLS cluster rejects a node without TLS, and vice versa.
 plain_nodes_are_refused(Config) ->
     [begin
          {ok, Good, GoodNode, Log} = start_logging(Config, Name, beamway_certificates:good()),

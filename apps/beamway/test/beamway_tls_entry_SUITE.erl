@@ -2,8 +2,8 @@
 %% @doc Tests who may connect over TLS distribution. There is one group for each way in which the data is carried afterwards, and one for OTP's
 %% own carrier, configured to verify as ours does by default.
 %%
-%% One node has a valid certificate. Each case starts another one with a certificate that must not be accepted, and each node calls the other. The
-%% connection must be rejected before the valid node has begun the distribution handshake, and both logs must name the reason.
+%% One node has a valid certificate. Each case starts a second node with a certificate that must not be accepted, and each node calls the other. The
+%% connection must be rejected before the valid node has begun the distribution handshake, and both logs must give the reason.
 -module(beamway_tls_entry_SUITE).
 
 -export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_group/2, end_per_group/2]).
@@ -73,7 +73,7 @@ self_signed(Config) -> refused(Config, self_signed, [calls, is_called], "Bad Cer
 %% A server always has a certificate.
 no_certificate(Config) -> refused(Config, no_certificate, [calls], "ertificate").
 
-%% A caller's certificate has no host name to check. OTP 27.3.4 sends another alert for it than older releases.
+%% A caller's certificate has no host name to check. OTP 27.3.4 sends a different alert for it from older releases.
 other_host(Config) -> refused(Config, other_host, [is_called], "Handshake Failure|Bad Certificate").
 
 good_is_let_in(Config) ->

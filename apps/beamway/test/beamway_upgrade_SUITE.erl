@@ -1,11 +1,12 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A cluster of four nodes is moved to Beamway node by node and back again, while every node calls every other all the time. No call may fail
-%% except to or from the node that is being restarted.
+%% @doc A cluster of four nodes is moved to Beamway node by node and back again, while every node constantly calls
+%% every other. No call may fail except to or from the node that is being restarted.
 %%
-%% The same is done from release 0.1.0 to this version and back, with two versions of the carrier that have no link in common, and, as the oracle,
-%% with stock nodes only. If another OTP release is named, the test also goes from this one to that one and back. A restart lasts until the node is
-%% connected to all others again; from then on its calls must succeed. With `BEAMWAY_TEST_LONG=1' in the environment each sequence runs 10 times
-%% instead of once, and the oracle is added.
+%% The same is done from release 0.1.0 to this version and back, with two versions of the carrier that have no link in
+%% common, and, as the oracle, with stock nodes only. If another OTP release is specified, the cluster is also moved
+%% from this release to that one and back. A restart lasts until the node is connected to all others again; from then
+%% on its calls must succeed. With `BEAMWAY_TEST_LONG=1' in the environment each sequence runs 10 times instead of
+%% once, and the oracle is added.
 -module(beamway_upgrade_SUITE).
 
 -export([all/0, suite/0, end_per_testcase/2]).

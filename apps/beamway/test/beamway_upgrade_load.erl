@@ -97,7 +97,7 @@ call(gen_server, To, Request) ->
 call(erpc, To, {Number, Caller, Payload}) ->
     try {ok, erpc:call(To, ?MODULE, ask, [{Number, Caller}, Payload], ?CALL_MS)} catch _:Reason -> {error, Reason} end.
 
-%% @private Called through erpc; asks the same server in another way.
+%% @private Called through erpc; calls the same server in a different way.
 -spec ask({pos_integer(), pid()}, binary()) -> term().
 ask({Number, Caller}, Payload) ->
     gen_server:call(?MODULE, {Number, Caller, Payload}, ?CALL_MS).

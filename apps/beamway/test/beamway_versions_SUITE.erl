@@ -23,7 +23,7 @@ end_per_testcase(_Case, _Config) -> beamway_peer:stop_started().
 
 %% --- choice of the link --------------------------------------------------------------------------------
 
-%% All version numbers that version 0.1.0 has are still the same.
+%% None of the version numbers has changed since 0.1.0.
 version_0_1_0(Config) ->
     case beamway_builds:release(filename:join(proplists:get_value(priv_dir, Config), "release")) of
         {ok, Ebin} -> meet_build(Ebin, shm, "same host", "same host");

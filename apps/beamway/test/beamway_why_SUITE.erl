@@ -91,7 +91,7 @@ ended(Peer, Node) ->
 has_fact(#{facts := Facts}, Wanted) ->
     ?assertMatch([_ | _], [Text || #{text := Text} <- Facts, string:find(Text, Wanted) =/= nomatch], {Wanted, Facts}).
 
-%% Four ticks in four seconds instead of sixty.
+%% Ticks once a second, four times in four seconds, instead of four times in sixty.
 quick_ticks() -> [{args, ["-kernel", "net_ticktime", "4"]}].
 
 %% ---- cases ----
@@ -147,7 +147,7 @@ peer_stopped(Config) ->
     #{cause := peer_hung} = Link = why(Pair),
     has_fact(Link, <<"the last bytes came from the peer">>).
 
-%% The other node sees silence and closes the link; this one learns of it when it runs again.
+%% The other node sees silence and closes the link; this one notices when it runs again.
 stopped_here(Config) ->
     {One, _, Other, OtherNode} = Pair = {_, OneNode, _, _} = pair(Config, quick_ticks()),
     ok = beamway_peer:sigstop(One),
@@ -367,7 +367,7 @@ senders(Config) ->
     ct:pal("~tp", [Senders]),
     Named = [Sender || #{name := Name} = Sender <- Senders, lists:member(Name, [small, middle, large])],
     [#{name := large, class := bulk, bytes_per_s := Large, initial_call := {erlang, apply, 2}}, #{name := middle, class := normal, bytes_per_s := Middle}, #{name := small, bytes_per_s := Small}] = Named,
-    %% The rates depend on the load of the machine; the proportions hold.
+    %% The rates depend on the load of the machine, but their ratios do not.
     ?assert(Large > 1.3 * Middle, Named),
     ?assert(Middle > 1.3 * Small, Named),
     ?assertEqual({error, not_connected}, beamway_peer:call(One, beamway, senders, [nobody@nowhere])).
@@ -401,8 +401,8 @@ a_late_sender(Config) ->
     %% Ten seconds later it no longer counts as a recent sender.
     true = beamway_peer:wait_until(fun() -> Sent() =:= [] end, ?WAIT_MS).
 
-%% @doc Starts a process with that name that sends this many messages of this many bytes every ten milliseconds (with longer pauses if it is
-%% less than one).
+%% @doc Starts a process with that name. Every ten milliseconds it sends this many messages of this many bytes; if the number is less than one, it
+%% sends a single message at correspondingly longer intervals.
 send_all(Name, Node, {Bytes, Times}) ->
     Data = binary:copy(<<"x">>, Bytes),
     PauseMs = max(10, round(10 / Times)),

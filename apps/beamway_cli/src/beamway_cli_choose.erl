@@ -145,7 +145,7 @@ to_json({unsatisfied, Text}) -> {[{nodes, []}, {why, unicode:characters_to_binar
 to_json({reports, _, Reports}) -> {[{reports, [json(Report) || Report <- Reports]}]};
 to_json({advice, _, Moves, Pairs}) -> {[{moves, arrays(Moves)}, {pairs, arrays(Pairs)}]}.
 
-%% Turns tuples into arrays, for advice, in which pairs of nodes, and links with their bytes, are tuples.
+%% Turns tuples into arrays. Advice contains tuples for pairs of nodes and for links with their bytes.
 arrays(Map) when is_map(Map) -> maps:map(fun(_, Value) -> arrays(Value) end, Map);
 arrays(Tuple) when is_tuple(Tuple) -> arrays(tuple_to_list(Tuple));
 arrays(List) when is_list(List) -> [arrays(Element) || Element <- List];

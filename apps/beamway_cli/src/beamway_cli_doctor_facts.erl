@@ -28,7 +28,7 @@
                    epmd := {ok, [{Name :: string(), inet:port_number()}]} | {error, term()},
                    teleport => teleport()}.
 -type encryption() :: off | {true | prefer, cookie | {ok, Keys :: [binary()]} | {error, no_driver | binary()}}.
-%% The option as set in this shell, and the names of the keys in the file. The cookie is ignored, because a node may use another one.
+%% The option as set in this shell, and the names of the keys in the file. The cookie is ignored, because a node may use a different one.
 -type cipher() :: {Library :: {binary(), Number :: integer()} | unknown, Instructions :: vaes | aes | none}.
 %% OTP's libcrypto, which is usually the one that the driver uses as well, and the CPU's instructions for AES.
 -type teleport() :: {host, IsInstalled :: boolean()} | {node(), not_running | {ok, Pools :: non_neg_integer()} | {error, term()}}.
@@ -104,7 +104,7 @@ libcrypto() ->
         error:_ -> unknown
     end.
 
-%% Reads the flags of the first CPU, which ARM calls features. libcrypto uses VAES only together with AVX-512.
+%% Reads the flags of the first CPU (called features on ARM). libcrypto uses VAES only together with AVX-512.
 aes_instructions(Text) ->
     Flags = case re:run(Text, "^(?:flags|Features)\\s*: (.*)$", [multiline, {capture, all_but_first, list}]) of
                 {match, [Line]} -> string:lexemes(Line, " ");

@@ -144,8 +144,8 @@ is_said(#{msg := {report, #{format := Format, args := Arguments}}} = Event, Extr
 is_said(Event, Extra) -> logger_filters:domain(Event, Extra).
 
 %% If epmd is not running, every node that starts now starts one. An epmd listens only after its command has returned, and Linux may refuse the port
-%% to two processes that start listening at the same time, so a start that found no epmd is repeated. If an epmd answers before and after, it may
-%% not be the same one, which another attempt reveals. If it was the same one throughout, the failure has another cause.
+%% to two processes that start listening at the same time, so a start that found no epmd is repeated. If an epmd answers before and after the start,
+%% it may not have been the same one, which another attempt reveals. If it was the same one throughout, the failure has a different cause.
 started(Name, Domain, End, Try) ->
     Before = beamway_cli_doctor_facts:epmd_names(),
     _ = [os:cmd("epmd -daemon") || element(1, Before) =:= error],

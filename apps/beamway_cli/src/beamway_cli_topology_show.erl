@@ -20,7 +20,7 @@ show(#{files := [File]} = Options) ->
         #{} -> beamway_cli_output:say("~ts", [text(Known)])
     end.
 
-%% @doc Writes the tree in a file in another format.
+%% @doc Converts the tree in a file to a different format.
 -spec convert(map()) -> ok.
 convert(#{files := [File], to := To} = Options) ->
     #{tree := Tree} = Known = look(File, Options),

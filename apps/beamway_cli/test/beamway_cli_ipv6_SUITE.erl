@@ -92,7 +92,7 @@ by_name(Config) ->
         ?assertMatch({match, _}, re:run(Shown, atom_to_list(B) ++ " +(shm|tcp) "))
     end).
 
-%% The command itself starts a node, and another one that connects to it.
+%% The command starts one node, and then a second one that connects to the first.
 node_command(Config) ->
     First = beamway_command:command_node(Config, "--carrier beamway6 --name first@::1"),
     Second = beamway_command:command_node(Config, "--carrier beamway6 --name second@::1 --connect first@::1"),

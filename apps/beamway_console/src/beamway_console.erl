@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc The web console, which shows in a browser what the nodes of a cluster are doing.
 %%
-%% On a node of the cluster, one line of configuration (`sys.config') is enough, if the application is also in the list of those to start:
+%% On a node of the cluster, one line in `sys.config' is enough, provided that the release also starts the application:
 %% ```
 %% {beamway_console, [{port, 8090}]}'''
 %% From a shell: `{ok, Url} = beamway_console:start(#{})'. The command `beamway console' runs it in a separate VM. {@link beamway_console_config}
@@ -24,7 +24,7 @@ start(Options) ->
 started({ok, _}) -> {ok, url()};
 started({error, Reason}) -> {error, unicode:characters_to_binary(io_lib:format("~ts", [why(Reason)]))}.
 
-%% The web server's error about its socket is buried in the supervisor reports.
+%% Finds the web server's error about its socket, which is buried in the supervisor reports.
 why(Reason) ->
     case text(Reason) of
         none -> io_lib:format("~0tP", [Reason, 20]);

@@ -1,10 +1,11 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Decides who may see a console.
 %%
-%% Without a token, on loopback, everybody on the host may look, but pages from other sites may not. They are rejected because of the host name (DNS
-%% can give this host any name), and their requests can neither change nor query anything, because browsers state the origin of a request and
-%% changes must be JSON. With a token, a browser sends it once in a form, and then has a cookie signed with a key that lives as long as the console.
-%% Programs send the token as `Authorization: Bearer TOKEN'. The token never appears in an address or a log.
+%% Without a token, the console listens only on loopback, and everybody on the host may use it, but pages from other sites may not. Requests that
+%% state a different host name are rejected, because DNS can give this host any name. Requests from other sites can neither change nor query
+%% anything, because browsers state the origin of a request and changes must be JSON. With a token, a browser sends it once in a form, and then has
+%% a cookie signed with a key that lives as long as the console. Programs send the token as `Authorization: Bearer TOKEN'. The token never appears
+%% in an address or a log.
 %%
 %% After an address has sent a wrong token, the console does not check any token from that address for a moment, however many connections it has,
 %% and rejects its requests unread (429). With IPv6 the first 64 bits count as the address ({@link yucan_quota}).
@@ -74,11 +75,11 @@ is_local_name(Host) ->
         _ -> false
     end.
 
-%% A form on another site cannot send JSON, and a script there would have to ask for permission first.
+%% A form on another site cannot send JSON, and a browser lets a script there send it only if this server permits that (CORS).
 is_own_page(Req) -> binary:match(yucan_req:header(<<"content-type">>, Req, <<>>), <<"application/json">>) =:= {0, 16} andalso is_from_here(Req).
 
-%% A page on another site cannot read the answer, but with an image it could make this host query the cluster or start a program. Programs do not
-%% send this header.
+%% A page on another site cannot read the answer, but by embedding an image it could make this host query the cluster or start a program. Programs
+%% do not send this header.
 is_from_here(Req) -> lists:member(yucan_req:header(<<"sec-fetch-site">>, Req, <<"none">>), [<<"same-origin">>, <<"none">>]).
 
 %% Compares in constant time.

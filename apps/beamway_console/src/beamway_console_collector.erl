@@ -112,7 +112,7 @@ told(#state{hubs = Hubs, interval_ms = Interval, count = Count, busy_us = Busy} 
     Sample = (sample())#{busy_us => Busy, samples => Count},
     _ = [erlang:send(Hub, {console_sample, node(), self(), Sample}, [nosuspend, noconnect]) || Hub <- maps:values(Hubs)],
     Used = erlang:monotonic_time(microsecond) - Start,
-    %% After the whole node has paused, missed samples are not made up.
+    %% Samples that were missed while the whole node was paused are not made up for.
     Next = max(State#state.next + Interval, now_ms() + Interval div 2),
     State#state{count = Count + 1, busy_us = Busy + Used, next = Next}.
 
@@ -135,12 +135,12 @@ links() ->
         undefined -> stock();
         _ -> case tried(fun() -> beamway:info() end) of
                  [_ | _] = Links -> Links;
-                 %% The node runs an older Beamway, or another carrier.
+                 %% The node runs an older Beamway, or a different carrier.
                  _ -> stock()
              end
     end.
 
-%% OTP's own distribution: uses the counters of its sockets.
+%% For OTP's own distribution, uses the counters of its sockets.
 stock() ->
     [maps:merge(#{node => Node, link => inet, reason => <<"stock distribution">>}, counters(Controller)) || {Node, Controller} <- erlang:system_info(dist_ctrl)].
 
@@ -153,7 +153,7 @@ counters(Port) when is_port(Port) ->
     end;
 counters(_) -> #{link => tls}.
 
-%% Returns the figures of the web servers if the module of the server is loaded. It is not loaded just to find out whether there are servers.
+%% Returns the metrics of the web servers if the module of the server is loaded. It is not loaded just to find out whether there are servers.
 http() ->
     case erlang:module_loaded(yucan_server) of
         true -> tried(fun() -> yucan:figures() end);

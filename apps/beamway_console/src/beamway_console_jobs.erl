@@ -2,7 +2,8 @@
 %% @doc Runs the jobs that browsers start and watch: a measurement of the network and a benchmark, one of each at a time. It also reads the state
 %% of running pipes while a browser shows it.
 %%
-%% Each job is a separate process with a monitor and a time limit, so the browser that started it may close. The last measurement is stored here.
+%% Each job is a separate process with a monitor and a time limit, so it continues even if the browser that started it is closed. The last
+%% measurement is stored here.
 -module(beamway_console_jobs).
 -behaviour(gen_server).
 

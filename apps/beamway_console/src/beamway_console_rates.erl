@@ -13,7 +13,7 @@
 -opaque history() :: {Count :: non_neg_integer(), [tuple()]}.
 
 -define(KEEP, 300).
-%% The maximum number of points of all links together. A history grows to twice its size before it is cut. A point takes 120 bytes.
+%% The maximum number of points of all links together. A history grows to twice its size before it is truncated. A point takes 120 bytes.
 -define(LINK_POINTS, 500000).
 
 -define(LINK_COUNTERS, [bytes_in, bytes_out, frames_in, frames_out, doorbells_in, doorbells_out, wakeups, stalls]).
@@ -110,7 +110,7 @@ http_point(#{rates := Rates, totals := Totals, latency := Latency}) ->
     [round(maps:get(requests, Rates)), maps:get(open_connections, Totals, 0), Micros(0.5), Micros(0.99)]
         ++ [round(maps:get(F, Rates)) || F <- [bytes_out, status_2xx, status_3xx, status_4xx, status_5xx]].
 
-%% A history is cut in half only occasionally, so that adding a point is cheap.
+%% A history is truncated to half its length only occasionally, so that adding a point is cheap.
 add(Point, {Count, Points}, Keep) when Count >= 2 * Keep -> {Keep, [Point | lists:sublist(Points, Keep - 1)]};
 add(Point, {Count, Points}, _) -> {Count + 1, [Point | Points]}.
 

@@ -197,7 +197,7 @@ a_node_that_is_stopped(_) ->
     ok = beamway_peer:sigcont(Stopped),
     #{} = frame(Port, "cluster", up(2)).
 
-%% A link of stock distribution is called what `beamway links' calls it: OTP's port.
+%% A link of stock distribution has the same name as in `beamway links': OTP's port.
 stock_nodes(_) ->
     [{Peer, _}, {_, Node}] = started(2, inet_tcp),
     Port = console(Peer),
@@ -559,7 +559,7 @@ command(Config) ->
     receive {Command, {exit_status, Status}} -> ?assertNotEqual(0, Status) after ?PATIENCE_MS -> error(still_running) end,
     ok = until(fun() -> beamway_peer:call(Peer, erlang, whereis, [beamway_console_collector]) =:= undefined end).
 
-%% The console that `make demo' runs on a terminal: everybody on the host may look, and nobody may start anything.
+%% Tests the console that `make demo' runs on a terminal: everybody on the host may see it, and nobody may start anything.
 demo(_) ->
     Self = self(),
     {Demo, Monitor} = spawn_monitor(fun() -> beamway_demo_console:stay(fun(Format, Words) -> Self ! {said, lists:flatten(io_lib:format(Format, Words))}, ok end) end),

@@ -10,9 +10,10 @@
 %% kernel's own server `rex' runs the functions, as for {@link //kernel/rpc}. Unlike with rpc and erpc, a full connection never blocks a caller
 %% beyond its time limit.
 %%
-%% Limits are in milliseconds, and `undefined' selects the value of the application's option. `call_receive_timeout' (15000) limits a whole call, `send_timeout'
-%% (5000) connecting and waiting for room, `sbcast_receive_timeout' (15000) a call of `sbcast', and `async_call_inactivity_timeout' (infinity)
-%% the duration of an asynchronous call and the time for which its result is kept.
+%% Limits are in milliseconds, and `undefined' selects the value of the application's option. `call_receive_timeout'
+%% (15000) limits a whole call, `send_timeout' (5000) connecting and waiting for room, `sbcast_receive_timeout' (15000)
+%% a call of `sbcast', and `async_call_inactivity_timeout' (infinity) both the duration of an asynchronous call and the
+%% time for which its result is kept.
 %%
 %% `{badrpc, Reason}' is `timeout', `nodedown', `incompatible' or `{'EXIT', Reason}' (the function failed, or its process was killed). `{badtcp,
 %% timeout}' means that there was no connection or no room within `send_timeout'. Invalid arguments raise an error in the caller.
@@ -298,7 +299,7 @@ abcast(Dests, Name, Message) when is_list(Dests), is_atom(Name) ->
     _ = cast_each(Dests, fun({Node, _}) -> {erlang, send, [{Name, Node}, Message, [nosuspend]]} end, limit(undefined, send_timeout)),
     abcast.
 
-%% @doc Sends to the process of this name on this node and {@link nodes/0}.
+%% @doc Sends to the process of this name on this node and {@link nodes/0}, and waits until the nodes confirm that.
 -spec sbcast(Name :: atom(), Message :: term()) -> {Good :: [destination()], Bad :: [destination()]}.
 sbcast(Name, Message) -> sbcast([node() | nodes()], Name, Message).
 
@@ -348,8 +349,8 @@ checked(Other, Name) -> error({bad_limit, Name, Other}).
 
 default(Name) -> element(2, lists:keyfind(Name, 1, table())).
 
-%% @private Returns the table for the reference of all options (`scripts/options'): option, default, what is valid, when a change takes effect,
-%% effect.
+%% @private Returns the table for the reference of all options (`scripts/options'): the option, its default, its valid
+%% values, when a change takes effect, and its effect.
 -spec table() -> [{Option :: atom(), Default :: term(), Expected :: string(), TakesEffect :: string(), Effect :: string()}].
 table() ->
     Ms = "milliseconds, 0 or more, or infinity",

@@ -6,13 +6,13 @@
 %% Reply = teleport:call({server, Node}, Request),
 %% ok = teleport:cast(Pid, Request)'''
 %%
-%% A destination is a pid, a name or `{Name, Node}', `{global, Name}' or `{via, Module, Name}'; messages to local
+%% A destination is a pid, a name, `{Name, Node}', `{global, Name}' or `{via, Module, Name}'; messages to local
 %% destinations are sent directly. Messages use the distribution and keep its order. If the distribution is stock TCP
 %% without encryption, they use a pool of separate connections instead. docs/guide/teleport.md lists the guarantees.
 %%
-%% Calls end like those of gen_server: with the reply, or with an exit whose reason is
-%% `{Reason, {teleport, call, Arguments}}'. `Reason' is that of gen_server (`timeout', `noproc', `{nodedown, Node}' or
-%% the server's exit reason), or `overload' if `on_full' does not permit waiting for room.
+%% Calls end like those of gen_server: with the reply, or with an exit whose reason is `{Reason, {teleport, call,
+%% Arguments}}'. `Reason' is that of gen_server (`timeout', `noproc', `{nodedown, Node}' or the server's exit reason),
+%% or `overload' if the connection is full and `on_full' does not permit waiting.
 -module(teleport).
 
 -export([send/2, send/3, call/2, call/3, call/4, cast/2, cast/3, gs_call/2, gs_call/3, gs_cast/2]).
@@ -23,10 +23,10 @@
 -export_type([dest/0, options/0, reason/0, request_id/0, response/0]).
 
 -type dest() :: pid() | atom() | {Name :: atom(), node()} | {global, term()} | {via, module(), term()}.
--type options() :: #{on_full => block | error | drop,        %% without room: wait, return `{error, overload}', or drop and count; default block
+-type options() :: #{on_full => block | error | drop,        %% if the connection is full: wait, return `{error, overload}', or drop the message and count it; default block
                      timeout => timeout(),                   %% milliseconds that a send may wait for room, default infinity
                      confirm => boolean(),                   %% only send/3 and cast/3: `{ok, Ref}', and later `{teleport, Ref, confirmed | {unconfirmed, reason()}}'
-                     key => term(),                          %% over a pool, messages of one key keep their order; default the sender
+                     key => term(),                          %% over a pool, messages with the same key keep their order; default the sender
                      class => teleport_config:class(),       %% these three have no effect any more
                      unordered => boolean(),
                      way => lane | distribution}.
@@ -85,7 +85,7 @@ gs_cast(Dest, Request) -> cast(Dest, Request).
 -spec send_request(dest(), term()) -> request_id().
 send_request(Dest, Request) -> teleport_call:request(Dest, Request, #{}).
 
-%% @doc Begins a call with options.
+%% @doc Starts a call with options.
 -spec send_request(dest(), term(), options()) -> request_id().
 send_request(Dest, Request, Options) -> teleport_call:request(Dest, Request, teleport_message:checked(Options)).
 
@@ -138,9 +138,10 @@ broadcast(Group, Message) -> broadcast(pg, Group, Message, #{}).
 -spec broadcast(Scope :: atom(), Group :: term(), Message :: term(), teleport_groups:options()) -> teleport_groups:result() | {error, teleport_groups:refusal()}.
 broadcast(Scope, Group, Message, Options) -> teleport_groups:broadcast(Scope, Group, Message, Options).
 
-%% @doc Returns a handle for a binary: a small term for any message, reply or state. Nodes on the same host that run
-%% as the same user {@link open/1} it without a copy. A binary that was not made by {@link binary/1} is copied once.
-%% Below 64 KB, or without room for another block, the handle is the binary itself.
+%% @doc Returns a handle for a binary: a small term that can be part of any message, reply or state. Nodes on the same
+%% host that run as the same user {@link open/1} the binary without copying it. A binary that was not created by {@link
+%% binary/1} is copied once. If the binary is smaller than 64 KB, or if there is no room for another block, the handle
+%% is the binary itself.
 %%
 %% This node keeps the memory available for {@link open/1} until the caller exits, or until {@link unshare/1} is called.
 -spec share(binary()) -> teleport_blocks:handle().
@@ -157,14 +158,15 @@ share(_, Other) -> error({bad_limit, Other, "expected milliseconds from 1 to 429
 unshare(Handle) -> teleport_blocks:unshare(Handle).
 
 %% @doc Returns the binary behind a handle. It stays in memory as long as this node uses it, even if the other nodes go
-%% down. `ended': it is no longer shared. `former_life': the node that shared it, or teleport on that node, has been
-%% restarted since. `other_host': it belongs to another host. `unreachable': the reason why the memory cannot be passed to
-%% this node.
+%% down. `ended' means that the binary is no longer shared, `former_life' that the node that shared it, or teleport on
+%% that node, has been restarted since, and `other_host' that it belongs to another host. `unreachable' contains the
+%% reason why the memory cannot be passed to this node.
 -spec open(teleport_blocks:handle()) -> {ok, binary()} | {error, teleport_blocks:refusal()}.
 open(Handle) -> teleport_blocks:open(Handle).
 
-%% @doc Creates a binary in memory that nodes on the same host, run by the same user, can share; this is the only copy.
-%% Returns an ordinary binary below 64 KB, or without room for another block (`max_block_bytes').
+%% @doc Creates a binary in memory that nodes on the same host, run by the same user, can share without copying it
+%% again. Returns an ordinary binary if the data is smaller than 64 KB or there is no room for another block
+%% (`max_block_bytes').
 -spec binary(iodata()) -> binary().
 binary(Data) -> beamway_block:from_iodata(Data).
 
@@ -172,14 +174,15 @@ binary(Data) -> beamway_block:from_iodata(Data).
 -spec read_file(file:name_all()) -> {ok, binary()} | {error, file:posix() | badarg | terminated | system_limit}.
 read_file(Name) -> beamway_block:read_file(Name).
 
-%% @doc Returns the number of blocks that this node holds (made here or opened), their bytes of memory, and the
-%% limits. A reference to a part of a block keeps the whole block. `shared': handles of this node that can be opened.
-%% `made', `received': since the start. `refused': requests that found no room.
+%% @doc Returns the number of blocks that this node holds (created here or opened), their total size in bytes, and the
+%% limits for both. A reference to part of a block keeps the whole block in memory. `shared' is the number of this
+%% node's handles that can be opened. `made' and `received' count blocks since the node started, and `refused' counts
+%% requests for which there was no room.
 -spec blocks() -> #{blocks | bytes | max_blocks | max_bytes | made | received | refused | shared => non_neg_integer()}.
 blocks() -> teleport_blocks:info().
 
-%% @doc Returns the process registered as `{via, teleport, {Name, Node}}'. A node that does not answer within 5 s
-%% counts as having none.
+%% @doc Returns the process registered as `{via, teleport, {Name, Node}}', or `undefined' if there is none or the node
+%% does not answer within 5 s.
 -spec whereis_name({Name :: atom(), node()}) -> pid() | undefined.
 whereis_name(Name) -> named(Name, whereis, [], undefined).
 
@@ -204,8 +207,7 @@ named({Name, Node}, Function, More, Not) when is_atom(Name), is_atom(Node) ->
     end;
 named(Other, _, _, _) -> error({bad_name, Other, "expected {Name, Node}"}).
 
-%% @doc Returns teleport's metrics as Prometheus text, as {@link beamway:metrics/0} does for the links. Answers
-%% immediately.
+%% @doc Returns teleport's metrics as Prometheus text, as {@link beamway:metrics/0} does for the links. Never waits.
 -spec metrics() -> iolist().
 metrics() -> beamway_metrics:prometheus(teleport_metrics:families()).
 

@@ -49,7 +49,7 @@ pooled(Ref, Node, Deadline) ->
         {error, {Reason, _}} -> exit(Reason)
     end.
 
-%% @doc Begins a call. The identifier is a gen_server request identifier.
+%% @doc Starts a call. The identifier is a gen_server request identifier.
 -spec request(teleport:dest(), Request :: term(), teleport:options()) -> teleport:request_id().
 request(Dest, Request, Options) ->
     Found = teleport_message:find(Dest),

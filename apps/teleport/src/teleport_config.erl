@@ -47,14 +47,14 @@ is_ports({0, 0}) -> true;
 is_ports({Low, High}) -> is_from(Low, 1, 65535) andalso is_from(High, Low, 65535);
 is_ports(_) -> false.
 
-%% Options for lanes, for messages and for the node.
+%% Returns the options for lanes, for messages and for the node that no longer have an effect.
 without_effect() ->
     [class, unordered, way,
      lanes, weights, kinds, ring_bytes, chunk_bytes, max_queue_bytes, max_queue_messages, max_pending_calls, max_broadcasts,
      on_full, block_ms, open_ms, idle_ms, backoff_ms, on_unconfirmed, on_event, ip, max_strangers, stranger_ms, tls, plaintext, by_reference, nodes].
 
-%% @doc Returns the table for the reference of all options (`scripts/options'): option, default, valid values, when a
-%% change takes effect, effect.
+%% @doc Returns the table for the reference of all options (`scripts/options'): the option, its default, its valid
+%% values, when a change takes effect, and its effect.
 -spec table() -> [{Option :: atom(), Default :: term(), Expected :: string(), TakesEffect :: string(), Effect :: string()}].
 table() -> [{Name, Default, Expected, When, Effect} || {Name, Default, Expected, When, Effect, _} <- options()].
 

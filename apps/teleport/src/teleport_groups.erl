@@ -17,9 +17,11 @@
                      local => boolean(),                     %% true; with false it leaves out the members on this node
                      nodes => [node()]}.                     %% only members on these nodes
 -type result() :: #{sent := [node()], plain := [node()], skipped := [node()], failed := [{node(), teleport:reason()}]}.
-%% `sent': passed to the connection as with `!' or, with `confirm', in the mailboxes of the members. `plain': sent to each member
-%% separately, as with `!', because the node has no teleport or an older one. `skipped': with `confirm', the members
-%% there had left the group. `failed': with `timeout' and `nodedown' the message may have arrived.
+%% `sent' lists the nodes for which the message was passed to the connection, as with `!', or, with `confirm', the nodes
+%% whose members have it in their mailboxes. `plain' lists those whose members were each sent a separate message, as
+%% with `!', because the node does not run teleport or runs an older version. `skipped' lists, with `confirm', those
+%% whose members had left the group. If a node is in `failed' with `timeout' or `nodedown', the message may still have
+%% arrived there.
 -type refusal() :: {no_scope, Scope :: term()}.
 
 -define(CONFIRM_MS, 5000).
@@ -37,8 +39,8 @@
 broadcast(Scope, Group, Message, Options) ->
     _ = teleport_message:checked(fun is_option/2, Options),
     case teleport_server:is_scope(Scope) of
-        %% The servers of other nodes send while they handle the broadcast, so what they deliver or pass on carries
-        %% its context.
+        %% The servers of other nodes send while they handle the broadcast, so the messages that they deliver or relay
+        %% carry its context.
         true -> teleport_trace:lent(fun() -> result(own(Scope, Group, Message, Options) ++ remote(others(Scope, Group, Options), {Scope, Group}, Message, Options)) end);
         false -> {error, {no_scope, Scope}}
     end.

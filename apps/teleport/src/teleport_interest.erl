@@ -130,8 +130,8 @@ all(Node, Question, Hashes, #interest{table = Table, questions = Questions} = St
 
 rows(Table, Node) -> ets:select(Table, [{{{node, '$1', Node}}, [], [{{node, '$1', Node}}]}]).
 
-%% @doc Records a later change at a peer. While a question is open the change is ignored, because the answer will
-%% include it.
+%% @doc Records a later change at a peer. As long as a question has not been answered the change is ignored, because the
+%% answer will include it.
 -spec change(node(), Joined :: hashes(), Left :: hashes(), state()) -> state().
 change(Node, Joined, Left, #interest{table = Table, questions = Questions} = State) ->
     case is_map_key(Node, Questions) andalso is_map_key(Node, ets:lookup_element(Table, known, 2)) of

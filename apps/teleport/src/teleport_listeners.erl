@@ -58,9 +58,8 @@ call(Request) ->
 -spec broadcast(Group :: term(), Message :: term()) -> teleport_groups:result().
 broadcast(Group, Message) -> broadcast(Group, Message, #{}).
 
-%% @doc Broadcasts with options. For some milliseconds after two nodes have connected, each gets the other's
-%% broadcasts even if it has no members. In that case the result lists it under `sent' or, with `confirm', under `sent' or
-%% `skipped'.
+%% @doc Broadcasts with options. For a few milliseconds after two nodes have connected, each gets the other's broadcasts even if it has no members.
+%% In that case the result lists it under `sent' or, with `confirm', under `sent' or `skipped'.
 -spec broadcast(Group :: term(), Message :: term(), teleport_groups:options()) -> teleport_groups:result().
 broadcast(Group, Message, Options) ->
     case teleport_groups:broadcast(?MODULE, Group, Message, Options) of
@@ -168,7 +167,8 @@ handle_info(_Info, State) ->
 asked_again(true, Node, State) -> ask(Node, State);
 asked_again(false, _, State) -> State.
 
-%% A change that does not follow another one is sent immediately. Peers without room are tried again at the same interval.
+%% A change is sent immediately unless it soon follows another one. Sending to peers without room is retried at the same
+%% interval.
 told(#listeners{is_gathering = true} = State) -> State;
 told(#listeners{interest = Interest} = State) ->
     case teleport_interest:is_changed(Interest) orelse teleport_interest:is_behind(Interest) of

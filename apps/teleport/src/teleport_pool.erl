@@ -107,9 +107,9 @@ owner(Pool, Key) ->
         #connection{pid = Pid} -> Pid
     end.
 
-%% @doc Calls a server on the node. `Ref' is a monitor of a local process, with an alias. The caller gets exactly one of
-%% `{[alias | Ref], Reply}', `{'DOWN', Ref, process, Server, Reason}', where `Reason' is what a monitor of the server would
-%% report, and, if the connection is lost, `{'DOWN', Ref, process, _, _}'. A caller that gives up calls
+%% @doc Calls a server on the node. `Ref' is a monitor of a local process, with an alias. The caller gets exactly one
+%% message: `{[alias | Ref], Reply}'; `{'DOWN', Ref, process, Server, Reason}', where `Reason' is what a monitor of the
+%% server would report; or, if the connection is lost, `{'DOWN', Ref, process, _, _}'. A caller that gives up calls
 %% `demonitor(Ref, [flush])' and {@link cancel/2}.
 -spec request(pool(), To :: pid() | atom(), Key :: term(), Label :: term(), Request :: term(), Wait :: timeout()) ->
           {ok, Ref :: reference()} | refusal().
@@ -296,7 +296,8 @@ at(Pid, Peers, Change) ->
         [] -> Peers
     end.
 
-%% A pool requires that the distribution uses a socket of OTP's own. Encryption is checked when a connection is opened.
+%% A pool requires that the distribution uses one of OTP's own sockets. Encryption is checked when a connection is
+%% opened.
 wanted(Node, Peer, Size) ->
     ok = mark(Node, none),
     case lists:keyfind(Node, 1, erlang:system_info(dist_ctrl)) of

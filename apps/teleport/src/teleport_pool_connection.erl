@@ -131,7 +131,7 @@ closing(#connection{queue = Queue, writer = Writer} = State) ->
 -spec handle_info(term(), #connection{}) ->
           {noreply, #connection{}} | {noreply, #connection{}, {continue, collect}} | {stop, term(), #connection{}}.
 handle_info({tcp, Socket, Packet}, #connection{socket = Socket} = State) ->
-    %% A sender that asked for room may have brought a trace context, which messages from a port do not end.
+    %% A sender that asked for room may have brought a trace context, which messages from a port do not clear.
     _ = teleport_trace:set(none),
     Next = lists:foldl(fun replied/2, State, teleport_pool_frame:decode(Packet)),
     case byte_size(Packet) >= ?LARGE_BYTES of

@@ -97,7 +97,7 @@ handle_continue(collect, State) ->
 handle_info({tcp, Socket, Packet}, #delivery{socket = Socket, node = Node} = State) ->
     try teleport_pool_frame:decode(Packet) of
         Terms ->
-            %% A server's reply may have brought a trace context, which messages from a port do not end.
+            %% A server's reply may have brought a trace context, which messages from a port do not clear.
             _ = teleport_trace:set(none),
             Next = lists:foldl(fun delivered/2, State, Terms),
             case byte_size(Packet) >= ?LARGE_BYTES of

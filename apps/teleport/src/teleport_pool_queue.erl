@@ -8,7 +8,7 @@
 -export([new/0, add/2, remove/2, written/2, bytes/1, close/1, is_empty/1, reset/1, set_waiting/2, has_room/1]).
 
 -define(MAX_BYTES, 4194304).
-%% The count of a closed queue, at which it never has room.
+%% The count of a closed queue: so high that the queue never has room.
 -define(CLOSED, (1 bsl 60)).
 -define(QUEUED, 1).
 -define(WAITING, 2).
@@ -17,7 +17,7 @@
 -spec new() -> atomics:atomics_ref().
 new() -> atomics:new(2, []).
 
-%% @doc Adds a message if the queue has room: if it is not full without the message, whatever the message's size.
+%% @doc Adds a message unless the queue is already full; the message may have any size.
 -spec add(atomics:atomics_ref(), Bytes :: pos_integer()) -> boolean().
 add(Queue, Bytes) ->
     case atomics:add_get(Queue, ?QUEUED, Bytes) - Bytes < ?MAX_BYTES of

@@ -76,7 +76,7 @@ look_later(Watches) ->
 -spec handle_call(term(), gen_server:from(), Watches) -> {reply, {error, badarg}, Watches}.
 handle_call(_Request, _From, Watches) -> {reply, {error, badarg}, Watches}.
 
-%% @private Many callers may ask for a server before it has its stand-in. Watching alone must not open a connection.
+%% @private Many callers may ask for a server before it has its stand-in. Setting up the monitor must not by itself open a connection.
 -spec handle_cast(term(), Watches) -> {noreply, Watches}.
 handle_cast({watch, Server}, Watches) ->
     case not ets:member(?TABLE, Server) andalso map_size(Watches) < ?MAX andalso lists:member(node(Server), nodes(connected)) of

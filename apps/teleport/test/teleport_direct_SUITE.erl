@@ -296,7 +296,7 @@ unused_stand_ins(Config) ->
         Look(),
         {connected, _} = erlang:port_info(StandIn, connected),
         true = demonitor(Late),
-        %% The server is called again in the meantime and gets another stand-in.
+        %% The server is called again in the meantime and gets a new stand-in.
         true = StandIn =/= ets:lookup_element(teleport_watcher, watched(Server), 2),
         Look(),
         undefined = erlang:port_info(StandIn, connected),
@@ -366,7 +366,7 @@ timeouts(Config) ->
         nothing_left()
     end).
 
-%% Loading a module twice ends processes that still run the code from before the first load.
+%% Loading a module twice kills processes that still run the code from before the first load.
 new_code(Config) ->
     on_first(Config, fun(Node) ->
         Server = watched(server(Node)),

@@ -1,8 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% Checks which nodes get a broadcast while their knowledge differs. This is a model of three nodes, each of which runs the
-%% real {@link teleport_interest} with its own table: members join and leave, messages are delayed or lost with their
-%% connection, connections are full, servers crash. A broadcast may miss a node with members only while the messages about
-%% them are in flight; when everything has arrived, it reaches exactly the nodes with members.
+%% Checks which nodes get a broadcast while the nodes have different views of the groups. The model has three nodes,
+%% each of which runs the real {@link teleport_interest} with its own table: members join and leave, messages are
+%% delayed or are lost with their connection, connections become full, and servers crash. A broadcast may miss a node
+%% with members only while the messages about them are in flight; when everything has arrived, it reaches exactly the
+%% nodes with members.
 -module(teleport_interest_tests).
 
 -include_lib("proper/include/proper.hrl").

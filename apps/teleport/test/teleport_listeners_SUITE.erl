@@ -222,8 +222,8 @@ a_node_without_teleport(Config) ->
         [three] = got(Far)
     end).
 
-%% Counts what one node sends to another while processes join. In a cluster of 64 nodes each of the other 63 would get
-%% the same, as with `pg'. First many members of a few groups, then one member of each of many groups.
+%% Counts what one node sends to another while processes join: first many processes join a few groups, then one process
+%% joins each of many groups. In a cluster of 64 nodes each of the other 63 would get the same, as with `pg'.
 bytes_of_joins(Config) ->
     on_first(Config, fun(Node, _) ->
         _ = [erpc:call(On, pg, start, [tp_bytes]) || On <- [node(), Node]],

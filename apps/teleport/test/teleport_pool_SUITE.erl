@@ -280,7 +280,7 @@ requests(_Config) ->
         {reply, ok} = call(Pool, pool_event, self(), {sync_notify, x}),
         {reply, twice} = call(Pool, Server, twice),
         receive {[alias | _], _} = Again -> error({stray, Again}) after 0 -> ok end,
-        %% Many requests at a time, answered in another order.
+        %% Many requests at a time, answered in a different order.
         Refs = [element(2, teleport_pool:request(Pool, Server, N, '$gen_call', {later, 2000 - N, N}, infinity)) || N <- lists:seq(1, 2000)],
         %% When these calls return, each connection has delivered everything that was sent before them.
         ok = by_each(Pool, Server),
@@ -405,7 +405,7 @@ a_hung_peer(_Config) ->
         Megabyte = binary:copy(<<"x">>, 1000000),
         Filled = fill(Pool, Checker, Megabyte, 1),
         true = Filled < 40,
-        %% A sender with time limit 0 never waits; with another limit it waits exactly that long.
+        %% A sender whose time limit is 0 never waits; with any other limit it waits exactly that long.
         {Us, {error, overload}} = timer:tc(fun() -> teleport_pool:send(Pool, Checker, k, {k, Filled, x}, 0) end),
         {Us2, {error, timeout}} = timer:tc(fun() -> teleport_pool:send(Pool, Checker, k, {k, Filled, x}, 300) end),
         {error, overload} = teleport_pool:request(Pool, Checker, k, '$gen_call', x, 0),
@@ -688,7 +688,7 @@ strangers(_Config) ->
     {ok, Packet} = gen_tcp:recv(Right, 0, 10000),
     [{ready, Delivery}] = teleport_pool_frame:decode(Packet),
     [Delivery] = on(PeerB, fun() -> deliveries() end),
-    %% A proof is rejected if it is replayed, was computed for another node or the other role, or with another cookie or version.
+    %% A proof is rejected if it is replayed, was computed for another node or the other role, or with a different cookie or version.
     [Prove(Word) || Word <- [fun(_) -> Proof(Nonce1) end,
                              fun(Nonce) -> <<"BWTP", 3, $p, (mac(<<"other">>, <<"caller">>, Hello, Nonce))/binary>> end,
                              fun(Nonce) -> <<"BWTP", 3, $p, (mac(Cookie, <<"acceptor">>, Hello, Nonce))/binary>> end,

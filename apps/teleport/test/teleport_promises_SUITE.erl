@@ -310,7 +310,7 @@ c_node(Config) ->
     end, wait_ms()),
     stop_program(Program).
 
-%% `!' obeys this option of kernel: only net_kernel:connect_node/1 connects.
+%% `!' obeys this option of kernel: only net_kernel:connect_node/1 opens a connection.
 never_connects(Config) -> connects_as_told(never, Config).
 
 %% With `once', a node whose connection has ended is not connected again.
@@ -485,7 +485,7 @@ old_functions(Config) ->
         exit(Server, kill)
     end).
 
-%% A program need not care whether teleport runs.
+%% A program does not have to check whether teleport runs.
 without_the_application(Config) ->
     on_first(Config, fun(Node) ->
         Server = server(Node, none),
@@ -504,7 +504,7 @@ without_the_application(Config) ->
         exit(Server, kill)
     end).
 
-%% Loading a module twice ends processes that still run the code from before the first load.
+%% Loading a module twice kills processes that still run the code from before the first load.
 new_code(Config) ->
     on_first(Config, fun(Node) ->
         Modules = [Module || {Module, _} <- code:all_loaded(), lists:prefix("teleport", atom_to_list(Module)), filename:basename(code:which(Module)) =:= atom_to_list(Module) ++ ".beam",

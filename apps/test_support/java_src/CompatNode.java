@@ -41,7 +41,7 @@ public final class CompatNode {
                     continue;
                 }
             } catch (java.io.IOException closed) {
-                // The same as end of file.
+                // A closed standard input has the same effect as its end.
             }
             System.exit(0);
         });

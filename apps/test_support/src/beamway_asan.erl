@@ -8,8 +8,8 @@
 -define(BYTES, 1000000).
 -define(MESSAGES, 20). %% after a leak, old memory may still contain the address
 
-%% @doc Starts two nodes with the driver next to this `ebin', which connect, send messages that arrive in fragments, disconnect and exit. A
-%% deliberate fault makes them exit earlier, but it is not up to this function to judge that.
+%% @doc Starts two nodes with the driver next to this `ebin'. The nodes connect, send messages that arrive in fragments, disconnect and exit.
+%% A deliberate fault makes them exit earlier, but that is for the caller to judge.
 -spec live(file:filename()) -> ok.
 live(Ebin) ->
     Options = #{ebin => Ebin},

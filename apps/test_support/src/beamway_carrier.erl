@@ -1,11 +1,11 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Defines a group of cases for each carrier, and starts a pair of nodes for each group. All suites share it.
 %%
-%% Every suite runs the same cases in each group, so a new carrier gets all tests, and the group `inet_tcp' (stock distribution) proves that the
-%% case itself is right. This module reads these environment variables: `BEAMWAY_TEST_LONG=1' selects the long form of cases that have one
-%% ({@link scale/2}). `BEAMWAY_TEST_HUGE=1' adds the message of 2.2 GB, over shared memory or over the carriers named below.
-%% `BEAMWAY_TEST_CARRIERS=beamway_shm,beamway_small' leaves out the groups of other carriers. `beamway_rdma' must be named explicitly, because
-%% it needs a device (test/system/rdma).
+%% Every suite runs the same cases in each group, so a new carrier gets all tests, and the group `inet_tcp' (stock distribution) shows that the case
+%% itself is right. This module reads these environment variables: `BEAMWAY_TEST_LONG=1' selects the long form of cases that have one ({@link
+%% scale/2}). `BEAMWAY_TEST_HUGE=1' adds the 2.2 GB message, over shared memory or over the carriers named below.
+%% `BEAMWAY_TEST_CARRIERS=beamway_shm,beamway_small' leaves out the groups of other carriers. `beamway_rdma' must be listed explicitly, because it
+%% needs a device (test/system/rdma).
 -module(beamway_carrier).
 
 -export([all/0, all/1, groups/1, groups/2, only/2, init_group/2]).
@@ -64,7 +64,7 @@ start_pair(Config) ->
     {PeerA, NodeA, PeerB, NodeB} = connected_pair(Config),
     [{peers, {PeerA, PeerB}}, {nodes, {NodeA, NodeB}} | Config].
 
-%% @doc Returns two new nodes with the group's carrier, connected.
+%% @doc Starts two nodes with the group's carrier, connects them, and returns them.
 -spec connected_pair(config()) -> {pid(), node(), pid(), node()}.
 connected_pair(Config) -> beamway_peer:connected_pair(carrier(Config), #{}).
 
@@ -127,6 +127,6 @@ rounds(Default, Long) ->
 -spec is_long() -> boolean().
 is_long() -> os:getenv("BEAMWAY_TEST_LONG", "") =:= "1".
 
-%% @doc Returns whether the message of 2.2 GB is included.
+%% @doc Returns whether the 2.2 GB message is included.
 -spec is_huge() -> boolean().
 is_huge() -> os:getenv("BEAMWAY_TEST_HUGE", "") =:= "1".

@@ -2,8 +2,8 @@
 %% @doc Creates certificates for the nodes of the TLS tests, in each run.
 %%
 %% One authority signs the certificates that the nodes trust. Each kind of certificate that must be rejected differs from the good one in a
-%% single property. {@link optfile/2} writes the files, and the file for `-ssl_dist_optfile'. The suite calls {@link prepare/1} first, with its
-%% own directory.
+%% single property. {@link optfile/2} writes a certificate and its key, and the file for `-ssl_dist_optfile'. The suite calls {@link
+%% prepare/1} first, with its own directory.
 -module(beamway_certificates).
 
 -include_lib("public_key/include/public_key.hrl").
@@ -98,7 +98,7 @@ this_host() ->
     [{dNSName, Host}, {iPAddress, <<127, 0, 0, 1>>}, {iPAddress, <<1:128>>}]
         ++ [{iPAddress, Address} || Address <- [<<10, 97, 194, 1>>, <<10, 97, 194, 2>>, <<10, 97, 195, 2>>, <<10, 97, 196, 2>>]]. % the hosts of beamway_netns
 
-%% Returns the validity, which is given in days relative to today.
+%% Returns a validity period from `From' to `To', in days relative to today.
 days(From, To) ->
     {Today, _} = calendar:universal_time(),
     Days = calendar:date_to_gregorian_days(Today),

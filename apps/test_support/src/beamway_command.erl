@@ -63,7 +63,7 @@ stop_epmd(OsPid) ->
     _ = os:cmd("kill " ++ integer_to_list(OsPid)),
     ok.
 
-%% The host name may mean another loopback address (127.0.1.1 on Debian), on which nodes then ask epmd.
+%% The host name may resolve to another loopback address (127.0.1.1 on Debian), on which nodes then ask epmd.
 own_addresses() ->
     {ok, Host} = inet:gethostname(),
     Named = case inet:getaddr(Host, inet) of

@@ -92,7 +92,8 @@ taken(Level, Words) ->
 bare({Name, _, Members}) -> {Name, [bare(Member) || Member <- Members]};
 bare(Case) -> Case.
 
-%% If the table named a case that does not exist, a renamed case would silently become part of every level.
+%% The table must not name a case that does not exist, because otherwise a case that has been renamed would silently become part of every
+%% level.
 table_names_what_is_there_test() ->
     {ok, Text} = file:read_file(test_support:file("test/runners")),
     {match, Suites} = re:run(Text, "^([a-z_]+_SUITE)", [global, multiline, {capture, all_but_first, list}]),

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Runs a schedule of faults on real nodes that talk to each other all the time, and returns the findings: see {@link
+%% @doc Runs a schedule of faults on real nodes that constantly exchange messages, and returns the findings: see {@link
 %% beamway_nemesis_schedule} and {@link beamway_nemesis_oracle}.
 %%
 %% The nodes are those of {@link beamway_peer}, which are controlled through standard input and output. In addition to the oracle's findings, this

@@ -158,10 +158,10 @@ has_jumped(Peer, Seconds, Deadline) ->
             erlang:monotonic_time(millisecond) < Deadline andalso has_jumped(Peer, Seconds, Deadline)
     end.
 
-%% ---- another version ----
+%% ---- a different version ----
 
-%% @doc Builds a second copy of the carrier in `Dir' that uses another version of the link agreement. It is compiled from the same source with a
-%% different version number. Returns its ebin directory.
+%% @doc Builds a second copy of the carrier in `Dir' that uses a different version of the handshake's extension. It is compiled from the same source
+%% with a changed version number. Returns its ebin directory.
 -spec another_wire(Dir :: file:filename()) -> Ebin :: file:filename().
 another_wire(Dir) ->
     Ebin = beamway_peer:ebin(),

@@ -39,7 +39,7 @@
                     flows := [{Flow :: term(), log()}],
                     words := [{Flow :: term(), [words()]}]}.
 
-%% For this long after a fault that ends a connection, another attempt may still fail half way (net_setuptime is 7 s).
+%% For this long after a fault that ends a connection, another attempt to connect may still fail halfway (net_setuptime is 7 s).
 -define(GRACE_US, 10000000).
 %% How long a mandatory nodedown may take. It can be late because the node waits for last words and the machine is busy.
 -define(NOTICE_US, 5000000).
@@ -127,8 +127,8 @@ again(Life, From, To, Last, #flow{gaps = Gaps} = Flow) ->
             found(duplicated, Details, Flow#flow{last = max(Last, {Life, To})})
     end.
 
-%% The first message of a connection should be the first that was sent in it. If its sender has not learned of the connection yet, its next
-%% messages will soon have another epoch.
+%% The first message of a connection should be the first that was sent in it. If its sender has not learned of the connection yet, its next messages
+%% will soon have a new epoch.
 head(Epoch, First, {Life, From}, #flow{connection = up, is_fresh = true}) when From > First ->
     {Epoch, #{life => Life, numbers => {First, From - 1}}};
 head(Epoch, _, _, #flow{head = {Old, _}}) when Epoch =/= Old ->

@@ -16,10 +16,10 @@
 
 -type index() :: 1..6.
 -type schedule() :: #{nodes := [options()], faults := [fault()]}.
--type options() :: #{carrier => tcp | stock,          %% otherwise that of the run
+-type options() :: #{carrier => tcp | stock,          %% the default is that of the run
                      ring_bytes => pos_integer(),
                      poll_us => non_neg_integer(),
-                     wire => another}.                %% speaks another version of the agreement
+                     wire => another}.                %% uses a different version of the extension
 -type fault() :: {wait, Ms :: pos_integer()}
                | {kill, index()}                     %% like kill -9; the node stays down until it is restarted
                | {restart, index(), options()}       %% a running node first exits normally
@@ -77,7 +77,7 @@ node_options(R0) ->
     {Poll, R2} = pick([200, 0], R1),
     {#{ring_bytes => Ring, poll_us => Poll}, R2}.
 
-%% Now and then a node gets another version or another carrier, so that its connections use TCP.
+%% Now and then a node gets a different version or a different carrier, so that its connections use TCP.
 new_options(R0) ->
     {Options, R1} = node_options(R0),
     {Kind, R2} = pick([same, same, same, wire, tcp, stock], R1),
@@ -284,7 +284,7 @@ read(File) ->
         {error, Reason} -> {error, Reason}
     end.
 
-%% @doc Returns a schedule in the form for a file.
+%% @doc Formats a schedule as it is stored in a file.
 -spec print(schedule()) -> unicode:chardata().
 print(Schedule) ->
     io_lib:format("~p.~n", [Schedule]).

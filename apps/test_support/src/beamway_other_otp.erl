@@ -16,13 +16,13 @@
 
 -type otp() :: own | other.
 
-%% @doc Returns whether the environment names another OTP.
+%% @doc Returns whether the environment specifies another OTP.
 -spec is_there() -> boolean().
 is_there() ->
     os:getenv("BEAMWAY_OTHER_ERL", "") =/= "".
 
-%% @doc Returns the OTP for a new node if this many others are running. A node with a wrapper gets the runner's OTP because the other OTP may not run
-%% under the wrapper, and a node with another beamway does because that beamway was built with the runner's OTP.
+%% @doc Returns the OTP for a new node if this many others are running. A node with a wrapper gets the runner's OTP because the other OTP may not
+%% run under the wrapper, and a node with a different build of beamway does because that was built with the runner's OTP.
 -spec choose(beamway_peer:options(), fun(() -> non_neg_integer())) -> otp().
 choose(#{otp := Otp}, _Living) -> Otp;
 choose(#{wrapper := _}, _Living) -> own;

@@ -7,15 +7,15 @@
 %%
 %% The carriers are the following. `inet_tcp' is stock distribution, with which a test must pass as well, to show that the test itself is right.
 %% `beamway_inet' is Beamway with its kill switch on. `beamway_tcp' uses Beamway's own link over TCP. `beamway_shm' is Beamway with default options,
-%% and `beamway_small' the same with the smallest ring, which cannot hold a whole fragment. `beamway_rdma' forces rdma. `beamway_encrypted' sets the
-%% option `encrypt', and `beamway_encrypted_shm' does so with default links. `beamway_tls' uses Beamway's own link over TLS, `beamway_ssl' continues
-%% over ssl, and `inet_tls' is OTP's own carrier; these three need {@link beamway_certificates:prepare/1}.
+%% and `beamway_small' differs from it only in having the smallest ring, which cannot hold a whole fragment. `beamway_rdma' forces rdma.
+%% `beamway_encrypted' sets the option `encrypt', and `beamway_encrypted_shm' does so with default links. `beamway_tls' uses Beamway's own link over
+%% TLS, `beamway_ssl' continues over ssl, and `inet_tls' is OTP's own carrier; these three need {@link beamway_certificates:prepare/1}.
 %%
-%% `BEAMWAY_TEST_WRAPPER' in the environment names a program that gets every node's `erl' command as its arguments and executes it, so that a
-%% whole run can be examined, for example with a sanitizer. Nodes are then asked to exit rather than killed, because a sanitizer looks for leaks
-%% at exit.
+%% `BEAMWAY_TEST_WRAPPER' in the environment specifies a program that gets every node's `erl' command as its arguments and executes it, so that a
+%% whole run can be examined, for example with a sanitizer. Nodes are then asked to exit rather than killed, because a sanitizer looks for leaks at
+%% exit.
 %%
-%% If another OTP release is named, every second node runs on it; see {@link beamway_other_otp}.
+%% If another OTP release is specified, every second node runs on it; see {@link beamway_other_otp}.
 -module(beamway_peer).
 
 -export([start/2, start/1, erl/0, unless_wrapped/2, stop/1, stop_all/1, started/0, stop_started/0, halt_node/1, halt_node/2, call/4, call/5, run/2, run/3, returned/1]).
@@ -30,7 +30,7 @@
 -type carrier() :: inet_tcp | beamway_inet | beamway_tcp | beamway_shm | beamway_small | beamway_rdma
                  | beamway_encrypted | beamway_encrypted_shm | inet_tls | beamway_tls | beamway_ssl | beamway_tls_shm.
 -type options() :: #{name => string(),          %% before the `@'; unique by default
-                     host => string(),          %% after the `@': then with long names
+                     host => string(),          %% after the `@'; if given, names are long
                      cookie => string(),
                      flags => [string()],       %% instead of the carrier's own
                      args => [string()],        %% added after those
@@ -38,7 +38,7 @@
                      before_exec => string(),   %% shell commands that run in the node's process first
                      otp => beamway_other_otp:otp(),
                      wrapper => [string()],     %% command that executes the rest of its arguments
-                     ebin => file:name_all(),   %% another beamway than the checkout's
+                     ebin => file:name_all(),   %% a build of beamway other than the checkout's
                      log => file:name_all()}.   %% where the node's logger writes
 
 -define(BOOT_MS, 30000).
@@ -48,7 +48,7 @@
 -define(WRAPPED_END_MS, 30000).
 -define(GIVEN_MS, 50).
 
-%% @doc Starts a stock node with no options.
+%% @doc Like {@link start/2}, without options.
 -spec start(carrier()) -> {ok, pid(), node()} | {error, Reason :: term()}.
 start(Carrier) ->
     start(Carrier, #{}).

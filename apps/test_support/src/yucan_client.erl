@@ -19,7 +19,7 @@ connect(Port) ->
 -spec exchange(inet:port_number(), iodata()) -> [response()] | {malformed, binary()}.
 exchange(Port, Data) -> exchange(Port, Data, <<"GET">>).
 
-%% @doc Like {@link exchange/2}, but for a request with another method, mainly HEAD.
+%% @doc Like {@link exchange/2}, but for a request with a different method, mainly HEAD.
 -spec exchange(inet:port_number(), iodata(), Method :: binary()) -> [response()] | {malformed, binary()}.
 exchange(Port, Data, Method) ->
     Socket = connect(Port),

@@ -97,7 +97,8 @@ flooded(Pid, Send) ->
     true = erlang:resume_process(Pid),
     Count.
 
-%% @doc Does the same this many times with a connection that is held (see serve/2), which serves one message after each count.
+%% @doc Like {@link flooded/2}, but counts this many times, for a connection that is held (see serve/2). The connection serves one message
+%% after each count.
 -spec flooded_served(pid(), Send :: fun(() -> ok), Times :: pos_integer()) -> [pos_integer()].
 flooded_served(Pid, Send, Times) ->
     [begin

@@ -43,7 +43,7 @@ compile(Config, Folder, Sources) ->
     _ = [{ok, _} = compile:file(File, [debug_info, report, {outdir, Out}]) || File <- Files],
     Out.
 
-%% Starts examples/yaws-site on another port, with paths to this directory in its two modules.
+%% Starts examples/yaws-site on a different port, with paths to this directory in its two modules.
 example(Config) ->
     Example = example_folder("yaws-site"),
     Here = folder(Config),
@@ -57,7 +57,7 @@ example(Config) ->
     ok = file:change_mode(Script, 8#755),
     on_free_port(Config, string:replace(Text, "ebin_dir = ebin", "ebin_dir = " ++ Ebin), 10).
 
-%% Starts examples/nitrogen on another port.
+%% Starts examples/nitrogen on a different port.
 nitrogen(Config) ->
     Example = example_folder("nitrogen"),
     _ = [write(Config, lists:nthtail(length(Example) + 1, File), element(2, {ok, _} = file:read_file(File)))

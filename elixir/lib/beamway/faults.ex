@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 defmodule Beamway.Faults do
   @moduledoc """
-  Breaks the network between nodes in ExUnit tests, without root. It is `:beamway_ct` for Elixir. The nodes end with the test, and so do faults that were set on other nodes.
+  Breaks the network between nodes in ExUnit tests, without root. It is `:beamway_ct` for Elixir. When a test ends, the nodes that it has started are stopped, and the faults that it has set on other nodes are cleared.
 
       test "a partition" do
         {a, _} = Beamway.Faults.start("a")
@@ -12,14 +12,14 @@ defmodule Beamway.Faults do
         Beamway.Faults.heal(a)
       end
 
-  Name a node with the process that `start/2` returns, or with its name if the test's node is connected to it.
+  Identify a node by the process that `start/2` returns, or by its name if the test's node is connected to it.
   """
 
   @type named :: pid() | node()
 
   @doc """
   Starts a node on Beamway's carrier that allows faults and has the code path of this node, including Elixir's. Options are arguments of `erl`, and
-  `{:env, name, value}`, as charlists. If you start it in `setup_all`, it lasts for all tests of the module.
+  `{:env, name, value}`, as charlists. A node that you start in `setup_all` runs for all tests of the module.
   """
   @spec start(String.t(), [charlist() | {:env, charlist(), charlist()}]) :: {pid(), node()}
   def start(name, options \\ []) do
@@ -37,14 +37,14 @@ defmodule Beamway.Faults do
     :exit, _ -> :ok
   end
 
-  @doc "Stops all packets between two nodes, or between each node on one side and each on the other, until `heal/1` is called for the first ones or the test ends."
+  @doc "Stops all packets between two nodes, or between each node in one list and each node in the other, until `heal/1` is called for the nodes named first or the test ends."
   @spec partition(named() | [named()], named() | [named()]) :: :ok
   def partition(ones, others) do
     ones |> List.wrap() |> Enum.each(&heal_later/1)
     :beamway_ct.partition(ones, others)
   end
 
-  @doc "Makes each byte between the two nodes take this many milliseconds longer, in each direction."
+  @doc "Delays each byte between the two nodes by this many milliseconds, in each direction."
   @spec slow(named(), named(), 0..10000) :: :ok
   def slow(one, other, delay_ms) do
     heal_later(one)
@@ -55,14 +55,14 @@ defmodule Beamway.Faults do
   @spec disconnect(named(), named()) :: :ok
   defdelegate disconnect(one, other), to: :beamway_ct
 
-  @doc "Sets any fault of `:beamway.fault/2` on the first node."
+  @doc "Sets any fault supported by `:beamway.fault/2` on the first node."
   @spec fault(named(), named(), map() | :none) :: :ok
   def fault(one, other, fault) do
     heal_later(one)
     :beamway_ct.fault(one, other, fault)
   end
 
-  @doc "Ends all faults that were set on a node."
+  @doc "Clears all faults that were set on a node."
   @spec heal(named()) :: :ok
   defdelegate heal(one), to: :beamway_ct
 

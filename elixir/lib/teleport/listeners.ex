@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 defmodule Teleport.Listeners do
   @moduledoc """
-  Groups with many members, by `:teleport_listeners`: nodes tell each other which groups they have members of, and not who these are.
+  Groups with many members, implemented by `:teleport_listeners`: a node tells the others for which groups it has members, but not which processes they are.
 
       :ok = Teleport.Listeners.join({:room, 7})
       %{sent: _} = Teleport.Listeners.broadcast({:room, 7}, :hello)
 
-  A group is any term. A process listens until it leaves or ends.
+  A group is any term. A process is a member until it leaves or exits.
   """
 
-  @doc "Makes a process on this node, by default the caller, listen to a group. It gets each message once, even if it joins several times."
+  @doc "Adds a process on this node, by default the caller, to a group. The process gets each message once, even if it joins several times."
   @spec join(term(), pid()) :: :ok
   def join(group, pid \\ self()), do: :teleport_listeners.join(group, pid)
 
-  @doc "Stops listening to a group."
+  @doc "Ends the membership of a process on this node, by default the caller, in a group."
   @spec leave(term(), pid()) :: :ok
   def leave(group, pid \\ self()), do: :teleport_listeners.leave(group, pid)
 

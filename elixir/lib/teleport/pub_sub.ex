@@ -5,8 +5,8 @@ defmodule Teleport.PubSub do
 
       {Phoenix.PubSub, name: MyApp.PubSub, adapter: Teleport.PubSub}
 
-  It uses the same names, groups and messages as `Phoenix.PubSub.PG2`, the default adapter. Nodes with either adapter understand each other, so you can move
-  a running cluster to this one, or back, node by node. These are the options in addition to those of `Phoenix.PubSub`:
+  It uses the same names, groups and messages as `Phoenix.PubSub.PG2`, the default adapter. Nodes with either adapter interoperate, so you can switch a
+  running cluster to this adapter, or back, node by node. It has these options in addition to those of `Phoenix.PubSub`:
 
     * `:pool_size` - how many processes deliver messages from other nodes, 1 by default. It must be the same on all nodes
     * `:broadcast_pool_size` - how many of them get broadcasts, `:pool_size` by default. Use it to change `:pool_size` in a running cluster, as the
@@ -23,7 +23,8 @@ defmodule Teleport.PubSub do
   @scope Phoenix.PubSub
   @wait_ms 2000
   @log_ms 60_000
-  # A counter is followed by slots, which hold for each cause the time of its next log line. A hash chooses the slot, so the memory is bounded.
+  # The counter of failed messages is followed by slots, each of which holds the time from which a failure to reach a node for some reason is logged again.
+  # A hash of the node and the reason selects the slot, so memory use is bounded.
   @slots 1000
 
   defmodule Worker do
@@ -113,7 +114,7 @@ defmodule Teleport.PubSub do
     :persistent_term.put({__MODULE__, adapter_name}, config)
     # The library's tests for adapters look up this key.
     :persistent_term.put(adapter_name, groups |> Enum.take(Keyword.get(options, :broadcast_pool_size, pool_size)) |> List.to_tuple())
-    # Only tests use another module.
+    # Only tests use a different module.
     module = Keyword.get(options, :pubsub, Phoenix.PubSub)
     children = for group <- groups, do: Supervisor.child_spec({Worker, {Keyword.fetch!(options, :name), group, module}}, id: group)
     Supervisor.init(children, strategy: :one_for_one)
@@ -153,7 +154,7 @@ defmodule Teleport.PubSub do
         :ok
 
       {:connected, to} ->
-        # This broadcast is only to this node, so that it stays behind those that this process has already sent.
+        # Sends a broadcast restricted to that node, so that the message does not overtake broadcasts that this process has already sent.
         case running(fn -> :teleport.broadcast(@scope, group, forward, Map.put(config.broadcast, :nodes, [to])) end) do
           %{failed: [], sent: [], plain: []} -> send_by_name({group, to}, forward)
           %{failed: failed} -> Enum.each(failed, fn {to, reason} -> failed(config, to, reason) end)
@@ -167,7 +168,7 @@ defmodule Teleport.PubSub do
   end
 
   @doc """
-  How many messages of this PubSub system could not be sent since it was started. A message that fails for several nodes counts once for each.
+  Returns how many messages of this PubSub system could not be sent since it was started. A message that fails for several nodes counts once for each.
   """
   @spec failed(atom()) :: non_neg_integer()
   def failed(pubsub), do: :atomics.get(config(Module.concat(pubsub, Adapter)).counts, 1)

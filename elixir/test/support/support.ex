@@ -44,8 +44,8 @@ end
 
 defmodule Topics do
   @moduledoc """
-  What Phoenix.PubSub does around its adapter: subscribers of a node in a registry, which local_broadcast/4 sends to, and the scope of pg that the
-  library's application runs.
+  Does what Phoenix.PubSub does in addition to its adapter: keeps a node's subscribers in a registry, to which local_broadcast/4 sends, and runs the
+  pg scope that the library's application would run.
   """
 
   def start(name, options \\ []) do
@@ -111,7 +111,7 @@ end
 
 defmodule PlainAdapter do
   @moduledoc """
-  Stands for the adapter that Phoenix.PubSub uses by default: the same names, group and message, sent by `send/2`. It needs no teleport.
+  Takes the place of Phoenix.PubSub's default adapter: it uses the same names, group and message, and sends with `send/2`. It does not need teleport.
   """
   use GenServer
 

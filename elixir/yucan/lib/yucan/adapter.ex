@@ -34,7 +34,7 @@ defmodule Yucan.Adapter do
   @doc "See `c:Plug.Conn.Adapter.chunk/2`."
   def chunk(payload, body), do: :yucan_answer.write(body, own(payload))
 
-  @doc "See `c:Plug.Conn.Adapter.read_req_body/2`. yucan's limit on bytes per second also limits the timeout of a part."
+  @doc "See `c:Plug.Conn.Adapter.read_req_body/2`. The timeout for a part of the body is also limited by yucan's minimum rate in bytes per second."
   def read_req_body(payload, options) do
     parts = %{max: Keyword.get(options, :read_length, 1_000_000), timeout: Keyword.get(options, :read_timeout, 15_000)}
 

@@ -4,7 +4,7 @@ defmodule Yucan.Handler do
   A yucan handler that calls a plug. A route in an Erlang configuration may name it: `{<<"/app/*">>, 'Elixir.Yucan.Handler', {'Elixir.MyApp', []}}`.
 
   An exception is answered with the status that `Plug.Exception` gives it and a page from yucan, and is logged if the status is 500 or above. Data that was
-  sent before it is kept. A chunked answer then has no end, so the client can see that something is missing.
+  sent before the exception cannot be withdrawn. In that case a chunked response is not terminated, so the client can see that it is incomplete.
   """
   @behaviour :yucan_handler
   require Logger
@@ -42,7 +42,7 @@ defmodule Yucan.Handler do
 
     payload = %Yucan.Adapter{req: req, owner: self(), tells: true}
     conn = Plug.Conn.Adapter.conn({Yucan.Adapter, payload}, :yucan_req.method(req), uri, Yucan.Adapter.remote_ip(req), :yucan_req.headers(req))
-    # If Plug has set the owner, Plug itself informs it that an answer has been sent.
+    # If Plug has set an owner, Plug itself tells that process that a response has been sent.
     if Map.get(conn, :owner), do: %{conn | adapter: {Yucan.Adapter, %{payload | tells: false}}}, else: conn
   end
 

@@ -61,7 +61,7 @@ defmodule Yucan.WebSock do
     {:close, code, text || "", List.wrap(messages), {module, state, {:stopped, reason}}}
   end
 
-  # These codes are from RFC 6455, 7.4.1, and 1012 is from its registry.
+  # These codes are from RFC 6455, section 7.4.1, except 1012, which is from IANA's registry of close codes.
   defp code(:normal), do: 1000
   defp code({:shutdown, :restart}), do: 1012
   defp code(_), do: 1011
