@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The attribute library of the RELEASE report D3.5, with the calls of its section 3.
+%% @doc The attribute library of the RELEASE report D3.5, with the API of its section 3.
 %%
 %% Call `attr:start()' on each node, which starts the application `placement' unless it is already running. Then, on any
 %% of these nodes:
@@ -7,10 +7,10 @@
 %% attr:request_attrs(Nodes, [cpu_speed, mem_free]).
 %% attr:choose_nodes(Nodes, [{vm_num_processors, ge, 8}, {loadavg5, lt, 0.5}]).
 %% '''
-%% Units are those of the report: MHz and kB, and load averages are not divided by the number of processors. Each call
-%% asks the nodes again; {@link placement} has more predicates, caches the values and can explain its choices. A node that
-%% is listed twice is asked and returned only once, at its first position. A node that does not answer within five seconds
-%% is left out, and it does not delay the others.
+%% The units are those of the report, MHz and kB, and load averages are not divided by the number of processors. Each
+%% call sends new requests to the nodes, whereas {@link placement} caches the values; it also has more predicates and can
+%% explain its choices. A node that is listed twice is asked and returned only once, at its first position. A node that
+%% does not answer within five seconds is left out, and it does not delay the others.
 -module(attr).
 
 -export([start/0, start/1, start/2, stop/0, insert_attr/2, update_attr/2, delete_attr/1, request_attrs/2, choose_nodes/2]).
@@ -35,8 +35,8 @@ start(File) -> begin_with(true, File).
 -spec start(nobuiltins, file:name_all()) -> ok | {error, Text :: unicode:chardata()}.
 start(nobuiltins, File) -> begin_with(false, File).
 
-%% If the file cannot be read, nothing changes. On a node that already serves attributes, the configured ones are
-%% replaced.
+%% If the file cannot be read, nothing changes. If the node already serves attributes, those of the file replace the
+%% ones that were configured before.
 begin_with(Builtins, File) ->
     case placement_entry:read(File) of
         {ok, Entries} ->
@@ -73,7 +73,7 @@ request_attrs(Nodes, Names) ->
     [{Node, [{Name, value(maps:get(Name, Attributes))} || Name <- Names]}
      || Node <- Distinct, #{status := ok, attributes := Attributes} <- [maps:get(Node, Views)]].
 
-%% This works even if start/0 was not called, because a caller may only want to query other nodes.
+%% Starts the application if start/0 was not called, because a caller may only want to query other nodes.
 ask(Nodes, Names) ->
     {ok, _} = case placement_cache:is_running() of
                   true -> {ok, []};

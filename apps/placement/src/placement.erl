@@ -7,10 +7,10 @@
 %% {ok, Reasons} = placement:why_not('b@host', [{loadavg5, lt, 0.5}]).
 %% '''
 %% A query is data ({@link placement_query:query()}, {@link placement_pred:predicate()}). If several nodes are suitable,
-%% the default policy asks two of them again for their attributes and takes the better one ({@link placement_policy}).
-%% The target itself decides whether to accept the process ({@link reserve/3}). The application must run on this node
-%% and on the nodes to be chosen; a node without it counts as unknown. {@link attr} offers the calls of the RELEASE
-%% report's library.
+%% the default policy draws two of them, requests their current attributes and takes the better one
+%% ({@link placement_policy}). The chosen node itself decides whether to accept the process ({@link reserve/3}). The
+%% application must run on this node and on every node that may be chosen; all attributes of a node without it are
+%% unknown. {@link attr} has the API of the library from the RELEASE report.
 -module(placement).
 
 -compile({no_auto_import, [spawn/2, spawn/3]}).
@@ -32,13 +32,13 @@
 -define(TRIES, 3).
 -define(SPAWN_MS, 5000).
 -define(DRAIN_MS, 60000).
-%% Measured times whose logarithms differ by less than this belong to the same level.
+%% Two measured times belong to the same level if their logarithms differ by less than this.
 -define(FLOOR, 0.15).
 -define(PROBE_BATCHES, 5).
 -define(PROBE_MESSAGES, 100).
 -define(PROBE_MS, 5000).
 
-%% @doc Returns the nodes that a query asks for: all suitable ones, in the order of the list, unless the query limits
+%% @doc Returns the nodes that a query selects: all suitable nodes, in the order of the list, unless the query limits
 %% their number.
 -spec choose_nodes(placement_choose:nodes_spec(), placement_query:query()) -> {ok, [node(), ...], placement_choose:meta()} | {error, placement_choose:error()}.
 choose_nodes(Nodes, Query) -> placement_choose:choose(Nodes, Query).
@@ -54,7 +54,8 @@ choose_node(Nodes, Query) ->
 with(Query, More) when is_map(Query) -> maps:merge(Query, More);
 with(Predicate, More) -> More#{require => Predicate}.
 
-%% @doc Returns the verdict of every constraint on every node, and the values on which it is based.
+%% @doc Returns, for every node and every constraint, whether the node satisfies the constraint, and the values on which
+%% this is based.
 -spec explain(placement_choose:nodes_spec(), placement_query:query()) -> {ok, [placement_explain:report()]} | {error, placement_choose:error()}.
 explain(Nodes, Query) ->
     case {placement_query:compile(Query), placement_choose:candidates(Nodes)} of
@@ -69,8 +70,8 @@ explain(Nodes, Query) ->
 -spec why_not(node(), placement_query:query()) -> {ok, [placement_explain:verdict()]} | {error, placement_choose:error()}.
 why_not(Node, Query) -> why_not(Node, Query, all).
 
-%% @doc Does the same, but only among the given nodes, which matters because words such as `low' compare nodes with each
-%% other.
+%% @doc Like {@link why_not/2}, but considers only the given nodes. This matters because keywords such as `low' compare
+%% nodes with each other.
 -spec why_not(node(), placement_query:query(), placement_choose:nodes_spec()) -> {ok, [placement_explain:verdict()]} | {error, placement_choose:error()}.
 why_not(Node, Query, Among) ->
     case placement_choose:candidates(Among) of
@@ -95,14 +96,14 @@ format_error(no_nodes) -> placement_map:format_error(no_nodes);
 format_error(busy) -> io_lib:format("the ~b best nodes all refused", [?TRIES]);
 format_error(Reason) -> io_lib:format("~0tP", [Reason, 20]).
 
-%% @doc Returns the nodes for a key, the best first. Each node comes first for an equal share of all keys
-%% ({@link placement_rendezvous}). The result depends only on the key and the nodes, so every node computes the same
-%% one, and when a node is added or removed, only the keys assigned to it move.
+%% @doc Ranks the nodes for a key, best first. Every node is ranked first for an equal share of all keys
+%% ({@link placement_rendezvous}). The ranking depends only on the key and the nodes, so all nodes compute the same
+%% ranking, and when a node is added or removed, only the keys assigned to that node move.
 -spec node_for(Key :: term(), [node()]) -> [node()].
 node_for(Key, Nodes) -> placement_rendezvous:ranked(Key, [{Node, 1} || Node <- placement_query:distinct(Nodes)]).
 
-%% @doc Does the same, but each node's share of the keys is proportional to a numeric attribute, such as `mem_total'.
-%% Nodes whose value is unknown are left out, so use an attribute that does not change.
+%% @doc Like {@link node_for/2}, but each node's share of the keys is proportional to a numeric attribute, such as
+%% `mem_total'. Use an attribute whose value does not change. Nodes whose value is unknown are left out.
 -spec node_for(Key :: term(), [node()], Weight :: placement_entry:name()) -> [node()].
 node_for(Key, Nodes, Weight) ->
     Views = attributes(Nodes, [Weight]),
@@ -135,8 +136,8 @@ reserve_all(Wanted, Require, Options) ->
 -spec release(lease()) -> ok.
 release(Lease) -> placement_lease:release(Lease).
 
-%% @doc Makes a lease expire in this many milliseconds, counted from now. A lease that was handed over lives as long
-%% as its process, so the time does not apply to it.
+%% @doc Makes a lease expire this many milliseconds from now. This has no effect on a lease that was handed over to a
+%% process, because such a lease lasts as long as the process.
 -spec renew(lease(), pos_integer()) -> ok | {error, ended | nodedown | no_server | timeout}.
 renew(Lease, TtlMs) -> placement_lease:renew(Lease, TtlMs).
 
@@ -144,14 +145,16 @@ renew(Lease, TtlMs) -> placement_lease:renew(Lease, TtlMs).
 -spec hand_over(lease(), pid()) -> ok | {error, ended | nodedown | no_server | timeout}.
 hand_over(Lease, Pid) -> placement_lease:hand_over(Lease, Pid).
 
-%% @doc Chooses among all connected nodes, reserves, starts the process there and hands the lease over to it.
+%% @doc Chooses one of the connected nodes, reserves a lease on it, starts the process there and hands the lease over to
+%% the process.
 -spec spawn(placement_query:query(), {module(), atom(), [term()]}) -> {ok, pid(), #{node := node(), refused := [{node(), term()}]}} | {error, placement_choose:error() | placement_lease:bad_claim() | {busy, list()}}.
 spawn(Query, Call) -> spawn(Query, Call, #{}).
 
-%% @doc Does the same with options: `nodes' and `claims' ({@link placement_lease:claims()}). If a node refuses because
-%% other callers came first, the next best node is tried, up to three in total; if they all refuse, the error lists each
-%% node's reason. The process calls the given function only after the lease has been handed over to it, and it is killed
-%% if that fails (`{no_lease, Why}').
+%% @doc Like {@link spawn/2}, with the options `nodes' and `claims' ({@link placement_lease:claims()}). If a node refuses
+%% the lease, for example because other callers have reserved its resources in the meantime, the next best node is tried,
+%% up to three nodes in total. If all of them refuse, the error lists each node's reason. The process calls the given
+%% function only after the lease has been handed over to it; if the handover fails, the process is killed
+%% (`{no_lease, Why}').
 -spec spawn(placement_query:query(), {module(), atom(), [term()]}, #{nodes => placement_choose:nodes_spec(), claims => placement_lease:claims()}) ->
           {ok, pid(), #{node := node(), refused := [{node(), term()}]}} | {error, placement_choose:error() | placement_lease:bad_claim() | {busy, [{node(), term()}]}}.
 spawn(Query, {_, _, _} = Call, Options) ->
@@ -164,7 +167,7 @@ spawn(Query, {_, _, _} = Call, Options) ->
 
 try_spawn([], _, _, _, Refused) -> {error, {busy, lists:reverse(Refused)}};
 try_spawn([Node | Rest], Call, Claims, #{require := Require} = Plan, Refused) ->
-    %% The placement is counted now, because other processes on this node may choose before the target has answered.
+    %% The placement is counted now, because other processes on this node may choose a node before the target answers.
     ok = placement_choose:placed([Node], Plan),
     case placement_lease:reserve(Node, Claims, placement_pred:at_target(Require), #{}) of
         {ok, Lease} ->
@@ -183,8 +186,8 @@ started(Node, Call, Lease) ->
             {error, Reason}
     end.
 
-%% If the node starts the process only after our timeout, that process never receives `go', because another node may
-%% have started one in the meantime.
+%% If the node starts the process only after our timeout, we do not send it `go', because another node may have started
+%% the process in the meantime.
 begun_at(Node, {Module, Function, Arguments} = Call, Lease) ->
     try erpc:call(Node, ?MODULE, begun, [self(), Lease, Call], ?SPAWN_MS) of
         {ok, Pid} ->
@@ -200,7 +203,7 @@ begun_at(Node, {Module, Function, Arguments} = Call, Lease) ->
 -spec begun(Caller :: pid(), lease(), {module(), atom(), [term()]}) -> {ok, pid()} | {error, {no_lease, ended | nodedown | no_server | timeout}}.
 begun(Caller, Lease, Call) -> with_lease(Lease, erlang:spawn(fun() -> called(Caller, Call) end)).
 
-%% The caller waits only for a limited time, so after twice that time no message can arrive from it.
+%% The caller waits only for a limited time, so after twice that time it can no longer send a message.
 called(Caller, {Module, Function, Arguments}) ->
     Monitor = monitor(process, Caller),
     receive
@@ -223,25 +226,27 @@ with_lease(Lease, Pid) ->
 
 %%% Processes that exist once
 
-%% @doc Starts a process that exists once among some nodes ({@link placement_child}). It runs on a node that the query
-%% chooses. It is started again on another node when its node goes down, or when its node has not suited the query for
-%% the grace time and another node does. The function returns `{ok, Pid}', like the start function of a supervisor's
-%% child. Options: `name' (required; `{via, placement, Name}' finds the process on each of its nodes), `nodes' (by
-%% default all nodes that are connected now and those that join later), `grace' (ms, 5000), `voters' (5; the child runs
-%% only while more than half of that many nodes are connected), `replace_after' (ms, 30000: how long a voter must be
-%% disconnected before another node replaces it), `settle' (ms, 30000: for how long both the old and the new voters are
-%% asked after that), `restart' (permanent) and `shutdown' (5000), both as in a supervisor's child specification.
+%% @doc Starts a process that exists once among some nodes ({@link placement_child}). It runs on a node that matches the
+%% query. It is restarted on another node when its node goes down, or when its node has not matched the query for the
+%% grace period and another node does. `Call' must return `{ok, Pid}', like the start function of a supervisor's child.
+%% Options: `name' (required; `{via, placement, Name}' finds the process on each of its nodes), `nodes' (by default all
+%% nodes that are connected now and those that join later), `grace' (the grace period, 5000 ms), `voters' (5; the child
+%% runs only while more than half of that many nodes are connected), `replace_after' (30000 ms: how long a voter must be
+%% disconnected before another node replaces it), `settle' (30000 ms: how long both the old and the new voters are asked
+%% during such a replacement), `restart' (permanent) and `shutdown' (5000), both as in a supervisor's child
+%% specification.
 -spec child(placement_query:query(), {module(), atom(), [term()]}, placement_child:options()) ->
           {ok, pid()} | {error, {bad_option, atom(), term()} | {bad_query, string()} | {exists, pid()} | no_majority | not_started}.
 child(Query, Call, Options) -> placement_child:start(Query, Call, Options).
 
-%% @doc Starts such a process as a child of a scope, which is any term. The specification and the results are those of
-%% a supervisor's child ({@link placement_scope:start_child/2}). The process's name is `{Scope, Id}'.
+%% @doc Starts a process that exists once as a child of a scope, which can be any term. The child specification and the
+%% return values are those of a supervisor ({@link placement_scope:start_child/2}). The process is registered as
+%% `{Scope, Id}'.
 -spec start_child(Scope :: term(), placement_scope:child_spec()) ->
           {ok, pid()} | {error, {already_started, pid()} | {missing, id | start} | {bad_option, atom(), term()} | {bad_query, string()} | no_majority | not_started}.
 start_child(Scope, Spec) -> placement_scope:start_child(Scope, Spec).
 
-%% @doc Returns the children of a scope. Call it on one of their nodes.
+%% @doc Returns the children of a scope. Call this function on one of their nodes.
 -spec which_children(Scope :: term()) -> [{Id :: term(), pid() | restarting, worker | supervisor, [module()] | dynamic}].
 which_children(Scope) -> placement_scope:which_children(Scope).
 
@@ -249,23 +254,25 @@ which_children(Scope) -> placement_scope:which_children(Scope).
 -spec count_children(Scope :: term()) -> [{specs | active | supervisors | workers, non_neg_integer()}].
 count_children(Scope) -> placement_scope:count_children(Scope).
 
-%% @doc Permanently terminates a child of a scope. Call it on one of the child's nodes.
+%% @doc Permanently terminates a child of a scope. Call this function on one of the child's nodes.
 -spec terminate_child(Scope :: term(), Id :: term()) -> ok | {error, not_found | no_majority}.
 terminate_child(Scope, Id) -> placement_scope:terminate_child(Scope, Id).
 
-%% @doc Permanently terminates such a process. Call it on one of its nodes.
+%% @doc Permanently terminates a child that was started with {@link child/3}. Call this function on one of the child's
+%% nodes.
 -spec delete_child(placement_child:name()) -> ok | {error, no_such_child | no_majority}.
 delete_child(Name) -> placement_child:delete(Name).
 
-%% @doc Returns the processes that this node may run, and where they run.
+%% @doc Returns the children that may run on this node. For each child it returns the name, the node on which it runs
+%% and its process.
 -spec children() -> [{placement_child:name(), node() | none, pid() | none}].
 children() -> placement_child:children().
 
-%% @doc Returns the process of that name, for `{via, placement, Name}'.
+%% @doc Returns the process that is registered under a name, for `{via, placement, Name}'.
 -spec whereis_name(placement_child:name()) -> pid() | undefined.
 whereis_name(Name) -> placement_child:whereis_name(Name).
 
-%% @doc Sends a message to the process of that name, for `{via, placement, Name}'.
+%% @doc Sends a message to the process that is registered under a name, for `{via, placement, Name}'.
 -spec send(placement_child:name(), Message :: term()) -> pid().
 send(Name, Message) ->
     case whereis_name(Name) of
@@ -275,11 +282,11 @@ send(Name, Message) ->
             Pid
     end.
 
-%% @doc Always refuses, because only {@link child/3} creates names.
+%% @doc Always returns `no', because only {@link child/3} registers names.
 -spec register_name(placement_child:name(), pid()) -> no.
 register_name(_, _) -> no.
 
-%% @doc Does nothing, because a name ends with its process.
+%% @doc Does nothing, because a name is unregistered when its process exits.
 -spec unregister_name(placement_child:name()) -> ok.
 unregister_name(_) -> ok.
 
@@ -288,7 +295,7 @@ unregister_name(_) -> ok.
 -spec fence(placement_child:name()) -> {ok, integer()} | none.
 fence(Name) -> placement_child:fence(Name).
 
-%%% Emptying a node
+%%% Draining a node
 
 %% @doc Drains this node.
 -spec drain() -> {ok, placement_drain:result()} | {error, already_draining}.
@@ -299,9 +306,10 @@ drain() -> placement_drain:run(#{}).
 drain(Node) -> drain(Node, #{}).
 
 %% @doc Moves the processes of a node to other nodes, with their states and queued messages ({@link placement_drain}).
-%% It moves the children of {@link child/3}, and gen_servers and gen_statems that export `placement_handoff/3'. The node
-%% accepts no new processes until {@link undrain/0} is called there. Options: `at_once' (concurrent moves, 8), `timeout'
-%% (ms, 60000; processes that have not moved by then stay), and `tell', a pid that receives progress reports.
+%% It moves the children that were started with {@link child/3}, and every gen_server or gen_statem whose callback
+%% module exports `placement_handoff/3'. The node accepts no new processes until {@link undrain/0} is called there.
+%% Options: `at_once' (the number of concurrent moves, 8), `timeout' (ms, 60000; processes that have not moved by then
+%% stay), and `tell' (a pid that receives progress reports).
 -spec drain(node(), placement_drain:options()) -> {ok, placement_drain:result()} | {error, already_draining | nodedown | no_placement | timeout | {bad_option, atom(), term()} | term()}.
 drain(Node, Options) ->
     Timeout = maps:get(timeout, Options, ?DRAIN_MS),
@@ -319,12 +327,12 @@ undrain() -> placement_drain:undo().
 
 %%% Attributes of this node
 
-%% @doc Makes the caller an owner of an attribute whose value is the number of its living owners.
+%% @doc Makes the caller an owner of an attribute whose value is the number of owners that are alive.
 -spec own(placement_entry:name()) -> ok | {error, term()}.
 own(Name) -> placement_attr:own(Name, count, self()).
 
-%% @doc Sets an attribute that is removed when the calling process exits. If several processes own it, its value is the
-%% one set by the newest living owner.
+%% @doc Sets an attribute that is removed when the calling process exits. If several processes own the attribute, it has
+%% the value that was set by the most recent owner that is still alive.
 -spec own(placement_entry:name(), Value :: term()) -> ok | {error, term()}.
 own(Name, Value) -> placement_attr:own(Name, {value, Value}, self()).
 
@@ -332,8 +340,8 @@ own(Name, Value) -> placement_attr:own(Name, {value, Value}, self()).
 -spec disown(placement_entry:name()) -> ok.
 disown(Name) -> placement_attr:disown(Name, self()).
 
-%% @doc Sets the taints of this node, which are any terms; `[]' removes them. The node is not chosen and grants no lease
-%% unless the query tolerates all of its taints (`{tolerates, Taints}').
+%% @doc Sets the taints of this node, which can be any terms; `[]' removes them. The node is chosen, and grants leases,
+%% only for queries that tolerate all of its taints (`{tolerates, Taints}').
 -spec taint([Taint :: term()]) -> ok.
 taint(Taints) when is_list(Taints) -> placement_builtin:taint(Taints).
 
@@ -357,16 +365,16 @@ delete(Name) -> placement_attr:delete(Name).
 -spec attributes() -> [placement_entry:name()].
 attributes() -> placement_attr:names().
 
-%% @doc Returns attributes of nodes: for each one its value, age and unit, or the reason why it is unknown.
+%% @doc Returns the value, age and unit of these attributes on each node, or the reason why a value is unknown.
 -spec attributes([node()], [placement_entry:name()]) -> #{node() => placement_cache:view()}.
 attributes(Nodes, Names) -> placement_cache:fetch(placement_query:distinct(Nodes), Names, #{}).
 
-%% @doc Makes nodes report changes on their own, so that they need not be asked
+%% @doc Subscribes to these attributes of the nodes. The nodes then report changes, so this node need not send requests
 %% ({@link placement_cache:follow/3}).
 -spec follow([node()], [placement_entry:name()], EveryMs :: pos_integer()) -> ok.
 follow(Nodes, Names, EveryMs) -> placement_cache:follow(Nodes, Names, EveryMs).
 
-%% @doc Stops the reports requested with {@link follow/3}.
+%% @doc Cancels the subscriptions made with {@link follow/3}.
 -spec unfollow([node()]) -> ok.
 unfollow(Nodes) -> placement_cache:unfollow(Nodes).
 
@@ -380,8 +388,8 @@ topology() -> placement_topology:tree().
 -spec epoch() -> non_neg_integer().
 epoch() -> placement_topology:epoch().
 
-%% @doc Returns the number of the root's child in the tree that contains the node, or `undefined' if the node is not in
-%% the tree. `{placement, site}' can be used as the value of the option `sites' for teleport's broadcasts.
+%% @doc Returns which child of the tree's root contains the node, as a number starting with 1, or `undefined' if the
+%% node is not in the tree. The option `sites' of teleport's broadcasts accepts `{placement, site}'.
 -spec site(node()) -> Site :: pos_integer() | undefined.
 site(Node) ->
     case placement_tree:branch(topology(), Node) of
@@ -389,7 +397,7 @@ site(Node) ->
         unknown -> undefined
     end.
 
-%% @doc Makes this node use this tree for its choices from now on.
+%% @doc Sets the tree that this node uses for its choices from now on.
 -spec set_topology(placement_tree:tree()) -> {ok, Epoch :: pos_integer()}.
 set_topology(Tree) -> placement_topology:set(Tree).
 
@@ -402,9 +410,9 @@ set_topology(Tree, Nodes) -> placement_topology:publish(Tree, Nodes).
 -spec declared_topology([node(), ...]) -> {ok, placement_tree:tree()} | {error, {no_place, [node(), ...]} | placement_tree:error()}.
 declared_topology(Nodes) -> placement_place:tree(placement_query:distinct(Nodes)).
 
-%% @doc Adds a node to the tree, on this node and on all connected nodes of the tree. The node is put at its declared
-%% path. With `probe' it is put at a place found by measuring, from the root downwards, which takes about a second for
-%% each group on the way.
+%% @doc Adds a node to the tree, on this node and on all connected nodes of the tree. The node is inserted at the given
+%% path. With `probe' its position is found by measuring round-trip times, from the root of the tree downwards, which
+%% takes about a second for each group along the path.
 -spec join(node(), placement_tree:path() | probe) -> {ok, Epoch :: pos_integer()} | {error, placement_tree:error() | no_topology | not_measured | too_many_changes}.
 join(Node, probe) ->
     case topology() of
@@ -417,12 +425,12 @@ join(Node, probe) ->
     end;
 join(Node, Path) -> placement_topology:join(Node, Path).
 
-%% Takes the fastest of several batches, because other work on the machine can only make a batch slower.
+%% Returns the time of the fastest batch, because other work on the machine can only make a batch slower.
 measured(Node, Other) ->
     try erpc:call(Node, placement_probe_pair, run, [Other, ?PROBE_BATCHES, ?PROBE_MESSAGES, ?PROBE_MS, none], 2 * ?PROBE_MS) of
         Batches -> {ok, lists:min(Batches)}
     catch
-        %% A node that is down cannot be measured, so it cannot help to find the place.
+        %% Times to a node that is down cannot be measured, so that node cannot help to find the position.
         _:_ -> unknown
     end.
 
@@ -438,8 +446,9 @@ leave(Node) -> placement_topology:leave(Node).
           {ok, placement_probe:measured()} | {error, {bad_option, atom(), term()} | no_pairs | {unreachable, [{node(), term()}]}}.
 probe(Nodes, Options) -> placement_probe:measure(Nodes, Options).
 
-%% @doc Plans a master, submasters and workers in the shape of the tree of nodes ({@link placement_plan:plan/2}).
-%% `workers' and `submasters' may also be queries, which select suitable nodes of the tree.
+%% @doc Plans a hierarchy of a master, submasters and workers that follows the tree of nodes
+%% ({@link placement_plan:plan/2}). `workers' and `submasters' may also be queries, which select suitable nodes of the
+%% tree.
 -spec plan(placement_tree:tree() | none, #{workers => [node()] | placement_query:query(), submasters => [node()] | placement_query:query(),
                                     fan_out => pos_integer() | infinity, least => pos_integer()}) ->
           {ok, placement_plan:process()} | {error, no_workers | no_submasters | {bad_option, atom(), term()} | placement_choose:error()}.
@@ -464,14 +473,15 @@ plan_option(_, Value, _) -> Value.
 -spec map(placement_map:graph(), placement_tree:tree() | none, placement_map:options()) -> {ok, placement_map:mapping()} | {error, placement_map:error()}.
 map(Graph, Tree, Options) -> placement_map:map(Graph, Tree, Options).
 
-%% @doc Samples for this many milliseconds how many bytes these processes send to each other
-%% ({@link placement_observe}). Returns a graph for {@link map/3} and {@link advise/2}, and names the processes that
-%% could not be traced. Tracing ends when the call returns.
+%% @doc Measures, for this many milliseconds and by sampling, how many bytes these processes send to each other
+%% ({@link placement_observe}). Returns a graph for {@link map/3} and {@link advise/2}, and the processes that could not
+%% be traced. Tracing ends when the call returns.
 -spec observe([pid()], Ms :: pos_integer()) -> {ok, placement_map:graph(), placement_observe:seen()} | {error, {bad_pids | bad_ms, term()}}.
 observe(Pids, Ms) -> placement_observe:observe(Pids, Ms).
 
-%% @doc Returns which processes of a graph should run on another node of the tree in use instead
-%% ({@link placement_moves}), how much traffic each move saves, and over which link. It does not move them.
+%% @doc Suggests which processes of a graph should move to a different node of the current tree
+%% ({@link placement_moves}). The result also contains how much traffic each move would save, and on which link. The
+%% function does not move any process.
 -spec advise(placement_map:graph(), placement_moves:options()) -> {ok, [placement_moves:move()]} | {error, no_topology | placement_map:error()}.
 advise(Graph, Options) ->
     case topology() of

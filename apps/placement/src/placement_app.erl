@@ -1,9 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The application `placement': attributes of nodes, distances between them, and where to put processes.
+%% @doc The application `placement': it serves the attributes of nodes, knows the distances between nodes, and chooses
+%% where to put processes.
 %%
-%% It depends only on OTP and on no other application of this project. A node takes part as soon as the application runs
-%% on it (`application:ensure_all_started(placement)', or {@link attr:start/0}). A node without it is `unknown' to the
-%% others, which is not an error.
+%% It depends only on OTP, not on any other application of this project. A node takes part as soon as the application
+%% runs on it (`application:ensure_all_started(placement)', or {@link attr:start/0}). A node without the application is
+%% not an error: its attributes are `unknown'.
 -module(placement_app).
 -behaviour(application).
 

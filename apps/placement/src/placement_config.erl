@@ -1,15 +1,15 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc The options of placement, from the application's environment.
 %%
-%% {@link placement_app} checks them when the application starts. Each of the other functions is called where its option
-%% is needed.
+%% {@link placement_app} checks them when the application starts. The code that needs an option calls the function that
+%% returns it.
 -module(placement_config).
 
 -export([check/0, builtins/0, attributes/0, deadline_ms/0, limit_ms/0, group_memory_ms/0, drain_ms/0, table/0]).
 
 -define(DEADLINE_MS, 1000).
-%% This is shorter than the deadline of a choice, so that one slow function does not make its whole node miss the
-%% deadline.
+%% The limit for the function of an attribute is shorter than the deadline of a choice, so that a single slow function
+%% does not make its whole node miss the deadline.
 -define(LIMIT_MS, 500).
 -define(GROUP_MEMORY_MS, 3600000).
 
@@ -36,8 +36,8 @@ options() ->
      {group_memory, ?GROUP_MEMORY_MS, "milliseconds, at most 2147483647", {time, "How long a node remembers a group that it has left, at least."}, fun is_ms/1},
      {drain_ms, 0, "milliseconds from 0, at most 2147483647", {start, "Time limit of the drain that moves processes to other nodes when `init:stop/0` or SIGTERM stops this one. 0 turns the drain off."}, fun(Value) -> Value =:= 0 orelse is_ms(Value) end}].
 
-%% @doc Returns the table for the reference of all options (`scripts/options'): option, default, valid values, when a
-%% change takes effect, effect.
+%% @doc Returns the rows for the reference of all options (`scripts/options'). Each row has the name of the option, its
+%% default, the valid values, when a change takes effect, and what the option does.
 -spec table() -> [{Option :: atom(), Default :: term(), Expected :: string(), TakesEffect :: string(), Effect :: string()}].
 table() ->
     [{Name, Default, Expected, takes_effect(When), Effect} || {Name, Default, Expected, {When, Effect}, _} <- options()].
@@ -65,19 +65,20 @@ builtins() -> value(builtins).
 -spec attributes() -> none | file:name_all().
 attributes() -> value(attributes).
 
-%% @doc Returns the milliseconds for a choice, or for a request for a lease, that has no time limit of its own.
+%% @doc Returns the default time limit of a choice, or of a request for a lease, in milliseconds.
 -spec deadline_ms() -> pos_integer().
 deadline_ms() -> value(deadline).
 
-%% @doc Returns the milliseconds for the function of an attribute whose entry sets no limit.
+%% @doc Returns the default time limit for the function of an attribute, in milliseconds.
 -spec limit_ms() -> pos_integer().
 limit_ms() -> value(limit).
 
-%% @doc Returns the interval in milliseconds at which a member of a group looks for what it may forget
+%% @doc Returns the interval in milliseconds at which a node checks which of the groups that it has left it may forget
 %% ({@link placement_group}).
 -spec group_memory_ms() -> pos_integer().
 group_memory_ms() -> value(group_memory).
 
-%% @doc Returns the milliseconds for the drain before this node stops; with 0 the node is not drained.
+%% @doc Returns the time limit of the drain before this node stops, in milliseconds; 0 means that the node is not
+%% drained.
 -spec drain_ms() -> non_neg_integer().
 drain_ms() -> value(drain_ms).

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Returns metrics of placement on this node for Prometheus. Only reads tables and does not ask any process.
+%% @doc Returns metrics of placement on this node for Prometheus. It only reads tables and does not call any process.
 -module(placement_metrics).
 
 -export([families/0]).

@@ -2,9 +2,9 @@
 %% @doc The supervisor of the application, and the owner of its tables.
 %%
 %% State that must survive a server's crash is stored in one of the {@link tables/0}. All tables are created here, so they
-%% live as long as the application. Only the server that is named next to a table writes to it; any process may read
-%% it. The strategy is `one_for_one', because each server can do without the others for a while and finds its state in
-%% its table.
+%% exist as long as the application runs. Only the server that is named next to a table writes to it; any process may
+%% read it. The strategy is `one_for_one', because each server can do without the others for a while, and a server that
+%% is restarted finds its state in its table.
 -module(placement_sup).
 -behaviour(supervisor).
 

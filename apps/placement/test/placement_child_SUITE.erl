@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Processes that exist once among some nodes: they restart on another node, move with their state, and survive
-%% partitions. Uses four real nodes, three of which are voters.
+%% @doc Processes that exist once among some nodes: they restart on another node, move with their state, and never run
+%% twice during a partition. Uses four real nodes, three of which are voters.
 -module(placement_child_SUITE).
 -behaviour(gen_server).
 
@@ -35,7 +35,7 @@ init_per_testcase(_, Config) ->
 
 end_per_testcase(_, Config) -> ok = beamway_placement_nodes:stop(proplists:get_value(cluster, Config)).
 
-%%% The child: keeps a term
+%%% The child, which stores a term
 
 start_link(Kept) -> gen_server:start_link(?MODULE, Kept, []).
 
@@ -43,7 +43,7 @@ start_link(Kept) -> gen_server:start_link(?MODULE, Kept, []).
 start_link_below(0, Kept) -> start_link(Kept);
 start_link_below(Levels, Kept) -> supervisor:start_link(?MODULE, {above, Levels, Kept}).
 
-%% The start function also starts a helper process.
+%% Starts the child after starting a helper process.
 start_link_by_helper(Kept) ->
     _ = spawn_link(fun() -> ok end),
     start_link(Kept).
@@ -51,7 +51,7 @@ start_link_by_helper(Kept) ->
 start_link_but(Node, _) when Node =:= node() -> {error, not_here};
 start_link_but(_, Kept) -> start_link(Kept).
 
-%% The first start waits at a gate.
+%% Starts the child; the first start waits until a gate is opened.
 start_link_behind_a_gate(Kept) ->
     case persistent_term:get(gate, closed) of
         open -> start_link(Kept);
@@ -130,7 +130,7 @@ another(Config, Names, Old) ->
     true = beamway_peer:wait_until(fun() -> not lists:member(found(Config, Names), [none, Old]) end, 60000),
     found(Config, Names).
 
-%% Returns whether the process stays where it is for this many grace times.
+%% Returns whether the process stays on its node for this many grace periods.
 stays(Config, Names, Pid, Times) -> stays_until(Config, Names, Pid, erlang:monotonic_time(millisecond) + Times * grace()).
 
 stays_until(Config, Names, Pid, End) ->
@@ -153,8 +153,8 @@ restarted_elsewhere(Config) ->
     ?assertNotEqual(node(Second), node(Third)),
     ?assertEqual([[{once, node(Third), Third}]], lists:usort([call(Config, Name, children, []) || Name <- Left])).
 
-%% When the child's node no longer suits the query, the child runs after the grace time on a node that does, with its
-%% state, and the old process has exited.
+%% When the child's node no longer matches the query, the child moves after the grace period to a node that does. It keeps
+%% its state, and the old process exits.
 moves_with_its_state(Config) ->
     roles(Config, [{"a", other}, {"b", worker}, {"c", other}]),
     Old = started(Config, {role, eq, worker}, fresh),
@@ -169,8 +169,8 @@ moves_with_its_state(Config) ->
     ?assertEqual(precious, beamway_placement_nodes:call(cluster(Config), "a", {gen_server, call}, [{via, placement, once}, get])),
     ?assertNot(is_alive(Config, Old)).
 
-%% Another voter has also chosen `b', and the keeper there is still asking the voters when the state arrives. It needs
-%% the answer of the voter on `b' itself, because `c' does not answer.
+%% Another voter has also chosen `b', and the keeper there is still waiting for the voters' answers when the state arrives.
+%% It needs the answer of the voter on `b' itself, because `c' does not answer.
 moves_to_a_node_that_was_chosen_before(Config) ->
     roles(Config, [{"a", worker}, {"b", other}, {"c", other}]),
     Old = started(Config, {role, eq, worker}, fresh),
@@ -195,8 +195,8 @@ queued(Config, Name, Spec) ->
         lists:member({'$gen_cast', {try_start, maps:remove(heard, Spec), {ok, precious}}}, Messages)
     end).
 
-%% The child's node is cut off. The child is killed there before the other nodes start a new one, and when the nodes
-%% reconnect there is still only one.
+%% The child's node is cut off. The child is killed there before the other nodes start a new one, and there is still only
+%% one child after the nodes have reconnected.
 only_the_majority_runs_it(Config) ->
     Old = started(Config, [], kept),
     Alone = name_of(Config, node(Old)),
@@ -238,8 +238,8 @@ healed(Config, Alone, Others) ->
 
 both_ways(Alone, Others) -> lists:append([[{Alone, Other}, {Other, Alone}] || Other <- Others]).
 
-%% The restarted server has lost its promises. It makes none during the grace time and learns about the child from the
-%% child's holder.
+%% A restarted voter has lost its promises. It makes none during the grace period, and the child's holder informs it of the
+%% child.
 a_node_that_was_restarted(Config) ->
     Pid = started(Config, [], kept),
     [Name | _] = names_but(Config, node(Pid)),
@@ -281,7 +281,7 @@ a_minority_changes_nothing(Config) ->
 a_minority_deletes_nothing(Config) ->
     no_effect(Config, fun() -> call(Config, "a", delete_child, [once]) end).
 
-%% `a' is the first of the voters, so it is asked first and chooses.
+%% `a' is the first of the voters, so it is the one that chooses a node.
 no_effect(Config, Call) ->
     roles(Config, [{"a", other}, {"b", other}, {"c", worker}]),
     Pid = started(Config, {role, eq, worker}, kept),
@@ -292,8 +292,8 @@ no_effect(Config, Call) ->
     ?assert(stays(Config, ["c"], Pid, 5)),
     true = beamway_peer:wait_until(fun() -> found(Config, ["a", "b", "c"]) =:= Pid end, 30000).
 
-%% The majority was restarted and has lost its promises. The startup code of the restarted nodes starts the child again
-%% while the old process still holds its lease on a node that is cut off.
+%% The majority of the voters was restarted and has lost its promises. The startup code of the restarted nodes starts the
+%% child again while the old process, on a node that is cut off, still has its lease.
 started_anew_on_restarted_nodes(Config) ->
     Old = started(Config, [], kept),
     [Name | _] = Others = names_but(Config, node(Old)),
@@ -307,7 +307,7 @@ a_helper_of_the_start_ends(Config) ->
     {ok, Pid} = child(Config, "a", [], {?MODULE, start_link_by_helper, [kept]}),
     ?assert(stays(Config, [name_of(Config, node(Pid))], Pid, 2)).
 
-%% A voter that missed the deletion must not restart the child once the others no longer remember the deletion.
+%% A voter that missed the deletion must not restart the child when the other voters no longer remember the deletion.
 a_voter_that_missed_the_end(Config) ->
     roles(Config, [{"a", other}, {"b", other}, {"c", worker}]),
     Pid = started(Config, {role, eq, worker}, kept),
@@ -318,14 +318,14 @@ a_voter_that_missed_the_end(Config) ->
     true = beamway_peer:wait_until(fun() -> call(Config, "a", children, []) =:= [] end, 30000),
     ?assertNot(is_alive(Config, Pid)).
 
-%% The voter knows only an earlier call. It is never asked for a promise, because no node suits the child.
+%% The voter knows only an earlier call. It gets no request for a promise, because no node is suitable for the child.
 deleted_by_a_voter_that_missed_the_call(Config) ->
     Spec = #{name => once, query => {role, eq, worker}, call => {?MODULE, start_link, [kept]}, nodes => lists:sort(beamway_placement_nodes:nodes(cluster(Config))), grace => grace()},
     [ok = voter(Config, Name, {gen_server, call}, [{put, Spec#{version => {Version, node()}}}]) || {Name, Version} <- [{"a", 1}, {"b", 2}, {"c", 2}]],
     ok = call(Config, "a", delete_child, [once]),
     ?assertEqual([[]], lists:usort([call(Config, Name, children, []) || Name <- ["a", "b", "c"]])).
 
-%% Deleted children are forgotten after an hour, even if the server was killed in the meantime. So are failed calls.
+%% Deleted children and failed calls are forgotten after an hour, even if the server was killed in the meantime.
 forgets_what_was_deleted(Config) ->
     _ = started(Config, [], kept),
     ok = call(Config, "a", delete_child, [once]),
@@ -370,8 +370,8 @@ goes_on_from_c(Config, Call, State) ->
     ?assertEqual("a", name_of(Config, node(New))),
     ?assertEqual(State, beamway_placement_nodes:call(cluster(Config), "a", {gen_server, call}, [New, get])).
 
-%% The first voter hangs. It runs the child, it would be the one to choose the next node, and the others stay connected
-%% to it for about a minute.
+%% The first voter hangs. Its node runs the child, it would choose the next node, and the other nodes stay connected to it
+%% for about a minute.
 the_first_voter_hangs(Config) ->
     roles(Config, [{"a", worker}, {"b", other}, {"c", other}]),
     {ok, Old} = child(Config, "a", #{require => {role, eq, worker}, deadline => 1000 * beamway_runner:slowness()}, {?MODULE, start_link, [kept]}),
@@ -385,7 +385,7 @@ the_first_voter_hangs(Config) ->
     end, 20000),
     ?assertEqual("c", name_of(Config, node(New))).
 
-%% This voter did not receive the call, and it is not asked for a promise before the child runs.
+%% The first voter did not receive the call, and gets no request for a promise before the child runs.
 the_first_voter_knows_nothing(Config) ->
     ok = beamway_placement_nodes:call(cluster(Config), "a", {application, stop}, [placement]),
     roles(Config, [{"b", worker}, {"c", other}]),
@@ -393,8 +393,8 @@ the_first_voter_knows_nothing(Config) ->
     ok = beamway_placement_nodes:call(cluster(Config), "a", {application, start}, [placement]),
     true = beamway_peer:wait_until(fun() -> found(Config, ["a", "b", "c"]) =:= Pid end, 30000).
 
-%% The first voter was cut off together with the child until its promise had expired. So it chooses a node, itself, as
-%% soon as it reaches the others again. The majority refuses that node. The voter must still promise itself to the node
+%% The first voter was cut off together with the child until its promise had expired. So it chooses a node (its own) as
+%% soon as it reaches the others again, and the majority refuses that node. The voter must still make a promise to the node
 %% that runs the child, so that the child survives the loss of the third voter.
 the_first_voter_comes_back(Config) ->
     roles(Config, [{"a", worker}, {"b", other}, {"c", other}]),
@@ -410,8 +410,8 @@ the_first_voter_comes_back(Config) ->
     ok = beamway_peer:kill9(peer_of(Config, node_of(Config, "c"))),
     ?assert(stays(Config, ["a", "b"], New, 5)).
 
-%% Two voters receive the later call first, and the third one receives the earlier call first. All of them keep the
-%% later call and find its process.
+%% Two voters receive the later call first, and the third receives the earlier call first. All of them keep the later call
+%% and find its process.
 two_calls_at_once(Config) ->
     Spec = #{name => once, query => [], nodes => lists:sort(beamway_placement_nodes:nodes(cluster(Config))), grace => grace()},
     [Earlier, Later] = [Spec#{call => {?MODULE, start_link, [Kept]}, version => {Version, node()}} || {Kept, Version} <- [{earlier, 1}, {later, 2}]],
@@ -424,8 +424,8 @@ two_calls_at_once(Config) ->
 
 voter(Config, Name, Function, Arguments) -> beamway_placement_nodes:call(cluster(Config), Name, Function, [placement_child | Arguments]).
 
-%% While the child starts, most voters receive another call. When this call reaches the child's node, the process
-%% already has its name, so the call is withdrawn and the child keeps running.
+%% While the child starts, most voters receive another call. When this call reaches the child's node, the process is already
+%% registered, so the call is withdrawn and the child continues to run.
 a_call_beside_a_start(Config) ->
     roles(Config, [{"a", other}, {"b", other}, {"c", worker}]),
     Options = #{name => once, nodes => beamway_placement_nodes:nodes(cluster(Config)), grace => 4 * grace()},
@@ -444,7 +444,7 @@ a_call_beside_a_start(Config) ->
     true = beamway_peer:wait_until(fun() -> found(Config, ["a", "b", "c"]) =/= none end, 60000),
     ?assertEqual(kept, beamway_placement_nodes:call(cluster(Config), "a", {gen_server, call}, [{via, placement, once}, get])).
 
-%% Evaluating one of the node's attributes takes longer than the lease. The process stays, and its lease is renewed.
+%% Evaluating an attribute of the node takes longer than the lease lasts. The process stays, and its lease is renewed.
 the_query_takes_long(Config) ->
     roles(Config, [{"a", worker}, {"b", other}, {"c", other}]),
     Grace = 3 * grace(),
@@ -455,8 +455,8 @@ the_query_takes_long(Config) ->
 
 worker_after(Ms) -> receive after Ms -> worker end.
 
-%% The child is itself of the kind from which it must be apart. It does not move because of itself, but because of
-%% another process of that kind on its node.
+%% The child is one of the processes from which it must be apart. It does not move because of itself, but it does when
+%% another such process runs on its node.
 apart_from_its_own_kind(Config) ->
     [{ok, _} = beamway_placement_nodes:call(cluster(Config), Name, {pg, start}, [kinds]) || Name <- ["a", "b", "c"]],
     [begin
@@ -470,8 +470,8 @@ apart_from_its_own_kind(Config) ->
          true = beamway_peer:wait_until(fun() -> not is_alive(Config, New) end, 30000)
      end || {What, Call} <- [{kind, {?MODULE, start_link, [owns]}}, {kind, {?MODULE, start_link_below, [2, owns]}}, {{pg, kinds, all}, {?MODULE, start_link_below, [1, joins]}}]].
 
-%% The process near which the child must be runs on one other voter. The child's node is suitable as long as that
-%% process runs there.
+%% The child must be near a process that runs on another voter. The child's node is suitable as long as that process runs
+%% there.
 near_to_another_kind(Config) ->
     Nodes = beamway_placement_nodes:nodes(cluster(Config)),
     {ok, Rack} = placement_tree:from_paths([{Node, "/rack"} || Node <- Nodes]),
@@ -481,7 +481,7 @@ near_to_another_kind(Config) ->
     ?assert(stays(Config, [name_of(Config, node(Pid))], Pid, 5)).
 
 %% The child is a supervisor on a node that is cut off. It is dead before the promises of the other nodes expire, with a
-%% margin for clocks that run at different rates. So is a worker that would take half a minute to terminate. A process
+%% margin for clocks that run at different rates, and so is a worker that would take half a minute to terminate. A process
 %% that is linked to the worker but was not started by it survives.
 ends_with_its_tree_before_the_lease(Config) ->
     Grace = 8000 * beamway_runner:slowness(),

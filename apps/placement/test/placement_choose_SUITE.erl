@@ -54,7 +54,7 @@ relative_words(Config) ->
 distance_words(Config) ->
     From = fun(Name, P) -> chosen(Config, #{require => P, from => node_of(Config, Name)}) end,
     ?assertEqual(["a", "b"], From("a", {dist, very_near})),
-    %% There are three levels (rack, site, root); half of them is two.
+    %% There are three levels (rack, site, root), and near means the nearer half of them, rounded up: two levels.
     ?assertEqual(["a", "b", "c", "d"], From("a", {dist, near})),
     ?assertEqual(["e", "f"], From("a", {dist, far})),
     ?assertEqual(["e", "f"], From("a", {dist, very_far})),
@@ -66,7 +66,7 @@ distance_words(Config) ->
     {ok, Nodes, _} = call(Config, "a", placement, choose_nodes, [{level, 1, node_of(Config, "c")}, []]),
     ?assertEqual(["a", "b", "c", "d"], lists:sort([name_of(Config, Node) || Node <- Nodes])).
 
-%% Near means the same node or the smallest group of the tree; apart means another node.
+%% Near means the same node or a node in the same smallest group of the tree; apart means a different node.
 affinity(Config) ->
     ok = call(Config, "b", placement, insert, [runs_db, 2]),
     ok = call(Config, "e", placement, insert, [runs_db, 0]),
@@ -74,8 +74,8 @@ affinity(Config) ->
     Apart = fun(What) -> chosen(Config, {affinity, What, apart}) end,
     ?assertEqual({["a", "b"], ["a", "c", "d", "e", "f"]}, {Near(runs_db), Apart(runs_db)}),
     ?assertEqual(["c", "d", "e", "f"], chosen(Config, {'not', {affinity, runs_db, near}})),
-    %% The same holds for a preference, with each policy. A policy that asks the drawn nodes again also asks all nodes
-    %% what they run.
+    %% The same is true of a preference, with each policy. A policy that requests current values of the drawn nodes also
+    %% asks all nodes which of these processes they run.
     [?assert(lists:member(chosen(Config, #{n => 1, policy => Policy, prefer => [{1, {affinity, runs_db, near}}]}), [["a"], ["b"]]))
      || Policy <- [{choices, 6}, least], _ <- lists:seq(1, 10)],
     ?assertEqual({[], names()}, {Near(runs_nowhere), Apart(runs_nowhere)}),
@@ -83,7 +83,7 @@ affinity(Config) ->
     ok = call(Config, "a", placement_cache, forget, [node_of(Config, "e")]),
     ?assertEqual(["a", "b", "e", "f"], Near(runs_db)),
     [ok = call(Config, Name, placement, delete, [runs_db]) || Name <- ["b", "e"]],
-    %% A member of a pg group, on the only node that is connected to all.
+    %% The process is a member of a pg group, on the only node that is connected to all others.
     Pid = on(Config, "a", fun() ->
         {ok, _} = pg:start(affinity),
         Process = spawn(?MODULE, wait, []),
@@ -92,7 +92,7 @@ affinity(Config) ->
     end),
     ?assertEqual({["a", "b"], ["b", "c", "d", "e", "f"]}, {Near({pg, affinity, store}), Apart({pg, affinity, store})}),
     ?assertEqual({[], []}, {Near({pg, no_scope, store}), Apart({pg, no_scope, store})}),
-    %% A process with a name in a group.
+    %% The process has a name in a group.
     ok = call(Config, "a", placement_group, new_group, [affine, nodes_of(Config)]),
     yes = call(Config, "a", placement_group, register_name, [affine, store, Pid]),
     ?assertEqual({["a", "b"], ["b", "c", "d", "e", "f"]}, {Near({group, affine}), Apart({group, affine})}),
@@ -125,7 +125,7 @@ taints(Config) ->
     ok = call(Config, "c", placement, taint, [[]]),
     ok = call(Config, "a", placement_cache, forget, [C]),
     ?assertEqual(["a", "b", "c"], chosen(Config, {size, lt, 4})),
-    %% This node's information is out of date: the drawn nodes are asked again, and the lease is refused.
+    %% The information of node a is outdated, but the drawn nodes report their current taints, and the lease is refused.
     ok = call(Config, "c", placement, taint, [[maintenance]]),
     ?assertEqual(["a", "b", "c"], chosen(Config, #{require => {size, lt, 4}, max_age => 60000})),
     {error, {unsatisfied, _}} = call(Config, "a", placement, choose_nodes, [[C], #{n => 1, max_age => 60000}]),
@@ -146,7 +146,7 @@ middle(_, #{size := Size}) -> -abs(Size - 4).
 
 no_score(_, _) -> high.
 
-%% An early constraint has priority over a later one, and the result names those that were dropped.
+%% An earlier constraint has priority over a later one, and the result contains those that were dropped.
 priorities_give_way(Config) ->
     Query = #{require => {size, gt, 1}, order => [{dist, very_near}, {zone, eq, x}, {size, high}]},
     {ok, [B], #{dropped := Dropped}} = call(Config, "a", placement, choose_nodes, [nodes_of(Config), Query]),
@@ -217,10 +217,10 @@ choosers_do_not_pile_up(Config) ->
         [receive {pick, {ok, Node, _}} -> Node after 50000 -> none end || _ <- lists:seq(1, 120)]
     end),
     Counts = [length([P || P <- Picks, P =:= Node]) || Node <- Nodes],
-    %% The average is 20. If the choice is fair, a node is chosen fewer than 3 or more than 50 times in less than one of
-    %% a million runs.
+    %% On average, each node is chosen 20 times. If the choice is fair, less than one run in a million chooses a node fewer
+    %% than 3 or more than 50 times.
     {true, _} = {lists:min(Counts) >= 3 andalso lists:max(Counts) =< 50, Counts},
-    %% Of two nodes the better one is always chosen, because both are asked.
+    %% Of two nodes the better one is always chosen, because both are drawn.
     [A, F] = [node_of(Config, Name) || Name <- ["a", "f"]],
     [{ok, F, _} = call(Config, "a", placement, choose_node, [[A, F], #{prefer => [{1, {size, max}}]}]) || _ <- lists:seq(1, 20)].
 
@@ -232,8 +232,8 @@ a_policy_of_ones_own(Config) ->
 
 select(Scored, Count, _) -> [Node || {Node, _} <- lists:sublist(lists:reverse(lists:keysort(2, Scored)), Count - 1)].
 
-%% A chooser counts the placements that it has made since the nodes were last asked, so even with outdated information
-%% it uses the nodes in turn. Of the three nodes that spawn/3 may try, only those that it has actually tried count.
+%% A chooser counts the placements that it has made since the values were measured, so it uses the nodes in turn even with
+%% outdated information. Of the three nodes that spawn/3 may try, only those that it has actually tried count.
 own_placements_count(Config) ->
     Nodes = nodes_of(Config),
     Query = #{prefer => [{1, {tasks, min}}], policy => least, charge => #{tasks => 1}, max_age => 60000},
@@ -260,8 +260,7 @@ spread_over_places(Config) ->
     ?assertEqual(5, length(chosen(Config, Query({1, 1, soft}, all, {size, lt, 6})))),
     ?assertEqual([], chosen(Config, (Query({1, 1, hard}, all, {size, lt, 6}))#{min => 4})).
 
-%% There are five nodes at one place and one at another. Whichever nodes a policy draws, both places are counted and
-%% used.
+%% There are five nodes in one place and one in another. Whichever nodes a policy draws, both places are counted and used.
 spread_by_every_policy(Config) ->
     [A, _, _, _, E, _] = nodes_of(Config),
     Five = nodes_of(Config) -- [E],
@@ -276,7 +275,7 @@ spread_by_every_policy(Config) ->
     ?assertMatch(#{feasible := 5, wanted := 4, spread := #{most := 3, places := [{{value, far}, 1}, {{value, near}, 4}]}}, Conflict),
     ?assertNotEqual(nomatch, string:find(unicode:characters_to_list(placement:format_error(Error)),
                                          "the hard spread over room (at most 1 more than in the least used place) allows 3 nodes; suitable nodes per place: far 1, near 4")),
-    %% A place whose only node cannot be asked does not count, so it does not limit the others.
+    %% A place whose only node is down does not count, so it does not limit the others.
     {ok, [A], _} = call(Config, "a", placement, choose_nodes, [[A, 'never@127.0.0.1'], #{n => 1, spread => {1, 1, hard}}]),
     [ok = call(Config, Name, placement, delete, [room]) || Name <- names()].
 
@@ -286,7 +285,7 @@ top_is_not_chance(Config) ->
     ?assertEqual([["e"], ["f"]], lists:usort(Chosen)).
 
 latencies(Config) ->
-    %% The first request uses a new connection; after that the shortest round trip is known.
+    %% The first request opens the connection; after the second one, a realistic round-trip time is known.
     _ = chosen(Config, {size, gt, 0}),
     _ = call(Config, "a", attr, request_attrs, [nodes_of(Config), [size]]),
     ?assertEqual(names(), chosen(Config, {latency, lt, {1, minute}})),
@@ -324,7 +323,7 @@ the_command(Config) ->
 
 sorted({Status, Out, Error}) -> {Status, lists:append([Line ++ "\n" || Line <- lists:sort(string:lexemes(Out, "\n"))]), Error}.
 
-%% Returns the status, the standard output and the standard error of the command.
+%% Returns the exit status, the standard output and the standard error of the command.
 command(Config, Words) ->
     Folder = proplists:get_value(priv_dir, Config),
     [Cookie, Error] = [filename:join(Folder, Name) || Name <- ["cookie", "error"]],

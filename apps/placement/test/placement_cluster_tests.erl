@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Laws of the clustering, and the generated trees of bench/beamway_bench_planted with a few seeds each; `bench
-%% placement' runs all seeds. The case `large_planted_trees' of placement_topology_SUITE tests the large ones.
+%% @doc Properties of the clustering, and tests with the generated trees of bench/beamway_bench_planted and a few seeds each;
+%% `bench placement' runs all seeds. The case `large_planted_trees' of placement_topology_SUITE tests large trees.
 -module(placement_cluster_tests).
 
 -include_lib("proper/include/proper.hrl").
@@ -21,7 +21,7 @@ gaps_test_() ->
     [{timeout, 120, {lists:concat([Shape, " without ", Share]), fun() -> gaps(Method, Shape, Share) end}}
      || {Method, Shape, Share} <- [{mdl, Shape, 0.3} || Shape <- small(), Shape =/= pairs_16] ++ [{{alpha, 1.3}, sockets_8, 0.1}]].
 
-%% With three pairs of ten missing, no node is lost, and the levels are the same as with all pairs.
+%% If 30 % of the pairs are missing, no node is lost, and the levels are the same as with all pairs.
 gaps(Method, Shape, Share) ->
     {Matrix, _} = beamway_bench_planted:make(Shape, 1),
     {ok, #{tree := Full}} = placement_cluster:cluster(Matrix, Method),
@@ -35,7 +35,7 @@ agree(Full, Tree) ->
 
 some_rounds_test_() -> {timeout, 120, fun() -> some_rounds(department_39, 0.3) end}.
 
-%% The same must hold for the pairs that `topology measure --pairs' measures.
+%% The same must be true of the pairs that `topology measure --pairs' measures.
 some_rounds(Shape, Share) ->
     {Matrix, _} = beamway_bench_planted:make(Shape, 1),
     Drawn = maps:from_list([{Pair, drawn} || Pair <- lists:append(placement_probe:drawn_rounds(placement_matrix:nodes(Matrix), Share))]),
@@ -44,14 +44,14 @@ some_rounds(Shape, Share) ->
 
 noise_is_no_regret_test_() -> [{timeout, 60, {atom_to_list(Shape), fun() -> noise_is_no_regret(Shape) end}} || Shape <- small()].
 
-%% Noise inside the groups must not count as nearness, so only the levels of the generated trees are checked.
+%% Noise inside the groups must not cause a regret: the generated trees have no structure inside their smallest groups.
 noise_is_no_regret(Shape) ->
     {Matrix, _} = beamway_bench_planted:make(Shape, 3),
     #{regret := Regret} = placement_cluster:cluster(Matrix),
     ?assert(Regret < 1.2, Regret).
 
-%% Noise does not split a group either. This is tested with the small groups of athos_256, which are a level with a lot
-%% of noise.
+%% Noise does not split a group either. This is tested with the small groups of athos_256, which are a single level with a
+%% lot of noise.
 noise_splits_no_group_test_() ->
     {timeout, 60, fun() ->
         [begin
@@ -61,15 +61,15 @@ noise_splits_no_group_test_() ->
          end || Seed <- lists:seq(1, 100)]
     end}.
 
-%% Each node has three nodes that are equally near by their bound of 20. The times measured to these nodes are 10, 20
-%% and 20, and they must not decide which of the nodes is picked.
+%% For each node there are three nodes with the same bound, 20. The times measured to these nodes are 10, 20 and 20, and must
+%% not decide which of the nodes is selected.
 equal_bounds_test() ->
     Us = fun(4) -> 10; (2) -> 20; (_) -> 30 end,
     Places = lists:seq(0, 7),
     {ok, Matrix} = placement_matrix:from_rows([name(I) || I <- Places], [[Us(min(abs(I - J), 8 - abs(I - J))) || J <- Places] || I <- Places]),
     ?assert(abs(placement_regret:of_group(Matrix) - 30 / math:pow(10 * 20 * 20, 1 / 3)) < 1.0e-9).
 
-%% Generates cities on four continents, with no level between a continent and a city.
+%% Generates cities on four continents, without any level between the continents and the cities.
 cities(Count) ->
     Random0 = rand:seed_s(exsss, {1, 2, 3}),
     {Cities, _} = lists:mapfoldl(fun(N, R0) ->
@@ -82,7 +82,7 @@ cities(Count) ->
     {ok, Matrix} = placement_matrix:from_rows([name(N) || N <- lists:seq(1, Count)], [[Time(A, B) || B <- Cities] || A <- Cities]),
     Matrix.
 
-%% A tree of the continents explains most of the times but says nothing about nearness inside them.
+%% A tree of continents explains most of the times but does not show which cities of a continent are near each other.
 coarse_tree_test_() ->
     {timeout, 60, fun() ->
         {ok, #{verdict := Verdict, explained := Explained, regret := Regret, advice := Advice}} = placement_cluster:cluster(cities(160), {alpha, 2.0}),
@@ -90,8 +90,8 @@ coarse_tree_test_() ->
         ?assertNotEqual(nomatch, string:find(unicode:characters_to_list(Advice), "times nearer than the others"))
     end}.
 
-%% The smallest groups are split until they show what is near. Points on a plane do not form a hierarchy, so the node
-%% that is really nearest is still a little nearer than the groups show.
+%% The smallest groups are split until they show which nodes are near. Points on a plane do not form a hierarchy, so the
+%% nearest node is still a little nearer than the groups show.
 near_nodes_share_a_group_test_() ->
     [{timeout, 60, {integer_to_list(Count), fun() ->
         #{verdict := Verdict, regret := Regret, tree := Tree} = placement_cluster:cluster(cities(Count)),
@@ -99,8 +99,8 @@ near_nodes_share_a_group_test_() ->
         ?assert(from_nearest(Tree, cities(Count)) =< 1.3, from_nearest(Tree, cities(Count)))
     end}} || Count <- [160, 235]].
 
-%% Returns how many times as far away the median node of the smallest group is as the nearest node (the median of this
-%% ratio over all nodes).
+%% Returns the ratio of the time to the median node of the smallest group to the time to the nearest node (the median of
+%% this ratio over all nodes).
 from_nearest(Tree, Matrix) ->
     Pairs = placement_matrix:pairs(Matrix),
     Times = lists:foldl(fun({A, B, Us}, Acc) -> Acc#{A => [{Us, B} | maps:get(A, Acc, [])], B => [{Us, A} | maps:get(B, Acc, [])]} end, #{}, Pairs),
@@ -142,8 +142,7 @@ tree_of(Matrix) ->
     #{tree := Tree} = placement_cluster:cluster(Matrix),
     Tree.
 
-%% The tree is the same, down to the last label, in whatever order the nodes are given, and also when it is built a
-%% second time.
+%% The tree, including all labels, does not depend on the order of the nodes, and is the same when it is built again.
 prop_order() ->
     ?FORALL({Count, _} = Times, times(),
             begin
@@ -158,7 +157,8 @@ prop_scale() ->
             beamway_bench_planted:clusters(tree_of(matrix({Count, Values}, lists:seq(1, Count))))
             =:= beamway_bench_planted:clusters(tree_of(matrix({Count, [Factor * V || V <- Values]}, lists:seq(1, Count))))).
 
-%% No pair in a group exceeds the group's diameter or that of a group inside it, and each pair is counted once.
+%% No time in a group exceeds the group's diameter, no group's diameter is exceeded by that of a group inside it, and each
+%% pair is counted once.
 prop_labels() ->
     ?FORALL({Count, _} = Times, times(),
             begin
@@ -175,7 +175,7 @@ prop_labels() ->
 groups({leaf, _}) -> [];
 groups({group, _, _, Children} = Group) -> [Group | lists:append([groups(Child) || Child <- Children])].
 
-%% The nearest-neighbour chain finds the same tree as a search for the closest pair of all.
+%% The nearest-neighbour chain finds the same tree as repeated searches for the closest of all pairs.
 prop_linkage() ->
     ?FORALL({{Count, _} = Times, Method}, {times(), oneof([average, complete])},
             begin
@@ -219,7 +219,7 @@ paths() ->
     ?LET(Places, non_empty(list({choose(1, 3), choose(1, 3), choose(1, 2)})),
          [{name(I), [{site, S}, {rack, R}, {host, H}]} || {I, {S, R, H}} <- lists:zip(lists:seq(1, length(Places)), Places)]).
 
-%% Without a limit on the number of children, every level is crossed at most once, and each node has one worker.
+%% Without a limit on the number of children, each path crosses every level at most once, and each node has one worker.
 prop_plan() ->
     ?FORALL(Paths, paths(),
             begin
@@ -249,7 +249,7 @@ colonies(Shape) ->
     Way = fun(Path) -> lists:sum([placement_matrix:value(Matrix, maps:get(A, Places), maps:get(B, Places)) || {A, B} <- lists:zip(lists:droplast(Path), tl(Path)), A =/= B]) end,
     {ok, Plan} = placement_plan:plan(tree_of(Matrix), #{}),
     Own = lists:max([Way(Path) || Path <- placement_plan:paths(Plan)]),
-    %% Here the order of names is random: 64 colonies in a tree of six levels and degree 2.
+    %% The order of the names is random here. The 64 colonies form a tree with six levels and degree 2.
     Random = lists:max([Way(Path) || Path <- binary_paths(list_to_tuple(lists:sort(Nodes)), 1, 7)]),
     ?assert(Own =< Random / 3).
 

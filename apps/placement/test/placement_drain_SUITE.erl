@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Nodes are drained: processes move with their state and their queued messages while others call them. Uses four
-%% real nodes.
+%% @doc Drains nodes: processes move with their state and their queued messages while others call them. Uses four real
+%% nodes.
 %%
-%% `BEAMWAY_TEST_DRAINS=100' (`make test-drain') runs the two cases under load at full size: that many clean drains, and
-%% that many with `kill -9', with 20,000 processes of 500 MB in total (`BEAMWAY_TEST_CHILDREN') and 100 callers.
+%% `BEAMWAY_TEST_DRAINS=100' (`make test-drain') runs the two cases under load at full size: 100 clean drains and 100 drains
+%% with `kill -9', with 100 callers and 20,000 processes (`BEAMWAY_TEST_CHILDREN') that take 500 MB in total.
 -module(placement_drain_SUITE).
 -behaviour(gen_statem).
 
@@ -12,7 +12,7 @@
 -export([all/0, suite/0, init_per_testcase/2, end_per_testcase/2]).
 -export([clean_under_load/1, killed_under_load/1, beside_stop_and_start/1, supervised/1, refused_by_name/1, goes_on_where_it_was/1, target_dies/1, busy/1, old_handoff/1, late_node/1,
          drained_before_the_stop/1, options_and_the_taint/1, by_the_command/1, elixir/1]).
-%% A gen_statem that can move.
+%% The functions of a gen_statem that can move.
 -export([start_statem/0, callback_mode/0, init/1, handle_event/4, placement_handoff/3]).
 -export([start_children/2, log/2, bytes/1, quantile/2]).
 
@@ -62,7 +62,7 @@ drain(Config, Name, Options) -> on(Config, "d", {placement, drain}, [node_of(Con
 
 grace() -> 1500 * beamway_runner:slowness().
 
-%% Starts one child, which counts calls.
+%% Starts a child that counts calls.
 child(Config, Options) -> child(Config, [], Options).
 
 child(Config, Query, Options) ->
@@ -79,7 +79,7 @@ bumped(Config) -> {Count, _, _} = called(Config, {bump, me}), Count.
 
 is_alive(Config, Pid) -> on(Config, name_of(Config, node(Pid)), {erlang, is_process_alive}, [Pid]).
 
-%% Starts a supervisor of this name on these nodes, with children only on the first.
+%% Starts a supervisor with this name on these nodes, with children only on the first node.
 supervisors(Config, Name, Strategy, [First | Others], Children) ->
     Start = fun(Which, Specs) ->
         run(Config, Which, fun() ->
@@ -95,7 +95,7 @@ counter(Id) -> #{id => Id, start => {?COUNTER, start_link, [Id, 2000]}}.
 
 children_of(Config, Which, Name) -> [{Id, Pid} || {Id, Pid, _, _} <- on(Config, Which, {supervisor, which_children}, [Name]), is_pid(Pid)].
 
-%% Runs on a node: starts children of these names and sizes, several at a time.
+%% Runs on a node: starts children with these names and sizes, several at a time.
 start_children(Sized, Options) ->
     Self = self(),
     Pids = [spawn_link(fun() ->
@@ -109,13 +109,13 @@ parts(List, Count) ->
     Numbered = lists:zip([N rem Count || N <- lists:seq(1, length(List))], List),
     [[Item || {Of, Item} <- Numbered, Of =:= Part] || Part <- lists:seq(0, Count - 1)].
 
-%% Sizes between 1 KB and 1 MB, many of them small (a bounded Pareto distribution); the mean is 26 KB.
+%% Returns a size between 1 KB and 1 MB. Most sizes are small (a bounded Pareto distribution); the mean is 26 KB.
 bytes(N) ->
     Part = (N * 7919 rem 20000 + 0.5) / 20000,
     {Low, High, Alpha} = {1000.0, 1.0e6, 0.56},
     round(Low / math:pow(1 - Part * (1 - math:pow(Low / High, Alpha)), 1 / Alpha)).
 
-%% Restarts a node that has stopped, with the same name.
+%% Restarts a stopped node with the same name.
 again(Config, Name) ->
     {Cluster, [{Name, _, Node}]} = lists:partition(fun({Other, _, _}) -> Other =/= Name end, cluster(Config)),
     Started = beamway_placement_nodes:start_again(Name, Node, options()),
@@ -123,7 +123,7 @@ again(Config, Name) ->
     ok = beamway_placement_nodes:connect(cluster(After), Name),
     After.
 
-%% Returns whether all voters agree on where each child is and every child runs.
+%% Returns whether all children run and all voters agree on their nodes.
 all_run(Config, Count) ->
     Views = [run(Config, Name, fun() ->
         Children = placement:children(),
@@ -133,7 +133,7 @@ all_run(Config, Count) ->
 
 wait_for_all(Config, Count) -> true = beamway_peer:wait_until(fun() -> all_run(Config, Count) end, 300000).
 
-%% Forwards the names of children whose state is lost, according to a warning, to the node that is never killed.
+%% Sends the names of children whose state is lost according to a warning to the node that is never killed.
 log(#{msg := {Format, Arguments}, level := warning}, #{config := Node}) when is_list(Format) ->
     [{drain_log, Node} ! {lost, hd(Arguments)} || string:find(Format, "its state") =/= nomatch, string:prefix(Format, "placement: child ") =/= nomatch
                                                                       orelse string:prefix(Format, "placement: the state of child ") =/= nomatch];
@@ -180,7 +180,7 @@ loaded(Config, #{children := Children, callers := Callers, pause := Pause, grace
     Names = [Name || {Name, _} <- Sized],
     {Names, lists:sum([Bytes || {_, Bytes} <- Sized]), run(Config, "d", fun() -> placement_drain_caller:start(Callers, Names, Pause) end)}.
 
-%% One node after the other is drained, stopped and started again. All that callers notice is a pause.
+%% The nodes are drained, stopped and restarted one at a time. Callers notice only a pause.
 clean_under_load(Config) ->
     #{children := Children, drains := Drains} = Load = load(),
     {Names, Bytes, Callers} = loaded(Config, Load),
@@ -218,7 +218,7 @@ killed_under_load(Config) ->
         Name = lists:nth(1 + N rem 3, ["a", "b", "c"]),
         Victim = case N rem 2 of 0 -> Name; 1 -> lists:nth(1 + (N + 1) rem 3, ["a", "b", "c"]) end,
         Drain = beamway_peer:async(fun() -> beamway_peer:call(peer_of(Now, "d"), placement, drain, [node_of(Now, Name), #{timeout => 5000}], 600000) end),
-        %% This happens at some point of the drain, when a random part of the children has left.
+        %% The node is killed at a random point of the drain, when a random number of children has left.
         There = here(Now, Name),
         Left = rand:uniform(max(1, There)),
         %% On a busy machine the drain may finish before that point.
@@ -252,8 +252,8 @@ here(Config, Name) ->
     Node = node_of(Config, Name),
     run(Config, "d", fun() -> length([Child || {Child, On, _} <- placement:children(), On =:= Node]) end).
 
-%% The alternative to a drain, for comparison: the node is stopped, and its children start elsewhere when their leases
-%% have expired. Their states are lost.
+%% The alternative to a drain, for comparison: the node is stopped, and its children restart on other nodes when their
+%% leases have expired. Their states are lost.
 beside_stop_and_start(Config) ->
     Pid = child(Config, #{}),
     1 = bumped(Config),
@@ -321,7 +321,7 @@ init([]) -> {ok, waiting, none}.
 handle_event({call, From}, {put, Term}, waiting, _) -> {next_state, full, Term, [{reply, From, ok}, {state_timeout, 3600000, late}]};
 handle_event({call, From}, get, full, Term) -> {keep_state_and_data, [{reply, From, Term}]}.
 
-%% A process that owns something that cannot move is reported by name, and it continues unchanged.
+%% A process with resources that cannot move is reported by name and continues unchanged.
 refused_by_name(Config) ->
     Wrong = [{port, fun() -> _ = open_port({spawn, "cat"}, []), ok end}, {link, fun() -> _ = spawn_link(fun() -> receive stop -> ok end end), ok end},
              {monitor, fun() -> _ = monitor(process, init), ok end}, {table, fun() -> _ = ets:new(drained, [public, named_table]), ok end}],
@@ -347,7 +347,7 @@ refused_by_name(Config) ->
     Text = lists:flatten(io_lib:format("~ts", [placement_drain:to_text(Result)])),
     [?assertMatch({Part, [_ | _]}, {Part, string:find(Text, Part)}) || Part <- ["process port of drain_sup: it has the port #Port<", "it monitors the process", "ETS table drained", "global name drained", "another node"]],
     [?assertMatch({1, Which, _}, run(Config, "d", fun() -> ?COUNTER:bump(Which, me) end)) || Which <- [Global, Together, Here, Temporary, Alone | Olds]],
-    %% A process can still move if it owns only things that, according to its callback, the new process creates again.
+    %% A process can move if, according to its callback, the new process creates all of its resources again.
     [ok = on(Config, "a", {gen_server, call}, [Pid(Id), {extra, {handles, [What]}}]) || {Id, What} <- [{port, ports}, {link, links}, {monitor, monitors}, {table, tables}]],
     ?assertMatch({ok, #{moved := 4}}, drain(Config, "a", #{timeout => 1000})),
     ?assertEqual(undefined, on(Config, "a", {ets, whereis}, [drained])),
@@ -374,8 +374,8 @@ goes_on_where_it_was(Config) ->
     {ok, #{moved := 1}} = drain(Config, Name, #{timeout => 5000}),
     ?assertEqual(3, bumped(Config)).
 
-%% The target node is killed while it is receiving a child's state. Nothing is lost: the old process resumes when that
-%% node's promises have expired, and moves to another node.
+%% The target node is killed while it is receiving a child's state. The state is not lost: the old process resumes when
+%% that node's promises have expired, and moves to another node.
 target_dies(Config) ->
     roles(Config, [{"a", other}, {"b", worker}, {"c", other}, {"d", other}]),
     Pid = child(Config, {role, eq, worker}, #{grace => 2 * grace()}),
@@ -414,7 +414,7 @@ old_handoff(Config) ->
     true = beamway_peer:wait_until(fun() -> case on(Config, "d", {placement, whereis_name}, [one]) of New when is_pid(New) -> node(New) =/= node(Pid); _ -> false end end, 60000),
     ?assertEqual(precious, called(Config, get)).
 
-%% The child's node is suspended (SIGSTOP), and the child is started on another node with a higher number. When the
+%% The child's node is suspended (SIGSTOP), and the child is started on another node with a higher fencing number. When the
 %% suspended node continues, it cannot act under its old lease: its process exits, and no voter renews its promise.
 late_node(Config) ->
     Pid = child(Config, #{}),
@@ -433,7 +433,7 @@ late_node(Config) ->
     ?assert(After > Before, {After, Before}),
     ok = beamway_peer:sigcont(peer_of(Config, Name)),
     true = beamway_peer:wait_until(fun() -> not is_alive(Config, Pid) end, 30000),
-    %% Simulates a request that arrives late, when no node holds the lease any more.
+    %% Simulates a request that arrives late, when no node has the lease any more.
     ok = on(Config, hd(Others), {placement, delete_child}, [one]),
     true = beamway_peer:wait_until(fun() -> not is_alive(Config, New) end, 30000),
     Fenced = beamway_peer:run(peer_of(Config, hd(Others)), fun() ->
@@ -498,7 +498,7 @@ by_the_command(Config) ->
     {2, "", Wrong} = Run(node_of(Config, Name), ["--timeout", "0"]),
     ?assertMatch({match, _}, re:run(Wrong, "expected seconds"), Wrong).
 
-%% Moves an Elixir GenServer under a DynamicSupervisor, which is called all the time.
+%% Moves an Elixir GenServer under a DynamicSupervisor, while it is called continuously.
 elixir(Config) ->
     case os:find_executable("elixirc") of
         false -> {skip, "elixirc is not installed (elixir)"};

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Callers of placement_drain_counter for placement_drain_SUITE, on one node. Each caller calls its own children by
-%% name, one call after the other, and knows the correct reply of each.
+%% @doc Callers of placement_drain_counter for placement_drain_SUITE, all on the same node. Each caller calls its own children
+%% by name, one after another, and knows the correct reply to each call.
 -module(placement_drain_caller).
 
 -export([start/3, mark/1, report/1]).
@@ -8,7 +8,7 @@
 
 -record(caller, {id, names :: tuple(), collector :: pid(), pause :: pos_integer(), counts = #{}, unsure = #{}, calls = 0, failed = [], wrong = [], seen = #{}, took = #{}}).
 
-%% @doc Starts `Count' callers, each for two parts of the names, and returns the handle for {@link report/1}.
+%% @doc Starts `Count' callers, each for two parts of the names, and returns a handle for {@link report/1}.
 start(Count, Names, PauseMs) ->
     Parts = list_to_tuple(parts(Names, Count)),
     Collector = spawn(?MODULE, collector, [[]]),
@@ -22,8 +22,8 @@ parts(List, Count) ->
 %% @doc Switches the measurement of call times on or off.
 mark(Counted) -> persistent_term:put(?MODULE, Counted).
 
-%% @doc Stops the callers. Reports the number of calls, the number of failed calls, wrong counts, names under which two
-%% processes answered in turn, and how many calls took each number of milliseconds.
+%% @doc Stops the callers. Reports the number of calls, the failed calls, the wrong counts, the names under which two
+%% processes answered alternately, and a histogram of the call times in milliseconds.
 report({Collector, Callers}) ->
     _ = [Caller ! stop || Caller <- Callers],
     Monitor = monitor(process, Collector),
@@ -39,7 +39,7 @@ report({Collector, Callers}) ->
 
 add(Counts, All) -> maps:fold(fun(Ms, Count, Sum) -> maps:update_with(Ms, fun(Before) -> Before + Count end, Count, Sum) end, All, Counts).
 
-%% If two processes answered under one name, all replies of one must have come before those of the other.
+%% If two processes answered under the same name, all replies from one must have come before those from the other.
 twice(Seen) ->
     ByName = lists:foldl(fun(One, All) -> maps:fold(fun(Name, Pids, Sum) -> maps:update_with(Name, fun(Before) -> merged(Pids, Before) end, Pids, Sum) end, All, One) end, #{}, Seen),
     [{Name, Sorted} || {Name, Pids} <- maps:to_list(ByName), Sorted <- [lists:sort([{From, To, Pid} || {Pid, {From, To}} <- maps:to_list(Pids)])], overlap(Sorted)].
@@ -69,7 +69,7 @@ called(Name, #caller{id = Id, counts = Counts, unsure = Unsure, calls = Calls, f
     try placement_drain_counter:bump({via, placement, Name}, Id) of
         {Count, Pid, At} ->
             Ms = (erlang:monotonic_time(microsecond) - Begin) div 1000,
-            %% The failed call before this one may have been counted as well.
+            %% The previous call failed, but the child may have counted it as well.
             IsRight = Count =:= Before + 1 orelse is_map_key(Name, Unsure) andalso Count =:= Before + 2,
             Pids = maps:get(Name, Seen, #{}),
             timed(Counted, Ms, State#caller{counts = Counts#{Name => Count}, unsure = maps:remove(Name, Unsure), calls = Calls + 1,

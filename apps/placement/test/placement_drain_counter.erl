@@ -13,7 +13,7 @@ start_link(Name, Bytes) -> gen_server:start_link(?MODULE, {Name, Bytes}, []).
 
 start_named(Name) -> gen_server:start_link({global, Name}, ?MODULE, {Name, 10}, []).
 
-%% Starts a supervisor of this name for the server.
+%% Starts a supervisor with this name for the server.
 start_under(Name, Flags) -> supervisor:start_link({local, Name}, ?MODULE, {supervisor, Flags}).
 
 %% Counts a call from this caller. The reply contains the host's time.

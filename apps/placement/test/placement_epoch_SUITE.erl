@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The tree in use: its epochs, nodes that publish at the same time, and how a node finds its place in the tree.
+%% @doc The current tree: its epochs, nodes that publish at the same time, and how a node finds its position in the tree.
 -module(placement_epoch_SUITE).
 
 -include_lib("stdlib/include/assert.hrl").
@@ -28,16 +28,16 @@ epochs(Config) ->
     {ok, Last} = call(Config, "a", placement, leave, ['new@host']),
     ?assertEqual(lists:sort(nodes_of(Config)), lists:sort(placement_tree:nodes(call(Config, "a", placement, topology, [])))),
     {error, _} = call(Config, "a", placement, join, ['new@host', 7]),
-    %% A node that cannot be reached does not receive the tree and is named in the result. An older epoch does not
-    %% replace a newer one.
+    %% A node that cannot be reached does not receive the tree, and the result contains it. A tree with an older epoch does
+    %% not replace a newer one.
     {ok, _, ['never@127.0.0.1']} = call(Config, "a", placement, set_topology, [proplists:get_value(tree, Config), [A, B, 'never@127.0.0.1']]),
     ?assertEqual(call(Config, "a", placement, epoch, []), call(Config, "b", placement, epoch, [])),
-    %% A node of the previous version publishes with this message.
+    %% A node that runs the previous release publishes a tree with this message.
     Tree = proplists:get_value(tree, Config),
     {[{B, ok}], []} = call(Config, "a", gen_server, multi_call, [[B], placement_epoch, {publish, {Last + 100, A}, Tree}, 5000]),
     ?assertEqual(Last + 100, call(Config, "b", placement, epoch, [])).
 
-%% Several nodes publish at once, one of them with an old epoch, and all nodes end up with the same tree.
+%% Several nodes publish trees at the same time, one of them with an old epoch, and all nodes end up with the same tree.
 publishers_agree(Config) ->
     [A, B, C | _] = Nodes = nodes_of(Config),
     [true = call(Config, Name, net_kernel, connect_node, [Node]) || {Name, Node} <- [{"b", C}, {"b", A}, {"c", A}]],
@@ -55,8 +55,8 @@ publishers_agree(Config) ->
      end || Round <- lists:seq(1, 20)],
     {ok, _, []} = call(Config, "a", placement, set_topology, [proplists:get_value(tree, Config), Nodes]).
 
-%% All connected nodes of the tree are informed when a node joins or leaves. A node with an older tree takes the newer
-%% one before it changes it.
+%% All connected nodes of the tree are informed when a node joins or leaves. A node with an older tree fetches the newer
+%% tree and changes that one.
 changes_reach_the_others(Config) ->
     [A, B, C | _] = Nodes = nodes_of(Config),
     [true = call(Config, Name, net_kernel, connect_node, [Node]) || {Name, Node} <- [{"b", C}, {"b", A}, {"c", A}]],
@@ -75,7 +75,7 @@ changes_reach_the_others(Config) ->
     ?assertEqual(['more@host'], Extra()),
     {ok, _} = call(Config, "c", placement, leave, ['more@host']),
     ?assertEqual([], Extra()),
-    %% A node that leaves is informed, and a node that joins gets the tree.
+    %% A node that is removed is informed, and a node that is added gets the tree.
     {ok, Without} = call(Config, "a", placement, leave, [B]),
     ?assertMatch([{Without, _}], Seen()),
     {ok, With} = call(Config, "a", placement, join, [B, "/s1/r1/b"]),
@@ -96,8 +96,8 @@ changes_at_once_are_all_kept(Config) ->
      end || Round <- lists:seq(1, 10)],
     {ok, _, []} = call(Config, "a", placement, set_topology, [proplists:get_value(tree, Config), Nodes]).
 
-%% The new node measures one node of each group and continues in the nearest group, if it is as near to it as that
-%% group's nodes are to each other.
+%% The new node measures the time to one node of each group and continues in the nearest group, if it is as near to that
+%% group as the group's nodes are to each other.
 a_node_finds_its_place(Config) ->
     [A, B, C, D | _] = nodes_of(Config),
     Group = fun(Name, Us, Nodes) -> {group, Name, #{median_us => Us}, [{leaf, Node} || Node <- Nodes]} end,
@@ -113,11 +113,11 @@ a_node_finds_its_place(Config) ->
     ?assert(lists:member({ok, 0.5}, [placement_tree:distance(Inside, A, Node) || Node <- [B, D]])),
     Above = Join([Group(one, 0.001, [B, C]), Group(two, 0.001, [D])]),
     ?assertEqual([{ok, 1.0}, {ok, 1.0}], [placement_tree:distance(Above, A, Node) || Node <- [B, D]]),
-    %% There are no measurements to a node that cannot be reached.
+    %% If a node cannot be reached, its position cannot be determined by measuring.
     {error, not_measured} = call(Config, "a", placement, join, ['never@127.0.0.1', probe]).
 
-%% Two of four nodes do not reach each other, so their distance is estimated and the job still gets its tree. A node
-%% that no other node reaches is not part of the tree.
+%% Two of four nodes cannot reach each other, so their distance is estimated, and the job still gets its tree. If no other
+%% node can reach a node, that node is not in the tree.
 a_job_with_a_bad_pair(Config) ->
     [A, B, C, D | _] = nodes_of(Config),
     Cookie = call(Config, "a", erlang, get_cookie, []),

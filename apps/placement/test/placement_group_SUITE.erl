@@ -1,5 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Groups of real nodes and the names in them: members join, leave, separate, meet again, restart and forget.
+%% @doc Groups of real nodes and the names in them: members join, leave, lose their connections, reconnect, restart and
+%% forget.
 -module(placement_group_SUITE).
 
 -include_lib("stdlib/include/assert.hrl").
@@ -69,8 +70,8 @@ names_in_groups(Config) ->
     [ok = call(Config, "a", placement_group, delete_group, [Group]) || Group <- [g1, g2]],
     await_groups(Config, "b", []).
 
-%% Members that were apart agree again. If two processes have the same name, one of them is informed that it has lost
-%% the name.
+%% Members that were disconnected agree again after they have reconnected. If two processes have the same name, one of them
+%% is informed that it has lost the name.
 groups_meet_again(Config) ->
     [_, B, C, D | _] = nodes_of(Config),
     ok = call(Config, "b", placement_group, new_group, [apart, [B, C]]),
@@ -78,8 +79,8 @@ groups_meet_again(Config) ->
     Reporter = fun() -> spawn(fun() -> receive {placement_group, _, name_lost, Name} -> persistent_term:put(lost, Name), wait() end end) end,
     true = call(Config, "b", erlang, disconnect_node, [C]),
     _ = beamway_peer:wait_until(fun() -> not lists:member(B, call(Config, "c", erlang, nodes, [connected])) end, 10000),
-    %% Sending to the other members reconnects the nodes. So both sides make their changes at once and then exchange
-    %% them.
+    %% Sending a change to the other members reconnects the nodes. So both sides make their changes right away, and then
+    %% exchange them.
     [P1, P2] = [on(Config, Name, Reporter) || Name <- ["b", "c"]],
     yes = on(Config, "b", fun() -> placement_group:register_name(apart, one, P1) end),
     case on(Config, "c", fun() -> placement_group:register_name(apart, one, P2) end) of
@@ -97,7 +98,7 @@ groups_meet_again(Config) ->
     ok = call(Config, "b", placement_group, delete_group, [apart]),
     await_groups(Config, "c", []).
 
-%% A node that is killed and restarts has none of its processes, so their names are free.
+%% After a node has been killed and restarted, the names of its old processes are free.
 names_after_a_restart(_Config) ->
     Name = beamway_peer:unique_name("again"),
     Start = fun() ->
@@ -116,7 +117,7 @@ names_after_a_restart(_Config) ->
     ok = beamway_peer:wait_disconnected(Other, Node),
     {Second, Node} = Start(),
     true = beamway_peer:call(Other, net_kernel, connect_node, [Node]),
-    %% The other member informs it of the group.
+    %% The other member informs the restarted node of the group.
     _ = beamway_peer:wait_until(fun() -> [lasting] =:= beamway_peer:call(Second, placement_group, own_groups, []) end, 10000),
     [_ = beamway_peer:wait_until(fun() -> undefined =:= Found(Peer) end, 10000) || Peer <- [Second, Other]],
     New = beamway_peer:run(Second, fun() -> spawn(fun wait/0) end),
@@ -131,7 +132,7 @@ names_after_a_restart(_Config) ->
     ok = beamway_peer:stop(Second),
     ok = beamway_placement_nodes:stop(Extra).
 
-%% Names and groups that no longer exist leave no data behind, and a change is sent without the rest of the state.
+%% Removed names and groups leave no data behind, and a change is sent without the rest of the state.
 groups_forget(_Config) ->
     [{_, A, NodeA}, {_, B, NodeB}] = Extra = beamway_placement_nodes:start(["a", "b"], #{args => ["-placement", "group_memory", "1000"]}),
     Table = fun(Peer) -> beamway_peer:call(Peer, ets, tab2list, [placement_groups]) end,
@@ -149,7 +150,7 @@ groups_forget(_Config) ->
     Told = fun() -> beamway_peer:run(B, fun() -> persistent_term:get(merged, []) end) end,
     _ = beamway_peer:wait_until(fun() -> Told() =/= [] end, 10000),
     ?assertMatch([#{names := #{one_more := _} = Names}] when map_size(Names) =:= 1, Told()),
-    %% A member still gets what it has missed.
+    %% A member still gets the changes that it has missed.
     true = beamway_peer:run(B, fun() ->
         [{large, #{names := Known} = State}] = ets:lookup(placement_groups, large),
         ets:insert(placement_groups, {large, State#{names := maps:without([{name, N} || N <- lists:seq(1, 50)], Known)}})
@@ -173,8 +174,8 @@ merged() ->
     end,
     merged().
 
-%% Names of a living process leave no data behind once they are removed. Members that missed the removal are informed of
-%% it by the process's node.
+%% Names that are removed while their process is alive leave no data behind. The process's node informs members that
+%% missed the removal.
 names_leave_nothing(_Config) ->
     [{_, A, NodeA}, {_, B, NodeB}, {_, C, NodeC}] = Extra = beamway_placement_nodes:start(["a", "b", "c"]),
     [true = beamway_peer:call(Peer, net_kernel, connect_node, [Node]) || {Peer, Node} <- [{A, NodeB}, {A, NodeC}, {B, NodeC}]],
@@ -197,7 +198,7 @@ names_leave_nothing(_Config) ->
     ?assertEqual([stays, taken], Names(C)),
     true = beamway_peer:run(C, fun() -> erlang:disconnect_node(NodeA) andalso net_kernel:connect_node(NodeA) end),
     Until([stays]),
-    %% The server restarts with its table, so it still knows which names it gave.
+    %% The server finds its table when it restarts, so it still knows which names it has registered.
     true = beamway_peer:run(A, fun() -> exit(whereis(placement_group), kill) end),
     [true = beamway_peer:call(Peer, ets, insert, [placement_groups, Stale]) || Peer <- [B, C]],
     true = beamway_peer:run(C, fun() -> erlang:disconnect_node(NodeA) andalso net_kernel:connect_node(NodeA) end),
@@ -206,7 +207,7 @@ names_leave_nothing(_Config) ->
     Before = Memory(),
     ok = beamway_peer:run(A, fun() -> lists:foreach(fun(N) -> yes = placement_group:register_name(many, N, Owner), ok = placement_group:unregister_name(many, N) end, lists:seq(1, 10000)) end),
     Until([stays]),
-    %% Messages in flight to another member take up a few words; 10,000 names would take up more than 100,000.
+    %% Messages in flight to another member take up a few words; 10,000 names would take up more than 100,000 words.
     ?assertEqual([], [Grown || {Now, Was} <- lists:zip(Memory(), Before), Grown <- [Now - Was], Grown > 1000]),
     ok = beamway_placement_nodes:stop(Extra).
 

@@ -25,7 +25,7 @@ end_per_suite(Config) -> placement_two_sites:stop(Config).
 
 leases_have_a_capacity(Config) ->
     F = node_of(Config, "f"),
-    %% Four nodes request leases for five slots each at the same moment, but there are only two slots.
+    %% Four nodes request five leases each, of one slot, at the same moment, but there are only two slots.
     Askers = ["a", "b", "c", "d"],
     [true = call(Config, Name, net_kernel, connect_node, [F]) || Name <- Askers],
     Holders = [{Name, on(Config, Name, fun() -> asker(F, 5) end)} || Name <- Askers],
@@ -75,14 +75,14 @@ leases_end(Config) ->
     ?assert(on(Config, "a", fun() -> is_process_alive(Holder) end)),
     on(Config, "a", fun() -> Holder ! stop end).
 
-%% Holds a lease that outlasts the case, then shortens it to 50 ms; the holder outlives it.
+%% Requests a lease that would outlast the case, then shortens it to 50 ms, so that it expires before its holder exits.
 holder(Node, Starter) ->
     {ok, Lease} = placement:reserve(Node, #{}, #{ttl => 3600000}),
     Starter ! ready,
     receive shorten -> ok = placement:renew(Lease, 50) end,
     receive stop -> ok end.
 
-%% Either all leases are granted or none: if one node has no room, the leases on the others are released.
+%% Either all leases are granted or none: if one node does not have enough capacity, the leases on the others are released.
 leases_for_several_nodes(Config) ->
     Nodes = [A, B, _] = [node_of(Config, Name) || Name <- ["a", "b", "f"]],
     [ok = call(Config, Name, placement, insert, [seats, 2]) || Name <- ["a", "b", "f"]],
@@ -109,8 +109,8 @@ leases_for_several_nodes(Config) ->
     ?assertEqual([B], call(Config, "f", placement, node_for, [key, Nodes, share])),
     [ok = call(Config, Name, placement, delete, [share]) || Name <- ["a", "b"]].
 
-%% All callers request at the same moment something that only some of them can get. A lease counts as soon as it is
-%% granted.
+%% All callers send their requests at the same moment, but only some of them can be granted. A lease counts as soon as it
+%% is granted.
 leases_are_judged_one_by_one(Config) ->
     F = node_of(Config, "f"),
     [begin
@@ -136,7 +136,7 @@ processes_take_their_lease(Config) ->
     {ok, Pid, #{node := F, refused := []}} = call(Config, "a", placement, spawn, [{size, eq, 6}, {?MODULE, wait, []}, Options]),
     ?assertEqual(F, node(Pid)),
     ?assertMatch([{Pid, #{slots := 1}, attached}], call(Config, "f", placement_lease, list, [])),
-    %% Renewing it does not shorten it.
+    %% Renewing the lease does not shorten it.
     [{Reference, _, _, _}] = call(Config, "f", ets, tab2list, [placement_leases]),
     ok = call(Config, "a", placement, renew, [{placement_lease, F, Reference}, 1]),
     ?assertMatch([{Pid, #{slots := 1}, attached}], call(Config, "f", placement_lease, list, [])),
@@ -148,7 +148,7 @@ processes_take_their_lease(Config) ->
     {ok, _, _} = call(Config, "a", placement, spawn, [{size, eq, 6}, {erlang, node, []}, Options]),
     _ = beamway_peer:wait_until(fun() -> [] =:= call(Config, "f", placement_lease, list, []) end, 10000).
 
-%% The lease expires before the node hands it over. So the process is killed, and the next node is tried.
+%% The lease expires before it is handed over, so the process is killed and the next node is tried.
 a_lease_that_is_gone(Config) ->
     [E, F] = [node_of(Config, Name) || Name <- ["e", "f"]],
     ok = on(Config, "f", fun() -> sys:install(placement_lease, {fun without_lease/3, none}) end),
@@ -166,8 +166,8 @@ without_lease(State, {in, {'$gen_call', _, {hand_over, Reference, Pid}}}, _) ->
     State;
 without_lease(State, _, _) -> State.
 
-%% The node grants the lease and then receives nothing for longer than a start may take. The function is called only on
-%% the next node.
+%% The node grants the lease and then receives no messages for longer than a start may take. The function is called only
+%% on the next node.
 a_node_that_begins_late(Config) ->
     [A, E, F] = [node_of(Config, Name) || Name <- ["a", "e", "f"]],
     Reads = fun(Active) -> inet:setopts(proplists:get_value(A, erlang:system_info(dist_ctrl)), [{active, Active}]) end,
@@ -179,7 +179,7 @@ a_node_that_begins_late(Config) ->
         call(Config, "a", placement, spawn, [#{require => {size, ge, 5}, prefer => [{1, {size, max}}], policy => {choices, 6}}, {?MODULE, wait, []}, #{nodes => [E, F]}]),
     ok = on(Config, "f", fun() -> ok = sys:remove(placement_lease, deaf), Reads(true) end),
     _ = beamway_peer:wait_until(fun() -> [Pid] =:= call(Config, "e", ?MODULE, waiting, []) end, 10000),
-    %% This request arrives after the request for the process.
+    %% This request arrives after the one that starts the process.
     ?assertEqual([], on(Config, "a", fun() -> erpc:call(F, ?MODULE, waiting, []) end)),
     on(Config, "a", fun() -> Pid ! stop end),
     _ = beamway_peer:wait_until(fun() -> {0, 0} =:= {call(Config, "e", placement_lease, count, []), call(Config, "f", placement_lease, count, [])} end, 10000),
@@ -188,7 +188,7 @@ a_node_that_begins_late(Config) ->
 %% Returns the processes on a node that run wait/0.
 waiting() -> [Pid || Pid <- processes(), {current_function, {?MODULE, wait, 0}} <- [process_info(Pid, current_function)]].
 
-%% On the other node, `placement' does not export the function that this version calls there.
+%% On the other node, `placement' does not export the function that this release calls there.
 a_node_of_the_version_before(Config) ->
     F = node_of(Config, "f"),
     Before = fun() ->
@@ -204,7 +204,7 @@ a_node_of_the_version_before(Config) ->
     on(Config, "a", fun() -> Pid ! stop end),
     _ = beamway_peer:wait_until(fun() -> 0 =:= call(Config, "f", placement_lease, count, []) end, 10000).
 
-%% If the best node refuses, the next best is tried. When all have refused, the error names all of them.
+%% If the best node refuses, the next best is tried. If all nodes refuse, the error contains all of them.
 nobody_has_room(Config) ->
     Options = #{nodes => nodes_of(Config), claims => #{slots => 1}},
     Spawn = fun() -> call(Config, "a", placement, spawn, [{size, ge, 5}, {?MODULE, wait, []}, Options]) end,
@@ -215,7 +215,7 @@ nobody_has_room(Config) ->
     on(Config, "a", fun() -> [Pid ! stop || {ok, Pid, _} <- Started] end),
     _ = beamway_peer:wait_until(fun() -> {0, 0} =:= {call(Config, "e", placement_lease, count, []), call(Config, "f", placement_lease, count, [])} end, 10000).
 
-%% Uses a policy that does not ask nodes again, and a query that does not specify a number of nodes.
+%% Uses a policy that relies on cached values, and a query that does not specify a number of nodes.
 preferred_by_what_is_known(Config) ->
     F = node_of(Config, "f"),
     Query = #{policy => least, prefer => [{1, {size, max}}]},
@@ -231,7 +231,7 @@ claims_that_are_no_amounts(Config) ->
          ?assertEqual({error, {bad_claim, Name, Amount}}, call(Config, "a", placement, reserve, [F, #{Name => Amount}, #{ttl => 60000}])),
          ?assertEqual({error, {bad_claim, Name, Amount}}, call(Config, "a", placement, reserve_all, [[{E, #{slots => 1}}, {F, #{Name => Amount}}], [], #{ttl => 60000}])),
          ?assertEqual({error, {bad_claim, Name, Amount}}, call(Config, "a", placement, spawn, [{size, ge, 5}, {?MODULE, wait, []}, #{claims => #{Name => Amount}}])),
-         %% The node also refuses a request from a version that does not check claims.
+         %% The node also refuses a request from a release that does not check claims.
          ?assertEqual({error, {bad_claim, Name, Amount}}, call(Config, "a", gen_server, call, [{placement_lease, F}, {reserve, whereis(init), #{Name => Amount}, [], 60000}])),
          Text = unicode:characters_to_list(placement:format_error({bad_claim, Name, Amount})),
          ?assertNotEqual(nomatch, string:find(Text, lists:flatten(io_lib:format("~0tp => ~0tp", [Name, Amount]))))
@@ -272,8 +272,8 @@ owner() ->
     end),
     receive owned -> Pid after 20000 -> error(not_owned) end.
 
-%% The chooser uses outdated information, but the node itself refuses the lease. A choice that asks the node again also
-%% sees the change.
+%% The chooser uses outdated information, but the node itself refuses the lease. A choice that requests current values also
+%% notices the change.
 apart_at_the_target(Config) ->
     F = node_of(Config, "f"),
     Apart = [{size, eq, 6}, {affinity, ants, apart}],
@@ -290,7 +290,7 @@ apart_at_the_target(Config) ->
     _ = beamway_peer:wait_until(fun() -> not lists:member(ants, call(Config, "f", placement, attributes, [])) end, 10000),
     {ok, Again} = Reserve(),
     ok = call(Config, "a", placement, release, [Again]),
-    %% The first values mean that nothing runs there, the others mean that something does.
+    %% The first values mean that no such process runs there, the others mean that one does.
     [begin
          ok = call(Config, "f", placement, insert, [ants, Value]),
          ?assertMatch({Value, Granted}, {Value, element(1, Reserve()) =:= ok})
@@ -302,8 +302,7 @@ ant() ->
     ok = placement:own(ants),
     wait().
 
-%% The node receives the request after its caller has given up. It must not keep a lease that the caller does not know
-%% about.
+%% The node receives the request after the caller's timeout. It must not keep a lease that the caller does not know about.
 a_reservation_that_came_too_late(Config) ->
     F = node_of(Config, "f"),
     ok = on(Config, "f", fun() -> sys:suspend(placement_lease) end),

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Laws of mappings, with random graphs on random trees, including uneven ones.
+%% @doc Properties of mappings, tested with random graphs on random trees, including uneven ones.
 -module(placement_map_tests).
 
 -include_lib("proper/include/proper.hrl").
@@ -35,12 +35,12 @@ prop_capacities() ->
                         lists:sort(maps:keys(Found)) =:= All andalso Sums =:= maps:filter(fun(_, Sum) -> Sum > 0 end, Full)
                             andalso lists:all(fun({Node, Sum}) -> Sum =< maps:get(Node, Capacity) end, maps:to_list(Sums));
                     {error, {no_room, Wanted, There}} -> Wanted > There;
-                    %% Loads above 1 may leave gaps.
+                    %% With loads above 1, some capacity may remain unused although a process does not fit.
                     {error, {does_not_fit, V}} -> lists:member(V, All) andalso lists:any(fun(Size) -> Size > 1 end, maps:values(Sizes))
                 end
             end).
 
-%% The cost equals the sum computed from the paths, without using the tree.
+%% The cost is the sum that is computed directly from the paths, without the tree.
 prop_cost() ->
     ?FORALL({Places, Edges}, {places(), edges(25)},
             begin
@@ -58,14 +58,14 @@ apart(A, B, Paths, Levels) -> lists:nth(1 + shared(maps:get(A, Paths), maps:get(
 shared([X | A], [X | B]) -> 1 + shared(A, B);
 shared(_, _) -> 0.
 
-%% A group that contains everything in the group above it does not count.
+%% A group that contains all nodes of its parent group does not count.
 packed(Places) -> maps:from_list([{Node, steps(Path, Node, Places)} || {Node, Path} <- Places]).
 
 steps(Path, Node, Places) ->
     Below = fun(Count) -> [N || {N, P} <- Places, lists:prefix(lists:sublist(Path, Count), P)] end,
     [lists:sublist(Path, Count) || Count <- lists:seq(1, length(Path)), Below(Count) =/= Below(Count - 1), Below(Count) =/= [Node]].
 
-%% In small cases the cost is never more than a quarter above that of the best of all mappings.
+%% In small cases the cost is at most 25 % higher than that of the best possible mapping.
 prop_near_the_best() ->
     ?FORALL({Places, Edges}, {places(), non_empty(edges(6))},
             ?IMPLIES(length(Places) =< 4,
@@ -91,8 +91,8 @@ prop_same_seed() ->
                 Map() =:= Map()
             end).
 
-%% The graph is large enough for two worker processes. The best mapping is known, because there is no traffic between the
-%% tree's groups; the result is within 3 % of it.
+%% The graph is large enough for two worker processes. The best mapping costs 0, because every node can run four whole
+%% cliques. The cost of the result is at most 3 % of the total weight.
 planted_test_() ->
     {timeout, 60, fun() ->
         Cliques = [{C * 100 + A, C * 100 + B, 1} || C <- lists:seq(1, 64), A <- lists:seq(1, 40), B <- lists:seq(A + 1, 40)],
@@ -109,7 +109,7 @@ latency_test() ->
 
 no_tree_test() -> ?assertEqual({error, no_nodes}, placement:map([{1, 2, 6}], none, #{})).
 
-%% Each invalid input gives one clear error, which names the value.
+%% Each invalid input causes a clear error that contains the value.
 bad_input_test_() ->
     Tree = tree([{a, "/x"}, {b, "/y"}]),
     [?_test(begin

@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Real networks: hosts under a tree of rate-limited bridges. Measuring under load finds the tree, without
+%% @doc Real networks: hosts below a tree of rate-limited bridges. Measurements under load find the tree without
 %% parameters.
 %%
-%% `make test' uses eight hosts in two racks; `make test-network' (BEAMWAY_TEST_NETWORK=1) uses 32 in two sites of
-%% four racks.
+%% `make test' uses eight hosts in two racks; `make test-network' (BEAMWAY_TEST_NETWORK=1) uses 32 hosts in two sites with
+%% four racks each.
 -module(placement_network_SUITE).
 
 -include_lib("stdlib/include/assert.hrl").
@@ -30,8 +30,8 @@ end_per_suite(_Config) -> ok.
 end_per_testcase(_Case, _Config) ->
     beamway_peer:stop_started().
 
-%% The links are so slow that they, and not the CPU, dominate the measured time. The number of batches is high enough
-%% that other work on the machine does not change the medians.
+%% The links are so slow that they, not the CPU, dominate the measured times. There are enough batches that other work on
+%% the machine does not change the medians.
 two_racks(Config) ->
     recovered(Config, two_racks, [{4, 1000}, {4, 1000}], 1000, #{batches => 20, messages => 20}).
 
@@ -39,8 +39,8 @@ two_sites(Config) ->
     Racks = lists:duplicate(4, {4, 500}),
     recovered(Config, two_sites, [{Racks, 1000}, {Racks, 1000}], 500, #{batches => 24, messages => 10}).
 
-%% Runs ML-ACO on 16 nodes under two bridges. With processes arranged in the shape of the network, the link between the
-%% racks carries at most a fifth of the bytes, and the cost is the same.
+%% Runs ML-ACO on 16 nodes below two bridges. If the tree of processes follows the network, the link between the racks
+%% carries at most a fifth of the bytes, and the cost is the same.
 ants_between_two_racks(_Config) ->
     case beamway_bridges:build("bwt", [{8, 1000}, {8, 1000}], 1000) of
         {error, Text} -> {skip, {rights, Text}};

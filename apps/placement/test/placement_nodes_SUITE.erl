@@ -1,8 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Attributes of real nodes: the defects of the earlier library (one case each), misbehaving functions, owners,
-%% averages, caches, reports of changes.
+%% @doc Attributes of real nodes: the bugs of the earlier library (one case each), misbehaving functions, owners, averages,
+%% caches, and subscriptions.
 %%
-%% Four nodes serve all cases, and each case removes what it inserts. Cases that stop or kill nodes start their own.
+%% All cases use the same four nodes, and each case removes the attributes that it inserts. Cases that stop or kill nodes
+%% start their own.
 -module(placement_nodes_SUITE).
 
 -include_lib("stdlib/include/assert.hrl").
@@ -47,7 +48,7 @@ built_in_attributes_are_documented(_) ->
     {Told, Defined} = {lists:append(Names), [atom_to_list(Name) || {Name, _} <- placement_builtin:definitions()]},
     ?assertEqual([{not_in_the_guide, []}, {no_such_attribute, []}], [{not_in_the_guide, Defined -- Told}, {no_such_attribute, Told -- Defined}]).
 
-%% In the earlier library the table belonged to the process that called start/0 and disappeared with it.
+%% In the earlier library the table belonged to the process that called start/0, and disappeared when that process exited.
 the_table_outlives_the_starter(Config) ->
     on(Config, "b", fun() ->
         {Pid, Monitor} = spawn_monitor(fun() -> ok = attr:start(), ok = attr:insert_attr(left_behind, 7) end),
@@ -57,10 +58,11 @@ the_table_outlives_the_starter(Config) ->
     ?assertEqual([{Node, [{left_behind, 7}]}], call(Config, "a", attr, request_attrs, [[Node], [left_behind]])),
     ok = call(Config, "b", attr, delete_attr, [left_behind]).
 
-%% In the earlier library the table's name was also stored in that process's dictionary, so other processes could not use it.
+%% In the earlier library the table's name was in the dictionary of the process that called start/0, so other processes
+%% could not use the table.
 any_process_may_change_attributes(Config) ->
     Node = node_of(Config, "b"),
-    %% Each call to a peer runs in its own process.
+    %% Each call to a peer runs in a separate process.
     ok = call(Config, "b", attr, insert_attr, [shared, 1]),
     ok = call(Config, "b", attr, update_attr, [shared, 2]),
     ?assertEqual([{Node, [{shared, 2}]}], call(Config, "a", attr, request_attrs, [[Node], [shared]])),
@@ -85,7 +87,7 @@ any_atom_is_a_name(Config) ->
      end || Name <- [changes, configured]],
     ?assertEqual(Server, call(Config, "b", erlang, whereis, [attr_server])).
 
-%% In the earlier library a timeout put an atom into the list of results, which crashed choose_nodes.
+%% In the earlier library a timeout put an atom in the list of results, which crashed choose_nodes.
 a_stopped_node_leaves_the_others(Config) ->
     [{_, Peer, Stopped}] = Extra = beamway_placement_nodes:start(["stopped"]),
     true = call(Config, "a", net_kernel, connect_node, [Stopped]),
@@ -100,8 +102,8 @@ a_stopped_node_leaves_the_others(Config) ->
     ?assertEqual(lists:sort(Nodes), lists:sort([Node || {Node, _} <- call(Config, "a", attr, request_attrs, [[Stopped | Nodes], [os_type]])])),
     ok = beamway_placement_nodes:stop(Extra).
 
-%% The first choice waits until its deadline; later ones know that the node is silent. The node is asked again about
-%% once a second and is used again soon after it answers.
+%% The first choice waits until its deadline; later choices do not wait for the silent node. The node gets a request about
+%% once a second, and is used again soon after it answers.
 a_stopped_node_is_waited_for_once(Config) ->
     [{_, Peer, Stopped}] = Extra = beamway_placement_nodes:start(["stopped"]),
     true = call(Config, "a", net_kernel, connect_node, [Stopped]),
@@ -167,14 +169,14 @@ functions_that_misbehave(Config) ->
     ?assertMatch(#{raises := {unknown, {raised, error, on_purpose}}, exits := {unknown, {raised, exit, on_purpose}}, endless := {unknown, timeout},
                    missing_function := {unknown, no_such_function}, huge_binary := {unknown, {too_large, _}}, huge_list := {unknown, too_much_memory},
                    not_a_number := {unknown, {wrong_type, {undefined, undefined}, number}}}, Known),
-    %% The predicate is unknown, not false: neither it nor its opposite holds.
+    %% The predicate is unknown, not false: neither the predicate nor its opposite is true.
     [?assertEqual([], call(Config, "a", attr, choose_nodes, [[Node], [{Name, Op, 0}]])) || Name <- Names, Op <- [gt, le]],
     ?assertEqual(Server, call(Config, "b", erlang, whereis, [attr_server])),
     ?assertMatch([{Node, [{num_erlang_processes, Number}]}] when is_integer(Number), asked(Config, Node, [num_erlang_processes])),
     [ok = call(Config, "b", attr, delete_attr, [Name]) || Name <- Names].
 
-%% attr leaves out a node that does not answer within five seconds. This can happen on a busy machine that frees a list
-%% of 64 MiB.
+%% Retries, because attr leaves out a node that does not answer within five seconds, which can happen when a busy machine
+%% frees a 64 MiB list.
 asked(Config, Node, Names) ->
     {ok, Answer} = beamway_peer:wait_until(fun() ->
         case call(Config, "a", attr, request_attrs, [[Node], Names]) of
@@ -188,7 +190,7 @@ wrong() -> {undefined, undefined}.
 
 caught(Nodes) -> catch placement:choose_nodes(Nodes, []).
 
-%% The earlier library pinged nodes one after the other, and a dead node ended the query.
+%% The earlier library pinged nodes one after another, and a dead node aborted the query.
 a_dead_node_costs_no_time(Config) ->
     Extra = beamway_placement_nodes:start(["dead1", "dead2"]),
     Dead = beamway_placement_nodes:nodes(Extra),
@@ -206,8 +208,7 @@ a_duplicate_is_one_node(Config) ->
     ?assertMatch([{C, _}, {B, _}], call(Config, "a", attr, request_attrs, [[C, B, C], [os_type]])),
     {ok, [C, B], _} = call(Config, "a", placement, choose_nodes, [[C, B, C], []]).
 
-%% In the earlier library a failure was {undefined, undefined}, and the documented units were not those of the returned
-%% values.
+%% In the earlier library a failure was {undefined, undefined}, and the returned values were not in the documented units.
 units_and_failures(Config) ->
     Node = node_of(Config, "b"),
     [{Node, Values}] = call(Config, "a", attr, request_attrs, [[Node], [mem_total, mem_free, loadavg1, otp_release, os_type, kernel_entities]]),
@@ -221,11 +222,11 @@ units_and_failures(Config) ->
     ?assert(Suits({mem_total, eq, {Total * 1024, byte}})),
     ?assert(Suits({mem_total, ge, {1, mib}})),
     ?assertNot(Suits({mem_total, ge, {1000000, tib}})),
-    %% With another kind of unit the predicate is unknown, and so is its opposite.
+    %% With a different kind of unit the predicate is unknown, and so is its opposite.
     ?assertNot(Suits({mem_total, ge, {1, mhz}})),
     ?assertNot(Suits({'not', {mem_total, ge, {1, mhz}}})).
 
-%% In Erlang's order `undefined > 5' is true.
+%% In Erlang's term order `undefined > 5' is true.
 atoms_are_no_large_numbers(Config) ->
     Node = node_of(Config, "b"),
     ok = call(Config, "b", attr, insert_attr, [odd, undefined]),
@@ -233,7 +234,8 @@ atoms_are_no_large_numbers(Config) ->
     ?assertEqual([Node], call(Config, "a", attr, choose_nodes, [[Node], [{odd, eq, undefined}]])),
     ok = call(Config, "b", attr, delete_attr, [odd]).
 
-%% In the earlier library {dist, gt, R} returned nodes that do not exist, and networks of one member shrank distances.
+%% In the earlier library {dist, gt, R} returned nodes that do not exist, and networks with a single member reduced
+%% distances.
 unknown_nodes_are_not_far(Config) ->
     [A, B, C, D] = nodes_of(Config),
     {ok, Tree} = placement_tree:from_network({network, top, [{network, one, [{network, host, [{node, A}, {node, B}]}]}, {network, two, [{node, C}]}]}),
@@ -254,7 +256,7 @@ the_server_is_killed(Config) ->
     Owner = on(Config, "b", fun() -> owner([{owned, 2}]) end),
     Dying = on(Config, "b", fun() -> owner([{lost, 3}]) end),
     Before = call(Config, "b", erlang, whereis, [attr_server]),
-    %% One owner dies while there is no server that could notice it.
+    %% One owner is killed while the server is not running, so the server cannot notice it.
     on(Config, "b", fun() ->
         true = erlang:suspend_process(whereis(placement_sup)),
         exit(whereis(attr_server), kill),
@@ -268,7 +270,7 @@ the_server_is_killed(Config) ->
     _ = beamway_peer:wait_until(fun() -> [{Node, [{owned, undefined}]}] =:= call(Config, "a", attr, request_attrs, [[Node], [owned]]) end, 10000),
     ok = call(Config, "b", attr, delete_attr, [kept]).
 
-%% A process that owns attributes until it is killed.
+%% Starts a process that owns attributes until it is killed.
 owner(Attributes) ->
     Self = self(),
     Pid = spawn(fun() ->
@@ -301,7 +303,7 @@ owners_are_counted(Config) ->
 averages_over_time(Config) ->
     Node = node_of(Config, "d"),
     ok = call(Config, "d", placement, insert, [mean, {sampled, {?MODULE, count_up, []}, #{every => 20, over => 200000}}]),
-    %% The samples are 1, 2, 3 …; the average of the first n is (n + 1) / 2, far from the last of them.
+    %% The samples are 1, 2, 3 …, so the average of the first n is (n + 1) / 2, which is far from the last one.
     Mean = beamway_peer:wait_until(fun() ->
         case call(Config, "a", attr, request_attrs, [[Node], [mean]]) of
             [{Node, [{mean, Value}]}] when is_number(Value), Value >= 5 -> Value;
@@ -311,7 +313,7 @@ averages_over_time(Config) ->
     Count = call(Config, "d", persistent_term, get, [?MODULE]),
     ?assert(Count + 1 >= 2 * Mean),
     ok = call(Config, "d", attr, delete_attr, [mean]),
-    %% A caller that asks before the first sample waits for it.
+    %% A caller that requests the value before the first sample waits for that sample.
     ok = call(Config, "d", placement, insert, [mean, {sampled, {?MODULE, slow_sample, []}, #{every => 60000, over => 60000}}]),
     ?assertEqual([{Node, [{mean, 7.0}]}], call(Config, "a", attr, request_attrs, [[Node], [mean]])),
     ok = call(Config, "d", attr, delete_attr, [mean]),
@@ -330,7 +332,7 @@ count_up() ->
     ok = persistent_term:put(?MODULE, Next),
     Next.
 
-%%% Knowledge of other nodes
+%%% Attributes of other nodes
 
 ages_and_caches(Config) ->
     Node = node_of(Config, "d"),
@@ -343,15 +345,15 @@ ages_and_caches(Config) ->
     {ok, 2, _, _, _} = Value(#{max_age => 0}),
     {ok, 2, _, _, _} = Value(#{max_age => 60000}),
     {ok, 3, _, _, _} = Value(#{live => true}),
-    %% attr always asks.
+    %% attr does not use cached values.
     [{Node, [{counted, 4}]}] = call(Config, "a", attr, request_attrs, [[Node], [counted]]),
     {ok, 4, _, _, _} = Value(#{}),
-    %% The function runs at most once in an interval, however many callers ask.
+    %% The function is called at most once in an interval, regardless of the number of requests.
     ok = call(Config, "d", placement, insert, [counted, {dynamic, {?MODULE, count_up, []}, #{min_interval => 60000}}]),
     [{ok, 5, _, _, _} = Value(#{live => true}) || _ <- [1, 2, 3]],
     ok = call(Config, "d", attr, delete_attr, [counted]).
 
-%% Twenty callers ask before the first evaluation has ended, so it is the only one.
+%% Twenty callers send requests before the first evaluation ends, so there is only one evaluation.
 many_ask_one_evaluation(Config) ->
     Node = node_of(Config, "d"),
     ok = call(Config, "d", persistent_term, put, [?MODULE, 0]),
@@ -362,7 +364,7 @@ many_ask_one_evaluation(Config) ->
             Asking = [spawn_monitor(fun() -> exit(placement_cache:fetch([Node], [slow], Options)) end) || _ <- lists:seq(1, 20)],
             %% All callers have sent their requests and wait for the answer.
             ok = waiting([Pid || {Pid, _} <- Asking]),
-            %% When this call returns, the server has handled everything that was sent to it before.
+            %% When this call returns, the server has handled all earlier messages.
             _ = sys:get_state(placement_cache),
             receive {asked, From} -> From ! asked end,
             Answers = [receive {'DOWN', Monitor, process, _, #{Node := #{attributes := #{slow := Known}}}} -> element(2, Known) end || {_, Monitor} <- Asking],
@@ -375,8 +377,8 @@ many_ask_one_evaluation(Config) ->
     ?assertEqual(lists:duplicate(20, 1), Values),
     ok = call(Config, "d", attr, delete_attr, [slow]).
 
-%% Thirty-two evaluations run, and one waits behind others that are deleted in the meantime. It is still evaluated in
-%% the end.
+%% Thirty-two evaluations run, and the last attribute waits behind others, which are deleted in the meantime. It must be
+%% evaluated in the end.
 more_than_run_at_once(Config) ->
     Named = fun(Letter, Count) -> [list_to_atom(lists:concat([Letter, N])) || N <- lists:seq(1, Count)] end,
     [Running, Deleted, [Last]] = Groups = [Named(a, 32), Named(b, 40), Named(c, 1)],
@@ -392,7 +394,8 @@ more_than_run_at_once(Config) ->
     end),
     ?assertMatch([{ok, _, _, _, _, _}], Answered).
 
-%% An attribute is redefined during an evaluation. The result of the old function must not become the value of the new one.
+%% An attribute is redefined during an evaluation. The result of the old function must not become the value of the new
+%% attribute.
 an_attribute_is_defined_anew(Config) ->
     Node = node_of(Config, "d"),
     ok = call(Config, "d", persistent_term, put, [?MODULE, 0]),
@@ -423,7 +426,7 @@ waiting(Pids) ->
         _ -> erlang:yield(), waiting(Pids)
     end.
 
-%% The attribute's function on d; it waits until it is released.
+%% The function of an attribute on d; it waits until it is released.
 held() ->
     true = register(held, self()),
     receive release -> count_up() end.
@@ -448,10 +451,10 @@ changes_are_pushed(Config) ->
     Asked = call(Config, "a", placement_cache, asked, []),
     ok = call(Config, "d", placement, update, [pushed, 2]),
     _ = beamway_peer:wait_until(fun() -> Shown() =:= {1, 2} end, 10000),
-    %% The node is also not asked for attributes that have not changed.
+    %% No request is sent for attributes that have not changed either.
     #{D := #{attributes := #{beside := {ok, 1, _, _, _}}}} = call(Config, "a", placement_cache, fetch, [[D], [beside], #{max_age => 600000}]),
     ?assertEqual(Asked, call(Config, "a", placement_cache, asked, [])),
-    %% The publisher is killed, and the subscription is renewed with its successor.
+    %% The publisher is killed, and the subscriber subscribes again when it has been restarted.
     true = on(Config, "d", fun() -> exit(whereis(placement_push), kill) end),
     ok = call(Config, "d", placement, update, [pushed, 3]),
     _ = beamway_peer:wait_until(fun() -> Shown() =:= {1, 3} end, 20000),
@@ -476,7 +479,8 @@ a_node_comes_back_with_its_name(Config) ->
     _ = beamway_peer:wait_until(fun() -> {ok, 2} =:= case Shown(Node) of {ok, Value, _, _, _} -> {ok, Value}; Other -> Other end end, 10000),
     ok = beamway_peer:stop(Second).
 
-%% The asking process is delayed and reads the answer only after the node has gone down. The answer is discarded.
+%% The process that sent the request is delayed, and reads the answer only after the node has gone down. The answer must be
+%% discarded.
 an_answer_after_the_end(Config) ->
     [{_, Peer, Gone}] = Extra = beamway_placement_nodes:start(["gone"]),
     A = node_of(Config, "a"),
@@ -496,7 +500,7 @@ an_answer_after_the_end(Config) ->
     end),
     ok = beamway_peer:run(Peer, fun() -> release_held() end),
     {ok, [{slow, {ok, _, _, _, _, _}}]} = beamway_peer:call(Peer, placement_attr, local, [[slow], 30000]),
-    %% When this returns, everything that the node sent before has also arrived.
+    %% When this returns, all earlier messages from the node have also arrived.
     A = beamway_peer:run(Peer, fun() -> erpc:call(A, erlang, node, []) end),
     ok = beamway_placement_nodes:stop(Extra),
     _ = beamway_peer:wait_until(fun() -> case call(Config, "a", ets, lookup, [placement_known, {node, Gone}]) of [{_, nodedown, _, _}] -> true; _ -> false end end, 30000),
@@ -511,14 +515,14 @@ a_node_without_placement(Config) ->
     {ok, Verdicts} = call(Config, "a", placement, why_not, [Plain, {os_type, exists}]),
     ?assertMatch([#{truth := unknown, details := [{_, unknown, {unknown, no_server}}]}], Verdicts),
     {'EXIT', {{not_running, _}, _}} = beamway_placement_nodes:call(Extra, "plain", {?MODULE, caught}, [[A]]),
-    %% The node has not reported that the attribute is missing either.
+    %% This does not mean that the node has reported the attribute as missing.
     {error, {unsatisfied, _}} = call(Config, "a", placement, choose_nodes, [[Plain], {os_type, missing}]),
-    %% Once placement runs there, a live request finds it at once.
+    %% Once placement runs there, the next live request gets an answer.
     ok = beamway_placement_nodes:call(Extra, "plain", {attr, start}, []),
     ?assertEqual([Plain], call(Config, "a", attr, choose_nodes, [[Plain], [{os_type, eq, {unix, linux}}]])),
     ok = beamway_placement_nodes:stop(Extra).
 
-%% The error names the parameter and what was expected, and the application starts once that is corrected.
+%% The error contains the parameter and the expected value, and the application starts once the parameter is corrected.
 bad_environment(_Config) ->
     Extra = [{_, Peer, _}] = beamway_placement_nodes:start(["wrong"], #{run => false}),
     Texts = beamway_peer:run(Peer, fun() ->
@@ -531,7 +535,7 @@ bad_environment(_Config) ->
                 end || {Name, Value} <- [{deadlin, 1000}, {path, rack1}, {deadline, soon}, {deadline, 1 bsl 31}, {limit, 1 bsl 32}, {group_memory, 1 bsl 64}]],
         ok = application:set_env(placement, path, "/site/rack1"),
         {ok, _} = application:ensure_all_started(placement),
-        %% The node's place is the one in the text.
+        %% The node's place is the one that was configured as a string.
         {ok, Tree} = placement:declared_topology([node()]),
         ["/site/rack1"] = tl(string:lexemes(lists:flatten(placement_export:text(paths, Tree)), " \n")),
         Said
@@ -544,8 +548,8 @@ bad_environment(_Config) ->
                   "placement: group_memory = 18446744073709551616 is not valid; expected milliseconds, at most 2147483647"], Texts),
     ok = beamway_placement_nodes:stop(Extra).
 
-%% The server starts before the attributes are evaluated. It used to answer that they were missing, and the node that
-%% had asked cached that answer for a second.
+%% The server starts before the attributes are evaluated. It used to answer that they were missing, and the requesting node
+%% cached that answer for a second.
 asked_before_it_is_configured(Config) ->
     File = filename:join(proplists:get_value(priv_dir, Config), "held"),
     ok = file:write_file(File, "[{held, {automatic, {placement_nodes_SUITE, held, []}, #{limit => 60000}}}]."),
@@ -570,8 +574,8 @@ asked_before_it_is_configured(Config) ->
     ?assertMatch({not_yet, [{mem_total, {ok, _, 0, kib, _, _}}, {held, {ok, 1, 0, _, _, _}}]}, {Early, Later}),
     ok = beamway_placement_nodes:stop(Extra).
 
-%% On a busy machine an automatic attribute may exceed its time limit at startup. In that case it used to be missing for
-%% as long as the node ran.
+%% On a busy machine an automatic attribute may exceed its time limit at startup. It used to be missing then for as long as
+%% the node ran.
 automatic_and_slow(Config) ->
     File = filename:join(proplists:get_value(priv_dir, Config), "slow"),
     ok = file:write_file(File, "[{slow, {automatic, {placement_nodes_SUITE, slow_once, []}, #{limit => 50}}}]."),
@@ -580,7 +584,7 @@ automatic_and_slow(Config) ->
     ?assertEqual([[{Node, [{slow, 2}]}] || _ <- [1, 2]], [asked(Config, Node, [slow]) || _ <- [1, 2]]),
     ok = call(Config, "d", attr, start, []).
 
-%% Region and zone come from variables, or from a file in the format of Kubernetes' downward API.
+%% Region and zone come from environment variables, or from a file in the format of Kubernetes' downward API.
 places_that_nodes_declare(Config) ->
     Labels = filename:join(proplists:get_value(priv_dir, Config), "labels"),
     ok = file:write_file(Labels, "app=\"web\"\ntopology.kubernetes.io/region=\"eu\"\ntopology.kubernetes.io/zone=\"eu-b\"\n"),
@@ -631,15 +635,15 @@ configuration_files(Config) ->
     ok = Start([]),
     [undefined, {unix, linux}] = Values([num_cpus, os_type]).
 
-%% Warnings appear with OTP's default logger handler.
+%% Warnings are shown by OTP's default logger handler.
 warnings_are_shown(Config) ->
     File = filename:join(proplists:get_value(priv_dir, Config), "warned"),
     ok = file:write_file(File, "[{gone, {dynamic, {no_such_module, f}}}]."),
     Said = said(["-placement attributes '\"", File, "\"'"], "init:stop()."),
     ?assertMatch({match, _}, re:run(Said, "WARNING REPORT.*\n.*placement: attribute gone is not known on this node: its function does not exist")).
 
-%% The VM's distribution may start later. Until then the VM tries once a second, however often follow is called, even if
-%% its timer fires before it handles the call.
+%% The VM's distribution may be started later. Until then the server tries to subscribe once a second, regardless of how
+%% often follow is called, and even if its timer fires before it handles such a call.
 a_vm_that_is_no_node(_) ->
     Said = said([], "Cache = whereis(placement_cache), Follow = fun() -> ok = placement:follow([x@y], [os_type], 100) end, _ = [Follow() || _ <- lists:seq(1, 50)], "
                     "ok = sys:suspend(Cache), _ = spawn(Follow), timer:sleep(1500), ok = sys:resume(Cache), Cache = whereis(placement_cache), "
@@ -654,7 +658,7 @@ said(Words, Expressions) ->
     Line = [[" ", Word] || Word <- Own ++ ["-noinput", "-boot", "no_dot_erlang", "-pa", filename:dirname(code:which(placement)), Words]],
     os:cmd(lists:flatten([Erl, Line, " -eval '{ok, _} = application:ensure_all_started(placement), ", Expressions, "' 2>&1"])).
 
-%% Any connected process may write to the registered name.
+%% Any process on a connected node may send messages to the registered names.
 strangers_write_to_the_server(Config) ->
     Node = node_of(Config, "b"),
     Pids = [call(Config, "b", erlang, whereis, [Name]) || Name <- [attr_server, placement_push, placement_cache, placement_group, placement_epoch, placement_lease]],
@@ -674,7 +678,7 @@ strangers_write_to_the_server(Config) ->
         receive {placement_change, Reference, _, _, [_]} -> told after 20000 -> nothing end
     end)),
     ?assertMatch({error, {unknown_request, _}}, call(Config, "a", placement, reserve, [Node, #{}, #{ttl => 1 bsl 100}])),
-    %% These are lists of terms that are not nodes.
+    %% These arguments are not lists of nodes.
     [?assertError({bad_nodes, _}, on(Config, "b", Fun)) || Fun <- [fun() -> placement:follow(["b@host"], [os_type], 100) end, fun() -> placement:unfollow(foo) end]],
     ?assertMatch({error, _}, call(Config, "b", placement, insert, [huge, {sampled, {erlang, node, []}, #{every => 1 bsl 100, over => 1 bsl 100}}])),
     ?assertEqual(Pids, [call(Config, "b", erlang, whereis, [Name]) || Name <- [attr_server, placement_push, placement_cache, placement_group, placement_epoch, placement_lease]]).
@@ -694,7 +698,7 @@ pairs_that_talk_much(_Config) ->
          {ok, [#{pair := Pair, bytes := Bytes, share := Share, distance := 1.0}], [Stock]} = beamway_peer:call(First, placement, advise, [[A, B, C, D, Stock]]),
          ?assertEqual(lists:sort([A, D]), lists:sort(tuple_to_list(Pair))),
          ?assert(Bytes >= 4000000 andalso Share > 0.5 andalso Share < 1.0),
-         %% The other end counts the same number.
+         %% The node at the other end of the link counts the same number of bytes.
          {ok, Counted} = beamway_peer:run(Last, fun() -> {ok, #{bytes_in := In}} = beamway:info(A), {ok, In} end),
          ?assert(Counted >= 4000000),
          ok = beamway_peer:stop_all([Peer || {Peer, _} <- Peers])
@@ -706,7 +710,7 @@ started(Carrier, Name) ->
     ok = beamway_peer:call(Peer, attr, start, []),
     {Peer, Node}.
 
-%% Sends this many binaries of 100 kB, each of which has arrived when this returns.
+%% Sends this many 100 kB binaries, and returns when all of them have arrived.
 talked(Node, Count) ->
     Binary = binary:copy(<<1>>, 100000),
     _ = [100000 = erpc:call(Node, erlang, byte_size, [Binary], 30000) || _ <- lists:seq(1, Count)],

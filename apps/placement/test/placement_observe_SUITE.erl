@@ -35,7 +35,7 @@ talker(To, Size) ->
 -spec listener() -> no_return().
 listener() -> receive _ -> listener() end.
 
-%% Stock distribution does not count bytes, so the advice lists these nodes as unknown.
+%% Stock distribution does not count bytes, so the advice lists these nodes as nodes with unknown traffic.
 nobody_counts(Config) ->
     [{First, One}, {_, Two}] = proplists:get_value(peers, Config),
     {ok, Tree} = placement_tree:from_paths([{One, "/a/x"}, {Two, "/b/y"}, {third, "/b/y"}, {fourth, "/a/x"}]),
@@ -56,10 +56,10 @@ bytes_of_pairs(Config) ->
     ?assert(Messages > 10),
     [{Loud, Far, Much}, {Soft, Near, Little}] = lists:sort(fun({_, _, A}, {_, _, B}) -> A >= B end, Graph),
     ?assert(Much > 4 * Little andalso Much < 25 * Little),
-    %% The tree puts the nodes into different sites, so the talker should run on the other node instead.
+    %% The tree puts the nodes in different sites, so the talker should move to the other node.
     {ok, Tree} = placement_tree:from_paths([{One, "/a"}, {Two, "/b"}]),
     {ok, _} = beamway_peer:call(First, placement, set_topology, [Tree]),
-    %% Its own node has no room for another process.
+    %% The node of the talker cannot take another process.
     ?assertMatch({ok, [#{process := Loud, from := One, to := Two, less := [{_, Much}], more := []}]}, beamway_peer:call(First, placement, advise, [Graph, #{}])),
     Busiest = beamway_peer:call(First, placement_observe, busiest, [[One, Two], 10000], 30000),
     ?assertEqual([Loud, Far], [Pid || Pid <- [Loud, Far], lists:member(Pid, Busiest)]),
@@ -76,7 +76,7 @@ what_cannot_be_traced(Config) ->
     {ok, [], #{unseen := Unseen}} = beamway_peer:call(First, placement, observe, [[Ended, Traced], 100], 30000),
     ?assertEqual(lists:sort([{Ended, noproc}, {Traced, traced_by_another}]), lists:sort(Unseen)).
 
-%% The call waits only once for all suspended nodes: five seconds more than the requested time.
+%% The call waits for all suspended nodes at the same time, for five seconds more than the requested time.
 stopped_nodes(Config) ->
     [{First, _}, _] = proplists:get_value(peers, Config),
     Cluster = beamway_placement_nodes:start(["three", "four", "five", "six"]),
@@ -86,10 +86,10 @@ stopped_nodes(Config) ->
     {Us, {ok, [], #{unseen := Unseen}}} = beamway_peer:run(First, fun() -> timer:tc(fun() -> placement:observe(Pids, 100) end) end),
     ok = beamway_placement_nodes:stop(Cluster),
     ?assertEqual(lists:sort([{Pid, timeout} || Pid <- Pids]), lists:sort(Unseen)),
-    %% Waiting for one node after the other would take 20 s.
+    %% Waiting for one node after another would take 20 s.
     ?assert(Us < 15000000, Us).
 
-%% Afterwards no process is traced, even if the caller was killed in the meantime.
+%% No process is traced after the call, even if the caller was killed during the call.
 nothing_stays(Config) ->
     [{First, _}, _] = proplists:get_value(peers, Config),
     Talker = beamway_peer:call(First, erlang, spawn, [?MODULE, talker, [[], 1]]),

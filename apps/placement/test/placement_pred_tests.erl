@@ -1,5 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Laws of the predicates: three truth values, independence of order, and explanations that agree with choices.
+%% @doc Properties of predicates: they have three truth values, do not depend on order, and are explained in agreement with
+%% choices.
 -module(placement_pred_tests).
 
 -include_lib("proper/include/proper.hrl").
@@ -18,7 +19,7 @@ laws_test_() ->
 
 explain_test_() -> checked(prop_explain_agrees(), 500).
 
-%% The list of words, which the console offers, contains all words that the types name.
+%% The list of keywords, which the console offers for completion, contains all keywords in the types.
 all_words_test_() ->
     [?_assertEqual({Module, []}, {Module, lists:usort(lists:append([words_of(Type, Module) || Type <- Types])) -- placement_query:words()})
      || {Module, Types} <- [{placement_pred, [predicate, operator, affinity]}, {placement_query, [query, preference, spread, counted]}, {placement_policy, [policy]}]].
@@ -64,7 +65,7 @@ evaluated(P, Context) ->
     {ok, Compiled} = placement_pred:compile(P),
     placement_pred:evaluate(Compiled, Context).
 
-%%% Laws
+%%% Properties
 
 prop_de_morgan() ->
     ?FORALL({P, Q, View}, {predicate(), predicate(), view()},
@@ -146,7 +147,7 @@ contradictions_test_() ->
                       {1, [{a, lt, {1, gib}}, {a, gt, {2048, mib}}]}, {0, [{a, lt, 2000000}, {a, gt, {1, gib}}]},
                       {0, [{a, lt, 3}, {a, gt, 2}]}, {0, [{a, lt, 1}, {b, gt, 2}]}]].
 
-%% The target does not check again what only the chooser can evaluate.
+%% The target node does not check predicates that only the choosing node can evaluate.
 at_target_test() ->
     {ok, Compiled} = placement_pred:compile([{a, gt, 1}, {dist, near}, {'or', [{b, true}, {group, g}]}, {c, low}, {'not', {b, exists}}]),
     ?assertEqual([{a, gt, 1}, {'not', {b, exists}}], placement_pred:at_target(Compiled)),

@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Reproduces the session in Appendix A of the RELEASE report D3.5 on the same number of real nodes, with the
-%% attribute values that the report prints.
+%% @doc Reproduces the session in Appendix A of the RELEASE report D3.5 with the same number of real nodes, which have the
+%% attribute values in the report.
 %%
-%% All nodes run on one machine here, so the report's `vm1@bwlf01' is called `vm1_bwlf01-...@127.0.0.1'. The report's
-%% list names bwlf32 twice.
+%% All nodes run on the same machine here, so the report's `vm1@bwlf01' is called `vm1_bwlf01-...@127.0.0.1'. The report's
+%% list contains bwlf32 twice.
 -module(placement_report_SUITE).
 
 -include_lib("stdlib/include/assert.hrl").
@@ -23,15 +23,15 @@ init_per_suite(Config) ->
         ok = file:write_file(File, io_lib:format("[{cpu_speed, ~p}, {mem_free, ~p}, {loadavg5, ~p}, {vm_num_processors, ~p}].~n", [Speed, Memory, Load, Processors])),
         ok = beamway_placement_nodes:call(Cluster, Name, {attr, start}, [File])
     end, machines()),
-    %% Nothing is started on m, which only sends requests. Its library waits five seconds for all nodes, and a busy
-    %% machine may not be able to connect to that many in this time.
+    %% Node m only sends requests, so the application is not started there. The library waits five seconds for all nodes,
+    %% and a busy machine may be unable to connect to all 22 of them in this time.
     ok = beamway_placement_nodes:connect(Cluster, "m"),
     [{cluster, Cluster} | Config].
 
 end_per_suite(Config) ->
     beamway_placement_nodes:stop(proplists:get_value(cluster, Config)).
 
-%% For each machine: name, cpu_speed, mem_free, loadavg5, vm_num_processors, in the order of the report's list.
+%% The name, cpu_speed, mem_free, loadavg5 and vm_num_processors of each machine, in the order of the report's list.
 machines() ->
     [{"vm1_bwlf01", 1596.0, 6845956, 0.04, 8}, {"vm1_bwlf02", 1596.0, 9690156, 0.0, 8}, {"vm1_bwlf03", 1596.0, 8722596, 0.36, 8},
      {"vm1_bwlf04", 1596.0, 10999276, 0.19, 8}, {"vm1_bwlf15", 1596.0, 10964856, 0.0, 8}, {"vm1_bwlf16", 1596.0, 10801120, 0.05, 8},
@@ -66,7 +66,7 @@ the_session(Config) ->
     ?assertEqual([], Chosen([{loadavg5, lt, 0.1}, {cpu_speed, gt, 2000}])),
     Last = [{loadavg5, lt, 0.1}, {cpu_speed, gt, 1600}],
     ?assertEqual(["vm1_bwlf33", "vm1_persephone"], Chosen(Last)),
-    %% The report's last answer also contains bwlf01, whose clock rate had risen since it was printed.
+    %% The report's last answer also contains bwlf01, because its clock rate had increased since its value was printed.
     ok = beamway_placement_nodes:call(Cluster, "vm1_bwlf01", {attr, update_attr}, [cpu_speed, 1998.0]),
     ?assertEqual(["vm1_bwlf01", "vm1_bwlf33", "vm1_persephone"], Chosen(Last)),
     ok = beamway_placement_nodes:call(Cluster, "vm1_bwlf01", {attr, update_attr}, [cpu_speed, 1596.0]).

@@ -1,5 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Measures on real nodes, and runs the command `beamway topology' from measuring to every format.
+%% @doc Measures the times between real nodes, and runs the command `beamway topology', from measuring to exporting in every
+%% format.
 -module(placement_topology_SUITE).
 
 -include_lib("stdlib/include/assert.hrl").
@@ -58,7 +59,7 @@ nodes_without_placement(_Config) ->
     ?assertEqual(6, map_size(Pairs)),
     [?assertEqual(false, peer:call(Peer, code, is_loaded, [placement_probe_pair])) || {ok, Peer, _} <- Stock].
 
-%% The node is killed between the rounds. Completed measurements with it are kept, its other pairs are missing, and the
+%% A node is killed between two rounds. Its completed measurements are kept, its other pairs are missing, and the
 %% measurement does not wait for it.
 a_node_that_dies(_Config) ->
     Cluster = cluster(4),
@@ -68,10 +69,10 @@ a_node_that_dies(_Config) ->
     ?assertEqual(2, length(Failed)),
     ?assertEqual([], [Pair || {_, _, _, timeout} = Pair <- Failed]),
     ?assertEqual(4, map_size(Pairs)),
-    %% The measurements with it are enough to place it.
+    %% The completed measurements of the node are enough to determine its position.
     {ok, Matrix} = placement_measured:matrix(Result, quiet, median_us),
     ?assertEqual({4, 2}, {placement_matrix:size(Matrix), placement_matrix:gaps(Matrix)}),
-    %% In loaded mode the remaining pairs begin although one pair cannot.
+    %% A measurement does not begin if a node cannot be reached.
     {error, {unreachable, [{Gone, _}]}} = probe(Cluster, beamway_placement_nodes:nodes(Cluster), #{modes => [loaded]}).
 
 gone(Cluster, Victim, Gone) ->
@@ -94,7 +95,8 @@ a_frozen_node(_Config) ->
     ?assertMatch([{quiet, One, Other}], maps:keys(Pairs)),
     ?assertEqual([timeout, timeout], [Reason || {quiet, A, B, Reason} <- Failed, A =:= Node orelse B =:= Node]).
 
-%% All pairs run at once, and a node is suspended or killed before they start. The other pairs still start.
+%% All pairs are measured at the same time, and a node is suspended or killed before they begin. The other pairs begin
+%% nevertheless.
 without_one_at_the_gate(_Config) ->
     [begin
          Cluster = cluster(3),
@@ -137,8 +139,8 @@ unreachable(_Config) ->
     Cluster = cluster(2),
     ?assertMatch({error, {unreachable, [{'nobody@127.0.0.1', _}]}}, probe(Cluster, ['nobody@127.0.0.1' | beamway_placement_nodes:nodes(Cluster)], #{})).
 
-%% Earlier measurements are not repeated. Those with a node that is no longer there are left out, because the file would
-%% otherwise list pairs of nodes that it does not contain.
+%% Earlier measurements are not repeated. Measurements with a node that no longer exists are left out, because otherwise
+%% the file would contain pairs with nodes that are not in its list of nodes.
 resumed(_Config) ->
     Cluster = cluster(3),
     [A, B | _] = Nodes = lists:sort(beamway_placement_nodes:nodes(Cluster)),
@@ -148,7 +150,7 @@ resumed(_Config) ->
     ?assertEqual(3, map_size(Pairs)),
     ?assertMatch(#{{quiet, A, B} := #{median_us := 2.0}}, Pairs).
 
-%% Workers are chosen by an attribute and arranged in the shape of the tree.
+%% Workers are chosen by an attribute, and the plan follows the tree.
 plan_by_query(_Config) ->
     Cluster = beamway_placement_nodes:start(["a", "b", "c"]),
     [A, B, C] = beamway_placement_nodes:nodes(Cluster),
@@ -160,8 +162,8 @@ plan_by_query(_Config) ->
     ?assertEqual(lists:sort([A, B]), lists:sort([Node || {worker, Node} <- placement_plan:to_list(Process)])),
     ?assertMatch({error, _}, Plan(#{workers => {worker, eq, 7}})).
 
-%% Two nodes are bound to one processor and the third to another, and their declared tree shows this. Without a bound node
-%% the tree has no levels inside the machine.
+%% Two nodes are bound to the same processor and the third to a different one, and their declared tree shows this. If the
+%% nodes are not bound, the tree has no levels inside the machine.
 bound_nodes(_Config) ->
     case per_core_is_possible() of
         {skip, _} = Skip -> Skip;

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Laws of the node tree, with random trees.
+%% @doc Properties of the node tree, tested with random trees.
 -module(placement_tree_tests).
 
 -include_lib("proper/include/proper.hrl").
@@ -20,7 +20,7 @@ network() -> ?SIZED(Size, network(min(Size, 12) + 1)).
 network(Size) when Size =< 1 -> {node, leaf};
 network(Size) -> ?LET(Parts, vector(3, ?LAZY(oneof([{node, leaf}, network(Size div 3)]))), {network, n, Parts}).
 
-%% Names the leaves one after the other.
+%% Gives names to the leaves, one after another.
 named(Network) ->
     {Named, _} = named(Network, 1),
     {ok, Tree} = placement_tree:from_network(Named),
@@ -51,7 +51,7 @@ prop_network_terms_come_back() ->
                 Again =:= Tree
             end).
 
-%% The diameter computed from the first and the last path equals the largest distance over all pairs.
+%% The diameter, which is computed from the first and the last path, is the largest distance between any two nodes.
 prop_diameter() ->
     ?FORALL(Network, network(),
             begin

@@ -1,6 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A model of many nodes that uses the real decisions of placement_voter: messages are delayed or lost, nodes restart
-%% and forget their state, the network splits, and voters are replaced. Two nodes must never run the child at the same time.
+%% @doc Simulates many nodes with the real decisions of placement_voter: messages are delayed or lost, nodes restart and
+%% forget their state, the network is partitioned, and voters are replaced. Two nodes must never run the child at the same
+%% time.
 -module(placement_voter_tests).
 
 -include_lib("eunit/include/eunit.hrl").
@@ -25,13 +26,13 @@ never_two_test_() ->
         [?assertMatch({Key, Count, _} when Count > 25, {Key, maps:get(Key, Sums, 0), Sums}) || Key <- [started, ended, restarted, replacing, replaced, split, called]]
     end]}.
 
-%% The first seed is known to show the failure, which saves searching for one in each run.
+%% The first seed is known to show the failure, so that each run need not search for one.
 each_rule_is_needed_test_() ->
     [{timeout, 120, {atom_to_list(Rule), ?_assertMatch({Rule, {two, _}}, {Rule, first_two(Rule, First, First + 1500)})}}
      || {Rule, First} <- [{quarantine, 2}, {both_sets, 13}, {margin, 1}]].
 
-%% The voter was cut off together with the last holder (1). Since then it has promised itself to a node (3) that got no
-%% majority. Once that promise has expired or been released, the voter must not refuse the node that runs the child (2).
+%% The voter was cut off together with the last holder (1). Since then it has made a promise to a node (3) that did not get
+%% a majority. Once that promise has expired or been released, the voter must not refuse the node that runs the child (2).
 refused_in_between_test_() ->
     Spec = maps:remove(next, spec(#{})),
     Asks = fun(Number, Holder, Row, Now) -> placement_voter:ask(Spec#{fence => Number}, {Holder, none}, Row, Now, -?GRACE) end,
@@ -98,7 +99,7 @@ faults(World) ->
 
 restarts(World) -> restarted(one_of(?NODES), World).
 
-%% Many nodes restart at once, as when a rack loses power.
+%% Restarts many nodes at the same time, as when a rack loses power.
 many_restart(#world{runs = Runs} = World) -> lists:foldl(fun restarted/2, World, [Node || Node <- ?NODES, not is_map_key(Node, Runs), not chance(3)]).
 
 restarted(Node, #world{now = Now, rows = Rows, made = Made, runs = Runs, asks = Asks, names = Names} = World) ->
@@ -115,7 +116,7 @@ splits(World) -> seen(split, World#world{sides = maps:from_list([{Node, rand:uni
 
 heals(World) -> told(World#world{sides = maps:from_list([{Node, 1} || Node <- ?NODES])}).
 
-%% The node that runs the child informs the nodes that have newly connected.
+%% The node that runs the child announces it to the nodes that are connected now.
 told(#world{runs = Runs} = World) -> maps:fold(fun(Node, #run{spec = Spec}, Before) -> announced(Node, Spec, Before) end, World, Runs).
 
 %% The process exits on its own, and its keeper releases the promises.
@@ -150,7 +151,7 @@ called(#world{now = Now, made = Made, names = Names, rows = All} = World) ->
 spec(Config) ->
     maps:merge(#{name => one, query => [], call => {m, f, []}, candidates => ?NODES, nodes => [a, b, c], term => 0, voters => 3, version => {0, a}, grace => ?GRACE, replace_after => 80, settle => 600}, Config).
 
-%%% A voter chooses, a node asks
+%%% Choices and requests
 
 chosen(#world{now = Now} = World) ->
     lists:foldl(fun(Voter, Before) ->
@@ -183,7 +184,7 @@ answered(Node, #world{asks = Asks} = World) ->
 
 to_ask(Spec, World) -> placement_voter:asked(left_out(Spec, World)).
 
-%% Removes from the asking node's specification whatever the rule disabled in this run would use.
+%% Removes what the disabled rule would use from the requesting node's specification.
 left_out(#{fence := Fence, live := Fence} = Spec, _) -> Spec;
 left_out(Spec, #world{broken = both_sets}) -> maps:remove(next, Spec);
 left_out(Spec, #world{broken = memory}) -> maps:remove(settle, Spec);
@@ -243,7 +244,7 @@ granted(Node, Spec, Since, Both, #world{now = Now, broken = Broken, runs = Runs}
             seen(started, announced(Node, Lives, World#world{runs = Runs#{Node => #run{spec = Lives, until = Until, next = Now}}}))
     end.
 
-%% Informs most of the connected nodes, whether they vote or not.
+%% Informs most of the connected nodes, regardless of whether they are voters.
 announced(Node, Spec, World) ->
     lists:foldl(fun(Other, #world{rows = Rows, names = Names} = Before) ->
                         Told = case Rows of

@@ -44,7 +44,7 @@ names(Config) -> [Name || {Name, _, _} <- cluster(Config)].
 
 wait_until(Fun) -> beamway_peer:wait_until(Fun, 60000).
 
-%% Waits until all of these nodes find the same process, other than the given one, and returns it.
+%% Waits until all nodes find the same process and it is not the given one, and returns it.
 found(Config, But) ->
     wait_until(fun() ->
         case lists:usort([on(Config, Name, whereis_name, [one]) || Name <- names(Config)]) of
@@ -84,7 +84,7 @@ names_on_every_node(Config) ->
     true = wait_until(fun() -> lists:usort([{on(Config, Name, whereis_name, [one]), on(Config, Name, children, [])} || Name <- names(Config)]) =:= [{undefined, []}] end),
     ?assertEqual({error, no_such_child}, on(Config, Other, delete_child, [one])).
 
-%% One voter after the other is killed. Other nodes replace them, so the child survives the loss of two of its first
+%% Voters are killed one after another and replaced by other nodes. So the child survives the loss of two of its first
 %% three voters, and after that the loss of its own node.
 voters_are_replaced(Config) ->
     {ok, First} = child(Config, #{voters => 3, replace_after => 300, settle => 1000, nodes => beamway_placement_nodes:nodes(cluster(Config))}),
@@ -116,7 +116,7 @@ follows_the_cluster(Config) ->
     ok = beamway_peer:kill9(peer_of(Config, "a")),
     ?assertNotEqual(First, found(without("a", Config), First)).
 
-%% The voters of each child are asked four times in the grace time. If all nodes were voters, there would be five thirds
+%% The voters of each child get four requests per grace period. If all five nodes were voters, there would be five thirds
 %% as many messages.
 messages_per_second(Config) ->
     Children = 40,
@@ -146,7 +146,7 @@ counted(Voter, Count, End) ->
     after max(0, End - erlang:monotonic_time(millisecond)) -> Count
     end.
 
-%% The functions have the same return values as those of supervisor.
+%% The functions have the same return values as those of the module supervisor.
 as_of_a_supervisor(Config) ->
     Do = fun(Name, Function, Arguments) -> on(Config, Name, Function, [workers | Arguments]) end,
     Spec = fun(Id, More) -> maps:merge(#{id => Id, start => {?COUNTER, start_link, [Id, 10]}, grace => grace(), nodes => beamway_placement_nodes:nodes(cluster(Config))}, More) end,
@@ -172,7 +172,7 @@ as_of_a_supervisor(Config) ->
         {{bad_option, restart, always}, Spec(1, #{restart => always})}, {{bad_option, shutdown, soon}, Spec(1, #{shutdown => soon})}, {{bad_option, type, other}, Spec(1, #{type => other})},
         {{bad_option, significant, true}, Spec(1, #{significant => true})}]].
 
-%% Two zones, one with three nodes and one with two, get the same number of children, one after the other.
+%% Two zones, one with three nodes and one with two, get the same number of children, which are started one after another.
 spread_over_what_runs(Config) ->
     [ok = on(Config, Name, insert, [zone, Zone]) || {Name, Zone} <- [{"a", x}, {"b", x}, {"c", x}, {"d", y}, {"e", y}]],
     Nodes = beamway_placement_nodes:nodes(cluster(Config)),
@@ -185,7 +185,7 @@ spread_over_what_runs(Config) ->
     end,
     ?assertEqual(4, length([N || N <- lists:seq(1, 8), Starts(N)])),
     ?assertMatch({ok, _, _}, on(Config, "b", choose_node, [Nodes, #{spread => Spread#{min_domains => 2}}])),
-    %% With fewer zones than this, the least used one counts as empty, and no zone may take more than one.
+    %% There are fewer zones than min_domains, so a missing zone counts as empty, and no zone may have more than one child.
     {error, {unsatisfied, #{spread := #{most := 0}} = Conflict}} = on(Config, "b", choose_node, [Nodes, #{spread => Spread#{min_domains => 3}}]),
     ?assertMatch([_ | _], string:find(lists:flatten(io_lib:format("~ts", [call(Config, "b", {placement, format_error}, [{unsatisfied, Conflict}])])), "hard spread")),
     ?assertMatch({ok, _, _}, on(Config, "b", choose_node, [Nodes, #{spread => (maps:remove(min_domains, Spread))#{how => soft}}])).

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Helper functions with the names that modules written for Yaws call. As in Yaws, strings are lists of bytes.
+%% @doc Helper functions that modules written for Yaws call. They have the same names as in Yaws, and strings are lists of bytes, also as in Yaws.
 -module(yaws_api).
 
 -export([url_decode/1, url_decode_q_split/1, url_encode/1, parse_query/1, parse_post/1, parse_multipart_post/1, parse_multipart_post/2,
@@ -22,18 +22,18 @@
 -include("../include/yaws_api.hrl").
 -include("../include/yaws.hrl").
 
-%% The lifetime of a session for which none is given.
+%% The default lifetime of a session.
 -define(SESSION_S, 1800).
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
 -endif.
 
-%% @doc Decodes the percent signs of a text.
+%% @doc Decodes the percent escapes in a text.
 -spec url_decode(string()) -> string().
 url_decode(Text) -> binary_to_list(yucan_path:unescape(list_to_binary(Text))).
 
-%% @doc Splits a target into its decoded path and its raw query.
+%% @doc Splits a request target into its decoded path and its raw query.
 -spec url_decode_q_split(string()) -> {Path :: string(), Query :: string()}.
 url_decode_q_split(Target) ->
     case string:split(Target, "?") of
@@ -41,8 +41,8 @@ url_decode_q_split(Target) ->
         [Path] -> {url_decode(Path), ""}
     end.
 
-%% @doc Encodes a text for use in a URL, except slashes. If it contains characters beyond Latin-1, it is encoded as UTF-8; otherwise each character is
-%% taken as a byte.
+%% @doc Percent-encodes a text for use in a URL, except for slashes. A text with characters beyond Latin-1 is encoded as UTF-8 first; otherwise each
+%% character is treated as a byte.
 -spec url_encode(string() | binary()) -> string().
 url_encode(Text) ->
     Bytes = case io_lib:latin1_char_list(Text) of
@@ -56,7 +56,7 @@ url_encode(Text) ->
 parse_query(#arg{querydata = undefined}) -> [];
 parse_query(#arg{querydata = Query}) -> pairs(Query).
 
-%% @doc Returns the name-value pairs of a form that was sent as the body.
+%% @doc Returns the name-value pairs of a form that was sent as the request body.
 -spec parse_post(#arg{}) -> [{string(), string() | undefined}].
 parse_post(#arg{clidata = Body}) when is_binary(Body) -> pairs(binary_to_list(Body));
 parse_post(_) -> [].
@@ -65,31 +65,31 @@ pairs(Text) ->
     [{binary_to_list(Name), case Value of undefined -> undefined; _ -> binary_to_list(Value) end}
      || {Name, Value} <- yucan_req:pairs(list_to_binary(Text), undefined)].
 
-%% @doc Returns the parts of a form with files. `{cont, Cont, Parts}' asks for the rest of the body: `out/1' returns `{get_more, Cont, State}'.
+%% @doc Returns the parts of a multipart form. After `{cont, Cont, Parts}', `out/1' returns `{get_more, Cont, State}' to get more of the body.
 -spec parse_multipart_post(#arg{}) -> yucan_yaws_form:result().
 parse_multipart_post(Arg) -> parse_multipart_post(Arg, [list]).
 
-%% @doc Like the function above, but returns contents as strings or binaries.
+%% @doc Like {@link parse_multipart_post/1}, but returns contents as strings or binaries.
 -spec parse_multipart_post(#arg{}, [yucan_yaws_form:option()]) -> yucan_yaws_form:result().
 parse_multipart_post(Arg, Options) -> yucan_yaws_form:parse(Arg, Options).
 
-%% @doc Like the function above, but takes bytes. The second argument is the boundary, or what the previous call returned.
+%% @doc Like {@link parse_multipart_post/1}, but takes bytes. The second argument is the boundary, or the result of the previous call.
 -spec parse_multipart(binary(), string() | {cont, yucan_yaws_form:cont()}) -> yucan_yaws_form:result().
 parse_multipart(Bytes, State) -> parse_multipart(Bytes, State, [list]).
 
-%% @doc Like the function above, but returns contents as strings or binaries.
+%% @doc Like {@link parse_multipart/2}, but returns contents as strings or binaries.
 -spec parse_multipart(binary(), string() | {cont, yucan_yaws_form:cont()}, [yucan_yaws_form:option()]) -> yucan_yaws_form:result().
 parse_multipart(Bytes, State, Options) -> yucan_yaws_form:parse(Bytes, State, Options).
 
-%% @doc Returns the value of a name in the query, or a tuple of all values if there are several.
+%% @doc Looks up a name in the query. Returns its value, or a tuple of all values if there are several.
 -spec queryvar(#arg{}, atom() | string()) -> {ok, string()} | tuple() | undefined.
 queryvar(Arg, Name) -> var(Name, parse_query(Arg)).
 
-%% @doc Looks up a name in the form.
+%% @doc Like {@link queryvar/2}, but looks up a name in the form.
 -spec postvar(#arg{}, atom() | string()) -> {ok, string()} | tuple() | undefined.
 postvar(Arg, Name) -> var(Name, parse_post(Arg)).
 
-%% @doc Looks up a name in both the query and the form.
+%% @doc Like {@link queryvar/2}, but looks up a name in both the query and the form.
 -spec getvar(#arg{}, atom() | string()) -> {ok, string()} | tuple() | undefined.
 getvar(Arg, Name) -> var(Name, parse_query(Arg) ++ parse_post(Arg)).
 
@@ -101,7 +101,7 @@ var(Name, Pairs) ->
         Values -> list_to_tuple(Values)
     end.
 
-%% @doc Returns the value of a cookie without its quotes, or "" if there is none. The case of the name does not matter.
+%% @doc Returns the value of a cookie without its quotes, or "" if there is no such cookie. Names are not case-sensitive.
 -spec find_cookie_val(string(), #arg{} | #headers{} | [string()]) -> string().
 find_cookie_val(Name, #arg{headers = Headers}) -> find_cookie_val(Name, Headers);
 find_cookie_val(Name, #headers{cookie = Cookies}) -> find_cookie_val(Name, Cookies);
@@ -134,38 +134,38 @@ format_set_cookie(Cookie) -> yucan_yaws_cookie:format_set(Cookie).
 -spec set_cookie(string(), string(), [yucan_yaws_cookie:option()]) -> {header, {set_cookie, iolist()}}.
 set_cookie(Name, Value, Options) -> {header, {set_cookie, yucan_yaws_cookie:set(Name, Value, Options)}}.
 
-%% @doc Like the function above, without options.
+%% @doc Like {@link set_cookie/3}, without options.
 -spec setcookie(string(), string()) -> {header, {set_cookie, iolist()}}.
 setcookie(Name, Value) -> set_cookie(Name, Value, []).
 
-%% @doc Like the function above, but with a path.
+%% @doc Like {@link setcookie/2}, with a path.
 -spec setcookie(string(), string(), Path :: string()) -> {header, {set_cookie, iolist()}}.
 setcookie(Name, Value, Path) -> {header, {set_cookie, [Name, "=", Value, "; Path=", Path]}}.
 
-%% @doc Like the function above, but with an expiry date in the format of a header.
+%% @doc Like {@link setcookie/3}, with an expiry date in the format of the header.
 -spec setcookie(string(), string(), Path :: string(), Expires :: string()) -> {header, {set_cookie, iolist()}}.
 setcookie(Name, Value, Path, Expires) -> setcookie(Name, Value, Path, Expires, "").
 
-%% @doc Like the function above, but with a domain.
+%% @doc Like {@link setcookie/4}, with a domain.
 -spec setcookie(string(), string(), Path :: string(), Expires :: string(), Domain :: string()) -> {header, {set_cookie, iolist()}}.
 setcookie(Name, Value, Path, Expires, Domain) -> setcookie(Name, Value, Path, Expires, Domain, "").
 
-%% @doc Like the function above. If the last argument is `on', the cookie is only for encrypted connections. An empty argument sets nothing, but an
-%% empty path sets `/'.
+%% @doc Like {@link setcookie/5}. If the last argument is `on', the cookie is sent only over encrypted connections. An empty string leaves an
+%% attribute out, except that an empty path means `/'.
 -spec setcookie(string(), string(), Path :: string(), Expires :: string(), Domain :: string(), Secure :: on | term()) -> {header, {set_cookie, iolist()}}.
 setcookie(Name, Value, Path, Expires, Domain, Secure) ->
     {header, {set_cookie, [Name, "=", Value, ["; Domain=" ++ Domain || Domain =/= ""], ["; Expires=" ++ Expires || Expires =/= ""],
                            ["; Secure" || Secure =:= on], "; Path=", case Path of "" -> "/"; _ -> Path end]}}.
 
-%% @doc Stores data of a module until 30 minutes after its last use. Returns a value for a cookie.
+%% @doc Creates a session, which stores data of a module until 30 minutes after its last use. Returns the value for the session's cookie.
 -spec new_cookie_session(Opaque :: term()) -> string().
 new_cookie_session(Opaque) -> new_cookie_session(Opaque, ?SESSION_S).
 
-%% @doc Like the function above, but with a lifetime in seconds.
+%% @doc Like {@link new_cookie_session/1}, with a lifetime in seconds.
 -spec new_cookie_session(Opaque :: term(), Seconds :: non_neg_integer()) -> string().
 new_cookie_session(Opaque, Seconds) -> new_cookie_session(Opaque, Seconds, undefined).
 
-%% @doc Like the function above, but with a process that receives `{yaws_session_end, timeout | normal, Cookie, Opaque}' when the session ends.
+%% @doc Like {@link new_cookie_session/2}, with a process that receives `{yaws_session_end, timeout | normal, Cookie, Opaque}' when the session ends.
 -spec new_cookie_session(Opaque :: term(), Seconds :: non_neg_integer() | undefined, Cleanup :: pid() | undefined) -> string().
 new_cookie_session(Opaque, undefined, Cleanup) -> new_cookie_session(Opaque, ?SESSION_S, Cleanup);
 new_cookie_session(Opaque, Seconds, Cleanup) -> yucan_yaws_session:new(Opaque, Seconds, Cleanup).
@@ -178,7 +178,7 @@ cookieval_to_opaque(Cookie) -> yucan_yaws_session:find(Cookie).
 -spec replace_cookie_session(string(), Opaque :: term()) -> true | error.
 replace_cookie_session(Cookie, Opaque) -> replace_cookie_session(Cookie, Opaque, undefined).
 
-%% @doc Like the function above, and sets the process that is notified when the session ends.
+%% @doc Like {@link replace_cookie_session/2}, and sets the process that is notified when the session ends.
 -spec replace_cookie_session(string(), Opaque :: term(), Cleanup :: pid() | undefined) -> true | error.
 replace_cookie_session(Cookie, Opaque, Cleanup) -> yucan_yaws_session:replace(Cookie, Opaque, Cleanup).
 
@@ -191,21 +191,21 @@ delete_cookie_session(Cookie) -> yucan_yaws_session:delete(Cookie).
 htmlize(Text) when is_binary(Text) -> iolist_to_binary(yucan_error:escape(Text));
 htmlize(Text) -> binary_to_list(iolist_to_binary(yucan_error:escape(Text))).
 
-%% @doc Generates HTML from terms: `{Tag, [{Attribute, Value}], Body}'. A function without arguments, or `{Module, Function, Argument}' with a list as
-%% the only argument, is replaced by its result. A quote in the value of an attribute is escaped. Text is a sequence of bytes, so a character above
-%% 255 is an error.
+%% @doc Generates HTML from terms: `{Tag, [{Attribute, Value}], Body}'. A fun without arguments is replaced by its result, and so is
+%% `{Module, Function, Argument}', which calls the function with one argument, a list. Quotes in the values of attributes are escaped. Text is a
+%% sequence of bytes, so a character above 255 is an error.
 -spec ehtml_expand(term()) -> iodata().
 ehtml_expand(Term) -> yucan_yaws_ehtml:expand(Term).
 
-%% @doc Returns the configuration in force.
+%% @doc Returns the current configuration.
 -spec getconf() -> {ok, #gconf{}, [[#sconf{}]]}.
 getconf() -> yucan_yaws_options:records().
 
-%% @doc Returns the text for a status.
+%% @doc Returns the reason phrase for a status code.
 -spec code_to_phrase(integer()) -> string().
 code_to_phrase(Status) -> binary_to_list(yucan_error:reason(Status)).
 
-%% @doc Returns the type of a file according to its name.
+%% @doc Returns the MIME type of a file according to its name.
 -spec mime_type(string()) -> string().
 mime_type(Name) -> binary_to_list(iolist_to_binary(yucan_mime:of_file(unicode:characters_to_binary(Name)))).
 
@@ -224,7 +224,7 @@ request_url(#arg{req = #http_request{path = {abs_path, Target}}}) ->
 -spec redirect(string()) -> [{redirect, string()}].
 redirect(Url) -> [{redirect, Url}].
 
-%% @doc Returns a result for `out/1' that sets the type of the response.
+%% @doc Returns a result for `out/1' that sets the content type of the response.
 -spec set_content_type(string()) -> {header, {content_type, string()}}.
 set_content_type(Type) -> {header, {content_type, Type}}.
 
@@ -232,8 +232,7 @@ set_content_type(Type) -> {header, {content_type, Type}}.
 -spec set_status_code(integer()) -> {status, integer()}.
 set_status_code(Status) -> {status, Status}.
 
-%% @doc Removes from a name all spaces, all characters with a meaning in a shell or in HTML, and all but one of the dots at its beginning. Slashes are
-%% kept.
+%% @doc Removes all spaces, all characters that are special in a shell or in HTML, and all but one of the leading dots from a name. Slashes are kept.
 -spec sanitize_file_name(string()) -> string().
 sanitize_file_name(".." ++ Rest) -> sanitize_file_name("." ++ Rest);
 sanitize_file_name([C | Rest]) ->
@@ -243,11 +242,11 @@ sanitize_file_name([C | Rest]) ->
     end;
 sanitize_file_name([]) -> [].
 
-%% @doc Returns the header with a name, which is an atom or a string in any case, or `undefined' if there is none.
+%% @doc Returns the value of a header, or `undefined' if there is no such header. The name is an atom or a string, and is not case-sensitive.
 -spec get_header(#headers{}, yucan_yaws_headers:name()) -> yucan_yaws_headers:value().
 get_header(Headers, Name) -> yucan_yaws_headers:get(Name, Headers).
 
-%% @doc Like the function above, but returns a default if there is none.
+%% @doc Like {@link get_header/2}, but returns a default value if there is no such header.
 -spec get_header(#headers{}, yucan_yaws_headers:name(), Default) -> yucan_yaws_headers:value() | Default.
 get_header(Headers, Name, Default) ->
     case get_header(Headers, Name) of
@@ -259,7 +258,7 @@ get_header(Headers, Name, Default) ->
 -spec set_header(#headers{}, {yucan_yaws_headers:name(), yucan_yaws_headers:value()}) -> #headers{}.
 set_header(Headers, {Name, Value}) -> set_header(Headers, Name, Value).
 
-%% @doc Like the function above, with the name and value as separate arguments.
+%% @doc Like {@link set_header/2}, with the name and the value as separate arguments.
 -spec set_header(#headers{}, yucan_yaws_headers:name(), yucan_yaws_headers:value()) -> #headers{}.
 set_header(Headers, Name, Value) -> yucan_yaws_headers:set(Name, Value, Headers).
 
@@ -267,11 +266,11 @@ set_header(Headers, Name, Value) -> yucan_yaws_headers:set(Name, Value, Headers)
 -spec delete_header(#headers{}, yucan_yaws_headers:name()) -> #headers{}.
 delete_header(Headers, Name) -> set_header(Headers, Name, undefined).
 
-%% @doc Adds a value to a header, after a comma or, for set-cookie, as `{multi, Values}'.
+%% @doc Adds a value to a header: appends it after a comma or, for set-cookie, stores all values as `{multi, Values}'.
 -spec merge_header(#headers{}, {yucan_yaws_headers:name(), yucan_yaws_headers:value()}) -> #headers{}.
 merge_header(Headers, {Name, Value}) -> merge_header(Headers, Name, Value).
 
-%% @doc Like the function above, with the name and value as separate arguments.
+%% @doc Like {@link merge_header/2}, with the name and the value as separate arguments.
 -spec merge_header(#headers{}, yucan_yaws_headers:name(), yucan_yaws_headers:value()) -> #headers{}.
 merge_header(Headers, Name, Value) -> yucan_yaws_headers:merge(Name, Value, Headers).
 
@@ -283,11 +282,12 @@ reformat_header(Headers) ->
                                 (Name, Value) -> Line(Name, Value)
                              end).
 
-%% @doc Returns the results of calling the function with the name and the value of each header.
+%% @doc Calls the function with the name and the value of each header, and returns the results.
 -spec reformat_header(#headers{}, fun((term(), term()) -> term())) -> [term()].
 reformat_header(Headers, Format) -> yucan_yaws_headers:lines(Format, Headers).
 
-%% @doc Like the function above, but passes names and values unchanged, or as `string' or `binary'. In a list only the first element is used.
+%% @doc Like {@link reformat_header/2}, but the last argument determines whether names and values are passed as strings or as binaries. If it is a
+%% list, only its first element is used. With any other value, names and values are passed unchanged.
 -spec reformat_header(#headers{}, fun((term(), term()) -> term()), string | binary | [string | binary]) -> [term()].
 reformat_header(Headers, Format, [string | _]) -> reformat_header(Headers, Format, string);
 reformat_header(Headers, Format, [binary | _]) -> reformat_header(Headers, Format, binary);
@@ -315,11 +315,11 @@ stream_chunk_end(Pid) -> yucan_yaws_stream:finish(Pid).
 -spec stream_process_deliver({yucan_stream, pid()}, iodata()) -> ok | {error, closed | timeout}.
 stream_process_deliver({yucan_stream, Pid}, Data) -> yucan_yaws_stream:deliver_blocking(Pid, Data).
 
-%% @doc Like the function above, because the server itself applies the chunked coding.
+%% @doc Like {@link stream_process_deliver/2}. The server itself applies the chunked coding.
 -spec stream_process_deliver_chunk({yucan_stream, pid()}, iodata()) -> ok | {error, closed | timeout}.
 stream_process_deliver_chunk(Socket, Data) -> stream_process_deliver(Socket, Data).
 
-%% @doc Sends the last part. {@link stream_process_end/2} has to follow.
+%% @doc Sends the last part of a stream. The caller must then call {@link stream_process_end/2}.
 -spec stream_process_deliver_final_chunk({yucan_stream, pid()}, iodata()) -> ok | {error, closed | timeout}.
 stream_process_deliver_final_chunk(Socket, Data) -> stream_process_deliver(Socket, Data).
 
@@ -337,179 +337,179 @@ websocket_send(Pid, Message) ->
 -spec f(io:format(), [term()]) -> string().
 f(Format, Arguments) -> lists:flatten(io_lib:format(Format, Arguments)).
 
-%% @doc Returns a field of the arg.
+%% @doc Returns the field `clisock' of the arg.
 -spec arg_clisock(#arg{}) -> {yucan_stream, pid()}.
 arg_clisock(#arg{clisock = Value}) -> Value.
 
-%% @doc Returns a field of the arg.
+%% @doc Returns the field `client_ip_port' of the arg.
 -spec arg_client_ip_port(#arg{}) -> yucan_req:address().
 arg_client_ip_port(#arg{client_ip_port = Value}) -> Value.
 
-%% @doc Returns a field of the arg.
+%% @doc Returns the field `headers' of the arg.
 -spec arg_headers(#arg{}) -> #headers{}.
 arg_headers(#arg{headers = Value}) -> Value.
 
-%% @doc Returns a field of the arg.
+%% @doc Returns the field `req' of the arg.
 -spec arg_req(#arg{}) -> #http_request{}.
 arg_req(#arg{req = Value}) -> Value.
 
-%% @doc Returns a field of the arg.
+%% @doc Returns the field `orig_req' of the arg.
 -spec arg_orig_req(#arg{}) -> #http_request{}.
 arg_orig_req(#arg{orig_req = Value}) -> Value.
 
-%% @doc Returns a field of the arg.
+%% @doc Returns the field `clidata' of the arg.
 -spec arg_clidata(#arg{}) -> binary() | {partial, binary()}.
 arg_clidata(#arg{clidata = Value}) -> Value.
 
-%% @doc Returns a field of the arg.
+%% @doc Returns the field `server_path' of the arg.
 -spec arg_server_path(#arg{}) -> string().
 arg_server_path(#arg{server_path = Value}) -> Value.
 
-%% @doc Returns a field of the arg.
+%% @doc Returns the field `querydata' of the arg.
 -spec arg_querydata(#arg{}) -> string().
 arg_querydata(#arg{querydata = Value}) -> Value.
 
-%% @doc Returns a field of the arg.
+%% @doc Returns the field `appmoddata' of the arg.
 -spec arg_appmoddata(#arg{}) -> string() | undefined.
 arg_appmoddata(#arg{appmoddata = Value}) -> Value.
 
-%% @doc Returns a field of the arg.
+%% @doc Returns the field `docroot' of the arg.
 -spec arg_docroot(#arg{}) -> string() | undefined.
 arg_docroot(#arg{docroot = Value}) -> Value.
 
-%% @doc Returns a field of the arg.
+%% @doc Returns the field `docroot_mount' of the arg.
 -spec arg_docroot_mount(#arg{}) -> string() | undefined.
 arg_docroot_mount(#arg{docroot_mount = Value}) -> Value.
 
-%% @doc Returns a field of the arg.
+%% @doc Returns the field `fullpath' of the arg.
 -spec arg_fullpath(#arg{}) -> string() | undefined.
 arg_fullpath(#arg{fullpath = Value}) -> Value.
 
-%% @doc Returns a field of the arg.
+%% @doc Returns the field `cont' of the arg.
 -spec arg_cont(#arg{}) -> term().
 arg_cont(#arg{cont = Value}) -> Value.
 
-%% @doc Returns a field of the arg.
+%% @doc Returns the field `state' of the arg.
 -spec arg_state(#arg{}) -> term().
 arg_state(#arg{state = Value}) -> Value.
 
-%% @doc Returns a field of the arg.
+%% @doc Returns the field `pid' of the arg.
 -spec arg_pid(#arg{}) -> pid().
 arg_pid(#arg{pid = Value}) -> Value.
 
-%% @doc Returns a field of the arg.
+%% @doc Returns the field `opaque' of the arg.
 -spec arg_opaque(#arg{}) -> term().
 arg_opaque(#arg{opaque = Value}) -> Value.
 
-%% @doc Returns a field of the arg.
+%% @doc Returns the field `appmod_prepath' of the arg.
 -spec arg_appmod_prepath(#arg{}) -> string() | undefined.
 arg_appmod_prepath(#arg{appmod_prepath = Value}) -> Value.
 
-%% @doc Returns a field of the arg.
+%% @doc Returns the field `prepath' of the arg.
 -spec arg_prepath(#arg{}) -> string() | undefined.
 arg_prepath(#arg{prepath = Value}) -> Value.
 
-%% @doc Returns a field of the arg.
+%% @doc Returns the field `pathinfo' of the arg.
 -spec arg_pathinfo(#arg{}) -> string() | undefined.
 arg_pathinfo(#arg{pathinfo = Value}) -> Value.
 
-%% @doc Returns a field of the headers.
+%% @doc Returns the field `connection' of the headers.
 -spec headers_connection(#headers{}) -> string() | undefined.
 headers_connection(#headers{connection = Value}) -> Value.
 
-%% @doc Returns a field of the headers.
+%% @doc Returns the field `accept' of the headers.
 -spec headers_accept(#headers{}) -> string() | undefined.
 headers_accept(#headers{accept = Value}) -> Value.
 
-%% @doc Returns a field of the headers.
+%% @doc Returns the field `host' of the headers.
 -spec headers_host(#headers{}) -> string() | undefined.
 headers_host(#headers{host = Value}) -> Value.
 
-%% @doc Returns a field of the headers.
+%% @doc Returns the field `if_modified_since' of the headers.
 -spec headers_if_modified_since(#headers{}) -> string() | undefined.
 headers_if_modified_since(#headers{if_modified_since = Value}) -> Value.
 
-%% @doc Returns a field of the headers.
+%% @doc Returns the field `if_match' of the headers.
 -spec headers_if_match(#headers{}) -> string() | undefined.
 headers_if_match(#headers{if_match = Value}) -> Value.
 
-%% @doc Returns a field of the headers.
+%% @doc Returns the field `if_none_match' of the headers.
 -spec headers_if_none_match(#headers{}) -> string() | undefined.
 headers_if_none_match(#headers{if_none_match = Value}) -> Value.
 
-%% @doc Returns a field of the headers.
+%% @doc Returns the field `if_range' of the headers.
 -spec headers_if_range(#headers{}) -> string() | undefined.
 headers_if_range(#headers{if_range = Value}) -> Value.
 
-%% @doc Returns a field of the headers.
+%% @doc Returns the field `if_unmodified_since' of the headers.
 -spec headers_if_unmodified_since(#headers{}) -> string() | undefined.
 headers_if_unmodified_since(#headers{if_unmodified_since = Value}) -> Value.
 
-%% @doc Returns a field of the headers.
+%% @doc Returns the field `range' of the headers.
 -spec headers_range(#headers{}) -> string() | undefined.
 headers_range(#headers{range = Value}) -> Value.
 
-%% @doc Returns a field of the headers.
+%% @doc Returns the field `referer' of the headers.
 -spec headers_referer(#headers{}) -> string() | undefined.
 headers_referer(#headers{referer = Value}) -> Value.
 
-%% @doc Returns a field of the headers.
+%% @doc Returns the field `user_agent' of the headers.
 -spec headers_user_agent(#headers{}) -> string() | undefined.
 headers_user_agent(#headers{user_agent = Value}) -> Value.
 
-%% @doc Returns a field of the headers.
+%% @doc Returns the field `accept_ranges' of the headers.
 -spec headers_accept_ranges(#headers{}) -> string() | undefined.
 headers_accept_ranges(#headers{accept_ranges = Value}) -> Value.
 
-%% @doc Returns a field of the headers.
+%% @doc Returns the field `cookie' of the headers.
 -spec headers_cookie(#headers{}) -> [string()].
 headers_cookie(#headers{cookie = Value}) -> Value.
 
-%% @doc Returns a field of the headers.
+%% @doc Returns the field `keep_alive' of the headers.
 -spec headers_keep_alive(#headers{}) -> string() | undefined.
 headers_keep_alive(#headers{keep_alive = Value}) -> Value.
 
-%% @doc Returns a field of the headers.
+%% @doc Returns the field `location' of the headers.
 -spec headers_location(#headers{}) -> string() | undefined.
 headers_location(#headers{location = Value}) -> Value.
 
-%% @doc Returns a field of the headers.
+%% @doc Returns the field `content_length' of the headers.
 -spec headers_content_length(#headers{}) -> string() | undefined.
 headers_content_length(#headers{content_length = Value}) -> Value.
 
-%% @doc Returns a field of the headers.
+%% @doc Returns the field `content_type' of the headers.
 -spec headers_content_type(#headers{}) -> string() | undefined.
 headers_content_type(#headers{content_type = Value}) -> Value.
 
-%% @doc Returns a field of the headers.
+%% @doc Returns the field `content_encoding' of the headers.
 -spec headers_content_encoding(#headers{}) -> string() | undefined.
 headers_content_encoding(#headers{content_encoding = Value}) -> Value.
 
-%% @doc Returns a field of the headers.
+%% @doc Returns the field `authorization' of the headers.
 -spec headers_authorization(#headers{}) -> {string() | undefined, string() | undefined, string()} | undefined.
 headers_authorization(#headers{authorization = Value}) -> Value.
 
-%% @doc Returns a field of the headers.
+%% @doc Returns the field `transfer_encoding' of the headers.
 -spec headers_transfer_encoding(#headers{}) -> string() | undefined.
 headers_transfer_encoding(#headers{transfer_encoding = Value}) -> Value.
 
-%% @doc Returns a field of the headers.
+%% @doc Returns the field `x_forwarded_for' of the headers.
 -spec headers_x_forwarded_for(#headers{}) -> string() | undefined.
 headers_x_forwarded_for(#headers{x_forwarded_for = Value}) -> Value.
 
-%% @doc Returns a field of the headers.
+%% @doc Returns the field `other' of the headers.
 -spec headers_other(#headers{}) -> [tuple()].
 headers_other(#headers{other = Value}) -> Value.
 
-%% @doc Returns a field of the request.
+%% @doc Returns the field `method' of the request.
 -spec http_request_method(#http_request{}) -> atom() | string().
 http_request_method(#http_request{method = Value}) -> Value.
 
-%% @doc Returns a field of the request.
+%% @doc Returns the field `path' of the request.
 -spec http_request_path(#http_request{}) -> {abs_path, string()}.
 http_request_path(#http_request{path = Value}) -> Value.
 
-%% @doc Returns a field of the request.
+%% @doc Returns the field `version' of the request.
 -spec http_request_version(#http_request{}) -> {non_neg_integer(), non_neg_integer()}.
 http_request_version(#http_request{version = Value}) -> Value.
 
@@ -527,7 +527,7 @@ query_test_() ->
      ?_assertEqual("2", find_cookie_val("y", Arg)), ?_assertEqual("", find_cookie_val("q", Arg)),
      ?_assertEqual("3=", find_cookie_val("sID", Headers))].
 
-%% What parse_query/1 returns can be encoded again without a change.
+%% Encoding the result of parse_query/1 yields the original text.
 url_encode_test_() ->
     [?_assertEqual(Encoded, url_encode(Text))
      || {Text, Encoded} <- [{url_decode("%C3%A9%26/b"), "%C3%A9%26/b"}, {"\x{e9}", "%E9"}, {"\x{e9}\x{416}", "%C3%A9%D0%96"}, {<<"\x{416}"/utf8>>, "%D0%96"}]].

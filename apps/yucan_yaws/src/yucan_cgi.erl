@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Answers a request with a script, which runs as a program (CGI) or in a FastCGI application such as php-fpm. The script gets the variables of
-%% RFC 3875 and those that scripts expect in practice.
+%% @doc Answers a request with a script, which runs as a program (CGI) or in a FastCGI application such as php-fpm. The script gets the variables that
+%% RFC 3875 defines, and others that scripts expect in practice.
 %%
 %% The header `Proxy' never becomes HTTP_PROXY ("httpoxy"). A header whose name contains an underscore does not become a variable either, because X_A
 %% and X-A would be the same variable, and a proxy in front of this server may have checked only the latter. Values never contain NUL.
@@ -26,8 +26,8 @@
                   body_bytes => non_neg_integer(),
                   body => binary() | {partial, binary()}}.
 %% `program' runs the script itself, and `interpreter' runs that program with the script as its argument. `variables' override the standard ones.
-%% `max' is how many scripts may run at once, `keep' is whether a connection to a FastCGI application is kept open, `body_bytes' is the size limit of
-%% the body, and `body' is the part of the body that has already been read.
+%% `max' is how many scripts may run concurrently, `keep' is whether connections to FastCGI applications are kept open, `body_bytes' is the size limit
+%% of the body, and `body' is the part of the body that has already been read.
 
 -define(TIMEOUT_MS, 60000).
 -define(MAX, 64).
@@ -50,7 +50,7 @@ respond(Req, #{run := Run} = Spec) ->
 take(Req, Max, #{body := Before}) -> yucan_spool:take(Req, Max, Before);
 take(Req, Max, _) -> yucan_spool:take(Req, Max).
 
-%% The shell gets the name as a single argument. A name that looks like a command line is a configuration error.
+%% The name is passed to the shell as a single argument. If it looks like a command line, the configuration is wrong.
 is_safe({fcgi, _}) -> true;
 is_safe({_, Program}) -> re:run(bytes(Program), "[;|&$`<>()*?!#~\\\\'\"\\n\\r\\0]", [{capture, none}]) =:= nomatch.
 
@@ -101,7 +101,7 @@ opened(Opened, _) -> with_module(yucan_cgi_run, Opened).
 with_module(Module, {ok, Source}) -> {ok, {Module, Source}};
 with_module(_, {error, Reason}) -> {error, Reason}.
 
-%% Returns the bytes of a file name. A string consists of characters, or of bytes if it comes from Yaws.
+%% Returns the bytes of a file name. A string consists of characters, or of bytes if it comes from the Yaws interface.
 bytes(Name) when is_binary(Name) -> Name;
 bytes(Name) ->
     try unicode:characters_to_list(list_to_binary(Name)) of
@@ -117,7 +117,7 @@ find(Name) ->
         Path -> Path
     end.
 
-%% Removes control characters and indents further lines, so that a script's output cannot forge lines of the log.
+%% Removes control characters and indents all lines after the first, so that a script's output cannot forge log lines.
 printable(Text) -> string:replace(string:trim([C || C <- binary_to_list(Text), C >= $\s orelse C =:= $\n]), "\n", "\n    ", all).
 
 facts(Req, Spec, Body) ->
@@ -132,7 +132,7 @@ facts(Req, Spec, Body) ->
               content_length => yucan_spool:size(Body)},
     maps:merge(Facts, maps:with([user], Spec)).
 
-%% A client on a unix socket has no address.
+%% A client on a Unix socket has no address.
 ip(Address) when tuple_size(Address) =:= 4; tuple_size(Address) =:= 8 -> Address;
 ip(_) -> undefined.
 
@@ -141,8 +141,8 @@ port_of(_) -> 0.
 
 %% ---- the variables, pure
 
-%% Returns the variables; those of the second list override the others. `uri' is what the client sent, before any rewriting. `content_length' is the
-%% size of the body that the script gets, or `none' without a body.
+%% Returns the variables; those in `Extra' override the standard ones. `uri' is the target that the client sent, before any rewriting.
+%% `content_length' is the size of the body that the script gets, or `none' without a body.
 variables(Facts, Extra) ->
     Standard = standard(Facts) ++ path(Facts) ++ body(Facts) ++ user(Facts) ++ https(Facts) ++ headers(Facts),
     Wanted = [{text(Name), text(Value)} || {Name, Value} <- Extra],
@@ -169,16 +169,16 @@ standard(#{version := {Major, Minor}, server_port := ServerPort, server_addr := 
      {<<"SCRIPT_FILENAME">>, text(File)},
      {<<"REMOTE_ADDR">>, address(Remote)},
      {<<"REMOTE_PORT">>, integer_to_binary(RemotePort)},
-     %% Without this variable php-cgi refuses to work unless cgi.force_redirect is off.
+     %% Without this variable php-cgi refuses to run, unless cgi.force_redirect is off.
      {<<"REDIRECT_STATUS">>, <<"200">>}].
 
-%% If the client names no host, this is the address to which it connected (RFC 3875, 4.1.14).
+%% If the request does not contain a host, this is the address to which the client connected (RFC 3875, 4.1.14).
 server_name(#{server_name := <<>>, server_addr := undefined}) -> <<"localhost">>;
 server_name(#{server_name := <<>>, server_addr := Address}) when tuple_size(Address) =:= 8 -> <<"[", (address(Address))/binary, "]">>;
 server_name(#{server_name := <<>>, server_addr := Address}) -> address(Address);
 server_name(#{server_name := Name}) -> text(Name).
 
-%% PATH_INFO is set even if it is empty, because scripts expect it. PATH_TRANSLATED is meaningful only together with it.
+%% PATH_INFO is set even if it is empty, because scripts expect it. PATH_TRANSLATED has a meaning only if PATH_INFO is not empty.
 path(#{path_info := Info, document_root := Root}) ->
     case {text(Info), text(Root)} of
         {<<>>, _} -> [{<<"PATH_INFO">>, <<>>}];

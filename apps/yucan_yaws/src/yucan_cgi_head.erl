@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The head of a response from a script, php-fpm or a proxied server (RFC 3875, section 6), parsed as it arrives.
+%% @doc Parses the head of a response from a script, php-fpm or a proxied server (RFC 3875, section 6) as it arrives.
 %%
-%% The head must contain a type, a location or a status. Anything else is rejected, and the client gets a 502 instead. Pure.
+%% The head must contain a content type, a location or a status. Any other head is rejected, and the client gets a 502. Pure.
 -module(yucan_cgi_head).
 
 -export([new/0, feed/2]).
@@ -16,7 +16,7 @@
 
 -opaque state() :: binary().
 -type head() :: #{status := 200..599, headers := [{Name :: binary(), Value :: binary()}], length := non_neg_integer() | unknown}.
-%% Names are in lower case. Headers that concern a connection are removed. So is content-length, whose value is in `length'.
+%% Names are in lower case. Headers that concern the connection are removed, and so is content-length, whose value is in `length'.
 -type reason() :: too_long | too_many_lines | {line, binary()} | {status, binary()} | {content_length, binary()} | no_type.
 
 %% @doc Returns the state before the first byte.
@@ -38,7 +38,7 @@ feed(Data, Before) ->
         _ -> {error, too_long}
     end.
 
-%% Matches an empty line with any kind of line end. The head may consist of only that line.
+%% Finds the empty line after the head, with any kind of line end. The head may consist of only that line.
 head_end(<<"\r\n", _/binary>>) -> {0, 2};
 head_end(<<"\n", _/binary>>) -> {0, 1};
 head_end(Bytes) -> empty_line(Bytes, 0, none).
@@ -66,7 +66,7 @@ parse(Head) ->
         false -> fields(Lines, none, [])
     end.
 
-%% Some scripts begin with a status line, as a server would.
+%% Some scripts begin their output with a status line, as a server would.
 fields([<<"HTTP/", Rest/binary>> | Lines], none, []) ->
     case binary:split(Rest, <<" ">>) of
         [_, Status] -> with_status(Status, Lines, []);
@@ -76,7 +76,7 @@ fields([], Status, Done) ->
     head(Status, lists:reverse(Done));
 fields([Line | Lines], Status, Done) ->
     case field(Line) of
-        %% After a status line this is an ordinary header, which another server sends for its own purposes.
+        %% After a status line, `status' is an ordinary header, which another server may send for its own purposes.
         {<<"status">>, Value} when Status =:= none -> with_status(Value, Lines, Done);
         {Name, Value} -> fields(Lines, Status, [{Name, Value} | Done]);
         false -> {error, {line, shown(Line)}}

@@ -1,13 +1,13 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Runs a CGI script, and ensures that none of its processes survive. It is a source of bytes for {@link yucan_gateway}.
+%% @doc Runs a CGI script, and ensures that none of its processes survive. The script is a source of bytes for {@link yucan_gateway}.
 %%
-%% The script gets exactly the given environment, and its body as standard input that ends after the body. The body comes from a file, through a
-%% shell, because a port cannot close only its input side. The script's standard error is the server's.
+%% The script gets only the given environment variables, and the request body as its standard input, followed by the end of file. A shell redirects
+%% the body from a file, because a port cannot close only its input side. The script shares the server's standard error.
 %%
-%% The runtime makes each program the leader of a process group. When the script exits or is told to stop, or its reader exits, the rest of that group
-%% is killed. While its reader is slow, the group is stopped (SIGSTOP), because a port has no flow control for what it reads. Each script has an
-%% Erlang process, which exits together with its reader. A shell that was started before the script sends the signals, because later there may be no
-%% free descriptor with which to start one. The shell kills the group at the end of its input.
+%% The runtime makes each program the leader of a process group. When the script exits or is told to stop, or when its reader exits, the rest of that
+%% group is killed. While its reader is slow, the group is suspended (SIGSTOP), because a port has no flow control for the data that it reads. Each
+%% script has an Erlang process, which exits together with its reader. A shell that was started before the script sends the signals, because later
+%% there may be no free file descriptor with which to start a shell. This shell kills the group at the end of its input.
 -module(yucan_cgi_run).
 -behaviour(gen_server).
 
@@ -15,17 +15,17 @@
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2, terminate/2]).
 -export_type([source/0, script/0]).
 
-%% If more bytes than this are waiting, the group is stopped. It resumes when only a quarter of them is left.
+%% If more bytes than this are queued, the group is suspended. It continues when only a quarter of them is left.
 -define(HIGH_BYTES, 1048576).
-%% The interval at which this module checks whether the script itself has exited while another process holds its output open. The port reports an exit
-%% only when all of them have closed it.
+%% The interval at which this module checks whether the script itself has exited while another process keeps its output open. The port reports the
+%% exit only when all processes have closed the output.
 -define(LOOK_MS, 250).
 -define(CALL_MS, 10000).
 
 -type script() :: #{program := file:filename_all(), arguments := [file:filename_all()], folder := file:filename_all(),
                     variables := [{binary(), binary()}], body := none | {file, file:filename(), pos_integer()}, max => pos_integer()}.
-%% The body's file is deleted when the script has opened it, and at the latest when the script has exited. `max' is how many scripts of this server
-%% may run at once.
+%% The file with the body is deleted when the script has opened it, and at the latest when the script has exited. `max' is how many scripts of this
+%% server may run concurrently.
 -opaque source() :: pid().
 
 -record(state, {port :: port(),
@@ -104,13 +104,13 @@ init({Reader, #{program := Program, arguments := Arguments, folder := Folder, va
         error:Reason -> {stop, Reason}
     end.
 
-%% The shell's input is the id of the group, followed by names of signals. If the program is not the leader of its group yet, it gets the first signal
-%% itself. Later signals are only for the group, because the program may have exited and its id may belong to another process.
+%% The shell's input is the ID of the group, followed by names of signals. If the program is not the leader of its group yet, the first signal is sent
+%% to the program itself. Later signals are sent only to the group, because the program may have exited and its ID may belong to another process.
 signaller() ->
     "exec >/dev/null 2>&1; read group || exit; first=$group; "
     "while read name; do kill -s \"$name\" -- \"-$group\" || [ -z \"$first\" ] || kill -s \"$name\" \"$first\"; first=; done; kill -s KILL -- \"-$group\"".
 
-%% The shell deletes the file's name once it has opened the file.
+%% The shell deletes the file once it has opened it.
 shell(Body) ->
     ["while [ \"$1\" != -- ]; do eval \"value=\\$$1\"; export \"$1=$(printf \"$value\")\"; shift; done; shift; ",
      case Body of
@@ -118,8 +118,8 @@ shell(Body) ->
          none -> "exec \"$@\" </dev/null"
      end].
 
-%% Returns the names of the variables whose values a port cannot pass on: an empty value, which would mean that there is no such variable, and bytes
-%% that are not text. The shell finds these bytes in the variable in octal. (An argument would be visible to all users.)
+%% Returns the names of the variables whose values a port cannot pass: empty values, with which a port would unset the variable, and bytes that are
+%% not text. The shell decodes these values, which are in the variables in octal, because arguments would be visible to all users.
 told_by_shell(Variables) ->
     [binary_to_list(Name) || {Name, Value} <- Variables, Value =:= <<>> orelse characters(Value) =:= none, is_shell_name(Name)].
 
@@ -155,7 +155,7 @@ started(Port, Signaller, Body) ->
         undefined -> {stop, ended}
     end.
 
-%% Passes on nothing from the server's own environment except what a program needs to find other programs.
+%% Of the server's own environment, only the variables that a program needs to find other programs are passed on.
 environment(Variables) ->
     Given = [{binary_to_list(Name), value(Value)} || {Name, Value} <- Variables, Name =/= <<>>],
     Default = [{"PATH", os:getenv("PATH", "/usr/local/bin:/usr/bin:/bin")}, {"LANG", "C.UTF-8"}],
@@ -201,7 +201,8 @@ handle_info({'DOWN', _, process, _, _}, State) ->
 handle_info(_, State) ->
     {noreply, State}.
 
-%% A zombie no longer has an exe, and after its status has been fetched its directory in /proc is gone.
+%% Checks whether the script has exited: a zombie no longer has an `exe' link, and after its exit status has been read, its directory in /proc no
+%% longer exists.
 look(#state{os_pid = OsPid} = State) ->
     case file:read_link(lists:concat(["/proc/", OsPid, "/exe"])) of
         {error, enoent} ->
@@ -241,8 +242,8 @@ continue(State) -> State.
 terminate(_, #state{exit = Exit, body = Body} = State) ->
     _ = atomics:sub(counter(), 1, 1),
     ok = yucan_spool:delete(Body),
-    %% After the script has exited, only its group is killed, which happens when the port closes, because the script's id may belong to another
-    %% process.
+    %% If the script has already exited, only its group is killed, which happens when the port closes. The script's own ID may belong to another
+    %% process by now.
     case Exit of
         none -> signal("KILL", State);
         _ -> ok

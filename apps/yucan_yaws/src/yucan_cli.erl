@@ -1,14 +1,14 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc The `yucan' command, which bin/yucan starts. It serves a directory or the sites in a configuration file until it is told to stop.
 %%
-%% The exit status is 0 if it exited normally, 1 if it cannot serve, and 2 for a usage error. It writes what it serves, and where, to standard output
-%% and everything else to standard error.
+%% The exit status is 0 for a normal exit, 1 if the server cannot start, and 2 for a usage error. The command writes what it serves, and at which
+%% addresses, to standard output, and everything else to standard error.
 -module(yucan_cli).
 
 -export([main/0]).
 
 -define(DRAIN_MS, 30000).
-%% The file in a daemon's directory that gives the reason why the daemon does not serve. bin/yucan removes it before it starts another daemon.
+%% The file in a daemon's directory that contains the reason why the daemon could not start. bin/yucan removes it before it starts another daemon.
 -define(REFUSED, "refused").
 
 -type words() :: #{watch => [string()], what => string(), _ => _}.
@@ -17,7 +17,7 @@
 %% @doc The entry point. The command-line arguments follow `-extra'.
 -spec main() -> ok | no_return().
 main() ->
-    %% This happens before any other module is needed, because the directory that is served may contain modules.
+    %% This must happen before any other module is loaded, because the directory that is served may contain modules.
     _ = code:del_path("."),
     enter(os:getenv("YUCAN_FOLDER")),
     case init:get_plain_arguments() of
@@ -145,7 +145,7 @@ serve(Words) ->
         {error, Lines} -> refuse(1, Lines)
     end.
 
-%% Logs go to standard error, because standard output only says what is served where.
+%% Logs go to standard error, because standard output contains only what is served, and at which addresses.
 log_to_standard_error() ->
     {ok, Handler} = logger:get_handler_config(default),
     Kept = maps:with([level, filters, filter_default, formatter], Handler),
@@ -157,7 +157,8 @@ fail({bad_options, Text}) -> fail(Text);
 fail(Text) when is_binary(Text) -> refuse(1, [Text]);
 fail(Reason) -> refuse(1, [io_lib:format("~0tp", [Reason])]).
 
-%% A daemon's own standard error is a log. So the command that started the daemon reads a file in the daemon's directory instead (await/1).
+%% The standard error of a daemon is a log file, so the reason is also written to a file in the daemon's directory, which the command that started the
+%% daemon reads (await/1).
 -spec refuse(1 | 2, [unicode:chardata()]) -> no_return().
 refuse(Status, Lines) ->
     _ = [complain("~ts", [Line]) || Line <- Lines],
@@ -171,7 +172,7 @@ refuse(Status, Lines) ->
     end,
     halt(Status).
 
-%% The argument may name a directory, a configuration file, or any other file.
+%% The argument may be a directory, a configuration file, or any other file.
 options(#{what := What} = Words) ->
     case {filelib:is_dir(What), filelib:is_regular(What) andalso is_configuration(What)} of
         {false, false} ->
@@ -205,7 +206,7 @@ is_configuration(File) ->
             {error, _} -> false
         end.
 
-%% On a terminal, each request is shown as a line. Output to a file has these lines only on request.
+%% If standard error is a terminal, a line is printed for each request.
 lines(#{quiet := true}) -> false;
 lines(_) -> element(1, io:columns(standard_error)) =:= ok.
 
@@ -218,7 +219,7 @@ served(#{what := What} = Words) ->
     control(os:getenv("YUCAN_CONTROL"), Words),
     ok.
 
-%% Returns, on a terminal, the first address that another device can reach.
+%% On a terminal, returns the first address that another device can reach.
 scannable(#{quiet := true}, _) -> [];
 scannable(_, #{listen := Addresses, schemes := Schemes}) ->
     Terminal = element(1, io:columns()) =:= ok andalso proplists:get_value(encoding, io:getopts()) =:= unicode,
@@ -283,7 +284,7 @@ command(Other, _) -> [<<"error unknown command ">>, Other].
 
 one_line(Text) -> string:replace(unicode:characters_to_binary(Text), "\n", " ", all).
 
-%% ---- talking to a daemon
+%% ---- commands to a daemon
 
 -spec ask(string()) -> no_return().
 ask("--" ++ Word) ->
@@ -294,7 +295,7 @@ ask("--" ++ Word) ->
         Other -> complain("~0tp", [Other]), halt(1)
     end.
 
-%% Waits until a new daemon serves, with a time limit.
+%% Waits until a new daemon has started to serve, or until the deadline.
 -spec await(integer()) -> no_return().
 await(Deadline) ->
     case yucan_control:ask(os:getenv("YUCAN_CONTROL"), "status") of

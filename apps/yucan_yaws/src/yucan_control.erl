@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The control socket of a daemon, through which `yucan --reload NAME' and similar commands communicate with it, with one line in each direction.
-%% It is in a directory that only the daemon's user can enter, and not on a network.
+%% @doc The control socket of a daemon. `yucan --reload NAME' and similar commands use it: the command and the reply are one line each. It is a Unix
+%% socket in a directory that only the daemon's user can enter, so it cannot be reached over a network.
 -module(yucan_control).
 
 -export([start_link/2, ask/2]).
@@ -29,12 +29,12 @@ init(File, Answer) ->
             exit(normal)
     end.
 
-%% Serves one connection at a time. accept has no timeout, because waiting is all that this process does. If the descriptors run out, callers wait in
-%% the backlog.
+%% Serves one connection at a time. accept has no timeout, because this process does nothing else. If there are no free file descriptors, callers wait
+%% in the backlog.
 serve(Listening, Answer) ->
     case gen_tcp:accept(Listening) of
         {ok, Socket} ->
-            %% The answer runs in a separate process, so that a failure, for example for lack of descriptors, only closes this connection.
+            %% The answer is computed in a separate process, so that a failure, for example for lack of file descriptors, closes only this connection.
             {_, Monitor} = spawn_monitor(fun() -> answer(Socket, Answer) end),
             receive {'DOWN', Monitor, process, _, _} -> ok end,
             _ = gen_tcp:close(Socket),

@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Encodes and decodes FastCGI 1.0 records. Pure. Decoding any bytes yields a record, a request for more bytes, or an error.
+%% @doc Encodes and decodes FastCGI 1.0 records. Pure. Decoding arbitrary bytes returns a record, `more' if bytes are missing, or an error.
 %%
-%% A connection carries only one request at a time, whose number is always 1, because php-fpm supports nothing else.
+%% A connection carries only one request at a time, whose ID is always 1, because php-fpm supports nothing else.
 -module(yucan_fcgi).
 
 -export([begin_request/1, params/1, stdin/1, decode/1, encode_pairs/1, decode_pairs/1]).
@@ -75,7 +75,7 @@ protocol_status(2) -> overloaded;
 protocol_status(3) -> unknown_role;
 protocol_status(_) -> other.
 
-%% @doc Encodes names and values, with their lengths in front.
+%% @doc Encodes names and values, each pair preceded by its lengths.
 -spec encode_pairs([{iodata(), iodata()}]) -> binary().
 encode_pairs(Pairs) ->
     iolist_to_binary([[size_of(Name), size_of(Value), Name, Value] || {Name, Value} <- Pairs]).
@@ -124,7 +124,7 @@ long_values_test_() ->
     [?_assertEqual({ok, [{<<"N">>, Value}]}, decode_pairs(encode_pairs([{"N", Value}])))
      || Size <- [0, 1, 127, 128, 65535, 65536, 200000], Value <- [binary:copy(<<"x">>, Size)]].
 
-%% Streams longer than a record are split into several.
+%% A stream that is too long for one record is split into several records.
 stdin_test_() ->
     [?_assertEqual(Size, sizes(iolist_to_binary(stdin(binary:copy(<<"y">>, Size)))))
      || Size <- [0, 1, 7, 8, ?MAX_CONTENT - 1, ?MAX_CONTENT, ?MAX_CONTENT + 1, 3 * ?MAX_CONTENT]].

@@ -1,16 +1,16 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Makes a request to a FastCGI application, as a source of bytes for {@link yucan_gateway}.
+%% @doc Makes a request to a FastCGI application, whose response is a source of bytes for {@link yucan_gateway}.
 %%
 %% The process that begins a request is linked to the connection, so both end together. A large body is sent by a separate process, because the
-%% application may answer before it has read everything. If a pooled connection closes without a response, that is not an error for an idempotent
-%% request, which is then repeated on a new connection.
+%% application may answer before it has read the whole body. If the application closes a pooled connection without a response, this is not an error
+%% for an idempotent request, which is repeated on a new connection.
 -module(yucan_fcgi_client).
 
 -export([open/5, read/2, close/1]).
 -export_type([source/0]).
 
 -define(SEND_MS, 30000).
-%% At most this many messages of this many bytes are queued for a process that does not read. More messages are allowed before these are used up (see
+%% At most `ARM' messages of `BUFFER_BYTES' are queued for a process that does not read. More messages are allowed before these are used up (see
 %% yucan_conn).
 -define(ARM, 32).
 -define(ARM_MORE, 16).
@@ -30,7 +30,7 @@
 -opaque source() :: #fcgi{}.
 
 %% @doc Connects, or takes a pooled connection, and sends the request. `Keep' is whether the connection may come from the pool and is returned to it
-%% afterwards. `Log' is called with what the application writes to its standard error.
+%% afterwards. `Log' is called with the text that the application writes to its standard error.
 -spec open(yucan_fcgi_pool:address(), Keep :: boolean(), [{binary(), binary()}], yucan_spool:body(), Log :: fun((binary()) -> any())) ->
           {ok, source()} | {error, {connect | send, inet:posix() | closed | timeout}}.
 open(Address, false, Variables, Body, Log) ->
@@ -108,7 +108,7 @@ send_request(Socket, Request, Body) ->
 reason({timeout, _}) -> timeout;
 reason(Reason) -> Reason.
 
-%% If this fails, the application sees a body that never ends, and the process that reads its response closes the connection.
+%% If sending fails, the body never ends for the application, until the process that reads the response closes the connection.
 send_body(Socket, Body) ->
     Send = fun(Data) -> gen_tcp:send(Socket, yucan_fcgi:stdin(Data)) end,
     Sent = case yucan_spool:send(Send, Body) of
@@ -149,7 +149,7 @@ receive_more(#fcgi{socket = Socket} = Source, TimeoutMs) ->
     after TimeoutMs -> {timeout, Source}
     end.
 
-%% After its last response (pm.max_requests), a php-fpm process discards data that still arrives, and exits.
+%% A pooled connection may be lost because a php-fpm process has sent its last response (pm.max_requests). It then discards further data and exits.
 lost(Reason, #fcgi{again = none} = Source, _) -> failed(Reason, Source);
 lost(_, #fcgi{address = Address, again = {Request, Body}, log = Log} = Source, TimeoutMs) ->
     Closed = close(Source),
@@ -171,7 +171,7 @@ rearmed(#fcgi{armed = Armed} = Source) -> Source#fcgi{armed = Armed - 1}.
 failed(Reason, Source) -> {error, Reason, close(Source)}.
 
 finish(#fcgi{keep = false} = Source) -> close(Source);
-%% A connection whose body is still being sent cannot be used again.
+%% A connection on which the body is still being sent cannot be used again.
 finish(#fcgi{sender = {Pid, Monitor}} = Source) ->
     receive
         {'DOWN', Monitor, process, Pid, normal} -> finish(Source#fcgi{sender = none})
@@ -188,7 +188,7 @@ finish(#fcgi{address = Address, socket = Socket, armed = Armed, sender = none} =
         Source
     end.
 
-%% @doc Closes the request, no matter what state it is in. For the application the connection is closed.
+%% @doc Closes the request in any state, and with it the connection to the application.
 -spec close(source()) -> source().
 close(#fcgi{socket = Socket, sender = Sender, ticket = Ticket} = Source) ->
     yucan_fcgi_pool:close(Socket),

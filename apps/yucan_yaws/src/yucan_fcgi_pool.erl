@@ -2,18 +2,18 @@
 %% @doc A pool of idle connections to FastCGI applications.
 %%
 %% Idle connections are stored in a public table, so a request can take one and return it without calling a process. The process that uses a
-%% connection is linked to its socket, and gets its bytes as messages. The pool's process receives the messages of an idle connection, so it notices
+%% connection is linked to its socket, and receives its data as messages. The pool's process receives the messages of idle connections, so it notices
 %% when an application closes one.
 %%
-%% php-fpm assigns a process to a connection as long as it is open, so an idle connection blocks another one that waits for a process. Therefore, for
-%% each request that has had no response on its new connection for `WAIT_MS', the pool closes one connection, either an idle one or the next that is
-%% returned. php-fpm decides which connection gets the process, so closed connections are only counted and not assigned to requests: each stops
-%% counting when any new connection has its response, or after `SOON_MS'. Until then all other connections stay open, so that an excess of requests
-%% over processes costs a few new connections instead of one per request. Returned connections pass through the pool's process only while a request
-%% waits.
+%% php-fpm assigns a process to a connection as long as the connection is open, so an idle connection blocks another one that waits for a process.
+%% Therefore, for each request that has had no response on its new connection for `WAIT_MS', the pool closes one connection, either an idle one or the
+%% next one that is returned. php-fpm decides which connection gets the process, so the pool only counts closed connections and does not assign them
+%% to requests. A closed connection stops counting when any new connection has received its response, or after `SOON_MS'. Until then all other
+%% connections stay open, so if there are more requests than processes, only a few new connections are needed instead of one per request. Returned
+%% connections pass through the pool's process only while a request is waiting.
 %%
-%% There is a single pool for the VM, because servers may share an application. Its supervisor is yucan_yaws_sup. If the pool crashes, its connections
-%% are closed.
+%% There is a single pool per VM, because several servers may use the same application. Its supervisor is yucan_yaws_sup. If the pool crashes, its
+%% connections are closed.
 -module(yucan_fcgi_pool).
 -behaviour(gen_server).
 
@@ -28,15 +28,15 @@
 -define(CALL_MS, 5000).
 
 -type address() :: {inet:hostname() | inet:ip_address(), inet:port_number()} | {local, file:filename_all()}.
-%% The path of a unix socket should be a binary, because keys that contain it are compared for each request.
+%% The path of a Unix socket should be a binary, because keys that contain it are compared for each request.
 -type ticket() :: reference().
 %% A ticket identifies a request that waits for its first response on a new connection.
 
 -record(state, {waiting = #{} :: #{ticket() => {address(), Since :: integer()}},
-                %% The times at which connections were closed for waiting requests, the latest first.
+                %% The times at which connections were closed for waiting requests, latest first.
                 closed = [] :: [{address(), At :: integer()}],
-                %% Whether a message to this process is on its way: `sweep' while an idle connection is kept, `let_in' while a request may be waiting
-                %% for that message.
+                %% Whether a message to this process is on its way: `sweep' is sent while there are idle connections, `let_in' while a request may be
+                %% waiting for it.
                 sweeps = false :: boolean(),
                 lets_in = false :: boolean()}).
 
@@ -50,7 +50,8 @@
 start_link() -> gen_server:start_link({local, ?MODULE}, ?MODULE, [], []).
 
 %% @doc Takes an idle connection, which then belongs to the caller, and returns it with the number of messages that may still arrive on it. If there
-%% is none, returns a ticket: the caller opens a connection and later reports its first response. There is no ticket if the pool is not running.
+%% is no idle connection, returns a ticket: the caller opens a connection, and reports the first response on it with {@link answered/1}. If the pool
+%% is not running, the ticket is `none'.
 -spec checkout(address()) -> {kept, gen_tcp:socket(), Armed :: pos_integer()} | {new, ticket() | none}.
 checkout(Address) ->
     _ = [yucan_yaws_app:ensure() || whereis(?MODULE) =:= undefined],
@@ -60,7 +61,7 @@ checkout(Address) ->
     catch _:_ -> {new, none}
     end.
 
-%% @doc Returns a ticket, even if there are idle connections.
+%% @doc Returns a ticket for a new connection, even if there are idle connections.
 -spec wait(address()) -> ticket() | none.
 wait(Address) ->
     try gen_server:call(?MODULE, {wait, Address, self()}, ?CALL_MS)
@@ -87,7 +88,7 @@ mine(Address, Socket, Armed) ->
     catch error:_ -> take(Address)
     end.
 
-%% With a unix socket, only the next send detects this.
+%% On a Unix socket, only the next send detects a closed connection.
 is_open({local, _}, _) -> true;
 is_open(_, Socket) -> not yucan_tcp:is_closed(Socket).
 
@@ -109,7 +110,7 @@ back(Address, Socket, Armed) ->
         _ -> gen_server:cast(?MODULE, {checkin, Address, Socket, Armed})
     end.
 
-%% The first connection restarts the sweeps of an idle pool.
+%% The first connection in an empty pool restarts the sweeps.
 keep(Address, Socket, Armed) ->
     case ets:info(?TABLE, size) of
         Size when Size > ?KEEP_MAX -> gen_tcp:close(Socket);
@@ -119,7 +120,7 @@ keep(Address, Socket, Armed) ->
             ok
     end.
 
-%% @doc Closes a connection of the caller, and removes its messages.
+%% @doc Closes a connection of the caller, and removes its messages from the caller's queue.
 -spec close(gen_tcp:socket()) -> ok.
 close(Socket) ->
     ok = gen_tcp:close(Socket),
@@ -147,7 +148,7 @@ idle(Address) -> gen_server:call(?MODULE, {idle, Address}, ?CALL_MS).
 %% @private
 -spec init([]) -> {ok, #state{}}.
 init([]) ->
-    %% This process traps exits, because a socket that closes together with its user may also be linked to this process.
+    %% This process traps exits, because a socket that is closed when its user exits may also be linked to this process.
     true = is_boolean(process_flag(trap_exit, true)),
     %% The table uses centralized counters, because each request reads its size.
     ?TABLE = ets:new(?TABLE, [named_table, public, ordered_set, {write_concurrency, true}, {decentralized_counters, false}]),
@@ -186,7 +187,7 @@ handle_cast({answered, Ticket}, State) ->
     _ = erlang:demonitor(Ticket, [flush]),
     {noreply, has_waited(Ticket, State)}.
 
-%% Returns whether a request waits for a process without a connection having been closed for it.
+%% Returns whether a request is waiting for a process and no connection has been closed for it.
 is_wanted(_, _, #state{waiting = Waiting}) when map_size(Waiting) =:= 0 -> false;
 is_wanted(Address, Now, #state{waiting = Waiting, closed = Closed}) ->
     Due = length([Of || {Of, Since} <- maps:values(Waiting), Of =:= Address, Since =< Now - ?WAIT_MS]),

@@ -1,7 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Implements `yucan FOLDER'. It converts the command-line arguments to server options. It is also the handler for a directory or a file, which
-%% adds the features of the command line to {@link yucan_file}: headers, a password, a page for the paths of an application, uploads that need a
-%% token.
+%% @doc Implements `yucan FOLDER': converts the command-line arguments to server options, and handles requests for a directory or a file. It adds
+%% these features to {@link yucan_file}: headers, passwords, a page for the paths of a single-page application, and uploads with a token.
 -module(yucan_folder).
 -behaviour(yucan_handler).
 
@@ -23,7 +22,7 @@
 -define(LOOK_MS, 500).
 -define(MOST_LOOKED, 10000).
 
-%% @doc Returns the options of the server, or a line that says what is wrong.
+%% @doc Returns the options of the server, or lines that say what is wrong.
 -spec options(wishes()) -> {ok, yucan_config:options()} | {error, [unicode:chardata()]}.
 options(#{what := What} = Wishes) ->
     try
@@ -47,7 +46,7 @@ log(#{log := File}) -> File;
 log(#{lines := true}) -> {function, fun ?MODULE:line/1};
 log(_) -> none.
 
-%% @doc Shows a request as a line on the terminal. The client's text is printable, because requests with other text were rejected.
+%% @doc Prints a line for a request on the terminal. All text from the client is printable, because other requests were rejected.
 -spec line(yucan_log:entry()) -> ok.
 line(#{time := Began, peer := Peer, method := Method, target := Target, status := Status, bytes := Bytes, us := Us}) ->
     {_, {H, M, S}} = calendar:system_time_to_local_time(Began div 1000000, second),
@@ -74,7 +73,7 @@ digest(Text) -> crypto:hash(sha256, Text).
 -spec cannot(io:format(), [term()]) -> no_return().
 cannot(Format, Arguments) -> throw({cannot, io_lib:format(Format, Arguments)}).
 
-%% All runs of this user share a certificate, so that a browser asks only once. It is replaced before it expires.
+%% All servers of this user share a certificate, so that a browser asks about it only once. It is replaced before it expires.
 certificate() ->
     os:getenv("HOME") =:= false andalso os:getenv("XDG_DATA_HOME") =:= false
         andalso cannot("--https: no folder to keep the certificate in; set HOME or XDG_DATA_HOME", []),
@@ -88,7 +87,7 @@ certificate() ->
     end,
     #{certfile => File, keyfile => File}.
 
-%% Earlier certificates could sign others, so a user who has imported one trusts the key in this file for all sites.
+%% Certificates of older releases could sign others, so a user who has imported one trusts the key in this file for all sites.
 may_sign(File) ->
     {ok, Pem} = file:read_file(File),
     [] =/= [yes || {'Certificate', Der, _} <- public_key:pem_decode(Pem), yucan_certificate:may_sign(Der)].
@@ -128,11 +127,11 @@ answer(Req, #{cors := Cors, files := #{headers := Wanted}} = State) ->
     Any = [{<<"access-control-allow-origin">>, <<"*">>} || Cors, not lists:keymember(<<"access-control-allow-origin">>, 1, Wanted)],
     with_headers(Any ++ Wanted, Response).
 
-%% Adds the headers to a response. Those for files and listings already have them.
+%% Adds the headers to a response, unless it already has them, as responses for files and listings do.
 with_headers(Wanted, {Status, Headers, Body}) -> {Status, Headers ++ [Header || {Name, _} = Header <- Wanted, not lists:keymember(Name, 1, Headers)], Body};
 with_headers(_, Other) -> Other.
 
-%% Passwords are compared by digest, so that the time does not reveal how much of a password was right. An upload has its token instead.
+%% Passwords are compared by their digests, so that the time does not reveal how much of a password was correct. Uploads have a token instead.
 is_known(_, #{users := none}) -> true;
 is_known(Req, #{users := Users} = State) ->
     case lists:member(yucan_req:method(Req), [<<"PUT">>, <<"POST">>]) andalso yucan_upload:has_token(Req, State) of
@@ -144,7 +143,7 @@ is_known(Req, #{users := Users} = State) ->
             end
     end.
 
-%% Adds to pages a script that waits for an event. Such pages are sent complete and uncompressed, because ranges, compressed forms and a browser's
+%% Adds a script that waits for an event to pages. Such pages are sent complete and uncompressed, because ranges, compressed forms and a browser's
 %% cached copy would not contain the script.
 live(Req, #{live := none} = State) -> page(Req, State);
 live(Req, State) ->
@@ -165,7 +164,8 @@ live(Req, State) ->
 
 script(More) -> [<<"<script>{const e=new EventSource('", ?LIVE, "');e.onmessage=()=>location.reload()">>, More, <<"}</script>\n">>].
 
-%% This is a listing, whose own policy does not let scripts run. Reloading it would interrupt an upload from its form.
+%% The page is a listing, whose own policy does not allow scripts. The script stops waiting when the form is submitted, because reloading the listing
+%% would interrupt the upload.
 with_script({200, Headers, {stream, Page}}) ->
     {200, lists:keyreplace(<<"content-security-policy">>, 1, Headers, {<<"content-security-policy">>, ?LIVE_POLICY}),
      {stream, fun(Write) -> _ = Page(Write), Write(script(<<";addEventListener('submit',()=>e.close())">>)) end}};
@@ -174,13 +174,13 @@ with_script({200, Headers, Body}) ->
     {200, [Header || {Name, _} = Header <- Headers, not lists:member(Name, [<<"accept-ranges">>, <<"etag">>, <<"last-modified">>])], [Text, script(<<>>)]};
 with_script(Response) -> Response.
 
-%% Returns the cell with the start time of the last check, in ms, and its result. All open pages share it.
+%% Returns the counters that all open pages share: the start time of the last check in ms, and its result.
 looks() ->
     Looks = atomics:new(2, [{signed, true}]),
     ok = atomics:put(Looks, 1, erlang:monotonic_time(millisecond) - ?LOOK_MS),
     Looks.
 
-%% Checks the files every half second while a page is open. A page that is reloaded must not get content that was cached before the change.
+%% Checks the files every half second while a page is open. After a change the cache is cleared, so that a reloaded page does not get old content.
 changes(Req, #{files := #{root := Root}, hidden := Hidden, live := Looks} = State) ->
     Served = case State of #{file := Name} -> filename:join(Root, Name); _ -> Root end,
     yucan_sse:response(Req, [], fun(start, _) -> {ok, look(Served, Hidden, Looks)};
@@ -212,7 +212,8 @@ look(Served, Hidden, Looks) ->
 
 look_later() -> _ = erlang:send_after(?LOOK_MS, self(), look), ok.
 
-%% Returns the names, times and sizes of up to a given number of files. The directory or file itself may be a link, but other links are not followed.
+%% Returns the names, times and sizes of up to a given number of files. The directory or file itself may be a symbolic link, but other links are not
+%% followed.
 seen(_, _, _, {_, 0} = All) -> All;
 seen(Info, Path, Hidden, {Seen, Left}) ->
     case Info(Path, [raw, {time, posix}]) of
@@ -238,7 +239,7 @@ page(Req, #{file := Name, files := #{root := Root} = Files}) ->
 page(Req, #{files := Files, spa := true}) ->
     case yucan_file:handle(Req, Files) of
         {Status, _, _} = Missing when Status =:= 404; Status =:= 403 ->
-            %% The path belongs to the single-page application and is not a missing file.
+            %% A path without an extension belongs to the single-page application, and is not a missing file.
             case filename:extension(yucan_req:path(Req)) =:= <<>> andalso yucan_file:handle(yucan_req:with_path(<<"/index.html">>, none, Req), Files) of
                 {200, _, _} = Application -> Application;
                 {304, _, _} = Same -> Same;

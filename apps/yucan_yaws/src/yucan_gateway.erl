@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Turns a source of bytes, such as a script or a FastCGI application, into a response.
+%% @doc Converts a source of bytes, such as a script or a FastCGI application, to a response.
 %%
-%% It reads the head before it answers, so a script that hangs, dies or writes garbage leads to a 504 or 502. The body is then sent to the client as
-%% it arrives, no faster than the client reads. When the client disconnects, the source is closed.
+%% It reads the head before it answers, so a script that hangs, crashes or writes garbage causes a 504 or 502. The body is then sent to the client as
+%% it arrives, but no faster than the client reads it. When the client disconnects, the source is closed.
 -module(yucan_gateway).
 
 -export([connect/3, respond/3, reason/1]).
@@ -11,20 +11,20 @@
 -define(CONNECT_MS, 5000).
 %% The interval at which this module checks whether the client is still connected.
 -define(LOOK_MS, 1000).
-%% A program that was killed by a signal has the status 128 plus the signal's number, and its response is incomplete. Any other status says nothing
-%% about the response: scripts whose last command fails have such a status, and so does PHP after an error that its page shows.
+%% A program that was killed by a signal has the exit status 128 plus the signal's number, and its response is incomplete. With any other exit status
+%% the response may be complete: a script exits with such a status if its last command fails, and so does PHP after an error that the page shows.
 -define(IS_OWN_END(Status), (Status =< 128 orelse Status > 192)).
 %% If a response is complete within this time, it is sent in one piece, with its length.
 -define(GATHER_MS, 1).
 -define(GATHER_BYTES, 65536).
 
 -type source() :: {yucan_cgi_run | yucan_fcgi_client | yucan_proxy_client, term()}.
-%% A module with read/2 and close/1, and its state.
+%% A module that exports read/2 and close/1, and its state.
 -type options() :: #{silence_ms := pos_integer(), name := file:filename_all(), headers => fun((headers()) -> headers())}.
-%% `silence_ms' is how long the source may be silent, `name' is the name for the log, and `headers' is a function that changes the headers.
+%% `silence_ms' is how long the source may send nothing, `name' is its name in the log, and `headers' is a function that changes the headers.
 -type headers() :: [{binary(), binary()}].
 
-%% @doc Connects to a server or an application. A name is tried over IPv4 first, then over IPv6.
+%% @doc Connects to a server or an application. If the host is a name, IPv4 is tried first, then IPv6.
 -spec connect(inet:hostname() | inet:ip_address() | {local, file:filename_all()}, inet:port_number(), [gen_tcp:connect_option()]) ->
     {ok, gen_tcp:socket()} | {error, inet:posix() | timeout}.
 connect(Host, Port, Options) ->
@@ -68,7 +68,7 @@ bad_gateway(Status, Reason, #{name := Name}) ->
     yucan_events:warning("~ts: ~ts", [Name, reason(Reason)]),
     yucan_error:page(Status).
 
-%% @doc Describes a source's failure, as the end of a sentence for the log.
+%% @doc Describes a source's failure as the end of a sentence in the log.
 -spec reason(term()) -> unicode:chardata().
 reason(timeout) -> "no answer in time; it was ended";
 reason(no_head) -> "it ended without a header";
@@ -144,7 +144,7 @@ gather(Req, {Module, State} = Source, Status, Headers, Parts, Size, Options) whe
 gather(Req, Source, Status, Headers, Parts, _, Options) ->
     streamed(Req, Source, Status, Headers, Parts, Options).
 
-%% A script that fails at its very end has still sent its complete response.
+%% A script that exits with an error status after its response has still sent a complete response.
 late(_, Status, Headers, Parts, {exit, Exit} = Reason, Options) when ?IS_OWN_END(Exit) ->
     _ = bad_gateway(502, Reason, Options),
     {Status, Headers, lists:reverse(Parts)};
@@ -185,8 +185,8 @@ cut(Data, Left) -> binary:part(Data, 0, Left).
 less(unknown, _) -> unknown;
 less(Left, Bytes) -> Left - Bytes.
 
-%% The client has received everything, but the script may have more to do. A script that keeps writing is never silent, so after a while each part
-%% also counts as a check.
+%% Continues to read after the client has received the whole response, because the script may have more to do. A script that keeps writing is never
+%% silent, so after each interval the arrival of data also causes a check.
 drain(Req, Source, Options, Look) ->
     case wait(Req, Source, deadline(Options)) of
         {data, _, Next} ->

@@ -1,7 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Passwords in `user = NAME:PASSWORD' lines, either in plain text or as `{pbkdf2}SALT$HASH'.
-%%
-%% Comparisons take constant time.
+%% @doc Checks passwords from `user = NAME:PASSWORD' lines, which are either plain text or `{pbkdf2}SALT$HASH'. Comparisons take constant time.
 -module(yucan_password).
 
 -export([is_valid_hash/1, expected/0, check/2, hash/2]).
@@ -10,10 +8,10 @@
 -include_lib("eunit/include/eunit.hrl").
 -endif.
 
-%% The number of rounds, which is the cost of each guess. A check takes about 10 ms.
+%% The number of rounds, which determines the cost of each guess. A check takes about 10 ms.
 -define(ROUNDS, 10000).
 
-%% @doc Returns whether this is a plain password, or a hash of a known kind.
+%% @doc Returns whether a stored password is plain text or a hash of a known kind.
 -spec is_valid_hash(string()) -> boolean().
 is_valid_hash("{" ++ _ = Stored) -> parts(Stored) =/= error;
 is_valid_hash(_) -> true.
@@ -27,11 +25,11 @@ expected() -> "{pbkdf2}SALT$HASH, both in base64, of 10000 rounds of SHA-256".
 check(Password, Stored) ->
     case parts(Stored) of
         {Salt, Hash} -> same(derive(Password, Salt), Hash);
-        %% The passwords are hashed once more, so that the time does not reveal the length of the secret.
+        %% Plain passwords are compared by their hashes, so that the time does not reveal the length of the secret.
         error -> same(crypto:hash(sha256, Password), crypto:hash(sha256, unicode:characters_to_binary(Stored)))
     end.
 
-%% @doc Hashes a password, in the form for a configuration.
+%% @doc Hashes a password, and returns the hash in the form that a configuration contains.
 -spec hash(Password :: binary(), Salt :: binary()) -> string().
 hash(Password, Salt) ->
     lists:flatten(["{pbkdf2}", base64:encode_to_string(Salt), "$", base64:encode_to_string(derive(Password, Salt))]).

@@ -1,7 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Makes a request to a server behind this one, as a source of bytes for {@link yucan_gateway}.
+%% @doc Makes a request to a server behind this one, whose response is a source of bytes for {@link yucan_gateway}.
 %%
-%% It returns the head as it arrived, and then the body without its framing. If a body ends before its length is reached, that is an error.
+%% The source returns the head as it arrived, and then the body without its framing. If the body is shorter than its announced length, that is an
+%% error.
 -module(yucan_proxy_client).
 
 -export([open/4, read/2, close/1]).
@@ -17,7 +18,7 @@
                 sender = none :: {pid(), reference()} | none}).
 -opaque source() :: #proxy{}.
 
-%% @doc Connects and sends a request, whose head is complete except for the headers of the body.
+%% @doc Connects and sends a request. `Head' is complete except for the headers that describe the body.
 -spec open({Host :: string(), inet:port_number()}, Method :: binary(), Head :: iodata(), yucan_spool:body()) ->
           {ok, source()} | {error, {connect | send, inet:posix() | closed | timeout}}.
 open({Host, Port}, Method, Head, Body) ->
@@ -109,7 +110,7 @@ more(#proxy{socket = Socket, buffer = Buffer, mode = Mode} = Source, TimeoutMs) 
         {error, Reason} -> {error, Reason, close(Source)}
     end.
 
-%% @doc Closes the connection, no matter what state the request is in.
+%% @doc Closes the connection in any state of the request.
 -spec close(source()) -> source().
 close(#proxy{socket = Socket, sender = Sender} = Source) ->
     ok = gen_tcp:close(Socket),

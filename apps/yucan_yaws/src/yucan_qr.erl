@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Shows a short text as a QR code on a terminal (ISO/IEC 18004): bytes, versions 1 to 5, level L, one block, mask 0. A decoder can read any
-%% mask; the rules for choosing one only make decoding easier. Pure.
+%% @doc Shows a short text as a QR code on a terminal (ISO/IEC 18004): byte mode, versions 1 to 5, level L, one block, mask 0. A decoder can read any
+%% mask; the rules for choosing a mask only make decoding easier. Pure.
 -module(yucan_qr).
 
 -export([terminal/1]).
@@ -12,7 +12,7 @@
 %% For each version, the number of data codewords and of error-correction codewords.
 -define(SIZES, [{1, 19, 7}, {2, 34, 10}, {3, 55, 15}, {4, 80, 20}, {5, 108, 26}]).
 
-%% Returns the rows of the code, where 1 is dark. A text of more than 106 bytes is too long.
+%% Returns the rows of the code, where 1 is dark. A text with more than 106 bytes is too long.
 -spec modules(binary()) -> {ok, [[0 | 1]]} | too_long.
 modules(Text) ->
     case [Size || {_, Data, _} = Size <- ?SIZES, byte_size(Text) + 2 =< Data] of
@@ -25,7 +25,7 @@ modules(Text) ->
         [] -> too_long
     end.
 
-%% @doc Returns the code in half blocks, black on white whatever the terminal's colours are.
+%% @doc Returns the code as half-block characters, in black on white regardless of the terminal's colours.
 -spec terminal(binary()) -> unicode:chardata().
 terminal(Text) ->
     case modules(Text) of
@@ -48,7 +48,7 @@ codewords(Text, Count) ->
 
 pad(Count) -> binary_part(binary:copy(<<16#EC, 16#11>>, Count div 2 + 1), 0, Count).
 
-%% Returns the remainder of the data divided by the generator polynomial, in the field of 256 elements (Reed and Solomon).
+%% Returns the remainder of dividing the data by the generator polynomial, in the field with 256 elements (Reed-Solomon).
 correction(Data, Count) ->
     Generator = lists:foldl(fun(Power, Poly) -> plus([0 | [times(C, power(Power)) || C <- Poly]], Poly ++ [0]) end, [1], lists:seq(0, Count - 1)),
     [_ | Tail] = Generator,
@@ -82,7 +82,7 @@ fixed(Version, Size) ->
 finder(Distance) when Distance =:= 2; Distance =:= 4 -> 0;
 finder(_) -> 1.
 
-%% Returns the format information (level L, mask 0) with its own error correction, written twice.
+%% Returns the format information (level L, mask 0) with its own error correction, in both positions.
 format(Size) ->
     Bits = format_bits(1 bsl 3),
     Place = fun(Places) -> [{At, (Bits bsr Bit) band 1} || {Bit, At} <- Places] end,
@@ -100,13 +100,13 @@ places(Size, Fixed) ->
                       Row <- [case (Right + 1) band 2 of 0 -> Size - 1 - Step; _ -> Step end], not is_map_key({Row, Column}, Fixed)].
 
 filled(<<Bit:1, Bits/bits>>, [{Row, Column} | Places], All) -> filled(Bits, Places, All#{{Row, Column} => Bit bxor ((Row + Column + 1) rem 2)});
-%% The modules that are left over after the last bit contain only the mask.
+%% The modules that remain after the last bit contain only the mask.
 filled(<<>>, [{Row, Column} | Places], All) -> filled(<<>>, Places, All#{{Row, Column} => (Row + Column + 1) rem 2});
 filled(<<>>, [], All) -> All.
 
 -ifdef(TEST).
 
-% This is what the Python package qrcode produces with the same version, level and mask.
+% The expected rows are those that the Python package qrcode produces with the same version, level and mask.
 known_test() ->
     {ok, Rows} = modules(<<"http://127.0.0.1:8080/">>),
     ?assertEqual([16#1fc4b7f, 16#1048a41, 16#175275d, 16#174915d, 16#174935d, 16#1047b41, 16#1fd557f, 16#12a00, 16#1df1cc4, 16#dab461, 16#7d75c7, 16#108d962,
@@ -117,7 +117,7 @@ sizes_test_() ->
     [?_assertEqual({Bytes, Size}, {Bytes, length(element(2, modules(binary:copy(<<"a">>, Bytes))))}) || {Bytes, Size} <- [{1, 21}, {17, 21}, {18, 25}, {32, 25}, {33, 29}, {53, 29}, {54, 33}, {78, 33}, {79, 37}, {106, 37}]]
         ++ [?_assertEqual(too_long, modules(binary:copy(<<"a">>, 107))), ?_assertEqual([], terminal(binary:copy(<<"a">>, 107)))].
 
-% Each line shows two rows of the code. There is a margin around them.
+% Each line shows two rows of the code, and there is a margin around the code.
 terminal_test() ->
     Lines = string:lexemes(unicode:characters_to_list(terminal(<<"a">>)), "\n"),
     ?assertEqual([13], lists:usort([length(Lines)])),

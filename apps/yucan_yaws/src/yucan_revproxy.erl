@@ -1,19 +1,20 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Mounts another server below a path: `revproxy = /prefix http://host/path'.
+%% @doc A reverse proxy, which mounts another server below a path: `revproxy = /prefix http://host/path'.
 %%
-%% The other server gets the request without the prefix, with X-Forwarded-For, -Host and -Proto, X-Real-IP, and a body of known length. Other headers
-%% in which a client describes itself are removed. A Location in the response is translated back. Each request has its own connection.
+%% The other server gets the request without the prefix, with X-Forwarded-For, X-Forwarded-Host, X-Forwarded-Proto and X-Real-IP, and with a body of
+%% known length. Other headers with which a client could impersonate a proxy are removed. A Location header in the response is mapped back to this
+%% server. Each request uses a separate connection.
 -module(yucan_revproxy).
 
 -export([respond/4]).
 
 -define(SILENCE_MS, 60000).
 
-%% @doc Passes the request to the other server. `Own' is the scheme and host of this server, and `Max' the largest body in bytes.
+%% @doc Passes the request to the other server. `Own' is the scheme and host of this server, and `Max' is the maximum size of the body in bytes.
 -spec respond(yucan_req:req(), yucan_yaws_config_value:revproxy(), Own :: iodata(), Max :: pos_integer()) -> yucan_handler:response().
 respond(Req, #{url := Url} = Proxy, Own, Max) ->
     case yucan_spool:take(Req, Max) of
-        %% Deleting the body now is safe: by now the process that sends the file has opened it, or will fail, as it should.
+        %% The body can be deleted at this point: the process that sends the file has already opened it, or is right to fail.
         {ok, Body} -> try ask(Req, Proxy, Own, Body) after yucan_spool:delete(Body) end;
         {error, {spool, Reason}} -> failed({spool, Reason}, Url);
         {error, Reason} -> yucan_req:body_error(Reason)
@@ -50,7 +51,7 @@ head(Req, Prefix, Url, Body) ->
      end,
      "connection: close\r\n\r\n"].
 
-%% Returns the canonical path, on which the decision was based, without the segments of the prefix. Escapes are kept.
+%% Returns the canonical path, by which the proxy was selected, without the segments of the prefix. Escapes are kept.
 target(Req, Prefix, #{path := Base}) ->
     Joined = iolist_to_binary([string:trim(Base, trailing, "/"), below(length(string:lexemes(Prefix, "/")), yucan_req:path(Req))]),
     [case Joined of <<"/", _/binary>> -> Joined; _ -> ["/", Joined] end,
@@ -94,7 +95,7 @@ is_passed(Name) ->
 back({<<"location">>, Location}, Prefix, #{path := Base} = Url, Own) ->
     Path = string:trim(Base, trailing, "/"),
     Below = case Location of
-        %% This is a network-path reference, which names another host (RFC 3986, 4.2).
+        %% This is a network-path reference, which contains another host (RFC 3986, 4.2).
         <<"//", _/binary>> -> none;
         <<"/", _/binary>> -> behind(Path, Location, Location);
         _ -> behind([yucan_yaws_config_value:origin(Url), Path], Location, none)

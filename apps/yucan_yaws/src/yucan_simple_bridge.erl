@@ -1,9 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Makes this server a backend of simple_bridge, the layer through which Nitrogen uses web servers. simple_bridge finds the callbacks, which work
-%% on our requests, by this module's name. {@link yucan_simple_bridge_anchor} calls the handler.
+%% @doc Makes this server a backend of simple_bridge, the layer through which Nitrogen uses web servers. simple_bridge finds these callbacks by the
+%% module's name. {@link yucan_simple_bridge_anchor} calls the handler.
 %%
-%% Files are sent with sendfile, whatever their size. The body of a form is read in one piece of at most `body_bytes' (yucan_config). A multipart form
-%% is read part by part with recv_from_socket/3, so an upload can be larger than memory. All of this works only in the process of the request.
+%% Files of any size are sent with sendfile. The body of a form is read as a whole and may have at most `body_bytes' (yucan_config). A multipart form
+%% is read part by part with recv_from_socket/3, so an upload can be larger than memory. The functions work only in the process that handles the
+%% request.
 -module(yucan_simple_bridge).
 
 -export([init/1, protocol/1, request_method/1, uri/1, path/1, host/1, headers/1, native_header_type/0, cookies/1, query_params/1,
@@ -36,12 +37,12 @@ init(#arg{clidata = Read}) ->
 init(Req) ->
     begun(Req, <<>>).
 
-%% The body is read only once, but may be requested several times.
+%% Discards a cached body. The body is read only once, but the handler may request it several times.
 begun(Req, First) ->
     _ = erase(?MODULE),
     #request{req = Req, first = First, root = yucan_req:assigned(?MODULE, Req, application:get_env(simple_bridge, document_root, "./priv/static"))}.
 
-%% @doc Returns the request with a directory for `{file, Path}' that replaces the document_root of the application simple_bridge.
+%% @doc Sets the directory for `{file, Path}' in responses to a request. It overrides the document_root of the application simple_bridge.
 -spec rooted(file:filename_all(), yucan_req:req()) -> yucan_req:req().
 rooted(Root, Req) -> yucan_req:assign(?MODULE, Root, Req).
 
@@ -49,13 +50,13 @@ rooted(Root, Req) -> yucan_req:assign(?MODULE, Root, Req).
 -spec protocol(request()) -> http | https.
 protocol(#request{req = Req}) -> yucan_req:scheme(Req).
 
-%% @private Returns an atom if there already is one with this name, and otherwise what the client sent.
+%% @private Returns the method as an atom if that atom already exists, and otherwise as a binary.
 -spec request_method(request()) -> atom() | binary().
 request_method(#request{req = Req}) ->
     Method = yucan_req:method(Req),
     try binary_to_existing_atom(Method) catch error:badarg -> Method end.
 
-%% @private Returns path and query as the client sent them.
+%% @private Returns the path and the query as the client sent them.
 -spec uri(request()) -> string().
 uri(#request{req = Req}) -> binary_to_list(yucan_req:target(Req)).
 
@@ -127,7 +128,7 @@ protocol_version(#request{req = Req}) -> yucan_req:version(Req).
 -spec socket(request()) -> gen_tcp:socket() | ssl:sslsocket().
 socket(#request{req = Req}) -> element(2, yucan_req:socket(Req)).
 
-%% @private Reads this many bytes of the body, or fewer at its end. With zero, returns the bytes that have arrived.
+%% @private Reads this many bytes of the body, or fewer at its end. With 0, returns the bytes that have already arrived.
 -spec recv_from_socket(non_neg_integer(), TimeoutMs :: pos_integer(), request()) -> binary().
 recv_from_socket(Length, Timeout, #request{req = Req}) ->
     Read = case Length of
@@ -149,7 +150,7 @@ build_response(Request, {response, Status, Headers, Cookies, Data}) ->
         Body -> {Status, yucan_yaws_out:typed(<<"text/html">>, Lines), Body}
     end.
 
-%% Atoms are converted to Erlang's usual form: content_type.
+%% In atoms, underscores stand for hyphens, as in content_type.
 name(Name) when is_atom(Name) -> binary:replace(atom_to_binary(Name), <<"_">>, <<"-">>, [global]);
 name(Name) -> yucan_header:lower(iolist_to_binary(Name)).
 
@@ -166,7 +167,7 @@ text(Text) when is_atom(Text) -> atom_to_list(Text);
 text(Text) when is_integer(Text) -> integer_to_list(Text);
 text(Text) -> unicode:characters_to_list(Text).
 
-%% Uses yucan_file, which handles conditional requests, ranges and files that must not be shown.
+%% Uses yucan_file, which handles conditional requests and ranges, and hides files that must not be served.
 file(Path, Status, Lines, #request{req = Req, root = Root}) ->
     Asked = yucan_req:with_path(iolist_to_binary(["/", string:trim(yucan_path:escape(Path), leading, "/")]), none, readable(Req)),
     case yucan_file:respond(Asked, unicode:characters_to_binary(Root), #{headers => Lines}) of
@@ -176,7 +177,7 @@ file(Path, Status, Lines, #request{req = Req, root = Root}) ->
         Response -> Response
     end.
 
-%% The handler has chosen to answer with a file, even if the request was a form. The file is served as for GET.
+%% The handler may answer with a file even if the request was a form. The file is then served as for GET.
 readable(Req) ->
     case yucan_req:method(Req) of
         <<"HEAD">> -> Req;

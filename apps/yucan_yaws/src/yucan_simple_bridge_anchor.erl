@@ -1,14 +1,14 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Calls a handler that was written for simple_bridge, either as a handler of this server or as an appmod of a Yaws site.
+%% @doc Calls a handler that was written for simple_bridge. This module is used either as a handler of this server or as an appmod of a Yaws site.
 %%
 %% ```
 %% yucan:start_link(#{listen => [#{port => 8000}], handler => {yucan_simple_bridge_anchor, #{handler => my_handler, document_root => "static"}}}).
 %%
 %% appmods = </, yucan_simple_bridge_anchor exclude_paths static>        # and in <opaque>: handler = my_handler
 %% '''
-%% The handler's `run(Bridge)' answers a request; `ws_init/1', `ws_message/3', `ws_info/3' and `ws_terminate/3' serve a WebSocket. `Bridge' comes from
-%% `simple_bridge:make(yucan, Request)'. simple_bridge must be a dependency of the user's application, because it is not one of this application. The
-%% option `bridge' names another module with that function.
+%% The handler's `run(Bridge)' answers a request; `ws_init/1', `ws_message/3', `ws_info/3' and `ws_terminate/3' handle a WebSocket. `Bridge' is the
+%% result of `simple_bridge:make(yucan, Request)'. The user's application must depend on simple_bridge, because this application does not. The option
+%% `bridge' specifies a different module with that function.
 -module(yucan_simple_bridge_anchor).
 -behaviour(yucan_handler).
 -behaviour(yucan_ws).
@@ -26,7 +26,7 @@
 
 -record(ws, {handler :: module(), bridge :: term(), state :: term()}).
 
-%% @doc Returns the options. Like simple_bridge, it takes missing options from the environment of the application simple_bridge.
+%% @doc Returns the settings. As in simple_bridge, the defaults of the options are taken from the environment of the application simple_bridge.
 -spec init(options()) -> settings().
 init(Options) ->
     Value = fun(Key, Default) -> maps:get(Key, Options, application:get_env(simple_bridge, Key, Default)) end,
@@ -43,7 +43,7 @@ websocket(Other) -> error({bad_ws_message_bytes, Other, "a number of bytes is ex
 
 below(Path) -> iolist_to_binary(["/", string:trim(unicode:characters_to_list(Path), both, "/"), "/"]).
 
-%% @doc Handles a request from the native interface. Paths below a static path are files.
+%% @doc Handles a request from the native interface. Paths below a static path are served as files.
 -spec handle(yucan_req:req(), settings()) -> yucan_handler:response().
 handle(Req, Settings) ->
     case yucan_req:decoded_path(Req) of
@@ -64,7 +64,7 @@ found(not_found) -> yucan_error:page(404);
 found({error, _}) -> yucan_error:page(403);
 found(Response) -> Response.
 
-%% @doc Handles a request to an appmod. The handler is named in the opaque data of the server, or in the environment.
+%% @doc Handles a request to an appmod. The handler is specified in the opaque data of the server, or in the environment.
 -spec out(#arg{}) -> {yucan_response, yucan_handler:response()}.
 out(#arg{opaque = Opaque, docroot = Docroot} = Arg) ->
     Named = maps:from_list([named(Name, Value) || is_list(Opaque), {Name, Value} <- Opaque, lists:member(Name, ["handler", "bridge", "ws_message_bytes"])]),

@@ -1,13 +1,14 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The supervisor that `simple_bridge:start(yucan)' starts. It has a server whose handler is yucan_simple_bridge_anchor, at the address and port
-%% in the environment of the application simple_bridge (`address', loopback by default; `port', 8000). The variable `yucan' there is a map with
-%% further options of yucan:start_link/1, such as `limits' and `access_log'; in it, `tls' and `proxy_protocol' are for the listener.
+%% @doc The supervisor that `simple_bridge:start(yucan)' starts. Its child is a server whose handler is yucan_simple_bridge_anchor, at the address and
+%% port in the environment of the application simple_bridge (`address', by default loopback; `port', by default 8000). The variable `yucan' in that
+%% environment is a map with other options of yucan:start_link/1, such as `limits' and `access_log'; `tls' and `proxy_protocol' in it are options of
+%% the listener.
 %%
 %% ```
 %% {simple_bridge, [{backend, yucan}, {port, 8443}, {yucan, #{tls => #{certfile => "a.pem", keyfile => "a.key"}, limits => #{body_bytes => 50000000}}}]}
 %% '''
-%% A WebSocket message may have as many bytes as a body that is read as a whole. Other backends have no limit, and an application whose message is
-%% rejected would reconnect and send it again forever.
+%% A WebSocket message may be as large as a body that is read as a whole. Other backends have no limit, and an application whose message is rejected
+%% would reconnect and send it again forever.
 -module(yucan_simple_bridge_sup).
 -behaviour(supervisor).
 

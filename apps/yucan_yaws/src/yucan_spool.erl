@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The body of a request. It is read completely before a gateway begins, into memory if it is small and otherwise into a file.
+%% @doc The body of a request. It is read completely before a gateway starts, into memory if it is small and otherwise into a file.
 %%
 %% A script must know the length of its body and reads it at its own pace, and a slow client should not occupy a script. The process that takes a body
 %% deletes it, or yucan_unfinished does so if that process is killed. The files are in a directory of this VM in TMPDIR that only its user can enter,
-%% because a file's own mode can be set only after the file exists, when others may already have opened it.
+%% because the mode of a file can be set only after the file exists, when other users may already have opened it.
 -module(yucan_spool).
 
 -export([take/2, take/3, size/1, delete/1, send/2, on_disk/1, leave/0]).
@@ -15,7 +15,7 @@
 -type body() :: none | {memory, binary()} | {file, file:filename(), Size :: pos_integer()}.
 -type reason() :: yucan_req:body_error() | {spool, file:posix() | badarg | terminated | system_limit}.
 
-%% @doc Reads the body of a request, of at most this many bytes.
+%% @doc Reads the body of a request, which may have at most `Max' bytes.
 -spec take(yucan_req:req(), Max :: non_neg_integer()) -> {ok, body()} | {error, reason()}.
 take(Req, Max) ->
     case yucan_req:has_body(Req) of
@@ -23,7 +23,7 @@ take(Req, Max) ->
         true -> in_memory(Req, <<>>, Max)
     end.
 
-%% @doc Like the function above, but for a body of which a part has already been read.
+%% @doc Like {@link take/2}, for a body of which a part has already been read.
 -spec take(yucan_req:req(), Max :: non_neg_integer(), Before :: binary() | {partial, binary()}) -> {ok, body()} | {error, reason()}.
 take(_, Max, Whole) when is_binary(Whole), byte_size(Whole) > Max -> {error, too_large};
 take(Req, _, Whole) when is_binary(Whole) ->
@@ -136,7 +136,7 @@ written({error, Reason}, Name, _) ->
     ok = yucan_unfinished:delete(Name),
     {error, {spool, Reason}}.
 
-%% @doc Releases the memory or the file. May be called again.
+%% @doc Releases the memory or deletes the file. It may be called more than once.
 -spec delete(body()) -> ok.
 delete({file, Name, _}) -> yucan_unfinished:delete(Name);
 delete(_) -> ok.

@@ -1,16 +1,16 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Files that are useless once the process that writes them has exited: bodies of requests, and incomplete uploads.
+%% @doc Handles files that are useless once the process that writes them has exited: the bodies of requests, and incomplete uploads.
 %%
-%% The process of a request is killed when its HTTP/2 client cancels the request or when its server stops, so it cannot be relied on to delete its
-%% file. A process under yucan_yaws_sup monitors the owners and deletes the files that they leave behind. It is notified of each file before the file
-%% is created.
+%% The process of a request is killed when its HTTP/2 client cancels the request or when its server stops, so it may be unable to delete its file. A
+%% process under yucan_yaws_sup monitors the owners and deletes the files that they leave behind. It is notified of each file before the file is
+%% created.
 -module(yucan_unfinished).
 -behaviour(gen_server).
 
 -export([start_link/0, create/1, finish/2, finish_new/2, delete/1]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2, terminate/2]).
 
-%% The pause before another attempt to delete a file: an owner may be killed during the call that creates its file, which then appears later.
+%% The pause before another attempt to delete a file. An owner may be killed during the call that creates its file, which then appears later.
 -define(AGAIN_MS, 1000).
 
 -type reason() :: file:posix() | badarg | system_limit.
@@ -44,7 +44,7 @@ finish(Name, Target) ->
             {error, Reason}
     end.
 
-%% @doc Like the function above, but returns `eexist' instead of replacing an existing file.
+%% @doc Like {@link finish/2}, but returns `eexist' instead of replacing an existing file.
 -spec finish_new(file:name_all(), Target :: file:name_all()) -> ok | {error, reason()}.
 finish_new(Name, Target) ->
     case file:make_link(Name, Target) of
@@ -54,7 +54,7 @@ finish_new(Name, Target) ->
         {error, _} -> finish(Name, Target)
     end.
 
-%% @doc Deletes the file. Any process may call it, more than once.
+%% @doc Deletes the file. Any process may call this function, and more than once.
 -spec delete(file:name_all()) -> ok.
 delete(Name) ->
     _ = file:delete(Name),
@@ -63,7 +63,7 @@ delete(Name) ->
 %% @private
 -spec init([]) -> {ok, owners()}.
 init([]) ->
-    %% Exits are trapped so that terminate/2 runs.
+    %% Traps exits, so that terminate/2 is called.
     _ = process_flag(trap_exit, true),
     {ok, #{}}.
 

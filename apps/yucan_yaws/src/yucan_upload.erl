@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Accepts files for `yucan FOLDER --upload', one with PUT or several in a browser's form, from anyone who has the token.
+%% @doc Accepts uploads for `yucan FOLDER --upload' from anyone who has the token: a single file with PUT, or several files in a browser's form.
 -module(yucan_upload).
 
 -export([has_token/2, file/2, form/2, html/1]).
@@ -7,11 +7,11 @@
 -include_lib("kernel/include/file.hrl").
 
 -type state() :: #{upload := none | binary(), hidden := boolean(), files := yucan_file:options(), file => binary(), _ => _}.
-%% The state of {@link yucan_folder}. If it contains `file', nothing else is served.
+%% The state of {@link yucan_folder}. If it contains `file', only that file is served.
 
 -define(MOST_UPLOADED, 16#100000000).
 
-%% @doc Returns whether the request has the token that uploads need.
+%% @doc Returns whether the request has the token that uploads require.
 -spec has_token(yucan_req:req(), state()) -> boolean().
 has_token(Req, State) ->
     case yucan_req:header(<<"authorization">>, Req, <<>>) of
@@ -22,7 +22,7 @@ has_token(Req, State) ->
 is_token(_, #{upload := none}) -> false;
 is_token(Given, #{upload := Token}) -> crypto:hash_equals(crypto:hash(sha256, Token), crypto:hash(sha256, Given)).
 
-%% @doc Stores a file in a directory that a request could reach. Until the file is complete it has another name.
+%% @doc Stores a file in a directory that is served. Until the file is complete, it has a temporary name.
 -spec file(yucan_req:req(), state()) -> yucan_handler:response().
 file(Req, #{upload := none}) -> no_upload(Req);
 file(Req, State) ->
@@ -58,7 +58,7 @@ store(Req, Folder, Path, #{files := #{root := Root} = Files}) ->
         refused -> yucan_error:page(403)
     end.
 
-%% A client that uploads a file and then requests it gets that file, even if the previous one is cached.
+%% Clears the cache, so that a client that uploads a file and then requests it does not get the previous file.
 seen(Req) -> yucan_file_cache:forget(yucan_req:server(Req)).
 
 %% Another upload of the same file may end before this one.
@@ -105,8 +105,8 @@ copy(Req, Device, Size) ->
             end
     end.
 
-%% @doc Handles a browser's form for a directory. It contains the token, unless the request has it, and then files. Browsers are sent back to the
-%% directory.
+%% @doc Handles a browser's form for a directory. The form contains the token, unless the request does, followed by the files. Browsers are redirected
+%% to the directory afterwards.
 -spec form(yucan_req:req(), state()) -> yucan_handler:response().
 form(Req, #{upload := none}) -> no_upload(Req);
 form(Req, State) ->
@@ -166,7 +166,7 @@ formed({error, Reason, #{now := Now}}, _) ->
 discard({Device, Part, _}) -> _ = file:close(Device), yucan_unfinished:delete(Part);
 discard(_) -> ok.
 
-%% @doc Returns the form that follows a listing. A page of another site does not know the token.
+%% @doc Returns the upload form that follows a listing. The token protects against forged requests from other sites, which do not know it.
 -spec html(yucan_folder:wishes()) -> binary().
 html(#{upload := _}) ->
     <<"<form method=\"post\" enctype=\"multipart/form-data\"><p><input type=\"password\" name=\"token\" placeholder=\"token\" required> "

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Answers the requests to a server in a configuration, in the order on which modules written for Yaws rely: arg_rewrite_mod, redirects, auth,
-%% aliases, revproxy, appmods, then files and scripts.
+%% @doc Handles the requests to a server of a configuration. The steps are in the order on which modules written for Yaws rely: arg_rewrite_mod,
+%% redirects, auth, aliases, revproxy, appmods, and finally files and scripts.
 -module(yucan_yaws).
 -behaviour(yucan_handler).
 
@@ -8,7 +8,7 @@
 
 -include("../include/yaws_api.hrl").
 
-%% A page may refer to another page, but the chain must not be endless.
+%% A page may refer to another page. This limits the length of such a chain, which could otherwise be endless.
 -define(MOST_PAGES, 10).
 
 -type site() :: #{globals := map(), server := yucan_yaws_config:server(), own => fun((module()) -> module())}.
@@ -16,7 +16,7 @@
 %% @doc Called each time the configuration is loaded.
 -spec init(site()) -> site().
 init(#{server := #{name := Name, ebin_dir := Folders}} = Site) ->
-    %% Creates the counter of scripts now, because otherwise two of them could create it at the same time.
+    %% Creates the counter of running scripts now, because otherwise two scripts could create it at the same time.
     _ = yucan_cgi_run:running(),
     Site#{own => yucan_yaws_loader:load(Name, Folders)}.
 
@@ -70,8 +70,8 @@ routed(Req, Arg, #{server := #{redirects := Redirects}} = Site, Left) ->
             slashed(Req, Site)
     end.
 
-%% A path with an encoded slash is only passed to another server, and only where nothing here decides by path, because the other server may treat it
-%% as a slash.
+%% A path with an encoded slash is accepted only if it is passed to another server and no decision here depends on the path, because the other server
+%% may treat the encoded slash as a slash.
 slashed(Req, #{server := #{auth := [], arg_rewrite_mod := undefined, redirects := Redirects, alias := Files, script_alias := Scripts} = Server}) ->
     Path = yucan_req:path(Req),
     case yucan_path:decode(binary:replace(Path, <<"%2F">>, <<"%252F">>, [global])) of
@@ -90,7 +90,7 @@ redirected(#{status := Status, target := none}, _, _, _, _) ->
 redirected(#{status := Status} = Redirect, Req, _, #{server := Server}, _) when Status >= 300, Status =< 399 ->
     Location = yucan_yaws_match:location(Redirect, yucan_yaws_out:own_origin(Req, Server), yucan_req:path(Req), yucan_req:query(Req)),
     yucan_error:page_with(Status, [{<<"location">>, Location}]);
-%% An error page is one of our own, which must not be redirected again.
+%% The error page is a page of this server. It must not be redirected again, so redirects are turned off.
 redirected(#{status := Status, target := {local, _}} = Redirect, Req, Arg, #{server := Server} = Site, Left) ->
     Place = yucan_yaws_match:location(Redirect, "", yucan_req:path(Req), yucan_req:query(Req)),
     with_status(Status, page(Place, Req, Arg, Site#{server := Server#{redirects := []}}, Left)).
@@ -108,7 +108,7 @@ authorized(Path, Req, Arg, #{server := #{auth := []}} = Site, Left) ->
     aliased(Path, Req, Arg, Site, Left);
 authorized(Path, Req, Lazy, #{server := #{auth := Blocks} = Server} = Given, Left) ->
     Arg = yucan_yaws_out:made(Lazy),
-    %% Rewriting must not bypass the password for the path that the client requested.
+    %% Rewriting the path must not bypass the password for the path that the client requested.
     Paths = [Path | maps:values(maps:with([asked], Given))],
     Site = maps:remove(asked, Given),
     case yucan_yaws_auth:check(Paths, [Block#{authmod := own_or_none(Module, Site)} || #{authmod := Module} = Block <- Blocks], Arg) of
@@ -145,7 +145,7 @@ aliased(Path, Req, Arg, #{server := #{alias := Files, script_alias := Scripts, f
             end
     end.
 
-%% The directory of an alias is treated like another docroot, and a file like a file in a docroot: scripts run, and are never shown.
+%% The directory of an alias is treated like another docroot, and a file like a file in a docroot: scripts are run, and their source is never shown.
 alias(#{prefix := Prefix, target := Target}, Rest, Path, Req, Arg, #{server := Server} = Site, Left) ->
     case {filelib:is_dir(Target), Rest} of
         {true, <<>>} ->
@@ -178,7 +178,7 @@ proxy(Path, #{revproxy := Proxies}) ->
         [] -> none
     end.
 
-%% An appmod is not called for the page that it names, so an appmod for all paths can name files.
+%% An appmod is not called for a page that it has returned, so an appmod for all paths can return files.
 appmod(Path, Req, Arg, #{server := #{appmods := Mounts} = Server} = Site, Left) ->
     case yucan_yaws_match:appmod(Path, Mounts) of
         {ok, #{module := Module, prefix := Prefix, rest := Rest, others := Others}} ->
@@ -261,7 +261,7 @@ run(Run, #{script := File} = Found, Req, Arg, #{server := #{extra_cgi_vars := Ex
     Spec = maps:merge(body(Arg), Found#{run => Run, variables => Variables}),
     yucan_cgi:respond(Req, maps:merge(yucan_yaws_options:for_scripts(), Spec)).
 
-%% Returns the body that a module read before it named this page. If the module read it with get_more, it is no longer available.
+%% Returns the body that a module has read before it returned this page. If the module read the body with get_more, it is no longer available.
 body(#arg{clidata = Read, cont = undefined}) when Read =/= <<>> -> #{body => Read};
 body(_) -> #{}.
 
@@ -279,7 +279,7 @@ call(Module, Function, More, Req, Arg, #{server := Server} = Site, Left) ->
 out(Module, Function, More, Req, #arg{clidata = Read} = Arg, Site) ->
     try yucan_yaws_out:collect(apply(Module, Function, [Arg | More])) of
         #{next := {get_more, Cont, State}} = Outcome when is_tuple(Read) -> more(Module, Function, More, Outcome, Cont, State, Req, Arg, Site);
-        %% No data is left, for example because a client has omitted the end of a form.
+        %% The module asks for more, but the body has ended, for example because a client has omitted the end of a form.
         #{next := {get_more, _, _}} = Outcome -> {Outcome#{next := none}, Arg};
         Outcome -> {Outcome, Arg}
     catch
@@ -296,7 +296,7 @@ more(Module, Function, More, Outcome, Cont, State, Req, Arg, #{server := Server}
             {#{headers => [], body => [], next => {response, yucan_req:body_error(Reason)}}, Arg}
     end.
 
-%% Without a module for crashes, the server does what it does for any handler: it answers 500 and logs the crash.
+%% Without errormod_crash, a crash is treated like that of any other handler: the server answers 500 and logs the crash.
 crashed(Class, Reason, Stack, _, #{server := #{errormod_crash := undefined}}) ->
     erlang:raise(Class, Reason, Stack);
 crashed(Class, Reason, Stack, Arg, #{server := #{errormod_crash := Module}} = Site) ->

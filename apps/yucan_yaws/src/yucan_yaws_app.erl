@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The application and its supervisor for pooled FastCGI connections, unfinished files, and sessions. It is started when it is first needed.
+%% @doc The application, and its supervisor, for pooled FastCGI connections, unfinished files and sessions. It is started when it is first needed.
 -module(yucan_yaws_app).
 -behaviour(application).
 -behaviour(supervisor).
@@ -17,7 +17,7 @@ ensure() ->
 -spec start(application:start_type(), term()) -> {ok, pid()} | {error, term()}.
 start(_, _) -> supervisor:start_link({local, yucan_yaws_sup}, ?MODULE, []).
 
-%% @private Drains the servers: when the VM shuts down, this application stops before yucan, but requests in progress still use its processes.
+%% @private Drains the servers. When the VM shuts down, this application stops before yucan, but requests in progress still use its processes.
 -spec prep_stop(State) -> State when State :: term().
 prep_stop(State) ->
     case init:get_status() of

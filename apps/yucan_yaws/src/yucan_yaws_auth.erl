@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The `<auth>' blocks of a server, which control access to everything under a path. Both the path after arg_rewrite and the original one are
-%% checked.
+%% @doc Checks the `<auth>' blocks of a server, which control access to everything below a path. Both the path after arg_rewrite and the original path
+%% are checked.
 %%
-%% A client whose address is listed in `allow' may continue, and one listed in `deny' gets a 403, whoever the user is. After that, if the block has
-%% users or an authmod, the client needs a name and a password (Basic), or whatever the module requires.
+%% A client whose address is listed in `allow' may continue, and a client whose address is listed in `deny' gets a 403 regardless of the user. After
+%% that, if the block has users or an authmod, the client needs a name and a password (Basic), or whatever the module requires.
 -module(yucan_yaws_auth).
 
 -export([check/3, basic/1]).
@@ -60,7 +60,7 @@ person(#{authmod := Module, realm := Realm} = Block, Arg) ->
     end.
 
 user({Name, Password, _}, [{_, Any} | _] = Users, Realm) when is_list(Name) ->
-    %% An unknown name takes as long as a known one, so that timing does not reveal which names exist.
+    %% The check takes as long for an unknown name as for a known one, so that timing does not reveal which names exist.
     Stored = proplists:get_value(Name, Users, Any),
     case yucan_password:check(list_to_binary(Password), Stored) andalso lists:keymember(Name, 1, Users) of
         true -> {ok, list_to_binary(Name)};
@@ -68,7 +68,7 @@ user({Name, Password, _}, [{_, Any} | _] = Users, Realm) when is_list(Name) ->
     end;
 user(_, _, Realm) -> {unauthorized, Realm}.
 
-%% @doc Returns name and password from an Authorization header.
+%% @doc Returns the name and the password in an Authorization header.
 -spec basic(binary()) -> {ok, binary(), binary()} | error.
 basic(<<Scheme:5/binary, " ", Encoded/binary>>) ->
     case yucan_header:lower(Scheme) of

@@ -1,12 +1,12 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Reads a configuration file in the language of Yaws, with the directives that docs/options.md lists.
 %%
-%% A line is a setting, or the beginning or end of a block. `#' begins a comment, a backslash at the end of a line joins the next line, and double
-%% quotes preserve spaces and special characters. yucan_yaws_config_lines parses lines, yucan_yaws_config_value parses values, and
+%% A line is a setting, or the beginning or end of a block. `#' begins a comment, a backslash at the end of a line continues it on the next line, and
+%% double quotes preserve spaces and special characters. yucan_yaws_config_lines parses lines, yucan_yaws_config_value parses values, and
 %% yucan_yaws_config_entry parses entries of blocks. yucan_yaws_config_table contains the directives.
 %%
-%% Everything is checked here, once. All problems of a file are reported together, each with its line and what was expected. A file with a problem has
-%% no effect, so a typo never takes a site down. {@link parse/2} is pure.
+%% Everything is checked here, once. All problems in a file are reported together, each with its line and what was expected. A file with a problem is
+%% not used at all, so a typo never takes a site down. {@link parse/2} is pure.
 -module(yucan_yaws_config).
 
 -export([load/1, read/1, parse/2, format/2]).
@@ -32,9 +32,9 @@
 
 -record(state, {folder :: file:filename(), problems = [] :: [problem()]}).
 
-%% @doc Returns the options of {@link yucan:start_link/1} for a file. Afterwards its directories of modules are in the code path and its start modules
-%% have run; but if there is a problem, nothing has happened. If the file names something that does not exist, such as a directory or a module, a
-%% warning is logged.
+%% @doc Returns the options of {@link yucan:start_link/1} for a file. It also adds the file's module directories to the code path and runs its start
+%% modules. If there is a problem, it does neither. If the file refers to something that does not exist, such as a directory or a module, a warning is
+%% logged.
 -spec load(file:filename()) -> {ok, map()} | {error, [Line :: unicode:chardata(), ...]}.
 load(File) ->
     case read(File) of
@@ -54,7 +54,7 @@ read(File) ->
         {error, Reason} -> {error, [{0, "cannot read the file: " ++ file:format_error(Reason)}]}
     end.
 
-%% @doc Returns the problems as text, one per line in the format of compilers: `FILE:LINE: PROBLEM'.
+%% @doc Formats problems as text, one per line, in the format that compilers use: `FILE:LINE: PROBLEM'.
 -spec format(file:filename(), [problem()]) -> [unicode:chardata()].
 format(File, Problems) ->
     [case Line of
@@ -62,7 +62,7 @@ format(File, Problems) ->
          _ -> io_lib:format("~ts:~b: ~ts~n", [File, Line, Text])
      end || {Line, Text} <- Problems].
 
-%% @doc Parses and checks a text. Relative paths in it are relative to the directory.
+%% @doc Parses and checks the text of a file. Relative paths in it are relative to `Folder'.
 -spec parse(binary(), Folder :: file:filename()) -> {ok, conf()} | {error, [problem(), ...]}.
 parse(Text, Folder) ->
     State = #state{folder = Folder},
@@ -244,7 +244,7 @@ said({junk, Text}) -> "'" ++ shown(Text) ++ "'".
 shown(Text) when length(Text) > 60 -> lists:sublist(Text, 57) ++ "...";
 shown(Text) -> Text.
 
-%% Returns the name that was probably meant, if a similar one exists, and otherwise all names.
+%% Returns the names that are similar to an unknown one, or all names if there are none.
 candidates(Name, Block) ->
     Names = yucan_yaws_config_table:names(Block) -- yucan_yaws_config_table:without_effect(),
     case [Known || Name =/= "", Known <- Names, is_near(Known, Name, 2)] of
@@ -263,7 +263,7 @@ is_near([_ | RestA] = A, [_ | RestB] = B, Wrong) ->
 problem(Line, Text, #state{problems = Problems} = State) ->
     State#state{problems = [{Line, lists:flatten(Text)} | Problems]}.
 
-%% ---- problems between lines: servers that serve nothing, or conflict with each other
+%% ---- problems that concern several lines: servers that serve nothing or conflict with each other
 
 %% Returns the problems of servers, each at the line where its server begins.
 -spec between([server()]) -> [problem()].
@@ -302,7 +302,7 @@ mixed_tls(Servers) ->
         #{port := OtherPort, line := First, ssl := #{} = Other} = Earlier <- Before, Port =:= OtherPort, shares_address(Server, Earlier),
         Key <- [verify, fail_if_no_peer_cert, depth, protocol_version] ++ [cacertfile || maps:get(verify, Ssl) =:= verify_peer], maps:get(Key, Ssl) =/= maps:get(Key, Other)].
 
-%% All servers must use one log file.
+%% All servers must use the same log file.
 mixed_logs([#{access_log := First} | Rest]) ->
     [{Line, text("access_log of <server ~ts> is ~ts, that of the first server is not: expected the same in all", [Name, Wanted])}
      || #{access_log := Wanted, line := Line, name := Name} <- Rest, Wanted =/= First];

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Parses the entries of the blocks in a server: redirects, variables, headers, access rules. Returns the parsed entry, or a text that says what
-%% is wrong.
+%% is wrong with it.
 -module(yucan_yaws_config_entry).
 
 -export([redirect/3, pair/3, header/3, dir/1, auth/1]).
@@ -11,7 +11,7 @@
 
 -type result(Value) :: {ok, Value} | {error, Problem :: string()}.
 
-%% @doc Parses a redirect. `PATH = URL' appends the request's path; `PATH == URL' does not. A status may come before the URL, or alone.
+%% @doc Parses a redirect. `PATH = URL' appends the request's path; `PATH == URL' does not. A status may precede the URL or replace it.
 -spec redirect(Path :: string(), '=' | '==', string()) -> result(yucan_yaws_config:redirect()).
 redirect("/" ++ _ = Path, Sign, Text) ->
     case target(string:lexemes(Text, " \t")) of
@@ -39,7 +39,7 @@ target(_) ->
     error.
 
 with_status(_, error) -> error;
-%% Only a redirect can name another site, because the page for an error is one of our own.
+%% The target can be on another site only with a redirect status, because an error page is always a page of this server.
 with_status(Status, {absolute, _}) when Status < 300; Status > 399 -> error;
 with_status(Status, Target) -> {Status, Target}.
 
@@ -61,7 +61,7 @@ target_of(Text) ->
         error -> error
     end.
 
-%% @doc Parses a key and its value, neither of which is converted.
+%% @doc Parses a key and its value without converting them.
 -spec pair(string(), '=' | '==', string()) -> result({string(), string()}).
 pair(Key, '=', Value) -> {ok, {Key, Value}};
 pair(Key, '==', Value) -> {ok, {Key, "=" ++ Value}}.
@@ -118,7 +118,8 @@ user(Text) ->
             bad("user = ~ts: expected NAME:PASSWORD or NAME:{HASH}...", [Name])
     end.
 
-%% Converts text that is compared with, or added to, the bytes of a request or a response. Modules written for Yaws also get it in this form.
+%% Converts text to a list of bytes, because it is compared with the bytes of a request or added to those of a response. Modules written for Yaws also
+%% get text in this form.
 bytes(Text) -> binary_to_list(unicode:characters_to_binary(Text)).
 
 cidr(_, "all") -> all;

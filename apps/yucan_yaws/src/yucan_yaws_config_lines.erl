@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The lines of a configuration file: settings, and the start and end tags of blocks. {@link yucan_yaws_config} interprets them.
+%% @doc Parses the lines of a configuration file: settings, and the start and end tags of blocks. {@link yucan_yaws_config} interprets them.
 -module(yucan_yaws_config_lines).
 
 -export([lines/1]).
@@ -16,7 +16,7 @@
                  | {junk, Text :: string()}.
 %% `{set, "/p", '==', "/q"}' is a redirect that does not append. Everything else is set with `='.
 
-%% @doc Returns the lines of a text without empty ones and comments. Any bytes give a result. Text that is not UTF-8 is interpreted as Latin-1.
+%% @doc Returns the lines of a text, without empty lines and comments. It accepts any bytes; text that is not UTF-8 is interpreted as Latin-1.
 -spec lines(binary()) -> [line()].
 lines(Text) ->
     Characters = case unicode:characters_to_list(Text) of
@@ -26,7 +26,7 @@ lines(Text) ->
     Numbered = join(number(string:split(without_mark(Characters), "\n", all), 1)),
     [{Line, content(Stripped)} || {Line, Raw} <- Numbered, Stripped <- [string:trim(strip_comment(Raw))], Stripped =/= ""].
 
-%% Editors on Windows write a byte order mark, which is removed.
+%% Removes the byte order mark that editors on Windows write.
 without_mark([16#FEFF | Characters]) -> Characters;
 without_mark(Characters) -> Characters.
 

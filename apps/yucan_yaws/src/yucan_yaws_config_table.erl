@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The directives of a configuration: the blocks in which each is allowed, the kind of its value, its default, and its effect.
+%% @doc The directives of a configuration: the blocks in which each directive is allowed, the kind of its value, its default, and its effect.
 %%
-%% A directive with `one' may be given at most once, while one with `many' collects a list in the order of the file. A directive that Yaws has and
-%% this server does not is reported as unsupported and never silently ignored.
+%% A directive with `one' may occur at most once; the values of a directive with `many' form a list in the order of the file. A directive that Yaws
+%% has but this server does not is reported as unsupported, and is never silently ignored.
 -module(yucan_yaws_config_table).
 
 -export([table/1, directive/2, names/1, without_effect/0, defaults/1, blocks/1, elsewhere/1]).
@@ -15,8 +15,8 @@
 -type block() :: global | server | ssl | auth.
 -type directive() :: {Key :: atom(), one | many, yucan_yaws_config_value:kind()}.
 
-%% @doc Returns the table: name, one or many, kind, default, effect. A `many' directive has no default except []. The reference of all options
-%% (`scripts/options') also shows the table.
+%% @doc Returns the table: name, `one' or `many', kind, default, effect. The default of a `many' directive is always []. The table is also in the
+%% reference of all options (`scripts/options').
 -spec table(block()) -> [{Key :: atom(), one | many, yucan_yaws_config_value:kind(), Default :: term(), Effect :: string()}].
 table(global) ->
     [{logdir, one, path, undefined, "Directory of access.log, which all servers share. Without it there is no access log."},
@@ -87,7 +87,7 @@ directive(Block, Name) ->
         [] -> unknown
     end.
 
-%% @doc Returns all names that are allowed in a block, with those of inner blocks in angle brackets.
+%% @doc Returns the names of all directives and inner blocks that are allowed in a block. The names of blocks are in angle brackets.
 -spec names(block()) -> [string()].
 names(Block) ->
     [atom_to_list(Key) || {Key, _, _, _, _} <- table(Block)] ++ ["<" ++ Name ++ ">" || Name <- blocks(Block)].
@@ -106,7 +106,7 @@ blocks(global) -> ["server"];
 blocks(server) -> ["redirect", "auth", "opaque", "ssl", "extra_cgi_vars", "extra_response_headers"];
 blocks(_) -> [].
 
-%% @doc Returns the advice about a directive that only Yaws has.
+%% @doc Returns advice on a directive that only Yaws has.
 -spec elsewhere(Name :: string()) -> {ok, Advice :: string()} | none.
 elsewhere(Name) ->
     case lists:keyfind(Name, 1, only_in_yaws()) of
@@ -147,7 +147,7 @@ only_in_yaws() ->
 
 -ifdef(TEST).
 
-%% Each name occurs once in its block, and none of our names is also listed as one that only Yaws has.
+%% Each name occurs only once in its block, and no directive of this server is also listed as one that only Yaws has.
 table_test_() ->
     [?_assertEqual(lists:usort(names(Block)), lists:sort(names(Block))) || Block <- [global, server, ssl, auth]]
         ++ [?_assertEqual(none, elsewhere(Name)) || Block <- [global, server, ssl, auth], Name <- names(Block)].
@@ -155,7 +155,7 @@ table_test_() ->
 many_defaults_test() ->
     [?assertEqual([], Default) || Block <- [global, server, ssl, auth], {_, many, _, Default, _} <- table(Block)].
 
-%% Each effect becomes a cell of the reference, which Markdown must show unchanged.
+%% Each effect becomes a table cell in the reference, and must not contain characters that are special in Markdown.
 effects_test_() ->
     [?_assertMatch({_, _, match}, {Block, Name, re:run(Effect, "^[A-Za-z][^<>`\n]+\\.$", [{capture, none}])})
      || Block <- [global, server, ssl, auth], {Name, _, _, _, Effect} <- table(Block)].

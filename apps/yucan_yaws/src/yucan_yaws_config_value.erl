@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The values of a configuration file: their kinds, how each is parsed, and the text for one that is not valid.
+%% @doc The values in a configuration file: the kinds of values, how each kind is parsed, and the messages for invalid values.
 -module(yucan_yaws_config_value).
 
 -export([read/3, expected/1, url/1, origin/1]).
@@ -12,17 +12,17 @@
 -type kind() :: text | boolean | module | program | path | paths | words | address | host_port | mounts | php_handler | revproxy | expires | alias | ciphers | versions
               | {integer, Min :: integer(), Max :: integer()} | {one_of, [atom()]} | {none_or, atom(), kind()}.
 -type mount() :: #{path := string(), module := module(), exclude := [string()]}.
-%% An appmod. If the path has no leading slash, it matches that segment anywhere in a path.
+%% An appmod. A path without a leading slash matches that segment anywhere in a path.
 -type php_handler() :: {cgi, Program :: string()} | {fcgi, yucan_fcgi_address()} | {extern, node(), module(), atom()}.
 -type yucan_fcgi_address() :: {inet:hostname() | inet:ip_address(), inet:port_number()} | {local, binary()}.
 -type alias() :: #{prefix := binary(), target := binary()}.
-%% The prefix has no slash at its end.
+%% The prefix has no trailing slash.
 -type revproxy() :: #{prefix := string(), url := url()}.
 
 -type url() :: #{scheme := http | https, host := string(), port := inet:port_number() | undefined, path := string()}.
-%% The path is "" if there is none. It includes the query, and keeps its case and percent signs.
+%% The path is "" if the URL has none. It includes the query, and its case and its percent escapes do not change.
 
-%% @doc Parses a value. A relative path is relative to the folder, which is the file's directory.
+%% @doc Parses a value. A relative path is relative to `Folder', the directory of the configuration file.
 -spec read(kind(), Text :: string(), Folder :: file:filename()) -> {ok, term()} | {error, Expected :: string()}.
 read(Kind, Text, Folder) ->
     case value(Kind, Text, Folder) of
@@ -78,7 +78,7 @@ expected(ciphers) -> "names of cipher suites that this Erlang knows, such as TLS
 expected(versions) -> expected({one_of, lists:sort(tls_versions())}) ++ ", several of them separated by blanks";
 expected(expires) -> "TYPE|access+SECONDS, several of them separated by blanks".
 
-%% Splits a text into parts. Parts are separated by spaces. Double quotes keep the spaces inside a part.
+%% Splits a text at spaces, except for spaces in double quotes.
 parts(Text) -> parts(string:trim(Text, leading, " \t"), []).
 
 parts("", Done) -> lists:reverse(Done);
@@ -105,7 +105,7 @@ integer(Text, Min, Max) ->
         _ -> error
     end.
 
-%% Names become atoms, because a configuration file contains few of them.
+%% Names can become atoms, because a configuration file contains only a few of them.
 module(Text) ->
     case re:run(Text, "^[a-z][A-Za-z0-9_@]{0,127}$", [unicode, {capture, none}]) of
         match -> {ok, list_to_atom(Text)};
@@ -235,7 +235,7 @@ revproxy(["/" ++ _ = Prefix, Text]) ->
     end;
 revproxy(_) -> error.
 
-%% The prefix needs no escapes, so it is the same in each form of a path.
+%% The prefix contains no characters that need escapes, so it is the same in encoded and decoded paths.
 alias(["/" ++ _ = Prefix, Place], Folder) ->
     case {re:run(Prefix, "^(/[A-Za-z0-9_~-][A-Za-z0-9._~-]*)*/?$", [{capture, none}]), path(Place, Folder)} of
         {match, {ok, Target}} -> {ok, #{prefix => unicode:characters_to_binary(string:trim(Prefix, trailing, "/")), target => unicode:characters_to_binary(Target)}};
@@ -243,7 +243,7 @@ alias(["/" ++ _ = Prefix, Place], Folder) ->
     end;
 alias(_, _) -> error.
 
-%% Names may be those of OpenSSL or of IANA.
+%% The names of cipher suites may be those of OpenSSL or of IANA.
 ciphers([]) -> error;
 ciphers(Names) ->
     Suites = [ssl:str_to_suite(Name) || Name <- Names],
@@ -271,7 +271,7 @@ expires(Words) ->
 
 %% ---- URLs: targets of redirects and proxies
 
-%% @doc Parses an absolute http or https URL without user, spaces and control characters.
+%% @doc Parses an absolute http or https URL that contains no user, spaces or control characters.
 -spec url(string()) -> {ok, url()} | error.
 url(Text) ->
     Pattern = "^(https?)://(\\[[0-9A-Fa-f:.]+\\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5}))?(/[\\x21-\\x7e]*|\\?[\\x21-\\x7e]*)?$",
@@ -286,7 +286,7 @@ url(Text) ->
         nomatch -> error
     end.
 
-%% @doc Returns scheme, host and port as text, without a slash at the end.
+%% @doc Returns the scheme, host and port of a URL as text, without a trailing slash.
 -spec origin(url()) -> string().
 origin(#{scheme := Scheme, host := Host, port := Port}) ->
     atom_to_list(Scheme) ++ "://" ++ Host

@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Parses cookies from `Cookie' and `Set-Cookie' headers into records of yaws_api.hrl, and formats them again. Pure. For {@link yaws_api}.
+%% @doc Parses `Cookie' and `Set-Cookie' headers into records of yaws_api.hrl, and formats these records as headers. Pure. Used by {@link yaws_api}.
 %%
-%% Like a semicolon, a comma separates cookies (RFC 2109), while in RFC 6265 it is an ordinary character. A text that cannot be parsed yields no
-%% cookies at all.
+%% A comma separates cookies, like a semicolon (RFC 2109), whereas in RFC 6265 it is an ordinary character. If a text cannot be parsed, the result has
+%% no cookies at all.
 -module(yucan_yaws_cookie).
 
 -export([parse/1, parse_set/1, format/1, format_set/1, set/3]).
@@ -163,7 +163,7 @@ parse_set_test_() ->
              {"a , b, c=d", [#setcookie{key = "a"}, #setcookie{key = "b"}, #setcookie{key = "c", value = "d"}]},
              {"a=b c", []}, {"a=b; secure=1", []}, {"", []}]].
 
-%% Formatting and parsing again gives the same record.
+%% Formatting a record and parsing the text again yields the same record.
 format_test_() ->
     Cookies = [#cookie{key = "a"}, #cookie{key = "b", value = "1"}, #cookie{key = "c", value = "x y", quoted = true}],
     [?_assertEqual("a; b=1; c=\"x y\"", lists:flatten(format(Cookies))), ?_assertEqual(Cookies, parse(lists:flatten(format(Cookies)))),

@@ -7,7 +7,7 @@
 %% @doc See {@link yaws_api:ehtml_expand/1}.
 -spec expand(term()) -> iodata().
 expand(Byte) when is_integer(Byte), Byte >= 0, Byte =< 255 -> <<Byte>>;
-%% If such a character were truncated to its low byte, it could become `<', which the module would not have escaped.
+%% If a character above 255 were truncated to its low byte, it could become `<', which the module would not have escaped.
 expand(Character) when is_integer(Character) ->
     error({ehtml_takes_bytes, Character, "encode the text with unicode:characters_to_binary/1"});
 expand(Text) when is_binary(Text) -> Text;
@@ -24,7 +24,7 @@ expand({Tag, Attributes, Body}) ->
     ["<", atom_to_list(Tag), attributes(Attributes), ">", expand(Body), "</", atom_to_list(Tag), ">"];
 expand(List) when is_list(List) -> [expand(Item) || Item <- List].
 
-%% Returns whether an element of HTML has no end tag. All others need one, even if they are empty.
+%% Returns whether an HTML element has no end tag. All other elements need an end tag, even if they are empty.
 is_void(Tag) ->
     lists:member(Tag, [area, base, br, col, embed, hr, img, input, keygen, link, meta, param, source, track, wbr]).
 
@@ -40,5 +40,5 @@ value(Function) when is_function(Function, 0) -> value(Function());
 value(Value) when is_atom(Value) -> atom_to_list(Value);
 value(Value) when is_integer(Value) -> integer_to_list(Value);
 value(Value) when is_float(Value) -> float_to_list(Value);
-%% Only quotes are escaped here. Modules escape the rest themselves, for example with yaws_api:htmlize/1.
+%% Escapes only quotes. Modules escape the other characters themselves, for example with yaws_api:htmlize/1.
 value(Value) -> binary:replace(iolist_to_binary(Value), <<"\"">>, <<"&quot;">>, [global]).

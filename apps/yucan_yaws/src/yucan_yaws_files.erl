@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Resolves a path in the docroots of a server to a file, a script with the rest of the path, or an index.
 %%
-%% A script may occur in the middle of a path; the rest of the path is its PATH_INFO. So SCRIPT_FILENAME always names a file that exists. A file that
-%% has the name of a script but may not run is rejected, and is never shown as text.
+%% A script may occur in the middle of a path; the rest of the path is its PATH_INFO. So SCRIPT_FILENAME is always a file that exists. If a file has
+%% the name of a script but may not be run, the request is rejected, and the file is never shown as text.
 -module(yucan_yaws_files).
 
 -export([digest/1, find/4, alias/2, script_alias/3]).
@@ -16,13 +16,13 @@
                | forbidden
                | not_found.
 -type options() :: #{index_files := [string()], allowed_scripts := [string()], follow_symlinks := yucan_symlink:policy(), digest := binary(), _ => _}.
-%% `digest' represents the other options; see {@link digest/1}.
+%% `digest' is a digest of the other options; see {@link digest/1}.
 
-%% @doc Returns a value that represents the options in keys, because otherwise the lists of names would be compared for each request.
+%% @doc Returns a digest of the options for use in cache keys, because otherwise the lists of names would be compared for each request.
 -spec digest(map()) -> binary().
 digest(Server) -> erlang:md5(term_to_binary(maps:to_list(maps:with([index_files, allowed_scripts, follow_symlinks], Server)))).
 
-%% @doc Searches one docroot after the other. A directory without an index is used only if no docroot has a better match.
+%% @doc Searches the docroots one after another. A directory without an index is used only if no docroot has a better match.
 -spec find(yucan_req:req(), Path :: binary(), Docroots :: [file:filename()], options()) -> found().
 find(Req, Path, Docroots, Options) ->
     case has_dot(Path) of
@@ -30,8 +30,8 @@ find(Req, Path, Docroots, Options) ->
         false -> better([known(yucan_req:server(Req), Path, Docroot, Options) || Docroot <- Docroots])
     end.
 
-%% Remembers for a second that a path leads to a script. A link that replaces the script in the meantime reveals nothing, because anyone who can
-%% create it could also create a script that reads the same file. Other files, which are shown, are not cached here.
+%% Caches for a second that a path leads to a script. If a link replaces the script in the meantime, it reveals nothing, because anyone who can create
+%% the link could also create a script that reads the same file. Other files, whose content is shown, are not cached here.
 known(Server, Path, Docroot, #{allowed_scripts := [_ | _], digest := Digest} = Options) ->
     Key = {Docroot, script, Digest, Path},
     case yucan_file_cache:find(Server, Key) of
@@ -43,7 +43,7 @@ known(Server, Path, Docroot, #{allowed_scripts := [_ | _], digest := Digest} = O
     end;
 known(_, Path, Docroot, Options) -> look(Path, Docroot, Options).
 
-%% Names that begin with a dot are hidden, except for the one that certificate authorities request.
+%% Names that begin with a dot are hidden, except for `.well-known', which certificate authorities request.
 has_dot(<<"/.well-known/", _/binary>>) -> false;
 has_dot(Path) -> yucan_path:has_dot_name(Path).
 
@@ -87,7 +87,8 @@ kind(Path) ->
         Ending -> case is_source(Ending, Path) of true -> source; false -> static end
     end.
 
-%% These are other names for PHP and CGI, files that PHP includes, and files that editors leave next to a script.
+%% Returns whether a file may be the source of a script: other extensions of PHP and CGI scripts, files that PHP scripts include, and files that
+%% editors leave next to a script.
 is_source(Ending, _) when Ending =:= <<".phtml">>; Ending =:= <<".pht">>; Ending =:= <<".phps">>; Ending =:= <<".phar">> -> true;
 is_source(Ending, _) when Ending =:= <<".inc">>; Ending =:= <<".pl">> -> true;
 is_source(<<".php", Version>>, _) when Version >= $0, Version =< $9 -> true;
@@ -96,7 +97,7 @@ is_source(Copy, Path) when Copy =:= <<".bak">>; Copy =:= <<".old">>; Copy =:= <<
 is_source(Ending, Path) ->
     Ending =/= <<>> andalso binary:last(Ending) =:= $~ andalso kind(binary:part(Path, 0, byte_size(Path) - 1)) =/= static.
 
-%% A site without scripts has no sources, so these are ordinary files there.
+%% A site without scripts has no sources of scripts, so these are ordinary files there.
 script(source, _, <<>>, Docroot, #{allowed_scripts := []}) -> {static, Docroot};
 script(source, _, _, _, #{allowed_scripts := []}) -> not_found;
 script(Kind, Path, Info, Docroot, #{allowed_scripts := Allowed}) ->
@@ -111,7 +112,7 @@ script(Kind, Path, Info, Docroot, #{allowed_scripts := Allowed}) ->
 -spec alias(File :: binary(), options()) -> found().
 alias(File, Options) -> file(<<"/", (filename:basename(File))/binary>>, <<>>, unicode:characters_to_list(filename:dirname(File)), Options).
 
-%% @doc Returns the program for a script_alias: either the target itself, or the file below it that the first segments of the remaining path name.
+%% @doc Returns the program for a script_alias: either the target itself, or the file below it to which the first segments of the remaining path lead.
 -spec script_alias(yucan_yaws_config_value:alias(), Rest :: binary(), yucan_symlink:policy()) ->
     {ok, #{script := binary(), script_name := binary(), path_info := binary()}} | forbidden | not_found.
 script_alias(#{prefix := Prefix, target := Target}, Rest, Policy) ->

@@ -1,7 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Access to the `#headers{}' of modules written for Yaws: a single header by its name, and all of them as lines. Pure. For {@link yaws_api}.
+%% @doc Access to the `#headers{}' of modules written for Yaws: to a single header by its name, and to all headers as lines. Pure. Used by
+%% {@link yaws_api}.
 %%
-%% A name is an atom, a binary or a string in any case. Names without a field in the record are in `other'.
+%% A name is an atom, a binary or a string, and is not case-sensitive. Headers for which the record has no field are in `other'.
 -module(yucan_yaws_headers).
 
 -export([get/2, set/3, merge/3, lines/2]).
@@ -29,7 +30,7 @@ get(Name, Headers) ->
             end
     end.
 
-%% @doc Replaces all headers with this name by a single one, or removes them if the value is `undefined'.
+%% @doc Replaces all headers with this name by a single header, or removes them if the value is `undefined'.
 -spec set(name(), value(), #headers{}) -> #headers{}.
 set(Name, Value, Headers) when is_binary(Value) -> set(Name, binary_to_list(Value), Headers);
 set(Name, Value, #headers{other = Others} = Headers) ->
@@ -46,7 +47,7 @@ set(Name, Value, #headers{other = Others} = Headers) ->
             end
     end.
 
-%% @doc Adds a value, after a comma or, for set-cookie, as a separate header.
+%% @doc Adds a value to a header: appends it after a comma or, for set-cookie, adds it as a separate header.
 -spec merge(name(), value(), #headers{}) -> #headers{}.
 merge(_, undefined, Headers) -> Headers;
 merge(Name, Value, Headers) when is_binary(Value) -> merge(Name, binary_to_list(Value), Headers);
@@ -60,8 +61,8 @@ merged({field, #headers.cookie}, Before, Value) -> Before ++ [Value];
 merged(_, undefined, Value) -> Value;
 merged(_, Before, Value) -> Before ++ ", " ++ Value.
 
-%% @doc Calls the function for each header, with its name as it is sent and its value, and returns the results. `{multi, Results}' counts as several
-%% results.
+%% @doc Calls the function for each header, with its name in the form in which it is sent and its value, and returns the results. If a result is
+%% `{multi, Results}', all of these are added.
 -spec lines(fun((string() | atom(), value()) -> term()), #headers{}) -> [term()].
 lines(Format, #headers{other = Others} = Headers) ->
     Fields = [{capitalised(hyphens(Field)), Value}
@@ -107,7 +108,7 @@ others_test() ->
     Two = set('X-Other', "2", set("X-OWN", "3", One)),
     ?assertEqual(["3", "2", undefined], [get(Name, Two) || Name <- ["x-own", 'x-other', "x-third"]]),
     ?assertEqual(#headers{other = [{http_header, 0, "X-Other", undefined, "2"}]}, set("x-own", undefined, Two)),
-    %% Other code that uses the record may have left it in this form.
+    %% Other code that uses the record may leave it in this form.
     Twice = #headers{other = [{http_header, 5, 'X-A', undefined, "1"}, {http_header, 5, <<"x-b">>, undefined, "2"}, {http_header, 5, "x-a", undefined, "3"}]},
     ?assertEqual(["X-A: 4", "x-b: 2"], text(set(<<"x-A">>, "4", Twice))).
 

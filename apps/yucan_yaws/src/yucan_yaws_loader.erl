@@ -1,10 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Loads modules that belong to a single server, which are those in its own `ebin_dir'. Two sites may have modules with the same name.
+%% @doc Loads modules that belong to a single server: those in its own `ebin_dir'. So two sites may have modules with the same name.
 %%
-%% A VM can have only one module of each name. Each beam in such a directory is therefore loaded as `NAME@SERVER', and the names in its calls to the
-%% other modules are changed as well: `page:main()', `fun page:main/0', and module names in spawn, apply and the starting functions of OTP. A module
-%% that is named by data, such as a path, is found with {@link own/1}. This requires debug information (erlc +debug_info). A module without it is
-%% loaded under its own name, and an error reports that.
+%% A VM can have only one module with each name. Therefore each beam file in such a directory is loaded as `NAME@SERVER', and the names in its calls
+%% to the other modules are changed as well: `page:main()', `fun page:main/0', and module names in spawn, apply and the start functions of OTP. If
+%% the name of a module comes from data, such as a path, {@link own/1} returns the loaded module. All this requires debug information (erlc
+%% +debug_info). A module without debug information is loaded under its own name, and an error is logged.
 -module(yucan_yaws_loader).
 
 -export([load/2, remember/1, own/1]).
@@ -52,13 +52,13 @@ beam_md5(Code) ->
     {ok, {_, Md5}} = beam_lib:md5(Code),
     {ok, Md5}.
 
-%% @doc Stores a server's function in the process that answers requests to that server.
+%% @doc Stores the function of a server in the process that handles requests to that server.
 -spec remember(fun((module()) -> module())) -> ok.
 remember(Own) ->
     _ = put(?MODULE, Own),
     ok.
 
-%% @doc Returns the name under which a module is loaded for the server whose requests this process answers.
+%% @doc Returns the name under which a module is loaded for the server whose requests this process handles.
 -spec own(module()) -> module().
 own(Module) ->
     case get(?MODULE) of
@@ -66,7 +66,7 @@ own(Module) ->
         Own -> Own(Module)
     end.
 
-%% Changes the names of some modules in these forms, wherever a module is meant.
+%% Changes the names of some modules in these forms, wherever an atom stands for a module.
 -spec renamed([erl_parse:abstract_form()], #{module() => module()}) -> [erl_parse:abstract_form()].
 renamed(Forms, Names) -> [form(Form, Names) || Form <- Forms].
 

@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Finds the parts of a configuration that apply to a request: the server, by the socket and the host name; the redirect, and its target; the
-%% appmod; and whether one path contains another. Pure.
+%% @doc Finds the parts of a configuration that apply to a request: the server (by the socket and the host name), the redirect with its target, the
+%% alias, and the appmod. Also checks whether a path is below another one. Pure.
 %%
-%% A redirect `/p = URL' appends the path of the request, as the client sent it, to the URL, and `/p == URL' does not. Both keep the query. There
-%% is exactly one slash between the URL and the path, even if the URL ends with several.
+%% A redirect `/p = URL' appends the path of the request, as the client sent it, to the URL; `/p == URL' does not. Both keep the query. There is
+%% exactly one slash between the URL and the path, even if the URL ends with several.
 -module(yucan_yaws_match).
 
 -export([table/2, without_port/1, server/4, redirect/2, location/4, appmod/2, alias/2, is_under/2]).
@@ -21,7 +21,7 @@
 
 %% ---- servers
 
-%% @doc Returns the servers, in the order of the file.
+%% @doc Returns the table of servers, in the order of the file.
 -spec table([yucan_yaws_config:server()], FirstOnNoMatch :: boolean()) -> table().
 table(Servers, First) ->
     {First, [{Index, maps:get(port, Server), maps:get(listen, Server), names(Server)}
@@ -49,7 +49,7 @@ server(Host, Address, Port, {First, Rows}) ->
         [] -> default
     end.
 
-%% If the file gives no address, loopback is meant.
+%% Without an address in the file, the server listens on loopback.
 is_there(_, []) -> true;
 is_there(Address, Addresses) ->
     lists:any(fun({0, 0, 0, 0}) -> true;
@@ -59,7 +59,7 @@ is_there(Address, Addresses) ->
 
 %% ---- redirects
 
-%% @doc Returns the redirect with the longest path that contains this path.
+%% @doc Returns the redirect that applies to a path. If several do, the one with the longest path is used.
 -spec redirect(Path :: binary(), [yucan_yaws_config:redirect()]) -> {ok, yucan_yaws_config:redirect()} | none.
 redirect(Path, Redirects) ->
     Found = [{length(From), -N, Redirect}
@@ -72,7 +72,8 @@ redirect(Path, Redirects) ->
 
 numbered(List) -> lists:zip(lists:seq(1, length(List)), List).
 
-%% @doc Returns the target. `Own' is the scheme, host and port of this server, for local targets. Path and Query are as they were sent.
+%% @doc Returns the target of a redirect. `Own' is the scheme, host and port of this server, for local targets. `Path' and `Query' must be as the
+%% client sent them.
 -spec location(yucan_yaws_config:redirect(), Own :: iodata(), Path :: binary(), Query :: binary()) -> binary().
 location(#{target := Target, append := Append}, Own, Path, Query) ->
     {Origin, Place} = case Target of
@@ -101,7 +102,7 @@ alias(Path, Aliases) ->
         [] -> none
     end.
 
-%% @doc Returns whether a decoded path is that of a directory, or below it.
+%% @doc Returns whether a decoded path is the path of a directory or is below it.
 -spec is_under(Path :: binary(), Folder :: binary()) -> boolean().
 is_under(_, <<"/">>) -> true;
 is_under(Path, Folder) ->

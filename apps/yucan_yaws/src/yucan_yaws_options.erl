@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Converts a configuration to the options of {@link yucan:start_link/1}, and stores what modules can query later.
+%% @doc Converts a configuration to the options of {@link yucan:start_link/1}, and stores the settings that modules can query later.
 -module(yucan_yaws_options).
 
 -export([options/1, prepare/1, remember/1, records/0, for_scripts/0]).
@@ -13,7 +13,7 @@
 %% Servers bind to loopback unless configured otherwise.
 -define(LOOPBACK, {127, 0, 0, 1}).
 
-%% @doc Returns the options. This does not start or load anything.
+%% @doc Returns the options. This function does not start or load anything.
 -spec options(yucan_yaws_config:conf()) -> map().
 options(#{globals := Globals, servers := Servers}) ->
     #{pick_first_virthost_on_nomatch := First, keepalive_timeout := Idle, max_connections := Max} = Globals,
@@ -45,7 +45,7 @@ tls(#{protocol_version := Versions, verify := Verify, fail_if_no_peer_cert := Fa
     Fails = case Verify of verify_peer when Fail =:= undefined -> true; verify_peer -> Fail; _ -> undefined end,
     maps:filter(fun(_, Value) -> Value =/= undefined end, (maps:remove(protocol_version, Ssl))#{keyfile := key_file(Ssl), versions => Versions, fail_if_no_peer_cert := Fails}).
 
-%% A single file may contain both certificate and key.
+%% A single file may contain both the certificate and the key.
 key_file(#{keyfile := undefined, certfile := File}) -> File;
 key_file(#{keyfile := File}) -> File.
 
@@ -95,7 +95,7 @@ started(Key, Start) ->
             yucan_events:error("~ts:start failed: ~0tp", [element(2, Key), {Class, Reason, Stack}])
     end.
 
-%% @doc Stores the configuration for {@link records/0} in the process that answers requests.
+%% @doc Stores the configuration in the process that handles requests, for {@link records/0}.
 -spec remember(#{globals := map(), server := yucan_yaws_config:server(), user => binary(), _ => _}) -> ok.
 remember(Site) ->
     _ = put(?MODULE, Site),
@@ -121,7 +121,7 @@ sconf(#{port := Port, rhost := Rhost, docroot := Docroots, listen := Listen, nam
            listen = Listen, servername = Name, serveralias = Aliases, opaque = Opaque,
            appmods = [{Path, Module} || #{path := Path, module := Module} <- Appmods]}.
 
-%% @doc Returns the settings for all scripts that this process runs: their limits, and the user if known.
+%% @doc Returns the settings for all scripts that this process runs: their limits, and the authenticated user, if any.
 -spec for_scripts() -> #{timeout_ms => pos_integer(), max => pos_integer(), keep => boolean(), body_bytes => pos_integer(), user => binary()}.
 for_scripts() ->
     case get(?MODULE) of
@@ -132,7 +132,7 @@ for_scripts() ->
 
 -ifdef(TEST).
 
-%% The name of a server on an IPv6 address is the full address.
+%% If the name of a server is an IPv6 address, the host name is the full address.
 host_names_test_() ->
     [?_assertMatch(#{names := [Host]}, host(#{}, #{name => Name, ssl => undefined}))
      || {Name, Host} <- [{"a.com", <<"a.com">>}, {"a.com:80", <<"a.com">>}, {"[::1]", <<"[::1]">>}, {"[::1]:8080", <<"[::1]">>}]].

@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Implements the out/1 interface of Yaws: creates the #arg{} that modules get, turns it back into a request after they have rewritten it,
-%% collects what they return into an outcome, and turns that into a response.
+%% @doc Implements the out/1 interface of Yaws: creates the #arg{} that modules get, converts it back to a request after they have rewritten it,
+%% collects their results into an outcome, and converts that to a response.
 %%
-%% The result of out/1 is a list, of any depth, of the tuples below. If there can be only one of a kind, the last one is used. `break' drops
-%% everything after it, and a redirect drops everything except headers. Anything else is an error in the module and results in a 500.
+%% The result of out/1 is a list, nested to any depth, of the tuples below. If only one tuple of a kind makes sense, the last one is used. `break'
+%% discards everything after it, and a redirect discards everything except headers. Any other term is an error in the module and causes a 500.
 -module(yucan_yaws_out).
 
 -export([later/3, made/1, rewritten/2, escaped/1, request/0, remember/1, with_body/3, moved/2, in_appmod/4, in_script/2, path/1]).
@@ -26,7 +26,7 @@
               | {response, yucan_handler:response()}.
 -type outcome() :: #{status => 100..999, headers := [{binary(), iodata()}], all => boolean(), body := iodata(), type => iodata(), next := next(),
                      arg => #arg{}}.
-%% Headers are in the order in which they were given, in lower case. `all' means that they replace those that were set before.
+%% Headers are in the order in which they were set, and in lower case. `all' means that they replace headers that were set earlier.
 
 %% ---- the #arg{}
 
@@ -65,7 +65,7 @@ method(<<"OPTIONS">>) -> 'OPTIONS';
 method(<<"TRACE">>) -> 'TRACE';
 method(Other) -> text(Other).
 
-%% @doc Returns the decoded path, or an empty one if it cannot be decoded.
+%% @doc Returns the decoded path, or an empty path if it cannot be decoded.
 -spec path(yucan_req:req()) -> string().
 path(Req) ->
     case yucan_req:decoded_path(Req) of
@@ -116,7 +116,7 @@ authorization(Text) ->
 capitalised(Name) ->
     lists:flatten(lists:join("-", [string:titlecase(Part) || Part <- string:split(text(Name), "-", all)])).
 
-%% @doc Returns the request for a rewritten arg.
+%% @doc Returns the request for an arg that a module has rewritten.
 -spec rewritten(#arg{}, yucan_req:req()) -> yucan_req:req().
 rewritten(#arg{req = Same, orig_req = Same}, Req) -> Req;
 rewritten(#arg{req = #http_request{path = {abs_path, Target}, method = Method}, orig_req = #http_request{method = Before}}, Req) ->
@@ -132,13 +132,13 @@ rewritten(#arg{req = #http_request{path = {abs_path, Target}, method = Method}, 
     end;
 rewritten(_, Req) -> Req.
 
-%% @doc Escapes a path that a module or a configuration may have decoded: characters that are not allowed in a target are escaped again.
+%% @doc Escapes the characters that are not allowed in a request target, for a path that a module or a configuration may have decoded.
 -spec escaped(binary()) -> binary().
 escaped(Path) ->
     << <<(case C > $\s andalso C < 127 of true -> <<C>>; false -> yucan_path:escape(<<C>>) end)/binary>> || <<C>> <= Path >>.
 
-%% @doc Adds the body to the arg. It is all of the body or, if that is larger than the server's `partial_post_size', its first part. The part that was
-%% read before {page, Path} is retained.
+%% @doc Adds the body to the arg: the whole body or, if it is larger than the server's `partial_post_size', its first part. A part that was read
+%% before the module returned {page, Path} is kept.
 -spec with_body(#arg{}, yucan_req:req(), #{partial_post_size := pos_integer() | nolimit, max_body_size := pos_integer(), _ => _}) -> {ok, #arg{}} | {error, term()}.
 with_body(#arg{clidata = Read} = Arg, _, _) when Read =/= <<>> -> {ok, Arg};
 with_body(Arg, Req, #{partial_post_size := PartBytes, max_body_size := Max}) ->
@@ -152,13 +152,13 @@ with_body(Arg, Req, #{partial_post_size := PartBytes, max_body_size := Max}) ->
             end
     end.
 
-%% @doc Stores the request for {@link request/0} in the process that answers it.
+%% @doc Stores the request in the process that handles it, for {@link request/0}.
 -spec remember(yucan_req:req()) -> ok.
 remember(Req) ->
     _ = put(?MODULE, Req),
     ok.
 
-%% @doc Returns the request that this process answers, for helper functions that only get an #arg{}.
+%% @doc Returns the request that this process handles, for helper functions that get only an #arg{}.
 -spec request() -> yucan_req:req().
 request() ->
     case get(?MODULE) of
@@ -187,11 +187,11 @@ in_script(#{script := File, script_name := Name, path_info := Info, docroot := D
 
 %% ---- the result, pure
 
-%% @doc Returns the outcome of a result.
+%% @doc Returns the outcome of a result of out/1.
 -spec collect(term()) -> outcome().
 collect(Result) -> element(2, item(Result, #{headers => [], body => [], next => none})).
 
-%% @doc Merges two outcomes, one after the other.
+%% @doc Merges two outcomes; the second one comes after the first.
 -spec merge(outcome(), outcome()) -> outcome().
 merge(#{headers := H1, body := B1} = First, #{headers := H2, body := B2} = Second) ->
     (maps:merge(First, Second))#{headers := case Second of #{all := true} -> H2; #{} -> H1 ++ H2 end, body := [B1, B2]}.
@@ -218,7 +218,7 @@ item({redirect_local, Path}, Out) -> item({redirect_local, Path, 302}, Out);
 item({redirect_local, {Kind, Path}, Status}, Out) when Kind =:= any_path; Kind =:= abs_path; Kind =:= rel_path ->
     item({redirect_local, Path, Status}, Out);
 item({redirect_local, Path, Status}, Out) -> {redirect, Out#{status => Status, next := {redirect_local, lists:flatten(Path)}}};
-%% Of what was set earlier, only the status applies to the page.
+%% Of the earlier results, only the status applies to the page.
 item({page, {Options, Path}}, Out) when is_list(Options) ->
     #{headers := Headers} = Given = collect(Options),
     {break, (maps:merge(Out, maps:with([status], Given)))#{headers := Headers, next := {page, lists:flatten(Path)}}};
@@ -284,7 +284,7 @@ value(Value) -> Value.
 
 %% ---- the response
 
-%% @doc Returns the response.
+%% @doc Converts an outcome to a response.
 -spec answer(outcome(), yucan_req:req(), #arg{}) -> yucan_handler:response().
 answer(#{next := {response, Response}} = Outcome, _, _) ->
     merged(Outcome, Response);
@@ -300,7 +300,7 @@ answer(#{next := none, headers := Headers, body := Body} = Outcome, _, Arg) ->
             end,
     {maps:get(status, Outcome, 200), Typed, Data}.
 
-%% @doc Adds a content type unless one was set explicitly.
+%% @doc Adds a content type, unless one was set explicitly.
 -spec typed(iodata(), [{binary(), iodata()}]) -> [{binary(), iodata()}].
 typed(Mime, Headers) ->
     case lists:keymember(<<"content-type">>, 1, Headers) of
@@ -308,14 +308,14 @@ typed(Mime, Headers) ->
         false -> [{<<"content-type">>, Mime} | Headers]
     end.
 
-%% @doc Adds headers that were set earlier to a response. If there can be only one of a kind, the response's own is used.
+%% @doc Adds headers that were set earlier to a response. If a header may occur only once, the response's own header is used.
 -spec with_headers([{binary(), iodata()}], yucan_handler:response()) -> yucan_handler:response().
 with_headers(Given, {Status, Headers, Body}) ->
     Names = [name(Name) || {Name, _} <- Headers],
     {Status, [Header || {Name, _} = Header <- Given, is_repeatable(Name) orelse not lists:member(Name, Names)] ++ Headers, Body};
 with_headers(_, Response) -> Response.
 
-%% Adds the status and headers that the module returned earlier to a script's response.
+%% Adds the status and the headers that the module set earlier to the response of a script.
 merged(#{headers := Headers} = Outcome, {Status, Others, Body}) ->
     {maps:get(status, Outcome, Status), Headers ++ Others, Body};
 merged(_, Response) -> Response.
@@ -326,7 +326,7 @@ parts({ssi, File, Delimiter, Bindings}, #arg{docroot = Docroot}) ->
 parts([Part | Rest], Arg) -> [parts(Part, Arg) | parts(Rest, Arg)];
 parts(Data, _) -> Data.
 
-%% Replaces names between two delimiters by their values. An unknown name is left as it is.
+%% Replaces names between two delimiters by their values. Unknown names do not change.
 filled(Text, <<>>, _) -> Text;
 filled(Text, Delimiter, Bindings) ->
     Known = [{iolist_to_binary(Name), Value} || {Name, Value} <- Bindings],
@@ -339,7 +339,7 @@ fill([Text, Name | Rest], Delimiter, Known) when Rest =/= [] ->
     end;
 fill(Rest, Delimiter, _) -> lists:join(Delimiter, Rest).
 
-%% @doc Returns scheme, host and port of this server as the client knows them. `rhost' and `rscheme' (or `rmethod') describe the server in front of
+%% @doc Returns the scheme, host and port under which clients know this server. `rhost' and `rscheme' (or `rmethod') describe the server in front of
 %% it.
 -spec own_origin(yucan_req:req(), yucan_yaws_config:server()) -> iodata().
 own_origin(Req, #{rhost := Rhost, rscheme := Rscheme, rmethod := Rmethod, name := Name}) ->
@@ -351,7 +351,8 @@ own_origin(Req, #{rhost := Rhost, rscheme := Rscheme, rmethod := Rmethod, name :
            end,
     [atom_to_binary(Scheme), "://", Host].
 
-%% @doc Returns the options of a static file, including how long it stays fresh if the configuration gives a time for its type.
+%% @doc Returns the options for a static file. If the configuration has an expiry time for its type, the options contain how long the file stays
+%% fresh.
 -spec expiring(Path :: binary(), [{Type :: string(), Seconds :: non_neg_integer()}], map()) -> map().
 expiring(_, [], Options) -> Options;
 expiring(Path, Expires, Options) ->

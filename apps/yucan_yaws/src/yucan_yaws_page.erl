@@ -1,10 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Compiles pages with Erlang in them (`.yaws'). The text between `<erl>' and `</erl>' is the code of a module with a function `out/1', whose
-%% result replaces it. The code can use the records of yaws_api.hrl, but no macros.
+%% @doc Compiles pages that contain Erlang code (`.yaws'). The text between `<erl>' and `</erl>' is the code of a module with a function `out/1',
+%% whose result replaces the text. The code can use the records of yaws_api.hrl, but not its macros.
 %%
 %% A page is compiled when it is first requested, and again when its file has changed. If it has an error, no part of it is served. Its modules have
-%% names of their own. There are four generations of these names, which are used in turn, so a request that is still running after four changes is
-%% killed.
+%% generated names. Four sets of these names are used in turn, so a request that is still running after four changes is killed.
 -module(yucan_yaws_page).
 
 -export([items/2, version/1]).
@@ -17,7 +16,7 @@
 
 -define(GENERATIONS, 4).
 
-%% @doc Returns the content of the page in the form of a result of `out/1'. Its code runs when {@link yucan_yaws_out:collect/1} reaches it.
+%% @doc Returns the content of the page as a result of `out/1'. The code in the page runs when {@link yucan_yaws_out:collect/1} reaches it.
 -spec items(File :: binary(), Arg :: term()) -> {ok, [term()]} | {error, unicode:chardata()}.
 items(File, Arg) ->
     case parts(File) of
@@ -98,7 +97,7 @@ module(Name, Code, Line, File) ->
 
 forms(Text, Line, File) ->
     Scanned = case erl_scan:tokens([], Text, Line) of
-        %% The code may end directly after the last form, without a line end.
+        %% The code may end directly after the last form, without a newline.
         {more, Begun} -> erl_scan:tokens(Begun, eof, Line);
         Done -> Done
     end,

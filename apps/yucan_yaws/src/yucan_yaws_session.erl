@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Stores sessions of modules written for Yaws: data of the module under a random value, which the module sends as a cookie. For
+%% @doc Stores sessions for modules written for Yaws: the data of a module under a random value, which the module sends as a cookie. Used by
 %% {@link yaws_api}.
 %%
-%% Sessions exist only in this process and are lost when it exits or the node stops. A session ends when it has not been used for its lifetime, or
-%% earlier if the table is full and a new session needs the space.
+%% Sessions exist only in this process, and are lost when it exits or the node stops. A session ends when it has not been used for its lifetime, or
+%% earlier if the table is full and a new session is created.
 -module(yucan_yaws_session).
 -behaviour(gen_server).
 
@@ -11,7 +11,7 @@
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2]).
 
 -define(SWEEP_MS, 60000).
-%% The size limit of the table. Clients that do not return cookies create a session with each request.
+%% The maximum number of sessions. Without a limit, clients that do not return cookies would create a session with each request.
 -define(MOST, 100000).
 
 -record(session, {opaque :: term(),
@@ -19,7 +19,7 @@
                   deadline_s = 0 :: integer(),
                   %% The process to notify when the session ends.
                   cleanup :: pid() | undefined}).
-%% The cookies are also stored in order of their deadlines, because a full table needs the first one for each new visitor.
+%% The cookies are also stored in the order of their deadlines, because a full table removes the session with the earliest deadline for each new one.
 -type sessions() :: {#{string() => #session{}}, Deadlines :: gb_sets:set({integer(), string()})}.
 
 %% @doc Starts the process; called by yucan_yaws_sup.
@@ -35,7 +35,7 @@ new(Opaque, Ttl, Cleanup) when is_integer(Ttl), Ttl >= 0 -> call({new, Opaque, T
 -spec find(string()) -> {ok, term()} | {error, no_session}.
 find(Cookie) -> call({find, Cookie}).
 
-%% @doc Replaces the data of a session. With `undefined', the process that is notified of its end does not change.
+%% @doc Replaces the data of a session. With `undefined', the process that is notified when the session ends does not change.
 -spec replace(string(), term(), pid() | undefined) -> true | error.
 replace(Cookie, Opaque, Cleanup) -> call({replace, Cookie, Opaque, Cleanup}).
 
@@ -90,7 +90,7 @@ swept({All, Deadlines} = Sessions) ->
         false -> Sessions
     end.
 
-%% A session that has timed out has an earlier deadline than those that have not, so it is removed first.
+%% Sessions that have timed out have earlier deadlines than all others, so they are removed first.
 with_room({All, Deadlines} = Sessions) when map_size(All) >= ?MOST ->
     {_, Cookie} = gb_sets:smallest(Deadlines),
     ended(timeout, Cookie, Sessions);

@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Bodies that other processes write in parts: streamcontent and similar results.
+%% @doc Handles bodies that other processes write in parts: streamcontent and similar results.
 %%
-%% The process of the connection waits for the parts as messages. A writer that uses the blocking functions of yaws_api is notified when the client
-%% has accepted the part, or gets `{error, closed}'.
+%% The process of the connection receives the parts as messages. The blocking functions of yaws_api return when the client has accepted the part, or
+%% return `{error, closed}'.
 -module(yucan_yaws_stream).
 
 -export([response/5, deliver/2, deliver_blocking/2, finish/1]).
@@ -11,8 +11,8 @@
 -define(LOOK_MS, 1000).
 -define(CALL_MS, 60000).
 
-%% @doc Returns the response, which runs until the stream is finished, it has been silent for too long, or the client has disconnected. After HEAD no
-%% parts are accepted: the writer gets an error, or is notified that this process has exited.
+%% @doc Returns the response, which runs until the stream ends or has been silent for too long, or until the client disconnects. For HEAD, no parts
+%% are accepted: the writer gets an error, or is notified that this process has exited.
 -spec response(yucan_req:req(), Status :: 100..999, yucan_handler:headers(), First :: iodata(),
                #{pid => pid(), timeout => timeout(), size => non_neg_integer()}) -> yucan_handler:response().
 response(Req, Status, Headers, First, Options) ->
@@ -74,26 +74,26 @@ silent(Req, Monitor, Timeout, Left, Write) ->
         false -> {error, timeout}
     end.
 
-%% If the writer has exited, its part is finished.
+%% Ends the stream. A normal exit of the writer is not an error.
 ended(ok, _) -> ok;
 ended({error, {writer, normal}}, _) -> ok;
 ended({error, Reason}, Options) ->
     ok = discard(Options),
     exit({shutdown, Reason}).
 
-%% Yaws uses this name for the message.
+%% The message has the same name as in Yaws.
 discard(#{pid := Pid}) ->
     Pid ! {discard, self()},
     ok;
 discard(_) -> ok.
 
-%% @doc Sends a part without waiting. Use it only for a few small parts.
+%% @doc Sends a part of the stream without waiting. Use this function only for a few small parts.
 -spec deliver(pid(), iodata()) -> ok.
 deliver(Pid, Data) ->
     Pid ! {yucan_stream, data, Data},
     ok.
 
-%% @doc Sends a part, and returns when the client has accepted it.
+%% @doc Sends a part of the stream, and returns when the client has accepted it.
 -spec deliver_blocking(pid(), iodata()) -> ok | {error, closed | timeout}.
 deliver_blocking(Pid, Data) ->
     Ref = erlang:monitor(process, Pid),

@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Implements the WebSocket callbacks of Yaws on top of this server's: `{websocket, Module, Options}' from out/1.
+%% @doc Implements the WebSocket callbacks of Yaws, for `{websocket, Module, Options}' from out/1, with the WebSocket callbacks of this server.
 %%
 %% It calls `Module:handle_message/2' if that exists, and otherwise `handle_message/1', which gets no state. The initial state is the one in
-%% `{callback, {basic, State}}', or []; `init/1' and `handle_open/2' may change it. `handle_open/2' gets the pid of this process, to which
-%% yaws_api:websocket_send/2 sends.
+%% `{callback, {basic, State}}', or []; `init/1' and `handle_open/2' may change it. `handle_open/2' gets the pid of this process, which is an
+%% argument of yaws_api:websocket_send/2.
 -module(yucan_yaws_ws).
 -behaviour(yucan_ws).
 
@@ -19,7 +19,7 @@
 -spec response(module(), [term()], #arg{}) -> yucan_handler:response().
 response(Module, Options, Arg) ->
     Given = case proplists:get_value(callback, Options, basic) of {basic, State} -> State; _ -> [] end,
-    %% As in Yaws, a page of any origin is accepted unless the option `origin' names one.
+    %% As in Yaws, pages of any origin are accepted, unless the option `origin' specifies one.
     Origins = case proplists:get_value(origin, Options, any) of any -> any; Origin -> [iolist_to_binary(Origin)] end,
     {websocket, ?MODULE, {Module, Given, Arg}, #{origins => Origins}}.
 
@@ -75,8 +75,8 @@ terminate(Reason, #state{module = Module} = State) ->
 %% The connection was never opened.
 terminate(_, _) -> ok.
 
-%% As in Yaws, a module gets the close as its last message, unless it has closed the connection itself. The connection is already closed, so only the
-%% state in the result is used. Many modules have no clause for this message, so, as in Yaws, a failure is not logged.
+%% As in Yaws, a module gets a close message as its last message, unless it has closed the connection itself. The connection is already closed, so
+%% only the state in the result is used. Many modules have no clause for this message, so, as in Yaws, a failure is not logged.
 told(_, #state{closes = true} = State) -> State;
 told({crashed, _}, State) -> State;
 told(Reason, State) ->

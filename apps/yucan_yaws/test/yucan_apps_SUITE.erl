@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Tests PHP and git's servers under yucan, with nginx and haproxy in front, as part of `make test-rest'. Each of them has its own suite in
-%% `test/system/yucan'. WordPress, the wikis, Trac and Chromium take longer and have make targets.
+%% @doc Tests PHP and git's servers under yucan, and nginx and haproxy in front of yucan, as part of `make test-rest'. Each of them has its own suite
+%% in `test/system/yucan'. WordPress, the wikis, Trac and Chromium take longer and have separate make targets.
 -module(yucan_apps_SUITE).
 
 -export([all/0, suite/0]).

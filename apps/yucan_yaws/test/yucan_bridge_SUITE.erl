@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The adapter for simple_bridge: the fifteen cases of simple_bridge's own suite, reimplemented, and what its bridges to other servers cannot do:
-%% files and bodies larger than 64 MB without holding them in memory. There is no package of simple_bridge, so `yucan_test_bridge' stands in for it.
+%% @doc The adapter for simple_bridge: the fifteen cases of simple_bridge's own suite, reimplemented, and a feature that its other bridges do not
+%% have: files and bodies larger than 64 MB without holding them in memory. There is no package of simple_bridge, so `yucan_test_bridge' replaces it.
 -module(yucan_bridge_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
@@ -11,7 +11,7 @@
 -include_lib("common_test/include/ct.hrl").
 
 -define(LARGE_BYTES, 70000000).
-%% The memory that these files and bodies may use at any time.
+%% The maximum amount of memory that these files and bodies may use.
 -define(HELD_BYTES, 30000000).
 -define(WAIT_MS, (20000 * beamway_runner:slowness())).
 
@@ -27,7 +27,7 @@ init_per_suite(Config) ->
          File = filename:join(Root, Name),
          ok = filelib:ensure_dir(File),
          ok = file:write_file(File, Text),
-         %% The file is older than the current second, so it has a tag.
+         %% The file was not changed within the current second, so it has an entity tag.
          ok = file:change_time(File, {{2020, 1, 2}, {3, 4, 5}})
      end || {Name, Text} <- [{"static/one.txt", "1234\n"}, {"static/deep/depth1.txt", "1\n"}, {"static/deep/deeper/depth2.txt", "2\n"}, {"a b.txt", "blank"}]],
     Options = #{handler => yucan_test_bridge, bridge => yucan_test_bridge, document_root => Root, static_paths => ["static"]},
@@ -75,7 +75,7 @@ answers(Config) ->
     {400, _, _} = yucan_client:get(?config(port, Config), "/p%2Fath"),
     "#{<<\"host\">> => <<\"localhost\">>}" = get(Config, "/headers").
 
-%% The handler names a file. Conditional requests and ranges work, and nothing above the root is served.
+%% The handler answers with a file. Conditional requests and ranges work, and no file outside of the root is served.
 files(Config) ->
     Port = ?config(port, Config),
     {200, Headers, <<"blank">>} = yucan_client:get(Port, "/file/a%20b.txt"),
@@ -85,7 +85,7 @@ files(Config) ->
     {200, _, <<"1\n">>} = post(Config, "/file/static/deep/depth1.txt", "a=b"),
     [{404, _, _} = yucan_client:get(Port, Path) || Path <- ["/file/absent", "/static/absent", "/static/.hidden"]].
 
-%% A file of the maximum size that the file system permits is sent with hardly any of it in memory.
+%% A file of the maximum size that the file system permits is sent without keeping much of it in memory.
 large_file(Config) ->
     {ok, File} = file:open(filename:join(?config(root, Config), "large"), [write, raw]),
     {ok, _} = file:position(File, ?LARGE_BYTES),
@@ -115,7 +115,7 @@ large_body(Config) ->
     ?LARGE_BYTES = list_to_integer(Count),
     true = list_to_integer(Most) - Before < ?HELD_BYTES.
 
-%% A form that has to be read in one piece is limited (to 16 MB, and its length tells the server).
+%% The size of a form that is read as a whole is limited to 16 MB. The server rejects this form because of its Content-Length.
 too_large_form(Config) ->
     [{413, _, _}] = yucan_client:exchange(?config(port, Config), "POST /post_params HTTP/1.1\r\nHost: a\r\nContent-Type: application/x-www-form-urlencoded\r\n"
                                           "Content-Length: 17000000\r\n\r\na=b").
@@ -125,12 +125,12 @@ websocket(Config) -> talk(?config(port, Config), "localhost").
 talk(Port, Host) ->
     Socket = yucan_ws_client:open(Port, yucan_ws_client:head(Host, "/ws", [])),
     {ok, <<16#81, 5, "hello">>} = gen_tcp:recv(Socket, 7, ?WAIT_MS),
-    %% The mask consists of zeros.
+    %% The masking key consists of zeros.
     ok = gen_tcp:send(Socket, [<<16#81, 16#81, 0:32, "a">>, <<16#81, 16#81, 0:32, "b">>, <<16#81, 16#83, 0:32, "end">>]),
     {ok, <<16#81, 3, "1 a", 16#81, 3, "2 b", 16#88, 2, 4000:16>>} = gen_tcp:recv(Socket, 14, ?WAIT_MS),
     gen_tcp:close(Socket).
 
-%% The same handler is used in a Yaws site. The part of the body that out/1 gets is not lost.
+%% The same handler is used in a Yaws site. The part of the body that out/1 has already received is not lost.
 appmod(Config) ->
     Port = yucan_yaws_site:start(Config, ["docroot = www\nappmods = </, yucan_simple_bridge_anchor exclude_paths plain>\npartial_post_size = 1000\n"
                                           "<opaque>\nhandler = yucan_test_bridge\nbridge = yucan_test_bridge\nws_message_bytes = 6000000\n</opaque>\n"],
@@ -157,8 +157,8 @@ supervisor(Config) ->
     ok = gen_server:stop(Pid),
     [ok = application:unset_env(simple_bridge, Key) || {Key, _} <- Environment].
 
-%% Limits, TLS and our other options are also in the environment. A message of 5.6 MB, like the one in Nitrogen's own test, is accepted unless they
-%% set a lower limit.
+%% Limits, TLS and yucan's other options can also be in the environment. A message of 5.6 MB, like the one in Nitrogen's own test, is accepted unless
+%% these options set a lower limit.
 supervisor_options(Config) ->
     Tls = yucan_test_server:certificate("localhost", ?config(priv_dir, Config)),
     Environment = [{handler, yucan_test_bridge}, {bridge, yucan_test_bridge}, {port, 0}, {document_root, ?config(root, Config)}],

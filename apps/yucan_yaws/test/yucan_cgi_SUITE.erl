@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Good and bad scripts and applications behind the server. Whatever they do, the client gets a response in time, other requests are served, and
-%% no process or file is left behind.
+%% @doc Correct and incorrect scripts and applications behind the server. Whatever they do, the client gets a response in time, other requests are
+%% served, and no process or file is left behind.
 %%
-%% The good FastCGI application is php-fpm, which has its own suite (test/system/yucan/yucan_php_SUITE.erl). The bad ones are sockets here that
-%% send what no correct application sends. The server behind revproxy is one of our own, or again a socket that violates the protocol.
+%% The correct FastCGI application is php-fpm, which has its own suite (test/system/yucan/yucan_php_SUITE.erl). The incorrect ones are sockets in this
+%% suite that violate the protocol. The server behind revproxy is another yucan server, or again a socket that violates the protocol.
 -module(yucan_cgi_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
@@ -50,7 +50,7 @@ start(Config, Seconds, More, Scripts) ->
 
 sh(Text) -> ["#!/bin/sh\n", Text].
 
-%% Returns a sleep command that is too long for any test to wait for, with a number of seconds that no other program on the machine uses.
+%% Returns a number of seconds that is longer than any test and that no other program on the machine uses for a sleep.
 nap(N) -> lists:concat(["7", N, "1.0", os:getpid()]).
 
 plain(Text) -> sh(["echo 'Content-Type: text/plain'; echo; ", Text]).
@@ -81,14 +81,14 @@ environment(Config) ->
     {200, _, Again} = get(Port, "/dir/env.cgi"),
     nomatch = binary:match(Again, <<"YUCAN_SECRET">>),
     {_, _} = binary:match(Again, <<"\nQUERY_STRING=\n">>),
-    %% If a request names no host, this is the address to which it was sent.
+    %% If a request does not contain a host, SERVER_NAME is the address to which the request was sent.
     {200, _, Nameless} = yucan_yaws_client:parse(yucan_yaws_client:receive_all(yucan_yaws_client:send(Port, "GET /dir/env.cgi HTTP/1.0\r\n\r\n"))),
     [] = ["SERVER_NAME=127.0.0.1", "SERVER_PORT=" ++ integer_to_list(Port)] -- string:split(binary_to_list(Nameless), "\n", all),
     true = os:unsetenv("YUCAN_SECRET"),
     ok.
 
-%% Variables, the script's name and its directory have the same bytes as in the request, in the configuration and on the disk: UTF-8 is not encoded
-%% again, and bytes that are not UTF-8 are preserved. The node that runs this test treats names as UTF-8, as `yucan' does with a usual locale.
+%% Variables, the script's name and its directory have the same bytes as in the request, in the configuration and on disk: UTF-8 is not encoded again,
+%% and bytes that are not UTF-8 are preserved. The node that runs this test treats file names as UTF-8, as `yucan' does with a usual locale.
 bytes(Config) ->
     utf8 = file:native_name_encoding(),
     Port = start(Config, [unicode:characters_to_binary("<extra_cgi_vars dir='" ++ yucan_yaws_site:folder(Config) ++ "'>\nEXTRA = \x{e9}\n</extra_cgi_vars>\n"
@@ -108,7 +108,8 @@ bytes(Config) ->
     {_, _} = binary:match(Called, <<"\nSELF=", Root/binary, "/d\x{e9}/e.cgi\n"/utf8>>),
     ok.
 
-%% Other users cannot enter the directory with the bodies, because setting the mode of a file would come too late.
+%% Other users cannot enter the directory with the bodies. Setting the mode of each file would not be enough, because a file exists before its mode is
+%% set.
 private_body(Config) ->
     Port = start(Config, [{"where.cgi", plain("stat -c %a \"$(dirname \"$(readlink /proc/self/fd/0)\")\"")}]),
     {200, _, <<"700\n">>} = post(Port, "/where.cgi", binary:copy(<<"x">>, 200000)),
@@ -121,7 +122,7 @@ httpoxy(Config) ->
     nomatch = binary:match(Text, [<<"HTTP_PROXY">>, <<"HTTP_X_UNDER">>]),
     ok.
 
-%% The script reads until end of file and not up to a length, so the server has to close its input.
+%% The script reads until the end of its input, not up to a length, so the server has to close the input.
 body_and_its_end(Config) ->
     Port = start(Config, [{"cat.cgi", plain("echo \"$CONTENT_LENGTH $CONTENT_TYPE\"; cat")}]),
     {200, _, <<" \n">>} = get(Port, "/cat.cgi"),
@@ -148,7 +149,7 @@ big_answer_to_a_slow_client(Config) ->
     ok = gen_tcp:send(Socket, "GET /big.cgi HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n"),
     {ok, First} = gen_tcp:recv(Socket, 1000000, 20000),
     true = beamway_peer:wait_until(fun() -> yucan_cgi_run:running() > 0 end, 20000),
-    %% The server's limit and the pipe bound the data that has been read by then; together they are far smaller than the response.
+    %% The server's limit and the pipe bound the data that has been read so far. Together they are far smaller than the response.
     Most = lists:max([begin receive after 20 -> ok end, binaries() end || _ <- lists:seq(1, 25)]),
     true = Most < 20000000,
     Rest = yucan_yaws_client:receive_all(Socket),
@@ -195,8 +196,8 @@ dies(Config) ->
     {200, _, {cut, <<"abc">>}} = get(Port, "/cut.cgi"),
     no_process_left(filename:join(yucan_yaws_site:folder(Config), "www")).
 
-%% RFC 9112, 8: an incomplete response of unknown length has no last chunk. RFC 9113, 8.1: its stream is reset. A script's own status says nothing
-%% about its response: PHP exits with 255 after an error that its page shows.
+%% RFC 9112, 8: an incomplete response of unknown length has no last chunk. RFC 9113, 8.1: its stream is reset. After any other exit status the
+%% response may be complete: PHP exits with 255 after an error that the page shows.
 killed(Config) ->
     Later = fun(Last) -> plain(["printf part; sleep 0.3; printf more; ", Last]) end,
     Port = start(Config, [{"kill.cgi", Later("kill -KILL $$")}, {"child.cgi", Later("sh -c 'kill -SEGV $$'")}, {"at_once.cgi", plain("printf part; kill -KILL $$")},
@@ -212,7 +213,7 @@ killed(Config) ->
              {Name, {200, _, <<"partmore">>}} = {Name, get(Port, "/" ++ Name)},
              {Name, {200, _, <<"partmore">>}} = {Name, over_h2(Port, Name)}
          end || Name <- ["own.cgi", "php.cgi"]],
-        %% This is not a fault of the server; it has logged what happened.
+        %% The server has not crashed; it has only logged the failure.
         [] = [Event || {logged, Event} <- element(2, process_info(self(), messages))]
     after
         logger:remove_handler(?MODULE)
@@ -261,7 +262,7 @@ hangs_after_the_head(Config) ->
     {200, _, {cut, <<"one\n">>}} = get(Port, "/hang.cgi"),
     no_process_left(nap(2)).
 
-%% Only silence is limited, not the total time: the script takes seven seconds in all, with a limit of five seconds of silence.
+%% Only the time without output is limited, not the total time: the script takes seven seconds, and the limit is five seconds without output.
 slow_but_not_silent(Config) ->
     Port = start(Config, 5 * beamway_runner:slowness(), "", [{"slow.cgi", plain("for i in 1 2 3 4 5 6 7; do echo $i; sleep " ++ integer_to_list(beamway_runner:slowness()) ++ "; done")}]),
     {200, _, <<"1\n2\n3\n4\n5\n6\n7\n">>} = get(Port, "/slow.cgi"),
@@ -339,8 +340,8 @@ given_up(Config) ->
      end || {Rest, Reached} <- [{[], fun() -> ok end}, {[Frame(1)], Asked}], GiveUp <- [Reset, fun gen_tcp:close/1]],
     gen_tcp:close(Silent).
 
-%% The fifth client gets 503, and the other four are served. The scripts exit only when they are told to, so the fifth request overlaps with the
-%% others.
+%% The fifth client gets 503, and the other four are served. The scripts exit only when they are told to, so the fifth request overlaps with the other
+%% four.
 too_many(Config) ->
     Go = filename:join(proplists:get_value(priv_dir, Config), "go"),
     Port = start(Config, [{"wait.cgi", plain(["echo in; while [ ! -e ", Go, " ]; do sleep 0.1; done; echo out"])}, {"quick.cgi", plain("echo quick")}]),
@@ -357,7 +358,7 @@ head_request(Config) ->
     Mark = filename:join(yucan_yaws_site:folder(Config), "mark"),
     Port = start(Config, [{"a.cgi", plain(["echo body; sleep 0.2; touch ", Mark])}]),
     {200, _, <<>>} = yucan_yaws_client:request(#{port => Port, host => "h", target => "/a.cgi", method => "HEAD"}),
-    %% The script was not stopped in the middle.
+    %% The script was not killed before it had finished.
     true = beamway_peer:wait_until(fun() -> filelib:is_file(Mark) end, 10000),
     ok.
 
@@ -367,7 +368,7 @@ not_executable(Config) ->
     ok = file:change_mode(File, 8#644),
     {502, _, _} = get(Port, "/a.cgi"),
     {502, _, _} = get(Port, "/b.cgi"),
-    %% The system does not even try to start this script.
+    %% The system cannot even start this script.
     {502, _, _} = get(Port, "/m/never_starts"),
     ok.
 
@@ -411,7 +412,7 @@ ask(Port, Word, Deadline) ->
             receive after 50 -> ask(Port, Word, Deadline) end
     end.
 
-%% What one site has cached about a path does not apply to another site, and a new configuration takes effect immediately.
+%% What is cached about a path for one site does not apply to another site, and a new configuration takes effect immediately.
 scripts_of_two_sites(Config) ->
     ok = file:change_mode(yucan_yaws_site:write(Config, "www/a.cgi", plain("echo ran")), 8#755),
     Directives = fun(Allowed) -> ["docroot = www\nallowed_scripts = ", Allowed, "\n"] end,
@@ -470,7 +471,7 @@ fcgi_says_more(Config) ->
     {error, closed} = gen_tcp:recv(Socket, 0, 20000),
     gen_tcp:close(Own).
 
-%% A line end in what an application writes to its standard error does not start a new line of the log.
+%% A newline in the text that an application writes to its standard error does not start a new log line.
 fcgi_log(Config) ->
     Said = "user said: a\r\n=ERROR REPORT==== forged",
     {Listen, Address} = rubbish_server(<<1, 7, 0, 1, 0, (length(Said)), 0, 0, (list_to_binary(Said))/binary,
@@ -511,7 +512,7 @@ fcgi_absent(Config) ->
     {404, _, _} = get(Port, "/b.php"),
     ok.
 
-%% Starts a server that waits for something from each client, sends it a fixed text, and disconnects.
+%% Starts a server that waits for data from each client, sends a fixed text, and disconnects.
 rubbish_server(Answer) -> rubbish_server(Answer, {127, 0, 0, 1}, "127.0.0.1").
 
 rubbish_server(Answer, Ip, Name) ->
@@ -587,7 +588,7 @@ revproxy_broken(Config) ->
     {502, _, _} = get(Port, "/x"),
     ok.
 
-%% The path that is forwarded is the one on which the decision was based: the path below the prefix, in canonical form.
+%% The forwarded path is the one by which the proxy was selected: the path below the prefix, in canonical form.
 revproxy_path(Config) ->
     {Listen, Address} = told_server("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"),
     Port = start(Config, ["revproxy = /in http://", Address, "/base\nrevproxy = /\x{c3}\x{a9}/b/ http://", Address, "/\n"], []),
@@ -602,7 +603,7 @@ revproxy_path(Config) ->
     [{Target, 400} = {Target, element(1, get(Port, Target))} || Target <- ["/in/..%2fadmin", "/in/%2e%2e%5cadmin", "/in/../../admin"]],
     gen_tcp:close(Listen).
 
-%% RFC 9110, 7.6.1: headers that Connection names are not passed on, in either direction.
+%% RFC 9110, 7.6.1: headers that are listed in Connection are not forwarded in either direction.
 revproxy_hops(Config) ->
     {Listen, Address} = told_server("HTTP/1.1 200 OK\r\nConnection: close, X-Own\r\nX-Own: 1\r\nX-Other: 2\r\nContent-Length: 2\r\n\r\nok"),
     Port = start(Config, ["revproxy = / http://", Address, "/\n"], []),
@@ -614,7 +615,7 @@ revproxy_hops(Config) ->
     [undefined, <<"2">>] = [proplists:get_value(Name, Headers) || Name <- [<<"x-own">>, <<"x-other">>]],
     gen_tcp:close(Listen).
 
-%% The server behind this one decides what an encoded slash means, as long as nothing here decides by path. RabbitMQ calls its first virtual host %2F.
+%% The server behind this one interprets an encoded slash, provided that no decision here depends on the path. RabbitMQ's first virtual host is %2F.
 revproxy_slash(Config) ->
     {Listen, Address} = told_server("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"),
     Proxy = ["revproxy = /api http://", Address, "/api\n"],
@@ -631,7 +632,7 @@ revproxy_slash(Config) ->
     400 = Status(Guarded, "/api/secret%2Fx"),
     gen_tcp:close(Listen).
 
-%% A client cannot forge the proxy's headers, not even with a name that contains an underscore, which many servers turn into the same variable.
+%% A client cannot forge the proxy's headers, not even with underscores in their names, which many servers convert to the same variables.
 revproxy_names(Config) ->
     {Listen, Address} = told_server("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"),
     Port = start(Config, ["revproxy = / http://", Address, "/\n"], []),
@@ -641,7 +642,7 @@ revproxy_names(Config) ->
         lists:sort([Line || Line <- [string:lowercase(binary_to_list(Line)) || Line <- told()], lists:prefix("x", Line) orelse lists:prefix("forwarded", Line)]),
     gen_tcp:close(Listen).
 
-%% RFC 9110, 8.6: if the method of a request normally has a body, a request without one says so.
+%% RFC 9110, 8.6: if requests with a method normally have a body, a request without a body has Content-Length: 0.
 revproxy_no_body(Config) ->
     {Listen, Address} = told_server("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"),
     Port = start(Config, ["revproxy = / http://", Address, "/\n"], []),
@@ -652,8 +653,8 @@ revproxy_no_body(Config) ->
                                             {"DELETE", [{"Content-Length", "0"}], [<<"content-length: 0">>]}, {"GET", [], []}, {"DELETE", [], []}]],
     gen_tcp:close(Listen).
 
-%% A location on the other server is translated to one below the prefix here, without the path that the prefix represents. A location on a third
-%% server is not translated.
+%% A location on the other server is mapped to one below the prefix on this server, without the path to which the prefix is mapped. A location on a
+%% third server is not changed.
 revproxy_elsewhere(Config) ->
     [begin
          {Listen, Address} = told_server(["HTTP/1.1 302 Found\r\nLocation: ", Place, "\r\nContent-Length: 0\r\n\r\n"]),
@@ -665,7 +666,7 @@ revproxy_elsewhere(Config) ->
      end || {Base, Place, Expected} <- [{"/", "//a.example/x", <<"//a.example/x">>}, {"/", "http://a.example/x", <<"http://a.example/x">>}, {"/", "/x", <<"http://h/in/x">>},
                                         {"/base", "/base/x?y", <<"http://h/in/x?y">>}, {"/base/", "/base?y", <<"http://h/in?y">>}, {"/base", "/basement", <<"http://h/in/basement">>}]].
 
-%% One name has only an IPv6 address, and one has addresses of both kinds; the application listens on IPv6.
+%% One name has only an IPv6 address, and one has an IPv4 and an IPv6 address; the application listens on IPv6.
 over_ipv6(Config) ->
     case gen_tcp:listen(0, [{ip, ?LOOPBACK6}]) of
         {ok, Socket} ->
@@ -695,7 +696,7 @@ named_over_ipv6(Config) ->
         ok = inet_db:set_lookup(Lookup)
     end.
 
-%% Starts a server that sends a fixed text, and informs this process of the request that it received.
+%% Starts a server that sends a fixed text, and sends the request that it has received to this process.
 told_server(Answer) ->
     {ok, Listen} = gen_tcp:listen(0, [binary, {active, false}, {ip, {127, 0, 0, 1}}]),
     {ok, Port} = inet:port(Listen),

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The `yucan' command as a user runs it: serving a directory, usage errors, daemons, watching sources.
+%% @doc The `yucan' command as users run it: serving a directory, usage errors, daemons, watching source files.
 -module(yucan_cli_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
@@ -18,7 +18,7 @@ init_per_suite(Config) ->
     Served = filename:join(?config(priv_dir, Config), "served"),
     ok = filelib:ensure_dir(filename:join(Served, "x")),
     ok = file:write_file(filename:join(Served, "a.txt"), "content"),
-    %% Socket names must be short.
+    %% The path of a Unix socket must be short.
     [{command, test_support:file("bin/yucan")}, {served, Served}, {runtime, beamway_peer:new_folder("yucan_cli")} | Config].
 
 end_per_suite(Config) ->
@@ -45,7 +45,7 @@ run(Port) ->
         Line -> {Status, Lines} = run(Port), {Status, [Line | Lines]}
     end.
 
-%% Both completions and the manual page contain each option in the help. The completions offer all options, including the long ones.
+%% Both completions and the manual page contain every option in the help text. The completions also offer the long options.
 completion_and_manual(Config) ->
     {0, Help} = run(Config, ["--help"], []),
     {match, Found} = re:run(lists:join("\n", Help), "(?<![a-z-])--[a-z][a-z-]*", [global, {capture, first, list}]),
@@ -57,7 +57,7 @@ completion_and_manual(Config) ->
     [] = [Option || Option <- Options -- ["--help", "--version"], re:run(Plain, [Option, "(?![a-z-])"], [{capture, none}]) =:= nomatch],
     Options = offered(["bash -c '. ", Bin, "/completion/yucan; COMP_WORDS=(yucan --) COMP_CWORD=1; _yucan; echo \"${COMPREPLY[@]}\"'"]),
     Runtime = filename:join(?config(priv_dir, Config), "runtime"),
-    %% The second is not the name of a daemon, and a shell must not execute it.
+    %% The second name is not that of a daemon, and a shell must not execute it.
     [ok = filelib:ensure_dir(filename:join([Runtime, "yucan-" ++ string:trim(os:cmd("id -u")), Name, "x"])) || Name <- ["site", "s$(echo${IFS}ran>&2)"]],
     ["site"] = offered(["XDG_RUNTIME_DIR=", Runtime, " bash -c '. ", Bin, "/completion/yucan; COMP_WORDS=(yucan --stop s) COMP_CWORD=2; _yucan; echo \"${COMPREPLY[@]}\"'"]).
 
@@ -106,7 +106,7 @@ this_folder(Config) ->
         stop(Served)
     end.
 
-%% On a terminal, which `script' provides, each request is shown as a line. A link out of the directory is served only with the option for that.
+%% On a terminal, which `script' provides, a line is printed for each request. A link out of the directory is followed only if an option allows it.
 terminal(Config) ->
     Folder = filename:join(?config(priv_dir, Config), "terminal"),
     ok = filelib:ensure_dir(filename:join(Folder, "x")),
@@ -123,7 +123,7 @@ terminal(Config) ->
         stop(Served)
     end.
 
-%% Modules in the directory are ordinary files, even if they have the names of modules that are loaded before main/0 or after it.
+%% Modules in the directory are ordinary files, even if they have the names of modules that are loaded before or after main/0.
 hostile_folder(Config) ->
     Folder = filename:join(?config(priv_dir, Config), "hostile"),
     Ran = filename:join(?config(priv_dir, Config), "ran"),
@@ -136,7 +136,7 @@ hostile_folder(Config) ->
     after
         stop(Served)
     end,
-    %% They do not run either if the directory cannot be entered again: the shell loses the end of this name. root may enter all other directories.
+    %% They are not run either if the directory cannot be entered again: the shell strips this newline. (root may enter all other directories.)
     Unnamed = filename:join(?config(priv_dir, Config), "unnamed\n"),
     ok = test_support:put_hostile([net_kernel], Unnamed, Ran),
     {1, ["yucan: the current folder cannot be entered by its path; " ++ _]} =
@@ -148,7 +148,7 @@ hostile_folder(Config) ->
     {1, ["yucan: cannot enter " ++ _]} = run(open_port({spawn_executable, "/bin/sh"},
                                                        [{args, ["-c", <<"cd \"", Latin1/binary, "\" && exec \"$0\"">>, ?config(command, Config)]}, {line, 2000}, exit_status, stderr_to_stdout])).
 
-%% Files in the current directory that are named in the user's environment variables are still found.
+%% Relative paths in the user's environment variables still work.
 relative_libraries(Config) ->
     Folder = filename:join(?config(priv_dir, Config), "libraries"),
     Erl = filename:join(Folder, "erl"),
@@ -160,7 +160,7 @@ relative_libraries(Config) ->
                                      [{args, ["-c", "cd \"$1\" && exec \"$0\"", ?config(command, Config), Folder]},
                                       {env, [{"ERL_LIBS", "a:/b:c d"}, {"YUCAN_ERL", "./erl"}]}, {line, 2000}, exit_status, stderr_to_stdout])).
 
-%% The shell may first print something of its own.
+%% The shell may print a message first.
 deleted_folder(Config) ->
     Folder = filename:join(?config(priv_dir, Config), "deleted"),
     ok = file:make_dir(Folder),
@@ -180,7 +180,7 @@ no_locale(Config) ->
         stop(Served)
     end.
 
-%% Options of the command line apply to files, listings and errors. A wrong password is treated like no password.
+%% Command-line options apply to files, listings and errors. A wrong password is treated like a missing one.
 wishes(Config) ->
     Folder = filename:join(?config(priv_dir, Config), "wishes"),
     [begin ok = filelib:ensure_dir(filename:join(Folder, Name)), ok = file:write_file(filename:join(Folder, Name), "text\n") end || Name <- ["a.txt", ".dot", "README", "sub/x"]],
@@ -201,7 +201,7 @@ wishes(Config) ->
         {200, _, _} = Ask("/.dot", "joe:se:cret"),
         {200, Listed, Page} = Ask("/?sort=size&desc", "joe:se:cret"),
         <<"b">> = proplists:get_value(<<"x-a">>, Listed),
-        %% Rejections and redirects also have these headers.
+        %% Error responses and redirects also have these headers.
         [{Status, [<<"*">>, <<"b">>, <<"nosniff">>]} =
              {element(1, Response), [proplists:get_value(Name, element(2, Response)) || Name <- [<<"access-control-allow-origin">>, <<"x-a">>, <<"x-content-type-options">>]]}
          || {Status, Response} <- [{401, yucan_client:get(Port, "/a.txt")}, {404, Ask("/missing", "joe:se:cret")}, {301, Ask("/sub", "joe:se:cret")}]],
@@ -217,7 +217,7 @@ wishes(Config) ->
         400 = Exchange("PUT /sub/new.txt HTTP/1.1\r\nAuthorization: Bearer a token\r\nContent-Range: bytes 4-8/9", "again"),
         Bearer = fun(Boundary, Parts) -> Exchange(["POST /sub/ HTTP/1.1\r\nAuthorization: Bearer a token\r\nContent-Type: multipart/form-data; boundary=", Boundary], lists:flatten(Parts)) end,
         {ok, <<"uploaded">>} = file:read_file(filename:join(Folder, "sub/new.txt")),
-        %% The same uploads are made with forms, as browsers send them: the token is in a field or in the request.
+        %% The same uploads are made with forms, as browsers send them. The token is in a field or in the request.
         {_, _} = binary:match(Page, <<"enctype=\"multipart/form-data\"">>),
         Part = fun(Name, Value) -> ["--b\r\nContent-Disposition: form-data; name=", Name, "\r\n\r\n", Value, "\r\n"] end,
         File = fun(Name, Value) -> Part(["file; filename=\"", Name, "\""], Value) end,
@@ -246,7 +246,7 @@ wishes(Config) ->
         stop(Served)
     end.
 
-%% A name that DNS points to this host may belong to another site, whose page must not be able to read what only this host can reach.
+%% A DNS name of this host may belong to another site, whose pages must not be able to read what only this host can reach (DNS rebinding).
 other_names(Config) ->
     Ask = fun(Port, Head) ->
         [{Status, _, Body}] = yucan_client:exchange(Port, ["GET /a.txt HTTP/1.", Head, "\r\n\r\n"]),
@@ -266,11 +266,11 @@ other_names(Config) ->
              {_, _} = binary:match(Page, iolist_to_binary(["--host ", Name]))
          end || Name <- ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "evillocalhost", "a.proxy.example"]]
     end),
-    %% With this option, anyone who can connect may read it.
+    %% With this option, anyone who can connect may read the file.
     Serve(["--ip", "0.0.0.0", "--quiet"], fun(Port) -> {200, <<"content">>} = Ask(Port, "1\r\nHost: any.example") end),
     {2, ["yucan: --host a:80: the name of a host, without a port, is expected; see: yucan --help"]} = run(Config, ["--host", "a:80"], []).
 
-%% An origin from --header replaces the one from --cors, because browsers reject a response with two.
+%% An origin from --header replaces the one from --cors, because browsers reject a response with two of them.
 own_origin(Config) ->
     Served = open(Config, ["-p", "0", "--cors", "--header", "Access-Control-Allow-Origin: http://b", ?config(served, Config)]),
     try
@@ -281,7 +281,7 @@ own_origin(Config) ->
         stop(Served)
     end.
 
-%% An empty token in the environment permits nothing, and another token is generated.
+%% An empty token in the environment is not accepted, and a new token is generated.
 empty_token(Config) ->
     Served = open_port({spawn_executable, os:find_executable("env")}, [{args, ["YUCAN_UPLOAD_TOKEN=", ?config(command, Config), "-p", "0", "--upload", ?config(served, Config)]},
                                                                       {line, 2000}, exit_status, stderr_to_stdout, use_stdio]),
@@ -294,7 +294,7 @@ empty_token(Config) ->
         stop(Served)
     end.
 
-%% The server caches a file for a second, but an upload within that second, with PUT or with a form, is served at once.
+%% The server caches a file for a second, but an upload within that second, with PUT or with a form, is served immediately.
 upload_is_seen(Config) ->
     Folder = filename:join(?config(priv_dir, Config), "upload_is_seen"),
     Names = ["a.txt", "b.txt"],
@@ -344,7 +344,7 @@ upload_at_sigterm(Config) ->
         _ = [stop(Served) || erlang:port_info(Served) =/= undefined]
     end.
 
-%% Waits until the file is old enough to be cached, because a further change would then be visible in its times.
+%% Waits until the file is old enough to be cached, which means that another change would change its times.
 settled(File) ->
     true = beamway_peer:wait_until(fun() ->
         {ok, #file_info{ctime = Changed}} = file:read_file_info(File, [{time, posix}]),
@@ -352,7 +352,7 @@ settled(File) ->
     end, ?WAIT_MS),
     ok.
 
-%% RFC 9110, 13.1 and 13.2: an upload must not replace the file, or only the version that its client has seen. A rejected upload changes nothing.
+%% RFC 9110, 13.1 and 13.2: a conditional upload replaces no file, or only the version that its client has seen. A rejected upload changes nothing.
 upload_conditions(Config) ->
     Folder = filename:join(?config(priv_dir, Config), "upload_conditions"),
     File = filename:join(Folder, "a.txt"),
@@ -388,7 +388,7 @@ upload_conditions(Config) ->
              ok = file:change_time(File, Time)
          end || Conditions <- [[["If-Match: \"other\", ", Etag]], ["If-Match: *"], ["If-None-Match: \"other\""], [["If-Unmodified-Since: ", Date]],
                                [["If-Modified-Since: ", Date]]]],
-        %% A client that accepts gzip knows no other tag of the file.
+        %% A client that accepts gzip knows only the tag of the compressed form.
         ok = file:write_file(File, Text = binary:copy(<<"old text\n">>, 1000)),
         ok = file:change_time(File, Time),
         {200, Compressed, _} = yucan_client:get(Port, "/a.txt", [{"Accept-Encoding", "gzip"}]),
@@ -447,7 +447,7 @@ one_file(Config) ->
     Der = Certificate(),
     {true, Der} = {public_key:pkix_verify_hostname(Der, [{dns_id, "localhost"}]), Certificate()},
     File = filename:join([Data, "yucan", "https", "localhost.pem"]),
-    %% A user who trusts this certificate trusts no other. A certificate from an earlier version, which is that of an authority, is replaced.
+    %% A user who trusts this certificate trusts no other one. A certificate from an older release, which can sign others, is replaced.
     false = yucan_certificate:may_sign(Der),
     #{cert := Authority, key := Key} = public_key:pkix_test_root_cert("old", [{key, {namedCurve, secp256r1}}, {digest, sha256}]),
     true = yucan_certificate:may_sign(Authority),
@@ -465,7 +465,7 @@ all(Socket, Before) ->
         {error, closed} -> Before
     end.
 
-%% However many pages are open, the server checks the directory twice a second, and all pages are notified of a change.
+%% Regardless of the number of open pages, the server checks the directory twice a second, and all pages are notified of a change.
 live_for_many(Config) ->
     Folder = filename:join(?config(priv_dir, Config), "live_for_many"),
     ok = filelib:ensure_dir(filename:join(Folder, "x")),
@@ -489,7 +489,7 @@ live_for_many(Config) ->
     ok = yucan:stop(yucan_live),
     yucan_test_server:stop_application(Started).
 
-%% Paths of an application in the browser get its first page, but missing files are reported as missing.
+%% The paths of a single-page application get its first page, but missing files are reported as missing.
 application_paths(Config) ->
     Folder = filename:join(?config(priv_dir, Config), "application"),
     ok = filelib:ensure_dir(filename:join(Folder, "x")),
@@ -503,7 +503,7 @@ application_paths(Config) ->
         stop(Served)
     end.
 
-%% With the option, pages contain the script, and its event is sent when a served file changes. Other files and other servers have neither.
+%% With the option, pages contain the script, and the event is sent when a served file changes. Other files and other servers have neither.
 live(Config) ->
     Folder = filename:join(?config(priv_dir, Config), "live"),
     File = filename:join(Folder, "sub/page.html"),
@@ -594,7 +594,7 @@ wrong_words(Config) ->
     {0, Help} = run(Config, ["--help"], []),
     true = length(Help) =< 24 andalso lists:all(fun(Line) -> length(Line) =< 80 end, Help).
 
-%% A single line says what failed, why, and what to do, without any Erlang term.
+%% A single line says what failed, why, and what to do. It contains no Erlang terms.
 cannot_serve(Config) ->
     {ok, Taken} = gen_tcp:listen(0, [{ip, {127, 0, 0, 1}}]),
     {ok, Port} = inet:port(Taken),
@@ -627,7 +627,7 @@ announced(Config) ->
         stop(Served)
     end.
 
-%% The command that starts a daemon immediately reports why it does not serve, and the next start does not report it again.
+%% The command that starts a daemon immediately reports why the daemon cannot start, and the next start does not report it again.
 daemon_cannot_serve(Config) ->
     Environment = environment(Config),
     {1, ["yucan: the access log /no/such/log cannot be opened: no such file or directory"]} =
@@ -636,7 +636,7 @@ daemon_cannot_serve(Config) ->
     {0, ["yucan: serving " ++ _]} = run(Config, ["--daemon", "three", "--port", "0", ?config(served, Config)], Environment),
     {0, ["yucan: stopping"]} = run(Config, ["--stop", "three"], Environment).
 
-%% The program is started with standard descriptors closed, as services or cron may do. No other file gets their numbers.
+%% The program is started with closed standard descriptors, as services or cron may do. No other file gets their numbers.
 closed_descriptors(Config) ->
     [begin
          {ok, Free} = gen_tcp:listen(0, [{reuseaddr, true}]),
@@ -684,13 +684,13 @@ daemon(Config) ->
     {0, ["yucan: stopping"]} = run(Config, ["--stop", "one"], Environment),
     gone(Config, Environment, erlang:monotonic_time(millisecond) + ?WAIT_MS),
     {2, _} = run(Config, ["--status", "../one"], Environment),
-    %% The user forgot the name. The directory is not taken as a name, and nothing is left in it.
+    %% The user has forgotten the name. The directory is not used as a name, and no files are left in it.
     {2, [_]} = run(Config, ["--daemon", ?config(served, Config), "--port", "0"], Environment),
     {ok, ["a.txt"]} = file:list_dir(?config(served, Config)),
-    %% Querying a name does not leave a directory behind either.
+    %% A query with an unknown name does not leave a directory behind either.
     [{1, ["yucan: no daemon of this name runs"]} = run(Config, [Word, "none"], Environment) || Word <- ["--status", "--attach"]],
     [] = filelib:wildcard(filename:join([proplists:get_value("XDG_RUNTIME_DIR", Environment), "*", "none"])),
-    %% Another user may have put a link to one of this user's directories in the place of the command's directories.
+    %% Another user may have created a link to one of this user's directories in place of the command's directories.
     [Runtime, Other] = [filename:join(?config(priv_dir, Config), Name) || Name <- ["linked", "other"]],
     [ok = file:make_dir(Folder) || Folder <- [Runtime, Other]],
     ok = file:change_mode(Other, 8#755),
@@ -707,7 +707,7 @@ gone(Config, Environment, Deadline) ->
         _ -> true = erlang:monotonic_time(millisecond) < Deadline, gone(Config, Environment, Deadline)
     end.
 
-%% While clients use all of its descriptors, a daemon waits. It answers pending commands once descriptors become available.
+%% A daemon waits while clients use all of its file descriptors. It answers pending commands once descriptors become available.
 daemon_without_descriptors(Config) ->
     Folder = ?config(runtime, Config),
     Served = open_port({spawn_executable, "/bin/sh"}, [{args, ["-c", "ulimit -n 64; exec \"$@\" 2>/dev/null", "sh", ?config(command, Config), "--port", "0", ?config(served, Config)]},
@@ -727,7 +727,7 @@ daemon_without_descriptors(Config) ->
         stop(Served)
     end.
 
-%% A command that fails does not end the process that handles the next one.
+%% A command that fails does not end the process that handles the next command.
 failed_command(Config) ->
     Folder = ?config(runtime, Config),
     {ok, Pid} = yucan_control:start_link(Folder, fun(<<"fail">>) -> error(failed_on_purpose); (Word) -> Word end),
@@ -746,7 +746,7 @@ attached(Config) ->
     Rest = typed(Shell, "1234 + 4321.\n", "5555", <<>>),
     Off = typed(Shell, "{off, yucan_watch:off()}.\n", "{off,ok}", Rest),
     Write("-module(yucan_watched).\n-export([f/0]).\nf() -> 10203.\n", 1),
-    %% This is longer than two checks take.
+    %% This is longer than the interval between two checks.
     Not = typed(Shell, "timer:sleep(1500), {loaded, code:is_loaded(yucan_watched)}.\n", "{loaded,false}", Off),
     On = typed(Shell, "{on, yucan_watch:on()}.\n", "{on,ok}", Not),
     New = typed(Shell, "", "Recompiled: ", On),
@@ -777,14 +777,14 @@ watched(Config, Name) ->
     Folder = filename:join(?config(priv_dir, Config), Name),
     ok = filelib:ensure_dir(filename:join(Folder, "x")),
     {Folder, fun(Text, Second) ->
-        %% The file appears complete, with its text and its time, so a check in between does not see half of it.
+        %% The file is created under another name and renamed, so a check in between does not find an incomplete file.
         File = filename:join(Folder, "yucan_watched.erl"),
         ok = file:write_file(File ++ ".new", Text),
         ok = file:change_time(File ++ ".new", {{2030, 1, 1}, {0, 0, Second}}),
         ok = file:rename(File ++ ".new", File)
     end}.
 
-%% An error is reported with its line, and later it is reported that the error has been fixed.
+%% An error is reported with its line, and later the fix is reported.
 watch(Config) ->
     {Folder, Write} = watched(Config, "watched"),
     Served = open(Config, ["--port", "0", "--watch", Folder, ?config(served, Config)]),

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Directives of configurations that the example site does not use: TLS from files, a FastCGI application, PHP in Erlang, logs, limits,
-%% names, servers in front, listings, compression. Each directive that no other suite for Yaws sites uses is tested here.
+%% @doc Directives that the example site does not use: TLS from files, a FastCGI application, PHP in Erlang, logs, limits, names, servers in front,
+%% listings, compression. Each directive that no other suite for Yaws sites uses is tested here.
 -module(yucan_options_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
@@ -27,7 +27,7 @@ status(Response) -> element(1, Response).
 
 %% ---- TLS
 
-%% Two servers use one port, each with its own certificate.
+%% Two servers use the same port, each with its own certificate.
 tls_by_name(Config) ->
     Server = fun(Name) ->
         #{certfile := Certificate, keyfile := Key} = yucan_test_server:certificate(Name, ?config(priv_dir, Config)),
@@ -41,7 +41,7 @@ tls_by_name(Config) ->
          {200, _, Body} = yucan_yaws_client:parse(tls_all(Socket, <<>>))
      end || {Name, Body} <- [{"one.example", <<"1">>}, {"two.example", <<"2">>}]].
 
-%% Certificate and key may be in the same file. Redirects then use https.
+%% The certificate and the key may be in the same file. Redirects of a server with TLS use https.
 tls_in_one_file(Config) ->
     #{certfile := Certificate, keyfile := Key} = yucan_test_server:certificate("h", ?config(priv_dir, Config)),
     {ok, First} = file:read_file(Certificate),
@@ -59,7 +59,7 @@ tls_all(Socket, Done) ->
         {error, _} -> Done
     end.
 
-%% Nothing is started, and the error names the file.
+%% No server is started, and the error contains the name of the file.
 tls_bad_file(Config) ->
     Rubbish = yucan_yaws_site:write(Config, "rubbish.pem", "no certificate"),
     [begin
@@ -87,7 +87,7 @@ tls_options(Config) ->
     {ok, [{protocol, 'tlsv1.3'}]} = ssl:connection_information(Only, [protocol]),
     {error, _} = yucan_test_server:tls_connect(Newest, [{versions, ['tlsv1.2']}]).
 
-%% Writes the settings for a certificate that an authority has signed, like those of clients.
+%% Returns the settings for a certificate that an authority has signed, as it has signed those of clients.
 ssl(Config, Name, More) ->
     #{server_config := Server} = signed(),
     #{certfile := Certificate, keyfile := Key} = files(Config, Name, Server),
@@ -128,7 +128,7 @@ client_certificates(Config) ->
 
 %% ---- FastCGI, PHP
 
-%% The FastCGI application serves two requests, using ERTS's own parser for the protocol: `{packet, fcgi}' reads what we write.
+%% The FastCGI application handles two requests. It uses ERTS's own parser for the protocol (`{packet, fcgi}') to read the records that yucan writes.
 fcgi_application(Config) ->
     {Listen, Address} = application(2),
     Port = yucan_yaws_site:start(Config, ["docroot = www\nfcgi_app_server = ", Address, "\n"], [{"www/a.fcgi", ""}]),
@@ -142,7 +142,7 @@ fcgi_application(Config) ->
     Without = yucan_yaws_site:start(Config, "docroot = www\n", []),
     403 = status(yucan_yaws_client:get(Without, "h", "/a.fcgi")).
 
-%% The application answers with everything that it has received, on one connection.
+%% Starts an application that accepts a single connection and answers with everything that it has received.
 application(Requests) ->
     {ok, Listen} = gen_tcp:listen(0, [binary, {active, false}, {packet, fcgi}, {ip, {127, 0, 0, 1}}]),
     {ok, Port} = inet:port(Listen),
@@ -164,7 +164,7 @@ told(Socket, Told) ->
         _ -> told(Socket, [Content | Told])
     end.
 
-%% The pool of connections is killed. The next request restarts it, and requests continue.
+%% The pool of connections is killed. The next request restarts it, and requests still succeed.
 fcgi_pool_lives(Config) ->
     {Listen, Address} = application(1),
     Port = yucan_yaws_site:start(Config, ["docroot = www\nfcgi_app_server = ", Address, "\n"], [{"www/a.fcgi", ""}]),
@@ -180,7 +180,7 @@ fcgi_pool_lives(Config) ->
     gen_tcp:close(Again).
 
 %% An application accepts a second request on each connection but disconnects instead of answering. If the request may be repeated, it is sent again
-%% over a new connection.
+%% on a new connection.
 fcgi_asked_again(Config) ->
     {ok, Listen} = gen_tcp:listen(0, [binary, {active, false}, {packet, fcgi}, {ip, {127, 0, 0, 1}}]),
     {ok, Behind} = inet:port(Listen),
@@ -203,7 +203,7 @@ answers_once(Listen) ->
     ok = gen_tcp:close(Socket),
     answers_once(Listen).
 
-%% Each request has its own connection and asks for the connection to be closed, and it is closed.
+%% Each request uses a separate connection and requests that the application close it, and the connection is closed.
 fcgi_keep_conn(Config) ->
     {ok, Listen} = gen_tcp:listen(0, [binary, {active, false}, {packet, fcgi}, {ip, {127, 0, 0, 1}}]),
     {ok, Behind} = inet:port(Listen),
@@ -219,7 +219,7 @@ fcgi_keep_conn(Config) ->
     receive {'DOWN', Monitor, process, Application, Reason} -> normal = Reason after ?WAIT_MS -> error(still_open) end,
     gen_tcp:close(Listen).
 
-%% A function replaces PHP, in this VM.
+%% A function in this VM replaces PHP.
 extern_function(Config) ->
     Port = yucan_yaws_site:start(Config, "docroot = www\nphp_handler = <extern, yucan_yaws_pages:php>\nmax_body_size = 3\n", [{"www/d/a.php", ""}]),
     Post = fun(Lines, Body) -> yucan_client:exchange(Port, ["POST /d/a.php/more HTTP/1.1\r\nHost: h\r\n", Lines, "\r\n", Body]) end,
@@ -271,7 +271,7 @@ names(Config) ->
     [{Host, Body} = {Host, element(3, yucan_yaws_client:get(Port, Host, "/f"))}
      || {Host, Body} <- [{"first", <<"1">>}, {"other.example", <<"2">>}, {"a.second.example", <<"2">>}, {"s1.example", <<"2">>}, {"s12.example", <<"1">>}, {"s..example", <<"1">>}]].
 
-%% Tests the location in redirects when another server is in front.
+%% Tests the location in redirects when another server is in front of this one.
 in_front(Config) ->
     [begin
          Port = yucan_yaws_site:start(Config, ["docroot = www\n<redirect>\n/old == /new\n</redirect>\n", Directives], []),
@@ -344,7 +344,7 @@ program(Config, Name, Shell) ->
     ok = file:change_mode(File, 8#755),
     File.
 
-%% Programs may have any name, and one program may serve all paths below it. If no beginning of a path names a program, nothing is run.
+%% Programs may have any name, and a program may serve all paths below it. If no prefix of a path leads to a program, no program is run.
 script_aliases(Config) ->
     Say = "echo \"${0##*/} $SCRIPT_NAME $PATH_INFO $EXTRA\"",
     [_, _, _, Main] = [program(Config, Name, Say) || Name <- ["bin/a.pl", "bin/b.py", "bin/sub/plain", "main/program"]],
@@ -362,7 +362,8 @@ script_aliases(Config) ->
      || {Path, Status} <- [{"/cgi-bin", 403}, {"/cgi-bin/", 403}, {"/cgi-bin/sub", 403}, {"/cgi-bin/none", 404}, {"/cgi-bin/sub/none", 404}, {"/cgi-bin/.hidden", 404}, {"/cgi-bin/link", 403}, {"/gitx", 404},
                            {"/cgi-bin/data.txt", 502}]].
 
-%% Pages with Erlang in them are served only if they are turned on. They are compiled once, compiled again when they change, and never shown as text.
+%% Pages that contain Erlang code are served only if they are enabled. They are compiled once, compiled again when they change, and never shown as
+%% text.
 pages(Config) ->
     Page = fun(Text) -> yucan_yaws_site:write(Config, "www/p.yaws", Text) end,
     File = unicode:characters_to_binary(Page("<p>a</p>\n<erl>\nout(A) -> {html, [\"<b>\", f(A), \"</b>\"]}.\nf(A) -> A#arg.querydata.\n</erl>\n<erl>out(A) -> {html, A#arg.clidata}.</erl><p>z</p>\n")),

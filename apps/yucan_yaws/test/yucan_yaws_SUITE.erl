@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Tests Yaws sites as their users see them: a configuration file is loaded into a server in this VM, and raw sockets send requests.
+%% @doc Tests Yaws sites as their users see them: a configuration file is loaded into a server in this VM, and requests are sent over raw sockets.
 %%
-%% The two-domain configuration of examples/yaws-site runs unchanged except for the port and the two paths that its modules name. PHP is tested in
+%% The two-domain configuration of examples/yaws-site is used without changes, except for the port and the two paths in its modules. PHP is tested in
 %% `make test-wordpress' and in yucan_php_SUITE, where PHP is installed.
 -module(yucan_yaws_SUITE).
 
@@ -51,7 +51,7 @@ domains(Config) ->
     {200, _, <<"a file of i\n">>} = yucan_yaws_client:get(Port, "i.example.com", "/file.txt"),
     ok.
 
-%% A Python script stands in for Trac's. It is run by call_cgi/5.
+%% A Python script is used in place of Trac's. It is run by call_cgi/5.
 trac_appmod(Config) ->
     Port = yucan_yaws_site:example(Config),
     Ask = fun(Target, Body) ->
@@ -62,7 +62,7 @@ trac_appmod(Config) ->
     <<"script=/trac info=/ env=/trac/iriverter uri=/ query= body=\n">> = Ask("/", ""),
     <<"script=/trac info=/wiki/A b env=/trac/iriverter uri=/wiki/A%20b?x=1 query=x=1 body=\n">> = Ask("/wiki/A%20b?x=1", ""),
     <<"script=/trac info=/newticket env=/trac/iriverter uri=/newticket query= body=summary=1\n">> = Ask("/newticket", "summary=1"),
-    %% This is more than out/1 gets at once.
+    %% This is more than out/1 gets in one call.
     Long = binary:copy(<<"0123456789">>, 30000),
     Answer = Ask("/attach", Long),
     true = byte_size(Answer) > 300000,
@@ -87,10 +87,10 @@ redirects(Config) ->
     %% Control bytes in a path are rejected before they could become a part of a header.
     {400, undefined, _} = Get("/old/%0D%0ASet-Cookie:a=b"),
     {410, undefined, _} = Get("/gone"),
-    %% The path is also appended there, so the result is a page of ours and not a file.
+    %% The path is also appended here, so the result is this server's error page and not a file.
     {404, undefined, _} = Get("/lost"),
     {404, undefined, _} = Get("/older"),
-    %% A body that no module reads is not mistaken for the next request.
+    %% A body that no module reads is not treated as the next request.
     Socket = yucan_yaws_client:send(Port, "POST /old HTTP/1.1\r\nhost: h\r\ncontent-length: 22\r\n\r\nGET /x HTTP/1.1\r\n\r\nabcd"
                                     "GET /gone HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n"),
     Both = yucan_yaws_client:receive_all(Socket),
@@ -195,7 +195,7 @@ helpers(Config) ->
     Sid = proplists:get_value(<<"set-cookie">>, First),
     [{200, _, Visit} = Get("visits", [{"cookie", Sid}]) || Visit <- [<<"2">>, <<"3">>]],
     {200, _, <<"1">>} = Get("visits", [{"cookie", [Sid, "x"]}]),
-    %% A session ends when its lifetime expires, or when delete_cookie_session/1 is called. The process that asked to be notified gets the message.
+    %% A session ends when its lifetime expires, or when delete_cookie_session/1 is called. The cleanup process then gets a message.
     Brief = yaws_api:new_cookie_session(brief, 0, self()),
     {error, no_session} = yaws_api:cookieval_to_opaque(Brief),
     yucan_yaws_session ! sweep,
@@ -209,7 +209,7 @@ helpers(Config) ->
 %% If the table is full, a new visitor's session replaces the one that would end first.
 full_of_sessions(_) ->
     New = fun(Ttl) -> yaws_api:new_cookie_session(Ttl, Ttl, self()) end,
-    %% All of these expire before those that other cases have left behind.
+    %% All of these sessions expire before those that other cases have left behind.
     [Late, Early, Gone, Ended] = [New(Ttl) || Ttl <- [1000, 500, 200, 0]],
     true = yaws_api:delete_cookie_session(Gone),
     receive {yaws_session_end, normal, Gone, 200} -> ok after 0 -> error(not_told) end,
@@ -279,7 +279,7 @@ what_is_not_there(Config) ->
         logger:remove_handler(?MODULE)
     end.
 
-%% When the logger returns, it has called its handlers.
+%% When a call of the logger returns, it has already called its handlers.
 warnings() ->
     receive
         {logged, #{level := warning, msg := {Format, Arguments}}} -> [lists:flatten(io_lib:format(Format, Arguments)) | warnings()];
@@ -307,7 +307,7 @@ stream_to_a_client_that_leaves(Config) ->
         error(the_writer_was_not_told)
     end.
 
-%% After HEAD the parts are not accepted. Each kind of writer gets an error, even if the client would keep the connection.
+%% For HEAD the parts are not accepted. Each kind of writer gets an error, even if the client keeps the connection open.
 stream_after_head(Config) ->
     Port = appmods(Config),
     true = register(yucan_yaws_listener, self()),
@@ -325,7 +325,7 @@ crash_and_nonsense(Config) ->
      end || Name <- ["crash", "throw", "exit", "nonsense", "bad_header", "ehtml_letters"]],
     ok.
 
-%% If an appmod for all paths names a file, it is not called again for that file, and a page that names itself does not loop.
+%% If an appmod for all paths returns a page that is a file, it is not called again for that file. A page that returns itself does not loop.
 pages_of_an_appmod(Config) ->
     Port = yucan_yaws_site:start(Config, "docroot = www\nallowed_scripts = yaws\nappmods = </, yucan_yaws_pages exclude_paths loop.yaws>\n",
                                  [{"www/page.html", "<p>page</p>"}, {"www/loop.yaws", "<erl>out(_) -> {page, \"/loop.yaws\"}.</erl>\n"}]),
@@ -334,7 +334,7 @@ pages_of_an_appmod(Config) ->
     [{Target, Status} = {Target, element(1, yucan_yaws_client:get(Port, "h", Target))} || {Target, Status} <- [{"/page_loop", 404}, {"/loop.yaws", 500}]],
     ok.
 
-%% The page that a module names gets the body, even if the module has read a part of it.
+%% A page that a module returns gets the body, even if the module has read a part of it.
 bodies_of_pages(Config) ->
     ok = file:change_mode(yucan_yaws_site:write(Config, "www/cat.cgi", "#!/bin/sh\nprintf 'content-type: text/plain\\n\\n'\nexec cat\n"), 8#755),
     Port = yucan_yaws_site:start(Config, "docroot = www\nallowed_scripts = yaws cgi\nappmods = </m, yucan_yaws_pages>\npartial_post_size = 1000\n",
@@ -426,7 +426,7 @@ files(Config) ->
     {200, <<"2b">>} = Get("/b"),
     {200, <<"start">>} = Get("/d/"),
     {403, _} = Get("/empty/"),
-    %% Scripts that cannot run are not shown either.
+    %% The source of scripts that may not be run is not shown either.
     [{Target, 403} = {Target, element(1, Get(Target))} || Target <- ["/x.php", "/x.php/a", "/x.yaws"]],
     [{Target, true} = {Target, lists:member(element(1, Get(Target)), [400, 404])}
      || Target <- ["/.hidden", "/%2ehidden", "/../one/a", "/..%2fa", "/c", "/a/b", "/x.php%00.html"]],
@@ -452,7 +452,7 @@ beyond_ascii(Config) ->
     {200, _, _} = yucan_yaws_client:request(#{port => Port, host => "h", target => "/secret/html",
                                               headers => [{"authorization", ["Basic ", base64:encode(<<"zo\x{eb}\x{416}:\x{df}"/utf8>>)]}]}).
 
-%% Where scripts run, files with the names of sources are not served.
+%% If a site allows scripts, files that may be the source of a script are not served.
 sources(Config) ->
     Hidden = ["x.phtml", "x.php5", "x.PHP7", "x.pht", "x.phps", "x.phar", "x.inc", "x.pl", "x.php~", "x.php.bak", "x.cgi.old", "x.inc.orig", "x.php.swp", "d/x.phtml"],
     Shown = ["x.txt", "x.inc.txt", "x.bak", "x~", "phtml", "x.php.txt", "x.sh", "x.py", "lib.inc/x.txt"],
@@ -497,7 +497,7 @@ index(Site) ->
     ["-module(index).\n-export([main/0, site/0]).\nmain() -> [index:site(), \" page of \", atom_to_list(name())].\nsite() -> \"", Site, "\".\n"
      "name() -> element(2, erlang:fun_info(fun index:site/0, module)).\n"].
 
-%% The page with its button is served in two sites, whose page modules are both called index. `make test-browser' clicks the button in Chromium.
+%% A page with a button is served in two sites, whose page modules are both called index. `make test-browser' clicks the button in Chromium.
 nitrogen(Config) ->
     Port = yucan_yaws_site:nitrogen(Config),
     [begin
@@ -523,7 +523,7 @@ nitrogen(Config) ->
 reload(Config) ->
     Port = yucan_yaws_site:start(Config, "docroot = www\n", [{"www/f", "one"}, {"www2/f", "two"}]),
     {200, _, <<"one">>} = yucan_yaws_client:get(Port, "h", "/f"),
-    %% An open connection sees the new configuration at its next request.
+    %% On an open connection, the new configuration applies from the next request on.
     Socket = yucan_yaws_client:send(Port, "GET /f HTTP/1.1\r\nhost: h\r\n\r\n"),
     _ = yucan_yaws_site:receive_until(Socket, <<"one">>),
     ok = yucan_yaws_site:reload(Config, "docroot = www2\n"),
@@ -544,7 +544,7 @@ websocket(Config) ->
          ok = gen_tcp:close(Socket),
          receive {left, Told} -> Left = Told after 10000 * beamway_runner:slowness() -> error({not_told, Left}) end
      end || {Frame, Left} <- [{<<16#88, 16#85, 0:32, 4001:16, "bye">>, {4001, <<"bye">>, 6}}, {<<>>, {1006, <<>>, 6}}]],
-    %% A connection that handle_open/2 rejects is closed with the text that it returns, and terminate/2 gets the state of init/1.
+    %% If handle_open/2 rejects a connection, the connection is closed with the text that it returns, and terminate/2 gets the state from init/1.
     [begin
          Socket = opened(Port, "h", "/m/" ++ Page),
          {16#88, Close} = yucan_ws_client:recv(Socket),
@@ -553,7 +553,7 @@ websocket(Config) ->
      end || {Page, Close, Left} <- [{"websocket_refused", <<4401:16, "login">>, {4401, <<"login">>}},
                                     {"websocket_failed", <<1011:16>>, {no_login, for_me}}]].
 
-%% The initial state is 6, because the page's state, or none, has passed through init/1 and handle_open/2.
+%% The initial state is 6, because the page's state, if any, has been changed by init/1 and handle_open/2.
 converse(Port, Page) ->
     Socket = opened(Port, "h", "/m/" ++ Page),
     {16#81, <<"open">>} = yucan_ws_client:recv(Socket),

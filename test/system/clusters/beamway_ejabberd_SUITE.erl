@@ -1,10 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc A cluster of three nodes of Debian's ejabberd on the same host must work over Beamway as it does over stock TCP. Run by
-%% `test/system/run ejabberd', where the server is installed.
+%% `test/system/run ejabberd', which installs the server.
 %%
 %% The group `stock' is the control. The clients are processes in the suite that use XMPP (RFC 6120, 6121) over TCP; each node has one user.
-%% Messages to a user on a running node must arrive exactly once and in the order in which they were sent; a message to a user whose node
-%% was killed must arrive from ejabberd's offline storage once the user has returned. The group `guide' runs every command of
+%% Messages to a user on a running node must arrive exactly once and in the order in which they were sent. A message to a user whose node
+%% was killed must arrive from ejabberd's offline storage after the user has reconnected. The group `guide' runs every command of
 %% docs/guide/ejabberd.md.
 -module(beamway_ejabberd_SUITE).
 
@@ -17,7 +17,7 @@
 -define(NODES, [1, 2, 3]).
 -define(MESSAGES, 500).
 -define(KILLS, 4).
-%% How often all connections between the nodes are cut, alternately for 4 and for 43 ms, and the pause between two cuts.
+%% The number of times that all connections between the nodes are cut, alternately for 4 ms and for 43 ms, and the pause between two cuts.
 -define(CUTS, 100).
 -define(BETWEEN_CUTS_MS, 200).
 -define(START_MS, 120000).
@@ -28,7 +28,7 @@ suite() -> [{timetrap, {minutes, 15}}].
 
 all() -> [{group, stock}, {group, beamway}, {group, beamway_tcp}, {group, encrypted}, {group, guide}].
 
-%% Nodes are killed or lost only in the last cases, so any errors that are in the logs before then are real.
+%% Nodes are killed or lost only in the last cases, so all errors in the logs before these cases are real.
 groups() ->
     Cases = [all_links, messages_between_nodes, logs_are_clean, kill_and_return],
     [{stock, [], Cases ++ [connections_are_cut]}, {beamway, [], Cases}, {beamway_tcp, [], [all_links, connections_are_cut, logs_are_clean]}, 
@@ -41,7 +41,7 @@ init_per_suite(Config) ->
 end_per_suite(_Config) -> ok.
 
 init_per_group(guide, Config) ->
-    %% In this group the guide's commands copy Beamway to this directory.
+    %% In this group the commands in the guide copy Beamway to this directory.
     ok = file:del_dir_r("/opt/beamway"),
     Config;
 init_per_group(Group, Config) ->
@@ -83,8 +83,8 @@ messages_between_nodes(Config) ->
     [logout(Client) || {_, Client} <- Clients],
     ok.
 
-%% There must not be a crash, an error or warning of the carrier, or an entry about the nodes of `ejabberdctl', many of which have joined
-%% and left the cluster by now.
+%% The logs must not contain a crash, an error or warning of the carrier, or an entry about the nodes of `ejabberdctl', many of which have
+%% joined and left the cluster by now.
 logs_are_clean(Config) ->
     [begin
          {ok, Text} = file:read_file(filename:join(folder(N, cluster(Config)), "ejabberd.log")),
@@ -99,7 +99,7 @@ line_with(Word, Text) ->
         {match, [Line]} -> Line
     end.
 
-%% The third node is killed while the users of the other two write to each other and to its user.
+%% The third node is killed while the users on the other two nodes exchange messages and send messages to its user.
 kill_and_return(Config) ->
     Cluster = cluster(Config),
     One = login(1, Cluster),
@@ -133,8 +133,8 @@ kill_round(Round, One, Two, Config) ->
     ok = in_order(Back, [1], [1, 2, 3]),
     logout(Back).
 
-%% Each connection between the nodes is reset, and new ones are refused for a moment. Over stock distribution the nodes then lose each
-%% other; over Beamway the users do not notice anything.
+%% Each connection between the nodes is reset, and new ones are refused for a moment. Over stock distribution this disconnects the nodes;
+%% over Beamway the users do not notice anything.
 connections_are_cut(Config) ->
     Cluster = cluster(Config),
     Clients = [{N, login(N, Cluster)} || N <- ?NODES],
@@ -171,8 +171,8 @@ lost(Cluster) ->
     length([Line || N <- ?NODES, {ok, Text} <- [file:read_file(filename:join(folder(N, Cluster), "ejabberd.log"))],
                     Line <- binary:split(Text, <<"\n">>, [global]), re:run(Line, "has left|inconsistent_database", [{capture, none}]) =:= match]).
 
-%% The nodes get a key one after the other. They accept unencrypted links only until all have the key; afterwards the same steps are
-%% reversed. While one node restarts, the users of the other two write to each other.
+%% The nodes are given a key one at a time. They accept unencrypted links only until all of them have the key; afterwards the steps are
+%% reversed. While one node restarts, the users on the other two exchange messages.
 moved_to_encryption_and_back(Config) ->
     ct:timetrap({minutes, 40}),
     #{exports := Exports} = Cluster = cluster(Config),
@@ -203,7 +203,7 @@ moved_node(N, Cluster) ->
     logout(AtTwo),
     ok.
 
-%% Once the cluster is back on stock distribution, each node must report the cluster and the users that it knows.
+%% When the cluster uses stock distribution again, each node must report the cluster and the users that it knows.
 commands_of_the_guide(Config) ->
     Lines = test_support:guide("ejabberd.md", proplists:get_value(priv_dir, Config), 10 * 60000),
     {Over, Back} = lists:splitwith(fun(Line) -> string:find(Line, "+ sed -i '/proto_dist") =:= nomatch end, Lines),
@@ -227,7 +227,7 @@ configure(Cluster) ->
     {0, _} = beamway_bench_tools:run("/bin/chown", ["-R", "ejabberd:", ?STATE], 10000),
     ok.
 
-%% Sets the environment of the node, from its next start on, and that of ejabberdctl, from now on.
+%% Sets the environment of the node, which applies from its next start on, and that of ejabberdctl, which applies immediately.
 set_environment(N, #{flags := Flags, exports := Exports} = Cluster) ->
     file:write_file(folder(N, Cluster) ++ "/ejabberdctl.cfg", ["ERL_OPTIONS=\"", Flags, "\"\n", Exports]).
 
@@ -301,7 +301,7 @@ await(Holds, Reason) -> beamway_bench_rabbit:await(Holds, ?START_MS, Reason).
 
 user(N) -> "user" ++ integer_to_list(N).
 
-%% Binds a resource and sends presence; from then on messages arrive (RFC 6120 7, RFC 6121 4.2).
+%% Logs a user in, binds a resource and sends presence. From then on the user receives messages (RFC 6120 7, RFC 6121 4.2).
 login(N, Cluster) ->
     {ok, Socket} = gen_tcp:connect({127, 0, 0, 1}, port(N, Cluster), [binary, {active, false}, {nodelay, true}]),
     Header = "<stream:stream xmlns='jabber:client' xmlns:stream='http://etherx.jabber.org/streams' to='localhost' version='1.0'>",
@@ -319,7 +319,7 @@ login(N, Cluster) ->
     %% Messages from offline storage may arrive before the presence.
     {Socket, until("<presence", Rest, Socket)}.
 
-%% Returns everything received up to the point where it contains the given text.
+%% Receives data until it contains the given text, and returns all of it.
 until(Words, Heard, Socket) ->
     case binary:match(Heard, list_to_binary(Words)) of
         {_, _} -> Heard;
@@ -336,7 +336,7 @@ send({Socket, _}, To, From, Number) ->
     ok = gen_tcp:send(Socket, ["<message type='chat' to='", To, "@localhost'><body>", integer_to_list(From), " ", integer_to_list(Number),
                                "</body></message>"]).
 
-%% Each sender's numbers must arrive in order and exactly once; the rest of the text belongs to other stanzas.
+%% Each sender's numbers must arrive in order and exactly once. All other text belongs to other stanzas.
 in_order({Socket, Heard}, Senders, Numbers) ->
     take(maps:from_list([{Sender, Numbers} || Sender <- Senders]), Heard, Socket).
 

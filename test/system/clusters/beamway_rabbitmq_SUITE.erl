@@ -1,11 +1,11 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc A cluster of three RabbitMQ nodes on the same host must work over Beamway, on shared memory and on TCP, as it does over stock TCP,
-%% and must not lose a confirmed message when a node is killed and returns. From version 4 on, two groups keep their metadata in Khepri
-%% instead of Mnesia. Run by `test/system/run rabbitmq', where the server is installed.
+%% and must not lose a confirmed message when a node is killed and restarted. With RabbitMQ 4, two groups store their metadata in Khepri
+%% instead of Mnesia. Run by `test/system/run rabbitmq', which installs the server.
 %%
-%% The group `stock' is the control: the same cases over OTP's own TCP. Publishers and consumers are separate programs that use the client
-%% library pika (`rabbitmq_client.py'). Every message whose ID was confirmed must be consumed intact, at least once. The protocol permits
-%% duplicates; they are counted and shown. The group `guide' runs every command of docs/guide/rabbitmq.md.
+%% The group `stock' is the control: it runs the same cases over OTP's own TCP. Publishers and consumers are separate programs that use the
+%% client library pika (`rabbitmq_client.py'). Every message whose ID was confirmed must be consumed intact, at least once. The protocol
+%% permits duplicates, which are counted and shown. The group `guide' runs every command of docs/guide/rabbitmq.md.
 -module(beamway_rabbitmq_SUITE).
 
 -export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_group/2, end_per_group/2,
@@ -13,15 +13,15 @@
 -export([all_links/1, monitoring_pages/1, logs_are_clean/1, classes_by_option/1, a_member_hangs/1, moved_to_encryption_and_back/1, quorum_queue/1, mirrored_queue/1,
          connections_are_cut/1, commands_of_the_guide/1]).
 
-%% The number of messages that must be confirmed between two steps of a case.
+%% The number of messages that must be confirmed, and consumed, between two steps of a case.
 -define(PROGRESS, 500).
 -define(PROGRESS_MS, 120000).
 %% How long a member is suspended.
 -define(HANGS_S, 20).
 -define(LOGS, "/var/log/rabbitmq").
-%% The guide's configuration for the failure detector of quorum queues and their members.
+%% The configuration that the guide recommends for the failure detector of quorum queues and for their members.
 -define(CLASSES, "aten_emitter=control,ra_server_proc:init/1=control").
-%% How often all connections between the nodes are cut, alternately for 4 and for 43 ms, and the pause between two cuts.
+%% The number of times that all connections between the nodes are cut, alternately for 4 ms and for 43 ms, and the pause between two cuts.
 -define(CUTS, 100).
 -define(BETWEEN_CUTS_MS, 200).
 
@@ -29,7 +29,7 @@ suite() -> [{timetrap, {minutes, 20}}].
 
 all() -> [{group, Group} || Group <- [stock, beamway, beamway_tcp] ++ [Group || not beamway_bench_rabbit:has_mirrored(), Group <- [stock_khepri, tcp_khepri]] ++ [encrypted, guide]].
 
-%% Nodes are stopped or killed only in the last three cases, so any errors that are in the logs before then are real.
+%% Nodes are stopped or killed only in the last three cases, so all errors in the logs before these cases are real.
 groups() ->
     Cases = [all_links, monitoring_pages, logs_are_clean, a_member_hangs, quorum_queue] ++ [mirrored_queue || beamway_bench_rabbit:has_mirrored()],
     Cut = Cases ++ [connections_are_cut],
@@ -44,7 +44,7 @@ init_per_suite(Config) ->
 end_per_suite(_Config) -> ok.
 
 init_per_group(guide, Config) ->
-    %% In this group the guide's commands copy Beamway to this directory.
+    %% In this group the commands in the guide copy Beamway to this directory.
     ok = file:del_dir_r("/opt/beamway"),
     Config;
 init_per_group(Group, Config) ->
@@ -72,7 +72,7 @@ end_per_group(_Group, Config) -> beamway_bench_rabbit:stop(cluster(Config)).
 
 init_per_testcase(_Case, Config) -> Config.
 
-%% There is nothing to clean up: the clients of a failed case exit at the end of their input, which is closed when the case's process exits.
+%% There is nothing to clean up: the clients of a failed case exit when their input ends, and it is closed when the case's process exits.
 end_per_testcase(_Case, _Config) -> ok.
 
 cluster(Config) -> proplists:get_value(cluster, Config).
@@ -125,8 +125,8 @@ has_cluster_links(Cluster) ->
     Nodes = decode(beamway_bench_rabbit:get(1, {management, "/api/nodes"}, Cluster)),
     lists:all(fun(Node) -> length(links_to_members(Node, Nodes)) >= 2 end, Nodes).
 
-%% Other links come and go, and may be shown for some time afterwards: those of rabbitmqctl, and of the hidden node with a random name
-%% through which a member of RabbitMQ 4 queries the others as it joins them.
+%% Returns the links between members. There are also short-lived links, which may be shown for some time after they have ended: those of
+%% rabbitmqctl, and those of the hidden node with a random name through which a RabbitMQ 4 node queries the members when it joins.
 links_to_members(Node, Nodes) ->
     Members = [Name || #{<<"name">> := Name} <- Nodes],
     [Link || #{<<"name">> := Name} = Link <- maps:get(<<"cluster_links">>, Node, []), lists:member(Name, Members)].
@@ -140,14 +140,14 @@ check_cluster_links(Stock, Node, Nodes) ->
      end || Link <- Peers].
 
 check_dist_metrics(Stock, Peer, Text) ->
-    %% This is the collector's value for a connection that is up.
+    %% The collector reports 3 for a connection that is up.
     {3, 3} = {sample("erlang_vm_dist_node_state", Peer, Text), 3},
     true = is_integer(sample("erlang_vm_dist_node_queue_size_bytes", Peer, Text)),
     case sample("erlang_vm_dist_recv_bytes", Peer, Text) of
         Bytes when Stock, Bytes > 1000 -> ok;
         none when not Stock -> ok
     end,
-    %% Follows the description in docs/guide/rabbitmq.md.
+    %% docs/guide/rabbitmq.md lists the metrics that must be present.
     Families = families(Peer, Text),
     Families = case Stock of true -> ["node", "port", "proc", "recv", "send"]; false -> ["node", "proc"] end,
     ok.
@@ -173,7 +173,7 @@ name(N, Config) ->
     #{name := Name} = cluster(Config),
     Name ++ integer_to_list(N) ++ "@localhost".
 
-%% There must not be a crash, an error or warning of the carrier, or an error of the collectors.
+%% The logs must not contain a crash, an error or warning of the carrier, or an error of the collectors.
 logs_are_clean(Config) ->
     [begin
          {ok, Text} = file:read_file(filename:join(?LOGS, name(N, Config) ++ ".log")),
@@ -189,7 +189,7 @@ absent(Word, Text) ->
         {match, [Line]} -> error({in_the_log, Line})
     end.
 
-%% aten and ra do not know about Beamway, but messages from their processes must have priority. No other process of RabbitMQ has this class.
+%% aten and ra do not know about Beamway, but messages from their processes must have priority. No other process of RabbitMQ is in this class.
 classes_by_option(Config) ->
     Cluster = cluster(Config),
     ok = beamway_bench_rabbit:declare("classes", quorum, 2, Cluster),
@@ -210,7 +210,7 @@ classes(N, Cluster) ->
 
 %% ---- messages ----
 
-%% A majority is enough, so while one of three nodes hangs, a message of 200 KB must be confirmed in every second.
+%% A majority is enough, so while one of three nodes hangs, a message of 200 KB must be confirmed every second.
 a_member_hangs(Config) ->
     Queue = "hanging",
     Cluster = cluster(Config),
@@ -237,8 +237,8 @@ confirmed_each_second(Seconds, Clients) ->
     Counts = [begin receive after 1000 * beamway_runner:slowness() -> ok end, length(ids(publishers, Clients)) end || _ <- lists:seq(0, Seconds)],
     lists:zipwith(fun(Before, After) -> After - Before end, lists:droplast(Counts), tl(Counts)).
 
-%% Each connection between the nodes is reset, and new ones are refused for a moment. With stock distribution the first cut looks to each
-%% node like the loss of the two others, so the cluster is partitioned. Over Beamway the cluster must not notice the cuts.
+%% Each connection between the nodes is reset, and new ones are refused for a moment. Over stock distribution, each node treats the first
+%% cut as a loss of the other two nodes, so the cluster is partitioned. Over Beamway the cluster must not notice the cuts.
 connections_are_cut(Config) ->
     Queue = "cut",
     Cluster = cluster(Config),
@@ -279,8 +279,8 @@ lost(#{name := Name}) ->
                     Line <- binary:split(Text, <<"\n">>, [global]),
                     re:run(Line, "rabbit on node .* down|node .* down: |partitioned", [caseless, {capture, none}]) =:= match]).
 
-%% The nodes get a key one after the other. They accept unencrypted links only until all have the key; afterwards the same steps are
-%% reversed. Each step restarts one node, so there is always a majority: messages must be confirmed in the meantime, and none may be lost.
+%% The nodes are given a key one at a time. They accept unencrypted links only until all of them have the key; afterwards the steps are
+%% reversed. Each step restarts one node, so there is always a majority: messages must still be confirmed, and none may be lost.
 moved_to_encryption_and_back(Config) ->
     ct:timetrap({minutes, 40}),
     Queue = "moved",
@@ -289,7 +289,7 @@ moved_to_encryption_and_back(Config) ->
     ok = beamway_bench_rabbit:declare(Queue, quorum, 2, Cluster),
     Clients = start_clients(Queue, "p", [1, 2, 3], Config),
     ok = progress(Clients),
-    %% The tool uses a setting that the nodes accept both before and after the step.
+    %% rabbitmqctl uses a setting that the nodes accept both before and after the step.
     [ok = moved({Encrypt, Tool, Key}, Link, Queue, Clients, Config)
      || {Encrypt, Tool, Link} <- [{"prefer", "false", tls}, {"true", "true", tls}, {"prefer", "true", tls}, {"false", "false", tcp}]],
     ok = stop_clients(publishers, Clients),
@@ -318,8 +318,8 @@ quorum_queue(Config) ->
 mirrored_queue(Config) ->
     lossless(mirrored, Config).
 
-%% The queue's leader is killed and restarted, and then a follower is. Meanwhile publishers, each connected to a different node, publish,
-%% and consumers consume.
+%% The queue's leader is killed and restarted, and then a follower. In the meantime publishers, each connected to a different node, publish
+%% messages, and consumers receive them.
 lossless(Kind, Config) ->
     Queue = atom_to_list(Kind),
     ok = beamway_bench_rabbit:declare(Queue, Kind, 2, cluster(Config)),
@@ -374,7 +374,7 @@ members(Queue, Config) ->
 
 %% ---- clients ----
 
-%% `Nodes' are the nodes to which the clients connect first.
+%% Starts three publishers and two consumers. Each client tries the nodes in `Nodes' in order, beginning with a different one.
 start_clients(Queue, Name, Nodes, Config) ->
     #{base_port := Base} = cluster(Config),
     Folder = filename:join(proplists:get_value(priv_dir, Config), Queue ++ "_" ++ maps:get(name, cluster(Config))),
@@ -391,7 +391,7 @@ start_clients(Queue, Name, Nodes, Config) ->
     #{publishers => [Start(N, ["publish", Queue, Name ++ integer_to_list(N)]) || N <- [1, 2, 3]],
       consumers => [Start(N, ["consume", Queue]) || N <- [1, 2]]}.
 
-%% Clients exit at the end of their input; their output is in the log of the run.
+%% Stops clients by closing their input. Their output is in the log of the run.
 stop_clients(Which, Clients) ->
     [ok = stop_client(Client) || {_, Client} <- maps:get(Which, Clients)],
     ok.

@@ -92,7 +92,7 @@ async function crowd(browser) {
 
 async function topology(browser) {
   const page = await opened(browser, { viewport: { width: 1280, height: 900 }, colorScheme: "light" }, "topology");
-  // These are first the times that the suite has passed to the console, then those measured between the suite's own nodes.
+  // The first times are those that the suite has passed to the console; the next are measured between the suite's own nodes.
   await page.getByRole("img", { name: "Heat map of 400 nodes" }).waitFor();
   await page.locator("#measure").click();
   await page.getByRole("progressbar").waitFor();
@@ -138,7 +138,7 @@ async function placement(browser) {
   await page.context().close();
 }
 
-// Two nodes are asked one after another, and the first one answers last.
+// Selects two nodes one after the other. The response for the first node arrives last.
 async function last(page) {
   const asker = page.getByLabel("Asked node");
   const nodes = await asker.locator("option").evaluateAll((options) => options.map(({ value }) => value));

@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The console as users see it: there are six real nodes under load, each page is opened in Debian's Chromium and clicked through
-%% (`console.js'), and screenshots are stored in `build/system-console/pictures'. It also measures what 50 event streams cost. Run by `make
-%% test-console', in an overlay that is removed afterwards.
+%% @doc Tests the console as users see it, with six real nodes under load: each page is opened in Debian's Chromium and clicked through
+%% (`console.js'), and screenshots are stored in `build/system-console/pictures'. The suite also measures the cost of 50 event streams. Run by
+%% `make test-console', in an overlay that is removed afterwards.
 -module(console_browser_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
@@ -10,7 +10,7 @@
 -define(STREAMS, 50).
 -define(LOOK_MS, 3000).
 -define(WINDOWS, 5).
-%% The share of a processor that each node may use.
+%% The fraction of a processor that each node may use.
 -define(SHARE_MAX, 0.01).
 
 suite() -> [{timetrap, {minutes, 12}}].
@@ -28,7 +28,7 @@ init_per_suite(Config) ->
     [{First, _} | _] = Peers,
     Port = beamway_peer:call(First, yucan_test_server, start, [shop]),
     [ok = beamway_peer:run(Peer, fun() -> load(lists:delete(Node, Nodes), Port) end) || {Peer, Node} <- Peers],
-    %% Uses a path as short as that of a user's runtime directory.
+    %% The path is as short as that of a user's runtime directory.
     Pipes = filename:join(["/tmp", "beamway-console-" ++ os:getpid(), "rdpipe"]),
     ok = filelib:ensure_dir(filename:join(Pipes, "x")),
     {ok, Url} = beamway_peer:call(First, beamway_console, start, [#{port => 0, allow => true, pipes => Pipes}]),
@@ -54,7 +54,7 @@ load(Others, Port) ->
     _ = spawn(fun() -> requests(yucan_client:connect(Port), 1) end),
     ok.
 
-%% Some pairs exchange more messages than others.
+%% Calls the other node. Some pairs exchange more data than others.
 calls(Other) ->
     Data = binary:copy(<<"x">>, lists:nth(1 + erlang:phash2(lists:sort([node(), Other]), 4), [10, 300, 6000, 40000])),
     try erpc:call(Other, erlang, byte_size, [Data], 1000) catch _:_ -> ok end,
@@ -71,7 +71,7 @@ lease([Other | _] = Others) ->
     pause(50000),
     lease(Others).
 
-%% Most requests succeed, and some are for a page that does not exist.
+%% Sends HTTP requests. Most of them succeed, and some are for a page that does not exist.
 requests(Socket, N) ->
     ok = gen_tcp:send(Socket, ["GET ", case N rem 10 of 0 -> "/not-there"; _ -> "/hello" end, " HTTP/1.1\r\nHost: localhost\r\n\r\n"]),
     _ = yucan_client:one(Socket),
@@ -120,10 +120,10 @@ seen(Port, Lines) ->
     after 300000 -> error({silent, lists:reverse(Lines)})
     end.
 
-%% Measures the cost of the collectors with their own clocks, which also include whatever else ran at the same time, and the calls per second
-%% alternately with and without streams.
+%% Measures the time that the collectors take according to their own clocks, which include other work that ran at the same time. Also
+%% measures the number of calls per second, alternately with and without streams.
 fifty_streams(Config) ->
-    %% Calls between two nodes, neither of which is the console's.
+    %% The calls are between two nodes, neither of which runs the console.
     [{First, _}, _, {Caller, _}, {_, Called} | _] = Peers = proplists:get_value(peers, Config),
     Port = url_port(proplists:get_value(url, Config)),
     Rounds = [begin
@@ -138,7 +138,7 @@ fifty_streams(Config) ->
     Change = abs(1 - median(With) / median(Without)),
     beamway_runner:say("     calls/s without streams ~w (spread ~.1f %), with ~b ~w (~.1f %)", [median(Without), 100 * Spread, ?STREAMS, median(With), 100 * Change]),
     Sockets = [stream(Port) || _ <- lists:seq(1, ?STREAMS)],
-    %% Other work on this machine can only add to the time, so the smallest of several windows counts.
+    %% Other work on this machine can only increase the time, so the minimum of several windows is used.
     Windows = [begin Before = busy(First), pause(?LOOK_MS), {Before, busy(First)} end || _ <- lists:seq(1, ?WINDOWS)],
     [ok = gen_tcp:close(Socket) || Socket <- Sockets],
     Shares = [lists:min([(maps:get(Node, After) - maps:get(Node, Before)) / (?LOOK_MS * 1000) || {Before, After} <- Windows]) || {_, Node} <- Peers],

@@ -11,8 +11,8 @@ defmodule Relay.MixProject do
     [extra_applications: [:logger], mod: {Relay.Application, []}]
   end
 
-  # Two releases of the same application, without and with Beamway. The second one only adds this line, prune_code_paths
-  # and rel/vm.args.eex. `mix release` finds the application through ERL_LIBS.
+  # Two releases of the same application, without and with Beamway. For the second one, only this line, prune_code_paths
+  # and rel/vm.args.eex are needed. `mix release` finds Beamway through ERL_LIBS.
   defp releases do
     [plain: [rel_templates_path: "no_templates"], beamway: [applications: [beamway: :load]]]
   end

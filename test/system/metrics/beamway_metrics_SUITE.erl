@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A real Prometheus scrapes two nodes that run all parts, and evaluates the alert rules and the dashboard's queries on the result.
-%% Another case uses the library prometheus.erl from RabbitMQ's package. Run by `test/system/run metrics', where both are installed.
+%% @doc A real Prometheus server scrapes two nodes that run all applications, and evaluates the alert rules and the dashboard's queries on
+%% the result. Another case uses the library prometheus.erl from RabbitMQ's package. Run by `test/system/run metrics', which installs both.
 -module(beamway_metrics_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
@@ -44,8 +44,8 @@ end_per_suite(Config) ->
     ok = beamway_peer:stop_started(),
     ok = file:del_dir_r(proplists:get_value(folder, Config)).
 
-%% This process owns the server's port and terminates the server. The process that runs init_per_suite could not own the port because it
-%% exits too early.
+%% Runs in a process that owns the port of the Prometheus server and terminates the server. The process that runs init_per_suite cannot own
+%% the port, because it exits too early.
 keep([Program | Arguments], Log) ->
     Port = open_port({spawn_executable, Program}, [{args, Arguments}, stderr_to_stdout, exit_status, binary]),
     {os_pid, Pid} = erlang:port_info(Port, os_pid),
@@ -67,7 +67,7 @@ start(Port) ->
     [{ok, _} = beamway_peer:call(Peer, application, ensure_all_started, [Application]) || Application <- [teleport, placement, beamway_exporter]],
     {Peer, Node}.
 
-%% Sends until the node exits.
+%% Sends messages until the node exits.
 talk(Node) ->
     ok = teleport:send({nobody, Node}, x),
     receive after 100 -> talk(Node) end.
@@ -89,7 +89,7 @@ query(Expression) ->
         jiffy:decode(get(?PROMETHEUS, "/api/v1/query?query=" ++ uri_string:quote(Expression)), [return_maps]),
     Result.
 
-%% promtool must not complain about the text.
+%% promtool must not report problems in the metrics.
 lint(Config) ->
     File = filename:join(proplists:get_value(folder, Config), "scrape"),
     ok = file:write_file(File, get(hd(?PORTS), "/metrics")),
@@ -129,7 +129,7 @@ dashboard(_Config) ->
 ready(Expression) ->
     unicode:characters_to_list(string:replace(string:replace(Expression, "$__rate_interval", "1m", all), "$instance", ".*", all)).
 
-%% If the library runs, the application registers its collector with the library. The application listens only if a port is configured.
+%% If the library is running, the application registers its collector with it. The application listens only if a port is configured.
 by_the_library(_Config) ->
     Paths = [_, _, _] = filelib:wildcard(?LIBRARY),
     {ok, Peer, _} = beamway_peer:start(beamway_shm, #{args => lists:append([["-pa", Path] || Path <- Paths])}),
@@ -139,7 +139,7 @@ by_the_library(_Config) ->
     [] = beamway_peer:call(Peer, yucan, figures, []),
     ok = beamway_peer:call(Peer, application, stop, [beamway_exporter]),
     nomatch = re:run(beamway_peer:call(Peer, prometheus_text_format, format, []), "placement_leases"),
-    %% With a port the application also listens, and the library shows that server's histogram.
+    %% If a port is configured, the application also listens, and the library's output has the histogram of its HTTP server.
     ok = beamway_peer:call(Peer, application, set_env, [beamway_exporter, port, 0]),
     {ok, _} = beamway_peer:call(Peer, application, ensure_all_started, [beamway_exporter]),
     {match, _} = re:run(beamway_peer:call(Peer, prometheus_text_format, format, []), "yucan_request_duration_seconds_bucket\\{[^}]*le=\"\\+Inf\""),

@@ -1,10 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Runs suites from OTP's source package in this node, over the carrier selected by its `erl' command.
+%% @doc Runs suites from OTP's source package in this node, over the carrier that its `erl' command selects.
 %%
 %% The script `otp_suites' in the same directory calls `list/1' and `compile/1' once, and `run/1' in a new node for each carrier and suite;
 %% `otp_suites_report' compares the outcomes. Arguments are lists of strings, as `erl -run' passes them.
 %%
-%% To add a suite, add an entry to `suites/0'. OTP's code is always read from the unpacked source package; this repository has no copy.
+%% To add a suite, add an entry to `suites/0'. OTP's code is always read from the unpacked source package; this repository has no copy of it.
 -module(otp_suites).
 
 -export([list/1, folders/1, compile/1, run/1]).
@@ -17,9 +17,9 @@
 -define(COUNTED_TRIES, 100).
 -define(COUNTED_WAIT_MS, 50).
 
-%% Each entry says where the source package keeps the suite, which modules it calls, how long it may take over one carrier, which of its
-%% cases are run (default: all), and with which hooks. For the data directory it lists programs and libraries in C, and the modules that
-%% are compiled, each with the directory for the result (default: all, in the directory of their sources).
+%% For each suite: its directory in the source package, the modules that it calls, the time limit per carrier, the cases that are run
+%% (default: all), and the hooks. Of the data directory: the programs and libraries in C, and the modules that are compiled, each with the
+%% directory for the result (default: all modules, in the directory of their sources).
 suites() ->
     [
         {distribution_SUITE, #{
@@ -39,7 +39,7 @@ suites() ->
             folder => "lib/kernel/test", minutes => 25,
             helpers => ["kernel_test_lib.erl", "kernel_test_global_sys_monitor.erl", "kernel_test_sys_monitor.erl"]
         }},
-        %% This suite's other cases never leave the node.
+        %% The other cases of this suite do not use other nodes.
         {gen_server_SUITE, #{
             folder => "lib/stdlib/test", minutes => 5, helpers => ["dummy_via.erl"],
             cases => [stop8, stop9, stop10, send_request, cast_fast, call_remote1, call_remote2, call_remote3,
@@ -66,8 +66,8 @@ suites() ->
         {dbg_SUITE, #{folder => "lib/runtime_tools/test", minutes => 5, libraries => ["dbg_SUITE.c"]}},
         {ttb_SUITE, #{folder => "lib/observer/test", minutes => 10, helpers => ["ttb_helper.erl", "client.erl", "server.erl"]}},
         {seq_trace_SUITE, #{folder => "lib/kernel/test", minutes => 5, libraries => ["echo_drv.c"]}},
-        %% The suite compiles the files in its data directory itself. Its other cases never leave the node, except two that
-        %% docs/dev/otp-suites.md names.
+        %% The suite compiles the files in its data directory itself. Its other cases do not use other nodes, except for the
+        %% two that docs/dev/otp-suites.md describes.
         {code_SUITE, #{
             folder => "lib/kernel/test", minutes => 10, helpers => ["code_b_test.erl"], data => [],
             cases => [set_path_file, upgrade, pa_pz_option, ext_mod_dep, clash, where_is_file, bad_erl_libs, code_archive, code_archive2,
@@ -89,17 +89,17 @@ suites() ->
                                           mnesia_schema_recovery_test, mnesia_majority_test]]
     ].
 
-%% Suites that other suites in the list run. They are looked up by name when one of their cases is repeated.
+%% Suites that are run by others in the list. They are looked up by name when one of their cases is repeated.
 parts() -> [{Suite, mnesia()} || Suite <- [mnesia_dirty_access_test, mnesia_trans_access_test, mnesia_evil_backup]].
 
 %% Describes the suites that mnesia_SUITE would run, each of which is run separately; that suite's own hook starts two more nodes.
 mnesia() -> #{folder => "lib/mnesia/test", minutes => 10, helpers => ["*.erl"], hooks => [{ts_install_cth, [{nodenames, 2}]}]}.
 
-%% Returns the directory of a hook that OTP's suites name in suite/0 and that an OTP installation does not include.
+%% Returns the directory of a hook that OTP's suites use in suite/0 but that an OTP installation does not include.
 shared_folder() -> "lib/common_test/test_server".
 shared_helpers() -> ["ts_install_cth.erl"].
 
-%% @doc Prints one suite per line with its limit in seconds.
+%% @doc Prints one suite per line, with its time limit in seconds.
 -spec list(Args :: [string()]) -> no_return().
 list([Names]) ->
     [io:format("~ts ~b~n", [Suite, Minutes * 60]) || {Suite, #{minutes := Minutes}} <- selected(Names)],
@@ -114,7 +114,7 @@ folders([Names]) ->
     [io:format("~ts~n", [Folder]) || Folder <- lists:usort([shared_folder() | Folders])],
     halt(0).
 
-%% "a/b/../c" is "a/c".
+%% Removes "..": "a/b/../c" becomes "a/c".
 resolved(Path) ->
     Parts = lists:foldl(fun("..", [_ | Done]) -> Done; (Part, Done) -> [Part | Done] end, [], filename:split(Path)),
     filename:join(lists:reverse(Parts)).
@@ -146,7 +146,7 @@ compile_data(Data, Spec) ->
     [compile_program(filename:join(Data, File)) || File <- maps:get(programs, Spec, [])],
     [compile_library(filename:join(Data, File)) || File <- maps:get(libraries, Spec, [])].
 
-%% A missing file stays in the list, so that compile_file/2 fails and names it.
+%% If no file matches, the pattern stays in the list, so that compile_file/2 fails and reports it.
 files(Pattern) ->
     case filelib:wildcard(Pattern) of
         [] -> [Pattern];
@@ -223,8 +223,8 @@ case_option("all", #{cases := Cases}) -> [{testcase, Cases}];
 case_option("all", _Spec) -> [];
 case_option(Cases, _Spec) -> [{testcase, [list_to_atom(Case) || Case <- string:lexemes(Cases, ",")]}].
 
-%% A successful run over the wrong carrier would prove nothing. So this starts a node as the suites start theirs, checks the link between
-%% it and this node, and checks that both ends of the link were counted.
+%% A successful run over the wrong carrier would prove nothing. So this function starts a node as the suites start theirs, checks the link
+%% between it and this node, and checks that both ends of the link were counted.
 verify_carrier(Carrier) ->
     Position = otp_suites_links:position(),
     Args = ["-setcookie", atom_to_list(erlang:get_cookie()), "-pa", filename:dirname(code:which(?MODULE))],
@@ -239,7 +239,7 @@ verify_carrier(Carrier) ->
     Counted =:= expected_counts(Carrier) orelse
         stop("one connection over ~ts was counted as ~0tp", [Carrier, Counted]).
 
-%% Each end logs its link slightly after the link is up.
+%% Retries, because each end logs the link slightly after it is up.
 counted(Position, Expected, Tries) ->
     case otp_suites_links:since(Position) of
         Counted when Counted =:= Expected; Tries =:= 0 ->

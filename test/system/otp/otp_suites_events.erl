@@ -2,9 +2,9 @@
 %% @doc A Common Test event handler that writes the outcome of every case of OTP's suites to a file.
 %%
 %% Each line is a term for `file:consult/1': `{Suite, Group, Case, Outcome, Ms, Counts}'. It is written as soon as the case ends, so that
-%% the outcomes of finished cases survive if the node dies in the middle of a suite. A case in progress first has the outcome `started'.
-%% Counts are the nodes started and links set up in the meantime; see {@link otp_suites_links}. The handler uses events rather than hooks because
-%% events also report time-traps, crashes and cases that never began.
+%% the outcomes of finished cases are not lost if the node crashes in the middle of a suite. While a case is running, its outcome is
+%% `started'. `Counts' are the nodes that were started and the links that were set up during the case; see {@link otp_suites_links}. The
+%% module handles events instead of being a hook, because events also report time-traps, crashes and cases that never began.
 -module(otp_suites_events).
 -behaviour(gen_event).
 
@@ -16,7 +16,7 @@
     file :: file:io_device(),
     %% The groups that contain the current case, innermost first.
     groups = [] :: [atom()],
-    %% The start times of the cases in progress; a group that runs its cases in parallel has several.
+    %% The start times of the cases in progress. There are several in a group that runs its cases in parallel.
     started_ms = #{} :: #{atom() => integer()},
     %% True if none of them has run in parallel with another case.
     alone = true :: boolean(),
@@ -71,7 +71,7 @@ terminate(_Reason, State) ->
     _ = file:close(State#state.file),
     ok.
 
-%% A skipped case names its group itself, because init_per_group may never have run.
+%% The event of a skipped case contains its group, because init_per_group may never have run.
 record_skip(Suite, {Case, Group}, Reason, State) when is_atom(Case), is_atom(Group) ->
     record_case(Suite, Case, {skipped, Reason}, 0, otp_suites_links:none(), State#state{groups = [Group]});
 record_skip(Suite, Case, Reason, State) when is_atom(Case) ->
@@ -96,7 +96,7 @@ record_case(Suite, Case, Outcome, Ms, Counts, #state{file = File, groups = Group
 outcome(ok) -> ok;
 outcome({skipped, Reason}) -> {skipped, Reason};
 outcome({auto_skipped, Reason}) -> {skipped, Reason};
-%% The case has passed but its clean-up has failed. Common Test also counts this as passed.
+%% If the case has passed but its cleanup has failed, Common Test also counts it as passed.
 outcome({failed, {_Suite, end_per_testcase, _Why}}) -> ok;
 outcome({failed, Reason}) -> {failed, Reason};
 outcome({error, Reason}) -> {failed, Reason};

@@ -3,9 +3,10 @@
 %%
 %% A node logs the kind of each link (beamway_links, level info, or debug for a hidden peer). Every node of the suites has {@link seen/2} as
 %% a logger filter, which is installed before the node's first connection. The filter writes such an event as a line to the file
-%% `OTP_SUITES_TRACE' and hides it from every handler, so that the suites see the log that they expect. Each end of a link writes a line:
-%% `link tcp' with the reason, `link shm', or `link shm here' on the suites' own node. The last line of another node may be missing, because
-%% some nodes are halted as soon as they are connected. `otp_suites_erl' adds `node beamway', `node own' or `node tcp' for each start.
+%% `OTP_SUITES_TRACE' and hides it from all handlers, so that the suites find only the log events that they expect. Each end of a link
+%% writes a line: `link tcp' with the reason, `link shm', or `link shm here' on the node that runs the suites. The last line of another node
+%% may be missing, because some nodes are halted as soon as they are connected. `otp_suites_erl' adds `node beamway', `node own' or `node
+%% tcp' each time a node starts.
 -module(otp_suites_links).
 
 -export([seen/2, position/0, since/1, shared/1, add/2, own/2, total/2, none/0]).
@@ -37,7 +38,7 @@ line(shm, _Reason) ->
 line(Kind, _Reason) when Kind =:= rdma; Kind =:= tls -> ["link ", atom_to_list(Kind), $\n];
 line(Kind, Reason) when Kind =:= tcp; Kind =:= inet -> ["link ", atom_to_list(Kind), ": ", Reason, $\n].
 
-%% A line is one write in append mode, so that the lines of several nodes do not mix.
+%% Each line is a single write in append mode, so that lines from several nodes are not interleaved.
 write(Line) ->
     {ok, File} = file:open(os:getenv(?VARIABLE), [append, raw]),
     ok = file:write(File, Line),
@@ -55,12 +56,12 @@ since(Position) ->
     Lines = binary:split(New, <<"\n">>, [global, trim_all]),
     lists:foldl(fun(Line, Counts) -> maps:update_with(Line, fun(N) -> N + 1 end, 1, Counts) end, none(), Lines).
 
-%% @doc Returns the same counts, marked as shared by several cases.
+%% @doc Marks counts as shared by several cases.
 -spec shared(counts()) -> counts().
 shared(Counts) ->
     maps:from_list([{<<"shared ", Line/binary>>, Count} || {Line, Count} <- maps:to_list(Counts)]).
 
-%% @doc Returns how often a line was seen that is known to belong to the case.
+%% @doc Returns how often a line was seen, not including lines that are shared by several cases.
 -spec own(Line :: binary(), counts()) -> non_neg_integer().
 own(Line, Counts) -> maps:get(Line, Counts, 0).
 

@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Prints the outcomes of OTP's suites next to each other, compares them with the stored ones, or stores them.
+%% @doc Prints the outcomes of OTP's suites side by side, compares them with the stored ones, or stores them.
 %%
 %% The script `otp_suites' calls `failed/1' after the suites of each carrier, in order to repeat the failed cases, and `report/1' at the
-%% end. Arguments are lists of strings, as `erl -run' passes them. `beamway_otp_verdict', which has its own tests, decides what is wrong.
-%% `docs/dev/otp-suites.md' must name each case that does not pass, so the report looks for the names there.
+%% end. Arguments are lists of strings, as `erl -run' passes them. `beamway_otp_verdict', which has its own tests, decides which outcomes
+%% are wrong. `docs/dev/otp-suites.md' must contain the name of each case that does not pass, so the report looks for the names there.
 -module(otp_suites_report).
 
 -export([failed/1, report/1, stop/2]).
@@ -15,14 +15,14 @@
 }.
 -type results() :: #{id() => result()}.
 
-%% @doc Prints suite, group and case of at most `Most' failed cases.
+%% @doc Prints the suite, the group and the name of at most `Most' failed cases.
 -spec failed(Args :: [string()]) -> no_return().
 failed([File, Most]) ->
     Failed = [Id || {Id, #{word := Word}} <- sorted(results(consult(File), [])), Word =:= failed orelse Word =:= died],
     [io:format("~ts ~ts ~ts~n", [Suite, Group, Case]) || {Suite, Group, Case} <- lists:sublist(Failed, list_to_integer(Most))],
     halt(0).
 
-%% @doc Prints the outcomes, and halts with 1 if something is wrong with Beamway's.
+%% @doc Prints the outcomes, and halts with status 1 if an outcome with Beamway is wrong.
 -spec report(Args :: [string()]) -> no_return().
 report([Mode, StoredFile, Document, Suites, Cases | Files]) ->
     Runs = runs(Files),
@@ -60,7 +60,7 @@ consult(File) ->
     end.
 
 %% A suite may list a case twice, so a case has a list of outcomes, latest first. If the only outcome is `started', the case killed its node
-%% or reached the time limit. All outcomes must pass; otherwise the case is repeated once alone, which distinguishes flaky cases from failures.
+%% or reached the time limit. If an outcome is not a pass, the case is run once more on its own, to distinguish flaky cases from failures.
 -spec results(Lines :: [tuple()], Repeats :: [tuple()]) -> results().
 results(Lines, Repeats) ->
     Again = lists:foldl(fun collect/2, #{}, Repeats),
@@ -127,7 +127,7 @@ stored_case(#{<<"suite">> := Suite, <<"group">> := Group, <<"case">> := Case} = 
 is_selected(_Suite, "all") -> true;
 is_selected(Suite, Names) -> lists:member(atom_to_list(Suite), string:lexemes(Names, ",")).
 
-%% ---- judging ----
+%% ---- comparing ----
 
 comparison(Runs, Ids, Stored) ->
     Tcp = proplists:get_value("tcp", Runs, unknown),
@@ -138,7 +138,7 @@ comparison(Runs, Ids, Stored) ->
                        ++ [Fallback || Carrier =:= "beamway_rdma", Fallback <- beamway_otp_verdict:fallbacks(find(Id, Results), none)]
     ].
 
-%% Cases that run in parallel cannot be judged one by one, but their suite can.
+%% Links cannot be attributed to cases that run in parallel, so they are compared for the whole suite.
 without_links(Runs, Stored, Suites) ->
     [io_lib:format("~ts beamway: made ~b ends of links over shared memory when it was stored, and none now", [Suite, Ends])
      || {"beamway", Results} <- Runs, {Suite, Ends} <- lists:sort(maps:to_list(Stored)), Ends > 0, is_selected(Suite, Suites),
@@ -162,7 +162,7 @@ text({Suite, Group, Case}, What) -> io_lib:format("~ts:~ts:~ts ~ts", [Suite, Gro
 
 %% ---- storing ----
 
-%% If only one carrier was run, just the names of its cases are stored, by outcome.
+%% If only one carrier was run, only the names of its cases are stored, grouped by outcome.
 store(BesideFile, Document, [{Carrier, Results}], Ids, Stored) ->
     Differ = beamway_otp_verdict:differences(maps:from_list([{Id, Case#{beamway := maps:get(word, find(Id, Results))}} || {Id, Case} <- maps:to_list(Stored)])),
     Name = "otp-suites-" ++ Carrier,

@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Runs OTP's suites of distribution over TLS in this node, stores outcomes and measurements, and compares two carriers. The script
-%% `tls_suites' in the same directory calls `run/1' once for each carrier and suite, and `report/1' at the end. Arguments are lists of
-%% strings, as `erl -run' passes them.
+%% @doc Runs OTP's suites for distribution over TLS in this node, stores the outcomes and measurements, and compares two carriers. The
+%% script `tls_suites' in the same directory calls `run/1' once for each carrier and suite, and `report/1' at the end. Arguments are lists
+%% of strings, as `erl -run' passes them.
 -module(tls_suites).
 -behaviour(gen_event).
 
@@ -20,7 +20,7 @@ run([Dir, Suite, Effort, ResultFile, LogDir]) ->
         _Counts -> halt(0)
     end.
 
-%% ---- events: a term a line
+%% ---- events: one term per line
 
 -spec init([file:filename()]) -> {ok, file:io_device()}.
 init([File]) -> file:open(File, [append, {encoding, utf8}]).
@@ -44,8 +44,8 @@ outcome({skipped, Reason}) -> {skipped, text(Reason)};
 outcome({auto_skipped, Reason}) -> {skipped, text(Reason)};
 outcome(_) -> ok.
 
-%% A question mark means that senders were suspended in the meantime. It is removed, because otherwise the same measurement could have different
-%% names in two runs.
+%% A question mark at the end means that senders were suspended during the measurement. It is removed, because otherwise the same measurement
+%% could have different names in two runs.
 figure_name(Name) -> string:trim(lists:flatten(Name), trailing, " ?").
 
 text(Reason) -> lists:flatten(io_lib:format("~0tP", [Reason, 20])).
@@ -65,8 +65,8 @@ terminate(_Reason, File) -> _ = file:close(File), ok.
 
 %% ---- report
 
-%% @doc Prints both carriers next to each other, stores them on request, and halts the node with status 1 if beamway_tls does not meet the
-%% expectations.
+%% @doc Prints the results of both carriers side by side, stores them on request, and halts the node with status 1 if beamway_tls does not
+%% meet the expectations.
 -spec report(Args :: [string()]) -> no_return().
 report([Folder, Store, Document, Suites]) ->
     [Stock, Own] = [begin {ok, Terms} = file:consult(filename:join(Folder, Carrier ++ ".results")), Terms end || Carrier <- ["inet_tls", "beamway_tls"]],
@@ -92,7 +92,7 @@ of_case(Suite, Case, Terms) ->
         Outcomes -> hd([Outcome || Outcome <- Outcomes, Outcome =/= ok] ++ [ok])
     end.
 
-%% A run over OTP's own TLS would prove nothing.
+%% Checks which links the nodes used, because a run over OTP's own TLS would prove nothing.
 wrong_links(Folder) ->
     {ok, Trace} = file:read_file(filename:join(Folder, "beamway_tls.trace")),
     Lines = binary:split(Trace, <<"\n">>, [global, trim_all]),

@@ -17,7 +17,7 @@ end_per_suite(Config) -> yucan_test_server:stop_application(Config).
 chromium(Config) ->
     Sites = yucan_yaws_site:nitrogen(Config),
     Self = self(),
-    %% Uses the certificate of `yucan FOLDER --https'.
+    %% The certificate is that of `yucan FOLDER --https'.
     true = os:putenv("XDG_DATA_HOME", proplists:get_value(priv_dir, Config)),
     {ok, #{listen := [#{tls := Certificate}]}} = yucan_folder:options(#{what => ".", https => true}),
     Log = {function, fun(Entry) -> Self ! {entry, maps:with([target, version], Entry)} end},

@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Tests nginx and haproxy in front of yucan. For each of about two hundred inputs, most of them designed to be misinterpreted, the
-%% requests that the front logs as forwarded must be the ones that yucan received, in the same order and with the same methods, targets,
-%% hosts and bodies. It is harmless if a front forwards something that yucan then rejects, but a request that only one of them has seen is
-%% dangerous. With these two and varnish, an answer that the handler gives before the body has arrived must reach the client. Run by
-%% `test/system/run fronts'.
+%% @doc Tests nginx and haproxy as reverse proxies ("fronts") in front of yucan. For each of about two hundred inputs, most of them designed
+%% to be misinterpreted, the requests that the front logs as forwarded must be the ones that yucan received, in the same order and with the
+%% same methods, targets, hosts and bodies. It is harmless if a front forwards a request that yucan then rejects, but a request that only one of
+%% them recognizes is dangerous (request smuggling). With these two fronts and varnish, a response that the handler sends before the body
+%% has arrived must also reach the client. Run by `test/system/run fronts'.
 -module(yucan_fronts_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
@@ -13,9 +13,9 @@
 -include_lib("common_test/include/ct.hrl").
 
 -define(WAIT_MS, (20000 * beamway_runner:slowness())).
-%% Fronts give up on incomplete requests after one second. A client waits longer, because some operations of the fronts are slow.
+%% Fronts time out incomplete requests after one second. A client waits longer, because some operations of the fronts are slow.
 -define(PATIENCE_MS, 3000).
-%% The number of early answers, and the size of the body that each of them does not wait for.
+%% The number of early responses, and the size of the request body that each of them does not wait for.
 -define(EARLY, 15).
 -define(EARLY_BYTES, 20000000).
 
@@ -52,7 +52,7 @@ haproxy(_, Socket, Log, Port) ->
      "  log-format \"%HM %HU %ST %s h%[var(txn.host)] b%[var(txn.body)]\"\n  default_backend behind\n"
      "backend behind\n  server yucan 127.0.0.1:", integer_to_list(Port), "\n"].
 
-%% Returns {Method, Target, Host, Body} of a request that was forwarded and answered with 200.
+%% Returns the {Method, Target, Host, Body} of a request that was forwarded and answered with 200.
 from_nginx(Line) ->
     [_, Json] = binary:split(Line, <<"{">>),
     %% nginx logs bytes that are not UTF-8 unchanged.
@@ -60,7 +60,7 @@ from_nginx(Line) ->
     Field = fun(Name) -> unicode:characters_to_binary(proplists:get_value(Name, Fields), utf8, latin1) end,
     passed_on(Field(<<"s">>), {Field(<<"m">>), with_path(Field(<<"u">>)), Field(<<"h">>), Field(<<"b">>)}).
 
-%% For `http://a?b' nginx logs `?b' but forwards `/?b', which is right (RFC 9112, 3.2.1).
+%% For `http://a?b' nginx logs `?b' but forwards `/?b', which is correct (RFC 9112, 3.2.1).
 with_path(<<"?", _/binary>> = Query) -> <<"/", Query/binary>>;
 with_path(Target) -> Target.
 
@@ -96,7 +96,7 @@ fronted(Config, Program, Arguments, Configuration, Read) ->
     [] = [{Id, Difference} || {Id, {differ, _, _} = Difference} <- Results],
     Same = length([Id || {Id, {same, [_ | _]}} <- Results]),
     beamway_runner:say("     ~ts: ~b inputs, of which ~b were passed on and understood by both in the same way", [filename:basename(Program), length(Results), Same]),
-    %% Without this check, the test could pass without having compared anything.
+    %% Without this check, the test could pass without comparing anything.
     true = Same > 40.
 
 %% Runs the front with yucan behind it while the function runs.
@@ -138,7 +138,7 @@ early_varnish(Config) ->
               ["vcl 4.1;\nbackend default { .host = \"127.0.0.1\"; .port = \"", integer_to_list(Port), "\"; }\nsub vcl_recv { return (pass); }\n"]
           end).
 
-%% The handler answers without reading a body that has not arrived yet, and each client must get that answer.
+%% The handler responds without reading a body that has not arrived yet, and each client must get that response.
 early(Config, Program, Arguments, Configuration) ->
     Folder = filename:join(?config(priv_dir, Config), filename:basename(Program)),
     ok = filelib:ensure_dir(filename:join([Folder, "work", "x"])),
@@ -149,7 +149,7 @@ early(Config, Program, Arguments, Configuration) ->
     beamway_runner:say("     ~ts: ~0tp", [filename:basename(Program), Counts]),
     [{{<<"HTTP/1.1 200 OK">>, true}, ?EARLY}] = Counts.
 
-%% Returns the status line, and whether the whole answer arrived. One process sends while another one reads, as in HTTP clients.
+%% Returns the status line, and whether the whole response has arrived. As in HTTP clients, one process sends while another one reads.
 early_answer(Path) ->
     {ok, Socket} = gen_tcp:connect({local, Path}, 0, [binary, {active, false}, {exit_on_close, false}], ?WAIT_MS),
     ok = gen_tcp:send(Socket, ["POST /early HTTP/1.1\r\nHost: early\r\nConnection: close\r\nContent-Length: ", integer_to_list(?EARLY_BYTES), "\r\n\r\n"]),
@@ -165,7 +165,7 @@ inputs() ->
     [{Id, Bytes} || {Id, _, Bytes, _} <- yucan_probe_cases:smuggling() ++ yucan_probe_cases:malformed() ++ yucan_probe_cases:h1spec()]
         ++ [{Id, Bytes} || {Id, _, Bytes, _} <- yucan_corpus:requests()].
 
-%% A last request on a separate connection marks the end: once it has been logged, everything before it has been logged as well.
+%% A last request on a separate connection marks the end: once it has been logged, all earlier requests have been logged as well.
 compared(Number, Bytes, Socket, Log, Read) ->
     _ = asked(Socket, Bytes),
     Last = <<"/last/", (integer_to_binary(Number))/binary>>,
@@ -205,7 +205,7 @@ witnessed(Last, Done) ->
     after ?WAIT_MS -> error({not_seen, Last})
     end.
 
-%% @doc Answers a request, as the handler, and reports to the test what it received.
+%% @doc The handler: responds to a request, and reports the request to the test.
 -spec handle(yucan_req:req(), pid()) -> yucan_handler:response().
 handle(Req, Test) ->
     case yucan_req:path(Req) =/= <<"/early">> andalso yucan_req:body(Req) of

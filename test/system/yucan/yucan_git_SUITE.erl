@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Runs Git as CGI under yucan: git's own server program, tested with clones and pushes by a real git client, and the pages of
-%% gitweb and cgit. Run by `test/system/run git', in an overlay that is removed afterwards.
+%% @doc Runs Git's CGI programs under yucan: Git's own server program, which is tested with clones and pushes by a real Git client, and the
+%% pages of gitweb and cgit. Run by `test/system/run git', in an overlay that is removed afterwards.
 -module(yucan_git_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
@@ -41,7 +41,7 @@ clone_and_push(Config) ->
               "cp ../blob .; git add .; git commit -q -m Third; git push -q; git branch side; git push -q origin side"]),
     ok = run(["cd ", Folder, "; git clone -q --depth 1 ", Url, " third; cmp blob third/blob; git -C third fetch -q --unshallow;"
               "test \"$(git -C third log --format=%s)\" = \"$(git -C second log --format=%s)\"; git -C p/one.git fsck --strict"]),
-    %% Four clones run at once while another client pushes.
+    %% Four clones run concurrently while another client pushes.
     ok = run(["cd ", Folder, "; for n in 1 2 3 4; do git clone -q ", Url, " at-once-$n & pids=\"$pids $!\"; done;"
               "echo x >second/x; git -C second add .; git -C second commit -q -m Fourth; git -C second push -q;"
               "for pid in $pids; do wait $pid; done; for n in 1 2 3 4; do cmp blob at-once-$n/blob; done"]),

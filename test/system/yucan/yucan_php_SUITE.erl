@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Tests Debian's PHP under yucan: php-fpm over a unix socket and over TCP, and php-cgi, all of which must behave the same; then the
-%% special cases of keep-alive connections to php-fpm. Run by `test/system/run php', where PHP is installed.
+%% @doc Tests Debian's PHP under yucan: php-fpm over a Unix socket and over TCP, and php-cgi, all of which must behave in the same way. Also
+%% tests the special cases of keep-alive connections to php-fpm. Run by `test/system/run php', which installs PHP.
 -module(yucan_php_SUITE).
 
 -export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_group/2, end_per_group/2, init_per_testcase/2, end_per_testcase/2]).
@@ -70,7 +70,7 @@ forms(Config) ->
                                     headers => [{"content-type", "application/x-www-form-urlencoded"}, {"cookie", "c=4"}]}),
     stop(Fpm).
 
-%% The body is larger than what yucan keeps in memory, and it is chunked, so its length is unknown.
+%% The body is larger than yucan keeps in memory, and it is chunked, so its length is unknown.
 uploads(Config) ->
     {Port, Fpm} = start(Config, [{"u.php", "echo $_FILES['f']['size'], ' ', md5_file($_FILES['f']['tmp_name']);"},
                                  {"raw.php", "echo $_SERVER['CONTENT_LENGTH'], ' ', md5(file_get_contents('php://input'));"}]),
@@ -131,7 +131,7 @@ hangs(Config) ->
     {200, _, <<"ok">>} = get(Port, "/ok.php"),
     stop(Fpm).
 
-%% There are many more clients than PHP processes, and each client must get its own answer.
+%% There are many more clients than PHP processes, and each client must get its own response.
 many_clients(Config) ->
     {Port, Fpm} = start(Config, [{"q.php", "usleep(5000); echo $_SERVER['QUERY_STRING'];"}]),
     Self = self(),
@@ -144,8 +144,8 @@ asked(Port, Word) ->
     {200, _, Expected} = get(Port, "/q.php?" ++ Word),
     ok.
 
-%% Seventy consecutive requests use the same socket, which becomes passive every 32 messages, and a PHP process that crashes loses only its
-%% own connection. (php-fpm's own count of connections counts requests.)
+%% Seventy consecutive requests use the same socket, which becomes passive every 32 messages. A PHP process that crashes loses only its own
+%% connection. (The number of connections that php-fpm itself reports is in fact the number of requests.)
 connections_are_kept(Config) ->
     {Port, Fpm} = start(Config, [{"a.php", "echo 'a';"}]),
     #{socket := Path, tcp := Tcp} = Fpm,
@@ -164,7 +164,7 @@ connections_are_kept(Config) ->
     Pool = whereis(yucan_fcgi_pool),
     stop(Fpm).
 
-%% The client may get its answer before the connection is back in the pool.
+%% The client may get its response before the connection is back in the pool.
 kept_after(Port, Address) ->
     {200, _, <<"a">>} = get(Port, "/a.php"),
     true = beamway_peer:wait_until(fun() -> yucan_fcgi_pool:idle(Address) > 0 end, 10000),
@@ -204,7 +204,7 @@ no_hole(Config) ->
     true = lists:member(Status, [400, 404]),
     stop(Fpm).
 
-%% Uses the example site that was moved from Apache, with php-cgi at the path that its configuration names.
+%% Uses the example site that was moved from Apache, with php-cgi at the path in its configuration.
 seed(Config) ->
     Port = yucan_yaws_site:example(Config),
     Get = fun(Target) ->

@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Runs Trac as CGI under yucan at `/', with the seed's two modules, SCRIPT_NAME `/' and the script that Trac's own command generates.
-%% The test reads and writes wiki and ticket pages. Run by `test/system/run trac'. Debian 12 does not have a package of Trac, so it is
-%% installed from its package index into a virtual environment, in an overlay that is removed afterwards.
+%% The test reads and writes wiki and ticket pages. Run by `test/system/run trac'. Debian 12 does not have a package of Trac, so Trac is
+%% installed from the Python Package Index into a virtual environment, in an overlay that is removed afterwards.
 -module(yucan_trac_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
@@ -23,7 +23,7 @@ end_per_suite(_) ->
     application:stop(yucan).
 
 wiki_and_tickets(Config) ->
-    %% The path must not contain blanks because it becomes the interpreter in the script's first line, which the kernel reads.
+    %% The path must not contain spaces, because it becomes the interpreter in the script's first line, which the kernel parses.
     Venv = "/opt/trac-venv",
     ok = run("python3 -m venv " ++ Venv),
     ok = run(Venv ++ "/bin/pip install --no-input --disable-pip-version-check " ++ ?PACKAGES),
@@ -58,7 +58,7 @@ contains(Text, Words) ->
     [{Word, true} = {Word, binary:match(Text, Word) =/= nomatch} || Word <- Words],
     ok.
 
-%% The form's token is the same as the cookie's. The redirect names the page that was created.
+%% Posts a form. Its token must be the same as in the cookie, and the redirect leads to the page that was created.
 post(Port, Target, Fields) ->
     {200, Headers, _} = yucan_yaws_client:get(Port, "localhost", "/newticket"),
     Cookies = [hd(binary:split(Value, <<";">>)) || {<<"set-cookie">>, Value} <- Headers],
@@ -81,7 +81,7 @@ serve(Config, Script) ->
                                         yucan_yaws_site:server("localhost", "docroot = www\nappmods = </trac, trac>\narg_rewrite_mod = rewrite_trac\n")],
                                [{"www/robots.txt", ""}]).
 
-%% Changes the module as the seed explains: with the rewriting, SCRIPT_NAME is the root.
+%% Changes the module as the seed explains: with the rewriting module, SCRIPT_NAME is the root.
 replaced(Appmod, Script) ->
     lists:foldl(fun({Old, New}, Text) -> string:replace(Text, Old, New) end, Appmod,
                 [{"{\"SCRIPT_NAME\", ?APPMOD}", "{\"SCRIPT_NAME\", \"\"}"}, {"/trac/iriverter", "/opt/trac"},

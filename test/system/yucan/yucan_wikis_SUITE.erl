@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Tests Debian's MediaWiki (with SQLite) and DokuWiki with php-fpm under yucan, used as a person would use them
-%% (`yucan_mediawiki.py', `yucan_dokuwiki.py'). Both put the page's name after the script in the path. Run by `test/system/run wikis',
-%% in an overlay that is removed afterwards.
+%% @doc Tests Debian's MediaWiki (with SQLite) and DokuWiki with php-fpm under yucan. Two programs use them as a person would
+%% (`yucan_mediawiki.py', `yucan_dokuwiki.py'). In the paths of both wikis, the page's name follows the script. Run by
+%% `test/system/run wikis', in an overlay that is removed afterwards.
 -module(yucan_wikis_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
@@ -46,7 +46,7 @@ serve(Config, Socket, Docroot) ->
                   "php_handler = <fcgi, unix:", Socket, ">\n"],
     yucan_yaws_site:start_text(Config, yucan_yaws_site:server("localhost", Directives), []).
 
-%% The program prints what it sees; its exit status decides whether the case passes.
+%% Runs a program that uses a wiki. It prints each step, and its exit status determines whether the case passes.
 used(Program, Port) ->
     Script = test_support:file("test/system/yucan/" ++ Program),
     {Status, Lines} = run("/usr/bin/python3", [Script, integer_to_list(Port)]),

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Tests Debian's WordPress with MariaDB and php-fpm under yucan, used as a person would use it (`yucan_wordpress.py'): the test
-%% installs it, publishes a post and opens it at its permalink, and uploads a picture. The example's rewriting module implements the
+%% @doc Tests Debian's WordPress with MariaDB and php-fpm under yucan. A program uses it as a person would (`yucan_wordpress.py'): it
+%% installs WordPress, publishes a post and opens it at its permalink, and uploads a picture. The example's rewriting module implements the
 %% permalinks. Run by `test/system/run wordpress', in an overlay that is removed afterwards.
 -module(yucan_wordpress_SUITE).
 
@@ -40,7 +40,7 @@ start_database() ->
                 ++ "'; GRANT ALL ON wordpress.* TO wordpress@localhost\" 2>&1"),
     Program.
 
-%% As the package's notes explain, each host name has its own configuration file.
+%% As the package's documentation explains, each host name has its own configuration file.
 configure() ->
     file:write_file("/etc/wordpress/config-localhost.php",
                     ["<?php\ndefine('DB_NAME', 'wordpress');\ndefine('DB_USER', 'wordpress');\ndefine('DB_PASSWORD', '", ?PASSWORD, "');\n"
@@ -48,7 +48,7 @@ configure() ->
                      %% WordPress must not connect to other machines.
                      "define('WP_HTTP_BLOCK_EXTERNAL', true);\ndefine('DISABLE_WP_CRON', true);\n?>\n"]).
 
-%% Debian keeps uploads in a separate directory, which is the second docroot. A path that is not a file goes to the blog, as in the
+%% Debian stores uploads in a separate directory, which is the second docroot. A path that is not a file leads to the blog, as in the
 %% example's rewriting module, but through php-fpm.
 serve(Config, #{socket := Socket}) ->
     Ebin = yucan_yaws_site:compile(Config, "blog", [{"blog.erl", rewriting()}]),

@@ -1,18 +1,19 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The attribute server of a node, registered as `attr_server'. It keeps the attributes and answers requests for
-%% them.
+%% @doc The attribute server of a node, registered as `attr_server'. It stores the node's attributes and answers requests
+%% for them.
 %%
 %% Its tables belong to {@link placement_sup}, so a server that was killed restarts with all attributes. It then
-%% monitors their owners again and drops those that died in the meantime. The server never evaluates anything itself and
-%% never waits for another node. Each function runs in a separate process ({@link placement_eval}), at most once at
-%% a time per attribute however many callers ask, and at most 32 functions run at once. Before it is configured for
-%% the first time it does not answer at all, because an attribute that is not served yet must not appear to be missing.
+%% monitors their owners again and drops those that exited in the meantime. The server never evaluates a function itself
+%% and never waits for another node. Each function runs in a separate process ({@link placement_eval}). An attribute has
+%% at most one such process at a time, regardless of the number of callers, and at most 32 functions run concurrently.
+%% Until the server is configured for the first time it does not answer at all, because an attribute that is not served
+%% yet must not appear to be missing.
 %%
-%% Other nodes send
-%% <ul><li>`{Pid, {report, Key, Names}}', the report's protocol: `Pid' gets `{report, Key, Node, [{Name, Value}]}',
-%% with `undefined' for unknown values;</li>
-%% <li>`{placement, ReplyTo, Reference, Names}', where `ReplyTo' is a pid or an alias, which gets
-%% `{placement, Reference, Version, [{Name, answer()}]}'.</li></ul>
+%% Other nodes send one of these messages:
+%% <ul><li>`{Pid, {report, Key, Names}}', the report's protocol: the server sends
+%% `{report, Key, Node, [{Name, Value}]}' to `Pid', with `undefined' for unknown values.</li>
+%% <li>`{placement, ReplyTo, Reference, Names}': the server sends `{placement, Reference, Version, [{Name, answer()}]}' to
+%% `ReplyTo', which is a pid or an alias.</li></ul>
 -module(placement_attr).
 -behaviour(gen_server).
 
@@ -27,8 +28,8 @@
 -type answer() :: {ok, Value :: term(), AgeMs :: non_neg_integer(), placement_unit:unit(), TtlMs :: non_neg_integer(), Tolerance :: number()}
                 | {stale, Value :: term(), AgeMs :: non_neg_integer(), placement_unit:unit(), Tolerance :: number(), reason()}
                 | {unknown, reason()}.
-%% `stale': the last evaluation failed, so this is the previous value with its age. The caller decides whether it is too
-%% old to use.
+%% `stale': the last evaluation failed, so this is the previous value with its age. The caller decides whether the value
+%% is too old.
 -type version() :: {Creation :: non_neg_integer(), Changes :: non_neg_integer()}.
 %% The version changes when the node restarts and with each change of a static attribute.
 
@@ -53,17 +54,18 @@
                 waiting = [] :: [atom()],                          %% attributes that wait for their turn, in order
                 requests = #{} :: #{pos_integer() => #request{}},  %% not answered yet
                 next = 1 :: pos_integer(),
-                early = [] :: [{[atom()], fun(([{atom(), answer()}]) -> term())}],  %% asked before the attributes were configured, the last first
+                early = [] :: [{[atom()], fun(([{atom(), answer()}]) -> term())}],  %% requests that arrived before the attributes were configured, latest first
                 owners = #{} :: #{reference() => {atom(), pid()}}}).
 
 %% @doc Starts the server.
 -spec start_link() -> {ok, pid()} | {error, term()}.
 start_link() -> gen_server:start_link({local, ?SERVER}, ?MODULE, [], []).
 
-%% @doc Replaces the configured attributes with the built-in ones, given as entries of a configuration file, and with
-%% these entries, which override them. Attributes that were inserted at run time stay. An entry whose function does not
-%% exist, or an automatic one whose function fails, is unknown, and a warning gives the reason. An automatic attribute
-%% whose function takes too long now is evaluated again whenever it is requested, until the function returns a value.
+%% @doc Replaces the configured attributes with the built-in ones (given as entries of a configuration file) and with
+%% `Entries', which override built-in ones of the same name. Attributes that were inserted at run time stay. An attribute
+%% is unknown if its function does not exist, or if it is automatic and its function fails; a warning gives the reason.
+%% If the function of an automatic attribute takes too long, it is called again whenever the attribute is requested,
+%% until it returns a value.
 -spec configure(BuiltIn :: [{placement_entry:name(), Entry :: term()}], [{placement_entry:name(), placement_entry:definition()}]) -> ok.
 configure(BuiltIn, Entries) ->
     {ok, Parsed} = placement_entry:parse(BuiltIn),
@@ -91,7 +93,7 @@ as_static(Value, Definition) -> Definition#{kind := static, value => Value}.
 
 evaluated(#{call := Call, limit := Limit, type := Type}) -> typed(placement_eval:run(Call, Limit), Type).
 
-%% @doc Adds an attribute, replacing any of the same name. The entry has the form of one in a configuration file.
+%% @doc Adds an attribute, replacing any of the same name. The entry has the same form as in a configuration file.
 -spec insert(placement_entry:name(), Entry :: term()) -> ok | {error, Text :: unicode:chardata()}.
 insert(Name, Entry) when is_atom(Name) ->
     case placement_entry:definition(Name, Entry) of
@@ -120,8 +122,8 @@ update(Name, Entry) ->
 -spec delete(placement_entry:name()) -> ok.
 delete(Name) -> gen_server:call(?SERVER, {delete, Name}, ?CALL_MS).
 
-%% @doc Adds an attribute that is removed when its owner exits. With `{value, V}' the value is that of the newest living owner,
-%% with `count' the number of living owners.
+%% @doc Adds an attribute that is removed when its owner exits. With `{value, V}' the attribute has the value of the most
+%% recent owner that is alive; with `count' its value is the number of owners that are alive.
 -spec own(placement_entry:name(), count | {value, term()}, pid()) -> ok | {error, {not_local, pid()} | {too_large, pos_integer()}}.
 own(Name, What, Pid) when is_atom(Name), node(Pid) =:= node() ->
     case erlang:external_size(What) of
@@ -140,8 +142,8 @@ names() ->
     lists:usort([Name || {Name, _} <- ets:tab2list(?DEFINITIONS)] ++ [Name || {{Name, _}, _, _} <- ets:tab2list(?OWNED)]).
 
 %% @doc Returns, for each attribute that a function computes, how many times in a row that function has failed. The
-%% attributes of {@link placement_builtin} are left out, because they fail wherever the system does not supply the data
-%% that they read.
+%% attributes of {@link placement_builtin} are left out, because their functions fail on every system that does not supply
+%% the data that they read.
 -spec failures() -> [{placement_entry:name(), non_neg_integer()}].
 failures() ->
     [{Name, failures(ets:lookup(?VALUES, Name))}
@@ -151,7 +153,7 @@ failures() ->
 -spec definitions() -> [{placement_entry:name(), placement_entry:definition()}].
 definitions() -> lists:sort(ets:tab2list(?DEFINITIONS)).
 
-%% @doc Returns whether an attribute of this node is computed by a function, so that its value may differ each time.
+%% @doc Returns whether an attribute of this node is computed by a function, so that its value may change at any time.
 -spec is_evaluated(placement_entry:name()) -> boolean().
 is_evaluated(Name) ->
     case ets_lookup(?DEFINITIONS, Name) of
@@ -169,7 +171,7 @@ without(Name, Pid) ->
         Others -> owned(Others)
     end.
 
-%% @doc Returns attributes of this node without using a network.
+%% @doc Returns attributes of this node without using the network.
 -spec local([placement_entry:name()], TimeoutMs :: pos_integer()) -> {ok, [{placement_entry:name(), answer()}]} | {error, timeout | noproc}.
 local(Names, TimeoutMs) ->
     Monitor = monitor(process, ?SERVER, [{alias, reply_demonitor}]),
@@ -190,7 +192,7 @@ ets_lookup(Table, Key) ->
 %% @private
 -spec init(term()) -> {ok, #state{}}.
 init(_) ->
-    %% Sets the reference point for scheduler_utilization. The setting is undone when this process exits.
+    %% Starts the measurement for scheduler_utilization. The VM turns it off when this process exits.
     _ = erlang:system_flag(scheduler_wall_time, true),
     Owners = [{monitor(process, Pid), {Name, Pid}} || {{Name, Pid}, _, _} <- ets:tab2list(?OWNED)],
     _ = [sample_after(Name, 0) || {Name, #{kind := sampled}} <- ets:tab2list(?DEFINITIONS)],
@@ -265,10 +267,10 @@ handle_info({sample, Name}, State) ->
         _ -> {noreply, State}
     end;
 handle_info(_, State) ->
-    %% Any process may write to a registered name.
+    %% Any process may send messages to a registered name.
     {noreply, State}.
 
-%% A peer with a full connection must not delay the others, so its reply is dropped and it has to ask again.
+%% A peer whose connection is busy must not delay the others, so its reply is dropped and it has to send the request again.
 reply(To, Message) -> erlang:send(To, Message, [nosuspend, noconnect]).
 
 plain({ok, Value, _, _, _, _}) -> Value;
@@ -276,7 +278,7 @@ plain(_) -> undefined.
 
 version() -> {erlang:system_info(creation), stored(?CHANGES, 0)}.
 
-%% Must not be used for the value of an attribute, whose row has more elements.
+%% Returns a term that is not the value of an attribute; the row of a value has more elements.
 stored(Key, Default) ->
     case ets:lookup(?VALUES, Key) of
         [{_, Term}] -> Term;
@@ -294,7 +296,7 @@ forget(Name) ->
     true = ets:delete(?VALUES, Name),
     true = ets:delete(?VALUES, {samples, Name}).
 
-%% Each sampled attribute has one timer. If the attribute is redefined, the old timer is not renewed.
+%% Each sampled attribute has one timer. If the attribute is redefined, its old timer is cancelled.
 sample_after(Name, Ms) ->
     case erlang:get({timer, Name}) of
         undefined -> ok;
@@ -332,7 +334,7 @@ request(Distinct, Names, Reply, #state{next = Next, requests = Requests} = State
 
 in_order(Names, Answers) -> [{Name, maps:get(Name, Answers, {unknown, missing})} || Name <- Names].
 
-%% Returns what is known about an attribute without evaluating anything.
+%% Returns what is known about an attribute without calling its function.
 look(Name, Now) ->
     case ets:lookup(?DEFINITIONS, Name) of
         [{_, #{kind := static, value := Value} = Definition}] -> answer(Value, 0, Definition);
@@ -341,7 +343,7 @@ look(Name, Now) ->
         [] -> owned(owners(Name))
     end.
 
-%% Compares the name again, because a name such as '_' matches any other in the pattern.
+%% Compares the name again, because in a match pattern a name such as '_' matches any other name.
 owners(Name) -> [Owner || {{Owned, _}, _, _} = Owner <- ets:match_object(?OWNED, {{Name, '_'}, '_', '_'}), Owned =:= Name].
 
 answer(Value, Age, #{unit := Unit, ttl := Ttl, tolerance := Tolerance}) -> {ok, Value, Age, Unit, Ttl, Tolerance}.
@@ -395,10 +397,10 @@ evaluating(Name, [{_, #{kind := Kind, call := Call, limit := Limit} = Definition
     State#state{evaluations = Evaluations#{Name => #evaluation{pid = Pid, timer = Timer, definition = Definition}},
                 by_monitor = ByMonitor#{Monitor => Name}};
 evaluating(Name, _, State) ->
-    %% The attribute has been deleted or made static, so nothing is evaluated.
+    %% The attribute has been deleted or made static, so there is no function to call.
     answered(Name, look(Name, erlang:monotonic_time(millisecond)), State).
 
-%% A request that waits for an attribute whose definition has changed need not wait for the old function.
+%% Stops the evaluation of attributes whose definition has changed, so that requests need not wait for the old function.
 without_obsolete(#state{evaluations = Evaluations} = State) ->
     State#state{evaluations = maps:map(fun(Name, #evaluation{pid = Pid, definition = Definition} = Evaluation) ->
                                                case is_defined(Name, Definition) of
@@ -417,7 +419,7 @@ evaluation_ended(Name, Reason, #state{evaluations = Evaluations} = State) ->
     Left = State#state{evaluations = maps:remove(Name, Evaluations)},
     case is_defined(Name, Definition) of
         true -> next(answered(Name, learnt(Name, Definition, placement_eval:outcome(Reason, Stopped), erlang:monotonic_time(millisecond)), Left));
-        %% The attribute has been redefined or deleted, so the result of its old function is not used.
+        %% The attribute has been redefined or deleted, so the result of the old function is not used.
         false -> next(asked_anew(Name, Left))
     end.
 

@@ -1,8 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The attributes that every node has: those of the report's Tables 1 and 2, in its units, and some others.
+%% @doc The attributes that every node has: those in Tables 1 and 2 of the report, in the report's units, and some others.
 %%
-%% Each attribute is a function here or in OTP and is evaluated like any other attribute. If the system does not supply
-%% the data (for example, because it has no `/proc' or no cgroups), the function fails and the attribute is unknown.
+%% Each attribute is computed by a function in this module or in OTP, and is evaluated like any other attribute. If the
+%% system does not supply the data (for example, because it has no `/proc' or no cgroups), the function fails and the
+%% attribute is unknown.
 -module(placement_builtin).
 
 -export([definitions/1, definitions/0, taint/1]).
@@ -15,9 +16,9 @@
 -define(TAINTS, #{ttl => 5000}).
 -define(CGROUPS, "/sys/fs/cgroup").
 -define(OWN_CGROUPS, "/proc/self/cgroup").
--define(VALUES, placement_values). %% {{kept, Key}, Term}, beside the rows of placement_attr
+-define(VALUES, placement_values). %% {{kept, Key}, Term}, in addition to the rows of placement_attr
 
-%% @doc Returns all built-in attributes if they are wanted, otherwise an empty list.
+%% @doc Returns all built-in attributes, or an empty list if they are not wanted.
 -spec definitions(AreWanted :: boolean()) -> [{placement_entry:name(), term()}].
 definitions(true) -> definitions();
 definitions(false) -> [].
@@ -35,8 +36,8 @@ report_static() ->
      {vm_num_processors, automatic(processors, [], #{type => integer})},
      {mem_total, automatic(mem_info, ["MemTotal"], #{unit => kib, type => integer})}].
 
-%% Table 2 of the report. As in the report's example session, memory is in kB, the clock rate in MHz, and the loads are
-%% as in /proc.
+%% Table 2 of the report. As in the report's example session, memory is in kB, the clock rate is in MHz, and load averages
+%% are those in /proc.
 report_dynamic() ->
     [{cpu_speed, dynamic(cpu_speed, [], #{unit => mhz, type => number, tolerance => 1})},
      {mem_free, dynamic(mem_info, ["MemFree"], #{unit => kib, type => integer, tolerance => 1024})},
@@ -93,7 +94,7 @@ os_version() -> os:version().
 -spec otp_release() -> string().
 otp_release() -> erlang:system_info(otp_release).
 
-%% @doc Returns the number of processors that this VM may use. Fails if the VM does not know it.
+%% @doc Returns the number of processors that this VM may use. Fails if the VM cannot determine it.
 -spec processors() -> pos_integer().
 processors() ->
     case erlang:system_info(logical_processors_available) of
@@ -107,11 +108,11 @@ hostname() ->
     {ok, Name} = inet:gethostname(),
     Name.
 
-%% @doc Returns the value of a line of `/proc/meminfo', in kB.
+%% @doc Returns the value in a line of `/proc/meminfo', in kB.
 -spec mem_info(Line :: string()) -> non_neg_integer().
 mem_info(Line) -> binary_to_integer(matched("/proc/meminfo", ["(?m)^", Line, ":\\s*([0-9]+) kB"])).
 
-%% @doc Returns the current clock rate of the first processor in MHz, which may be low while the processor is idle.
+%% @doc Returns the current clock rate of the first processor in MHz. It may be low while the processor is idle.
 -spec cpu_speed() -> float().
 cpu_speed() -> binary_to_float(matched("/proc/cpuinfo", "(?m)^cpu MHz\\s*:\\s*([0-9]+\\.[0-9]+)")).
 
@@ -125,14 +126,14 @@ load_average(15) -> binary_to_float(matched("/proc/loadavg", "^\\S+ \\S+ (\\S+)"
 -spec load_per_core(1 | 5 | 15) -> float().
 load_per_core(Minutes) -> load_average(Minutes) / processors().
 
-%% @doc Returns the numbers of runnable threads and of all threads of the system.
+%% @doc Returns the number of runnable threads and the total number of threads in the system.
 -spec kernel_entities() -> {Runnable :: non_neg_integer(), All :: non_neg_integer()}.
 kernel_entities() ->
     [Runnable, All] = binary:split(matched("/proc/loadavg", "([0-9]+/[0-9]+)"), <<"/">>),
     {binary_to_integer(Runnable), binary_to_integer(All)}.
 
-%% @doc Returns the work per scheduler of this VM: the run queues plus the leases, which represent work that is about to
-%% start. This is the default measure of load.
+%% @doc Returns the load of this VM per scheduler: the length of the run queues plus the number of leases, which stand for
+%% work that is about to start. Choices use this attribute by default.
 -spec load() -> float().
 load() -> (run_queue() + leases()) / erlang:system_info(schedulers_online).
 
@@ -140,7 +141,7 @@ load() -> (run_queue() + leases()) / erlang:system_info(schedulers_online).
 -spec run_queue() -> non_neg_integer().
 run_queue() -> erlang:statistics(total_run_queue_lengths).
 
-%% @doc Returns the share of time that the schedulers were busy since the last evaluation, or since the server
+%% @doc Returns the fraction of time in which the schedulers were busy, since the last evaluation or since the server
 %% started.
 -spec scheduler_utilization() -> float().
 scheduler_utilization() ->
@@ -159,7 +160,7 @@ reductions_per_s() ->
     {Before, Then} = exchange(reductions, {Reductions, Now - 1}, {Reductions, Now}),
     (Reductions - Before) * 1.0e6 / max(1, Now - Then).
 
-%% Stores a term and returns the previous one, or `First', for functions that compare with their previous reading.
+%% Stores a term and returns the previous one, or `First' if there is none. Used by functions that compute differences.
 exchange(Key, First, New) ->
     Before = case ets:lookup(?VALUES, {kept, Key}) of
                  [{_, Term}] -> Term;
@@ -186,7 +187,7 @@ crypto_version() ->
 -spec gpu() -> boolean().
 gpu() -> filelib:wildcard("/dev/nvidia[0-9]*") ++ filelib:wildcard("/dev/dri/renderD*") ++ filelib:wildcard("/dev/kfd") =/= [].
 
-%% @doc Returns the number of processors that the control groups allow. Fails if they set no limit.
+%% @doc Returns the CPU limit of the control groups, as a number of processors. Fails if there is no limit.
 -spec cgroup_cpus() -> float().
 cgroup_cpus() -> cgroup_cpus(?CGROUPS, ?OWN_CGROUPS).
 
@@ -199,20 +200,20 @@ cpus(Group) ->
         _ -> []
     end.
 
-%% @doc Returns the bytes of memory that the control groups allow. Fails if they set no limit.
+%% @doc Returns the memory limit of the control groups in bytes. Fails if there is no limit.
 -spec cgroup_memory() -> pos_integer().
 cgroup_memory() -> cgroup_memory(?CGROUPS, ?OWN_CGROUPS).
 
-%% Version 1 of control groups expresses "no limit" as the greatest number of pages.
+%% Version 1 of control groups represents "no limit" by a very large multiple of the page size.
 cgroup_memory(Root, Own) ->
     least([Bytes || Group <- cgroups("memory", Root, Own), File <- ["memory.max", "memory.limit_in_bytes"], [Bytes] <- [numbers(Group, File)], Bytes < 1 bsl 60]).
 
 least([]) -> error(no_limit);
 least(Limits) -> lists:min(Limits).
 
-%% Returns this process's group of a controller and all groups above it, because each may set a lower limit. A container
-%% may see its own group as the root although its path is the one on the host; in that case only the root directory
-%% exists.
+%% Returns the directories of this process's group and of all groups above it, because each group may set a lower limit. A
+%% container may see its own group as the root, although the path of the group is the one on the host; then only the root
+%% directory exists.
 cgroups(Controller, Root, Own) ->
     Lines = [string:split(Line, ":", all) || Line <- string:lexemes(text(Own), "\n")],
     case [Path || [_, Controllers, Path] <- Lines, lists:member(Controller, string:lexemes(Controllers, ","))] of
@@ -234,7 +235,7 @@ text(File) ->
     {ok, Text} = file:read_file(File),
     unicode:characters_to_list(Text).
 
-%% @doc Returns the node's declared place: the application's environment `path', a list that begins at the root.
+%% @doc Returns the node's declared place from the application's environment (`path'): a list that begins at the root.
 -spec declared_path() -> [term()].
 declared_path() ->
     {ok, [_ | _] = Path} = application:get_env(placement, path),
@@ -254,7 +255,7 @@ leases() -> placement_lease:count().
 %% @doc Returns the sum of the bytes sent to and received from each peer. Only the Beamway carrier counts them.
 -spec link_bytes() -> [{node(), non_neg_integer()}].
 link_bytes() ->
-    %% No other carrier counts bytes, so the function fails rather than return an empty list.
+    %% Other carriers do not count bytes. With these the function fails instead of returning an empty list.
     {ok, [["beamway" ++ _ | _] | _]} = init:get_argument(proto_dist),
     Links = apply(beamway, links, []),
     [{Node, maps:get(bytes_in, Info, 0) + maps:get(bytes_out, Info, 0)} || #{node := Node} <- Links, {ok, Info} <- [apply(beamway, info, [Node])]].
@@ -283,8 +284,8 @@ proc_test_() ->
     [?_assert(mem_info("MemTotal") > mem_info("MemFree")), ?_assert(load_average(1) >= 0.0), ?_assert(load_average(5) >= 0.0),
      ?_assert(load_average(15) >= 0.0), ?_assertMatch({R, A} when R >= 1 andalso A >= R, kernel_entities())].
 
-%% These are the groups as seen by a systemd unit, by a Slurm step (with both versions of control groups) and by a
-%% container.
+%% The cases are the groups as a systemd unit, a Slurm step (with both versions of control groups) and a container see
+%% them.
 cgroups_test_() ->
     Max = "9223372036854771712\n",
     [{Own, fun() ->

@@ -1,21 +1,21 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Caches the attributes of other nodes: asks all nodes in parallel, with a single deadline, and stores their
-%% answers.
+%% @doc Caches the attributes of other nodes. It sends requests to all nodes in parallel, with a single deadline, and
+%% stores their answers.
 %%
-%% This server is called by {@link placement_choose} and {@link attr}. Callers read the table themselves and ask this
+%% This server is called by {@link placement_choose} and {@link attr}. Callers read the table themselves and call this
 %% server only for values that are missing or too old. The server has at most one request for the same names in flight
 %% to a node ("single flight") and never waits, because each request is made by a separate process. So a node that does
-%% not answer delays only the callers that need its values, and those only until their own deadline. A node that is
-%% down, or has no attribute server, is not asked again for a second, or until it comes up. Callers also do not wait for
-%% a node that has already left a request unanswered for as long as they would wait. While callers want such a node, it
-%% is asked again once a second in the background, until it answers. Frequent callers do not wait at all, because a
-%% value that is still fresh but will soon be too old is refreshed in the background.
+%% not answer delays only the callers that need its values, and those only until their own deadline. After a node turned
+%% out to be down, or to have no attribute server, it gets no request for a second, unless it comes up sooner. Callers do
+%% not wait for a node that has already left a request unanswered for as long as they would wait. As long as callers need
+%% values from such a node, it gets a request once a second in the background, until it answers. Frequent callers do not
+%% wait at all, because a value that is still fresh but will soon be too old is refreshed in the background.
 %%
-%% The load that nodes report anyway is not requested ({@link placement_told}). Each node also sends its own values of
-%% these attributes to a new peer, so the peer's first choice need not request them either.
+%% Load values that nodes report anyway are not requested ({@link placement_told}). Each node also sends its own values
+%% of these attributes to a new peer, so the peer's first choice need not request them either.
 %%
-%% With {@link follow/3} a node's own server reports changes instead ({@link placement_push}), and these are stored in
-%% the same table.
+%% With {@link follow/3} a node's own server reports changes instead ({@link placement_push}), and the new values are
+%% stored in the same table.
 -module(placement_cache).
 -behaviour(gen_server).
 
@@ -27,21 +27,22 @@
 -type known() :: {ok, Value :: term(), AgeMs :: non_neg_integer(), placement_unit:unit(), Tolerance :: number()}
                | {unknown, placement_attr:reason() | {too_old, AgeMs :: non_neg_integer()} | status()}.
 -type status() :: ok | nodedown | no_server | timeout | unasked.
-%% `unasked': there was no reason to send a request to the node.
+%% `unasked': no request to the node was needed.
 -type view() :: #{status := status(), attributes := #{placement_entry:name() => known()}, at_ms => integer(), rtt_us => non_neg_integer()}.
 %% `at_ms' in the result of {@link fetch/3} is the erlang:monotonic_time(millisecond) to which the ages of the values
 %% refer.
 %% `rtt_us' is the shortest time in which the node has answered a request of this node so far.
 -type options() :: #{deadline => pos_integer(),    %% ms after which fetch/3 returns, even if nodes are missing (placement_config:deadline_ms/0)
-                     max_age => non_neg_integer(), %% greatest age of a value in ms; without it, each attribute's own ttl applies
-                     live => boolean()}.           %% ask even if the values are known
+                     max_age => non_neg_integer(), %% maximum age of a value in ms; by default, each attribute's own ttl applies
+                     live => boolean()}.           %% send requests even if the values are known
 
 -define(SERVER, ?MODULE).
 %% {{Node, Name}, answer(), AtMs, pull | {push, EveryMs}} | {{node, Node}, status(), AtMs, RttUs} | {{silent, Node}, [silence()]} | {{heard, Node}, AtMs} | {{follow, Node}, Names, EveryMs}
 -define(KNOWN, placement_known).
 -define(QUERY_MS, 5000).
 -define(NEGATIVE_MS, 1000).
-%% Callers whose deadline is shorter than this still wait for a silent node, because a normal answer may take that long.
+%% A node does not count as silent before this time, even for callers with a shorter deadline, because a normal answer
+%% may take that long.
 -define(PATIENCE_MS, 200).
 
 -type silence() :: {Names :: [atom()], SinceMs :: integer(), LastMs :: integer()}.
@@ -78,12 +79,12 @@ fetch(Nodes, Names, Options) ->
     Answered = ask(Open, Now, Now + Deadline),
     Got = maps:merge(Answered, maps:from_list([{Node, timeout} || {Node, _, _} <- Silent])),
     After = erlang:monotonic_time(millisecond),
-    %% A value that was fresh when this call began, or has arrived since, does not become too old because other nodes
-    %% took longer.
+    %% A value that was fresh when this call began, or that has arrived since, must not count as too old just because
+    %% other nodes took longer to answer.
     Waited = maps:map(fun(max_age, Max) -> Max + After - Now; (_, Value) -> Value end, Known),
     maps:from_list([{Node, view(Node, Distinct, Waited, After, maps:get(Node, Got, not_asked), maps:from_list(Open))} || Node <- Wanted]).
 
-%% @doc Returns how many requests have been sent to other nodes so far, for measurements.
+%% @doc Returns how many requests this node has sent to other nodes so far, for measurements.
 -spec asked() -> non_neg_integer().
 asked() ->
     case ets:lookup(?KNOWN, asked) of
@@ -98,7 +99,7 @@ missing(Node, Names, Options, Now) ->
         Missing -> unless_down(Node, Missing, Now, [nodedown, no_server])
     end.
 
-%% Unless `live' is set, a caller may notice only after ?NEGATIVE_MS that a node has started its server in the meantime.
+%% Unless `live' is set, it may take ?NEGATIVE_MS until a caller notices that a node has started its attribute server.
 unless_down(Node, Names, Now, Statuses) ->
     case ets:lookup(?KNOWN, {node, Node}) of
         [{_, Status, At, _}] when Now - At < ?NEGATIVE_MS ->
@@ -109,8 +110,8 @@ unless_down(Node, Names, Now, Statuses) ->
         _ -> Names
     end.
 
-%% Returns the requests that this node has left unanswered for about as long as the caller would wait. A request for
-%% other names besides these does not count, because the function of one of the others may be slow.
+%% Returns the requests that this node has left unanswered for about as long as the caller would wait. A request that
+%% also contains other names does not count, because the function of one of those attributes may be slow.
 silences(Node, Names, Now, Deadline) ->
     [Silence || {Asked, Since, Last} = Silence <- silences(Node), Now - Since >= max(Deadline * 9 div 10, ?PATIENCE_MS), is_lasting(Last, Now), Asked -- Names =:= []].
 
@@ -126,8 +127,8 @@ is_lasting(LastMs, Now) -> Now - LastMs < query_ms() + ?NEGATIVE_MS.
 
 query_ms() -> max(?QUERY_MS, placement_config:deadline_ms()).
 
-%% Returns what the node has answered. A value that arrived through the carrier replaces that answer before the caller
-%% would send a request; with `max_age' the younger of the two is used.
+%% Returns the node's last answer, or the value that arrived through the carrier. With `max_age' the younger of the two is
+%% used; otherwise the carrier's value, if it is fresh, replaces an answer that is so old that it would be refreshed.
 entry(Node, Name, Now, #{told := {At, Told}} = Options) ->
     case {Told, entry(Node, Name, Now)} of
         {#{{Node, Name} := {ok, _, ToldAge, _, ToldTtl, _} = Answer}, {{ok, _, Age, _, Ttl, _}, Elapsed}}
@@ -144,7 +145,7 @@ entry(Node, Name, Now) ->
         [] -> none
     end.
 
-%% A followed value is fresh as long as its node keeps sending signs of life.
+%% A value from a subscription is fresh as long as its node keeps reporting.
 lasting({ok, Value, Age, Unit, Ttl, Tolerance}, Ms) -> {ok, Value, Age, Unit, max(Ttl, Ms), Tolerance};
 lasting(Answer, _) -> Answer.
 
@@ -154,7 +155,7 @@ heard(Node) ->
         [] -> erlang:monotonic_time(millisecond) - (1 bsl 40)
     end.
 
-%% With max_age 0 a value is too old even if it came within this millisecond.
+%% With max_age 0 a value is too old even if it arrived within this millisecond.
 is_fresh(_, #{max_age := 0}) -> false;
 is_fresh(Entry, Options) ->
     case age(Entry, Options) of
@@ -162,8 +163,9 @@ is_fresh(Entry, Options) ->
         none -> false
     end.
 
-%% Returns whether three quarters of a value's lifetime are over. A node may answer with a value that is already old. So
-%% that it is asked at most four times in that lifetime, a quarter of it must also have passed since the answer.
+%% Returns whether three quarters of a value's lifetime have passed. Because a node may answer with a value that is
+%% already old, a quarter of the lifetime must also have passed since the answer, so that the node gets at most four
+%% requests per lifetime.
 is_ageing(_, #{live := true}) -> false;
 is_ageing(Entry, Options) ->
     case age(Entry, Options) of
@@ -171,7 +173,7 @@ is_ageing(Entry, Options) ->
         _ -> false
     end.
 
-%% Returns how old a value is, for how long this node has had it, and how old it may become.
+%% Returns a value's age, the time since it arrived at this node, and its maximum age.
 age({{unknown, missing}, Elapsed}, Options) -> {Elapsed, Elapsed, maps:get(max_age, Options, ?NEGATIVE_MS)};
 age({{ok, _, Age, _, Ttl, _}, Elapsed}, Options) -> {Age + Elapsed, Elapsed, maps:get(max_age, Options, Ttl)};
 age(_, _) -> none.
@@ -220,7 +222,7 @@ with_rtt(Node, View) ->
         none -> View
     end.
 
-%% A value that is too old is unknown. The reason is that the node is silent or that the function failed.
+%% A value that is too old is unknown: either the node has not answered, or the attribute's function has failed.
 known(none, ok, _) -> {unknown, missing};
 known(none, Status, _) -> {unknown, Status};
 known({{unknown, Reason}, _}, ok, _) -> {unknown, Reason};
@@ -239,9 +241,9 @@ aged(Value, Age, Unit, Tolerance, Max, _) when Age =< Max -> {ok, Value, Age, Un
 aged(_, Age, _, _, _, ok) -> {unknown, {too_old, Age}};
 aged(_, _, _, _, _, Status) -> {unknown, Status}.
 
-%% @doc Makes the nodes report changes of these attributes on their own, checking for changes at this interval in
-%% milliseconds. Values are then at most about four intervals old, without any request. This replaces an earlier
-%% subscription to the same node.
+%% @doc Subscribes to these attributes of the nodes. Each node then checks them for changes at this interval in
+%% milliseconds and reports the changes without being asked, so values are at most about four intervals old. A new
+%% subscription to a node replaces the earlier one.
 -spec follow([node()], [placement_entry:name()], EveryMs :: pos_integer()) -> ok.
 follow(Nodes, Names, EveryMs) when is_integer(EveryMs), EveryMs >= 10 ->
     gen_server:call(?SERVER, {follow, placement_query:distinct(Nodes), lists:usort(Names), EveryMs}).
@@ -288,7 +290,7 @@ handle_info({ask_beside, Node, Names}, State) when is_atom(Node), is_list(Names)
     Now = erlang:monotonic_time(millisecond),
     case [Last || {Asked, _, Last} <- silences(Node), Asked =:= Names, Now - Last < ?NEGATIVE_MS] of
         [] -> {noreply, begin_query(Node, Names, [], Now, State)};
-        %% Another caller has already asked.
+        %% Another caller has already caused this request.
         _ -> {noreply, State}
     end;
 handle_info({ask_ahead, Questions}, State) ->
@@ -339,8 +341,8 @@ handle_info({nodedown, Node, _}, #state{versions = Versions} = State) ->
 handle_info(_, State) ->
     {noreply, State}.
 
-%% Sends this node's own values to the node as soon as its attribute server has supplied them. `Wants' asks the node to
-%% do the same, because it cannot know yet that this server has started.
+%% Sends this node's own values to another node as soon as the attribute server of this node has supplied them. If `Wants'
+%% is true, it also requests the other node's values, because that node cannot know yet that this server has started.
 introduce(Node, Wants) ->
     _ = catch attr_server ! {placement, self(), {introduce, Node, Wants}, placement_told:names()},
     ok.
@@ -378,7 +380,7 @@ unanswered(Node, Names, At) ->
     true = ets:insert(?KNOWN, {{silent, Node}, lists:keystore(Names, 1, Lasting, {Names, Since, At})}),
     ok.
 
-%% The node no longer counts as silent for any request whose names are all among these.
+%% The node no longer counts as silent for requests whose names are all among `Names'.
 answered(Node, Names) ->
     case [Silence || {Asked, _, _} = Silence <- silences(Node), Asked -- Names =/= []] of
         [] -> ets:delete(?KNOWN, {silent, Node});
@@ -394,7 +396,7 @@ question(Node, Names) ->
     try monitor(process, {attr_server, Node}, [{alias, reply_demonitor}]) of
         Monitor -> question(Node, Names, Monitor, erlang:monotonic_time(microsecond))
     catch
-        %% This VM is not a node, or the name is not a node name.
+        %% This VM is not distributed, or the name is not a node name.
         error:badarg -> nodedown
     end.
 
@@ -428,8 +430,8 @@ finished(Monitor, Reason, #state{queries = Queries, waiters = Waiters, versions 
     _ = [Alias ! {Alias, Node, Status} || {Alias, _} <- maps:get(Monitor, Waiters)],
     New.
 
-%% If the node has gone down in the meantime, its answer may arrive after the nodedown message, which caused everything
-%% known about the node to be dropped.
+%% If the node has gone down in the meantime, its answer may arrive after the nodedown message, when everything known
+%% about the node has been dropped.
 is_up(Node) ->
     case ets:lookup(?KNOWN, {node, Node}) of
         [{_, nodedown, _, _}] -> lists:member(Node, [node() | nodes(connected)]);
@@ -448,7 +450,7 @@ rtt(Node) ->
         _ -> none
     end.
 
-%% The node's version has changed, so its static attributes may have changed as well.
+%% If the node's version has changed, its static attributes may have changed as well, so all of its values are dropped.
 keep(Node, Version, Answers, How, #state{versions = Versions}) ->
     case Versions of
         #{Node := Version} -> ok;

@@ -1,13 +1,16 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Reads entries of the attribute table from a configuration file and checks them. Called by
+%% @doc Reads the entries of the attribute table from a configuration file and checks them. Called by
 %% {@link placement_attr}.
 %%
-%% A file holds one list of entries `{Name, Entry}' and a full stop. An entry is a plain value, or
-%% <ul><li>`{static, Value}', `{static, Value, Options}';</li>
-%% <li>`{dynamic, {M, F}}', `{dynamic, {M, F, Arguments}}', `{dynamic, {M, F, Arguments}, Options}': evaluated when it is asked for;</li>
-%% <li>`{automatic, {M, F, Arguments}}' (or `{M, F}', and `Options'): evaluated once, after the file was read;</li>
-%% <li>`{sampled, {M, F, Arguments}, Options}': a number that is evaluated at an interval; the value is the average.</li></ul>
-%% Options are a map or a list of pairs, see {@link options()}.
+%% A file contains a list of entries `{Name, Entry}', followed by a full stop. An entry is a plain value or one of:
+%% <ul><li>`{static, Value}', `{static, Value, Options}': a value that does not change;</li>
+%% <li>`{dynamic, {M, F}}', `{dynamic, {M, F, Arguments}}', `{dynamic, {M, F, Arguments}, Options}': the function is
+%% evaluated when the attribute is requested;</li>
+%% <li>`{automatic, {M, F, Arguments}}' (or `{M, F}', and `Options'): the function is evaluated once, after the file has
+%% been read;</li>
+%% <li>`{sampled, {M, F, Arguments}, Options}': the function returns a number and is evaluated at regular intervals; the
+%% value is the average.</li></ul>
+%% `Options' is a map or a list of pairs ({@link options()}).
 -module(placement_entry).
 
 -export([read/1, parse/1, definition/2, is_kept/1]).
@@ -16,25 +19,25 @@
 
 -type name() :: atom().
 -type type() :: number | integer | atom | text | boolean | any.
-%% `type': the type that the value must have; any other value counts as a failure of the function.
+%% `type': the type of the value; a value with a different type counts as a failure of the function.
 -type options() :: #{unit => placement_unit:unit(),
                      type => type(),
-                     ttl => non_neg_integer(),         %% ms for which another node may keep a value that it was given
-                     min_interval => non_neg_integer(), %% ms between two evaluations, however many callers ask
+                     ttl => non_neg_integer(),         %% ms for which another node may cache the value
+                     min_interval => non_neg_integer(), %% minimum ms between two evaluations, however many requests there are
                      limit => pos_integer(),           %% ms that one evaluation may take
                      tolerance => number(),            %% values that differ by no more than this count as the same
                      every => pos_integer(),           %% sampled: ms between two evaluations
-                     over => pos_integer()}.           %% sampled: ms whose average is the value
+                     over => pos_integer()}.           %% sampled: ms over which the value is averaged
 -type definition() :: #{kind := static | dynamic | automatic | sampled, value => term(), call => placement_eval:call(),
                         unit := placement_unit:unit(), type := type(), ttl := non_neg_integer(), min_interval := non_neg_integer(),
                         limit := pos_integer(), tolerance := number(), every => pos_integer(), over => pos_integer()}.
 
 -define(STATIC_TTL_MS, 60000).
 -define(DYNAMIC_TTL_MS, 1000).
-%% Timers are limited to several centuries.
+%% The VM limits timers to several centuries.
 -define(EVERY_MAX_MS, (1 bsl 40)).
 
-%% @doc Returns the entries of a file, in its order, or an empty list without a file. The error text names the file, the
+%% @doc Returns the entries of a file in their order, or an empty list for `none'. The error text contains the file, the
 %% position and what was expected.
 -spec read(none | file:name_all()) -> {ok, [{name(), definition()}]} | {error, Text :: unicode:chardata()}.
 read(none) -> {ok, []};
@@ -93,7 +96,7 @@ place_of(Number, [Token | Tokens], Depth) ->
         _ -> place_of(Number, Tokens, Depth)
     end.
 
-%% @doc Checks a list of entries. The error names the first wrong one with its number.
+%% @doc Checks a list of entries. The error text has the number of the first wrong entry.
 -spec parse(term()) -> {ok, [{name(), definition()}]} | {error, Text :: unicode:chardata()}.
 parse(List) ->
     case entries(List) of
@@ -205,19 +208,19 @@ kinds_test() ->
                    c := #{kind := automatic}, d := #{kind := static, value := {dynamic, {a, b}}}, e := #{unit := gib},
                    f := #{every := 100, over := 1000}, kernel_version := #{value := {3, 11, 0, 12}}}, maps:from_list(Entries)).
 
-%% The position of a mistake is its line and column.
+%% An error has the line and the column of the mistake.
 syntax_test_() ->
     [?_assertMatch({error, Place, _}, text(Text))
      || {Place, Text} <- [{{1, 6}, "[{a, }]."}, {{2, 5}, "[{a, 1},\n {b 2}]."}, {{1, 9}, "[{a, 1}]"}, {{2, 1}, "[{a, 1}].\n[{b, 2}]."},
                           {{3, 1}, "[\n{a,1}\n"}]]
-        %% The position is that of the quote or a later one, depending on the OTP release: newer releases and late
-        %% patches of OTP 27 report a later one.
+        %% The position is that of the quote or a later one, depending on the OTP release: newer releases, and late
+        %% patches of OTP 27, report a later one.
         ++ [begin
                 {error, {1, Column}, _} = text(Text),
                 ?_assert(Column =:= 6 orelse Column =:= 7)
             end || Text <- ["[{a, \"open}].", "[{a, 'x]."]].
 
-%% A wrong entry is also reported with its line and column, in a message of one line.
+%% A wrong entry is also reported with its line and column, in a one-line message.
 place_test_() ->
     [fun() ->
              {error, Got, Said} = text(Text),

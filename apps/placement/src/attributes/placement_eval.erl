@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Evaluates the function of an attribute in a separate process, with limits on time, memory and size.
 %%
-%% Called by {@link placement_attr}. If a function raises, never returns, exhausts its memory or returns 100 MB, only
-%% that process is lost, not the server. The result arrives as the exit reason of a monitored process (see
+%% Called by {@link placement_attr}. If a function raises, never returns, exhausts its memory or returns 100 MB, only its
+%% own process ends, not the server. The result is the exit reason of this process, which the caller monitors (see
 %% {@link outcome/2}).
 -module(placement_eval).
 
@@ -77,7 +77,7 @@ run(Call, LimitMs) ->
         receive {'DOWN', Monitor, process, Pid, Reason} -> outcome(Reason, true) end
     end.
 
-%% @doc Returns whether the function of a call exists now, loading its module if necessary.
+%% @doc Returns whether the function of a call exists. Loads its module if necessary.
 -spec is_exported(call()) -> boolean().
 is_exported({Module, Function, Arguments}) ->
     _ = code:ensure_loaded(Module),
@@ -87,7 +87,7 @@ is_exported({Module, Function, Arguments}) ->
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
 
-%% Creates this many binaries of 1 MiB and keeps them all alive.
+%% Creates this many 1 MiB binaries and keeps all of them alive.
 hoard(Count) ->
     Kept = [binary:copy(<<N>>, 1 bsl 20) || N <- lists:seq(1, Count)],
     length([Binary || Binary <- Kept, byte_size(Binary) =:= 1 bsl 20]).

@@ -1,26 +1,26 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Finds a process on this node together with the processes that it has started, such as a supervisor and
-%% everything below it. Called by {@link placement_attr}, {@link placement_choose} and {@link placement_child_keeper}.
+%% @doc Handles families: a process on this node together with the processes that it has started, such as a supervisor and
+%% all processes below it. Called by {@link placement_attr}, {@link placement_choose} and {@link placement_child_keeper}.
 -module(placement_family).
 
 -export([is_in/2, kill/1]).
 
-%% Most families can be read completely within this time and are then killed, parents first. The time is shorter than
-%% the safety margin of the shortest lease (20 ms).
+%% Within this time the members of most families can be found. They are then killed, parents first. The time is shorter
+%% than the safety margin of the shortest lease (20 ms).
 -define(FIRST_MS, 5).
 -define(ALL_MS, 60000).
-%% The maximum number of processes that read at the same time.
+%% The maximum number of concurrent processes that read links.
 -define(READERS_MAX, 1000).
 
 -record(walk, {family = #{} :: #{pid() => true},
-               found = [] :: [pid()] | killed,                                    %% last first; later ones are killed as they are found
+               found = [] :: [pid()] | killed,                                    %% latest first; with `killed', members are killed as they are found
                todo = [] :: [[pid() | port()]],                                   %% links of members
                asked = #{} :: #{pid() => true},
-               open = 0 :: non_neg_integer(),                                     %% how many were asked and have not answered yet
+               open = 0 :: non_neg_integer(),                                     %% how many processes were asked and have not answered yet
                strangers = #{} :: #{pid() | undefined => [{pid(), [pid() | port()]}]}}).  %% by parent
 
-%% @doc Returns whether a process is the head of the family or was started by a member of it. All processes on the path
-%% up to the head must still be alive. Processes on other nodes are never members.
+%% @doc Returns whether a process is the head of a family or was started by a member of the family. All processes on the
+%% path up to the head must still be alive. Processes on other nodes are never members.
 -spec is_in(pid(), Head :: pid()) -> boolean().
 is_in(Head, Head) -> true;
 is_in(Pid, Head) when node(Pid) =:= node() ->
@@ -30,13 +30,13 @@ is_in(Pid, Head) when node(Pid) =:= node() ->
     end;
 is_in(_, _) -> false.
 
-%% @doc Kills a process together with the processes that it has started and that are linked to it or to each other,
-%% which would otherwise exit some time after it. Processes that it has started without a link survive, and so do those
-%% that are linked to it but were started by others.
+%% @doc Kills a process together with the processes that it has started and that are linked to it or to each other.
+%% Without this, these processes would exit only some time after it. Processes that it has started without a link survive,
+%% and so do processes that are linked to it but were started by others.
 %%
-%% Returns within a few milliseconds, as soon as the head and all members found so far have been killed. The remaining
-%% ones are killed in the background as they are found: the rest of a large family, and members that can only be found
-%% through a process that does not answer because it is in a native call.
+%% Returns within a few milliseconds, as soon as the head and all members that were found in time have been killed. The
+%% remaining members are killed in the background as they are found. These are the rest of a large family, and members
+%% that can only be found through a process that does not answer because it is in a native call.
 -spec kill(Head :: pid()) -> ok.
 kill(Head) when node(Head) =:= node() ->
     Caller = self(),
@@ -53,10 +53,10 @@ kill(Head) ->
 
 killing(Head, Tell) ->
     Found = try walked(#walk{family = #{Head => true}, found = [Head], todo = [[Head]]}, now_ms() + ?FIRST_MS)
-            %% The head must be killed even if the process limit is reached.
+            %% The head must be killed even if the process limit has been reached.
             catch error:system_limit -> #walk{found = [Head]}
             end,
-    %% Parents first, so that no supervisor restarts a child.
+    %% Kills parents first, so that no supervisor restarts a child.
     ok = lists:foreach(fun(Pid) -> true = exit(Pid, kill) end, lists:reverse(Found#walk.found)),
     _ = Tell(),
     _ = walked(Found#walk{found = killed}, now_ms() + ?ALL_MS),
@@ -89,7 +89,7 @@ answered(Pid, [{parent, Parent}, {links, Links}], #walk{family = Family, strange
     case Family of
         #{Pid := true} -> below(Pid, Links, Walk);
         #{Parent := true} -> below(Pid, Links, found(Pid, Walk));
-        %% Its parent may turn out to be a member.
+        %% The parent of this process may turn out to be a member.
         _ -> Walk#walk{strangers = maps:update_with(Parent, fun(Others) -> [{Pid, Links} | Others] end, [{Pid, Links}], Strangers)}
     end.
 
@@ -108,8 +108,8 @@ now_ms() -> erlang:monotonic_time(millisecond).
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
 
-%% The head starts a member that traps exits, which starts one process with a link and one without. An unrelated process
-%% is linked to the member.
+%% The head starts a member that traps exits. The member starts one process with a link and one without. An unrelated
+%% process is linked to the member.
 family_test() ->
     Self = self(),
     Waits = fun() -> _ = process_flag(trap_exit, true), receive stop -> ok end end,

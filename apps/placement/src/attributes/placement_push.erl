@@ -1,10 +1,11 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Sends changes of this node's attributes to subscribers, so that they need not ask.
+%% @doc Sends changes of this node's attributes to subscribers, so that these need not send requests.
 %%
-%% A subscriber receives `{placement_change, Reference, Node, Version, [{Name, Answer}]}'. At first and with each new
-%% version of the node, the list contains all attributes, and later only those that changed by more than their
-%% tolerance. If three checks in a row sent no message, the fourth sends an empty list as a sign of life. Each
-%% subscriber chooses the interval between checks in milliseconds. A subscription is removed when its subscriber exits.
+%% A subscriber receives `{placement_change, Reference, Node, Version, [{Name, Answer}]}'. In the first message, and after
+%% each change of the node's version, the list contains all attributes; in the other messages it contains only those that
+%% have changed by more than their tolerance. If three checks in a row have found no change, the fourth sends an empty list
+%% as a heartbeat. Each subscriber chooses the interval between checks in milliseconds. A subscription is removed when its
+%% subscriber exits.
 %% {@link placement_cache:follow/3} subscribes, and any other process can do so with {@link subscribe/5}.
 -module(placement_push).
 -behaviour(gen_server).
@@ -15,15 +16,15 @@
 -define(SERVER, ?MODULE).
 -define(SUBSCRIPTIONS_MAX, 10000).
 -define(QUIET_LOOKS, 4).
-%% The intervals of timers are limited.
+%% The VM limits the time of a timer.
 -define(EVERY_MAX_MS, 86400000).
 
 -record(subscription, {pid :: pid(), reference :: reference(), names :: [atom()], every :: pos_integer(), monitor :: reference(),
                        version = none :: none | placement_attr:version(), told = #{} :: #{atom() => placement_attr:answer()}, quiet = 0 :: non_neg_integer(),
-                       look = none :: none | reference()}).  %% the last one
+                       look = none :: none | reference()}).  %% the latest request to the attribute server
 -record(state, {subscriptions = #{} :: #{{pid(), reference()} => #subscription{}},
                 monitors = #{} :: #{reference() => {pid(), reference()}},
-                looks = #{} :: #{reference() => {pid(), reference()}},  %% sent to the attribute server and not answered yet
+                looks = #{} :: #{reference() => {pid(), reference()}},  %% requests to the attribute server that have not been answered yet
                 sent = 0 :: non_neg_integer()}).
 
 %% @doc Starts the server.
@@ -76,7 +77,7 @@ handle_info({unsubscribe, Pid, Reference}, State) ->
 handle_info({look, Id}, #state{subscriptions = All, looks = Looks} = State) ->
     case All of
         #{Id := #subscription{names = Names, every = Every, look = Before} = Subscription} ->
-            %% If there is no answer, no sign of life is sent, but the next check still takes place.
+            %% If the attribute server does not answer, no heartbeat is sent, but the next check still takes place.
             _ = erlang:send_after(min(Every, ?EVERY_MAX_MS), self(), {look, Id}),
             Look = make_ref(),
             _ = catch attr_server ! {placement, self(), Look, Names},
@@ -104,14 +105,13 @@ ended(Id, #state{subscriptions = All, monitors = Monitors, looks = Looks} = Stat
 
 seen(Id, Version, Answers, #state{subscriptions = All, sent = Sent} = State) ->
     #{Id := #subscription{pid = Pid, reference = Reference, version = Before, told = Told, quiet = Quiet} = Subscription} = All,
-    %% With a new version the subscriber forgets what it received for the previous one.
+    %% When the version changes, the subscriber discards the values that it received for the previous one.
     Known = case Version of Before -> Told; _ -> #{} end,
     case [Pair || {Name, Answer} = Pair <- Answers, is_news(Answer, maps:get(Name, Known, none))] of
         [] when Quiet + 1 < ?QUIET_LOOKS ->
             State#state{subscriptions = All#{Id := Subscription#subscription{quiet = Quiet + 1}}};
         News ->
-            %% A subscriber that does not read its messages loses changes; it gets the newest value with the next
-            %% change.
+            %% If the connection to the subscriber is busy, the change is not sent. The next check reports it again.
             case erlang:send(Pid, {placement_change, Reference, node(), Version, News}, [nosuspend, noconnect]) of
                 ok ->
                     New = Subscription#subscription{version = Version, told = maps:merge(Known, maps:from_list(News)), quiet = 0},
@@ -130,8 +130,8 @@ is_news(New, Old) -> New =/= Old.
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
 
-%% When a node goes down, all its subscribers exit at once. Handling each of them takes the same time, however many
-%% there are.
+%% When a node goes down, the monitors of all its subscribers fire at once. The time to handle each of them does not depend
+%% on their number.
 many_end_at_once_test() ->
     Work = fun(Count) ->
         Pids = [spawn(fun() -> receive stop -> ok end end) || _ <- lists:seq(1, Count)],

@@ -1,12 +1,12 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Uses the load that other nodes report anyway: the Beamway carrier sends it with its ticks and acknowledgements
-%% ({@link //beamway/beamway:loads/0}). If it is recent enough, {@link placement_cache} uses it instead of sending a
-%% request.
+%% @doc Provides the load values that other nodes report anyway: the Beamway carrier sends them with its ticks and
+%% acknowledgements ({@link //beamway/beamway:loads/0}). If such a value is recent enough, {@link placement_cache} uses it
+%% instead of sending a request.
 %%
 %% A node may have replaced a built-in attribute with its own attribute of the same name, which the carrier does not
-%% know. So each node sends its peers its own values once, when they connect, and is asked once a minute after that. The
-%% values from the carrier are used only while the node's last answer has the unit, the ttl and the tolerance of the
-%% built-in attribute.
+%% notice. So each node sends its own values to a peer once, when they connect, and after that the peer requests them once
+%% a minute. The values from the carrier are used only while the node's last answer has the unit, the ttl and the
+%% tolerance of the built-in attribute.
 -module(placement_told).
 
 -export([entries/3, names/0, valid/1]).
@@ -15,12 +15,12 @@
 -include_lib("eunit/include/eunit.hrl").
 -endif.
 
-%% A peer samples itself once a second.
+%% A peer samples its load once a second.
 -define(SAMPLE_MS, 1000).
 -define(ASK_MS, 60000).
 
-%% For each attribute: its name, the carrier's name for it, the conversion, and the unit, ttl and tolerance that answers
-%% about the built-in attribute contain.
+%% For each attribute: its name, its name in the carrier, the conversion of its value, and the unit, ttl and tolerance that
+%% answers for the built-in attribute contain.
 attributes() ->
     [{loadavg1, loadavg1, fun(Average) -> Average end, {none, 1000, 0.05}},
      {mem_available, mem_available, fun(Bytes) -> Bytes div 1024 end, {kib, 1000, 1024}}].
@@ -29,15 +29,14 @@ attributes() ->
 -spec names() -> [placement_entry:name()].
 names() -> [Name || {Name, _, _, _} <- attributes()].
 
-%% @doc Returns the valid part of what another node sent about these attributes without having been asked.
+%% @doc Returns the valid answers among those that another node has sent for these attributes without a request.
 -spec valid(term()) -> [{placement_entry:name(), placement_attr:answer()}].
 valid(Answers) when length(Answers) >= 0 ->
     [{Name, Answer} || Name <- names(), {_, {ok, _, Age, _, Ttl, Tolerance} = Answer} <- [lists:keyfind(Name, 1, Answers)],
                        is_integer(Age), Age >= 0, is_integer(Ttl), Ttl >= 0, is_number(Tolerance)];
 valid(_) -> [].
 
-%% @doc Returns answers that can replace those of the nodes themselves. `Own' returns what a node has answered, and how
-%% long ago.
+%% @doc Returns answers that can replace those of the nodes themselves. `Own' returns a node's last answer and its age.
 -spec entries([node()], [placement_entry:name()], Own :: fun((node(), placement_entry:name()) -> {placement_attr:answer(), ElapsedMs :: integer()} | none)) ->
           #{{node(), placement_entry:name()} => placement_attr:answer()}.
 entries(Nodes, Names, Own) ->
@@ -64,7 +63,7 @@ answer({Name, Key, Convert, {Unit, Ttl, Tolerance}}, #{age_ms := AgeMs} = Load, 
 answer(_, _, _) ->
     error.
 
-%% An average over a minute may be as old as the last tick of an idle node, but free memory may not.
+%% A one-minute average may be as old as the last tick of an idle node; the amount of free memory may not.
 ttl(loadavg1, _) -> tick_ms() + 2 * ?SAMPLE_MS;
 ttl(_, Ttl) -> Ttl.
 
@@ -78,8 +77,8 @@ answer_test_() ->
     Old = {ok, 1.0, 900, none, 1000, 0.05},
     [?_assertEqual({ok, {ok, 2.5, 1500, none, 17000, 0.05}}, answer(Average, Load, {Old, 700})),
      ?_assertEqual({ok, {ok, 1 bsl 20, 1500, kib, 1000, 1024}}, answer(Memory, Load, {{ok, 7, 900, kib, 1000, 1024}, 700})),
-     %% In these cases the node's own answer is too old, belongs to a redefined attribute, or is missing; the last peer
-     %% does not know its own average.
+     %% In these cases the node's own answer is too old, belongs to a redefined attribute, or is missing. The last peer
+     %% does not know its own load average.
      ?_assertEqual(error, answer(Average, Load, {Old, 60000})),
      [?_assertEqual(error, answer(Average, Load, {Other, 5000}))
       || Other <- [{ok, 1.0, 900, none, 1000, 0}, {ok, 1.0, 900, none, 5000, 0.05}, {ok, 1.0, 900, ratio, 1000, 0.05}, {unknown, missing},

@@ -2,11 +2,12 @@
 %% @doc Pure: units of attributes, and the comparison of values. Called by {@link placement_pred} and
 %% {@link placement_entry}.
 %%
-%% A value with a unit is compared with a quantity such as `{4, gib}' after conversion; a bare number is taken to be in
-%% the value's own unit. Numbers can be compared only with numbers, and text only with text (a string or a binary).
-%% Likewise, atoms can be compared only with atoms, lists with lists, and tuples with tuples whose elements are of the
-%% same kinds. For two other terms the only possible result is that they are equal. Everything else is `{error, _}',
-%% which is the third truth value. In Erlang's own term order any atom would be greater than any number.
+%% Before a value is compared with a quantity such as `{4, gib}', the quantity is converted to the value's unit. A bare
+%% number is assumed to be in the value's own unit. Numbers can be compared only with numbers, and text only with text (a
+%% string or a binary). Likewise, atoms can be compared only with atoms, lists with lists, and tuples with tuples whose
+%% elements are of the same kinds. For terms of other kinds the only possible result is that they are equal. Any other
+%% comparison returns `{error, _}', which makes the predicate unknown. In Erlang's own term order every atom is greater
+%% than every number.
 -module(placement_unit).
 
 -export([is_unit/1, is_quantity/1, is_measure/1, convert/2, compare/3, names/0]).
@@ -48,12 +49,12 @@ is_unit(Unit) -> is_atom(Unit) andalso unit(Unit) =/= unknown.
 is_quantity({Number, Unit}) when is_number(Number) -> is_unit(Unit);
 is_quantity(_) -> false.
 
-%% @doc Returns whether a term is a number that is safe in float arithmetic. No float holds 2^1024, or the difference of
-%% 1.0e308 and -1.0e308.
+%% @doc Returns whether a term is a number that is safe in float arithmetic. For example, no float can represent 2^1024, or
+%% the difference between 1.0e308 and -1.0e308.
 -spec is_measure(term()) -> boolean().
 is_measure(Term) -> is_number(Term) andalso abs(Term) =< 1.0e300.
 
-%% @doc Converts a quantity to a number of units `To'.
+%% @doc Converts a quantity to a number in the unit `To'.
 -spec convert(quantity(), To :: unit()) -> {ok, number()} | {error, reason()}.
 convert({Number, Unit}, Unit) -> {ok, Number};
 convert({Number, From}, To) ->
@@ -67,7 +68,7 @@ convert({Number, From}, To) ->
         false -> {error, {other_dimension, From, To}}
     end.
 
-%% Converts a constant of a predicate to the unit of an attribute; a constant without a unit stays as it is.
+%% Converts a constant of a predicate to the unit of an attribute. A constant without a unit does not change.
 -spec number_in(Constant :: term(), unit()) -> {ok, term()} | {error, reason()}.
 number_in({Number, Unit} = Constant, To) when is_number(Number) ->
     case is_unit(Unit) of
@@ -134,7 +135,7 @@ compare_test_() ->
                                           {{error, {other_type, "8", 8}}, "8", none, 8},
                                           {{error, {other_dimension, gib, mhz}}, 5, mhz, {1, gib}}]].
 
-%% The earlier library had this defect: an atom sorts above all numbers.
+%% The earlier library had this bug, because in the term order an atom is greater than all numbers.
 an_atom_is_not_greater_than_a_number_test() ->
     ?assertMatch({error, _}, compare(undefined, none, 5)),
     ?assert(undefined > 5).

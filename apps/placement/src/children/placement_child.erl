@@ -1,23 +1,24 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Processes that exist once in the cluster. The query decides where they start, and they restart on another node
-%% when theirs goes down or is no longer suitable.
+%% when their node goes down or is no longer suitable.
 %%
 %% The nodes on which a child may run are its candidates. Three or five of them, chosen by {@link placement_rendezvous},
 %% are its voters. The node that runs the child holds a lease from the majority of the voters
-%% ({@link placement_child_keeper}): a voter promises itself to one node for the child's grace time, and to no other
-%% node before that time is over ({@link placement_voter}). The holder renews the lease four times per grace time. If it
-%% cannot, it kills the child, with the processes below it, when 95 % of the grace time are over. So two nodes never run
-%% the child at the same time unless their clocks differ in speed by more than that margin, and in a partition only a
-%% side with more than half of the voters runs it. A voter that was restarted has lost its promises, so it makes no new
-%% ones for one grace time.
+%% ({@link placement_child_keeper}): each voter promises the child to one node for the child's grace period, and makes no
+%% promise to another node before that period has passed ({@link placement_voter}). The holder renews the lease four
+%% times per grace period. If it cannot renew the lease, it kills the child and the processes below it when 95 % of the
+%% grace period have passed. So two nodes never run the child at the same time unless their clocks differ in speed by
+%% more than that margin, and in a partition only a side with more than half of the voters runs it. A voter that was
+%% restarted has lost its promises, so it makes no new ones for one grace period.
 %%
-%% Each lease has a fencing number, which rises with every new holder. Voters refuse a new holder whose number is lower
-%% than one that they have granted. They refuse a renewal only if a later holder has run the child (`live'). So a node
-%% that comes back late cannot renew an old lease, but a node that asked without success does not cost the holder a
-%% voter. If a node has tried to hand the child over, `live' also decides whether that node may resume it.
+%% Each lease has a fencing number, which increases with every new holder. Voters refuse a new holder whose number is
+%% lower than one for which they have granted a lease. They refuse a renewal only if a later holder has run the child
+%% (`live'). So a node that reconnects late cannot renew an old lease, but the holder does not lose a voter because
+%% another node has requested the lease in vain. If a node has tried to hand the child over, `live' also decides whether
+%% that node may resume it.
 %%
-%% This module contains what other modules call: it starts and deletes children, reads what this node knows about them,
-%% and asks the voters. {@link placement_child_server} is the voter on each node.
+%% This module contains the functions that other modules call: it starts and deletes children, reads what this node
+%% knows about them, and sends requests to the voters. {@link placement_child_server} is the voter on each node.
 -module(placement_child).
 
 -include("placement_child.hrl").
@@ -33,18 +34,19 @@
 -type options() :: #{name := name(), nodes => [node(), ...], grace => pos_integer(), voters => pos_integer(), replace_after => pos_integer(), settle => pos_integer(),
                      restart => restart(), shutdown => shutdown(), scope => placement_scope:member()}.
 %% `candidates': the nodes on which the child may run; with `follow' these are all nodes that run placement. `nodes':
-%% the voters. `next': the voters that are to replace them ({@link placement_voter}). In older releases the voters are
-%% the only candidates.
+%% the voters. `next': the voters that will replace these ({@link placement_voter}). In older releases only the voters
+%% are candidates.
 -type spec() :: #{name := name(), query := placement_query:query(), call := {module(), atom(), [term()]}, nodes := [node(), ...], grace := pos_integer(), version := version(),
                   candidates => [node(), ...], follow => boolean(), voters => pos_integer(), next => [node(), ...], term => non_neg_integer(), replace_after => pos_integer(), settle => pos_integer(),
                   restart => restart(), shutdown => shutdown(), scope => placement_scope:member(),
                   %% `fence': the number of the lease. `live' and `at': the number and the node of the last holder
-                  %% that ran the child. `over': the value of `live' for the last run that was finished properly; if it
-                  %% is lower than `live', the last run was cut short and its state is lost.
+                  %% that ran the child. `over': the value of `live' for the last run that ended properly; if it is
+                  %% lower than `live', the last run was interrupted and its state is lost.
                   fence => integer(), live => integer(), at => node(), over => integer(),
-                  %% These keys occur only in requests. `base': the number of a holder that asks to resume a child after
-                  %% trying to hand it over. `passed': the node that handed the child over to the asking one. `above': a
-                  %% number that voters rejected as too low. `late': the age of the request.
+                  %% These keys occur only in requests. `base': the lease number of a holder that wants to resume a
+                  %% child after trying to hand it over. `passed': the node that handed the child over to the requesting
+                  %% node, and the number of its lease. `above': a number that voters rejected as too low. `late': the
+                  %% age of the request.
                   base => integer(), passed => {node(), integer()}, above => integer(), late => non_neg_integer(),
                   %% Only on a voter: the time at which a holder last reported the child to it.
                   heard => integer()}.
@@ -53,7 +55,8 @@
 -define(SERVER, ?MODULE).
 -define(CALL_MS, 5000).
 -define(START_TRIES, 3).
-%% How often a call checks locally whether its child runs. It asks the voters once per ?ASK_ROUNDS checks.
+%% The interval at which start/3 checks locally whether its child is running. It asks the voters once per ?ASK_ROUNDS
+%% checks.
 -define(RUNNING_MS, 20).
 -define(ASK_ROUNDS, 25).
 -define(GRACE_MS, 5000).
@@ -61,7 +64,7 @@
 -define(SETTLE_MS, 30000).
 -define(VOTERS, 5).
 
-%% @doc Informs the voters of a child and returns once the child runs.
+%% @doc Announces a new child to its voters, and returns once the child is running.
 -spec start(placement_query:query(), {module(), atom(), [term()]}, options()) ->
           {ok, pid()} | {error, {bad_option, atom(), term()} | {bad_query, string()} | {exists, pid()} | no_majority | not_started}.
 start(Query, {Module, Function, Arguments} = Call, Options) when is_atom(Module), is_atom(Function), is_list(Arguments) ->
@@ -87,8 +90,8 @@ is_option(scope, _) -> true;
 is_option(follow, Is) -> is_boolean(Is);
 is_option(_, _) -> false.
 
-%% Returns a time that is not earlier than any version of the child of this name that this node knows. With it,
-%% differences between the nodes' clocks do not matter.
+%% Returns a time that is not earlier than any version of the child with this name that this node knows. A new version
+%% is later than this, so differences between the nodes' clocks do not matter.
 known(Name) ->
     case ets:whereis(?CHILDREN) =/= undefined andalso {row(Name), ets:lookup(?NAMES, Name)} of
         false -> 0;
@@ -103,7 +106,7 @@ known(Name) ->
 -spec look(name()) -> {spec(), node() | none, pid() | none} | deleted | none.
 look(Name) -> known_as(row(Name), ets:lookup(?NAMES, Name)).
 
-%% @doc Returns what this node knows about a child as its voter.
+%% @doc Returns what this node knows about a child as one of its voters.
 -spec row(name()) -> placement_voter:row().
 row(Name) ->
     case ets:lookup(?CHILDREN, Name) of
@@ -111,7 +114,8 @@ row(Name) ->
         [] -> none
     end.
 
-%% A voter knows from its own row when the lease expires; any other node knows the child through its keeper.
+%% A voter's own row contains the time at which the lease expires; any other node has only what the child's keeper has
+%% announced.
 -spec known_as(placement_voter:row(), [{name(), pid() | none, spec(), term()}]) -> {spec(), node() | none, pid() | none} | deleted | none.
 known_as({#{version := Version} = Spec, Promise}, Names) ->
     case Names of
@@ -162,13 +166,13 @@ told(#{name := Name, grace := Grace} = Spec, Given, Tries) ->
         {[], true, _} -> running(Spec, 0, now_ms() + 2 * Grace + ?CALL_MS)
     end.
 
-%% A failed call must have no effect, so the voters that have received it are told to discard it.
+%% A call that fails must have no effect, so the voters that have received the child are told to discard it.
 withdrawn(Name, Spec, Reason) ->
     abcast = gen_server:abcast(placement_voter:asked(Spec), ?SERVER, {withdraw, Name, Spec}),
     {error, Reason}.
 
-%% Waits until the child runs. If this node is a candidate, the keeper informs it. The voters are asked as well, because
-%% this node need not be a candidate.
+%% Waits until the child runs. If this node is a candidate, the keeper announces the child to it. Because this node need
+%% not be a candidate, it also asks the voters.
 running(#{name := Name} = Spec, Round, End) ->
     Own = case ets:whereis(?CHILDREN) of
               undefined -> undefined;
@@ -184,7 +188,8 @@ running(#{name := Name} = Spec, Round, End) ->
         {[], false} -> {error, not_started}
     end.
 
-%% @doc Deletes a child permanently. At least the majority of its voters must confirm this. Call it on one of the candidates.
+%% @doc Deletes a child permanently. At least the majority of its voters must confirm this. Call this function on one of
+%% the candidates.
 -spec delete(name()) -> ok | {error, no_such_child | no_majority}.
 delete(Name) ->
     case look(Name) of
@@ -192,7 +197,8 @@ delete(Name) ->
         _ -> {error, no_such_child}
     end.
 
-%% @doc Does the same for a child whose process has exited and must not be restarted. Takes the child's specification.
+%% @doc Like {@link delete/1}, for a child whose process has exited and must not be restarted. Takes the child's
+%% specification instead of its name.
 -spec ended(spec()) -> ok | {error, no_majority}.
 ended(Spec) -> ended(Spec, ?START_TRIES).
 
@@ -212,7 +218,7 @@ ended(#{name := Name, version := Version} = Spec, Tries) ->
             {error, no_majority}
     end.
 
-%% @doc Returns the nodes on which a child may run. Older releases did not distinguish these from the voters.
+%% @doc Returns the nodes on which a child may run. Older releases do not distinguish these from the voters.
 -spec candidates(spec()) -> [node(), ...].
 candidates(#{candidates := Candidates}) -> Candidates;
 candidates(#{nodes := Nodes}) -> Nodes.
@@ -229,11 +235,11 @@ whereis_name(Name) ->
         _ -> undefined
     end.
 
-%% @doc Returns the children that this node knows, where they run, and their processes.
+%% @doc Returns the children that this node knows, each with the node on which it runs and its process.
 -spec children() -> [{name(), node() | none, pid() | none}].
 children() -> [{Name, Holder, Pid} || {#{name := Name}, Holder, Pid} <- known()].
 
-%% @doc Returns the same, but with each child's whole specification.
+%% @doc Like {@link children/0}, but returns each child's complete specification.
 -spec known() -> [{spec(), node() | none, pid() | none}].
 known() ->
     Rows = maps:from_list([{Name, {Spec, Promise}} || {Name, Spec, Promise} <- ets:tab2list(?CHILDREN)]),
@@ -245,7 +251,7 @@ known() ->
 -spec here() -> [node(), ...].
 here() -> [node() | [Node || {Node} <- ets:tab2list(?PEERS)]].
 
-%% @doc Counts the children of a scope on each of these nodes. Nodes without any are left out.
+%% @doc Counts the children of a scope on each of these nodes. Nodes without children are left out.
 -spec count(Scope :: term(), [node()]) -> #{node() => pos_integer()}.
 count(Scope, Nodes) -> maps:from_list([{Node, Count} || Node <- Nodes, {_, Count} <- ets:lookup(?COUNTS, {Scope, Node}), Count > 0]).
 
@@ -257,7 +263,7 @@ fence(Name) ->
         _ -> none
     end.
 
-%% @doc Returns the children that run on this node, and the keeper of each.
+%% @doc Returns the children that run on this node, each with its keeper and its process.
 -spec kept() -> [{spec(), Keeper :: pid(), pid()}].
 kept() -> [{Spec, Keeper, Pid} || {_, Keeper, Spec, Pid} <- ets:tab2list(?KEPT), is_pid(Pid)].
 
@@ -267,13 +273,13 @@ keeps(#{name := Name} = Spec, Pid) ->
     true = ets:insert(?KEPT, {Name, self(), Spec, Pid}),
     ok.
 
-%% @doc Records that a keeper no longer runs its child, unless another keeper has the name by now.
+%% @doc Records that a keeper no longer runs its child, unless another keeper has taken over the name by now.
 -spec keeps_no_more(name(), Keeper :: pid()) -> ok.
 keeps_no_more(Name, Keeper) ->
     _ = [ets:delete_object(?KEPT, Row) || {_, By, _, _} = Row <- ets:lookup(?KEPT, Name), By =:= Keeper],
     ok.
 
-%% @doc Announces the process of a child that runs here to all of the child's candidates.
+%% @doc Announces the process of a child that runs here to all of the child's candidates and voters.
 -spec announce(spec(), pid()) -> ok.
 announce(Spec, Pid) ->
     abcast = gen_server:abcast(lists:usort(candidates(Spec) ++ placement_voter:asked(Spec)), ?SERVER, {named, Spec, Pid}),
@@ -281,21 +287,21 @@ announce(Spec, Pid) ->
 
 now_ms() -> erlang:monotonic_time(millisecond).
 
-%% @doc Gives a new fencing number to a child whose lease this node requests but does not hold yet.
+%% @doc Adds a new fencing number to the specification of a child whose lease this node is about to request.
 -spec numbered(spec()) -> spec().
 numbered(#{name := Name} = Spec) -> Spec#{fence => lists:max([erlang:system_time(), known(Name) + 1, maps:get(fence, Spec, 0) + 1, maps:get(above, Spec, 0) + 1])}.
 
-%% @doc Asks all voters to promise themselves to this node, waiting for at most `Ms'. The lease begins at `SinceMs', a
-%% time taken before the request was sent. `Both' is whether the voters that are to replace others agree as well.
-%% `fenced': another holder had a higher number. `stale': another holder has run the child since. `config': other nodes
-%% are the voters.
+%% @doc Requests the promises of all voters for this node, and waits for at most `Ms'. The lease begins at `SinceMs', a
+%% time taken before the requests were sent. `Both' is true if the voters that are to replace others have agreed as well.
+%% `fenced': another holder had a higher number. `stale': another holder has run the child since. `config': the child has
+%% different voters now.
 -spec ask(spec(), pid() | none, Ms :: non_neg_integer()) ->
           {granted, SinceMs :: integer(), Both :: boolean()} | refused | deleted | stale | {fenced, integer()} | {config, placement_voter:config()}.
 ask(#{name := Name, version := Version} = Spec, Pid, Ms) ->
     Since = now_ms(),
     Asked = maps:from_list([{alias(), Node} || Node <- placement_voter:asked(Spec)]),
-    %% The receiver computes the age from the system clock, because this message may wait for a long time at a suspended
-    %% node.
+    %% The receiver computes the age of the request from the system clock, because a suspended node may read this message
+    %% much later.
     Sent = Spec#{late => erlang:system_time(millisecond)},
     _ = [gen_server:cast({?SERVER, Node}, {ask, Alias, Sent, node(), Pid}) || {Alias, Node} <- maps:to_list(Asked)],
     Got = gathered(Spec, Asked, #{}, Since + Ms),
@@ -305,10 +311,10 @@ ask(#{name := Name, version := Version} = Spec, Pid, Ms) ->
         {granted, Both, Gone} ->
             _ = [logger:warning("placement: child ~0tP starts on ~ts without its state: it was on ~ts, which is gone or cut off", [Name, 8, node(), hd(Gone)]) || Gone =/= []],
             {granted, Since, Both};
-        %% Its voters keep the older version, because the newer one may be withdrawn.
+        %% The voters keep the older version, because the newer one may be withdrawn.
         newer -> deleted;
         deleted ->
-            %% At least one voter has missed the deletion, because otherwise no node would ask.
+            %% At least one voter has missed the deletion, because otherwise no node would request the lease.
             abcast = gen_server:abcast(placement_voter:asked(Spec), ?SERVER, {delete, Name, Version}),
             deleted;
         Denied -> Denied
@@ -323,8 +329,8 @@ gathered(open, Spec, Asked, Answers, End) ->
 gathered(denied, Spec, _, Answers, _) -> denied(Spec, maps:values(Answers));
 gathered(Granted, _, _, _, _) -> Granted.
 
-%% A single voter may know about a deletion or a new child of which the majority has not been informed. So if another
-%% node holds the lease, this counts only as a refusal, and that node finds out with its own request.
+%% A single voter may know about a deletion or a new version of which the majority has not been informed. So if another
+%% node holds the lease, such an answer counts only as a refusal, and the holder finds out when it renews its lease.
 denied(Spec, Denials) ->
     Configs = lists:sort([{Term, Config} || {config, #{term := Term} = Config} <- Denials, Term > maps:get(term, Spec, 0)]),
     case {[Word || Word <- [deleted, newer], lists:member(Word, Denials)], [Node || {held, Node} <- Denials, Node =/= nobody], [Fence || {fenced, Fence} <- Denials]} of
@@ -340,14 +346,14 @@ denied(Spec, Denials) ->
 
 flush(Asked) -> receive {Alias, _} when is_map_key(Alias, Asked) -> flush(Asked) after 0 -> ok end.
 
-%% @doc Releases the promises.
+%% @doc Releases the promises that a holder has from the voters.
 -spec release(spec(), node()) -> ok.
 release(#{name := Name} = Spec, Holder) ->
     abcast = gen_server:abcast(placement_voter:asked(Spec), ?SERVER, {release, Name, Holder}),
     ok.
 
-%% @doc Passes the promises on to another node, which requests the lease next. Until it does so, no other node can get
-%% them.
+%% @doc Passes the promises on to another node, which then requests the lease. Until it does, the promises are reserved
+%% for that node.
 -spec pass(spec(), Holder :: node(), Next :: node()) -> ok.
 pass(#{name := Name} = Spec, Holder, Next) ->
     abcast = gen_server:abcast(placement_voter:asked(Spec), ?SERVER, {pass, Name, Holder, Next}),

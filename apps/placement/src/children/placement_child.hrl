@@ -3,7 +3,7 @@
 
 %% {name(), spec() | {deleted, Version} | unknown, {Holder :: node() | nobody, pid() | none, UntilMs}}
 -define(CHILDREN, placement_children).
-%% {name(), pid() | none, spec(), reference() | EndedMs}: children that their keepers have announced to this node.
+%% {name(), pid() | none, spec(), reference() | EndedMs}: the children that keepers have announced to this node.
 -define(NAMES, placement_names).
 %% {node()}: the other nodes that have reported that placement runs on them.
 -define(PEERS, placement_peers).

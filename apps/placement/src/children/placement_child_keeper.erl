@@ -1,19 +1,19 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Runs one child of {@link placement_child} on this node, as long as the majority of its voters promise
-%% themselves to the node.
+%% @doc Runs one child of {@link placement_child} on this node, as long as the node holds promises from the majority of
+%% the child's voters.
 %%
 %% The keeper starts the child with a function that returns `{ok, Pid}' and links the process to its caller, as in a
-%% supervisor. It renews the lease four times per grace time. It kills the child when the lease expires, and releases
-%% the lease when the child exits, so that the child can be started again at once. The child moves when the node is
-%% drained, or when the node has not suited the query for a grace time and another node does. With `placement_handoff/3'
-%% ({@link placement_move}) the child's state and its queued messages move with it, and the keeper keeps running for the
-%% old process, which forwards messages. With `placement_handoff/1' and `placement_handoff/2' only the child's state
-%% moves.
+%% supervisor. It renews the lease four times per grace period. It kills the child when the lease expires. When the child
+%% exits, the keeper releases the lease, so that the child can be restarted immediately. The child moves when the node
+%% is drained, or when the node has not matched the query for a grace period and another node does. With
+%% `placement_handoff/3' ({@link placement_move}) the child's state and its queued messages move with it, and the keeper
+%% continues to run for the old process, which forwards messages. With `placement_handoff/1' and `placement_handoff/2'
+%% only the child's state moves.
 %%
-%% The next keeper gets the voters' promises by presenting this keeper's number. It starts the new process. Before that
-%% process may act, the next keeper asks the voters once more, now as the holder that runs the child. If this fails, the
-%% old keeper asks for the promises back and resumes the old process; the voters reject this if the new process was
-%% allowed to act.
+%% During a move, the keeper on the new node gets the voters' promises by presenting the old keeper's lease number, and
+%% starts the new process. Before that process may act, the new keeper sends the voters another request, this time as
+%% the holder that runs the child. If this fails, the old keeper requests the promises again and resumes the old process.
+%% The voters reject that request if the new process was allowed to act.
 -module(placement_child_keeper).
 
 -export([start_link/2, give/3, move/3]).
@@ -22,9 +22,9 @@
 
 -optional_callbacks([placement_handoff/1, placement_handoff/2]).
 
-%% Returns the state to be given to the process on the new node. The old process is terminated afterwards.
+%% Returns the state to be handed to the process on the new node. The old process is terminated afterwards.
 -callback placement_handoff(Old :: pid()) -> {ok, Given :: term()} | none.
-%% Passes the state to the new process before that process can be found by its name. If this fails, the new process is
+%% Hands the state to the new process before that process can be found by its name. If this fails, the new process is
 %% terminated, and the state is passed on to another node.
 -callback placement_handoff(New :: pid(), Given :: term()) -> ok.
 
@@ -33,7 +33,7 @@
 -define(HANDOFF_MS, 5000).
 -define(RECLAIM_MS, 100).
 
-%% The state that another node hands over: none, a term, or a process that is suspended there, with the number of its
+%% What another node hands over: nothing, a state, or a process that is suspended on that node, with the number of its
 %% lease.
 -type given() :: none | {ok, term()} | {held, placement_move:held(), Old :: pid(), Keeper :: pid(), Fence :: integer()}.
 %% `restarted': the child was started without its queued messages, and with its state only if it has
@@ -41,17 +41,17 @@
 -type outcome() :: {moved, New :: pid()} | {restarted, node()} | {refused, placement_move:reason() | term()} | {lost, term()}.
 
 -record(kept, {spec :: placement_child:spec(), pid :: pid(), server :: pid(), until :: integer(), timer :: timer:tref(), unfit_since = none :: none | integer(),
-               %% The number, the term and the candidates that were announced last.
+               %% The lease number, the term and the candidates that were last announced.
                announced = none :: none | {integer(), non_neg_integer(), [node()]},
                change = {#{}, none} :: placement_voter:change()}).
 
-%% @doc Starts the keeper of a child that was chosen for this node. `Given' is what another node handed over.
+%% @doc Starts the keeper of a child for which this node was chosen. `Given' is what another node handed over.
 -spec start_link(placement_child:spec(), given()) -> pid().
 start_link(Spec, Given) ->
     Server = self(),
     spawn_link(fun() -> begin_keeping(Spec, Given, Server) end).
 
-%% @doc Passes a running keeper what another node handed over for its child.
+%% @doc Passes what another node handed over for a child to the child's running keeper.
 -spec give(pid(), placement_child:spec(), given()) -> ok.
 give(_, _, none) -> ok;
 give(Keeper, Spec, Given) ->
@@ -77,14 +77,14 @@ asked(#{grace := Grace} = Spec, Given, Server, End) ->
         %% Promises that this node has already received also count for its next request.
         {_, {Newer, Handed}} -> asked(numbered(Newer, Handed), Handed, Server, now_ms() + Grace);
         {{fenced, Fence}, none} -> asked(Spec#{fence := Fence + 1}, Given, Server, End);
+        {{config, Config}, none} -> asked(placement_voter:configured(Config, Spec), Given, Server, End);
         %% If the start takes longer than the lease, the timer kills the keeper, and with it the process being started,
         %% which is linked to the keeper.
-        {{config, Config}, none} -> asked(placement_voter:configured(Config, Spec), Given, Server, End);
         {{granted, Since, _}, none} -> started(maps:without([passed, above], Spec), Given, Server, lease_end(Since, Grace), armed(self(), lease_end(Since, Grace)));
         {deleted, none} -> placement_child:release(Spec, node());
         {refused, none} ->
-            %% After this time the node that handed over the state no longer has a lease, even if its promises were
-            %% not passed on.
+            %% After `End' the node that handed over the state no longer has a lease, even if the voters did not
+            %% receive the message that passes its promises on.
             case Given =/= none andalso now_ms() < End of
                 true ->
                     receive {'EXIT', Server, Reason} -> exit(Reason)
@@ -134,7 +134,7 @@ started(#{call := {Module, Function, Arguments}} = Spec, Given, Server, Until, T
 lives(#{fence := Fence} = Spec) -> Spec#{live => Fence, at => node()}.
 
 not_started(#{name := Name} = Spec, Given, Timer, Reason) ->
-    %% No process runs under the lease now, so choosing another node may take any amount of time.
+    %% No process runs under the lease now, so it does not matter how long it takes to choose another node.
     {ok, cancel} = timer:cancel(Timer),
     logger:warning("placement: child ~0tP did not start: ~0tP", [Name, 8, Reason, 12]),
     case Given of
@@ -159,14 +159,14 @@ given_up(Spec, Given) ->
 
 lost(#{name := Name}) -> logger:warning("placement: the state of child ~0tP is lost: no node took it over", [Name, 8]).
 
-%% The old process still has its state, so it may resume.
+%% Lets the old process resume, because it still has its state.
 given_back(#{fence := Fence}, {held, _, Old, Keeper, _}, Reason) ->
     Keeper ! {?MODULE, failed, Old, {node(), Fence}, Reason},
     ok.
 
-%% The new process has the state and waits. Once the voters know that this node runs the child, the old process can no
-%% longer resume. The old process keeps the name until it has forwarded its queued messages, so that each caller's
-%% messages arrive in order.
+%% The new process has received the state and waits. Once the voters know that this node runs the child, the old process
+%% can no longer resume. The name refers to the old process until that process has forwarded its queued messages, so
+%% that each caller's messages arrive in order.
 arrived(Go, {held, Held, Old, _, _} = Given, #kept{spec = Spec, pid = Pid, server = Server, until = Until, timer = Timer} = Kept) ->
     #{grace := Grace} = Spec,
     case placement_child:ask(Spec, none, max(0, min(Grace div 3, Until - now_ms()))) of
@@ -189,7 +189,7 @@ arrived(Go, {held, Held, Old, _, _} = Given, #kept{spec = Spec, pid = Pid, serve
             given_back(Spec, Given, no_lease)
     end.
 
-%% Uses at most half of the remaining lease time, so that the other half remains for passing the state on.
+%% Takes at most half of the remaining lease time, so that there is time to pass the state on if this fails.
 handed_over(_, _, none, _) -> ok;
 handed_over(_, Pid, {held, Held, Old, _, _}, Until) ->
     case placement_move:arrive(Pid, Held, Old, lease, min(?HANDOFF_MS, (Until - now_ms()) div 2)) of
@@ -200,7 +200,7 @@ handed_over(Module, Pid, {ok, Given}, Until) -> apart(fun() -> Module:placement_
 
 now_ms() -> erlang:monotonic_time(millisecond).
 
-%% The first request tells the voters the pid.
+%% The first of these requests informs the voters of the child's pid.
 renewed(Kept) -> renewed(Kept, fun fits/1).
 
 renewed(#kept{spec = #{grace := Grace} = Spec, pid = Pid, until = Until, timer = Timer} = Kept, Judge) ->
@@ -251,7 +251,7 @@ waiting(#kept{spec = #{grace := Grace} = Spec, pid = Pid, server = Server, until
             placement_child:release(Spec, node());
         {placement_child, delete} -> stopped(Spec, Pid);
         {?MODULE, move, Node, To} -> waiting(answered(To, move_to(Node, Kept)));
-        %% The state has arrived too late: the child is already running without it.
+        %% The state has arrived too late, because the child is already running without it.
         {?MODULE, _, {held, _, Old, Keeper, _}} -> Keeper ! {?MODULE, failed, Old, {node(), 0}, exists}, waiting(Kept);
         {?MODULE, _, Given} when Given =/= none -> _ = lost(Spec), waiting(Kept);
         %% This message belongs to a move that has been abandoned.
@@ -259,7 +259,7 @@ waiting(#kept{spec = #{grace := Grace} = Spec, pid = Pid, server = Server, until
         {placement_move, _, _} -> waiting(Kept);
         %% The server has exited.
         {'EXIT', Server, Reason} -> _ = stop(Spec, Pid), exit(Reason);
-        %% The start function has linked another process, which has exited.
+        %% Another process, which the start function linked to the keeper, has exited.
         {'EXIT', _, _} -> waiting(Kept)
     after max(0, min(Grace div 4, Until - now_ms())) -> renewed(Kept)
     end.
@@ -288,7 +288,7 @@ stop(Spec, Pid) ->
 
 fits(#kept{spec = #{grace := Grace} = Spec, unfit_since = Since} = Kept) ->
     Now = now_ms(),
-    %% Uses what this node knows about itself, so that a renewal does not need a request for each child.
+    %% Uses only attributes of this node, so that a renewal does not need another request for each child.
     case {ranked([node()], #{policy => random, prefer => [], spread => none}, Kept), Since} of
         {{ok, _, _}, _} -> Kept#kept{unfit_since = none};
         {_, none} -> Kept#kept{unfit_since = Now};
@@ -302,8 +302,8 @@ fits(#kept{spec = #{grace := Grace} = Spec, unfit_since = Since} = Kept) ->
             end
     end.
 
-%% Takes at most a third of the remaining time, because the lease must be renewed however long the query takes. The load
-%% that the child itself causes on its node must not count against that node.
+%% Takes at most a third of the remaining lease time, because the lease must be renewed even if the query is slow. The
+%% load that the child itself causes does not count against its node.
 ranked(Nodes, Others, #kept{spec = #{query := Query} = Spec, pid = Pid, until = Until}) ->
     apart(fun() -> placement_choose:ranked(Nodes, {Query, 1}, Others#{without => Pid, among => connected(Spec)}) end, (Until - now_ms()) div 3).
 
@@ -337,7 +337,7 @@ held(Node, #kept{pid = Pid, until = Until} = Kept) ->
         {refused, Reason} -> {{refused, Reason}, Kept}
     end.
 
-%% From here on the old process is suspended and does not act. So it needs no lease, and it is not killed when the lease
+%% From here on the old process is suspended and does not act, so it needs no lease and is not killed when the lease
 %% expires.
 transferred(Held, Node, #kept{spec = #{grace := Grace, fence := Fence} = Spec, pid = Pid, timer = Timer} = Kept) ->
     _ = timer:cancel(Timer),
@@ -366,7 +366,7 @@ gone(New, #kept{spec = #{name := Name} = Spec, pid = Pid, server = Server}) ->
     ok = gen_server:cast(Server, {moved, self()}),
     {{moved, New}, {forwards, Spec, Pid, New, Server}}.
 
-%% The old process lives until its node stops or the new process exits.
+%% The old process continues to run until its node stops or the new process exits.
 forwards(Spec, Pid, New, Server) ->
     receive
         {'EXIT', Pid, _} -> ok;
@@ -376,8 +376,8 @@ forwards(Spec, Pid, New, Server) ->
         _ -> forwards(Spec, Pid, New, Server)
     end.
 
-%% Resumes the old process only if this node gets the promises back. That is impossible until the other node's promises
-%% have expired, and it stays impossible if that node has run the child.
+%% Resumes the old process only if this node gets the promises back. The voters do not return them until those of the
+%% other node have expired, and never if the other node has run the child.
 reclaimed(Held, Other, Why, #kept{spec = #{grace := Grace, fence := Base} = Spec, pid = Pid, server = Server, timer = Timer} = Kept, End) ->
     Own = placement_child:numbered(Spec),
     case placement_child:ask(Own#{base => Base, passed => Other}, Pid, Grace div 3) of
@@ -395,8 +395,7 @@ reclaimed(Held, Other, Why, #kept{spec = #{grace := Grace, fence := Base} = Spec
                 {placement_move, gone, Pid, New} -> gone(New, Kept);
                 {'EXIT', Pid, _} -> {{lost, ended}, moved};
                 {'EXIT', Server, Reason} -> _ = stop(Spec, Pid), exit(Reason)
-            %% Retries early enough to come before another node is chosen, because the voters leave this node one grace
-            %% time for the retries.
+            %% The voters leave this node one grace period for its retries, so these come before another node is chosen.
             after min(Grace div 4, ?RECLAIM_MS) ->
                 case now_ms() < End of
                     true -> reclaimed(Held, Other, Why, Kept#kept{spec = Above#{fence := Base}}, End);

@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc The voter for the children of {@link placement_child}, registered under that module's name on each node.
 %%
-%% It also chooses the next node when no node holds the lease. The connected voter whose name sorts first does this, or
-%% the next one if the first hangs or does not know the child. The server also knows the processes of children for which
-%% it is a candidate but not a voter, because their keepers inform all candidates.
+%% It also chooses the next node when no node holds the lease. This is done by the connected voter whose name sorts
+%% first, or by the next voter if the first hangs or does not know the child. The server also knows the processes of
+%% children for which its node is a candidate but not a voter, because the keepers inform all candidates.
 %%
 %% The tables belong to {@link placement_sup}, so promises survive a crash of this server. When the server exits, the
 %% keepers ({@link placement_child_keeper}) exit with it, and so do their children.
@@ -17,16 +17,16 @@
 
 -define(SERVER, placement_child).
 -define(TICK_MS, 100).
-%% For how long this node remembers deleted children and failed calls. If it is a candidate, it remembers a child that
-%% runs nowhere, and the child's voters, for the same time.
+%% How long this node remembers deleted children and failed calls. A candidate also remembers a child that is not running
+%% anywhere, with its voters, for this time.
 -define(REMEMBERED_MS, 3600000).
 -define(FORGET_MS, 5000).
-%% How many choices may run at once. Each choice sends requests to nodes, and a node that went down may have run
+%% How many choices may run concurrently. Each choice sends requests to other nodes, and a node that went down may have run
 %% thousands of children.
 -define(CHOOSERS_MAX, 64).
 
-%% `made': when (ms) the table was created. `due': when to check each child; this is at the latest when its promise
-%% expires. `choosing': the monitor of the running chooser, or the time before which no other choice may start.
+%% `made': the time (ms) at which the table was created. `due': when to check each child, which is at the latest when its
+%% promise expires. `choosing': the monitor of the running chooser, or the time before which no other choice may start.
 -record(state, {made :: integer(), keepers = #{} :: #{pid() => placement_child:name()}, kept = #{} :: #{placement_child:name() => pid()}, named = #{} :: #{reference() => placement_child:name()},
                 due = placement_due:new() :: placement_due:due(),
                 choosers = #{} :: #{reference() => {placement_child:name(), PauseMs :: non_neg_integer()}}, choosing = #{} :: #{placement_child:name() => reference() | integer()}}).
@@ -42,7 +42,7 @@ init(Made) ->
     ok = later(tick, ?TICK_MS),
     ok = later(forget, ?FORGET_MS),
     ok = net_kernel:monitor_nodes(true, #{node_type => all}),
-    %% These are the children that were known before this server was restarted, and those that run elsewhere.
+    %% The tables may still contain children from before this server was restarted.
     Known = ets:select(?CHILDREN, [{{'$1', '$2', '_'}, [{is_map, '$2'}], ['$1']}]),
     Names = [{Spec, Pid} || {_, Pid, Spec, _} <- ets:tab2list(?NAMES), is_pid(Pid)],
     true = ets:delete_all_objects(?NAMES),
@@ -52,7 +52,7 @@ init(Made) ->
     abcast = gen_server:abcast(nodes(connected), ?SERVER, {here, node(), new}),
     {ok, lists:foldl(fun({Spec, Pid}, State) -> named(Spec, Pid, State) end, lists:foldl(fun noted/2, #state{made = Made}, Known), Names)}.
 
-%% A keeper has announced its child. Messages may arrive out of order, so an older one is ignored.
+%% Handles the announcement of a child by its keeper. Messages may arrive out of order, so an outdated one is ignored.
 named(#{name := Name} = Spec, Pid, State) ->
     ok = changed(Name, fun(Row) -> placement_voter:told(Spec, Row) end),
     case ets:lookup(?NAMES, Name) of
@@ -69,8 +69,7 @@ named(#{name := Name} = Spec, Pid, State) ->
             After#state{named = Named#{Monitor => Name}}
     end.
 
-%% Stops monitoring and counting the process in this row, because the row no longer describes the process with this
-%% name.
+%% Stops monitoring and counting the process in this row, because the name no longer refers to that process.
 ends({_, none, _, _}, State) -> State;
 ends({_, Pid, Spec, Monitor}, #state{named = Named} = State) ->
     true = demonitor(Monitor, [flush]),
@@ -89,7 +88,7 @@ changed(Name, Fun) ->
         {Spec, Promise} -> true = ets:insert(?CHILDREN, {Name, Spec, Promise}), ok
     end.
 
-%% Does the same for functions that also return an answer.
+%% Like changed/2, for functions that also return an answer.
 answered(Name, Fun) ->
     Row = placement_child:row(Name),
     case Fun(Row) of
@@ -168,13 +167,14 @@ handle_cast({forget, Name, Version}, State) ->
             {noreply, ends(Row, State)};
         _ -> {noreply, State}
     end;
-%% Another node, or its server, has started. It gets an answer if it may not know yet that placement runs on this node.
+%% Another node, or the server there, has started. The answer tells it that placement runs on this node, which it may not
+%% know yet.
 handle_cast({here, Node, Is}, State) when is_atom(Node) ->
     true = ets:insert(?PEERS, {Node}),
     _ = [gen_server:cast({?SERVER, Node}, {here, node(), old}) || Is =:= new],
     ok = tell(Node),
     {noreply, State};
-%% Another node's chooser, or this one's, has chosen this node.
+%% A chooser on this node or another one has chosen this node.
 handle_cast({try_start, #{name := Name} = Spec, Given}, #state{keepers = Keepers, kept = Kept} = State) ->
     Keeper = maps:get(Name, Kept, none),
     case is_pid(Keeper) andalso is_process_alive(Keeper) of
@@ -185,7 +185,7 @@ handle_cast({try_start, #{name := Name} = Spec, Given}, #state{keepers = Keepers
             ok = placement_child_keeper:give(Keeper, Spec, Given),
             {noreply, State}
     end;
-%% The child now runs elsewhere. It may return to this node while the old process is still here to forward messages.
+%% The child now runs elsewhere. It may return to this node while the old process is still forwarding messages here.
 handle_cast({moved, Keeper}, State) -> {noreply, without(Keeper, State)};
 handle_cast(_, State) -> {noreply, State}.
 
@@ -247,7 +247,7 @@ rested(Name, Now, #state{choosing = Choosing} = State) ->
         #{} -> State
     end.
 
-%% Each voter runs at most one chooser per name, and the next voter takes over after half a grace time. It is harmless
+%% Each voter runs at most one chooser per name, and the next voter takes over after half a grace period. It is harmless
 %% if two nodes choose at the same time, because both chosen nodes must request the lease from the same voters.
 chosen(#{name := Name, grace := Grace} = Spec, SinceMs, Holder, Pid, #state{choosers = Choosers, choosing = Choosing, kept = Kept} = State) ->
     Here = [node() | nodes(connected)],
@@ -258,15 +258,15 @@ chosen(#{name := Name, grace := Grace} = Spec, SinceMs, Holder, Pid, #state{choo
         true ->
             Candidates = [Node || Node <- placement_child:candidates(Spec), lists:member(Node, Here)],
             {_, Monitor} = spawn_monitor(fun() -> choose(Spec, Candidates) end),
-            %% The pause gives the chosen node time to request the lease; without the pause, this voter would choose
-            %% again too early. It grows with the voter's position, so that not all voters keep trying when no node is
-            %% suitable.
+            %% The pause gives the chosen node time to request the lease, so that this voter does not choose again too
+            %% early. It is longer for voters that come later in the order, so that not all of them retry constantly when
+            %% no node is suitable.
             State#state{choosers = Choosers#{Monitor => {Name, min(Grace div 4, 1000) * (Before + 1)}}, choosing = Choosing#{Name => Monitor}};
         false -> State
     end.
 
-%% If a child was being moved and its new node is down, the node that tried to hand the child over still has the child's
-%% state, so that node gets more time.
+%% If a child was being moved and its new node goes down, the node that tried to hand the child over still has the child's
+%% state, so that node gets more time to get the promises back.
 for_the_giver(Holder, Pid, Grace) when is_pid(Pid), Holder =/= nobody, node(Pid) =/= Holder ->
     case lists:member(node(Pid), [node() | nodes(connected)]) of
         true -> Grace;

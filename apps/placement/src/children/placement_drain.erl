@@ -1,14 +1,15 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Drains a node: each process that supports it moves to another node, several at a time.
+%% @doc Drains a node: moves each process that supports it to another node, several at a time.
 %%
 %% Two kinds of processes move. Children of {@link placement_child} are moved by their keepers, under their leases. The
 %% others are all gen_servers and gen_statems with `placement_handoff/3' whose supervisor has a registered name; the
-%% supervisor with that name on another node starts the process there. {@link placement_move} does the move itself. For
-%% a process without a lease, the commit by the old process decides. The new process does nothing until it has received
-%% the commit, and if the connection between the nodes is lost before that, the new process is killed.
+%% supervisor with that name on another node starts the process there. {@link placement_move} performs the move itself.
+%% For a process without a lease, the commit by the old process decides whether it has moved: the new process does
+%% nothing until it has received the commit, and if the connection between the nodes is lost before that, the new process
+%% is killed.
 %%
-%% A drain runs in a process on the node that is drained, with one more process for each move in progress. When the
-%% drain starts, the node gets the taint `draining'.
+%% A drain runs in a process on the node that is drained, and starts one more process for each move in progress. When the
+%% drain begins, the node gets the taint `draining'.
 -module(placement_drain).
 
 -include_lib("kernel/include/logger.hrl").
@@ -18,7 +19,7 @@
 
 -export_type([options/0, result/0, left/0]).
 
-%% `tell' receives `{placement_drain, node(), #{total, moved, left}}' a few times a second.
+%% The process `tell' receives `{placement_drain, node(), #{total, moved, left}}' a few times a second.
 -type options() :: #{at_once => pos_integer(), timeout => pos_integer(), tell => pid()}.
 -type left() :: #{process := {child, placement_child:name()} | {supervised, Supervisor :: atom(), Id :: term()}, pid := pid(), reason := term()}.
 -type result() :: #{node := node(), moved := non_neg_integer(), restarted := [left()], stayed := [left()], lost := [left()], ms := non_neg_integer()}.
@@ -28,25 +29,25 @@
 -define(TELL_MS, 250).
 %% The pause before another attempt to move a process that could not move.
 -define(AGAIN_MS, 100).
-%% For how long a move is retried if the reason for its refusal rarely changes.
+%% How long a move is retried if it was refused for a reason that rarely changes.
 -define(PATIENCE_MS, 3000).
 -define(CALL_MS, 5000).
 -define(HOLD_MS, 5000).
-%% How many of the processes that have moved are asked at the same time. Unlike a move, such a request does not delay
-%% callers.
+%% How many of the processes that have moved get a request at the same time, to find out whether they have forwarded all
+%% queued messages. Unlike a move, such a request does not delay callers.
 -define(SETTLE_AT_ONCE, 100).
-%% For how long this process remembers which nodes suit the children of a query, or have a supervisor.
+%% How long this process remembers which nodes match a query or have a certain supervisor.
 -define(SUITS_MS, 1000).
 
 -record(job, {process :: {child, term()} | {supervised, atom(), term()}, pid :: pid(), what :: {child, placement_child:spec(), Keeper :: pid()} | {supervised, map()},
-              %% When the move was first refused for a reason that rarely changes; a refusal for any other reason
-              %% resets this.
+              %% The time at which the move was first refused for a reason that rarely changes; a refusal for any other
+              %% reason resets it.
               waits_since = none :: none | integer()}).
 -record(state, {jobs = [] :: [#job{}], seen = #{} :: #{pid() => true}, later = [] :: [{#job{}, Reason :: term()}], open = #{} :: #{reference() => {#job{}, Mover :: pid()}}, total :: non_neg_integer(), moved = [] :: [pid()],
                 restarted = [] :: [left()], stayed = [] :: [left()], lost = [] :: [left()], suits = #{} :: #{term() => {integer(), [node()]}}, turn = 0 :: non_neg_integer(),
                 at_once :: pos_integer(), tell :: pid() | none, told :: integer(), until :: integer()}).
 
-%% @doc Drains this node. Returns when every process has either moved or proved unable to move, or at the timeout.
+%% @doc Drains this node. Returns when every process has moved or has turned out to be unable to move, or at the timeout.
 -spec run(options()) -> {ok, result()} | {error, already_draining | {bad_option, atom(), term()}}.
 run(Options) ->
     case [{Key, Value} || {Key, Value} <- maps:to_list(Options), not is_option(Key, Value)] of
@@ -75,7 +76,7 @@ drained(Options) ->
     State = #state{jobs = Jobs, seen = seen(Jobs, #{}), total = length(Jobs), at_once = maps:get(at_once, Options, ?AT_ONCE), tell = maps:get(tell, Options, none), told = Begin,
                    until = Begin + maps:get(timeout, Options, ?TIMEOUT_MS)},
     #state{moved = Moved, restarted = Restarted, stayed = Stayed, lost = Lost} = Last = moving(State),
-    %% Waits until the old processes' queued messages are handled, so that callers have received their replies before
+    %% Waits until the queued messages of the old processes have been handled, so that callers get their replies before
     %% this node stops.
     ok = settled(Moved, Last),
     ok = told(Last),
@@ -103,7 +104,7 @@ jobs() ->
     Others = [Pid || Pid <- processes(), not is_map_key(Pid, Known), placement_move:is_willing(Pid)],
     Children ++ supervised([{Pid, parent(Pid)} || Pid <- Others, not is_below(Pid, Known)], Names).
 
-%% The supervisor of the process is a child, which moves or stays as a whole.
+%% Returns whether an ancestor of the process is a child, because a child moves or stays as a whole.
 is_below(Pid, Known) -> lists:any(fun(Ancestor) -> is_map_key(Ancestor, Known) end, ancestors(Pid)).
 
 ancestors(Pid) ->
@@ -125,7 +126,7 @@ parent(Pid) ->
 
 global_names() -> maps:from_list([{Pid, Name} || Name <- global:registered_names(), Pid <- [global:whereis_name(Name)], is_pid(Pid), node(Pid) =:= node()]).
 
-%% Asks each supervisor once.
+%% Sends only one request to each supervisor.
 supervised(Pids, Names) ->
     Supervisors = maps:from_list([{Supervisor, placement_supervisor:children(Supervisor)} || Supervisor <- lists:usort([Parent || {_, Parent} <- Pids]), Supervisor =/= none]),
     [#job{process = {supervised, Parent, id(Found)}, pid = Pid, what = {supervised, Found}}
@@ -151,7 +152,7 @@ supervised(Pid, _, Parent, {ok, Children}) ->
 %%% The moves
 
 moving(#state{jobs = [], later = [], open = Open, seen = Seen, total = Total} = State) when map_size(Open) =:= 0 ->
-    %% Some processes may have been started since the last look.
+    %% Some processes may have been started since the last check.
     case [Job || #job{pid = Pid} = Job <- jobs(), not is_map_key(Pid, Seen)] of
         [] -> State;
         New -> moving(State#state{jobs = New, seen = seen(New, Seen), total = Total + length(New)})
@@ -187,7 +188,7 @@ seen(Jobs, Seen) -> maps:merge(Seen, maps:from_list([{Pid, true} || #job{pid = P
 
 %% The result is passed in the exit reason.
 -dialyzer({nowarn_function, begun/2}).
-%% gen marks aliases with an improper list.
+%% The module gen represents an alias as an improper list.
 -dialyzer({no_improper_lists, begun_asking/1}).
 begun(#job{what = {supervised, #{refused := Reason}}} = Job, State) -> stayed(Job, Reason, State);
 begun(Job, State) ->
@@ -226,8 +227,8 @@ waits_since(seldom, #job{waits_since = Since}, _) when is_integer(Since) -> Sinc
 waits_since(seldom, _, Now) -> Now;
 waits_since(_, _, _) -> none.
 
-%% Returns whether retrying is worthwhile. A process may have monitors only for a time, for example while it waits for
-%% replies. Another node may accept what the first node did not.
+%% Returns how likely it is that a retry succeeds. A process may have monitors only temporarily, for example while it waits
+%% for replies. A different node may accept a process that the first node refused.
 changes({has, monitors, _}) -> seldom;
 changes({has, _, _}) -> never;
 changes({stays, _}) -> never;
@@ -255,8 +256,8 @@ told(#state{tell = Tell, total = Total, moved = Moved, restarted = Restarted, st
 
 %%% Choosing targets
 
-%% Returns all suitable nodes. They are used in turn, so that they fill evenly and the query is not evaluated again for
-%% each child.
+%% Returns all suitable nodes. They are used in turn, so that they fill evenly and the query need not be evaluated for each
+%% child.
 nodes_for(#job{what = {child, #{query := Query} = Spec, _}}, State) ->
     Nodes = placement_child:candidates(Spec),
     cached({Query, Nodes}, fun() ->
@@ -283,8 +284,8 @@ cached(Key, Fun, #state{suits = Suits} = State) ->
 accepting([], _) -> [];
 accepting(Nodes, Registered) -> [Node || {Node, {ok, true}} <- lists:zip(Nodes, erpc:multicall(Nodes, ?MODULE, accepts, [Registered], ?CALL_MS))].
 
-%% @private Returns whether this node accepts processes of that supervisor. A node with an older release does not have
-%% this function.
+%% @private Returns whether this node accepts processes of a supervisor. Nodes with an older release do not have this
+%% function.
 -spec accepts(atom()) -> boolean().
 accepts(Registered) -> whereis(placement_child) =/= undefined andalso whereis(Registered) =/= undefined andalso whereis(?MODULE) =:= undefined.
 
@@ -306,8 +307,8 @@ one(#job{pid = Pid, what = {supervised, Child}}, Node) ->
             moved_to(Receiver, Monitor, Held, Pid, Node)
     end.
 
-%% The old process commits when the receiver reports that the new one is ready, unless this process has told it to
-%% resume before that. So the old process alone makes the decision.
+%% The old process commits when the receiver on the other node reports that the new process is ready, unless this process
+%% has told the old process to resume before that. So the old process alone decides.
 moved_to(Receiver, Monitor, Held, Pid, Node) ->
     Old = monitor(process, Pid),
     receive
@@ -327,7 +328,7 @@ not_moved(Held, Reason, Receiver, Monitor, Old, Pid, Node) ->
         {'DOWN', Old, process, _, _} -> {refused, ended}
     end.
 
-%% The old process forwards from now on, even if the other node goes down.
+%% From now on the old process only forwards messages, even if the other node goes down.
 committed(Receiver, Monitor, Old, Pid, Node) ->
     receive
         {Receiver, {live, New}} -> {moved, New};
@@ -343,8 +344,8 @@ supervisor_of(Pid) ->
         [] -> none
     end.
 
-%% @private Runs on the other node: starts the process there and passes it the state, and kills it again if the old
-%% process may resume.
+%% @private Runs on the other node: starts the new process and hands the state to it. If the old process may resume, the
+%% new process is killed again.
 -spec receive_from(Mover :: pid(), placement_move:held(), Old :: pid(), map(), Ms :: non_neg_integer()) -> ok.
 receive_from(Mover, Held, Old, #{supervisor := Supervisor} = Child, Ms) ->
     Monitor = monitor(process, Mover),
@@ -377,10 +378,10 @@ received(Mover, Monitor, New, Supervisor) ->
             end
     end.
 
-%%% The end
+%%% Waiting for queued messages
 
-%% A process that forwards messages also forwards sys requests, so the reply to one shows that all earlier messages have
-%% been handled.
+%% A process that forwards messages also forwards sys requests, so the reply to such a request shows that all earlier
+%% messages have been handled.
 settled(Pids, #state{until = Until}) -> settled(Pids, [], ?SETTLE_AT_ONCE, Until).
 
 settled([], [], _, _) -> ok;
@@ -396,7 +397,7 @@ settled(Pids, [{Alias, Monitor} | Open], AtOnce, Until) ->
     receive {[alias | Alias], _} -> ok after 0 -> ok end,
     settled(Pids, Open, AtOnce, Until).
 
-%% sys replies to an unknown request, which has no other effect.
+%% Sends an unknown request, to which sys replies but which has no other effect.
 begun_asking(Pid) ->
     Alias = alias(),
     Pid ! {system, {self(), [alias | Alias]}, ?MODULE},

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A set of names, each with the time at which it is due, so that a tick handles only the names that are due. The
-%% module is pure and is called by {@link placement_child_server}.
+%% @doc A set of names, each with a due time, so that a tick handles only the names that are due. The module is pure and is
+%% called by {@link placement_child_server}.
 -module(placement_due).
 
 -export([new/0, at/3, pop/2]).
@@ -17,7 +17,7 @@
 -spec new() -> due().
 new() -> #due{}.
 
-%% @doc Makes the name due at this time, unless it is already due earlier.
+%% @doc Sets the time at which a name is due, unless the name is already due earlier.
 -spec at(Name :: term(), Ms :: integer(), due()) -> due().
 at(Name, Ms, #due{last = Last, keys = Keys, tree = Tree} = Due) ->
     case Keys of
@@ -26,7 +26,7 @@ at(Name, Ms, #due{last = Last, keys = Keys, tree = Tree} = Due) ->
         #{} -> Due#due{last = Last + 1, keys = Keys#{Name => {Ms, Last}}, tree = gb_trees:insert({Ms, Last}, Name, Tree)}
     end.
 
-%% @doc Removes and returns the names that are due, the earliest first.
+%% @doc Removes and returns the names that are due, earliest first.
 -spec pop(NowMs :: integer(), due()) -> {[Name :: term()], due()}.
 pop(Now, Due) -> pop(Now, Due, []).
 

@@ -1,16 +1,17 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Moves a gen_server or gen_statem to another node. Most of this code runs inside the old and the new process.
 %%
-%% The code gets into both processes with a system message of {@link sys} (`replace_state'), so each of them is between
-%% two callbacks and its state is available. The old process then waits, and its messages stay queued. The new process,
-%% created by its start function, asks the old one for the state. The `commit' by the old process is decisive: before
-%% it, the old process can resume as if nothing had happened; after it, the old process only forwards messages. The new
-%% process handles no message before the commit, so at most one of the two acts. {@link placement_child_keeper} or
-%% {@link placement_drain} controls the move and decides who may commit and when the old process may resume.
+%% The code is injected into both processes with a system message of {@link sys} (`replace_state'), so each of them runs
+%% it between two callbacks, when its state is available. The old process then waits, and its messages stay queued. The
+%% new process, which was started by its normal start function, requests the state from the old one. The `commit' by the
+%% old process is decisive: until then, the old process can resume as if nothing had happened; after it, the old process
+%% only forwards messages. The new process handles no message before the commit, so at most one of the two processes
+%% acts. {@link placement_child_keeper} or {@link placement_drain} controls the move and decides when the old process may
+%% commit or resume.
 %%
-%% The steps are: `hold' suspends the old process; the new process is started; `arrive' passes the state to it
-%% (`placement_handoff/3' is called on both nodes); `ready' is sent to the old process; the old process commits, sends
-%% `go' to the new one, and forwards its queued messages and then each later message, until its node stops.
+%% The steps are: `hold' suspends the old process. The new process is started. `arrive' hands the state to it
+%% (`placement_handoff/3' is called on both nodes). `ready' tells the old process to commit. The old process sends `go' to
+%% the new one and forwards first its queued messages and then each later message, until its node stops.
 -module(placement_move).
 
 -export([is_willing/1, callback_module/1, hold/3, resume/1, arrive/5, ready/4, reason_text/1]).
@@ -20,19 +21,19 @@
 
 -optional_callbacks([placement_handoff/3]).
 
-%% `leave' is called in the old process, with its state as `sys:get_state/1' returns it, and returns what the new
-%% process is given. It must not have side effects, because the process may have to stay. The third element lists what
-%% the old process has and the new one creates again: `links', `monitors', `tables' or `ports'. A process that has any
-%% of these and does not list them stays. `arrive' is called in the new process, with what the old one gave, and returns
-%% the state.
+%% `leave' is called in the old process, with its state in the form that `sys:get_state/1' returns, and returns the term
+%% that is handed to the new process. It must not have side effects, because the process may have to stay. `Handled'
+%% lists the kinds of resources of the old process that the new one creates again: `links', `monitors', `tables' or
+%% `ports'. A process that has any of these and does not list them stays. `arrive' is called in the new process with the
+%% term from `leave', and returns the state.
 -callback placement_handoff(leave, State :: term(), #{to := node()}) -> {ok, Given :: term()} | {ok, Given :: term(), Handled :: [links | monitors | tables | ports]} | {stay, Reason :: term()};
                            (arrive, Given :: term(), #{from := node(), vsn := term(), state := Fresh :: term()}) -> {ok, State :: term()} | {error, Reason :: term()}.
 
-%% An old process that waits and accepts messages only through this alias.
+%% A suspended old process. It accepts messages only through this alias.
 -opaque held() :: {Alias :: reference(), pid()}.
 -type reason() :: {no_answer, Ms :: non_neg_integer()} | {has, links | monitors | tables | ports, [term()]} | {stays, term()} | {bad_handoff, node(), term()} | ended.
-%% Whether the new process may act if the old one exits without sending anything: with `lease' it may if a lease permits
-%% it, with `commit' it may not.
+%% Whether the new process may act if the old one exits without sending a commit: with `lease' it may if it has the lease,
+%% with `commit' it may not.
 -type policy() :: lease | commit.
 
 %% The maximum time for which the new process waits for the last message of the old one.
@@ -66,8 +67,8 @@ dictionary(Pid) ->
 
 %%% The old process
 
-%% @doc Suspends a process on this node. If it does not answer within `Ms' milliseconds, because it is in a longer
-%% callback, it continues unaffected. The process monitors the caller and resumes if the caller exits.
+%% @doc Suspends a process on this node. If the process does not answer within `Ms' milliseconds, because it is in a long
+%% callback, it is not suspended. A suspended process monitors the caller and resumes if the caller exits.
 -spec hold(pid(), To :: node(), Ms :: non_neg_integer()) -> {held, held()} | {refused, reason()}.
 hold(Pid, To, Ms) ->
     Entered = atomics:new(1, []),
@@ -99,7 +100,7 @@ hold(Pid, To, Ms) ->
     _ = unalias(Answer),
     Result.
 
-%% gen marks aliases with an improper list.
+%% The module gen represents an alias as an improper list.
 -dialyzer({no_improper_lists, system/2}).
 %% sys would answer with a copy of the whole state, so its answer goes to an inactive alias.
 system(Pid, Fun) ->
@@ -108,8 +109,8 @@ system(Pid, Fun) ->
     Pid ! {system, {self(), [alias | Nobody]}, {replace_state, Fun}},
     ok.
 
-%% @doc Lets a held process resume. The process sends `{placement_move, resumed, pid()}' to the caller of
-%% {@link hold/3}. If it had already committed, it has sent `{placement_move, gone, pid(), New}' instead.
+%% @doc Lets a suspended process resume. The process sends `{placement_move, resumed, pid()}' to the caller of
+%% {@link hold/3}. If the process has already committed, it has sent `{placement_move, gone, pid(), New}' instead.
 -spec resume(held()) -> ok.
 resume({Alias, _}) ->
     Alias ! {Alias, resume},
@@ -192,7 +193,7 @@ ends(Reason) -> proc_lib:hibernate(?MODULE, ended, [Reason]).
 -spec ended(term()) -> no_return().
 ended(Reason) -> exit(Reason).
 
-%% From here on the process only forwards. Hibernating discards its stack, and with it the state.
+%% From here on the process only forwards messages. Hibernating discards its stack, and with it the state.
 commit(New, Go, Watcher, Caller) ->
     _ = process_flag(trap_exit, true),
     Parent = parent(),
@@ -204,8 +205,7 @@ commit(New, Go, Watcher, Caller) ->
     self() ! {?MODULE, flushed, Monitor},
     proc_lib:hibernate(?MODULE, forwarding, [{New, Monitor, Parent, Caller, Watcher, is_statem(callback_module(self()))}]).
 
-%% Releases whatever the callback module has named as created again by the new process, as if the old process had
-%% exited.
+%% Releases the ports, links and tables that the new process creates again, as if the old process had exited.
 let_go(Belongings) ->
     Has = fun(What) -> proplists:get_value(What, Belongings, []) end,
     _ = [catch port_close(Port) || Port <- Has(ports)],
@@ -217,7 +217,8 @@ is_statem(Module) ->
     Attributes = Module:module_info(attributes),
     lists:member(gen_statem, lists:append([Value || {Key, Value} <- Attributes, Key =:= behaviour orelse Key =:= behavior])).
 
-%% @private Forwards messages. The queued ones are forwarded first, because the mark comes after them.
+%% @private Forwards messages. The `flushed' message was queued at the commit, so when the process receives it, all earlier
+%% messages have been forwarded.
 -spec forwarding({New :: pid(), Monitor :: reference(), Parent :: pid() | none, Caller :: pid(), Watcher :: pid(), IsStatem :: boolean()}) -> no_return().
 forwarding({New, Monitor, Parent, Caller, Watcher, IsStatem} = Stub) ->
     receive
@@ -227,7 +228,7 @@ forwarding({New, Monitor, Parent, Caller, Watcher, IsStatem} = Stub) ->
         %% because its supervisor would restart it.
         {'DOWN', Monitor, process, _, _} when is_pid(Parent), Parent =/= Caller -> _ = spawn(placement_supervisor, retire, [Parent, self()]), ok;
         {'DOWN', Monitor, process, _, Reason} -> exit(Reason);
-        %% This is an internal timeout of gen_statem, which the new process would mistake for a message.
+        %% This is an internal timeout of gen_statem, which the new process would handle like an ordinary message.
         {timeout, Timer, _} when IsStatem, is_reference(Timer), node(Timer) =:= node() -> ok;
         Message -> New ! Message, ok
     end,
@@ -235,8 +236,8 @@ forwarding({New, Monitor, Parent, Caller, Watcher, IsStatem} = Stub) ->
 
 %%% The new process
 
-%% @doc Gives the state of a held process to a process that has just been started on this node. The new process then
-%% waits for {@link ready/4}.
+%% @doc Hands the state of a suspended process to a process that has just been started on this node. The new process then
+%% waits until {@link ready/4} is called and the old process has committed.
 -spec arrive(New :: pid(), held(), Watched :: pid(), policy(), Ms :: non_neg_integer()) -> {arrived, Go :: reference()} | {refused, reason()}.
 arrive(New, {OldAlias, Old}, Watched, Policy, Ms) ->
     Answer = alias(),
@@ -308,8 +309,8 @@ until_ended() ->
     Parent = parent(),
     receive {'EXIT', Parent, Reason} -> ends(Reason) end.
 
-%% @doc Tells the old process that the new one waits for its commit. With the policy `lease' the new process may act
-%% from now on even if the old one sends nothing more.
+%% @doc Tells the old process that the new one is waiting for its commit. With the policy `lease' the new process may act
+%% from now on even if the old one never sends the commit.
 -spec ready(held(), New :: pid(), Go :: reference(), policy()) -> ok.
 ready({OldAlias, _}, New, Go, Policy) ->
     _ = [Go ! {Go, allowed} || Policy =:= lease],

@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Children that exist once, presented like the children of a supervisor that spans nodes: they are started,
-%% listed, counted and ended with the return values of {@link //stdlib/supervisor}. Called by {@link placement}.
+%% @doc Children that exist once, with the API of a supervisor that spans nodes: the functions that start, list, count and
+%% terminate them have the return values of {@link //stdlib/supervisor}. Called by {@link placement}.
 %%
-%% A scope is any term. Its child `Id' has the name `{Scope, Id}' ({@link placement_child}), and no other process runs
-%% between the child and its voters.
+%% A scope can be any term. Its child `Id' is registered as `{Scope, Id}' ({@link placement_child}). A scope has no process
+%% of its own.
 -module(placement_scope).
 
 -export([start_child/2, which_children/1, count_children/1, terminate_child/2]).
@@ -16,8 +16,8 @@
                     | {Id :: term(), {module(), atom(), [term()]}, placement_child:restart(), placement_child:shutdown(), worker | supervisor, [module()] | dynamic}.
 -type member() :: {Scope :: term(), Id :: term(), worker | supervisor, [module()] | dynamic}.
 
-%% @doc Starts a child. `query' determines where it may run. The other keys that are not in a supervisor's
-%% specifications are options of {@link placement:child/3}.
+%% @doc Starts a child. `query' determines where it may run. The other keys that a supervisor's child specification does not
+%% have are options of {@link placement:child/3}.
 -spec start_child(Scope :: term(), child_spec()) ->
           {ok, pid()} | {error, {already_started, pid()} | {missing, id | start} | {bad_option, atom(), term()} | {bad_query, string()} | no_majority | not_started}.
 start_child(Scope, {Id, Start, Restart, Shutdown, Type, Modules}) -> start_child(Scope, #{id => Id, start => Start, restart => Restart, shutdown => Shutdown, type => Type, modules => Modules});
@@ -48,7 +48,7 @@ count_children(Scope) ->
     [{specs, length(Children)}, {active, length([Pid || {_, Pid, _, _} <- Children, is_pid(Pid)])},
      {supervisors, length([Id || {Id, _, supervisor, _} <- Children])}, {workers, length([Id || {Id, _, worker, _} <- Children])}].
 
-%% @doc Permanently terminates a child, as Elixir's DynamicSupervisor does. Call it on one of the child's nodes.
+%% @doc Permanently terminates a child, as Elixir's DynamicSupervisor does. Call this function on one of the child's nodes.
 -spec terminate_child(Scope :: term(), Id :: term()) -> ok | {error, not_found | no_majority}.
 terminate_child(Scope, Id) ->
     case placement_child:delete({Scope, Id}) of

@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Drains this node before it stops, if the option `drain_ms' is set.
 %%
-%% `init:stop/0', and therefore SIGTERM, stops applications in the reverse order of their start. So this module starts
-%% one more application, which has no file, when the node has booted. That application is the first to be stopped, while
-%% all others still run. Applications that are started after it are stopped before it.
+%% `init:stop/0', and therefore SIGTERM, stops applications in reverse start order. So when the node has booted, this module
+%% starts one more application, which has no `.app' file. That application is the first to be stopped, while all others
+%% are still running. Only applications that are started even later are stopped before it.
 -module(placement_stop).
 -behaviour(application).
 -behaviour(supervisor).
@@ -43,7 +43,7 @@ start(_, _) -> supervisor:start_link(?MODULE, []).
 -spec init([]) -> {ok, {supervisor:sup_flags(), []}}.
 init([]) -> {ok, {#{}, []}}.
 
-%% @private Runs while all other applications still run.
+%% @private Called while all other applications are still running.
 -spec prep_stop(State) -> State.
 prep_stop(State) ->
     Ms = placement_config:drain_ms(),

@@ -2,15 +2,16 @@
 %% @doc Reads the children of a supervisor and starts them on another node, for OTP's `supervisor' and Elixir's
 %% `DynamicSupervisor'.
 %%
-%% The arguments of children of `simple_one_for_one' and of DynamicSupervisor are only in the supervisor's state, so
-%% this module depends on the format of that state.
+%% The arguments of the children of `simple_one_for_one' supervisors and of DynamicSupervisor are available only in the
+%% supervisor's state, so this module depends on the format of that state.
 -module(placement_supervisor).
 
 -export([children/1, start_child/2, remove/2, retire/2]).
 
 -export_type([child/0]).
 
-%% How to start the child again. `extra': the arguments that only this child of `simple_one_for_one' has.
+%% How to start the child on another node. `extra': the arguments of this child of a `simple_one_for_one' supervisor that
+%% are not in the child specification.
 -type child() :: #{id := term(), spec | dynamic => supervisor:child_spec(), extra => [term()], refused => term(), atom() => term()}.
 %% The map has exactly one of the keys `spec', `dynamic', `extra' and `refused'.
 
@@ -27,18 +28,18 @@ children(Name) ->
         State when element(1, State) =:= state, is_atom(element(3, State)) -> {error, {supervisor, Name, element(3, State)}};
         _ -> {error, no_supervisor}
     catch
-        %% The supervisor has exited, or a child has exited in the meantime.
+        %% The supervisor, or one of its children, has exited in the meantime.
         _:_ -> {error, no_supervisor}
     end.
 
-%% A child that is being restarted does not have a pid as its key.
+%% The key of a child that is being restarted is not a pid.
 pids(Children) -> maps:filter(fun(Pid, _) -> is_pid(Pid) end, Children).
 
 dynamic(Name, {{Module, Function, undefined}, _, _, _, _}) -> #{id => {Module, Function}, refused => {no_arguments, Name}};
 dynamic(_, {{Module, Function, Arguments}, Restart, Shutdown, Type, Modules}) ->
     #{id => {Module, Function}, dynamic => #{id => Module, start => {Module, Function, Arguments}, restart => Restart, shutdown => Shutdown, type => Type, modules => Modules}}.
 
-%% A supervisor keeps only the pids of its temporary children.
+%% Of its temporary children, a supervisor stores only the pids.
 simple(Name, {maps, Children}) -> maps:map(fun(Pid, Arguments) -> #{id => undefined, extra => lists:nthtail(common(Name, Pid), Arguments)} end, pids(Children));
 simple(Name, {mapsets, Children}) -> maps:from_list([{Pid, #{id => undefined, refused => {no_arguments, Name}}} || Pid <- maps:keys(Children)]);
 simple(_, _) -> #{}.
@@ -51,8 +52,8 @@ common(Name, Pid) ->
 ordinary(Name) ->
     maps:from_list([{Pid, #{id => Id, spec => Spec}} || {Id, Pid, _, _} <- supervisor:which_children(Name), is_pid(Pid), {ok, Spec} <- [supervisor:get_childspec(Name, Id)]]).
 
-%% @doc Starts the child under the supervisor of the same name on this node. If a child with that id exists but is not
-%% running, it is replaced.
+%% @doc Starts the child under the supervisor with the same name on this node. If the supervisor has a child with the same
+%% id that is not running, that child is replaced.
 -spec start_child(atom(), child()) -> {ok, pid()} | {error, term()}.
 start_child(Name, #{extra := Extra}) -> started(catch supervisor:start_child(Name, Extra));
 start_child(Name, #{dynamic := Spec}) -> started(catch (module_of(dynamic)):start_child(Name, Spec));
@@ -64,7 +65,7 @@ start_child(Name, #{id := Id, spec := Spec}) ->
         Result -> Result
     end.
 
-%% The module exists wherever such a supervisor runs.
+%% Elixir is installed on every node that runs such a supervisor.
 module_of(dynamic) -> list_to_atom("Elixir.DynamicSupervisor").
 
 started({ok, Pid}) when is_pid(Pid) -> {ok, Pid};
@@ -82,8 +83,8 @@ remove(Name, Pid) ->
         end,
     ok.
 
-%% @doc Terminates a child in such a way that the supervisor does not restart it. This is used for the old process of a
-%% move whose new process has exited.
+%% @doc Terminates a child so that the supervisor does not restart it. This is used for the old process of a move when the
+%% new process has exited.
 -spec retire(atom() | pid(), pid()) -> ok.
 retire(Name, Pid) ->
     Ended = case id(Name, Pid) of

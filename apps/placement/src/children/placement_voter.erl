@@ -1,17 +1,19 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Implements the decisions of a child's voter: what it remembers and answers, and when the answers of several
-%% voters are a majority. The module is pure; the time is an argument.
+%% voters form a majority. The module is pure; the time is an argument.
 %%
-%% The voters of a child form a configuration with a number, its `term'. It consists of `nodes' and, while these are
-%% being replaced, `next'. A node that wants the lease needs more than half of `nodes' and more than half of `next'. A
-%% node that runs the child and renews its lease needs only more than half of `nodes', because no other node can have
-%% those. Only that node changes the configuration: first to `{nodes, next}', then to `next' as the new `nodes'. If a
-%% voter knows a later term than the node that asks, it answers with its configuration.
+%% The voters of a child form a configuration, which is numbered by its `term'. It consists of `nodes' and, while these
+%% are being replaced, `next'. A node that requests the lease needs promises from more than half of `nodes' and more than
+%% half of `next'. A node that runs the child and renews its lease needs only more than half of `nodes', because no other
+%% node can have a majority of these. Only the node that runs the child changes the configuration: first to
+%% `{nodes, next}', then to `next' as the new `nodes'. If a voter knows a later term than the requesting node, it answers
+%% with its configuration.
 %%
 %% A voter that was restarted has forgotten both its promises and the configurations that it received. It makes no
-%% promises until its table is older than the grace time. A majority that knew about a replacement may have forgotten
-%% it, so the votes of restarted voters count only if at least one other voter has heard from the holder within the
-%% settle time. The holder makes `next' the new `nodes' only after it has been informing both sets for longer than that.
+%% promises until its table is older than the grace period. A majority that knew about a replacement may have forgotten
+%% it, so the promises of restarted voters count only if at least one other voter has received a request from the holder
+%% within the settle time. The holder makes `next' the new `nodes' only after it has sent its requests to both sets for
+%% longer than that.
 -module(placement_voter).
 
 -export([put/4, ask/5, release/3, pass/3, delete/3, withdraw/2, told/2]).
@@ -22,25 +24,24 @@
 -type row() :: none | {placement_child:spec() | {deleted, placement_child:version()} | unknown, promise()}.
 -type promise() :: {Holder :: node() | nobody, pid() | none, UntilMs :: integer()}.
 -type config() :: #{nodes := [node(), ...], next => [node(), ...], term => non_neg_integer()}.
-%% `granted' contains the node on which the child has lost its state, and how long ago this voter last heard from a
-%% holder, or `none' if it has forgotten.
+%% `granted' contains the node on which the child has lost its state, if any, and the time since this voter last received a
+%% request from a holder, or `none' if it has forgotten that.
 -type answer() :: granted | {granted, Gone :: node() | none, HeardMs :: non_neg_integer() | none} | {held, node() | nobody} | newer | deleted | stale | {fenced, integer()} | {config, config()}.
 
 -type change() :: {Away :: #{node() => SinceMs :: integer()}, ToldSinceMs :: integer() | none}.
-%% The voters that are not connected, each with the time since which it has been disconnected, and the time since which
-%% `next' is also asked.
+%% The voters that are not connected, each with the time at which it was disconnected, and the time from which requests
+%% have also been sent to `next'.
 
 %% These keys change while a child runs.
 -define(NUMBERS, [fence, live, at, over]).
 %% These keys occur only in a request or in this voter's memory.
 -define(OWN, [base, passed, above, heard, late]).
 
-%% @doc Informs a voter of a child that a caller wants to start. `Running' is the process of that name, as far as the
-%% voter knows.
+%% @doc Adds a child that a caller wants to start. `Running' is the process that the voter knows under the child's name.
 -spec put(placement_child:spec(), {row(), Running :: pid() | undefined}, NowMs :: integer(), MadeMs :: integer()) ->
           {ok | {exists, pid()} | {config, config()}, row()}.
-%% The chosen node was faster than this message: it has already asked for this voter's promise and may even run the
-%% child.
+%% The chosen node was faster than this message: it has already requested this voter's promise and may even be running
+%% the child.
 put(#{version := Version}, {{#{version := Version}, _} = Row, _}, _, _) -> {ok, Row};
 put(_, {Row, Pid}, _, _) when is_pid(Pid) -> {{exists, Pid}, Row};
 %% Of two concurrent calls the later one takes effect, regardless of the order in which a voter receives them.
@@ -52,14 +53,14 @@ put(#{grace := Grace} = Spec, {Row, _}, Now, Made) ->
         _ -> taken(Spec, Row, Now, Made, Grace)
     end.
 
-%% The voter may have promised itself to another node before its table was created.
+%% The voter may have made a promise to another node before its table was created.
 taken(Spec, Row, Now, Made, Grace) -> {ok, {(over(maps:merge(Spec, numbers(Row))))#{heard => Now}, promise(Row, Now, max(Now, Made + Grace))}}.
 
-%% @doc Returns the voters.
+%% @doc Returns the configuration of a child's voters.
 -spec config(placement_child:spec()) -> config().
 config(#{} = Spec) -> maps:with([nodes, next, term], Spec).
 
-%% @doc Returns the child with other voters.
+%% @doc Returns the child's specification with a different configuration of voters.
 -spec configured(config(), placement_child:spec()) -> placement_child:spec().
 configured(Config, Spec) -> maps:merge(maps:remove(next, Spec), Config).
 
@@ -73,7 +74,7 @@ numbers(_) -> #{}.
 promise({_, {Holder, _, Until}}, Now, _) when Until > Now -> {Holder, none, Until};
 promise(_, _, Otherwise) -> {nobody, none, Otherwise}.
 
-%% @doc Answers a node that asks for a promise.
+%% @doc Answers a node that requests this voter's promise.
 -spec ask(placement_child:spec(), {Holder :: node(), pid() | none}, row(), NowMs :: integer(), MadeMs :: integer()) -> {answer(), row()}.
 ask(#{grace := Grace, version := Version} = Spec, {Holder, Pid}, Row, Now, Made) ->
     Lowest = lowest(is_run(Spec), Row),
@@ -81,19 +82,19 @@ ask(#{grace := Grace, version := Version} = Spec, {Holder, Pid}, Row, Now, Made)
         {{deleted, Deleted}, _} when Deleted >= Version -> {deleted, Row};
         {#{version := Newer}, _} when Newer > Version -> {newer, Row};
         {#{term := Term} = Known, _} when Term > map_get(term, Spec) -> {{config, config(Known)}, Row};
-        %% A node that runs an older release of placement asks without a number.
+        %% The request of a node that runs an older release of placement has no number.
         _ when Lowest > map_get(fence, Spec) -> {{fenced, Lowest}, Row};
         {#{live := Live}, _} when Live > map_get(base, Spec) -> {stale, Row};
         {#{fence := Known}, {Other, _, Until}} when Until > Now, map_get(passed, Spec) =:= {Other, Known} -> granted(Spec, Holder, Pid, Row, Now);
         {_, {Other, _, Until}} when Other =/= Holder, Until > Now, Other =/= nobody orelse Pid =:= none -> {{held, Other}, Row};
-        %% This node may have promised itself to another one before it was restarted. A node that runs the child may
-        %% still get the promise, because it has the promises of a majority that remembers.
+        %% This voter may have made a promise to another node before it was restarted. A node that runs the child gets
+        %% the promise even so, because it has the promises of a majority of voters that remember them.
         none when Pid =:= none, Now < Made + Grace -> {{held, nobody}, {maps:without(?OWN, Spec), {nobody, none, Made + Grace}}};
         _ -> granted(Spec, Holder, Pid, Row, Now)
     end.
 
-%% Returns the lowest number that this voter accepts. A node that got a higher number from this voter, but no majority,
-%% never ran the child, so that number does not count against the node that runs it.
+%% Returns the lowest number that this voter accepts. If this voter granted a higher number to a node that did not get a
+%% majority, that node has never run the child, so that number does not count against the node that runs it.
 lowest(true, {#{live := Live}, _}) -> Live;
 lowest(false, {#{fence := Fence}, _}) -> Fence;
 lowest(_, _) -> 0.
@@ -109,14 +110,15 @@ granted(#{grace := Grace} = Spec, Holder, Pid, Row, Now) ->
                {false, Ms} -> Known#{heard => Ms}
            end, {Holder, named(Pid, Holder, Spec, Row), Now + Grace}}}.
 
-%% Returns whether the node that asks holds the lease and runs the child.
+%% Returns whether the requesting node holds the lease and runs the child.
 is_run(#{fence := Fence, live := Live}) -> Fence =:= Live;
 is_run(_) -> false.
 
 heard({#{heard := Ms}, _}) -> Ms;
 heard(_) -> none.
 
-%% The last holder did not report that its run of the child had ended, so the child's state is lost.
+%% Returns the last holder if it did not report that its run of the child had ended, which means that the child's state
+%% is lost.
 gone(Spec, none, {#{live := Live, at := Gone} = Known, _}) when not is_map_key(passed, Spec) ->
     case maps:get(over, Known, 0) < Live andalso maps:get(live, Spec, none) =/= maps:get(fence, Spec) of
         true -> Gone;
@@ -131,7 +133,7 @@ known_live(Spec, {#{live := Live} = Known, _}) ->
     end;
 known_live(Spec, _) -> Spec.
 
-%% While a child moves, its old process keeps the name.
+%% While a child is being moved, its name refers to the old process.
 named(none, Holder, Spec, {_, {Other, Old, _}}) ->
     case Other =:= Holder orelse element(1, maps:get(passed, Spec, {none, 0})) =:= Other of
         true -> Old;
@@ -139,7 +141,7 @@ named(none, Holder, Spec, {_, {Other, Old, _}}) ->
     end;
 named(Pid, _, _, _) -> Pid.
 
-%% @doc Cancels the promise that a holder releases.
+%% @doc Cancels the promise to a holder that releases it.
 -spec release(node(), row(), NowMs :: integer()) -> row().
 release(Holder, {Spec, {Holder, _, _}}, Now) -> {over(Spec, Holder), {nobody, none, Now}};
 release(_, Row, _) -> Row.
@@ -149,7 +151,7 @@ release(_, Row, _) -> Row.
 pass(Holder, Next, {Spec, {Holder, _, Until}}) -> {over(Spec, Holder), {Next, none, Until}};
 pass(_, _, Row) -> Row.
 
-%% Marks the holder's run of the child as finished properly, because the holder has released or passed on its promise.
+%% Records that the holder's run of the child ended properly, because the holder has released or passed on its promise.
 over(#{at := Holder} = Spec, Holder) -> over(Spec);
 over(Spec, _) -> Spec.
 
@@ -162,7 +164,7 @@ delete(Version, {#{version := Newer} = Spec, _} = Row, _) when Newer > Version -
 delete(Version, {{deleted, Newer}, _} = Row, _) when Newer >= Version -> {ok, Row};
 delete(Version, Row, Now) -> {ok, {{deleted, Version}, promise(Row, Now, Now)}}.
 
-%% @doc Undoes a call that has failed. The next holder then informs the voter of what the majority knows.
+%% @doc Undoes the effect of a call that has failed. The next holder then informs the voter of what the majority knows.
 -spec withdraw(placement_child:spec() | {deleted, placement_child:version()}, row()) -> row().
 withdraw(#{version := Version}, {#{version := Version}, Promise}) -> {unknown, Promise};
 withdraw(Given, {Given, Promise}) -> {unknown, Promise};
@@ -179,19 +181,20 @@ told(_, Row) -> Row.
 
 %%% Majorities
 
-%% @doc Returns the nodes to ask: the voters, and those that are to replace them.
+%% @doc Returns the nodes that get each request: the voters, and the nodes that will replace them.
 -spec asked(config() | placement_child:spec()) -> [node(), ...].
 asked(#{nodes := Nodes, next := Next}) -> lists:usort(Nodes ++ Next);
 asked(#{nodes := Nodes}) -> Nodes.
 
-%% @doc Returns whether these nodes are more than half of each set.
+%% @doc Returns whether these nodes include more than half of each set.
 -spec is_majority(config() | placement_child:spec(), [node()]) -> boolean().
 is_majority(#{nodes := Nodes} = Config, Some) -> more_than_half(Nodes, Some) andalso more_than_half(maps:get(next, Config, Nodes), Some).
 
 more_than_half(Nodes, Some) -> 2 * length([Node || Node <- Nodes, lists:member(Node, Some)]) > length(Nodes).
 
-%% @doc Evaluates the answers so far. The result is one of: the promises of a majority, with the nodes on which the child
-%% has lost its state; a denial; or that more answers are needed, unless the time for them has run out.
+%% @doc Evaluates the answers so far. `granted' means that a majority has made promises, and contains the nodes on which the
+%% child has lost its state. `denied' means that no majority is possible, or none was reached in time. `open' means that
+%% more answers are needed.
 -spec counted(placement_child:spec(), #{node() => answer()}, IsOver :: boolean()) -> {granted, Both :: boolean(), Gone :: [node()]} | denied | open.
 counted(Spec, Answers, IsOver) ->
     Granted = [{Node, Answer} || {Node, Answer} <- maps:to_list(Answers), Answer =:= granted orelse element(1, Answer) =:= granted],
@@ -200,7 +203,7 @@ counted(Spec, Answers, IsOver) ->
         {Result, _} -> Result
     end.
 
-%% A node that runs the child wants to know whether both sets agree, but does not depend on it.
+%% For a node that runs the child, the result also says whether both sets agree, but a majority of `nodes' is enough.
 counted(true, #{nodes := Nodes} = Spec, Granted, Answers) ->
     Yes = [Node || {Node, _} <- Granted],
     case {is_majority(Spec, Yes), undecided(Spec, Yes, Answers), more_than_half(Nodes, Yes)} of
@@ -213,7 +216,7 @@ counted(false, Spec, Granted, Answers) ->
     Yes = [Node || {Node, _} <- Granted],
     case is_majority(Spec, Yes) andalso is_remembered(Spec, Granted) of
         true -> {granted, true, [Gone || {_, {granted, Gone, _}} <- Granted, Gone =/= none]};
-        %% Even with a majority, a voter that remembers may still answer.
+        %% Even if there is a majority, a voter that has not forgotten may still have to answer.
         false -> undecided(Spec, Yes, Answers)
     end.
 
@@ -233,7 +236,7 @@ undecided(Config, Yes, Answers) ->
 
 is_remembered(#{settle := Settle} = Spec, Granted) ->
     is_majority(Spec, [Node || {Node, Answer} <- Granted, heard_ago(Answer) =/= none]) orelse lists:any(fun({_, Answer}) -> heard_ago(Answer) < Settle end, Granted);
-%% The child was created by an older release, which does not replace voters.
+%% Handles a child that was created by an older release, which does not replace voters.
 is_remembered(_, _) -> true.
 
 %% An atom is greater than any number.
@@ -242,8 +245,8 @@ heard_ago(granted) -> none.
 
 %%% Replacing voters
 
-%% @doc Decides after a renewal whether the holder begins or completes a replacement of voters. `Since' is when it
-%% asked, `Both' whether both sets have agreed, and `Here' the nodes to which it is connected.
+%% @doc Decides after a renewal whether the holder begins or completes a replacement of voters. `Since' is the time of the
+%% request, `Both' whether both sets have agreed, and `Here' the nodes to which the holder is connected.
 -spec revoted({SinceMs :: integer(), Both :: boolean()}, Here :: [node()], placement_child:spec(), change()) -> {placement_child:spec(), change()}.
 revoted({Since, _}, _, #{next := _} = Spec, {Away, none}) -> {Spec, {Away, Since}};
 revoted({Since, true}, _, #{next := Next, settle := Settle, grace := Grace} = Spec, {_, Told}) when Since - Told > Settle + Grace ->
@@ -252,11 +255,11 @@ revoted(_, _, #{next := _} = Spec, Change) -> {Spec, Change};
 revoted({Since, _}, Here, #{replace_after := After, nodes := Nodes} = Spec, {Before, _}) ->
     Away = maps:from_list([{Node, maps:get(Node, Before, Since)} || Node <- Nodes, not lists:member(Node, Here)]),
     {replaced(Spec, [Node || {Node, At} <- maps:to_list(Away), Since - At >= After], Here), {Away, none}};
-%% The child was created by an older release.
+%% Handles a child that was created by an older release.
 revoted(_, _, Spec, Change) -> {Spec, Change}.
 
-%% Keeps at least as many voters as before: voters that are down stay in the set if there are not enough other nodes.
-%% The set grows if the child was started when there were fewer nodes.
+%% Returns a set with at least as many voters as before: voters that are down stay in the set if there are not enough
+%% other nodes. The set grows if the child was started when there were fewer nodes.
 replaced(#{name := Name, nodes := Nodes, candidates := Candidates, voters := Most} = Spec, Gone, Here) ->
     Others = [Node || Node <- placement_rendezvous:ranked(Name, [{Node, 1} || Node <- Candidates -- Nodes]), lists:member(Node, Here)],
     Count = case how_many(Most, length(Nodes) + length(Others)) of
@@ -270,7 +273,7 @@ replaced(#{name := Name, nodes := Nodes, candidates := Candidates, voters := Mos
             configured(#{nodes => Nodes, next => lists:sort(Left ++ lists:sublist(Gone, max(0, Count - length(Left)))), term => term(Spec) + 1}, Spec)
     end.
 
-%% @doc Returns the voters for a child that was never started before. Every node computes the same set.
+%% @doc Returns the voters of a child that is started for the first time. Every node computes the same set.
 -spec first(placement_child:name(), Candidates :: [node(), ...], Most :: pos_integer()) -> [node(), ...].
 first(Name, Candidates, Most) -> lists:sort(lists:sublist(placement_rendezvous:ranked(Name, [{Node, 1} || Node <- Candidates]), how_many(Most, length(Candidates)))).
 

@@ -1,10 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Chooses nodes: collects the values that a query needs, filters the nodes, drops optional constraints if too few
-%% nodes are suitable, and picks some of the remaining nodes by a policy.
+%% nodes are suitable, and picks nodes from the remaining ones according to a policy.
 %%
 %% Called by {@link placement}. A choice is based on one snapshot: the answers of the nodes and the tree of one epoch.
-%% All nodes are asked at once. The choice ends at its deadline with the answers that have arrived by then, and nodes
-%% that did not answer are unknown, not unsuitable.
+%% All nodes are asked in parallel. At its deadline the choice uses the answers that have arrived by then. Nodes that did
+%% not answer count as unknown, not as unsuitable.
 -module(placement_choose).
 
 -export([choose/2, ranked/2, ranked/3, placed/2, snapshot/2, feasible/2, candidates/1]).
@@ -33,15 +33,15 @@ choose(Nodes, Query) -> with_plan(Nodes, Query, fun(Plan, Found, Began) -> decid
 -spec ranked(nodes_spec(), {placement_query:query(), Count :: pos_integer()}) -> {ok, [node(), ...], placement_query:plan()} | {error, error()}.
 ranked(Nodes, Wanted) -> ranked(Nodes, Wanted, #{}).
 
-%% @doc Does the same for a process that may already run. `without': this node is judged as if the process, and those
-%% that it has started, did not run. `among': if the query wants to be near something, what runs on these nodes is taken
-%% into account as well. Other keys override the query's own.
+%% @doc Like {@link ranked/2}, for a process that may already be running. `without': the process's node is judged as if
+%% the process, and the processes that it has started, did not run. `among': nodes that are not candidates, but whose
+%% processes count if the query asks for a node near something. The other keys override those of the query.
 -spec ranked(nodes_spec(), {placement_query:query(), Count :: pos_integer()},
              #{without => pid(), among => [node()], max_age => non_neg_integer(), policy => placement_policy:policy(), prefer => [], spread => none}) ->
           {ok, [node(), ...], placement_query:plan()} | {error, error()}.
 ranked(Nodes, {Query, Count}, Running) ->
     with_plan(Nodes, Query, fun(Plan, Found, _) ->
-        %% The caller wants one node whatever the query's `n' is, so the attributes in `prefer' are needed.
+        %% The caller needs only one node, whatever the query's `n' is, so the attributes in `prefer' are needed.
         One = maps:merge(Plan#{n := 1, min := 1}, Running),
         Snapshot = snapshot(Found, One),
         case feasible(One, Snapshot) of
@@ -66,7 +66,7 @@ with_plan(Spec, Query, Fun) ->
             end
     end.
 
-%% @doc Returns the nodes that the specification denotes, each once.
+%% @doc Returns the nodes that a specification stands for, without duplicates.
 -spec candidates(nodes_spec()) -> {ok, [node()]} | {error, Text :: string()}.
 candidates(all) -> {ok, [node() | nodes(connected)]};
 candidates({group, Group}) ->
@@ -92,7 +92,7 @@ candidates(Nodes) ->
 
 text(Format, Arguments) -> lists:flatten(io_lib:format(Format, Arguments)).
 
-%% @doc Asks the nodes for the attributes that the plan needs.
+%% @doc Requests the attributes that the plan needs from the nodes.
 -spec snapshot([node()], placement_query:plan()) -> snapshot().
 snapshot(Nodes, #{from := From, deadline := Deadline} = Plan) ->
     End = erlang:monotonic_time(millisecond) + Deadline,
@@ -107,7 +107,7 @@ predicates(#{require := Require, order := Order, prefer := Prefer}) -> [Require 
 
 groups(Plan) -> lists:append([placement_pred:groups(P) || P <- predicates(Plan)]).
 
-%% Returns nodes that are not candidates but may run something to which a candidate wants to be near.
+%% Returns the nodes that need not be candidates but may run a process that the query wants to be near.
 neighbours(#{among := Among} = Plan) ->
     case lists:append([placement_pred:neighbours(P) || P <- predicates(Plan)]) of
         [] -> [];
@@ -127,7 +127,8 @@ without(same, Known) -> Known;
 without({ok, Value, Age, Unit, _, Tolerance}, _) -> {ok, Value, Age, Unit, Tolerance};
 without({unknown, _} = Unknown, _) -> Unknown.
 
-%% Returns the nodes on which processes of the group run, or whose attribute is `true' or above 0.
+%% Returns the nodes on which processes of a group run, or, for the name of an attribute, the nodes on which the attribute
+%% is `true' or above 0.
 hosts({group, Group}, _, Plan) ->
     case placement_group:members(Group) of
         {ok, _} -> {ok, nodes_but([Pid || Name <- placement_group:names(Group), Pid <- [placement_group:whereis_name(Group, Name)], is_pid(Pid)], Plan)};
@@ -141,11 +142,11 @@ hosts({pg, Scope, Group}, _, Plan) ->
 hosts(Name, Views, _) ->
     {ok, [Node || {Node, #{attributes := #{Name := {ok, Value, _, _, _}}}} <- maps:to_list(Views), Value =:= true orelse is_number(Value) andalso Value > 0]}.
 
-%% Returns how many of the processes counted by the spread each node already runs.
+%% Returns how many of the processes that the spread counts are already running on each node.
 running(#{spread := none}, _) -> #{};
 running(#{count := {children, Scope}} = Plan, Views) ->
     Counts = placement_child:count(Scope, maps:keys(Views)),
-    %% A child that is being moved does not count at its current place.
+    %% A child that is being moved does not count on its current node.
     case Plan of
         #{without := Pid} ->
             case [x || {#{scope := {Of, _, _, _}}, _, Its} <- placement_child:known(), Its =:= Pid, Of =:= Scope] of
@@ -177,8 +178,8 @@ nodes_of_pids(Pids, _) -> [node(Pid) || Pid <- Pids].
 
 nodes_but(Pids, Plan) -> lists:usort(nodes_of_pids(Pids, Plan)).
 
-%% Attributes that only rank suitable nodes are requested later, and only from the drawn nodes. If no node is asked
-%% later, each must answer at least one request now, because a node that is down must not be chosen.
+%% Attributes that only rank suitable nodes are requested later, and only from the drawn nodes. If no node gets a later
+%% request, each node must answer at least one request now, because a node that is down must not be chosen.
 first_names(Plan) ->
     case {is_asked_later(Plan), placement_query:names(Plan#{n := all}), placement_query:names(Plan)} of
         %% The answers of all nodes are needed to decide whether a node is near something.
@@ -192,7 +193,7 @@ is_asked_later(#{policy := Policy}) -> placement_policy:is_live(Policy).
 
 %%% Filter
 
-%% @doc Returns the suitable nodes, and the parts of the order that had to be dropped.
+%% @doc Returns the suitable nodes, and the predicates in the query's `order' that had to be dropped.
 -spec feasible(placement_query:plan(), snapshot()) ->
           {ok, [placement_pred:context()], Dropped :: [placement_pred:predicate()]} | {error, {unsatisfied, placement_explain:conflict()}}.
 feasible(#{require := Require, tolerance := Tolerance, order := Order, min := Min, on_conflict := OnConflict} = Plan, #{contexts := Contexts} = Snapshot) ->
@@ -208,8 +209,8 @@ feasible(#{require := Require, tolerance := Tolerance, order := Order, min := Mi
 
 is_tolerated(Tolerance, Context) -> lists:all(fun(P) -> placement_pred:evaluate(P, Context) =:= true end, Tolerance).
 
-%% Returns a list of steps: the remaining nodes, and the parts of the order that are not applied yet. The first step
-%% applies no part, and each later step applies one more.
+%% Returns a list of steps. Each step has the remaining nodes, and the predicates in `order' that are not applied yet. The
+%% first step applies none of them, and each later step applies one more.
 steps([], Steps) -> lists:reverse(Steps);
 steps([P | Rest], [{Nodes, _} | _] = Steps) -> steps(Rest, [{fulfilling(P, Nodes), Rest} | Steps]).
 
@@ -225,7 +226,7 @@ fulfilling(Compiled, Contexts) ->
                         lists:all(fun(P) -> placement_pred:evaluate(P, Context#{thresholds => Thresholds}) =:= true end, Relative)]
     end.
 
-%%% Take
+%%% Picking
 
 decided(#{policy := Policy} = Plan, #{contexts := Contexts, epoch := Epoch} = Snapshot, Began) ->
     case feasible(Plan, Snapshot) of
@@ -247,7 +248,7 @@ why_none(Plan, #{contexts := Contexts}) ->
     Snapshot = snapshot(nodes_of(Contexts), Plan#{n := all}),
     maps:merge(placement_explain:conflict(Plan, Snapshot), too_narrow(Plan, Snapshot)).
 
-%% There are enough suitable nodes, but a hard spread does not allow that many to be chosen.
+%% Explains the case in which there are enough suitable nodes, but a hard spread does not allow so many to be chosen.
 too_narrow(#{spread := {By, MaxSkew, hard}, n := Count} = Plan, Snapshot) ->
     case feasible(Plan, Snapshot) of
         {ok, Feasible, _} ->
@@ -264,8 +265,8 @@ named(Place, _) -> Place.
 oldest(Contexts) -> lists:max([0 | [Age || #{view := #{attributes := Attributes}} <- Contexts, {ok, _, Age, _, _} <- maps:values(Attributes)]]).
 
 taken(#{n := all, spread := none}, Feasible, _) -> [Node || #{node := Node} <- Feasible];
-%% If a spread picks only some of all nodes, it picks them at random, because no node was asked for the attributes in
-%% `prefer'.
+%% With `n => all' the attributes in `prefer' were not requested, so if a spread does not allow all nodes, it picks nodes
+%% at random.
 taken(#{n := all} = Plan, Feasible, Snapshot) -> taken(Plan#{n := length(Feasible), policy := random, prefer := []}, Feasible, Snapshot);
 taken(#{policy := {module, Module}, n := Count, source := Query} = Plan, Feasible, _) -> enough(Module:select(scored(Plan, Feasible), Count, Query), Plan);
 taken(Plan, Feasible, Snapshot) ->
@@ -281,7 +282,7 @@ taken(Plan, Feasible, Snapshot) ->
             end
     end.
 
-%% Picks nodes from the open places; the spread counts all places.
+%% Picks nodes only from the open places, but the spread counts all places.
 taken(Open, Places, Before, #{policy := Policy} = Plan, Snapshot) ->
     Spread = fun(Nodes, Unfit) -> spread(Plan, Nodes, place_of(Places, Unfit), Before) end,
     {Drawn, Unfit} = case placement_policy:is_live(Policy) of
@@ -299,13 +300,13 @@ enough(Chosen, #{n := Count, min := Min}) ->
 
 seed() -> rand:seed_s(exsss).
 
-%% Draws some of the places, if there are many, and from each as many nodes as the spread may need from it.
+%% Draws some of the places, if there are many, and as many nodes from each as the spread may need.
 drawn(#{policy := Policy, n := Count}, Places) ->
     {Chosen, _} = placement_policy:draw(Policy, Places, Count, seed()),
     lists:append([element(1, placement_policy:draw(Policy, Contexts, Wanted, seed())) || {_, Wanted, Contexts} <- Chosen]).
 
-%% Draws nodes and asks them again. If some are no longer suitable, it draws others in their place and also returns
-%% the unsuitable ones.
+%% Draws nodes and requests their current attributes. If some are no longer suitable, it draws others instead. Returns the
+%% suitable nodes and the unsuitable ones.
 live(_, [], _, _, _, Found) -> Found;
 live(_, _, _, _, 0, Found) -> Found;
 live(#{n := Count} = Plan, Places, #{end_ms := End} = Snapshot, Spread, Rounds, {Before, UnfitBefore}) ->
@@ -325,7 +326,7 @@ live(#{n := Count} = Plan, Places, #{end_ms := End} = Snapshot, Spread, Rounds, 
         false -> live(Plan, [Place || {_, Place} <- Open], Snapshot, Spread, Rounds - 1, {Found, Unfit})
     end.
 
-%% A node that was asked again has also reported what runs there now, so that information is updated as well.
+%% The new answer of a node also contains what is running there now, so that information is updated as well.
 renewed(#{node := Node, affine := Affine} = Context, View, Plan) ->
     Context#{view := View, affine := maps:map(fun(Name, Hosts) when is_atom(Name) ->
                                                       {ok, Now} = hosts(Name, #{Node => View}, Plan),
@@ -335,7 +336,7 @@ renewed(#{node := Node, affine := Affine} = Context, View, Plan) ->
 
 nodes_of(Contexts) -> [Node || #{node := Node} <- Contexts].
 
-%% Predicates that compare nodes with each other were evaluated before; the others must still hold.
+%% Predicates that compare nodes with each other are not evaluated again; all others must still be true.
 is_still(#{require := Require, tolerance := Tolerance}, Context) ->
     is_tolerated(Tolerance, Context) andalso
         lists:all(fun(P) -> placement_pred:is_relative(P) orelse placement_pred:evaluate(P, Context) =:= true end, placement_pred:conjuncts(Require)).
@@ -367,12 +368,12 @@ score(M, F, Node, Known) ->
     _ = Score =:= unknown orelse placement_unit:is_measure(Score) orelse error({bad_score, {M, F}, Score}),
     Score.
 
-%%% Own placements, for policies that do not ask again
+%%% Placements by this node, for policies that do not request current attributes
 
 -define(OWN, placement_own). %% {Node, AtMs} for each placement by this node
 
-%% @doc Counts a placement on each of these nodes, for the choices of the next minute. A choice of all nodes does not
-%% count.
+%% @doc Counts a placement on each of these nodes, for choices in the next minute. A choice with `n => all' is not
+%% counted.
 -spec placed([node()], placement_query:plan()) -> ok.
 placed(_, #{n := all}) -> ok;
 placed(_, #{policy := {module, _}}) -> ok;
@@ -386,8 +387,8 @@ note(Nodes) ->
     _ = ets:select_delete(?OWN, [{{'_', '$1', '_'}, [{'<', '$1', Now - 60000}], [true]}]),
     ok.
 
-%% Adds to each value the placements that were made after it was measured. Because the time of the value is used, it
-%% does not matter by how much this choice was delayed.
+%% Increases each value by the charge for the placements that were made after it was measured. Because the time of the
+%% measurement is used, it does not matter how long this choice was delayed.
 charged(Contexts, #{charge := Charge}) ->
     [Context#{view := View#{attributes := maps:map(fun(Name, Known) -> charge(Known, maps:get(Name, Charge, 0), Node, Seen) end, Attributes)}}
      || #{node := Node, view := #{attributes := Attributes, at_ms := Seen} = View} = Context <- Contexts].
@@ -399,20 +400,21 @@ charge(Known, _, _, _) -> Known.
 
 %%% Spread
 
-%% Returns the places of the suitable nodes, and how many nodes each may have to provide. Without a spread all nodes
-%% are in one place.
+%% Returns the places of the suitable nodes, and how many nodes each place may have to provide. Without a spread there is
+%% a single place with all nodes.
 places(#{spread := none, n := Count}, Feasible, _) -> [{everywhere, Count, Feasible}];
 places(#{spread := {By, MaxSkew, _}, n := Count} = Plan, Feasible, #{tree := Tree}) ->
     Places = maps:to_list(maps:groups_from_list(fun(Context) -> place(By, Context, Tree) end, Feasible)),
     places(Plan, Places, Count, MaxSkew).
 
-%% Any single place may have to provide all nodes, because places that already run more processes receive fewer.
+%% If the spread counts running processes, any single place may have to provide all nodes, because places that already run
+%% more processes receive fewer new ones.
 places(#{count := _}, Places, Count, _) -> [{Place, min(length(Contexts), Count), Contexts} || {Place, Contexts} <- Places];
 places(_, Places, Count, MaxSkew) ->
     Level = level(1, Count, [length(Contexts) || {_, Contexts} <- Places]),
     [{Place, min(length(Contexts), Level + MaxSkew - 1), Contexts} || {Place, Contexts} <- Places].
 
-%% Counts what each place already runs, including nodes that no longer suit.
+%% Counts the processes that are already running in each place, including those on nodes that are no longer suitable.
 in_places(#{spread := {By, _, _}, count := _}, #{contexts := Contexts, running := Running, tree := Tree}) ->
     lists:foldl(fun(#{node := Node} = Context, Sums) ->
                         case Running of
@@ -429,14 +431,15 @@ open_places(#{spread := {_, MaxSkew, _}, count := _, n := Count} = Plan, [_ | _]
     [Open || {Place, _, _} = Open <- Places, map_get(Place, Counts) =< Most];
 open_places(_, Places, _) -> Places.
 
-%% Returns the count of the least used place. With fewer places than `min_domains' a missing place counts as empty.
+%% Returns the number of processes in the place that has the fewest. If there are fewer places than `min_domains', the
+%% missing ones count as empty places.
 least(Counts, Plan) ->
     case map_size(Counts) < maps:get(min_domains, Plan, 1) of
         true -> 0;
         false -> lists:min(maps:values(Counts))
     end.
 
-%% Returns how many nodes per place are enough; a place that has fewer provides all of its nodes.
+%% Returns the smallest number of nodes per place that is enough. A place with fewer nodes provides all of them.
 level(Level, Count, Sizes) ->
     case lists:sum([min(Size, Level) || Size <- Sizes]) >= Count orelse Level >= lists:max(Sizes) of
         true -> Level;
@@ -452,7 +455,7 @@ place(Level, #{node := Node}, Tree) ->
         unknown -> unknown
     end.
 
-%% A place counts if at least one of its nodes is suitable or was not asked again.
+%% A place counts unless all of its nodes turned out to be unsuitable.
 place_of(Places, Unfit) -> maps:without(Unfit, maps:from_list([{Node, Place} || {Place, _, Contexts} <- Places, #{node := Node} <- Contexts])).
 
 spread(#{spread := none, n := Count}, Best, _, _) -> lists:sublist(Best, Count);
@@ -463,8 +466,8 @@ spread(#{n := Count} = Plan, Best, PlaceOf, Before) ->
 pick(_, 0, _, _, Chosen) -> lists:reverse(Chosen);
 pick([], _, _, _, Chosen) -> lists:reverse(Chosen);
 pick(Left, Count, Counts, #{spread := {_, MaxSkew, How}} = Plan, Chosen) ->
-    %% With a hard spread, a place that can provide no more nodes still counts. With a soft one, places without
-    %% remaining nodes no longer limit the others.
+    %% With a hard spread, a place without remaining nodes still limits the others. With a soft spread, it no longer
+    %% does.
     Counting = case How of hard -> Counts; soft -> maps:with([Place || {Place, _} <- Left], Counts) end,
     Most = least(Counting, Plan) + MaxSkew - 1,
     case [Placed || {Place, _} = Placed <- Left, maps:get(Place, Counts) =< Most] of
@@ -494,7 +497,7 @@ huge_values_test_() ->
      || {Want, Way, Values} <- [{[{a, 2.0}, {b, 0.0}, {c, 0.0}], min, [{a, 1}, {b, 2.5}, {c, 1 bsl 1024}]}, {[{a, 0.0}, {b, 2.0}, {c, 0.0}], max, [{a, 1}, {b, 2.5}, {c, 1 bsl 1024}]},
                                 {[{a, 0.0}, {b, 0.0}], min, [{a, 1.0e308}, {b, -1.0e308}]}]].
 
-%% A choice of all nodes does not count as placements by this node, with a spread or without one.
+%% A choice with `n => all' does not count as placements by this node, with or without a spread.
 own_placements_test_() ->
     Contexts = [#{node => Node, view => #{status => ok, at_ms => 0, attributes => #{zone => {ok, Zone, 0, none, 0}}}} || {Node, Zone} <- [{a, x}, {b, x}, {c, x}, {d, y}]],
     [fun() ->
@@ -508,8 +511,8 @@ own_placements_test_() ->
      end || {Count, Query} <- [{4, #{}}, {4, #{spread => {{attribute, zone}, 1, soft}}}, {3, #{spread => {{attribute, zone}, 1, hard}}},
                                {1, #{n => 1, policy => least}}]].
 
-%% Processes that already run count. Place x has two, one of them on node b, which is not suitable; y has one and z has
-%% none.
+%% Processes that are already running count. Place x has two, one of them on node b, which is not suitable. Place y has
+%% one, and z has none.
 spread_over_what_runs_test_() ->
     Context = fun(Node, Zone) -> #{node => Node, view => #{attributes => #{zone => {ok, Zone, 0, none, 0}}}} end,
     Suit = [Context(a, x), Context(c, y), Context(d, y), Context(e, z)],
@@ -519,7 +522,7 @@ spread_over_what_runs_test_() ->
              Before = in_places(Plan, Snapshot),
              Places = places(Plan, Suit, Snapshot),
              ?assertEqual({Spread, Want}, {Spread, spread(Plan, [a, c, d, e], place_of(Places, []), Before)}),
-             %% The choice is among the open places, whichever of their nodes are drawn.
+             %% Only open places are chosen, whichever of their nodes are drawn.
              Open = [Place || {{value, Place}, _, _} <- open_places(Plan, Places, Before)],
              ?assertEqual([], [Node || Node <- Want, {N, Zone} <- [{a, x}, {c, y}, {d, y}, {e, z}], N =:= Node, not lists:member(Zone, Open)])
      end || {Count, Spread, Want} <- [{1, #{}, [e]}, {2, #{}, [e, c]}, {4, #{}, [e, c]}, {1, #{max_skew => 2}, [c]}, {3, #{max_skew => 2}, [c, e, a]}, {1, #{max_skew => 3}, [a]},

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Explains a choice: the result of each constraint on each node and, if too few nodes suit, the reasons. Called by
-%% {@link placement_choose}, {@link placement} and the command `beamway choose'.
+%% @doc Explains a choice: the result of each constraint on each node and, if too few nodes are suitable, the reasons.
+%% Called by {@link placement_choose}, {@link placement} and the command `beamway choose'.
 -module(placement_explain).
 
 -export([reports/2, why_not/2, conflict/2, to_text/1, conflict_text/1]).
@@ -18,16 +18,16 @@
                       unreachable := [{node(), placement_cache:status()}], oldest_ms := non_neg_integer(), spread => spread()}.
 -type spread() :: #{by := non_neg_integer() | {attribute, placement_entry:name()}, max_skew := pos_integer(), most := non_neg_integer(),
                     places := [{{value, term()} | {with, node()} | unknown, Nodes :: pos_integer()}]}.
-%% `spread': enough nodes fulfil the constraints, but a hard spread over their places allows only `most' of them.
-%% `alone': how many nodes fulfil each constraint, and on how many it is unknown. `together': pairs of constraints that
-%% too few nodes fulfil although enough nodes fulfil each of the two. `largest': the largest set of constraints that
-%% enough nodes fulfil at once. `relaxations': a constraint, a weaker one to replace it, and the number of nodes that
-%% would then be suitable.
+%% `spread': enough nodes satisfy the constraints, but a hard spread over their places allows only `most' of them.
+%% `alone': how many nodes satisfy each constraint, and on how many its result is unknown. `together': pairs of
+%% constraints that too few nodes satisfy together, although enough nodes satisfy each of the two. `largest': the largest
+%% set of constraints that enough nodes satisfy together. `relaxations': a constraint, a weaker one that could replace it,
+%% and the number of nodes that would then be suitable.
 
 -define(EXACT_MAX, 12).
 -define(SHOWN_PLACES, 8).
 
-%% @doc Judges all constraints of a plan on all nodes of a snapshot.
+%% @doc Evaluates all constraints of a plan on all nodes of a snapshot.
 -spec reports(placement_query:plan(), placement_choose:snapshot()) -> [report()].
 reports(#{require := Require, order := Order} = Plan, #{contexts := Contexts}) ->
     Parts = parts(Plan, Contexts),
@@ -35,7 +35,7 @@ reports(#{require := Require, order := Order} = Plan, #{contexts := Contexts}) -
     Thresholds = lists:foldl(fun(P, Acc) -> maps:merge(placement_pred:thresholds(P, Suitable), Acc) end, #{}, [Require | Order]),
     [report(Context#{thresholds => Thresholds}, Parts) || Context <- Contexts].
 
-%% The tolerance of taints is only reported if some node has taints.
+%% The tolerance of taints is reported only if a node has taints that the query does not tolerate.
 parts(#{require := Require, tolerance := Tolerance, order := Order}, Contexts) ->
     [{require, P} || P <- placement_pred:conjuncts(Require)]
         ++ [{require, P} || P <- Tolerance, lists:any(fun(#{view := #{status := Status}} = C) -> Status =:= ok andalso not all_true([P], C) end, Contexts)]
@@ -49,14 +49,14 @@ report(#{node := Node, view := #{status := Status}} = Context, Parts) ->
     #{node => Node, status => Status, constraints => Constraints,
       suitable => Status =:= ok andalso [] =:= [C || #{kind := require, truth := Truth} = C <- Constraints, Truth =/= true]}.
 
-%% @doc Returns every constraint that keeps a node from being chosen; the optional ones from the query's `order' come
+%% @doc Returns every constraint that keeps a node from being chosen. The optional constraints in the query's `order' come
 %% last.
 -spec why_not(node(), [report()]) -> [verdict()].
 why_not(Node, Reports) -> [Constraint || #{node := N, constraints := All} <- Reports, N =:= Node, #{truth := Truth} = Constraint <- All, Truth =/= true].
 
 %%% Too few nodes
 
-%% @doc Explains why too few nodes suit.
+%% @doc Explains why too few nodes are suitable.
 -spec conflict(placement_query:plan(), placement_choose:snapshot()) -> conflict().
 conflict(#{require := Require, min := Min, on_conflict := OnConflict} = Plan, #{contexts := Contexts} = Snapshot) ->
     Reports = reports(Plan, Snapshot),
@@ -84,8 +84,8 @@ holding(Bits, Masks) -> length([Mask || Mask <- Masks, Mask band Bits =:= Bits])
 
 unknowns(P, Counted) -> length([C || Truths <- Counted, {C, unknown} <- Truths, C =:= P]).
 
-%% The result is exact for up to 12 constraints. With more, it is the set of constraints fulfilled by the node that
-%% fulfils most.
+%% The result is exact for up to 12 constraints. With more, it is the largest set of constraints that any single node
+%% satisfies.
 largest(Count, Masks, Min) when Count =< ?EXACT_MAX ->
     {_, Best} = lists:max([{bits(Set), Set} || Set <- lists:seq(0, 1 bsl Count - 1), Set =:= 0 orelse holding(Set, Masks) >= Min]),
     Best;
@@ -96,8 +96,8 @@ largest(_, Masks, _) ->
 bits(0) -> 0;
 bits(N) -> (N band 1) + bits(N bsr 1).
 
-%% For each comparison of numbers, returns two of the smallest changes of its constant: one that adds one node, and one
-%% that adds enough nodes, if everything else stays the same.
+%% For each comparison of numbers, returns two changes of its constant: the smallest that makes one more node suitable, and
+%% the smallest that makes enough nodes suitable, if all other constraints stay the same.
 relaxations(Indexed, Answering, Min) ->
     All = 1 bsl length(Indexed) - 1,
     lists:append([relaxed(P, [Value || {Mask, #{constraints := Constraints}} <- Answering, Mask bor (1 bsl I) =:= All,
@@ -126,7 +126,7 @@ holds(le, Value, Bound) -> Value =< Bound;
 holds(gt, Value, Bound) -> Value > Bound;
 holds(ge, Value, Bound) -> Value >= Bound.
 
-%%% For readers
+%%% Text for users
 
 %% @doc Formats reports as text, one paragraph per node.
 -spec to_text([report()]) -> unicode:chardata().

@@ -2,18 +2,23 @@
 %% @doc Groups of nodes like the s_groups of the RELEASE project, on stock OTP. A node may be in several groups, each
 %% group has its own name space, and members join and leave at run time.
 %%
-%% Every member keeps the state of the whole group. Each entry carries a stamp, and of two versions of an entry the one
-%% with the greater stamp is used. So members that were apart agree again when they reconnect (at nodeup they send each
+%% Every member stores the state of the whole group. Each entry has a stamp, and of two versions of an entry the one with
+%% the greater stamp wins. So members that were disconnected agree again after they reconnect (at nodeup they send each
 %% other the groups that they share). Until then two members may give different answers, so use a lease or a lock where
-%% that matters. A change is sent without the rest of the state. Every ten seconds a member compares a digest of each
-%% group with one other member, and if the digests differ, both send their complete state. A name is dropped when its
-%% process exits, which every member connected to the process's node monitors, or when that node leaves the group. A
-%% name that was removed from a living process is not remembered, because the process's own node knows this and removes
-%% the name from every member that still has it. A node remembers a group that it has left for one to two hours
-%% (`group_memory' in the environment). A member that was apart for longer brings the group back. Only members of a
-%% group exchange messages about it: this server does not connect nodes that have no group in common. To keep such nodes
-%% unconnected, start them with `-connect_all false', or hidden, and with `-kernel prevent_overlapping_partitions
-%% false'. `pg' and `global' do not work on such nodes, since they need all visible nodes to be connected.
+%% that matters.
+%%
+%% A change is sent without the rest of the state. Every ten seconds a member compares a digest of each group with one
+%% other member, and if the digests differ, both send their complete state. A name is dropped when its process exits,
+%% which every member connected to the process's node monitors, or when that node leaves the group. If a name is
+%% unregistered while its process is alive, the other members do not record the removal, because the process's own node
+%% knows about it and removes the name from every member that still has it. A node remembers a group that it has left for
+%% one to two hours (`group_memory' in the environment). A member that was disconnected for longer makes the group
+%% reappear.
+%%
+%% Only members of a group exchange messages about it, so this server does not connect nodes that have no group in
+%% common. To keep such nodes unconnected, start them with `-connect_all false', or hidden, and with
+%% `-kernel prevent_overlapping_partitions false'. `pg' and `global' do not work on such nodes, because they need all
+%% visible nodes to be connected.
 -module(placement_group).
 -behaviour(gen_server).
 
@@ -26,21 +31,21 @@
 -type group() :: term().
 -type stamp() :: {Count :: non_neg_integer(), node()}.
 -type state_of_group() :: #{members := #{node() => {stamp(), in | out}}, names := #{term() => {stamp(), pid() | none}}}.
-%% In messages between members, a name with the process `none' has been removed. Only nodes of release 0.2.0 and older
-%% store such names.
+%% In messages between members, the process `none' means that the name has been removed. Only nodes of release 0.2.0 and
+%% older store such names.
 
 -define(SERVER, ?MODULE).
--define(GROUPS, placement_groups). %% {group(), state_of_group()}; a group that this node left stays, with its stamps
+-define(GROUPS, placement_groups). %% {group(), state_of_group()}; a group that this node has left stays in the table, with its stamps
 -define(MEMBERS_MAX, 10000).
 -define(CHECK_MS, 10000).
 -define(NOTHING, #{members => #{}, names => #{}}).
 -define(BEGAN, {?MODULE, began}).
 
 -record(state, {clock :: non_neg_integer(),
-                began :: non_neg_integer(), %% this node knows all names that it has given since then
+                began :: non_neg_integer(), %% this node knows all names that it has registered since then
                 watched = #{} :: #{{group(), Name :: term()} => reference()},
                 monitors = #{} :: #{reference() => {group(), Name :: term()}},
-                buried = [] :: [buried()]}). %% what the last look found to be forgotten
+                buried = [] :: [buried()]}). %% the groups that the last check found to have been left
 -type buried() :: {group(), state_of_group()}.
 
 %% @doc Starts the server.
@@ -77,7 +82,7 @@ own_groups() -> lists:sort([Group || {Group, State} <- ets:tab2list(?GROUPS), is
 -spec own_nodes() -> [node()].
 own_nodes() -> lists:usort(lists:append([own_nodes(Group) || Group <- own_groups()])).
 
-%% @doc Returns the members of a group that this node is in, and an empty list for any other group.
+%% @doc Returns the members of a group, or an empty list if this node is not in the group.
 -spec own_nodes(group()) -> [node()].
 own_nodes(Group) ->
     case members(Group) of
@@ -94,14 +99,15 @@ members(Group) ->
         false -> {error, no_such_group}
     end.
 
-%% @doc Gives a process on this node a name in a group. Returns `no' if a living process is known to have the name, or
-%% if this node is not in the group. If two processes get the same name on members that are apart, one of them loses it
-%% when the members reconnect, and receives `{placement_group, Group, name_lost, Name}'.
+%% @doc Registers a process on this node under a name in a group. Returns `no' if a live process is known to have the
+%% name, or if this node is not in the group. If two processes are registered under the same name on members that are
+%% not connected, one of them loses the name when the members reconnect, and receives
+%% `{placement_group, Group, name_lost, Name}'.
 -spec register_name(group(), Name :: term(), pid()) -> yes | no.
 register_name(Group, Name, Pid) when node(Pid) =:= node() -> gen_server:call(?SERVER, {register, Group, Name, Pid}).
 
-%% @doc Unregisters a name. The node of the process is asked first; if it is connected but does not answer within five
-%% seconds, this function exits as `gen_server:call/2' does.
+%% @doc Unregisters a name. This function calls the process's node; if that node is connected but does not answer within
+%% five seconds, it exits as `gen_server:call/2' does.
 -spec unregister_name(group(), Name :: term()) -> ok.
 unregister_name(Group, Name) ->
     case whereis_name(Group, Name) of
@@ -112,8 +118,8 @@ unregister_name(Group, Name) ->
             gen_server:call(?SERVER, Request)
     end.
 
-%% Nodes of release 0.2.0 and older do not support this request. They do not need it, because they remember the names
-%% that have been removed.
+%% Nodes of release 0.2.0 and older do not support this request, and do not need it, because they store the names that
+%% have been removed.
 unregister_there(Node, Request) ->
     try gen_server:call({?SERVER, Node}, Request)
     catch exit:{{nodedown, _}, _} -> ok
@@ -139,7 +145,7 @@ names(Group) ->
     #{names := Names} = known(Group),
     lists:sort(maps:keys(Names)).
 
-%% @doc Sends a message to a name in a group.
+%% @doc Sends a message to the process with a name in a group.
 -spec send(group(), Name :: term(), Message :: term()) -> pid() | {badarg, {group(), term()}}.
 send(Group, Name, Message) ->
     case whereis_name(Group, Name) of
@@ -157,7 +163,7 @@ known(Group) ->
 
 is_in(Node, #{members := Members}) -> said_of(Node, Members) =:= in.
 
-%% Returns `in' or `out' for a node, the process for a name, and `none' for a key that is not known.
+%% Returns `in' or `out' for a node, the process of a name, or `none' if the key is unknown.
 said_of(Key, Entries) ->
     case Entries of
         #{Key := {_, Said}} -> Said;
@@ -171,8 +177,8 @@ said_of(Key, Entries) ->
 init(_) ->
     ok = net_kernel:monitor_nodes(true, #{node_type => all}),
     All = ets:tab2list(?GROUPS),
-    %% Messages that arrived while there was no server are lost, so the other members are asked to send their state
-    %% again.
+    %% Messages that arrived while this server was not running are lost, so the other members are asked to send their
+    %% state.
     _ = [send_to(Node, {sync, Group, State, node()}) || {Group, #{members := Members} = State} <- All, Node <- maps:keys(Members), Node =/= node()],
     _ = erlang:send_after(?CHECK_MS, self(), check),
     _ = erlang:send_after(placement_config:group_memory_ms(), self(), forget),
@@ -180,7 +186,7 @@ init(_) ->
     Clock = lists:max([erlang:system_time(millisecond) | [Count || {_, State} <- All, {Count, _} <- stamps(State)]]),
     {ok, lists:foldl(fun({Group, State}, Acc) -> watching(Group, ?NOTHING, State, Acc) end, #state{clock = Clock, began = began(Clock)}, All)}.
 
-%% Returns the clock of the first server that used this supervisor's table.
+%% Returns the initial clock of the first server that used the supervisor's current table.
 began(Clock) ->
     Owner = ets:info(?GROUPS, owner),
     case persistent_term:get(?BEGAN, none) of
@@ -320,7 +326,7 @@ later({Stamp, none} = A, {Stamp, _}) -> A;
 later({Stamp, _}, {Stamp, none} = B) -> B;
 later(A, B) -> max(A, B).
 
-%% Returns the names that this node gave to its processes and has removed since, but that other nodes still have.
+%% Returns the names of processes on this node that have been removed here but that the other node still has.
 taken(#{names := Names}, #{names := Mine} = Known, #state{began = Began}) ->
     case is_in(node(), Known) of
         true -> maps:from_list([{Name, {Stamp, none}} || {Name, {{Count, _} = Stamp, Pid}} <- maps:to_list(Names),
@@ -331,7 +337,8 @@ taken(#{names := Names}, #{names := Mine} = Known, #state{began = Began}) ->
 is_older(none, _) -> true;
 is_older({Mine, _}, Stamp) -> Mine < Stamp.
 
-%% Drops names that have been removed, and names of processes whose node has left; drops all names if this node has left.
+%% Drops names that have been removed, and names of processes on nodes that have left the group. If this node has left the
+%% group, drops all names.
 settled(#{members := Members, names := Names} = State) ->
     case is_in(node(), State) of
         true -> State#{names := maps:filter(fun(_, {_, Pid}) -> is_pid(Pid) andalso said_of(node(Pid), Members) =/= out end, Names)};
@@ -340,8 +347,8 @@ settled(#{members := Members, names := Names} = State) ->
 
 digest(#{members := Members, names := Names}) -> erlang:phash2({Members, Names}, 1 bsl 32).
 
-%% This function connects to a node that is not connected. A node with a busy connection gets the change when digests
-%% are compared, or at nodeup.
+%% Connects to nodes that are not connected. If the connection to a node is busy, the node gets the change when digests are
+%% compared, or at nodeup.
 tell(Nodes, Group, Known) ->
     _ = [erlang:send({?SERVER, Node}, {'$gen_cast', {merge, Group, Known}}, [nosuspend]) || Node <- Nodes, Node =/= node()],
     ok.
@@ -375,7 +382,7 @@ unwatched(Group, Name, #state{watched = Watched, monitors = Monitors} = State) -
         error -> State
     end.
 
-%% All members notice the exit of the process by themselves.
+%% Tells no other member, because each of them notices the exit of the process itself.
 ended(Group, Name, Pid) ->
     case known(Group) of
         #{names := #{Name := {_, Pid}} = Names} = Known ->
@@ -392,7 +399,7 @@ buried(All) -> [Left || {_, Known} = Left <- All, not is_in(node(), Known)].
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
 
-%% All members agree, regardless of the order in which changes arrive and of how often they arrive.
+%% All members agree, regardless of the order of the changes and of how often each arrives.
 merge_test() ->
     A = #{members => #{a => {{1, a}, in}, b => {{1, a}, in}}, names => #{}},
     B = #{members => #{b => {{2, b}, out}}, names => #{n => {{3, b}, none}}},
@@ -410,8 +417,8 @@ settled_test() ->
     ?assertMatch(#{names := Names} when map_size(Names) =:= 0, settled(merge(Group, #{members => #{Here => {{4, b}, out}}, names => #{}}))),
     ?assertNotEqual(digest(Group), digest(Group#{names := #{}})).
 
-%% The node that gave a name refuses an outdated copy of it. It does not refuse a name that it knows, a name from the
-%% time before it had a table, or a name that another node gave.
+%% The node that registered a name rejects an outdated copy of it. It does not reject a name that it knows, a name from
+%% before its table was created, or a name that another node registered.
 taken_test() ->
     Here = node(),
     Group = fun(Names) -> #{members => #{Here => {{1, Here}, in}}, names => Names} end,

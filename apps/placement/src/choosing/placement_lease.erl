@@ -1,15 +1,17 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Leases: each node itself decides what it accepts, so that callers that choose the same node at the same moment
-%% do not all start a process there.
+%% @doc Leases: each node itself decides which processes it accepts, so that callers that choose the same node at the
+%% same moment do not all start a process there.
 %%
-%% The target grants a lease after it has checked the predicate once more against its own attributes, and has checked
-%% that there is room for the claims. With a claim `#{slots => 1}', for example, all leases together may claim at most
-%% the value of the attribute `slots'. A lease ends after its time to live (5 s), when its holder exits, or when it is
-%% released. A lease that was handed over to a process on the target lives as long as that process. The attribute
-%% `leases' counts the leases. A node with taints refuses a lease unless the predicate tolerates them (`{tolerates,
-%% Taints}'). Checks run in separate processes, at most 1000 at once. A lease that is granted during a check may
-%% invalidate what the check saw. If the predicate uses attributes that are evaluated, it is then checked again, one
-%% request at a time. The table belongs to {@link placement_sup}, so leases survive a crash of this server.
+%% The target node grants a lease after it has checked the predicate again with its own attributes, and has checked that
+%% it has enough capacity for the claims. With a claim `#{slots => 1}', for example, all leases together may claim at
+%% most the value of the attribute `slots'. A lease ends after its time to live (5 s), when its holder exits, or when it
+%% is released. A lease that was handed over to a process on the target node lasts as long as that process. The attribute
+%% `leases' is the number of leases. A node with taints refuses a lease unless the predicate tolerates them (`{tolerates,
+%% Taints}').
+%%
+%% Checks run in separate processes, at most 1000 at once. If another lease is granted during a check, the values that
+%% the check used may be outdated. If the predicate uses attributes that a function computes, it is then checked again,
+%% one request at a time. The table belongs to {@link placement_sup}, so leases survive a crash of this server.
 -module(placement_lease).
 -behaviour(gen_server).
 
@@ -26,11 +28,11 @@
 -define(SERVER, ?MODULE).
 -define(LEASES, placement_leases). %% {Reference, Holder :: pid(), claims(), EndMs | attached}
 -define(CHECKS_MAX, 1000).
-%% Timers are limited to several centuries.
+%% The VM limits timers to several centuries.
 -define(TTL_MAX_MS, (1 bsl 40)).
 
 -record(request, {from :: gen_server:from(), holder :: pid(), claims :: claims(), require :: [placement_pred:predicate()], ttl :: pos_integer()}).
--record(state, {checks = #{} :: #{reference() => {#request{}, Granted :: non_neg_integer()}},  %% how many were granted when it began
+-record(state, {checks = #{} :: #{reference() => {#request{}, Granted :: non_neg_integer()}},  %% with the number of leases granted before the check began
                 again = queue:new() :: queue:queue(#request{}),
                 checking_again = none :: none | reference(),
                 granted = 0 :: non_neg_integer(),
@@ -38,17 +40,16 @@
                 monitors = #{} :: #{reference() => reference()},   %% lease to monitor
                 taken = #{} :: #{placement_entry:name() => taken()}}).
 
-%% What all leases together have claimed of an attribute: the number of leases, the sum of the whole numbers, and how
-%% many leases have claimed a float. Sums of floats depend on the order of the additions, so they are computed again
-%% each time.
+%% The claims of all leases on an attribute: the number of leases, the sum of the integer claims, and the number of leases
+%% that claim a float. Sums of floats depend on the order of the additions, so they are computed again each time.
 -type taken() :: {Leases :: pos_integer(), Sum :: integer(), Floats :: non_neg_integer()}.
 
 %% @doc Starts the server.
 -spec start_link() -> {ok, pid()} | {error, term()}.
 start_link() -> gen_server:start_link({local, ?SERVER}, ?MODULE, [], []).
 
-%% @doc Requests a lease from a node, for the calling process. Options: `ttl' (ms, 5000), `require' (a predicate that
-%% must hold on the node), `timeout' (ms, {@link placement_config:deadline_ms/0}).
+%% @doc Requests a lease from a node, for the calling process. `Require' must be true on the node. Options: `ttl' (ms,
+%% 5000), `timeout' (ms, {@link placement_config:deadline_ms/0}).
 -spec reserve(node(), claims(), Require :: [placement_pred:predicate()], #{ttl => pos_integer(), timeout => pos_integer()}) ->
           {ok, lease()} | {error, bad_claim() | {refused, refusal()} | nodedown | no_server | timeout}.
 reserve(Node, Claims, Require, Options) ->
@@ -61,8 +62,8 @@ reserve(Node, Claims, Require, Options) ->
         Bad -> {error, Bad}
     end.
 
-%% @doc Requests leases from several nodes at once, each for its own claims, for the calling process. If one node
-%% refuses, the leases of the others are released.
+%% @doc Requests leases from several nodes in parallel, each with its own claims, for the calling process. If one node
+%% refuses, the leases from the others are released.
 -spec reserve_all([{node(), claims()}], Require :: [placement_pred:predicate()], #{ttl => pos_integer(), timeout => pos_integer()}) ->
           {ok, [lease()]} | {error, bad_claim() | [{node(), bad_claim() | {refused, refusal()} | nodedown | no_server | timeout}]}.
 reserve_all(Wanted, Require, Options) ->
@@ -79,7 +80,7 @@ reserve_all(Wanted, Require, Options) ->
         [Bad | _] -> {error, Bad}
     end.
 
-%% @doc Returns the first claim that is not a valid amount of an attribute.
+%% @doc Returns the first claim whose name or amount is not valid.
 -spec bad_claim(#{term() => term()}) -> none | bad_claim().
 bad_claim(Claims) -> hd([{bad_claim, Name, Amount} || {Name, Amount} <- maps:to_list(Claims), not is_claim(Name, Amount)] ++ [none]).
 
@@ -96,9 +97,9 @@ asked(Wanted, Require, Options) ->
               end || {Node, Claims} <- Wanted],
     [{Node, answered(Alias, Asker, max(0, End - erlang:monotonic_time(millisecond)))} || {Node, Alias, Asker} <- Asking].
 
-%% Another process makes the request, because a node may grant a lease after the caller has given up. The lease is then
-%% released at once and does not hold its claims for its whole time. The process monitors the server, so it does not
-%% outlive the connection to it.
+%% Another process makes the request, because the node may grant the lease after the caller's timeout. That process then
+%% releases the lease immediately, so that the lease does not keep its claims for its whole time to live. The request
+%% monitors the server, so the process does not outlive the connection to it.
 asking(Caller, Alias, Node, Request) ->
     Answer = case answer(gen_server:receive_response(gen_server:send_request({?SERVER, Node}, Request), infinity)) of
                  {ok, Reference} -> {ok, {placement_lease, Node, Reference}};
@@ -134,8 +135,8 @@ answer({error, _}) -> {error, no_server}.
 -spec release(lease()) -> ok.
 release({placement_lease, Node, Reference}) -> gen_server:cast({?SERVER, Node}, {release, Reference}).
 
-%% @doc Makes a lease expire in this many milliseconds, counted from now. A lease that was handed over lives as long as
-%% its process, so the time does not apply to it.
+%% @doc Makes a lease expire this many milliseconds from now. This has no effect on a lease that was handed over to a
+%% process, because such a lease lasts as long as the process.
 -spec renew(lease(), TtlMs :: pos_integer()) -> ok | {error, ended | nodedown | no_server | timeout}.
 renew({placement_lease, Node, Reference}, TtlMs) -> call(Node, {renew, Reference, TtlMs}, placement_config:deadline_ms()).
 
@@ -147,7 +148,7 @@ hand_over({placement_lease, Node, Reference}, Pid) when node(Pid) =:= Node -> ca
 -spec count() -> non_neg_integer().
 count() -> ets:info(?LEASES, size).
 
-%% @doc Returns the leases of this node, each with its holder, its claims, and the milliseconds that remain.
+%% @doc Returns the leases of this node, each with its holder, its claims, and the time until it expires in milliseconds.
 -spec list() -> [{Holder :: pid(), claims(), LeftMs :: non_neg_integer() | attached}].
 list() ->
     Now = erlang:monotonic_time(millisecond),
@@ -176,7 +177,7 @@ handle_call({reserve, Holder, Claims, Require, Ttl}, From, #state{checks = Check
     case {bad_claim(Claims), map_size(Checks) + queue:len(Again) < ?CHECKS_MAX} of
         {none, true} -> {noreply, element(2, checking(#request{from = From, holder = Holder, claims = Claims, require = Require, ttl = Ttl}, State))};
         {none, false} -> {reply, {error, {refused, too_many_requests}}, State};
-        %% A node with an earlier version does not check its claims before it asks.
+        %% A node with an older release does not check its claims before it sends a request.
         {Bad, _} -> {reply, {error, Bad}, State}
     end;
 handle_call({renew, Reference, Ttl}, _, State) when is_integer(Ttl), Ttl > 0, Ttl =< ?TTL_MAX_MS ->
@@ -224,7 +225,7 @@ checking(#request{claims = Claims, require = Require} = Request, #state{checks =
     {_, Monitor} = check(Claims, Require),
     {Monitor, State#state{checks = Checks#{Monitor => {Request, Granted}}}}.
 
-%% Starts the next of the requests that must be checked again, once the previous one is decided.
+%% Starts the next second check, once the previous one has been decided.
 checked_again(Monitor, #state{checking_again = Current, again = Again} = State) when Current =:= none; Current =:= Monitor ->
     case queue:out(Again) of
         {{value, Request}, Rest} ->
@@ -288,7 +289,7 @@ lacking([{Name, Amount} | Rest], Capacities, Known) ->
 taken(Name, Known) ->
     case Known of
         #{Name := {_, Sum, 0}} -> Sum;
-        %% This uses a guard, because in a pattern a name such as '_' would match any other name.
+        %% The match specification uses a guard, because in a pattern a name such as '_' would match any other name.
         #{Name := _} -> lists:sum(ets:select(?LEASES, [{{'_', '_', '$1', '_'}, [{is_map_key, {const, Name}, '$1'}], [{map_get, {const, Name}, '$1'}]}]));
         #{} -> 0
     end.
@@ -328,7 +329,7 @@ unwatched(Reference, #state{holders = Holders, monitors = Monitors} = State) ->
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
 
-%% Granting or ending a lease does not take longer if there are ten times as many leases.
+%% Granting or ending a lease takes no longer with ten times as many leases.
 work_does_not_grow_with_leases_test() -> ?assertMatch({Few, Many} when Many < 3 * Few, {work(300), work(3000)}).
 
 work(Count) ->
@@ -350,7 +351,7 @@ work(Count) ->
     true = ets:delete(?LEASES),
     After - Before.
 
-%% The sum of floats is computed again each time, so claims that were released leave no rounding error.
+%% The sum of floats is computed again each time, so released claims leave no rounding error behind.
 claims_of_floats_test() ->
     ?LEASES = ets:new(?LEASES, [named_table, public]),
     Lease = fun(Amount, State) ->

@@ -1,12 +1,12 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Pure: decides which of several suitable nodes is chosen. `bench placement' also simulates with this module.
+%% @doc Pure: decides which of several suitable nodes is chosen. `bench placement' also uses this module, for simulations.
 %%
-%% A policy has two halves: {@link draw/4} draws some candidates at random, and {@link best/4} picks the best of these
-%% by score. Among nodes of equal score the choice is random. Nothing here depends on the order of the list, because
-%% picking the first of the best would send every chooser of a cluster to the same node. The default, `two_choices',
-%% draws two candidates for each node that is wanted and asks them for their attributes again before it compares them.
-%% That is nearly as good as complete and current knowledge, while picking the best of all nodes by knowledge that is
-%% some seconds old is worse than a random choice.
+%% A choice has two steps: {@link draw/4} draws some candidates at random, and {@link best/4} picks those with the highest
+%% scores. Among nodes with equal scores the choice is random. Nothing here depends on the order of the list, because
+%% otherwise all nodes of a cluster would choose the same node. The default, `two_choices', draws two candidates for each
+%% wanted node and requests their current attributes before it compares them. This is nearly as good as complete and
+%% current information about all nodes, whereas picking the best of all nodes from information that is some seconds old is
+%% worse than a random choice.
 -module(placement_policy).
 
 -export([draw/4, best/4, is_live/1, is_policy/1, words/0, scores/1, charged/3]).
@@ -14,14 +14,14 @@
 -export_type([policy/0, scored/1, term_values/0]).
 
 -type policy() :: two_choices | cached_two | {choices, pos_integer()} | sqrt_choices | random | {top, Fraction :: float()} | least | {module, module()}.
-%% `two_choices' and `{choices, K}' draw this many candidates for each wanted node and ask them again. The others use
-%% the known values: `cached_two' draws two; `sqrt_choices' draws the square root of the number of candidates; `{top,
-%% 0.2}' chooses at random from the best fifth; `least' compares all. `{module, M}' calls `M:select(Scored, Count,
-%% Query)'.
+%% `two_choices' and `{choices, K}' draw two or `K' candidates for each wanted node and request their current attributes.
+%% The others use cached values: `cached_two' draws two candidates; `sqrt_choices' draws the square root of the number of
+%% candidates; `{top, 0.2}' chooses at random from the best fifth; `least' compares all candidates. `{module, M}' calls
+%% `M:select(Scored, Count, Query)'.
 -type scored(Node) :: {Node, Score :: number()}.
 %% A higher score is better.
 -type term_values() :: {Weight :: number(), min | max | truth, Tolerance :: number(), [unknown | number()]}.
-%% A term of a preference and its value for each candidate.
+%% A term of a preference, with its value for each candidate.
 
 -callback select([scored(node())], Count :: pos_integer(), Query :: map()) -> [node()].
 
@@ -38,7 +38,7 @@ is_policy(Policy) -> lists:member(Policy, ?NAMES).
 -spec words() -> [atom()].
 words() -> ?NAMES ++ [choices, top, module].
 
-%% @doc Returns whether the attributes of the drawn nodes must be asked for again.
+%% @doc Returns whether the current attributes of the drawn nodes must be requested.
 -spec is_live(policy()) -> boolean().
 is_live(two_choices) -> true;
 is_live({choices, _}) -> true;
@@ -57,8 +57,8 @@ drawn(sqrt_choices, All, Count) -> max(Count, ceil(math:sqrt(All)) * Count);
 drawn(random, _, Count) -> Count;
 drawn(_, All, _) -> All.
 
-%% @doc Returns the best of the drawn candidates, the best first. Equally good ones are in random order, and so is the
-%% best fraction for `{top, Fraction}'.
+%% @doc Returns the best of the drawn candidates, best first. Candidates with equal scores are in random order, and so are
+%% all candidates in the best fraction for `{top, Fraction}'.
 -spec best(policy(), [scored(Node)], Count :: pos_integer(), rand:state()) -> {[Node], rand:state()}.
 best({top, Fraction}, Scored, Count, Seed) ->
     {Top, Rest} = lists:split(ceil(Fraction * length(Scored)), [Node || {Node, _} <- lists:reverse(lists:keysort(2, Scored))]),
@@ -75,9 +75,9 @@ shuffle(List, Seed) ->
     {Keyed, Next} = lists:mapfoldl(fun(Element, S) -> {Key, S1} = rand:uniform_s(S), {{Key, Element}, S1} end, Seed, List),
     {[Element || {_, Element} <- lists:sort(fun({A, _}, {B, _}) -> A =< B end, Keyed)], Next}.
 
-%% @doc Returns the scores of all candidates, each of which is the sum of the weighted terms. For a numeric term the
-%% best candidate gets the weight and the worst gets nothing; all get the weight if they differ by no more than the
-%% tolerance. A candidate whose value is unknown gets nothing.
+%% @doc Returns the scores of all candidates. A score is the sum of the weighted terms. For a numeric term the best
+%% candidate gets the full weight and the worst gets 0; if the values differ by no more than the tolerance, all candidates
+%% get the full weight. A candidate whose value is unknown gets 0.
 -spec scores([term_values()]) -> [float()].
 scores([]) -> [];
 scores(Terms) ->
@@ -96,8 +96,8 @@ share(_, _, Min, Max, Tolerance) when Max - Min =< Tolerance -> 1.0;
 share(min, Value, Min, Max, _) -> (Max - Value) / (Max - Min);
 share(max, Value, Min, Max, _) -> (Value - Min) / (Max - Min).
 
-%% @doc Adds to the known load of a node the placements that this node has made there since the load was measured. A
-%% policy that does not ask nodes again must take them into account.
+%% @doc Increases a node's measured load by `Charge' for each placement that this node has made there since the measurement.
+%% This is needed for policies that do not request current values.
 -spec charged(Value :: unknown | number(), OwnPlacements :: non_neg_integer(), Charge :: number()) -> unknown | number().
 charged(unknown, _, _) -> unknown;
 charged(Value, Own, Charge) ->
@@ -113,8 +113,7 @@ seed(N) -> rand:seed_s(exsss, N).
 
 policies() -> [two_choices, cached_two, {choices, 3}, sqrt_choices, random, {top, 0.2}, least].
 
-%% With any policy, each of several equally good candidates is chosen about as often as the others; the first of a list
-%% has no advantage.
+%% With every policy, equally good candidates are chosen about equally often; the first one in the list has no advantage.
 no_policy_takes_the_first_test_() ->
     [?_assert(is_fair(Policy)) || Policy <- policies()].
 
@@ -136,7 +135,7 @@ drawn_test_() ->
 best_test_() ->
     Scored = [{a, 0.1}, {b, 0.9}, {c, 0.5}],
     [?_assertMatch({[b, c], _}, best(least, Scored, 2, seed(1))), ?_assertMatch({[b], _}, best({top, 0.2}, Scored, 1, seed(1))),
-     %% All candidates are returned; those outside of the best fraction come after it.
+     %% All candidates are returned; those outside of the best fraction come last.
      ?_assertMatch({[b, c, a], _}, best({top, 0.2}, Scored, 3, seed(2))),
      ?_assertMatch({[b, c, a], _}, best(two_choices, Scored, 9, seed(1)))].
 

@@ -2,10 +2,11 @@
 %% @doc Pure: predicates over nodes. They are data, never funs, so that they can be checked, explained and sent to other
 %% nodes.
 %%
-%% There are three values: `true', `false' and `unknown'. A predicate is unknown if its attribute is missing, has a different type from the constant,
-%% is too old, or belongs to a node that does not answer; so is a distance to a node that is not in the tree. The negation of unknown is unknown, and
-%% only nodes for which the predicate is true are chosen. Called by {@link placement_choose}, {@link attr} and, to check a claim once more at its
-%% target, {@link placement_lease}.
+%% A predicate is `true', `false' or `unknown'. It is unknown if its attribute is missing, has a different type from the
+%% constant, is too old, or belongs to a node that does not answer, or if it uses the distance to a node that is not in the
+%% tree. The negation of unknown is unknown, and only nodes for which the predicate is true are chosen. This module is
+%% called by {@link placement_choose}, {@link attr} and {@link placement_lease}, which checks a predicate again on the
+%% target node.
 -module(placement_pred).
 
 -export([compile/1, attributes/1, evaluate/2, conjuncts/1, source/1, is_relative/1, thresholds/2, account/2, at_target/1, contradictions/1, groups/1, affinities/1, neighbours/1, tolerance/1, words/0]).
@@ -20,12 +21,12 @@
                    | {latency, operator(), Us :: number() | placement_unit:quantity()} | {group, Name :: term()}
                    | {affinity, affinity(), near | apart} | {tolerates, [Taint :: term()] | all}
                    | {'and', [predicate()]} | {'or', [predicate()]} | {'not', predicate()} | [predicate()].
-%% A list means `and'. A constant with a unit is written `{4, gib}'. `tolerates' is true if the node's attribute
-%% `taints' contains no other taint.
+%% A list means `and'. A constant with a unit is written `{4, gib}'. `tolerates' is true if the node's attribute `taints'
+%% contains only taints that are listed.
 -type affinity() :: placement_entry:name() | {group, Name :: term()} | {pg, Scope :: atom(), Group :: term()}.
-%% Specifies where something runs: on the candidates whose attribute is `true' or above 0 (`placement:own/1' counts
-%% processes), or on the nodes of the processes that have names in a group of {@link placement_group} or are members of
-%% a `pg' group.
+%% What a node must be near to, or apart from: the nodes whose attribute is `true' or above 0 (`placement:own/1' counts
+%% processes), or the nodes of the processes that have names in a group of {@link placement_group} or are members of a
+%% `pg' group.
 -type truth() :: true | false | unknown.
 -type context() :: #{node := node(), view := placement_cache:view(), from => node(), tree => placement_tree:tree() | none,
                      groups => #{term() => [node()]}, thresholds => thresholds(),
@@ -47,7 +48,7 @@ words() ->
     ?OPERATORS ++ [true, false, yes, no, in, between, match, exists, missing, low, high, lowest, highest, top, bottom, dist, same, very_near, near, far,
                    very_far, anywhere, latency, group, pg, affinity, apart, tolerates, all, 'and', 'or', 'not'].
 
-%% @doc Checks and prepares a predicate. The error text names what is wrong and what was expected.
+%% @doc Checks and prepares a predicate. The error text says what is wrong and what was expected.
 -spec compile(predicate()) -> {ok, compiled()} | {error, Text :: unicode:chardata()}.
 compile(Predicate) ->
     try {ok, compiled(Predicate, 0)}
@@ -141,15 +142,15 @@ leaves({_, _, List}) -> lists:append([leaves(Inner) || Inner <- List]).
 -spec groups(compiled()) -> [term()].
 groups(Compiled) -> lists:usort([Name || {group, Name} <- leaves(Compiled)]).
 
-%% @doc Returns what a predicate requires to be near or apart.
+%% @doc Returns everything that a predicate requires a node to be near to or apart from.
 -spec affinities(compiled()) -> [affinity()].
 affinities(Compiled) -> lists:usort([What || {affinity, What, _} <- leaves(Compiled)]).
 
-%% @doc Returns the attributes near whose nodes the predicate requires a node to be.
+%% @doc Returns the attributes that mark the nodes to which the predicate requires a node to be near.
 -spec neighbours(compiled()) -> [placement_entry:name()].
 neighbours(Compiled) -> lists:usort([Name || {affinity, Name, near} <- leaves(Compiled), is_atom(Name)]).
 
-%% @doc Returns the additional condition for a predicate without `tolerates': the node has no taints.
+%% @doc Returns the additional condition that applies to a predicate without `tolerates': the node must not have taints.
 -spec tolerance(compiled()) -> [compiled()].
 tolerance(Compiled) ->
     case lists:any(fun(Leaf) -> element(1, Leaf) =:= tolerates end, leaves(Compiled)) of
@@ -157,7 +158,7 @@ tolerance(Compiled) ->
         false -> [compiled({tolerates, []}, 0)]
     end.
 
-%% @doc Returns the parts that must all be true.
+%% @doc Returns the parts of a predicate that must all be true.
 -spec conjuncts(compiled()) -> [compiled()].
 conjuncts({'and', _, List}) -> lists:append([conjuncts(Inner) || Inner <- List]);
 conjuncts(Other) -> [Other].
@@ -167,11 +168,11 @@ conjuncts(Other) -> [Other].
 -spec is_relative(compiled()) -> boolean().
 is_relative(Compiled) -> lists:any(fun(Leaf) -> element(1, Leaf) =:= relative end, leaves(Compiled)).
 
-%% @doc Returns those parts that a node can check with its own attributes.
+%% @doc Returns the parts of a predicate that a node can check with its own attributes.
 -spec at_target(compiled()) -> [predicate()].
 at_target(Compiled) -> lists:append([of_target(Part) || Part <- conjuncts(Compiled)]).
 
-%% Rewrites the predicate in a form that nodes of earlier versions can also evaluate with their own attributes.
+%% Rewrites a predicate in a form that nodes with older releases can also evaluate.
 of_target({leaf, _, {affinity, Name, apart}}) when is_atom(Name) -> [{'or', [{Name, missing}, {Name, le, 0}, {Name, false}]}];
 of_target(Part) -> [source(Part) || lists:all(fun(Leaf) -> is_of_attribute(Leaf) andalso element(1, Leaf) =/= relative end, leaves(Part))].
 
@@ -234,8 +235,8 @@ judged(Leaf, #{view := #{attributes := Attributes}} = Context) ->
     Known = maps:get(element(2, Leaf), Attributes, {unknown, missing}),
     {of_attribute(Leaf, Known, Context), detail(Known)}.
 
-%% Returns whether the node is one of the hosts or is in the smallest group of the tree that contains one of them. The
-%% result is `unknown' if neither is known to be the case and the distance to one of the hosts is unknown.
+%% Returns whether the node is one of the hosts, or is in the smallest group of the tree around one of them. If neither is
+%% known to be true, and the distance to one of the hosts is unknown, the result is `unknown'.
 is_near(Node, Hosts, Tree) ->
     Ranks = [placement_tree:rank(Tree, Host, Node) || Host <- Hosts],
     case {lists:member(Node, Hosts) orelse [near || {ok, Rank, _} <- Ranks, Rank =< 1] =/= [], lists:member(unknown, Ranks)} of
@@ -318,8 +319,8 @@ by_rank(Word, {ok, Rank, Levels}) ->
          very_far -> Rank > 0 andalso Rank =:= Levels
      end, {level, Rank, Levels}}.
 
-%% Returns the time measured for the smallest group that contains both nodes, or otherwise the shortest time in which
-%% the node has answered this node.
+%% Returns the time that was measured for the smallest group that contains both nodes. If there is none and the distance
+%% is from this node, returns the time of the node's fastest reply so far.
 latency(#{node := Node, view := View} = Context) ->
     case in_tree(latency, Context) of
         {ok, #{median_us := Us}} -> {ok, Us};
@@ -331,7 +332,8 @@ latency(#{node := Node, view := View} = Context) ->
             end
     end.
 
-%% @doc Returns the meaning of `low', `highest', `top' … among these candidates, independent of their order.
+%% @doc Returns the thresholds for `low', `highest', `top' … among these candidates. They do not depend on the order of the
+%% candidates.
 -spec thresholds(compiled(), [context()]) -> thresholds().
 thresholds(Compiled, Candidates) ->
     maps:from_list([{{Name, What}, threshold(What, [Known || #{view := #{attributes := #{Name := {ok, Value, _, _, _} = Known}}} <- Candidates, placement_unit:is_measure(Value)])}
@@ -354,7 +356,7 @@ bound(highest, Values, _, Tolerance) -> {ge, lists:last(Values) - Tolerance};
 bound({bottom, N}, Values, Count, _) -> {le, lists:nth(min(N, Count), Values)};
 bound({top, N}, Values, Count, _) -> {ge, lists:nth(max(1, Count + 1 - N), Values)}.
 
-%% @doc Returns pairs of parts that no single value of an attribute can fulfil together.
+%% @doc Returns pairs of parts that contradict each other, because no value of their attribute satisfies both.
 -spec contradictions(compiled()) -> [{predicate(), predicate()}].
 contradictions(Compiled) ->
     Parts = [{P, Leaf} || {leaf, P, {compare, _, _, _} = Leaf} <- conjuncts(Compiled)],

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Pure: checks a query once, when a caller passes it, and prepares it. Called by {@link placement_choose}.
+%% @doc Pure: checks a caller's query once and prepares it for evaluation. Called by {@link placement_choose}.
 -module(placement_query).
 
 -export([compile/1, distinct/1, names/1, words/0]).
@@ -7,27 +7,27 @@
 -export_type([query/0, plan/0, preference/0, spread/0, counted/0]).
 
 -type preference() :: {Weight :: number(), placement_pred:predicate() | {placement_entry:name(), min | max} | {score, {module(), atom()}, [placement_entry:name()]}}.
-%% `{score, {M, F}, Names}': a user-defined score. The caller runs `M:F(Node, #{Name => Value})' for each node that is
-%% compared. The map holds the known values of the named attributes. The function returns a number, the higher the
-%% better, or `unknown'.
--type query() :: #{require => placement_pred:predicate(),    %% what must hold
-                   order => [placement_pred:predicate()],    %% what should hold; dropped from the last one on if too few nodes suit
-                   prefer => [preference()],                 %% which suitable nodes are better; [{1, {load, min}}]
-                   from => node(),                           %% where distances are measured from; the calling node
+%% `{score, {M, F}, Names}': a user-defined score. The choosing node calls `M:F(Node, #{Name => Value})' for each node that
+%% is compared. The map contains the known values of these attributes. The function returns a number (higher is better) or
+%% `unknown'.
+-type query() :: #{require => placement_pred:predicate(),    %% what must be true
+                   order => [placement_pred:predicate()],    %% what should be true; dropped one by one, starting with the last, if too few nodes are suitable
+                   prefer => [preference()],                 %% which suitable nodes are preferred; [{1, {load, min}}]
+                   from => node(),                           %% the node from which distances are measured; the calling node
                    n => pos_integer() | all,                 %% how many nodes; all
-                   min => pos_integer(),                     %% fewer nodes are a conflict; n, or 1
+                   min => pos_integer(),                     %% having fewer suitable nodes is a conflict; n, or 1 if n is all
                    on_conflict => error | relax,             %% relax if there is an order
                    spread => spread(),
                    policy => placement_policy:policy(),      %% two_choices
-                   charge => #{placement_entry:name() => number()}, %% what each placement in the last minute adds, if nodes are not asked again
-                   max_age => non_neg_integer(),             %% greatest age of a value in ms
+                   charge => #{placement_entry:name() => number()}, %% what each placement in the last minute adds to a cached value
+                   max_age => non_neg_integer(),             %% maximum age of a value in ms
                    deadline => pos_integer()}                %% ms for the whole choice; {@link placement_config:deadline_ms/0}
                | placement_pred:predicate().
 -type spread() :: none | {Level :: non_neg_integer() | {attribute, placement_entry:name()}, MaxSkew :: pos_integer(), soft | hard}
                 | #{by := non_neg_integer() | {attribute, placement_entry:name()}, max_skew => pos_integer(), how => soft | hard, min_domains => pos_integer(), count => counted()}.
-%% `max_skew' (1): no place gets more than this number above the least used one. `how' (hard). `count': processes that
-%% already run are counted as well. `min_domains': if there are fewer places than this, the least used one counts as
-%% empty.
+%% `max_skew' (1): the maximum difference between a place's number of processes and that of the place with the fewest. `how'
+%% (hard). `count': processes that are already running are counted as well. `min_domains': if there are fewer places than
+%% this, the missing ones count as places without processes.
 -type counted() :: placement_entry:name() | {group, term()} | {pg, Scope :: atom(), term()} | {children, Scope :: term()}.
 -type plan() :: #{require := placement_pred:compiled(), tolerance := [placement_pred:compiled()], order := [placement_pred:compiled()],
                   prefer := [{number(), min | max, placement_entry:name()} | {number(), truth, placement_pred:compiled()} |
@@ -37,7 +37,7 @@
                   without => pid(), among => [node()]}.
 %% `without' and `among' are described in {@link placement_choose:ranked/3}.
 
-%% @doc Checks a query. The error text names the key, the value and what was expected.
+%% @doc Checks a query. The error text contains the key, the value and what was expected.
 -spec compile(query()) -> {ok, plan()} | {error, Text :: unicode:chardata()}.
 compile(Query) when is_map(Query) ->
     try
@@ -50,7 +50,7 @@ compile(Predicate) -> compile(#{require => Predicate}).
 
 keys() -> [require, order, prefer, from, n, min, on_conflict, spread, policy, charge, max_age, deadline].
 
-%% @doc Returns the words that a query may contain, apart from units ({@link placement_unit:names/0}) and names that
+%% @doc Returns the keywords that a query may contain, apart from units ({@link placement_unit:names/0}) and names that
 %% users choose.
 -spec words() -> [atom()].
 words() ->
@@ -151,8 +151,8 @@ preferred(Prefer) -> lists:append([case Term of {_, truth, P} -> placement_pred:
 spread_by({{attribute, Name}, _, _}) -> [Name];
 spread_by(_) -> [].
 
-%% @doc Returns the nodes of a list, each once, in the list's order. It is the caller's error to pass anything but a
-%% list of atoms.
+%% @doc Returns the nodes of a list in their order, without duplicates. Raises an error if the argument is not a list of
+%% atoms.
 -spec distinct([node()]) -> [node()].
 distinct(Nodes) ->
     case is_list(Nodes) andalso lists:all(fun is_atom/1, Nodes) of

@@ -1,17 +1,17 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Assigns keys to nodes so that few keys move when nodes change: weighted rendezvous hashing. Pure.
+%% @doc Assigns keys to nodes with weighted rendezvous hashing, so that few keys move when nodes are added or removed. Pure.
 %%
-%% Every node computes the same hash for each pair of key and node, and the node with the highest value is chosen. So a
-%% node that joins takes over only the keys for which it has the highest value, a node that leaves gives up only its own
-%% keys, and a node's share of the keys is proportional to its weight (D. G. Thaler and C. V. Ravishankar, "Using
-%% name-based mappings to increase hit rates", IEEE/ACM Transactions on Networking 6, 1998; with the logarithm for
-%% weights, J. Schindelhauer and G. Schomaker, "Weighted distributed hash tables", SPAA 2005).
+%% Every node computes the same hash for each pair of key and node, and the node with the highest value is chosen. So when
+%% a node is added, only the keys for which it has the highest value move to it; when a node is removed, only its own keys
+%% move. A node's share of the keys is proportional to its weight (D. G. Thaler and C. V. Ravishankar, "Using name-based
+%% mappings to increase hit rates", IEEE/ACM Transactions on Networking 6, 1998; with the logarithm for weights,
+%% J. Schindelhauer and G. Schomaker, "Weighted distributed hash tables", SPAA 2005).
 -module(placement_rendezvous).
 
 -export([ranked/2]).
 
-%% @doc Returns the nodes for a key, the best first. The others can hold copies or take over when the first is down.
-%% Nodes without a weight above 0 are left out, as are those whose weight is too large for a float.
+%% @doc Returns the nodes for a key, best first. The other nodes can store copies, or take over when the first is down.
+%% Nodes without a positive weight are left out, and so are nodes whose weight is too large for a float.
 -spec ranked(Key :: term(), [{node(), Weight :: number()}]) -> [node()].
 ranked(Key, Weighted) ->
     Scored = [{score(Key, Node, Weight), Node} || {Node, Weight} <- Weighted, Weight > 0, placement_unit:is_measure(Weight)],
@@ -21,9 +21,9 @@ score(Key, Node, Weight) ->
     <<Bits:52, _/bitstring>> = erlang:md5(bytes({Key, Node})),
     Weight / -math:log((Bits + 0.5) / (1 bsl 52)).
 
-%% The bytes are the same on every node and in every release: the external format with a fixed minor version, and the
-%% keys of maps in term order. From OTP 26 on, the order in memory depends on the order in which a node has created its
-%% atoms.
+%% Returns bytes that are the same on every node and in every release: the external format with a fixed minor version, and
+%% with map keys in term order. Since OTP 26, the order of map keys in memory depends on the order in which a node has
+%% created its atoms.
 bytes(Term) -> term_to_binary(Term, [{minor_version, 2}, deterministic]).
 
 -ifdef(TEST).
@@ -46,7 +46,7 @@ a_join_moves_to_the_new_node_only_test() ->
     ?assertEqual([d], lists:usort(Moved)),
     ?assert(abs(length(Moved) / map_size(After) - 0.25) < 0.02).
 
-%% When a node leaves, each of its keys goes to the second node of that key.
+%% When a node is removed, each of its keys moves to the node that was second for that key.
 a_leave_test() ->
     [?assertEqual(tl(ranked(Key, [{a, 1}, {b, 3}, {c, 1}])), ranked(Key, lists:keydelete(hd(ranked(Key, [{a, 1}, {b, 3}, {c, 1}])), 1, [{a, 1}, {b, 3}, {c, 1}])))
      || Key <- lists:seq(1, 200)].

@@ -1,19 +1,19 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc The clustering of the RELEASE report D3.5, section 4.5, with its threshold alpha. Pure.
 %%
-%% At first every node is a cluster. The two closest clusters are merged into a cluster K (by complete linkage: the
-%% distance of two clusters is the largest between their nodes). Then every cluster x with `d(x, K) =< alpha * diam(K)'
-%% joins K, the nearest first, where the diameter is that of the current K. This is repeated until one cluster is left.
-%% With alpha 1.0 the result is the usual binary tree.
+%% Initially every node is a cluster. The two closest clusters are merged into a cluster K (by complete linkage: the
+%% distance between two clusters is the largest distance between their nodes). Then every cluster x with
+%% `d(x, K) =< alpha * diam(K)' is merged into K, nearest first; the diameter is always that of the current K. These steps
+%% are repeated until one cluster is left. With alpha 1.0 the result is the usual binary tree.
 %%
 %% Related methods are the multidendrograms of A. Fernandez and S. Gomez, "Solving non-uniqueness in agglomerative
-%% hierarchical clustering using multidendrograms", Journal of Classification 25, 2008, and the grouping of distances
-%% in hwloc. One alpha does not suit all scales, which is why {@link placement_mdl} is the default.
+%% hierarchical clustering using multidendrograms", Journal of Classification 25, 2008, and the way in which hwloc groups
+%% objects by distance. A single alpha does not suit all scales, which is why {@link placement_mdl} is the default.
 -module(placement_alpha).
 
 -export([cluster/2]).
 
-%% @doc Returns the tree of a matrix for this alpha, which is at least 1.0.
+%% @doc Returns the tree for a matrix and an alpha, which must be at least 1.0.
 -spec cluster(placement_matrix:matrix(), Alpha :: number()) -> placement_tree:vertex().
 cluster(Matrix, Alpha) when Alpha >= 1 ->
     Names = placement_matrix:nodes(Matrix),
@@ -34,7 +34,7 @@ nearest_of_all(Distances) ->
 nearest(Row) ->
     maps:fold(fun(J, Distance, Best) -> min({Distance, J}, Best) end, {infinity, none}, Row).
 
-%% Each cluster has a number, its tree and its diameter. `Nearest' maps each cluster to its closest other one.
+%% Each cluster has a number, a tree and a diameter. `Nearest' maps each cluster to the cluster closest to it.
 rounds(Clusters, _, _, _) when map_size(Clusters) =:= 1 ->
     [{_, {Vertex, _}}] = maps:to_list(Clusters),
     {done, Vertex};
@@ -63,8 +63,7 @@ expanded(Parts, Diameter, I, Row, Distances, Clusters, Alpha, Gone) ->
         _ -> {Parts, Diameter, Distances, Gone}
     end.
 
-%% Distances to the new cluster have only grown, so a cluster whose nearest was neither of the two merged ones keeps its
-%% nearest cluster.
+%% A merger can only increase distances, so the nearest cluster changes only for clusters whose nearest one was merged.
 renewed(I, Gone, Nearest, Distances) ->
     Touched = [I | Gone],
     maps:map(fun(K, {_, J} = Best) ->
@@ -77,7 +76,7 @@ renewed(I, Gone, Nearest, Distances) ->
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
 
-%% There are two racks of three nodes each, and one separate node.
+%% There are two racks with three nodes each, and one separate node.
 matrix() ->
     Racks = #{a => 1, b => 1, c => 1, d => 2, e => 2, f => 2, g => 3},
     Nodes = lists:sort(maps:keys(Racks)),
@@ -89,7 +88,7 @@ racks_test() ->
     {group, _, #{max_us := 100.0}, Children} = cluster(matrix(), 1.5),
     ?assertEqual([[a, b, c], [d, e, f], [g]], [placement_tree:members(Child) || Child <- Children]).
 
-%% Alpha 1.0 merges only exact ties; a large alpha puts all nodes into one level.
+%% Alpha 1.0 merges only exact ties; a large alpha puts all nodes on one level.
 extremes_test() ->
     {ok, Uneven} = placement_matrix:from_rows([a, b, c, d], [[0, 1, 4, 9], [1, 0, 5, 8], [4, 5, 0, 7], [9, 8, 7, 0]]),
     ?assertMatch({group, _, _, [{group, _, _, [{group, _, _, [_, _]}, _]}, _]}, cluster(Uneven, 1.0)),

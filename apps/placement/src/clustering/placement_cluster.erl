@@ -1,12 +1,14 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Builds the tree of a network from measured times, and reports how well it fits and what to do about it. Pure.
+%% @doc Builds the tree of a network from measured times, and reports how well the tree fits them and what to do if it does
+%% not. Pure.
 %%
-%% The default, `mdl', needs no parameter ({@link placement_mdl}); `{alpha, A}' is the report's own algorithm
-%% ({@link placement_alpha}). The fit is the share of the variance of the logarithms that the levels of the tree
-%% explain. From 0.8 on, the tree may be trusted. Below 0.6 the network is not a hierarchy (a torus has about 0.3,
-%% points on a plane 0.5) and the times themselves are more useful. A tree that explains most of the variance may still
-%% be too coarse inside its smallest groups: {@link placement_regret} looks for nearness there, {@link placement_refine}
-%% splits such groups, and from a regret of 1.5 on, the tree is no longer called good.
+%% The default algorithm, `mdl', needs no parameter ({@link placement_mdl}); `{alpha, A}' is the algorithm of the report
+%% ({@link placement_alpha}). The fit is the fraction of the variance of the logarithms that the levels of the tree
+%% explain. With 0.8 or more, the tree can be trusted. Below 0.6 the network is not a hierarchy (a torus has about 0.3,
+%% points on a plane have 0.5), and the times themselves are more useful. A tree that explains most of the variance may
+%% still be too coarse inside its smallest groups. {@link placement_regret} measures how near nodes there are to each other,
+%% {@link placement_refine} splits such groups, and with a regret of 1.5 or more the verdict on the tree is no longer
+%% `good'.
 -module(placement_cluster).
 
 -export([cluster/1, cluster/2, format_error/1]).
@@ -17,7 +19,7 @@
 -type verdict() :: one_cluster | good | fair | poor.
 -type result() :: #{tree := placement_tree:tree(), method := method(), explained := float(), regret := float(), verdict := verdict(),
                     advice := unicode:chardata(), slow := [{node(), Factor :: float()}]}.
-%% `slow': the nodes that exceed the level of their groups, each with the factor by which it does, the slowest first.
+%% `slow': the nodes whose times exceed those of their groups, each with the factor by which they do, slowest first.
 
 -define(GOOD, 0.8).
 -define(FAIR, 0.6).
@@ -71,7 +73,7 @@ advice(good) -> "The tree explains the times well: distances can be used.";
 advice(fair) -> "The tree explains most of the times. Measure again, longer and under load, and see whether the same groups come out.";
 advice(poor) -> "The network is hardly a hierarchy: do not rely on distances, use {latency, le, Micros} or measure again on a quieter network.".
 
-%% Returns one minus the variance inside the groups divided by the total variance.
+%% Returns 1 minus the ratio of the variance inside the groups to the total variance.
 explained(Root, Matrix) ->
     {ok, Tree} = placement_tree:from_vertex(Root),
     Logs = [{lowest_common(Tree, A, B), math:log(Time)} || {A, B, Time} <- placement_matrix:pairs(Matrix)],

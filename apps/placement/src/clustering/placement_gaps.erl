@@ -1,12 +1,12 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Estimates the times between nodes that were not measured. Pure.
 %%
-%% In a hierarchy, the two longest of the three times between any three nodes are equal. So if both nodes of a pair
-%% were measured with a third node `k', the longer of these two times is an upper bound for the pair, and is exact if
-%% `k' is in the smallest group that contains both. The lowest such bound is the level of the smallest common group.
-%% Because measured times are noisy, the estimate is the median of the bounds that are at most 16 % above the lowest
-%% (the step below which {@link placement_mdl} does not distinguish levels). This is the three-point condition of an
-%% ultrametric (J.-P. Barthelemy and A. Guenoche, "Trees and Proximity Representations", 1991).
+%% In a hierarchy, the two longest of the three times between any three nodes are equal (the three-point condition of an
+%% ultrametric; J.-P. Barthelemy and A. Guenoche, "Trees and Proximity Representations", 1991). So if the times from both
+%% nodes of a pair to a third node `k' were measured, the longer of these two times is an upper bound for the pair, and is
+%% exact if `k' is in the smallest group that contains both nodes. The lowest such bound is the level of that group.
+%% Because measured times are noisy, the estimate is the median of the bounds that are at most 16 % above the lowest;
+%% {@link placement_mdl} does not distinguish levels that are closer than this.
 -module(placement_gaps).
 
 -export([filled/1, refined/3]).
@@ -17,7 +17,7 @@
 -spec filled(Rows :: tuple()) -> tuple().
 filled(Rows) ->
     Places = lists:seq(1, tuple_size(Rows)),
-    %% The measured times of each node, the nearest first.
+    %% The measured times of each node, shortest first.
     Known = list_to_tuple([lists:sort([{Value, J} || J <- Places, J =/= I, Value <- [element(J, element(I, Rows))], is_float(Value)]) || I <- Places]),
     Most = lists:max([Value || [_ | _] = Row <- tuple_to_list(Known), {Value, _} <- [lists:last(Row)]]),
     symmetric([list_to_tuple([case element(J, element(I, Rows)) of
@@ -34,7 +34,7 @@ symmetric(Above) ->
                                       Value -> Value
                                   end || J <- Places]) || I <- Places]).
 
-%% If there is no third node for which the times to both nodes were measured, the two are assumed to be far apart.
+%% If there is no third node to which the times from both nodes were measured, the two nodes are assumed to be far apart.
 estimate(I, J, Rows, Known, Most) ->
     case bounds(element(I, Known), element(J, Rows), infinity, []) of
         {infinity, []} -> Most;
@@ -43,8 +43,8 @@ estimate(I, J, Rows, Known, Most) ->
             lists:nth((length(Near) + 1) div 2, Near)
     end.
 
-%% The search ends at a time of node I that is far above the least bound, because the bounds that follow are no smaller
-%% than that time. `infinity' sorts after all numbers.
+%% The search ends when a time from node I is far above the lowest bound so far, because all following bounds are at least
+%% as large as that time. `infinity' sorts after all numbers.
 bounds([{Value, _} | _], _, Least, Bounds) when is_float(Least), Value > ?NEAR * Least -> {Least, Bounds};
 bounds([{Value, K} | Known], RowJ, Least, Bounds) ->
     case element(K, RowJ) of
@@ -58,9 +58,9 @@ bounds([{Value, K} | Known], RowJ, Least, Bounds) ->
     end;
 bounds([], _, Least, Bounds) -> {Least, Bounds}.
 
-%% @doc Improves the estimates with a binary tree that was built from the previous ones. Each missing pair gets the
-%% median of the values that were measured between the two branches that contain its nodes. If nothing was measured
-%% between them, it keeps the previous estimate.
+%% @doc Improves the estimates with a binary tree that was built from the previous estimates. The new estimate for a
+%% missing pair is the median of the values measured between the two branches that contain its nodes. If no value was
+%% measured between these, the pair keeps its previous estimate.
 -spec refined(placement_linkage:binary_tree(), Former :: tuple(), Measured :: tuple()) -> tuple().
 refined(Tree, Former, Measured) ->
     Places = lists:seq(1, tuple_size(Measured)),
@@ -93,7 +93,7 @@ medians({Leaf, _}, Measured, Path, Rows) ->
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
 
-%% There are two racks of two nodes, with times of 10 inside a rack and 100 between the racks.
+%% There are two racks with two nodes each. The times are about 10 inside a rack and 100 between the racks.
 a_level_is_found_test() ->
     Rows = {{0.0, undefined, 10.0, 101.0}, {undefined, 0.0, 104.0, 10.0}, {10.0, 104.0, 0.0, 100.0}, {101.0, 10.0, 100.0, 0.0}},
     Filled = filled(Rows),

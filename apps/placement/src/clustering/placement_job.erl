@@ -1,5 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Makes the nodes of a job ready for placement: measures, clusters, and publishes the tree to all of them.
+%% @doc Prepares the nodes of a job for placement: measures the times between them, builds a tree, and publishes it to all
+%% of them.
 %%
 %% Called on one node (`beamway node' does so on the first node of a Slurm job). Placement must run on all nodes of
 %% the job.
@@ -20,8 +21,9 @@
 -define(BATCHES, 5).
 -define(PUBLISH_TRIES, 10).
 
-%% @doc Measures these nodes in the given modes, builds the tree and publishes it. With a single node, or without a
-%% mode, nothing is measured, and the tree is built from the place that each node reports ({@link placement_place}).
+%% @doc Measures the times between these nodes in the given modes, builds the tree and publishes it. With a single node, or
+%% without a mode, nothing is measured, and the tree is built from the places that the nodes report
+%% ({@link placement_place}).
 -spec prepare([node(), ...], [placement_probe:mode()]) -> {ok, prepared()} | {error, unicode:chardata()}.
 prepare(Nodes, Modes) when tl(Nodes) =:= []; Modes =:= [] ->
     case placement_place:tree(Nodes) of
@@ -50,7 +52,7 @@ pair_text({_, A, B, Reason}) -> io_lib:format("~ts to ~ts: ~0tP", [A, B, Reason,
 
 published(Nodes, Prepared) -> published(Nodes, Prepared, ?PUBLISH_TRIES).
 
-%% Retries, because a connection may be lost and reopened while the nodes of a job connect to each other.
+%% Retries, because connections may be lost and opened again while the nodes of a job connect to each other.
 published(Nodes, #{tree := Tree} = Prepared, Tries) ->
     case placement:set_topology(Tree, Nodes) of
         {ok, _, []} -> {ok, Prepared#{nodes => length(Nodes)}};
@@ -58,8 +60,8 @@ published(Nodes, #{tree := Tree} = Prepared, Tries) ->
         {ok, _, [Without | _]} -> {error, io_lib:format("node ~ts did not take the tree; does placement run there?", [Without])}
     end.
 
-%% @doc Waits until this node has a tree that contains it. `Gone' returns whether the nodes that could send a tree are
-%% gone.
+%% @doc Waits until this node has a tree that contains it. `Gone' returns whether the nodes that could send such a tree have
+%% gone down.
 -spec await(Ms :: non_neg_integer(), Gone :: fun(() -> boolean())) -> ok | {error, timeout | gone}.
 await(Ms, Gone) -> awaited(erlang:monotonic_time(millisecond) + Ms, Gone).
 
@@ -80,7 +82,7 @@ has_tree() ->
         Tree -> placement_tree:is_member(Tree, node())
     end.
 
-%% @doc Summarises the result in one line.
+%% @doc Formats a one-line summary of the result.
 -spec summary(prepared()) -> unicode:chardata().
 summary(#{nodes := Nodes, tree := Tree, mode := none}) ->
     case placement_tree:depth(Tree) of

@@ -12,7 +12,7 @@
 of_values(Values) ->
     of_logs([round(math:log(Value) * ?UNIT) || Value <- Values], lists:max(Values)).
 
-%% @doc Returns the same from the logarithms times 65536 and the largest time.
+%% @doc Returns the labels of a group from the logarithms of these times, multiplied by 65536, and the longest time.
 -spec of_logs([integer(), ...], Most :: float()) -> placement_tree:labels().
 of_logs(Logs, Most) ->
     {Count, Sum, Squares, _, _} = Sums = placement_quantiles:sums(Logs),
@@ -42,8 +42,8 @@ between([One | Others], Rows) ->
     [Value || I <- One, J <- lists:append(Others), Value <- [element(J, element(I, Rows))], is_float(Value)] ++ between(Others, Rows);
 between([], _) -> [].
 
-%% @doc Sorts the children of a vertex into an order that depends only on the clusters: large groups first, then by
-%% name, nodes last. Groups are named after their position, such as `"c2.1"'.
+%% @doc Sorts the children of a vertex in an order that depends only on the clusters: groups before nodes, large groups
+%% first, and otherwise by the names of their nodes. Groups are named after their position, such as `"c2.1"'.
 -spec ordered(placement_tree:vertex()) -> placement_tree:vertex().
 ordered(Vertex) ->
     named(sorted(Vertex), "c", "network").

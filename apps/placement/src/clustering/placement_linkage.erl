@@ -1,15 +1,15 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Hierarchical agglomerative clustering into a binary tree, by average or complete linkage.
 %%
-%% This is the nearest-neighbour chain (F. Murtagh, "A survey of recent advances in hierarchical clustering algorithms",
-%% The Computer Journal 26, 1983; Lance and Williams' update formula). From any cluster it goes to the nearest one, from
-%% there to the one nearest to that, and so on, until two clusters are each other's nearest; these are merged. The tree
-%% does not depend on the order of the merges. The algorithm takes n^2 steps and never searches for the closest of all
-%% pairs. `make test-scipy' compares heights and cophenetic distances with those from scipy.
+%% Uses the nearest-neighbour chain algorithm (F. Murtagh, "A survey of recent advances in hierarchical clustering
+%% algorithms", The Computer Journal 26, 1983) with the Lance-Williams update formula. The algorithm starts with any
+%% cluster and follows nearest neighbours until it finds two clusters that are each other's nearest neighbour, and merges
+%% these. The tree does not depend on the order of the merges. The algorithm takes n^2 steps and never searches for the
+%% closest of all pairs. `make test-scipy' compares heights and cophenetic distances with those from scipy.
 %%
-%% Values are whole numbers (`?SCALE' means 1.0), because reading these from a tuple does not allocate memory. With 40
-%% bits after the binary point the rounding error stays below 1.0e-9. A tuple cannot be changed in place, so a new
-%% cluster gets its own row, and the distance between two clusters is in the row of the one that was created later.
+%% Values are fixed-point integers (`?SCALE' means 1.0), because reading an integer from a tuple does not allocate memory.
+%% With 40 fractional bits the rounding error stays below 1.0e-9. A tuple cannot be changed in place, so a new cluster
+%% gets its own row, and the distance between two clusters is in the row of the cluster that was created later.
 -module(placement_linkage).
 
 -export([link/3, table/2, heights/1, cophenetic/2]).
@@ -18,19 +18,19 @@
 
 -type method() :: average | complete.
 -type table() :: tuple().
-%% A row of whole numbers for each node.
+%% A row of integers for each node.
 -type binary_tree() :: pos_integer() | {binary_tree(), binary_tree(), Height :: float()}.
 %% A leaf is the position of a node, counted from 1.
 
 -define(SCALE, 1099511627776).
 
-%% @doc Returns a table of a function of the matrix's times, such as the logarithm. The function's values may be between
-%% minus and plus ten thousand.
+%% @doc Returns the table that results from applying a function, such as the logarithm, to the times of a matrix. The
+%% function must return values between -10000 and 10000.
 -spec table(placement_matrix:matrix(), fun((float()) -> float())) -> table().
 table(Matrix, Fun) ->
     placement_matrix:mapped(fun(Value) -> round(Fun(Value) * ?SCALE) end, Matrix).
 
-%% @doc Returns the tree of a table of `Count' nodes.
+%% @doc Returns the tree for a table with `Count' nodes.
 -spec link(method(), table(), Count :: pos_integer()) -> binary_tree().
 link(_, _, 1) -> 1;
 link(Method, Table, Count) ->
@@ -38,17 +38,17 @@ link(Method, Table, Count) ->
     Clusters = maps:from_list([{I, {I, 1, 0}} || {I, _} <- Active]),
     chain([], Active, Clusters, {Method, Count}).
 
-%% A cluster is stored with its tree, its size and its height; its number is the position of one of its members.
-%% `Active' holds the remaining clusters with their rows, the most recently created first. Each element of the chain
-%% holds its distance from the one below it.
+%% Each cluster has a tree, a size and a height; its number is the position of one of its members. `Active' contains the
+%% remaining clusters with their rows, starting with the most recent. Each element of the chain contains its distance from
+%% the previous element.
 chain(_, [{Last, _}], Clusters, _) ->
     {Tree, _, _} = maps:get(Last, Clusters),
     Tree;
 chain([], [{First, _} | _] = Active, Clusters, Setting) ->
     chain([{First, none, infinity}], Active, Clusters, Setting);
 chain([{I, From, Distance} | Before] = Chain, Active, Clusters, Setting) ->
-    %% In a tie the previous cluster of the chain is taken, because otherwise the chain could go round in circles.
-    %% `infinity' sorts after all numbers.
+    %% In a tie the previous cluster in the chain is used, because otherwise the chain could contain a cycle. `infinity'
+    %% sorts after all numbers.
     case nearest(Active, I, From, Distance) of
         {From, Height} ->
             {Left, Merged} = merged(I, From, Height, Active, Clusters, Setting),
@@ -57,7 +57,7 @@ chain([{I, From, Distance} | Before] = Chain, Active, Clusters, Setting) ->
             chain([{J, I, Height} | Chain], Active, Clusters, Setting)
     end.
 
-%% Clusters created after I have the distance in their own rows; for the others it is in I's row.
+%% The distances to clusters that were created after I are in the rows of these clusters; all others are in I's row.
 nearest([{I, Row} | Older], I, J, Least) -> nearest_older(Older, Row, J, Least);
 nearest([{K, Row} | Rest], I, J, Least) ->
     case element(I, Row) of
@@ -83,8 +83,8 @@ merged(I, J, Distance, Active, Clusters, {Method, Count}) ->
 joined(average, SizeI, SizeJ) -> Sum = SizeI + SizeJ, fun(I, J) -> (SizeI * I + SizeJ * J) div Sum end;
 joined(complete, _, _) -> fun erlang:max/2.
 
-%% Returns the remaining clusters and the distance of each from the cluster merged from I and J: first the clusters
-%% created after both, then those created between the two, then those created before both.
+%% Returns the remaining clusters, and the distance of each from the cluster that results from merging I and J: first the
+%% clusters that were created after both, then those created between the two, then those created before both.
 newest([{I, Row} | Rest], I, J, Joined, Left, Far) -> between(Rest, Row, J, Joined, Left, Far);
 newest([{J, Row} | Rest], I, J, Joined, Left, Far) -> between(Rest, Row, I, fun(OfJ, OfI) -> Joined(OfI, OfJ) end, Left, Far);
 newest([{K, Row} = Other | Rest], I, J, Joined, Left, Far) ->
@@ -105,8 +105,8 @@ heights(Tree) ->
 heights({One, Other, Height}, Rest) -> heights(One, heights(Other, [Height | Rest]));
 heights(_, Rest) -> Rest.
 
-%% @doc Returns the cophenetic distances: for each pair of positions `I < J', the height at which they meet, in the
-%% order of {@link placement_matrix:pairs/1}.
+%% @doc Returns the cophenetic distances: for each pair of positions `I < J', the height at which the two are merged. They
+%% are in the order of {@link placement_matrix:pairs/1}.
 -spec cophenetic(binary_tree(), Count :: pos_integer()) -> [float()].
 cophenetic(Tree, Count) ->
     {_, Pairs} = meets(Tree, []),

@@ -1,12 +1,12 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A validated table of round-trip times between nodes, in microseconds. It is square and symmetric (the smaller
-%% value of the two directions is used), all times are above 0, and measured pairs connect every node to every other, if
-%% only through other nodes. Pure.
+%% @doc A validated table of round-trip times between nodes, in microseconds. It is square and symmetric (the smaller of
+%% the two directions' values is used), all times are positive, and measured pairs connect every node to every other one,
+%% at least through other nodes. Pure.
 %%
 %% It is built from measurements by {@link placement_probe} or from a file, and {@link placement_cluster} builds trees
-%% from it. A pair that was not measured is a gap (`undefined'). This does not mean that its nodes are far apart:
-%% {@link filled/1} estimates the gap from the other times. {@link drop_gaps/2} leaves out the nodes that no measured
-%% pair connects to the rest.
+%% from it. A pair that was not measured is a gap (`undefined'). A gap does not mean that the two nodes are far apart:
+%% {@link filled/1} estimates the missing time from the other ones. {@link drop_gaps/2} leaves out the nodes that no
+%% measured pair connects to the rest.
 -module(placement_matrix).
 
 -compile({no_auto_import, [nodes/1, size/1]}).
@@ -19,8 +19,8 @@
 -type value() :: number() | undefined | null.
 %% Microseconds. A gap is `undefined', or `null' as in JSON.
 -opaque matrix() :: #{nodes := tuple(), rows := tuple(), gaps := non_neg_integer()}.
-%% `nodes' holds the names. `rows' holds a row for each of them, with floats, and `undefined' for gaps; the diagonal is
-%% 0.0. `gaps' is the number of pairs that are gaps.
+%% `nodes' contains the names. `rows' contains a row of floats for each node, with `undefined' for gaps and 0.0 on the
+%% diagonal. `gaps' is the number of pairs that were not measured.
 -type error() :: {not_square, Nodes :: non_neg_integer(), RowNumber :: non_neg_integer(), RowLength :: non_neg_integer() | term()}
                | {bad_node, term()} | {duplicate_node, node()} | no_nodes
                | {not_a_number, node(), node(), term()} | {not_positive, node(), node(), number()}
@@ -77,7 +77,7 @@ raw(Nodes, Rows) ->
 count(List) when is_list(List) -> length(List);
 count(Other) -> Other.
 
-%% Most rows hold only floats, so one pass checks them without building a new list. The diagonal becomes 0.0 in
+%% Most rows contain only floats, so a single pass checks them without building a new list. The diagonal becomes 0.0 in
 %% symmetric/1.
 checked_row(Row, I, Names) ->
     Count = tuple_size(Names),
@@ -100,8 +100,8 @@ checked_row([Value | _], I, J, Names) when is_number(Value) -> throw({not_positi
 checked_row([Value | _], I, J, Names) -> throw({not_a_number, element(I, Names), element(J, Names), Value});
 checked_row([], _, _, _) -> [].
 
-%% Takes the direction that was measured, or the smaller time if both were; a gap is an atom, which sorts after all
-%% numbers.
+%% Uses the direction that was measured, or the smaller time if both were measured. A gap is an atom, which sorts after
+%% all numbers.
 symmetric(Rows) ->
     list_to_tuple([list_to_tuple(symmetric_row(tuple_to_list(element(I, Rows)), I, 1, Rows)) || I <- lists:seq(1, tuple_size(Rows))]).
 
@@ -130,8 +130,8 @@ count_gaps(_, 0, Gaps) -> Gaps;
 count_gaps(Row, J, Gaps) when element(J, Row) =:= undefined -> count_gaps(Row, J - 1, Gaps + 1);
 count_gaps(Row, J, Gaps) -> count_gaps(Row, J - 1, Gaps).
 
-%% Returns the positions of the largest set that measured pairs connect; if several are equally large, the first of
-%% them.
+%% Returns the positions of the largest set of nodes that measured pairs connect. If several sets have the same size,
+%% returns the first.
 largest(Rows) -> largest(lists:seq(1, tuple_size(Rows)), Rows, []).
 
 largest([], _, Best) -> lists:sort(Best);
@@ -176,11 +176,11 @@ mapped([Row | Rows], I, Fun, Done) ->
     mapped(Rows, I + 1, Fun, [list_to_tuple(mirrored(Done, I, Right)) | Done]);
 mapped([], _, _, Done) -> list_to_tuple(lists:reverse(Done)).
 
-%% The values left of the diagonal are the mirrored ones from the previous rows, the last of which comes first.
+%% Copies the values left of the diagonal from the previous rows; the last of these comes first in the list.
 mirrored([Row | Rows], I, Values) -> mirrored(Rows, I, [element(I, Row) | Values]);
 mirrored([], _, Values) -> Values.
 
-%% @doc Returns all pairs that were measured, each once.
+%% @doc Returns all measured pairs, without duplicates.
 -spec pairs(matrix()) -> [{node(), node(), float()}].
 pairs(#{nodes := Nodes, rows := Rows}) ->
     Places = lists:seq(1, tuple_size(Nodes)),
@@ -276,9 +276,9 @@ drop_gaps_test() ->
     ?assertEqual({[a, b, d], 1}, {nodes(Matrix), gaps(Matrix)}),
     ?assertMatch({ok, _, []}, drop_gaps([a, b], [[0, 1], [1, 0]])).
 
-%% The work is quadratic in the number of nodes with a small constant: less than six reductions for each value. The heap
-%% is large enough to avoid garbage collection, whose reductions depend on the load. Instrumented code takes more
-%% reductions.
+%% The work is quadratic in the number of nodes with a small constant: fewer than six reductions per value. The heap is
+%% large enough to avoid garbage collection, because its reductions depend on the load. The test is skipped for
+%% instrumented code, which takes more reductions.
 many_nodes_test_() -> [fun many_nodes/0 || os:getenv("BEAMWAY_COVERAGE") =:= false].
 
 many_nodes() ->

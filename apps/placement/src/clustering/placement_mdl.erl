@@ -1,31 +1,30 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Clusters without a threshold: finds the tree that describes the times most briefly. Pure.
+%% @doc Clusters nodes without a threshold: finds the tree that gives the shortest description of the measured times. Pure.
 %%
-%% Average linkage ({@link placement_linkage}) builds a binary tree from the logarithms of the times. Then a group is
-%% merged into the one above it wherever that makes the whole description shorter. The description of a group has two
-%% costs, one for the times between its children and one for the nodes that each child contains:
+%% Average linkage ({@link placement_linkage}) builds a binary tree from the logarithms of the times. Then every group
+%% whose merger with its parent makes the whole description shorter is merged. The description of a group has two costs,
+%% one for the times between its children and one for the assignment of nodes to these children:
 %%
-%% - the times: minus the logarithm of their marginal likelihood, where they are assumed to be normally distributed.
-%%   Their mean is drawn around the median of all times, over the whole range of these, and their variance from an
-%%   inverse gamma distribution around `floor^2' (the conjugate prior; K. P. Murphy, "Conjugate Bayesian
-%%   analysis of the Gaussian distribution", 2007). Pairs share nodes and so carry less information than their number
-%%   suggests: m pairs count as `m^0.75'. Outliers are pulled in to within three times the
-%%   interquartile range of the median.
-%% - the names: the logarithm of the number of ways to divide its n nodes into s single ones and sets of the sizes
-%%   of its other children. Without this cost, groups would be split along noise.
+%% - the times: the negative logarithm of their marginal likelihood, under the assumption that they are normally
+%%   distributed. The prior of the mean is centred on the median of all times and is as wide as their range. The prior of
+%%   the variance is an inverse gamma distribution around `floor^2' (the conjugate prior; K. P. Murphy, "Conjugate
+%%   Bayesian analysis of the Gaussian distribution", 2007). Pairs that share a node are not independent, so m pairs
+%%   count only as `m^0.75'. Outliers are clipped to within three times the interquartile range of the median.
+%% - the names: the logarithm of the number of ways to divide the group's n nodes into s single nodes and sets as large as
+%%   its other children. Without this cost, noise would split groups.
 %%
-%% The idea is from J. Rissanen, "Modeling by shortest data description", Automatica 14, 1978. The closest method for
-%% times between pairs is C. Blundell and Y. W. Teh, "Bayesian hierarchical community discovery", NIPS 2013.
+%% The idea is from J. Rissanen, "Modeling by shortest data description", Automatica 14, 1978. The most similar published
+%% method for times between pairs is C. Blundell and Y. W. Teh, "Bayesian hierarchical community discovery", NIPS 2013.
 %%
-%% Slow nodes would be separated from their groups, so all this is done twice: the first time coarsely (`m^0.5'), to
-%% determine by how much each node exceeds the level of its pairs, and the second time with that excess subtracted.
+%% Slow nodes would be separated from their groups, so all this is done twice. The first, coarse pass (`m^0.5') determines
+%% by how much each node's times exceed the medians of its groups, and the second pass subtracts that excess.
 %%
 %% Pairs that were not measured provide no information. The binary tree is built with estimates for them
-%% ({@link placement_gaps}), but the description only counts measured pairs. Nodes that no measured pair distinguishes
+%% ({@link placement_gaps}), but the description counts only measured pairs. Nodes that no measured pair distinguishes
 %% form a single group.
 %%
-%% The only constant is `floor' = 0.15, which makes levels closer than 16 % one level. On generated trees 0.15 and 0.20
-%% give the same result, 0.10 splits noise, and 0.25 loses levels that differ by a factor of 1.27.
+%% The only constant is `floor' = 0.15, which merges levels that differ by less than 16 %. On generated trees 0.15 and
+%% 0.20 give the same result, 0.10 creates groups from noise, and 0.25 misses levels that differ by a factor of 1.27.
 -module(placement_mdl).
 
 -export([cluster/1]).
@@ -33,12 +32,12 @@
 -export_type([result/0]).
 
 -type result() :: #{root := placement_tree:vertex(), slow := [{node(), Factor :: float()}], explained := float()}.
-%% The tree with its labels, the nodes that are slower than their groups, the slowest first, and the share of the
-%% logarithms' variance that the levels of the tree explain.
+%% The tree with its labels, the nodes that are slower than their groups (slowest first), and the fraction of the variance
+%% of the logarithms that the levels of the tree explain.
 
 -define(FLOOR, 0.15).
 -define(A0, 2.0).
-%% The maximum number of times that the estimates of missing pairs are improved.
+%% The maximum number of passes that improve the estimates of missing pairs.
 -define(REFINEMENTS, 4).
 %% Logarithms are fixed-point integers here; 65536 means 1.0.
 -define(UNIT, 65536).
@@ -48,15 +47,15 @@
                 leaves :: [pos_integer()],          % places of nodes
                 count :: pos_integer(),             % nodes below
                 sizes = #{} :: #{pos_integer() => pos_integer()}, % number of nodes to the number of groups of that size among the children
-                %% of the times between its children, with outliers pulled in:
+                %% of the times between its children, with outliers clipped:
                 pairs :: non_neg_integer(), mean :: float(), squares :: float(),
-                %% without pulling in outliers, in units: sum, sum of squares, smallest, largest
+                %% without clipping, in units: sum, sum of squares, minimum, maximum
                 raw :: none | {integer(), integer(), integer(), integer()},
-                %% the medians of the binary groups that it was built from, with the number of pairs in each
+                %% the medians of the binary groups from which it was merged, with the number of pairs in each
                 medians :: [{integer(), pos_integer()}],
                 cost = 0.0 :: float()}).
 
-%% @doc Returns the tree of a matrix.
+%% @doc Returns the tree for a matrix of measured times.
 -spec cluster(placement_matrix:matrix()) -> result().
 cluster(Matrix) ->
     Names = list_to_tuple(placement_matrix:nodes(Matrix)),
@@ -87,7 +86,7 @@ refined(Full, Logs, Count, Times) ->
         Better -> refined(Better, Logs, Count, Times - 1)
     end.
 
-%% If none of the nodes is slow, correcting them would only add noise.
+%% If none of the nodes is slow, a correction would only add noise.
 without_excess([], _, Binary, _, _) -> Binary;
 without_excess(_, Excess, _, {Logs, Logs}, Count) -> Corrected = corrected(Logs, Excess), binary(Corrected, Corrected, Count);
 without_excess(_, Excess, _, {Full, Logs}, Count) -> binary(corrected(Full, Excess), corrected(Logs, Excess), Count).
@@ -115,7 +114,7 @@ binary(Full, Logs, Count) ->
     Groups.
 
 linked(Full, Count) ->
-    %% The values are shifted by 16 bits, so that averages lose less by rounding.
+    %% The values are shifted by 16 bits to reduce the rounding errors of averages.
     placement_linkage:link(average, list_to_tuple([list_to_tuple([Value bsl 16 || Value <- tuple_to_list(Row)]) || Row <- tuple_to_list(Full)]), Count).
 
 groups({One, Other, _}, Parent, Groups, Number, Logs) ->
@@ -139,7 +138,7 @@ moments(Values) ->
            medians = [{Median, Pairs}], mean = (Median + Off) / ?UNIT,
            squares = max(0.0, (Squares - Sum * Off) / ?UNIT / ?UNIT)}.
 
-%% Returns the sum and the sum of squares of the differences from the median, each limited to the reach.
+%% Returns the sum and the sum of squares of the differences from the median, each clipped to `Reach'.
 clipped(_, Median, Reach, {Pairs, Sum, Squares, Least, Most}) when Median - Least =< Reach, Most - Median =< Reach ->
     {Sum - Pairs * Median, Squares - (2 * Sum - Pairs * Median) * Median};
 clipped(Values, Median, Reach, _) ->
@@ -197,7 +196,7 @@ log_gamma(X) ->
     (X - 0.5) * math:log(X) - X + 0.5 * math:log(2 * math:pi())
         + (1 / 12 - (1 / 360 - 1 / 1260 / Square) / Square) / X.
 
-%% Makes passes over all edges, those that gain most first, until none gains.
+%% Makes passes over all edges, starting with the largest gain in each pass, until no merger gains anything.
 collapse(Groups, Weighing) ->
     Edges = lists:sort([{Gain, Child} || {Child, #group{parent = Parent}} <- maps:to_list(Groups), Parent =/= none,
                                          {true, Gain, _} <- [gain(Child, Groups, Weighing)]]),
@@ -216,8 +215,8 @@ collapse_edge(Child, Groups, Weighing) ->
         false -> Groups
     end.
 
-%% Returns whether to merge this group into the one above, either because the whole description gets shorter or because
-%% the two are on one level.
+%% Returns whether to merge this group into its parent, either because that makes the whole description shorter or because
+%% both groups are on the same level.
 gain(Child, Groups, Weighing) ->
     #{Child := #group{parent = Parent, pairs = Pairs, mean = Low, cost = ChildCost} = Group} = Groups,
     #{Parent := #group{pairs = PairsAbove, mean = High, cost = ParentCost} = Above} = Groups,
@@ -256,8 +255,8 @@ joined({Sum1, Squares1, Least1, Most1}, {Sum2, Squares2, Least2, Most2}) ->
 -define(STEPS, 512).
 -define(STEP_BITS, 9).
 
-%% Returns by how much each node exceeds the medians of its groups (in units; the median over its pairs), minus the
-%% usual excess of a node.
+%% Returns by how much each node's times exceed the medians of its groups (the median over the node's pairs, in units),
+%% minus the median of this excess over all nodes.
 excess(Groups, Logs, Count) ->
     Steps = counters:new(Count * ?STEPS, []),
     _ = tally_group(1, Groups, Logs, Steps),
@@ -329,7 +328,7 @@ explained(Groups) ->
         All -> max(0.0, min(1.0, 1 - Within / All))
     end.
 
-%% Labels describe the measured values, including slow nodes.
+%% Labels are computed from the measured values, including those of slow nodes.
 labelled(Groups, Names, Matrix, Logs) ->
     {Vertex, _} = vertex(1, Groups, Names, placement_matrix:rows(Matrix), Logs),
     placement_labels:ordered(Vertex).
@@ -348,7 +347,7 @@ vertex(Number, Groups, Names, Rows, Logs) ->
 pairs_of([_], _) -> [];
 pairs_of([One | Others], Rows) -> between(One, lists:append(Others), Rows, pairs_of(Others, Rows)).
 
-%% Returns the largest value of the pairs between all lists.
+%% Returns the maximum over all pairs of members of different lists.
 most([_], _, Most) -> Most;
 most([One | Others], Rows, Most) ->
     Other = lists:append(Others),

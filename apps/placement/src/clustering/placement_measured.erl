@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Converts measured times to a matrix, and to and from the JSON object that `beamway topology measure' stores, and
-%% reads a matrix from CSV. Pure.
+%% @doc Converts measured times to a matrix, converts them to and from the JSON object that `beamway topology measure'
+%% stores, and reads a matrix from CSV. Pure.
 -module(placement_measured).
 
 -export([matrix/3, joined_matrix/3, best_mode/1, to_json/1, from_json/1, from_csv/1, format_error/1]).
@@ -12,12 +12,13 @@
 
 -define(MOST_NODES, 4096).
 
-%% @doc Returns the matrix of one mode and one statistic; pairs that were not measured are gaps.
+%% @doc Returns the matrix for a mode and a statistic. Pairs that were not measured are gaps.
 -spec matrix(placement_probe:measured(), placement_probe:mode(), statistic()) -> {ok, placement_matrix:matrix()} | {error, placement_matrix:error()}.
 matrix(#{nodes := Nodes} = Measured, Mode, Statistic) ->
     placement_matrix:from_rows(Nodes, rows(Measured, Mode, Statistic)).
 
-%% @doc Returns the matrix without the nodes that no measured pair connects to the others, and the list of these nodes.
+%% @doc Like {@link matrix/3}, but leaves out the nodes that no measured pair connects to the others, and also returns
+%% these nodes.
 -spec joined_matrix(placement_probe:measured(), placement_probe:mode(), statistic()) ->
           {ok, placement_matrix:matrix(), [node()]} | {error, placement_matrix:error()}.
 joined_matrix(#{nodes := Nodes} = Measured, Mode, Statistic) ->
@@ -29,7 +30,7 @@ rows(#{nodes := Nodes, pairs := Pairs}, Mode, Statistic) ->
           #{} -> undefined
       end || B <- Nodes] || A <- Nodes].
 
-%% @doc Returns the more informative mode, which is `loaded' if it was measured.
+%% @doc Returns the more informative of the measured modes: `loaded' if it was measured, otherwise `quiet'.
 -spec best_mode(placement_probe:measured()) -> placement_probe:mode().
 best_mode(#{pairs := Pairs}) ->
     case [x || {loaded, _, _} <- maps:keys(Pairs)] of
@@ -46,7 +47,7 @@ to_json(#{nodes := Nodes, pairs := Pairs, failed := Failed, messages := Messages
       failed => [#{mode => Mode, from => atom_to_binary(A), to => atom_to_binary(B), reason => unicode:characters_to_binary(io_lib:format("~0tP", [Reason, 12]))}
                  || {Mode, A, B, Reason} <- Failed]}.
 
-%% @doc Returns the measured times of a decoded object (maps with binary keys).
+%% @doc Returns the measured times from a decoded JSON object (maps with binary keys).
 -spec from_json(term()) -> {ok, placement_probe:measured()} | {error, error()}.
 from_json(#{} = Object) ->
     try
@@ -72,7 +73,7 @@ field(Name, Object) ->
 name(Name) when is_binary(Name), byte_size(Name) < 256 -> binary_to_atom(Name);
 name(Other) -> throw({bad_node, Other}).
 
-%% Values are checked when they become a matrix.
+%% The times are checked when the matrix is built.
 pair(#{<<"mode">> := Mode, <<"from">> := From, <<"to">> := To, <<"min_us">> := Min, <<"median_us">> := Median, <<"p90_us">> := P90} = Pair, Known)
   when Mode =:= <<"quiet">>; Mode =:= <<"loaded">> ->
     case Known of
@@ -84,10 +85,10 @@ pair(#{<<"mode">> := Mode, <<"from">> := From, <<"to">> := To, <<"min_us">> := M
 pair(Other, _) -> throw({bad_pair, Other}).
 
 %% @doc Reads a matrix of microseconds from CSV, with a row and a column for each node, separated by commas, semicolons
-%% or tabs. A cell may be in double quotes. A decimal comma is read as a point. Names may be in the first row and the
-%% first column; if there are only numbers, the nodes are called n1, n2 and so on. If the first cell is empty and the
-%% diagonal is not, the cells after it are names, even if they are numbers. Any other empty cell, `-' or `nan' means
-%% that the pair was not measured.
+%% or tabs. A cell may be in double quotes, and a decimal comma is read as a decimal point. The first row and the first
+%% column may contain names; if there are only numbers, the nodes are called n1, n2 and so on. If the first cell is empty
+%% but the diagonal is not, the other cells of the first row are names, even if they are numbers. Any other empty cell, `-'
+%% or `nan' means that the pair was not measured.
 -spec from_csv(unicode:chardata()) -> {ok, placement_probe:measured()} | {error, error()}.
 from_csv(Text) ->
     case unicode:characters_to_list(Text) of
@@ -136,10 +137,10 @@ named([{Number, [Corner | Names] = First} | Lines] = All) ->
     Long =:= [] orelse throw({csv, Number, text("'~ts' is no name of a node", [hd(Long)])}),
     {[list_to_atom(Name) || Name <- Nodes], Rows}.
 
-%% Returns whether the diagonal is empty, because no node is measured with itself.
+%% Returns whether the diagonal is empty, as it may be because a node is not measured with itself.
 has_empty_diagonal(Lines) -> lists:all(fun({Place, {_, Row}}) -> lists:sublist(Row, Place, 1) =:= [""] end, lists:zip(lists:seq(1, length(Lines)), Lines)).
 
-%% Rows are returned in the order of the columns.
+%% The rows must be in the same order as the columns.
 row_of(N, Name, Row, Lines, Names) ->
     {_, Before} = lists:unzip(lists:takewhile(fun({Other, _}) -> Other < N end, Lines)),
     case lists:nthtail(min(length(Before), length(Names)), Names) of

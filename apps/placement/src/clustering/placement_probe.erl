@@ -1,17 +1,17 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Measures the round-trip times between every pair of some nodes.
+%% @doc Measures the round-trip times between all pairs of a set of nodes.
 %%
-%% In quiet mode it works in rounds of disjoint pairs (the circle method of tournaments), one round after the other, so
-%% that each node communicates with only one other node at a time. In loaded mode all pairs run at once, as in the
-%% RELEASE report's second strategy, because a network often shows its structure only under load. With `pairs' only a
-%% share of the rounds is measured, in such a way that all nodes have the same number of pairs, and the clustering
-%% estimates the others ({@link placement_gaps}). The unit of measurement is a batch of 100 round trips. For each pair
-%% it keeps the minimum, the median and the 90th percentile of its batches, but not the mean, which a single stall of
-%% the machine would shift by a third.
+%% In quiet mode it measures one round of disjoint pairs after another (the circle method for round-robin tournaments), so
+%% that each node communicates with only one other node at a time. In loaded mode all pairs are measured at the same time,
+%% as in the second strategy of the RELEASE report, because a network often shows its structure only under load. With
+%% `pairs' only a fraction of the rounds is measured, in which all nodes have the same number of pairs, and the clustering
+%% estimates the others ({@link placement_gaps}). The unit of measurement is a batch of 100 round trips. The result has the
+%% minimum, the median and the 90th percentile of the batches of each pair. It does not have the mean, because a single
+%% stall of the machine would change it by a third.
 %%
 %% The nodes connect to each other for the measurement. They need not run this application: {@link placement_probe_pair}
-%% is loaded into nodes that do not have it, and removed again. A pair that fails is missing from the result, which
-%% gives the reason.
+%% is loaded into nodes that do not have it, and removed afterwards. If a pair fails, the result has the reason instead of
+%% times.
 -module(placement_probe).
 
 -export([measure/2, rounds/1, drawn_rounds/2]).
@@ -22,9 +22,9 @@
 -type options() :: #{modes => [mode()],               %% [quiet, loaded]
                      batches => pos_integer(),        %% per pair, 20
                      messages => pos_integer(),       %% per batch, 100
-                     pairs => number(),               %% the share of all pairs to measure, above 0, at most 1
+                     pairs => number(),               %% the fraction of all pairs to measure, above 0 and at most 1
                      limit_ms => pos_integer(),       %% per pair, 60000
-                     done => pairs(),                 %% earlier results, which are not measured again; pairs of other nodes are dropped
+                     done => pairs(),                 %% earlier results, which are not measured again; pairs with other nodes are dropped
                      progress => fun((progress()) -> ok)}.
 -type pairs() :: #{{mode(), node(), node()} => #{min_us := float(), median_us := float(), p90_us := float(), batches := pos_integer()}}.
 %% The first of the two nodes sorts before the second.
@@ -32,16 +32,16 @@
                       messages := pos_integer(), seconds := float()}.
 -type progress() :: #{mode := mode(), done := non_neg_integer(), total := non_neg_integer(), left_s := float() | unknown,
                       pairs := pairs()}.
-%% Called before and after each step with the number of pairs done, the total, the estimated seconds left, and all
-%% results so far.
+%% The argument of the function `progress', which is called before and after each step: the number of pairs measured so
+%% far, the total number, the estimated remaining time in seconds, and all results so far.
 
 -define(LOAD_MS, 15000).
-%% The longest time to wait for the gate, a little less than the time for which the pairs themselves wait.
+%% The maximum time to wait until all pairs are ready. It is a little less than the time that the pairs themselves wait.
 -define(GATE_MS, 15000).
-%% With more pairs at once the coordinator would limit the measurement.
+%% With more concurrent pairs, the coordinator would become the bottleneck.
 -define(AT_ONCE, 4096).
 
-%% @doc Measures the times. Returns an error if a node cannot be reached at the start.
+%% @doc Measures the round-trip times. Returns an error if a node cannot be reached at the beginning.
 -spec measure([node()], options()) ->
           {ok, measured()} | {error, {bad_option, atom(), term()} | no_pairs | {unreachable, [{node(), term()}]}}.
 measure(Nodes, Options) ->
@@ -103,9 +103,9 @@ rotated(List, Turn) ->
     {Front, Back} = lists:split(Turn, List),
     Back ++ Front.
 
-%% @doc Returns a share of the rounds, but at least three, because fewer would hardly connect all nodes. The nodes are
-%% placed on the circle in the order of a hash of their names, so that the order is unrelated to the network and the
-%% same nodes get the same rounds each time.
+%% @doc Returns a fraction of the rounds, but at least three, because fewer would hardly connect all nodes. The nodes are
+%% placed on the circle in the order of a hash of their names, so that their order is unrelated to the network and the same
+%% nodes always get the same rounds.
 -spec drawn_rounds([node()], Share :: number()) -> [[{node(), node()}]].
 drawn_rounds(Nodes, Share) when Share < 1 ->
     Hashed = [Node || {_, Node} <- lists:sort([{erlang:phash2(Node), Node} || Node <- Nodes])],
@@ -173,10 +173,10 @@ left_s(_, 0, _) -> unknown;
 left_s(Start, Measured, Left) ->
     (erlang:monotonic_time(millisecond) - Start) / 1000 / Measured * Left.
 
-%% Runs all pairs of a step at once, each watched by a separate process. The time limit of a pair begins when all pairs
-%% have begun. Results that arrive late are missing.
+%% Measures all pairs of a step concurrently, each monitored by a separate process. The time limit begins when all pairs
+%% have begun. Results that arrive later are not used.
 step(Mode, Pairs, #{limit_ms := LimitMs} = Options) ->
-    %% This is an alias, so that late messages from a node that was suspended in the meantime are dropped.
+    %% The gate is an alias, so that late messages from a node that was suspended are dropped.
     Gate = alias(),
     Watched = maps:from_list([watched(Mode, Pair, Gate, Options) || Pair <- Pairs]),
     {Begun, Early} = case Mode of
@@ -208,7 +208,7 @@ watched(Mode, {A, B} = Pair, Gate, #{batches := Batches, messages := Messages, l
     {Pid, Monitor} = spawn_monitor(fun() -> exit({?MODULE, called(A, [B, Batches, Messages, LimitMs, Entry], LimitMs)}) end),
     {Monitor, {Pid, Pair}}.
 
-%% Twice the limit plus the time at the gate is longer than the pair itself can take, unless its node is suspended.
+%% Twice the time limit plus the wait at the gate is longer than the measurement can take, unless the node is suspended.
 called(Node, Arguments, LimitMs) ->
     try erpc:call(Node, placement_probe_pair, run, Arguments, 2 * LimitMs + ?GATE_MS) of
         Times -> {ok, Times}
@@ -218,8 +218,8 @@ called(Node, Arguments, LimitMs) ->
         _:Reason -> {error, Reason}
     end.
 
-%% All pairs begin when the last one is ready or has failed. At the timeout only those that are ready begin, because a
-%% late one would measure under a different load.
+%% All pairs begin when the last one is ready or has failed. At the timeout only the pairs that are ready begin, because a
+%% pair that begins late would be measured under a different load.
 opened(Gate, Waiting, Ready, Ended, End) when map_size(Waiting) > map_size(Ready) ->
     receive
         {{Gate, Pair}, Pid} -> opened(Gate, Waiting, Ready#{Pair => Pid}, Ended, End);

@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The part of the measurement that runs on the nodes themselves: one process sends, and one on the other node
-%% replies.
+%% @doc The part of the measurement that runs on the measured nodes: one process sends messages, and a process on the other
+%% node replies.
 %%
-%% The module depends only on OTP and on no other module of this application, because {@link placement_probe} loads it
-%% into nodes that do not have it. Each process exits when the other one does, or after a minute of silence.
+%% The module depends only on OTP, not on other modules of this application, because {@link placement_probe} loads it into
+%% nodes that do not have it. Each process exits when the other one does, or after a minute without a message.
 -module(placement_probe_pair).
 
 -export([run/5, echo/1]).
@@ -11,11 +11,11 @@
 -define(SILENT_MS, 60000).
 -define(GATE_MS, 20000).
 
-%% @doc Measures batches of round trips between this node and another. Returns for each batch the mean time of one round
-%% trip in microseconds. A first batch, which also opens the connection, is not counted. If there is a gate, the process
-%% reports after that batch that it is ready and then waits, so that many pairs begin together; otherwise the first ones
-%% would measure a network without load. Raises `{probe, Reason}' if the node cannot be reached, or if the first batch,
-%% or all others together, take longer than the limit.
+%% @doc Measures batches of round trips between this node and another. Returns the mean round-trip time of each batch in
+%% microseconds. The first batch, during which the nodes connect, does not count. If there is a gate, the process
+%% reports after that batch that it is ready and waits, so that all pairs begin at the same time; otherwise the first pairs
+%% would measure a network without load. Raises `{probe, Reason}' if the node cannot be reached, or if the first batch, or
+%% all others together, take longer than the limit.
 -spec run(node(), Batches :: pos_integer(), Messages :: pos_integer(), LimitMs :: pos_integer(), Gate :: none | {Keeper :: reference(), term()}) -> [float(), ...].
 run(Node, Batches, Messages, LimitMs, Gate) ->
     {Echo, Monitor} = started(Node, LimitMs),
@@ -29,7 +29,7 @@ run(Node, Batches, Messages, LimitMs, Gate) ->
         Echo ! stop
     end.
 
-%% A suspended node accepts the request but does not answer.
+%% Uses a time limit, because a suspended node accepts the request but does not answer.
 started(Node, LimitMs) ->
     Request = spawn_request(Node, ?MODULE, echo, [self()], [monitor]),
     receive
@@ -54,7 +54,7 @@ batch(Echo, Monitor, Messages, End) ->
     ok = round_trips(Messages, Echo, Monitor, Left),
     erlang:convert_time_unit(erlang:monotonic_time() - Start, native, nanosecond) / 1000 / Messages.
 
-%% The limit applies to each round trip and is reduced for the next batch, so the total time stays bounded.
+%% The remaining time limits each round trip and gets shorter from batch to batch, so the total time is bounded.
 round_trips(0, _, _, _) -> ok;
 round_trips(Count, Echo, Monitor, Left) ->
     Echo ! {self(), Count},

@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Computes quantiles of integers quickly. Pure.
 %%
-%% Short lists are sorted. The values of long lists are counted in 4096 steps of their range, and the result is the
-%% middle of a step. Sorting half a million values would take longer than clustering them, and with a sample the result
-%% would depend on their order.
+%% Short lists are sorted. For long lists, the range of the values is divided into 4096 intervals, the values in each are
+%% counted, and the result is the middle of an interval. Sorting half a million values would take longer than clustering
+%% them, and with a sample the result would depend on their order.
 -module(placement_quantiles).
 
 -export([quantiles/2, quantiles/3, median/1, sums/1]).
@@ -15,7 +15,7 @@
 -define(SORTED, 512).
 -define(STEPS, 4096).
 
-%% @doc Returns count, sum, sum of squares, smallest and largest of some values.
+%% @doc Returns the count, the sum, the sum of squares, the minimum and the maximum of some values.
 -spec sums([integer(), ...]) -> sums().
 sums([First | _] = Values) ->
     sums(Values, 0, 0, 0, First, First).
@@ -28,12 +28,12 @@ sums([Value | Values], Count, Sum, Squares, Least, Most) ->
     sums(Values, Count + 1, Sum + Value, Squares + Value * Value, Least, Most);
 sums([], Count, Sum, Squares, Least, Most) -> {Count, Sum, Squares, Least, Most}.
 
-%% @doc Returns the values below which these shares of all values lie; the shares must be in rising order.
+%% @doc Returns the quantiles of some values for these fractions, which must be in ascending order.
 -spec quantiles(Shares :: [float()], Values :: [integer(), ...]) -> [integer()].
 quantiles(Shares, Values) ->
     quantiles(Shares, Values, sums(Values)).
 
-%% @doc Returns the same if the {@link sums/1} are known already.
+%% @doc Like {@link quantiles/2}, if the {@link sums/1} are already known.
 -spec quantiles(Shares :: [float()], Values :: [integer(), ...], sums()) -> [integer()].
 quantiles(Shares, Values, {Length, _, _, _, _}) when Length =< ?SORTED ->
     Sorted = list_to_tuple(lists:sort(Values)),
@@ -69,7 +69,7 @@ short_test_() ->
     [?_assertEqual(3, median([5, 1, 3])), ?_assertEqual([1, 2, 4], quantiles([0.25, 0.5, 1.0], [4, 3, 2, 1])),
      ?_assertEqual(7, median([7]))].
 
-%% The result differs by at most one step from that of sorting, whatever the order of the values.
+%% The result differs by at most one interval from that of sorting, and does not depend on the order of the values.
 long_test() ->
     Values = [N * N || N <- lists:seq(1, 3000)],
     Answer = quantiles([0.1, 0.5, 0.95], Values),

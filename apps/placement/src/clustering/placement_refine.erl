@@ -1,26 +1,27 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Splits the smallest groups of a tree where some of their nodes are nearer to each other than the tree shows. Pure.
+%% @doc Splits the smallest groups of a tree if some of their nodes are nearer to each other than the tree shows. Pure.
 %%
-%% The shortest description of the times ({@link placement_mdl}) finds levels. Cities inside a continent do not form
-%% levels, because any distance occurs, so the continent stays one group. A choice based on this tree would treat any
-%% city of the continent as near. So each group that contains unused nearness, according to {@link placement_regret}, is
-%% cut: the average linkage of its times is followed down until the times have halved, and the resulting parts are
-%% treated in the same way.
+%% The shortest description of the times ({@link placement_mdl}) finds levels. The cities of a continent do not form
+%% levels, because all distances occur, so the continent stays a single group. A choice based on this tree would treat
+%% every city on the continent as near. So each group that is too coarse according to {@link placement_regret} is split:
+%% the average linkage of its times is followed down until the times have halved, and the resulting parts are treated in
+%% the same way.
 %%
-%% Noise must not count as nearness, but the median of 18 noisy ratios is sometimes just as far from 1. So a group of
-%% the shortest description is cut only if far more than half of its nodes show nearness. That proves that its times are
-%% not one level with noise, so for its parts, which may be small, the ratio alone decides.
+%% Noise must not cause a split, but the median of 18 noisy ratios is sometimes as far from 1 as that of a group that is
+%% too coarse. So a group of the shortest description is split only if far more than half of its nodes have near
+%% neighbours. This proves that the times are not a single level with noise, so for the parts, which may be small, the
+%% ratio alone decides.
 -module(placement_refine).
 
 -export([refined/2]).
 
-%% A group is cut if its ratio is at least this.
+%% A group is split if its ratio is at least this.
 -define(REGRET, 1.2).
 %% Groups with fewer nodes than this are not examined.
 -define(LEAST, 4).
 
-%% @doc Returns the tree with such groups split and its groups named and labelled again, or the same tree if there are
-%% none.
+%% @doc Returns the tree with such groups split, and with new names and labels for all groups. Returns the same tree if
+%% there are no such groups.
 -spec refined(placement_tree:vertex(), placement_matrix:matrix()) -> placement_tree:vertex().
 refined(Root, Matrix) ->
     case finer(Root, fun placement_regret:surely_of_group/1, Matrix, placement_matrix:filled(Matrix)) of
@@ -28,7 +29,7 @@ refined(Root, Matrix) ->
         Finer -> placement_labels:ordered(placement_labels:measured(Finer, Matrix))
     end.
 
-%% Pairs that were not measured say nothing about nearness; their estimates only fill gaps in the table for the linkage.
+%% Only measured pairs are used for the ratio; estimates only fill the gaps in the table for the linkage.
 finer({leaf, _} = Leaf, _, _, _) -> Leaf;
 finer({group, Name, Labels, Children}, Regret, Matrix, Filled) ->
     {Leaves, Groups} = lists:partition(fun(Child) -> element(1, Child) =:= leaf end, Children),
@@ -41,14 +42,14 @@ parts(Leaves, Regret, Matrix, Filled) ->
         true -> Leaves;
         false ->
             Own = placement_matrix:sub(Filled, Nodes),
-            %% Heights must not be below 0.
+            %% Divides by the shortest time, because heights must not be negative.
             Least = lists:min([Us || {_, _, Us} <- placement_matrix:pairs(Own)]),
             Tree = {_, _, Height} = placement_linkage:link(average, placement_linkage:table(Own, fun(Us) -> math:log(Us / Least) end), length(Nodes)),
             Names = list_to_tuple(Nodes),
             [finer(vertex([element(Place, Names) || Place <- Places]), fun placement_regret:of_group/1, Matrix, Filled) || Places <- cut(Tree, Height - math:log(2))]
     end.
 
-%% The two halves are separated in any case.
+%% Always separates the two halves.
 cut({One, Other, _}, Height) -> below(One, Height) ++ below(Other, Height).
 
 below({One, Other, Own}, Height) when Own > Height -> below(One, Height) ++ below(Other, Height);

@@ -1,36 +1,37 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Measures how much nearness a choice based on the tree alone misses, that is, nearness inside the smallest groups
-%% that the tree does not show. Pure.
+%% @doc Measures the regret of a choice that is based only on the tree: how much nearer a node in the same smallest group
+%% can be, which the tree does not show. Pure.
 %%
-%% A tree can explain most of the variance and still be too coarse: it may group cities by continent but say nothing
-%% about distances within a continent. A comparison with the nearest node would prove nothing, because the smallest of
-%% many noisy times is always small. So a near node is selected without using its own time: by the bounds that third
-%% nodes of the group give ({@link placement_gaps}). If there is only noise, this node is as far away as the median
-%% node, and the ratio is 1. If it is nearer, a choice by the tree misses that nearness.
+%% A tree can explain most of the variance and still be too coarse: it may group cities by continent but contain no
+%% information about distances within a continent. A comparison with the nearest node would prove nothing, because the
+%% smallest of many noisy times is always small. So a near node is selected without using the time to it, by means of the
+%% bounds that the times to third nodes in the group imply ({@link placement_gaps}). If there is only noise, this node is
+%% as far away as the median node, and the ratio is 1. If the node is nearer, a choice based on the tree misses it.
 -module(placement_regret).
 
 -export([regret/2, of_group/1, surely_of_group/1]).
 
-%% At most this many nodes are examined, and at most this many members of a group are considered; they are picked at
-%% even intervals.
+%% The maximum number of nodes that are examined, and the maximum number of members of a group that are considered. They are
+%% picked at regular intervals.
 -define(JUDGED, 48).
 -define(MEMBERS, 96).
 
-%% @doc Returns how many times as far away the median node of the same smallest group is as the near one (the median of
-%% this ratio over the nodes). Returns 1.0 if all groups have fewer than four nodes.
+%% @doc Returns the ratio of the time to the median node of the same smallest group to the time to the near node (the
+%% median of this ratio over all nodes). Returns 1.0 if all groups have fewer than four nodes.
 -spec regret(placement_tree:tree(), placement_matrix:matrix()) -> float().
 regret(Tree, Matrix) ->
     Places = maps:from_list(lists:zip(placement_matrix:nodes(Matrix), lists:seq(1, placement_matrix:size(Matrix)))),
     Groups = [[maps:get(Node, Places) || {leaf, Node} <- Children] || {group, _, _, Children} <- groups(placement_tree:packed(Tree))],
     typical(ratios(Groups, Matrix)).
 
-%% @doc Returns the same if all nodes of the matrix are one group.
+%% @doc Like {@link regret/2}, but treats all nodes of the matrix as a single group.
 -spec of_group(placement_matrix:matrix()) -> float().
 of_group(Matrix) -> typical(of_all(Matrix)).
 
-%% @doc Returns the part of the regret that noise does not explain: the ratio that half of the n nodes and `sqrt(n)'
-%% more reach. Noise puts the near node below the median as often as above. It rarely puts this many below, which is two
-%% standard deviations more than half, and far more rarely do they all reach a ratio well above 1.
+%% @doc Returns the part of the regret that noise does not explain: the ratio that half of the n nodes plus `sqrt(n)' more
+%% nodes reach. With noise alone, the near node is below the median as often as above it. It is rarely below it for this
+%% many nodes, which is two standard deviations more than half, and even more rarely do all of these nodes have a ratio
+%% well above 1.
 -spec surely_of_group(placement_matrix:matrix()) -> float().
 surely_of_group(Matrix) ->
     Ratios = of_all(Matrix),
@@ -69,12 +70,12 @@ ratio(I, Members, Rows) ->
             [middle([Us || {Us, _} <- Known]) / mean([Us || {Bound, Us} <- Bounds, Bound == Least])]
     end.
 
-%% Often several nodes are equally near by the bound, namely those that are nearer to the same third node. Selecting the
-%% one with the smallest time of its own would favour noise.
+%% Often several nodes have the same bound, because they are near the same third node. Selecting the one with the smallest
+%% measured time would favour noise.
 mean([Us]) -> Us;
 mean(Times) -> math:exp(lists:sum([math:log(Us) || Us <- Times]) / length(Times)).
 
-%% Third nodes are sorted, the nearest first; `infinity' sorts after all numbers.
+%% Third nodes are sorted, nearest first. `infinity' sorts after all numbers.
 bound(J, Known, RowJ) ->
     case lists:foldl(fun({Us, K}, Least) when K =/= J, Us < Least ->
                              case element(K, RowJ) of

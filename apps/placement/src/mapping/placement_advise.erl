@@ -2,8 +2,8 @@
 %% @doc Finds pairs of nodes that exchange a lot of data although they are far apart. It does not move anything, because
 %% the owner of a process decides where it runs.
 %%
-%% The traffic comes from the attribute `link_bytes', which only nodes with the Beamway carrier have, and the
-%% distances from the tree in use. Called by {@link placement:advise/1}.
+%% The traffic is taken from the attribute `link_bytes', which only nodes with the Beamway carrier have, and distances are
+%% taken from the current tree. Called by {@link placement:advise/1}.
 -module(placement_advise).
 
 -export([advise/1]).
@@ -11,10 +11,10 @@
 -export_type([advice/0]).
 
 -type advice() :: #{pair := {node(), node()}, bytes := pos_integer(), share := float(), distance := float()}.
-%% `share' is relative to all bytes between the nodes that were asked.
+%% `share' is the pair's fraction of all bytes that the nodes have reported.
 
-%% @doc Returns the pairs, starting with the one that would gain most, and, as `Without', the nodes whose traffic is
-%% unknown.
+%% @doc Returns the pairs, starting with the one that would gain most from being closer, and the nodes whose traffic is
+%% unknown (`Without').
 -spec advise([node()]) -> {ok, [advice()], Without :: [node()]} | {error, no_topology}.
 advise(Nodes) ->
     case placement_topology:tree() of
@@ -25,12 +25,12 @@ advise(Nodes) ->
             {ok, pairs(Tree, Known), lists:sort(maps:keys(Views) -- [Node || {Node, _} <- Known])}
     end.
 
-%% Pure. Takes the traffic that each node reports per peer. A pair is included if its distance is more than half of the
-%% way to the root and it exchanged more bytes than the average pair.
+%% Pure. Takes the traffic that each node reports per peer. A pair is included if its smallest common group is more than
+%% half of the way up to the root, and if it exchanged at least as many bytes as the average pair.
 -spec pairs(placement_tree:tree(), [{node(), [{node(), Bytes :: non_neg_integer()}]}]) -> [advice()].
 pairs(Tree, Known) ->
     Talk = lists:foldl(fun({Pair, Bytes}, Acc) -> maps:update_with(Pair, fun(Before) -> max(Before, Bytes) end, Bytes, Acc) end, #{},
-                       %% Both ends count the same bytes.
+                       %% Both nodes of a pair count the same bytes.
                        [{{min(Node, Peer), max(Node, Peer)}, Bytes} || {Node, Peers} <- Known, {Peer, Bytes} <- Peers, Bytes > 0]),
     Total = lists:sum(maps:values(Talk)),
     Far = [#{pair => {A, B}, bytes => Bytes, share => Bytes / Total, distance => Distance}
@@ -39,7 +39,7 @@ pairs(Tree, Known) ->
 
 is_far(Tree, A, B) ->
     {ok, Rank, Levels} = placement_tree:rank(Tree, A, B),
-    %% In a flat tree no node is nearer than another.
+    %% In a tree with a single level all nodes are equally far apart.
     Levels > 1 andalso Rank > (Levels + 1) div 2.
 
 -ifdef(TEST).

@@ -1,12 +1,13 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Maps a graph of communicating processes onto the nodes of a tree. Called by {@link placement:map/3}.
 %%
-%% The cost is the sum of weight times distance over all pairs that communicate. The first step is recursive
-%% multisection down the tree: the graph is cut into parts for the children of the root, and each part is cut further
-%% for the children below, in proportion to their capacities ({@link placement_map_bisect}). Traffic between two
-%% children of a group costs the same wherever in them it begins and ends, so each cut can be made independently. Then
-%% moves and swaps refine the whole mapping ({@link placement_map_refine}). `docs/guide/placement.md' names the sources.
-%% The module is pure except for its helper processes: the same seed gives the same mapping.
+%% The cost of a mapping is the sum of weight times distance over all pairs that communicate. The first step is recursive
+%% multisection down the tree: the graph is cut into parts for the children of the root, in proportion to their
+%% capacities, and each part is cut again for the children below ({@link placement_map_bisect}). The cost of traffic
+%% between two children of a group does not depend on the nodes within these children, so each cut can be made
+%% independently. Then moves and swaps refine the whole mapping ({@link placement_map_refine}).
+%% `docs/guide/placement.md' names the sources. The module is pure except for its helper processes: the same seed gives
+%% the same mapping.
 -module(placement_map).
 
 -export([map/3, cost/4, distance/4, expected/3, pairs/1, format_error/1]).
@@ -16,14 +17,14 @@
 -type name() :: term().
 %% A process is named by a pid, a registered name or any other term.
 -type graph() :: [{name(), name(), Weight :: number()}] | #{{name(), name()} => Weight :: number()}.
-%% The two processes of a pair may be in either order; the weights of a pair that is listed twice are added.
--type options() :: #{processes => [name()] | #{name() => Load :: pos_integer()}, %% also those that talk to nobody; default: those of the graph, each of load 1
-                     nodes => [node()],                  %% default: all of the tree
-                     capacity => #{node() => non_neg_integer()}, %% the greatest load of a node; default: equal shares and `imbalance'
-                     imbalance => number(),              %% by how much a node may exceed its equal share, 0.03
-                     distances => tree | latency | [number()], %% the report's distance; measured times; or one number per level, root first (tree)
+%% The order of the two processes in a pair does not matter. If a pair is listed twice, its weights are added.
+-type options() :: #{processes => [name()] | #{name() => Load :: pos_integer()}, %% includes processes that do not communicate; default: those of the graph, each with load 1
+                     nodes => [node()],                  %% default: all nodes of the tree
+                     capacity => #{node() => non_neg_integer()}, %% the maximum load of each node; default: equal shares plus `imbalance'
+                     imbalance => number(),              %% the fraction by which a node may exceed its equal share, 0.03
+                     distances => tree | latency | [number()], %% the report's distance, measured times, or one number per level, root first; default: tree
                      seed => integer(),                  %% 1
-                     tries => pos_integer()}.            %% how many times the cuts between the root's children are made before the best is taken, 2
+                     tries => pos_integer()}.            %% how often the cuts between the root's children are tried; the best result is used, 2
 -type mapping() :: #{places := #{name() => node()}, cost := number(), loads := #{node() => non_neg_integer()}}.
 -type error() :: {bad_graph, term(), Expected :: string()} | {bad_option, {atom(), term()}, Expected :: string()} | no_nodes | {no_room, Load :: pos_integer(), Capacity :: non_neg_integer()} | {does_not_fit, name()}.
 
@@ -34,10 +35,10 @@
 -define(PASSES, 6).
 -define(SMALL, 300).
 -define(SMALL_TRIES, 6).
-%% With more vertices than this a second process is worth its cost.
+%% With more vertices than this, starting a second process pays off.
 -define(LARGE, 2000).
 
-%% @doc Returns a mapping of low cost, with its cost and the load of each node.
+%% @doc Returns a mapping with a low cost, together with its cost and the load of each node.
 -spec map(graph(), placement_tree:tree() | none, options()) -> {ok, mapping()} | {error, error()}.
 map(Graph, none, Options) -> map(Graph, placement_tree:empty(), Options);
 map(Graph, Tree, Options) ->
@@ -51,7 +52,7 @@ map(Graph, Tree, Options) ->
         throw:Error -> {error, Error}
     end.
 
-%%% Questions to other nodes
+%%% Options and the graph
 
 checked(Options, Tree) when is_map(Options) ->
     Setting = maps:merge(?DEFAULTS, Options),
@@ -62,7 +63,7 @@ checked(Options, Tree) when is_map(Options) ->
     Setting#{nodes => [Node || Node <- placement_tree:leaf_order(Tree), is_map_key(Node, Wanted)]};
 checked(Options, _) -> throw({bad_option, {options, Options}, "a map of options"}).
 
-%% @doc Returns `ok' if the value of an option is valid, and otherwise what was expected.
+%% @doc Returns `ok' if the value of an option is valid, and otherwise a description of the valid values.
 -spec expected(Option :: term(), Value :: term(), placement_tree:tree()) -> ok | string().
 expected(processes, Value, _) when is_map(Value) ->
     when_all(fun(Load) -> is_integer(Load) andalso Load > 0 end, maps:values(Value), "loads that are whole numbers above 0");
@@ -130,8 +131,8 @@ capacity(#{nodes := Nodes} = Setting, Load) ->
     Each = case Setting of
                #{capacity := Given} -> [maps:get(Node, Given, 0) || Node <- Nodes];
                #{imbalance := Imbalance} ->
-                   %% The share is rounded up. A product that is a whole number must not be rounded up, although 100 *
-                   %% 1.1 is more than 110 in floats.
+                   %% The result is rounded up, but not if the exact product is a whole number: with floats, 100 * 1.1 is
+                   %% more than 110.
                    Share = (Load + length(Nodes) - 1) div length(Nodes),
                    [ceil(Share * (1 + Imbalance) - 1.0e-6) || _ <- Nodes]
            end,
@@ -157,13 +158,13 @@ mapped(Weights, ProcessLoads, Capacity, Tree, #{nodes := Nodes, distances := Kin
     #{places => Places, cost => cost(Weights, Places, Tree, Kind),
       loads => maps:fold(fun(Name, Node, Acc) -> maps:update_with(Node, fun(Sum) -> Sum + maps:get(Name, ProcessLoads) end, Acc) end, Empty, Places)}.
 
-%% @doc Returns the sum of weight times distance over all pairs; both processes of each pair must have a place.
+%% @doc Returns the sum of weight times distance over all pairs. `Places' must contain both processes of each pair.
 -spec cost(graph(), Places :: #{name() => node()}, placement_tree:tree(), tree | latency | [number()]) -> number().
 cost(Graph, Places, Tree, Kind) when is_map(Graph) -> cost([{A, B, Weight} || {{A, B}, Weight} <- maps:to_list(Graph)], Places, Tree, Kind);
 cost(Graph, Places, Tree, Kind) ->
     lists:sum([Weight * distance(Kind, Tree, maps:get(A, Places), maps:get(B, Places)) || {A, B, Weight} <- Graph]).
 
-%% @doc Returns the distance between two nodes of the given kind.
+%% @doc Returns the distance between two nodes; the first argument is the kind of distance.
 -spec distance(tree | latency | [number()], placement_tree:tree(), node(), node()) -> number().
 distance(_, _, Node, Node) -> 0;
 distance(tree, Tree, One, Other) ->
@@ -178,7 +179,7 @@ distance(Levels, Tree, One, Other) ->
     {ok, Level} = placement_tree:shared(Tree, One, Other),
     lists:nth(Level + 1, Levels).
 
-%% Processes become numbers in the order of their names, and weights become whole numbers.
+%% Numbers the processes in the order of their names, and converts the weights to whole numbers.
 numbered(Weights, Names, ProcessLoads) ->
     Numbers = maps:from_list(lists:zip(Names, lists:seq(1, length(Names)))),
     Scale = scale([Weight || {_, _, Weight} <- Weights], lists:sum([Weight || {_, _, Weight} <- Weights]), ?MOST_WEIGHT),
@@ -209,8 +210,8 @@ scale(Numbers, Largest, Most) ->
         false -> 1
     end.
 
-%% Returns a row of whole distances for each node. Nodes of one group are equally far from all others, so distances
-%% are looked up only once for each pair of groups.
+%% Returns a row of whole distances for each node. All nodes of a group have the same distances to nodes outside of the
+%% group, so distances are looked up only once for each pair of groups.
 rows(Tree, Nodes, Kind) ->
     Depth = placement_tree:depth(Tree),
     Groups = [case placement_tree:way(Tree, Node, Depth) of {ok, [_ | _] = Way} -> lists:droplast(Way); {ok, []} -> [] end || Node <- Nodes],
@@ -226,11 +227,11 @@ rows(Tree, Nodes, Kind) ->
                        setelement(Block, list_to_tuple([element(Group, Row) || Group <- ByNode]), 0)
                    end || {Block, Own} <- lists:zip(lists:seq(1, length(Nodes)), ByNode)]).
 
-%% Returns the distance between two nodes of a group, or between one node of each group.
+%% Returns the distance between two nodes of the same group, or between nodes of two groups.
 between(Kind, Tree, [One | _] = Group, Group) -> distance(Kind, Tree, One, lists:last(Group));
 between(Kind, Tree, [One | _], [Other | _]) -> distance(Kind, Tree, One, Other).
 
-%% Returns the tree with block numbers as leaves, without the nodes that are not wanted.
+%% Returns the tree with block numbers as leaves, without the nodes that are not used.
 parts({leaf, Node}, Numbers) ->
     case Numbers of
         #{Node := Number} -> Number;
@@ -243,7 +244,7 @@ parts({group, _, _, Children}, Numbers) ->
         Parts -> Parts
     end.
 
-%% A separate process leaves the caller's random number state and heap unchanged.
+%% Uses a separate process, so that the caller's random number state and heap do not change.
 in_own_process(Fun) ->
     {Pid, Monitor} = helper(Fun),
     receive
@@ -270,8 +271,8 @@ guard(Pid) ->
                   end
           end).
 
-%% Small graphs take little time, so they are mapped many times and the cheapest mapping is taken. Half of the mappings
-%% fill the nodes one after the other.
+%% Small graphs take little time, so they are mapped several times and the cheapest mapping is taken. Half of the attempts
+%% fill the nodes one after another.
 blocks({Arcs, _} = Graph, Parts, Most, Rows, #{seed := Seed, tries := Tries}) ->
     Ways = case tuple_size(Arcs) =< ?SMALL of
                true -> [{Fill, Number} || Number <- lists:seq(1, ?SMALL_TRIES), Fill <- [even, filled]];
@@ -289,9 +290,10 @@ once({Arcs, _} = Graph, Parts, Most, Rows, How) ->
     Found = [atomics:get(Blocks, V) || V <- lists:seq(1, Count)],
     {{misfit(Found, Graph, Most) =/= none, lists:sum([cost_at(element(V, Arcs), element(Block, Rows), Blocks, 0) || {V, Block} <- lists:zip(lists:seq(1, Count), Found)])}, Found}.
 
-%% Cuts in two until each part has one node. Traffic between the root's children costs most, so those cuts are made
-%% several times, and the best is taken. After the first cut both sides continue concurrently. Their random numbers
-%% are seeded from their position in the tree, so the result does not depend on which side is faster.
+%% Bisects the graph until each part is assigned to a single node. Traffic between the root's children costs most, so the
+%% cuts between these are made several times and the best result is taken. After the first cut both sides continue
+%% concurrently. The random number generator of each side is seeded from its position in the tree, so the result does not
+%% depend on which side is faster.
 multisected(_, Vertices, Block, _, _, Blocks) when is_integer(Block) -> lists:foreach(fun(V) -> atomics:put(Blocks, V, Block) end, Vertices);
 multisected(Graph, Vertices, [Only], Most, {_, Fill, Seed}, Blocks) -> multisected(Graph, Vertices, Only, Most, {1, Fill, Seed}, Blocks);
 multisected({_, Loads} = Graph, Vertices, Part, Most, {Tries, Fill, Seed} = How, Blocks) ->
@@ -321,7 +323,7 @@ beside(Here, There) ->
 first([Part | _]) -> first(Part);
 first(Block) -> Block.
 
-%% Splits the children into two groups of nearly the same capacity.
+%% Splits the children into two groups with nearly the same capacity.
 halves(Parts, Most) ->
     Half = capacity_of(Parts, Most) / 2,
     split(Parts, [], 0, Half, Most).
@@ -340,7 +342,7 @@ capacity_of(Block, Most) -> element(Block, Most).
 count(Parts) when is_list(Parts) -> lists:sum([count(Part) || Part <- Parts]);
 count(_) -> 1.
 
-%% Each cut may use only a share of the spare capacity, so that some is left for the last cuts.
+%% Each cut may use only a part of the spare capacity, so that some remains for the last cuts.
 bound(filled, Load, Own, _, _, Most) ->
     Capacity = capacity_of(Own, Most),
     {min(Load, Capacity), Capacity};
@@ -351,9 +353,9 @@ bound(even, Load, Own, Other, Part, Most) ->
     Slack = math:pow(max(1.0, All / max(1, Load)), 1 / math:ceil(math:log2(count(Part)))),
     {Target, min(Capacity, max(ceil(Target), trunc(Target * Slack)))}.
 
-%% If the loads have different sizes, they may not fit after the cuts. The excess is then moved to nodes with spare
-%% capacity, each process to the node where it costs least. If that does not suffice, all processes are placed from
-%% scratch, the largest first.
+%% If processes have different loads, some nodes may be overloaded after the cuts. The excess processes are then moved to
+%% nodes with spare capacity, each to the node where it costs least. If that is not enough, all processes are placed from
+%% scratch, starting with the largest.
 fitted({Arcs, Loads} = Graph, Blocks, Most, Rows) ->
     Count = tuple_size(Arcs),
     Full = placement_map_refine:loads(Graph, Blocks, tuple_size(Most)),
@@ -367,7 +369,7 @@ fitted({Arcs, Loads} = Graph, Blocks, Most, Rows) ->
             ok
     end.
 
-%% Takes out the smallest processes until the remaining ones fit.
+%% Removes the smallest processes from overloaded nodes until the remaining ones fit.
 taken_out([V | Rest], Loads, Blocks, Full, Most, Out) ->
     Block = atomics:get(Blocks, V),
     case atomics:get(Full, Block) > element(Block, Most) of
@@ -393,7 +395,7 @@ put_in([], _, _, _, _, _, _) -> ok.
 cost_at([U, Weight | Rest], Row, Blocks, Sum) -> cost_at(Rest, Row, Blocks, Sum + Weight * element(atomics:get(Blocks, U), Row));
 cost_at([], _, _, Sum) -> Sum.
 
-%% Returns the first process of a block whose load is too high.
+%% Returns the first process that is in an overloaded block.
 misfit(Blocks, {_, Loads}, Most) ->
     Full = lists:foldl(fun({Block, Load}, Acc) -> maps:update_with(Block, fun(Sum) -> Sum + Load end, Load, Acc) end, #{}, lists:zip(Blocks, tuple_to_list(Loads))),
     case [V || {V, Block} <- lists:zip(lists:seq(1, length(Blocks)), Blocks), maps:get(Block, Full) > element(Block, Most)] of
@@ -415,7 +417,7 @@ format_error({does_not_fit, Name}) -> io_lib:format("no mapping was found in whi
 scale_test_() ->
     [?_assertEqual(1, scale([3, 4], 7, 10)), ?_assertEqual(2.0, scale([2.5, 2.5], 5.0, 10)), ?_assertEqual(0.5, scale([20], 20, 10)), ?_assertEqual(1, scale([0.0], 0.0, 10))].
 
-%% The result equals that of a look-up for each pair of nodes, but takes far less work.
+%% The result is the same as that of a lookup for each pair of nodes, but takes far less work.
 rows_test_() ->
     Paths = [{list_to_atom("n" ++ integer_to_list(N)), [{a, N rem 3}, {b, N rem 7}] ++ [{c, x} || N rem 5 =:= 0]} || N <- lists:seq(1, 400)],
     {ok, Tree} = placement_tree:from_paths(Paths),

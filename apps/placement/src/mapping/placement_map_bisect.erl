@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Cuts a graph into two sides with bounded loads and little traffic between them. It works on several levels: the
-%% graph is made coarser, a side of its coarsest form is grown from a single vertex in several tries, and the best try
-%% is refined on the way back (by the method of Fiduccia and Mattheyses, with the gains of both sides in queues). Called
-%% by {@link placement_map}.
+%% @doc Cuts a graph into two sides with bounded loads and little traffic between them. This is multilevel bisection: the
+%% graph is coarsened, several attempts grow one side of the coarsest graph from a single vertex, and the best cut is
+%% refined on each finer level (by the method of Fiduccia and Mattheyses, with the gains of both sides in queues). Called by
+%% {@link placement_map}.
 -module(placement_map_bisect).
 
 -export([sides/4]).
@@ -13,8 +13,8 @@
 
 -type bound() :: {Target :: number(), Most :: non_neg_integer()}.
 
-%% @doc Returns the vertices of both sides, from the best of `Tries' attempts. A side exceeds its bound only if no move
-%% could prevent that.
+%% @doc Returns the vertices of both sides, from the best of `Tries' attempts. The load of a side exceeds its bound only if
+%% no move could prevent that.
 -spec sides(placement_map_graph:graph(), bound(), bound(), Tries :: pos_integer()) -> {[pos_integer()], [pos_integer()]}.
 sides({_, Loads} = Graph, {Target, Most0}, {_, Most1}, Tries) ->
     Total = lists:sum(tuple_to_list(Loads)),
@@ -38,7 +38,7 @@ each(V, Do) ->
 best_of(Tries, Graph, Bounds) ->
     hd(lists:keysort(1, [grown(Graph, Bounds) || _ <- lists:seq(1, Tries)])).
 
-%% Grows one side from a vertex; the best neighbour is added first.
+%% Grows one side from a vertex, adding the best neighbour in each step.
 grown(Graph, {Target, _, _} = Bounds) ->
     Count = placement_map_graph:size(Graph),
     Sides = atomics:new(max(1, Count), []),
@@ -57,7 +57,7 @@ grow(Order, Heap, Load, Target, {Arcs, Loads} = Graph, Sides, Gains) when Load <
             end;
         {_, V, Rest} ->
             Size = element(V, Loads),
-            %% A vertex is not added if its load would exceed the target by more than what was missing before.
+            %% A vertex is not added if the load would then exceed the target by more than it is below the target now.
             case atomics:get(Sides, V) =:= 1 andalso 2 * (Load + Size - Target) =< Size of
                 true ->
                     ok = atomics:put(Sides, V, 0),
@@ -67,8 +67,8 @@ grow(Order, Heap, Load, Target, {Arcs, Loads} = Graph, Sides, Gains) when Load <
     end;
 grow(_, _, _, _, _, _, _) -> ok.
 
-%% After a neighbour has left a side, moving becomes more profitable for the vertices that stayed there and less so for
-%% those on the other side.
+%% Updates the gains after a vertex has changed sides: moving becomes more profitable for its neighbours on the old side and
+%% less profitable for those on the new side.
 moved_away([U, Weight | Rest], From, Sides, Gains, Heap) ->
     case atomics:get(Sides, U) of
         From -> moved_away(Rest, From, Sides, Gains, placement_map_heap:push(atomics:add_get(Gains, U, 2 * Weight), U, Heap));
@@ -78,7 +78,7 @@ moved_away([U, Weight | Rest], From, Sides, Gains, Heap) ->
     end;
 moved_away([], _, _, _, Heap) -> Heap.
 
-%% Returns what each vertex would gain by changing sides, the vertices with neighbours on the other side, and the weight
+%% Returns the gain of each vertex if it changed sides, the vertices that have neighbours on the other side, and the weight
 %% of the cut.
 gains({Arcs, _}, Sides) ->
     Count = tuple_size(Arcs),
@@ -102,7 +102,7 @@ weights([U, Weight | Rest], Side, Sides, Inner, Outer) ->
     end;
 weights([], _, _, Inner, Outer) -> {Inner, Outer}.
 
-%% Returns the excess load of the sides and the weight of the cut, by which tries are compared.
+%% Returns the excess load of the sides and the weight of the cut, by which attempts are compared.
 refined({Arcs, Loads} = Graph, Sides, {_, Most0, Most1}) ->
     {Gains, Boundary, Cut} = gains(Graph, Sides),
     Count = tuple_size(Arcs),
@@ -139,7 +139,7 @@ loads_after([V | Rest], Loads, Sides, Load0, Load1) ->
     end;
 loads_after([], _, _, Load0, Load1) -> {Load0, Load1}.
 
-%% Only vertices near the moved ones can have joined or left the boundary.
+%% Only the moved vertices and their neighbours can have joined or left the boundary.
 boundary(Boundary, Moved, Arcs, Sides) ->
     Near = lists:foldl(fun(V, Acc) -> neighbours(element(V, Arcs), [V | Acc]) end, Boundary, Moved),
     [V || V <- lists:usort(Near), is_at_boundary(element(V, Arcs), atomics:get(Sides, V), Sides)].
@@ -183,7 +183,7 @@ moved_back([U, Weight | Rest], From, Sides, Gains) ->
     moved_back(Rest, From, Sides, Gains);
 moved_back([], _, _, _) -> ok.
 
-%% Moves the best vertex that may move, even at a loss, and remembers which moves came after the best state.
+%% Moves the best vertex that may be moved, even at a loss, and records which moves were made after the best state.
 pass(_, _, _, _, Best, Kept, Since, Count, {_, _, _, _, _, _, _, _, Patience}) when Count > Patience -> {Best, Kept, Since};
 pass({Heap0, Heap1}, Load0, Load1, Cut, Best, Kept, Since, Count, {_, Loads, Sides, Gains, Locked, Most0, Most1, Widest, _} = Context) ->
     Top0 = top(Heap0, 0, Sides, Gains, Locked),
@@ -194,7 +194,7 @@ pass({Heap0, Heap1}, Load0, Load1, Cut, Best, Kept, Since, Count, {_, Loads, Sid
     May1 = Top1 =/= empty andalso not Over0 andalso (Over1 orelse Load0 + element(element(2, Top1), Loads) =< Most0 + Widest),
     case {May0, May1} of
         {false, false} when Top0 =:= empty, Top1 =:= empty -> {Best, Kept, Since};
-        %% The first vertices of both queues do not fit, but later ones may.
+        %% The first vertices in the queues do not fit, but later ones may.
         {false, false} -> pass({rest(Top0, Locked), rest(Top1, Locked)}, Load0, Load1, Cut, Best, Kept, Since, Count + 1, Context);
         {true, true} ->
             {Gain0, _, _} = Top0,

@@ -1,10 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The graph on which {@link placement_map} works: vertices 1 to N with loads, and their neighbours with weights.
+%% @doc The graph that {@link placement_map} uses: vertices 1 to N with loads, and their neighbours with weights.
 %%
 %% Weights and loads are integers that fit into `atomics'. A coarser graph has one vertex for each matched pair of
-%% vertices; vertices with much traffic between them and small loads are matched. If the neighbours of a vertex are all
-%% matched already, it is matched with another vertex that has the same first neighbour, so that stars shrink as well as
-%% meshes.
+%% vertices. Vertices with small loads and much traffic between them are preferred for matching. If all neighbours of a
+%% vertex are already matched, the vertex is matched with another one that has the same first neighbour, so that stars
+%% shrink as quickly as meshes.
 -module(placement_map_graph).
 
 -export([size/1, levels/3, part/2, sorted_at_random/1]).
@@ -14,7 +14,7 @@
 -compile({no_auto_import, [size/1]}).
 
 -type arcs() :: [integer()].
-%% Neighbour, weight, neighbour, weight, ...: this takes half the memory of pairs.
+%% Neighbour, weight, neighbour, weight, ...: this takes half as much memory as pairs.
 -type graph() :: {Arcs :: tuple(), Loads :: tuple()}.
 -type level() :: {graph(), Coarse :: tuple()}.
 %% A graph and, for each of its vertices, the vertex of the next coarser graph into which it was merged.
@@ -28,8 +28,8 @@ size({Arcs, _}) -> tuple_size(Arcs).
 sorted_at_random(Count) ->
     [V || {_, V} <- lists:sort([{rand:uniform(1 bsl 30), V} || V <- lists:seq(1, Count)])].
 
-%% @doc Makes coarser and coarser graphs until one has at most `Most' vertices, or they no longer shrink. Returns the
-%% coarsest one, and the levels from it to the finest.
+%% @doc Coarsens a graph until it has at most `Most' vertices or no longer shrinks. Returns the coarsest graph, and the
+%% levels from coarsest to finest.
 -spec levels(graph(), Most :: pos_integer(), MaxLoad :: pos_integer()) -> {graph(), [level()]}.
 levels(Graph, Most, MaxLoad) -> levels(Graph, Most, MaxLoad, []).
 
@@ -40,7 +40,7 @@ levels(Graph, Most, MaxLoad, Levels) ->
         _ -> {Graph, Levels}
     end.
 
-%% Makes one step: returns the graph of pairs, and the vertex that each vertex was merged into.
+%% Coarsens a graph once. Returns the graph of matched pairs and, for each vertex, the vertex into which it was merged.
 -spec coarser(graph(), MaxLoad :: pos_integer()) -> {graph(), Coarse :: tuple()}.
 coarser({Arcs, Loads} = Graph, MaxLoad) ->
     Count = size(Graph),
@@ -49,7 +49,7 @@ coarser({Arcs, Loads} = Graph, MaxLoad) ->
     ok = match_by_neighbour(Alone, Arcs, Loads, MaxLoad, Mates, #{}),
     Numbers = atomics:new(Count, []),
     Pairs = numbered(1, Count, 1, Mates, Numbers, []),
-    %% Each arc is looked up here, and reading a tuple is several times as fast as reading atomics.
+    %% Uses a tuple, because every arc is looked up here and reading a tuple is several times as fast as reading atomics.
     Coarse = list_to_tuple([atomics:get(Numbers, V) || V <- lists:seq(1, Count)]),
     {{list_to_tuple([merged_arcs(Pair, Arcs, Coarse) || Pair <- Pairs]), list_to_tuple([lists:sum([element(V, Loads) || V <- Pair]) || Pair <- Pairs])}, Coarse}.
 
@@ -124,7 +124,7 @@ summed([{U, One}, {U, Other} | Rest]) -> summed([{U, One + Other} | Rest]);
 summed([{U, Weight} | Rest]) -> [U, Weight | summed(Rest)];
 summed([]) -> [].
 
-%% @doc Returns the graph of some vertices, in the order of the list, with the arcs between them.
+%% @doc Returns the subgraph of some vertices, in the order of the list, with the arcs between them.
 -spec part(graph(), [pos_integer()]) -> graph().
 part({Arcs, Loads} = Graph, Vertices) ->
     New = atomics:new(max(1, size(Graph)), []),

@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A priority queue of gains, the greatest first, as a pairing heap. Pure.
+%% @doc A priority queue of gains, implemented as a pairing heap; the greatest gain comes first. Pure.
 %%
-%% An entry is never changed. To change a gain, a caller pushes a second entry. So after each pop it must check whether
-%% the entry is still valid, as {@link placement_map_bisect} and {@link placement_map_refine} do.
+%% An entry is never changed. To change a gain, a caller pushes another entry. So after each pop the caller must check
+%% whether the entry is still valid, as {@link placement_map_bisect} and {@link placement_map_refine} do.
 -module(placement_map_heap).
 
 -export([empty/0, push/3, pop/1]).
@@ -21,7 +21,7 @@ push(Gain, Value, nil) -> {Gain, Value, []};
 push(Gain, Value, {Top, _, _} = Heap) when Gain >= Top -> {Gain, Value, [Heap]};
 push(Gain, Value, {Top, First, Below}) -> {Top, First, [{Gain, Value, []} | Below]}.
 
-%% @doc Returns the entry with the greatest gain, and the rest.
+%% @doc Returns the entry with the greatest gain, and the remaining queue.
 -spec pop(heap()) -> empty | {Gain :: number(), Value :: term(), heap()}.
 pop(nil) -> empty;
 pop({Gain, Value, Below}) -> {Gain, Value, paired(Below, nil)}.

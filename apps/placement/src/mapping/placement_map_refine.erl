@@ -1,10 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Makes a mapping cheaper by moving vertices and by swapping them. Called by {@link placement_map}.
+%% @doc Reduces the cost of a mapping by moving and swapping vertices. Called by {@link placement_map}.
 %%
-%% A pass takes the vertex with the greatest gain from a queue and moves it to the block where its traffic costs least.
-%% It continues at a loss for a while, and then undoes the moves made after the best state. If the better block is full,
-%% the vertex is swapped with the vertex of that block that makes the swap cheapest. Each vertex moves at most once per
-%% pass.
+%% A pass repeatedly takes the vertex with the greatest gain from a queue and moves it to the block where its traffic costs
+%% least. It continues for a while even if moves increase the cost, and then undoes the moves that were made after the best
+%% state. If the better block is full, the vertex is swapped with a vertex of that block, the one that makes the swap
+%% cheapest. Each vertex moves at most once per pass.
 -module(placement_map_refine).
 
 -export([refined/5, loads/3]).
@@ -12,7 +12,7 @@
 -record(context, {arcs :: tuple(), loads :: tuple(), blocks :: atomics:atomics_ref(), full :: atomics:atomics_ref(), most :: tuple(),
                   distances :: tuple(), locked :: atomics:atomics_ref(), patience :: pos_integer()}).
 
-%% @doc Changes the blocks in place. `Most' holds the greatest load of each block, `Distances' a row for each block.
+%% @doc Changes the blocks in place. `Most' contains the maximum load of each block, and `Distances' a row for each block.
 -spec refined(placement_map_graph:graph(), Blocks :: atomics:atomics_ref(), Most :: tuple(), Distances :: tuple(), Passes :: pos_integer()) -> ok.
 refined({Arcs, Loads} = Graph, Blocks, Most, Distances, Passes) ->
     Count = tuple_size(Arcs),
@@ -47,8 +47,8 @@ pushed(V, How, Context, Heap) ->
         {Gain, _, _} -> placement_map_heap:push(Gain, {V, How}, Heap)
     end.
 
-%% Returns the best move of a vertex: its gain, the target block, and whether that block has room. With `room' only
-%% blocks with room are considered.
+%% Returns the best move of a vertex: its gain, the target block, and whether that block has enough capacity left. With
+%% `room' only blocks with enough capacity are considered.
 best(V, How, #context{arcs = Arcs, blocks = Blocks} = Context) ->
     From = atomics:get(Blocks, V),
     case by_block(element(V, Arcs), Blocks, From, []) of
@@ -129,7 +129,7 @@ neighbours([U, _ | Rest], #context{locked = Locked} = Context, Heap) ->
     end;
 neighbours([], _, Heap) -> Heap.
 
-%% The other vertex must gain, or lose less than this one gains.
+%% Swaps a vertex with one of a full block. The other vertex must gain, or lose less than this vertex gains.
 swapped(V, Block, Gain, Heap, Members, Gained, Best, Since, Count, #context{blocks = Blocks, loads = Loads, full = Full, most = Most} = Context) ->
     From = atomics:get(Blocks, V),
     Load = element(V, Loads),
@@ -158,8 +158,8 @@ partner([U | Rest], V, From, Block, Least, Room, #context{loads = Loads, locked 
     end;
 partner([], _, _, _, _, _, _, Best, _) -> Best.
 
-%% V moves the other way, so the two vertices stay equally far apart. Both gains count the traffic between them as
-%% saved, so that part is subtracted.
+%% Returns the gain of U if V moves in the opposite direction. The distance between the two vertices does not change, but
+%% both gains include the traffic between them as saved, so that part is subtracted.
 gain(U, Block, From, V, #context{arcs = Arcs, blocks = Blocks, distances = Distances}) ->
     Here = element(Block, Distances),
     There = element(From, Distances),

@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Plans which processes should run on a different node. The result is a list of moves, starting with the one that
-%% saves the most, each with the traffic that it saves per link. Pure; it moves nothing. Called by
-%% {@link placement:advise/2}.
+%% saves the most, each with the traffic that it saves per link. The module is pure and does not move any process. Called
+%% by {@link placement:advise/2}.
 -module(placement_moves).
 
 -export([moves/3, to_text/1]).
@@ -9,15 +9,15 @@
 -export_type([move/0, options/0]).
 
 -type move() :: #{process := placement_map:name(), from := node(), to := node(), saves := number(), less := [{link(), number()}], more := [{link(), number()}]}.
-%% `saves' is weight times distance. `less' and `more' are pairs of nodes with the number of bytes by which their
-%% traffic falls or rises.
+%% `saves' is weight times distance. `less' and `more' contain pairs of nodes, each with the number of bytes by which the
+%% traffic between the two decreases or increases.
 -type link() :: {node(), node()}.
 -type options() :: #{places => #{placement_map:name() => node()}, %% where the processes run; default for pids: their nodes
-                     most => pos_integer(),              %% the most of these processes on a node; default: as many as the fullest node has
+                     most => pos_integer(),              %% maximum number of these processes per node; default: the current maximum
                      moves => pos_integer(),             %% 10
                      distances => tree | latency | [number()]}.
 
-%% @doc Returns the plan. Processes on nodes outside of the tree stay, and their traffic does not count.
+%% @doc Returns the plan. Processes on nodes outside of the tree are not moved, and their traffic does not count.
 -spec moves(placement_map:graph(), placement_tree:tree(), options()) -> {ok, [move()]} | {error, placement_map:error()}.
 moves(Graph, Tree, Options) when is_map(Options) ->
     Setting = maps:merge(#{moves => 10, distances => tree, places => #{}}, Options),
@@ -64,7 +64,7 @@ best(Left, Talk, Places, Full, Most, Nodes, Distance) ->
 saves(Others, From, To, Places, Distance) ->
     lists:sum([Weight * (Distance(From, Node) - Distance(To, Node)) || {Other, Weight} <- Others, {ok, Node} <- [maps:find(Other, Places)]]).
 
-%% Returns the pairs of nodes with the process's traffic between them, the greatest traffic first.
+%% Returns the pairs of nodes between which the process has traffic, with the amount, starting with the largest.
 links(Node, Talked) ->
     Sums = lists:foldl(fun({Peer, Weight}, Acc) -> maps:update_with({min(Node, Peer), max(Node, Peer)}, fun(Sum) -> Sum + Weight end, Weight, Acc) end, #{},
                        [Pair || {Peer, _} = Pair <- Talked, Peer =/= Node]),
@@ -96,7 +96,7 @@ moves_test() ->
     ?assertMatch({ok, []}, moves([{q, r, 60}], tree(), #{places => Places})),
     ?assertEqual({ok, []}, moves([{x, y, 60}], tree(), #{})).
 
-%% The saving in the plan equals the decrease of the cost.
+%% The saving in the plan is the amount by which the cost decreases.
 saves_what_it_says_test() ->
     Graph = [{erlang:phash2({x, N}, 12), erlang:phash2({y, N}, 12), N} || N <- lists:seq(1, 60)],
     Before = maps:from_list([{N, lists:nth(1 + N rem 4, [a, b, c, d])} || N <- lists:seq(0, 11)]),

@@ -1,11 +1,11 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Samples which processes send to which: traces the sends of some processes in short windows and counts the bytes
-%% per pair. Called by {@link placement:observe/2}. Nothing is traced outside of a call.
+%% @doc Samples the messages between processes: traces the messages that some processes send in short windows, and counts
+%% the bytes per pair of processes. Called by {@link placement:observe/2}. Tracing is on only during a call.
 %%
-%% On each node one process traces for one fifth of the time: it switches tracing on for one window and off for the next
-%% four. It ends a window early when it has seen a certain number of messages. The bytes of a message are those of its
-%% external format, scaled to the whole time. When the caller's node goes down, or at the end of the sampling time, the
-%% tracer exits, which also ends tracing.
+%% On each node one process traces for a fifth of the time: it switches tracing on for one window and off for the next
+%% four. It ends a window early when it has received a certain number of messages. The size of a message is that of its
+%% external format, and the sums are extrapolated to the whole time. When the caller's node goes down, or at the end of
+%% the sampling time, the tracer exits, which also ends tracing.
 -module(placement_observe).
 
 -export([observe/2, busiest/2]).
@@ -14,8 +14,8 @@
 -export_type([seen/0]).
 
 -type seen() :: #{unseen := [{pid(), Reason :: term()}], messages := non_neg_integer()}.
-%% Lists the processes that could not be traced, because their node does not answer, they have exited, or another tracer
-%% is tracing them, and says how many messages were counted.
+%% `unseen': the processes that could not be traced because their node does not answer, they have exited, or another
+%% tracer is tracing them. `messages': the number of messages that were counted.
 
 -define(WINDOW_MS, 20).
 -define(PAUSE_MS, 80).
@@ -39,7 +39,7 @@ observe(Pids, Ms) when is_integer(Ms), Ms >= 1, Ms =< 3600000, is_list(Pids), le
 observe(Pids, Ms) when is_list(Pids) -> {error, {bad_ms, Ms}};
 observe(Pids, _) -> {error, {bad_pids, Pids}}.
 
-%% @doc Returns up to `Count' processes of each node, those with the most reductions so far, apart from the processes of
+%% @doc Returns up to `Count' processes of each node: those with the most reductions so far, except for the processes of
 %% OTP and of this application. Nodes that do not answer are left out.
 -spec busiest([node()], Count :: pos_integer()) -> [pid()].
 busiest(Nodes, Count) ->
@@ -51,7 +51,7 @@ local_busiest(Count) ->
     Busy = lists:reverse(lists:sort([{Reductions, Pid} || Pid <- processes(), {reductions, Reductions} <- [process_info(Pid, reductions)]])),
     first(Count, [Pid || {_, Pid} <- Busy]).
 
-%% Finding out to which application a process belongs takes time, so this stops as soon as it has enough processes.
+%% Stops as soon as there are enough processes, because it takes time to determine the application of a process.
 first(0, _) -> [];
 first(_, []) -> [];
 first(Count, [Pid | Rest]) ->
@@ -68,7 +68,8 @@ answer(Own, Request, Ms) ->
         Class:Reason -> {#{}, [], [{Pid, {Class, Reason}} || Pid <- Own], 0}
     end.
 
-%% A name belongs to the node on which it is registered. Only messages to another of the observed processes count.
+%% Messages to a registered name count for the process with that name on its node. Only messages between observed processes
+%% count.
 graph(Pids, Answers) ->
     Names = maps:from_list(lists:append([Named || {_, Named, _, _} <- Answers])),
     Wanted = maps:from_list([{Pid, true} || Pid <- Pids]),

@@ -1,15 +1,15 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Plans a tree of processes (master, submasters and workers) in the shape of the tree of nodes. Pure.
+%% @doc Plans a tree of processes (a master, submasters and workers) that follows the tree of nodes. Pure.
 %%
 %% Each group of nodes gets its own submaster, on one of its nodes. Each worker is attached to the submaster of the
-%% smallest group around it, and the master is in the largest group. A message from master to worker then crosses each
-%% level of the network at most once (the RELEASE report's Figure 28). This is not true of a fixed tree whose processes
-%% are assigned from lists of nodes.
+%% smallest group that contains it, and the master is in the largest group. A message from the master to a worker then
+%% crosses each level of the network at most once (Figure 28 of the RELEASE report). This is not true of a fixed tree whose
+%% processes are assigned from lists of nodes.
 %%
-%% If the children are limited (`fan_out'), a group may get several submasters, all on one node. On different nodes,
-%% the path through the first and the second would cross the group's level twice. For the same reason, the root's
-%% excess children are attached to further submasters on the master's own node. A group with fewer than `least'
-%% workers gets no submaster, and its workers join the group around it.
+%% If the number of children is limited (`fan_out'), a group may get several submasters, all on the same node. If they were
+%% on different nodes, a path through two of them would cross the group's level twice. For the same reason, excess
+%% children of the root are attached to additional submasters on the master's own node. A group with fewer than `least'
+%% workers gets no submaster; its workers belong to the group around it.
 -module(placement_plan).
 
 -export([plan/2, to_list/1, paths/1, crossings/2]).
@@ -18,10 +18,10 @@
 
 -type role() :: master | submaster | worker.
 -type process() :: {role(), node(), [process()]}.
--type options() :: #{workers => [node()],      %% where workers may run, one on each; default: all nodes of the tree
-                     submasters => [node()],   %% where master and submasters may run; default: all; nodes in the group itself are preferred
-                     fan_out => pos_integer() | infinity, %% the greatest number of children, at least 2
-                     least => pos_integer()}.  %% the smallest number of workers that get a submaster of their own, 2
+-type options() :: #{workers => [node()],      %% where workers may run, one per node; default: all nodes of the tree
+                     submasters => [node()],   %% where the master and submasters may run; default: all nodes; those in the group itself are preferred
+                     fan_out => pos_integer() | infinity, %% the maximum number of children, at least 2
+                     least => pos_integer()}.  %% the minimum number of workers for which a group gets a submaster, 2
 
 %% @doc Returns the plan for a tree of nodes. Nodes outside of the tree are left out.
 -spec plan(placement_tree:tree() | none, options()) -> {ok, process()} | {error, no_workers | no_submasters | {bad_option, atom(), term()}}.
@@ -53,12 +53,12 @@ planned(Tree, #{fan_out := FanOut} = Setting) ->
     Master = host(Units, Setting),
     {ok, {master, Master, narrowed(Units, FanOut, Master)}}.
 
-%% The largest group comes first, because master and submasters run in the first of their parts.
+%% Puts the largest group first, because the master and the submasters run in the first of their parts.
 largest_first(Children) ->
     [Child || {_, _, Child} <- lists:sort([{-length(placement_tree:members(Child)), N, Child}
                                            || {N, Child} <- lists:zip(lists:seq(1, length(Children)), Children)])].
 
-%% Returns the children of the process above: workers and submasters.
+%% Returns the children of a vertex's process: workers and submasters.
 units({leaf, Node}, #{workers := Workers}) ->
     [{worker, Node, []} || is_map_key(Node, Workers)];
 units({group, _, _, Children}, #{least := Least, fan_out := FanOut} = Setting) ->
@@ -70,7 +70,7 @@ units({group, _, _, Children}, #{least := Least, fan_out := FanOut} = Setting) -
             [{submaster, Host, Part} || Part <- parts(Units, FanOut)]
     end.
 
-%% Splits into as few parts as possible, of nearly the same length.
+%% Splits the list into as few parts as possible, with nearly the same length.
 parts(Units, infinity) -> [Units];
 parts(Units, Most) ->
     Count = length(Units),
@@ -83,12 +83,14 @@ cut(Units, Count, Parts) ->
     {Part, Rest} = lists:split(Length, Units),
     [Part | cut(Rest, Count - Length, Parts - 1)].
 
-%% There is no process above the root that could take several submasters.
+%% Inserts submasters below the master until it has at most `FanOut' children. The root cannot be split like other groups,
+%% because there is no process above it.
 narrowed(Units, FanOut, _) when FanOut =:= infinity; length(Units) =< FanOut -> Units;
 narrowed(Units, FanOut, Master) ->
     narrowed([case Part of [Only] -> Only; _ -> {submaster, Master, Part} end || Part <- parts(Units, FanOut)], FanOut, Master).
 
-%% Returns the first node below that may run a submaster, or otherwise the permitted node nearest to the first node.
+%% Returns the first node below that may run a submaster. If there is none, returns the permitted node that is nearest to
+%% the first node below.
 host(Units, #{submasters := Submasters, tree := Tree}) ->
     Below = lists:append([all_nodes(Unit) || Unit <- Units]),
     case [Node || Node <- Below, is_map_key(Node, Submasters)] of
@@ -104,12 +106,12 @@ distance(Tree, One, Other) ->
 
 all_nodes(Process) -> [Node || {_, Node} <- to_list(Process)].
 
-%% @doc Returns all processes, the root first, with role and node.
+%% @doc Returns the role and the node of every process, starting with the root.
 -spec to_list(process()) -> [{role(), node()}].
 to_list({Role, Node, Children}) ->
     [{Role, Node} | lists:append([to_list(Child) || Child <- Children])].
 
-%% @doc Returns the nodes on the path to each worker, starting with the master's.
+%% @doc Returns the nodes on the path from the master to each worker.
 -spec paths(process()) -> [[node()]].
 paths({worker, Node, []}) -> [[Node]];
 paths({_, Node, Children}) -> [[Node | Path] || Child <- Children, Path <- paths(Child)].
@@ -144,7 +146,7 @@ shape_test() ->
                                {submaster, c1, [{worker, c1, []}, {worker, c2, []}]}, {worker, d1, []}]}, Plan),
     ?assertEqual(1, crossings(tree(), Plan)).
 
-%% Submasters run on small nodes, as in the report; in a group without one, the nearest is taken.
+%% Submasters run on small nodes, as in the report. A group without such a node uses the nearest one.
 roles_test() ->
     {ok, Plan} = plan(tree(), #{workers => [a1, a2, b1, b2, c1, c2, gone], submasters => [a3, d1]}),
     ?assertEqual([a1, a2, b1, b2, c1, c2], lists:sort([Node || {worker, Node} <- to_list(Plan)])),

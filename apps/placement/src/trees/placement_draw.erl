@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Draws measured times as SVG: a heat map of all pairs and a dendrogram of the tree. `rsvg-convert' (Debian's
-%% librsvg2-bin) converts both to PNG. No other module draws.
+%% @doc Draws measured times as SVG: a heat map of all pairs and a dendrogram of the tree. `rsvg-convert' (in Debian's
+%% librsvg2-bin) converts both to PNG. No other module draws anything.
 %%
-%% Both stay readable with 256 nodes, because each node has a separate line, at least 8 points high, with its name. The
-%% colour depends on the logarithm of the time, from red for fast through yellow to white for slow, as in the report's
+%% Both drawings are readable with 256 nodes, because each node has a separate line with its name, at least 8 points high.
+%% The colour depends on the logarithm of the time, from red (fast) through yellow to white (slow), as in the report's
 %% figures. All functions are pure except {@link to_png/2}.
 -module(placement_draw).
 
@@ -12,15 +12,15 @@
 -export_type([options/0, error/0]).
 
 -type options() :: #{title => unicode:chardata(),
-                     order => [node()],       %% of the heat map: neighbours next to each other
+                     order => [node()],       %% of the rows in the heat map, with neighbours next to each other
                      breaks => [pos_integer()]}. %% dotted lines after these numbers of nodes
 -type error() :: no_rsvg | {rsvg, unicode:chardata()} | {file, file:filename_all(), file:posix()}.
 
 -define(SHADES, 64).
 -define(PNG_MS, 120000).
 
-%% @doc Draws the heat map of a matrix. The nodes are the rows, from the top, and the columns, from the left, in the
-%% order given in the options or, by default, in that of the matrix.
+%% @doc Draws the heat map of a matrix. The nodes are the rows (from the top) and the columns (from the left), in the order
+%% given in the options, by default the order of the matrix.
 -spec heat_map(placement_matrix:matrix(), options()) -> unicode:chardata().
 heat_map(Matrix, Options) ->
     Nodes = maps:get(order, Options, placement_matrix:nodes(Matrix)),
@@ -39,7 +39,7 @@ heat_map(Matrix, Options) ->
 longest(Names) ->
     min(30, lists:max([4 | [string:length(Name) || Name <- Names]])).
 
-%% Returns the smallest and the largest logarithm, both 0.0 if there are no times.
+%% Returns the smallest and the largest logarithm, or 0.0 for both if there are no times.
 scale([]) -> {0.0, 0.0};
 scale(Times) -> {math:log(lists:min(Times)), math:log(lists:max(Times))}.
 
@@ -56,7 +56,7 @@ colour(Shade) ->
                     end,
     io_lib:format("#ff~2.16.0b~2.16.0b", [Green, Blue]).
 
-%% All cells of one shade form one path, in which neighbouring cells of a row form one rectangle.
+%% Draws all cells with the same shade as a single path, in which neighbouring cells of a row form one rectangle.
 cells(Matrix, Count, Scale, #{left := Left, top := Top, cell := Cell, side := Side}) ->
     Runs = lists:foldl(fun(Row, Acc) -> runs(row_shades(Row, Count, Matrix, Scale), Row, Acc) end, #{}, lists:seq(1, Count)),
     [io_lib:format("<g transform=\"translate(~b ~b) scale(~b)\" shape-rendering=\"crispEdges\">\n", [Left, Top, Cell]),
@@ -109,8 +109,8 @@ legend({Low, High} = Scale, #{left := Left, top := Top, side := Side}) ->
 
 shown(Shade, {Low, High}) -> Shade =:= 0 orelse High - Low > 1.0e-9.
 
-%% @doc Draws the dendrogram of a tree, with the root at the left and a line for each node at the right. A group is
-%% drawn at its median time if that is known, and otherwise at its level.
+%% @doc Draws the dendrogram of a tree, with the root on the left and a line for each node on the right. If the medians of
+%% all groups are known, each group is drawn at its median time; otherwise groups are drawn at their levels.
 -spec dendrogram(placement_tree:tree(), options()) -> unicode:chardata().
 dendrogram(Tree, Options) ->
     Root = placement_tree:packed(Tree),
@@ -138,13 +138,13 @@ size_of(Svg) ->
     {match, [Width, Height]} = re:run(Svg, "width=\"(\\d+)\" height=\"(\\d+)\"", [unicode, {capture, all_but_first, list}]),
     {list_to_integer(Width), list_to_integer(Height)}.
 
-%% Returns the content between the outermost tags, without the background.
+%% Returns the content of a drawing without the outermost tags and the background.
 inner(Svg) ->
     [_, Content] = string:split(Svg, "fill=\"white\"/>\n"),
     [Lines, _] = string:split(Content, "</svg>", trailing),
     Lines.
 
-%% Returns the kind of the axis and its range: logarithms of medians, or levels if a median is unknown.
+%% Returns the kind of axis and its range: logarithms of medians, or levels if a median is unknown.
 axis(Root) ->
     Groups = groups(Root),
     case [Median || {group, _, #{median_us := Median}, _} <- Groups] of
@@ -211,7 +211,7 @@ page(Width, Height, Content) ->
                    [Width, Height, Width, Height]),
      "<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n", Content, "</svg>\n"].
 
-%% @doc Converts an SVG text to a PNG file with rsvg-convert.
+%% @doc Converts SVG to a PNG file with rsvg-convert.
 -spec to_png(Svg :: unicode:chardata(), file:filename_all()) -> ok | {error, error()}.
 to_png(Svg, File) ->
     Source = unicode:characters_to_list([File, ".", os:getpid(), ".svg"]),

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Writes the tree of a network for other programs: the report's network term, DOT for graphviz, Newick for
-%% phylogeny programs, JSON, and Slurm's `topology.conf'. Pure.
+%% @doc Formats the tree of a network for other programs: as the report's network term, as DOT for Graphviz, as Newick for
+%% phylogenetic programs, as JSON, and as Slurm's `topology.conf'. Pure.
 -module(placement_export).
 
 -export([text/2, to_json/1, formats/0, short_names/1, name/1, micros/1]).
@@ -9,12 +9,12 @@
 
 -type format() :: term | dot | newick | json | conf | paths.
 
-%% @doc Returns the formats and the extensions of their files.
+%% @doc Returns the formats and their file extensions.
 -spec formats() -> [{format(), string()}].
 formats() ->
     [{term, ".term"}, {dot, ".dot"}, {newick, ".nwk"}, {json, ".json"}, {conf, ".conf"}, {paths, ".paths"}].
 
-%% @doc Returns the tree as text. For JSON, a caller that has an encoder uses {@link to_json/1}.
+%% @doc Returns the tree as text. For JSON, callers that have an encoder use {@link to_json/1} instead.
 -spec text(format(), placement_tree:tree()) -> unicode:chardata().
 text(term, Tree) -> io_lib:format("~tp.~n", [placement_tree:to_network(Tree)]);
 text(dot, Tree) -> dot(Tree);
@@ -41,8 +41,8 @@ name(Name) -> lists:flatten(io_lib:format("~tw", [Name])).
 
 %% ---- DOT ----
 
-%% As in the report's figures, an ellipse shows the members of a lowest cluster, its size and its diameter, and a box
-%% shows the diameter of a higher one.
+%% As in the report's figures, an ellipse shows the members, the size and the diameter of a cluster on the lowest level, and
+%% a box shows the diameter of a cluster on a higher level.
 dot(Tree) ->
     Nodes = placement_tree:nodes(Tree),
     Names = maps:from_list(lists:zip(Nodes, short_names(Nodes))),
@@ -85,7 +85,7 @@ wrapped(Words, Line) -> [Line ++ "," | wrapped(Words, "")].
 diameter(#{max_us := Most}) -> [["diameter ", micros(Most)]];
 diameter(#{}) -> [].
 
-%% @doc Returns short names for readers: the part before or after the `@' is left out if all nodes have it in common.
+%% @doc Returns short names for display: the part before or after the `@' is left out if it is the same for all nodes.
 -spec short_names([node()]) -> [string()].
 short_names(Nodes) ->
     Parts = [string:split(atom_to_list(Node), "@") || Node <- Nodes],
@@ -98,7 +98,7 @@ short_parts(Parts, _, [_]) -> [Name || [Name, _] <- Parts];
 short_parts(Parts, [_], _) -> [Host || [_, Host] <- Parts];
 short_parts(Parts, _, _) -> [Name ++ "@" ++ Host || [Name, Host] <- Parts].
 
-%% @doc Formats a time for readers.
+%% @doc Formats a time for display.
 -spec micros(number()) -> unicode:chardata().
 micros(Us) when Us >= 1.0e6 -> io_lib:format("~.2f s", [Us / 1.0e6]);
 micros(Us) when Us >= 1.0e4 -> io_lib:format("~.1f ms", [Us / 1.0e3]);
@@ -107,8 +107,8 @@ micros(Us) -> io_lib:format("~.1f µs", [float(Us)]).
 
 %% ---- Newick ----
 
-%% The height of a group is half its median time, or its level if nothing was measured, so that the length of the path
-%% between two nodes equals the time between them.
+%% The height of a group is half its median time, so that the length of the path between two nodes is the time between
+%% them. If nothing was measured, the height is derived from the level.
 newick(Tree) ->
     Root = placement_tree:packed(Tree),
     [newick(Root, height(Root)), ";\n"].
@@ -129,7 +129,7 @@ quoted(Text) -> ["'", string:replace(Text, "'", "''", all), "'"].
 
 %% ---- JSON ----
 
-%% @doc Returns the tree as a map for a JSON encoder. Groups have name, size, labels and children; leaves have a node.
+%% @doc Returns the tree as a map for a JSON encoder. Groups have a name, a size, labels and children; leaves have a node.
 -spec to_json(placement_tree:tree()) -> map().
 to_json(Tree) ->
     #{epoch => placement_tree:epoch(Tree), nodes => placement_tree:size(Tree), depth => placement_tree:depth(Tree),

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Reads and writes Slurm's lists of hosts, as in `SLURM_JOB_NODELIST': `atcn[019-036,073],login1'. Pure.
+%% @doc Reads and writes Slurm's host lists, such as `atcn[019-036,073],login1' in `SLURM_JOB_NODELIST'. Pure.
 -module(placement_hostlist).
 
 -export([expand/1, compress/1, breaks/1, format_error/1]).
@@ -8,10 +8,10 @@
 
 -type error() :: {hostlist, Text :: string(), Why :: string()}.
 
-%% No cluster has more hosts than this. The limit keeps a typo in a range from exhausting the memory.
+%% No cluster has more hosts than this. The limit prevents a typo in a range from exhausting the memory.
 -define(MOST, 100000).
 
-%% @doc Returns the hosts, in the order of the list.
+%% @doc Returns the hosts in a host list, in its order.
 -spec expand(string() | binary()) -> {ok, [string()]} | {error, error()}.
 expand(Text) when is_binary(Text) ->
     expand(unicode:characters_to_list(Text));
@@ -63,7 +63,7 @@ number(Text) ->
         false -> throw("'" ++ Text ++ "' is no number")
     end.
 
-%% @doc Returns the host list for these hosts; consecutive numbers become ranges.
+%% @doc Returns the host list for these hosts, with ranges for consecutive numbers.
 -spec compress([string()]) -> string().
 compress(Hosts) ->
     Runs = runs([split(Host) || Host <- Hosts]),
@@ -87,8 +87,8 @@ runs([], First, Last, Runs) -> lists:reverse([{First, Last} | Runs]).
 run_text({{Prefix, Number}, {Prefix, Number}}) -> Prefix ++ Number;
 run_text({{Prefix, First}, {Prefix, Last}}) -> [Prefix, "[", First, "-", Last, "]"].
 
-%% @doc Returns the positions of the hosts after which an allocation has a gap, where the next host does not have the
-%% next number.
+%% @doc Returns the positions of the hosts after which an allocation has a gap, which means that the next host does not have
+%% the next number.
 -spec breaks([string()]) -> [pos_integer()].
 breaks(Hosts) ->
     Lengths = [case {First, Last} of {{_, ""}, _} -> 1; {{_, A}, {_, B}} -> list_to_integer(B) - list_to_integer(A) + 1 end

@@ -1,10 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Reads the inside of a machine from hwloc's XML (`lstopo-no-graphics --of xml', Debian's hwloc-nox, formats 1
-%% and 2), as a tree of processing units. Pure.
+%% @doc Reads the internal structure of a machine from hwloc's XML (`lstopo-no-graphics --of xml', in Debian's hwloc-nox;
+%% formats 1 and 2) as a tree of processing units. Pure.
 %%
-%% Processing objects (machine, package, die, group, cache, core) become groups. Processing units become hosts called
-%% `pu0', `pu1' and so on, after the numbers that the operating system gives them. In format 2, NUMA nodes are not part
-%% of the tree; where they matter, hwloc adds a group object. Devices are left out.
+%% Objects that contain processing units (machine, package, die, group, cache, core) become groups. Processing units become
+%% hosts called `pu0', `pu1' and so on, with the numbers that the operating system uses. In format 2, NUMA nodes are not
+%% part of the tree; where they matter, hwloc adds a group object. Devices are left out.
 -module(placement_hwloc).
 
 -export([from_xml/1, path/2, format_error/1]).
@@ -16,7 +16,7 @@
 -define(GROUPS, ["Machine", "System", "Package", "Socket", "Die", "Group", "NUMANode", "Cache", "L1Cache", "L2Cache", "L3Cache",
                  "L4Cache", "L5Cache", "Core"]).
 
-%% @doc Returns the tree of an XML file.
+%% @doc Returns the tree described by an XML file.
 -spec from_xml(unicode:chardata()) -> {ok, placement_slurm:hosts()} | {error, error()}.
 from_xml(Text) ->
     Binary = unicode:characters_to_binary(Text),
@@ -49,7 +49,7 @@ built(Tags) ->
         Roots -> {ok, {group, "machine", Roots}}
     end.
 
-%% Keeps a stack of open objects, each with the content that has been read so far.
+%% Maintains a stack of open objects, each with the content that has been read so far.
 nested([], [{"top", _, Below}]) -> lists:reverse(Below);
 nested([], _) -> {error, {unbalanced, 0}};
 nested([{_, open, {Type, Index}} | Tags], Stack) -> nested(Tags, [{Type, Index, []} | Stack]);
@@ -67,9 +67,9 @@ vertices({Type, Index, Below}) ->
         false -> Below
     end.
 
-%% @doc Returns the objects of the machine that contain all of these processing units, the outermost first, or an empty
-%% list if only the whole machine contains them. If several objects contain the same units, only the outermost is
-%% returned. Caches have no number, so they are named after their first unit.
+%% @doc Returns the objects of the machine that contain all of these processing units, outermost first, or an empty list if
+%% only the whole machine contains them. If several objects contain the same units, only the outermost is returned. Caches
+%% have no number, so each is named after its first unit.
 -spec path(placement_slurm:hosts(), Units :: [non_neg_integer(), ...]) -> [string()].
 path(Machine, Units) -> path(Machine, units(Machine), ["pu" ++ integer_to_list(Unit) || Unit <- Units]).
 

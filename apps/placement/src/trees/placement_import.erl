@@ -2,10 +2,10 @@
 %% @doc Reads the tree of a network from a file: Slurm's `topology.conf' and `topology.yaml', declared paths, the
 %% report's network term, hwloc's XML, or a list of hosts as in `SLURM_JOB_NODELIST'.
 %%
-%% Files name hosts, but trees contain nodes. The options determine which nodes run where: `nodes' lists the existing
-%% nodes, each of which is attached to the host in its name. Without it there is one node per host, called `Name@Host'
-%% with the option `name', or otherwise named like the host. A host without a node and a node without a host cause
-%% warnings: the host is left out, and the node's distances are unknown.
+%% Files contain the names of hosts, but trees contain nodes. The options determine which nodes run on which hosts: `nodes'
+%% lists the existing nodes, each of which is attached to the host in its name. Without this option there is one node per
+%% host, which is called `Name@Host' with the option `name', and otherwise has the name of the host. A host without a node
+%% is left out, and the distances of a node without a host are unknown; both cause warnings.
 -module(placement_import).
 
 -export([file/2, text/3, kinds/0, format_error/1, format_warning/1]).
@@ -26,7 +26,7 @@
 kinds() ->
     [{conf, ".conf"}, {yaml, ".yaml"}, {yaml, ".yml"}, {paths, ".paths"}, {term, ".term"}, {hwloc, ".xml"}, {hostlist, ".hosts"}].
 
-%% @doc Returns the tree of a file. The kind depends on the file's extension, unless it is given.
+%% @doc Returns the tree described by a file. Unless the kind of the file is specified, it is determined by the extension.
 -spec file(file:filename_all(), options()) -> {ok, placement_tree:tree(), [warning()]} | {error, error()}.
 file(File, Options) ->
     Ending = unicode:characters_to_list(filename:extension(File)),
@@ -37,7 +37,7 @@ file(File, Options) ->
         {Kind, {ok, Bytes}} -> text(Kind, Bytes, Options)
     end.
 
-%% @doc Like {@link file/2}, for the content of a file of that kind.
+%% @doc Like {@link file/2}, for the content of a file of the given kind.
 -spec text(kind(), unicode:chardata(), options()) -> {ok, placement_tree:tree(), [warning()]} | {error, error()}.
 text(Kind, Text, Options) ->
     case unicode:characters_to_list(Text) of
@@ -86,7 +86,7 @@ host_names(Name) ->
     Host = lists:last(string:split(Name, "@")),
     lists:usort([Host, hd(string:split(Host, "."))]).
 
-%% Returns no, one or several vertices for each part, the nodes that were attached to a host, and the hosts without a
+%% Returns the vertices for a part (none, one or several), the nodes that were attached to a host, and the hosts without a
 %% node.
 attach({host, Host}, one_each, Options) ->
     {[{leaf, list_to_atom(case Options of #{name := Name} -> Name ++ "@" ++ Host; #{} -> Host end)}], [], []};
@@ -114,7 +114,7 @@ term(Text, Fun) ->
         {error, {Where, Module, What}, _} -> {error, {syntax, Where, Module:format_error(What)}}
     end.
 
-%% Each line holds a node and its path; comments begin with `#'.
+%% Each line contains a node and its path; comments begin with `#'.
 paths([], _, Paths) -> placement_tree:from_paths(lists:reverse(Paths));
 paths([Line | Lines], Number, Paths) ->
     case string:lexemes(hd(string:split(Line, "#")), " \t\r") of
@@ -160,7 +160,7 @@ names_test() ->
     ?assertEqual({ok, 0.5}, placement_tree:distance(Named, vm1@n0, vm1@n1)),
     ?assertEqual({ok, 1.0}, placement_tree:distance(Named, vm1@n0, vm1@n2)).
 
-%% Several nodes on one host are nearer to each other than to a node on the neighbouring host.
+%% Nodes on the same host are nearer to each other than to a node on a neighbouring host.
 nodes_test() ->
     Nodes = [a@n0, b@n0, 'c@n1.example', d@elsewhere],
     {ok, Tree, Warnings} = text(conf, conf(), #{nodes => Nodes}),
@@ -174,7 +174,7 @@ kinds_test_() ->
      || {Kind, Text} <- [{paths, "# all\na@h /x/1\nb@h /x/2\n"}, {term, "{network, n, [{node, a@h}, {node, b@h}]}."}, {hostlist, "a@h,b@h"},
                          {yaml, "- topology: t\n  tree:\n    switches:\n    - switch: s\n      nodes: a@h,b@h\n"}]].
 
-%% Overlapping ranges name a host twice. Slurm counts it only once.
+%% If a host is in two overlapping ranges, Slurm counts it only once.
 overlapping_hosts_test() ->
     {ok, Tree, []} = text(hostlist, "n[1-2],n[2-3],n1", #{}),
     ?assertEqual([n1, n2, n3], placement_tree:nodes(Tree)).

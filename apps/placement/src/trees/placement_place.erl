@@ -1,12 +1,13 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Reports where a node is in the network, and makes a tree from the reports of some nodes, without measuring and
-%% without a topology file.
+%% @doc Reports a node's place in the network, and builds a tree from the reports of several nodes, without measurements
+%% and without a topology file.
 %%
-%% The first source that gives an answer is used: the application's environment `path'; Slurm
-%% ({@link placement_slurm_job:path/1}); region and zone in the cloud. Region and zone come from the variables
-%% `PLACEMENT_REGION', `PLACEMENT_ZONE' and `PLACEMENT_HOST', or from a file of labels in the format of Kubernetes'
-%% downward API: `PLACEMENT_LABELS', by default `/etc/podinfo/labels'. The path from Slurm or the cloud is followed by
-%% the part of the machine to which `taskset' or Slurm binds the node, if hwloc's lstopo-no-graphics is installed.
+%% The place comes from the first of these sources that is available: `path' in the application's environment; Slurm
+%% ({@link placement_slurm_job:path/1}); the region and zone in the cloud. Region and zone are read from the environment
+%% variables `PLACEMENT_REGION', `PLACEMENT_ZONE' and `PLACEMENT_HOST', or from a file of labels in the format of
+%% Kubernetes' downward API (`PLACEMENT_LABELS', by default `/etc/podinfo/labels'). If hwloc's lstopo-no-graphics is
+%% installed, the part of the machine to which `taskset' or Slurm binds the node is appended to the path from Slurm or the
+%% cloud.
 -module(placement_place).
 
 -export([own_path/0, allowed_units/0, region/0, zone/0, tree/1]).
@@ -16,13 +17,13 @@
 -endif.
 
 -define(LABELS, "/etc/podinfo/labels").
--define(LABELS_BYTES, 262144).   %% Kubernetes bounds all labels and annotations of an object by this.
+-define(LABELS_BYTES, 262144).   %% Kubernetes' limit for all labels and annotations of an object
 -define(ASK_MS, 5000).
 
 -define(LSTOPO_MS, 2000).
 
-%% @doc Returns the groups above this node, starting at the root: those above its host, its host, and the parts of the
-%% host to which the node is bound.
+%% @doc Returns the groups that contain this node, starting at the root: those that contain its host, the host itself, and
+%% the parts of the host to which the node is bound.
 -spec own_path() -> [term()].
 own_path() ->
     case application:get_env(placement, path) of
@@ -41,8 +42,8 @@ bound() ->
 
 inside(false, _) -> [];
 inside(Program, Units) ->
-    %% In a cgroup with only some of the processors, lstopo would by default show only these, as if they were the whole
-    %% machine.
+    %% In a cgroup that has only some of the processors, lstopo would by default show only these, as if they were the
+    %% whole machine.
     case placement_program:run(Program, ["--whole-system", "--of", "xml", "-"], ?LSTOPO_MS) of
         {ok, Xml} ->
             case placement_hwloc:from_xml(Xml) of
@@ -52,7 +53,7 @@ inside(Program, Units) ->
         {error, _} -> []
     end.
 
-%% @doc Returns the processing units that this VM may use, by Linux's numbers, or an empty list if they are unknown.
+%% @doc Returns Linux's numbers of the processing units that this VM may use, or an empty list if they are unknown.
 -spec allowed_units() -> [non_neg_integer()].
 allowed_units() -> units("/proc/self/status", "(?m)^Cpus_allowed_list:\\s*(\\S+)").
 
@@ -62,7 +63,7 @@ units(File, Pattern) ->
         {error, _} -> []
     end.
 
-%% Linux writes a set in the form 0-3,8.
+%% Parses a set in the form that Linux uses, such as 0-3,8.
 listed({match, [List]}) ->
     {ok, Numbers} = placement_hostlist:expand("[" ++ List ++ "]"),
     [list_to_integer(Number) || Number <- Numbers];
@@ -94,8 +95,8 @@ named(Variable, Getenv, Default) ->
         _ -> Default
     end.
 
-%% A line has the form `key="value"' with Go's escapes. The value of a label contains only letters, digits, dots, dashes
-%% and underscores.
+%% A line has the form `key="value"' with Go's escapes. Label values contain only letters, digits, dots, dashes and
+%% underscores.
 labelled(Key, Labels) ->
     case re:run(Labels, ["(?m)^", Key, "=\"([A-Za-z0-9._-]+)\"$"], [{capture, all_but_first, list}]) of
         {match, [Value]} -> Value;
@@ -113,8 +114,8 @@ labels() ->
         {error, _} -> <<>>
     end.
 
-%% @doc Builds the tree from what these nodes report. The error names the nodes that did not answer within five
-%% seconds, or on which placement is not installed.
+%% @doc Builds the tree from the places that these nodes report. The error `no_place' contains the nodes that did not
+%% answer within five seconds, or on which placement is not installed.
 -spec tree([node(), ...]) -> {ok, placement_tree:tree()} | {error, {no_place, [node(), ...]} | placement_tree:error()}.
 tree(Nodes) -> declared(lists:zip(Nodes, erpc:multicall(Nodes, ?MODULE, own_path, [], ?ASK_MS))).
 

@@ -1,13 +1,13 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Converts Slurm's description of a network, `topology.conf' and `topology.yaml', to a tree of hosts and back.
-%% Pure.
+%% @doc Converts Slurm's descriptions of a network, `topology.conf' and `topology.yaml', to a tree of hosts, and converts a
+%% tree to `topology.conf'. Pure.
 %%
-%% Written according to the documentation of Slurm 25.05: topology.conf(5) (`SwitchName= Switches= Nodes= LinkSpeed=',
-%% `BlockName= Nodes=', `BlockSizes='; names of parameters in any case, spaces around `=', quotes around values,
-%% comments after `#', lines continued after `\') and topology.yaml(5). What Slurm itself accepts with a warning is
+%% Follows the documentation of Slurm 25.05: topology.conf(5) (`SwitchName= Switches= Nodes= LinkSpeed=',
+%% `BlockName= Nodes=', `BlockSizes='; parameter names in upper or lower case, spaces around `=', quotes around values,
+%% comments after `#', lines continued after `\') and topology.yaml(5). Input that Slurm accepts with a warning is also
 %% accepted with a warning here. A host below two switches, or a switch below two others, as in a network with two
-%% spines, stays below the first. A name that occurs twice in a list counts once. If a YAML file has several topologies,
-%% the one with `cluster_default: true' is used, or else the first.
+%% spines, is attached to the first. A name that occurs twice in a list counts once. If a YAML file has several
+%% topologies, the one with `cluster_default: true' is used, and otherwise the first.
 -module(placement_slurm).
 
 -export([from_conf/1, from_yaml/1, to_conf/1, format_error/1, format_warning/1]).
@@ -24,7 +24,7 @@
 %% A switch: its name, and the switches and hosts below it.
 -type switch() :: {Name :: string(), Switches :: [string()], Hosts :: [string()]}.
 
-%% @doc Returns the tree of a `topology.conf'. If several switches have no switch above them, a root is added.
+%% @doc Returns the tree described by a `topology.conf'. If several switches have no switch above them, a root is added.
 -spec from_conf(unicode:chardata()) -> {ok, hosts(), [warning()]} | {error, error()}.
 from_conf(Text) ->
     guarded(fun() ->
@@ -40,8 +40,7 @@ guarded(Make) ->
 
 without_comment(Line) -> string:trim(hd(string:split(Line, "#")), trailing).
 
-%% A continued line has the line number of its first part. The next part follows the first directly, including its
-%% leading spaces.
+%% A continued line gets the line number of its first part. The next part is appended with its leading spaces.
 lines([]) -> [];
 lines([{Number, Line} | Lines]) ->
     case {lists:suffix("\\", Line), Lines} of
@@ -81,7 +80,7 @@ expanded(Text) ->
         {error, Error} -> throw(Error)
     end.
 
-%% @doc Returns the tree of a `topology.yaml'.
+%% @doc Returns the tree described by a `topology.yaml'.
 -spec from_yaml(unicode:chardata()) -> {ok, hosts(), [warning()]} | {error, error()}.
 from_yaml(Text) ->
     guarded(fun() ->
@@ -109,7 +108,7 @@ yaml_switch(Kind, #{} = Switch) ->
     end;
 yaml_switch(Kind, _) -> throw({not_a_topology, "expected `- " ++ Kind ++ ": name'"}).
 
-%% Gives every switch and host one place and connects all switches to roots.
+%% Attaches every switch and host to a single parent, so that all of them are below a root.
 -spec tree([switch()]) -> {hosts(), [warning()]}.
 tree([]) -> throw(no_switch);
 tree(Switches) ->
@@ -125,7 +124,7 @@ tree(Switches) ->
         Roots ->
             Vertices = [vertex(Root, Known) || Root <- Roots],
             case maps:keys(Known) -- lists:append([names(Vertex) || Vertex <- Vertices]) of
-                %% A second spine has no hosts or switches below it that are not below the first.
+                %% Everything below a second spine is already attached to the first spine, so the second one is left out.
                 [] -> {rooted(hd([[V || V <- Vertices, has_hosts(V)] || lists:any(fun has_hosts/1, Vertices)] ++ [Vertices])), FirstWarnings ++ Warnings};
                 [Lost | _] -> throw({cycle, cycle(Lost, Parents, [])})
             end
@@ -231,7 +230,7 @@ conf_comes_back_test() ->
     ?assertMatch({ok, {group, "r", [{group, "s", _}, {group, "r-hosts", [{host, "c"}]}]}, []},
                  from_conf(to_conf({group, "r", [{host, "c"}, {group, "s", [{host, "a"}, {host, "b"}]}]}))).
 
-%% Slurm accepts these with the given warnings.
+%% Slurm also accepts these inputs with warnings.
 taken_with_a_warning_test_() ->
     Leaves = "SwitchName=s0 Nodes=n[0-1]\nSwitchName=s1 Nodes=n2\n",
     [{unicode:characters_to_list(lists:join("; ", [format_warning(W) || W <- Warnings])), ?_assertEqual({ok, two_levels(), Warnings}, from_conf(Text))} || {Warnings, Text} <-

@@ -1,10 +1,11 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Finds the Erlang nodes of a Slurm job step from Slurm's own variables, which every task can do on its own. Pure.
+%% @doc Determines the Erlang nodes of a Slurm job step from Slurm's environment variables, which every task can do without
+%% communication. Pure.
 %%
-%% Every task is a node. Its name contains the job, the step and a number, which counts the tasks of the step host by
+%% Every task is a node. Its name contains the job, the step and a number; the tasks of the step are numbered host by
 %% host. With the block distribution that number is SLURM_PROCID. With any other distribution, all tasks compute it in
-%% the same way from SLURM_STEP_NODELIST, SLURM_STEP_TASKS_PER_NODE, SLURMD_NODENAME and SLURM_LOCALID. The hosts are
-%% Slurm's names for its nodes, which must resolve.
+%% the same way from SLURM_STEP_NODELIST, SLURM_STEP_TASKS_PER_NODE, SLURMD_NODENAME and SLURM_LOCALID. The host part of a
+%% name is Slurm's name of the host, which must resolve.
 -module(placement_slurm_job).
 
 -export([from_env/1, path/1, format_error/1]).
@@ -16,10 +17,10 @@
 -endif.
 
 -type job() :: #{job := string(), step := string(), index := non_neg_integer(), name := node(), nodes := [node(), ...]}.
-%% `nodes' holds all nodes of the step, including this one, in the order of their numbers.
+%% `nodes' contains all nodes of the step, including this one, in the order of their numbers.
 -type error() :: {missing, Variable :: string()} | {bad_value, Variable :: string(), Value :: string(), Expected :: string()}.
 
-%% @doc Returns the job that the variables describe, or `none' outside of a step.
+%% @doc Returns the job that the variables describe, or `none' outside of a job step.
 -spec from_env(fun((Variable :: string()) -> string() | false)) -> {ok, job()} | none | {error, error()}.
 from_env(Getenv) ->
     case {Getenv("SLURM_JOB_ID"), Getenv("SLURM_STEP_ID")} of
@@ -46,16 +47,16 @@ described(Job, Step, Getenv) ->
             #{job => Job, step => Step, index => Index, name => lists:nth(Index + 1, Nodes), nodes => Nodes}
     end.
 
-%% @doc Returns the groups above the tasks of a host, starting at the root of the network, according to
-%% SLURM_TOPOLOGY_ADDR: switches or blocks, and the host. If Slurm's topology plugin provides nothing, the path is only
-%% the host.
+%% @doc Returns the groups that contain the tasks of a host according to SLURM_TOPOLOGY_ADDR, starting at the root of the
+%% network: switches or blocks, and the host. If Slurm's topology plugin does not provide a path, the result is only the
+%% host.
 -spec path(fun((Variable :: string()) -> string() | false)) -> [string()].
 path(Getenv) ->
     Host = [Name || [_ | _] = Name <- [Getenv("SLURMD_NODENAME")]],
     case {Getenv("SLURM_TOPOLOGY_ADDR"), Getenv("SLURM_TOPOLOGY_ADDR_PATTERN")} of
         {[_ | _] = Address, [_ | _] = Pattern} ->
             {Names, Kinds} = {string:split(Address, ".", all), string:split(Pattern, ".", all)},
-            %% A host name may itself contain dots, and Slurm puts the host last.
+            %% The host, which Slurm puts last, may itself contain dots.
             Groups = lists:sublist(Names, length([Kind || Kind <- Kinds, Kind =/= "node"])),
             [Name || Name <- Groups, Name =/= ""] ++ Host;
         _ -> Host
@@ -83,7 +84,7 @@ hosts(Text) ->
         _ -> bad("SLURM_STEP_NODELIST", Text, "a list of hosts such as n[1-4]")
     end.
 
-%% 2(x3),1 means 2, 2, 2, 1.
+%% Parses a list of counts: 2(x3),1 means 2, 2, 2, 1.
 counts(Text) -> lists:append([count(Word, Text) || Word <- string:lexemes(Text, ",")]).
 
 count(Word, Text) ->
@@ -100,7 +101,7 @@ number(Variable, Text) ->
     catch error:badarg -> bad(Variable, Text, "a number from 0")
     end.
 
-%% @doc Formats the error as text for users.
+%% @doc Formats an error as text for users.
 -spec format_error(error()) -> unicode:chardata().
 format_error({missing, Variable}) -> ["Slurm's variable ", Variable, " is not set, although SLURM_JOB_ID and SLURM_STEP_ID are; was this started by srun?"];
 format_error({bad_value, Variable, Value, Expected}) -> io_lib:format("~ts is '~ts'; expected ~ts", [Variable, Value, Expected]).

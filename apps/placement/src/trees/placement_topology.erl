@@ -1,27 +1,28 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Stores the tree that this node uses for its choices: one at a time, with its epoch number.
+%% @doc Stores the tree that this node uses for its choices: one tree at a time, with its epoch number.
 %%
-%% A choice reads the tree once and uses that tree throughout, so it never sees half of a change. A node joins at a
-%% declared path, or at a place found by measuring from the root downwards ({@link place/3}). Removing a node does not
-%% affect any other node. The other nodes of the tree are informed when a node joins or leaves. A new tree is published
-%% only when it is complete. The tree with the higher epoch replaces the other. If two nodes publish the same epoch at
-%% once, the tree from the node with the greater name is kept, so in the end all nodes have the same tree.
+%% A choice reads the tree once and uses that version throughout, so it never sees an incomplete change. A node joins at a
+%% declared path, or at a position found by measuring from the root downwards ({@link place/3}). Removing a node does not
+%% affect the position of any other node. The other nodes of the tree are informed when a node joins or leaves. A new tree
+%% is published only when it is complete. A tree with a higher epoch replaces one with a lower epoch. If two nodes publish
+%% trees with the same epoch at the same time, the tree from the node with the greater name is kept, so all nodes end up
+%% with the same tree.
 -module(placement_topology).
 -behaviour(gen_server).
 
 -export([start_link/0, tree/0, epoch/0, current/0, set/1, publish/2, join/2, leave/1, place/3]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2]).
 
-%% The module's name in the previous version, whose nodes publish to it.
+%% The name that this module had in the previous release, whose nodes send their trees to it.
 -define(SERVER, placement_epoch).
 -define(KEY, {?MODULE, tree}).
 -define(PUBLISH_MS, 5000).
 -define(PUBLISH_TRIES, 3).
-%% Each try but the last may fail because another node makes a change at the same time.
+%% Any attempt may fail because another node makes a change at the same time.
 -define(CHANGE_TRIES, 100).
 -define(BACK_OFF_MS, 20).
 
-%% Changes are applied one after the other; `changing' is true while one is in progress.
+%% Changes are applied one after another; `changing' is true while one is in progress.
 -record(state, {changing = false :: boolean(), waiting = queue:new() :: queue:queue({gen_server:from(), change()})}).
 
 -type change() :: {join, node(), placement_tree:path()} | {leave, node()}.
@@ -31,16 +32,15 @@
 -spec start_link() -> {ok, pid()} | {error, term()}.
 start_link() -> gen_server:start_link({local, ?SERVER}, ?MODULE, [], []).
 
-%% @doc Returns the tree in use. It is stored in a persistent term, because it seldom changes and is read at each
-%% choice.
+%% @doc Returns the current tree. It is stored in a persistent term, because it rarely changes and every choice reads it.
 -spec tree() -> placement_tree:tree() | none.
 tree() -> element(2, current()).
 
-%% @doc Returns the epoch number of the tree in use, or 0 if there is no tree.
+%% @doc Returns the epoch number of the current tree, or 0 if there is no tree.
 -spec epoch() -> non_neg_integer().
 epoch() -> element(1, current()).
 
-%% @doc Returns the epoch number and the tree, from the same moment.
+%% @doc Returns the current tree together with its epoch number.
 -spec current() -> {Epoch :: non_neg_integer(), placement_tree:tree() | none}.
 current() ->
     {{Epoch, _}, Tree} = stamped(),
@@ -55,8 +55,8 @@ set(Tree) ->
     {Epoch, _} = gen_server:call(?SERVER, {set, Tree, 0}),
     {ok, Epoch}.
 
-%% @doc Makes this and other nodes use a tree. If a node refuses because it already has a newer tree, the tree is
-%% published once more with a higher epoch than that tree's. The result names the nodes that did not accept it.
+%% @doc Makes this node and other nodes use a tree. If a node rejects it because it has a newer tree, the tree is published
+%% again with a higher epoch than that one. `Without' are the nodes that did not accept the tree.
 -spec publish(placement_tree:tree(), [node()]) -> {ok, Epoch :: pos_integer(), Without :: [node()]}.
 publish(Tree, Nodes) -> publish(Tree, placement_query:distinct(Nodes) -- [node()], 0, ?PUBLISH_TRIES).
 
@@ -68,16 +68,16 @@ publish(Tree, Others, After, Tries) ->
         _ -> {ok, Epoch, Others -- [Node || {Node, ok} <- Replies]}
     end.
 
-%% @doc Adds a node at its declared path, on this node and on all connected nodes of the tree. If one of them has a
-%% newer tree, that tree is changed instead.
+%% @doc Adds a node at a path, on this node and on all connected nodes of the tree. If one of them has a newer tree, that
+%% tree is changed instead.
 -spec join(node(), placement_tree:path()) -> {ok, Epoch :: pos_integer()} | {error, placement_tree:error() | too_many_changes}.
 join(Node, Path) -> gen_server:call(?SERVER, {join, Node, Path}, infinity).
 
-%% @doc Removes a node from the tree, on the same nodes and on the one that leaves.
+%% @doc Removes a node from the tree, on this node, on all connected nodes of the tree, and on the removed node.
 -spec leave(node()) -> {ok, Epoch :: non_neg_integer()} | {error, too_many_changes}.
 leave(Node) -> gen_server:call(?SERVER, {leave, Node}, infinity).
 
-%% Runs in its own process, so that this node can receive trees from other nodes in the meantime.
+%% Runs in a separate process, so that this node can receive trees from other nodes in the meantime.
 changed(Change, After, Tries) ->
     case gen_server:call(?SERVER, {change, Change, After}) of
         {changed, {Epoch, _} = Stamp, Tree, Concerned} ->
@@ -94,8 +94,8 @@ changed(Change, After, Tries) ->
         Unchanged -> Unchanged
     end.
 
-%% A node of an earlier version does not send its tree. In that case this node's tree is changed and gets a higher epoch
-%% than both trees.
+%% Fetches the newer tree from a node. A node with an older release does not send its tree; in that case this node's tree is
+%% changed, and gets a higher epoch than both trees.
 take_from(Node) ->
     case gen_server:multi_call([Node], ?SERVER, stamped, ?PUBLISH_MS) of
         {[{Node, {{_, _} = Stamp, Tree}}], []} ->
@@ -104,10 +104,11 @@ take_from(Node) ->
         _ -> ok
     end.
 
-%% @doc Finds a place for a node that declares none. Starting at the root, it measures one node of each child and
-%% continues in the nearest child, as long as the new node is as near to it as that child's own nodes are to each other.
-%% This takes one measurement for each child on the way. `Measure' returns the microseconds to a node, or `unknown'.
-%% `Floor' is the largest difference of logarithms that counts as the same level (0.15).
+%% @doc Finds the position in the tree of a node that does not declare one. Starting at the root, it measures the time to
+%% one node of each child and continues in the nearest child, as long as the new node is as near to that child as the
+%% child's own nodes are to each other. This takes one measurement for each child of every group along the path. `Measure'
+%% returns the time to a node in microseconds, or `unknown'. `Floor' is the largest difference between logarithms of times
+%% on the same level (0.15).
 -spec place(placement_tree:tree(), fun((node()) -> {ok, Us :: number()} | unknown), Floor :: number()) -> {ok, placement_tree:path()} | unknown.
 place(Tree, Measure, Floor) ->
     case placement_tree:root(Tree) of
@@ -128,7 +129,7 @@ descend(Children, Measure, Floor, Way) ->
     end.
 
 is_inside(Us, #{median_us := Median}, _, Floor) -> math:log(max(Us, 0.001)) =< math:log(max(Median, 0.001)) + Floor;
-%% A group with only one child has no latency of its own, so the measurement applies to the child.
+%% No times are measured between the children of a group that has only one, so the times of that child are used.
 is_inside(Us, _, [{group, _, Labels, Inner}], Floor) -> is_inside(Us, Labels, Inner, Floor);
 is_inside(_, _, _, _) -> false.
 

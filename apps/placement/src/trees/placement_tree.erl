@@ -1,14 +1,13 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc The tree of a network: its leaves are nodes, and its groups are racks, switches, sites or measured clusters.
-%% Pure. The rest of placement uses it for the distance between two nodes.
+%% Pure. The rest of placement uses it to compute the distance between two nodes.
 %%
 %% The distance is that of the RELEASE report D3.5, section 4.2: 0 from a node to itself, otherwise `2^-l', where `l' is
-%% the length of the path that the two nodes share, starting at the root. It is an ultrametric. A group with a single
-%% child does not affect distances, so it is not counted: two nodes on one machine are as close in a cluster of one
-%% switch as in one of ten. The distance to a node outside of the tree is `unknown', and such a node never counts as
-%% far.
-%% Where a tree is expected, the functions also accept `none', which {@link placement:topology/0} returns if there is no
-%% tree; it contains no node.
+%% the length of the path that the two nodes share, starting at the root. It is an ultrametric. Groups with a single
+%% child are not counted, so they do not affect distances. The distance to a node outside of the tree is `unknown', and
+%% such a node never counts as far.
+%% Instead of a tree, the functions also accept `none', which {@link placement:topology/0} returns if there is no tree.
+%% It is treated as an empty tree.
 %%
 %% Trees come from declared paths ({@link from_paths/1}), from the report's network terms ({@link from_network/1}), from
 %% files ({@link placement_import}) and from measured times ({@link placement_cluster}). Each change produces a tree
@@ -25,14 +24,14 @@
 -export_type([tree/0, vertex/0, labels/0, name/0, path/0, error/0]).
 
 -type name() :: term().
-%% A group's name is a string, a binary or an atom in files; any other term is kept as it is.
+%% In files, a group's name is a string, a binary or an atom; in Erlang it can be any term.
 -type labels() :: #{median_us => float(), p95_us => float(), max_us => float(), pairs => pos_integer(),
                     spread => float(), atom() => term()}.
-%% The times measured between the children of a group, in microseconds per round trip: the median, the 95th percentile,
-%% the largest value (the diameter), the number of pairs, and the standard deviation of the logarithms.
+%% The round-trip times measured between the children of a group, in microseconds: the median, the 95th percentile, the
+%% maximum (the diameter), the number of pairs, and the standard deviation of the logarithms.
 -type vertex() :: {leaf, node()} | {group, name(), labels(), [vertex()]}.
 -type path() :: string() | binary() | [name()].
-%% The groups of a node, starting at the root: `"/site/rack/host"' or `[site, rack, host]'.
+%% The groups that contain a node, starting at the root: `"/site/rack/host"' or `[site, rack, host]'.
 -opaque tree() :: #{root := vertex(), packed := vertex(), places := #{node() => [pos_integer()]},
                     epoch := non_neg_integer()}.
 %% `packed' is the root without groups that have only one child, and `places' maps each node to its path from that root.
@@ -125,7 +124,7 @@ build(Root, Epoch) ->
     Packed = pack(Root),
     #{root => Root, packed => Packed, places => maps:from_list(places(Packed, [])), epoch => Epoch}.
 
-%% Leaves out groups of one child and empty groups, except for the root of an empty tree.
+%% Leaves out groups with a single child and empty groups, except for the root of an empty tree.
 pack(Root) ->
     case pack_vertex(Root) of
         [Packed] -> Packed;
@@ -180,7 +179,7 @@ distance(Tree, One, Other) ->
         unknown -> unknown
     end.
 
-%% @doc Returns the exact form of the distance: the length of the path that two nodes share.
+%% @doc Returns the length of the path that two nodes share, from which their distance is computed.
 -spec shared(tree() | none, node(), node()) -> {ok, same | non_neg_integer()} | unknown.
 shared(none, One, Other) -> shared(empty(), One, Other);
 shared(#{places := Places}, One, Other) ->
@@ -215,9 +214,10 @@ diameter(#{places := Places}, Nodes) ->
         [First | Rest] -> math:pow(2, -common_length(First, lists:last(Rest), 0))
     end.
 
-%% @doc Returns how many groups one must go up from the first node to reach a group that contains the second, and how
-%% many groups there are above the first node. Words such as `near' stand for shares of this number: a rank of 1 is the
-%% nearest possible, and with a rank of `Levels' the path leads through the root. The rank of a node to itself is 0.
+%% @doc Returns the rank of the second node as seen from the first, and the number of groups that contain the first node.
+%% The rank is the number of levels from the first node up to the smallest group that contains both nodes: 1 is the
+%% nearest possible rank, with `Levels' the smallest common group is the root, and a node has rank 0 to itself. Keywords
+%% such as `near' stand for fractions of `Levels'.
 -spec rank(tree() | none, From :: node(), To :: node()) -> {ok, Rank :: non_neg_integer(), Levels :: non_neg_integer()} | unknown.
 rank(none, From, To) -> rank(empty(), From, To);
 rank(#{places := Places} = Tree, From, To) ->
@@ -229,7 +229,8 @@ rank(#{places := Places} = Tree, From, To) ->
         unknown -> unknown
     end.
 
-%% @doc Returns what was measured in the smallest group that contains both nodes; the map is empty if nothing was.
+%% @doc Returns the times that were measured in the smallest group that contains both nodes. The map is empty if none were
+%% measured.
 -spec latency(tree() | none, node(), node()) -> {ok, labels()} | unknown.
 latency(none, One, Other) -> latency(empty(), One, Other);
 latency(#{places := Places, packed := Packed} = Tree, One, Other) ->
@@ -244,8 +245,9 @@ latency(#{places := Places, packed := Packed} = Tree, One, Other) ->
 descend(Vertex, []) -> Vertex;
 descend({group, _, _, Children}, [Index | Way]) -> descend(lists:nth(Index, Children), Way).
 
-%% @doc Covers the tree with discs of that radius and returns one node of each disc, with the disc's size. These are the
-%% nodes to send to if each passes the message on to its own neighbours. The centre represents its own disc.
+%% @doc Covers the tree with discs of this radius. Returns one node of each disc, with the size of the disc. To reach the
+%% whole tree, a message can be sent to these nodes, each of which passes it on to the others in its disc. The centre
+%% represents its own disc.
 -spec basis(tree() | none, Centre :: node(), Radius :: number()) -> {ok, [{node(), Size :: pos_integer()}]} | unknown.
 basis(none, Centre, Radius) -> basis(empty(), Centre, Radius);
 basis(#{places := Places} = Tree, Centre, Radius) when is_number(Radius) ->
@@ -264,13 +266,13 @@ balls(Tree, [Node | Rest], Radius) ->
 root(#{root := Root}) ->
     Root.
 
-%% @doc Returns the tree as it is used for distances, without groups of one child.
+%% @doc Returns the tree that is used for distances, without groups that have a single child.
 -spec packed(tree()) -> vertex().
 packed(#{packed := Packed}) ->
     Packed.
 
-%% @doc Returns the number, starting with 1, of the root's child that contains a node, in the tree as it is used for
-%% distances. If a node is the whole tree, no child contains it.
+%% @doc Returns which child of the root contains a node, as a number starting with 1, in the tree that is used for
+%% distances. The result is `unknown' if the node is the only one in the tree.
 -spec branch(tree() | none, node()) -> {ok, pos_integer()} | unknown.
 branch(none, Node) -> branch(empty(), Node);
 branch(#{places := Places}, Node) ->
@@ -279,8 +281,8 @@ branch(#{places := Places}, Node) ->
         #{} -> unknown
     end.
 
-%% @doc Returns the first `Levels' steps from the root to a node, or fewer. Two nodes share that many levels if their
-%% steps are equal.
+%% @doc Returns the first `Levels' steps of the path from the root to a node, or the whole path if it is shorter. Two nodes
+%% share that many levels if these steps are equal.
 -spec way(tree() | none, node(), Levels :: non_neg_integer()) -> {ok, [pos_integer()]} | unknown.
 way(none, Node, Levels) -> way(empty(), Node, Levels);
 way(#{places := Places}, Node, Levels) ->
@@ -315,13 +317,13 @@ members({group, _, _, Children}, Rest) -> lists:foldr(fun members/2, Rest, Child
 leaf_order(#{packed := Packed}) ->
     members(Packed).
 
-%% @doc Returns the number of levels of groups on the longest path to a node.
+%% @doc Returns the number of groups on the longest path from the root to a node.
 -spec depth(tree() | none) -> non_neg_integer().
 depth(none) -> depth(empty());
 depth(#{places := Places}) ->
     lists:max([0 | [length(Way) || Way <- maps:values(Places)]]).
 
-%% @doc Adds a node at its declared path. If the node is already in the tree, it is moved there.
+%% @doc Adds a node at a path. If the node is already in the tree, it is moved there.
 -spec insert(tree(), node(), path()) -> {ok, tree()} | {error, error()}.
 insert(#{epoch := Epoch} = Tree, Node, Path) ->
     #{root := Root} = remove(Tree, Node),
@@ -329,7 +331,7 @@ insert(#{epoch := Epoch} = Tree, Node, Path) ->
     catch throw:Reason -> {error, Reason}
     end.
 
-%% @doc Removes a node and the groups that become empty. Nothing changes if the node is not in the tree.
+%% @doc Removes a node, and the groups that become empty. If the node is not in the tree, the tree does not change.
 -spec remove(tree(), node()) -> tree().
 remove(#{root := {group, Name, Labels, _} = Root, epoch := Epoch} = Tree, Node) ->
     case {is_member(Tree, Node), without(Root, Node)} of
@@ -360,7 +362,7 @@ format_error({bad_vertex, Term}) ->
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
 
-%% The report's Figures 4 and 5 show a tree of four levels.
+%% Returns the tree with four levels that Figures 4 and 5 of the report show.
 figure() ->
     {ok, Tree} = from_network({network, top, [{network, left, [{network, deep, [{node, a}, {node, b}]}, {node, c}, {node, d}]},
                                               {network, right, [{node, j}, {node, k}]}]}),

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Reads the subset of YAML that Slurm's `topology.yaml' uses: maps and lists by indentation, plain and quoted
-%% strings, lists in brackets, comments. Pure.
+%% @doc Reads the subset of YAML that Slurm's `topology.yaml' uses: indented maps and lists, plain and quoted strings, lists
+%% in brackets, and comments. Pure.
 %%
 %% Anchors, tags, maps in braces, multi-line strings and multiple documents are rejected, and the error gives the line
 %% number.
@@ -14,7 +14,7 @@
 %% All scalars are strings, and an empty value is "".
 -type error() :: {yaml, Line :: pos_integer(), Why :: string()}.
 
-%% @doc Returns the value of a document.
+%% @doc Parses a document and returns its value.
 -spec decode(unicode:chardata()) -> {ok, yaml()} | {error, error()}.
 decode(Text) ->
     try
@@ -30,7 +30,7 @@ decode(Text) ->
         throw:{Number, Why} -> {error, {yaml, Number, Why}}
     end.
 
-%% Returns the number, the indentation and the content of each line that has content.
+%% Returns the number, the indentation and the content of each line that is not empty.
 numbered([], _) -> [];
 numbered([Line | Lines], Number) ->
     Content = string:trim(without_comment(Line, none), trailing),
@@ -63,7 +63,7 @@ items([{Number, Indent, "-" ++ More} | Lines], Indent, Items) when More =:= ""; 
 items([{Number, Deeper, _} | _], Indent, _) when Deeper > Indent -> throw({Number, "this line is indented more than the list before it"});
 items(Rest, _, Items) -> {lists:reverse(Items), Rest}.
 
-%% The dash may be followed by the first entry of a map. The map's indentation is that of this entry's text.
+%% The first entry of a map may follow the dash. The position of that entry is the indentation of the map.
 item("", _, _, Indent, Lines) -> nested(Lines, Indent + 1);
 item(Text, Offset, Number, Indent, Lines) ->
     case is_entry(Text) orelse lists:prefix("- ", Text) of
