@@ -1,13 +1,13 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The `bench' command. One module answers one question; this module parses the arguments, runs the measurement, prints the result
-%% and stores it.
+%% @doc The `bench' command. Each benchmark module answers one question. This module parses the arguments, runs the measurement, prints the result and
+%% stores it.
 %%
-%% `main/1' returns the exit status: 0 if it measured, 1 if the measurement failed, 2 for a usage error. The result goes to standard
-%% output (a table, or one JSON object with `--json'), everything else to standard error.
+%% `main/1' returns the exit status: 0 on success, 1 if the measurement failed, 2 for a usage error. The result goes to standard output (a table, or
+%% one JSON object with `--json'), and everything else to standard error.
 -module(beamway_bench).
 
 -export([main/1, module/1, quick_settings/2, measure/3, explain/1, note/2]).
-%% Called by the modules that answer the questions.
+%% Called by the benchmark modules.
 -export([numbers/4, size_text/1, size_words/1, rate_and_p99/1]).
 
 -export_type([speed/0]).
@@ -15,7 +15,7 @@
 -type speed() :: full | quick.
 
 -callback options() -> [getopt:option_spec()].
-%% The options that only this question has.
+%% Options that only this benchmark has.
 -callback prepare(Given :: proplists:proplist(), speed()) -> {ok, Settings :: map()} | {error, unicode:chardata()}.
 %% Validates the options and returns the settings for the run.
 -callback groups(Settings :: map()) -> [beamway_bench_run:group()].
@@ -27,7 +27,7 @@
 -define(DONE, 0).
 -define(FAILED, 1).
 -define(USAGE, 2).
-%% How long a run waits for the load average to drop after the previous run.
+%% How long a run waits until the load average has dropped after the previous run.
 -define(QUIET_MS, 300000).
 
 questions() -> of_all() ++ alone().
@@ -44,7 +44,7 @@ of_all() ->
      {"casts", beamway_bench_casts, "one-way messages by teleport:cast and by plain '!', both over Beamway's carrier"},
      {"references", beamway_bench_references, "large binaries that nodes of one host share, beside copies"}].
 
-%% Returns the other questions, which need root, a device or other programs, or take long.
+%% Returns the other questions, which need root, a device or other programs, or take a long time.
 alone() ->
     [{"beside", beamway_bench_beside, "small calls beside large messages by plain '!', on loopback and over a path of 1 Gbit/s (root)"},
      {"hosts", beamway_bench_between, "calls and messages between hosts: network namespaces, and paths with a rate and a delay (root)"},
@@ -65,8 +65,8 @@ alone() ->
      {"http-private", beamway_bench_http_private, "processor time of the private functions of OTP that yucan calls, beside the documented ones"},
      {"rabbitmq", beamway_bench_rabbitmq, "messages through a cluster of RabbitMQ (root)"}].
 
-%% @doc Runs one question. `all' runs those that need no privileges and take minutes, and `report' runs ten of them in a quarter of an hour
-%% and puts the answers on one page.
+%% @doc Runs one benchmark. `all' runs those that need no privileges and take only minutes. `report' runs ten of them in a quarter of an hour and puts
+%% the answers on one page.
 -spec main(Words :: [string()]) -> 0..2.
 main(["all" | Words]) ->
     ended([{Name, main([Name | Words])} || {Name, _, _} <- of_all()]);
@@ -85,7 +85,7 @@ main([]) ->
 -spec module(Name :: string()) -> module().
 module(Name) -> element(2, lists:keyfind(Name, 1, questions())).
 
-%% The error message of a failed question has scrolled out of sight by now, so the failed questions are named again.
+%% By now, the error message of a failed benchmark has scrolled out of sight, so the failed benchmarks are listed again.
 ended(Statuses) ->
     Failed = [Name || {Name, Status} <- Statuses, Status =/= ?DONE],
     _ = [complain("bench all: failed: ~ts", [lists:join(", ", Failed)]) || Failed =/= []],
@@ -146,7 +146,7 @@ prepared(Name, Module, Words, Given) ->
         {error, Why} -> usage("bench ~ts: ~ts", [Name, Why])
     end.
 
-%% @doc Returns the settings for a question's quick form, whose result is not stored.
+%% @doc Returns the settings for a benchmark's quick run, whose result is not stored.
 -spec quick_settings(module(), Words :: [string()]) -> {ok, Settings :: map()} | {error, unicode:chardata()}.
 quick_settings(Module, Words) ->
     {ok, {Given, []}} = getopt:parse(common_options() ++ own_options(Module), Words),
@@ -159,7 +159,7 @@ settings(Module, Given, Speed, File) ->
         {_, {error, Why}} -> {error, Why}
     end.
 
-%% Only a run with default options is stored under the benchmark's (or the part's) name, and a quick run never replaces a full one.
+%% A result is stored under the name of the benchmark (or of its part) only if the run had default options. A quick run never replaces a full one.
 default_file(Name, Words) ->
     Stored = fun(Ending) -> beamway_bench_store:file(Name ++ Ending) end,
     case lists:usort(Words) -- ["--force", "--json"] of
@@ -185,7 +185,7 @@ general(Given, Speed, File) ->
                    poll_us => PollUs}}
     end.
 
-%% A quick run finishes within 45 s even on a slow or busy machine, so it makes only as many repeats as fit.
+%% A quick run must finish within 45 s even on a slow or busy machine, so it makes only as many repeats as fit.
 budget_ms(quick) -> 36000;
 budget_ms(full) -> infinity.
 
@@ -232,7 +232,7 @@ taken(Name, Module, Words, Settings) ->
             {error, explain(Reason)}
     end.
 
-%% @doc Answers one question in its quick form, in about `budget_ms' milliseconds at most, and neither prints nor stores the result.
+%% @doc Runs the quick form of one benchmark in at most about `budget_ms' milliseconds, and neither prints nor stores the result.
 -spec measure(Name :: string(), Words :: [string()], #{repeats := pos_integer(), budget_ms := pos_integer(), progress := fun((io:format(), [term()]) -> ok)}) ->
           {ok, beamway_bench_report:result()} | {error, unicode:chardata()}.
 measure(Name, Words, Own) ->
@@ -246,7 +246,7 @@ measure(Name, Words, Own) ->
         {error, Why} -> {error, Why}
     end.
 
-%% Only a run that was explicitly asked to store its result waits, because published results must come from a quiet machine.
+%% Only a run with an explicit --save waits for a quiet machine, because published results must come from a quiet machine.
 can_be_stored(#{force := true}, _) -> ok;
 can_be_stored(#{save := {unasked, _}}, _) -> ok;
 can_be_stored(_, Progress) ->
@@ -299,14 +299,14 @@ save(File, Result, _) ->
         {error, Why} -> {error, Why}
     end.
 
-%% @doc Prints something that the user should know although nothing failed.
+%% @doc Prints something that the user should know even though nothing failed.
 -spec note(io:format(), [term()]) -> ok.
 note(Format, Args) -> complain(Format, Args).
 
 complain(Format, Args) ->
     io:format(standard_error, "beamway: " ++ Format ++ "~n", Args).
 
-%% @doc Explains what a failure means and what to do about it.
+%% @doc Explains a failure and what to do about it.
 -spec explain(Reason :: term()) -> unicode:chardata().
 explain({error, Reason, _Stack}) when element(1, Reason) =:= not_built ->
     ["Beamway is not built, ", lists:join(" and ", element(2, Reason)), " missing. Run: make build"];
@@ -331,7 +331,7 @@ explain({error, {no_network, Why}, _}) -> ["the network was not made: ", Why];
 explain({_Class, Reason, Stack}) -> io_lib:format("the measurement failed: ~tp~n~tp", [Reason, Stack]);
 explain(Reason) -> io_lib:format("the measurement failed: ~tp", [Reason]).
 
-%% @doc Parses a list such as `16,1k,1m' whose numbers must be within the bounds; `Option' is named in the error.
+%% @doc Parses a list such as `16,1k,1m' whose numbers must be within the bounds. Error messages name `Option'.
 -spec numbers(Option :: string(), Text :: string(), Min :: integer(), Max :: integer()) ->
           {ok, [integer(), ...]} | {error, unicode:chardata()}.
 numbers(Option, Text, Min, Max) ->
@@ -350,11 +350,11 @@ number(Word) ->
         _ -> none
     end.
 
-%% @doc Returns `1m' for 1048576, in the form that numbers/4 parses.
+%% @doc Returns a size in the form that numbers/4 parses, such as `1m' for 1048576.
 -spec size_text(Bytes :: non_neg_integer()) -> string().
 size_text(Bytes) -> scaled(Bytes, "m", "k", "").
 
-%% @doc Returns `1 MB' for 1048576, in the form that people read.
+%% @doc Returns a size in human-readable form, such as `1 MB' for 1048576.
 -spec size_words(Bytes :: non_neg_integer()) -> string().
 size_words(Bytes) -> scaled(Bytes, " MB", " KB", " B").
 
@@ -362,7 +362,7 @@ scaled(Bytes, Mega, _, _) when Bytes > 0, Bytes rem (1 bsl 20) =:= 0 -> integer_
 scaled(Bytes, _, Kilo, _) when Bytes > 0, Bytes rem (1 bsl 10) =:= 0 -> integer_to_list(Bytes bsr 10) ++ Kilo;
 scaled(Bytes, _, _, One) -> integer_to_list(Bytes) ++ One.
 
-%% @doc Returns the total calls per second of the callers on several nodes, and their p99 in microseconds.
+%% @doc Returns the total calls per second of the callers on all nodes, and their p99 in microseconds.
 -spec rate_and_p99([beamway_bench_load:window()]) -> {Rate :: float(), P99Us :: float()}.
 rate_and_p99(Windows) ->
     Rate = lists:sum([beamway_bench_hist:count(Counts) * 1.0e9 / Elapsed

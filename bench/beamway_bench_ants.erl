@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Contains the code shared by the two parts of `bench placement' that run ants (examples/ml_aco). Both use one instance, make a run with and one
-%% without a kind of placement for each number of ants, report the same metrics, and draw a figure like Figures 2 and 3 of the RELEASE report.
+%% @doc The code shared by the two parts of `bench placement' that run ants (examples/ml_aco). Both use the same instance, make one run with a kind of
+%% placement and one without it for each number of ants, report the same metrics, and draw a figure like Figures 2 and 3 of the RELEASE report.
 -module(beamway_bench_ants).
 
 -export([metrics/1, repeats/1, compared/4, instance/0, options/2, data/2, script/3]).
@@ -12,7 +12,7 @@
 -define(ANTS, [1, 10, 20, 40, 80]).
 -define(JOBS, 40).
 
-%% @doc Returns the metrics: first how many times faster, then the seconds themselves.
+%% @doc Returns the metrics: first the speed-ups, and then the times in seconds.
 -spec metrics(kind()) -> [map()].
 metrics(Kind) ->
     [#{name => name(Kind, Ants), unit => <<"times">>, better => higher, key => ratio_key(Kind, Ants)} || Ants <- lists:reverse(?ANTS)]
@@ -36,12 +36,12 @@ text(Format, Arguments) -> iolist_to_binary(io_lib:format(Format, Arguments)).
 repeats(full) -> 5;
 repeats(quick) -> 1.
 
-%% @doc Runs once with and once without the given kind of placement, for each number of ants (in a quick run, for only one number), and
-%% returns the measurements. The cost of the solution must not depend on where the processes run.
+%% @doc Makes one run with the given kind of placement and one without it, for each number of ants (in a quick run, for only one number), and returns
+%% the measurements. The cost of the solution must not depend on where the processes run.
 -spec compared(kind(), full | quick, Repeat :: pos_integer(), fun((with | without, Ants :: pos_integer()) -> {Cost :: number(), Seconds :: float()})) -> #{binary() => float()}.
 compared(Kind, Speed, Repeat, Solve) ->
     All = case Speed of full -> ?ANTS; quick -> [80] end,
-    %% The two kinds take turns at going first.
+    %% The two runs take turns at going first.
     Order = case Repeat rem 2 of 0 -> [with, without]; 1 -> [without, with] end,
     lists:foldl(fun(Ants, Acc) ->
                         Solved = [{Which, Solve(Which, Ants)} || Which <- Order],
@@ -55,14 +55,14 @@ compared(Kind, Speed, Repeat, Solve) ->
 -spec instance() -> ml_aco_instance:instance().
 instance() -> ml_aco_instance:make(?JOBS, 1).
 
-%% @doc Returns the options of a run. Both kinds run the same number of iterations, but where messages take most of the time, colonies exchange
+%% @doc Returns the options of a run. All runs make the same number of iterations, but where most of the time is spent on messages, colonies exchange
 %% results twice as often.
 -spec options(kind(), Ants :: pos_integer()) -> ml_aco_tree:options().
 options(attributes, Ants) -> #{seed => 1, ants => Ants, rounds => 3, iterations => 4};
 options(distances, Ants) -> #{seed => 1, ants => Ants, rounds => 6, iterations => 2}.
 
-%% @doc Returns the data for gnuplot, from the numbers of a stored result: the times and their ratio over the number of ants, with the smallest
-%% and the largest run.
+%% @doc Returns the data for gnuplot from the numbers of a stored result: the times and their ratio as functions of the number of ants, with the
+%% smallest and the largest run.
 -spec data(kind(), Figures :: [#{binary() => term()}]) -> unicode:chardata().
 data(Kind, Figures) ->
     Rows = fun(Key) -> [row(Ants, Samples) || Ants <- ?ANTS, #{<<"key">> := K, <<"samples">> := Samples} <- Figures, K =:= Key(Ants)] end,
@@ -70,7 +70,7 @@ data(Kind, Figures) ->
      || {Name, Key} <- [{"with", fun(Ants) -> key(Kind, with, Ants) end}, {"without", fun(Ants) -> key(Kind, without, Ants) end},
                         {"ratio", fun(Ants) -> ratio_key(Kind, Ants) end}]].
 
-%% @doc Returns the gnuplot script that draws these data into an SVG file.
+%% @doc Returns the gnuplot script that draws this data into an SVG file.
 -spec script(kind(), file:filename(), Data :: unicode:chardata()) -> unicode:chardata().
 script(Kind, File, Data) ->
     [Data, "set terminal svg size 900,380 enhanced background 'white'\nset output '", File, "'\n"

@@ -1,12 +1,12 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `bench beside': how long does a small call, or a message of 100 KB, take while four streams of large messages use the same
-%% connection with plain `!'?
+%% @doc `bench beside': how long does a small call, or a 100 KB message, take while four streams of large messages use the same connection with plain
+%% `!'?
 %%
-%% A `gen_server:call' of 64 B starts each millisecond whether or not the previous calls have returned (open loop). Its time is measured
-%% from the moment for which it was planned, so that a delay of the sender counts in full. The streams send as fast as the connection
-%% permits. The nodes run on the loopback interface, on hosts that are joined by veth, and on hosts that are joined by emulated paths of 1
-%% Gbit/s. Lanes, which carry calls and streams in separate classes, are measured for comparison. It needs root. On loopback it then sends
-%% a message of 100 KB each 10 ms in the same manner; the time of that message ends when its answer of a few bytes arrives.
+%% Each millisecond a `gen_server:call' with 64 B starts, whether or not the previous calls have returned (open loop). Its time is measured from its
+%% planned start, so that a delay of the sender counts in full. The streams send as fast as the connection permits. The nodes run on the loopback
+%% interface, on hosts that are joined by veth, and on hosts that are joined by emulated paths with 1 Gbit/s. Lanes, which carry calls and streams in
+%% separate classes, are measured for comparison. On loopback, the benchmark then also sends a 100 KB message every 10 ms in the same manner; that
+%% message's time ends when an answer of a few bytes arrives. The benchmark needs root.
 -module(beamway_bench_beside).
 -behaviour(beamway_bench).
 
@@ -16,7 +16,7 @@
 -define(BYTES, 10000000).
 -define(MEDIUM, 100000).
 -define(MEDIUM_EVERY_MS, 10).
-%% This rate is so high that a stream sends its next message as soon as the previous one has been accepted.
+%% This rate is so high that each stream sends its next message as soon as the previous one has been confirmed.
 -define(UNPACED, 1.0e9).
 
 %% @private
@@ -108,7 +108,7 @@ finish(Result, #{chart := File, paths := Paths}) ->
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
 
-%% Checks that every metric named on the pages exists, and that every contender in a comparison is also measured.
+%% Checks that every metric named on the pages exists, and that every contender that takes part in a comparison is also measured.
 metrics_test() ->
     Metrics = metrics(settings(?PATHS, full)),
     [?assert(lists:member(Name, [N || #{name := N} <- Metrics]))

@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `bench hosts': how much gets through between hosts? The nodes run in network namespaces that are joined by veth at full speed, or
-%% by an emulated path. It measures 100 callers on each node, then one sender of messages of 64 B, 4 KB and 1 MB, over TCP and TLS, and
-%% compares the last size with iperf3. It needs root.
+%% @doc `bench hosts': what is the throughput between hosts? The nodes run in network namespaces that are joined by veth at full speed or by an
+%% emulated path. The benchmark measures 100 callers on each node, and then one sender of 64 B, 4 KB and 1 MB messages, over TCP and TLS. It compares
+%% the largest size with iperf3. It needs root.
 -module(beamway_bench_between).
 -behaviour(beamway_bench).
 
@@ -27,7 +27,7 @@ prepare(Given, Speed) ->
         {{ok, Paths}, ok, _} -> {ok, settings(Paths, Speed)}
     end.
 
-%% A TCP stream needs several round trips before it fills the path.
+%% A TCP stream needs several round trips until it fills the path.
 settings(Paths, quick) -> (settings(Paths))#{warm_ms => 200, window_ms => 400, iperf_s => 1, budget_ms => 36000 * length(Paths)};
 settings(Paths, full) -> (settings(Paths))#{warm_ms => 1000, window_ms => 2000, iperf_s => 3}.
 
@@ -61,7 +61,7 @@ calls_words(Path) -> io_lib:format("calls, ~b nodes", [node_count(Path)]).
 
 key(Path, Words) -> unicode:characters_to_binary([beamway_bench_net:title(Path), ": ", Words]).
 
-%% Returns the megabytes (10^6 bytes) per second that the second host receives in one TCP stream.
+%% Returns how many megabytes (10^6 bytes) per second the second host receives in one TCP stream.
 iperf(Path, [{Space, _}, {Other, Address}], #{iperf_s := Seconds, warm_ms := WarmMs}) ->
     [Ip | Server] = beamway_netns:host(Other) ++ ["iperf3", "-s", "-1", "-p", ?IPERF_PORT],
     Port = beamway_bench_tools:open(Ip, Server),
@@ -70,7 +70,7 @@ iperf(Path, [{Space, _}, {Other, Address}], #{iperf_s := Seconds, warm_ms := War
     ok = beamway_bench_tools:close(Port, "KILL"),
     #{key(Path, beamway_bench_stream:key(1 bsl 20)) => Bits / 8.0e6}.
 
-%% While the server is not listening yet, the client exits immediately, often with status 0, so we retry.
+%% If the server is not listening yet, the client exits immediately, often with status 0, so we retry.
 iperf_client(Ip, Words, Tries) ->
     {Status, Lines} = beamway_bench_tools:run(Ip, Words, 60000),
     case Status =:= 0 andalso jiffy:decode(Lines, [return_maps]) of

@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `bench broadcast': how many bytes cross a slow link when one process sends to a group of `pg'?
+%% @doc `bench broadcast': how many bytes cross a slow link when one process sends to a `pg' group?
 %%
-%% The 16 nodes have one member each: 12 share a host and 4 share another, behind 100 Mbit/s. First `!' sends to each member, then
-%% teleport broadcasts with the hosts as sites. The result is the number of bytes that cross the first host's network interface, in
-%% both directions, for each message. It needs root.
+%% Each of the 16 nodes has one member: 12 nodes share a host, and the other 4 share another host behind 100 Mbit/s. The messages are sent first with
+%% `!' to each member, and then with a teleport broadcast, with the hosts as sites. The result is the number of bytes per message that cross the
+%% network interface of the first host, in both directions. The benchmark needs root.
 -module(beamway_bench_broadcast).
 -behaviour(beamway_bench).
 
@@ -71,11 +71,11 @@ member(Count) ->
     receive
         {message, _} -> member(Count + 1);
         {await, From, Total} when Count >= Total -> From ! {all, self()}, member(0);
-        %% The request is requeued, so that it is handled after the messages that have not arrived yet.
+        %% The request is requeued, so that it is handled after the messages that are still missing.
         {await, From, Total} -> receive {message, _} -> self() ! {await, From, Total}, member(Count + 1) end
     end.
 
-%% @doc Returns the members on all nodes, as soon as pg knows them.
+%% @doc Returns the members on all nodes, once pg knows all of them.
 -spec members([node()]) -> [pid()].
 members(Nodes) -> members(length(Nodes), erlang:monotonic_time(millisecond) + ?WAIT_MS).
 
@@ -86,7 +86,8 @@ members(Count, Deadline) ->
         {Members, false} -> error({members_missing, Count, length(Members)})
     end.
 
-%% @doc Sends `Count' messages to all members. Returns the bytes that crossed and the microseconds until all members had received them.
+%% @doc Sends `Count' messages to all members. Returns the bytes that crossed the interface, and the microseconds until all members had received the
+%% messages.
 -spec round(beamway_bench_messages:way(), [pid()], Bytes :: pos_integer(), Count :: pos_integer()) -> {non_neg_integer(), non_neg_integer()}.
 round(Way, Members, Bytes, Count) ->
     Sites = maps:from_list([{node(Pid), host(node(Pid))} || Pid <- Members]),
@@ -112,7 +113,7 @@ host(Node) -> lists:last(string:split(atom_to_list(Node), "@")).
 metrics_test() ->
     ?assertEqual([], [<<"broadcast_100">>, <<"broadcast_4k">>, <<"broadcast_64k_ms">>] -- [Name || #{name := Name} <- metrics(#{cases => cases(full)})]).
 
-%% A member replies once it has received the requested number of messages, and then resets its count to zero.
+%% A member replies once it has received the expected number of messages, and then resets its count to zero.
 member_test() ->
     Member = spawn_link(fun() -> member(0) end),
     _ = [Member ! Message || Message <- [{message, a}, {await, self(), 2}, {message, b}]],

@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `bench casts': what does `teleport:cast' cost, compared with plain `!' of the same message?
+%% @doc `bench casts': what does `teleport:cast' cost compared with sending the same message with plain `!'?
 %%
-%% Both contenders use Beamway's carrier over shared memory for distribution; the second one also runs teleport. The CPU time is the total
-%% for both nodes divided by the number of messages that the receiver has confirmed ({@link beamway_bench_message_cost}).
+%% For both contenders, distribution uses Beamway's carrier over shared memory; the second contender also runs teleport. The CPU time is the total of
+%% both nodes, divided by the number of messages that the receiver has confirmed ({@link beamway_bench_message_cost}).
 -module(beamway_bench_casts).
 -behaviour(beamway_bench).
 
@@ -44,7 +44,7 @@ metric(Name, Unit, Better, Key) ->
 metrics_test() ->
     ?assertEqual([], [<<"casts_c1">>, <<"casts_c100_cpu">>, <<"casts_4k">>] -- [Name || #{name := Name} <- metrics(#{})]).
 
-%% Runs real nodes, and checks that both contenders report every value that the metrics name.
+%% Runs real nodes, and checks that both contenders report every value that the metrics need.
 real_nodes_test_() ->
     {timeout, 120, fun() ->
         {ok, Samples} = beamway_bench_run:in_a_process(fun() -> beamway_bench_run:run(groups(#{warm_ms => 20, window_ms => 400}), run_options()) end),

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Draws results with gnuplot: either over sizes, with a line for each contender and error bars for the middle half of the repeats,
-%% or as a bar chart.
+%% @doc Draws results with gnuplot: either as curves over sizes, with a line for each contender and error bars for the middle half of the repeats, or
+%% as a bar chart.
 -module(beamway_bench_chart).
 
 -export([draw/4, curves/5, bars/4, plot/2, by_default/3]).
@@ -12,7 +12,7 @@
            beamway_bench_report:result()) -> ok | {error, unicode:chardata()}.
 draw(File, Title, Points, Result) -> drawn(File, 500, fun(Terminal) -> script(File, Terminal, Title, lines(Points, Result)) end).
 
-%% @doc Draws curves over counts, with a panel for each list of keys and two panels in a row.
+%% @doc Draws curves over counts, with a panel for each list of keys and two panels per row.
 -spec curves(file:filename(), unicode:chardata(), XLabel :: string(), [{Panel :: unicode:chardata(), [{pos_integer(), beamway_bench_run:key()}]}, ...],
              beamway_bench_report:result()) -> ok | {error, unicode:chardata()}.
 curves(File, Title, XLabel, Panels, Result) ->
@@ -52,7 +52,7 @@ bars_script(File, Terminal, Title, Panels, Result) ->
 
 spoken(Name) -> string:replace(atom_to_list(Name), "_", " ", all).
 
-%% @doc Draws a chart into bench/results even if the user did not ask for one. A failure is reported but does not make the benchmark fail.
+%% @doc Draws a chart into bench/results even if the user did not request one. A failure is reported but does not make the benchmark fail.
 -spec by_default(Name :: string(), beamway_bench:speed(), fun((file:filename()) -> ok | {error, unicode:chardata()})) -> ok.
 by_default(Name, Speed, Draw) ->
     Ending = case Speed of full -> ".svg"; quick -> "-quick.svg" end,
@@ -74,7 +74,7 @@ terminal(".svg", Height) -> ["svg size 800,", Height, " enhanced background 'whi
 terminal(".png", Height) -> ["pngcairo size 800,", Height];
 terminal(_, _) -> unknown.
 
-%% Reads the stored form of the result, so that the same chart can be drawn from the file alone.
+%% Uses the stored form of the result, so that the same chart can be drawn from the file alone.
 lines(Points, Result) ->
     #{figures := Figures} = beamway_bench_report:to_json(Result),
     Names = lists:usort([Name || #{contender := Name} <- Figures]),
@@ -96,7 +96,7 @@ plotted(Lines) ->
 point(Size, Samples) ->
     io_lib:format("~b ~f ~f ~f\n", [max(1, Size) | [float(beamway_bench_stats:percentile(P, Samples)) || P <- [50, 25, 75]]]).
 
-%% gnuplot doubles a quote inside single quotes.
+%% Inside single quotes, gnuplot represents a quote as two quotes.
 quoted(Text) -> ["'", string:replace(Text, "'", "''", all), "'"].
 
 run(Gnuplot, File, Script) ->

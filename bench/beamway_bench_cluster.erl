@@ -1,16 +1,16 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Measures the clustering part of `bench placement': how long clustering 1024 nodes takes, how many of the planted trees it finds
-%% exactly, and how well the algorithm of the RELEASE report does at the alpha that suits each shape best.
+%% @doc The part of `bench placement' that measures clustering: how long it takes for 1024 nodes, how many of the planted trees it finds exactly, and
+%% how well the RELEASE report's algorithm performs with the alpha that is best for each shape.
 -module(beamway_bench_cluster).
 
 -export([metrics/0, repeats/1, measure/2]).
 %% Exported because it is spawned as a separate process.
 -export([time_once/2]).
 
-%% The values of alpha to try; the RELEASE report uses 1.0 to 3.0.
+%% The shapes of more than 200 nodes, and the values of alpha to try; the RELEASE report uses 1.0 to 3.0.
 -define(LARGE_SHAPES, [flat_256_noisy, athos_256, three_levels_216]).
 -define(ALPHAS, [1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.8, 2.0, 2.5]).
-%% A level of 32 nodes below two others, with slow nodes. This takes longest because the tree is then built twice.
+%% Clusters of 32 nodes below two more levels, with slow nodes. This takes longest, because the tree is then built twice.
 -define(LARGE, #{tree => {800, 0.10, lists:duplicate(8, {400, 0.10, lists:duplicate(4, {100, 0.15, [32]})})}, slow => 0.2}).
 
 -spec metrics() -> [map()].
@@ -30,12 +30,12 @@ alpha_key(Shape) -> text("~s: clusters found, alpha at its best", [Shape]).
 
 text(Format, Arguments) -> iolist_to_binary(io_lib:format(Format, Arguments)).
 
-%% @doc Returns one, because the seeds are the same each time.
+%% @doc Returns the number of repeats, which is 1 because the seeds are always the same.
 -spec repeats(full | quick) -> pos_integer().
 repeats(_) -> 1.
 
-%% @doc Measures everything once. A quick run uses 3 seeds and scales the number of exact trees to 20 seeds; it skips shapes of more than
-%% 200 nodes for alpha, because they are slow. A full run uses one seed for alpha on those shapes and three on the others.
+%% @doc Measures everything once. A quick run uses 3 seeds and scales the number of exact trees to 20 seeds; it does not try alpha on shapes of more
+%% than 200 nodes, because that is slow. A full run tries alpha with one seed on those shapes and with three seeds on the others.
 -spec measure(full | quick, Repeat :: pos_integer()) -> #{binary() => number()}.
 measure(Speed, _) ->
     Seeds = lists:seq(1, case Speed of full -> 20; quick -> 3 end),
@@ -73,7 +73,7 @@ scores(Method, Shape, Seeds) ->
          beamway_bench_planted:score(beamway_bench_planted:clusters(Tree), Planted)
      end || Seed <- Seeds].
 
-%% Returns the seeds and the alphas to try.
+%% Returns the seeds and the values of alpha to try.
 alpha_tries(full, true) -> {[1], ?ALPHAS};
 alpha_tries(full, false) -> {[1, 2, 3], ?ALPHAS};
 alpha_tries(quick, true) -> none;
@@ -84,8 +84,7 @@ best_alpha(Shape, {Seeds, Alphas}) ->
     {_, Alpha, Scores} = lists:max([{mean(Scores), Alpha, Scores} || Alpha <- Alphas, Scores <- [scores({alpha, Alpha}, Shape, Seeds)]]),
     {Alpha, Scores}.
 
-%% Returns the best of nine runs, each in its own process, because otherwise garbage of earlier work would be collected during the
-%% measured time.
+%% Returns the best of nine runs. Each has its own process, because otherwise garbage from earlier work would be collected while the time is measured.
 large() ->
     {Matrix, Planted} = beamway_bench_planted:make_spec(?LARGE, 1),
     lists:min([timed(Matrix, Planted) || _ <- lists:seq(1, 9)]).

@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The contenders that are compared. Each is a name, the flags and the environment that make a node use its carrier, and the link
+%% @doc The contenders that are compared. Each consists of a name, the flags and environment that make a node use its carrier, and the kind of link
 %% that must then carry the calls. The functions are pure, except that the best options for stock TCP are read from a stored result.
 %%
-%% All contenders also get the same {@link common_args/1}, so they differ only in the carrier.
+%% All contenders also get the flags from {@link common_args/1}, so they differ only in the carrier.
 -module(beamway_bench_contender).
 
 -export([all/2, small/1, way/1, names/0, programs/0, and_rdma/1, common_args/1, clean_env/0]).
@@ -11,16 +11,16 @@
 
 -type name() :: tcp | tcp_tuned | tcp_spin | unix | beamway | beamway_tcp | beamway_far | beamway_far_10 | beamway_inet | beamway_rdma
               | tls | beamway_tls | beamway_poll | beamway_poll_off | teleport | direct | direct_tcp | direct_stock | gen_rpc
-              %% the same nodes as another contender's, but without the feature that is measured; see beamway_bench_recorder
+              %% The same nodes as those of another contender, but without the feature that is measured; see beamway_bench_recorder.
               | beamway_unrecorded | beamway_tcp_unrecorded | teleport_untraced
               | openmpi | eventfd | rdma_link | ib_write | ib_send
     | beamway_bench_http_servers:name().
 -type t() :: #{name := name(),
-               %% a description for people
+               %% a human-readable description
                title := string(),
                args := [string()],
                env := [{string(), string()}],
-               %% the kind that beamway:links/0 must report; `stock' is a carrier of OTP itself
+               %% the kind that beamway:links/0 must report; `stock' is one of OTP's own carriers
                link := stock | shm | rdma | tcp | inet | tls}.
 
 %% @doc Returns the contenders; `Root' is the directory of the checkout.
@@ -30,7 +30,7 @@ all(Root, PollUs) ->
 
 list(Root, PollUs) ->
     Carrier = ["-proto_dist", "beamway", "-pa", filename:join([Root, "apps", "beamway", "ebin"])],
-    %% Nearly all benchmarks send repeated bytes, which compression would reduce to almost nothing on a long path.
+    %% Nearly all benchmarks send repetitive data, which compression would reduce to almost nothing on a long path.
     Beamway = #{name => beamway, title => "Beamway", args => Carrier, env => [{"BEAMWAY_COMPRESS", "never"}], link => shm},
     Stock = #{name => tcp, title => "stock TCP", args => [], env => [], link => stock},
     [Stock,
@@ -62,13 +62,12 @@ direct(#{args := Args} = Contender, Name, Title, Root) ->
 
 and_ebin(#{args := Args} = Contender, App, Root) -> Contender#{args := Args ++ ["-pa", filename:join([Root, "apps", App, "ebin"])]}.
 
-%% @doc Returns the same contender with as few threads as possible, because many nodes on one machine would otherwise have hundreds of
-%% schedulers.
+%% @doc Returns the contender with as few threads as possible, because many nodes on the same machine would otherwise have hundreds of schedulers.
 -spec small(t()) -> t().
 small(#{args := Args} = Contender) ->
     Contender#{args := ["+S", "1:1", "+SDcpu", "1:1", "+SDio", "1", "+A", "1", "+sbwt", "none", "+sbwtdcpu", "none", "+sbwtdio", "none" | Args]}.
 
-%% @doc Returns the functions with which the programs inside the nodes send; see beamway_bench_messages.
+%% @doc Returns how the programs inside the nodes send messages; see beamway_bench_messages.
 -spec way(name()) -> beamway_bench_messages:way().
 way(Name) when Name =:= teleport; Name =:= direct; Name =:= direct_tcp; Name =:= direct_stock; Name =:= gen_rpc -> teleport;
 way(_) -> stock.
@@ -76,8 +75,8 @@ way(_) -> stock.
 variant(#{env := Common} = Contender, Name, Title, Env, Link) ->
     Contender#{name := Name, title := Title, env := Env ++ Common, link := Link}.
 
-%% Returns the settings that a careful operator without Beamway would use: the best options that `bench tune-tcp' has found or, until that has
-%% been measured, OTP's own remedy for many small messages.
+%% Returns the settings that a careful operator without Beamway would use: the best options that `bench tune-tcp' has found or, if it has not been
+%% run, OTP's own remedy for many small messages.
 tuned_args() ->
     case beamway_bench_tune:args(beamway_bench_tune:best()) of
         unknown ->
@@ -86,10 +85,10 @@ tuned_args() ->
         Args -> Args
     end.
 
-%% Returns the flags for polling without Beamway: schedulers spin for as long as OTP allows before they sleep.
+%% Returns the flags that make schedulers poll without Beamway: they busy-wait for as long as OTP allows before they sleep.
 spin_args() -> lists:append([[Flag, "very_long"] || Flag <- ["+sbwt", "+sbwtdcpu", "+sbwtdio"]]).
 
-%% @doc Returns the names that a user may pass.
+%% @doc Returns the names that a user may specify.
 -spec names() -> [name()].
 names() ->
     [tcp, tcp_tuned, tcp_spin, unix, tls, beamway, beamway_tcp, beamway_far, beamway_far_10, beamway_inet, beamway_tls, beamway_rdma, beamway_poll, beamway_poll_off,
@@ -101,20 +100,20 @@ programs() ->
     [openmpi, eventfd, rdma_link, ib_write, ib_send, rdpipe, rdpipe_unchecked, rdpipe_tls, rdpipe_commands, rdpipe_one, iperf3, ssh, mbuffer, nc, socat, cat,
      rdcp_tls, rdcp, rsync, scp, tar_ssh].
 
-%% @doc Adds rdma to these contenders if this host has an RDMA device. Unlike the other functions, this one is not pure.
+%% @doc Adds rdma to these contenders if this host has an RDMA device. Unlike most of the other functions, this one is not pure.
 -spec and_rdma([name()]) -> [name()].
 and_rdma(Names) ->
     Names ++ [beamway_rdma || beamway_rdma_devices:usable(beamway_rdma_devices:all()) =/= []].
 
-%% @doc Returns the flags that every node gets, whatever its carrier. The connection setup time is long because a busy or emulated machine needs
-%% longer to connect.
+%% @doc Returns the flags that every node gets, whatever its carrier. The connection setup time is long, because connecting takes longer on a busy or
+%% emulated machine.
 -spec common_args(Root :: file:filename()) -> [string()].
 common_args(Root) ->
     ["-pa", filename:join([Root, "bench", "ebin"]),
      "-kernel", "logger_level", "error",
      "-kernel", "net_setuptime", "60"].
 
-%% @doc Unsets variables of the caller's shell that could make the contenders differ without anyone noticing.
+%% @doc Unsets variables from the caller's shell that could make the contenders differ without anyone noticing.
 -spec clean_env() -> [{string(), false}].
 clean_env() ->
     Erlang = ["ERL_FLAGS", "ERL_AFLAGS", "ERL_ZFLAGS", "ERL_LIBS", "ERL_EPMD_ADDRESS",
@@ -129,7 +128,7 @@ clean_env() ->
 contenders_differ_test() ->
     All = all("/root", 50),
     ?assertEqual(lists:sort(names()), lists:sort(maps:keys(All))),
-    %% The best options for stock TCP may turn out to be no options at all.
+    %% The best options for stock TCP may turn out to be none at all.
     Ways = [{Args, Env} || #{args := Args, env := Env} <- maps:values(maps:remove(tcp_tuned, All))],
     ?assertEqual(length(Ways), length(lists:usort(Ways))).
 

@@ -1,25 +1,24 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `bench copy': how long do rdcp, rsync, scp and `tar | ssh tar' take to copy many small files or a large one, or to bring a copy up to
-%% date?
+%% @doc `bench copy': how long do rdcp, rsync, scp and `tar | ssh tar' take to copy many small files or one large file, or to update a copy?
 %%
-%% The hosts are two network namespaces of the pipe's own tests, with an sshd each. `lan' is the veth pair between them, which is as fast as
-%% the kernel; `wan' is an emulated path of 1 Gbit/s with a round trip of 50 ms and a loss of 0.01 %. `bench/copy_figures' runs the copies,
-%% and compares source and target byte by byte after each of them, when the clock has stopped.
+%% The hosts are two network namespaces from the pipe's own tests, each with an sshd. `lan' is the veth pair between them, which is as fast as the
+%% kernel; `wan' is an emulated path with 1 Gbit/s, a round trip of 50 ms and a packet loss of 0.01 %. `bench/copy_figures' runs the copies. After
+%% each of them, when the clock has stopped, it compares source and target byte by byte.
 %%
-%% `rdcp_tls' and the three others encrypt with AES-128-GCM; `rdcp' does not, and is only compared with `rdcp_tls'. It needs root.
+%% `rdcp_tls' and the three rivals encrypt with AES-128-GCM; `rdcp' does not, and is only compared with `rdcp_tls'. The benchmark needs root.
 -module(beamway_bench_copy).
 -behaviour(beamway_bench).
 
 -export([options/0, prepare/2, groups/1, metrics/1]).
 
-%% A copy may take an hour (see LONGEST in copy_figures), and its files must be made and compared as well.
+%% A copy may take an hour (see LONGEST in copy_figures), and its files must also be created and compared.
 -define(TURN_MS, 2 * 3600 * 1000).
 -define(GIGABYTE, 1000000000).
 -define(MEGABYTE, 1000000).
 
-%% Each row is listed with its rivals. Over the long path scp waits several round trips for each file, so many small files would take hours. A
-%% program that sends everything again is not measured where that can only be slower: for small files of which most are unchanged, and over the
-%% long path.
+%% Each row is listed with its rivals. Over the long path, scp needs several round trips per file, so many small files would take hours. A program
+%% that always sends everything again is not measured where it can only be slower: with small files most of which are unchanged, and over the long
+%% path.
 -define(ROWS, [{"lan", "small_new", [rsync, scp, tar_ssh]}, {"lan", "small_same", [rsync]}, {"lan", "small_changed", [rsync]},
                {"lan", "large_new", [rsync, scp, tar_ssh]}, {"lan", "large_appended", [rsync, scp, tar_ssh]}, {"lan", "large_changed", [rsync, scp, tar_ssh]},
                {"wan", "small_new", [rsync, tar_ssh]}, {"wan", "small_same", [rsync]}, {"wan", "small_changed", [rsync]},
@@ -51,8 +50,8 @@ sized({ok, #{files := Files, lan_bytes := Lan, wan_bytes := Wan} = Sizes}, Rows,
     {ok, #{rows => Rows, words => [Directory | [integer_to_list(Number) || Number <- [Files, Lan, Wan]]],
            facts => #{copied => Sizes#{file_system => list_to_binary(string:trim(last_line("stat", ["-fc", "%T", Directory])))}}}}.
 
-%% Returns the bytes that the files may occupy. On a disk everything must fit into the memory as well, so that it stays cached. A tenth is left
-%% to the rest of the machine.
+%% Returns how many bytes the files may occupy. Even if they are on a disk, all of them must fit into memory, so that they stay cached. A tenth is
+%% left for the rest of the machine.
 room(Directory) -> 9 * min(beamway_bench_os:available_bytes(), list_to_integer(string:trim(last_line("df", ["--output=avail", "-B1", Directory])))) div 10.
 
 last_line(Program, Args) ->
@@ -83,7 +82,7 @@ default_bytes(full) -> [Count * ?GIGABYTE || Count <- lists:seq(10, 1, -1)].
 default_far_bytes(quick) -> 16 * ?MEGABYTE;
 default_far_bytes(full) -> ?GIGABYTE.
 
-%% Each large file exists as source, as target and as a copy in progress; the small files exist in two versions and two targets.
+%% Each large file exists three times: as the source, as the target and as a copy in progress. The small files exist in two versions and two targets.
 needed(#{files := Files, lan_bytes := Lan, wan_bytes := Wan}) -> 3 * (Lan + Wan) + 4 * 8192 * Files.
 
 %% @private
@@ -134,7 +133,7 @@ every_metric_is_measured_test() ->
     ?assertEqual([], lists:usort([{Key, Name} || #{key := Key, contender := Own, baselines := Others} <- Metrics, Name <- [Own | Others]]) -- Measured),
     ?assertEqual(length(lists:usort(Measured)), 3 * length(groups(#{rows => ?ROWS, words => []}))).
 
-%% If a contender had no name, --only would reject it.
+%% If a contender were missing from the list of programs, --only would reject it.
 contenders_have_names_test() ->
     ?assertEqual([], lists:usort([rdcp_tls, rdcp | lists:append([Rivals || {_, _, Rivals} <- ?ROWS])]) -- beamway_bench_contender:programs()).
 

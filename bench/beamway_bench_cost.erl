@@ -1,12 +1,11 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `bench cost': how much work does a message cause? It counts system calls, context switches, wake-ups, doorbells, copied bytes and
-%% CPU time for each message of 64 bytes, with 1 and 100 pairs of processes. Everything but the times is a count, so it is also valid on a
-%% slow or noisy machine.
+%% @doc `bench cost': how much work does a message cause? It counts system calls, context switches, wake-ups, doorbells, copied bytes and CPU time per
+%% 64-byte message, with 1 and 100 pairs of processes. Everything except the times is a count, so it is also valid on a slow or noisy machine.
 %%
-%% The counts cover both nodes. A wake-up is a voluntary context switch: a thread slept until something woke it. A doorbell is a wake-up
-%% call of the Beamway link or, over TCP, a send; stock TCP has no doorbells of its own. Copied bytes are those that the carrier copies,
-%% once into the link and once out of it: the kernel copies them for TCP, Beamway does for shared memory. The VM's copies above the
-%% carrier are the same for all contenders.
+%% The counts cover both nodes. A wake-up is a voluntary context switch: a thread slept until something woke it. A doorbell is a wake-up call of the
+%% Beamway link or, over TCP, a send; stock TCP has no doorbells. Copied bytes are those that the carrier copies, once into the link and once out of
+%% it. Over TCP the kernel copies them, and over shared memory Beamway does. The copies that the VM makes above the carrier are the same for all
+%% contenders.
 -module(beamway_bench_cost).
 -behaviour(beamway_bench).
 
@@ -59,7 +58,7 @@ around(Asking, Cluster, Rest) ->
     _ = Rest(),
     {Before, sample([Asking], Cluster)}.
 
-%% @doc Returns the counts of all nodes so far, with all their calls.
+%% @doc Returns the current counts of all nodes, including their calls.
 -spec sample(beamway_bench_nodes:cluster()) -> sample().
 sample(#{members := Members} = Cluster) ->
     sample(Members, Cluster).
@@ -74,7 +73,7 @@ sample(Callers, Cluster) ->
               user => lists:sum([N || #{user := N} <- Times]),
               kernel => lists:sum([N || #{kernel := N} <- Times])}.
 
-%% @doc Returns the count per call between two samples.
+%% @doc Returns by how much a count has risen per call between two samples.
 -spec per_call(Count :: fun((sample()) -> number()), Before :: sample(), After :: sample()) -> float().
 per_call(Count, #{calls := Earlier} = Before, #{calls := Later} = After) when Later > Earlier ->
     (Count(After) - Count(Before)) / (Later - Earlier);
@@ -123,7 +122,7 @@ unit(copied) -> <<"B/message">>;
 unit(Time) when Time =:= user; Time =:= kernel -> <<"us/message">>;
 unit(_) -> <<"1/message">>.
 
-%% @private On a host without an RDMA device, prints what was measured in the virtual machine.
+%% @private On a host without an RDMA device, prints what was measured in the virtual machine instead.
 -spec finish(beamway_bench_report:result(), map()) -> ok.
 finish(_, #{json := true}) -> ok;
 finish(_, #{}) ->

@@ -1,16 +1,15 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Draws a chart of ratios as SVG. Each question has a row, which shows a dot and an interval for each rival on a logarithmic
-%% axis.
+%% @doc Draws a chart of ratios as SVG. Each question has a row that shows a dot and an interval for each rival, on a logarithmic axis.
 %%
-%% The functions are pure; {@link beamway_bench_figures} makes the rows from stored results. Colours and fonts are the console's, for a
-%% light and a dark page. The picture is readable at 830 pixels, the width of a page.
+%% The functions are pure; {@link beamway_bench_figures} creates the rows from stored results. The colours and fonts are those of the console, for
+%% light and dark pages. The picture is legible at 830 pixels, the width of a page.
 -module(beamway_bench_dots).
 
 -export([svg/3]).
 -export_type([row/0]).
 
 -type row() :: {Label :: unicode:chardata(), [{Series :: pos_integer(), Ratio :: float(), Low :: float(), High :: float()}]}.
-%% Series are numbered from 1. A point to the right of 1 means that Beamway is better.
+%% Series are numbered from 1. Beamway is better if a point is to the right of 1.
 
 -define(WIDTH, 830).
 -define(LEFT, 330).
@@ -45,8 +44,7 @@ style() ->
     ".s1 { fill: #5b93ff; stroke: #5b93ff; } .s2 { fill: #2bd4a4; stroke: #2bd4a4; } .s3 { fill: #f2b03d; stroke: #f2b03d; } .s4 { fill: #c084fc; stroke: #c084fc; } .s5 { fill: #94a3b8; stroke: #94a3b8; }\n"
     "}\n</style>\n".
 
-%% Returns the exponents of the two ends of the axis, which are powers of two that enclose 1 and all ratios, with some space on both
-%% sides.
+%% Returns the exponents of the two ends of the axis. The ends are powers of two that enclose 1 and all ratios, with some space on both sides.
 ends(Ratios) ->
     Logs = [math:log2(Ratio) || Ratio <- Ratios],
     {floor(lists:min([-0.9 | Logs]) - 0.1), ceil(lists:max([0.9 | Logs]) + 0.1)}.

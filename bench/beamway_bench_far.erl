@@ -1,12 +1,12 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc `bench far': what does compression save between sites, and what does it cost?
 %%
-%% The two nodes run in network namespaces that are joined by an emulated path of 100 Mbit/s or 1 Gbit/s with a round trip of 20 ms. One
-%% node replicates generated data to the other ({@link beamway_bench_far_load}). An operation is one record, message or delta, and ends when
-%% the other node's confirmation arrives. First one operation starts each millisecond, whether or not earlier ones have ended, and its time
-%% is measured from then. Stock distribution sustains this rate on both paths. Then many processes replicate as fast as they can.
+%% The two nodes run in network namespaces that are joined by an emulated path with 100 Mbit/s or 1 Gbit/s and a round trip of 20 ms. One node
+%% replicates generated data to the other ({@link beamway_bench_far_load}). An operation is one record, message or delta, and ends when the other
+%% node's confirmation arrives. In the first part, an operation starts each millisecond, whether or not earlier ones have ended, and its duration is
+%% measured from that time. Stock distribution sustains this rate on both paths. In the second part, many processes replicate as fast as they can.
 %%
-%% The bytes are those of the first node's network interface in both directions, and the CPU time is that of both nodes. It needs root.
+%% The bytes are those that the first node's network interface sends and receives, and the CPU time is that of both nodes. The benchmark needs root.
 -module(beamway_bench_far).
 -behaviour(beamway_bench).
 
@@ -32,8 +32,8 @@ prepare(Given, Speed) ->
         {{ok, Paths}, ok, _} -> {ok, settings(Paths, Speed)}
     end.
 
-%% A TCP stream needs several round trips before it fills the path, and the compressor first spends the processor time that it has saved up
-%% while the link was idle.
+%% A TCP stream needs several round trips until it fills the path, and the compressor first spends the CPU time that it has saved up while the link
+%% was idle.
 settings(Paths, quick) -> (settings(Paths))#{warm_ms => 200, ms => 500, budget_ms => 30000 * length(Paths)};
 settings(Paths, full) -> (settings(Paths))#{warm_ms => 2000, ms => 3000}.
 
@@ -88,7 +88,7 @@ done(Cluster) ->
 
 on_near(#{members := [Near, _]}, Module, Function, Args) -> beamway_bench_nodes:call(Near, Module, Function, Args, ?WAIT_MS).
 
-%% Returns what has been used so far, and how many of the sent bytes were compressed, as counted just before that.
+%% Returns what has been used so far, and how many of the sent bytes had been compressed just before that.
 sample(Cluster) ->
     maps:merge(of_link(Cluster), #{bytes => on_near(Cluster, beamway_bench_os, interface_bytes, []), cpu => beamway_bench_os:sum_thread_us(beamway_bench_nodes:os_pids(Cluster))}).
 
@@ -144,7 +144,7 @@ metrics_test() ->
 one_path_test() ->
     ?assertEqual([], [Name || #{name := <<"far_1g_", _/binary>> = Name} <- metrics(settings([path_100m_20ms], quick))]).
 
-%% 1000 operations a second must fit into a fraction of the slower path, or the paced part would measure a queue.
+%% 1000 operations per second must need only a fraction of the slower path; otherwise the part with the fixed rate would measure a queue.
 stock_sustains_the_pace_test() ->
     #{paths := #{path_100m_20ms := #{rate_bits := Bits}}} = beamway_bench_net:facts(?PATHS),
     [?assert(byte_size(term_to_binary(beamway_bench_far_data:items(Load, 1000))) * 8 < Bits div 3) || Load <- ?LOADS].

@@ -1,10 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Generates the data that `bench far' replicates: orders of a shop as mnesia records, events of that shop as JSON, and presences of a
-%% chat.
+%% @doc Generates the data that `bench far' replicates: a shop's orders as mnesia records, events of that shop as JSON, and presences in a chat.
 %%
-%% How much data can be compressed depends on the data, so this is what programs typically send: field names and structure repeat, names and text come
-%% from a vocabulary with frequent and rare words, numbers and times are close to each other, and identifiers and tokens are random. An item is
-%% determined by its kind and number, so each contender and each run gets the same items. No item contains another one's identifiers.
+%% How well data can be compressed depends on the data, so this is what programs typically send: field names and structure repeat, names and text come
+%% from a vocabulary with frequent and rare words, numbers and times are close to each other, and identifiers and tokens are random. The kind and
+%% number of an item determine its content, so each contender and each run gets the same items. No item contains another item's identifiers.
 -module(beamway_bench_far_data).
 
 -export([items/2]).
@@ -16,11 +15,11 @@
 %% Phoenix.Tracker broadcasts, with 1 to 15 presences each, about 2.5 KB in the external format.
 
 -define(SEED, 53).
-%% The first item's time, in milliseconds since 1970.
+%% The time of the first item, in milliseconds since 1970.
 -define(BEGIN_MS, 1772000000000).
 -define(EVERY_MS, 37).
 
-%% @doc Returns the first items of a kind.
+%% @doc Returns the first `Count' items of a kind.
 -spec items(kind(), Count :: pos_integer()) -> tuple().
 items(Kind, Count) -> list_to_tuple([item(Kind, N) || N <- lists:seq(1, Count)]).
 
@@ -78,7 +77,7 @@ event(N) ->
 
 %% ---- presences ----
 
-%% Returns the state of Phoenix.Tracker in the mode `delta'. The clock of a replica counts its joins and leaves.
+%% Returns the state of a Phoenix.Tracker in `delta' mode. A replica's clock counts its joins and leaves.
 delta(N) ->
     Replica = {'shop@site', ?BEGIN_MS * 1000},
     Count = between(1, 15),
@@ -98,7 +97,7 @@ presence(N) ->
      integer_to_binary(between(1, 200000)),
      case between(1, 4) of 1 -> Meta#{phx_ref_prev => phx_ref(N - between(1, 10000))}; _ -> Meta end}.
 
-%% Returns a time in nanoseconds and a random number, in the form in which Phoenix makes it.
+%% Returns a time in nanoseconds and a random number, in the form that Phoenix uses.
 phx_ref(N) -> base64:encode(<<(time_ms(N) * 1000000 + between(1, 999999)):64, (between(1, 1 bsl 32) - 1):32>>).
 
 %% ---- fields ----
@@ -109,7 +108,7 @@ iso8601(Ms) -> list_to_binary(calendar:system_time_to_rfc3339(Ms, [{unit, millis
 
 between(Low, High) -> Low + rand:uniform(High - Low + 1) - 1.
 
-%% The first elements are more frequent than the last ones.
+%% Picks a random element; the first elements are picked more often than the last.
 pick(Tuple) -> element(1 + trunc(tuple_size(Tuple) * rand:uniform() * rand:uniform()), Tuple).
 
 joined(Parts, Between) -> iolist_to_binary(lists:join(Between, Parts)).
@@ -181,13 +180,13 @@ the_same_items_each_time_test_() ->
 no_item_twice_test_() ->
     [?_assertEqual(500, length(lists:usort(tuple_to_list(items(Kind, 500))))) || Kind <- [mnesia, json, presence]].
 
-%% The items are as large as the pages say.
+%% The items have the sizes that the documents state.
 sizes_test_() ->
     [?_assertMatch(Size when Size > Wanted * 3 div 4 andalso Size < Wanted * 5 div 4, mean_bytes(Kind)) || {Kind, Wanted} <- [{mnesia, 2000}, {json, 1000}, {presence, 2500}]].
 
 mean_bytes(Kind) -> lists:sum([byte_size(bytes(Item)) || Item <- tuple_to_list(items(Kind, 300))]) div 300.
 
-%% The data are neither repeated bytes nor noise: deflate finds structure in them, but much of each item is new.
+%% The data are neither repetitive nor random: deflate finds structure in them, but much of each item is new.
 varied_test_() ->
     [?_assertMatch(Share when Share > 0.1 andalso Share < 0.5, deflated(Kind)) || Kind <- [mnesia, json, presence]].
 

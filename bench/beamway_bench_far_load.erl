@@ -1,14 +1,14 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The half of `bench far' that runs inside the nodes: three loads that replicate items of {@link beamway_bench_far_data} to another
-%% node, each until that node has confirmed it.
+%% @doc The half of `bench far' that runs inside the nodes: three loads that replicate items from {@link beamway_bench_far_data} to another node and
+%% wait until that node has confirmed each.
 %%
-%% `mnesia' writes a record with `sync_dirty' to a table that both nodes hold in memory. `json' publishes a message to one of four queues.
-%% A queue is a server that sends what a leader of Ra sends for a quorum queue of RabbitMQ: one entry with a `basic_message', in the message
-%% `append_entries_rpc', which its replica on the other node answers. `presence' gives a delta to one of eight servers, which broadcast it
-%% like the shards of a Phoenix.Tracker. Phoenix does not confirm a broadcast; here the other node does, so that there is a time to measure.
+%% `mnesia' writes a record with `sync_dirty' to a table that both nodes hold in memory. `json' publishes a message to one of four queues. Each queue
+%% is a server that sends what a Ra leader sends for a RabbitMQ quorum queue: a log entry with a `basic_message', in an `append_entries_rpc' message
+%% that its replica on the other node answers. `presence' passes a delta to one of eight servers, which broadcast it like the shards of a
+%% Phoenix.Tracker. Phoenix does not confirm broadcasts; here the other node does, so that there is a time to measure.
 %%
-%% The servers are the same on both nodes. Each has the same name as its peer, numbers what it sends, and fails if something is missing or
-%% arrives out of order.
+%% The servers are the same on both nodes. Each server has the same name as its peer, numbers the messages that it sends, and fails if a message is
+%% missing or arrives out of order.
 -module(beamway_bench_far_load).
 -behaviour(gen_server).
 
@@ -18,20 +18,20 @@
 
 -define(TABLE, order).
 -define(SERVERS, #{json => 4, presence => 8}).
-%% Each caller has one item in flight, about 2 MB in total. A path of 100 Mbit/s and its queue hold 0.5 MB, so the path stays full even if
-%% the items are compressed to a quarter of their size.
+%% Each caller has one item in flight, about 2 MB in total. A path of 100 Mbit/s and its queue hold 0.5 MB, so the path stays full even if the items
+%% are compressed to a quarter of their size.
 -define(CALLERS, #{mnesia => 1000, json => 2000, presence => 1000}).
-%% The items of each kind are more than 1 MB in total, but the compressor remembers only the last 64 KB. So it never sees an item that it
-%% still remembers.
+%% The items of each kind add up to more than 1 MB, but the compressor's window holds only the last 64 KB. So when an item is sent again, it is no
+%% longer in the window.
 -define(ITEMS, #{mnesia => 600, json => 1200, presence => 700}).
 -define(WAIT_MS, 60000).
 -define(TERM, 3).
 
 -record(state, {name :: atom(), kind :: json | presence, peer = none :: node() | none, sent = 0 :: non_neg_integer(), received = 0 :: non_neg_integer(),
-                %% the number of each unconfirmed item and the caller that waits for it, oldest first
+                %% the numbers of the unconfirmed items and the callers that wait for them, oldest first
                 waiting = queue:new() :: queue:queue({pos_integer(), gen_server:from()})}).
 
-%% @doc Starts mnesia and the servers. Call it on both nodes first.
+%% @doc Starts mnesia and the servers. This must be called on both nodes first.
 -spec start() -> ok.
 start() ->
     _ = application:load(mnesia),
@@ -44,7 +44,7 @@ servers() -> [{Kind, [server(Kind, N) || N <- lists:seq(1, Count)]} || {Kind, Co
 
 server(Kind, N) -> list_to_atom("beamway_bench_far_" ++ atom_to_list(Kind) ++ "_" ++ integer_to_list(N)).
 
-%% @doc Makes this node replicate to another one, and prepares the items.
+%% @doc Connects this node's servers to those of another node, to which they will replicate, and prepares the items.
 -spec connect(node()) -> ok.
 connect(Node) ->
     case lists:member(Node, mnesia:system_info(running_db_nodes)) of
@@ -58,19 +58,20 @@ connect(Node) ->
             maps:foreach(fun(Load, Count) -> persistent_term:put({?MODULE, Load}, beamway_bench_far_data:items(Load, Count)) end, ?ITEMS)
     end.
 
-%% @doc Replicates one item. Returns when everything that was sent before has arrived as well.
+%% @doc Replicates one item. Returns once it has arrived, together with everything that was sent before it.
 -spec once(beamway_bench_far_data:kind()) -> ok.
 once(Load) -> (replicator(Load))().
 
-%% @doc Replicates an item each millisecond for `Ms' milliseconds. Returns how many nanoseconds after its planned start each was confirmed.
+%% @doc Starts to replicate an item each millisecond for `Ms' milliseconds. Returns for each the nanoseconds from its planned start to its
+%% confirmation.
 -spec paced(beamway_bench_far_data:kind(), Ms :: pos_integer()) -> [non_neg_integer(), ...].
 paced(Load, Ms) -> beamway_bench_messages:planned({1, Ms}, replicator(Load)).
 
-%% @doc Starts many processes, each of which replicates one item after the other until `beamway_bench_messages:stop/0'.
+%% @doc Starts many processes, each of which replicates one item after another until `beamway_bench_messages:stop/0' is called.
 -spec start_callers(beamway_bench_far_data:kind()) -> ok.
 start_callers(Load) -> beamway_bench_messages:start_loops(maps:get(Load, ?CALLERS), replicator(Load)).
 
-%% The function may be called by several processes at once.
+%% Returns a function that several processes may call at the same time.
 replicator(Load) ->
     Next = atomics:new(1, [{signed, false}]),
     fun() -> ok = replicate(Load, atomics:add_get(Next, 1, 1)) end.
@@ -114,16 +115,16 @@ handle_info({forward_to_local, _, {pub, heartbeat, {Name, {Sender, _}}, #{mode :
 handle_info({confirmed, Index}, State) ->
     {noreply, confirmed(Index, State)}.
 
-%% Messages arrive in order, so a confirmation is for the oldest.
+%% Messages arrive in order, so each confirmation is for the oldest item.
 confirmed(Index, #state{waiting = Waiting} = State) ->
     {{value, {Index, From}}, Rest} = queue:out(Waiting),
     gen_server:reply(From, ok),
     State#state{waiting = Rest}.
 
-%% The messages have the shapes defined in ra_server.hrl and rabbit.hrl of RabbitMQ 3.10, and in Phoenix.PubSub 2.1.
+%% The messages have the form defined in ra_server.hrl and rabbit.hrl of RabbitMQ 3.10, and in Phoenix.PubSub 2.1.
 message(json, Name, Index, Publisher, Document) ->
     Message = {basic_message, {resource, <<"/">>, exchange, <<"orders">>}, [<<"shop.orders">>],
-               %% The properties: content type application/json, delivery mode 2, and a time.
+               %% The properties: content type application/json, delivery mode 2, and a timestamp.
                {content, 60, none, <<16#90, 16#40, 16, "application/json", 2, (erlang:system_time(second)):64>>, rabbit_framing_amqp_0_9_1, [Document]},
                <<(erlang:phash2({Name, Index})):32, Index:96>>, true},
     Command = {'$usr', #{ts => erlang:system_time(millisecond)}, {enqueue, Publisher, Index, Message}, {notify, Index, Publisher}},
@@ -134,7 +135,7 @@ message(presence, Name, Index, _, #{replica := Replica} = Delta) ->
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
 
-%% Runs two real nodes. Everything happens twice, because a cluster that is kept is measured again.
+%% Runs two real nodes. Each load runs twice, because a cluster that is kept running is measured repeatedly.
 loads_test_() ->
     {timeout, 120, fun() ->
         {ok, ok} = beamway_bench_run:in_a_process(
@@ -164,7 +165,7 @@ replicates(Load, Near, Cluster) ->
 items_come_again_late_test_() ->
     [?_assert(erlang:external_size(beamway_bench_far_data:items(Load, Count)) > 1000000) || {Load, Count} <- maps:to_list(?ITEMS)].
 
-%% A server that misses a message must not confirm the next one.
+%% A server that has missed a message must not confirm the next message.
 a_gap_is_noticed_test() ->
     State = #state{name = gap, kind = json, received = 1},
     Rpc = fun(Index) -> {'$gen_cast', Message} = message(json, gap, Index, self(), <<"{}">>), Message end,

@@ -1,10 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Writes the numbers in the documents. `bench/figures.config' says from which stored results each table is made.
+%% @doc Writes the numbers in the documents. `bench/figures.config' specifies which stored results each table is made from.
 %%
-%% A page has `<!-- figures: NAME -->' and `<!-- end -->' on their own lines, and the table of that name goes between them. Under each table the page
-%% lists the results that it is based on, with commit, day, machine, repeats and command. A result that was measured on a changed tree, or at a commit
-%% that is missing from the repository, is not shown. `bench/stale' lists the stored results that are older than what they measure; the pages mark
-%% those, and {@link beamway_bench_history} determines their age.
+%% A page has `<!-- figures: NAME -->' and `<!-- end -->' on their own lines, and the table of that name is inserted between them. Under each table,
+%% the page lists the results that the table is based on, with commit, day, machine, repeats and command. A result that was measured on a modified
+%% tree, or at a commit that is missing from the repository, is not shown. `bench/stale' lists the stored results that are older than the code that
+%% they measure, which the pages mark as old; {@link beamway_bench_history} determines their age.
 %%
 %% `scripts/figures' calls `main/0' and documents its arguments.
 -module(beamway_bench_figures).
@@ -25,7 +25,7 @@
 -define(MOST_COMMITS, 40).
 -define(AGAIN, "to be measured again").
 
-%% @doc Entry of `scripts/figures'.
+%% @doc The entry point of `scripts/figures'.
 -spec main() -> no_return().
 main() ->
     halt(try words(init:get_plain_arguments())
@@ -65,7 +65,7 @@ config() ->
         [First | _] -> throw({config, io_lib:format("bench/figures.config has ~ts twice: delete one", [First])})
     end.
 
-%% Returns the entries that occur more than once in the file. It would be undefined which of two duplicates is measured or shown.
+%% Returns the entries that occur more than once in the file, because it would be undefined which of them is measured or shown.
 twice(Terms) ->
     Keys = [{element(1, Term), case Term of {_, _} -> none; _ -> element(2, Term) end} || Term <- Terms],
     [case Name of none -> atom_to_list(Kind); _ -> io_lib:format("~ts ~tp", [Kind, Name]) end
@@ -95,7 +95,7 @@ judged(true, _, _) -> {hidden, "stored of a tree that no commit holds"};
 judged(false, not_here, _) -> {hidden, "stored of a commit that this repository does not have"};
 judged(false, Age, Stored) -> {Age, Stored}.
 
-%% An entry is about one stored result, so it does not apply to a newer result of another commit.
+%% A `bench/stale' entry applies to one stored result, so it does not apply to a newer result measured at a different commit.
 is_stale(Name, #{<<"commit">> := Commit}) ->
     case [Why || {N, C, Why} <- stale(), N =:= Name, C =:= binary_to_list(Commit)] of
         [Why | _] -> Why;
@@ -143,7 +143,7 @@ metric_rows({_, #{<<"metrics">> := Entries}}, all) ->
     lists:append([metric_row(told_apart(binary_to_list(Name), Key, Contender, Keys), Entries) || {Name, Key, Contender} <- Asked]);
 metric_rows({_, #{<<"metrics">> := Entries}}, Metrics) -> lists:append([metric_row(Metric, Entries) || Metric <- Metrics]).
 
-%% If several contenders answer the same question, the contender's name is added to the question.
+%% If several contenders answer the same question, each contender's name is appended to the question.
 told_apart(Name, Key, Contender, Keys) ->
     case lists:member(Key, Keys -- [Key]) of
         true -> {Name, [Key, ", ", title(binary_to_list(Contender))]};
@@ -160,7 +160,7 @@ question(Metric, #{}) -> Metric.
 name({Metric, _}) -> name(Metric);
 name(Metric) -> ["`", Metric, "`"].
 
-%% Returns a row for each baseline. Only the first row has the values that all of them share.
+%% Returns a row for each baseline. Beamway's own values are only in the first row, because all rows share them.
 metric_row(Metric, Entries) ->
     case named(case Metric of {Text, _} -> Text; Text -> Text end, Entries) of
         [] -> [[question(Metric, #{}), name(Metric), ?AGAIN, "", "", ""]];
@@ -169,7 +169,7 @@ metric_row(Metric, Entries) ->
              | [["", "", "" | compared(Entry)] || Entry <- Rest]]
     end.
 
-%% Returns the entries of one metric, one for each of its baselines.
+%% Returns a metric's entries, one for each of its baselines.
 named(Metric, Entries) -> [Entry || #{<<"name">> := Name} = Entry <- Entries, Name =:= list_to_binary(Metric)].
 
 against("best", Entries) -> lists:sublist(lists:sort(fun is_better/2, [Entry || #{<<"baseline">> := Value} = Entry <- Entries, is_number(Value)]), 1);
@@ -184,7 +184,7 @@ compared(#{<<"baseline_name">> := Name, <<"baseline">> := Value, <<"unit">> := U
 
 ratio(#{<<"ratio">> := Ratio, <<"interval">> := Interval} = Entry) -> beamway_bench_report:ratio(Ratio, Interval, maps:get(<<"range">>, Entry, null)).
 
-%% Puts a whole comparison into one row: rounded numbers, the two most important rivals, and a single ratio.
+%% Summarizes a whole comparison in one row: rounded numbers, the two most important rivals, and a single ratio.
 brief(Question, _, {hidden, _}) -> [Question, ?AGAIN, "", "", ""];
 brief(Question, Metric, {_, #{<<"metrics">> := Entries}}) ->
     case named(Metric, Entries) of
@@ -216,12 +216,12 @@ repeats(Count) -> [integer_to_list(Count), " repeats"].
 
 %% ---- verdicts
 
-%% A table that lists its metrics was made to answer a question, so it has verdicts; a table with all metrics of a result is just data.
+%% A table that lists its metrics answers a question, so it has verdicts; a table with all of a result's metrics only shows data.
 has_verdicts(Results) -> lists:all(fun({_, Metrics}) -> is_list(Metrics) end, Results).
 
-%% The machine's own limit and the results of older versions are not rivals, so they get no verdict. Otherwise the verdict is the run's own, but
-%% a win or loss becomes even unless it is significant among all comparisons, because with that number of comparisons some would differ by
-%% chance.
+%% Open MPI and the other baselines listed here show the machine's own limit or are older versions. They are not rivals, so they get no verdict. The
+%% others get the run's own verdict, but a win or loss counts as even unless it is significant among all comparisons, because with so many comparisons
+%% some would differ by chance.
 judgement(#{<<"baseline_name">> := Name}, _) when Name =:= <<"openmpi">>; Name =:= <<"lanes">>; Name =:= <<"lanes_tcp">>; Name =:= <<"lanes_copies">> -> null;
 judgement(#{<<"verdict">> := Verdict} = Entry, Most) when Verdict =:= <<"wins">>; Verdict =:= <<"loses">> ->
     case maps:get(<<"p">>, Entry, null) of
@@ -230,7 +230,7 @@ judgement(#{<<"verdict">> := Verdict} = Entry, Most) when Verdict =:= <<"wins">>
     end;
 judgement(#{<<"verdict">> := Verdict}, _) -> Verdict.
 
-%% Returns the largest significant p, given all verdicts on all pages.
+%% Returns the largest p that is significant, given all verdicts on all pages.
 significant() ->
     case get(?MODULE) of
         undefined ->
@@ -303,7 +303,7 @@ value(Number) when is_integer(Number), abs(Number) < 1000 -> integer_to_list(Num
 value(Number) when is_number(Number) -> beamway_bench_report:number(Number);
 value(Text) when is_binary(Text) -> Text.
 
-%% Lists the results that the numbers come from.
+%% Lists the results from which the numbers come.
 sources(Names) -> [["- ", source(Name, shown(Name)), "\n"] || Name <- unique(Names)].
 
 source(Name, {hidden, Why}) -> ["`", Name, ".json`: ", Why, "; to be measured again."];
@@ -315,11 +315,11 @@ source(Name, {Age, #{<<"commit">> := Commit, <<"measured_at">> := At, <<"machine
      case Age of fresh -> ""; old -> " **Old**: what it measures has changed since; to be measured again." end,
      [" **Noisy**: other work ran on the machine." || is_noisy(Stored)]].
 
-%% Returns whether other work ran during the measurement or just before it. Old results show this only in their load average.
+%% Returns whether other work ran during the measurement or just before it. In old results only the load average shows this.
 is_noisy(#{<<"noisy">> := Why}) -> Why =/= [];
 is_noisy(#{<<"machine">> := #{<<"load_average">> := Load}}) -> beamway_bench_machine:noise(Load) =/= [].
 
-%% A benchmark that chooses its number of repeats itself ignores the option, so the command is shown without it.
+%% A benchmark that chooses its own number of repeats ignores the option, so the command is shown without it.
 effective(Command, Repeats) ->
     Own = integer_to_list(Repeats),
     case re:run(Command, " --repeats ([0-9]+)", [{capture, all, list}]) of
@@ -333,7 +333,7 @@ day(Seconds) ->
 
 %% ---- pages
 
-%% Returns all pages with results, each as it is and as it should be.
+%% Returns all pages that contain results, each with its current text and the text that it should have.
 -spec both() -> [{file:filename(), Is :: binary(), Should :: binary()}].
 both() ->
     Tables = maps:from_list([{Name, Table} || {table, Name, Table} <- config()]),
@@ -371,7 +371,7 @@ present(Name) ->
 -spec pictures() -> [picture()].
 pictures() -> charts() ++ ants().
 
-%% gnuplot's drawing depends on its version, so only the data in its files are compared. Our own charts must be identical.
+%% What gnuplot draws depends on its version, so only the data in its pictures are compared. Our own charts must be identical.
 outdated(Pictures) -> [[File, " is not the one of bench/results. Run: make figures"] || {File, Data, How} <- Pictures, not is_drawn(file:read_file(File), Data, How)].
 
 is_drawn({ok, Drawn}, Data, {svg, Svg}) -> Drawn =:= unicode:characters_to_binary([Svg, embedded(Data)]);
@@ -398,7 +398,7 @@ drawn(File, Script) ->
         {error, Why} -> {error, Why}
     end.
 
-%% Returns the pictures in the guide to placement.
+%% Returns the pictures for the guide to placement.
 ants() -> [ants(Kind, picture_file(lists:concat(["mlaco-", Kind])), Figures) || Kind <- [attributes, distances], {_, #{<<"figures">> := Figures}} <- [shown(lists:concat(["placement-", Kind]))]].
 
 ants(Kind, File, Figures) ->
@@ -407,7 +407,7 @@ ants(Kind, File, Figures) ->
 
 picture_file(Name) -> path("docs/guide/pictures/" ++ Name ++ ".svg").
 
-%% Returns the charts on the pages, which plot the ratios from the tables with their intervals. Beamway is better to the right of 1.
+%% Returns the pages' charts, which plot the ratios from the tables and their intervals. To the right of 1, Beamway is better.
 charts() -> [chart(Name, Title, Series, Rows) || {chart, Name, Title, Series, Rows} <- config()].
 
 chart(Name, Title, Series, Rows) ->
@@ -420,7 +420,7 @@ labelled(Label, {hidden, _}) -> Label ++ ": " ++ ?AGAIN;
 labelled(Label, {old, _}) -> Label ++ " (old)";
 labelled(Label, {fresh, _}) -> Label.
 
-%% Returns a point for each rival that was measured.
+%% Returns a point for each rival that has been measured.
 points({hidden, _}, _, _) -> [];
 points({_, #{<<"metrics">> := Entries}}, Metrics, Series) ->
     [list_to_tuple([Rival | oriented(Better, Ratio, bounds(Entry))])
@@ -449,7 +449,7 @@ unknown_commits() ->
              || {Name, _} <- results(), {Age, #{<<"commit">> := Commit}} <- [shown(Name)], Age =/= hidden, not beamway_bench_history:has(Commit)]
     end.
 
-%% Returns the results whose age blocks a release.
+%% Returns the results that are so old that they block a release.
 too_old() ->
     case beamway_bench_history:known() of
         {false, Why} -> io:format("skipped: how old the results are; ~ts~n", [Why]), [];
@@ -467,7 +467,7 @@ age(Name, Result) ->
             end
     end.
 
-%% Returns the number of commits since the result's own commit that changed what it measures or how it is measured.
+%% Returns how many commits since the result's own commit have changed what it measures or how it is measured.
 behind(Commit, #{measures := Measures} = Result) ->
     case beamway_bench_history:has(Commit) of
         true ->
@@ -476,14 +476,14 @@ behind(Commit, #{measures := Measures} = Result) ->
         false -> not_here
     end.
 
-%% Returns the source of the benchmark's module, if a benchmark module measures this result.
+%% Returns the source file of the benchmark module that measures this result, if there is one.
 bench(Result) ->
     case re:run(command(Result), "(?:beamway bench |bench-rdma N=)([a-z0-9-]+)", [{capture, all_but_first, list}]) of
         {match, [Name]} -> [lists:concat(["bench/", beamway_bench:module(Name), ".erl"])];
         nomatch -> []
     end.
 
-%% Records which results the pages must mark as old or must not show at all.
+%% Records which results the pages must mark as old or must not show.
 mark() ->
     case beamway_bench_history:known() of
         {false, Why} -> complain("~ts", [Why]), 1;
@@ -507,8 +507,8 @@ command(#{run := {bench, Words}}) -> "bin/beamway bench " ++ Words;
 command(#{run := {make, Words}}) -> "make " ++ Words;
 command(#{run := {sh, Command}}) -> Command.
 
-%% Prints lines for scripts/bench: the results that were not measured on the current tree, in the order in which to measure them, with the
-%% minutes that each takes. A result that needs root has an empty command unless this process runs as root.
+%% Prints lines for scripts/bench: the results that were not measured on the current tree, in the order in which to measure them, with the minutes
+%% that each is expected to take. The command of a result that needs root is empty unless this process runs as root.
 plan(Words) ->
     {Repeats, Names} = case Words of ["--repeats", Count | Rest] -> {list_to_integer(Count), Rest}; _ -> {default, Words} end,
     case lists:usort(Names) -- [Name || {Name, _} <- results()] of
@@ -527,13 +527,13 @@ command(_, Result, default) -> command(Result);
 command(Name, #{run := {bench, Words}}, Repeats) -> lists:concat(["bin/beamway bench ", Words, " --repeats ", Repeats, " --save bench/results/", Name, ".json"]);
 command(_, Result, _) -> command(Result).
 
-%% Only `bin/beamway bench' accepts --repeats.
+%% Only `bin/beamway bench' accepts --repeats, so for other programs the number of repeats is ignored.
 minutes(Name, #{run := {Program, _}} = Result, Repeats) when Program =/= bench, Repeats =/= default -> minutes(Name, Result, default);
 minutes(Name, #{minutes := Guess}, Repeats) ->
     {Minutes, Wanted, Took} =
         case read(Name) of
             {ok, #{<<"seconds">> := Seconds, <<"repeats">> := Before}} when Repeats =/= default, Before > 1 -> {Seconds / 60, Repeats, Before};
-            %% The stored run may have had fewer repeats than are planned now, and some programs only ever make one.
+            %% The stored run may have had fewer repeats than are planned now, and some programs always make only one.
             {ok, #{<<"seconds">> := Seconds}} -> {max(Guess, Seconds / 60), 1, 1};
             _ when Repeats =:= default -> {Guess, 1, 1};
             _ -> {Guess, min(9, Repeats), 9}
@@ -549,7 +549,7 @@ is_of_today(Name, Result) ->
 
 %% ---- storing
 
-%% Stores a result that another program has measured and printed as a JSON object, which arrives on standard input.
+%% Stores a result that another program has measured and printed, as a JSON object that arrives on standard input.
 store(Name, Command) ->
     ok = io:setopts([binary]),
     Own = jiffy:decode(input(), [return_maps]),
@@ -587,14 +587,14 @@ again(Name, File) ->
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
 
-%% Fails if the numbers on a page were edited, or if a result was stored without `make figures'.
+%% Fails if somebody edited a number on a page, or stored a result without running `make figures'.
 the_pages_have_the_figures_of_the_results_test_() ->
     {timeout, 120, ?_assertEqual([], pages() ++ outdated(pictures()))}.
 
 so_many_verdicts_at_most_test() ->
     ?assert(length(verdicts()) =< 120).
 
-%% A single significant result among a hundred is expected by chance.
+%% Among a hundred results, one is expected to look significant by chance.
 a_verdict_needs_significance_test_() ->
     Entry = #{<<"verdict">> => <<"wins">>, <<"p">> => 0.004},
     [?_assertEqual(<<"wins">>, judgement(Entry, 0.03)), ?_assertEqual(<<"even">>, judgement(Entry, 0.0)), ?_assertEqual(<<"even">>, judgement(maps:remove(<<"p">>, Entry), 0.03)),
@@ -621,7 +621,7 @@ what_stands_twice_is_refused_test_() ->
 
 results_are_whole_test() -> ?assertEqual([], schema()).
 
-%% Every file under results has a place in the plan; an entry without a list of what it measures would immediately count as outdated.
+%% Every file in bench/results must be in the plan. An entry that does not list what it measures would immediately count as outdated.
 every_result_is_known_test() ->
     Files = [File || Pattern <- ["*.json", "soft-roce/*.json"], File <- filelib:wildcard(Pattern, path("bench/results"))],
     Known = [Name ++ ".json" || {Name, _} <- results()],
@@ -630,7 +630,7 @@ every_result_is_known_test() ->
 a_result_that_nobody_knows_is_not_planned_test_() ->
     [?_assertEqual(2, plan(["--repeats", "1", "rpc", "no_result"])), ?_assertEqual(0, plan(["rpc", "rpc"]))].
 
-%% Tests a benchmark with one repeat, and one whose stored run may have had fewer than the default of nine repeats.
+%% Tests a benchmark that makes one repeat, and a benchmark whose stored run may have had fewer than the default nine repeats.
 a_run_gets_no_less_time_than_the_guess_test_() ->
     [?_assertEqual(100000, minutes("http-2009", #{minutes => 100000}, 5)), ?_assertEqual(100000, minutes("hosts", #{minutes => 100000}, default))].
 
@@ -681,7 +681,7 @@ contenders_of_one_question_are_told_apart_test() ->
     Entries = [entry(<<"a">>, <<"tcp">>, <<"loses">>), (entry(<<"b">>, <<"tcp">>, <<"even">>))#{<<"contender">> := <<"lanes_tcp">>}],
     Questions = fun(All) -> [text(Question) || [Question | _] <- metric_rows({fresh, (stored())#{<<"metrics">> := All}}, all)] end,
     ?assertEqual(["what, Beamway's carrier", "what, lanes over TCP"], Questions(Entries)),
-    %% A contender that is compared under several names is still one contender.
+    %% A contender that is compared under several names still counts as a single contender.
     ?assertEqual(["what", "what"], Questions([entry(<<"a">>, <<"tcp">>, <<"loses">>), entry(<<"b">>, <<"unix">>, <<"even">>)])).
 
 what_nobody_can_repeat_is_not_shown_test_() ->

@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Generates graphs of which processes talk to each other, for `bench placement --part map' and for tests. The edges connect the
-%% numbers 1 to N and all have weight 1. The same seed always produces the same graph.
+%% @doc Generates graphs that describe which processes communicate with each other, for `bench placement --part map' and for tests. The edges connect
+%% the numbers 1 to N, and all have weight 1. The same seed always produces the same graph.
 %%
-%% The graphs follow the definitions of well-known families: random geometric graphs (radius 0.55 sqrt(ln N / N)), Delaunay triangulations
-%% of random points, stencils of grids, and preferential attachment, whose degrees follow a power law.
+%% The graphs belong to well-known families: random geometric graphs (radius 0.55 sqrt(ln N / N)), Delaunay triangulations of random points, grid
+%% stencils, and preferential attachment, whose degrees follow a power law.
 -module(beamway_bench_graphs).
 
 -export([make/2]).
@@ -37,7 +37,7 @@ strides([], _) -> [].
 places([Size | Sizes]) -> [[X | Place] || Place <- places(Sizes), X <- lists:seq(0, Size - 1)];
 places([]) -> [[]].
 
-%% The list contains each vertex once for every edge it has, so a random pick is proportional to the degree.
+%% The list contains each vertex once for every one of its edges, so a random pick is proportional to the degree.
 attached(V, Each, {Edges, Ends, Random0}) ->
     {Drawn, Random} = lists:mapfoldl(fun(_, R) -> drawn(V, Ends, R) end, Random0, lists:seq(1, min(Each, V - 1))),
     lists:foldl(fun(U, {Known, Before, R}) -> {[{U, V, 1} | Known], Before#{map_size(Before) => U, map_size(Before) + 1 => V}, R} end,
@@ -48,7 +48,7 @@ drawn(_, Ends, Random0) ->
     {Index, Random} = rand:uniform_s(map_size(Ends), Random0),
     {maps:get(Index - 1, Ends), Random}.
 
-%% Returns random points in the unit square, and the points in each cell of a grid with cells of this width.
+%% Returns random points in the unit square, and the points in each cell of a grid whose cells have this width.
 points(Count, Seed, Width) ->
     {Points, _} = lists:mapfoldl(fun(_, R0) -> {X, R1} = rand:uniform_s(R0), {Y, R2} = rand:uniform_s(R1), {{X, Y}, R2} end, rand:seed_s(exsss, Seed), lists:seq(1, Count)),
     Cells = lists:foldl(fun({V, Point}, Acc) -> maps:update_with(cell(Point, Width), fun(Others) -> [V | Others] end, [V], Acc) end, #{}, lists:zip(lists:seq(1, Count), Points)),
@@ -58,16 +58,16 @@ cell({X, Y}, Width) -> {trunc(X / Width), trunc(Y / Width)}.
 
 squared({X1, Y1}, {X2, Y2}) -> (X1 - X2) * (X1 - X2) + (Y1 - Y2) * (Y1 - Y2).
 
-%% Returns other points within this many cells, nearest first.
+%% Returns the other points within this many cells, nearest first.
 around(V, Rings, Points, Cells, Width) ->
     Point = element(V, Points),
     {Column, Row} = cell(Point, Width),
     lists:sort([{squared(Point, element(U, Points)), U} || X <- lists:seq(Column - Rings, Column + Rings), Y <- lists:seq(Row - Rings, Row + Rings),
                                                            U <- maps:get({X, Y}, Cells, []), U =/= V]).
 
-%% Neighbours in a Delaunay triangulation are points whose Voronoi cells touch. The cell starts as the unit square and is cut by the
-%% bisector towards each other point; points more than twice as far away as the cell's furthest corner cannot cut the cell. Cells that would
-%% touch only outside the square do not produce an edge.
+%% Two points are neighbours in a Delaunay triangulation if their Voronoi cells touch. A point's cell starts as the unit square and is cut along the
+%% bisector between the point and each other point. Other points that are more than twice as far away as the cell's furthest corner cannot cut the
+%% cell. Cells that would touch only outside the square do not produce an edge.
 voronoi(V, Points, Cells, Width) -> voronoi(V, 3, Points, Cells, Width).
 
 voronoi(V, Rings, Points, Cells, Width) ->
@@ -81,7 +81,7 @@ voronoi(V, Rings, Points, Cells, Width) ->
 
 reach(Corners, Point) -> lists:max([squared(Corner, Point) || {Corner, _} <- Corners]).
 
-%% Each corner is stored with the neighbour on whose bisector the side that follows the corner lies.
+%% The corners are in order. Each is stored with the neighbour whose bisector contains the side that begins at this corner.
 cut(Corners, Point, U, Other, Squared) ->
     case Squared > 4 * reach(Corners, Point) of
         true -> Corners;
@@ -90,7 +90,7 @@ cut(Corners, Point, U, Other, Squared) ->
             lists:append([clipped(From, To, U) || {From, To} <- lists:zip(Sides, tl(Sides) ++ [hd(Sides)])])
     end.
 
-%% Returns a negative number if the corner is nearer to the point.
+%% Returns a negative number if the corner is nearer to the point than to the other point.
 side(Corner, Point, Other) -> squared(Corner, Point) - squared(Corner, Other).
 
 clipped({One, Name, S1}, {_, _, S2}, _) when S1 =< 0, S2 =< 0 -> [{One, Name}];
@@ -105,8 +105,7 @@ between({X1, Y1}, S1, {X2, Y2}, S2) ->
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
 
-%% A triangulation of points in general position has 3N - 3 - H edges, where H is the number of edges on its hull; this one omits a few of
-%% those.
+%% A triangulation of points in general position has 3N - 3 - H edges, where H is the number of edges on its hull. This one omits a few hull edges.
 delaunay_test() ->
     {1000, Edges} = make({delaunay, 1000}, 1),
     ?assert(length(Edges) > 2800),

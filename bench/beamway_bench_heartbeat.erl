@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `bench heartbeat': how long does a call of 64 bytes take while large messages are sent in both directions between the same two nodes?
+%% @doc `bench heartbeat': how long does a 64-byte call take while large messages are sent in both directions between the same two nodes?
 %%
-%% It first measures, once for all contenders, how much four streams of 10 MB messages in each direction carry over stock distribution at
-%% most. Then four streams in each direction run at 60 % of that, with a call about each millisecond. Over Beamway's carrier the caller
-%% has the class `control'; the streams use plain `!'. With stock distribution the contender `direct_stock' calls over teleport's own
+%% It first measures, once for all contenders, the maximum throughput of four streams of 10 MB messages in each direction over stock distribution.
+%% Then four streams in each direction run at 60 % of that maximum, with a call about every millisecond. Over Beamway's carrier the caller has the
+%% class `control'; the streams use plain `!'. The contender `direct_stock' uses stock distribution, but makes the call over teleport's own
 %% connections.
 -module(beamway_bench_heartbeat).
 -behaviour(beamway_bench).
@@ -46,7 +46,7 @@ measure(#{members := [One, _]} = Cluster, #{ms := Ms} = Settings) ->
     #{<<?KEY/binary, ", p50">> => beamway_bench_stats:percentile(50, Us), <<?KEY/binary, ", p99">> => beamway_bench_stats:percentile(99, Us),
       <<?KEY/binary, ", max">> => lists:max(Us), <<"streams beside the call">> => lists:sum(Real) / 2 * ?BYTES / 1.0e6}.
 
-%% All contenders and repeats use the same rate, which is derived from the maximum of stock nodes measured before the first repeat.
+%% All contenders and repeats use the same rate, which is derived from the maximum throughput of stock nodes, measured before the first repeat.
 rate(#{share := Share, capacity_ms := CapacityMs, contenders := #{tcp := Stock}}) ->
     case get(?MODULE) of
         undefined ->
@@ -62,7 +62,7 @@ rate(#{share := Share, capacity_ms := CapacityMs, contenders := #{tcp := Stock}}
         Rate -> Rate
     end.
 
-%% Calls the function on both nodes at the same time, each with the other node as its target.
+%% Calls the function on both nodes at the same time, each with the other node as the target.
 both(#{members := Members} = Cluster, Function, Before, After) ->
     Others = lists:reverse(beamway_bench_nodes:names(Cluster)),
     beamway_bench_nodes:each([{Member, beamway_bench_messages, Function, Before ++ [Other | After]} || {Member, Other} <- lists:zip(Members, Others)], 60000).

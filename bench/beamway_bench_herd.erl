@@ -1,12 +1,11 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A part of `bench placement': what does it cost to choose with outdated information?
+%% @doc The part of `bench placement' that answers: what does it cost to choose with outdated information?
 %%
-%% A simulation runs the shipped {@link placement_policy} with 64 servers that have one queue each, exponential service times with mean 1,
-%% and load 0.9. Each of 16 choosers has a snapshot of all queues, which it refreshes every `T' service times; a live policy queries the
-%% sampled servers instead. `herd_ratio' compares the mean response (waiting and service) of the default policy with a snapshot that is 20
-%% service times old to that of the same policy with a fresh one. The ratio is 1 if the policy really queries the servers, because then
-%% stale snapshots do not matter. It also measures the other policies, and an ideal policy with complete and current knowledge
-%% (`herd_best_possible').
+%% A simulation runs the actual {@link placement_policy} with 64 servers that have one queue each, exponential service times with mean 1, and load
+%% 0.9. Each of 16 choosers has a snapshot of all queues, which it refreshes every `T' service times; a live policy queries the sampled servers
+%% instead. `herd_ratio' is the mean response time (waiting and service) of the default policy with a snapshot that is 20 service times old, divided
+%% by that of the same policy with a fresh snapshot. If the policy really queries the servers, stale snapshots do not matter, so the ratio is 1. The
+%% simulation also measures the other policies, and an ideal policy with complete and current knowledge (`herd_best_possible').
 -module(beamway_bench_herd).
 
 -export([metrics/0, repeats/1, measure/2, mean_response/5]).
@@ -32,7 +31,7 @@ policies() ->
 
 key(Name) -> <<"herd: mean response, information 20 service times old, ", Name/binary>>.
 
-%% @doc Returns one, because the random numbers are the same each time.
+%% @doc Returns the number of repeats, which is 1 because the random numbers are always the same.
 -spec repeats(full | quick) -> pos_integer().
 repeats(_) -> 1.
 
@@ -51,11 +50,11 @@ simulated(Name, Policy, Age, Tasks, Seed) ->
     ok = beamway_bench:note("bench placement: herd: ~ts: mean response ~.2f", [Name, Mean]),
     Mean.
 
-%% @doc Returns the mean response of one policy, in service times, without the first tenth of the tasks.
+%% @doc Returns the mean response time of one policy, in service times, not counting the first tenth of the tasks.
 -spec mean_response(placement_policy:policy(), AgeOfInformation :: float(), Tasks :: pos_integer(), Seed :: integer()) -> float().
 mean_response(Policy, Age, Tasks, Seed) -> mean_response(Policy, Age, Tasks, Seed, {?SERVERS, ?CHOOSERS}).
 
-%% @doc Like {@link mean_response/4}, but with this many servers and choosers.
+%% @doc Like {@link mean_response/4}, but with the given numbers of servers and choosers.
 -spec mean_response(placement_policy:policy(), AgeOfInformation :: float(), Tasks :: pos_integer(), Seed :: integer(), {Servers :: pos_integer(), Choosers :: pos_integer()}) -> float().
 mean_response(Policy, Age, Tasks, Seed, {ServerCount, ChooserCount}) ->
     Servers = maps:from_list([{Server, {queue:new(), 0.0}} || Server <- lists:seq(1, ServerCount)]),
@@ -82,8 +81,8 @@ exponential(Rate, Seed) ->
     {Uniform, Next} = rand:uniform_s(Seed),
     {-math:log(1.0 - Uniform) / Rate, Next}.
 
-%% Returns the chooser's snapshot. If it is too old, it is replaced with the state at the most recent refresh time. It is safe to do this
-%% lazily, because no choice has used the snapshot since then.
+%% Returns the chooser's snapshot. If it is too old, it is replaced with the queues as they were at the most recent refresh time. Doing this lazily is
+%% safe, because no choice has used the snapshot since then.
 renewed(Chooser, #{now := Now, age := Age, pictures := Pictures, servers := Servers} = State) ->
     #{Chooser := {At, _}} = Pictures,
     case Age == 0.0 orelse Now - At >= Age of
@@ -94,7 +93,7 @@ renewed(Chooser, #{now := Now, age := Age, pictures := Pictures, servers := Serv
             State#{pictures := Pictures#{Chooser := {Moment, Picture}}}
     end.
 
-%% Departures stay in the queue until they are older than any snapshot that could still need them.
+%% Departed tasks stay in the queue until they are older than any snapshot that may still need them.
 length_at(Moment, {Departures, _}) -> length([D || D <- queue:to_list(Departures), D > Moment]).
 
 choice(Chooser, #{policy := Policy, servers := Servers, pictures := Pictures, now := Now, seed := Seed} = State) ->
@@ -127,7 +126,7 @@ noted(Chooser, Server, #{pictures := Pictures} = State) ->
 
 -ifdef(TEST).
 
-%% Random choice makes each server an M/M/1 queue with a mean response of 1 / (1 - 0.9) = 10. Asking two servers stays far below.
+%% Random choice makes each server an M/M/1 queue with a mean response time of 1 / (1 - 0.9) = 10. If two servers are queried, it is far shorter.
 random_is_a_queue_test_() ->
     {timeout, 60, fun() ->
         Random = mean_response(random, 0.0, 60000, 7),
@@ -135,7 +134,7 @@ random_is_a_queue_test_() ->
         ?assert(mean_response(two_choices, 20.0, 20000, 7) < 0.5 * Random)
     end}.
 
-%% With outdated information, choosing the best of all servers is far worse than asking two.
+%% With outdated information, choosing the best of all servers is far worse than querying two servers.
 herd_test_() ->
     {timeout, 60, fun() ->
         Two = mean_response(two_choices, 20.0, 20000, 3),

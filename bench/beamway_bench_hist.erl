@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A histogram of durations that many processes fill at once without a lock and without garbage, because a garbage collection in the
-%% measuring process would show up in the 99th percentile.
+%% @doc A histogram of durations that many processes can fill at the same time, without a lock and without producing garbage, because a garbage
+%% collection in the measuring process would affect the 99th percentile.
 %%
-%% A bucket is at most 1/128 of its value wide, so a percentile is accurate to 0.4 %. Longer durations than 36 minutes share the last
+%% The width of a bucket is at most 1/128 of its value, so a percentile is accurate to 0.4 %. All durations longer than 36 minutes share the last
 %% bucket.
 -module(beamway_bench_hist).
 
@@ -12,7 +12,7 @@
 
 -opaque t() :: counters:counters_ref().
 -type counts() :: [{Bucket :: pos_integer(), Count :: pos_integer()}].
-%% The non-empty buckets in ascending order. Unlike `t()', they can be sent to another node.
+%% The non-empty buckets in ascending order. Unlike a `t()', they can be sent to another node.
 
 -define(BUCKETS, 4480).
 
@@ -31,7 +31,7 @@ add(Hist, Nanoseconds) ->
 total(Hist) ->
     count(snapshot(Hist)).
 
-%% @doc Returns the current counts. Other processes may continue to count; each bucket is read once.
+%% @doc Returns the current counts. Other processes may continue to count meanwhile; each bucket is read once.
 -spec snapshot(t()) -> counts().
 snapshot(Hist) ->
     [{Bucket, Count} || Bucket <- lists:seq(1, ?BUCKETS),
@@ -43,13 +43,13 @@ between(Earlier, Later) ->
     Old = maps:from_list(Earlier),
     [{Bucket, New} || {Bucket, Count} <- Later, (New = Count - maps:get(Bucket, Old, 0)) > 0].
 
-%% @doc Returns the sum of several counts.
+%% @doc Returns the sum of several sets of counts.
 -spec merge([counts()]) -> counts().
 merge(Many) ->
     Sum = fun({Bucket, Count}, Acc) -> maps:update_with(Bucket, fun(C) -> C + Count end, Count, Acc) end,
     lists:sort(maps:to_list(lists:foldl(Sum, #{}, lists:append(Many)))).
 
-%% @doc Returns the number of durations in the counts.
+%% @doc Returns the total number of durations in the counts.
 -spec count(counts()) -> non_neg_integer().
 count(Counts) ->
     lists:sum([Count || {_, Count} <- Counts]).
@@ -65,7 +65,7 @@ rank(_, [{Bucket, _}]) -> middle(Bucket);
 rank(Rank, [{Bucket, Count} | _]) when Rank =< Count -> middle(Bucket);
 rank(Rank, [{_, Count} | Counts]) -> rank(Rank - Count, Counts).
 
-%% Bucket 1 holds 0 ns. Up to 255 ns each value has its own bucket; above that there are 128 buckets per doubling.
+%% Bucket 1 is for 0 ns. Up to 255 ns, each value has its own bucket; above that, there are 128 buckets per doubling.
 bucket(Ns) when Ns < 0 -> 1;
 bucket(Ns) when Ns < 256 -> Ns + 1;
 bucket(Ns) ->

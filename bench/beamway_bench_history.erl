@@ -1,13 +1,13 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Determines how old a result is, that is, how many commits since its own have changed what it measures. Moving a file does not count as a change.
+%% @doc Determines how old a result is: how many commits since its own have changed what it measures. Moving a file does not count as a change.
 %%
-%% All answers come from git. Without the full history (in a tarball or a shallow clone) the age cannot be determined; see {@link known/0}.
+%% All information comes from git. Without the full history (in a tarball or a shallow clone), the age cannot be determined; see {@link known/0}.
 -module(beamway_bench_history).
 
 -export([known/0, has/1, touching/2]).
 
 -define(GIT_MS, 60000).
-%% A renamed module differs from the old one at least in its own name.
+%% A renamed module is not identical to the old one, because it contains its own name.
 -define(MOVED_PERCENT, 90).
 
 -type change() :: {touched, File :: string()} | {moved, From :: string(), To :: string()} | {removed, File :: string()}.
@@ -21,12 +21,12 @@ known() ->
         _ -> {false, "this checkout came without its git history"}
     end.
 
-%% @doc Returns whether the commit belongs to this branch.
+%% @doc Returns whether this branch contains the commit.
 -spec has(Commit :: binary()) -> boolean().
 has(Commit) ->
     element(1, git(["merge-base", "--is-ancestor", binary_to_list(Commit), "HEAD"])) =:= 0.
 
-%% @doc Returns the number of commits after the given one that changed something under these paths.
+%% @doc Returns how many commits after the given one have changed something under these paths.
 -spec touching(Commit :: binary(), Paths :: [string()]) -> non_neg_integer().
 touching(_, []) -> 0;
 touching(Commit, Paths) ->
@@ -60,7 +60,7 @@ changes(["C" ++ _, _, To]) -> [{touched, To}];
 changes(["D", File]) -> [{removed, File}];
 changes([_, File]) -> [{touched, File}].
 
-%% Walks back from the newest commit. `Files' are the files that the paths contain today, under the names that they had at that time.
+%% Walks back from the newest commit. `Files' are the files that these paths contain today, under the names that they had at the commit being visited.
 count([], _, _) -> 0;
 count([Changes | Commits], Files, Paths) ->
     Touched = lists:any(fun({touched, File}) -> sets:is_element(File, Files);
@@ -90,12 +90,12 @@ count_test_() ->
     Count = fun(Commits) -> count(Commits, Files, ["new"]) end,
     [?_assertEqual(0, Count([[{touched, "other.c"}]])),
      ?_assertEqual(2, Count([[{touched, "new/x.c"}], [], [{touched, "new/x.c"}]])),
-     %% several changes in one commit count once
+     %% Several changes in one commit count once.
      ?_assertEqual(1, Count([[{touched, "new/x.c"}, {removed, "new/y.c"}]])),
-     %% a move does not count as a change, and earlier changes are found under the file's old name
+     %% A move does not count as a change, and earlier changes are found under the file's old name.
      ?_assertEqual(0, Count([[{moved, "old/x.c", "new/x.c"}]])),
      ?_assertEqual(1, Count([[{moved, "old/x.c", "new/x.c"}], [{touched, "old/x.c"}]])),
-     %% a different file that once had this name does not count
+     %% A different file that once had this name does not count.
      ?_assertEqual(0, Count([[{moved, "old/x.c", "new/x.c"}], [{touched, "new/x.c"}]]))].
 
 %% Uses the history of this checkout, if it has one.

@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Reaches other hosts for a benchmark: parses their names, and starts an epmd on each.
+%% @doc Lets a benchmark use other hosts: parses their names, and starts an epmd on each.
 %%
-%% Machines are reached over ssh, which must not need a password, and must have the built checkout under the same path as this one. Network
-%% namespaces of this machine ({@link beamway_bench_net}) are entered directly, which needs root. Everything that is started there exits
-%% with this node, because it then sees end of file on its standard input.
+%% Machines are reached over ssh, which must not require a password, and the built checkout must have the same path there as here. Network namespaces
+%% of this machine ({@link beamway_bench_net}) are entered directly, which needs root. Everything started on a host exits when this node exits,
+%% because it then gets end of file on its standard input.
 -module(beamway_bench_hosts).
 
 -export([parse/1, start_epmd/1, stop_epmd/1, peer_options/2]).
@@ -11,8 +11,8 @@
 -export_type([host/0, epmd/0]).
 
 -type host() :: string() | {Space :: string(), Address :: string()}.
-%% A host is either the argument for ssh, `name' or `user@name', or a network namespace and an address in it. The names of the nodes
-%% contain this name or address, so a name must refer to the same host everywhere.
+%% A host is either the argument for ssh, `name' or `user@name', or a network namespace and an address in it. The names of nodes contain this name or
+%% address, so a name must refer to the same host everywhere.
 -opaque epmd() :: #{ports := [port()], number := inet:port_number()}.
 
 -define(READY_MS, 20000).
@@ -30,13 +30,13 @@ parse(Text) ->
         [Bad | _] -> {error, ["--hosts ", Text, ": '", Bad, "' is no name of a host; expected names with commas, such as a,b or user@a,user@b"]}
     end.
 
-%% Returns the host part of the names of the nodes on the host.
+%% Returns the host part of the names of the nodes on this host.
 -spec name(host()) -> string().
 name({_Space, Address}) -> Address;
 name(Host) ->
     lists:last(string:split(Host, "@")).
 
-%% @doc Starts an epmd on each host, on a port that no other epmd uses.
+%% @doc Starts an epmd on each host, on a port that no other epmd uses there.
 -spec start_epmd([host()]) -> {epmd(), inet:port_number()}.
 start_epmd(Hosts) ->
     Number = ?FIRST_PORT + rand:uniform(?PORTS) - 1,
@@ -62,12 +62,12 @@ await_ready(Port, Number) ->
         Other -> error({epmd_did_not_start, io_lib:format("on a host, at port ~b: ~0p", [Number, Other])})
     end.
 
-%% @doc Stops the epmds.
+%% @doc Stops the epmd on each host.
 -spec stop_epmd(epmd()) -> ok.
 stop_epmd(#{ports := Ports}) ->
     lists:foreach(fun(Port) -> beamway_bench_tools:close(Port, none) end, Ports).
 
-%% @doc Returns the options with which `peer' starts a node on the host. Names with a dot are long names.
+%% @doc Returns the options with which `peer' starts a node on the host. If the host name contains a dot, the nodes have long names.
 -spec peer_options(host(), Root :: file:filename()) -> map().
 peer_options({Space, Address}, _Root) ->
     [Program | Words] = beamway_netns:host(Space),

@@ -1,22 +1,22 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `bench http': how many requests per second does yucan serve, compared with yaws, mochiweb (which represents misultin, its
-%% discontinued fork), cowboy (from RabbitMQ's package), nginx, h2o, Caddy, Go's net/http, node's http, Tornado, and a rebuilt copy of the
-%% design of 2009? All servers run on the first processor, or on the first ones (`--processors') with a worker on each; the load (wrk, 32
-%% connections) runs on the others. Each rate comes with the server's CPU time per request, because that is a fair measure even where the
-%% load generator is the bottleneck. The load generator also reports its idle time as a percentage, for the run in which it was busiest: if
-%% that is near 0, the generator was the bottleneck.
+%% @doc `bench http': how many requests per second does yucan serve, compared with yaws, mochiweb (which represents misultin, its discontinued fork),
+%% cowboy (from RabbitMQ's package), nginx, h2o, Caddy, Go's net/http, node's http, Tornado, and a rebuilt copy of the 2009 design? All servers run on
+%% the first processor, or on the first `--processors' with a worker on each; the load generator (wrk, 32 connections) runs on the others. Each rate
+%% comes with the server's CPU time per request, because that is a fair measure even where the load generator is the bottleneck. The load generator
+%% also reports the percentage of time for which it was idle, for the run in which it was busiest. If that is near 0, the generator was the
+%% bottleneck.
 %%
-%% `bare' is a loop in C that does the least that a server can do, under each load that it can answer, so its numbers show how much load can
-%% be generated here. If a server comes close to them, the load generator is the bottleneck.
+%% `bare' is a loop in C that does the minimum that a server can do, under each load that it can answer, so its numbers show how much load can be
+%% generated here. If a server's numbers come close to them, the load generator is the bottleneck.
 %%
-%% All servers (beamway_bench_http_servers) run for the whole benchmark and are idle while another one is being measured. Each server must
-%% give the right response before it is measured. http_load.c measures the 99th percentile at 70 % of the rate that the server has reached in
-%% the same turn, and at a rate that all can serve; each time starts when the request was due. `minimal' does the least work that a server on
-%% the Erlang VM can do: it answers everything with the same bytes, or with an object or a message.
+%% All servers (beamway_bench_http_servers) run for the whole benchmark and are idle while another server is being measured. Each server must return
+%% the correct response before it is measured. http_load.c measures the 99th percentile of the latency, both at 70 % of the rate that the server has
+%% reached in the same turn and at a rate that all servers can handle. Each latency counts from the time when the request was due. `minimal' does the
+%% minimum that a server on the Erlang VM can do: it answers everything with the same bytes, or with an object or a message.
 %%
-%% `json' is an object of 43 bytes that is encoded for each request by jiffy, encoding/json, JSON.stringify or Python's json. nginx, h2o and
-%% Caddy do not encode anything, so measuring them would repeat hello world. `ws' sends text messages of 64 bytes over 50 WebSockets
-%% (http_load.c), with one outstanding message on each.
+%% `json' is a 43-byte object that jiffy, encoding/json, JSON.stringify or Python's json encodes for each request. nginx, h2o and Caddy do not encode
+%% anything, so measuring them would repeat hello world. `ws' sends 64-byte text messages over 50 WebSockets (http_load.c), with one outstanding
+%% message on each.
 %%
 %% `h2load' and `h2load_tls' measure yucan alone, over HTTP/2 and over HTTP/1.1, with 100 outstanding requests each.
 -module(beamway_bench_http).
@@ -64,7 +64,7 @@ possible(Loads, Program) ->
             Wanted -- Impossible
     end.
 
-%% If they shared processors, the load generator's own time would count as the server's, which would move every ratio closer to 1.
+%% If the load generator shared the servers' processors, its own CPU time would add to that of every server, which would move every ratio closer to 1.
 enough(Processors, Available) when Processors >= 1, 2 * Processors =< Available -> ok;
 enough(Processors, Available) ->
     {error, io_lib:format("--processors ~b: the servers and the load need so many each, and this machine has ~b", [Processors, Available])}.
@@ -114,7 +114,7 @@ measure(Name, Loads, Settings) ->
     #{Name := Port} = servers(Settings),
     maps:from_list([{tagged(Key, <<", ">>, <<" processors">>, Settings), Figure} || {Key, Figure} <- maps:to_list(figures(Name, Loads, Port, Settings))]).
 
-%% hello comes first because other loads may need its rate.
+%% hello comes first, because other loads need the rate that it measures.
 figures(Name, Loads, Port, Settings) ->
     lists:foldl(fun(Load, Figures) -> maps:merge(Figures, figures(Load, Name, Port, Settings, Figures)) end, #{}, Loads).
 
@@ -172,9 +172,9 @@ fastcgi(_, _) -> none.
 
 fastcgi_port(Port) -> Port + 100.
 
-%% php-fpm shares the servers' processors. Each server has its own pool, because one server's keep-alive connections would delay the other's
-%% requests. A pool has a process for each connection of the load, because with fewer processes nginx serves the requests that already have
-%% a keep-alive connection and makes the others wait for a minute.
+%% php-fpm shares the servers' processors. Each server has its own pool, because one server's keep-alive connections would delay the other servers'
+%% requests. A pool has a process for each connection of the load generator. With fewer processes, nginx would serve the requests that already have a
+%% keep-alive connection and make the others wait for a minute.
 php(Cores) ->
     [Fpm | _] = filelib:wildcard("/usr/sbin/php-fpm*"),
     Folder = beamway_bench_http_servers:folder(),
@@ -295,7 +295,7 @@ key(h2load_tls) -> <<"hello world by h2load, HTTP/2 beside HTTP/1.1, both over T
 
 key_cpu(Load) -> <<(key(Load))/binary, ": processor time of the server">>.
 
-%% The key contains the server's name, because numbers of two servers under one key would be compared.
+%% The key contains the server's name, because the numbers of two servers under the same key would be compared.
 key_load_idle(Name) -> <<"least idle share of the load beside ", (atom_to_binary(Name))/binary>>.
 
 %% Numbers for more than one processor get different keys.
@@ -331,7 +331,7 @@ name(Load, Name) -> <<(atom_to_binary(Load))/binary, "_", (atom_to_binary(Name))
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
 
-%% Of 100 requests, four are answered, three of them immediately.
+%% Of 100 requests, only four are answered, three of them immediately.
 a_slow_server_is_charged_for_what_was_never_sent_test_() ->
     {timeout, 30, fun() ->
         {ok, Listening} = gen_tcp:listen(0, [binary, {ip, {127, 0, 0, 1}}, {active, false}, {nodelay, true}]),
@@ -381,7 +381,7 @@ websockets_test_() ->
         end
     end}.
 
-%% One server sends the text back with its mask, the other sends nothing.
+%% One server sends the text back with its mask; the other sends nothing.
 a_wrong_or_missing_echo_is_an_error_test_() ->
     {timeout, 60, fun() ->
         {ok, Listening} = gen_tcp:listen(0, [binary, {ip, {127, 0, 0, 1}}, {active, false}, {nodelay, true}]),
@@ -419,7 +419,7 @@ the_bare_loops_answer_as_servers_do_test_() ->
         end
     end}.
 
-%% Pipelined requests are answered together; the responses may be larger than one call can return.
+%% Pipelined requests are answered together, and the responses may be larger than a single recv call returns.
 together(Port) ->
     {ok, Socket} = gen_tcp:connect({127, 0, 0, 1}, Port, [binary, {active, false}, {buffer, 65536}]),
     Hello = binary:copy(<<"HTTP/1.1 200 OK\r\ncontent-length: 12\r\n\r\nhello world\n">>, 16),

@@ -1,12 +1,12 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `bench http-2009': the experiment of 2009 for which the first yucan was written. httperf offers 1,000 to 10,000 requests per second,
-%% each on its own connection, to servers with different backlogs and one or two schedulers, with three attempts each.
+%% @doc `bench http-2009': the 2009 experiment for which the first yucan was written. httperf offers 1,000 to 10,000 requests per second, each on its
+%% own connection, to servers with different backlogs and one or two schedulers. Each combination is tried three times.
 %%
-%% Each series becomes a file in bench/results/http-2009 with the columns of that time, and all files there become one chart. The load
-%% generator runs on the second processor, which it shares with servers that have two schedulers. Requests that httperf could not even offer
-%% (for lack of a descriptor or a port) do not count as errors of the server; the column with the generated rate shows them. `bin/beamway'
-%% creates a separate network for the benchmark, in which the kernel remembers only a few closed connections: httperf tries one port after
-%% the other, which takes minutes when most of them are still in use.
+%% Each series becomes a file in bench/results/http-2009 with the same columns as in 2009, and all files there become one chart. The load generator
+%% runs on the second processor, which it shares with servers that have two schedulers. Requests that httperf could not even send, for lack of a
+%% descriptor or a port, do not count as errors of the server; the column with the generated rate shows how many there were. `bin/beamway' creates a
+%% separate network for the benchmark, in which the kernel remembers only a few closed connections, because httperf tries one port after another,
+%% which takes minutes when most ports are still in use.
 -module(beamway_bench_http_2009).
 -behaviour(beamway_bench).
 
@@ -15,7 +15,7 @@
 -define(PORT, 18290).
 -define(BACKLOGS, [1, 5, 128, 256]).
 -define(ATTEMPTS, 3).
-%% A request without a response after this many seconds counts as an error.
+%% A request counts as an error if it has no response after this many seconds.
 -define(PATIENCE, "3").
 -define(CLOSED, "4096").
 
@@ -40,7 +40,7 @@ few_closed_connections("yes") ->
     ok;
 few_closed_connections(_) -> ok.
 
-%% Returns the series, each as server, schedulers and backlog. Tornado and the others get the backlog that was best in 2009.
+%% Returns the series, each as server, schedulers and backlog. Servers other than yucan get only the backlog that was best in 2009.
 series(#{backlogs := Backlogs}) ->
     [{yucan, Schedulers, Backlog} || Schedulers <- [1, 2], Backlog <- Backlogs]
         ++ [{Name, Schedulers, 128} || {Name, Schedulers} <- [{yaws, 1}, {yaws, 2}, {tornado, 1}, {nginx_tornado, 2}]].
@@ -73,7 +73,7 @@ attempt(Rate) ->
     [Connections, Replies, Seconds] = numbers(Text, "Total: connections (\\d+) requests \\d+ replies (\\d+) test-duration ([0-9.]+)"),
     [Timeouts, SocketTimeouts, Refused, Reset] = numbers(Text, "client-timo (\\d+) socket-timo (\\d+) connrefused (\\d+) connreset (\\d+)"),
     [Offered] = numbers(Text, "Connection rate: ([0-9.]+) conn/s"),
-    %% The duration ends with the last response, so everything beyond one second was spent waiting.
+    %% The test ends with the last response, so any time beyond one second was spent waiting for responses.
     #{rate => Rate, replies => Replies / max(1.0, Seconds), offered => Offered,
       errors => 100 * (Timeouts + SocketTimeouts + Refused + Reset) / max(1, Connections)}.
 
@@ -81,7 +81,7 @@ numbers(Text, Pattern) ->
     {match, Found} = re:run(Text, Pattern, [{capture, all_but_first, list}]),
     [case string:to_float(F) of {error, no_float} -> float(list_to_integer(F)); {Float, _} -> Float end || F <- Found].
 
-%% Returns the highest offered rate up to which every request was answered in all attempts.
+%% Returns the highest offered rate such that, at this rate and all lower ones, every request was answered in all attempts.
 best(Rows) ->
     Good = lists:takewhile(fun({_, Points}) -> lists:all(fun(#{errors := Errors}) -> Errors == 0 end, Points) end, Rows),
     case Good of
@@ -134,8 +134,8 @@ finish(_, _) ->
     Files = lists:sort(fun earlier/2, filelib:wildcard(filename:join(folder(), "*.csv"))),
     beamway_bench_chart:plot(filename:join([folder(), "..", "http-2009.svg"]), script(Files)).
 
-%% All panels have the same scales. Errors are in hundredths of a percent, as in the charts of 2009: 100 means that one request in a
-%% hundred failed. Values above the panel's top are drawn at its top.
+%% All panels have the same scales. Errors are in hundredths of a percent, as in the charts of 2009, so 100 means that one request in a hundred
+%% failed. Values that exceed the scale are drawn at the top of the panel.
 script(Files) ->
     Rows = (length(Files) + 2) div 3,
     [io_lib:format("set terminal svg size 976,~b background 'white' font 'sans,11'~nset output '~ts'~n", [210 * Rows + 60, filename:join([folder(), "..", "http-2009.svg"])]),

@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `bench http-memory': how much memory do yucan, yaws, nginx and apache2 use when idle, with 1,000 busy connections, for each of
-%% 10,000 idle connections, and ten seconds later? It then measures yucan alone under twice the load that it can serve.
+%% @doc `bench http-memory': how much memory do yucan, yaws, nginx and apache2 use when idle, with 1,000 busy connections, for each of 10,000 idle
+%% connections, and ten seconds later? The benchmark then measures yucan alone under twice the load that it can handle.
 %%
-%% Only one server runs at a time. Memory is the proportional set size of all its processes, so shared pages count once.
+%% Only one server runs at a time. Memory is the proportional set size of all its processes, so shared pages are counted once.
 -module(beamway_bench_http_memory).
 -behaviour(beamway_bench).
 
@@ -11,7 +11,7 @@
 -define(PORT, 18190).
 -define(BUSY, 1000).
 -define(IDLE, 10000).
-%% yucan puts connections to sleep after two seconds.
+%% A yucan connection hibernates after two seconds.
 -define(SETTLE_MS, 4000).
 -define(AFTER_MS, 10000).
 
@@ -43,7 +43,7 @@ measure(Name, Settings) ->
     end.
 
 life() ->
-    %% Makes the server load everything that it loads at the first request.
+    %% Makes the server load everything that it loads at its first request.
     _ = wrk(8, "1"),
     pause(?AFTER_MS),
     Idle = memory(),
@@ -64,7 +64,7 @@ memory() -> beamway_bench_http_servers:memory_kb(?PORT).
 
 pause(Ms) -> receive after Ms -> ok end.
 
-%% Returns the server's peak memory while the function runs.
+%% Returns the server's peak memory during the function call.
 while(Function) ->
     {Pid, Monitor} = spawn_monitor(Function),
     most(Pid, Monitor, 0).
@@ -76,7 +76,7 @@ most(Pid, Monitor, Most) ->
     after 100 -> most(Pid, Monitor, max(Most, memory()))
     end.
 
-%% Offers twice the rate that the server has reached, over 1,000 connections.
+%% Offers twice the rate that the server has achieved, over 1,000 connections.
 overload(#{overload_s := Seconds}) ->
     Peak = wrk(32, "3"),
     Words = ["-c", "1", beamway_bench_http_servers:load_program(), "rate", integer_to_list(?PORT), "/", integer_to_list(?BUSY), integer_to_list(2 * round(Peak)), integer_to_list(Seconds)],

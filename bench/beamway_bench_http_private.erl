@@ -1,7 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `bench http-private': what does yucan gain by calling private functions of OTP (prim_inet, inet_db, prim_file), compared with the
-%% documented ones? Each number is this VM's CPU time for one operation. It includes the client side of the sockets, which is the same for
-%% both.
+%% @doc `bench http-private': what does yucan gain by calling private functions of OTP (prim_inet, inet_db, prim_file) instead of the documented
+%% functions? Each number is this VM's CPU time for one operation. It includes the client side of the sockets, which is the same in both cases.
 -module(beamway_bench_http_private).
 -behaviour(beamway_bench).
 
@@ -11,7 +10,7 @@
 -define(ANSWER, [<<"HTTP/1.1 200 OK\r\n">>, [<<"date: Sun, 06 Nov 1994 08:49:37 GMT\r\n">>, <<"server: yucan\r\n">>], <<"content-length: 12\r\n\r\n">>, <<"hello world\n">>]).
 -define(BODY_BYTES, 65536).
 -define(FILE_BYTES, 1024).
-%% The options that yucan sets (yucan_tcp).
+%% The socket options that yucan sets (yucan_tcp).
 -define(LISTEN, [binary, {active, false}, {packet, raw}, {reuseaddr, true}, {backlog, 1024}, {nodelay, true}, {exit_on_close, false},
                  {send_timeout, 30000}, {send_timeout_close, true}, {buffer, 8192}, {ip, {127, 0, 0, 1}}]).
 
@@ -112,7 +111,7 @@ recv(private, Socket) -> prim_inet:recv(Socket, 0, 10000).
 send(documented, Socket) -> gen_tcp:send(Socket, ?ANSWER);
 send(private, Socket) -> prim_inet:send(Socket, ?ANSWER).
 
-%% The part of the body that arrived with the head is either put back or joined with the rest.
+%% The part of the body that arrived with the head is either put back into the driver or joined with the rest.
 body(private, Socket) ->
     {ok, Some} = gen_tcp:recv(Socket, 0, 10000),
     ok = prim_inet:unrecv(Socket, Some),

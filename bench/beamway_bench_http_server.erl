@@ -1,13 +1,12 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The Erlang servers of `bench http', each in its own VM: `erl -s beamway_bench_http_server start NAME PORT FOLDER BACKLOG
-%% FASTCGI-PORT'.
+%% @doc The Erlang servers of `bench http', each in its own VM: `erl -s beamway_bench_http_server start NAME PORT FOLDER BACKLOG FASTCGI-PORT'.
 %%
-%% `yucan2009' rebuilds the design of 2009: one acceptor, a process for each connection that becomes the socket's owner, ERTS's http
-%% packets as messages, and a connection that is closed after the response. `default_buffer' reads an upload with gen_tcp's defaults.
-%% `minimal' does not parse the head: it looks only at the first bytes of a request.
+%% `yucan2009' rebuilds the 2009 design: one acceptor, a process for each connection that becomes the socket's owner, ERTS's http packets as messages,
+%% and a connection that is closed after the response. `default_buffer' reads an upload with gen_tcp's defaults. `minimal' does not parse the head,
+%% but only checks the first bytes of a request.
 %%
-%% The handlers of all servers are also in this module. Modules of other projects are called through variables, because they exist only
-%% where the benchmark runs.
+%% This module also contains the handlers of all servers. Modules of other projects are called through variables, because they exist only where the
+%% benchmark runs.
 -module(beamway_bench_http_server).
 
 -export([start/1, handle/2, init/2, message/2, websocket_handle/2, websocket_info/2, mochiweb/2, out/1, handle_message/1]).
@@ -15,7 +14,7 @@
 -define(HELLO, <<"hello world\n">>).
 %% The response to the key in RFC 6455's example, which http_load.c sends.
 -define(ACCEPT, <<"s3pPLMBiTxaQ9kYGzzhZRbK+xOo=">>).
-%% More than the size of an upload.
+%% Larger than an upload.
 -define(MOST, 2000000).
 
 %% @doc The entry point, which never returns.
@@ -29,7 +28,7 @@ number(Atom) -> list_to_integer(atom_to_list(Atom)).
 
 serve(yucan, Port, Folder, Backlog) ->
     yucan([#{port => Port}], Folder, Backlog);
-%% The same program runs as two servers, also over TLS; the load generator chooses the protocol.
+%% The same program runs as two servers, each also over TLS; the load generator chooses the protocol.
 serve(Name, Port, Folder, Backlog) when Name =:= yucan_h2; Name =:= yucan_h1 ->
     Pem = filename:join(filename:dirname(Folder), atom_to_list(Name) ++ ".pem"),
     Key = yucan_certificate:new_key(),
@@ -37,13 +36,13 @@ serve(Name, Port, Folder, Backlog) when Name =:= yucan_h2; Name =:= yucan_h1 ->
     ok = yucan_certificate:write(Pem, [{'Certificate', Certificate, not_encrypted}, yucan_certificate:entry(Key)]),
     Tls = #{port => beamway_bench_http_servers:tls_port(Port), tls => #{certfile => Pem, keyfile => Pem}},
     yucan([#{port => Port}, Tls], Folder, Backlog);
-%% With mochiweb's own limit for the system's receive buffer (8 KB) an upload takes twenty times as much CPU time.
+%% With mochiweb's own limit of 8 KB for the kernel's receive buffer, an upload takes twenty times as much CPU time.
 serve(mochiweb, Port, Folder, Backlog) ->
     Module = mochiweb_http,
     {ok, _} = Module:start([{ip, "127.0.0.1"}, {port, Port}, {backlog, Backlog}, {nodelay, true}, {recbuf, undefined},
                             {loop, {?MODULE, mochiweb, [Folder]}}]);
-%% cowboy comes with RabbitMQ's package. With the VM's own buffer of 1,460 bytes an upload takes four times as much CPU time, and
-%% hello world takes no less.
+%% cowboy comes with RabbitMQ's package. With the VM's default buffer of 1,460 bytes, an upload takes four times as much CPU time, and hello world
+%% takes no less.
 serve(cowboy, Port, Folder, Backlog) ->
     ok = code:add_pathsa(filelib:wildcard("/usr/lib/rabbitmq/lib/rabbitmq_server-*/plugins/{cowboy,cowlib,ranch}-*/ebin")),
     {ok, _} = application:ensure_all_started(cowboy),
@@ -69,7 +68,7 @@ yucan(Listen, Folder, Backlog) ->
     Routes = [{"/", ?MODULE, hello}, {"/json", ?MODULE, json}, {"/upload", ?MODULE, upload}, {"/ws", ?MODULE, ws}, {"/*file", yucan_file, #{root => Folder}}],
     {ok, _} = yucan:start(#{listen => Listen, routes => Routes, limits => #{backlog => Backlog}}).
 
-%% php-fpm runs the scripts in the directory. The server is set up from a configuration file, as a user would do it.
+%% php-fpm runs the scripts in the directory. The server is started with a configuration file, as a user would do it.
 fastcgi(Port, Folder) ->
     File = filename:join(filename:dirname(Folder), "yucan.conf"),
     ok = file:write_file(File, ["<server localhost>\n  port = ", integer_to_list(Port), "\n  listen = 127.0.0.1\n  docroot = ", Folder,
@@ -165,7 +164,7 @@ accept_minimal(Listening, Hello) ->
     Pid ! permission,
     accept_minimal(Listening, Hello).
 
-%% Receives requests as messages, because a call of gen_tcp:recv for each request costs more.
+%% Receives requests as messages, because a gen_tcp:recv call for each request would cost more.
 loop_minimal(Socket, Hello) ->
     receive
         {tcp, Socket, <<"GET /json ", _/binary>>} ->
@@ -181,7 +180,7 @@ loop_minimal(Socket, Hello) ->
         {tcp_error, Socket, _} -> ok
     end.
 
-%% Expects frames to arrive one by one, as those of http_load.c do.
+%% Expects each message to contain one frame, as http_load.c sends them.
 loop_echo(Socket) ->
     receive
         {tcp, Socket, <<16#81, 1:1, Size:7, Mask:4/binary, Text:Size/binary>>} ->

@@ -1,10 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The servers of `bench http', `http-memory' and `http-2009'. This module starts them, and identifies them by the port on which they
-%% listen in order to stop them.
+%% @doc The servers of `bench http', `http-memory' and `http-2009'. This module starts them. To stop them, it finds them by the port on which they
+%% listen.
 %%
-%% `bin/beamway' runs these benchmarks in an overlay (scripts/in-overlay), where the servers are installed. Each server answers hello
-%% world at /, without a log; those in Erlang get the same VM flags and do not spin. Servers with a directory serve files from it. Servers
-%% that run programs encode an object as JSON for each request of /json and, if they support WebSockets, send back the messages of a
+%% `bin/beamway' runs these benchmarks in an overlay (scripts/in-overlay), in which the servers are installed. Each server returns hello world at /,
+%% and writes no log. The servers in Erlang all get the same VM flags, and their schedulers do not busy-wait. Servers that can serve files do so from
+%% a directory. Servers that run programs encode an object as JSON for each request of /json and, if they support WebSockets, echo the messages of a
 %% WebSocket at /ws.
 -module(beamway_bench_http_servers).
 
@@ -24,11 +24,11 @@
 -spec names() -> [name()].
 names() -> [yucan, yaws, mochiweb, cowboy, nginx, h2o, caddy, go, node, tornado, yucan_h2, yucan_h1, yucan2009, default_buffer, minimal, bare].
 
-%% @doc Returns the directory in which the servers find their files.
+%% @doc Returns the directory from which the servers serve files.
 -spec folder() -> file:filename().
 folder() -> "/tmp/beamway_bench_http".
 
-%% @doc Starts a server and returns when it accepts connections. By default it gets the first processor and one scheduler.
+%% @doc Starts a server. Returns once it accepts connections. By default the server gets the first processor and one scheduler.
 -spec start(name(), inet:port_number(), options()) -> ok.
 start(Name, Port, Options) ->
     ok = prepare(),
@@ -37,7 +37,7 @@ start(Name, Port, Options) ->
     wait(Name, Port, erlang:monotonic_time(millisecond) + ?START_MS).
 
 run(Words, #{cores := Cores}) ->
-    %% Erlang loads code from its current directory, where others may have put modules, so the servers start in /.
+    %% Erlang also loads code from its current directory, where other users may have put modules, so the servers start in /.
     beamway_bench_tools:open(os:find_executable("prlimit"), ["--nofile=" ++ ?FILES ++ ":" ++ ?FILES, "env", "--chdir=/", "taskset", "-c", Cores | Words]).
 
 prepare() ->
@@ -60,7 +60,7 @@ wait(Name, Port, Deadline) ->
             wait(Name, Port, Deadline)
     end.
 
-%% @doc Stops the processes that listen on the port and waits until they have ended.
+%% @doc Stops the processes that listen on the port, and waits until they have exited.
 -spec stop(inet:port_number()) -> ok.
 stop(Port) -> stop(Port, erlang:monotonic_time(millisecond) + ?STOP_MS).
 
@@ -74,12 +74,12 @@ stop(Port, Deadline) ->
             stop(Port, Deadline)
     end.
 
-%% @doc Returns the memory in KB of the processes that listen on the port; shared pages count once.
+%% @doc Returns the memory, in KB, of the processes that listen on the port; shared pages are counted once.
 -spec memory_kb(inet:port_number()) -> pos_integer().
 memory_kb(Port) ->
     lists:sum([beamway_bench_os:pss_bytes(list_to_integer(Pid)) div 1024 || Pid <- pids(Port)]).
 
-%% @doc Returns the CPU time in microseconds of the processes that listen on the port and of their children.
+%% @doc Returns the CPU time, in microseconds, of the processes that listen on the port and of their children.
 -spec cpu_us(inet:port_number()) -> non_neg_integer().
 cpu_us(Port) ->
     Listening = pids(Port),
@@ -98,15 +98,14 @@ pids(Port) ->
 
 %% ---- load
 
-%% Returns the processors for the load generator, as a list for taskset, and their number. These are all processors that the servers do
-%% not use.
+%% Returns the processors for the load generator as a list for taskset, and their number. These are all processors that the servers do not use.
 -spec load_cores(Servers :: pos_integer()) -> {string(), pos_integer()}.
 load_cores(Servers) ->
     Available = erlang:system_info(logical_processors_available),
     {lists:concat([Servers, "-", Available - 1]), Available - Servers}.
 
-%% @doc Runs wrk. Returns the requests per second, whether some had no response, how many requests there were, and the share of time in
-%% which wrk was idle. The servers have `Servers' processors, and wrk has the others.
+%% @doc Runs wrk. Returns the requests per second, whether any remained unanswered, the number of requests, and the percentage of time for which wrk
+%% was idle. `Servers' processors are reserved for the servers, and wrk uses all others.
 -spec wrk(inet:port_number(), Path :: string(), Connections :: pos_integer(), Servers :: pos_integer(), Words :: [string()]) ->
           {float(), all_answered | no_answer | errors, #{requests := non_neg_integer(), idle_percent := float()}}.
 wrk(Port, Path, Connections, Servers, Words) ->
@@ -126,9 +125,9 @@ idle_percent(Lines, Seconds) ->
     [UserMin, User, KernelMin, Kernel] = numbers(lists:last(Lines), "([0-9]+)m([0-9.]+)s ([0-9]+)m([0-9.]+)s"),
     max(0.0, 100 * (1 - (60 * (UserMin + KernelMin) + User + Kernel) / Seconds)).
 
-%% @doc Like wrk/5, but with h2load and 100 outstanding requests: over HTTP/2 ten on each of ten connections, over HTTP/1.1 one on each of
-%% a hundred. h2load connects and warms up for a second before it counts. `cpu_us' is the CPU time of the server while h2load
-%% counts; `idle_percent' covers the whole run.
+%% @doc Like wrk/5, but with h2load and 100 outstanding requests: over HTTP/2 ten on each of ten connections, over HTTP/1.1 one on each of a hundred.
+%% h2load connects and warms up for a second before it starts to count. `cpu_us' is the server's CPU time while h2load counts; `idle_percent' covers
+%% the whole run.
 -spec h2load(h2 | h1, http | https, inet:port_number(), Servers :: pos_integer(), Seconds :: string()) ->
           {float(), all_answered | no_answer | errors, #{requests := non_neg_integer(), idle_percent := float(), cpu_us := non_neg_integer()}}.
 h2load(Version, Scheme, Port, Servers, Seconds) ->
@@ -148,7 +147,7 @@ h2load(Version, Scheme, Port, Servers, Seconds) ->
     {Rate, Outcome, Requests} = h2load_said(protocol(Version, Scheme), lists:append(Connecting ++ Counting ++ Lines)),
     {Rate, Outcome, #{requests => Requests, idle_percent => idle_percent(Lines, Threads * Elapsed), cpu_us => Cpu}}.
 
-%% Returns the lines that h2load prints up to one that contains this text, or until it ends successfully.
+%% Returns the lines that h2load prints, up to the one that contains `Last' or, if that is `ended', until h2load exits successfully.
 lines(Load, Last) ->
     case beamway_bench_tools:line(Load, ?LOAD_MS) of
         {ended, 0} when Last =:= ended -> [];
@@ -161,7 +160,7 @@ protocol(h1, _) -> "http/1.1";
 protocol(h2, http) -> "h2c";
 protocol(h2, https) -> "h2".
 
-%% Over TLS the server chooses the protocol, and h2load continues with HTTP/1.1 if it does not get HTTP/2, so the protocol is checked.
+%% Over TLS the server chooses the protocol. If h2load does not get HTTP/2, it continues with HTTP/1.1, so the protocol is checked.
 h2load_said(Protocol, Text) ->
     [Rate] = numbers(Text, "finished in [^,]+, ([0-9.]+) req/s"),
     [Done, Succeeded | Failures] = numbers(Text, "([0-9]+) done, ([0-9]+) succeeded, ([0-9]+) failed, ([0-9]+) errored, ([0-9]+) timeout"),
@@ -233,7 +232,7 @@ commands(apache2, Port, _) ->
 commands(bare, Port, #{schedulers := Processes}) ->
     {ok, Program} = beamway_bench_tools:compile("http_bare", "cc"),
     [[Program, integer_to_list(Port) | [integer_to_list(Processes) || Processes > 1]]];
-%% Hello world is a file, as for apache2.
+%% h2o serves hello world from a file, as apache2 does.
 commands(h2o, Port, #{schedulers := Threads}) ->
     _ = file("root/hello.txt", "hello world\n"),
     Conf = ["num-threads: ", integer_to_list(Threads), "\nuser: www-data\nlisten:\n  host: 127.0.0.1\n  port: ", integer_to_list(Port), "\nhttp1-request-timeout: 120\n"
@@ -275,12 +274,12 @@ commands(Name, Port, #{schedulers := Schedulers, backlog := Backlog, fastcgi := 
       "-s", "beamway_bench_http_server", "start", atom_to_list(Name), integer_to_list(Port), filename:join(folder(), "root"), integer_to_list(Backlog),
       case Fastcgi of none -> "none"; _ -> integer_to_list(Fastcgi) end]].
 
-%% Every server in Erlang gets the flags that bin/yucan sets.
+%% All servers in Erlang get the flags that bin/yucan sets.
 flags(Schedulers) ->
     Count = integer_to_list(Schedulers),
     ["+S", Count ++ ":" ++ Count, "+sbwt", "none" | args_file(filename:join(beamway_bench_nodes:root(), "apps/yucan/priv/vm.args"))].
 
-%% Splits the file into arguments, because yaws passes them on in its environment.
+%% Splits the file into separate arguments, because yaws passes them on in an environment variable.
 args_file(File) ->
     {ok, Text} = file:read_file(File),
     [Word || Line <- string:lexemes(binary_to_list(Text), "\n"), hd(Line) =/= $#, Word <- string:lexemes(Line, " ")].
@@ -310,7 +309,7 @@ tornado(Port, Backlog, Processes) ->
         "tornado.ioloop.IOLoop.current().start()\n",
     ["/usr/bin/python3", file("hello.py", Program), integer_to_list(Port), integer_to_list(Backlog), integer_to_list(Processes)].
 
-%% Compiles with Debian's compiler, once for all runs in an overlay.
+%% Compiles the program with Debian's Go compiler, once for all runs in an overlay.
 compile_go() ->
     [Go | _] = filelib:wildcard("/usr/lib/go-*/bin/go"),
     Program = "package main\n\nimport (\n\t\"encoding/json\"\n\t\"github.com/gorilla/websocket\"\n\t\"io\"\n\t\"net/http\"\n\t\"os\"\n\t\"strconv\"\n)\n\n"
@@ -353,7 +352,7 @@ h2load_said(Protocol, Rate, Requests) ->
 h2load_said_test_() ->
     All = "41000 total, 41100 started, 41000 done, 41000 succeeded, 0 failed, 0 errored, 0",
     [?_assertEqual({20500.0, all_answered, 41000}, h2load_said("h2", "20500.00", All)),
-     %% The server has chosen another protocol.
+     %% The server has chosen a different protocol.
      ?_assertMatch({_, errors, _}, h2load_said("http/1.1", "20500.00", All)),
      ?_assertMatch({_, no_answer, 0}, h2load_said("h2", "0.00", "0 total, 0 started, 0 done, 0 succeeded, 0 failed, 0 errored, 0"))
      | [?_assertMatch({_, errors, _}, h2load_said("h2", "20500.00", "41000 total, 41100 started, 41000 done, " ++ Rest))

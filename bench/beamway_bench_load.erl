@@ -2,13 +2,13 @@
 %% @doc The half of the benchmarks that runs inside the nodes: callers in a tight loop, echo processes, streams, and processes that only
 %% burn CPU time.
 %%
-%% A keeper, registered under the name of the load, owns its processes and the histogram of their calls; {@link window/1} measures the load
-%% of that name for a while. If a caller fails, the keeper remembers it and the next measurement returns an error, because a benchmark of
-%% failing calls would look fast.
+%% A keeper process, registered under the name of the load, owns the load's processes and the histogram of their calls. {@link window/1} records for a
+%% while the calls of the load that has the default name. If a caller fails, the keeper records the failure and the next measurement returns an error,
+%% because a benchmark of failing calls would look fast.
 -module(beamway_bench_load).
 
 -export([start/1, stop/0, stop/1, window/1, calls/0, stream/1, echo/1, socket_bytes/0, watch/1, nodedown_at/1]).
-%% Exported only for spawn on another node.
+%% Exported only because these functions are spawned on other nodes.
 -export([echo_loop/1, receive_stream/2]).
 
 -export_type([load/0, window/0, stream/0]).
@@ -19,23 +19,23 @@
                   %% the nodes to call in turn; the calling node itself is skipped
                   targets => [node()],
                   bytes => non_neg_integer(),
-                  %% only for `paced': the time from one call of a caller to its next
+                  %% only for `paced': the time between the starts of a caller's calls
                   every_us => pos_integer(),
                   %% the default is this module's name
                   name => atom()}.
-%% `rpc', `erpc' and `gen_rpc' call {@link echo/1} on the targets. `echo' sends the payload to its own process on the first target, which
-%% sends it back, so there is one message in each direction; `traced' does so with a trace context of teleport. `paced' does so with all
-%% targets in turn at a fixed rate. `burn' does not make any calls.
+%% `rpc', `erpc' and `gen_rpc' call {@link echo/1} on the targets. For `echo', each caller has a process on the first target that returns every
+%% payload, so there is one message in each direction; `traced' adds a teleport trace context to it. `paced' is like `echo', but with all targets in
+%% turn and at a fixed rate. `burn' makes no calls.
 -type window() :: #{elapsed_ns := pos_integer(), counts := beamway_bench_hist:counts()}.
 -type stream() :: #{target := node(), bytes := non_neg_integer(), ms := pos_integer(),
                     %% the number of messages per acknowledgement, and the largest number of unacknowledged messages
                     batch := pos_integer(), window := pos_integer()}.
 
 -define(ANSWER_MS, 20000).
-%% The example from the W3C's recommendation.
+%% The example from the W3C recommendation.
 -define(TRACEPARENT, <<"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01">>).
 
-%% @doc Starts the load and returns when its processes run.
+%% @doc Starts the load. Returns once its processes run.
 -spec start(load()) -> ok.
 start(Load) ->
     Caller = self(),
@@ -73,7 +73,7 @@ keeper_loop(Workers, Hist, State) ->
             keeper_loop(Workers, Hist, {failed, Reason})
     end.
 
-%% @doc Stops the load and returns when all of its processes have ended.
+%% @doc Stops the load. Returns once all of its processes have exited.
 -spec stop() -> ok.
 stop() ->
     stop(?MODULE).
@@ -94,7 +94,7 @@ keeper(Name) ->
         Pid -> {Pid, monitor(process, Pid)}
     end.
 
-%% @doc Records the calls of the next `Ms' milliseconds.
+%% @doc Records the calls made during the next `Ms' milliseconds.
 -spec window(Ms :: pos_integer()) -> window().
 window(Ms) ->
     Hist = histogram(),
@@ -127,11 +127,11 @@ payload(Bytes) ->
 work(#{kind := burn}, _, _, _) ->
     burn(0);
 work(#{kind := echo, targets := [Node | _]}, _, Payload, Hist) ->
-    %% The processes are linked, so that if either exits, the other one does as well.
+    %% The processes are linked, so that when one exits, the other one exits as well.
     Echo = spawn_link(Node, ?MODULE, echo_loop, [self()]),
     timed(fun() -> exchange(Echo, Payload) end, Hist);
 work(#{kind := traced} = Load, Index, Payload, Hist) ->
-    ok = teleport_trace:set(?TRACEPARENT), % the answer brings it back
+    ok = teleport_trace:set(?TRACEPARENT), % the answer carries the context back
     work(Load#{kind := echo}, Index, Payload, Hist);
 work(#{kind := paced, targets := Nodes, every_us := Us, callers := Callers}, Index, Payload, Hist) ->
     Echoes = [spawn_link(Node, ?MODULE, echo_loop, [self()]) || Node <- Nodes],
@@ -141,7 +141,7 @@ work(#{kind := Kind, targets := Targets}, Index, Payload, Hist) ->
     {Later, First} = lists:split(Index rem length(Targets), Targets),
     call_in_turn(Kind, First ++ Later, [], Payload, Hist).
 
-%% This process is always runnable, but it can be preempted at any time.
+%% This process is always runnable, but the VM can preempt it at any time.
 burn(N) -> burn((N + 1) band 16#ffff).
 
 timed(Call, Hist) ->
@@ -150,7 +150,7 @@ timed(Call, Hist) ->
     ok = beamway_bench_hist:add(Hist, erlang:monotonic_time(nanosecond) - Start),
     timed(Call, Hist).
 
-%% A slow call does not shift the planned times of the calls after it.
+%% A slow call does not delay the planned times of later calls.
 paced([], Called, Payload, Hist, Us, Due) -> paced(lists:reverse(Called), [], Payload, Hist, Us, Due);
 paced([Echo | Echoes], Called, Payload, Hist, Us, Due) ->
     receive after max(0, (Due - erlang:monotonic_time(microsecond) + 999) div 1000) -> ok end,
@@ -159,8 +159,8 @@ paced([Echo | Echoes], Called, Payload, Hist, Us, Due) ->
     ok = beamway_bench_hist:add(Hist, erlang:monotonic_time(nanosecond) - Start),
     paced(Echoes, [Echo | Called], Payload, Hist, Us, Due + Us).
 
-%% Neither this call nor those below has a timeout, because the code that is measured has none either. The process that measures the load
-%% has a timeout, and a blocked caller is terminated through its link or by the exit signal of a lost connection.
+%% Neither this call nor those below have a timeout, because the code that is measured has none either. The process that measures the load has a
+%% timeout, and a blocked caller is terminated through its link or by the exit signal that a lost connection causes.
 exchange(Echo, Payload) ->
     Echo ! {self(), Payload},
     receive {Echo, Same} when byte_size(Same) =:= byte_size(Payload) -> ok end.
@@ -189,9 +189,9 @@ echo_loop(Client) ->
     receive {Client, Payload} -> Client ! {self(), Payload} end,
     echo_loop(Client).
 
-%% @doc Sends in one direction for the given time, and returns how many messages arrived at the other side and how long that took. The time
-%% runs until the receiver has confirmed the last message. At most a window of messages is unconfirmed, so the result measures the carrier
-%% rather than a growing mailbox.
+%% @doc Sends messages in one direction for the given time, and returns how many of them arrived and how long that took. The time runs until the
+%% receiver has confirmed the last message. At most a window of messages is unconfirmed, so the result measures the carrier rather than a growing
+%% mailbox.
 -spec stream(stream()) -> #{messages := pos_integer(), elapsed_ns := pos_integer()}.
 stream(#{target := Node, bytes := Bytes, batch := Batch} = Stream) ->
     Receiver = spawn_link(Node, ?MODULE, receive_stream, [self(), Batch]),
@@ -223,7 +223,7 @@ send_batch(Receiver, Payload, Left) ->
     Receiver ! Payload,
     send_batch(Receiver, Payload, Left - 1).
 
-%% Waits only if a full window is unconfirmed.
+%% Waits only if a whole window is unconfirmed.
 confirmed(Receiver, Sent, Confirmed, Window) when Sent - Confirmed >= Window ->
     receive
         {Receiver, confirmed, Count} -> confirmed(Receiver, Sent, Count, Window)
@@ -249,13 +249,13 @@ receive_stream(Sender, Batch, Left, Count) ->
         {finish, Sender} -> Sender ! {self(), received, Count}, ok
     end.
 
-%% @doc Returns the bytes sent and received on this node's connections whose controllers are sockets.
+%% @doc Returns the bytes sent and received on those of this node's distribution connections that are inet sockets.
 -spec socket_bytes() -> non_neg_integer().
 socket_bytes() ->
     lists:sum([Bytes || {_, Port} <- erlang:system_info(dist_ctrl), is_port(Port),
                         {ok, Counts} <- [inet:getstat(Port, [recv_oct, send_oct])], {_, Bytes} <- Counts]).
 
-%% @doc Starts a process that waits for a node to go down. Returns once that process monitors the node.
+%% @doc Starts a process that waits for a node to go down. Returns once the process monitors that node.
 -spec watch(node()) -> ok.
 watch(Node) ->
     Caller = self(),
@@ -270,7 +270,7 @@ watch(Node) ->
 answer(Time) ->
     receive {when_down, From, Ref} -> From ! {Ref, Time} end.
 
-%% @doc Returns the system time in microseconds at which this node saw the watched node go down.
+%% @doc Returns the system time, in microseconds, at which this node noticed that the watched node was down.
 -spec nodedown_at(TimeoutMs :: pos_integer()) -> integer() | still_up.
 nodedown_at(TimeoutMs) ->
     Ref = make_ref(),
@@ -280,7 +280,7 @@ nodedown_at(TimeoutMs) ->
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
 
-%% Starts two real nodes; each test gets the cluster.
+%% Starts two real nodes and passes the cluster to each test.
 nodes_test_() ->
     {timeout, 120, fun() ->
         Tests = [fun calls_are_counted/1, fun nothing_is_left_after_stop/1, fun a_stream_is_confirmed/1,
@@ -329,7 +329,7 @@ a_stream_is_confirmed(Cluster) ->
     [_, Target] = beamway_bench_nodes:names(Cluster),
     #{messages := Messages, elapsed_ns := Elapsed} =
         on(Cluster, stream, [#{target => Target, bytes => 1000, ms => 50, batch => 10, window => 100}]),
-    %% The end time of the stream has millisecond resolution.
+    %% The stream's end time has millisecond resolution.
     ?assert(Messages > 0 andalso Messages rem 10 =:= 0),
     ?assert(Elapsed >= 49000000).
 

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Describes the machine and the versions with which a benchmark ran. They are stored with every result because a number without its
-%% machine means nothing. Names of hosts and users are omitted because results are meant to be published.
+%% @doc Describes the machine on which a benchmark ran, and the versions that it used. They are stored with every result, because a number without its
+%% machine means nothing. Host names and user names are omitted, because results are meant to be published.
 -module(beamway_bench_machine).
 
 -export([machine/0, versions/0, commit/0, noise/1, await_quiet/2, stolen/1, stolen_ms/0]).
@@ -40,8 +40,8 @@ otp_version() ->
         {error, _} -> text(Release)
     end.
 
-%% @doc Returns the checkout's commit, with `-dirty' if a tracked file that could affect a measurement differs from it. Stored results, and the
-%% pages made from them, cannot affect a measurement. If the checkout was copied without its history, BEAMWAY_BENCH_COMMIT must contain the
+%% @doc Returns the checkout's commit, with `-dirty' if a tracked file that could affect a measurement has been modified. Stored results, and the
+%% pages generated from them, cannot affect a measurement. If the checkout was copied without its history, BEAMWAY_BENCH_COMMIT must contain the
 %% commit.
 -spec commit() -> binary().
 commit() ->
@@ -69,14 +69,14 @@ os_release() ->
         nomatch -> <<"unknown">>
     end.
 
-%% @doc Returns the reasons, as text, why this machine is not suitable for measuring now; the list is empty if it is quiet.
+%% @doc Returns the reasons, as text, why this machine is currently not suitable for measuring; the list is empty if the machine is quiet.
 -spec noise(LoadAverage :: float()) -> [unicode:chardata()].
 noise(Load) when Load > ?QUIET_LOAD ->
     [io_lib:format("the load average was ~.2f before the run began: other work disturbs the figures", [float(Load)])];
 noise(_) -> [].
 
-%% @doc Waits for at most `Ms' milliseconds until the load average is that of a quiet machine. The load average also includes a
-%% measurement that has just ended.
+%% @doc Waits for at most `Ms' milliseconds until the load average is that of a quiet machine. If a measurement has just ended, the load average still
+%% includes it.
 -spec await_quiet(Ms :: non_neg_integer(), Waiting :: fun((float()) -> ok)) -> ok | {loud, LoadAverage :: float()}.
 await_quiet(Ms, Waiting) ->
     case beamway_bench_os:load_average() of
@@ -87,7 +87,7 @@ await_quiet(Ms, Waiting) ->
             receive after min(?LOOK_MS, Ms) -> await_quiet(Ms - ?LOOK_MS, Waiting) end
     end.
 
-%% @doc Returns the CPU time since boot that the hypervisor gave to other guests while this one had work to do.
+%% @doc Returns the CPU time since boot that the hypervisor gave to other guests while this guest had work to do.
 -spec stolen_ms() -> non_neg_integer().
 stolen_ms() ->
     case re:run(read("/proc/stat"), "^cpu +(?:\\d+ ){7}(\\d+)", [{capture, all_but_first, list}]) of
@@ -95,7 +95,7 @@ stolen_ms() ->
         nomatch -> 0
     end.
 
-%% @doc Returns the time stolen since the given count, as text, if it was more than 1 % of one processor.
+%% @doc Returns how much time has been stolen since the given count, as text, if it was more than 1 % of one processor.
 -spec stolen({StartMs :: integer(), StolenMs :: non_neg_integer()}) -> [unicode:chardata()].
 stolen({StartMs, BeforeMs}) ->
     {Ms, Stolen} = {erlang:monotonic_time(millisecond) - StartMs, stolen_ms() - BeforeMs},

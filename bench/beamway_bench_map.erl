@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `bench placement --part map': what does {@link placement:map/3} cost compared with Scotch's `gmap' (Debian: scotch), on graphs of
-%% {@link beamway_bench_graphs}?
+%% @doc `bench placement --part map': what do the mappings of {@link placement:map/3} cost compared with those of Scotch's `gmap' (Debian: scotch), on
+%% graphs from {@link beamway_bench_graphs}?
 %%
-%% The tree has 8 sites of 8 racks of 4 nodes at distances 100, 10 and 1 (Scotch's architecture `tleaf'), and the imbalance is 3 %. The
+%% The tree has 8 sites of 8 racks of 4 nodes, at distances of 100, 10 and 1 (Scotch's architecture `tleaf'), and the permitted imbalance is 3 %. The
 %% same function computes the cost of both mappings. Seconds are wall-clock time.
 -module(beamway_bench_map).
 
@@ -15,7 +15,7 @@ graphs() ->
     [{<<"rgg_n15">>, {geometric, 32768}}, {<<"delaunay_n15">>, {delaunay, 32768}}, {<<"stencil_128x128">>, {grid, [128, 128]}},
      {<<"stencil_24x24x24">>, {grid, [24, 24, 24]}}, {<<"power_law_8192">>, {power_law, 8192, 4}}].
 
-%% @doc Returns the metrics of each graph: the cost relative to Scotch's, and the seconds.
+%% @doc Returns the metrics for each graph: the cost relative to that of Scotch's mapping, and the seconds.
 -spec metrics() -> [map()].
 metrics() ->
     lists:append([[#{name => <<"map_cost_", Name/binary>>, unit => <<"of Scotch's">>, better => lower, key => cost_key(Name)},
@@ -24,12 +24,12 @@ metrics() ->
 cost_key(Name) -> <<"mapping ", Name/binary, ": cost over Scotch's">>.
 time_key(Name) -> <<"mapping ", Name/binary, ": seconds">>.
 
-%% @doc Returns the number of repeats. The repeat's number is the seed of graph and mapping.
+%% @doc Returns the number of repeats. The number of a repeat is the seed for the graph and the mapping.
 -spec repeats(full | quick) -> pos_integer().
 repeats(full) -> 3;
 repeats(quick) -> 1.
 
-%% @doc Maps each graph both ways. Without Scotch, it measures only the seconds.
+%% @doc Maps each graph with both programs. Without Scotch, it measures only the seconds.
 -spec measure(full | quick, Repeat :: pos_integer()) -> #{binary() => number()}.
 measure(_, Repeat) ->
     Tree = tree(),
@@ -77,7 +77,7 @@ ended(Port) ->
     after ?GMAP_MS -> error({scotch_gmap, timeout})
     end.
 
-%% Scotch counts from 0. Each line of the file has the number of a vertex's neighbours, followed by the neighbours.
+%% Scotch counts from 0. Each line of the file contains the number of a vertex's neighbours, followed by those neighbours.
 graph_file(Count, Edges) ->
     Add = fun(V, U, Acc) -> maps:update_with(V, fun(Others) -> [U | Others] end, [U], Acc) end,
     Neighbours = lists:foldl(fun({A, B, 1}, Acc) -> Add(A, B, Add(B, A, Acc)) end, #{}, Edges),

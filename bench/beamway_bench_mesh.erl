@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `bench mesh': what does it cost when every node is connected to every other? 150 nodes on this machine connect to each other and call
-%% each other in turn, and a third of the nodes are killed during the calls.
+%% @doc `bench mesh': what does a full mesh cost? 150 nodes on this machine all connect to each other and call each other in turn, and a third of the
+%% nodes are killed during the calls.
 %%
-%% Ring memory is limited, as on a real host: each node has rings for 16 of its links, and the others must fall back to TCP and report
-%% that limit. After the kill every survivor must have lost the killed nodes and no other node.
+%% The memory for rings is limited, as on a real host: each node has rings for 16 of its links, and its other links must fall back to TCP and report
+%% that limit. After the kill, every surviving node must have lost the killed nodes and no others.
 -module(beamway_bench_mesh).
 -behaviour(beamway_bench).
 
@@ -69,7 +69,7 @@ memory(Members) -> lists:sum([beamway_bench_os:pss_bytes(OsPid) || #{os_pid := O
 
 %% ---- set-up
 
-%% Connects all nodes at once, each to those after it in the list. Returns the milliseconds until every node is connected to all others.
+%% Connects all nodes at once, each to those after it in the list. Returns how many milliseconds pass until every node is connected to all others.
 connect_all(Members) ->
     Start = erlang:monotonic_time(millisecond),
     Answers = beamway_bench_nodes:each([{Member, ?MODULE, connect, [names(Later)]} || {Member, Later} <- with_later(Members)], ?CONNECT_MS),
@@ -80,7 +80,7 @@ connect_all(Members) ->
 with_later([]) -> [];
 with_later([Member | Later]) -> [{Member, Later} | with_later(Later)].
 
-%% @private Returns the nodes to which no connection could be made.
+%% @private Returns the nodes to which connecting failed.
 -spec connect([node()]) -> [{node(), false | ignored}].
 connect(Nodes) ->
     [{Node, Answer} || Node <- Nodes, Answer <- [net_kernel:connect_node(Node)], Answer =/= true].
@@ -113,9 +113,8 @@ kinds(_, _) -> #{}.
 
 %% ---- calls
 
-%% Returns the total calls per second of all nodes, and the number of failed calls; the nodes keep calling each other afterwards. Each node has
-%% called every other node ?LAPS times before the calls are counted, because the time in which a new link adapts to its traffic belongs to
-%% the set-up.
+%% Returns the total calls per second of all nodes, and the number of failed calls. The nodes continue to call each other afterwards. Before the calls
+%% are counted, each node calls every other node ?LAPS times, because the time that a new link takes to adapt to its traffic is part of the setup.
 exchange(Members, Ms) ->
     _ = beamway_bench_nodes:all(Members, ?MODULE, start_exchange, [names(Members)], 60000),
     ok = await_laps(Members, erlang:monotonic_time(millisecond) + ?CONNECT_MS),
@@ -137,7 +136,7 @@ exchanged(Members) ->
     {Answered, Failed} = lists:unzip(beamway_bench_nodes:all(Members, ?MODULE, exchanged, [], 60000)),
     {lists:sum(Answered), lists:sum(Failed)}.
 
-%% @private Starts a process that calls the others in turn and drops those that have gone down.
+%% @private Starts a process that calls the other nodes in turn, and stops calling those that have gone down.
 -spec start_exchange([node()]) -> ok.
 start_exchange(Nodes) ->
     Counts = counters:new(2, []),
@@ -153,7 +152,7 @@ call_in_turn([Node | Nodes], Called, Counts) ->
         {badrpc, _} -> ok = counters:add(Counts, 2, 1), call_in_turn(Nodes, Called, Counts)
     end.
 
-%% @private Returns the number of answered and of failed calls so far.
+%% @private Returns the numbers of answered and failed calls so far.
 -spec exchanged() -> {non_neg_integer(), non_neg_integer()}.
 exchanged() ->
     Counts = persistent_term:get(?MODULE),
@@ -165,7 +164,7 @@ victims(Members) -> [Member || {Number, Member} <- lists:zip(lists:seq(1, length
 
 survivors(Members) -> Members -- victims(Members).
 
-%% Returns the milliseconds until every survivor is connected to all survivors and to no other node.
+%% Returns how many milliseconds pass until every surviving node is connected to all other survivors and to no other node.
 kill(Members) ->
     Start = erlang:monotonic_time(millisecond),
     _ = [ok = beamway_bench_os:kill(Os) || #{os := Os} <- victims(Members)],

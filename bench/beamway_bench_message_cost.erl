@@ -1,11 +1,11 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Measures the cost of a message or a call: the user and system time of both nodes, divided by the number of confirmed messages or
-%% answered calls.
+%% @doc Measures the cost of a message or a call: the user and system time of both nodes, divided by the number of confirmed messages or answered
+%% calls.
 -module(beamway_bench_message_cost).
 
 -export([cost/4, cpu_key/1, rate_key/1]).
 
-%% @doc Returns the CPU time per operation, and the operations per second.
+%% @doc Returns the CPU time per operation, and the number of operations per second.
 -spec cost(beamway_bench_nodes:cluster(), beamway_bench_messages:way(), Case, Settings :: map()) -> [{Key :: binary(), float()}]
               when Case :: {Name :: string(), What :: string(), beamway_bench_messages:load(), Processes :: pos_integer()}.
 cost(#{members := [One, Two]} = Cluster, Way, {_, What, Load, Processes}, #{warm_ms := WarmMs, window_ms := Ms}) ->
@@ -61,7 +61,7 @@ a_dead_server_fails_the_load_test_() ->
         ?assertMatch({error, {error, _, _}}, beamway_bench_run:in_a_process(fun() -> beamway_bench_run:run([Group], run_options()) end))
     end}.
 
-%% If the load does not fail, the test's timeout terminates this loop.
+%% If the load does not fail, the timeout of the test ends this loop.
 until_it_fails(One) ->
     _ = beamway_bench_nodes:call(One, beamway_bench_messages, done, []),
     until_it_fails(One).

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The half of the message benchmarks that runs inside the nodes: the ring benchmark of the library on which teleport is modelled,
-%% callers of a server, senders of messages, paced streams of large messages, and a heartbeat that runs at the same time.
+%% @doc The half of the message benchmarks that runs inside the nodes: the ring benchmark of the library on which teleport is modelled, processes that
+%% call a server, processes that send messages, paced streams of large messages, and a heartbeat that runs at the same time.
 %%
 %% Messages are sent either with `stock' (`!', gen_server:call) or with `teleport'; everything else is the same.
 -module(beamway_bench_messages).
@@ -11,7 +11,7 @@
 
 -type way() :: stock | teleport.
 -type payload() :: {binary, Bytes :: pos_integer()} | {list, Bytes :: pos_integer()} | {map, Keys :: pos_integer()}.
-%% The map is a list of pairs of about 25 bytes each in the external format.
+%% A list consists of pairs that take about 25 bytes each in the external format.
 -type load() :: call | {message | cast | cast_name, payload(), Batch :: pos_integer(), Open :: pos_integer()}.
 %% A process either calls the server, or sends messages or casts to the sink by its pid or name. The sink confirms each batch. `Open' is the largest
 %% number of unconfirmed batches that a sender may have.
@@ -50,7 +50,7 @@ start() ->
 -spec start_ring(way(), Next :: node()) -> true.
 start_ring(Way, Next) -> started(?RING, fun() -> pass_on(Way, Next) end).
 
-%% Replaces the process left over from an earlier repeat, because the nodes stay up between repeats.
+%% Replaces the process that an earlier repeat has left behind, because the nodes stay up between repeats.
 started(Name, Fun) ->
     case whereis(Name) of
         undefined -> true;
@@ -72,8 +72,8 @@ passed(Way, Next, Left, Worker, Passed, _) -> send(Way, {?RING, Next}, {Left - 1
 
 %% The result is returned as an exit reason.
 -dialyzer({nowarn_function, ring/3}).
-%% @doc Each worker sends a binary around the ring of `Nodes' nodes once, and the last node acknowledges it. Returns the time of each
-%% worker in microseconds.
+%% @doc Each worker sends a binary around the ring of `Nodes' nodes once, and the last node acknowledges it. Returns each worker's time in
+%% microseconds.
 -spec ring(way(), {Next :: node(), Nodes :: pos_integer()}, {Workers :: pos_integer(), Bytes :: pos_integer(), plain | block}) -> [pos_integer()].
 ring(Way, {Next, Nodes}, {Workers, Bytes, Kind}) ->
     Plain = binary:copy(<<"r">>, Bytes),
@@ -93,7 +93,7 @@ once_round(Way, Next, Nodes, Bytes, Binary) ->
 
 %% ---- calls ----
 
-%% @doc Starts a server that echoes.
+%% @doc Starts an echo server.
 -spec start_server() -> true.
 start_server() -> started(?SERVER, fun serve/0).
 
@@ -104,7 +104,7 @@ serve() ->
     end,
     serve().
 
-%% @doc Returns the calls per second of this many callers, each of which calls in a loop for `Ms' milliseconds.
+%% @doc Returns how many calls per second this many callers make together, each of them in a loop for `Ms' milliseconds.
 -spec calls(way(), node(), Callers :: pos_integer(), {WarmMs :: pos_integer(), Ms :: pos_integer()}) -> float().
 calls(Way, Node, Callers, {WarmMs, Ms}) ->
     Server = erpc:call(Node, erlang, whereis, [?SERVER]),
@@ -129,8 +129,8 @@ call_loop(Way, Server, Count) ->
 -spec start_sink() -> true.
 start_sink() -> start_sink(stock).
 
-%% @doc Like {@link start_sink/0}, but the process confirms in the given way, and only those messages that contain the pid of a process that waits
-%% for the confirmation.
+%% @doc Like {@link start_sink/0}, but the process confirms in the given way, and only if the message contains the pid of a process that waits for the
+%% confirmation.
 -spec start_sink(way()) -> true.
 start_sink(Way) -> started(?SINK, fun() -> sink(Way) end).
 
@@ -143,7 +143,7 @@ sink(Way) ->
     end,
     sink(Way).
 
-%% @doc Returns the largest number of messages of this size that four streams can deliver to the node per second over stock distribution.
+%% @doc Returns how many messages of this size four streams can deliver to the node per second over stock distribution.
 -spec capacity(node(), Bytes :: pos_integer(), Ms :: pos_integer()) -> float().
 capacity(Node, Bytes, Ms) ->
     Binary = binary:copy(<<"c">>, Bytes),
@@ -156,7 +156,7 @@ capacity(Node, Bytes, Ms) ->
     _ = [begin unlink(Pid), exit(Pid, kill) end || Pid <- Pids],
     (After - Before) * 1.0e6 / (Until - From).
 
-%% A stream waits until its last message was received and until the next one is due. Messages are due `EveryUs' apart; with 0 they are all due
+%% Sends a message when it is due and waits for its confirmation before the next one. Messages are due `EveryUs' apart; if that is 0, each is due
 %% immediately.
 stream(Way, Node, Binary, Count, EveryUs) ->
     stream(Way, Node, Binary, Count, EveryUs, erlang:monotonic_time(microsecond)).
@@ -169,16 +169,16 @@ stream(Way, Node, Binary, Count, EveryUs, Due) ->
     %% A stream that is late does not catch up, because the rate is an upper limit.
     stream(Way, Node, Binary, Count, EveryUs, max(Due + EveryUs, erlang:monotonic_time(microsecond) - EveryUs)).
 
-%% @doc Starts four streams to the node, which together send `Rate' messages per second; they run until {@link stop/0}.
+%% @doc Starts four streams to the node that together send `Rate' messages per second until {@link stop/0} is called.
 -spec start_streams(way(), node(), Bytes :: pos_integer(), Rate :: float()) -> ok.
 start_streams(Way, Node, Bytes, Rate) ->
     EveryUs = round(4 * 1.0e6 / Rate),
     Binary = binary:copy(<<"s">>, Bytes),
     keep(kill, [fun(Count) -> receive after N * EveryUs div 4000 -> stream(Way, Node, Binary, Count, EveryUs) end end || N <- [0, 1, 2, 3]]).
 
-%% ---- a load that goes on ----
+%% ---- a continuous load ----
 
-%% @doc Starts `Processes' processes that generate the load on the node; they run until {@link stop/0}.
+%% @doc Starts `Processes' processes that generate the load on the node until {@link stop/0} is called.
 -spec start_load(way(), node(), load(), Processes :: pos_integer()) -> ok.
 start_load(Way, Node, call, Processes) ->
     Server = erpc:call(Node, erlang, whereis, [?SERVER]),
@@ -189,7 +189,7 @@ start_load(Way, Node, {Kind, What, Batch, Open}, Processes) ->
     Send = {Kind, Way, Sink},
     keep(finish, lists:duplicate(Processes, fun(Count) -> send_loop(Send, Payload, {Batch, Open}, 0, Count) end)).
 
-%% @doc Starts `Processes' processes that each call the function again and again; they run until {@link stop/0}, and {@link done/0} counts the calls.
+%% @doc Starts `Processes' processes that call the function in a loop until {@link stop/0} is called; {@link done/0} counts the calls.
 -spec start_loops(Processes :: pos_integer(), fun(() -> term())) -> ok.
 start_loops(Processes, Call) -> keep(kill, lists:duplicate(Processes, fun(Count) -> loop(Call, Count) end)).
 
@@ -202,7 +202,7 @@ payload({binary, Bytes}) -> binary:copy(<<"m">>, Bytes);
 payload({list, Bytes}) -> [{N, <<"0123456789abcdef">>} || N <- lists:seq(1, Bytes div 25)];
 payload({map, Keys}) -> maps:from_list([{N, N * N} || N <- lists:seq(1, Keys)]).
 
-%% At most a window of messages is unconfirmed, so this measures the cost of a message rather than that of a growing mailbox.
+%% No more than `Most' batches are unconfirmed, so this measures the cost of a message rather than that of a growing mailbox.
 send_loop(Send, Payload, {Batch, Most} = Window, Open, Count) when Open < Most ->
     ok = send_batch(Send, Payload, Batch),
     send_loop(Send, Payload, Window, Open + 1, Count);
@@ -245,17 +245,17 @@ keeper(Ending, Pids, Count, Start) ->
             From ! {Ref, Rate}
     end.
 
-%% Senders of messages wait until their messages are confirmed, because otherwise the next load would queue behind them.
+%% Processes that send messages first wait until these are confirmed, because otherwise the next load would queue behind them.
 end_all(kill, Pids) -> lists:foreach(fun(Pid) -> true = unlink(Pid), exit(Pid, kill) end, Pids);
 end_all(finish, Pids) ->
     Monitors = [begin Pid ! finish, monitor(process, Pid) end || Pid <- Pids],
     lists:foreach(fun(Monitor) -> receive {'DOWN', Monitor, process, _, _} -> ok end end, Monitors).
 
-%% @doc Returns the number of messages confirmed or calls answered so far, and when they were counted.
+%% @doc Returns the number of confirmed messages or answered calls so far, and the time at which they were counted.
 -spec done() -> {Count :: non_neg_integer(), Us :: integer()}.
 done() -> ask(done).
 
-%% @doc Stops the processes and returns the messages or calls per second that they actually achieved.
+%% @doc Stops the processes and returns how many messages or calls per second they achieved.
 -spec stop() -> float().
 stop() -> ask(stop).
 
@@ -269,7 +269,7 @@ ask(What) ->
     after ?ANSWER_MS -> error(load_does_not_answer)
     end.
 
-%% @doc Makes calls of 64 bytes with this pause between them for `Ms' milliseconds, and returns the round trips in nanoseconds.
+%% @doc Makes 64-byte calls for `Ms' milliseconds, with this pause between them, and returns the round-trip times in nanoseconds.
 -spec heartbeat(way(), node(), PauseMs :: non_neg_integer(), Ms :: pos_integer()) -> [pos_integer()].
 heartbeat(Way, Node, PauseMs, Ms) ->
     Server = erpc:call(Node, erlang, whereis, [?SERVER]),
@@ -294,23 +294,23 @@ beats(Way, Server, Beat, PauseMs, Deadline, Acc) ->
         false -> beats(Way, Server, Beat, PauseMs, Deadline, [Took | Acc])
     end.
 
-%% @doc Makes a call of 64 bytes each millisecond for `Ms' milliseconds, each in its own process. Waits for all of them and returns how
-%% many nanoseconds after its planned start each was answered.
+%% @doc Makes a 64-byte call each millisecond for `Ms' milliseconds, each in its own process. Waits for all of them, and returns for each the
+%% nanoseconds from its planned start to its answer.
 -spec planned_calls(way(), node(), Ms :: pos_integer()) -> [non_neg_integer(), ...].
 planned_calls(Way, Node, Ms) ->
     Beat = binary:copy(<<"h">>, 64),
     Server = erpc:call(Node, erlang, whereis, [?SERVER]),
     planned({1, Ms}, fun() -> Beat = beat(Way, Server, Beat) end).
 
-%% @doc Like {@link planned_calls/3}, but with a message of `Bytes' bytes every `EveryMs' milliseconds, which gets an answer of a few bytes.
+%% @doc Like {@link planned_calls/3}, but sends a message of `Bytes' bytes every `EveryMs' milliseconds and gets an answer of a few bytes.
 -spec planned_messages(way(), node(), Bytes :: pos_integer(), EveryMs :: pos_integer(), Ms :: pos_integer()) -> [non_neg_integer(), ...].
 planned_messages(Way, Node, Bytes, EveryMs, Ms) ->
     Request = {take, binary:copy(<<"m">>, Bytes)},
     Server = erpc:call(Node, erlang, whereis, [?SERVER]),
     planned({EveryMs, Ms}, fun() -> taken = beat(Way, Server, Request) end).
 
-%% @doc Calls the function every `EveryMs' milliseconds for `Ms' milliseconds, each time in its own process. Waits for all of them and returns
-%% how many nanoseconds after its planned start each call returned.
+%% @doc Calls the function every `EveryMs' milliseconds for `Ms' milliseconds, each time in its own process. Waits for all of them, and returns for
+%% each the nanoseconds from its planned start to its return.
 -spec planned({EveryMs :: pos_integer(), Ms :: pos_integer()}, fun(() -> term())) -> [non_neg_integer(), ...].
 planned({EveryMs, Ms}, Call) ->
     First = erlang:monotonic_time(millisecond) + 2,
@@ -320,7 +320,7 @@ planned({EveryMs, Ms}, Call) ->
          {'DOWN', Monitor, process, _, Reason} -> error({call_failed, Reason})
      end || {Ref, Monitor} <- Calls].
 
-%% A late timer counts as delay, because it is the node that is late.
+%% If the timer is late, that counts as delay, because it is the node that is late.
 planned_call(Call, Due) ->
     Timer = erlang:start_timer(Due, self(), due, [{abs, true}]),
     receive {timeout, Timer, due} -> ok end,

@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Implements the part of `bench placement' that measures what attributes are worth. ML-ACO (examples/ml_aco) runs on nodes of unequal speed, once
-%% with colonies on the fastest nodes and once on randomly drawn nodes, as in Figures 2 and 3 of the RELEASE report.
+%% @doc The part of `bench placement' that measures the benefit of attributes. ML-ACO (examples/ml_aco) runs on nodes of unequal speed, once with its
+%% colonies on the fastest nodes and once on randomly drawn nodes, as in Figures 2 and 3 of the RELEASE report.
 %%
-%% A cgroup quota (v1 or v2, whichever can be written) lets two nodes use 80 % of a processor and six nodes 10 %. Without a quota the part
-%% measures nothing and reports why.
+%% A cgroup quota (v1 or v2, whichever can be written) lets two nodes use 80 % of a processor and six nodes 10 %. Without a quota, this part measures
+%% nothing and reports the reason.
 -module(beamway_bench_mlaco).
 
 -export([metrics/0, repeats/1, measure/2]).
@@ -16,11 +16,11 @@
 -spec metrics() -> [map()].
 metrics() -> beamway_bench_ants:metrics(attributes).
 
-%% @doc Returns the number of repeats, which is the same in every part with ants.
+%% @doc Returns the number of repeats, which is the same for all parts that run ants.
 -spec repeats(full | quick) -> pos_integer().
 repeats(Speed) -> beamway_bench_ants:repeats(Speed).
 
-%% @doc Runs once with and once without attributes, on new nodes.
+%% @doc Runs once with attributes and once without, on new nodes.
 -spec measure(full | quick, Repeat :: pos_integer()) -> #{binary() => number()}.
 measure(Speed, Repeat) ->
     case quotas() of
@@ -37,7 +37,7 @@ measured(Speed, Repeat, Groups) ->
     Stop = ensure_node(),
     Nodes = ml_aco:start_nodes([#{} || _ <- Groups]),
     try
-        %% The nodes boot at full speed and are moved into their cgroups afterwards.
+        %% The nodes boot at full speed, and are only then moved into their cgroups.
         ok = lists:foreach(fun({{Peer, _}, Group}) -> ok = file:write_file(filename:join(Group, "cgroup.procs"), peer:call(Peer, os, getpid, [])) end, lists:zip(Nodes, Groups)),
         ok = ml_aco:measure_speed(Nodes, 600),
         beamway_bench_ants:compared(attributes, Speed, Repeat, fun(Which, Ants) -> solved(Which, Ants, [Node || {_, Node} <- Nodes]) end)
@@ -46,7 +46,7 @@ measured(Speed, Repeat, Groups) ->
         Stop()
     end.
 
-%% The choice is made on this node, so placement must also run here.
+%% This node chooses the nodes, so placement must also run here.
 ensure_node() ->
     _ = os:cmd("epmd -daemon"),
     Stop = case net_kernel:start(list_to_atom("mlaco_" ++ os:getpid() ++ "@127.0.0.1"), #{name_domain => longnames, hidden => true}) of
@@ -61,7 +61,7 @@ solved(Which, Ants, Nodes) ->
     {ok, #{cost := Cost, ms := Ms}} = ml_aco_tree:run(Plan, beamway_bench_ants:instance(), beamway_bench_ants:options(attributes, Ants)),
     {Cost, Ms / 1000}.
 
-%% The kernel does not remove a cgroup until its last process has exited.
+%% The kernel refuses to remove a cgroup until its last process has exited.
 removed(Group, Tries) ->
     case file:del_dir(Group) of
         {error, ebusy} when Tries > 0 -> receive after 20 -> removed(Group, Tries - 1) end;
@@ -85,8 +85,7 @@ parents() ->
     lists:sublist([Folder || {Folder, File} <- [{"/sys/fs/cgroup/cpu", "cpu.cfs_quota_us"}, {"/sys/fs/cgroup", "cgroup.controllers"}],
                              filelib:is_regular(filename:join(Folder, File))], 1).
 
-%% All cgroups get the same large CPU weight, 64 times the default, so that they are limited by the quota and not by other work on the
-%% machine.
+%% All cgroups get the same large CPU weight, 64 times the default, so that only the quota limits them and not other work on the machine.
 quota(Group, Percent) ->
     Quota = ?PERIOD_US * Percent div 100,
     case file:make_dir(Group) of

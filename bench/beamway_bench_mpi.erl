@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Measures Open MPI's round trip with a small program (mpi_pingpong.c).
+%% @doc Measures Open MPI's round-trip time with a small program (mpi_pingpong.c).
 -module(beamway_bench_mpi).
 
 -export([find/0, run/3]).
@@ -8,7 +8,7 @@
 
 -opaque mpi() :: #{mpirun := file:filename(), program := file:filename()}.
 
-%% @doc Finds Open MPI on this machine and compiles our program.
+%% @doc Finds Open MPI on this machine, and compiles our program.
 -spec find() -> {ok, mpi()} | {error, unicode:chardata()}.
 find() ->
     case {os:find_executable("mpirun"), os:find_executable("mpicc")} of
@@ -25,8 +25,7 @@ find() ->
 -spec run(mpi(), Ms :: pos_integer(), Sizes :: [pos_integer()]) ->
           [{Size :: pos_integer(), P50 :: pos_integer(), P99 :: pos_integer()}].
 run(#{mpirun := Run, program := Program}, Ms, Sizes) ->
-    %% mpirun refuses to run as root, or to start more processes than there are processors, unless
-    %% these options allow it.
+    %% Without these options, mpirun refuses to run as root, and refuses to start more processes than there are processors.
     Args = ["-np", "2", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", Program
            | [integer_to_list(N) || N <- [Ms | Sizes]]],
     {Status, Lines} = beamway_bench_tools:run(Run, Args, 60000 + length(Sizes) * Ms),
@@ -35,7 +34,7 @@ run(#{mpirun := Run, program := Program}, Ms, Sizes) ->
         _ -> error({mpi_failed, Status, Lines})
     end.
 
-%% Open MPI may print hints of its own between the program's lines.
+%% Open MPI may print hints between the program's lines.
 parse(Line) ->
     case [string:to_integer(Word) || Word <- string:lexemes(Line, " \n")] of
         [{Size, ""}, {_Count, ""}, {P50, ""}, {P99, ""}] when is_integer(Size), is_integer(P50), is_integer(P99) ->

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Creates the networks on which benchmarks measure: network namespaces of this machine, joined by veth or by an emulated path. They
-%% need root.
+%% @doc Creates the networks on which benchmarks measure, out of network namespaces of this machine that are joined by veth or by an emulated path.
+%% This needs root.
 -module(beamway_bench_net).
 
 -export([names/0, chosen/2, title/1, facts/1, check/0, open/1, hosts/1, close/1]).
@@ -8,15 +8,14 @@
 -export_type([name/0, net/0]).
 
 -type name() :: veth | veth4 | path_1ms | path_20ms | path_100m | path_100m_20ms.
-%% `veth' joins two namespaces and `veth4' four; a path joins two. In `path_100m' the first host is listed twelve times, so it gets 12 of
-%% 16 nodes.
+%% `veth' joins two namespaces and `veth4' four; a path joins two. In `path_100m' the first host is listed twelve times, so it gets 12 of 16 nodes.
 -opaque net() :: #{name := name(), hosts := [beamway_bench_hosts:host(), ...], close := fun(() -> ok)}.
 
 %% @doc Returns the networks on which `bench hosts' measures.
 -spec names() -> [name()].
 names() -> [veth, veth4, path_1ms, path_20ms].
 
-%% @doc Returns the networks among these that the value of `--path' names, or all of them. The names may include `loopback', which is no
+%% @doc Returns those of the given networks that the value of `--path' specifies, or all of them. The names may include `loopback', which is not a
 %% network.
 -spec chosen(Text :: string() | all, Names) -> {ok, Names} | {error, unicode:chardata()} when Names :: [atom(), ...].
 chosen(all, Names) -> {ok, Names};
@@ -26,8 +25,8 @@ chosen(Text, Names) ->
         Chosen -> {ok, Chosen}
     end.
 
-%% The queue holds the data of one round trip, but at least 2 ms. Offload is on, as it is between real hosts; without it, handling single
-%% segments would cost this machine more CPU time than the nodes do.
+%% The queue holds the data of one round trip, but at least 2 ms of data. Offload is on, as it is between real hosts; without it, handling each
+%% segment separately would cost this machine more CPU time than the nodes use.
 path(path_1ms) -> #{rate_bits => 1000000000, delay_us => 500, queue_bytes => 262144, mtu => 1500, offload => 1, seed => 1};
 path(path_20ms) -> #{rate_bits => 1000000000, delay_us => 10000, loss => 0.0001, queue_bytes => 2500000, mtu => 1500, offload => 1, seed => 1};
 path(path_100m) -> #{rate_bits => 100000000, delay_us => 500, queue_bytes => 262144, mtu => 1500, offload => 1, seed => 1};
@@ -82,7 +81,7 @@ with(Name, {ok, Made}, Fun) ->
 
 of_net(#{spaces := Spaces, addresses := Addresses}) -> lists:zip(Spaces, Addresses).
 
-%% Reports if the machine was too busy to emulate its paths on time.
+%% Reports it if the machine was too busy to emulate the path on time.
 close_path(Name, Path) ->
     try beamway_path:counters(Path) of
         #{<<"there">> := #{<<"latest_us">> := There}, <<"back">> := #{<<"latest_us">> := Back}, <<"seconds">> := Seconds, <<"cpu_seconds">> := Cpu} ->
@@ -96,7 +95,7 @@ close_path(Name, Path) ->
 -spec hosts(net()) -> [beamway_bench_hosts:host(), ...].
 hosts(#{hosts := Hosts}) -> Hosts.
 
-%% @doc Removes the network and kills everything that runs on it.
+%% @doc Removes the network, and kills everything that is running on it.
 -spec close(net()) -> ok.
 close(#{close := Close}) -> Close().
 
@@ -111,7 +110,7 @@ facts_test_() ->
     [?_assertMatch(#{paths := #{path_1ms := #{mtu := 1500, delay_us := 500}}}, facts([veth, path_1ms])),
      ?_assertEqual(#{paths => #{}}, facts([veth4]))].
 
-%% A queue that cannot hold the data of a round trip would not let a single stream saturate the link.
+%% If a queue could not hold the data of one round trip, a single stream could not saturate the link.
 queues_hold_a_round_trip_test() ->
     [?assert(Queue * 8 * 1000000 >= Bits * beamway_path:round_trip_us(Path))
      || Name <- [path_1ms, path_20ms, path_100m, path_100m_20ms], #{queue_bytes := Queue, rate_bits := Bits} = Path <- [path(Name)]].

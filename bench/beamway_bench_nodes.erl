@@ -1,13 +1,13 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Starts the nodes of a measurement as separate operating-system processes and stops them.
 %%
-%% Control runs over each node's standard input and output, never over the carrier under test. The nodes use their own epmd on a free port
-%% of the loopback interface. Nothing outlives the calling process: nodes and epmd see end of file on standard input when that process dies
-%% for any reason, and {@link stop/1} waits until the kernel reports that they have exited.
+%% The nodes are controlled over their standard input and output, never over the carrier under test. They use their own epmd on a free port of the
+%% loopback interface. Nothing outlives the calling process: when it dies for any reason, the nodes and epmd get end of file on standard input.
+%% {@link stop/1} waits until the kernel reports that they have exited.
 %%
-%% The benchmark cluster uses `-connect_all false': its only links are those set up here, each from the side that the measurement requires,
-%% and `global' neither connects on its own nor sends anything in the meantime. The demo starts its nodes as a user would, with the defaults of
-%% `global' and prevent_overlapping_partitions: when one node is killed, all others lose that same node, so they agree and stay together.
+%% The benchmark cluster uses `-connect_all false', so its only links are those that this module opens, each from the side that the measurement
+%% requires, and `global' neither connects on its own nor sends anything in the meantime. The demo starts its nodes as a user would, with the defaults
+%% of `global' and prevent_overlapping_partitions. When one node is killed, all the others lose that same node, so they agree and stay connected.
 -module(beamway_bench_nodes).
 
 -export([root/0, erl/0, start_epmd/0, start_epmd/1, epmd_port/1, stop_epmd/1, start/3, start_many/3, stop/1, stop_all/0, connect/2, call/4, call/5, all/4, all/5, each/2,
@@ -19,10 +19,10 @@
 -type member() :: #{peer := pid(), name := node(), os := beamway_bench_os:identity() | remote, os_pid := pos_integer()}.
 -type cluster() :: #{contender := beamway_bench_contender:t(), members := [member(), ...]}.
 -type direction() :: forward | reverse.
-%% With `forward' the first node connects to the second, with `reverse' the second to the first.
+%% With `forward', the first node connects to the second; with `reverse', the second connects to the first.
 -type options() :: #{count := pos_integer(), connect_all => boolean(), prefix => string(), hosts => [beamway_bench_hosts:host()]}.
-%% The nodes are named prefix1@127.0.0.1 and so on; without a prefix they get one that is unique on this machine. If there are hosts, the
-%% nodes are distributed over them.
+%% The nodes are named prefix1@127.0.0.1 and so on; without a prefix they get one that is unique on this machine. If hosts are given, the nodes are
+%% distributed across them.
 
 -define(BATCH, 10).
 -define(BOOT_MS, 30000).
@@ -46,12 +46,12 @@ root(Folder) ->
 -spec erl() -> file:filename().
 erl() -> filename:join([code:root_dir(), "bin", "erl"]).
 
-%% @doc Starts an epmd that exits when the calling process does.
+%% @doc Starts an epmd that exits when the calling process exits.
 -spec start_epmd() -> epmd().
 start_epmd() ->
     start_local_epmd(3).
 
-%% @doc Like {@link start_epmd/0}, but on other hosts, or on this one if the list is empty.
+%% @doc Like {@link start_epmd/0}, but on other hosts, or on this host if the list is empty.
 -spec start_epmd([beamway_bench_hosts:host()]) -> epmd().
 start_epmd([]) ->
     start_epmd();
@@ -63,8 +63,8 @@ start_local_epmd(0) ->
     error({epmd_did_not_start, "no epmd came up on a free port of 127.0.0.1; is 'epmd' installed?"});
 start_local_epmd(Tries) ->
     Number = free_port(),
-    %% epmd does not read its standard input, so the shell does. Its read returns when the process at the other end of the pipe dies, even
-    %% if it was killed with kill -9.
+    %% epmd does not read its standard input, so the shell does. The shell's read returns when the process at the other end of the pipe dies, even if
+    %% that process was killed with kill -9.
     Script = "\"$1\" -port \"$2\" -address 127.0.0.1 >/dev/null 2>&1 & epmd=$!; read line; kill $epmd; wait",
     Port = open_port({spawn_executable, "/bin/sh"},
                      [{args, ["-c", Script, "sh", epmd_program(), integer_to_list(Number)]}, exit_status]),
@@ -112,7 +112,7 @@ await_listener(Number, Deadline) ->
             end
     end.
 
-%% @doc Starts the nodes of one contender at the same time, and waits until all have booted.
+%% @doc Starts one contender's nodes in parallel, and waits until all of them have booted.
 -spec start(epmd(), beamway_bench_contender:t(), options()) -> cluster().
 start(#{number := EpmdPort}, #{args := Args, env := Env} = Contender, #{count := Count} = Options) ->
     Root = root(),
@@ -135,16 +135,15 @@ start(#{number := EpmdPort}, #{args := Args, env := Env} = Contender, #{count :=
     _ = all(Cluster, erlang, set_cookie, [list_to_atom(Cookie)]),
     Cluster.
 
-%% @doc Like {@link start/3}, but for many nodes, in batches, because nodes that start at once compete for the processors and each has a limited time
-%% to boot.
+%% @doc Like {@link start/3}, but for many nodes. They are started in batches, because nodes that start at the same time compete for the processors
+%% and each must boot within a time limit.
 -spec start_many(epmd(), beamway_bench_contender:t(), Count :: pos_integer()) -> [cluster()].
 start_many(Epmd, Contender, Count) -> [start(Epmd, Contender, #{count => Number}) || Number <- batches(Count)].
 
 batches(Count) when Count > ?BATCH -> [?BATCH | batches(Count - ?BATCH)];
 batches(Count) -> [Count].
 
-%% The nodes listen only on the loopback interface, because a benchmark must not open a machine to its network unless the user has named
-%% hosts.
+%% The nodes listen only on the loopback interface, because a benchmark must not expose a machine to its network unless the user has specified hosts.
 at(_, [], _, #{args := Args} = Options) ->
     Options#{longnames => true, host => "127.0.0.1", args := ["-kernel", "inet_dist_use_interface", "{127,0,0,1}" | Args]};
 at(Index, Hosts, Root, Options) ->
@@ -181,7 +180,7 @@ await_boot(#{name := Name}, {Peer, Tag, Monitor}) ->
             error({node_did_not_start, Name, timeout})
     end.
 
-%% Checks for a missing build here, because the node would only fail to boot with an unhelpful message.
+%% Checks here whether Beamway has been built; if not, the node would fail to boot with an unhelpful message.
 check_built(#{link := stock}, _) -> ok;
 check_built(#{}, Root) ->
     Wanted = [filename:join([Root, "apps", "beamway" | Path])
@@ -224,8 +223,8 @@ stop_all() ->
     _ = [catch stop(Cluster) || Cluster <- started()],
     ok.
 
-%% @doc Connects each node with every other one, all from the same side, and checks that the link is the contender's, because a fallback
-%% to TCP must not be measured as something else.
+%% @doc Connects each node with every other node, always from the given side, and checks that the links are of the contender's type, because a
+%% fallback to TCP must not be measured as something else.
 -spec connect(cluster(), direction()) -> ok.
 connect(#{members := Members} = Cluster, Direction) ->
     _ = [connect_pair(Pair, Direction) || Pair <- pairs(Members)],
@@ -283,7 +282,7 @@ call(#{peer := Peer, name := Name}, Module, Function, Args, Timeout) ->
         exit:{Reason, {gen_server, call, _}} -> error({node_ended, Name, Reason})
     end.
 
-%% @doc Calls the same function in all members at once. The answers are in the order of the members.
+%% @doc Calls the same function in all members in parallel. Returns the results in the order of the members.
 -spec all(cluster() | [member()], module(), atom(), [term()]) -> [term()].
 all(Cluster, Module, Function, Args) ->
     all(Cluster, Module, Function, Args, ?CALL_MS).
@@ -294,13 +293,13 @@ all(#{members := Members}, Module, Function, Args, Timeout) ->
 all(Members, Module, Function, Args, Timeout) ->
     each([{Member, Module, Function, Args} || Member <- Members], Timeout).
 
-%% @doc Calls a function in each member at once. The answers are in the order of the calls.
+%% @doc Calls a function in each member in parallel. Returns the results in the order of the calls.
 -spec each([{member(), module(), atom(), [term()]}], timeout()) -> [term()].
 each(Functions, Timeout) ->
     Caller = self(),
     Calls = [spawn_monitor(fun() -> Caller ! {self(), call(Member, Module, Function, Args, Timeout)} end)
              || {Member, Module, Function, Args} <- Functions],
-    %% This receive needs no timeout because each of these processes exits when its call times out.
+    %% This receive needs no timeout, because each of these processes exits when its call times out.
     [receive
          {Pid, Answer} -> true = demonitor(Monitor, [flush]), Answer;
          {'DOWN', Monitor, process, Pid, {Reason, _Stack}} -> error(Reason)
@@ -320,7 +319,7 @@ os_pids(#{members := Members}) ->
 links(#{contender := #{link := stock}}) -> [];
 links(Cluster) -> lists:append(all(Cluster, beamway, links, [])).
 
-%% @doc Returns the bytes and doorbells of all links of all nodes together, in both directions. Stock TCP has no doorbells.
+%% @doc Returns the total bytes and doorbells over all links of all nodes, in both directions. Stock TCP has no doorbells.
 -spec counters(cluster()) -> #{bytes := non_neg_integer(), doorbells := non_neg_integer()}.
 counters(#{contender := #{link := stock}} = Cluster) ->
     #{bytes => lists:sum(all(Cluster, beamway_bench_load, socket_bytes, [])), doorbells => 0};
@@ -335,7 +334,7 @@ info(#{name := Name} = Member, Other) ->
         {error, Reason} -> error({no_link, Name, Other, Reason})
     end.
 
-%% A link over OTP's port does not count doorbells.
+%% A link that uses OTP's own port driver does not count doorbells.
 sum(Keys, Infos) ->
     lists:sum([maps:get(Key, Info, 0) || Info <- Infos, Key <- Keys]).
 
@@ -371,7 +370,7 @@ a_stopped_node_is_killed_and_reported_test_() ->
               fun() ->
                       Epmd = start_epmd(),
                       Cluster = start(Epmd, maps:get(tcp, beamway_bench_contender:all("/", 1)), #{count => 1}),
-                      %% The node must not have started in the current directory, which may contain modules.
+                      %% The node must not have started in the current directory, because that may contain modules.
                       [{ok, "/"}] = all(Cluster, file, get_cwd, []),
                       [OsPid] = os_pids(Cluster),
                       "" = os:cmd("kill -STOP " ++ integer_to_list(OsPid)),

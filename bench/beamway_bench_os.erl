@@ -1,7 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Reports what the kernel knows about a process (whether it is alive, what it has open and mapped, and how often its threads slept),
-%% about the machine and about its network interfaces. The measuring process reads everything from /proc, so the measured process does no
-%% extra work.
+%% @doc Reports what the kernel knows about a process (whether it is alive, what it has opened and mapped, and how often its threads slept), about the
+%% machine and about its network interfaces. The measuring process reads all of it from /proc, so the measured process does no extra work.
 -module(beamway_bench_os).
 
 -export([identity/1, is_alive/1, await_end/2, kill/1, switches/1, cpu_us/1, sum_cpu_us/1, thread_us/1, sum_thread_us/1, pss_bytes/1, descriptors/1, mappings/1,
@@ -10,11 +9,11 @@
 -export_type([identity/0, switches/0]).
 
 -opaque identity() :: {OsPid :: pos_integer(), StartTime :: binary()}.
-%% A process ID with its start time, because the kernel reuses IDs and we must not kill somebody else's process.
+%% A process ID and its start time, because the kernel reuses IDs and we must not kill an unrelated process.
 -type switches() :: #{voluntary := non_neg_integer(), forced := non_neg_integer()}.
-%% Voluntary: a thread went to sleep, and something had to wake it. Forced: its time slice had ended.
+%% Voluntary: a thread went to sleep and had to be woken. Forced: its time slice was used up.
 
-%% @doc Returns the identity of the process that has this ID now, or `gone' if it has ended.
+%% @doc Returns the identity of the process that currently has this ID, or `gone' if it has exited.
 -spec identity(OsPid :: pos_integer()) -> identity() | gone.
 identity(OsPid) ->
     case start_time(OsPid) of
@@ -28,8 +27,8 @@ start_time(OsPid) ->
         {error, _} -> gone
     end.
 
-%% The second field is a name that may contain anything, so the fields are counted from the last parenthesis: the state is the first, the
-%% start time the twentieth. A zombie counts as exited.
+%% The second field is a name that may contain any characters, so the fields are counted from the last parenthesis: the state is the first of them and
+%% the start time the twentieth. A zombie counts as exited.
 parse_start_time(Text) ->
     [_, Rest] = string:split(Text, ") ", trailing),
     case binary:split(Rest, <<" ">>, [global]) of
@@ -37,7 +36,7 @@ parse_start_time(Text) ->
         Fields -> {ok, lists:nth(20, Fields)}
     end.
 
-%% Returns whether this very process is still running.
+%% Returns whether exactly this process is still running.
 -spec is_alive(identity()) -> boolean().
 is_alive({OsPid, Time}) ->
     start_time(OsPid) =:= {ok, Time}.
@@ -62,7 +61,7 @@ kill({OsPid, _} = Identity) ->
         false -> ok
     end.
 
-%% @doc Returns the context switches of all threads of a process since they started.
+%% @doc Returns the context switches of all threads of a process since these started.
 -spec switches(OsPid :: pos_integer()) -> switches().
 switches(OsPid) ->
     Threads = case file:list_dir(path(OsPid, "task")) of
@@ -83,37 +82,37 @@ field(Text, Name) ->
     {Number, _} = string:to_integer(string:trim(Rest, leading)),
     Number.
 
-%% @doc Returns the CPU time of a process and its threads so far, in microseconds; the kernel counts in ticks of 10 ms.
+%% @doc Returns the CPU time that a process and its threads have used so far, in microseconds; the kernel counts it in ticks of 10 ms.
 -spec cpu_us(OsPid :: pos_integer()) -> #{user := non_neg_integer(), kernel := non_neg_integer()}.
 cpu_us(OsPid) ->
     {ok, Text} = read(OsPid, "stat"),
-    %% The name is in parentheses and may contain anything; the fields after it are numbered from 3.
+    %% The name is in parentheses and may contain any characters; the fields after it are numbered from 3.
     [_, Fields] = re:split(Text, "^.*\\) ", [{parts, 2}, dotall]),
     Ticks = fun(Field) -> binary_to_integer(lists:nth(Field - 2, binary:split(Fields, <<" ">>, [global]))) end,
     #{user => Ticks(14) * 10000, kernel => Ticks(15) * 10000}.
 
-%% @doc Returns the CPU time of several processes together, in user space and in the kernel.
+%% @doc Returns the total CPU time of several processes, in user space and in the kernel.
 -spec sum_cpu_us([OsPid :: pos_integer()]) -> non_neg_integer().
 sum_cpu_us(OsPids) -> lists:sum([User + Kernel || OsPid <- OsPids, #{user := User, kernel := Kernel} <- [cpu_us(OsPid)]]).
 
-%% @doc Returns the CPU time of a process' threads so far, in microseconds, without the coarse ticks of {@link cpu_us/1}. Threads that have
-%% ended do not count.
+%% @doc Returns the CPU time that a process's threads have used so far, in microseconds, without the coarse ticks of {@link cpu_us/1}. Threads that
+%% have exited do not count.
 -spec thread_us(OsPid :: pos_integer()) -> float().
 thread_us(OsPid) ->
     {ok, Threads} = file:list_dir(path(OsPid, "task")),
     lists:sum([binary_to_integer(hd(binary:split(Text, <<" ">>))) || Thread <- Threads, {ok, Text} <- [read(OsPid, filename:join(["task", Thread, "schedstat"]))]]) / 1000.
 
-%% @doc Returns the CPU time of the threads of several processes together, in microseconds.
+%% @doc Returns the total CPU time of the threads of several processes, in microseconds.
 -spec sum_thread_us([OsPid :: pos_integer()]) -> number().
 sum_thread_us(OsPids) -> lists:sum([thread_us(OsPid) || OsPid <- OsPids]).
 
-%% @doc Returns the memory of a process including its share of shared pages (PSS). The kernel's memory for its sockets is not included.
+%% @doc Returns the memory of a process, including its share of shared pages (PSS). The kernel's socket buffers are not included.
 -spec pss_bytes(OsPid :: pos_integer()) -> non_neg_integer().
 pss_bytes(OsPid) ->
     {ok, Text} = read(OsPid, "smaps_rollup"),
     field(Text, <<"\nPss:">>) * 1024.
 
-%% @doc Returns the open descriptors of a process, each as the target that the kernel reports.
+%% @doc Returns the open descriptors of a process, each as the link target that the kernel reports.
 -spec descriptors(OsPid :: pos_integer()) -> [Target :: string()].
 descriptors(OsPid) ->
     Folder = path(OsPid, "fd"),
@@ -121,13 +120,13 @@ descriptors(OsPid) ->
     lists:sort([Target || Name <- Names,
                           {ok, Target} <- [file:read_link_all(filename:join(Folder, Name))]]).
 
-%% @doc Returns the memfd mappings of a process. Rings are memfd mappings, and all other memfd mappings of a node are permanent.
+%% @doc Returns the memfd mappings of a process. Some of them are rings; all others stay for the node's lifetime.
 -spec mappings(OsPid :: pos_integer()) -> [Line :: binary()].
 mappings(OsPid) ->
     {ok, Text} = read(OsPid, "maps"),
     [Line || Line <- binary:split(Text, <<"\n">>, [global]), binary:match(Line, <<"/memfd:">>) =/= nomatch].
 
-%% @doc Returns the bytes that the interfaces of this network namespace have received and sent so far, except loopback.
+%% @doc Returns the bytes that the interfaces of this network namespace, except loopback, have received and sent so far.
 -spec interface_bytes() -> non_neg_integer().
 interface_bytes() ->
     {ok, Text} = file:read_file("/proc/net/dev"),
@@ -148,7 +147,7 @@ load_average() ->
 available_bytes() ->
     meminfo(<<"MemAvailable:">>).
 
-%% @doc Returns the machine's memory.
+%% @doc Returns the total memory of the machine.
 -spec memory_bytes() -> non_neg_integer().
 memory_bytes() ->
     meminfo(<<"MemTotal:">>).
@@ -165,7 +164,7 @@ processors() ->
         Count -> Count
     end.
 
-%% @doc Returns the processor's name in /proc/cpuinfo (x86 and some other architectures have one).
+%% @doc Returns the processor's name from /proc/cpuinfo, which x86 and some other architectures provide.
 -spec cpu_model() -> binary().
 cpu_model() ->
     {ok, Text} = file:read_file("/proc/cpuinfo"),

@@ -1,18 +1,17 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `bench paced': what do calls cost when they arrive at a given rate, as in most clusters, rather than as fast as the nodes can handle
-%% them?
+%% @doc `bench paced': what do calls cost if they arrive at a given rate, as in most clusters, rather than as fast as the nodes can handle them?
 %%
-%% A fixed number of calls per second goes to one peer, or to 20 and 100 peers in turn. The results are the CPU time of all nodes for
-%% each call, its context switches and system calls, and its duration. For a link without calls the result is the CPU time that its nodes
-%% use per second, most of which an idle node without links would also use. The floor is measured with two plain processes that wake each
-%% other through eventfds, with the message in shared memory.
+%% A fixed number of calls per second goes to one peer, or in turn to 20 or 100 peers. The results per call are the CPU time of all nodes, the context
+%% switches, the system calls and the duration. For a link without calls, the result is the CPU time that its nodes use per second, most of which an
+%% idle node without links would also use. The lower bound is measured with two plain processes that wake each other through eventfds, with the
+%% message in shared memory.
 -module(beamway_bench_paced).
 -behaviour(beamway_bench).
 
 -export([prepare/2, groups/1, metrics/1]).
 
 -define(RATES, [1, 10, 100, 1000, 4000]).
-%% The number of calls per second that one caller makes; it is limited because timers have millisecond resolution.
+%% How many calls per second one caller makes, which is limited because timers have millisecond resolution.
 -define(OF_ONE, 250).
 -define(PEERS_RATE, 1000).
 -define(BYTES, 64).
@@ -40,7 +39,7 @@ to_one(#{members := Members} = Cluster, #{ms := Ms} = Settings) ->
     Idle = idle(Members, Ms),
     maps:from_list([{idle_key(), Idle} | lists:append([rate(Rate, words(Rate), Members, beamway_bench_nodes:names(Cluster), Settings) || Rate <- ?RATES])]).
 
-%% Makes calls until start-up and connection setup are over and the links have adapted to the calls.
+%% Makes calls until the nodes have started, their connections are set up, and the links have adapted to the calls.
 ready(#{members := [Asking | _]} = Cluster) ->
     ok = beamway_bench_nodes:call(Asking, beamway_bench_load, start, [#{kind => echo, callers => 1, targets => beamway_bench_nodes:names(Cluster), bytes => ?BYTES}]),
     _ = beamway_bench_nodes:call(Asking, beamway_bench_load, window, [500]),
@@ -70,7 +69,7 @@ rate(Rate, Key, [Asking | _] = Members, Names, #{ms := Ms}) ->
     ok = beamway_bench_nodes:call(Asking, beamway_bench_load, start,
                                   [#{kind => paced, callers => Callers, every_us => Callers * 1000000 div Rate, targets => Names, bytes => ?BYTES}], 60000),
     Window = fun(Lasts) -> beamway_bench_nodes:call(Asking, beamway_bench_load, window, [Lasts], Lasts + 30000) end,
-    %% At one call per second the window is only twice as long, because as many calls as in the other windows would take too long.
+    %% At one call per second, the window is only twice as long, because it would take too long to make as many calls as in the other windows.
     Lasts = case Rate of 1 -> 2 * Ms; _ -> Ms end,
     _ = Window(max(200, 2000 div Rate)),
     {CpuBefore, SwitchesBefore} = {cpu_us(Members), switches(Members)},
@@ -82,7 +81,7 @@ rate(Rate, Key, [Asking | _] = Members, Names, #{ms := Ms}) ->
               end,
     ok = beamway_bench_nodes:call(Asking, beamway_bench_load, stop, []),
     Calls = beamway_bench_hist:count(Counts),
-    %% A carrier that cannot keep up with a rate is left out of the comparison at that rate.
+    %% If a carrier cannot keep up with a rate, it is left out of the comparison at that rate.
     Calls >= Rate * Ns div 1000000000 * 9 div 10 - 1 orelse error({pace_not_kept, Rate, Calls, Ns}),
     [{key(cpu, Key), Cpu / Calls}, {key(switches, Key), Switches / Calls}, {key(p50, Key), beamway_bench_hist:percentile(50, Counts) / 1000}]
         ++ [{key(p99, Key), beamway_bench_hist:percentile(99, Counts) / 1000} || Rate >= 100]
@@ -95,7 +94,7 @@ cpu_us(Members) -> beamway_bench_os:sum_thread_us([OsPid || #{os_pid := OsPid} <
 
 switches(Members) -> lists:sum([V + F || #{os_pid := OsPid} <- Members, #{voluntary := V, forced := F} <- [beamway_bench_os:switches(OsPid)]]).
 
-%% ---- the floor
+%% ---- the lower bound
 
 without_nodes(#{ms := Ms}) ->
     {ok, Program} = beamway_bench_tools:compile("paced_floor", "cc"),

@@ -1,10 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `bench report': ten questions about this machine in a quarter of an hour, on one page that can be compared with ours or sent to
-%% us.
+%% @doc `bench report': answers ten questions about this machine in a quarter of an hour, on one page that users can compare with ours or send to us.
 %%
-%% Each question is answered with the quick form of a benchmark, with seven interleaved repeats if they fit into its time. A row compares
-%% Beamway with the rival that does best on this machine, and repeats the published ratio to the same rival. The page lists what could not
-%% be measured, with the reason. It goes to standard output, as Markdown or JSON, and both forms are stored.
+%% Each question is answered by a quick run of a benchmark, with seven interleaved repeats if there is enough time for them. A row compares Beamway
+%% with the rival that performs best on this machine, and shows the published ratio to the same rival. The page lists what could not be measured, with
+%% the reason. It is printed on standard output, as Markdown or JSON, and both forms are stored.
 -module(beamway_bench_page).
 
 -export([main/1]).
@@ -16,7 +15,7 @@
 -type row() :: #{question := binary(), metric := binary(), unit := binary(), beamway := number(), rival := binary(), rival_value := number(), ratio := number(),
                  better := higher | lower, interval := [number()] | null, range := [number()] | null, verdict := atom(), repeats := pos_integer(), published := number() | null}.
 
-%% Questions that share a measurement follow each other.
+%% Questions that share a measurement are adjacent.
 -spec questions() -> [question()].
 questions() ->
     Calls = {"rpc", ["--nodes", "2", "--only", "tcp,tcp_tuned,unix,tls,beamway,beamway_tcp,beamway_tls"]},
@@ -65,7 +64,7 @@ report(Given) ->
     Report = Context#{rows => lists:append(Rows), left_out => lists:append(Left), noisy => [unicode:characters_to_binary(Why) || Why <- Noise]},
     written(Report, proplists:get_value(out, Given), proplists:get_bool(json, Given)).
 
-%% Lists each measurement once, with all of the questions that it answers.
+%% Lists each measurement once, with all the questions that it answers.
 runs(Questions) ->
     [{Run, [{Text, Metric} || {Text, Of, Metric} <- Questions, Of =:= Run]} || Run <- lists:uniq([Run || {_, Run, _} <- Questions])].
 
@@ -92,7 +91,7 @@ published(Bench) ->
         _ -> #{}
     end.
 
-%% Compares Beamway with the best rival. Beamway's own links do not count as rivals of each other.
+%% Compares Beamway with its best rival. Beamway's own links are not rivals of each other.
 -spec row(string(), binary(), [map()], #{{binary(), binary()} => number()}) -> row() | none.
 row(Text, Metric, Entries, Published) ->
     Compared = [Entry || #{name := Name, baseline_name := Rival, ratio := Ratio} = Entry <- Entries, Name =:= Metric, is_number(Ratio), not is_ours(Rival)],
@@ -147,7 +146,7 @@ line(#{question := Text, unit := Unit, beamway := Value, rival := Rival, rival_v
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
 
-%% The benchmarks accept these arguments and have these metrics. A pipe is measured only if its rivals are installed.
+%% The benchmarks accept these arguments and have these metrics. The pipe is only measured if its rivals are installed.
 questions_can_be_answered_test_() ->
     [{Text, fun() ->
                     Module = beamway_bench:module(Bench),

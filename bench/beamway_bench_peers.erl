@@ -1,15 +1,15 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `bench peers': what does each additional link cost a node? One real node gets 100 to 3,000 links, and a program (peers.c) plays the
+%% @doc `bench peers': what does each additional link cost a node? One real node gets 100 to 3,000 links, and a C program (peers.c) simulates the
 %% nodes at the other ends.
 %%
-%% The program has an address and an epmd for every thirty of its nodes, so the real node sees what it would see in a cluster of many hosts.
-%% To a stock node the peers act as stock nodes; to a Beamway node they act as Beamway nodes on other hosts, over the TCP link and with a
-%% session. Only the real node's CPU time is measured.
+%% The program has a separate address and epmd for every thirty of its nodes, so the real node behaves as in a cluster of many hosts. To a stock node
+%% the peers appear as stock nodes; to a Beamway node they appear as Beamway nodes on other hosts, over the TCP link and with a session. Only the real
+%% node's CPU time is measured.
 -module(beamway_bench_peers).
 -behaviour(beamway_bench).
 
 -export([options/0, prepare/2, groups/1, metrics/1, finish/2]).
-%% Called in tests.
+%% Called by tests.
 -export([start/3, connect/3, await/3, vanish/1, counts/1, stop/1]).
 %% Called on the real node.
 -export([await_links/2, kinds/0, tick/0, broadcast/1]).
@@ -33,8 +33,8 @@ start(Count, EpmdPort, Speaks) ->
         {error, Why} -> {error, Why}
     end.
 
-%% @doc Makes all peers connect to the node that listens on this port. The cookie is passed over standard input because other users could
-%% see it on a command line.
+%% @doc Makes all peers connect to the node that listens on this port. The cookie is passed over standard input, because other users could see it on
+%% the command line.
 -spec connect(peers(), inet:port_number(), Cookie :: atom()) -> ok | {error, string()}.
 connect(Peers, Port, Cookie) ->
     ok = beamway_bench_tools:write(Peers, io_lib:format("connect 127.0.0.1 ~b ~ts~n", [Port, Cookie])),
@@ -50,7 +50,7 @@ await(Peers, What, Number) ->
     {line, "reached"} = beamway_bench_tools:line(Peers, ?STORM_MS),
     ok.
 
-%% @doc Makes a third of the peers vanish as if killed, and returns how many that are.
+%% @doc Makes a third of the peers disappear as if they had been killed, and returns their number.
 -spec vanish(peers()) -> pos_integer().
 vanish(Peers) ->
     {ok, [Gone], []} = answer("vanish", "vanished ~d", Peers),
@@ -81,7 +81,7 @@ options() ->
 %% @private
 -spec prepare(Given :: proplists:proplist(), beamway_bench:speed()) -> {ok, map()} | {error, unicode:chardata()}.
 prepare(Given, Speed) ->
-    %% A node ticks each 15 s, so an idle node is observed for that long.
+    %% A node ticks every 15 s, so an idle node is observed for at least that long in a full run.
     {Links, Settings} = case Speed of
                             quick -> {"100,300", #{repeats => 1, idle_ms => 4000, rounds => 20, storms => 10}};
                             full -> {"100,300,1000,3000", #{repeats => 5, idle_ms => 15000, rounds => 100, storms => 20}}
@@ -112,7 +112,7 @@ measure(Name, Count, #{contenders := Contenders, idle_ms := IdleMs, rounds := Ro
     [Link] = Call(kinds, []),
     Bytes = (settled_bytes(Node) - Before) / Count,
     {_, _, IdleUs} = timed(Node, fun() -> receive after IdleMs -> ok end end),
-    %% A link that has just sent something else does not send a tick, so the first ticks are not counted.
+    %% A link that has just sent other data does not send a tick, so the first ticks are not counted.
     ok = Call(tick, []),
     receive after 1000 -> ok end,
     {Ticked, 0} = counts(Peers),
@@ -137,13 +137,13 @@ noticed(Peers, Count, Call) ->
     ok = Call(await_links, [Count - Gone, ?CONNECT_MS]),
     Gone.
 
-%% Returns the result of the function, its duration in milliseconds, and the CPU time that the node used, in microseconds.
+%% Returns the result of the function, its duration in milliseconds, and the CPU time that the node used in the meantime, in microseconds.
 timed(#{os_pid := OsPid}, Fun) ->
     {Cpu, Start} = {beamway_bench_os:thread_us(OsPid), erlang:monotonic_time(microsecond)},
     Result = Fun(),
     {Result, (erlang:monotonic_time(microsecond) - Start) / 1000, beamway_bench_os:thread_us(OsPid) - Cpu}.
 
-%% Returns the node's memory in bytes, after a wait, because processes hibernate after a while. The kernel's memory for the sockets is not
+%% Waits a few seconds, because processes hibernate after a while, and returns the node's memory in bytes. The kernel's socket buffers are not
 %% included.
 settled_bytes(#{os_pid := OsPid}) ->
     receive after 3000 -> ok end,
@@ -151,7 +151,7 @@ settled_bytes(#{os_pid := OsPid}) ->
 
 %% ---- in the node
 
-%% @private Waits until the node is connected with this many others.
+%% @private Waits until the node is connected to this many others.
 -spec await_links(non_neg_integer(), TimeoutMs :: non_neg_integer()) -> ok | {links, non_neg_integer()}.
 await_links(Count, Ms) ->
     case {length(nodes(connected)), Ms > 0} of
@@ -160,7 +160,7 @@ await_links(Count, Ms) ->
         {Found, false} -> {links, Found}
     end.
 
-%% @private Returns the kinds of links that the node has.
+%% @private Returns the kinds of link that the node has.
 -spec kinds() -> [atom()].
 kinds() ->
     case whereis(beamway_links) of
@@ -168,7 +168,7 @@ kinds() ->
         _ -> lists:usort([Kind || #{link := Kind} <- beamway:links()])
     end.
 
-%% @private Does what net_kernel's ticker does each quarter of net_ticktime.
+%% @private Does what net_kernel's ticker does every quarter of net_ticktime.
 -spec tick() -> ok.
 tick() ->
     net_kernel ! tick,
@@ -218,7 +218,7 @@ prepare_test_() ->
     [?_assertMatch({ok, #{links := [100, 300], repeats := 1}}, prepare([], quick)), ?_assertMatch({ok, #{links := [5, 7], repeats := 2}}, prepare([{links, "5,7"}, {repeats, 2}], full)),
      ?_assertMatch({error, _}, prepare([{links, "2"}], quick)), ?_assertMatch({error, _}, prepare([{links, "many"}], full))].
 
-%% The program rejects invalid handshakes but stays alive, and it exits at the end of its standard input.
+%% The program rejects invalid handshakes without exiting, and it exits at the end of its standard input.
 nonsense_is_refused_test_() -> {timeout, 60, fun nonsense_is_refused/0}.
 
 nonsense_is_refused() ->

@@ -1,10 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `bench pingpong': how long does a message take there and back, for one pair of processes?
+%% @doc `bench pingpong': how long does the round trip of a message take between two processes?
 %%
-%% It measures several sizes. A message of 64 bytes is also measured while messages of 1 MB go in both directions between the nodes.
-%% With and without `poll_us', it is measured while nothing else runs (quiet), and while a process that never rests competes for each
-%% processor inside the nodes (busy). Open MPI is measured as well; it spins on shared memory and so shows what the machine itself can
-%% do.
+%% It measures messages of several sizes. A 64-byte message is also measured while 1 MB messages are sent in both directions between the nodes. With
+%% and without `poll_us', it is measured while nothing else runs (quiet), and while, inside the nodes, a process that never sleeps competes for each
+%% processor (busy). Open MPI is measured as well: it polls shared memory without sleeping, and so shows what the machine itself can do.
 -module(beamway_bench_pingpong).
 -behaviour(beamway_bench).
 
@@ -64,7 +63,7 @@ p(Percent, Counts) ->
         Nanoseconds -> Nanoseconds / 1000
     end.
 
-%% The first node sends the requests, whichever side has connected.
+%% The first node sends the requests, whichever side opened the connection.
 round_trips(#{members := [Asking | _]} = Cluster, Size, #{warm_ms := WarmMs, window_ms := Ms}) ->
     [_, Answering] = beamway_bench_nodes:names(Cluster),
     Call = fun(Function, Args, Timeout) ->
@@ -79,13 +78,13 @@ round_trips(#{members := [Asking | _]} = Cluster, Size, #{warm_ms := WarmMs, win
 quiet_and_busy(Cluster, Settings) ->
     Quiet = figures(<<"round trip 64 B, quiet">>, round_trips(Cluster, 64, Settings)),
     ok = start_burners(Cluster),
-    %% The window is twice as long because the kernel's time slices of some milliseconds make these times vary more.
+    %% The window is twice as long, because the kernel's time slices of some milliseconds make these times vary more.
     Busy = figures(<<"round trip 64 B, busy">>,
                    round_trips(Cluster, 64, maps:update_with(window_ms, fun(Ms) -> 2 * Ms end, Settings))),
     _ = beamway_bench_nodes:all(Cluster, beamway_bench_load, stop, [?BURNERS]),
     maps:from_list(Quiet ++ Busy).
 
-%% Measures while two processes send messages of 1 MB to the answering node and back.
+%% Measures while two processes send 1 MB messages to the answering node and back.
 beside_bulk(#{members := [_, Answering]} = Cluster, Settings) ->
     [Asking, _] = beamway_bench_nodes:names(Cluster),
     Bulk = #{kind => echo, callers => 2, targets => [Asking], bytes => 1 bsl 20, name => ?BULK},
@@ -94,7 +93,7 @@ beside_bulk(#{members := [_, Answering]} = Cluster, Settings) ->
     ok = beamway_bench_nodes:call(Answering, beamway_bench_load, stop, [?BULK], 30000),
     maps:from_list(figures(?BESIDE, Counts)).
 
-%% Starts one busy process per processor, distributed over the nodes; each node gets at least one.
+%% Starts one busy process per processor, distributed across the nodes; each node gets at least one.
 start_burners(#{members := Members} = Cluster) ->
     Each = max(1, beamway_bench_os:processors() div length(Members)),
     _ = beamway_bench_nodes:all(Cluster, beamway_bench_load, start,

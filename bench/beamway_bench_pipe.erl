@@ -1,17 +1,17 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `bench pipe': how close do rdpipe's carriers come to their limits, and how do other programs compare on the same path?
+%% @doc `bench pipe': how close do rdpipe's carriers come to their limits, and how do other programs perform over the same path?
 %%
-%% The hosts are the network namespaces of the pipe's own tests, with an sshd each. They are controlled by `bench/pipe_figures', which
-%% runs for the whole benchmark. Streams go from host to host over a path shaped to 4 Gbit/s (`fast') and over one that is as fast as the
-%% kernel (`free'), from `/dev/zero' to `/dev/null' on the same host, and through four hosts whose hops are shaped to 1 Gbit/s; a line of
-%% 64 bytes goes to a remote `cat' and back.
+%% The hosts are the network namespaces from the pipe's own tests, each with an sshd. `bench/pipe_figures' controls them and runs for the whole
+%% benchmark. Streams go from host to host over a path shaped to 4 Gbit/s (`fast') and over a path that is as fast as the kernel (`free'), from
+%% `/dev/zero' to `/dev/null' on the same host, and through four hosts whose hops are shaped to 1 Gbit/s. In addition, a 64-byte line goes to a remote
+%% `cat' and back.
 %%
-%% `--part wan' sends over paths of 1 Gbit/s with round trips of 20, 50 and 100 ms and losses from 0 to 0.1 % (`native/test/path'), and
-%% measures how much has arrived after a fixed time, which includes start-up and is the same for all contenders. One path is also measured for a
-%% minute, so that the start hardly counts. `--quick' measures three of the paths, and `--path wan-50-0.0001' only that one.
+%% `--part wan' sends over paths with 1 Gbit/s, round trips of 20, 50 and 100 ms and loss rates from 0 to 0.1 % (`native/test/path'). It measures how
+%% much has arrived after a fixed time, which includes start-up and is the same for all contenders. One path is also measured for a minute, so that
+%% the start-up hardly counts. `--quick' measures three of the paths, and `--path wan-50-0.0001' measures only that one.
 %%
-%% `--part recipes' times the recipes of the guide with rdpipe and with ssh, from the call to its end: a tree, a container's layers, a
-%% disk image with holes and, where ffmpeg and PostgreSQL are installed, a video and a database. It needs root.
+%% `--part recipes' measures how long each recipe of the guide takes with rdpipe and with ssh: a tree, a container's layers, a disk image with holes
+%% and, where ffmpeg and PostgreSQL are installed, a video and a database. The benchmark needs root.
 -module(beamway_bench_pipe).
 -behaviour(beamway_bench).
 
@@ -65,7 +65,7 @@ can("video") -> os:find_executable("ffmpeg") =/= false;
 can("database") -> filelib:wildcard("/usr/lib/postgresql/*/bin/initdb") =/= [];
 can(_) -> true.
 
-%% @doc Returns whether the hosts of rdpipe's tests can be made here, with rdpipe and these programs on them.
+%% @doc Returns whether the hosts of rdpipe's tests can be created here, with rdpipe and these programs on them.
 -spec can_run(Programs :: [string()]) -> ok | {error, unicode:chardata()}.
 can_run(Programs) ->
     Missing = [Program || Program <- ["python3", "ip", "ss", "ssh" | Programs], os:find_executable(Program) =:= false],
@@ -140,7 +140,8 @@ metrics(#{}) ->
         ++ [rate(unicode:characters_to_binary(["pipe_", Kind, "_block_", string:lowercase(Size)]), Kind ++ "-" ++ Size, rdpipe, [])
             || Kind <- ["tcp", "shm"], Size <- ?BLOCKS].
 
-%% The names are wan_50, and with a loss wan_50_loss (0.0001), wan_50_loss_0.001 and so on; wan_50_loss_60s is measured for a minute.
+%% Examples of the names are wan_50, wan_50_loss for a loss rate of 0.0001, wan_50_loss_0.001 for other rates, and wan_50_loss_60s for a path that is
+%% measured for a minute.
 long_rate(Path, Suffix, Own, Baselines) ->
     ["wan", Ms, Loss | Seconds] = string:lexemes(Path, "-"),
     Lossy = case Loss of "0" -> []; "0.0001" -> "_loss"; _ -> ["_loss_", Loss] end,

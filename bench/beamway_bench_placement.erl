@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `bench placement': several parts, each of which measures an aspect of the application `placement'. A part is a module with
+%% @doc `bench placement': consists of several parts, each of which measures an aspect of the application `placement'. A part is a module with
 %% `metrics/0', `repeats/1' and `measure/2'.
 %%
-%% There is no other carrier or library to compare with, so the results either have no rival or compare policies within a part. Each part
-%% is stored separately, because all of them together take a quarter of an hour.
+%% There is no other carrier or library to compare with, so the results either have no rival or compare policies within a part. Each part is stored
+%% separately, because all parts together take a quarter of an hour.
 -module(beamway_bench_placement).
 -behaviour(beamway_bench).
 
@@ -40,7 +40,7 @@ prepare(Given, Speed) ->
 groups(#{parts := Parts, speed := Speed, own_repeats := Own}) ->
     [#{nodes => 0, contenders => [beamway], directions => [forward], measure => fun(none) -> measured(Module, Speed, maps:get(Module, Own)) end} || Module <- Parts].
 
-%% A part that would measure the same each time is measured only in the first repeat.
+%% A part whose result would be the same each time is measured only in the first repeat.
 measured(Module, Speed, Repeats) ->
     Repeat = case get(Module) of undefined -> 1; Before -> Before + 1 end,
     _ = put(Module, Repeat),

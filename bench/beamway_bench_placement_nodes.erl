@@ -1,12 +1,12 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A part of `bench placement' with 100 real nodes.
+%% @doc The part of `bench placement' that uses 100 real nodes.
 %%
-%% First one of the nodes is stopped (SIGSTOP), and a query to all must end at its deadline with 99 answers. Then five are stopped, and
-%% choices after the first one are timed and compared with choices while none is stopped. With 8, 32 and 100 nodes, it then compares the
-%% three ways in which a chooser can learn about the others: it asks each time (pull), it asks when its knowledge is older than a second
-%% (cached), or the nodes report changes five times a second (push). The attribute is each node's own clock, so its age at the moment of
-%% the choice is known exactly, because all nodes share a host. Finally, 16 nodes have a queue each, and the order of the policies with
-%% real messages is compared with the simulation of {@link beamway_bench_herd} for the same numbers of servers and choosers.
+%% First, one of the nodes is stopped (SIGSTOP), and a query to all nodes must end at its deadline with 99 answers. Then five nodes are stopped, and
+%% the choices after the first one are timed and compared with choices while no node is stopped. With 8, 32 and 100 nodes, the benchmark then compares
+%% the three ways in which a chooser can learn the attributes of the others: it queries them each time (pull), it queries them when its values are
+%% older than a second (cached), or the nodes report changes five times a second (push). The attribute is each node's own clock, so its age at the
+%% time of the choice is known exactly, because all nodes share a host. Finally, 16 nodes have a queue each, and the ranking of the policies with real
+%% messages is compared with the simulation in {@link beamway_bench_herd} for the same numbers of servers and choosers.
 -module(beamway_bench_placement_nodes).
 
 -export([metrics/0, repeats/1, measure/2]).
@@ -44,11 +44,11 @@ name(What, Way, Count) -> iolist_to_binary(io_lib:format("~ts_~ts_~b", [Way, Wha
 key(What, Way, Count) -> iolist_to_binary(io_lib:format("~b nodes, ~ts: ~ts a choice", [Count, Way, case What of age -> "age of values at"; _ -> atom_to_list(What) end])).
 herd_key(Kind, Policy) -> iolist_to_binary(io_lib:format("16 ~ts nodes, information 20 service times old: mean response, ~ts", [Kind, Policy])).
 
-%% @doc Returns one, because starting the nodes takes most of the time.
+%% @doc Returns the number of repeats, which is 1 because starting the nodes takes most of the time.
 -spec repeats(full | quick) -> pos_integer().
 repeats(_) -> 1.
 
-%% @doc Starts the nodes, measures, and stops them.
+%% @doc Starts the nodes, runs the measurements, and stops the nodes.
 -spec measure(full | quick, Repeat :: pos_integer()) -> #{binary() => number()}.
 measure(Speed, _) ->
     Epmd = beamway_bench_nodes:start_epmd(),
@@ -56,7 +56,7 @@ measure(Speed, _) ->
     Members = lists:append([M || #{members := M} <- Clusters]),
     [First | _] = Members,
     Names = [Name || #{name := Name} <- Members],
-    %% Each cluster has its own cookie from the start.
+    %% Each cluster starts with its own cookie.
     Cookie = beamway_bench_nodes:call(First, erlang, get_cookie, []),
     _ = beamway_bench_nodes:all(Members, erlang, set_cookie, [Cookie]),
     _ = [true = beamway_bench_nodes:call(First, net_kernel, connect_node, [Name]) || Name <- tl(Names)],
@@ -65,7 +65,7 @@ measure(Speed, _) ->
     ok = beamway_bench_nodes:stop_epmd(Epmd),
     lists:foldl(fun maps:merge/2, #{}, Figures).
 
-%% Starts small nodes on stock TCP, which boot in batches of ten.
+%% Starts nodes with little memory on stock TCP, in batches of ten.
 started(Epmd) ->
     Root = beamway_bench_nodes:root(),
     #{tcp := Stock} = beamway_bench_contender:all(Root, 50),
@@ -103,7 +103,7 @@ lasting(First, Members, Names, Speed) ->
 
 lasts(First, Names, Ms) -> beamway_bench_nodes:call(First, ?MODULE, lasted, [Names, Ms, ?EVERY_MS], Ms + 60000).
 
-%% @doc Runs on the chooser. Chooses every `EveryMs' ms after a first choice, and returns how long each choice took, in us.
+%% @doc Runs on the chooser. After a first choice, chooses every `EveryMs' ms, and returns how long each choice took, in us.
 -spec lasted([node()], Ms :: pos_integer(), EveryMs :: pos_integer()) -> [non_neg_integer()].
 lasted(Names, Ms, EveryMs) ->
     Choose = fun() -> {ok, _, #{took_us := Took}} = apply(placement, choose_nodes, [Names, #{require => {num_erlang_processes, gt, 0}, deadline => ?DEADLINE_MS}]), Took end,
@@ -122,12 +122,12 @@ way(First, Names, Count, Way, Seconds) ->
     ok = beamway_bench:note("bench placement: ~b nodes, ~ts: ~.1f messages a choice, values ~.1f ms old, ~b us", [Count, Way, Messages, Ages, round(Times)]),
     #{key(messages, Way, Count) => Messages, key(age, Way, Count) => Ages, key(time, Way, Count) => Times}.
 
-%% @doc Returns the attribute, which is the node's own clock. Runs on each node.
+%% @doc Returns the value of the attribute, which is the node's own clock. Runs on each node.
 -spec clock() -> integer().
 clock() -> erlang:system_time(microsecond).
 
-%% @doc Runs on the chooser and chooses every `EveryMs' ms. Returns the messages between nodes per choice (queries and answers, or
-%% reports), the median age of the values in ms, and the median time of a choice in us.
+%% @doc Runs on the chooser and chooses every `EveryMs' ms. Returns the number of messages between nodes per choice (queries and answers, or reports),
+%% the mean age of the values in ms (as a median over the choices), and the median time per choice in us.
 -spec choices([node()], pull | cached | push, Ms :: pos_integer(), EveryMs :: pos_integer()) -> {float(), float(), float()}.
 choices(Names, Way, Ms, EveryMs) ->
     Query = #{require => {bench_clock, gt, 0}, deadline => 5000, max_age => case Way of pull -> 0; _ -> 1000 end},
@@ -184,13 +184,13 @@ start_server() ->
         _ -> ok
     end.
 
-%% @doc Serves one task after the other. The server sleeps during the service time, so that many servers fit on a host.
+%% @doc Serves one task at a time. The server sleeps during the service time, so that many servers fit on one host.
 -spec server(non_neg_integer()) -> no_return().
 server(Served) ->
     %% The server runs until the node exits.
     receive
         {task, From, Reference, Ms} ->
-            %% A sleep in whole milliseconds is half a millisecond too long on average.
+            %% A sleep in whole milliseconds takes half a millisecond too long on average.
             _ = persistent_term:put(bench_busy, 1),
             ok = timer:sleep(max(0, round(Ms) - 1)),
             From ! {done, Reference},
@@ -198,14 +198,14 @@ server(Served) ->
             ?MODULE:server(Served + 1)
     end.
 
-%% @doc Returns the attribute: the number of tasks that wait or are being served.
+%% @doc Returns the value of the attribute: the number of tasks that are waiting or being served.
 -spec queue_length() -> non_neg_integer().
 queue_length() ->
     {message_queue_len, Length} = process_info(whereis(bench_server), message_queue_len),
     Length + persistent_term:get(bench_busy, 0).
 
-%% @doc Runs on a chooser. Creates tasks at random moments and lets the policy choose a server for each. Returns the mean time in ms from
-%% a task's creation to its result, without the first fifth of the tasks.
+%% @doc Runs on a chooser. Creates tasks at random times, and lets the policy choose a server for each. Returns the mean time in ms from a task's
+%% creation to its result, not counting the first fifth of the tasks.
 -spec spawn_tasks([node()], atom(), Tasks :: pos_integer(), GapMs :: float(), ServiceMs :: pos_integer()) -> float().
 spawn_tasks(Names, Policy, Tasks, GapMs, ServiceMs) ->
     Self = self(),

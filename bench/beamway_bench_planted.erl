@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Generates networks whose true tree is known, for `bench placement' and for tests of the clustering. The time between two nodes is that of
-%% the level at which they meet, with log-normal noise, slow nodes and outliers; the nodes are in random order. The same seed always produces the
-%% same table.
+%% @doc Generates networks whose true tree is known, for `bench placement' and for tests of the clustering. The time between two nodes depends on the
+%% level of the tree at which their branches join, with log-normal noise, slow nodes and outliers; the nodes are in random order. The same seed always
+%% produces the same table.
 -module(beamway_bench_planted).
 
 -export([shapes/0, make/2, make_spec/2, with_gaps/3, clusters/1, score/2, agreement/2]).
@@ -10,7 +10,7 @@
 
 -type shape() :: atom().
 -type part() :: pos_integer() | {LevelUs :: number(), Noise :: number(), [part()]}.
-%% A part is either a number of nodes or a group, which consists of the time between two of its parts, the standard deviation of that time's
+%% A part is either a number of nodes or a group. A group consists of the time between any two of its parts, the standard deviation of that time's
 %% logarithm, and the parts.
 -type spec() :: #{tree := part(),
                   outliers => float(),     %% the share of pairs whose measured time is 3 to 12 times too long
@@ -37,17 +37,17 @@ shapes() ->
 
 copies(Count, Part) -> lists:duplicate(Count, Part).
 
-%% Returns EDF's cluster as the RELEASE report describes it: ten clusters in three groups, with much noise inside the clusters.
+%% Returns EDF's cluster as described in the RELEASE report: ten clusters in three groups, with a lot of noise inside the clusters.
 athos_groups() ->
     [{450, 0.10, [{60, 0.35, [Size]} || Size <- Sizes]} || Sizes <- [[18, 36, 30, 24], [36, 22, 26], [18, 28, 18]]].
 
-%% @doc Returns a table of this shape, and the clusters that must be found.
+%% @doc Returns a table of this shape, and the clusters that the clustering must find.
 -spec make(shape(), Seed :: integer()) -> {placement_matrix:matrix(), Clusters :: [[node()]]}.
 make(Shape, Seed) ->
     {Shape, Spec} = lists:keyfind(Shape, 1, shapes()),
     make_spec(Spec, Seed).
 
-%% @doc Like {@link make/2}, but for a shape that the caller defines.
+%% @doc Like {@link make/2}, but for a shape that the caller specifies.
 -spec make_spec(spec(), Seed :: integer()) -> {placement_matrix:matrix(), Clusters :: [[node()]]}.
 make_spec(#{tree := Tree} = Spec, Seed) ->
     Random0 = rand:seed_s(exsss, {Seed, 271828, 314159}),
@@ -71,7 +71,7 @@ slowness(Name, Deviation, Random0) ->
     {Normal, Random} = rand:normal_s(Random0),
     {{Name, max(0.0, Deviation * Normal)}, Random}.
 
-%% Parts become vertices; a vertex is a name or {Level, Noise, [Vertex]}.
+%% Parts become vertices. A vertex is a node's name or {Level, Noise, [Vertex]}.
 planted({Level, Noise, Parts}, Names) ->
     {Vertices, Rest} = lists:mapfoldl(fun planted_part/2, Names, Parts),
     {{Level, Noise, lists:append(Vertices)}, Rest}.
@@ -106,7 +106,7 @@ outlier(Share, Random0) ->
     {Size, Random} = rand:uniform_s(Random1),
     {case Chance < Share of true -> 3 + 9 * Size; false -> 1 end, Random}.
 
-%% @doc Removes a random share of the matrix's pairs.
+%% @doc Removes a random fraction of the matrix's pairs.
 -spec with_gaps(placement_matrix:matrix(), Share :: float(), Seed :: integer()) -> placement_matrix:matrix().
 with_gaps(Matrix, Share, Seed) ->
     {Left, _} = lists:foldl(fun(Pair, {Kept, R0}) ->
@@ -116,15 +116,15 @@ with_gaps(Matrix, Share, Seed) ->
     {ok, Gappy} = placement_matrix:from_pairs(Left),
     Gappy.
 
-%% @doc Returns how well two trees of the same nodes agree: for each level of the first, the adjusted Rand index of the two partitions (L. Hubert
-%% and P. Arabie, "Comparing partitions", Journal of Classification 2, 1985). 1.0 means equal, 0.0 means agreement by chance.
+%% @doc Returns how well two trees of the same nodes agree: for each level of the first tree, the adjusted Rand index of the two partitions (L. Hubert
+%% and P. Arabie, "Comparing partitions", Journal of Classification 2, 1985). 1.0 means that they are equal, and 0.0 that they agree only by chance.
 -spec agreement(placement_tree:tree(), placement_tree:tree()) -> [float()].
 agreement(One, Other) ->
     {Ones, Others} = {partitions(One), partitions(Other)},
     lists:zipwith(fun adjusted_rand/2, Ones, lists:sublist(Others ++ lists:duplicate(length(Ones), lists:last(Others)), length(Ones))).
 
-%% Returns the group of each node for each level below the root, in the order of the nodes. A node whose path is shorter counts in its lowest
-%% group.
+%% Returns the group of each node at each level below the root, in the order of the nodes. A node with a shorter path counts as part of its lowest
+%% group on the deeper levels.
 partitions(Tree) ->
     Paths = [Path || {_, Path} <- lists:sort(paths(placement_tree:packed(Tree), []))],
     [[lists:sublist(Path, Level) || Path <- Paths] || Level <- lists:seq(2, max(2, lists:max([length(Path) || Path <- Paths])))].
@@ -144,7 +144,7 @@ same_pairs(Labels) ->
     Counts = lists:foldl(fun(Label, Acc) -> maps:update_with(Label, fun(N) -> N + 1 end, 1, Acc) end, #{}, Labels),
     lists:sum([N * (N - 1) div 2 || N <- maps:values(Counts)]).
 
-%% @doc Returns the clusters of a tree, each a sorted list of its nodes.
+%% @doc Returns a tree's clusters, each as a sorted list of its nodes.
 -spec clusters(placement_tree:tree()) -> [[node()]].
 clusters(Tree) ->
     lists:sort(vertex_clusters(placement_tree:packed(Tree))).
@@ -153,8 +153,8 @@ vertex_clusters({leaf, _}) -> [];
 vertex_clusters({group, _, _, Children} = Group) ->
     [lists:sort(placement_tree:members(Group)) | lists:append([vertex_clusters(Child) || Child <- Children])].
 
-%% @doc Returns how well the found clusters match the planted ones: the harmonic mean of the share that was found and the share that is right. 1.0
-%% is an exact match.
+%% @doc Returns how well the clusters that were found match the planted ones: the harmonic mean of recall (the fraction of the planted clusters that
+%% was found) and precision (the fraction of the found clusters that is correct). 1.0 is an exact match.
 -spec score(Found :: [[node()]], Planted :: [[node()]]) -> float().
 score(Found, Planted) ->
     Right = length([Cluster || Cluster <- Found, lists:member(Cluster, Planted)]),

@@ -1,11 +1,11 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A cluster of Debian's rabbitmq-server on this machine, for the benchmark and for the test. The caller must run in
-%% `scripts/in-overlay --loopback', where the package is installed and the ports are free. Anything left of the cluster disappears when that
-%% overlay is removed.
+%% @doc A cluster of Debian's rabbitmq-server on this machine, for the benchmark and for the test. The caller must run in `scripts/in-overlay
+%% --loopback', where the package is installed and the ports are free. Everything that the cluster leaves behind disappears when that overlay is
+%% removed.
 %%
-%% A contender ({@link beamway_bench_contender}) determines the cluster's carrier, and the servers get its settings only through environment
-%% variables. The servers run as the package's user, so they get a copy of Beamway that this user may read. The ports of a cluster's nodes
-%% differ only in the last digit.
+%% A contender ({@link beamway_bench_contender}) determines the cluster's carrier. The servers receive its settings only through environment
+%% variables. They run as the package's user, so they get a copy of Beamway that this user may read. Within a cluster, the nodes' ports differ only in
+%% the last digit.
 -module(beamway_bench_rabbit).
 
 -export([install/0, install_key/2, has_mirrored/0, start/1, stop/1, start_node/2, start_node/3, kill_node/2, os_pid/2, ctl/3, eval/3, get/3,
@@ -15,8 +15,8 @@
 
 -type cluster() :: #{name := string(), base_port := inet:port_number(), nodes := [1..3],
                      env := [{string(), string() | false}], _ => _}.
-%% Node N is named `NAMEN@localhost'. Its AMQP port is base_port + N, its management page is at base_port + 100 + N, and Prometheus is at
-%% base_port + 200 + N.
+%% Node N is named `NAMEN@localhost'. Its AMQP port is base_port + N, its management port is base_port + 100 + N, and its Prometheus port is base_port
+%% + 200 + N.
 
 -define(LIB, "/opt/beamway").
 -define(STATE, "/var/lib/rabbitmq").
@@ -31,7 +31,7 @@ install() ->
     {0, _} = beamway_bench_tools:run("/bin/cp", ["-rL", Source, ?LIB], 10000),
     ok.
 
-%% @doc Makes a key for encrypted links in this directory, and copies it to a file beside Beamway that only this user may read.
+%% @doc Generates a key for encrypted links in this directory, and copies it to a file next to Beamway's copy that only this user may read.
 -spec install_key(User :: string(), file:filename()) -> File :: file:filename().
 install_key(User, Folder) ->
     {Made, File} = {filename:join(Folder, "key"), ?LIB ++ "/key"},
@@ -46,13 +46,13 @@ has_mirrored() ->
     [_, Version] = string:split(filename:basename(Folder), "-"),
     list_to_integer(hd(string:lexemes(Version, "."))) < 4.
 
-%% @doc Starts three nodes that form a cluster. `settings' are lines for rabbitmq.conf.
+%% @doc Starts a cluster of three nodes. `settings' contains lines for rabbitmq.conf.
 -spec start(#{name := string(), base_port := inet:port_number(),
               contender := beamway_bench_contender:t(), settings => [string()]}) -> cluster().
 start(#{name := Name, base_port := BasePort, contender := Contender} = Options) ->
     Cluster = #{name => Name, base_port => BasePort, nodes => [1, 2, 3], env => env(Contender)},
     ok = configure(Cluster, maps:get(settings, Options, [])),
-    %% From version 4 on, a new node waits for the others that its configuration names; older versions need the first node to be up.
+    %% From version 4 on, a new node waits for the other nodes in its configuration; older versions need the first node to be up.
     ok = launch(1, Cluster),
     has_mirrored() andalso (ok = await_node(1, Cluster)),
     ok = launch(2, Cluster),
@@ -106,7 +106,7 @@ launch(N, Cluster) ->
     {0, _} = run("/usr/sbin/rabbitmq-server", ["-detached"], node_env(N, Cluster), ?START_MS),
     ok.
 
-%% The AMQP port is the last thing that a node opens, so the node is ready.
+%% A node opens its AMQP port last, so the node is ready when it listens on this port.
 await_node(N, #{base_port := Base} = Cluster) ->
     await(fun() -> is_listening(Base + N) end, ?START_MS, {node_did_not_start, node_name(N, Cluster), no_amqp_port}).
 
@@ -126,18 +126,18 @@ running(N, Cluster) ->
         {error, _} -> []
     end.
 
-%% @doc Starts a stopped node and waits until it has rejoined its cluster.
+%% @doc Starts a stopped node, and waits until it has rejoined its cluster.
 -spec start_node(1..3, cluster()) -> ok.
 start_node(N, Cluster) -> start_node(N, Cluster, Cluster).
 
-%% @doc Like {@link start_node/2}, but rabbitmqctl runs with a different environment from the node's.
+%% @doc Like {@link start_node/2}, but rabbitmqctl gets the environment of `Tools' rather than that of the node.
 -spec start_node(1..3, Node :: cluster(), Tools :: cluster()) -> ok.
 start_node(N, #{name := Name} = Node, Tools) ->
     ok = launch(N, Node),
     ok = await_node(N, Node),
     await(fun() -> is_whole(Tools) end, ?START_MS, {no_cluster, Name}).
 
-%% @doc Kills a node with kill -9 and waits until it has exited.
+%% @doc Kills a node with kill -9, and waits until it has exited.
 -spec kill_node(1..3, cluster()) -> ok.
 kill_node(N, Cluster) ->
     case beamway_bench_os:identity(os_pid(N, Cluster)) of
@@ -153,17 +153,17 @@ os_pid(N, Cluster) ->
     {ok, Text} = file:read_file(filename:join([?STATE, "mnesia", node_name(N, Cluster) ++ ".pid"])),
     binary_to_integer(string:trim(Text)).
 
-%% @doc Kills all nodes. There is no need for a clean shutdown, because the cluster is not used again.
+%% @doc Kills all nodes. A clean shutdown is not needed, because the cluster is not used again.
 -spec stop(cluster()) -> ok.
 stop(#{nodes := Numbers} = Cluster) ->
     lists:foreach(fun(N) -> ok = kill_node(N, Cluster) end, Numbers).
 
-%% @doc Runs a command of rabbitmqctl on a node, over the cluster's carrier.
+%% @doc Runs a rabbitmqctl command on a node, over the cluster's carrier.
 -spec ctl(1..3, [string()], cluster()) -> {Status :: integer() | timeout, Lines :: [string()]}.
 ctl(N, [Command | Args], Cluster) ->
     run("/usr/sbin/rabbitmqctl", [Command, "-q", "-n", node_name(N, Cluster) | Args], node_env(N, Cluster), ?CTL_MS).
 
-%% @doc Evaluates an expression on a node and returns its output.
+%% @doc Evaluates an expression on a node, and returns its output.
 -spec eval(1..3, string(), cluster()) -> {ok, [string()]} | {error, [string()]}.
 eval(N, Expression, Cluster) ->
     case ctl(N, ["eval", Expression], Cluster) of
@@ -171,8 +171,8 @@ eval(N, Expression, Cluster) ->
         {_, Lines} -> {error, Lines}
     end.
 
-%% @doc Returns how each node reaches the others: the kind of the link with Beamway, or `stock' if the connection's port is OTP's own TCP socket
-%% and the node does not have Beamway.
+%% @doc Returns how each node is connected to the others: the kind of link if the node has Beamway, `stock' if it does not and the connection uses
+%% OTP's own TCP socket, and `none' if there is no connection.
 -spec links(cluster()) -> #{{Node :: string(), Peer :: string()} => shm | tcp | stock | none}.
 links(#{nodes := Numbers} = Cluster) ->
     maps:from_list([{{node_name(N, Cluster), Peer}, Kind}
@@ -191,8 +191,8 @@ links_of(N, Peers, Cluster) ->
 get(N, {Which, Path}, Cluster) ->
     request(get, {url(N, Which, Path, Cluster), headers()}).
 
-%% @doc Declares a durable queue with its leader on this node and replicas on the others. A classic queue is mirrored only by a policy,
-%% which the caller must set.
+%% @doc Declares a durable queue whose leader is on this node and whose replicas are on the others. A classic queue is mirrored only if a policy says
+%% so, and the caller must set that policy.
 -spec declare(Queue :: string(), quorum | mirrored, Leader :: 1..3, cluster()) -> ok.
 declare(Queue, Kind, Leader, Cluster) ->
     Type = case Kind of quorum -> <<"quorum">>; mirrored -> <<"classic">> end,
@@ -210,12 +210,12 @@ headers() -> [{"authorization", "Basic " ++ base64:encode_to_string("guest:guest
 
 request(Method, Request) ->
     {ok, _} = application:ensure_all_started(inets),
-    %% httpc is part of the application inets, which may be missing where RabbitMQ is not installed.
+    %% httpc belongs to the application inets, which may be missing where RabbitMQ is not installed, so the call is dynamic.
     Client = httpc,
     {ok, {{_, Status, _}, _, Body}} = Client:request(Method, Request, [{timeout, 30000}], [{body_format, binary}]),
     {Status, Body}.
 
-%% @doc Waits until the condition holds; at the timeout it fails with this reason.
+%% @doc Waits until the condition is true, or fails with this reason at the timeout.
 -spec await(fun(() -> boolean()), TimeoutMs :: non_neg_integer(), Reason :: term()) -> ok.
 await(Holds, TimeoutMs, Reason) ->
     await_until(Holds, erlang:monotonic_time(millisecond) + TimeoutMs, Reason).
@@ -232,6 +232,6 @@ run(Program, Args, Env, TimeoutMs) ->
                false -> ["-u", Key];
                _ -> [Key ++ "=" ++ Value]
            end || {Key, Value} <- lists:keysort(2, Env)],
-    %% env expects the variables to unset before the variables to set.
+    %% env expects the variables to unset before those to set.
     {Unset, Values} = lists:partition(fun([First | _]) -> First =:= "-u" end, Set),
     beamway_bench_tools:run("/usr/bin/env", lists:append(Unset ++ Values) ++ [Program | Args], TimeoutMs).

@@ -1,22 +1,22 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `bench rabbitmq': what does a RabbitMQ cluster gain? Each contender has three nodes of Debian's rabbitmq-server on this machine; one
-%% publisher and one consumer use a quorum queue and a classic mirrored queue, with small, medium and large messages.
+%% @doc `bench rabbitmq': what does a RabbitMQ cluster gain? Each contender has three nodes of Debian's rabbitmq-server on this machine. One publisher
+%% and one consumer use a quorum queue and a classic mirrored queue, with small, medium and large messages.
 %%
-%% The queue's leader is on node 2, the publisher connects to node 1 and the consumer to node 3, so every message crosses the carrier to the
-%% leader, to the replicas and to the consumer. The client is written in C (rabbitmq_load.c) so that it takes as little CPU time as possible
-%% from the brokers. Rates are measured with a window of unconfirmed messages; latencies and CPU time are measured at a fixed, much lower
-%% rate, which is the same for all contenders.
+%% The queue's leader is on node 2, the publisher connects to node 1 and the consumer to node 3, so every message uses the carrier to reach the
+%% leader, the replicas and the consumer. The client is written in C (rabbitmq_load.c), so that it takes as little CPU time as possible away from the
+%% brokers. Rates are measured with a window of unconfirmed messages. Latencies and CPU time are measured at a fixed, much lower rate, which is the
+%% same for all contenders.
 %%
-%% `bin/beamway' runs this in an overlay (scripts/in-overlay), where the servers are installed and their files are kept in memory, because a
-%% disk would hide the carrier. All clusters run for the whole benchmark and are removed with the overlay; those that are not being measured
-%% are idle.
+%% `bin/beamway' runs this benchmark in an overlay (scripts/in-overlay), in which the servers are installed and their files are kept in memory,
+%% because a disk would hide the effect of the carrier. All clusters run for the whole benchmark and are removed together with the overlay; a cluster
+%% that is not being measured is idle.
 -module(beamway_bench_rabbitmq).
 -behaviour(beamway_bench).
 
 -export([prepare/2, groups/1, metrics/1]).
 
 -define(QUEUES, [quorum, mirrored]).
-%% The bytes of a message, the number of messages that may be unconfirmed, and the number published per second when latency is measured.
+%% The size of a message in bytes, the number of messages that may be unconfirmed, and the messages published per second when latencies are measured.
 -define(LOADS, [{100, 1000, 500}, {10240, 400, 200}, {1048576, 16, 10}]).
 -define(LEADER, 2).
 -define(PUBLISHER, 1).
@@ -36,7 +36,7 @@ prepare(Given, Speed) ->
 times(quick) -> #{warm_ms => 200, window_ms => 700};
 times(full) -> #{warm_ms => 400, window_ms => 2000}.
 
-%% Each contender has its own group, so that the measuring function knows which contender it measures.
+%% Each contender has its own group, so that the measuring function knows which contender it is measuring.
 %% @private
 -spec groups(map()) -> [beamway_bench_run:group()].
 groups(#{speed := Speed} = Settings) ->
@@ -59,7 +59,7 @@ measure_load(Cluster, Queue, {Bytes, Window, Rate}, Settings) ->
 
 %% ---- the clusters ----
 
-%% All clusters are started together in the first turn, and keep running.
+%% All clusters are started together in the first turn, and then keep running.
 clusters(Names, Settings) ->
     case get(?MODULE) of
         undefined ->
@@ -78,7 +78,7 @@ start_clusters(Names, #{contenders := Contenders}) ->
                 || {Name, Base} <- lists:zip(Names, lists:seq(6000, 6000 + 1000 * (length(Names) - 1), 1000))],
     maps:from_list([{Name, started(Pid, Monitor)} || {Name, {Pid, Monitor}} <- Starting]).
 
-%% This receive needs no timeout because each step of starting a cluster has its own.
+%% This receive needs no timeout, because each step of starting a cluster has its own.
 started(Pid, Monitor) ->
     receive
         {Pid, Cluster} -> true = demonitor(Monitor, [flush]), Cluster;
@@ -86,7 +86,7 @@ started(Pid, Monitor) ->
     end.
 
 start_cluster(#{name := Name, link := Link} = Contender, Base) ->
-    %% RabbitMQ's default is half a gigabyte per node; the log is smaller here because it is kept in memory.
+    %% RabbitMQ's default is half a gigabyte per node. The log is smaller here, because it is kept in memory.
     Cluster = beamway_bench_rabbit:start(#{name => atom_to_list(Name), base_port => Base, contender => Contender,
                                            settings => ["raft.wal_max_size_bytes = 67108864"]}),
     {0, _} = beamway_bench_rabbit:ctl(1, ["set_policy", "mirrored", "^mirrored", "{\"ha-mode\":\"all\"}"], Cluster),
@@ -113,7 +113,7 @@ run_load(#{base_port := Base} = Cluster, Queue, Bytes, Window, Rate, #{warm_ms :
     ok = in_time(Rate, Count, Seconds, Queue, Bytes),
     #{rate => Count / Seconds, p99 => P99, cpu => Used / Count}.
 
-%% If a broker falls behind, its latencies only measure the backlog and are meaningless.
+%% If a broker falls behind, its latencies only reflect the growing backlog.
 in_time(Rate, Count, Seconds, Queue, Bytes) ->
     case Count >= 0.5 * Rate * Seconds of
         true -> ok;

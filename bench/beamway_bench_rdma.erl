@@ -1,11 +1,11 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `bench rdma': how close does the bare link come to what perftest achieves on the same device?
+%% @doc `bench rdma': how close does the bare link come to the performance of perftest on the same device?
 %%
-%% Both ends are processes on this machine, so the device loops back. The program native/bench/rdma_bench.c measures the link and sleeps
-%% until the device has an event. It is compared with `ib_write_bw' and `ib_send_bw', which never sleep, and with `ib_send_lat -e', which
-%% does. `ib_write_lat' cannot sleep, so it is listed only for information. The latency is half a round trip.
+%% Both ends are processes on this machine, so the device loops the data back. The program native/bench/rdma_bench.c measures the link and sleeps
+%% until the device has an event. It is compared with `ib_write_bw' and `ib_send_bw', which never sleep, and with `ib_send_lat -e', which does.
+%% `ib_write_lat' cannot sleep, so it is listed only for information. The latency is half of a round trip.
 %%
-%% Each contender also has a row with the device's counters of retransmissions and of receiver-not-ready (RNR) errors.
+%% For each contender there is also a row with the device's counters of retransmissions and receiver-not-ready (RNR) errors.
 -module(beamway_bench_rdma).
 -behaviour(beamway_bench).
 
@@ -101,7 +101,7 @@ link_figure(Text) ->
         nomatch -> none
     end.
 
-%% Sends from a sparse file to /dev/null, so this includes the work of a pipe apart from sending.
+%% Sends from a sparse file to /dev/null, so the result also includes what rdpipe does in addition to sending.
 pipe(Options, Block, Count, #{address := Address}) ->
     Folder = filename:join([beamway_bench_nodes:root(), "rdpipe", "build", "bin"]),
     Total = Block * Count,
@@ -123,8 +123,8 @@ pipe_seconds(Text) ->
         nomatch -> none
     end.
 
-%% Returns the last row of a table of perftest. perftest first calibrates the CPU clock. If a busy machine disturbs the calibration,
-%% perftest exits without results, so we retry.
+%% Returns the last row of perftest's table. perftest first calibrates the CPU clock. If the machine is too busy for that, perftest exits without
+%% results, so we retry.
 perftest(Name, Words, Settings) -> perftest(Name, Words, Settings, ?TRIES).
 
 perftest(Name, Words, _, 0) -> error({no_figures, Name, Words, ?TRIES});
@@ -154,7 +154,7 @@ free_port() ->
     ok = gen_tcp:close(Socket),
     Port.
 
-%% Looks for the port in the kernel's table, because the server would mistake a test connection for the client's.
+%% Looks up the port in the kernel's table, because the server would mistake a test connection for that of its client.
 listens(CmPort, Server, Deadline) ->
     {ok, Table4} = file:read_file("/proc/net/tcp"),
     {ok, Table6} = file:read_file("/proc/net/tcp6"),

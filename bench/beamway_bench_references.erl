@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc `bench references': how much is saved if nodes on the same host share a large binary?
 %%
-%% A node has a binary and sends it to a second one repeatedly. The second node reads 4 KB of it, or all of it, or forwards it to a third
-%% node; the last node to receive it answers. `teleport' sends a handle of the shared binary, `beamway' is plain `!' over shared memory.
+%% A node repeatedly sends a binary to a second node. The second node reads 4 KB of it, or all of it, or forwards it to a third node. The last node to
+%% receive it answers. `teleport' sends a handle of the shared binary, while `beamway' sends the binary with plain `!' over shared memory.
 -module(beamway_bench_references).
 -behaviour(beamway_bench).
 
@@ -46,7 +46,7 @@ metrics(#{}) ->
 
 %% ---- functions that run on the nodes ----
 
-%% @doc Starts the process that uses the binaries that arrive.
+%% @doc Starts the process that uses the binaries it receives.
 -spec start(beamway_bench_messages:way()) -> ok.
 start(Way) ->
     whereis(?MODULE) =/= undefined orelse register(?MODULE, spawn(fun() -> user(Way) end)),
@@ -70,7 +70,7 @@ used(whole, Binary) -> erlang:crc32(Binary).
 send(stock, To, Message) -> To ! Message, ok;
 send(teleport, To, Message) -> ok = teleport:send(To, Message, #{timeout => ?ANSWER_MS}).
 
-%% @doc Returns the average microseconds from sending to the answer.
+%% @doc Returns the average time in microseconds from sending a binary to receiving the answer.
 -spec rounds(beamway_bench_messages:way(), {node(), node()}, {forward | part | whole, Bytes :: pos_integer()}, {WarmMs :: pos_integer(), Ms :: pos_integer()}) -> float().
 rounds(Way, {Second, Third}, {Use, Bytes}, {WarmMs, Ms}) ->
     Plain = rand:bytes(Bytes),

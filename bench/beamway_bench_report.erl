@@ -1,10 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Turns samples into the result of a benchmark: metrics with their ratios, the JSON object that is stored, the tables that people
-%% read, and the warnings. All functions except {@link save/2} are pure.
+%% @doc Turns samples into the result of a benchmark: metrics with their ratios, the JSON object that is stored, the tables for people to read, and
+%% the warnings. All functions except {@link save/2} are pure.
 %%
-%% A value is the median of its repeats, taken from the direction of connecting in which it is worse. A metric compares contenders within
-%% each repeat, in the direction in which Beamway's value is worse, because choosing the direction separately for each contender would
-%% favour the one whose repeats vary less.
+%% A value is the median of its repeats, for the direction of connecting in which it is worse. A metric compares the contenders within each repeat, in
+%% the direction in which Beamway's value is worse, because choosing the direction separately for each contender would favour the one whose repeats
+%% vary less.
 -module(beamway_bench_report).
 
 -export([result/4, again/1, to_json/1, to_text/1, table/1, number/1, verdict/1, ratio/3, save/2]).
@@ -14,9 +14,9 @@
 -type metric() :: #{name := binary(), unit := binary(), better := beamway_bench_stats:better(),
                     %% what was measured; see beamway_bench_run:key()
                     key := beamway_bench_run:key(),
-                    %% the contender that the metric is about
+                    %% the contender whose value is compared with the baselines
                     contender := beamway_bench_contender:name(),
-                    %% empty if there is no other contender with such a value
+                    %% empty if no other contender has such a value
                     baselines := [beamway_bench_contender:name()]}.
 -type figure() :: #{contender := atom(), key := binary(), unit := binary(), better := atom(),
                     median := float(), spread := float(), direction := atom(), samples := [number()],
@@ -30,8 +30,8 @@
 
 -define(NOISY_SPREAD, 0.10).
 
-%% @doc Returns the complete result of a run. Metrics that were not measured (because the user left out a contender) are omitted. The context goes
-%% into the object unchanged.
+%% @doc Returns the complete result of a run. Metrics that were not measured, because the user left out a contender, are omitted. The context is
+%% copied into the result unchanged.
 -spec result(Bench :: binary(), [metric()], beamway_bench_run:samples(), Context :: map()) -> result().
 result(Bench, Metrics, Samples, Context) ->
     Figures = figures(Metrics, Samples),
@@ -41,7 +41,7 @@ result(Bench, Metrics, Samples, Context) ->
       warnings => [unicode:characters_to_binary(W)
                    || W <- maps:get(warnings, Context, []) ++ noisy(Figures)]}.
 
-%% Returns the figures in the order of the metrics. Each has the values of all contenders.
+%% Returns the figures in the order of the metrics. Each figure has the values of all contenders.
 figures(Metrics, Samples) ->
     Wanted = unique([{Key, Name, Metric} || #{key := Key, contender := Own, baselines := Others} = Metric <- Metrics,
                                             Name <- Others ++ [Own]]),
@@ -96,7 +96,7 @@ compared(Better, #{direction := Direction, samples := Values}, #{contender := Na
                     p => case beamway_bench_stats:sign(Values, Others) of none -> null; P -> P end}
     end.
 
-%% Programs other than nodes do not have a direction.
+%% Only nodes have a direction; the samples of other programs are used as they are.
 same_direction(Direction, #{directions := Directions, samples := Own}) ->
     maps:get(Direction, Directions, Own).
 
@@ -112,7 +112,7 @@ shortened([One, Two, Three, _, _ | _] = All) ->
     [One, Two, Three, io_lib:format("and ~b more", [length(All) - 3])];
 shortened(All) -> All.
 
-%% @doc Computes a result again from its stored samples with the current statistics.
+%% @doc Computes a result again from its stored samples, with the current statistics.
 -spec again(Stored :: #{binary() => term()}) -> result().
 again(#{<<"bench">> := Bench, <<"figures">> := Figures, <<"metrics">> := Entries} = Stored) ->
     Samples = maps:from_list([{{atom(Name), Key}, directions(Figure)} || #{<<"contender">> := Name, <<"key">> := Key} = Figure <- Figures]),
@@ -124,7 +124,7 @@ again(#{<<"bench">> := Bench, <<"figures">> := Figures, <<"metrics">> := Entries
 directions(#{<<"directions">> := Directions}) -> maps:from_list([{atom(Name), Values} || {Name, Values} <- maps:to_list(Directions)]);
 directions(#{<<"direction">> := Direction, <<"samples">> := Values}) -> #{atom(Direction) => Values}.
 
-%% Merges the entries for the individual baselines into one metric with all baselines.
+%% Merges the entries for the individual baselines into a single metric with all baselines.
 metrics_of([]) -> [];
 metrics_of([#{<<"name">> := Name, <<"unit">> := Unit, <<"better">> := Better, <<"key">> := Key, <<"contender">> := Own} | _] = Entries) ->
     {Same, Rest} = lists:partition(fun(#{<<"name">> := N, <<"contender">> := C}) -> N =:= Name andalso C =:= Own end, Entries),
@@ -132,7 +132,7 @@ metrics_of([#{<<"name">> := Name, <<"unit">> := Unit, <<"better">> := Better, <<
        baselines => [atom(Baseline) || #{<<"baseline_name">> := Baseline} <- Same, Baseline =/= null]}
      | metrics_of(Rest)].
 
-%% The contender may have been removed from the code since then, so its name may not exist as an atom yet.
+%% The contender may have been removed from the code since then, so its name may not exist as an atom.
 atom(Name) -> binary_to_atom(Name).
 
 %% @doc Returns the result as an object for jiffy.
@@ -142,7 +142,7 @@ to_json(#{bench := Bench, context := Context, figures := Figures, metrics := Met
     Context#{bench => Bench, repeats => Repeats, metrics => [maps:map(fun rounded/2, Entry) || Entry <- Metrics],
              figures => [maps:map(fun rounded/2, Figure) || Figure <- Figures], warnings => Warnings}.
 
-%% Five digits are more than the precision of any of these values.
+%% Five digits exceed the precision of any of these values.
 rounded(_, Value) when is_float(Value), Value /= 0 ->
     Digits = 4 - trunc(math:floor(math:log10(abs(Value)))),
     case Digits =< 0 of
@@ -153,7 +153,7 @@ rounded(_, Map) when is_map(Map) -> maps:map(fun rounded/2, Map);
 rounded(_, List) when is_list(List) -> [rounded(element, Value) || Value <- List];
 rounded(_, Value) -> Value.
 
-%% @doc Returns the human-readable tables: first the values of every contender, then how Beamway compares.
+%% @doc Returns the human-readable tables: first the values of every contender, and then how Beamway compares with them.
 -spec to_text(result()) -> unicode:chardata().
 to_text(#{figures := Figures, metrics := Metrics, warnings := Warnings}) ->
     [table([["measured", "contender", "median", "unit", "spread", "worse when"]
@@ -178,14 +178,14 @@ entry_row(#{name := Name, beamway := Median, baseline := Base, baseline_name := 
     [Name, {right, number(Median)}, atom_to_list(Other), {right, number(Base)}, Unit,
      ratio(maps:get(ratio, Entry), maps:get(interval, Entry), maps:get(range, Entry)), verdict(maps:get(verdict, Entry))].
 
-%% @doc Returns a ratio in human-readable form, with its interval, or with the range if there are too few repeats.
+%% @doc Returns a ratio in human-readable form, with its interval or, if there are too few repeats, with its range.
 -spec ratio(Ratio :: float() | null, Interval :: [float()] | null, Range :: [float()] | null) -> unicode:chardata().
 ratio(null, _, _) -> "";
 ratio(Ratio, [Low, High], _) -> [number(Ratio), " [", number(Low), ", ", number(High), "]"];
 ratio(Ratio, null, [Least, Most]) -> [number(Ratio), " (", number(Least), " to ", number(Most), ")"];
 ratio(Ratio, null, null) -> number(Ratio).
 
-%% @doc Returns the verdict as the tables print it. Losses are printed as well.
+%% @doc Returns the verdict as it appears in the tables. Losses are shown as well.
 -spec verdict(Verdict :: atom() | binary()) -> string().
 verdict(null) -> "";
 verdict(Verdict) when is_atom(Verdict) -> verdict(atom_to_binary(Verdict));
@@ -208,7 +208,7 @@ thousands(Digits) ->
     {Front, Back} = lists:split(length(Digits) - 3, Digits),
     thousands(Front) ++ "," ++ Back.
 
-%% @doc Lays out rows in columns; the first row is the heading. `{right, Text}' is aligned to the right.
+%% @doc Formats rows as aligned columns; the first row is the heading. `{right, Text}' is right-aligned.
 -spec table([[unicode:chardata() | {right, unicode:chardata()}]]) -> unicode:chardata().
 table(Rows) ->
     Widths = widths(Rows),
@@ -251,8 +251,7 @@ the_worse_direction_counts_test() ->
                    ratio := 1.8272727272727274, samples := 7, direction := reverse, verdict := wins}, Rate),
     ?assertMatch(#{name := <<"bells">>, beamway := 0.5, baseline := null, ratio := null}, Bells).
 
-%% Beamway is worse in the direction in which stock is better. Both are compared in that direction, rather than each in its own worst
-%% direction.
+%% Beamway is worse in the direction in which stock is better. Both are compared in that direction, rather than each in its own worse direction.
 one_direction_is_compared_test() ->
     Samples = (samples())#{{tcp, <<"calls">>} => #{forward => seven(100, 100, 100), reverse => seven(150, 160, 160)}},
     #{metrics := [Rate | _]} = result(<<"x">>, metrics(), Samples, #{}),

@@ -1,10 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `bench ring': on each of six nodes some workers send a binary of 10 MB around the ring, and the node where it ends acknowledges.
-%% This repeats a benchmark of the library on which teleport is modelled.
+%% @doc `bench ring': on each of six nodes, some workers send a 10 MB binary around the ring, and the last node acknowledges it. This repeats a
+%% benchmark of the library on which teleport is modelled.
 %%
-%% Like that library, it prints each worker's time in microseconds and their mean in seconds. It compares how many MB per second all
-%% workers together send around the ring, computed from the time of the slowest worker. The contender `teleport' also sends handles of
-%% shared binaries (`teleport:share/1'), and `direct_stock' uses teleport's own connections in addition to stock distribution.
+%% Like that library, it prints each worker's time in microseconds, and the mean in seconds. The compared value is how many MB per second all workers
+%% together send around the ring, computed from the time of the slowest worker. The contender `teleport' also sends handles of shared binaries
+%% (`teleport:share/1'), and `direct_stock' uses teleport's own connections in addition to stock distribution.
 -module(beamway_bench_ring).
 -behaviour(beamway_bench).
 
@@ -29,7 +29,7 @@ prepare(Given, Speed) ->
         {error, Why} -> {error, Why}
     end.
 
-%% About three copies of each binary in transit exist at the same time.
+%% About three copies of each binary that is in transit exist at the same time.
 fitting(#{workers := Workers, nodes := Nodes} = Settings) ->
     Need = 3 * Nodes * lists:max(Workers) * ?BYTES,
     case beamway_bench_os:available_bytes() div 2 of
@@ -50,7 +50,7 @@ measure(#{contender := #{name := Name}, members := Members} = Cluster, #{workers
     _ = [beamway_bench_nodes:call(Member, beamway_bench_messages, start_ring, [Way, To]) || {Member, To} <- Next],
     Best = fun(Count, Kind) -> lists:max([round_trip(Way, Name, Next, {Count, Kind}) || _ <- lists:seq(1, Rounds)]) end,
     Plain = [{Count, Best(Count, plain)} || Count <- Workers],
-    %% A contender that cannot send blocks is represented by its result for plain binaries.
+    %% For a contender that cannot send blocks, the result for plain binaries is used.
     Blocks = case Name of teleport -> [{Count, Best(Count, block)} || Count <- Workers]; _ -> Plain end,
     maps:from_list([{key(Count, Kind), Figure} || {Kind, Figures} <- [{plain, Plain}, {block, Blocks}], {Count, Figure} <- Figures]).
 

@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `bench rpc': how many remote calls per second are possible? On each of N nodes a hundred processes make calls to the other
-%% nodes in a tight loop, and the calls are counted.
+%% @doc `bench rpc': how many remote calls per second are possible? On each of N nodes, a hundred processes call the other nodes in a tight loop, and
+%% the calls are counted.
 %%
-%% The call returns its argument, a binary of 16 bytes unless `--size' says otherwise. Callers on all nodes call at the same time, so
-%% it should not matter which node connected to which, but both directions are measured nevertheless.
+%% The called function returns its argument, which is a 16-byte binary unless `--size' specifies otherwise. Processes on all nodes make calls at the
+%% same time, so it should not matter which node connected to which, but both directions are measured nevertheless.
 -module(beamway_bench_rpc).
 -behaviour(beamway_bench).
 
@@ -51,7 +51,7 @@ prepare(Given, Speed, NodesText, Hosts) ->
             {error, io_lib:format("--callers ~b: expected a number from 1 to 10000", [Callers])}
     end.
 
-%% Measuring many sizes takes a long time, and two nodes are enough to compare them.
+%% Measuring many sizes takes a long time, and two nodes are enough to compare sizes.
 nodes_text(true, "2,4") -> "2";
 nodes_text(_, Text) -> Text.
 
@@ -61,7 +61,7 @@ chart(Sized, Given) ->
 window_ms(quick) -> 500;
 window_ms(full) -> 2000.
 
-%% About four copies of the payload of each call exist: one at each end, and one in transit in each direction.
+%% About four copies of each call's payload exist at a time: one at each end, and one in transit in each direction.
 fitting(#{nodes := Nodes, sizes := Sizes, callers := Callers} = Settings) ->
     Need = 4 * lists:max(Nodes) * Callers * lists:max(Sizes),
     case beamway_bench_os:available_bytes() div 2 of
@@ -95,7 +95,7 @@ measure_size(#{contender := #{name := Name}} = Cluster, Count, Size, #{kind := K
     {Rate, P99} = run_load(Cluster, Load, Settings),
     [{key(Count, Size, rate), Rate}, {key(Count, Size, p99), P99}].
 
-%% @doc Returns the calls per second of all nodes together, and their 99th percentile in microseconds.
+%% @doc Returns the total calls per second of all nodes, and the 99th percentile of the calls' durations in microseconds.
 -spec run_load(beamway_bench_nodes:cluster(), beamway_bench_load:load(), #{warm_ms := pos_integer(), window_ms := pos_integer(), _ => _}) ->
           {Rate :: float(), P99 :: float()}.
 run_load(Cluster, Load, #{warm_ms := WarmMs, window_ms := Ms}) ->

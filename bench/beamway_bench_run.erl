@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Takes the measurements of a benchmark, interleaved: in each repeat every contender has its turn, in a newly drawn order, so that
-%% changes on the machine affect all of them.
+%% @doc Runs the measurements of a benchmark, interleaved: in each repeat every contender has its turn, in a new random order, so that changes on the
+%% machine affect all of them.
 %%
-%% Each contender is measured with both directions of connecting, because OTP sets its socket differently on each side. A full run starts
-%% new nodes for every turn; a quick run, or `--keep-nodes', keeps them.
+%% Each contender is measured in both directions of connecting, because OTP configures its socket differently on each side. A full run starts new
+%% nodes for every turn; a quick run, or `--keep-nodes', reuses them.
 -module(beamway_bench_run).
 
 -export([run/2, in_a_process/1, shuffled/1]).
@@ -11,27 +11,27 @@
 -export_type([group/0, key/0, figures/0, samples/0, options/0]).
 
 -type key() :: binary().
-%% A description of what was measured, which heads a row of the table.
+%% A description of what was measured, which is the label of a table row.
 -type figures() :: #{key() | {beamway_bench_contender:name(), key()} => number()}.
-%% A turn that compares two states of the same nodes names the contender to which a value belongs.
+%% A turn that compares two states of the same nodes specifies the contender to which each value belongs.
 -type group() :: #{%% 0 if the measurement does not need our nodes
                    nodes := non_neg_integer(),
-                   %% the network whose hosts run the nodes; if it is missing, all nodes run in the same place
+                   %% the network whose hosts run the nodes; without it, all nodes run in the same place
                    net => beamway_bench_net:name(),
                    contenders := [beamway_bench_contender:name()],
                    directions := [beamway_bench_nodes:direction()],
-                   %% is called with the hosts if the group has a network but no nodes
+                   %% called with the hosts if the group has a network but no nodes
                    measure := fun((beamway_bench_nodes:cluster() | [beamway_bench_hosts:host()] | none) -> figures())}.
 -type samples() :: #{{beamway_bench_contender:name(), key()} =>
                          #{beamway_bench_nodes:direction() => [number()]}}.
 %% The values of all repeats, oldest first.
 -type options() :: #{repeats := pos_integer(),
-                     %% whether each turn gets new nodes
+                     %% whether each turn starts new nodes
                      fresh := boolean(),
-                     %% a repeat starts only if it would end within this time; the first one always runs
+                     %% a repeat starts only if it is expected to end within this time; the first always runs
                      budget_ms := pos_integer() | infinity,
                      contenders := #{beamway_bench_contender:name() => beamway_bench_contender:t()},
-                     %% the hosts of the nodes; this machine if the list is empty
+                     %% the hosts that run the nodes; an empty list means this machine
                      hosts => [beamway_bench_hosts:host()],
                      progress := fun((io:format(), [term()]) -> ok),
                      _ => _}.
@@ -52,7 +52,7 @@ run(Groups, Options) ->
         maps:foreach(fun(_, Place) -> close_place(Place) end, Places)
     end.
 
-%% Opens the places where nodes run: either a separate network with an epmd on each of its hosts, or the hosts in the options.
+%% Prepares the places where nodes run: either a separate network with an epmd on each of its hosts, or the hosts in the options.
 open_places(Names, Options) ->
     lists:foldl(fun(Name, Places) ->
                         try Places#{Name => open_place(Name, Options)}
@@ -86,7 +86,7 @@ repeats(Repeat, Measure, Start, #{budget_ms := Budget, progress := Progress} = O
         false -> ok = Progress("no time for repeat ~b on this machine now", [Repeat]), Acc
     end.
 
-%% Assumes that the next repeat takes as long as the average of the previous ones.
+%% Assumes that the next repeat takes as long as the previous ones did on average.
 has_time(1, _, _) -> true;
 has_time(_, _, infinity) -> true;
 has_time(Repeat, Elapsed, Budget) -> Elapsed * Repeat div (Repeat - 1) =< Budget.
@@ -132,8 +132,8 @@ added(Name, Direction, Figures, Samples) ->
                       Acc#{Place => Known#{Direction => [Figure | maps:get(Direction, Known, [])]}}
               end, Samples, Figures).
 
-%% @doc Runs Fun in a separate process, so that when it fails, its nodes end with it and its caller does not. The nodes' output goes to
-%% standard error, so that a result on standard output stays clean.
+%% @doc Runs Fun in a separate process, so that if it fails, its nodes exit with it but the caller survives. The nodes' output goes to standard error,
+%% so that a result on standard output is not mixed with it.
 -spec in_a_process(fun(() -> Result)) -> {ok, Result} | {error, {Class :: atom(), Reason :: term(), Stack :: [term()]} | term()}.
 in_a_process(Fun) ->
     Caller = self(),
@@ -141,13 +141,13 @@ in_a_process(Fun) ->
                                            true = group_leader(whereis(standard_error), self()),
                                            Caller ! {self(), guarded(Fun)}
                                    end),
-    %% This receive needs no timeout because each step inside has its own.
+    %% This receive needs no timeout, because each step of the function has its own.
     receive
         {Pid, Outcome} -> receive {'DOWN', Monitor, process, Pid, _} -> Outcome end;
         {'DOWN', Monitor, process, Pid, Reason} -> {error, Reason}
     end.
 
-%% The process exits normally, so that each process linked to it does not print a crash report.
+%% The process exits normally, so that the processes linked to it do not print crash reports.
 guarded(Fun) ->
     try
         {ok, Fun()}
@@ -164,7 +164,7 @@ options(Repeats, Fresh) ->
     #{repeats => Repeats, fresh => Fresh, budget_ms => infinity, progress => fun(_, _) -> ok end,
       contenders => beamway_bench_contender:all(beamway_bench_nodes:root(), 50)}.
 
-%% Runs real nodes: whether they are kept or not, each contender and direction gets its values, and no node survives.
+%% Runs real nodes. Whether they are kept or not, each contender and direction gets its values, and no node survives.
 real_nodes_test_() ->
     [{timeout, 120, fun() -> real_nodes(Fresh) end} || Fresh <- [true, false]].
 
@@ -192,7 +192,7 @@ identities(#{members := Members}) -> [Os || #{os := Os} <- Members].
 turns() ->
     receive {turn, Identities} -> [Identities | turns()] after 0 -> [] end.
 
-%% A measurement that fails leaves no nodes behind either, and its reason is returned.
+%% A measurement that fails leaves no nodes behind either, and the reason for the failure is returned.
 failure_test_() ->
     {timeout, 60, fun() ->
         Collector = self(),

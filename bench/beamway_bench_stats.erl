@@ -1,13 +1,13 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc The arithmetic of the benchmarks: medians, percentiles, spreads and ratios. All functions are pure.
 %%
-%% All values of a run are medians over repeats. `spread' is the range of the middle half of the repeats as a share of the median, so that a
+%% Every value of a run is a median over its repeats. `spread' is the range of the middle half of the repeats, relative to the median, so that a
 %% single outlier can neither hide a difference nor cause one.
 %%
-%% A ratio compares two contenders within each repeat, because disturbances on the machine affect both. Its value is the median of these
-%% ratios. Its interval is based on order statistics: whatever the distribution of the ratios, it contains their true median with a
-%% probability of at least 95 % if the repeats are independent. (H. A. David, H. N. Nagaraja: Order Statistics, 3rd ed., section 7.1.) Such
-%% an interval needs at least six ratios; we require seven. With fewer, only the range is reported.
+%% A ratio compares two contenders within each repeat, because disturbances on the machine affect both. Its value is the median of the repeats'
+%% ratios. Its interval is based on order statistics: whatever the distribution of the ratios, it contains their true median with a probability of at
+%% least 95 % if the repeats are independent. (H. A. David, H. N. Nagaraja: Order Statistics, 3rd ed., section 7.1.) Such an interval needs at least
+%% six ratios; we require seven. With fewer, only the range is reported.
 -module(beamway_bench_stats).
 
 -export([median/1, percentile/2, spread/1, ratio/2, sign/2, worse/2, verdict/2, significant/1]).
@@ -15,14 +15,14 @@
 -export_type([better/0, interval/0, verdict/0]).
 
 -type better() :: higher | lower.
-%% The direction in which a value is better: calls per second should be high, round trips low.
+%% Whether high or low values are better: high for calls per second, low for round-trip times.
 -type interval() :: {Low :: float(), High :: float()} | {range, Least :: float(), Most :: float()} | unknown.
 %% With two to six repeats there is a range instead of an interval. With one repeat there is neither.
 -type verdict() :: wins | even | loses | unknown.
 
 -define(LEAST_REPEATS, 7).
 -define(DOUBT, 0.05).
-%% Two runs of the same code can differ by this much, however steady each of them is.
+%% Even if each run is steady, two runs of the same code can differ by this much.
 -define(EVEN, 0.02).
 
 %% @doc Returns the middle value, or the mean of the two middle values if their number is even.
@@ -41,7 +41,7 @@ percentile(P, [_ | _] = Values) when P >= 0, P =< 100 ->
 between([Last], _) -> float(Last);
 between([Low, High | _], Share) -> Low + Share * (High - Low).
 
-%% @doc Returns the range of the middle half of the values as a share of their median, or 0 if the median is 0.
+%% @doc Returns the range of the middle half of the values, relative to their median, or 0 if the median is 0.
 -spec spread(Values :: [number(), ...]) -> float().
 spread(Values) ->
     share(percentile(75, Values) - percentile(25, Values), median(Values)).
@@ -49,8 +49,8 @@ spread(Values) ->
 share(_, Whole) when Whole == 0 -> 0.0;
 share(Part, Whole) -> Part / Whole.
 
-%% @doc Returns the median of the ratios of each repeat, and its interval; `none' for a baseline of 0. Both lists are in the order of the repeats.
-%% If the lists have different lengths, their values do not form pairs, so only the ratio of the medians is known.
+%% @doc Returns the median of the repeats' ratios, and its interval; `none' for a baseline of 0. Both lists are in the order of the repeats. If their
+%% lengths differ, the values do not form pairs, so only the ratio of the medians is known.
 -spec ratio(Values :: [number(), ...], Baseline :: [number(), ...]) -> {Ratio :: float(), interval()} | none.
 ratio(Values, Baseline) ->
     case ratios(Values, Baseline) of
@@ -62,7 +62,7 @@ ratio(Values, Baseline) ->
             end
     end.
 
-%% Returns the ratio of each repeat, smallest first.
+%% Returns the ratio for each repeat, smallest first.
 ratios(Values, Baseline) ->
     case length(Values) =:= length(Baseline) andalso not lists:any(fun(Value) -> Value == 0 end, Baseline) of
         true -> {ok, lists:sort([Value / Base || {Value, Base} <- lists:zip(Values, Baseline)])};
@@ -77,14 +77,14 @@ interval(Ratios) ->
     Outside = length(lists:takewhile(fun(Few) -> 2 * at_most(Few, Size) =< ?DOUBT end, lists:seq(0, Size div 2))),
     {lists:nth(Outside, Ratios), lists:nth(Size + 1 - Outside, Ratios)}.
 
-%% Returns the probability of at most this many heads in this many coin tosses.
+%% Returns the probability of at most `Few' heads in `Throws' coin tosses.
 at_most(Few, Throws) -> lists:sum([choose(Throws, Heads) || Heads <- lists:seq(0, Few)]) / (1 bsl Throws).
 
 choose(_, 0) -> 1;
 choose(Of, Some) -> choose(Of - 1, Some - 1) * Of div Some.
 
-%% @doc Returns the probability that this many ratios lie on one side of 1, by more than 2 %, although the true median does not (the two-sided
-%% sign test); `none' without pairs.
+%% @doc Returns the probability that this many ratios lie on the same side of 1, by more than 2 %, although the true median does not (the two-sided
+%% sign test); `none' if the values do not form pairs.
 -spec sign(Values :: [number(), ...], Baseline :: [number(), ...]) -> float() | none.
 sign(Values, Baseline) ->
     case ratios(Values, Baseline) of
@@ -102,7 +102,7 @@ significant(Probabilities) ->
     Ranked = lists:zip(lists:seq(1, Count), lists:sort(Probabilities)),
     lists:max([0.0 | [P || {Rank, P} <- Ranked, P =< ?DOUBT * Rank / Count]]).
 
-%% @doc Returns the list with the worse median among several lists of values (one for each direction of connecting).
+%% @doc Returns, of several lists of values (one for each direction of connecting), the list with the worse median.
 -spec worse(better(), [{Tag, Values :: [number(), ...]}, ...]) -> {Tag, [number(), ...]}.
 worse(Better, Lists) ->
     Ordered = lists:sort([{median(Values), Tag, Values} || {Tag, Values} <- Lists]),
@@ -112,7 +112,8 @@ worse(Better, Lists) ->
                        end,
     {Tag, Values}.
 
-%% @doc Returns the meaning of an interval: a win or loss if it lies entirely on one side of 1, by more than 2 %; otherwise the two are even.
+%% @doc Returns the verdict for an interval: a win or a loss if the whole interval lies on one side of 1, by more than 2 %; otherwise the two are
+%% even.
 -spec verdict(better(), interval()) -> verdict().
 verdict(_, unknown) -> unknown;
 verdict(_, {range, _, _}) -> unknown;
@@ -139,7 +140,7 @@ percentile_test_() ->
 spread_test_() ->
     [?_assertEqual(0.0, spread([7])), ?_assertEqual(0.0, spread([0, 0, 0])),
      ?_assertEqual(0.5, spread([1, 2, 3])),
-     %% one wild repeat in nine does not change it
+     %% A single outlier among nine repeats does not change the spread.
      ?_assertEqual(0.0, spread([5, 5, 5, 5, 5, 5, 5, 5, 900]))].
 
 ratio_test_() ->
@@ -148,11 +149,11 @@ ratio_test_() ->
      ?_assertEqual(none, ratio([1], [0])),
      ?_assertEqual({2.0, unknown}, ratio([2], [1])),
      ?_assertEqual({2.0, {range, 2.0, 2.0}}, ratio([2, 2], [1, 1])),
-     %% a baseline of 0 does not have a ratio, but the others do
+     %% A repeat whose baseline is 0 does not have a ratio, but the others do.
      ?_assertEqual({2.0, unknown}, ratio([2, 2, 2], [0, 1, 1])),
      ?_assertEqual({2.0, unknown}, ratio([2, 2, 2], [1, 1]))].
 
-%% Taken from tables of the sign test: 1, 1, 2, 2, 3, 4 and 6 ratios are left out at each end.
+%% The numbers come from tables of the sign test: 1, 1, 2, 2, 3, 4 and 6 ratios are left out at each end.
 interval_test_() ->
     [?_assertEqual({7.0, {float(Cut), float(Size + 1 - Cut)}}, setelement(1, ratio(lists:seq(1, Size), [1 || _ <- lists:seq(1, Size)]), 7.0))
      || {Size, Cut} <- [{7, 1}, {8, 1}, {9, 2}, {11, 2}, {12, 3}, {15, 4}, {20, 6}]].
@@ -168,12 +169,12 @@ significant_test_() ->
      %% One comparison in a hundred with p = 0.004 is not significant, but ninety of them are.
      ?_assertEqual(0.0, significant([0.004 | lists:duplicate(99, 0.9)])), ?_assertEqual(0.004, significant(lists:duplicate(90, 0.004) ++ lists:duplicate(10, 0.9)))].
 
-%% The machine becomes ten times as fast and then slow again, but each repeat still has a ratio of two.
+%% The machine's speed varies by a factor of up to ten, but the ratio is two in every repeat.
 what_meets_both_cancels_out_test() ->
     Machine = [1, 10, 2, 7, 3, 9, 4, 8, 5],
     ?assertEqual({2.0, {2.0, 2.0}}, ratio([2 * M || M <- Machine], Machine)).
 
-%% The first contender is better in five repeats of nine, but never by much, so its good median must not make it win.
+%% The first contender is better in five of nine repeats, but never by much, so its good median must not make it win.
 the_steadier_does_not_win_test() ->
     Steady = lists:duplicate(9, 100),
     Wild = [60, 150, 70, 140, 98, 130, 90, 97, 120],

@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Writes and reads the results in `bench/results'. No other module does.
+%% @doc Reads and writes the results in `bench/results'. No other module accesses them.
 %%
-%% Every result contains what it is (`bench'), its commit, time, machine and command, and its number of repeats. A result that lacks one
-%% of these is neither written nor read.
+%% Every result contains the name of its benchmark (`bench'), its commit, time, machine and command, and its number of repeats. A result that lacks
+%% any of these is neither written nor read.
 %%
 %% Programs that are not written in Erlang store their results with `scripts/figures store'.
 -module(beamway_bench_store).
@@ -12,13 +12,13 @@
 -export_type([stored/0]).
 
 -type stored() :: #{binary() => term()}.
-%% The object as jiffy decodes it.
+%% The JSON object as jiffy decodes it.
 
 %% @doc Returns the file of the result with this name.
 -spec file(Name :: string()) -> file:filename().
 file(Name) -> filename:join([beamway_bench_nodes:root(), "bench", "results", Name ++ ".json"]).
 
-%% @doc Returns the fields that every result needs. Call it before the measurement, which changes the load of the machine.
+%% @doc Returns the fields that every result needs. It must be called before the measurement, which changes the machine's load average.
 -spec context(Bench :: unicode:chardata(), Command :: unicode:chardata()) -> #{atom() => term()}.
 context(Bench, Command) ->
     #{bench => unicode:characters_to_binary(Bench), command => unicode:characters_to_binary(Command),
@@ -37,7 +37,7 @@ write(File, Object) ->
 on_figures(Change, #{<<"figures">> := Figures} = Object) when is_list(Figures) -> Object#{<<"figures">> := lists:map(Change, Figures)};
 on_figures(_, Object) -> Object.
 
-%% `samples' repeats the values of one of the `directions', so a file contains them only once.
+%% `samples' duplicates the values of one of the `directions', so a file contains them only once.
 without_copies(#{<<"samples">> := Samples, <<"directions">> := Directions, <<"direction">> := Direction} = Figure) ->
     case maps:to_list(Directions) of
         [{Direction, Samples}] -> maps:remove(<<"directions">>, Figure);
@@ -50,7 +50,7 @@ with_copies(#{<<"directions">> := Directions, <<"direction">> := Direction} = Fi
 with_copies(#{<<"samples">> := Samples, <<"direction">> := Direction} = Figure) -> Figure#{<<"directions">> => #{Direction => Samples}};
 with_copies(Figure) -> Figure.
 
-%% `make bench-all' uses the duration to predict how long the benchmark will take next time.
+%% `make bench-all' uses the duration to predict how long the benchmark will take the next time.
 timed(#{measured_at := Start} = Object) when not is_map_key(seconds, Object) -> Object#{seconds => max(0, erlang:system_time(second) - Start)};
 timed(Object) -> Object.
 
@@ -84,7 +84,7 @@ read(File) ->
         {error, Reason} -> {error, ["cannot read ", File, ": ", file:format_error(Reason)]}
     end.
 
-%% ---- required contents of a result
+%% ---- what a result must contain
 
 %% Checks whether the object is a complete result.
 -spec check(term()) -> ok | {error, unicode:chardata()}.
@@ -136,13 +136,13 @@ is_commit(Value) -> is_binary(Value) andalso re:run(Value, "^([0-9a-f]{7,40}(-di
 is_interval([Low, High]) -> is_number(Low) andalso is_number(High) andalso Low =< High;
 is_interval(Value) -> Value =:= null.
 
-%% @doc Returns whether the result was measured on a tree that is not in any commit.
+%% @doc Returns whether the result was measured on a tree that does not correspond to a commit.
 -spec changed_tree(stored()) -> boolean().
 changed_tree(#{<<"commit">> := Commit}) -> Commit =:= <<"unknown">> orelse string:find(Commit, "-dirty") =/= nomatch.
 
-%% ---- for people
+%% ---- human-readable text
 
-%% @doc Returns the age and the commit of the result, as text.
+%% @doc Returns the age and commit of a result, as text.
 -spec age(stored()) -> unicode:chardata().
 age(#{<<"measured_at">> := Seconds, <<"commit">> := Commit}) ->
     io_lib:format("measured ~ts, at commit ~ts", [days((erlang:system_time(second) - Seconds) div 86400), Commit]).
@@ -198,7 +198,7 @@ wrong_values_test_() ->
 changed_tree_test_() ->
     [?_assertEqual(Want, changed_tree((stored())#{<<"commit">> := Commit})) || {Want, Commit} <- [{false, <<"0123abc">>}, {true, <<"0123abc-dirty">>}, {true, <<"unknown">>}]].
 
-%% A result can be read after it was written, and an object that is not a result is not written.
+%% A result can be read back after it has been written, and an object that is not a result is not written.
 write_test() ->
     "/" ++ _ = Folder = string:trim(os:cmd("mktemp -d")),
     File = filename:join([Folder, "new", "x.json"]),
@@ -210,7 +210,7 @@ write_test() ->
     ok = file:del_dir_r(Folder),
     ?assertMatch({error, _}, write("/proc/nowhere/x.json", Object)).
 
-%% Reading restores everything that a file leaves out.
+%% Reading restores everything that was left out of the file.
 copies_test_() ->
     Of = fun(Directions) -> #{<<"direction">> => <<"forward">>, <<"samples">> => [1, 2], <<"directions">> => Directions} end,
     [?_assertEqual({Kept, Figure}, {lists:sort(maps:keys(without_copies(Figure))), with_copies(without_copies(Figure))})

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `bench stream': how fast do messages go in one direction, from one sender to one receiver? Small messages are counted in messages
-%% per second, large ones in bytes per second. The receiver confirms what it received, and the time runs until the last message is
+%% @doc `bench stream': how fast can messages be sent in one direction, from one sender to one receiver? Small messages are measured in messages per
+%% second, large ones in bytes per second. The receiver confirms the messages that it receives, and the time runs until the last message has been
 %% confirmed.
 -module(beamway_bench_stream).
 -behaviour(beamway_bench).
@@ -9,8 +9,8 @@
 %% Called by other benchmarks.
 -export([measure/2, small/2, key/1]).
 
-%% Each entry has the bytes of a message, the messages between confirmations, and the messages that may be unconfirmed (1, 8, 32 and 64
-%% MB).
+%% Each entry has the size of a message in bytes, the number of messages between confirmations, and the number of messages that may be unconfirmed (1,
+%% 8, 32 and 64 MB).
 -define(SMALL, [{64, 1024, 16384}, {4096, 256, 2048}]).
 -define(LARGE, [{1 bsl 20, 8, 32}, {16 bsl 20, 1, 4}]).
 
@@ -26,7 +26,7 @@ groups(Settings) ->
        contenders => beamway_bench_contender:and_rdma([tcp, tcp_tuned, unix, tls, beamway, beamway_tcp, beamway_tls]),
        measure => fun(Cluster) -> measure(Cluster, ?SMALL ++ ?LARGE, Settings) end}].
 
-%% @doc Returns the messages of 64 B and 4 KB per second, and the MB per second in messages of 1 MB.
+%% @doc Returns the rates of 64 B and 4 KB messages per second, and the MB per second in 1 MB messages.
 -spec measure(beamway_bench_nodes:cluster(), #{warm_ms := pos_integer(), window_ms := pos_integer(), _ => _}) -> beamway_bench_run:figures().
 measure(Cluster, Settings) -> measure(Cluster, ?SMALL ++ [hd(?LARGE)], Settings).
 
@@ -36,11 +36,11 @@ measure(Cluster, Sizes, #{warm_ms := WarmMs, window_ms := Ms}) ->
                         figure(Size, stream(Cluster, Size, Ms))
                     end || Size <- Sizes]).
 
-%% @doc Sends messages of 64 B for that many milliseconds.
+%% @doc Sends 64 B messages for `Ms' milliseconds.
 -spec small(beamway_bench_nodes:cluster(), Ms :: pos_integer()) -> #{messages := pos_integer(), elapsed_ns := pos_integer()}.
 small(Cluster, Ms) -> stream(Cluster, hd(?SMALL), Ms).
 
-%% The first node sends, whichever side has connected.
+%% The first node sends, whichever side opened the connection.
 stream(#{members := [Sending | _]} = Cluster, {Bytes, Batch, Window}, Ms) ->
     [_, Receiving] = beamway_bench_nodes:names(Cluster),
     Stream = #{target => Receiving, bytes => Bytes, ms => Ms, batch => Batch, window => Window},
@@ -49,11 +49,11 @@ stream(#{members := [Sending | _]} = Cluster, {Bytes, Batch, Window}, Ms) ->
 figure({Bytes, _, _}, #{messages := Messages, elapsed_ns := Elapsed}) ->
     {key(Bytes), Messages * unit_bytes(Bytes) * 1.0e9 / Elapsed}.
 
-%% Large messages are counted in MB of 10^6 bytes, as is usual for networks.
+%% Large messages are measured in MB of 10^6 bytes, as is usual for networks.
 unit_bytes(Bytes) when Bytes < 1 bsl 20 -> 1;
 unit_bytes(Bytes) -> Bytes / 1.0e6.
 
-%% @doc Returns the heading of the row of messages of this size.
+%% @doc Returns the label of the table row for messages of this size.
 -spec key(Bytes :: pos_integer()) -> beamway_bench_run:key().
 key(Bytes) -> unicode:characters_to_binary(["messages of ", beamway_bench:size_words(Bytes)]).
 

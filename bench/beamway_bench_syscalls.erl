@@ -1,10 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Counts the system calls that processes make while something else runs.
+%% @doc Counts the system calls that some processes make while a function runs.
 %%
-%% It uses the first of two methods that the user has permission for: the kernel's tracepoint, through count_syscalls (root only; it hardly
-%% slows the counted processes), or strace (any user, where ptrace is allowed). Under strace the processes run several times slower; counts
-%% for each message are still roughly right, but they favour a contender that rings less often when it is slow. The result records which
-%% method was used.
+%% There are two methods, and the first that the user has permission for is used: the kernel's tracepoint, through count_syscalls (root only; it
+%% hardly slows the counted processes), or strace (any user, where ptrace is allowed). Under strace the processes run several times slower. Counts per
+%% message are still roughly right, but they favour a contender that rings less often when it is slow. The result records which method was used.
 -module(beamway_bench_syscalls).
 
 -export([during/2, warnings/0]).
@@ -15,7 +14,7 @@
 
 -define(READY_MS, 15000).
 
-%% @doc Runs Fun and counts the processes' system calls in the meantime.
+%% @doc Runs Fun, and counts the system calls that the processes make in the meantime.
 -spec during(OsPids :: [pos_integer(), ...], fun(() -> Result)) ->
           {counted, Calls :: non_neg_integer(), method(), Result} | {not_counted, Why :: string(), Result}.
 during(OsPids, Fun) ->
@@ -29,7 +28,7 @@ during(OsPids, Fun) ->
             end
     end.
 
-%% Finds out which method works for this user, by trying it on an idle process.
+%% Determines which method works for this user, by trying each on an idle process.
 -spec probe() -> method() | {none, Why :: string()}.
 probe() ->
     Idle = beamway_bench_tools:open("/bin/cat", []),
@@ -43,7 +42,7 @@ probe() ->
         beamway_bench_tools:close(Idle, none)
     end.
 
-%% @doc Returns a note for readers of the counts about the method by which they were taken.
+%% @doc Returns a note for readers of the counts about the method that was used.
 -spec warnings() -> [unicode:chardata()].
 warnings() ->
     warning(probe()).
@@ -105,7 +104,7 @@ await_attached(Port, Left) ->
         Other -> beamway_bench_tools:close(Port, "INT"), {error, "strace: " ++ why(Other)}
     end.
 
-%% strace prints its table when it is interrupted; the last line has the sum.
+%% strace prints its table when it is interrupted; the last line contains the total.
 by_strace(Port, Fun) ->
     try
         Result = Fun(),
@@ -116,8 +115,7 @@ by_strace(Port, Fun) ->
         beamway_bench_tools:close(Port, "INT")
     end.
 
-%% If no system call was made, strace does not print a table. If strace has detached from the processes and exits normally, the sum is then
-%% 0.
+%% strace prints no table if no system call was made. So if it has detached from the processes and then exits, the total is 0.
 strace_total(Port, Detached) ->
     case beamway_bench_tools:line(Port, ?READY_MS) of
         {line, Line} ->
@@ -161,7 +159,7 @@ strace_sees_that_nothing_is_called_test_() ->
 warning_test_() ->
     [?_assertEqual([], warning(tracepoint)), ?_assertMatch([_], warning(strace)), ?_assertMatch([_], warning({none, "x"}))].
 
-%% A shell that reads N lines makes at least N system calls, and each method must count them.
+%% A shell that reads N lines makes at least N system calls, and each method must count at least that many.
 counts_real_calls_test_() ->
     [{timeout, 60, {atom_to_list(Way), fun() -> counts_real_calls(Way) end}} || Way <- [tracepoint, strace]].
 
@@ -182,7 +180,7 @@ counts_real_calls(Way) ->
         beamway_bench_tools:close(Talker, none)
     end.
 
-%% If the user does not have permission for a method, it returns a reason, and there is nothing to compare.
+%% If the user does not have permission for a method, the method returns a reason, and there is nothing to compare.
 check({error, Why}, _, _) -> ?assert(length(Why) > 0);
 check({ok, Counter}, Count, Talk) ->
     {counted, Calls, _, _} = Count(Counter, Talk),

@@ -1,14 +1,13 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Creates the certificate for nodes that are measured over TLS. All nodes share one certificate, which is created once in the
-%% directory with the beam files, where `make clean' removes it. It does not protect anything, but its key has the type that clusters
-%% typically use.
+%% @doc Creates the certificate for nodes that are measured over TLS. All nodes share one certificate, which is created once in the directory of the
+%% beam files, from which `make clean' removes it. It does not protect anything, but its key has the type that clusters typically use.
 -module(beamway_bench_tls).
 
 -include_lib("public_key/include/public_key.hrl").
 
 -export([args/1, prepare/2]).
 
-%% @doc Returns the flags for a node. The function is pure.
+%% @doc Returns the flags for a node. This function is pure.
 -spec args(Root :: file:filename()) -> [string()].
 args(Root) -> ["-ssl_dist_optfile", file(Root, "dist_tls.conf")].
 
@@ -23,7 +22,7 @@ prepare(#{args := Args}, Root) ->
         false -> ok
     end.
 
-%% Each file is written atomically, and the file that refers to the others is written last, because two runs may start at the same time.
+%% Two runs may start at the same time, so each file is written atomically, and the file that refers to the others is written last.
 make(Root, Options) ->
     {ok, _} = application:ensure_all_started(public_key),
     Common = [{key, {namedCurve, ?secp256r1}}, {digest, sha256}],
@@ -35,7 +34,7 @@ make(Root, Options) ->
     Both = [{certfile, Pem}, {keyfile, Pem}, {cacertfile, CaPem}],
     write(Options, io_lib:format("~p.~n", [[{server, Both}, {client, Both}]])).
 
-%% Returns the loopback interface, and the hosts of beamway_bench_net.
+%% Returns the addresses of the loopback interface and of the hosts in beamway_bench_net.
 names() ->
     Addresses = [<<127, 0, 0, 1>> | [<<10, 97, 194, Last>> || Last <- [1, 2]] ++ [<<10, 98, 7, Last>> || Last <- [1, 2, 3, 4]]],
     #'Extension'{extnID = ?'id-ce-subjectAltName', critical = false, extnValue = [{iPAddress, Address} || Address <- Addresses]}.

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Runs the small programs that the benchmarks use: compiles our own programs if they are missing or outdated, and communicates with a
-%% running program line by line. A program exits when its caller does, because it then sees end of file on standard input.
+%% @doc Runs the small programs that the benchmarks use. Compiles our own programs if they are missing or outdated, and communicates with running
+%% programs line by line. A program exits when its caller exits, because it then reads end of file from standard input.
 -module(beamway_bench_tools).
 
 -export([missing/2, compile/2, compile/3, open/2, os_pid/1, write/2, line/2, close/2, run/3, ask/5, with_folder/1]).
@@ -12,13 +12,13 @@
 -define(LINE_LENGTH, 1000).
 -define(START_MS, 60000).
 
-%% @doc Returns the error returned by a benchmark if a program is missing that would be installed in the benchmark's overlay.
+%% @doc Returns the error with which a benchmark fails if a program is missing that would be installed in the benchmark's overlay.
 -spec missing(Program :: string(), Benchmark :: string()) -> {error, string()}.
 missing(Program, Benchmark) ->
     {error, Program ++ " is not installed here; run it from a checkout, as root: bin/beamway bench " ++ Benchmark}.
 
-%% @doc Returns the program compiled from bench/NAME.c. This compiler builds it if it does not exist yet, in the directory with the beam files,
-%% where `make clean' removes it.
+%% @doc Returns the program compiled from bench/NAME.c. If it is missing or older than its source, it is compiled with this compiler, into the
+%% directory of the beam files, from which `make clean' removes it.
 -spec compile(Name :: string(), Compiler :: string()) -> {ok, file:filename()} | {error, string()}.
 compile(Name, Compiler) ->
     compile(Name, Compiler, []).
@@ -43,7 +43,7 @@ compile(Compiler, Source, Program, Libraries) ->
         {_, Output} -> {error, lists:flatten(["compiling ", Source, " failed: " | Output])}
     end.
 
-%% @doc Starts a program; its standard error is merged into its output.
+%% @doc Starts a program. Its standard error is merged into its output.
 -spec open(file:filename(), [string()]) -> program().
 open(Program, Args) ->
     open_port({spawn_executable, Program},
@@ -70,8 +70,8 @@ line(Port, TimeoutMs) ->
     after TimeoutMs -> timeout
     end.
 
-%% @doc Closes the program's input, which makes it exit, and discards its remaining output. A program that ignores its input is sent the
-%% signal.
+%% @doc Closes the program's input, which makes the program exit, and discards its remaining output. The signal is for a program that ignores its
+%% input.
 -spec close(program(), Signal :: none | string()) -> ok.
 close(Port, Signal) ->
     _ = case {Signal, os_pid(Port)} of
@@ -85,7 +85,7 @@ close(Port, Signal) ->
 forget(Port) ->
     receive {Port, _} -> forget(Port) after 0 -> ok end.
 
-%% @doc Runs a program until it exits and returns its status and output lines. It is killed if it takes too long.
+%% @doc Runs a program until it exits, and returns its exit status and output lines. It is killed if it takes too long.
 -spec run(file:filename(), [string()], TimeoutMs :: pos_integer()) ->
           {Status :: integer() | timeout, [string()]}.
 run(Program, Args, TimeoutMs) ->
@@ -98,8 +98,8 @@ collect(Port, Deadline, Lines) ->
         timeout -> close(Port, "KILL"), {timeout, lists:reverse(Lines)}
     end.
 
-%% @doc Sends a request to a program in bench/ that measures on request, and returns its answer, a JSON object. The first request starts the
-%% program, which is owned by the requesting process and exits with it. The lines that it prints before the answer are shown to the user.
+%% @doc Sends a request to a program in bench/ that measures on request, and returns its answer, a JSON object. The first request starts the program,
+%% which belongs to the calling process and exits with it. Lines that the program prints before its answer are shown to the user.
 -spec ask(Bench :: string(), Name :: string(), [string()], Question :: iodata(), TimeoutMs :: pos_integer()) -> #{binary() => term()}.
 ask(Bench, Name, Args, Question, TimeoutMs) ->
     Port = asked(Bench, Name, Args),
@@ -126,7 +126,7 @@ answer(Bench, Port, TimeoutMs) ->
         Else -> error({does_not_answer, Bench, Else})
     end.
 
-%% @doc Calls the function with a new directory that only this user can enter and that is removed afterwards.
+%% @doc Calls the function with a new directory that only this user can access, and removes the directory afterwards.
 -spec with_folder(fun((Folder :: file:filename()) -> Result)) -> Result.
 with_folder(Fun) ->
     "/" ++ _ = Folder = string:trim(os:cmd("mktemp -d")),

@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `bench tune-tcp': with which options does stock TCP distribution perform best? It tries all combinations of buffers, delayed
-%% sending, socket buffers and `+zdbbl', and compares each with stock in the same repeats.
+%% @doc `bench tune-tcp': with which options does stock TCP distribution perform best? It tries all combinations of buffer sizes, delayed sending,
+%% socket buffers and `+zdbbl', and compares each with stock within the same repeats.
 %%
-%% A candidate's score is the geometric mean of its ratios to stock over calls, a round trip and three streams. In all other benchmarks
-%% the contender `tcp_tuned' is the candidate with the best stored score, {@link best/0}; stock itself is one of the candidates.
+%% A candidate's score is the geometric mean of its ratios to stock for calls, a round trip and three streams. In all other benchmarks, the contender
+%% `tcp_tuned' is the candidate with the best stored score, {@link best/0}; stock itself is also a candidate.
 -module(beamway_bench_tune).
 -behaviour(beamway_bench).
 
@@ -29,7 +29,7 @@ name(Choices) ->
         Words -> list_to_atom("tcp_" ++ lists:append(lists:join("_", Words)))
     end.
 
-%% @doc Returns the flags of a candidate's node; the name is that of a stored result.
+%% @doc Returns the flags for the nodes of a candidate. The name comes from a stored result.
 -spec args(Name :: atom()) -> [string()] | unknown.
 args(Name) ->
     case [Choices || Choices <- candidates(), name(Choices) =:= Name] of
@@ -109,7 +109,7 @@ finish(_, _) -> ok.
 
 %% ---- the best
 
-%% @doc Returns the candidate with the best stored score; `none' if none is stored.
+%% @doc Returns the candidate with the best stored score, or `none' if no score is stored.
 -spec best() -> atom().
 best() ->
     case beamway_bench_store:read(beamway_bench_store:file("tune-tcp")) of
@@ -117,7 +117,7 @@ best() ->
         {error, _} -> none
     end.
 
-%% Returns the score of each candidate relative to stock, which is also a candidate.
+%% Returns each candidate's score relative to stock, which is also a candidate.
 -spec scores(beamway_bench_store:stored()) -> [{float(), binary()}].
 scores(#{<<"metrics">> := Entries}) ->
     Logs = lists:foldl(fun(#{<<"contender">> := Name, <<"ratio">> := Ratio, <<"better">> := Better}, Acc) ->
@@ -139,7 +139,7 @@ args_test_() ->
      ?_assertEqual(["-kernel", "inet_dist_listen_options", "[{buffer,65536},{delay_send,true},{nodelay,true}]",
                     "inet_dist_connect_options", "[{buffer,65536},{delay_send,true},{nodelay,true}]", "+zdbbl", "32768"], args(tcp_buffer_64_send_delayed_zdbbl_32768))].
 
-%% The number of repeats is the same as for all benchmarks, as documented in --help.
+%% The number of repeats is the same for all benchmarks, as documented in --help.
 repeats_test_() ->
     [?_assertNot(is_map_key(repeats, Settings)) || Speed <- [quick, full], {ok, Settings} <- [prepare([], Speed)]].
 
@@ -148,6 +148,6 @@ entry(Name, Ratio, Better) -> #{<<"contender">> => Name, <<"ratio">> => Ratio, <
 scores_test_() ->
     Wins = [entry(<<"a">>, 2.0, <<"higher">>), entry(<<"a">>, 0.5, <<"lower">>), entry(<<"b">>, 4.0, <<"higher">>), entry(<<"b">>, 4.0, <<"lower">>)],
     [?_assertMatch([{_, <<"a">>}, _, _], scores(#{<<"metrics">> => Wins})),
-     %% If nothing that was tried is better than stock, stock is the best.
+     %% If nothing that was tried is better than stock, stock is the best candidate.
      ?_assertMatch([{1.0, <<"tcp">>}, {_, <<"a">>}], scores(#{<<"metrics">> => [entry(<<"a">>, 0.9, <<"higher">>)]}))].
 -endif.

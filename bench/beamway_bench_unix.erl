@@ -1,10 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Stock distribution over unix sockets, for the contender `unix': the fair rival if all nodes are on the same host.
+%% @doc Stock distribution over unix sockets, for the contender `unix', which is the fair rival if all nodes are on the same host.
 %%
-%% OTP does not have such a carrier, but its TCP carrier takes the socket driver as an argument (`inet_tcp_dist:gen_listen/3' and so on).
-%% This module is such a driver: it opens sockets in the abstract namespace, which do not leave files behind, and delegates everything else
-%% to OTP's `local_tcp'. It is also the epmd module, because a node's name is the name of its socket. So handshake, packets, buffers and
-%% ticks are OTP's own. The name that is passed to `-proto_dist' belongs to {@link beamway_bench_unix_dist}.
+%% OTP does not have such a carrier, but the functions of its TCP carrier take the socket driver as an argument (`inet_tcp_dist:gen_listen/3' and so
+%% on). This module is such a driver: it opens sockets in the abstract namespace, which do not leave files behind, and delegates everything else to
+%% OTP's `local_tcp'. It is also the epmd module, because a node's name is the name of its socket. So the handshake, packets, buffers and ticks are
+%% OTP's own. The name passed to `-proto_dist' is that of {@link beamway_bench_unix_dist}.
 -module(beamway_bench_unix).
 
 %% The callbacks of a socket driver.
@@ -15,16 +15,16 @@
 -export([listening_as/1]).
 
 -define(NAME, {?MODULE, name}).
-%% The distribution version that nodes of OTP 23 and later publish through epmd.
+%% The distribution version that nodes from OTP 23 on publish through epmd.
 -define(VERSION, 6).
 
-%% @doc Sets the name of the next listening socket of this process, because the driver does not get it as an argument.
+%% @doc Sets the name of the next socket on which this process listens, because the driver does not get it as an argument.
 -spec listening_as(Name :: atom()) -> ok.
 listening_as(Name) ->
     _ = put(?NAME, Name),
     ok.
 
-%% The port of the benchmark's epmd is part of the address, so that runs are separate; epmd itself is not queried.
+%% The port of the benchmark's epmd is part of the address, so that runs do not interfere with each other; epmd itself is not queried.
 address(Name) ->
     {local, <<0, (unicode:characters_to_binary(lists:concat(["beamway-bench-", os:getenv("ERL_EPMD_PORT", "none"), "-", Name])))/binary>>}.
 
@@ -84,7 +84,7 @@ names(_) -> {ok, []}.
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
 
-%% Runs real nodes without TCP between them: both ends of the connection are unix sockets.
+%% Runs real nodes that are not connected over TCP: both ends of the connection are unix sockets.
 real_nodes_test_() ->
     {timeout, 60, fun() ->
         Measure = fun(#{members := Members} = Cluster) ->

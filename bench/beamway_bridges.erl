@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A network of hosts under a tree of bridges whose links have a limited rate, made of network namespaces. It needs root.
+%% @doc Builds a network of hosts below a tree of bridges whose links have a limited rate, out of network namespaces. It needs root.
 %%
-%% All bridges are in one namespace; each host has its own namespace and one address. A link between two bridges is a pair of veth devices
-%% with a token bucket (tc tbf) on both ends, so that traffic through it queues.
+%% All bridges are in one namespace; each host has its own namespace and one address. A link between two bridges is a pair of veth devices with a
+%% token bucket (tc tbf) at both ends, so that its traffic is queued.
 -module(beamway_bridges).
 
 -export([build/3, delete/1, wrapper/2, bytes/2]).
@@ -16,8 +16,8 @@
                  hosts := [{Address :: string(), Space :: string()}],
                  groups := [[Address :: string()]]}.                   %% the hosts below each bridge, the root's first
 
-%% @doc Builds the network under a root bridge, or returns the command that failed. Each host's own link also has a limited rate, because
-%% otherwise the speed within a rack would be limited only by the CPU.
+%% @doc Builds the network below a root bridge, or returns the command that failed. Each host's own link also has a limited rate, because otherwise
+%% only the CPU would limit the speed within a rack.
 -spec build(Prefix :: string(), [part()], HostKbit :: rate()) -> {ok, net()} | {error, string()}.
 build(Prefix, Parts, HostKbit) ->
     Space = Prefix ++ os:getpid() ++ "s",
@@ -32,7 +32,7 @@ build(Prefix, Parts, HostKbit) ->
 bridge(Space, Number) ->
     io_lib:format("ip -n ~s link add br~b type bridge && ip -n ~s link set br~b up", [Space, Number, Space, Number]).
 
-%% Links between bridges are named after the lower bridge: u upwards, d downwards.
+%% Links between bridges are named after the lower bridge: u for the end of its link that leads upwards, and d for the upper bridge's end.
 part({What, Rate}, Above, #{switch := Space, bridges := Number, commands := Commands, hosts := Before} = State) ->
     Link = io_lib:format("ip -n ~s link add u~b type veth peer name d~b"
                          " && ip -n ~s link set u~b master br~b up && ip -n ~s link set d~b master br~b up", [Space, Number, Number, Space, Number, Number, Space, Number, Above]),
@@ -59,17 +59,17 @@ host(Bridge, #{host_kbit := Kbit, prefix := Prefix, switch := Switch, hosts := H
                             [Space, Space, Switch, Number, Space, Switch, Number, Bridge, Space, Number, Space]),
     State#{hosts := [{"10.98.7." ++ integer_to_list(Number), Space} | Hosts], commands := [limit(Space, "e", 0, Kbit), limit(Switch, "h", Number, Kbit), Command | Commands]}.
 
-%% @doc Kills everything that runs in the network, and removes the network.
+%% @doc Kills everything that is running in the network, and removes the network.
 -spec delete(net()) -> ok.
 delete(Net) -> beamway_netns:delete(Net).
 
-%% @doc Returns the bytes that have passed the link above a bridge in both directions, as counted by the kernel. Bridges are numbered from 1 in the
-%% order in which the parts are listed, each before those below it.
+%% @doc Returns the bytes that have passed through the link above a bridge in both directions, as counted by the kernel. Bridges are numbered from 1
+%% in the order in which the parts are listed, each before the bridges below it.
 -spec bytes(net(), Bridge :: pos_integer()) -> non_neg_integer().
 bytes(#{spaces := [Space | _]}, Bridge) ->
     lists:sum([list_to_integer(string:trim(os:cmd(lists:flatten(io_lib:format("ip netns exec ~s cat /sys/class/net/u~b/statistics/~s_bytes", [Space, Bridge, Way]))))) || Way <- [rx, tx]]).
 
-%% @doc Returns the command to put in front of a node's own, so that the node runs on the host with this address.
+%% @doc Returns the command that must precede a node's own command, so that the node runs on the host with this address.
 -spec wrapper(net(), Address :: string()) -> [string()].
 wrapper(#{hosts := Hosts}, Address) ->
     beamway_netns:host(proplists:get_value(Address, Hosts)).

@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `make demo': four real nodes call each other over stock TCP and over Beamway, in turn; then one of them is killed, and the demo
-%% counts the descriptors and mappings for it that remain on the others.
+%% @doc `make demo': four real nodes call each other over stock TCP and over Beamway in turn. Then one of them is killed, and the demo counts the
+%% descriptors and mappings that the others still hold for it.
 %%
-%% The nodes are started as a user would start them: `global' connects them all, with the default of prevent_overlapping_partitions. The
-%% demo fails if the calls did not go through shared memory: each link must be shm and must have moved at least the payload that was sent.
+%% The nodes are started as a user would start them: `global' connects them all, with the default of prevent_overlapping_partitions. The demo fails if
+%% the calls did not go through shared memory: each link must be shm and must have transferred at least the payload.
 -module(beamway_demo).
 
 -export([main/1]).
@@ -26,8 +26,8 @@
 -define(SYSCALLS, <<"system calls a call">>).
 -define(SWITCHES, <<"context switches a call">>).
 
-%% @doc Runs the demo. Returns 0 on success, 1 if something failed, and 2 for a usage error. BEAMWAY_STEPS lists the steps that have already
-%% run, as `name=seconds' separated by spaces.
+%% @doc Runs the demo. Returns 0 on success, 1 if something failed, and 2 for a usage error. BEAMWAY_STEPS lists the steps that have already been run,
+%% as `name=seconds' separated by spaces.
 -spec main(Words :: [string()]) -> 0..2.
 main(Words) ->
     Specs = [{json, undefined, "json", undefined, "print the stored JSON object too"},
@@ -79,7 +79,7 @@ run(#{save := File} = Options, Recorded) ->
         {error, Reason} -> failed(Reason)
     end.
 
-%% On a terminal, `make demo' leaves a running console to look at.
+%% On a terminal, `make demo' leaves a console running for the user to try.
 stay("yes", ?DONE, Say) ->
     case beamway_bench_run:in_a_process(fun() -> beamway_demo_console:stay(Say) end) of
         {ok, _} -> ?DONE;
@@ -95,7 +95,7 @@ failed(Reason) ->
     end,
     ?FAILED.
 
-%% Prints doctor's report, so that the user need not run doctor.
+%% Prints the report of `beamway doctor', so that the user need not run it.
 remedy() ->
     io:format(standard_error, "~nbeamway doctor says:~n~ts", [beamway_cli_doctor:to_text(beamway_cli_doctor:examine())]).
 
@@ -136,7 +136,7 @@ measure(Say) ->
     ok = beamway_bench_nodes:stop_epmd(Epmd),
     #{steps => [Step1, Step2, Step3, StepL, StepN, StepP, StepH, StepR, Step4, Step5], samples => Samples, carried => Carried, links => Links, kill => Kill, placement => Placement, lanes => Lanes, hosts => Hosts, http => Http, pipe => Pipe}.
 
-%% The user's own settings of the carrier apply, because this cluster represents the user's own.
+%% The user's own carrier settings apply, because this cluster represents the user's own.
 own_options() ->
     [{Name, Value} || "BEAMWAY_" ++ _ = Line <- os:getenv(), [Name, Value] <- [string:split(Line, "=")],
                       not lists:member(Name, ["BEAMWAY_STEPS", "BEAMWAY_ROOT", "BEAMWAY_ERL", "BEAMWAY_DEMO_STAYS"])].
@@ -144,8 +144,8 @@ own_options() ->
 start(Epmd, #{name := Name} = Contender) ->
     beamway_bench_nodes:start(Epmd, Contender, #{count => ?NODES, connect_all => true, prefix => atom_to_list(Name)}).
 
-%% The last node joins the existing cluster of the others. Every resource that the first node holds because of it must be released after it
-%% has died.
+%% The last node joins when the others have already formed a cluster. After it has died, the first node must release every resource that it holds for
+%% that node.
 meet(#{members := [First | _] = Members} = Cluster) ->
     ok = beamway_bench_nodes:connect(Cluster#{members := lists:droplast(Members)}, forward),
     Holdings = holdings(First),
@@ -195,15 +195,15 @@ figures(syscalls, Cluster) ->
             end,
     case beamway_bench_syscalls:during(beamway_bench_nodes:os_pids(Cluster), Count) of
         {counted, Syscalls, _, Calls} when Calls > 0 -> {#{?SYSCALLS => Syscalls / Calls}, #{calls => 0, bytes => 0}};
-        %% The table shows that nothing was counted, and a warning explains why.
+        %% The table then shows that nothing was counted, and a warning explains why.
         {not_counted, _, _} -> {#{}, #{calls => 0, bytes => 0}}
     end.
 
-%% Returns the links that the first node reports, one for each of its three peers.
+%% Returns the links that the first node reports, one to each of its three peers.
 links(#{members := [#{name := Name} = First | _]}) ->
     [Link#{from => Name} || Link <- beamway_bench_nodes:call(First, beamway, links, [])].
 
-%% Kills the last node while calls run to and from it.
+%% Kills the last node while there are calls in both directions.
 kill_one(#{members := Members} = Cluster, {Descriptors, Mappings}) ->
     #{name := Name, os := Victim} = lists:last(Members),
     [First | _] = Survivors = lists:droplast(Members),
@@ -223,7 +223,7 @@ kill_one(#{members := Members} = Cluster, {Descriptors, Mappings}) ->
       descriptors_left => length(LeftDescriptors),
       mappings_left => length(LeftMappings), survivors_together => Others =:= lists:sort([N || #{name := N} <- Survivors])}.
 
-%% Returns what the first node holds in addition to what it held before the killed node joined. The release may take a moment.
+%% Returns what the first node holds in addition to what it held before the killed node joined. It may take a moment to release these resources.
 await_clean(Member, Descriptors, Mappings, Deadline) ->
     {NowDescriptors, NowMappings} = holdings(Member),
     Left = {NowDescriptors -- Descriptors, NowMappings -- Mappings},
@@ -292,13 +292,13 @@ link_table(Links) ->
                                 | [[atom_to_list(Node), atom_to_list(Link), Reason]
                                    || #{node := Node, link := Link, reason := Reason} <- Links]]).
 
-%% Returns the problems that make the result invalid. The message for each problem says what to do about it.
+%% Returns the problems that make the result invalid. The message for each problem tells the user what to do.
 problems(#{calls := Calls, bytes := Bytes}, Kill) ->
     %% The payload of a call is written once and read once in each direction.
     Payload = 4 * ?BYTES * Calls,
     [io_lib:format("shared memory moved ~b bytes, less than the ~b of the payload: it did not carry the calls. "
                    "Run: bin/beamway doctor", [Bytes, Payload]) || Bytes < Payload orelse Calls =:= 0]
-        %% Otherwise the check below would pass although there was nothing to release.
+        %% If there was nothing to release, the check below would pass without testing anything.
         ++ ["the ring of the node to be killed was not among the mappings: please report it, with the stored result"
             || maps:get(mappings_held, Kill) =:= 0]
         ++ ["the killed node left something behind (above): please report it, with the stored result"
@@ -312,7 +312,7 @@ stored(_, _, _, [_ | _] = Problems) ->
     ?FAILED;
 stored(Say, File, {error, Why}, []) ->
     complain("~ts", [Why]),
-    %% A read-only checkout is an error only if the user has said where to store the result.
+    %% A read-only checkout is an error only if the user has specified where to store the result.
     case default_file() of
         File -> ended(Say, "Not stored: choose a file with --save");
         _ -> ?FAILED
@@ -347,7 +347,7 @@ kill_report(Descriptors, Mappings, Together) ->
 problems_test_() ->
     Carried = #{calls => 10, bytes => 4 * ?BYTES * 10},
     [?_assertEqual([], problems(Carried, kill_report(0, 0, true))),
-     %% a silent fallback to TCP: nothing went through the rings
+     %% A silent fallback to TCP: nothing went through the rings.
      ?_assertMatch([_], problems(Carried#{bytes := 0}, kill_report(0, 0, true))),
      ?_assertMatch([_], problems(#{calls => 0, bytes => 0}, kill_report(0, 0, true))),
      ?_assertMatch([_], problems(Carried, kill_report(1, 0, true))), ?_assertMatch([_], problems(Carried, kill_report(0, 1, true))),

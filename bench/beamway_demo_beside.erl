@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Measures the demo's line on small calls during large transfers. The line says how long a small call takes while messages of 10 MB go in both
-%% directions between the same two nodes, once over stock distribution and once over Beamway's.
+%% @doc Measures the values in the demo's line on small calls during large transfers: how long a small call takes while 10 MB messages are sent in
+%% both directions between the same two nodes, once over stock distribution and once over Beamway.
 -module(beamway_demo_beside).
 
 -export([run/2, text/1]).
@@ -11,8 +11,8 @@
 -define(CAPACITY_MS, 500).
 -define(MS, 1500).
 
-%% @doc Takes less than 10 s. First measures the maximum rate of stock distribution. Then it makes a call about each millisecond over each
-%% carrier, while streams run at 60 percent of that maximum.
+%% @doc Takes less than 10 s. First it measures the maximum rate of stock distribution. Then, over each carrier, it makes a call about every
+%% millisecond while streams run at 60 percent of that maximum.
 -spec run(Stock :: beamway_bench_nodes:cluster(), Beamway :: beamway_bench_nodes:cluster()) -> outcome().
 run(#{members := [One, Two | _]} = Stock, Beamway) ->
     _ = [beamway_bench_nodes:all([One, Two], beamway_bench_messages, Step, []) || Step <- [start_server, start_sink]],

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Starts what `make demo' leaves running on a terminal until Ctrl-C: four nodes that communicate with each other, and the console to
+%% @doc Starts what `make demo' leaves running on a terminal until Ctrl-C: four nodes that communicate with each other, and the console in which to
 %% observe them. Called by {@link beamway_demo}.
 -module(beamway_demo_console).
 
@@ -10,8 +10,8 @@
 -define(PORT, 8090).
 -define(NODES, 4).
 
-%% @doc Starts nodes, work and console, prints the console's address, and returns when the console's node has ended. Ctrl-C ends this VM
-%% and the nodes with it.
+%% @doc Starts the nodes, their work and the console, and prints the console's address. Returns when the console's node has exited. Ctrl-C ends this
+%% VM, and the nodes with it.
 -spec stay(Say :: fun((io:format(), [term()]) -> ok)) -> ok.
 stay(Say) ->
     Epmd = beamway_bench_nodes:start_epmd(),
@@ -31,7 +31,7 @@ stay(Say) ->
     Monitor = monitor(process, Peer),
     receive {'DOWN', Monitor, process, _, _} -> ok end.
 
-%% Uses any free port if this one is taken.
+%% Uses any free port if this port is in use.
 console(Member, Port) ->
     case beamway_bench_nodes:call(Member, beamway_console, start, [#{port => Port}]) of
         {ok, Url} -> Url;
@@ -39,7 +39,7 @@ console(Member, Port) ->
         {error, Text} -> error({no_console, Text})
     end.
 
-%% @doc Starts a light workload, which leaves a processor mostly idle: calls, small and large messages, leases, requests.
+%% @doc Starts a light workload, which leaves the processor mostly idle: calls, small and large messages, leases and requests.
 -spec begin_work(node(), [node(), ...], inet:port_number()) -> ok.
 begin_work(Own, Names, Port) ->
     _ = [{ok, _} = application:ensure_all_started(App) || App <- [placement, teleport]],
@@ -55,7 +55,7 @@ begin_work(Own, Names, Port) ->
 -spec sink() -> no_return().
 sink() -> receive _ -> sink() end.
 
-%% @private Makes calls in a loop. Some pairs of nodes exchange more than others.
+%% @private Makes calls in a loop. Some pairs of nodes communicate more than others.
 -spec calls(node()) -> no_return().
 calls(Other) ->
     Data = binary:copy(<<"x">>, lists:nth(1 + erlang:phash2(lists:sort([node(), Other]), 4), [10, 300, 6000, 40000])),

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Measures the demo's line on a network that breaks: two nodes on two hosts call each other while, for a moment, all connections
-%% between the hosts are reset and new ones refused, over stock distribution and over Beamway.
+%% @doc Measures the values in the demo's line on network outages: two nodes on two hosts call each other while, for a moment, all connections between
+%% the hosts are reset and new ones rejected, over stock distribution and over Beamway.
 -module(beamway_demo_cut).
 
 -export([run/2, text/1]).
@@ -33,7 +33,7 @@ cut(Epmd, Name, [{Space, _} | _] = Hosts) ->
     _ = beamway_cut:during({Space, "INPUT"}, ["-j REJECT --reject-with tcp-reset"], ?REFUSED_MS),
     receive {Watcher, Outcome} -> _ = beamway_bench_nodes:stop(Cluster), Outcome end.
 
-%% @private Makes calls without a pause, and returns the duration of the longest one or the time of the nodedown message.
+%% @private Makes calls without pause, and returns the duration of the longest call or, if the node goes down, of the call during which this happened.
 -spec watch(node(), pos_integer()) -> {nodedown | pause, Ms :: non_neg_integer()}.
 watch(Node, Ms) ->
     true = monitor_node(Node, true),

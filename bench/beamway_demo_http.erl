@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Measures the demo's line on yucan: requests per second over kept connections, compared with yaws if that is installed. The
+%% @doc Measures the values in the demo's line on yucan: requests per second over keep-alive connections, compared with yaws if that is installed. The
 %% client is also written in Erlang and competes with both servers for the processor; `bench http' measures with wrk.
 -module(beamway_demo_http).
 
@@ -12,7 +12,7 @@
 -define(START_MS, 5000).
 -define(REQUEST, "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n").
 
-%% @doc Measures for less than 10 s. yucan runs on the first node of the cluster, yaws in its own VM.
+%% @doc Measures for less than 10 s. yucan runs on the first node of the cluster, and yaws in its own VM.
 -spec run(beamway_bench_nodes:cluster()) -> outcome().
 run(#{members := [First | _] = Members} = Cluster) ->
     Ebin = filename:join([beamway_bench_nodes:root(), "apps", "yucan", "ebin"]),
@@ -30,7 +30,7 @@ run(#{members := [First | _] = Members} = Cluster) ->
 -spec handle(term(), none) -> {200, [{binary(), binary()}], binary()}.
 handle(_, none) -> {200, [{<<"content-type">>, <<"text/plain">>}], <<"hello world\n">>}.
 
-%% If yaws does not start, there is nothing to compare with and yaws is left out of the line.
+%% If yaws does not start, there is nothing to compare with, so the line does not mention yaws.
 beside(Program, Outcome) -> beamway_bench_tools:with_folder(fun(Folder) -> beside(Program, Folder, Outcome) end).
 
 beside(Program, Folder, Outcome) ->
@@ -70,7 +70,7 @@ rate(Port) ->
     Requests = lists:sum([receive {Pid, Count} -> Count after ?MS + ?START_MS -> error(no_answer) end || Pid <- Pids]),
     Requests * 1.0e6 / (erlang:monotonic_time(microsecond) - Began).
 
-%% All answers have the same length as the first one.
+%% All responses have the same length as the first one.
 client(Port, Until) ->
     {ok, Socket} = gen_tcp:connect({127, 0, 0, 1}, Port, [binary, {active, false}, {nodelay, true}], ?START_MS),
     ok = gen_tcp:send(Socket, ?REQUEST),

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Measures the demo's line on rdpipe: the first example over an sshd of the demo's own, and the rate between two commands,
+%% @doc Measures the values in the demo's line on rdpipe: runs the first example with the demo's own sshd, and measures the rate between two commands,
 %% compared with ssh. `bench pipe' makes the full measurement.
 -module(beamway_demo_pipe).
 
@@ -9,11 +9,11 @@
 
 -define(S, 15).
 
-%% @doc Measures for less than 10 s. Returns an empty map if rdpipe is not built or the machine is too busy.
+%% @doc Measures for less than 10 s. Returns an empty map if rdpipe has not been built or the machine is too busy.
 -spec run() -> outcome().
 run() ->
     Program = filename:join([beamway_bench_nodes:root(), "bench", "pipe_demo"]),
-    %% On a TERM signal the program also stops its sshd.
+    %% When the program receives TERM, it also stops its sshd.
     case beamway_bench_tools:run(os:find_executable("timeout"), ["--kill-after=5", integer_to_list(?S), Program], (?S + 10) * 1000) of
         {0, Lines} -> maps:from_list([figure(Word) || Line <- lists:sublist(lists:reverse(Lines), 1), Word <- string:lexemes(Line, " \n")]);
         {_, _} -> #{}

@@ -1,6 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Makes the demo's line on placement, which says which of the demo's nodes a query chooses, and why it
-%% rejects one of the others.
+%% @doc Creates the demo's line on placement, which says which of the demo's nodes a query chooses, and why it rejects one of the others.
 -module(beamway_demo_placement).
 
 -export([run/1, text/1, hold/2]).
@@ -9,7 +8,7 @@
 
 -define(QUERY, [{mem_available, ge, {100, mib}}, {workers, le, 1}]).
 
-%% @doc Starts placement on the nodes, gives the first node two more workers than the others, and queries it.
+%% @doc Starts placement on the nodes, starts two more workers on the first node than on the others, and queries it.
 -spec run(beamway_bench_nodes:cluster()) -> outcome().
 run(#{members := [First | _] = Members} = Cluster) ->
     Ebin = filename:join([beamway_bench_nodes:root(), "apps", "placement", "ebin"]),
@@ -23,7 +22,7 @@ run(#{members := [First | _] = Members} = Cluster) ->
     _ = beamway_bench_nodes:all(Cluster, attr, stop, []),
     #{chosen => Chosen, refused => Busy, why => lists:last(string:lexemes(unicode:characters_to_list(Why), "\n"))}.
 
-%% @doc Runs on a node: starts `Count' processes that own an attribute whose value is the number of its owners.
+%% @doc Runs on a node: starts `Count' processes that together own an attribute whose value is the number of its owners.
 -spec hold(atom(), pos_integer()) -> ok.
 hold(Name, Count) ->
     Caller = self(),

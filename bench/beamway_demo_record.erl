@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Draws the demo's output for a README, as an SVG picture of a terminal. Each line appears at the time when it was printed, five
-%% times as fast. In a viewer without animations all lines are visible at once.
+%% @doc Draws the demo's output for a README, as an SVG picture of a terminal. Each line appears at the time at which it was printed, five times as
+%% fast. A viewer without animations shows all lines at once.
 -module(beamway_demo_record).
 
 -export([writable/1, said/2, lines/0, write/2]).
@@ -12,27 +12,27 @@
 
 -define(FASTER, 5).
 -define(COLUMNS, 120).
-%% Sizes in pixels; a letter in the fonts below is 0.6 of the font size wide.
+%% Sizes in pixels. In the fonts below, the width of a character is 0.6 of the font size.
 -define(FONT, 14).
 -define(LETTER, 8.43).
 -define(ROW, 19).
 -define(EDGE, 20).
 -define(BAR, 36).
 
-%% @doc Returns whether the picture can be written to this file. Called before the demo, so that it does not fail only at the end.
+%% @doc Returns whether the picture can be written to this file. Called before the demo, so that an error does not appear only at the end.
 -spec writable(file:filename()) -> ok | {error, unicode:chardata()}.
 writable(File) -> answer(File, file:write_file(File, <<>>, [append])).
 
 answer(_, ok) -> ok;
 answer(File, {error, Reason}) -> {error, io_lib:format("--record ~ts: ~ts; expected a file that can be written", [File, file:format_error(Reason)])}.
 
-%% @doc Passes what has just been printed to the recording process.
+%% @doc Passes text that has just been printed to the recording process.
 -spec said(pid(), unicode:chardata()) -> ok.
 said(Recorder, Text) ->
     Recorder ! {?MODULE, erlang:monotonic_time(millisecond), unicode:characters_to_list(Text)},
     ok.
 
-%% @doc Returns all lines so far, oldest first. Called in the recording process.
+%% @doc Returns all lines recorded so far, oldest first. Called in the recording process.
 -spec lines() -> [line()].
 lines() ->
     receive
@@ -46,7 +46,7 @@ lines() ->
 -spec write(file:filename(), [line()]) -> ok | {error, unicode:chardata()}.
 write(File, Lines) -> answer(File, file:write_file(File, unicode:characters_to_binary(svg(Lines)))).
 
-%% Returns the picture. Lines of more than 120 letters are wrapped at a space.
+%% Returns the picture. Lines of more than 120 characters are wrapped at a space.
 -spec svg([line(), ...]) -> unicode:chardata().
 svg([{Began, _} | _] = Lines) ->
     Rows = [{Ms - Began, Row} || {Ms, Line} <- Lines, Row <- wrapped(Line)],
@@ -84,7 +84,7 @@ escaped(Text) -> lists:map(fun($<) -> "&lt;"; ($>) -> "&gt;"; ($&) -> "&amp;"; (
 
 long() -> lists:flatten(["Pipe: echo hello | rdpipe host1:'tr <a> & b'" | lists:duplicate(20, " of words")]).
 
-%% An XML parser must find all of the text in the picture, and an SVG renderer must be able to draw it.
+%% The picture must be valid XML that contains all of the text, and an SVG renderer must be able to draw it.
 every_line_is_shown_test() ->
     Texts = ["Beamway demo: nodes <a> & \"b\"\n\n", "  build      1.0 s\n", long() ++ "\n", "99 \x{b5}s\n\n"],
     _ = [said(self(), Text) || Text <- Texts],

@@ -1,11 +1,11 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Creates hosts, a firewall and containers from the kernel's namespaces.
+%% @doc Creates test hosts, a firewall and containers from kernel namespaces.
 %%
-%% {@link pair/1} creates two network namespaces joined by a veth pair. {@link apart/1} lets its caller, such as {@link beamway_path}, join
-%% them. {@link firewalled/2} creates three namespaces; the middle one forwards only packets of tracked connections, and forgets connections
-%% that have been silent for a while. {@link host/1} and {@link container/2} return the `wrapper' with which {@link beamway_peer:start/2}
-%% starts a node in one of them. All of it needs root. The caller that created a network must remove it with {@link delete/1}, which also
-%% kills everything that still runs in it.
+%% {@link pair/1} creates two network namespaces joined by a veth pair. {@link apart/1} leaves it to its caller, such as {@link beamway_path}, to join
+%% them. {@link firewalled/2} creates three namespaces; the middle one forwards only packets of tracked connections, and forgets connections that have
+%% been silent for a while. {@link host/1} and {@link container/2} return the `wrapper' with which {@link beamway_peer:start/2} starts a node in one
+%% of them. All of this needs root. The caller that created a network must remove it with {@link delete/1}, which also kills everything that is still
+%% running in it.
 -module(beamway_netns).
 
 -export([pair/1, apart/1, firewalled/2, behind_nat/2, move/3, build/2, delete/1, host/1, container/2, in/2]).
@@ -33,8 +33,8 @@ apart(Prefix) ->
     [A, B] = Spaces = names(Prefix, ["a", "b"]),
     build(#{spaces => Spaces, addresses => [?A, ?B]}, space(A) ++ space(B), []).
 
-%% @doc Returns two hosts behind a firewall that forgets a TCP connection after `ForgetS' seconds of silence. It then silently drops the
-%% connection's packets, as it does for a connection whose setup it has not seen.
+%% @doc Returns two hosts with a firewall between them that forgets a TCP connection after `ForgetS' seconds of silence. From then on it silently
+%% drops the connection's packets, as it does for a connection whose setup it has not seen.
 -spec firewalled(Prefix :: string(), ForgetS :: pos_integer()) -> {ok, net()} | {error, string()}.
 firewalled(Prefix, ForgetS) ->
     [A, B, Wall] = Spaces = names(Prefix, ["a", "b", "w"]),
@@ -44,8 +44,8 @@ firewalled(Prefix, ForgetS) ->
           ++ cable({B, "10.97.196.2"}, {Wall, "10.97.196.1"}) ++ Ways,
           wall(Wall, integer_to_list(ForgetS))).
 
-%% @doc Like {@link firewalled/2}, but with a NAT: the second host sees the first one under an address of the middle namespace and cannot connect to
-%% it.
+%% @doc Like {@link firewalled/2}, but with NAT: the second host sees the first one under an address of the middle namespace, and cannot open a
+%% connection to it.
 -spec behind_nat(Prefix :: string(), ForgetS :: pos_integer()) -> {ok, net()} | {error, string()}.
 behind_nat(Prefix, ForgetS) ->
     case firewalled(Prefix, ForgetS) of
@@ -56,7 +56,7 @@ behind_nat(Prefix, ForgetS) ->
             {error, Why}
     end.
 
-%% @doc Replaces the address of a host behind a firewall with `LAST' in the same network, 2 to 6.
+%% @doc Changes the address of a host behind a firewall within its network; `Last' is the last part of the new address, from 2 to 6.
 -spec move(net(), Host :: 1..2, Last :: 2..6) -> ok.
 move(#{spaces := [_, _, Wall] = Spaces, addresses := Addresses}, Host, Last) ->
     Network = lists:droplast(lists:nth(Host, Addresses)),
@@ -80,7 +80,7 @@ names(Prefix, Ends) ->
 space(Space) ->
     [["netns add ", Space], ["-n ", Space, " link set lo up"]].
 
-%% Each end is named after the namespace at the other end.
+%% Each end of the cable is named after the namespace at its other end.
 cable({A, AddressA}, {B, AddressB}) ->
     [["-n ", A, " link add ", B, " type veth peer name ", A, " netns ", B]]
         ++ lists:append([[["-n ", Space, " address add ", Address, "/29 dev ", Other],
@@ -122,7 +122,7 @@ await_empty(Space, EndMs) ->
 pids(Space) ->
     string:trim(os:cmd("ip netns pids " ++ Space ++ " 2>/dev/null")).
 
-%% The first process of a pid namespace receives only signals for which it has a handler, so the last signal that is sent is KILL.
+%% The first process of a pid namespace receives only signals for which it has a handler, so the last signal sent is KILL.
 signal(Space, Name) ->
     os:cmd("ip netns pids " ++ Space ++ " 2>/dev/null | xargs -r kill -" ++ Name).
 
@@ -136,8 +136,8 @@ in(Space, Command) ->
 host(Space) ->
     [find("ip"), "netns", "exec", Space].
 
-%% @doc Returns a wrapper for a node in a container: separate network, pid and mount namespaces, with its own `/proc', an empty `/tmp' and `/run',
-%% and the given directories from outside. The checkout has the same path as outside.
+%% @doc Returns a wrapper for a node in a container. The container has its own network, pid and mount namespaces, its own `/proc', an empty `/tmp' and
+%% `/run', and the given directories from outside. The checkout has the same path as outside.
 -spec container(Space :: string(), box()) -> [string()].
 container(Space, Box) ->
     host(Space) ++ [find("unshare"), "--mount", "--pid", "--fork", "--kill-child", "--mount-proc",

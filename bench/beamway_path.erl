@@ -1,9 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Creates two hosts, implemented as network namespaces and joined by a network path with a rate, a delay, a loss rate and a bounded
-%% queue in each direction. The path is a program (`native/test/path') because the kernels of test machines do not have netem. It needs
-%% root.
+%% @doc Creates two hosts, implemented as network namespaces and joined by a network path that has a rate, a delay, a loss rate and a bounded queue in
+%% each direction. A program (`native/test/path') emulates the path, because the kernels of test machines do not have netem. This needs root.
 %%
-%% The program exits with the process that opened the path. That process must remove the namespaces with {@link close/1}.
+%% The program exits when the process that opened the path exits. That process must remove the namespaces with {@link close/1}.
 -module(beamway_path).
 
 -export([open/2, close/1, net/1, counters/1, round_trip_us/1]).
@@ -17,10 +16,10 @@
                       seed => non_neg_integer(),
                       mtu => pos_integer(),
                       offload => 0 | 1}.                 %% 1: segments of a TCP stream travel together, which takes much less processor time
-%% Settings that are left out get the program's defaults: 1 Gbit/s, no delay, no loss, 256 KiB, MTU 1500, no offload.
+%% Settings that are omitted have the program's defaults: 1 Gbit/s, no delay, no loss, 256 KiB, MTU 1500, no offload.
 -opaque path() :: #{net := beamway_netns:net(), port := port(), settings := settings()}.
 -type counters() :: #{binary() => number() | boolean() | #{binary() => non_neg_integer()}}.
-%% The keys `there' and `back' have packets, bytes, lost, dropped and more; the program also reports its seconds and cpu_seconds.
+%% The keys `there' and `back' contain packets, bytes, lost, dropped and more; the program also reports its seconds and cpu_seconds.
 
 -define(READY_MS, 10000).
 -define(ANSWER_MS, 5000).
@@ -63,7 +62,7 @@ addressed(#{net := #{spaces := Spaces, addresses := Addresses}} = Path) ->
         [Why | _] -> ok = close(Path), {error, Why}
     end.
 
-%% @doc Stops the path, kills everything that runs on its hosts, and removes the hosts.
+%% @doc Stops the path, kills everything that is running on its hosts, and removes the hosts.
 -spec close(path()) -> ok.
 close(#{net := Net, port := Port}) ->
     ok = beamway_bench_tools:close(Port, "TERM"),
@@ -73,11 +72,11 @@ close(#{net := Net, port := Port}) ->
 -spec net(path()) -> beamway_netns:net().
 net(#{net := Net}) -> Net.
 
-%% @doc Returns the part of a round trip that the delays cause.
+%% @doc Returns the part of the round-trip time that is due to the delays.
 -spec round_trip_us(settings()) -> non_neg_integer().
 round_trip_us(Settings) -> 2 * maps:get(delay_us, Settings, 0).
 
-%% @doc Returns the counters so far. Only the process that opened the path may call this.
+%% @doc Returns the current counters. Only the process that opened the path may call this.
 -spec counters(path()) -> counters().
 counters(#{port := Port}) ->
     {ok, OsPid} = beamway_bench_tools:os_pid(Port),

@@ -1,11 +1,11 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The `soak' command: runs real nodes under mixed load for a given time, samples everything that could leak once a second, and gives a
-%% verdict.
+%% @doc The `soak' command: runs real nodes under mixed load for a given time. Every second it samples everything that could leak, and at the end it
+%% gives a verdict.
 %%
-%% First the nodes are loaded for a moment, disconnected and sampled; this is their state at rest. During the run
-%% {@link beamway_soak_load} runs on every node while connections are cut and nodes are stopped and continued at random (the seed is
-%% printed). At the end the nodes must return to their state at rest, the load must not have seen any error, and
-%% {@link beamway_soak_verdict} must find every metric flat. The exit status is 0 if all is well, 1 if not, 2 for a usage error.
+%% First the nodes are loaded for a moment, disconnected and sampled, which yields their state at rest. During the run, {@link beamway_soak_load} runs
+%% on every node while connections are cut and nodes are stopped and continued at random (the seed is printed). At the end, the nodes must return to
+%% their state at rest, the load must not have encountered any error, and {@link beamway_soak_verdict} must find every metric flat. The exit status is
+%% 0 on success, 1 on failure, and 2 for a usage error.
 -module(beamway_soak).
 
 -export([main/1]).
@@ -67,7 +67,7 @@ checked(Settings, Json, Words) ->
                   terminal => is_terminal(),
                   command => unicode:characters_to_binary(lists:join(" ", ["bin/beamway soak" | Words]))}).
 
-%% Text that is not a number becomes 0, which is outside every valid range here.
+%% Returns 0 for text that is not a number, because 0 is outside every valid range here.
 number(Text) ->
     case {string:to_float(Text), string:to_integer(Text)} of
         {{Number, ""}, _} -> Number;
@@ -79,7 +79,7 @@ default_file(#{minutes := Minutes}) ->
     Name = case Minutes >= ?FULL_MINUTES of true -> "soak.json"; false -> "soak-quick.json" end,
     filename:join([beamway_bench_nodes:root(), "bench", "results", Name]).
 
-%% Uses a port because a port, unlike os:cmd/1, inherits our standard error.
+%% Uses a port, because it inherits our standard error, unlike os:cmd/1.
 is_terminal() ->
     Port = open_port({spawn_executable, "/bin/sh"}, [{args, ["-c", "test -t 2"]}, exit_status]),
     receive {Port, {exit_status, Status}} -> Status =:= 0 after 5000 -> false end.
@@ -125,8 +125,8 @@ soak(#{nodes := Count, link := Link} = Settings) ->
     ok = beamway_bench_nodes:stop_epmd(Epmd),
     Outcome.
 
-%% Loads the cluster in both directions of connecting, because the first call from a node starts helpers that keep running, such as the
-%% resolver.
+%% Loads the cluster in both directions of connecting before the run, because a node's first call starts helper processes that keep running, such as
+%% the resolver.
 dressed(Cluster, Settings, [Direction | Others]) ->
     ok = beamway_bench_nodes:connect(Cluster, Direction),
     ok = start_load(Cluster, Settings),
@@ -149,8 +149,8 @@ stop_load(Cluster) ->
 others(#{name := Name}, Cluster) ->
     lists:delete(Name, beamway_bench_nodes:names(Cluster)).
 
-%% Returns the state at rest, with all links down and all garbage collected. Resources are released with a slight delay, so after the run
-%% this function waits until nothing exceeds the first state; at the deadline it returns the state as it is.
+%% Returns the state at rest, with all links down and after a garbage collection. Resources are released with a slight delay, so after the run this
+%% function waits until nothing exceeds the first state; at the deadline it returns the current state.
 rest(#{members := Members} = Cluster, Before) ->
     _ = [beamway_bench_nodes:call(Member, erlang, disconnect_node, [Other])
          || Member <- Members, Other <- others(Member, Cluster)],
@@ -165,7 +165,7 @@ at_rest(#{members := Members} = Cluster, Before, Deadline) ->
         false -> receive after 500 -> at_rest(Cluster, Before, Deadline) end
     end.
 
-%% Returns the samples, newest last, each with its time and one sample for each node.
+%% Returns the samples, newest last. Each consists of its time and a sample of every node.
 loaded(Cluster, #{minutes := Minutes} = Settings) ->
     ok = start_load(Cluster, Settings),
     ok = maybe_leak(Cluster, Settings),
@@ -195,7 +195,7 @@ sampled(Cluster, Settings, Start, End, Before, Samples) ->
         false -> sampled(Cluster, Settings, Start, End, Now, [Sample | Samples])
     end.
 
-%% On a terminal a single line is updated in place; otherwise a line is printed each minute.
+%% On a terminal, a single line is updated in place; otherwise, a line is printed each minute.
 show(#{terminal := true} = Settings, Sample, _) ->
     io:format(standard_error, "\r~ts\e[K", [beamway_soak_report:progress(Settings, Sample)]);
 show(#{terminal := false} = Settings, Sample, Count) when Count rem 60 =:= 59 ->

@@ -1,14 +1,14 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The mixed load of a soak. It runs on each of the soak's nodes and checks its own results.
+%% @doc The mixed load of a soak test. It runs on each of the soak's nodes and checks its own results.
 %%
-%% Towards every other node there are: callers whose answers must equal what they sent; streams of 64 B to 1 MB, drawn evenly over the
-%% magnitudes, whose receiver checks order and content; processes that are linked and monitored across nodes and end with a reason that must
-%% arrive; and crowds of processes that start, own a table each, make a call and end. A lost connection does not count as an error, because
-%% all activities restart after it. Every other deviation does: {@link counts/0} returns their number, and {@link errors/0} the first few.
+%% For every other node there are callers, whose answers must equal what they sent; streams of messages from 64 B to 1 MB, evenly distributed over the
+%% orders of magnitude, whose receiver checks order and content; processes that are linked and monitored across nodes and exit with a reason that must
+%% arrive; and crowds of processes that start, create a table each, make a call and exit. A lost connection does not count as an error, because all
+%% activities restart after it. Every other deviation does: {@link counts/0} returns their number, and {@link errors/0} the first few.
 -module(beamway_soak_load).
 
 -export([start/2, stop/0, counts/0, errors/0, leak/0]).
-%% called on other nodes
+%% Called on other nodes.
 -export([echo/1, sink/1, end_with/1]).
 
 -export_type([counts/0]).
@@ -26,7 +26,7 @@
 -define(STOP_MS, 30000).
 -define(ERRORS_KEPT, 10).
 
-%% @doc Starts the load on this node towards the others. Each process sleeps for `PaceMs' between its rounds.
+%% @doc Starts the load from this node to the others. Each process sleeps for `PaceMs' between its rounds.
 -spec start(Others :: [node()], PaceMs :: non_neg_integer()) -> ok.
 start(Others, PaceMs) ->
     Caller = self(),
@@ -47,7 +47,7 @@ stop() ->
             error(load_does_not_stop)
     end.
 
-%% @doc Adds a process to the load that opens files and never closes them, in order to see whether the leak is found.
+%% @doc Adds a process to the load that opens files and never closes them, in order to test whether the leak is detected.
 -spec leak() -> ok.
 leak() ->
     ?MODULE ! {add, fun() -> leak([]) end},
@@ -58,7 +58,7 @@ leak(Files) ->
     rest(300),
     leak([File | Files]).
 
-%% @doc Returns the counts of the work done so far, which are all 0 before the first start.
+%% @doc Returns how much work has been done so far; all counts are 0 before the first start.
 -spec counts() -> counts().
 counts() ->
     case persistent_term:get(?KEY, none) of
@@ -103,14 +103,14 @@ init(Caller, Others, PaceMs) ->
     Caller ! {self(), started},
     watch(Workers).
 
-%% Counters, errors and the bytes to send are created once and kept.
+%% The counters, the errors and the bytes to send are created only once and then kept.
 keep_state(none) ->
     Owner = self(),
     Keeper = spawn(fun() ->
                            Table = ets:new(?MODULE, [public]),
                            persistent_term:put(?KEY, {counters:new(length(?NAMES), []), Table, rand:bytes(2 * ?LARGEST)}),
                            Owner ! {self(), ready},
-                           %% No timeout, because the table must exist as long as the node.
+                           %% This receive needs no timeout, because the table must exist as long as the node.
                            receive never -> ok end
                    end),
     receive {Keeper, ready} -> ok after ?STOP_MS -> error(no_memory) end;
@@ -121,7 +121,7 @@ watch(Workers) ->
     receive
         stop ->
             [exit(Pid, kill) || {Pid, _} <- Workers],
-            %% No timeout is needed because the workers were killed.
+            %% This receive needs no timeout, because the workers have been killed.
             [receive {'DOWN', Monitor, process, _, _} -> ok end || {_, Monitor} <- Workers],
             ok;
         {add, Work} ->
@@ -139,11 +139,11 @@ work(crowd, Other, PaceMs) -> process_flag(trap_exit, true), crowd(Other, PaceMs
 rest(PaceMs) ->
     receive after PaceMs -> ok end.
 
-%% After a lost connection, retrying without a pause would be useless.
+%% After a connection is lost, retrying without a pause would be useless.
 rest_after_loss() ->
     receive after 20 -> ok end.
 
-%% On average, messages of 64 B to 128 B are as frequent as those of 512 KB to 1 MB.
+%% On average, messages of 64 B to 128 B are as frequent as messages of 512 KB to 1 MB.
 bytes() ->
     {_, _, Source} = persistent_term:get(?KEY),
     Size = round(?SMALLEST * math:exp(rand:uniform() * math:log(?LARGEST / ?SMALLEST))),
@@ -187,7 +187,7 @@ stream(Other, PaceMs, Sink, Next, Confirmed) ->
     rest(PaceMs),
     stream(Other, PaceMs, Sink, Next + 1, Confirmed).
 
-%% Discards confirmations that the sink sent before it ended.
+%% Discards confirmations that the sink sent before it exited.
 forget(Sink) ->
     receive {Sink, _} -> forget(Sink) after 0 -> ok end.
 
@@ -198,12 +198,12 @@ sink_ended(Other, PaceMs, Reason) ->
     wrong({stream_ended, Other, Reason}),
     stream(Other, PaceMs).
 
-%% @private Confirms every message, in order. A lost connection terminates the sink before it can receive a message over the next
+%% @private Confirms every message, in order. When a connection is lost, the sink is terminated before it can receive a message over the next
 %% connection. Messages that are still in its mailbox must not make it reconnect, because the connection was cut on purpose.
 -spec sink(pid()) -> no_return().
 sink(Stream) -> sink(Stream, 1).
 
-%% No timeout is needed because the sink exits when the stream ends or the connection is lost.
+%% This receive needs no timeout, because the sink exits when the stream ends or the connection is lost.
 sink(Stream, Expected) ->
     receive
         {Stream, Expected, Crc, Bytes} ->
@@ -241,7 +241,7 @@ end_with(Reason) -> exit(Reason).
 
 crowd(Other, PaceMs) ->
     Crowd = [spawn_link(fun() -> member(Other) end) || _ <- lists:seq(1, ?CROWD)],
-    %% No timeout is needed because a member exits at the latest when its call times out.
+    %% This receive needs no timeout, because each process exits when its call times out, if not earlier.
     Ends = [receive {'EXIT', Member, Reason} -> Reason end || Member <- Crowd],
     [wrong({member_ended, Other, Reason}) || Reason <- Ends, Reason =/= normal],
     count(processes, ?CROWD),
@@ -269,7 +269,7 @@ sizes_cover_all_magnitudes_test() ->
     Small = length([Size || Size <- Sizes, Size < 8192]),
     ?assert(Small > 800 andalso Small < 1200).
 
-%% The checks find a message out of order, a damaged one and a wrong exit reason.
+%% The checks detect a message out of order, a damaged message and a wrong exit reason.
 the_sink_sees_what_is_wrong_test_() ->
     [?_assertEqual(Want, end_of_sink(Messages))
      || {Want, Messages} <- [{{disorder, 2, 3}, [{1, <<"a">>}, {3, <<"c">>}]},

@@ -1,6 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Judges a soak, and presents the result as text, as JSON and as a plot. The functions are
-%% pure.
+%% @doc Judges a soak, and formats the result as text, as JSON and as a plot. The functions are pure.
 -module(beamway_soak_report).
 
 -export([result/3, risen_at_rest/2, progress/2, to_text/1, to_object/1, to_svg/1]).
@@ -48,7 +47,7 @@ points(Key, Node, Samples) ->
 summed([First | _] = Work) ->
     maps:map(fun(Name, _) -> lists:sum([maps:get(Name, OfNode) || OfNode <- Work]) end, First).
 
-%% @doc Returns which values at rest are higher after the run than before it, node by node.
+%% @doc Returns, for each node, which values at rest have risen by more than is allowed during the run.
 -spec risen_at_rest([beamway_soak_sample:raw()], [beamway_soak_sample:raw()]) ->
           [#{node := pos_integer(), figure := atom(), before := number(), 'after' := number()}].
 risen_at_rest(Before, After) ->
@@ -57,7 +56,7 @@ risen_at_rest(Before, After) ->
         {Key, Allowed} <- lists:sort(maps:to_list(beamway_soak_sample:rest_limits())),
         {Old, New} <- [{maps:get(Key, OldOfNode), maps:get(Key, NewOfNode)}], New > Old + Allowed].
 
-%% New resources are listed only for nodes on which a value has risen.
+%% New resources are listed only for nodes on which some value has risen.
 new_at_rest(Risen, Before, After) ->
     [#{node => Node, new => maps:get(who, NewOfNode, []) -- maps:get(who, OldOfNode, [])}
      || {Node, OldOfNode, NewOfNode} <- lists:zip3(lists:seq(1, length(Before)), Before, After),
@@ -65,7 +64,7 @@ new_at_rest(Risen, Before, After) ->
 
 without_who(Rest) -> [maps:remove(who, OfNode) || OfNode <- Rest].
 
-%% @doc Returns the progress of a run, in one line.
+%% @doc Returns the progress of a run as a single line.
 -spec progress(Settings :: map(), {TimeS :: float(), [beamway_soak_sample:sample()]}) -> unicode:chardata().
 progress(#{minutes := Minutes}, {TimeS, OfNodes}) ->
     [clock(TimeS), " of ", clock(Minutes * 60)
@@ -77,7 +76,7 @@ progress(#{minutes := Minutes}, {TimeS, OfNodes}) ->
 clock(Seconds) ->
     io_lib:format("~b:~2..0b", [trunc(Seconds) div 60, trunc(Seconds) rem 60]).
 
-%% @doc Returns the result as text for people.
+%% @doc Returns the result as human-readable text.
 -spec to_text(result()) -> unicode:chardata().
 to_text(#{findings := Findings, events := #{cuts := Cuts, stops := Stops}} = Result) ->
     Head = [{right, Cell} || Cell <- ["median", "change", "95 % interval", "limit"]],
@@ -123,7 +122,7 @@ short(Number) when abs(Number) >= 100 -> integer_to_list(round(Number));
 short(Number) when abs(Number) < 0.05 -> "0";
 short(Number) -> float_to_list(float(Number), [{decimals, 1}, compact]).
 
-%% @doc Returns the object to store, in which the samples are reduced to medians.
+%% @doc Returns the object that is stored, in which the samples are reduced to medians.
 -spec to_object(result()) -> map().
 to_object(Result) ->
     Thinned = case Result of
@@ -132,7 +131,7 @@ to_object(Result) ->
               end,
     (rounded(Thinned))#{repeats => 1}.
 
-%% Returns one array for each metric and node, and the times of their points.
+%% Returns one array for each metric and node, and one with the times of the points.
 thinned(#{nodes := Nodes}, Samples) ->
     Column = fun(Key, Node) -> [Value || {_, Value} <- beamway_soak_verdict:medians(points(Key, Node, Samples), ?STORED_POINTS)] end,
     Times = [{TimeS, TimeS} || {TimeS, _} <- Samples],
@@ -170,7 +169,7 @@ panel(#{key := Key, title := Title, unit := Unit, divisor := Divisor}, #{finding
       lines => [plotted([{TimeS / 60, Value / Divisor} || {TimeS, Value} <- points(Key, Node, Samples)])
                 || Node <- lists:seq(1, Nodes)]}.
 
-%% The note is about the node whose value rose most.
+%% The note is about the node whose value has risen most.
 panel_note(Findings, Divisor, Unit) ->
     {_, #{verdict := Verdict, growth := Growth, limit := Limit}} =
         lists:max([{Growth, Finding} || #{growth := Growth} = Finding <- Findings]),
@@ -181,7 +180,7 @@ panel_note(Findings, Divisor, Unit) ->
         _ -> [verdict_word(Verdict), ": ", Change, ", limit ", short(Limit / Divisor)]
     end.
 
-%% Returns the median of each stretch of time, with the lowest and highest value in it.
+%% Returns the median, lowest and highest value of each interval.
 plotted(Points) ->
     Size = max(1, (length(Points) + ?PLOTTED_POINTS - 1) div ?PLOTTED_POINTS),
     [begin

@@ -1,10 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Defines the metrics that a soak observes, with their units and limits, and takes samples of a node. The measuring process reads the kernel's
-%% metrics from /proc; it asks the node for those of the VM and the links over the node's standard input and output.
+%% metrics from /proc. It gets those of the VM and the links from the node itself, over the node's standard input and output.
 -module(beamway_soak_sample).
 
 -export([figures/0, rest_limits/0, take/2, rates/2, at_rest/2]).
-%% called on the nodes
+%% Called on the nodes.
 -export([in_node/1, collect_garbage/0, who/0]).
 
 -export_type([figure/0, key/0, raw/0, sample/0]).
@@ -12,18 +12,18 @@
 -type key() :: atom().
 -type figure() :: #{key := key(), title := string(), unit := string(), divisor := pos_integer(),
                     limit := beamway_soak_verdict:limit() | none}.
-%% `divisor' converts the raw number to the unit. A metric without a limit is shown but not judged, because it depends on how much load
-%% the machine permits.
+%% A raw number divided by `divisor' has the metric's unit. A metric without a limit is shown but not judged, because it depends on how much load the
+%% machine permits.
 -type raw() :: #{key() => number()}.
-%% Counters are still totals, counted since their link was set up.
+%% Counters are totals, counted since their link was set up.
 -type sample() :: #{key() => number()}.
 
-%% Metrics that rise and fall anyway mean nothing over less than five minutes, because allocators grow in steps.
+%% For metrics that rise and fall in any case, less than five minutes is too short, because allocators grow in steps.
 -define(MEMORY_S, 300).
 -define(MB, 1048576).
 -define(CALL_MS, 60000).
 
-%% @doc Returns everything that is plotted, in this order.
+%% @doc Returns everything that is plotted, in the order of the plots.
 -spec figures() -> [figure(), ...].
 figures() ->
     Memory = #{unit => "MB", divisor => ?MB},
@@ -43,18 +43,18 @@ figures() ->
      #{key => stalls, title => "stalls a second (ring full)", unit => "1/s", divisor => 1, limit => none},
      #{key => doorbells, title => "doorbells for 100 frames", unit => "", divisor => 1, limit => none}].
 
-%% @doc Returns how much each metric may have risen once the load has stopped and all links are down.
+%% @doc Returns how much each metric may have risen after the load has stopped and all links are down.
 -spec rest_limits() -> #{key() => non_neg_integer()}.
 rest_limits() ->
     #{processes => 0, descriptors => 0, ports => 0, rings => 0, tables => 0, atoms => 20}.
 
-%% @doc Returns a sample of a node. Its links to the others are those that are up at the moment.
+%% @doc Returns a sample of a node. It covers the links to the given nodes that are currently up.
 -spec take(Member :: map(), Others :: [node()]) -> raw().
 take(#{os_pid := OsPid} = Member, Others) ->
     InNode = beamway_bench_nodes:call(Member, ?MODULE, in_node, [Others], ?CALL_MS),
     maps:merge(InNode, of_kernel(OsPid)).
 
-%% @doc Like {@link take/2}, but after a garbage collection in all processes, with `who', a list of all resources that exist, which helps to find the
+%% @doc Like {@link take/2}, but after a garbage collection in all processes, and with `who', a list of all existing resources, which helps to find a
 %% leak.
 -spec at_rest(Member :: map(), Others :: [node()]) -> #{key() | who => number() | [binary()]}.
 at_rest(#{os_pid := OsPid} = Member, Others) ->
@@ -121,7 +121,7 @@ who() ->
 mfa({Module, Function, Arity, _}) when is_integer(Arity) -> {Module, Function, Arity};
 mfa({Module, Function, Args, _}) -> {Module, Function, length(Args)}.
 
-%% @doc Returns a sample made from two raw ones, in which counters become rates. The counters of a new link start at 0.
+%% @doc Returns a sample computed from two raw samples, in which counters become rates. The counters of a new link start at 0.
 -spec rates({TimeS :: float(), raw()}, {TimeS :: float(), raw()}) -> sample().
 rates({BeforeS, Before}, {NowS, Now}) ->
     Seconds = max(0.001, NowS - BeforeS),

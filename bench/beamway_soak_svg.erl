@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Draws values over time as one SVG, with a panel for each metric and a line for each node. The functions are pure.
+%% @doc Draws values over time as an SVG picture, with a panel for each metric and a line for each node. The functions are pure.
 %%
-%% Each point of a line is the median of an interval; the band around the line reaches from the lowest to the highest value in that
-%% interval. All scales start at 0, so that a flat line looks flat; the first line is thicker, so that a line on top of it does not hide
-%% it. Colours follow the reader's light or dark scheme; nothing is loaded from elsewhere.
+%% Each point of a line is the median of an interval, and the band around the line extends from the lowest to the highest value in that interval. All
+%% scales start at 0, so that a flat line looks flat. The first line is thicker, so that it stays visible below a line that covers it. The colours
+%% follow the reader's light or dark scheme; nothing is loaded from elsewhere.
 -module(beamway_soak_svg).
 
 -export([draw/1]).
@@ -13,10 +13,10 @@
 -type point() :: {Minute :: number(), Low :: number(), Middle :: number(), High :: number()}.
 -type panel() :: #{title := unicode:chardata(), unit := unicode:chardata(), note := unicode:chardata(),
                    alarm := boolean(), lines := [[point()]]}.
-%% `note' is printed at the right of the title, in red if `alarm' is set.
+%% `note' is printed to the right of the title, in red if `alarm' is set.
 -type picture() :: #{title := unicode:chardata(), subtitle := [unicode:chardata()], minutes := number(),
                      warm_up := number(), legend := [unicode:chardata()], panels := [panel()]}.
-%% The legend has an entry for each line of a panel, at most colours/0. The first `warm_up' minutes are shaded.
+%% The legend has an entry for each line of a panel, and there are at most colours/0 lines. The first `warm_up' minutes are shaded.
 
 -define(WIDTH, 960).
 -define(COLUMNS, 2).
@@ -31,7 +31,7 @@
 -spec colours() -> pos_integer().
 colours() -> length(palette()).
 
-%% Pairs of light and dark colours. Blue and orange come first because everybody can distinguish them.
+%% Pairs of colours for the light and dark schemes. Blue and orange come first, because everybody can distinguish them.
 palette() ->
     [{"#0969da", "#58a6ff"}, {"#d1540a", "#ff9d57"}, {"#1a7f37", "#56d364"}, {"#8250df", "#bc8cff"},
      {"#7d5f00", "#e3b341"}, {"#bf3989", "#ff7bb8"}].
@@ -115,7 +115,7 @@ steps([First | Others], AtX, AtY) ->
     At = fun({Minute, Value}) -> [number(AtX(Minute)), " ", number(AtY(Value))] end,
     ["M", At(First) | [["L", At(Point)] || Point <- Others]].
 
-%% Returns the top of a scale and the step between its marks. The step is 1, 2 or 5 times a power of ten, and there are three to six marks.
+%% Returns the top of a scale and the step between its tick marks. The step is 1, 2 or 5 times a power of ten, and there are three to six marks.
 scale(Highest) when Highest =< 0 -> {1, 1};
 scale(Highest) ->
     Power = math:pow(10, math:floor(math:log10(Highest / 5))),
@@ -125,7 +125,7 @@ scale(Highest) ->
 ticks(Value, Step, Top) when Value > Top + Step * 1.0e-6 -> [];
 ticks(Value, Step, Top) -> [Value | ticks(Value + Step, Step, Top)].
 
-%% A mark has no more digits than the step.
+%% A tick label has no more decimal places than the step.
 tick(Value, _) when Value == 0 -> "0";
 tick(Value, Step) when Step >= 1000 -> [digits(Value / 1000, Step / 1000), "k"];
 tick(Value, Step) -> digits(Value, Step).
@@ -174,7 +174,7 @@ picture() ->
     #{title => "Soak", subtitle => ["of two nodes"], minutes => 2, warm_up => 0.5, legend => ["a", "b"],
       panels => [Panel, Panel#{alarm := true}, Panel#{lines := [[], []]}]}.
 
-%% OTP does not have a parser for SVG attributes, so this only checks that the output is well-formed XML.
+%% OTP has no parser for SVG attributes, so this only checks that the output is well-formed XML.
 well_formed_test() ->
     Text = unicode:characters_to_list(draw(picture())),
     Open = length(re_all(Text, "<(g|svg|text|title|style)[ >]")),

@@ -1,7 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Disturbs the nodes of a soak: now and then it cuts a connection from one side, or it stops a node for a moment, so that its
-%% peers' rings fill, and then continues it. The disturbances are derived from the seed. The load reconnects by itself, from whichever
-%% side is first.
+%% @doc Disturbs the nodes of a soak: from time to time, it cuts a connection from one side, or it stops a node for a moment, so that its peers' rings
+%% fill, and then continues it. The disturbances are derived from the seed. The load reconnects on its own, from whichever side is first.
 -module(beamway_soak_trouble).
 
 -export([start/2, stop/1]).
@@ -9,7 +8,7 @@
 -define(STOPPED_MS, 1500).
 -define(CALL_MS, 60000).
 
-%% @doc Starts the disturbances, which end with the calling process.
+%% @doc Starts the disturbances, which stop when the calling process exits.
 -spec start(beamway_bench_nodes:cluster(), Settings :: #{seed := integer(), events := float(), _ => _}) -> pid().
 start(#{members := Members}, #{seed := Seed, events := MeanS}) ->
     spawn_link(fun() ->
@@ -17,7 +16,7 @@ start(#{members := Members}, #{seed := Seed, events := MeanS}) ->
                        wait(Members, MeanS, #{cuts => 0, stops => 0})
                end).
 
-%% @doc Ends the disturbances and returns how often each kind happened. No node is left stopped.
+%% @doc Stops the disturbances, and returns how often each kind happened. No node is left stopped.
 -spec stop(pid()) -> #{cuts := non_neg_integer(), stops := non_neg_integer()}.
 stop(Pid) ->
     Pid ! {stop, self()},

@@ -1,11 +1,11 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Decides whether a metric stayed flat over a long run. The functions are pure.
+%% @doc Decides whether a metric stayed flat during a long run. The functions are pure.
 %%
-%% Samples after the warm-up are divided into equal intervals, of which only the medians count, so that single peaks (a garbage
-%% collection, a stall) do not matter. The Theil-Sen line goes through these: its slope is the median of the slopes of all pairs, which up
-%% to 29 % of outliers do not change. Its 95 % interval is Sen's, from Kendall's statistic. A metric `grows' if the line rises over the
-%% judged time by more than the limit, and the interval lies above zero, so that the rise is both large and not due to chance. A falling
-%% metric is not a leak.
+%% The samples after the warm-up are divided into equal intervals, of which only the medians count, so that single peaks (a garbage collection, a
+%% stall) do not matter. A Theil-Sen line is fitted to the medians: its slope is the median of the slopes of all pairs, which does not change even if
+%% up to 29 % of the points are outliers. Its 95 % interval is Sen's, from Kendall's statistic. A metric `grows' if the line rises by more than the
+%% limit over the judged time and the interval lies above zero, so that the rise is both large and not due to chance. A metric that falls is not a
+%% leak.
 -module(beamway_soak_verdict).
 
 -export([judge/3, medians/2, warm_up_s/1]).
@@ -13,22 +13,22 @@
 
 -type points() :: [{TimeS :: number(), Value :: number()}].
 -type limit() :: {Absolute :: number(), Share :: number(), NeedsS :: number()}.
-%% The allowed rise over the judged time is an absolute value or a share of the median, whichever is larger. Less than `NeedsS' of judged
-%% time is not enough for a verdict.
+%% The allowed rise over the judged time is an absolute value or a fraction of the median, whichever is larger. If the judged time is shorter than
+%% `NeedsS', there is no verdict.
 -type finding() :: #{verdict := flat | grows | too_short,
                      median := float(), growth := float(), low := float(), high := float(),
                      limit := float(), judged_s := float()}.
-%% `growth', `low' and `high' refer to the whole judged time.
+%% `growth', `low' and `high' are for the whole judged time.
 
 -define(STRETCHES, 40).
 -define(STRETCHES_MIN, 8).
 
-%% @doc Returns how much of the beginning of a run is ignored.
+%% @doc Returns how much time at the beginning of a run is ignored.
 -spec warm_up_s(DurationS :: number()) -> float().
 warm_up_s(DurationS) ->
     min(300.0, DurationS * 0.2).
 
-%% @doc Judges the samples of one metric; those before `WarmUpS' are ignored.
+%% @doc Judges the samples of one metric, ignoring those before `WarmUpS'.
 -spec judge(points(), WarmUpS :: number(), limit()) -> finding().
 judge(Points, WarmUpS, {Absolute, Share, NeedsS}) ->
     Judged = [Point || {TimeS, _} = Point <- Points, TimeS >= WarmUpS],
@@ -56,7 +56,7 @@ span(Points) ->
     Times = [TimeS || {TimeS, _} <- Points],
     float(lists:max(Times) - lists:min(Times)).
 
-%% @doc Returns at most `Count' points, each of which has the medians of times and values in a stretch of time.
+%% @doc Divides the time into at most `Count' intervals, and returns for each the medians of its times and values.
 -spec medians(points(), Count :: pos_integer()) -> [{float(), float()}].
 medians(Points, Count) when length(Points) =< Count ->
     [{float(TimeS), float(Value)} || {TimeS, Value} <- Points];
@@ -89,7 +89,7 @@ slopes([{TimeS, Value} | Later]) ->
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
 
-%% Returns samples of twenty minutes, one each second; the noise is always the same.
+%% Returns samples of twenty minutes, one per second; the noise is always the same.
 samples(Value) ->
     _ = rand:seed(exsss, 42),
     [{T, Value(T)} || T <- lists:seq(0, 1200)].
@@ -124,7 +124,7 @@ made_up_leaks_are_caught_test_() ->
              {"with peaks", fun(T) -> case T rem 10 of 0 -> 5000; _ -> 100 + T / 60 end end},
              {"faster and faster", fun(T) -> 100 + T * T / 40000 end}]].
 
-%% One descriptor leaks each minute.
+%% One descriptor leaks every minute.
 a_lost_descriptor_a_minute_test() ->
     Points = samples(fun(T) -> 30 + T div 60 + rand:uniform(3) - 2 end),
     ?assertMatch(#{verdict := grows}, judge(Points, 240, {2, 0, 0})).
@@ -140,7 +140,7 @@ line_test_() ->
     {Slope, Low, High} = line([{float(T), 3.0 * T + 1} || T <- lists:seq(1, 20)]),
     [?_assert(abs(Slope - 3) < 1.0e-9), ?_assert(abs(Low - 3) < 1.0e-9), ?_assert(abs(High - 3) < 1.0e-9)].
 
-%% For about 95 of a hundred noisy lines the interval must contain the true slope.
+%% Of a hundred noisy lines, the interval must contain the true slope for about 95.
 interval_holds_the_slope_test() ->
     _ = rand:seed(exsss, 7),
     Holds = [held || _ <- lists:seq(1, 100),

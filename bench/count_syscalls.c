@@ -4,10 +4,11 @@
  * the kernel's tracepoint raw_syscalls:sys_enter for every thread.
  *
  * usage: count_syscalls PID...
- * Prints "ready" when all threads are counted; then, for each line on standard input, it prints the
- * sum so far. It exits at the end of its standard input. It needs CAP_PERFMON (root) and tracefs,
- * which it mounts in a private namespace if it is not mounted. If it cannot count, it prints the
- * reason on standard error and exits with 1, so that the caller can use strace instead.
+ * Prints "ready" once it counts the calls of all threads. Then, for each line on standard input, it
+ * prints the current total. It exits at the end of its standard input. It needs CAP_PERFMON (root)
+ * and tracefs, which it mounts in a private namespace if tracefs is not mounted. If it cannot
+ * count, it prints the reason on standard error and exits with 1, so that the caller can use strace
+ * instead.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -41,7 +42,7 @@ static int read_number(const char *path, uint64_t *number)
     return found == 1 ? 0 : -1;
 }
 
-/* Mounts tracefs so that only this process sees it. */
+/* Mounts tracefs in such a way that only this process sees it. */
 static int mount_tracefs(void)
 {
     if (unshare(CLONE_NEWNS) || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL))
@@ -71,7 +72,7 @@ static int count_thread(counters_t *counters, pid_t thread, uint64_t tracepoint)
     attr.type = PERF_TYPE_TRACEPOINT;
     attr.size = sizeof attr;
     attr.config = tracepoint;
-    attr.inherit = 1; /* also counts the threads that this one creates */
+    attr.inherit = 1; /* also counts the threads that this thread creates */
     long fd = syscall(SYS_perf_event_open, &attr, thread, -1, -1, PERF_FLAG_FD_CLOEXEC);
     if (fd < 0 && errno == ESRCH)
         return 0; /* the thread exited after the directory was read */
@@ -129,7 +130,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: count_syscalls PID...\n");
         return 2;
     }
-    /* Each thread needs a descriptor, and many nodes together have more threads than the usual
+    /* Each thread needs a descriptor, and many nodes together have more threads than the default
      * limit permits. */
     struct rlimit limit;
     if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Does the least work that a server can do, for `bench http`: it reads requests, discards their
- * bodies and answers hello world, or sends a constant JSON object (/json) or 1 KB (/file_1k.bin).
- * Short messages on a WebSocket are echoed; its client must use the key in RFC 6455's example.
- * Answers to requests that arrived together are sent with one call. The rate of this program shows
- * how much load can be generated on this machine, so no server's number can be much above it. It
- * listens only on loopback, and only for well-behaved clients.
+ * Does the minimum that a server can do, for `bench http`: it reads requests, discards their bodies
+ * and responds with hello world, with a constant JSON object (/json) or with 1 KB (/file_1k.bin).
+ * It echoes short WebSocket messages; the client must use the key from RFC 6455's example.
+ * The responses to requests that arrived together are sent with one call. The rate of this program
+ * shows how much load can be generated on this machine, so no server's rate can be much higher. It
+ * listens only on loopback, and supports only well-behaved clients.
  *
  * usage: http_bare PORT [PROCESSES]
  *
- * It runs until it is killed, or exits with 1 and a line on standard error if it cannot start.
+ * It runs until it is killed. If it cannot start, it prints an error and exits with 1.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -45,7 +45,7 @@ typedef struct {
     int fd;
     size_t have;    /* bytes in `head` */
     size_t missing; /* bytes of the body still to arrive */
-    bool closes;    /* after the answer, because the client asked for it */
+    bool closes;    /* the client requested that the connection be closed after the response */
     bool echoes;    /* `head` contains frames */
     const answer_t *answer;
     char head[HEAD_BYTES];
@@ -99,7 +99,8 @@ static bool send_answers(connection_t *connection)
     return false;
 }
 
-/* Sends the last answer of a connection without delay. Returns false if the connection is gone. */
+/* Adds a response to those that are sent together, and sends the last response of a connection at
+ * once. Returns false if the connection is gone. */
 static bool add_answer(connection_t *connection)
 {
     const answer_t *answer = connection->closes ? &last_hello : connection->answer;
@@ -114,8 +115,8 @@ static bool add_answer(connection_t *connection)
     return false;
 }
 
-/* Echoes the complete frames in `head`. A message must be shorter than 126 bytes and in one frame.
- * */
+/* Echoes the complete frames in `head`. A message must be shorter than 126 bytes and consist of one
+ * frame. */
 static void echo(connection_t *connection)
 {
     unsigned char *frame = (unsigned char *)connection->head;
@@ -152,7 +153,7 @@ static const answer_t *answer_to(const char *head)
     return begins(head, "GET /file_1k.bin ") ? &file_1k : &hello;
 }
 
-/* Answers all complete requests in `head`. */
+/* Responds to all complete requests in `head`. */
 static void take_heads(connection_t *connection)
 {
     const char *stop;
@@ -241,8 +242,8 @@ int main(int argc, char **argv)
     make_answer(&json, "content-type: application/json\r\n",
                 "{\"id\":42,\"message\":\"hello world\",\"ok\":true}");
     make_answer(&file_1k, "", text);
-    /* Each process has its own listening socket, and the kernel distributes the connections. The
-     * other processes exit with the first one. */
+    /* Each process has its own listening socket, and the kernel distributes the connections among
+     * them. The other processes are killed when the first one exits. */
     while (--processes > 0) {
         pid_t pid = fork();
         if (pid < 0)

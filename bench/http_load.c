@@ -1,29 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A client for `bench http` and `bench http-memory`, for the loads that wrk and httperf cannot
+ * A load generator for `bench http` and `bench http-memory`, for loads that wrk and httperf cannot
  * produce. Loopback only.
  *
  * usage: http_load rate PORT PATH CONNECTIONS RATE SECONDS
  *        http_load hold PORT PATH CONNECTIONS
  *        http_load ws PORT PATH CONNECTIONS SECONDS PROCESSES
  *
- * rate: makes RATE requests per second at equal intervals over kept connections, whatever the
- * server does (open loop). A request is timed from when it was due, even if no connection was free
- * then, so a server that pauses is charged for every request that it delayed. A request that was
- * never sent or answered is charged the time until the end of the run, which exposes a server that
- * is too slow for the rate. The program spins, so it needs its own processor. Prints `DONE UNSENT
- * ERRORS P50 P99 MAX`: requests, and microseconds.
+ * rate: makes RATE requests per second at equal intervals over keep-alive connections, whatever the
+ * server does (open loop). The latency of a request counts from the time when it was due, even if
+ * no connection was free then, so a pause of the server counts against every request that it
+ * delayed. A request that was never sent or answered counts as if it had been answered at the end
+ * of the run, which exposes a server that is too slow for the rate. The program polls without
+ * sleeping, so it needs its own processor. It prints `DONE UNSENT ERRORS P50 P99 MAX`: three
+ * numbers of requests, and three latencies in microseconds.
  *
- * hold: opens the connections, makes one request on each, prints `holding`, and closes them when
- * its input ends.
+ * hold: opens the connections, makes one request on each, prints `holding`, and closes them at the
+ * end of its standard input.
  *
- * ws: opens the connections, makes each a WebSocket (RFC 6455), and sends a text of 64 bytes on it
- * as soon as the previous one has come back (closed loop). No two texts and masks are the same, and
- * each echo is compared with what was sent. Prints `ECHOES ERRORS CPU_US`: the echoes of the
- * SECONDS, those that were wrong or missing, and the CPU time that this program used for
- * them. The connections are distributed over PROCESSES processes.
+ * ws: opens the connections, upgrades each to a WebSocket (RFC 6455), and sends a 64-byte text on
+ * it as soon as the previous text has been echoed (closed loop). No two texts and masks are the
+ * same, and each echo is compared with the text that was sent. It prints `ECHOES ERRORS CPU_US`:
+ * the echoes received within SECONDS, the echoes that were wrong or missing, and the CPU time that
+ * this program used in the meantime. The connections are distributed over PROCESSES processes.
  *
- * Exit code: 0, or 1 with a line on standard error.
+ * Exit status: 0, or 1 after an error message on standard error.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -47,12 +48,13 @@ enum {
     MOST_CONNECTIONS = 100000,
     EVENTS = 256,
     WAIT_S = 30,
-    LATE_S = 5, /* how long after the end an answer may arrive */
+    LATE_S = 5, /* how long after the end of the run a response may arrive */
     MASK_BYTES = 4,
     TEXT_BYTES = 64
 };
 
-/* The key in RFC 6455's example, and the answer that proves that a server has understood it. */
+/* The key in RFC 6455's example, and the response to it, which proves that the server supports
+ * WebSockets. */
 #define UPGRADE                                                                                    \
     "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"                   \
     "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
@@ -63,14 +65,14 @@ enum {
 typedef struct {
     int fd;
     uint64_t due_ns;
-    bool waits;   /* an answer is outstanding */
-    bool is_kept; /* at least one answer has arrived */
+    bool waits;   /* a response is outstanding */
+    bool is_kept; /* at least one response has arrived */
     size_t have;
     char answer[ANSWER_BYTES];
     char text[TEXT_BYTES]; /* the text whose echo is expected */
 } connection_t;
 
-/* The result of one of several processes. */
+/* The results of one process. */
 typedef struct {
     uint64_t echoes;
     long errors;
@@ -146,7 +148,7 @@ static void send_request(const connection_t *connection)
     ssize_t n = send(connection->fd, request, request_bytes, MSG_NOSIGNAL);
     if (n >= 0 && (size_t)n != request_bytes)
         fail("the system took a part of a request");
-    /* A failed write is noticed when reading. */
+    /* If sending fails, the next read fails as well. */
 }
 
 static void watch(connection_t *connection)
@@ -156,9 +158,9 @@ static void watch(connection_t *connection)
         fail("epoll_ctl");
 }
 
-/* Returns true if the answer is complete or never will be. A server may close a keep-alive
- * connection at any time; it is then replaced with a new one, and an unanswered request is resent.
- */
+/* Returns true if the response is complete or never will be. A server may close a keep-alive
+ * connection at any time. The connection is then replaced with a new one, and if a request is still
+ * unanswered, it is resent. */
 static bool read_answer(connection_t *connection)
 {
     bool was_kept = connection->is_kept;
@@ -195,7 +197,7 @@ static int by_size(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Returns the time at which the n-th request is due, counted from 0. */
+/* Returns the time at which the n-th request is due. Requests are counted from 0. */
 static uint64_t due_ns(uint64_t start, uint64_t n, long rate)
 {
     return start + n * SECOND_NS / (uint64_t)rate;
@@ -258,7 +260,7 @@ static void at_rate(long count, long rate, long seconds)
            errors, times_us[timed / 2], times_us[timed - 1 - timed / 100], times_us[timed - 1]);
 }
 
-/* Sends the request and waits for the complete answer. */
+/* Sends the request and waits for the complete response. */
 static void ask(connection_t *connection)
 {
     struct timeval wait = {.tv_sec = WAIT_S};
@@ -316,10 +318,11 @@ static void send_text(connection_t *connection)
     ssize_t n = send(connection->fd, frame, sizeof frame, MSG_NOSIGNAL);
     if (n >= 0 && (size_t)n != sizeof frame)
         fail("the system took a part of a frame");
-    /* A failed write is noticed when reading. */
+    /* If sending fails, the next read fails as well. */
 }
 
-/* Returns true if the echo is complete or never will be. Anything else closes the connection. */
+/* Returns true if the echo is complete or never will be. If it is wrong or missing, closes the
+ * connection. */
 static bool read_echo(connection_t *connection)
 {
     const size_t size = 2 + TEXT_BYTES;
@@ -417,7 +420,7 @@ static void echo_by_several(long count, long seconds, long processes)
     close(ends[1]);
     echoes_t all = {0}, one;
     for (long i = 0; i < processes; i++) {
-        /* A process that failed has already printed the reason. */
+        /* A process that has failed has already printed the reason. */
         if (read(ends[0], &one, sizeof one) != (ssize_t)sizeof one)
             exit(1);
         all.echoes += one.echoes;

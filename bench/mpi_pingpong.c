@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One pair of MPI processes that send one message in each direction. `bench pingpong` compares this
- * round trip with Erlang's. MPI spins while it waits, so each process needs its own processor.
+ * Two MPI processes of which one sends a message and the other sends it back. `bench pingpong`
+ * compares this round trip with Erlang's. MPI busy-waits, so each process needs its own processor.
  *
  * usage: mpirun -np 2 mpi_pingpong MILLISECONDS BYTES...
  * Prints a line for each size: bytes, round trips, p50 and p99 in nanoseconds.

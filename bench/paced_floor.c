@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The lower bound for `bench paced': two processes that sleep until an eventfd wakes them, and that
- * pass 64 bytes back and forth in shared memory.
+ * Measures the lower bound for `bench paced': two processes that sleep until an eventfd wakes them,
+ * and that pass 64 bytes back and forth in shared memory.
  *
  * usage: paced_floor CALLS_PER_SECOND MILLISECONDS
  * Prints the CPU time of both processes per call, and the median and the 99th percentile of a
@@ -59,7 +59,7 @@ static void ring(int fd)
         fail("write");
 }
 
-/* Waits with epoll for the eventfd, as a node does. */
+/* Waits for the eventfd with epoll, as a node does. */
 static void await(int poller, int fd)
 {
     struct epoll_event got;

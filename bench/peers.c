@@ -1,22 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Many nodes in one process, for `bench peers': each has its own name and its own connection to one
- * real node, performs the handshake as an Erlang node does, and stays connected. It answers ticks,
- * and counts and discards messages. With the extension of Beamway's handshake the two nodes agree
- * on the link over TCP, with a session (docs/dev/session.md) if the real node wants one.
+ * Simulates many nodes in one process, for `bench peers'. Each has its own name and its own
+ * connection to the same real node, performs the handshake as an Erlang node does, and stays
+ * connected. It answers ticks, and counts and discards messages. With Beamway's extension of the
+ * handshake, the two nodes agree on the link over TCP, with a session (docs/dev/session.md) if the
+ * real node wants one.
  *
- * The nodes are distributed over hosts 127.1.0.1, 127.1.0.2 and so on, HOST_NODES to each. Each
- * host has an epmd at the given port, and refuses connections to nodes that have vanished, as the
- * host of a killed node does.
+ * The nodes are distributed over the hosts 127.1.0.1, 127.1.0.2 and so on, with HOST_NODES on each.
+ * Each host has an epmd on the given port, and rejects connections to nodes that have vanished, as
+ * the host of a killed node does.
  *
  * usage: peers COUNT EPMD_PORT stock|beamway
  *
  * The program reads one command per line on standard input and answers on standard output:
- *   connect ADDRESS PORT COOKIE   "connected", or "failed" and why
- *   await ticks|messages NUMBER   "reached", once that many have arrived since it started
+ *   connect ADDRESS PORT COOKIE   "connected", or "failed" and the reason
+ *   await ticks|messages NUMBER   "reached", once NUMBER have arrived since the program started
  *   vanish                        "vanished NUMBER": every third node is gone, as if killed
- *   counts                        "ticks NUMBER lost NUMBER": the latter are connections that the
- *                                 real node has closed
+ *   counts                        "ticks NUMBER lost NUMBER": the ticks received, and the
+ *                                 connections that the real node has closed
  * It exits at the end of its standard input. If it fails, it prints the error and exits with 1.
  */
 #define _GNU_SOURCE
@@ -55,7 +56,7 @@ enum {
 #define WORD_ACK 0xffffff03u
 #define WORD_END 0xffffff04u
 #define WORD_LOAD 0xffffff05u
-/* Encoded as in native/driver/load.h: 1 % CPU, empty run queue, load 0.50, 1024 MiB free. */
+/* Encoded as in native/driver/load.h: 1 % CPU, an empty run queue, load 0.50, 1024 MiB free. */
 #define LOAD 0x8100000032000400ull
 #define HEARS_LOAD 16
 #define LONGEST 0x7fffffffu
@@ -76,11 +77,11 @@ typedef struct {
     char name[64];
     uint32_t challenge;
     bool resumes, expects_resume;
-    /* Holds a handshake packet, the length of a distribution packet, or a control word. */
+    /* A handshake packet, the length of a distribution packet, or a control word. */
     uint8_t packet[2 + PACKET_BYTES];
     size_t have;
     uint64_t left;     /* bytes of the current packet still to be read */
-    uint64_t in, told; /* bytes of the session: read, and acknowledged to the peer */
+    uint64_t in, told; /* bytes of the session that were read and that were acknowledged */
     int64_t heard_ms, acked_ms;
 } node_t;
 
@@ -90,7 +91,8 @@ typedef struct {
     size_t have;
 } epmd_client_t;
 
-/* Every third node is a victim. Victims have a separate port, so that it can reject connections. */
+/* Every third node is a victim. Victims have a separate port, so that their host can reject
+ * connections to them. */
 typedef struct {
     source_t epmd, doors[2];
     uint16_t ports[2];
@@ -99,7 +101,7 @@ typedef struct {
 static struct {
     int poller, count, hosts, next, shaking, up, lost;
     uint16_t epmd_port;
-    bool is_beamway, has_vanished, is_asked; /* is_asked: a command waits for all */
+    bool is_beamway, has_vanished, is_asked; /* is_asked: `connect' waits for all nodes */
     node_t *nodes;
     host_t *hosts_of;
     struct sockaddr_in peer;
@@ -205,7 +207,7 @@ static bool is_there(int index)
     return !(self.has_vanished && is_victim(index));
 }
 
-/* Returns the node on that host whose name before the @ is this one, or NULL. */
+/* Returns the node on this host that has this name before the @, or NULL. */
 static node_t *find(int host, const uint8_t *name, size_t size)
 {
     for (int i = host * HOST_NODES; i < self.count && i < (host + 1) * HOST_NODES; i++) {
@@ -223,7 +225,7 @@ static uint16_t port_of(const node_t *node)
     return self.hosts_of[node->source.host].ports[is_victim((int)(node - self.nodes))];
 }
 
-/* Writes epmd's answer and returns its size. */
+/* Writes epmd's answer to a request, and returns its size. */
 static size_t answered(int host, const uint8_t *request, size_t size, uint8_t *answer)
 {
     uint8_t *at = answer;
@@ -290,7 +292,8 @@ static void accept_epmd(source_t *epmd)
     }
 }
 
-/* Connections to these nodes are not needed, because they connect to the real node themselves. */
+/* These nodes do not need incoming connections, because they connect to the real node themselves.
+ */
 static void accept_and_close(source_t *door)
 {
     int fd;
@@ -327,8 +330,8 @@ static void broken(node_t *node, const char *why)
     }
 }
 
-/* Sends a few bytes, few enough to fit into any socket that is not full. Returns false if the
- * socket is full or the node is closed. */
+/* Sends so few bytes that they fit into any socket whose buffer is not full. Returns false if the
+ * buffer is full or the node is closed. */
 static bool sent(node_t *node, const uint8_t *bytes, size_t size)
 {
     ssize_t written = send(node->source.fd, bytes, size, MSG_NOSIGNAL);
@@ -349,7 +352,7 @@ static void send_packet(node_t *node, uint8_t *packet, size_t size)
         broken(node, "the socket is full in the handshake");
 }
 
-/* The handshake's digest: the MD5 sum of cookie and challenge. */
+/* Computes the handshake's digest: the MD5 sum of the cookie and the challenge. */
 static void digest(uint32_t challenge, uint8_t sum[16])
 {
     char text[300];
@@ -360,8 +363,8 @@ static void digest(uint32_t challenge, uint8_t sum[16])
         fail("MD5");
 }
 
-/* Encodes the extension like beamway_wire:encode_extension/1. It offers neither rings nor takeover
- * of TLS, and says that this node reads its peer's load. */
+/* Encodes the extension as beamway_wire:encode_extension/1 does. This node offers neither rings nor
+ * the takeover of TLS connections, and it accepts the peer's load reports. */
 static uint8_t *put_extension(const node_t *node, uint8_t *at)
 {
     memcpy(at, "BWay", 4);
@@ -384,7 +387,7 @@ static void send_name(node_t *node)
     send_packet(node, packet, (size_t)(at - packet));
 }
 
-/* Returns true if the peer's extension says that its links outlive their connections. */
+/* Returns whether, according to the peer's extension, its links outlive their connections. */
 static bool wants_session(const uint8_t *at, size_t size)
 {
     return self.is_beamway && size >= 7 + 24 && memcmp(at, "BWay", 4) == 0 && at[4] == 1 &&
@@ -454,7 +457,8 @@ static void handshake(node_t *node, const uint8_t *at, size_t size)
         acknowledged(node, at, size);
         return;
     case AGREES:
-        /* A node whose driver could not take over the connection answers with the reason. */
+        /* If the driver of the real node could not take over the connection, the node answers 'n'
+         * and the reason. */
         if (size < 2 || (at[1] != 'y' && at[1] != 'n')) {
             broken(node, "neither a session nor why not");
             return;
@@ -467,7 +471,7 @@ static void handshake(node_t *node, const uint8_t *at, size_t size)
     }
 }
 
-/* Consumes handshake bytes from `at` and returns how many. */
+/* Consumes bytes of the handshake, and returns how many. */
 static size_t take_handshake(node_t *node, const uint8_t *at, size_t size)
 {
     size_t wanted = node->have < 2 ? 2 : 2 + number(node->packet, 2);
@@ -498,8 +502,8 @@ static void counted(uint64_t *counter)
     }
 }
 
-/* Answers the peer's tick with a tick, as any C node does. With a session, the node's load is sent
- * first. */
+/* Answers the peer's tick with a tick, as any C node does. With a session, the node's load precedes
+ * the tick. */
 static void tick(node_t *node)
 {
     uint8_t own[12 + 4] = {0};
@@ -510,7 +514,7 @@ static void tick(node_t *node)
     (void)sent(node, own + from, sizeof own - from);
 }
 
-/* Consumes bytes of distribution packets and returns how many. */
+/* Consumes bytes of distribution packets, and returns how many. */
 static size_t take_packets(node_t *node, const uint8_t *at, size_t size)
 {
     size_t taken = 0, more;
@@ -524,7 +528,7 @@ static size_t take_packets(node_t *node, const uint8_t *at, size_t size)
         node->in += more;
         return more;
     }
-    /* A length is four bytes long; a control word adds eight. */
+    /* The length of a packet takes four bytes; a control word takes eight more. */
     more = node->have < 4 ? 4 - node->have : 12 - node->have;
     taken = more < size ? more : size;
     memcpy(node->packet + node->have, at, taken);
@@ -543,7 +547,7 @@ static size_t take_packets(node_t *node, const uint8_t *at, size_t size)
         broken(node, "a packet that is too long");
     } else if (node->have == 12) {
         node->have = 0;
-        node->told += 12; /* words are not acknowledged */
+        node->told += 12; /* control words are not acknowledged */
         if (length == WORD_END)
             end_node(node, true);
     }
@@ -614,8 +618,8 @@ static void call_more(void)
         call(&self.nodes[self.next++]);
 }
 
-/* Acknowledges what the nodes have read: ACK_MS after they have read something, and every
- * IDLE_ACK_MS. */
+/* Acknowledges the bytes that the nodes have read: ACK_MS after a node has read something, and at
+ * least every IDLE_ACK_MS. */
 static void acknowledge(int64_t now)
 {
     for (int i = 0; i < self.count; i++) {
@@ -740,7 +744,7 @@ static void prepare(void)
 
 static void on_event(source_t *source, uint32_t events)
 {
-    /* An earlier event in the same round may have closed the socket. */
+    /* An earlier event of the same epoll_wait may have closed the socket. */
     if (source->fd < 0)
         return;
     switch (source->kind) {

@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * One publisher and one consumer of a RabbitMQ queue, for `bench rabbitmq`. It is written in C with
- * librabbitmq because client and brokers share the processors: a message of 100 bytes, published,
- * confirmed, consumed and acknowledged, took 9 us of CPU time in this client, 16 in Erlang's
- * amqp_client and 56 in Python's pika (10 KB: 29, 37, 75).
+ * librabbitmq, because the client and the brokers share the processors: a 100-byte message that is
+ * published, confirmed, consumed and acknowledged took 9 us of CPU time in this client, 16 in
+ * Erlang's amqp_client and 56 in Python's pika (10 KB: 29, 37, 75).
  *
  * usage: rabbitmq_load PUBLISH_PORT CONSUME_PORT QUEUE BYTES WINDOW RATE WARM_MS MEASURE_MS
- * With RATE 0 it publishes as fast as the broker permits, with at most WINDOW messages that are
- * published and not yet both confirmed and consumed. With RATE above 0 it publishes RATE messages
- * per second at equal intervals. Prints `begin` when it begins to measure, then `end CONSUMED
- * SECONDS P50 P99`. CONSUMED counts messages; P50 and P99 are the microseconds from the moment when
- * a message should have been published until it is consumed. Messages are persistent and are
- * confirmed; the consumer acknowledges every 50th. Exit code: 0, or 1 with a line on standard
- * error.
+ * If RATE is 0, it publishes as fast as the broker permits, with at most WINDOW published messages
+ * that have not been both confirmed and consumed. Otherwise it publishes RATE messages per second
+ * at equal intervals. It prints `begin` when it begins to measure, `published` when it has
+ * published the last message, and finally `end CONSUMED SECONDS P50 P99`. CONSUMED is the number of
+ * messages; P50 and P99 are latencies in microseconds, from the time when a message should have
+ * been published until it was consumed. Messages are persistent and are confirmed; the consumer
+ * acknowledges every 50th message, which also acknowledges those before it. Exit status: 0, or 1
+ * after an error message on standard error.
  */
 #define _POSIX_C_SOURCE 200809L
 #include <amqp.h>
@@ -37,7 +38,7 @@ enum {
     MIN_SAMPLES = 20
 };
 
-/* How much longer a slow machine may take to collect MIN_SAMPLES. */
+/* How much more time than MEASURE_MS a slow machine may take to collect MIN_SAMPLES. */
 static const uint64_t MORE_NS = 20000000000u;
 
 typedef struct {
@@ -156,7 +157,7 @@ static void confirm(uint64_t tag)
         is_confirmed[lowest++ % CONFIRM_SLOTS] = false;
 }
 
-/* Reads one frame, unless none arrives in time. */
+/* Reads one frame, if one arrives in time. */
 static void read_confirm(amqp_connection_state_t connection, uint64_t wait_us)
 {
     struct timeval wait = {.tv_sec = (time_t)(wait_us / 1000000),
@@ -186,8 +187,8 @@ static void read_confirm(amqp_connection_state_t connection, uint64_t wait_us)
     }
 }
 
-/* Ends the measurement and returns true once the time has passed and enough samples have been
- * taken, or MORE_NS later. */
+/* Ends the measurement and returns true once the time has passed and there are enough samples. If
+ * there are not enough, it ends MORE_NS later. */
 static bool is_measured(void)
 {
     uint64_t now = now_ns();
@@ -270,8 +271,8 @@ static void report(void)
            (double)samples[(sample_count - 1) * 99 / 100] / 1e3);
 }
 
-/* A separate thread prints the lines on time even while the publisher is blocked, because the
- * caller takes other measurements between them. */
+/* A separate thread prints `begin` on time even while the publisher is blocked, because the caller
+ * takes other measurements between `begin` and `published`. */
 static void *announce(void *unused)
 {
     struct timespec from = {.tv_sec = (time_t)(measure_from / 1000000000u),

@@ -1,3 +1,3 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% Until release 0.1 the file was here. Include yucan_yaws/include/yaws_api.hrl instead.
+%% This file moved after release 0.1. Include yucan_yaws/include/yaws_api.hrl instead.
 -include("../../yucan_yaws/include/yaws_api.hrl").

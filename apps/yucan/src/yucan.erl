@@ -1,15 +1,15 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A small, fast HTTP server for your own supervisor.
+%% @doc A small, fast HTTP server that runs under your own supervisor.
 %%
 %% ```
 %% {ok, _} = yucan:start_link(#{listen => [#{port => 8080}], handler => {hello, []}}).
 %% '''
-%% The type in yucan_config describes the options, yucan_handler the handlers, and yucan_config:limits_table/0 the limits.
+%% The types in yucan_config describe the options, yucan_handler describes handlers, and yucan_config:limits_table/0 describes the limits.
 -module(yucan).
 
 -export([start_link/1, child_spec/1, start/1, stop/1, port/1, reload/2, drain/2, info/1, metrics_text/1, figures/0]).
 
-%% @doc Starts a server that is linked to the caller. `{bad_options, Text}' describes an invalid option, and any other text a system error.
+%% @doc Starts a server that is linked to the caller. `{bad_options, Text}' describes an invalid option; any other text describes a system error.
 -spec start_link(yucan_config:options()) -> {ok, pid()} | {error, {bad_options, binary()} | term()}.
 start_link(Options) ->
     case yucan_config:check(Options) of
@@ -25,7 +25,7 @@ started(Result) -> Result.
 child_spec(Options) ->
     #{id => maps:get(name, Options, yucan), start => {?MODULE, start_link, [Options]}, type => supervisor, shutdown => infinity}.
 
-%% @doc Starts a server under the supervisor of the application yucan.
+%% @doc Starts a server under the supervisor of the yucan application.
 -spec start(yucan_config:options()) -> {ok, pid()} | {error, term()}.
 start(Options) ->
     case application:ensure_all_started(yucan) of
@@ -33,8 +33,8 @@ start(Options) ->
         {error, Reason} -> {error, Reason}
     end.
 
-%% @doc Stops a server and closes its connections at once. If it is under your own supervisor, its child specification decides whether it is started
-%% again.
+%% @doc Stops a server, and closes its connections immediately. If the server is under your own supervisor, its child specification determines whether
+%% it is restarted.
 -spec stop(Name :: atom()) -> ok.
 stop(Name) ->
     Supervisor = yucan_server:supervisor(Name),
@@ -49,16 +49,17 @@ stop(Name) ->
 -spec port(Name :: atom()) -> inet:port_number().
 port(Name) -> yucan_server:port(Name).
 
-%% @doc Gives a running server another configuration. No connection is lost. After an error, the old configuration remains in force. A server
-%% that has been drained listens again.
+%% @doc Gives a running server a new configuration. No connection is lost. After an error, the old configuration stays in effect. A server that has
+%% been drained accepts connections again.
 -spec reload(Name :: atom(), yucan_config:options()) -> ok | {error, Text :: binary()}.
 reload(Name, Options) -> yucan_server:reload(Name, Options).
 
-%% @doc Stops accepting connections, and waits for the open ones: idle connections are closed, and requests in progress get their responses.
+%% @doc Stops accepting connections, and waits until the open ones have closed. Idle connections are closed, and requests in progress get their
+%% responses.
 -spec drain(Name :: atom(), TimeoutMs :: non_neg_integer()) -> ok | {error, {still_open, pos_integer()}}.
 drain(Name, Timeout) -> yucan_server:drain(Name, Timeout).
 
-%% @doc Returns the addresses on which the server listens, and its metrics.
+%% @doc Returns the addresses on which the server listens, and the server's metrics.
 -spec info(Name :: atom()) -> #{atom() => term()}.
 info(Name) -> yucan_server:info(Name).
 
@@ -66,6 +67,6 @@ info(Name) -> yucan_server:info(Name).
 -spec metrics_text(Name :: atom()) -> iodata().
 metrics_text(Name) -> yucan_server:metrics_text(Name).
 
-%% @doc Returns the metrics of all servers on this node, and their response times ({@link yucan_server:figures/0}). It does not call any process.
+%% @doc Returns the metrics and response times of all servers on this node ({@link yucan_server:figures/0}), without calling any process.
 -spec figures() -> [{Name :: atom(), #{atom() => integer()}, [{Place :: non_neg_integer(), Count :: pos_integer()}]}].
 figures() -> yucan_server:figures().

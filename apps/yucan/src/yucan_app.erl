@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The application and its supervisor, `yucan_sup', which supervises the servers that yucan:start/1 starts. Other servers run under their users'
-%% supervisors.
+%% @doc The application and its supervisor, `yucan_sup', which supervises the servers that are started with yucan:start/1. Other servers run under
+%% their users' supervisors.
 %%
-%% Before the application stops, for example because of SIGTERM, these servers drain for at most `drain_ms', which is set in its environment.
+%% Before the application stops, for example because of SIGTERM, these servers are drained for at most `drain_ms', which is set in its environment.
 -module(yucan_app).
 -behaviour(application).
 -behaviour(supervisor).
@@ -17,9 +17,9 @@
 -spec start(application:start_type(), term()) -> {ok, pid()} | {error, term()}.
 start(_, _) -> supervisor:start_link({local, ?SUP}, ?MODULE, []).
 
-%% @private Drains all servers at once. Connections that are still open after that are closed together with their server, so a second call has nothing
-%% to wait for. A server that has crashed in the meantime has nothing to drain. An application that is used by handlers and stops before this one also
-%% calls this function.
+%% @private Drains all servers at the same time. Connections that are still open afterwards are closed together with their server, so a second call
+%% has nothing to wait for. A server that has crashed in the meantime need not be drained. If handlers use an application that stops before this one,
+%% that application also calls this function.
 -spec prep_stop(State) -> State when State :: term().
 prep_stop(State) ->
     Ms = application:get_env(yucan, drain_ms, ?DRAIN_MS),
@@ -37,12 +37,12 @@ stop(_) -> ok.
 start_server(#{id := Id} = Spec) ->
     case supervisor:start_child(?SUP, Spec) of
         {error, already_present} -> supervisor:restart_child(?SUP, Id);
-        %% The supervisor adds the child's specification to the reason.
+        %% The supervisor adds the child's specification to the reason, so it is removed.
         {error, {Reason, Child}} when element(1, Child) =:= child -> {error, Reason};
         Result -> Result
     end.
 
-%% @doc Stops the server if it runs under this supervisor.
+%% @doc Stops the server if it is running under this supervisor.
 -spec stop_server(pid()) -> ok | not_mine.
 stop_server(Pid) ->
     case whereis(?SUP) of

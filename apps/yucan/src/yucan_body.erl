@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The body of the request that this process serves. It is read on demand, with limits on bytes and time.
+%% @doc The body of the request that this process is serving. It is read on demand, with limits on size and time.
 %%
-%% yucan_conn opens the body before the handler runs and closes it after the response, and yucan_req makes it available to handlers. The read position
-%% is in the process dictionary, so handlers need not pass it through their own code.
+%% yucan_conn opens the body before the handler runs and closes it after the response, and handlers read it through yucan_req. The read position is in
+%% the process dictionary, so handlers need not pass it through their own code.
 -module(yucan_body).
 
 -export([open/3, close/1, all/1, read/1, gather/3, trailers/0, outlook/0]).
@@ -11,12 +11,12 @@
 
 -define(KEY, '$yucan_body').
 -define(PART_BYTES, 131072).
-%% If a handler wants an entire body of up to this size, a single call reads it and allocates the announced length. A larger announcement must not
-%% allocate memory that the client may never fill.
+%% If a handler reads an entire body of up to this size, a single call reads it into a binary of the announced length. Larger bodies are read in
+%% parts, because a client could announce a large body, never send it, and so waste memory.
 -define(WHOLE_BYTES, 1048576).
-%% After a body of this size the process collects garbage explicitly, because the connection may never reach its next garbage collection.
+%% After a body of this size the process collects garbage explicitly, because the connection may be idle from then on and never do so by itself.
 -define(LARGE_BYTES, 65536).
-%% For how long a client may stay silent inside a body that no handler reads.
+%% How long a client may stay silent in the middle of a body that no handler reads.
 -define(SILENCE_MS, 5000).
 
 -record(body, {
@@ -26,7 +26,7 @@
     left :: {length, non_neg_integer()} | {chunks, yucan_chunk:state()} | stream | done | {failed, yucan_req:body_error()},
     %% Bytes that have been read from the socket but not returned yet.
     buffer :: binary(),
-    %% The client waits for permission to send the body.
+    %% True while the client waits for 100 Continue before it sends the body.
     expect :: boolean(),
     started :: undefined | integer(),
     %% The deadline for reading the body.
@@ -35,8 +35,8 @@
     trailers = [] :: [{binary(), binary()}]
 }).
 
-%% @doc Opens the body; called before the handler. `Buffer' contains the bytes that arrived after the head. If a part of the body is missing, the
-%% socket stops sending messages.
+%% @doc Opens the body; called before the handler. `Buffer' contains the bytes that arrived after the head. The rest of the body must be read with
+%% recv.
 -spec open(#req{}, Buffer :: binary(), #limits{}) -> ok.
 open(#req{body = Framing, expect = Expect, version = Version, conn = #conn{socket = Socket}}, Buffer, Limits) ->
     Left = case Framing of
@@ -48,18 +48,18 @@ open(#req{body = Framing, expect = Expect, version = Version, conn = #conn{socke
     _ = put(?KEY, #body{socket = Socket, limits = Limits, left = Left, buffer = Buffer, expect = Wait}),
     ok.
 
-%% @doc Closes the body; called after the response. Drains the part that the handler did not read, up to a limit. Returns the bytes after the body, or
-%% for how long the connection may linger.
+%% @doc Closes the body; called after the response. Drains what the handler did not read, up to a limit. Returns the bytes that follow the body, or
+%% how long the connection may linger.
 -spec close(AlreadyEnding :: boolean()) -> {keep, Rest :: binary()} | {linger, Ms :: non_neg_integer()}.
 close(Ending) ->
     #body{socket = Socket, limits = #limits{drain_bytes = Max, linger_ms = Ms}, buffer = Buffer, received = Received} = Body = get(?KEY),
     Result = case Body of
         #body{left = Left, buffer = Rest} when Left =:= done; Left =:= {length, 0} -> {keep, Rest};
         _ when Ending -> {linger, Ms};
-        %% The body was never requested, so the client may or may not send it (RFC 9110, 10.1.1), and nothing marks the start of the next request.
+        %% The handler never read the body, so the client may or may not send it (RFC 9110, 10.1.1), and it is unknown where the next request starts.
         #body{expect = true} -> {linger, Ms};
-        %% The rate is measured from here, because a handler that has read quickly must not allow the rest to be slow. With a stream of events, a part
-        %% of the body may have arrived as messages.
+        %% The minimum rate is measured from here on, so a handler that has read quickly does not allow the rest to arrive slowly. If the response was
+        %% an event stream, a part of the body may have arrived as messages.
         _ -> drain(Body#body{buffer = yucan_transport:pause(Socket, Buffer), started = undefined, received = 0,
                              deadline = erlang:monotonic_time(millisecond) + Ms}, Max)
     end,
@@ -72,14 +72,14 @@ drain(#body{left = {length, Length}, buffer = Buffer, deadline = Deadline}, Max)
 drain(#body{deadline = Deadline} = Body, Max) ->
     case next(Body, ?PART_BYTES, min(?SILENCE_MS, until(Deadline))) of
         {_, Data, Body1} when byte_size(Data) =< Max -> drain(Body1, Max - byte_size(Data));
-        %% The client has used up the time in which it could continue.
+        %% The client has already used up the time allowed for the rest.
         {error, timeout} -> {linger, 0};
         _ -> {linger, until(Deadline)}
     end.
 
 until(Deadline) -> max(0, Deadline - erlang:monotonic_time(millisecond)).
 
-%% @doc Returns whether another request can follow on the connection. Called when the head of the response is written.
+%% @doc Returns whether another request can follow on this connection. Called when the head of the response is written.
 -spec outlook() -> keep | close.
 outlook() ->
     case get(?KEY) of
@@ -108,7 +108,7 @@ at_once(Length, Max, #body{socket = Socket, buffer = Buffer, limits = #limits{re
         {ok, Data} ->
             _ = put(?KEY, Body#body{left = done, buffer = <<>>, received = Length}),
             {ok, Data};
-        %% Only a part arrived in that time, so the client is slow but not silent.
+        %% Only a part arrived before the timeout, so the client is slow but not silent.
         {partial, Data} ->
             ok = yucan_transport:setopts(Socket, [{buffer, ?PART_BYTES}]),
             _ = put(?KEY, Body#body{buffer = Data, received = byte_size(Data), started = Started}),
@@ -129,7 +129,7 @@ bounded(Max) ->
         Result -> Result
     end.
 
-%% @doc See yucan_req:gather/4. Uses one growing binary, because a list of small parts would take many times the memory of their content.
+%% @doc See yucan_req:gather/4. Uses one growing binary, because a list of small parts would take many times as much memory as their content.
 -spec gather(Enough :: pos_integer() | infinity, Before :: binary(), #{max => pos_integer(), timeout => pos_integer()}) ->
     {more | ok, binary()} | {error, yucan_req:body_error()}.
 gather(Enough, Before, _) when byte_size(Before) >= Enough -> {more, Before};
@@ -159,7 +159,7 @@ read(Options) ->
         {error, Reason} -> fail(Reason)
     end.
 
-%% In the middle of a response, 100 Continue would become a part of that response.
+%% Once the response has begun, 100 Continue would become a part of it.
 permit(#body{expect = true, socket = Socket} = Body) ->
     case yucan_progress:has_begun() of
         true -> Body;
@@ -215,7 +215,7 @@ received(#body{received = Before, started = Started, deadline = Deadline, limits
         false -> next(Body#body{received = Received}, Max, Timeout)
     end.
 
-%% @doc Returns the trailers of a chunked body after it has been read.
+%% @doc Returns the trailers of a chunked body that has been read.
 -spec trailers() -> [{binary(), binary()}].
 trailers() ->
     case get(?KEY) of

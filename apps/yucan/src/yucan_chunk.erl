@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A strict parser for the chunked coding (RFC 9112, 7.1). Pure. yucan_body passes it the bytes.
+%% @doc A strict parser for chunked transfer coding (RFC 9112, 7.1). Pure. yucan_body passes it the bytes.
 -module(yucan_chunk).
 
 -export([new/0, parse/3, parse/4, encode/1, last/0]).
@@ -7,21 +7,21 @@
 
 -include("yucan_internal.hrl").
 
-%% The element that the parser expects next: a size line, a number of bytes of data, the line end after the data, or trailers.
+%% What the parser expects next: a size line, a number of bytes of data, the line end after the data, or trailers.
 -opaque state() :: size | {data, pos_integer()} | crlf | trailers.
 -type result() ::
     {data, binary(), state(), Rest :: binary()} | {done, Trailers :: [{binary(), binary()}], Rest :: binary()}
     | {more, state(), Rest :: binary()} | {error, bad_chunk | trailers_too_long}.
 
 -spec new() -> state().
-%% @doc Returns the state before the first chunk.
+%% @doc Returns the initial state.
 new() -> size.
 
-%% @doc Parses the next step. `more' means that the bytes in Rest are not enough.
+%% @doc Parses the next element. `more' means that the bytes in Rest are not sufficient.
 -spec parse(state(), binary(), #limits{}) -> result().
 parse(State, Bin, Limits) -> parse(State, Bin, infinity, Limits).
 
-%% @doc Like the function above, but returns at most `Most' bytes of data.
+%% @doc Like {@link parse/3}, but returns at most `Most' bytes of data.
 -spec parse(state(), binary(), Most :: pos_integer() | infinity, #limits{}) -> result().
 parse({data, _} = State, <<>>, _, _) ->
     {more, State, <<>>};
@@ -51,7 +51,7 @@ parse(trailers, Bin, _, #limits{trailer_bytes = Max} = Limits) ->
         {error, _, _} -> {error, bad_chunk}
     end.
 
-%% Accepts only hexadecimal digits. The limit applies to the value, because some programs pad sizes with zeros to a fixed width.
+%% Accepts only hexadecimal digits. The limit applies to the value of a size, because some programs pad sizes with zeros to a fixed width.
 -define(HAS_ROOM(Size, At, Max), Size < 16#100000000000000, At < Max).
 size(<<C, Rest/bits>>, At, Size, Max) when C >= $0, C =< $9, ?HAS_ROOM(Size, At, Max) -> size(Rest, At + 1, Size * 16 + C - $0, Max);
 size(<<C, Rest/bits>>, At, Size, Max) when C >= $a, C =< $f, ?HAS_ROOM(Size, At, Max) -> size(Rest, At + 1, Size * 16 + C - $a + 10, Max);
@@ -90,7 +90,7 @@ extension_end(<<$;, Rest/bits>>, At, Size, Max) when At < Max -> extension_name(
 extension_end(<<"\r\n", Rest/binary>>, _, Size, _) -> {ok, Size, Rest};
 extension_end(End, At, _, Max) -> incomplete(End, At, Max).
 
-%% @doc Encodes a chunk. Returns nothing for empty data, because an empty chunk would end the body.
+%% @doc Encodes a chunk. Empty data yields no chunk, because an empty chunk would end the body.
 -spec encode(iodata()) -> iodata().
 encode(Data) ->
     case iolist_size(Data) of

@@ -1,12 +1,12 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Blocks of addresses (CIDR), and the client that the PROXY protocol names. Pure except for `proxy_header/2'.
+%% @doc Address blocks (CIDR), and the client's address in the PROXY protocol. Pure except for `proxy_header/2'.
 -module(yucan_cidr).
 
 -export([block/1, contains/2, format/1, address/1, proxy_header/2]).
 -export_type([block/0]).
 
 -define(V2, 13, 10, 13, 10, 0, 13, 10, "QUIT", 10).
-%% The longest line of version 1, including its line end.
+%% The maximum length of a version 1 header, including its line end.
 -define(V1_BYTES, 107).
 
 -opaque block() :: {Bits :: 32 | 128, Network :: non_neg_integer(), Length :: 0..128}.
@@ -27,7 +27,7 @@ make(Address, Length) ->
             case Length of
                 all -> {ok, {Bits, Number, Bits}};
                 _ when Length >= 0, Length =< Bits -> {ok, {Bits, Number bsr (Bits - Length), Length}};
-                %% This is an IPv4 address in IPv6 form, with a prefix length for IPv6.
+                %% An IPv4 address in IPv6 form, with a prefix length for IPv6.
                 _ when tuple_size(Ip) =:= 8, Length >= 96, Length =< 128 -> {ok, {Bits, Number bsr (128 - Length), Length - 96}};
                 _ -> error
             end;
@@ -35,7 +35,7 @@ make(Address, Length) ->
     end.
 
 number({A, B, C, D}) -> {32, A bsl 24 bor (B bsl 16) bor (C bsl 8) bor D};
-%% An IPv4 address in IPv6 form counts as IPv4.
+%% An IPv4 address in IPv6 form is treated as IPv4.
 number({0, 0, 0, 0, 0, 16#ffff, A, B}) -> {32, A bsl 16 bor B};
 number(Ip) -> {128, lists:foldl(fun(Part, Sum) -> Sum bsl 16 bor Part end, 0, tuple_to_list(Ip))}.
 
@@ -47,7 +47,7 @@ contains(Blocks, Ip) when is_tuple(Ip), tuple_size(Ip) =:= 4; is_tuple(Ip), tupl
 contains(_, _) ->
     false.
 
-%% @doc Parses an address, which may include a port, because some proxies add it.
+%% @doc Parses an address. It may be followed by a port, because some proxies add one.
 -spec address(binary()) -> {ok, inet:ip_address()} | error.
 address(<<"[", Rest/binary>>) -> address(hd(binary:split(Rest, <<"]">>)));
 address(Text) ->
@@ -69,8 +69,8 @@ without_port(_) ->
 format({local, _}) -> "-";
 format({Ip, _}) -> inet:ntoa(Ip).
 
-%% @doc Reads the header of the PROXY protocol, version 1 or 2, before anything else, if the listener expects it. Returns the source address, or
-%% `local' if the proxy connects on its own behalf. Each read has an exact size, so no byte of the data that follows (TLS, for example) is consumed.
+%% @doc Reads a PROXY protocol header, version 1 or 2, before anything else; called if the listener expects one. Returns the source address, or
+%% `local' if the proxy connects on its own behalf. Each read has an exact size, so none of the data that follows, such as TLS, is consumed.
 -spec proxy_header(yucan_transport:socket(), TimeoutMs :: pos_integer()) ->
     {ok, local | yucan_req:address(), Rest :: binary()} | {error, bad_header | closed | timeout | inet:posix()}.
 proxy_header(Socket, Timeout) ->
@@ -85,7 +85,7 @@ proxy_header(Socket, Timeout) ->
 recv(Socket, Length, Deadline) ->
     yucan_transport:recv(Socket, Length, max(0, Deadline - erlang:monotonic_time(millisecond))).
 
-%% Reads byte by byte to find the end of the line. This takes at most 107 reads, once per connection.
+%% Reads one byte at a time until the end of the line. This takes at most 107 reads, once per connection.
 version1(Socket, Line, Deadline) ->
     case binary:match(Line, <<"\r\n">>) of
         {At, 2} -> line(binary:split(binary_part(Line, 0, At), <<" ">>, [global]));

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Checks and compiles the options of a server, including its limits. The options are not checked again after that.
+%% @doc Checks and compiles the options of a server, including its limits. Afterwards the options are not checked again.
 -module(yucan_config).
 
 -export([check/1, site/4, default_limits/0, limits_table/0, table/0, freeze/1]).
@@ -25,7 +25,7 @@
     request_id => boolean() | binary(),
     on_event => none | yucan_events:handler()
 }.
-%% All options, checked and with defaults.
+%% All options after they have been checked, including the defaults.
 -type checked() :: #{atom() => term()}.
 -type host() :: #{
     names => [binary() | string()],
@@ -43,7 +43,7 @@
 
 -type limits() :: #{atom() => pos_integer() | infinity}.
 
-%% @doc Returns the options with defaults, or the first problem with them.
+%% @doc Returns the options, completed with defaults, or describes the first problem.
 -spec check(options()) -> {ok, checked()} | {error, Text :: binary()}.
 check(Options) when is_map(Options) ->
     try
@@ -99,7 +99,7 @@ listen(Listen) when is_map(Listen) ->
     #{ip => Ip, port => port(Ip, Listen), tls => tls(maps:get(tls, Listen, none)), proxy_protocol => Proxy};
 listen(Other) -> bad("listen has ~0tp; a map is expected", [Other]).
 
-%% Unix sockets have no port.
+%% A unix socket has no port.
 port({local, _}, Listen) ->
     Port = maps:get(port, Listen, 0),
     Port =:= 0 orelse bad("port is ~0tp; 0 or none is expected beside {local, Path}", [Port]),
@@ -209,7 +209,7 @@ server_header(Other) -> bad("server_header is ~0tp; a binary or none is expected
 http2(Value) when is_boolean(Value) -> Value;
 http2(Other) -> bad("http2 is ~0tp; true or false is expected", [Other]).
 
-%% If the proxy does not know the header, a client could send it itself.
+%% If the proxy did not set this header itself, a client could send it.
 forwarded(Names) when is_list(Names) ->
     case Names -- yucan_forwarded:headers() of
         [] -> ok;
@@ -238,7 +238,7 @@ block(Text) ->
         error:_ -> bad("trusted_proxies has ~0tp; text is expected", [Text])
     end.
 
-%% @doc Returns the configuration that connections use. Calls `init' of the handlers.
+%% @doc Returns the configuration that connections use. Calls the `init' function of each handler.
 -spec site(checked(), yucan_metrics:metrics(), #limits{}, atomics:atomics_ref()) -> #site{}.
 site(#{name := Name, hosts := Hosts, default_host := Default} = Options, Metrics, Limits, Counters) ->
     Compiled = [compile(Host, maps:get(middleware, Options)) || Host <- Hosts],
@@ -255,7 +255,7 @@ site(#{name := Name, hosts := Hosts, default_host := Default} = Options, Metrics
 compile(#{names := Names, what := What, middleware := Own, tls := Tls}, Common) ->
     #host{names = Names, demands = yucan_tls:demands(case Tls of none -> []; _ -> Tls end), plan = yucan_router:plan(What, Common ++ Own)}.
 
-%% @doc Returns the table for the reference of all options (`scripts/options'): option, default, valid values, when a change takes effect, effect.
+%% @doc Returns the table for the reference of all options (`scripts/options'): option, default, valid values, when a change takes effect, and effect.
 -spec table() -> [{Option :: atom(), Default :: term(), Expected :: string(), TakesEffect :: string(), Effect :: string()}].
 table() ->
     [{Name, Default, Expected, case Name of name -> "start of the server"; listen -> "reload, for sockets that stay"; _ -> "reload" end, Effect}
@@ -284,7 +284,7 @@ table() ->
 default_limits() ->
     maps:from_list([{Name, Default} || {Name, Default, _} <- limits_table()]).
 
-%% @doc Returns name, default and meaning of each limit. `docs/options.md' shows the same table.
+%% @doc Returns the name, default and meaning of each limit. `docs/options.md' contains the same table.
 -spec limits_table() -> [{atom(), pos_integer() | infinity, Meaning :: string()}].
 limits_table() ->
     [{request_line_bytes, 8192, "the request line; more: 414"},
@@ -313,7 +313,7 @@ limits_table() ->
      {h2_streams, 100, "concurrent requests on an HTTP/2 connection; more are refused, and the client may try them again"},
      {log_queue, 10000, "lines that wait for the access log; more: they are counted and dropped"}].
 
-%% @doc Returns the record that connections use. The limits have already been checked.
+%% @doc Returns the record that connections use. The limits must already have been checked.
 -spec freeze(limits()) -> #limits{}.
 freeze(Limits) ->
     All = maps:merge(default_limits(), Limits),

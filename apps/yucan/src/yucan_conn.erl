@@ -1,12 +1,12 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The process of a connection: it waits for a connection, serves it until it closes, and then exits. There is one process per connection and
-%% none per request; yucan_pool starts it. It never serves a second client, because a late message meant for the first client's handler would then be
-%% handled for the second client.
+%% @doc A connection process: it waits for a connection, serves that connection until it closes, and then exits. yucan_pool starts one process per
+%% connection; requests have no process of their own. A process never serves a second client, because a late message for the first client's handler
+%% would then be handled for the second client.
 %%
-%% The first request is read with recv, which is cheapest for a connection with a single request. After that, data arrives as messages. The socket
-%% sends a limited number of these before it stops (`{active, N}'), so it need not be armed for each read. Bodies are read with recv again. Between
-%% requests the process waits in yucan_idle. So new code of this module takes effect at the next request, and closes no connection however often it is
-%% loaded.
+%% The first request is read with recv, which costs least if the connection has only one request. After that, data arrives as messages. The socket
+%% sends a limited number of messages before it becomes passive (`{active, N}'), so it need not be armed for each read. Bodies are read with recv
+%% again. Between requests the process waits in yucan_idle, so new code of this module takes effect at the next request, and no connection is closed
+%% however often the module is loaded.
 -module(yucan_conn).
 
 -export([accept/1, wait/2, first/2, head/3, message/2, silence/1, wake/2, left/2]).
@@ -16,15 +16,16 @@
 
 -include("yucan_internal.hrl").
 
-%% How many messages may arrive before the socket stops. This limits the mailbox to that many times the socket's `buffer'.
+%% The number of messages that the socket may send before it becomes passive. The mailbox can therefore hold at most this many times the socket's
+%% `buffer'.
 -define(ARM, 100).
-%% For how long an idle connection keeps its heap.
+%% How long an idle connection keeps its heap.
 -define(WARM_MS, 2000).
 %% After waiting this long for a connection, a process hibernates, so that it holds no old code.
 -define(ACCEPT_MS, 5000).
-%% With this many open connections, a VM without the allocator flags retains much memory.
+%% A VM without the allocator flags retains a lot of memory if it has this many open connections.
 -define(MANY, 200).
-%% A connection beyond the limit is kept open no longer than this after its 503.
+%% If there are more connections than the limit allows, a surplus one stays open for at most this long after its 503.
 -define(REFUSED_MS, 2000).
 
 -record(state, {
@@ -34,12 +35,12 @@
     %% The previous request, if only its head had arrived.
     last = none :: none | {Head :: binary(), #req{}},
     limits :: #limits{},
-    %% The same as in the listener.
+    %% The state of this process (yucan_pool), which the pool also reads.
     doing :: atomics:atomics_ref(),
-    %% How many messages may still arrive. 0 means that data is read with recv.
+    %% How many more messages may arrive. 0 means that data is read with recv.
     armed = 0 :: non_neg_integer(),
     served = 0 :: non_neg_integer(),
-    %% The end of the idle time after this number of requests, once it has been computed.
+    %% The time at which the connection will have been idle for too long, and the number of requests served when that time was computed.
     idle_until = none :: none | {Served :: non_neg_integer(), Ms :: integer()}
 }).
 
@@ -66,7 +67,7 @@ failed(Reason, #listener{pool = Pool} = Listener) ->
     refresh(Reason, Pool),
     ?MODULE:accept(Listener).
 
-%% There may be no free descriptors. Closing connections releases some, so trying again at once would only waste CPU time.
+%% There may be no free descriptors. Connections that close release some, so retrying immediately would only waste CPU time.
 refresh(econnaborted, _) -> ok;
 refresh(Reason, Pool) ->
     Pool ! {accept_failed, Reason},
@@ -85,14 +86,14 @@ start(Socket, Count, #listener{socket = Listening, server = Server} = Listener) 
         false -> introduce(Socket, Listener, Site)
     end.
 
-%% Over TLS a response would need a handshake, which costs more than the connection.
+%% Over TLS, a 503 would need a handshake first, which costs more than the connection is worth, so the connection is closed without a response.
 -spec turn_away(yucan_transport:socket(), Listening :: gen_tcp:socket(), #site{}) -> no_return().
 turn_away(Socket, Listening, #site{listeners = Listeners, limits = #limits{connections = Most} = Limits, metrics = Metrics, counters = Counters} = Site) ->
     yucan_metrics:add(Metrics, refused_connections),
     case Listeners of
         #{Listening := {none, _}} ->
             yucan_reply:refuse(503, yucan_error:reason(503), Socket, any, Site),
-            %% Connections that are kept open for a while use descriptors, so they may exceed the limit by no more than a quarter.
+            %% Surplus connections that stay open for a while use descriptors, so their number may exceed the limit by at most a quarter.
             _ = [done(Socket) || atomics:get(Counters, ?OPEN) > Most + Most div 4],
             yucan_transport:linger(Socket, min(?REFUSED_MS, Limits#limits.linger_ms), Limits#limits.min_body_rate),
             exit(normal);
@@ -146,7 +147,7 @@ secure(Options, {#conn{socket = Socket} = Conn, <<>>}, #limits{tls_ms = Timeout}
         plain -> refuse_plain(Conn, Limits);
         error -> done(Socket)
     end;
-%% TLS cannot start, because the read of the PROXY header has also returned later bytes. Reads of an exact size prevent this.
+%% TLS cannot start, because reading the PROXY header has also returned bytes that follow it. Reads of an exact size prevent this.
 secure(_, {#conn{socket = Socket}, _}, _, _) ->
     done(Socket).
 
@@ -194,7 +195,7 @@ head(Buffer, Deadline, #state{limits = Limits, template = Template} = State) ->
         {error, Status, Reason} -> no_request(Status, Reason, Buffer, State)
     end.
 
-%% A client may already know that the server speaks HTTP/2 (RFC 9113, 3.3). Over TLS it negotiates that there.
+%% The client may already know that the server supports HTTP/2 (RFC 9113, 3.3). Over TLS the two negotiate it with ALPN instead.
 no_request(505, Reason, <<"PRI * HTTP/2.0\r\n", _/binary>> = Buffer, #state{served = 0, conn = #conn{scheme = http, server = Server} = Conn} = State) ->
     case persistent_term:get({yucan, Server}) of
         #site{http2 = true} -> yucan_h2:start(Conn, Buffer, State#state.limits);
@@ -207,8 +208,8 @@ remember(#req{lines = Lines, authority = Authority}, #state{template = #req{line
 remember(#req{lines = Lines, authority = Authority}, #state{template = Template} = State) ->
     State#state{template = Template#req{lines = Lines, authority = Authority}}.
 
-%% The lines are not cached while the connection is idle: it may be long until the next request, and the header lines reference the complete binary in
-%% which they were read.
+%% The cached lines are dropped while the connection is idle, because the next request may be a long time off and the lines reference the whole binary
+%% in which they arrived.
 forget(#state{template = Template} = State) ->
     ok = yucan_reply:forget(),
     State#state{template = Template#req{lines = none}, last = none}.
@@ -216,7 +217,7 @@ forget(#state{template = Template} = State) ->
 deadline(none, #limits{header_ms = Ms}) -> erlang:monotonic_time(millisecond) + Ms;
 deadline(Deadline, _) -> Deadline.
 
-%% Parses again only at the end of a line, so that a client that sends byte by byte costs one parse per line.
+%% Parses again only when a line is complete, so a client that sends single bytes causes one parse per line.
 more(Buffer, Deadline, #state{socket = Socket, limits = #limits{header_block_bytes = Max}} = State) ->
     ok = yucan_transport:release(Socket),
     case get_more(max(0, Deadline - erlang:monotonic_time(millisecond)), State) of
@@ -299,7 +300,8 @@ after_body({upgrade, Function}, State, _) ->
     end;
 after_body({Connection, _, _}, State, Site) ->
     case yucan_body:close(Connection =:= close) of
-        %% Another body may follow. More than one message with its data could arrive before this process switches to recv.
+        %% The next request may have a body too, and several messages with its data could arrive before this process switches to recv. So only one
+        %% message is allowed.
         {keep, Rest} when Connection =:= keep -> next(Rest, 1, State, Site);
         {keep, Rest} -> finish(Rest, State);
         {linger, Ms} -> linger(Ms, State)
@@ -334,7 +336,7 @@ left({crashed, Class, Reason, Stack}, #state{socket = Socket, conn = Conn}) ->
 left(ended, #state{socket = Socket}) ->
     done(Socket).
 
-%% If the client has sent more than this request, closing the socket in the usual way would lose the response.
+%% If the client has sent more than this request, an ordinary close would lose the response.
 -spec finish(binary(), #state{}) -> no_return().
 finish(<<>>, #state{armed = 0, socket = Socket}) ->
     ok = yucan_transport:release(Socket),
@@ -346,7 +348,7 @@ finish(Rest, #state{socket = Socket} = State) ->
         false -> linger(State)
     end.
 
-%% Allows `Count' messages if none are allowed at present. A stream may also have allowed some (yucan_sse), which come before everything that recv
+%% Allows `Count' messages if none are allowed at present. A stream may also have allowed some (yucan_sse); their data precedes everything that recv
 %% would return.
 next(Rest, Count, #state{armed = Armed, socket = Socket} = State, Site) ->
     ok = forget_user(get_keys()),
@@ -355,7 +357,8 @@ next(Rest, Count, #state{armed = Armed, socket = Socket} = State, Site) ->
         false -> followed(Rest, Count, State, Site)
     end.
 
-%% The next request from a proxy belongs to another user. HTTP/2 has a process for each request.
+%% The next request that a proxy sends over this connection may belong to another user. HTTP/2 does not need this, because it has a process for each
+%% request.
 forget_user([Key | Keys]) when Key =:= '$yucan_date'; Key =:= '$yucan_checked'; Key =:= '$yucan_peer'; Key =:= '$yucan_streamed'; Key =:= '$yucan_held';
                                Key =:= '$ancestors'; Key =:= '$initial_call'; Key =:= rand_seed ->
     forget_user(Keys);
@@ -383,7 +386,7 @@ arm(Count, #state{socket = Socket} = State) ->
 %% Handles a message with data.
 used(#state{armed = Left, socket = Socket} = State) -> State#state{armed = yucan_transport:used(Socket, Left, ?ARM)}.
 
-%% A reload may have changed the limits, and with other limits the same bytes may not be a valid request.
+%% A reload may have changed the limits, and under the new limits the same bytes may not be a valid request.
 again(#state{limits = Limits, served = Served} = State, #site{limits = Limits}) -> State#state{served = Served + 1};
 again(#state{served = Served} = State, #site{limits = Limits}) -> State#state{served = Served + 1, limits = Limits, last = none}.
 
@@ -391,13 +394,13 @@ again(#state{served = Served} = State, #site{limits = Limits}) -> State#state{se
 -spec idle(#state{}) -> no_return().
 idle(#state{limits = #limits{idle_ms = Ms}} = State) -> yucan_idle:message(?MODULE, State, min(?WARM_MS, Ms)).
 
-%% Returns the remaining idle time. It starts at the first call, so requests that follow each other closely need no clock.
+%% Returns the remaining idle time, which is counted from the first call. Requests in quick succession therefore never read the clock.
 idle_left(_, #state{idle_until = {Served, Until}, served = Served} = State) -> {max(0, Until - erlang:monotonic_time(millisecond)), State};
 idle_left(Passed, #state{limits = #limits{idle_ms = Ms}, served = Served} = State) ->
     Left = max(0, Ms - Passed),
     {Left, State#state{idle_until = {Served, erlang:monotonic_time(millisecond) + Left}}}.
 
-%% @doc Handles a message to an idle connection. Every request takes this path, so it calls the transport module directly.
+%% @doc Handles a message to an idle connection. Every request takes this code path, so it calls the transport module directly.
 -spec message(term(), #state{}) -> no_return().
 message(Message, #state{socket = {Transport, Raw} = Socket} = State) ->
     case Transport:event(Message, Raw) of

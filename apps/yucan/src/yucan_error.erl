@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Error pages, and the texts for status codes. Pure.
+%% @doc Error pages, and the reason phrases for status codes. Pure.
 -module(yucan_error).
 
 -export([page/1, page/2, page_with/2, not_allowed/2, reason/1, escape/1]).
@@ -10,7 +10,7 @@
 -spec page(Status :: 300..599) -> yucan_handler:response().
 page(Status) -> page(Status, reason(Status)).
 
-%% @doc Like the function above, but with a custom text.
+%% @doc Like {@link page/1}, but with a custom text.
 -spec page(Status :: 300..599, Text :: iodata()) -> yucan_handler:response().
 page(Status, Text) ->
     Title = [integer_to_binary(Status), $\s, escape(Text)],
@@ -44,7 +44,7 @@ escape_byte($") -> <<"&quot;">>;
 escape_byte($') -> <<"&#39;">>;
 escape_byte(C) -> <<C>>.
 
-%% @doc Returns the text for a status.
+%% @doc Returns the reason phrase for a status code.
 -spec reason(integer()) -> binary().
 reason(100) -> <<"Continue">>;
 reason(101) -> <<"Switching Protocols">>;

@@ -1,21 +1,21 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Writes to the node's log: crashes of handlers as errors, and rejected requests at debug level.
+%% @doc Writes to the node's log: handler crashes as errors, and rejected requests at debug level.
 %%
-%% Everything that yucan logs passes through this module. No event has a logger domain, because OTP's default handler drops every domain except
+%% Everything that yucan logs passes through this module. Its events have no logger domain, because OTP's default handler drops every domain except
 %% its own.
 -module(yucan_events).
 
 -export([crash/4, attempt/4, refused/3, answered/4, turned_away/3, warning/2, error/2, without_flags/0]).
 -export_type([handler/0]).
 
-%% The value in priv/vm.args. The VM's own value is 5 MB.
+%% The value set in priv/vm.args. The VM's default is 5 MB.
 -define(CARRIER_BYTES, 262144).
 
 -include("yucan_internal.hrl").
 -include_lib("kernel/include/logger.hrl").
 
-%% The function that the option `on_event' names. It is called with a name, measurements and metadata in the process of the connection, like a
-%% handler of the library telemetry.
+%% The function that the option `on_event' specifies. It is called in the connection process with a name, measurements and metadata, like a handler of
+%% the library telemetry.
 -type handler() :: {module(), atom()} | fun((Name :: [atom(), ...], Measurements :: map(), Metadata :: map()) -> term()).
 
 emit(#site{on_event = none}, _, _, _) -> ok;
@@ -23,8 +23,8 @@ emit(#site{on_event = Handler, name = Server, counters = Counters}, Name, Measur
     Call = fun() -> call(Handler, [yucan | Name], Measurements#{system_time => erlang:system_time()}, Metadata#{server => Server}) end,
     attempt(Call, on_event, Counters, ?EVENTS_FAIL).
 
-%% @doc Calls a user's function. If it fails, the request is not affected, and a single warning is logged until the function succeeds again. `Failing'
-%% records this.
+%% @doc Calls a user's function. If it fails, the request is not affected, and one warning is logged; no other follows until the function has
+%% succeeded again. `Failing' records this.
 -spec attempt(fun(() -> term()), Option :: on_event | access_log, Failing :: atomics:atomics_ref(), Place :: pos_integer()) -> ok.
 attempt(Call, Option, Failing, Place) ->
     try Call() of
@@ -42,11 +42,11 @@ facts(#req{method = Method, target = Target, host = Host, version = Version, id 
     Facts = #{method => Method, target => Target, host => Host, version => Version, peer => yucan_req:peer(Req)},
     case Id of none -> Facts; _ -> Facts#{id => Id} end.
 
-%% The server may have just been stopped.
+%% The server may just have been stopped.
 site(Server) -> persistent_term:get({yucan, Server}, none).
 
-%% @doc Reports that a request has been answered: `[yucan, request, stop]'. The duration is in microseconds here; the function gets it in native
-%% units.
+%% @doc Reports that a request has been answered: `[yucan, request, stop]'. The duration is in microseconds here; the user's function gets it in
+%% native units.
 -spec answered(#site{}, #req{}, Status :: 0..999, {Bytes :: non_neg_integer(), TookUs :: integer()}) -> ok.
 answered(Site, Req, Status, {Bytes, Us}) ->
     emit(Site, [request, stop], #{duration => erlang:convert_time_unit(Us, microsecond, native), bytes => Bytes}, (facts(Req))#{status => Status}).
@@ -82,12 +82,12 @@ refused(Status, Reason, #conn{server = Server} = Conn) ->
 warning(Format, Arguments) ->
     ?LOG_WARNING("yucan: " ++ Format, Arguments).
 
-%% @doc Logs something that an operator has to fix.
+%% @doc Logs something that an operator must fix.
 -spec error(io:format(), [term()]) -> ok.
 error(Format, Arguments) ->
     ?LOG_ERROR("yucan: " ++ Format, Arguments).
 
-%% @doc Warns, once per VM, that it runs without the flags that return memory to the system.
+%% @doc Warns, once per VM, that the VM is running without the flags that make it return memory to the system.
 -spec without_flags() -> ok.
 without_flags() ->
     case carrier_bytes() > ?CARRIER_BYTES andalso persistent_term:get(?MODULE, not_warned) of

@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc A strict parser for the head of a request. Pure, and a single pass over the bytes.
 %%
-%% yucan_conn calls `parse/3' with the bytes that it has received. Whatever RFC 9112 forbids is rejected and not repaired: a bare LF, a folded line, a
-%% space before the colon, two Content-Length headers, both kinds of framing. Each of these can make two servers disagree about where a request ends.
-%% The path of a request is in canonical form (yucan_path), and a request whose path has no such form is rejected.
+%% yucan_conn calls `parse/3' with the bytes that it has received. Whatever RFC 9112 forbids is rejected rather than repaired: a bare LF, a folded
+%% line, a space before the colon, two Content-Length headers, or both Content-Length and Transfer-Encoding. Each of these can make two servers
+%% disagree about where a request ends. The path of a request is converted to canonical form (yucan_path); if it has none, the request is rejected.
 -module(yucan_head).
 
 -export([parse/3, trailers/2, authority/1]).
@@ -14,7 +14,7 @@
 -type refusal() :: {error, Status :: 400..505, Reason :: atom()}.
 %% The reasons are for the log at debug level and for tests.
 
-%% @doc Parses a request, or returns `more' if its head is incomplete. `Template' is a request with everything that the connection knows.
+%% @doc Parses a request, or returns `more' if its head is incomplete. `Template' is a request that contains everything known about the connection.
 -spec parse(binary(), #limits{}, #req{}) -> {ok, #req{}, Rest :: binary()} | more | refusal().
 %% An empty line before the request line is ignored (RFC 9112, 2.2).
 parse(<<"\r\n", Bytes/binary>>, Limits, Template) -> request_line(Bytes, Limits, Template);
@@ -36,8 +36,8 @@ method(_, _, _, _, _) -> {error, 400, bad_method}.
 target(Rest, Bin, Start, Limits, Req) ->
     target_byte(Rest, Bin, Start, Start, 0, plain, Limits, Req).
 
-%% `Mark' is the position of the first question mark, negated if the query contains bytes above 127. `Form' is `plain' as long as the path
-%% contains nothing that a canonical path cannot have, so most paths need no second look.
+%% `Mark' is the position of the first question mark, negated if the query contains bytes above 127. `Form' is `plain' as long as the path contains
+%% nothing that a canonical path cannot contain, so most paths need no second pass.
 target_byte(<<C, Rest/bits>>, Bin, Start, At, Mark, Form, Limits, Req) when C > $?, C < 127, C =/= $\\ ->
     target_byte(Rest, Bin, Start, At + 1, Mark, Form, Limits, Req);
 target_byte(<<C, Rest/bits>>, Bin, Start, At, Mark, Form, Limits, Req) when C > $/, C < $? ->
@@ -64,7 +64,7 @@ target_byte(<<" HTTP/1.", Minor, "\r\n", Rest/bits>>, Bin, Start, At, Mark, Form
     set_target(Rest, Bin, Start, At, Mark, Form, Limits, Req);
 target_byte(<<C, Rest/bits>>, Bin, Start, At, Mark, Form, Limits, Req) when C =:= $!; C =:= $"; C =:= $\\, Mark =/= 0 ->
     target_byte(Rest, Bin, Start, At + 1, Mark, Form, Limits, Req);
-%% The byte is in the query and no target may contain it (see set_target).
+%% This byte is in the query, and a valid target cannot contain it (see set_target).
 target_byte(<<C, Rest/bits>>, Bin, Start, At, Mark, Form, Limits, Req) when C > 127, Mark =/= 0 ->
     target_byte(Rest, Bin, Start, At + 1, -abs(Mark), Form, Limits, Req);
 target_byte(<<>>, _, _, At, _, _, #limits{request_line_bytes = Max}, _) ->
@@ -104,8 +104,8 @@ set_target(_, _, _, End, _, _, #limits{request_line_bytes = Max}, _) when End + 
 set_target(Rest, Bin, Start, End, 0, Form, Limits, Req) ->
     Target = binary_part(Bin, Start, End - Start),
     set_path(Form, Target, Rest, Bin, End, Limits, Req#req{target = Target});
-%% Some programs do not escape what their user has typed. It is escaped here, as browsers would do it, so that logs, scripts and other servers get a
-%% valid target.
+%% Some programs do not escape what their user has typed. Those bytes are escaped here, as browsers would do, so that logs, scripts and other servers
+%% get a valid target.
 set_target(Rest, Bin, Start, End, Mark, Form, Limits, Req) when Mark < 0 ->
     Query = << <<(case C > 127 of true -> yucan_path:escape(<<C>>); false -> <<C>> end)/binary>> || <<C>> <= binary_part(Bin, 1 - Mark, End + Mark - 1) >>,
     Path = binary_part(Bin, Start, -Mark - Start),
@@ -114,7 +114,7 @@ set_target(Rest, Bin, Start, End, Mark, Form, Limits, Req) ->
     set_path(Form, binary_part(Bin, Start, Mark - Start), Rest, Bin, End, Limits,
              Req#req{target = binary_part(Bin, Start, End - Start), query = binary_part(Bin, Mark + 1, End - Mark - 1)}).
 
-%% A target that does not begin with a slash is checked at the end.
+%% A target that does not begin with a slash is checked once the head is complete.
 set_path(other, <<"/", _/binary>> = Path, Rest, Bin, End, Limits, Req) ->
     case yucan_path:canonical(Path) of
         {ok, Canonical} -> lines(Rest, Bin, End + 11, Limits, Req#req{path = Canonical});
@@ -174,7 +174,7 @@ blank(<<C, Rest/bits>>, Bin, Start, Colon, At, Count, Headers, Limits, Req) when
 blank(Rest, Bin, Start, Colon, At, Count, Headers, Limits, Req) ->
     value(Rest, Bin, Start, Colon, At, At, Count, Headers, Limits, Req).
 
-%% Handles four bytes at a time, which halves the time that the head of a browser's request takes.
+%% Handles four bytes at a time, which halves the time to parse the head of a browser's request.
 value(<<A, B, C, D, Rest/bits>>, Bin, Start, Colon, From, At, Count, Headers, Limits, Req)
   when A >= $\s, A =/= 127, B >= $\s, B =/= 127, C >= $\s, C =/= 127, D >= $\s, D =/= 127 ->
     value(Rest, Bin, Start, Colon, From, At + 4, Count, Headers, Limits, Req);
@@ -217,7 +217,7 @@ trimmed(Bin, From, At) ->
         _ -> At
     end.
 
-%% Records the headers that determine the framing and the fate of the connection.
+%% Records the headers that determine the framing and whether the connection stays open.
 note(host, Value, #req{host = undefined} = Req) -> Req#req{host = Value};
 note(host, _, _) -> {error, 400, two_hosts};
 note(connection, Value, Req) -> connection(Value, Req);
@@ -234,13 +234,13 @@ note(transfer_encoding, Value, Req) ->
     end;
 note(expect, Value, #req{version = Version} = Req) ->
     case yucan_header:lower(Value) of
-        %% An HTTP/1.0 client does not know interim responses (RFC 9110, 10.1.1).
+        %% An HTTP/1.0 client does not support interim responses (RFC 9110, 10.1.1).
         <<"100-continue">> -> Req#req{expect = Version =:= 11};
         _ -> {error, 417, bad_expectation}
     end.
 
-%% If the list ends in chunked, the length could be determined, but we do not know the codings (RFC 9112, 6.1: 501). Any other list leaves the end of
-%% the body undefined.
+%% If the last coding is chunked, the body's length could be determined, but we do not support the other codings (RFC 9112, 6.1: 501). Otherwise the
+%% end of the body is undefined.
 unknown_coding(Value) ->
     case lists:reverse(binary:split(Value, <<",">>, [global])) of
         [Last | [_ | _] = Others] ->
@@ -274,7 +274,7 @@ digits(<<C, Rest/bits>>, Length, Req) when C >= $0, C =< $9 -> digits(Rest, Leng
 digits(<<>>, Length, Req) -> Req#req{body = {length, Length}};
 digits(_, _, _) -> {error, 400, bad_length}.
 
-%% @doc Parses the trailers after a chunked body, with the same strictness. Trailers that would frame a message are rejected.
+%% @doc Parses the trailers after a chunked body, as strictly as headers. Trailers that would affect the framing are rejected.
 -spec trailers(binary(), #limits{}) -> {ok, [{binary(), binary()}], Rest :: binary()} | more | refusal().
 trailers(Bytes, Limits) ->
     case line(Bytes, Bytes, 0, 0, [], Limits, #req{method = <<>>, host = <<>>}) of
@@ -283,7 +283,7 @@ trailers(Bytes, Limits) ->
         Other -> Other
     end.
 
-%% Makes the checks that need all headers.
+%% Performs the checks that need all headers.
 finish(#req{host = undefined, version = 11}, _) ->
     {error, 400, no_host};
 finish(#req{method = <<"CONNECT">>}, _) ->
@@ -311,8 +311,8 @@ relative(#req{host = Said} = Req, Rest) ->
 kept(undefined) -> undefined;
 kept(Said) -> binary:copy(Said).
 
-%% The authority in the target is used, whatever the Host header says, but that header must still be valid (RFC 9112, 3.2.2). Handlers see only the
-%% authority in the target.
+%% The authority in the target takes precedence over the Host header, which must still be valid (RFC 9112, 3.2.2). Handlers see only the authority in
+%% the target.
 absolute(Authority, Path, #req{host = Host, headers = Headers} = Req, Rest) ->
     case {authority(Authority), authority(Host), yucan_path:canonical(Path)} of
         {{ok, Name, Port}, {ok, _, _}, {ok, Canonical}} when Name =/= <<>> ->
@@ -329,7 +329,7 @@ authority(<<>>) -> {ok, <<>>, undefined};
 authority(<<"[", Rest/binary>> = Bin) -> literal(Rest, Bin);
 authority(Bin) -> name(Bin, Bin, 0, false).
 
-%% `Upper' is whether the name has to be converted to lower case, which copies it.
+%% `Upper' says whether the name contains upper-case letters. If it does, it is converted to lower case, which copies it.
 name(<<C, Rest/bits>>, Bin, At, Upper) when C >= $a, C =< $z; C >= $0, C =< $9; C =:= $.; C =:= $-; C =:= $_ ->
     name(Rest, Bin, At + 1, Upper);
 name(<<C, Rest/bits>>, Bin, At, _) when C >= $A, C =< $Z ->
@@ -342,7 +342,8 @@ name(_, _, _, _) -> error.
 named(Name, Port) when byte_size(Name) =< 255 -> with_port(Name, Port);
 named(_, _) -> error.
 
-%% Returns the first `At' bytes without a trailing dot. The dot marks the name as fully qualified (RFC 3986, 3.2.2); without it the name is the same.
+%% Returns the first `At' bytes without a trailing dot. The dot only marks the name as fully qualified (RFC 3986, 3.2.2), so it is the same name
+%% without it.
 without_root(Bin, At) when At > 1 ->
     case binary:at(Bin, At - 1) of
         $. -> binary_part(Bin, 0, At - 1);

@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Headers: their names, which of them affect the framing, and the grammar of their values: tokens, lists, dates (RFC 9110, 5.6). Pure except for
-%% `date_line/0'.
+%% @doc Headers: their names, which of them affect the framing, and the grammar of their values: tokens, lists and dates (RFC 9110, 5.6). Pure except
+%% for `date_line/0'.
 %%
-%% A name that is in the table costs a look-up and no additional memory. Other names are copied.
+%% A name that is in the table costs a lookup and no additional memory. Other names are copied.
 -module(yucan_header).
 
 -export([known/1, listed/1, lower/1, trim/1, tokens/1, is_token/1, elements/1, without_hops/1, date_line/0, date/1, parse_date/1]).
@@ -79,7 +79,7 @@
     ?PLAIN(<<"X-Requested-With">>, <<"x-requested-with">>)
 }).
 
-%% @doc Returns the kind of header with this name, and the name in lower case.
+%% @doc Returns the kind of the header with this name, and the name in lower case.
 -spec known(binary()) -> {kind(), Lower :: binary()}.
 known(Name) ->
     case ?KNOWN of
@@ -87,7 +87,7 @@ known(Name) ->
         _ -> unusual(lower(Name))
     end.
 
-%% @doc Like the function above, but only for names that the table contains in exactly this form, which are valid tokens.
+%% @doc Like {@link known/1}, but only for names that the table contains with exactly this spelling, all of which are valid tokens.
 -spec listed(binary()) -> {kind(), Lower :: binary()} | unlisted.
 listed(Name) ->
     case ?KNOWN of
@@ -95,7 +95,7 @@ listed(Name) ->
         _ -> unlisted
     end.
 
-%% A known name in unusual case must not be treated as an unknown one.
+%% A known name in unusual case must not be treated as unknown.
 unusual(Lower) ->
     case ?KNOWN of
         #{Lower := Known} -> Known;
@@ -107,7 +107,7 @@ unusual(Lower) ->
 lower(Bin) ->
     << <<(if C >= $A, C =< $Z -> C + 32; true -> C end)>> || <<C>> <= Bin >>.
 
-%% @doc Removes leading and trailing spaces and tabs. Values of headers are bytes and not text, so `string:trim' would fail on some.
+%% @doc Removes leading and trailing spaces and tabs. Header values are bytes rather than text, so `string:trim' would fail on some of them.
 -spec trim(binary()) -> binary().
 trim(<<C, Rest/binary>>) when C =:= $\s; C =:= $\t -> trim(Rest);
 trim(<<>>) -> <<>>;
@@ -121,8 +121,8 @@ trim(Bin) ->
 -spec tokens(binary()) -> [binary()].
 tokens(List) -> [trim(Token) || Token <- binary:split(lower(List), <<",">>, [global])].
 
-%% @doc Returns the headers that may be passed on to another connection, without those that concern a single connection and those that `connection'
-%% names (RFC 9110, 7.6.1).
+%% @doc Returns the headers that may be forwarded over another connection, which excludes those that apply to a single connection and those listed in
+%% the `connection' header (RFC 9110, 7.6.1).
 -spec without_hops([{Name :: binary(), Value :: binary()}]) -> [{Name :: binary(), Value :: binary()}].
 without_hops(Headers) ->
     Named = [Token || {<<"connection">>, Value} <- Headers, Token <- tokens(Value)],
@@ -137,9 +137,9 @@ is_token(Bin) -> all_tchars(Bin).
 all_tchars(<<C, Rest/bits>>) when ?IS_TCHAR(C) -> all_tchars(Rest);
 all_tchars(Rest) -> Rest =:= <<>>.
 
-%% @doc Parses pairs such as `a=b; c="d e"', in lists with commas between them, as they follow a media type or disposition and occur in Forwarded (RFC
-%% 7239, 4). Names are in lower case. In quotes `\\"' and `\\\\' are one byte, while any other backslash is literal, because browsers send it that
-%% way.
+%% @doc Parses pairs such as `a=b; c="d e"', in lists separated by commas, as they follow a media type or disposition and as they occur in Forwarded
+%% (RFC 7239, 4). Names are converted to lower case. In quotes, `\\"' and `\\\\' stand for one byte, but any other backslash is literal, because
+%% browsers send it that way.
 -spec elements(binary()) -> {ok, [[{Name :: binary(), Value :: binary()}]]} | error.
 elements(Text) -> pair(trim(Text), [], []).
 
@@ -173,7 +173,7 @@ quoted(<<$", Rest/binary>>, Done) -> {Done, Rest};
 quoted(<<C, Rest/binary>>, Done) when C >= $\s, C =/= 127 -> quoted(Rest, <<Done/binary, C>>);
 quoted(_, _) -> false.
 
-%% @doc Returns the Date header line of a response, including its line end. Each process computes it once a second.
+%% @doc Returns the Date header line of a response, including its line end. Each process computes it at most once a second.
 -spec date_line() -> binary().
 date_line() ->
     Now = os:system_time(second),
@@ -210,7 +210,7 @@ parse_date(Text) ->
         _ -> error
     end.
 
-%% A two-digit year that seems to be more than 50 years ahead is in the past.
+%% A two-digit year that would be more than 50 years in the future means a year in the past.
 century(Y) ->
     {{Now, _, _}, _} = calendar:universal_time(),
     try binary_to_integer(Y) of

@@ -1,14 +1,14 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Patterns of host names, as used for virtual hosts and their certificates. Pure.
+%% @doc Patterns for host names, as used by virtual hosts and their certificates. Pure.
 -module(yucan_hostname).
 
 -export([is_match/2]).
 
-%% @doc Returns whether the name matches a pattern with `*' (anything) and `?' (a single character except a dot).
+%% @doc Returns whether the name matches a pattern that may contain `*' (any text) and `?' (a single character except a dot).
 -spec is_match(Pattern :: binary(), Name :: binary()) -> boolean().
 is_match(Pattern, Name) -> is_match(Pattern, Name, none).
 
-%% Only the last star has to be tried again one byte further on. Backtracking to earlier stars would not find any other match, but would take
+%% Only the last star has to be retried one byte further on. Backtracking to earlier stars would not find any additional match, but would take
 %% exponential time.
 is_match(<<"*">>, _, _) -> true;
 is_match(<<"*", Pattern/binary>>, Name, _) -> is_match(Pattern, Name, {Pattern, Name});

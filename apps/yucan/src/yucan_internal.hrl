@@ -1,27 +1,27 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% Records that the modules of the core share. Other modules use the functions of yucan_req.
+%% Records that the core modules share. Other modules use the functions of yucan_req.
 
-%% A character of a token (RFC 9110, 5.6.2), which is the grammar of all names.
+%% The characters of a token (RFC 9110, 5.6.2), which all names consist of.
 -define(IS_TCHAR(C),
     (C >= $a andalso C =< $z orelse C >= $A andalso C =< $Z orelse C =:= $- orelse C >= $0 andalso C =< $9 orelse
      C =:= $_ orelse C =:= $. orelse C =:= $! orelse C >= $# andalso C =< $' orelse C =:= $* orelse C =:= $+ orelse
      C =:= $^ orelse C =:= $` orelse C =:= $| orelse C =:= $~)).
 
-%% The data that does not change during a connection.
+%% The data of a connection that does not change.
 -record(conn, {
     socket :: yucan_transport:socket(),
     server :: atom(),
     scheme = http :: http | https,
     local :: yucan_req:address(),
-    %% The address in the PROXY protocol, if the listener expects it.
+    %% The client's address from the PROXY header, if the listener expects one.
     proxied = none :: none | yucan_req:address(),
     %% The host name that the client requested in TLS.
     sni = undefined :: undefined | binary(),
-    %% The requirements for the client's certificate in that handshake; `none' without TLS.
+    %% The requirements that the client's certificate had to meet in the TLS handshake; `none' without TLS.
     asked = none :: none | yucan_tls:asked()
 }).
 
-%% The limits of a server, compiled. yucan_config:limits_table/0 documents each of them.
+%% A server's limits in compiled form. yucan_config:limits_table/0 documents each of them.
 -record(limits, {
     request_line_bytes :: pos_integer(),
     header_line_bytes :: pos_integer(),
@@ -62,7 +62,7 @@
     expect :: boolean()
 }).
 
-%% A request. yucan_head fills it, starting from a template that has `conn'.
+%% A request. yucan_head fills it in, starting from a template in which `conn' is set.
 -record(req, {
     conn :: #conn{} | undefined,
     method = <<>> :: binary(),
@@ -70,17 +70,17 @@
     path = <<>> :: binary(),
     query = none :: none | binary(),
     version = 11 :: 10 | 11 | 20,
-    %% With lower-case names, and the last header first.
+    %% Headers have lower-case names and are stored in reverse order.
     headers = [] :: [{binary(), binary()}],
     host = undefined :: undefined | binary(),
     port = undefined :: undefined | inet:port_number(),
-    %% A Host header and its meaning. Requests on the same connection repeat the header, so only the first is parsed.
+    %% A Host header and the name and port parsed from it. Requests on the same connection usually repeat it, so it is parsed only once.
     authority = none :: none | {Said :: undefined | binary(), Name :: binary(), Port :: undefined | inet:port_number()},
-    %% All header lines and their meaning. In a template these are the lines of the previous request.
+    %% All header lines and the values parsed from them. In a template they are those of the previous request.
     lines = none :: none | #lines{},
     body = none :: none | chunked | {length, non_neg_integer()},
-    %% If this is false, the connection closes after the response. `unsaid' stands for an HTTP/1.0 client that sent no Connection header and is
-    %% treated in the same way.
+    %% If this is false, the connection closes after the response. `unsaid' means that an HTTP/1.0 client sent no Connection header, and has the same
+    %% effect.
     keep = true :: boolean() | unsaid,
     expect = false :: boolean(),
     peer = socket :: socket | yucan_req:address(),
@@ -89,40 +89,41 @@
     id = none :: none | binary()
 }).
 
-%% A virtual host, compiled.
+%% A virtual host in compiled form.
 -record(host, {
     names = [] :: [binary()],
-    %% The requirements for the certificates of its clients.
+    %% The requirements that its clients' certificates must meet.
     demands :: yucan_tls:demands(),
-    %% Middleware, routes and handler.
+    %% The host's middleware, routes and handler.
     plan :: yucan_router:plan()
 }).
 
-%% The positions in `counters': the number of open connections; 1 while the server drains, when responses contain `connection: close'; 1 once the
+%% The positions in `counters': the number of open connections; 1 while the server drains, when responses contain `connection: close'; and 1 once the
 %% function for events has failed.
 -define(OPEN, 1).
 -define(DRAINING, 2).
 -define(EVENTS_FAIL, 3).
 
-%% The compiled configuration of a server. It is a persistent term, which a reload replaces.
+%% A server's configuration in compiled form. It is stored as a persistent term, which a reload replaces.
 -record(site, {
     name :: atom(),
     limits :: #limits{},
-    %% The names without patterns.
+    %% Host names that are not patterns.
     exact = #{} :: #{binary() => #host{}},
-    %% {Pattern, Host}, the longest first.
+    %% {Pattern, Host}, longest pattern first.
     patterns = [] :: [{binary(), #host{}}],
     default = none :: none | #host{},
     hosts = {} :: tuple(),
     select = none :: none | fun((binary(), #req{}) -> default | non_neg_integer()),
     server_header = <<>> :: binary(),
     trusted = [] :: [yucan_cidr:block()],
-    %% The headers of trusted proxies that are used, and the header for ids.
+    %% The headers that are used if they come from a trusted proxy, and the header for request IDs.
     forwarded = [] :: [binary()],
     request_id = none :: none | binary(),
     on_event = none :: none | yucan_events:handler(),
     quota :: undefined | yucan_quota:table(),
-    %% For each listening socket: its TLS, and whether the PROXY protocol comes first. New connections read it, so a reload may change both.
+    %% For each listening socket: its TLS settings, and whether clients send a PROXY header first. New connections read this, so a reload may change
+    %% both.
     listeners = #{} :: #{gen_tcp:socket() => {none | yucan_tls:server(), ProxyProtocol :: boolean()}},
     http2 = true :: boolean(),
     log = none :: none | yucan_log:log(),
@@ -130,18 +131,18 @@
     counters :: atomics:atomics_ref()
 }).
 
-%% Data shared by the acceptors of a listener.
+%% Data that the acceptors of a listener share.
 -record(listener, {
     socket :: gen_tcp:socket(),
     server :: atom(),
     pool :: pid(),
     local :: yucan_req:address(),
-    %% The counter in the site: all open connections of the server.
+    %% The counters of the site, which count all open connections of the server.
     counters :: atomics:atomics_ref(),
     quota :: yucan_quota:table(),
-    %% For a pool: how many of its processes are waiting for a connection, and how many should be.
+    %% For the pool: how many of its processes are waiting for a connection, and how many should be.
     waiting :: atomics:atomics_ref() | undefined,
     acceptors = 1 :: pos_integer(),
-    %% For a process: its state (yucan_pool).
+    %% For a connection process: its state (see yucan_pool).
     doing :: atomics:atomics_ref() | undefined
 }).

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc The two supervisors of each server. The upper one is one_for_all, because connections are useless without the process that owns their
-%% listening socket. Below it, next to yucan_server, is the supervisor of the processes that belong to a configuration: the pools of the listeners and
+%% listening socket. Its children are yucan_server and a supervisor of the processes that belong to a configuration: the pools of the listeners and
 %% the access log.
 -module(yucan_listener_sup).
 -behaviour(supervisor).
@@ -14,7 +14,7 @@
 -spec start_server(yucan_config:checked()) -> {ok, pid()} | {error, term()}.
 start_server(Options) -> supervisor:start_link(?MODULE, Options).
 
-%% @doc Starts the supervisor for the configuration, which is empty at first.
+%% @doc Starts the supervisor for the configuration's processes, which has no children at first.
 -spec start_link(Server :: atom()) -> {ok, pid()} | {error, term()}.
 start_link(Server) -> supervisor:start_link({local, name(Server)}, ?MODULE, []).
 
@@ -33,11 +33,11 @@ stop_pools(Server) ->
     try supervisor:which_children(name(Server)) of
         Children -> lists:foreach(fun(Id) -> supervisor:terminate_child(name(Server), Id) end, [Id || {Id, _, _, _} <- Children, Id =/= log])
     catch
-        %% They have already exited.
+        %% The pools have already exited.
         exit:_ -> ok
     end.
 
-%% @doc Starts the process of an access log.
+%% @doc Starts the process that writes an access log.
 -spec start_log(Server :: atom(), Process :: atom(), yucan_log:target(), atomics:atomics_ref(), yucan_metrics:metrics()) -> ok | {error, file:posix()}.
 start_log(Server, Process, File, Queued, Metrics) ->
     Start = {yucan_log, start_link, [Process, File, Queued, Metrics]},

@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The access log, in the combined format of NCSA or with a JSON object on each line. Connections send entries, and a single process formats
+%% @doc The access log, in NCSA combined format or with one JSON object per line. Connection processes send entries to a single process, which formats
 %% and writes them.
 %%
-%% The queue is bounded. Entries that do not fit are counted and dropped, because a full disk must not stop the server. If the file is renamed or
-%% removed, a new one is opened within a second.
+%% The queue is bounded. Entries that do not fit are dropped and counted, because a full disk must not stop the server. If the file is renamed or
+%% removed, a new file is opened within a second.
 -module(yucan_log).
 -behaviour(gen_server).
 
@@ -31,19 +31,19 @@
 
 -define(LOOK_MS, 1000).
 
-%% @doc Starts the process of a log file.
+%% @doc Starts the process that writes a log file.
 -spec start_link(Name :: atom(), target(), atomics:atomics_ref(), yucan_metrics:metrics()) -> {ok, pid()} | {error, term()}.
 start_link(Name, File, Queued, Metrics) ->
     gen_server:start_link({local, Name}, ?MODULE, {File, Queued, Metrics}, []).
 
-%% @doc Returns the handle that connections use.
+%% @doc Returns the handle through which connections write to the log.
 -spec open({file, Process :: atom(), atomics:atomics_ref()} | {function, fun((entry()) -> term())} | none, #limits{}, yucan_metrics:metrics()) ->
     none | log().
 open(none, _, _) -> none;
 open({function, Function}, _, _) -> {function, Function, atomics:new(1, [])};
 open({file, Process, Queued}, #limits{log_queue = Most}, Metrics) -> {log, Process, Queued, Most, Metrics}.
 
-%% @doc Logs an answered request.
+%% @doc Logs a request that has been answered.
 -spec answered(none | log(), #req{}, Status :: integer(), Bytes :: non_neg_integer(), Began :: integer()) -> ok.
 answered(none, _, _, _, _) -> ok;
 answered(_, _, 0, _, _) -> ok;
@@ -74,7 +74,7 @@ deliver({log, Process, Queued, Most, Metrics}, Entry) ->
 -spec flush(Process :: atom()) -> ok.
 flush(Process) -> gen_server:call(Process, flush, 10000).
 
-%% @doc Switches to another file. If that cannot be opened, the log stays with the current one.
+%% @doc Switches to a different file. If that file cannot be opened, the log continues in the current one.
 -spec move(Process :: atom(), target()) -> ok | {error, file:posix() | badarg | system_limit}.
 move(Process, File) -> gen_server:call(Process, {move, File}, 10000).
 
@@ -82,7 +82,7 @@ move(Process, File) -> gen_server:call(Process, {move, File}, 10000).
 -spec init({target(), atomics:atomics_ref(), yucan_metrics:metrics()}) -> {ok, #state{}} | {stop, term()}.
 init({File, Queued, _Metrics}) ->
     process_flag(message_queue_data, off_heap),
-    %% With this, the supervisor's shutdown arrives after the entries that are queued.
+    %% Because of this, the shutdown signal of the supervisor is handled after the entries that are already queued.
     process_flag(trap_exit, true),
     case reopen(#state{file = File, queued = Queued}) of
         {ok, State} ->
@@ -103,7 +103,7 @@ reopen(#state{file = File, device = Device} = State) ->
         {error, Reason} -> {error, Reason}
     end.
 
-%% @doc Returns the file name.
+%% @doc Returns the file name of a target.
 -spec path(target()) -> file:name_all().
 path({json, File}) -> File;
 path(File) -> File.
@@ -153,13 +153,13 @@ handle_info(look, #state{file = File, inode = Inode} = State) ->
 handle_info(_, State) ->
     {noreply, State}.
 
-%% @private Closes the file, so that the last lines have been written when this process has exited.
+%% @private Closes the file, so that the last lines have been written once this process has exited.
 -spec terminate(term(), #state{}) -> ok.
 terminate(_, #state{device = Device}) ->
     _ = file:close(Device),
     ok.
 
-%% @doc Returns a line of the log. If the request has an id, it follows the fields of the format.
+%% @doc Returns a line of the log. The request ID, if there is one, follows the fields of the combined format.
 -spec format(entry()) -> iodata().
 format(#{time := Us, peer := Peer, method := Method, target := Target, version := Version, status := Status, bytes := Bytes,
          referer := Referer, agent := Agent} = Entry) ->
@@ -169,7 +169,7 @@ format(#{time := Us, peer := Peer, method := Method, target := Target, version :
 dash(<<>>) -> "-";
 dash(Text) -> quoted(Text).
 
-%% Escapes bytes from a client that would end the quoted string or the line.
+%% Escapes bytes from the client that would end the quoted string or the line.
 quoted(Text) ->
     case binary:match(Text, [<<"\"">>, <<"\\">>]) =/= nomatch orelse not is_printable(Text) of
         false -> Text;
@@ -188,7 +188,7 @@ time(Second) ->
         yucan_header:date(calendar:system_time_to_universal_time(Second, second)),
     [Day, $/, Month, $/, Year, $:, Time, " +0000"].
 
-%% @doc Formats a line as JSON, with the time in UTC, sizes in bytes, and the duration in microseconds.
+%% @doc Formats an entry as JSON, with the time in UTC, sizes in bytes, and the duration in microseconds.
 -spec json(entry()) -> iodata().
 json(#{time := Us, peer := Peer, method := Method, target := Target, version := Version, status := Status, bytes := Bytes, host := Host,
        referer := Referer, agent := Agent, us := Took} = Entry) ->
@@ -198,7 +198,7 @@ json(#{time := Us, peer := Peer, method := Method, target := Target, version := 
         {"status", integer_to_binary(Status)}, {"bytes", integer_to_binary(Bytes)}, {"us", integer_to_binary(Took)}, {"referer", text(Referer)},
         {"agent", text(Agent)}] ++ [{"id", text(Id)} || #{id := Id} <- [Entry]]]), "}\n"].
 
-%% If a client's bytes are not UTF-8, they are interpreted as Latin-1.
+%% Bytes from the client that are not valid UTF-8 are interpreted as Latin-1.
 text(Bytes) ->
     Encoding = case unicode:characters_to_binary(Bytes) of Bytes -> utf8; _ -> latin1 end,
     [$", << <<(character(C))/binary>> || C <- unicode:characters_to_list(Bytes, Encoding) >>, $"].

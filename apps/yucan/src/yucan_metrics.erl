@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The metrics of a server: counters that connections increment, readable as a map and as Prometheus text. Both come from the same list.
+%% @doc A server's metrics: counters that connections increment, readable as a map and as Prometheus text. Both are generated from the same list.
 -module(yucan_metrics).
 
 -export([new/0, add/2, answered/3, refused/2, start/1, took/2, latency/1, bound_us/1, to_map/2, families/1, text/1]).
@@ -17,18 +17,18 @@
 -type histogram() :: #{buckets := [{BoundUs :: pos_integer(), Count :: non_neg_integer()}], count := non_neg_integer(), sum_us := non_neg_integer()}.
 -type family() :: {Name :: binary(), counter | gauge, Help :: string(), [{[label()], non_neg_integer()}]}
     | {Name :: binary(), histogram, Help :: string(), [{[label()], histogram()}]}.
-%% A Prometheus metric with its samples. Buckets are cumulative: each counts every value below its bound.
+%% A Prometheus metric with its samples. Buckets are cumulative: each counts all values below its bound.
 
-%% After the counters comes the histogram of response times. There is a slot for each microsecond up to 8 us, then four for each doubling, up to 134 s.
+%% The histogram of response times follows the counters. It has a slot for each microsecond up to 8 us, and then four slots per doubling, up to 134 s.
 -define(LATENCY, 13).
 -define(PLACES, 104).
-%% The total duration of these responses.
+%% The total duration of the timed responses.
 -define(TOTAL_US, (?LATENCY + ?PLACES + 1)).
-%% Only the first request of a connection and every 16th one after it are timed, because reading the clock for each request would cost more than
+%% Only the first request of a connection and every 16th request after it are timed, because reading the clock for each request would cost more than
 %% it is worth.
 -define(TIMED, 15).
 
-%% @doc Creates the counters, all of them zero.
+%% @doc Creates the counters, which all start at zero.
 -spec new() -> metrics().
 new() -> counters:new(?TOTAL_US, [write_concurrency]).
 
@@ -65,14 +65,14 @@ index(log_dropped) -> 13.
 -spec add(metrics(), name()) -> ok.
 add(Metrics, Name) -> counters:add(Metrics, index(Name), 1).
 
-%% @doc Counts a handler's response.
+%% @doc Counts a response that a handler returned.
 -spec answered(metrics(), Status :: 0..999, Bytes :: non_neg_integer()) -> ok.
 answered(Metrics, Status, Bytes) ->
     counters:add(Metrics, 3, 1),
     counters:add(Metrics, 6, Bytes),
     by_status(Metrics, Status).
 
-%% @doc Returns the time at which a request arrived, if it is one of those that are timed. `Served' is the number of earlier requests on the connection.
+%% @doc Returns the time at which a request arrived, if this request is to be timed. `Served' is the number of earlier requests on the connection.
 -spec start(Served :: non_neg_integer()) -> none | integer().
 start(Served) when Served band ?TIMED =:= 0 -> erlang:monotonic_time(microsecond);
 start(_) -> none.
@@ -90,12 +90,12 @@ place(Us) ->
     Doublings = min(26, trunc(math:log2(Us))),
     8 + (Doublings - 3) * 4 + min(3, (Us bsr (Doublings - 2)) - 4).
 
-%% @doc Returns how many timed responses are in each slot, without the empty slots. {@link bound_us/1} gives the meaning of a slot.
+%% @doc Returns how many timed responses are in each slot, omitting the empty slots. {@link bound_us/1} gives the meaning of a slot.
 -spec latency(metrics()) -> [{Place :: non_neg_integer(), Count :: pos_integer()}].
 latency(Metrics) ->
     [{Place, Count} || Place <- lists:seq(0, ?PLACES - 1), Count <- [counters:get(Metrics, ?LATENCY + 1 + Place)], Count > 0].
 
-%% @doc Returns the upper bound of a slot, in microseconds: every response counted in it took less time than this. (The last slot has no upper bound.)
+%% @doc Returns the upper bound of a slot, in microseconds: every response counted in it took less than this. (The last slot has no upper bound.)
 -spec bound_us(Place :: non_neg_integer()) -> pos_integer().
 bound_us(Place) when Place < 8 -> Place + 1;
 bound_us(Place) ->
@@ -111,13 +111,13 @@ refused(Metrics, Status) ->
 by_status(Metrics, Status) when Status >= 100, Status < 600 -> counters:add(Metrics, 6 + Status div 100, 1);
 by_status(_, _) -> ok.
 
-%% @doc Returns all metrics. `Open' is the number of open connections, and `timed_us' the total duration of the timed responses.
+%% @doc Returns all metrics. `Open' is the number of open connections, and `timed_us' is the total duration of the timed responses.
 -spec to_map(metrics(), Open :: integer()) -> #{atom() => integer()}.
 to_map(Metrics, Open) ->
     maps:from_list([{open_connections, Open}, {timed_us, counters:get(Metrics, ?TOTAL_US)}
                     | [{Name, counters:get(Metrics, index(Name))} || {Name, _} <- fields()]]).
 
-%% @doc Returns the metrics of these servers ({@link yucan:figures/0}).
+%% @doc Returns the metrics of these servers ({@link yucan:figures/0}) in Prometheus's data model.
 -spec families([{Server :: atom(), #{atom() => integer()}, [{Place :: non_neg_integer(), Count :: pos_integer()}]}]) -> [family()].
 families([]) -> [];
 families(Servers) ->
@@ -130,7 +130,7 @@ family(Name, Type, Help, Servers) ->
     Full = iolist_to_binary(["yucan_", atom_to_list(Name), case Type of counter -> "_total"; gauge -> "" end]),
     {Full, Type, Help, [{[{server, Server}], Value} || {Server, #{Name := Value}, _} <- Servers]}.
 
-%% The histogram has one bucket per power of two from 16 us upwards. The bound of a bucket is that of the last slot below the power.
+%% The histogram has one bucket per power of two from 16 us upwards. The bound of a bucket is the bound of the last slot below that power.
 histogram(Latency, TotalUs) ->
     Buckets = [{bound_us(Place), lists:sum([Count || {Lower, Count} <- Latency, Lower =< Place])} || Place <- lists:seq(11, ?PLACES - 5, 4)],
     #{buckets => Buckets, count => lists:sum([Count || {_, Count} <- Latency]), sum_us => TotalUs}.
@@ -174,7 +174,7 @@ latency_test() ->
     ?assertMatch([{_, 1}], latency(Metrics)),
     ?assertEqual(0, maps:get(log_dropped, to_map(Metrics, 0))).
 
-%% Prometheus requires that the buckets of a histogram never decrease, and that the last one equals the count.
+%% Prometheus requires that a histogram's buckets never decrease, and that the last bucket equals the count.
 histogram_test() ->
     Metrics = new(),
     Took = [3, 20, 20, 70000, 200000000],

@@ -1,14 +1,14 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Paths: converts each path to a single canonical form, decodes it once, and keeps it below the root. yucan_head canonicalizes a path before
-%% anything uses it, so routes, files, passwords and servers behind this one cannot see different paths. Every conversion of a client's bytes into a
-%% file name uses this module.
+%% anything else uses it, so routes, files, passwords and servers behind this one cannot interpret it differently. This module performs every
+%% conversion of a client's bytes to a file name.
 -module(yucan_path).
 
 -export([canonical/1, decode/1, unescape/1, unescape_form/1, escape/1, has_dot_name/1, resolve/2, join/2]).
 
-%% @doc Returns the canonical form of a path, still encoded (RFC 3986, 6.2.2): dot segments are resolved, repeated slashes collapse into one, as in
-%% file systems, and percent escapes are in upper case and used only where they are needed. Rejects more `..' than there are directories, an encoded
-%% slash or backslash next to dots, an invalid escape, and NUL.
+%% @doc Returns the canonical form of a path, still percent-encoded (RFC 3986, 6.2.2). Dot segments are resolved, repeated slashes are collapsed into
+%% one, as in file systems, and escapes are in upper case and used only where they are needed. Rejects a path with more `..' segments than
+%% directories, an encoded slash or backslash next to dots, an invalid escape, or NUL.
 -spec canonical(binary()) -> {ok, binary()} | error.
 canonical(<<"/", Rest/binary>> = Path) ->
     case is_plain(Path) of
@@ -18,7 +18,7 @@ canonical(<<"/", Rest/binary>> = Path) ->
 canonical(_) ->
     error.
 
-%% Returns whether there is nothing to decode and no segment is empty or begins with a dot.
+%% Returns whether the path needs no conversion: it is printable ASCII without escapes or backslashes, and no segment is empty or begins with a dot.
 is_plain(<<"/.", _/binary>>) -> false;
 is_plain(<<"//", _/binary>>) -> false;
 is_plain(<<C, Rest/binary>>) when C > $\s, C =/= $%, C =/= $\\, C < 127 -> is_plain(Rest);
@@ -40,7 +40,7 @@ resolved([Segment | Rest], Done) ->
 resolved([], Done) ->
     {ok, iolist_to_binary([[$/, Segment] || Segment <- lists:reverse(Done)])}.
 
-%% A path that ends in a dot segment names a directory.
+%% A path that ends in a dot segment refers to a directory.
 dot_end([]) -> [<<>>];
 dot_end(Rest) -> Rest.
 
@@ -57,7 +57,7 @@ normal(<<>>, Done) -> Done.
 escape_unless_plain($/) -> <<"%2F">>;
 escape_unless_plain(C) -> escape_byte(C).
 
-%% A program that treats an encoded slash or a backslash as a separator would find dot segments after it.
+%% A program that treats an encoded slash or a backslash as a separator would see dot segments in this segment.
 hides_dots(Segment) ->
     has_hidden_slash(Segment) andalso
         lists:any(fun(Part) -> Part =:= <<".">> orelse Part =:= <<"..">> end, binary:split(Segment, [<<"%2F">>, <<"%5C">>, <<"\\">>], [global])).
@@ -68,8 +68,8 @@ has_hidden_slash(<<$\\, _/binary>>) -> true;
 has_hidden_slash(<<_, Rest/binary>>) -> has_hidden_slash(Rest);
 has_hidden_slash(<<>>) -> false.
 
-%% @doc Decodes the canonical path. Rejects paths without a canonical form, control bytes, a backslash, and an encoded slash (which would turn one
-%% segment into two).
+%% @doc Decodes a canonical path. Rejects paths without a canonical form, control characters, backslashes, and encoded slashes, which would split a
+%% segment in two.
 -spec decode(binary()) -> {ok, binary()} | {error, bad_path}.
 decode(<<"/", Rest/binary>> = Path) ->
     case is_plain(Path) of
@@ -96,7 +96,7 @@ hex(C) when C >= $a, C =< $f -> C - $a + 10;
 hex(C) when C >= $A, C =< $F -> C - $A + 10;
 hex(_) -> none.
 
-%% @doc Decodes escapes. An invalid escape is left as it is.
+%% @doc Decodes escapes. Invalid escapes are left unchanged.
 -spec unescape(binary()) -> binary().
 unescape(Text) ->
     case binary:match(Text, <<"%">>) of
@@ -127,13 +127,13 @@ escape_byte(C) -> <<$%, (digit(C bsr 4)), (digit(C band 15))>>.
 digit(D) when D < 10 -> $0 + D;
 digit(D) -> $A + D - 10.
 
-%% @doc Returns whether a name in the path begins with a dot. Uses a loop, because `binary:match' builds tables for each call.
+%% @doc Returns whether any name in the path begins with a dot. Uses a loop, because `binary:match' builds tables in each call.
 -spec has_dot_name(binary()) -> boolean().
 has_dot_name(<<"/.", _/binary>>) -> true;
 has_dot_name(<<_, Rest/binary>>) -> has_dot_name(Rest);
 has_dot_name(<<>>) -> false.
 
-%% @doc Maps a raw path to a file name below a docroot. {@link yucan_symlink} checks symbolic links.
+%% @doc Converts a raw path to a file name below a docroot. {@link yucan_symlink} checks symbolic links.
 -spec resolve(Docroot :: binary(), RawPath :: binary()) -> {ok, file:filename_all()} | {error, bad_path}.
 resolve(Docroot, Raw) ->
     case decode(Raw) of
@@ -141,7 +141,7 @@ resolve(Docroot, Raw) ->
         Error -> Error
     end.
 
-%% @doc Maps a decoded path to a file name below a docroot.
+%% @doc Converts a decoded path to a file name below a docroot.
 -spec join(Docroot :: binary(), Path :: binary()) -> binary().
 join(Docroot, Path) -> <<(without_slash(Docroot))/binary, Path/binary>>.
 

@@ -1,6 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Starts and monitors the connection processes of a listener. Some of them wait in accept, and each serves a single connection. New ones are
-%% started when one exits, or when fewer than half of the configured number are waiting. They are independent, so a crash affects no other connection.
+%% @doc Starts and monitors the connection processes of a listener. Some of them wait in accept, and each serves a single connection. A process is
+%% started when another exits, and more are started when fewer than half of the configured number are waiting. The processes are independent, so if
+%% one crashes, no other connection is affected.
 -module(yucan_pool).
 -behaviour(gen_server).
 
@@ -11,36 +12,37 @@
 
 -record(state, {
     listener :: #listener{},
-    %% The state of each process, with one of the values below.
+    %% The state of each process, which is one of the values below.
     processes = #{} :: #{pid() => atomics:atomics_ref()},
-    %% True if the listening socket is closed.
+    %% True if the listening socket has been closed.
     closed = false :: boolean(),
     draining = false :: boolean(),
     complained = 0 :: integer()
 }).
 
-%% After this time without messages the pool also hibernates, because a burst of thousands of connections leaves it with a heap of several megabytes.
+%% The pool hibernates after this time without messages, because a burst of thousands of connections leaves it with a heap of several megabytes.
 -define(QUIET_MS, 1000).
 
-%% The heap is large enough for several requests between two garbage collections. A hibernating connection keeps only what it needs.
+%% The initial heap of a connection process, in words. It is large enough for several requests between two garbage collections. A hibernating process
+%% keeps only the memory that it needs.
 -define(WORDS, 1598).
 
-%% The state of a process is in its own atomic, so the counts are correct however the process exits.
+%% Each process has its own atomic for its state, so the counts are correct however the process exits.
 -define(WAITS, 0).
 -define(SERVES, 1).
-%% The process has a client that has not sent a request yet. During a drain such a client gets some time to send one.
+%% The client of this process has not sent a request yet. During a drain, it gets some time to do so.
 -define(SILENT, 2).
 -define(SILENT_MS, 1000).
-%% The maximum time for a handler that traps exits to finish when the server stops.
+%% How long a handler that traps exits may take to finish when the server stops.
 -define(END_MS, 2000).
 
-%% @doc Starts the acceptors of a listener, whose socket may belong to another process.
+%% @doc Starts the acceptors of a listener. Another process may own the listening socket.
 -spec start_link(#listener{}, Acceptors :: pos_integer()) -> {ok, pid()}.
 start_link(Listener, Acceptors) ->
     gen_server:start_link(?MODULE, {Listener, Acceptors}, [{hibernate_after, ?QUIET_MS}]).
 
-%% @doc Records that the calling process has accepted a connection. Returns how many are open now, including this one. The counter is incremented
-%% here, so no two processes see the same number.
+%% @doc Records that the calling process has accepted a connection. Returns the number of connections that are now open, including this one. Because
+%% the counter is incremented here, no two processes get the same number.
 -spec taken(#listener{}) -> Open :: pos_integer().
 taken(#listener{counters = Counters, waiting = Waiting, doing = Doing, acceptors = Acceptors, pool = Pool}) ->
     ok = atomics:put(Doing, 1, ?SERVES),
@@ -50,7 +52,7 @@ taken(#listener{counters = Counters, waiting = Waiting, doing = Doing, acceptors
     end,
     atomics:add_get(Counters, ?OPEN, 1).
 
-%% @doc Records that the calling process waits for the first bytes from its client. It reads no messages in the meantime, so a drain has to kill it.
+%% @doc Records that the calling process is waiting for its client's first bytes. It reads no messages in the meantime, so a drain has to kill it.
 -spec silent(Doing :: atomics:atomics_ref()) -> ok.
 silent(Doing) -> atomics:put(Doing, 1, ?SILENT).
 
@@ -58,7 +60,7 @@ silent(Doing) -> atomics:put(Doing, 1, ?SILENT).
 -spec speaks(Doing :: atomics:atomics_ref()) -> boolean().
 speaks(Doing) -> atomics:compare_exchange(Doing, 1, ?SILENT, ?SERVES) =:= ok.
 
-%% @doc Closes idle connections now, and busy ones after their response.
+%% @doc Closes idle connections immediately, and busy connections after their response.
 -spec drain(pid()) -> ok.
 drain(Pool) -> gen_server:cast(Pool, drain).
 
@@ -68,7 +70,7 @@ init({Listener, Acceptors}) ->
     process_flag(trap_exit, true),
     {ok, fill(#state{listener = Listener#listener{pool = self(), waiting = atomics:new(1, []), acceptors = Acceptors}})}.
 
-%% Starts as many acceptors as should be waiting, counting those that are still starting.
+%% Starts acceptors until the configured number are waiting, counting those that are still starting.
 fill(#state{closed = true} = State) ->
     State;
 fill(#state{listener = #listener{waiting = Waiting, acceptors = Acceptors}} = State) ->
@@ -114,13 +116,13 @@ handle_info({accept_failed, Reason}, State) ->
 handle_info(_, State) ->
     {noreply, State}.
 
-%% @private Waits for its processes to exit, because they use data that yucan_server deletes afterwards.
+%% @private Waits for the connection processes to exit, because they use data that yucan_server deletes afterwards.
 -spec terminate(term(), #state{}) -> ok.
 terminate(_, #state{processes = Processes}) ->
     maps:foreach(fun(Pid, _) -> exit(Pid, shutdown) end, Processes),
     gone(Processes, erlang:monotonic_time(millisecond) + ?END_MS).
 
-%% Handles the exits in order of arrival, because searching the mailbox for each would take quadratic time.
+%% Handles the exits in the order of their arrival, because searching the mailbox for each process would take quadratic time.
 gone(Left, _) when map_size(Left) =:= 0 -> ok;
 gone(Left, Deadline) ->
     receive
@@ -129,7 +131,7 @@ gone(Left, Deadline) ->
         maps:foreach(fun(Pid, _) -> exit(Pid, kill) end, Left)
     end.
 
-%% The process was waiting: the socket was closed, the process was killed, or its old code was purged.
+%% The process was still waiting for a connection when its socket was closed, when it was killed, or when its old code was purged.
 ended(?WAITS, _, #state{listener = #listener{waiting = Waiting}}) -> atomics:sub(Waiting, 1, 1);
 ended(_, Pid, #state{listener = #listener{counters = Counters, quota = Quota}}) ->
     yucan_quota:leave(Quota, Pid),

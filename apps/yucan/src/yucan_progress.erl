@@ -1,19 +1,19 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Records how much of the answer to the current request has been written. This is kept in the process dictionary, because a handler may write
+%% @doc Records how much of the response to the current request has been written. This is kept in the process dictionary, because a handler may write
 %% from anywhere in its code.
 -module(yucan_progress).
 
 -export([begin_stream/1, written/0, wrote/1, end_stream/0, keep/1, kept/0, take/0, has_begun/0, has_streamed/0, has_streamed/1]).
 -export_type([outcome/0, stream/0]).
 
-%% The head of a stream that has not been sent yet, and how many bytes of the body were written.
+%% The head of a stream if it has not been sent yet, and the number of bytes of the body that have been written.
 -define(WRITTEN, '$yucan_written').
-%% The result of an answer that was sent in steps.
+%% The result of a response that was sent in steps.
 -define(ANSWERED, '$yucan_answered').
 %% The time at which the last stream began.
 -define(STREAMED, '$yucan_streamed').
 
-%% What happens to the connection, and what is logged.
+%% Whether the connection stays open, and what is logged.
 -type outcome() ::
     {keep | close, Status :: 0..999, Bytes :: non_neg_integer()}
     | {upgrade, fun((yucan_transport:socket(), binary()) -> term())}.
@@ -21,14 +21,14 @@
 %% A stream that is written in steps.
 -type stream() :: {open, Mode :: term(), keep | close, Status :: 200..999}.
 
-%% @doc Records that a stream begins. Its head waits for the first part; `<<>>' means that the head has been sent.
+%% @doc Records that a stream begins. Its head is sent with the first part of the body; `<<>>' means that the head has already been sent.
 -spec begin_stream(Head :: term()) -> ok.
 begin_stream(Head) ->
     _ = put(?STREAMED, erlang:monotonic_time(microsecond)),
     _ = put(?WRITTEN, {Head, 0}),
     ok.
 
-%% @doc Returns the head that is waiting, and how many bytes of the body were written.
+%% @doc Returns the head if it is still to be sent, and the number of bytes of the body that have been written.
 -spec written() -> undefined | {Head :: term(), Bytes :: non_neg_integer()}.
 written() -> get(?WRITTEN).
 
@@ -40,19 +40,19 @@ wrote(Bytes) -> _ = put(?WRITTEN, {<<>>, Bytes}), ok.
 -spec end_stream() -> undefined | {Head :: term(), Bytes :: non_neg_integer()}.
 end_stream() -> erase(?WRITTEN).
 
-%% @doc Stores the result of an answer that was sent in steps until the handler returns `sent'.
+%% @doc Stores the result of a response that was sent in steps, until the handler returns `sent'.
 -spec keep(outcome() | stream()) -> ok.
 keep(Result) -> _ = put(?ANSWERED, Result), ok.
 
-%% @doc Returns the result that keep/1 has stored.
+%% @doc Returns the result that keep/1 stored.
 -spec kept() -> undefined | outcome() | stream().
 kept() -> get(?ANSWERED).
 
-%% @doc Returns the result that keep/1 has stored, and deletes it.
+%% @doc Returns the result that keep/1 stored, and deletes it.
 -spec take() -> undefined | outcome() | stream().
 take() -> erase(?ANSWERED).
 
-%% @doc Returns whether a part of the answer to this request has been sent.
+%% @doc Returns whether any part of the response to this request has been sent.
 -spec has_begun() -> boolean().
 has_begun() ->
     case get(?WRITTEN) of
@@ -60,10 +60,11 @@ has_begun() ->
         _ -> get(?ANSWERED) =/= undefined
     end.
 
-%% @doc Returns whether this process has answered with a stream. The source of a stream, such as a subscription, may send messages at any time.
+%% @doc Returns whether this process has ever sent a stream as a response. The source of a stream, such as a subscription, may send messages at any
+%% time.
 -spec has_streamed() -> boolean().
 has_streamed() -> get(?STREAMED) =/= undefined.
 
-%% @doc Returns whether this process has answered with a stream since this time, in us, at which a request arrived.
+%% @doc Returns whether this process has sent a stream as a response since `Since', in us, the time at which a request arrived.
 -spec has_streamed(Since :: integer()) -> boolean().
 has_streamed(Since) -> has_streamed() andalso get(?STREAMED) >= Since.

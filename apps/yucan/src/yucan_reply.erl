@@ -1,21 +1,21 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Writes an answer in HTTP/1.1. Head and body are sent together if the body is known.
+%% @doc Writes a response in HTTP/1.1. If the body is known, head and body are sent together.
 %%
-%% Called by yucan_conn, or by yucan_answer for a handler. Only this module decides about the framing: for a stream it uses a handler's
-%% Content-Length; otherwise it replaces the handler's framing headers. A header that contains CR, LF or NUL is never sent.
+%% Called by yucan_conn, or by yucan_answer for a handler. Only this module determines the framing: for a stream it uses the handler's Content-Length
+%% if there is one; otherwise it replaces the handler's framing headers. A header that contains CR, LF or NUL is never sent.
 -module(yucan_reply).
 %% Iolists end in a binary tail, which is the form that is cheapest to write to the socket.
 -dialyzer(no_improper_lists).
 
 -export([send/3, forget/0, inform/3, refuse/5, fields/1]).
 
-%% Functions that each small answer calls. Inlining them, and those in yucan_conn and yucan_exchange, saves 3 % of the CPU time of a small GET.
+%% Functions that each small response calls. Inlining them, and those in yucan_conn and yucan_exchange, saves 3 % of the CPU time of a small GET.
 -compile({inline, [done/4, connection/3, opening/3, general/2, connection_line/2, status_line/1, length_line/1, transmit/2, head/6]}).
 
 -include("yucan_internal.hrl").
 -include_lib("kernel/include/file.hrl").
 
-%% The key for the headers of the previous answer and the result of checking them, which are cached.
+%% The key under which the headers of the previous response and the result of checking them are cached.
 -define(CHECKED, '$yucan_checked').
 
 %% The result of checking a handler's headers.
@@ -27,10 +27,10 @@
     server = false :: boolean()
 }).
 
-%% A larger response than this is sent in parts.
+%% Responses larger than this are sent in parts.
 -define(PART_BYTES, 65536).
 
-%% @doc Sends the answer. Raises `{bad_response, What}' before the first byte if the answer is not valid.
+%% @doc Sends the response. Raises `{bad_response, What}' before the first byte if the response is not valid.
 -spec send(yucan_exchange:answer(), #req{}, #site{}) -> yucan_progress:outcome() | yucan_progress:stream().
 send({Status, Headers, Body}, Req, Site) when is_integer(Status), Status >= 200, Status =< 999, is_list(Headers) ->
     body(Body, Status, checked(Headers), Req, Site);
@@ -83,7 +83,7 @@ full(Status, Body, Size, Connection, Out, Req, Site) ->
         false -> done(transmit(Data, Req), Connection, Status, Size)
     end.
 
-%% This is the path of every small response, so it calls the transport module directly.
+%% Every small response takes this code path, so it calls the transport module directly.
 transmit(Data, #req{conn = #conn{socket = {Transport, Raw}}}) -> Transport:send(Raw, Data).
 
 done(ok, Connection, Status, Bytes) -> {Connection, Status, Bytes};
@@ -102,7 +102,7 @@ connection(_, _, _) -> close.
 head(Status, #out{lines = Lines} = Out, Connection, Framing, Req, Site) ->
     [opening(Status, Out, Site), connection_line(Connection, Req), Lines, Framing, <<"\r\n">>].
 
-%% Returns the beginning of every response, whichever module writes it. A header for all responses would be a line in `general'.
+%% Returns the beginning of every response, whichever module writes it. A header that all responses should have would be added to `general'.
 opening(Status, Out, Site) -> [status_line(Status) | general(Out, Site)].
 
 general(#out{date = false, server = false}, #site{server_header = Server}) -> [yucan_header:date_line(), Server];
@@ -128,11 +128,11 @@ checked(Headers) ->
             Out
     end.
 
-%% @doc Discards the data cached from the last response, because the connection is idle.
+%% @doc Discards the data cached from the previous response, because the connection is idle.
 -spec forget() -> ok.
 forget() -> _ = erase(?CHECKED), ok.
 
-%% Checks the headers of a handler.
+%% Checks a handler's headers.
 headers([{Name, Value} | Rest], Out) ->
     {Kind, Lower} = name(Name),
     headers(Rest, header(Kind, Lower, value(Value), Out));
@@ -141,8 +141,8 @@ headers([], Out) ->
 headers(Other, _) ->
     error({bad_response, {headers, Other}}).
 
-%% @doc Returns the headers of a handler for HTTP/2, checked and without those that only concern an HTTP/1.1 connection, and the length that the
-%% handler gave.
+%% @doc Returns a handler's headers for HTTP/2, checked and without those that only concern an HTTP/1.1 connection, and the length that the handler
+%% specified.
 -spec fields(yucan_handler:headers()) -> {[{Name :: binary(), Value :: binary()}], undefined | non_neg_integer()}.
 fields(Headers) -> fields(Headers, [], undefined).
 
@@ -150,7 +150,7 @@ fields([{Name, Value} | Rest], Done, Length) ->
     case name(Name) of
         {plain, Lower} when Lower =:= <<"keep-alive">>; Lower =:= <<"proxy-connection">>; Lower =:= <<"upgrade">> -> fields(Rest, Done, Length);
         {content_length, _} -> fields(Rest, Done, length_of(value(Value)));
-        %% Leading and trailing spaces are not part of a value in HTTP/1.1, but are an error here (RFC 9113, 8.2.1).
+        %% In HTTP/1.1, leading and trailing spaces are not part of a value, but in HTTP/2 they are an error (RFC 9113, 8.2.1).
         {Kind, Lower} when Kind =:= plain; Kind =:= host -> fields(Rest, [{Lower, yucan_header:trim(value(Value))} | Done], Length);
         _ -> fields(Rest, Done, Length)
     end;
@@ -211,8 +211,8 @@ is_clean(<<C, Rest/bits>>) when C >= $\s, C =/= 127; C =:= $\t -> is_clean(Rest)
 is_clean(<<>>) -> true;
 is_clean(_) -> false.
 
-%% This applies to files. A small file is read with a single call, because each call switches to another thread and back. Over TCP, large files are
-%% sent with sendfile.
+%% A file of up to this size is read with a single call, because each call switches to another thread and back. Over TCP, larger files are sent with
+%% sendfile.
 -define(SMALL_BYTES, 16384).
 
 whole(File, Size, Status, Out, #req{method = Method} = Req, Site) when Size =< ?SMALL_BYTES, Method =/= <<"HEAD">> ->
@@ -245,7 +245,7 @@ file(File, Offset, Length, Status, Out, #req{conn = #conn{socket = Socket}} = Re
             error({bad_response, {Reason, File}})
     end.
 
-%% Small parts are sent together with the head.
+%% A small part is sent together with the head.
 file_body(Handle, Offset, Length, Head, Socket, _, Connection, Status) when Length =< ?SMALL_BYTES ->
     case pread(Handle, Offset, Length) of
         {ok, Data} when byte_size(Data) =:= Length -> done(yucan_transport:send(Socket, [Head | Data]), Connection, Status, Length);
@@ -276,7 +276,7 @@ stream_framing(#out{length = undefined}, #req{version = 10}) -> <<>>;
 stream_framing(#out{length = undefined}, _) -> <<"transfer-encoding: chunked\r\n">>;
 stream_framing(#out{length = Length}, _) -> length_line(Length).
 
-%% @doc Sends an informational answer (RFC 9110, 15.2).
+%% @doc Sends an informational response (RFC 9110, 15.2).
 -spec inform(Status :: 102..199, yucan_handler:headers(), #req{}) -> ok | {error, yucan_transport:reason()}.
 inform(Status, Headers, #req{conn = #conn{socket = Socket}}) ->
     {Fields, _} = fields(Headers),

@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc A request, as handlers and middleware see it.
 %%
-%% Everything except the body is a plain value. The body is read from the connection, once, and only by the process in which `handle' of yucan_handler
-%% was called. The read position is kept in that process (yucan_body), so reading does not return a new request.
+%% Everything except the body is a plain value. The body is read from the connection, only once, and only by the process in which the `handle'
+%% callback of yucan_handler was called. That process keeps the read position (yucan_body), so reading does not return a new request.
 -module(yucan_req).
 
 -export([method/1, target/1, path/1, query/1, has_query/1, decoded_path/1, version/1, scheme/1, host/1, own_names/2, has_own_name/2, port/1, id/1, headers/1, header/2,
@@ -29,8 +29,8 @@ method(#req{method = Method}) -> Method.
 -spec target(req()) -> binary().
 target(#req{target = Target}) -> Target.
 
-%% @doc Returns the path in canonical form, still encoded: no dot segments, no empty segments, and escapes in upper case and only where they are
-%% needed.
+%% @doc Returns the path in canonical form, still percent-encoded. It has no dot segments or empty segments, and only characters that have to be
+%% escaped are, with upper-case hexadecimal digits.
 -spec path(req()) -> binary().
 path(#req{path = Path}) -> Path.
 
@@ -43,7 +43,7 @@ query(#req{query = Query}) -> Query.
 -spec has_query(req()) -> boolean().
 has_query(#req{query = Query}) -> Query =/= none.
 
-%% @doc Returns the path, decoded once. An encoded slash and control bytes are rejected.
+%% @doc Returns the decoded path. It is decoded only once; encoded slashes and control characters are rejected.
 -spec decoded_path(req()) -> {ok, binary()} | {error, bad_path}.
 decoded_path(#req{path = Path}) -> yucan_path:decode(Path).
 
@@ -53,38 +53,38 @@ version(#req{version = 11}) -> {1, 1};
 version(#req{version = 10}) -> {1, 0};
 version(#req{version = 20}) -> {2, 0}.
 
-%% @doc Returns the scheme of the connection, or that of a trusted proxy's header if the option `forwarded' names it.
+%% @doc Returns the scheme of the connection, or the scheme from a trusted proxy's header if the option `forwarded' specifies that header.
 -spec scheme(req()) -> http | https.
 scheme(#req{conn = Conn}) -> Conn#conn.scheme.
 
-%% @doc Returns the name of the requested host, in lower case, without port and trailing dot. It is empty if the request names none.
+%% @doc Returns the requested host name in lower case, without port and trailing dot. It is empty if the request does not contain one.
 -spec host(req()) -> binary().
 host(#req{host = Host}) -> Host.
 
-%% @doc Returns the names to which a server at this address answers, for has_own_name/2: any name or, if only this host can connect, its own names and
-%% these. Otherwise a page of any site could let a browser on this host send requests under the site's name, if DNS resolves that name to this host
-%% (DNS rebinding), and read what is served.
+%% @doc Returns the host names for which a server at this address responds, for has_own_name/2. The result is `any' unless only this host can connect;
+%% then it is the host's own names and `More'. Without this check, a page of any site could make a browser on this host send requests under the site's
+%% name, if DNS resolves that name to this host (DNS rebinding), and could read the responses.
 -spec own_names(inet:ip_address(), More :: [binary()]) -> any | [binary()].
 own_names(Ip, More) when element(1, Ip) =:= 127; Ip =:= {0, 0, 0, 0, 0, 0, 0, 1} ->
     {ok, Own} = inet:gethostname(),
     [yucan_header:lower(unicode:characters_to_binary(Name)) || Name <- [Own | More]];
 own_names(_, _) -> any.
 
-%% @doc Returns whether the request names its host as an address, as localhost, with one of these names, or not at all.
+%% @doc Returns whether the request's host is an IP address, localhost or one of these names, or is missing.
 -spec has_own_name(req(), Names :: any | [binary()]) -> boolean().
 has_own_name(_, any) -> true;
 has_own_name(#req{host = Host}, Names) ->
     lists:member(Host, [<<>>, <<"localhost">> | Names]) orelse yucan_hostname:is_match(<<"*.localhost">>, Host)
         orelse is_tuple(element(2, inet:parse_strict_address(string:trim(binary_to_list(Host), both, "[]")))).
 
-%% @doc Returns the port that the client named, or otherwise the one to which it connected.
+%% @doc Returns the port that the client specified, or otherwise the port to which it connected.
 -spec port(req()) -> inet:port_number().
 port(#req{port = undefined, conn = #conn{local = {_, Port}}}) when is_integer(Port) -> Port;
 port(#req{port = undefined, conn = #conn{scheme = https}}) -> 443;
 port(#req{port = undefined}) -> 80;
 port(#req{port = Port}) -> Port.
 
-%% @doc Returns the id of the request, if the server has the option `request_id'.
+%% @doc Returns the request ID, if the server has the option `request_id'.
 -spec id(req()) -> none | binary().
 id(#req{id = Id}) -> Id.
 
@@ -92,7 +92,7 @@ id(#req{id = Id}) -> Id.
 -spec headers(req()) -> [{Name :: binary(), Value :: binary()}].
 headers(#req{headers = Headers}) -> lists:reverse(Headers).
 
-%% @doc Returns the header with this lower-case name. If it occurs on several lines, they are joined.
+%% @doc Returns the value of the header with this lower-case name. If the header occurs several times, its values are joined.
 -spec header(Name :: binary(), req()) -> binary() | undefined.
 header(Name, Req) -> header(Name, Req, undefined).
 
@@ -112,13 +112,13 @@ values(_, [], Values) -> Values.
 separator(<<"cookie">>) -> <<"; ">>;
 separator(_) -> <<", ">>.
 
-%% @doc Returns the client's address. This is the address in the PROXY header or, if the peer of the socket is trusted, in a header of `forwarded'.
-%% Otherwise it is the address of the peer itself.
+%% @doc Returns the client's address. It comes from the PROXY header or, if the socket's peer is trusted, from a header specified by `forwarded';
+%% otherwise it is the address of the socket's peer.
 -spec peer(req()) -> address().
 peer(#req{peer = socket, conn = Conn}) -> conn_peer(Conn);
 peer(#req{peer = Peer}) -> Peer.
 
-%% @private Like the function above, for a connection that has no request yet.
+%% @private Like {@link peer/1}, for a connection without a request so far.
 -spec conn_peer(#conn{}) -> address().
 conn_peer(#conn{proxied = none, socket = Socket}) -> socket_peer(Socket);
 conn_peer(#conn{proxied = Peer}) -> Peer.
@@ -164,25 +164,25 @@ unquoted(Quoted) ->
         _ -> <<$", Quoted/binary>>
     end.
 
-%% @doc Returns the names and values in the query, decoded. Parts that cannot be decoded are left as they are.
+%% @doc Returns the decoded names and values in the query. Parts that cannot be decoded are returned unchanged.
 -spec query_pairs(req()) -> [{binary(), binary()}].
 query_pairs(Req) -> pairs(query(Req)).
 
-%% @doc Like the function above, but for any text in that format, such as a body of type application/x-www-form-urlencoded.
+%% @doc Like {@link query_pairs/1}, but for any text in the same format, such as a body of type application/x-www-form-urlencoded.
 -spec pairs(binary()) -> [{binary(), binary()}].
 pairs(Text) -> pairs(Text, <<>>).
 
-%% @doc Like the function above, but with a different default for names without a value.
+%% @doc Like {@link pairs/1}, but with a different default for names without a value.
 -spec pairs(binary(), Default) -> [{binary(), binary() | Default}].
 pairs(Text, Default) ->
     [{yucan_path:unescape_form(Name), case Value of Default -> Default; _ -> yucan_path:unescape_form(Value) end}
      || Part <- binary:split(Text, <<"&">>, [global]), Part =/= <<>>, {Name, Value} <- [split(Part, Default)]].
 
-%% @doc Returns the value that a `:name' or `*name' of the route matched, decoded.
+%% @doc Returns the decoded value that the route's `:Name' or `*Name' matched.
 -spec binding(Name :: binary(), req()) -> binary() | undefined.
 binding(Name, #req{bindings = Bindings}) -> maps:get(Name, Bindings, undefined).
 
-%% @doc Returns all bindings.
+%% @doc Returns the bindings of all names in the route.
 -spec bindings(req()) -> #{binary() => binary()}.
 bindings(#req{bindings = Bindings}) -> Bindings.
 
@@ -190,11 +190,11 @@ bindings(#req{bindings = Bindings}) -> Bindings.
 -spec bind(#{binary() => binary()}, req()) -> req().
 bind(Bindings, Req) -> Req#req{bindings = Bindings}.
 
-%% @doc Stores a value for middleware and handlers that get the request later.
+%% @doc Stores a value for the middleware and handlers that process the request later.
 -spec assign(Key :: term(), Value :: term(), req()) -> req().
 assign(Key, Value, #req{assigned = Assigned} = Req) -> Req#req{assigned = Assigned#{Key => Value}}.
 
-%% @doc Returns the value that assign/3 has stored.
+%% @doc Returns the value that assign/3 stored, or the default.
 -spec assigned(Key :: term(), req(), Default :: term()) -> term().
 assigned(Key, #req{assigned = Assigned}, Default) -> maps:get(Key, Assigned, Default).
 
@@ -210,8 +210,8 @@ socket(#req{conn = #conn{socket = Socket}}) -> Socket.
 -spec tls_info(req()) -> none | #{atom() => term()}.
 tls_info(Req) -> yucan_transport:info(socket(Req)).
 
-%% @doc Returns the request with another path; `none' means no query. The result of target/1 does not change. A path that would leave the root is not
-%% normalized, so it matches neither files nor bindings.
+%% @doc Returns the request with a different path; `none' means no query. The result of target/1 does not change. A path that would lead outside the
+%% root is not normalized, so it matches neither files nor bindings.
 -spec with_path(Path :: binary(), Query :: binary() | none, req()) -> req().
 with_path(Path, Query, Req) ->
     case yucan_path:canonical(Path) of
@@ -219,7 +219,7 @@ with_path(Path, Query, Req) ->
         error -> Req#req{path = Path, query = Query}
     end.
 
-%% @doc Returns the request with another method.
+%% @doc Returns the request with a different method.
 -spec with_method(binary(), req()) -> req().
 with_method(Method, Req) -> Req#req{method = Method}.
 
@@ -254,26 +254,27 @@ body(_) -> yucan_body:all(default).
 body(#req{body = none}, _) -> {ok, <<>>};
 body(_, Max) -> yucan_body:all(Max).
 
-%% @doc Returns the next part of the body as it arrives. After `more' there may be further parts, and `ok' is the last. Nothing is read ahead.
+%% @doc Returns the next part of the body once it has arrived. After `more' there may be further parts; `ok' marks the last one. Nothing is read
+%% ahead.
 -spec read(req()) -> {more | ok, binary()} | {error, body_error()}.
 read(Req) -> read(Req, #{}).
 
-%% @doc Like the function above, but with options: `max' in bytes (128 KB), `timeout' in ms (the limit read_ms).
+%% @doc Like {@link read/1}, but with options: `max' in bytes (default 128 KB) and `timeout' in ms (default: the limit read_ms).
 -spec read(req(), #{max => pos_integer(), timeout => pos_integer()}) -> {more | ok, binary()} | {error, body_error()}.
 read(#req{body = none}, _) -> {ok, <<>>};
 read(_, Options) -> yucan_body:read(Options).
 
-%% @doc Reads more after `Before' until there are this many bytes (`more') or the body ends (`ok').
+%% @doc Reads data and appends it to `Before' until there are at least `Enough' bytes (`more') or the body ends (`ok').
 -spec gather(Enough :: pos_integer() | infinity, Before :: binary(), req()) -> {more | ok, binary()} | {error, body_error()}.
 gather(Enough, Before, Req) -> gather(Enough, Before, #{}, Req).
 
-%% @doc Like the function above, but with the options of read/2. If `max' is among them, no byte beyond `Enough' is read.
+%% @doc Like {@link gather/3}, but with the options of read/2. If `max' is one of them, no byte beyond `Enough' is read.
 -spec gather(Enough :: pos_integer() | infinity, Before :: binary(), #{max => pos_integer(), timeout => pos_integer()}, req()) ->
     {more | ok, binary()} | {error, body_error()}.
 gather(_, Before, _, #req{body = none}) -> {ok, Before};
 gather(Enough, Before, Options, _) -> yucan_body:gather(Enough, Before, Options).
 
-%% @doc Returns the trailers, which are known after the last part of the body.
+%% @doc Returns the trailers, which are available after the last part of the body has been read.
 -spec trailers(req()) -> [{binary(), binary()}].
 trailers(#req{body = chunked}) -> yucan_body:trailers();
 trailers(_) -> [].

@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Finds the handler for a request: first the host, then its middleware, then its routes. Pure except for the handlers.
+%% @doc Finds the handler for a request: first the host, then its middleware, and then its routes. Pure, apart from the handlers that it calls.
 %%
-%% A plan is data and not a closure, so that a new version of this module takes effect at the next request.
+%% A plan is data rather than a closure, so that a new version of this module takes effect at the next request.
 -module(yucan_router).
 
 -export([respond/2, plan/2, run/2, parse_pattern/1]).
@@ -16,10 +16,10 @@
 -type compiled() :: {[segment()], any | [binary()], module(), State :: term()}.
 -opaque plan() :: {handler, module(), term()} | {routes, #{binary() => compiled()}, [compiled()]} | {middleware, middleware(), plan()}.
 
-%% @doc Returns the answer of the host that the request names.
+%% @doc Returns the response of the host that the request specifies.
 -spec respond(#req{}, #site{}) -> yucan_handler:response().
 respond(#req{path = <<"*">>}, _) ->
-    %% OPTIONS * concerns the server itself (RFC 9110, 9.3.7).
+    %% OPTIONS * applies to the server itself (RFC 9110, 9.3.7).
     {204, [{<<"allow">>, <<"GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS">>}], <<>>};
 respond(#req{conn = #conn{asked = Asked}} = Req, Site) ->
     case host(Req, Site) of
@@ -32,7 +32,7 @@ respond(#req{conn = #conn{asked = Asked}} = Req, Site) ->
         misdirected -> yucan_error:page(421)
     end.
 
-%% A certificate for one name must not serve the pages of another name (RFC 9110, 7.4).
+%% A certificate for one name must not give access to the pages of another name (RFC 9110, 7.4).
 host(#req{host = Name, conn = #conn{sni = Sni}}, #site{hosts = Hosts}) when Sni =/= undefined, Name =/= Sni, tuple_size(Hosts) > 1 -> misdirected;
 host(_, #site{exact = Exact, patterns = [], default = Default, select = none}) when map_size(Exact) =:= 0 -> Default;
 host(#req{host = Name}, #site{select = none} = Site) -> by_name(Name, Site);
@@ -56,7 +56,7 @@ by_pattern(Name, [{Pattern, Host} | Rest], Default) ->
 by_pattern(_, [], Default) ->
     Default.
 
-%% @doc Compiles the plan for a handler or routes, and calls `init' of the handlers.
+%% @doc Compiles the plan for a handler or for routes, and calls the `init' function of each handler.
 -spec plan({handler, {module(), term()}} | {routes, [route()]}, [middleware()]) -> plan().
 plan(What, Middleware) ->
     lists:foldr(fun(Function, Next) -> {middleware, Function, Next} end, base(What), Middleware).
@@ -86,7 +86,7 @@ with_head(Methods) ->
         false -> Methods
     end.
 
-%% @doc Splits a pattern into segments, or returns the reason why it is not valid.
+%% @doc Splits a pattern into segments, or returns the reason why it is invalid.
 -spec parse_pattern(binary() | string()) -> {ok, [segment()]} | {error, string()}.
 parse_pattern(Pattern) ->
     case unicode:characters_to_binary(Pattern) of
@@ -103,7 +103,7 @@ segments([<<":", Name/binary>> | Rest], Done) -> segments(Rest, [{one, Name} | D
 segments([Segment | Rest], Done) -> segments(Rest, [Segment | Done]);
 segments([], Done) -> {ok, lists:reverse(Done)}.
 
-%% Collects the routes without bindings that no earlier route matches. A single look-up finds them.
+%% Collects the routes without bindings that no earlier route matches. One lookup finds such a route.
 exact([{Segments, any, _, _} = Route | Rest], Exact, Earlier) ->
     Plain = lists:all(fun is_binary/1, Segments) andalso
         lists:all(fun({Other, _, _, _}) -> match(Other, Segments, #{}) =:= nomatch end, Earlier),
@@ -131,7 +131,7 @@ run({middleware, Function, Next}, Req) ->
 decoded(<<"/", Rest/binary>>) -> [yucan_path:unescape(Segment) || Segment <- binary:split(Rest, <<"/">>, [global])];
 decoded(Other) -> [Other].
 
-%% `Allowed' contains the methods of routes that matched except for the method.
+%% `Allowed' contains the methods of the routes whose patterns matched but whose methods did not.
 search([{Pattern, Methods, Module, State} | Routes], Segments, Req, Allowed) ->
     case match(Pattern, Segments, #{}) of
         nomatch -> search(Routes, Segments, Req, Allowed);
@@ -162,13 +162,13 @@ match([Segment | Pattern], [Segment | Rest], Bindings) -> match(Pattern, Rest, B
 match([], [], Bindings) -> Bindings;
 match(_, _, _) -> nomatch.
 
-%% An encoded slash would become part of the binding and could bypass routes for directories.
+%% An encoded slash would become part of the binding, with which a client could bypass routes for directories.
 is_one(Segment) -> Segment =/= <<"..">> andalso Segment =/= <<".">> andalso has_no_slash(Segment).
 
 has_no_slash(<<C, Rest/binary>>) when C =/= $/ -> has_no_slash(Rest);
 has_no_slash(Rest) -> Rest =:= <<>>.
 
-%% Only a path that comes from middleware can contain dots, because yucan_req:with_path/3 does not change it.
+%% Only a path set by middleware can contain dot segments, because yucan_req:with_path/3 does not normalize it.
 has_dots(Segment) -> lists:any(fun(Part) -> Part =:= <<".">> orelse Part =:= <<"..">> end, binary:split(Segment, <<"/">>, [global])).
 
 bind(<<>>, _, Bindings) -> Bindings;

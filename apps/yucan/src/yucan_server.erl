@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The process that owns a server's listening sockets, configuration and lifetime. No request passes through it.
+%% @doc The process that owns a server's listening sockets and configuration. Requests do not pass through it.
 -module(yucan_server).
 -behaviour(gen_server).
 
@@ -18,7 +18,7 @@
     log = none :: none | {file, atom(), atomics:atomics_ref()} | {function, fun((yucan_log:entry()) -> term())},
     %% For each listener: the user's options, the socket, its address, and its pool.
     listening = [] :: [{map(), gen_tcp:socket(), yucan_req:address(), pid()}],
-    %% The callers of drain.
+    %% The callers that wait for a drain to finish.
     waiting = [] :: [{gen_server:from(), Deadline :: integer()}]
 }).
 
@@ -34,29 +34,29 @@ start_link(#{name := Name} = Options) ->
 -spec port(atom()) -> inet:port_number().
 port(Name) -> gen_server:call(Name, port, 10000).
 
-%% @doc Gives the server another configuration. Requests in progress finish with the old one.
+%% @doc Replaces the server's configuration. Requests in progress finish with the old configuration.
 -spec reload(atom(), yucan_config:options()) -> ok | {error, Text :: binary()}.
 reload(Name, Options) -> gen_server:call(Name, {reload, Options}, 60000).
 
-%% @doc Stops accepting connections, and waits until the open ones have closed.
+%% @doc Stops accepting connections, and waits until the open connections have closed.
 -spec drain(atom(), TimeoutMs :: non_neg_integer()) -> ok | {error, {still_open, pos_integer()}}.
 drain(Name, Timeout) -> gen_server:call(Name, {drain, Timeout}, Timeout + 10000).
 
-%% @doc Returns the addresses and metrics.
+%% @doc Returns the server's addresses and metrics.
 -spec info(atom()) -> #{atom() => term()}.
 info(Name) -> gen_server:call(Name, info, 10000).
 
-%% @doc Returns the same metrics as Prometheus text.
+%% @doc Returns the metrics as Prometheus text.
 -spec metrics_text(atom()) -> iodata().
 metrics_text(Name) -> gen_server:call(Name, metrics_text, 10000).
 
-%% @doc Returns name, metrics and latencies (see {@link yucan_metrics:latency/1}) of each server on this node, without calling any process.
+%% @doc Returns the name, metrics and latencies (see {@link yucan_metrics:latency/1}) of each server on this node, without calling any process.
 -spec figures() -> [{Name :: atom(), #{atom() => integer()}, [{non_neg_integer(), pos_integer()}]}].
 figures() ->
     lists:sort([{Name, yucan_metrics:to_map(Metrics, atomics:get(Counters, ?OPEN)), yucan_metrics:latency(Metrics)}
                 || {{yucan, Name}, #site{metrics = Metrics, counters = Counters}} <- persistent_term:get()]).
 
-%% @doc Returns the supervisor of the server.
+%% @doc Returns the server's supervisor.
 -spec supervisor(atom()) -> pid().
 supervisor(Name) -> gen_server:call(Name, supervisor, 10000).
 
@@ -73,14 +73,14 @@ init(#{name := Name} = Options) ->
         {error, Text} -> {stop, {shutdown, Text}}
     end.
 
-%% Once the descriptors run out, no module can be loaded. Therefore this loads the application's modules and those that they call.
+%% No module can be loaded once the descriptors run out. Therefore this loads the application's modules, and the modules that these call, in advance.
 load_all() ->
     Own = case application:get_key(yucan, modules) of {ok, Modules} -> Modules; undefined -> [] end,
     _ = code:ensure_modules_loaded([calendar, string, unicode_util, base64, binary, filename, re, zlib, maps, io_lib, io_lib_format, io_lib_pretty,
                                     logger_formatter, logger_h_common, logger_std_h, prim_file, file_io_server | Own]),
     ok.
 
-%% Everything that can fail comes first, so an error leaves the old configuration in force.
+%% Everything that can fail is done first, so after an error the old configuration stays in effect.
 start(Options, State) ->
     try
         Limits = yucan_config:freeze(maps:get(limits, Options)),
@@ -91,8 +91,8 @@ start(Options, State) ->
         throw:{cannot, Text} -> {error, unicode:characters_to_binary(Text)}
     end.
 
-%% A socket that already listens on a configured address is reused, so that no connection is refused during a reload; its other settings are stored in
-%% the site. Unchanged listeners come first, because several may have port 0.
+%% If a socket already listens on a configured address, it is reused, so that no connection is refused during a reload; its other settings are stored
+%% in the site. Listeners whose options have not changed are paired first, because several may have port 0.
 stay(Wanted, #state{listening = Listening}) ->
     {Same, Others, Left} = paired(fun(Listen) -> Listen end, Wanted, Listening),
     {Changed, Missing, Go} = paired(fun(#{ip := Ip, port := Port}) -> {Ip, Port} end, Others, Left),
@@ -130,7 +130,7 @@ change(#{name := Name, listen := Wanted} = Options, Limits, Stay, Go, New, #stat
         Secured = [secured(L, Options, tls_before(Name)) || L <- Sockets],
         Made = yucan_config:site(Options, Metrics, Limits, Counters),
         Opened = log(maps:get(access_log, Options), State),
-        %% For these, ssl keeps processes until the server stops, so the reload must not fail after this point.
+        %% ssl keeps processes for these settings until the server stops, so the reload must not fail after this point.
         Listeners = maps:from_list([{Socket, {yucan_tls:open(State#state.anchor, Tls), Proxy}} || {Socket, {Tls, Proxy}} <- Secured]),
         {Opened, Made#site{quota = State#state.quota, listeners = Listeners, log = yucan_log:open(Opened, Limits, Metrics)}}
     catch
@@ -140,7 +140,7 @@ change(#{name := Name, listen := Wanted} = Options, Limits, Stay, Go, New, #stat
             throw({cannot, io_lib:format("the init of a handler failed: ~0tp ~0tP", [{Class, Reason}, Stack, 30])})
     end,
     persistent_term:put({yucan, Name}, Site),
-    %% The server may have been drained.
+    %% The server may have been drained before, and it accepts requests again.
     ok = atomics:put(Counters, ?DRAINING, 0),
     %% New connections inherit the option from their listener.
     _ = [inet:setopts(Socket, [{send_timeout, Limits#limits.send_ms}]) || {_, Socket, _, _} <- Stay],
@@ -152,7 +152,7 @@ change(#{name := Name, listen := Wanted} = Options, Limits, Stay, Go, New, #stat
 
 place(Listen, Wanted) -> length(lists:takewhile(fun(L) -> L =/= Listen end, Wanted)).
 
-%% A certificate may have been renewed in its file, and ssl caches the file for minutes.
+%% The certificate's file may have been renewed, but ssl caches files for minutes.
 secured({#{tls := none, proxy_protocol := Proxy}, Socket}, _, _) -> {Socket, {none, Proxy}};
 secured({#{tls := Tls, proxy_protocol := Proxy}, Socket}, #{hosts := Hosts, http2 := Http2}, Before) ->
     _ = [ssl:clear_pem_cache() || whereis(ssl_pem_cache) =/= undefined],
@@ -171,8 +171,8 @@ listener({#{ip := Ip} = Listen, Socket}, #{limits := #{acceptors := Acceptors}},
     {ok, Pool} = yucan_listener_sup:start_pool(Name, Listener, Acceptors),
     {Listen, Socket, Local, Pool}.
 
-%% This is called last, so that a rejected reload does not change the log. An open log switches to the new file. If that file cannot be opened, the
-%% log continues in the old one.
+%% Called last, so that a rejected reload does not affect the log. If the log is already open, it switches to the new file. If that file cannot be
+%% opened, the log continues in the old file.
 log({file, File}, #state{log = {file, Process, Queued}}) -> {opened(yucan_log:move(Process, File), File), Process, Queued};
 log({file, File}, #state{name = Name, metrics = Metrics}) ->
     Queued = atomics:new(1, []),
@@ -186,7 +186,7 @@ opened({error, Reason}, File) -> throw({cannot, io_lib:format("the access log ~t
 where({local, Path}, _) -> Path;
 where(Ip, Port) -> io_lib:format("~ts port ~b", [inet:ntoa(Ip), Port]).
 
-%% With exit_on_close false, a client that has closed its side still gets its response. `buffer' limits how much a single read may return.
+%% Because exit_on_close is false, a client that has closed its sending side still gets its response. `buffer' limits how much one read may return.
 socket_options(#limits{backlog = Backlog, send_ms = Send}) ->
     [binary, {active, false}, {packet, raw}, {reuseaddr, true}, {backlog, Backlog}, {nodelay, true}, {exit_on_close, false},
      {send_timeout, Send}, {send_timeout_close, true}, {buffer, 8192}].
@@ -196,7 +196,7 @@ close({_, Socket, Local, Pool}) ->
     ok = close(Socket, Local),
     yucan_pool:drain(Pool).
 
-%% Removes the file of a unix socket before closing it, because another server may bind to that name once the socket is closed.
+%% Removes a unix socket's file before closing the socket, because another server may use that name as soon as the socket is closed.
 close(Socket, Local) ->
     _ = case Local of {local, Path} -> file:delete(Path); _ -> ok end,
     gen_tcp:close(Socket).
@@ -259,7 +259,7 @@ handle_info(_, State) ->
 -spec terminate(term(), #state{}) -> ok.
 terminate(_, #state{name = Name, listening = Listening}) ->
     _ = [close(Socket, Local) || {_, Socket, Local, _} <- Listening],
-    %% The pools are stopped before the configuration is removed, because each request reads it.
+    %% The pools are stopped before the configuration is removed, because every request reads the configuration.
     ok = yucan_listener_sup:stop_pools(Name),
     _ = persistent_term:erase({yucan, Name}),
     yucan_file_cache:close(Name).

@@ -1,6 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A body that is written in parts, by a handler's function or in steps (yucan_answer). The head waits for the first part and is sent together
-%% with it.
+%% @doc A response body that is written in parts, by a handler's function or in steps (yucan_answer). The head is sent together with the first part.
 -module(yucan_stream).
 %% Iolists end in a binary tail, which is the form that is cheapest to write to the socket.
 -dialyzer(no_improper_lists).
@@ -10,17 +9,17 @@
 
 -include("yucan_internal.hrl").
 
-%% How the end of the body is marked: by the chunked coding, by the end of the connection, by the length, or by the transport (`framed'), which
-%% checks the length if the handler gave one.
+%% How the end of the body is marked: by chunked coding, by the end of the connection, by the length, or by the transport (`framed'), which checks the
+%% length if the handler has specified one.
 -type mode() :: chunked | until_close | Length :: non_neg_integer() | {framed, Length :: undefined | non_neg_integer()}.
 
-%% An answer whose body is written in steps.
+%% A response whose body is written in steps.
 -type answer() :: {Status :: 200..999, yucan_handler:headers(), {stream, open}}.
 
-%% A part that is larger than this is split.
+%% Parts that are larger than this are split.
 -define(PART_BYTES, 65536).
 
-%% @doc Sends a stream. The head is data for yucan_transport:send/2. With `open' the body is still to be written.
+%% @doc Sends a stream. The head is data for yucan_transport:send/2. With `open', only the head is sent, and the body follows in steps.
 -spec run(open, mode(), Status :: 200..999, Head :: term(), keep | close, #req{}) -> yucan_progress:stream();
          (fun((yucan_handler:write()) -> term()), mode(), Status :: 200..999, Head :: term(), keep | close, #req{}) -> yucan_progress:outcome().
 run(open, Mode, Status, Head, Connection, #req{conn = #conn{socket = Socket}}) ->
@@ -38,7 +37,7 @@ run(Function, Mode, Status, Head, Connection, #req{conn = #conn{socket = Socket}
             case yucan_progress:end_stream() of
                 %% Nothing has been sent yet, so the client can still get a 500.
                 {_, 0} -> erlang:raise(Class, Reason, Stack);
-                %% The handler has cut off its answer on purpose.
+                %% The handler has aborted its response on purpose.
                 {_, Written} when Class =:= exit, element(1, Reason) =:= shutdown -> {close, Status, Written};
                 {_, Written} ->
                     yucan_events:crash(Class, Reason, Stack, Req),
@@ -68,7 +67,7 @@ by_parts(<<Part:?PART_BYTES/binary, Rest/binary>>, Mode, Socket) ->
     end;
 by_parts(Rest, Mode, Socket) -> write(Rest, Mode, Socket).
 
-%% @doc Converts the result of a send to what handlers see.
+%% @doc Converts the result of a send to the result that handlers get.
 -spec sent(ok | {error, yucan_transport:reason()}) -> ok | {error, closed | timeout}.
 sent(ok) -> ok;
 sent({error, timeout}) -> {error, timeout};
@@ -91,7 +90,7 @@ finish(_, _, _, Status, {_, Written}) ->
 done(ok, Connection, Status, Bytes) -> {Connection, Status, Bytes};
 done({error, _}, _, Status, _) -> {close, Status, 0}.
 
-%% @doc Ends an answer that was sent in steps, because its handler has returned `sent'.
+%% @doc Ends a response that was sent in steps; called when its handler has returned `sent'.
 -spec outcome(#req{}) -> yucan_progress:outcome().
 outcome(#req{conn = #conn{socket = Socket}}) ->
     case yucan_progress:take() of
@@ -100,8 +99,8 @@ outcome(#req{conn = #conn{socket = Socket}}) ->
         Outcome -> Outcome
     end.
 
-%% @doc Handles a failure of the handler. Returns `none' if nothing was sent in steps. Otherwise the answer stays as it is, and the client can see
-%% that a part is missing.
+%% @doc Handles a failure of the handler. Returns `none' if nothing was sent in steps. Otherwise the response is left incomplete, in such a way that
+%% the client can tell.
 -spec cut() -> none | yucan_progress:outcome().
 cut() ->
     case yucan_progress:take() of

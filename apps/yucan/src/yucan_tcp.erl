@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The transport over plain TCP and unix sockets, with functions that listen and accept. yucan_transport documents the callbacks.
+%% @doc The transport over plain TCP and unix sockets, with functions to listen and accept. yucan_transport documents the callbacks.
 -module(yucan_tcp).
 -behaviour(yucan_transport).
 
@@ -15,8 +15,8 @@
 %% The time limit for connecting to a unix socket on the same host.
 -define(CONNECT_MS, 2000).
 
-%% @doc Opens a listening socket with the options of yucan_server and those for its type (TCP or unix). A server that was killed leaves behind a unix
-%% socket that nobody listens on; such a socket is removed. Any other file of that name is left alone.
+%% @doc Opens a listening socket with the options from yucan_server and those for its type (TCP or unix). A server that was killed leaves its unix
+%% socket behind; if nobody listens on such a socket, it is removed. Any other file of that name is left alone.
 -spec listen(inet:ip_address() | {local, binary()}, inet:port_number(), list()) -> {ok, gen_tcp:socket()} | {error, system_limit | inet:posix()}.
 listen({local, Path} = Where, Port, Options) ->
     ok = remove_stale(Path),
@@ -45,7 +45,7 @@ name(_, Listening) -> inet:sockname(Listening).
 sockname(Socket) -> inet:sockname(Socket).
 
 %% @doc Requests a connection from a listening socket; accepted/3 then returns the connection. gen_tcp:accept would copy options one by one, with
-%% about ten system calls, but the driver and the kernel have already passed on every option that our listeners set. `private_accept' in
+%% about ten system calls, although the driver and the kernel have already applied every option that our listeners set. `private_accept' in
 %% bench/results/http-private.json measures the benefit.
 -spec accept(gen_tcp:socket()) -> {ok, accepting()} | {error, closed | system_limit | inet:posix()}.
 accept(Listening) when is_port(Listening) ->
@@ -56,7 +56,7 @@ accept(Listening) when is_port(Listening) ->
 accept(_) ->
     {ok, none}.
 
-%% @doc Waits for the requested connection. May be called again after a timeout, but not after an error, which ends the request.
+%% @doc Waits for the requested connection. The function may be called again after a timeout, but not after an error, which ends the request.
 -spec accepted(gen_tcp:socket(), accepting(), TimeoutMs :: pos_integer()) ->
     {ok, gen_tcp:socket()} | timeout | {error, closed | system_limit | inet:posix()}.
 accepted(Listening, none, Timeout) ->
@@ -83,8 +83,9 @@ peer(Socket) -> inet:peername(Socket).
 -spec recv(gen_tcp:socket(), non_neg_integer(), timeout()) -> {ok, binary()} | {error, yucan_transport:reason()}.
 recv(Socket, Length, Timeout) -> gen_tcp:recv(Socket, Length, Timeout).
 
-%% @doc Lets the driver read directly into the final binary, so nothing is joined and the process does not wake up for parts. Bytes that were already
-%% read are first put back into the driver, with an undocumented function. `private_body' in bench/results/http-private.json measures the benefit.
+%% @doc Lets the driver read directly into the final binary, so no parts have to be joined and the process does not wake up for each part. Bytes that
+%% have already been read are first returned to the driver with an undocumented function. `private_body' in bench/results/http-private.json measures
+%% the benefit.
 -spec recv_whole(gen_tcp:socket(), binary(), pos_integer(), timeout()) -> {ok, binary()} | {partial, binary()} | {error, yucan_transport:reason()}.
 recv_whole(Socket, Before, Length, Timeout) ->
     case unrecv(Socket, Before) of
@@ -99,7 +100,7 @@ recv_whole(Socket, Before, Length, Timeout) ->
 unrecv(_, <<>>) -> ok;
 unrecv(Socket, Data) -> gen_tcp:unrecv(Socket, Data).
 
-%% Determines whether the client was silent or is just slow.
+%% Determines whether the client was silent or only slow.
 partial(Socket, Before) ->
     case gen_tcp:recv(Socket, 0, 0) of
         {ok, Data} when byte_size(Data) > Before -> {partial, Data};
@@ -117,8 +118,8 @@ send(Socket, Data) ->
         Result -> Result
     end.
 
-%% @doc Sends data, of which the driver queues whatever the system does not accept at once. That does not block the caller, but an empty send waits
-%% for the queue. The driver's timeout applies to the whole queue, so the connection is closed only if the queue has not become shorter.
+%% @doc Sends data. Whatever the system does not accept at once goes to the driver's queue, which does not block the caller, but an empty send waits
+%% for the queue. The driver's timeout applies to the whole queue, so the connection is closed only if the queue has not become shorter in that time.
 -spec send_large(gen_tcp:socket(), iodata()) -> ok | {error, yucan_transport:reason()}.
 send_large(Socket, Data) ->
     _ = inet:setopts(Socket, [{send_timeout_close, false}]),
@@ -129,7 +130,7 @@ send_large(Socket, Data) ->
     _ = inet:setopts(Socket, [{send_timeout_close, true}]),
     Sent.
 
-%% `infinity' as `Before' exceeds every queue size, because in Erlang's term order an atom is greater than any number.
+%% When `Before' is `infinity', every queue size is smaller, because in Erlang's term order an atom is greater than any number.
 shorter({error, timeout}, Socket, Before) ->
     case is_port(Socket) andalso erlang:port_info(Socket, queue_size) of
         {queue_size, Left} when Left < Before -> shorter(send(Socket, []), Socket, Left);
@@ -139,7 +140,7 @@ shorter({error, timeout}, Socket, Before) ->
     end;
 shorter(Result, _, _) -> Result.
 
-%% @doc Lets the system copy the file itself, after a head that waits for it if the socket supports that.
+%% @doc Lets the system itself copy the file. The head is sent together with the first bytes of the file if the socket supports that.
 -spec send_file(gen_tcp:socket(), iodata(), file:fd(), non_neg_integer(), pos_integer(), pos_integer()) ->
     {ok, non_neg_integer()} | {error, yucan_transport:reason()}.
 send_file(Socket, Head, Handle, Offset, Length, SendMs) ->
@@ -154,16 +155,17 @@ send_file(Socket, Head, Handle, Offset, Length, SendMs) ->
 -spec finish(gen_tcp:socket(), iodata()) -> ok | {error, yucan_transport:reason()}.
 finish(Socket, Data) -> send(Socket, Data).
 
-%% sendfile has no time limit. If the peer accepts nothing for this long, the calling process is killed and the connection closes. The process could
-%% not end by itself, because it waits for a message from the driver that never arrives, even if the socket is closed. If the system does not report
-%% how much was accepted, as with a unix socket, there is no limit.
+%% sendfile has no timeout. If the peer accepts nothing for this long, the calling process is killed, which closes the connection. The process could
+%% not time out by itself, because it waits for a message from the driver that never arrives, even if the socket is closed. There is no limit if the
+%% system does not report how much the peer has accepted, as with a unix socket.
 guarded(Socket, Ms, Function) ->
     Owner = self(),
     {Guard, Monitor} = spawn_opt(fun() -> guard(Owner, Socket, Ms, taken(Socket)) end, [link, monitor]),
     try
         Function()
     after
-        %% The guard must have exited before the process continues, so that it can neither kill a later operation nor appear among the links.
+        %% The guard must have exited before the process continues, so that it can neither kill the process during a later operation nor appear among
+        %% its links.
         true = unlink(Guard),
         Guard ! done,
         receive {'DOWN', Monitor, process, Guard, _} -> ok end
@@ -179,7 +181,7 @@ guard(Owner, Socket, Ms, Before) ->
         end
     end.
 
-%% In Linux's TCP_INFO, the number of bytes that the peer has acknowledged is at byte 120.
+%% In Linux's TCP_INFO, the number of acknowledged bytes is at offset 120.
 taken(Socket) ->
     case inet:getopts(Socket, [{raw, 6, 11, 128}]) of
         {ok, [{raw, 6, 11, <<_:120/binary, Acknowledged:64/native>>}]} -> Acknowledged;
@@ -223,7 +225,7 @@ next(Socket, Timeout) ->
     after Timeout -> timeout
     end.
 
-%% @doc Returns whether the peer has disconnected. If it has, the socket reports an error or has no peer address.
+%% @doc Returns whether the peer has disconnected. In that case, the socket reports an error or has no peer address.
 -spec is_closed(gen_tcp:socket()) -> boolean().
 is_closed(Socket) ->
     case inet:peername(Socket) of
@@ -231,7 +233,7 @@ is_closed(Socket) ->
         {ok, _} -> has_hung_up(Socket)
     end.
 
-%% The first byte of TCP_INFO is the state. 1 is established; the peer has closed in 7 (close) and 8 (close_wait).
+%% The first byte of TCP_INFO is the state: 1 is established; in the states 7 (close) and 8 (close_wait), the peer has closed the connection.
 has_hung_up(Socket) ->
     case inet:getopts(Socket, [{raw, 6, 11, 1}]) of
         {ok, [{raw, 6, 11, <<State>>}]} -> State =/= 1;
@@ -241,8 +243,8 @@ has_hung_up(Socket) ->
 -spec half_close(gen_tcp:socket()) -> ok.
 half_close(Socket) -> _ = gen_tcp:shutdown(Socket, write), ok.
 
-%% @doc Closes the socket. If the driver's queue is empty, this skips the first step of gen_tcp:close, which waits until the driver has sent
-%% everything.
+%% @doc Closes the socket. If the driver's queue is empty, this skips the first step of gen_tcp:close, which waits until the driver has sent its
+%% queue.
 -spec close(gen_tcp:socket()) -> ok.
 close(Socket) when is_port(Socket) ->
     case erlang:port_info(Socket, queue_size) of

@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The behaviour of a transport, which yucan_tcp, yucan_tls and yucan_h2_stream implement, and the functions through which all other modules
-%% use any of these sockets. Only the owner of the socket may call them.
+%% @doc The behaviour of a transport, which yucan_tcp, yucan_tls and yucan_h2_stream implement, and the functions through which all other modules use
+%% any of these sockets. Only the owner of a socket may call them.
 %%
-%% Each connection begins with yucan_tcp, and yucan_conn starts TLS if the listener has it.
+%% Each connection begins with yucan_tcp. If the listener has TLS, yucan_conn then starts it.
 -module(yucan_transport).
 
 -export([peer/1, recv/3, recv_whole/4, read/2, send/2, send_large/2, send_file/6, finish/2, setopts/2, arm/2, used/3, pause/2, event/2, next/2, is_closed/1,
@@ -13,8 +13,8 @@
 -type socket() :: {Transport :: module(), raw()}.
 -type reason() :: closed | timeout | inet:posix().
 -type event() :: {data, binary()} | {last, binary()} | passive | closed.
-%% The meaning of a message for a socket. `last' is data after which the socket sends no more messages, as after `passive'. Both may have been sent
-%% before a later arm/2.
+%% The meaning of a message from a socket. After `last', which contains data, the socket sends no more messages, as after `passive'. Either may have
+%% been sent before a later arm/2.
 
 -callback peer(raw()) -> {ok, term()} | {error, term()}.
 -callback recv(raw(), Length :: non_neg_integer(), timeout()) -> {ok, binary()} | {error, reason()}.
@@ -37,7 +37,7 @@
 -callback info(raw()) -> none | #{atom() => term()}.
 -callback tls(raw()) -> none | ssl:sslsocket().
 
-%% A key in the process dictionary of a connection process. It is set while the data that the process sends is buffered.
+%% A key in the process dictionary of a connection process. It is set while data that the process sends is buffered.
 -define(HELD, '$yucan_held').
 -define(SILENCE_MS, 5000).
 -define(LINGER_BUFFER, 131072).
@@ -51,17 +51,17 @@ peer({Transport, Raw}) ->
         {error, _} -> {{0, 0, 0, 0}, 0}
     end.
 
-%% @doc Receives `Length' bytes or, if `Length' is 0, the bytes that have arrived.
+%% @doc Receives exactly `Length' bytes or, if `Length' is 0, the bytes that have arrived.
 -spec recv(socket(), Length :: non_neg_integer(), TimeoutMs :: timeout()) -> {ok, binary()} | {error, reason()}.
 recv({Transport, Raw}, Length, Timeout) -> Transport:recv(Raw, Length, Timeout).
 
-%% @doc Receives `Length' bytes, including those in `Before', directly into the final binary. `partial' means that only the returned bytes arrived in
-%% that time, and `unsupported' that the caller has to use recv/3.
+%% @doc Receives data directly into the final binary until it has `Length' bytes, including those in `Before'. `partial' means that only the returned
+%% bytes had arrived by the timeout, and `unsupported' that the caller has to use recv/3.
 -spec recv_whole(socket(), Before :: binary(), Length :: pos_integer(), TimeoutMs :: timeout()) ->
     {ok, binary()} | {partial, binary()} | unsupported | {error, reason()}.
 recv_whole({Transport, Raw}, Before, Length, Timeout) -> Transport:recv_whole(Raw, Before, Length, Timeout).
 
-%% @doc Receives the bytes of a request's body that have arrived. `eof' is returned at the end of a body that the transport itself marks.
+%% @doc Receives the bytes of a request's body that have arrived. `eof' is returned at the end of a body if the transport itself marks it.
 -spec read(socket(), TimeoutMs :: timeout()) -> {ok, binary()} | {eof, Trailers :: [{binary(), binary()}]} | {error, reason()}.
 read({Transport, Raw}, Timeout) -> Transport:read(Raw, Timeout).
 
@@ -69,7 +69,7 @@ read({Transport, Raw}, Timeout) -> Transport:read(Raw, Timeout).
 -spec send(socket(), iodata()) -> ok | {error, reason()}.
 send({Transport, Raw}, Data) -> Transport:send(Raw, Data).
 
-%% @doc Like send/2, for large data. The peer may take any amount of time, provided that it accepts some data in each `send_ms'.
+%% @doc Like send/2, for large data. There is no limit on the total time, provided that the peer accepts some data in each period of `send_ms'.
 -spec send_large(socket(), iodata()) -> ok | {error, reason()}.
 send_large({Transport, Raw}, Data) -> Transport:send_large(Raw, Data).
 
@@ -79,7 +79,7 @@ send_large({Transport, Raw}, Data) -> Transport:send_large(Raw, Data).
     {ok, Sent :: non_neg_integer()} | {error, reason()}.
 send_file({Transport, Raw}, Head, Handle, Offset, Length, SendMs) -> Transport:send_file(Raw, Head, Handle, Offset, Length, SendMs).
 
-%% @doc Like send/2, but for the last part of an answer. If the transport has frames of its own, it marks the end.
+%% @doc Like send/2, but for the last part of a response. If the transport has its own framing, the end is marked.
 -spec finish(socket(), iodata()) -> ok | {error, reason()}.
 finish({Transport, Raw}, Data) -> Transport:finish(Raw, Data).
 
@@ -91,21 +91,21 @@ setopts({Transport, Raw}, Options) -> Transport:setopts(Raw, Options).
 -spec arm(socket(), Count :: pos_integer()) -> ok | {error, reason()}.
 arm({Transport, Raw}, Count) -> Transport:arm(Raw, Count).
 
-%% @doc Accounts for a message with data. Returns how many more may arrive. Over TCP, `Count' messages are allowed again once half of them are used,
-%% before the socket stops sending messages, because a socket that has stopped leaves the scheduler's own set of descriptors. A client that sends
-%% faster than it is served still makes the socket stop. So `passive' means nothing while more than one message may arrive, because the socket has
-%% been armed since.
+%% @doc Accounts for a data message, and returns how many more may arrive. Over TCP, the allowance is topped up to `Count' once half of it has been
+%% used, before the socket becomes passive, because a passive socket is removed from the scheduler's own set of descriptors. If a client sends faster
+%% than it is served, its socket becomes passive nevertheless. While more than one message may still arrive, a `passive' event means nothing, because
+%% the socket has been armed since.
 -spec used(socket(), Left :: non_neg_integer(), Count :: pos_integer()) -> pos_integer().
 used({yucan_tcp, _} = Socket, Left, Count) when Left =:= Count div 2 + 1 ->
     _ = arm(Socket, Count div 2),
     Count;
 used(_, Left, _) -> max(1, Left - 1).
 
-%% @doc Returns to reading with recv. Data that has arrived as messages in the meantime is appended to `Buffer'.
+%% @doc Switches back to reading with recv. Data that has arrived as messages in the meantime is appended to `Buffer'.
 -spec pause(socket(), Buffer :: binary()) -> binary().
 pause({Transport, Raw}, Buffer) -> Transport:pause(Raw, Buffer).
 
-%% @doc Interprets a message to this process as an event of the socket.
+%% @doc Returns the socket event that a message to this process represents.
 -spec event(Message :: term(), socket()) -> event() | other.
 event(Message, {Transport, Raw}) -> Transport:event(Message, Raw).
 
@@ -113,24 +113,24 @@ event(Message, {Transport, Raw}) -> Transport:event(Message, Raw).
 -spec next(socket(), timeout()) -> event() | timeout.
 next({Transport, Raw}, Timeout) -> Transport:next(Raw, Timeout).
 
-%% @doc Returns whether the peer has disconnected. This is known only while data arrives as messages. Data that has arrived is kept for its reader.
+%% @doc Returns whether the peer has disconnected. This is known only while data arrives as messages. Data that has arrived stays available to read.
 -spec is_closed(socket()) -> boolean().
 is_closed({Transport, Raw}) -> Transport:is_closed(Raw).
 
-%% @doc Closes the socket, no matter what state it is in.
+%% @doc Closes the socket, whatever state it is in.
 -spec close(socket()) -> ok.
 close({Transport, Raw}) -> Transport:close(Raw).
 
-%% @doc Returns protocol, cipher and server name of a TLS connection.
+%% @doc Returns the protocol, cipher and server name of a TLS connection.
 -spec info(socket()) -> none | #{atom() => term()}.
 info({Transport, Raw}) -> Transport:info(Raw).
 
-%% @doc Returns the connection for functions of ssl, such as ssl:peercert/1.
+%% @doc Returns the ssl socket, for functions such as ssl:peercert/1.
 -spec tls(socket()) -> none | ssl:sslsocket().
 tls({Transport, Raw}) -> Transport:tls(Raw).
 
-%% @doc Holds back data that is sent from now on until more data is sent after it, so that several responses are sent together. The system holds it
-%% for at most 200 ms, whatever this process does in the meantime.
+%% @doc Buffers data that is sent from now on until release/1 is called, so that several responses are sent together. The system buffers it for at
+%% most 200 ms, whatever this process does in the meantime.
 -spec hold(socket()) -> ok.
 hold({yucan_tcp, Raw}) ->
     case put(?HELD, true) of
@@ -148,9 +148,10 @@ release({yucan_tcp, Raw}) ->
     end;
 release(_) -> ok.
 
-%% @doc Closes the connection in such a way that the last response is not lost. A close with unread bytes resets the connection, so a client or proxy
-%% that is still sending could lose data that it has not read yet (RFC 9112, 9.6). Therefore this function reads and drops data until the peer closes.
-%% The limits are `Ms' in total, 5 s of silence, and after the first 5 s a minimum of `Rate' bytes per second.
+%% @doc Closes the connection without losing the last response. Closing a socket that has unread bytes resets the connection, so a client or proxy
+%% that is still sending could lose data that it has not read yet (RFC 9112, 9.6). Therefore this function reads and drops data until the peer closes
+%% the connection, at most for `Ms' in total. It gives up earlier after 5 s of silence or if, after the first 5 s, fewer than `Rate' bytes arrive per
+%% second.
 -spec linger(socket(), Ms :: non_neg_integer(), Rate :: non_neg_integer()) -> ok.
 linger({Transport, Raw} = Socket, Ms, Rate) ->
     Early = byte_size(pause(Socket, <<>>)),

@@ -1,5 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Certificates from a real ACME authority for tests: pebble, with pebble-challtestsrv as its DNS, both from Debian's package pebble.
+%% @doc Obtains certificates from a real ACME server for tests, pebble, with pebble-challtestsrv as its DNS server; both are in Debian's package
+%% pebble.
 -module(yucan_acme_SUITE).
 -behaviour(yucan_handler).
 
@@ -28,7 +29,7 @@ end_per_testcase(_, Config) ->
     [port_close(Port) || Port <- proplists:get_value(programs, Config, [])],
     yucan_test_server:stop_all().
 
-%% Starts a separate authority for each case. It validates on these two ports, whatever the name is.
+%% Starts a separate ACME server for each case. It validates on these two ports, whatever the host name is.
 authority(Case, Config) ->
     Folder = filename:join(?config(priv_dir, Config), atom_to_list(Case)),
     ok = filelib:ensure_path(Folder),
@@ -42,7 +43,7 @@ authority(Case, Config) ->
         [Directory, Management, Certificate, Key, Http, Tls, case Case of renewed -> 24; _ -> 1000000 end])),
     Programs = [program("pebble-challtestsrv", ["-defaultIPv6", "", "-defaultIPv4", "127.0.0.1", "-dns01", address(Dns), "-http01", "", "-https01", "", "-tlsalpn01", "",
                                                 "-management", address(test_support:free_port())], []),
-                %% The authority rejects a quarter of the valid nonces, so that the requests are repeated, except where time matters.
+                %% Except where time matters, the server rejects a quarter of the valid nonces, so that the client has to repeat requests.
                 program("pebble", ["-config", Settings, "-dnsserver", address(Dns)], [{"PEBBLE_VA_NOSLEEP", "1"}, {"PEBBLE_WFE_NONCEREJECT", case Case of renewed -> "0"; _ -> "25" end}])],
     wait(fun() -> listens(Directory) end),
     Options = (options(Folder, Directory, Root))#{contact => [<<"mailto:admin@example.test">>]},
@@ -64,7 +65,7 @@ localhost(Folder) ->
 
 address(Port) -> "127.0.0.1:" ++ integer_to_list(Port).
 
-%% The program exits when its port closes, because `cat' exits at the end of its input.
+%% The program is killed when its port closes, because `cat' then reaches the end of its input.
 program(Name, Arguments, Environment) ->
     open_port({spawn_executable, "/bin/sh"}, [{args, ["-c", "\"$@\" & pid=$!; cat >/dev/null; kill $pid", "sh", os:find_executable(Name) | Arguments]}, {env, Environment}, stderr_to_stdout]).
 
@@ -92,7 +93,7 @@ json(_) ->
     [error = yucan_acme_json:decode(Text) || Text <- [<<>>, <<"{">>, <<"[1,]">>, <<"{\"a\":1,}">>, <<"\"\n\"">>, <<"1 2">>, <<"\"\\x\"">>, <<"nul">>, binary:copy(<<"[">>, 100000)]],
     <<"{\"a\":[\"b\",1,true]}">> = iolist_to_binary(yucan_acme_json:encode(#{<<"a">> => [<<"b">>, 1, true]})).
 
-%% An existing certificate is kept if the last response is truncated, empty, or for another key.
+%% An existing certificate is kept if the authority's last response is truncated, empty, or for a different key.
 bad_certificates(Config) ->
     Folder = filename:join(?config(priv_dir, Config), "bad_certificates"),
     ok = filelib:ensure_path(Folder),
@@ -114,8 +115,8 @@ bad_certificates(Config) ->
          {{200, [], <<>>}, <<"no certificate">>},
          {{200, [], Other}, <<"another key">>}]].
 
-%% An order is killed, is stopped together with its server, and is killed together with its server. It leaves nothing behind. This authority never
-%% validates.
+%% Three orders: the first is killed, the second is stopped together with its server, and the third is killed together with its server. Nothing is
+%% left behind. This authority never validates.
 killed(Config) ->
     Folder = filename:join(?config(priv_dir, Config), "killed"),
     ok = filelib:ensure_path(Folder),
@@ -129,7 +130,7 @@ nothing_is_left(Options) ->
     <<"the order took too long">> = failed(First),
     [] = offered(),
     ok = gen_server:stop(First),
-    %% If this file remained, the next order would wait.
+    %% If this file were kept, the next order would have to wait.
     ok = file:delete(filename:join(maps:get(folder, Options), "h.test.failed")),
     {Second, _} = offering(Options),
     ok = gen_server:stop(Second),
@@ -139,7 +140,7 @@ nothing_is_left(Options) ->
     true = exit(Third, kill),
     wait(fun() -> not is_process_alive(Third) andalso not is_process_alive(Last) end),
     [_] = offered(),
-    %% The next order for these names has not published anything.
+    %% The next order for these names removes what the killed order left, and has not published anything itself.
     {ok, Fourth} = yucan_acme:start_link(Options#{directory => <<"https://localhost:1/">>}),
     [] = offered(),
     ok = gen_server:stop(Fourth).
@@ -151,10 +152,10 @@ offering(Options) ->
     [Order] = Links -- [self()],
     {Pid, Order}.
 
-%% Returns the response that the authority would see.
+%% Returns the responses that the authority would get.
 offered() -> [Term || {{yucan_acme_challenge, token, _}, _} = Term <- persistent_term:get()] ++ [asked || yucan_acme_challenge:has_certificates()].
 
-%% Simulates an authority with a given last response, which validates nothing unless it is configured to be polled forever.
+%% Simulates an authority whose last response is given. It validates nothing; with `asks' it lets the client poll forever.
 handle(Req, {Finalized, Answer}) ->
     {ok, _} = yucan_req:body(Req),
     Url = fun(Path) -> <<"https://", (yucan_req:header(<<"host">>, Req))/binary, Path/binary>> end,
@@ -177,7 +178,7 @@ server(Config, Options) ->
     yucan_test_server:start(yucan_acme_test, #{listen => [#{port => ?config(tls, Config), tls => yucan_acme:tls(Options)}, #{port => ?config(http, Config)}],
                                                middleware => [fun yucan_acme:challenge/2]}).
 
-%% Returns the certificate that a client sees when it requests this name.
+%% Returns the certificate that the server presents to a client that requests this name.
 shown(Config, Name) ->
     {ok, Socket} = yucan_test_server:tls_connect(?config(tls, Config), [{server_name_indication, Name}]),
     {ok, Der} = ssl:peercert(Socket),
@@ -199,7 +200,7 @@ failed(Pid) ->
     {error, Text} = outcome(Pid),
     Text.
 
-%% The listener shows its own certificate until the authority has issued one, and serves requests all the time.
+%% The listener presents its own certificate until the authority has issued one, and serves requests throughout.
 tls_alpn(Config) ->
     Options = (?config(options, Config))#{names => [<<"a.test">>, <<"b.test">>]},
     _ = server(Config, Options),
@@ -214,7 +215,7 @@ tls_alpn(Config) ->
     false = yucan_acme_challenge:has_certificates(),
     keys_are_private(Options),
     ok = gen_server:stop(Pid),
-    %% An existing certificate is used again.
+    %% An existing certificate is reused.
     {ok, Again} = yucan_acme:start_link(Options),
     #{is_ordered := true, last := none} = yucan_acme:status(Again),
     true = serial(shown(Config, "a.test")) =:= serial(After),
@@ -234,12 +235,12 @@ http(Config) ->
     {ok, Pid} = yucan_acme:start_link(Options),
     ordered(Pid),
     ["c.test"] = names(shown(Config, "c.test")),
-    %% The token is no longer served, and other paths belong to the site.
+    %% The token is no longer served, and all other paths belong to the site.
     {200, _, _} = yucan_client:get(?config(http, Config), "/"),
     [] = [Key || {{yucan_acme_challenge, token, _} = Key, _} <- persistent_term:get()],
     ok = gen_server:stop(Pid).
 
-%% A certificate that is valid for years is still ordered again for another name, and from another authority.
+%% A certificate that is valid for years is replaced if the name or the authority changes.
 changed(Config) ->
     #{directory := Directory} = Options = (?config(options, Config))#{names => [<<"f.test">>]},
     _ = server(Config, Options),
@@ -250,14 +251,14 @@ changed(Config) ->
     Third = started(Config, Both#{directory => <<Directory/binary, "?another">>}),
     true = serial(Third) =/= serial(Second).
 
-%% Returns the certificate that the listener shows after the first order.
+%% Returns the certificate that the listener presents after the first order.
 started(Config, Options) ->
     {ok, Pid} = yucan_acme:start_link(Options),
     ok = outcome(Pid),
     ok = gen_server:stop(Pid),
     shown(Config, "f.test").
 
-%% This authority's certificates last 24 s. The next one must be in use before the first expires, while a client keeps sending requests.
+%% This authority's certificates are valid for only 24 s. The next one must be in use before the first expires, while a client keeps sending requests.
 renewed(Config) ->
     Options = (?config(options, Config))#{names => [<<"d.test">>]},
     _ = server(Config, Options),
@@ -278,8 +279,8 @@ refused(Config) ->
     {_, _} = binary:match(failed(Pid), <<"the authority refuses: ">>),
     true = public_key:pkix_is_self_signed(shown(Config, "e.test")),
     ok = gen_server:stop(Pid),
-    %% A program that is restarted again and again does not order each time, unless its options are different. While an order is in progress, the
-    %% process has a linked process.
+    %% A program that is restarted repeatedly does not place an order each time, unless its options have changed. While an order is in progress, the
+    %% acme process is linked to the process of that order.
     Orders = fun(Own) ->
         {ok, Again} = yucan_acme:start_link(Own),
         _ = yucan_acme:status(Again),

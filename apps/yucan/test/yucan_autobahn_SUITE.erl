@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The cases of the Autobahn test suite for WebSocket servers, identified by number and reimplemented here, because the suite itself needs Python
-%% 2. Each row lists what the client sends and what it must receive: frames, then how the connection is closed.
+%% @doc The cases of the Autobahn test suite for WebSocket servers, identified by their numbers and reimplemented here, because the suite itself needs
+%% Python 2. Each row lists what the client sends and what it must receive: first the frames, and then how the connection is closed.
 -module(yucan_autobahn_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
@@ -48,7 +48,7 @@ received(Socket, Done) ->
         Frame -> received(Socket, [Frame | Done])
     end.
 
-%% The frames are sent all at once and, if there are few bytes, also byte by byte, because fragmentation must not matter.
+%% All frames are sent at once and, if there are not many bytes, also byte by byte, because the result must not depend on fragmentation.
 table(Config, Rows) ->
     [begin
          Bytes = iolist_to_binary(Send),
@@ -81,7 +81,7 @@ framing(Config) ->
          {["1.x.8"], {[{Opcode, Data}], 1000}} = {["1.x.8"], received(Socket, [])}
      end || Opcode <- [?TEXT, ?BINARY]].
 
-%% Sends pieces of this many bytes, or a single one with `infinity'.
+%% Sends pieces of this many bytes, or one piece with `infinity'.
 pieces(Socket, Size, Bytes) when byte_size(Bytes) > Size ->
     <<Piece:Size/binary, Rest/binary>> = Bytes,
     ok = gen_tcp:send(Socket, Piece),
@@ -120,7 +120,7 @@ reserved_bits(Config) ->
          {"3.6", Bad(6, ?PING, Hello), [], 1002},
          {"3.7", Bad(7, ?CLOSE, <<>>), [], 1002}]).
 
-%% ---- 4: opcodes without a meaning
+%% ---- 4: undefined opcodes
 
 opcodes(Config) ->
     Hello = <<"Hello, world!">>,
@@ -159,7 +159,7 @@ valid() ->
         ++ [{"6.22: no characters", <<(Plane * 16#10000 + C)/utf8>>} || Plane <- lists:seq(0, 16), C <- [16#fffe, 16#ffff]]
         ++ [{"6.23", <<C/utf8>>} || C <- lists:seq(16#fff9, 16#ffff)].
 
-%% Case 6.14 consists of these, and case 6.15 of all of them together.
+%% Case 6.14 sends each of these texts, and case 6.15 sends all of them together.
 cut() ->
     [<<192>>, <<224, 128>>, <<240, 128, 128>>, <<248, 128, 128, 128>>, <<252, 128, 128, 128, 128>>,
      <<223>>, <<239, 191>>, <<247, 191, 191>>, <<251, 191, 191, 191>>, <<253, 191, 191, 191, 191>>].
@@ -180,7 +180,7 @@ invalid() ->
         ++ [{"6.20: surrogates", B} || B <- [<<237, 160, 128>>, <<237, 173, 191>>, <<237, 174, 128>>, <<237, 175, 191>>, <<237, 176, 128>>, <<237, 190, 128>>, <<237, 191, 191>>]]
         ++ [{"6.21: pairs of them", [High, Low]} || High <- [<<237, 160, 128>>, <<237, 173, 191>>, <<237, 174, 128>>, <<237, 175, 191>>], Low <- [<<237, 176, 128>>, <<237, 191, 191>>]].
 
-%% Sends the text as one message, in fragments of one byte, and split inside a character.
+%% Sends the text in one message, in fragments of one byte, and split inside a character.
 utf8(Config) ->
     Split = fun(<<>>) -> [part(?TEXT, <<>>)]; (<<First, Rest/binary>>) -> [part(?TEXT, <<First>>), [part(0, <<B>>) || <<B>> <= Rest]] end,
     table(Config, lists:append([[echoed(Id, ?TEXT, Text), {[Id, ", in fragments"], [Split(Text), whole(0, <<>>), goodbye()], [{?TEXT, Text}], 1000}] || {Id, Text} <- valid()])
@@ -188,7 +188,7 @@ utf8(Config) ->
     %% Binary messages may contain any bytes.
     table(Config, [echoed(Id, ?BINARY, Bytes) || {Id, Bytes} <- invalid()]).
 
-%% Case 6.4: the server need not wait for text that cannot become valid. The suite also accepts a response after the last fragment.
+%% Case 6.4: the server need not wait for the rest of a text that cannot become valid. The suite also accepts a response after the last fragment.
 utf8_fails_fast(Config) ->
     table(Config, [{"6.4.1", [part(?TEXT, <<206, 186>>), part(0, <<244, 144, 128, 128>>), whole(0, <<"edited">>)], [], 1007}]).
 
@@ -196,12 +196,12 @@ utf8_fails_fast(Config) ->
 
 closing(Config) ->
     Hello = whole(?TEXT, <<"Hello">>),
-    %% Data that a client sends after its close frame is read and dropped. Otherwise the kernel would reset the connection, and the client could
-    %% lose the server's close frame.
+    %% Data that a client sends after its close frame is read and dropped. Otherwise the kernel would reset the connection, and the client might not
+    %% receive the server's close frame.
     Late = open(Config),
     ok = gen_tcp:send(Late, goodbye()),
     {close, 1000} = recv(Late),
-    %% The second send waits until the first has been transmitted, and would notice a reset.
+    %% The second send waits until the first has been transmitted, so it would notice a reset.
     [ok = gen_tcp:send(Late, binary:copy(iolist_to_binary(Hello), 1000000)) || _ <- [first, second]],
     closed = recv(Late),
     ok = gen_tcp:close(Late),
@@ -244,7 +244,7 @@ limits(Config) ->
          gen_tcp:close(Socket)
      end || Opcode <- [?TEXT, ?BINARY], Size <- [0, 16, 64, 256, 1024, 4096]].
 
-%% With `infinity' there are no fragments.
+%% With `infinity', the message is not fragmented.
 fragments(Opcode, Bytes, Size) when byte_size(Bytes) =< Size -> [whole(Opcode, Bytes)];
 fragments(Opcode, Bytes, Size) ->
     <<Part:Size/binary, Rest/binary>> = Bytes,
@@ -264,7 +264,7 @@ compression(Config) ->
          ok = zlib:deflateInit(Out, default, deflated, -9, 8, default),
          [begin
               Message = base64:encode(crypto:strong_rand_bytes(Size * 3 div 4)),
-              %% Without context, each of the client's messages is compressed separately, which is valid with every response.
+              %% Without context takeover, each of the client's messages is compressed separately, which is valid with every response.
               ok = zlib:deflateReset(Out),
               Packed = iolist_to_binary(zlib:deflate(Out, Message, sync)),
               ok = gen_tcp:send(Socket, fragments(64 bor ?TEXT, binary:part(Packed, 0, byte_size(Packed) - 4), Fragment)),
@@ -280,7 +280,7 @@ compression(Config) ->
                       "permessage-deflate; server_no_context_takeover; server_max_window_bits=9, permessage-deflate; server_max_window_bits=9, permessage-deflate",
                       "permessage-deflate; server_no_context_takeover; client_no_context_takeover; server_max_window_bits=15"]].
 
-%% The client's table lives as long as the client's connection.
+%% The client's zlib context lives as long as its connection.
 unpacked(Socket, Data, Path) ->
     Z = case get({inflate, Socket, Path}) of
         undefined -> New = zlib:open(), ok = zlib:inflateInit(New, -15), put({inflate, Socket, Path}, New), New;

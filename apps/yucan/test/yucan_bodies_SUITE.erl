@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Bodies of requests and responses over HTTP/1.1 and 1.0: 100 Continue, framing, unread bodies, back pressure, streams, clients that have closed
-%% their side, and event streams, which are endless bodies. Each case cites its rule.
+%% @doc Bodies of requests and responses over HTTP/1.1 and 1.0: 100 Continue, framing, unread bodies, back pressure, streams, half-closed connections,
+%% and event streams, which are endless bodies. Each case cites its rule.
 -module(yucan_bodies_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
@@ -29,7 +29,7 @@ init_per_suite(Config) -> [{port, yucan_test_server:start(yucan_bodies, #{limits
 
 end_per_suite(_) -> yucan_test_server:stop_all().
 
-%% RFC 9110, 10.1.1: 100 Continue is sent when the handler reads.
+%% RFC 9110, 10.1.1: 100 Continue is sent when the handler starts to read the body.
 expect(Config) ->
     Socket = yucan_client:connect(?config(port, Config)),
     ok = gen_tcp:send(Socket, ["POST /", ?HOST, "Content-Length: 5\r\nExpect: 100-continue\r\n\r\n"]),
@@ -38,7 +38,7 @@ expect(Config) ->
     {200, _, <<"hello">>} = yucan_client:one(Socket),
     [{417, _, _}] = yucan_client:exchange(?config(port, Config), ["POST /", ?HOST, "Content-Length: 5\r\nExpect: miracles\r\n\r\nhello"]).
 
-%% RFC 9110, 10.1.1: the header is ignored in HTTP/1.0, because such a client would mistake 100 Continue for the response.
+%% RFC 9110, 10.1.1: an HTTP/1.0 request's Expect header is ignored, because its client would mistake 100 Continue for the response.
 expect_1_0(Config) ->
     Socket = yucan_client:connect(?config(port, Config)),
     ok = gen_tcp:send(Socket, "POST / HTTP/1.0\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n"),
@@ -55,7 +55,7 @@ expect_ignored(Config) ->
     gen_tcp:shutdown(Socket, write),
     <<>> = yucan_client:until_closed(Socket).
 
-%% No 100 Continue is sent once a part of the response has been sent either, because it would be in the middle of that response.
+%% Once part of the response has been sent, 100 Continue is not sent either, because it would end up in the middle of that response.
 expect_late(_) ->
     Read = fun(Req) -> {ok, Body} = yucan_req:body(Req), Body end,
     Answer = fun(<<"/stream">>, Req) -> {200, [], {stream, fun(Write) -> ok = Write(<<"one">>), Write(Read(Req)) end}};
@@ -80,7 +80,7 @@ bodies_by_parts(Config) ->
          {200, _, Body} = yucan_client:one(Socket)
      end || _ <- lists:seq(1, 3)].
 
-%% A handler never gets more bytes than it asks for, whatever the framing.
+%% A handler never gets more bytes than it requests, whatever the framing.
 parts_are_bounded(Config) ->
     Body = binary:copy(<<"x">>, 5000),
     [begin
@@ -96,7 +96,7 @@ send_parts(Socket, Data, Size) when byte_size(Data) > Size ->
     send_parts(Socket, Rest, Size);
 send_parts(Socket, Data, _) -> ok = gen_tcp:send(Socket, Data).
 
-%% RFC 9112, 7.1: chunks may have all sizes and may be split anywhere.
+%% RFC 9112, 7.1: chunks may have any size and may be split anywhere.
 chunked_by_parts(Config) ->
     Parts = [crypto:strong_rand_bytes(Size) || Size <- [1, 2, 15, 16, 17, 255, 256, 4095, 4096, 70000]],
     Coded = iolist_to_binary([[[integer_to_list(byte_size(P), 16), ";n=v;q=\"a b\"\r\n", P, "\r\n"] || P <- Parts], "0\r\n\r\n"]),
@@ -108,7 +108,7 @@ chunked_by_parts(Config) ->
          {200, _, Body} = yucan_client:one(Socket)
      end || Size <- [41, 1000, 100000]].
 
-%% RFC 9112, 7.1: sizes may have a fixed width, with leading zeros. A value larger than any disk is rejected whatever its width.
+%% RFC 9112, 7.1: chunk sizes may have a fixed width, with leading zeros. A size that exceeds that of any disk is rejected, whatever its width.
 chunk_widths(Config) ->
     Ask = fun(Size) -> yucan_client:exchange(?config(port, Config), ["POST /", ?HOST, "Transfer-Encoding: chunked\r\n\r\n", Size, "\r\nhello\r\n", string:copies("0", length(Size)), "\r\n\r\n"]) end,
     [[{200, _, <<"hello">>}] = Ask(string:right("5", Width, $0)) || Width <- [1, 8, 15, 16, 17, 64]],
@@ -130,14 +130,14 @@ unread_body(Config) ->
     [[{200, _, <<"ignored">>}] = yucan_client:exchange(?config(port, Config), [Chunked, Broken, "\r\n\r\n", "GET /", ?HOST, "\r\n"])
      || Broken <- ["zz", "1\r\nabc", "0\r\nno trailer"]].
 
-%% There is too much to drain. The response still arrives (RFC 9112, 9.6), and then the connection is closed.
+%% The unread body is too large to drain. The response still arrives (RFC 9112, 9.6), and then the connection is closed.
 large_unread_body(Config) ->
     [{200, Headers, <<"ignored">>}] =
         yucan_client:exchange(?config(port, Config), ["POST /ignore", ?HOST, "Content-Length: 100000000000\r\n\r\n", binary:copy(<<"x">>, 500000), "GET /", ?HOST, "\r\n"]),
     <<"close">> = proplists:get_value(<<"connection">>, Headers).
 
-%% Like some proxies, this client sends all of a large body before it reads. It still gets the complete early response: with a length, in chunks, over
-%% TLS. The connection then serves the next request.
+%% Like some proxies, this client sends all of a large body before it reads. It still gets the complete early response, whether the body has a length
+%% or is chunked, and also over TLS. The connection then serves the next request.
 early_answer(Config) ->
     Part = binary:copy(<<"x">>, 100000),
     Parts = lists:duplicate(200, Part),
@@ -171,7 +171,7 @@ streams(Config) ->
     <<"10">> = proplists:get_value(<<"content-length">>, Known),
     8388608 = byte_size(Large).
 
-%% RFC 9112, 8: the client must be able to see that something is missing.
+%% RFC 9112, 8: the client must be able to tell that the response is incomplete.
 stream_faults(Config) ->
     Port = ?config(port, Config),
     {malformed, Short} = yucan_client:exchange(Port, ["GET /stream_short", ?HOST, "\r\nGET /", ?HOST, "\r\n"]),
@@ -180,21 +180,21 @@ stream_faults(Config) ->
     {malformed, Crash} = yucan_client:exchange(Port, ["GET /stream_crash", ?HOST, "\r\nGET /", ?HOST, "\r\n"]),
     {_, _} = binary:match(Crash, <<"begun">>),
     [{500, _, _}] = yucan_client:exchange(Port, ["GET /stream_crash_at_once", ?HOST, "\r\nGET /", ?HOST, "\r\n"]),
-    %% An informational response is not allowed in the middle of another one.
+    %% An informational response is not allowed in the middle of another response.
     Informs = fun(Req, _) -> {200, [], {stream, fun(Write) -> ok = Write(<<"begun">>), yucan_answer:inform(103, [], Req) end}} end,
     Late = yucan_client:connect(yucan_test_server:start(yucan_inform_late, #{middleware => [Informs]})),
     ok = gen_tcp:send(Late, ["GET /", ?HOST, "\r\n"]),
     [_, <<"5\r\nbegun\r\n">>] = binary:split(yucan_client:until_closed(Late), <<"\r\n\r\n">>),
     ok = yucan:stop(yucan_inform_late).
 
-%% Tests yucan_answer over both protocols.
+%% Tests yucan_answer over HTTP/1.1 and HTTP/2.
 answers_by_steps(Config) ->
     Port = ?config(port, Config),
     Get = fun(Path) -> ["GET /steps/", Path, ?HOST, "\r\n"] end,
     [{200, _, <<"whole">>}, {103, [{<<"link">>, <<"</s>">>}], <<>>}, {200, _, <<"onetwo">>}, {200, _, <<"whole">>}] =
         yucan_client:exchange(Port, [Get("whole"), Get("open"), Get("whole")]),
     [{200, _, <<>>}] = yucan_client:exchange(Port, ["HEAD /steps/whole", ?HOST, "\r\n"], <<"HEAD">>),
-    %% Parts that were sent do not change, and nothing looks like the end of an incomplete response.
+    %% Parts that have been sent do not change, and an incomplete response never appears to be complete.
     [{200, _, <<"once">>}] = yucan_client:exchange(Port, Get("twice")),
     [{200, _, <<"once">>}, {200, _, <<"whole">>}] = yucan_client:exchange(Port, [Get("returned"), Get("whole")]),
     {malformed, Left} = yucan_client:exchange(Port, [Get("left"), Get("whole")]),
@@ -208,7 +208,7 @@ answers_by_steps(Config) ->
     {reset, _} = yucan_h2_client:request(Port, <<"/steps/crash">>, []),
     {500, _, _} = yucan_h2_client:request(Port, <<"/steps/none">>, []).
 
-%% A handler that writes endlessly is notified that its client has disconnected, even if it sends nothing.
+%% A handler that writes endlessly is notified when its client disconnects, even if nothing is sent because the request is HEAD.
 steps_after_head(_) ->
     Test = self(),
     Endless = fun(Req, _) -> ok = yucan_answer:open(200, [], Req), Test ! {ended, written_for_ever(Req)}, sent end,
@@ -225,7 +225,7 @@ written_for_ever(Req) ->
         Error -> Error
     end.
 
-%% As long as a handler does not read, its client cannot send.
+%% As long as a handler does not read, its client's sends block.
 upload_backpressure(Config) ->
     Body = binary:copy(<<"x">>, 1000000),
     [begin
@@ -236,8 +236,8 @@ upload_backpressure(Config) ->
          gen_tcp:close(Socket)
      end || Path <- ["/count", "/slow_read"]].
 
-%% Data that has been read is not retained until the next request. Only one message with data of the next body arrives, the one that contains the
-%% head, because the rest is read with recv.
+%% Data that has been read is not retained until the next request. Of the next request's body, only the data in the message that contains the head
+%% arrives as a message, because the rest is read with recv.
 upload_after_upload(Config) ->
     Socket = yucan_client:connect(?config(port, Config)),
     Head = ["POST /size", ?HOST, "Content-Length: 300000\r\n\r\n"],
@@ -252,7 +252,7 @@ upload_after_upload(Config) ->
     true = erlang:suspend_process(Pid),
     ok = gen_tcp:send(Socket, [Head, Half]),
     true = beamway_peer:wait_until(fun() -> inet:getopts(Port, [active]) =:= {ok, [{active, false}]} orelse messages(Pid) > 2 end, ?WAIT_MS),
-    %% The other message says that the socket has become passive.
+    %% The second message says that the socket has become passive.
     2 = messages(Pid),
     true = erlang:resume_process(Pid),
     [<<"300000">>, <<"OK">>] = [Ask(Request) || Request <- [Half, ["GET /", ?HOST, "\r\n"]]].
@@ -273,7 +273,7 @@ download_backpressure(Config) ->
     wait_for(fun() -> ets:lookup(Table, ended) =/= [] end),
     ets:delete(Table).
 
-%% Waits until it has seen the same value ten times in a row.
+%% Waits until the value has been the same ten times in a row.
 settled(_, Written, 10) when Written > 0 -> Written;
 settled(Table, Last, Same) ->
     receive after 50 -> ok end,
@@ -285,13 +285,13 @@ settled(Table, Last, Same) ->
 
 wait_for(Condition) -> true = beamway_peer:wait_until(Condition, 60000).
 
-%% A client that has closed its side still gets its responses (RFC 9112, 9.6), including the whole of the last one.
+%% A client that has closed its sending side still gets its responses (RFC 9112, 9.6), and the last one is complete.
 half_closed(Config) ->
     [200, 200, 200] = statuses(yucan_client:exchange(?config(port, Config), [["GET ", P, ?HOST, "\r\n"] || P <- ["/", "/large", "/slow_read"]])),
-    %% The client sends half a body and then closes its side.
+    %% The client sends half a body and then closes its sending side.
     [] = yucan_client:exchange(?config(port, Config), ["POST /", ?HOST, "Content-Length: 50\r\n\r\nhalf"]).
 
-%% The message about the close may arrive after a body that arrived as messages. The connection is closed nevertheless.
+%% The message that the client has closed its side may arrive after a body that arrived as messages. The connection is closed nevertheless.
 half_closed_body(Config) ->
     Socket = yucan_client:connect(?config(port, Config)),
     ok = gen_tcp:send(Socket, ["GET /", ?HOST, "\r\n"]),
@@ -322,12 +322,13 @@ events_end(_) ->
     Stream = receive {events, Pid} -> Pid after ?WAIT_MS -> error(no_stream) end,
     Monitor = monitor(process, Stream),
     Stream ! <<"news">>,
-    %% It is enough that the client closes its side.
+    %% The client only has to close its sending side.
     gen_tcp:shutdown(Socket, write),
     receive {'DOWN', Monitor, process, _, normal} -> ok after ?WAIT_MS -> error(stream_stays) end,
     yucan:stop(yucan_events_end).
 
-%% Messages that send nothing do not postpone the comment. Otherwise a proxy would close the connection, or a disconnected client would go unnoticed.
+%% Messages that cause no output do not postpone the keep-alive comment. Otherwise a proxy would close the connection, or a disconnected client would
+%% go unnoticed.
 events_alive(_) ->
     Quiet = fun(start, S) -> {ok, _} = timer:send_interval(500, tick), {ok, S}; ({info, tick}, S) -> {ok, S} end,
     Port = yucan_test_server:start(yucan_events_alive, #{middleware => [fun(Req, _) -> yucan_sse:response(Req, [], Quiet, none) end]}),
@@ -365,8 +366,8 @@ events_pipelined(_) ->
     [200, 200] = statuses(yucan_client:parse(yucan_client:until_closed(Socket), <<"GET">>)),
     ok = yucan:stop(yucan_events_pipelined).
 
-%% The same is tested for the first request of a connection, and for one with a body. The part of the next request that arrived with this request was
-%% read with recv, and the rest arrives before the stream's end or after it.
+%% Like the case above, but for the first request of a connection and for a request with a body. The part of the next request that arrived together
+%% with this request was read with recv; the rest arrives before or after the end of the stream.
 events_first(_) ->
     Port = yucan_test_server:start(yucan_events_first, #{handler => {yucan_test_handler, self()}}),
     [begin
@@ -392,14 +393,14 @@ events_first(_) ->
      end || Request <- [["GET /forever_events", ?HOST, "\r\n"], ["POST /forever_events", ?HOST, "Content-Length: 0\r\n\r\n"]], When <- [before, behind]],
     ok = yucan:stop(yucan_events_first).
 
-%% RFC 9112, 9.3: the body of a request that is answered with events is not a request, even if it arrived as a message.
+%% RFC 9112, 9.3: if a request is answered with events, its body is not taken for a request, even if the body arrived as a message.
 events_body(_) ->
     Socket = yucan_client:connect(yucan_test_server:start(yucan_events_body, #{handler => {yucan_test_handler, self()}})),
     ok = gen_tcp:send(Socket, ["POST /forever_events", ?HOST, "Content-Length: 4\r\n\r\n"]),
     Stream = receive {events, Pid} -> Pid after ?WAIT_MS -> error(no_stream) end,
     true = erlang:suspend_process(Stream),
     ok = gen_tcp:send(Socket, "body"),
-    %% The other message says that the socket has become passive.
+    %% The second message says that the socket has become passive.
     wait_for(fun() -> messages(Stream) =:= 2 end),
     Stream ! stop,
     ok = gen_tcp:send(Socket, ["GET /text", ?HOST, "Connection: close\r\n\r\n"]),
@@ -407,7 +408,7 @@ events_body(_) ->
     [200, 200] = statuses(yucan_client:parse(yucan_client:until_closed(Socket), <<"GET">>)),
     ok = yucan:stop(yucan_events_body).
 
-%% If a client disconnects during an event stream, the next reader of the socket is also informed.
+%% If a client disconnects during an event stream, the code that reads from the socket after the stream is also informed.
 events_left(_) ->
     Port = yucan_test_server:start(yucan_events_left, #{handler => {yucan_test_handler, self()}, limits => patient(#{})}),
     Socket = yucan_client:connect(Port),

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Limits on time and number, and faults of clients and handlers over HTTP/1.1: clients that are slow, silent, disconnected or too numerous, or
-%% that send without a pause; handlers that fail or never return; and what is logged about bad input. Other clients are served throughout.
+%% @doc Limits on times and numbers, and faults of clients and handlers over HTTP/1.1: clients that are slow, silent, disconnected or too numerous, or
+%% that send without pause; handlers that fail or never return; and what is logged about invalid input. Other clients are served throughout.
 -module(yucan_faults_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
@@ -14,7 +14,7 @@
 
 -define(HOST, " HTTP/1.1\r\nHost: localhost\r\n").
 -define(WAIT_MS, (20000 * beamway_runner:slowness())).
-%% This is long enough for a client to send its first bytes after it has connected.
+%% Long enough for a client that has connected to send its first bytes.
 -define(SHORT_MS, (2000 * beamway_runner:slowness())).
 
 suite() -> [{timetrap, {minutes, 2}}].
@@ -24,7 +24,7 @@ all() ->
      spinning_handler].
 
 init_per_suite(Config) ->
-    %% Each server has a single low limit, so that on a slow machine no other limit is reached before the one under test.
+    %% Each server has only one low limit, so that even on a slow machine no other limit is reached before it.
     Limits = [{port, #{}}, {slow_heads, #{header_ms => ?SHORT_MS}}, {slow_bodies, #{read_ms => 300, min_body_rate => 100000}}, {short_idle, #{idle_ms => 300}},
               {few_requests, #{requests => 3}}, {few_connections, #{connections => 20}}],
     [{Key, yucan_test_server:start(server(Key), #{limits => patient(Own)})} || {Key, Own} <- Limits] ++ [{servers, [server(Key) || {Key, _} <- Limits]} | Config].
@@ -33,7 +33,7 @@ end_per_suite(Config) -> lists:foreach(fun yucan:stop/1, ?config(servers, Config
 
 server(Key) -> list_to_atom("yucan_faults_" ++ atom_to_list(Key)).
 
-%% The client gets 500, its connection is closed, and others are not affected.
+%% The client gets 500 and its connection is closed, but other clients are not affected.
 handler_faults(Config) ->
     Port = ?config(port, Config),
     Other = yucan_client:connect(Port),
@@ -47,18 +47,18 @@ handler_faults(Config) ->
     {200, _, <<"OK">>} = yucan_client:one(Other),
     gen_tcp:close(Looping).
 
-%% RFC 9110, 15.5.9. The client sends a byte now and then.
+%% RFC 9110, 15.5.9. The client sends a byte from time to time.
 slow_headers(Config) ->
     Patient = patient_client(Config, "GET / HTTP/1.1\r\n"),
     Socket = yucan_client:connect(?config(slow_heads, Config)),
     Dripper = spawn_link(fun() -> drip(Socket, "GET / HTTP/1.1\r\nHost: localhost\r\nX-Slow: ") end),
     <<"HTTP/1.1 408 ", _/binary>> = yucan_client:until_closed(Socket),
     stop(Dripper),
-    %% If a client sends nothing, it gets no response.
+    %% A client that sends nothing gets no response.
     <<>> = yucan_client:until_closed(yucan_client:connect(?config(slow_heads, Config))),
     is_waited_for(Patient).
 
-%% Does the same against a server with higher limits, started earlier. This shows that no default limit closes the connections.
+%% Does the same with a server that has higher limits and was started earlier. This shows that no default limit closes the connections.
 patient_client(Config, Sent) ->
     Socket = yucan_client:connect(?config(port, Config)),
     ok = gen_tcp:send(Socket, Sent),
@@ -86,7 +86,7 @@ slow_body(Config) ->
     <<"HTTP/1.1 408 ", _/binary>> = yucan_client:until_closed(Socket),
     is_waited_for(Patient).
 
-%% The client is never silent for long, but too slow.
+%% The client is never silent for long, but it sends too slowly.
 low_rate(Config) ->
     Request = ["POST /", ?HOST, "Content-Length: 1000\r\n\r\n"],
     Patient = patient_client(Config, Request),
@@ -97,7 +97,7 @@ low_rate(Config) ->
     stop(Dripper),
     is_waited_for(Patient).
 
-%% The body takes longer than the permitted silence, but the client is never silent.
+%% The body takes longer to arrive than a client may be silent, but this client is never silent for that long.
 long_body(_) ->
     Ms = 5000 * beamway_runner:slowness(),
     {ok, _} = yucan:start(#{name => yucan_long, listen => [#{port => 0}], handler => {yucan_test_handler, none}, limits => #{read_ms => Ms, min_body_rate => 1}}),
@@ -119,8 +119,8 @@ idle_limit(Config) ->
     <<>> = yucan_client:until_closed(Socket),
     true = erlang:monotonic_time(millisecond) - Answered < 1900 * beamway_runner:slowness().
 
-%% Messages that a handler left behind do not count as activity of the client, whether they arrive before the process hibernates, while it hibernates,
-%% or if it never does.
+%% Messages that a handler leaves behind do not count as activity of the client, whether they arrive before the connection process hibernates, while
+%% it hibernates, or so often that it never does.
 idle_with_messages(_) ->
     [begin
          Ticks = fun(Req, Next) -> {ok, _} = timer:send_interval(Every, tick), Next(Req) end,
@@ -143,7 +143,7 @@ request_limit(Config) ->
         proplists:get_value(<<"connection">>, Headers)
     end || _ <- [1, 2, 3]].
 
-%% A reset at any point of a request or its response leaks nothing.
+%% Nothing leaks when a client resets the connection at any point of a request or its response.
 resets(Config) ->
     Port = ?config(port, Config),
     Request = iolist_to_binary(["POST /large", ?HOST, "Content-Length: 20\r\n\r\n01234567890123456789"]),
@@ -162,17 +162,17 @@ open_connections() ->
     #{metrics := #{open_connections := Open}} = yucan:info(server(port)),
     Open.
 
-%% RFC 9110, 15.6.4. Connections are accepted again when others close.
+%% RFC 9110, 15.6.4. Connections are accepted again once others have closed.
 too_many_connections(Config) ->
     Port = ?config(few_connections, Config),
     Served = [yucan_client:connect(Port) || _ <- lists:seq(1, 20)],
     [begin ok = gen_tcp:send(S, ["GET /", ?HOST, "\r\n"]), {200, _, _} = yucan_client:one(S) end || S <- Served],
-    %% These twenty connections stay open until their clients disconnect, so every further client is one too many.
+    %% These twenty connections stay open until their clients disconnect, so every further client exceeds the limit.
     [{match, _} = re:run(yucan_client:until_closed(yucan_client:connect(Port)), "^HTTP/1.1 503 ") || _ <- lists:seq(1, 10)],
     lists:foreach(fun gen_tcp:close/1, Served),
     true = beamway_peer:wait_until(fun() -> statuses(yucan_client:exchange(Port, ["GET /", ?HOST, "\r\n"])) =:= [200] end, 60000).
 
-%% A client that sends without a pause fills the mailbox to the same limit each time.
+%% A client that sends without pause cannot fill the mailbox beyond the limit, however often it tries.
 flood(_) ->
     Socket = yucan_client:connect(yucan_test_server:start(yucan_flood, #{handler => {yucan_test_handler, self()}})),
     %% From the second request on, data arrives as messages.
@@ -182,11 +182,11 @@ flood(_) ->
                           receive {serves, P} -> P after ?WAIT_MS -> error(not_served) end
                       end || _ <- [1, 2]]),
     Send = fun() -> gen_tcp:send(Socket, ["GET /ignore", ?HOST, "\r\n"]) end,
-    %% There are a hundred data messages, and the message that the socket has become passive.
+    %% The mailbox holds at most a hundred data messages, and a message that the socket has become passive.
     [] = [Count || Count <- [yucan_test_server:flooded(Pid, Send) || _ <- [1, 2, 3]], Count > 101],
     ok = yucan:stop(yucan_flood).
 
-%% Tests the same while the client is being served. Its next requests have already arrived each time the socket is armed.
+%% Like flood/1, but the client is being served. Whenever the socket is armed again, the client's next requests have already arrived.
 flood_served(_) ->
     Socket = yucan_client:connect(yucan_test_server:start(yucan_flood, #{handler => {yucan_test_handler, self()}})),
     Send = fun() -> gen_tcp:send(Socket, ["GET /held", ?HOST, "\r\n"]) end,
@@ -197,11 +197,11 @@ flood_served(_) ->
     ok = Send(),
     receive {held, Pid} -> ok after ?WAIT_MS -> error(not_served) end,
     Counts = yucan_test_server:flooded_served(Pid, Send, 400),
-    %% There are a hundred data messages, and three messages that the socket has become passive.
+    %% The mailbox holds at most a hundred data messages, and three messages that the socket has become passive.
     [] = [Count || Count <- Counts, Count > 103],
     ok = yucan:stop(yucan_flood).
 
-%% Bad input does not cause events above debug level.
+%% Invalid input does not cause events above debug level.
 garbage_is_quiet(Config) ->
     ok = logger:set_module_level(yucan_events, info),
     ok = logger:add_handler(?MODULE, yucan_test_logger, #{level => info, config => #{pid => self()}}),
@@ -211,7 +211,7 @@ garbage_is_quiet(Config) ->
     ok = logger:unset_module_level(yucan_events),
     receive {logged, Event} -> error({logged, Event}) after 0 -> ok end.
 
-%% Each rejected request is logged at debug level; connections that are just closed are not logged.
+%% Each rejected request is logged at debug level. A connection that is closed without a request is not logged.
 one_line_at_debug(Config) ->
     Port = ?config(port, Config),
     ok = logger:set_module_level(yucan_events, debug),
@@ -226,7 +226,7 @@ one_line_at_debug(Config) ->
     [true = lists:prefix("yucan yucan_faults_port: refused " ++ integer_to_list(Status), Line) || {Status, Line} <- lists:zip(Refused, Lines)],
     receive {logged, More} -> error({logged, More}) after 0 -> ok end.
 
-%% A handler never returns and uses all the CPU time that it gets. Other clients are answered in the meantime, and the handler is killed when the
+%% A handler never returns and uses all the CPU time that it can get. Other clients are served in the meantime, and the handler is killed when the
 %% server stops.
 spinning_handler(_) ->
     Port = yucan_test_server:start(yucan_spinning),

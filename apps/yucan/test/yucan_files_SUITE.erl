@@ -22,7 +22,7 @@ init_per_suite(Config) ->
         File = <<Root/binary, "/", Name/binary>>,
         ok = filelib:ensure_dir(File),
         ok = file:write_file(File, Data),
-        %% The file is older than the current second, so it has a strong tag.
+        %% The file was last modified before the current second, so it has a strong tag.
         ok = file:write_file_info(File, #file_info{mtime = {{2020, 1, 2}, {3, 4, 5}}}, [{time, universal}])
     end,
     Write(<<"digits.txt">>, <<"0123456789">>),
@@ -137,7 +137,7 @@ several_ranges(Config) ->
     Expected = iolist_to_binary([["\r\n--", Boundary, "\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-range: bytes ", Range, "/10\r\n\r\n", Part]
                                  || {Range, Part} <- [{"1-2", "12"}, {"9-9", "9"}]] ++ ["\r\n--", Boundary, "--\r\n"]),
     Expected = Body,
-    %% Overlapping ranges are only used to create load on the server.
+    %% Only clients that want to create load on the server request overlapping ranges.
     {200, _, <<"0123456789">>} = get(Config, "/digits.txt", [{"Range", "bytes=0-5,3-9"}]).
 
 %% RFC 9110, 13.1.5.
@@ -150,7 +150,7 @@ index(Config) ->
     {200, _, <<"<p>index</p>">>} = get(Config, "/page/"),
     {403, _, _} = get(Config, "/list/").
 
-%% The rest of the path is kept, and two slashes must not be mistaken for another host.
+%% The rest of the path is preserved, and two leading slashes must not be mistaken for the start of a host name.
 redirect_to_folder(Config) ->
     [begin
          {301, _, _} = Response = get(Config, Path),
@@ -165,7 +165,7 @@ listing(Config) ->
     [Sub, A, B] = [element(1, binary:match(Page, Name)) || Name <- [<<"./sub/">>, <<"./a%20%3C%26%22%27%3E.txt">>, <<"./b.txt">>]],
     true = Sub < A andalso A < B,
     {200, _, <<"a">>} = get(Config, "/listed/list/a%20%3C%26%22%27%3E.txt"),
-    %% Names that no request can contain are counted: the file with a line end, and the one with a backslash. Hidden files are not counted.
+    %% The page counts the names that no request can contain: the one with a line end and the one with a backslash. Hidden files are not counted.
     {_, _} = binary:match(Page, <<"<p>2 more have a backslash or a control character in their names and cannot be served.</p>">>),
     {200, _, Elsewhere} = get(Config, "/listed/list/sub/"),
     nomatch = binary:match(Elsewhere, <<"cannot be served">>).
@@ -198,7 +198,7 @@ compress_middleware(Config) ->
     {200, _, Plain} = yucan_client:get(?config(gzipped, Config), "/text"),
     5000 = byte_size(Plain).
 
-%% These paths are tried in all encodings. None may escape the docroot, and none may cause a crash.
+%% These paths are requested in all encodings. None may escape the docroot, and none may cause a crash.
 traversal(Config) ->
     Up = ["..", "%2e%2e", ".%2e", "%2e.", "%2E%2E", "%252e%252e", "..%2f", "..%5c", "..\\", "%c0%ae%c0%ae", "..%00", "..;", "%uff0e%uff0e", ".%00.", "....//"],
     Paths = [[Before, U, "/", After] || U <- Up, Before <- ["/", "/page/", "/page/x/../../", "/listed/", "//"], After <- ["outside.txt", "../outside.txt", "../../../../../../etc/passwd"]],
@@ -212,7 +212,7 @@ traversal(Config) ->
     {200, _, <<"0123456789">>} = get(Config, "/page/../digits.txt"),
     {200, _, <<"0123456789">>} = get(Config, "/page/%2e%2e/./digits.txt").
 
-%% RFC 3986, 2.2: an encoded slash is not the same as a slash. A server that treated it as one could be led past a rule for a directory.
+%% RFC 3986, 2.2: an encoded slash is not equivalent to a slash. If a server treated it as one, a client could bypass a rule for a directory.
 encoded_slash(Config) ->
     [{400, _, _} = get(Config, Path) || Path <- ["/page%2findex.html", "/page%2Findex.html", "/list%2fb.txt", "/%2fdigits.txt"]].
 
@@ -221,7 +221,7 @@ symlinks(Config) ->
     [{403, _, _} = get(Config, Path) || Path <- ["/leaves", "/up/outside.txt", "/etc/passwd", "/up/root/../outside.txt", "/links/stays"]],
     {200, _, <<"secret">>} = get(Config, "/any/leaves").
 
-%% A listing contains exactly those links that a request would follow.
+%% A listing contains exactly those links that can be requested.
 listed_links(Config) ->
     Links = fun(Path) ->
         {200, _, Page} = get(Config, Path),
@@ -229,8 +229,8 @@ listed_links(Config) ->
     end,
     [["stays"], [], ["leaves", "up", "etc", "stays"]] = [Links(Path) || Path <- ["/listed/", "/links/", "/any/"]].
 
-%% A file that may change again within the second of its modification time has no validator, so a cache asks again and gets the current content. A tag
-%% never reveals an inode.
+%% A file has no validator as long as it may change again within the second of its modification time, so a cache requests it again and gets the
+%% current content. A tag never reveals an inode number.
 fresh(Config) ->
     File = <<(?config(root, Config))/binary, "/fresh.txt">>,
     ok = file:write_file(File, <<"one">>),
@@ -242,7 +242,7 @@ fresh(Config) ->
     <<"\"3-", _/binary>> = Etag = header(<<"etag">>, get(Config, "/fresh.txt")),
     {304, _, _} = get(Config, "/fresh.txt", [{"If-None-Match", Etag}]).
 
-%% The response is the first form that the client accepts and that is not older than the file. A link to such a form is not followed.
+%% The server sends the first form that the client accepts and that is not older than the file. It does not follow a symbolic link to such a form.
 beside_by_coding(Config) ->
     Root = ?config(root, Config),
     Time = fun(Name, Date) -> ok = file:write_file_info(<<Root/binary, "/", Name/binary>>, #file_info{mtime = {Date, {3, 4, 5}}}, [{time, universal}]) end,
@@ -258,8 +258,8 @@ beside_by_coding(Config) ->
     [{<<"newer">>, undefined, _}, {<<"plain">>, undefined, _}] = [Ask(Path, "br") || Path <- ["/old.js", "/linked.js"]],
     4 = length(lists:usort([element(3, Ask("/app.js", Accept)) || Accept <- ["br", "zstd", "gzip", "identity"]])).
 
-%% A file that has not changed lately is checked once a second, however often it is requested. So are the index of a directory and, from its second
-%% request on, a larger file.
+%% A file that has not changed recently is checked at most once a second, however often it is requested. The same applies to a directory's index file
+%% and, from its second request on, to a larger file.
 kept(Config) ->
     Root = ?config(root, Config),
     [begin
@@ -280,8 +280,8 @@ prepared(Root, <<"/kept.bin">> = File) -> ok =:= file:write_file(<<Root/binary, 
 prepared(Root, <<"/often.bin">> = File) -> ok =:= file:write_file(<<Root/binary, File/binary>>, binary:copy(<<"0123456789">>, 100000));
 prepared(_, _) -> true.
 
-%% Waits until another change would be visible in the file's times, by the server's clock. (A new second begins some milliseconds earlier in
-%% os:system_time/1.)
+%% Waits until a further change would be visible in the file's times, according to the server's clock. (In os:system_time/1, a new second begins some
+%% milliseconds earlier.)
 settled(File) ->
     true = beamway_peer:wait_until(fun() ->
         {ok, #file_info{ctime = Changed, mtime = Modified}} = file:read_file_info(File, [{time, universal}]),
@@ -300,7 +300,7 @@ calls(Function, Work) ->
         erlang:trace_pattern(Function, false, [call_count])
     end.
 
-%% Text is compressed once and not again for each request, even if the file is checked again.
+%% Text is compressed once rather than for each request, even if the file is checked again in the meantime.
 kept_forms(Config) ->
     ok = settled(<<(?config(root, Config))/binary, "/long.txt">>),
     Ask = fun() -> {200, _, Body} = get(Config, "/long.txt", [{"Accept-Encoding", "gzip"}]), Body end,
@@ -310,7 +310,7 @@ kept_forms(Config) ->
         true = beamway_peer:wait_until(fun() -> calls({yucan_symlink, info, 3}, Ask) > 0 end, 20000)
     end).
 
-%% A change is noticed within a second, however it is made: the file is replaced by another file, changed in place, changed in place with its old
+%% A change is noticed within a second, whether the file is replaced by another file, changed in place, changed in place with its old modification
 %% time, or removed.
 replaced(Config) ->
     File = fun(Name) -> <<(?config(root, Config))/binary, "/replaced-", Name/binary>> end,
@@ -328,7 +328,7 @@ replaced(Config) ->
     true = beamway_peer:wait_until(fun() -> [Ask(Name) || {Name, _, _} <- Ways] =:= [Expected || {_, _, Expected} <- Ways] end, 20000),
     true = erlang:monotonic_time(millisecond) - Changed < 3000.
 
-%% A cached file, or a directory in its path, is replaced by a link to another place.
+%% A cached file, or a directory in its path, is replaced by a link to a different place.
 turned_into_links(Config) ->
     Root = ?config(root, Config),
     Inside = <<Root/binary, "/turned/to">>,
@@ -343,7 +343,7 @@ turned_into_links(Config) ->
     ok = file:make_symlink(<<"../..">>, Inside),
     true = beamway_peer:wait_until(fun() -> [Ask(Path) || Path <- ["/turned/file.txt", "/turned/to/outside.txt"]] =:= [403, 403] end, 20000).
 
-%% A wrong option is reported in plain language when the server starts.
+%% When the server starts, it reports an invalid option in plain language.
 bad_options(Config) ->
     Root = ?config(root, Config),
     [begin
@@ -357,7 +357,7 @@ dot_files(Config) ->
     [{404, _, _} = get(Config, Path) || Path <- ["/.secret", "/%2esecret", "/list/.hidden", "/./.secret"]],
     {200, _, <<"token">>} = get(Config, "/.well-known/acme").
 
-%% Not even root may read this file. No crash is reported.
+%% Not even root may read this file, and requesting it does not cause a crash.
 write_only(Config) ->
     Crashes = fun() -> #{metrics := #{crashes := Count}} = yucan:info(yucan_files), Count end,
     Before = Crashes(),
@@ -381,7 +381,7 @@ shrinking(Config) ->
     ok = file:write_file(File, <<"short">>),
     true = byte_size(yucan_client:until_closed(Socket)) < 30000000.
 
-%% If a client disconnects in the middle of several ranges, or the file is truncated, the handler does not crash.
+%% The handler does not crash if the client disconnects, or the file is truncated, in the middle of a response with several ranges.
 parts_cut(Config) ->
     ok = logger:add_handler(?MODULE, yucan_test_logger, #{level => error, config => #{pid => self()}}),
     File = <<(?config(root, Config))/binary, "/parts.bin">>,

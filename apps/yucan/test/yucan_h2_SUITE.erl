@@ -40,7 +40,7 @@ data(Socket, Id, Flags, Data) -> yucan_h2_client:send(Socket, yucan_h2_client:fr
 
 response(Socket, Id) -> yucan_h2_client:response(Socket, Id).
 
-%% Returns the processes of connections and streams.
+%% Returns the connection and stream processes.
 serving() -> processes_of([yucan_conn, yucan_h2_exchange]).
 processes_of(Modules) ->
     [Pid || Pid <- erlang:processes(), {initial_call, {Module, _, _}} <- [process_info(Pid, initial_call)], lists:member(Module, Modules)].
@@ -93,21 +93,21 @@ bodies(_) ->
     {1, _, 7, [{<<":status">>, <<"100">>}]} = yucan_h2_client:until(Socket, 1),
     data(Socket, 7, 1, <<"now">>),
     {200, _, <<"now">>} = response(Socket, 7),
-    %% If a response does not wait for the body, the server asks the client to stop.
+    %% If the handler responds without reading the body, the server tells the client to stop sending it.
     begin_with(Socket, 9, with_method(<<"POST">>, <<"/ignore">>, [])),
     {200, _, <<"ignored">>} = response(Socket, 9),
     {3, 0, 9, <<0:32>>} = yucan_h2_client:until(Socket, 3),
     data(Socket, 9, 1, <<"on its way already">>),
     ask(Socket, 11, fields(<<"/">>)),
     {200, _, <<"OK">>} = response(Socket, 11),
-    %% One body has more bytes than announced, and one has fewer.
+    %% One body is longer than its Content-Length, and the other is shorter.
     [begin
          begin_with(Socket, Id, with_method(<<"POST">>, <<"/">>, [{<<"content-length">>, Length}])),
          data(Socket, Id, 1, <<"four">>),
          {reset, 1} = response(Socket, Id)
      end || {Id, Length} <- [{13, <<"3">>}, {15, <<"5">>}]].
 
-%% Paths get the same responses as over HTTP/1.1, and heads are rejected with the same status.
+%% Requests for the same paths get the same responses as over HTTP/1.1, and invalid heads are rejected with the same status.
 same_as_http_1(_) ->
     Port = start(#{routes => [{"/private/*r", yucan_test_handler, none}, {"/*f", yucan_routes_handler, none}], limits => #{request_line_bytes => 100, headers => 10, header_line_bytes => 200, header_block_bytes => 1000}}),
     [begin
@@ -203,7 +203,7 @@ windows(_) ->
     {0, 0, 1, <<"some text ">>} = yucan_h2_client:until(Socket, 0),
     yucan_h2_client:send(Socket, yucan_h2_client:frame(4, 0, 0, yucan_h2_client:settings([{4, 5}]))),
     yucan_h2_client:send(Socket, yucan_h2_client:frame(8, 0, 1, <<5:32>>)),
-    %% -5 plus 5 leaves a window of zero. A ping shows that nothing is sent.
+    %% The stream's window was at -5, so 5 more bytes bring it to zero. The ping is answered before any data, which shows that nothing was sent.
     yucan_h2_client:send(Socket, yucan_h2_client:frame(6, 0, 0, <<1:64>>)),
     {6, 1, 0, <<1:64>>} = not_before_data(Socket),
     yucan_h2_client:send(Socket, yucan_h2_client:frame(8, 0, 1, <<3:32>>)),
@@ -211,12 +211,12 @@ windows(_) ->
     yucan_h2_client:send(Socket, yucan_h2_client:frame(4, 0, 0, yucan_h2_client:settings([{4, 100000}]))),
     {0, _, 1, Rest} = yucan_h2_client:until(Socket, 0),
     {4987, <<"e text some", _/binary>>} = {byte_size(Rest), Rest},
-    %% The connection's window has 65,535 bytes, of which 5,000 are used.
+    %% The connection's window is 65,535 bytes, of which 5,000 have been used.
     ask(Socket, 3, fields(<<"/large">>)),
     60535 = received(Socket, 3, 0, 60535),
     yucan_h2_client:send(Socket, yucan_h2_client:frame(6, 0, 0, <<2:64>>)),
     {6, 1, 0, <<2:64>>} = not_before_data(Socket),
-    %% A change that makes a stream's window too large closes the connection.
+    %% A setting that makes a stream's window too large closes the connection.
     Wide = yucan_h2_client:connect(Port),
     ask(Wide, 1, fields(<<"/loop">>)),
     yucan_h2_client:send(Wide, [yucan_h2_client:frame(8, 0, 1, <<(16#7fffffff - 65535):32>>), yucan_h2_client:frame(4, 0, 0, yucan_h2_client:settings([{4, 65536}]))]),
@@ -246,7 +246,7 @@ reads_while_it_sends(_) ->
     receive {began, <<"/large">>} -> ok after ?WAIT_MS -> error(not_begun) end,
     {ok, _} = gen_tcp:recv(Socket, 100000, ?WAIT_MS),
     ask(Socket, 3, fields(<<"/small">>)),
-    %% Data that the kernels buffer for the connection is sent in any case.
+    %% The server can always send what the kernels' socket buffers hold, even though the client does not read it.
     true = read_until_begun(Socket, 0) < 12 bsl 20.
 
 read_until_begun(Socket, Read) ->
@@ -273,7 +273,7 @@ nothing_kept(_) ->
         lists:sum([Size || {_, Size, _} <- Binaries]) < 20000
     end, 10000).
 
-%% 6.9.1: an empty last frame needs no window, even if the window is negative.
+%% 6.9.1: the server can send an empty final frame without window space, even if the window is negative.
 end_without_window(_) ->
     Test = self(),
     Stream = fun(Write) -> ok = Write(<<"0123456789">>), Test ! {written, self()}, receive go -> ok end end,
@@ -285,7 +285,7 @@ end_without_window(_) ->
     receive {written, Pid} -> Pid ! go after ?WAIT_MS -> error(not_written) end,
     {0, 1, 1, <<>>} = yucan_h2_client:until(Socket, 0).
 
-%% If a client opens no window for a response, that stream is reset after `send_ms', while the others continue.
+%% If a client does not open the window for a response, that stream is reset after `send_ms', while the others continue.
 window_of_zero(_) ->
     Socket = yucan_h2_client:connect(start(#{limits => #{send_ms => 1500}}), yucan_h2_client:settings([{4, 0}])),
     [ask(Socket, Id, fields(Path)) || {Id, Path} <- [{1, <<"/large">>}, {3, <<"/text">>}, {5, <<"/stream">>}]],
@@ -294,8 +294,8 @@ window_of_zero(_) ->
     [{3, 0, _, <<8:32>>} = yucan_h2_client:until(Socket, 3) || _ <- [1, 3, 5]],
     wait_for(fun() -> length(streams()) =:= 0 end).
 
-%% A handler streams for six seconds while the client only reads. Meanwhile a stream without window space is reset. The streaming handler still has
-%% `send_ms' from the time when it first needs space, and `idle_ms' starts when it returns.
+%% A handler streams for six seconds while the client only reads. Meanwhile another stream, which has no window space, is reset. The streaming handler
+%% still gets `send_ms' from the moment it first has to wait for window space, and `idle_ms' starts when it returns.
 silent_client(_) ->
     Stream = fun(Write) -> [begin ok = Write(<<"x">>), receive after 200 -> ok end end || _ <- lists:seq(1, 30)], Write(["last", binary:copy(<<"x">>, 200000)]) end,
     Slow = fun(Req, Next) -> case yucan_req:path(Req) of <<"/slow">> -> {200, [], {stream, Stream}}; _ -> Next(Req) end end,
@@ -318,8 +318,7 @@ next_of_slow(Socket) ->
         _ -> next_of_slow(Socket)
     end.
 
-%% If a client reads nothing for four seconds and so blocks the server's send, the client still has `send_ms' from the time at which the send
-%% continues.
+%% If a client reads nothing for four seconds and so blocks the server's send, it still gets the full `send_ms' once that send continues.
 blocked_send(_) ->
     {ok, Small} = gen_tcp:connect({127, 0, 0, 1}, start(#{limits => #{send_ms => 6000}}), [binary, {active, false}, {recbuf, 65536}, {nodelay, true}]),
     Window = 7 * 1024 * 1024,
@@ -335,7 +334,8 @@ blocked_send(_) ->
 
 streams() -> processes_of([yucan_h2_exchange]).
 
-%% A client sends 100 MB that no handler reads. The server buffers no more than the windows allow, and sending more is an error.
+%% A client sends 100 MB that no handler reads. The server buffers no more than the windows allow, and a client that sends more has broken the
+%% protocol.
 uploads_are_bounded(_) ->
     Socket = yucan_h2_client:connect(start()),
     [begin_with(Socket, Id, with_method(<<"POST">>, <<"/loop">>, [])) || Id <- lists:seq(1, 7, 2)],
@@ -350,7 +350,8 @@ uploads_are_bounded(_) ->
     [data(Socket, 1, 0, Part) || _ <- lists:seq(1, 2)],
     {reset, 3} = response(Socket, 1),
     wait_for(fun() -> length(streams()) =:= 3 end),
-    %% Data that was dropped together with the stream is returned to the connection's window. This uses up the rest of the window.
+    %% When the stream was reset, the window space of its unread data was returned to the connection. The rest of this test uses up the connection's
+    %% window.
     [data(Socket, 3, 0, <<"x">>) || _ <- lists:seq(1, 10)],
     Others = [begin_with(Socket, Id, with_method(<<"POST">>, <<"/loop">>, [])) || Id <- lists:seq(9, 39, 2)],
     16 = length(Others),
@@ -372,7 +373,7 @@ crashes(_) ->
     end, 1, Cases),
     ask(Socket, 101, fields(<<"/">>)),
     {200, _, _} = response(Socket, 101),
-    %% A process that is killed counts like one that sent no response.
+    %% If the process of a stream is killed, the client gets the same error as when a handler sends no response.
     ask(Socket, 103, fields(<<"/loop">>)),
     wait_for(fun() -> length(streams()) =:= 1 end),
     exit(hd(streams()), kill),
@@ -416,7 +417,7 @@ bad_trailers(_) ->
      || {Id, Field} <- [{1, {<<"X-Sum">>, <<"7">>}}, {3, {<<":path">>, <<"/">>}}, {5, {<<"connection">>, <<"close">>}}, {7, {<<"x">>, <<"a\r\nb">>}}]],
     {200, _, <<"[{<<\"x-sum\">>,<<\"7\">>}]">>} = Ask(9, {<<"x-sum">>, <<"7">>}).
 
-%% Unread data of cancelled streams does not use up the connection's window: twice the window can be sent.
+%% Unread data of cancelled streams does not use up the connection's window: the client can send twice as much as the window allows.
 unread_given_up(_) ->
     Socket = yucan_h2_client:connect(start()),
     Part = binary:copy(<<"x">>, 16384),
@@ -449,7 +450,7 @@ own_process(_) ->
     9 = length(lists:usort(Pids)),
     wait_for(fun() -> [P || P <- Pids, is_process_alive(list_to_pid(binary_to_list(P)))] =:= [] end).
 
-%% A flood of frames that cost the client nothing closes the connection, and neither processes nor memory grow.
+%% A flood of frames that cost the client nothing closes the connection, and neither the number of processes nor their memory grows.
 floods(_) ->
     %% The time limits are so high that only the tokens can end the connection.
     Port = start(#{limits => #{header_ms => 3600000, send_ms => 3600000}}),
@@ -484,7 +485,7 @@ floods(_) ->
          gen_tcp:close(Socket),
          wait_for(fun() -> streams() =:= [] end)
      end || {Name, First, Frame} <- Floods],
-    %% The cost of settings depends on their number and not on the number of frames.
+    %% Settings are charged by their number, not by the number of frames that contain them.
     Socket = yucan_h2_client:connect(Port, yucan_h2_client:settings(lists:duplicate(50, {4, 65535}))),
     ok = yucan_h2_client:send(Socket, yucan_h2_client:frame(4, 0, 0, yucan_h2_client:settings(lists:duplicate(2000, {4, 65535})))),
     ?CALM = yucan_h2_client:closed(Socket).
@@ -497,8 +498,8 @@ most(Processes, Bytes) ->
     after 1 -> most(max(Processes, length(Pids)), lists:max([Bytes | Memory]))
     end.
 
-%% Streams that the server has to reset have also cost a process. They are opened twenty at a time, so that the tokens end the connection and not the
-%% limit on streams.
+%% A stream that the server has to reset has also cost a process. The streams are opened twenty at a time, so that the connection is closed because
+%% the client has used up its tokens, and not because of the limit on streams.
 broken_rules(_) ->
     Port = start(),
     Loop = fun(Id, Flags, Others) -> yucan_h2_client:headers(Id, Flags, with_method(<<"POST">>, <<"/loop">>, Others), <<>>) end,
@@ -516,7 +517,7 @@ broken(Socket, First, Break) when First < 2000 ->
         End -> End
     end.
 
-%% 6.10: a header block may exceed the limit on bytes or that on time.
+%% 6.10: a header block may be too large, or may take too long to arrive.
 headers_without_end(_) ->
     Port = start(#{limits => #{header_ms => 1000, header_block_bytes => 10000}}),
     Long = yucan_h2_client:connect(Port),
@@ -595,7 +596,7 @@ drain(_) ->
     _ = yucan_h2_client:until(Socket, 6),
     spawn_link(fun() -> Self ! {drained, yucan:drain(yucan_h2_test, ?WAIT_MS)} end),
     {7, 0, 0, <<3:32, 0:32>>} = yucan_h2_client:until(Socket, 7),
-    %% A complete request that was already in transit is dropped, and does not affect others.
+    %% A complete request that was already in transit is dropped, and does not affect other streams.
     begin_with(Socket, 5, with_method(<<"POST">>, <<"/">>, [])),
     data(Socket, 5, 0, <<"too late">>),
     yucan_h2_client:send(Socket, yucan_h2_client:headers(5, 1, [{<<"x-sum">>, <<"7">>}], <<>>)),
@@ -634,7 +635,7 @@ tls(Config) ->
          ask(Socket, Id, fields(Path)),
          {200, _, Body} = response(Socket, Id)
      end || {Id, Path, Body} <- [{1, <<"/">>, <<"OK">>}, {3, <<"/scheme">>, <<"https">>}, {5, <<"/large">>, binary:copy(<<"x">>, 8 * 1024 * 1024)}]],
-    %% A client that does not ask for HTTP/2 gets HTTP/1.1, and so does one with prior knowledge, because over TLS ALPN decides.
+    %% A client that does not negotiate HTTP/2 gets HTTP/1.1, even if it sends the HTTP/2 preface, because over TLS only ALPN decides.
     {ok, Old} = yucan_test_server:tls_connect(Port, []),
     ok = ssl:send(Old, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"),
     {ok, <<"HTTP/1.1 505", _/binary>>} = ssl:recv(Old, 0, ?WAIT_MS).
@@ -738,7 +739,7 @@ websocket_lost(_) ->
                           {5, fun(_) -> gen_tcp:close(Socket) end}]],
     wait_for(fun() -> streams() =:= [] end).
 
-%% The server closes a WebSocket whose client disconnects before the close handshake is complete. The module is informed of the reason.
+%% The server closes a WebSocket whose client disconnects before the close handshake is complete. The handler's module receives the reason.
 websocket_closed(_) ->
     Self = self(),
     Socket = yucan_h2_client:connect(start(#{handler => {yucan_test_handler, Self}})),

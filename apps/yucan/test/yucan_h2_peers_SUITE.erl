@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc HTTP/2 tested with other implementations: h2spec, from the Go module proxy, and nghttp2's clients.
+%% @doc Tests HTTP/2 with other implementations: h2spec, from the Go module proxy, and nghttp2's clients.
 -module(yucan_h2_peers_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
@@ -18,7 +18,7 @@ init_per_suite(Config) -> yucan_test_server:start_application(Config).
 
 end_per_suite(Config) -> yucan_test_server:stop_application(Config).
 
-%% Reads the whole body, and answers with more than a window of a few bytes, as the cases expect.
+%% Reads the whole body, and responds with more data than a window of a few bytes allows, as the cases expect.
 handle(Req, _) ->
     {ok, _} = yucan_req:body(Req),
     {200, [], binary:copy(<<"x">>, 1000)}.
@@ -35,7 +35,7 @@ h2spec_tls(Config) ->
     Port = yucan_test_server:start(yucan_h2spec, #{handler => {?MODULE, none}, listen => [#{port => 0, tls => Certificate}]}),
     h2spec(["-t -k -p ", integer_to_list(Port)], [], Config).
 
-%% Runs h2spec. There must be 145 cases, and exactly the given ones must fail.
+%% Runs h2spec. There must be 145 cases, of which exactly the given cases must fail.
 h2spec(Arguments, Known, Config) ->
     case installed(Config) of
         {ok, Program} ->
@@ -52,7 +52,7 @@ h2spec(Arguments, Known, Config) ->
         {skip, _} = Skip -> Skip
     end.
 
-%% The program is built once per run, because its modules have no Debian package.
+%% The program is built once per run, because there is no Debian package for its modules.
 installed(Config) ->
     Folder = filename:join(?config(priv_dir, Config), "go"),
     Program = filename:join(Folder, "h2spec"),
@@ -73,7 +73,7 @@ with(Name, Function) ->
         Program -> Function(Program)
     end.
 
-%% Sends several concurrent requests, with priorities, padding, small windows and a body.
+%% Sends several concurrent requests with priorities, padding, small windows and a body.
 nghttp(Config) ->
     with("nghttp", fun(Program) ->
         Base = lists:flatten(io_lib:format("http://127.0.0.1:~b", [yucan_test_server:start(yucan_nghttp)])),

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Hostile clients of many kinds at the same time, while the server is reloaded over and over. A good client is served throughout, the number and
-%% size of the server's processes stay limited, and once the limits have taken effect nothing is left behind.
+%% @doc Many kinds of hostile clients at the same time, while the server is reloaded repeatedly. A well-behaved client is served throughout, the
+%% number and size of the server's processes stay limited, and once the limits have taken effect, nothing is left behind.
 -module(yucan_hostile_SUITE).
 -behaviour(yucan_handler).
 
@@ -10,10 +10,11 @@
 %% The number of clients of each kind.
 -define(CLIENTS, 20).
 -define(STREAMS, 10).
-%% How many times the good client is served until the limits must have disconnected all others. On a busy machine a round takes longer.
+%% The maximum number of requests that the well-behaved client makes; by then, the limits must have disconnected all other clients. On a busy machine,
+%% each request takes longer.
 -define(ROUNDS, 600).
-%% The largest process of the server: a body that is read in one piece, a WebSocket message, or unread HTTP/2 data, counted twice because it is
-%% copied, plus the heap.
+%% The largest process of the server: a body that is read at once, a WebSocket message, or unread HTTP/2 data, counted twice because it is copied,
+%% plus the heap.
 -define(PROCESS_BYTES, 4000000).
 
 suite() -> [{timetrap, {minutes, 7}}].
@@ -62,7 +63,7 @@ h2_preface(Settings) -> ["PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", yucan_h2_client:fra
 h2_head(Settings, Path) ->
     [h2_preface(Settings) | [yucan_h2_client:headers(2 * N - 1, 1, yucan_h2_client:get(Path, []), <<>>) || N <- lists:seq(1, ?STREAMS)]].
 
-%% None of these clients reads. They detect that the server has closed its side when they write, or from the state of the socket.
+%% None of these clients reads. They detect when they write, or from the state of the socket, that the server has closed its side.
 drip(Socket, First, Next, Ms) ->
     ok = gen_tcp:send(Socket, First),
     dripped(Socket, Next, Ms).
@@ -94,7 +95,7 @@ resets(Socket, Id) ->
         false -> gone
     end.
 
-%% Returns the server's processes: those that serve clients, and about 16 that wait for a connection.
+%% Returns the server's processes: those that serve clients, and about 16 that are waiting for a connection.
 serving() ->
     [Pid || Pid <- processes(), {initial_call, {Module, _, _}} <- [process_info(Pid, initial_call)], lists:member(Module, [yucan_conn, yucan_h2_exchange])].
 
@@ -114,8 +115,9 @@ all_at_once(_) ->
      || {Name, {Pid, Monitor}} <- Clients],
     true = beamway_peer:wait_until(fun() -> length(serving()) =< 32 end, 60000).
 
-%% Waits until the server has disconnected all clients. Returns the number of its processes, the size of the largest, and how long a good client
-%% waited. A client that does not read cannot tell that it has been disconnected, so this asks the server.
+%% Waits until the server has disconnected all clients. Returns the largest number of its processes, the size of the largest process, and the longest
+%% time that a well-behaved client had to wait. A client that does not read cannot tell that it has been disconnected, so this checks the server's own
+%% count.
 watched(Port, Clients, {Most, Largest, Slowest}, Rounds) ->
     Began = erlang:monotonic_time(millisecond),
     {200, _, <<"OK">>} = yucan_client:get(Port, "/"),

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc HPACK: the examples of RFC 7541, Appendix C, and properties.
+%% @doc HPACK: the examples in RFC 7541, Appendix C, and properties.
 -module(yucan_hpack_tests).
 
 -include_lib("proper/include/proper.hrl").
@@ -9,7 +9,7 @@ properties_test_() -> yucan_fuzz:tests(300, [{"HPACK there and back", fun prop_r
 
 block(Hex) -> binary:decode_hex(<< <<C>> || <<C>> <= list_to_binary(Hex), C =/= $\s >>).
 
-%% Lists each block with its fields and the table size after it.
+%% Decodes blocks one after another. `Blocks' lists each block with its fields and the table size after it.
 decoded(Bytes, Blocks) ->
     lists:foldl(fun({Hex, Fields, Size}, Table) ->
         {ok, Got, Table1} = yucan_hpack:decode(block(Hex), 100000, Table),
@@ -49,7 +49,7 @@ appendix_test_() ->
                        {"88c1 6196 d07a be94 1054 d444 a820 0595 040b 8166 e084 a62d 1bff c05a 839b d9ab 77ad 94e7 821d d7f2 e6c7 b335 dfdf cd5b 3960 d5af"
                         "2708 7f36 72c1 ab27 0fb5 291f 9587 3160 65c0 03ed 4ee5 b106 3d50 07", last(), 215}]}]].
 
-%% In Appendix A the names are in order from the 15th entry on.
+%% In the table of Appendix A, the names are in alphabetical order from the 15th entry on.
 static_test() ->
     Names = [begin {ok, [{Name, _}], _} = yucan_hpack:decode(<<1:1, Index:7>>, 100, yucan_hpack:new(0)), Name end || Index <- lists:seq(1, 61)],
     ?assertEqual([], [Name || Name <- Names, re:run(Name, "^:?[a-z-]+$", [dollar_endonly]) =:= nomatch]),
@@ -57,7 +57,7 @@ static_test() ->
     ?assertEqual(lists:usort(lists:nthtail(19, Names)), lists:nthtail(19, Names)),
     ?assertEqual(<<"www-authenticate">>, lists:last(Names)).
 
-%% C.1 gives 10 and 1337 with a prefix of five bits, here as table sizes.
+%% C.1 encodes 10 and 1337 with a prefix of five bits, which are used as table sizes here.
 integers_test() ->
     ?assertMatch({ok, [], _}, yucan_hpack:decode(<<2#00101010>>, 100, yucan_hpack:new(4096))),
     ?assertMatch({ok, [], _}, yucan_hpack:decode(<<2#00111111, 154, 10>>, 100, yucan_hpack:new(4096))),
@@ -65,7 +65,7 @@ integers_test() ->
     {Update, _} = yucan_hpack:encode([], yucan_hpack:resize(1337, yucan_hpack:new(4096))),
     ?assertEqual(<<2#00111111, 154, 10>>, iolist_to_binary(Update)).
 
-%% 4.2: a table that was made small and then large again has been emptied in between.
+%% 4.2: if the table size is reduced and then increased again, the table is emptied in between.
 sizes_test() ->
     Fields = [{<<"x">>, <<"y">>}],
     {_, Encoder} = yucan_hpack:encode(Fields, yucan_hpack:new(4096)),
@@ -78,7 +78,7 @@ bad_test_() ->
     [{Hex, ?_assertEqual(error, yucan_hpack:decode(block(Hex), 1000, yucan_hpack:new(4096)))}
      || Hex <- ["80", "be", "8220", "ffffffffffff0f", "3fe2 1f", "0085 f2b2 4a84 ff84 4950 9fff", "0085 f2b2 4a84 ff83 4950 90", "0085 ffffffff fc 00", "40", "4005 61", "00"]].
 
-%% A single byte may represent a large field. Decoding stops at the limit, and the table stays valid.
+%% A single byte may stand for a large field. Decoding stops at the limit, and the table stays valid.
 bomb_test() ->
     Field = {<<"x">>, binary:copy(<<"y">>, 4000)},
     {ok, [Field], Table} = yucan_hpack:decode(iolist_to_binary([64, 1, "x", <<127, (3873 band 127 bor 128), (3873 bsr 7)>>, element(2, Field)]), 5000, yucan_hpack:new(4096)),
@@ -101,7 +101,7 @@ name() -> ?LET(Name, oneof([["x-", list(range($a, $z))], "date", "server", "etag
 value() -> ?LET(Value, frequency([{3, oneof(["a", "bb", ""])}, {1, list(byte())}, {1, ?LET(N, range(0, 3000), lists:duplicate(N, $v))}]), iolist_to_binary(Value)).
 fields() -> list({name(), value()}).
 
-%% Generates several blocks, with table size changes between them.
+%% Generates several blocks, with changes of the table size between them.
 prop_round() ->
     ?FORALL(Steps, list(frequency([{4, fields()}, {1, range(0, 5000)}])),
             begin
@@ -132,7 +132,7 @@ prop_huffman() ->
                 bit_size(Bits) > 126 * 8 orelse {ok, [{<<"a">>, Text}], yucan_hpack:new(0)} =:= yucan_hpack:decode(huffman(Bits), 100000, yucan_hpack:new(0))
             end).
 
-%% Returns the code and the length of each byte, found by decoding. The codes of each length are consecutive (Appendix B).
+%% Returns each byte's code and its length, determined by decoding. Codes of the same length are consecutive (Appendix B).
 codes() ->
     maps:from_list([{Byte, {Code, Bits}} || {Bits, First, Count} <- [{5, 0, 10}, {6, 16#14, 26}, {7, 16#5c, 32}, {8, 16#f8, 6}, {10, 16#3f8, 5}, {11, 16#7fa, 3},
         {12, 16#ffa, 2}, {13, 16#1ff8, 6}, {14, 16#3ffc, 2}, {15, 16#7ffc, 3}, {19, 16#7fff0, 3}, {20, 16#fffe6, 8}, {21, 16#1fffdc, 13}, {22, 16#3fffd2, 26},

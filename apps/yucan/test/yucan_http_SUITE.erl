@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc HTTP/1.1 and 1.0 as clients see them: connections, requests, responses. Bodies are in yucan_bodies_SUITE, and limits and failures in
-%% yucan_faults_SUITE. Each case cites its rule.
+%% @doc HTTP/1.1 and 1.0 from a client's point of view: connections, requests and responses. yucan_bodies_SUITE covers bodies, and yucan_faults_SUITE
+%% covers limits and failures. Each case cites its rule.
 -module(yucan_http_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
@@ -25,7 +25,7 @@ init_per_suite(Config) -> [{port, yucan_test_server:start(yucan_http, #{limits =
 
 end_per_suite(_) -> yucan_test_server:stop_all().
 
-%% State that a handler stores in its process is erased before the next request, which may come from another user.
+%% State that a handler stores in its process is erased before the next request, which may come from a different user.
 dictionary(Config) ->
     Get = fun(Name) -> ["GET /remember/", Name, ?HOST, "\r\n"] end,
     Post = ["POST /remember/carol", ?HOST, "Content-Length: 4\r\n\r\nbody"],
@@ -36,8 +36,8 @@ dictionary(Config) ->
          {200, _, <<"[undefined,undefined]">>} = yucan_client:one(Socket)
      end || Name <- ["alice", "bob"]].
 
-%% Some programs send what a user has typed. The server converts it to what a browser would have sent, because handlers, logs and other servers expect
-%% a valid target.
+%% Some programs do not escape what a user has typed. The server escapes it as a browser would have done, because handlers, logs and other servers
+%% expect a valid target.
 raw_query(_) ->
     Shown = fun(Req, _) -> {200, [], [yucan_req:target(Req), " ", yucan_req:path(Req), " ", yucan_req:query(Req)]} end,
     Port = yucan_test_server:start(yucan_raw_query, #{middleware => [Shown]}),
@@ -46,7 +46,7 @@ raw_query(_) ->
     [400 = element(1, yucan_client:get(Port, Target)) || Target <- [<<"/", 195, 188>>, <<"/", 195, 188, "?q">>, <<"/a?q=", 127>>, <<"/a?q=", 1>>, <<"/a?q=#", 195>>]],
     ok = yucan:stop(yucan_raw_query).
 
-%% RFC 9110, 6.6.1 and 10.2.4: these headers are sent whichever module writes the response, for a body, a file, a stream, a switch of protocols, and
+%% RFC 9110, 6.6.1 and 10.2.4: these headers are sent whichever module writes the response: with a body, a file, a stream, a protocol switch, and for
 %% an invalid request.
 what_all_answers_have(Config) ->
     Port = ?config(port, Config),
@@ -85,18 +85,18 @@ keep_alive(Config) ->
     {200, Last, _} = yucan_client:one(Socket),
     <<"close">> = proplists:get_value(<<"connection">>, Last),
     <<>> = yucan_client:until_closed(Socket),
-    %% Once a client has sent close in one line, another line does not revoke it.
+    %% Once a client has sent `close' in one line, a later line does not revoke it.
     [{Minor, Lines, [200]} = {Minor, Lines, statuses(yucan_client:exchange(?config(port, Config), ["GET / HTTP/1.", Minor, "\r\nHost: a\r\n", Lines, "\r\nGET /", ?HOST, "\r\n"]))}
      || Minor <- ["0", "1"], Lines <- ["Connection: close\r\nConnection: keep-alive\r\n", "Connection: close\r\nConnection: x, keep-alive\r\n",
                                        "Connection: keep-alive\r\nConnection: close\r\n"]].
 
-%% RFC 9112, 9.3.2: the responses come in the order of the requests, also with bodies between the requests.
+%% RFC 9112, 9.3.2: responses are sent in the order of the requests, also when the requests have bodies.
 pipelining(Config) ->
     Requests = [["POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\n", io_lib:format("~5..0b", [N])] || N <- lists:seq(1, 500)],
     Expected = [iolist_to_binary(io_lib:format("~5..0b", [N])) || N <- lists:seq(1, 500)],
     Expected = [Body || {200, _, Body} <- yucan_client:exchange(?config(port, Config), Requests)].
 
-%% The responses to requests that arrived in one packet are sent in one packet.
+%% The responses to requests that arrived in a single packet are also sent in a single packet.
 answers_together(Config) ->
     Socket = yucan_client:connect(?config(port, Config)),
     Ask = fun(Count) -> ok = gen_tcp:send(Socket, lists:duplicate(Count, ["GET /", ?HOST, "\r\n"])), answers(Count, Socket) end,
@@ -116,12 +116,12 @@ answers(Count, Socket, Bytes) ->
         _ -> answers(Count, Socket, All)
     end.
 
-%% Returns the number of segments with data that have arrived, from TCP_INFO of Linux.
+%% Returns the number of data segments that have arrived, from Linux's TCP_INFO.
 segments(Socket) ->
     {ok, [{raw, 6, 11, <<_:152/binary, Segments:32/native, _/binary>>}]} = inet:getopts(Socket, [{raw, 6, 11, 160}]),
     Segments.
 
-%% A response is not delayed by a later request that is incomplete, or that gets its own response late or never.
+%% A response is not delayed by a later request that is incomplete, or whose own response comes late or never.
 answers_that_wait(Config) ->
     [begin
          Socket = yucan_client:connect(?config(port, Config)),
@@ -130,7 +130,7 @@ answers_that_wait(Config) ->
          gen_tcp:close(Socket)
      end || Next <- [["GET /loop", ?HOST, "\r\n"], "GET /", ["POST /", ?HOST, "Content-Length: 5\r\n\r\n"], ["POST /slow_read", ?HOST, "Content-Length: 5\r\n\r\n123"]]].
 
-%% The client sends more requests than the number of messages that the socket may send before it has to be armed again.
+%% The client sends more requests than the number of messages that the socket delivers before it has to be armed again.
 one_connection_many_requests(Config) ->
     Socket = yucan_client:connect(?config(port, Config)),
     [begin
@@ -139,8 +139,8 @@ one_connection_many_requests(Config) ->
      end || _ <- lists:seq(1, 1000)],
     gen_tcp:close(Socket).
 
-%% The same bytes are the same request and get the same response. Requests that differ in a byte, in their body or in the way they arrive are
-%% distinguished. None of them is retained while a client is idle.
+%% Identical bytes are the same request and get the same response. Requests that differ in a single byte, in their body or in the way they arrive are
+%% told apart. None of them is kept in memory while a client is idle.
 repeated(Config) ->
     Socket = yucan_client:connect(?config(port, Config)),
     Ask = fun(Request) -> ok = gen_tcp:send(Socket, Request), {Status, Headers, Body} = yucan_client:one(Socket), {Status, proplists:get_value(<<"content-type">>, Headers), Body} end,
@@ -163,7 +163,7 @@ repeated(Config) ->
     [] = [Size || {_, Size, _} <- Held, Size >= 5000],
     {200, _, <<"OK">>} = Ask(Long).
 
-%% RFC 9112, 9.3: the server closes the connection, unless the client asks to keep it.
+%% RFC 9112, 9.3: the server closes the connection, unless the client requests keep-alive.
 http_1_0(Config) ->
     Port = ?config(port, Config),
     [{200, Headers, <<"OK">>}] = yucan_client:exchange(Port, "GET / HTTP/1.0\r\n\r\nGET / HTTP/1.0\r\n\r\n"),
@@ -171,13 +171,13 @@ http_1_0(Config) ->
     Kept = "GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n",
     [{200, Keep, _}, {200, _, _}] = yucan_client:exchange(Port, [Kept, Kept]),
     <<"keep-alive">> = proplists:get_value(<<"connection">>, Keep),
-    %% Clients that do not support chunked coding get no chunks.
+    %% A client that does not support chunked coding gets no chunks.
     [{200, Stream, Body}] = yucan_client:exchange(Port, "GET /stream HTTP/1.0\r\nConnection: keep-alive\r\n\r\n"),
     undefined = proplists:get_value(<<"transfer-encoding">>, Stream),
     <<"close">> = proplists:get_value(<<"connection">>, Stream),
     Body = << <<(integer_to_binary(N))/binary>> || N <- lists:seq(1, 100) >>.
 
-%% RFC 9110, 9.3.2: the response has the headers of a GET without the body, and the connection continues.
+%% RFC 9110, 9.3.2: the response has the same headers as for GET but no body, and the connection stays open.
 head(Config) ->
     Port = ?config(port, Config),
     [{200, Headers, <<>>}, {200, _, <<"OK">>}] = yucan_client:exchange(Port, ["HEAD /", ?HOST, "\r\nGET /", ?HOST, "\r\n"], <<"HEAD">>),
@@ -190,7 +190,7 @@ no_body_statuses(Config) ->
     [{204, Nothing, <<>>}, {304, Same, <<>>}, {200, _, <<"OK">>}] =
         yucan_client:exchange(?config(port, Config), ["GET /nothing", ?HOST, "\r\nGET /same", ?HOST, "\r\nGET /", ?HOST, "\r\n"]),
     [undefined, undefined] = [proplists:get_value(N, H) || N <- [<<"content-length">>], H <- [Nothing, Same]],
-    %% This holds whatever a handler returns as the body, over both protocols.
+    %% This is true whatever a handler returns as the body, over HTTP/1.1 and HTTP/2.
     File = filename:join(?config(priv_dir, Config), "unseen"),
     ok = file:write_file(File, binary:copy(<<"x">>, 100000)),
     Bodies = #{<<"/file">> => {file, File}, <<"/stream">> => {stream, fun(Write) -> Write(<<"unseen">>) end}},
@@ -208,7 +208,7 @@ options(Config) ->
     [{204, Headers, <<>>}] = yucan_client:exchange(?config(port, Config), ["OPTIONS *", ?HOST, "\r\n"]),
     true = is_binary(proplists:get_value(<<"allow">>, Headers)).
 
-%% RFC 9110, 2.5: the version is treated as the latest one that we know, even if the line arrives byte by byte.
+%% RFC 9110, 2.5: the version is treated as the latest one that the server knows, even if the request line arrives byte by byte.
 later_minor_version(Config) ->
     Port = ?config(port, Config),
     [200, 200] = statuses(yucan_client:exchange(Port, ["GET / HTTP/1.2\r\nHost: a\r\n\r\n", "GET / HTTP/1.9\r\nHost: a\r\n\r\n"])),
@@ -218,7 +218,7 @@ later_minor_version(Config) ->
     [ok = gen_tcp:send(Socket, [C]) || C <- "GET / HTTP/1.2\r\nHost: a\r\n\r\n"],
     {200, _, <<"OK">>} = yucan_client:one(Socket).
 
-%% RFC 9110, 5.5: characters that would end a header are never sent.
+%% RFC 9110, 5.5: characters that would end a header line are never sent.
 response_splitting(Config) ->
     [begin
          [{500, Headers, _}] = yucan_client:exchange(?config(port, Config), ["GET ", Path, ?HOST, "\r\n"]),
@@ -233,7 +233,7 @@ byte_by_byte(Config) ->
          {200, _, <<"abc">>} = yucan_client:one(Socket)
      end || _ <- [1, 2]].
 
-%% Values are bytes. Those that are not text must not cause a crash.
+%% Header values are bytes. Values that are not valid text must not cause a crash.
 odd_bytes(Config) ->
     Names = ["Connection", "Cookie", "Accept-Encoding", "If-None-Match", "X-Forwarded-For", "Range", "Upgrade", "If-Modified-Since", "Referer", "Content-Type"],
     [[200] = statuses(yucan_client:exchange(?config(port, Config), ["GET /", ?HOST, Name, ": ", Bytes, "\r\n\r\n"])) || Name <- Names, Bytes <- [<<255, 254>>, <<"a,", 200, " , ", 150>>]],

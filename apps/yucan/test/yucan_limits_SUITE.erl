@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Every limit of yucan_config at its boundary: the largest permitted value, and one more. Limits on heads are in yucan_parser_tests, and those
-%% on time and connections in yucan_faults_SUITE.
+%% @doc Every limit of yucan_config at its boundary: the largest permitted value, and one more. yucan_parser_tests covers the limits on heads, and
+%% yucan_faults_SUITE those on time and on connections.
 -module(yucan_limits_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
@@ -9,7 +9,7 @@
 
 -define(WAIT_MS, (20000 * beamway_runner:slowness())).
 -define(SHORT_MS, (1000 * beamway_runner:slowness())).
-%% These limits are high enough that the connection stays open after an early response, whatever the body's length.
+%% These limits are so high that the connection stays open after an early response, whatever the length of the body.
 -define(KEPT, #{drain_bytes => 1000000000000}).
 
 suite() -> [{timetrap, {minutes, 2}}].
@@ -33,20 +33,21 @@ status([{Status, _, _}]) -> Status.
 
 times(Count, Bytes) -> binary:copy(Bytes, Count).
 
-%% RFC 9112, 3; RFC 9110, 5.4; RFC 6585, 5: tests the limits as a client sees them, with their defaults.
+%% RFC 9112, 3; RFC 9110, 5.4; RFC 6585, 5: tests the default limits from a client's point of view.
 heads(_) ->
     Port = start(#{}),
     Line = fun(Bytes) -> ["GET /", times(Bytes - 14, <<"a">>), " HTTP/1.1\r\nHost: a\r\n\r\n"] end,
     Header = fun(Bytes) -> ["GET / HTTP/1.1\r\nHost: a\r\nx:", times(Bytes - 2, <<"a">>), "\r\n\r\n"] end,
     Headers = fun(Count) -> ["GET / HTTP/1.1\r\nHost: a\r\n", times(Count - 1, <<"x: y\r\n">>), "\r\n"] end,
-    %% The head has a request line of 16 bytes, a Host of 9 and four other headers of 8,002. The line end of the last one does not count.
+    %% The head consists of a 16-byte request line, a 9-byte Host header, four more headers of 8,002 bytes each, and one more. The line end of the
+    %% last header does not count.
     Block = fun(Bytes) -> ["GET / HTTP/1.1\r\nHost: a\r\n", times(4, iolist_to_binary(["x:", times(7998, <<"a">>), "\r\n"])), "x:", times(Bytes - 27 - 4 * 8002, <<"a">>), "\r\n\r\n"] end,
     [{Name, Good, 200} = {Name, Good, status(yucan_client:exchange(Port, Make(Good)))}
      || {Name, Make, Good} <- [{line, Line, 8192}, {header, Header, 8192}, {headers, Headers, 100}, {block, Block, 32768}]],
     [{Name, Status} = {Name, status(yucan_client:exchange(Port, Make(Bad)))}
      || {Name, Make, Bad, Status} <- [{line, Line, 8193, 414}, {header, Header, 8193, 431}, {headers, Headers, 101, 431}, {block, Block, 32769, 431}]].
 
-%% RFC 9110, 15.5.14: tests the limit with a length and without.
+%% RFC 9110, 15.5.14: tests the limit both with and without a Content-Length.
 body_bytes(_) ->
     Port = start(#{body_bytes => 1000}),
     Chunks = fun(Count) -> [times(Count, <<"a\r\n0123456789\r\n">>), "0\r\n\r\n"] end,
@@ -56,7 +57,7 @@ body_bytes(_) ->
     413 = status(post(Port, "Content-Length: 1001\r\n", times(1001, <<"x">>))),
     413 = status(chunked(Port, [times(100, <<"a\r\n0123456789\r\n">>), "1\r\nx\r\n0\r\n\r\n"])).
 
-%% A body in chunks of one byte needs memory for its content, not for the number of its chunks.
+%% A body that arrives in one-byte chunks needs memory for its content, but not for the number of its chunks.
 small_chunks(_) ->
     Port = start(#{}),
     Socket = yucan_client:connect(Port),
@@ -68,7 +69,7 @@ small_chunks(_) ->
     {200, _, Body} = yucan_client:one(Socket),
     true = Body =:= times(200000, <<"x">>).
 
-%% Returns the connection process that has read this many bytes and waits for more.
+%% Returns the connection process that has read this many bytes and is waiting for more.
 reader(Bytes) ->
     Found = [P || P <- processes(), [{_, {yucan_conn, accept, 1}}, {_, waiting}, {_, Links}] <- [process_info(P, [initial_call, status, links])],
                   Socket <- Links, is_port(Socket), inet:getstat(Socket, [recv_oct]) =:= {ok, [{recv_oct, Bytes}]}],
@@ -83,7 +84,7 @@ chunk_line_bytes(_) ->
     Line = fun(Bytes) -> ["1;", times(Bytes - 2, <<"a">>), "\r\nx\r\n0\r\n\r\n"] end,
     [{200, _, <<"x">>}] = chunked(Port, Line(256)),
     400 = status(chunked(Port, Line(257))),
-    %% The limit also applies if the extension never ends.
+    %% The limit also applies to an extension that never ends.
     400 = status(chunked(Port, ["1;", times(1000, <<"a">>)])).
 
 %% RFC 9110, 6.5.1; RFC 6585, 5.
@@ -93,18 +94,18 @@ trailer_bytes(_) ->
     [{200, _, <<"x">>}] = chunked(Port, Trailer(1000)),
     431 = status(chunked(Port, Trailer(1001))).
 
-%% RFC 9112, 9.3: the part that a handler did not read is drained up to the limit. After that the next request is answered, or the connection is
-%% closed.
+%% RFC 9112, 9.3: the part of a body that the handler did not read is drained up to the limit. Then the next request is answered; if the limit was
+%% exceeded, the connection is closed instead.
 drain_bytes(_) ->
     Port = start(#{drain_bytes => 1000}),
     Ask = fun(Bytes) -> yucan_client:exchange(Port, [["POST /ignore HTTP/1.1\r\nHost: a\r\nContent-Length: ", integer_to_list(Bytes), "\r\n\r\n", times(Bytes, <<"x">>)],
                                                      "GET / HTTP/1.1\r\nHost: a\r\n\r\n"]) end,
     [{200, _, <<"ignored">>}, {200, _, <<"OK">>}] = Ask(1000),
-    %% Bytes that arrived in the buffer with the head do not count, so the test has to send far more than the limit to exceed it.
+    %% Bytes that arrived together with the head do not count, so the test sends far more than the limit.
     [{200, Headers, <<"ignored">>}] = Ask(200000),
     <<"close">> = proplists:get_value(<<"connection">>, Headers).
 
-%% A client that keeps sending after its response is disconnected.
+%% A client that continues to send after its response is disconnected.
 linger_ms(_) ->
     [begin
          Socket = answered_early(start(Limits#{linger_ms => ?SHORT_MS})),
@@ -136,7 +137,7 @@ send_until(Socket, Data, Pause, Deadline) ->
         {error, _} -> gen_tcp:close(Socket)
     end.
 
-%% The client does not read its response.
+%% The client never reads its response.
 send_ms(_) -> not_taken("/large").
 
 send_ms_stream(_) ->
@@ -145,14 +146,14 @@ send_ms_stream(_) ->
     [{ended, _}] = ets:lookup(Table, ended),
     ets:delete(Table).
 
-%% sendfile itself has no time limit, so it would wait forever.
+%% sendfile itself has no timeout, so without the limit it would wait forever.
 send_ms_file(Config) ->
     Root = filename:join(proplists:get_value(priv_dir, Config), "served"),
     ok = filelib:ensure_dir(filename:join(Root, "x")),
     ok = file:write_file(filename:join(Root, "large"), times(30000000, <<"x">>)),
     not_taken("/large", #{handler => {yucan_file, #{root => Root}}}).
 
-%% A client that keeps reading gets the whole of a large response, however long that takes, even if it is a stream that is written in one piece.
+%% A client that keeps reading gets the complete large response, however long that takes, even if it is a stream that is written in one piece.
 send_ms_slow(_) ->
     Port = yucan_test_server:start(yucan_limits_test, #{limits => #{send_ms => ?SHORT_MS}}),
     [begin
@@ -167,7 +168,7 @@ send_ms_slow(_) ->
          8388608 = byte_size(Body)
      end || Path <- ["/large", "/large_stream"]].
 
-%% The same holds for a client that keeps reading a large WebSocket message.
+%% Likewise, a client that keeps reading a large WebSocket message gets all of it.
 send_ms_websocket(_) ->
     Port = yucan_test_server:start(yucan_limits_test, #{handler => {yucan_test_handler, self()}, limits => #{send_ms => ?SHORT_MS}}),
     {ok, Socket} = gen_tcp:connect({127, 0, 0, 1}, Port, [binary, {active, false}, {recbuf, 65536}]),
@@ -182,8 +183,8 @@ send_ms_websocket(_) ->
      end || _ <- lists:seq(1, 8)],
     ok = gen_tcp:close(Socket).
 
-%% Over TLS the response is also sent in parts, because ssl encrypts everything that it accepts at once, and all of that waits for the client. Most
-%% templates produce a list.
+%% Over TLS, a response that is a list is also sent in parts, because ssl encrypts at once everything that it accepts, and all of that would have to
+%% wait for the client. Most templates produce a list.
 send_ms_list(Config) ->
     Tls = yucan_test_server:certificate("localhost", proplists:get_value(priv_dir, Config)),
     Port = yucan_test_server:start(yucan_limits_test, #{listen => [#{port => 0, tls => Tls}], handler => {yucan_test_handler, self()}}),
@@ -216,7 +217,7 @@ not_taken(Path, Options) ->
     true = beamway_peer:wait_until(fun() -> open() =:= 0 end, 20000),
     gen_tcp:close(Socket).
 
-%% Of the connections beyond the limit, at most a quarter of the limit stay open for a while after the 503, because each uses a descriptor.
+%% Of the surplus connections, at most a quarter of the limit stay open for a while after the 503, because each uses a descriptor.
 beyond_connections(_) ->
     Port = start(#{connections => 4}),
     Served = [yucan_client:connect(Port) || _ <- lists:seq(1, 4)],
@@ -230,8 +231,8 @@ open() ->
     #{metrics := #{open_connections := Open}} = yucan:info(yucan_limits_test),
     Open.
 
-%% These clients send nothing where TLS or the PROXY header should begin. A server with higher limits still waits then, so no default limit
-%% disconnects them.
+%% The clients send nothing where TLS or the PROXY header should begin. When the server with the low limit disconnects its client, the server with the
+%% high limit is still waiting, so it was the tested limit that disconnected the client and not a default limit.
 tls_ms(Config) ->
     Tls = yucan_test_server:certificate("localhost", proplists:get_value(priv_dir, Config)),
     [begin
@@ -244,8 +245,8 @@ tls_ms(Config) ->
          ok = yucan_test_server:stop_all()
      end || Listen <- [#{tls => Tls}, #{proxy_protocol => true}]].
 
-%% This many processes wait for connections, and at least half as many once some of them have a connection. Processes that have served a connection
-%% exit.
+%% The configured number of processes wait for connections. While some of these have a connection, at least half as many still wait. A process that
+%% has served its connection exits.
 acceptors(_) ->
     Before = waiting(),
     Port = start(#{acceptors => 3}),
@@ -257,18 +258,18 @@ acceptors(_) ->
     lists:foreach(fun gen_tcp:close/1, Sockets),
     true = beamway_peer:wait_until(fun() -> Waiting() =:= 3 end, 20000).
 
-%% Returns the processes that wait for a connection, and therefore have no linked port.
+%% Returns the processes that wait for a connection, which therefore have no linked port.
 waiting() ->
     [P || P <- processes(), process_info(P, initial_call) =:= {initial_call, {yucan_conn, accept, 1}},
           {links, Links} <- [process_info(P, links)], not lists:any(fun is_port/1, Links)].
 
-%% Returns the value that was passed to the kernel, which is the second last number for a listening socket in `ss'.
+%% Returns the value that was passed to the kernel; for a listening socket it is the second to last number in the output of `ss'.
 backlog(_) ->
     Port = start(#{backlog => 7}),
     Line = os:cmd("ss -ltn 'sport = :" ++ integer_to_list(Port) ++ "' | tail -n 1"),
     {match, ["7"]} = re:run(Line, "^LISTEN +0 +(\\d+) ", [{capture, all_but_first, list}]).
 
-%% RFC 6455, 7.4.1: a message that is too large causes 1009, in one frame and in two.
+%% RFC 6455, 7.4.1: a message that is too large is answered with close code 1009, whether it consists of one frame or two.
 ws_message_bytes(_) ->
     Port = start(#{ws_message_bytes => 100}),
     Good = websocket(Port),
@@ -280,8 +281,8 @@ ws_message_bytes(_) ->
          {ok, <<16#88, 2, 1009:16>>} = gen_tcp:recv(Socket, 4, ?WAIT_MS)
      end || Frames <- [frame(1, 2, 101), [frame(0, 2, 60), frame(1, 0, 41)]]].
 
-%% The client is silent, is pinged and responds, and this is repeated; then it is silent until the end. Other messages to the process do not count as
-%% activity of the client.
+%% The client is silent until it is pinged and then responds. This is repeated, and finally the client stays silent. Other messages to the process do
+%% not count as activity of the client.
 ws_idle_ms(_) ->
     Port = yucan_test_server:start(yucan_limits_test, #{handler => {yucan_test_handler, self()}, limits => #{ws_idle_ms => ?SHORT_MS}}),
     Socket = websocket(Port),

@@ -1,5 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The access log: its lines; its file during rotation and reloads, and when the directory is missing; and the limit of its queue.
+%% @doc The access log: the format of its lines; its file during rotation, during reloads and when the directory is missing; and the limit of its
+%% queue.
 -module(yucan_log_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
@@ -31,7 +32,7 @@ lines(File) ->
     {ok, Text} = file:read_file(File),
     string:lexemes(Text, "\n").
 
-%% The log uses the combined format. Clients cannot inject line breaks or quotes.
+%% The log uses the combined format, and clients cannot inject line breaks or quotes.
 access_log(Config) ->
     File = log_file(Config),
     _ = file:delete(File),
@@ -44,7 +45,7 @@ access_log(Config) ->
     match = re:run(Line, "^127\\.0\\.0\\.1 - - \\[\\d\\d/\\w{3}/\\d{4}:\\d\\d:\\d\\d:\\d\\d \\+0000\\] \"GET /a\\?b=\\\\\"c\\\\\\\\ HTTP/1\\.1\" 200 2 \"http://x/\" \"one \\\\\"two\\\\\" \\\\\\\\ \\\\xff\"$", [{capture, none}]),
     match = re:run(Bad, "\"- - HTTP/1.1\" 400 - \"-\" \"-\"$", [{capture, none}]).
 
-%% With JSON, each line is a valid object, whatever bytes a client sends. A reload changes the format for the same file.
+%% With JSON, each line is a valid object, whatever bytes a client sends. A reload can change the format of the same file.
 access_log_json(Config) ->
     File = log_file(Config),
     _ = file:delete(File),
@@ -66,7 +67,7 @@ access_log_json(Config) ->
     wait_for(fun() -> [L || L <- lines(File), string:find(L, "\"GET /after HTTP/1.1\" 200") =/= nomatch] =/= [] end),
     {error, {bad_options, <<"access_log is {text,", _/binary>>}} = yucan:start_link(#{access_log => {text, File}, handler => yucan_test_server:handler()}).
 
-%% The file is renamed while it is in use. A new one is created, and no line is lost.
+%% The file is renamed while it is in use. A new file is created, and no line is lost.
 access_log_rotates(Config) ->
     File = log_file(Config),
     Port = start(#{access_log => File}),
@@ -77,7 +78,7 @@ access_log_rotates(Config) ->
     {200, _, _} = yucan_client:get(Port, "/after"),
     wait_for(fun() -> [L || L <- lines(File), string:find(L, "/after") =/= nomatch] =/= [] end).
 
-%% The log's directory is missing for several checks, which causes a single warning. Once the directory exists again, the file is created.
+%% If the log's directory is missing during several checks, only one warning is logged. Once the directory exists again, the file is created.
 access_log_folder(Config) ->
     Folder = filename:join(?config(priv_dir, Config), "logs"),
     File = filename:join(Folder, "access.log"),
@@ -95,8 +96,8 @@ access_log_folder(Config) ->
     {200, _, _} = yucan_client:get(Port, "/after"),
     wait_for(fun() -> [L || L <- lines(File), string:find(L, "/after") =/= nomatch] =/= [] end).
 
-%% Reloads switch the same server from a file to a function, back to a file and to no log. A rejected reload changes neither the log nor the results
-%% of later reloads.
+%% Reloads switch the same server from a file to a function, back to a file, and then to no log. A rejected reload affects neither the log nor the
+%% effect of later reloads.
 access_log_reloads(Config) ->
     Self = self(),
     [One, Two] = [log_file(Config) ++ Name || Name <- [".one", ".two"]],
@@ -117,7 +118,7 @@ access_log_reloads(Config) ->
     {200, _, _} = yucan_client:get(Port, "/last"),
     wait_for(fun() -> [L || L <- lines(Two), string:find(L, "/last") =/= nomatch] =/= [] end).
 
-%% When a reload turns the log off, the queued lines have been written to the file by the time the reload returns.
+%% When a reload turns off the log, all queued lines have been written to the file by the time the reload returns.
 access_log_ends(Config) ->
     File = log_file(Config) ++ ".ends",
     Port = start(#{access_log => File}),
@@ -133,7 +134,7 @@ access_log_ends(Config) ->
     {ok, Text} = file:read_file(File),
     [_, _, _] = string:lexemes(Text, "\n").
 
-%% A function that fails does not affect requests, and causes a single warning until it succeeds again.
+%% If the function fails, requests are not affected, and only one warning is logged until the function succeeds again.
 access_log_fails(_) ->
     Port = start(#{access_log => {function, fun(#{target := Target}) -> Target =:= <<"/well">> orelse error(Target) end}}),
     ok = logger:add_handler(?MODULE, yucan_test_logger, #{level => warning, config => #{pid => self()}}),
@@ -144,7 +145,7 @@ access_log_fails(_) ->
      || Target <- [<<"/one">>, <<"/three">>]],
     receive {logged, Again} -> error(Again) after 0 -> ok end.
 
-%% A blocked log drops lines, but does not use more memory.
+%% If the log is blocked, lines are dropped rather than kept in memory.
 access_log_bounded(Config) ->
     Port = start(#{access_log => log_file(Config), limits => #{log_queue => 10}}),
     ok = sys:suspend(yucan_server_test_access_log),

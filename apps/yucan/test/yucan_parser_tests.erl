@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Properties of yucan's parsers for heads, chunks, WebSocket frames, paths and ranges. `make fuzz-yucan' runs them for minutes.
+%% @doc Properties of yucan's parsers for heads, chunks, WebSocket frames, paths and ranges. `make fuzz-yucan' tests them for minutes.
 -module(yucan_parser_tests).
 
 -include_lib("proper/include/proper.hrl").
@@ -28,7 +28,7 @@ parse(Bytes) -> yucan_head:parse(Bytes, limits(), #req{}).
 token() -> non_empty(list(oneof([range($a, $z), range($A, $Z), range($0, $9), oneof("!#$%&'*+-.^_`|~")]))).
 text() -> list(oneof([range($!, $~), range(128, 255), $\s, $\t])).
 target() -> ?LET(Text, list(oneof([range($a, $z), oneof("%/.~-_=&?@:;,+!$'()*")])), [$/ | Text]).
-%% Excludes names that would change the framing of the message.
+%% Excludes names of headers that would change the framing of the message.
 header() ->
     ?LET({Name, Blank, Value}, {token(), oneof(["", " ", "\t "]), text()}, {["x-", Name], Blank, Value}).
 head() ->
@@ -41,7 +41,7 @@ bytes({Method, Target, Headers}, Version) ->
 
 %% ---- heads
 
-%% The parser recovers what was generated, and does not consume the bytes after it.
+%% The parser returns what was generated, and does not consume the bytes that follow.
 prop_split() ->
     ?FORALL({Head, Rest}, {head(), binary()}, begin
         Bytes = bytes(Head),
@@ -52,7 +52,7 @@ prop_split() ->
         end
     end).
 
-%% A head has the same meaning whatever came before it on its connection: the same lines or others, with another version or other limits.
+%% A head has the same meaning whatever preceded it on its connection: the same lines or others, with a different version or different limits.
 prop_repeated() ->
     ?FORALL({{_, _, Lines} = First, {Method, Target, Others}, Repeats, Framing, {Version, Next}, Room, Limits},
             {head(), head(), frequency([{3, true}, {1, false}]), oneof([[], [framing()]]), {version(), version()}, range(-5, 40), oneof([#{}, #{headers => 2}, #{header_line_bytes => 8}])}, begin
@@ -82,7 +82,7 @@ same({Method, Target, Headers} = Head, Req) ->
     yucan_req:method(Req) =:= iolist_to_binary(Method) andalso yucan_req:target(Req) =:= iolist_to_binary(Target)
         andalso {ok, yucan_req:path(Req)} =:= form(Head) andalso yucan_req:headers(Req) =:= [{yucan_header:lower(iolist_to_binary(Name)), Trim(Value)} || {Name, _, Value} <- Headers].
 
-%% A head that is truncated anywhere is incomplete, never an error or a request.
+%% A head that is truncated at any point is incomplete, never an error or a request.
 prop_cut() ->
     ?FORALL({Head, Part}, {head(), float(0.0, 0.999)}, begin
         Bytes = bytes(Head),
@@ -92,7 +92,7 @@ prop_cut() ->
         end
     end).
 
-%% If any byte is changed, the result is still one of the known kinds, and a request contains no control byte.
+%% If any byte is changed, the result is still one of the known kinds, and a request contains no control characters.
 prop_damaged() ->
     ?FORALL({Head, Part, Byte}, {head(), float(0.0, 0.999), byte()}, begin
         Bytes = bytes(Head),
@@ -119,7 +119,7 @@ prop_noise() ->
 
 chunk_list() -> resize(12, list(non_empty(binary()))).
 
-%% The data does not depend on where the bytes are split, and the bytes after it are not consumed.
+%% The decoded data does not depend on where the bytes are split, and the bytes that follow are not consumed.
 prop_chunks() ->
     ?FORALL({Chunks, Size}, {chunk_list(), range(1, 40)}, begin
         Bytes = iolist_to_binary([[yucan_chunk:encode(C) || C <- Chunks], yucan_chunk:last(), "NEXT"]),
@@ -183,7 +183,7 @@ frame_is_sound({ok, _, _, _, Payload, _}) -> byte_size(Payload) =< 1000.
 
 part() -> oneof(["..", ".", "", "%2e%2e", "%2E.", "..%2f", "%00", "a", "a%20b", "%c0%ae", "%", "%4", "\\", "..\\", text()]).
 
-%% Whatever is requested, the file is below the root.
+%% Whatever path is requested, the file is below the root.
 prop_paths() ->
     ?FORALL(Parts, list(part()), begin
         Raw = iolist_to_binary([[$/, Part] || Part <- Parts]),
@@ -194,7 +194,7 @@ prop_paths() ->
         end
     end).
 
-%% Canonicalization is idempotent. The canonical form names the same file, and has neither dot segments nor empty ones.
+%% Canonicalization is idempotent. The canonical form refers to the same file, and has no dot segments or empty segments.
 prop_canonical() ->
     ?FORALL(Parts, list(part()), begin
         Raw = iolist_to_binary([[$/, Part] || Part <- Parts]),
@@ -220,7 +220,7 @@ canonical_test_() ->
 
 -define(FORM, <<"multipart/form-data; boundary=\"a b\"">>).
 
-%% The parser recovers what was generated, however it is split. The content contains many beginnings of delimiters.
+%% The parser returns what was generated, however the bytes are split. The content contains many beginnings of delimiters.
 prop_forms() ->
     ?FORALL({Parts, Before, Size}, {resize(6, list(form_part())), oneof(["", "before\r\n"]), range(1, 40)},
             {done, Parts} =:= understood(in_pieces(iolist_to_binary([Before, form_bytes(Parts), "after"]), Size), form_state(#{}), [])).
@@ -256,7 +256,7 @@ understood([Piece | Pieces], State, Parts) ->
         _ -> understood(Pieces, Next, Seen)
     end.
 
-%% No input causes a crash, and no more is buffered than the limit for a head plus one piece.
+%% No input causes a crash, and the parser never buffers more than the limit for a head plus one piece.
 prop_damaged_forms() ->
     Good = iolist_to_binary(form_bytes([{"a", none, <<"x\r\n--a">>}, {"b", "f.txt", <<"content">>}])),
     ?FORALL({At, Byte, Long, Size}, {range(0, byte_size(Good) - 1), byte(), oneof([0, 0, 300]), range(1, 60)}, begin
@@ -289,7 +289,7 @@ form_limits_test_() ->
             || Type <- [<<>>, <<"text/plain">>, <<"multipart/form-data">>, <<"multipart/form-data; boundary=">>, <<"multipart/form-data; boundary=a; boundary=b">>, <<"multipart/mixed; boundary=a">>,
                         <<"multipart/form-data; boundary=", (binary:copy(<<"a">>, 71))/binary>>, <<"multipart/form-data; boundary=\"a">>]].
 
-%% Bytes after a delimiter do not become part of another one.
+%% Bytes that follow a delimiter do not become part of another delimiter.
 form_delimiter_test_() ->
     [?_assertEqual({Bytes, malformed}, {Bytes, element(1, understood([Bytes], form_state(#{}), []))})
      || Bytes <- [<<"--a bc\r\n">>, <<"--a b\n">>, <<"--a b-x">>, <<"--a b\rx">>, binary:copy(<<"no delimiter">>, 800)]].
@@ -300,12 +300,12 @@ file_names_test_() ->
                              {binary:copy(<<"a">>, 200), {ok, binary:copy(<<"a">>, 200)}}]
             ++ [{Bad, error} || Bad <- [<<>>, <<"a/">>, <<".">>, <<"..">>, <<".ssh">>, <<"a\0b">>, <<"a\nb">>, <<255>>, <<"a\302\205">>, binary:copy(<<"a">>, 201)]]].
 
-%% ---- examples that say more than a property
+%% ---- examples
 
 limits_test_() ->
     Long = fun(N) -> lists:duplicate(N, $a) end,
     Get = fun(Target, Lines) -> iolist_to_binary(["GET ", Target, " HTTP/1.1\r\nHost: a\r\n", Lines, "\r\n"]) end,
-    %% The length is one below the limit, exactly the limit, and one above it.
+    %% The lengths are one below the limit, exactly the limit, and one above it.
     [?_assertMatch({ok, _, _}, parse(Get(["/", Long(2000 - 14)], []))), ?_assertMatch({error, 414, _}, parse(Get(["/", Long(2000 - 13)], []))),
      ?_assertMatch({ok, _, _}, parse(Get("/", ["x: ", Long(1997), "\r\n"]))), ?_assertMatch({error, 431, _}, parse(Get("/", ["x: ", Long(1998), "\r\n"]))),
      ?_assertMatch({ok, _, _}, parse(Get("/", [["x: y\r\n"] || _ <- lists:seq(1, 19)]))),
@@ -328,11 +328,11 @@ hosts_test_() ->
      || {Text, Expected} <- [{<<"A.org">>, {ok, <<"a.org">>, undefined}}, {<<"a:80">>, {ok, <<"a">>, 80}}, {<<"a:">>, {ok, <<"a">>, undefined}}, {<<"A.org.">>, {ok, <<"a.org">>, undefined}},
                              {<<"a.:80">>, {ok, <<"a">>, 80}}, {<<"[::1]:8">>, {ok, <<"[::1]">>, 8}},
                              {<<>>, {ok, <<>>, undefined}}, {<<":80">>, error}, {<<"a:65536">>, error},
-                             %% DNS permits no longer name (RFC 1035, 2.3.4).
+                             %% This is the longest name that DNS permits (RFC 1035, 2.3.4).
                              {binary:copy(<<"a">>, 255), {ok, binary:copy(<<"a">>, 255), undefined}}, {<<(binary:copy(<<"a">>, 255))/binary, ".:1">>, {ok, binary:copy(<<"a">>, 255), 1}},
                              {binary:copy(<<"A">>, 256), error}, {<<(binary:copy(<<"a">>, 256))/binary, ":1">>, error}]].
 
-%% The authority of a target replaces the Host header, but only for that request.
+%% The authority in a target replaces the Host header, but only for that request.
 absolute_test() ->
     Lines = ["x: 1\r\n", "Host: b.org\r\n", "y: 2\r\n"],
     Parse = fun(Target, Version, Said, Template) ->
@@ -342,7 +342,7 @@ absolute_test() ->
     Headers = fun(Host) -> [{<<"x">>, <<"1">>}, {<<"host">>, Host}, {<<"y">>, <<"2">>}] end,
     {First, Template} = Parse("http://A.org:81/p", "1.1", Lines, #req{}),
     ?assertEqual({<<"a.org">>, <<"/p">>, Headers(<<"A.org:81">>)}, First),
-    %% The next requests have the same lines.
+    %% The next requests have the same header lines.
     ?assertEqual({<<"b.org">>, <<"/p">>, Headers(<<"b.org">>)}, element(1, Parse("/p", "1.1", Lines, Template))),
     ?assertEqual({<<"c.org">>, <<"/">>, Headers(<<"c.org">>)}, element(1, Parse("http://c.org?q", "1.1", Lines, Template))),
     ?assertEqual({<<"a.org">>, <<"/">>, [{<<"host">>, <<"a.org">>}]}, element(1, Parse("http://a.org", "1.0", [], #req{}))).

@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% Tests the parsers for data from other programs with random bytes and with damaged valid data: FastCGI records, heads of scripts, configuration
-%% files, values of directives. Each returns a result or an error, none crashes, and encoded data can be decoded again. `make fuzz-yucan' runs the
-%% tests for minutes.
+%% Tests the parsers for data from other programs with random bytes and with damaged valid data: FastCGI records, heads of script output,
+%% configuration files, and values of directives. Each parser must return a result or an error and must not crash, and encoded data must decode to the
+%% original. `make fuzz-yucan' runs the tests for minutes.
 -module(yucan_parsers_tests).
 
 -include_lib("proper/include/proper.hrl").
@@ -29,7 +29,7 @@ text() -> oneof([binary(), ?LET({Byte, Size}, {byte(), range(100, 400)}, binary:
 prop_any_pairs() ->
     ?FORALL(Bytes, binary(), case yucan_fcgi:decode_pairs(Bytes) of {ok, Pairs} -> is_list(Pairs); {error, truncated} -> true end).
 
-%% The output of an application arrives split into arbitrary pieces.
+%% An application's output arrives split into arbitrary pieces.
 prop_records() ->
     ?FORALL({Records, Cut}, {list(record()), pos_integer()},
             decoded(pieces(iolist_to_binary([encoded(Record) || Record <- Records]), Cut), <<>>) =:= {Records, <<>>}).
@@ -73,7 +73,7 @@ ends(Decode, Bytes) ->
         {error, _} -> true
     end.
 
-%% ---- heads of scripts
+%% ---- heads of script output
 
 prop_heads() ->
     ?FORALL({Names, End, Body, Cut}, {list(name()), oneof([<<"\n">>, <<"\r\n">>]), binary(), pos_integer()},
@@ -85,7 +85,7 @@ prop_heads() ->
                            headers => [{<<"content-type">>, <<"a/b">>} | [{string:lowercase(Name), Name} || Name <- Names]]}, Body}
             end).
 
-%% Generates a header name that has no meaning for the server.
+%% Generates the name of a header that has no meaning for the server.
 name() -> ?LET(Letters, non_empty(list(oneof([range($a, $z), range($A, $Z), $-]))), iolist_to_binary(["x-", Letters])).
 
 fed([Piece | Rest], State) ->
@@ -103,7 +103,7 @@ prop_any_heads() ->
                 {error, _} -> true
             end).
 
-%% Generates nothing that could split one header into two.
+%% Returns whether a header contains nothing that could split it in two.
 is_clean({Name, Value}) -> binary:match(<<Name/binary, Value/binary>>, [<<"\r">>, <<"\n">>, <<0>>]) =:= nomatch.
 
 %% ---- configurations
@@ -111,7 +111,7 @@ is_clean({Name, Value}) -> binary:match(<<Name/binary, Value/binary>>, [<<"\r">>
 prop_lines() ->
     ?FORALL(Text, damaged(configuration()), lists:all(fun({Line, _}) -> is_integer(Line) andalso Line > 0 end, yucan_yaws_config_lines:lines(Text))).
 
-%% The result is a configuration, or problems in lines that exist, with a character above 255 at each position.
+%% Inserts a character above 255 at each position. The result must be a configuration, or problems in lines that exist.
 any_letter_anywhere_test_() ->
     {timeout, 60 * beamway_runner:slowness(),
      fun() -> [?assert(is_read(<<Before/binary, "\x{100}"/utf8, After/binary>>))
@@ -119,7 +119,7 @@ any_letter_anywhere_test_() ->
 
 prop_configurations() -> ?FORALL(Text, oneof([damaged(configuration()), shuffled(configuration())]), is_read(Text)).
 
-%% The text is either parsed as a configuration or yields problems with valid line numbers.
+%% Returns whether the text is parsed as a configuration or yields problems with valid line numbers.
 is_read(Text) ->
     case yucan_yaws_config:parse(Text, "/nowhere") of
         {ok, #{servers := [_ | _]}} -> true;
@@ -140,7 +140,7 @@ shuffled(Text) ->
     Lines = binary:split(Text, <<"\n">>, [global]),
     ?LET(Picked, list(oneof(Lines)), iolist_to_binary(lists:join("\n", Picked))).
 
-%% Generates a text with some bytes changed, removed or inserted, or random bytes.
+%% Generates a valid text with some bytes changed, removed or inserted, or random bytes.
 damaged(Generator) ->
     oneof([binary(), ?LET({Text, Changes}, {Generator, list({non_neg_integer(), oneof([byte(), none, binary()])})},
                           lists:foldl(fun change/2, Text, Changes))]).
@@ -173,7 +173,7 @@ prop_names() ->
                 andalso yucan_hostname:is_match(<<"*", Pattern/binary>>, <<Host/binary, Pattern/binary>>)
                 andalso (Host =:= Pattern) =:= yucan_hostname:is_match(Pattern, Host)).
 
-%% Matching a pattern with several stars takes at most quadratic time. (4,000 bytes used to take 38 s.)
+%% Matching a pattern with several stars takes at most quadratic time. (Matching 4,000 bytes used to take 38 s.)
 pattern_time_test() ->
     Name = <<"q", (binary:copy(<<".a.b">>, 2000))/binary>>,
     Reductions = fun(Pattern) ->
@@ -192,7 +192,7 @@ patterns_test_() ->
 
 host() -> ?LET(Letters, list(oneof([range($a, $c), $.])), list_to_binary(Letters)).
 
-%% A path below a directory is recognized as such, regardless of the number of slashes.
+%% A path below a directory is recognized as such, however many slashes separate its parts.
 prop_slashes() ->
     ?FORALL(Counts, non_empty(list(range(1, 4))),
             begin

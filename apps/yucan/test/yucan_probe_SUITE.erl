@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Requests of public probes, identified by their ids and reimplemented here: Http11Probe's smuggling and malformed cases, h1spec's strict
+%% @doc Requests from public test suites, identified by their IDs and reimplemented here: Http11Probe's smuggling and malformed cases, h1spec's strict
 %% checks, and requests modelled on llhttp's tests. The tables are in yucan_probe_cases and yucan_corpus. A verdict describes everything that the
 %% client must receive until the connection is closed.
 -module(yucan_probe_SUITE).
@@ -13,14 +13,14 @@ suite() -> [{timetrap, {minutes, 3}}].
 
 all() -> [core, tables, map, smuggling, malformed, h1spec, corpus].
 
-%% These are the rules of HTTP/1.1, so the preface of HTTP/2 is a bad request here. (yucan_h2_SUITE tests where it is valid.)
+%% These are rules for HTTP/1.1, so the HTTP/2 preface is an invalid request here. (yucan_h2_SUITE tests it where it is valid.)
 init_per_suite(Config) ->
     [{port, yucan_test_server:start(yucan_probe, #{http2 => false, limits => #{header_ms => 3000, read_ms => 3000}})} | Config].
 
 end_per_suite(_) -> yucan_test_server:stop_all().
 
-%% The core stays small, with at most 28 modules. Of the other modules it calls only the owner of the file cache, those that identify or limit clients
-%% if the configuration requires it, the process of an HTTP/2 connection, the transport for TLS, and the one for `{websocket, ...}'.
+%% The core stays small: it has at most 28 modules. The only other modules that it calls are the owner of the file cache, those that identify or limit
+%% clients if the configuration requires it, the process of an HTTP/2 connection, the TLS transport, and the module for `{websocket, ...}'.
 core(_) ->
     Src = filename:join([code:lib_dir(yucan), "src"]),
     Core = modules(filename:join(Src, "*.erl")),
@@ -30,8 +30,8 @@ core(_) ->
 
 modules(Pattern) -> [list_to_atom(filename:basename(File, ".erl")) || File <- filelib:wildcard(Pattern)].
 
-%% No id occurs twice, no number of h1spec is missing, and each row can fail: no verdict accepts both a server that accepts everything and one that
-%% rejects everything, and each accepts one of the responses that real servers give.
+%% No ID occurs twice, and no number of h1spec is missing. Each row can fail: no verdict accepts both a server that accepts everything and a server
+%% that rejects everything. Each row can also pass: every verdict accepts at least one of the responses that real servers send.
 tables(_) ->
     Rows = yucan_probe_cases:smuggling() ++ yucan_probe_cases:malformed() ++ yucan_probe_cases:h1spec() ++ yucan_corpus:requests(),
     Ids = [Id || {Id, _, _, _} <- Rows],
@@ -43,17 +43,17 @@ tables(_) ->
 
 takes(Verdict, Server) -> lists:any(fun(Seen) -> agrees(Verdict, Seen) end, Server(Verdict)).
 
-%% Accepts one or more responses with the expected content, after which the connection stays open.
+%% Returns what a server that accepts everything may send: one or more responses with the expected content, after which the connection stays open.
 accepts({echo, Body}) -> [[{200, [], Body}]];
 accepts({_, [First | _] = Statuses}) ->
     Answer = fun(Status) -> {Status, [{<<"content-length">>, <<"0">>}], <<>>} end,
     [[Answer(Status)] || Status <- [200 | Statuses], Status < 400] ++ [[Answer(Status) || Status <- Statuses] || First < 400];
 accepts(_) -> [[{200, [], <<>>}]].
 
-%% Accepts a rejection at once, with or without a response.
+%% Returns what a server that rejects everything may send: an immediate rejection, with or without a response.
 refuses(_) -> [[]] ++ [[{Status, [{<<"connection">>, <<"close">>}, {<<"content-length">>, <<"0">>}], <<>>}] || Status <- [400, 405, 408, 411, 413, 414, 417, 431, 501, 503, 505]].
 
-%% Checks that everything that docs/dev/yucan-rules.md names exists: cases of suites, functions of unit tests, ids in the tables.
+%% Checks that everything named in docs/dev/yucan-rules.md exists: test cases, functions of unit tests, and IDs in the tables.
 map(_) ->
     {ok, Text} = file:read_file(filename:join([code:lib_dir(yucan), "..", "..", "docs", "dev", "yucan-rules.md"])),
     [_ | Tables] = binary:split(Text, <<"\n## ">>, [global]),
@@ -92,8 +92,8 @@ seen(Port, Bytes) ->
     Method = case Binary of <<"HEAD ", _/binary>> -> <<"HEAD">>; _ -> <<"GET">> end,
     yucan_client:exchange(Port, Binary, Method).
 
-%% The verdict `refused' accepts one of these responses or none, after which the connection closes, whatever follows. Other verdicts accept exactly
-%% these responses.
+%% The verdict `refused' accepts one of these responses, after which the connection must close. `refused_or_silent' also accepts no response. The
+%% other verdicts accept exactly these responses.
 agrees({refused, Statuses}, [{Status, Headers, _}]) ->
     lists:member(Status, Statuses) andalso proplists:get_value(<<"connection">>, Headers) =:= <<"close">>;
 agrees(silent, []) -> true;

@@ -25,7 +25,7 @@ end_per_testcase(_, _) -> yucan_test_server:stop_all().
 
 start(Options) -> yucan_test_server:start(yucan_server_test, Options).
 
-%% The server is reloaded forty times while clients send requests without a pause. Not a single request fails.
+%% The server is reloaded forty times while clients send requests without pause, and no request fails.
 reload_under_load(_) ->
     Port = start(#{}),
     Parent = self(),
@@ -52,7 +52,7 @@ client(Port, Socket, Keeps, Count) ->
         end
     end.
 
-%% An open connection uses the new limits from its second request on, even for a request that it has sent before. A new connection also has the new
+%% An open connection uses the new limits from its second request on, even for a request that it has sent before. A new connection also uses the new
 %% `send_ms'.
 reload_limits(_) ->
     Port = start(#{}),
@@ -68,7 +68,7 @@ reload_limits(_) ->
     wait_for(fun() -> #{metrics := #{open_connections := Open}} = yucan:info(yucan_server_test), Open =:= 0 end),
     ok = gen_tcp:close(TakesNothing).
 
-%% An error leaves the old configuration in force.
+%% After an error, the old configuration stays in effect.
 reload_errors(Config) ->
     Port = start(#{}),
     {error, Text} = yucan:reload(yucan_server_test, #{listen => [#{port => 0}], handler => {no_such_module, x}}),
@@ -78,7 +78,7 @@ reload_errors(Config) ->
     {error, InUse} = yucan:reload(yucan_server_test, #{listen => [#{port => TakenPort}], handler => {yucan_file, #{root => "/tmp"}}}),
     {_, _} = binary:match(InUse, <<"in use">>),
     {200, _, <<"OK">>} = yucan_client:get(Port, "/"),
-    %% An option that only ssl itself rejects: open connections continue, and the socket that was opened for the new configuration is closed again.
+    %% Only ssl itself rejects this option. Open connections continue, and the socket that was opened for the new configuration is closed again.
     Open = yucan_client:connect(Port),
     answered(Open),
     Wrong = (yucan_test_server:certificate("localhost", ?config(priv_dir, Config)))#{verify => verify_pear},
@@ -92,7 +92,7 @@ reload_errors(Config) ->
     {error, Refused} = yucan:start(#{name => yucan_second, listen => [#{port => 0, tls => Wrong}], handler => handler()}).
 
 %% A drain closes idle connections, including those that have not sent anything yet, and event streams. Requests in progress are answered, and no new
-%% connections are accepted. All callers of drain are notified at the end.
+%% connections are accepted. All callers of drain are notified when it has finished.
 drain(_) ->
     Port = start(#{handler => {yucan_test_handler, self()}, listen => [#{port => 0}, #{port => 0, proxy_protocol => true}],
                    limits => #{header_ms => 10 * ?WAIT_MS, tls_ms => 10 * ?WAIT_MS}}),
@@ -124,7 +124,7 @@ drain(_) ->
     Kept = yucan_client:connect(yucan:port(yucan_server_test)),
     [answered(Kept), answered(Kept)].
 
-%% If the system has accepted a connection, but the listener is already closed when its process gets the connection, the connection is closed without
+%% If the system has accepted a connection, but the listener is already closed when the acceptor process receives it, the connection is closed without
 %% a crash.
 accepted_last(_) ->
     Port = start(#{limits => #{acceptors => 1}}),
@@ -139,7 +139,7 @@ accepted_last(_) ->
     receive {'DOWN', Monitor, process, Acceptor, Reason} -> {shutdown, listener_closed} = Reason after ?WAIT_MS -> error(still_there) end,
     <<>> = yucan_client:until_closed(Socket).
 
-%% SIGTERM stops the VM, without systemd. Requests in progress are answered, idle connections are closed, and the VM exits before the limit.
+%% SIGTERM stops the VM, even without systemd. Requests in progress are answered, idle connections are closed, and the VM exits within the time limit.
 drain_at_sigterm(_) ->
     {ok, Peer, _} = ?CT_PEER(#{connection => standard_io, args => ["-pa" | code:get_path()]}),
     Call = fun(M, F, A) -> peer:call(Peer, M, F, A, ?WAIT_MS) end,
@@ -161,8 +161,8 @@ drain_at_sigterm(_) ->
     <<"close">> = proplists:get_value(<<"connection">>, Headers),
     receive {'DOWN', Monitor, process, Peer, _} -> ok after ?WAIT_MS -> error(still_there) end.
 
-%% This is repeated ten times: clients send requests until the server stops. No request meets a half-stopped server, and no error is logged before the
-%% one caused here.
+%% Clients send requests until the server stops, ten times. No request finds the server half stopped, and the first error that is logged is the one
+%% caused here.
 stop_under_load(_) ->
     ok = logger:add_handler(?MODULE, ?MODULE, #{level => error, config => #{pid => self()}}),
     [begin
@@ -186,7 +186,7 @@ asks(Socket) ->
 
 log(Event, #{config := #{pid := Pid}}) -> Pid ! {logged, Event}.
 
-%% A handler that traps exits is killed; others exit immediately.
+%% A handler that traps exits is killed; other handlers exit immediately.
 stop_despite_trap(_) ->
     Self = self(),
     Waits = fun(Req, _) ->
@@ -203,7 +203,7 @@ stop_despite_trap(_) ->
     ok = yucan:stop(yucan_server_test),
     [killed, shutdown] = [receive {'DOWN', Monitor, process, _, Reason} -> Reason after ?WAIT_MS -> error(lives_on) end || Monitor <- Monitors].
 
-%% New code of the handler and of the connection itself is used for the next request on an open connection.
+%% On an open connection, each request uses the latest code of the handler.
 hot_code(_) ->
     load_version(1),
     Port = start(#{handler => {yucan_hot_handler, none}}),
@@ -222,22 +222,22 @@ load_version(N) ->
     code:purge(Module),
     {module, Module} = code:load_binary(Module, "none", Beam).
 
-%% Loads all modules three times in a row, except the one in which processes wait. Idle and hibernating connections, those that have not sent anything
-%% yet, and WebSockets have none of the other code on their stacks, so they survive.
+%% Loads all modules three times in a row, except the one in which processes wait. Idle and hibernating connections, connections that have not sent
+%% anything yet, and WebSockets survive, because they have no other module's code on their stacks.
 hot_server(_) ->
     Port = start(#{limits => #{header_ms => ?WAIT_MS, idle_ms => 2 * ?WAIT_MS}}),
     [New, Warm, Asleep, Kept, WebSocket] = Sockets = [yucan_client:connect(Port) || _ <- lists:seq(1, 5)],
     [answered(S) || S <- [Warm, Asleep, Kept]],
     _ = yucan_ws_client:upgrade(WebSocket, yucan_ws_client:head("/ws")),
     wait_for(fun() -> length(connections_in({erlang, hibernate, 3})) =:= 3 end),
-    %% A process that is about to enter yucan_idle has other code on its stack, and on a busy machine it may be scheduled out there.
+    %% A process that is about to enter yucan_idle has other code on its stack, and on a busy machine it may be scheduled out at that point.
     wait_for(fun() ->
         length(connections_in({yucan_idle, message, 3})) =:= 2 orelse begin answered(Warm), false end
     end),
     {ok, Modules} = application:get_key(yucan, modules),
     [begin _ = code:purge(M), {module, M} = code:load_file(M) end || _ <- [1, 2, 3], M <- Modules -- [yucan_idle]],
     [answered(S) || S <- [New, Warm, Asleep, Kept]],
-    %% Sends "hi" with a mask of zeros, and receives it back.
+    %% Sends "hi" with a zero mask, and receives it back.
     ok = gen_tcp:send(WebSocket, <<16#81, 16#82, 0:32, "hi">>),
     {ok, <<16#81, 2, "hi">>} = gen_tcp:recv(WebSocket, 4, ?WAIT_MS),
     lists:foreach(fun gen_tcp:close/1, Sockets).

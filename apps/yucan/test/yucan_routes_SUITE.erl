@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Routing: hosts, routes, paths in every spelling, middleware.
+%% @doc Routing: hosts, routes, different spellings of paths, and middleware.
 -module(yucan_routes_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
@@ -40,8 +40,8 @@ hosts(Config) ->
     Bodies = [{"default.org", <<"default">>}, {"one.org", <<"one">>}, {"ONE.org:8080", <<"one">>}, {"ein.org", <<"one">>}, {"x.one.org", <<"many">>},
               {"a.b.one.org", <<"many">>}, {"www.one.org", <<"www">>}, {"w...one.org", <<"many">>}, {"one.org.", <<"one">>}, {"WWW.one.org.:8080", <<"www">>}, {"unknown.org", <<"default">>}, {"", <<"default">>}],
     [{200, Body} = ask(Port, Host) || {Host, Body} <- Bodies],
-    %% The requests use one connection, which remembers the meaning of the last Host header. Each is sent twice, and between them comes a target that
-    %% overrides the header.
+    %% All requests use the same connection, which caches the last Host header together with its parsed form. Each request is sent twice, and between
+    %% the two comes a target that overrides the header.
     Get = fun(Target, Host) -> ["GET ", Target, " HTTP/1.1\r\nHost: ", Host, "\r\n\r\n"] end,
     Requests = [[Get("/host", Host), Get("http://ein.org/host", Host), Get("/host", Host)] || {Host, _} <- Bodies],
     Expected = lists:append([[{200, Body}, {200, <<"one">>}, {200, Body}] || {_, Body} <- Bodies]) ++ [400],
@@ -76,7 +76,7 @@ routes(_) ->
     {200, _, <<"{files,#{<<\"rest\">> => <<>>}}">>} = Ask("GET", "/files/"),
     [{404, undefined, _} = Ask("GET", Path) || Path <- ["/users/", "/users/7/8", "/files", "/nothing"]].
 
-%% RFC 3986, 6.2.2: however a path is written, the same route matches, and the handler sees one form.
+%% RFC 3986, 6.2.2: however a path is written, the same route matches, and the handler gets the same form.
 one_path(_) ->
     Port = start(#{routes => [{"/private/*rest", yucan_routes_handler, guarded}, {"/exact", yucan_routes_handler, exact}, {"/*rest", yucan_routes_handler, open}]}),
     Ask = fun(Path) -> {Status, _, Body} = yucan_client:get(Port, Path), {Path, Status, Body} end,
@@ -86,7 +86,7 @@ one_path(_) ->
     [{Path, 200, <<"{exact,#{}}">>} = Ask(Path) || Path <- ["/exact", "//exact", "/x/../exact", "/%65xact", "/./exact?../private"]],
     [{Path, 200, <<"{guarded,#{<<\"rest\">> => <<>>}}">>} = Ask(Path) || Path <- ["/private/", "/private//", "/private/s/..", "/private/."]].
 
-%% Tests paths that leave the root, and bindings of several segments that would contain a slash or `..'.
+%% Tests paths that lead outside the root, and bindings of several segments that would contain a slash or `..'.
 bad_paths(_) ->
     Options = #{listen => [#{port => 0}], routes => [{"/users/:id", yucan_routes_handler, user}, {"/*rest", yucan_routes_handler, open}]},
     Port = start(Options),
@@ -94,7 +94,7 @@ bad_paths(_) ->
      || Path <- ["/..", "/../private/s", "/x/../../private/s", "/%2e%2e/x", "//../x", "/private%2fs", "/private%2Fs", "/..%2fprivate/s", "/users/..%2f..%2fetc", "/users/..%5c..%5cetc",
                  "/x/%2e%2e%2f", "/%zz", "/%", "/%2", "/x%00", "http://localhost/../x"]],
     {200, _, <<"{user,#{<<\"id\">> => <<\"a/b\">>}}">>} = yucan_client:get(Port, "/users/a%2fb"),
-    %% The same holds for a path that middleware sets.
+    %% The same is true for a path that middleware sets.
     Moved = fun(Req, Next) -> Next(yucan_req:with_path(yucan_req:query(Req), none, Req)) end,
     ok = yucan:reload(yucan_server_test, Options#{middleware => [Moved]}),
     [{Path, 400} = {Path, element(1, yucan_client:get(yucan:port(yucan_server_test), ["/?", Path]))}

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The operational side of a server: options, sockets, metrics and events, descriptors, memory, log messages.
+%% @doc How a server is operated: options, sockets, metrics and events, descriptors, memory, and log messages.
 -module(yucan_server_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
@@ -19,7 +19,7 @@ all() ->
     [bad_options, unix_socket, unix_socket_goes, stale_unix_socket, address_in_use, supervised, stopped_by_another, one_for_each, metrics, events, stock_log, descriptors_used_up,
      without_flags, idle_memory].
 
-%% Socket names must be short.
+%% The paths of unix sockets must be short.
 init_per_suite(Config) -> [{sockets, beamway_peer:new_folder("yucan_server")} | yucan_test_server:start_application(Config)].
 
 end_per_suite(Config) ->
@@ -30,7 +30,7 @@ end_per_testcase(_, _) -> yucan_test_server:stop_all().
 
 start(Options) -> yucan_test_server:start(yucan_server_test, Options).
 
-%% The error states the value and what was expected, and no server is started.
+%% The error message contains the value and what was expected, and no server is started.
 bad_options(_) ->
     Cases = [{#{handler => {no_such_module, x}}, "no_such_module"}, {#{}, "handler or routes"}, {#{handler => handler(), colour => red}, "colour"},
              {#{handler => {lists, x}}, "handle/2"}, {#{handler => handler(), limits => #{headers => -1}}, "headers is -1"},
@@ -65,8 +65,8 @@ unix_socket(Config) ->
     yucan:stop(yucan_server_test),
     false = is_socket_there(Path).
 
-%% The socket's file is removed together with its listener, even if it was created for a start or a reload that then fails. If another server has
-%% taken over the name, the file stays when this server stops.
+%% A unix socket's file is removed together with its listener, even if it was created for a start or a reload that then failed. If another server has
+%% since taken over the name, the file is not removed when this server stops.
 unix_socket_goes(Config) ->
     Path = filename:join(?config(sockets, Config), "goes"),
     Options = #{name => yucan_server_test, listen => [#{ip => {local, Path}, port => 0}], handler => handler()},
@@ -89,8 +89,8 @@ unix_socket_goes(Config) ->
     ok = gen_tcp:close(Another),
     ok = file:delete(Path).
 
-%% A server that was killed leaves its socket behind, and the next server replaces it. A socket that has a listener is left alone, and so is a regular
-%% file.
+%% A server that was killed leaves its unix socket behind, and the next server replaces it. A socket that still has a listener is left alone, and so
+%% is a regular file.
 stale_unix_socket(Config) ->
     Path = filename:join(?config(sockets, Config), "stale"),
     Options = #{name => yucan_server_test, listen => [#{ip => {local, Path}, port => 0}], handler => handler()},
@@ -116,7 +116,7 @@ address_in_use(_) ->
     {error, Text} = yucan:start(#{name => yucan_second, listen => [#{port => Port}], handler => handler()}),
     {true, Text} = {string:find(io_lib:format("~tp", [Text]), "in use") =/= nomatch, Text}.
 
-%% The server runs under the user's supervisor, which decides what happens when the server stops.
+%% The server runs under the user's supervisor, which decides what happens when the server exits.
 supervised(_) ->
     Spec = yucan:child_spec(#{name => yucan_supervised, listen => [#{port => 0}], handler => handler()}),
     {ok, _} = yucan_test_sup:start_link([Spec]),
@@ -131,7 +131,7 @@ supervised(_) ->
     wait_for(fun() -> is_pid(whereis(yucan_supervised)) andalso whereis(yucan_supervised) =/= Stopped end),
     ok = yucan_test_sup:stop().
 
-%% The server is stopped by a process other than the one that started it, which survives.
+%% The server is stopped by a process other than the one that started it. The latter survives.
 stopped_by_another(_) ->
     Self = self(),
     {Starter, Monitor} = spawn_monitor(fun() ->
@@ -145,7 +145,7 @@ stopped_by_another(_) ->
     Starter ! the_end,
     receive {'DOWN', Monitor, process, Starter, Reason} -> normal = Reason after ?WAIT_MS -> error(no_end) end.
 
-%% A process whose handler has run serves no other client, because a timer, a table or a late response may still belong to the first client.
+%% A process that has run a handler serves no other client, because a timer, a table or a late message may still belong to the first client.
 one_for_each(_) ->
     Port = start(#{handler => handler()}),
     [begin
@@ -161,13 +161,13 @@ metrics(_) ->
     #{metrics := #{requests := 5, refused := 1, crashes := 2, status_2xx := 3, status_3xx := 1, status_4xx := 1, status_5xx := 1, connections := 6}} = yucan:info(yucan_server_test),
     Text = iolist_to_binary(yucan:metrics_text(yucan_server_test)),
     {_, _} = binary:match(Text, <<"yucan_requests_total{server=\"yucan_server_test\"} 5\n">>),
-    %% Of a connection's requests the first and the 17th are timed, but not streams.
+    %% Of a connection's requests, only the first and the 17th are timed, and streams are never timed.
     Timed = fun() -> lists:sum([Count || {yucan_server_test, _, Latency} <- yucan:figures(), {_, Count} <- Latency]) end,
     Before = Timed(),
     17 = length(yucan_client:exchange(Port, [?GET("/stream") | lists:duplicate(16, ?GET("/"))])),
     1 = Timed() - Before.
 
-%% Events have telemetry's format. A function that fails does not affect requests.
+%% Events have the format of telemetry. If the function that handles them fails, requests are not affected.
 events(_) ->
     Self = self(),
     Port = start(#{on_event => fun(Name, Measurements, Metadata) -> Self ! {Name, Measurements, Metadata}, maps:get(method, Metadata, none) =:= <<"PUT">> andalso error(on_purpose) end,
@@ -193,7 +193,7 @@ events(_) ->
     503 = Ask("GET", "/"),
     {_, #{limit := address_connections, peer := {{127, 0, 0, 1}, _}}} = Event([yucan, connection, refused]).
 
-%% In a plain VM without any configuration, OTP's own log handler shows what went wrong.
+%% In a plain VM without any configuration, OTP's default log handler shows what went wrong.
 stock_log(_) ->
     Vm = vm("exec erl -noinput -boot no_dot_erlang -pa \"$0\" \"$1\" -eval \"$2\""),
     try
@@ -204,8 +204,8 @@ stock_log(_) ->
         kill(Vm)
     end.
 
-%% A separate VM has 256 descriptors and 320 clients. As many as possible are served, the others wait, and all are served once descriptors become
-%% available.
+%% A separate VM has 256 descriptors and 320 clients. As many clients as possible are served while the others wait, and all of them are served once
+%% descriptors become available.
 descriptors_used_up(_) ->
     Vm = vm("ulimit -n 256; exec erl -noinput -boot no_dot_erlang -kernel logger_level error -pa \"$0\" \"$1\" -eval \"$2\""),
     try
@@ -218,7 +218,7 @@ descriptors_used_up(_) ->
         kill(Vm)
     end.
 
-%% There are 200 connections, twice. A VM without the flags of priv/vm.args logs this once, and one with the flags does not.
+%% Two VMs each serve 200 connections, twice. The VM without the flags of priv/vm.args logs a warning once, and the VM with the flags does not.
 without_flags(_) ->
     Warnings = fun(Flags) ->
         Vm = vm("exec erl " ++ Flags ++ " -noinput -boot no_dot_erlang -pa \"$0\" \"$1\" -eval \"$2\""),
@@ -232,14 +232,14 @@ without_flags(_) ->
         after
             kill(Vm)
         end,
-        %% Searches everything that the VM prints until it exits.
+        %% Searches all of the VM's output until it exits.
         {_, Said} = test_support:until_ended(Vm, ?WAIT_MS),
         length([Line || Line <- Said, binary:match(Line, <<"-args_file">>) =/= nomatch])
     end,
     1 = Warnings(""),
     0 = Warnings("-args_file " ++ filename:join(code:priv_dir(yucan), "vm.args")).
 
-%% Starts a separate VM that serves the tests' handler. It is started by a shell command and prints its port.
+%% Starts a separate VM that serves the tests' handler. The VM is started by a shell command and prints its port.
 vm(Script) ->
     Ebin = [filename:dirname(code:which(M)) || M <- [yucan, yucan_test_handler]],
     Code = "{ok, _} = application:ensure_all_started(yucan), {ok, _} = yucan:start(#{listen => [#{port => 0}], handler => {yucan_test_handler, none}}),"

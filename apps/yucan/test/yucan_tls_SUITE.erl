@@ -24,7 +24,7 @@ end_per_testcase(_, _) -> yucan_test_server:stop_all().
 
 start(Options) -> yucan_test_server:start(yucan_server_test, Options).
 
-%% Tests keep-alive, a body of many records, and ALPN (RFC 7301).
+%% Tests keep-alive, a body that spans many TLS records, and ALPN (RFC 7301).
 tls(Config) ->
     Port = start(#{listen => [#{port => 0, tls => yucan_test_server:certificate("localhost", ?config(priv_dir, Config))}]}),
     {ok, Socket} = yucan_test_server:tls_connect(Port, [{alpn_advertised_protocols, [<<"spdy/1">>, <<"http/1.1">>]}]),
@@ -45,7 +45,7 @@ tls_all(Socket, Done) ->
         {error, closed} -> iolist_to_binary(Done)
     end.
 
-%% A client that sends plain HTTP to a TLS port gets an HTTP response that explains this. A client that starts TLS slowly is served.
+%% A client that sends plain HTTP to a TLS port gets an HTTP response that explains the error. A client that starts TLS slowly is served.
 plain_on_tls(Config) ->
     Port = start(#{listen => [#{port => 0, tls => yucan_test_server:certificate("localhost", ?config(priv_dir, Config))}]}),
     [{400, _, Page}] = yucan_client:exchange(Port, ?GET("/")),
@@ -58,20 +58,20 @@ plain_on_tls(Config) ->
     {ok, <<"HTTP/1.1 200 ", _/binary>>} = ssl:recv(Socket, 0, ?WAIT_MS),
     #{schemes := [https]} = yucan:info(yucan_server_test).
 
-%% A client that disconnects before its first byte, as a port check does, does not cause a crash.
+%% A client that disconnects before it sends a byte, such as a port check, does not cause a crash.
 silent_on_tls(Config) ->
     Port = start(#{listen => [#{port => 0, tls => yucan_test_server:certificate("localhost", ?config(priv_dir, Config))}], limits => #{tls_ms => ?WAIT_MS}}),
     Socket = yucan_client:connect(Port),
     wait_for(fun() -> #{metrics := #{open_connections := Open}} = yucan:info(yucan_server_test), Open =:= 1 end),
     {Pid, _} = server_side(Socket),
     Monitor = monitor(process, Pid),
-    %% ERTS may delay the monitor's signal until this process sends another one or is scheduled out, but the connection must receive it before its
-    %% client disconnects.
+    %% ERTS may delay the monitor signal until this process sends another signal or is scheduled out, but the connection process must receive it
+    %% before the client disconnects.
     true = is_process_alive(Pid),
     ok = gen_tcp:close(Socket),
     receive {'DOWN', Monitor, process, Pid, Reason} -> normal = Reason after ?WAIT_MS -> error(connection_stays) end.
 
-%% A connection beyond the limit is closed without sending any bytes outside TLS.
+%% A surplus connection is closed without sending any bytes outside TLS.
 too_many(Config) ->
     Listen = [#{port => 0, tls => yucan_test_server:certificate("localhost", ?config(priv_dir, Config))}],
     [begin
@@ -83,7 +83,7 @@ too_many(Config) ->
          yucan_test_server:stop_all()
      end || Limit <- [connections, address_connections]].
 
-%% RFC 6066, 3. A certificate for one name does not serve the pages of another (RFC 9110, 7.4).
+%% RFC 6066, 3. A certificate for one name does not give access to the pages of another (RFC 9110, 7.4).
 sni(Config) ->
     Dir = ?config(priv_dir, Config),
     Port = start(#{listen => [#{port => 0, tls => yucan_test_server:certificate("default", Dir)}],
@@ -102,7 +102,8 @@ sni(Config) ->
     ok = ssl:send(Socket, "GET /host HTTP/1.1\r\nHost: x.b.org\r\n\r\n"),
     {421, _, _} = tls_one(Socket, <<>>).
 
-%% A host that requires a certificate cannot be reached through a handshake that required none, whether without SNI or with an unknown name.
+%% A host that requires a client certificate cannot be reached through a handshake that did not require one, whether without SNI or with an unknown
+%% name.
 client_certificate(Config) ->
     Dir = ?config(priv_dir, Config),
     Public = yucan_test_server:certificate("public.org", Dir),
@@ -125,17 +126,17 @@ client_certificate(Config) ->
     [{421, _, _} = {Status(Client, Name), Client, Name} || {Client, Name} <- [{[No], "secret.org"}, {[No | Own], "secret.org"},
         {[No], "nobody.org"}, {[Named("nobody.org")], "nobody.org"}, {[Named("public.org")], "secret.org"}]],
     [{200, _, _} = {Status(Client, Name), Client, Name} || {Client, Name} <- [{[No], "public.org"}, {[No], "bare.org"}, {[Named("public.org")], "public.org"}]],
-    %% If all hosts have the same requirements, the name does not matter.
+    %% If all hosts have the same requirements, the name in the handshake does not matter.
     ok = yucan:reload(yucan_server_test, Options#{listen := [#{port => 0, tls => Secret}]}),
     200 = Status([No | Own], "secret.org"),
-    %% For one name the listener's own requirement is sufficient, and another name requires less.
+    %% bare.org only has the listener's own requirements, which the handshake met, and public.org requires less.
     200 = Status([No | Own], "bare.org"),
     [Open] = [element(2, {ok, _} = yucan_test_server:tls_connect(Port, [Named("public.org")]))],
     ok = yucan:reload(yucan_server_test, Options#{hosts := [Host("public.org", #{tls => Secret})]}),
     ok = ssl:send(Open, "GET /host HTTP/1.1\r\nHost: public.org\r\n\r\n"),
     {421, _, _} = tls_one(Open, <<>>).
 
-%% A TLS 1.2 session that was verified by one host's authority is not valid for a host with another authority.
+%% A TLS 1.2 session that was verified against one host's certificate authority is not valid for a host with a different authority.
 resumed_elsewhere(Config) ->
     Dir = ?config(priv_dir, Config),
     Own = yucan_test_server:certificate("server.org", Dir),
@@ -162,7 +163,7 @@ resumed_elsewhere(Config) ->
     {error, _} = Connect(Other, "two.org", []),
     {error, _} = Connect(Other, "two.org", [{reuse_session, Session(Other)}]).
 
-%% A second handshake costs a signature, and HTTP/2 forbids it (RFC 9113, 9.2.1).
+%% A renegotiation costs the server a signature, and HTTP/2 forbids it (RFC 9113, 9.2.1).
 renegotiation(Config) ->
     Port = start(#{listen => [#{port => 0, tls => yucan_test_server:certificate("localhost", ?config(priv_dir, Config))}]}),
     [begin
@@ -171,7 +172,7 @@ renegotiation(Config) ->
          ok = ssl:close(Socket)
      end || Protocol <- [<<"h2">>, <<"http/1.1">>]].
 
-%% ssl rejects options for older versions if a listener only uses TLS 1.3.
+%% ssl rejects options for older versions if a listener uses only TLS 1.3.
 only_tls_1_3(Config) ->
     Own = (yucan_test_server:certificate("localhost", ?config(priv_dir, Config)))#{versions => ['tlsv1.3']},
     {Authorities, Client} = client(),
@@ -186,20 +187,20 @@ only_tls_1_3(Config) ->
          {error, _} = yucan_test_server:tls_connect(Port, [{versions, ['tlsv1.2']} | Options]),
          yucan_test_server:stop_all()
      end || {Tls, Options} <- [{Own, []}, {Peer, Client}]],
-    %% Options that ssl rejects are found at the start, and not by the first client.
+    %% Options that ssl rejects are reported when the server starts, rather than when the first client connects.
     [begin
          {error, Why} = yucan:start(#{name => yucan_server_test, listen => [#{port => 0, tls => Tls#{client_renegotiation => false}}], handler => handler()}),
          {_, _} = binary:match(iolist_to_binary(Why), <<"client_renegotiation">>)
      end || Tls <- [Own, Peer]].
 
-%% Returns the authorities that a server trusts, and the certificate of a client that one of them has signed.
+%% Returns the certificate authorities that a server trusts, and a client certificate that one of them has signed.
 client() ->
     One = [{key, {namedCurve, secp256r1}}, {digest, sha256}],
     Chain = #{root => One, intermediates => [], peer => One},
     #{server_config := Server, client_config := Client} = public_key:pkix_test_data(#{server_chain => Chain, client_chain => Chain}),
     {proplists:get_value(cacerts, Server), [Option || {Key, _} = Option <- Client, Key =/= cacerts]}.
 
-%% Returns the subject of the certificate that a client is shown.
+%% Returns the subject of the certificate that the server presents to a client.
 shown(Port, Name) ->
     {ok, Socket} = yucan_test_server:tls_connect(Port, [{server_name_indication, Name}]),
     Subject = yucan_test_server:subject(Socket),
@@ -209,7 +210,7 @@ shown(Port, Name) ->
     ssl:close(Socket),
     Subject.
 
-%% A listener that remains shows the certificate of the new configuration.
+%% A listener that stays open across a reload presents the certificate of the new configuration.
 tls_reload(Config) ->
     Dir = ?config(priv_dir, Config),
     Listen = [#{port => 0, tls => yucan_test_server:certificate("default", Dir)}],
@@ -234,7 +235,7 @@ tls_renewed(Config) ->
     ok = yucan:reload(yucan_server_test, Options),
     "renewed.org" = shown(Port, "x.org").
 
-%% A ticket resumes a session (TLS 1.3), even after a reload that does not change TLS, but not if clients must show a certificate.
+%% A ticket resumes a session (TLS 1.3), even after a reload that does not change TLS, but not if clients must present a certificate.
 tls_tickets(Config) ->
     Dir = ?config(priv_dir, Config),
     #{certfile := Certificate} = Own = yucan_test_server:certificate("default", Dir),
@@ -248,11 +249,11 @@ tls_tickets(Config) ->
     {false, Second} = ticket(Port, []),
     {true, _} = ticket(Port, [{use_ticket, [Second]}]),
     {false, Third} = ticket(Port, []),
-    %% From OTP 26 on, verify_peer alone rejects a client without a certificate.
+    %% From OTP 26 on, verify_peer alone is enough to reject a client without a certificate.
     ok = yucan:reload(yucan_server_test, Start#{hosts => Hosts(#{verify => verify_peer, fail_if_no_peer_cert => false, cacertfile => Certificate})}),
     {false, none} = ticket(Port, [{use_ticket, [Third]}]).
 
-%% Returns whether the connection was resumed, and the ticket that it received.
+%% Returns whether the session was resumed, and the ticket that the client received.
 ticket(Port, Options) ->
     {ok, Socket} = yucan_test_server:tls_connect(Port, [{session_tickets, manual}, {versions, ['tlsv1.3']}, {server_name_indication, "a.org"} | Options]),
     {ok, [{session_resumption, Resumed}]} = ssl:connection_information(Socket, [session_resumption]),
@@ -263,7 +264,7 @@ ticket(Port, Options) ->
 
 last_ticket(Last) -> receive {ssl, session_ticket, Ticket} -> last_ticket(Ticket) after 0 -> Last end.
 
-%% Other errors are found before ssl gets any of the new options, so tickets issued under the old options stay valid.
+%% Errors in other options are found before ssl gets any of the new options, so tickets issued under the old options stay valid.
 tls_refused(Config) ->
     Dir = ?config(priv_dir, Config),
     [Old, New] = [#{port => 0, tls => yucan_test_server:certificate(Name, Dir)} || Name <- ["old.org", "new.org"]],
@@ -278,15 +279,16 @@ tls_refused(Config) ->
      end || Refused <- [#{access_log => "/no/such/folder/log"}, #{handler => {yucan_file, #{root => "/no/such/folder"}}}, #{listen => [New, Wrong]}]],
     {true, _} = ticket(Port, [{use_ticket, [Ticket]}]).
 
-%% Returns the processes in which OTP's ssl keeps the tickets of a listening socket.
+%% Returns the processes in which OTP's ssl keeps the tickets of listening sockets.
 ticket_processes() -> [Pid || {_, Pid, _, _} <- supervisor:which_children(tls_server_session_ticket_sup)].
 
-%% A client that connected before a drain, and starts or completes its handshake afterwards, is served. A client that does neither delays no other.
+%% A client that connected before a drain, and starts or completes its handshake afterwards, is served. A client that does neither does not delay the
+%% drain.
 tls_drain(Config) ->
     Options = #{listen => [#{port => 0, tls => yucan_test_server:certificate("localhost", ?config(priv_dir, Config))}], limits => #{tls_ms => ?WAIT_MS}},
     Hello = fun(Version) ->
         fun(Port) ->
-            %% OTP 27.3.4 cannot continue after a hello without a name unless it is told explicitly that there is none.
+            %% OTP 27.3.4 cannot continue after a ClientHello without a server name unless it is told explicitly that there is none.
             {ok, Tls, _} = ssl:connect({127, 0, 0, 1}, Port, [{verify, verify_none}, {active, false}, binary, {handshake, hello}, {versions, [Version]},
                                                               {server_name_indication, disable}], ?WAIT_MS),
             Tls
@@ -296,7 +298,7 @@ tls_drain(Config) ->
     [begin
          Socket = Begin(start(Options)),
          wait_for(fun() -> #{metrics := #{open_connections := Open}} = yucan:info(yucan_server_test), Open =:= 1 end),
-         %% The pool disconnects clients that are silent for a second.
+         %% The pool would disconnect clients that are silent for a second, so it is suspended.
          [Pool] = [Pid || {_, Pid, _, _} <- supervisor:which_children(yucan_server_test_listeners)],
          true = erlang:suspend_process(Pool),
          {error, {still_open, 1}} = yucan:drain(yucan_server_test, 0),

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc WebSocket: the rules of RFC 6455 and 7692 with a client that may break them, and python3-websockets as another implementation.
+%% @doc WebSocket: the rules of RFC 6455 and 7692, tested with a client that can break them, and with python3-websockets as a second implementation.
 -module(yucan_ws_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
@@ -57,7 +57,7 @@ handshake(Config) ->
 refused(Config) ->
     Ask = fun(Changes) -> [{Status, Headers, _}] = yucan_client:exchange(?config(port, Config), head("/ws", Changes)), {Status, proplists:get_value(<<"sec-websocket-version">>, Headers)} end,
     [{426, <<"13">>} = Ask(C) || C <- [#{"Sec-WebSocket-Version" => "8"}, #{"Upgrade" => none}, #{"Connection" => "close"}]],
-    %% RFC 9110, 7.8 and 15.5.6: an offer to upgrade concerns only this connection, and 405 lists the methods that exist.
+    %% RFC 9110, 7.8 and 15.5.6: an offer to upgrade applies only to this connection, and 405 lists the methods that are allowed.
     [{426, Offer, _}] = yucan_client:exchange(?config(port, Config), head("/ws", #{"Upgrade" => none})),
     [<<"websocket">>, <<"upgrade">>] = [proplists:get_value(Name, Offer) || Name <- [<<"upgrade">>, <<"connection">>]],
     [{405, Refusal, _}] = yucan_client:exchange(?config(port, Config), "POST /ws HTTP/1.1\r\nHost: a\r\n\r\n"),
@@ -74,14 +74,14 @@ echo(Config) ->
     {1, 0, 1, <<"one">>} = recv(Socket),
     {1, 0, 2, <<"two">>} = recv(Socket).
 
-%% RFC 6455, 5.4: control frames may come between fragments.
+%% RFC 6455, 5.4: control frames may arrive between the fragments of a message.
 fragments(Config) ->
     Socket = open(Config),
     ok = gen_tcp:send(Socket, [frame(0, 0, 1, <<"a">>), frame(1, 0, 9, <<"p">>), frame(0, 0, 0, <<>>), frame(1, 0, 0, <<"b">>)]),
     {1, 0, 10, <<"p">>} = recv(Socket),
     {1, 0, 1, <<"ab">>} = recv(Socket).
 
-%% Many small fragments only use memory for their content: none for fragments without payload, and one byte for those of one byte.
+%% Many small fragments use memory only for their content: none for fragments without payload, and one byte for one-byte fragments.
 fragments_are_bounded(_) ->
     Port = yucan_test_server:start(yucan_ws_fragments, #{handler => {yucan_test_handler, self()}}),
     [begin
@@ -97,8 +97,8 @@ fragments_are_bounded(_) ->
      end || Payload <- [<<>>, <<"x">>]],
     ok = yucan:stop(yucan_ws_fragments).
 
-%% Memory that one large message or many small ones have used is released when a client stops sending. That of the large message is released even if
-%% the client continues.
+%% The memory used for one large message or many small ones is released when the client stops sending. After a large message, it is released even if
+%% the client continues to send.
 nothing_kept(_) ->
     Port = yucan_test_server:start(yucan_ws_kept, #{handler => {yucan_test_handler, self()}}),
     Large = crypto:strong_rand_bytes(900000),
@@ -117,16 +117,16 @@ nothing_kept(_) ->
      end || {Messages, GoesOn} <- [{[Large], false}, {Small, false}, {[Large], true}]],
     ok = yucan:stop(yucan_ws_kept).
 
-%% A client that sends without a pause fills the mailbox to the same limit each time.
+%% A client that sends without pause cannot fill the mailbox beyond the limit, however often it tries.
 flood(_) ->
     {Socket, _} = open(yucan_test_server:start(yucan_ws_flood, #{handler => {yucan_test_handler, self()}}), "/ws", #{}),
     Pid = receive {ws_open, P} -> P after ?WAIT_MS -> error(not_open) end,
     Send = fun() -> send(Socket, 1, <<"x">>) end,
-    %% There are twenty data messages, and the message that the socket has become passive.
+    %% The mailbox holds at most twenty data messages, and a message that the socket has become passive.
     [] = [Count || Count <- [yucan_test_server:flooded(Pid, Send) || _ <- lists:seq(1, 5)], Count > 21],
     ok = yucan:stop(yucan_ws_flood).
 
-%% Tests the same while the client is being served. Its next messages have already arrived each time the socket is armed.
+%% Like flood/1, but the client is being served. Whenever the socket is armed again, the client's next messages have already arrived.
 flood_served(_) ->
     {Socket, _} = open(yucan_test_server:start(yucan_ws_flood, #{handler => {yucan_test_handler, self()}}), "/ws", #{}),
     Pid = receive {ws_open, P} -> P after ?WAIT_MS -> error(not_open) end,
@@ -137,8 +137,7 @@ flood_served(_) ->
     [] = [Count || Count <- Counts, Count > 23],
     ok = yucan:stop(yucan_ws_flood).
 
-%% The loop allows more messages before the socket stops sending them, because a socket that has stopped leaves the scheduler's own set of
-%% descriptors.
+%% The loop arms the socket again before it becomes passive, because a passive socket is removed from the scheduler's own set of descriptors.
 never_silent(_) ->
     {Socket, _} = open(yucan_test_server:start(yucan_ws_never_silent, #{handler => {yucan_test_handler, self()}}), "/ws", #{}),
     Pid = receive {ws_open, P} -> P after ?WAIT_MS -> error(not_open) end,
@@ -232,7 +231,7 @@ unpacked(Data, Bits) ->
     zlib:close(Z),
     Bytes.
 
-%% RFC 7692, 7.1.2.1: the response and the frames respect the window that the client offers, and an offer that cannot be accepted is skipped.
+%% RFC 7692, 7.1.2.1: the response and the frames respect the window size that the client offers, and an unacceptable offer is skipped.
 deflate_window(Config) ->
     Port = ?config(port, Config),
     Ask = fun(Offer) ->
@@ -248,7 +247,7 @@ deflate_window(Config) ->
     Text = unpacked(Answer, -9),
     [{_, undefined} = Ask(Offer) || Offer <- ["permessage-deflate; server_max_window_bits=8", "permessage-deflate; unknown", "permessage-deflate; server_max_window_bits=16"]].
 
-%% RFC 7692, 7.1.1 and 7.2.3: messages that refer to earlier ones, within the window sizes that both sides have announced.
+%% RFC 7692, 7.1.1 and 7.2.3: tests messages that refer to earlier ones, within the window sizes that both sides have announced.
 deflate_context(Config) ->
     {Socket, Headers} = open(?config(port, Config), "/ws_context", #{"Sec-WebSocket-Extensions" => "permessage-deflate; client_max_window_bits"}),
     <<"permessage-deflate; server_max_window_bits=12; client_max_window_bits=11">> = proplists:get_value(<<"sec-websocket-extensions">>, Headers),
@@ -265,12 +264,12 @@ deflate_context(Config) ->
              end || Message <- [Text, Text, <<>>, <<"other">>, Text]],
     [First, Second, 1, _, Last] = Sizes,
     {true, true, true} = {First > 500, Second < 30, Last < 30},
-    %% A client that asks the server to keep no context gets none.
+    %% If the client requests that the server keep no context, the server keeps none.
     {Other, Answered} = open(?config(port, Config), "/ws_context", #{"Sec-WebSocket-Extensions" => "permessage-deflate; server_no_context_takeover"}),
     <<"permessage-deflate; server_no_context_takeover; server_max_window_bits=12">> = proplists:get_value(<<"sec-websocket-extensions">>, Answered),
     [begin ok = gen_tcp:send(Other, frame(1, 0, 1, Text)), {1, 1, 1, Whole} = recv(Other), Text = unpacked(Whole, -12) end || _ <- [1, 2]].
 
-%% RFC 6455, 10.2: a page of another site may not act on behalf of its visitor.
+%% RFC 6455, 10.2: a page of another site must not act on behalf of its visitor.
 origins(Config) ->
     Ask = fun(Path, Host, Origin) ->
         Socket = yucan_client:connect(?config(port, Config)),
@@ -287,7 +286,7 @@ origins(Config) ->
              {"/ws", "a.org", "http://a.org:443", 403}, {"/ws", "a.org", "null", 403}, {"/ws", "a.org", "file://", 403}, {"/ws", "a.org", "a.org", 403},
              {"/ws_any", "a.org", "http://b.org", 101}, {"/ws_named", "a.org", "https://b.org", 101}, {"/ws_named", "a.org", "http://a.org", 403}, {"/ws_named", "a.org", none, 403}]].
 
-%% Anybody between a visitor and the server can forge a page of http://a.org, which must not get the visitor's cookies for TLS.
+%% Anyone between a visitor and the server can forge a page of http://a.org. Such a page must not be able to use the visitor's cookies for https.
 origins_over_tls(Config) ->
     Tls = yucan_test_server:certificate("a.org", ?config(priv_dir, Config)),
     Port = yucan_test_server:start(yucan_ws_tls, #{listen => [#{port => 0, tls => Tls}]}),
@@ -299,7 +298,7 @@ origins_over_tls(Config) ->
      end || {Host, Origin, Status} <- [{"a.org", "https://a.org", <<"101">>}, {"a.org:443", "https://a.org", <<"101">>}, {"a.org", "http://a.org", <<"403">>}, {"a.org:80", "http://a.org", <<"403">>}]],
     ok = yucan:stop(yucan_ws_tls).
 
-%% A kilobyte expands to a megabyte.
+%% A message of one kilobyte expands to a megabyte.
 bomb(Config) ->
     {Socket, _} = open(?config(port, Config), "/ws_small", #{"Sec-WebSocket-Extensions" => "permessage-deflate"}),
     Packed = packed(binary:copy(<<0>>, 900000)),
@@ -319,7 +318,7 @@ own(Function) ->
 talk_first(_) ->
     own(fun(Socket, Pid) -> Pid ! {say, <<"news">>}, {1, 0, 1, <<"news">>} = recv(Socket) end).
 
-%% A module that sends its first message in init also gets the client's messages.
+%% A module that sends its first message in init also receives the client's messages.
 greeting(Config) ->
     Socket = yucan_client:connect(?config(port, Config)),
     ok = gen_tcp:send(Socket, head("/ws_greets", #{})),
@@ -344,14 +343,14 @@ crash(_) ->
         receive {ws_ended, {crashed, crashed_on_purpose}} -> ok after ?WAIT_MS -> error(not_told) end
     end).
 
-%% The first frames arrive together with the request.
+%% The first frames arrive in the same packet as the request.
 in_one_packet(Config) ->
     Socket = yucan_client:connect(?config(port, Config)),
     ok = gen_tcp:send(Socket, [head("/ws", #{}), frame(1, 0, 1, <<"early">>)]),
     <<"HTTP/1.1 101 ", _/binary>> = yucan_yaws_site:receive_until(Socket, <<"\r\n\r\n">>),
     {1, 0, 1, <<"early">>} = recv(Socket).
 
-%% Sends frames with each kind of length, split anywhere, with the next frame in the same piece.
+%% Sends frames with each kind of length field, split anywhere, with the next frame in the same piece.
 in_pieces(Config) ->
     Socket = open(Config),
     [begin

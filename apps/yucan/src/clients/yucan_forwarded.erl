@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Applies to a request what it says about its client in addition to the connection: the headers of trusted proxies (`Forwarded' of RFC 7239, or
-%% `X-Forwarded-For', `-Proto' and `-Host'), and the id of the request. Only headers from a trusted proxy count, and only those that the configuration
-%% names. Pure except for new ids.
+%% @doc Updates a request with information about its client that does not come from the connection itself: the headers of trusted proxies (`Forwarded'
+%% of RFC 7239, or `X-Forwarded-For', `-Proto' and `-Host') and the request ID. Only headers from a trusted proxy are used, and only those that the
+%% configuration specifies. Pure, except when it generates an ID.
 -module(yucan_forwarded).
 
 -export([received/2, headers/0, request_id/0]).
@@ -10,11 +10,11 @@
 
 -define(MOST_ID_BYTES, 128).
 
-%% @doc Returns the headers that the option `forwarded' may name.
+%% @doc Returns the headers that the option `forwarded' may contain.
 -spec headers() -> [binary()].
 headers() -> [<<"x-forwarded-for">>, <<"x-forwarded-proto">>, <<"x-forwarded-host">>, <<"forwarded">>].
 
-%% @doc Returns the request as its client made it, with an id.
+%% @doc Returns the request as its client made it, with a request ID.
 -spec received(#req{}, #site{}) -> #req{}.
 received(Req, #site{trusted = Trusted} = Site) ->
     {Ip, _} = Peer = case Trusted of [] -> {none, 0}; _ -> yucan_req:peer(Req) end,
@@ -26,7 +26,7 @@ behind(Req, Peer, #site{forwarded = Names, trusted = Trusted}) ->
     {Client, Steps} = client(Trusted, Peer, Fors, 0),
     hosted(at(Steps, Hosts), schemed(at(Steps, Protos), Req#req{peer = Client})).
 
-%% Returns the entries of the proxies, the nearest first.
+%% Returns the entries that the proxies have added, nearest proxy first.
 lists_of([<<"forwarded">>], Req) ->
     case yucan_header:elements(yucan_req:header(<<"forwarded">>, Req, <<>>)) of
         {ok, Elements} ->
@@ -42,7 +42,7 @@ lists_of(Names, Req) ->
                        _ -> []
                    end || Name <- [<<"x-forwarded-for">>, <<"x-forwarded-proto">>, <<"x-forwarded-host">>]]).
 
-%% Returns the nearest address that does not belong to a trusted proxy, and which element named it.
+%% Returns the nearest address that does not belong to a trusted proxy, and the position of the entry from which it comes.
 client(Trusted, {Ip, _} = Peer, [Next | Before], Steps) ->
     case yucan_cidr:contains(Trusted, Ip) andalso yucan_cidr:address(Next) of
         {ok, Address} -> client(Trusted, {Address, 0}, Before, Steps + 1);
@@ -50,7 +50,7 @@ client(Trusted, {Ip, _} = Peer, [Next | Before], Steps) ->
     end;
 client(_, Peer, [], Steps) -> {Peer, Steps}.
 
-%% Returns the value from the proxy that named the client. Proxies may append to one list and overwrite another.
+%% Returns the value from the same proxy that identified the client, or the last value, because proxies may append to one list and overwrite another.
 at(_, []) -> <<>>;
 at(Steps, List) -> lists:nth(max(1, min(Steps, length(List))), List).
 
@@ -61,7 +61,7 @@ schemed(Said, #req{conn = Conn, port = Port} = Req) ->
         _ -> Req
     end.
 
-%% The name that was requested in TLS is cleared, because it belongs to the proxy's connection.
+%% The server name from TLS is cleared, because it belongs to the proxy's connection.
 hosted(Said, #req{conn = #conn{scheme = Scheme} = Conn} = Req) ->
     case yucan_head:authority(Said) of
         {ok, Name, Port} when Name =/= <<>> ->
@@ -69,9 +69,9 @@ hosted(Said, #req{conn = #conn{scheme = Scheme} = Conn} = Req) ->
         _ -> Req
     end.
 
-%% ---- ids
+%% ---- request IDs
 
-%% @doc Returns the header that is used for ids with the option `request_id => true'.
+%% @doc Returns the header that contains the request ID if the option is `request_id => true'.
 -spec request_id() -> binary().
 request_id() -> <<"x-request-id">>.
 
@@ -83,6 +83,6 @@ identified(Req, Believed, #site{request_id = Name}) ->
 
 new_id() -> yucan_header:lower(binary:encode_hex(crypto:strong_rand_bytes(16))).
 
-%% Accepts only characters that cannot end a quoted field in a log.
+%% Accepts only characters that cannot end a quoted field of the log.
 is_id(<<C, Rest/binary>>) when C >= $a, C =< $z; C >= $A, C =< $Z; C >= $0, C =< $9; C =:= $-; C =:= $_; C =:= $.; C =:= $:; C =:= $/; C =:= $+; C =:= $=; C =:= $@; C =:= $~ -> is_id(Rest);
 is_id(Rest) -> Rest =:= <<>>.

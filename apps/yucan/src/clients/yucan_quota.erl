@@ -1,11 +1,11 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Limits what a client address may have: open connections, and requests per second (the limits `address_connections' and `address_requests').
-%% Each server has a table, which its process owns and sweeps. Connections add themselves to it, and their pool removes them when they exit,
-%% even if they are killed.
+%% @doc Limits the open connections and the requests per second of each client address (the limits `address_connections' and `address_requests'). Each
+%% server has a table, which the server's process owns and sweeps. Connection processes add themselves to the table, and their pool removes them when
+%% they exit, even if they are killed.
 %%
-%% Requests are limited by a bucket that holds one second's worth (the generic cell rate algorithm, ITU-T I.371): a row contains the time at which its
-%% bucket will be full again. With IPv6 the first 64 bits count as the address, since a client usually controls the entire /64 network. The table has
-%% at most `MOST' rows, and all further addresses share one row.
+%% Requests are limited with a bucket that holds one second's worth of them (the generic cell rate algorithm, ITU-T I.371): a row contains the time at
+%% which its bucket will be full again. With IPv6, the first 64 bits count as the address, because a client usually controls an entire /64 network.
+%% The table has at most `MOST' rows; any further addresses share one row.
 -module(yucan_quota).
 
 -export([new/0, enter/3, leave/2, ask/4, sweep/1, key/1, key/2]).
@@ -27,14 +27,14 @@
 -spec new() -> table().
 new() -> ets:new(?MODULE, [public, {write_concurrency, true}]).
 
-%% @doc Returns the part of an address to which limits apply, or `none' for a unix socket.
+%% @doc Returns the part of an address to which the limits apply, or `none' for a unix socket.
 -spec key(yucan_req:address()) -> key() | none.
 key({local, _}) -> none;
 key({{0, 0, 0, 0, 0, 16#ffff, A, B}, _}) -> {A bsr 8, A band 255, B bsr 8, B band 255};
 key({{A, B, C, D, _, _, _, _}, _}) -> {v6, A, B, C, D};
 key({Ip, _}) -> Ip.
 
-%% @doc Like the function above, but also returns `none' for trusted proxies, because each represents many clients.
+%% @doc Like {@link key/1}, but also returns `none' for trusted proxies, because each of them represents many clients.
 -spec key(yucan_req:address(), Trusted :: [yucan_cidr:block()]) -> key() | none.
 key({Ip, _} = Address, Trusted) ->
     case yucan_cidr:contains(Trusted, Ip) of
@@ -63,12 +63,12 @@ leave(Table, Pid) ->
         [] -> ok
     end.
 
-%% @doc Returns `ok' if this address may have another request, given this number per second, and otherwise the seconds until it may.
+%% @doc Returns `ok' if this address may make another request now, given the limit per second; otherwise returns in how many seconds it may.
 -spec ask(table(), key(), PerSecond :: pos_integer(), Now :: integer()) -> ok | {wait, pos_integer()}.
 ask(Table, Key, PerSecond, Now) ->
     Row = row(Table, Key),
     Step = max(1, ?SECOND div PerSecond),
-    %% The time is updated in a single atomic step: the later of now and the old time, plus the time for one request.
+    %% The time is updated in one atomic step: it becomes the later of now and the old time, plus the time that one request takes up.
     [_, Full] = ets:update_counter(Table, Row, [{3, -1, Now, Now}, {3, Step}], {Row, 0, Now}),
     case Full - Now - ?SECOND of
         Over when Over > 0 ->
@@ -85,7 +85,7 @@ row(Table, Key) ->
 
 now_ns() -> erlang:monotonic_time(nanosecond).
 
-%% @doc Removes addresses without connections whose bucket is full.
+%% @doc Removes addresses that have no connections and whose bucket is full.
 -spec sweep(table()) -> ok.
 sweep(Table) ->
     _ = ets:select_delete(Table, [{{'_', 0, '$1'}, [{'<', '$1', now_ns()}], [true]}]),
@@ -99,7 +99,7 @@ requests_test() ->
     Ask = fun(Key, At) -> ask(Table, Key, 4, Now + At) end,
     ?assertEqual([ok, ok, ok, ok, {wait, 1}, {wait, 1}], [Ask(a, 0) || _ <- lists:seq(1, 6)]),
     ?assertEqual(ok, Ask(b, 0)),
-    %% At four per second, one more is allowed each quarter of a second, and never more than four at once.
+    %% At a limit of four per second, one more request is allowed each quarter of a second, but never more than four at once.
     ?assertEqual([ok, {wait, 1}], [Ask(a, ?SECOND div 4) || _ <- [1, 2]]),
     ?assertEqual([ok, ok, ok, ok, {wait, 1}], [Ask(a, 100 * ?SECOND) || _ <- lists:seq(1, 5)]),
     ?assertEqual([ok, {wait, 1}, {wait, 1}], [ask(Table, slow, 1, Now) || _ <- [1, 2, 3]]).
@@ -109,7 +109,7 @@ connections_test() ->
     In = fun() -> spawn_monitor(fun() -> receive stop -> exit(enter(Table, a, 2)) end end) end,
     Enter = fun() -> {Pid, Monitor} = In(), Pid ! stop, receive {'DOWN', Monitor, process, Pid, Result} -> {Result, Pid} end end,
     [{ok, First}, {ok, _}, {full, Third}] = [Enter() || _ <- [1, 2, 3]],
-    %% Removing a rejected process releases no connection, and no process's connection is released twice.
+    %% Removing a rejected process does not release a connection, and no process's connection is released twice.
     [ok = leave(Table, Pid) || Pid <- [Third, First, First]],
     ?assertMatch([{ok, _}, {full, _}], [Enter() || _ <- [1, 2]]).
 

@@ -1,13 +1,13 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Conditional requests and ranges (RFC 9110, 13 and 14). Pure: decides what to answer from the request's headers and the properties of the
-%% representation.
+%% @doc Conditional requests and ranges (RFC 9110, 13 and 14). Pure. Decides, from the request's headers and the properties of the representation, how
+%% to respond.
 -module(yucan_conditional).
 
 -export([decide/3, may_change/2, ranges/4, accepts_gzip/1, codings/1]).
 -export_type([etag/0]).
 
-%% A tag includes the quotes, and W/ if it is weak. `none' means that the content may change without a change of its modification time, so no earlier
-%% response can be reused.
+%% A tag includes its quotes, and W/ if it is weak. `none' means that the content may change without a new modification time, so no earlier response
+%% can be reused.
 -type etag() :: none | binary().
 
 %% Two dozen small ranges cost more than the whole file, and overlapping ranges are a known attack.
@@ -38,7 +38,7 @@ fresh(Req, Etag, Modified) ->
                 {ok, Date} when Modified =< Date, Etag =/= none -> not_modified;
                 _ -> proceed
             end;
-        %% If-Modified-Since is ignored if this header is present.
+        %% If-Modified-Since is ignored if If-None-Match is present.
         {Tags, _} ->
             case matches(Tags, Etag, weak) of
                 true -> not_modified;
@@ -50,7 +50,8 @@ matches(<<"*">>, _, _) -> true;
 matches(_, none, _) -> false;
 matches(Tags, Etag, How) -> lists:any(fun(Tag) -> same(yucan_header:trim(Tag), Etag, How) end, binary:split(Tags, <<",">>, [global])).
 
-%% For this purpose the tag of a file that the server has compressed equals the file's own tag, which clients that accept gzip never see.
+%% Here the tag of a form that the server has compressed is considered equal to the file's own tag, because clients that accept gzip never see the
+%% latter.
 same(Tag, Etag, version) -> same(uncompressed(Tag), uncompressed(Etag), strong);
 same(<<"W/", _/binary>>, _, strong) -> false;
 same(_, <<"W/", _/binary>>, strong) -> false;
@@ -66,13 +67,13 @@ uncompressed(Tag) -> Tag.
 opaque(<<"W/", Tag/binary>>) -> Tag;
 opaque(Tag) -> Tag.
 
-%% @doc Decides whether a method that changes the representation, such as PUT, may do so. `none' means that there is no file.
+%% @doc Returns whether a method that changes the representation, such as PUT, may do so. `none' means that there is no file.
 -spec may_change(yucan_req:req(), none | {etag(), Modified :: calendar:datetime()}) -> boolean().
 may_change(Req, none) -> yucan_req:header(<<"if-match">>, Req) =:= undefined;
-%% If-Modified-Since is only for GET and HEAD (RFC 9110, 13.1.3).
+%% If-Modified-Since applies only to GET and HEAD (RFC 9110, 13.1.3).
 may_change(Req, {Etag, Modified}) -> decide(yucan_req:delete_header(<<"if-modified-since">>, Req), Etag, Modified) =:= proceed.
 
-%% @doc Returns the ranges that the client requests. Also returns `all' if the Range header cannot be parsed or applies to another version.
+%% @doc Returns the ranges that the client requests, or `all' if there is no valid Range header or if it applies to a different version.
 -spec ranges(yucan_req:req(), etag(), Modified :: calendar:datetime(), Size :: non_neg_integer()) ->
     all | unsatisfiable | [{First :: non_neg_integer(), Length :: pos_integer()}].
 ranges(Req, Etag, Modified, Size) ->
@@ -91,7 +92,7 @@ is_same_version(<<"\"", _/binary>> = Tag, Etag, _) -> same(Tag, Etag, strong);
 is_same_version(<<"W/", _/binary>>, _, _) -> false;
 is_same_version(Date, _, Modified) -> yucan_header:parse_date(Date) =:= {ok, Modified}.
 
-%% Empty elements of a list are ignored (RFC 9110, 5.6.1.2), but a list of only empty elements is not valid.
+%% Empty list elements are ignored (RFC 9110, 5.6.1.2), but a list that has only empty elements is invalid.
 elements(Specs, _) when length(Specs) > ?MOST_RANGES -> all;
 elements(Specs, Size) ->
     case [Spec || Padded <- Specs, Spec <- [yucan_header:trim(Padded)], Spec =/= <<>>] of
@@ -147,7 +148,7 @@ digits(_) -> error.
 -spec accepts_gzip(yucan_req:req()) -> boolean().
 accepts_gzip(Req) -> lists:member(<<"gzip">>, codings(Req)).
 
-%% @doc Returns those of our codings that the client accepts, starting with the best compression.
+%% @doc Returns the codings that the client accepts and the server supports, best compression first.
 -spec codings(yucan_req:req()) -> [binary()].
 codings(Req) ->
     case yucan_req:header(<<"accept-encoding">>, Req) of

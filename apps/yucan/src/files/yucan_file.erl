@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Static files: a handler, and functions for handlers that choose the file themselves.
 %%
-%% This module supports ranges, conditional requests, HEAD, index files, listings, and compressed forms, which are separate files or created here.
-%% Nothing outside the docroot is ever served, neither through the path (yucan_path) nor, unless the options allow it, through a symbolic link. Small
-%% files and their compressed forms are cached (yucan_file_cache).
+%% This module supports ranges, conditional requests, HEAD, index files, listings, and compressed forms, which are either separate files or compressed
+%% here. Nothing outside the docroot is ever served, neither through the path (yucan_path) nor, unless the options allow it, through a symbolic link.
+%% Small files and their compressed forms are cached (yucan_file_cache).
 -module(yucan_file).
 -behaviour(yucan_handler).
 
@@ -14,12 +14,13 @@
 
 -type options() :: #{
     root => file:name_all(),
-    %% The prefix of the path that is not part of the file name.
+    %% The prefix of the request path that is not part of the file name.
     mount => binary(),
     index => [binary()],
-    %% Lists directories. Names for which a request would fail are left out: those with a dot or a control byte, and links that the policy rejects.
+    %% Lists directories. Names that cannot be requested are left out: those with a leading dot or a control character, and links that the policy
+    %% rejects.
     listing => boolean(),
-    %% HTML that follows a listing.
+    %% HTML that is appended to a listing.
     listing_end => binary(),
     %% Serves `FILE.br', `FILE.zst' and `FILE.gz' to clients that accept them, and compresses text of up to 1 MB.
     gzip => boolean(),
@@ -34,12 +35,12 @@
 -define(LEAST_GZIP, 1024).
 -define(MOST_GZIP, 1048576).
 -define(LOOK_BYTES, 512).
-%% Files of up to the first size are cached at once, and files of up to the second size when they are requested twice within a second. All others are
-%% sent with sendfile.
+%% Files of up to the first size are cached when they are first requested. Files of up to the second size are cached if they are requested twice
+%% within a second. All larger files are sent with sendfile.
 -define(MOST_KEPT, 65536).
 -define(MOST_KEPT_OFTEN, 1048576).
 -define(INDEX, [<<"index.html">>]).
-%% Codings and their file extensions. A client that accepts several of them gets the first.
+%% Codings and their file extensions. A client that accepts several of them gets the first one in this list.
 -define(BESIDE, [{<<"br">>, <<".br">>}, {<<"zstd">>, <<".zst">>}, {<<"gzip">>, <<".gz">>}]).
 
 %% @private
@@ -54,7 +55,7 @@ init(#{root := Root} = Options) ->
     Options#{root := Bytes};
 init(Options) -> cannot("the options are ~0tp; a map with root is expected", [Options]).
 
-%% Throws this text, which the server passes on to the caller that starts it.
+%% Throws this text, which the server passes on to the process that starts it.
 -spec cannot(io:format(), [term()]) -> no_return().
 cannot(Format, Arguments) -> throw({cannot, ["yucan_file: " | io_lib:format(Format, Arguments)]}).
 
@@ -76,7 +77,7 @@ handle(Req, #{root := Root} = Options) ->
         Response -> Response
     end.
 
-%% @doc Serves the file below a docroot that the request's path names.
+%% @doc Serves the file that the request's path specifies, below a docroot.
 -spec respond(yucan_req:req(), Docroot :: binary(), options()) -> yucan_handler:response() | not_found | {error, forbidden | bad_path}.
 respond(Req, Root, Options) ->
     case yucan_path:decode(below(yucan_req:path(Req), maps:get(mount, Options, <<>>))) of
@@ -101,14 +102,14 @@ below(Path, Mount) ->
 is_hidden(<<"/.well-known/", Rest/binary>>) -> yucan_path:has_dot_name(<<"/", Rest/binary>>);
 is_hidden(Path) -> yucan_path:has_dot_name(Path).
 
-%% A fresh cache entry needs no access to the file system. It contains only bytes that a check has permitted within the last second.
+%% Using a fresh cache entry does not access the file system. Such an entry contains only bytes that have passed the checks within the last second.
 look(Req, Path, Root, Options) ->
     case remembered(Req, {Root, below, Options, first_name(Path, Options)}) of
         none -> search(Req, yucan_path:join(Root, Path), Path, Root, Options);
         Response -> Response
     end.
 
-%% For a directory, only the first index file is considered here. If it exists, no other is tried.
+%% For a directory, only the first index file is looked up in the cache. If it exists, no other is tried.
 first_name(Path, Options) ->
     case {binary:last(Path), maps:get(index, Options, ?INDEX)} of
         {$/, [Name | _]} -> <<Path/binary, Name/binary>>;
@@ -167,28 +168,28 @@ serve(Req, File, Options) ->
         Response -> Response
     end.
 
-%% @doc Returns whether the conditions of a request permit it to change the file at a decoded path. The conditions apply to the file itself, not to
+%% @doc Returns whether the request's conditions permit it to change the file at this decoded path. The conditions apply to the file itself, not to
 %% its compressed forms.
 -spec may_change(yucan_req:req(), Path :: binary(), Root :: binary(), options()) -> boolean().
 may_change(Req, Path, Root, Options) ->
     Current = case yucan_symlink:info(Path, Root, policy(Options)) of
         {ok, #file_info{mtime = Time} = Info} -> {etag(Info, <<>>), Time};
         {error, enoent} -> none;
-        %% The file exists, but no client has ever seen a tag for it.
+        %% The file exists, but no client can have a tag for it.
         {error, _} -> {none, {{1970, 1, 1}, {0, 0, 0}}}
     end,
     yucan_conditional:may_change(Req, Current).
 
-%% ---- a file in its forms
+%% ---- the forms of a file
 
-%% Either the file itself, a coding for which there is a separate file, or a form that is compressed here.
+%% Either the file itself, a form that is compressed here, or the coding of a separate compressed file.
 -type form() :: identity | made | binary().
 
 -record(form, {
     etag :: none | binary(),
     time :: calendar:datetime(),
     size :: non_neg_integer(),
-    %% These headers are for a response with content, and for 304.
+    %% The headers of a response with content, and those of a 304.
     headers :: yucan_handler:headers(),
     unchanged :: yucan_handler:headers(),
     has_parts :: boolean(),
@@ -200,12 +201,12 @@ may_change(Req, Path, Root, Options) ->
 %% The state of a file at the last check, and its cached forms: the file itself, separately stored compressed files, and those compressed here.
 -record(seen, {
     info :: file:file_info(),
-    %% True if the file is old enough that another change would be noticed.
+    %% True if the file is old enough that any further change would be noticed.
     settled :: boolean(),
     type :: binary(),
-    %% True if the file had also been checked less than a second earlier.
+    %% True if the file had been checked less than a second before this check.
     often = false :: boolean(),
-    %% True if the file is text, which has other forms.
+    %% True if the file is text, which also has compressed forms.
     varies :: boolean(),
     beside = [] :: [{Coding :: binary(), file:file_info()}],
     forms = #{} :: #{form() => #form{}}
@@ -226,7 +227,7 @@ remembered(Req, Key) ->
         _ -> none
     end.
 
-%% The file has just been checked. Its cache entry is valid again if it has not changed.
+%% The file has just been checked. Its cache entry becomes valid again if the file has not changed.
 serve(_, _, #file_info{access = Access}, _) when Access =:= none; Access =:= write -> yucan_error:page(403);
 serve(Req, File, Found, Key) ->
     case is_asked(Req) of
@@ -254,7 +255,7 @@ see(File, Info, {_, _, Options, Name}) ->
     Beside = beside(File, Info, Varies),
     #seen{info = Info, settled = is_settled([Info | [I || {_, I} <- Beside]]), type = Type, varies = Varies, beside = Beside}.
 
-%% Files without an extension, such as README, LICENSE and Makefile, are text if their content begins like text.
+%% Files without an extension, such as README, LICENSE and Makefile, are served as text if their first bytes are text.
 without_suffix(Suffix, File) when byte_size(Suffix) =< 1 ->
     case file:open(File, [read, raw, binary]) of
         {ok, Handle} ->
@@ -268,7 +269,7 @@ without_suffix(Suffix, File) when byte_size(Suffix) =< 1 ->
     end;
 without_suffix(_, _) -> <<"application/octet-stream">>.
 
-%% Chooses the form. The codings with the fewest bytes come first.
+%% Chooses the form that is sent. The codings with the fewest bytes come first.
 choose(_, #seen{varies = false}) -> identity;
 choose(Req, #seen{beside = Beside, info = #file_info{size = Size}}) ->
     Accepted = yucan_conditional:codings(Req),
@@ -281,7 +282,7 @@ choose(Req, #seen{beside = Beside, info = #file_info{size = Size}}) ->
             end
     end.
 
-%% Returns the files that were compressed beforehand, unless they are older than the file itself. Links to such files are not followed.
+%% Returns the separate compressed files, except those that are older than the file itself. Symbolic links to such files are not followed.
 beside(_, _, false) -> [];
 beside(File, #file_info{mtime = Time}, true) ->
     [{Coding, Info#file_info{atime = undefined}}
@@ -289,7 +290,7 @@ beside(File, #file_info{mtime = Time}, true) ->
         {ok, #file_info{type = regular, mtime = Compressed, access = Access} = Info} <- [file:read_link_info(<<File/binary, Ending/binary>>, [raw, {time, universal}])],
         Compressed >= Time, Access =:= read orelse Access =:= read_write].
 
-%% Times have a resolution of seconds, so a second change within the same second may go unnoticed.
+%% Modification times have a resolution of one second, so a second change within the same second may go unnoticed.
 is_settled(Infos) ->
     Now = seconds(calendar:universal_time()),
     lists:all(fun(#file_info{mtime = Modified, ctime = Changed}) -> Now - seconds(Modified) >= 2 andalso Now - seconds(Changed) >= 2 end, Infos).
@@ -299,8 +300,8 @@ seconds(Time) -> calendar:datetime_to_gregorian_seconds(Time).
 keep(Req, Key, #seen{forms = Forms} = Seen) ->
     yucan_file_cache:keep(yucan_req:server(Req), Key, Seen, lists:sum([byte_size(Data) || #form{data = Data} <- maps:values(Forms)])).
 
-%% A file has no tag as long as it may change again within the second of its modification time, because a cache would then keep the older content
-%% forever.
+%% A file has no tag as long as its modification time is the current second, because it may change again within that second, and a cache would then
+%% keep the older content forever.
 etag(#file_info{size = Size, mtime = Time}, Suffix) ->
     Seconds = seconds(Time),
     case seconds(calendar:universal_time()) - Seconds < 2 of
@@ -314,7 +315,7 @@ weak(Etag) -> <<"W/", Etag/binary>>.
 validators(none, _) -> [];
 validators(Etag, Time) -> [{<<"etag">>, Etag}, {<<"last-modified">>, yucan_header:date(Time)}].
 
-%% A form that is compressed here may be different next time, so it has a weak tag and no ranges.
+%% A form that is compressed here may be different the next time, so it has a weak tag and does not support ranges.
 make(identity, #seen{info = Info} = Seen, Key) -> form(etag(Info, <<>>), Info, [], ?PARTS, Seen, Key);
 make(made, #seen{info = Info} = Seen, Key) -> form(weak(etag(Info, <<"-z">>)), Info, [{<<"content-encoding">>, <<"gzip">>}], [], Seen, Key);
 make(Coding, #seen{beside = Beside} = Seen, Key) ->
@@ -395,7 +396,7 @@ several(Ranges, Source, Size, Headers) ->
     Own = lists:keystore(<<"content-type">>, 1, Headers, {<<"content-type">>, [<<"multipart/byteranges; boundary=">>, Boundary]}),
     {206, [{<<"content-length">>, Total} | Own], {stream, fun(Write) -> parts_of(Source, Write, Parts, End) end}}.
 
-%% Stops early if the client disconnects or the file is truncated. The client notices the latter, because it knows the length.
+%% Stops early if the client disconnects or the file is truncated. The client notices that bytes are missing, because it knows the length.
 parts_of({file, File, _}, Write, Parts, End) ->
     {ok, Handle} = file:open(File, [read, raw, binary]),
     try

@@ -1,11 +1,11 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The server's cache of small files, with which most requests for them need no access to the file system. yucan_file decides what is
-%% cached, and checks the file again when an entry is older than a second.
+%% @doc The server's cache of small files. Most requests for a cached file do not access the file system. yucan_file decides what is cached, and
+%% checks a file again if its entry is older than a second.
 %%
 %% There are two tables, a younger and an older one. An entry that is found in the older table moves to the younger one. When the younger table is
-%% full, the older one is emptied and becomes the younger. So entries that nobody requests disappear, and no more than twice `HALF_BYTES' is cached,
-%% however many files there are. Requests access the tables directly, without a process in between. The tables belong to the server's process and are
-%% deleted with it.
+%% full, the older one is emptied and becomes the younger. So entries that are no longer requested disappear, and at most twice `HALF_BYTES' is
+%% cached, however many files there are. Requests access the tables directly rather than through a process. The tables belong to the server's process
+%% and are deleted when it exits.
 -module(yucan_file_cache).
 
 -export([open/1, close/1, find/2, keep/4, forget/1, info/1]).
@@ -16,17 +16,17 @@
 -endif.
 
 -define(HALF_BYTES, 16 * 1024 * 1024).
-%% For how long an entry is valid before its file must be checked again.
+%% How long an entry is valid before its file must be checked again.
 -define(FRESH_MS, 1000).
-%% The overhead of an entry, which is added to its content and name.
+%% The overhead of an entry, which is added to the size of its content and name.
 -define(ENTRY_BYTES, 1024).
 
-%% The positions in the atomics: which table is the younger, and the size of each.
+%% The positions in the atomics: which table is the younger one, and the size of each table.
 -define(YOUNGER, 1).
 -define(BYTES(Table), 2 + Table).
 
 -type key() :: {Root :: file:name_all(), below | chosen | script, Options :: map() | binary(), Name :: binary()}.
-%% If the options differ, the same file has a separate entry.
+%% A file has a separate entry for each different value of the options.
 
 %% @doc Creates an empty cache for a server. The tables belong to the calling process.
 -spec open(Server :: atom()) -> ok.
@@ -67,12 +67,12 @@ aged(Until, Entry) ->
 
 now_ms() -> erlang:monotonic_time(millisecond).
 
-%% @doc Caches an entry that has just been read under this key, replacing the previous one. `Bytes' is the size of its content.
+%% @doc Caches an entry that has just been read, replacing any previous entry for the key. `Bytes' is the size of its content.
 -spec keep(Server :: atom(), key(), Entry :: term(), Bytes :: non_neg_integer()) -> ok.
 keep(Server, {Root, How, Options, Name}, Entry, Bytes) ->
     case persistent_term:get({?MODULE, Server}, none) of
         none -> ok;
-        %% The name is copied, because it may be a sub-binary of a client's data, all of which would otherwise stay in memory.
+        %% The name is copied, because it may be part of a larger binary from the client, all of which would otherwise stay in memory.
         Cache -> insert({{Root, How, Options, binary:copy(Name)}, now_ms() + ?FRESH_MS, Bytes + byte_size(Name) + ?ENTRY_BYTES, Entry}, Cache)
     end.
 
@@ -86,8 +86,8 @@ insert({Key, _, Bytes, _} = Row, {_, _, Counters} = Cache) ->
         false -> ok
     end.
 
-%% The process that changes the number first empties the table. It resets the size before that. So entries that other processes insert in the meantime
-%% may be lost but are never uncounted for long.
+%% The process that succeeds in exchanging the tables empties the older one, which is now the younger. It resets the size before it deletes the
+%% entries. So entries that other processes insert in the meantime may be lost, but no entry stays uncounted for long.
 swap(Younger, {_, _, Counters} = Cache) ->
     Older = 1 - Younger,
     case atomics:compare_exchange(Counters, ?YOUNGER, Younger, Older) of
@@ -98,7 +98,7 @@ swap(Younger, {_, _, Counters} = Cache) ->
         _ -> ok
     end.
 
-%% @doc Makes all entries invalid, because files have changed. The sizes are reset first, as in swap/2.
+%% @doc Invalidates all entries, because files have changed. The sizes are reset first, as in swap/2.
 -spec forget(Server :: atom()) -> ok.
 forget(Server) ->
     case persistent_term:get({?MODULE, Server}, none) of
@@ -137,7 +137,7 @@ found_again_test() ->
         ?assertEqual(#{entries => 0, bytes => 0}, info(?MODULE))
     end).
 
-%% Inserts ten times as much as fits. The limit holds at each step, entries in use stay, and the oldest ones disappear.
+%% Inserts ten times as much as fits. At each step, the size stays within the limit; entries that are in use stay, and the oldest entries disappear.
 bounded_test() ->
     with_cache(fun() ->
         Size = 64 * 1024,

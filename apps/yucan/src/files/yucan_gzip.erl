@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Middleware that compresses the responses of handlers: `#{middleware => [fun yucan_gzip:compress/2]}'.
+%% @doc Middleware that compresses handlers' responses: `#{middleware => [fun yucan_gzip:compress/2]}'.
 %%
-%% It does not change responses that are small, not text, already encoded, or only a part of the content. Nor does it change those with a strong ETag,
-%% which promises exactly these bytes.
+%% It does not change responses that are small, are not text, are already encoded, or contain only a part of the content. It also does not change
+%% responses with a strong ETag, which promises exactly these bytes.
 -module(yucan_gzip).
 
 -export([compress/2]).
@@ -10,7 +10,7 @@
 -define(LEAST_BYTES, 860).
 -define(GZIP_WINDOW, 31).
 
-%% @doc Calls the next handler, and compresses its response if the client accepts that.
+%% @doc Calls the next handler, and compresses its response if the client accepts gzip.
 -spec compress(yucan_req:req(), fun((yucan_req:req()) -> yucan_handler:response())) -> yucan_handler:response().
 compress(Req, Next) ->
     case Next(Req) of

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Renders a directory as a page: its path, and its entries with sizes and times in the order that the client requests (`?sort=name', `time' or
+%% @doc Renders a directory as a page: its path, and its entries with sizes and times, in the order that the client requests (`?sort=name', `time' or
 %% `size', `&desc'). Directories come first. The page is streamed, because a directory may be large.
 -module(yucan_listing).
 
@@ -14,8 +14,8 @@
 %% The number of entries in each part of the page.
 -define(PIECE, 200).
 
-%% @doc Returns the page for a directory. `Path' is the requested path, decoded, below the root. A link is listed if the policy permits its target, and a
-%% name that begins with a dot if a request for it would be answered.
+%% @doc Returns the page for a directory. `Path' is the decoded path from the request, below the root. A symbolic link is listed if the policy permits
+%% its target, and a name that begins with a dot is listed if the options allow it to be served.
 -spec response(yucan_req:req(), Folder :: binary(), Path :: binary(), Root :: binary(), yucan_file:options()) -> yucan_handler:response().
 response(Req, Folder, Path, Root, Options) ->
     Policy = maps:get(follow_symlinks, Options, inside),
@@ -25,17 +25,17 @@ response(Req, Folder, Path, Root, Options) ->
             {Shown, Nameless} = lists:partition(fun has_path/1, [Name || Any <- Names, Name <- [bytes(Any)], maps:get(dot_files, Options, false) orelse binary:first(Name) =/= $.]),
             End = [nameless(length(Nameless)), maps:get(listing_end, Options, <<>>)],
             Order = order(yucan_req:query_pairs(Req)),
-            %% The browser cannot guess another type, and nothing on the page can run.
+            %% The browser must not guess a different type, and nothing on the page can run.
             {200, [{<<"content-type">>, <<"text/html; charset=utf-8">>}, {<<"content-security-policy">>, <<"default-src 'none'; style-src 'unsafe-inline'">>}
                    | maps:get(headers, Options, [])],
              {stream, fun(Write) -> page(Write, Path, Options#{listing_end => End}, Order, sorted(Order, Look, Shown)) end}};
         {error, _} -> yucan_error:page(403)
     end.
 
-%% A name that no request can contain, such as one with a line end, is listed without a link.
+%% Returns whether a request can contain this name, which is not the case for a name with a line end, for example.
 has_path(Name) -> yucan_path:decode(<<"/", (yucan_path:escape(Name))/binary>>) =:= {ok, <<"/", Name/binary>>}.
 
-%% Such names are counted, so that the user knows that they are missing from the list.
+%% Names that no request can contain are not listed but counted, so that the user knows that something is missing.
 nameless(0) -> <<>>;
 nameless(1) -> <<"<p>1 more has a backslash or a control character in its name and cannot be served.</p>">>;
 nameless(Count) -> [<<"<p>">>, integer_to_binary(Count), <<" more have a backslash or a control character in their names and cannot be served.</p>">>].
@@ -67,7 +67,7 @@ bytes(Name) -> unicode:characters_to_binary(Name).
 
 entry(Look, Name) ->
     case Look(Name) of
-        %% Entries that this server may not read are left out, because it could not serve them.
+        %% Entries that this server may not read are omitted, because it could not serve them.
         {ok, #file_info{type = directory, mtime = Time, access = Access}} when Access =:= read; Access =:= read_write -> {1, <<Name/binary, "/">>, Time, none};
         {ok, #file_info{type = regular, mtime = Time, size = Size, access = Access}} when Access =:= read; Access =:= read_write -> {2, Name, Time, Size};
         _ -> gone
@@ -88,7 +88,7 @@ page(Write, Path, Options, Order, Entries) ->
                [<<"<tr><td><a href=\"../\">../</a></td><td></td><td></td></tr>\n">> || Path =/= <<"/">>]]),
     rows(Write, Entries, maps:get(listing_end, Options, <<>>)).
 
-%% Returns the parent directories, each as a link.
+%% Returns the path as links, one for each parent directory.
 way(Path, Mount) ->
     Parts = binary:split(Path, <<"/">>, [global, trim_all]),
     {Links, _} = lists:mapfoldl(fun(Part, Above) ->
@@ -97,7 +97,7 @@ way(Path, Mount) ->
     end, [Mount, $/], Parts),
     [<<"<a href=\"">>, Mount, <<"/\">/</a>">> | Links].
 
-%% A click on the column that determines the order reverses the order.
+%% Clicking on the column that determines the order reverses the order.
 column(Name, Text, {Name, asc}) -> column(Name, Text, <<"&amp;desc">>, <<" \342\226\262">>);
 column(Name, Text, {Name, desc}) -> column(Name, Text, <<>>, <<" \342\226\274">>);
 column(Name, Text, {_, _}) -> column(Name, Text, <<>>, <<>>).
@@ -113,7 +113,7 @@ rows(Write, Entries, End) ->
         {error, _} -> ok
     end.
 
-%% A colon in a relative reference would look like a scheme.
+%% The `./' is needed because a name with a colon would look like a URL with a scheme.
 row({_, Name, Time, Size}) ->
     {{Y, M, D}, {H, Min, _}} = calendar:universal_time_to_local_time(Time),
     [<<"<tr><td><a href=\"./">>, yucan_path:escape(Name), <<"\">">>, yucan_error:escape(Name), <<"</a></td><td>">>,

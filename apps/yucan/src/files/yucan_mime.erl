@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Content types for the extension of a file name. Pure.
+%% @doc Content types for file name extensions. Pure.
 -module(yucan_mime).
 
 -export([of_file/1, of_file/2, of_content/1, is_text/1]).
@@ -8,11 +8,11 @@
 -include_lib("eunit/include/eunit.hrl").
 -endif.
 
-%% @doc Returns the type, or `application/octet-stream' if it is unknown.
+%% @doc Returns the type for a file name, or `application/octet-stream' if it is unknown.
 -spec of_file(file:name_all()) -> binary().
 of_file(File) -> of_file(File, #{}).
 
-%% @doc Like the function above, with the user's own types, keyed by extension without the dot.
+%% @doc Like {@link of_file/1}, but also uses the user's own types, keyed by extension without the dot.
 -spec of_file(file:name_all(), #{binary() => binary()}) -> binary().
 of_file(File, Own) ->
     case yucan_header:lower(unicode:characters_to_binary(filename:extension(File))) of
@@ -62,7 +62,7 @@ type(Ending) ->
         <<"aac">> => <<"audio/aac">>, <<"glb">> => <<"model/gltf-binary">>, <<"br">> => <<"application/x-brotli">>
     }, <<"application/octet-stream">>).
 
-%% @doc Returns the type according to the first bytes of a file whose name does not determine it: UTF-8 text or not.
+%% @doc Returns the type of a file whose name does not determine it: UTF-8 text or not, judging by its first bytes.
 -spec of_content(binary()) -> binary().
 of_content(Start) ->
     case has_control(Start) of
@@ -78,7 +78,7 @@ of_content(Start) ->
 has_control(<<C, Rest/bits>>) when C >= $\s, C =/= 127; C >= 8, C =< 13; C =:= 27 -> has_control(Rest);
 has_control(Rest) -> Rest =/= <<>>.
 
-%% @doc Returns whether the type is worth compressing.
+%% @doc Returns whether compressing content of this type is worthwhile.
 -spec is_text(binary()) -> boolean().
 is_text(<<"text/event-stream", _/binary>>) -> false;
 is_text(<<"text/", _/binary>>) -> true;

@@ -2,7 +2,7 @@
 %% @doc Looks up files below a docroot, and checks the symbolic links in their paths. Files outside the docroot are served only if the policy allows
 %% it.
 %%
-%% Each access to the file system switches threads, so this module makes as few as the policy allows, and bypasses the file server.
+%% Each file system access switches threads, so this module makes as few accesses as the policy allows, and bypasses the file server.
 -module(yucan_symlink).
 
 -export([info/3]).
@@ -11,14 +11,14 @@
 -include_lib("kernel/include/file.hrl").
 
 -type policy() :: inside | always | never.
-%% `inside' follows a link if its target is below the root. `never' follows no link below the root.
+%% `inside' follows a link if its target is below the root. `never' follows no links below the root.
 
 %% @doc Returns information about the file at a decoded path, with times in UTC, if the policy permits the path.
 -spec info(Path :: binary(), Root :: binary(), policy()) -> {ok, file:file_info()} | {error, forbidden | file:posix() | badarg}.
 info(Path, Root, always) ->
     followed(yucan_path:join(Root, Path));
 info(Path, Root, Policy) ->
-    %% Most paths contain no link, in which case a check of their last part is enough.
+    %% Most paths contain no links, so checking each part without resolving it is enough.
     case without_links(binary:split(Path, <<"/">>, [global, trim_all]), yucan_path:join(Root, <<>>), none) of
         links when Policy =:= inside -> inside(yucan_path:join(Root, Path), Root);
         links -> {error, forbidden};

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The process of an HTTP/2 connection (RFC 9113). yucan_conn hands it the connection after TLS has negotiated `h2', or when the client
-%% begins with the preface. It reads frames and writes all output, while yucan_h2_state makes the decisions. Each request has a process
+%% @doc The process of an HTTP/2 connection (RFC 9113). yucan_conn passes it the connection after TLS has negotiated `h2', or when the client begins
+%% with the preface. It reads frames and writes all output, while yucan_h2_state makes the decisions. Each request has its own process
 %% (yucan_h2_exchange) for as long as its handler runs.
 -module(yucan_h2).
 
@@ -17,7 +17,7 @@
     %% The part of the preface that has not arrived yet.
     preface = <<"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n">> :: binary(),
     buffer = <<>> :: binary(),
-    %% True if nothing has arrived since the last garbage collection of a connection that waits with open streams.
+    %% True if nothing has arrived since the last garbage collection, while the connection waits with open streams.
     collected = false :: boolean(),
     served = 0 :: non_neg_integer()
 }).
@@ -26,13 +26,13 @@
 -define(ARM, 100).
 -define(WARM_MS, 2000).
 -define(LOOK_MS, 1000).
-%% A timer fires this long after the limit of the last request, and never before it.
+%% The timer for a hibernating connection fires this long after `idle_ms' has passed, so that it never fires too early.
 -define(LATE_MS, 20).
 -define(LINGER_MS, 2000).
 -define(SEND_BYTES, 65536).
-%% The size limit of a single read.
+%% The maximum size of a single read.
 -define(BUFFER_BYTES, 32768).
-%% The size limit for a frame from the client, which is the smallest that the protocol permits.
+%% The maximum size of a frame from the client, which is the smallest maximum that the protocol permits.
 -define(FRAME_BYTES, 16384).
 
 %% @doc Takes over the connection until it closes. `Buffer' contains the bytes that have already arrived.
@@ -45,7 +45,7 @@ start(#conn{socket = Socket} = Conn, Buffer, Limits) ->
 
 now_ms() -> erlang:monotonic_time(millisecond).
 
-%% @private Handles a message from the client's socket or from this system.
+%% @private Handles a message from the client's socket or from another process.
 -spec message(term(), #state{}) -> no_return().
 message(Message, #state{collected = true} = State) -> message(Message, State#state{collected = false});
 message(Message, State) -> handle(Message, clock(State)).
@@ -113,7 +113,7 @@ preface(#state{preface = Missing, buffer = Buffer} = State) ->
         _ -> perform(failed(connection, protocol_error, State))
     end.
 
-%% All frames of a batch get the time at which the batch began.
+%% All frames of a batch get the time at which the batch started.
 frames(#state{buffer = Buffer, h2 = H2} = State) ->
     case yucan_h2_frame:parse(Buffer, ?FRAME_BYTES) of
         {connection_error, Code} -> perform(failed(connection, Code, State));
@@ -144,7 +144,7 @@ request(Id, Fields, Fin, #state{conn = Conn, socket = Socket, limits = Limits, t
         {ok, #req{body = Body, expect = Expect, authority = Authority} = Req} ->
             Pid = yucan_h2_exchange:start(Req, Served, Stream),
             H21 = yucan_h2_state:opened(Id, Pid, case yucan_h2_request:is_tunnel(Req) of true -> tunnel; false -> Body end, H2),
-            %% The client asks whether it may send its body. The flow-control windows determine how much it may send.
+            %% The client waits for permission to send its body, which it gets here. The flow-control windows determine how much it may send.
             H22 = case Expect of true -> yucan_h2_state:head(Id, [{<<":status">>, <<"100">>}], false, H21); false -> H21 end,
             State#state{h2 = H22, served = Served + 1, template = Template#req{authority = Authority}};
         malformed -> failed(Id, protocol_error, State);
@@ -159,7 +159,7 @@ refuse(Id, Status, Reason, #state{conn = #conn{server = Server} = Conn, h2 = H2}
     {Fields, Body} = yucan_h2_reply:refusal(Status),
     State#state{h2 = yucan_h2_state:data(Id, Body, true, none, yucan_h2_state:head(Id, general(Fields, State), false, H2))}.
 
-%% Adds the headers of every response, unless the handler has set them.
+%% Adds the headers that every response has, unless the handler has set them.
 general([{_, <<"1", _/binary>>} | _] = Interim, _) -> Interim;
 general([Status | Fields], #state{conn = #conn{server = Server}}) ->
     #site{server_header = Header} = persistent_term:get({yucan, Server}),
@@ -175,7 +175,7 @@ unless_there(Name, Rest, Fields) ->
         false -> [{Name, binary_part(Rest, 0, byte_size(Rest) - 2)} | Fields]
     end.
 
-%% Output waits until there is nothing else to do, so that responses that are ready at the same time are sent together.
+%% Output is sent only when there is nothing else to do, so that responses that are ready at the same time are sent together.
 next(#state{h2 = H2} = State) ->
     Pumped = State#state{h2 = yucan_h2_state:pump(H2)},
     case yucan_h2_state:output_bytes(Pumped#state.h2) of
@@ -183,7 +183,7 @@ next(#state{h2 = H2} = State) ->
         Bytes -> any_more(Bytes, yucan_h2_state:is_busy(H2), Pumped)
     end.
 
-%% The client may take a long time to accept the rest of a large response. Input that arrives in the meantime is handled before that.
+%% The client may take a long time to accept the rest of a large response, so input that arrives in the meantime is handled first.
 between(State) ->
     receive
         Message -> message(Message, State)
@@ -192,7 +192,7 @@ between(State) ->
 
 any_more(0, _, State) -> rest(State);
 any_more(_, Busy, State) ->
-    %% Handlers that can run now do so before this process continues.
+    %% Lets handlers that can run do so before this process continues.
     _ = Busy andalso erlang:yield(),
     receive
         Message -> message(Message, State)

@@ -1,12 +1,13 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The process of a request over HTTP/2, in which its handler runs. It lives as long as its handler, but no longer than the connection.
+%% @doc The process of an HTTP/2 request, in which the handler runs. It lives as long as its handler runs, but no longer than the connection.
 -module(yucan_h2_exchange).
 
 -export([start/3, run/3]).
 
 -include("yucan_internal.hrl").
 
-%% The heap size for a small request. A larger heap would cost more to allocate and release than a garbage collection.
+%% The initial heap size, in words, which is enough for a small request. Allocating and releasing a larger heap would cost more than a garbage
+%% collection.
 -define(WORDS, 377).
 
 %% @doc Starts the process, linked to the caller. `Served' is the number of earlier requests on the connection.
@@ -23,8 +24,8 @@ run(#req{conn = Conn, body = Body} = Sent, Served, Stream) ->
     Start = yucan_metrics:start(Served),
     _ = [yucan_body:open(Req, <<>>, Site#site.limits) || Body =/= none],
     Outcome = answer(Req, Site),
-    %% A client that has received its answer may disconnect, upon which the connection's process kills the processes of its streams. But this process
-    %% still has to count and log the request.
+    %% A client that has received its response may disconnect, and the connection process then kills its stream processes. But this process still has
+    %% to count and log the request.
     _ = [process_flag(trap_exit, true) || element(1, Outcome) =/= upgrade],
     yucan_exchange:account(Outcome, Req, Began, Start, Site),
     case Outcome of
@@ -40,7 +41,7 @@ answer(Req, Site) ->
         Class:Reason:Stack -> yucan_h2_reply:send(yucan_exchange:failed(Class, Reason, Stack, Req, Site), Req)
     end.
 
-%% Calls the function and returns when the function returns (see yucan_conn:left/2).
+%% Calls the function, and returns once it has returned (see yucan_conn:left/2).
 taken_over(Function, #req{conn = #conn{socket = Socket}} = Req, Stream) ->
     try
         _ = Function(Socket, <<>>)

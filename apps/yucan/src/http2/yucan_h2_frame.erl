@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Parses and writes frames of HTTP/2 (RFC 9113, 4 and 6). Pure. This module decides which frames are well-formed; yucan_h2_state decides what
-%% they mean.
+%% @doc Parses and encodes HTTP/2 frames (RFC 9113, 4 and 6). Pure. This module determines which frames are well-formed; yucan_h2_state determines
+%% what they mean.
 -module(yucan_h2_frame).
 %% Iolists end in a binary tail.
 -dialyzer(no_improper_lists).
@@ -13,7 +13,7 @@
     | compression_error | enhance_your_calm.
 -type setting() :: {header_table_size | enable_push | max_concurrent_streams | initial_window_size | max_frame_size | max_header_list_size
     | enable_connect_protocol, non_neg_integer()}.
-%% `Size' is the size of the payload including padding, because flow control counts both.
+%% `Size' is the size of the payload including padding, because padding also counts for flow control.
 -type frame() ::
     {data, id(), Fin :: boolean(), binary(), Size :: non_neg_integer()}
     | {headers, id(), Fin :: boolean(), Complete :: boolean(), Fragment :: binary()}
@@ -23,7 +23,7 @@
 
 -define(MAX_WINDOW, 16#7fffffff).
 
-%% @doc Returns the next frame, or an error: a connection error ends the connection, and a stream error only the stream.
+%% @doc Returns the next frame, or an error: a connection error closes the connection, and a stream error closes only the stream.
 -spec parse(binary(), MaxBytes :: pos_integer()) ->
     {frame(), Rest :: binary()} | more | {connection_error, code()} | {stream_error, id(), code(), Rest :: binary()}.
 parse(<<Length:24, _/binary>>, Max) when Length > Max -> {connection_error, frame_size_error};
@@ -53,7 +53,7 @@ frame(1, Flags, Id, Payload) ->
     case {unpadded(Flags, Payload), ?IS_SET(Flags, ?PRIORITY)} of
         {error, _} -> {connection_error, protocol_error};
         {Fragment, false} -> {headers, Id, ?IS_SET(Flags, ?END_STREAM), ?IS_SET(Flags, ?END_HEADERS), Fragment};
-        %% A stream may not depend on itself. Apart from that, priorities are ignored (5.3.2).
+        %% A stream must not depend on itself. Apart from that, priorities are ignored (5.3.2).
         {<<_:1, Id:31, _, _/binary>>, true} -> {connection_error, protocol_error};
         {<<_:40, Fragment/binary>>, true} -> {headers, Id, ?IS_SET(Flags, ?END_STREAM), ?IS_SET(Flags, ?END_HEADERS), Fragment};
         {_, true} -> {connection_error, frame_size_error}
@@ -69,7 +69,7 @@ frame(4, _, Id, _) when Id > 0 -> {connection_error, protocol_error};
 frame(4, Flags, _, <<>>) when ?IS_SET(Flags, ?ACK) -> settings_ack;
 frame(4, Flags, _, Payload) when ?IS_SET(Flags, ?ACK); byte_size(Payload) rem 6 =/= 0 -> {connection_error, frame_size_error};
 frame(4, _, _, Payload) -> settings(Payload, []);
-%% Clients must not send PUSH_PROMISE.
+%% A client must not send PUSH_PROMISE.
 frame(5, _, _, _) -> {connection_error, protocol_error};
 frame(6, _, Id, _) when Id > 0 -> {connection_error, protocol_error};
 frame(6, Flags, _, <<_:64>>) when ?IS_SET(Flags, ?ACK) -> ping_ack;
@@ -103,13 +103,13 @@ settings(<<8:16, _/binary>>, _) -> {connection_error, protocol_error};
 settings(<<_:48, Rest/binary>>, Done) -> settings(Rest, Done);
 settings(<<>>, Done) -> {settings, lists:reverse(Done)}.
 
-%% ---- frames that the server writes
+%% ---- frames that the server sends
 
-%% @doc Encodes a part of a body, which must fit into a frame.
+%% @doc Encodes a part of a body, which must fit into a single frame.
 -spec data(id(), Fin :: boolean(), iodata()) -> iodata().
 data(Id, Fin, Data) -> [<<(iolist_size(Data)):24, 0, (flag(Fin, ?END_STREAM)), Id:32>> | Data].
 
-%% @doc Encodes a block of headers, in frames of at most `Max' bytes.
+%% @doc Encodes a header block, in frames of at most `Max' bytes.
 -spec headers(id(), Fin :: boolean(), Block :: iodata(), Max :: pos_integer()) -> iodata().
 headers(Id, Fin, Block, Max) ->
     case iolist_size(Block) of
@@ -149,11 +149,11 @@ settings_ack() -> <<0:24, 4, ?ACK, 0:32>>.
 -spec ping_ack(binary()) -> binary().
 ping_ack(Opaque) -> <<8:24, 6, ?ACK, 0:32, Opaque/binary>>.
 
-%% @doc Encodes the frame that ends a stream.
+%% @doc Encodes the frame that resets a stream.
 -spec reset(id(), code()) -> binary().
 reset(Id, Code) -> <<4:24, 3, 0, Id:32, (number(Code)):32>>.
 
-%% @doc Encodes the frame that tells the client that no stream after `Last' is served.
+%% @doc Encodes the frame that tells the client that streams after `Last' will not be processed.
 -spec goaway(Last :: id(), code()) -> binary().
 goaway(Last, Code) -> <<8:24, 7, 0, 0:32, Last:32, (number(Code)):32>>.
 

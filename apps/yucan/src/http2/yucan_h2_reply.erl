@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Writes a response to an HTTP/2 stream, as yucan_reply does for HTTP/1.1. No framing has to be chosen, because the last frame of a stream marks
-%% its end.
+%% @doc Writes a response to an HTTP/2 stream, as yucan_reply does for HTTP/1.1. The framing is always the same, because the last frame of a stream
+%% marks the end of the body.
 -module(yucan_h2_reply).
 
 -export([send/2, inform/3, refusal/1]).
@@ -9,7 +9,7 @@
 -include_lib("kernel/include/file.hrl").
 
 -define(SMALL_BYTES, 16384).
-%% Larger data stays in the handler's process until it can be sent.
+%% Data that is larger than this stays in the handler's process until it can be sent.
 -define(WHOLE_BYTES, 65536).
 
 %% @doc See {@link yucan_reply:send/3}.
@@ -45,8 +45,8 @@ taken_over(Status, Headers, Function, Req) ->
 
 stream(#req{conn = #conn{socket = {yucan_h2_stream, Stream}}}) -> Stream.
 
-%% Returns the status, the handler's headers without those that concern a connection, and the length that the handler gave. yucan_h2 adds the headers
-%% of every response.
+%% Returns the status, the handler's headers except those that only concern an HTTP/1.1 connection, and the length that the handler specified.
+%% yucan_h2 adds the headers that every response has.
 fields(Status, Headers) ->
     {Own, Length} = yucan_reply:fields(Headers),
     {[{<<":status">>, integer_to_binary(Status)} | Own], Length}.
@@ -115,7 +115,7 @@ inform(Status, Headers, Req) ->
     {Fields, _} = fields(Status, Headers),
     yucan_h2_stream:head(stream(Req), Fields, false).
 
-%% @doc Returns the response to an invalid request: fields and body.
+%% @doc Returns the response to an invalid request, as fields and body.
 -spec refusal(Status :: 400..505) -> {[yucan_hpack:field()], iodata()}.
 refusal(Status) ->
     {_, Headers, Body} = yucan_error:page(Status),

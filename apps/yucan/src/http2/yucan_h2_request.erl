@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Converts the fields of HTTP/2 to a request (RFC 9113, 8.2 and 8.3). Pure. Method, target and host pass through the parser for HTTP/1.1, so a
-%% path has the same canonical form, limits and rejections over both protocols.
+%% @doc Converts HTTP/2 fields to a request (RFC 9113, 8.2 and 8.3). Pure. The method, target and host pass through the HTTP/1.1 parser, so a path has
+%% the same canonical form, limits and rejections over both protocols.
 -module(yucan_h2_request).
 
 -export([parse/4, is_tunnel/1, is_trailer/1]).
@@ -17,7 +17,7 @@
 
 -type refusal() :: malformed | {error, Status :: 400..505, Reason :: atom()}.
 
-%% @doc Returns a request. `Fin' means that nothing follows its headers. `malformed' ends the stream, while an error gets a response. A WebSocket (RFC
+%% @doc Returns a request. `Fin' means that nothing follows the headers. `malformed' resets the stream, but an error gets a response. A WebSocket (RFC
 %% 8441) becomes a GET with the header `upgrade: websocket', which a client cannot send over HTTP/2.
 -spec parse([yucan_hpack:field()], Fin :: boolean(), #limits{}, Template :: #req{}) -> {ok, #req{}} | refusal().
 parse(Fields, Fin, Limits, Template) ->
@@ -31,7 +31,7 @@ parse(Fields, Fin, Limits, Template) ->
 is_tunnel(#req{body = none, headers = Headers, version = 20}) -> lists:keymember(<<"upgrade">>, 1, Headers);
 is_tunnel(_) -> false.
 
-%% Pseudo-headers must come first, and none may be repeated.
+%% Pseudo-headers must come first and must not be repeated.
 pseudo([{<<":method">>, Value} | Rest], #pseudo{method = none} = P) -> pseudo(Rest, P#pseudo{method = Value});
 pseudo([{<<":scheme">>, Value} | Rest], #pseudo{scheme = none} = P) -> pseudo(Rest, P#pseudo{scheme = Value});
 pseudo([{<<":authority">>, Value} | Rest], #pseudo{authority = none} = P) -> pseudo(Rest, P#pseudo{authority = Value});
@@ -43,7 +43,7 @@ pseudo(Rest, P) -> {ok, P, Rest}.
 headers([{Name, Value} = Field | Rest], Count, Done, Cookies, Fin, P, Limits, Req) ->
     case is_field(Field) of
         false -> malformed;
-        %% All cookies count as a single header, as they do over HTTP/1.1, however many parts a browser sends.
+        %% However many parts a browser sends, all cookies count as one header, as they do over HTTP/1.1.
         true when Count >= Limits#limits.headers, Name =/= <<"cookie">> orelse Cookies =:= [] -> {error, 431, too_many_headers};
         true when byte_size(Name) + byte_size(Value) + 2 > Limits#limits.header_line_bytes -> {error, 431, header_too_long};
         true ->
@@ -57,7 +57,7 @@ headers([{Name, Value} = Field | Rest], Count, Done, Cookies, Fin, P, Limits, Re
 headers([], _, Done, Cookies, Fin, P, Limits, Req) ->
     finish(P, Fin, Limits, Req#req{headers = joined(Cookies, Done)}).
 
-%% Outside of HTTP/2 the cookies form a single header (RFC 9113, 8.2.3).
+%% Everything other than HTTP/2 expects all cookies in a single header (RFC 9113, 8.2.3).
 joined([], Done) -> Done;
 joined(Cookies, Done) -> [{<<"cookie">>, iolist_to_binary(lists:join(<<"; ">>, lists:reverse(Cookies)))} | Done].
 
@@ -86,7 +86,8 @@ length(Value, Req) ->
         _ -> malformed
     end.
 
-%% Returns whether a request may have this header. Names are tokens in lower case, and values have no control bytes and no leading or trailing spaces.
+%% Returns whether a request may contain this header. Names are tokens in lower case, and values have no control characters and no leading or trailing
+%% spaces.
 is_field({Name, Value}) ->
     case yucan_header:listed(Name) of
         {_, Name} -> true;
@@ -94,7 +95,7 @@ is_field({Name, Value}) ->
         {_, _} -> false
     end andalso is_value(Value).
 
-%% @doc Like the function above, but for trailers, which can neither frame a message nor be connection-specific.
+%% @doc Like is_field/1, but for trailers, which must not affect the framing or be connection-specific.
 -spec is_trailer(yucan_hpack:field()) -> boolean().
 is_trailer({Name, _} = Field) ->
     is_field(Field) andalso yucan_header:known(Name) =:= {plain, Name}
@@ -126,7 +127,7 @@ finish(_, true, _, _) -> malformed;
 finish(P, false, Limits, #req{body = none} = Req) -> target(P, Limits, Req#req{body = chunked});
 finish(P, false, Limits, Req) -> target(P, Limits, Req).
 
-%% These parts can be written as an HTTP/1.1 request only if none of them contains a space or a control byte.
+%% These parts can be written as an HTTP/1.1 request only if none of them contains a space or a control character.
 target(#pseudo{method = Method, scheme = Scheme, authority = Authority, path = <<C, _/binary>> = Path}, Limits, #req{host = Said} = Req)
   when Scheme =:= <<"http">> orelse Scheme =:= <<"https">>, C =:= $/ orelse Path =:= <<"*">> ->
     case {is_clean(Authority, Said), is_visible(Method) andalso is_visible(Path)} of
@@ -135,7 +136,7 @@ target(#pseudo{method = Method, scheme = Scheme, authority = Authority, path = <
     end;
 target(_, _, _) -> malformed.
 
-%% If the two names differed, two servers could choose different hosts (8.3.1).
+%% If :authority and Host differed, two servers could choose different hosts (8.3.1).
 is_clean(none, undefined) -> {ok, <<>>};
 is_clean(none, Said) -> visible(Said);
 is_clean(Authority, undefined) -> visible(Authority);

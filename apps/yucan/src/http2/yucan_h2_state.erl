@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The state of an HTTP/2 connection (RFC 9113, 5 and 6): its streams, windows and tables. Pure. yucan_h2 passes it what arrives from the
-%% client and from the processes of the streams, and then takes the bytes to send and the effects from it.
+%% @doc The state of an HTTP/2 connection (RFC 9113, 5 and 6): its streams, windows and tables. Pure. yucan_h2 passes it the frames from the
+%% client and the requests from the stream processes, and then fetches the bytes to send and the effects to perform.
 %%
-%% Frames that request nothing, and streams that the client cancels or causes to be reset, use up tokens. Tokens are regained over time and with each
-%% response. A client without tokens loses the connection (`enhance_your_calm').
+%% Frames that request nothing cost the client tokens, and so do streams that it cancels or causes to be reset. The client regains tokens over time
+%% and with each response. When it has none left, the connection is closed (`enhance_your_calm').
 -module(yucan_h2_state).
 
 -export([new/2, at/2, frame/2, failed/3, opened/4, exited/3, head/4, data/5, read/3, active/3, drain/1, pump/1, effects/1,
@@ -19,7 +19,7 @@
     | {reply, from(), Result :: term()} | {tell, pid(), Message :: term()} | {kill, pid()} | {stop, yucan_h2_frame:code()}.
 
 -record(stream, {
-    %% Set until the handler's process has exited.
+    %% The handler's process, until it has exited.
     pid = none :: none | pid(),
     %% True as long as the client may still send data.
     receiving :: boolean(),
@@ -27,15 +27,15 @@
     missing = any :: any | non_neg_integer(),
     %% Data that has arrived but has not been read by the handler.
     buffer = <<>> :: binary(),
-    %% The receive window, and how much of it has not been announced to the client yet.
+    %% The receive window, and the number of bytes by which it could grow that have not been announced to the client yet.
     receive_window :: integer(),
     credit = 0 :: non_neg_integer(),
     reader = none :: none | {once, from()} | {active, Count :: pos_integer()},
-    %% True for a tunnel, which ends when the client closes its side; a request does not.
+    %% True for a tunnel, which ends when the client closes its side. Other requests continue after that.
     tunnel = false :: boolean(),
     trailers = [] :: [yucan_hpack:field()],
     send_window :: integer(),
-    %% The data that waits for window space, the time at which it last made progress, and the caller that waits for it.
+    %% The data that waits for window space, the time of the last progress, and the caller that waits for the data to be sent.
     pending = none :: none | {binary(), Fin :: boolean(), none | from()},
     since = 0 :: integer(),
     %% True while the stream is in `ready'.
@@ -52,17 +52,17 @@
     decoder :: yucan_hpack:table(),
     encoder :: yucan_hpack:table(),
     streams = #{} :: #{id() => #stream{}},
-    %% The processes of the streams, which live slightly longer than these. `active' means that the process has asked for messages, so it also gets
-    %% one when the stream ends.
+    %% The stream processes, which live slightly longer than their streams. `active' means that the process has requested messages, so it also gets a
+    %% message when the stream ends.
     pids = #{} :: #{pid() => {passive | active, id()}},
     last = 0 :: non_neg_integer(),
-    %% The streams that the server closed before the client could know.
+    %% The streams that the server has closed. The client may not have noticed yet, so frames that it still sends on them are not errors.
     given_up = [] :: [id()],
-    %% An incomplete block of headers. Until it is complete, nothing else may arrive.
+    %% A header block that is not complete yet. Until it is, no other frame may arrive.
     block = none :: none | {id(), Fin :: boolean(), binary(), Began :: integer()},
     settled = false :: boolean(),
     requests = 0 :: non_neg_integer(),
-    %% If GOAWAY has been sent, the last stream that it named.
+    %% The last stream ID that GOAWAY named, if it has been sent.
     goaway = none :: none | non_neg_integer(),
     receive_window :: integer(),
     credit = 0 :: non_neg_integer(),
@@ -81,7 +81,7 @@
 %% The limits on buffered unread data, per stream and per connection.
 -define(STREAM_WINDOW, 262144).
 -define(WINDOW, 1048576).
-%% How much one stream may send before the next one's turn, and how much is written to the socket at once.
+%% How much one stream may send before the next stream has its turn, and how much is written to the socket at once.
 -define(TURN_BYTES, 16384).
 -define(SEND_BYTES, 65536).
 
@@ -174,7 +174,7 @@ pay(_, S) -> stop(enhance_your_calm, S).
 %% @doc Handles a frame from the client.
 -spec frame(yucan_h2_frame:frame(), state()) -> state().
 frame({settings, Settings}, #h2{block = none} = S) ->
-    %% Each setting may cause work for each stream, and thousands fit into a frame.
+    %% A settings frame may contain thousands of settings, and each may cause work for every stream.
     pay(1 + length(Settings), out(yucan_h2_frame:settings_ack(), lists:foldl(fun setting/2, S#h2{settled = true}, Settings)));
 %% The first frame must be SETTINGS (3.4).
 frame(_, #h2{settled = false} = S) -> stop(protocol_error, S);
@@ -196,7 +196,7 @@ frame({window_update, Id, Increment}, S) when Increment < ?SMALL_INCREMENT -> wi
 frame({window_update, Id, Increment}, S) -> window(Id, Increment, S);
 frame({ping, Opaque}, S) -> out(yucan_h2_frame:ping_ack(Opaque), pay(1, S));
 frame({continuation, _, _, _}, S) -> stop(protocol_error, S);
-%% Priorities, acknowledgements, goaway and unknown frames have no effect.
+%% Priority, acknowledgement, GOAWAY and unknown frames have no effect.
 frame(_, S) -> pay(1, S).
 
 %% @doc Handles a frame that violates the rules for its type.
@@ -206,7 +206,7 @@ failed(_, _, #h2{block = {_, _, _, _}} = S) -> stop(protocol_error, S);
 failed(Id, Code, #h2{last = Last} = S) when Id > Last, Code =/= frame_size_error -> stop(Code, S);
 failed(Id, Code, S) -> reset(Id, Code, pay(1, S)).
 
-%% Stops the connection if the stream has not been opened yet (5.1).
+%% Closes the connection if the stream has not been opened yet (5.1).
 unless_idle(Id, #h2{last = Last} = S) when Id > Last; Id band 1 =:= 0 -> stop(protocol_error, S);
 unless_idle(_, S) -> S.
 
@@ -271,7 +271,7 @@ trailers(Id, Fields, Stream, S) ->
         false -> reset(Id, protocol_error, S)
     end.
 
-%% The client sent this request before it read that it should send no more. Frames that follow on the stream are also dropped (6.8).
+%% The client sent this request before it received GOAWAY. Further frames on the stream are also dropped (6.8).
 request(Id, _, _, #h2{goaway = Last} = S) when is_integer(Last) -> pay(1, remember(Id, S#h2{last = Id}));
 request(Id, _, _, #h2{streams = Streams, pids = Pids, limits = #limits{h2_streams = Most}} = S) when map_size(Streams) >= Most; map_size(Pids) >= Most ->
     reset(Id, refused_stream, pay(?GIVEN_UP, S#h2{last = Id}));
@@ -295,7 +295,7 @@ body(Id, Fin, Data, Size, #h2{streams = Streams, given_up = GivenUp} = S) ->
         #{Id := #stream{receive_window = Window, missing = Missing} = Stream} ->
             Stream1 = Stream#stream{receive_window = Window - Size, missing = case Missing of any -> any; _ -> Missing - byte_size(Data) end},
             S1 = case Data of <<>> when not Fin -> pay(1, S); _ -> S end,
-            %% Padding is consumed immediately, because no handler reads it.
+            %% The window space of padding is returned immediately, because no handler reads padding.
             {Stream2, S2} = credit(Id, Size - byte_size(Data), deliver(Data, Stream1), S1),
             case Fin of
                 true -> ended(Id, Stream2, S2);
@@ -320,7 +320,7 @@ deliver(Data, #stream{buffer = Buffer} = Stream) -> Stream#stream{buffer = <<Buf
 ended(Id, #stream{missing = Missing}, S) when is_integer(Missing), Missing > 0 -> reset(Id, protocol_error, S);
 ended(Id, Stream, S) -> give(Id, Stream#stream{receiving = false}, S).
 
-%% Delivers the data that the handler has asked for, if it has arrived.
+%% Delivers data that the handler has requested and that has arrived.
 give(Id, #stream{reader = {once, From}, buffer = Data} = Stream, S) when Data =/= <<>> ->
     {Stream1, S1} = credit(Id, byte_size(Data), Stream#stream{reader = none, buffer = <<>>}, reply(From, {ok, Data}, S)),
     put_stream(Id, Stream1, S1);
@@ -354,8 +354,8 @@ credit(Id, Size, #stream{credit = Credit, receive_window = Window} = Stream, S) 
         Sum -> {Stream#stream{credit = Sum}, credit(Size, S)}
     end.
 
-%% The client has cancelled the stream. A process that receives messages is notified as at the end of a connection, even if it has not requested any
-%% at the moment; other processes are killed at once.
+%% The client has cancelled the stream. A process that receives messages is notified in the same way as when a connection ends, even if it currently
+%% accepts no messages. Other processes are killed at once.
 given_up(Id, #stream{pid = Pid} = Stream, #h2{pids = Pids} = S) ->
     S1 = case Pids of
         #{Pid := {active, _}} -> effect({tell, Pid, {yucan_h2, Id, closed}}, S);
@@ -421,7 +421,7 @@ sent(Id, Data, Size, Fin, From, #stream{send_window = Own} = Stream, #h2{send_wi
         false -> put_stream(Id, Stream1, S1)
     end.
 
-%% The response has been sent. If the client is still sending, it is asked to stop (8.1).
+%% The response has been sent. If the client is still sending, it is told to stop (8.1).
 answered(Id, #stream{receiving = Receiving} = Stream, #h2{tokens = Tokens} = S) ->
     S1 = removed(Id, Stream, S#h2{tokens = min(?TOKENS, Tokens + ?TOKENS_PER_ANSWER)}),
     case Receiving of
@@ -429,7 +429,7 @@ answered(Id, #stream{receiving = Receiving} = Stream, #h2{tokens = Tokens} = S) 
         false -> S1
     end.
 
-%% @doc Sends pending data as far as the windows and the size of a single write permit.
+%% @doc Sends as much pending data as the windows and the maximum size of a write permit.
 -spec pump(state()) -> state().
 pump(#h2{send_window = Window, out_bytes = Bytes, ready = Ready} = S) when Bytes < ?SEND_BYTES, Window > 0 ->
     case queue:out(Ready) of
@@ -462,7 +462,7 @@ read(Id, From, #h2{streams = Streams} = S) ->
         _ -> reply(From, {error, closed}, S)
     end.
 
-%% @doc Handles a handler's request for this many messages; 0 stops delivery.
+%% @doc Allows the given number of messages to be delivered to the handler; 0 stops delivery.
 -spec active(id(), Count :: non_neg_integer(), state()) -> state().
 active(Id, Count, #h2{streams = Streams, pids = Pids} = S) ->
     case Streams of
@@ -471,7 +471,7 @@ active(Id, Count, #h2{streams = Streams, pids = Pids} = S) ->
         _ -> lists:foldl(fun(Pid, Acc) -> effect({tell, Pid, {yucan_h2, Id, closed}}, Acc) end, S, [Pid || {Pid, {_, I}} <- maps:to_list(Pids), I =:= Id])
     end.
 
-%% @doc Handles the exit of a stream's process. `Failed' means that it did not answer.
+%% @doc Handles the exit of a stream's process. `Failed' means that it exited without a response.
 -spec exited(pid(), Failed :: boolean(), state()) -> state().
 exited(Pid, Failed, #h2{pids = Pids, streams = Streams, now = Now} = S) ->
     case maps:take(Pid, Pids) of

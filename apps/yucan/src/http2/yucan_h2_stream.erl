@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The transport of an HTTP/2 stream (yucan_transport). It calls the process of the connection, yucan_h2.
+%% @doc The transport of an HTTP/2 stream (yucan_transport). It calls the connection process, yucan_h2.
 -module(yucan_h2_stream).
 -behaviour(yucan_transport).
 
@@ -11,7 +11,7 @@
 -record(stream, {
     connection :: pid(),
     id :: pos_integer(),
-    %% The socket of the connection itself.
+    %% The socket of the underlying connection.
     below :: yucan_transport:socket()
 }).
 -opaque stream() :: #stream{}.
@@ -22,25 +22,25 @@
 -spec new(pid(), pos_integer(), yucan_transport:socket()) -> stream().
 new(Connection, Id, Below) -> #stream{connection = Connection, id = Id, below = Below}.
 
-%% @doc Sends a complete answer without waiting.
+%% @doc Sends a complete response without waiting.
 -spec answer(stream(), [yucan_hpack:field()], iodata()) -> ok.
 answer(#stream{connection = Connection, id = Id}, Fields, Body) ->
     Connection ! {answer, Id, Fields, Body},
     ok.
 
-%% @doc Sends the head of a response. send/2 sends the rest; `fin' marks the end.
+%% @doc Sends the head of a response. send/2 sends the rest; `Fin' means that nothing follows.
 -spec head(stream(), [yucan_hpack:field()], Fin :: boolean()) -> ok.
 head(#stream{connection = Connection, id = Id}, Fields, Fin) ->
     Connection ! {head, Id, Fields, Fin},
     ok.
 
-%% @doc Ends the answer without waiting.
+%% @doc Ends the response without waiting.
 -spec fin(stream()) -> ok.
 fin(#stream{connection = Connection, id = Id}) ->
     Connection ! {data, Id, <<>>, true, none},
     ok.
 
-%% A reply that arrives after the timeout is dropped.
+%% If the reply arrives after the timeout, it is dropped.
 call(Request, #stream{connection = Connection}, Timeout) ->
     From = monitor(process, Connection, [{alias, reply_demonitor}]),
     Connection ! Request(From),
@@ -68,8 +68,8 @@ recv_whole(_, _, _, _) -> unsupported.
 -spec read(stream(), timeout()) -> {ok, binary()} | {eof, [yucan_hpack:field()]} | {error, closed | timeout}.
 read(#stream{id = Id} = Stream, Timeout) -> call(fun(From) -> {read, Id, From} end, Stream, Timeout).
 
-%% @doc Returns when everything has been written to the socket, or after `send_ms' without progress, which the connection checks. If the first part is
-%% `{head, Fields}', it is the head of the answer; a head by itself is sent without waiting.
+%% @doc Returns when everything has been written to the socket, or when there has been no progress for `send_ms', which the connection process checks.
+%% If the first part is `{head, Fields}', it is the head of the response; a head without a body is sent without waiting.
 -spec send(stream(), iodata() | [{head, [yucan_hpack:field()]} | iodata()]) -> ok | {error, yucan_transport:reason()}.
 send(Stream, [{head, Fields}]) -> head(Stream, Fields, false);
 send(Stream, Data) -> send(Stream, Data, false).
@@ -85,12 +85,12 @@ send_large(Stream, Data) -> send(Stream, Data).
 -spec finish(stream(), iodata() | [{head, [yucan_hpack:field()]} | iodata()]) -> ok | {error, yucan_transport:reason()}.
 finish(Stream, Data) -> send(Stream, Data, true).
 
-%% @doc Sends a part of a file, with the same definition of progress as send/2.
+%% @doc Sends a part of a file, with the same time limit as send/2.
 -spec send_file(stream(), iodata(), file:fd(), non_neg_integer(), pos_integer(), pos_integer() | infinity) ->
     {ok, non_neg_integer()} | {error, yucan_transport:reason()}.
 send_file(Stream, _, Handle, Offset, Length, _) -> {ok, Length - copy(Stream, Handle, Offset, Length)}.
 
-%% Returns the number of bytes that were not sent because the file or the connection ended.
+%% Returns the number of bytes that were not sent because the file or the connection ended early.
 copy(_, _, _, 0) -> 0;
 copy(Stream, Handle, At, Left) ->
     case file:pread(Handle, At, min(Left, ?PART_BYTES)) of
@@ -110,7 +110,7 @@ arm(#stream{connection = Connection, id = Id}, Count) ->
     Connection ! {active, Id, Count},
     ok.
 
-%% @doc Stops delivery. Data that arrives later remains buffered until it is read.
+%% @doc Stops the delivery of messages. Data that arrives later is buffered until it is read.
 -spec pause(stream(), binary()) -> binary().
 pause(#stream{connection = Connection, id = Id} = Stream, Buffer) ->
     Connection ! {active, Id, 0},
@@ -134,7 +134,7 @@ next(#stream{id = Id}, Timeout) ->
     after Timeout -> timeout
     end.
 
-%% @doc Returns whether the connection is closed. The stream need not be checked, because the process of a cancelled stream has been killed.
+%% @doc Returns whether the connection is closed. The stream itself need not be checked, because the process of a cancelled stream is killed.
 -spec is_closed(stream()) -> boolean().
 is_closed(#stream{connection = Connection, below = {Transport, Raw}}) -> not is_process_alive(Connection) orelse Transport:is_closed(Raw).
 

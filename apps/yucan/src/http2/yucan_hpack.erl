@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc HPACK (RFC 7541), the encoding of header lists in HTTP/2. Pure. A table belongs to one direction of a connection.
+%% @doc HPACK (RFC 7541), the encoding of header lists in HTTP/2. Pure. Each direction of a connection has its own table.
 %%
-%% The caller limits the size of decoded fields, because a single byte of a block may represent thousands. Encoded text is not compressed, which every
-%% decoder accepts: fields that repeat take one byte, and few others are sent.
+%% The caller limits the size of decoded fields, because a single byte of a block may stand for thousands of bytes. The encoder does not use Huffman
+%% codes, which are optional: fields that repeat take one byte each, and few others are sent.
 -module(yucan_hpack).
 %% Iolists end in a binary tail.
 -dialyzer(no_improper_lists).
@@ -12,17 +12,17 @@
 
 -type field() :: {Name :: binary(), Value :: binary()}.
 
-%% The entries by number; `added' is the number of the newest entry.
+%% The entries by number. Entries are numbered from 1, and `added' is the number of the newest.
 -record(table, {
     entries = #{} :: #{pos_integer() => field()},
-    %% Used by an encoder: the number of each entry.
+    %% Used by an encoder: the number of the entry for each field.
     places = #{} :: #{field() => pos_integer()},
     added = 0 :: non_neg_integer(),
     size = 0 :: non_neg_integer(),
     max :: non_neg_integer(),
-    %% The size that the settings allow. The `max' of a decoder may be smaller.
+    %% The size that the settings allow. A decoder's `max' may be smaller.
     allowed :: non_neg_integer(),
-    %% Used by an encoder: the smallest and the latest new size that have not been announced to the peer yet.
+    %% Used by an encoder: the smallest and the latest of the new sizes that have not been announced to the peer yet.
     told = none :: none | {Least :: non_neg_integer(), Last :: non_neg_integer()}
 }).
 -opaque table() :: #table{}.
@@ -36,7 +36,7 @@
 -spec new(Bytes :: non_neg_integer()) -> table().
 new(Bytes) -> #table{max = Bytes, allowed = Bytes}.
 
-%% @doc Tells an encoder that the peer allows a table of this size.
+%% @doc Applies the table size that the peer allows to an encoder's table.
 -spec resize(Bytes :: non_neg_integer(), table()) -> table().
 resize(Bytes, #table{told = Told} = Table) ->
     New = min(Bytes, ?TABLE_BYTES),
@@ -47,8 +47,8 @@ resize(Bytes, #table{told = Told} = Table) ->
 -spec size(table()) -> non_neg_integer().
 size(#table{size = Size}) -> Size.
 
-%% @doc Decodes a complete block. `too_large' means that its fields have more than `Max' bytes, counting 32 more for each field. Even then the table
-%% is still correct. After an error the connection cannot be used any more.
+%% @doc Decodes a complete block. `too_large' means that its fields have more than `Max' bytes, counting 32 more for each field; the table is still
+%% correct in that case. After an error the connection can no longer be used.
 -spec decode(Block :: binary(), Max :: non_neg_integer(), table()) -> {ok, [field()], table()} | {too_large, table()} | error.
 decode(Block, Max, Table) ->
     try sizes(Block, Max, Table) catch throw:compression -> error end.
@@ -56,7 +56,7 @@ decode(Block, Max, Table) ->
 -spec bad() -> no_return().
 bad() -> throw(compression).
 
-%% A change of size is only allowed at the beginning of a block (4.2).
+%% The table size may only change at the beginning of a block (4.2).
 sizes(<<2#001:3, _/bits>> = Block, Max, #table{allowed = Allowed} = Table) ->
     case integer(Block, 5) of
         {New, Rest} when New =< Allowed -> sizes(Rest, Max, shrink(Table#table{max = New}));
@@ -79,7 +79,7 @@ fields(<<2#000:3, _/bits>> = Block, Max, Done, Table) ->
     field(Rest, Max, Done, Field, Table);
 fields(_, _, _, _) -> bad().
 
-%% Beyond the limit, the block is only decoded to keep the table correct.
+%% If the fields exceed the limit, the rest of the block is decoded only to keep the table correct.
 field(Rest, Max, Done, {Name, Value} = Field, Table) ->
     case Max - byte_size(Name) - byte_size(Value) - ?ENTRY_BYTES of
         Left when Left < 0 -> fields(Rest, Left, [], Table);
@@ -94,7 +94,7 @@ literal(Block, Bits, Table) ->
     {Value, Rest2} = text(Rest1),
     {{Name, Value}, Rest2}.
 
-%% The text is copied, so that an entry does not keep all the bytes that arrived with it in memory.
+%% The text is copied, because otherwise an entry would keep all the bytes that arrived with it in memory.
 text(<<0:1, _/bits>> = Block) ->
     {Size, Rest} = integer(Block, 7),
     case Rest of
@@ -109,8 +109,8 @@ text(<<1:1, _/bits>> = Block) ->
     end;
 text(_) -> bad().
 
-%% An integer is in the low `Bits' of the first byte or, if these are all ones, continues in the following bytes (5.1). The integers that we need have
-%% at most four of these.
+%% An integer is in the low `Bits' bits of the first byte or, if these are all ones, continues in the following bytes (5.1). The integers that we need
+%% continue for at most four bytes.
 integer(<<Byte, Rest/binary>>, Bits) ->
     Full = (1 bsl Bits) - 1,
     case Byte band Full of
@@ -193,8 +193,8 @@ placed(Field, #table{entries = Entries, places = Places, added = Added} = Table)
     Table#table{places = Places#{Field => Added}};
 placed(_, Table) -> Table.
 
-%% Values that differ in each response would only displace the others. It must not be possible to guess secret values from the size of a block
-%% (7.1.3).
+%% Values that differ in each response would only displace useful entries. Secret values are not added either, because the size of a block could
+%% reveal a correct guess (7.1.3).
 kind(<<"content-length">>) -> differs;
 kind(<<"content-range">>) -> differs;
 kind(<<"etag">>) -> differs;
@@ -273,7 +273,7 @@ more(Value) -> <<1:1, Value:7, (more(Value bsr 7))/binary>>.
 ?CODES(28, 16#fffffe2, {2, 3, 4, 5, 6, 7, 8, 11, 12, 14, 15, 16, 17, 18, 19, 20, 21, 23, 24, 25, 26, 27, 28, 29, 30, 31, 127, 220,
     249});
 ?CODES(30, 16#3ffffffc, {10, 13, 22});
-%% The rest must be the beginning of a code that consists of ones, and shorter than a byte.
+%% The remaining bits are padding, which must be shorter than a byte and consist of ones.
 huffman(Rest, Done) when bit_size(Rest) < 8 ->
     Size = bit_size(Rest),
     Ones = (1 bsl Size) - 1,

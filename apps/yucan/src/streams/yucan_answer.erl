@@ -1,18 +1,18 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Sends a response in steps while the handler runs, for handlers that cannot return one, such as the adapter for Elixir's Plug. All functions
-%% are called in the process of the handler, which then returns `sent' and nothing else.
+%% @doc Sends a response in steps while the handler runs, for handlers that cannot return a response, such as the adapter for Elixir's Plug. All
+%% functions must be called in the handler's process. The handler must then return `sent'.
 -module(yucan_answer).
 
 -export([send/2, open/3, write/2, cut/0, inform/3]).
 
 -include("yucan_internal.hrl").
 
-%% @doc Sends a complete answer. Raises `{bad_response, Why}' if the answer is not valid, or if one has already been sent.
+%% @doc Sends a complete response. Raises `{bad_response, Why}' if the response is not valid, or if one has already been sent.
 -spec send(yucan_handler:response(), yucan_req:req()) -> ok.
 send(Response, Req) -> step(Response, Req).
 
-%% @doc Sends the head of a response whose body is written with write/2. The response ends when the handler returns. Without Content-Length the body
-%% is chunked.
+%% @doc Sends the head of a response whose body is written with write/2. The response ends when the handler returns. Without a Content-Length, the
+%% body is chunked.
 -spec open(Status :: 200..999, yucan_handler:headers(), yucan_req:req()) -> ok.
 open(Status, Headers, Req) -> step({Status, Headers, {stream, open}}, Req).
 
@@ -25,18 +25,18 @@ step(Response, #req{conn = #conn{server = Server}} = Req) ->
 send_by_version(Answer, #req{version = 20} = Req, _) -> yucan_h2_reply:send(Answer, Req);
 send_by_version(Answer, Req, Site) -> yucan_reply:send(Answer, Req, Site).
 
-%% @doc Writes a part of that body. `closed' means that the client has disconnected, and `timeout' that it has accepted no data for `send_ms'.
+%% @doc Writes a part of the body. `closed' means that the client has disconnected, and `timeout' that it has not accepted any data for `send_ms'.
 -spec write(iodata(), yucan_req:req()) -> ok | {error, closed | timeout}.
 write(Data, #req{conn = #conn{socket = Socket}}) ->
     case yucan_progress:kept() of
         {open, Mode, _, _} -> yucan_stream:write(Data, Mode, Socket);
-        %% The client has received everything and may still be connected.
+        %% The response is already complete, but the client may still be connected.
         {_, _, _} -> case yucan_transport:is_closed(Socket) of true -> {error, closed}; false -> ok end;
         undefined -> error({bad_response, {write, nothing_open}})
     end.
 
-%% @doc Cuts off the response of a handler that has failed. The rest of an open body is never sent, and the client can see that. `false' means that
-%% nothing was sent, so the handler has to answer in another way. After `true' it returns `sent'.
+%% @doc Aborts the response of a handler that has failed. The rest of an open body is never sent, so the client can tell that it is incomplete.
+%% `false' means that nothing was sent, so the handler must respond in a different way. After `true', the handler must return `sent'.
 -spec cut() -> boolean().
 cut() ->
     case yucan_stream:cut() of
@@ -44,7 +44,7 @@ cut() ->
         Outcome -> ok = yucan_progress:keep(Outcome), true
     end.
 
-%% @doc Sends an informational response before the final one, such as 103 with links to load early. HTTP/1.0 has no such responses.
+%% @doc Sends an informational response before the final one, such as 103 with links to resources to load early. HTTP/1.0 has no such responses.
 -spec inform(Status :: 102..199, yucan_handler:headers(), yucan_req:req()) -> ok | {error, not_supported | closed | timeout}.
 inform(Status, _, #req{version = 10}) when Status =/= 101, Status > 100, Status < 200 ->
     {error, not_supported};

@@ -1,16 +1,17 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Forms with files, `multipart/form-data' (RFC 7578), which are read part by part from the body of a request, so a form can be larger than
-%% memory. `new/2' and `feed/2' are a pure parser, which the other functions use to read the request.
+%% @doc Reads forms with files, `multipart/form-data' (RFC 7578), part by part from the body of a request, so a form can be larger than memory.
+%% `new/2' and `feed/2' are a pure parser, which the other functions use to read the request.
 %%
-%% The parser rejects everything that two parsers could read differently: two names in a disposition, a line of a head that continues on the next
-%% line, a delimiter with other text after it.
+%% The parser rejects everything that two parsers could interpret differently: two names in one Content-Disposition, a header that continues on the
+%% next line, and a delimiter that is followed by other text.
 -module(yucan_multipart).
 
 -export([fold/4, form/2, refusal/1, file_name/1, new/2, feed/2, is_done/1]).
 -export_type([options/0, event/0, part/0, reason/0, state/0]).
 
 -type options() :: #{parts => limit(), headers => limit(), header_bytes => limit(), part_bytes => limit(), bytes => limit()}.
-%% The maximum numbers of parts (100), headers of a part (16), bytes of its head (8192), bytes of its content (16 MB) and bytes of the form (64 MB).
+%% The maximum number of parts (100), headers per part (16), bytes per part's head (8192), bytes per part's content (16 MB) and bytes of the form (64
+%% MB).
 -type limit() :: pos_integer() | infinity.
 -type part() :: #{name := binary(), filename => binary(), type => binary(), headers := [{Name :: binary(), Value :: binary()}]}.
 %% `filename' is what the client sent; {@link file_name/1} checks whether it can be used as a file name. Header names are in lower case.
@@ -18,7 +19,7 @@
 -type reason() :: not_a_form | malformed | cut | too_many_parts | head_too_large | too_large | yucan_req:body_error().
 
 -record(multipart, {
-    %% The delimiter, including the line end before it.
+    %% The delimiter, including the preceding line end.
     delimiter :: binary(),
     limits :: options(),
     where = preamble :: preamble | delimiter | head | content | done,
@@ -36,8 +37,9 @@
 
 %% ---- requests
 
-%% @doc Reads the form. For each part, the function gets `{part, Part}', its content as `{data, Bytes}' in pieces as they arrive, and `part_end'.
-%% It returns `{ok, Acc}', or `{stop, Acc}' to stop reading. An error comes with the last `Acc', so that the caller can close an open file.
+%% @doc Reads the form. For each part, the function is called with `{part, Part}', with `{data, Bytes}' for each piece of its content as it arrives,
+%% and with `part_end'. It returns `{ok, Acc}', or `{stop, Acc}' to stop reading. An error comes with the last `Acc', so that the caller can close an
+%% open file.
 -spec fold(fun((event(), Acc) -> {ok | stop, Acc}), Acc, yucan_req:req(), options()) -> {ok | stop, Acc} | {error, reason(), Acc}.
 fold(Fun, Acc, Req, Options) ->
     case new(yucan_req:header(<<"content-type">>, Req, <<>>), Options) of
@@ -66,7 +68,7 @@ each(Fun, Acc, [Event | Events]) ->
     end;
 each(_, Acc, []) -> {ok, Acc}.
 
-%% @doc Reads an entire small form and returns its parts in order, with their content.
+%% @doc Reads a small form completely, and returns its parts in order, with their content.
 -spec form(yucan_req:req(), options()) -> {ok, [{part(), binary()}]} | {error, reason()}.
 form(Req, Options) ->
     case fold(fun gathered/2, [], Req, Options) of
@@ -85,8 +87,8 @@ refusal(Reason) when Reason =:= malformed; Reason =:= cut -> yucan_error:page(40
 refusal(Reason) when Reason =:= too_many_parts; Reason =:= head_too_large -> yucan_error:page(413);
 refusal(Reason) -> yucan_req:body_error(Reason).
 
-%% @doc Returns a name under which a file may be stored in a directory. It is the last part of what the client sent, because some browsers send a
-%% path, and has 1 to 200 bytes of UTF-8 without control characters. A name that begins with a dot is rejected.
+%% @doc Returns a name under which a file may be stored in a directory. It is the last path component that the client sent, because some browsers send
+%% a path, and it has 1 to 200 bytes of UTF-8 without control characters. A name that begins with a dot is rejected.
 -spec file_name(binary()) -> {ok, binary()} | error.
 file_name(Sent) ->
     Name = lists:last(binary:split(Sent, [<<"/">>, <<"\\">>], [global])),
@@ -96,7 +98,7 @@ file_name(Sent) ->
 
 %% ---- the parser
 
-%% @doc Creates a parser for a body with this `Content-Type'.
+%% @doc Creates a parser for a body with this `Content-Type' header.
 -spec new(ContentType :: binary(), options()) -> {ok, state()} | error.
 new(ContentType, Options) ->
     case value(ContentType) of
@@ -109,7 +111,7 @@ new(ContentType, Options) ->
         _ -> error
     end.
 
-%% Parses a value and its parameters.
+%% Parses a header value and its parameters.
 value(Text) ->
     [Value | Rest] = binary:split(Text, <<";">>),
     case yucan_header:elements(iolist_to_binary(Rest)) of
@@ -117,8 +119,8 @@ value(Text) ->
         _ -> error
     end.
 
-%% @doc Parses the next bytes of the body, and returns the events that they complete. Between two calls the parser keeps at most a delimiter or
-%% `header_bytes'. It may not be called again after an error. Data after the last delimiter is ignored.
+%% @doc Parses the next bytes of the body, and returns the events that they complete. Between two calls the parser buffers no more than a delimiter or
+%% `header_bytes'. It must not be called again after an error. Data after the last delimiter is ignored.
 -spec feed(binary(), state()) -> {state() | {error, reason()}, [event()]}.
 feed(Data, #multipart{buffer = Buffer, total = Total, limits = #{bytes := Most}} = State) ->
     case Total + byte_size(Data) of
@@ -139,12 +141,12 @@ parse(#multipart{where = preamble, buffer = Buffer, delimiter = Delimiter, limit
     end;
 parse(#multipart{where = delimiter, buffer = <<"--", _/binary>>} = State, Events) -> parse(State#multipart{where = done}, Events);
 parse(#multipart{where = delimiter, buffer = <<"\r\n", _/binary>>, parts = Parts, limits = #{parts := Most}} = State, Events) ->
-    %% The line end is not consumed, because the head may be empty.
+    %% The line end is not consumed here, because the head of the part may be empty.
     case Parts < Most of
         true -> parse(State#multipart{where = head, parts = Parts + 1}, Events);
         false -> failed(too_many_parts, Events)
     end;
-%% RFC 2046 permits spaces here.
+%% RFC 2046 permits whitespace here.
 parse(#multipart{where = delimiter, buffer = <<C, Rest/binary>>} = State, Events) when C =:= $\s; C =:= $\t -> parse(State#multipart{buffer = Rest}, Events);
 parse(#multipart{where = delimiter, buffer = Buffer} = State, Events) when Buffer =:= <<>>; Buffer =:= <<"-">>; Buffer =:= <<"\r">> -> {State, lists:reverse(Events)};
 parse(#multipart{where = delimiter}, Events) -> failed(malformed, Events);
@@ -166,7 +168,7 @@ parse(#multipart{where = content, buffer = Buffer, delimiter = Delimiter} = Stat
                 {State1, Events1} -> parse(State1#multipart{where = delimiter, buffer = after_bytes(At + Length, Buffer)}, [part_end | Events1])
             end;
         nomatch ->
-            %% The last bytes may be the beginning of a delimiter.
+            %% The last bytes may be the beginning of a delimiter, so they stay in the buffer.
             Safe = max(0, byte_size(Buffer) - byte_size(Delimiter) + 1),
             case content(binary_part(Buffer, 0, Safe), State, Events) of
                 {error, _} = Error -> {Error, lists:reverse(Events)};
@@ -210,7 +212,7 @@ disposition({<<"form-data">>, Parameters}, Part, Types) ->
     case {[V || {<<"name">>, V} <- Parameters], [V || {<<"filename">>, V} <- Parameters], [V || {<<"filename*">>, V} <- Parameters]} of
         {[Name], [], []} -> {ok, typed(Types, Part#{name => unescaped(Name)})};
         {[Name], [File], _} -> {ok, typed(Types, Part#{name => unescaped(Name), filename => unescaped(File)})};
-        %% Some libraries send only the extended form (RFC 8187).
+        %% Some libraries send the file name only in its extended form (RFC 8187).
         {[Name], [], [<<Charset:5/binary, "''", File/binary>>]} ->
             case yucan_header:lower(Charset) of
                 <<"utf-8">> -> {ok, typed(Types, Part#{name => unescaped(Name), filename => yucan_path:unescape(File)})};
@@ -223,6 +225,6 @@ disposition(_, _, _) -> {error, malformed}.
 typed([Type], Part) -> Part#{type => Type};
 typed([], Part) -> Part.
 
-%% Browsers escape only these three characters.
+%% Browsers escape only these three characters in names.
 unescaped(Text) ->
     lists:foldl(fun({Escaped, Byte}, Sum) -> binary:replace(Sum, Escaped, Byte, [global]) end, Text, [{<<"%22">>, <<"\"">>}, {<<"%0D">>, <<"\r">>}, {<<"%0A">>, <<"\n">>}]).

@@ -1,12 +1,12 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Server-sent events (the HTML standard, 9.2): a stream that waits for messages to its process and converts them to events.
+%% @doc Server-sent events (HTML standard, 9.2): a stream for which the process waits for messages and converts them to events.
 %%
 %% ```
 %% handle(Req, _) ->
 %%     yucan_sse:response(Req, [], fun(start, S) -> pg:join(news, self()), {ok, S};
 %%                                    ({info, {news, Text}}, S) -> {send, #{data => Text}, S} end, none).
 %% '''
-%% A comment every 15 s keeps proxies from closing the connection. Sending comments and data also reveals when the client has disconnected.
+%% A comment every 15 s keeps proxies from closing the connection. Sending comments and data also reveals whether the client has disconnected.
 -module(yucan_sse).
 
 -export([response/4, encode/1]).
@@ -17,7 +17,7 @@
 
 -define(ALIVE_MS, 15000).
 
-%% @doc Returns the response for a handler. The function is called with `start', and then with each message to the process.
+%% @doc Returns the response for a handler. The function is called with `start', and then with each message that the process receives.
 -spec response(yucan_req:req(), yucan_handler:headers(), fun((start | {info, term()}, State :: term()) -> step()), State :: term()) ->
     yucan_handler:response().
 response(Req, Headers, Function, State) ->
@@ -28,7 +28,7 @@ response(Req, Headers, Function, State) ->
 start(Write, Socket, Function, State) ->
     case Write(encode(#{comment => <<"ok">>})) of
         ok ->
-            %% Data arrives as messages, so that the client's disconnection also arrives as one.
+            %% Data from the client arrives as messages, so that the process is also notified when the client disconnects.
             _ = yucan_transport:arm(Socket, 1),
             step(Function(start, State), {Write, Socket, Function}, alive_until(), []);
         {error, _} -> ok
@@ -36,8 +36,8 @@ start(Write, Socket, Function, State) ->
 
 alive_until() -> erlang:monotonic_time(millisecond) + ?ALIVE_MS.
 
-%% Data from the client is kept for the connection. `Until' is the time at which the next comment is due, whatever messages arrive without causing an
-%% event.
+%% `Kept' holds messages with data from the client, which belong to the next request. `Until' is the time at which the next comment is due; messages
+%% that cause no event do not postpone it.
 step({send, Events, State}, {Write, _, _} = Stream, _, Kept) ->
     case Write(encode(Events)) of
         ok -> wait(State, Stream, alive_until(), Kept);
@@ -49,7 +49,7 @@ step(stop, _, _, Kept) -> give_back(Kept).
 wait(State, Stream, Until, Kept) -> wait(Until - erlang:monotonic_time(millisecond), State, Stream, Until, Kept).
 
 wait(Left, State, Stream, Until, Kept) when Left =< 0 ->
-    %% This process is idle most of the time, so the memory used by the last large event would stay allocated.
+    %% This process is idle most of the time, so the memory used by the last large event would otherwise stay allocated.
     true = erlang:garbage_collect(),
     step({send, #{comment => <<>>}, State}, Stream, Until, Kept);
 wait(Left, State, {_, Socket, Function} = Stream, Until, Kept) ->
@@ -65,13 +65,13 @@ wait(Left, State, {_, Socket, Function} = Stream, Until, Kept) ->
         wait(0, State, Stream, Until, Kept)
     end.
 
-%% Puts the kept messages back into the mailbox, before any that have arrived since then.
+%% Puts the kept messages back into the mailbox, before any messages that have arrived since.
 give_back([]) -> ok;
 give_back(Kept) -> lists:foreach(fun(Message) -> self() ! Message end, lists:reverse(Kept, waiting())).
 
 waiting() -> receive Message -> [Message | waiting()] after 0 -> [] end.
 
-%% @doc Formats events as text. A line end in a name or id would start another field, so it is removed.
+%% @doc Formats events as text. A line end in a name or ID would start a new field, so it is removed.
 -spec encode(event() | [event()]) -> iodata().
 encode(Events) when is_list(Events) -> [encode(Event) || Event <- Events];
 encode(Event) ->
@@ -82,7 +82,7 @@ field(comment, Value) -> [<<": ">>, one_line(Value), $\n];
 field(retry, Ms) -> [<<"retry: ">>, integer_to_binary(Ms), $\n];
 field(Name, Value) when Name =:= event; Name =:= id -> [atom_to_binary(Name), <<": ">>, one_line(Value), $\n].
 
-%% Most texts have one line, and checking for that is much faster than splitting.
+%% Most texts have only one line, and checking for that is much faster than splitting.
 lines(Text) ->
     case binary:match(Text, [<<"\r">>, <<"\n">>]) of
         nomatch -> [Text];

@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc WebSocket (RFC 6455): the handshake, then the loop of the connection's process, which calls the user's module.
+%% @doc WebSocket (RFC 6455): the handshake, and then the loop in the connection process that calls the user's module.
 %%
-%% A handler answers `{websocket, Module, Argument, Options}'. permessage-deflate (RFC 7692) is off unless the options contain `compress'. With
-%% `compress => true' each message is compressed by itself, so that an idle connection needs no window; a map sets other parameters
-%% (yucan_ws_deflate). A page of another origin gets 403, unless `origins' contains its origin or is `any'.
+%% A handler returns `{websocket, Module, Argument, Options}'. permessage-deflate (RFC 7692) is off unless the options contain `compress'. With
+%% `compress => true', each message is compressed separately, so that an idle connection needs no window; a map sets other parameters
+%% (yucan_ws_deflate). A request from a page of another origin gets 403, unless `origins' contains that origin or is `any'.
 -module(yucan_ws).
 %% Iolists end in a binary tail, which is the form that is cheapest to write to the socket.
 -dialyzer(no_improper_lists).
@@ -23,7 +23,7 @@
     | {close, 1000..4999, iodata(), Before :: [frame()], State :: term()}.
 -callback message({text | binary, binary()}, State :: term()) -> result().
 -callback info(term(), State :: term()) -> result().
-%% A ping has already been answered.
+%% Called after the server has answered a ping, or when a pong has arrived.
 -callback control({ping | pong, binary()}, State :: term()) -> result().
 %% `drained' means that the server is shutting down.
 -callback terminate(Reason :: {closed, Code :: integer(), Text :: binary()} | lost | idle | drained | {crashed, term()}, State :: term()) -> term().
@@ -42,23 +42,23 @@
     module :: module(),
     user :: term(),
     buffer = <<>> :: binary(),
-    %% Parsing is worthwhile only when the buffer has this many bytes. Until then the buffer only grows, without any copying.
+    %% The buffer is parsed only once it has this many bytes. Until then data is only appended to it, without copying.
     wanted = 0 :: non_neg_integer(),
-    %% The beginning of a message whose last frame has not arrived: its kind, whether it is compressed, and its payload. The payload is a single
+    %% The beginning of a message whose last frame has not arrived yet: its kind, whether it is compressed, and its payload. The payload is a single
     %% growing binary, because a list of frames without payload would grow without limit.
     partial = none :: none | {text | binary, boolean(), binary()},
     deflate = none :: none | yucan_ws_deflate:context(),
-    %% True if a large message has left its bytes on the heap.
+    %% True if a large message has left large binaries on the heap.
     large = false :: boolean(),
     max :: pos_integer(),
     idle_ms :: pos_integer(),
-    %% How many messages may still arrive. 0 means none until the transport is armed again.
+    %% How many more messages may arrive; 0 means none until the transport is armed again.
     armed = 0 :: non_neg_integer(),
-    %% Whether bytes have arrived since the last check. `pinged' means that none have, and a ping has been sent.
+    %% Whether bytes have arrived since the last check. `pinged' means that none have arrived and that a ping has been sent.
     heard = false :: boolean() | pinged
 }).
 
-%% @doc Returns the response to a request for an upgrade: either 101 and the loop, or the reason for a rejection.
+%% @doc Returns the response to an upgrade request: either 101 followed by the loop, or an error response.
 -spec upgrade(yucan_req:req(), module(), term(), options(), #limits{}) -> yucan_handler:response().
 upgrade(Req, Module, Argument, Options, Limits) ->
     case check(Req, Options) of
@@ -86,7 +86,7 @@ check(Req, Options) ->
         _ -> check_upgrade(Req, Options)
     end.
 
-%% HTTP/2 needs neither a key nor the headers of an upgrade (RFC 8441). yucan_h2_request has checked the rest.
+%% HTTP/2 needs neither a key nor the upgrade headers (RFC 8441). yucan_h2_request has checked everything else.
 check_tunnel(Req, Options) ->
     Tunnel = yucan_h2_request:is_tunnel(Req),
     case is_welcome(Req, Options) of
@@ -124,7 +124,7 @@ has_token(Name, Token, Req) ->
 is_key(Key) ->
     try byte_size(base64:decode(Key)) =:= 16 catch error:_ -> false end.
 
-%% Programs other than browsers send no Origin. Browsers always send it, together with cookies, whichever page has opened the WebSocket (RFC 6455,
+%% Programs other than browsers send no Origin. A browser always sends it, and also its cookies, whichever page has opened the WebSocket (RFC 6455,
 %% 10.2).
 is_welcome(Req, Options) ->
     case {maps:get(origins, Options, same), yucan_req:header(<<"origin">>, Req)} of
@@ -134,8 +134,8 @@ is_welcome(Req, Options) ->
         {Origins, Origin} -> lists:member(Origin, Origins)
     end.
 
-%% The page must have the host name and port of this request. A page over TLS may open a WebSocket without TLS, because a proxy in front of this
-%% server may handle TLS. The reverse is rejected, because anybody on the path to the browser could forge such a page.
+%% The page's origin must have the host name and port of this request. An HTTPS page may open a WebSocket without TLS, because a proxy in front of
+%% this server may handle TLS. An HTTP page may not open a WebSocket over TLS, because anyone on the path to the browser could forge such a page.
 is_same(<<"http://", Page/binary>>, http, Host) -> without(<<":80">>, Page) =:= without(<<":80">>, Host);
 is_same(<<"https://", Page/binary>>, _, Host) -> without(<<":443">>, Page) =:= without(<<":443">>, Host);
 is_same(_, _, _) -> false.
@@ -169,25 +169,25 @@ arm(#ws{socket = Socket} = Ws) ->
         {error, _} -> ended(lost, Ws)
     end.
 
-%% A large message leaves large binaries behind on a small heap, so no garbage collection would happen by itself.
+%% A large message leaves behind large binaries on a small heap, so the VM would not collect them soon by itself.
 loop(#ws{large = true, buffer = Buffer} = Ws) when byte_size(Buffer) < ?PART_BYTES ->
     Ws1 = Ws#ws{large = false, buffer = binary:copy(Buffer)},
     true = erlang:garbage_collect(),
     loop(Ws1);
 loop(Ws) -> yucan_idle:message(?MODULE, Ws, ?WARM_MS).
 
-%% @private Called when nothing has arrived for a while. Hibernating would discard the caller that waits for the end of this loop.
+%% @private Called when nothing has arrived for a while. Hibernating would discard the call stack of the function that waits for this loop to end.
 -spec silence(#ws{}) -> ok.
 silence(Ws) ->
     true = erlang:garbage_collect(),
     yucan_idle:message(?MODULE, Ws, infinity).
 
-%% This uses a separate timer, so that messages from this system do not postpone the check.
+%% A separate timer is used, so that messages from other Erlang processes do not postpone the check.
 look_later(#ws{idle_ms = Idle}) ->
     _ = erlang:send_after(Idle, self(), {yucan, look}),
     ok.
 
-%% @private Handles a message from the client's socket or from this system.
+%% @private Handles a message from the client's socket or from another process.
 -spec message(term(), #ws{}) -> ok.
 message({yucan, drain}, Ws) -> say_goodbye(1001, <<"going away">>, drained, Ws);
 message({yucan, look}, Ws) -> look(Ws);
@@ -201,7 +201,7 @@ message(Message, #ws{socket = Socket} = Ws) ->
         other -> tell(Message, Ws)
     end.
 
-%% A ping checks whether the client is still alive. If it stays silent, the connection is closed.
+%% If nothing has arrived since the last check, a ping tests whether the client is still alive. If it stays silent, the connection is closed.
 look(#ws{heard = pinged} = Ws) -> ended(idle, Ws);
 look(#ws{heard = true} = Ws) ->
     look_later(Ws),
@@ -293,7 +293,7 @@ reply(Frames, Ws) when is_list(Frames) ->
     end;
 reply(Frame, Ws) -> reply([Frame], Ws).
 
-%% A slow client gets more time for more bytes, as with a response. A WebSocket message has no HTTP head in front of it.
+%% As with a response, the time limit applies to each part of a large message, so slow clients get more time for more data.
 send(Frames, #ws{socket = Socket} = Ws) ->
     Data = [encode(Frame, Ws) || Frame <- Frames],
     case iolist_size(Data) > ?PART_BYTES of
@@ -305,7 +305,7 @@ encode({Kind, Data}, #ws{deflate = Deflate}) when Deflate =/= none, Kind =:= tex
     yucan_ws_frame:encode({deflated, Kind}, yucan_ws_deflate:deflate(Data, Deflate));
 encode({Kind, Data}, _) -> yucan_ws_frame:encode(Kind, Data).
 
-%% The peer closes the connection, so its code is echoed (5.5.1).
+%% The peer closes the connection, so its close code is echoed (5.5.1).
 closed({ok, Code, Text}, Ws) -> say_goodbye(Code, <<>>, {closed, Code, Text}, Ws);
 closed({error, Code}, Ws) -> fail(Code, Ws).
 

@@ -1,10 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc permessage-deflate (RFC 7692) for {@link yucan_ws}: which offer of a client is accepted, and how messages are compressed and
+%% @doc permessage-deflate (RFC 7692) for {@link yucan_ws}: which of the client's offers is accepted, and how messages are compressed and
 %% decompressed.
 %%
-%% Without context, each message is compressed by itself, and an idle connection costs nothing. With context, messages refer to earlier ones. That
-%% makes small messages that resemble each other much smaller, but costs the memory of both windows for as long as the connection lives. A context
-%% belongs to a single process.
+%% Without context, each message is compressed separately, and an idle connection costs nothing. With context, messages refer to earlier messages.
+%% This makes small messages that resemble each other much smaller, but it costs the memory of both windows for as long as the connection is open. A
+%% context belongs to a single process.
 -module(yucan_ws_deflate).
 
 -export([wanted/1, negotiate/2, open/1, deflate/2, inflate/3]).
@@ -14,15 +14,15 @@
 -include_lib("eunit/include/eunit.hrl").
 -endif.
 
-%% The size of the LZ77 window as a number of bits.
+%% The base-2 logarithm of the LZ77 window size.
 -type window() :: 9..15.
 -type options() :: #{context => boolean(), window => window(), client_window => window()}.
 -opaque wanted() :: #{context := boolean(), window := window(), client_window := window()}.
-%% For each direction, the window size and whether messages may refer to earlier ones.
+%% The window size for each direction, and whether messages may refer to earlier messages.
 -opaque agreed() :: {Out :: {window(), boolean()}, In :: {window(), boolean()}}.
 -opaque context() :: {Out :: window() | zlib:zstream(), In :: window() | zlib:zstream()}.
 
-%% The bytes that zlib puts at the end of each flush and permessage-deflate leaves out.
+%% The bytes with which zlib ends each flush, and which permessage-deflate omits.
 -define(TAIL, <<0, 0, 255, 255>>).
 
 %% @doc Returns the options with their defaults, or `none' for no compression.
@@ -42,8 +42,8 @@ is_window(Bits) -> is_integer(Bits) andalso Bits >= 9 andalso Bits =< 15.
 -spec wrong(term()) -> no_return().
 wrong(Value) -> error({bad_compress, Value, "true, false or #{context => boolean(), window => 9..15, client_window => 9..15} is expected"}).
 
-%% @doc Returns, for the first acceptable offer in a Sec-WebSocket-Extensions header, the response to it and the agreed parameters. An offer with an
-%% unknown, repeated or invalid parameter is declined (7.1). So is a window of 8 bits, which zlib does not support.
+%% @doc Finds the first acceptable offer in a Sec-WebSocket-Extensions header, and returns the response to it and the agreed parameters. An offer with
+%% an unknown, repeated or invalid parameter is declined (7.1), as is an offer with a window of 8 bits, which zlib does not support.
 -spec negotiate(Header :: binary(), wanted()) -> {Answer :: iodata(), agreed()} | none.
 negotiate(Header, Wanted) ->
     first([[yucan_header:trim(Part) || Part <- binary:split(Offer, <<";">>, [global])]
@@ -83,7 +83,7 @@ accepted([{<<"server_max_window_bits">> = Name, Bits} | Rest], Known) when is_in
 accepted([], Known) -> {ok, Known};
 accepted(_, _) -> error.
 
-%% A client that does not mention its own window cannot be asked for a smaller one (7.1.2.2).
+%% If a client's offer does not mention its own window, the server cannot request a smaller one (7.1.2.2).
 answer(Known, #{context := Context, window := Window, client_window := ClientWindow}) ->
     ServerContext = Context andalso not is_map_key(<<"server_no_context_takeover">>, Known),
     ClientContext = Context andalso not is_map_key(<<"client_no_context_takeover">>, Known),
@@ -110,7 +110,7 @@ deflater(Bits) ->
     ok = zlib:deflateInit(Z, default, deflated, -Bits, 8, default),
     Z.
 
-%% A client may end a zlib stream with one message and begin another stream (7.2.3.4).
+%% A client may end a zlib stream with one message and start a new stream (7.2.3.4).
 inflater(Bits) ->
     Z = zlib:open(),
     ok = zlib:inflateInit(Z, -Bits, reset),
@@ -130,7 +130,7 @@ flushed(Z, Data) ->
         Bytes -> binary:part(Bytes, 0, byte_size(Bytes) - byte_size(?TAIL))
     end.
 
-%% @doc Decompresses a message of up to `Max' bytes, or returns a close code. Works in steps, because a small message may expand to gigabytes.
+%% @doc Decompresses a message of up to `Max' bytes, or returns a close code. This is done in steps, because a small message may expand to gigabytes.
 -spec inflate(binary(), Max :: pos_integer(), context()) -> {ok, binary()} | {error, 1007 | 1009}.
 inflate(Data, Max, {_, Bits}) when is_integer(Bits) -> once(inflater(Bits), fun(Z) -> inflated(Data, Max, Z) end);
 inflate(Data, Max, {_, Z}) -> inflated(Data, Max, Z).
@@ -193,7 +193,7 @@ window_test() ->
     Far = [Block, rand:bytes(2000), Block],
     ?assert(byte_size(deflate(Far, alone(15))) < byte_size(deflate(Far, alone(9))) - 400).
 
-%% With context, a repeated message is small in both directions, even after an empty message or one that ends its stream (7.2.3).
+%% With context, a repeated message is small in both directions, even after an empty message or a message that ends its zlib stream (7.2.3).
 context_test() ->
     Text = rand:bytes(500),
     {_, Agreed} = negotiate(<<"permessage-deflate">>, wanted(#{})),

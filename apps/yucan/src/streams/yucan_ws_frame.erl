@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Parses and encodes frames of WebSocket (RFC 6455, 5). Pure. yucan_ws passes it what it receives.
+%% @doc Parses and encodes WebSocket frames (RFC 6455, 5). Pure. yucan_ws passes it the bytes that it receives.
 -module(yucan_ws_frame).
 
 -export([parse/3, size/1, encode/2, unmask/2, is_text/1, close_payload/2, parse_close/1]).
@@ -7,13 +7,13 @@
 
 -type opcode() :: continuation | text | binary | close | ping | pong.
 
-%% @doc Returns the next frame from a client, unmasked. `MaxBytes' is the size limit for a message. `Compressed' is whether the first reserved bit may
-%% be set.
+%% @doc Returns the client's next frame, unmasked. `MaxBytes' is the maximum size of a message, and `Compressed' says whether the first reserved bit
+%% may be set.
 -spec parse(binary(), MaxBytes :: pos_integer(), Compressed :: boolean()) ->
     {ok, Fin :: boolean(), Deflated :: boolean(), opcode(), Payload :: binary(), Rest :: binary()} | more
     | {error, CloseCode :: 1002 | 1009}.
-%% Matches whole bytes, because matching fields of a few bits takes longer. In the first byte, 128 is Fin, 64, 32 and 16 are reserved, and 8 marks a
-%% control frame. In the second byte, 128 is the mask bit.
+%% Matches whole bytes, because matching fields of a few bits takes longer. In the first byte, 128 is Fin, 64, 32 and 16 are the reserved bits, and 8
+%% marks a control frame. In the second byte, 128 is the mask bit.
 parse(<<Head, _/bits>>, _, Compressed) when Head band 16#30 =/= 0; Head band 16#40 =/= 0, not Compressed -> {error, 1002};
 parse(<<Head, _/bits>>, _, _) when Head band 15 > 2, Head band 15 < 8; Head band 15 > 10 -> {error, 1002};
 %% A client must mask its frames (5.1). Control frames are short, unfragmented and not compressed (5.5).
@@ -36,7 +36,7 @@ payload(Head, Length, Rest, _) ->
         _ -> more
     end.
 
-%% @doc Returns the size in bytes of the frame that begins with these bytes, or 0 if there are too few bytes to determine it.
+%% @doc Returns the size, in bytes, of the frame that begins with these bytes, or 0 if there are too few bytes to determine it.
 -spec size(binary()) -> non_neg_integer().
 size(<<_:9, 127:7, Length:64, _/bits>>) -> 14 + Length;
 size(<<_:9, 126:7, Length:16, _/bits>>) -> 8 + Length;
@@ -56,7 +56,7 @@ unmask(Data, <<Key:32>>) ->
     Size = byte_size(Data),
     crypto:exor(Data, binary_part(mask(Key, Size), 0, Size)).
 
-%% Returns the mask, repeated to at least this length. It is copied 64 bytes at a time, because copying four at a time would dominate the cost.
+%% Returns the mask, repeated to at least this length. It is copied 64 bytes at a time, because copying four bytes at a time would dominate the cost.
 mask(Key, Size) when Size =< 64 ->
     <<Key:32, Key:32, Key:32, Key:32, Key:32, Key:32, Key:32, Key:32, Key:32, Key:32, Key:32, Key:32, Key:32, Key:32, Key:32, Key:32>>;
 mask(Key, Size) -> binary:copy(mask(Key, 64), Size div 64 + 1).
@@ -97,7 +97,7 @@ without_half(Text) ->
         _ -> Text
     end.
 
-%% @doc Returns the code and the text of the peer's close frame (7.4).
+%% @doc Returns the code and text of the peer's close frame (7.4).
 -spec parse_close(binary()) -> {ok, Code :: 1000..4999, Text :: binary()} | {error, 1002 | 1007}.
 parse_close(<<>>) -> {ok, 1000, <<>>};
 parse_close(<<Code:16, Text/binary>>) when Code >= 1000, Code =< 1003; Code >= 1007, Code =< 1014; Code >= 3000, Code =< 4999 ->

@@ -1,10 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Obtains a certificate for a yucan listener from an authority that supports ACME, such as Let's Encrypt. The certificate is ordered, stored in
-%% a file, and renewed before it expires.
+%% @doc Obtains a certificate for a yucan listener from a certificate authority that supports ACME, such as Let's Encrypt. The certificate is ordered,
+%% stored in a file, and renewed before it expires.
 %%
-%% tls/1 returns the options for the listener. Its certificate is self-signed until the process started by start_link/1 has obtained the real one,
-%% which new connections then use without a reload. The challenge `http' needs the middleware challenge/2 on an http listener; `tls_alpn' needs
-%% nothing else.
+%% tls/1 returns the options for the listener. Its certificate is self-signed until the process started by start_link/1 has obtained the real
+%% certificate, which new connections then use without a reload. The challenge `http' needs the middleware challenge/2 on an http listener; `tls_alpn'
+%% needs nothing else.
 -module(yucan_acme).
 -behaviour(gen_server).
 
@@ -16,10 +16,10 @@
 -include_lib("public_key/include/public_key.hrl").
 
 -define(LETS_ENCRYPT, <<"https://acme-v02.api.letsencrypt.org/directory">>).
-%% The interval between checks of the certificate's expiry, and the shortest and longest pauses after a failure.
+%% The interval between checks of the certificate's expiry, which is also the longest pause after a failure, and the shortest such pause.
 -define(LOOK_MS, 43200000).
 -define(RETRY_MS, 60000).
-%% Authorities limit the number of failures per hour; Let's Encrypt allows five.
+%% The longest pause after a restart of the program. Authorities limit the number of failures per hour; Let's Encrypt allows five.
 -define(RESTART_MS, 720000).
 -define(ORDER_MS, 600000).
 
@@ -29,7 +29,7 @@
     contact => [binary()],
     directory => binary(),
     challenge => http | tls_alpn,
-    %% The certificates with which the directory is authenticated, as PEM. By default these are the system's authorities.
+    %% The CA certificates, as PEM, that are used to verify the ACME server. By default these are the system's.
     cacertfile => file:name_all()
 }.
 
@@ -40,23 +40,23 @@
     last = none :: none | ok | {error, binary()}
 }).
 
-%% @doc Orders a certificate if it is missing, or if `names' or `directory' has changed, and renews it when less than a third of its lifetime is
-%% left. Raises `{bad_options, Text}'.
+%% @doc Orders a certificate if there is none, or if `names' or `directory' has changed, and renews it when less than a third of its lifetime remains.
+%% Raises `{bad_options, Text}'.
 -spec start_link(options()) -> {ok, pid()} | {error, term()}.
 start_link(Options) -> gen_server:start_link(?MODULE, checked(Options), []).
 
-%% @doc Returns a child specification for a supervisor. The child may be before or after the server.
+%% @doc Returns a child specification for a supervisor. The child may come before or after the server.
 -spec child_spec(options()) -> supervisor:child_spec().
 child_spec(Options) -> #{id => {?MODULE, maps:get(names, Options, [])}, start => {?MODULE, start_link, [Options]}}.
 
-%% @doc Returns the option `tls' for the listener. Creates the directory, and a self-signed certificate if there is none.
+%% @doc Returns the `tls' option for the listener. Creates the directory, and a self-signed certificate if there is none.
 -spec tls(options()) -> [ssl:tls_server_option()].
 tls(Options) ->
     #{certificate := File} = Checked = checked(Options),
     ok = ensure_certificate(Checked),
     [{certfile, File}, {keyfile, File}].
 
-%% @doc Returns the time at which the certificate expires (in seconds since 1970), whether it is from the authority, and the result of the last order.
+%% @doc Returns when the certificate expires (in seconds since 1970), whether the authority has issued it, and the result of the last order.
 -spec status(pid()) -> #{until := integer(), is_ordered := boolean(), last := none | ok | {error, binary()}}.
 status(Pid) -> gen_server:call(Pid, status, 10000).
 
@@ -99,7 +99,7 @@ list(Key, Options) ->
         Other -> bad("~ts is ~0tp; a list of binaries is expected", [Key, Other])
     end.
 
-%% The name becomes a file name.
+%% The name becomes part of a file name.
 name(Name) when is_binary(Name) ->
     case re:run(Name, "^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$", [{capture, none}, dollar_endonly]) of
         match -> Name;
@@ -136,7 +136,7 @@ account(#{account := File}) ->
             Key
     end.
 
-%% Key and certificate share a file, so that they change together.
+%% The key and the certificate are in the same file, so that they change together.
 certificates(#{certificate := File}) ->
     {ok, Pem} = file:read_file(File),
     [Der || {'Certificate', Der, not_encrypted} <- public_key:pem_decode(Pem)].
@@ -155,18 +155,19 @@ pubkey_time({generalTime, Text}) ->
     {ok, [Year, Month, Day, Hour, Minute, Second], _} = io_lib:fread("~4d~2d~2d~2d~2d~2d", Text),
     {{Year, Month, Day}, {Hour, Minute, Second}}.
 
-%% The last order may have been made with other options. The certificate of an older version does not record its authority.
+%% The last order may have been made with different options. Older versions of this module did not store which authority issued a certificate, so a
+%% missing file is accepted.
 is_wanted(#{names := Names, directory := Directory, origin := Origin} = Options) ->
     yucan_certificate:is_for(Names, hd(certificates(Options))) andalso lists:member(file:read_file(Origin), [{ok, Directory}, {error, enoent}]).
 
-%% The self-signed certificate is valid for a week, to be used until the authority has answered.
+%% The self-signed certificate is valid for a week and is used until the authority has issued the real one.
 self_signed(Name, Key, Extensions) ->
     yucan_certificate:self_signed(Name, 7, [yucan_certificate:names([{dNSName, binary_to_list(Name)}]) | Extensions], Key).
 
 %% ---- challenges
 
 offer(<<"http-01">>, Name, Token, Authorization) -> yucan_acme_challenge:put_token(Token, Name, Authorization);
-%% This is the hash of the authorization in a critical extension (RFC 8737, 3).
+%% The certificate contains the hash of the authorization in a critical extension (RFC 8737, 3).
 offer(<<"tls-alpn-01">>, Name, _, Authorization) ->
     Key = yucan_certificate:new_key(),
     Hash = #'Extension'{extnID = {1, 3, 6, 1, 5, 5, 7, 1, 31}, critical = true, extnValue = <<4, 32, (crypto:hash(sha256, Authorization))/binary>>},
@@ -196,8 +197,8 @@ init(#{names := Names} = Options) ->
             {ok, look_later(Wait, State)}
     end.
 
-%% Returns how many orders have failed, and how long the next one waits, in ms. It is stored because a program that is restarted again and again must
-%% not order each time. With other options it may order at once.
+%% Returns how many orders have failed, and how long to wait, in ms, before the next one. These are stored in a file, because a program that is
+%% restarted repeatedly must not place an order each time. If the options have changed, it may do so immediately.
 failures(#{failed := File} = Options) ->
     Hash = hash(Options),
     case {file:read_file(File), file:read_file_info(File, [raw, {time, posix}])} of
@@ -249,7 +250,7 @@ start_order(#state{options = Options} = State) ->
     {Pid, Monitor} = spawn_opt(?MODULE, order, [Options], [link, monitor]),
     State#state{worker = {Pid, Monitor, erlang:send_after(?ORDER_MS, self(), too_long)}}.
 
-%% @private The process of an order runs this function.
+%% @private The function that the process of an order runs.
 -spec order(map()) -> no_return().
 order(Options) -> exit(ordered(Options)).
 
@@ -263,7 +264,7 @@ ordered(#{challenge := Kind, certificate := File, tls := Tls, directory := Direc
         Chain ->
             ok = yucan_certificate:write(File, [yucan_certificate:entry(Key) | Chain]),
             ok = file:write_file(Origin, Directory),
-            %% Otherwise ssl would use the cached old file for some minutes.
+            %% Without this, ssl would use the cached old file for some minutes.
             ssl:clear_pem_cache(),
             {shutdown, ordered}
     catch

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The responses to outstanding challenges of authorities. yucan_acme puts them here, its middleware finds those for http by token, and yucan_tls
-%% finds the certificates for TLS by name (RFC 8737).
+%% @doc The responses to the outstanding challenges of certificate authorities. yucan_acme stores them here. Its middleware finds the responses for
+%% http by token, and yucan_tls finds the certificates for TLS by name (RFC 8737).
 -module(yucan_acme_challenge).
 
 -export([put_token/3, token/1, erase_token/1, put_certificate/2, certificate/1, erase_certificate/1, has_certificates/0, erase_all/1]).
@@ -21,11 +21,11 @@ token(Token) ->
 -spec erase_token(binary()) -> ok.
 erase_token(Token) -> _ = persistent_term:erase({?MODULE, token, Token}), ok.
 
-%% @doc Stores the certificate that a client with the protocol acme-tls/1 gets for this name.
+%% @doc Stores the certificate that a client that uses the protocol acme-tls/1 gets for this name.
 -spec put_certificate(Name :: binary(), [ssl:tls_server_option()]) -> ok.
 put_certificate(Name, Certificate) -> change(fun(All) -> All#{Name => Certificate} end).
 
-%% @doc Returns the certificate that a client with the protocol acme-tls/1 gets for this name.
+%% @doc Returns the certificate that a client that uses the protocol acme-tls/1 gets for this name.
 -spec certificate(Name :: binary()) -> none | [ssl:tls_server_option()].
 certificate(Name) -> maps:get(Name, certificates(), none).
 
@@ -33,11 +33,11 @@ certificate(Name) -> maps:get(Name, certificates(), none).
 -spec erase_certificate(Name :: binary()) -> ok.
 erase_certificate(Name) -> change(fun(All) -> maps:remove(Name, All) end).
 
-%% @doc Returns whether an authority may be validating over TLS now. Only then does a handshake check which protocols the client offers.
+%% @doc Returns whether an authority may currently be validating over TLS. Only then do handshakes check which protocols the client offers.
 -spec has_certificates() -> boolean().
 has_certificates() -> certificates() =/= #{}.
 
-%% @doc Removes everything for these names, which an order that was killed may have left behind.
+%% @doc Removes everything that is stored for these names, because an order that was killed may have left something behind.
 -spec erase_all(Names :: [binary()]) -> ok.
 erase_all(Names) ->
     _ = [persistent_term:erase(Key) || {{?MODULE, token, _} = Key, {Name, _}} <- persistent_term:get(), lists:member(Name, Names)],

@@ -1,13 +1,13 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A client of ACME (RFC 8555) that makes a single order, from the account to the certificate, in the calling process. Errors are thrown as
-%% `{acme, Text}'. Signatures are ES256.
+%% @doc An ACME client (RFC 8555) that places a single order in the calling process, from the account to the certificate. Errors are thrown as `{acme,
+%% Text}'. Signatures use ES256.
 -module(yucan_acme_client).
 
 -export([order/1, thumbprint/1]).
 
 -include_lib("public_key/include/public_key.hrl").
 
-%% The time limit for all parts of an order together.
+%% The time limit for an order as a whole.
 -define(ORDER_MS, 180000).
 -define(HTTP_MS, 30000).
 -define(MAX_BYTES, 1048576).
@@ -21,12 +21,12 @@
     account := public_key:private_key(),
     key := public_key:private_key(),
     tls := [ssl:tls_client_option()],
-    %% Publishes the response to a challenge, and later removes it.
+    %% `offer' publishes the response to a challenge, and `withdraw' removes it.
     offer := fun((Name :: binary(), Token :: binary(), Authorization :: binary()) -> term()),
     withdraw := fun((Name :: binary(), Token :: binary()) -> term())
 }.
 
-%% @doc Returns the chain of certificates, the first of which is for the key and the names. This may take minutes.
+%% @doc Returns the certificate chain, which starts with the certificate for the key and the names. This may take minutes.
 -spec order(order()) -> [public_key:pem_entry()].
 order(#{directory := Url, names := Names, contact := Contact} = Order) ->
     {_, Directory} = json(request(get, Url, <<>>, Order)),
@@ -66,7 +66,7 @@ authorize(Url, #{challenge := Wanted, account := Account, offer := Offer, withdr
             end
     end.
 
-%% Polls until an order or an authorization is in one of these states.
+%% Polls until the order or authorization is in one of these states.
 wait(Url, Wanted, S) -> wait(Url, Wanted, 200, S).
 
 wait(Url, Wanted, Pause, #{until := Until} = S) ->
@@ -113,7 +113,7 @@ post(Url, Payload, S) -> post(Url, Payload, ?NONCES, S).
 post(Url, Payload, Tries, #{account := Account} = S) ->
     Who = case S of #{kid := Kid} -> #{<<"kid">> => Kid}; _ -> #{<<"jwk">> => jwk(Account)} end,
     Protected = base64url(yucan_acme_json:encode(Who#{<<"alg">> => <<"ES256">>, <<"nonce">> => nonce(S), <<"url">> => Url})),
-    %% In ACME a read is a POST without a payload.
+    %% In ACME, a read is a POST without a payload.
     Text = case Payload of none -> <<>>; _ -> base64url(yucan_acme_json:encode(Payload)) end,
     Signature = signature(<<Protected/binary, $., Text/binary>>, Account),
     Body = yucan_acme_json:encode(#{<<"protected">> => Protected, <<"payload">> => Text, <<"signature">> => base64url(Signature)}),
@@ -138,7 +138,7 @@ nonce(S) ->
         Nonce -> Nonce
     end.
 
-%% Returns the two numbers of the signature instead of their DER encoding (RFC 7518, 3.4).
+%% Returns the signature as its two numbers rather than in their DER encoding (RFC 7518, 3.4).
 signature(Text, Key) ->
     #'ECDSA-Sig-Value'{r = R, s = S} = public_key:der_decode('ECDSA-Sig-Value', public_key:sign(Text, sha256, Key)),
     <<R:256, S:256>>.
@@ -156,9 +156,9 @@ thumbprint(Key) -> base64url(crypto:hash(sha256, yucan_acme_json:encode(jwk(Key)
 base64url(Data) ->
     << <<(case C of $+ -> $-; $/ -> $_; _ -> C end)>> || <<C>> <= base64:encode(iolist_to_binary(Data)), C =/= $= >>.
 
-%% ---- the request for a certificate (RFC 2986)
+%% ---- the certificate signing request (RFC 2986)
 
-%% The request is built byte by byte, because the records of public_key are different in OTP 25 and OTP 29.
+%% The request is encoded by hand, because the records of public_key differ between OTP 25 and OTP 29.
 request_for(Names, Key) ->
     P256 = der(sequence, [oid("2A8648CE3D0201"), oid("2A8648CE3D030107")]),
     San = der(sequence, [der(16#82, Name) || Name <- Names]),
@@ -226,7 +226,7 @@ answer(Bytes, Method, Url) ->
         _ -> fail("~ts: the answer is no HTTP", [Url])
     end.
 
-%% A connection that is cut off is treated like one that was closed.
+%% A connection that is cut off is treated as if the server had closed it.
 body(#{<<"transfer-encoding">> := <<"chunked">>}, Bytes, Url) -> chunks(yucan_chunk:new(), Bytes, <<>>, Url);
 body(#{<<"content-length">> := Length}, Bytes, Url) ->
     Length =:= integer_to_binary(byte_size(Bytes)) orelse fail("~ts: the answer has ~b bytes where ~ts were announced", [Url, byte_size(Bytes), Length]),

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc JSON (RFC 8259) for ACME, because OTP has none before 27. Objects are maps with binary keys. Pure.
+%% @doc JSON (RFC 8259) for ACME, because OTP before 27 does not include it. Objects are maps with binary keys. Pure.
 -module(yucan_acme_json).
 
 -export([encode/1, decode/1]).
@@ -7,7 +7,7 @@
 
 -type value() :: #{binary() => value()} | [value()] | binary() | number() | boolean() | null.
 
-%% @doc Encodes a value as text. The binaries in it must not need escapes.
+%% @doc Encodes a value as JSON text. Its binaries must not contain characters that need escaping.
 -spec encode(value()) -> iodata().
 encode(Map) when is_map(Map) -> [${, lists:join($,, [[encode(Key), $:, encode(Value)] || {Key, Value} <- lists:sort(maps:to_list(Map))]), $}];
 encode(List) when is_list(List) -> [$[, lists:join($,, [encode(Value) || Value <- List]), $]];
@@ -17,7 +17,7 @@ encode(Text) when is_binary(Text) ->
     nomatch = re:run(Text, "[\\x00-\\x1f\"\\\\]"),
     [$", Text, $"].
 
-%% @doc Decodes a JSON text. Returns `error' if it is not valid.
+%% @doc Decodes JSON text. Returns `error' if it is invalid.
 -spec decode(binary()) -> {ok, value()} | error.
 decode(Text) ->
     try value(space(Text), 50) of
@@ -29,7 +29,7 @@ decode(Text) ->
 space(<<C, Rest/binary>>) when C =:= $\s; C =:= $\n; C =:= $\r; C =:= $\t -> space(Rest);
 space(Rest) -> Rest.
 
-%% `Depth' is the number of further levels that are allowed.
+%% `Depth' is the number of further nesting levels that are allowed.
 value(<<"{", Rest/binary>>, Depth) when Depth > 0 -> object(space(Rest), #{}, Depth - 1);
 value(<<"[", Rest/binary>>, Depth) when Depth > 0 -> array(space(Rest), [], Depth - 1);
 value(<<"\"", Rest/binary>>, _) -> string(Rest, <<>>);

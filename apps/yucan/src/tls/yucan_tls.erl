@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The transport over TLS, on top of another transport, and the TLS options of a listener: its own certificate, and those of its hosts, which are
-%% selected by the name that the client requests. yucan_transport documents the callbacks.
+%% @doc The transport over TLS, on top of another transport, and the TLS options of a listener: its own certificate, and the certificates of its
+%% hosts, which are selected by the server name that the client requests. yucan_transport documents the callbacks.
 -module(yucan_tls).
 
 -behaviour(yucan_transport).
@@ -14,7 +14,7 @@
 
 -define(PART_BYTES, 65536).
 
-%% The TLS settings of a listener: its options, and where ssl keeps the key for its session tickets.
+%% The TLS settings of a listener: its options, and the ssl socket for which ssl keeps the key of the session tickets.
 -opaque server() :: {[ssl:tls_server_option()], Tickets :: none | wanted | ssl:sslsocket()}.
 
 %% The options of ssl that concern the client's certificate.
@@ -24,7 +24,7 @@
 
 -define(DEMANDS, [verify, fail_if_no_peer_cert, cacerts, cacertfile, depth, verify_fun, partial_chain, crl_check, crl_cache]).
 
-%% @doc Checks whether a file contains what an option of ssl needs, because ssl itself would only find out when the first client connects.
+%% @doc Checks whether a file contains what an ssl option needs, because ssl itself would notice an error only when the first client connects.
 -spec look_at(certfile | keyfile | cacertfile, file:name_all()) -> ok | {error, Why :: unicode:chardata()}.
 look_at(Key, File) ->
     case file:read_file(File) of
@@ -43,8 +43,8 @@ is_for(_, Kind) -> Kind =:= 'Certificate'.
 what(keyfile) -> "private key";
 what(_) -> "certificate".
 
-%% @doc Returns the TLS settings of a listening socket, for {@link open/2}. If they equal the previous ones, those are reused, so that tickets stay
-%% valid after a reload. Throws `{cannot, Text}' if ssl rejects the options.
+%% @doc Returns the TLS settings of a listening socket, for {@link open/2}. If the options have not changed, the previous settings are reused, so that
+%% tickets stay valid after a reload. Throws `{cannot, Text}' if ssl rejects the options.
 -spec server(Before :: none | server(), {[ssl:tls_server_option()], Hosts :: [map()]}, Http2 :: boolean()) -> server().
 server(Before, {Own, Hosts}, Http2) ->
     case {options(Own, Hosts, Http2), Before} of
@@ -58,19 +58,20 @@ tickets(Options) ->
         _ -> wanted
     end.
 
-%% Without this check, each handshake would fail silently if the options are wrong.
+%% If the options were wrong and not checked here, every handshake would fail silently.
 accepted(Options) ->
     case listen(none, Options) of
         {error, no_socket} -> ok;
         {error, Reason} -> throw({cannot, ["ssl does not accept the tls option ", refused(Reason)]})
     end.
 
-%% @doc Opens a port that belongs to the caller and does nothing, for {@link open/2}.
+%% @doc Opens a port that belongs to the caller and does nothing else, for {@link open/2}.
 -spec anchor() -> port().
 anchor() -> open_port({spawn_driver, "ram_file_drv"}, []).
 
-%% @doc Permits connections to use these settings from now on. ssl keeps the ticket key until the port is closed. A listening socket, in place of the
-%% port, would be closed too early, because handshakes are still in progress when a server drains, and TLS 1.3 issues a ticket at the end of each.
+%% @doc Permits connections to use these settings from now on. ssl keeps the ticket key until the port is closed. A listening socket could not replace
+%% the port, because it would be closed too early: handshakes are still in progress when a server drains, and TLS 1.3 issues a ticket at the end of
+%% each.
 -spec open(Anchor :: port(), Tls) -> Tls when Tls :: none | server().
 open(Anchor, {Options, wanted}) ->
     {ok, Tickets} = listen(Anchor, Options),
@@ -103,7 +104,8 @@ speaks_older(Own) -> lists:any(fun(Version) -> Version =/= 'tlsv1.3' end, propli
 may_resume([Own | _] = All) ->
     lists:member('tlsv1.3', proplists:get_value(versions, Own, ['tlsv1.3'])) andalso not lists:any(fun(Tls) -> proplists:get_value(verify, Tls) =:= verify_peer end, All).
 
-%% ssl resumes a TLS 1.2 session by its id under any name. So a certificate from the authority of one host would admit a client to all hosts.
+%% ssl resumes a TLS 1.2 session by its session ID under any name. So a client with a certificate from one host's authority would be admitted to all
+%% hosts.
 have_same_demands(Own, Hosts) ->
     Listener = demands(Own),
     lists:all(fun(Host) -> asked(demands(Host), Listener) =:= asked([], Listener) end, Hosts).
@@ -112,7 +114,7 @@ have_same_demands(Own, Hosts) ->
 -spec demands([ssl:tls_server_option()]) -> demands().
 demands(Options) -> [Option || {Key, _} = Option <- Options, lists:member(Key, ?DEMANDS)].
 
-%% ssl adds the options of a host to those of the listener.
+%% ssl adds a host's options to those of the listener.
 asked(Host, Listener) ->
     All = Host ++ Listener,
     case proplists:get_value(verify, All) of
@@ -120,7 +122,7 @@ asked(Host, Listener) ->
         _ -> none
     end.
 
-%% @doc Returns whether the client has presented the certificate that this host requires. The handshake may have been for another host, because a
+%% @doc Returns whether the client has presented the certificate that this host requires. The handshake may have been for a different host, because a
 %% client need not name a host in TLS.
 -spec has_met(none | asked(), Host :: demands()) -> boolean().
 has_met(none, _) -> true;
@@ -132,7 +134,7 @@ has_met({Listener, Asked}, Host) ->
 
 without_general(Tls) -> [Option || {Key, _} = Option <- Tls, Key =/= versions, Key =/= alpn_preferred_protocols].
 
-%% @doc Returns the certificate for a name. `undefined' means the listener's own.
+%% @doc Returns the certificate for a name. `undefined' stands for the listener's own certificate.
 -spec by_name(string(), [{binary(), list()}]) -> undefined | list().
 by_name(Name, Named) ->
     Lower = yucan_header:lower(iolist_to_binary(Name)),
@@ -141,8 +143,8 @@ by_name(Name, Named) ->
         [] -> undefined
     end.
 
-%% @doc Turns a connection into one over TLS, and returns the name that the client requested and the requirements that it had to meet. `plain' means
-%% that the connection begins with a letter, like an HTTP request, and not with TLS's byte 22.
+%% @doc Starts TLS on a connection. Returns the server name that the client requested and the certificate requirements that it had to meet. `plain'
+%% means that the connection begins with a letter, like an HTTP request, and not with byte 22, like TLS.
 -spec handshake(yucan_transport:socket(), server(), TimeoutMs :: pos_integer()) ->
     {ok, yucan_transport:socket(), Sni :: undefined | binary(), asked()} | plain | error.
 handshake({_, Below}, {Options, _} = Server, Timeout) ->
@@ -164,7 +166,7 @@ shake(Below, {Options, Tickets}, Timeout) ->
 
 without_tickets(Options) -> proplists:delete(session_tickets, Options).
 
-%% An authority connects with a special protocol and only wants to see the certificate for its challenge (RFC 8737).
+%% To verify a challenge, a certificate authority connects with the ALPN protocol acme-tls/1 and only looks at the certificate (RFC 8737).
 may_be_asked(Below, Options, Timeout) ->
     %% The type of ssl:handshake/3 does not include this option.
     case ssl:handshake(Below, lists:keystore(handshake, 1, Options, {handshake, hello}), Timeout) of
@@ -188,7 +190,7 @@ shake(Below, _, Tickets, Timeout) ->
         Error -> Error
     end.
 
-%% The bytes that were read are put back. A client that sends nothing never reaches ssl, which crashes on a closed socket.
+%% The byte that was read is put back. A client that sends nothing never reaches ssl, which would crash if the socket were closed.
 is_plain(Socket, Timeout) when is_port(Socket) ->
     case gen_tcp:recv(Socket, 1, Timeout) of
         {ok, <<C>>} when C >= $A, C =< $Z -> true;
@@ -238,7 +240,7 @@ read(Tls, Timeout) -> recv(Tls, 0, Timeout).
 -spec send(ssl:sslsocket(), iodata()) -> ok | {error, yucan_transport:reason()}.
 send(Tls, Data) -> plain_reason(ssl:send(Tls, Data)).
 
-%% @doc Sends in parts, because ssl buffers data that the peer has not read in encrypted form, separately for each connection.
+%% @doc Sends large data in parts, because ssl encrypts everything at once and buffers it, separately for each connection, until the peer has read it.
 -spec send_large(ssl:sslsocket(), iodata()) -> ok | {error, yucan_transport:reason()}.
 send_large(Tls, [Head | <<Part:?PART_BYTES/binary, Rest/binary>>]) ->
     case send(Tls, [Head | Part]) of
@@ -256,7 +258,7 @@ send_file(Tls, Head, Handle, Offset, Length, _) ->
         Error -> Error
     end.
 
-%% Returns the number of bytes that were not sent because the file or the connection ended.
+%% Returns the number of bytes that were not sent because the file or the connection ended early.
 copy(_, _, _, 0) -> 0;
 copy(Tls, Handle, At, Left) ->
     case file:pread(Handle, At, min(Left, ?PART_BYTES)) of
@@ -274,7 +276,7 @@ finish(Tls, Data) -> send(Tls, Data).
 -spec setopts(ssl:sslsocket(), list()) -> ok.
 setopts(Tls, Options) -> _ = ssl:setopts(Tls, Options), ok.
 
-%% @doc Requests a single message at each call, whatever the count.
+%% @doc Requests one message per call, whatever the count.
 -spec arm(ssl:sslsocket(), pos_integer()) -> ok | {error, yucan_transport:reason()}.
 arm(Tls, _) -> plain_reason(ssl:setopts(Tls, [{active, once}])).
 
@@ -308,7 +310,7 @@ next(Tls, Timeout) ->
 -spec is_closed(ssl:sslsocket()) -> boolean().
 is_closed(Tls) -> element(1, ssl:peername(Tls)) =:= error.
 
-%% @doc Does not send TLS's closure alert, after which many clients, including OTP's, neither send nor read any more.
+%% @doc Does not send TLS's closure alert, because many clients, including OTP's, stop both sending and reading when they receive it.
 -spec half_close(ssl:sslsocket()) -> ok.
 half_close(_) -> ok.
 

@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The transport below OTP's ssl when a listener issues session tickets, for sockets that yucan has already accepted. ssl keeps the key for
-%% tickets with its own listening socket, and has no key for a connection that was accepted elsewhere. So yucan_tls makes it call `listen' and
-%% `accept' here, through its option `cb_info', and both functions return the existing socket. The other functions are those of gen_tcp and inet.
+%% @doc The transport below OTP's ssl if a listener issues session tickets, for sockets that yucan has already accepted. ssl keeps the ticket key
+%% together with its own listening socket, and has no key for a connection that was accepted elsewhere. Through the option `cb_info', yucan_tls
+%% therefore makes ssl call `listen' and `accept' here, and both return the existing socket. The other functions are those of gen_tcp and inet.
 -module(yucan_tls_below).
 
 -export([with/2]).
@@ -9,7 +9,8 @@
 
 -define(KEY, '$yucan_tls_below').
 
-%% @doc Calls a function of ssl that listens or accepts, with this socket. If there is no socket, ssl gets an error after it has checked its options.
+%% @doc Calls a function of ssl that listens or accepts, and gives it this socket. Without a socket, ssl gets an error after it has checked its
+%% options.
 -spec with(none | gen_tcp:socket(), fun(() -> Result)) -> Result.
 with(Socket, Function) ->
     _ = put(?KEY, Socket),
