@@ -15,7 +15,7 @@
 
 #define SEALS (F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW)
 #define BUCKETS 256
-#define TMPFS 0x01021994 /* TMPFS_MAGIC of linux/magic.h: memory whose pages can be checked */
+#define TMPFS 0x01021994 /* TMPFS_MAGIC from linux/magic.h: memory in which lseek finds holes */
 #define SHARE_OF_DESCRIPTORS 4
 #define MOST_BLOCKS 4096
 
@@ -161,7 +161,7 @@ static bool counted(bw_blocks_t *blocks, uint64_t size)
     return done;
 }
 
-/* ---- to make one ---- */
+/* ---- making a block ---- */
 
 static bw_block_t *new_block(bw_blocks_t *blocks, int fd, size_t size)
 {
@@ -293,7 +293,7 @@ bw_status_t bw_block_finish(bw_block_t *block, bw_error_t *error_p)
     return BW_OK;
 }
 
-/* ---- to use one ---- */
+/* ---- using a block ---- */
 
 const uint8_t *bw_block_data(const bw_block_t *block)
 {
@@ -355,9 +355,9 @@ int bw_block_descriptor(const bw_block_t *block)
 }
 
 /*
- * Checks that the bytes are readable and that no process can ever take them away again. If the file
- * could be shortened, or had missing pages that cannot be allocated, reading it would kill this
- * process with SIGBUS.
+ * Checks that the bytes can be read and that no process can ever remove them. If the file could be
+ * shortened, or had missing pages that cannot be allocated, reading it would kill this process with
+ * SIGBUS.
  */
 static bool is_block(int fd, uint64_t size, struct stat *st)
 {

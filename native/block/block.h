@@ -40,10 +40,10 @@ void bw_blocks_limit(bw_blocks_t *blocks, uint64_t max_bytes);
 
 bw_blocks_info_t bw_blocks_info(bw_blocks_t *blocks);
 
-/* ---- to make one ---- */
+/* ---- making a block ---- */
 
-/* Creates an empty block, which is filled with the calls below and then passed to bw_block_finish.
- * BW_LIMIT: a limit was reached. */
+/* Creates an empty block. Fill it with the calls below, then pass it to bw_block_finish. BW_LIMIT:
+ * a limit was reached. */
 bw_status_t bw_block_begin(bw_blocks_t *blocks, size_t size, bw_block_t **block_p,
                            bw_error_t *error_p);
 
@@ -53,10 +53,10 @@ bw_status_t bw_block_write(bw_block_t *block, size_t offset, const void *data, s
 /* Fills the block with the next bytes of a file. A file that is too short is an error. */
 bw_status_t bw_block_fill(bw_block_t *block, int file, bw_error_t *error_p);
 
-/* Seals and maps the block. The caller has one reference, whatever the result. */
+/* Seals and maps the block. Whether or not this succeeds, the caller has one reference. */
 bw_status_t bw_block_finish(bw_block_t *block, bw_error_t *error_p);
 
-/* ---- to use one ---- */
+/* ---- using a block ---- */
 
 const uint8_t *bw_block_data(const bw_block_t *block);
 size_t bw_block_size(const bw_block_t *block);
@@ -72,14 +72,14 @@ bool bw_block_drop(bw_block_t *block);
 /* This is slow for large blocks: it takes 0.1 to 0.3 ms per megabyte. */
 void bw_block_free(bw_block_t *block);
 
-/* ---- from process to process: for channel.c ---- */
+/* ---- passing blocks between processes: for channel.c ---- */
 
 /* Returns a descriptor through which another process can adopt the block. The block continues to
  * own it. */
 int bw_block_descriptor(const bw_block_t *block);
 
-/* Counts an incoming descriptor until bw_blocks_release is called. Returns false if there are too
- * many and `beyond` is not set. */
+/* Counts an incoming descriptor as waiting until bw_blocks_release is called. Returns false if
+ * there are too many and `beyond` is not set. */
 bool bw_blocks_reserve(bw_blocks_t *blocks, bool beyond);
 void bw_blocks_release(bw_blocks_t *blocks);
 

@@ -92,7 +92,7 @@ static int64_t now_ms(void)
 }
 
 /* A peer normally sends its message right after connecting. All peers share one time limit, but a
- * peer queued behind silent ones gets a little more. */
+ * peer that is queued behind silent ones gets a little more time. */
 static bool has_spoken(int fd, int64_t end_ms)
 {
     struct pollfd peer = {.fd = fd, .events = POLLIN};
@@ -114,7 +114,7 @@ bw_status_t bw_channel_accept(bw_blocks_t *blocks, bw_shm_listener_t *listener,
 {
     int64_t end_ms = now_ms() + BW_CHANNEL_SILENT_MS;
 
-    /* Looks at every peer that can be queued, because a valid channel may be queued behind
+    /* Checks every connection that can be queued, because a valid channel may be queued behind
      * unauthenticated clients. */
     for (int peers = 0; peers <= BW_SHM_BACKLOG; peers++) {
         int fd = accept4(listener->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
@@ -173,9 +173,9 @@ static bw_status_t receive_word(int fd, int flags, word_t *word, int *with)
     return BW_CORRUPT;
 }
 
-/* Like receive_word, but on BW_LIMIT the message stays queued, because this process cannot open
- * another descriptor. A message that was peeked at is then received without its descriptor, which
- * the peek already returned. */
+/* Like receive_word, but if this process cannot open another descriptor (BW_LIMIT), the message
+ * stays queued. A message that was peeked at is then received without its descriptor, which the
+ * peek already returned. */
 static bw_status_t receive_block(int fd, word_t *word, int *with)
 {
     bw_status_t status = receive_word(fd, MSG_PEEK, word, with);
@@ -232,7 +232,7 @@ static bw_status_t look_for_end(const bw_channel_t *channel)
 
 /* Called by the receiver with the lock held. Receives everything that is queued; `beyond` allows
  * the limit to be exceeded only up to the block with that number. BW_REFUSED: the sender has closed
- * the channel. BW_LIMIT: more is queued. */
+ * the channel. BW_LIMIT: more blocks are queued. */
 static bw_status_t take_in(bw_channel_t *channel, uint64_t number, bool beyond)
 {
     for (;;) {

@@ -6,12 +6,12 @@
 #include "block.h"
 
 /* A channel passes blocks from the connecting process to the listening one. Blocks are numbered,
- * and the receiver must learn the numbers by other means. Each end lives at most as long as its
- * process, because the kernel then closes it. Any thread may call any of these functions. None of
- * them waits for another process, except bw_channel_accept, which waits up to BW_CHANNEL_SILENT_MS
- * plus one millisecond for each peer queued behind silent ones. */
+ * and the sender must tell the receiver their numbers by other means. An end never outlives its
+ * process, because the kernel closes it. Any thread may call any of these functions. None of them
+ * waits for another process, except bw_channel_accept, which waits up to BW_CHANNEL_SILENT_MS plus
+ * one millisecond for each peer queued behind silent ones. */
 
-#define BW_BLOCK_PASSED_MAX 64   /* per channel: passed, but not yet taken */
+#define BW_BLOCK_PASSED_MAX 64   /* per channel: blocks passed but not yet taken */
 #define BW_CHANNEL_SILENT_MS 100 /* from connecting to sending the token; usually microseconds */
 
 typedef struct bw_channel bw_channel_t;
@@ -39,15 +39,16 @@ bw_status_t bw_channel_pass(bw_channel_t *channel, bw_block_t *block, uint64_t *
                             bw_error_t *error_p);
 
 /*
- * Takes a block, with one reference. BW_LIMIT: there would be too many blocks; the block can still
- * be taken with `beyond`. With `beyond`, BW_LIMIT means that this process has run out of
- * descriptors or memory, and the block can be taken once it has some again. BW_REFUSED, BW_CORRUPT:
- * the peer has not passed what it announced, or has passed something other than a block.
+ * Takes a block, with one reference. BW_LIMIT without `beyond`: there would be too many blocks; the
+ * block can still be taken with `beyond`. BW_LIMIT with `beyond`: this process has run out of
+ * descriptors or memory; the block can be taken once some are available again. BW_REFUSED,
+ * BW_CORRUPT: the peer has not passed what it announced, or has passed something other than a
+ * block.
  */
 bw_status_t bw_channel_take(bw_channel_t *channel, uint64_t number, uint64_t size, bool beyond,
                             bw_block_t **block_p, bw_error_t *error_p);
 
-/* Closes the channel for both sides; the memory stays until bw_channel_delete. */
+/* Closes the channel for both sides. Its memory is freed by bw_channel_delete. */
 void bw_channel_close(bw_channel_t *channel);
 
 void bw_channel_delete(bw_channel_t *channel);

@@ -3,9 +3,9 @@
  * The NIFs of beamway_block.erl, which represent blocks as binaries. A block's binary is a resource
  * that has one reference to the block.
  *
- * Slow operations (copying, unmapping, closing a channel) run on dirty schedulers. A large block
- * whose last binary is collected is put on a list, and the process that has called reaper_nif is
- * told to empty the list.
+ * Slow operations (copying, unmapping, closing a channel) run on dirty schedulers. When the last
+ * binary of a large block is garbage-collected, the block is put on a list, and the process that
+ * has called reaper_nif gets a message that makes it free the blocks on the list.
  */
 #include <erl_nif.h>
 #include <fcntl.h>
@@ -211,7 +211,7 @@ static ERL_NIF_TERM fill(ErlNifEnv *env, int file, uint64_t min)
 }
 
 /* read_file_nif(Name, MinBytes). If it returns `limit` or `no_block`, the caller must read the file
- * by other means. */
+ * in the ordinary way. */
 static ERL_NIF_TERM read_file(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
 {
     char path[PATH_MAX];
@@ -377,7 +377,7 @@ static ERL_NIF_TERM pass(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
     }
 }
 
-/* Without `beyond` the binary points to the block; otherwise it is a copy, made on a dirty
+/* Without `beyond`, the binary refers to the block. With `beyond`, it is a copy, made on a dirty
  * scheduler. */
 static ERL_NIF_TERM take(ErlNifEnv *env, const ERL_NIF_TERM argv[], bool beyond)
 {

@@ -8,9 +8,9 @@
 #include "reply.h"
 
 /*
- * A command that uses a file system or loads a library may take longer than a scheduler can wait,
- * so it runs on the VM's async thread. The command replies REPLY_LATER, and the caller later gets
- * {Port, done, Reply} with the actual reply.
+ * A command that uses a file system or loads a library may take longer than a scheduler thread may
+ * be blocked, so it runs on the VM's async thread. The command replies REPLY_LATER, and the caller
+ * later gets {Port, done, Reply} with the actual reply.
  */
 #define JOB_PATH_BYTES 4096
 
@@ -29,7 +29,7 @@ struct job {
     uint64_t ring_bytes;
     bw_link_t *link; /* the link whose setup was started, or NULL */
     size_t path_len;
-    char path[JOB_PATH_BYTES]; /* ends with a 0 */
+    char path[JOB_PATH_BYTES]; /* NUL-terminated */
 };
 
 /* Creates a job for the caller of the running command, but does not start it. Returns NULL if the
@@ -40,8 +40,8 @@ job_t *job_new(ErlDrvPort port, void (*run)(job_t *job), const char *path, size_
 /* Starts the job. Returns false, and frees the job, if the VM does not accept it. */
 bool job_begin(ErlDrvPort port, job_t *job, reply_t *reply);
 
-/* Replies to the caller and frees the job. The port must already have taken over what the job
- * produced. */
+/* Sends the reply to the caller and frees the job. The port must already have taken ownership of
+ * whatever the job created. */
 void job_end(ErlDrvPort port, job_t *job);
 
 #endif

@@ -15,8 +15,8 @@ const bw_codec_t *bw_codec_loaded(void);
 /* Sets the codec for this process, unless it already has one. Any thread may call this. */
 void bw_codec_use(const bw_codec_t *codec);
 
-/* Implements a command, under the port lock: loads the shared object at `path`. Returns false for a
- * badarg. */
+/* Implements the command CODEC, under the port lock: loads the shared object at `path`. Returns
+ * false if the caller must get a badarg. */
 bool codec_load(ErlDrvPort port, const char *path, size_t len, reply_t *reply);
 
 #endif

@@ -77,7 +77,7 @@ static void skip_pieces(place_t *place, uint64_t bytes)
         place->is_cut = true;
 }
 
-/* Returns whether the bytes are contiguous, which is almost always true. */
+/* Returns whether the next `bytes` bytes are contiguous, which is almost always true. */
 static inline bool has_in_piece(const place_t *place, uint64_t bytes)
 {
     return place->count > 0 && bytes < place->iov->iov_len - place->offset;

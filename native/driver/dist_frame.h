@@ -34,8 +34,8 @@ typedef struct {
     bool has_sender;   /* WHOLE and FIRST: the control message names the sending process */
     bool renews_cache; /* WHOLE and FIRST: the header carries a new atom cache entry */
     /* Number and serial of the sender's pid, which identify a process of this node. A process on
-     * another node may have the same values as one on this node; the only effect is that the two
-     * senders are ordered as one. */
+     * another node may have the same number and serial as one on this node; the only effect is that
+     * the frames of both are kept in order, as if they had the same sender. */
     uint64_t sender;
     uint64_t sequence; /* FIRST and REST: the VM's term for the sender's pid */
     uint64_t fragment; /* FIRST and REST: counts down; the last fragment is 1 */
@@ -48,7 +48,7 @@ typedef struct {
     uint64_t bits[BW_DIST_CACHE_ENTRIES / 64];
 } bw_dist_entries_t;
 
-/* Reads which cache entries the header of a WHOLE or FIRST frame refers to, and which of them it
+/* Finds the cache entries that the header of a WHOLE or FIRST frame refers to, and those that it
  * updates. Returns false if the frame has no header or an incomplete one. */
 bool bw_dist_entries_read(const uint8_t *frame, size_t len, bw_dist_entries_t *all_p,
                           bw_dist_entries_t *renewed_p);

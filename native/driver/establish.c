@@ -15,8 +15,8 @@ static bool is_polled(const establish_t *establish)
     return establish->link && !(establish->carrier->caps & BW_CAP_IMMEDIATE);
 }
 
-/* During the handshake the port waits for bytes from the peer, and for room if the link asks for
- * it. */
+/* During the handshake the port waits for bytes from the peer, and also for room to write if the
+ * link needs it. */
 static int waits_for(const bw_link_t *link)
 {
     bool for_room = link->ops->wants && link->ops->wants(link) & POLLOUT;
@@ -74,7 +74,7 @@ bool establish_probe(const establish_t *establish, const char *data, size_t len,
 
 /* ---- link setup ---- */
 
-/* Adopts a new link, and starts polling it if there is something to wait for. */
+/* Adopts a new link, and starts polling its descriptor unless the carrier is immediate. */
 static void begin(establish_t *establish, bw_link_t *link, ErlDrvTermData caller, reply_t *reply)
 {
     establish->link = link;
@@ -215,7 +215,7 @@ bool establish_say(bw_link_t *link, const char *data, size_t len, reply_t *reply
     return true;
 }
 
-/* Arranges for one message to the caller when bytes arrive. */
+/* Makes the port send the caller one message when bytes arrive. */
 static void await_bytes(establish_t *establish, const bw_link_t *link, reply_t *reply)
 {
     if (driver_select(establish->port, event_of(link), waits_for(link) | ERL_DRV_USE, 1) != 0) {

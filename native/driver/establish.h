@@ -31,11 +31,11 @@ enum {
                             3: failed, reason as text */
     COMMAND_PROBE,    /* ring_bytes:64 -> */
     COMMAND_SAY,      /* bytes -> ; SAY, HEAR and LEAVE are allowed from `linked` to ACTIVATE */
-    COMMAND_HEAR,     /* count:32, at most HEAR_BYTES -> that many bytes, or none yet: the caller
-                         gets {link, Port} when it should ask again */
-    COMMAND_LEAVE,    /* -> ; leaves the connection open without the link; the caller must close the
-                         port next */
-    COMMAND_DERIVE    /* salt_len:8, salt, password -> key */
+    COMMAND_HEAR,  /* count:32, at most HEAR_BYTES -> that many bytes, or nothing if they have not
+                      arrived yet: the caller then gets {link, Port} when it should try again */
+    COMMAND_LEAVE, /* -> ; leaves the connection open without the link; the caller must close the
+                      port next */
+    COMMAND_DERIVE /* salt_len:8, salt, password -> key */
 };
 
 #define HEAR_BYTES 256
@@ -50,8 +50,8 @@ typedef struct {
 } establish_t;
 
 /* These commands run under the port lock and need a port that has no link yet, except for probe,
- * which works on any port. They return false if the caller violated their contract; it then gets a
- * badarg. */
+ * which works on any port. They return false if the caller violated their contract; the caller then
+ * gets a badarg. */
 bool establish_use(establish_t *establish, const char *data, size_t len, reply_t *reply);
 bool establish_listen(establish_t *establish, const char *data, size_t len, reply_t *reply);
 bool establish_connect(establish_t *establish, const char *data, size_t len, reply_t *reply);
@@ -60,8 +60,8 @@ bool establish_derive(establish_t *establish, const char *data, size_t len, repl
 /* Sets *link_p once there is a link. Its descriptor is not polled until ACTIVATE. */
 bool establish_step(establish_t *establish, reply_t *reply, bw_link_t **link_p);
 
-/* Completes a command whose work was done by the async thread. The reply in the job may become an
- * error. */
+/* Completes a command whose work was done by the async thread. This may replace the reply in the
+ * job with an error. */
 void establish_done(establish_t *establish, job_t *job);
 
 /* Commands for a port whose link is not active. */

@@ -10,15 +10,16 @@
 
 #include "../link/buffer.h"
 
-/* How many times one call retries if room becomes available between a write and arming. */
+/* How many times one call retries if the inner link accepts bytes again right after it accepted
+ * none. */
 #define ROUNDS 4
 
-/* After this time, held output counts as unanswered, because a kernel would have retransmitted it
- * twice by then. */
+/* If no held output has been sent for this long, it counts as unanswered, because a kernel would
+ * have retransmitted it twice by then. */
 #define SILENT_US 600000u
 
 typedef struct {
-    bw_link_t link;   /* first: a bw_link_t pointer is a pointer to this one */
+    bw_link_t link;   /* must be first, so that a pointer to it is a pointer to this struct */
     bw_carrier_t ops; /* the functions below, except those that the inner link lacks */
     bw_link_t *inner;
     bw_fault_t fault;
@@ -43,7 +44,7 @@ static bool waits_in(const faulty_t *faulty)
     return faulty->in.seen > faulty->in.open;
 }
 
-/* Writes as much of a span as possible. Returns 0 if the inner link has no room. */
+/* Writes as much of a span as possible. Returns 0 if the inner link accepts nothing. */
 static size_t pass(bw_link_t *inner, const bw_span_t *span)
 {
     struct iovec iov = {.iov_base = span->base, .iov_len = span->len};
@@ -62,7 +63,8 @@ static size_t pass(bw_link_t *inner, const bw_span_t *span)
     return taken;
 }
 
-/* Returns whether the inner link has room again; if not, its descriptor will report it. */
+/* Arms the inner link. Returns true if it already has room again; otherwise its descriptor will
+ * report when it has. */
 static bool has_room(const faulty_t *faulty)
 {
     return faulty->inner->ops->arm_write(faulty->inner, faulty->held.size / 2) == BW_AGAIN;
@@ -92,7 +94,7 @@ static void push(faulty_t *faulty, bool all)
     }
 }
 
-/* Counts `n` more bytes as held. */
+/* Records that `n` more bytes are held, and passes those that are due. */
 static void took(faulty_t *faulty, size_t n)
 {
     uint64_t now = now_us();
@@ -183,7 +185,8 @@ static void faulty_release(bw_link_t *link, size_t n)
     faulty_of(link)->inner->ops->release(faulty_of(link)->inner, n);
 }
 
-/* The inner link may have ended while bytes are still held here, so its end is reported later. */
+/* The inner link may have ended while bytes are still held here, so its end is not reported until
+ * they have been read. */
 static bw_status_t faulty_arm_read(bw_link_t *link)
 {
     faulty_t *faulty = faulty_of(link);
@@ -219,8 +222,8 @@ static void faulty_is_ready(bw_link_t *link, short events)
     push(faulty_of(link), false);
 }
 
-/* Bytes that are held here must still be read when they are due, so the link is not cut until
- * then. */
+/* Bytes that are held here can still be read when they are due, so the link does not count as cut
+ * until then. */
 static bool faulty_is_cut(const bw_link_t *link)
 {
     return !waits_in(faulty_of(link)) &&
@@ -298,8 +301,8 @@ static const char *faulty_reason(bw_link_t *link)
     return faulty_of(link)->inner->ops->reason(faulty_of(link)->inner);
 }
 
-/* Bytes that were only delayed are sent before the link is closed. If the outgoing direction is
- * held, the peer does not notice the close as long as another process has a descriptor for the
+/* Bytes that were only delayed are sent before the link is closed. If outgoing bytes are held back
+ * entirely, the peer does not notice the close as long as another process has a descriptor for the
  * connection. */
 static void faulty_close(bw_link_t *link, bw_leftover_t *left_p)
 {
@@ -345,7 +348,7 @@ uint64_t bw_fault_due_us(const bw_link_t *link)
                     bw_fault_wait_us(&faulty->out, fault, fault->holds_out, now));
 }
 
-/* Leaves out each function that the inner link lacks. `read` is always left out. */
+/* Omits each function that the inner link lacks. `read` is always omitted. */
 static bw_carrier_t ops_before(const bw_carrier_t *inner)
 {
     return (bw_carrier_t){

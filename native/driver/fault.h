@@ -8,12 +8,12 @@
 /*
  * A link that behaves as if it ran over a bad network, so that users can test their programs. It
  * wraps another link and holds the bytes in each direction until they are due. Like a stream over a
- * bad path, it loses nothing and preserves the order. The number of bytes that it holds is limited,
- * for output by a buffer as large as the link's ring, and for input by that ring itself; beyond
- * that the writer waits, as it would on a slow network.
+ * bad path, it loses nothing and preserves the order. It holds a limited number of bytes: output in
+ * a buffer as large as the link's ring, and input in that ring itself. When they are full, the
+ * writer waits, as it would on a slow network.
  *
- * It has no timer: after each use, the user asks when the next bytes are due (bw_fault_due_us), and
- * at that time checks the link again, as if its descriptor had become readable.
+ * The link has no timer. After each use, its user calls bw_fault_due_us to find out when the next
+ * bytes are due, and at that time checks the link again, as if its descriptor had become readable.
  */
 
 /* Wraps `inner`, which must be linked. The new link owns `inner`, so closing it closes both. On
@@ -26,12 +26,11 @@ bool bw_is_faulty(const bw_link_t *link);
 /* Returns the wrapped link, or the link itself if it is not faulty. */
 bw_link_t *bw_fault_behind(bw_link_t *link);
 
-/* Replaces the fault, which also affects bytes that are being held; an all-zero fault removes
- * it. */
+/* Replaces the fault, also for bytes that are already being held; an all-zero fault removes it. */
 void bw_fault_change(bw_link_t *link, const bw_fault_t *fault);
 
-/* Returns in how many microseconds the link must be checked again, or UINT64_MAX if the fault does
- * not require it. */
+/* Returns how many microseconds from now the link must be checked again, or UINT64_MAX if the fault
+ * does not require it. */
 uint64_t bw_fault_due_us(const bw_link_t *link);
 
 /* ---- a socket ---- */

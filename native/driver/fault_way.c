@@ -22,7 +22,8 @@ static bw_fault_mark_t *mark_at(const bw_fault_way_t *way, uint32_t index)
     return (bw_fault_mark_t *)&way->marks[(way->first + index) % BW_FAULT_MARKS];
 }
 
-/* Returns a random jitter. Uses Knuth's generator, of which only the upper bits are good. */
+/* Returns the delay plus a random jitter, from Knuth's linear congruential generator, of which only
+ * the upper bits are random enough. */
 static uint64_t drawn_us(bw_fault_way_t *way, const bw_fault_t *fault)
 {
     uint64_t most = (uint64_t)fault->jitter_ms * 1000;
@@ -38,7 +39,7 @@ void bw_fault_note(bw_fault_way_t *way, const bw_fault_t *fault, uint64_t positi
 
     if (position <= way->seen)
         return;
-    if (way->seen == way->open) /* nothing was waiting, so the rate is counted from now on */
+    if (way->seen == way->open) /* nothing was waiting, so the rate applies from now on */
         way->rated_us = now_us;
     way->seen = position;
     if (after_us > 0)
@@ -55,7 +56,7 @@ void bw_fault_note(bw_fault_way_t *way, const bw_fault_t *fault, uint64_t positi
     *mark_at(way, way->count - 1) = (bw_fault_mark_t){.position = position, .due_us = due_us};
 }
 
-/* Returns how many bytes the rate has allowed since `since_us`, in whole portions. */
+/* Returns how many bytes the rate allows in `since_us` microseconds, in whole portions. */
 static uint64_t allowed(const bw_fault_t *fault, uint64_t since_us)
 {
     uint64_t portions = bw_least(since_us / PORTION_US, PORTIONS_AT_ONCE);

@@ -12,8 +12,8 @@
  */
 
 typedef struct {
-    uint32_t delay_ms, jitter_ms; /* per byte and direction; jitter adds up to jitter_ms */
-    uint64_t rate;                /* bytes per second in each direction; 0 for no limit */
+    uint32_t delay_ms, jitter_ms; /* for each byte in each direction; jitter adds up to jitter_ms */
+    uint64_t rate;                /* bytes per second in each direction; 0 if unlimited */
     bool holds_in, holds_out;     /* nothing passes */
 } bw_fault_t;
 
@@ -26,7 +26,7 @@ typedef struct {
 
 typedef struct {
     uint64_t seen, open; /* how many bytes have arrived, and how many of them may pass */
-    uint64_t rated_us;   /* the rate has been used up until this time */
+    uint64_t rated_us;   /* the time up to which the rate has been accounted for */
     uint64_t random;
     uint32_t first, count;
     bw_fault_mark_t marks[BW_FAULT_MARKS];

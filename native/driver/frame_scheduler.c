@@ -127,8 +127,8 @@ static bool is_idle(const bw_sender_t *sender)
     return !sender->is_open && sender->frames == 0 && !sender->is_changed;
 }
 
-/* Frees a sender that is idle. If it has a class, it is retained for that, but everything else is
- * reset. */
+/* Frees a sender that is idle. If it has a class other than normal, it is kept because of the
+ * class, but the rest of its state is reset. */
 static void free_if_idle(bw_scheduler_t *self, bw_sender_t *sender)
 {
     if (!is_idle(sender))
@@ -226,7 +226,7 @@ bool bw_scheduler_answer(bw_scheduler_t *self, uint64_t key, bw_answer_t answer)
 
     if (!sender || sender->told != BW_SENDER_ASKED)
         return sender && sender->state == BW_SENDER_HELD;
-    sender->told = BW_SENDER_FREE; /* so that the next question is reported */
+    sender->told = BW_SENDER_FREE; /* so that it is reported if it is asked about again */
     note_change(self, sender);
     if (answer == BW_ANSWER_SUSPENDED) {
         sender->is_suspendable = true;
@@ -460,7 +460,7 @@ static void count_out(bw_scheduler_t *self, bw_scheduled_t *frame)
     sender->bytes_under_way -= frame->bytes;
 }
 
-/* Begins the next message of a sender whose previous one has been sent. */
+/* Begins the next message of a sender whose previous message has been sent. */
 static void begin_message(bw_sender_t *sender)
 {
     const bw_scheduled_t *frame = sender->queue.first;
@@ -622,7 +622,7 @@ bw_scheduled_t *bw_scheduler_take(bw_scheduler_t *self)
 
 /* ---- classes ---- */
 
-/* Moves the ready frames of that sender from one class to the other. */
+/* Moves that sender's ready frames from one class to the other. */
 static void move_ready(bw_scheduler_t *self, uint64_t pid, bw_class_t from, bw_class_t to)
 {
     bw_scheduled_queue_t *source = &self->classes[from].ready, *target = &self->classes[to].ready;

@@ -10,24 +10,24 @@
  * small signal need not wait for the fragments of large ones. The scheduler does no I/O, takes no
  * locks and does not call the VM. Every frame passes through it, even when nothing is waiting.
  *
- * Two frames keep their order if one of these holds; any others may overtake each other:
+ * Two frames stay in order if one of the following is true; any other two may overtake each other:
  *   - they have the same sender
  *   - neither is a continuation (131,70), and one of them carries a new atom cache entry
- *   - the sender of one of them cannot be read. Such a frame is a barrier: earlier frames go before
- *     it, and later ones after it
+ *   - the sender of one of them cannot be read. Such a frame is a barrier: earlier frames are sent
+ *     before it, and later ones after it
  * Of the frames that may be sent, the oldest one that is not a continuation goes first.
- * Continuations go in the order of turns.h: first those of the message with the fewest fragments
- * left. If a frame may not pass an older one, the frames that the older one waits for go first.
- * Once BW_SCHEDULER_PASSING_BYTES of other frames have been sent ahead of a continuation, it goes
- * anyway, so nothing waits forever.
+ * Continuations are sent in the order defined in turns.h: first those of the message with the
+ * fewest fragments left. If a frame may not pass an older one, the frames that the older one waits
+ * for go first. Once BW_SCHEDULER_PASSING_BYTES of other frames have been sent ahead of a
+ * continuation, it goes anyway, so nothing waits forever.
  *
  * Each sender has a class, and the rules above apply within a class. Control frames go before
  * normal ones, and normal frames before bulk ones, until the class has used up its share of the
  * round. When every class that has frames has used up its share, the next round begins. So a class
  * that always has frames gets at least 4/9 (control), 2/9 (normal) or 1/9 (bulk) of the bytes, if
  * no frame is larger than a fragment. Continuations wait for all other frames whose class has some
- * share left, even if that class is lower. When the class of a sender changes, its waiting frames
- * change with it, so they keep their order.
+ * share left, even if that class is lower. When a sender gets a different class, its waiting frames
+ * move to that class as well, so they stay in order.
  */
 
 #define BW_SCHEDULER_PASSING_BYTES BW_TURNS_PASSING_BYTES
@@ -43,8 +43,8 @@
 #define BW_SCHEDULER_SENDER_BYTES (1024 * 1024)
 #define BW_SCHEDULER_ALL_BYTES (64 * 1024 * 1024)
 
-/* The limit of a sender that the VM does not suspend is doubled, up to this many times the original
- * limit. */
+/* Each time it turns out that the VM does not suspend a sender, the sender's limit is doubled, up
+ * to this many times the original limit. */
 #define BW_SCHEDULER_PATIENCE 8
 
 /* The classes, in the order in which they are sent. A sender without an explicit class is
@@ -65,7 +65,7 @@ struct bw_scheduled {
     uint64_t number;   /* sequence number of its arrival */
     uint64_t pid;      /* the sender's pid, as in bw_dist_frame_t; 0 if unknown or a continuation */
     uint64_t fragment; /* counts down */
-    uint64_t message;  /* the number of its message among those of its sender */
+    uint64_t message;  /* which of its sender's messages it belongs to */
     bw_sender_t *sender;   /* NULL if its sender has no fragments here */
     bw_scheduled_t *next;  /* next in its sender's queue, or in the backlog */
     bw_scheduled_t *ready; /* next frame that does not wait for another frame of its sender */
@@ -86,7 +86,8 @@ typedef struct {
 typedef struct {
     bw_scheduled_queue_t ready; /* frames that are not continuations, the oldest first */
     bw_turns_t turns;           /* senders whose next frame is a continuation */
-    uint64_t passed; /* bytes of the class sent since the last continuation, while one waits */
+    uint64_t passed; /* bytes of the class sent since the last continuation, counted while a
+                        continuation waits */
     int64_t share;   /* bytes that it may still send in this round */
 } bw_class_queue_t;
 
@@ -98,9 +99,9 @@ typedef struct {
     uint64_t held, asked; /* the number of senders in these states */
 } bw_scheduler_counts_t;
 
-/* A sender beyond its limit is held if a busy port would suspend it, but only the VM knows which
- * senders it does not suspend (nosuspend, async_dist). So the scheduler asks its user first, which
- * makes the port busy and checks whether the VM suspends the sender. */
+/* A sender that exceeds its limit is held if the VM would suspend it on a busy port. Only the VM
+ * knows which senders it does not suspend (nosuspend, async_dist), so the scheduler first asks its
+ * user to find out: the user makes the port busy and checks whether the VM suspends the sender. */
 typedef enum {
     BW_SENDER_FREE,
     BW_SENDER_ASKED, /* until bw_scheduler_answer is called or the sender has no more frames */
@@ -127,8 +128,8 @@ typedef struct {
 
 /* A sender whose waiting bytes have exceeded the limit or have fallen to half of it. `pid` is the
  * VM's term for it, an ErlDrvTermData; `key` is for bw_scheduler_answer. If the state is
- * BW_SENDER_ASKED, `patience` says how many times the limit it has reached, 1 to
- * BW_SCHEDULER_PATIENCE. */
+ * BW_SENDER_ASKED, `patience` is the limit that the sender has reached, as a multiple of the
+ * original one: 1 to BW_SCHEDULER_PATIENCE. */
 typedef struct {
     uint64_t pid, key, patience;
     bw_sender_state_t state;
@@ -148,19 +149,20 @@ uint64_t bw_scheduler_pid(const bw_scheduled_t *frame);
  * frames. */
 uint64_t bw_scheduler_waiting(bw_scheduler_t *scheduler, uint64_t pid);
 
-/* Removes and returns the frame to send next, or NULL if there is none. A frame must be sent as a
- * whole. */
+/* Removes and returns the frame to send next, or NULL if there is none. The frame must be sent
+ * completely before the next one. */
 bw_scheduled_t *bw_scheduler_take(bw_scheduler_t *scheduler);
 
-/* Returns another sender whose state has changed since it was last reported, or false if there is
- * none. A sender that was reported as BW_SENDER_ASKED is not reported again until
+/* Gets the next sender whose state has changed since it was last reported. Returns false if there
+ * is none. A sender that was reported as BW_SENDER_ASKED is not reported again until
  * bw_scheduler_answer is called, even if all of its frames have been sent. */
 bool bw_scheduler_next_change(bw_scheduler_t *scheduler, bw_sender_change_t *change);
 
-/* Answers whether the VM suspends a sender that was asked about. If it does, the sender is held as
- * long as it has frames here and exceeds its limit. If not, its limit doubles, and at the highest
- * limit the question is asked again. A sender that has exited sends nothing more and has no limit.
- * Returns true if the sender is now held, which next_change does not report. */
+/* Tells the scheduler whether the VM suspends a sender that was reported as BW_SENDER_ASKED. If so,
+ * the sender is held as long as it has frames here and exceeds its limit. If not, its limit is
+ * doubled; if the limit has already reached its maximum, the sender is reported as BW_SENDER_ASKED
+ * again. A sender that has exited sends nothing more and has no limit. Returns true if the sender
+ * is now held, which bw_scheduler_next_change does not report. */
 bool bw_scheduler_answer(bw_scheduler_t *scheduler, uint64_t key, bw_answer_t answer);
 
 /* If `holds_nobody`, no sender is held or asked about from now on. Otherwise senders beyond their
@@ -173,8 +175,8 @@ void bw_scheduler_hold_nobody(bw_scheduler_t *scheduler, bool holds_nobody);
  * change the class, if out of memory. */
 bool bw_scheduler_set_class(bw_scheduler_t *scheduler, uint64_t pid, bw_class_t class);
 
-/* Frees the scheduler's memory and forgets all classes. Waiting frames belong to the user, which
- * must take them out first. */
+/* Frees the scheduler's memory, including all classes. Waiting frames belong to the user, who must
+ * take them out first. */
 void bw_scheduler_end(bw_scheduler_t *scheduler);
 
 #endif

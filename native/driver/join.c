@@ -6,7 +6,7 @@
 
 #define HEAD_FRAGMENT_AT 10 /* offset of the fragment number in a header */
 #define WHOLE_AT 16         /* offset of a whole frame within a first fragment */
-#define SPARE_PART 8        /* at most one part in this many of a binary may be unused at its end */
+#define SPARE_PART 8        /* a binary may have spare bytes of up to 1/8 of its contents */
 
 static uint64_t sequence_of(const uint8_t *head)
 {
@@ -105,8 +105,8 @@ bool bw_join_advance(bw_joins_t *joins, int index, uint64_t bytes)
     return --join->left == 0;
 }
 
-/* Shrinks the binary, because the last fragment may be short, and a message in a mailbox keeps the
- * whole binary alive. Small binaries are shrunk in place. */
+/* Shrinks the binary, because the last fragment may have been short, and a message in a mailbox
+ * keeps the whole binary alive. Small binaries are shrunk in place. */
 static ErlDrvBinary *fitted(const bw_join_t *join)
 {
     ErlDrvBinary *smaller = NULL;

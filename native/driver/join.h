@@ -31,8 +31,8 @@
  */
 #define BW_FRAGMENT_HEAD_BYTES 18 /* 131, 69 or 70, sequence:64, fragment:64 */
 #define BW_FRAGMENT_BYTES 65536   /* payload of every fragment from ERTS except the first */
-#define BW_JOINS_MAX 16           /* maximum number of signals at the same time */
-#define BW_JOINS_BYTES ((uint64_t)256 << 20) /* maximum of their announced sizes in total */
+#define BW_JOINS_MAX 16           /* maximum number of signals that are joined at the same time */
+#define BW_JOINS_BYTES ((uint64_t)256 << 20) /* maximum total of their announced sizes */
 
 typedef struct {
     ErlDrvBinary *binary;
@@ -69,14 +69,14 @@ uint8_t *bw_join_gap(const bw_joins_t *joins, int index);
  * be joined. */
 bool bw_join_advance(bw_joins_t *joins, int index, uint64_t bytes);
 
-/* Ends a join and returns its data. The index of another join may change. */
+/* Ends a join and returns its data. This may change the index of another join. */
 bw_joined_t bw_join_take(bw_joins_t *joins, int index);
 
-/* Returns the index of a signal that must be removed and passed to the VM before this frame, or -1
- * if there is none. May only be called if bw_join_find has not found the frame. BW_JOIN_REFUSES
- * means that the frame is a fragment of a joined signal but out of sequence. Such a frame must not
- * be passed to the VM, because ERTS uses the fragment number as an index before it checks it, and
- * has not seen the fragments that have arrived here. */
+/* Returns the index of a signal that must be taken and passed to the VM before this frame, or -1 if
+ * there is none. May only be called if bw_join_find did not find a signal for the frame.
+ * BW_JOIN_REFUSES means that the frame is a fragment of a joined signal but out of sequence. Such a
+ * frame must not be passed to the VM, because ERTS uses the fragment number as an index before it
+ * checks it, and has not seen the fragments that have arrived here. */
 #define BW_JOIN_REFUSES (-2)
 int bw_join_ahead_of(const bw_joins_t *joins, const uint8_t *frame, uint64_t len);
 

@@ -11,9 +11,10 @@
 
 /*
  * Compresses packets on a link with a session. Several consecutive packets become one unit: a word
- * of the session (frame.h) with its length before and after compression, and the compressed bytes.
- * The session numbers, retains and retransmits the bytes of the unit. So it knows nothing about
- * compression, and neither side has to restart its compressor when a connection is lost.
+ * of the session (frame.h) with the length before and after compression, followed by the compressed
+ * bytes. The session numbers, retains and retransmits the bytes of a unit like any others. So it
+ * need not know about compression, and neither side has to restart its compressor when a connection
+ * is lost.
  *
  * Units are packed in the order in which they are sent. Uncompressed packets and words may be sent
  * between units. A unit consists of complete packets and never contains a word. All calls are made
@@ -24,11 +25,11 @@
  * allocates. */
 #define BW_UNIT_MAX_BYTES ((size_t)128 * 1024)
 
-/* Packets are gathered for a unit until their total size reaches this; the last one may exceed
- * it. */
+/* Packets are gathered for a unit until their total size reaches this limit; the last packet may
+ * exceed it. */
 #define BW_UNIT_BYTES ((size_t)32 * 1024)
 
-/* A compressed byte uses this many times as much of a call's budget as a copied byte. */
+/* Compressing a byte takes this many times as much of a call's budget as copying it. */
 #define BW_UNIT_COST 4
 
 /* Unless `is_always` is set, packets are compressed only while the shortest recent round trip is at
@@ -57,8 +58,8 @@ typedef struct {
     size_t at;         /* how many of the unpacked bytes have been read */
 } bw_packing_t;
 
-/* Allows units in both directions from now on. Making them may use up to `percent` of the time of
- * one CPU. */
+/* Allows units in both directions from now on. Compression may use up to `percent` percent of one
+ * CPU. */
 void bw_packing_begin(bw_packing_t *packing, const bw_codec_t *codec, bool is_always,
                       unsigned percent);
 
@@ -73,9 +74,9 @@ bool bw_packing_wants(bw_packing_t *packing, bool is_bulk, uint64_t bytes);
  * caller then sends the frames uncompressed. */
 bw_pending_t *bw_packing_pack(bw_packing_t *packing, const bw_pending_list_t *frames);
 
-/* Called when the link is idle: frees the memory of the compressor's history. Returns true if the
- * caller must send the word for an empty unit, which tells the peer that the next unit starts
- * without history. */
+/* Called when the link is idle: frees the compressor's history. Returns true if the caller must
+ * send the word for an empty unit, which tells the peer that the next unit starts without
+ * history. */
 bool bw_packing_rests(bw_packing_t *packing);
 
 typedef enum {

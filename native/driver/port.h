@@ -29,7 +29,7 @@ enum {
                              {lost, Reason} when a connection is lost, `silent` when the peer's
                              kernel no longer answers, and `flows` when it answers again */
     COMMAND_DETACH, /* epoch:64 -> bytes_in:64 ; drops the current connection, if any. `epoch` is
-                       the number of the next connection, higher than all before */
+                       the number of the next connection, higher than all previous ones */
     COMMAND_ATTACH, /* number:64 of an offer, bytes that the peer has read:64, bytes already read
                        from the connection -> ; continues the link over the next connection */
 };
@@ -52,26 +52,26 @@ typedef struct {
     /* The port has only one timer. It serves the first of these conditions that is true. */
     bool timer_is_to_read;  /* fires at once, for the pump or for unread bytes of a cut link */
     bool timer_is_to_flush; /* fires flush_ms after it was set */
-    bool check_is_due;      /* at check_at_ms: look for idle memory */
+    bool check_is_due;      /* at check_at_ms: check for idle memory */
     unsigned long flush_ms;
     int64_t check_at_ms;
-    bool session_is_due;  /* at session_at_ms: tell the peer how far this side has read */
-    bool session_is_idle; /* the peer already knows, so this only tests the path */
+    bool session_is_due;  /* at session_at_ms: report to the peer how far this side has read */
+    bool session_is_idle; /* nothing is left to report, so the report only tests the path */
     int64_t session_at_ms;
     uint64_t out_at_session; /* output position when last found fully acknowledged */
     uint64_t epoch;          /* the number of the connection */
     uint64_t losses;         /* how many connections have been lost */
     unsigned connections;    /* how many connections there are, as last reported to the keeper */
-    bool is_silent;          /* the keeper has been told `silent` */
+    bool is_silent;          /* `silent` has been sent to the keeper */
     bw_fault_t fault;        /* applies to the link and to those that follow it */
     bool fault_is_due;       /* at fault_at_ms: bytes delayed by a fault may pass */
     int64_t fault_at_ms;
-    int64_t resume_ms;   /* the peer gives the link up after this time without a connection */
+    int64_t resume_ms;   /* how long the peer keeps a link that has no connection */
     uint64_t offer;      /* number under which its link is offered to another port, or 0 */
-    uint32_t stops;      /* the stops of this process that the port has seen (pulse.h) */
+    uint32_t stops;      /* how many stops of this process the port has noticed (pulse.h) */
     bool gives_pulse;    /* the owner of this port is the process that calls bw_pulse */
     senders_t senders;   /* includes the keeper, which also gets the messages `flush` and `look` */
-    bool is_flush_asked; /* the keeper was asked to flush and has not responded yet */
+    bool is_flush_asked; /* the keeper was asked to flush and has not done so yet */
     uint64_t asked_us;   /* when it was asked */
     late_t keeper_late;  /* how long the keeper takes to respond */
     ErlDrvTermData flush_atom;

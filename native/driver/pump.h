@@ -30,9 +30,9 @@
 typedef struct {
     ErlDrvPort port;
     bw_link_t *link;    /* NULL until there is a link */
-    uint64_t half_ring; /* with this many bytes of room, the port is no longer busy */
+    uint64_t half_ring; /* when this many bytes are free, the port is no longer busy */
     uint64_t ring_bytes;
-    bool busy; /* what we last told the VM */
+    bool busy; /* as last reported to the VM */
 
     bw_scheduler_t scheduler;    /* frames that wait for room */
     bw_pending_list_t under_way; /* frames to send next; the first may be partly sent */
@@ -46,7 +46,7 @@ typedef struct {
     uint64_t unflushed_bytes; /* committed since the last flush */
     bool has_token;           /* the VM's queue contains the driver's placeholder byte */
     uint64_t taken_at_watch;  /* bytes that the peer had taken at the last watch */
-    int quiet_watches;        /* consecutive watches in which the peer took no more */
+    int quiet_watches;        /* consecutive watches in which the peer took nothing */
     bool is_watched;
     bool is_stalled; /* much is queued and the peer accepts nothing: the VM suspends senders */
     bool is_closing; /* the VM will close the port when its queue is empty */
@@ -72,7 +72,7 @@ typedef struct {
     bool input_drained; /* the last read has left nothing, or a partial frame */
     const char *reason; /* for PUMP_FAILED, unless the link itself failed */
 
-    bool owes_ack;        /* an acknowledgement is sent ahead of the next frame or tick */
+    bool owes_ack;        /* an acknowledgement must be sent before the next frame or tick */
     bool tells_load;      /* the peer accepts this node's load */
     uint32_t load_told;   /* the number of the last sample sent to it */
     uint64_t peer_load;   /* the load that the peer last reported (load.h); 0 if none */
@@ -139,7 +139,7 @@ bool pump_rest(bw_pump_t *pump);
 /* Tells the peer how far this side has read. Returns false in the same cases as pump_send. */
 bool pump_acknowledge(bw_pump_t *pump);
 
-/* Tells the peer that this side is closing the link, if that can be sent immediately. */
+/* Tells the peer that this side is closing the link, if the message can be sent immediately. */
 void pump_say_end(bw_pump_t *pump);
 
 /* Detaches the pump from a connection that is lost; the caller closes its link. From now on, frames
@@ -155,7 +155,7 @@ bool pump_attach(bw_pump_t *pump, bw_link_t *link, uint64_t position);
 /* Continues the same connection through another link, which adds a fault (fault.h). */
 void pump_replace(bw_pump_t *pump, bw_link_t *faulty);
 
-/* Returns how many bytes are queued for lack of room. */
+/* Returns how many bytes are queued because there is no room for them. */
 uint64_t pump_queued(const bw_pump_t *pump);
 
 /* Returns the next sender whose state has changed since it was last reported, or false if none
@@ -170,12 +170,12 @@ static inline bool pump_next_change(bw_pump_t *pump, bw_sender_change_t *change)
 bool pump_begins_watch(bw_pump_t *pump);
 
 /* Checks whether the peer has taken anything since the last watch. If it has taken nothing in
- * several consecutive watches, the port is busy and no sender is held until the peer does. *again_p
- * says whether to watch again. Returns false in the same cases as pump_send. */
+ * several consecutive watches, then until it takes something, the port is busy and no sender is
+ * held. *again_p says whether to watch again. Returns false in the same cases as pump_send. */
 bool pump_watch(bw_pump_t *pump, bool *again_p);
 
-/* Answers whether the VM suspends a sender that was asked about. Returns false in the same cases as
- * pump_send. */
+/* Tells the scheduler whether the VM suspends a sender that was reported as BW_SENDER_ASKED.
+ * Returns false in the same cases as pump_send. */
 bool pump_answer(bw_pump_t *pump, uint64_t key, bw_answer_t answer, bool *is_held_p);
 
 /* Called when the port closes: sends as much as can be sent now. The VM's queue becomes empty once
@@ -199,7 +199,7 @@ pump_result_t pump_receive(bw_pump_t *pump);
 /* Frees everything that belongs to a partly received frame. */
 void pump_reset(bw_pump_t *pump);
 
-/* ---- pump_wake.c: when to read, to look and to sleep ---- */
+/* ---- pump_wake.c: when to read, when to spin and when to sleep ---- */
 
 /* Gives the pump its link. */
 void pump_start(bw_pump_t *pump, bw_link_t *link);
@@ -215,14 +215,15 @@ typedef enum {
  * (`comes_back`). Moves frames in both directions. */
 wake_result_t pump_wake(bw_pump_t *pump);
 
-/* Called when the poller has found that the connection has room. */
+/* Called when the poller reports that the connection accepts bytes again. */
 wake_result_t pump_has_room(bw_pump_t *pump);
 
 /* Makes the VM poll the link from now on. Returns false if that fails. */
 bool pump_begin_polling(bw_pump_t *pump);
 
-/* Returns whether a write has found that the connection is lost. ERTS may miss the event for that:
- * an event is lost if it occurs while the port reads on a scheduler that polls (erl_check_io.c). */
+/* Returns whether a write has found that the connection is lost. ERTS may miss the event for it,
+ * because an event is lost if it occurs while the port reads on a scheduler that polls
+ * (erl_check_io.c). */
 static inline bool pump_is_cut(const bw_pump_t *pump)
 {
     const bw_link_t *link = pump->link;

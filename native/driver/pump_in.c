@@ -42,8 +42,8 @@ static void gather_into(bw_pump_t *pump, ErlDrvBinary *binary, const bw_frame_t 
     pump->join = -1;
 }
 
-/* Returns whether the allocation succeeded. If it failed, sets a reason of its own, because the
- * peer has done nothing wrong. */
+/* Returns whether the allocation succeeded. If it failed, sets a separate failure reason, because
+ * the peer has done nothing wrong. */
 static bool is_had(bw_pump_t *pump, const ErlDrvBinary *binary)
 {
     if (!binary)
@@ -198,8 +198,8 @@ static bool advance(bw_pump_t *pump, size_t n)
                           : finish_fragment(pump, pump->join, pump->gathered_end);
 }
 
-/* Copies bytes of the frame from the span: at most `most`, and only as many as there is memory for.
- * Sets *used_p to their number. */
+/* Copies bytes of the frame from the span: at most `most` bytes, and no more than there is memory
+ * for. Sets *used_p to the number of bytes copied. */
 static bool gather(bw_pump_t *pump, const uint8_t *at, size_t avail, size_t most, size_t *used_p)
 {
     uint64_t bytes, rest = pump->gathered_size - pump->gathered_len;
@@ -378,9 +378,9 @@ static pump_result_t take_unit(bw_pump_t *pump, const uint8_t *at, size_t avail,
     return unit_result(pump, bw_packing_unpack(&pump->packing, at, *used_p));
 }
 
-/* Receives a run of frames, one frame, or as much of a frame as has arrived. If receiving the frame
- * started earlier, this takes at most `most` bytes. Unless it fails, *used_p is how many bytes were
- * consumed. */
+/* Receives a run of frames, one frame, or as much of a frame as has arrived. Of a frame that was
+ * partly received earlier, at most `most` bytes are consumed. Unless this fails, *used_p is how
+ * many bytes were consumed. */
 static pump_result_t take_next(bw_pump_t *pump, const uint8_t *at, size_t avail, size_t most,
                                budget_t *budget, size_t *used_p)
 {
@@ -482,7 +482,8 @@ static pump_result_t receive_pieces(bw_pump_t *pump, budget_t *budget)
         pump->bytes_read += used;
         budget->frames = piece.frames;
         budget->bytes -= bw_least(used, budget->bytes);
-        /* The rest of a frame whose first part has been read is read directly into its place. */
+        /* Once part of a frame has been read, the carrier reads the rest directly into its
+         * place. */
         if (result == PUMP_IDLE && used > 0 && pump->gathered && pump->link->ops->read)
             continue;
         if (result != PUMP_MORE)

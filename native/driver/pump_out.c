@@ -45,7 +45,8 @@
  * report senders. */
 _Static_assert(BATCH_BYTES <= BW_SCHEDULER_SENDER_BYTES / 2, "a release may be lost");
 
-/* How many times one call retries if room becomes available between its last write and arming. */
+/* How many times one call retries if room becomes available after its last write and before it arms
+ * the link. */
 #define ROUNDS 4
 
 static void set_busy(bw_pump_t *pump, bool busy)
@@ -345,8 +346,8 @@ static uint64_t small_bytes(const bw_pump_t *pump)
 }
 
 /* Returns whether frames may be taken from the scheduler. A full session stops frames here rather
- * than further down, because words must still get through: if both sessions are full, each side is
- * waiting for a word from the other. */
+ * than further down, because acknowledgements must still get through: if both sessions are full,
+ * each side is waiting for an acknowledgement from the other. */
 static bool may_take(bw_pump_t *pump)
 {
     return pump->scheduler.counts.frames > 0 && !bw_session_is_full(&pump->session) &&
@@ -363,7 +364,8 @@ static void take(bw_pump_t *pump, bw_pending_list_t *to)
     bw_pending_append(to, frame->user);
 }
 
-/* Returns the cost of a unit for the budget, or 0 if the frames are sent uncompressed. */
+/* Takes frames for one unit. Returns its cost for the budget, or 0 if the frames are sent
+ * uncompressed. */
 static uint64_t take_unit(bw_pump_t *pump)
 {
     bw_pending_list_t frames = {0};
@@ -446,7 +448,7 @@ static void set_stalled(bw_pump_t *pump, bool is_stalled)
     bw_scheduler_hold_nobody(&pump->scheduler, is_stalled);
 }
 
-/* Sends as much as the budget allows, and arms for room if frames remain. */
+/* Sends as much as the budget allows, and arms the link for writing if frames remain. */
 static bw_status_t drain(bw_pump_t *pump)
 {
     uint64_t budget = BUDGET_BYTES;
@@ -492,8 +494,8 @@ static bool has_rest(const bw_pump_t *pump)
     return pump->session.is_on && ops->needs_flush && ops->needs_flush(pump->link);
 }
 
-/* Every output path ends here. If frames are waiting for room, the peer must be woken, and a
- * closing port must not delay that. */
+/* Every output path ends here. It flushes if frames are waiting for room, because the peer must
+ * wake up to make room, and if the port is closing. */
 static bool settle(bw_pump_t *pump, bw_status_t status)
 {
     if (status == BW_OK &&
@@ -511,7 +513,7 @@ static bool settle(bw_pump_t *pump, bw_status_t status)
     pump_poll(pump);
     if (pump->is_closing && !is_waiting(pump) && !has_rest(pump) && pump->has_token) {
         pump->has_token = false;
-        driver_deq(pump->port, driver_sizeq(pump->port)); /* it is empty if the port has failed */
+        driver_deq(pump->port, driver_sizeq(pump->port)); /* empty if the port has failed */
     }
     return true;
 }

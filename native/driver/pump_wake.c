@@ -2,7 +2,8 @@
 #include "detached_link.h"
 #include "pump_inside.h"
 
-/* How many times one call retries if the peer publishes between our read and our arming. */
+/* How many times one call retries if the peer publishes after the last read and before the link is
+ * armed. */
 #define ROUNDS 4
 
 /* A position in the input, from which the spin policy counts frames and bytes. */
@@ -27,8 +28,8 @@ static void learn(bw_pump_t *pump, mark_t before)
         bw_spin_learn(&pump->spin, bw_now_us(), load_since(pump, before));
 }
 
-/* Called when the link is armed. A peer that closes from now on rings the doorbell, and this
- * notices a peer that has already closed. */
+/* Called once the link is armed. A peer that closes its end later rings the doorbell, so only a
+ * peer that has already closed must be detected here. */
 static wake_result_t asleep(bw_pump_t *pump)
 {
     return pump->link->ops->is_finished(pump->link) ? WAKE_FINISHED : WAKE_ASLEEP;
@@ -55,9 +56,9 @@ static void change_polling(bw_pump_t *pump, int mode, int on)
         pump->polls ^= mode;
 }
 
-/* A connection is polled for input even if it is not armed. The exceptions are that the poller is
- * spinning anyway, or that a fault leaves bytes in the connection, which would make the poller call
- * again and again. */
+/* A connection is polled for input even if it is not armed. It is not polled while the poller is
+ * spinning anyway, or while a fault leaves bytes in the connection, because those would make the
+ * poller call again and again. */
 void pump_poll(bw_pump_t *pump)
 {
     const bw_carrier_t *ops = pump->link->ops;
@@ -129,8 +130,8 @@ static wake_result_t acknowledge(bw_pump_t *pump, wake_result_t result)
 
 /* ---- rounds ---- */
 
-/* Reads until the ring is empty and armed. `readable` means that the descriptor is readable, which
- * it remains until it is cleared. */
+/* Reads until the ring is empty and armed. If `readable`, the descriptor is readable, and remains
+ * so until it is cleared. */
 static wake_result_t drain_and_arm(bw_pump_t *pump, bool readable)
 {
     mark_t before = mark(pump);
@@ -163,8 +164,8 @@ static wake_result_t drain_and_arm(bw_pump_t *pump, bool readable)
         if (status == BW_CORRUPT)
             return WAKE_FAILED;
     }
-    /* Other ports run before the descriptor is polled again, and the room that this doorbell
-     * announced must be used before that. */
+    /* Other ports run before this descriptor is polled again, so room that the doorbell has
+     * announced must be used now. */
     if (pump_has_output(pump) && !pump_drain_queue(pump))
         return WAKE_FAILED;
     /* Reading from the kernel may also have cleared the descriptor. */
@@ -203,7 +204,7 @@ static wake_result_t look(bw_pump_t *pump)
     mark_t before = mark(pump);
     pump_result_t result;
 
-    if (!pump->spinning) /* in the meantime, the poller called for room and armed the link */
+    if (!pump->spinning) /* the doorbell rang because there is room, and pump_wake armed the link */
         return WAKE_ASLEEP;
     if (!pump_flush(pump)) /* bytes that were committed before spinning began */
         return WAKE_FAILED;

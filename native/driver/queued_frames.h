@@ -16,11 +16,11 @@
 typedef struct bw_pending {
     bw_scheduled_t scheduled; /* its `user` points to this frame */
     struct bw_pending *next;
-    bool is_bulk;  /* a fragment of a large message; set by its user */
+    bool is_bulk;  /* a fragment of a large message; set by the creator of the frame */
     bool is_rest;  /* continues where earlier bytes ended, perhaps within a frame */
     uint64_t size; /* including header and padding */
-    int count;     /* number of pieces; those before `at`, and `offset` bytes of that one, have been
-                      sent */
+    int count; /* number of pieces; those before `at`, and the first `offset` bytes of piece `at`,
+                  have been sent */
     int at;
     size_t offset;
     struct iovec *iov;

@@ -13,13 +13,13 @@
  * by contrast, sends a request or answers one, and then no process has anything to send until the
  * peer has sent something, so the two sides alternate with a few frames each. Nodes that call each
  * other only occasionally do not alternate, but there are pauses between their rounds. In both
- * cases waiting gains nothing.
+ * cases there is no point in waiting.
  *
  * If each recent round was a single frame, the next one probably will be as well, so there is
  * nothing to gather; an rpc reply consists of two frames, but a process runs between them. A link
- * that is new or was quiet for a while is treated as such a link until its rounds show otherwise.
- * The reason is that waiting for others costs a turn of two processes and a timer, which does not
- * pay off on a link that is hardly used.
+ * that is new or has been quiet for a while is assumed to be of this kind until its rounds show
+ * otherwise. The reason is that waiting involves scheduling two processes and setting a timer,
+ * which is not worthwhile on a link that is hardly used.
  *
  * The caller supplies the counts and the time, in microseconds of any monotonic clock.
  */
@@ -33,7 +33,7 @@ typedef struct {
 } bw_rounds_t;
 
 #define BW_ROUND_LONE_FRAMES 3u  /* a call has up to three: demonitor, monitor and the message */
-#define BW_ROUND_APART_US 200u   /* a sender that pauses this long does not send in bursts */
+#define BW_ROUND_APART_US 200u   /* after such a pause, the sender is not sending in bursts */
 #define BW_ROUND_NEAR_US 20u     /* a frame that follows this soon could have been gathered */
 #define BW_ROUND_QUIET_US 10000u /* after this time, earlier rounds are no longer relevant */
 #define BW_ROUNDS_LONE 8u
@@ -51,7 +51,7 @@ static inline void bw_round_ends(bw_rounds_t *rounds, uint64_t frames_out, uint6
     uint64_t out = frames_out - rounds->out, in = frames_in - rounds->in;
     uint64_t since_us = now_us - rounds->at_us;
 
-    if (since_us >= BW_ROUND_QUIET_US) { /* this frame was alone; the next may be gathered */
+    if (since_us >= BW_ROUND_QUIET_US) { /* this frame was alone; the next may be in a burst */
         rounds->lone = BW_ROUNDS_LONE;
         rounds->singles = BW_ROUNDS_LONE - 2;
     }

@@ -21,9 +21,9 @@ enum {
     COMMAND_ANSWER,  /* key:64, 1 if the VM suspends that sender, 2 if it has exited, else 0 -> 1 to
                         hold it */
     COMMAND_CLASSES, /* for each process: class:8, serial:32 and number:32 of its pid -> */
-    COMMAND_TRAFFIC = 29 /* first:8 -> for the process of each used counter (traffic.h) among the
-                            SENDERS_TOLD ones from `first` on: serial:32 and number:32 of its pid,
-                            bytes counted, `before` of the counter, bytes queued */
+    COMMAND_TRAFFIC = 29 /* first:8 -> for each used counter (traffic.h) among SENDERS_TOLD ones,
+                            beginning with number `first`: serial:32 and number:32 of the process's
+                            pid, bytes counted, `before` of the counter, bytes queued */
 };
 
 #define SENDERS_TOLD 12 /* as many counters as fit in a reply */
@@ -49,9 +49,9 @@ static inline void senders_tell(senders_t *senders)
         senders_tell_all(senders);
 }
 
-/* Runs one of the commands above; the first byte of the reply is already set. Returns false for a
- * badarg. *is_sound_p is set to false if the link has become unusable, which can happen because a
- * command may send. */
+/* Runs one of the commands above; the first byte of the reply is already set. Returns false if the
+ * caller must get a badarg. *is_sound_p is set to false if the link has become unusable, which can
+ * happen because a command may send. */
 bool senders_command(senders_t *senders, unsigned int command, const char *data, size_t len,
                      reply_t *reply, bool *is_sound_p);
 

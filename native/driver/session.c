@@ -87,7 +87,7 @@ bw_pending_t *bw_session_rest(bw_session_t *session)
     return rest;
 }
 
-/* Frees the bytes before `arrived`, which the peer has and nothing else refers to. */
+/* Frees the bytes before `arrived`. The peer has them, and nothing else refers to them. */
 static void forget(bw_session_t *session)
 {
     session->from += bw_pending_drop(&session->kept, session->out.arrived - session->from);

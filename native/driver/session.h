@@ -28,15 +28,15 @@
  */
 
 /* The maximum size of a chunk of small frames. The first chunk is small, because a node may have
- * thousands of links that are hardly used. A chunk that is full before the peer has read it is
- * followed by one of twice its size. */
+ * thousands of links that are hardly used. If a chunk is full before the peer has read it, the next
+ * chunk is twice as large. */
 #define BW_SESSION_CHUNK_BYTES ((size_t)128 * 1024)
 #define BW_SESSION_FIRST_CHUNK_BYTES ((size_t)512)
 
 /* The reader reports its position each time it has read this many bytes. */
 #define BW_SESSION_ACK_BYTES ((uint64_t)256 * 1024)
 /* After some time, the reader sends a separate message if it has read at least this many bytes
- * since its last report. If there are fewer, the report waits for a frame in the other direction,
+ * since its last report. If it has read fewer, the report waits for a frame in the other direction,
  * or until the link has been idle for a while. */
 #define BW_SESSION_ACK_ALONE_BYTES ((uint64_t)4 * 1024)
 
@@ -60,13 +60,15 @@ static inline bool bw_session_is_full(const bw_session_t *session)
  * chunk. Returns NULL if the staged bytes must be sent first, or if out of memory. */
 uint8_t *bw_session_gap(bw_session_t *session, size_t size);
 
-/* Records that `bytes` of the staged bytes have been sent. Returns false if out of memory. */
+/* Records that the first `bytes` of the staged bytes have been sent. Returns false if out of
+ * memory. */
 bool bw_session_sent(bw_session_t *session, size_t bytes);
 
 /* Turns the remaining staged bytes into a queued frame. Returns NULL if out of memory. */
 bw_pending_t *bw_session_rest(bw_session_t *session);
 
-/* Records that the peer has read up to `position`. Returns false if that is impossible. */
+/* Records that the peer has read up to `position`. Returns false if the peer cannot have read that
+ * far. */
 bool bw_session_acknowledged(bw_session_t *session, uint64_t position);
 
 /* Prepares for the next connection: puts everything after `position`, up to which the peer has

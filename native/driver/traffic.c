@@ -18,7 +18,7 @@ void traffic_count(traffic_t *self, uint64_t pid, uint64_t bytes)
     *least = (traffic_sender_t){.pid = pid, .bytes = least->bytes + bytes, .before = least->bytes};
 }
 
-/* Uses Knuth's generator, of which only the upper bits are good. */
+/* Uses Knuth's linear congruential generator, of which only the upper bits are random enough. */
 uint64_t traffic_next(traffic_t *self)
 {
     self->random = self->random * 6364136223846793005ull + 1442695040888963407ull;

@@ -11,10 +11,10 @@
  * Data Streams, 2005). A process without a counter takes over the one with the lowest value and
  * saves that value in `before`, so the process itself has sent between bytes - before and bytes.
  *
- * Every fragment is counted. For other frames, the sender is read only about once per 16 KB, and
- * the sampled frame is charged with all bytes since the last sample, so each sender is found in
- * proportion to its share of the bytes. The distance to the next sample is random, because with a
- * fixed distance, some of several senders that take turns might never be sampled.
+ * Every fragment is counted. For other frames, the sender is read only about once per 16 KB, and is
+ * charged with all bytes since the last sample, so the bytes counted for each sender are in
+ * proportion to its share. The distance to the next sample is random, because if several senders
+ * take turns, a fixed distance might never sample some of them.
  */
 #define TRAFFIC_SENDERS 32
 #define TRAFFIC_SAMPLE_BYTES (16 * 1024)

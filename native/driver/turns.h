@@ -7,9 +7,9 @@
 
 /*
  * A queue of large messages, each waiting for its next fragment to be sent. The message with the
- * fewest fragments left goes next. But once BW_TURNS_PASSING_BYTES of others have passed the
- * message that has waited longest, that one goes next, so each of n messages sends a fragment
- * within n times that many bytes. The turns are linked directly into a pairing heap and a list, so
+ * fewest fragments left goes next. But once BW_TURNS_PASSING_BYTES of other messages have been sent
+ * ahead of the one that has waited longest, that one goes next, so each of n messages sends a
+ * fragment within n times that many bytes. The turns themselves form a pairing heap and a list, so
  * no memory is allocated, and a change takes O(log n) on average.
  */
 
@@ -21,13 +21,13 @@ typedef struct bw_turn {
     uint64_t left;                            /* fragments that have not been sent */
     uint64_t number;                          /* if `left` is equal, the lowest number is next */
     struct bw_turn *last, *next;              /* neighbors in order of arrival */
-    struct bw_turn *child, *sibling, *before; /* `before`: the sibling on the left, or the parent */
+    struct bw_turn *child, *sibling, *before; /* `before`: the left sibling, or the parent */
 } bw_turn_t;
 
 typedef struct {
     bw_turn_t *longest, *latest; /* the message that has waited longest; the last to arrive */
     bw_turn_t *shortest;         /* the root of the heap */
-    uint64_t passed;             /* bytes that have passed `longest` */
+    uint64_t passed;             /* bytes sent ahead of `longest` */
 } bw_turns_t;
 
 static inline bool bw_turns_wait(const bw_turns_t *turns)

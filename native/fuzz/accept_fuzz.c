@@ -7,7 +7,8 @@
  * is inserted), a byte with the number of descriptors, 3 bytes with their kinds, 1 byte for the
  * seals, 2 bytes for the memory's size; the rest is the message and, repeated, the memory's
  * content. This checks that only a peer with the token is accepted, that no descriptor is left
- * open, and that a link that results can be looked at and closed whatever its memory contains.
+ * open, and that the resulting link, if there is one, can be used and closed whatever its memory
+ * contains.
  */
 #include <fcntl.h>
 #include <stddef.h>

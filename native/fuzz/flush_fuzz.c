@@ -2,13 +2,13 @@
  *
  * Fuzzes the whole driver over a socket, as to any Erlang node, while the VM sends and ticks, the
  * keeper runs or does not, the system accepts any amount, the peer reads at any time, and the port
- * closes. What was sent must arrive once and in order. After a millisecond with a peer that reads,
- * nothing may be queued. What was sent before the port closed must also arrive, if the peer
- * continues to read. Only a connection that fails may lose anything, and the port must then end
- * with a reason.
+ * closes. What was sent must arrive once and in order. If the peer has been reading for a
+ * millisecond, nothing may be queued. What was sent before the port closed must also arrive, if the
+ * peer continues to read. Only a connection that fails may lose anything, and the port must then
+ * end with a reason.
  *
- * Input: steps, each of which is a byte that selects it, followed by its arguments. An answer of
- * the system applies only to the next call.
+ * Input: steps, each of which is a byte that selects it, followed by its arguments. A step that
+ * determines the result of a system call applies only to the next call.
  */
 #include "../test/line.h"
 #include "input.h"

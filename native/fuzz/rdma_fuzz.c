@@ -4,10 +4,10 @@
  * time.
  *
  * Input: BW_RDMA_HELLO_BYTES of a hello, then repeatedly a byte of choices: 0 to 63: we write this
- * many hundred bytes; 64 to 127: we read as many; 128 to 191: the send queue completes; otherwise a
- * message of which the following 24 bytes are the head, and (choice - 192) * 10 bytes come with it.
- * This checks that accesses and positions stay within the rings, and that the peer's slots and the
- * send queue are never overrun.
+ * many hundred bytes; 64 to 127: we read as many; 128 to 191: the send queue completes; above that:
+ * a message, whose head is the following 24 bytes and which carries (choice - 192) * 10 bytes. This
+ * checks that accesses and positions stay within the rings, and that the peer's slots and the send
+ * queue are never overrun.
  */
 #include "../link/rdma/flow.h"
 #include "../test/rings.h"

@@ -6,8 +6,8 @@
  * Input: 2 bytes (little endian) n, the n bytes that the ring holds at the start, then steps of the
  * second thread, 10 bytes each: what to change, where, a value. They are repeated as long as the
  * pump runs. This checks that no access is outside the rings (they end at an unmapped page), that
- * nothing is delivered that is longer than a frame may be or to which the peer can still write,
- * that no binary is left, and that every call ends.
+ * no delivered frame is longer than a frame may be or can still be changed by the peer, that no
+ * binary is leaked, and that every call returns.
  */
 #include <pthread.h>
 #include <sched.h>

@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Runs fuzz targets one after the other and records their counts. A finding (a crash or a hang) ends the run with status 1;
+# Runs fuzz targets one at a time and records their counts. A finding (a crash or a hang) ends the run with exit status 1;
 # its input is then in build/fuzz/found/. Inputs that reached new coverage stay in build/fuzz/corpus/.
 # usage: fuzz/run.sh SECONDS TARGET...          (in native/ or rdpipe/; the targets must be built already)
 # Writes build/fuzz/results.json; `make fuzz-keep` stores it in the repository, with the smallest inputs that reach the same coverage.

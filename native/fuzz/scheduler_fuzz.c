@@ -2,9 +2,9 @@
  *
  * Fuzzes the frame scheduler. An input with an even first byte drives the model of
  * test/frame_model.h, 16 bytes per step, and its oracles judge the result. An input with an odd
- * first byte is a list of literal frames, each after its length, which may be anything: no read may
- * go past the end of a frame, every frame must come out once, and a frame with an unknown sender
- * must keep its place.
+ * first byte is a list of arbitrary frames, each preceded by its length: no read may go past the
+ * end of a frame, every frame must come out once, and a frame with an unknown sender must keep its
+ * place.
  */
 #include "../test/frame_model.h"
 #include "input.h"

@@ -4,8 +4,8 @@
  * must be delivered unchanged, however the stream is divided into pieces. Anything else may end the
  * link, but must cost only bounded memory and time.
  *
- * Input: steps as in stream.h, of which 3 is a unit of some packets, and 4 the word of a unit with
- * any lengths; plain bytes act as the unit that follows it.
+ * Input: steps as in stream.h. Step 3 is a unit that contains some packets. Step 4 is the word of a
+ * unit with arbitrary lengths; plain bytes may follow as the content of that unit.
  */
 #include <sys/socket.h>
 #include <unistd.h>

@@ -13,9 +13,9 @@
  * multiple of 8. A frame may be larger than the ring; it is then written and read in pieces, the
  * header first.
  *
- * The header is in the host's byte order, because both ends are on the same host or agreed on the
- * byte order during setup. The bytes come from the peer, so bw_frame_parse copies the header before
- * it checks it.
+ * The header is in the host's byte order, because both ends are on the same host or have agreed on
+ * the byte order during setup. The bytes come from the peer, so bw_frame_parse copies the header
+ * before it checks it.
  */
 
 #define BW_FRAME_HEADER_BYTES 8u
@@ -27,7 +27,7 @@ typedef enum {
     BW_FRAME_DATA = 1, /* one non-empty packet of the distribution protocol */
     BW_FRAME_TICK = 2, /* a keepalive: no payload, or on a ring the 8 bytes of BW_FRAME_LOAD */
     BW_FRAME_ACK = 3,  /* 8 bytes: how far this side has read */
-    BW_FRAME_END = 4,  /* 8 meaningless bytes: this side is closing the link */
+    BW_FRAME_END = 4,  /* 8 bytes, which are ignored: this side is closing the link */
     BW_FRAME_LOAD = 5, /* 8 bytes: the load of this side (driver/load.h) */
     BW_FRAME_UNIT = 6  /* 8 bytes: compressed packets follow (driver/packing.h) */
 } bw_frame_kind_t;

@@ -96,7 +96,7 @@ typedef struct {
     uint64_t kernel_bytes; /* bytes that are not acknowledged yet */
 } bw_link_stats_t;
 
-/* The resources that remain of a closed link. */
+/* The resources of a closed link that still have to be freed. */
 typedef struct {
     int fd;     /* the polled descriptor */
     int socket; /* a socket with many unread bytes to discard, or with `unsent` to send; -1 if there
@@ -164,7 +164,7 @@ typedef struct {
     /* Finds contiguous readable bytes. Returns BW_OK, BW_AGAIN or BW_CORRUPT. */
     bw_status_t (*peek)(bw_link_t *link, bw_span_t *span_p);
     /* Frees the first n bytes of the peeked span and rings the doorbell if the peer is waiting for
-     * that room. */
+     * free space. */
     void (*release)(bw_link_t *link, size_t n);
     /* Both are NULL if bytes can only go through the ring. `write` sends as many bytes as possible
      * without a copy, after everything that was committed. BW_OK: the rest may be reserved and
@@ -179,7 +179,7 @@ typedef struct {
      * reads and does not close, the wake-up for room is guaranteed if `room` is at most half the
      * ring, or, with BW_CAP_SHARED_RINGS, at most the size of the ring minus 32 KB. BW_OK: armed.
      * BW_AGAIN: the condition already holds, so nothing is armed. BW_CORRUPT: arm_read also returns
-     * this if the link has ended and nothing more will arrive than the unread part of the last
+     * this if the link has ended and nothing remains to be read except the rest of the last
      * peek. */
     bw_status_t (*arm_read)(bw_link_t *link);
     bw_status_t (*arm_write)(bw_link_t *link, size_t room);
@@ -219,7 +219,7 @@ typedef struct {
     /* Returns true if the peer has closed its end cleanly and everything that it wrote has been
      * released. */
     bool (*is_finished)(bw_link_t *link);
-    /* Returns true if the peer's process is known to have exited, so that no more bytes can arrive
+    /* Returns true if the peer's process is known to have exited. Then no more bytes will arrive
      * than can be read now. NULL or false if not known. */
     bool (*is_orphan)(bw_link_t *link);
     /* Leaves the connection intact for another process that has a descriptor for it. The caller
@@ -238,9 +238,9 @@ typedef struct {
 
     /* ---- functions without a link ---- */
 
-    /* Derives a key from a password with a slow function, so that each guess at the password takes
-     * just as long. Any thread may call it. Returns BW_OK, or *error_p has the reason. NULL if the
-     * carrier has no cryptography. */
+    /* Derives a key from a password with a function that is slow on purpose, because everyone who
+     * guesses the password must call it once for each guess. Any thread may call it. Returns BW_OK,
+     * or *error_p has the reason. NULL if the carrier has no cryptography. */
     bw_status_t (*derive)(const uint8_t *salt, size_t salt_len, const uint8_t *password, size_t len,
                           uint8_t key[BW_DERIVED_BYTES], bw_error_t *error_p);
 } bw_carrier_t;

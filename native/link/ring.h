@@ -42,7 +42,7 @@ typedef struct {
     alignas(64) _Atomic uint64_t tail;
     /* set to 1 by the consumer before it sleeps, cleared by the producer that wakes it (D) */
     alignas(64) _Atomic uint32_t reader_armed;
-    /* bytes of room for which a stalled producer waits, or 0; cleared by the consumer (D) */
+    /* how many free bytes a stalled producer waits for, or 0; cleared by the consumer (D) */
     alignas(64) _Atomic uint32_t writer_wants;
     /* 1 if the producer has written its last byte; set before it unmaps the ring */
     alignas(64) _Atomic uint32_t closed;
@@ -74,7 +74,7 @@ typedef struct {
     uint64_t tail; /* the last valid tail that the peer published */
 } bw_tx_t;
 
-/* The consumer's end, under the same rule. */
+/* The consumer's end, to which the same restriction applies. */
 typedef struct {
     bw_ring_shared_t *shared;
     const uint8_t *data;

@@ -75,10 +75,9 @@ static inline uint8_t *bw_map_twice(const char *name, uint64_t bytes, const char
 #define BW_TRIM_BYTES ((uint64_t)1024 * 1024)
 
 /*
- * Gives back a piece of the memory of an empty ring. `head` is the
- * current position of the ring, and *trimmed_p is the position up to which memory has already been
- * given back; the bytes between the two are backed by memory. Returns true if there is more to give
- * back. Needs _DEFAULT_SOURCE.
+ * Gives back a piece of the memory of an empty ring. `head` is the current position of the ring,
+ * and *trimmed_p is the position up to which memory has already been given back; the bytes between
+ * the two are backed by memory. Returns true if there is more to give back. Needs _DEFAULT_SOURCE.
  */
 static inline bool bw_trim(uint8_t *data, uint64_t size, uint64_t head, uint64_t *trimmed_p)
 {

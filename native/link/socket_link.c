@@ -372,7 +372,8 @@ short bw_socket_link_wants(const bw_link_t *link)
     return (short)((reads ? POLLIN : 0) | (base->socket.out == BW_SOCKET_BLOCKED ? POLLOUT : 0));
 }
 
-/* When the socket has room, this also sends encrypted bytes that the user does not know about. */
+/* When the socket accepts bytes again, this also sends encrypted bytes that the user does not know
+ * about. */
 void bw_socket_link_is_ready(bw_link_t *link, short events)
 {
     bw_socket_link_t *base = bw_socket_link_of(link);
@@ -419,7 +420,7 @@ static struct tcp_info info_of(const bw_socket_link_t *base)
 }
 
 /* Returns true if the peer acknowledges neither data nor, if its window is full, window probes.
- * These must have been sent again twice, so detection takes at least 0.6 s. */
+ * These must have been retransmitted twice, so detection takes at least 0.6 s. */
 bool bw_socket_link_is_silent(bw_link_t *link)
 {
     struct tcp_info info = info_of(const_of(link));

@@ -20,7 +20,7 @@ typedef enum {
 
 typedef enum {
     BW_SOCKET_FREE,
-    BW_SOCKET_BLOCKED, /* it has no room until the poller reports some */
+    BW_SOCKET_BLOCKED, /* it accepts nothing until the poller reports that it does */
     BW_SOCKET_BROKEN   /* it accepts nothing more (see write_error) */
 } bw_socket_out_t;
 
@@ -67,7 +67,7 @@ typedef enum {
 
 /* Each carrier's link structure begins with this. */
 typedef struct {
-    bw_link_t link; /* first: a bw_link_t pointer is a pointer to this one */
+    bw_link_t link; /* must be first, so that a bw_link_t pointer is a pointer to this */
     const bw_passage_t *passage;
     bw_buffer_t out, in;
     bw_socket_t socket;

@@ -8,13 +8,13 @@
 /*
  * Decides when it is worth polling a ring instead of sleeping until the doorbell rings.
  *
- * Waking an idle CPU costs more than the rest of a round trip, so spinning for a short time pays
- * off if recent frames have arrived within the budget. It does harm if other processes need the
- * CPU. There are two signs of that: if many frames arrive at a time, the node has work to do
- * anyway, and if the poller does not get the CPU, another process is using it. But every host has
- * some background work. The two cases differ in how much time is lost: next to a process that is
- * always busy, the poller runs for some milliseconds and then waits at least as long, whereas on an
- * idle host it waits a twentieth of the time.
+ * Waking an idle CPU costs more than the rest of a round trip, so spinning for a short time is
+ * worthwhile if recent frames have arrived within the budget. It does harm if other processes need
+ * the CPU. There are two signs of that: if many frames arrive at a time, the node has work to do
+ * anyway, and if the poller does not get the CPU, another process is using it. Every host has some
+ * background work, but far less time is lost to that: on an idle host, the poller spends a
+ * twentieth of its time waiting for a CPU, whereas next to a process that is always busy, it runs
+ * for some milliseconds and then waits at least as long.
  *
  * So looks that find frames earn credit, and losses (time for which the poller did not run, or a
  * look that found nothing) cost several times as much credit. A poller without enough credit stops
@@ -28,7 +28,7 @@ typedef struct {
     uint32_t wait_us;    /* smoothed time from drained to the next frame, at most BW_SPIN_LONG_US */
     uint32_t load_x16;   /* smoothed number of frames that arrive together, times 16 */
     uint32_t ban_us;     /* for how long the next failure disables spinning */
-    uint32_t credit_us;  /* credit earned by looks that found frames */
+    uint32_t credit_us;  /* earned by looks that found frames */
     uint64_t drained_us; /* when the ring was last found empty after frames */
     uint64_t looked_us;  /* when the poller last looked; 0 if not yet in this round */
     uint64_t banned_until_us; /* no spinning before this time */

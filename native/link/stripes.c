@@ -23,20 +23,20 @@
 /* An acknowledgement is sent each time this many new bytes have been read. */
 #define NEWS_BYTES (BW_STRIPES_RING_BYTES / 64)
 
-/* How many times one call retries if a connection has more bytes between our read and our
- * arming. */
+/* How many times one call retries if a connection gets more bytes after the last read and before it
+ * is armed. */
 #define ROUNDS 4
 
 /* The epoll data value that marks the eventfd instead of the index of a connection. */
 #define WAKE BW_STRIPES_MAX
 
 typedef struct {
-    bw_link_t link; /* first: a bw_link_t pointer is a pointer to this one */
+    bw_link_t link; /* must be first, so that a bw_link_t pointer is a pointer to this */
     int poll, wake; /* the epoll instance, and an eventfd in it */
     uint8_t *out, *in;
     bw_strands_t strands;
     bw_link_t *connections[BW_STRIPES_MAX]; /* for each live strand */
-    short polled[BW_STRIPES_MAX];           /* the events for which each is polled */
+    short polled[BW_STRIPES_MAX];           /* the events for which each connection is polled */
     bool has_more;                          /* a connection has unread bytes left */
     bool is_corrupt;
     bool has_hung_up;   /* for the last connection that was lost */

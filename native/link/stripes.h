@@ -6,9 +6,9 @@
 
 /*
  * A link over several connections, each of which is a link over a socket (socket_link.h). Output is
- * sent over any connection that has room (session/strands.h), and is put back in order by the
- * receiver. The link survives as long as at least one connection does. Both sides must create it
- * over the same first connection, on which nothing has been sent yet.
+ * sent over any connection that has room (session/strands.h), and the receiver puts it back in
+ * order. The link survives as long as at least one connection does. Both sides must create it over
+ * the same first connection, on which nothing has been sent yet.
  *
  * Its descriptor is an epoll instance that contains the connections. It does not support `reserve`:
  * bytes can only be sent with `write`. At most one chunk per connection is buffered here after a

@@ -9,7 +9,7 @@ include $(NATIVE)make/system.mk
 
 CFLAGS ?= -O2 -g
 WARNINGS := -Wall -Wextra -Wshadow
-# `make check` sets WERROR=-Werror: a warning of a later compiler must not stop a user's build.
+# Only `make check` sets WERROR=-Werror, because a warning from a later compiler must not stop a user's build.
 WERROR ?=
 # Additional flags for everything including tests, used by scripts/test-asan and scripts/coverage.
 EXTRA_CFLAGS ?=
@@ -21,8 +21,7 @@ TEST_CFLAGS := $(BASE_CFLAGS) -O2 -g -pthread -I$(NATIVE)test
 ASAN_CFLAGS := $(TEST_CFLAGS) -O1 -fno-omit-frame-pointer -fsanitize=address,undefined \
 	-fno-sanitize-recover=all
 TSAN_CFLAGS := $(TEST_CFLAGS) -O1 -fno-omit-frame-pointer -fsanitize=thread
-# clang is used, because the thread sanitizer of gcc 12 did not detect a missing release in ring.c, but that of
-# clang 14 does.
+# clang is used, because its thread sanitizer (clang 14) detects a missing release in ring.c, and that of gcc 12 did not.
 TSAN_CC ?= clang
 
 # rdma, tls and zstd are separate shared objects.

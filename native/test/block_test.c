@@ -160,7 +160,7 @@ static void test_a_quarter_of_the_descriptors(void)
     in_child(few_descriptors);
 }
 
-/* A write beyond the limit raises SIGXFSZ, and the limit applies to memfds as well. */
+/* Writing beyond the file size limit raises SIGXFSZ, and the limit applies to memfds as well. */
 static void small_files(void)
 {
     bw_blocks_t *blocks = bw_blocks_new(MOST);
@@ -200,7 +200,7 @@ static void test_a_file(void)
     CHECK_EQ(bw_block_finish(block, &error), BW_OK);
     CHECK(is_all(block, 5));
     give_back(block);
-    /* This has the same effect as shortening the file in the meantime. */
+    /* The file is one byte too short, as if it had been truncated in the meantime. */
     CHECK_EQ(bw_block_begin(blocks, SIZE + 1, &block, &error), BW_OK);
     CHECK_EQ(lseek(fileno(file), 0, SEEK_SET), 0);
     CHECK_EQ(bw_block_fill(block, fileno(file), &error), BW_SYSTEM);
@@ -260,8 +260,8 @@ static void test_passed_in_any_order(void)
     CHECK_IN(end(&ends));
 }
 
-/* A block is mapped only once per process, however often it arrives, and also in the process that
- * created it. */
+/* A process maps a block only once, however often it receives the block, even if it has created the
+ * block itself. */
 static void test_one_mapping(void)
 {
     bw_block_t *block, *first, *second;
@@ -293,7 +293,7 @@ static void test_no_more_than_so_many_on_their_way(void)
     for (int i = 0; i < BW_BLOCK_PASSED_MAX; i++)
         CHECK_EQ(bw_channel_pass(ends.to, block, &last, &error), BW_OK);
     CHECK_EQ(bw_channel_pass(ends.to, block, &number, &error), BW_AGAIN);
-    /* Taking the last one first leaves all the others queued. */
+    /* Taking the last block first leaves all the others queued. */
     CHECK_EQ(bw_channel_take(ends.from, last, SIZE, false, &got, &error), BW_OK);
     give_back(got);
     CHECK_EQ(bw_channel_pass(ends.to, block, &number, &error), BW_OK);
@@ -495,7 +495,7 @@ static void test_a_killed_sender(void)
     CHECK_EQ(open_descriptors(), before);
 }
 
-/* ---- rogues ---- */
+/* ---- rogue peers ---- */
 
 static int sealed(uint64_t size, uint64_t written, int seals)
 {
@@ -740,8 +740,8 @@ static void test_strangers(void)
     CHECK_EQ(open_descriptors(), before);
 }
 
-/* Unauthenticated clients stay in the listener's backlog even after they have closed. A peer queued
- * behind them must still be accepted. */
+/* Unauthenticated clients stay in the listener's backlog even after they have disconnected. A peer
+ * queued behind them must still be accepted. */
 static void test_many_strangers(void)
 {
     bw_blocks_t *there = bw_blocks_new(MOST), *here = bw_blocks_new(MOST);
@@ -801,8 +801,8 @@ static void *speak_late(void *arg)
     return NULL;
 }
 
-/* A peer may be preempted between connecting and sending its token. In this case it is once delayed
- * beyond the limit. */
+/* A peer may be preempted between connecting and sending its token. If that delays it beyond the
+ * limit, the peer is rejected, and the test connects again. */
 static void test_a_peer_that_speaks_late(void)
 {
     bw_blocks_t *here = bw_blocks_new(MOST);

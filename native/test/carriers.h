@@ -30,13 +30,13 @@
 #include "../link/tls/tls.h"
 #endif
 
-/* Everything sent over loopback has arrived by then, even on a busy machine. */
+/* Everything sent over loopback arrives within this time, even on a busy machine. */
 #define ARRIVES_MS 10000
 
-/* Creates a TCP connection from this process to itself. If `buffer` is above 0, the kernel buffers
- * little more than that, so that the rings fill up. Segments are as short as on a network: a
- * receiver whose buffer has room for only two of loopback's large segments would report free space
- * only when probed, which happens five times a second. */
+/* Creates a TCP connection from this process to itself. If `buffer` is greater than 0, the kernel
+ * buffers little more than that, so that the rings fill up. Segments are as short as on a network:
+ * a receiver whose buffer has room for only two of loopback's large segments would report free
+ * space only when probed, which happens five times a second. */
 static inline bool connect_sockets(int buffer, int *one_p, int *other_p)
 {
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -98,8 +98,8 @@ typedef struct {
     int (*at_rest)(void);
     bool needs_both; /* bytes in flight arrive only if their writer is also called */
     const bw_carrier_t *table;
-    /* Both ends share the same ring: written bytes can be read immediately, and room grows byte by
-     * byte. */
+    /* Both ends share the same ring: written bytes can be read immediately, and the free space
+     * grows byte by byte. */
     bool is_shared;
     bool tells_of_death; /* the stream also ends if the process dies without closing it */
 } carrier_t;
@@ -144,8 +144,8 @@ static inline void learn_for_rdma(attempt_t *attempt, const uint8_t *address)
 }
 #endif
 
-/* Properties of carriers that are not in their function tables. A carrier that is not listed needs
- * none of them. */
+/* Properties of carriers that are not in their function tables. A carrier without any of them is
+ * not listed. */
 static const carrier_t particular[] = {
     {.kind = "shm", .descriptors = 3},
     {.kind = "tcp", .descriptors = 1, .begin = begin_for_tcp},
@@ -203,7 +203,7 @@ static inline void learn_address(attempt_t *attempt, const uint8_t *address, siz
     }
 }
 
-/* Both ends have their own descriptors by now. */
+/* Closes the sockets of the attempt, because both ends have their own descriptors by now. */
 static inline void end_attempt(const attempt_t *attempt)
 {
     for (int i = 0; i < 2; i++)
@@ -252,7 +252,7 @@ static inline void close_link(bw_link_t *link)
         link->ops->close(link, NULL);
 }
 
-/* Steps both ends until they are linked, in turn because each may depend on the other's
+/* Steps both ends in turn until they are linked, because each may depend on the other's
  * progress. */
 static inline bool both_are_linked(bw_link_t *caller, bw_link_t *listener)
 {
@@ -357,7 +357,8 @@ static inline void run_end_of(bw_link_t *link)
     (void)link->ops->peek(link, &span);
 }
 
-/* Does what the other end's owner does while this end is waited for. Set by the program. */
+/* Called while a test waits for one end, to do what the owner of the other end would do. Set by the
+ * program. */
 static void (*meanwhile)(const bw_link_t *waited_for);
 
 /* Returns whether the poller would report an armed event. Only meaningful while this link still

@@ -96,8 +96,8 @@ static void pieces_remember_what_came_before(void)
     codec->close_unpacker(unpacker);
 }
 
-/* Returns whether the bytes are rejected as the first piece, or fill the room and so are too
- * many. */
+/* Returns whether the bytes are rejected as the first piece, or unpack to `room` bytes or more,
+ * which is too many. */
 static bool is_refused(const void *bytes, size_t len, size_t room)
 {
     bw_unpacker_t *unpacker = codec->open_unpacker();

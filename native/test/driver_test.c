@@ -403,7 +403,7 @@ static void what_a_lone_caller_sends_waits_for_no_timer_of_before(void)
     vm.later_drop(vm.later_data);
 }
 
-/* The VM runs a timer of 0 immediately unless the port has used up its time slice. */
+/* The VM fires a zero timeout immediately unless the port has used up its time slice. */
 static void others_run_before_the_port_comes_back(void)
 {
     bw_port_t *port = open_port();

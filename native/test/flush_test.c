@@ -38,7 +38,7 @@ static void all_arrives_and_the_end(void)
     CHECK_IN(stop_line());
 }
 
-/* ---- in time ---- */
+/* ---- packets are sent in time ---- */
 
 /* From here on the port gathers its output until time advances. */
 static void many_send(void)
@@ -327,9 +327,9 @@ static void a_peer_goes_while_both_queues_are_full(void)
     }
 }
 
-/* A write detects the reset, whether of a large packet, by the keeper, of a tick or of a small
- * packet. Data that had already arrived is read, and then the port closes, although no event
- * arrives. */
+/* Each kind of write detects the reset: that of a large packet, of a small packet and of a tick,
+ * and a flush by the keeper. Data that had already arrived is read, and then the port closes,
+ * although the VM reports no event. */
 static void a_reset_that_the_vm_misses_ends_the_port(void)
 {
     struct linger at_once = {.l_onoff = 1};

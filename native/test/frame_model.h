@@ -327,7 +327,7 @@ static inline bool model_same_sender(const model_frame_t *one, const model_frame
 }
 
 /* Returns whether only the atom cache holds the frame back. Older frames may then go out of turn,
- * because they must go before it. */
+ * because they must be sent before this one. */
 static inline bool model_is_obstructed(const model_t *model, unsigned at)
 {
     bool is_obstructed = false;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests which frames the scheduler lets pass which, its turns and limits, and how it reads frames.
- * The last cases run random schedules, which the oracles of frame_model.h check. test/frames
- * contains frames of real nodes.
+ * Tests which frames may overtake which others in the scheduler, its turns and limits, and how it
+ * reads frames. The last cases run random schedules, which the oracles of frame_model.h check.
+ * test/frames contains frames of real nodes.
  */
 #include "check.h"
 
@@ -179,7 +179,7 @@ static void the_shortest_message_goes_first(void)
     CHECK_ORDER("BCaaccbbb");
 }
 
-/* Once shorter messages have overtaken it by 256 KB, the message that has waited longest gets its
+/* Once 256 KB of shorter messages have overtaken it, the message that has waited longest gets its
  * turn. */
 static void a_longer_message_is_not_passed_for_ever(void)
 {
@@ -314,8 +314,8 @@ static void what_a_sender_says_between_fragments_stays_there(void)
     rest('a', A, 1);
     whole('2', B, NO_ATOM);
     CHECK_ORDER("A2a1aa");
-    /* It counts as part of the unfinished message, and no sender is held because of that
-     * message. */
+    /* Such a signal counts as part of the unfinished message, and no sender is held because of an
+     * unfinished message. */
     begin();
     first('A', A, 100);
     rest('a', A, 99);
@@ -623,8 +623,8 @@ static bool next_is(unsigned process, bw_sender_state_t state)
            change.state == state;
 }
 
-/* Expects a question about the sender because it exceeds its limit. Returns the key for the answer,
- * or 0. */
+/* Expects the scheduler to ask about the sender because it exceeds its limit. Returns the key for
+ * the answer, or 0. */
 static uint64_t asked_about(unsigned process, unsigned patience)
 {
     bw_sender_change_t change;
@@ -1014,7 +1014,7 @@ static bool read_recorded(const char *line, uint64_t *sequence, uint64_t *fragme
               (!names || frame.sender == ((uint64_t)serial << 32 | number)) &&
               frame.kind == (length > 65000 ? BW_DIST_FIRST : BW_DIST_WHOLE);
     if (frame.kind == BW_DIST_FIRST) {
-        /* The VM's word for the sender; its lower half contains the pid's number and serial. */
+        /* The VM's term for the sender; the lower half contains the pid's number and serial. */
         is_good =
             is_good && (!names || (uint32_t)frame.sequence == ((serial << 15 | number) << 4 | 3));
         *sequence = frame.sequence;

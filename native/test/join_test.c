@@ -219,7 +219,7 @@ static void a_wrong_fragment_ends_the_link(void)
 }
 
 /* A fragment may have more bytes than ERTS ever puts into one. If they fit, it is joined; otherwise
- * the VM receives the fragments as they came. */
+ * the VM receives the fragments unchanged. */
 static void a_fragment_may_be_too_large(void)
 {
     for (uint64_t fragments = 2; fragments < 5; fragments++) {
@@ -227,7 +227,7 @@ static void a_fragment_may_be_too_large(void)
         first(1, fragments);
         for (uint64_t fragment = fragments - 1; fragment >= 1; fragment--)
             send_frame(70, 1, fragment, 0, 0, BW_FRAGMENT_BYTES + 1);
-        CHECK_VM(2, 0); /* the fragments that fitted, and then the last one */
+        CHECK_VM(2, 0); /* the fragments that fit, and then the last one */
         CHECK_EQ(join.joined.completed, 1);
         join_end();
     }

@@ -20,7 +20,7 @@ static struct {
     bool is_wrong;       /* the peer has read bytes that were not sent */
     bool is_asked;       /* the keeper has an unhandled message */
     bool is_looking;     /* the poller has a message, or was told to look again */
-    uint8_t *sent;       /* the bytes of all packets, of which the peer has read this many */
+    uint8_t *sent; /* the bytes of all packets; the peer has read the first read_bytes of them */
     size_t sent_bytes, read_bytes, room;
     uint32_t packets;
     uint64_t tokens[2]; /* part of the address; over tcp it is not a secret */
@@ -229,8 +229,8 @@ static inline bool line_is_settled(void)
     return !line.is_wrong && line.read_bytes == line.sent_bytes;
 }
 
-/* The peer reads everything that has left the port. Neither the port nor its timers run
- * in the meantime. */
+/* The peer reads everything that has left the port. Neither the port nor its timers run in the
+ * meantime. */
 static inline bool line_arrives(void)
 {
     for (int ms = 0; ms < LINE_KERNEL_MS && line.read_bytes != line.sent_bytes; ms++)

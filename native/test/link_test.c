@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests what every carrier promises through the table of link.h: bytes arrive in order, even those
- * written just before a close; room and wake-ups are reported; and nothing is left behind.
+ * Tests what every carrier guarantees through the table of link.h: bytes arrive in order, even
+ * those written just before a close; free space is reported, and a sleeping end is woken; and
+ * nothing is left behind.
  */
 #include "carriers.h"
 
@@ -206,7 +207,7 @@ static void a_full_ring_may_be_looked_at(void)
     CHECK_IN(stop());
 }
 
-/* ---- waking ---- */
+/* ---- wake-ups ---- */
 
 static void a_sleeping_reader_is_woken(void)
 {
@@ -351,7 +352,7 @@ static void a_flush_sends_what_was_gathered(void)
     CHECK_IN(stop());
 }
 
-/* ---- the end ---- */
+/* ---- the end of the stream ---- */
 
 static void the_end_comes_after_the_last_word(void)
 {
@@ -415,8 +416,8 @@ static void writing_to_a_closed_end_does_no_harm(void)
     CHECK_IN(stop());
 }
 
-/* The number drops to 0 once the other end has consumed everything. Over rdma it is updated after
- * each quarter of the ring. */
+/* `unreleased` drops to 0 once the other end has consumed everything. Over rdma it is updated only
+ * after each quarter of the ring. */
 static void what_is_not_taken_is_counted(void)
 {
     bw_link_stats_t stats;

@@ -187,8 +187,8 @@ static void idle_links_are_cheap(void)
     CHECK_EQ(used_kb(), 0);
 }
 
-/* A frame of 40 MB passes through the smallest ring, because the header comes first and announces
- * the length. */
+/* A 40 MB frame passes through the smallest ring, because the header comes first and announces the
+ * length. */
 static void a_frame_larger_than_the_ring_streams_through(void)
 {
     const uint32_t len = 40 * 1000 * 1000 + 3;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Tests distribution frames in the driver's pump: small signals pass the fragments of large ones,
- * the frames of each process keep their order, senders that fill the link are named, and a closing
- * port reports when everything has been sent. The frames are like those that ERTS writes, and the
- * test reads them as the peer would.
+ * the frames of each process keep their order, senders that fill the link are reported, and a
+ * closing port reports when everything has been sent. The frames are like those that ERTS writes,
+ * and the test reads them as the peer would.
  */
 #include "pump_ends.h"
 
@@ -299,7 +299,7 @@ static void a_sender_that_fills_the_link_is_named(void)
     CHECK_EQ(change.state, BW_SENDER_ASKED);
     CHECK_EQ(change.pid, sequence_of(5));
     CHECK(!pump_next_change(&here.pump, &change));
-    CHECK(shim.busy); /* does the VM suspend it? */
+    CHECK(shim.busy); /* until it is known whether the VM suspends the sender */
     CHECK(pump_answer(&here.pump, change.key, BW_ANSWER_SUSPENDED, &is_held));
     CHECK(is_held);
     CHECK(!pump_next_change(&here.pump, &change));
@@ -331,8 +331,8 @@ static void who_is_not_suspended_sends_on(void)
     CHECK_IN(stop());
 }
 
-/* The VM then treats each sender as that sender requested, and returns to normal once the peer
- * reads again. */
+/* While the port is busy, the VM suspends a sender or not, as the sender has requested. The port is
+ * no longer busy once the peer reads again. */
 static void a_peer_that_takes_nothing_makes_the_port_busy(void)
 {
     bw_sender_change_t change;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Tests the driver's pump with packets, each of which begins with its length in four bytes, as any
- * Erlang node expects. They go over a socket, and the test itself reads and writes the other
+ * Erlang node expects. They are sent over a socket, and the test itself reads and writes the other
  * end.
  */
 #define _GNU_SOURCE
@@ -277,13 +277,13 @@ static void a_silent_peer_is_not_waited_for_again(void)
     CHECK(took_ms < BW_LEFTOVER_QUIET_MS);
 }
 
-/* The limit exists because other jobs of the VM wait for that thread. */
+/* The limit exists because other jobs of the VM wait for the thread that sends the rest. */
 static void a_peer_that_reads_slowly_has_a_limit(void)
 {
     int64_t took_ms;
 
     if (poll_us > 0)
-        return; /* the peer has stopped reading */
+        return; /* this case does not use the pump */
     CHECK_IN(free_rest(true, BW_LEFTOVER_QUIET_MS - 200, &took_ms));
     CHECK(took_ms > BW_LEFTOVER_QUIET_MS); /* the peer reads */
     CHECK(took_ms < BW_LEFTOVER_MS);
@@ -312,7 +312,7 @@ static void packets_come_in_any_pieces(void)
         for (uint8_t *at = stream + 3; at < end;) {
             size_t n = bw_least(piece, (uint64_t)(end - at));
 
-            if (at - stream > 40000 && n < 1000) /* this is enough to see that it works */
+            if (at - stream > 40000 && n < 1000) /* enough has been sent in small pieces */
                 n = bw_least(1000, (uint64_t)(end - at));
             CHECK_EQ(send(other, at, n, 0), n);
             at += n;
@@ -441,7 +441,7 @@ static void a_lone_caller_is_told_from_many(void)
     CHECK(bw_rounds_are_lone(&rounds));
 }
 
-/* Two nodes of a mesh: each calls the other through rpc whenever its turn comes. */
+/* Two nodes in a mesh, each of which calls the other through rpc from time to time. */
 static void single_frames_need_no_gathering(void)
 {
     bw_rounds_t rounds = of_many;
@@ -478,7 +478,8 @@ static void a_quiet_link_is_as_a_new_one(void)
     bw_rounds_forget(&rounds, rounds.at_us + BW_ROUND_QUIET_US);
     CHECK(bw_rounds_are_lone(&rounds) && bw_rounds_are_single(&rounds));
     talk(&rounds, 1, 1, 0, BW_ROUND_QUIET_US);
-    CHECK(bw_rounds_are_lone(&rounds) && !bw_rounds_are_single(&rounds)); /* a second may follow */
+    /* a second frame may follow */
+    CHECK(bw_rounds_are_lone(&rounds) && !bw_rounds_are_single(&rounds));
     talk(&rounds, 1, 1, 1, 50);
     CHECK(bw_rounds_are_single(&rounds));
     talk(&rounds, 1, BW_ROUND_LONE_FRAMES + 1, 0, BW_ROUND_QUIET_US);

@@ -31,7 +31,7 @@ static uint64_t take(path_t *path, uint32_t *size)
     return when;
 }
 
-/* ---- words ---- */
+/* ---- arguments ---- */
 
 static void words(void)
 {

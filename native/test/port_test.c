@@ -55,8 +55,8 @@ static bool is_flushed_and_all_has_come(void)
     return all_has_come();
 }
 
-/* This includes the end of a frame that was waiting for room, which is sent although no process
- * sends anything more. */
+/* Gathered frames arrive, including the end of a frame that was waiting for room, which is sent
+ * although no process sends anything more. */
 static void frames_that_gather_come(void)
 {
     CHECK_IN(start_active(0));
@@ -469,7 +469,7 @@ static void flushing_ends(void)
     CHECK_IN(stop());
 }
 
-/* ---- ends ---- */
+/* ---- closing and failing ---- */
 
 /* Closes one port, both ports, or the second one, in a given state, with stop_select called late or
  * immediately. */

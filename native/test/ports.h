@@ -43,7 +43,8 @@ enum {
 };
 
 #define PORT_RING BW_RING_MIN_BYTES
-/* Everything in flight has arrived after this many rounds of the VM of about a millisecond each. */
+/* Everything in flight arrives within this many rounds of the VM, each of which takes about a
+ * millisecond. */
 #define PORT_ROUNDS 20000
 
 #ifdef BW_TEST_RDMA
@@ -87,7 +88,7 @@ static inline void drop_ports(void)
         printf("    that stays\n");
 }
 
-/* The bytes of a command, assembled one field after the other. */
+/* The bytes of a command, assembled one field at a time. */
 typedef struct {
     uint8_t bytes[256];
     size_t len;

@@ -178,7 +178,7 @@ static inline void peer_reads(uint64_t bytes)
     }
 }
 
-/* The peer has read everything. Room becomes free, over rdma with a delay, and the poller reports
+/* The peer has read everything. Space becomes free, over rdma with a delay, and the poller reports
  * it. */
 static inline void room_comes(void)
 {

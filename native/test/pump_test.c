@@ -4,14 +4,14 @@
  */
 #include "pump_ends.h"
 
-/* ---- in ---- */
+/* ---- input ---- */
 
 static void frames_of_every_kind_of_size_arrive(void)
 {
     static const uint32_t lens[] = {1, 7, 8, 9, 64, 4095, 4096, 4097, 30000, 65528};
     uint64_t bytes = 0;
 
-    /* part of rdma's ring is free, but the writer has not been told yet */
+    /* part of rdma's ring is free, but the writer has not been notified yet */
     CHECK_IN(start(carrier->at_rest ? 2 * RING : RING));
     for (size_t i = 0; i < sizeof lens / sizeof *lens; i++) {
         CHECK_IN(peer_writes(lens[i]));
@@ -81,7 +81,7 @@ static void half_a_frame_is_slept_on(void)
     CHECK_IN(stop());
 }
 
-/* There are more frames than one turn delivers, and no separate event announces the rest. */
+/* There are more frames than one call delivers, and no separate event announces the rest. */
 static void frames_of_several_turns_arrive(void)
 {
     CHECK_IN(start(RING));
@@ -178,8 +178,9 @@ static void a_closed_peer_is_noticed_when_all_is_read(void)
     CHECK_IN(stop());
 }
 
-/* A peer that shuts down cleanly does not leave a partial frame. With shm the socket decides, and
- * its owner waits a while; a stream that ends like this counts as failed. */
+/* A peer that closes its end cleanly does not leave a partial frame. Over shm, the owner of the
+ * socket between the nodes notices the end, after a while; over other carriers, a stream that ends
+ * like this counts as failed. */
 static void half_a_frame_is_no_orderly_end(void)
 {
     bw_span_t span = {0};
@@ -204,7 +205,7 @@ static bw_status_t arm_corrupt(bw_link_t *link)
     return BW_CORRUPT;
 }
 
-/* Bytes arrive between the last look and the arming. */
+/* Bytes arrive after the last look and before the link is armed. */
 static bw_status_t arm_too_late(bw_link_t *link)
 {
     peer_writes(10);
@@ -235,7 +236,7 @@ static void a_look_reads_or_ends_or_fails(void)
     here.ops.arm_read = arm_too_late;
     CHECK_EQ(pump_look(&here.pump), WAKE_ASLEEP);
     CHECK(pump_is_called());                      /* the poller reads it */
-    CHECK_EQ(pump_look(&here.pump), WAKE_ASLEEP); /* it is not this caller's turn */
+    CHECK_EQ(pump_look(&here.pump), WAKE_ASLEEP); /* no longer spinning, so this does nothing */
     CHECK_EQ(got.frames, 0);
     CHECK_IN(stop());
 
@@ -278,7 +279,7 @@ static bw_status_t reserve_corrupt(bw_link_t *link, size_t want, bw_span_t *span
     return BW_CORRUPT;
 }
 
-/* ---- out ---- */
+/* ---- output ---- */
 
 /* This many bytes of complete frames wait for room before the port becomes busy. */
 #define FEW_BYTES ((uint64_t)64 * 1024)

@@ -26,7 +26,7 @@
 #include "../link/rdma/rdma.h"
 
 #define RING BW_RING_MIN_BYTES
-/* Everything that must happen has happened by then, even on a busy machine. */
+/* Everything that must happen happens within this time, even on a busy machine. */
 #define WAIT_MS 30000
 
 /* Longer than WAIT_MS, because the other side may itself have to wait for something before it

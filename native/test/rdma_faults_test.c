@@ -16,7 +16,7 @@
 /* ---- the peer ---- */
 
 /* A partial frame stays unread because it will never be completed: this must neither make the
- * reader look forever nor hide the failure. */
+ * reader poll forever nor hide the failure. */
 static bool fails_with_the_rest(bw_link_t *link, const char *reason)
 {
     int64_t end = now_ms() + WAIT_MS;
@@ -302,8 +302,8 @@ static void file_sizes_too_low(void)
     run_pair(sized_here, sized_there);
 }
 
-/* Tries every limit on the number of descriptors: each failure must be reported as one and must not
- * leak anything. */
+/* Tries every limit on the number of descriptors: each failure must be reported, and must not leak
+ * anything. */
 static void few_here(int wire)
 {
     bw_link_t *connection = NULL;
@@ -438,7 +438,7 @@ static const char *load_until_end(bw_link_t *link, int64_t end)
     return NULL;
 }
 
-/* One process breaks the device while both use a link over it under load. */
+/* One process breaks the device while both processes use a link over it, under load. */
 typedef struct {
     bool (*breaks)(void);
     int64_t took_ms;

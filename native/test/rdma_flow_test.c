@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Tests what an rdma link sends and when, without a device, over a wire that preserves the order of
- * each direction and guarantees nothing else. Messages arrive, complete and are looked at in any
- * order that a device allows. The receive slots, the send queue and the rings must never overflow,
- * and everything must arrive.
+ * each direction and guarantees nothing else. Messages arrive, complete and are polled in any order
+ * that a device allows. The receive slots, the send queue and the rings must never overflow, and
+ * everything must arrive.
  */
 #include "check.h"
 #include "rings.h"
@@ -98,7 +98,8 @@ static void arrive(side_t *side)
                carried->write[i].len);
 }
 
-/* The peer looks at up to `most` of the messages that have arrived, and posts their slots again. */
+/* The peer processes up to `most` of the messages that have arrived, and posts their slots
+ * again. */
 static void look(side_t *side, uint64_t most)
 {
     for (; most > 0 && side->looked_at < side->arrived; most--) {
@@ -266,7 +267,7 @@ static void half_the_ring_becomes_free_without_being_asked_for(void)
     }
 }
 
-/* If a writer needs more than half the ring, it is notified of the room at the latest when its
+/* If a writer needs more than half the ring, it may not be notified that there is room until its
  * reader closes. */
 static void the_whole_ring_is_free_once_the_reader_has_closed(void)
 {
@@ -323,8 +324,9 @@ static void posts_are_few(void)
     CHECK_IN(end(sides));
 }
 
-/* Both have sent until only one of the other's slots was left, and neither has looked. The last
- * slot is reserved for a message that returns slots, because otherwise both would wait forever. */
+/* Both ends have sent messages until only one slot was left at the other end, and neither has
+ * processed any. The last slot is reserved for a message that returns slots, because otherwise both
+ * would wait forever. */
 static void two_ends_without_credits_go_on(void)
 {
     static side_t sides[2];
@@ -371,7 +373,8 @@ static void completions_that_do_not_come_stop_the_sender(void)
     CHECK_IN(end(sides));
 }
 
-/* All written bytes and the end of the stream are sent even if the reader never looks. */
+/* All written bytes and the end of the stream are sent even if the reader never processes a
+ * message. */
 static void a_closing_writer_does_not_wait_for_its_reader(void)
 {
     static side_t sides[2];

@@ -26,8 +26,8 @@ typedef struct {
     size_t private_len;
 } rogue_t;
 
-/* Returns the connection manager's next event, or -1. If the event is a request, the rogue takes
- * over its id. */
+/* Returns the connection manager's next event, or -1. If the event is a request, the rogue becomes
+ * the owner of its id. */
 static inline int rogue_event(rogue_t *rogue)
 {
     struct pollfd poller = {.fd = rogue->channel->fd, .events = POLLIN};

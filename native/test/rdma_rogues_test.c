@@ -192,7 +192,7 @@ static void mute_there(int wire)
         if (round == 0) {
             CHECK_EQ(wait_from(connection, BW_WORKING, &report), BW_FAILED);
             CHECK(strstr(report.text, "within 700 ms") != NULL);
-        } /* otherwise it is given up immediately */
+        } /* otherwise the attempt is aborted immediately */
         connection->ops->close(connection, NULL);
     }
     before = descriptors_at_rest();
@@ -406,7 +406,7 @@ static void behind_the_ring_there(int wire)
 }
 
 /* Sends more messages than there are slots: the sender's device is told to wait and then fails, and
- * the receiver's memory is not touched. Until then the victim does not look. */
+ * the receiver's memory is not touched. Until then the victim does not poll. */
 static void flood_there(int wire)
 {
     rogue_t rogue;

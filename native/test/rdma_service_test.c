@@ -130,7 +130,7 @@ static void bytes_stay_until_their_completion(void)
     CHECK_IN(close_both());
 }
 
-/* The device raises more events than one look processes; none of them affects a connection. */
+/* The device raises more events than one call processes; none of them affects a connection. */
 static void a_storm_of_events_does_no_harm(void)
 {
     CHECK_IN(open_both());

@@ -98,7 +98,7 @@ static void token_there(int wire)
     CHECK_EQ(connect_to(&offer.at, offer.token, RING, WAIT_MS, &connection, &error), BW_OK);
     CHECK_EQ(wait_from(connection, BW_WORKING, &report), BW_LINKED);
     connection->ops->close(connection, NULL);
-    /* the token was valid for one peer */
+    /* the token was valid for one peer only */
     CHECK_EQ(connect_to(&offer.at, offer.token, RING, WAIT_MS, &connection, &error), BW_OK);
     CHECK_EQ(wait_from(connection, BW_WORKING, &report), BW_FAILED);
     connection->ops->close(connection, NULL);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests directly what the carrier and its tests assume about verbs. Running the same cases over the
- * fake verbs and over a real device shows that the fake ones behave alike. The last cases are
+ * Tests directly what the carrier and its tests assume about verbs. The same cases run over the
+ * fake verbs and over a real device, which shows that both behave the same way. The last cases are
  * errors that only the fake verbs detect, whereas a real device fails silently.
  */
 #include "rdma_rogue.h"

@@ -330,7 +330,7 @@ static void what_is_no_record_is_refused(void)
     }
 }
 
-/* ---- keys and words ---- */
+/* ---- key changes, and records without data ---- */
 
 static void keys_are_replaced(void)
 {

@@ -281,8 +281,8 @@ static void writer_is_woken_when_the_room_is_there(void)
         }
 }
 
-/* The consumer calculates the room from the head that it last saw: a doorbell may come too early,
- * in which case the producer arms again, but never too late. */
+/* The consumer calculates the free space from the head that it last saw: a doorbell may come too
+ * early, in which case the producer arms again, but never too late. */
 static void early_doorbell_is_answered_by_arming_again(void)
 {
     ring_t ring = ring_at(UINT64_MAX - 50);

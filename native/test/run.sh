@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Runs test programs one after the other and adds up the totals in their last lines. Each may take TEST_SECONDS (300), and runs
+# Runs test programs one at a time and adds up the totals in their last lines. Each may run for TEST_SECONDS (300), and runs
 # under TEST_WRAPPER if that is set.
 set -u
 passed=0 failed=0 skipped=0

@@ -615,8 +615,8 @@ static void a_rogue_ends_the_link(void)
     }
 }
 
-/* At most as many connections may join as there are places, and a connection that presents the
- * number of another epoch must be rejected. */
+/* No more connections may join than there are places, and a connection that presents the number of
+ * another epoch must be rejected. */
 static void no_more_join_than_may(void)
 {
     words_t words = {.len = 0};
@@ -720,8 +720,8 @@ static void fill(int side)
     CHECK(is_full(port));
 }
 
-/* Each side waits for the other's acknowledgement, so sending an acknowledgement must not require
- * room. */
+/* Each side waits for the other's acknowledgement, so it must be possible to send an
+ * acknowledgement although the session is full. */
 static void both_are_full(void)
 {
     chance = 1;
@@ -906,7 +906,7 @@ static void frames_are_larger_than_the_limit(void)
 
 #ifdef BW_TEST_ZSTD
 
-/* The links of the cases above are tested with compressed packets, over one connection and over
+/* Runs links like those of the cases above with compressed packets, over one connection and over
  * several. */
 static void compressed_packets_outlive_connections(void)
 {

@@ -110,8 +110,8 @@ static void with_small_files(void)
     CHECK_EQ(try_link(&error), BW_OK);
 }
 
-/* Tries every limit on the number of descriptors, starting at none: each failure must be reported
- * as one and must not leak anything. */
+/* Tries every limit on the number of descriptors, starting at none: each failure must be reported,
+ * and must not leak anything. */
 static void with_few_descriptors(void)
 {
     int before = open_descriptors(), failed = 0;

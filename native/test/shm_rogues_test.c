@@ -234,7 +234,7 @@ static void a_good_peer_comes_in(void)
     bw_shm_listener_close(&listener);
 }
 
-/* Rogue peers that are queued at the listener before the right one do not keep it out. */
+/* Rogue peers that are queued at the listener before a valid one do not keep it out. */
 static void rogues_do_not_keep_the_peer_out(void)
 {
     bw_shm_listener_t listener = {.fd = -1};
@@ -305,7 +305,7 @@ static void another_user_is_refused(void)
     CHECK_EQ(open_descriptors(), before);
 }
 
-/* ---- directories of others ---- */
+/* ---- directories of other users ---- */
 
 static char shared_dir[] = "/tmp/beamway-test-XXXXXX";
 

@@ -245,7 +245,7 @@ static uint64_t run(processor_t *processor, uint64_t us)
     return away;
 }
 
-/* Looks until the reply arrives. Returns false if the caller fell asleep first. */
+/* Polls until the reply arrives. Returns false if the caller fell asleep first. */
 static bool looks(processor_t *processor, sum_t *sum, uint64_t *away_p)
 {
     uint64_t asked = now;
@@ -263,8 +263,8 @@ static bool looks(processor_t *processor, sum_t *sum, uint64_t *away_p)
     return comes && goes_on;
 }
 
-/* A single caller sends requests repeatedly. A sleeping caller gives up the CPU before its turn
- * ends, and so keeps its turn. */
+/* A single caller sends requests repeatedly. A caller that sleeps gives up the CPU before its turn
+ * ends, so the rest of its turn is preserved. */
 static sum_t call_on(const turn_t *turns, size_t count)
 {
     processor_t processor = {.turns = turns, .count = count, .left_us = turns[0].runs_us};
@@ -310,7 +310,7 @@ static void costs_little_beside_neighbours(void)
     CHECK_IN(costs_little(two_neighbours, sizeof two_neighbours / sizeof *two_neighbours));
 }
 
-/* When the competing processes exit, polling pays off again within a second or two. */
+/* When the competing processes exit, polling is worthwhile again within a second or two. */
 static void recovers_when_neighbours_end(void)
 {
     (void)call_on(two_neighbours, sizeof two_neighbours / sizeof *two_neighbours);

@@ -449,7 +449,7 @@ static void only_the_first_live_ones_are_used(void)
     CHECK_EQ(bw_strands_assign(strands), 3);
 }
 
-/* ---- its parts ---- */
+/* ---- ranges ---- */
 
 static void ranges_are_as_a_map_of_bytes(void)
 {

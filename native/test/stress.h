@@ -118,8 +118,9 @@ static bool may_send(const end_t *end)
             end->received == end->frames);
 }
 
-/* Sends until the window is used up, the ring is full (*room_p: the room to wait for) or enough has
- * been sent for now. Pieces have arbitrary lengths, so headers are split as well. */
+/* Sends until the window is used up, the ring is full (*room_p is then how much free space to wait
+ * for) or enough has been sent for now. Pieces have arbitrary lengths, so headers are split as
+ * well. */
 static bool send_some(end_t *end, size_t *room_p)
 {
     *room_p = 0;

@@ -8,7 +8,7 @@
  * usage: stress_test [FRAMES] [CASE]...
  * FRAMES is the number of frames in each direction. It defaults to STRESS_FRAMES in the
  * environment, or 1000000 (100000 under a sanitizer). If it is 20000 or more, two threads, and two
- * processes that the kernel wakes, send only a third of it.
+ * processes without shared rings, send only a third of it.
  */
 #include "carriers.h"
 #include "stress.h"
@@ -20,8 +20,8 @@
 #include <sys/wait.h>
 #include <time.h>
 
-/* If the number is small, the run would end after a third of it, before reaching the windows that
- * fill the rings. */
+/* A third of the frames, or all of them if there are so few that the run would end before it
+ * reaches the windows that fill the rings. */
 static uint64_t a_third_of_many(void)
 {
     return frames_each_way < 20000 ? frames_each_way : frames_each_way / 3;
@@ -265,8 +265,9 @@ static void two_threads(void)
 
 /*
  * "I announce that I sleep, then look" meets "I publish, then look whether you sleep", at the same
- * moment, over and over: either the one sees the bytes (or the room), or the other must ring. The
- * moments are a few nanoseconds wide, so this finds a missing fence that the long runs miss.
+ * moment, over and over: either the thread that wants to sleep sees the bytes (or the room), or the
+ * other thread must ring. The moments are a few nanoseconds wide, so this finds a missing fence
+ * that the long runs miss.
  */
 typedef struct {
     bw_tx_t tx;
@@ -317,8 +318,8 @@ static void *publish_at_the_moment(void *arg)
     }
 }
 
-/* Restores an empty ring (or a full one if the other thread releases). Done by the thread that did
- * not commit or release. */
+/* Restores an empty ring (or a full one if the other thread releases). Called by the thread that
+ * did not commit or release. */
 static void restore(moment_t *moment)
 {
     bw_span_t span = {0};

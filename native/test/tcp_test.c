@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Tests what is particular to the tcp carrier: which descriptors it accepts, how a connection ends,
- * what the link reports about the end, and that it never wakes a user that has not asked to be
- * woken.
+ * what the link reports about the end, and that it never wakes a user that has not armed it.
  */
 #include "carriers.h"
 #include "peers.h"
@@ -216,7 +215,8 @@ static void an_end_within_what_is_waited_for_is_no_orderly_one(void)
     CHECK_IN(stop());
 }
 
-/* Only a write detects it: the bytes count as lost, and the end is reported to the reader. */
+/* Only a write detects that the peer is gone: the bytes count as lost, and the end is reported to
+ * the reader. */
 static void writing_finds_out_that_the_peer_is_gone(void)
 {
     bw_link_stats_t stats;
@@ -303,7 +303,7 @@ static void an_end_right_behind_the_bytes_is_not_slept_on(void)
     CHECK_IN(stop());
 }
 
-/* A user who looks without having been woken sees the bytes that have arrived. */
+/* A user who peeks without having been woken sees the bytes that have arrived. */
 static void a_look_without_a_wake_up_sees_what_is_there(void)
 {
     bw_status_t status = BW_AGAIN;
@@ -368,8 +368,8 @@ static bw_status_t write_past(size_t from, size_t *taken_p)
     return here.link->ops->write(here.link, iov, 2, taken_p);
 }
 
-/* A socket of 8 KB accepts it in many steps; when it has accepted nothing, it reports when it can
- * accept more. */
+/* A socket with an 8 KB buffer accepts the bytes in many steps. When it accepts nothing, it reports
+ * when it can accept more. */
 static void what_is_written_past_the_ring_arrives(void)
 {
     size_t done = 0, have = 0, refusals = 0, taken;

@@ -2,9 +2,9 @@
 # C tests of native/link. `make -C native test` builds and runs them all, in under a minute;
 # `asan` and `tsan` do so under sanitizers, using separate binaries; `spin` checks the models.
 
-# rdma_flow_test needs no verbs; the others run over the fake ones of test/verbs, which need the
-# headers of rdma-core only. Over real ones they are build/test/NAME, for the virtual machine in
-# test/system/rdma/guest; under the address sanitizer with VERBS=real.
+# rdma_flow_test needs no verbs. The other rdma tests run over the fake verbs in test/verbs, which
+# need only the headers of rdma-core. build/test/NAME uses real verbs, and so does build/asan/NAME
+# with VERBS=real; these run in the virtual machine of test/system/rdma/guest.
 RDMA_TEST_NAMES := $(filter-out rdma_flow_test,$(notdir $(basename $(wildcard test/rdma_*test.c))))
 TEST_NAMES = $(sort $(filter-out $(if $(HAS_RDMA),,$(RDMA_TEST_NAMES)) $(if $(HAS_TLS),,tls_test record_test) $(if $(HAS_ZSTD),,codec_test), \
 	$(notdir $(basename $(wildcard test/*_test.c)))))
@@ -18,7 +18,7 @@ ASAN_PROGRAMS = $(TEST_NAMES:%=$(BUILD)/asan/%)
 TSAN_NAMES = $(sort block_test stress_test port_test flush_test packet_test $(FAKE_TEST_NAMES))
 TSAN_PROGRAMS = $(TSAN_NAMES:%=$(BUILD)/tsan/%)
 FAKE_VERBS := $(wildcard test/verbs/*.c)
-# The harness's network path: the decisions are tested here; the program connects namespaces (test/path).
+# The emulator of a network path (test/path), whose decisions are tested here; its program connects namespaces.
 PATH_SRC := test/path/path.c
 # Carriers that only test programs include: test/NAME, with the table bw_NAME_carrier. The test suites also run over these.
 TEST_CARRIERS := pipes
@@ -37,7 +37,7 @@ OWN_DLOPEN := $(if $(HAS_RDMA),-Ddlopen=own_dlopen -Ddlsym=own_dlsym -Ddlclose=o
 # test/kernel.h intercepts the system calls of the code under test.
 WRAP_KERNEL := -Wl,--wrap=send,--wrap=sendmsg
 
-# Only these need the pump, and the header that declares the functions that driver_shim.h replaces.
+# Only these tests need the pump, and the header that declares the functions that driver_shim.h replaces.
 # driver_test includes beamway_drv.c.
 test_src = $(LINK_SRC) $(if $(filter $(CARRIER_TEST_NAMES),$(1)),$(TEST_CARRIER_LIST) $(TEST_CARRIER_SRC) $(TLS_TEST)) \
 	$(if $(filter pump_test pump_bounds_test overtake_test packet_test driver_test join_test,$(1)),$(PUMP_SRC) -isystem $(ERL_INCLUDE)) \

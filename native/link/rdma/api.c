@@ -116,7 +116,8 @@ void bw_rdma_step(bw_link_t *link, bw_report_t *report_p)
 }
 
 /* Sends the last bytes immediately if possible; the service waits until they have arrived. The
- * descriptor is made unreadable here, because its next owner may poll it a little longer. */
+ * descriptor is made unreadable here, because the caller, who gets it, may still poll it for a
+ * while. */
 void bw_rdma_close(bw_rdma_connection_t *connection, int *fd_p)
 {
     pthread_mutex_lock(&connection->lock);

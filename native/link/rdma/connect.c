@@ -17,13 +17,13 @@
 
 #define RESOLVE_MS 2000
 
-/* An unacknowledged packet is retransmitted after 4.096 us * 2^16 = 0.27 s, up to 8 times, so a
- * silent peer is given up after 2 to 9 seconds (devices may wait up to 4 times as long).
+/* An unacknowledged packet is retransmitted after 4.096 us * 2^16 = 0.27 s, up to 8 times, so the
+ * connection to a silent peer fails after 2 to 9 seconds (devices may wait up to 4 times as long).
  * librdmacm's default would be 1 s per attempt. */
 #define ACK_TIMEOUT 16
 #define RETRIES 7
-/* A correct peer never sends without a credit. If the peer has no slots, it announced slots that do
- * not exist, so there is no point in waiting. */
+/* A message is sent only with a credit. If the peer then has no slot for it, the peer has announced
+ * slots that do not exist, so there is no point in waiting. */
 #define SLOT_RETRIES 1
 
 /* Reason codes sent in a rejection; both sides use these numbers. */
@@ -45,7 +45,7 @@ static const char *refusal_text(uint8_t code)
     }
 }
 
-/* ---- ends ---- */
+/* ---- how connections end ---- */
 
 /* Takes the device objects away from the user, after processing everything that had already
  * arrived. */
@@ -119,7 +119,7 @@ void bw_rdma_connection_device_removed(bw_rdma_connection_t *connection)
     if (is_linked(connection)) {
         bw_rdma_link_fail(connection, "beamway_rdma_device_removed");
         bw_rdma_connection_release(connection);
-        /* Its unsent bytes are lost, and it is freed in the next round. */
+        /* The unsent bytes are lost, and the connection is freed in the next round. */
         if (connection->is_leaving)
             connection->deadline_ms = bw_rdma_now_ms();
     } else {
@@ -137,7 +137,7 @@ void bw_rdma_connection_deadline(bw_rdma_connection_t *connection)
                             connection->order.to.port, connection->order.timeout_ms);
 }
 
-/* ---- beginning ---- */
+/* ---- starting a connection ---- */
 
 static void begin_connecting(bw_rdma_connection_t *connection)
 {

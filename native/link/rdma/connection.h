@@ -35,7 +35,7 @@ typedef struct {
 typedef struct bw_rdma_connection bw_rdma_connection_t;
 
 struct bw_rdma_connection {
-    bw_link_t link; /* first, so that a bw_link_t pointer is a pointer to this */
+    bw_link_t link; /* must be first, so that a bw_link_t pointer is a pointer to this */
     bw_rdma_order_t order;
 
     pthread_mutex_t lock; /* protects everything up to the next comment of this kind */

@@ -2,13 +2,13 @@
 
 /*
  * Devices that links use or have used. librdmacm opens each device once per process and keeps it
- * open, so all asynchronous events of a device arrive here and are passed on to the links that
- * they concern.
+ * open, so all asynchronous events of a device arrive here and are passed on to the links that they
+ * concern.
  *
  * A device cannot be removed while this process has it open. The sentinel, an id without a
  * connection, is notified of a removal even if no link uses the device any more. The descriptors
- * are then closed without librdmacm's knowledge, since librdmacm would close them only the next
- * time it is asked for devices.
+ * are then closed without librdmacm's knowledge, because librdmacm would close them only the next
+ * time it lists the devices.
  */
 
 #include <errno.h>
@@ -78,7 +78,7 @@ static void async_event(bw_rdma_source_t *source)
         remove_device(device);
 }
 
-/* ---- coming and going ---- */
+/* ---- adding and removing devices ---- */
 
 static struct rdma_cm_id *make_sentinel(struct rdma_cm_id *like)
 {

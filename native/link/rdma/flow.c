@@ -3,13 +3,14 @@
 
 #include <string.h>
 
-/* The peer is notified at the latest when this fraction of the ring, or of the slots, has become
+/* The peer is notified at the latest when a quarter of the ring or half of the slots have become
  * free. A producer waits for at most half the ring, of which the consumer may leave a sixteenth
  * unread. */
 #define TELL_RING_PART 4
 #define TELL_SLOTS_PART 2
 
-/* The largest batch. This limit lets the peer read one batch while the next is being written. */
+/* The maximum size of a batch, as a fraction of the ring and in bytes. This limit lets the peer
+ * read one batch while the next is being written. */
 #define BATCH_RING_PART 4
 #define BATCH_BYTES ((uint64_t)1024 * 1024)
 
@@ -31,7 +32,7 @@ void bw_rdma_flow_init(bw_rdma_flow_t *flow, uint64_t size, uint8_t *tx_data, ui
                              .peer_slots = peer_slots};
 }
 
-/* Counts the batches that the peer has not looked at. */
+/* Returns how many of the last batches the peer is not known to have received. */
 static int ahead(const bw_rdma_flow_t *flow)
 {
     int count = 0;
@@ -185,7 +186,8 @@ bw_status_t bw_rdma_flow_receive(bw_rdma_flow_t *flow, const uint8_t *slot, size
     return BW_OK;
 }
 
-/* Bytes of a posted write stay until its completion, even if the peer has already freed them. */
+/* The bytes of a posted write stay in the ring until the write completes, even if the peer has
+ * already freed them. */
 uint64_t bw_rdma_flow_room(const bw_rdma_flow_t *flow)
 {
     uint64_t used = flow->head - flow->tail;

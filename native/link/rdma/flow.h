@@ -13,19 +13,21 @@
  * committed since the last one: at most two writes put them at the same position in the peer's
  * ring, and then one message reports how far the stream has advanced. A few bytes travel in the
  * message itself, and the receiver copies them into its ring. Every message carries the tail of the
- * other direction and the count of messages received, so both cost nothing while data flows.
+ * other direction and the count of messages received, so neither needs a message of its own while
+ * data flows.
  *
- * The reader paces a busy writer: while BW_RDMA_AHEAD batches have not been looked at, committed
- * bytes only accumulate, and they go out as one batch once the reader has looked. The last of those
- * batches asks for an acknowledgement. A small batch on its own does not ask, so an exchange of
- * small messages costs one message each way.
+ * The reader paces a busy writer: while there are BW_RDMA_AHEAD batches that the reader has not
+ * polled for yet, committed bytes only accumulate. Once the reader has polled, they are sent as one
+ * batch. The last of the BW_RDMA_AHEAD batches asks for an acknowledgement. A small batch on its
+ * own does not ask, so an exchange of small messages costs one message each way.
  *
  * Credits: a message needs a receive slot at the peer. The last slot is reserved for a message that
- * returns credits, that is, reports slots that no earlier message has reported. Therefore, if
+ * returns credits, that is, one that reports slots that no earlier message has reported. So even if
  * neither end has any other slot left, one of them can always send.
  */
 
-/* Messages without a known completion. Each has up to 3 work requests, and a buffer. */
+/* The maximum number of messages whose completion is not known. Each needs up to 3 work requests
+ * and a buffer. */
 #define BW_RDMA_WINDOW 32u
 #define BW_RDMA_WORK_REQUESTS (3u * BW_RDMA_WINDOW)
 #define BW_RDMA_AHEAD 2
@@ -36,8 +38,8 @@ typedef struct {
     uint8_t *tx_data; /* mapped twice in a row */
 
     uint64_t head;   /* committed */
-    uint64_t posted; /* how far it has been handed to the queue pair */
-    uint64_t tail;   /* how far the peer has freed it */
+    uint64_t posted; /* how far bytes have been passed to the queue pair */
+    uint64_t tail;   /* how far the peer has freed them */
     uint64_t number; /* number of the last message posted */
     uint64_t reaped; /* the last message that the send queue has completed */
     uint64_t taken;  /* the last message that the peer is known to have received */
@@ -87,8 +89,8 @@ bool bw_rdma_flow_is_held(const bw_rdma_flow_t *flow);
 /* Records that the send queue has completed everything up to message `number`. */
 void bw_rdma_flow_reap(bw_rdma_flow_t *flow, uint64_t number);
 
-/* Handles a message of `bytes` that arrived in a slot; the caller must post the slot again before
- * the next bw_rdma_flow_next. Returns BW_OK, or BW_CORRUPT without changing anything. */
+/* Handles a message of `bytes` bytes that arrived in a slot; the caller must post the slot again
+ * before the next bw_rdma_flow_next. Returns BW_OK, or BW_CORRUPT without changing anything. */
 bw_status_t bw_rdma_flow_receive(bw_rdma_flow_t *flow, const uint8_t *slot, size_t bytes);
 
 /* Returns the free bytes at head. */

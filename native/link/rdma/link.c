@@ -94,9 +94,9 @@ static void receive(bw_rdma_connection_t *connection, const struct ibv_wc *compl
 
 #define POLL_BATCH 16
 
-/* Handles completed receives and returns how many there were, at most one round of slots, so that a
- * fast peer cannot keep us here. It also works on a failed link, because earlier messages must
- * still be read, possibly including the one that ends the stream. */
+/* Handles completed receives and returns how many there were: at most as many as there are slots,
+ * so that a fast peer cannot occupy this thread. This also works on a failed link, because earlier
+ * messages must still be read, possibly including the one that ends the stream. */
 static unsigned poll_received(bw_rdma_connection_t *connection)
 {
     struct ibv_wc completion[POLL_BATCH];
@@ -154,8 +154,8 @@ static void post_all(bw_rdma_connection_t *connection)
 
 #define ROUNDS 4
 
-/* Posts everything that can be sent now. The rest is sent when an event arrives, whatever the user
- * does. */
+/* Posts everything that can be sent now. If something has to wait, the completion queues are armed,
+ * and it is sent when their event arrives, whether or not the user has armed the link. */
 static void post(bw_rdma_connection_t *connection)
 {
     bw_rdma_flow_t *flow = &connection->flow;
@@ -299,8 +299,8 @@ static void rdma_release(bw_link_t *link, size_t n)
     leave(connection);
 }
 
-/* A link that has ended is never armed. A partial frame that the caller has looked at but not
- * consumed remains unread. */
+/* A link that has ended is never armed. A partial frame that the caller has peeked at but not
+ * released remains unread. */
 static bw_status_t rdma_arm_read(bw_link_t *link)
 {
     bw_rdma_connection_t *connection = enter(link);

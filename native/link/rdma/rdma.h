@@ -52,12 +52,12 @@ static inline uint8_t *bw_rdma_put_address(uint8_t *at, const bw_rdma_address_t 
  *
  * - Rings have the same size in both directions and are locked in memory (RLIMIT_MEMLOCK) for as
  *   long as the link exists.
- * - arm_write: if more than half the ring is requested, the user may not be notified of the room
- *   until the peer closes.
+ * - arm_write: if more than half the ring is requested, the notification may not come until the
+ *   peer closes.
  * - A link that fails (device removed, port down, connection lost, protocol violation by the peer)
  *   makes its descriptor readable. peek returns what had already arrived, then BW_SYSTEM or
  *   BW_CORRUPT, and `reason` gives the cause. reserve returns BW_AGAIN from then on.
- * - close sends what was committed in the background, for at most a second.
+ * - After close, the committed bytes are sent in the background, for at most a second.
  * - trim does nothing.
  */
 

@@ -69,7 +69,7 @@ void bw_rdma_service_request(bw_rdma_connection_t *connection, bool leaves)
     (void)eventfd_write(service.event, 1);
 }
 
-/* ---- leaving ---- */
+/* ---- closed links ---- */
 
 static void free_connection(bw_rdma_connection_t *connection)
 {
@@ -103,8 +103,8 @@ static bool all_are_freed(void)
 }
 
 /* A process that exits has often closed its links just before, so this gives their last bytes time
- * to reach the peers. It uses the monotonic clock, because the wall clock may be changed
- * in the meantime. */
+ * to reach the peers. It uses the monotonic clock, because the wall clock may be changed in the
+ * meantime. */
 __attribute__((destructor)) static void let_links_finish(void)
 {
     int64_t end = bw_rdma_now_ms() + 1000 + LINGER_MS;
@@ -114,7 +114,7 @@ __attribute__((destructor)) static void let_links_finish(void)
 }
 
 /* Sends the rest. Returns true while there is something to wait for. If the peer never stops
- * sending, the link is given up at its deadline. */
+ * sending, the link is closed at its deadline anyway. */
 static bool has_more_to_say(bw_rdma_connection_t *connection)
 {
     int rounds = 16;
@@ -225,7 +225,7 @@ static void channel_ready(bw_rdma_source_t *source)
     bw_rdma_connection_event(&event);
 }
 
-/* ---- time ---- */
+/* ---- deadlines ---- */
 
 static int until_first_deadline(void)
 {
@@ -273,7 +273,7 @@ static void *serve(void *unused)
     return NULL;
 }
 
-/* ---- start ---- */
+/* ---- starting the thread ---- */
 
 static bw_status_t channel_error(bw_error_t *error_p, int sys_errno)
 {
@@ -327,9 +327,9 @@ static bw_status_t start(bw_error_t *error_p)
     static bw_rdma_source_t source = {.ready = event_ready};
     bw_status_t status = BW_LIMIT;
 
-    /* Before Linux 5.12, a fork takes away the queues that a device has in our memory. Later
-     * kernels copy them. If this call fails, a process that forks loses its links, as it would
-     * without the call. */
+    /* Before Linux 5.12, a fork may separate the device from the queues that it has in our memory.
+     * Later kernels copy the queues for the child instead. If this call fails, a process that forks
+     * loses its links, as it would without the call. */
     (void)ibv_fork_init();
     service.epoll = epoll_create1(EPOLL_CLOEXEC);
     service.event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);

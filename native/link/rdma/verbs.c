@@ -65,7 +65,7 @@ void bw_rdma_memory_free(bw_rdma_memory_t *memory)
     *memory = (bw_rdma_memory_t){0};
 }
 
-/* ---- the device's part ---- */
+/* ---- device objects ---- */
 
 /* On a new installation the most common problem is the limit on locked memory, so this error names
  * the remedy. */
@@ -197,7 +197,7 @@ void bw_rdma_verbs_destroy(bw_rdma_verbs_t *verbs, struct rdma_cm_id *id)
     *verbs = (bw_rdma_verbs_t){0};
 }
 
-/* ---- work ---- */
+/* ---- posting work requests ---- */
 
 static uint8_t *slot_at(const bw_rdma_memory_t *memory, uint64_t slot)
 {

@@ -24,7 +24,7 @@ typedef struct {
     struct ibv_cq *rcq, *scq;
     struct ibv_qp *qp;
     struct ibv_mr *rx_mr, *tx_mr, *slots_mr;
-    uint32_t inline_max; /* bytes that the device copies from a work request itself */
+    uint32_t inline_max; /* maximum number of bytes that a work request can carry inline */
     uint64_t peer_ring;
     uint32_t peer_key;
 } bw_rdma_verbs_t;
@@ -53,7 +53,7 @@ bw_status_t bw_rdma_verbs_make(bw_rdma_verbs_t *verbs_p, struct rdma_cm_id *id,
 /* Does not free the memory. May be called on verbs that were never created. */
 void bw_rdma_verbs_destroy(bw_rdma_verbs_t *verbs, struct rdma_cm_id *id);
 
-/* If it returns false, *error_p is the errno. */
+/* If it returns false, *errno_p is set. */
 bool bw_rdma_verbs_post_slot(const bw_rdma_verbs_t *verbs, const bw_rdma_memory_t *memory,
                              uint64_t slot, int *errno_p);
 bool bw_rdma_verbs_post_batch(const bw_rdma_verbs_t *verbs, const bw_rdma_memory_t *memory,

@@ -20,7 +20,7 @@
 #define BW_RDMA_SLOTS_MAX 4096u
 
 typedef struct {
-    uint8_t token[BW_TOKEN_BYTES]; /* zeros in the answer */
+    uint8_t token[BW_TOKEN_BYTES]; /* all zeros in the reply */
     uint64_t ring_address;         /* the only place where the other side may write */
     uint64_t ring_bytes;           /* in each direction */
     uint32_t ring_key;

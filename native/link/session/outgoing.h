@@ -38,7 +38,8 @@ static inline bool bw_outgoing_acknowledged(bw_outgoing_t *way, uint64_t positio
     return true;
 }
 
-/* Goes back, because everything that is not known to have arrived must be sent again. */
+/* Goes back to the first byte that is not known to have arrived, so that the bytes from there on
+ * are sent again. */
 static inline void bw_outgoing_go_back(bw_outgoing_t *way)
 {
     if (way->next > way->arrived)

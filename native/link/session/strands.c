@@ -33,7 +33,7 @@ void bw_strands_lost(bw_strands_t *strands, unsigned place)
     strands->live--;
 }
 
-/* ---- out ---- */
+/* ---- the outgoing stream ---- */
 
 static void say(bw_strand_t *strand, uint8_t kind, uint32_t len, uint64_t offset, uint64_t other)
 {
@@ -64,8 +64,8 @@ static bool is_free(const bw_strand_t *strand)
            !strand->has_said_end;
 }
 
-/* Returns the end of the places that are in use: only strands at lower places may be given
- * chunks. */
+/* Returns the first place after the strands that are in use. Chunks are given only to strands at
+ * lower places. */
 static unsigned end_of_used(const bw_strands_t *strands)
 {
     unsigned place = 0;
@@ -137,7 +137,7 @@ bool bw_strands_end(bw_strands_t *strands)
     return true;
 }
 
-/* ---- in ---- */
+/* ---- the incoming stream ---- */
 
 bw_strand_due_t bw_strands_due(const bw_strands_t *strands, bw_strand_t *strand)
 {
@@ -151,8 +151,8 @@ bw_strand_due_t bw_strands_due(const bw_strands_t *strands, bw_strand_t *strand)
     return due;
 }
 
-/* Returns the end of the room that the peer knows about: a correct peer sends nothing from there
- * on. */
+/* Returns the position at which the room that the peer knows about ends. A correct peer sends
+ * nothing from there on. */
 static uint64_t end_of_room(const bw_strands_t *strands)
 {
     return strands->has_total ? strands->total : strands->taken + strands->in_bytes;

@@ -30,20 +30,20 @@
 #define BW_STRANDS_MAX 64u
 #define BW_STRAND_HEADER 24u
 #define BW_CHUNK_BYTES ((uint64_t)256 * 1024)
-#define BW_CHUNK_SHARE_BYTES ((uint64_t)64 * 1024) /* the same, for several strands */
+#define BW_CHUNK_SHARE_BYTES ((uint64_t)64 * 1024) /* the same if there are several strands */
 
 typedef struct {
     bool is_live;
-    bool is_blocked; /* set by the user: the connection has no room now */
+    bool is_blocked; /* set by the user: the connection accepts nothing now */
     bool has_said_end, has_heard_end;
     uint8_t said[BW_STRAND_HEADER]; /* the header that is being sent */
     size_t said_at, said_len;
-    uint64_t at; /* the header is followed by stream bytes from this position on: */
-    size_t left; /* this many */
+    uint64_t at;                     /* the position of the stream bytes that follow the header */
+    size_t left;                     /* how many of them have not been sent */
     uint8_t heard[BW_STRAND_HEADER]; /* the header that is being read */
     size_t heard_len;
-    uint64_t to; /* the stream position of the bytes that follow the header: */
-    size_t due;  /* this many */
+    uint64_t to; /* the position of the stream bytes that follow the header */
+    size_t due;  /* how many of them have not arrived */
 } bw_strand_t;
 
 typedef struct {
@@ -51,10 +51,10 @@ typedef struct {
     uint64_t in_bytes; /* size of the ring for input */
     uint64_t head;     /* outgoing stream: everything before this can be sent */
     uint64_t taken;    /* incoming stream: the user has consumed everything before this */
-    unsigned use; /* only this many live strands are given chunks, those with the first places */
+    unsigned use; /* only this many live strands, those with the lowest places, are given chunks */
     bool is_one;  /* there will never be another strand */
 
-    unsigned count, live; /* entries in use of `strands`, including dead ones; live strands */
+    unsigned count, live; /* used entries of `strands`, including dead ones; live strands */
     unsigned last;        /* the strand that was given the last chunk */
     bw_strand_t strands[BW_STRANDS_MAX];
     bw_outgoing_t out;
@@ -72,7 +72,7 @@ int bw_strands_add(bw_strands_t *strands);
  * unless the peer has sent END. */
 void bw_strands_lost(bw_strands_t *strands, unsigned place);
 
-/* ---- out ---- */
+/* ---- the outgoing stream ---- */
 
 /* Returns whether bytes remain to be sent on this strand: `said_len` bytes of `said`, then `left`
  * bytes of the stream. */
@@ -96,15 +96,15 @@ int bw_strands_assign(bw_strands_t *strands);
 
 /* Starts an ACK if at least `news` bytes are new, and returns the index of its strand, or -1. With
  * `again` it also does so if a strand was lost since the last ACK, because the ACK may have been
- * lost with it. The caller should delay that a little: if the peer is closing its strands one after
- * the other, bytes sent to those already closed would reset them. */
+ * lost with it. The caller should delay that a little: if the peer is closing its strands one at a
+ * time, bytes sent to those already closed would reset them. */
 int bw_strands_acknowledge(bw_strands_t *strands, uint64_t news, bool again);
 
 /* Starts END on each strand once everything has been passed to the connections. Returns false if
  * that is not yet the case. */
 bool bw_strands_end(bw_strands_t *strands);
 
-/* ---- in ---- */
+/* ---- the incoming stream ---- */
 
 /* The next read on a strand: `len` bytes into `header`, or, if that is NULL, bytes of the
  * stream from `at` on, to be stored in the ring if is_new and discarded otherwise. */
@@ -117,8 +117,8 @@ typedef struct {
 
 bw_strand_due_t bw_strands_due(const bw_strands_t *strands, bw_strand_t *strand);
 
-/* Records that the first `bytes` bytes of it have arrived. Returns false if the peer violated the
- * protocol. */
+/* Records that the first `bytes` of the due bytes have arrived. Returns false if the peer violated
+ * the protocol. */
 bool bw_strands_came(bw_strands_t *strands, bw_strand_t *strand, const bw_strand_due_t *due,
                      size_t bytes);
 

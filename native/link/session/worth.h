@@ -18,13 +18,13 @@
  */
 #define BW_WORTH_KINDS 2u
 #define BW_WORTH_LEAST_BYTES 192u /* shorter pieces hardly justify their header */
-#define BW_WORTH_SAVED_PART 8u    /* compression must save at least one part in this many */
+#define BW_WORTH_SAVED_PART 8u    /* compression must save at least an eighth of the bytes */
 #define BW_WORTH_PASSES_MAX 64u
 
 typedef struct {
     unsigned percent; /* of the time of one CPU */
     struct {
-        unsigned pass, passes; /* pieces still to skip; pieces skipped this time in total */
+        unsigned pass, passes; /* pieces still to be skipped; how many are skipped in this series */
     } kinds[BW_WORTH_KINDS];
     uint64_t owed_ns, at_ns; /* the debt, and the time at which it was last updated */
 } bw_worth_t;

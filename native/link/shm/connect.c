@@ -129,7 +129,7 @@ static bool random_bytes(void *at, size_t len)
     return getrandom(at, len, 0) == (ssize_t)len;
 }
 
-/* Returns the length of the name without a terminating 0, or 0 if the name does not fit. */
+/* Returns the length of the name without a terminating NUL, or 0 if the name does not fit. */
 static size_t listener_name(const char *dir, const uint8_t id[8], uint8_t *address)
 {
     char name[BW_ADDRESS_MAX];
@@ -147,8 +147,8 @@ static size_t listener_name(const char *dir, const uint8_t id[8], uint8_t *addre
 
 /*
  * Another user who can write to the directory can remove our socket and so prevent a link, but
- * nothing more, because that user has neither our uid nor the token. A directory of our own and a
- * sticky one such as /tmp are as good as a private one.
+ * nothing more, because that user has neither our uid nor the token. A directory that belongs to
+ * us, or a sticky one such as /tmp, is as good as a private one.
  */
 static bw_status_t check_dir(const char *dir, bw_error_t *error_p)
 {

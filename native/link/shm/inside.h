@@ -14,8 +14,8 @@ extern const bw_carrier_t bw_shm_carrier;
 /* Used by the carrier table; defined in connect.c. */
 bw_status_t bw_shm_probe(uint64_t ring_bytes, bw_error_t *error_p);
 
-/* A listener can queue this many peers and one more, because the channels of all nodes on a host
- * may connect at once. */
+/* The backlog of a listener, which can queue one peer more than this. It is large because the
+ * channels of all nodes on a host may connect at once. */
 #define BW_SHM_BACKLOG 256
 
 /* Connects to a listener, and checks that the listening process has our effective user. */

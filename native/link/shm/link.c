@@ -17,7 +17,7 @@
 /*
  * The segment: one page with the two ring headers, then the data of ring 0 (from the process that
  * created the segment), then that of ring 1 (to it). Each ring's data is mapped twice in a row. The
- * page is as large as the largest that Linux supports (arm64); its unused part costs nothing.
+ * page has the largest page size that Linux supports (on arm64); its unused part costs nothing.
  */
 #define SEGMENT_PAGE 65536u
 #define SEGMENT_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)

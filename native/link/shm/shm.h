@@ -8,15 +8,15 @@
  * The shared-memory carrier, and how two processes on the same host connect through it.
  *
  * One side opens a listener (a listening unix socket with a random name) and sends the other its
- * address and a 128-bit token, over a channel that is already authenticated. The other side
- * creates the memory and both eventfds, connects, checks who is listening, and immediately sends
- * the token and the descriptors. When the first side learns of the connection, the data is already
- * queued at its listener, so no call here blocks and none has to be retried.
+ * address and a 128-bit token, over a channel that is already authenticated. The other side creates
+ * the memory and both eventfds, connects, checks who is listening, and immediately sends the token
+ * and the descriptors. When the first side accepts the connection, this message is already queued
+ * there, so no call here blocks and none has to be retried.
  *
  * Addresses (`at` of an order): to listen, a directory for the socket, or nothing for an abstract
  * name (visible in the same network namespace); to connect, the address in the listener's report.
- * The carrier's function table is built on the calls below. If they are used directly, one
- * listener may accept several peers.
+ * The carrier's function table is built on the calls below. If they are used directly, one listener
+ * may accept several peers.
  *
  * Both sides check that the other has the same effective user (SO_PEERCRED). Nothing has a name in
  * a file system unless `dir` is given, so a killed process leaves nothing behind.

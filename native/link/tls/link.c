@@ -22,7 +22,7 @@
 #define RECORD_PIECES 8
 
 typedef struct {
-    bw_socket_link_t base; /* first: a bw_link_t pointer is a tls_link_t pointer */
+    bw_socket_link_t base; /* must be first, so that a bw_link_t pointer is a tls_link_t pointer */
     bw_buffer_t wire_out, wire_in;
     bw_record_writer_t writer;
     bw_record_reader_t reader;
@@ -313,8 +313,8 @@ static void tls_close(bw_link_t *link, bw_leftover_t *left_p)
 
 /* ---- link setup ---- */
 
-/* Returns the length of the part of an order before the bytes that were already read, or 0 if the
- * order is invalid. */
+/* Returns the length of an order without the bytes that were already read from the connection, or 0
+ * if the order is invalid. */
 static size_t fixed_part(const bw_order_t *order)
 {
     size_t keys = order->at_len > BW_TLS_SOCKET_BYTES ? order->at[BW_TLS_SOCKET_BYTES] : 0;

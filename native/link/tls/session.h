@@ -30,7 +30,7 @@ typedef struct {
 
 typedef struct {
     bool is_server;
-    bool insists; /* a server prefers its own favorite suite to the client's */
+    bool insists; /* the server prefers its own first suite to the client's */
     int psk_count;
     bw_tls_psk_t psks[BW_TLS_PSKS_MAX]; /* a client uses only the first */
     const char *suites;                 /* a list in libssl's format, in order of preference */

@@ -55,7 +55,7 @@ relay(Listen, Back, Collector) ->
     {ok, Client} = gen_tcp:accept(Listen),
     {ok, Server} = gen_tcp:connect({127, 0, 0, 1}, Back, [binary, {active, false}]),
     _ = spawn_link(fun() -> copy(Server, Client) end),
-    %% Before it is connected the initiator sends its name, then its answer to the challenge.
+    %% Before the nodes are connected, the initiator sends its name, and then its answer to the challenge.
     lists:foreach(fun(_) -> forward(Client, Server, 2) end, [name, challenge_reply]),
     copy_frames(Client, Server, Collector).
 

@@ -25,7 +25,7 @@ struct path {
     size_t room, head, tail, used;
 };
 
-/* ---- words ---- */
+/* ---- arguments ---- */
 
 typedef struct {
     const char *name;
@@ -120,7 +120,7 @@ bool path_parse(path_settings_t *settings, int argc, char **argv, char *why, siz
     return true;
 }
 
-/* ---- chance ---- */
+/* ---- random losses ---- */
 
 /* splitmix64 */
 static uint64_t next_random(uint64_t *state)
@@ -209,8 +209,8 @@ static uint64_t queued_bytes(const path_t *path, uint64_t now_ns)
     return (uint64_t)((double)(path->free_ns - now_ns) * (double)path->settings.rate_bits / 8e9);
 }
 
-/* Adds the time that the bytes occupy the line. The result is exact over any number of packets,
- * because the division's remainder is kept. */
+/* Adds the time for which the bytes occupy the line. The result is exact over any number of
+ * packets, because the division's remainder is kept. */
 static void occupy(path_t *path, uint64_t now_ns, uint64_t bytes)
 {
     uint64_t work = bytes * 8 * 1000000000;

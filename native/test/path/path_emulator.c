@@ -106,7 +106,8 @@ static void configure(const path_settings_t *settings)
     close(fd);
 }
 
-/* The receiver of a packet verifies its checksum, because the path does not change packets. */
+/* Opens a device in a network namespace. The receiver of a packet verifies its checksum, because
+ * the path does not change packets. */
 static int open_device(const path_settings_t *settings, const char *space)
 {
     struct ifreq request = {.ifr_flags = IFF_TUN | IFF_NO_PI | IFF_VNET_HDR};

@@ -107,7 +107,7 @@ static bw_status_t let_in(pipes_link_t *pipes, const uint8_t hello[HELLO_BYTES],
     return complete(pipes, ring_bytes, error_p);
 }
 
-/* From the hello on, the peer has opened its own descriptors for its ends. */
+/* Once the peer has sent its hello, it has opened its own descriptors for its ends. */
 void bw_pipes_step(bw_link_t *link, bw_report_t *report_p)
 {
     pipes_link_t *pipes = (pipes_link_t *)link;

@@ -10,7 +10,7 @@
  *
  * Both rings are private memory of this process. Committed bytes are written to one pipe
  * immediately, as far as it accepts them, and the rest is written when there is room. The other
- * pipe is read into the ring when the user looks. A pipe without a writer counts as a clean end of
+ * pipe is read into the ring when the user peeks. A pipe without a writer counts as a clean end of
  * the stream, even if the process was killed.
  *
  * Addresses (`at` of an order): empty to listen; to connect, the address in the listener's report.

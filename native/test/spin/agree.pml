@@ -12,8 +12,8 @@
  * A closed socket may or may not lose the bytes that were in flight.
  *
  * Checked at every step: there is never one end on shm and the other on tcp while both live and the socket is
- * open; no message of the agreement is ever read as distribution data, nor the other way round; the
- * descriptors wait at the listener when the caller accepts.
+ * open; no message of the agreement is ever read as distribution data, or vice versa; the
+ * descriptors are already queued at the listener when the caller accepts.
  * Checked once no step is possible any more: no end is still waiting (no hang), no entry is pending, and
  * either both nodes are up on the same connection with the same link, or neither has one.
  *

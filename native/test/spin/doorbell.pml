@@ -22,12 +22,12 @@
  *
  * Each switch removes one part of the protocol. The checker must then find a counterexample: run.sh
  * treats a broken variant without one as a failure of the model.
- *   -DNOFENCE_ARM     consumer: no fence between reader_armed = 1 and the second look at head
- *   -DNOFENCE_HEAD    producer: no fence between head = ... and the look at reader_armed
- *   -DNOFENCE_WANTS   producer: no fence between writer_wants = ... and the second look at tail
- *   -DNOFENCE_TAIL    consumer: no fence between tail = ... and the look at writer_wants
- *   -DNORECHECK_ARM   consumer sleeps without the second look at head
- *   -DNORECHECK_WANTS producer sleeps without the second look at tail
+ *   -DNOFENCE_ARM     consumer: no fence between reader_armed = 1 and the second check of head
+ *   -DNOFENCE_HEAD    producer: no fence between head = ... and the check of reader_armed
+ *   -DNOFENCE_WANTS   producer: no fence between writer_wants = ... and the second check of tail
+ *   -DNOFENCE_TAIL    consumer: no fence between tail = ... and the check of writer_wants
+ *   -DNORECHECK_ARM   consumer sleeps without the second check of head
+ *   -DNORECHECK_WANTS producer sleeps without the second check of tail
  *   -DNORELEASE       head is stored without release: it may be seen before the bytes
  *   -DLATE_CLEAR      the event is cleared after arming, not before
  *   -DNOREARM         a producer that was woken too early does not request another wake-up
@@ -243,7 +243,7 @@ inline drain()
 #endif
 }
 
-/* `more`: something has arrived since the last look, so nothing is armed. */
+/* Sets `more` if something has arrived since the last check; nothing is armed then. */
 inline arm_read()
 {
     STORE(in, armed, 1);
@@ -280,7 +280,7 @@ active [2] proctype side()
     bit asked;
 #endif
 
-    event[me] = 1; /* a new link must be checked once */
+    event[me] = 1; /* a new link must be read once */
     do
     :: left == 0 && queued == 0 && due == 0 -> break
     :: left > 0 && !busy ->

@@ -3,11 +3,11 @@
  * Model of when the frames gathered in a port are sent (native/driver/beamway_drv.c, pump_out.c, native/link/tcp).
  *
  * The VM passes frames to the port, which gathers them in its ring and asks the keeper, a process, to
- * flush them. The keeper runs at any time or never, because other processes compute. The port has one
+ * flush them. The keeper may run at any time or never, because other processes use the CPUs. The port has one
  * timer for two purposes: to flush after 1 ms and to release idle memory after 1 s. Frames that the kernel does
- * not accept are queued, the port is busy, and the poller drains the queue when the kernel has room. A call of the port is one
- * step, as it is under the port's lock; between two calls anything may happen. At any time after the
- * last frame the port may close.
+ * not accept are queued, the port is busy, and the poller drains the queue when the kernel has room. A call of
+ * the port is a single step, because it runs under the port's lock; between two calls anything may happen. At
+ * any time after the last frame the port may close.
  *
  * Checked: after each call, if the ring contains frames, a timer of at most 1 ms is set (the assertion in `left`);
  * whatever happens, the peer receives all frames (otherwise it waits forever, which is an invalid end state); no frame is
@@ -16,10 +16,10 @@
  * Each switch removes one part. The checker must then find a counterexample.
  *   -DASKED_ONCE   no timer for frames that are sent while the keeper has a message
  *   -DNOTIMER      no timer, only the keeper
- *   -DCLOBBER      the timer of 1 s for idle memory replaces that of 1 ms
+ *   -DCLOBBER      the one-second timer for idle memory replaces the one-millisecond timer
  *   -DSTAY         frames that the kernel does not accept stay in the ring
  *   -DNOWAKE       a drain that stops early does not wake the poller
- *   -DDEAF         the poller is not asked to report room
+ *   -DDEAF         the poller does not report room
  *   -DPASS         a frame is gathered while others are queued
  *   -DNOCLOSE      a port that closes drops the gathered frames
  */

@@ -3,11 +3,12 @@
  * Model of how a link survives the loss of its connection (docs/dev/session.md).
  *
  * Two nodes send each other BYTES bytes over up to CONNECTIONS connections. Either may dial whenever it
- * has no connection, and SILENT times although it has one. Initially connection 0 is up at both ends. Faults at any
- * step: CUTS connections are cut, and bytes in flight are lost or still arrive; CRASHES nodes lose their state and
- * restart under the same name, or give up the link, which looks the same to the other side.
+ * has no connection, and up to SILENT times even though it has one. Initially connection 0 is up at both ends.
+ * Faults at any step: up to CUTS connections are cut, and bytes in flight are lost or still arrive; up to CRASHES
+ * nodes lose their state and restart under the same name, or abandon the link, which looks the same to the other
+ * side.
  *
- * Checked at every step: a byte that is read is the next one, so none is lost, doubled or reordered; a side
+ * Checked at every step: each byte that is read is the next one, so none is lost, duplicated or reordered; a side
  * that resumes sending still has the bytes that the peer requests, and the peer never requests bytes that were not sent.
  * Checked once no step is possible any more: all bytes have been read, or no further connections were available,
  * or one node no longer knew the link, and then the other has closed it.

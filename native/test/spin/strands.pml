@@ -3,8 +3,8 @@
  * Model of one direction of a stream over several connections (native/link/session/strands.h, docs/dev/session.md).
  *
  * A writer sends BYTES chunks over up to USES connections, in succession or in parallel, and has a
- * ring of RING chunks, as does the reader. CUTS connections are cut at any step: chunks and acknowledgements in flight
- * over them are lost, and each side notices at any later time.
+ * ring of RING chunks, as does the reader. At any step a connection may be cut, up to CUTS of them: chunks and
+ * acknowledgements in flight over it are lost, and each side notices the cut at any later time.
  *
  * Checked at every step: the reader's ring has room for every chunk that arrives, and only chunks that were sent are
  * acknowledged.

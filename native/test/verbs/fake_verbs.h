@@ -41,8 +41,8 @@ void fake_verbs_fail_posts(int count);
 void fake_verbs_complete_late(int ms);
 /* Raises asynchronous events that do not concern a queue. */
 void fake_verbs_raise(enum ibv_event_type type, int count);
-/* Returns whether a thread sleeps until its sent request completes, although the request has
- * arrived. */
+/* Returns whether a thread is asleep until a request that it has sent completes, although the
+ * request has arrived. */
 bool fake_verbs_is_waited_for(void);
 /* Returns whether ibv_fork_init was called before any other function. */
 bool fake_verbs_is_fork_safe(void);

@@ -31,12 +31,12 @@
 #define INLINE_MAX 128u  /* bytes that a request itself can carry */
 #define TICK_MS 10       /* how quickly the device notices a test's command */
 #define SLOT_RETRY_MS 20 /* interval after which a message without a slot is retried */
-#define SILENCE_MS 300   /* time after which a peer that has gone is given up */
+#define SILENCE_MS 300   /* after this time, a peer that has disappeared counts as lost */
 /* Private data is padded with zeros to these lengths, as over InfiniBand. */
 #define ASKED_BYTES 56
 #define ANSWERED_BYTES 196
 #define REFUSED_BYTES 148
-#define CONSUMER_REJECTS 28 /* status of a rejection, by the peer or because it was absent */
+#define CONSUMER_REJECTS 28 /* status if the peer rejects the connection or has disappeared */
 #define NOBODY_LISTENS 8
 
 /* ---- the host: what all processes share ---- */

@@ -139,8 +139,8 @@ static void packet(conn_t *conn, const head_t *head, const uint8_t *bytes, size_
     }
 }
 
-/* While a message waits for a slot, no later message may pass. Returns true if none waits any
- * longer. */
+/* While a message waits for a slot, no later message may pass. Returns true if no message is
+ * waiting any more. */
 static bool try_waiting(conn_t *conn)
 {
     pair_t *pair = pair_of(conn);

@@ -129,7 +129,7 @@ void fake_mailbox_close(mailbox_t *box)
     close(box->writer);
 }
 
-/* ---- orders ---- */
+/* ---- commands from tests ---- */
 
 EXPORT bool fake_verbs_remove(void)
 {

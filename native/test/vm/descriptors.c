@@ -14,7 +14,7 @@ static struct {
         ErlDrvPort port; /* NULL if free */
         bool is_read, is_write;
     } selected[DESCRIPTORS];
-    int left[DESCRIPTORS], left_count; /* for which stop_select is due */
+    int left[DESCRIPTORS], left_count; /* descriptors for which stop_select is due */
     int pollers;
 } all;
 

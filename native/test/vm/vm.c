@@ -192,7 +192,7 @@ int driver_exit(ErlDrvPort port, int error)
     return 0;
 }
 
-/* ---- the program's calls ---- */
+/* ---- calls by the program ---- */
 
 vm_reply_t vm_control(ErlDrvPort port, unsigned command, const void *data, size_t len)
 {
@@ -338,7 +338,7 @@ void vm_hold_jobs(bool on)
     vm_unlock();
 }
 
-/* Starts jobs that can be started, and takes a finished one off the list. */
+/* Starts jobs that can be started, and removes a finished one from the list. */
 static job_t *take_job(void)
 {
     job_t *done = NULL;
@@ -446,7 +446,7 @@ void set_port_control_flags(ErlDrvPort port, int flags)
     (void)port, (void)flags;
 }
 
-/* ---- going around ---- */
+/* ---- rounds ---- */
 
 bool vm_run(int ms)
 {
