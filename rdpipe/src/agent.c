@@ -21,16 +21,17 @@
 #include "transfer.h"
 #include "socket.h"
 
-#define HOP_MS 30000 /* time for both sides to open a hop */
-/* The part of HOP_MS for the connection. A peer that has not answered by then drops packets. */
+#define HOP_MS 30000 /* time limit for both sides to open a hop */
+/* How much of HOP_MS connecting may take. If the peer has not answered by then, its packets or ours
+ * are being dropped. */
 #define CONNECT_MS 10000
 #define REPORT_MS 500
 #define OUTPUT_BYTES 16384
-#define END_MS 3000 /* a killed command has exited by then */
+#define END_MS 3000 /* how long to wait for a killed command to exit */
 
 typedef struct agent agent_t;
 
-/* One hop of the segment. Its thread opens the hop and then, when told to, moves the stream. */
+/* One hop of the segment. Its thread opens the hop and then, when told to, transfers the stream. */
 typedef struct {
     agent_t *agent;
     bool is_wanted, is_in;
@@ -57,19 +58,19 @@ struct agent {
     rd_guard_t guard;
     rd_work_t work;
     char *text, *bind, *congestion;
-    bool is_tee; /* this segment is a receiver, whose command's output goes to rdpipe */
+    bool is_tee; /* this segment is a receiver, and its command's output is sent to rdpipe */
     uint16_t port_first, port_last;
     rd_terms_t terms;
     side_t in, over;
     rd_child_t child;
     rd_end_t to_child, from_child; /* the local ends that the transfers use */
     int output;                    /* the output of a receiver's command */
-    size_t under_way;              /* bytes of `output` that rdpipe has not written yet */
+    size_t under_way; /* bytes of `output` sent to rdpipe that it has not written yet */
     bool is_configured, has_next, is_ready, is_started, is_failing, is_ending, is_dropped;
     int64_t report_at;
 };
 
-/* ---- saying ---- */
+/* ---- messages to rdpipe ---- */
 
 static void send_line(agent_t *agent, rd_line_t *line)
 {
@@ -90,14 +91,14 @@ static void hello(agent_t *agent)
     const char *ssh = getenv("SSH_CONNECTION");
     rd_line_t line;
 
-    rd_line_begin(&line, "\n" RD_CONTROL_HELLO); /* a login shell may have left its line open */
+    rd_line_begin(&line, "\n" RD_CONTROL_HELLO); /* the shell may have printed part of a line */
     rd_line_add(&line, "control", RD_CONTROL_VERSION);
     rd_line_add(&line, "version", RD_VERSION);
     rd_line_add(&line, "ssh", ssh ? ssh : "");
     send_line(agent, &line);
 }
 
-/* Reports a failure in this agent, and ends the stream on both sides and the command. */
+/* Reports a failure in this agent, stops the streams on both sides, and kills the command. */
 static void fail(agent_t *agent, rd_cause_t cause, const char *text)
 {
     rd_line_t line;
@@ -201,8 +202,7 @@ static bool start_thread(side_t *side, void *(*run)(void *))
 
 /* ---- the segment's work ---- */
 
-/* Expands a shell word to the file name that it stands for. The caller frees it. On failure, *why
- * is set. */
+/* Expands a shell word to a file name, which the caller frees. On failure, *why is set. */
 static char *file_of(const char *word, rd_why_t *why)
 {
     wordexp_t words;
@@ -220,8 +220,8 @@ static char *file_of(const char *word, rd_why_t *why)
     return file;
 }
 
-/* Lets a cat process open the FIFO, because open blocks until the FIFO's other side is opened. A
- * command can be killed during that wait, but this process could not stop waiting. */
+/* Starts a cat process that opens the FIFO. open blocks until the other end of a FIFO is opened as
+ * well. cat can be killed while it waits, but the agent could not interrupt its own wait. */
 static bool open_fifo(agent_t *agent, bool reads, rd_why_t *why)
 {
     char *command;
@@ -235,8 +235,9 @@ static bool open_fifo(agent_t *agent, bool reads, rd_why_t *why)
     return done;
 }
 
-/* Returns whether this is our own /dev/stdin or /dev/stdout. A cat process would have different
- * ones, and on another host ours lead to rdpipe. */
+/* Returns whether the file is this process's own standard input or output (/dev/stdin or
+ * /dev/stdout). In cat these names would refer to cat's own descriptors, and on a remote host ours
+ * are connected to rdpipe. */
 static bool is_standard(const struct stat *is)
 {
     struct stat own;
@@ -256,7 +257,7 @@ static bool open_file(agent_t *agent, rd_end_t *end_p, int flags, rd_why_t *why)
 
     if (!file)
         return false;
-    (void)stat(file, &is); /* a file that does not exist may be created */
+    (void)stat(file, &is); /* the file may not exist yet */
     if (is_standard(&is)) {
         (void)rd_because(why, "%s is no file: leave the redirection out", file);
         free(file);
@@ -276,7 +277,7 @@ static bool open_file(agent_t *agent, rd_end_t *end_p, int flags, rd_why_t *why)
     end_p->name = agent->text;
     agent->in.transfer.empties = agent->work == RD_WORK_TO_FILE && S_ISREG(is.st_mode);
     for (int standard = 0; standard <= 1 && agent->lines.fd > 1; standard++)
-        rd_let_go_of(standard); /* the shell's, if the file is /dev/stdin or /dev/stdout */
+        rd_let_go_of(standard); /* needed only to open /dev/stdin or /dev/stdout */
     return true;
 }
 
@@ -325,7 +326,7 @@ static void start(agent_t *agent)
     agent->in.transfer.at_drop = tell_of_drop;
     agent->in.transfer.of = agent;
     if (!open_ends(agent, &why))
-        fail(agent, why.cause, why.text); /* the threads tell the neighbours, and then exit */
+        fail(agent, why.cause, why.text); /* the threads then inform the neighbours and exit */
     if ((agent->in.is_wanted && !start_thread(&agent->in, transfer_thread)) ||
         (agent->over.is_wanted && !forwards && !start_thread(&agent->over, transfer_thread)))
         fail(agent, RD_CAUSE_HERE, "cannot start a thread");
@@ -334,7 +335,7 @@ static void start(agent_t *agent)
     agent->report_at = rd_now_ms() + REPORT_MS;
 }
 
-/* ---- orders ---- */
+/* ---- messages from rdpipe ---- */
 
 static bool flag_of(const char *line, const char *name)
 {
@@ -430,7 +431,7 @@ static bool take_next(agent_t *agent, const char *line)
     return agent->over.host && start_thread(&agent->over, hop_thread);
 }
 
-/* Closes the output, so that the command sees that nothing reads it any more. */
+/* Closes our end of the output, so that the command gets SIGPIPE if it writes more. */
 static void close_output(agent_t *agent)
 {
     if (agent->output >= 0)
@@ -465,7 +466,7 @@ static void obey(agent_t *agent, const char *line)
         fail(agent, RD_CAUSE_HERE, "rdpipe and its agent do not understand each other");
 }
 
-/* ---- news ---- */
+/* ---- events ---- */
 
 static void report_bytes(agent_t *agent)
 {
@@ -531,8 +532,8 @@ static bool has_met(const side_t *side)
     return !side->is_wanted || (side->is_told && !side->is_over);
 }
 
-/* The command gets no more input, so it is killed, because it must not mistake what it has received
- * for the complete stream. */
+/* If this receiver was dropped, kills the command, which must not mistake the part of the stream
+ * that it has received for the complete stream. */
 static void look_at_drop(agent_t *agent)
 {
     if (agent->is_dropped || !atomic_load(&agent->in.transfer.is_dropped))
@@ -569,7 +570,7 @@ static void reap(agent_t *agent)
         }
         return;
     }
-    /* A shell that is killed leaves its child processes behind, and they would run forever. */
+    /* A killed shell leaves its child processes behind, and they could run forever. */
     if (agent->child.is_killed)
         rd_child_end(&agent->child);
     rd_line_begin(&line, "status");
@@ -577,7 +578,8 @@ static void reap(agent_t *agent)
     send_line(agent, &line);
 }
 
-/* The output of a receiver's command is sent over the channel, as much of it as rdpipe accepts. */
+/* Returns the descriptor of the output of a receiver's command, or -1 while rdpipe does not accept
+ * any more of it. The output is sent over the channel. */
 static int wanted_output(const agent_t *agent)
 {
     return agent->under_way + OUTPUT_BYTES <= RD_OUTPUT_WINDOW ? agent->output : -1;
@@ -665,8 +667,8 @@ static bool set_up(agent_t *agent, int control_in, int control_out, rd_why_t *wh
     agent->to_child.fd = agent->from_child.fd = -1;
     rd_lines_init(&agent->lines, control_in);
     rd_ignore_signals();
-    /* A terminal sends these to every process in the foreground, but agents receive them through
-     * rdpipe. */
+    /* A terminal sends these to every process in the foreground. Agents ignore them, because rdpipe
+     * forwards them in messages. */
     (void)signal(SIGINT, SIG_IGN);
     (void)signal(SIGQUIT, SIG_IGN);
     /* sshd sends it when the connection is lost, in which case the channel also closes. */
@@ -693,8 +695,8 @@ static void join(side_t *side)
         rd_stream_close(&side->stream);
 }
 
-/* Called when the channel is closed, so that nothing can be reported. Ends the command and waits
- * for it. */
+/* Called when the channel has closed and nothing can be reported any more. Kills the command and
+ * waits until it has exited. */
 static void end_command(agent_t *agent)
 {
     int64_t deadline = rd_now_ms() + END_MS;
@@ -727,7 +729,7 @@ int rd_agent(int control_in, int control_out)
     is_cut = agent.is_ending;
     if (is_cut)
         end_command(&agent);
-    /* A thread that still has something to send on its stream does so within seconds. The guard
+    /* A thread that still has something to send on its stream finishes within seconds. The guard
      * kills the remaining processes of a command that did not exit normally. */
     if (!is_cut && !agent.is_failing && agent.child.pid > 0)
         rd_guard_forget(&agent.guard, agent.child.pid);

@@ -19,6 +19,7 @@
  *                                                   output data=     (of a receiver's command)
  *   taken bytes= (that are written), or quit        over side= outcome= bytes= why=
  *   signal number=
+ *                                                   dropped      (the receiver was too slow)
  *                                                   status value=
  *                                                   fault cause= why=
  *                                                   bye

@@ -104,7 +104,7 @@ bool rd_attributes_put(rd_complaints_t *complaints, const char *path, int fd, co
     return goes_on;
 }
 
-/* ---- taking ---- */
+/* ---- receiving ---- */
 
 void rd_attributes_clear(rd_attributes_t *attributes)
 {
@@ -163,7 +163,7 @@ bool rd_attributes_take(rd_attributes_t *attributes, const rd_item_t *item, rd_i
     return done == fresh.len;
 }
 
-/* ---- giving ---- */
+/* ---- setting ---- */
 
 static const rd_attribute_t *find(const rd_attributes_t *attributes, const char *name)
 {

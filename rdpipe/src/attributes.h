@@ -24,14 +24,15 @@ typedef struct {
     size_t count, room, bytes;
 } rd_attributes_t;
 
-/* Returns whether the copy preserves any of them. */
+/* Returns whether the copy preserves any of these attributes. */
 static inline bool rd_attributes_wanted(const rd_copy_t *copy)
 {
     return copy->owner || copy->xattrs || copy->acls;
 }
 
-/* Sends the attributes of a file. If `fd` is -1 it is a symbolic link, for which only the owner is
- * preserved. Reports attributes that cannot be read. Returns false if the reader has closed. */
+/* Sends the attributes of a file. If `fd` is -1, the file is a symbolic link, of which only the
+ * owner is preserved. Reports attributes that cannot be read. Returns false if the reader has
+ * closed. */
 bool rd_attributes_put(rd_complaints_t *complaints, const char *path, int fd, const struct stat *is,
                        rd_items_out_t *out);
 
@@ -53,9 +54,9 @@ bool rd_attributes_own(const rd_attributes_t *attributes, int fd);
 /* Like rd_attributes_own, for a symbolic link. */
 bool rd_attributes_own_link(const rd_attributes_t *attributes, int parent, const char *name);
 
-/* Sets the ACLs of a file, or its other extended attributes, and removes those of the same kind
- * that it should not have. Reports an error if one cannot be set, but only a warning if only root
- * may set it or the file system does not support it. */
+/* Sets the ACLs of a file (if `are_acls`) or its other extended attributes, and removes those of
+ * the same kind that it should not have. Reports an error if one cannot be set, but only a warning
+ * if only root may set it or the file system does not support it. */
 void rd_attributes_set(const rd_attributes_t *attributes, rd_complaints_t *complaints,
                        const char *path, int fd, bool are_acls);
 

@@ -7,8 +7,9 @@
 #define NONE UINT32_MAX
 #define CHAIN_MAX 32u                   /* maximum number of blocks in one bucket of the table */
 #define NEW_BYTES ((size_t)64 * 1024)   /* new bytes are sent once there are this many */
-#define ROOM_BYTES ((size_t)256 * 1024) /* minimum room for more bytes */
-/* Bytes digested without a match before a search gives up. */
+#define ROOM_BYTES ((size_t)256 * 1024) /* minimum free space for the next bytes */
+/* A search gives up when it has digested this many more bytes without a match than it has
+ * searched. */
 #define WASTE_BYTES ((uint64_t)256 << 20)
 
 struct rd_block {
@@ -56,8 +57,8 @@ static sum_t sum_of(const uint8_t *at, size_t len)
     sum_t sum = {0, 0};
     size_t i = 0;
 
-    /* This computes the same as the loop below, but in strides of constant length and with numbers
-     * of 16 bits, so that compilers use vector instructions. */
+    /* This computes the same as the loop below, but in strides of constant length and with 16-bit
+     * numbers, so that compilers use vector instructions. */
     for (; i + STRIDE <= len; i += STRIDE) {
         uint16_t plain = 0;
         int32_t weighted = 0;
@@ -255,8 +256,8 @@ static bool is_it(const rd_search_t *search, uint32_t number, uint32_t weak,
     return memcmp(block->strong, strong, RD_BLOCK_DIGEST_BYTES) == 0;
 }
 
-/* Returns the block in the window, or NONE. In a run of equal blocks it finds the next one instead
- * of the first one again, so that a long piece becomes one copy. */
+/* Returns the block in the window, or NONE. In a run of equal blocks it prefers the one after the
+ * last match to the first one, so that a long match is sent as a single copy. */
 static uint32_t find(rd_search_t *search)
 {
     uint8_t strong[RD_BLOCK_DIGEST_BYTES];
@@ -308,8 +309,8 @@ static void roll(rd_search_t *search)
     search->searched++;
 }
 
-/* Returns whether too many blocks have differed in spite of equal weak sums. By chance there would
- * be only a few. */
+/* Returns whether too many blocks have differed in spite of equal weak sums. Only a few would do so
+ * by chance. */
 static bool has_given_up(const rd_search_t *search)
 {
     return search->wasted > WASTE_BYTES + search->searched;

@@ -41,8 +41,8 @@ typedef struct {
 bool rd_blocks_take(rd_blocks_t *blocks, uint64_t block_bytes, const uint8_t *names, size_t len,
                     rd_why_t *why);
 
-/* Returns whether this block of the new file may equal the block at the same offset in the old
- * file. The result is also true if the old block was not named. Call this for the blocks in order,
+/* Returns whether this block of the new file may be equal to the block at the same offset in the
+ * old file. Also returns true if the old block was not named. Call this for the blocks in order,
  * with *next_p = 0 at first. */
 bool rd_blocks_may_have(const rd_blocks_t *blocks, uint32_t *next_p, uint32_t index,
                         const uint8_t *block, const rd_digest_key_t *key);

@@ -32,7 +32,7 @@ struct rd_buffer {
     int error; /* the output's errno, or 0 if none */
 };
 
-/* Waits until there is something to write. Returns 0 when the thread must exit. */
+/* Waits until there is something to write, and returns its length, or 0 if the thread must exit. */
 static size_t next_piece(rd_buffer_t *buffer, const uint8_t **at_p)
 {
     size_t len;
@@ -100,7 +100,7 @@ static void *run(void *argument)
 rd_buffer_t *rd_buffer_open(const rd_end_t *output, size_t bytes, unsigned start, int wake,
                             rd_why_t *why)
 {
-    size_t chunks = (bytes + CHUNK - 1) / CHUNK + 1; /* the first and the last may be half empty */
+    size_t chunks = (bytes + CHUNK - 1) / CHUNK + 1; /* the first and last may be partly empty */
     rd_buffer_t *buffer = calloc(1, sizeof *buffer);
     uint32_t *next = malloc(chunks * sizeof *next);
     void *data = buffer && next ? mmap(NULL, chunks * CHUNK, PROT_READ | PROT_WRITE,

@@ -12,7 +12,7 @@
  * level again. At the end it writes the rest.
  *
  * The buffer consists of chunks. The most recently used chunks are reused first, so the buffer
- * touches only as much memory as its largest content so far.
+ * never uses more memory than its contents have needed so far.
  */
 
 #define RD_BUFFER_MIN ((uint64_t)1024 * 1024)

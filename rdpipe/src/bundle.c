@@ -16,15 +16,15 @@
 /* How long a connection may go without acknowledgements before it counts as dead. */
 #define DEAD_MS 20000
 #define PERIOD_MAX_MS 2000
-#define PERIOD_RTTS 4 /* how long a new connection needs to reach its speed */
+#define PERIOD_RTTS 4 /* round trips that a new connection needs to reach its full speed */
 
 static rd_bundle_t *bundle_of(bw_link_t *link)
 {
     return (rd_bundle_t *)link;
 }
 
-/* Returns an eighth of the descriptors, because an agent has two hops, and its listener needs some
- * for clients that have not proved yet that they have the key. */
+/* Returns an eighth of the limit on open files, because an agent has two hops, and its listener
+ * needs descriptors for clients that have not proved yet that they have the key. */
 unsigned rd_streams_max(void)
 {
     struct rlimit limit;
@@ -187,7 +187,7 @@ static const bw_carrier_t bundle_carrier = {
     .close = bundle_close,
 };
 
-/* ---- making one ---- */
+/* ---- setting up a bundle ---- */
 
 static bool make_rings(rd_bundle_t *bundle, rd_why_t *why)
 {

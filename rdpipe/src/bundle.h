@@ -26,9 +26,9 @@
 unsigned rd_streams_max(void);
 
 typedef struct {
-    uint64_t out_bytes, in_bytes; /* valid ring sizes; the peer has the two swapped */
+    uint64_t out_bytes, in_bytes; /* valid ring sizes; at the peer the two are swapped */
     unsigned most;                /* maximum number of streams to use */
-    bool is_auto;                 /* decide by stream_count.h how many to use */
+    bool is_auto;                 /* let stream_count.h decide how many of them to use */
     unsigned rtt_ms;              /* round-trip time of the path */
 } rd_bundle_terms_t;
 
@@ -36,7 +36,7 @@ typedef struct {
 bool rd_bundle_open(const rd_bundle_terms_t *terms, bw_link_t **link_p, rd_why_t *why);
 
 /* Adds a connection. Any thread may call this until the link is closed. The link owns the socket
- * and the session from then on, also on failure. If `tls` is NULL the connection is plain. */
+ * and the session from then on, even on failure. If `tls` is NULL the connection is plain. */
 bool rd_bundle_add(bw_link_t *link, int socket, rd_tls_t *tls);
 
 /* Return the number of live connections, and the number of connections that have carried bytes of a

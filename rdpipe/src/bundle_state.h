@@ -22,7 +22,7 @@ typedef struct {
     int fd; /* -1 if dead */
     rd_tls_t *tls;
     bool may_read, is_used;
-    rd_tcp_t seen; /* what the kernel had counted at the end of the last period */
+    rd_tcp_t seen; /* the kernel's counters at the end of the last period */
 } rd_wire_t;
 
 typedef enum { RD_BUNDLE_RUNS, RD_BUNDLE_ENDED, RD_BUNDLE_FAILED } rd_bundle_state_t;
@@ -61,7 +61,7 @@ typedef struct {
     rd_wire_t wires[BW_STRANDS_MAX]; /* only the first strands.count are used */
     unsigned come;                   /* how many of `adds` the thread has taken */
     uint64_t seen_head, seen_tail;   /* the user's positions at the last turn */
-    const char *last_reason;         /* why the last connection died; NULL: it was closed */
+    const char *last_reason;         /* why the last connection died, or NULL if it was closed */
     rd_stream_count_t stream_count;
     bool is_auto;
     int64_t period_ms, period_began_ms;

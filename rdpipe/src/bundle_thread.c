@@ -10,7 +10,7 @@
 #include "bytes.h"
 #include "socket.h"
 
-/* The most that is read from one connection before the user is woken. */
+/* The maximum number of bytes that are read from one connection before the user is woken. */
 #define TURN_BYTES ((size_t)256 * 1024)
 #define PARTING_MS 5000 /* time limit for sending the last committed bytes after the close */
 
@@ -189,7 +189,8 @@ static void say_ack(rd_bundle_t *bundle)
         push(bundle, (unsigned)place);
 }
 
-/* Wakes the user if the event for which the user waits has happened. */
+/* Publishes the positions and the state of the link, and wakes the user if what the user waits for
+ * has happened. */
 static void publish(rd_bundle_t *bundle)
 {
     const bw_strands_t *strands = &bundle->strands;
@@ -262,7 +263,7 @@ static bool say_end(rd_bundle_t *bundle)
     return is_gone;
 }
 
-/* Waits until one of the connections or the user does something. */
+/* Waits at most `ms` for an event on a connection, or until the user wakes us. */
 static void wait_for_work(rd_bundle_t *bundle, int ms)
 {
     struct pollfd polled[RD_STREAMS_MAX + 1];
@@ -329,7 +330,7 @@ static bool has_news(const rd_bundle_t *bundle)
            atomic_load(&bundle->in_tail) != bundle->seen_tail;
 }
 
-/* Returns the time until the next turn, or -1 if something will wake us. */
+/* Returns how many milliseconds to wait before the next turn, or -1 to wait until woken. */
 static int patience(const rd_bundle_t *bundle, int64_t give_up)
 {
     if (give_up)

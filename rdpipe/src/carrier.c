@@ -17,7 +17,7 @@
 #define DEVICES "/sys/class/infiniband"
 #define CARRIER "lib/rdpipe/beamway_rdma.so"
 
-/* Checks for a device directly, because that is cheaper than loading the carrier to ask it. */
+/* Looks in /sys for a device, because that is cheaper than loading the carrier to find out. */
 static bool has_device(void)
 {
     DIR *devices = opendir(DEVICES);
@@ -186,8 +186,8 @@ static const bw_carrier_t *table_of(const words_t *of, rd_why_t *why)
 
 /* ---- common parts of the carriers ---- */
 
-/* Waits until the attempt reaches this state. A synchronous carrier is already in it, or never will
- * be. */
+/* Waits until the attempt reaches this state. A synchronous carrier has either reached it already
+ * or never will. */
 static bool reach(rd_attempt_t *attempt, bw_state_t state, int stop, int64_t deadline,
                   rd_why_t *why)
 {

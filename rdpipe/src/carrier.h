@@ -14,8 +14,8 @@
  *
  * The carrier for rdma is the shared object lib/rdpipe/beamway_rdma.so next to the commands'
  * directory. It is loaded when a hop may use rdma and the local host has a device. All calls must
- * come from one thread, and each waits until `deadline` at most, or until `stop` is readable. On
- * false, *why is set and nothing is open.
+ * come from one thread, and each waits until `deadline` at most, or until `stop` is readable. If a
+ * call returns false, *why is set and nothing is open.
  */
 
 enum { RD_CARRIER_SHM = 1, RD_CARRIER_RDMA = 2, RD_CARRIER_TCP = 4 };
@@ -46,7 +46,7 @@ bool rd_carrier_connect(uint32_t carrier, int socket, const uint8_t *address, si
                         rd_why_t *why);
 
 /* Waits until the producer has connected to the listener. *link_p is then connected, and the
- * attempt is used up. On failure the caller still owns the attempt. */
+ * attempt must not be used any more. On failure the caller still owns the attempt. */
 bool rd_carrier_accept(rd_attempt_t *attempt, int stop, int64_t deadline, bw_link_t **link_p,
                        rd_why_t *why);
 

@@ -16,7 +16,7 @@
 #define WORDS_MAX (RD_SSH_OPTIONS_MAX + 40)
 #define TEXTS_BYTES 8192
 
-/* The arguments of a command, and those of them that were allocated here. */
+/* The arguments of a command, and which of them were allocated here. */
 typedef struct {
     const char *word[WORDS_MAX + 1];
     size_t count;
@@ -129,7 +129,7 @@ void rd_channel_show(FILE *to, const char *host, const rd_ssh_t *ssh)
 static _Noreturn void run_ssh(const words_t *words, const char *host)
 {
     rd_prompt_by_us(host);
-    /* rdpipe forwards a ctrl-C to the agents, so ssh must survive it. */
+    /* rdpipe forwards Ctrl-C to the agents, so ssh must survive it. */
     (void)signal(SIGINT, SIG_IGN);
     (void)signal(SIGQUIT, SIG_IGN);
     (void)signal(SIGHUP, SIG_IGN);
@@ -141,7 +141,7 @@ static _Noreturn void run_ssh(const words_t *words, const char *host)
 }
 
 /* The agent keeps only its channel, standard error, and the standard streams that it needs. If it
- * kept another one open, a command in the shell's pipeline would wait for it to be closed. */
+ * kept the others open, commands in the user's shell pipeline would wait for them to be closed. */
 static _Noreturn void run_agent(int in, int out, unsigned needs)
 {
     int low_in = fcntl(in, F_DUPFD_CLOEXEC, 5), low_out = fcntl(out, F_DUPFD_CLOEXEC, 5);

@@ -20,7 +20,7 @@
 typedef struct {
     const char *options[RD_SSH_OPTIONS_MAX]; /* the user's options in ssh's format */
     size_t count;
-    /* The directory that contains the commands there, or NULL to use the PATH. */
+    /* The directory that contains the commands on the remote host, or NULL to use the PATH. */
     const char *remote_path;
 } rd_ssh_t;
 

@@ -5,8 +5,8 @@
 #include <stdbool.h>
 
 /*
- * What `rdpipe doctor` says about the speed of `--encrypt` on this host. These functions are pure:
- * the caller reads /proc and asks libcrypto.
+ * What `rdpipe doctor` reports about the speed of `--encrypt` on this host. These functions are
+ * pure: the caller reads /proc and gets the version from libcrypto.
  */
 
 /* The instructions of a processor that AES-GCM can use. */
@@ -17,8 +17,8 @@ typedef enum { RD_AES_NONE, RD_AES_ONE_BLOCK, RD_AES_NO_VAES, RD_AES_VAES } rd_a
  * VAES only together with AVX-512, so RD_AES_VAES means both. */
 rd_aes_t rd_aes_of(const char *flags);
 
-/* `libcrypto` is OPENSSL_VERSION_NUMBER of the library in use. *is_slow_p is set to whether
- * something that can be changed would make encryption faster. */
+/* `libcrypto` is OPENSSL_VERSION_NUMBER of the library in use. *is_slow_p is set to whether the
+ * processor has no AES instructions or has VAES that this version of libcrypto does not use. */
 const char *rd_cipher_text(rd_aes_t aes, unsigned long libcrypto, bool *is_slow_p);
 
 /* `ulps` is the kernel's list of loaded upper layer protocols for TCP. */

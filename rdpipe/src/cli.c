@@ -21,7 +21,7 @@ static void fill_standard_descriptors(void)
 
     for (int fd = 0; fd < 3; fd++)
         if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", modes[fd]) != fd)
-            exit(RD_EXIT_OWN); /* standard error may be closed */
+            exit(RD_EXIT_OWN); /* no message, because standard error may be closed */
 }
 
 void rd_cli_init(rd_cli_t *cli, const char *name)
@@ -308,7 +308,7 @@ void rd_amount(char text[32], double amount, const char *unit)
         (void)snprintf(text, 32, "%.3f %c%s", amount, prefix[i], unit);
 }
 
-/* ---- the end ---- */
+/* ---- the outcome ---- */
 
 void rd_json_text(FILE *to, const char *text)
 {

@@ -121,7 +121,7 @@ void rd_say_plain(const char *name, const char *text);
 __attribute__((format(printf, 2, 3), noreturn)) void rd_usage(const rd_cli_t *cli, const char *form,
                                                               ...);
 
-/* Parses a port from 1 (or 0, if `any`) to 65535. Exits if the text is not one. */
+/* Parses a port from 1 (or 0, if `any`) to 65535. Exits if the text is not a valid port. */
 uint16_t rd_cli_port(const rd_cli_t *cli, const char *text, bool any);
 
 /* Ignores SIGPIPE and SIGXFSZ, which would kill us silently, so that the system calls fail with an

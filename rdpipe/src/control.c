@@ -8,7 +8,7 @@
 #include "key.h"
 
 #define SEND_MS 10000
-#define SEND_BYTES_PER_S 65536 /* the slowest peer for which we still wait */
+#define SEND_BYTES_PER_S 65536 /* the minimum speed at which a peer must read */
 
 static bool make_room(char **text_p, size_t len, size_t *room_p, size_t more)
 {

@@ -12,10 +12,10 @@
  */
 
 #define RD_LINE_MAX ((size_t)16 * 1024 * 1024) /* a copy of many sources has long commands */
-/* Also raised when an older rdcp would misread the command of a part before it compares
- * versions. */
+/* This is also raised when a change would make an older rdcp misread the command of a part before
+ * it compares versions. */
 #define RD_CONTROL_VERSION "4"
-/* The limit for the bytes of a receiver's output that each agent may have in transit. */
+/* The maximum number of bytes of a receiver's output that each agent may have in transit. */
 #define RD_OUTPUT_WINDOW ((size_t)256 * 1024)
 /* The first word that an agent sends. Anything that a login shell prints before it is skipped. */
 #define RD_CONTROL_HELLO "rdpipe-agent"
@@ -31,7 +31,7 @@ void rd_line_add(rd_line_t *line, const char *name, const char *value);
 void rd_line_add_bytes(rd_line_t *line, const char *name, const void *value, size_t len);
 void rd_line_number(rd_line_t *line, const char *name, uint64_t value);
 /* Sends the line and wipes it from memory. The other side has 10 s, plus one second for each 64
- * KiB, to read it. Returns false if it did not read it in time. */
+ * KiB, to read it. Returns false if the other side did not read it in time. */
 bool rd_line_send(rd_line_t *line, int fd);
 
 /* Reads lines from a descriptor. */

@@ -12,7 +12,7 @@
 #define RD_TARGETS_MAX 16u
 
 /*
- * A copy is a pipeline of four filters, which rdcp has rdpipe's agents run:
+ * A copy is a pipeline of four filters, which rdpipe's agents run for rdcp:
  *
  *   source: list    names the files to copy                                        (item.h)
  *   target: have    adds to each file how much of it the target already has, with a digest
@@ -32,10 +32,11 @@
 typedef struct {
     const char *host; /* for messages; "" to omit it */
     const char *path; /* the path of the source or target, as the user wrote it */
-    /* The last component of the source's path, for a target directory; "" if it has none. */
+    /* The last component of the source's path, which becomes the copy's name in a target directory;
+     * "" if the path has none. */
     const char *name;
     const char *const *paths;    /* if there are several sources; NULL if there is only `path` */
-    const char *const *names;    /* their last names */
+    const char *const *names;    /* the last components of these paths */
     size_t sources;              /* how many paths or names there are; 0 if there is only one */
     const char *const *excluded; /* patterns; the first one that matches decides */
     const bool *included;        /* which of them came from --include, or NULL if none */
@@ -54,7 +55,7 @@ typedef struct {
     unsigned target, targets; /* this part's target, from 0, and how many there are (0 means one) */
     bool json;                /* print a line of JSON about what was done */
     rd_delta_t delta;         /* used only by `list` */
-    unsigned beside_us; /* small files are handled in parallel if each takes longer than this */
+    unsigned beside_us; /* if a small file takes longer (in us), several are handled in parallel */
 } rd_copy_t;
 
 enum { RD_COPY_DONE = 0, RD_COPY_FAILED = 1 };
@@ -111,7 +112,7 @@ const char *rd_special_name(mode_t mode);
  * entry. */
 const char *rd_special_at(int parent, const char *name);
 
-/* Returns whether the file has exactly the modification time that the item names. */
+/* Returns whether the file's modification time is exactly the one in the item. */
 bool rd_has_time(const struct stat *is, const rd_item_t *item);
 
 /* Flags to open an entry of a tree without following a symbolic link or waiting for a FIFO. */
@@ -144,8 +145,8 @@ typedef struct {
  * then this returns false. */
 bool rd_is_mount_root(int fd);
 
-/* Identifies a directory for as long as its kernel is running, whatever name the user gives the
- * host. The ID is zero if the system does not provide it. */
+/* Writes an ID of a directory, which stays the same until the host is rebooted, whatever name the
+ * user gives the host. It is zero if the system does not provide an ID. */
 void rd_directory_id(const struct stat *is, uint8_t id[RD_DIGEST_BYTES]);
 
 /* Writes the temporary name that a file or tree has until it is complete: .NAME.rdcp-part,
@@ -155,9 +156,9 @@ void rd_part_name(const char *name, char part[256]);
 void rd_retired_name(const char *name, char retired[256]);
 bool rd_is_part_name(const char *name);
 
-/* Returns whether one of our own copies has made this part, which is in `parent`. In a directory
- * that several users may write to, any of them can make a file or directory of this name, or a link
- * to one of our files. */
+/* Returns whether one of our own copies has created this part, which is in `parent`. In a directory
+ * that several users may write to, any of them can create a file or directory of this name, or a
+ * link to one of our files. */
 bool rd_part_is_ours(int parent, const struct stat *is);
 
 /* The error message for a copy that finds another copy writing to its target. */
@@ -166,12 +167,13 @@ bool rd_part_is_ours(int parent, const struct stat *is);
 /* The error message for the part of a tree if rd_part_is_ours returns false. */
 #define RD_PART_FOREIGN "this part belongs to another user, or others may write it: remove it first"
 
-/* Locks a part until the descriptor is closed. Returns false with errno EBUSY if another copy has
- * held the lock for some time, so that it cannot be one that was interrupted a moment ago and is
- * still exiting. */
+/* Locks a part until the descriptor is closed. Waits for some time if another copy holds the lock,
+ * because a copy that was interrupted a moment ago may still be exiting. Returns false with errno
+ * EBUSY if it is still locked after that. */
 bool rd_copy_lock(int fd);
 
-/* Finds the target without creating anything. As with cp, an existing directory is copied into. */
+/* Finds the target without creating anything. As with cp, if the target is an existing directory,
+ * the copy goes into it. */
 bool rd_target_find(const rd_copy_t *copy, bool is_tree, rd_target_t *target_p, rd_why_t *why);
 void rd_target_close(rd_target_t *target);
 

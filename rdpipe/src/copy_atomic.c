@@ -19,8 +19,8 @@ typedef struct {
     struct stat is;
 } kept_t;
 
-/* Returns whether this is the file to which the item refers. `have` has compared its content, or
- * its size and time. */
+/* Returns whether the entry is a regular file of the item's size. `have` has already compared its
+ * content, or its size and time. */
 static bool find_kept(kept_t *kept, int parent, const char *name, const rd_item_t *item)
 {
     kept->parent = parent;
@@ -238,7 +238,8 @@ static void carry_into(carry_t *carry, int old, int fresh, const char *name, con
         close(from);
 }
 
-/* As without --atomic, it is an error if this would delete an entry of a different type. */
+/* As without --atomic, it is an error if the new tree has a directory in place of anything else,
+ * anything else in place of a directory, or anything in place of a device, FIFO or socket. */
 static void carry_one(carry_t *carry, int old, int fresh, const char *name)
 {
     struct stat is, there;
@@ -396,8 +397,9 @@ static bool rename_twice(const rd_target_t *target)
     return false;
 }
 
-/* Removes anything that an interrupted copy has left under the retired name. It may also be the new
- * tree of a running copy, just before its exchange. Reports the error if it returns false. */
+/* Removes anything that an interrupted copy has left under the retired name. If that is the new
+ * tree of a running copy, just before its exchange, it is locked and this fails. Reports the error
+ * if it returns false. */
 static bool make_way(rd_writer_t *writer, const rd_target_t *target)
 {
     int fd = openat(target->parent, target->retired, DIRECTORY);

@@ -11,9 +11,9 @@
  * tree, so they take no space, and nothing in the old tree is written. When everything has arrived,
  * the two trees exchange their names (RENAME_EXCHANGE), and the old tree is removed.
  *
- * Until then the name belongs to the old tree, even if a process or a host dies. On a file system
- * without the exchange, two renames replace it: if the copy dies between them, no tree has the
- * name, and the old tree is called `target->retired`, where the next copy finds it.
+ * Until then the name belongs to the old tree, even if a process or a host dies. A file system that
+ * cannot exchange names needs two renames instead. If the copy dies between them, no tree has the
+ * name, and the next copy finds the old tree under the name `target->retired`.
  */
 
 /* Puts the file of a KEEP item into the new tree with the attributes that it should have. The file
@@ -32,7 +32,7 @@ void rd_atomic_carry(rd_writer_t *writer, const rd_target_t *target,
  * error, and the old tree still has the name. */
 bool rd_atomic_swap(rd_writer_t *writer, rd_target_t *target);
 
-/* Removes the entry of this name; if it is a directory, with everything in it. Follows no symbolic
+/* Removes the entry of this name, and everything in it if it is a directory. Follows no symbolic
  * links. On failure, errno is set. */
 bool rd_atomic_remove(int parent, const char *name);
 

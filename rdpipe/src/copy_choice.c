@@ -7,7 +7,7 @@
 
 #include "copy_files_from.h"
 
-/* ---- patterns, with the meaning that they have for rsync ---- */
+/* ---- patterns, as in rsync ---- */
 
 /* Returns the length of the bracket expression at the beginning of the pattern, or 0 if there is
  * none. */
@@ -70,8 +70,9 @@ static bool matches(const char *pattern, const char *path)
     return !*path;
 }
 
-/* Matches at the top if the pattern begins with a slash, else at the end of the path: against its
- * last component if the pattern has no slash, or against as many components as the pattern has. */
+/* Matches the whole path if the pattern begins with a slash. Otherwise matches the end of the path:
+ * only its last component if the pattern has neither a slash nor **, else as many components as the
+ * pattern covers. */
 static bool matches_end(const char *pattern, const char *path)
 {
     const char *name = strrchr(path, '/');
@@ -119,7 +120,7 @@ bool rd_copy_excludes(const rd_copy_t *copy, const char *path, bool is_directory
     return false;
 }
 
-/* ---- the whole choice ---- */
+/* ---- patterns and --files-from together ---- */
 
 bool rd_copy_omits(const rd_copy_t *copy, const char *path, bool is_directory)
 {

@@ -303,7 +303,7 @@ bool rd_deletions_are_allowed(rd_deletions_t *deletions, rd_complaints_t *compla
     return false;
 }
 
-/* Returns true if no copy is writing this part, or if it is not a part. */
+/* Returns true if the entry is not a part, or is a part that no copy is writing. */
 static bool is_unused(int parent, const char *name)
 {
     int fd = rd_is_part_name(name) ? openat(parent, name, O_RDONLY | RD_FILE_FLAGS) : -1;
@@ -314,8 +314,8 @@ static bool is_unused(int parent, const char *name)
     return !is_used;
 }
 
-/* Deletes an entry of a directory that we own, but that has the mode of a source without write
- * permission. */
+/* Deletes an entry of a directory that we own, but that has no write permission because its source
+ * has none. */
 static bool unlink_in_read_only(int parent, const char *name, int flags, const struct stat *is)
 {
     bool done;
@@ -332,7 +332,7 @@ static bool unlink_in_read_only(int parent, const char *name, int flags, const s
     return done;
 }
 
-/* With -p the directory has the modification time of its source, so this restores it. */
+/* With -p the directory has the modification time of its source, which this preserves. */
 static bool delete_in(rd_complaints_t *complaints, int parent, const char *name, const char *path,
                       bool is_directory)
 {

@@ -8,9 +8,8 @@
 #include "sparse.h"
 
 #define READ_BYTES ((size_t)256 * 1024)
-#define NAMES_MAX                                                                                  \
-    (RD_VALUE_MAX / RD_BLOCK_NAME_BYTES) /* maximum number of block names in one item              \
-#*/
+/* The maximum number of block names in one item. */
+#define NAMES_MAX (RD_VALUE_MAX / RD_BLOCK_NAME_BYTES)
 #define HOLE_BLOCKS 4u /* smaller holes are sent as zeros, so that the search covers them */
 
 /* ---- the blocks of a file, one after the other ---- */
@@ -19,8 +18,8 @@
 typedef bool (*visit_t)(void *context, uint32_t index, const uint8_t *block, uint32_t bytes);
 
 /* Visits the blocks of a file, except holes and an incomplete last block. `digest`, if not NULL,
- * covers the whole file. On failure, errno is set (to 0 if the file has become shorter), or `visit`
- * returned false. */
+ * covers the whole file. On failure, either errno is set (to 0 if the file has become shorter), or
+ * `visit` has returned false. */
 static bool walk(int fd, uint64_t size, uint32_t bytes, rd_digest_t *digest, visit_t visit,
                  void *context)
 {
@@ -32,7 +31,7 @@ static bool walk(int fd, uint64_t size, uint32_t bytes, rd_digest_t *digest, vis
         uint64_t data = rd_end_of_hole(fd, at, size);
 
         if (data < size)
-            data -= data % step; /* `at` is a multiple of it, so this stays at or after `at` */
+            data -= data % step; /* `at` is a multiple of `step`, so this is never less than `at` */
         if (digest)
             rd_digest_skip(digest, data - at);
         at = data;
@@ -47,7 +46,7 @@ static bool walk(int fd, uint64_t size, uint32_t bytes, rd_digest_t *digest, vis
     return done;
 }
 
-/* ---- the target names blocks ---- */
+/* ---- the target: naming blocks ---- */
 
 typedef struct {
     const rd_digest_key_t *key;
@@ -95,7 +94,7 @@ bool rd_delta_name_blocks(rd_items_out_t *out, const rd_digest_key_t *key, int f
     return done;
 }
 
-/* ---- the source compares them ---- */
+/* ---- the source: comparing named blocks ---- */
 
 typedef struct {
     const rd_digest_key_t *key;
@@ -124,7 +123,7 @@ bool rd_delta_is_same(const rd_blocks_t *blocks, const rd_digest_key_t *key, int
     return false;
 }
 
-/* ---- the source searches for them ---- */
+/* ---- the source: searching for named blocks ---- */
 
 bool rd_delta_take_blocks(rd_blocks_t *blocks, const rd_item_t *item, rd_items_in_t *in,
                           rd_why_t *why)
@@ -260,7 +259,7 @@ bool rd_delta_is_still(const rd_copy_terms_t *terms, int fd, uint64_t size,
     return rd_digest_file(terms->check, fd, size, now) && memcmp(now, check, sizeof now) == 0;
 }
 
-/* ---- the target assembles the file ---- */
+/* ---- the target: assembling the file ---- */
 
 static void fail(rd_writer_t *writer, rd_file_t *file, const char *text)
 {
@@ -284,7 +283,8 @@ void rd_delta_begin(rd_writer_t *writer, const rd_copy_terms_t *terms, rd_file_t
     fail(writer, file, NULL);
 }
 
-/* Opens the version from which the blocks were computed, if it still has the file's name. */
+/* Opens the file that has the name now. If it is not the version from which the blocks were
+ * computed, rd_delta_end finds that the digests differ. */
 static bool open_version(rd_file_t *file)
 {
     struct stat is;

@@ -29,8 +29,8 @@ bool rd_delta_is_same(const rd_blocks_t *blocks, const rd_digest_key_t *key, int
                       const uint8_t digest[RD_DIGEST_BYTES]);
 
 /* Sends the file from `at` on; the target already has the bytes before that. `check` receives the
- * file's digest. On false either errno is set (0 if the file has become shorter), or the receiver
- * has closed, and then *goes_on_p is false. */
+ * file's digest. If this returns false, either errno is set (0 if the file has become shorter), or
+ * the receiver has closed and *goes_on_p is false. */
 bool rd_delta_send(rd_items_out_t *out, rd_blocks_t *blocks, const rd_copy_terms_t *terms, int fd,
                    const struct stat *is, uint64_t at, bool *goes_on_p,
                    uint8_t check[RD_DIGEST_BYTES]);
@@ -40,8 +40,8 @@ bool rd_delta_send(rd_items_out_t *out, rd_blocks_t *blocks, const rd_copy_terms
 bool rd_delta_is_still(const rd_copy_terms_t *terms, int fd, uint64_t size,
                        const uint8_t check[RD_DIGEST_BYTES]);
 
-/* Call this after rd_file_open for a file that is sent as a difference. These three functions do
- * nothing if the file is not open; on an error they report it and close the file. */
+/* Call this after rd_file_open for a file that is sent as a difference. This function and the next
+ * two do nothing if the file is not open; on an error they report it and close the file. */
 void rd_delta_begin(rd_writer_t *writer, const rd_copy_terms_t *terms, rd_file_t *file);
 
 /* Writes the bytes that a COPY item names. */

@@ -195,7 +195,7 @@ static int fresh_part(rd_file_t *file, mode_t mode, struct stat *is_p)
     return fd;
 }
 
-/* Opens and locks the part that this copy continues. */
+/* Opens and locks the part that this copy resumes. */
 static int old_part(rd_file_t *file, struct stat *is_p)
 {
     uint64_t from = file->item.offset;
@@ -243,8 +243,9 @@ static bool open_direct(const rd_writer_t *writer, rd_file_t *file)
     return file->is_direct;
 }
 
-/* Writes the part's note, except for a file that is sent as a difference, which is known to be
- * correct only once it is complete. */
+/* Writes the part's note. There is none for a small file, for a file whose failed writes may be
+ * reported only at close, or for a file that is sent as a difference, which is known to be correct
+ * only once it is complete. */
 static void note(rd_file_t *file)
 {
     file->is_noted = !file->is_small && !file->may_fail_late && file->item.has != RD_HAS_VERSION &&
@@ -329,7 +330,7 @@ void rd_file_write(rd_writer_t *writer, rd_file_t *file, const uint8_t *at, size
     file->at += done;
 }
 
-/* This also sets the file's length, because nothing is written after a hole at the end. */
+/* Also sets the file's length, because no write follows a hole at the end of the file. */
 void rd_file_skip(rd_writer_t *writer, rd_file_t *file, uint64_t len)
 {
     if (file->fd < 0)

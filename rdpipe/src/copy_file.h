@@ -42,7 +42,7 @@ typedef struct {
     bool is_direct;     /* it is written under its own name */
     bool is_noted;      /* it has a note (copy_note.h) */
     bool may_fail_late; /* close may report a failed write */
-    bool is_seen;       /* `there` describes the file that has the name; mode 0: none does */
+    bool is_seen; /* `there` describes the file that has the name; its mode is 0 if there is none */
     /* For a file that is sent as a difference (copy_delta.h): the digest of the bytes written so
      * far (NULL for other files), and the descriptor of the target's version (-1: not open). */
     rd_digest_t *check;
@@ -77,15 +77,15 @@ bool rd_writer_is_free(rd_writer_t *writer, const char *path, int parent, const 
 mode_t rd_writer_mode(const rd_writer_t *writer, const rd_item_t *item, bool is_owned);
 
 /* Sets the attributes of a file or directory that are preserved from its source. `now` holds its
- * current attributes, or is NULL if they are unknown. `there` is the file that had the name before,
- * NULL if there was none. On failure, errno is set. */
+ * current attributes, or is NULL if they are unknown. `there` is the file that previously had the
+ * name, or NULL if there was none. On failure, errno is set. */
 bool rd_writer_attributes(rd_writer_t *writer, const rd_attributes_t *attributes, int fd,
                           const struct stat *now, const rd_item_t *item, const struct stat *there);
 
 /* Determines the type of the file system that contains this directory. */
 void rd_writer_look_at(rd_writer_t *writer, int directory);
 
-/* Writes the modification time that an item names to `times`, for futimens. */
+/* Writes an item's modification time to `times`, for futimens. */
 void rd_item_times(const rd_item_t *item, struct timespec times[2]);
 
 /* Returns whether `fd` is the file that has this name now. A lock is worthless if the file was

@@ -103,7 +103,7 @@ bool rd_files_from_read(rd_names_t *names_p, const char *file, bool ends_with_nu
     return done;
 }
 
-/* ---- from rdcp to its parts ---- */
+/* ---- passing the names from rdcp to its parts ---- */
 
 static size_t shared_of(const char *one, const char *other)
 {
@@ -114,7 +114,8 @@ static size_t shared_of(const char *one, const char *other)
     return len;
 }
 
-/* Each line holds how many bytes its name shares with the previous one, a colon, and the rest. */
+/* Each line contains the number of bytes that its name has in common with the previous name, a
+ * colon, and the rest of the name. */
 void rd_files_from_put(FILE *to, const rd_names_t *names)
 {
     (void)fputs(" 3<<'" END_OF_DOCUMENT "'\n", to);

@@ -28,10 +28,10 @@ typedef struct {
     uint8_t into[RD_DIGEST_BYTES];
     bool has_target;
     bool is_left_out;    /* the rest of this source is not copied */
-    bool is_absent;      /* the source cannot be copied to this target, but it can to others */
+    bool is_absent;      /* this source cannot be copied to this target, but it can be to others */
     uint64_t excused;    /* errors about such a source, which do not concern the other targets */
     uint32_t inside;     /* the depth below the directory in which the copy would be made */
-    bool is_last;        /* no further source follows that could have a target */
+    bool is_last;        /* no source after this one can have a target */
     uint64_t kept;       /* files since the last LEAVE that need no update */
     rd_extras_t *extras; /* NULL unless --delete is given */
 } have_t;
@@ -54,7 +54,8 @@ static bool digest_of(const have_t *have, int parent, const char *name, bool is_
     return done;
 }
 
-/* Returns whether the part's note says that it is the beginning of the item's current source. */
+/* Returns whether, according to its note, the part is the beginning of the item's current
+ * source. */
 static bool is_noted(const have_t *have, int parent, const char *part, rd_item_t *item)
 {
     struct stat is;
@@ -98,7 +99,8 @@ static bool has_time(int parent, const struct stat *is, const rd_item_t *item)
            is->st_mtim.tv_nsec == item->mtime_ns - item->mtime_ns % step;
 }
 
-/* With -p, a file that was copied before has the time of its source. */
+/* Returns whether the file counts as unchanged without being read: with -p, a file that was copied
+ * before has the size and time of its source. */
 static bool is_same(const have_t *have, int parent, const char *name, struct stat *is_p)
 {
     const rd_item_t *item = &have->item;
@@ -108,9 +110,10 @@ static bool is_same(const have_t *have, int parent, const char *name, struct sta
            (uint64_t)is_p->st_size == item->size && has_time(parent, is_p, item);
 }
 
-/* Removes the part of a file that is already complete, unless another copy is writing it, because
- * the part would otherwise stay forever. Between our open and our lock another copy may have
- * completed this part and created a new one of the same name, so this checks rd_is_named. */
+/* Removes the part of a file that is already complete, because the part would otherwise stay
+ * forever. A part that another copy is writing is not removed. Between our open and our lock
+ * another copy may have completed this part and created a new one of the same name, so this checks
+ * rd_is_named. */
 static void drop_part(const have_t *have, int parent, const char *part)
 {
     struct stat is;
@@ -228,7 +231,8 @@ static bool is_last_target(const have_t *have)
 }
 
 /* Returns whether the tree would be copied into itself. If it were, the list would include the new
- * files and never end. This is detected even if the user has called the same host by two names. */
+ * files and never end. This is detected even if the user has given two different names for the same
+ * host. */
 static bool is_copied_into(have_t *have)
 {
     static const uint8_t unknown[RD_DIGEST_BYTES];
@@ -291,7 +295,7 @@ static void find_target(have_t *have)
     have->is_absent = !done && have->copy.targets > 1;
     have->excused += have->is_absent;
     have->is_left_out = !done && !have->is_absent;
-    /* All of several sources are copied into the same directory. */
+    /* Several sources are all copied into the same directory. */
     have->is_last |= !have->target.is_into;
 }
 
@@ -306,8 +310,8 @@ static bool begin_source(have_t *have, rd_why_t *why)
     have->kept = 0;
     have->is_last = have->item.size + 1 >= have->copy.sources;
     have->item.offset += have->complaints.count - have->excused;
-    /* Do not accept the offer, because the answers of several targets must be comparable, and a dry
-     * run only compares. */
+    /* Do not accept the offer if there are several targets, because their answers must be
+     * comparable, or in a dry run, which only compares. */
     if (have->copy.targets > 1 || have->copy.dry_run)
         rd_copy_terms_read(&have->item, &have->terms);
     else
@@ -317,8 +321,8 @@ static bool begin_source(have_t *have, rd_why_t *why)
 
 /* ---- several targets ---- */
 
-/* Combines what this target has of a file with what the targets before it have. A file that only
- * some of them have is sent to all. If only the mode must be set, the offset indicates that.
+/* Combines how much this target has of a file with how much the previous targets have. A file that
+ * only some of them have is sent to all. If only the mode must be set, the offset indicates that.
  * Returns false if no target needs anything. */
 static bool look_with_others(have_t *have)
 {

@@ -228,7 +228,7 @@ static const char *next_name(const list_t *list)
     return list->next < names->count ? names->of[list->next] : NULL;
 }
 
-/* Skips the names below a directory that is not copied. */
+/* Skips the names below `path`. */
 static void pass_over(list_t *list, const char *path)
 {
     for (const char *name; (name = next_name(list)) && rd_lies_in(name, path);)
@@ -273,7 +273,8 @@ static bool list_named(list_t *list, char *path, const struct stat *is)
         } else {
             list->next++;
             goes_on = list_one(list, path);
-            /* With -r they are listed already, and without it list_one handles them. */
+            /* Skip the names below this one. list_one has handled them: with -r it has listed the
+             * whole directory, otherwise only these names. */
             pass_over(list, path);
         }
         path[len] = 0;

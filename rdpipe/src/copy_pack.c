@@ -16,7 +16,7 @@ typedef struct {
     rd_item_t item;
     int parent; /* -1 if there is no file to read */
     char name[256];
-    int fd, error; /* -1 if it could not be opened, and the errno */
+    int fd, error; /* -1 if it could not be opened, with the reason in `error` */
     bool is_read;  /* it was read completely, and did not change in the meantime */
     struct stat is;
     uint8_t content[RD_SMALL_BYTES];
@@ -68,9 +68,9 @@ static int open_file(pack_t *pack, const char *path, struct stat *is_p)
     return fd;
 }
 
-/* Files in /proc and in some FUSE file systems have a size of 0, but do have content. Their length
- * is known only at their end, so they are read into memory. Reports the error if it returns false.
- */
+/* Files in /proc and in some FUSE file systems report a size of 0, but do have content. Their
+ * length is known only at their end, so they are read into memory. Reports the error if it returns
+ * false. */
 static bool read_unsized(pack_t *pack, int fd)
 {
     size_t room = 0;
@@ -126,8 +126,8 @@ static bool put(pack_t *pack, rd_item_kind_t kind, uint64_t size)
     return rd_items_put(&pack->out, &item);
 }
 
-/* Sends the stored bytes from *at_p to `end`. Returns false if not all of them were sent, and
- * `goes_on_p` then says whether the receiver is still there. */
+/* Sends the stored bytes from *at_p to `end`. Returns false if not all of them were sent;
+ * *goes_on_p then says whether the receiver is still there. */
 static bool send_data(pack_t *pack, int fd, uint64_t *at_p, uint64_t end, bool *goes_on_p)
 {
     while (*at_p < end && *goes_on_p) {
@@ -175,8 +175,8 @@ static bool send_content(pack_t *pack, int fd, const struct stat *is, uint64_t a
     return true;
 }
 
-/* Returns whether the file still contains the bytes that were sent, from `at` on, and before `at`
- * those that the target already has. */
+/* Returns whether the file still contains the bytes that the target already has, up to `at`, and
+ * the bytes that were sent, from `at` on. */
 static bool is_still_so(pack_t *pack, int fd, const struct stat *before, uint64_t at)
 {
     uint8_t digest[RD_DIGEST_BYTES];
@@ -201,7 +201,7 @@ static bool is_unchanged(int fd, const struct stat *before)
 }
 
 /* Returns whether the file has at some time had exactly the content that we sent. This is true of a
- * file that has only grown, such as a log, but its timestamps cannot show it, so the file is read
+ * file that has only grown, such as a log, but timestamps do not show that, so the file is read
  * again. `check` is its digest if it was sent as a difference, or NULL. */
 static bool is_sound(pack_t *pack, int fd, const struct stat *before, uint64_t at,
                      const uint8_t *check)
@@ -388,7 +388,7 @@ static void end_job(void *context, void *argument)
     pack->item = come;
 }
 
-/* Returns a job with the current item, or NULL if jobs could not be opened. */
+/* Returns a job with the current item, or NULL if the jobs could not be set up. */
 static job_t *new_job(pack_t *pack)
 {
     job_t *job;
@@ -403,8 +403,8 @@ static job_t *new_job(pack_t *pack)
     return job;
 }
 
-/* Queues a job, which is sent after all jobs before it. If `reads` is true, a thread reads its file
- * in the meantime. */
+/* Queues a job, whose item is sent after those of all earlier jobs. If `reads` is true, a thread
+ * reads its file in the meantime. */
 static void give(pack_t *pack, job_t *job, bool reads)
 {
     const char *name;
@@ -568,8 +568,7 @@ static bool step(pack_t *pack, rd_why_t *why)
             return false;
         rd_blocks_clear(&pack->blocks);
         return true;
-    case RD_ITEM_DELETE: /* exists only at the target, so unpack decides whether it may be deleted
-                          */
+    case RD_ITEM_DELETE: /* unpack decides whether to delete it */
         return take_in_turn(pack);
     case RD_ITEM_START:
         rd_jobs_drain(pack->jobs);

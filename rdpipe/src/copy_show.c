@@ -72,7 +72,7 @@ static void put_change(show_t *show, change_t change, const char *path, bool is_
     (void)fputc('\n', show->to);
 }
 
-/* Puts a change of the item, with the reason. */
+/* Prints a change of the current item with its reason. */
 __attribute__((format(printf, 3, 4))) static void put_item(show_t *show, change_t change,
                                                            const char *form, ...)
 {
@@ -116,8 +116,8 @@ static found_t find(show_t *show, const char *path, int *parent_p, const char **
     return UNKNOWN;
 }
 
-/* Shows the differences from the item apart from its content, if -p asks for them. The attributes
- * that --owner, --xattrs and --acls preserve are not compared. */
+/* With -p, shows how an existing entry differs from the item in mode and time. The attributes that
+ * --owner, --xattrs and --acls preserve are not compared. */
 static void show_status(show_t *show, const struct stat *is)
 {
     const rd_item_t *item = &show->item;
@@ -251,8 +251,8 @@ static void show_left_directory(show_t *show)
 
 /* ---- the stream ---- */
 
-/* Finishes a source after all its items have arrived. `missing` is the total that could not be read
- * on the source's side, for all sources so far. */
+/* Finishes a source after all its items have arrived. `missing` is the number of things that the
+ * source's side could not read, in all sources so far. */
 static void end_source(show_t *show, uint64_t missing)
 {
     bool is_whole = missing == 0 && show->complaints.count == 0;
@@ -281,7 +281,8 @@ static bool find_target(show_t *show, rd_why_t *why)
         return false;
     if (show->target.is_into)
         show->complaints.into = show->target.name;
-    /* The differences between the old tree and the new one are shown. */
+    /* Compare with the old tree, because the user wants to see how the new tree will differ from
+     * it. */
     if (show->target.old >= 0) {
         show->target.is_new = false;
         if (show->target.base >= 0)

@@ -16,7 +16,7 @@
 
 #define SUFFIX ".rdcp-part"
 #define RETIRED_SUFFIX ".rdcp-old" /* must not be longer than SUFFIX */
-#define SHOWN_BYTES 250            /* shown of each end of a long path */
+#define SHOWN_BYTES 250            /* how much of each end of a long path is shown */
 #define LOCK_MS 3000               /* an interrupted copy may need this long to exit */
 #define DIRECTORY (O_RDONLY | O_DIRECTORY | O_CLOEXEC)
 

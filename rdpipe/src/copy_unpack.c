@@ -24,7 +24,7 @@ typedef struct {
 typedef struct {
     rd_writer_t writer;
     rd_copy_terms_t terms;
-    /* The number of errors in the sources before this one, at the source's side and here. */
+    /* The number of errors in the previous sources, on the source's side and here. */
     uint64_t missing, complained;
     bool has_failed; /* one of those sources has failed */
     rd_target_t target;
@@ -137,7 +137,8 @@ static bool find_name(unpack_t *unpack, int *parent_p, const char **name_p)
     return strlen(*name_p) <= 255 || rd_writer_complain(&unpack->writer, path, ENAMETOOLONG);
 }
 
-/* Like find_name, for an item that becomes a symbolic link or directory. */
+/* Like find_name, for an item that becomes a symbolic link or directory. Also checks that the name
+ * is not that of a device, FIFO or socket. */
 static bool find_place(unpack_t *unpack, int *parent_p, const char **name_p)
 {
     return find_name(unpack, parent_p, name_p) &&
@@ -519,10 +520,10 @@ static bool drop_stale(unpack_t *unpack, rd_why_t *why)
     return true;
 }
 
-/* ---- the end ---- */
+/* ---- the end of a source ---- */
 
-/* The part may already have its source's owner and mode, so this resets them, because the next copy
- * resumes only parts of our own. */
+/* Resets the owner and mode of the part, which may already be those of its source, because the next
+ * copy resumes only parts of our own. */
 static void keep_part(const rd_target_t *target)
 {
     struct stat is;
@@ -560,7 +561,7 @@ static bool finish(unpack_t *unpack, uint64_t there, uint64_t here)
 }
 
 /* Finishes a source after all its items have arrived, even if it is incomplete. `missing` is the
- * total that could not be read on the source's side, for all sources so far. */
+ * number of things that the source's side could not read, in all sources so far. */
 static void end_source(unpack_t *unpack, uint64_t missing)
 {
     uint64_t there = missing >= unpack->missing ? missing - unpack->missing : 1;

@@ -33,7 +33,7 @@ uint32_t rd_crc_by_table(uint32_t crc, const uint8_t *data, size_t len)
 
 #ifndef RD_WITHOUT_ISAL
 
-/* ISA-L takes an int, and does not write to the data. */
+/* ISA-L takes the length as an int, and does not write to the data. */
 uint32_t rd_crc_on(uint32_t crc, const uint8_t *data, size_t len)
 {
     return ~crc32_iscsi((unsigned char *)(uintptr_t)data, (int)len, ~crc);

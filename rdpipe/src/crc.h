@@ -8,7 +8,8 @@
 /* crc32c (Castagnoli), computed by ISA-L if that was available at build time, else by the
  * processor's instruction or a table. */
 
-/* Continues `crc`, the crc32c of the bytes before (0 if there are none), over `len` bytes. */
+/* Continues `crc`, the crc32c of the preceding bytes (0 if there are none), over `len` more
+ * bytes. */
 uint32_t rd_crc_on(uint32_t crc, const uint8_t *data, size_t len);
 
 static inline uint32_t rd_crc(const uint8_t *data, size_t len)

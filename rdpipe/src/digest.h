@@ -6,8 +6,8 @@
 
 /*
  * Digests of a file's content. All kinds skip pieces that are all zeros, so that holes need not be
- * read and a file has the same digest whether its zeros are stored or not. For each piece of 256
- * KiB with a non-zero byte they cover its offset and its bytes, and finally the file's length.
+ * read and a file has the same digest whether its zeros are stored or not. They cover the offset
+ * and the bytes of each 256-KiB piece that contains a non-zero byte, and finally the file's length.
  *
  * XXH3 (128 bits, from libxxhash) is as fast as memory, but it is not a cryptographic hash. Each
  * copy therefore keys it with random bytes, so an attacker cannot prepare two files with the same
@@ -31,7 +31,7 @@ bool rd_digest_has_xxh3(void);
 /* Returns whether this processor has instructions for SHA-256. Without them, BLAKE2b is faster. */
 bool rd_digest_has_fast_sha256(void);
 
-/* Derives the key of XXH3 from a seed, the same on both sides. */
+/* Derives the key of XXH3 from a seed that both sides have. */
 void rd_digest_key(rd_digest_key_t *key_p, const uint8_t seed[RD_SEED_BYTES]);
 
 typedef struct rd_digest rd_digest_t;
@@ -39,7 +39,7 @@ typedef struct rd_digest rd_digest_t;
 /* Returns NULL if memory is exhausted. The key must stay valid until the digest is freed. */
 rd_digest_t *rd_digest_open(const rd_digest_key_t *key);
 
-/* Adds the next bytes of the file, or a hole of that length. */
+/* Adds the next `len` bytes of the file, or a hole of that length. */
 void rd_digest_add(rd_digest_t *digest, const uint8_t *at, size_t len);
 void rd_digest_skip(rd_digest_t *digest, uint64_t len);
 

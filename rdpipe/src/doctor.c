@@ -26,7 +26,7 @@
 /* A path with 1 Gbit/s and 100 ms needs 12.5 MB. */
 #define BUFFER_LEAST ((uint64_t)16 * 1024 * 1024)
 #define FILES_LEAST 64u
-#define FLAGS_BYTES 8192 /* the line of a processor's features has about 2,000 */
+#define FLAGS_BYTES 8192 /* the line of a processor's features has about 2,000 bytes */
 #define PIPE_LEAST ((uint64_t)1024 * 1024)
 
 /* A note costs speed or a feature; a failure prevents pipelines. */
@@ -296,8 +296,8 @@ static void tell_hello(doctor_t *doctor, const char *host, const char *hello, in
     free(ssh);
 }
 
-/* Returns the host in the form that a segment would have, or NULL if it is not a host that ssh can
- * reach. The caller frees it. */
+/* Returns the host as a segment that begins with "WORD:" would specify it, or NULL if it is not a
+ * host that ssh can reach. The caller frees it. */
 static char *host_of(const char *word)
 {
     char segment[512], *host, *nothing;

@@ -22,7 +22,7 @@ typedef struct {
     pthread_t thread;
     bool has_begun, has_thread;
     _Atomic bool is_over;
-    rd_why_t why; /* "": it was closed without an error */
+    rd_why_t why; /* "" if it was closed without an error */
 } closing_t;
 
 typedef struct {
@@ -32,19 +32,19 @@ typedef struct {
     rd_stream_t *forward; /* NULL if none */
     uint64_t total;       /* bytes of the stream that were accepted, in complete frames */
     size_t written;       /* bytes of the first frame that were written to the output */
-    bool is_checked;      /* the first frame's checksum is right */
-    bool is_blocked;      /* the output accepts no more of it now */
+    bool is_checked;      /* the first frame's checksum is correct */
+    bool is_blocked;      /* the output accepts no more of the first frame now */
     bool is_forwarded;    /* the first frame was forwarded */
-    uint32_t sent_on;     /* bytes of it that were sent to the next hop, if it is sent in pieces */
-    bool has_ended;       /* END has arrived */
-    bool has_resumed;     /* RESUME has arrived */
-    rd_buffer_t *buffer;  /* buffer in front of the output, or NULL if none */
-    bool is_dropped;      /* the output was too slow */
-    int64_t stuck_ms;     /* since when the output accepts nothing, or 0 if it accepts data */
-    bool is_flushing;     /* END has arrived, and the output is being flushed */
-    size_t left;          /* bytes in the buffer at the last look, after END */
-    int64_t confirm_at;   /* when to record the offset again */
-    bool output_quit;     /* the output's reader has closed */
+    uint32_t sent_on; /* bytes of the first frame sent to the next hop, if it is sent in pieces */
+    bool has_ended;   /* END has arrived */
+    bool has_resumed; /* RESUME has arrived */
+    rd_buffer_t *buffer; /* buffer in front of the output, or NULL if none */
+    bool is_dropped;     /* the output was too slow */
+    int64_t stuck_ms;    /* since when the output accepts nothing, or 0 if it accepts data */
+    bool is_flushing;    /* END has arrived, and the output is being flushed */
+    size_t left;         /* after END: bytes in the buffer when it was last checked */
+    int64_t confirm_at;  /* when to record the offset again */
+    bool output_quit;    /* the output's reader has closed */
     bool forward_done, forward_quit; /* the forward hop has answered DONE, or has quit */
     const uint8_t *plain;            /* the bytes of the stream in the first frame */
     /* Private copy of the first frame's payload, if the peer could still change it. */
@@ -66,7 +66,7 @@ static bool has_output(const drain_t *drain)
     return drain->output->fd >= 0 && !drain->is_dropped;
 }
 
-/* Returns whether any output still accepts the stream. */
+/* Returns whether an output still accepts the stream, or END has arrived. */
 static bool is_wanted(const drain_t *drain)
 {
     return has_output(drain) || (drain->forward && !drain->forward_quit) || drain->has_ended;
@@ -89,9 +89,9 @@ static void quit_output(drain_t *drain)
     (void)rd_end_close(drain->output);
 }
 
-/* ---- a stream that continues after a cut ---- */
+/* ---- resuming a stream ---- */
 
-/* Records how much is written, after forcing it to the disk. */
+/* Syncs the output to the disk, and then records how many bytes are written. */
 static bool confirm(drain_t *drain)
 {
     rd_transfer_t *transfer = drain->transfer;
@@ -168,8 +168,8 @@ static bool unpack(drain_t *drain, const rd_frame_t *frame, const uint8_t *paylo
     return true;
 }
 
-/* The next hop may accept only smaller blocks, for example where memory is bounded
- * (RLIMIT_FSIZE). */
+/* Returns whether the next hop accepts only smaller blocks, for example because a limit on file
+ * sizes (RLIMIT_FSIZE) keeps its rings small. */
 static bool is_too_long(const drain_t *drain, const rd_frame_t *frame)
 {
     return drain->forward && frame->value > drain->forward->hop.terms.block;
@@ -213,7 +213,7 @@ static void drop_output(drain_t *drain)
         drain->transfer->at_drop(drain->transfer->of);
 }
 
-/* Returns true if the output was dropped. */
+/* Drops the output if it has accepted nothing for too long. Returns true if it was dropped. */
 static bool is_too_slow(drain_t *drain)
 {
     int64_t now = rd_now_ms();
@@ -346,7 +346,7 @@ static bool take_data(drain_t *drain, const rd_frame_t *frame, const uint8_t *pa
     return true;
 }
 
-/* ---- the close of the output ---- */
+/* ---- closing the output ---- */
 
 static void *run_closing(void *argument)
 {
@@ -472,7 +472,7 @@ static bool take_next(drain_t *drain)
     return is_taken;
 }
 
-/* Returns whether the next hop's final answer is still missing. */
+/* Returns whether the next hop must still send its final answer. */
 static bool is_heard(const drain_t *drain)
 {
     return drain->forward && !drain->forward_done && !drain->forward_quit;
@@ -548,7 +548,8 @@ static void wait_for_work(drain_t *drain)
          .events = drain->is_blocked && !drain->buffer && has_output(drain) ? POLLOUT : 0}};
     eventfd_t ignored;
 
-    /* Nothing reads from this hop any more, so a ping or a close on it would wake every wait. */
+    /* After END nothing reads from this hop, so it is not polled: a ping or a close would wake
+     * every wait. */
     drain->from->wants = 0;
     rd_streams_wait(drain->has_ended ? NULL : drain->from, is_heard(drain) ? drain->forward : NULL,
                     polled, 2, TICK_MS);

@@ -44,7 +44,7 @@ uint64_t rd_end_size(const rd_end_t *end);
 /* Closes the end. On failure, errno is set, and bytes that were written may be lost. */
 bool rd_end_close(rd_end_t *end);
 
-/* Replaces a standard stream by /dev/null. */
+/* Replaces a standard stream with /dev/null. */
 void rd_let_go_of(int fd);
 
 #endif

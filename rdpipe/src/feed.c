@@ -10,7 +10,7 @@
 
 #define ABORT_MS 2000 /* how long to wait for room for an ABORT */
 #define TICK_MS 1000
-#define BURST_MS 100 /* with a limited rate, how much unused time may be caught up */
+#define BURST_MS 100 /* with a limited rate, how much lost time the stream may make up for */
 
 typedef struct {
     rd_transfer_t *transfer;
@@ -21,7 +21,7 @@ typedef struct {
     uint64_t total; /* bytes of the stream in frames that were sent */
     bool has_ended; /* the input has ended */
     bool has_said_end;
-    bool has_said_id, may_begin; /* for a stream that can continue after a cut */
+    bool has_said_id, may_begin; /* for a stream that can be resumed */
     double due_ms;               /* with a limited rate, nothing is read before this time */
     rd_why_t fault;              /* the input's fault */
     rd_compressor_t compressor;  /* if it has no block, nothing is compressed */
@@ -80,8 +80,8 @@ static void send_block(feed_t *feed)
     feed->filled = 0;
 }
 
-/* With a limited rate a block contains the bytes of a tenth of a second, so that a slow stream
- * keeps flowing. */
+/* With a limited rate, a block holds a tenth of a second's bytes, so that a slow stream keeps
+ * flowing. */
 static size_t block_bytes(const feed_t *feed)
 {
     uint64_t tenth = feed->transfer->rate / 10;

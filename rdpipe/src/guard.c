@@ -145,8 +145,8 @@ static bool start_one(rd_guard_t *guard, size_t i, rd_why_t *why)
 
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) < 0)
         return rd_because(why, "socketpair: %s", strerror(errno));
-    /* If the socket got the number of a standard descriptor, the guard would receive what programs
-     * write to that. */
+    /* If the socket had the number of a standard stream, the guard would receive everything that
+     * programs write to that stream. */
     pid = ends[0] > 2 && ends[1] > 2 ? fork() : -1;
     if (pid == 0)
         run_guard(ends[1], &guard->secret, names[i]);
@@ -256,7 +256,7 @@ void rd_guard_end(rd_guard_t *guard)
         is_killed |= WIFSIGNALED(status);
         guard->of[i].pid = 0;
     }
-    if (is_killed) /* the guard may have been killed before it was done */
+    if (is_killed) /* the guard may have been killed before it had finished */
         clean_up(&guard->known);
     guard->known = (rd_known_t){.count = 0};
     (void)pthread_mutex_unlock(&guard->lock);

@@ -19,7 +19,7 @@
 #define VERSION 2u
 #define RETRY_MS 100    /* pause between two attempts */
 #define SETTLE_MS 10000 /* limit for the rest of the setup, after the proof */
-/* The part of SETTLE_MS that each step of a carrier may take; if a step fails, tcp is used. */
+/* How much of SETTLE_MS each step of a carrier may take. If a step fails, tcp is used. */
 #define STEP_MS 4000
 #define RING_MIN_BYTES ((uint64_t)1024 * 1024) /* fits into a CPU cache */
 /* Ring towards the producer, with several streams or TLS. */
@@ -92,7 +92,7 @@ static void set_text(char *to, size_t bytes, const char *text)
 }
 
 /* Completes a hop that has its link. If the link cannot report that the peer has died, the socket
- * must. */
+ * does. */
 static void set_link(rd_hop_t *hop, int socket)
 {
     unsigned caps = hop->link->ops->caps;

@@ -88,12 +88,13 @@ typedef struct {
     const char *peer; /* its name for error messages */
     /* Time limit for one attempt; it starts at `awaited_until` if that is later. */
     int64_t attempt_ms;
-    int64_t connect_ms; /* the part of `attempt_ms` for the connection, or 0 for all of it */
+    int64_t connect_ms; /* how much of `attempt_ms` connecting may take; 0: all of it */
     bool is_hop;        /* this is a hop of a pipeline, so `peer` is the name of the host */
-    /* Until then it is not an error if no consumer listens there; with 0 it always is. */
+    /* Before this time, it is not an error if no consumer is listening there; with 0 it always
+     * is. */
     int64_t awaited_until;
-    /* Until then we reconnect if the consumer closes the connection before it has read our hello,
-     * because other clients may have filled its listener. */
+    /* Before this time, we reconnect if the consumer closes the connection before it has read our
+     * hello, because other clients may have filled its listener. */
     int64_t patient_until;
 } rd_there_t;
 

@@ -16,9 +16,9 @@
 /*
  * Starts threads that add `wanted` connections to the link of a hop: at the consumer one thread
  * that accepts them, at the producer up to 16 that connect them. `socket` is the first stream; the
- * producer connects to its other end again. `listener` is -1 at the producer; at the consumer the
- * caller still owns it. If this returns NULL or has started fewer threads, the hop works with the
- * streams that it has.
+ * producer connects to the same address again. `listener` is -1 at the producer; at the consumer
+ * the caller still owns it. If this returns NULL or has started fewer threads, the hop works with
+ * the streams that it has.
  */
 rd_joiners_t *rd_joiners_start(const rd_hop_t *hop, int socket, int listener, const void *hello,
                                unsigned wanted, const rd_key_t *key);

@@ -40,14 +40,14 @@ typedef enum {
     RD_ITEM_DELETE,    /* exists only at the target; mode: with its type; size: the target's number;
                           has: RD_HAS_PART if an earlier copy left it in the new tree of --atomic */
     /* For a changed file (copy_delta.h), used only if both sides know them (copy_terms.h). */
-    RD_ITEM_BLOCKS = 20, /* the target has another version of the FILE that follows. These are
-                            names of its blocks, of `offset` bytes each; size: all names */
+    RD_ITEM_BLOCKS = 20, /* the target has another version of the FILE that follows. These are names
+                            of its blocks, of `offset` bytes each; size: the length of all names */
     RD_ITEM_COPY         /* `size` bytes of that version, from `offset` on */
 } rd_item_kind_t;
 
 #define RD_ITEM_LAST RD_ITEM_DELETE
 
-/* the part that the target already has */
+/* How much of a file the target already has. */
 typedef enum {
     RD_HAS_NOTHING,
     RD_HAS_PART,

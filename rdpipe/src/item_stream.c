@@ -5,8 +5,8 @@
 #include <unistd.h>
 
 #define BUFFER_BYTES ((size_t)1024 * 1024)
-/* The amount that is sent as soon as it has been collected, so that the next part can work
- * in the meantime. */
+/* Collected items are sent once they have this many bytes, so that the next part can already work
+ * on them. */
 #define ENOUGH_BYTES ((size_t)64 * 1024)
 #define ROOM_LEAST ((size_t)64 * 1024) /* a DATA item needs at least this much room */
 

@@ -32,8 +32,8 @@ static void *room_of(const rd_jobs_t *jobs, uint64_t number)
     return jobs->rooms + (number % RD_JOBS_MAX) * jobs->bytes;
 }
 
-/* Takes the next job that has work. Returns false if there will be none. The caller holds the
- * lock. */
+/* Takes the next job that has work. Returns false if no more will be submitted. The caller holds
+ * the lock. */
 static bool next(rd_jobs_t *jobs, uint64_t *number_p)
 {
     for (;;) {

@@ -46,15 +46,15 @@ void rd_jobs_close(rd_jobs_t *jobs, rd_job_t forget);
 
 /*
  * Decides whether it is worthwhile to run jobs on other threads. Eight jobs are first done
- * directly; if they take `least_us` or more on average, the next 256 go to threads. If that has
- * saved no time, as on a single busy disk, 4,096 are done directly before the next attempt,
- * otherwise eight.
+ * directly; if they take `least_us` or more on average, the next 256 go to threads. If the threads
+ * save less than a fifth of the time, as on a single busy disk, 4,096 jobs are done directly before
+ * the next attempt, otherwise eight.
  */
 typedef struct {
     unsigned least_us; /* with 0 every job goes to a thread, with UINT_MAX none does */
     unsigned alone, beside;
     unsigned patience;    /* how many are done directly before the next decision */
-    int64_t us, began_us; /* the time that those have taken; when the first one was submitted */
+    int64_t us, began_us; /* how long these took; when the first job went to a thread */
     int64_t alone_us;     /* time per job when done directly, as of the last decision */
     bool is_beside;
 } rd_pace_t;

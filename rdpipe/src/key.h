@@ -5,8 +5,8 @@
 #include "text.h"
 
 /*
- * The secret of one hop. All cryptography comes from libcrypto. As far as it depends on us, a key
- * never appears on a command line, in a log or in a core dump.
+ * The secret of one hop. All cryptography comes from libcrypto. As far as rdpipe can control it, a
+ * key never appears on a command line, in a log or in a core dump.
  */
 
 #define RD_KEY_BYTES 32u
@@ -19,8 +19,8 @@ typedef struct {
 /* Generates a key of 256 random bits. */
 bool rd_key_random(rd_key_t *key_p, rd_why_t *why);
 
-/* Makes a key from the SHA-256 of the user's text without its trailing blanks, which must have at
- * least RD_KEY_TEXT_MIN bytes. An error message calls the text `source`. */
+/* Makes a key from the SHA-256 of the user's text. Trailing blanks are ignored, and the rest must
+ * have at least RD_KEY_TEXT_MIN bytes. Error messages call the text `source`. */
 bool rd_key_of_text(const char *text, size_t len, const char *source, rd_key_t *key_p,
                     rd_why_t *why);
 
@@ -29,7 +29,7 @@ bool rd_key_of_text(const char *text, size_t len, const char *source, rd_key_t *
 bool rd_key_of_file(const char *path, rd_key_t *key_p, rd_why_t *why);
 bool rd_key_of_fd(int fd, rd_key_t *key_p, rd_why_t *why);
 
-/* Reads the key from the variable RDPIPE_KEY, and removes that from the environment. */
+/* Reads the key from the variable RDPIPE_KEY, and removes the variable from the environment. */
 bool rd_key_of_environment(rd_key_t *key_p, rd_why_t *why);
 
 /* Writes 64 hexadecimal digits and a NUL, the format in which the key is sent over the control

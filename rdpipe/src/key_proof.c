@@ -12,7 +12,7 @@
 #define CANDIDATES_MAX 256
 /* The part of RD_PROOF_MS that a peer gets even if others wait for its slot. */
 #define GRACE_MS 1000
-/* Connections accepted in a row, so that the connected peers are served in between. */
+/* Maximum number of connections accepted in a row; in between, the connected peers are served. */
 #define ACCEPTS_MAX 16
 
 void rd_proved_drop(rd_proved_t *proved)
@@ -75,7 +75,7 @@ static void turn_away(rd_peers_t *peers, size_t i)
     peers->turned_away++;
 }
 
-/* Uses half of the descriptors, because the link also needs some. */
+/* Returns about half of the limit on open files, because the link also needs descriptors. */
 static size_t max_candidates(void)
 {
     struct rlimit limit;
@@ -85,8 +85,8 @@ static size_t max_candidates(void)
     return limit.rlim_cur > 24 ? (size_t)limit.rlim_cur / 2 - 8 : 4;
 }
 
-/* Drops the oldest candidate if there is no room, but not before it has had time to prove
- * itself. */
+/* Returns whether another candidate can be accepted. If there is no room, the oldest candidate is
+ * dropped for it, but only after it has had time to prove that it has the key. */
 static bool has_room(const rd_peers_t *peers)
 {
     return peers->count < peers->most || rd_left_ms(peers->of[0].came_ms + GRACE_MS) == 0;
@@ -105,8 +105,8 @@ static void accept_candidates(rd_peers_t *peers)
     }
 }
 
-/* Returns the time at which the oldest candidate may have to be dropped; that is always the next
- * deadline. */
+/* Returns the number of milliseconds until `deadline`, or until the oldest candidate may have to be
+ * dropped, if that is earlier. No other candidate is dropped sooner. */
 static int next_deadline(const rd_peers_t *peers, int64_t deadline)
 {
     int64_t next = deadline;

@@ -21,9 +21,9 @@ typedef struct {
 
 typedef enum {
     RD_OUTPUT_IDLE,  /* nothing to write, or the reader has no room */
-    RD_OUTPUT_TAKEN, /* a piece was written: *from_p and *len_p */
+    RD_OUTPUT_TAKEN, /* a piece was written; *from_p and *len_p describe it */
     RD_OUTPUT_QUIT,  /* the reader has closed */
-    RD_OUTPUT_FAULT  /* *why */
+    RD_OUTPUT_FAULT  /* the write has failed; *why is set */
 } rd_output_step_t;
 
 /* Takes ownership of the descriptor, which is -1 if there is no output. */

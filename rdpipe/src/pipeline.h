@@ -40,8 +40,8 @@ typedef struct {
     size_t count;
 } rd_pipeline_t;
 
-/* Parses the arguments. `tee` puts all but the first into brackets. On success the caller frees the
- * pipeline. */
+/* Parses the arguments. With `tee`, all segments but the first are treated as if they were in
+ * brackets. On success the caller frees the pipeline. */
 bool rd_pipeline_parse(char *const *args, size_t count, bool tee, rd_pipeline_t *pipeline_p,
                        rd_why_t *why);
 void rd_pipeline_free(rd_pipeline_t *pipeline);

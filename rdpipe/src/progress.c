@@ -130,7 +130,7 @@ bool rd_progress_write(const rd_cli_t *cli, const char *text, const char *json)
     return true;
 }
 
-/* ---- of a transfer ---- */
+/* ---- the progress of a transfer ---- */
 
 struct rd_progress {
     pthread_t thread;

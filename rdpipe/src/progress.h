@@ -7,7 +7,7 @@
 /*
  * Shows the progress of a stream: the bytes, the current and the average rate, and the time left.
  * On a terminal that is one line, which is redrawn; elsewhere, on request, it is written as lines
- * of text or of JSON. A stopped terminal (ctrl-S) or a full pipe never blocks the stream, because
+ * of text or of JSON. A stopped terminal (Ctrl-S) or a full pipe never blocks the stream, because
  * the line is then omitted.
  */
 

@@ -85,11 +85,11 @@ enum {
 #define AS_TEXT(number) TEXT_OF(number)
 /* Version of the parts' protocol: their items and their options. */
 #define PROTOCOL AS_TEXT(RD_ITEM_VERSION)
-/* Handling a file on a local disk takes less than this, and on a network file system more. */
+/* A small file takes less than this on a local disk, and more on a network file system. */
 #define BESIDE_US 200u
 #define EXCLUSIONS_MAX 256u
 #define DELETES_MAX 10000u
-#define NAMES_FD 3 /* where rd_files_from_put tells the shell to put the names */
+#define NAMES_FD 3 /* the descriptor on which a part reads the names (rd_files_from_put) */
 /* A line to an agent may need three bytes for each byte of the command. */
 #define COMMAND_MAX (RD_LINE_MAX / 4)
 
@@ -356,7 +356,8 @@ static void name_of(const char *path, char name[256])
         name[0] = 0;
 }
 
-/* Commands on other hosts start in the home directory anyway. */
+/* Removes a leading ~/ from a path on another host, where commands start in the home directory
+ * anyway. */
 static const char *without_tilde(const end_t *end)
 {
     return !*end->host || end->path[0] != '~'         ? end->path

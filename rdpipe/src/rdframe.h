@@ -19,7 +19,7 @@
  *     DATA   offset: bytes of the stream before this frame; value: bytes of the stream in it
  *     END    offset: bytes of the whole stream; value: 0 (version 0.2.0 sends the producer's exit
  *            status; no version reads it)
- *     RESUME the first frame, if both sides can continue a stream; payload: its id
+ *     RESUME the first frame, if both sides can resume a stream; payload: its id
  *   up:
  *     RESUME the answer; offset: bytes that the consumer already has
  *     DONE   everything up to END was accepted; offset: the number of bytes

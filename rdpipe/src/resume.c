@@ -153,8 +153,8 @@ static bool note(const rd_resume_t *resume, rd_why_t *why)
     return write_file(resume->file, text, why);
 }
 
-/* Syncs the directory that contains the note. Without its note the stream would start from the
- * beginning and be appended to what the output already has of it, so a new note must survive a
+/* Syncs the directory that contains the note. Without a note the stream would start from the
+ * beginning and be appended to the part that the output already has, so a new note must survive a
  * power failure. */
 static bool keep_name(const char *file, rd_why_t *why)
 {

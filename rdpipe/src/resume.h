@@ -7,9 +7,9 @@
 #include "text.h"
 
 /*
- * To continue a stream after an interruption, each side has a file that records which stream it is
- * and how much of it was transferred. The producer chooses a random ID and notes its input; the
- * consumer notes how many bytes its output has, after it has forced them to the disk. A side
+ * To resume a stream after an interruption, each side has a file that identifies the stream and
+ * records how much of it was transferred. The producer chooses a random ID and records its input;
+ * the consumer records how many bytes its output has, after it has synced them to the disk. A side
  * without such a file starts from the beginning. The files are retained when the stream is
  * complete, so a repeated call finds nothing to do.
  *
@@ -19,8 +19,8 @@
  */
 
 #define RD_RESUME_ID 33u   /* 128 bits in hexadecimal, and a NUL */
-#define RD_RESUME_FILE 64u /* which file the output is, as text, and a NUL */
-#define RD_CONFIRM_MS 1000 /* how often the consumer notes its offset */
+#define RD_RESUME_FILE 64u /* text that identifies the output file, and a NUL */
+#define RD_CONFIRM_MS 1000 /* how often the consumer records its offset */
 
 typedef struct {
     const char *file;
@@ -37,17 +37,17 @@ typedef struct {
  * seekable, or is not the one that the file names. */
 bool rd_resume_send(rd_resume_t *resume_p, const char *file, int input, rd_why_t *why);
 
-/* For a consumer: reads the file, if there is one. Changes nothing, because no sender is there yet.
- * On failure, *why is set: the output is not the one that the file names. */
+/* For a consumer: reads the file, if there is one. Changes nothing, because no sender has connected
+ * yet. On failure, *why is set: the output is not the one that the file names. */
 bool rd_resume_take(rd_resume_t *resume_p, const char *file, int output, rd_why_t *why);
 
 /* Accepts the producer's ID, and truncates the output to the bytes that are certain to be on the
  * disk. On failure, *why is set: the file names another stream. */
 bool rd_resume_accept(rd_resume_t *resume, int output, const char *id, size_t len, rd_why_t *why);
 
-/* Notes that the output has this many bytes of the stream, and that they are on the disk.
+/* Records that the output has this many bytes of the stream, and that they are on the disk.
  * `is_whole` says whether the stream is complete. On failure, *why is set. Once bytes have been
- * lost, nothing more is noted. */
+ * lost, nothing more is recorded. */
 bool rd_resume_confirm(rd_resume_t *resume, int output, uint64_t bytes, bool is_whole,
                        rd_why_t *why);
 

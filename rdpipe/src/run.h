@@ -68,17 +68,17 @@ typedef struct {
 /* Stores one of these options, or one that is passed to ssh. Returns false if it is neither. */
 bool rd_settings_option(rd_settings_t *settings, int option, const char *value);
 
-/* Exits by raising the same signal, so that the shell sees it. */
+/* Exits by raising this signal, so that the shell sees which signal it was. */
 int rd_end_by(int sig);
 
-/* Turns the exit status of a copy's pipeline into that of the copy. Reports if rdcp was not
- * found. */
+/* Translates the exit status of a copy's pipeline to that of the copy. Prints an error if rdcp was
+ * not found. */
 int rd_copy_status(const rd_cli_t *cli, int status);
 
 /* Builds the chain from the segments and the local ends. */
 void rd_chain_of(const rd_pipeline_t *pipeline, rd_chain_t *chain_p);
 
-/* Prints what would be done to standard output. Returns the exit status. */
+/* Prints to standard output what would be done. Returns the exit status. */
 int rd_plan(const rd_chain_t *chain, const rd_settings_t *settings);
 
 /* Runs the pipeline. Returns the exit status, or -N if signal N has ended it. */

@@ -43,7 +43,7 @@ static void take_hop(rd_run_t *run, size_t i, const char *line)
                rd_run_name(run, i), run->of[i].carrier, run->of[i].why);
 }
 
-/* If the reader of our own output has closed, we exit as if killed by SIGPIPE. */
+/* If the reader of our own standard output has closed it, we exit as if killed by SIGPIPE. */
 static void take_over(rd_run_t *run, size_t i, const char *line)
 {
     char side[8], outcome[16];

@@ -108,7 +108,7 @@ static void write_hops(const rd_run_t *run, FILE *to)
     }
 }
 
-/* Agents report their bytes twice a second, and each report leads to a call, which is often
+/* Called for each report of an agent. Agents report their bytes twice a second, which is often
  * enough. */
 void rd_run_publish(const rd_run_t *run, rd_status_t *status)
 {

@@ -35,7 +35,7 @@ bool rd_connect(const char *host, uint16_t port, int stop, int64_t patient_until
 /* Connects to a known address, trying once. */
 bool rd_connect_to(const struct sockaddr *to, socklen_t len, int stop, int64_t deadline, int *fd_p);
 
-/* Returns what the kernel knows about a connection; all zero if it is not over TCP. */
+/* Returns what the kernel has counted on a connection; all zeros if it is not TCP. */
 rd_tcp_t rd_tcp_of(int fd);
 
 /* Returns the shortest round trip that the kernel has measured on a connection. */

@@ -13,7 +13,8 @@
 #define EVERY_MS 1000
 #define FOLDER_BYTES (PATH_MAX - 32) /* room for /PID.json.new */
 
-/* In /tmp another user may have created a directory or link of this name. */
+/* Returns whether the directory is our own, because in /tmp another user may have created a
+ * directory or link of this name. */
 static bool is_ours(const char *folder)
 {
     struct stat found;

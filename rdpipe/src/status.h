@@ -15,7 +15,7 @@
  */
 
 typedef struct {
-    char file[PATH_MAX], fresh[PATH_MAX + 4]; /* "" without a directory */
+    char file[PATH_MAX], fresh[PATH_MAX + 4]; /* "" if there is no directory */
     int64_t again_ms;
 } rd_status_t;
 

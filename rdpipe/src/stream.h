@@ -22,7 +22,7 @@ typedef struct {
     const char *peer; /* the peer's name for messages */
     int64_t heard_ms, said_ms;
     bool peer_left;  /* the other side has closed, so the ring receives no more data */
-    bool is_cleared; /* since the last wait */
+    bool is_cleared; /* the link's event was cleared since the last wait */
     size_t seen;     /* unread bytes at the last check */
     size_t wants;    /* room for which the caller waits, or 0 if none */
 } rd_stream_t;
@@ -33,7 +33,7 @@ void rd_stream_close(rd_stream_t *stream);
 typedef enum { RD_NOTHING, RD_FRAME, RD_LOST } rd_next_t;
 
 /* Returns the next complete frame with its payload in place, and sets *why for RD_LOST. It returns
- * the same frame until that is released. */
+ * the same frame until the frame is released. */
 rd_next_t rd_stream_next(rd_stream_t *stream, rd_frame_t *frame_p, const uint8_t **payload_p,
                          rd_why_t *why);
 void rd_stream_release(rd_stream_t *stream, const rd_frame_t *frame);
@@ -56,7 +56,8 @@ void rd_stream_say_last(rd_stream_t *stream, const rd_frame_t *frame, const char
                         int64_t deadline);
 
 /* rd_abort_of creates the ABORT that reports a fault, to be sent with the text of `why`.
- * rd_abort_cause is the cause of an ABORT that has arrived, which the peer can explain best. */
+ * rd_abort_cause returns the cause of a received ABORT: RD_CAUSE_STOPPED, or else RD_CAUSE_LOST,
+ * because the peer can explain the fault best. */
 rd_frame_t rd_abort_of(uint64_t offset, const rd_why_t *why);
 rd_cause_t rd_abort_cause(const rd_frame_t *frame);
 

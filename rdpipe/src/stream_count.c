@@ -5,8 +5,8 @@
  * failure. */
 #define HOLD 8u
 #define HOLD_MAX 64u
-/* For how many periods a loss counts: at 0.001 % losses are rare, but they limit a stream as
- * well. */
+/* For how many periods a loss counts. At a loss rate of 0.001 % losses are rare, but they still
+ * limit a stream. */
 #define LOSSY 32u
 
 /* A trial has to increase the throughput by a tenth. */
@@ -45,8 +45,8 @@ void rd_period_add(rd_period_t *period, const rd_tcp_t *before, const rd_tcp_t *
         period->rtt_us = shorter(period->rtt_us, now->rtt_us);
 }
 
-/* A round trip may take an eighth longer than the shortest one, and at least a millisecond, which
- * a busy host can cause. */
+/* Returns whether the round trips show a queue: they take more than an eighth longer than the
+ * shortest one, and more than a millisecond longer, which is a delay that a busy host can cause. */
 static bool has_queue(const rd_period_t *period)
 {
     uint32_t least = period->least_rtt_us, slack = least / 8 > 1000 ? least / 8 : 1000;
@@ -77,7 +77,7 @@ static bool has_paid(const rd_stream_count_t *count, const rd_period_t *period, 
 }
 
 /* Returns false while the trial continues. The streams that were added start slowly, so a trial may
- * take a second period to pay. */
+ * take a second period to pay off. */
 static bool has_decided(rd_stream_count_t *count, const rd_period_t *period, double rate)
 {
     bool has_failed = !has_paid(count, period, rate);

@@ -10,10 +10,11 @@
  * them (TCP_INFO). These functions are pure: the caller measures, and calls rd_stream_count_step at
  * the end of each period.
  *
- * The number only doubles, and each doubling is a trial that is undone if it does not pay. Packet
- * loss without a queue limits each stream to a rate that does not depend on the other streams (M.
- * Mathis et al., The macroscopic behavior of the TCP congestion avoidance algorithm, 1997), so more
- * streams carry more. A queue on the path means that the line is full, so no stream is added.
+ * The number only doubles, and each doubling is a trial that is undone if it does not pay off.
+ * Packet loss without a queue limits each stream to a rate that does not depend on the other
+ * streams (M. Mathis et al., The macroscopic behavior of the TCP congestion avoidance algorithm,
+ * 1997), so more streams carry more. A queue on the path means that the line is full, so no stream
+ * is added.
  */
 
 #define RD_STREAMS_FIRST 4u  /* how many streams a hop begins with */

@@ -19,7 +19,7 @@ typedef enum {
     RD_CAUSE_STOPPED /* another part has asked us to stop */
 } rd_cause_t;
 
-/* A reason for the user. The function that first detects an error writes it. */
+/* A reason for the user, written by the function that first detects the error. */
 typedef struct {
     char text[512];
     rd_cause_t cause;
@@ -39,7 +39,7 @@ __attribute__((format(printf, 2, 3))) static inline bool rd_because(rd_why_t *wh
     return false;
 }
 
-/* Like rd_because, for a fault with another origin. */
+/* Like rd_because, but the caller gives the fault's origin. */
 __attribute__((format(printf, 3, 4))) static inline bool
 rd_because_of(rd_why_t *why, rd_cause_t cause, const char *form, ...)
 {

@@ -14,7 +14,7 @@
 
 struct rd_tls {
     bw_tls_session_t session; /* until the handshake is complete */
-    const char *suite, *step; /* step: the step of creating the session that has failed */
+    const char *suite, *step; /* step: at which step creating the session failed */
     bw_socket_t socket;
     bw_buffer_t in, out; /* encrypted */
     bw_record_reader_t reader;

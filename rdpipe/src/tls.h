@@ -30,7 +30,7 @@ typedef enum {
     RD_TLS_ENDED,       /* the peer has closed the session cleanly */
     RD_TLS_CLOSED,      /* the connection was closed without a TLS message */
     RD_TLS_REFUSED,     /* the peer has rejected us, because it has another key */
-    RD_TLS_FAILED       /* the bytes are wrong: the peer has another key, or is not TLS */
+    RD_TLS_FAILED       /* the bytes are wrong: the peer has another key, or does not use TLS */
 } rd_tls_result_t;
 
 /* Performs one step of the handshake. */
@@ -39,12 +39,12 @@ rd_tls_result_t rd_tls_shake(rd_tls_t *tls);
 /* Returns the reason why this thread's last call has failed. `tls` may be NULL. */
 const char *rd_tls_error(const rd_tls_t *tls);
 
-/* Returns the reason, a string literal, why nothing more can be read, or NULL if no record was
+/* Returns a string literal that says why nothing more can be read, or NULL if no record was
  * invalid. */
 const char *rd_tls_reason(const rd_tls_t *tls);
 
-/* These wait until the handshake is complete, or until exactly `len` bytes are transferred. On
- * false *result_p (may be NULL) is the cause. */
+/* These wait until the handshake is complete, or until exactly `len` bytes are transferred. If one
+ * returns false, *result_p (may be NULL) is the cause. */
 bool rd_tls_connect(rd_tls_t *tls, int stop, int64_t deadline, rd_tls_result_t *result_p,
                     rd_why_t *why);
 bool rd_tls_read_all(rd_tls_t *tls, void *data, size_t len, int stop, int64_t deadline,

@@ -30,7 +30,7 @@ typedef struct {
     unsigned start;  /* percentage of `buffer` at which writing begins */
     bool empties;    /* drain: the output is a file that is truncated when the stream begins */
     int drop_ms; /* drain: an output that accepts no data for this long is dropped; 0 means never */
-    rd_resume_t *resume; /* NULL if the stream cannot be continued after an interruption */
+    rd_resume_t *resume; /* NULL if the stream cannot be resumed after an interruption */
     /* Written by other threads: */
     _Atomic bool stop; /* stop, and report a fault */
     /* Written by the transfer: */
@@ -46,7 +46,7 @@ typedef struct {
     void (*at_drop)(void *of); /* drain: called when is_dropped becomes true */
     void *of;
     rd_outcome_t outcome;
-    rd_why_t why; /* the reason for a fault; with QUIT and ABORT, the other side's text */
+    rd_why_t why; /* why it ended: the fault, or, in `feed`, the text of the consumer's ABORT */
 } rd_transfer_t;
 
 bool rd_transfer_init(rd_transfer_t *transfer, rd_why_t *why);

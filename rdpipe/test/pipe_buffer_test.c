@@ -28,7 +28,7 @@ static size_t resident(void)
 }
 
 /* Waits until the thread reports that it has written something. The thread writes the bytes of one
- * put with a single call, unless they exceed what it writes at a time. */
+ * put with a single call, unless there are more than it writes at once. */
 static bool await_written(int wake)
 {
     struct pollfd polled = {.fd = wake, .events = POLLIN};
@@ -81,7 +81,7 @@ static bool put(rd_buffer_t *buffer, uint64_t *at_p, size_t len)
     return done == len;
 }
 
-/* Returns whether these are the next bytes of the stream. */
+/* Reads `len` bytes, and returns whether they are the next bytes of the stream. */
 static bool get(int fd, uint64_t *at_p, size_t len)
 {
     static uint8_t data[1000000];
@@ -135,7 +135,7 @@ static void a_large_buffer_that_is_never_empty(void)
     close(wake);
 }
 
-/* The buffer accepts its full size, wherever in it the first byte is. */
+/* The buffer accepts as many bytes as its size, wherever in it the first byte is. */
 static void all_of_a_buffer(void)
 {
     int ends[2], wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -149,8 +149,8 @@ static void all_of_a_buffer(void)
     buffer = rd_buffer_open(&output, 5 * MB / 2, 0, wake, &why);
     CHECK(buffer != NULL);
     for (int round = 0; round < 50; round++) {
-        /* The space of bytes read from the pipe becomes free only when the thread has reported
-         * it. */
+        /* After bytes were read from the pipe, the buffer has room again only when the thread
+         * reports that it has written more. */
         while (put(buffer, &to, 99999) || (to - from < 5 * MB / 2 && await_written(wake)))
             ;
         CHECK(to - from >= 5 * MB / 2);

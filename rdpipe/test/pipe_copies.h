@@ -126,7 +126,8 @@ static inline int copy_all(rd_copy_t source, rd_copy_t target)
     return status_of(statuses);
 }
 
-/* From now on messages go to the file "said", until end_hearing is called with this result. */
+/* Redirects messages to the file "said" until end_hearing is called with the returned
+ * descriptor. */
 static inline int begin_hearing(void)
 {
     int said = open_stream("said", true), own = dup(STDERR_FILENO);

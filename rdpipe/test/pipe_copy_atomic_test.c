@@ -5,8 +5,8 @@
 #include <sched.h>
 #include <sys/syscall.h>
 
-/* Simulates a file system without the exchange of names or without hard links, or a copy that dies
- * at the rename with this number. */
+/* Simulates a file system that cannot exchange names or has no hard links, or a copy that dies at
+ * the rename with this number. */
 static bool has_no_exchange, has_no_links;
 static int dies_at;
 
@@ -131,8 +131,8 @@ static void without_p(void)
               "'711 700 600 600 '"));
 }
 
-/* A file in the old tree may have further hard links, and the copy must not change the file seen
- * through them. */
+/* A file in the old tree may also have hard links elsewhere, and the copy must not change the file
+ * that they refer to. */
 static void what_has_other_names_is_not_changed(void)
 {
     CHECK_IN(begin());
@@ -187,7 +187,7 @@ static void a_new_tree(void)
     CHECK(run("rm -r to"));
     CHECK_EQ(copy_all(source, target), 0);
     CHECK(run("diff -r --no-dereference from to") && nothing_is_left());
-    /* Into a directory that contains the tree, and to a target without a name. */
+    /* Copy into a directory that contains the tree, and to a target without a name. */
     target.no_directory = false;
     target.name = "";
     CHECK_EQ(copy_and_hear(source, target), RD_COPY_FAILED);
@@ -209,7 +209,7 @@ static void a_dry_run(void)
     CHECK(is_state_unchanged() && nothing_is_left());
 }
 
-/* ---- file systems that cannot do all of this ---- */
+/* ---- file systems that cannot exchange names or have no hard links ---- */
 
 static void without_an_exchange(void)
 {
@@ -232,7 +232,7 @@ static void without_hard_links(void)
     CHECK(run("test $(du -k to/sparse | cut -f1) -lt 1000"));
 }
 
-/* ---- a tree that is left whole ---- */
+/* ---- a tree that stays as it was ---- */
 
 /* Whichever process dies, and at whichever rename, the name always refers to the old tree or to the
  * new one. */

@@ -17,7 +17,7 @@ static void begin(void)
     source.deletes_max = target.deletes_max = 100;
 }
 
-/* Compares the output of find for the target, without its top. */
+/* Returns whether find lists exactly these paths at the target, apart from its top. */
 static bool has_exactly(const char *paths)
 {
     char command[1000];
@@ -137,7 +137,8 @@ static void the_first_pattern_decides(void)
 
 static rd_names_t names;
 
-/* Reads the file "names" in the way that rdcp passes it to its parts. On failure, *why is set. */
+/* Reads the file "names" as rdcp does, and then takes the names as a part receives them from rdcp.
+ * On failure, *why is set. */
 static bool read_names(bool ends_with_nul, rd_why_t *why)
 {
     rd_names_t first;
@@ -175,7 +176,7 @@ static void only_what_is_named(void)
     CHECK_EQ(copy_all(source, target), 0);
     CHECK(has_exactly("./100% ./dir ./dir-x ./dir-x/d ./dir/a ./dir/deep ./dir/deep/c ./link "
                       "./one "));
-    /* The name of a directory copies only the directory itself, and with -r also its content. */
+    /* A directory's name selects only the directory itself, or with -r also its content. */
     CHECK(run("rm -r to && printf 'dir/\\ndir/deep/c\\nother' >names"));
     CHECK(read_names(false, &why));
     CHECK_EQ(copy_all(source, target), 0);
@@ -236,7 +237,7 @@ static void names_that_lead_out(void)
     CHECK(was_said("from/one: is a file, and --files-from names what is below it"));
 }
 
-/* The parts validate again what rdcp passes to them. */
+/* The parts check once more the names that rdcp passes to them. */
 static void documents_that_are_damaged(void)
 {
     static const char *const documents[] = {"0:../x\n", "0:a\n5:b\n", "a\n",    "0:%zz\n",

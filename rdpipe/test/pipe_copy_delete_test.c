@@ -113,7 +113,7 @@ static void parts_in_what_is_deleted(void)
     CHECK_EQ(copy_and_hear(source, target), RD_COPY_FAILED);
     close(fd);
     CHECK(was_said("busy/.c.rdcp-part: is not deleted: another rdcp is writing it"));
-    /* In a directory of the source it may be a part that the next copy resumes. */
+    /* A part in a directory of the source stays, because the next copy may resume it. */
     CHECK(is_there("to/.a.rdcp-part") && !is_there("to/old") && is_there("to/busy/.c.rdcp-part"));
 }
 
@@ -175,7 +175,7 @@ static void nothing_through_a_link(void)
               "ln -s ../outside to/dir"));
     CHECK_EQ(copy_all(source, target), RD_COPY_FAILED);
     CHECK(is_there("outside/file"));
-    /* The same if a symbolic link replaces the directory after it was examined. */
+    /* The same happens if a symbolic link replaces the directory after it was examined. */
     CHECK(run("rm to/dir && mkdir to/dir && touch to/dir/file"));
     CHECK(list(&source) == 0 && have(&target) == 0 && pack(&source) == 0);
     CHECK(run("rm -r to/dir && ln -s ../outside to/dir"));
@@ -304,7 +304,7 @@ static void names_to_delete_that_lie(void)
     CHECK(!is_there("to/file"));
 }
 
-/* A peer that does not count sends more names than the user allows. */
+/* A peer that ignores the limit sends more names than the user allows. */
 static void a_peer_that_does_not_count(void)
 {
     static const rd_item_t items[] = {TOP, DELETE("a", S_IFREG), DELETE("b", S_IFREG), LEAVE, END};

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests copies of changed files, which are sent as differences, and what each end does if the other
- * one does not support that, or lies. */
+ * one does not support that or sends wrong data. */
 #include "pipe_copies.h"
 
 #include "blocks.h"
@@ -187,7 +187,7 @@ static void one_whose_version_is_changed_meanwhile(void)
         CHECK_EQ(status, RD_COPY_FAILED);
         (void)snprintf(command, sizeof command, "grep -q '%s' said", texts[i]);
         CHECK(run(command));
-        /* After that it can be copied, unless it is a FIFO. */
+        /* The next copy succeeds, unless the target is a FIFO. */
         if (i < 3) {
             CHECK(run("if cmp -s from to; then exit 1; fi"));
             CHECK_EQ(copy_with(RD_DELTA_ALWAYS), 0);
@@ -196,7 +196,7 @@ static void one_whose_version_is_changed_meanwhile(void)
     }
 }
 
-/* ---- versions of rdcp without this ---- */
+/* ---- versions of rdcp without this feature ---- */
 
 static void an_older_source(void)
 {
@@ -269,7 +269,7 @@ static void both_sides_compare_the_same_digest(void)
         }
 }
 
-/* ---- what a hostile source sends ---- */
+/* ---- items from a hostile source ---- */
 
 /* Unpacks a stream that begins with the answer of a target that accepts changes. */
 static bool unpacks(const rd_item_t *items, size_t count)
@@ -336,7 +336,7 @@ static void a_source_that_lies(void)
     /* If the target has no file, there is nothing to copy from. */
     CHECK_IN(fresh());
     CHECK(!unpacks(wrong, 4) && !is_there("to"));
-    /* The target has not requested it. */
+    /* The target has not requested a difference. */
     CHECK_IN(fresh());
     put_file("to", text);
     put_items(wrong, 4);
@@ -350,7 +350,7 @@ static void a_source_that_lies(void)
 
 /* ---- requests from a hostile target ---- */
 
-/* Packs with these block names before the following item. */
+/* Runs pack on a stream in which these block names precede the item `next`. */
 static int pack_names(bool is_agreed, uint64_t block_bytes, const void *names, size_t len,
                       const rd_item_t *next)
 {

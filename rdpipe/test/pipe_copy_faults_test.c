@@ -175,7 +175,7 @@ static void what_is_gone_or_changed(void)
     CHECK(unlink("from/gone") == 0);
     CHECK_EQ(have(&target), 0);
     CHECK_EQ(pack(&source), RD_COPY_FAILED);
-    CHECK_EQ(unpack(&target), RD_COPY_FAILED); /* incomplete, so it gets no name */
+    CHECK_EQ(unpack(&target), RD_COPY_FAILED); /* incomplete, so it does not get its name */
     CHECK(!is_there("to") && holds(".to.rdcp-part/stays", "text"));
     CHECK_EQ(copy("from", "to"), 0);
     CHECK(holds("to/stays", "text"));
@@ -425,7 +425,7 @@ static void a_part_that_is_a_link_overwrites_nothing(void)
     CHECK_EQ(copy("from", "to"), 0);
     CHECK(holds("to", "what is new") && holds("victim", "what was there"));
     CHECK(!is_there(".to.rdcp-part"));
-    /* Not even if the link's target is the beginning of the file. */
+    /* This holds even if the link's target is the beginning of the file. */
     put_file("victim", "what");
     CHECK(link("victim", ".to.rdcp-part") == 0);
     CHECK_EQ(copy("from", "to"), 0);
@@ -489,7 +489,7 @@ static void a_tree_that_is_not_whole_stays_ours(void)
     CHECK(run("test \"$(stat -c '%u %a' to)\" = '65534 775'"));
 }
 
-/* ---- parts that are useless ---- */
+/* ---- stale parts ---- */
 
 static void a_stale_part_is_removed(void)
 {

@@ -33,7 +33,7 @@ static void hard_links_stay_one_file(void)
     CHECK_EQ(bytes_packed(&kept), 8);
     CHECK(is_one_file("to/a", "to/b") && is_one_file("to/a", "to/deep/c"));
     CHECK(!is_one_file("to/a", "to/other") && holds("to/deep/c", "text"));
-    /* Again, over existing files: nothing is sent, and a name that was removed is a link again. */
+    /* Again, over existing files: nothing is sent, and a removed name is linked again. */
     CHECK(unlink("to/b") == 0);
     put_file("to/b", "lone");
     CHECK_EQ(copy("from/other", "to/other"), 0);
@@ -363,7 +363,7 @@ static void files_of_the_same_size_and_time_are_not_read(void)
     CHECK(holds("to/one", "text"));
 }
 
-/* ---- a cut anywhere ---- */
+/* ---- copies that are interrupted ---- */
 
 static void a_cut_every_tenth_of_the_way(void)
 {

@@ -133,7 +133,7 @@ static void hard_links(void)
     CHECK(is_shown("changed c (hard link to a)\n"));
 }
 
-/* A step that would fail counts as an error already in the dry run, and then no deletions are
+/* An action that would fail already counts as an error in the dry run, and then no deletions are
  * shown. */
 static void what_cannot_be_done(void)
 {

@@ -137,7 +137,7 @@ static void each_deletes_what_it_has(void)
     source.deletes = true;
     for (unsigned i = 0; i < TARGETS; i++)
         target[i].deletes = true;
-    target[1].deletes_max = 0; /* which concerns only this one */
+    target[1].deletes_max = 0; /* a limit for this target only */
     CHECK(copy_to_all_well() != 0);
     CHECK(!is_there("to0/a") && is_there("to1/c") && !is_there("to2/a"));
     CHECK(is_there("to1/b") && is_there("to2/b")); /* the source has something of this name */
@@ -155,14 +155,14 @@ static void a_target_that_fails_does_not_stop_the_others(void)
     CHECK_EQ(copy_to_all(statuses), 0);
     CHECK(statuses[0] == 0 && statuses[1] != 0 && statuses[2] == 0);
     CHECK(holds("to1", "file\n") && run("diff -r from to0 && diff -r from to2"));
-    /* Nor does a target that has a directory in the place of a file. */
+    /* A target that has a directory in place of a file does not stop the others either. */
     CHECK(run("rm to1 && mkdir -p to1/one"));
     CHECK_EQ(copy_to_all(statuses), 0);
     CHECK(statuses[0] == 0 && statuses[1] != 0 && statuses[2] == 0);
     CHECK(holds("to1/three", "333\n") && is_there("to1/one"));
 }
 
-/* A target can request deletions only for itself: one that it requests elsewhere is ignored or
+/* A target can request deletions only for itself: a request for another target is ignored or
  * rejected. */
 static void a_target_that_lies(void)
 {

@@ -454,7 +454,8 @@ static void what_a_part_notes_is_not_read_again(void)
     CHECK_IN(resume_after("cp .to.rdcp-part copy && mv copy .to.rdcp-part", false));
 }
 
-/* Files that one call could not copy may be copied by the next one. */
+/* The part of an incomplete tree stays writable, whatever the mode of its source is, so that the
+ * next copy can complete it. */
 static void a_part_can_be_written_into_again(void)
 {
     static rd_item_t items[2];

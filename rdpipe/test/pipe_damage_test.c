@@ -50,7 +50,7 @@ ssize_t preadv2(int fd, const struct iovec *pieces, int count, off_t offset, int
     return -1;
 }
 
-/* RESUMES does no damage, but uses a stream that can be continued after an interruption. */
+/* RESUMES does no damage, but uses a stream that can be resumed after an interruption. */
 typedef enum { HEAD, HALF, FLIP, SKIP_SOME, SHORTEN, TRASH, BAD_ZSTD, RESUMES } damage_t;
 
 /* Finishes a producer that sends handcrafted frames. Its status is 0 if it receives an ABORT. */
@@ -274,7 +274,7 @@ static pid_t start_freer(int listener)
         (void)pause();
 }
 
-/* Only for carriers whose ring both sides can see. */
+/* Runs only for carriers whose ring both sides can access. */
 static void who_frees_what_was_never_sent_is_lost(void)
 {
     uint16_t port;

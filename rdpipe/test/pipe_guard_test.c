@@ -47,7 +47,7 @@ static bool wait_gone(pid_t pid)
     for (int64_t deadline = rd_now_ms() + LONG_MS; rd_left_ms(deadline) > 0;) {
         if (kill(pid, 0) < 0 && errno == ESRCH)
             return true;
-        while (waitpid(-1, NULL, WNOHANG) > 0) /* including what the command has started */
+        while (waitpid(-1, NULL, WNOHANG) > 0) /* including those that the command has started */
             ;
         (void)poll(NULL, 0, 5);
     }

@@ -222,7 +222,7 @@ static void strangers_that_come_again_do_not_keep_the_producer_out(void)
             (void)setrlimit(RLIMIT_NOFILE, &limit);
             keep_connecting(port, counts[i]);
         }
-        /* They connect before the producer does. */
+        /* The other clients connect before the producer does. */
         CHECK(rd_wait(listener, POLLIN, -1, rd_now_ms() + LONG_MS) == RD_READY);
         (void)poll(NULL, 0, 200);
         child = start_producer(port, GOOD, 65536);
@@ -414,7 +414,7 @@ static void the_consumer_bounds_the_streams(void)
     close(listener);
 }
 
-/* The messages of the protocol, for peers that do not keep to it. */
+/* The messages of the protocol, for peers that violate it. */
 #define HELLO_BYTES 40
 #define OFFER_BYTES 188
 #define CHOICE_BYTES 160
@@ -494,7 +494,7 @@ static void no_other_number_of_streams_is_accepted(void)
 }
 
 /* Runs a consumer that offers this many streams. Its status is the number that the producer
- * chooses, or 255 if it leaves. */
+ * chooses, or 255 if the producer closes the connection. */
 static _Noreturn void offer_streams(int listener, uint32_t streams)
 {
     uint8_t hello[HELLO_BYTES], offer[OFFER_BYTES] = {0}, choice[CHOICE_BYTES];

@@ -169,7 +169,8 @@ static void every_byte_survives_a_line(void)
     close(ends[0]);
 }
 
-/* offset of the simulated clock, because waiting takes no time here. */
+/* How far the simulated clock is ahead of the real one: waiting only advances it and takes no
+ * time. */
 static _Atomic int64_t ahead_ms;
 
 int clock_gettime(clockid_t clock, struct timespec *time_p)

@@ -34,7 +34,7 @@ static void fresh(void)
     CHECK(mkdtemp(folder) && chdir(folder) == 0);
 }
 
-/* Opens the file like >>NAME of the shell, and adds this text. */
+/* Opens the file as the shell does for >>NAME, and appends this text. */
 static int append(const char *name, const char *text)
 {
     int fd = open(name, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
@@ -52,7 +52,7 @@ static off_t size_of(const char *name)
 }
 
 /* Leaves an interrupted stream: "first" is confirmed in `output`, and more bytes follow it that
- * were not noted. */
+ * were not recorded. */
 static void cut_after_first(bool is_whole)
 {
     rd_resume_t resume;

@@ -117,7 +117,7 @@ static void a_failure_holds(void)
     }
 }
 
-/* On a path that loses one packet in 100,000, most periods are without a loss. */
+/* On a path that loses one packet in 100,000, most periods have no loss. */
 static void a_loss_is_remembered(void)
 {
     for (unsigned hold = 31; hold <= 32; hold++) {
@@ -150,8 +150,8 @@ static void counters_are_added(void)
     CHECK_EQ(period.rtt_us, 0);
     CHECK_EQ(period.least_rtt_us, 0);
     rd_period_add(&period, &before, &now);
-    rd_period_add(&period, &none, &idle);  /* it sent nothing, so its time is old */
-    rd_period_add(&period, &none, &fresh); /* the kernel has no time yet */
+    rd_period_add(&period, &none, &idle);  /* it sent nothing, so its RTT is outdated */
+    rd_period_add(&period, &none, &fresh); /* the kernel has not measured an RTT yet */
     CHECK_EQ(period.acked, (1 << 20) - 1000);
     CHECK_EQ(period.sent, 11);
     CHECK_EQ(period.resent, 3);
@@ -166,8 +166,8 @@ static void counters_are_added(void)
 /* Rates are in bytes per ms. */
 typedef struct {
     const char *what;
-    double line, each; /* how much the line carries, and how much one stream */
-    double loss;       /* whatever the rate */
+    double line, each; /* the rate of the full line, and of a single stream */
+    double loss;       /* independent of the rate */
     bool is_deep;      /* a full line has a queue that lengthens the round trip */
     bool drops;        /* a full line drops packets */
     bool is_limited;   /* the socket buffers limit the streams until the line is full */

@@ -163,7 +163,7 @@ static inline void drain_into(receiver_t *receiver, int fd)
     (void)rd_end_close(&output);
 }
 
-/* ---- by hand ---- */
+/* ---- handcrafted frames ---- */
 
 /* Call this in a separate process. Joins as the producer of a stream with blocks of `block`
  * bytes. */

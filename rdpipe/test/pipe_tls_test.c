@@ -197,7 +197,7 @@ static void *write_all(void *argument)
 }
 
 /* Returns how many bytes arrived until the end. *right_p is set to whether all of them were
- * right. */
+ * correct. */
 static size_t read_all(bw_link_t *link, bool *right_p)
 {
     int64_t deadline = rd_now_ms() + LONG_MS;

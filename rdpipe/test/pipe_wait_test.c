@@ -12,8 +12,8 @@
 #include <sys/uio.h>
 #include <time.h>
 
-/* A call that blocks, as on a slow disk, until `until` is readable. The other side writes to that
- * when it receives a keep-alive message. */
+/* A call that blocks, as on a slow disk, until the descriptor `until` is readable. The other side
+ * writes to that descriptor when it receives a keep-alive message. */
 typedef enum { NO_CALL, READ, WRITE, SYNC, CLOSE } call_t;
 
 static struct {
@@ -141,8 +141,8 @@ static void a_dead_producer_and_a_full_pipe(void)
     end(&receiver);
 }
 
-/* Starts the other side of the next hop. It never reads, or, if `quits`, sends a quit and exits
- * when told to. */
+/* Starts the other side of the next hop. It never reads. If `quits`, it reports that its reader has
+ * closed, and exits when told to. */
 static pid_t start_consumer(int listener, bool quits, int go_on)
 {
     pid_t child = fork();
@@ -374,7 +374,8 @@ static pid_t start_producer_that_hears(uint16_t port, manner_t manner, int tell)
     join_by_hand(port, 65536, &stream);
     if (manner >= RESUMED)
         (void)rd_stream_say(&stream, &(rd_frame_t){.kind = RD_RESUME}, id);
-    /* In these cases it is noted as soon as it is written. */
+    /* In these cases the interval has passed, so the consumer records its offset after the next
+     * write. */
     if (manner == LATER || manner == RESUMED_LATER)
         (void)poll(NULL, 0, 2 * RD_CONFIRM_MS);
     at = room_by_hand(&stream, 5);
@@ -538,7 +539,7 @@ static bw_status_t arm_or_lose(bw_link_t *link)
     return held.is_released ? BW_SYSTEM : sound->arm_read(link);
 }
 
-/* The link is lost while the call is held. It then no longer has any room, as with rdma. */
+/* The link is lost while the call is held, and then has no more room, as with rdma. */
 static void make_frail(bw_link_t *link)
 {
     sound = link->ops;

@@ -320,7 +320,7 @@ def a_reader_that_quits(hosts):
 
 
 def what_stands_before_and_behind_sees_the_ends(hosts):
-    """In a shell pipeline rdpipe does not keep its input or output open after its first or last command has closed it, on any host."""
+    """In a shell pipeline rdpipe does not keep its input or output open after its first or last command has closed it, whichever host the command runs on."""
     for name in ("", "host1"):
         folder = os.path.join(hosts.folder, f"ends{name}")
         os.mkdir(folder)
@@ -428,7 +428,7 @@ def whose_command_failed_is_said(hosts):
 
 
 def the_first_of_two_refused_hops_is_said(hosts):
-    """host2 refuses host1, which gives up, so host1 refuses this host. The original cause is reported although host1's message arrives later."""
+    """host2 refuses the connection from host1, so host1 gives up and refuses the one from this host. The original cause is reported, although host1's message about it arrives late."""
     late = os.path.join(hosts.folder, "late-ssh")
     with open(late, "w", encoding="utf-8") as file:
         file.write(f"""#!/bin/bash
@@ -583,7 +583,7 @@ def a_prompt_that_nobody_answers(hosts):
 
 
 def a_command_that_asks_at_the_terminal(hosts):
-    """A command reads from the terminal, as sudo does. Commands are not in the foreground, so the kernel stops it. This is reported as a fault, and does not hang."""
+    """A command reads from the terminal, as sudo does. Commands are not in the foreground, so the kernel stops it. rdpipe reports that as a fault, and does not hang."""
     for command in ("read answer </dev/tty; echo $answer", "stty -echo </dev/tty; echo quiet"):
         terminal = Terminal(hosts, f"rdpipe :{shlex.quote(command)} host1:cat; echo status $?; stty -a | grep -o ' echo '")
         shown = terminal.wait_for("an end", lambda shown: "status" in shown and shown)

@@ -57,7 +57,7 @@ def each_process_killed(hosts):
         victims = all_processes(hosts)
         if not victims or process.poll() is not None:
             raise Failure(f"kill {i}: the pipe has ended before: {hosts.end(process)}")
-        # Each kind of process is chosen equally often, however many there are of it.
+        # Each kind of process is chosen equally often, however many processes of that kind there are.
         kinds = {}
         for pid, (name, words) in victims.items():
             kinds.setdefault((name, os.path.basename(words[0]), pid == process.pid), []).append(pid)
@@ -94,7 +94,7 @@ def name_of(pid):
 
 
 def a_guard_is_killed(hosts):
-    """If a guard is killed, its parent cleans up instead: the commands, and the directory of the shared connection to host1."""
+    """If a guard is killed, its parent kills the commands and removes the directory of the shared connection to host1 instead."""
     for where, name in (("local", "rdpipe-guard"), ("host1", "rdpipe-guard"), ("host1", "rdpipe-guard-2")):
         process = hosts.start("local", "rdpipe host1:yes host2:cat host1:'cat >/dev/null'")
         wait_for("the stream runs", lambda: is_running(hosts))
@@ -117,7 +117,7 @@ def a_cut_stream_never_looks_whole(hosts):
         expect(len(agents) == len(guards) == 1, f"on host2: {names}")
         victims = [agents, agents + guards, guards + agents][i % 3]
         for pid in victims:
-            with contextlib.suppress(ProcessLookupError):  # when one of agent and guard is killed, the other exits by itself
+            with contextlib.suppress(ProcessLookupError):  # if an agent or a guard is killed, the other one exits by itself
                 os.kill(pid, signal.SIGKILL)
         status, _, err = hosts.end(process)
         expect(status == 125, f"cut {i}: status {status}: {err}")

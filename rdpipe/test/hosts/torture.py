@@ -17,7 +17,8 @@ COUNT = int(os.environ.get("PIPE_TORTURE", "12"))
 AT_ONCE = 3
 KILLED = -signal.SIGKILL
 FATES = {"none": 2, "command": 3, "agent": 3, "rdpipe": 2, "ssh": 2, "frozen agent": 2, "frozen command": 2, "cut": 3, "full disk": 2, "reader quits": 2}
-# The exit statuses that rdpipe may have. A killed command has 137 and the rest of its shell SIGTERM, but its neighbours may fail first because of it.
+# The exit statuses that rdpipe may have. If a command is killed, its status is 137, or 143 if its shell gets SIGTERM first;
+# but a neighbour may fail even earlier because of the kill.
 STATUSES = {"none": {0}, "frozen agent": {0}, "frozen command": {0}, "command": {137, 143, 125}, "agent": {125, 137, 143}, "rdpipe": {KILLED},
             "ssh": {125}, "cut": {125}, "full disk": {125, 1}, "reader quits": {141}}
 
