@@ -13,7 +13,7 @@ defmodule Teleport.MixProject do
       prune_code_paths: false,
       # Beamway.Faults is used in tests, if it is available.
       xref: [exclude: [ExUnit.Callbacks]],
-      description: "Teleport's lanes from Elixir, and an adapter for Phoenix.PubSub",
+      description: "Teleport for Elixir, and an adapter for Phoenix.PubSub",
       package: [name: "beamway_teleport_elixir", licenses: ["Apache-2.0"], links: %{}]
     ]
   end
