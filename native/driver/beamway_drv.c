@@ -21,7 +21,7 @@
 #include "port.h"
 #include "pulse.h"
 
-#define ABI_VERSION 16  /* of the commands below; must match beamway_port.erl */
+#define ABI_VERSION 17  /* of the commands below; must match beamway_port.erl */
 #define FLUSH_MS 1      /* the longest time that output waits for the keeper */
 #define CHECK_MS 1000   /* interval between searches for idle memory; timeout of the last flush */
 #define SESSION_MS 512  /* delay before the session checks the bytes that were sent or read */

@@ -12,7 +12,7 @@
 -export_type([stats/0, status/0, listener/0]).
 
 -define(DRIVER, "beamway_drv").
--define(ABI_VERSION, 16).
+-define(ABI_VERSION, 17).
 %% An access to the file system, or the loading of a library, may take this long.
 -define(LATER_MS, 5000).
 %% Deriving a key takes 0.3 s of CPU time, and longer if the CPUs are busy.
