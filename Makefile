@@ -110,7 +110,7 @@ test-cut:
 	@$(MAKE) build-test
 	@BEAMWAY_TEST_CUTS=$(or $(CUTS),1000) $(if $(STORE),BEAMWAY_TEST_CUTS_STORE=yes) TEST_MINUTES=110 scripts/run-tests beamway_cut_SUITE
 
-## test-drain: 100 drains of a node with 20,000 processes of 500 MB on four nodes under 100 callers, and 100 more with a node killed in the middle (an hour or more; DRAINS=n CHILDREN=n)
+## test-drain: 100 drains of a node with 20,000 processes that hold 500 MB in all, on four nodes under 100 callers, and 100 more with a node killed in the middle (an hour or more; DRAINS=n CHILDREN=n)
 test-drain:
 	@scripts/install-packages test
 	@$(MAKE) build-test

@@ -32,7 +32,7 @@
 start(Name) -> start(Name, []).
 
 %% @doc Starts a local node on Beamway's carrier that allows faults and has the code path of this node. `Options' are arguments of `erl' and `{env,
-%% Name, Value}'. The node's name begins with `Name'. The node gives up on a silent peer after four to five seconds instead of 45 to 75
+%% Name, Value}'. The node's name begins with `Name'. The node gives up on a silent peer after three to five seconds instead of 45 to 75
 %% (`net_ticktime' 4), and on calling a peer that does not answer after two seconds instead of seven (`net_setuptime' 2); arguments in `Options'
 %% override these. The node stops when the calling process exits.
 -spec start(Name :: string(), Options :: [string() | {env, string(), string()}]) -> {pid(), node()}.

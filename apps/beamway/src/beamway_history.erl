@@ -149,7 +149,7 @@ binaries(Term) when is_tuple(Term) -> binaries(tuple_to_list(Term));
 binaries([Head | Tail]) -> binaries(Head) ++ binaries(Tail);
 binaries(_) -> [].
 
-%% 16 metrics, as a link has. Idle means one tick every 15 s, and busy means that all metrics change every second, as with 3 GB and a million
+%% 16 metrics, as a link has. Idle means one tick every 15 s, and busy means that all metrics change every second, as with 4 GB and a million
 %% messages.
 it_is_small_test() ->
     Fields = [{list_to_atom("figure" ++ integer_to_list(N)), sum} || N <- lists:seq(1, 16)],

@@ -242,7 +242,7 @@ aged(_, Age, _, _, _, ok) -> {unknown, {too_old, Age}};
 aged(_, _, _, _, _, Status) -> {unknown, Status}.
 
 %% @doc Subscribes to these attributes of the nodes. Each node then checks them for changes at this interval in
-%% milliseconds and reports the changes without being asked, so values are at most about four intervals old. A new
+%% milliseconds and reports the changes without being asked, so values are at most five intervals old. A new
 %% subscription to a node replaces the earlier one.
 -spec follow([node()], [placement_entry:name()], EveryMs :: pos_integer()) -> ok.
 follow(Nodes, Names, EveryMs) when is_integer(EveryMs), EveryMs >= 10 ->
