@@ -155,6 +155,7 @@ static inline bool port_samples_load(ErlDrvPort port, uint8_t cpu_percent, uint3
 
     put_number(&words, cpu_percent, 1);
     put_number(&words, run_queue, 4);
+    put_number(&words, 60000, 4); /* when the next sample comes, at the latest */
     return port_does(port, COMMAND_LOAD, &words, NULL);
 }
 
