@@ -17,14 +17,15 @@ static int64_t now_ms(void)
     return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
-/* Two threads may both find a pulse missing, but only one of them counts it. */
+/* Two threads may both find a pulse missing, but only one of them counts it. After that, no pulse
+ * is expected until one comes, because the process that gives them may be what hangs. */
 static void look(int64_t now)
 {
     int64_t last = atomic_load(&last_ms);
 
     if (last == 0 || now - last < atomic_load(&limit_ms))
         return;
-    if (atomic_compare_exchange_strong(&last_ms, &last, now)) {
+    if (atomic_compare_exchange_strong(&last_ms, &last, 0)) {
         atomic_store(&missed_ms, now - last);
         (void)atomic_fetch_add(&stops, 1);
     }

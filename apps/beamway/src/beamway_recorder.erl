@@ -308,7 +308,7 @@ stepped(Now, Steps, #link{about = About, latest = Before, history = History, idl
         Figures ->
             Idled = case is_idle(Before, Figures) of true -> Idle + 1; false -> 0 end,
             LastReadMs = case Figures of #{bytes_in := Bytes} when Bytes =/= map_get(bytes_in, Before) -> Now; _ -> ReadMs end,
-            Recorded = beamway_history:add(grown(Before, Figures), repeated(Missed + Steps - 1, grown(Before, Before), History)),
+            Recorded = beamway_history:add(grown(Before, Figures), repeated(skipped(Before, Missed + Steps), grown(Before, Before), History)),
             Traffic = case {Figures, Before, Link#link.traffic} of
                           {#{bytes_out := Same}, #{bytes_out := Same}, [_ | _] = Known} -> same_traffic(Now, Known);
                           {_, _, Known} -> kept_traffic(Now, traffic_now(About), Known)
@@ -330,6 +330,10 @@ kept_traffic(_Now, none, _Traffic) -> [];
 kept_traffic(Now, Bytes, Traffic) ->
     {Young, Old} = lists:splitwith(fun({Ms, _}) -> Now - Ms < ?SENT_MS end, Traffic),
     [{Now, Bytes} | Young ++ lists:sublist(Old, 1)].
+
+%% A link that has not been read before may have come up in the last second.
+skipped(Before, _Seconds) when map_size(Before) =:= 0 -> 0;
+skipped(_Before, Seconds) -> Seconds - 1.
 
 %% Fills in the seconds that were not sampled, because everything was idle.
 repeated(0, _Step, History) -> History;
