@@ -44,8 +44,8 @@
                   last_resume => #{cause := atom(), ms := non_neg_integer()},
                   controller := beamway_stream:controller(),
                   stream := beamway_stream:stream()}.
-%% `since' is system time in seconds. `resume_ms' is how long the link may be without a connection. `peer_port' is where the peer listens, or 0 if that is not known. `key' names the key that both sides have
-%% proved, with the option `encrypt'. `hidden' means that the peer is not in `nodes()', as with a tool that connects for a moment.
+%% `since' is system time in seconds. `resume_ms' is how long the link may be without a connection. `peer_port' is where the peer listens, or 0 if
+%% that is not known. `key' names the key that both sides have proved, with the option `encrypt'. `hidden' means that the peer is not in `nodes()', as with a tool that connects for a moment.
 
 %% Rows of the table: {{link, Pid}, link()}; {{holder, Pid}, true}; {config, beamway_config:config()};
 %% {extension, beamway_wire:extension()}; {why_inet, Reason} on a node whose driver does not carry tcp;

@@ -191,8 +191,7 @@ handle_call(_Request, _From, State) ->
 %% @private
 -spec handle_cast(term(), #state{}) -> {noreply, #state{}}.
 handle_cast({up, About}, State) ->
-    Begun = hurried(now_ms(), tell_peer(About, begin_link(About, State))),
-    {noreply, Begun};
+    {noreply, hurried(now_ms(), tell_peer(About, begin_link(About, State)))};
 handle_cast({note, Connection, Event}, State) -> {noreply, noted(Connection, Event, State)};
 handle_cast(_Request, State) -> {noreply, State}.
 

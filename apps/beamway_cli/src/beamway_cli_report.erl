@@ -55,7 +55,7 @@ without_names(Nodes, Text) ->
     Hosts = lists:usort([list_to_binary(Own) | [lists:last(binary:split(Node, <<"@">>)) || Node <- Nodes]]),
     Numbered = fun(Names, Prefix) -> [{Name, iolist_to_binary([Prefix, integer_to_list(N)])} || {N, Name} <- lists:enumerate(Names)] end,
     Named = lists:foldl(fun({Name, Instead}, Acc) -> re:replace(Acc, [<<"\\b\\Q">>, Name, <<"\\E\\b">>], Instead, [global, {return, binary}]) end, Text,
-                        longest_first(Numbered(Nodes, "node@")) ++ lists:reverse(lists:keysort(1, Numbered(Hosts, "host")))),
+                        longest_first(Numbered(Nodes, "node@")) ++ longest_first(Numbered(Hosts, "host"))),
     Found = case re:run(Named, "\\b\\d{1,3}(?:\\.\\d{1,3}){3}\\b|\\b[0-9a-f]{1,4}(?::[0-9a-f]{0,4}){2,7}\\b", [global, {capture, first, binary}]) of
                 {match, Matches} -> lists:usort(lists:append(Matches));
                 nomatch -> []
@@ -64,7 +64,7 @@ without_names(Nodes, Text) ->
     ByLength = lists:sort(fun(A, B) -> byte_size(A) >= byte_size(B) end, [Address || Address <- Found, inet:parse_strict_address(binary_to_list(Address)) =/= {error, einval}]),
     lists:foldl(fun({Address, Instead}, Acc) -> binary:replace(Acc, Address, Instead, [global]) end, Named, Numbered(ByLength, "address")).
 
-%% One name may be the end of another, as `a@h' is of `my-a@h'.
+%% One name may be part of another, as `a@h' is of `my-a@h'.
 longest_first(Numbered) -> lists:sort(fun({A, _}, {B, _}) -> byte_size(A) >= byte_size(B) end, Numbered).
 
 -ifdef(TEST).
