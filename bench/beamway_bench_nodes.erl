@@ -28,8 +28,8 @@
 -define(BOOT_MS, 30000).
 -define(CALL_MS, 30000).
 -define(END_MS, 5000).
-%% A hundred nodes of a mesh that stop at the same time share two processors.
--define(STOP_MS, 60000).
+%% Nodes that stop at the same time share the processors, so a mesh of a hundred gets more time than a single node.
+-define(END_NODE_MS, 500).
 -define(MESH_MS, 10000).
 
 %% @doc Returns the directory of the checkout: the parent directory of this module's beam file that also contains its source.
@@ -205,11 +205,12 @@ random_text() ->
 stop(#{members := Members, contender := #{name := Name}} = Cluster) ->
     _ = put(?MODULE, lists:delete(Cluster, started())),
     _ = [catch peer:stop(Peer) || #{peer := Peer} <- Members],
-    case [Os || #{os := Os} <- Members, Os =/= remote, beamway_bench_os:await_end(Os, ?STOP_MS) =:= timeout] of
+    EndMs = ?END_MS + length(Members) * ?END_NODE_MS,
+    case [Os || #{os := Os} <- Members, Os =/= remote, beamway_bench_os:await_end(Os, EndMs) =:= timeout] of
         [] -> ok;
         Stuck ->
             _ = [beamway_bench_os:kill(Os) || Os <- Stuck],
-            error({node_did_not_end, Name, ?STOP_MS})
+            error({node_did_not_end, Name, EndMs})
     end.
 
 %% Returns the clusters that this process has started and not yet stopped.
