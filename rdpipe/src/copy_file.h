@@ -42,7 +42,8 @@ typedef struct {
     bool is_direct;     /* it is written under its own name */
     bool is_noted;      /* it has a note (copy_note.h) */
     bool may_fail_late; /* close may report a failed write */
-    bool is_seen; /* `there` describes the file that has the name; its mode is 0 if there is none */
+    /* `there` describes the file now called `name`; its mode is 0 if no such file exists. */
+    bool is_seen;
     /* For a file that is sent as a difference (copy_delta.h): the digest of the bytes written so
      * far (NULL for other files), and the descriptor of the target's version (-1: not open). */
     rd_digest_t *check;

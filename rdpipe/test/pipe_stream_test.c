@@ -162,7 +162,8 @@ static void a_killed_consumer_is_a_fault(void)
     CHECK(read(marks[0], &byte, 1) == 1);
     CHECK(kill(consumer, SIGKILL) == 0);
     CHECK_EQ(status_of(consumer), 128 + SIGKILL);
-    /* The producer is an orphan here; when it ends, the mark that it has inherited is closed. */
+    /* The producer is an orphan now and cannot be waited for, but when it exits, its inherited end
+     * of `marks` is closed. */
     CHECK(read(marks[0], &byte, 1) == 0);
     close(marks[0]);
 }

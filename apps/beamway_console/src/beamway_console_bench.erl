@@ -8,7 +8,7 @@
 
 -include_lib("kernel/include/file.hrl").
 
-%% @doc Returns the benchmarks that a browser may start, which are those that do not need privileges, in their quick form.
+%% @doc Returns the benchmarks that may be started from a browser: those that need no privileges. They run in their quick form.
 -spec startable() -> [{Name :: binary(), What :: binary()}].
 startable() ->
     [{<<"rpc">>, <<"100 processes a node in a loop of remote calls">>}, {<<"pingpong">>, <<"round trips of one pair of processes">>},

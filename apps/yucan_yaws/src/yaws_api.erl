@@ -157,7 +157,7 @@ setcookie(Name, Value, Path, Expires, Domain, Secure) ->
     {header, {set_cookie, [Name, "=", Value, ["; Domain=" ++ Domain || Domain =/= ""], ["; Expires=" ++ Expires || Expires =/= ""],
                            ["; Secure" || Secure =:= on], "; Path=", case Path of "" -> "/"; _ -> Path end]}}.
 
-%% @doc Creates a session, which stores data of a module until 30 minutes after its last use. Returns the value for the session's cookie.
+%% @doc Creates a session that stores `Opaque' and ends when it has not been used for 30 minutes. Returns the value of the session's cookie.
 -spec new_cookie_session(Opaque :: term()) -> string().
 new_cookie_session(Opaque) -> new_cookie_session(Opaque, ?SESSION_S).
 

@@ -13,10 +13,10 @@
  * where its content belongs. This code does not use sockets.
  *
  * Why this is safe:
- * - The nonce is the 64-bit number of the record under its key, and only `seal` increments it. The
- *   numbers of a key start at 0. A key is used for one direction of one connection, and is replaced
- *   with a KeyUpdate after `limit` records, which is below the limit for AES-GCM (2^24.5). So no
- *   nonce is used twice.
+ * - The nonce is the 64-bit number of the record under its key, and only `seal` increments it.
+ *   Numbering restarts at 0 for each key. A key is used for one direction of one connection, and is
+ *   replaced with a KeyUpdate after `limit` records, which is below the limit for AES-GCM (2^24.5).
+ *   So no nonce is used twice.
  * - The reader counts in the same way, so a record that is repeated, dropped, reordered, reflected
  *   or replayed from another connection fails authentication. After such a record nothing more is
  *   read. Bytes that are decrypted before the tag has been checked do not count as read.
