@@ -232,6 +232,8 @@ version() ->
 %% own port carries are not affected.
 -spec reload_driver() -> ok | {error, Reason :: binary()}.
 reload_driver() ->
+    Who = iolist_to_binary(["beamway:reload_driver/0, called by ", beamway_senders:described(self())]),
+    _ = [ok = beamway_recorder:note(Connection, {disconnected_by, Who}) || #{connection := Connection} = Link <- beamway_links:all(), beamway_links:driven(Link) =/= none],
     ok = beamway_links:reload_driver(),
     beamway_driver:loaded().
 

@@ -5,7 +5,7 @@
 %% As a result, the history of an idle link takes less than 2 KB, and that of a busy one less than 64 KB.
 -module(beamway_history).
 
--export([new/2, add/2, seconds/1, tens/1]).
+-export([new/2, add/2, add/3, seconds/1, tens/1]).
 -export_type([history/0, field/0, step/0]).
 
 -ifdef(TEST).
@@ -44,6 +44,11 @@ new(Fields, Seconds) ->
 -spec add([non_neg_integer()], history()) -> history().
 add(Values, #history{seconds = Seconds} = History) ->
     summed(Values, History#history{seconds = add_values(Values, Seconds)}).
+
+%% @doc Adds as many equal seconds. No more are added than a history can keep.
+-spec add(Seconds :: non_neg_integer(), [non_neg_integer()], history()) -> history().
+add(Seconds, Values, History) ->
+    lists:foldl(fun(_, Added) -> add(Values, Added) end, History, lists:seq(1, min(Seconds, 10 * ?TENS + ?CHUNK))).
 
 summed(Values, #history{fields = Fields, sum = Sum, summed = 9, tens = Tens} = History) ->
     History#history{sum = none, summed = 0, tens = add_values(combined(Fields, Sum, Values), Tens)};
@@ -123,6 +128,12 @@ equal_steps_are_one_test() ->
     History = lists:foldl(fun add/2, new(fields(), 600), [[B, 3] || B <- [1, 1, 1, 300, 300, 1]]),
     ?assertEqual([{1, #{bytes => 1, queue => 3}}, {2, #{bytes => 300, queue => 3}}, {3, #{bytes => 1, queue => 3}}], seconds(History)),
     ?assertEqual([], tens(History)).
+
+seconds_are_added_at_once_test() ->
+    History = add(3, [5, 0], add([1, 0], new(fields(), 600))),
+    ?assertEqual(History, add(0, [9, 9], History)),
+    ?assertEqual([{3, #{bytes => 5, queue => 0}}, {1, #{bytes => 1, queue => 0}}], seconds(History)),
+    ?assert(lists:sum([Count || {Count, _} <- tens(add(1 bsl 40, [0, 0], History))]) < 500).
 
 ten_seconds_are_a_step_test() ->
     History = lists:foldl(fun add/2, new(fields(), 600), [[N, N rem 7] || N <- lists:seq(1, 25)]),

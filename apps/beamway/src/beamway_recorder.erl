@@ -2,9 +2,10 @@
 %% @doc The flight recorder: what each link did in the last few minutes, and why it ended ({@link beamway:why/1}).
 %%
 %% Once a second this server reads the counters of all links and adds a step to each link's {@link beamway_history}. While this node and all its links
-%% are idle, it does so every five seconds, because each time its timer fires, a scheduler wakes up and then spins for a while. In between it is notified
-%% of events on links ({@link note/2}). When a link ends, a separate process queries the peer's epmd, {@link beamway_verdict} finds the cause, and one
-%% line is logged. The records of ended links are kept for an hour.
+%% are idle, it does so every five seconds, because each time its timer fires, a scheduler wakes up and then spins for a while. Seconds that it missed,
+%% or that it rested, get steps as well, so the age of a step is its place in the history. In between the server is notified of events on links
+%% ({@link note/2}). When a link ends, a separate process queries the peer's epmd, {@link beamway_verdict} finds the cause, and one line is logged. The
+%% records of ended links are kept for an hour.
 %%
 %% The server also records how late its own timer fired and how busy this node was, because a link often seems silent when it is actually this node
 %% that is not running. For the same reason it is this server that tells the driver that the node is running: it opens a port of its own, over which it
@@ -25,6 +26,7 @@
 
 -define(STEP_MS, 1000).
 -define(CALL_MS, 5000).
+-define(UP_MS, 1000).
 -define(LOOK_MS, 2000).
 -define(KEEP_MS, 3600000).
 -define(EVENTS, 60).
@@ -78,12 +80,12 @@
                events :: [{Ms :: integer(), event()}]}).
 
 -record(state, {seconds :: non_neg_integer(),
-                due :: integer(),
-                steps = 1 :: pos_integer(), % the number of seconds until then
+                until :: integer(), % the histories have a step for each second before this time
+                due :: integer(), % when the timer fires: whole seconds after that
                 timer = none :: reference() | none,
                 port = none :: port() | none, % open while the driver carries a link
                 own :: beamway_history:history(),
-                runtime :: non_neg_integer(),
+                runtime :: {Ms :: integer(), RuntimeMs :: non_neg_integer()}, % when the processor time was last read, and its value
                 clock_ms :: integer(), % system time minus monotonic time
                 links = #{} :: #{pid() => #link{}},
                 lookers = #{} :: #{pid() => {Ms :: integer(), record()}},
@@ -102,13 +104,17 @@ own_fields() ->
 -spec start_link() -> {ok, pid()} | {error, term()}.
 start_link() -> gen_server:start_link({local, ?MODULE}, ?MODULE, [], []).
 
-%% @doc Records that a link is up.
+%% @doc Records that a link is up. Its connection process calls this and waits, because otherwise a link that ends immediately might end unobserved,
+%% and the reason would be lost. It does not wait for long, because a link must work without this server.
 -spec up(beamway_links:link()) -> ok.
-up(Link) -> gen_server:cast(?MODULE, {up, Link}).
+up(Link) ->
+    try gen_server:call(?MODULE, {up, Link}, ?UP_MS)
+    catch exit:_ -> ok
+    end.
 
 %% @doc Notes an event on the link of that connection process.
 -spec note(Connection :: pid(), event()) -> ok.
-note(Connection, Event) -> gen_server:cast(?MODULE, {note, Connection, Event}).
+note(Connection, Event) -> gen_server:cast(?MODULE, {note, now_ms(), Connection, Event}).
 
 %% @doc Returns the records of the links to a node: first the link that is up, then those that have ended, most recent first.
 -spec records(node()) -> [record()].
@@ -143,8 +149,8 @@ init([]) ->
     Seconds = maps:get(record_s, beamway_links:config(), 600), % the default is for a version that was loaded while the node ran
     Now = now_ms(),
     ok = watch_disconnects(),
-    State = #state{seconds = Seconds, due = Now, own = beamway_history:new(own_fields(), Seconds), runtime = runtime(), clock_ms = clock_ms()},
-    {ok, next(Now, 1, lists:foldl(fun begin_link/2, State, beamway_links:all()))}.
+    State = #state{seconds = Seconds, until = Now, due = Now, own = beamway_history:new(own_fields(), Seconds), runtime = runtime(Now), clock_ms = clock_ms()},
+    {ok, next(Now + ?STEP_MS, lists:foldl(fun begin_link/2, State, beamway_links:all()))}.
 
 %% The caller of a function that closes connections is known only during the call. Such a trace costs nothing in other functions, and other tracers
 %% are not affected.
@@ -152,19 +158,20 @@ watch_disconnects() ->
     _ = [erlang:trace_pattern(Function, true, [meta]) || Function <- [{net_kernel, disconnect, 1}, {net_kernel, async_disconnect, 1}]],
     ok.
 
-next(Now, Steps, #state{due = Due} = State) ->
-    %% Missed steps are not filled in, because a node that was not running knows nothing about them.
-    Next = max(Due + Steps * ?STEP_MS, Now + ?STEP_MS div 2),
-    State#state{due = Next, steps = Steps, timer = erlang:start_timer(Next, self(), step, [{abs, true}])}.
+next(Due, State) ->
+    State#state{due = Due, timer = erlang:start_timer(Due, self(), step, [{abs, true}])}.
 
-%% Ends a rest at the next full second, because a link has come up.
-hurried(Now, #state{due = Due, steps = Steps, timer = Timer} = State) ->
-    case min(Steps - 1, max(0, Due - Now) div ?STEP_MS) of
-        0 -> State;
-        Less ->
+%% Ends a rest at the next full second that is at least half a second away, because a link has come up.
+hurried(Now, #state{until = Until, due = Due, timer = Timer} = State) ->
+    case Until + seconds_until(Now + ?STEP_MS, Until) * ?STEP_MS of
+        Sooner when Sooner < Due ->
             _ = erlang:cancel_timer(Timer),
-            next(Now, Steps - Less, State#state{due = Due - Steps * ?STEP_MS})
+            next(Sooner, State);
+        _ -> State
     end.
+
+%% Rounded, so that the next step is never less than half a second away.
+seconds_until(Now, Until) -> max(1, (Now - Until + ?STEP_MS div 2) div ?STEP_MS).
 
 begin_link(#{connection := Pid} = About, #state{links = Links, seconds = Seconds} = State) when not is_map_key(Pid, Links) ->
     Link = #link{about = About, monitor = monitor(process, Pid), history = beamway_history:new(fields(), Seconds), latest_ms = now_ms(), read_ms = now_ms(),
@@ -183,6 +190,8 @@ handle_call({traffic, Connections}, _From, #state{links = Links} = State) ->
     Now = now_ms(),
     Oldest = [{Connection, lists:last(Traffic)} || Connection <- Connections, #{Connection := #link{traffic = [_ | _] = Traffic}} <- [Links]],
     {reply, [{Connection, {Bytes, Now - Ms}} || {Connection, {Ms, Bytes}} <- Oldest], State};
+handle_call({up, About}, _From, State) ->
+    {reply, ok, tell_peer(About, hurried(now_ms(), begin_link(About, State)), State)};
 handle_call(nodes, _From, #state{links = Links, dead = Dead} = State) ->
     {reply, lists:usort([Node || #link{about = #{node := Node}} <- maps:values(Links)] ++ [Node || {_, #{node := Node}} <- Dead]), State};
 handle_call(_Request, _From, State) ->
@@ -190,37 +199,34 @@ handle_call(_Request, _From, State) ->
 
 %% @private
 -spec handle_cast(term(), #state{}) -> {noreply, #state{}}.
-handle_cast({up, About}, State) ->
-    {noreply, hurried(now_ms(), tell_peer(About, begin_link(About, State)))};
-handle_cast({note, Connection, Event}, State) -> {noreply, noted(Connection, Event, State)};
+handle_cast({note, Ms, Connection, Event}, State) -> {noreply, noted(Ms, Connection, Event, State)};
 handle_cast(_Request, State) -> {noreply, State}.
 
-noted(Connection, Event, #state{links = Links} = State) ->
+noted(Ms, Connection, Event, #state{links = Links} = State) ->
     case Links of
         #{Connection := #link{events = Events} = Link} ->
-            State#state{links = Links#{Connection := Link#link{events = kept([{now_ms(), Event} | Events])}}};
+            State#state{links = Links#{Connection := Link#link{events = kept([{Ms, Event} | Events])}}};
         #{} -> State
     end.
 
 %% @private
 -spec handle_info(term(), #state{}) -> {noreply, #state{}}.
-handle_info({timeout, Timer, step}, #state{due = Due, steps = Steps, timer = Timer, runtime = Before} = State) ->
+handle_info({timeout, Timer, step}, #state{until = Until, due = Due, timer = Timer, runtime = Runtime, own = Own} = State) ->
     Now = now_ms(),
-    Runtime = runtime(),
-    LateMs = Now - Due,
-    Cpu = cpu_percent(Runtime - Before, Steps * ?STEP_MS + LateMs),
+    Seconds = seconds_until(Now, Until),
+    Cpu = cpu_percent(Now, Runtime),
     RunQueue = run_queue(),
-    Own = repeated(Steps - 1, own_step(0, Cpu, RunQueue), State#state.own),
-    Links = maps:map(fun(_, Link) -> stepped(Now, Steps, Link) end, State#state.links),
+    Links = maps:map(fun(_, Link) -> stepped(Now, Seconds, Link) end, State#state.links),
     Dead = lists:takewhile(fun({Ms, _}) -> Now - Ms < ?KEEP_MS end, State#state.dead),
-    Next = case Cpu < ?IDLE_PERCENT andalso lists:all(fun may_rest/1, maps:values(Links)) of true -> ?REST_STEPS; false -> 1 end,
-    Stepped = State#state{own = beamway_history:add(own_step(LateMs, Cpu, RunQueue), Own), runtime = Runtime, links = Links, dead = Dead},
-    {noreply, sampled(min(Cpu, 100), RunQueue, next(Now, Next, clock_set(Stepped)))};
+    Stepped = State#state{own = beamway_history:add(own_step(Now - Due, Cpu, RunQueue), beamway_history:add(Seconds - 1, own_step(0, Cpu, 0), Own)),
+                          runtime = runtime(Now), until = Until + Seconds * ?STEP_MS, links = Links, dead = Dead},
+    {noreply, sampled(Cpu, RunQueue, next(Stepped#state.until + steps(Cpu, Links) * ?STEP_MS, clock_set(Now, Stepped)))};
 handle_info({'DOWN', _Monitor, process, Pid, Reason}, #state{links = Links} = State) when is_map_key(Pid, Links) ->
     {Link, Left} = maps:take(Pid, Links),
     {noreply, ended(Link, Reason, State#state{links = Left})};
-handle_info({trace_ts, Pid, call, {net_kernel, _Disconnect, [Node]}, _When}, State) ->
-    {noreply, disconnecting(Pid, Node, State)};
+handle_info({trace_ts, Pid, call, {net_kernel, _Disconnect, [Node]}, {Mega, Seconds, Micro}}, State) ->
+    Ms = (Mega * 1000000 + Seconds) * 1000 + Micro div 1000 - erlang:time_offset(millisecond),
+    {noreply, disconnecting(Ms, Pid, Node, State)};
 handle_info({'EXIT', Looker, Result}, #state{lookers = Lookers} = State) when is_map_key(Looker, Lookers) ->
     {{Ms, Record}, Left} = maps:take(Looker, Lookers),
     {noreply, judged(Ms, Record#{epmd => case Result of {looked, Epmd} -> Epmd; _ -> unknown end}, State#state{lookers = Left})};
@@ -233,10 +239,10 @@ handle_info(_Info, State) ->
     {noreply, State}.
 
 %% The clock of this node's host has been set. This does not close any link, because links use another clock.
-clock_set(#state{clock_ms = Before, links = Links} = State) ->
+clock_set(Now, #state{clock_ms = Before, links = Links} = State) ->
     Ms = clock_ms(),
     Told = case abs(Ms - Before) >= ?CLOCK_MS of
-               true -> lists:foldl(fun(Connection, Acc) -> noted(Connection, {clock_set, Ms - Before}, Acc) end, State, maps:keys(Links));
+               true -> lists:foldl(fun(Connection, Acc) -> noted(Now, Connection, {clock_set, Ms - Before}, Acc) end, State, maps:keys(Links));
                false -> State
            end,
     Told#state{clock_ms = Ms}.
@@ -248,7 +254,12 @@ own_step(LateMs, Cpu, RunQueue) ->
     IsBusy = Cpu >= ?BUSY_PERCENT orelse RunQueue >= ?BUSY_QUEUE * erlang:system_info(schedulers_online),
     [LateMs div 10 * 10, Cpu div 5 * 5, case IsBusy of true -> 1; false -> 0 end].
 
-cpu_percent(RuntimeMs, Ms) -> 100 * RuntimeMs div (max(1, Ms) * erlang:system_info(schedulers_online)).
+%% Returns how much of its CPUs this node has used since then.
+cpu_percent(Now, {Ms, RuntimeMs}) ->
+    {_, RuntimeNowMs} = runtime(Now),
+    min(100, 100 * (RuntimeNowMs - RuntimeMs) div (max(1, Now - Ms) * erlang:system_info(schedulers_online))).
+
+runtime(Now) -> {Now, element(1, erlang:statistics(runtime))}.
 
 run_queue() -> erlang:statistics(total_run_queue_lengths).
 
@@ -275,12 +286,12 @@ sampled(Cpu, RunQueue, #state{port = Port, due = Due, links = Links} = State) ->
 
 is_driven(#link{about = About}) -> beamway_links:driven(About) =/= none.
 
-%% A new peer should not have to wait for the next tick to learn the load. If this is the only link, there is no recent sample.
-tell_peer(About, #state{port = Port, runtime = Before, due = Due, steps = Steps} = State) ->
-    SinceMs = now_ms() - Due + Steps * ?STEP_MS,
-    Sampled = case Port of
-                  none -> sampled(min(cpu_percent(runtime() - Before, SinceMs), 100), run_queue(), State);
-                  _ -> State
+%% A new peer should not have to wait for the next tick to learn the load. If this is the only link, there is no recent sample. If a rest was cut short,
+%% the driver must know, so that it notices a stop of this node from now on.
+tell_peer(About, #state{port = Port, due = Due, runtime = Runtime} = State, #state{due = DueBefore}) ->
+    Sampled = case Port =:= none orelse Due < DueBefore of
+                  true -> sampled(cpu_percent(now_ms(), Runtime), run_queue(), State);
+                  false -> State
               end,
     ok = on_port(About, ok, fun beamway_port:tick/1),
     Sampled.
@@ -294,20 +305,30 @@ on_port(About, Otherwise, Do) ->
         none -> Otherwise
     end.
 
+%% Returns the number of seconds until the next step. A stop of this node is recorded without the part that lies within a rest, and must still be longer
+%% than a tick interval if it lasted for net_ticktime.
+steps(Cpu, Links) ->
+    case Cpu < ?IDLE_PERCENT andalso tick_ms() > 2 * ?REST_STEPS * ?STEP_MS andalso lists:all(fun may_rest/1, maps:values(Links)) of
+        true -> ?REST_STEPS;
+        false -> 1
+    end.
+
+tick_ms() -> 1000 * beamway_config:of_kernel(net_ticktime, 60) div 4.
+
 %% The driver notices only stops of this node that last twice as long as a rest, and must notice those after which a peer may have given up a link.
 may_rest(#link{about = #{resume_ms := Ms}}) when Ms > 0, Ms < 2 * ?REST_STEPS * ?STEP_MS -> false;
 may_rest(#link{idle = Idle}) -> Idle >= ?IDLE_STEPS.
 
 %% An idle link is only sampled every five seconds, because a mesh has many of them.
-stepped(_Now, Steps, #link{idle = Idle, missed = Missed} = Link) when Idle >= ?IDLE_STEPS, Missed + Steps < ?REST_STEPS ->
-    Link#link{missed = Missed + Steps};
-stepped(Now, Steps, #link{about = About, latest = Before, history = History, idle = Idle, missed = Missed, read_ms = ReadMs} = Link) ->
+stepped(_Now, Seconds, #link{idle = Idle, missed = Missed} = Link) when Idle >= ?IDLE_STEPS, Missed + Seconds < ?REST_STEPS ->
+    Link#link{missed = Missed + Seconds};
+stepped(Now, Seconds, #link{about = About, latest = Before, history = History, idle = Idle, missed = Missed, read_ms = ReadMs} = Link) ->
     case beamway_metrics:of_link(About) of
         Figures when map_size(Figures) =:= 0 -> Link;
         Figures ->
             Idled = case is_idle(Before, Figures) of true -> Idle + 1; false -> 0 end,
             LastReadMs = case Figures of #{bytes_in := Bytes} when Bytes =/= map_get(bytes_in, Before) -> Now; _ -> ReadMs end,
-            Recorded = beamway_history:add(grown(Before, Figures), repeated(skipped(Before, Missed + Steps), grown(Before, Before), History)),
+            Recorded = beamway_history:add(grown(Before, Figures), skipped(Missed + Seconds - 1, Before, History)),
             Traffic = case {Figures, Before, Link#link.traffic} of
                           {#{bytes_out := Same}, #{bytes_out := Same}, [_ | _] = Known} -> same_traffic(Now, Known);
                           {_, _, Known} -> kept_traffic(Now, traffic_now(About), Known)
@@ -330,13 +351,9 @@ kept_traffic(Now, Bytes, Traffic) ->
     {Young, Old} = lists:splitwith(fun({Ms, _}) -> Now - Ms < ?SENT_MS end, Traffic),
     [{Now, Bytes} | Young ++ lists:sublist(Old, 1)].
 
-%% A link that has not been read before may have come up in the last second.
-skipped(Before, _Seconds) when map_size(Before) =:= 0 -> 0;
-skipped(_Before, Seconds) -> Seconds - 1.
-
-%% Fills in the seconds that were not sampled, because everything was idle.
-repeated(0, _Step, History) -> History;
-repeated(Times, Step, History) -> repeated(Times - 1, Step, beamway_history:add(Step, History)).
+%% Fills in the seconds in which the link was not sampled. A link that has not been sampled before may have come up in the last second.
+skipped(_Seconds, Before, History) when map_size(Before) =:= 0 -> History;
+skipped(Seconds, Before, History) -> beamway_history:add(Seconds, grown(Before, Before), History).
 
 %% Logs the senders when their messages are queued.
 full(Now, #{busy := Busy, held_senders := Held}, #link{about = #{node := Node, link := Kind} = About, full_ms = Last, events = Events} = Link)
@@ -369,9 +386,9 @@ grown(sum, Name, Before, Figures) ->
         _ -> 0
     end.
 
-disconnecting(Pid, Node, #state{links = Links} = State) ->
+disconnecting(Ms, Pid, Node, #state{links = Links} = State) ->
     Event = {disconnected_by, beamway_senders:described(Pid)},
-    lists:foldl(fun(Connection, Acc) -> noted(Connection, Event, Acc) end, State,
+    lists:foldl(fun(Connection, Acc) -> noted(Ms, Connection, Event, Acc) end, State,
                 [Connection || {Connection, #link{about = #{node := Of}}} <- maps:to_list(Links), Of =:= Node]).
 
 %% ---- the end of a link ----
@@ -421,38 +438,58 @@ log(#{node := Node, link := Kind, hidden := Hidden, ended := #{reason := Reason}
 
 %% ---- reports about a link ----
 
-record(#link{about = About, history = History, latest = Latest, latest_ms = LatestMs, read_ms = ReadMs, events = Events}, Now, #state{own = Own, due = Due}) ->
+record(#link{about = About, history = History, latest = Latest, latest_ms = LatestMs, missed = Missed, read_ms = ReadMs, events = Events}, Now,
+       #state{own = Own, until = Until, due = Due}) ->
+    SinceStep = max(0, Now - Until) div ?STEP_MS,
+    UntilNow = skipped(Missed + SinceStep, Latest, History),
     (maps:with([node, link, address, hidden, since], About))
         #{events => [{Now - Ms, Event} || {Ms, Event} <- Events], latest => aged_figures(Latest, Now - LatestMs), silent_ms => Now - ReadMs,
-          seconds => beamway_history:seconds(History), tens => beamway_history:tens(History), own => late(Now - Due) ++ beamway_history:seconds(Own),
-          tick_ms => 1000 * beamway_config:of_kernel(net_ticktime, 60) div 4}.
+          seconds => beamway_history:seconds(UntilNow), tens => beamway_history:tens(UntilNow), own => beamway_history:seconds(own_until(Now - Due, SinceStep, Own)),
+          tick_ms => tick_ms()}.
 
 %% An ended link is not queried again, so its values from one step ago have aged.
 aged_figures(#{ack_ms := AckMs} = Latest, AgoMs) -> Latest#{ack_ms := AckMs + AgoMs};
 aged_figures(Latest, _AgoMs) -> Latest.
 
 %% After this node has been stopped, it may learn of the end of a link before the timer fires.
-late(LateMs) when LateMs >= ?STEP_MS -> [{1, #{late_ms => LateMs, cpu_percent => 0, busy => 0}}];
-late(_LateMs) -> [].
+own_until(LateMs, Seconds, Own) when LateMs >= ?STEP_MS -> beamway_history:add(own_step(LateMs, 0, 0), beamway_history:add(Seconds - 1, own_step(0, 0, 0), Own));
+own_until(_LateMs, Seconds, Own) -> beamway_history:add(Seconds, own_step(0, 0, 0), Own).
 
 %% Returns the record as of the end of the link, and how long ago that was.
 aged(#{ended := Ended} = Record, AgoMs) -> Record#{ended := Ended#{ago_ms := AgoMs}}.
 
-runtime() -> element(1, erlang:statistics(runtime)).
-
 now_ms() -> erlang:monotonic_time(millisecond).
 
 -ifdef(TEST).
+state(More) -> More#state{seconds = 600, own = beamway_history:new(own_fields(), 600), runtime = runtime(now_ms()), clock_ms = clock_ms()}.
+
 %% A rest of five seconds ends early, at a full second of it and after at least half a second.
 a_rest_ends_early_test_() ->
     Now = now_ms(),
     Ends = fun(LeftMs) ->
-                   #state{due = Due, steps = Steps, timer = Timer} =
-                       hurried(Now, #state{seconds = 60, due = Now + LeftMs, steps = 5, own = beamway_history:new([], 60), runtime = 0, clock_ms = 0, timer = make_ref()}),
+                   #state{due = Due, timer = Timer} = hurried(Now, state(#state{until = Now + LeftMs - 5000, due = Now + LeftMs, timer = make_ref()})),
                    _ = erlang:cancel_timer(Timer),
-                   {Due - Now, Steps}
+                   Due - Now
            end,
-    [?_assertEqual({900, 1}, Ends(4900)), ?_assertEqual({500, 2}, Ends(3400)), ?_assertEqual({700, 5}, Ends(700)), ?_assertEqual({-3000, 5}, Ends(-3000))].
+    [?_assertEqual(900, Ends(4900)), ?_assertEqual(1400, Ends(3400)), ?_assertEqual(700, Ends(700)), ?_assertEqual(-3000, Ends(-3000))].
+
+%% This node did not run for 3 s, and 40 s later, within a rest, not for 17 s. That was 8 s ago.
+stops_keep_their_time_test() ->
+    Link = #link{about = #{node => b@h, link => tcp, address => <<>>, hidden => false, since => 0}, monitor = make_ref(), history = beamway_history:new(fields(), 600),
+                 latest_ms = 0, full_ms = 0, read_ms = now_ms(), events = []},
+    Stopped = fun(PlannedMs, LateMs, State) ->
+                      Timer = make_ref(),
+                      Now = now_ms(),
+                      {noreply, After} = handle_info({timeout, Timer, step}, State#state{until = Now - LateMs - PlannedMs, due = Now - LateMs, timer = Timer}),
+                      _ = erlang:cancel_timer(After#state.timer),
+                      After
+              end,
+    State = Stopped(5000, 17000, Stopped(20000, 0, Stopped(1000, 3000, state(#state{until = 0, due = 0})))),
+    #{own := Own} = Record = record(Link, State#state.until + 8000, State#state{due = State#state.until + 9000}),
+    ?assertEqual(lists:sum([8, 22, 20, 4]), lists:sum([Count || {Count, _} <- Own])),
+    #{facts := Facts} = beamway_verdict:verdict(Record),
+    ?assertEqual([{50000, <<"this node did not run for 3.0 s">>}, {8000, <<"this node did not run for 17.0 s">>}],
+                 [Fact || {_, <<"this node did not", _/binary>>} = Fact <- Facts]).
 
 %% A peer may give up this link after three seconds, so a stop of this node that lasts as long must be noticed.
 may_rest_test_() ->
@@ -468,6 +505,6 @@ what_a_link_said_grows_older_test() ->
     Link = #link{about = #{node => b@h, link => tcp, address => <<>>, hidden => false, since => 0}, monitor = make_ref(), history = beamway_history:new(fields(), 60),
                  latest = #{ack_ms => 3000}, latest_ms = Now - 1000, full_ms = Now, read_ms = Now - 4500, events = []},
     #{latest := #{ack_ms := AckMs}, silent_ms := 4500} =
-        record(Link, Now, #state{seconds = 60, due = Now, own = beamway_history:new([], 60), runtime = 0, clock_ms = 0}),
+        record(Link, Now, state(#state{until = Now, due = Now})),
     ?assertEqual(4000, AckMs).
 -endif.

@@ -6,10 +6,10 @@
 -include_lib("stdlib/include/assert.hrl").
 
 -export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_group/2, end_per_group/2, end_per_testcase/2]).
--export([killed/1, halted/1, restarted/1, disconnected/1, disconnected_by_the_peer/1, peer_stopped/1, stopped_here/1, busy_here/1,
+-export([killed/1, halted/1, restarted/1, disconnected/1, disconnected_by_the_peer/1, peer_stopped/1, stopped_here/1, paused_here/1, driver_reloaded/1, ended_at_once/1, busy_here/1,
          reset_without_resume/1, clock/1, peer_out_of_memory/1, no_memory/1, ticks_off/1, ticks_differ/1, peer_blocked/1, peer_burns/1, outlived/1, unreachable/1, congested/1, no_record/1, corrupt/1, without_recorder/1, at_rest/1, tool/1, senders/1, a_late_sender/1, senders_that_wait/1]).
 -export([send_all/3]).
--export([drop_node/1, of_resume/0, burn/0, burn_and_send/1, block/1]).
+-export([drop_node/1, end_at_once/1, of_resume/0, burn/0, burn_and_send/1, block/1]).
 
 -define(WAIT_MS, 20000).
 
@@ -20,8 +20,8 @@ all() -> [{group, Carrier} || Carrier <- [beamway_tcp, beamway_shm, beamway_tls,
 groups() ->
     Everywhere = [killed, halted, disconnected, disconnected_by_the_peer],
     Driven = [senders, senders_that_wait],
-    [{beamway_tcp, [], Everywhere ++ Driven ++ [a_late_sender, restarted, peer_stopped, stopped_here, busy_here, reset_without_resume, clock, peer_out_of_memory, no_memory, peer_blocked, peer_burns, outlived, unreachable, no_record, corrupt, without_recorder, at_rest, tool]},
-     {beamway_shm, [], Everywhere ++ Driven ++ [restarted, peer_stopped, stopped_here, ticks_off, ticks_differ, corrupt]},
+    [{beamway_tcp, [], Everywhere ++ Driven ++ [a_late_sender, restarted, peer_stopped, stopped_here, paused_here, driver_reloaded, busy_here, reset_without_resume, clock, peer_out_of_memory, no_memory, peer_blocked, peer_burns, outlived, unreachable, no_record, corrupt, ended_at_once, without_recorder, at_rest, tool]},
+     {beamway_shm, [], Everywhere ++ Driven ++ [restarted, peer_stopped, stopped_here, driver_reloaded, ticks_off, ticks_differ, corrupt]},
      {beamway_tls, [], Everywhere ++ Driven ++ [peer_stopped]},
      {beamway_inet, [], Everywhere ++ [peer_stopped]},
      {path, [], [congested]}].
@@ -156,6 +156,28 @@ stopped_here(Config) ->
     #{cause := Cause} = Link = why(Pair),
     ?assert(lists:member(Cause, [this_node_stopped, peer_closed]), {Cause, OtherNode}),
     has_fact(Link, <<"this node did not run for">>).
+
+%% The link outlives a short stop of this node, and the record says when it was, also when it is read later.
+paused_here(Config) ->
+    {One, _, _, OtherNode} = pair(Config),
+    {Stop, Read, Later} = {6000, 3000, 9000},
+    ok = beamway_peer:sigstop(One),
+    receive after Stop -> ok end,
+    ok = beamway_peer:sigcont(One),
+    Resumed = erlang:monotonic_time(millisecond),
+    [begin
+         receive after max(0, Resumed + AfterMs - erlang:monotonic_time(millisecond)) -> ok end,
+         {ok, [#{cause := up, facts := Facts}]} = beamway_peer:call(One, beamway, why, [OtherNode]),
+         PassedMs = erlang:monotonic_time(millisecond) - Resumed,
+         Stops = [{AgoMs, Text} || #{ago_ms := AgoMs, text := <<"this node did not run for ", Text/binary>>} <- Facts],
+         ?assertMatch([{AgoMs, _}] when abs(PassedMs - AgoMs) =< 1500, Stops, {PassedMs, Facts})
+     end || AfterMs <- [Read, Later]].
+
+driver_reloaded(Config) ->
+    {One, _, _, _} = Pair = pair(Config),
+    ok = beamway_peer:call(One, beamway, reload_driver, []),
+    #{cause := disconnected, short := Short} = why(Pair),
+    ?assertMatch({_, _}, binary:match(Short, <<"beamway:reload_driver/0">>), Short).
 
 %% Far more processes are runnable than can run.
 busy_here(Config) ->
@@ -299,6 +321,22 @@ corrupt(Config) ->
     {One, _, _, OtherNode} = Pair = pair(Config),
     ok = beamway_peer:run(One, fun() -> [exit(Connection, beamway_link_corrupt) || #{node := Of, connection := Connection} <- beamway_links:all(), Of =:= OtherNode], ok end),
     ?assertMatch(#{cause := protocol}, why(Pair)).
+
+%% The reason is known even if the link ends before the recorder gets round to it.
+ended_at_once(Config) ->
+    {One, _, _, OtherNode} = Pair = pair(Config),
+    ok = beamway_peer:run(One, fun() -> ?MODULE:end_at_once(OtherNode) end),
+    ?assertMatch(#{cause := protocol}, why(Pair)).
+
+%% @doc Ends a second link to the node while the recorder has only the message about its beginning.
+end_at_once(Node) ->
+    [Link] = [Link || #{node := Of} = Link <- beamway_links:all(), Of =:= Node],
+    Recorder = whereis(beamway_recorder),
+    true = erlang:suspend_process(Recorder),
+    {_, Monitor} = spawn_monitor(fun() -> ok = beamway_recorder:up(Link#{connection := self()}), exit(beamway_link_corrupt) end),
+    receive {'DOWN', Monitor, process, _, _} -> ok after 200 -> ok end,
+    true = erlang:resume_process(Recorder),
+    ok.
 
 %% A recorder that crashes is restarted and finds the links; one that crashes repeatedly is given up, and the links continue.
 without_recorder(Config) ->
