@@ -1,12 +1,26 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Finds out what the epmd on a peer's host currently reports about the peer, and where a peer listens according to the node's
 %% epmd module.
+%%
+%% When many peers end at the same time, each of their links asks the same questions about the same host. This server asks each question once for all
+%% processes that are waiting for the answer. A process never gets an answer that was already on its way when it asked, because that answer may date
+%% from before its peer ended. Without the server, each process asks by itself.
 -module(beamway_epmd).
+-behaviour(gen_server).
 
--export([peer_of/4, of_node/3, resolved/2]).
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+-export([getaddr/2]).
+-endif.
+
+-export([start_link/0, peer_of/4, of_node/3, resolved/2]).
+-export([init/1, handle_call/3, handle_cast/2, handle_info/2, ask/1]).
 -export_type([said/0]).
 
 -define(LOOK_MS, 500).
+-define(QUESTION_MS, 2000).
+%% A question may have to wait for the one before it.
+-define(CALL_MS, 5000).
 
 -type said() :: {listed, {inet:ip_address(), inet:port_number()}} | {not_listed, inet:ip_address(), OthersAre :: boolean()}
               | {refuses, inet:ip_address()} | unknown.
@@ -53,9 +67,10 @@ asked(Node, Family, Known) ->
 ask_epmd(Family, Name, Host, Known) ->
     case address(Family, Host, Known) of
         {ok, Ip} ->
-            case erl_epmd:names(Ip) of
+            case shared({names, Family, Ip}) of
                 {ok, Names} -> listed(Name, Ip, Names);
-                {error, _} -> why_silent(Ip, Family:connect(Ip, epmd_port(), [{active, false}], ?LOOK_MS))
+                {error, refused} -> {refuses, Ip};
+                {error, _} -> unknown
             end;
         error ->
             unknown
@@ -67,9 +82,6 @@ listed(Name, Ip, Names) ->
         false -> {not_listed, Ip, Names =/= []}
     end.
 
-why_silent(Ip, {error, econnrefused}) -> {refuses, Ip};
-why_silent(_Ip, _Other) -> unknown.
-
 address(Family, Host, undefined) -> resolved(Family, Host);
 address(Family, _Host, {Known, _Port}) -> resolved(Family, Known).
 
@@ -77,10 +89,75 @@ address(Family, _Host, {Known, _Port}) -> resolved(Family, Known).
 -spec resolved(beamway_stream:family(), inet:ip_address() | string()) -> {ok, inet:ip_address()} | error.
 resolved(_Family, Ip) when is_tuple(Ip) -> {ok, Ip};
 resolved(Family, Host) ->
-    case Family:getaddr(Host, ?LOOK_MS) of
+    case shared({address, Family, Host}) of
         {ok, Ip} -> {ok, Ip};
         {error, _} -> error
     end.
+
+%% ---- questions that several processes ask ----
+
+shared(Question) ->
+    try gen_server:call(?MODULE, Question, ?CALL_MS)
+    catch
+        exit:{timeout, _} -> {error, timeout};
+        exit:_ -> answer(Question)
+    end.
+
+answer({address, Family, Host}) ->
+    Family:getaddr(Host, ?LOOK_MS);
+answer({names, Family, Ip}) ->
+    case erl_epmd:names(Ip) of
+        {ok, Names} -> {ok, Names};
+        {error, _} -> {error, why_silent(Family:connect(Ip, epmd_port(), [{active, false}], ?LOOK_MS))}
+    end.
+
+why_silent({error, econnrefused}) -> refused;
+why_silent(_Other) -> silent.
+
+%% @doc Called by {@link beamway_sup}.
+-spec start_link() -> {ok, pid()} | {error, term()}.
+start_link() -> gen_server:start_link({local, ?MODULE}, ?MODULE, [], []).
+
+%% @private The state has the questions that are being asked, each with the processes that get the answer, and those that get the next one.
+-spec init([]) -> {ok, #{term() => {pid(), [gen_server:from()], [gen_server:from()]}}}.
+init([]) -> {ok, #{}}.
+
+%% @private
+-spec handle_call(term(), gen_server:from(), map()) -> {noreply, map()}.
+handle_call(Question, From, Asked) ->
+    case Asked of
+        #{Question := {Asker, Now, Next}} -> {noreply, Asked#{Question := {Asker, Now, [From | Next]}}};
+        #{} -> {noreply, Asked#{Question => {asker(Question), [From], []}}}
+    end.
+
+%% @private
+-spec handle_cast(term(), map()) -> {noreply, map()}.
+handle_cast(_Request, Asked) -> {noreply, Asked}.
+
+%% @private
+-spec handle_info(term(), map()) -> {noreply, map()}.
+handle_info({'DOWN', _Monitor, process, Asker, Reason}, Asked) ->
+    [{Question, {_, Now, Next}}] = [Asking || {_, {By, _, _}} = Asking <- maps:to_list(Asked), By =:= Asker],
+    Answer = case Reason of {answer, Answered} -> Answered; _ -> {error, timeout} end,
+    _ = [gen_server:reply(From, Answer) || From <- Now],
+    {noreply, case Next of
+                  [] -> maps:remove(Question, Asked);
+                  _ -> Asked#{Question := {asker(Question), Next, []}}
+              end};
+handle_info({stop, Asker}, Asked) ->
+    true = exit(Asker, kill), % it may have exited already
+    {noreply, Asked};
+handle_info(_Info, Asked) ->
+    {noreply, Asked}.
+
+asker(Question) ->
+    {Asker, _Monitor} = spawn_monitor(?MODULE, ask, [Question]),
+    _ = erlang:send_after(?QUESTION_MS, self(), {stop, Asker}),
+    Asker.
+
+%% @private The answer is passed as the exit reason.
+-spec ask(term()) -> no_return().
+ask(Question) -> exit({answer, answer(Question)}).
 
 epmd_port() ->
     case init:get_argument(epmd_port) of
@@ -94,3 +171,32 @@ ask(Module, Family, Name, Host) ->
         {Ip, Port, _Version} -> {listed, {Ip, Port}};
         error -> unknown
     end.
+
+-ifdef(TEST).
+%% @private The test answers this question itself.
+-spec getaddr(pid(), timeout()) -> {ok, pos_integer()}.
+getaddr(Counter, _Ms) ->
+    Counter ! {asked, self()},
+    receive {answer, Number} -> {ok, Number} end.
+
+%% The first process has its own answer. The others ask while that is on its way, so they share the next one.
+the_waiting_share_an_answer_test() ->
+    {ok, Server} = start_link(),
+    Self = self(),
+    Ask = fun() -> spawn_link(fun() -> Self ! {answered, resolved(?MODULE, Self)} end) end,
+    Answered = fun(Number) -> receive {asked, Asker} -> Asker ! {answer, Number} end end,
+    _ = Ask(),
+    receive {asked, First} -> ok end,
+    [Ask() || _ <- lists:seq(1, 20)],
+    Waiting = fun Wait() -> case sys:get_state(Server) of #{{address, ?MODULE, Self} := {_, _, Next}} when length(Next) =:= 20 -> ok; _ -> Wait() end end,
+    ok = Waiting(),
+    First ! {answer, 1},
+    Answered(2),
+    Got = [receive {answered, Answer} -> Answer end || _ <- lists:seq(0, 20)],
+    ?assertEqual([{ok, 1} | lists:duplicate(20, {ok, 2})], Got),
+    ?assertEqual(#{}, sys:get_state(Server)),
+    gen_server:stop(Server).
+
+without_the_server_each_asks_test() ->
+    ?assertEqual({ok, {127, 0, 0, 1}}, resolved(inet_tcp, "127.0.0.1")).
+-endif.

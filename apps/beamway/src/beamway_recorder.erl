@@ -33,6 +33,8 @@
 -define(DEAD, 256).
 -define(IDLE_STEPS, 10).
 -define(REST_STEPS, 5).
+%% With more links than this, each is sampled only every five seconds.
+-define(MANY, 32).
 -define(IDLE_BYTES, 128).
 -define(IDLE_PERCENT, 5).
 -define(BUSY_PERCENT, 95).
@@ -175,6 +177,7 @@ seconds_until(Now, Until) -> max(1, (Now - Until + ?STEP_MS div 2) div ?STEP_MS)
 
 begin_link(#{connection := Pid} = About, #state{links = Links, seconds = Seconds} = State) when not is_map_key(Pid, Links) ->
     Link = #link{about = About, monitor = monitor(process, Pid), history = beamway_history:new(fields(), Seconds), latest_ms = now_ms(), read_ms = now_ms(),
+                 missed = erlang:phash2(Pid, ?REST_STEPS), % so that not all of many links are sampled in the same second
                  full_ms = now_ms() - ?FULL_MS, traffic = kept_traffic(now_ms(), traffic_now(About), []), events = [{now_ms(), up}]},
     State#state{links = Links#{Pid => Link}};
 begin_link(_About, State) ->
@@ -216,7 +219,7 @@ handle_info({timeout, Timer, step}, #state{until = Until, due = Due, timer = Tim
     Seconds = seconds_until(Now, Until),
     Cpu = cpu_percent(Now, Runtime),
     RunQueue = run_queue(),
-    Links = maps:map(fun(_, Link) -> stepped(Now, Seconds, Link) end, State#state.links),
+    Links = maps:map(fun(_, Link) -> stepped(Now, Seconds, map_size(State#state.links) > ?MANY, Link) end, State#state.links),
     Dead = lists:takewhile(fun({Ms, _}) -> Now - Ms < ?KEEP_MS end, State#state.dead),
     Stepped = State#state{own = beamway_history:add(own_step(Now - Due, Cpu, RunQueue), beamway_history:add(Seconds - 1, own_step(0, Cpu, 0), Own)),
                           runtime = runtime(Now), until = Until + Seconds * ?STEP_MS, links = Links, dead = Dead},
@@ -319,16 +322,16 @@ tick_ms() -> 1000 * beamway_config:of_kernel(net_ticktime, 60) div 4.
 may_rest(#link{about = #{resume_ms := Ms}}) when Ms > 0, Ms < 2 * ?REST_STEPS * ?STEP_MS -> false;
 may_rest(#link{idle = Idle}) -> Idle >= ?IDLE_STEPS.
 
-%% An idle link is only sampled every five seconds, because a mesh has many of them.
-stepped(_Now, Seconds, #link{idle = Idle, missed = Missed} = Link) when Idle >= ?IDLE_STEPS, Missed + Seconds < ?REST_STEPS ->
+%% An idle link, and each of many, is only sampled every five seconds.
+stepped(_Now, Seconds, Many, #link{idle = Idle, missed = Missed} = Link) when Many orelse Idle >= ?IDLE_STEPS, Missed + Seconds < ?REST_STEPS ->
     Link#link{missed = Missed + Seconds};
-stepped(Now, Seconds, #link{about = About, latest = Before, history = History, idle = Idle, missed = Missed, read_ms = ReadMs} = Link) ->
+stepped(Now, Seconds, _Many, #link{about = About, latest = Before, history = History, idle = Idle, missed = Missed, read_ms = ReadMs} = Link) ->
     case beamway_metrics:of_link(About) of
         Figures when map_size(Figures) =:= 0 -> Link;
         Figures ->
-            Idled = case is_idle(Before, Figures) of true -> Idle + 1; false -> 0 end,
+            Idled = case is_idle(Before, Figures) of true -> Idle + Missed + Seconds; false -> 0 end,
             LastReadMs = case Figures of #{bytes_in := Bytes} when Bytes =/= map_get(bytes_in, Before) -> Now; _ -> ReadMs end,
-            Recorded = beamway_history:add(grown(Before, Figures), skipped(Missed + Seconds - 1, Before, History)),
+            Recorded = recorded(Missed + Seconds, Before, Figures, History),
             Traffic = case {Figures, Before, Link#link.traffic} of
                           {#{bytes_out := Same}, #{bytes_out := Same}, [_ | _] = Known} -> same_traffic(Now, Known);
                           {_, _, Known} -> kept_traffic(Now, traffic_now(About), Known)
@@ -350,6 +353,15 @@ kept_traffic(_Now, none, _Traffic) -> [];
 kept_traffic(Now, Bytes, Traffic) ->
     {Young, Old} = lists:splitwith(fun({Ms, _}) -> Now - Ms < ?SENT_MS end, Traffic),
     [{Now, Bytes} | Young ++ lists:sublist(Old, 1)].
+
+%% Adds what has happened since the link was sampled before. If that was a few seconds ago, it is divided among them. If it was longer ago, this node
+%% was stopped, so it happened in the last second.
+recorded(Seconds, Before, Figures, History) when Seconds =:= 1; Seconds > ?REST_STEPS; map_size(Before) =:= 0 ->
+    beamway_history:add(grown(Before, Figures), skipped(Seconds - 1, Before, History));
+recorded(Seconds, Before, Figures, History) ->
+    {Each, Last} = lists:unzip([case Kind of sum -> {New div Seconds, New - (Seconds - 1) * (New div Seconds)}; max -> {Old, New} end
+                                || {{_, Kind}, New, Old} <- lists:zip3(fields(), grown(Before, Figures), grown(Before, Before))]),
+    beamway_history:add(Last, beamway_history:add(Seconds - 1, Each, History)).
 
 %% Fills in the seconds in which the link was not sampled. A link that has not been sampled before may have come up in the last second.
 skipped(_Seconds, Before, History) when map_size(Before) =:= 0 -> History;
@@ -472,6 +484,17 @@ a_rest_ends_early_test_() ->
                    Due - Now
            end,
     [?_assertEqual(900, Ends(4900)), ?_assertEqual(1400, Ends(3400)), ?_assertEqual(700, Ends(700)), ?_assertEqual(-3000, Ends(-3000))].
+
+%% Four seconds after the last sample, 43 more bytes had been read, and two senders were waiting.
+what_happened_is_divided_among_seconds_test() ->
+    Figures = fun(Bytes, Held) -> #{bytes_in => Bytes, held_senders => Held} end,
+    Seconds = fun(Count) ->
+                      [{Times, Bytes, Held} || {Times, #{bytes_in := Bytes, held_senders := Held}} <-
+                          beamway_history:seconds(recorded(Count, Figures(100, 1), Figures(143, 2), beamway_history:new(fields(), 600)))]
+              end,
+    ?assertEqual([{1, 13, 2}, {3, 10, 1}], Seconds(4)),
+    ?assertEqual([{1, 43, 2}], Seconds(1)),
+    ?assertEqual([{1, 43, 2}, {16, 0, 1}], Seconds(17)).
 
 %% This node did not run for 3 s, and 40 s later, within a rest, not for 17 s. That was 8 s ago.
 stops_keep_their_time_test() ->

@@ -74,7 +74,7 @@ is_carrier(error) -> false.
 stop(_State) -> ok.
 
 %% @private
--spec init(links | recorder | faults | application) -> {ok, {supervisor:sup_flags(), [supervisor:child_spec()]}}.
+-spec init(links | {alone, module()} | application) -> {ok, {supervisor:sup_flags(), [supervisor:child_spec()]}}.
 init(links) ->
     ok = beamway_links:prepare(),
     {ok, {#{strategy => one_for_one, intensity => 3, period => 10, auto_shutdown => any_significant},
@@ -82,12 +82,12 @@ init(links) ->
              restart => transient, significant => true, shutdown => 2000},
            #{id => beamway_classes, start => {beamway_classes, start_link, []}, shutdown => 2000},
            %% Links do not depend on these.
-           #{id => recorder, start => {supervisor, start_link, [?MODULE, recorder]}, type => supervisor, restart => temporary},
-           #{id => faults, start => {supervisor, start_link, [?MODULE, faults]}, type => supervisor, restart => temporary}]}};
-init(faults) ->
-    {ok, {#{strategy => one_for_one, intensity => 3, period => 10}, [#{id => beamway_fault, start => {beamway_fault, start_link, []}, shutdown => 2000}]}};
-init(recorder) ->
-    {ok, {#{strategy => one_for_one, intensity => 3, period => 10}, [#{id => beamway_recorder, start => {beamway_recorder, start_link, []}, shutdown => 2000}]}};
+           alone(beamway_epmd), alone(beamway_recorder), alone(beamway_fault)]}};
+init({alone, Server}) ->
+    {ok, {#{strategy => one_for_one, intensity => 3, period => 10}, [#{id => Server, start => {Server, start_link, []}, shutdown => 2000}]}};
 init(application) ->
     {ok, {#{strategy => one_for_one, intensity => 0},
           [#{id => beamway_holder, start => {beamway_holder, start_link, []}, shutdown => 2000}]}}.
+
+%% A server with a supervisor of its own, which gives up on it if it crashes repeatedly.
+alone(Server) -> #{id => {alone, Server}, start => {supervisor, start_link, [?MODULE, {alone, Server}]}, type => supervisor, restart => temporary}.

@@ -44,7 +44,8 @@
 %% @doc Returns whether epmd can help to explain the end.
 -spec asks_epmd(Reason :: term(), [{non_neg_integer(), beamway_recorder:event()}]) -> boolean().
 asks_epmd(Reason, Events) ->
-    lists:member(kind(Reason), [lost, silent]) andalso not lists:any(fun({_, {disconnected_by, _}}) -> true; (_) -> false end, Events).
+    lists:member(kind(Reason), [lost, silent])
+        andalso not lists:any(fun({_, {disconnected_by, _}}) -> true; ({_, {gave_up, ended}}) -> true; (_) -> false end, Events).
 
 %% Classifies the exit reasons of the connection process, which come from dist_util, net_kernel and our own processes.
 kind({shutdown, Reason}) -> kind(Reason);
