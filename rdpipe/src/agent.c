@@ -122,7 +122,7 @@ static void fail(agent_t *agent, rd_cause_t cause, const char *text)
 
 static const char *peer_of(const side_t *side)
 {
-    return side->peer ? side->peer : side->is_in ? "the host before" : "the next host";
+    return side->peer ? side->peer : side->is_in ? "the previous host" : "the next host";
 }
 
 static void open_hop(side_t *side)
@@ -209,11 +209,11 @@ static char *file_of(const char *word, rd_why_t *why)
     char *file = NULL;
 
     if (wordexp(word, &words, WRDE_NOCMD) != 0) {
-        (void)rd_because(why, "'%s' is no name of one file", word);
+        (void)rd_because(why, "'%s' does not expand to the name of one file", word);
         return NULL;
     }
     if (words.we_wordc != 1)
-        (void)rd_because(why, "'%s' is no name of one file", word);
+        (void)rd_because(why, "'%s' does not expand to the name of one file", word);
     else if (!(file = strdup(words.we_wordv[0])))
         (void)rd_because(why, "out of memory");
     wordfree(&words);
@@ -259,7 +259,7 @@ static bool open_file(agent_t *agent, rd_end_t *end_p, int flags, rd_why_t *why)
         return false;
     (void)stat(file, &is); /* the file may not exist yet */
     if (is_standard(&is)) {
-        (void)rd_because(why, "%s is no file: leave the redirection out", file);
+        (void)rd_because(why, "%s is not a file: leave out the redirection", file);
         free(file);
         return false;
     }
@@ -563,8 +563,8 @@ static void reap(agent_t *agent)
     if (!rd_child_reap(&agent->child, &agent->guard)) {
         if (agent->child.wants_terminal && !agent->is_failing) {
             (void)rd_because(&why,
-                             "'%.200s' wants the terminal, which commands of a pipeline do not "
-                             "have; for sudo run 'sudo -v' first",
+                             "'%.200s' needs the terminal, which commands in a pipeline do not "
+                             "have; for sudo, run 'sudo -v' first",
                              agent->text);
             fail(agent, RD_CAUSE_HERE, why.text);
         }
@@ -701,7 +701,7 @@ static void end_command(agent_t *agent)
 {
     int64_t deadline = rd_now_ms() + END_MS;
 
-    fail(agent, RD_CAUSE_STOPPED, "rdpipe is gone");
+    fail(agent, RD_CAUSE_STOPPED, "rdpipe has exited");
     while (agent->child.pid > 0 && !agent->child.is_over && rd_left_ms(deadline) > 0) {
         struct pollfd polled = {.fd = agent->signals, .events = POLLIN};
         struct signalfd_siginfo ignored;
@@ -716,7 +716,7 @@ static void end_command(agent_t *agent)
 int rd_agent(int control_in, int control_out)
 {
     static agent_t agent;
-    rd_why_t why = {.text = "no descriptors"};
+    rd_why_t why = {.text = "out of file descriptors"};
     bool is_cut;
 
     if (!set_up(&agent, control_in, control_out, &why)) {

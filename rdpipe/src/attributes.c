@@ -91,14 +91,15 @@ bool rd_attributes_put(rd_complaints_t *complaints, const char *path, int fd, co
     if (fd >= 0 && (copy->xattrs || copy->acls))
         len = names_of(fd, &names);
     if (len < 0 && errno != ENOTSUP)
-        rd_complain(complaints, path, "its extended attributes: %s", strerror(errno));
+        rd_complain(complaints, path, "cannot list its extended attributes: %s", strerror(errno));
     for (char *name = names; name && name < names + len && goes_on; name += strlen(name) + 1) {
         ssize_t bytes = is_kept(copy, name) ? fgetxattr(fd, name, value, sizeof value) : -1;
 
         if (bytes >= 0)
             goes_on = rd_items_attribute(out, name, value, (size_t)bytes);
         else if (is_kept(copy, name))
-            rd_complain(complaints, path, "its attribute %s: %s", name, strerror(errno));
+            rd_complain(complaints, path, "cannot read its attribute %s: %s", name,
+                        strerror(errno));
     }
     free(names);
     return goes_on;
@@ -146,7 +147,7 @@ bool rd_attributes_take(rd_attributes_t *attributes, const rd_item_t *item, rd_i
 
     attributes->bytes += fresh.len + strlen(item->target);
     if (attributes->count >= COUNT_MAX || attributes->bytes > BYTES_MAX)
-        return rd_because(why, "a file has more attributes than any file system takes");
+        return rd_because(why, "the other side sent more attributes than a file can have");
     fresh.name = strdup(item->target);
     fresh.value = malloc(fresh.len + 1);
     if (!fresh.name || !fresh.value || !make_room(attributes)) {
@@ -259,10 +260,10 @@ static void say(rd_complaints_t *complaints, const char *path, const char *name)
     if (errno == EPERM)
         rd_warn(complaints, path, "its attribute %s is not kept: only root may set it", name);
     else if (errno == ENOTSUP)
-        rd_warn(complaints, path, "its attribute %s is not kept: the file system does not take it",
-                name);
+        rd_warn(complaints, path,
+                "its attribute %s is not kept: the file system does not support it", name);
     else
-        rd_complain(complaints, path, "its attribute %s: %s", name, strerror(errno));
+        rd_complain(complaints, path, "cannot keep its attribute %s: %s", name, strerror(errno));
 }
 
 static bool has_already(int fd, const rd_attribute_t *attribute)

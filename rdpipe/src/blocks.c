@@ -119,19 +119,20 @@ bool rd_blocks_take(rd_blocks_t *blocks, uint64_t block_bytes, const uint8_t *na
 
     if (block_bytes < RD_BLOCK_LEAST || block_bytes > RD_BLOCK_MOST ||
         (block_bytes & (block_bytes - 1)) != 0)
-        return rd_because(why,
-                          "the other side speaks of blocks of %llu bytes: expected a power of two "
-                          "from %u to %u",
-                          (unsigned long long)block_bytes, RD_BLOCK_LEAST, RD_BLOCK_MOST);
+        return rd_because(
+            why, "the other side uses blocks of %llu bytes: expected a power of two from %u to %u",
+            (unsigned long long)block_bytes, RD_BLOCK_LEAST, RD_BLOCK_MOST);
     if (blocks->count > 0 && block_bytes != blocks->bytes)
-        return rd_because(why, "the other side speaks of blocks of %llu bytes after those of %u",
-                          (unsigned long long)block_bytes, blocks->bytes);
+        return rd_because(
+            why, "the other side uses blocks of %llu bytes in a file after blocks of %u bytes",
+            (unsigned long long)block_bytes, blocks->bytes);
     if (len % RD_BLOCK_NAME_BYTES != 0)
-        return rd_because(why, "the other side has sent a piece of a block's name");
+        return rd_because(why, "the other side sent an incomplete checksum of a block");
     if (count > RD_BLOCKS_MAX - blocks->count)
-        return rd_because(why, "the other side names more than %u blocks of a file", RD_BLOCKS_MAX);
+        return rd_because(why, "the other side sent checksums of more than %u blocks of a file",
+                          RD_BLOCKS_MAX);
     if (!make_room(blocks, blocks->count + (uint32_t)count))
-        return rd_because(why, "no memory for the blocks of a file");
+        return rd_because(why, "out of memory for the blocks of a file");
     blocks->bytes = (uint32_t)block_bytes;
     for (size_t i = 0; i < count; i++) {
         rd_block_t *block = &blocks->of[blocks->count];
@@ -142,8 +143,10 @@ bool rd_blocks_take(rd_blocks_t *blocks, uint64_t block_bytes, const uint8_t *na
         block->weak = le32toh(name.weak);
         memcpy(block->strong, name.strong, sizeof block->strong);
         if (blocks->count > 0 && block->index <= block[-1].index)
-            return rd_because(why, "the other side names block %u of a file after block %u",
-                              block->index, block[-1].index);
+            return rd_because(
+                why,
+                "the other side sent the checksum of block %u of a file after that of block %u",
+                block->index, block[-1].index);
         blocks->count++;
     }
     return true;

@@ -65,7 +65,8 @@ static const bw_carrier_t *load(rd_why_t *why)
     if (!has_device())
         return rd_because(why, "no RDMA device"), NULL;
     if (!carrier_path(path))
-        return rd_because(why, "where these commands are is not known: %s", strerror(errno)), NULL;
+        return rd_because(why, "cannot find the directory of these commands: %s", strerror(errno)),
+               NULL;
     loaded = bw_carrier_load(path, text);
     if (!loaded)
         (void)rd_because(why, "%s", text);
@@ -208,7 +209,7 @@ static bool reach(rd_attempt_t *attempt, bw_state_t state, int stop, int64_t dea
         case RD_STOPPED:
             return rd_because_of(why, RD_CAUSE_STOPPED, "stopped");
         case RD_TIMEOUT:
-            return rd_because(why, "not in time");
+            return rd_because(why, "timed out");
         }
     }
 }
@@ -227,7 +228,7 @@ bool rd_carrier_listen(uint32_t carrier, int socket, int stop, int64_t deadline,
         return false;
     order.at_len = of->listen_at(socket, place);
     if (order.at_len == 0 && !of->may_be_nowhere)
-        return rd_because(why, "no address to listen at: %s", strerror(errno));
+        return rd_because(why, "no address to listen on: %s", strerror(errno));
     if (table->listen(&order, &attempt_p->link, &error) != BW_OK)
         return rd_because_link(why, "", &error);
     if (reach(attempt_p, BW_LISTENING, stop, deadline, why))

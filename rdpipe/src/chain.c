@@ -27,7 +27,7 @@ static void show_work(const rd_node_t *node)
         (void)printf("sh -c \"%s\"", node->text);
         break;
     case RD_WORK_RELAY:
-        (void)printf("sends on, without a process");
+        (void)printf("relays the stream, without a process");
         break;
     case RD_WORK_FROM_FILE:
         (void)printf("reads the file %s", node->text);

@@ -176,7 +176,7 @@ void rd_cli_option(rd_cli_t *cli, int option, const char *value)
         break;
     case RD_OPTION_CONGESTION:
         if (!rd_congestion_is_name(value))
-            rd_usage(cli, "--congestion %s: expected a name as cubic or bbr", value);
+            rd_usage(cli, "--congestion %s: expected a name such as cubic or bbr", value);
         cli->terms.congestion = value;
         break;
     case RD_OPTION_JSON:
@@ -206,7 +206,7 @@ void rd_cli_option(rd_cli_t *cli, int option, const char *value)
         break;
     case RD_OPTION_RATE:
         if (!rd_size(value, RD_RATE_MIN, RD_RATE_MAX, &cli->rate))
-            rd_usage(cli, "--rate %s: expected bytes a second, 1K to 1024G", value);
+            rd_usage(cli, "--rate %s: expected bytes per second, 1K to 1024G", value);
         break;
     case RD_OPTION_KEY_FILE:
         cli->key_file = value;
@@ -256,13 +256,14 @@ void rd_cli_options(rd_cli_t *cli, int argc, char **argv, const struct option *o
 void rd_cli_check(const rd_cli_t *cli)
 {
     if (cli->start > 0 && cli->buffer == 0)
-        rd_usage(cli, "--start is a level of a buffer: give --buffer SIZE as well");
+        rd_usage(cli, "--start needs --buffer SIZE, because it is a fill level of the buffer");
     if (cli->buffer > 0 && cli->resume)
-        rd_usage(cli, "--buffer and --resume: what is noted must be on the disk, not in a buffer");
+        rd_usage(cli, "--buffer and --resume cannot be used together: recorded data must be on the "
+                      "disk, not in a buffer");
     if (cli->quiet && cli->progress)
-        rd_usage(cli, "--quiet and --progress are opposites: give one of them");
+        rd_usage(cli, "--quiet and --progress cannot be used together");
     if (cli->terms.flags & RD_TERM_TLS && cli->terms.carriers == RD_CARRIER_RDMA)
-        rd_usage(cli, "--encrypt is for tcp; --carrier rdma sends what is plain");
+        rd_usage(cli, "--encrypt needs tcp; --carrier rdma sends plain data");
 }
 
 static bool read_key(const rd_cli_t *cli, rd_key_t *key_p, rd_why_t *why)

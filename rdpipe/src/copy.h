@@ -162,10 +162,11 @@ bool rd_is_part_name(const char *name);
 bool rd_part_is_ours(int parent, const struct stat *is);
 
 /* The error message for a copy that finds another copy writing to its target. */
-#define RD_COPY_LOSES "another rdcp is writing it: wait until that one has ended"
+#define RD_COPY_LOSES "another rdcp is writing to it: wait until that one has finished"
 
 /* The error message for the part of a tree if rd_part_is_ours returns false. */
-#define RD_PART_FOREIGN "this part belongs to another user, or others may write it: remove it first"
+#define RD_PART_FOREIGN                                                                            \
+    "this partial copy belongs to another user, or others can write to it: remove it first"
 
 /* Locks a part until the descriptor is closed. Waits for some time if another copy holds the lock,
  * because a copy that was interrupted a moment ago may still be exiting. Returns false with errno

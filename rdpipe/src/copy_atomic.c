@@ -139,7 +139,7 @@ bool rd_atomic_keep(rd_writer_t *writer, rd_beneath_t *old, const rd_item_t *ite
 
     if (!is_here &&
         !find_kept(&kept, rd_beneath_parent(old, item->path, &old_name), old_name, item)) {
-        rd_complain(&writer->complaints, item->path, "was changed while it was copied");
+        rd_complain(&writer->complaints, item->path, "changed while being copied");
         return false;
     }
     if (is_as_it_should_be(writer, &kept, item, attributes))
@@ -259,10 +259,11 @@ static void carry_one(carry_t *carry, int old, int fresh, const char *name)
     } else if (S_ISDIR(is.st_mode)) {
         rd_complain(&carry->writer->complaints, carry->path, "%s", strerror(EISDIR));
     } else if (S_ISDIR(there.st_mode)) {
-        rd_complain(&carry->writer->complaints, carry->path, "is there, and is no directory");
-    } else if (rd_special_name(is.st_mode)) {
         rd_complain(&carry->writer->complaints, carry->path,
-                    "is %s there: rdcp does not replace it", rd_special_name(is.st_mode));
+                    "already exists and is not a directory");
+    } else if (rd_special_name(is.st_mode)) {
+        rd_complain(&carry->writer->complaints, carry->path, "is %s, which rdcp does not replace",
+                    rd_special_name(is.st_mode));
     }
 }
 
@@ -409,7 +410,7 @@ static bool make_way(rd_writer_t *writer, const rd_target_t *target)
     if (!is_free)
         rd_writer_lose(writer, "");
     else if (!done)
-        rd_complain(&writer->complaints, "", "%s, of an earlier copy, cannot be removed: %s",
+        rd_complain(&writer->complaints, "", "cannot remove %s, which an earlier copy left: %s",
                     target->retired, strerror(errno));
     if (fd >= 0)
         close(fd);
@@ -425,7 +426,7 @@ bool rd_atomic_swap(rd_writer_t *writer, rd_target_t *target)
     bool done;
 
     if (!is_named && !is_retired) {
-        rd_complain(complaints, "", "was replaced by another program meanwhile");
+        rd_complain(complaints, "", "was replaced by another program during the copy");
         return false;
     }
     if (is_named && !make_way(writer, target))
@@ -437,7 +438,8 @@ bool rd_atomic_swap(rd_writer_t *writer, rd_target_t *target)
     if (!done)
         return rd_writer_complain(writer, "", errno);
     if (!rd_atomic_remove(parent, target->retired))
-        rd_warn(complaints, "", "was replaced, and the old tree is left as %s there: %s",
+        rd_warn(complaints, "",
+                "was replaced, but the old tree, now called %s, cannot be removed: %s",
                 target->retired, strerror(errno));
     return true;
 }

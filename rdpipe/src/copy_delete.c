@@ -127,9 +127,7 @@ static bool offer(rd_extras_t *extras, const char *name, bool is_in_extra)
     if ((size_t)snprintf(extras->path + len, room, "%s%s", len > 0 ? "/" : "", name) >= room) {
         extras->path[len] = 0;
         rd_warn(extras->complaints, extras->path,
-                "what is in it has paths of more than %u bytes: "
-                "not deleted",
-                RD_PATH_BYTES - 1);
+                "contains paths of more than %u bytes: not deleted", RD_PATH_BYTES - 1);
         return false;
     }
     done = offer_path(extras, is_in_extra);
@@ -221,7 +219,8 @@ static bool leave(rd_extras_t *extras, const rd_item_t *item, rd_why_t *why)
     level_t *level;
 
     if (extras->depth == 0 || strcmp(item->path, extras->path) != 0)
-        return rd_because(why, "the list leaves '%.300s', in which it is not", item->path);
+        return rd_because(why, "the list closes directory '%.300s', which is not the current one",
+                          item->path);
     level = &extras->levels[--extras->depth];
     if (item->offset == 0) {
         if (extras->complaints->copy->deletes)
@@ -240,7 +239,8 @@ static bool note(rd_extras_t *extras, const char *path, rd_why_t *why)
 
     if (extras->depth == 0 || memcmp(path, extras->path, len) != 0 ||
         (len > 0 && path[len] != '/') || strchr(path + skipped, '/'))
-        return rd_because(why, "the list names '%.200s', which is not in '%.200s' where it is",
+        return rd_because(why,
+                          "the list names '%.200s', which is not in the current directory '%.200s'",
                           path, extras->path);
     return rd_names_add(&extras->levels[extras->depth - 1].listed, path + skipped,
                         strlen(path + skipped)) ||
@@ -254,7 +254,7 @@ bool rd_extras_take(rd_extras_t *extras, const rd_item_t *item, rd_why_t *why)
     if (item->kind == RD_ITEM_LEAVE)
         return leave(extras, item, why);
     if (is_top && extras->depth > 0)
-        return rd_because(why, "the list names its top twice");
+        return rd_because(why, "the list names its top directory twice");
     if (!is_top && !note(extras, item->path, why))
         return false;
     return item->kind != RD_ITEM_DIR || enter(extras, item->path, why);
@@ -269,15 +269,15 @@ bool rd_deletions_add(rd_deletions_t *deletions, const rd_copy_t *copy, const rd
     char entry[RD_PATH_BYTES + 1];
 
     if (!copy->deletes)
-        return rd_because(why, "the other side wants '%.300s' deleted, and --delete is not given",
+        return rd_because(why, "the other side asks to delete '%.300s', but --delete was not given",
                           item->path);
     if (rd_special_name(item->mode))
-        return rd_because(why,
-                          "the other side wants '%.300s' deleted as what is no file, "
-                          "directory or symbolic link",
-                          item->path);
+        return rd_because(
+            why,
+            "the other side asks to delete '%.300s', but not as a file, directory or symbolic link",
+            item->path);
     if (rd_copy_omits(copy, item->path, is_directory))
-        return rd_because(why, "the other side wants '%.300s' deleted, which --exclude protects",
+        return rd_because(why, "the other side asks to delete '%.300s', which --exclude protects",
                           item->path);
     if (++deletions->asked > copy->deletes_max)
         return true;
@@ -292,11 +292,11 @@ bool rd_deletions_are_allowed(rd_deletions_t *deletions, rd_complaints_t *compla
 
     if (is_whole && deletions->asked > most)
         rd_complain(complaints, "",
-                    "more than %llu files and directories would be deleted: nothing is; raise "
-                    "--max-delete if you mean it",
+                    "nothing is deleted, because more than %llu files and directories would be; "
+                    "raise --max-delete to allow it",
                     (unsigned long long)most);
     else if (!is_whole && deletions->paths.count > 0)
-        rd_warn(complaints, "", "nothing is deleted, because the copy is not whole");
+        rd_warn(complaints, "", "nothing is deleted, because the copy is incomplete");
     if (is_whole && deletions->asked <= most)
         return true;
     rd_names_free(&deletions->paths);
@@ -349,7 +349,7 @@ static bool delete_in(rd_complaints_t *complaints, int parent, const char *name,
 
         (void)utimensat(parent, ".", times, 0);
     } else if (!done && errno != ENOENT) {
-        rd_complain(complaints, path, "is not deleted: %s", strerror(errno));
+        rd_complain(complaints, path, "not deleted: %s", strerror(errno));
     }
     return done;
 }
@@ -363,13 +363,13 @@ static bool delete_one(rd_complaints_t *complaints, rd_beneath_t *beneath, const
 
     if (parent < 0 || fstatat(parent, name, &is, AT_SYMLINK_NOFOLLOW) < 0) {
         if (errno != ENOENT)
-            rd_complain(complaints, path, "is not deleted: %s", strerror(errno));
+            rd_complain(complaints, path, "not deleted: %s", strerror(errno));
         return false;
     }
     if (S_ISDIR(is.st_mode) != is_directory || rd_special_name(is.st_mode))
-        rd_complain(complaints, path, "is not deleted: it is another thing than a moment ago");
+        rd_complain(complaints, path, "not deleted: it was replaced after it was compared");
     else if (!is_unused(parent, name))
-        rd_complain(complaints, path, "is not deleted: another rdcp is writing it");
+        rd_complain(complaints, path, "not deleted: another rdcp is writing to it");
     else
         return delete_in(complaints, parent, name, path, is_directory);
     return false;

@@ -307,15 +307,15 @@ void rd_delta_copy(rd_writer_t *writer, rd_file_t *file, uint64_t from, uint64_t
     if (file->fd < 0)
         return;
     if (!open_version(file)) {
-        fail(writer, file, "the version that was there is gone");
+        fail(writer, file, "disappeared during the copy");
         return;
     }
     if (end > file->version_bytes) {
-        fail(writer, file, "the source asks for what the version that is there does not have");
+        fail(writer, file, "the source refers to data beyond the end of this file");
         return;
     }
     if (len > file->item.size || file->at > file->item.size - len) {
-        fail(writer, file, "comes with more content than was said");
+        fail(writer, file, "the source sent more data than it announced");
         return;
     }
     while (from < end && file->fd >= 0) {
@@ -326,7 +326,7 @@ void rd_delta_copy(rd_writer_t *writer, rd_file_t *file, uint64_t from, uint64_t
             rd_file_skip(writer, file, data - from);
         from = data;
         if (n > 0 && !rd_read_at(file->version, piece, n, from)) {
-            fail(writer, file, errno ? NULL : "the version that was there became shorter");
+            fail(writer, file, errno ? NULL : "shrank during the copy");
             return;
         }
         rd_file_write(writer, file, piece, n);
@@ -346,7 +346,6 @@ void rd_delta_end(rd_writer_t *writer, rd_file_t *file, const uint8_t check[RD_D
     if (done)
         return;
     rd_complain(&writer->complaints, file->item.path,
-                "did not become what its source is: the version that was there has been changed "
-                "meanwhile; copy it again");
+                "not updated, because it changed during the copy; copy it again");
     rd_file_drop(file, true);
 }

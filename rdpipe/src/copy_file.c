@@ -37,12 +37,12 @@ void rd_writer_warn_of_owner(rd_writer_t *writer, const char *path)
     if (errno == EPERM)
         rd_warn(&writer->complaints, path, "its owner is not kept: only root may give files away");
     else
-        rd_complain(&writer->complaints, path, "its owner: %s", strerror(errno));
+        rd_complain(&writer->complaints, path, "cannot set its owner: %s", strerror(errno));
 }
 
 static void say_special(rd_writer_t *writer, const char *path, const char *special)
 {
-    rd_complain(&writer->complaints, path, "is %s there: rdcp does not replace it", special);
+    rd_complain(&writer->complaints, path, "is %s, which rdcp does not replace", special);
 }
 
 bool rd_writer_is_free(rd_writer_t *writer, const char *path, int parent, const char *name)
@@ -87,7 +87,7 @@ bool rd_writer_attributes(rd_writer_t *writer, const rd_attributes_t *attributes
         !(now && now->st_uid == there->st_uid && now->st_gid == there->st_gid) &&
         fchown(fd, there->st_uid, there->st_gid) < 0)
         rd_warn(&writer->complaints, item->path,
-                "does not keep the owner of the file that was there: %s", strerror(errno));
+                "cannot keep the owner of the file that it replaces: %s", strerror(errno));
     /* As with cp, an existing file keeps its permissions and, if root runs the copy, its owner. */
     if (there && !writer->copy.preserve)
         mode = (mode & ~(mode_t)0777) | (there->st_mode & 0777);
@@ -398,7 +398,8 @@ bool rd_file_close(rd_writer_t *writer, rd_file_t *file)
     if (file->fd < 0)
         return false;
     if (file->at != item->size) {
-        rd_complain(&writer->complaints, item->path, "came with another length than was said");
+        rd_complain(&writer->complaints, item->path,
+                    "the source sent more or less data than it announced");
         rd_file_drop(file, true);
         return false;
     }

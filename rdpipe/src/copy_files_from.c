@@ -52,7 +52,7 @@ static bool add(rd_names_t *names, const char *text, size_t len, rd_why_t *why)
     size_t used = 0, step;
 
     if (memchr(text, 0, len))
-        return rd_because(why, "'%.200s' has a NUL in its line: give --from0", text);
+        return rd_because(why, "the line '%.200s' contains a NUL: use --from0", text);
     for (const char *at = text, *end = text + len; at < end; at += step + 1) {
         const char *slash = memchr(at, '/', (size_t)(end - at));
 
@@ -60,7 +60,7 @@ static bool add(rd_names_t *names, const char *text, size_t len, rd_why_t *why)
         if (step == 0 || (step == 1 && *at == '.'))
             continue;
         if (step == 2 && memcmp(at, "..", 2) == 0)
-            return rd_because(why, "'%.*s' leads out of the source by '..'",
+            return rd_because(why, "'%.*s' leads out of the source through '..'",
                               len > 300 ? 300 : (int)len, text);
         if (used + 1 + step >= sizeof path)
             return rd_because(why, "'%.200s...' is longer than %u bytes", text, RD_PATH_BYTES - 1);

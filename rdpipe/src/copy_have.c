@@ -362,7 +362,7 @@ static bool step(have_t *have, rd_why_t *why)
     if (item->kind == RD_ITEM_DATA || item->kind == RD_ITEM_HOLE || item->kind == RD_ITEM_CLOSE ||
         item->kind == RD_ITEM_KEEP || item->kind == RD_ITEM_ATTRIBUTE ||
         item->kind == RD_ITEM_DELETE)
-        return rd_because(why, "the list has what belongs to no list");
+        return rd_because(why, "the list contains an item that does not belong in a list");
     if (item->kind == RD_ITEM_START && !begin_source(have, why))
         return false;
     is_of_source = item->kind != RD_ITEM_START && item->kind != RD_ITEM_END;
@@ -372,7 +372,7 @@ static bool step(have_t *have, rd_why_t *why)
         !rd_extras_take(have->extras, item, why))
         return false;
     if (item->kind == RD_ITEM_SKIP && !have->copy.deletes)
-        return rd_because(why, "the list has what was not asked for");
+        return rd_because(why, "the list contains an item that was not requested");
     if (item->kind == RD_ITEM_SKIP)
         return is_last_target(have) || rd_items_put(&have->out, item);
     if (is_of_source && (have->is_left_out || is_inside(have))) {

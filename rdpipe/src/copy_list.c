@@ -125,7 +125,7 @@ static bool skip_special(list_t *list, const char *path, const struct stat *is)
     const char *what = rd_special_name(is->st_mode);
 
     if (list->copy.fail_special)
-        rd_complain(&list->complaints, path, "is %s, and --fail-special is given", what);
+        rd_complain(&list->complaints, path, "is %s, and --fail-special was given", what);
     else
         rd_warn(&list->complaints, path, "is %s: skipped", what);
     return skip(list, path, is);
@@ -149,7 +149,7 @@ static bool is_copied(list_t *list, const char *path, struct stat *is_p, bool *g
     if (!rd_special_name(is_p->st_mode) && rd_is_part_name(name)) {
         /* A copy of it would be mistaken for the part of another file. If it is a directory, it may
          * even be the one that this copy is creating, which would grow while it is listed. */
-        rd_warn(&list->complaints, path, "is a part of another copy: skipped");
+        rd_warn(&list->complaints, path, "is a partial copy: skipped");
         *goes_on_p = skip(list, path, is_p);
         return false;
     }
@@ -245,8 +245,8 @@ static bool list_above(list_t *list, char *path)
     if (is_in_copy && S_ISDIR(is.st_mode))
         return list_named(list, path, &is);
     if (is_in_copy)
-        rd_complain(&list->complaints, path, "is %s, and --files-from names what is below it",
-                    S_ISLNK(is.st_mode) ? "a symbolic link" : "no directory");
+        rd_complain(&list->complaints, path, "is %s, but --files-from names paths below it",
+                    S_ISLNK(is.st_mode) ? "a symbolic link" : "not a directory");
     pass_over(list, path);
     return goes_on;
 }
@@ -259,7 +259,8 @@ static bool list_named(list_t *list, char *path, const struct stat *is)
     bool goes_on = put(list, RD_ITEM_DIR, path, is);
 
     if (list->copy.one_system && is->st_dev != list->device) {
-        rd_warn(&list->complaints, path, "is another file system: what is named below is skipped");
+        rd_warn(&list->complaints, path,
+                "is on another file system: the names below it are skipped");
         pass_over(list, path);
     }
     for (const char *name; goes_on && (name = next_name(list)) && rd_lies_in(name, path);) {
@@ -308,23 +309,23 @@ static bool list_top(list_t *list)
     if (stat(path, &is) < 0) {
         rd_complain(&list->complaints, "", "%s%s", strerror(errno),
                     errno == ENOENT && *list->copy.host && strpbrk(path, "*?[")
-                        ? "; rdcp expands no wildcards on another host"
+                        ? "; rdcp does not expand wildcards on another host"
                         : "");
         return true;
     }
     if (S_ISREG(is.st_mode) && list->copy.wanted) {
-        rd_complain(&list->complaints, "", "is a file, and --files-from names what is below it");
+        rd_complain(&list->complaints, "", "is a file, but --files-from names paths below it");
         return true;
     }
     if (S_ISREG(is.st_mode))
         return put(list, RD_ITEM_FILE, "", &is);
     if (!S_ISDIR(is.st_mode)) {
-        rd_complain(&list->complaints, "", "is %s: rdcp copies files and directories",
+        rd_complain(&list->complaints, "", "is %s: rdcp copies only files and directories",
                     rd_special_name(is.st_mode));
         return true;
     }
     if (!list->copy.recursive && !list->copy.wanted) {
-        rd_complain(&list->complaints, "", "is a directory; -r copies it with all that is in it");
+        rd_complain(&list->complaints, "", "is a directory; use -r to copy it and its contents");
         return true;
     }
     top = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);

@@ -49,8 +49,8 @@ typedef struct {
 static void complain(pack_t *pack, const char *path, int error)
 {
     rd_complain(&pack->complaints, path, "%s",
-                error == 0        ? "is no file any more"
-                : error == ENOENT ? "is gone since it was listed"
+                error == 0        ? "is no longer a regular file"
+                : error == ENOENT ? "has disappeared since it was listed"
                                   : strerror(error));
 }
 
@@ -83,8 +83,8 @@ static bool read_unsized(pack_t *pack, int fd)
 
             if (!more) {
                 rd_complain(&pack->complaints, pack->item.path,
-                            "has a size of 0, but more than %u MiB of content: rdpipe "
-                            "HOST:'<FILE' copies it",
+                            "reports a size of 0 but has more than %u MiB of content: copy it with "
+                            "rdpipe HOST:'<FILE'",
                             UNSIZED_MAX >> 20);
                 return false;
             }
@@ -144,7 +144,7 @@ static bool send_data(pack_t *pack, int fd, uint64_t *at_p, uint64_t end, bool *
             continue;
         if (n <= 0) {
             rd_complain(&pack->complaints, pack->item.path, "%s",
-                        n < 0 ? strerror(errno) : "became shorter while it was read");
+                        n < 0 ? strerror(errno) : "shrank while being read");
             return false;
         }
         pack->crc = rd_crc_on(pack->crc, to, (size_t)n);
@@ -214,10 +214,10 @@ static bool is_sound(pack_t *pack, int fd, const struct stat *before, uint64_t a
     if (fstat(fd, &is) == 0 && is.st_size > before->st_size &&
         (check ? rd_delta_is_still(&pack->terms, fd, (uint64_t)before->st_size, check)
                : is_still_so(pack, fd, before, at))) {
-        rd_warn(&pack->complaints, path, "grew while it was read: copied as long as it was before");
+        rd_warn(&pack->complaints, path, "grew while being read: copied with its previous length");
         return true;
     }
-    rd_complain(&pack->complaints, path, "was changed while it was read");
+    rd_complain(&pack->complaints, path, "changed while being read");
     return false;
 }
 
@@ -233,7 +233,7 @@ static bool send_changes(pack_t *pack, int fd, const struct stat *is)
         rd_delta_send(&pack->out, &pack->blocks, &pack->terms, fd, is, at, &goes_on, end.digest);
     if (!whole && goes_on)
         rd_complain(&pack->complaints, pack->item.path, "%s",
-                    errno ? strerror(errno) : "became shorter while it was read");
+                    errno ? strerror(errno) : "shrank while being read");
     whole = whole && is_sound(pack, fd, is, at, end.digest);
     end.has = whole ? RD_HAS_ALL : RD_HAS_NOTHING;
     return goes_on && rd_items_put(&pack->out, &end);
@@ -541,7 +541,7 @@ static bool may_ask_for(pack_t *pack, rd_why_t *why)
     return !((is_directory && !pack->copy.recursive && !pack->copy.wanted) ||
              rd_copy_omits(&pack->copy, item->path, is_directory) ||
              is_on_other_system(pack, item->path)) ||
-           rd_because(why, "the target asks for '%.300s', which the copy leaves out", item->path);
+           rd_because(why, "the target requests '%.300s', which this copy omits", item->path);
 }
 
 static bool step(pack_t *pack, rd_why_t *why)
@@ -557,7 +557,8 @@ static bool step(pack_t *pack, rd_why_t *why)
         return rd_delta_take_blocks(&pack->blocks, item, &pack->in, why);
     }
     if (pack->blocks.count > 0 && item->kind != RD_ITEM_FILE)
-        return rd_because(why, "the target names blocks of what is no file");
+        return rd_because(why,
+                          "the target sent checksums of blocks for something that is not a file");
     switch (item->kind) {
     case RD_ITEM_FILE:
     case RD_ITEM_DIR:
@@ -579,7 +580,7 @@ static bool step(pack_t *pack, rd_why_t *why)
         (void)rd_items_put(&pack->out, item);
         return false;
     default:
-        return rd_because(why, "the target asks for what belongs to no list");
+        return rd_because(why, "the target requests something that cannot be in a list");
     }
 }
 

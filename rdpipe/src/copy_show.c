@@ -107,7 +107,7 @@ static found_t find(show_t *show, const char *path, int *parent_p, const char **
         special = rd_special_name(is_p->st_mode);
         if (!special)
             return THERE;
-        rd_complain(&show->complaints, path, "is %s there: rdcp does not replace it", special);
+        rd_complain(&show->complaints, path, "is %s, which rdcp does not replace", special);
         return UNKNOWN;
     }
     if (errno == ENOENT)
@@ -144,7 +144,7 @@ static void show_file(show_t *show)
     switch (find(show, item->path, &parent, &name, &is)) {
     case NOTHING:
         if (item->offset > 0)
-            put_item(show, NEW, "%llu of %llu bytes are there as a part",
+            put_item(show, NEW, "%llu of %llu bytes already copied",
                      (unsigned long long)item->offset, (unsigned long long)item->size);
         else
             put_item(show, NEW, "%llu byte%s", (unsigned long long)item->size,
@@ -233,9 +233,9 @@ static void show_directory(show_t *show)
     if (found == NOTHING)
         put_item(show, NEW, "directory");
     else if (!*item->path && show->target.is_new)
-        put_item(show, NEW, "directory, a part of it is there");
+        put_item(show, NEW, "directory, partly copied already");
     else if (found == THERE && !S_ISDIR(is.st_mode))
-        rd_complain(&show->complaints, item->path, "is there, and is no directory");
+        rd_complain(&show->complaints, item->path, "already exists and is not a directory");
 }
 
 static void show_left_directory(show_t *show)
@@ -276,7 +276,7 @@ static bool find_target(show_t *show, rd_why_t *why)
     bool is_tree = item->kind == RD_ITEM_DIR;
 
     if (*item->path || !(is_tree || item->kind == RD_ITEM_FILE || item->kind == RD_ITEM_KEEP))
-        return rd_because(why, "the copy begins with what is no top of one");
+        return rd_because(why, "the copy does not begin with its top file or directory");
     if (!rd_target_find(&show->copy, is_tree, &show->target, why))
         return false;
     if (show->target.is_into)
@@ -332,7 +332,7 @@ static bool step(show_t *show, bool *done_p, rd_why_t *why)
         return (item->has == RD_HAS_PART && show->copy.atomic) ||
                rd_deletions_add(&show->deletions, &show->copy, item, why);
     default:
-        return rd_because(why, "the other side sends content in a dry run");
+        return rd_because(why, "the other side sent file content in a dry run");
     }
 }
 
@@ -365,7 +365,7 @@ int rd_copy_show(const rd_copy_t *copy, int in, int out)
     if (why.text[0])
         rd_complain(&show.complaints, "", "%s", why.text);
     if (fclose(show.to) != 0)
-        rd_complain(&show.complaints, "", "the list of changes: %s", strerror(errno));
+        rd_complain(&show.complaints, "", "cannot write the list of changes: %s", strerror(errno));
     report(&show);
     rd_deletions_free(&show.deletions);
     rd_items_in_close(&show.in);

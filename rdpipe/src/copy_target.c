@@ -60,8 +60,7 @@ void rd_complain(rd_complaints_t *complaints, const char *below, const char *for
 
     va_start(args, form);
     (void)pthread_mutex_lock(&saying);
-    say(complaints, ++complaints->count, "more could not be copied, and is not named here", below,
-        form, args);
+    say(complaints, ++complaints->count, "further errors are not shown", below, form, args);
     (void)pthread_mutex_unlock(&saying);
     va_end(args);
 }
@@ -72,7 +71,7 @@ void rd_warn(rd_complaints_t *complaints, const char *below, const char *form, .
 
     va_start(args, form);
     (void)pthread_mutex_lock(&saying);
-    say(complaints, ++complaints->warned, "there are more such warnings", below, form, args);
+    say(complaints, ++complaints->warned, "further warnings are not shown", below, form, args);
     (void)pthread_mutex_unlock(&saying);
     va_end(args);
 }
@@ -190,10 +189,11 @@ bool rd_part_is_ours(int parent, const struct stat *is)
 bool rd_copy_source(rd_copy_t *copy, const rd_item_t *start, rd_why_t *why)
 {
     if (start->mode != RD_ITEM_VERSION)
-        return rd_because(why, "the other rdcp has another version of the copy's protocol than %d",
-                          RD_ITEM_VERSION);
+        return rd_because(
+            why, "the other rdcp uses a different version of the copy's protocol; expected %d",
+            RD_ITEM_VERSION);
     if (start->size >= (copy->sources > 0 ? copy->sources : 1))
-        return rd_because(why, "the other side speaks of a source that there is not");
+        return rd_because(why, "the other side refers to a source that does not exist");
     if (copy->paths)
         copy->path = copy->paths[start->size];
     if (copy->names)
@@ -275,7 +275,8 @@ static bool find_tree(const rd_copy_t *copy, rd_target_t *target, rd_why_t *why)
     if (fd < 0 && errno != ENOENT)
         return rd_because(
             why, "%s%s%s", target->is_into ? target->name : "", target->is_into ? ": " : "",
-            errno == ENOTDIR || errno == ELOOP ? "is there, and is no directory" : strerror(errno));
+            errno == ENOTDIR || errno == ELOOP ? "already exists and is not a directory"
+                                               : strerror(errno));
     if (copy->atomic)
         find_old(target, fd);
     target->is_new = true;
@@ -299,11 +300,11 @@ static bool find(const rd_copy_t *copy, rd_target_t *target, rd_why_t *why)
     if (!is_there && errno != ENOENT)
         return rd_because(why, "%s", strerror(errno));
     if (copy->sources > 1 && !(is_there && S_ISDIR(is.st_mode)))
-        return rd_because(why, "is no directory: several sources are copied into one");
+        return rd_because(why, "is not an existing directory, which several sources need");
     if (is_there && rd_special_name(is.st_mode))
-        return rd_because(why, "is %s: rdcp does not replace it", rd_special_name(is.st_mode));
+        return rd_because(why, "is %s, which rdcp does not replace", rd_special_name(is.st_mode));
     if (is_there && S_ISDIR(is.st_mode) && copy->no_directory && !target->is_tree)
-        return rd_because(why, "is a directory, and -T is given for a file");
+        return rd_because(why, "is a directory, which -T does not replace with a file");
     if (is_there && S_ISDIR(is.st_mode) && !copy->no_directory) {
         target->parent = open(path, DIRECTORY);
         if (target->parent < 0)
@@ -312,16 +313,16 @@ static bool find(const rd_copy_t *copy, rd_target_t *target, rd_why_t *why)
         target->is_into = true;
     } else {
         if (!target->is_tree && path[len - 1] == '/')
-            return rd_because(why, "is no directory");
+            return rd_because(why, "is not a directory");
         while (len > 1 && path[len - 1] == '/')
             len--;
         if (!find_parent(path, len, target, why))
             return false;
     }
     if (target->is_tree && copy->atomic && (!*target->name || strcmp(target->name, ".") == 0))
-        return rd_because(why,
-                          "--atomic gives a new directory the name of this one, which has none "
-                          "here: name it by its path, with -T");
+        return rd_because(
+            why,
+            "--atomic needs the name of the directory that it replaces: specify its path, with -T");
     if (target->is_tree && !*target->name) { /* the directory itself */
         target->base = target->parent;
         target->parent = -1;
@@ -334,7 +335,7 @@ static bool find(const rd_copy_t *copy, rd_target_t *target, rd_why_t *why)
     target->parent = -1;
     special = rd_special_at(target->base, target->name);
     return !special ||
-           rd_because(why, "%s there is %s: rdcp does not replace it", target->name, special);
+           rd_because(why, "%s is %s, which rdcp does not replace", target->name, special);
 }
 
 bool rd_target_find(const rd_copy_t *copy, bool is_tree, rd_target_t *target_p, rd_why_t *why)

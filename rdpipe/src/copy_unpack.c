@@ -366,7 +366,7 @@ static void keep_file(unpack_t *unpack)
     }
     fd = rd_file_at(parent, name, &is);
     if (fd < 0 || (uint64_t)is.st_size != item->size)
-        rd_complain(&unpack->writer.complaints, item->path, "was changed while it was copied");
+        rd_complain(&unpack->writer.complaints, item->path, "changed while being copied");
     else if ((unpack->writer.copy.preserve || rd_attributes_wanted(&unpack->writer.copy)) &&
              !rd_writer_attributes(&unpack->writer, &unpack->attributes, fd, &is, item, &is))
         (void)rd_writer_complain(&unpack->writer, item->path, errno);
@@ -421,7 +421,8 @@ static void make_hard_link(unpack_t *unpack)
     if (from < 0 || fstatat(from, first_name, &first_is, AT_SYMLINK_NOFOLLOW) < 0) {
         (void)rd_writer_complain(&unpack->writer, item->path, errno);
     } else if (!S_ISREG(first_is.st_mode)) {
-        rd_complain(&unpack->writer.complaints, item->path, "%s is no file there", item->target);
+        rd_complain(&unpack->writer.complaints, item->path,
+                    "cannot link to %s, which is not a regular file", item->target);
     } else if (fstatat(parent, name, &is, AT_SYMLINK_NOFOLLOW) == 0 &&
                is.st_ino == first_is.st_ino && is.st_dev == first_is.st_dev) {
         unpack->kept++;
@@ -454,7 +455,8 @@ static void make_directory(unpack_t *unpack)
     }
     fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (fd < 0)
-        rd_complain(&unpack->writer.complaints, unpack->item.path, "is there, and is no directory");
+        rd_complain(&unpack->writer.complaints, unpack->item.path,
+                    "already exists and is not a directory");
     else if (unpack->target.is_new || unpack->writer.copy.preserve)
         make_writable(fd);
     if (fd >= 0)
@@ -509,9 +511,7 @@ static bool drop_stale(unpack_t *unpack, rd_why_t *why)
     int parent;
 
     if (!unpack->writer.copy.atomic || !unpack->target.is_new)
-        return rd_because(why,
-                          "the other side wants '%.300s' removed from a new tree that there "
-                          "is not",
+        return rd_because(why, "the other side asks to remove '%.300s', but there is no new tree",
                           item->path);
     rd_jobs_drain(unpack->jobs);
     parent = rd_beneath_parent(&unpack->beneath, item->path, &name);
@@ -550,7 +550,7 @@ static bool finish(unpack_t *unpack, uint64_t there, uint64_t here)
         rd_complain(&last, "",
                     "not %s, because %llu of its files or directories could not be copied; the "
                     "rest is in %s there, and the next copy to this target resumes it",
-                    target->old >= 0 ? "replaced" : "made", (unsigned long long)missing,
+                    target->old >= 0 ? "replaced" : "created", (unsigned long long)missing,
                     target->part);
         return false;
     }
@@ -687,13 +687,13 @@ static bool step(unpack_t *unpack, bool *done_p, rd_why_t *why)
                                        item->kind == RD_ITEM_KEEP);
 
         if (!is_top)
-            return rd_because(why, "the copy begins with what is no top of one");
+            return rd_because(why, "the copy does not begin with its top file or directory");
         if (!find_target(unpack))
             return false;
         unpack->has_target = true;
     }
     if (!is_right_kind(unpack))
-        return rd_because(why, "the copy has a piece where it does not belong");
+        return rd_because(why, "the copy has an item in the wrong place");
     return take(unpack, why);
 }
 
@@ -703,8 +703,8 @@ static void report(const unpack_t *unpack)
     char amount[32];
 
     rd_amount(amount, (double)unpack->bytes, "B");
-    (void)fprintf(stderr, "rdcp: %s%s%llu files written with %s, %llu were there already",
-                  copy->host, *copy->host ? ": " : "", (unsigned long long)unpack->files, amount,
+    (void)fprintf(stderr, "rdcp: %s%s%llu files written with %s, %llu already there", copy->host,
+                  *copy->host ? ": " : "", (unsigned long long)unpack->files, amount,
                   (unsigned long long)unpack->kept);
     if (copy->deletes)
         (void)fprintf(stderr, ", %zu deleted", unpack->deletions.deleted.count);

@@ -73,13 +73,14 @@ static void tell_libraries(doctor_t *doctor)
     if (zstd)
         tell(doctor, FINE, "libzstd", "%s: --zstd", zstd);
     else
-        tell(doctor, NOTE, "libzstd", "not compiled in: no --zstd (libzstd-dev, and build again)");
+        tell(doctor, NOTE, "libzstd",
+             "not compiled in: no --zstd (install libzstd-dev and build again)");
     if (rd_digest_has_xxh3())
-        tell(doctor, FINE, "digests", "of rdcp by XXH3, or SHA-256 with an older version");
+        tell(doctor, FINE, "digests", "rdcp uses XXH3, or SHA-256 with an older version");
     else
         tell(doctor, NOTE, "digests",
-             "of rdcp by SHA-256, which is slow: libxxhash is not compiled in (libxxhash-dev, and "
-             "build again)");
+             "rdcp uses SHA-256, which is slow: libxxhash is not compiled in (install "
+             "libxxhash-dev and build again)");
     tell(doctor, strcmp(rd_crc_name(), "a table") == 0 ? NOTE : FINE, "crc32c", "by %s",
          rd_crc_name());
 }
@@ -100,7 +101,9 @@ static void tell_rdma(doctor_t *doctor)
         tell(doctor, FINE, "rdma", "devices: %s", names);
     else if (*names)
         tell(doctor, NOTE, "rdma",
-             "not compiled in, and there is a device: %s (librdmacm-dev, and build again)", names);
+             "not compiled in, although there is a device: %s (install librdmacm-dev and build "
+             "again)",
+             names);
     else
         tell(doctor, FINE, "rdma", "%s, no device here: TCP between hosts",
              is_built ? "compiled in" : "not compiled in");
@@ -113,7 +116,7 @@ static void tell_shm(doctor_t *doctor)
     int fd = memfd_create("rdpipe-doctor", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 
     if (fd >= 0)
-        tell(doctor, FINE, "shm", "shared memory between processes of this host");
+        tell(doctor, FINE, "shm", "shared memory between processes on this host");
     else
         tell(doctor, NOTE, "shm", "memfd_create: %s: TCP within this host", strerror(errno));
     if (fd >= 0)
@@ -186,7 +189,7 @@ static void tell_buffer(doctor_t *doctor, const char *name)
         tell(doctor, NOTE, name, "cannot be read");
     else if (most < BUFFER_LEAST)
         tell(doctor, NOTE, name,
-             "at most %llu bytes: one stream over a long path is bound by it, several are not "
+             "at most %llu bytes: this limits one stream over a long path, but not several "
              "(--streams)",
              most);
     else
@@ -283,9 +286,9 @@ static void tell_hello(doctor_t *doctor, const char *host, const char *hello, in
 
     (void)(ssh ? sscanf(ssh, "%*s %*s %127s", address) : 0);
     if (control && strcmp(control, RD_CONTROL_VERSION) == 0)
-        tell(doctor, FINE, host, "rdpipe %s answers after %lld ms; hops meet at %s",
+        tell(doctor, FINE, host, "rdpipe %s answers after %lld ms; hops connect to %s",
              version ? version : "?", (long long)ms,
-             *address ? address : "an address that ssh does not tell");
+             *address ? address : "an address that ssh does not report");
     else
         tell(doctor, FAILED, host,
              "rdpipe there is version %s (protocol %s), here it is %s (protocol %s): install "
@@ -319,7 +322,7 @@ static void tell_host(doctor_t *doctor, const char *word)
 {
     rd_channel_t channel = {.pid = 0};
     int64_t began = rd_now_ms();
-    rd_why_t why = {.text = "is no name of a host"};
+    rd_why_t why = {.text = "is not a valid host for ssh"};
     char *host = host_of(word), *hello;
 
     if (!host ||
@@ -334,7 +337,7 @@ static void tell_host(doctor_t *doctor, const char *word)
         tell_hello(doctor, word, hello, rd_now_ms() - began);
     else if (channel.status == 127)
         tell(doctor, FAILED, word,
-             "no 'rdpipe' there: install Beamway's commands, or say where they are by "
+             "no 'rdpipe' there: install Beamway's commands, or say where they are with "
              "--remote-path DIR");
     else
         tell(doctor, FAILED, word, "ssh has failed (status %d), or took longer than %d s",

@@ -114,8 +114,8 @@ static bool take_id(drain_t *drain, const rd_frame_t *frame, const uint8_t *payl
 
     if (!resume || drain->has_resumed || drain->total > 0)
         return fault(drain,
-                     resume ? "the producer spoke out of turn"
-                            : "the sender was called with --resume, this receiver was not",
+                     resume ? "the producer sent an unexpected frame"
+                            : "the sender was called with --resume, but this receiver was not",
                      0),
                true;
     rd_keeper_lend(&drain->keeper);
@@ -152,7 +152,7 @@ static bool unpack(drain_t *drain, const rd_frame_t *frame, const uint8_t *paylo
         if (!drain->copy)
             drain->copy = malloc(drain->from->hop.terms.block);
         if (!drain->copy)
-            return fault(drain, "no memory for a block", 0);
+            return fault(drain, "out of memory for a block", 0);
         payload = memcpy(drain->copy, payload, frame->len);
     }
     if (!(frame->flags & RD_FLAG_ZSTD)) {
@@ -161,7 +161,7 @@ static bool unpack(drain_t *drain, const rd_frame_t *frame, const uint8_t *paylo
     }
     if (!drain->compressor.block &&
         !rd_compressor_open(&drain->compressor, drain->from->hop.terms.block, 0, false))
-        return fault(drain, rd_zstd_version() ? "no memory to unpack" : RD_NO_ZSTD, 0);
+        return fault(drain, rd_zstd_version() ? "out of memory for decompression" : RD_NO_ZSTD, 0);
     drain->plain = drain->compressor.block;
     if (!rd_decompress(&drain->compressor, payload, frame->len, frame->value))
         return fault(drain, "a compressed piece of the stream is damaged", 0);
@@ -180,13 +180,13 @@ static bool is_sound(drain_t *drain, const rd_frame_t *frame, const uint8_t *pay
     bool is_read = has_output(drain) || is_too_long(drain, frame);
 
     if (frame->offset != drain->total || drain->has_ended)
-        return fault(drain, "a piece of the stream is missing or came twice", 0);
+        return fault(drain, "a piece of the stream is missing or arrived twice", 0);
     /* A node that only forwards leaves the check to the last node. */
     if (is_read && !unpack(drain, frame, payload))
         return false;
     if (is_read && frame->flags & RD_FLAG_CRC && !drain->is_checked &&
         rd_crc(drain->plain, frame->value) != frame->crc)
-        return fault(drain, "checksum error: the bytes that arrived are not those that were sent",
+        return fault(drain, "checksum error: the received bytes differ from those that were sent",
                      0);
     drain->is_checked = true;
     return true;
@@ -408,7 +408,7 @@ static bool close_output(drain_t *drain)
 static bool take_end(drain_t *drain, const rd_frame_t *frame)
 {
     if (frame->offset != drain->total || drain->has_ended) {
-        (void)fault(drain, "the stream's length is not what its producer says", 0);
+        (void)fault(drain, "the stream's length differs from what its producer reports", 0);
         return true;
     }
     if (!drain->is_forwarded && drain->forward && !drain->forward_quit &&
@@ -457,7 +457,7 @@ static bool take_next(drain_t *drain)
     if (frame.kind == RD_RESUME)
         is_taken = take_id(drain, &frame, payload);
     else if ((frame.kind == RD_DATA || frame.kind == RD_END) && !may_begin(drain))
-        (void)fault(drain, "this receiver was called with --resume, the sender was not", 0);
+        (void)fault(drain, "this receiver was called with --resume, but the sender was not", 0);
     else if (frame.kind == RD_DATA)
         is_taken = take_data(drain, &frame, payload);
     else if (frame.kind == RD_END)
@@ -466,7 +466,7 @@ static bool take_next(drain_t *drain)
         (void)rd_because_of(&drain->fault, rd_abort_cause(&frame), "%s: %.*s", drain->from->peer,
                             (int)frame.len, (const char *)payload);
     else if (frame.kind != RD_PING)
-        (void)fault(drain, "the producer spoke out of turn", 0);
+        (void)fault(drain, "the producer sent an unexpected frame", 0);
     if (is_taken && !drain->fault.text[0])
         rd_stream_release(drain->from, &frame);
     return is_taken;
@@ -532,7 +532,7 @@ static void finish(drain_t *drain)
         say_last(drain->from, &done, NULL);
         transfer->outcome = drain->output_quit ? RD_TRANSFER_QUIT : RD_TRANSFER_DONE;
     } else {
-        say_last(drain->from, &quit, "the reader wants no more");
+        say_last(drain->from, &quit, "the reader has closed its end");
         transfer->outcome = RD_TRANSFER_QUIT;
     }
     rd_stream_discard_rest(drain->from, false, rd_now_ms() + PARTING_MS);

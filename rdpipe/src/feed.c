@@ -248,7 +248,7 @@ static bool read_answer(feed_t *feed)
     } else if (frame.kind == RD_RESUME && feed->has_said_id && !feed->may_begin)
         begin_at(feed, frame.offset);
     else if (frame.kind != RD_PING)
-        (void)rd_because(&feed->fault, "%s answered out of turn", feed->to->peer);
+        (void)rd_because(&feed->fault, "%s sent an unexpected answer", feed->to->peer);
     rd_stream_release(feed->to, &frame);
     return true;
 }
@@ -289,7 +289,8 @@ void rd_feed(rd_transfer_t *transfer, rd_stream_t *to, rd_end_t *input)
     atomic_store(&transfer->size, rd_end_size(input));
     if (to->hop.terms.zstd > 0 &&
         !rd_compressor_open(&feed.compressor, to->hop.terms.block, to->hop.terms.zstd, true))
-        (void)rd_because(&feed.fault, rd_zstd_version() ? "no memory to compress" : RD_NO_ZSTD);
+        (void)rd_because(&feed.fault,
+                         rd_zstd_version() ? "out of memory for compression" : RD_NO_ZSTD);
     while (transfer->outcome == RD_TRANSFER_RUNS) {
         bool done = read_answer(&feed);
 

@@ -238,7 +238,7 @@ static bool make_offer(const rd_terms_t *terms, const listeners_t *listeners, of
         if (listeners->of[i].link)
             put_offer(rd_carriers_tried[i], &listeners->of[i].report, offer_p);
     return RAND_bytes(offer_p->id, sizeof offer_p->id) == 1 ||
-           rd_because(why, "libcrypto has no random bytes");
+           rd_because(why, "libcrypto cannot generate random bytes");
 }
 
 /* Accepts the link over the carrier that the producer has chosen, unless that is tcp. */
@@ -271,7 +271,8 @@ static bool choice_is_sound(const choice_t *choice, const offer_t *offer, const 
                           le32toh(offer->streams));
     return (window <= le32toh(offer->window) && bw_ring_size_is_valid(window) &&
             window >= 4 * (uint64_t)hop->terms.block) ||
-           rd_because(why, "the producer chose a window of %u bytes", window);
+           rd_because(why, "the producer chose a window of %u bytes, which is out of range",
+                      window);
 }
 
 /* On success the socket is consumed. */
@@ -325,10 +326,12 @@ static bool take_hello(const hello_t *hello, const rd_terms_t *terms, rd_hop_t *
                      .streams = terms->streams};
     hop_p->terms.carriers = rd_terms_carriers(&hop_p->terms);
     if (memcmp(hello->magic, MAGIC, sizeof hello->magic) != 0 || hello->version != htole32(VERSION))
-        return rd_because(why, "the producer has another version of the pipe's protocol than %u",
-                          VERSION);
+        return rd_because(
+            why, "the producer uses a different version of the pipe's protocol; expected %u",
+            VERSION);
     return (block >= RD_BLOCK_MIN && block <= RD_BLOCK_MAX) ||
-           rd_because(why, "the producer wants blocks of %u bytes", block);
+           rd_because(why, "the producer requests blocks of %u bytes, which is out of range",
+                      block);
 }
 
 /* Agrees on the terms with a peer that has the key and wants a hop. */
@@ -403,18 +406,18 @@ static bool introduce(rd_proved_t *proved, const char *peer, rd_hop_t *hop, int 
 
     if (!rd_tls_write_all(proved->tls, &hello, sizeof hello, stop, deadline, &step) ||
         !rd_tls_read_all(proved->tls, offer_p, sizeof *offer_p, stop, deadline, &step))
-        return rd_because_of(why, step.cause, "%s: %.400s while both sides agree", peer, step.text);
+        return rd_because_of(why, step.cause, "%s: %.400s while agreeing on the terms", peer,
+                             step.text);
     block = le32toh(offer_p->block);
     if (offer_p->version != htole32(VERSION) || block == 0)
-        return rd_because(why, "%s has another version of the pipe's protocol than %u", peer,
-                          VERSION);
+        return rd_because(why, "%s uses a different version of the pipe's protocol; expected %u",
+                          peer, VERSION);
     if (block > hop->terms.block || le32toh(offer_p->streams) == 0 ||
         !bw_ring_size_is_valid(le32toh(offer_p->window)))
-        return rd_because(
-            why,
-            "%s offers %u streams, blocks of %u bytes and a window of %u bytes, which "
-            "is not possible",
-            peer, le32toh(offer_p->streams), block, le32toh(offer_p->window));
+        return rd_because(why,
+                          "%s offers %u streams, blocks of %u bytes and a window of %u bytes, "
+                          "which is not a valid offer",
+                          peer, le32toh(offer_p->streams), block, le32toh(offer_p->window));
     hop->terms.block = block;
     hop->terms.flags |= (uint8_t)(le32toh(offer_p->flags) & RD_TERM_TLS);
     return true;
@@ -429,7 +432,7 @@ static bool join_listener(uint32_t carrier, const offer_t *offer, int socket, in
     size_t len = get_offer(carrier, offer, address, &token);
 
     if (len == 0)
-        return rd_because(why, "none there");
+        return rd_because(why, "not offered");
     if (!rd_carrier_connect(carrier, socket, address, len, token,
                             ring_bytes(hop_p->terms.block, RING_MIN_BYTES), stop,
                             rd_now_ms() + STEP_MS, &hop_p->link, device, why))

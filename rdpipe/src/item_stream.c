@@ -136,14 +136,14 @@ static bool fill(rd_items_in_t *in, rd_why_t *why)
         in->start = 0;
     }
     if (in->out && in->out->filled > 0 && !flush(in->out))
-        return rd_because(why, "the next part of the copy has ended");
+        return rd_because(why, "the next process of the copy has exited");
     do
         n = read(in->fd, in->buffer + in->end, BUFFER_BYTES - in->end);
     while (n < 0 && errno == EINTR);
     if (n < 0)
-        return rd_because(why, "reading what the other side sends: %s", strerror(errno));
+        return rd_because(why, "reading from the other side: %s", strerror(errno));
     if (n == 0)
-        return rd_because(why, "the other side has ended before the copy was complete");
+        return rd_because(why, "the other side exited before the copy was complete");
     in->end += (size_t)n;
     return true;
 }
@@ -182,8 +182,8 @@ bool rd_items_next(rd_items_in_t *in, rd_item_t *item_p, rd_why_t *why)
                                 : 0;
             return true;
         case RD_ITEM_CORRUPT:
-            return rd_because(why, "what the other side sends is no part of a copy, or names a "
-                                   "path outside of the tree");
+            return rd_because(why, "the other side sent something that is not part of a copy, or "
+                                   "that names a path outside the tree");
         case RD_ITEM_SHORT:
             if (!fill(in, why))
                 return false;

@@ -16,7 +16,7 @@
 bool rd_key_random(rd_key_t *key_p, rd_why_t *why)
 {
     if (RAND_priv_bytes(key_p->bytes, RD_KEY_BYTES) != 1)
-        return rd_because(why, "libcrypto has no random bytes");
+        return rd_because(why, "libcrypto cannot generate random bytes");
     return true;
 }
 
@@ -27,8 +27,8 @@ bool rd_key_of_text(const char *text, size_t len, const char *source, rd_key_t *
         len--;
     if (len < RD_KEY_TEXT_MIN)
         return rd_because(why,
-                          "the key from %s has %zu bytes, at least %u are needed; make one with: "
-                          "openssl rand -hex 32",
+                          "the key from %s has %zu bytes, but at least %u are needed; make one "
+                          "with: openssl rand -hex 32",
                           source, len, RD_KEY_TEXT_MIN);
     if (!EVP_Digest(text, len, key_p->bytes, NULL, EVP_sha256(), NULL))
         return rd_because(why, "libcrypto has no SHA-256");
@@ -92,7 +92,7 @@ bool rd_key_of_environment(rd_key_t *key_p, rd_why_t *why)
     bool done;
 
     if (!text)
-        return rd_because(why, "no key: give --key-file FILE, --key-fd N or the variable " VARIABLE
+        return rd_because(why, "no key: use --key-file FILE, --key-fd N or the variable " VARIABLE
                                " (never on the command line)");
     done = rd_key_of_text(text, strlen(text), VARIABLE, key_p, why);
     OPENSSL_cleanse(text, strlen(text));

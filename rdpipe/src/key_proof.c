@@ -191,11 +191,11 @@ bool rd_prove(rd_proved_t *proved, const char *peer, const rd_key_t *key, int st
     if (rd_tls_connect(proved->tls, stop, deadline, &result, &step))
         return true;
     if (result == RD_TLS_REFUSED)
-        return rd_because(why, "%s refuses us: its key is another one", peer);
+        return rd_because(why, "%s refused the connection, because its key is different", peer);
     if (result == RD_TLS_FAILED)
         return rd_because(why, "%s does not have the key; is it another program? (%.300s)", peer,
                           step.text);
     *is_cut_p = true;
-    return rd_because_of(why, step.cause, "%s: %.400s before a word of the pipe's protocol", peer,
+    return rd_because_of(why, step.cause, "%s: %.400s before the pipe's protocol began", peer,
                          step.text);
 }

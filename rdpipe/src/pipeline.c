@@ -85,7 +85,7 @@ bool rd_host_path(const char *text, char **host_p, char **path_p, rd_why_t *why)
     if (!done)
         (void)rd_because(why, "out of memory");
     else if (!host_is_sane(*host_p))
-        done = rd_because(why, "'%.100s': '%.60s' is no host that ssh could reach", text, *host_p);
+        done = rd_because(why, "'%.100s': '%.60s' is not a valid host for ssh", text, *host_p);
     else if (is_here && !**path_p)
         done = rd_because(why, "expected a path, got nothing");
     if (done)
@@ -160,7 +160,7 @@ static bool add_segment(rd_pipeline_t *pipeline, const char *arg, size_t len, bo
         done = rd_because(why, "out of memory");
     else if (!colon && *text == '-' && text[1])
         done = rd_because(why,
-                          "'%.100s': options come before the first segment; a command with blanks "
+                          "'%.100s': options come before the first segment; a command with spaces "
                           "needs quotes: HOST:'COMMAND'",
                           text);
     else if (!colon)
@@ -172,7 +172,7 @@ static bool add_segment(rd_pipeline_t *pipeline, const char *arg, size_t len, bo
         if (!segment->host || !segment->text)
             done = rd_because(why, "out of memory");
         else if (!host_is_sane(segment->host))
-            done = rd_because(why, "'%.100s': '%.60s' is no host that ssh could reach", text,
+            done = rd_because(why, "'%.100s': '%.60s' is not a valid host for ssh", text,
                               segment->host);
         if (done) {
             find_work(segment);
@@ -248,7 +248,7 @@ static bool parse_all(char *const *args, size_t count, bool tee, rd_pipeline_t *
     if (pipeline->count == 0)
         return rd_because(why, "expected at least one HOST:COMMAND");
     if (has_group && tee)
-        return rd_because(why, "--tee and brackets are two ways to say the same; use one");
+        return rd_because(why, "--tee and brackets mean the same; use one of them");
     if (tee && pipeline->count < 2)
         return rd_because(why, "--tee: expected receivers after the first segment");
     return places_are_right(pipeline, why);

@@ -244,7 +244,7 @@ static bool take_option(called_t *called, int option, const char *value)
     case OPTION_TARGET:
         if (sscanf(value, "%u/%u", &called->copy.target, &called->copy.targets) != 2 ||
             called->copy.target >= called->copy.targets)
-            rd_usage(&called->settings.cli, "rdcp calls its parts itself");
+            rd_usage(&called->settings.cli, "this option is for internal use only");
         return true;
     case OPTION_ATOMIC:
         called->copy.atomic = true;
@@ -304,7 +304,7 @@ static int run_part(called_t *called, char *const *paths, size_t count)
         return RD_COPY_FAILED;
     }
     if (count < (is_source ? 1 : 2))
-        rd_usage(&called->settings.cli, "rdcp calls its parts itself");
+        rd_usage(&called->settings.cli, "this option is for internal use only");
     if (called->takes_names) {
         rd_why_t why;
 
@@ -475,11 +475,10 @@ static bool add_part(rd_chain_t *chain, const called_t *called, const char *part
     bool is_last = strcmp(part, "unpack") == 0;
 
     if (command && strlen(command) >= COMMAND_MAX)
-        rd_usage(
-            &called->settings.cli,
-            "the names of the sources, or of --files-from, have more than %zu bytes: copy them in "
-            "several calls, or their directory with -r",
-            COMMAND_MAX);
+        rd_usage(&called->settings.cli,
+                 "the names of the sources, or of --files-from, have more than %zu bytes: copy "
+                 "them with several commands, or their directory with -r",
+                 COMMAND_MAX);
     chain->of[chain->count++] =
         (rd_node_t){end->host, command, RD_WORK_COMMAND, is_last && targets->count > 1};
     return command != NULL;
@@ -573,7 +572,7 @@ static bool find_sources(const called_t *called, char *const *args, size_t count
         sources_p->of[i] = end_of(called, args[i]);
         if (strcmp(sources_p->of[i].host, sources_p->of[0].host) != 0)
             rd_usage(&called->settings.cli,
-                     "%s is on another host than %s: copy from each host by a call of its own",
+                     "%s is on another host than %s: copy from each host with a separate command",
                      args[i], args[0]);
         name_of(without_tilde(&sources_p->of[i]), sources_p->of[i].name);
     }
@@ -590,13 +589,14 @@ static void check_options(const called_t *called, size_t args)
     if (called->copy.atomic && !called->copy.recursive && !called->files_from)
         rd_usage(cli, "--atomic needs -r: a file alone is always replaced as a whole");
     if (called->copy.deletes && called->files_from)
-        rd_usage(cli, "--delete and --files-from: the names do not say what else the source has");
+        rd_usage(cli, "--delete and --files-from cannot be used together: the names do not say "
+                      "what else the source has");
     if (called->also_count > 0 && called->copy.dry_run)
-        rd_usage(cli, "--dry-run shows one target: call it once for each");
+        rd_usage(cli, "--dry-run takes only one target: run it once for each");
     if (called->from0 && !called->files_from)
-        rd_usage(cli, "--from0 says how the names of --files-from end: give that as well");
+        rd_usage(cli, "--from0 needs --files-from, because it says how those names end");
     if (called->files_from && args > 2)
-        rd_usage(cli, "--files-from names what is below one SOURCE, got %zu", args - 1);
+        rd_usage(cli, "--files-from names paths below one SOURCE, got %zu", args - 1);
 }
 
 /* Returns false if there was an error, which has been reported. */

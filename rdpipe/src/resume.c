@@ -76,8 +76,8 @@ static bool make_id(char id[RD_RESUME_ID], rd_why_t *why)
 static bool is_not_ours(const char *file, rd_why_t *why)
 {
     return rd_because(why,
-                      "--resume %s: the file is not a note of this version of the command; "
-                      "name another file, or remove it to start again",
+                      "--resume %s: the file was not written by this version of the command; "
+                      "specify another file, or remove it to start again",
                       file);
 }
 
@@ -91,7 +91,7 @@ bool rd_resume_send(rd_resume_t *resume_p, const char *file, int input, rd_why_t
     int len;
 
     if (at < 0 || size < 0 || lseek(input, at, SEEK_SET) < 0 || fstat(input, &is) < 0)
-        return rd_because(why, "--resume needs an input that can be sought in, as a file is: %s",
+        return rd_because(why, "--resume needs a seekable input, such as a file: %s",
                           strerror(errno));
     *resume_p = (rd_resume_t){.file = file, .base = (uint64_t)at};
     (void)snprintf(noted, sizeof noted, " %" PRIu64 " %" PRIu64 " %lld.%09ld %llu:%llu\n",
@@ -104,8 +104,8 @@ bool rd_resume_send(rd_resume_t *resume_p, const char *file, int input, rd_why_t
             return is_not_ours(file, why);
         if (strcmp(text + len + RD_RESUME_ID - 1, noted) != 0)
             return rd_because(why,
-                              "--resume %s: the input is not the one that it speaks of, or was "
-                              "changed since; to begin anew, remove such files on both sides",
+                              "--resume %s: the input is not the recorded one, or has changed "
+                              "since; to start again, remove the --resume files on both sides",
                               file);
         (void)snprintf(resume_p->id, RD_RESUME_ID, "%.32s", text + len);
         return true;
@@ -121,7 +121,7 @@ bool rd_resume_seek(const rd_resume_t *resume, int input, uint64_t bytes, rd_why
     off_t size = lseek(input, 0, SEEK_END);
 
     if (size < 0 || bytes > (uint64_t)size || resume->base > (uint64_t)size - bytes)
-        return rd_because(why, "the receiver says that it has more than the input has");
+        return rd_because(why, "the receiver reports more bytes than the input has");
     if (lseek(input, (off_t)(resume->base + bytes), SEEK_SET) < 0)
         return rd_because(why, "the input: %s", strerror(errno));
     return true;
@@ -211,13 +211,13 @@ bool rd_resume_take(rd_resume_t *resume_p, const char *file, int output, rd_why_
         return is_not_ours(file, why);
     if (strcmp(resume_p->output, is_it) != 0)
         return rd_because(why,
-                          "--resume %s: the stream went into another file than the output is; "
-                          "open that one by >>, or remove %s to start again",
+                          "--resume %s: the stream was written to another file, not to this "
+                          "output; open that file with >>, or remove %s to start again",
                           file, file);
     if ((uint64_t)is.st_size < resume_p->base + resume_p->bytes)
         return rd_because(why,
                           "--resume %s: the output has %lld bytes and should have %" PRIu64
-                          ": open it by >>, since > empties it",
+                          ": open it with >>, because > truncates it",
                           file, (long long)is.st_size, resume_p->base + resume_p->bytes);
     return true;
 }
@@ -235,15 +235,15 @@ static bool cut(const rd_resume_t *resume, int output, rd_why_t *why)
 bool rd_resume_accept(rd_resume_t *resume, int output, const char *id, size_t len, rd_why_t *why)
 {
     if (!is_id(id, len))
-        return rd_because(why, "the sender names no stream");
+        return rd_because(why, "the sender did not send a valid ID of a stream");
     if (!resume->id[0]) {
         memcpy(resume->id, id, len);
         return note(resume, why) && keep_name(resume->file, why);
     }
     if (memcmp(resume->id, id, len) != 0)
         return rd_because(why,
-                          "--resume %s speaks of another stream than the sender's: remove it to "
-                          "take this one from its beginning",
+                          "--resume %s belongs to another stream than the sender's: remove it to "
+                          "receive this one from the beginning",
                           resume->file);
     return cut(resume, output, why);
 }

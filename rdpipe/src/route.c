@@ -51,8 +51,8 @@ bool rd_route(const rd_place_t *producer, const rd_place_t *consumer,
         return true;
     }
     return rd_because(why,
-                      "at which address '%s' can be reached from '%s' is not known (no "
-                      "SSH_CONNECTION there): give --address %s=ADDRESS",
+                      "cannot determine at which address '%s' can be reached from '%s' (no "
+                      "SSH_CONNECTION there): use --address %s=ADDRESS",
                       *consumer->host ? consumer->host : "this host",
                       *producer->host ? producer->host : "this host", consumer->host);
 }

@@ -306,7 +306,7 @@ static void open_output(rd_run_t *run)
 
     rd_output_open(&run->output, is_wanted ? dup(1) : -1);
     if (is_wanted && run->output.end.fd < 0)
-        rd_run_fault_here(run, "no descriptor is left for the output");
+        rd_run_fault_here(run, "no file descriptor is left for the output");
 }
 
 int rd_run(const rd_chain_t *chain, const rd_settings_t *settings)

@@ -64,8 +64,7 @@ static void take_output(rd_run_t *run, size_t i, const char *line)
 
     if (!data || !run->chain->of[i].is_receiver || len > RD_OUTPUT_WINDOW - peer->under_way) {
         free(data);
-        rd_run_fault(run, i, RD_CAUSE_HERE,
-                     "the agent there sent output that nobody has asked for");
+        rd_run_fault(run, i, RD_CAUSE_HERE, "the agent there sent output that was not requested");
     } else if (rd_output_put(&run->output, i, data, len)) {
         peer->under_way += len;
         rd_run_write(run);
@@ -141,7 +140,7 @@ static void take_line(rd_run_t *run, size_t i, const char *line)
     } else if (rd_line_is(line, "dropped")) {
         peer->is_dropped = true;
         rd_say(&run->settings->cli,
-               "%s: dropped, as it took nothing for %llu s: it has a part only",
+               "%s: dropped, because it read nothing for %llu s: it has only a part of the stream",
                rd_run_name(run, i), (unsigned long long)run->settings->cli.drop_s);
     } else if (rd_line_is(line, "bye")) {
         peer->has_said_bye = true;
@@ -159,15 +158,16 @@ void rd_run_take_loss(rd_run_t *run, size_t i)
     if (peer->has_said_bye || run->got_signal)
         return;
     if (peer->has_hello)
-        (void)rd_because_of(&why, RD_CAUSE_LOST,
-                            "the agent there was lost: it was killed, or ssh's connection is gone");
+        (void)rd_because_of(
+            &why, RD_CAUSE_LOST,
+            "the agent there was lost: it was killed, or the ssh connection failed");
     else if (peer->channel.is_reaped && peer->channel.status == 127)
         (void)rd_because(&why,
                          "no 'rdpipe' %s%s there: install Beamway's commands, or say where they "
-                         "are by --remote-path DIR",
+                         "are with --remote-path DIR",
                          path ? "in " : "on the PATH", path ? path : "");
     else if (peer->channel.is_reaped && peer->channel.status == RD_EXIT_USAGE)
-        (void)rd_because(&why, "the 'rdpipe' there is another program, or an older version than %s",
+        (void)rd_because(&why, "the 'rdpipe' there is another program, or is older than version %s",
                          RD_VERSION);
     else
         (void)rd_because(&why, "ssh has failed (status %d)", peer->channel.status);

@@ -46,7 +46,7 @@ static bool make_directory(rd_run_t *run, rd_why_t *why)
         (void)inotify_add_watch(run->sockets, run->directory, IN_CREATE);
         return true;
     }
-    (void)rd_because(why, "a directory in %s: %s", base, strerror(errno));
+    (void)rd_because(why, "cannot create a directory in %s: %s", base, strerror(errno));
     run->directory[0] = 0;
     (void)rd_guard_directory(&run->guard, "");
     return false;
@@ -123,7 +123,7 @@ void rd_run_connect(rd_run_t *run)
 static void send_line(rd_run_t *run, size_t i, rd_line_t *line)
 {
     if (run->of[i].channel.to < 0 || !rd_line_send(line, run->of[i].channel.to))
-        rd_run_fault(run, i, RD_CAUSE_LOST, "the agent stopped to answer");
+        rd_run_fault(run, i, RD_CAUSE_LOST, "the agent stopped answering");
 }
 
 /* Returns the address from --address, whose HOST may omit the user. */

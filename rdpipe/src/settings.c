@@ -83,7 +83,7 @@ int rd_copy_status(const rd_cli_t *cli, int status)
 {
     if (status == 126 || status == 127) {
         rd_say(cli, "no 'rdcp' on a host's PATH: install Beamway's commands, or say where they are "
-                    "by --remote-path DIR");
+                    "with --remote-path DIR");
         return RD_EXIT_OWN;
     }
     return status == 0 || status == RD_EXIT_OWN ? status : RD_EXIT_FAULT;

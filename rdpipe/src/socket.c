@@ -143,7 +143,7 @@ bool rd_set_congestion(int fd, const char *name, rd_why_t *why)
     if (!name || setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, (socklen_t)strlen(name)) == 0)
         return true;
     return rd_because(
-        why, "--congestion %s: the kernel of this host has: %s", name,
+        why, "--congestion %s is not available; the kernel of this host has: %s", name,
         rd_kernel_line("/proc/sys/net/ipv4/tcp_allowed_congestion_control", has, sizeof has));
 }
 
@@ -234,7 +234,7 @@ bool rd_listen(const char *address, uint16_t port_first, uint16_t port_last, int
         for (uint32_t port = port_first; port <= port_last && fd < 0; port++)
             fd = listen_at(list, (uint16_t)port);
         if (fd < 0)
-            (void)rd_because(why, "cannot listen at %s port %u%s: %s",
+            (void)rd_because(why, "cannot listen on %s port %u%s: %s",
                              address ? address : "any address", port_first,
                              port_last > port_first ? " and the following" : "", strerror(errno));
         freeaddrinfo(list);

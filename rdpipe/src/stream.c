@@ -44,7 +44,8 @@ rd_next_t rd_stream_next(rd_stream_t *stream, rd_frame_t *frame_p, const uint8_t
     if (status == BW_OK)
         state = rd_frame_parse(span.base, span.len, stream->hop.terms.block, frame_p);
     if (state == RD_FRAME_CORRUPT || status == BW_CORRUPT) {
-        (void)rd_because(why, "%s sent what is no frame of the pipe's protocol", stream->peer);
+        (void)rd_because(why, "%s sent data that is not a frame of the pipe's protocol",
+                         stream->peer);
         return RD_LOST;
     }
     if (state == RD_FRAME_WHOLE) {
@@ -171,7 +172,7 @@ bool rd_stream_tick(rd_stream_t *stream, rd_why_t *why)
         stream->heard_ms = now;
         return true;
     }
-    return rd_because(why, "nothing heard from %s for %d s: the host or the network is gone",
+    return rd_because(why, "heard nothing from %s for %d s: the host or the network is down",
                       stream->peer, RD_SILENCE_MS / 1000);
 }
 

@@ -280,7 +280,7 @@ bool rd_tls_write_all(rd_tls_t *tls, const void *data, size_t len, int stop, int
 
         at += rd_tls_write(tls, (const uint8_t *)data + at, len - at);
         if (rd_tls_unsent(tls) == 0)
-            return rd_because(why, "TLS: libcrypto does not encrypt");
+            return rd_because(why, "TLS: libcrypto cannot encrypt");
         result = rd_tls_flush(tls);
         if (result != RD_TLS_DONE && !wait_for(tls, result, stop, deadline, why))
             return false;

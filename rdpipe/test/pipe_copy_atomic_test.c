@@ -109,7 +109,7 @@ static void what_only_the_old_tree_has_goes_with_delete(void)
     target.deletes_max = source.deletes_max = 2;
     CHECK_IN(note_state());
     CHECK_EQ(copy_and_hear(source, target), RD_COPY_FAILED);
-    CHECK(was_said("more than 2 files and directories would be deleted") && is_state_unchanged());
+    CHECK(was_said("nothing is deleted, because more than 2 files") && is_state_unchanged());
     target.deletes_max = source.deletes_max = 3;
     CHECK_EQ(copy_all(source, target), 0);
     CHECK(run("diff -r --no-dereference from to") && nothing_is_left());
@@ -191,7 +191,7 @@ static void a_new_tree(void)
     target.no_directory = false;
     target.name = "";
     CHECK_EQ(copy_and_hear(source, target), RD_COPY_FAILED);
-    CHECK(was_said("to: --atomic gives a new directory the name of this one, which has none here"));
+    CHECK(was_said("to: --atomic needs the name of the directory that it replaces"));
 }
 
 static void a_dry_run(void)
@@ -356,12 +356,12 @@ static void items_that_lie(void)
         const char *said;
     } lies[] = {
         {{.kind = RD_ITEM_KEEP, .path = "out/file", .size = 6}, "out/file: No such file"},
-        {{.kind = RD_ITEM_KEEP, .path = "nothing"}, "nothing: was changed while it was copied"},
-        {{.kind = RD_ITEM_KEEP, .path = "same", .size = 6}, "same: was changed while it was"},
-        {{.kind = RD_ITEM_KEEP, .path = "out", .size = 10}, "out: was changed while it was copied"},
-        {{.kind = RD_ITEM_KEEP, .path = "../same", .size = 5}, "names a path outside of the tree"},
+        {{.kind = RD_ITEM_KEEP, .path = "nothing"}, "nothing: changed while being copied"},
+        {{.kind = RD_ITEM_KEEP, .path = "same", .size = 6}, "same: changed while being copied"},
+        {{.kind = RD_ITEM_KEEP, .path = "out", .size = 10}, "out: changed while being copied"},
+        {{.kind = RD_ITEM_KEEP, .path = "../same", .size = 5}, "names a path outside the tree"},
         {{.kind = RD_ITEM_DELETE, .path = "../to", .has = RD_HAS_PART}, "names a path outside"},
-        {{.kind = RD_ITEM_DELETE, .path = "mine", .mode = S_IFREG}, "--delete is not given"},
+        {{.kind = RD_ITEM_DELETE, .path = "mine", .mode = S_IFREG}, "--delete was not given"},
     };
     rd_item_t items[3] = {TOP, TOP, END};
 
@@ -380,8 +380,7 @@ static void items_that_lie(void)
     items[1] = (rd_item_t){.kind = RD_ITEM_DELETE, .path = "mine", .has = RD_HAS_PART};
     put_items(items, 3);
     CHECK_EQ(unpack_and_hear(&target), RD_COPY_FAILED);
-    CHECK(was_said("wants 'mine' removed from a new tree that there is not") &&
-          is_state_unchanged());
+    CHECK(was_said("asks to remove 'mine', but there is no new tree") && is_state_unchanged());
 }
 
 /* An entry created by another user has the name that the old tree would get. */

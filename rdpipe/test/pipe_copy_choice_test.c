@@ -221,7 +221,7 @@ static void names_that_lead_out(void)
         CHECK(!read_names(false, &why) && strstr(why.text, lists[i].said));
     }
     CHECK(run("printf 'one\\0two\\0' >names"));
-    CHECK(!read_names(false, &why) && strstr(why.text, "'one' has a NUL in its line: give"));
+    CHECK(!read_names(false, &why) && strstr(why.text, "the line 'one' contains a NUL"));
     CHECK(run("head -c 5000 /dev/zero | tr '\\0' x >names"));
     CHECK(!read_names(false, &why) && strstr(why.text, "is longer than 4095 bytes"));
     CHECK(unlink("names") == 0 && !read_names(false, &why) && strstr(why.text, "No such file"));
@@ -229,12 +229,12 @@ static void names_that_lead_out(void)
     put_file("names", "link/a\nlink/b\nmissing\none/x\none\n");
     CHECK(read_names(false, &why));
     CHECK_EQ(copy_and_hear(source, target), RD_COPY_FAILED);
-    CHECK(was_said("from/link: is a symbolic link, and --files-from names what is below it"));
+    CHECK(was_said("from/link: is a symbolic link, but --files-from names paths below it"));
     CHECK(was_said("from/missing: No such file"));
     CHECK(run("ls .to.rdcp-part/one >/dev/null && ! ls .to.rdcp-part/link 2>/dev/null"));
     source.path = "from/one";
     CHECK_EQ(copy_and_hear(source, target), RD_COPY_FAILED);
-    CHECK(was_said("from/one: is a file, and --files-from names what is below it"));
+    CHECK(was_said("from/one: is a file, but --files-from names paths below it"));
 }
 
 /* The parts check once more the names that rdcp passes to them. */
@@ -323,7 +323,7 @@ static void no_other_file_system(void)
     put_file("names", "disk/b\ndir/a\n");
     CHECK(read_names(false, &why));
     CHECK_EQ(copy_and_hear(source, target), 0);
-    CHECK(was_said("from/disk: is another file system: what is named below is skipped"));
+    CHECK(was_said("from/disk: is on another file system: the names below it are skipped"));
     source.one_system = false;
     CHECK_EQ(copy_all(source, target), 0);
     CHECK(has_exactly("./dir ./dir/a ./disk ./disk/b ./disk/mine "));

@@ -112,7 +112,7 @@ static void parts_in_what_is_deleted(void)
     CHECK(fd >= 0 && flock(fd, LOCK_EX) == 0);
     CHECK_EQ(copy_and_hear(source, target), RD_COPY_FAILED);
     close(fd);
-    CHECK(was_said("busy/.c.rdcp-part: is not deleted: another rdcp is writing it"));
+    CHECK(was_said("busy/.c.rdcp-part: not deleted: another rdcp is writing to it"));
     /* A part in a directory of the source stays, because the next copy may resume it. */
     CHECK(is_there("to/.a.rdcp-part") && !is_there("to/old") && is_there("to/busy/.c.rdcp-part"));
 }
@@ -128,7 +128,7 @@ static void nothing_after_an_error_at_the_source(void)
     source.fail_special = true;
     CHECK_EQ(copy_and_hear(source, target), RD_COPY_FAILED);
     CHECK(is_there("to/old") && holds("to/one", "1\n"));
-    CHECK(was_said("nothing is deleted, because the copy is not whole"));
+    CHECK(was_said("nothing is deleted, because the copy is incomplete"));
     CHECK(unlink("from/fifo") == 0);
     /* A file that could not be read. */
     CHECK(run("rm to/two"));
@@ -205,7 +205,7 @@ static void no_more_than_the_user_allows(void)
     CHECK(run("mkdir -p from to/dir && echo 1 >from/one && touch to/dir/a to/dir/b"));
     source.deletes_max = target.deletes_max = 2;
     CHECK_EQ(copy_and_hear(source, target), RD_COPY_FAILED);
-    CHECK(was_said("more than 2 files and directories would be deleted: nothing is"));
+    CHECK(was_said("nothing is deleted, because more than 2 files"));
     CHECK(is_there("to/dir/a") && is_there("to/dir/b") && holds("to/one", "1\n"));
     source.deletes_max = target.deletes_max = 3;
     target.verbose = target.json = true;
@@ -265,18 +265,19 @@ static void names_to_delete_that_lie(void)
         rd_item_t items[4];
         const char *said;
     } lies[] = {
-        {{TOP, DELETE("../victim", S_IFREG), LEAVE, END}, "names a path outside of the tree"},
-        {{TOP, DELETE("/victim", S_IFREG), LEAVE, END}, "names a path outside of the tree"},
-        {{TOP, DELETE("", S_IFDIR), LEAVE, END}, "is no part of a copy"},
-        {{TOP, DELETE("out/file", S_IFREG), LEAVE, END}, "out/file: is not deleted: "},
-        {{TOP, DELETE("dir", S_IFREG), LEAVE, END}, "dir: is not deleted: it is another thing"},
-        {{TOP, DELETE("file", S_IFDIR), LEAVE, END}, "file: is not deleted: it is another thing"},
-        {{TOP, DELETE("fifo", S_IFREG), LEAVE, END}, "fifo: is not deleted: it is another thing"},
-        {{TOP, DELETE("fifo", S_IFIFO), LEAVE, END}, "deleted as what is no file, directory or"},
+        {{TOP, DELETE("../victim", S_IFREG), LEAVE, END}, "names a path outside the tree"},
+        {{TOP, DELETE("/victim", S_IFREG), LEAVE, END}, "names a path outside the tree"},
+        {{TOP, DELETE("", S_IFDIR), LEAVE, END}, "is not part of a copy"},
+        {{TOP, DELETE("out/file", S_IFREG), LEAVE, END}, "out/file: not deleted: "},
+        {{TOP, DELETE("dir", S_IFREG), LEAVE, END}, "dir: not deleted: it was replaced"},
+        {{TOP, DELETE("file", S_IFDIR), LEAVE, END}, "file: not deleted: it was replaced"},
+        {{TOP, DELETE("fifo", S_IFREG), LEAVE, END}, "fifo: not deleted: it was replaced"},
+        {{TOP, DELETE("fifo", S_IFIFO), LEAVE, END}, "'fifo', but not as a file, directory or"},
         {{TOP, DELETE("kept.o", S_IFREG), LEAVE, END}, "which --exclude protects"},
         {{TOP, DELETE("kept.o/file", S_IFREG), LEAVE, END}, "which --exclude protects"},
-        {{TOP, DELETE("full", S_IFDIR), LEAVE, END}, "full: is not deleted: Directory not empty"},
-        {{DELETE("file", S_IFREG), TOP, LEAVE, END}, "the copy begins with what is no top of one"},
+        {{TOP, DELETE("full", S_IFDIR), LEAVE, END}, "full: not deleted: Directory not empty"},
+        {{DELETE("file", S_IFREG), TOP, LEAVE, END},
+         "the copy does not begin with its top file or directory"},
     };
     static const rd_item_t plain[] = {TOP, DELETE("file", S_IFREG), LEAVE, END};
     static const char *const patterns[] = {"*.o"};
@@ -295,7 +296,7 @@ static void names_to_delete_that_lie(void)
     target.deletes = false;
     put_items(plain, 4);
     CHECK_EQ(unpack_and_hear(&target), RD_COPY_FAILED);
-    CHECK(was_said("wants 'file' deleted, and --delete is not given"));
+    CHECK(was_said("asks to delete 'file', but --delete was not given"));
     CHECK(run("ls victim outside/file to/file to/kept.o to/dir to/out to/fifo to/full/file "
               ">/dev/null"));
     target.deletes = true;

@@ -167,9 +167,9 @@ static void one_whose_version_is_changed_meanwhile(void)
     static const char *const changes[] = {
         "head -c 1000 /dev/urandom | dd of=to conv=notrunc bs=1000 seek=500 status=none",
         "truncate -s 1000000 to", "rm to", "rm to; mkfifo to"};
-    static const char *const texts[] = {"did not become what its source is",
-                                        "the version that is there does not have",
-                                        "the version that was there is gone", "is a FIFO"};
+    static const char *const texts[] = {"not updated, because it changed during the copy",
+                                        "refers to data beyond the end of this file",
+                                        "disappeared during the copy", "is a FIFO"};
 
     for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
         char command[200];

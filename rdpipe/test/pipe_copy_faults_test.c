@@ -468,7 +468,7 @@ static void a_tree_of_another_user_is_not_resumed(void)
         source.preserve = target.preserve = round == 1;
         CHECK_EQ(copy_and_hear(source, target), RD_COPY_FAILED);
         CHECK(!is_there("to") && !is_there(".to.rdcp-part/one"));
-        CHECK(run("grep -q 'part belongs to another user' said"));
+        CHECK(run("grep -q 'partial copy belongs to another user' said"));
     }
 }
 

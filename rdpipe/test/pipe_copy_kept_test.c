@@ -260,8 +260,8 @@ static void several_sources(void)
     CHECK_EQ(copy_several(paths, names, 3, "file"), RD_COPY_FAILED);
     CHECK_EQ(copy_several(paths, names, 3, "nowhere"), RD_COPY_FAILED);
     CHECK(!is_there("nowhere"));
-    CHECK(run("test \"$(cat said)\" = 'rdcp: nowhere: is no directory: several sources are copied "
-              "into one'"));
+    CHECK(run("test \"$(cat said)\" = 'rdcp: nowhere: is not an existing directory, which several "
+              "sources need'"));
     /* An error in one source does not keep the others from getting their final names. */
     CHECK(run("rm -r to/* file"));
     CHECK_EQ(copy_several(paths, names, 3, "to"), RD_COPY_FAILED);
@@ -300,7 +300,7 @@ static void a_source_that_has_no_target_among_several(void)
     CHECK(run("mkfifo to/two"));
     CHECK_EQ(copy_several(paths, paths, 3, "to"), RD_COPY_FAILED);
     CHECK(run("diff -r one to/one && diff -r three to/three && test -p to/two"));
-    CHECK(run("grep -qx 'rdcp: to: two there is a FIFO: rdcp does not replace it' said"));
+    CHECK(run("grep -qx 'rdcp: to: two is a FIFO, which rdcp does not replace' said"));
     /* The first and the last one. */
     CHECK(run("rm -r to/* && touch to/one to/three"));
     CHECK_EQ(copy_several(paths, paths, 3, "to"), RD_COPY_FAILED);

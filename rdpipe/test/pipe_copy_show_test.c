@@ -97,9 +97,9 @@ static void a_file_and_a_new_tree(void)
     target.name = "from";
     CHECK_IN(note_state());
     CHECK_EQ(dry_run(), 0);
-    CHECK(is_shown("new from/ (directory, a part of it is there)\n"
+    CHECK(is_shown("new from/ (directory, partly copied already)\n"
                    "new from/dir/one (2 bytes)\n"
-                   "new from/dir/two (2 of 5 bytes are there as a part)\n"));
+                   "new from/dir/two (2 of 5 bytes already copied)\n"));
     CHECK(is_state_unchanged());
     /* A single file, as JSON. */
     source.path = "from/dir/one";
@@ -142,14 +142,15 @@ static void what_cannot_be_done(void)
     source.deletes = target.deletes = true;
     CHECK_IN(note_state());
     CHECK_EQ(dry_run(), RD_COPY_FAILED);
-    CHECK(was_said("to/a: is there, and is no directory") && was_said("to/b: Is a directory") &&
-          was_said("to/fifo: is a FIFO there"));
-    CHECK(was_said("nothing is deleted, because the copy is not whole"));
+    CHECK(was_said("to/a: already exists and is not a directory") &&
+          was_said("to/b: Is a directory") &&
+          was_said("to/fifo: is a FIFO, which rdcp does not replace"));
+    CHECK(was_said("nothing is deleted, because the copy is incomplete"));
     CHECK(is_shown("") && is_state_unchanged());
     CHECK(run("rm -r to/* from && mkdir from && touch to/a to/b"));
     target.deletes_max = source.deletes_max = 1;
     CHECK_EQ(dry_run(), RD_COPY_FAILED);
-    CHECK(was_said("more than 1 files and directories would be deleted") && is_shown(""));
+    CHECK(was_said("nothing is deleted, because more than 1 files") && is_shown(""));
 }
 
 static void a_peer_that_sends_content(void)
@@ -168,7 +169,7 @@ static void a_peer_that_sends_content(void)
     put_items(items, 4);
     CHECK_EQ(show(&target), RD_COPY_FAILED);
     end_hearing(own);
-    CHECK(was_said("the other side sends content in a dry run"));
+    CHECK(was_said("the other side sent file content in a dry run"));
     put_items(unasked, 3);
     CHECK_EQ(show(&target), RD_COPY_FAILED);
     CHECK(!is_there("to"));

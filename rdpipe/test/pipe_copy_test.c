@@ -153,9 +153,10 @@ static void a_copy_into_its_source_takes_the_rest(void)
     CHECK(
         run("test \"$(grep -c . said)\" = 2 && "
             "grep -q '^rdcp: from/middle/to/middle: a directory is not copied into itself' said"));
-    CHECK(run("grep -q 'to: not made, because 1 of its files or directories .* is in .to.rdcp-part "
-              "there, and the "
-              "next copy to this target resumes it' said"));
+    CHECK(run(
+        "grep -q 'to: not created, because 1 of its files or directories .* is in .to.rdcp-part "
+        "there, and the "
+        "next copy to this target resumes it' said"));
     CHECK(run("cd from/middle/.to.rdcp-part && test \"$(find * | sort | xargs)\" = "
               "'first first/one next next/three top'"));
     /* Do what the message advises. */
@@ -546,7 +547,7 @@ static void parts_in_the_source_are_skipped(void)
     CHECK_EQ(copy_and_hear(copy_of("from"), copy_of("to")), 0);
     CHECK(run("test \"$(ls -A to)\" = \"$(printf 'link\none\nrdcp-part\nrdcp-part.d\ntree')\""));
     CHECK(holds("to/one", "text") && run("test \"$(readlink to/link)\" = one"));
-    CHECK(run("test $(grep -c 'rdcp-part: is a part of another copy: skipped' said) = 4"));
+    CHECK(run("test $(grep -c 'rdcp-part: is a partial copy: skipped' said) = 4"));
 }
 
 /* The creator of a file may have put terminal control characters into its name. */
@@ -591,7 +592,7 @@ static bool says(rd_copy_t source, rd_copy_t target, const char *text)
 {
     char command[300];
 
-    (void)snprintf(command, sizeof command, "test \"$(grep -v 'not made' said)\" = '%s'", text);
+    (void)snprintf(command, sizeof command, "test \"$(grep -v 'not created' said)\" = '%s'", text);
     return copy_and_hear(source, target) == RD_COPY_FAILED && run(command);
 }
 
@@ -602,18 +603,18 @@ static void a_reason_names_its_path_once(void)
     CHECK_IN(fresh());
     CHECK(run("mkdir from to && touch to/from && ln -s to link"));
     target.no_directory = true;
-    CHECK(says(copy_of("from"), target, "rdcp: link: is there, and is no directory"));
+    CHECK(says(copy_of("from"), target, "rdcp: link: already exists and is not a directory"));
     target = (rd_copy_t){.host = "", .path = "to", .name = "from", .recursive = true};
-    CHECK(says(copy_of("from"), target, "rdcp: to: from: is there, and is no directory"));
+    CHECK(says(copy_of("from"), target, "rdcp: to: from: already exists and is not a directory"));
     source.host = "h1";
     source.recursive = false; /* the directory in which a login on the host starts */
     CHECK(says(source, copy_of("x"),
-               "rdcp: h1: .: is a directory; -r copies it with all that is in it"));
+               "rdcp: h1: .: is a directory; use -r to copy it and its contents"));
     /* scp would expand this. */
     source.path = "fro*";
     CHECK(says(source, copy_of("x"),
-               "rdcp: h1: fro*: No such file or directory; rdcp expands no wildcards on another "
-               "host"));
+               "rdcp: h1: fro*: No such file or directory; rdcp does not expand wildcards on "
+               "another host"));
     CHECK(says(copy_of("fro*"), copy_of("x"), "rdcp: fro*: No such file or directory"));
 }
 

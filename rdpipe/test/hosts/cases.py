@@ -365,12 +365,12 @@ def what_is_wrong_is_said(hosts):
             (f"--remote-path {other} host1:cat", 125, "version 0.0.1"),
             (f"--remote-path {hosts.programs} host1:cat", 0, ""),
             ("-o Port=1 host1:cat", 125, "ssh has failed"),
-            ("--address host1=192.0.2.1 root@host1:cat", 125, "cannot listen at 192.0.2.1"),
+            ("--address host1=192.0.2.1 root@host1:cat", 125, "cannot listen on 192.0.2.1"),
             ("host1:'</no/such/file'", 125, "No such file"),
             ("host1:cat host2:'>/no/such/dir/file'", 125, "No such file"),
             ("host1:'</'", 125, "directory"),
-            ("host1:cat host2:'>/dev/stdout'", 125, "is no file"), ("host1:'</dev/stdin'", 125, "is no file"),
-            (":'>/dev/stdout'", 125, "is no file"),
+            ("host1:cat host2:'>/dev/stdout'", 125, "is not a file"), ("host1:'</dev/stdin'", 125, "is not a file"),
+            (":'>/dev/stdout'", 125, "is not a file"),
             ("host1", 2, "HOST:COMMAND"), ("--block 3 host1:cat", 2, "4K to 8M"), ("--zstd=99 host1:cat", 2, "1 to 19"), ("--nonsense", 2, "--help")]:
         status, _, err = hosts.call(f"rdpipe {words}")
         expect(status == wanted and text in err, f"rdpipe {words}: status {status}, said: {err}")
@@ -588,7 +588,7 @@ def a_command_that_asks_at_the_terminal(hosts):
         terminal = Terminal(hosts, f"rdpipe :{shlex.quote(command)} host1:cat; echo status $?; stty -a | grep -o ' echo '")
         shown = terminal.wait_for("an end", lambda shown: "status" in shown and shown)
         terminal.end()
-        expect("status 125" in shown and f"'{command}' wants the terminal" in shown and " echo " in terminal.shown.partition("status")[2], repr(terminal.shown))
+        expect("status 125" in shown and f"'{command}' needs the terminal" in shown and " echo " in terminal.shown.partition("status")[2], repr(terminal.shown))
 
 
 def text_of_others_is_shown_not_obeyed(hosts):
@@ -787,7 +787,7 @@ def a_wrong_key_is_said(hosts):
     receiver = hosts.start("host2", "rdrecv --wait 60 7001", RDPIPE_KEY="the right key, long enough")
     try:
         status, _, err = hosts.call(f"rdsend {hosts.address('host2')} 7001", b"x", name="host1", RDPIPE_KEY="a wrong key, long enough")
-        expect(status == 1 and "key is another one" in err, f"status {status}: {err}")
+        expect(status == 1 and "its key is different" in err, f"status {status}: {err}")
         gives(hosts, f"rdsend {hosts.address('host2')} 7001", b"", b"right", name="host1", RDPIPE_KEY="the right key, long enough")
         status, out, err = hosts.end(receiver)
         expect(status == 0 and out == b"right" and "turned away 1" in err, f"status {status}: {out!r} {err}")

@@ -174,15 +174,15 @@ def a_stream_that_cannot_go_on(hosts):
     folder = os.path.join(hosts.folder, "resume")
     before = os.path.getsize(f"{folder}/whole")
     for sender, receiver, text in (("--resume sent", "", "this receiver was not"), ("", "--resume taken", "the sender was not"),
-                                   ("--resume another", "--resume taken", "speaks of another stream")):
+                                   ("--resume another", "--resume taken", "belongs to another stream")):
         status, got, said = both(hosts, *resumed(hosts, sender, receiver)[1:])
         expect((status, got) == (1, 1) and text in said, f"{sender} {receiver}: {status} and {got}: {said}")
     with open(f"{folder}/whole", "ab") as file:
         file.write(b"more")
-    for command, text in ((f"rdsend --resume sent {hosts.address('host2')} 7002 <whole", "was changed since"),
-                          ("cat whole | rdsend --resume new host 7002", "sought in"), ("rdrecv --resume taken 7002 >copy", "since > empties it"),
-                          ("rdrecv --resume taken 7002 | cat", "an output that is a file"), ("rdrecv --resume whole 7002 >>copy", "not a note of this version"),
-                          ("rdrecv --resume taken 7002 >>whole", "into another file")):
+    for command, text in ((f"rdsend --resume sent {hosts.address('host2')} 7002 <whole", "has changed since"),
+                          ("cat whole | rdsend --resume new host 7002", "seekable"), ("rdrecv --resume taken 7002 >copy", "because > truncates it"),
+                          ("rdrecv --resume taken 7002 | cat", "an output that is a file"), ("rdrecv --resume whole 7002 >>copy", "not written by this version"),
+                          ("rdrecv --resume taken 7002 >>whole", "to another file")):
         status, _, err = hosts.call(f"cd {folder} && {command}", name="host1", **KEY)
         expect(status == 2 and text in err, f"{command}: status {status}: {err}")
     expect(os.path.getsize(f"{folder}/whole") == before + 4, "the wrong file was cut")
@@ -197,9 +197,9 @@ def what_the_doctor_says(hosts):
     with open("/proc/cpuinfo", encoding="utf-8") as file:
         has_aes = re.search(r"^(flags|Features)\s*:.*\baes\b", file.read(), re.MULTILINE)
     expect(("ChaCha20" in checks["encryption"]["text"]) == (not has_aes), out)
-    expect(f"hops meet at {hosts.address('host2')}" in checks["host2"]["text"], out)
+    expect(f"hops connect to {hosts.address('host2')}" in checks["host2"]["text"], out)
     for words, name, text in (("--remote-path /nowhere host1", "host1", "no 'rdpipe' there"), ("-o Port=1 host1", "host1", "ssh has failed"),
-                              ("-- -bad", "-bad", "no name of a host"), ("''", "", "no name of a host"), ("host1:cat", "host1:cat", "no name of a host"),
+                              ("-- -bad", "-bad", "not a valid host"), ("''", "", "not a valid host"), ("host1:cat", "host1:cat", "not a valid host"),
                               ("'root@[::1]'", "root@[::1]", "ssh has failed"),
                               ("--port 22 host1", "ports", "in use")):
         status, out, err = hosts.call(f"rdpipe --json doctor {words}", name="host1" if "22" in words else "local")
@@ -271,7 +271,7 @@ def what_is_left_of_a_buffer(hosts):
     for command, status, text in (("rdpipe --buffer 64M host1:'head -c 6000000 /dev/zero' :'>/dev/full'", 125, "No space left"),
                                   (f"rdpipe --buffer 64M host1:'head -c 6000000 /dev/zero' :'>{hosts.disk}/buffered'", 125, "No space left"),
                                   ("rdpipe --buffer 64M host1:'head -c 6000000 /dev/zero' </dev/null | head -c 10 >/dev/null", 141, ""),
-                                  ("rdpipe --start 5 :cat", 2, "give --buffer"), ("rdpipe --buffer 5 :cat", 2, "expected 1M"),
+                                  ("rdpipe --start 5 :cat", 2, "needs --buffer"), ("rdpipe --buffer 5 :cat", 2, "expected 1M"),
                                   ("rdrecv --buffer 1M --resume f 7000", 2, "on the disk")):
         got, _, err = hosts.call(command)
         expect(got == status and text in err, f"{command}: status {got}: {err}")
@@ -297,7 +297,7 @@ def a_slow_receiver_is_dropped(hosts):
         brackets = " ".join(shlex.quote(word) for word in [f"host2:{slow}", "host3:sha256sum"][::order])
         status, out, err = hosts.call(f"rdpipe --drop-slow 1 {options} host1:'<{path}' [ {brackets} ]")
         expect(out.decode() == f"{digest}  -\n" and status in (143, 137), f"{slow} {order}: status {status}: {out!r} {err}")
-        expect("host2: dropped, as it took nothing for 1 s" in err and not os.path.exists(ended_well), f"{slow} {order}: {err}")
+        expect("host2: dropped, because it read nothing for 1 s" in err and not os.path.exists(ended_well), f"{slow} {order}: {err}")
         hosts.check_nothing_is_left()
     # A slow receiver is not dropped as long as it reads something.
     steady = "for i in 1 2 3 4 5 6; do sleep 0.5; head -c 1000000 >/dev/null; done; cat >/dev/null"

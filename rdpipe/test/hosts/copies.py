@@ -90,7 +90,7 @@ def a_file_in_all_directions(hosts):
     copies(hosts, f"{folder}/a:b host2:'~/{from_home}/with blank'")
     run("cmp", f"{folder}/one", f"{folder}/with blank")
     err = copies(hosts, f"-v --json {folder}/one host1:{folder}/one")
-    expect("0 files written with 0 B, 1 were there already" in err, err)
+    expect("0 files written with 0 B, 1 already there" in err, err)
     expect(json.loads(err.splitlines()[-1])["command"] == "rdcp", err)
 
 
@@ -121,7 +121,7 @@ def what_was_cut_off_goes_on(hosts):
     there = os.path.getsize(part)
     err = copies(hosts, f"-v -r host1:{tree} host2:{folder}/to")
     run("diff", "-r", "--no-dereference", tree, f"{folder}/to")
-    told = re.search(r"(\d+) files written with ([0-9.]+) MB, (\d+) were there already", err)
+    told = re.search(r"(\d+) files written with ([0-9.]+) MB, (\d+) already there", err)
     expect(told and int(told[3]) > 300 and float(told[2]) * 1e6 <= 60_000_000 - there + 1_000_000, f"{there} bytes were there: {err}")
     expect(not parts_below(folder), f"left: {parts_below(folder)}")
 
@@ -144,7 +144,7 @@ def what_differs_of_a_changed_file(hosts):
                 file.write(change(content[name]))
         err = copies(hosts, f"-v -rT --delta {delta} host2:{folder}/from host1:{folder}/to")
         run("diff", "-r", f"{folder}/from", f"{folder}/to")
-        told = re.search(r"(\d+) files written with ([0-9.]+) (.?)B, (\d+) were there already", err)
+        told = re.search(r"(\d+) files written with ([0-9.]+) (.?)B, (\d+) already there", err)
         sent = told and float(told[2]) * {"": 1, "k": 1e3, "M": 1e6}[told[3]]
         expect(told and told[1] == "3" and told[4] == "1" and least <= sent <= most, f"--delta {delta}: {err}")
     expect("--delta 'no': expected auto, always or never" in copies(hosts, f"--delta no {folder}/from host1:{folder}/to", 2), "no usage")
@@ -160,20 +160,20 @@ def a_copy_that_cannot_be_made(hosts):
     os.mkfifo(f"{folder}/special/fifo")
     for words, status, text in [
             (f"host1:{folder}/none host2:{folder}/to", 1, "host1: " + folder + "/none: No such file"),
-            (f"host1:{folder}/dir host2:{folder}/to", 1, "-r copies it"),
+            (f"host1:{folder}/dir host2:{folder}/to", 1, "use -r to copy it"),
             (f"{folder}/file host2:{folder}/none/to", 1, "host2: " + folder + "/none/to: No such file"),
-            (f"{folder}/file host2:{folder}/none/", 1, "no directory"),
-            (f"-r {folder}/dir host2:{folder}/file", 1, "no directory"),
+            (f"{folder}/file host2:{folder}/none/", 1, "not a directory"),
+            (f"-r {folder}/dir host2:{folder}/file", 1, "not a directory"),
             (f"-r host2:{folder}/dir host2:{folder}/dir/to", 1, "host2: " + folder + "/dir/to: a directory is not copied into itself"),
             # All hosts here are the same machine.
             (f"-r host1:{folder}/dir host2:{folder}/dir/to", 1, "host2: " + folder + "/dir/to: a directory is not copied into itself"),
             (f"-r {folder}/dir host2:{folder}/dir", 1, "host2: " + folder + "/dir/dir: a directory is not copied into itself"),
-            ("/dev/null host1:/tmp/x", 1, "is a device: rdcp copies files"),
-            (f"{folder}/file host2:{folder}/fifo", 1, "host2: " + folder + "/fifo: is a FIFO: rdcp does not replace it"),
+            ("/dev/null host1:/tmp/x", 1, "is a device: rdcp copies only files"),
+            (f"{folder}/file host2:{folder}/fifo", 1, "host2: " + folder + "/fifo: is a FIFO, which rdcp does not replace"),
             (f"-r --fail-special {folder}/special host2:{folder}/to", 1, "--fail-special"),
             (f"-o Port=1 {folder}/file host1:/tmp/x", 125, "ssh has failed"),
             (f"--remote-path /nowhere {folder}/file host1:/tmp/x", 125, "--remote-path"),
-            (f"{folder}/file", 2, "SOURCE and TARGET"), (f"-- {folder}/file -bad:x", 2, "no host")]:
+            (f"{folder}/file", 2, "SOURCE and TARGET"), (f"-- {folder}/file -bad:x", 2, "not a valid host")]:
         err = copies(hosts, words, status)
         expect(text in err, f"rdcp {words} said: {err}")
     shutil.rmtree(f"{folder}/.to.rdcp-part")
@@ -202,7 +202,7 @@ def several_sources_with_all_that_they_have(hosts):
     words = f"""-v --json -a --exclude '*.o' host1:{folder}/one host1:"{folder}/it's two" host2:{folder}/to"""
     for written, there in ((102, 0), (0, 102)):
         err = copies(hosts, words)
-        expect(f"{written} files written with" in err and f"{there} were there already" in err, err)
+        expect(f"{written} files written with" in err and f"{there} already there" in err, err)
         for name in ("one", "it's two"):
             run("diff", "-r", "--no-dereference", "--exclude=left.o", f"{folder}/{name}", f"{folder}/to/{name}")
             at = f"{folder}/to/{name}"
@@ -241,7 +241,7 @@ def a_file_system_without_attributes(hosts):
     command = f"mount --make-rprivate / && mount -t ramfs ramfs {disk} && rdcp -a {folder}/tree {disk}; echo $? $(cat {disk}/tree/file)"
     _, out, err = hosts.call(f"unshare -m bash -c '{command}'")
     expect(out == b"0 text\n", f"{out!r}: {err}")
-    expect(f"rdcp: {disk}/tree/file: its attribute user.note is not kept: the file system does not take it" in err, err)
+    expect(f"rdcp: {disk}/tree/file: its attribute user.note is not kept: the file system does not support it" in err, err)
 
 
 def another_version(hosts):
@@ -321,7 +321,7 @@ def a_file_that_changes(hosts):
     finally:
         writer.kill()
         writer.wait()
-    expect("was changed while it was read" in err, err)
+    expect("changed while being read" in err, err)
     expect(sorted(os.listdir(folder)) == ["file"], f"left: {os.listdir(folder)}")
 
 
@@ -336,7 +336,7 @@ def a_log_that_grows(hosts):
     finally:
         writer.kill()
         writer.wait()
-    expect("grew while it was read" in err, err)
+    expect("grew while being read" in err, err)
     size = os.path.getsize(f"{folder}/to")
     expect(size >= 40_000_000, f"{size} bytes")
     run("cmp", "-n", str(size), f"{folder}/log", f"{folder}/to")
@@ -354,7 +354,7 @@ def two_copies_to_one_target(hosts):
             wait_for("the first has begun", lambda path=f"{folder}/{part}": os.path.exists(path) and os.path.getsize(path) > 1_000_000)
             status, _, err = hosts.call(f"rdcp --json {options} host1:{folder}/{source} host2:{folder}/{target}")
             expect(first.poll() is None, f"the first was through before the second was told: {err}")
-        expect(status == 1 and "another rdcp is writing it" in err, f"status {status}: {err}")
+        expect(status == 1 and "another rdcp is writing to it" in err, f"status {status}: {err}")
         told = json.loads(err.splitlines()[-1])
         expect(told["hops"][-1]["bytes"] < 10_000, f"{told['hops'][-1]} were sent")
         status, _, err = hosts.end(first)

@@ -60,7 +60,7 @@ def a_mirror_with_bounds(hosts):
         put(f"{folder}/to/{name}", name)
     words = f"-rT --delete --exclude '*.o' --exclude cache/ host1:{folder}/from host2:{folder}/to"
     err = copies(hosts, f"--max-delete 2 {words}", 1)
-    expect("more than 2 files and directories would be deleted: nothing is" in err, err)
+    expect("nothing is deleted, because more than 2 files and directories would be" in err, err)
     expect(names_below(f"{folder}/to") == ["a", "b", "c", "cache", "cache/file", "keep.o", "one"], names_below(f"{folder}/to"))
     copies(hosts, f"--max-delete 3 {words}")
     expect(names_below(f"{folder}/to") == ["cache", "cache/file", "keep.o", "one"], names_below(f"{folder}/to"))
@@ -76,7 +76,7 @@ def a_mirror_of_what_cannot_be_read(hosts):
     os.mkfifo(f"{folder}/from/fifo")
     words = f"-rT --delete host1:{folder}/from host2:{folder}/to"
     err = copies(hosts, f"--fail-special {words}", 1)
-    expect("nothing is deleted, because the copy is not whole" in err and os.path.exists(f"{folder}/to/old"), err)
+    expect("nothing is deleted, because the copy is incomplete" in err and os.path.exists(f"{folder}/to/old"), err)
     os.unlink(f"{folder}/from/fifo")
     with open(f"{folder}/from/big", "wb") as file:
         for _ in range(120):
@@ -87,7 +87,7 @@ def a_mirror_of_what_cannot_be_read(hosts):
     finally:
         writer.kill()
         writer.wait()
-    expect("was changed while it was read" in err and "nothing is deleted" in err, err)
+    expect("changed while being read" in err and "nothing is deleted" in err, err)
     expect(os.path.exists(f"{folder}/to/old") and not os.path.exists(f"{folder}/to/big"), names_below(f"{folder}/to"))
     expect("No such file" in copies(hosts, f"-rT --delete host1:{folder}/gone host2:{folder}/to", 1) and os.path.exists(f"{folder}/to/old"), "a source that is gone")
     copies(hosts, words)
@@ -161,11 +161,11 @@ def what_is_named(hosts):
     for name in wanted:
         expect(open(f"{folder}/to/{name}", encoding="utf-8").read() == name.split()[-1], name)
     status, _, err = hosts.call(f"rdcp -vT -0 --files-from - {tree} host1:{folder}/to", b"new\nline\0" + wanted[0].encode() + b"\0")
-    expect(status == 0 and "1 files written" in err and ", 1 were there already" in err and os.path.exists(f"{folder}/to/new\nline"), f"status {status}: {err}")
+    expect(status == 0 and "1 files written" in err and ", 1 already there" in err and os.path.exists(f"{folder}/to/new\nline"), f"status {status}: {err}")
     for name in (b"../secret", b"1/../../secret"):
         status, _, err = hosts.call(f"rdcp --files-from - host1:{tree} host2:{folder}/none", b"new\n" + name)
         expect(status == 2 and f"name 2: '{name.decode()}' leads out of the source" in err and not os.path.exists(f"{folder}/none"), f"status {status}: {err}")
-    for words, text in (("-r --delete --files-from -", "--delete and --files-from"), ("-0", "--from0 says how"), ("--files-from /none", "--files-from /none: No such file"),
+    for words, text in (("-r --delete --files-from -", "--delete and --files-from"), ("-0", "--from0 needs --files-from"), ("--files-from /none", "--files-from /none: No such file"),
                         (f"--files-from {folder}/names {tree}", "below one SOURCE, got 2")):
         expect(text in copies(hosts, f"{words} {tree} {folder}/x", 2), words)
 
@@ -267,14 +267,14 @@ def several_targets(hosts):
     os.unlink(f"{folder}/to2/big")
     put(f"{tree}/new", "new")
     err = copies(hosts, words, 1)
-    expect(f"host3: {folder}/to3: is there, and is no directory" in err, err)
+    expect(f"host3: {folder}/to3: already exists and is not a directory" in err, err)
     full = f"-rT host1:{tree} host2:{hosts.disk}/to --also host3:{folder}/whole --also host4:{folder}/too"
     err = copies(hosts, full, 1)
     expect("No space left" in err, err)
     shutil.rmtree(f"{hosts.disk}/.to.rdcp-part")
     for name in ("to2", "to4", "whole", "too"):
         run("diff", "-r", "--no-dereference", tree, f"{folder}/{name}")
-    expect("--dry-run shows one target" in copies(hosts, f"-rn --also x {tree} {folder}/x", 2), "usage")
+    expect("--dry-run takes only one target" in copies(hosts, f"-rn --also x {tree} {folder}/x", 2), "usage")
 
 
 CASES = [several_targets, a_tree_replaced_at_once, a_tree_replaced_and_killed_anywhere, what_is_named, what_is_included, a_dry_run, a_mirror_in_all_directions, a_mirror_with_bounds, a_mirror_of_what_cannot_be_read, a_mirror_killed_anywhere]
