@@ -27,7 +27,7 @@ parse(Text) ->
     case [Host || Host <- Hosts, re:run(Host, "^([A-Za-z0-9_.-]+@)?[A-Za-z0-9][A-Za-z0-9.:-]*$", [{capture, none}]) =:= nomatch] of
         [] when length(Hosts) >= 2 -> {ok, Hosts};
         [] -> {error, ["--hosts ", Text, ": expected two hosts or more, with commas"]};
-        [Bad | _] -> {error, ["--hosts ", Text, ": '", Bad, "' is no name of a host; expected names with commas, such as a,b or user@a,user@b"]}
+        [Bad | _] -> {error, ["--hosts ", Text, ": '", Bad, "' is not a host name; expected names with commas, such as a,b or user@a,user@b"]}
     end.
 
 %% Returns the host part of the names of the nodes on this host.

@@ -79,7 +79,7 @@ read(File) ->
                 {ok, Result} -> {ok, on_figures(fun with_copies/1, Result)};
                 {{error, Why}, _} -> {error, [File, ": ", Why]}
             catch
-                _:_ -> {error, [File, " is no JSON"]}
+                _:_ -> {error, [File, " is not valid JSON"]}
             end;
         {error, Reason} -> {error, ["cannot read ", File, ": ", file:format_error(Reason)]}
     end.
@@ -92,9 +92,9 @@ check(Object) when is_map(Object) ->
     Wrong = wrong("", fields(), Object) ++ wrong_metrics(Object),
     case Wrong of
         [] -> ok;
-        _ -> {error, ["this is no result of a measurement: ", lists:join("; ", Wrong)]}
+        _ -> {error, ["this is not a result of a measurement: ", lists:join("; ", Wrong)]}
     end;
-check(_) -> {error, "this is no result of a measurement: expected an object"}.
+check(_) -> {error, "this is not a result of a measurement: expected an object"}.
 
 fields() ->
     [{<<"bench">>, "a name", fun is_text/1},

@@ -62,9 +62,9 @@ read(File) ->
         {ok, Bytes} ->
             try binary_to_term(Bytes) of
                 {script, _Id, Steps} = Script when is_list(Steps) -> has_place(Script);
-                _ -> {error, "this is no boot script"}
+                _ -> {error, "this is not a boot script"}
             catch
-                error:badarg -> {error, "this is no boot script"}
+                error:badarg -> {error, "this is not a boot script"}
             end;
         {error, Reason} ->
             {error, file:format_error(Reason)}
@@ -111,8 +111,8 @@ what_is_no_boot_script_test() ->
     Script = term_to_binary({script, {"x", "1"}, [{progress, modules_loaded}]}),
     [?assertMatch({_, {match, _}}, {Text, re:run(Text, Part)})
      || {Text, Part} <- [{Says(none, "x"), "base.boot: no such file"},
-                         {Says("garbage", "x"), "base.boot: this is no boot script"},
-                         {Says(term_to_binary(x), "x"), "base.boot: this is no boot script"},
+                         {Says("garbage", "x"), "base.boot: this is not a boot script"},
+                         {Says(term_to_binary(x), "x"), "base.boot: this is not a boot script"},
                          {Says(term_to_binary({script, {"x", "1"}, []}), "x"), "without .progress, modules_loaded"},
                          {Says(Script, "/nowhere/at/all"), "/nowhere/at/all.boot: no such file"}]],
     ok = file:del_dir_r(Dir).

@@ -30,7 +30,7 @@ load() ->
 %% as available; a process that wants such a link waits for its reservation.
 -spec reload() -> ignore.
 reload() ->
-    true = ets:insert(?TABLE, {driver, {error, <<"the driver is being loaded anew">>}}),
+    true = ets:insert(?TABLE, {driver, {error, <<"the driver is being reloaded">>}}),
     Loaded = beamway_port:reload(),
     Libraries = ets:select(?TABLE, [{{{library, '$1'}, true}, [], ['$1']}]),
     true = ets:match_delete(?TABLE, {{library, '_'}, '_'}),

@@ -65,14 +65,14 @@ candidates(Text) ->
     Words = string:lexemes(Text, ","),
     case [Word || Word <- Words, not is_node_name(Word)] of
         [] when Words =/= [] -> {ok, [list_to_atom(Word) || Word <- Words]};
-        Wrong -> {error, io_lib:format("'~ts' is no list of nodes; expected all, or name@host with commas", [case Wrong of [] -> Text; [First | _] -> First end])}
+        Wrong -> {error, io_lib:format("'~ts' is not a list of nodes; expected all, or name@host with commas", [case Wrong of [] -> Text; [First | _] -> First end])}
     end.
 
 node_name(none) -> {ok, none};
 node_name(Text) ->
     case is_node_name(Text) of
         true -> {ok, list_to_atom(Text)};
-        false -> {error, io_lib:format("'~ts' is no node; expected name@host", [Text])}
+        false -> {error, io_lib:format("'~ts' is not a node name; expected name@host", [Text])}
     end.
 
 is_node_name(Text) ->

@@ -79,7 +79,7 @@ in_slurm(_, Getenv) ->
         _ ->
             case code:ensure_loaded(placement_slurm_job) of
                 {module, _} -> placement_slurm_job:from_env(Getenv);
-                {error, _} -> failed("in a Slurm job the application placement is needed; it is not on the code path", [])
+                {error, _} -> failed("a Slurm job needs the application placement, which is not on the code path", [])
             end
     end.
 
@@ -262,7 +262,7 @@ prepared(#{step := Step, slurm := true}, _) ->
     First = first(Step),
     case placement_job:await(?MEASURE_MS, fun() -> not lists:member(First, nodes()) end) of
         ok -> none;
-        {error, gone} -> failed("the first node, ~ts, has ended before it had measured; its own output says why", [First]);
+        {error, gone} -> failed("the first node, ~ts, exited before it had measured; its own output says why", [First]);
         {error, timeout} -> failed("the first node, ~ts, sent no distances within ~b minutes", [First, ?MEASURE_MS div 60000])
     end.
 

@@ -23,7 +23,7 @@ main([Help | _]) when Help =:= "-h"; Help =:= "--help" -> say("~ts", [summary()]
 main(["help"]) -> main(["--help"]);
 main(["help", Command]) -> main([Command, "--help"]);
 main([Other | _]) ->
-    complain("topology: there is no '~ts'; there are: measure, show, import, export", [Other]),
+    complain("topology: unknown subcommand '~ts'; expected measure, show, import or export", [Other]),
     ?USAGE;
 main([]) -> io:format(standard_error, "~ts", [summary()]), ?USAGE.
 

@@ -20,7 +20,7 @@ full_name(Name) ->
         [[_ | _], [_ | _]] -> list_to_atom(Name);
         [[_ | _] = Short] when node() =/= nonode@nohost -> list_to_atom(Short ++ "@" ++ lists:last(string:split(atom_to_list(node()), "@")));
         [[_ | _] = Short] -> list_to_atom(Short);
-        _ -> throw({usage, ["'", Name, "' is no name of a node; expected name or name@host"]})
+        _ -> throw({usage, ["'", Name, "' is not a node name; expected name or name@host"]})
     end.
 
 %% @doc Returns the given node and all nodes connected to it, except this command.
@@ -45,7 +45,7 @@ start_per_core() ->
     os:find_executable("taskset") =/= false orelse throw({failed, "--per-core needs the program taskset (Debian: util-linux)"}),
     case placement_place:allowed_units() of
         [_, _ | _] = Cores -> started([{"pu" ++ integer_to_list(Core), ["taskset", "--cpu-list", integer_to_list(Core)]} || Core <- Cores]);
-        _ -> throw({failed, "this command may use one core only; there is nothing to measure between cores"})
+        _ -> throw({failed, "this command may use only one core, so there is nothing to measure between cores"})
     end.
 
 %% Starts a few at a time, because a hundred VMs that start at once take longer than in sequence.

@@ -96,7 +96,7 @@ decoded(File, Bytes) ->
         {error, Error} -> throw({failed, [File, ": ", placement_measured:format_error(Error)]})
     catch
         %% `undef' means that jiffy is missing, which the command reports elsewhere.
-        error:Reason when Reason =/= undef -> throw({failed, io_lib:format("~ts is no JSON: ~0tP", [File, Reason, 8])})
+        error:Reason when Reason =/= undef -> throw({failed, io_lib:format("~ts is not valid JSON: ~0tP", [File, Reason, 8])})
     end.
 
 of_times(Measured, Options) ->

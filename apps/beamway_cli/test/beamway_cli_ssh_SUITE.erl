@@ -95,7 +95,7 @@ bad_words(Config) ->
     [begin
          {2, "", Error} = beamway(Config, Words),
          ?assertMatch({Words, {match, _}}, {Words, re:run(Error, Expected)})
-     end || {Words, Expected} <- [{"attach", "which host"}, {"attach '-oProxyCommand=touch x'", "invalid option"}, {"attach 'a b'", "is no host for ssh"},
-                                  {"attach 'a:b;c'", "'b;c' is no node name"}, {"attach a:-x", "'-x' is no node name"},
-                                  {"links --via -oProxyCommand=x", "is no host for ssh"}, {"links --via", "'' is no host for ssh"}]],
+     end || {Words, Expected} <- [{"attach", "which host"}, {"attach '-oProxyCommand=touch x'", "invalid option"}, {"attach 'a b'", "is not a valid host for ssh"},
+                                  {"attach 'a:b;c'", "'b;c' is not a node name"}, {"attach a:-x", "'-x' is not a node name"},
+                                  {"links --via -oProxyCommand=x", "is not a valid host for ssh"}, {"links --via", "'' is not a valid host for ssh"}]],
     ok.

@@ -34,7 +34,7 @@ get(<<"bench">>, _, _, #{results := Folder} = Config) ->
     beamway_console_web:json(#{results => beamway_console_bench:list(Folder), startable => [#{name => Name, what => What} || {Name, What} <- beamway_console_bench:startable()],
                        allow => maps:get(allow, Config), folder => unicode:characters_to_binary(filename:basename(Folder))});
 get(<<"bench/", File/binary>>, _, _, #{results := Folder}) -> answered(beamway_console_bench:read(Folder, File));
-get(_, _, _, _) -> beamway_console_web:problem(404, "there is no such question").
+get(_, _, _, _) -> beamway_console_web:problem(404, "there is no such resource").
 
 answered({ok, Answer}) -> beamway_console_web:json(Answer);
 answered({error, Why}) -> beamway_console_web:problem(404, Why).
@@ -156,7 +156,7 @@ post(<<"topology/measure">>, Body, _) ->
 post(<<"topology/stop">>, _, _) -> begun(beamway_console_jobs:stop(measure));
 post(<<"bench/run">>, #{<<"name">> := Name}, _) when is_binary(Name) -> begun(beamway_console_jobs:bench(Name));
 post(<<"bench/stop">>, _, _) -> begun(beamway_console_jobs:stop(bench));
-post(_, _, _) -> beamway_console_web:problem(404, "there is no such thing to do, or something is missing in the request").
+post(_, _, _) -> beamway_console_web:problem(404, "there is no such action, or the request is incomplete").
 
 begun(ok) -> beamway_console_web:json(202, #{ok => true});
 begun({error, Why}) -> beamway_console_web:problem(409, Why).

@@ -30,7 +30,7 @@ of_old_section() ->
     _ = application:load({application, console, []}),
     Options = own_keys(console),
     ok = application:unload(console),
-    _ = [logger:warning("console: its configuration stands under the old name `console'; rename the section to `beamway_console'")
+    _ = [logger:warning("console: its configuration has the old name `console'; rename the section to `beamway_console'")
          || Options =/= []],
     Options.
 

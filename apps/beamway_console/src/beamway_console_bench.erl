@@ -36,7 +36,7 @@ read(Folder, File) ->
             Path = filename:join(Folder, File),
             case file:read_file_info(Path, [{time, posix}]) of
                 {ok, #file_info{type = regular, size = Size, mtime = Modified}} when Size =< ?BYTES_MAX -> decoded(File, Modified, file:read_file(Path));
-                {ok, _} -> {error, [File, " is no result"]};
+                {ok, _} -> {error, [File, " is not a result of a benchmark"]};
                 {error, Reason} -> {error, [File, ": ", file:format_error(Reason)]}
             end;
         nomatch -> {error, "no such result"}
@@ -60,10 +60,10 @@ object(Bytes) ->
                    machine => maps:get(<<"machine">>, Object, null), versions => maps:get(<<"versions">>, Object, null),
                    measured_at => maps:get(<<"measured_at">>, Object, null), warnings => list_of(<<"warnings">>, Object), metrics => Metrics,
                    figures => [maps:without([<<"samples">>], Figure) || #{} = Figure <- list_of(<<"figures">>, Object)], count => length(Metrics)}};
-        _ -> {error, "no object"}
+        _ -> {error, "not a JSON object"}
     catch
-        error:_ -> {error, "no JSON"};
-        throw:_ -> {error, "no JSON"}
+        error:_ -> {error, "not valid JSON"};
+        throw:_ -> {error, "not valid JSON"}
     end.
 
 list_of(Key, Object) ->

@@ -93,8 +93,8 @@ root() ->
 tls(#{certfile := Certificate, keyfile := Key} = Options) ->
     _ = [text(Name, Options, "") || Name <- [certfile, keyfile]],
     #{certfile => Certificate, keyfile => Key};
-tls(#{certfile := _}) -> bad("certfile stands without keyfile", []);
-tls(#{keyfile := _}) -> bad("keyfile stands without certfile", []);
+tls(#{certfile := _}) -> bad("certfile is set without keyfile", []);
+tls(#{keyfile := _}) -> bad("keyfile is set without certfile", []);
 tls(#{}) -> none.
 
 secret(#{token_file := _} = Options) ->
@@ -102,7 +102,7 @@ secret(#{token_file := _} = Options) ->
     case file:read_file_info(File) of
         {ok, #file_info{type = regular, mode = Mode}} when Mode band 8#077 =:= 0 -> of_file(File, file:read_file(File));
         {ok, #file_info{type = regular}} -> bad("token_file ~ts can be read by others; chmod 600 it", [File]);
-        {ok, _} -> bad("token_file ~ts is no file", [File]);
+        {ok, _} -> bad("token_file ~ts is not a file", [File]);
         {error, Reason} -> bad("token_file ~ts: ~ts", [File, file:format_error(Reason)])
     end;
 secret(#{}) -> none.

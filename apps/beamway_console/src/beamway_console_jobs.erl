@@ -74,8 +74,8 @@ handle_call({begin_job, measure, Options}, _, State) ->
 handle_call({begin_job, bench, Name}, _, #state{config = #{command := Command}} = State) ->
     case {beamway_console_bench:is_startable(Name), filelib:is_regular(Command)} of
         {true, true} -> {reply, ok, begun(bench, ?BENCH_MS, #{name => Name, lines => []}, fun(Tell) -> beamway_console_bench_run:run(Command, Name, Tell) end, State)};
-        {false, _} -> {reply, {error, ["'", Name, "' is no benchmark that can be started here"]}, State};
-        {_, false} -> {reply, {error, ["there is no ", Command, "; the benchmarks belong to a checkout"]}, State}
+        {false, _} -> {reply, {error, ["'", Name, "' is not a benchmark that can be started here"]}, State};
+        {_, false} -> {reply, {error, [Command, " does not exist; benchmarks need a checkout of Beamway"]}, State}
     end;
 handle_call({stop, Which}, _, #state{jobs = Jobs} = State) ->
     _ = [exit(Pid, stopped) || #{Which := #job{pid = Pid}} <- [Jobs]],

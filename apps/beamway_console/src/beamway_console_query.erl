@@ -40,7 +40,7 @@ tokens(Text) ->
         Characters when is_list(Characters) ->
             Pattern = lists:join("|", [["(", Looks, ")"] || {_, Looks} <- ?KINDS]),
             tokens(re:run(string:trim(Characters, trailing, " .\n\t\r"), Pattern, [global, unicode, dotall, {capture, all_but_first, list}]), {1, 1});
-        _ -> wrong("the query is no text in UTF-8")
+        _ -> wrong("the query is not valid UTF-8")
     end.
 
 tokens(nomatch, _) -> [];

@@ -65,9 +65,9 @@ body(Req) ->
         {ok, Bytes} ->
             try jiffy:decode(Bytes, [return_maps]) of
                 Map when is_map(Map) -> {ok, Map};
-                _ -> {error, problem(400, "the body is JSON, but no object")}
+                _ -> {error, problem(400, "the body is JSON, but not an object")}
             catch
-                _:_ -> {error, problem(400, "the body is no JSON")}
+                _:_ -> {error, problem(400, "the body is not valid JSON")}
             end;
         {error, Reason} -> {error, yucan_req:body_error(Reason)}
     end.

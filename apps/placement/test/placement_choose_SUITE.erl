@@ -191,7 +191,7 @@ bad_queries(Config) ->
     [begin
          {error, {bad_query, Text}} = call(Config, "a", placement, choose_nodes, [nodes_of(Config), Query]),
          {Part, true} = {Part, string:find(Text, Part) =/= nomatch}
-     end || {Query, Part} <- [{foo, "no predicate"}, {#{n => 0}, "n => 0"}, {#{wish => 1}, "wish"}, {{size, gt, {1, furlong}}, "furlong"}, {{zone, match, "("}, "character"},
+     end || {Query, Part} <- [{foo, "not a predicate"}, {#{n => 0}, "n => 0"}, {#{wish => 1}, "wish"}, {{size, gt, {1, furlong}}, "furlong"}, {{zone, match, "("}, "character"},
                               {#{policy => first}, "two_choices"}, {#{order => x}, "list"}]],
     {error, {bad_query, _}} = call(Config, "a", placement, explain, [nodes_of(Config), foo]),
     {error, {bad_query, _}} = call(Config, "a", placement, why_not, [node_of(Config, "b"), foo]),
@@ -312,7 +312,7 @@ the_command(Config) ->
     [begin
          {2, "", Error} = Run(Words),
          {Words, {match, _}} = {Words, re:run(Error, Part)}
-     end || {Words, Part} <- [{"'{size'", "character"}, {"'{size, about, 5}'", "no predicate"}, {"", "Expected a query"}, {"'{a, true}' --nodes b", "--nodes"}]],
+     end || {Words, Part} <- [{"'{size'", "character"}, {"'{size, about, 5}'", "not a predicate"}, {"", "Expected a query"}, {"'{a, true}' --nodes b", "--nodes"}]],
     {1, "", NotThere} = command(Config, "choose '{a, true}' --node nobody@127.0.0.1"),
     ?assertMatch({match, _}, re:run(NotThere, "nobody@127.0.0.1 is not running")),
     %% This node does not run placement.

@@ -613,7 +613,7 @@ configuration_files(Config) ->
     Start = fun(Arguments) -> call(Config, "c", attr, start, Arguments) end,
     Wrong = [{"syntax", "[{a, 1},\n {b 2}].", ":2:5: "}, {"kind", "[{a, {periodic, {m, f, []}}}].", "periodic is not a kind of entry"},
              {"entry", "[{a, 1}, b].", ":1:10: "}, {"name", "[{\"a\", 1}].", ":1:2: "}, {"dot", "[{a, 1}]", "full stop"}, {"empty", "", "empty"},
-             {"call", "[{a, {dynamic, {m, f, x}}}].", "is no function"}],
+             {"call", "[{a, {dynamic, {m, f, x}}}].", "is not a function"}],
     [begin
          {error, Message} = Start([File(Name, Text)]),
          {Name, true} = {Name, string:find(Message, Part) =/= nomatch}

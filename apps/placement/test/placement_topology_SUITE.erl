@@ -248,7 +248,7 @@ command_bad_words(Config) ->
          ?assertEqual({Status, Words, Text}, {Got, Words, Text}),
          says(Text, Part)
      end || {Status, Part, Words} <-
-                [{2, "usage: beamway topology", []}, {2, "there is no 'meassure'", ["meassure"]}, {2, "say which nodes", ["measure"]},
+                [{2, "usage: beamway topology", []}, {2, "unknown subcommand 'meassure'", ["meassure"]}, {2, "say which nodes", ["measure"]},
                  {2, "unexpected word 'x'", ["measure", "x"]}, {2, "--mode fast: expected quiet, loaded or both", ["measure", "--start", "2", "--mode", "fast"]},
                  {2, "--start: expected a number", ["measure", "--start", "1"]},
                  {2, "--pairs some: expected a share above 0%", ["measure", "--start", "2", "--pairs", "some"]}, {2, "--pairs 101%: expected", ["measure", "--start", "2", "--pairs", "101%"]},

@@ -86,7 +86,7 @@ known(Map, Names, Where) ->
     end.
 
 hosts(#{hosts := Hosts} = Options) when is_list(Hosts), Hosts =/= [] ->
-    [bad("~ts stands beside hosts; give it to the host that it is meant for", [Key]) || Key <- [handler, routes], is_map_key(Key, Options)],
+    [bad("~ts cannot be set together with hosts; set it in the host that it is meant for", [Key]) || Key <- [handler, routes], is_map_key(Key, Options)],
     Hosts;
 hosts(#{hosts := Hosts}) -> bad("hosts is ~0tp; a list of at least one map is expected", [Hosts]);
 hosts(Options) -> [maps:with([handler, routes], Options)].
@@ -215,7 +215,7 @@ forwarded(Names) when is_list(Names) ->
         [] -> ok;
         [Other | _] -> bad("forwarded has ~0tp; known are ~ts", [Other, lists:join(", ", yucan_forwarded:headers())])
     end,
-    lists:member(<<"forwarded">>, Names) andalso length(Names) > 1 andalso bad("forwarded is ~0tp; <<\"forwarded\">> stands alone, since a proxy may leave the others as clients send them", [Names]),
+    lists:member(<<"forwarded">>, Names) andalso length(Names) > 1 andalso bad("forwarded is ~0tp; <<\"forwarded\">> must be the only one, because a proxy may leave the others as clients send them", [Names]),
     Names;
 forwarded(Other) -> bad("forwarded is ~0tp; a list of headers is expected", [Other]).
 

@@ -38,7 +38,7 @@ bad_options(_) ->
              {#{handler => handler(), listen => [#{ip => "localhost"}]}, "localhost"}, {#{handler => handler(), listen => [#{ip => {local, "/tmp/x"}, port => 80}]}, "port is 80; 0 or none"}, {#{routes => [{"no_slash", yucan_test_handler, x}]}, "slash"},
              {#{routes => [{"/*a/b", yucan_test_handler, x}]}, "last"},
              {#{routes => [{"/a//b", yucan_test_handler, x}]}, "empty"}, {#{routes => [{"/a/../b", yucan_test_handler, x}]}, ". or .."}, {#{handler => handler(), trusted_proxies => [<<"10.0.0.0/99">>]}, "10.0.0.0/99"},
-             {#{handler => handler(), forwarded => [<<"x-real-ip">>]}, "x-real-ip"}, {#{handler => handler(), forwarded => [<<"forwarded">>, <<"x-forwarded-for">>]}, "stands alone"},
+             {#{handler => handler(), forwarded => [<<"x-real-ip">>]}, "x-real-ip"}, {#{handler => handler(), forwarded => [<<"forwarded">>, <<"x-forwarded-for">>]}, "must be the only one"},
              {#{handler => handler(), request_id => <<"Content-Length">>}, "Content-Length"}, {#{handler => handler(), request_id => <<"host">>}, "host"},
              {#{handler => handler(), on_event => fun() -> ok end}, "on_event"}, {#{handler => handler(), limits => #{address_requests => 0}}, "address_requests is 0"},
              {#{handler => handler(), listen => [#{tls => #{certfile => "/no/such/file"}}]}, "/no/such/file"}, {not_a_map, "not_a_map"}],

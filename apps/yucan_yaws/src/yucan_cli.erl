@@ -25,7 +25,7 @@ main() ->
         ["--await"] -> await(erlang:monotonic_time(millisecond) + 20000);
         Words ->
             case lists:all(fun is_list/1, Words) andalso parse(Words, #{}) of
-                false -> refuse(2, ["a word is no UTF-8; see: yucan --help"]);
+                false -> refuse(2, ["an argument is not valid UTF-8; see: yucan --help"]);
                 {ok, Parsed} -> serve(Parsed);
                 help -> io:put_chars(usage()), halt(0);
                 version -> io:put_chars([version(), $\n]), halt(0);

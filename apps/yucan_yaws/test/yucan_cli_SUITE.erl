@@ -609,7 +609,7 @@ cannot_serve(Config) ->
                               {["--port", "0", "--https"], "yucan: --https: no folder to keep the certificate in; set HOME or XDG_DATA_HOME"}],
         Result <- [run(Config, Words ++ [Served], [{"HOME", false}, {"XDG_DATA_HOME", false}])]],
     {1, ["yucan: /dev/null: a folder or a regular file is expected, not a device, FIFO or socket"]} = run(Config, ["/dev/null"], []),
-    {2, ["yucan: a word is no UTF-8; see: yucan --help"]} = run(Config, [<<"/dev/\xff">>], []),
+    {2, ["yucan: an argument is not valid UTF-8; see: yucan --help"]} = run(Config, [<<"/dev/\xff">>], []),
     {1, ["yucan: /dev/null/x: not a directory"]} = run(Config, ["/dev/null/x"], []),
     gen_tcp:close(Taken).
 

@@ -86,7 +86,7 @@ words(timeout) -> "its function did not return in time (limit); it is tried agai
 words(too_much_memory) -> "its function used more than 64 MiB";
 words({too_large, Bytes}) -> io_lib:format("its value has ~b bytes, more than 65536", [Bytes]);
 words({raised, Class, Reason}) -> io_lib:format("its function raised ~tp: ~0tP", [Class, Reason, 12]);
-words({wrong_type, Value, Type}) -> io_lib:format("its function returned ~0tP, which is no ~tp", [Value, 12, Type]);
+words({wrong_type, Value, Type}) -> io_lib:format("its function returned ~0tP, which is not of type ~tp", [Value, 12, Type]);
 words(Reason) -> io_lib:format("~0tP", [Reason, 12]).
 
 as_static(Value, Definition) -> Definition#{kind := static, value => Value}.
@@ -105,7 +105,7 @@ insert(Name, Entry) when is_atom(Name) ->
         {ok, Definition} -> gen_server:call(?SERVER, {insert, Name, Definition}, ?CALL_MS);
         {error, _} = Error -> Error
     end;
-insert(Name, _) -> {error, io_lib:format("~0tP is no name of an attribute; expected an atom", [Name, 10])}.
+insert(Name, _) -> {error, io_lib:format("~0tP is not an attribute name; expected an atom", [Name, 10])}.
 
 %% @doc Changes an existing attribute. With a plain value the attribute keeps its unit, type, ttl and tolerance.
 -spec update(placement_entry:name(), Entry :: term()) -> ok | {error, Text :: unicode:chardata()}.

@@ -132,7 +132,7 @@ definition(Name, {Kind, Call}) when Kind =:= dynamic; Kind =:= automatic; Kind =
 definition(Name, {Kind, Call, Options}) when Kind =:= dynamic; Kind =:= automatic; Kind =:= sampled ->
     case call(Call) of
         {ok, Checked} -> with_options(Name, #{kind => Kind, call => Checked}, Options);
-        error -> {error, io_lib:format("attribute ~tp: ~0tP is no function; expected {~tp, {Module, Function}} or {~tp, {Module, Function, [Argument]}}",
+        error -> {error, io_lib:format("attribute ~tp: ~0tP is not a function; expected {~tp, {Module, Function}} or {~tp, {Module, Function, [Argument]}}",
                                        [Name, Call, 12, Kind, Kind])}
     end;
 definition(Name, {Kind, {M, F, A}}) when is_atom(Kind), is_atom(M), is_atom(F), is_list(A) -> unknown_kind(Name, Kind);

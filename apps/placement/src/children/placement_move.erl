@@ -319,10 +319,10 @@ ready({OldAlias, _}, New, Go, Policy) ->
 
 %% @doc Formats the reason why a process has not moved as text for users.
 -spec reason_text(term()) -> unicode:chardata().
-reason_text({no_answer, Ms}) -> io_lib:format("it did not answer a system message in ~b ms; it is busy, or is no process of OTP", [Ms]);
+reason_text({no_answer, Ms}) -> io_lib:format("it did not answer a system message in ~b ms; it is busy, or is not an OTP process", [Ms]);
 reason_text({has, ports, Ports}) -> io_lib:format("it has ~ts; let placement_handoff(leave, …) name ports as handled, if the new process opens its own", [items("port", Ports)]);
 reason_text({has, links, Pids}) -> io_lib:format("it is linked to ~ts besides its supervisor; let placement_handoff(leave, …) name links as handled, if the new process starts its own", [items("process", Pids)]);
-reason_text({has, monitors, Pids}) -> io_lib:format("it monitors ~ts; let placement_handoff(leave, …) name monitors as handled, if the new process monitors anew", [items("process", Pids)]);
+reason_text({has, monitors, Pids}) -> io_lib:format("it monitors ~ts; let placement_handoff(leave, …) name monitors as handled, if the new process monitors them again", [items("process", Pids)]);
 reason_text({has, tables, Names}) -> io_lib:format("it owns ~ts; let placement_handoff(leave, …) give their content and name tables as handled", [items("ETS table", Names)]);
 reason_text({stays, Reason}) -> io_lib:format("its placement_handoff/3 says that it stays: ~0tP", [Reason, 12]);
 reason_text({bad_handoff, Node, Reason}) -> io_lib:format("its placement_handoff/3 failed on ~ts: ~0tP", [Node, Reason, 12]);

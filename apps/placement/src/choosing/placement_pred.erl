@@ -103,7 +103,7 @@ is_affinity(What) -> is_atom(What) andalso not lists:member(What, ?OPERATORS).
 
 -spec bad(term()) -> no_return().
 bad(P) ->
-    throw({bad, "~0tP is no predicate; expected {Name, eq|ne|lt|le|gt|ge, Value}, {Name, true|false|exists|missing|low|high|lowest|highest}, "
+    throw({bad, "~0tP is not a predicate; expected {Name, eq|ne|lt|le|gt|ge, Value}, {Name, true|false|exists|missing|low|high|lowest|highest}, "
                 "{Name, in, List}, {Name, between, {Low, High}}, {Name, match, Regex}, {Name, top|bottom, N}, {dist, Op, Number}, "
                 "{dist, very_near|near|far|very_far|anywhere}, {dist, same, Level}, {latency, Op, Us}, {group, Name}, {affinity, Name|{group, G}|{pg, Scope, G}, near|apart}, {tolerates, Taints|all}, or 'and', 'or', 'not' of such", [P, 15]}).
 
@@ -111,7 +111,7 @@ operator(Op, P) -> case lists:member(Op, ?OPERATORS) of true -> Op; false -> bad
 
 constant(Fun, P) when is_function(Fun) -> bad(P);
 constant({Number, Word} = Quantity, P) when is_number(Number), is_atom(Word) ->
-    _ = placement_unit:is_unit(Word) orelse throw({bad, "~0tP: ~tp is no unit; the units are ~0tp", [P, 15, Word, placement_unit:names()]}),
+    _ = placement_unit:is_unit(Word) orelse throw({bad, "~0tP: ~tp is not a unit; the units are ~0tp", [P, 15, Word, placement_unit:names()]}),
     _ = is_number(plain(Quantity)) orelse throw({bad, "~0tP: the number is too large", [P, 15]}),
     Quantity;
 constant(Constant, _) -> Constant.

@@ -57,7 +57,7 @@ words() ->
     lists:usort(keys() ++ placement_pred:words() ++ placement_policy:words()
                 ++ [max, score, error, relax, none, by, max_skew, how, soft, hard, min_domains, count, attribute, children]).
 
-key(Key) -> lists:member(Key, keys()) orelse bad("~0tP is no key of a query; the keys are ~tp", [Key, 10, keys()]).
+key(Key) -> lists:member(Key, keys()) orelse bad("~0tP is not a key of a query; the keys are ~tp", [Key, 10, keys()]).
 
 -spec bad(string(), [term()]) -> no_return().
 bad(Format, Arguments) -> throw({bad, io_lib:format(Format, Arguments)}).

@@ -98,7 +98,7 @@ deviation(Values) ->
 %% @doc Formats an error as text for users.
 -spec format_error({bad_method, term()}) -> unicode:chardata().
 format_error({bad_method, Method}) ->
-    io_lib:format("~tp is no algorithm; expected mdl or {alpha, A} with A from 1.0, such as {alpha, 1.6}", [Method]).
+    io_lib:format("~tp is not an algorithm; expected mdl or {alpha, A} with A from 1.0, such as {alpha, 1.6}", [Method]).
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").

@@ -28,7 +28,7 @@
 prepare(Nodes, Modes) when tl(Nodes) =:= []; Modes =:= [] ->
     case placement_place:tree(Nodes) of
         {ok, Tree} -> published(Nodes, #{tree => Tree, mode => none, explained => none, verdict => none, seconds => 0.0});
-        {error, {no_place, [Node | _]}} -> {error, io_lib:format("node ~ts did not say where it stands", [Node])};
+        {error, {no_place, [Node | _]}} -> {error, io_lib:format("node ~ts did not report its place", [Node])};
         {error, Error} -> {error, io_lib:format("the places of the nodes make no tree: ~0tP", [Error, 12])}
     end;
 prepare(Nodes, Modes) ->

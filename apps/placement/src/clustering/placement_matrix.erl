@@ -207,15 +207,15 @@ sub(#{nodes := Nodes, rows := Rows}, Some) ->
 %% @doc Formats an error as text for users, including what to do about it.
 -spec format_error(error()) -> unicode:chardata().
 format_error(no_nodes) ->
-    "there is no node in the table; measure at least one";
+    "the table has no nodes; measure at least one";
 format_error({not_square, Nodes, 0, Rows}) ->
     io_lib:format("~b nodes and ~tp rows; a table of times has one row and one column for each node", [Nodes, Rows]);
 format_error({not_square, Nodes, Row, Length}) ->
     io_lib:format("row ~b has ~tp values; expected ~b, one for each node", [Row, Length, Nodes]);
 format_error({bad_node, Node}) ->
-    io_lib:format("~tp is no name of a node; expected an atom such as a@host", [Node]);
+    io_lib:format("~tp is not a node name; expected an atom such as a@host", [Node]);
 format_error({duplicate_node, Node}) ->
-    io_lib:format("the node ~tp stands in the table twice", [Node]);
+    io_lib:format("the node ~tp is in the table twice", [Node]);
 format_error({not_a_number, A, B, Value}) ->
     io_lib:format("the time from ~tp to ~tp is ~tP; expected microseconds, or null for a pair that was not measured", [A, B, Value, 8]);
 format_error({not_positive, A, B, Value}) ->
@@ -224,7 +224,7 @@ format_error({apart, Count, Some, Nodes}) ->
     io_lib:format("no measured pair joins ~b of ~b nodes to the others, such as ~ts; measure them (--resume), or leave them out (--drop-gaps)",
                   [Count, Nodes, lists:join(", ", [io_lib:format("~tp", [Node]) || Node <- Some])]);
 format_error({bad_pair, Pair}) ->
-    io_lib:format("~tP is no pair; expected {Node, Node, Microseconds}", [Pair, 8]).
+    io_lib:format("~tP is not a pair; expected {Node, Node, Microseconds}", [Pair, 8]).
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").

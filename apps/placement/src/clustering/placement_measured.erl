@@ -134,7 +134,7 @@ named([{Number, [Corner | Names] = First} | Lines] = All) ->
     _ = [throw({csv, N, text("~b values; expected ~b, one for each node", [length(Row), length(Nodes)])}) || {N, Row} <- Rows, length(Row) =/= length(Nodes)],
     length(Nodes) =< ?MOST_NODES orelse throw({csv, Number, text("~b nodes; at most ~b are allowed", [length(Nodes), ?MOST_NODES])}),
     Long = [Name || Name <- Nodes, Name =:= "" orelse length(Name) > 255],
-    Long =:= [] orelse throw({csv, Number, text("'~ts' is no name of a node", [hd(Long)])}),
+    Long =:= [] orelse throw({csv, Number, text("'~ts' is not a node name", [hd(Long)])}),
     {[list_to_atom(Name) || Name <- Nodes], Rows}.
 
 %% Returns whether the diagonal is empty, as it may be because a node is not measured with itself.
@@ -146,7 +146,7 @@ row_of(N, Name, Row, Lines, Names) ->
     case lists:nthtail(min(length(Before), length(Names)), Names) of
         [Name | _] -> Row;
         [Expected | _] -> throw({csv, N, text("the row is called '~ts'; expected '~ts', in the order of the columns", [Name, Expected])});
-        [] -> throw({csv, N, text("there is no column for the row '~ts'", [Name])})
+        [] -> throw({csv, N, text("the row '~ts' has no column", [Name])})
     end.
 
 is_value(Cell) -> value(Cell) =/= error.
@@ -173,7 +173,7 @@ of_rows({Nodes, Rows}) ->
 
 time(Number, Cell) ->
     case value(Cell) of
-        error -> throw({csv, Number, text("'~ts' is no number of microseconds", [Cell])});
+        error -> throw({csv, Number, text("'~ts' is not a number of microseconds", [Cell])});
         Us when is_number(Us), Us =< 0 -> throw({csv, Number, text("'~ts': expected more than 0 microseconds", [Cell])});
         Us -> Us
     end.
@@ -183,10 +183,10 @@ text(Format, Arguments) -> lists:flatten(io_lib:format(Format, Arguments)).
 %% @doc Formats an error as text for users.
 -spec format_error(error()) -> unicode:chardata().
 format_error({csv, Line, Why}) -> io_lib:format("line ~b: ~ts", [Line, Why]);
-format_error(not_an_object) -> "this is no object; expected what `beamway topology measure' stores";
+format_error(not_an_object) -> "this is not a JSON object; expected a file that `beamway topology measure' has stored";
 format_error({missing, Field}) -> io_lib:format("the object has no list '~ts'; expected what `beamway topology measure' stores", [Field]);
-format_error({bad_pair, Pair}) -> io_lib:format("~tP is no measured pair of the object's nodes", [Pair, 12]);
-format_error({bad_node, Node}) -> io_lib:format("~tP is no name of a node", [Node, 8]).
+format_error({bad_pair, Pair}) -> io_lib:format("~tP is not a measured pair of the object's nodes", [Pair, 12]);
+format_error({bad_node, Node}) -> io_lib:format("~tP is not a node name", [Node, 8]).
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").

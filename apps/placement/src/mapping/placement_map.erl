@@ -407,7 +407,7 @@ misfit(Blocks, {_, Loads}, Most) ->
 -spec format_error(error()) -> unicode:chardata().
 format_error({bad_graph, Value, Expected}) -> io_lib:format("the graph has ~0tP; expected ~ts", [Value, 12, Expected]);
 format_error({bad_option, {Key, Value}, Expected}) -> io_lib:format("the option ~0tp is ~0tP; expected ~ts", [Key, Value, 12, Expected]);
-format_error(no_nodes) -> "there is no node to map to; give a tree with nodes, or name some by the option nodes";
+format_error(no_nodes) -> "there are no nodes to map to; pass a tree with nodes, or name nodes with the option nodes";
 format_error({no_room, Load, Capacity}) -> io_lib:format("the processes have a load of ~b, and the nodes have room for ~b; add nodes or raise capacity", [Load, Capacity]);
 format_error({does_not_fit, Name}) -> io_lib:format("no mapping was found in which ~0tP and what shares its node fit; raise capacity or imbalance", [Name, 12]).
 

@@ -60,7 +60,7 @@ range([First, Last]) ->
 number(Text) ->
     case Text =/= "" andalso lists:all(fun(C) -> C >= $0 andalso C =< $9 end, Text) of
         true -> list_to_integer(Text);
-        false -> throw("'" ++ Text ++ "' is no number")
+        false -> throw("'" ++ Text ++ "' is not a number")
     end.
 
 %% @doc Returns the host list for these hosts, with ranges for consecutive numbers.

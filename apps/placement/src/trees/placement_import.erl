@@ -132,7 +132,7 @@ format_error({unknown_kind, File}) ->
 format_error({syntax, {Line, Column}, What}) -> io_lib:format("line ~b, column ~b: ~ts", [Line, Column, What]);
 format_error({syntax, Where, What}) -> io_lib:format("line ~tp: ~ts", [Where, What]);
 format_error({path_line, Number, Line}) -> io_lib:format("line ~b: '~ts'; expected a node and its path, such as: a@web1 /site/rack1/web1", [Number, Line]);
-format_error(not_unicode) -> "this is no text (UTF-8)";
+format_error(not_unicode) -> "this is not UTF-8 text";
 format_error({slurm, Error}) -> placement_slurm:format_error(Error);
 format_error({hwloc, Error}) -> placement_hwloc:format_error(Error);
 format_error({tree, Error}) -> placement_tree:format_error(Error).

@@ -65,7 +65,7 @@ fields(_, "") -> [];
 fields(Number, Line) ->
     case re:run(Line, "^([\\w.]+)\\s*=\\s*(?:\"([^\"]+)\"|([^\\s\"=]+))(?:\\s+|$)(.*)$", [unicode, {capture, all_but_first, list}]) of
         {match, [Key, Quoted, Plain, Rest]} -> [{string:lowercase(Key), Quoted ++ Plain} | fields(Number, Rest)];
-        nomatch -> throw({line, Number, "'" ++ hd(string:lexemes(Line, " \t\r")) ++ "' is no parameter; expected Name=Value"})
+        nomatch -> throw({line, Number, "'" ++ hd(string:lexemes(Line, " \t\r")) ++ "' is not a parameter; expected Name=Value"})
     end.
 
 known(Number, Fields, Names) ->
@@ -192,7 +192,7 @@ format_error({unknown_switch, Child, Parent}) ->
 format_error({cycle, Names}) ->
     io_lib:format("these switches hold each other in a circle: ~ts; a network of switches is a tree", [lists:join(" > ", Names)]);
 format_error({twice, Name}) -> io_lib:format("~ts is described twice", [Name]);
-format_error(no_switch) -> "there is no switch and no block in the file";
+format_error(no_switch) -> "the file has neither a switch nor a block";
 format_error({not_a_topology, Why}) -> Why;
 format_error({yaml, _, _} = Error) -> placement_yaml:format_error(Error);
 format_error({hostlist, _, _} = Error) -> placement_hostlist:format_error(Error).
@@ -241,9 +241,9 @@ taken_with_a_warning_test_() ->
 bad_input_test_() ->
     [{unicode:characters_to_list(format_error(Want)), ?_assertEqual({error, Want}, Got)} || {Want, Got} <-
         [{no_switch, from_conf("")}, {{line, 2, "expected SwitchName=, BlockName= or BlockSizes="}, from_conf("\nNodes=n1")},
-         {{line, 1, "'Nodes' is no parameter; expected Name=Value"}, from_conf("SwitchName=s Nodes")},
-         {{line, 1, "'Nodes=' is no parameter; expected Name=Value"}, from_conf("SwitchName=s Nodes= LinkSpeed=1")},
-         {{line, 1, "'Nodes=\"n' is no parameter; expected Name=Value"}, from_conf("SwitchName=s Nodes=\"n")},
+         {{line, 1, "'Nodes' is not a parameter; expected Name=Value"}, from_conf("SwitchName=s Nodes")},
+         {{line, 1, "'Nodes=' is not a parameter; expected Name=Value"}, from_conf("SwitchName=s Nodes= LinkSpeed=1")},
+         {{line, 1, "'Nodes=\"n' is not a parameter; expected Name=Value"}, from_conf("SwitchName=s Nodes=\"n")},
          {{line, 4, "the parameter 'colour' is not known here"}, from_conf("SwitchName=s0 \\\n  Nodes=n0\n\nSwitchName=s1 Colour=red")},
          {{line, 1, "the parameter 'colour' is not known here"}, from_conf("SwitchName=s Colour=red")},
          {{unknown_switch, "s9", "s0"}, from_conf("SwitchName=s0 Switches=s9")},

@@ -353,11 +353,11 @@ without({group, Name, Labels, Children}, Node) ->
 format_error({bad_path, Node, Path}) ->
     io_lib:format("the path of ~tp is ~tp; expected a text such as \"/site/rack/host\" or a list of names", [Node, Path]);
 format_error({bad_network, Term}) ->
-    io_lib:format("~tP is no part of a network; expected {network, Name, [Part]} or {node, Node}", [Term, 12]);
+    io_lib:format("~tP is not a part of a network; expected {network, Name, [Part]} or {node, Node}", [Term, 12]);
 format_error({duplicate_node, Node}) ->
-    io_lib:format("the node ~tp stands in the tree twice; each may have one place", [Node]);
+    io_lib:format("the node ~tp is in the tree twice; each may have only one place", [Node]);
 format_error({bad_vertex, Term}) ->
-    io_lib:format("~tP is no vertex; expected {leaf, Node} or {group, Name, Labels, [Vertex]}", [Term, 12]).
+    io_lib:format("~tP is not a vertex; expected {leaf, Node} or {group, Name, Labels, [Vertex]}", [Term, 12]).
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").

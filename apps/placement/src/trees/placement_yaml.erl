@@ -80,7 +80,7 @@ is_entry(Text) -> lists:suffix(":", Text) orelse string:find(Text, ": ") =/= nom
 entries([{Number, Indent, Text} | Lines], Indent, Map) ->
     is_entry(Text) orelse throw({Number, "expected `name: value', not '" ++ Text ++ "'"}),
     [Key | Value] = string:split(Text, ":"),
-    is_map_key(Key, Map) andalso throw({Number, "'" ++ Key ++ "' stands here twice"}),
+    is_map_key(Key, Map) andalso throw({Number, "'" ++ Key ++ "' occurs twice here"}),
     {Result, Rest} = case string:trim(Value) of
                          "" -> below(Lines, Indent);
                          Given -> {scalar(Given, Number), Lines}

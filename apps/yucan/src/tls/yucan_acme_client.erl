@@ -103,7 +103,7 @@ location(Headers) ->
 json({_, Headers, Body}) ->
     case yucan_acme_json:decode(Body) of
         {ok, Object} when is_map(Object) -> {Headers, Object};
-        _ -> fail("the authority answers with something that is no JSON object", [])
+        _ -> fail("the authority's answer is not a JSON object", [])
     end.
 
 %% ---- signed requests (RFC 8555, 6.2)
@@ -206,7 +206,7 @@ parts(Url) ->
         #{scheme := <<"https">>, host := Host, path := Path} = Uri ->
             {binary_to_list(Host), maps:get(port, Uri, 443), [case Path of <<>> -> <<"/">>; _ -> Path end, [[$?, Query] || #{query := Query} <- [Uri]]]};
         #{scheme := _, host := _} -> fail("~ts is not https", [Url]);
-        _ -> fail("~ts is no address", [Url])
+        _ -> fail("~ts is not an address", [Url])
     end.
 
 received(Socket, Data, Until) ->
@@ -223,7 +223,7 @@ answer(Bytes, Method, Url) ->
             Headers = [{string:lowercase(Name), string:trim(Value)} || Line <- tl(binary:split(Head, <<"\r\n">>, [global])), [Name, Value] <- [binary:split(Line, <<":">>)]],
             _ = [put(?NONCE, Nonce) || {<<"replay-nonce">>, Nonce} <- Headers],
             {binary_to_integer(Status), Headers, case Method of head -> <<>>; _ -> body(maps:from_list(Headers), Rest, Url) end};
-        _ -> fail("~ts: the answer is no HTTP", [Url])
+        _ -> fail("~ts: the answer is not HTTP", [Url])
     end.
 
 %% A connection that is cut off is treated as if the server had closed it.
@@ -238,5 +238,5 @@ chunks(State, Bytes, Done, Url) ->
         {data, Data, Next, Rest} -> chunks(Next, Rest, <<Done/binary, Data/binary>>, Url);
         {done, _, _} -> Done;
         {more, _, _} -> fail("~ts: the answer ends early", [Url]);
-        {error, _} -> fail("~ts: the answer is no HTTP", [Url])
+        {error, _} -> fail("~ts: the answer is not HTTP", [Url])
     end.
