@@ -185,7 +185,7 @@ bw_status_t bw_block_begin(bw_blocks_t *blocks, size_t size, bw_block_t **block_
     if (size == 0 || size > PTRDIFF_MAX)
         return bw_fail(error_p, BW_INVALID, "the size of the block", EINVAL);
     if (!counted(blocks, size))
-        return bw_fail(error_p, BW_LIMIT, "there is no room for another block", 0);
+        return bw_fail(error_p, BW_LIMIT, "no room for another block", 0);
     fd = memfd_create("beamway block", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0)
         status = bw_fail_system(error_p, "memfd_create", errno);
@@ -395,14 +395,15 @@ bw_status_t bw_block_adopt(bw_blocks_t *blocks, int fd, uint64_t size, bool beyo
 
     if (!is_block(fd, size, &st)) {
         close(fd);
-        return bw_fail(error_p, BW_REFUSED, "the peer has passed what is no sealed memory", 0);
+        return bw_fail(error_p, BW_REFUSED,
+                       "the peer passed a descriptor that is not sealed memory", 0);
     }
     pthread_mutex_lock(&blocks->lock);
     block = known(blocks, &st);
     if (block) {
         close(fd);
     } else if (!count(blocks, size, true, beyond)) {
-        status = bw_fail(error_p, BW_LIMIT, "there is no room for another block", 0);
+        status = bw_fail(error_p, BW_LIMIT, "no room for another block", 0);
     } else if (!(block = new_block(blocks, fd, size)) || map(block, error_p) != BW_OK) {
         status = block ? BW_LIMIT : bw_fail(error_p, BW_LIMIT, "memory for a block", ENOMEM);
         free(block);

@@ -185,7 +185,7 @@ static ERL_NIF_TERM from_iovec(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv
         return not_begun(env, status, &error);
     while (status == BW_OK && enif_get_list_cell(env, list, &head, &list)) {
         if (!enif_inspect_binary(env, head, &part))
-            status = bw_fail(&error, BW_INVALID, "a part that is no binary", EINVAL);
+            status = bw_fail(&error, BW_INVALID, "a part is not a binary", EINVAL);
         else
             status = bw_block_write(block, offset, part.data, part.size, &error);
         offset += part.size;

@@ -525,7 +525,7 @@ bw_status_t bw_socket_watch(int socket, int *fd_p, bw_error_t *error_p)
     int type = 0, fd, flags;
 
     if (getsockopt(socket, SOL_SOCKET, SO_TYPE, &type, &type_len) < 0 || type != SOCK_STREAM)
-        return bw_fail(error_p, BW_INVALID, "the descriptor is no stream socket", 0);
+        return bw_fail(error_p, BW_INVALID, "the descriptor is not a stream socket", 0);
     if (getpeername(socket, (struct sockaddr *)&peer, &len) < 0)
         return bw_fail(error_p, BW_INVALID, "the socket is not connected any more", errno);
     fd = fcntl(socket, F_DUPFD_CLOEXEC, 3);

@@ -84,7 +84,7 @@ defmodule Yucan do
   defp plug(module, options) do
     if Code.ensure_loaded?(module) and function_exported?(module, :call, 2),
       do: {:ok, {module, options}},
-      else: bad("plug is #{inspect(module)}, which is no module with call/2; give a plug")
+      else: bad("plug is #{inspect(module)}, which is not a module with call/2; give a plug")
   end
 
   defp ip(none) when none in [nil, :any], do: {:ok, {0, 0, 0, 0, 0, 0, 0, 0}}
@@ -94,7 +94,7 @@ defmodule Yucan do
   defp secure(scheme, options, listen) when scheme in [nil, :http] do
     case Keyword.take(options, [:certfile, :keyfile, :cacertfile, :tls]) do
       [] -> {:ok, Map.put(listen, :port, port(options, 4000))}
-      [{key, _} | _] -> bad("#{inspect(key)} stands beside scheme :http; set scheme: :https")
+      [{key, _} | _] -> bad("#{inspect(key)} needs TLS, but scheme is :http; set scheme: :https")
     end
   end
 

@@ -78,11 +78,11 @@ defmodule YucanTest do
   test "refuses options that are none" do
     for {options, text} <- [
           {[], "plug is nil"},
-          {[plug: NoSuchPlug], "plug is NoSuchPlug, which is no module with call/2"},
+          {[plug: NoSuchPlug], "plug is NoSuchPlug, which is not a module with call/2"},
           {[plug: Application.Plug, sheme: :http], "unknown option :sheme"},
           {[plug: Application.Plug, scheme: :ftp], "scheme is :ftp; :http or :https is expected"},
           {[plug: Application.Plug, scheme: :https], "scheme is :https without a certificate"},
-          {[plug: Application.Plug, certfile: "x"], ":certfile stands beside scheme :http"},
+          {[plug: Application.Plug, certfile: "x"], ":certfile needs TLS, but scheme is :http"},
           {[plug: Application.Plug, port: 70_000], "port is 70000; 0 to 65535 is expected"}
         ] do
       assert {:error, {:bad_options, said}} = Yucan.start_link(options)

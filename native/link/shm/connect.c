@@ -369,7 +369,7 @@ static bw_status_t check_hello(const hello_t *hello, const int *fds,
         return bw_fail(error_p, BW_REFUSED, "the peer's memory is not sealed or has a wrong size",
                        0);
     if (!bw_shm_is_event(fds[FD_CONNECTOR_EVENT]) || !bw_shm_is_event(fds[FD_LISTENER_EVENT]))
-        return bw_fail(error_p, BW_REFUSED, "the peer's wake-up descriptors are no eventfds", 0);
+        return bw_fail(error_p, BW_REFUSED, "the peer's wake-up descriptors are not eventfds", 0);
     return BW_OK;
 }
 

@@ -275,7 +275,7 @@ static void hear(bw_record_reader_t *reader, uint8_t type, const struct iovec *p
         (void)end(reader, BW_RECORD_REFUSED, "the peer refuses what we sent");
     else if (type != BW_RECORD_HANDSHAKE || len > sizeof content ||
              !hear_message(reader, content, len))
-        (void)wrong(reader, "the peer sent what is no data");
+        (void)wrong(reader, "the peer sent a record that is not data");
 }
 
 /* Copies content that was opened in place to the caller's buffers. */
@@ -347,7 +347,7 @@ bw_record_state_t bw_record_take(bw_record_reader_t *reader, const struct iovec 
         bytes = next_bytes(reader);
         if (header[0] != BW_RECORD_DATA || header[1] != 3 || bytes > BW_RECORD_MAX ||
             bytes <= BW_RECORD_HEADER + BW_RECORD_TAG)
-            return wrong(reader, "the peer sent what is no record of TLS");
+            return wrong(reader, "the peer sent something that is not a TLS record");
         if (bw_buffer_fill(in) < bytes)
             return BW_RECORD_SHORT;
         (void)open_next(reader, bytes, to, count, got_p);
