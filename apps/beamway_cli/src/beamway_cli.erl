@@ -120,18 +120,14 @@ run([Command | _]) ->
 %% Parses the arguments of Command and calls Fun with a map of its options.
 parsed(Command, Words, Fun) ->
     Specs = beamway_cli_help:options(Command),
-    case getopt:parse(Specs, Words) of
-        {ok, {Options, []}} ->
-            case proplists:get_bool(help, Options) of
-                true -> usage(Command, Specs), ?DONE;
-                false -> Fun(maps:from_list(proplists:unfold(Options)))
-            end;
-        {ok, {_, [Extra | _]}} ->
+    case beamway_cli_help:parse(Specs, Words) of
+        {ok, #{help := true}, []} -> usage(Command, Specs), ?DONE;
+        {ok, Options, []} -> Fun(Options);
+        {ok, _, [Extra | _]} ->
             complain("~ts: unexpected word '~ts'; see: beamway ~ts --help", [Command, Extra, Command]),
             ?USAGE;
-        {error, Error} ->
-            complain("~ts: ~ts; see: beamway ~ts --help",
-                     [Command, getopt:format_error(Specs, {error, Error}), Command]),
+        {error, Text} ->
+            complain("~ts: ~ts; see: beamway ~ts --help", [Command, Text, Command]),
             ?USAGE
     end.
 

@@ -13,14 +13,11 @@
 %% @doc Runs until it is stopped. Returns 1 if it could not start, and 2 for a usage error.
 -spec main(Words :: [string()]) -> 0..2.
 main(Words) ->
-    case getopt:parse(options(), Words) of
-        {ok, {Options, []}} ->
-            case proplists:get_bool(help, Options) of
-                true -> help(), ?DONE;
-                false -> run(maps:from_list(proplists:unfold(Options)))
-            end;
-        {ok, {_, [Extra | _]}} -> usage("unexpected word '~ts'", [Extra]);
-        {error, Error} -> usage("~ts", [getopt:format_error(options(), {error, Error})])
+    case beamway_cli_help:parse(options(), Words) of
+        {ok, #{help := true}, []} -> help(), ?DONE;
+        {ok, Options, []} -> run(Options);
+        {ok, _, [Extra | _]} -> usage("unexpected word '~ts'", [Extra]);
+        {error, Text} -> usage("~ts", [Text])
     end.
 
 usage(Format, Arguments) ->

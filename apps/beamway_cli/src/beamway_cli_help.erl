@@ -4,7 +4,11 @@
 %% The manual page and the completions (`bin/man', `bin/completion') have the same content; `beamway_cli_SUITE' checks that they agree.
 -module(beamway_cli_help).
 
--export([summary/0, details/0, commands/0, text/1, options/1]).
+-export([summary/0, details/0, commands/0, text/1, options/1, parse/2]).
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+-endif.
 
 %% @doc Returns the commands by name, in the order of the summary.
 -spec commands() -> [string()].
@@ -262,3 +266,35 @@ help() -> {help, $h, "help", undefined, "this help"}.
 via() -> {via, undefined, "via", string, "run the command on this host through ssh; beamway must be on the PATH there"}.
 
 cookie_file() -> {cookie_file, undefined, "cookie-file", string, "read the cookie from this file, not ~/.erlang.cookie"}.
+
+%% @doc Parses the arguments of a command. An empty value is an error, because it usually comes from a shell variable that is not set.
+-spec parse([getopt:option_spec()], Words :: [string()]) -> {ok, Options :: map(), Rest :: [string()]} | {error, Text :: unicode:chardata()}.
+parse(Specs, Words) ->
+    case getopt:parse(Specs, Words) of
+        {ok, {Options, Rest}} ->
+            case [label(lists:keyfind(Key, 1, Specs)) || {Key, ""} <- Options] ++ ["the argument" || "" <- Rest] of
+                [] -> {ok, maps:from_list(proplists:unfold(Options)), Rest};
+                [Empty | _] -> {error, [Empty, " '': expected a value that is not empty"]}
+            end;
+        {error, _} = Error -> {error, getopt:format_error(Specs, Error)}
+    end.
+
+label({Key, _, undefined, _, _}) -> string:uppercase(atom_to_list(Key));
+label({_, _, Long, _, _}) -> ["--", Long].
+
+-ifdef(TEST).
+
+parse_test_() ->
+    Parsed = fun(Command, Words) ->
+                     case parse(options(Command), Words) of
+                         {error, Text} -> unicode:characters_to_list(Text);
+                         Good -> Good
+                     end
+             end,
+    [?_assertEqual({ok, #{out => "f", node => "a", hide_names => true}, []}, Parsed("report", ["a", "--out", "f", "--hide-names"])),
+     ?_assertEqual({ok, #{node => "a"}, ["b"]}, Parsed("links", ["a", "b"])),
+     ?_assertEqual("invalid option: --nothing", Parsed("links", ["--nothing"]))]
+        ++ [?_assertEqual(Label ++ " '': expected a value that is not empty", Parsed(Command, Words))
+            || {Label, Command, Words} <- [{"--out", "report", ["--out", ""]}, {"--out", "report", ["--out="]}, {"--out", "report", ["-o", "", "-o", "f"]},
+                                           {"PEER", "why", ["", "a"]}, {"NODE", "why", ["b", ""]}, {"the argument", "links", ["a", ""]}]].
+-endif.

@@ -92,15 +92,12 @@ help_text(_) ->
 
 parsed(Command, Words, Files, Fun) ->
     Specs = options(Command),
-    case getopt:parse(Specs, Words) of
-        {ok, {Given, Rest}} ->
-            case {proplists:get_bool(help, Given), length(Rest)} of
-                {true, _} -> help(Command, Specs), ?DONE;
-                {false, Files} -> guarded(Command, Fun, (maps:from_list(proplists:unfold(Given)))#{files => Rest});
-                {false, _} when Files =:= 0 -> usage(Command, "unexpected word '~ts'", [hd(Rest)]);
-                {false, _} -> usage(Command, "expected one FILE, not ~b", [length(Rest)])
-            end;
-        {error, Error} -> usage(Command, "~ts", [getopt:format_error(Specs, {error, Error})])
+    case beamway_cli_help:parse(Specs, Words) of
+        {ok, #{help := true}, _} -> help(Command, Specs), ?DONE;
+        {ok, Options, Rest} when length(Rest) =:= Files -> guarded(Command, Fun, Options#{files => Rest});
+        {ok, _, [Extra | _]} when Files =:= 0 -> usage(Command, "unexpected word '~ts'", [Extra]);
+        {ok, _, Rest} -> usage(Command, "expected one FILE, not ~b", [length(Rest)]);
+        {error, Text} -> usage(Command, "~ts", [Text])
     end.
 
 help(Command, Specs) ->
