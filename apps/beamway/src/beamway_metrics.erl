@@ -6,9 +6,9 @@
 -export_type([family/0]).
 
 -type label() :: {Name :: atom(), atom() | non_neg_integer()}.
--type family() :: {Name :: binary(), counter | gauge, Help :: string(), [{Labels :: [label()], Value :: non_neg_integer()}]}.
+-type family() :: {Name :: binary(), counter | gauge, Help :: string(), [{Labels :: [label()], Value :: number()}]}.
 
-%% Name, Prometheus type, help.
+%% Name, Prometheus type, help. Names that end in `_us' are metrics in seconds for Prometheus, whose base unit of time is the second.
 fields() ->
     [{bytes_in, counter, "Bytes read from the link, frame headers included"},
      {bytes_out, counter, "Bytes written to the link, frame headers included"},
@@ -25,11 +25,11 @@ fields() ->
      {kept_bytes, gauge, "Bytes sent that the peer has not acknowledged"},
      {uncompressed_out, counter, "Bytes of sent packets that were compressed, before that"},
      {compressed_out, counter, "The same after that"},
-     {compress_us, counter, "Microseconds of processor time that compressing took"},
+     {compress_us, counter, "Processor time that compressing took"},
      {uncompressed_in, counter, "Bytes of received packets that were compressed, after decompression"},
      {compressed_in, counter, "The same before that"},
-     {decompress_us, counter, "Microseconds of processor time that decompression took"},
-     {rtt_us, gauge, "Round trip of the TCP connection, as its kernel estimates it, in microseconds"},
+     {decompress_us, counter, "Processor time that decompression took"},
+     {rtt_us, gauge, "Round trip of the TCP connection, as its kernel estimates it"},
      {window_bytes, gauge, "Congestion window of the TCP connection"},
      {retransmits, counter, "Segments that the TCP connection has sent again"},
      {kernel_bytes, gauge, "Bytes that the kernel holds because the peer's has not acknowledged them"},
@@ -67,8 +67,10 @@ peer_load(Link) ->
 -spec families([beamway_links:link()]) -> [family()].
 families(Links) ->
     Figures = [{Link, of_link(Link)} || Link <- Links],
-    [family("beamway_link_", Name, Type, Help, Samples)
-     || {Name, Type, Help} <- fields(), [_ | _] = Samples <- [samples(Name, Figures)]]
+    [case string:split(atom_to_list(Name), "_us", trailing) of
+         [Time, ""] -> family("beamway_link_", Time ++ "_seconds", Type, Help, [{Labels, Us / 1000000} || {Labels, Us} <- Samples]);
+         _ -> family("beamway_link_", Name, Type, Help, Samples)
+     end || {Name, Type, Help} <- fields(), [_ | _] = Samples <- [samples(Name, Figures)]]
         ++ [family("beamway_", resumes_refused, counter, "Attempts to continue a link that proved no right to it", [{[], Refused}])
             || {ok, Refused} <- [beamway_links:resumes_refused()]]
         ++ [family("beamway_", handshakes_refused, counter, "Connections that proved no key or were crowded out before (option encrypt)", [{[], Refused}])
@@ -80,8 +82,9 @@ families(Links) ->
             || [_ | _] = Ends <- [lists:sort(beamway_links:certificates())]].
 
 %% @doc Returns a metric under its Prometheus name.
--spec family(Prefix :: string(), Name :: atom(), counter | gauge, Help :: string(), [{[label()], non_neg_integer()}]) -> family().
-family(Prefix, Name, Type, Help, Samples) -> {iolist_to_binary([Prefix, atom_to_list(Name), suffix(Type)]), Type, Help, Samples}.
+-spec family(Prefix :: string(), Name :: atom() | string(), counter | gauge, Help :: string(), [{[label()], number()}]) -> family().
+family(Prefix, Name, Type, Help, Samples) when is_atom(Name) -> family(Prefix, atom_to_list(Name), Type, Help, Samples);
+family(Prefix, Name, Type, Help, Samples) -> {iolist_to_binary([Prefix, Name, suffix(Type)]), Type, Help, Samples}.
 
 samples(Name, Figures) ->
     [{[{peer, Node}, {link, Kind}], Value}
@@ -91,8 +94,11 @@ samples(Name, Figures) ->
 -spec prometheus([family()]) -> iolist().
 prometheus(Families) ->
     [["# HELP ", Metric, $\s, Help, "\n# TYPE ", Metric, $\s, atom_to_list(Type), $\n
-      | [[Metric, labels(Labels), $\s, integer_to_list(Value), $\n] || {Labels, Value} <- Samples]]
+      | [[Metric, labels(Labels), $\s, number(Value), $\n] || {Labels, Value} <- Samples]]
      || {Metric, Type, Help, Samples} <- Families].
+
+number(Value) when is_integer(Value) -> integer_to_binary(Value);
+number(Seconds) -> float_to_binary(Seconds, [{decimals, 6}]).
 
 suffix(counter) -> "_total";
 suffix(gauge) -> "".

@@ -146,7 +146,12 @@ metrics(_Config) ->
     {One, _, Other, OtherNode} = pair(beamway_tcp, always(), always()),
     ok = exchanged(One, Other, messages(10)),
     Text = iolist_to_binary(beamway_peer:call(One, beamway, metrics, [])),
-    [?assertMatch({match, _}, re:run(Text, ["(?m)^beamway_link_", atom_to_list(Key), "_total\\{peer=\"", atom_to_list(OtherNode), "\",link=\"tcp\"\\} [0-9]+$"])) || Key <- ?KEYS].
+    Labels = ["\\{peer=\"", atom_to_list(OtherNode), "\",link=\"tcp\"\\} "],
+    [?assertMatch({Name, {match, _}}, {Name, re:run(Text, ["(?m)^beamway_link_", Name, Labels, Value, "$"])})
+     || {Name, Value} <- [{"rtt_seconds", "[0-9]+\\.[0-9]{6}"}] ++ [{[Time, "compress_seconds_total"], "[0-9]+\\.[0-9]{6}"} || Time <- ["", "de"]]
+            ++ [{[atom_to_list(Key), "_total"], "[0-9]+"} || Key <- ?KEYS -- [compress_us, decompress_us]]],
+    %% promtool complains about names that end in a unit other than Prometheus's base units.
+    ?assertEqual(nomatch, re:run(Text, "^beamway_\\w+_([mun]?s|[kmg]b)(_total)?[{ ]", [multiline])).
 
 %% ---- nodes and what they send ----
 

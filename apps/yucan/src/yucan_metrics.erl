@@ -15,7 +15,7 @@
 
 -type label() :: {Name :: atom(), atom() | integer() | binary()}.
 -type histogram() :: #{buckets := [{BoundUs :: pos_integer(), Count :: non_neg_integer()}], count := non_neg_integer(), sum_us := non_neg_integer()}.
--type family() :: {Name :: binary(), counter | gauge, Help :: string(), [{[label()], non_neg_integer()}]}
+-type family() :: {Name :: binary(), counter | gauge, Help :: string(), [{[label()], number()}]}
     | {Name :: binary(), histogram, Help :: string(), [{[label()], histogram()}]}.
 %% A Prometheus metric with its samples. Buckets are cumulative: each counts all values below its bound.
 
@@ -146,9 +146,12 @@ sample(Name, Labels, #{buckets := Buckets, count := Count, sum_us := Sum}) ->
      sample(<<Name/binary, "_bucket">>, Labels ++ [{le, <<"+Inf">>}], Count),
      sample(<<Name/binary, "_count">>, Labels, Count),
      Name, "_sum", labels(Labels), $\s, seconds(Sum), $\n];
-sample(Name, Labels, Value) -> [Name, labels(Labels), $\s, integer_to_binary(Value), $\n].
+sample(Name, Labels, Value) -> [Name, labels(Labels), $\s, number(Value), $\n].
 
-seconds(Us) -> float_to_binary(Us / 1000000, [{decimals, 6}]).
+seconds(Us) -> number(Us / 1000000).
+
+number(Value) when is_integer(Value) -> integer_to_binary(Value);
+number(Value) -> float_to_binary(Value, [{decimals, 6}]).
 
 labels([]) -> [];
 labels(Labels) -> [${, lists:join($,, [[atom_to_list(Name), "=\"", escape(value(Value)), $"] || {Name, Value} <- Labels]), $}].
@@ -173,6 +176,9 @@ latency_test() ->
     ok = took(Metrics, start(0)),
     ?assertMatch([{_, 1}], latency(Metrics)),
     ?assertEqual(0, maps:get(log_dropped, to_map(Metrics, 0))).
+
+numbers_test() ->
+    ?assertEqual(<<"# HELP a b\n# TYPE a gauge\na 7\na{c=\"1\"} 0.000250\n">>, iolist_to_binary(text([{<<"a">>, gauge, "b", [{[], 7}, {[{c, 1}], 0.00025}]}]))).
 
 %% Prometheus requires that a histogram's buckets never decrease, and that the last bucket equals the count.
 histogram_test() ->

@@ -21,6 +21,9 @@ init_per_suite(Config) ->
     Peers = [start(Port) || Port <- ?PORTS],
     [{PeerA, _}, {PeerB, NodeB}] = Peers,
     ok = beamway_peer:connect_both(beamway_shm, PeerA, PeerB),
+    %% A link over TCP has more metrics than a ring.
+    {ok, _, NodeC} = beamway_peer:start(beamway_tcp, #{}),
+    true = beamway_peer:call(PeerA, net_kernel, connect_node, [NodeC]),
     %% Sends messages, so that Prometheus sees traffic.
     ok = beamway_peer:run(PeerA, fun() ->
         _ = spawn(fun() -> talk(NodeB) end),
@@ -92,7 +95,9 @@ query(Expression) ->
 %% promtool must not report problems in the metrics.
 lint(Config) ->
     File = filename:join(proplists:get_value(folder, Config), "scrape"),
-    ok = file:write_file(File, get(hd(?PORTS), "/metrics")),
+    Text = get(hd(?PORTS), "/metrics"),
+    {match, _} = re:run(Text, "\nbeamway_link_rtt_seconds{"),
+    ok = file:write_file(File, Text),
     [] = string:trim(run(["promtool check metrics <", File])),
     ok.
 
