@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "key_proof.h"
 
+#include <errno.h>
 #include <poll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -14,6 +15,9 @@
 #define GRACE_MS 1000
 /* Maximum number of connections accepted in a row; in between, the connected peers are served. */
 #define ACCEPTS_MAX 16
+/* How long the listener rests if this process or its host has no descriptor for a peer. The peer
+ * stays in the listener's queue, so the listener would be readable all the time. */
+#define REST_MS 100
 
 void rd_proved_drop(rd_proved_t *proved)
 {
@@ -60,6 +64,8 @@ struct rd_peers {
     candidate_t of[CANDIDATES_MAX]; /* in order of arrival */
     size_t count, most;
     unsigned turned_away;
+    int64_t rests_until_ms;
+    int error; /* errno of the last accept4 if it found no descriptor, else 0 */
 };
 
 static void remove_at(rd_peers_t *peers, size_t i)
@@ -97,22 +103,36 @@ static void accept_candidates(rd_peers_t *peers)
     for (int i = 0; i < ACCEPTS_MAX && has_room(peers); i++) {
         int fd = accept4(peers->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 
-        if (fd < 0)
+        if (fd < 0) {
+            if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+                peers->error = errno;
+                peers->rests_until_ms = rd_now_ms() + REST_MS;
+            }
             return;
+        }
+        peers->error = 0;
         if (peers->count == peers->most)
             turn_away(peers, 0);
         peers->of[peers->count++] = (candidate_t){.came_ms = rd_now_ms(), .is.fd = fd};
     }
 }
 
-/* Returns the number of milliseconds until `deadline`, or until the oldest candidate may have to be
- * dropped, if that is earlier. No other candidate is dropped sooner. */
+static bool rests(const rd_peers_t *peers)
+{
+    return rd_left_ms(peers->rests_until_ms) > 0;
+}
+
+/* Returns the number of milliseconds until `deadline`, until the listener has rested, or until the
+ * oldest candidate may have to be dropped, whichever comes first. No other candidate is dropped
+ * sooner. */
 static int next_deadline(const rd_peers_t *peers, int64_t deadline)
 {
     int64_t next = deadline;
 
     if (peers->count > 0)
         next = peers->of[0].came_ms + (has_room(peers) ? RD_PROOF_MS : GRACE_MS);
+    if (rests(peers) && peers->rests_until_ms < next)
+        next = peers->rests_until_ms;
     return rd_left_ms(next < deadline ? next : deadline);
 }
 
@@ -134,7 +154,7 @@ bool rd_peers_await(rd_peers_t *peers, int stop, int64_t deadline, rd_proved_t *
     while (rd_left_ms(deadline) > 0) {
         struct pollfd polled[CANDIDATES_MAX + 2] = {
             {.fd = stop, .events = POLLIN},
-            {.fd = has_room(peers) ? peers->listener : -1, .events = POLLIN}};
+            {.fd = has_room(peers) && !rests(peers) ? peers->listener : -1, .events = POLLIN}};
 
         for (size_t i = 0; i < peers->count; i++)
             polled[2 + i] = (struct pollfd){.fd = peers->of[i].is.fd,
@@ -161,6 +181,9 @@ bool rd_peers_await(rd_peers_t *peers, int stop, int64_t deadline, rd_proved_t *
         if (polled[1].revents)
             accept_candidates(peers);
     }
+    if (peers->error != 0)
+        return rd_because(why, "a peer has connected, but could not be accepted: %s",
+                          strerror(peers->error));
     return rd_because_of(why, RD_CAUSE_LOST, "nobody with the key has connected in time%s",
                          peers->turned_away > 0 ? " (others have, and were turned away)" : "");
 }

@@ -47,6 +47,15 @@ static inline int open_listener(uint16_t *port_p)
     return rd_listen("127.0.0.1", 0, 0, &listener, port_p, &why) ? listener : -1;
 }
 
+/* Connects to a listener as a client that knows nothing of the protocol. */
+static inline int connect_to(uint16_t port)
+{
+    rd_why_t why;
+    int fd = -1;
+
+    return rd_connect("127.0.0.1", port, -1, 0, rd_now_ms() + LONG_MS, &fd, &why) ? fd : -1;
+}
+
 static inline bool join_listener(uint16_t port, const rd_key_t *key, const rd_terms_t *terms,
                                  rd_hop_t *hop_p, rd_why_t *why)
 {

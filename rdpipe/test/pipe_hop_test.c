@@ -96,14 +96,6 @@ static void a_wrong_key_is_told_and_the_listener_stays_open(void)
     CHECK(status_of(wrong) != 0);
 }
 
-static int connect_to(uint16_t port)
-{
-    rd_why_t why;
-    int fd = -1;
-
-    return rd_connect("127.0.0.1", port, -1, 0, rd_now_ms() + LONG_MS, &fd, &why) ? fd : -1;
-}
-
 /* Some clients are silent, some send HTTP, some disconnect, and there are more of them than can be
  * pending at a time. */
 static void others_do_not_block_the_listener(void)
@@ -129,47 +121,6 @@ static void others_do_not_block_the_listener(void)
         if (i % 3 != 2)
             close(fds[i]);
     rd_hop_close(&hop);
-    close(listener);
-}
-
-static bool is_turned_away(int fd)
-{
-    char byte;
-
-    return recv(fd, &byte, 1, MSG_DONTWAIT) == 0;
-}
-
-/* The oldest client is dropped only if the next one would otherwise have no room. */
-static void nobody_gives_way_to_nobody(void)
-{
-    rd_key_t key = key_of(GOOD);
-    rd_proved_t proved = {.fd = -1};
-    struct rlimit limit, low;
-    rd_peers_t *peers;
-    rd_why_t why;
-    uint16_t port;
-    int listener = open_listener(&port), fds[5];
-
-    CHECK(getrlimit(RLIMIT_NOFILE, &limit) == 0);
-    low = limit;
-    low.rlim_cur = 24; /* room for four clients */
-    CHECK(setrlimit(RLIMIT_NOFILE, &low) == 0);
-    peers = rd_peers_open(listener, &key);
-    CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
-    CHECK(peers != NULL);
-    fds[0] = connect_to(port);
-    /* Its guaranteed second is over. */
-    CHECK(!rd_peers_await(peers, -1, rd_now_ms() + 1100, &proved, &why));
-    for (int i = 1; i < 4; i++)
-        fds[i] = connect_to(port);
-    CHECK(!rd_peers_await(peers, -1, rd_now_ms() + 200, &proved, &why));
-    CHECK(!is_turned_away(fds[0]));
-    fds[4] = connect_to(port);
-    CHECK(!rd_peers_await(peers, -1, rd_now_ms() + 1100, &proved, &why));
-    CHECK(is_turned_away(fds[0]) && !is_turned_away(fds[1]));
-    CHECK_EQ(rd_peers_close(peers), 1);
-    for (int i = 0; i < 5; i++)
-        close(fds[i]);
     close(listener);
 }
 
@@ -739,7 +690,6 @@ static const check_case_t cases[] = {
     {"turned_away do not hold the listener", others_do_not_block_the_listener},
     {"turned_away that come again do not keep the producer out",
      strangers_that_come_again_do_not_keep_the_producer_out},
-    {"nobody gives way to nobody", nobody_gives_way_to_nobody},
     {"a replay is turned away", a_replay_is_turned_away},
     {"an impostor gets nothing", an_impostor_gets_nothing},
     {"several streams join", several_streams_join},
