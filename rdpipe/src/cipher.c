@@ -25,12 +25,13 @@ rd_aes_t rd_aes_of(const char *flags)
     return has_word(flags, "vaes") && has_word(flags, "avx512f") ? RD_AES_VAES : RD_AES_NO_VAES;
 }
 
-const char *rd_cipher_text(rd_aes_t aes, unsigned long libcrypto, bool *is_slow_p)
+const char *rd_cipher_text(rd_aes_t aes, unsigned long libcrypto, bool *is_old_p)
 {
-    *is_slow_p = aes == RD_AES_NONE || (aes == RD_AES_VAES && libcrypto < VAES_LIBCRYPTO);
+    *is_old_p = aes == RD_AES_VAES && libcrypto < VAES_LIBCRYPTO;
     switch (aes) {
     case RD_AES_NONE:
-        return "by ChaCha20, because this processor has no AES instructions";
+        return "by ChaCha20, which is faster than AES here, because this processor has no AES "
+               "instructions";
     case RD_AES_ONE_BLOCK:
         return "by the AES instructions";
     case RD_AES_NO_VAES:
@@ -39,7 +40,7 @@ const char *rd_cipher_text(rd_aes_t aes, unsigned long libcrypto, bool *is_slow_
     case RD_AES_VAES:
         break;
     }
-    return libcrypto < VAES_LIBCRYPTO
+    return *is_old_p
                ? "without this processor's VAES, which OpenSSL uses from 3.1 on: at full speed an "
                  "encrypted stream carries about two thirds of a plain one; with VAES, four fifths"
                : "by VAES: at full speed an encrypted stream carries about four fifths of a plain "

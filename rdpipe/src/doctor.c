@@ -167,12 +167,12 @@ static bool has_module_tls(void)
 static void tell_encryption(doctor_t *doctor)
 {
     char flags[FLAGS_BYTES], ulps[512];
-    bool is_slow;
+    bool is_old;
     const char *text;
 
     read_flags(flags);
-    text = rd_cipher_text(rd_aes_of(flags), OpenSSL_version_num(), &is_slow);
-    tell(doctor, is_slow ? NOTE : FINE, "encryption", "%s", text);
+    text = rd_cipher_text(rd_aes_of(flags), OpenSSL_version_num(), &is_old);
+    tell(doctor, is_old ? NOTE : FINE, "encryption", "%s", text);
     tell(doctor, FINE, "kTLS", "%s",
          rd_ktls_text(rd_kernel_line("/proc/sys/net/ipv4/tcp_available_ulp", ulps, sizeof ulps),
                       has_module_tls()));

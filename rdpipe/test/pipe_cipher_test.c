@@ -37,9 +37,10 @@ static void what_it_means_for_a_stream(void)
         rd_aes_t aes;
         unsigned long libcrypto;
         const char *text;
-        bool is_slow;
+        bool is_old;
     } hosts[] = {
-        {RD_AES_NONE, NEWER, "ChaCha20", true},
+        {RD_AES_NONE, NEWER, "ChaCha20, which is faster", false},
+        {RD_AES_NONE, OLD, "ChaCha20", false},
         {RD_AES_ONE_BLOCK, OLD, "by the AES instructions", false},
         {RD_AES_NO_VAES, OLD, "no VAES with AVX-512", false},
         {RD_AES_NO_VAES, NEWER, "two thirds", false},
@@ -50,10 +51,10 @@ static void what_it_means_for_a_stream(void)
     };
 
     for (size_t i = 0; i < sizeof hosts / sizeof *hosts; i++) {
-        bool is_slow = !hosts[i].is_slow;
+        bool is_old = !hosts[i].is_old;
 
-        CHECK(strstr(rd_cipher_text(hosts[i].aes, hosts[i].libcrypto, &is_slow), hosts[i].text));
-        CHECK_EQ(is_slow, hosts[i].is_slow);
+        CHECK(strstr(rd_cipher_text(hosts[i].aes, hosts[i].libcrypto, &is_old), hosts[i].text));
+        CHECK_EQ(is_old, hosts[i].is_old);
     }
 }
 
