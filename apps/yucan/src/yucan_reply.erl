@@ -8,6 +8,7 @@
 -dialyzer(no_improper_lists).
 
 -export([send/3, forget/0, inform/3, refuse/5, fields/1]).
+-export([size_of/1, with_file/3]).
 
 %% Functions that each small response calls. Inlining them, and those in yucan_conn and yucan_exchange, saves 3 % of the CPU time of a small GET.
 -compile({inline, [done/4, connection/3, opening/3, general/2, connection_line/2, status_line/1, length_line/1, transmit/2, head/6]}).
@@ -55,15 +56,9 @@ body({upgrade, Function}, Status, Out, #req{conn = Conn} = Req, Site) when is_fu
 body(_, Status, Out, Req, Site) when Status =:= 204; Status =:= 304 ->
     Connection = connection(Out, Req, Site),
     done(transmit(head(Status, Out, Connection, <<>>, Req, Site), Req), Connection, Status, 0);
-body({file, File}, Status, Out, Req, Site) ->
-    case file:read_file_info(File, [raw]) of
-        {ok, #file_info{type = regular, size = Size}} -> whole(File, Size, Status, Out, Req, Site);
-        _ -> error({bad_response, {no_file, File}})
-    end;
-body({file, File, Size}, Status, Out, Req, Site) ->
-    whole(File, Size, Status, Out, Req, Site);
-body({file, File, Offset, Length}, Status, Out, Req, Site) ->
-    file(File, Offset, Length, Status, Out, Req, Site);
+body({file, File}, Status, Out, Req, Site) -> body({file, File, size_of(File)}, Status, Out, Req, Site);
+body({file, _, Length} = File, Status, Out, Req, Site) -> file(File, Length, Status, Out, Req, Site);
+body({file, _, _, Length} = File, Status, Out, Req, Site) -> file(File, Length, Status, Out, Req, Site);
 body({stream, Function}, Status, Out, Req, Site) when is_function(Function, 1); Function =:= open ->
     stream(Function, Status, Out, Req, Site);
 body(Body, Status, Out, Req, Site) when is_binary(Body) ->
@@ -211,56 +206,62 @@ is_clean(<<C, Rest/bits>>) when C >= $\s, C =/= 127; C =:= $\t -> is_clean(Rest)
 is_clean(<<>>) -> true;
 is_clean(_) -> false.
 
-%% A file of up to this size is read with a single call, because each call switches to another thread and back. Over TCP, larger files are sent with
-%% sendfile.
--define(SMALL_BYTES, 16384).
-
-whole(File, Size, Status, Out, #req{method = Method} = Req, Site) when Size =< ?SMALL_BYTES, Method =/= <<"HEAD">> ->
-    case prim_file:read_file(File) of
-        {ok, Data} when byte_size(Data) >= Size ->
-            Connection = connection(Out, Req, Site),
-            full(Status, binary_part(Data, 0, Size), Size, Connection, Out, Req, Site);
-        %% The file was truncated in the meantime.
-        {ok, _} -> {close, Status, 0};
-        {error, Reason} -> error({bad_response, {Reason, File}})
-    end;
-whole(File, Size, Status, Out, Req, Site) ->
-    file(File, 0, Size, Status, Out, Req, Site).
-
-file(File, Offset, Length, Status, Out, #req{method = <<"HEAD">>} = Req, Site) ->
-    _ = {File, Offset},
+file(_, Length, Status, Out, #req{method = <<"HEAD">>} = Req, Site) ->
     Connection = connection(Out, Req, Site),
     done(transmit(head(Status, Out, Connection, length_line(Length), Req, Site), Req), Connection, Status, 0);
-file(File, Offset, Length, Status, Out, #req{conn = #conn{socket = Socket}} = Req, Site) ->
-    case file:open(File, [read, raw, binary]) of
-        {ok, Handle} ->
-            Connection = connection(Out, Req, Site),
-            try
-                Head = head(Status, Out, Connection, length_line(Length), Req, Site),
-                file_body(Handle, Offset, Length, Head, Socket, Site#site.limits#limits.send_ms, Connection, Status)
-            after
-                _ = file:close(Handle)
-            end;
-        {error, Reason} ->
-            error({bad_response, {Reason, File}})
-    end.
+file(File, Length, Status, Out, Req, Site) ->
+    with_file(File, Status, fun(Content) -> content(Content, Length, connection(Out, Req, Site), Status, Out, Req, Site) end).
 
-%% A small part is sent together with the head.
-file_body(Handle, Offset, Length, Head, Socket, _, Connection, Status) when Length =< ?SMALL_BYTES ->
-    case pread(Handle, Offset, Length) of
-        {ok, Data} when byte_size(Data) =:= Length -> done(yucan_transport:send(Socket, [Head | Data]), Connection, Status, Length);
-        _ -> {close, Status, 0}
-    end;
-file_body(Handle, Offset, Length, Head, Socket, SendMs, Connection, Status) ->
-    case yucan_transport:send_file(Socket, Head, Handle, Offset, Length, SendMs) of
+content({Handle, Offset}, Length, Connection, Status, Out, #req{conn = #conn{socket = Socket}} = Req, Site) ->
+    Head = head(Status, Out, Connection, length_line(Length), Req, Site),
+    case yucan_transport:send_file(Socket, Head, Handle, Offset, Length, Site#site.limits#limits.send_ms) of
         {ok, Length} -> {Connection, Status, Length};
         %% The file was truncated in the meantime, and the client must be able to tell that data is missing.
         {ok, Less} -> {close, Status, Less};
         {error, _} -> {close, Status, 0}
+    end;
+content(Data, Length, Connection, Status, Out, Req, Site) -> full(Status, Data, Length, Connection, Out, Req, Site).
+
+%% @doc Returns the size of a file for which the handler gave none.
+-spec size_of(file:name_all()) -> non_neg_integer().
+size_of(File) ->
+    case file:read_file_info(File, [raw]) of
+        {ok, #file_info{type = regular, size = Size}} -> Size;
+        _ -> error({bad_response, {no_file, File}})
     end.
 
-pread(_, _, 0) -> {ok, <<>>};
-pread(Handle, Offset, Length) -> file:pread(Handle, Offset, Length).
+%% A file of up to this size is read with a single call, because each call switches to another thread and back. Over TCP, larger files are sent with
+%% sendfile.
+-define(SMALL_BYTES, 16384).
+
+%% @doc Calls `Send' with the content of a file, or of a part of one: with the bytes if they are few, and otherwise with the open file and the offset. If
+%% a few bytes are not there because the file was truncated in the meantime, nothing is sent.
+-spec with_file({file, file:name_all(), Size} | {file, file:name_all(), Offset, Length}, Status, fun((binary() | {file:fd(), Offset}) -> Outcome)) -> Outcome | {close, Status, 0}
+    when Size :: non_neg_integer(), Offset :: non_neg_integer(), Length :: non_neg_integer(), Status :: 200..999, Outcome :: yucan_progress:outcome().
+with_file({file, File, Size}, Status, Send) when Size =< ?SMALL_BYTES ->
+    case prim_file:read_file(File) of
+        {ok, Data} when byte_size(Data) >= Size -> Send(binary_part(Data, 0, Size));
+        {ok, _} -> {close, Status, 0};
+        {error, Reason} -> error({bad_response, {Reason, File}})
+    end;
+with_file({file, File, Size}, Status, Send) -> with_file({file, File, 0, Size}, Status, Send);
+with_file({file, File, Offset, Length}, Status, Send) ->
+    case file:open(File, [read, raw, binary]) of
+        {ok, Handle} ->
+            try part(Handle, Offset, Length, Status, Send)
+            after
+                _ = file:close(Handle)
+            end;
+        {error, Reason} -> error({bad_response, {Reason, File}})
+    end.
+
+part(_, _, 0, _, Send) -> Send(<<>>);
+part(Handle, Offset, Length, Status, Send) when Length =< ?SMALL_BYTES ->
+    case file:pread(Handle, Offset, Length) of
+        {ok, Data} when byte_size(Data) =:= Length -> Send(Data);
+        _ -> {close, Status, 0}
+    end;
+part(Handle, Offset, _, _, Send) -> Send({Handle, Offset}).
 
 stream(_, Status, Out, #req{method = <<"HEAD">>} = Req, Site) ->
     Connection = connection(Out, Req, Site),

@@ -6,9 +6,7 @@
 -export([send/2, inform/3, refusal/1]).
 
 -include("yucan_internal.hrl").
--include_lib("kernel/include/file.hrl").
 
--define(SMALL_BYTES, 16384).
 %% Data that is larger than this stays in the handler's process until it can be sent.
 -define(WHOLE_BYTES, 65536).
 
@@ -26,13 +24,9 @@ written({Status, Headers, {upgrade, Function}}, Req) -> taken_over(Status, Heade
 written({Status, Headers, _}, Req) when Status =:= 204; Status =:= 304 ->
     {Fields, _} = fields(Status, Headers),
     bare(Fields, Status, Req);
-written({Status, Headers, {file, File}}, Req) ->
-    case file:read_file_info(File, [raw]) of
-        {ok, #file_info{type = regular, size = Size}} -> file(File, 0, Size, Status, Headers, Req);
-        _ -> error({bad_response, {no_file, File}})
-    end;
-written({Status, Headers, {file, File, Size}}, Req) -> file(File, 0, Size, Status, Headers, Req);
-written({Status, Headers, {file, File, Offset, Length}}, Req) -> file(File, Offset, Length, Status, Headers, Req);
+written({Status, Headers, {file, File}}, Req) -> written({Status, Headers, {file, File, yucan_reply:size_of(File)}}, Req);
+written({Status, Headers, {file, _, Length} = File}, Req) -> file(File, Length, Status, Headers, Req);
+written({Status, Headers, {file, _, _, Length} = File}, Req) -> file(File, Length, Status, Headers, Req);
 written({Status, Headers, {stream, Function}}, Req) -> stream(Function, Status, Headers, Req);
 written({Status, Headers, Body}, Req) ->
     Size = try iolist_size(Body) catch error:badarg -> error({bad_response, {body, Body}}) end,
@@ -72,34 +66,20 @@ bare(Fields, Status, Req) ->
 done(ok, Status, Bytes) -> {keep, Status, Bytes};
 done({error, _}, Status, _) -> {close, Status, 0}.
 
-file(_, _, Length, Status, Headers, #req{method = <<"HEAD">>} = Req) ->
+file(_, Length, Status, Headers, #req{method = <<"HEAD">>} = Req) ->
     {Fields, _} = fields(Status, Headers),
     bare(with_length(Fields, Length), Status, Req);
-file(File, Offset, Length, Status, Headers, Req) ->
-    case file:open(File, [read, raw, binary]) of
-        {ok, Handle} ->
-            try
-                opened(Handle, Offset, Length, Status, Headers, Req)
-            after
-                _ = file:close(Handle)
-            end;
-        {error, Reason} -> error({bad_response, {Reason, File}})
-    end.
+file(File, Length, Status, Headers, Req) ->
+    yucan_reply:with_file(File, Status, fun(Content) -> content(Content, Length, Status, Headers, Req) end).
 
-opened(_, _, 0, Status, Headers, Req) -> whole(<<>>, 0, Status, Headers, Req);
-opened(Handle, Offset, Length, Status, Headers, Req) when Length =< ?SMALL_BYTES ->
-    case file:pread(Handle, Offset, Length) of
-        {ok, Data} when byte_size(Data) =:= Length -> whole(Data, Length, Status, Headers, Req);
-        %% The file was truncated in the meantime.
-        _ -> {close, Status, 0}
-    end;
-opened(Handle, Offset, Length, Status, Headers, Req) ->
+content({Handle, Offset}, Length, Status, Headers, Req) ->
     {Fields, _} = fields(Status, Headers),
     ok = yucan_h2_stream:head(stream(Req), with_length(Fields, Length), false),
     case yucan_h2_stream:send_file(stream(Req), [], Handle, Offset, Length, infinity) of
         {ok, Length} -> {keep, Status, Length};
         {ok, Less} -> {close, Status, Less}
-    end.
+    end;
+content(Data, Length, Status, Headers, Req) -> whole(Data, Length, Status, Headers, Req).
 
 stream(_, Status, Headers, #req{method = <<"HEAD">>} = Req) ->
     {Fields, Length} = fields(Status, Headers),
