@@ -43,8 +43,9 @@
 %% ten-second steps, newest first; `steps' is the number of consecutive equal steps.
 
 -type load() :: #{cpu_percent := 0..100, run_queue := non_neg_integer(), loadavg1 => float(), mem_available => pos_integer(), age_ms := non_neg_integer()}.
-%% The load that a peer reported `age_ms' milliseconds ago: the CPU time of its VM as a percentage of what its schedulers could use, the length of
-%% its run queues and, if its system provides them, the host's load average over one minute and its available memory in bytes.
+%% The load that a peer reported `age_ms' milliseconds ago. `cpu_percent' is the CPU time of its VM as a percentage of what its schedulers could use, and
+%% `run_queue' the length of its run queues. `loadavg1' and `mem_available' are the host's load average over one minute and its available memory in
+%% bytes, which only some systems provide.
 
 -type sender() :: #{pid := pid(), name => atom(), label => binary(), initial_call => mfa(), class := class(),
                     sent := non_neg_integer(), bytes_per_s := non_neg_integer(), waiting := non_neg_integer()}.
@@ -113,9 +114,9 @@ info() ->
     [maps:merge(public(Link), beamway_metrics:of_link(Link)) || Link <- lists:sort(beamway_links:all())].
 
 %% @doc Returns the load of the peers, according to their latest reports. They send reports along with ticks, acknowledgements and messages that are due
-%% anyway, at most once a second, so this call does not query any peer. The report of an idle peer is at most one tick old (a quarter of kernel's
-%% `net_ticktime', by default 15 s), and that of a peer that sends little at most two ticks. A peer is missing if it runs an older version or a
-%% different carrier. {@link info/1} returns the same data, with `peer_' before each name.
+%% anyway, at most once a second, so this call does not query any peer. The report of an idle peer is at most one tick old, and that of a peer that
+%% sends little at most two. A tick is a quarter of kernel's `net_ticktime', by default 15 s. A peer is missing if it runs an older version or a different
+%% carrier. {@link info/1} returns the same data, with `peer_' before each name.
 -spec loads() -> #{node() => load()}.
 loads() ->
     maps:from_list([{Node, Load} || #{node := Node} = Link <- beamway_links:all(), #{} = Load <- [beamway_metrics:peer_load(Link)]]).
@@ -203,8 +204,8 @@ metrics() ->
 carries(Node) ->
     lists:any(fun(#{node := Of} = Link) -> Of =:= Node andalso beamway_links:driven(Link) =/= none end, beamway_links:all()).
 
-%% @doc Gives the calling process a class on all current and future links of this node, and returns its previous class, which is `normal' unless the
-%% process has called this function before.
+%% @doc Gives the calling process a class on all current and future links of this node, and returns its previous class. Without this call, the class of
+%% a process is `normal'.
 %%
 %% If messages are queued on a link, those from processes of class `control' go before those of class `normal', which go before those of class
 %% `bulk'. Each class has a share of the bandwidth, so no class can block another: a class that always has messages queued gets at least 4/9

@@ -32,9 +32,9 @@
 start(Name) -> start(Name, []).
 
 %% @doc Starts a local node on Beamway's carrier that allows faults and has the code path of this node. `Options' are arguments of `erl' and `{env,
-%% Name, Value}'. The node's name begins with `Name'. The node gives up on a silent peer after three to five seconds instead of 45 to 75
-%% (`net_ticktime' 4), and on calling a peer that does not answer after two seconds instead of seven (`net_setuptime' 2); arguments in `Options'
-%% override these. The node stops when the calling process exits.
+%% Name, Value}', which sets an environment variable. The node's name begins with `Name'. The node gives up on a silent peer after three to five
+%% seconds instead of 45 to 75 (`net_ticktime' 4), and a connection attempt after two seconds instead of seven (`net_setuptime' 2). Arguments in
+%% `Options' override these. The node stops when the calling process exits.
 -spec start(Name :: string(), Options :: [string() | {env, string(), string()}]) -> {pid(), node()}.
 start(Name, Options) ->
     Paths = lists:append([["-pa", Path] || Path <- code:get_path(), filename:pathtype(Path) =:= absolute]),
@@ -50,8 +50,8 @@ start(Name, Options) ->
 -spec stop(pid()) -> ok.
 stop(Peer) -> peer:stop(Peer).
 
-%% @doc Stops all packets between two nodes, or between each node in one list and each node in the other, until {@link heal/1} is called for the nodes
-%% named first, or for an hour at most. Both sides report `nodedown' when they have missed each other's ticks.
+%% @doc Stops all packets between two nodes, or between each node in one list and each node in the other. This lasts until {@link heal/1} is called for
+%% the nodes named first, but for an hour at most. Both sides report `nodedown' when they have missed each other's ticks.
 -spec partition(named() | [named()], named() | [named()]) -> ok.
 partition(Ones, Others) ->
     _ = [fault(One, Other, #{cut => both, for_ms => ?LONGEST_MS}) || One <- several(Ones), Other <- several(Others)],

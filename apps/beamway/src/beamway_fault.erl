@@ -36,6 +36,7 @@
                    disconnect => boolean(), for_ms => 1..?FOR_MAX_MS}.
 -type known() :: #{delay_ms | jitter_ms | rate_bytes => pos_integer(), cut => in | out | both, left_ms := non_neg_integer()}.
 -type refusal() :: {not_allowed | not_connected | not_driven | system, Text :: binary()}.
+%% `not_allowed' means that the node was started without `allow_faults', and `not_driven' that our driver does not carry the link. The text says more.
 
 -record(state, {timers = #{} :: #{node() => reference()},
                 kept = [] :: [{node(), socket:socket()}]}).

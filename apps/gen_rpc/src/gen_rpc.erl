@@ -11,12 +11,12 @@
 %% beyond its time limit.
 %%
 %% Limits are in milliseconds, and `undefined' selects the value of the application's option. `call_receive_timeout'
-%% (15000) limits a whole call, `send_timeout' (5000) connecting and waiting for room, `sbcast_receive_timeout' (15000)
-%% a call of `sbcast', and `async_call_inactivity_timeout' (infinity) both the duration of an asynchronous call and the
+%% (15000) limits a whole call, `send_timeout' (5000) connecting and waiting for room, and `sbcast_receive_timeout' (15000)
+%% a call of `sbcast'. `async_call_inactivity_timeout' (infinity) limits the duration of an asynchronous call, and also the
 %% time for which its result is kept.
 %%
-%% `{badrpc, Reason}' is `timeout', `nodedown', `incompatible' or `{'EXIT', Reason}' (the function failed, or its process was killed). `{badtcp,
-%% timeout}' means that there was no connection or no room within `send_timeout'. Invalid arguments raise an error in the caller.
+%% `Reason' in `{badrpc, Reason}' is `timeout', `nodedown', `incompatible' or ``{'EXIT', Why}'', which means that the function failed or that its process
+%% was killed. `{badtcp, timeout}' means that there was no connection or no room within `send_timeout'. Invalid arguments raise an error in the caller.
 -module(gen_rpc).
 
 -export([call/3, call/4, call/5, call/6, cast/3, cast/4, cast/5, safe_cast/3, safe_cast/4, safe_cast/5]).
@@ -33,8 +33,10 @@
 
 -type destination() :: node() | {node(), Key :: term()}.
 -type versioned() :: module() | {module(), Version :: term()}.
+%% With a version, the function is applied only if the module on the other node has this `vsn'.
 -type failure() :: {badrpc | badtcp, Reason :: term()}.
 -type limit() :: timeout() | undefined.
+%% Milliseconds; `undefined' selects the value of the application's option.
 
 -define(SERVER, rex).
 -define(NOBODY, '$gen_rpc_nobody').
@@ -42,7 +44,7 @@
 
 %% ---- one node ----
 
-%% @doc Like call/4, without arguments.
+%% @doc Like {@link call/4}, without arguments.
 -spec call(destination(), versioned(), atom()) -> term() | failure().
 call(Dest, M, F) -> call(Dest, M, F, []).
 
@@ -133,7 +135,7 @@ here(Module, Function, Args) ->
         error:Reason:Stack -> {badrpc, {'EXIT', {Reason, Stack}}}
     end.
 
-%% @doc Like cast/4, without arguments.
+%% @doc Like {@link cast/4}, without arguments.
 -spec cast(destination(), versioned(), atom()) -> true.
 cast(Dest, M, F) -> cast(Dest, M, F, []).
 
@@ -148,7 +150,7 @@ cast(Dest, M, F, A, SendMs) ->
     _ = safe_cast(Dest, M, F, A, SendMs),
     true.
 
-%% @doc Like safe_cast/4, without arguments.
+%% @doc Like {@link safe_cast/4}, without arguments.
 -spec safe_cast(destination(), versioned(), atom()) -> true | failure().
 safe_cast(Dest, M, F) -> safe_cast(Dest, M, F, []).
 
@@ -169,7 +171,7 @@ cast_to({Node, _}, {Module, Function, Args}, SendMs) ->
 
 %% ---- asynchronous calls
 
-%% @doc Like async_call/4, without arguments.
+%% @doc Like {@link async_call/4}, without arguments.
 -spec async_call(destination(), versioned(), atom()) -> gen_rpc_async:key().
 async_call(Dest, M, F) -> async_call(Dest, M, F, []).
 
@@ -190,7 +192,7 @@ yield(Key) ->
         gone -> {badrpc, gone}
     end.
 
-%% @doc Like nb_yield/2, without waiting.
+%% @doc Like {@link nb_yield/2}, without waiting.
 -spec nb_yield(gen_rpc_async:key()) -> {value, term() | failure()} | timeout.
 nb_yield(Key) -> nb_yield(Key, 0).
 
@@ -204,7 +206,7 @@ nb_yield(Key, Ms) ->
 
 %% ---- several nodes ----
 
-%% @doc Like eval_everywhere/4, without arguments.
+%% @doc Like {@link eval_everywhere/4}, without arguments.
 -spec eval_everywhere([destination()], versioned(), atom()) -> abcast.
 eval_everywhere(Dests, M, F) -> eval_everywhere(Dests, M, F, []).
 
@@ -218,7 +220,7 @@ eval_everywhere(Dests, M, F, A, SendMs) ->
     _ = safe_eval_everywhere(Dests, M, F, A, SendMs),
     abcast.
 
-%% @doc Like safe_eval_everywhere/4, without arguments.
+%% @doc Like {@link safe_eval_everywhere/4}, without arguments.
 -spec safe_eval_everywhere([destination()], versioned(), atom()) -> [true | [destination()] | destination()].
 safe_eval_everywhere(Dests, M, F) -> safe_eval_everywhere(Dests, M, F, []).
 

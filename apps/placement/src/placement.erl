@@ -43,7 +43,7 @@
 -spec choose_nodes(placement_choose:nodes_spec(), placement_query:query()) -> {ok, [node(), ...], placement_choose:meta()} | {error, placement_choose:error()}.
 choose_nodes(Nodes, Query) -> placement_choose:choose(Nodes, Query).
 
-%% @doc Chooses one node.
+%% @doc Chooses one of the suitable nodes, as the policy of the query says.
 -spec choose_node(placement_choose:nodes_spec(), placement_query:query()) -> {ok, node(), placement_choose:meta()} | {error, placement_choose:error()}.
 choose_node(Nodes, Query) ->
     case choose_nodes(Nodes, with(Query, #{n => 1})) of
@@ -97,8 +97,8 @@ format_error(busy) -> io_lib:format("the ~b best nodes all refused", [?TRIES]);
 format_error(Reason) -> io_lib:format("~0tP", [Reason, 20]).
 
 %% @doc Ranks the nodes for a key, best first. Every node is ranked first for an equal share of all keys
-%% ({@link placement_rendezvous}). The ranking depends only on the key and the nodes, so all nodes compute the same
-%% ranking, and when a node is added or removed, only the keys assigned to that node move.
+%% ({@link placement_rendezvous}). The ranking depends only on the key and the nodes, so all nodes compute the same one.
+%% When a node is added or removed, only the keys assigned to that node move.
 -spec node_for(Key :: term(), [node()]) -> [node()].
 node_for(Key, Nodes) -> placement_rendezvous:ranked(Key, [{Node, 1} || Node <- placement_query:distinct(Nodes)]).
 
@@ -111,8 +111,11 @@ node_for(Key, Nodes, Weight) ->
 
 %%% Leases
 
-%% @doc Requests a lease from a node ({@link placement_lease:reserve/4}). The options are `ttl', `require' and
-%% `timeout'.
+%% @doc Requests a lease from a node, for the calling process. With the claims `#{slots => 1}', for example, all leases on
+%% the node together may claim at most the value of its attribute `slots'. The node first checks the predicate `require'
+%% with its own attributes. The lease ends after `ttl' (5000 ms), when the caller exits, or when it is released
+%% ({@link release/1}). `timeout' (ms) limits how long the caller waits for the node; the default is the option `deadline'
+%% of the application.
 -spec reserve(node(), placement_lease:claims(), #{ttl => pos_integer(), timeout => pos_integer(), require => placement_pred:predicate()}) ->
           {ok, lease()} | {error, {bad_query, string()} | placement_lease:bad_claim() | {refused, placement_lease:refusal()} | nodedown | no_server | timeout}.
 reserve(Node, Claims, Options) ->
@@ -121,8 +124,8 @@ reserve(Node, Claims, Options) ->
         {error, Text} -> {error, {bad_query, unicode:characters_to_list(Text)}}
     end.
 
-%% @doc Requests leases from several nodes at once, each for its own claims, and gets either all of them or none
-%% ({@link placement_lease:reserve_all/3}). The options are those of {@link reserve/3}.
+%% @doc Requests leases from several nodes at once, each for its own claims, and gets either all of them or none: if one
+%% node refuses, the leases from the others are released. The options are those of {@link reserve/3}.
 -spec reserve_all([{node(), placement_lease:claims()}], placement_pred:predicate(), #{ttl => pos_integer(), timeout => pos_integer()}) ->
           {ok, [lease()]} | {error, {bad_query, string()} | placement_lease:bad_claim()
                                     | [{node(), placement_lease:bad_claim() | {refused, placement_lease:refusal()} | nodedown | no_server | timeout}]}.
@@ -132,7 +135,7 @@ reserve_all(Wanted, Require, Options) ->
         {error, Text} -> {error, {bad_query, unicode:characters_to_list(Text)}}
     end.
 
-%% @doc Releases a lease.
+%% @doc Releases a lease. It is not an error if the lease has already ended.
 -spec release(lease()) -> ok.
 release(Lease) -> placement_lease:release(Lease).
 
@@ -297,11 +300,11 @@ fence(Name) -> placement_child:fence(Name).
 
 %%% Draining a node
 
-%% @doc Drains this node.
+%% @doc Drains this node, as {@link drain/2} does without options.
 -spec drain() -> {ok, placement_drain:result()} | {error, already_draining}.
 drain() -> placement_drain:run(#{}).
 
-%% @doc Drains a node.
+%% @doc Drains a node, as {@link drain/2} does without options.
 -spec drain(node()) -> {ok, placement_drain:result()} | {error, already_draining | nodedown | no_placement | timeout | term()}.
 drain(Node) -> drain(Node, #{}).
 
@@ -369,8 +372,9 @@ attributes() -> placement_attr:names().
 -spec attributes([node()], [placement_entry:name()]) -> #{node() => placement_cache:view()}.
 attributes(Nodes, Names) -> placement_cache:fetch(placement_query:distinct(Nodes), Names, #{}).
 
-%% @doc Subscribes to these attributes of the nodes. The nodes then report changes, so this node need not send requests
-%% ({@link placement_cache:follow/3}).
+%% @doc Subscribes to these attributes of the nodes. Each node then checks them for changes every `EveryMs' milliseconds and
+%% reports the changes, so this node need not send requests, and values are at most five intervals old. A new subscription
+%% to a node replaces the earlier one.
 -spec follow([node()], [placement_entry:name()], EveryMs :: pos_integer()) -> ok.
 follow(Nodes, Names, EveryMs) -> placement_cache:follow(Nodes, Names, EveryMs).
 

@@ -31,10 +31,16 @@
                      unordered => boolean(),
                      way => lane | distribution}.
 -type reason() :: overload | timeout | noproc | {nodedown, node()} | {no_teleport, node()} | {too_big, Bytes :: pos_integer()}.
+%% Why a message was not sent or not confirmed. `overload' means that the connection is full and `on_full' is `error', and
+%% `timeout' that it was full until the time limit. `noproc' means that the destination is a name without a process.
+%% `{no_teleport, Node}' means that the node does not run teleport, without which it cannot confirm messages. `too_big' occurs
+%% only over a pool and means that the message is larger than the option `max_message_bytes'.
 -type request_id() :: term().
-%% The same type as gen_server uses for time limits.
+%% Identifies a call that {@link send_request/2} has started.
 -type limit() :: timeout() | {abs, Ms :: integer()}.
+%% A limit in milliseconds or, as in gen_server, a point in Erlang monotonic time, also in milliseconds.
 -type response() :: {reply, term()} | {error, {Reason :: term(), Server :: term()}}.
+%% `Reason' is the same as in the exit of {@link call/2}.
 
 -define(CALL_MS, 5000).
 -define(NAME_MS, 5000).
@@ -44,7 +50,8 @@
 -spec send(dest(), term()) -> ok | {error, reason()}.
 send(Dest, Message) -> teleport_message:send(Dest, Message).
 
-%% @doc Sends a message with options.
+%% @doc Sends a message with options. With `confirm' the result is `{ok, Ref}', and the caller later receives
+%% `{teleport, Ref, confirmed}' once the message is in the mailbox, or `{teleport, Ref, {unconfirmed, Reason}}'.
 -spec send(dest(), term(), options()) -> ok | {ok, reference()} | {error, reason()}.
 send(Dest, Message, Options) -> teleport_message:send(Dest, Message, teleport_message:checked(Options)).
 
@@ -52,19 +59,19 @@ send(Dest, Message, Options) -> teleport_message:send(Dest, Message, teleport_me
 -spec call(dest(), term()) -> term().
 call(Dest, Request) -> call(Dest, Request, ?CALL_MS).
 
-%% @doc Calls with a time limit in milliseconds.
+%% @doc Like {@link call/2}, but with a time limit in milliseconds.
 -spec call(dest(), term(), timeout()) -> term().
 call(Dest, Request, Timeout) -> teleport_call:call('$gen_call', Dest, Request, Timeout, #{}).
 
-%% @doc Calls with options.
+%% @doc Like {@link call/3}, but with options.
 -spec call(dest(), term(), timeout(), options()) -> term().
 call(Dest, Request, Timeout, Options) -> teleport_call:call('$gen_call', Dest, Request, Timeout, teleport_message:checked(Options)).
 
-%% @doc Sends a request without a reply.
+%% @doc Sends a request without a reply to a gen_server or gen_statem. Waits while the connection is full, as {@link send/2} does.
 -spec cast(dest(), term()) -> ok | {error, reason()}.
 cast(Dest, Request) -> teleport_message:send(Dest, {'$gen_cast', Request}).
 
-%% @doc Sends a request without a reply, with options.
+%% @doc Like {@link cast/2}, but with options, as for {@link send/3}.
 -spec cast(dest(), term(), options()) -> ok | {ok, reference()} | {error, reason()}.
 cast(Dest, Request, Options) -> send(Dest, {'$gen_cast', Request}, Options).
 
@@ -80,12 +87,13 @@ gs_call(Dest, Request, Timeout) -> call(Dest, Request, Timeout).
 -spec gs_cast(dest(), term()) -> ok | {error, reason()}.
 gs_cast(Dest, Request) -> cast(Dest, Request).
 
-%% @doc Starts a call; the same process collects the reply later. The identifier is a gen_server request identifier, so
-%% gen_server's functions for requests and collections accept it as well.
+%% @doc Starts a call and returns at once. The same process collects the reply later, with {@link wait_response/2}, {@link
+%% receive_response/2} or {@link check_response/2}. The identifier is a gen_server request identifier, so gen_server's
+%% functions for requests and collections accept it as well.
 -spec send_request(dest(), term()) -> request_id().
 send_request(Dest, Request) -> teleport_call:request(Dest, Request, #{}).
 
-%% @doc Starts a call with options.
+%% @doc Like {@link send_request/2}, but with options.
 -spec send_request(dest(), term(), options()) -> request_id().
 send_request(Dest, Request, Options) -> teleport_call:request(Dest, Request, teleport_message:checked(Options)).
 
@@ -98,7 +106,8 @@ wait_response(Id, Limit) -> teleport_call:response(wait_response, Id, [Id, Limit
 -spec receive_response(request_id(), limit()) -> response() | timeout.
 receive_response(Id, Limit) -> teleport_call:response(receive_response, Id, [Id, Limit]).
 
-%% @doc Checks whether a received message is the reply.
+%% @doc Returns the reply if the message, which the caller has received, contains it. `no_reply' means that the message is a
+%% different one.
 -spec check_response(Message :: term(), request_id()) -> response() | no_reply.
 check_response(Message, Id) -> teleport_call:response(check_response, Id, [Message, Id]).
 
@@ -158,9 +167,9 @@ share(_, Other) -> error({bad_limit, Other, "expected milliseconds from 1 to 429
 unshare(Handle) -> teleport_blocks:unshare(Handle).
 
 %% @doc Returns the binary behind a handle. It stays in memory as long as this node uses it, even if the other nodes go
-%% down. `ended' means that the binary is no longer shared, `former_life' that the node that shared it, or teleport on
-%% that node, has been restarted since, and `other_host' that it belongs to another host. `unreachable' contains the
-%% reason why the memory cannot be passed to this node.
+%% down. The error `ended' means that the binary is no longer shared, and `other_host' that it belongs to another host.
+%% `former_life' means that the node that shared it, or teleport on that node, has been restarted since. `unreachable'
+%% contains the reason why the memory cannot be passed to this node.
 -spec open(teleport_blocks:handle()) -> {ok, binary()} | {error, teleport_blocks:refusal()}.
 open(Handle) -> teleport_blocks:open(Handle).
 

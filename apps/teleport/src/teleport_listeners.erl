@@ -27,7 +27,7 @@
                     is_gathering = false :: boolean(),
                     members = #{} :: #{pid() => {Monitor :: reference(), Groups :: #{term() => []}}}}).
 
-%% @doc Started by the supervisor.
+%% @private Called by the supervisor.
 -spec start_link() -> {ok, pid()} | {error, term()}.
 start_link() -> gen_server:start_link({local, ?MODULE}, ?MODULE, [], []).
 

@@ -4,7 +4,9 @@
 %% ```
 %% {ok, _} = yucan:start_link(#{listen => [#{port => 8080}], handler => {hello, []}}).
 %% '''
-%% The types in yucan_config describe the options, yucan_handler describes handlers, and yucan_config:limits_table/0 describes the limits.
+%% {@link yucan_config:options()} lists the options, and {@link yucan_handler} describes handlers. docs/options.md has the defaults and the effects of
+%% all options and limits. A function that takes the name of a server exits with `{noproc, _}' if there is no such server. The default name is
+%% `yucan'.
 -module(yucan).
 
 -export([start_link/1, child_spec/1, start/1, stop/1, port/1, reload/2, drain/2, info/1, metrics_text/1, figures/0]).
@@ -25,7 +27,7 @@ started(Result) -> Result.
 child_spec(Options) ->
     #{id => maps:get(name, Options, yucan), start => {?MODULE, start_link, [Options]}, type => supervisor, shutdown => infinity}.
 
-%% @doc Starts a server under the supervisor of the yucan application.
+%% @doc Starts a server under the supervisor of the application yucan, and starts the application if necessary.
 -spec start(yucan_config:options()) -> {ok, pid()} | {error, term()}.
 start(Options) ->
     case application:ensure_all_started(yucan) of
@@ -67,6 +69,7 @@ info(Name) -> yucan_server:info(Name).
 -spec metrics_text(Name :: atom()) -> iodata().
 metrics_text(Name) -> yucan_server:metrics_text(Name).
 
-%% @doc Returns the metrics and response times of all servers on this node ({@link yucan_server:figures/0}), without calling any process.
+%% @doc Returns the name, the metrics and a histogram of the response times of each server on this node, without calling any process. `Count'
+%% responses are in the slot `Place', whose upper bound {@link yucan_metrics:bound_us/1} returns.
 -spec figures() -> [{Name :: atom(), #{atom() => integer()}, [{Place :: non_neg_integer(), Count :: pos_integer()}]}].
 figures() -> yucan_server:figures().

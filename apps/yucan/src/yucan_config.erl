@@ -25,8 +25,9 @@
     request_id => boolean() | binary(),
     on_event => none | yucan_events:handler()
 }.
-%% All options after they have been checked, including the defaults.
+%% docs/options.md describes them.
 -type checked() :: #{atom() => term()}.
+%% All options after they have been checked, including the defaults.
 -type host() :: #{
     names => [binary() | string()],
     handler => {module(), term()},
@@ -34,12 +35,14 @@
     middleware => [yucan_router:middleware()],
     tls => [ssl:tls_server_option()] | #{atom() => term()}
 }.
+%% One of several sites of a server, which is chosen by the host name in the request. A name may be a pattern such as `"*.example.org"'.
 -type listen() :: #{
     ip => inet:ip_address() | {local, binary() | string()},
     port => inet:port_number(),
     tls => [ssl:tls_server_option()] | #{atom() => term()},
     proxy_protocol => boolean()
 }.
+%% By default, a server listens on port 8080 of 127.0.0.1.
 
 -type limits() :: #{atom() => pos_integer() | infinity}.
 

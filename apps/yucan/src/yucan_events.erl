@@ -14,9 +14,9 @@
 -include("yucan_internal.hrl").
 -include_lib("kernel/include/logger.hrl").
 
+-type handler() :: {module(), atom()} | fun((Name :: [atom(), ...], Measurements :: map(), Metadata :: map()) -> term()).
 %% The function that the option `on_event' specifies. It is called in the connection process with a name, measurements and metadata, like a handler of
 %% the library telemetry.
--type handler() :: {module(), atom()} | fun((Name :: [atom(), ...], Measurements :: map(), Metadata :: map()) -> term()).
 
 emit(#site{on_event = none}, _, _, _) -> ok;
 emit(#site{on_event = Handler, name = Server, counters = Counters}, Name, Measurements, Metadata) ->

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The behaviour of request handlers: a single required function, which is called in the connection process or, over HTTP/2, in the request's
-%% process.
+%% @doc The behaviour of request handlers. `handle/2' is called for each request, in the process of the connection or, over HTTP/2, of the request. If
+%% it raises an exception, the client gets the status 500, and no other connection is affected.
 %%
 %% ```
 %% -module(hello).
@@ -13,7 +13,9 @@
 -export_type([response/0, headers/0, write/0]).
 
 -type headers() :: [{Name :: binary() | string() | atom(), Value :: iodata() | integer()}].
+%% The server itself sets Content-Length, Transfer-Encoding, Connection and Date.
 -type write() :: fun((iodata()) -> ok | {error, closed | timeout}).
+%% Writes a part of a body, and returns when the system has accepted the data, so a slow client slows the handler down.
 -type response() ::
     {Status :: 200..999, headers(), iodata()}
     | {Status :: 200..999, headers(), {file, file:name_all()}}

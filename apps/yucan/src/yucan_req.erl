@@ -16,10 +16,12 @@
 %% The process dictionary's key for the peer address of this process's socket.
 -define(PEER, '$yucan_peer').
 
-%% Access it through the functions of this module, because the record is private to the core.
 -type req() :: #req{}.
+%% The record is private to the core, so use the functions of this module.
 -type address() :: {inet:ip_address(), inet:port_number()} | {local, binary()}.
+%% `local' is the address of a unix socket.
 -type body_error() :: too_large | timeout | closed | bad_chunk | trailers_too_long.
+%% Why a body could not be read. {@link body_error/1} returns the response to the client.
 
 %% @doc Returns the method as it was sent. Methods are case-sensitive.
 -spec method(req()) -> binary().
@@ -61,9 +63,9 @@ scheme(#req{conn = Conn}) -> Conn#conn.scheme.
 -spec host(req()) -> binary().
 host(#req{host = Host}) -> Host.
 
-%% @doc Returns the host names for which a server at this address responds, for has_own_name/2. The result is `any' unless only this host can connect;
-%% then it is the host's own names and `More'. Without this check, a page of any site could make a browser on this host send requests under the site's
-%% name, if DNS resolves that name to this host (DNS rebinding), and could read the responses.
+%% @doc Returns the host names for which a server at this address responds, for {@link has_own_name/2}. The result is `any' unless only this host can
+%% connect; then it is the host's own names and `More'. The check prevents DNS rebinding: without it, a site whose name resolves to this host could
+%% make a browser on this host send requests under that name, and read the responses.
 -spec own_names(inet:ip_address(), More :: [binary()]) -> any | [binary()].
 own_names(Ip, More) when element(1, Ip) =:= 127; Ip =:= {0, 0, 0, 0, 0, 0, 0, 1} ->
     {ok, Own} = inet:gethostname(),
@@ -194,7 +196,7 @@ bind(Bindings, Req) -> Req#req{bindings = Bindings}.
 -spec assign(Key :: term(), Value :: term(), req()) -> req().
 assign(Key, Value, #req{assigned = Assigned} = Req) -> Req#req{assigned = Assigned#{Key => Value}}.
 
-%% @doc Returns the value that assign/3 stored, or the default.
+%% @doc Returns the value that {@link assign/3} stored, or the default.
 -spec assigned(Key :: term(), req(), Default :: term()) -> term().
 assigned(Key, #req{assigned = Assigned}, Default) -> maps:get(Key, Assigned, Default).
 
@@ -210,8 +212,8 @@ socket(#req{conn = #conn{socket = Socket}}) -> Socket.
 -spec tls_info(req()) -> none | #{atom() => term()}.
 tls_info(Req) -> yucan_transport:info(socket(Req)).
 
-%% @doc Returns the request with a different path; `none' means no query. The result of target/1 does not change. A path that would lead outside the
-%% root is not normalized, so it matches neither files nor bindings.
+%% @doc Returns the request with a different path; `none' means no query. The result of {@link target/1} does not change. A path that would lead outside
+%% the root is not normalized, so it matches neither files nor bindings.
 -spec with_path(Path :: binary(), Query :: binary() | none, req()) -> req().
 with_path(Path, Query, Req) ->
     case yucan_path:canonical(Path) of
@@ -259,7 +261,7 @@ body(_, Max) -> yucan_body:all(Max).
 -spec read(req()) -> {more | ok, binary()} | {error, body_error()}.
 read(Req) -> read(Req, #{}).
 
-%% @doc Like {@link read/1}, but with options: `max' in bytes (default 128 KB) and `timeout' in ms (default: the limit read_ms).
+%% @doc Like {@link read/1}, but with options: `max' in bytes (default 128 KB) and `timeout' in ms (default: the limit `read_ms').
 -spec read(req(), #{max => pos_integer(), timeout => pos_integer()}) -> {more | ok, binary()} | {error, body_error()}.
 read(#req{body = none}, _) -> {ok, <<>>};
 read(_, Options) -> yucan_body:read(Options).
@@ -268,7 +270,7 @@ read(_, Options) -> yucan_body:read(Options).
 -spec gather(Enough :: pos_integer() | infinity, Before :: binary(), req()) -> {more | ok, binary()} | {error, body_error()}.
 gather(Enough, Before, Req) -> gather(Enough, Before, #{}, Req).
 
-%% @doc Like {@link gather/3}, but with the options of read/2. If `max' is one of them, no byte beyond `Enough' is read.
+%% @doc Like {@link gather/3}, but with the options of {@link read/2}. If `max' is one of them, no byte beyond `Enough' is read.
 -spec gather(Enough :: pos_integer() | infinity, Before :: binary(), #{max => pos_integer(), timeout => pos_integer()}, req()) ->
     {more | ok, binary()} | {error, body_error()}.
 gather(_, Before, _, #req{body = none}) -> {ok, Before};

@@ -11,6 +11,8 @@
 
 -type route() :: {Pattern :: binary() | string(), module(), term()}
     | {Pattern :: binary() | string(), Methods :: [binary()], module(), term()}.
+%% A pattern such as `/users/:id' or `/files/*rest', the handler's module, and the argument of its `init/1'. The first route that matches is used. With
+%% `Methods', requests with other methods get 405.
 -type middleware() :: fun((yucan_req:req(), Next :: fun((yucan_req:req()) -> yucan_handler:response())) -> yucan_handler:response()).
 -type segment() :: binary() | {one, binary()} | {rest, binary()}.
 -type compiled() :: {[segment()], any | [binary()], module(), State :: term()}.

@@ -37,7 +37,10 @@ defmodule Beamway.Faults do
     :exit, _ -> :ok
   end
 
-  @doc "Stops all packets between two nodes, or between each node in one list and each node in the other, until `heal/1` is called for the nodes named first or the test ends."
+  @doc """
+  Stops all packets between two nodes, or between each node in one list and each node in the other. This lasts until `heal/1` is called for the nodes
+  named first, or until the test ends.
+  """
   @spec partition(named() | [named()], named() | [named()]) :: :ok
   def partition(ones, others) do
     ones |> List.wrap() |> Enum.each(&heal_later/1)

@@ -25,7 +25,7 @@ defmodule Yucan do
   @own [:plug, :scheme, :port, :ip, :certfile, :keyfile, :cacertfile, :tls, :name, :drain_ms, :startup_log]
   @passed [:limits, :access_log, :http2, :server_header, :trusted_proxies, :forwarded, :request_id, :on_event, :middleware]
 
-  @doc "A child specification for a supervisor."
+  @doc "Returns a child specification for a supervisor."
   @spec child_spec(keyword()) :: Supervisor.child_spec()
   def child_spec(options), do: %{id: {__MODULE__, name(options)}, start: {__MODULE__, :start_link, [options]}, type: :supervisor}
 
@@ -49,7 +49,7 @@ defmodule Yucan do
     end
   end
 
-  @doc "The port of a server."
+  @doc "Returns the port of a server, which `port: 0` leaves to the system. The name is the option `:name`."
   @spec port(atom()) :: :inet.port_number()
   def port(name), do: :yucan.port(name)
 

@@ -33,9 +33,7 @@
 -type shutdown() :: brutal_kill | timeout().
 -type options() :: #{name := name(), nodes => [node(), ...], grace => pos_integer(), voters => pos_integer(), replace_after => pos_integer(), settle => pos_integer(),
                      restart => restart(), shutdown => shutdown(), scope => placement_scope:member()}.
-%% `candidates': the nodes on which the child may run; with `follow' these are all nodes that run placement. `nodes':
-%% the voters. `next': the voters that will replace these ({@link placement_voter}). In older releases only the voters
-%% are candidates.
+%% {@link placement:child/3} describes them, except `scope', which {@link placement:start_child/2} sets.
 -type spec() :: #{name := name(), query := placement_query:query(), call := {module(), atom(), [term()]}, nodes := [node(), ...], grace := pos_integer(), version := version(),
                   candidates => [node(), ...], follow => boolean(), voters => pos_integer(), next => [node(), ...], term => non_neg_integer(), replace_after => pos_integer(), settle => pos_integer(),
                   restart => restart(), shutdown => shutdown(), scope => placement_scope:member(),
@@ -50,6 +48,9 @@
                   base => integer(), passed => {node(), integer()}, above => integer(), late => non_neg_integer(),
                   %% Only on a voter: the time at which a holder last reported the child to it.
                   heard => integer()}.
+%% `candidates': the nodes on which the child may run; with `follow' these are all nodes that run placement. `nodes':
+%% the voters. `next': the voters that will replace these ({@link placement_voter}). In older releases only the voters
+%% are candidates.
 
 %% The name of placement_child_server on each node.
 -define(SERVER, ?MODULE).

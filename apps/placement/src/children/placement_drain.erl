@@ -19,10 +19,13 @@
 
 -export_type([options/0, result/0, left/0]).
 
-%% The process `tell' receives `{placement_drain, node(), #{total, moved, left}}' a few times a second.
 -type options() :: #{at_once => pos_integer(), timeout => pos_integer(), tell => pid()}.
+%% The process `tell' receives `{placement_drain, node(), #{total, moved, left}}' a few times a second.
 -type left() :: #{process := {child, placement_child:name()} | {supervised, Supervisor :: atom(), Id :: term()}, pid := pid(), reason := term()}.
 -type result() :: #{node := node(), moved := non_neg_integer(), restarted := [left()], stayed := [left()], lost := [left()], ms := non_neg_integer()}.
+%% `moved' is the number of processes that have moved with their states. `restarted' lists the children that run elsewhere
+%% without their former state, `stayed' the processes that did not move, and `lost' those that were moving when a node went
+%% down.
 
 -define(AT_ONCE, 8).
 -define(TIMEOUT_MS, 60000).

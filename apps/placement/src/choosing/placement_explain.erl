@@ -16,13 +16,15 @@
                       largest := [placement_pred:predicate()], contradictions := [{placement_pred:predicate(), placement_pred:predicate()}],
                       relaxations := [{placement_pred:predicate(), placement_pred:predicate(), non_neg_integer()}],
                       unreachable := [{node(), placement_cache:status()}], oldest_ms := non_neg_integer(), spread => spread()}.
--type spread() :: #{by := non_neg_integer() | {attribute, placement_entry:name()}, max_skew := pos_integer(), most := non_neg_integer(),
-                    places := [{{value, term()} | {with, node()} | unknown, Nodes :: pos_integer()}]}.
-%% `spread': enough nodes satisfy the constraints, but a hard spread over their places allows only `most' of them.
 %% `alone': how many nodes satisfy each constraint, and on how many its result is unknown. `together': pairs of
 %% constraints that too few nodes satisfy together, although enough nodes satisfy each of the two. `largest': the largest
 %% set of constraints that enough nodes satisfy together. `relaxations': a constraint, a weaker one that could replace it,
-%% and the number of nodes that would then be suitable.
+%% and the number of nodes that would then be suitable. `spread': enough nodes satisfy the constraints, but a hard spread
+%% over their places does not allow enough of them.
+-type spread() :: #{by := non_neg_integer() | {attribute, placement_entry:name()}, max_skew := pos_integer(), most := non_neg_integer(),
+                    places := [{{value, term()} | {with, node()} | unknown, Nodes :: pos_integer()}]}.
+%% `most': how many nodes the spread allows. `places': the places of the nodes that satisfy the constraints, each with the
+%% number of these nodes.
 
 -define(EXACT_MAX, 12).
 -define(SHOWN_PLACES, 8).

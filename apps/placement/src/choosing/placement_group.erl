@@ -10,8 +10,8 @@
 %% A change is sent without the rest of the state. Every ten seconds a member compares a digest of each group with one
 %% other member, and if the digests differ, both send their complete state. A name is dropped when its process exits,
 %% which every member connected to the process's node monitors, or when that node leaves the group. If a name is
-%% unregistered while its process is alive, the other members do not record the removal, because the process's own node
-%% knows about it and removes the name from every member that still has it. A node remembers a group that it has left for
+%% unregistered while its process is alive, the other members do not record the removal. The process's own node knows about
+%% it, and removes the name from every member that still has it. A node remembers a group that it has left for
 %% one to two hours (`group_memory' in the environment). A member that was disconnected for longer makes the group
 %% reappear.
 %%
@@ -48,7 +48,7 @@
                 buried = [] :: [buried()]}). %% the groups that the last check found to have been left
 -type buried() :: {group(), state_of_group()}.
 
-%% @doc Starts the server.
+%% @private Called by the supervisor.
 -spec start_link() -> {ok, pid()} | {error, term()}.
 start_link() -> gen_server:start_link({local, ?SERVER}, ?MODULE, [], []).
 

@@ -22,8 +22,11 @@
 
 -opaque lease() :: {placement_lease, node(), reference()}.
 -type claims() :: #{placement_entry:name() => number()}.
+%% How much a lease takes of the value of each attribute.
 -type bad_claim() :: {bad_claim, Name :: term(), Amount :: term()}.
 -type refusal() :: {predicate, placement_pred:predicate(), false | unknown} | {capacity, placement_entry:name(), Free :: number() | unknown} | too_many_requests.
+%% `predicate' names the part of the predicate that is not true on the node, and `capacity' the attribute of which too
+%% little is free. `too_many_requests' means that the node is already checking 1000 requests.
 
 -define(SERVER, ?MODULE).
 -define(LEASES, placement_leases). %% {Reference, Holder :: pid(), claims(), EndMs | attached}

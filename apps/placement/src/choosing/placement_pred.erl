@@ -24,9 +24,9 @@
 %% A list means `and'. A constant with a unit is written `{4, gib}'. `tolerates' is true if the node's attribute `taints'
 %% contains only taints that are listed.
 -type affinity() :: placement_entry:name() | {group, Name :: term()} | {pg, Scope :: atom(), Group :: term()}.
-%% What a node must be near to, or apart from: the nodes whose attribute is `true' or above 0 (`placement:own/1' counts
-%% processes), or the nodes of the processes that have names in a group of {@link placement_group} or are members of a
-%% `pg' group.
+%% What a node must be near to, or apart from. A name means the nodes whose attribute is `true' or above 0 (`placement:own/1'
+%% counts processes). A group means the nodes of the processes that have names in a group of {@link placement_group}, or that
+%% are members of a `pg' group.
 -type truth() :: true | false | unknown.
 -type context() :: #{node := node(), view := placement_cache:view(), from => node(), tree => placement_tree:tree() | none,
                      groups => #{term() => [node()]}, thresholds => thresholds(),

@@ -21,7 +21,7 @@
                    policy => placement_policy:policy(),      %% two_choices
                    charge => #{placement_entry:name() => number()}, %% what each placement in the last minute adds to a cached value
                    max_age => non_neg_integer(),             %% maximum age of a value in ms
-                   deadline => pos_integer()}                %% ms for the whole choice; {@link placement_config:deadline_ms/0}
+                   deadline => pos_integer()}                %% ms for the whole choice; the option `deadline' of the application
                | placement_pred:predicate().
 -type spread() :: none | {Level :: non_neg_integer() | {attribute, placement_entry:name()}, MaxSkew :: pos_integer(), soft | hard}
                 | #{by := non_neg_integer() | {attribute, placement_entry:name()}, max_skew => pos_integer(), how => soft | hard, min_domains => pos_integer(), count => counted()}.

@@ -7,7 +7,7 @@
 %% explain. With 0.8 or more, the tree can be trusted. Below 0.6 the network is not a hierarchy (a torus has about 0.3,
 %% points on a plane have 0.5), and the times themselves are more useful. A tree that explains most of the variance may
 %% still be too coarse inside its smallest groups. {@link placement_regret} measures how near nodes there are to each other,
-%% {@link placement_refine} splits such groups, and with a regret of 1.5 or more the verdict on the tree is no longer
+%% and {@link placement_refine} splits such groups. With a regret of 1.5 or more, the verdict on the tree is no longer
 %% `good'.
 -module(placement_cluster).
 

@@ -18,6 +18,7 @@
 
 -type role() :: master | submaster | worker.
 -type process() :: {role(), node(), [process()]}.
+%% A process, the node on which it should run, and its children.
 -type options() :: #{workers => [node()],      %% where workers may run, one per node; default: all nodes of the tree
                      submasters => [node()],   %% where the master and submasters may run; default: all nodes; those in the group itself are preferred
                      fan_out => pos_integer() | infinity, %% the maximum number of children, at least 2

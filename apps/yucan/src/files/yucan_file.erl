@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Static files: a handler, and functions for handlers that choose the file themselves.
+%% @doc Static files: a handler, as in the route `{"/*path", yucan_file, #{root => "www"}}', and functions for handlers that choose the file themselves.
 %%
 %% This module supports ranges, conditional requests, HEAD, index files, listings, and compressed forms, which are either separate files or compressed
 %% here. Nothing outside the docroot is ever served, neither through the path (yucan_path) nor, unless the options allow it, through a symbolic link.

@@ -11,8 +11,8 @@
 -spec send(yucan_handler:response(), yucan_req:req()) -> ok.
 send(Response, Req) -> step(Response, Req).
 
-%% @doc Sends the head of a response whose body is written with write/2. The response ends when the handler returns. Without a Content-Length, the
-%% body is chunked.
+%% @doc Sends the head of a response whose body is written with {@link write/2}. The response ends when the handler returns. Without a Content-Length,
+%% the body is chunked.
 -spec open(Status :: 200..999, yucan_handler:headers(), yucan_req:req()) -> ok.
 open(Status, Headers, Req) -> step({Status, Headers, {stream, open}}, Req).
 

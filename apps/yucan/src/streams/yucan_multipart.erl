@@ -17,6 +17,8 @@
 %% `filename' is what the client sent; {@link file_name/1} checks whether it can be used as a file name. Header names are in lower case.
 -type event() :: {part, part()} | {data, binary()} | part_end.
 -type reason() :: not_a_form | malformed | cut | too_many_parts | head_too_large | too_large | yucan_req:body_error().
+%% `not_a_form' means that the request has a different content type, `malformed' that the form is not valid, and `cut' that the body ends before the
+%% form does. The next three mean that the form exceeds a limit of `options()'. With any other reason, the body could not be read.
 
 -record(multipart, {
     %% The delimiter, including the preceding line end.

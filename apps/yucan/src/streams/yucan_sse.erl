@@ -13,11 +13,14 @@
 -export_type([event/0]).
 
 -type event() :: #{data => iodata(), event => iodata(), id => iodata(), retry => non_neg_integer(), comment => iodata()}.
+%% The fields of an event; `retry' is in milliseconds, and a `comment' is ignored by browsers.
 -type step() :: {send, event() | [event()], State :: term()} | {ok, State :: term()} | stop.
+%% Sends events and continues, continues without sending, or ends the response.
 
 -define(ALIVE_MS, 15000).
 
-%% @doc Returns the response for a handler. The function is called with `start', and then with each message that the process receives.
+%% @doc Returns the response for a handler. The function is called with `start', and then with `{info, Message}' for each message that the process
+%% receives. It gets the state that it returned before, which at first is `State'. The headers are added to those that a stream of events needs.
 -spec response(yucan_req:req(), yucan_handler:headers(), fun((start | {info, term()}, State :: term()) -> step()), State :: term()) ->
     yucan_handler:response().
 response(Req, Headers, Function, State) ->

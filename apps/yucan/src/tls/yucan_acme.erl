@@ -2,9 +2,9 @@
 %% @doc Obtains a certificate for a yucan listener from a certificate authority that supports ACME, such as Let's Encrypt. The certificate is ordered,
 %% stored in a file, and renewed before it expires.
 %%
-%% tls/1 returns the options for the listener. Its certificate is self-signed until the process started by start_link/1 has obtained the real
-%% certificate, which new connections then use without a reload. The challenge `http' needs the middleware challenge/2 on an http listener; `tls_alpn'
-%% needs nothing else.
+%% {@link tls/1} returns the options for the listener. Its certificate is self-signed until the process started by {@link start_link/1} has obtained
+%% the real certificate, which new connections then use without a reload. The challenge `http' needs the middleware {@link challenge/2} on an http
+%% listener; `tls_alpn' needs nothing else.
 -module(yucan_acme).
 -behaviour(gen_server).
 
@@ -24,10 +24,15 @@
 -define(ORDER_MS, 600000).
 
 -type options() :: #{
+    %% The names of the certificate, in lower case and without wildcards.
     names := [binary()],
+    %% The directory for the account's key, the certificate and its key.
     folder := file:name_all(),
+    %% Addresses for the authority, such as `mailto:admin@example.org'; none by default.
     contact => [binary()],
+    %% The address of the authority's directory, which must be https; Let's Encrypt by default.
     directory => binary(),
+    %% `tls_alpn' by default, which uses port 443 of the listener; `http' uses port 80.
     challenge => http | tls_alpn,
     %% The CA certificates, as PEM, that are used to verify the ACME server. By default these are the system's.
     cacertfile => file:name_all()
