@@ -23,10 +23,11 @@ install: build
 uninstall:
 	@scripts/install-all --uninstall $(or $(PREFIX),/usr/local)
 
-## edoc: pages of all public functions and types in build/edoc
+## edoc: the pages of public functions in docs/reference, and pages of all modules in build/edoc
 edoc:
 	@scripts/install-packages edoc
 	@scripts/edoc.escript build/edoc
+	@scripts/reference write
 
 ## release: a folder in build/ that runs wherever it is moved, and a tar.gz of it
 release: build
