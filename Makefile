@@ -105,11 +105,11 @@ test-idle:
 	@$(MAKE) build-test
 	@BEAMWAY_TEST_IDLE=1 TEST_MINUTES=20 scripts/run-tests beamway_firewall_SUITE
 
-## test-cut: 1,000 cuts between two hosts under load, over tcp, tls, a NAT and beside a ring, and 200 kills (about 50 minutes, root; CUTS=n, STORE=1)
+## test-cut: 1,000 cuts between two hosts under load, over tcp, tls, a NAT and beside a ring, and 200 kills (about 50 minutes, root; CUTS=n, STORE=1, FORCE=1)
 test-cut:
 	@scripts/install-packages test
 	@$(MAKE) build-test
-	@BEAMWAY_TEST_CUTS=$(or $(CUTS),1000) $(if $(STORE),BEAMWAY_TEST_CUTS_STORE=yes) TEST_MINUTES=110 scripts/run-tests beamway_cut_SUITE
+	@BEAMWAY_TEST_CUTS=$(or $(CUTS),1000) $(if $(STORE),BEAMWAY_TEST_CUTS_STORE=$(if $(FORCE),force,yes)) TEST_MINUTES=110 scripts/run-tests beamway_cut_SUITE
 
 ## test-drain: 100 drains of a node with 20,000 processes that hold 500 MB in all, on four nodes under 100 callers, and 100 more with a node killed in the middle (an hour or more; DRAINS=n CHILDREN=n)
 test-drain:
@@ -117,11 +117,11 @@ test-drain:
 	@$(MAKE) build-test
 	@BEAMWAY_TEST_DRAINS=$(or $(DRAINS),100) BEAMWAY_TEST_CHILDREN=$(or $(CHILDREN),20000) TEST_MINUTES=240 scripts/run-tests $(or $(T),placement_drain_SUITE)
 
-## test-ticks: five minutes over a path that is slow, lossy and full of bulk, schedulers busy: no connection may end by net_tick_timeout; STORE=1 (needs root)
+## test-ticks: five minutes over a path that is slow, lossy and full of bulk, schedulers busy: no connection may end by net_tick_timeout; STORE=1, FORCE=1 (needs root)
 test-ticks:
 	@scripts/install-packages test
 	@$(MAKE) build-test
-	@$(if $(STORE),BEAMWAY_TEST_TICKS_STORE=yes) scripts/run-tests beamway_ticks_SUITE
+	@$(if $(STORE),BEAMWAY_TEST_TICKS_STORE=$(if $(FORCE),force,yes)) scripts/run-tests beamway_ticks_SUITE
 
 ## test-otp: OTP's own distribution suites over stock TCP and Beamway on shm, compared with the stored result if there is one (about 45 minutes)
 test-otp:
@@ -153,11 +153,11 @@ test-arm64:
 	@$(MAKE) build-test
 	@test/system/arm64/test $(T)
 
-## nemesis: random faults on real nodes for MIN minutes (1), judged by an oracle; SEED=n, CARRIER=shm|tcp|stock|encrypted|tls|tls_shm|stock_tls, STORE=1
+## nemesis: random faults on real nodes for MIN minutes (1), judged by an oracle; SEED=n, CARRIER=shm|tcp|stock|encrypted|tls|tls_shm|stock_tls, STORE=1, FORCE=1
 nemesis:
 	@scripts/install-packages test
 	@$(MAKE) build-test
-	@scripts/nemesis --minutes $(call minutes,1) $(if $(SEED),--seed $(SEED)) $(if $(CARRIER),--carrier $(CARRIER)) $(if $(STORE),--store)
+	@scripts/nemesis --minutes $(call minutes,1) $(if $(SEED),--seed $(SEED)) $(if $(CARRIER),--carrier $(CARRIER)) $(if $(STORE),--store) $(if $(FORCE),--force)
 
 ## test-docs: every code block of README.md and docs/guide; T=page runs one (what is quick is in `make test`, too)
 test-docs:
@@ -262,11 +262,11 @@ release-check:
 	@$(MAKE) build-bench
 	@scripts/figures release
 
-## soak: nodes under mixed load for MIN minutes (20): what grew; NODES=n, a plot in bench/results
+## soak: nodes under mixed load for MIN minutes (20): what grew; NODES=n, a plot in bench/results; FORCE=1
 soak:
 	@scripts/install-packages build
 	@$(MAKE) build-bench
-	@bin/beamway soak --minutes $(call minutes,20) --nodes $(or $(NODES),2)
+	@bin/beamway soak --minutes $(call minutes,20) --nodes $(or $(NODES),2) $(if $(FORCE),--force)
 
 ## asan: C tests under address and undefined-behaviour sanitizers
 ## tsan: C tests under the thread sanitizer
@@ -291,11 +291,11 @@ fuzz:
 	@$(MAKE) -C native fuzz FUZZ_SECONDS=$$(($(call minutes,1) * 60))
 	@$(MAKE) -C rdpipe fuzz FUZZ_SECONDS=$$(($(call minutes,1) * 60))
 
-## fuzz-yucan: properties of yucan's parsers (heads, chunks, frames, FastCGI, CGI, configurations) for MIN minutes (1); writes bench/results/fuzz_yucan.json
+## fuzz-yucan: properties of yucan's parsers (heads, chunks, frames, FastCGI, CGI, configurations) for MIN minutes (1); writes bench/results/fuzz_yucan.json; FORCE=1
 fuzz-yucan:
 	@scripts/install-packages test
 	@$(MAKE) build-test
-	@erl -noinput -boot no_dot_erlang -pa apps/*/ebin apps/*/test/ebin bench/ebin -s yucan_fuzz main -extra $(call minutes,1) bench/results/fuzz_yucan.json
+	@erl -noinput -boot no_dot_erlang -pa apps/*/ebin apps/*/test/ebin bench/ebin -s yucan_fuzz main -extra $(call minutes,1) bench/results/fuzz_yucan.json $(if $(FORCE),--force)
 
 ## overload-yucan: twice the requests that yucan can answer, for SECONDS (60): no crash, bounded memory, full speed after
 overload-yucan:
@@ -303,7 +303,7 @@ overload-yucan:
 	@$(MAKE) build-test
 	@erl -noinput -boot no_dot_erlang -pa apps/*/ebin -s yucan_overload main -extra $(or $(SECONDS),60)
 
-## fuzz-keep: stores counts and inputs of the last `make fuzz` (bench/results/fuzz.json, fuzz/corpus of native and rdpipe)
+## fuzz-keep: stores counts and inputs of the last `make fuzz` (bench/results/fuzz.json, fuzz/corpus of native and rdpipe); FORCE=1
 fuzz-keep:
 	@scripts/install-packages fuzz
 	@$(MAKE) build-bench

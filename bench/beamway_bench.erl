@@ -27,8 +27,6 @@
 -define(DONE, 0).
 -define(FAILED, 1).
 -define(USAGE, 2).
-%% How long a run waits until the load average has dropped after the previous run.
--define(QUIET_MS, 300000).
 
 questions() -> of_all() ++ alone().
 
@@ -210,24 +208,19 @@ measured(Name, Module, Words, Settings) ->
 
 measured_now(Name, Module, Words, Settings) ->
     case taken(Name, Module, Words, Settings) of
-        {ok, Result, Noisy} -> finished(Name, Module, Result, Settings#{noisy => Noisy});
+        {ok, Result} -> finished(Name, Module, Result, Settings);
         {error, Why} -> complain("bench ~ts: ~ts", [Name, Why]), ?FAILED
     end.
 
 taken(Name, Module, Words, Settings) ->
     #{machine := Machine} = Context = beamway_bench_store:context(Name, command(Name, Words)),
-    Before = {erlang:monotonic_time(millisecond), beamway_bench_machine:stolen_ms()},
-    Noise = beamway_bench_machine:noise(maps:get(load_average, Machine)),
-    Warnings = Noise ++ maps:get(warnings, Settings, []),
-    _ = [complain("bench ~ts: warning: ~ts", [Name, Text]) || Text <- Warnings],
+    _ = [complain("bench ~ts: warning: ~ts", [Name, Text]) || Text <- beamway_bench_machine:noise(maps:get(load_average, Machine)) ++ maps:get(warnings, Settings, [])],
     Groups = chosen(Module:groups(Settings), Settings),
     case beamway_bench_run:in_a_process(fun() -> beamway_bench_run:run(Groups, Settings) end) of
         {ok, Samples} ->
-            Stolen = beamway_bench_machine:stolen(Before),
-            Own = #{warnings => Warnings ++ Stolen, noisy => [unicode:characters_to_binary(Why) || Why <- Noise ++ Stolen]},
-            Result = beamway_bench_report:result(list_to_binary(Name), Module:metrics(Settings), Samples,
-                                                 maps:merge(maps:merge(Context, Own), maps:get(facts, Settings, #{}))),
-            {ok, Result, Noise ++ Stolen};
+            #{noisy := Noisy} = Ended = beamway_bench_store:ended(Context),
+            {ok, beamway_bench_report:result(list_to_binary(Name), Module:metrics(Settings), Samples,
+                                             maps:merge(Ended#{warnings => maps:get(warnings, Settings, []) ++ Noisy}, maps:get(facts, Settings, #{})))};
         {error, Reason} ->
             {error, explain(Reason)}
     end.
@@ -238,11 +231,7 @@ taken(Name, Module, Words, Settings) ->
 measure(Name, Words, Own) ->
     Module = module(Name),
     case quick_settings(Module, Words) of
-        {ok, Settings} ->
-            case taken(Name, Module, Words, maps:merge(Settings, Own)) of
-                {ok, Result, _} -> {ok, Result};
-                {error, Why} -> {error, Why}
-            end;
+        {ok, Settings} -> taken(Name, Module, Words, maps:merge(Settings, Own));
         {error, Why} -> {error, Why}
     end.
 
@@ -250,7 +239,7 @@ measure(Name, Words, Own) ->
 can_be_stored(#{force := true}, _) -> ok;
 can_be_stored(#{save := {unasked, _}}, _) -> ok;
 can_be_stored(_, Progress) ->
-    beamway_bench_machine:await_quiet(?QUIET_MS, fun(Load) -> Progress("waiting for a quiet machine: the load average is ~.2f", [Load]) end).
+    beamway_bench_machine:await_quiet(fun(Load) -> Progress("waiting for a quiet machine: the load average is ~.2f", [Load]) end).
 
 chosen(Groups, #{only := all}) -> Groups;
 chosen(Groups, #{only := Only}) ->
@@ -290,11 +279,10 @@ save({unasked, none}, _, _) -> ok;
 save({unasked, File}, Result, Settings) ->
     case save(File, Result, Settings) of
         ok -> ok;
-        {error, Why} -> complain("~ts; the result is not stored", [Why]), ok
+        {error, Why} -> complain("~ts", [Why]), ok
     end;
-save(_, _, #{force := false, noisy := [Why | _]}) -> {error, ["not stored, because ", Why, ". --force stores it and marks it as noisy"]};
-save(File, Result, _) ->
-    case beamway_bench_report:save(File, Result) of
+save(File, Result, #{force := Force}) ->
+    case beamway_bench_report:save(File, Result, Force) of
         ok -> complain("stored ~ts", [File]), ok;
         {error, Why} -> {error, Why}
     end.

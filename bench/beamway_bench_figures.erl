@@ -40,9 +40,12 @@ words(Arguments) ->
         ["mark"] -> mark();
         ["plan" | Words] -> plan(Words);
         ["reevaluate" | Names] -> reevaluate(Names);
-        ["store", Name, Command] -> store(Name, Command);
+        ["begin", "--force", Name, Command] -> begun(Name, Command, true);
+        ["begin", Name, Command] -> begun(Name, Command, false);
+        ["store", "--force", File] -> store(File, true);
+        ["store", File] -> store(File, false);
         ["commit"] -> io:format("~ts~n", [beamway_bench_machine:commit()]), 0;
-        _ -> complain("expected write, check, release, mark, plan, reevaluate, store or commit", []), 2
+        _ -> complain("expected write, check, release, mark, plan, reevaluate, begin, store or commit", []), 2
     end.
 
 complain(Format, Args) -> io:format(standard_error, "figures: " ++ Format ++ "~n", Args).
@@ -549,13 +552,24 @@ is_of_today(Name, Result) ->
 
 %% ---- storing
 
-%% Stores a result that another program has measured and printed, as a JSON object that arrives on standard input.
-store(Name, Command) ->
-    ok = io:setopts([binary]),
-    Own = jiffy:decode(input(), [return_maps]),
-    Context = maps:from_list([{atom_to_binary(Key), Value} || {Key, Value} <- maps:to_list((beamway_bench_store:context(Name, Command))#{repeats => 1})]),
-    case beamway_bench_store:write(beamway_bench_store:file(Name), maps:merge(Context, Own)) of
-        ok -> io:format("stored bench/results/~ts.json~n", [Name]), 0;
+%% Prints the context of a measurement that another program is about to make.
+begun(Name, Command, Force) ->
+    case beamway_bench_store:begun(Name, Command, Force) of
+        {ok, Context} -> io:format("~0tp.~n", [Context]), 0;
+        {error, Why} -> complain("~ts", [Why]), 1
+    end.
+
+%% Stores a result that another program has measured and printed, as a JSON object that arrives on standard input. `File' holds the context that
+%% begun/3 printed before the measurement.
+store(File, Force) ->
+    case beamway_bench_store:begun_in(File) of
+        {ok, #{bench := Name} = Context} ->
+            ok = io:setopts([binary]),
+            Own = maps:from_list([{binary_to_atom(Key), Value} || {Key, Value} <- maps:to_list(jiffy:decode(input(), [return_maps]))]),
+            case beamway_bench_store:publish(beamway_bench_store:file(binary_to_list(Name)), maps:merge(Context#{repeats => 1}, Own), Force) of
+                ok -> io:format("stored bench/results/~ts.json~n", [Name]), 0;
+                {error, Why} -> complain("~ts", [Why]), 1
+            end;
         {error, Why} -> complain("~ts", [Why]), 1
     end.
 

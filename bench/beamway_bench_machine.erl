@@ -3,10 +3,16 @@
 %% machine means nothing. Host names and user names are omitted, because results are meant to be published.
 -module(beamway_bench_machine).
 
--export([machine/0, versions/0, commit/0, noise/1, await_quiet/2, stolen/1, stolen_ms/0]).
+-export([machine/0, versions/0, commit/0, noise/1, await_quiet/1, stolen/2, stolen_ms/0]).
+-export_type([waiting/0]).
+
+-type waiting() :: fun((LoadAverage :: float()) -> ok).
+%% Tells the user that a measurement waits until other work has ended.
 
 -define(QUIET_LOAD, 0.5).
 -define(LOOK_MS, 10000).
+%% How long a measurement waits until the load average has dropped after the previous one.
+-define(QUIET_MS, 300000).
 
 %% @doc Returns the processor, memory and kernel.
 -spec machine() -> #{atom() => term()}.
@@ -75,9 +81,11 @@ noise(Load) when Load > ?QUIET_LOAD ->
     [io_lib:format("the load average was ~.2f before the run began: other work disturbs the figures", [float(Load)])];
 noise(_) -> [].
 
-%% @doc Waits for at most `Ms' milliseconds until the load average is that of a quiet machine. If a measurement has just ended, the load average still
+%% @doc Waits for at most five minutes until the load average is that of a quiet machine. If a measurement has just ended, the load average still
 %% includes it.
--spec await_quiet(Ms :: non_neg_integer(), Waiting :: fun((float()) -> ok)) -> ok | {loud, LoadAverage :: float()}.
+-spec await_quiet(waiting()) -> ok | {loud, LoadAverage :: float()}.
+await_quiet(Waiting) -> await_quiet(?QUIET_MS, Waiting).
+
 await_quiet(Ms, Waiting) ->
     case beamway_bench_os:load_average() of
         Load when Load =< ?QUIET_LOAD -> ok;
@@ -95,10 +103,11 @@ stolen_ms() ->
         nomatch -> 0
     end.
 
-%% @doc Returns how much time has been stolen since the given count, as text, if it was more than 1 % of one processor.
--spec stolen({StartMs :: integer(), StolenMs :: non_neg_integer()}) -> [unicode:chardata()].
-stolen({StartMs, BeforeMs}) ->
-    {Ms, Stolen} = {erlang:monotonic_time(millisecond) - StartMs, stolen_ms() - BeforeMs},
+%% @doc Returns how much time has been stolen since `StartS', in seconds since 1970, as text, if it was more than 1 % of one processor. `BeforeMs' is
+%% the value that stolen_ms/0 returned at that time.
+-spec stolen(StartS :: integer(), BeforeMs :: non_neg_integer()) -> [unicode:chardata()].
+stolen(StartS, BeforeMs) ->
+    {Ms, Stolen} = {1000 * max(1, erlang:system_time(second) - StartS), stolen_ms() - BeforeMs},
     [io_lib:format("the hypervisor gave ~b ms of processor time to others within ~b ms", [Stolen, Ms]) || Stolen * 100 > Ms].
 
 read(File) ->
@@ -120,8 +129,8 @@ everything_is_known_test() ->
     ?assertMatch(<<"{", _/binary>>, iolist_to_binary(jiffy:encode(#{m => machine(), v => versions()}))).
 
 stolen_test_() ->
-    Now = erlang:monotonic_time(millisecond),
-    [?_assertEqual([], stolen({Now - 1000000, stolen_ms()})), ?_assertMatch([_], stolen({Now, stolen_ms() - 1000}))].
+    Now = erlang:system_time(second),
+    [?_assertEqual([], stolen(Now - 1000, stolen_ms())), ?_assertMatch([_], stolen(Now, stolen_ms() - 1000))].
 
 await_quiet_test_() ->
     Loud = beamway_bench_os:load_average() > ?QUIET_LOAD,

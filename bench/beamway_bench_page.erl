@@ -60,8 +60,7 @@ usage(Why) ->
 report(Given) ->
     Context = beamway_bench_store:context("report", "bin/beamway bench report"),
     {Rows, Left} = lists:unzip([answered(Run) || Run <- runs(questions())]),
-    Noise = beamway_bench_machine:noise(maps:get(load_average, maps:get(machine, Context))),
-    Report = Context#{rows => lists:append(Rows), left_out => lists:append(Left), noisy => [unicode:characters_to_binary(Why) || Why <- Noise]},
+    Report = (beamway_bench_store:ended(Context))#{rows => lists:append(Rows), left_out => lists:append(Left)},
     written(Report, proplists:get_value(out, Given), proplists:get_bool(json, Given)).
 
 %% Lists each measurement once, with all the questions that it answers.

@@ -1,13 +1,13 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Turns samples into the result of a benchmark: metrics with their ratios, the JSON object that is stored, the tables for people to read, and
-%% the warnings. All functions except {@link save/2} are pure.
+%% the warnings. All functions except {@link save/3} are pure.
 %%
 %% A value is the median of its repeats, for the direction of connecting in which it is worse. A metric compares the contenders within each repeat, in
 %% the direction in which Beamway's value is worse, because choosing the direction separately for each contender would favour the one whose repeats
 %% vary less.
 -module(beamway_bench_report).
 
--export([result/4, again/1, to_json/1, to_text/1, table/1, number/1, verdict/1, ratio/3, save/2]).
+-export([result/4, again/1, to_json/1, to_text/1, table/1, number/1, verdict/1, ratio/3, save/3]).
 
 -export_type([metric/0, result/0]).
 
@@ -224,10 +224,10 @@ cell(Text, Width) -> string:pad(Text, Width, trailing).
 text({right, Text}) -> Text;
 text(Text) -> Text.
 
-%% @doc Stores the result as a JSON object.
--spec save(file:filename(), result()) -> ok | {error, unicode:chardata()}.
-save(File, Result) ->
-    beamway_bench_store:write(File, to_json(Result)).
+%% @doc Stores the result as a JSON object; see beamway_bench_store:publish/3.
+-spec save(file:filename(), result(), Force :: boolean()) -> ok | {error, unicode:chardata()}.
+save(File, Result, Force) ->
+    beamway_bench_store:publish(File, to_json(Result), Force).
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").

@@ -4,10 +4,11 @@
 %% Every result contains the name of its benchmark (`bench'), its commit, time, machine and command, and its number of repeats. A result that lacks
 %% any of these is neither written nor read.
 %%
-%% Programs that are not written in Erlang store their results with `scripts/figures store'.
+%% A result that is meant for the pages is refused if other work ran on the machine while it was measured, unless that is forced. Programs that are not
+%% written in Erlang call `scripts/figures begin' before they measure, and `scripts/figures store' afterwards.
 -module(beamway_bench_store).
 
--export([file/1, context/2, write/2, write_text/2, read/1, changed_tree/1, age/1, to_text/2]).
+-export([file/1, context/2, begun/3, begun_in/1, ended/1, publish/3, write/2, write_text/2, read/1, changed_tree/1, age/1, to_text/2]).
 
 -export_type([stored/0]).
 
@@ -23,12 +24,49 @@ file(Name) -> filename:join([beamway_bench_nodes:root(), "bench", "results", Nam
 context(Bench, Command) ->
     #{bench => unicode:characters_to_binary(Bench), command => unicode:characters_to_binary(Command),
       commit => beamway_bench_machine:commit(), measured_at => erlang:system_time(second),
-      machine => beamway_bench_machine:machine(), versions => beamway_bench_machine:versions()}.
+      machine => beamway_bench_machine:machine(), versions => beamway_bench_machine:versions(), stolen_ms => beamway_bench_machine:stolen_ms()}.
+
+%% @doc Waits until the machine is quiet, and returns the context of a measurement that will be published. A forced measurement does not wait.
+-spec begun(Bench :: unicode:chardata(), Command :: unicode:chardata(), Force :: boolean()) -> {ok, #{atom() => term()}} | {error, unicode:chardata()}.
+begun(Bench, Command, Force) ->
+    Waiting = fun(Load) -> io:format(standard_error, "~ts: waiting for a quiet machine: the load average is ~.2f~n", [Bench, Load]) end,
+    case Force orelse beamway_bench_machine:await_quiet(Waiting) of
+        {loud, Load} -> {error, refusal(beamway_bench_machine:noise(Load))};
+        _ -> {ok, context(Bench, Command)}
+    end.
+
+%% @doc Reads the context that `scripts/figures begin' has written.
+-spec begun_in(file:filename()) -> {ok, #{atom() => term()}} | {error, unicode:chardata()}.
+begun_in(File) ->
+    case file:consult(File) of
+        {ok, [#{stolen_ms := _} = Context]} -> {ok, Context};
+        {ok, _} -> {error, [File, " was not written by scripts/figures begin"]};
+        {error, Reason} -> {error, [File, ": ", file:format_error(Reason)]}
+    end.
+
+%% @doc Adds the reasons why the measurement that has just ended was disturbed (`noisy'). If the caller has set them, they stay: it knows that the
+%% result does not depend on what else the machine does.
+-spec ended(Object :: map()) -> map().
+ended(#{stolen_ms := StolenMs, measured_at := Start, machine := #{load_average := Load}} = Object) ->
+    Noise = beamway_bench_machine:noise(Load) ++ beamway_bench_machine:stolen(Start, StolenMs),
+    maps:merge(#{noisy => [unicode:characters_to_binary(Why) || Why <- Noise]}, maps:remove(stolen_ms, Object));
+ended(Object) -> Object.
+
+%% @doc Stores a result that is meant for the pages. If other work ran on the machine, it is stored only if that is forced; the pages mark it as noisy
+%% then.
+-spec publish(file:filename(), Object :: map(), Force :: boolean()) -> ok | {error, unicode:chardata()}.
+publish(File, Object, Force) ->
+    case ended(Object) of
+        #{noisy := [_ | _] = Why} when not Force -> {error, refusal(Why)};
+        Ended -> write(File, Ended)
+    end.
+
+refusal([Why | _]) -> ["not stored, because ", Why, ". --force (or FORCE=1 with make) stores it and marks it as noisy"].
 
 %% @doc Stores the object atomically, so that a reader never sees a partially written file.
 -spec write(file:filename(), Object :: map()) -> ok | {error, unicode:chardata()}.
 write(File, Object) ->
-    Stored = jiffy:decode(jiffy:encode(timed(Object), [force_utf8]), [return_maps]),
+    Stored = jiffy:decode(jiffy:encode(ended(timed(Object)), [force_utf8]), [return_maps]),
     case check(Stored) of
         ok -> write_text(File, [jiffy:encode(on_figures(fun without_copies/1, Stored), [force_utf8]), $\n]);
         {error, Why} -> {error, ["not stored, ", Why]}
@@ -209,6 +247,38 @@ write_test() ->
     ?assertMatch({ok, #{<<"what">> := 7}}, read(File)),
     ok = file:del_dir_r(Folder),
     ?assertMatch({error, _}, write("/proc/nowhere/x.json", Object)).
+
+%% A noisy result is refused unless it is forced; the file then says why it is noisy. One that does not depend on other work is always stored.
+publish_test_() ->
+    {setup, fun() -> string:trim(os:cmd("mktemp -d")) end, fun file:del_dir_r/1,
+     fun(Folder) ->
+             #{machine := Machine, stolen_ms := StolenMs} = Context = (context("x", "y"))#{repeats => 1},
+             Of = fun(Load) -> Context#{machine := Machine#{load_average := Load}} end,
+             Kept = fun(Object, Force) ->
+                            File = filename:join(Folder, "x.json"),
+                            _ = file:delete(File),
+                            case publish(File, Object, Force) of
+                                ok -> {ok, Stored} = read(File), maps:with([<<"noisy">>, <<"stolen_ms">>], Stored);
+                                {error, Why} -> {false, string:find(Why, "--force") =/= nomatch, filelib:is_file(File)}
+                            end
+                    end,
+             [?_assertEqual(#{<<"noisy">> => []}, Kept((Of(0.1))#{stolen_ms := StolenMs + 1000000}, false)),
+              ?_assertEqual({false, true, false}, Kept(Of(3.0), false)), ?_assertMatch(#{<<"noisy">> := [<<"the load average was 3.00", _/binary>>]}, Kept(Of(3.0), true)),
+              ?_assertEqual({false, true, false}, Kept((Of(0.1))#{stolen_ms := StolenMs - 1000000}, false)),
+              ?_assertEqual(#{<<"noisy">> => []}, Kept((Of(3.0))#{noisy => []}, false))]
+     end}.
+
+%% The context of a program that is not written in Erlang survives its file.
+begun_test() ->
+    {ok, Context} = begun("x", "y 'z'", true),
+    Folder = string:trim(os:cmd("mktemp -d")),
+    File = filename:join(Folder, "began"),
+    ok = file:write_file(File, io_lib:format("~0tp.~n", [Context])),
+    ?assertEqual({ok, Context}, begun_in(File)),
+    ok = file:write_file(File, "7."),
+    ?assertMatch({error, _}, begun_in(File)),
+    ok = file:del_dir_r(Folder),
+    ?assertMatch({error, _}, begun_in(File)).
 
 %% Reading restores everything that was left out of the file.
 copies_test_() ->

@@ -31,7 +31,8 @@
 -spec main(Words :: [string()]) -> 0..2.
 main(Words) ->
     Specs = [{json, undefined, "json", undefined, "print the stored JSON object too"},
-             {save, undefined, "save", {string, default_file()}, "where the result is stored"},
+             {save, undefined, "save", {string, default_file()}, "where the result is stored, unless other work runs on the machine"},
+             {force, undefined, "force", undefined, "store it even then, and mark it as noisy"},
              {record, undefined, "record", string, "where to store a picture of the output, as SVG"},
              {help, $h, "help", undefined, "this help"}],
     case getopt:parse(Specs, Words) of
@@ -234,11 +235,12 @@ await_clean(Member, Descriptors, Mappings, Deadline) ->
 
 %%% Output
 
-result(#{steps := Steps, samples := Samples, carried := Carried, links := Links, kill := Kill}, Before, #{machine := Machine} = Context) ->
-    Own = #{warnings => beamway_bench_machine:noise(maps:get(load_average, Machine)) ++ beamway_bench_syscalls:warnings(),
+result(#{steps := Steps, samples := Samples, carried := Carried, links := Links, kill := Kill}, Before, Context) ->
+    #{noisy := Noisy} = Ended = beamway_bench_store:ended(Context),
+    Own = #{warnings => Noisy ++ beamway_bench_syscalls:warnings(),
             steps => [#{name => list_to_binary(Name), seconds => Seconds} || {Name, Seconds} <- Before ++ Steps],
             links => Links, kill => Kill, carried => Carried},
-    beamway_bench_report:result(<<"demo">>, metrics(), Samples, maps:merge(Context, Own)).
+    beamway_bench_report:result(<<"demo">>, metrics(), Samples, maps:merge(Ended, Own)).
 
 metrics() ->
     [#{name => Name, unit => Unit, better => Better, key => Key, contender => beamway, baselines => [tcp]}
@@ -262,7 +264,9 @@ shown(Say, File, Options, Result, #{carried := Carried, links := Links, kill := 
          maps:get(from, hd(Links)), maps:get(descriptors_left, Kill), maps:get(mappings_left, Kill)]),
     _ = [Say("warning: ~ts~n~n", [Warning]) || Warning <- maps:get(warnings, Object)],
     maps:is_key(json, Options) andalso io:format("~ts~n", [jiffy:encode(Object, [pretty, force_utf8])]),
-    stored(Say, File, beamway_bench_report:save(File, Result), problems(Carried, Kill)).
+    %% The default file is only for the user.
+    Force = maps:is_key(force, Options) orelse File =:= default_file(),
+    stored(Say, File, beamway_bench_report:save(File, Result, Force), problems(Carried, Kill)).
 
 comparison(#{figures := Figures, metrics := Metrics}) ->
     [Ratio] = [Ratio || #{name := <<"demo_calls">>, ratio := Ratio} <- Metrics],

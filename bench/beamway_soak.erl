@@ -27,6 +27,7 @@ options() ->
      {leak, undefined, "leak", undefined, "let one node lose descriptors, to see the verdict"},
      {seed, undefined, "seed", integer, "of what happens when"},
      {save, undefined, "save", string, "the JSON file; the SVG is called alike (bench/results/soak.json from 20 minutes, else soak-quick.json)"},
+     {force, undefined, "force", undefined, "store it even if other work ran on the machine, and say so wherever it is shown"},
      {json, undefined, "json", undefined, "print the JSON without the samples instead of the table"},
      {help, $h, "help", undefined, "this help"}].
 
@@ -37,7 +38,7 @@ main(Words) ->
         {ok, {Given, []}} ->
             case proplists:get_bool(help, Given) of
                 true -> help(), ?WELL;
-                false -> checked(maps:from_list([Pair || {_, _} = Pair <- [{leak, lists:member(leak, Given)} | Given]]), lists:member(json, Given), Words)
+                false -> checked(maps:from_list([{Flag, lists:member(Flag, Given)} || Flag <- [leak, force]] ++ [Pair || {_, _} = Pair <- Given]), lists:member(json, Given), Words)
             end;
         {ok, {_, [Extra | _]}} -> usage("unexpected word '~ts'", [Extra]);
         {error, Error} -> usage("~ts", [getopt:format_error(options(), {error, Error})])
@@ -63,7 +64,7 @@ checked(#{events := Events}, _, _) when Events < 0.5; Events > 100000 -> usage("
 checked(#{link := Link}, _, _) when Link =/= "shm", Link =/= "tcp", Link =/= "inet" -> usage("--link must be shm, tcp or inet", []);
 checked(Settings, Json, Words) ->
     Seed = maps:get(seed, Settings, erlang:system_time(second) rem 1000000),
-    run(Settings#{seed => Seed, save => maps:get(save, Settings, default_file(Settings)), json => Json,
+    run(Settings#{seed => Seed, save => maps:get(save, Settings, {unasked, default_file(Settings)}), json => Json,
                   terminal => is_terminal(),
                   command => unicode:characters_to_binary(lists:join(" ", ["bin/beamway soak" | Words]))}).
 
@@ -87,22 +88,31 @@ is_terminal() ->
 run(Settings) ->
     Context = beamway_bench_store:context("soak", maps:get(command, Settings)),
     case beamway_bench_run:in_a_process(fun() -> soak(Settings) end) of
-        {ok, Outcome} -> finished(Settings, beamway_soak_report:result(Outcome, Settings, Context));
+        {ok, Outcome} -> finished(Settings, beamway_soak_report:result(Outcome, Settings, beamway_bench_store:ended(Context)));
         {error, Reason} -> complain("~ts", [beamway_bench:explain(Reason)]), ?ILL
     end.
 
-finished(#{save := File, json := Json}, Result) ->
-    Svg = filename:rootname(File) ++ ".svg",
-    Written = [beamway_bench_store:write(File, beamway_soak_report:to_object(Result)),
-               beamway_bench_store:write_text(Svg, beamway_soak_report:to_svg(Result))],
+finished(#{save := Save, json := Json, force := Force}, Result) ->
     case Json of
         true -> io:format("~ts~n", [jiffy:encode(beamway_soak_report:to_object(maps:remove(samples, Result)), [force_utf8, pretty])]);
         false -> io:format("~ts", [beamway_soak_report:to_text(Result)])
     end,
-    case [Why || {error, Why} <- Written] of
-        [] -> complain("stored ~ts and ~ts", [File, Svg]), status(Result);
-        [Why | _] -> complain("~ts", [Why]), ?ILL
+    case {Save, saved(Save, Result, Force)} of
+        {_, ok} -> status(Result);
+        {{unasked, _}, {error, Why}} -> complain("~ts", [Why]), status(Result);
+        {_, {error, Why}} -> complain("~ts", [Why]), ?ILL
     end.
+
+saved({unasked, File}, Result, Force) -> saved(File, Result, Force);
+saved(File, Result, Force) ->
+    Svg = filename:rootname(File) ++ ".svg",
+    case beamway_bench_store:publish(File, beamway_soak_report:to_object(Result), Force) of
+        ok -> drawn(beamway_bench_store:write_text(Svg, beamway_soak_report:to_svg(Result)), [File, Svg]);
+        {error, Why} -> {error, Why}
+    end.
+
+drawn(ok, Files) -> complain("stored ~ts and ~ts", Files);
+drawn({error, Why}, _) -> {error, Why}.
 
 status(#{well := true}) -> ?WELL;
 status(#{well := false}) -> ?ILL.

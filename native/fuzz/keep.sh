@@ -2,14 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 # Stores the results of a fuzz run in the repository: its counts (../bench/results/fuzz.json) and, for each target, a minimal set
 # of small inputs with the same coverage as all inputs of the run, as fuzz/corpus/TARGET.tar.gz. Named inputs are kept.
-# usage: fuzz/keep.sh TARGET...       (in native/ or rdpipe/, after fuzz/run.sh)
+# usage: fuzz/keep.sh TARGET...       (in native/ or rdpipe/, after fuzz/run.sh; FORCE=1 also stores counts of a busy machine, and marks them as noisy)
 set -eu
 
 out=build/fuzz
 most_bytes=49152 # limit on the unnamed inputs of one target
-# Determines the commit before the inputs change, because the counts belong to the tree as it was fuzzed.
-BEAMWAY_BENCH_COMMIT=$(../scripts/figures commit)
-export BEAMWAY_BENCH_COMMIT
 
 # The archive is reproducible: the same inputs give the same archive.
 pack() { # FOLDER ARCHIVE
@@ -41,9 +38,10 @@ for target in "$@"; do
     echo "$target: $(find "$corpus" -type f | wc -l) named inputs, $(find "$kept/reached" -type f | wc -l) in $corpus.tar.gz, $(wc -c <"$corpus.tar.gz") bytes"
 done
 # A stored result is one run of all targets (FUZZ_ALL), each for the same time.
-here=$(basename "$PWD") minutes=$(($(sed -n 's/.*"seconds_each": \([0-9]*\).*/\1/p' "$out/results.json") / 60))
-if [ "$(sed -n 's/.*"target": "\([^"]*\)".*/\1/p' "$out/results.json" | tr '\n' ' ')" = "$FUZZ_ALL " ]; then
-    ../scripts/figures store "fuzz$([ "$here" = native ] || echo "-$here")" "make -C $here fuzz fuzz-keep FUZZ_SECONDS=$((minutes * 60))" <"$out/results.json"
+if [ ! -f "$out/began" ]; then
+    echo "the counts are not stored: the benchmarks were not built before the run (make build-bench)"
+elif [ "$(sed -n 's/.*"target": "\([^"]*\)".*/\1/p' "$out/results.json" | tr '\n' ' ')" = "$FUZZ_ALL " ]; then
+    ../scripts/figures store ${FORCE:+--force} "$out/began" <"$out/results.json"
 else
     echo "the counts are not stored: the last run was not one of all targets ($FUZZ_ALL)"
 fi

@@ -3,7 +3,8 @@
 # Runs fuzz targets one at a time and records their counts. A finding (a crash or a hang) ends the run with exit status 1;
 # its input is then in build/fuzz/found/. Inputs that reached new coverage stay in build/fuzz/corpus/.
 # usage: fuzz/run.sh SECONDS TARGET...          (in native/ or rdpipe/; the targets must be built already)
-# Writes build/fuzz/results.json; `make fuzz-keep` stores it in the repository, with the smallest inputs that reach the same coverage.
+# Writes build/fuzz/results.json; `make fuzz-keep` stores it in the repository, with the smallest inputs that reach the same coverage. It needs
+# build/fuzz/began, which tells how busy the machine was before the run, and is written if the benchmarks are built.
 set -eu
 
 seconds=$1
@@ -16,6 +17,12 @@ case $seconds in '' | 0* | *[!0-9]*)
 esac
 out=build/fuzz
 mkdir -p "$out/found"
+rm -f "$out/began"
+here=$(basename "$PWD")
+if [ -f ../bench/ebin/beamway_bench_figures.beam ]; then
+    # --force, because a run whose counts nobody stores need not wait.
+    ../scripts/figures begin --force "fuzz$([ "$here" = native ] || echo "-$here")" "make -C $here fuzz fuzz-keep FUZZ_SECONDS=$seconds" >"$out/began"
+fi
 
 number() { sed -n "s/^stat::$1: *//p" "$2" | tail -n 1; }
 

@@ -55,7 +55,8 @@ verdicts(Figure, Findings) ->
 
 soak(Config, Name, Words) ->
     File = filename:join(proplists:get_value(priv_dir, Config), Name ++ ".json"),
-    {Status, Out} = run(["--save", File | Words]),
+    %% Other tests run on this machine at the same time.
+    {Status, Out} = run(["--force", "--save", File | Words]),
     ct:log("~ts", [Out]),
     {ok, Json} = file:read_file(File),
     {ok, <<"<svg ", _/binary>>} = file:read_file(filename:rootname(File) ++ ".svg"),

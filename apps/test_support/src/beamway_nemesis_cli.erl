@@ -23,7 +23,8 @@ options() ->
      {carrier, undefined, "carrier", {string, "shm"}, "shm, tcp, stock, encrypted, tls_shm, tls or stock_tls"},
      {nodes, undefined, "nodes", {integer, 6}, "at most so many nodes, 2 to 6"},
      {schedule, undefined, "schedule", string, "carry out the schedule in this file, once"},
-     {store, undefined, "store", undefined, "keep the result in " ?RESULTS},
+     {store, undefined, "store", undefined, "keep the result in " ?RESULTS ", unless other work runs on the machine"},
+     {force, undefined, "force", undefined, "keep it even then, and mark it as noisy"},
      {help, $h, "help", undefined, "this help"}].
 
 %% @doc Runs with these command line arguments.
@@ -60,7 +61,12 @@ checked_more(Given, Options, Words) ->
         #{nodes := Nodes} when Nodes < 2; Nodes > 6 -> usage("--nodes ~b: expected 2 to 6", [Nodes]);
         #{minutes := Minutes} when Minutes =< 0 -> usage("--minutes ~w: expected more than 0", [Minutes]);
         #{schedule := File, carrier := Carrier} -> from_file(File, list_to_atom(Carrier));
-        _ -> from_seeds(Options, lists:member(store, Given), Words)
+        _ ->
+            {Store, Force} = {lists:member(store, Given), lists:member(force, Given)},
+            case beamway_bench_store:begun("nemesis", lists:join(" ", ["scripts/nemesis" | Words]), Force orelse not Store) of
+                {ok, Context} -> from_seeds(Options, fun(Object) -> not Store orelse store(maps:merge(Context, Object), Force) end);
+                {error, Why} -> io:format(standard_error, "nemesis: ~ts~n", [Why]), 1
+            end
     end.
 
 help() ->
@@ -105,16 +111,15 @@ print_findings(Findings) ->
 
 %% ---- many ----
 
-from_seeds(#{minutes := Minutes, carrier := Carrier, nodes := Nodes} = Options, Store, Words) ->
-    Context = beamway_bench_store:context("nemesis", lists:join(" ", ["scripts/nemesis" | Words])),
+from_seeds(#{minutes := Minutes, carrier := Carrier, nodes := Nodes} = Options, Store) ->
     Seed = maps:get(seed, Options, erlang:system_time(second) rem 1000000 * 1000),
     Began = erlang:monotonic_time(millisecond),
     io:format("nemesis: ~ts, first seed ~b~n", [Carrier, Seed]),
     Until = Began + round(Minutes * 60000),
     Results = run_until(Until, Seed, list_to_atom(Carrier), Nodes),
     Took = (erlang:monotonic_time(millisecond) - Began) / 60000,
-    Store andalso store(Results, Context, #{seed => Seed, carrier => list_to_binary(Carrier), minutes => Took}),
-    ended([Result || {_, _, Result} <- Results]).
+    Stored = Store(object(Results, #{seed => Seed, carrier => list_to_binary(Carrier), minutes => Took})),
+    max(ended([Result || {_, _, Result} <- Results]), case Stored of true -> 0; false -> 1 end).
 
 run_until(Until, Seed, Carrier, Nodes) ->
     #{nodes := Some, faults := Faults} = Schedule = beamway_nemesis_schedule:generate(Seed, #{max_nodes => Nodes}),
@@ -163,23 +168,27 @@ smallest(_, Best, _, _, _) ->
 
 %% ---- the result ----
 
-store(Results, Context, #{seed := Seed, carrier := Carrier, minutes := Minutes}) ->
+object(Results, #{seed := Seed, carrier := Carrier, minutes := Minutes}) ->
     All = [Result || {_, _, Result} <- Results],
-    Object = Context#{repeats => 1, seed => Seed, carrier => Carrier, minutes => round(Minutes * 10) / 10,
-               schedules => length(Results),
-               passed => length([ok || #{findings := []} <- All]),
-               failed => [#{seed => Failed, kinds => kinds(Findings)} || {Failed, _, #{findings := [_ | _] = Findings}} <- Results],
-               nodes => counts([integer_to_binary(length(Nodes)) || {_, #{nodes := Nodes}, _} <- Results]),
-               faults => counts([element(1, Fault) || #{faults := Faults} <- All, #{fault := Fault, effect := Effect} <- Faults, Effect =/= false]),
-               faults_without_effect => counts([element(1, Fault) || #{faults := Faults} <- All, #{fault := Fault, effect := false} <- Faults]),
-               messages => maps:fold(fun(Class, Count, Acc) -> Acc#{class(Class) => Count} end, #{}, sum([M || #{messages := M} <- All])),
-               calls => sum([C || #{calls := C} <- All]),
-               links_in_the_end => sum([L || #{links := L} <- All]),
-               last_words => lists:sum([S || #{spoken := S} <- All]),
-               cuts_outlived => lists:sum([P || #{paused := P} <- All]),
-               nodedowns => lists:sum([D || #{nodedowns := D} <- All])},
-    ok = beamway_bench_store:write(?RESULTS, Object),
-    io:format("nemesis: kept in ~ts~n", [?RESULTS]).
+    #{repeats => 1, seed => Seed, carrier => Carrier, minutes => round(Minutes * 10) / 10,
+      schedules => length(Results),
+      passed => length([ok || #{findings := []} <- All]),
+      failed => [#{seed => Failed, kinds => kinds(Findings)} || {Failed, _, #{findings := [_ | _] = Findings}} <- Results],
+      nodes => counts([integer_to_binary(length(Nodes)) || {_, #{nodes := Nodes}, _} <- Results]),
+      faults => counts([element(1, Fault) || #{faults := Faults} <- All, #{fault := Fault, effect := Effect} <- Faults, Effect =/= false]),
+      faults_without_effect => counts([element(1, Fault) || #{faults := Faults} <- All, #{fault := Fault, effect := false} <- Faults]),
+      messages => maps:fold(fun(Class, Count, Acc) -> Acc#{class(Class) => Count} end, #{}, sum([M || #{messages := M} <- All])),
+      calls => sum([C || #{calls := C} <- All]),
+      links_in_the_end => sum([L || #{links := L} <- All]),
+      last_words => lists:sum([S || #{spoken := S} <- All]),
+      cuts_outlived => lists:sum([P || #{paused := P} <- All]),
+      nodedowns => lists:sum([D || #{nodedowns := D} <- All])}.
+
+store(Object, Force) ->
+    case beamway_bench_store:publish(?RESULTS, Object, Force) of
+        ok -> io:format("nemesis: kept in ~ts~n", [?RESULTS]), true;
+        {error, Why} -> io:format(standard_error, "nemesis: ~ts~n", [Why]), false
+    end.
 
 class(infinity) -> <<"over_1000000_bytes">>;
 class(Limit) -> iolist_to_binary(["up_to_", integer_to_list(Limit), "_bytes"]).

@@ -16,10 +16,10 @@ tests(Count, Properties) ->
     [{timeout, 120 * beamway_runner:slowness(), {Name, fun() -> ?assert(proper:quickcheck(Property(), [quiet, {to_file, user}, {numtests, Count}])) end}}
      || {Name, Property} <- Properties].
 
-%% @doc Entry point, with minutes and the file for the result after `-extra'. The status is 1 if there is a finding.
+%% @doc Entry point, with minutes, the file for the result and perhaps `--force' after `-extra'. The status is 1 if there is a finding.
 -spec main() -> no_return().
 main() ->
-    [Minutes, File] = init:get_plain_arguments(),
+    [Minutes, File | Force] = init:get_plain_arguments(),
     Seconds = 60 * list_to_integer(Minutes),
     Context = beamway_bench_store:context("fuzz_yucan", ["make fuzz-yucan MIN=", Minutes]),
     Parent = self(),
@@ -29,7 +29,10 @@ main() ->
     Rows = [#{family => list_to_binary(Name), seconds => Seconds, properties => length(Properties), inputs => Count, findings => length(Findings)}
             || {{Name, Properties}, {Name, {Count, Findings}}} <- lists:zip(Families, Results)],
     [io:format("~-14ts ~10b inputs, ~b findings~ts~n", [Name, Count, length(Findings), [[" in ", F] || F <- Findings]]) || {Name, {Count, Findings}} <- Results],
-    ok = beamway_bench_store:write(File, Context#{repeats => 1, what => <<"properties of yucan's parsers, all families at once">>, families => Rows}),
+    case beamway_bench_store:publish(File, Context#{repeats => 1, what => <<"properties of yucan's parsers, all families at once">>, families => Rows}, Force =:= ["--force"]) of
+        ok -> io:format("stored in ~ts~n", [File]);
+        {error, Why} -> io:format("~ts~n", [Why])
+    end,
     halt(case [F || {_, {_, [_ | _] = F}} <- Results] of [] -> 0; _ -> 1 end).
 
 families() ->

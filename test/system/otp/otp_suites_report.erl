@@ -24,9 +24,9 @@ failed([File, Most]) ->
 
 %% @doc Prints the outcomes, and halts with status 1 if an outcome with Beamway is wrong.
 -spec report(Args :: [string()]) -> no_return().
-report([Mode, StoredFile, Document, Suites, Cases | Files]) ->
+report([Mode, BeganFile, StoredFile, Document, Suites, Cases | Files]) ->
     Runs = runs(Files),
-    {Links, StoredCases} = case {Mode, Runs} of {"store", [{"tcp", _} | _]} -> {#{}, []}; _ -> stored(StoredFile) end,
+    {Links, StoredCases} = case {Mode, Runs} of {"store" ++ _, [{"tcp", _} | _]} -> {#{}, []}; _ -> stored(StoredFile) end,
     Stored = [Entry || {{Suite, _, _}, _} = Entry <- StoredCases, is_selected(Suite, Suites)],
     Expected = [Id || Cases =:= "all", {Id, _} <- Stored],
     Ids = lists:usort(Expected ++ lists:append([maps:keys(Results) || {_, Results} <- Runs])),
@@ -38,7 +38,9 @@ report([Mode, StoredFile, Document, Suites, Cases | Files]) ->
         "compare" ->
             comparison(Runs, Ids, maps:from_list(Stored))
                 ++ [Problem || Cases =:= "all", Problem <- without_links(Runs, Links, Suites)];
-        "store" -> store(StoredFile, Document, Runs, Ids, maps:from_list(Stored))
+        "store" ++ Force ->
+            Keep = fun(Object) -> keep(BeganFile, filename:dirname(StoredFile), Object, Force =:= "--force") end,
+            store(Keep, Document, Runs, Ids, maps:from_list(Stored))
     end,
     [io:format("WRONG ~ts~n", [Problem]) || Problem <- Problems],
     print_verdict(Problems, Stored, Mode),
@@ -163,31 +165,32 @@ text({Suite, Group, Case}, What) -> io_lib:format("~ts:~ts:~ts ~ts", [Suite, Gro
 %% ---- storing ----
 
 %% If only one carrier was run, only the names of its cases are stored, grouped by outcome.
-store(BesideFile, Document, [{Carrier, Results}], Ids, Stored) ->
+store(Keep, Document, [{_, Results}], Ids, Stored) ->
     Differ = beamway_otp_verdict:differences(maps:from_list([{Id, Case#{beamway := maps:get(word, find(Id, Results))}} || {Id, Case} <- maps:to_list(Stored)])),
-    Name = "otp-suites-" ++ Carrier,
-    Context = beamway_bench_store:context(Name, "test/system/otp/otp_suites --carriers " ++ Carrier ++ " --store"),
-    File = filename:join(filename:dirname(BesideFile), Name ++ ".json"),
-    ok = beamway_bench_store:write(File, Context#{repeats => 1, totals => (counts(Results))#{differ => length(Differ)},
-                                                  suites => [outcomes(Suite, Ids, Results) || Suite <- lists:usort([Suite || {Suite, _, _} <- Ids])]}),
-    io:format("stored in ~ts~n", [File]),
-    too_many(length(Differ)) ++ unnamed(Document, Differ)
+    Keep(#{totals => (counts(Results))#{differ => length(Differ)},
+           suites => [outcomes(Suite, Ids, Results) || Suite <- lists:usort([Suite || {Suite, _, _} <- Ids])]})
+        ++ too_many(length(Differ)) ++ unnamed(Document, Differ)
         ++ [text(Id, "was not run") || Id <- Ids, maps:get(word, find(Id, Results)) =:= not_run];
-store(File, Document, [{"tcp", Tcp}, {"beamway", Beamway}], Ids, _) ->
+store(Keep, Document, [{"tcp", Tcp}, {"beamway", Beamway}], Ids, _) ->
     All = maps:from_list([{Id, both(find(Id, Tcp), find(Id, Beamway))} || Id <- Ids]),
     Differ = beamway_otp_verdict:differences(All),
-    Context = beamway_bench_store:context("otp-suites", "test/system/otp/otp_suites --store"),
-    Object = Context#{
-        repeats => 1,
+    Object = #{
         totals => #{tcp => counts(Tcp), beamway => counts(Beamway), differ => length(Differ)},
         suites => [suite_object(Suite, Beamway) || Suite <- lists:usort([Suite || {Suite, _, _} <- Ids])],
         cases => [case_object(Id, find(Id, Tcp), find(Id, Beamway)) || Id <- Ids]
     },
-    ok = beamway_bench_store:write(File, Object),
-    io:format("stored in ~ts~n", [File]),
-    too_many(length(Differ)) ++ unnamed(Document, Differ ++ beamway_otp_verdict:common_failures(All))
+    Keep(Object) ++ too_many(length(Differ)) ++ unnamed(Document, Differ ++ beamway_otp_verdict:common_failures(All))
         ++ [text(Id, beamway_otp_verdict:describe(Problem))
             || Id <- Ids, Problem <- beamway_otp_verdict:fallbacks(find(Id, Beamway), none)].
+
+%% Returns a problem if the result cannot be stored. The context was taken before the first suite.
+keep(BeganFile, Folder, Object, Force) ->
+    {ok, #{bench := Name} = Context} = beamway_bench_store:begun_in(BeganFile),
+    File = filename:join(Folder, <<Name/binary, ".json">>),
+    case beamway_bench_store:publish(File, maps:merge(Context#{repeats => 1}, Object), Force) of
+        ok -> io:format("stored in ~ts~n", [File]), [];
+        {error, Why} -> [Why]
+    end.
 
 outcomes(Suite, Ids, Results) ->
     #{tls_link_ends := Tls, tcp_link_ends := Tcp} = suite_links(Suite, Results),

@@ -80,8 +80,7 @@ report([Folder, Store, Document, Suites]) ->
         ++ [["no case of ", Suite, " has passed"] || Suite <- string:lexemes(Suites, " "), [] =:= [C || {S, C, ok, _} <- Cases, atom_to_list(S) =:= Suite]]
         ++ wrong_links(Folder),
     _ = [io:format("WRONG ~ts~n", [Line]) || Line <- Wrong],
-    _ = Store =:= "yes" andalso store(Cases, Figures),
-    halt(min(1, length(Wrong))).
+    halt(min(1, length(Wrong) + store(Store, filename:join(Folder, "began"), Cases, Figures))).
 
 of_name(Name, Terms) -> hd([Value || {figure, N, Value} <- Terms, N =:= Name] ++ [none]).
 
@@ -114,12 +113,17 @@ why({_, Why}) -> Why.
 ratio(Was, Is) when is_number(Was), is_number(Is), Was > 0 -> io_lib:format("~.2f of stock", [Is / Was]);
 ratio(_, _) -> "".
 
-store(Cases, Figures) ->
-    Context = beamway_bench_store:context("otp-tls", "test/system/otp/tls_suites --store"),
+%% Returns 1 if the result could not be stored. The context was taken before the first suite.
+store("no", _, _, _) -> 0;
+store("store" ++ Force, BeganFile, Cases, Figures) ->
+    {ok, Context} = beamway_bench_store:begun_in(BeganFile),
     Totals = maps:from_list([{Carrier, length([Case || {_, Case, _, _} = All <- Cases, element(Place, All) =:= ok])} || {Carrier, Place} <- [{stock, 3}, {beamway_tls, 4}]]),
     Object = Context#{repeats => 1, passed => Totals,
                       cases => [#{'case' => iolist_to_binary(id(Suite, Case)), stock => list_to_binary(word(Was)), beamway_tls => list_to_binary(word(Is))}
                                 || {Suite, Case, Was, Is} <- Cases],
                       figures => [#{figure => unicode:characters_to_binary(Name), stock => Value, beamway_tls => Is,
                                     ratio => unicode:characters_to_binary(ratio(Value, Is))} || {Name, Value, Is} <- Figures]},
-    ok = beamway_bench_store:write(beamway_bench_store:file("otp-tls"), Object).
+    case beamway_bench_store:publish(beamway_bench_store:file("otp-tls"), Object, Force =:= "--force") of
+        ok -> 0;
+        {error, Why} -> io:format("WRONG ~ts~n", [Why]), 1
+    end.
