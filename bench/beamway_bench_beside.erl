@@ -4,9 +4,10 @@
 %%
 %% Each millisecond a `gen_server:call' with 64 B starts, whether or not the previous calls have returned (open loop). Its time is measured from its
 %% planned start, so that a delay of the sender counts in full. The streams send as fast as the connection permits. The nodes run on the loopback
-%% interface, on hosts that are joined by veth, and on hosts that are joined by emulated paths with 1 Gbit/s. Lanes, which carry calls and streams in
-%% separate classes, are measured for comparison. On loopback, the benchmark then also sends a 100 KB message every 10 ms in the same manner; that
-%% message's time ends when an answer of a few bytes arrives. The benchmark needs root.
+%% interface, on hosts that are joined by veth, and on hosts that are joined by emulated paths with 1 Gbit/s. On loopback, the benchmark then also
+%% sends a 100 KB message every 10 ms in the same manner; that message's time ends when an answer of a few bytes arrives. The benchmark needs root.
+%%
+%% Tuned TCP does not take part, because it was tuned for calls and streams that run alone: its large buffers are the wrong choice here.
 -module(beamway_bench_beside).
 -behaviour(beamway_bench).
 
@@ -47,8 +48,8 @@ groups(#{paths := Paths} = Settings) ->
                 #{nodes => 2, contenders => contenders(Path), directions => [forward], measure => fun(Cluster) -> measure(Path, Cluster, Settings) end})
      || Path <- Paths].
 
-contenders(loopback) -> [tcp, tcp_tuned, tls, beamway, beamway_tcp, beamway_tls];
-contenders(_) -> [tcp, tcp_tuned, tls, beamway_tcp, beamway_tls].
+contenders(loopback) -> [tcp, tls, beamway, beamway_tcp, beamway_tls];
+contenders(_) -> [tcp, tls, beamway_tcp, beamway_tls].
 
 measure(Path, #{members := [One, Two]} = Cluster, #{warm_ms := WarmMs, ms := Ms}) ->
     [_, Second] = Names = beamway_bench_nodes:names(Cluster),
@@ -89,9 +90,9 @@ metrics(#{paths := Paths}) ->
             || lists:member(loopback, Paths), {loopback, Name, Own, Others} <- compared(), lists:member(Name, ["shm", "tcp"]), What <- [p50, p99]].
 
 compared() ->
-    [{loopback, "shm", beamway, [tcp, tcp_tuned]}, {loopback, "tcp", beamway_tcp, [tcp, tcp_tuned]}, {loopback, "tls", beamway_tls, [tls]}
+    [{loopback, "shm", beamway, [tcp]}, {loopback, "tcp", beamway_tcp, [tcp]}, {loopback, "tls", beamway_tls, [tls]}
      | [{Path, Name ++ Tag, Own, Others} || {Path, Name} <- [{veth, "veth"}, {path_1ms, "path"}, {path_20ms, "path_20ms"}],
-                                            {Tag, Own, Others} <- [{"", beamway_tcp, [tcp, tcp_tuned]}, {"_tls", beamway_tls, [tls]}]]].
+                                            {Tag, Own, Others} <- [{"", beamway_tcp, [tcp]}, {"_tls", beamway_tls, [tls]}]]].
 
 metric(rate) -> #{unit => <<"MB/s">>, better => higher};
 metric(_) -> #{unit => <<"us">>, better => lower}.

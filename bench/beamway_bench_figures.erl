@@ -195,8 +195,12 @@ brief(Question, Metric, {_, #{<<"metrics">> := Entries}}) ->
         [#{<<"beamway">> := Own, <<"unit">> := Unit} | _] = All ->
             [Stock, Tuned] = [against(Rival, All) || Rival <- ["tcp", "tcp_tuned"]],
             Value = fun(#{<<"baseline">> := Baseline}) -> whole(Baseline) end,
-            [Question, lists:map(Value, Stock), lists:map(Value, Tuned), ["**", whole(Own), "** ", Unit], lists:map(fun ratio/1, Tuned)]
+            [Question, or_dash(Value, Stock), or_dash(Value, Tuned), ["**", whole(Own), "** ", Unit], or_dash(fun ratio/1, Tuned)]
     end.
+
+%% A rival that does not take part in a comparison has no entry.
+or_dash(_, []) -> "-";
+or_dash(Show, [Entry]) -> Show(Entry).
 
 pair(Question, _, _, {hidden, _}) -> [Question, ?AGAIN, "", ""];
 pair(Question, Metric, Rival, {_, #{<<"metrics">> := Entries}}) ->
@@ -729,6 +733,8 @@ a_brief_row_has_whole_numbers_test() ->
     Tuned = (entry(<<"a">>, <<"tcp_tuned">>, <<"even">>))#{<<"unit">> := <<"us">>, <<"beamway">> := 4.24, <<"baseline">> := 74.5},
     Stored = (stored())#{<<"metrics">> := [Tuned#{<<"baseline_name">> := <<"tcp">>, <<"baseline">> := 1234567.8}, Tuned]},
     ?assertEqual(["q", "1,234,568", "75", "**4** us", "0.50 [0.40, 0.60]"], [text(Cell) || Cell <- brief("q", "a", {fresh, Stored})]),
+    Alone = Stored#{<<"metrics">> := [Entry || #{<<"baseline_name">> := <<"tcp">>} = Entry <- maps:get(<<"metrics">>, Stored)]},
+    ?assertEqual(["q", "1,234,568", "-", "**4** us", "-"], [text(Cell) || Cell <- brief("q", "a", {fresh, Alone})]),
     ?assertEqual("`n` (2026-11-21, 9 repeats, **old**)", text(dated("n", {old, Stored}))),
     ?assertEqual(["q", ?AGAIN, "", "", ""], brief("q", "gone", {fresh, Stored})).
 

@@ -4,7 +4,7 @@
 %% It first measures, once for all contenders, the maximum throughput of four streams of 10 MB messages in each direction over stock distribution.
 %% Then four streams in each direction run at 60 % of that maximum, with a call about every millisecond. Over Beamway's carrier the caller has the
 %% class `control'; the streams use plain `!'. The contender `direct_stock' uses stock distribution, but makes the call over teleport's own
-%% connections.
+%% connections. Tuned TCP does not take part; see beamway_bench_beside.
 -module(beamway_bench_heartbeat).
 -behaviour(beamway_bench).
 
@@ -33,7 +33,7 @@ prepare(Given, Speed) ->
 %% @private
 -spec groups(map()) -> [beamway_bench_run:group()].
 groups(Settings) ->
-    [#{nodes => 2, contenders => [tcp, tcp_tuned, beamway, beamway_tcp, direct_stock], directions => [forward], measure => fun(Cluster) -> measure(Cluster, Settings) end}].
+    [#{nodes => 2, contenders => [tcp, beamway, beamway_tcp, direct_stock], directions => [forward], measure => fun(Cluster) -> measure(Cluster, Settings) end}].
 
 measure(#{members := [One, _]} = Cluster, #{ms := Ms} = Settings) ->
     [_, Second] = Names = beamway_bench_nodes:names(Cluster),
@@ -70,9 +70,8 @@ both(#{members := Members} = Cluster, Function, Before, After) ->
 %% @private
 -spec metrics(map()) -> [beamway_bench_report:metric()].
 metrics(#{}) ->
-    [metric(iolist_to_binary([Name, "_", What]), <<"us">>, lower, iolist_to_binary([?KEY, ", ", What]), Contender, Baselines)
-     || {Name, Contender, Baselines} <- [{"heartbeat", beamway, [tcp, tcp_tuned]}, {"heartbeat_tcp", beamway_tcp, [tcp, tcp_tuned]},
-                                        {"heartbeat_stock", direct_stock, [tcp, tcp_tuned]}], What <- ["p50", "p99", "max"]]
+    [metric(iolist_to_binary([Name, "_", What]), <<"us">>, lower, iolist_to_binary([?KEY, ", ", What]), Contender, [tcp])
+     || {Name, Contender} <- [{"heartbeat", beamway}, {"heartbeat_tcp", beamway_tcp}, {"heartbeat_stock", direct_stock}], What <- ["p50", "p99", "max"]]
         ++ [metric(<<"heartbeat_streams">>, <<"MB/s">>, higher, <<"streams beside the call">>, beamway, [tcp])].
 
 metric(Name, Unit, Better, Key, Contender, Baselines) ->

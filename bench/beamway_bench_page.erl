@@ -26,7 +26,7 @@ questions() ->
      {"a round trip of 64 bytes, one caller", {"pingpong", ["--no-mpi", "--only", "tcp,tcp_tuned,unix,beamway"]}, <<"rtt_64">>},
      {"messages of 64 bytes, one sender", Stream, <<"rate_64">>},
      {"messages of 1 MB, one sender", Stream, <<"bytes_1m">>},
-     {"a call while messages of 10 MB pass it, 99th percentile", {"heartbeat", ["--only", "tcp,tcp_tuned,beamway"]}, <<"heartbeat_p99">>},
+     {"a call while messages of 10 MB pass it, 99th percentile", {"heartbeat", ["--only", "tcp,beamway"]}, <<"heartbeat_p99">>},
      {"binaries of 10 MB round a ring of six nodes", {"ring", ["--only", "tcp,unix,beamway"]}, <<"ring_w6">>},
      {"processor time of a call, at 100 calls a second", {"paced", ["--only", "tcp,tcp_tuned,beamway"]}, <<"paced_cpu_100">>},
      {"a UNIX pipe over TCP", {"pipe", []}, <<"pipe_tcp_iperf3">>}].
