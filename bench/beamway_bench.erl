@@ -214,13 +214,14 @@ measured_now(Name, Module, Words, Settings) ->
 
 taken(Name, Module, Words, Settings) ->
     #{machine := Machine} = Context = beamway_bench_store:context(Name, command(Name, Words)),
-    _ = [complain("bench ~ts: warning: ~ts", [Name, Text]) || Text <- beamway_bench_machine:noise(maps:get(load_average, Machine)) ++ maps:get(warnings, Settings, [])],
-    Groups = chosen(Module:groups(Settings), Settings),
+    {Groups, LeftOut} = measurable(chosen(Module:groups(Settings), Settings)),
+    Warnings = maps:get(warnings, Settings, []) ++ [["no row for ", Text] || Text <- LeftOut],
+    _ = [complain("bench ~ts: warning: ~ts", [Name, Text]) || Text <- beamway_bench_machine:noise(maps:get(load_average, Machine)) ++ Warnings],
     case beamway_bench_run:in_a_process(fun() -> beamway_bench_run:run(Groups, Settings) end) of
         {ok, Samples} ->
             #{noisy := Noisy} = Ended = beamway_bench_store:ended(Context),
             {ok, beamway_bench_report:result(list_to_binary(Name), Module:metrics(Settings), Samples,
-                                             maps:merge(Ended#{warnings => maps:get(warnings, Settings, []) ++ Noisy}, maps:get(facts, Settings, #{})))};
+                                             maps:merge(Ended#{warnings => Warnings ++ Noisy, left_out => LeftOut}, maps:get(facts, Settings, #{})))};
         {error, Reason} ->
             {error, explain(Reason)}
     end.
@@ -245,6 +246,12 @@ chosen(Groups, #{only := all}) -> Groups;
 chosen(Groups, #{only := Only}) ->
     [Group#{contenders := [Name || Name <- Names, lists:member(Name, Only)]}
      || #{contenders := Names} = Group <- Groups].
+
+%% Leaves out the contenders that this machine lacks something for, and says why.
+measurable(Groups) ->
+    Missing = [{Name, Why} || Name <- lists:usort(lists:append([Names || #{contenders := Names} <- Groups])), [Why | _] <- [beamway_bench_contender:missing(Name)]],
+    {[Group#{contenders := [Name || Name <- Names, not lists:keymember(Name, 1, Missing)]} || #{contenders := Names} = Group <- Groups],
+     [iolist_to_binary([atom_to_list(Name), ": ", Why]) || {Name, Why} <- Missing]}.
 
 %% Host names are removed from the stored command, because results are meant to be published.
 command(Name, Words) ->
@@ -304,6 +311,8 @@ explain({error, {links_missing, Name, Expected, Found}, _}) ->
     io_lib:format("the nodes of '~ts' have ~b links and should have ~b. Run: bin/beamway doctor", [Name, Found, Expected]);
 explain({error, {wrong_compression, Name}, _}) ->
     io_lib:format("the nodes of '~ts' compressed what they must not, or did not compress. Was libzstd-dev installed when Beamway was built?", [Name]);
+explain({error, {kernel_does_not, Name, What}, _}) ->
+    io_lib:format("the connections of '~ts' do not use ~ts: the kernel has fallen back to plain sockets", [Name, What]);
 explain({error, {node_did_not_start, Name, Reason}, _}) ->
     io_lib:format("a node of '~ts' did not start (~tp); what it printed stands above", [Name, Reason]);
 explain({error, {node_did_not_end, Name, Ms}, _}) ->
@@ -389,6 +398,12 @@ default_file_test_() ->
     [?_assertEqual(Want, case default_file("rpc", Words) of none -> none; File -> filename:basename(File) end)
      || {Want, Words} <- [{"rpc.json", []}, {"rpc.json", ["--json"]}, {"rpc-quick.json", ["--json", "--quick"]},
                           {none, ["--only", "tcp"]}, {none, ["--quick", "--repeats", "1"]}]].
+
+a_contender_that_cannot_run_is_left_out_test() ->
+    {Groups, LeftOut} = measurable([#{contenders => [tcp, ktls, tcp_mptcp]}, #{contenders => [beamway]}]),
+    Here = [Name || Name <- [ktls, tcp_mptcp], beamway_bench_contender:missing(Name) =:= []],
+    ?assertEqual([#{contenders => [tcp | Here]}, #{contenders => [beamway]}], Groups),
+    ?assertEqual(2 - length(Here), length(LeftOut)).
 
 hosts_are_not_published_test_() ->
     [?_assertEqual(<<"bin/beamway bench rpc --hosts <2 hosts> --quick">>, command("rpc", ["--hosts", "a,b", "--quick"])),

@@ -1,16 +1,17 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc The contenders that are compared. Each consists of a name, the flags and environment that make a node use its carrier, and the kind of link
-%% that must then carry the calls. The functions are pure, except that the best options for stock TCP are read from a stored result.
+%% that must then carry the calls. The functions are pure, except that the best options for stock TCP are read from a stored result, and that and_rdma/1
+%% and missing/1 look at the machine.
 %%
 %% All contenders also get the flags from {@link common_args/1}, so they differ only in the carrier.
 -module(beamway_bench_contender).
 
--export([all/2, small/1, way/1, names/0, programs/0, and_rdma/1, common_args/1, clean_env/0]).
+-export([all/2, small/1, way/1, names/0, programs/0, and_rdma/1, missing/1, common_args/1, clean_env/0]).
 
 -export_type([name/0, t/0]).
 
--type name() :: tcp | tcp_tuned | tcp_spin | unix | beamway | beamway_tcp | beamway_far | beamway_far_10 | beamway_inet | beamway_rdma
-              | tls | beamway_tls | beamway_poll | beamway_poll_off | teleport | direct | direct_tcp | direct_stock | gen_rpc
+-type name() :: tcp | tcp_tuned | tcp_spin | tcp_mptcp | unix | beamway | beamway_tcp | beamway_far | beamway_far_10 | beamway_inet | beamway_rdma
+              | tls | ktls | beamway_tls | beamway_poll | beamway_poll_off | teleport | direct | direct_tcp | direct_stock | gen_rpc
               %% The same nodes as those of another contender, but without the feature that is measured; see beamway_bench_recorder.
               | beamway_unrecorded | beamway_tcp_unrecorded | teleport_untraced
               | openmpi | eventfd | rdma_link | ib_write | ib_send
@@ -21,7 +22,11 @@
                args := [string()],
                env := [{string(), string()}],
                %% the kind that beamway:links/0 must report; `stock' is one of OTP's own carriers
-               link := stock | shm | rdma | tcp | inet | tls}.
+               link := stock | shm | rdma | tcp | inet | tls,
+               %% what the kernel must do for the sockets of a stock carrier
+               kernel => mptcp | ktls,
+               %% a command that executes the rest of its arguments
+               wrapper => [string()]}.
 
 %% @doc Returns the contenders; `Root' is the directory of the checkout.
 -spec all(Root :: file:filename(), PollUs :: pos_integer()) -> #{name() => t()}.
@@ -36,6 +41,7 @@ list(Root, PollUs) ->
     [Stock,
      Stock#{name := tcp_tuned, title := "stock TCP, tuned", args := tuned_args()},
      Stock#{name := tcp_spin, title := "stock TCP, spinning", args := spin_args()},
+     Stock#{name := tcp_mptcp, title := "stock TCP over MPTCP", kernel => mptcp, wrapper => ["mptcpize", "run"]},
      Stock#{name := unix, title := "stock over a unix socket", args := ["-proto_dist", "beamway_bench_unix", "-epmd_module", "beamway_bench_unix"]},
      Beamway,
      variant(Beamway, beamway_tcp, "Beamway on TCP", [{"BEAMWAY_LINKS", "tcp"}], tcp),
@@ -44,6 +50,7 @@ list(Root, PollUs) ->
               link := tcp},
      variant(Beamway, beamway_inet, "Beamway on OTP's port", [{"BEAMWAY_LINKS", "inet"}], inet),
      Stock#{name := tls, title := "stock TLS", args := ["-proto_dist", "inet_tls" | beamway_bench_tls:args(Root)]},
+     Stock#{name := ktls, title := "stock TLS in the kernel", args := ["-proto_dist", "inet_tls" | beamway_bench_tls:kernel_args(Root)], kernel => ktls},
      variant(Beamway#{args := ["-proto_dist", "beamway_tls" | lists:nthtail(2, Carrier)] ++ beamway_bench_tls:args(Root)},
              beamway_tls, "Beamway on TLS", [{"BEAMWAY_LINKS", "tcp"}], tls),
      variant(Beamway, beamway_rdma, "Beamway, rdma", [{"BEAMWAY_LINKS", "rdma,tcp"}], rdma),
@@ -91,7 +98,7 @@ spin_args() -> lists:append([[Flag, "very_long"] || Flag <- ["+sbwt", "+sbwtdcpu
 %% @doc Returns the names that a user may specify.
 -spec names() -> [name()].
 names() ->
-    [tcp, tcp_tuned, tcp_spin, unix, tls, beamway, beamway_tcp, beamway_far, beamway_far_10, beamway_inet, beamway_tls, beamway_rdma, beamway_poll, beamway_poll_off,
+    [tcp, tcp_tuned, tcp_spin, tcp_mptcp, unix, tls, ktls, beamway, beamway_tcp, beamway_far, beamway_far_10, beamway_inet, beamway_tls, beamway_rdma, beamway_poll, beamway_poll_off,
      teleport, direct, direct_tcp, direct_stock, gen_rpc].
 
 %% @doc Returns the contenders that are programs rather than nodes.
@@ -100,10 +107,25 @@ programs() ->
     [openmpi, eventfd, rdma_link, ib_write, ib_send, rdpipe, rdpipe_unchecked, rdpipe_tls, rdpipe_commands, rdpipe_one, iperf3, ssh, mbuffer, nc, socat, cat,
      rdcp_tls, rdcp, rsync, scp, tar_ssh].
 
-%% @doc Adds rdma to these contenders if this host has an RDMA device. Unlike most of the other functions, this one is not pure.
+%% @doc Adds rdma to these contenders if this host has an RDMA device.
 -spec and_rdma([name()]) -> [name()].
 and_rdma(Names) ->
     Names ++ [beamway_rdma || beamway_rdma_devices:usable(beamway_rdma_devices:all()) =/= []].
+
+%% @doc Returns why this contender cannot be measured here, as text; the list is empty if it can be.
+-spec missing(name()) -> [string()].
+missing(tcp_mptcp) -> ["the kernel has no MPTCP" || not is_in_file("^1", "/proc/sys/net/mptcp/enabled")] ++ ["mptcpize is not installed" || os:find_executable("mptcpize") =:= false];
+missing(ktls) ->
+    Release = erlang:system_info(otp_release),
+    ["OTP " ++ Release ++ " has no kTLS, which came with OTP 26" || list_to_integer(Release) < 26]
+        ++ ["the kernel has no TLS, or its module is not loaded (modprobe tls)" || not is_in_file("\\btls\\b", "/proc/sys/net/ipv4/tcp_available_ulp")];
+missing(_) -> [].
+
+is_in_file(Pattern, File) ->
+    case file:read_file(File) of
+        {ok, Text} -> re:run(Text, Pattern, [{capture, none}]) =:= match;
+        {error, _} -> false
+    end.
 
 %% @doc Returns the flags that every node gets, whatever its carrier. The connection setup time is long, because connecting takes longer on a busy or
 %% emulated machine.
@@ -129,13 +151,19 @@ contenders_differ_test() ->
     All = all("/root", 50),
     ?assertEqual(lists:sort(names()), lists:sort(maps:keys(All))),
     %% The best options for stock TCP may turn out to be none at all.
-    Ways = [{Args, Env} || #{args := Args, env := Env} <- maps:values(maps:remove(tcp_tuned, All))],
+    Ways = [{Args, Env, maps:get(wrapper, Contender, [])} || #{args := Args, env := Env} = Contender <- maps:values(maps:remove(tcp_tuned, All))],
     ?assertEqual(length(Ways), length(lists:usort(Ways))).
 
 stock_has_nothing_of_ours_test_() ->
     All = all("/root", 50),
     [?_assertMatch(#{args := [], env := [], link := stock}, maps:get(tcp, All)),
      ?_assertNot(lists:member("-proto_dist", maps:get(args, maps:get(tcp_tuned, All))))].
+
+%% Whatever this machine has, the two sources of the answer agree.
+what_is_missing_is_said_test_() ->
+    [?_assertEqual([], missing(tcp)),
+     ?_assertEqual(os:find_executable("mptcpize") =/= false andalso file:read_file("/proc/sys/net/mptcp/enabled") =:= {ok, <<"1\n">>}, missing(tcp_mptcp) =:= []),
+     ?_assert(missing(ktls) =/= [] orelse list_to_integer(erlang:system_info(otp_release)) >= 26)].
 
 poll_us_is_passed_on_test() ->
     ?assertMatch(#{env := [{"BEAMWAY_POLL_US", "77"}, {"BEAMWAY_COMPRESS", "never"}]}, maps:get(beamway_poll, all("/r", 77))).

@@ -264,6 +264,8 @@ title("tcp") -> "stock TCP";
 title("tcp_tuned") -> "tuned TCP";
 title("tcp_spin") -> "stock TCP, spinning";
 title("tls") -> "stock TLS";
+title("tcp_mptcp") -> "stock TCP over MPTCP";
+title("ktls") -> "stock TLS in the kernel";
 title("unix") -> "stock over a unix socket";
 title("beamway") -> "Beamway's carrier";
 title("beamway_tcp") -> "Beamway on TCP";
@@ -320,7 +322,8 @@ source(Name, {Age, #{<<"commit">> := Commit, <<"measured_at">> := At, <<"machine
      io_lib:format("~.1f", [float(Load)]), " before, ", repeats(Repeats),
      "; `", string:replace(effective(Command, Repeats), "`", "'", all), "`.",
      case Age of fresh -> ""; old -> " **Old**: what it measures has changed since; to be measured again." end,
-     [" **Noisy**: other work ran on the machine." || is_noisy(Stored)]].
+     [" **Noisy**: other work ran on the machine." || is_noisy(Stored)],
+     [[" Left out: ", lists:join("; ", Names), "."] || #{<<"left_out">> := [_ | _] = Names} <- [Stored]]].
 
 %% Returns whether other work ran during the measurement or just before it. In old results only the load average shows this.
 is_noisy(#{<<"noisy">> := Why}) -> Why =/= [];
@@ -711,6 +714,7 @@ the_source_is_named_test_() ->
     [?_assertEqual("`n.json`: commit `0123456789ab`, 2026-11-21, p, 2 processors, load 0.5 before, 9 repeats; `x`.", text(source("n", {fresh, stored()}))),
      ?_assertEqual({"x --repeats 9 y", "x y"}, {text(effective(<<"x --repeats 9 y">>, 9)), text(effective(<<"x --repeats 5 y">>, 1))}),
      ?_assertNotEqual(nomatch, string:find(text(source("n", {old, stored()})), "**Old**")),
+     ?_assertNotEqual(nomatch, string:find(text(source("n", {fresh, (stored())#{<<"left_out">> => [<<"ktls: why">>, <<"unix: no">>]}})), " Left out: ktls: why; unix: no.")),
      ?_assertEqual("`n.json`: why; to be measured again.", text(source("n", {hidden, "why"})))].
 
 a_chart_has_the_ratios_of_the_tables_test() ->

@@ -7,7 +7,7 @@
 %% because a benchmark of failing calls would look fast.
 -module(beamway_bench_load).
 
--export([start/1, stop/0, stop/1, window/1, calls/0, stream/1, echo/1, socket_bytes/0, watch/1, nodedown_at/1]).
+-export([start/1, stop/0, stop/1, window/1, calls/0, stream/1, echo/1, socket_bytes/0, kernel_does/1, watch/1, nodedown_at/1]).
 %% Exported only because these functions are spawned on other nodes.
 -export([echo_loop/1, receive_stream/2]).
 
@@ -32,6 +32,10 @@
                     batch := pos_integer(), window := pos_integer()}.
 
 -define(ANSWER_MS, 20000).
+%% From linux/socket.h and linux/mptcp.h, which OTP does not define. The size is at least that of struct mptcp_info.
+-define(SOL_MPTCP, 284).
+-define(MPTCP_INFO, 1).
+-define(INFO_BYTES, 128).
 %% The example from the W3C recommendation.
 -define(TRACEPARENT, <<"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01">>).
 
@@ -255,6 +259,17 @@ socket_bytes() ->
     lists:sum([Bytes || {_, Port} <- erlang:system_info(dist_ctrl), is_port(Port),
                         {ok, Counts} <- [inet:getstat(Port, [recv_oct, send_oct])], {_, Bytes} <- Counts]).
 
+%% @doc Returns whether the kernel does this for all distribution connections of this node. An MPTCP socket whose peer does not use MPTCP has fallen back
+%% to TCP. With kTLS, the connection belongs to a port, and otherwise to a process of ssl.
+-spec kernel_does(mptcp | ktls) -> boolean().
+kernel_does(mptcp) -> lists:all(fun(Port) -> has_mptcp(inet:getopts(Port, [{raw, ?SOL_MPTCP, ?MPTCP_INFO, ?INFO_BYTES}])) end, controllers());
+kernel_does(ktls) -> lists:all(fun is_port/1, controllers()).
+
+has_mptcp({ok, [{raw, ?SOL_MPTCP, ?MPTCP_INFO, _}]}) -> true;
+has_mptcp(_) -> false.
+
+controllers() -> [Controller || {_, Controller} <- erlang:system_info(dist_ctrl)].
+
 %% @doc Starts a process that waits for a node to go down. Returns once the process monitors that node.
 -spec watch(node()) -> ok.
 watch(Node) ->
@@ -283,7 +298,7 @@ nodedown_at(TimeoutMs) ->
 %% Starts two real nodes and passes the cluster to each test.
 nodes_test_() ->
     {timeout, 120, fun() ->
-        Tests = [fun calls_are_counted/1, fun nothing_is_left_after_stop/1, fun a_stream_is_confirmed/1,
+        Tests = [fun no_kernel_does_it/1, fun calls_are_counted/1, fun nothing_is_left_after_stop/1, fun a_stream_is_confirmed/1,
                  fun bytes_of_the_socket_are_seen/1, fun a_lost_node_fails_the_load/1],
         {ok, ok} = beamway_bench_run:in_a_process(
                      fun() ->
@@ -297,6 +312,11 @@ nodes_test_() ->
 
 load(Kind, Cluster) ->
     #{kind => Kind, callers => 3, targets => beamway_bench_nodes:names(Cluster), bytes => 100}.
+
+%% These nodes use plain TCP, whose connections do not belong to processes of ssl either.
+no_kernel_does_it(Cluster) ->
+    ?assertNot(on(Cluster, kernel_does, [mptcp])),
+    ?assert(on(Cluster, kernel_does, [ktls])).
 
 on(#{members := [First | _]}, Function, Args) ->
     beamway_bench_nodes:call(First, ?MODULE, Function, Args).

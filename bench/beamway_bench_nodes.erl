@@ -128,7 +128,7 @@ start(#{number := EpmdPort}, #{args := Args, env := Env} = Contender, #{count :=
                         ++ [{"ERL_EPMD_PORT", integer_to_list(EpmdPort)} | Env]},
     Prefix = maps:get(prefix, Options, unique_prefix()),
     Hosts = maps:get(hosts, Options, []),
-    Waiting = [start_peer(at(Index, Hosts, Root, PeerOptions#{name => Prefix ++ integer_to_list(Index)}))
+    Waiting = [start_peer(maps:get(wrapper, Contender, []), at(Index, Hosts, Root, PeerOptions#{name => Prefix ++ integer_to_list(Index)}))
                || Index <- lists:seq(1, Count)],
     Members = [local_or_not(Hosts, await_boot(Contender, Start)) || Start <- Waiting],
     Cluster = #{contender => Contender, members => Members},
@@ -160,11 +160,11 @@ unique_prefix() ->
     Number = erlang:unique_integer([positive, monotonic]),
     lists:flatten(io_lib:format("bench~6..0b-", [Number rem 1000000])).
 
-start_peer(Options) ->
+start_peer(Wrapper, Options) ->
     Tag = make_ref(),
     {Program, Words} = maps:get(exec, Options, {erl(), []}),
     %% Like `bin/beamway' itself, the node must not load code from the current directory.
-    InRoot = {"/bin/sh", ["-c", "cd / && exec \"$@\"", "sh", Program | Words]},
+    InRoot = {"/bin/sh", ["-c", "cd / && exec \"$@\"", "sh"] ++ Wrapper ++ [Program | Words]},
     {ok, Peer, _} = peer:start_link(Options#{exec => InRoot, wait_boot => {self(), Tag}}),
     {Peer, Tag, monitor(process, Peer)}.
 
@@ -257,6 +257,11 @@ connect_pair({#{name := Name} = From, #{name := To}}, forward) ->
     end.
 
 %% A link appears in the node's table slightly after the peer appears in nodes().
+check_links(#{contender := #{name := Name, kernel := What}} = Cluster, _) ->
+    case lists:usort(all(Cluster, beamway_bench_load, kernel_does, [What])) of
+        [true] -> ok;
+        _ -> error({kernel_does_not, Name, What})
+    end;
 check_links(#{contender := #{link := stock}}, _) -> ok;
 check_links(#{contender := #{name := Name, link := Wanted}, members := Members} = Cluster, Deadline) ->
     Links = links(Cluster),

@@ -41,7 +41,7 @@ with_mpi({error, Why}, false, Settings) -> {ok, Settings#{mpi => none, warnings 
 -spec groups(map()) -> [beamway_bench_run:group()].
 groups(#{speed := Speed} = Settings) ->
     Pair = #{nodes => 2, directions => [forward, reverse]},
-    [Pair#{contenders => beamway_bench_contender:and_rdma([tcp, tcp_tuned, tcp_spin, unix, beamway, beamway_tcp]),
+    [Pair#{contenders => beamway_bench_contender:and_rdma([tcp, tcp_tuned, tcp_spin, tcp_mptcp, unix, beamway, beamway_tcp]),
            measure => fun(Cluster) ->
                               maps:merge(sizes(Cluster, ?SIZES, Settings), beside_bulk(Cluster, Settings))
                       end},
@@ -114,12 +114,12 @@ p99(Key) -> <<Key/binary, ", p99">>.
 metrics(#{}) ->
     lists:append([with_p99(Name, size_key(Size), Own, Baselines)
                   || {Name, Size, Own, Baselines} <-
-                         [{<<"rtt_64">>, 64, beamway, [tcp, tcp_tuned, tcp_spin, unix, openmpi]},
-                          {<<"rtt_4k">>, 4096, beamway, [tcp, tcp_tuned, tcp_spin, unix, openmpi]},
-                          {<<"rtt_1m">>, 1 bsl 20, beamway, [tcp, tcp_tuned, tcp_spin, unix, openmpi]},
+                         [{<<"rtt_64">>, 64, beamway, [tcp, tcp_tuned, tcp_spin, tcp_mptcp, unix, openmpi]},
+                          {<<"rtt_4k">>, 4096, beamway, [tcp, tcp_tuned, tcp_spin, tcp_mptcp, unix, openmpi]},
+                          {<<"rtt_1m">>, 1 bsl 20, beamway, [tcp, tcp_tuned, tcp_spin, tcp_mptcp, unix, openmpi]},
                           {<<"rtt_64_rdma">>, 64, beamway_rdma, [tcp, tcp_tuned]},
                           {<<"rtt_1m_rdma">>, 1 bsl 20, beamway_rdma, [tcp, tcp_tuned]},
-                          {<<"tcp_link_rtt_64">>, 64, beamway_tcp, [tcp, tcp_tuned]}]])
+                          {<<"tcp_link_rtt_64">>, 64, beamway_tcp, [tcp, tcp_tuned, tcp_mptcp]}]])
         ++ lists:append([with_p99(Name, Key, beamway_poll, [tcp, beamway_poll_off])
                          || {Name, Key} <- [{<<"rtt_64_quiet">>, <<"round trip 64 B, quiet">>},
                                             {<<"rtt_64_busy">>, <<"round trip 64 B, busy">>}]])

@@ -79,7 +79,7 @@ groups(#{nodes := Nodes, speed := Speed, hosts := Hosts} = Settings) ->
     [#{nodes => Count, contenders => contenders(Count, Hosts), directions => directions(Count, Speed),
        measure => fun(Cluster) -> measure(Cluster, Count, Settings) end} || Count <- Nodes].
 
-contenders(2, []) -> beamway_bench_contender:and_rdma([tcp, tcp_tuned, tcp_spin, unix, tls, beamway, beamway_tcp, beamway_tls, gen_rpc]);
+contenders(2, []) -> beamway_bench_contender:and_rdma([tcp, tcp_tuned, tcp_spin, tcp_mptcp, unix, tls, ktls, beamway, beamway_tcp, beamway_tls, gen_rpc]);
 contenders(_, []) -> beamway_bench_contender:and_rdma([tcp, tcp_tuned, beamway]);
 contenders(_, _Hosts) -> beamway_bench_contender:and_rdma([tcp, tcp_tuned, beamway_tcp]).
 
@@ -116,7 +116,7 @@ metrics(#{nodes := Nodes, sizes := Sizes}) ->
     lists:append([rate_and_p99(name(Count, Size), beamway, Count, Size) || Count <- Nodes, Size <- Sizes])
         ++ [Metric || lists:member(2, Nodes), lists:member(?SMALL, Sizes),
                       Metric <- [rate(<<"tcp_link_rpc">>, beamway_tcp, 2, ?SMALL),
-                                 (rate(<<"tls_rpc">>, beamway_tls, 2, ?SMALL))#{baselines := [tls, beamway_tcp]},
+                                 (rate(<<"tls_rpc">>, beamway_tls, 2, ?SMALL))#{baselines := [tls, ktls, beamway_tcp]},
                                  (rate(<<"gen_rpc_call">>, gen_rpc, 2, ?SMALL))#{baselines := [tcp, tcp_tuned, beamway]}]]
         ++ lists:append([rate_and_p99(rdma_name(name(Count, Size)), beamway_rdma, Count, Size) || Count <- Nodes, Size <- Sizes]).
 
@@ -126,7 +126,7 @@ rate_and_p99(Name, Own, Count, Size) ->
 
 rate(Name, Own, Count, Size) ->
     #{name => Name, unit => <<"calls/s">>, better => higher, key => key(Count, Size, rate),
-      contender => Own, baselines => [tcp, tcp_tuned, tcp_spin, unix]}.
+      contender => Own, baselines => [tcp, tcp_tuned, tcp_spin, tcp_mptcp, unix]}.
 
 name(Count, ?SMALL) -> iolist_to_binary(["rpc_n", integer_to_list(Count)]);
 name(Count, Size) -> iolist_to_binary([name(Count, ?SMALL), "_", beamway_bench:size_text(Size)]).

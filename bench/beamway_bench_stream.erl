@@ -23,7 +23,7 @@ prepare(_, full) -> {ok, #{warm_ms => 300, window_ms => 1500}}.
 -spec groups(map()) -> [beamway_bench_run:group()].
 groups(Settings) ->
     [#{nodes => 2, directions => [forward, reverse],
-       contenders => beamway_bench_contender:and_rdma([tcp, tcp_tuned, unix, tls, beamway, beamway_tcp, beamway_tls]),
+       contenders => beamway_bench_contender:and_rdma([tcp, tcp_tuned, tcp_mptcp, unix, tls, ktls, beamway, beamway_tcp, beamway_tls]),
        measure => fun(Cluster) -> measure(Cluster, ?SMALL ++ ?LARGE, Settings) end}].
 
 %% @doc Returns the rates of 64 B and 4 KB messages per second, and the MB per second in 1 MB messages.
@@ -70,9 +70,9 @@ metrics(#{}) ->
              {<<"bytes_1m_rdma">>, 1 bsl 20, <<"MB/s">>, beamway_rdma}, {<<"bytes_16m_rdma">>, 16 bsl 20, <<"MB/s">>, beamway_rdma},
              {<<"bytes_1m">>, 1 bsl 20, <<"MB/s">>, beamway}, {<<"bytes_16m">>, 16 bsl 20, <<"MB/s">>, beamway}]].
 
-baselines(beamway_tls) -> [tls, beamway_tcp];
-baselines(beamway_tcp) -> [tcp, tcp_tuned];
-baselines(_) -> [tcp, tcp_tuned, unix].
+baselines(beamway_tls) -> [tls, ktls, beamway_tcp];
+baselines(beamway_tcp) -> [tcp, tcp_tuned, tcp_mptcp];
+baselines(_) -> [tcp, tcp_tuned, tcp_mptcp, unix].
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").

@@ -5,25 +5,28 @@
 
 -include_lib("public_key/include/public_key.hrl").
 
--export([args/1, prepare/2]).
+-export([args/1, kernel_args/1, prepare/2]).
 
 %% @doc Returns the flags for a node. This function is pure.
 -spec args(Root :: file:filename()) -> [string()].
 args(Root) -> ["-ssl_dist_optfile", file(Root, "dist_tls.conf")].
+
+%% @doc Like args/1, but the kernel encrypts. OTP then needs TLS 1.3 with this cipher.
+-spec kernel_args(Root :: file:filename()) -> [string()].
+kernel_args(Root) -> ["-ssl_dist_optfile", file(Root, "dist_ktls.conf")].
 
 file(Root, Name) -> filename:join([Root, "bench", "ebin", Name]).
 
 %% @doc Creates the files if the contender needs them and they do not exist yet.
 -spec prepare(beamway_bench_contender:t(), Root :: file:filename()) -> ok.
 prepare(#{args := Args}, Root) ->
-    Options = lists:last(args(Root)),
-    case lists:member(Options, Args) andalso not filelib:is_regular(Options) of
-        true -> make(Root, Options);
-        false -> ok
+    case [File || File <- [lists:last(args(Root)), lists:last(kernel_args(Root))], lists:member(File, Args), not filelib:is_regular(File)] of
+        [_] -> make(Root);
+        [] -> ok
     end.
 
-%% Two runs may start at the same time, so each file is written atomically, and the file that refers to the others is written last.
-make(Root, Options) ->
+%% Two runs may start at the same time, so each file is written atomically, and the files that refer to the others are written last.
+make(Root) ->
     {ok, _} = application:ensure_all_started(public_key),
     Common = [{key, {namedCurve, ?secp256r1}}, {digest, sha256}],
     Chain = public_key:pkix_test_data(#{root => Common, intermediates => [], peer => [{extensions, [names()]} | Common]}),
@@ -32,7 +35,9 @@ make(Root, Options) ->
     ok = write(Pem, public_key:pem_encode([{'Certificate', proplists:get_value(cert, Chain), not_encrypted}, {Kind, Key, not_encrypted}])),
     ok = write(CaPem, public_key:pem_encode([{'Certificate', Ca, not_encrypted} || Ca <- lists:usort(proplists:get_value(cacerts, Chain))])),
     Both = [{certfile, Pem}, {keyfile, Pem}, {cacertfile, CaPem}],
-    write(Options, io_lib:format("~p.~n", [[{server, Both}, {client, Both}]])).
+    Kernel = Both ++ [{ktls, true}, {versions, ['tlsv1.3']}, {ciphers, ["TLS_AES_256_GCM_SHA384"]}],
+    lists:foreach(fun({[_, File], Options}) -> ok = write(File, io_lib:format("~p.~n", [[{server, Options}, {client, Options}]])) end,
+                  [{kernel_args(Root), Kernel}, {args(Root), Both}]).
 
 %% Returns the addresses of the loopback interface and of the hosts in beamway_bench_net.
 names() ->
@@ -62,5 +67,7 @@ made_once_and_only_for_tls_test() ->
          ?assertMatch([{'Certificate', _, _}, {'ECPrivateKey', _, _}], public_key:pem_decode(Pem))
      end || Name <- [tls, beamway_tls]],
     ?assertEqual(get(tls), get(beamway_tls)),
+    {ok, [[{server, Kernel}, {client, Kernel}]]} = file:consult(file(Root, "dist_ktls.conf")),
+    ?assert(proplists:get_value(ktls, Kernel)),
     ok = file:del_dir_r(Root).
 -endif.
