@@ -7,9 +7,9 @@
 %% because a benchmark of failing calls would look fast.
 -module(beamway_bench_load).
 
--export([start/1, stop/0, stop/1, window/1, calls/0, stream/1, echo/1, socket_bytes/0, kernel_does/1, watch/1, nodedown_at/1]).
+-export([start/1, stop/0, stop/1, window/1, calls/0, stream/1, pings/2, echo/1, socket_bytes/0, kernel_does/1, watch/1, nodedown_at/1]).
 %% Exported only because these functions are spawned on other nodes.
--export([echo_loop/1, receive_stream/2]).
+-export([echo_loop/1, receive_stream/2, pong_loop/1]).
 
 -export_type([load/0, window/0, stream/0]).
 
@@ -253,6 +253,41 @@ receive_stream(Sender, Batch, Left, Count) ->
         {finish, Sender} -> Sender ! {self(), received, Count}, ok
     end.
 
+%% @doc Sends this many pings to a process on the node without waiting for answers, and returns how long it took until the last pong arrived, in
+%% nanoseconds. One process sends and another one counts the pongs.
+-spec pings(node(), Count :: pos_integer()) -> Ns :: pos_integer().
+pings(Node, Count) ->
+    Answering = spawn_link(Node, ?MODULE, pong_loop, [self()]),
+    receive {Answering, ready} -> ok after ?ANSWER_MS -> error({no_confirmation, Node, 0}) end,
+    Begin = erlang:monotonic_time(nanosecond),
+    _ = spawn_link(fun() -> ping(Answering, Count) end),
+    ok = pongs(Node, Count),
+    End = erlang:monotonic_time(nanosecond),
+    true = unlink(Answering),
+    Answering ! stop,
+    End - Begin.
+
+ping(_, 0) -> ok;
+ping(Answering, Left) ->
+    Answering ! ping,
+    ping(Answering, Left - 1).
+
+pongs(_, 0) -> ok;
+pongs(Node, Left) ->
+    receive pong -> pongs(Node, Left - 1) after ?ANSWER_MS -> error({messages_lost, Node, Left}) end.
+
+%% @private
+-spec pong_loop(Counter :: pid()) -> ok.
+pong_loop(Counter) ->
+    Counter ! {self(), ready},
+    pong(Counter).
+
+pong(Counter) ->
+    receive
+        ping -> Counter ! pong, pong(Counter);
+        stop -> ok
+    end.
+
 %% @doc Returns the bytes sent and received on those of this node's distribution connections that are inet sockets.
 -spec socket_bytes() -> non_neg_integer().
 socket_bytes() ->
@@ -298,7 +333,7 @@ nodedown_at(TimeoutMs) ->
 %% Starts two real nodes and passes the cluster to each test.
 nodes_test_() ->
     {timeout, 120, fun() ->
-        Tests = [fun no_kernel_does_it/1, fun calls_are_counted/1, fun nothing_is_left_after_stop/1, fun a_stream_is_confirmed/1,
+        Tests = [fun no_kernel_does_it/1, fun calls_are_counted/1, fun nothing_is_left_after_stop/1, fun a_stream_is_confirmed/1, fun every_ping_is_answered/1,
                  fun bytes_of_the_socket_are_seen/1, fun a_lost_node_fails_the_load/1],
         {ok, ok} = beamway_bench_run:in_a_process(
                      fun() ->
@@ -352,6 +387,13 @@ a_stream_is_confirmed(Cluster) ->
     %% The stream's end time has millisecond resolution.
     ?assert(Messages > 0 andalso Messages rem 10 =:= 0),
     ?assert(Elapsed >= 49000000).
+
+every_ping_is_answered(Cluster) ->
+    [_, Target] = beamway_bench_nodes:names(Cluster),
+    Before = on(Cluster, socket_bytes, []),
+    ?assert(on(Cluster, pings, [Target, 1000]) > 0),
+    %% Neither a ping nor a pong takes fewer than ten bytes.
+    ?assert(on(Cluster, socket_bytes, []) - Before >= 1000 * 20).
 
 bytes_of_the_socket_are_seen(Cluster) ->
     Before = on(Cluster, socket_bytes, []),

@@ -4,6 +4,10 @@
 %% It measures messages of several sizes. A 64-byte message is also measured while 1 MB messages are sent in both directions between the nodes. With
 %% and without `poll_us', it is measured while nothing else runs (quiet), and while, inside the nodes, a process that never sleeps competes for each
 %% processor (busy). Open MPI is measured as well: it polls shared memory without sleeping, and so shows what the machine itself can do.
+%%
+%% Last comes the ping-pong with which Proto.Actor compares itself (protoactor-go, examples/remote-benchmark): one process sends a million pings to a
+%% process on the other node without waiting, which answers each with a pong, and a third process counts the pongs. As there, the rate is two million
+%% messages divided by the time until the last pong, and there are no payloads. A quick run sends fewer.
 -module(beamway_bench_pingpong).
 -behaviour(beamway_bench).
 
@@ -13,6 +17,8 @@
 -define(BURNERS, beamway_bench_burners).
 -define(BULK, beamway_bench_bulk).
 -define(BESIDE, <<"round trip 64 B, beside 1 MB">>).
+-define(MILLION, <<"a million pings without waiting, and their pongs">>).
+-define(PINGS_MS, 300000).
 
 %% @private
 -spec options() -> [getopt:option_spec()].
@@ -24,8 +30,8 @@ options() ->
 -spec prepare(Given :: proplists:proplist(), beamway_bench:speed()) -> {ok, map()} | {error, unicode:chardata()}.
 prepare(Given, Speed) ->
     Settings = case Speed of
-                   quick -> #{warm_ms => 50, window_ms => 150};
-                   full -> #{warm_ms => 300, window_ms => 1000}
+                   quick -> #{warm_ms => 50, window_ms => 150, pings => 50000};
+                   full -> #{warm_ms => 300, window_ms => 1000, pings => 1000000}
                end,
     case {proplists:get_bool(mpi, Given), proplists:get_bool(no_mpi, Given)} of
         {true, true} -> {error, "--mpi and --no-mpi: choose one"};
@@ -47,7 +53,8 @@ groups(#{speed := Speed} = Settings) ->
                       end},
      Pair#{contenders => [tcp, tcp_tuned, beamway_tcp, beamway_poll_off, beamway_poll],
            directions := case Speed of quick -> [forward]; full -> [forward, reverse] end,
-           measure => fun(Cluster) -> quiet_and_busy(Cluster, Settings) end}]
+           measure => fun(Cluster) -> quiet_and_busy(Cluster, Settings) end},
+     Pair#{contenders => [tcp, tcp_tuned, tcp_mptcp, unix, beamway, beamway_tcp], directions := [forward], measure => fun(Cluster) -> million(Cluster, Settings) end}]
         ++ [#{nodes => 0, contenders => [openmpi], directions => [none],
               measure => fun(none) -> mpi(Settings) end} || maps:get(mpi, Settings) =/= none].
 
@@ -74,6 +81,10 @@ round_trips(#{members := [Asking | _]} = Cluster, Size, #{warm_ms := WarmMs, win
     #{counts := Counts} = Call(window, [Ms], Ms + 30000),
     ok = Call(stop, [], 30000),
     Counts.
+
+million(#{members := [Asking | _]} = Cluster, #{pings := Count}) ->
+    [_, Answering] = beamway_bench_nodes:names(Cluster),
+    #{?MILLION => 2 * Count * 1.0e9 / beamway_bench_nodes:call(Asking, beamway_bench_load, pings, [Answering, Count], ?PINGS_MS)}.
 
 quiet_and_busy(Cluster, Settings) ->
     Quiet = figures(<<"round trip 64 B, quiet">>, round_trips(Cluster, 64, Settings)),
@@ -126,7 +137,9 @@ metrics(#{}) ->
         ++ with_p99(<<"tcp_link_rtt_64_busy">>, <<"round trip 64 B, busy">>, beamway_tcp, [tcp, tcp_tuned])
         %% Tuned TCP was not tuned for this; see beamway_bench_beside.
         ++ with_p99(<<"rtt_64_beside_1m">>, ?BESIDE, beamway, [tcp, unix])
-        ++ with_p99(<<"tcp_link_rtt_64_beside_1m">>, ?BESIDE, beamway_tcp, [tcp]).
+        ++ with_p99(<<"tcp_link_rtt_64_beside_1m">>, ?BESIDE, beamway_tcp, [tcp])
+        ++ [#{name => Name, unit => <<"messages/s">>, better => higher, key => ?MILLION, contender => Own, baselines => Baselines}
+            || {Name, Own, Baselines} <- [{<<"pings">>, beamway, [tcp, tcp_tuned, tcp_mptcp, unix]}, {<<"tcp_link_pings">>, beamway_tcp, [tcp, tcp_tuned, tcp_mptcp]}]].
 
 with_p99(Name, Key, Own, Baselines) ->
     Metric = #{name => Name, unit => <<"us">>, better => lower, key => Key, contender => Own, baselines => Baselines},
@@ -138,7 +151,7 @@ with_p99(Name, Key, Own, Baselines) ->
 metrics_test() ->
     Names = [Name || #{name := Name} <- metrics(#{})],
     Wanted = [<<"rtt_64">>, <<"rtt_4k">>, <<"rtt_1m">>, <<"tcp_link_rtt_64">>, <<"rtt_64_quiet">>,
-              <<"rtt_64_busy">>, <<"tcp_link_rtt_64_busy">>],
+              <<"rtt_64_busy">>, <<"tcp_link_rtt_64_busy">>, <<"pings">>, <<"tcp_link_pings">>],
     ?assertEqual([], Wanted -- Names).
 
 mpi_is_left_out_or_asked_for_test_() ->
