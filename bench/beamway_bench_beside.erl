@@ -11,7 +11,7 @@
 -module(beamway_bench_beside).
 -behaviour(beamway_bench).
 
--export([options/0, prepare/2, groups/1, metrics/1, finish/2]).
+-export([options/0, prepare/2, groups/1, metrics/1]).
 
 -define(PATHS, [loopback, veth, path_1ms, path_20ms]).
 -define(BYTES, 10000000).
@@ -23,8 +23,7 @@
 %% @private
 -spec options() -> [getopt:option_spec()].
 options() ->
-    [{path, undefined, "path", string, "only this one: loopback, veth, path_1ms or path_20ms"},
-     {chart, undefined, "chart", string, "draw the times into this .svg or .png (bench/results/beside.svg)"}].
+    [{path, undefined, "path", string, "only this one: loopback, veth, path_1ms or path_20ms"}].
 
 %% @private
 -spec prepare(Given :: proplists:proplist(), beamway_bench:speed()) -> {ok, map()} | {error, unicode:chardata()}.
@@ -34,7 +33,7 @@ prepare(Given, Speed) ->
         {ok, Paths} ->
             case {lists:delete(loopback, Paths), beamway_bench_net:check()} of
                 {[_ | _], {error, Why}} -> {error, [Why, ", or with --path loopback"]};
-                {Nets, _} -> {ok, (settings(Paths, Speed))#{facts => beamway_bench_net:facts(Nets), chart => proplists:get_value(chart, Given, default)}}
+                {Nets, _} -> {ok, (settings(Paths, Speed))#{facts => beamway_bench_net:facts(Nets)}}
             end
     end.
 
@@ -96,15 +95,6 @@ compared() ->
 
 metric(rate) -> #{unit => <<"MB/s">>, better => higher};
 metric(_) -> #{unit => <<"us">>, better => lower}.
-
-%% @private
--spec finish(beamway_bench_report:result(), map()) -> ok | {error, unicode:chardata()}.
-finish(Result, #{chart := default, paths := ?PATHS} = Settings) ->
-    beamway_bench_chart:by_default("beside", maps:get(speed, Settings), fun(File) -> finish(Result, Settings#{chart := File}) end);
-finish(_, #{chart := default}) -> ok;
-finish(Result, #{chart := File, paths := Paths}) ->
-    beamway_bench_chart:bars(File, "call of 64 B beside four streams of 10 MB: median and 99th percentile, us",
-                             [{words(Path), key(Path, p50), key(Path, p99)} || Path <- Paths], Result).
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").

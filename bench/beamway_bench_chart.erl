@@ -1,66 +1,21 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Draws results with gnuplot: either as curves over sizes, with a line for each contender and error bars for the middle half of the repeats, or
-%% as a bar chart.
+%% @doc Draws results with gnuplot as curves over sizes, with a line for each contender and error bars for the middle half of the repeats.
 -module(beamway_bench_chart).
 
--export([draw/4, curves/5, bars/4, plot/2, by_default/3]).
+-export([draw/4, plot/2]).
 
 -define(GNUPLOT_MS, 30000).
 
 %% @doc Draws the results of these keys as SVG or PNG, depending on the file's extension.
 -spec draw(file:filename(), unicode:chardata(), [{Size :: non_neg_integer(), beamway_bench_run:key()}],
            beamway_bench_report:result()) -> ok | {error, unicode:chardata()}.
-draw(File, Title, Points, Result) -> drawn(File, 500, fun(Terminal) -> script(File, Terminal, Title, lines(Points, Result)) end).
-
-%% @doc Draws curves over counts, with a panel for each list of keys and two panels per row.
--spec curves(file:filename(), unicode:chardata(), XLabel :: string(), [{Panel :: unicode:chardata(), [{pos_integer(), beamway_bench_run:key()}]}, ...],
-             beamway_bench_report:result()) -> ok | {error, unicode:chardata()}.
-curves(File, Title, XLabel, Panels, Result) ->
-    Rows = (length(Panels) + 1) div 2,
-    drawn(File, 250 * Rows,
-          fun(Terminal) ->
-                  ["set terminal ", Terminal, "\nset output ", quoted(File), "\nset multiplot layout ", integer_to_list(Rows), ",2 title ", quoted(Title), "\n",
-                   "set logscale xy\nset grid\nset key top left\nset xlabel ", quoted(XLabel), "\nset offsets graph 0.05, graph 0.05\n",
-                   [[data(Drawn), "set title ", quoted(Panel), "\n", plotted(Drawn)] || {Panel, Points} <- Panels, Drawn <- [lines(Points, Result)]],
-                   "unset multiplot\n"]
-          end).
-
-%% @doc Draws two bars for each contender on a logarithmic scale, with a panel for each pair of keys.
--spec bars(file:filename(), unicode:chardata(), [{Panel :: string(), Lower :: beamway_bench_run:key(), Upper :: beamway_bench_run:key()}, ...],
-           beamway_bench_report:result()) -> ok | {error, unicode:chardata()}.
-bars(File, Title, Panels, Result) -> drawn(File, max(500, 250 * length(Panels)), fun(Terminal) -> bars_script(File, Terminal, Title, Panels, Result) end).
-
-drawn(File, Height, Script) ->
-    case terminal(filename:extension(File), integer_to_list(Height)) of
+draw(File, Title, Points, Result) ->
+    case terminal(filename:extension(File)) of
         unknown -> {error, ["--chart ", File, ": expected a name that ends with .svg or .png"]};
-        Terminal -> plot(File, Script(Terminal))
+        Terminal -> plot(File, script(File, Terminal, Title, lines(Points, Result)))
     end.
-
-bars_script(File, Terminal, Title, Panels, Result) ->
-    #{figures := Figures} = beamway_bench_report:to_json(Result),
-    Median = fun(Name, Key) -> [M || #{contender := N, key := K, median := M} <- Figures, N =:= Name, K =:= Key] end,
-    Numbered = lists:zip(lists:seq(1, length(Panels)), Panels),
-    [[io_lib:format("$panel~b << EOD\n", [Number]),
-      [io_lib:format("\"~ts\" ~f ~f\n", [spoken(Name), float(Low), float(High)])
-       || #{contender := Name, key := K, median := High} <- Figures, K =:= Upper, Low <- Median(Name, Lower)], "EOD\n"]
-     || {Number, {_, Lower, Upper}} <- Numbered]
-        ++ ["set terminal ", Terminal, "\nset output ", quoted(File), "\nset multiplot layout ", integer_to_list(length(Panels)), ",1 title ", quoted(Title), "\n",
-            "set style data histograms\nset style fill solid 0.7\nset boxwidth 0.9\nset logscale y\nset yrange [10:*]\nset grid y\nset key top right\n",
-            [io_lib:format("set title ~ts\nplot $panel~b using 2:xtic(1) title 'p50', '' using 3 title 'p99'\n", [quoted(Panel), Number])
-             || {Number, {Panel, _, _}} <- Numbered],
-            "unset multiplot\n"].
 
 spoken(Name) -> string:replace(atom_to_list(Name), "_", " ", all).
-
-%% @doc Draws a chart into bench/results even if the user did not request one. A failure is reported but does not make the benchmark fail.
--spec by_default(Name :: string(), beamway_bench:speed(), fun((file:filename()) -> ok | {error, unicode:chardata()})) -> ok.
-by_default(Name, Speed, Draw) ->
-    Ending = case Speed of full -> ".svg"; quick -> "-quick.svg" end,
-    File = filename:join([beamway_bench_nodes:root(), "bench", "results", Name ++ Ending]),
-    case Draw(File) of
-        ok -> beamway_bench:note("drawn ~ts", [File]);
-        {error, Why} -> beamway_bench:note("~ts", [Why])
-    end.
 
 %% @doc Runs gnuplot with a script that writes this file.
 -spec plot(file:filename(), Script :: unicode:chardata()) -> ok | {error, unicode:chardata()}.
@@ -70,9 +25,9 @@ plot(File, Script) ->
         Gnuplot -> run(Gnuplot, File, Script)
     end.
 
-terminal(".svg", Height) -> ["svg size 800,", Height, " enhanced background 'white'"];
-terminal(".png", Height) -> ["pngcairo size 800,", Height];
-terminal(_, _) -> unknown.
+terminal(".svg") -> "svg size 800,500 enhanced background 'white'";
+terminal(".png") -> "pngcairo size 800,500";
+terminal(_) -> unknown.
 
 %% Uses the stored form of the result, so that the same chart can be drawn from the file alone.
 lines(Points, Result) ->
@@ -134,35 +89,6 @@ a_real_chart_test() ->
             ?assertEqual({ok, ["chart.svg"]}, file:list_dir(Folder)),
             ok = file:del_dir_r(Folder)
     end.
-
-curves_test() ->
-    "/" ++ _ = Folder = string:trim(os:cmd("mktemp -d")),
-    File = filename:join(Folder, "curves.svg"),
-    Draw = fun() -> curves(File, "t", "links", [{"one", [{100, <<"a">>}, {1000, <<"b">>}]}, {["tw", "o"], [{100, <<"b">>}]}, {"three", [{100, <<"a">>}]}], result()) end,
-    case os:find_executable("gnuplot") of
-        false -> ?assertMatch({error, _}, Draw());
-        _ ->
-            ?assertEqual(ok, Draw()),
-            {ok, Svg} = file:read_file(File),
-            [?assertNotEqual(nomatch, binary:match(Svg, Text)) || Text <- [<<"beamway">>, <<"three">>, <<"viewBox=\"0 0 800 500\"">>]]
-    end,
-    ok = file:del_dir_r(Folder).
-
-bars_test() ->
-    "/" ++ _ = Folder = string:trim(os:cmd("mktemp -d")),
-    File = filename:join(Folder, "bars.svg"),
-    case os:find_executable("gnuplot") of
-        false -> ?assertMatch({error, _}, bars(File, "t", [{"one", <<"a">>, <<"b">>}], result()));
-        _ ->
-            Two = [{"one", <<"a">>, <<"b">>}, {"two", <<"b">>, <<"a">>}],
-            [begin
-                 ?assertEqual(ok, bars(File, "t", Panels, result())),
-                 {ok, Svg} = file:read_file(File),
-                 ?assertNotEqual(nomatch, binary:match(Svg, <<"p99">>)),
-                 ?assertNotEqual(nomatch, binary:match(Svg, Box))
-             end || {Panels, Box} <- [{Two, <<"viewBox=\"0 0 800 500\"">>}, {Two ++ Two, <<"viewBox=\"0 0 800 1000\"">>}]]
-    end,
-    ok = file:del_dir_r(Folder).
 
 bad_name_test() ->
     ?assertMatch({error, _}, draw("/tmp/x.pdf", "t", [], result())).

@@ -8,7 +8,7 @@
 -module(beamway_bench_peers).
 -behaviour(beamway_bench).
 
--export([options/0, prepare/2, groups/1, metrics/1, finish/2]).
+-export([options/0, prepare/2, groups/1, metrics/1]).
 %% Called by tests.
 -export([start/3, connect/3, await/3, vanish/1, counts/1, stop/1]).
 %% Called on the real node.
@@ -204,12 +204,6 @@ whats() ->
 metrics(#{links := Counts}) ->
     [#{name => iolist_to_binary(io_lib:format("peers_~ts_~b", [What, Count])), unit => Unit, better => lower, key => key(What, Count), contender => beamway_tcp, baselines => [tcp]}
      || Count <- Counts, {What, Unit} <- whats()].
-
-%% @private
--spec finish(beamway_bench_report:result(), map()) -> ok.
-finish(Result, #{speed := Speed, links := Counts}) ->
-    Panels = [{[words(What), ", ", Unit], [{Count, key(What, Count)} || Count <- Counts]} || {What, Unit} <- whats()],
-    beamway_bench_chart:by_default("peers", Speed, fun(File) -> beamway_bench_chart:curves(File, "one node with many links", "links", Panels, Result) end).
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").

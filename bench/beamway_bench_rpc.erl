@@ -20,7 +20,7 @@ options() ->
      {hosts, undefined, "hosts", string, "one node on each of these machines, over ssh, such as a,b,c,d: see docs/guide/rdma.md"},
      {callers, undefined, "callers", {integer, 100}, "calling processes on each node"},
      {size, undefined, "size", string, "bytes of each call, such as 16,1k,16k,256k,1m (only with 2 nodes, unless --nodes)"},
-     {chart, undefined, "chart", string, "draw calls a second over the sizes into this .svg or .png (several sizes: bench/results/rpc-size.svg)"},
+     {chart, undefined, "chart", string, "draw calls a second over the sizes into this .svg or .png"},
      {erpc, undefined, "erpc", undefined, "erpc:call instead of rpc:call"}].
 
 %% @private
@@ -37,11 +37,10 @@ hosts(Text) -> beamway_bench_hosts:parse(Text).
 
 prepare(Given, Speed, NodesText, Hosts) ->
     Callers = proplists:get_value(callers, Given),
-    Sized = proplists:is_defined(size, Given),
     Nodes = beamway_bench:numbers("--nodes", NodesText, 2, 16),
     Sizes = beamway_bench:numbers("--size", proplists:get_value(size, Given, integer_to_list(?SMALL)), 0, 1 bsl 26),
     Common = #{kind => case proplists:get_bool(erpc, Given) of true -> erpc; false -> rpc end,
-               chart => chart(Sized, Given), hosts => Hosts, window_ms => window_ms(Speed), warm_ms => 100 + window_ms(Speed) div 8},
+               chart => proplists:get_value(chart, Given, none), hosts => Hosts, window_ms => window_ms(Speed), warm_ms => 100 + window_ms(Speed) div 8},
     case {Nodes, Sizes, Callers} of
         {{error, Why}, _, _} -> {error, Why};
         {_, {error, Why}, _} -> {error, Why};
@@ -54,9 +53,6 @@ prepare(Given, Speed, NodesText, Hosts) ->
 %% Measuring many sizes takes a long time, and two nodes are enough to compare sizes.
 nodes_text(true, "2,4") -> "2";
 nodes_text(_, Text) -> Text.
-
-chart(Sized, Given) ->
-    proplists:get_value(chart, Given, case Sized of true -> default; false -> none end).
 
 window_ms(quick) -> 500;
 window_ms(full) -> 2000.
@@ -137,9 +133,6 @@ rdma_name(<<"rpc_", Rest/binary>>) -> <<"rpc_rdma_", Rest/binary>>.
 %% @private
 -spec finish(beamway_bench_report:result(), map()) -> ok | {error, unicode:chardata()}.
 finish(_, #{chart := none}) -> ok;
-finish(_, #{chart := default, sizes := [_]}) -> ok;
-finish(Result, #{chart := default} = Settings) ->
-    beamway_bench_chart:by_default("rpc-size", maps:get(speed, Settings), fun(File) -> finish(Result, Settings#{chart := File}) end);
 finish(Result, #{chart := File, nodes := [Count | _], sizes := Sizes, kind := Kind}) ->
     Title = io_lib:format("~ts, ~b nodes: calls a second by size", [Kind, Count]),
     beamway_bench_chart:draw(File, Title, [{Size, key(Count, Size, rate)} || Size <- Sizes], Result).
