@@ -23,6 +23,8 @@
 -type stale() :: [{Result :: string(), Commit :: string(), old | not_here}].
 
 -define(MOST_COMMITS, 40).
+%% All results together; they are text that every clone downloads.
+-define(MOST_BYTES, 700000).
 -define(AGAIN, "to be measured again").
 
 %% @doc The entry point of `scripts/figures'.
@@ -36,16 +38,16 @@ words(Arguments) ->
     case Arguments of
         ["write"] -> write();
         ["check"] -> verdict("check", problems());
-        ["release"] -> verdict("release-check", problems() ++ too_old());
+        ["release"] -> verdict("release-check", problems() ++ too_old() ++ too_weak());
         ["mark"] -> mark();
         ["plan" | Words] -> plan(Words);
-        ["reevaluate" | Names] -> reevaluate(Names);
+        ["compact" | Names] -> compact(Names);
         ["begin", "--force", Name, Command] -> begun(Name, Command, true);
         ["begin", Name, Command] -> begun(Name, Command, false);
         ["store", "--force", File] -> store(File, true);
         ["store", File] -> store(File, false);
         ["commit"] -> io:format("~ts~n", [beamway_bench_machine:commit()]), 0;
-        _ -> complain("expected write, check, release, mark, plan, reevaluate, begin, store or commit", []), 2
+        _ -> complain("expected write, check, release, mark, plan, compact, begin, store or commit", []), 2
     end.
 
 complain(Format, Args) -> io:format(standard_error, "figures: " ++ Format ++ "~n", Args).
@@ -56,7 +58,7 @@ verdict(What, Problems) ->
     io:format("~ts: ~b problems~n", [What, length(Problems)]),
     1.
 
-problems() -> pages() ++ outdated(pictures()) ++ schema() ++ unknown_commits().
+problems() -> pages() ++ outdated(pictures()) ++ schema() ++ unknown_commits() ++ too_heavy(stored_bytes()) ++ unused(drawn_files(), texts()).
 
 %% ---- results and pages
 
@@ -229,6 +231,7 @@ has_verdicts(Results) -> lists:all(fun({_, Metrics}) -> is_list(Metrics) end, Re
 %% Open MPI and the other baselines listed here show the machine's own limit or are older versions. They are not rivals, so they get no verdict. The
 %% others get the run's own verdict, but a win or loss counts as even unless it is significant among all comparisons, because with so many comparisons
 %% some would differ by chance.
+judgement(#{<<"contender">> := <<"lanes", _/binary>>}, _) -> null;
 judgement(#{<<"baseline_name">> := Name}, _) when Name =:= <<"openmpi">>; Name =:= <<"lanes">>; Name =:= <<"lanes_tcp">>; Name =:= <<"lanes_copies">> -> null;
 judgement(#{<<"verdict">> := Verdict} = Entry, Most) when Verdict =:= <<"wins">>; Verdict =:= <<"loses">> ->
     case maps:get(<<"p">>, Entry, null) of
@@ -347,9 +350,11 @@ day(Seconds) ->
 -spec both() -> [{file:filename(), Is :: binary(), Should :: binary()}].
 both() ->
     Tables = maps:from_list([{Name, Table} || {table, Name, Table} <- config()]),
-    [{path(File), Text, iolist_to_binary(filled(Text, Tables))}
-     || Pattern <- ["*.md", "*/*.md", "*/*/*.md"], File <- lists:sort(filelib:wildcard(Pattern, beamway_bench_nodes:root())), hd(filename:split(File)) =/= "build",
-        {ok, Text} <- [file:read_file(path(File))], binary:match(Text, <<"<!-- figures: ">>) =/= nomatch].
+    [{File, Text, iolist_to_binary(filled(Text, Tables))} || {File, Text} <- markdown_files(), binary:match(Text, <<"<!-- figures: ">>) =/= nomatch].
+
+markdown_files() ->
+    [{path(File), Text} || Pattern <- ["*.md", "*/*.md", "*/*/*.md"], File <- lists:sort(filelib:wildcard(Pattern, beamway_bench_nodes:root())), hd(filename:split(File)) =/= "build",
+                           {ok, Text} <- [file:read_file(path(File))]].
 
 filled(Text, Tables) ->
     case re:run(Text, "^(.*?<!-- figures: ([a-z0-9-]+) -->\n).*?(<!-- end -->\n.*)$", [dotall, {capture, all_but_first, binary}]) of
@@ -376,7 +381,30 @@ present(Name) ->
         false -> missing
     end.
 
+stored_bytes() -> lists:sum([filelib:file_size(beamway_bench_store:file(Name)) || {Name, _} <- results()]).
+
+too_heavy(Bytes) -> [io_lib:format("bench/results: ~b KB of JSON, at most ~b are kept. Run: scripts/figures compact", [Bytes div 1000, ?MOST_BYTES div 1000]) || Bytes > ?MOST_BYTES].
+
+%% Returns the results whose verdicts do not count, because they have too few repeats or were measured beside other work.
+too_weak() ->
+    Named = lists:usort([Name || {table, _, {metrics, _, Results}} <- config(), has_verdicts(Results), {Name, _} <- Results]),
+    [["bench/results/", Name, ".json: ", Why, ". Measure it again"] || Name <- Named, {_, Stored} <- [shown(Name)], Why <- weak(Stored)].
+
+weak(#{<<"metrics">> := Entries} = Stored) ->
+    Counts = [Count || #{<<"samples">> := Count} = Entry <- Entries, judgement(Entry, 1.0) =/= null],
+    Least = beamway_bench_stats:least_repeats(),
+    [io_lib:format("~b repeats, and a verdict needs ~b", [lists:min(Counts), Least]) || Counts =/= [], lists:min(Counts) < Least]
+        ++ ["measured while other work ran on the machine" || Counts =/= [], is_noisy(Stored)].
+
 %% ---- pictures
+
+%% Returns the pictures that a page could show. A quick run's files are only for the user.
+drawn_files() ->
+    [File || Pattern <- ["docs/**/*.{svg,png}", "bench/results/**/*.{svg,png,csv}"], File <- filelib:wildcard(Pattern, beamway_bench_nodes:root()), string:find(File, "-quick.") =:= nomatch].
+
+texts() -> [Text || {_, Text} <- markdown_files()].
+
+unused(Files, Texts) -> [[File, ": no page shows it. Delete it"] || File <- Files, not lists:any(fun(Text) -> string:find(Text, filename:basename(File)) =/= nomatch end, Texts)].
 
 -spec pictures() -> [picture()].
 pictures() -> charts() ++ ants().
@@ -586,24 +614,16 @@ input() ->
         Line -> [Line | input()]
     end.
 
-%% Evaluates stored results again with the current statistics.
-reevaluate([]) -> reevaluate([Name || {Name, _} <- results()]);
-reevaluate(Names) ->
-    lists:max([0 | [again(Name, beamway_bench_store:file(Name)) || Name <- Names]]).
-
-again(Name, File) ->
-    case file:read_file(File) of
-        {ok, Text} ->
-            Object = case jiffy:decode(Text, [return_maps]) of
-                         #{<<"metrics">> := _, <<"figures">> := _} = Old -> beamway_bench_report:to_json(beamway_bench_report:again(Old));
-                         Old -> Old
-                     end,
-            case beamway_bench_store:write(File, Object) of
-                ok -> io:format("evaluated again: ~ts~n", [Name]), 0;
-                {error, Why} -> complain("~ts: ~ts", [Name, Why]), 1
-            end;
-        {error, _} -> 0
+%% Writes stored results again in the current form, without what is no longer kept.
+compact([]) -> compact([Name || {Name, _} <- results()]);
+compact(Names) ->
+    case [[Name, ": ", Why] || Name <- Names, {error, Why} <- [compacted(read(Name), beamway_bench_store:file(Name))]] of
+        [] -> 0;
+        Failed -> _ = [complain("~ts", [Why]) || Why <- Failed], 1
     end.
+
+compacted({ok, Stored}, File) -> beamway_bench_store:write(File, Stored);
+compacted({error, _}, _) -> ok.
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
@@ -619,7 +639,9 @@ so_many_verdicts_at_most_test() ->
 a_verdict_needs_significance_test_() ->
     Entry = #{<<"verdict">> => <<"wins">>, <<"p">> => 0.004},
     [?_assertEqual(<<"wins">>, judgement(Entry, 0.03)), ?_assertEqual(<<"even">>, judgement(Entry, 0.0)), ?_assertEqual(<<"even">>, judgement(maps:remove(<<"p">>, Entry), 0.03)),
-     ?_assertEqual(<<"unknown">>, judgement(Entry#{<<"verdict">> := <<"unknown">>}, 0.0))].
+     ?_assertEqual(<<"unknown">>, judgement(Entry#{<<"verdict">> := <<"unknown">>}, 0.0)),
+     %% Nobody can measure version 0.2.0 again, so it gets no verdict.
+     ?_assertEqual(null, judgement(Entry#{<<"contender">> => <<"lanes_tcp">>}, 0.03))].
 
 noisy_test_() ->
     Load = fun(L) -> #{<<"machine">> => #{<<"load_average">> => L}} end,
@@ -641,6 +663,22 @@ what_stands_twice_is_refused_test_() ->
      ?_assertEqual([], twice(config()))].
 
 results_are_whole_test() -> ?assertEqual([], schema()).
+
+results_are_light_test() ->
+    ?assertEqual([], too_heavy(stored_bytes())),
+    ?assertMatch([_], too_heavy(?MOST_BYTES + 1)).
+
+every_picture_is_shown_test() ->
+    ?assertEqual([], unused(drawn_files(), texts())),
+    ?assertEqual(["docs/b.svg: no page shows it. Delete it"], [text(Why) || Why <- unused(["docs/a.svg", "docs/b.svg"], [<<"![a](a.svg)">>, <<"b.sv">>])]).
+
+a_weak_verdict_blocks_a_release_test_() ->
+    Entry = (entry(<<"a">>, <<"tcp">>, <<"wins">>))#{<<"samples">> => 7},
+    Of = fun(Metric, Noisy) -> [text(Why) || Why <- weak((stored())#{<<"metrics">> := [Metric], <<"noisy">> => Noisy})] end,
+    [?_assertEqual([], Of(Entry, [])), ?_assertEqual(["6 repeats, and a verdict needs 7"], Of(Entry#{<<"samples">> := 6}, [])),
+     ?_assertEqual(["measured while other work ran on the machine"], Of(Entry, [<<"why">>])),
+     %% Without a rival there is no verdict.
+     ?_assertEqual([], Of(Entry#{<<"samples">> := 1, <<"verdict">> := null}, [<<"why">>]))].
 
 %% Every file in bench/results must be in the plan. An entry that does not list what it measures would immediately count as outdated.
 every_result_is_known_test() ->

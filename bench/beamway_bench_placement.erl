@@ -31,7 +31,9 @@ prepare(Given, Speed) ->
         [] when Names =/= [] ->
             Modules = [Module || {Name, Module} <- parts(), lists:member(Name, Names)],
             Own = maps:from_list([{Module, Module:repeats(Speed)} || Module <- Modules]),
-            {ok, #{parts => Modules, speed => Speed, budget_ms => infinity, own_repeats => Own,
+            %% A picture is drawn from the values of each repeat.
+            Facts = maps:from_list([{drawn, true} || Module <- Modules, lists:member(Module, [beamway_bench_mlaco, beamway_bench_mlaco_net])]),
+            {ok, #{parts => Modules, speed => Speed, budget_ms => infinity, own_repeats => Own, facts => Facts,
                    repeats => proplists:get_value(repeats, Given, lists:max(maps:values(Own)))}};
         Unknown -> {error, io_lib:format("--part ~ts: there is no such part; there are: ~ts", [lists:join(",", Unknown), lists:join(", ", names())])}
     end.

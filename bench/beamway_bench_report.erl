@@ -7,7 +7,7 @@
 %% vary less.
 -module(beamway_bench_report).
 
--export([result/4, again/1, to_json/1, to_text/1, table/1, number/1, verdict/1, ratio/3, save/3]).
+-export([result/4, to_json/1, to_text/1, table/1, number/1, verdict/1, ratio/3, save/3]).
 
 -export_type([metric/0, result/0]).
 
@@ -111,29 +111,6 @@ noisy(Figures) ->
 shortened([One, Two, Three, _, _ | _] = All) ->
     [One, Two, Three, io_lib:format("and ~b more", [length(All) - 3])];
 shortened(All) -> All.
-
-%% @doc Computes a result again from its stored samples, with the current statistics.
--spec again(Stored :: #{binary() => term()}) -> result().
-again(#{<<"bench">> := Bench, <<"figures">> := Figures, <<"metrics">> := Entries} = Stored) ->
-    Samples = maps:from_list([{{atom(Name), Key}, directions(Figure)} || #{<<"contender">> := Name, <<"key">> := Key} = Figure <- Figures]),
-    Context = maps:without([<<"bench">>, <<"figures">>, <<"metrics">>, <<"warnings">>, <<"repeats">>], Stored),
-    Warnings = [Text || Text <- maps:get(<<"warnings">>, Stored, []), string:prefix(Text, "repeats differ") =:= nomatch],
-    result(Bench, metrics_of(Entries), Samples, Context#{warnings => Warnings}).
-
-%% Older results contain only the worse direction.
-directions(#{<<"directions">> := Directions}) -> maps:from_list([{atom(Name), Values} || {Name, Values} <- maps:to_list(Directions)]);
-directions(#{<<"direction">> := Direction, <<"samples">> := Values}) -> #{atom(Direction) => Values}.
-
-%% Merges the entries for the individual baselines into a single metric with all baselines.
-metrics_of([]) -> [];
-metrics_of([#{<<"name">> := Name, <<"unit">> := Unit, <<"better">> := Better, <<"key">> := Key, <<"contender">> := Own} | _] = Entries) ->
-    {Same, Rest} = lists:partition(fun(#{<<"name">> := N, <<"contender">> := C}) -> N =:= Name andalso C =:= Own end, Entries),
-    [#{name => Name, unit => Unit, better => atom(Better), key => Key, contender => atom(Own),
-       baselines => [atom(Baseline) || #{<<"baseline_name">> := Baseline} <- Same, Baseline =/= null]}
-     | metrics_of(Rest)].
-
-%% The contender may have been removed from the code since then, so its name may not exist as an atom.
-atom(Name) -> binary_to_atom(Name).
 
 %% @doc Returns the result as an object for jiffy.
 -spec to_json(result()) -> map().
@@ -262,12 +239,6 @@ repeats_are_compared_one_by_one_test() ->
     Samples = #{{beamway, <<"calls">>} => #{forward => [200, 400, 400]}, {tcp, <<"calls">>} => #{forward => [100, 200, 100]}},
     #{metrics := [Rate]} = result(<<"x">>, metrics(), Samples, #{}),
     ?assertMatch(#{ratio := 2.0, interval := null, range := [2.0, 4.0], verdict := unknown}, Rate).
-
-stored_samples_give_the_same_result_again_test() ->
-    Context = #{commit => <<"c">>, warnings => ["load"]},
-    Json = jiffy:encode(to_json(result(<<"x">>, metrics(), samples(), Context))),
-    Again = jiffy:encode(to_json(again(jiffy:decode(Json, [return_maps])))),
-    ?assertEqual(jiffy:decode(Json, [return_maps]), jiffy:decode(Again, [return_maps])).
 
 left_out_contenders_leave_no_metric_test() ->
     Samples = maps:remove({beamway, <<"calls">>}, samples()),

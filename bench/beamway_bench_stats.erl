@@ -10,7 +10,7 @@
 %% six ratios; we require seven. With fewer, only the range is reported.
 -module(beamway_bench_stats).
 
--export([median/1, percentile/2, spread/1, ratio/2, sign/2, worse/2, verdict/2, significant/1]).
+-export([median/1, percentile/2, spread/1, ratio/2, sign/2, worse/2, verdict/2, significant/1, least_repeats/0]).
 
 -export_type([better/0, interval/0, verdict/0]).
 
@@ -24,6 +24,10 @@
 -define(DOUBT, 0.05).
 %% Even if each run is steady, two runs of the same code can differ by this much.
 -define(EVEN, 0.02).
+
+%% @doc Returns how many repeats a verdict needs.
+-spec least_repeats() -> pos_integer().
+least_repeats() -> ?LEAST_REPEATS.
 
 %% @doc Returns the middle value, or the mean of the two middle values if their number is even.
 -spec median(Values :: [number(), ...]) -> float().

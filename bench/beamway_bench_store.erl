@@ -66,27 +66,15 @@ refusal([Why | _]) -> ["not stored, because ", Why, ". --force (or FORCE=1 with 
 %% @doc Stores the object atomically, so that a reader never sees a partially written file.
 -spec write(file:filename(), Object :: map()) -> ok | {error, unicode:chardata()}.
 write(File, Object) ->
-    Stored = jiffy:decode(jiffy:encode(ended(timed(Object)), [force_utf8]), [return_maps]),
+    Stored = without_samples(jiffy:decode(jiffy:encode(ended(timed(Object)), [force_utf8]), [return_maps])),
     case check(Stored) of
-        ok -> write_text(File, [jiffy:encode(on_figures(fun without_copies/1, Stored), [force_utf8]), $\n]);
+        ok -> write_text(File, [jiffy:encode(Stored, [force_utf8]), $\n]);
         {error, Why} -> {error, ["not stored, ", Why]}
     end.
 
-on_figures(Change, #{<<"figures">> := Figures} = Object) when is_list(Figures) -> Object#{<<"figures">> := lists:map(Change, Figures)};
-on_figures(_, Object) -> Object.
-
-%% `samples' duplicates the values of one of the `directions', so a file contains them only once.
-without_copies(#{<<"samples">> := Samples, <<"directions">> := Directions, <<"direction">> := Direction} = Figure) ->
-    case maps:to_list(Directions) of
-        [{Direction, Samples}] -> maps:remove(<<"directions">>, Figure);
-        [_ | _] when map_get(Direction, Directions) =:= Samples -> maps:remove(<<"samples">>, Figure);
-        _ -> Figure
-    end;
-without_copies(Figure) -> Figure.
-
-with_copies(#{<<"directions">> := Directions, <<"direction">> := Direction} = Figure) -> maps:merge(#{<<"samples">> => maps:get(Direction, Directions, [])}, Figure);
-with_copies(#{<<"samples">> := Samples, <<"direction">> := Direction} = Figure) -> Figure#{<<"directions">> => #{Direction => Samples}};
-with_copies(Figure) -> Figure.
+%% The values of each repeat are kept only if a picture is drawn from them.
+without_samples(#{<<"metrics">> := _, <<"figures">> := _} = Object) when not is_map_key(<<"drawn">>, Object) -> maps:remove(<<"figures">>, Object);
+without_samples(Object) -> Object.
 
 %% `make bench-all' uses the duration to predict how long the benchmark will take the next time.
 timed(#{measured_at := Start} = Object) when not is_map_key(seconds, Object) -> Object#{seconds => max(0, erlang:system_time(second) - Start)};
@@ -114,7 +102,7 @@ read(File) ->
                 Object = jiffy:decode(Text, [return_maps]),
                 {check(Object), Object}
             of
-                {ok, Result} -> {ok, on_figures(fun with_copies/1, Result)};
+                {ok, Result} -> {ok, Result};
                 {{error, Why}, _} -> {error, [File, ": ", Why]}
             catch
                 _:_ -> {error, [File, " is not valid JSON"]}
@@ -280,12 +268,11 @@ begun_test() ->
     ok = file:del_dir_r(Folder),
     ?assertMatch({error, _}, begun_in(File)).
 
-%% Reading restores everything that was left out of the file.
-copies_test_() ->
-    Of = fun(Directions) -> #{<<"direction">> => <<"forward">>, <<"samples">> => [1, 2], <<"directions">> => Directions} end,
-    [?_assertEqual({Kept, Figure}, {lists:sort(maps:keys(without_copies(Figure))), with_copies(without_copies(Figure))})
-     || {Kept, Figure} <- [{[<<"direction">>, <<"samples">>], Of(#{<<"forward">> => [1, 2]})},
-                           {[<<"direction">>, <<"directions">>], Of(#{<<"forward">> => [1, 2], <<"reverse">> => [3]})}]].
+samples_test_() ->
+    Result = #{<<"metrics">> => [], <<"figures">> => [1]},
+    [?_assertEqual(#{<<"metrics">> => []}, without_samples(Result)), ?_assertEqual(Result#{<<"drawn">> => true}, without_samples(Result#{<<"drawn">> => true})),
+     %% A table is made from these.
+     ?_assertEqual(#{<<"figures">> => [1]}, without_samples(#{<<"figures">> => [1]}))].
 
 read_test_() ->
     [?_assertMatch({error, _}, read("/nowhere/x.json")), ?_assertMatch({error, _}, read("/proc/self/status"))].

@@ -28,7 +28,7 @@ options() ->
      {seed, undefined, "seed", integer, "of what happens when"},
      {save, undefined, "save", string, "the JSON file; the SVG is called alike (bench/results/soak.json from 20 minutes, else soak-quick.json)"},
      {force, undefined, "force", undefined, "store it even if other work ran on the machine, and say so wherever it is shown"},
-     {json, undefined, "json", undefined, "print the JSON without the samples instead of the table"},
+     {json, undefined, "json", undefined, "print the JSON instead of the table"},
      {help, $h, "help", undefined, "this help"}].
 
 %% @doc Runs `beamway soak' with these arguments.
@@ -94,7 +94,7 @@ run(Settings) ->
 
 finished(#{save := Save, json := Json, force := Force}, Result) ->
     case Json of
-        true -> io:format("~ts~n", [jiffy:encode(beamway_soak_report:to_object(maps:remove(samples, Result)), [force_utf8, pretty])]);
+        true -> io:format("~ts~n", [jiffy:encode(beamway_soak_report:to_object(Result), [force_utf8, pretty])]);
         false -> io:format("~ts", [beamway_soak_report:to_text(Result)])
     end,
     case {Save, saved(Save, Result, Force)} of

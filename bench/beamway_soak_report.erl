@@ -13,7 +13,6 @@
                      errors := [term()]}.
 -type result() :: map().
 
--define(STORED_POINTS, 120).
 -define(PLOTTED_POINTS, 150).
 
 %% @doc Judges a run.
@@ -122,22 +121,9 @@ short(Number) when abs(Number) >= 100 -> integer_to_list(round(Number));
 short(Number) when abs(Number) < 0.05 -> "0";
 short(Number) -> float_to_list(float(Number), [{decimals, 1}, compact]).
 
-%% @doc Returns the object that is stored, in which the samples are reduced to medians.
+%% @doc Returns the object that is stored. The samples are only plotted.
 -spec to_object(result()) -> map().
-to_object(Result) ->
-    Thinned = case Result of
-                  #{samples := Samples} -> Result#{samples := thinned(Result, Samples)};
-                  #{} -> Result
-              end,
-    (rounded(Thinned))#{repeats => 1}.
-
-%% Returns one array for each metric and node, and one with the times of the points.
-thinned(#{nodes := Nodes}, Samples) ->
-    Column = fun(Key, Node) -> [Value || {_, Value} <- beamway_soak_verdict:medians(points(Key, Node, Samples), ?STORED_POINTS)] end,
-    Times = [{TimeS, TimeS} || {TimeS, _} <- Samples],
-    #{time_s => [TimeS || {TimeS, _} <- beamway_soak_verdict:medians(Times, ?STORED_POINTS)],
-      nodes => [maps:from_list([{Key, Column(Key, Node)} || #{key := Key} <- beamway_soak_sample:figures()])
-                || Node <- lists:seq(1, Nodes)]}.
+to_object(Result) -> (rounded(maps:remove(samples, Result)))#{repeats => 1}.
 
 rounded(Map) when is_map(Map) -> maps:map(fun(_, Value) -> rounded(Value) end, Map);
 rounded(List) when is_list(List) -> [rounded(Item) || Item <- List];
@@ -231,11 +217,10 @@ the_node_and_figure_are_named_test() ->
     ?assertMatch({match, _}, re:run(Text, "(?m)^open descriptors +2 .* GROWS$")),
     ?assertMatch({match, _}, re:run(Text, "(?m)^open descriptors +1 .* flat$")).
 
-json_holds_thinned_samples_test() ->
-    Object = jiffy:decode(jiffy:encode(to_object(judged(flat()))), [return_maps]),
-    #{<<"samples">> := #{<<"time_s">> := Times, <<"nodes">> := [#{<<"rss">> := Column}, _]}} = Object,
-    ?assertEqual(?STORED_POINTS, length(Times)),
-    ?assertEqual(?STORED_POINTS, length(Column)).
+the_object_has_the_findings_test() ->
+    #{<<"findings">> := Findings} = Object = jiffy:decode(jiffy:encode(to_object(judged(flat()))), [return_maps]),
+    ?assertEqual(2 * length(beamway_soak_sample:figures()), length(Findings)),
+    ?assertNot(is_map_key(<<"samples">>, Object)).
 
 svg_shows_alarm_only_when_there_is_one_test_() ->
     Alarms = fun(Outcome) -> length(binary:matches(text(to_svg(judged(Outcome))), <<"class=\"alarm">>)) end,

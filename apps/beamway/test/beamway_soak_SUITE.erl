@@ -27,12 +27,12 @@ sound_and_leaking(Config) ->
 
 is_sound({0, Out, Soak}) ->
     #{<<"well">> := true, <<"errors">> := [], <<"risen_at_rest">> := [], <<"findings">> := Findings,
-      <<"samples">> := #{<<"time_s">> := Times, <<"nodes">> := [#{<<"rss">> := Rss}, _]},
+      <<"sample_count">> := Samples,
       <<"events">> := #{<<"cuts">> := Cuts, <<"stops">> := Stops},
       <<"work">> := #{<<"errors">> := 0, <<"calls">> := Calls, <<"messages">> := Messages, <<"exits">> := Exits}} = Soak,
     {true, _} = {Calls > 0 andalso Messages > 0 andalso Exits > 0, Soak},
     {true, _} = {Cuts + Stops >= 2, {Cuts, Stops}},
-    {true, _, _} = {length(Rss) =:= length(Times), Rss, Times},
+    {true, _} = {Samples > 10, Samples},
     [<<"flat">>, <<"flat">>] = verdicts(<<"descriptors">>, Findings),
     [<<"too_short">>, <<"too_short">>] = verdicts(<<"rss">>, Findings),
     {match, _} = re:run(Out, "(?m)^verdict: flat$"),

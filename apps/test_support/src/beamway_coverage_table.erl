@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Makes the table of `scripts/coverage'. It reads what clang's tools and {@link beamway_coverage} have left in the build directory, prints
-%% a row for each file and part, writes the missed lines to `build/coverage/missed' and, if the result is to be stored, the numbers to
-%% `bench/results/coverage.json'.
+%% a row for each file and part, writes the missed lines to `build/coverage/missed' and, if the result is to be stored, the numbers of the
+%% parts to `bench/results/coverage.json'.
 -module(beamway_coverage_table).
 
 -export([main/3]).
@@ -19,7 +19,7 @@ main(Tree, Root, Mode) ->
     ok = file:write_file(filename:join(Tree, "missed"), [io_lib:format("~ts: ~w~n", [File, Missed]) || {File, _, [_ | _] = Missed} <- Rows]),
     case Mode of
         print -> ok;
-        keep -> keep(Root, Rows, Rooms)
+        keep -> keep(Root, Rooms)
     end.
 
 %% Returns the part to which a file belongs: native/link, native/driver, rdpipe or apps/APP.
@@ -70,9 +70,9 @@ percent(Lines, Missed) ->
     100 * (Lines - Missed) / Lines.
 
 %% BEAMWAY_COVERAGE_BEGAN is the start time of the run in seconds; a run may take an hour. Which lines run does not depend on the load of the machine.
-keep(Root, Rows, Rooms) ->
-    Counts = fun(Name, Of) -> [#{Name => list_to_binary(Text), lines => Lines, missed => length(Missed), percent => round(10 * percent(Lines, length(Missed))) / 10} || {Text, Lines, Missed} <- Of] end,
+keep(Root, Rooms) ->
+    Counts = [#{room => list_to_binary(Room), lines => Lines, missed => length(Missed), percent => round(10 * percent(Lines, length(Missed))) / 10} || {Room, Lines, Missed} <- Rooms],
     Context = beamway_bench_store:context("coverage", "make coverage KEEP=1"),
     ok = beamway_bench_store:write(filename:join(Root, "bench/results/coverage.json"),
                                    Context#{commit := list_to_binary(os:getenv("BEAMWAY_BENCH_COMMIT")), measured_at := list_to_integer(os:getenv("BEAMWAY_COVERAGE_BEGAN")),
-                                            repeats => 1, noisy => [], rooms => Counts(room, Rooms), files => Counts(file, Rows)}).
+                                            repeats => 1, noisy => [], rooms => Counts}).

@@ -112,19 +112,21 @@ repeated(Word, _Again) ->
 stored(File) ->
     case file:read_file(File) of
         {ok, Json} ->
-            #{<<"cases">> := Cases, <<"suites">> := Suites} = jiffy:decode(Json, [return_maps]),
+            #{<<"suites">> := Suites} = jiffy:decode(Json, [return_maps]),
             {maps:from_list([{binary_to_atom(Suite), Ends} || #{<<"suite">> := Suite, <<"shm_link_ends">> := Ends} <- Suites]),
-             [stored_case(Case) || Case <- Cases]};
+             lists:append([stored_cases(Suite) || Suite <- Suites])};
         {error, enoent} ->
             {#{}, []}
     end.
 
-stored_case(#{<<"suite">> := Suite, <<"group">> := Group, <<"case">> := Case} = Stored) ->
-    Get = fun(Key) -> maps:get(Key, Stored) end,
-    Atom = fun(Key) -> binary_to_atom(Get(Key)) end,
-    {{binary_to_atom(Suite), binary_to_atom(Group), binary_to_atom(Case)},
-     #{tcp => Atom(<<"tcp">>), beamway => Atom(<<"beamway">>), shm => Get(<<"shm_links_of_suite_node">>),
-       tcp_links => Get(<<"tcp_link_ends">>)}}.
+%% A case is listed with its outcome over Beamway. What is not listed besides is that it has the same outcome over stock TCP, and no links.
+stored_cases(#{<<"suite">> := Suite, <<"cases">> := Cases, <<"over_tcp">> := Others, <<"shm_links_of_suite_node">> := Shm, <<"tcp_links_of_case">> := Links}) ->
+    [{id(Suite, binary:split(Text, <<":">>)),
+      #{tcp => binary_to_atom(maps:get(Text, Others, Word)), beamway => binary_to_atom(Word), shm => maps:get(Text, Shm, 0), tcp_links => maps:get(Text, Links, #{})}}
+     || {Word, Texts} <- maps:to_list(Cases), Text <- Texts].
+
+id(Suite, [Case]) -> id(Suite, [<<"none">>, Case]);
+id(Suite, [Group, Case]) -> {binary_to_atom(Suite), binary_to_atom(Group), binary_to_atom(Case)}.
 
 is_selected(_Suite, "all") -> true;
 is_selected(Suite, Names) -> lists:member(atom_to_list(Suite), string:lexemes(Names, ",")).
@@ -164,7 +166,8 @@ text({Suite, Group, Case}, What) -> io_lib:format("~ts:~ts:~ts ~ts", [Suite, Gro
 
 %% ---- storing ----
 
-%% If only one carrier was run, only the names of its cases are stored, grouped by outcome.
+%% The names of the cases are stored, grouped by outcome. If both carriers were run, what is different over stock TCP and which links each case made are
+%% stored as well.
 store(Keep, Document, [{_, Results}], Ids, Stored) ->
     Differ = beamway_otp_verdict:differences(maps:from_list([{Id, Case#{beamway := maps:get(word, find(Id, Results))}} || {Id, Case} <- maps:to_list(Stored)])),
     Keep(#{totals => (counts(Results))#{differ => length(Differ)},
@@ -176,8 +179,7 @@ store(Keep, Document, [{"tcp", Tcp}, {"beamway", Beamway}], Ids, _) ->
     Differ = beamway_otp_verdict:differences(All),
     Object = #{
         totals => #{tcp => counts(Tcp), beamway => counts(Beamway), differ => length(Differ)},
-        suites => [suite_object(Suite, Beamway) || Suite <- lists:usort([Suite || {Suite, _, _} <- Ids])],
-        cases => [case_object(Id, find(Id, Tcp), find(Id, Beamway)) || Id <- Ids]
+        suites => [suite_object(Suite, [Id || {Of, _, _} = Id <- Ids, Of =:= Suite], Tcp, Beamway) || Suite <- lists:usort([Suite || {Suite, _, _} <- Ids])]
     },
     Keep(Object) ++ too_many(length(Differ)) ++ unnamed(Document, Differ ++ beamway_otp_verdict:common_failures(All))
         ++ [text(Id, beamway_otp_verdict:describe(Problem))
@@ -194,11 +196,12 @@ keep(BeganFile, Folder, Object, Force) ->
 
 outcomes(Suite, Ids, Results) ->
     #{tls_link_ends := Tls, tcp_link_ends := Tcp} = suite_links(Suite, Results),
-    Cases = lists:foldl(fun({_, Group, Case} = Id, Words) ->
-                                Text = iolist_to_binary([[atom_to_list(Group), ":"] || Group =/= none] ++ [atom_to_list(Case)]),
-                                maps:update_with(maps:get(word, find(Id, Results)), fun(Cases) -> Cases ++ [Text] end, [Text], Words)
-                        end, #{}, [Id || {Of, _, _} = Id <- Ids, Of =:= Suite]),
-    #{suite => Suite, tls_link_ends => Tls, tcp_link_ends => Tcp, cases => Cases}.
+    #{suite => Suite, tls_link_ends => Tls, tcp_link_ends => Tcp, cases => by_outcome([Id || {Of, _, _} = Id <- Ids, Of =:= Suite], Results)}.
+
+by_outcome(Ids, Results) ->
+    lists:foldl(fun(Id, Words) -> maps:update_with(maps:get(word, find(Id, Results)), fun(Cases) -> Cases ++ [stored_name(Id)] end, [stored_name(Id)], Words) end, #{}, Ids).
+
+stored_name({_, Group, Case}) -> iolist_to_binary([[atom_to_list(Group), ":"] || Group =/= none] ++ [atom_to_list(Case)]).
 
 both(#{word := Tcp}, #{word := Beamway, shm := Shm, tcp_links := Links}) ->
     #{tcp => Tcp, beamway => Beamway, shm => Shm, tcp_links => Links}.
@@ -212,13 +215,11 @@ unnamed(Document, Ids) ->
     [text(Id, "does not pass, and docs/dev/otp-suites.md does not say why")
      || {_, _, Case} = Id <- Ids, binary:match(Text, atom_to_binary(Case)) =:= nomatch].
 
-case_object({Suite, Group, Case}, Tcp, #{shm := Shm, tcp_links := Links} = Beamway) ->
-    #{suite => Suite, group => Group, 'case' => Case, tcp => maps:get(word, Tcp), beamway => maps:get(word, Beamway),
-      tcp_s => seconds(Tcp), beamway_s => seconds(Beamway), shm_links_of_suite_node => Shm, tcp_link_ends => Links}.
-
-seconds(#{ms := Ms}) -> round(Ms / 100) / 10.
-
-suite_object(Suite, Results) -> (maps:without([rdma_link_ends, tls_link_ends], suite_links(Suite, Results)))#{suite => Suite}.
+suite_object(Suite, Ids, Tcp, Beamway) ->
+    Own = fun(Key, None) -> maps:from_list([{stored_name(Id), Value} || Id <- Ids, #{Key := Value} <- [find(Id, Beamway)], Value =/= None]) end,
+    (maps:without([rdma_link_ends, tls_link_ends], suite_links(Suite, Beamway)))
+        #{suite => Suite, cases => by_outcome(Ids, Beamway), shm_links_of_suite_node => Own(shm, 0), tcp_links_of_case => Own(tcp_links, #{}),
+          over_tcp => maps:from_list([{stored_name(Id), maps:get(word, find(Id, Tcp))} || Id <- Ids, maps:get(word, find(Id, Tcp)) =/= maps:get(word, find(Id, Beamway))])}.
 
 suite_links(Suite, Results) ->
     Own = [Counts || {{Of, _, _}, #{counts := Counts}} <- maps:to_list(Results), Of =:= Suite],
