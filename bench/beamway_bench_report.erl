@@ -7,7 +7,7 @@
 %% vary less.
 -module(beamway_bench_report).
 
--export([result/4, to_json/1, to_text/1, table/1, number/1, verdict/1, ratio/3, save/3]).
+-export([result/4, to_json/1, to_text/1, table/1, number/1, verdict/1, ratio/3, paired/3, save/3]).
 
 -export_type([metric/0, result/0]).
 
@@ -162,6 +162,15 @@ ratio(Ratio, [Low, High], _) -> [number(Ratio), " [", number(Low), ", ", number(
 ratio(Ratio, null, [Least, Most]) -> [number(Ratio), " (", number(Least), " to ", number(Most), ")"];
 ratio(Ratio, null, null) -> number(Ratio).
 
+%% @doc Returns the ratio of rounds that were measured in pairs, or "even" if the difference is within the noise.
+-spec paired(beamway_bench_stats:better(), Values :: [number(), ...], Baseline :: [number(), ...]) -> string().
+paired(Better, Values, Baseline) ->
+    {Ratio, Interval} = beamway_bench_stats:ratio(Values, Baseline),
+    case beamway_bench_stats:verdict(Better, Interval) of
+        even -> "even";
+        _ -> number(Ratio)
+    end.
+
 %% @doc Returns the verdict as it appears in the tables. Losses are shown as well.
 -spec verdict(Verdict :: atom() | binary()) -> string().
 verdict(null) -> "";
@@ -245,6 +254,10 @@ left_out_contenders_leave_no_metric_test() ->
     #{metrics := Metrics, figures := Figures} = result(<<"x">>, metrics(), Samples, #{}),
     ?assertMatch([#{name := <<"bells">>}], Metrics),
     ?assertMatch([#{contender := tcp}, #{contender := beamway}], Figures).
+
+paired_test_() ->
+    [?_assertEqual(Want, paired(higher, Values, lists:duplicate(7, 100)))
+     || {Want, Values} <- [{"2.00", lists:duplicate(7, 200)}, {"even", [60, 150, 70, 140, 98, 130, 90]}, {"0.50", lists:duplicate(7, 50)}]].
 
 a_noisy_figure_is_named_test() ->
     #{warnings := [Warning]} = result(<<"x">>, metrics(), samples(), #{}),
