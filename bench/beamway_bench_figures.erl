@@ -58,7 +58,9 @@ verdict(What, Problems) ->
     io:format("~ts: ~b problems~n", [What, length(Problems)]),
     1.
 
-problems() -> pages() ++ outdated(pictures()) ++ schema() ++ unknown_commits() ++ too_heavy(stored_bytes()) ++ unused(drawn_files(), texts()).
+problems() -> pages() ++ outdated(pictures()) ++ schema() ++ unknown_commits() ++ too_heavy(stored_bytes()) ++ unused(drawn_files(), texts()) ++ dead_entries(dead(stale(), fun read/1)).
+
+dead_entries(Dead) -> [["bench/stale: ", Name, ".json is no longer of commit ", Commit, ". Run: make figures"] || {Name, Commit, _} <- Dead].
 
 %% ---- results and pages
 
@@ -366,6 +368,8 @@ filled(Text, Tables) ->
     end.
 
 write() ->
+    Dead = dead(stale(), fun read/1),
+    ok = case Dead of [] -> ok; _ -> write_stale(stale() -- Dead) end,
     _ = [begin ok = beamway_bench_store:write_text(File, Should), io:format("written: ~ts~n", [File]) end || {File, Is, Should} <- both(), Is =/= Should],
     lists:max([0 | [draw(Picture) || Picture <- pictures(), outdated([Picture]) =/= []]]).
 
@@ -521,15 +525,22 @@ bench(Result) ->
         nomatch -> []
     end.
 
+%% Returns the entries of `bench/stale' whose result has been measured again, or is no longer stored.
+dead(Stale, Read) ->
+    [Entry || {Name, Commit, _} = Entry <- Stale, case Read(Name) of {ok, #{<<"commit">> := Of}} -> Of =/= list_to_binary(Commit); {error, _} -> true end].
+
+write_stale(Entries) ->
+    ok = beamway_bench_store:write_text(path("bench/stale"), ["%% Written by `make figures MARK=1': stored results that are older than what they measure.\n",
+                                                              [io_lib:format("{~p, ~p, ~p}.~n", tuple_to_list(Entry)) || Entry <- Entries]]).
+
 %% Records which results the pages must mark as old or must not show.
 mark() ->
     case beamway_bench_history:known() of
         {false, Why} -> complain("~ts", [Why]), 1;
         true ->
-            Entries = [io_lib:format("{~p, ~p, ~p}.~n", [Name, binary_to_list(Commit), Why])
-                       || {Name, Result} <- results(), {ok, #{<<"commit">> := Commit} = Stored} <- [read(Name)],
-                          not beamway_bench_store:changed_tree(Stored), Why <- mark(Commit, Result)],
-            ok = beamway_bench_store:write_text(path("bench/stale"), ["%% Written by `make figures MARK=1': stored results that are older than what they measure.\n", Entries]),
+            ok = write_stale([{Name, binary_to_list(Commit), Why}
+                              || {Name, Result} <- results(), {ok, #{<<"commit">> := Commit} = Stored} <- [read(Name)],
+                                 not beamway_bench_store:changed_tree(Stored), Why <- mark(Commit, Result)]),
             write()
     end.
 
@@ -671,6 +682,11 @@ results_are_light_test() ->
 every_picture_is_shown_test() ->
     ?assertEqual([], unused(drawn_files(), texts())),
     ?assertEqual(["docs/b.svg: no page shows it. Delete it"], [text(Why) || Why <- unused(["docs/a.svg", "docs/b.svg"], [<<"![a](a.svg)">>, <<"b.sv">>])]).
+
+a_mark_is_of_a_stored_result_test_() ->
+    Read = fun("a") -> {ok, #{<<"commit">> => <<"1234567">>}}; ("b") -> {error, "not measured"} end,
+    [?_assertEqual([], dead([{"a", "1234567", old}], Read)), ?_assertMatch([_, _], dead([{"a", "7654321", old}, {"b", "1234567", old}], Read)), ?_assertMatch(["bench/stale: a.json" ++ _], [text(Why) || Why <- dead_entries([{"a", "7654321", old}])]),
+     ?_assertEqual([], dead(stale(), fun read/1))].
 
 a_weak_verdict_blocks_a_release_test_() ->
     Entry = (entry(<<"a">>, <<"tcp">>, <<"wins">>))#{<<"samples">> => 7},
