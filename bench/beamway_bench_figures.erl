@@ -20,11 +20,8 @@
                | {list, Result :: string(), Path :: [string()], [{Heading :: string(), Field :: string()}]}.
 -type picture() :: {file:filename(), Data :: unicode:chardata(), {svg, unicode:chardata()} | Script :: unicode:chardata()}.
 %% The data are also embedded in the picture.
--type stale() :: [{Result :: string(), Commit :: string(), old | not_here}].
 
 -define(MOST_COMMITS, 40).
-%% All results together; they are text that every clone downloads.
--define(MOST_BYTES, 700000).
 -define(AGAIN, "to be measured again").
 
 %% @doc The entry point of `scripts/figures'.
@@ -41,14 +38,17 @@ words(Arguments) ->
         ["release"] -> verdict("release-check", problems() ++ too_old() ++ too_weak());
         ["mark"] -> mark();
         ["plan" | Words] -> plan(Words);
-        ["compact" | Names] -> compact(Names);
-        ["begin", "--force", Name, Command] -> begun(Name, Command, true);
-        ["begin", Name, Command] -> begun(Name, Command, false);
-        ["store", "--force", File] -> store(File, true);
-        ["store", File] -> store(File, false);
+        ["compact" | Names] -> ended(beamway_bench_scripted:compact(case Names of [] -> [Name || {Name, _} <- results()]; _ -> Names end));
+        ["begin", "--force", Name, Command] -> ended(beamway_bench_scripted:begun(Name, Command, true));
+        ["begin", Name, Command] -> ended(beamway_bench_scripted:begun(Name, Command, false));
+        ["store", "--force", File] -> ended(beamway_bench_scripted:store(File, true));
+        ["store", File] -> ended(beamway_bench_scripted:store(File, false));
         ["commit"] -> io:format("~ts~n", [beamway_bench_machine:commit()]), 0;
         _ -> complain("expected write, check, release, mark, plan, compact, begin, store or commit", []), 2
     end.
+
+ended(ok) -> 0;
+ended({error, Why}) -> complain("~ts", [Why]), 1.
 
 complain(Format, Args) -> io:format(standard_error, "figures: " ++ Format ++ "~n", Args).
 
@@ -58,9 +58,13 @@ verdict(What, Problems) ->
     io:format("~ts: ~b problems~n", [What, length(Problems)]),
     1.
 
-problems() -> pages() ++ outdated(pictures()) ++ schema() ++ unknown_commits() ++ too_heavy(stored_bytes()) ++ unused(drawn_files(), texts()) ++ dead_entries(dead(stale(), fun read/1)).
+problems() -> of_files() ++ unknown_commits().
 
-dead_entries(Dead) -> [["bench/stale: ", Name, ".json is no longer of commit ", Commit, ". Run: make figures"] || {Name, Commit, _} <- Dead].
+of_files() ->
+    pages() ++ outdated(pictures()) ++ schema()
+        ++ beamway_bench_gate:files(beamway_bench_nodes:root(), [Text || {_, Text} <- markdown_files()]) ++ [beamway_bench_gate:dead_text(Entry) || Entry <- dead()].
+
+dead() -> beamway_bench_gate:dead(stale(), fun read/1).
 
 %% ---- results and pages
 
@@ -84,7 +88,7 @@ results() -> [{Name, Result} || {result, Name, Result} <- config()].
 
 read(Name) -> beamway_bench_store:read(beamway_bench_store:file(Name)).
 
--spec stale() -> stale().
+-spec stale() -> [beamway_bench_gate:mark()].
 stale() ->
     case file:consult(path("bench/stale")) of
         {ok, Terms} -> Terms;
@@ -368,7 +372,7 @@ filled(Text, Tables) ->
     end.
 
 write() ->
-    Dead = dead(stale(), fun read/1),
+    Dead = dead(),
     ok = case Dead of [] -> ok; _ -> write_stale(stale() -- Dead) end,
     _ = [begin ok = beamway_bench_store:write_text(File, Should), io:format("written: ~ts~n", [File]) end || {File, Is, Should} <- both(), Is =/= Should],
     lists:max([0 | [draw(Picture) || Picture <- pictures(), outdated([Picture]) =/= []]]).
@@ -385,30 +389,13 @@ present(Name) ->
         false -> missing
     end.
 
-stored_bytes() -> lists:sum([filelib:file_size(beamway_bench_store:file(Name)) || {Name, _} <- results()]).
-
-too_heavy(Bytes) -> [io_lib:format("bench/results: ~b KB of JSON, at most ~b are kept. Run: scripts/figures compact", [Bytes div 1000, ?MOST_BYTES div 1000]) || Bytes > ?MOST_BYTES].
-
 %% Returns the results whose verdicts do not count, because they have too few repeats or were measured beside other work.
 too_weak() ->
     Named = lists:usort([Name || {table, _, {metrics, _, Results}} <- config(), has_verdicts(Results), {Name, _} <- Results]),
-    [["bench/results/", Name, ".json: ", Why, ". Measure it again"] || Name <- Named, {_, Stored} <- [shown(Name)], Why <- weak(Stored)].
-
-weak(#{<<"metrics">> := Entries} = Stored) ->
-    Counts = [Count || #{<<"samples">> := Count} = Entry <- Entries, judgement(Entry, 1.0) =/= null],
-    Least = beamway_bench_stats:least_repeats(),
-    [io_lib:format("~b repeats, and a verdict needs ~b", [lists:min(Counts), Least]) || Counts =/= [], lists:min(Counts) < Least]
-        ++ ["measured while other work ran on the machine" || Counts =/= [], is_noisy(Stored)].
+    [["bench/results/", Name, ".json: ", Why, ". Measure it again"] || Name <- Named, {_, Stored} <- [shown(Name)],
+     Why <- beamway_bench_gate:weak([Entry || Entry <- maps:get(<<"metrics">>, Stored), judgement(Entry, 1.0) =/= null], is_noisy(Stored))].
 
 %% ---- pictures
-
-%% Returns the pictures that a page could show. A quick run's files are only for the user.
-drawn_files() ->
-    [File || Pattern <- ["docs/**/*.{svg,png}", "bench/results/**/*.{svg,png,csv}"], File <- filelib:wildcard(Pattern, beamway_bench_nodes:root()), string:find(File, "-quick.") =:= nomatch].
-
-texts() -> [Text || {_, Text} <- markdown_files()].
-
-unused(Files, Texts) -> [[File, ": no page shows it. Delete it"] || File <- Files, not lists:any(fun(Text) -> string:find(Text, filename:basename(File)) =/= nomatch end, Texts)].
 
 -spec pictures() -> [picture()].
 pictures() -> charts() ++ ants().
@@ -525,10 +512,6 @@ bench(Result) ->
         nomatch -> []
     end.
 
-%% Returns the entries of `bench/stale' whose result has been measured again, or is no longer stored.
-dead(Stale, Read) ->
-    [Entry || {Name, Commit, _} = Entry <- Stale, case Read(Name) of {ok, #{<<"commit">> := Of}} -> Of =/= list_to_binary(Commit); {error, _} -> true end].
-
 write_stale(Entries) ->
     ok = beamway_bench_store:write_text(path("bench/stale"), ["%% Written by `make figures MARK=1': stored results that are older than what they measure.\n",
                                                               [io_lib:format("{~p, ~p, ~p}.~n", tuple_to_list(Entry)) || Entry <- Entries]]).
@@ -596,52 +579,12 @@ is_of_today(Name, Result) ->
         {error, _} -> false
     end.
 
-%% ---- storing
-
-%% Prints the context of a measurement that another program is about to make.
-begun(Name, Command, Force) ->
-    case beamway_bench_store:begun(Name, Command, Force) of
-        {ok, Context} -> io:format("~0tp.~n", [Context]), 0;
-        {error, Why} -> complain("~ts", [Why]), 1
-    end.
-
-%% Stores a result that another program has measured and printed, as a JSON object that arrives on standard input. `File' holds the context that
-%% begun/3 printed before the measurement.
-store(File, Force) ->
-    case beamway_bench_store:begun_in(File) of
-        {ok, #{bench := Name} = Context} ->
-            ok = io:setopts([binary]),
-            Own = maps:from_list([{binary_to_atom(Key), Value} || {Key, Value} <- maps:to_list(jiffy:decode(input(), [return_maps]))]),
-            case beamway_bench_store:publish(beamway_bench_store:file(binary_to_list(Name)), maps:merge(Context#{repeats => 1}, Own), Force) of
-                ok -> io:format("stored bench/results/~ts.json~n", [Name]), 0;
-                {error, Why} -> complain("~ts", [Why]), 1
-            end;
-        {error, Why} -> complain("~ts", [Why]), 1
-    end.
-
-input() ->
-    case io:get_line("") of
-        eof -> [];
-        Line -> [Line | input()]
-    end.
-
-%% Writes stored results again in the current form, without what is no longer kept.
-compact([]) -> compact([Name || {Name, _} <- results()]);
-compact(Names) ->
-    case [[Name, ": ", Why] || Name <- Names, {error, Why} <- [compacted(read(Name), beamway_bench_store:file(Name))]] of
-        [] -> 0;
-        Failed -> _ = [complain("~ts", [Why]) || Why <- Failed], 1
-    end.
-
-compacted({ok, Stored}, File) -> beamway_bench_store:write(File, Stored);
-compacted({error, _}, _) -> ok.
-
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
 
 %% Fails if somebody edited a number on a page, or stored a result without running `make figures'.
 the_pages_have_the_figures_of_the_results_test_() ->
-    {timeout, 120, ?_assertEqual([], pages() ++ outdated(pictures()))}.
+    {timeout, 120, ?_assertEqual([], of_files())}.
 
 so_many_verdicts_at_most_test() ->
     ?assert(length(verdicts()) =< 120).
@@ -672,29 +615,6 @@ what_stands_twice_is_refused_test_() ->
                    [text(One) || One <- twice([{result, "a", #{}}, {table, "b", []}, {result, "a", #{x => y}}, {table, "b", []}, {result, "c", #{}}])]),
      ?_assertEqual(["chart \"a\"", "paths"], [text(One) || One <- twice([{chart, "a", "", [], []}, {paths, #{}}, {chart, "a", "", [], []}, {paths, #{}}])]),
      ?_assertEqual([], twice(config()))].
-
-results_are_whole_test() -> ?assertEqual([], schema()).
-
-results_are_light_test() ->
-    ?assertEqual([], too_heavy(stored_bytes())),
-    ?assertMatch([_], too_heavy(?MOST_BYTES + 1)).
-
-every_picture_is_shown_test() ->
-    ?assertEqual([], unused(drawn_files(), texts())),
-    ?assertEqual(["docs/b.svg: no page shows it. Delete it"], [text(Why) || Why <- unused(["docs/a.svg", "docs/b.svg"], [<<"![a](a.svg)">>, <<"b.sv">>])]).
-
-a_mark_is_of_a_stored_result_test_() ->
-    Read = fun("a") -> {ok, #{<<"commit">> => <<"1234567">>}}; ("b") -> {error, "not measured"} end,
-    [?_assertEqual([], dead([{"a", "1234567", old}], Read)), ?_assertMatch([_, _], dead([{"a", "7654321", old}, {"b", "1234567", old}], Read)), ?_assertMatch(["bench/stale: a.json" ++ _], [text(Why) || Why <- dead_entries([{"a", "7654321", old}])]),
-     ?_assertEqual([], dead(stale(), fun read/1))].
-
-a_weak_verdict_blocks_a_release_test_() ->
-    Entry = (entry(<<"a">>, <<"tcp">>, <<"wins">>))#{<<"samples">> => 7},
-    Of = fun(Metric, Noisy) -> [text(Why) || Why <- weak((stored())#{<<"metrics">> := [Metric], <<"noisy">> => Noisy})] end,
-    [?_assertEqual([], Of(Entry, [])), ?_assertEqual(["6 repeats, and a verdict needs 7"], Of(Entry#{<<"samples">> := 6}, [])),
-     ?_assertEqual(["measured while other work ran on the machine"], Of(Entry, [<<"why">>])),
-     %% Without a rival there is no verdict.
-     ?_assertEqual([], Of(Entry#{<<"samples">> := 1, <<"verdict">> := null}, [<<"why">>]))].
 
 %% Every file in bench/results must be in the plan. An entry that does not list what it measures would immediately count as outdated.
 every_result_is_known_test() ->

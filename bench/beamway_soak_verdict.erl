@@ -8,7 +8,7 @@
 %% leak.
 -module(beamway_soak_verdict).
 
--export([judge/3, medians/2, warm_up_s/1]).
+-export([judge/3, warm_up_s/1]).
 -export_type([limit/0, finding/0, points/0]).
 
 -type points() :: [{TimeS :: number(), Value :: number()}].
@@ -56,7 +56,7 @@ span(Points) ->
     Times = [TimeS || {TimeS, _} <- Points],
     float(lists:max(Times) - lists:min(Times)).
 
-%% @doc Divides the time into at most `Count' intervals, and returns for each the medians of its times and values.
+%% Divides the time into at most `Count' intervals, and returns for each the medians of its times and values.
 -spec medians(points(), Count :: pos_integer()) -> [{float(), float()}].
 medians(Points, Count) when length(Points) =< Count ->
     [{float(TimeS), float(Value)} || {TimeS, Value} <- Points];
