@@ -10,7 +10,7 @@
 -export([response/3]).
 -export([init/2, message/2, info/2, terminate/2]).
 
--include("../include/yaws_api.hrl").
+-include("../../include/yaws_api.hrl").
 
 %% `closes' means that the module itself has closed the connection.
 -record(state, {module :: module(), inner :: term(), closes = false :: boolean()}).

@@ -9,7 +9,7 @@
 -export([check/3, basic/1]).
 -export_type([verdict/0]).
 
--include("../include/yaws_api.hrl").
+-include("../../include/yaws_api.hrl").
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").

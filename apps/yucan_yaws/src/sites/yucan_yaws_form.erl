@@ -6,7 +6,7 @@
 -export([parse/2, parse/3]).
 -export_type([item/0, result/0, option/0, cont/0]).
 
--include("../include/yaws_api.hrl").
+-include("../../include/yaws_api.hrl").
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").

@@ -4,7 +4,7 @@
 
 -export([call_cgi/2, call_cgi/3, call_cgi/4, call_cgi/5]).
 
--include("../include/yaws_api.hrl").
+-include("../../include/yaws_api.hrl").
 
 -type result() :: {yucan_response, yucan_handler:response()}.
 %% A term that can be a part of the result of out/1.

@@ -10,7 +10,7 @@
 -export([collect/1, merge/2, answer/3, typed/2, with_headers/2, own_origin/2, expiring/3]).
 -export_type([outcome/0, next/0, lazy/0]).
 
--include("../include/yaws_api.hrl").
+-include("../../include/yaws_api.hrl").
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").

@@ -8,7 +8,7 @@
 -export([get/2, set/3, merge/3, lines/2]).
 -export_type([name/0, value/0]).
 
--include("../include/yaws_api.hrl").
+-include("../../include/yaws_api.hrl").
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").

@@ -8,7 +8,7 @@
 -export([parse/1, parse_set/1, format/1, format_set/1, set/3]).
 -export_type([option/0]).
 
--include("../include/yaws_api.hrl").
+-include("../../include/yaws_api.hrl").
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").

@@ -4,7 +4,7 @@
 
 -export([options/1, prepare/1, remember/1, records/0, for_scripts/0]).
 
--include("../include/yaws.hrl").
+-include("../../include/yaws.hrl").
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").

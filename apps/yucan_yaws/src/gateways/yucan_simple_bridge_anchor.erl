@@ -16,7 +16,7 @@
 -export([init/1, handle/2, out/1]).
 -export([init/2, message/2, info/2, terminate/2]).
 
--include("../include/yaws_api.hrl").
+-include("../../include/yaws_api.hrl").
 
 -type options() :: #{handler => module(), bridge => module(), document_root => file:filename_all(), static_paths => [string()],
     %% The size limit of a WebSocket message. The default is the server's limit.

@@ -12,7 +12,7 @@
 -export([rooted/2]).
 -export_type([request/0]).
 
--include("../include/yaws_api.hrl").
+-include("../../include/yaws_api.hrl").
 
 -record(request, {req :: yucan_req:req(),
                   %% The part of the body that has already been read.

@@ -19,8 +19,8 @@
          headers_cookie/1, headers_keep_alive/1, headers_location/1, headers_content_length/1, headers_content_type/1, headers_content_encoding/1,
          headers_authorization/1, headers_transfer_encoding/1, headers_x_forwarded_for/1, headers_other/1]).
 
--include("../include/yaws_api.hrl").
--include("../include/yaws.hrl").
+-include("../../include/yaws_api.hrl").
+-include("../../include/yaws.hrl").
 
 %% The default lifetime of a session.
 -define(SESSION_S, 1800).
