@@ -11,7 +11,7 @@
  */
 #include <rdma/rdma_cma.h>
 
-#include "../test/rdma_ends.h"
+#include "../test/rdma/rdma_ends.h"
 
 static uint64_t message_bytes, total, ring_bytes = BW_RDMA_RING_BYTES;
 static bool measures_latency;

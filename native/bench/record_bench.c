@@ -8,7 +8,7 @@
  */
 #include <time.h>
 
-#include "../test/libssl_end.h"
+#include "../test/tls/libssl_end.h"
 
 #define ROUNDS 5
 #define ROUND_BYTES ((size_t)64 << 20)

@@ -10,7 +10,7 @@
  * Input: steps, each of which is a byte that selects it, followed by its arguments. A step that
  * determines the result of a system call applies only to the next call.
  */
-#include "../test/line.h"
+#include "../test/driver/line.h"
 #include "input.h"
 
 #define SENT_MAX ((size_t)2 << 20)

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Fuzzes fragments of distribution signals: compares a VM that gets the frames from the pump with a
- * VM that gets the same frames unchanged (test/join_model.h).
+ * VM that gets the same frames unchanged (test/driver/join_model.h).
  *
  * Input: an even first byte, then 16 bytes for each frame of a mostly correct peer; or an odd first
  * byte, then literal frames, each after a byte with its length.
  */
-#include "../test/join_model.h"
+#include "../test/driver/join_model.h"
 #include "input.h"
 
 static void drive_peer(reader_t reader)

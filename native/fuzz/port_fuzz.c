@@ -12,7 +12,7 @@
  * closed.
  */
 #pragma GCC diagnostic ignored "-Wunused-function"
-#include "../test/ports.h"
+#include "../test/driver/ports.h"
 #include "input.h"
 
 static void give_command(reader_t *reader, ErlDrvPort port)

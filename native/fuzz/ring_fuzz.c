@@ -13,7 +13,7 @@
 #include <sched.h>
 #include <stdatomic.h>
 
-#include "../test/driver_shim.h"
+#include "../test/driver/driver_shim.h"
 
 #include "../driver/pump.h"
 #include "../link/frame.h"

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Fuzzes the frame scheduler. An input with an even first byte drives the model of
- * test/frame_model.h, 16 bytes per step, and its oracles judge the result. An input with an odd
- * first byte is a list of arbitrary frames, each preceded by its length: no read may go past the
- * end of a frame, every frame must come out once, and a frame with an unknown sender must keep its
- * place.
+ * test/driver/frame_model.h, 16 bytes per step, and its oracles judge the result. An input with an
+ * odd first byte is a list of arbitrary frames, each preceded by its length: no read may go past
+ * the end of a frame, every frame must come out once, and a frame with an unknown sender must keep
+ * its place.
  */
-#include "../test/frame_model.h"
+#include "../test/driver/frame_model.h"
 #include "input.h"
 
 #define FRAMES_MAX 64

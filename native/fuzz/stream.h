@@ -6,7 +6,7 @@
  * For the fuzz targets that generate a stream of frames from their input and check how the pump
  * parses it: the stream, the pieces in which it arrives, and a hash over the delivered frames.
  */
-#include "../test/driver_shim.h"
+#include "../test/driver/driver_shim.h"
 
 #include "../driver/pump.h"
 #include "../link/frame.h"

@@ -19,7 +19,7 @@
 #include "check.h"
 #include "rings.h"
 #ifdef BW_TEST_RDMA
-#include "rdma_open.h"
+#include "rdma/rdma_open.h"
 #endif
 
 #include "../link/bytes.h"

@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 # C tests of native/link. `make -C native test` builds and runs them all, in under a minute;
 # `asan` and `tsan` do so under sanitizers, using separate binaries; `spin` checks the models.
+# The name of a program leaves the directory out: test/link/ring_test.c becomes build/test/ring_test.
+
+TESTS := $(wildcard test/*_test.c test/*/*_test.c)
+vpath %_test.c $(sort $(dir $(TESTS)))
 
 # rdma_flow_test needs no verbs. The other rdma tests run over the fake verbs in test/verbs, which
 # need only the headers of rdma-core. build/test/NAME uses real verbs, and so does build/asan/NAME
 # with VERBS=real; these run in the virtual machine of test/system/rdma/guest.
-RDMA_TEST_NAMES := $(filter-out rdma_flow_test,$(notdir $(basename $(wildcard test/rdma_*test.c))))
+RDMA_TEST_NAMES := $(filter-out rdma_flow_test,$(notdir $(basename $(wildcard test/rdma/*_test.c))))
 TEST_NAMES = $(sort $(filter-out $(if $(HAS_RDMA),,$(RDMA_TEST_NAMES)) $(if $(HAS_TLS),,tls_test record_test) $(if $(HAS_ZSTD),,codec_test), \
-	$(notdir $(basename $(wildcard test/*_test.c)))))
+	$(notdir $(basename $(TESTS)))))
 CARRIER_TEST_NAMES := link_test stress_test pump_test pump_bounds_test overtake_test port_test
 FAKE_TEST_NAMES = $(if $(HAS_RDMA),$(filter $(RDMA_TEST_NAMES) $(CARRIER_TEST_NAMES),$(TEST_NAMES)))
 TEST_PROGRAMS = $(patsubst %,$(BUILD)/test/%,$(filter-out $(FAKE_TEST_NAMES),$(TEST_NAMES))) \
@@ -60,22 +64,22 @@ test_src = $(LINK_SRC) $(if $(filter $(CARRIER_TEST_NAMES),$(1)),$(TEST_CARRIER_
 
 test-programs: $(REAL_PROGRAMS)
 
-$(BUILD)/test/%: test/%.c $(TEST_NEEDS)
+$(BUILD)/test/%: %.c $(TEST_NEEDS)
 	@mkdir -p $(@D)
 	@echo "  CC   $@"
 	@$(CC) $(TEST_CFLAGS) -o $@ $< $(call test_src,$*,real)
 
-$(BUILD)/fake/%: test/%.c $(FAKE_VERBS) $(TEST_NEEDS)
+$(BUILD)/fake/%: %.c $(FAKE_VERBS) $(TEST_NEEDS)
 	@mkdir -p $(@D)
 	@echo "  CC   $@"
 	@$(CC) $(TEST_CFLAGS) -o $@ $< $(call test_src,$*)
 
-$(BUILD)/asan/%: test/%.c $(FAKE_VERBS) $(TEST_NEEDS)
+$(BUILD)/asan/%: %.c $(FAKE_VERBS) $(TEST_NEEDS)
 	@mkdir -p $(@D)
 	@echo "  CC   $@"
 	@$(CC) $(ASAN_CFLAGS) -o $@ $< $(call test_src,$*,$(VERBS))
 
-$(BUILD)/tsan/%: test/%.c $(FAKE_VERBS) $(TEST_NEEDS)
+$(BUILD)/tsan/%: %.c $(FAKE_VERBS) $(TEST_NEEDS)
 	@mkdir -p $(@D)
 	@echo "  CC   $@"
 	@$(TSAN_CC) $(TSAN_CFLAGS) -o $@ $< $(call test_src,$*)

@@ -14,7 +14,7 @@
 #include <openssl/ssl.h>
 
 #include "bundle.h"
-#include "libssl_end.h"
+#include "tls/libssl_end.h"
 #include "tls.h"
 
 #define BYTES ((size_t)3 << 20)

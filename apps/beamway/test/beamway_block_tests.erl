@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% Tests of blocks as binaries with both ends of a channel in one node. native/test/block_test.c tests what a hostile peer may send.
+%% Tests of blocks as binaries with both ends of a channel in one node. native/test/block/block_test.c tests what a hostile peer may send.
 -module(beamway_block_tests).
 
 -include_lib("eunit/include/eunit.hrl").

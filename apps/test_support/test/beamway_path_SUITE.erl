@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc The path emulator (`native/test/path'): rate, delay, loss and queue between two namespaces must be as configured.
 %%
-%% `native/test/path_test.c' tests the emulator's decisions without a clock. This suite measures time, so it runs alone, and a measurement
+%% `native/test/path/path_test.c' tests the emulator's decisions without a clock. This suite measures time, so it runs alone, and a measurement
 %% that another process has disturbed is repeated a few times. The emulator itself reports how much data has passed and how long that took;
 %% only round trips are timed by a node.
 -module(beamway_path_SUITE).

@@ -7,7 +7,7 @@
 /*
  * Decides what one end of an rdma link has to send, and when: it tracks the positions of both
  * rings, the credits of both receive queues, and the space in the send queue. It does not depend on
- * verbs or a clock, so all of it is tested without a device (native/test/rdma_flow_test.c).
+ * verbs or a clock, so all of it is tested without a device (native/test/rdma/rdma_flow_test.c).
  *
  * The sender has its own ring, of the same size as the receiver's. A batch consists of the bytes
  * committed since the last one: at most two writes put them at the same position in the peer's
