@@ -104,7 +104,7 @@ bad_drivers(Config) ->
     Forget = <<"    if (shm->doorbells_out < 3000)\n        signal_event(shm->peer_event);\n">>,
     [bad_driver(Config, File, Good, Bad, Kind)
      || {File, Good, Bad, Kind} <- [{"driver/pump_in.c", Output, Lose, lost}, {"driver/pump_in.c", Output, Twice, duplicated},
-                                    {"link/shm/link.c", Ring, Forget, false_nodedown}]].
+                                    {"link/shm/carrier.c", Ring, Forget, false_nodedown}]].
 
 bad_driver(Config, File, Good, Bad, Kind) ->
     Dir = filename:join(proplists:get_value(priv_dir, Config), atom_to_list(Kind)),

@@ -11,7 +11,6 @@
 #include <unistd.h>
 
 #include "../bytes.h"
-#include "../carriers.h"
 #include "service.h"
 
 static bool make_descriptors(bw_rdma_connection_t *connection)
@@ -34,8 +33,8 @@ static bool make_descriptors(bw_rdma_connection_t *connection)
 }
 
 /* Creates a connection, which the service starts to set up immediately. */
-static bw_status_t order_connection(const bw_rdma_order_t *order, bw_link_t **link_p,
-                                    bw_error_t *error_p)
+static bw_status_t order_connection(const bw_carrier_t *ops, const bw_rdma_order_t *order,
+                                    bw_link_t **link_p, bw_error_t *error_p)
 {
     bw_rdma_connection_t *connection = calloc(1, sizeof *connection);
 
@@ -48,7 +47,7 @@ static bw_status_t order_connection(const bw_rdma_order_t *order, bw_link_t **li
         return bw_fail(error_p, BW_LIMIT, "descriptors for the link", saved);
     }
     pthread_mutex_init(&connection->lock, NULL);
-    connection->link.ops = &bw_rdma_carrier;
+    connection->link.ops = ops;
     connection->order = *order;
     memcpy(connection->report.token, order->token, sizeof order->token);
     bw_rdma_service_request(connection, false);
@@ -74,7 +73,8 @@ static const uint8_t *get_address(const uint8_t *at, bw_rdma_address_t *address_
     return at;
 }
 
-bw_status_t bw_rdma_listen(const bw_order_t *wanted, bw_link_t **link_p, bw_error_t *error_p)
+bw_status_t bw_rdma_listen(const bw_carrier_t *ops, const bw_order_t *wanted, bw_link_t **link_p,
+                           bw_error_t *error_p)
 {
     bw_rdma_order_t order = {.listens = true, .ring_bytes = wanted->ring_bytes};
     uint64_t first = 0, last = 0;
@@ -87,10 +87,11 @@ bw_status_t bw_rdma_listen(const bw_order_t *wanted, bw_link_t **link_p, bw_erro
     order.port_last = (uint16_t)last;
     if (getrandom(order.token, sizeof order.token, 0) != (ssize_t)sizeof order.token)
         return bw_fail(error_p, BW_SYSTEM, "getrandom", errno);
-    return order_connection(&order, link_p, error_p);
+    return order_connection(ops, &order, link_p, error_p);
 }
 
-bw_status_t bw_rdma_connect(const bw_order_t *wanted, bw_link_t **link_p, bw_error_t *error_p)
+bw_status_t bw_rdma_connect(const bw_carrier_t *ops, const bw_order_t *wanted, bw_link_t **link_p,
+                            bw_error_t *error_p)
 {
     bw_rdma_order_t order = {.ring_bytes = wanted->ring_bytes, .timeout_ms = wanted->timeout_ms};
 
@@ -102,17 +103,7 @@ bw_status_t bw_rdma_connect(const bw_order_t *wanted, bw_link_t **link_p, bw_err
         return bw_fail(error_p, BW_INVALID, "address to connect to", EINVAL);
     if (!bw_ring_size_is_valid(wanted->ring_bytes))
         return bw_fail(error_p, BW_INVALID, "ring size", EINVAL);
-    return order_connection(&order, link_p, error_p);
-}
-
-void bw_rdma_step(bw_link_t *link, bw_report_t *report_p)
-{
-    bw_rdma_connection_t *connection = (bw_rdma_connection_t *)link;
-
-    link->ops->clear_event(link);
-    pthread_mutex_lock(&connection->lock);
-    *report_p = connection->report;
-    pthread_mutex_unlock(&connection->lock);
+    return order_connection(ops, &order, link_p, error_p);
 }
 
 /* Sends the last bytes immediately if possible; the service waits until they have arrived. The
@@ -134,17 +125,4 @@ void bw_rdma_close(bw_rdma_connection_t *connection, int *fd_p)
     connection->epoll = -1;
     pthread_mutex_unlock(&connection->lock);
     bw_rdma_service_request(connection, true);
-}
-
-/* The shared object's only symbol. */
-__attribute__((visibility("default"))) bw_carrier_fn bw_carrier;
-
-const bw_carrier_t *bw_carrier(uint32_t version, bw_error_t *error_p)
-{
-    if (version != BW_CARRIER_VERSION) {
-        (void)bw_fail(error_p, BW_REFUSED,
-                      "beamway_rdma.so is of another version than the driver: build both", 0);
-        return NULL;
-    }
-    return bw_rdma_service_start(error_p) == BW_OK ? &bw_rdma_carrier : NULL;
 }

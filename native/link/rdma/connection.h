@@ -79,6 +79,21 @@ void bw_rdma_fail(bw_rdma_connection_t *connection, bw_status_t status, const ch
  * has checked is_live. */
 void bw_rdma_progress(bw_rdma_connection_t *connection);
 
+/* Handles completed receives and returns how many there were: at most as many as there are slots,
+ * so that a fast peer cannot occupy this thread. This also works on a failed link, because earlier
+ * messages must still be read, possibly including the one that ends the stream. The caller holds
+ * the lock and has checked is_live. */
+unsigned bw_rdma_poll_received(bw_rdma_connection_t *connection);
+
+/* Posts everything that can be sent now. If something has to wait, the completion queues are armed,
+ * and it is sent when their event arrives, whether or not the user has armed the link. The caller
+ * holds the lock and has checked is_live. */
+void bw_rdma_post(bw_rdma_connection_t *connection);
+
+/* Requests an event when a message that was posted has been completed. The caller holds the lock
+ * and has checked is_live. */
+void bw_rdma_arm_sent(bw_rdma_connection_t *connection);
+
 /* Requests an event from both completion queues. Returns true if nothing has arrived in the
  * meantime. The caller holds the lock and has checked is_live. */
 bool bw_rdma_arm(bw_rdma_connection_t *connection);
@@ -86,12 +101,10 @@ bool bw_rdma_arm(bw_rdma_connection_t *connection);
 /* Reads the completion channel's events. The caller holds the lock and has checked is_live. */
 void bw_rdma_take_events(bw_rdma_connection_t *connection);
 
-extern const bw_carrier_t bw_rdma_carrier;
-
-/* ---- api.c: functions of link.c's table that set up a link ---- */
-
-bw_status_t bw_rdma_listen(const bw_order_t *wanted, bw_link_t **link_p, bw_error_t *error_p);
-bw_status_t bw_rdma_connect(const bw_order_t *wanted, bw_link_t **link_p, bw_error_t *error_p);
-void bw_rdma_step(bw_link_t *link, bw_report_t *report_p);
+/* Start setting up a link with that function table. See `listen` and `connect` in link.h. */
+bw_status_t bw_rdma_listen(const bw_carrier_t *ops, const bw_order_t *wanted, bw_link_t **link_p,
+                           bw_error_t *error_p);
+bw_status_t bw_rdma_connect(const bw_carrier_t *ops, const bw_order_t *wanted, bw_link_t **link_p,
+                            bw_error_t *error_p);
 
 #endif

@@ -5,11 +5,32 @@
 #include "shm.h"
 
 /*
- * Internals of the shm carrier: the memory and the eventfds of a link, and the link itself.
- * connect.c passes them from one process to the other.
+ * Internals of the shm carrier. memory.c creates the memory and the eventfds of a link, and the
+ * link itself; connect.c passes them from one process to the other; carrier.c has the function
+ * table, and nothing here calls it except through that.
  */
 
 extern const bw_carrier_t bw_shm_carrier;
+
+typedef struct {
+    bw_link_t link; /* first member, so that a bw_link_t pointer is a bw_shm_link_t pointer */
+    bw_tx_t tx;
+    bw_rx_t rx;
+    uint8_t *map;
+    size_t map_bytes;
+    int event;      /* ours: polled, and cleared before we arm */
+    int peer_event; /* written to wake the peer */
+    int process;    /* pidfd of the peer, or -1 if none */
+    uint64_t doorbells_in, doorbells_out, stalls;
+    bool is_deferred;    /* commit leaves the doorbell to flush */
+    uint64_t trimmed_at; /* outgoing position up to which memory was given back */
+    bw_shm_listener_t
+        listener; /* listens until the peer has connected; fd is -1 if there is none */
+    uint64_t max_ring_bytes;
+} bw_shm_link_t;
+
+/* Returns a link with nothing open yet, or NULL if there is no memory. */
+bw_shm_link_t *bw_shm_new_link(void);
 
 /* Used by the carrier table; defined in connect.c. */
 bw_status_t bw_shm_probe(uint64_t ring_bytes, bw_error_t *error_p);

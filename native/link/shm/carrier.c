@@ -2,64 +2,16 @@
 #include "inside.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "../ring_memory.h"
 
-/*
- * The segment: one page with the two ring headers, then the data of ring 0 (from the process that
- * created the segment), then that of ring 1 (to it). Each ring's data is mapped twice in a row. The
- * page has the largest page size that Linux supports (on arm64); its unused part costs nothing.
- */
-#define SEGMENT_PAGE 65536u
-#define SEGMENT_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
-
-typedef struct {
-    bw_ring_shared_t ring[2];
-} segment_t;
-
-static_assert(sizeof(segment_t) <= SEGMENT_PAGE, "the ring headers fit in the first page");
-
-typedef struct {
-    bw_link_t link; /* first member, so that a bw_link_t pointer is a shm_link_t pointer */
-    bw_tx_t tx;
-    bw_rx_t rx;
-    uint8_t *map;
-    size_t map_bytes;
-    int event;      /* ours: polled, and cleared before we arm */
-    int peer_event; /* written to wake the peer */
-    int process;    /* pidfd of the peer, or -1 if none */
-    uint64_t doorbells_in, doorbells_out, stalls;
-    bool is_deferred;    /* commit leaves the doorbell to flush */
-    uint64_t trimmed_at; /* outgoing position up to which memory was given back */
-    bw_shm_listener_t
-        listener; /* listens until the peer has connected; fd is -1 if there is none */
-    uint64_t max_ring_bytes;
-} shm_link_t;
-
-static shm_link_t *shm_of(bw_link_t *link)
+static bw_shm_link_t *shm_of(bw_link_t *link)
 {
-    return (shm_link_t *)link;
-}
-
-/* Returns a link with nothing open yet. */
-static shm_link_t *new_link(void)
-{
-    shm_link_t *shm = calloc(1, sizeof *shm);
-
-    if (shm) {
-        shm->link.ops = &bw_shm_carrier;
-        shm->event = shm->peer_event = shm->process = shm->listener.fd = -1;
-    }
-    return shm;
+    return (bw_shm_link_t *)link;
 }
 
 static void signal_event(int fd)
@@ -79,7 +31,7 @@ static bw_status_t shm_reserve(bw_link_t *link, size_t want, bw_span_t *span_p)
     return bw_tx_reserve(&shm_of(link)->tx, want, span_p);
 }
 
-static void ring_peer(shm_link_t *shm)
+static void ring_peer(bw_shm_link_t *shm)
 {
     shm->doorbells_out++;
     signal_event(shm->peer_event);
@@ -87,7 +39,7 @@ static void ring_peer(shm_link_t *shm)
 
 static void shm_commit(bw_link_t *link, size_t n)
 {
-    shm_link_t *shm = shm_of(link);
+    bw_shm_link_t *shm = shm_of(link);
 
     bw_tx_publish(&shm->tx, n);
     if (!shm->is_deferred && bw_tx_alert(&shm->tx))
@@ -102,7 +54,7 @@ static void shm_defer(bw_link_t *link)
 /* A peer that is awake checks for new bytes before it sleeps. */
 static bool shm_needs_flush(const bw_link_t *link)
 {
-    return bw_tx_is_awaited(&((const shm_link_t *)link)->tx);
+    return bw_tx_is_awaited(&((const bw_shm_link_t *)link)->tx);
 }
 
 static void shm_flush(bw_link_t *link, bw_span_t *rest_p)
@@ -139,7 +91,7 @@ static bw_status_t shm_arm_write(bw_link_t *link, size_t room)
 
 static int shm_fd(const bw_link_t *link)
 {
-    return ((const shm_link_t *)link)->event;
+    return ((const bw_shm_link_t *)link)->event;
 }
 
 static void shm_clear_event(bw_link_t *link)
@@ -165,7 +117,7 @@ static void shm_wake_self(bw_link_t *link)
 
 static bool shm_has_spare(const bw_link_t *link)
 {
-    const shm_link_t *shm = (const shm_link_t *)link;
+    const bw_shm_link_t *shm = (const bw_shm_link_t *)link;
 
     return shm->tx.head - shm->trimmed_at > KEPT_BYTES;
 }
@@ -174,7 +126,7 @@ static bool shm_has_spare(const bw_link_t *link)
  * span, and the next bytes come from us. */
 static bool shm_trim(bw_link_t *link)
 {
-    shm_link_t *shm = shm_of(link);
+    bw_shm_link_t *shm = shm_of(link);
 
     return bw_tx_is_drained(&shm->tx) &&
            bw_trim(shm->tx.data, shm->tx.size, shm->tx.head, &shm->trimmed_at);
@@ -182,7 +134,7 @@ static bool shm_trim(bw_link_t *link)
 
 static void shm_stats(const bw_link_t *link, bw_link_stats_t *stats_p)
 {
-    const shm_link_t *shm = (const shm_link_t *)link;
+    const bw_shm_link_t *shm = (const bw_shm_link_t *)link;
     uint64_t tail = atomic_load(&shm->tx.shared->tail), head = atomic_load(&shm->rx.shared->head);
     uint64_t fill_out = shm->tx.head - tail, fill_in = head - shm->rx.tail;
 
@@ -222,7 +174,7 @@ static const char *shm_reason(bw_link_t *link)
 
 static void shm_close(bw_link_t *link, bw_leftover_t *left_p)
 {
-    shm_link_t *shm = shm_of(link);
+    bw_shm_link_t *shm = shm_of(link);
     bw_leftover_t left = {.fd = shm->event, .socket = -1};
 
     bw_shm_listener_close(&shm->listener);
@@ -241,7 +193,7 @@ static void shm_close(bw_link_t *link, bw_leftover_t *left_p)
 
 static bw_status_t shm_listen(const bw_order_t *order, bw_link_t **link_p, bw_error_t *error_p)
 {
-    shm_link_t *shm = new_link();
+    bw_shm_link_t *shm = bw_shm_new_link();
     char dir[BW_ADDRESS_MAX] = {0};
     bw_status_t status;
 
@@ -272,7 +224,7 @@ static bw_status_t shm_connect(const bw_order_t *order, bw_link_t **link_p, bw_e
 /* Turns a listener into a link with the first peer that has connected. */
 static void shm_step(bw_link_t *link, bw_report_t *report_p)
 {
-    shm_link_t *shm = shm_of(link);
+    bw_shm_link_t *shm = shm_of(link);
     bw_link_t *accepted = NULL;
     bw_error_t error = {0};
 
@@ -319,122 +271,3 @@ const bw_carrier_t bw_shm_carrier = {
     .reason = shm_reason,
     .close = shm_close,
 };
-
-/* ---- memory and eventfds ---- */
-
-static uint64_t segment_bytes(uint64_t ring_bytes)
-{
-    return SEGMENT_PAGE + 2 * ring_bytes;
-}
-
-/* Maps the segment with both rings twice in a row; the memory's descriptor is not needed
- * afterwards. */
-static bw_status_t map_segment(int memory, uint64_t ring_bytes, uint8_t **map_p, size_t *bytes_p,
-                               bw_error_t *error_p)
-{
-    size_t bytes = SEGMENT_PAGE + 4 * ring_bytes;
-    uint8_t *map = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    uint8_t *rings = map + SEGMENT_PAGE;
-
-    if (map == MAP_FAILED)
-        return bw_fail_system(error_p, "mmap of the rings", errno);
-    if (mmap(map, SEGMENT_PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, memory, 0) ==
-            MAP_FAILED ||
-        !bw_map_halves(rings, ring_bytes, memory, SEGMENT_PAGE) ||
-        !bw_map_halves(rings + 2 * ring_bytes, ring_bytes, memory, SEGMENT_PAGE + ring_bytes)) {
-        int saved = errno;
-
-        munmap(map, bytes);
-        return bw_fail_system(error_p, "mmap of a ring", saved);
-    }
-    (void)madvise(map, bytes, MADV_DONTDUMP); /* keep it out of crash dumps, where it is useless */
-    *map_p = map;
-    *bytes_p = bytes;
-    return BW_OK;
-}
-
-bw_status_t bw_shm_attach(bw_shm_side_t side, int memory, uint64_t ring_bytes, int event,
-                          int peer_event, int process, bw_link_t **link_p, bw_error_t *error_p)
-{
-    int out = side == BW_SHM_MAKER ? 0 : 1;
-    shm_link_t *shm = new_link();
-    bw_status_t status;
-    segment_t *segment;
-    uint8_t *data[2];
-
-    if (!shm)
-        return bw_fail(error_p, BW_LIMIT, "memory for the link", ENOMEM);
-    status = map_segment(memory, ring_bytes, &shm->map, &shm->map_bytes, error_p);
-    if (status != BW_OK) {
-        free(shm);
-        return status;
-    }
-    segment = (segment_t *)(void *)shm->map;
-    data[0] = shm->map + SEGMENT_PAGE;
-    data[1] = data[0] + 2 * ring_bytes;
-    if (side == BW_SHM_MAKER) {
-        bw_ring_init(&segment->ring[0], 0);
-        bw_ring_init(&segment->ring[1], 0);
-    }
-    shm->event = event;
-    shm->peer_event = peer_event;
-    shm->process = process;
-    bw_tx_attach(&shm->tx, &segment->ring[out], data[out], ring_bytes, 0);
-    bw_rx_attach(&shm->rx, &segment->ring[!out], data[!out], ring_bytes, 0);
-    *link_p = &shm->link;
-    return BW_OK;
-}
-
-bw_status_t bw_shm_make_memory(uint64_t ring_bytes, int *fd_p, bw_error_t *error_p)
-{
-    int fd = memfd_create("beamway", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    bw_status_t status;
-
-    if (fd < 0)
-        return bw_fail_system(error_p, "memfd_create", errno);
-    if (bw_set_size(fd, segment_bytes(ring_bytes)) < 0 ||
-        fcntl(fd, F_ADD_SEALS, SEGMENT_SEALS) < 0) {
-        status = bw_fail_system(error_p,
-                                errno == EFBIG
-                                    ? "file size limit (ulimit -f) below the size of the rings"
-                                    : "size and seals of the memory",
-                                errno);
-        close(fd);
-        return status;
-    }
-    *fd_p = fd;
-    return BW_OK;
-}
-
-bw_status_t bw_shm_make_event(int *fd_p, bw_error_t *error_p)
-{
-    *fd_p = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (*fd_p < 0)
-        return bw_fail_system(error_p, "eventfd", errno);
-    return BW_OK;
-}
-
-bool bw_shm_is_memory(int fd, uint64_t ring_bytes)
-{
-    int seals = fcntl(fd, F_GET_SEALS); /* -1 for an ordinary file */
-    struct stat memory;
-
-    return seals >= 0 && (seals & SEGMENT_SEALS) == SEGMENT_SEALS && fstat(fd, &memory) == 0 &&
-           memory.st_size == (off_t)segment_bytes(ring_bytes);
-}
-
-/* A descriptor that is not an eventfd or that could block would stall a scheduler thread.
- * O_NONBLOCK is a flag of the open file, so the process that created it could still clear it. Only
- * a hostile process of our own user can do that, and it could just as well stop or trace us. */
-bool bw_shm_is_event(int fd)
-{
-    char path[32], target[32];
-    ssize_t len;
-    int flags = fcntl(fd, F_GETFL);
-
-    if (flags < 0 || !(flags & O_NONBLOCK))
-        return false;
-    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-    len = readlink(path, target, sizeof target);
-    return len < 0 || (len == 20 && memcmp(target, "anon_inode:[eventfd]", 20) == 0);
-}
