@@ -1,16 +1,17 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Tests how the build behaves on a system other than Linux and without the headers of libssl, and what the release and the packages contain.
+%% @doc Tests how the build behaves on a system other than Linux and without the headers of libssl, what the release and the packages contain,
+%% and when `scripts/release' tags a version.
 -module(beamway_build_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
--export([on_another_system/1, without_the_headers_of_libssl/1, rdpipe_without_zstd_and_isal/1, release_and_packages_hold_all/1]).
+-export([on_another_system/1, without_the_headers_of_libssl/1, rdpipe_without_zstd_and_isal/1, release_and_packages_hold_all/1, tag_of_a_version/1]).
 
 -define(MISSING, "no TLS in the driver: the headers of libssl are missing (libssl-dev)").
 -define(WARNING, "this node has no links over tls").
 
 suite() -> [{timetrap, {minutes, 5}}].
 
-all() -> [on_another_system, without_the_headers_of_libssl, rdpipe_without_zstd_and_isal, release_and_packages_hold_all].
+all() -> [on_another_system, without_the_headers_of_libssl, rdpipe_without_zstd_and_isal, release_and_packages_hold_all, tag_of_a_version].
 
 init_per_suite(Config) -> beamway_carrier:init_group(beamway_tls, Config).
 
@@ -109,6 +110,34 @@ release_and_packages_hold_all(Config) ->
     [Ebin] = filelib:wildcard(filename:join(Folder, "release/**/beamway-*/ebin")),
     [] = Names -- filelib:wildcard("*.so", filename:join(filename:dirname(Ebin), "priv")),
     meet(start(#{ebin => Ebin}), start(#{ebin => Ebin}), tls).
+
+%% A version is tagged with its section of the changelog, but not if a file has another version, something is not committed, the changelog begins with
+%% another section, or the tag exists.
+tag_of_a_version(Config) ->
+    Folder = filename:join(proplists:get_value(priv_dir, Config), "tagged"),
+    ok = file:make_dir(Folder),
+    _ = run(["cp -r --parents README.md scripts/version scripts/release apps/*/src/*.app.src bin/man elixir/mix.exs elixir/yucan/mix.exs rdpipe/src rdpipe/man '", Folder, "'"]),
+    Tree = fun(Command) -> status(["cd '", Folder, "' && { ", Command, "; } 2>&1"], []) end,
+    Commit = fun(Change) -> {0, _} = Tree(Change ++ " && git add -A && git commit -qm change") end,
+    Refused = fun(What) -> {1, Said} = Tree("scripts/release"), [_, _] = string:split(Said, What) end,
+    ok = file:write_file(filename:join(Folder, "CHANGELOG.md"), "# Changelog\n\n## 0.98.7 (2026-12-01)\n\n### What you gain\n\n- One.\n\n## 0.98.6 (2026-11-01)\n\n- Two.\n"),
+    {0, _} = Tree("scripts/version 0.98.7 && git init -q && git config user.name tester && git config user.email tester@localhost"),
+    Refused("not committed"),
+    Commit("true"),
+    {0, Shown} = Tree("scripts/release --dry-run"),
+    [_, "98.7:" ++ _] = string:split(Shown, " as v0."),
+    Commit("sed -i 's/^## 0.98.7/## Unreleased\\n\\n&/' CHANGELOG.md"),
+    Refused("is 'Unreleased': expected '0.98.7 (YYYY-MM-DD)'"),
+    Commit("sed -i '/Unreleased/,+1d' CHANGELOG.md && sed -i s/0.98.7/0.98.6/ elixir/mix.exs"),
+    Refused("elixir/mix.exs has '0.98.6', expected 0.98.7"),
+    {0, ""} = Tree("git tag"),
+    Commit("sed -i s/0.98.6/0.98.7/ elixir/mix.exs"),
+    {0, _} = Tree("scripts/release"),
+    {0, "### What you gain\n\n- One.\n"} = Tree("git tag -l --format='%(contents)' v0.98.7 | sed -n '3,5p'"),
+    {0, "commit\n"} = Tree("git tag -l --format='%(*objecttype)'"),
+    {1, _} = Tree("git tag -l --format='%(contents)' | grep Two"),
+    Refused("the tag v0.98.7 exists already"),
+    {2, _} = Tree("scripts/release --now").
 
 %% --- nodes and commands ----------------------------------------------------------------------------------
 
