@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "blocks.h"
+#include "copy/blocks.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -6,11 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "control.h"
-#include "item.h"
-#include "pipeline.h"
-#include "rdframe.h"
-#include "compress.h"
+#include "run/control.h"
+#include "copy/item.h"
+#include "run/pipeline.h"
+#include "stream/rdframe.h"
+#include "stream/compress.h"
 
 #define MAX 65536u
 #define ARGS_MAX 80

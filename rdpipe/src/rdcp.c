@@ -6,10 +6,10 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include "copy_files_from.h"
-#include "copy.h"
-#include "prompt.h"
-#include "run.h"
+#include "copy/copy_files_from.h"
+#include "copy/copy.h"
+#include "run/prompt.h"
+#include "run/run.h"
 
 static const char help[] =
     "usage: rdcp [OPTION]... SOURCE... TARGET\n"

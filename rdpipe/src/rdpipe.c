@@ -2,10 +2,10 @@
 /* rdpipe: runs a pipeline of commands on several hosts. */
 #include <getopt.h>
 
-#include "agent.h"
-#include "doctor.h"
-#include "prompt.h"
-#include "run.h"
+#include "run/agent.h"
+#include "run/doctor.h"
+#include "run/prompt.h"
+#include "run/run.h"
 
 static const char help[] =
     "usage: rdpipe [OPTION]... HOST:COMMAND...\n"

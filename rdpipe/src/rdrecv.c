@@ -3,8 +3,8 @@
 #include <getopt.h>
 #include <unistd.h>
 
-#include "cli.h"
-#include "socket.h"
+#include "cli/cli.h"
+#include "hop/socket.h"
 
 static const char help[] =
     "usage: rdrecv [OPTION]... PORT\n"

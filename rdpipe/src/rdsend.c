@@ -2,8 +2,8 @@
 /* rdsend: sends its standard input to rdrecv on another host. */
 #include <getopt.h>
 
-#include "cli.h"
-#include "socket.h"
+#include "cli/cli.h"
+#include "hop/socket.h"
 
 #define ATTEMPT_MS 30000
 #define ANSWER_MS 5000 /* time for the answer to an attempt that begins just as --wait expires */

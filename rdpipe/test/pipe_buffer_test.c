@@ -8,7 +8,7 @@
 
 #include "check.h"
 
-#include "transfer.h"
+#include "stream/transfer.h"
 
 #define LONG_MS 60000
 #define MB ((size_t)1024 * 1024)

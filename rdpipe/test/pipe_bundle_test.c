@@ -11,8 +11,8 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 
-#include "bundle.h"
-#include "tls.h"
+#include "hop/bundle.h"
+#include "hop/tls.h"
 
 #define RING ((uint64_t)4 << 20)
 #define UP ((uint64_t)64 << 10)

@@ -3,7 +3,7 @@
  * does not have. */
 #include "check.h"
 
-#include "cipher.h"
+#include "run/cipher.h"
 
 #define OLD 0x300000d0UL   /* 3.0.13 */
 #define FIRST 0x30100000UL /* 3.1.0 */

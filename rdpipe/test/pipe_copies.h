@@ -15,7 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "copy.h"
+#include "copy/copy.h"
 
 /* Files with the streams of items, which a case may inspect or write itself. */
 #define LISTED "listed"

@@ -4,7 +4,7 @@
 
 #include <sched.h>
 
-#include "copy_files_from.h"
+#include "copy/copy_files_from.h"
 
 static rd_copy_t source, target;
 

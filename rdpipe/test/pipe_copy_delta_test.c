@@ -3,8 +3,8 @@
  * one does not support that or sends wrong data. */
 #include "pipe_copies.h"
 
-#include "blocks.h"
-#include "copy_delta.h"
+#include "copy/blocks.h"
+#include "copy/copy_delta.h"
 
 #define DIGEST_AT 40 /* of an item */
 #define KERNEL_AT (DIGEST_AT + 2)

@@ -13,9 +13,9 @@
 
 #include "check.h"
 
-#include "hop.h"
-#include "rdframe.h"
-#include "socket.h"
+#include "hop/hop.h"
+#include "stream/rdframe.h"
+#include "hop/socket.h"
 
 #define LONG_MS 60000 /* limit for events that are immediate except on a busy machine */
 

@@ -2,7 +2,7 @@
 /* Tests that frame headers are read as they were written, and that nothing else is accepted. */
 #include "check.h"
 
-#include "rdframe.h"
+#include "stream/rdframe.h"
 #include "text.h"
 
 #define MAX 65536u

@@ -13,7 +13,7 @@
 
 #include "check.h"
 
-#include "child.h"
+#include "run/child.h"
 
 #define LONG_MS 60000
 

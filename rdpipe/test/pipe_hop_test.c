@@ -2,8 +2,8 @@
 /* Tests how two processes connect: who is accepted, who is rejected, and what they agree on. */
 #include "pipe_ends.h"
 
-#include "bundle.h"
-#include "key_proof.h"
+#include "hop/bundle.h"
+#include "hop/key_proof.h"
 
 #include <arpa/inet.h>
 #include <dlfcn.h>

@@ -5,7 +5,7 @@
 #include <limits.h>
 #include <stdatomic.h>
 
-#include "jobs.h"
+#include "copy/jobs.h"
 
 typedef struct {
     unsigned number;

@@ -2,7 +2,7 @@
 /* Tests which clients a listener keeps until they have proved that they have the key. */
 #include "pipe_ends.h"
 
-#include "key_proof.h"
+#include "hop/key_proof.h"
 
 #include <poll.h>
 #include <sys/resource.h>

@@ -8,8 +8,8 @@
 
 #include "check.h"
 
-#include "control.h"
-#include "pipeline.h"
+#include "run/control.h"
+#include "run/pipeline.h"
 
 #define ARGS_MAX 8
 

@@ -6,7 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "resume.h"
+#include "stream/resume.h"
 
 static const char one_id[] = "0123456789abcdef0123456789abcdef";
 static const char other_id[] = "fedcba9876543210fedcba9876543210";

@@ -4,7 +4,7 @@
 #include "chance.h"
 #include "check.h"
 
-#include "stream_count.h"
+#include "hop/stream_count.h"
 
 #define MS 200
 #define RTT_US 50000

@@ -8,7 +8,7 @@
  */
 #include "pipe_ends.h"
 
-#include "transfer.h"
+#include "stream/transfer.h"
 
 #define KEY "a key that both sides have"
 

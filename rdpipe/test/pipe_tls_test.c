@@ -13,9 +13,9 @@
 #include <openssl/err.h>
 #include <openssl/ssl.h>
 
-#include "bundle.h"
+#include "hop/bundle.h"
 #include "tls/libssl_end.h"
-#include "tls.h"
+#include "hop/tls.h"
 
 #define BYTES ((size_t)3 << 20)
 #define MARK "what nobody on the way may read"

@@ -3,7 +3,7 @@
 #define RD_RUN_H
 
 #include "channel.h"
-#include "cli.h"
+#include "cli/cli.h"
 #include "pipeline.h"
 
 /*

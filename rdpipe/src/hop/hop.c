@@ -12,7 +12,7 @@
 #include "bytes.h"
 #include "hop_streams.h"
 #include "key_proof.h"
-#include "rdframe.h"
+#include "stream/rdframe.h"
 #include "socket.h"
 
 #define MAGIC "rdpipe\r\n"

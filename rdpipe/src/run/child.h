@@ -4,7 +4,7 @@
 
 #include <sys/types.h>
 
-#include "endpoint.h"
+#include "stream/endpoint.h"
 #include "guard.h"
 
 /* A shell command between two pipes, in its own process group. */

@@ -3,8 +3,8 @@
 #define RD_RUN_STATE_H
 
 #include "guard.h"
-#include "output.h"
-#include "progress.h"
+#include "stream/output.h"
+#include "cli/progress.h"
 #include "route.h"
 #include "run.h"
 #include "status.h"

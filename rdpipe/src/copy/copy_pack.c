@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "jobs.h"
-#include "rdframe.h"
+#include "stream/rdframe.h"
 #include "sparse.h"
 
 /* A small file that is read in parallel with others, or an item that waits for its turn. */

@@ -5,7 +5,7 @@
 #include <poll.h>
 #include <unistd.h>
 
-#include "key.h"
+#include "hop/key.h"
 
 #define SEND_MS 10000
 #define SEND_BYTES_PER_S 65536 /* the minimum speed at which a peer must read */

@@ -13,13 +13,13 @@
 
 #include <openssl/crypto.h>
 
-#include "bundle.h"
-#include "carrier.h"
+#include "hop/bundle.h"
+#include "hop/carrier.h"
 #include "cipher.h"
-#include "compress.h"
-#include "crc.h"
-#include "digest.h"
-#include "socket.h"
+#include "stream/compress.h"
+#include "stream/crc.h"
+#include "copy/digest.h"
+#include "hop/socket.h"
 
 #define HOST_MS 20000
 #define END_MS 5000

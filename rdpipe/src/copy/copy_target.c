@@ -11,7 +11,7 @@
 
 #include <openssl/evp.h>
 
-#include "cli.h"
+#include "cli/cli.h"
 #include "copy_note.h"
 
 #define SUFFIX ".rdcp-part"

@@ -13,13 +13,13 @@
 #include <unistd.h>
 #include <wordexp.h>
 
-#include "bundle.h"
+#include "hop/bundle.h"
 #include "child.h"
-#include "cli.h"
+#include "cli/cli.h"
 #include "control.h"
 #include "pipeline.h"
-#include "transfer.h"
-#include "socket.h"
+#include "stream/transfer.h"
+#include "hop/socket.h"
 
 #define HOP_MS 30000 /* time limit for both sides to open a hop */
 /* How much of HOP_MS connecting may take. If the peer has not answered by then, its packets or ours

@@ -10,10 +10,10 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include "bundle.h"
-#include "compress.h"
+#include "hop/bundle.h"
+#include "stream/compress.h"
 #include "progress.h"
-#include "socket.h"
+#include "hop/socket.h"
 
 static void fill_standard_descriptors(void)
 {

@@ -9,8 +9,8 @@
 #include <unistd.h>
 
 #include "agent.h"
-#include "cli.h"
-#include "endpoint.h"
+#include "cli/cli.h"
+#include "stream/endpoint.h"
 #include "prompt.h"
 
 #define WORDS_MAX (RD_SSH_OPTIONS_MAX + 40)

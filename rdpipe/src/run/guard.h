@@ -5,7 +5,7 @@
 #include <pthread.h>
 #include <sys/types.h>
 
-#include "key.h"
+#include "hop/key.h"
 
 #define RD_GUARDS 2
 #define RD_GUARD_GROUPS_MAX 128

@@ -9,7 +9,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include "cli.h"
+#include "cli/cli.h"
 #include "jobs.h"
 
 /* A small file that is first collected in memory and then written in parallel with others; or the

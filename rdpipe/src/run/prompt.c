@@ -16,7 +16,7 @@
 #include <termios.h>
 #include <unistd.h>
 
-#include "key.h"
+#include "hop/key.h"
 
 #define HOST "RDPIPE_PROMPT_HOST" /* tells the askpass process for which host it asks */
 #define REQUIRE "SSH_ASKPASS_REQUIRE"

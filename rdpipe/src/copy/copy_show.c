@@ -7,7 +7,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include "cli.h"
+#include "cli/cli.h"
 
 #define WHY_BYTES (2 * RD_PATH_BYTES + 100)
 

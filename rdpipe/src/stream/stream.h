@@ -3,7 +3,7 @@
 #define RD_STREAM_H
 
 #include "rdframe.h"
-#include "hop.h"
+#include "hop/hop.h"
 
 /*
  * Frames over a hop, and keep-alive messages. Only one thread at a time may use a stream. Only

@@ -2,8 +2,8 @@
 #ifndef RD_CLI_H
 #define RD_CLI_H
 
-#include "hop.h"
-#include "transfer.h"
+#include "hop/hop.h"
+#include "stream/transfer.h"
 
 /*
  * What the commands have in common: options, messages, and exit statuses. Standard output carries
